@@ -2,14 +2,10 @@
 
 import { tmpdir } from "node:os";
 import type { Clock } from "./core/base/clock.ts";
-import type { WeightEpoch } from "./core/base/ids.ts";
-import type { DraftMode } from "./core/draft/registry.ts";
 import { EmbeddedKvPool } from "./core/kv/embedded-pool.ts";
-import type { Group, GroupSpec, Request } from "./core/request/buffer.ts";
-import { Iteration, type IterationJournal } from "./core/rollout/iteration.ts";
+import { type IterationOptions as CoreOptions, Iteration } from "./core/rollout/iteration.ts";
 import type { Progress, RunReport } from "./core/rollout/report.ts";
 import type { Worker } from "./core/rollout/worker.ts";
-import type { PolicyName } from "./core/schedule/policies.ts";
 import { loadCore } from "./core/wasm/load.ts";
 import { DirectoryTierFiles } from "./host/tier-files.ts";
 
@@ -29,26 +25,10 @@ export type OpenWorkers = (
   reach: (worker: Worker, isReachable: boolean) => void,
 ) => Promise<readonly Worker[]>;
 
-export interface IterationOptions {
+type Shared = Omit<CoreOptions, "workers" | "pool" | "clock" | "core">;
+
+export interface IterationOptions extends Shared, PoolOptions {
   readonly openWorkers: OpenWorkers;
-  /** For the report. */
-  readonly deterministic: boolean;
-  /** Of the model's weights: stamped on every response. */
-  readonly epoch: WeightEpoch;
-  readonly groups: readonly GroupSpec[];
-  /** null: chosen by what the end of a chunk costs. */
-  readonly chunkTokens: number | null;
-  readonly policy: PolicyName;
-  readonly draft: DraftMode;
-  readonly poolMemoryBytes: number;
-  readonly poolDiskBytes: number;
-  /** Parent of the pool's own directory, which is removed at the end; null: the system's temporary one. */
-  readonly poolDir: string | null;
-  readonly onGroup: (group: Group) => void;
-  /** See IterationOptions. */
-  readonly onFailed: (request: Request) => void;
-  /** See IterationOptions. */
-  readonly journal?: IterationJournal | null;
   /** Called about `PROGRESS_HZ` times a second. */
   readonly onProgress: (progress: Progress) => void;
   /** Ends the run at once. */
@@ -69,7 +49,8 @@ export async function runIteration(options: IterationOptions): Promise<RunReport
       iteration?.setReachable(worker, isReachable),
     );
     try {
-      iteration = iterationOn(workers, pool, options);
+      const { openWorkers: _open, onProgress: _progress, signal: _signal, ...rest } = options;
+      iteration = new Iteration({ ...rest, workers, pool, clock: wallClock, core: loadCore() });
       return await watched(iteration, options);
     } finally {
       await Promise.all(workers.map((worker) => worker.close()));
@@ -77,28 +58,6 @@ export async function runIteration(options: IterationOptions): Promise<RunReport
   } finally {
     await pool.close();
   }
-}
-
-function iterationOn(
-  workers: readonly Worker[],
-  pool: EmbeddedKvPool,
-  options: IterationOptions,
-): Iteration {
-  return new Iteration({
-    groups: options.groups,
-    workers,
-    policy: options.policy,
-    draft: options.draft,
-    chunkTokens: options.chunkTokens,
-    epoch: options.epoch,
-    deterministic: options.deterministic,
-    pool,
-    clock: wallClock,
-    core: loadCore(),
-    onGroup: options.onGroup,
-    onFailed: options.onFailed,
-    journal: options.journal ?? null,
-  });
 }
 
 async function watched(iteration: Iteration, options: IterationOptions): Promise<RunReport> {

@@ -21,7 +21,7 @@ const NONE_JOINS: WorkerRegistryOptions = {
   hasFixed: true,
   drainMs: 0,
 };
-const FRAME_BYTES_MAX = 1024 * 1024;
+export const FRAME_BYTES_MAX = 1024 * 1024;
 /** Prompts and finished responses kept for their siblings to come. */
 export const KEPT_BYTES_MAX = 256 * 1024 * 1024;
 export const KEPT_RESPONSES_MAX = 65_536;
@@ -49,6 +49,7 @@ export function bindServer(options: BindOptions): BoundServer {
       if (features.length === 0) options.events.answered(entry);
       for (const { answered } of features) answered?.(entry);
     },
+    failed: options.events.failed,
   });
   return {
     url: http.url,
@@ -85,29 +86,24 @@ async function openHistory(
   return history;
 }
 
-function listening(
-  options: BindOptions,
-  served: Served & Pick<HttpOptions, "answered">,
+/** @throws AppError invalid_config: the address cannot be had. */
+export function listening(
+  { edge, ...where }: Pick<BindOptions, "host" | "port" | "apiToken" | "edge" | "bodyBytesMax">,
+  served: Served & Pick<HttpOptions, "answered" | "failed">,
 ): HttpServer {
+  const { host, port, apiToken, bodyBytesMax } = where;
   try {
     return serveHttp({
-      ...served,
-      host: options.host,
-      port: options.port,
-      apiToken: options.apiToken,
-      bodyBytesMax: options.bodyBytesMax,
-      ...options.edge,
+      ...{ ...served, ...edge, host, port, apiToken, bodyBytesMax },
       frameBytesMax: FRAME_BYTES_MAX,
-      failed: options.events.failed,
     });
   } catch (cause) {
     if (cause instanceof AppError) throw cause;
-    const where = `${options.host}:${options.port}`;
     const isTaken = String(Reflect.get(Object(cause), "code")) === "EADDRINUSE";
     const reason = isTaken
       ? `the port is in use by another process; --port 0 takes a free one`
       : errorText(cause);
-    throw new AppError("invalid_config", `${where}: ${reason}`, { cause });
+    throw new AppError("invalid_config", `${host}:${port}: ${reason}`, { cause });
   }
 }
 

@@ -16,7 +16,7 @@ const RUN = `
 `;
 
 test("draft-server: prints its address, serves, and closes its connections at Ctrl-C", async () => {
-  const child = Bun.spawn([process.execPath, "-e", RUN, "--", "--port", "0", "--json"], {
+  const child = Bun.spawn([process.execPath, "-e", RUN, "--", "--port", "0"], {
     stdout: "pipe",
     stderr: "inherit",
   });
@@ -40,8 +40,6 @@ test("draft-server: prints its address, serves, and closes its connections at Ct
   child.kill("SIGINT");
   expect(await closed).toBe(1001);
   await reading;
-  const rest = text.slice(first.length);
-  expect(JSON.parse(rest)).toMatchObject({ server: { groups: 0 } });
   expect(await child.exited).toBe(0);
 });
 
@@ -49,13 +47,6 @@ test("draft-server: an address in use is named", async () => {
   const taken = Bun.serve({ port: 0, hostname: "127.0.0.1", fetch: () => new Response() });
   const command: Command = draftServerCommand(() => {}).exitOverride();
   const run = command.parseAsync(["--port", String(taken.port)], { from: "user" });
-  await expect(run).rejects.toThrow(`cannot listen on 127.0.0.1:${taken.port}`);
+  await expect(run).rejects.toThrow(`127.0.0.1:${taken.port}: the port is in use`);
   await taken.stop(true);
-});
-
-test("draft-server: a port out of range is refused with flag and bound", async () => {
-  const command: Command = draftServerCommand(() => {}).exitOverride();
-  command.configureOutput({ writeErr: () => {} });
-  const run = command.parseAsync(["--port", "70000"], { from: "user" });
-  expect(run).rejects.toThrow("--port is 70000; it must be between 0 and 65535");
 });

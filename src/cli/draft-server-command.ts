@@ -4,25 +4,17 @@
 
 import { Command } from "commander";
 import packageJson from "../../package.json" with { type: "json" };
-import { wallClock } from "../app.ts";
+import { randomWord, wallClock } from "../app.ts";
 import type { Settings } from "../config/fields.ts";
-import { AppError } from "../core/base/errors.ts";
 import { DraftServer } from "../core/draft/service/server.ts";
+import { timersOf } from "../host/timers.ts";
+import { FRAME_BYTES_MAX, listening } from "../serve.ts";
 import { DraftSocketService } from "../server/drafts/draft-socket.ts";
-import { type HttpServer, serveHttp } from "../server/http.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { checkExposure, edgeOf } from "./exposure.ts";
 import { untilStopSignal } from "./signals.ts";
 
-const FIELD_NAMES = [
-  "host",
-  "port",
-  "apiToken",
-  "insecure",
-  "allowOrigin",
-  "json",
-  "quiet",
-] as const;
+const FIELD_NAMES = ["host", "port", "apiToken", "insecure", "allowOrigin"] as const;
 
 type DraftServerSettings = Settings<(typeof FIELD_NAMES)[number]>;
 
@@ -33,7 +25,7 @@ const LIMITS = {
   bytesMax: 1024 * MIB,
   groupBytesMax: 64 * MIB,
   windowTokens: 4096,
-  frameBytesMax: MIB,
+  frameBytesMax: FRAME_BYTES_MAX,
 } as const;
 const CONNECTIONS_MAX = 1024;
 const PATH = "/v1/draft";
@@ -64,83 +56,49 @@ async function serveDrafts(settings: DraftServerSettings): Promise<number> {
   const protection = { token, tokenFlag: "--api-token", insecure };
   const warning = checkExposure({ flag: "--host", host, ...protection });
   if (warning !== null) console.error(`draft-server: ${warning} [insecure]`);
+  const failed = (error: unknown) => console.error("draft-server:", error);
+  const timers = timersOf(failed);
   const server = new DraftServer({
     clock: wallClock,
-    instanceId: crypto.getRandomValues(new Uint32Array(1))[0] ?? 0,
+    instanceId: randomWord(),
     release: packageJson.version,
     limits: LIMITS,
   });
   const service = new DraftSocketService({
     server,
     reports: null,
-    later: (act, ms) => {
-      const timer = setTimeout(act, ms);
-      return () => clearTimeout(timer);
-    },
+    later: timers.afterwards,
     connectionsMax: CONNECTIONS_MAX,
   });
-  const http = listen(settings, server, service);
+  const http = listening(
+    {
+      ...{ host, port: settings.port, apiToken: token, bodyBytesMax: 0 },
+      edge: edgeOf(settings.allowOrigin),
+    },
+    { routes: [], sockets: { [PATH]: service }, answered: () => {}, failed },
+  );
   const stopped = untilStopSignal();
   console.log(`draft server on ws://${http.url.host}${PATH}`);
-  const timers = [
-    setInterval(() => server.sweep(), SWEEP_MS),
-    setInterval(reportEvictions(server), WATCH_MS),
-  ];
+  timers.repeatedly(() => server.sweep(), SWEEP_MS);
+  timers.repeatedly(evictionsOf(server), WATCH_MS);
   await stopped;
-  for (const timer of timers) clearInterval(timer);
   service.end();
-  const deadlineMs = performance.now() + CLOSE_MS_MAX;
-  while (service.connections > 0 && performance.now() < deadlineMs) await Bun.sleep(CLOSE_LOOK_MS);
+  const deadlineMs = wallClock.nowMs() + CLOSE_MS_MAX;
+  while (service.connections > 0 && wallClock.nowMs() < deadlineMs) await Bun.sleep(CLOSE_LOOK_MS);
   await http.stop();
-  if (settings.json) console.log(JSON.stringify({ server: server.stats() }, null, 2));
-  else if (!settings.quiet) console.log(describe(server));
+  timers.stop();
   return 0;
 }
 
-/** @throws AppError usage: the address cannot be had. */
-function listen(
-  settings: DraftServerSettings,
-  server: DraftServer,
-  service: DraftSocketService,
-): HttpServer {
-  const { host, port, apiToken, allowOrigin } = settings;
-  try {
-    return serveHttp({
-      host,
-      port,
-      routes: [],
-      sockets: { [PATH]: service },
-      apiToken,
-      ...edgeOf(allowOrigin),
-      bodyBytesMax: 0,
-      frameBytesMax: server.limits.frameBytesMax,
-      answered: () => {},
-      failed: (error) => console.error("draft-server:", error),
-    });
-  } catch (cause) {
-    const reason = cause instanceof Error ? cause.message : String(cause);
-    throw new AppError("usage", `cannot listen on ${host}:${port}: ${reason}`, { cause });
-  }
-}
-
 /** Prints on stderr how many groups were dropped for lack of room since the last time. */
-function reportEvictions(server: DraftServer): () => void {
+function evictionsOf(server: DraftServer): () => void {
   let reported = 0;
   return () => {
     const { groupsEvicted, groups, bytes } = server.stats();
     if (groupsEvicted === reported) return;
-    const held = `${groups} groups in ${Math.ceil(bytes / MIB)} MiB remain`;
-    console.error(
-      `draft-server: ${groupsEvicted - reported} groups dropped for lack of room; ${held}`,
-    );
+    const dropped = `${groupsEvicted - reported} groups dropped for lack of room`;
+    const left = `${groups} groups in ${Math.ceil(bytes / MIB)} MiB remain`;
+    console.error(`draft-server: ${dropped}; ${left}`);
     reported = groupsEvicted;
   };
-}
-
-function describe(server: DraftServer): string {
-  const { tokensTaken, tokensFetched, registered, groupsEvicted, gaps, stale } = server.stats();
-  return (
-    `${tokensTaken} tokens taken, ${tokensFetched} fetched, ${registered} registrations, ` +
-    `${groupsEvicted} groups evicted, ${gaps} gaps, ${stale} messages of older weights`
-  );
 }

@@ -1,10 +1,10 @@
 // `foretoken trace`: a finished iteration as a trace that Perfetto opens.
 
 import { Command } from "commander";
+import { traceOf } from "../tools/trace/events.ts";
+import { readTracedRuns } from "../tools/trace/report.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { writeOutput } from "./output.ts";
-import { traceOf } from "./trace-events.ts";
-import { readTracedRuns } from "./trace-report.ts";
 
 const FIELD_NAMES = ["traceOut", "quiet"] as const;
 

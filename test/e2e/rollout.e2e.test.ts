@@ -11,9 +11,9 @@ import {
   writeFileSync,
 } from "node:fs";
 import { join } from "node:path";
-import type { TraceFile } from "../../src/cli/trace-events.ts";
 import type { ReportFile, RunReport } from "../../src/core/rollout/report.ts";
 import type { ChunkRow } from "../../src/core/rollout/timeline.ts";
+import type { TraceFile } from "../../src/tools/trace/events.ts";
 import { ended, engineMissing, foretoken, PROMPTS, ROOT, scratch, spawn, start } from "./tool.ts";
 
 const missing = engineMissing();

@@ -1,0 +1,271 @@
+// Turns timelines into the Trace Event Format, which Perfetto (ui.perfetto.dev) and chrome://tracing open. Of each run:
+// a process for the iteration (its length, its tail, waiting requests), and one for each worker with a thread for each
+// slot, on which chunks are slices, and counters of its load. A request that moves has an arrow from chunk to chunk.
+
+import type { TracedChunk, TracedResponse, TracedRun, TracedTimeline } from "./report.ts";
+
+/** Times are whole microseconds. */
+export interface TraceEvent {
+  readonly ph: "X" | "C" | "M" | "i" | "b" | "e" | "s" | "f";
+  readonly name: string;
+  readonly pid: number;
+  readonly tid: number;
+  readonly ts: number;
+  readonly cat?: string;
+  readonly dur?: number;
+  /** Perfetto refuses flows whose id is a text. */
+  readonly id?: number;
+  readonly s?: "g";
+  readonly bp?: "e";
+  readonly args?: Readonly<Record<string, unknown>>;
+}
+
+export interface TraceFile {
+  readonly displayTimeUnit: "ms";
+  readonly traceEvents: readonly TraceEvent[];
+}
+
+/** Process numbers of one run: more than it has workers. */
+const RUN_PIDS = 100_000;
+const ITERATION_TID = 1;
+/** As in the reports (paper, Fig. 8). */
+const TAIL_SHARE = 0.1;
+
+/** A chunk with what the trace needs of its response. Times in whole microseconds. */
+interface Slice {
+  readonly response: TracedResponse;
+  readonly chunk: TracedChunk;
+  /** When the response joined. */
+  readonly joined: number;
+  readonly start: number;
+  /** After `start`. */
+  readonly end: number;
+  /** Its worker's process, and a slot of it as a thread. */
+  readonly place: { readonly pid: number; tid: number };
+}
+
+export function traceOf(runs: readonly TracedRun[]): TraceFile {
+  let lastId = 0;
+  const nextId = () => {
+    lastId += 1;
+    return lastId;
+  };
+  const traceEvents = runs.flatMap((run, i) => eventsOf(run, (i + 1) * RUN_PIDS, nextId));
+  return { displayTimeUnit: "ms", traceEvents };
+}
+
+/** Metadata first, then by time. */
+function eventsOf({ name, timeline }: TracedRun, pid: number, nextId: () => number): TraceEvent[] {
+  const { responses, workers } = timeline;
+  const times = responses.flatMap(({ joined_ms, end_ms, chunks }) => [
+    ...[joined_ms, end_ms ?? joined_ms],
+    ...chunks.map(([, startMs, endMs]) => endMs ?? startMs),
+  ]);
+  const startMs = times.reduce((least, at) => Math.min(least, at), times[0] ?? 0);
+  const endMs = times.reduce((most, at) => Math.max(most, at), startMs);
+  const at = (ms: number) => Math.round((ms - startMs) * 1000);
+  const slices = responses.map((response) => slicesOf(response, { pid, at, endMs }));
+  takeSlots(slices.flat());
+  const tail = at(tailStartOf(timeline) ?? startMs);
+  const metadata = [
+    ...named(pid, `${name}: iteration`, pid),
+    meta("thread_name", { pid, tid: ITERATION_TID }, { name: "iteration" }),
+    ...workers.flatMap((worker) => workerMetadata(worker, { name, pid, slices: slices.flat() })),
+  ];
+  const events = [
+    ...iterationEvents(timeline, { pid, slices, tail, end: Math.max(1, at(endMs)) }),
+    ...slices.flatMap((ofOne) => responseEvents(ofOne, { pid, tail, nextId })),
+    ...workers.flatMap((worker) => loadEvents(worker, pidOf(pid, worker.worker), at)),
+  ];
+  return [...metadata, ...events.sort((a, b) => a.ts - b.ts)];
+}
+
+function pidOf(pid: number, worker: number): number {
+  return pid + 1 + worker;
+}
+
+function slicesOf(
+  response: TracedResponse,
+  { pid, at, endMs }: { pid: number; at: (ms: number) => number; endMs: number },
+): Slice[] {
+  return response.chunks.map((chunk) => {
+    const start = at(chunk[1]);
+    // One that still ran when the report was written ends with the trace; none is shorter than the unit of time.
+    const end = Math.max(start + 1, at(chunk[2] ?? endMs));
+    const place = { pid: pidOf(pid, chunk[0]), tid: 0 };
+    return { response, chunk, joined: at(response.joined_ms), start, end, place };
+  });
+}
+
+/** The slot of each chunk on its worker: the first that is free. Queues of engines make more of them than slots. */
+function takeSlots(slices: Slice[]): void {
+  const ends = new Map<number, number[]>();
+  for (const { start, end, place } of slices.toSorted((a, b) => a.start - b.start)) {
+    const busy = ends.get(place.pid) ?? [];
+    ends.set(place.pid, busy);
+    const free = busy.findIndex((until) => until <= start);
+    const slot = free < 0 ? busy.length : free;
+    busy[slot] = end;
+    place.tid = slot + 1;
+  }
+}
+
+/** When all but the last tenth of the responses had finished. */
+function tailStartOf({ responses, responses_left_out: leftOut }: TracedTimeline): number | null {
+  const ends = responses.flatMap(({ end_ms }) => end_ms ?? []).toSorted((a, b) => a - b);
+  const total = responses.length + leftOut;
+  return ends[total - Math.ceil(total * TAIL_SHARE) - 1 - leftOut] ?? null;
+}
+
+function iterationEvents(
+  { responses, responses_left_out: leftOut }: TracedTimeline,
+  of: { pid: number; slices: readonly (readonly Slice[])[]; tail: number; end: number },
+): TraceEvent[] {
+  const { pid, slices, end } = of;
+  const ts = Math.min(of.tail, end - 1);
+  const slice = { ph: "X", pid, tid: ITERATION_TID, cat: "iteration" } as const;
+  const args = { responses: responses.length, responses_left_out: leftOut };
+  return [
+    { ...slice, name: "iteration", ts: 0, dur: end, args },
+    { ...slice, name: "tail", ts, dur: end - ts },
+    { ...slice, ph: "i", s: "g", name: "tail begins", ts },
+    ...levelEvents(
+      "running",
+      pid,
+      slices.flat().map((one) => [one.start, one.end]),
+    ),
+    ...levelEvents(
+      "waiting",
+      pid,
+      slices.flatMap(waitsOf).map(({ from, to }) => [from, to]),
+    ),
+  ];
+}
+
+/** A counter of how many of the intervals hold a time. Perfetto calls a counter by its name and that of the value. */
+function levelEvents(
+  of: string,
+  pid: number,
+  intervals: readonly (readonly [from: number, to: number])[],
+): TraceEvent[] {
+  const steps = intervals.flatMap(([from, to]) => [
+    { ts: from, by: 1 },
+    { ts: to, by: -1 },
+  ]);
+  steps.sort((a, b) => a.ts - b.ts);
+  let level = 0;
+  return steps.flatMap(({ ts, by }, i) => {
+    level += by;
+    if (steps[i + 1]?.ts === ts) return [];
+    return { ph: "C" as const, name: "requests:", pid, tid: 0, ts, args: { [of]: level } };
+  });
+}
+
+function responseEvents(
+  slices: readonly Slice[],
+  { pid, tail, nextId }: { pid: number; tail: number; nextId: () => number },
+): TraceEvent[] {
+  const runs = slices.flatMap((slice, i): TraceEvent[] => {
+    const { response, start: ts, end, place } = slice;
+    const name = `${response.group}/${response.index}`;
+    const args = argsOf(slice, ts >= tail);
+    const run = { ph: "X", cat: "chunk", name, ...place, ts, dur: end - ts, args } as const;
+    const before = slices[i - 1];
+    if (before === undefined || before.place.pid === place.pid) return [run];
+    const flow = { name: "move", cat: "move", id: nextId() };
+    return [
+      run,
+      { ph: "s", ...flow, ...before.place, ts: before.end - 1 },
+      { ph: "f", bp: "e", ...flow, ...place, ts },
+    ];
+  });
+  const waits = waitsOf(slices).flatMap(({ response, from, to, after }): TraceEvent[] => {
+    const wait = { name: "waiting", cat: "waiting", id: nextId(), pid, tid: 0 };
+    const args = { group: response.group, index: response.index, after_worker: after };
+    return [
+      { ph: "b", ...wait, ts: from, args },
+      { ph: "e", ...wait, ts: to },
+    ];
+  });
+  return [...runs, ...waits];
+}
+
+function argsOf({ response, chunk }: Slice, isTail: boolean): Record<string, unknown> {
+  const [, startMs, , firstMs, tokens, kvTokens, drafted, accepted, preemptions, end] = chunk;
+  return {
+    group: response.group,
+    index: response.index,
+    request: response.request,
+    tokens,
+    response_tokens: response.tokens,
+    kv_tokens_loaded: kvTokens,
+    preemptions,
+    in_tail: isTail,
+    ...(firstMs !== null && { ms_to_first_token: Math.round((firstMs - startMs) * 1000) / 1000 }),
+    ...(drafted !== null && { drafted_tokens: drafted, accepted_tokens: accepted }),
+    ...(end !== null && { end }),
+  };
+}
+
+interface Wait {
+  readonly response: TracedResponse;
+  readonly from: number;
+  readonly to: number;
+  /** On which the chunk before ran; null: it had not begun. */
+  readonly after: number | null;
+}
+
+/** Before the first chunk, and between chunks. */
+function waitsOf(slices: readonly Slice[]): Wait[] {
+  return slices.flatMap(({ response, joined, start: to }, i) => {
+    const before = slices[i - 1];
+    const from = before?.end ?? joined;
+    return to <= from ? [] : [{ response, from, to, after: before?.chunk[0] ?? null }];
+  });
+}
+
+type TracedWorker = TracedTimeline["workers"][number];
+
+function workerMetadata(
+  worker: TracedWorker,
+  of: { name: string; pid: number; slices: readonly Slice[] },
+): TraceEvent[] {
+  const pid = pidOf(of.pid, worker.worker);
+  const tids = of.slices.flatMap(({ place }) => (place.pid === pid ? place.tid : []));
+  return [
+    ...named(pid, `${of.name}: ${worker.name}`, pid),
+    ...[...new Set(tids)].flatMap((tid) => [
+      meta("thread_name", { pid, tid }, { name: `slot ${tid}` }),
+      meta("thread_sort_index", { pid, tid }, { sort_index: tid }),
+    ]),
+  ];
+}
+
+function loadEvents(worker: TracedWorker, pid: number, at: (ms: number) => number): TraceEvent[] {
+  return worker.at_ms.flatMap((atMs, i) => {
+    const event = { ph: "C", pid, tid: 0, ts: Math.max(0, at(atMs)) } as const;
+    const tokens = worker.kv_tokens_used[i] ?? 0;
+    const share = Math.round((1000 * tokens) / Math.max(1, worker.kv_tokens)) / 10;
+    const load = { running: worker.running[i], waiting: worker.waiting[i] };
+    return [
+      { ...event, name: "KV in use:", args: { tokens } },
+      { ...event, name: "KV in use:", args: { "% of the budget": share } },
+      { ...event, name: "engine:", args: load },
+    ];
+  });
+}
+
+function named(pid: number, name: string, order: number): TraceEvent[] {
+  return [
+    meta("process_name", { pid, tid: 0 }, { name }),
+    meta("process_sort_index", { pid, tid: 0 }, { sort_index: order }),
+  ];
+}
+
+function meta(
+  name: string,
+  place: { pid: number; tid: number },
+  args: Readonly<Record<string, unknown>>,
+): TraceEvent {
+  return { ph: "M", name, ...place, ts: 0, args };
+}
