@@ -1,11 +1,11 @@
 // Parts that adapters' control calls share: rows that answer in a dialect's own shape, texts in bodies, and the call that
 // loads weights from a path. No dialect is known here.
 
-import { AppError, errorText, InvalidFieldError } from "../core/base/errors.ts";
+import { AppError, errorText } from "../core/base/errors.ts";
 import { type Control, collectiveRpc } from "../server/control/calls.ts";
 import { PATHS, posted } from "../server/control/control-call.ts";
 import { statusOf } from "../server/http-errors.ts";
-import { jsonResponse, type RouteInfo, type Row, reasonIn } from "../server/route.ts";
+import { invalid, jsonResponse, type RouteInfo, type Row, reasonIn } from "../server/route.ts";
 
 const PATH_CHARACTERS_MAX = 4096;
 
@@ -65,8 +65,4 @@ export function optionalTextIn(body: unknown, field: string): string | null {
   if (typeof value !== "string") throw invalid(field, "is not a text");
   if (value.length <= PATH_CHARACTERS_MAX) return value;
   throw invalid(field, `has ${value.length} characters, more than ${PATH_CHARACTERS_MAX}`);
-}
-
-export function invalid(field: string, problem: string): InvalidFieldError {
-  return new InvalidFieldError({ where: "request", field, problem });
 }

@@ -14,9 +14,8 @@ import { logprobText } from "../server/openai/json.ts";
 import type { Output } from "../server/openai/output.ts";
 import type { DataPlane, Prepared } from "../server/openai/plane.ts";
 import { supportAt } from "../server/openai/sample-support.ts";
-import { type Exchange, jsonResponse } from "../server/route.ts";
+import { type Exchange, invalid, jsonResponse } from "../server/route.ts";
 import type { Adapter } from "./adapter.ts";
-import { invalid } from "./calls.ts";
 
 /** A support of one token says nothing that the token itself does not. */
 const SUPPORT_MIN = 2;

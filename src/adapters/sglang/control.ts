@@ -16,16 +16,8 @@ import {
 } from "../../server/control/calls.ts";
 import { callOf, posted } from "../../server/control/control-call.ts";
 import { get } from "../../server/control/routes.ts";
-import { jsonResponse, type Row } from "../../server/route.ts";
-import {
-  type Done,
-  invalid,
-  optionalTextIn,
-  reload,
-  textIn,
-  translated,
-  verdict,
-} from "../calls.ts";
+import { invalid, jsonResponse, type Row } from "../../server/route.ts";
+import { type Done, optionalTextIn, reload, textIn, translated, verdict } from "../calls.ts";
 
 /** SGLang's answer to a weight update. */
 const update = ({ isSuccess, status, message }: Done) =>

@@ -13,12 +13,11 @@ import { VERSION_FIELD } from "../../server/openai/origin.ts";
 import type { Output } from "../../server/openai/output.ts";
 import type { DataPlane, Prepared } from "../../server/openai/plane.ts";
 import {
-  invalid,
   MAX_TOKENS_FIELD,
   SAMPLING_ENTRIES,
   TOP_LOGPROBS_FIELD,
 } from "../../server/openai/sampling-fields.ts";
-import type { Exchange } from "../../server/route.ts";
+import { type Exchange, invalid } from "../../server/route.ts";
 
 /** SGLang's. */
 const TOKENS_MAX_DEFAULT = 128;

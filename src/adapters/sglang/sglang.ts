@@ -4,8 +4,8 @@ import * as v from "valibot";
 import { generates, replies } from "../../server/openai/data-plane.ts";
 import * as f from "../../server/openai/fields.ts";
 import type { DataPlane } from "../../server/openai/plane.ts";
+import { invalid } from "../../server/route.ts";
 import type { Adapter } from "../adapter.ts";
-import { invalid } from "../calls.ts";
 import { SGLANG_CONTROL } from "./control.ts";
 import { prepareSglang, sglangRequest } from "./generate.ts";
 

@@ -1,12 +1,13 @@
 // Adapters (LoRA) over all engines: one is served where every engine that serves has it, under its name as the model's.
 // An engine that cannot load one keeps its weights and serves on; the adapter is then served by none.
 
-import { AppError, InvalidFieldError } from "../../core/base/errors.ts";
+import { AppError } from "../../core/base/errors.ts";
 import { SAMPLING_DEFAULTS, type SamplingParams } from "../../core/request/request.ts";
 import type { ControlRequest } from "../../core/rollout/worker.ts";
 import { UNREACHABLE } from "../../pool/engine-answer.ts";
 import type { Recipe } from "../../pool/give-weights.ts";
 import type { Member, WorkerPool } from "../../pool/pool.ts";
+import { invalid } from "../route.ts";
 import type { Sidecar } from "../sidecar.ts";
 import { type ControlCall, PATHS, posted } from "./control-call.ts";
 import { isSuccess, lostIn, mayHaveChanged, merged, type Outcome, takenIn } from "./fan-out.ts";
@@ -48,15 +49,19 @@ export class Adapters {
   }
 
   async #load(name: string, call: ControlCall, steps: AdapterSteps): Promise<Response> {
-    if (steps.modelNames.includes(name)) throw invalid(`is ${name}, the model's own name`);
+    if (steps.modelNames.includes(name))
+      throw invalid("lora_name", `is ${name}, the model's own name`);
     if (!this.#loads.has(name) && this.#loads.size >= ADAPTERS_MAX) {
-      throw invalid(`would be one more than ${ADAPTERS_MAX} adapters; unload another first`);
+      throw invalid(
+        "lora_name",
+        `would be one more than ${ADAPTERS_MAX} adapters; unload another first`,
+      );
     }
     const engines = await steps.engines.available();
     for (const { worker } of engines) {
       const support = worker.supports({ ...BASE, adapter: name });
       if (support.kind !== "refused") continue;
-      throw invalid(`cannot be served: ${worker.name}: ${support.reason}`);
+      throw invalid("lora_name", `cannot be served: ${worker.name}: ${support.reason}`);
     }
     const outcome = await steps.engines.sendTo(engines, call);
     if (!outcome.answers.some(({ answer }) => isSuccess(answer))) {
@@ -121,11 +126,7 @@ function isServing({ state }: Member): boolean {
 
 function nameIn(body: unknown): string {
   const name: unknown = Object(body).lora_name;
-  if (typeof name !== "string" || name === "") throw invalid("is not a text");
+  if (typeof name !== "string" || name === "") throw invalid("lora_name", "is not a text");
   if (name.length <= NAME_CHARACTERS_MAX) return name;
-  throw invalid(`has ${name.length} characters, more than ${NAME_CHARACTERS_MAX}`);
-}
-
-function invalid(problem: string): InvalidFieldError {
-  return new InvalidFieldError({ where: "request", field: "lora_name", problem });
+  throw invalid("lora_name", `has ${name.length} characters, more than ${NAME_CHARACTERS_MAX}`);
 }

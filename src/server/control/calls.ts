@@ -2,11 +2,10 @@
 // routes.ts; adapters make the same calls.
 
 import { unreachable } from "../../core/base/assert.ts";
-import { InvalidFieldError } from "../../core/base/errors.ts";
 import type { PauseMode } from "../../core/rollout/pause.ts";
 import { kvMovesReport } from "../../core/rollout/report.ts";
 import { connected, type Reachable, reachable, type WorkerPool } from "../../pool/pool.ts";
-import { jsonResponse } from "../route.ts";
+import { invalid, jsonResponse } from "../route.ts";
 import type { Sidecar } from "../sidecar.ts";
 import type { ControlCall } from "./control-call.ts";
 import { answerTo, type CallBound, fanOut, isSuccess, merged, type Outcome } from "./fan-out.ts";
@@ -252,8 +251,4 @@ function stringField(body: unknown, field: string): string {
   const value: unknown = Object(body)[field];
   if (typeof value !== "string" || value === "") throw invalid(field, "is not a string");
   return value;
-}
-
-function invalid(field: string, problem: string): InvalidFieldError {
-  return new InvalidFieldError({ where: "request", field, problem });
 }

@@ -3,8 +3,8 @@
 
 import { lstat, readdir, realpath } from "node:fs/promises";
 import { basename, dirname, join, resolve, sep } from "node:path";
-import { AppError, errorText, InvalidFieldError } from "../../core/base/errors.ts";
-import type { Exchange, Route } from "../route.ts";
+import { AppError, errorText, type InvalidFieldError } from "../../core/base/errors.ts";
+import { type Exchange, invalid, type Route } from "../route.ts";
 
 /** null: paths are not confined. Empty: none is allowed. */
 export type WeightsRoots = readonly string[] | null;
@@ -170,10 +170,6 @@ async function inTime<T>(work: Promise<T>, field: string): Promise<T> {
   } finally {
     clearTimeout(timer);
   }
-}
-
-function invalid(field: string, problem: string): InvalidFieldError {
-  return new InvalidFieldError({ where: "request", field, problem });
 }
 
 function shown(value: string): string {

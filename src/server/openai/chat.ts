@@ -3,7 +3,7 @@
 
 import { present } from "../../core/base/assert.ts";
 import type { EncodedChat, EncodeOptions } from "../../text/text.ts";
-import type { Exchange } from "../route.ts";
+import { type Exchange, invalid } from "../route.ts";
 import { chatAnswer } from "./chat-answer.ts";
 import { type ChatFields, chatRequest, chatTokensRequest } from "./chat-fields.ts";
 import { truncated, withFormat } from "./common-fields.ts";
@@ -11,7 +11,7 @@ import * as f from "./fields.ts";
 import * as json from "./json.ts";
 import { chatOf, type TemplateFields } from "./messages.ts";
 import type { DataPlane, Prepared } from "./plane.ts";
-import { invalid, SAMPLING_ENTRIES } from "./sampling-fields.ts";
+import { SAMPLING_ENTRIES } from "./sampling-fields.ts";
 import {
   chatForEngine,
   parseTools,

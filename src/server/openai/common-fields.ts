@@ -2,14 +2,10 @@
 
 import * as v from "valibot";
 import { TOKENS_MAX } from "../../core/request/sampling-bounds.ts";
+import { invalid } from "../route.ts";
 import * as f from "./fields.ts";
 import { VERSION_FIELD } from "./origin.ts";
-import {
-  invalid,
-  MAX_TOKENS_FIELD,
-  refusedTransfer,
-  type SamplingFields,
-} from "./sampling-fields.ts";
+import { MAX_TOKENS_FIELD, refusedTransfer, type SamplingFields } from "./sampling-fields.ts";
 
 const streamOptions = v.strictObject({ include_usage: f.flag, continuous_usage_stats: f.flag });
 

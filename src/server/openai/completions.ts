@@ -3,7 +3,7 @@
 
 import * as v from "valibot";
 import type { EncodeOptions } from "../../text/text.ts";
-import type { Exchange } from "../route.ts";
+import { type Exchange, invalid } from "../route.ts";
 import {
   type Answer,
   advanced,
@@ -25,12 +25,7 @@ import * as f from "./fields.ts";
 import * as json from "./json.ts";
 import type { Output } from "./output.ts";
 import type { DataPlane, Prepared } from "./plane.ts";
-import {
-  invalid,
-  MAX_TOKENS_FIELD,
-  SAMPLING_ENTRIES,
-  TOP_LOGPROBS_FIELD,
-} from "./sampling-fields.ts";
+import { MAX_TOKENS_FIELD, SAMPLING_ENTRIES, TOP_LOGPROBS_FIELD } from "./sampling-fields.ts";
 
 /** vLLM's, and OpenAI's. */
 const TOKENS_MAX_DEFAULT = 16;

@@ -3,19 +3,14 @@
 
 import * as v from "valibot";
 import { TOKENS_MAX } from "../../core/request/sampling-bounds.ts";
-import type { Exchange } from "../route.ts";
+import { type Exchange, invalid } from "../route.ts";
 import { type Answer, advanced, endOf, idsOf, restOf, spanOf, usageSoFar } from "./answer.ts";
 import { COMMON_ENTRIES, usageWanted } from "./common-fields.ts";
 import * as f from "./fields.ts";
 import type { Job } from "./job.ts";
 import * as json from "./json.ts";
 import type { DataPlane, Prepared } from "./plane.ts";
-import {
-  invalid,
-  MAX_TOKENS_FIELD,
-  SAMPLING_ENTRIES,
-  TOP_LOGPROBS_FIELD,
-} from "./sampling-fields.ts";
+import { MAX_TOKENS_FIELD, SAMPLING_ENTRIES, TOP_LOGPROBS_FIELD } from "./sampling-fields.ts";
 
 const PROMPTS = "prompts are tokens of text";
 

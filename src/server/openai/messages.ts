@@ -3,8 +3,8 @@
 
 import * as v from "valibot";
 import type { ChatMessage, ChatOptions } from "../../text/text.ts";
+import { invalid } from "../route.ts";
 import { fieldsOfAnyKind, flag, isNot, listOf, oneOf, text, unsupported } from "./fields.ts";
-import { invalid } from "./sampling-fields.ts";
 
 const MESSAGES_MAX = 65_536;
 const TOOLS_MAX = 1024;

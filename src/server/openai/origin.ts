@@ -3,8 +3,8 @@
 // that engines do not get it.
 
 import * as v from "valibot";
+import { invalid } from "../route.ts";
 import { isNot, name } from "./fields.ts";
-import { invalid } from "./sampling-fields.ts";
 
 export interface Origin {
   /** null: the prompt decides. */

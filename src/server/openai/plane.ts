@@ -7,7 +7,7 @@ import type { EncodeOptions, Encoder, Text } from "../../text/text.ts";
 import type { EngineCalls } from "../engine-calls.ts";
 import { CLIENT_GONE } from "../http-errors.ts";
 import type { Kept } from "../kept.ts";
-import type { Exchange } from "../route.ts";
+import { type Exchange, invalid } from "../route.ts";
 import type { GenerationSpec, Sidecar } from "../sidecar.ts";
 import type { Answer } from "./answer.ts";
 import type { CommonFields } from "./common-fields.ts";
@@ -22,7 +22,6 @@ import {
   checkPromptReport,
   type Drawing,
   drawingOf,
-  invalid,
   type SamplingContext,
   type SamplingFields,
 } from "./sampling-fields.ts";

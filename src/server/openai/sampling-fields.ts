@@ -2,7 +2,6 @@
 // honoured here, given to the engine, or refused by name.
 
 import * as v from "valibot";
-import { InvalidFieldError } from "../../core/base/errors.ts";
 import {
   type LogitShaping,
   NO_SHAPING,
@@ -10,6 +9,7 @@ import {
   type SamplingParams,
 } from "../../core/request/request.ts";
 import * as bounds from "../../core/request/sampling-bounds.ts";
+import { invalid } from "../route.ts";
 import * as f from "./fields.ts";
 import { SEED_FIELD } from "./seed.ts";
 
@@ -116,10 +116,6 @@ export interface StopRules {
   /** Ends a response without being named as the reason; -1: none. */
   readonly eos: number;
   readonly skipSpecial: boolean;
-}
-
-export function invalid(field: string, problem: string): InvalidFieldError {
-  return new InvalidFieldError({ where: "request", field, problem });
 }
 
 /** @throws InvalidFieldError. `topLogprobs`: 0..20. `extraArgs`: further fields for the engine. */

@@ -2,12 +2,11 @@
 
 import * as v from "valibot";
 import { assert } from "../../core/base/assert.ts";
-import type { Exchange } from "../route.ts";
+import { type Exchange, invalid } from "../route.ts";
 import { encodeMessages } from "./chat.ts";
 import { checked, flag, text, tokenList } from "./fields.ts";
 import { messageList, TEMPLATE_ENTRIES } from "./messages.ts";
 import type { DataPlane } from "./plane.ts";
-import { invalid } from "./sampling-fields.ts";
 
 const ENTRIES = { model: v.nullish(text), add_special_tokens: flag, return_token_strs: flag };
 

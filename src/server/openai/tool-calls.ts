@@ -4,9 +4,9 @@
 
 import { AppError } from "../../core/base/errors.ts";
 import type { EngineCalls } from "../engine-calls.ts";
+import { invalid } from "../route.ts";
 import { isTokenList, type TokenList } from "./fields.ts";
 import type { Output } from "./output.ts";
-import { invalid } from "./sampling-fields.ts";
 
 const RENDER = "/v1/chat/completions/render";
 const DERENDER = "/v1/chat/completions/derender";
