@@ -9,7 +9,6 @@ import { invalid, jsonResponse, type RouteInfo, type Row, reasonIn } from "../se
 
 const PATH_CHARACTERS_MAX = 4096;
 
-/** How a call of the server's has ended. */
 export interface Done {
   readonly isSuccess: boolean;
   readonly status: number;

@@ -19,7 +19,6 @@ export interface PoolHost {
 
 export interface AnswerLimits {
   readonly msMax: number;
-  /** Runs something after a while; returns what cancels it. */
   readonly later: (act: () => void, ms: number) => () => void;
   /** Source of events about failed workers; null: none. */
   readonly sidecar: PoolHost | null;

@@ -21,7 +21,6 @@ export interface MemberRecord {
   readonly reason: string | null;
   /** none: no worker. opening, checking: attempt `attempt` is under way; in the second its weights are compared. open: its worker is known. */
   readonly link: "none" | "opening" | "checking" | "open";
-  /** The rollout has its worker. */
   readonly isPlaced: boolean;
   /** The weight epoch whose weights it was given or opened with; null: it has others. */
   readonly held: WeightEpoch | null;
@@ -39,9 +38,7 @@ export interface MemberRecord {
   readonly departure: number;
   /** Attempts in a row that did not bring it into service. */
   readonly tries: number;
-  /** Pause before the next attempt. */
   readonly retryMs: number;
-  /** It was removed: nothing happens to it any more. */
   readonly isGone: boolean;
 }
 
@@ -92,10 +89,8 @@ export type MemberEvent =
   | { readonly kind: "failed"; readonly reason: string }
   /** The connection is lost (`reason`), or there again (null); the session goes on. */
   | { readonly kind: "reach"; readonly reason: string | null }
-  /** It has served for a while. */
   | { readonly kind: "served"; readonly attempt: number }
   | { readonly kind: "leave"; readonly msMax: number }
-  /** It comes back before it was removed. */
   | { readonly kind: "stay" }
   | { readonly kind: "drained"; readonly departure: number }
   /** The next weight epoch begins, and it has the weights of it. */
@@ -140,7 +135,6 @@ export type Effect =
   | { readonly kind: "watch_service"; readonly attempt: number }
   /** Report `drained` when nothing runs on it, after `msMax` at the latest. */
   | { readonly kind: "drain"; readonly departure: number; readonly msMax: number }
-  /** It is no member any more. */
   | { readonly kind: "forget" }
   | { readonly kind: "tell" };
 

@@ -25,9 +25,7 @@ import {
 } from "./member.ts";
 import { type Holding, WeightsAgreement } from "./weights-agreement.ts";
 
-/** Where a worker comes from. */
 export interface WorkerSource {
-  /** What people call it. */
   readonly name: string;
   /**
    * true: the engine is a server of its own, which keeps its weights across connections. false: it is
@@ -57,7 +55,6 @@ class PoolMember implements Member {
   worker: Worker | null = null;
   /** The engine being opened: nothing else uses it before it serves or is fenced. null: none. */
   candidate: Worker | null = null;
-  /** Its last opening. */
   opening: Promise<unknown> = Promise.resolve(null);
 
   constructor(source: WorkerSource, workerId: WorkerId, record: MemberRecord) {
@@ -77,7 +74,6 @@ class PoolMember implements Member {
 
 export interface WorkerPoolOptions {
   readonly sources: readonly WorkerSource[];
-  /** Runs something after a while; returns what cancels it. */
   readonly later: (act: () => void, ms: number) => () => void;
   /** Time for an engine to answer when it is given weights. */
   readonly controlMsMax: number;
@@ -505,7 +501,6 @@ export interface Reachable {
   readonly worker: Worker;
 }
 
-/** The members that are there, in order. */
 export function connected(members: readonly Member[]): Reachable[] {
   return members.flatMap((member) =>
     member.worker === null ? [] : [{ member, worker: member.worker }],

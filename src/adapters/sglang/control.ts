@@ -19,7 +19,6 @@ import { get } from "../../server/control/routes.ts";
 import { invalid, jsonResponse, type Row } from "../../server/route.ts";
 import { type Done, optionalTextIn, reload, textIn, translated, verdict } from "../calls.ts";
 
-/** SGLang's answer to a weight update. */
 const update = ({ isSuccess, status, message }: Done) =>
   jsonResponse(
     { success: isSuccess, message, num_paused_requests: 0 },

@@ -18,22 +18,17 @@ export interface ControlOptions {
   readonly pool: WorkerPool;
   readonly weights: WeightUpdates;
   readonly learned: Pick<LearnedEpochs, "stale">;
-  /** As clients call the model. */
   readonly modelName: string;
-  /** The answer of GET /version. */
   readonly version: string;
   /** Gives up requests by the ids that clients gave them, or read in answers; null: all. Returns how many there were. */
   readonly abortRequests: (ids: readonly string[] | null) => number;
-  /** Time for an engine to answer. */
   readonly timeoutMs: number;
-  /** Runs something after a while; returns what cancels it. */
   readonly later: (act: () => void, ms: number) => () => void;
 }
 
 export type Control = ControlOptions & { readonly calls: CallBound };
 export type Act = (control: Control, call: ControlCall) => Promise<Response> | Response;
 
-/** The state of every worker; also `/health`'s answer when one does not serve. */
 export function workersOf({ pool, sidecar, learned }: ControlOptions) {
   const { meter } = sidecar.rollout;
   return pool.members.map(({ source, workerId, state, reason, worker }) => ({

@@ -16,7 +16,6 @@ import { PATHS } from "./control-call.ts";
 
 export interface Answered {
   readonly member: Member;
-  /** Who answered; the member may have another one by now. */
   readonly worker: Worker;
   readonly answer: ControlAnswer;
 }
@@ -29,7 +28,6 @@ export interface Outcome {
 /** Of calls that ask engines and change no weights, under way at the same time: more than all ranks of a large trainer make. */
 const CALLS_MAX = 1024;
 
-/** Counts calls that are under way. */
 export class CallBound {
   #calls = 0;
 

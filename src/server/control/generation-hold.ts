@@ -11,9 +11,7 @@ import type { Sidecar } from "../sidecar.ts";
 export interface GenerationHoldOptions {
   readonly sidecar: Sidecar;
   readonly clock: Clock;
-  /** Time for engines to stop. */
   readonly timeoutMs: number;
-  /** Runs something after a while; returns what cancels it. */
   readonly later: (act: () => void, ms: number) => () => void;
   readonly notice: (notice: LongPause) => void;
   /** An update held generation back for so many seconds. */
@@ -56,7 +54,6 @@ export class GenerationHold {
     this.#options = options;
   }
 
-  /** An update is open or under way. */
   get isHeld(): boolean {
     return this.#heldMs !== null;
   }
@@ -151,7 +148,6 @@ export class GenerationHold {
     await quiet;
   }
 
-  /** The update has ended. */
   release(): void {
     if (this.#heldMs === null) return;
     this.#options.held?.(this.heldSeconds);

@@ -17,9 +17,7 @@ export interface LearnedEpochsOptions {
   readonly pool: WorkerPool;
   readonly weights: WeightUpdates;
   readonly clock: Clock;
-  /** Runs something after a while; returns what cancels it. */
   readonly later: (act: () => void, ms: number) => () => void;
-  /** An engine is known to have old weights. */
   readonly stale: (notice: { readonly worker: string; readonly reason: string }) => void;
 }
 
@@ -48,7 +46,6 @@ export class LearnedEpochs {
   /** A request has begun the epoch: the next new name that an engine reports is this epoch's. */
   #awaitsName = false;
   #salt = { name: "", count: 0 };
-  /** What each engine reported last. */
   readonly #reported = new Map<WorkerId, string>();
   /** Since when an engine has reported the current version; null: none does. */
   #currentSinceMs: number | null = null;
@@ -69,7 +66,6 @@ export class LearnedEpochs {
     else if (salt !== null && salt !== this.#requested) this.#salted(salt);
   }
 
-  /** Compares what engines report with what is current. */
   look(): void {
     const { weights, pool } = this.#options;
     if (weights.isUpdating) return;
@@ -171,7 +167,6 @@ export class LearnedEpochs {
     return reported !== undefined && reported !== version;
   }
 
-  /** Another epoch has begun, in whatever way. */
   #begun(): void {
     this.#requested = null;
     this.#engineName = null;

@@ -6,7 +6,6 @@ import { type Exchange, type Route, reasonIn } from "../route.ts";
 import { PATHS } from "./control-call.ts";
 
 export interface ControlEntry {
-  /** Of the request. */
   readonly id: string;
   readonly path: string;
   /** Its query, and of a call into the engines the method's name. */

@@ -140,7 +140,6 @@ export const CONTROL_ROUTES: readonly Row<Control>[] = [
   ),
 ];
 
-/** `more`: rows of adapters. */
 export function controlRoutes(options: ControlOptions, more: readonly Row<Control>[]): Route[] {
   return bound([...CONTROL_ROUTES, ...more], { ...options, calls: new CallBound() });
 }

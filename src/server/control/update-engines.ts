@@ -14,9 +14,7 @@ export interface UpdateEnginesOptions {
   readonly sidecar: Sidecar;
   readonly pool: WorkerPool;
   readonly clock: Clock;
-  /** Time for an engine to answer. */
   readonly timeoutMs: number;
-  /** Runs something after a while; returns what cancels it. */
   readonly later: (act: () => void, ms: number) => () => void;
   readonly notice: (notice: CanaryFailed) => void;
 }
@@ -52,7 +50,6 @@ export class UpdateEngines {
     return this.#giveUp.signal;
   }
 
-  /** Another request of the trainer begins. */
   begin(): void {
     this.#giveUp = new AbortController();
     this.#reopened = new Set();

@@ -59,14 +59,12 @@ export type WeightsNotice =
 
 /** A trainer waits for the answer to one before it sends the next; several trainers, or retries, are few. */
 const CALLS_MAX = 64;
-/** Responses in flight span few epochs. */
 const NAMES_MAX = 1024;
 
 const FINISH = posted("/finish_weight_update", {});
 
 export class WeightUpdates {
   readonly #options: WeightsOptions;
-  /** Whether generation may run. */
   readonly hold: GenerationHold;
   readonly #engines: UpdateEngines;
   /** The trainer's own names for epochs' weights. */
@@ -78,7 +76,6 @@ export class WeightUpdates {
   readonly #adapters = new Adapters();
   /** One control request that changes weights at a time. */
   #tail: Promise<unknown> = Promise.resolve();
-  /** Those under way or waiting. */
   #calls = 0;
   /** An abort that waits for its turn; null: none does. */
   #aborting: Promise<string[]> | null = null;
@@ -109,7 +106,6 @@ export class WeightUpdates {
     return this.hold.isAsleep;
   }
 
-  /** An update is open or under way. */
   get isUpdating(): boolean {
     return this.hold.isHeld;
   }
@@ -212,12 +208,10 @@ export class WeightUpdates {
     return await this.#alone(() => this.#whole(call));
   }
 
-  /** Into every engine. */
   async loadAdapter(body: unknown): Promise<Response> {
     return await this.#changeAdapter(posted(PATHS.loadAdapter, body));
   }
 
-  /** From every engine. */
   async unloadAdapter(body: unknown): Promise<Response> {
     return await this.#changeAdapter(posted(PATHS.unloadAdapter, body));
   }

@@ -11,7 +11,6 @@ export interface DraftSocketOptions {
   readonly server: DraftServer;
   /** null: engines send no telemetry here. */
   readonly reports: EngineReports | null;
-  /** Runs something after a while; returns what cancels it. */
   readonly later: (act: () => void, ms: number) => () => void;
   readonly connectionsMax?: number;
   /** Bytes that may wait for one peer to read them. */

@@ -6,7 +6,6 @@ import type { Job } from "./job.ts";
 import { expertsJson, type Span, tokensJson, usageJson } from "./json.ts";
 import type { Cursor, Output } from "./output.ts";
 
-/** How one request's answer is written. */
 export interface Answer {
   whole(job: Job): string;
   stream(job: Job): StreamView;
@@ -70,7 +69,6 @@ export function usageSoFar({ prompt }: Output, { tokens: completionTokens }: Cur
   return usageJson({ promptTokens: prompt.length, completionTokens, promptTokensCached: null });
 }
 
-/** Inside a JSON string. */
 export function escaped(written: string): string {
   return JSON.stringify(written).slice(1, -1);
 }

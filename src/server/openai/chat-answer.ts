@@ -123,7 +123,6 @@ function messageJson(
   return `"content":${content},${NOT_THERE},"tool_calls":${JSON.stringify(message.toolCalls)},"reasoning":${JSON.stringify(message.reasoning)}`;
 }
 
-/** Streams number the tool calls, as their parts may come apart. */
 function deltaOf({ content, reasoning, toolCalls }: ParsedMessage): string {
   const fields = [`"content":${JSON.stringify(content)}`];
   if (reasoning !== null) fields.push(`"reasoning":${JSON.stringify(reasoning)}`);

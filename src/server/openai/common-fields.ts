@@ -22,9 +22,7 @@ export const COMMON_ENTRIES = {
   ec_transfer_params: refusedTransfer,
   /** Chunks carry what has come by the time that the client takes them. */
   stream_interval: f.ignored,
-  /** The conversation that the prompt is a turn of. */
   session_id: f.name,
-  /** Of the weights that the client expects. */
   policy_version: VERSION_FIELD,
   weight_version: VERSION_FIELD,
 } as const;

@@ -23,7 +23,6 @@ type Prepare = (
 ) => Prepared | Promise<Prepared>;
 type Reply = (plane: DataPlane, exchange: Exchange, body: unknown) => object | Promise<object>;
 
-/** A row of an endpoint that makes responses. */
 export function generates(
   path: string,
   summary: string,
@@ -38,7 +37,6 @@ export function generates(
   return { method: "POST", path, summary, schema, streams, handle };
 }
 
-/** A row of an endpoint that answers at once. */
 export function replies(
   path: string,
   summary: string,
@@ -91,7 +89,6 @@ export const DATA_ROUTES: readonly Row<DataPlane>[] = [
   },
 ];
 
-/** `more`: rows of adapters. */
 export function dataRoutes(plane: DataPlane, more: readonly Row<DataPlane>[]): Route[] {
   return bound([...DATA_ROUTES, ...more], plane);
 }

@@ -9,7 +9,6 @@ import { type Cursor, newCursor, type Output } from "./output.ts";
 
 /** How one endpoint writes its stream. Each text is a number of whole `data:` events, or empty. */
 export interface StreamView {
-  /** Before anything else. */
   head?(): string;
   /** What is new since the cursor, which it moves. */
   delta(output: Output, cursor: Cursor): string;
@@ -24,9 +23,7 @@ export interface StreamOptions {
   readonly took: () => void;
   /** Called with an error while writing an answer: this client has failed, the others continue. */
   readonly crashed: (error: unknown) => void;
-  /** Runs `run` after `ms`; returns what prevents it. */
   readonly after: (ms: number, run: () => void) => () => void;
-  /** Called once, when nothing more will be sent; `gone`: the client did not get everything. */
   readonly closed: (gone: boolean) => void;
 }
 

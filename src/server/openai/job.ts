@@ -49,7 +49,6 @@ const REST_MS_MIN = 2;
 export interface CoalescerOptions {
   /** Called with an error of a job: this job has failed, the others continue. */
   readonly failed?: (error: unknown) => void;
-  /** Returns the CPU time used so far. */
   readonly cpuMs?: () => number;
 }
 
@@ -113,11 +112,9 @@ function cpuTimeMs(): number {
 
 export class Job {
   readonly id: string;
-  /** Wall-clock seconds. */
   readonly created = Math.floor(Date.now() / 1000);
   readonly plan: JobPlan;
   readonly outputs: readonly Output[];
-  /** Rejects if the rollout breaks. */
   readonly done: Promise<void>;
   readonly #context: JobContext;
   readonly #generations: Generation[] = [];
@@ -126,7 +123,6 @@ export class Job {
   readonly #readers = new Set<JobReader>();
   readonly #dirty = new Set<Output>();
   readonly #messages = new Map<Output, ParsedMessage>();
-  /** Whose message is being made. */
   readonly #parsing = new Set<Output>();
   #unfinished: number;
   #isDone = false;
@@ -234,7 +230,6 @@ export class Job {
     for (const generation of this.#generations) generation.abort();
   }
 
-  /** Ends the responses to one prompt as they stand. */
   abortPrompt(index: number): void {
     this.#generations[index]?.abort();
   }
@@ -245,7 +240,6 @@ export class Job {
     this.abort();
   }
 
-  /** The rollout has stopped for good. */
   fail(error: unknown): void {
     const message = "the rollout has stopped; restart the server";
     this.#fail(new AppError("worker_failed", message, { cause: error }));

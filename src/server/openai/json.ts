@@ -27,17 +27,13 @@ export function logprobText(logprob: number): string {
 
 /** How a token is printed where it is named by a text. */
 interface TokenName {
-  /** As a JSON string. */
   readonly json: string;
-  /** Number of characters, as printed. */
   readonly characters: number;
-  /** Its bytes, as a JSON list. */
   readonly bytes: string;
 }
 
 export type TokenNames = (token: number) => TokenName;
 
-/** The tokens' own text. */
 export function writtenNames(text: Text): TokenNames {
   return namesBy(text, (_, bytes) => new TextDecoder().decode(bytes));
 }
@@ -143,7 +139,6 @@ export function completionLogprobs(
 export const NO_COMPLETION_LOGPROBS =
   '{"text_offset":[],"token_logprobs":[],"tokens":[],"top_logprobs":[]}';
 
-/** OpenAI's chat logprobs. */
 export function chatLogprobs(span: Span, names: TokenNames, top: number): string {
   const entry = (token: number, value: string): string => {
     const { json, bytes } = names(token);

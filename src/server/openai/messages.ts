@@ -17,7 +17,6 @@ const message = v.looseObject(
   (issue) => (issue.input === undefined ? "is missing" : isNot("an object")(issue)),
 );
 
-/** What messages become a prompt by. */
 export const TEMPLATE_ENTRIES = {
   tools: v.nullish(listOf(fieldsOfAnyKind, TOOLS_MAX)),
   add_generation_prompt: flag,
@@ -36,7 +35,6 @@ export const messageList = listOf(message, MESSAGES_MAX);
 const TemplateSchema = v.object({ ...TEMPLATE_ENTRIES, messages: messageList });
 export type TemplateFields = v.InferOutput<typeof TemplateSchema>;
 
-/** A chat as a template takes it. */
 export interface Chat {
   readonly messages: readonly ChatMessage[];
   readonly options: ChatOptions;

@@ -17,7 +17,6 @@ export interface Origin {
   readonly version: string | null;
 }
 
-/** Bodies may give a version as a text or a number. */
 export const VERSION_FIELD = v.pipe(
   v.nullish(v.union([v.string(), v.number()], isNot("a text or a number"))),
   v.transform((value) => (typeof value === "number" ? String(value) : value)),

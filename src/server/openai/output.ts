@@ -17,7 +17,6 @@ export interface WeightSpan {
   readonly weights?: WeightsId;
 }
 
-/** How far a reader has read one output. */
 export interface Cursor {
   tokens: number;
   pieces: number;
@@ -62,7 +61,6 @@ export class Output {
     this.#text = this.#newText();
   }
 
-  /** Stop strings end it, so that it must be looked at as it grows. */
   get isWatched(): boolean {
     return this.#options.stops.strings.length > 0;
   }
@@ -86,7 +84,6 @@ export class Output {
     return this.#restarts;
   }
 
-  /** Certain text, in pieces. */
   get pieces(): readonly string[] {
     return this.#text?.pieces ?? [];
   }
@@ -96,7 +93,6 @@ export class Output {
     return this.pieces.reduce((sum, { length }) => sum + 2 * length + PIECE_OVERHEAD, 0);
   }
 
-  /** The stop string that ended it is part of its text. */
   get keepsStop(): boolean {
     return this.#options.stops.keepStop;
   }
@@ -113,7 +109,6 @@ export class Output {
     return this.#request?.response ?? null;
   }
 
-  /** Takes in what the response has by now. */
   advance(request: Request): void {
     this.#request = request;
     if (this.#finish !== null) return;

@@ -68,7 +68,6 @@ export interface DataPlaneOptions {
   readonly after?: (ms: number, run: () => void) => () => void;
 }
 
-/** The parameters of a request that all of its prompts share. */
 export interface RequestFields {
   readonly params: SamplingFields;
   /** Prefix of their names in messages. Default: none. */
@@ -109,7 +108,6 @@ export class DataPlane {
   readonly engines: EngineCalls | null;
   readonly modelName: string;
   readonly limits: DataPlaneLimits;
-  /** Wall-clock seconds. */
   readonly startedS = Math.floor(Date.now() / 1000);
   readonly version: (epoch: WeightEpoch) => string;
   readonly writtenNames: TokenNames;
@@ -151,7 +149,6 @@ export class DataPlane {
     return this.#retries.kept;
   }
 
-  /** Jobs that are not finished. */
   get jobs(): Iterable<Job> {
     return this.#jobs;
   }

@@ -22,7 +22,6 @@ export interface RequestJournalsOptions {
   readonly held: () => HeldWeights;
   /** Time for which those of an earlier process wait for their clients. */
   readonly graceMs: number;
-  /** Runs `run` after `ms`; returns what prevents it. */
   readonly after: (ms: number, run: () => void) => () => void;
 }
 
