@@ -155,33 +155,6 @@ test("an engine that dies while it is brought up to date does not serve", async 
   expect(requests.every(({ response }) => response.finish === "stop")).toBe(true);
 });
 
-test("an engine that dies before any update comes back and serves", async () => {
-  const fixture = await Fixture.open();
-  const requests = fixture.ask(4);
-  await fixture.steps(3);
-  fixture.worker(0).kill();
-  expect(fixture.states).toEqual(["down", "ready", "ready"]);
-  fixture.refusesToOpen = true;
-  await fixture.retry();
-  expect(fixture.states[0]).toBe("down");
-  fixture.refusesToOpen = false;
-  await fixture.retry();
-  expect(fixture.states).toEqual(["ready", "ready", "ready"]);
-  await fixture.steps(80);
-  expect(requests.every(({ response }) => response.finish === "stop")).toBe(true);
-});
-
-test("an engine that comes back after an update by path is given that path first", async () => {
-  const fixture = await Fixture.open();
-  await fixture.call("POST", "/collective_rpc", reload);
-  fixture.worker(0).kill();
-  await fixture.retry();
-  expect(fixture.states[0]).toBe("ready");
-  expect(fixture.worker(0).heard.map(({ path, body }) => [path, body])).toEqual([
-    ["/collective_rpc", reload],
-  ]);
-});
-
 test("pause abort: gives up what runs, keeps what comes until resume", async () => {
   const fixture = await Fixture.open();
   const before = fixture.ask(3);

@@ -34,46 +34,21 @@ const onEngine: OnEngine[] = [
   ...(["join", "leave", "lose", "regain", "gate", "gate", "ungate", "ungate"] as const),
   ...(["drop", "drop", "restart", "restart"] as const),
 ];
-const ops: fc.Arbitrary<Op> = fc.oneof(
-  { weight: 5, arbitrary: fc.record({ kind: constant("whole"), hasPath: fc.boolean() }) },
-  {
-    weight: 10,
-    arbitrary: fc.record({
-      kind: constant("call"),
-      call: fc.constantFrom<Call[]>(...calls, "start", "part", "part", "part", "finish", "resume"),
-    }),
-  },
-  {
-    weight: 3,
-    arbitrary: fc.record({
-      kind: constant("adapter"),
-      name: fc.constantFrom("a", "b"),
-      isLoaded: fc.boolean(),
-    }),
-  },
-  {
-    weight: 8,
-    arbitrary: fc.record({
-      kind: constant("time"),
-      what: fc.constantFrom("retry", "retry", "polls", "deadlines"),
-    }),
-  },
-  {
-    weight: 12,
-    arbitrary: fc.record({
-      kind: constant("engine"),
-      engine,
-      what: fc.constantFrom<OnEngine[]>(...onEngine),
-    }),
-  },
-  {
-    weight: 5,
-    arbitrary: fc.record({ kind: constant("fault"), engine, fault: fc.constantFrom(...FAULTS) }),
-  },
-  {
-    weight: 3,
-    arbitrary: fc.record({ kind: constant("ask"), count: fc.integer({ min: 1, max: 3 }) }),
-  },
+const happens = <T>(weight: number, fields: { [K in keyof T]: fc.Arbitrary<T[K]> }) => ({
+  weight,
+  arbitrary: fc.record(fields),
+});
+const more: Call[] = ["start", "part", "part", "part", "finish", "resume"];
+const times = fc.constantFrom("retry", "retry", "polls", "deadlines");
+const names = fc.constantFrom("a", "b");
+const ops = fc.oneof(
+  happens(5, { kind: constant("whole"), hasPath: fc.boolean() }),
+  happens(10, { kind: constant("call"), call: fc.constantFrom<Call[]>(...calls, ...more) }),
+  happens(3, { kind: constant("adapter"), name: names, isLoaded: fc.boolean() }),
+  happens(8, { kind: constant("time"), what: times }),
+  happens(12, { kind: constant("engine"), engine, what: fc.constantFrom<OnEngine[]>(...onEngine) }),
+  happens(5, { kind: constant("fault"), engine, fault: fc.constantFrom(...FAULTS) }),
+  happens(3, { kind: constant("ask"), count: fc.integer({ min: 1, max: 3 }) }),
 ) as fc.Arbitrary<Op>;
 /** `turns`: of the event loop, after it. */
 const timed = fc.record({ op: ops, turns: fc.nat({ max: 5 }) });

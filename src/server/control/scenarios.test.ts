@@ -44,6 +44,7 @@ async function carryOut(fixture: ControlFixture, word: string): Promise<void> {
  * letters, and the weight epoch; what it shows.
  */
 const SCENARIOS = `
+  keeps / kill:0; retry / drr; rrr / 0 / an engine that dies before any update comes back
   keeps / start finish / rrr / 0 / without an update the weights are the same
   keeps / 500:1 reload; 200:1 reload / rfr; rrr / 2 / a fenced engine serves again with the current weights
   keeps / 400:* reload / rrr / 0 / an update that every engine refuses changes nothing

@@ -36,26 +36,27 @@ function world(options: { isWhole?: boolean } = {}) {
       epoch: weightEpoch(epoch),
       states: [{ groupId: name, have }],
     });
-  return { bed, server, requests, ask, register, fetch };
+  /** A group of `n` that has run for so many steps, and is registered. */
+  const begun = async (n: number, steps: number) => {
+    ask(n);
+    for (let i = 0; i < steps; i += 1) await bed.step();
+    const name = requests[0]?.spec.groupId ?? groupId("none");
+    return { name, ...register(name) };
+  };
+  return { bed, server, requests, ask, register, fetch, begun };
 }
 
 test("register: a late engine gets the present length at once", async () => {
-  const { bed, ask, requests, register } = world();
-  ask(3);
-  await bed.step();
-  await bed.step();
-  const [name] = requests.map(({ spec }) => spec.groupId);
-  const { have, status } = register(name ?? groupId("none"));
+  const { requests, begun } = world();
+  const { have, status } = await begun(3, 2);
   expect(status).toBe("ok");
   expect(have).toEqual(requests.map(({ response }) => response.length));
   expect(have.every((length) => length > 0)).toBe(true);
 });
 
 test("fetch: brings every sibling's tokens as the rollout gets them", async () => {
-  const { bed, ask, requests, register, fetch } = world();
-  ask(2);
-  const name = requests[0]?.spec.groupId ?? groupId("none");
-  register(name);
+  const { bed, requests, begun, fetch } = world();
+  const { name } = await begun(2, 0);
   await bed.finish();
   const answer = fetch(name, [5, 0]);
   expect(answer.groups[0]?.deltas.map(({ offset, tokens }) => [offset, [...tokens]])).toEqual(
@@ -68,12 +69,8 @@ test("fetch: tokens that an engine sends ahead are kept until the response has t
   told.ask(1);
   await told.bed.finish();
   const tokens = told.requests[0]?.response.tokens() ?? new Int32Array(0);
-  const { bed, ask, requests, register, fetch, server } = world();
-  ask(1);
-  await bed.step();
-  await bed.step();
-  const name = requests[0]?.spec.groupId ?? groupId("none");
-  register(name);
+  const { bed, requests, begun, fetch, server } = world();
+  const { name } = await begun(1, 2);
   const first = requests[0]?.response.length ?? 0;
   expect(first).toBeGreaterThan(0);
   expect(first).toBeLessThan(12);
@@ -103,11 +100,8 @@ test("fetch: tokens that an engine sends ahead are kept until the response has t
 });
 
 test("fetch: tokens of an aborted attempt are replaced by the response's", async () => {
-  const { bed, ask, requests, register, fetch, server } = world();
-  ask(2);
-  await bed.step();
-  const name = requests[0]?.spec.groupId ?? groupId("none");
-  register(name);
+  const { bed, requests, begun, fetch, server } = world();
+  const { name } = await begun(2, 1);
   const tokens = new Int32Array(LENGTH).fill(7);
   server.update({
     kind: "update",
@@ -123,13 +117,9 @@ test("fetch: tokens of an aborted attempt are replaced by the response's", async
 });
 
 test("fetch: a response that restarted is another sample, because engines have another beginning", async () => {
-  const { bed, ask, requests, register, fetch } = world({ isWhole: true });
-  ask(1);
-  await bed.step();
-  await bed.step();
+  const { bed, requests, begun, fetch } = world({ isWhole: true });
+  const { name } = await begun(1, 2);
   const [request] = requests;
-  const name = request?.spec.groupId ?? groupId("none");
-  register(name);
   const before = request?.response.length ?? 0;
   expect(before).toBeGreaterThan(0);
   const runner = bed.workers.find(({ workerId }) => workerId === request?.workerId);

@@ -22,6 +22,7 @@ interface Answer {
 }
 
 let bed: StandInBed | null = null;
+const open = () => bed as StandInBed;
 afterEach(async () => {
   await bed?.stop();
   bed = null;
@@ -47,18 +48,17 @@ const promptOf = (i: number) =>
 
 test("prompt logprobs: the engine's own come with every endpoint, whatever else is asked for", async () => {
   const { standIns } = await started({});
-  const beds = bed as StandInBed;
   const prompt = promptOf(3);
   const params = { max_tokens: 17, prompt_logprobs: 1, logprobs: 1 };
   const whole = await answerOf(
-    await beds.post(GENERATE, { token_ids: prompt, sampling_params: params }),
+    await open().post(GENERATE, { token_ids: prompt, sampling_params: params }),
   );
   expect(whole.prompt_logprobs).toEqual(promptLogprobs(prompt, 1));
   const tokensMax = 17;
   const drawn = { prompt, sample: 0, tokensMin: 0, tokensMax, stopTokenIds: [EOS] };
   expect(whole.choices[0]?.token_ids).toEqual(standInResponse(drawn));
   const without = await answerOf(
-    await beds.post(GENERATE, {
+    await open().post(GENERATE, {
       token_ids: prompt,
       sampling_params: { max_tokens: 17, logprobs: 1 },
     }),
@@ -66,7 +66,7 @@ test("prompt logprobs: the engine's own come with every endpoint, whatever else 
   expect(without.prompt_logprobs).toBeNull();
   const before = standIns[0]?.bodies.length ?? 0;
   const several = await answerOf(
-    await beds.post(COMPLETIONS, {
+    await open().post(COMPLETIONS, {
       prompt: [prompt, promptOf(4)],
       n: 3,
       max_tokens: 1,
@@ -91,7 +91,6 @@ test("prompt logprobs: undivided responses, attempts that fail, and older server
   };
   for (const options of [{}, { faults: failing }, { generate: "disabled" as const }]) {
     await started(options);
-    const beds = bed as StandInBed;
     const asks = Array.from({ length: 12 }, async (_, i) => {
       const penalty = i % 2 === 0 ? {} : { presence_penalty: 0.5 };
       const body = {
@@ -100,7 +99,7 @@ test("prompt logprobs: undivided responses, attempts that fail, and older server
         prompt_logprobs: 2,
         return_token_ids: true,
       };
-      return await answerOf(await beds.post(COMPLETIONS, { ...body, ...penalty }));
+      return await answerOf(await open().post(COMPLETIONS, { ...body, ...penalty }));
     });
     for (const [i, { choices }] of (await Promise.all(asks)).entries()) {
       if (options.generate === undefined) {
@@ -108,14 +107,13 @@ test("prompt logprobs: undivided responses, attempts that fail, and older server
       }
       expect(choices[0]?.token_ids).toHaveLength(14);
     }
-    await beds.stop();
+    await open().stop();
     bed = null;
   }
 });
 
 test("prompt logprobs: streams, counts beyond the server's and bad values are a 400 that names the field", async () => {
   await started({});
-  const beds = bed as StandInBed;
   for (const [value, more] of [
     [1, { stream: true }],
     [21, {}],
@@ -123,7 +121,7 @@ test("prompt logprobs: streams, counts beyond the server's and bad values are a 
     [-2, {}],
     ["1", {}],
   ] as const) {
-    const response = await beds.post(COMPLETIONS, {
+    const response = await open().post(COMPLETIONS, {
       prompt: [1, 2],
       prompt_logprobs: value,
       ...more,
@@ -155,27 +153,27 @@ test("experts: those of all chunks become one array, across servers and broken s
   };
   for (const options of [{}, { faults: breaking }]) {
     await started({ reportsExperts: true, slots: 4, ...options }, { count: 3 });
-    const beds = bed as StandInBed;
     const asks = Array.from({ length: 24 }, async (_, i) => {
       const sampling_params = { max_tokens: 23, return_routed_experts: true };
-      return await answerOf(await beds.post(GENERATE, { token_ids: promptOf(i), sampling_params }));
+      return await answerOf(
+        await open().post(GENERATE, { token_ids: promptOf(i), sampling_params }),
+      );
     });
     for (const [i, { choices }] of (await Promise.all(asks)).entries()) {
       const [choice] = choices;
       if (choice === undefined) throw new Error("no choice");
       expect(choice.routed_experts).toBe(experts(promptOf(i), choice));
     }
-    await beds.stop();
+    await open().stop();
     bed = null;
   }
 }, 120_000);
 
 test("experts: from a position on, at the end of a stream, as the engines do by default, and not where refused", async () => {
   const { standIns } = await started({ reportsExperts: true });
-  const beds = bed as StandInBed;
   const prompt = promptOf(5);
   const ask = async (params: object, body: object = {}) =>
-    await beds.post(GENERATE, {
+    await open().post(GENERATE, {
       token_ids: prompt,
       sampling_params: { max_tokens: 12, ...params },
       ...body,
@@ -195,7 +193,7 @@ test("experts: from a position on, at the end of a stream, as the engines do by 
   expect(reported[0]?.routed_experts).toBe(expertsBase64([...prompt, ...tokens], 0));
   // A stop string ends the response in the engine, which alone has the experts of its last tokens.
   const before = standIns[0]?.bodies.length ?? 0;
-  await answerOf(await beds.post(COMPLETIONS, { prompt, max_tokens: 12, stop: ["nowhere"] }));
+  await answerOf(await open().post(COMPLETIONS, { prompt, max_tokens: 12, stop: ["nowhere"] }));
   const bodies =
     standIns[0]?.bodies.slice(before).map((one) => one.sampling_params as object) ?? [];
   expect(bodies).toHaveLength(1);
@@ -205,7 +203,7 @@ test("experts: from a position on, at the end of a stream, as the engines do by 
 test("experts: an engine without them is a 400 that names it", async () => {
   const { standIns } = await started({});
   const ask = async (params: object) =>
-    await (bed as StandInBed).post(GENERATE, {
+    await open().post(GENERATE, {
       token_ids: [1, 2, 3],
       sampling_params: { max_tokens: 8, ...params },
     });
@@ -219,10 +217,9 @@ test("experts: an engine without them is a 400 that names it", async () => {
 
 test("experts: SkyRL gets them packed, in the smallest type, across chunks", async () => {
   await started({ reportsExperts: true }, { count: 2 });
-  const beds = bed as StandInBed;
   const prompt = promptOf(2);
   const sampling_params = { max_tokens: 23, logprobs: 0 };
-  const answer = await beds.post("/skyrl/v1/generate", { token_ids: prompt, sampling_params });
+  const answer = await open().post("/skyrl/v1/generate", { token_ids: prompt, sampling_params });
   const text = await answer.text();
   expect([answer.status, text]).toEqual([
     200,

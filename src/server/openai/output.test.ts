@@ -76,14 +76,6 @@ test("output: a stop string over two tokens ends the response, and later tokens 
   expect(response.length).toBe(5);
 });
 
-test("output: text that a stop string could still take back is held until the end", () => {
-  const { add, finish, text } = made({ strings: ["bcd"] });
-  add(97, 98, 99);
-  expect(text()).toBe("a");
-  finish("length");
-  expect(text()).toBe("abc");
-});
-
 test("output: a stop token is the reason, even where its text is a stop string", () => {
   const { output, add, finish, text } = made({
     strings: ["eo"],
@@ -93,14 +85,6 @@ test("output: a stop token is the reason, even where its text is a stop string",
   add(97, EOS);
   finish("stop");
   expect([output.finish, output.stopReason, text()]).toEqual(["stop", null, "a<eos>"]);
-});
-
-test("output: stop strings end nothing before min_tokens", () => {
-  const { output, add } = made({ strings: ["a"], tokensMin: 2 });
-  add(97, 97);
-  expect(output.finish).toBe(null);
-  add(97);
-  expect([output.finish, output.tokens]).toEqual(["stop", 3]);
 });
 
 test("output: weight spans merge chunks of one version and end where the text was cut", () => {

@@ -21,6 +21,7 @@ interface Choice {
 }
 
 let bed: StandInBed | null = null;
+const open = () => bed as StandInBed;
 afterEach(async () => {
   await bed?.stop();
   bed = null;
@@ -69,7 +70,7 @@ const chat = { messages: MESSAGES, tools: TOOLS, max_tokens: 12, return_token_id
 test("tools: a chat is rendered by an engine, divided like any request, and parsed at its end", async () => {
   const seen: Body[] = [];
   const { standIns } = await started(() => ({ routes: parses(seen) }), 2);
-  const choices = await choicesOf(await (bed as StandInBed).post(CHAT, { ...chat, n: 3 }));
+  const choices = await choicesOf(await open().post(CHAT, { ...chat, n: 3 }));
   expect(choices).toHaveLength(3);
   for (const choice of choices) {
     const { token_ids: tokens, message, finish_reason: finish } = choice;
@@ -93,7 +94,7 @@ test("tools: a chat is rendered by an engine, divided like any request, and pars
 
 test("tools: a stream gets each parsed message whole, its calls numbered", async () => {
   await started(() => ({ routes: parses([]) }));
-  const response = await (bed as StandInBed).post(CHAT, { ...chat, n: 2, stream: true });
+  const response = await open().post(CHAT, { ...chat, n: 2, stream: true });
   const events = (await response.text()).split("\n\n").filter((event) => event !== "");
   expect(events.at(-1)).toBe("data: [DONE]");
   const chunks = events
@@ -124,7 +125,7 @@ test("tools: what the renderer asks of the response goes to the engine, which th
     routes: parses([], { structured_outputs, stop_token_ids: [77] }),
   }));
   const choice = { ...chat, tool_choice: "required" };
-  await choicesOf(await (bed as StandInBed).post(CHAT, choice));
+  await choicesOf(await open().post(CHAT, choice));
   const bodies = standIns[0]?.bodies.filter((body) => body.request_id !== "ft-probe") ?? [];
   expect(bodies).toHaveLength(1);
   const params = bodies[0]?.sampling_params as Body;
@@ -135,14 +136,12 @@ test("tools: what the renderer asks of the response goes to the engine, which th
 test("tools: a choice without tools is a 400; tool_choice none is parsed by nobody", async () => {
   const seen: Body[] = [];
   await started(() => ({ routes: parses(seen) }));
-  const lost = await (bed as StandInBed).post(CHAT, {
+  const lost = await open().post(CHAT, {
     messages: MESSAGES,
     tool_choice: "required",
   });
   expect([lost.status, await lost.text()]).toEqual([400, expect.stringContaining("tool_choice")]);
-  const [plain] = await choicesOf(
-    await (bed as StandInBed).post(CHAT, { ...chat, tool_choice: "none" }),
-  );
+  const [plain] = await choicesOf(await open().post(CHAT, { ...chat, tool_choice: "none" }));
   expect([typeof plain?.message.content, plain?.message.tool_calls]).toEqual(["string", undefined]);
   expect(seen).toEqual([]);
 });
@@ -154,21 +153,21 @@ test("tools: the engine that has the routes is found, and what it refuses is a 4
       : null;
   let routes = parses([]);
   await started((index) => (index === 0 ? {} : { routes: (path, body) => routes(path, body) }), 2);
-  for (let i = 0; i < 3; i += 1) await choicesOf(await (bed as StandInBed).post(CHAT, chat));
+  for (let i = 0; i < 3; i += 1) await choicesOf(await open().post(CHAT, chat));
   routes = refuses;
-  const refused = await (bed as StandInBed).post(CHAT, chat);
+  const refused = await open().post(CHAT, chat);
   expect([refused.status, await refused.text()]).toEqual([
     400,
     expect.stringContaining("--enable-auto-tool-choice"),
   ]);
   routes = () => null;
-  const missing = await (bed as StandInBed).post(CHAT, chat);
+  const missing = await open().post(CHAT, chat);
   const text = await missing.text();
   expect([missing.status, text]).toEqual([
     400,
     expect.stringContaining("no worker parses tool calls"),
   ]);
-  for (const { url } of (bed as StandInBed).standIns) expect(text).toContain(url);
+  for (const { url } of open().standIns) expect(text).toContain(url);
 });
 
 test("tools: a parser that fails is a 502 of this request alone", async () => {
@@ -178,12 +177,12 @@ test("tools: a parser that fails is a 502 of this request alone", async () => {
     routes: (path, body) =>
       isBroken && path === `${CHAT}/derender` ? { status: 500, body: {} } : good(path, body),
   }));
-  const failed = await (bed as StandInBed).post(CHAT, chat);
+  const failed = await open().post(CHAT, chat);
   expect([failed.status, await failed.text()]).toEqual([502, expect.stringContaining("derender")]);
-  const stream = await (bed as StandInBed).post(CHAT, { ...chat, stream: true });
+  const stream = await open().post(CHAT, { ...chat, stream: true });
   expect(await stream.text()).toContain('"code":502');
   isBroken = false;
-  const [choice] = await choicesOf(await (bed as StandInBed).post(CHAT, chat));
+  const [choice] = await choicesOf(await open().post(CHAT, chat));
   expect(choice?.finish_reason).toBe("tool_calls");
-  expect((bed as StandInBed).failures).toEqual([]);
+  expect(open().failures).toEqual([]);
 });
