@@ -17,14 +17,17 @@ import {
 } from "./figures.ts";
 import { IterationSpan, type IterationSummary } from "./iteration-span.ts";
 import { kvMovesReport, type Progress, type RunReport, type WorkerReport } from "./report.ts";
-import { type TimeLeft, timeLeft } from "./time-left.ts";
+import { TimeLeft } from "./time-left.ts";
 import { type Timeline, TimelineRecorder } from "./timeline.ts";
 import type { Worker, WorkerStats } from "./worker.ts";
 
 /** tokens/s is shown over about this long. */
 const RATE_WINDOW_MS = 1000;
-/** Between two estimates of the end. */
+/** Between two estimates of the end: at least, and for each open request. */
 const ETA_MS = 1000;
+const ETA_REQUEST_MS = 1 / 16;
+/** The end is said to be within this factor of the estimate. */
+const ETA_FACTOR = 1.25;
 
 interface WorkerTally {
   readonly worker: Worker;
@@ -53,19 +56,26 @@ export class Meter {
   #isOver = true;
   readonly #timeline = new TimelineRecorder();
   /** The last estimate, as times of the clock. */
-  #ends: { readonly atMs: number; readonly left: TimeLeft | null } | null = null;
+  #ends: { readonly atMs: number; readonly leftS: number | null } | null = null;
+  readonly #timeLeft = new TimeLeft();
+  readonly #baseRequests: () => number;
   #poolMemoryPeak = 0;
   #poolDiskPeak = 0;
 
-  /** Time counts from now on. `requests`: those of all open groups, finished or not. `learned`: their L_g, if known. */
+  /**
+   * Time counts from now on. `requests`: those of all open groups, finished or not. `learned`: their L_g, if known.
+   * `baseRequests`: see `Paces`.
+   */
   constructor(
     clock: Clock,
     requests: () => Iterable<Request> = () => [],
     learned: (group: Group) => number | null = () => null,
+    baseRequests: () => number = () => Number.MAX_SAFE_INTEGER,
   ) {
     this.#clock = clock;
     this.#open = requests;
     this.#learned = learned;
+    this.#baseRequests = baseRequests;
     this.#startMs = clock.nowMs();
     this.#endMs = this.#startMs;
     this.#rateStartMs = this.#startMs;
@@ -115,6 +125,12 @@ export class Meter {
     this.#isOver = false;
     this.#timeline.clear();
     this.#ends = null;
+    this.#timeLeft.clear();
+  }
+
+  groupFinished(group: Group): void {
+    this.#counts.finished_groups += 1;
+    this.#timeLeft.completed(group);
   }
 
   requestJoined(request: Request, epoch: WeightEpoch): void {
@@ -206,7 +222,7 @@ export class Meter {
     const span = this.#span;
     const figures = this.figures();
     const left = figures.requests - figures.finished_requests;
-    const eta = left === 0 ? null : this.#timeLeft(now, running);
+    const etaS = left === 0 ? null : this.#secondsLeft(now, running, left);
     return {
       iteration: this.iteration,
       isTail: span?.isTail(figures) ?? false,
@@ -222,9 +238,9 @@ export class Meter {
       migrations: figures.migrations,
       preemptions: figures.preemptions,
       meanAcceptanceLength: meanAcceptanceLength(figures),
-      etaS: eta && (eta.lowS + eta.highS) / 2,
-      etaLowS: eta?.lowS ?? null,
-      etaHighS: eta?.highS ?? null,
+      etaS,
+      etaLowS: etaS && etaS / ETA_FACTOR,
+      etaHighS: etaS && etaS * ETA_FACTOR,
       workers: [...this.#tallies.values()].map(({ worker, stats }) => ({
         worker: worker.workerId,
         running: stats?.running ?? 0,
@@ -300,16 +316,21 @@ export class Meter {
     };
   }
 
-  /** Estimated anew once a second; in between the time runs down. */
-  #timeLeft(now: number, running: number): TimeLeft | null {
-    if (this.#ends === null || now - this.#ends.atMs >= ETA_MS) {
-      const speed = { running, tokensPerS: this.#tokensPerS };
-      this.#ends = { atMs: now, left: timeLeft(this.#open(), this.#learned, speed) };
+  /** Estimated anew now and then; in between the time runs down. */
+  #secondsLeft(now: number, running: number, open: number): number | null {
+    const everyMs = Math.max(ETA_MS, ETA_REQUEST_MS * open);
+    if (this.#ends === null || now - this.#ends.atMs >= everyMs) {
+      const speed = {
+        running,
+        tokensPerS: this.#tokensPerS,
+        engines: this.#tallies.size,
+        baseRequests: this.#baseRequests(),
+      };
+      const leftS = this.#timeLeft.seconds(this.#open(), this.#learned, speed);
+      this.#ends = { atMs: now, leftS };
     }
-    const { atMs, left } = this.#ends;
-    if (left === null) return null;
-    const rest = (seconds: number) => Math.max(0, seconds - (now - atMs) / 1000);
-    return { lowS: rest(left.lowS), highS: rest(left.highS) };
+    const { atMs, leftS } = this.#ends;
+    return leftS && Math.max(0, leftS - (now - atMs) / 1000);
   }
 
   /** Everything that a row of the table counts, since the beginning. */

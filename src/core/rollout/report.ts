@@ -100,7 +100,7 @@ export interface Progress {
   readonly meanAcceptanceLength: number;
   /** null until there is something to go by. */
   readonly etaS: number | null;
-  /** The longest response alone, and with all that waits; see `time-left.ts`. null as etaS. */
+  /** What the end is likely between; see `time-left.ts`. null as etaS. */
   readonly etaLowS: number | null;
   readonly etaHighS: number | null;
   readonly workers: readonly {

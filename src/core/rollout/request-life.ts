@@ -133,7 +133,7 @@ export class RequestLife {
     }
     for (const request of group.requests)
       if (request.spec.keepsKv === true) this.#parts.kv.letGo(request);
-    this.#parts.meter.count("finished_groups");
+    this.#parts.meter.groupFinished(group);
     this.#parts.listener.groupFinished(group);
     this.#parts.scheduler.forget(group);
     this.#parts.context.forget(group);

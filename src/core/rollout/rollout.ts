@@ -82,18 +82,20 @@ export class Rollout {
     const buffer = new RequestBuffer((request, from) => this.#moved(request, from));
     const context = new ContextManager(options.lengthPrior);
     const chunks = new ChunkLength(options.chunkTokens);
+    const ledger = new Ledger(() => clock.nowMs());
     const parts: RolloutParts = {
       buffer,
       context,
       chunks,
       scheduler: made({ buffer, context, chunks, core }),
       registry: new DraftRegistry(options.draft),
-      ledger: new Ledger(() => clock.nowMs()),
+      ledger,
       outbox: new Outbox(),
       meter: new Meter(
         clock,
         () => buffer.requests,
         (group) => context.learned(group),
+        () => ledger.paces.base,
       ),
       listener: contained(options.listener, (error, request) => this.#threw(error, request)),
       clock,

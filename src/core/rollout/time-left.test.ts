@@ -1,61 +1,64 @@
-// The time left by what is known of the groups, and by the speed of what runs.
+// The time left by what is known of lengths, and by the speed of what runs.
 
 import { expect, test } from "bun:test";
 import { groupId } from "../base/ids.ts";
-import { type Group, RequestBuffer } from "../request/buffer.ts";
+import { RequestBuffer } from "../request/buffer.ts";
 import { SAMPLING_DEFAULTS } from "../request/request.ts";
-import { timeLeft } from "./time-left.ts";
+import { TimeLeft } from "./time-left.ts";
 
-const SPEED = { running: 2, tokensPerS: 20 };
+const SPEED = { running: 2, tokensPerS: 20, engines: 1, baseRequests: Number.MAX_SAFE_INTEGER };
+const unknown = () => null;
 
-/** Groups of two requests, the first of which runs and has `lengths[i]` tokens; the second waits, or runs as well. */
-function groupsOf(lengths: readonly number[], second: "waiting" | "running") {
+/** Groups of two requests, the first of which has ended with `lengths[i]` tokens, or runs; null: nothing has begun. */
+function groupsOf(lengths: readonly (number | null)[], isEnded: boolean) {
   const buffer = new RequestBuffer();
-  const groups = lengths.map((length, i) => {
+  for (const [i, length] of lengths.entries()) {
     const sampling = { temperature: 1, seed: 0, tokensMax: 500, stopTokenIds: [] };
-    const group = buffer.add({
-      groupId: groupId(`g${i}`),
-      prompt: Int32Array.of(1),
-      size: 2,
-      sampling: { ...sampling, ...SAMPLING_DEFAULTS },
-    });
-    const [first, other] = group.requests;
-    if (first === undefined || other === undefined) throw new Error("a group has two requests");
-    for (const request of second === "running" ? [first, other] : [first]) {
-      buffer.move(request, "moving");
-      buffer.move(request, "running");
-    }
-    for (const { response } of second === "running" ? group.requests : [first]) {
-      response.append(0, new Int32Array(length), new Float32Array(length));
-    }
-    return group;
-  });
-  return { buffer, groups };
+    const prompt = Int32Array.of(1);
+    const wanted = { prompt, size: 2, sampling: { ...sampling, ...SAMPLING_DEFAULTS } };
+    const [first] = buffer.add({ groupId: groupId(`g${i}`), ...wanted }).requests;
+    if (first === undefined || length === null) continue;
+    first.response.append(0, new Int32Array(length), new Float32Array(length));
+    if (!isEnded) continue;
+    first.response.finish = "stop";
+    buffer.move(first, "finished");
+  }
+  return [...buffer.requests];
 }
 
-test("timeLeft: the longest group at the speed of one response, where nothing waits", () => {
-  const { buffer, groups } = groupsOf([40, 60], "running");
-  const learned = (group: Group) => (group === groups[0] ? 140 : 100);
-  // 100 tokens are left of the first group, at 10 tokens a second.
-  expect(timeLeft(buffer.requests, learned, SPEED)).toEqual({ lowS: 10, highS: 10 });
+const secondsOf = (requests: ReturnType<typeof groupsOf>, speed = SPEED) =>
+  new TimeLeft().seconds(requests, unknown, speed);
+
+test("time left: siblings of ended responses are about as long", () => {
+  const seconds = secondsOf(groupsOf([100, 100, 100, 100, 100, 100], true)) ?? 0;
+  // Six responses of about 100 tokens at 20 tokens a second, the longest of them somewhat more.
+  expect(seconds).toBeGreaterThan(20);
+  expect(seconds).toBeLessThan(60);
+  expect(secondsOf(groupsOf([200, 200, 200, 200, 200, 200], true))).toBeGreaterThan(1.5 * seconds);
 });
 
-test("timeLeft: what waits comes on top of the longest, at the speed of all together", () => {
-  const { buffer } = groupsOf([40], "waiting");
-  expect(timeLeft(buffer.requests, () => 140, SPEED)).toEqual({ lowS: 14, highS: 14 + 7 });
+test("time left: a group of which nothing is known is like the others, and no longer than it may be", () => {
+  const lengths = new Array<number>(8).fill(100);
+  const known = secondsOf(groupsOf(lengths, true)) ?? 0;
+  const more = secondsOf(groupsOf([...lengths, null, null, null, null], true)) ?? 0;
+  expect(more).toBeGreaterThan(1.5 * known);
+  // Eight responses at 20 tokens a second together.
+  expect(more).toBeLessThan(known + (8 * 500) / 20);
 });
 
-test("timeLeft: a group of which nothing is known is as long as the others, and no longer than it may be", () => {
-  const { buffer, groups } = groupsOf([40, 0], "running");
-  const learned = (tokens: number) => (group: Group) => (group === groups[0] ? tokens : null);
-  expect(timeLeft(buffer.requests, learned(140), SPEED)?.lowS).toBe(14);
-  expect(timeLeft(buffer.requests, learned(900), SPEED)?.lowS).toBe(50);
+test("time left: steps of fewer requests are shorter where requests are most of a step", () => {
+  const requests = groupsOf([100, 100, 300], true);
+  const speed = { ...SPEED, running: 3 };
+  expect(secondsOf(requests, { ...speed, baseRequests: 1 })).toBeLessThan(
+    secondsOf(requests, speed) ?? 0,
+  );
 });
 
-test("timeLeft: none before a group is known, and none while nothing runs", () => {
-  const { buffer } = groupsOf([40], "running");
-  expect(timeLeft(buffer.requests, () => null, SPEED)).toBeNull();
-  expect(timeLeft(buffer.requests, () => 140, { running: 0, tokensPerS: 0 })).toBeNull();
-  // It has come further than anybody expected: it ends any moment.
-  expect(timeLeft(buffer.requests, () => 10, SPEED)?.highS).toBe(0.1);
+test("time left: none before a response has ended, and none while nothing runs", () => {
+  expect(secondsOf(groupsOf([40], false))).toBeNull();
+  const requests = groupsOf([40], true);
+  expect(secondsOf(requests, { ...SPEED, running: 0, tokensPerS: 0 })).toBeNull();
+  // An earlier epoch has shown how long responses are.
+  const fresh = groupsOf([null], false);
+  expect(new TimeLeft().seconds(fresh, () => 100, SPEED)).toBeGreaterThan(5);
 });

@@ -1,47 +1,116 @@
-// How long an iteration still takes, by what the scheduler itself expects of each group (L_g) and by the speed that
-// was measured last. At that speed the longest response takes so long at least; what waits has to be made beside it,
-// so that the work of all that waits, over the speed of all that runs, is the most that comes on top
-// (Graham's bounds of list scheduling). It promises nothing of responses that get longer than their group's others.
+// How long an iteration still takes: how long its responses will be, and how long the engines need for them.
+//
+// Lengths of a group are alike, and the first to finish are the short ones. So a length is Weibull, with a scale of its
+// group that is gamma distributed over groups: each response, finished or not, tells of its group and of all groups, in
+// closed form. Every open response then counts as one quantile of what it can be, spread evenly over all of them.
+// Engines serve all open responses alike until fewer are left than run now; a step of fewer requests is shorter.
 
 import type { Group, Request } from "../request/buffer.ts";
 
-/** Seconds from now; `lowS` = `highS` where nothing waits. */
-export interface TimeLeft {
-  readonly lowS: number;
-  readonly highS: number;
-}
+/** Of a length within its group, and of scales over groups: as in recorded reasoning traces (docs/SIMULATOR.md). */
+const SHAPE = 3;
+const GROUP_SHAPE = 1;
+const ITERATIONS = 8;
+/** Fractions of its multiples are spread evenly (a Kronecker sequence). */
+const GOLDEN = (Math.sqrt(5) - 1) / 2;
+/** What was measured last counts so much beside what was measured before. */
+const SMOOTHING = 0.2;
 
-/** `running` responses gain `tokensPerS` together. */
+/** What runs now. */
 export interface Speed {
   readonly running: number;
+  /** Of all that runs. */
   readonly tokensPerS: number;
+  readonly engines: number;
+  /** The part of a step that does not depend on its requests, as the number of requests that take as long. */
+  readonly baseRequests: number;
 }
 
-/**
- * `learned`: L_g of a group, null while nothing is known of it; it then counts as the mean of the others. null: nothing
- * is known of any group, or nothing runs.
- */
-export function timeLeft(
-  requests: Iterable<Request>,
-  learned: (group: Group) => number | null,
-  { running, tokensPerS }: Speed,
-): TimeLeft | null {
-  if (running === 0 || tokensPerS === 0) return null;
-  const open = [...requests].filter(({ status }) => status !== "finished");
-  const estimates = new Map<Group, number | null>();
-  for (const { group } of open) {
-    if (!estimates.has(group)) estimates.set(group, learned(group));
+/** What is known of the lengths in a group: responses that have ended, and the sum over all of length ^ SHAPE. */
+interface Lengths {
+  ended: number;
+  sum: number;
+}
+
+export class TimeLeft {
+  /** Groups that are complete. */
+  #complete: Lengths[] = [];
+  /** Output tokens a second of one response. */
+  #speed = 0;
+  /** Of the distribution of scales. */
+  #scale = 1;
+
+  /** The next iteration begins. */
+  clear(): void {
+    this.#complete = [];
+    this.#speed = 0;
   }
-  const known = [...estimates.values()].filter((tokens) => tokens !== null);
-  if (known.length === 0) return null;
-  const mean = known.reduce((sum, tokens) => sum + tokens, 0) / known.length;
-  let [longest, waiting] = [0, 0];
-  for (const { group, response, status } of open) {
-    const estimate = Math.min(response.tokensMax, estimates.get(group) ?? mean);
-    const left = Math.max(1, estimate - response.length);
-    longest = Math.max(longest, left);
-    if (status === "waiting") waiting += left;
+
+  /** A closed group has only finished responses. */
+  completed(group: Group): void {
+    this.#complete.push(lengthsOf(group, null));
   }
-  const lowS = (longest * running) / tokensPerS;
-  return { lowS, highS: lowS + waiting / tokensPerS };
+
+  /** Seconds; null: no response has finished, or nothing runs. `learned`: see ContextManager. */
+  seconds(
+    requests: Iterable<Request>,
+    learned: (group: Group) => number | null,
+    { running, tokensPerS, engines, baseRequests }: Speed,
+  ): number | null {
+    if (running === 0 || tokensPerS === 0) return null;
+    const speed = tokensPerS / running;
+    this.#speed += (this.#speed === 0 ? 1 : SMOOTHING) * (speed - this.#speed);
+    const left = this.#leftOf(requests, learned);
+    if (left === null) return null;
+    left.sort();
+    let [seconds, before] = [0, 0];
+    for (const [i, tokens] of left.entries()) {
+      const open = left.length - i;
+      const active = Math.min(running, open);
+      const shorter = (baseRequests + active / engines) / (baseRequests + running / engines);
+      seconds += ((tokens - before) * shorter * open) / (active * this.#speed);
+      before = tokens;
+    }
+    return seconds;
+  }
+
+  /** Output tokens that each open response still makes. */
+  #leftOf(
+    requests: Iterable<Request>,
+    learned: (group: Group) => number | null,
+  ): Float64Array | null {
+    const open = [...requests].filter(({ status }) => status !== "finished");
+    const groups = new Map<Group, Lengths>();
+    for (const { group } of open) {
+      if (!groups.has(group)) groups.set(group, lengthsOf(group, learned(group)));
+    }
+    const all = [...this.#complete, ...groups.values()];
+    if (all.every(({ ended }) => ended === 0)) return null;
+    for (let i = 0; i < ITERATIONS; i += 1) this.#fit(all);
+    return Float64Array.from(open, ({ group, response: { length, tokensMax } }, i) => {
+      const { ended, sum } = groups.get(group) as Lengths;
+      const part = (i * GOLDEN + 0.5) % 1;
+      const more = (this.#scale + sum) * (part ** (-1 / (GROUP_SHAPE + ended)) - 1);
+      const whole = (length ** SHAPE + more) ** (1 / SHAPE);
+      return Math.max(1, Math.min(tokensMax, whole) - length);
+    });
+  }
+
+  /** A step towards the likeliest scale, given the groups. */
+  #fit(groups: readonly Lengths[]): void {
+    let weight = 0;
+    for (const { ended, sum } of groups) weight += (GROUP_SHAPE + ended) / (this.#scale + sum);
+    this.#scale = (GROUP_SHAPE * groups.length) / weight;
+  }
+}
+
+/** `learned`: L_g where earlier epochs have shown it, which counts as a response while none has ended. */
+function lengthsOf(group: Group, learned: number | null): Lengths {
+  const lengths: Lengths = { ended: 0, sum: 0 };
+  for (const { response } of group.requests) {
+    lengths.sum += response.length ** SHAPE;
+    if (response.finish !== null && response.finish !== "abort") lengths.ended += 1;
+  }
+  if (lengths.ended > 0 || learned === null) return lengths;
+  return { ended: 1, sum: lengths.sum + learned ** SHAPE };
 }

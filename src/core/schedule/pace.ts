@@ -60,6 +60,11 @@ export class Paces {
     return this.#row === 0 ? Number.MAX_SAFE_INTEGER : this.#base / (this.#row * rows);
   }
 
+  /** As `baseRequests`, of plain steps and all engines; a huge number: not known. */
+  get base(): number {
+    return this.error === 0 || this.#row === 0 ? Number.MAX_SAFE_INTEGER : this.#base / this.#row;
+  }
+
   observe(id: WorkerId, { busyMs, requestMs, steps, drafted }: Span): void {
     const engine = this.#engineOf(id);
     const requests = requestMs / busyMs;
@@ -88,10 +93,7 @@ export class Paces {
 
   #learn(): void {
     const known = [...this.#engines.values()].filter(({ spans }) => spans.length >= SPANS_KNOWN);
-    if (known.length < 2) {
-      for (const engine of known) engine.pace = 1;
-      return;
-    }
+    if (known.length === 0) return;
     // What rows can explain is no matter of pace.
     for (const engine of known) engine.fitted = 1;
     for (let i = 0; i < ITERATIONS; i += 1) {

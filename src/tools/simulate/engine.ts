@@ -88,7 +88,7 @@ export interface EngineOptions {
 /** Below this many tokens a chunk is over: sums of fractions are not exact. */
 const EPSILON = 1e-6;
 /** Tokens are reported so often at least. */
-const REPORT_MS = 30_000;
+const REPORT_MS = 120_000;
 /** Of the tokens after which it reports: so many are enough where it stops anyway. */
 const REPORT_EARLY = 3 / 4;
 const EPOCH = weightEpoch(0);
@@ -391,13 +391,8 @@ export class SimulatedEngine implements Worker {
     const { requestId, reported: offset } = run;
     if (reached <= offset) return;
     run.reported = reached;
-    this.#events.push({
-      kind: "tokens",
-      requestId,
-      offset,
-      ...tokensOf(reached - offset),
-      top: null,
-    });
+    const { tokens, logprobs } = tokensOf(reached - offset);
+    this.#events.push({ kind: "tokens", requestId, offset, tokens, logprobs, top: null });
   }
 
   #stats(): WorkerStats {

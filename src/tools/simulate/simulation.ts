@@ -80,11 +80,15 @@ export interface SimulationResult {
   readonly finishedLengths: readonly number[];
   /** Load of each engine over time; null: not recorded. */
   readonly engines: readonly WorkerTimeline[] | null;
+  /** What the rollout said of the time left, as long as it said something; none if not recorded. */
+  readonly timeLeft: readonly { readonly atS: number; readonly leftS: number }[];
 }
 
 /** The paper gives the time at which the last 5 % began. */
 const LAST_SHARE = 0.05;
 const EPOCH = weightEpoch(0);
+/** Between two records. */
+const RECORD_S = 10;
 /**
  * Tokens that a running request gains at most before the rollout knows of them: a small part of what it reserves ahead
  * (`schedule/lookahead.ts`), so that admission knows how much KV is free.
@@ -128,6 +132,7 @@ export class Simulation implements EngineWorld {
   #migratedTokens = 0;
   #finishedGroups = 0;
   #error: unknown = null;
+  readonly #timeLeft: { atS: number; leftS: number }[] = [];
 
   constructor(options: SimulationOptions) {
     const { core, chunkTokens, lengthPrior, lengths, schedulerFor } = options;
@@ -163,9 +168,17 @@ export class Simulation implements EngineWorld {
       for (const engine of this.#engines) atMs = Math.min(atMs, engine.nextMs);
       assert(Number.isFinite(atMs), "work is left, so something is due");
       this.#nowMs = atMs;
+      if (this.#options.isRecorded) this.#record();
     }
     this.#rollout.stop();
     return this.#result();
+  }
+
+  #record(): void {
+    const atS = this.#nowMs / 1000;
+    if (atS < (this.#timeLeft.at(-1)?.atS ?? 0) + RECORD_S) return;
+    const leftS = this.#rollout.meter.progress().etaS;
+    if (leftS !== null) this.#timeLeft.push({ atS, leftS });
   }
 
   nowMs(): number {
@@ -314,6 +327,7 @@ export class Simulation implements EngineWorld {
       reached: this.#requests.map(({ response }) => response.length),
       finishedGroups: this.#finishedGroups,
       finishedLengths: finished.map(({ response }) => response.length),
+      timeLeft: this.#timeLeft,
       engines: this.#options.isRecorded ? meter.timeline().workers : null,
     };
   }
