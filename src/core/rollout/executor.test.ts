@@ -14,7 +14,7 @@ const [HOME, OTHER] = [workerId(0), workerId(1)];
 
 /** A request that is parked on HOME, and a pool that has `pooledTokens` of its KV. */
 function parked(options: { pooledTokens: number }) {
-  const ledger = new Ledger(() => 0);
+  const ledger = new Ledger({ nowMs: () => 0 });
   const capacity = { slots: 4, kvTokens: 4096, contextTokens: 2048, kvBytesPerToken: 1 };
   for (const id of [HOME, OTHER]) {
     ledger.add({ workerId: id, name: "", capacity } as unknown as Worker);

@@ -10,7 +10,7 @@ function workerOf(id: number, capacity: WorkerCapacity): Worker {
 const CAPACITY = { slots: 8, kvTokens: 100, contextTokens: 50, kvBytesPerToken: 0 };
 
 test("slots: what waits in an engine's own queue is sent beyond its slots, within its KV", () => {
-  const ledger = new Ledger(() => 0);
+  const ledger = new Ledger({ nowMs: () => 0 });
   ledger.add(workerOf(0, CAPACITY));
   ledger.add(workerOf(1, { ...CAPACITY, ahead: 2 }));
   ledger.book(workerId(1), { inFlight: 9, kvTokens: 90 });

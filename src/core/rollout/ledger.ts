@@ -2,6 +2,7 @@
 // by running and held by parked or departing requests. The scheduler's view is made from it.
 
 import { assert } from "../base/assert.ts";
+import type { Clock } from "../base/clock.ts";
 import type { WorkerId } from "../base/ids.ts";
 import type { Request } from "../request/buffer.ts";
 import { Lookahead } from "../schedule/lookahead.ts";
@@ -38,13 +39,13 @@ const SPAN_STEPS = 64;
 
 export class Ledger {
   readonly paces = new Paces();
-  readonly #nowMs: () => number;
+  readonly #clock: Clock;
   readonly #accounts = new Map<WorkerId, Account>();
   /** By worker, also one that is gone and may come back. */
   readonly #kvTokens = new Map<WorkerId, number>();
 
-  constructor(nowMs: () => number) {
-    this.#nowMs = nowMs;
+  constructor(clock: Clock) {
+    this.#clock = clock;
   }
 
   add(worker: Worker): void {
@@ -57,7 +58,7 @@ export class Ledger {
       kvTokens: 0,
       lookahead: new Lookahead(worker.capacity.kvTokens),
       running: new Set(),
-      lookedMs: this.#nowMs(),
+      lookedMs: this.#clock.nowMs(),
       busyMs: 0,
       requestMs: 0,
       made: null,
@@ -188,7 +189,7 @@ export class Ledger {
 
   #look(account: Account): void {
     const { running, lookedMs } = account;
-    account.lookedMs = this.#nowMs();
+    account.lookedMs = this.#clock.nowMs();
     const ms = account.lookedMs - lookedMs;
     if (running.size > 0) account.busyMs += ms;
     account.requestMs += ms * running.size;

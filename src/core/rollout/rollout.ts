@@ -82,7 +82,7 @@ export class Rollout {
     const buffer = new RequestBuffer((request, from) => this.#moved(request, from));
     const context = new ContextManager(options.lengthPrior);
     const chunks = new ChunkLength(options.chunkTokens);
-    const ledger = new Ledger(() => clock.nowMs());
+    const ledger = new Ledger(clock);
     const parts: RolloutParts = {
       buffer,
       context,
@@ -515,14 +515,10 @@ export class Rollout {
 
   #pump(): void {
     this.#failures.rejectJoined();
+    const { ledger, scheduler } = this.#parts;
     if (this.#pause.mode !== "keep") {
-      const { kvTokensMax } = this.#parts.ledger;
-      for (const command of this.#parts.scheduler.schedule(
-        this.#parts.ledger.slots(),
-        kvTokensMax,
-      )) {
-        this.#execute(command);
-      }
+      const commands = scheduler.schedule(ledger.slots(), ledger.kvTokensMax);
+      for (const command of commands) this.#execute(command);
     }
     this.#siblings.post();
     this.#flush();

@@ -37,8 +37,8 @@ export class TimeLeft {
   #complete: Lengths[] = [];
   /** Output tokens a second of one response. */
   #speed = 0;
-  /** Of the distribution of scales. */
-  #scale = 1;
+  /** Of the distribution of scales; 0: not known. */
+  #scale = 0;
 
   /** The next iteration begins. */
   clear(): void {
@@ -85,12 +85,14 @@ export class TimeLeft {
       if (!groups.has(group)) groups.set(group, lengthsOf(group, learned(group)));
     }
     const all = [...this.#complete, ...groups.values()];
-    if (all.every(({ ended }) => ended === 0)) return null;
+    const ended = all.reduce((total, lengths) => total + lengths.ended, 0);
+    if (ended === 0) return null;
+    if (this.#scale === 0) this.#scale = all.reduce((sum, lengths) => sum + lengths.sum, 0) / ended;
     for (let i = 0; i < ITERATIONS; i += 1) this.#fit(all);
     return Float64Array.from(open, ({ group, response: { length, tokensMax } }, i) => {
-      const { ended, sum } = groups.get(group) as Lengths;
+      const own = groups.get(group) as Lengths;
       const part = (i * GOLDEN + 0.5) % 1;
-      const more = (this.#scale + sum) * (part ** (-1 / (GROUP_SHAPE + ended)) - 1);
+      const more = (this.#scale + own.sum) * (part ** (-1 / (GROUP_SHAPE + own.ended)) - 1);
       const whole = (length ** SHAPE + more) ** (1 / SHAPE);
       return Math.max(1, Math.min(tokensMax, whole) - length);
     });
