@@ -17,11 +17,6 @@ export interface Closed {
   readonly isCut: boolean;
 }
 
-export interface ConnectionStats {
-  frames: number;
-  bytes: number;
-}
-
 type Heartbeat = { readonly kind: "heartbeat" };
 
 /** `In`: what the peer sends. */
@@ -46,8 +41,6 @@ const ENTRY_BYTES = 64;
 const CUT = 1006;
 
 export class Connection<In extends { readonly kind: string }> {
-  readonly received: ConnectionStats = { frames: 0, bytes: 0 };
-  readonly sent: ConnectionStats = { frames: 0, bytes: 0 };
   /** Resolves when the socket is freed. */
   readonly gone: Promise<void>;
   readonly #socket: WebSocket;
@@ -166,8 +159,6 @@ export class Connection<In extends { readonly kind: string }> {
   #write(bytes: Uint8Array): void {
     if (this.#socketBytes === 0) this.#movedMs = this.#options.clock.nowMs();
     this.#socketBytes += bytes.length;
-    this.sent.frames += 1;
-    this.sent.bytes += bytes.length;
     this.#socket.send(bytes, (error) => {
       // A connection that takes no more bytes will never answer a close either.
       if (error) {
@@ -187,8 +178,6 @@ export class Connection<In extends { readonly kind: string }> {
       return;
     }
     const { clock, decode, quiet } = this.#options;
-    this.received.frames += 1;
-    this.received.bytes += data.length;
     this.#receivedMs = clock.nowMs();
     if (this.#isQuiet) {
       this.#isQuiet = false;

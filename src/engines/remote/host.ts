@@ -57,14 +57,6 @@ export type LinkHostEvent =
   /** The worker is of no use any more: sidecars wait until `replace` brings another. */
   | { readonly kind: "worker_failed"; readonly reason: string };
 
-/** Counters since the host began. */
-export interface LinkHostStats {
-  readonly connections: number;
-  readonly sessions: number;
-  /** Connections that the host ended, by close code. */
-  readonly closed: Readonly<Record<number, number>>;
-}
-
 type FromSidecar = Exclude<SidecarMessage, { kind: "heartbeat" }>;
 
 interface Peer {
@@ -104,8 +96,6 @@ export class LinkHost {
   readonly #peers = new Set<Peer>();
   #worker: Worker;
   #supports: ReturnType<typeof supportTable>;
-  readonly #counts = { connections: 0, sessions: 0 };
-  readonly #closedBy: Record<number, number> = {};
   #epoch: WeightEpoch;
   /** What the worker said of itself last. */
   #stats: WorkerStats | null = null;
@@ -168,10 +158,6 @@ export class LinkHost {
     this.#listenTo(worker);
   }
 
-  stats(): LinkHostStats {
-    return { ...this.#counts, closed: { ...this.#closedBy } };
-  }
-
   /** Stops listening and closes the sidecar's connection. The worker is the caller's to close. Safe to call twice. */
   async close(): Promise<void> {
     if (this.#isClosing) return;
@@ -183,7 +169,6 @@ export class LinkHost {
   }
 
   #accept(socket: WebSocket, isBrowser: boolean): void {
-    this.#counts.connections += 1;
     const connection = new Connection<FromSidecar>(socket, {
       limits: this.#limits,
       clock: this.#options.clock,
@@ -243,7 +228,6 @@ export class LinkHost {
   }
 
   #begin(peer: Peer, hello: Hello): void {
-    this.#counts.sessions += 1;
     const { modelId, vocabularySize } = this.#options;
     const worker = this.#worker;
     const { messageBytesMax, kvBytesMax, requestsMax } = this.#limits;
@@ -382,8 +366,7 @@ export class LinkHost {
     peer.connection.end(code, reason);
   }
 
-  #closed(peer: Peer, { code, reason, isOwn }: Closed): void {
-    if (isOwn) this.#closedBy[code] = (this.#closedBy[code] ?? 0) + 1;
+  #closed(peer: Peer, { reason }: Closed): void {
     clearTimeout(peer.deadline);
     if (this.#session?.peer === peer) this.#endSession(this.#session, reason);
   }

@@ -110,28 +110,3 @@ test("takeover: a live sidecar keeps the worker; the other gets its name, and th
   await bed.old.close();
   await close(bed, await openOn(bed, NEW));
 });
-
-test("takeover: two sidecars that want the worker for ever do not take it from each other in turns", async () => {
-  const bed = await bedWith();
-  let isOver = false;
-  const wanting = (async () => {
-    while (!isOver) {
-      const limits = { openMsMax: 20 };
-      const got = await open(bed.host.url, { sidecar: NEW, limits }).catch(() => null);
-      if (got !== null) return got;
-    }
-    return null;
-  })();
-  const answered = performance.now() + 500;
-  while (performance.now() < answered) {
-    if (!bed.simulated.isIdle) bed.simulated.step();
-    await turn();
-  }
-  expect(bed.host.stats().sessions).toBe(1);
-  expect(failures(bed)).toEqual([]);
-  isOver = true;
-  expect(await wanting).toBeNull();
-  await bed.old.close();
-  await bed.host.close();
-  await bed.proxy.close();
-});

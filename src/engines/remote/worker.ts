@@ -21,7 +21,7 @@ import type {
 import { CLOSE } from "../../proto/close-codes.ts";
 import { encodeSidecarMessage } from "./codec.ts";
 import { batchesOf, MESSAGE_SLACK_BYTES } from "./command-batches.ts";
-import type { Closed, ConnectionStats } from "./connection.ts";
+import type { Closed } from "./connection.ts";
 import {
   type AfterWelcome,
   type DialOptions,
@@ -54,19 +54,12 @@ export interface LinkWorkerOptions {
   readonly reach?: (lost: string | null) => void;
 }
 
-/** Counters since the worker was opened. */
-export interface LinkWorkerStats {
-  readonly received: ConnectionStats;
-  readonly sent: ConnectionStats;
-}
-
 /** A worker that also names its model: all workers of a rollout must have the same. */
 export interface LinkedWorker extends Worker {
   readonly modelId: string;
   readonly vocabularySize: number;
   /** Weight epoch of the worker: as it was found, or as commanded since. */
   readonly epoch: WeightEpoch;
-  linkStats(): LinkWorkerStats;
 }
 
 /** Interval of the check for events of running requests. */
@@ -267,11 +260,6 @@ class LinkWorker implements LinkedWorker {
       this.#connection.end(1000, "");
     }
     await this.#connection.gone;
-  }
-
-  linkStats(): LinkWorkerStats {
-    const { received, sent } = this.#connection;
-    return { received: { ...received }, sent: { ...sent } };
   }
 
   take(message: AfterWelcome): void {

@@ -15,21 +15,6 @@ export interface ServerMetrics {
   readonly cache: CacheConfig | null;
 }
 
-export interface ServerCounters {
-  readonly steps: number;
-  readonly preemptions: number;
-  readonly promptTokens: number;
-  readonly generationTokens: number;
-  readonly drafts: number;
-  readonly draftedTokens: number;
-  readonly acceptedTokens: number;
-  /** Prompt tokens loaded through a KV connector. */
-  readonly externalHitTokens: number;
-  /** Of a KV pool: blocks that could not be looked up, loaded or saved, and time in all three. */
-  readonly poolFailedBlocks: number;
-  readonly poolSeconds: number;
-}
-
 export interface CacheConfig {
   readonly blockSize: number;
   /** Of all engines. */
@@ -47,7 +32,7 @@ const WAITING = "vllm:num_requests_waiting";
 const KV_USAGE = ["vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"] as const;
 const CACHE_CONFIG = "vllm:cache_config_info";
 const STARTED = "process_start_time_seconds";
-const COUNTERS: Readonly<Record<keyof ServerCounters, string>> = {
+const COUNTERS = {
   steps: "vllm:iteration_tokens_total_count",
   preemptions: "vllm:num_preemptions",
   promptTokens: "vllm:prompt_tokens",
@@ -55,10 +40,15 @@ const COUNTERS: Readonly<Record<keyof ServerCounters, string>> = {
   drafts: "vllm:spec_decode_num_drafts",
   draftedTokens: "vllm:spec_decode_num_draft_tokens",
   acceptedTokens: "vllm:spec_decode_num_accepted_tokens",
+  /** Prompt tokens loaded through a KV connector. */
   externalHitTokens: "vllm:external_prefix_cache_hits",
+  /** Of a KV pool: blocks that could not be looked up, loaded or saved, and time in all three. */
   poolFailedBlocks: "vllm:mooncake_store_operation_failed_keys",
   poolSeconds: "vllm:mooncake_store_operation_time_seconds_sum",
-};
+} as const;
+const COUNTER_NAMES = Object.keys(COUNTERS) as (keyof ServerCounters)[];
+
+export type ServerCounters = Readonly<Record<keyof typeof COUNTERS, number>>;
 
 export function readMetrics(text: string): ServerMetrics {
   const sums = new Map<string, number>();
@@ -94,18 +84,8 @@ export function readMetrics(text: string): ServerMetrics {
 export const NO_COUNTERS: ServerCounters = mapCounters(() => 0);
 
 export function mapCounters(value: (key: keyof ServerCounters) => number): ServerCounters {
-  return {
-    steps: value("steps"),
-    preemptions: value("preemptions"),
-    promptTokens: value("promptTokens"),
-    generationTokens: value("generationTokens"),
-    drafts: value("drafts"),
-    draftedTokens: value("draftedTokens"),
-    acceptedTokens: value("acceptedTokens"),
-    externalHitTokens: value("externalHitTokens"),
-    poolFailedBlocks: value("poolFailedBlocks"),
-    poolSeconds: value("poolSeconds"),
-  };
+  const entries = COUNTER_NAMES.map((key) => [key, value(key)]);
+  return Object.fromEntries(entries) as Record<keyof ServerCounters, number>;
 }
 
 /** Whether the process that reported `after` is not the one that reported `before`. */

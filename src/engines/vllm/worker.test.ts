@@ -214,16 +214,6 @@ test("run: a chunk is its tokens, in order, with its logprobs", async () => {
   expect(bench.tokens()).toEqual(expected(1, 15));
 });
 
-test("run: a response that continues elsewhere is the same as in one piece", async () => {
-  const whole = expected();
-  const bench = await open(await serve());
-  bench.run({ output: whole.slice(0, 13) });
-  expect((await bench.kind("chunk_done")).finish).toBe("length");
-  const [first] = bench.all("tokens");
-  expect(first?.offset).toBe(13);
-  expect(bench.all("tokens").flatMap((event) => [...event.tokens])).toEqual(whole.slice(13));
-});
-
 test("run: a stop token ends the response and is its last, at the end of a chunk too", async () => {
   const stop = expected()[9] ?? -1;
   for (const chunkTokens of [40, 10]) {
@@ -384,20 +374,6 @@ test("run: a response ends where the server's context does", async () => {
   }
 });
 
-test("run: a server that is gone for good has failed, once, after what it had made", async () => {
-  const server = await serve();
-  const bench = await open(server);
-  bench.run({ id: 1 });
-  await bench.kind("chunk_done");
-  await server.stop();
-  bench.run({ id: 2 });
-  bench.run({ id: 3 });
-  await bench.kind("failed");
-  expect(bench.all("failed").length).toBe(1);
-  expect(bench.tokens(1)).toEqual(expected(1));
-  await bench.worker.close();
-});
-
 test("run: a server that refuses connections is reported at once, and has failed soon, idle or not", async () => {
   for (const isIdle of [true, false]) {
     const server = await serve();
@@ -460,16 +436,6 @@ test("release: closes the stream and emits no more events of the request", async
   bench.run({ id: 2 });
   await bench.kind("chunk_done");
   expect(bench.tokens(1).length).toBe(before);
-});
-
-test("export: nothing is held, said at once", async () => {
-  const bench = await open(await serve());
-  bench.worker.send([{ kind: "export", requestId: requestId(7) }]);
-  expect(await bench.kind("exported")).toEqual({
-    kind: "exported",
-    requestId: requestId(7),
-    kv: null,
-  });
 });
 
 test("advance: forgets what runs; events carry the new epoch and begin with advanced", async () => {
