@@ -48,77 +48,71 @@ const mooncakeLaunch = ({ port }: ConnectorSite) => ({
   },
 });
 
-const UNSAID = { sharedBy: null, launch: null, wasRun: false } as const;
+/** What most connectors have. */
+const USUAL = {
+  reach: "pool",
+  saves: "prompt",
+  outputSetting: null,
+  sharedBy: null,
+  hasSalt: null,
+  launch: null,
+  wasRun: false,
+} as const satisfies Partial<ConnectorRow>;
 
 export const CONNECTORS: readonly ConnectorRow[] = [
   {
+    ...USUAL,
     name: "mooncake",
     classes: ["MooncakeStoreConnector"],
-    reach: "pool",
-    saves: "prompt",
     outputSetting: ["save_decode_cache", true],
-    sharedBy: null,
     hasSalt: true,
     launch: mooncakeLaunch,
     wasRun: true,
   },
   {
-    ...UNSAID,
+    ...USUAL,
     name: "offloading",
     classes: ["OffloadingConnector"],
     // Its `fs`, `obj` and `p2p` tiers are shared; its memory alone is not.
-    reach: "pool",
     sharedBy: "secondary_tiers",
-    saves: "prompt",
     outputSetting: ["offload_prompt_only", false],
     hasSalt: true,
   },
   {
-    ...UNSAID,
+    ...USUAL,
     name: "lmcache-mp",
     classes: ["LMCacheMPConnector"],
-    reach: "pool",
     saves: "prompt and output",
-    outputSetting: null,
     hasSalt: true,
   },
   {
-    ...UNSAID,
+    ...USUAL,
     name: "lmcache",
     classes: ["LMCacheConnectorV1"],
-    reach: "pool",
-    saves: "prompt",
     outputSetting: ["save_decode_cache", true],
-    hasSalt: null,
   },
   {
-    ...UNSAID,
+    ...USUAL,
     name: "example",
-    classes: ["ExampleConnector", "SharedStorageConnector"],
     // A folder, for debugging: its keys are the prompt's tokens and nothing else.
-    reach: "pool",
-    saves: "prompt",
-    outputSetting: null,
+    classes: ["ExampleConnector", "SharedStorageConnector"],
     hasSalt: false,
   },
   {
-    ...UNSAID,
+    ...USUAL,
     name: "simple-offload",
     classes: ["SimpleCPUOffloadConnector"],
     reach: "none",
     saves: "what fits",
-    outputSetting: null,
     hasSalt: true,
   },
   {
-    ...UNSAID,
+    ...USUAL,
     name: "nixl",
     // They hand KV from one server to one other, on that server's word, and keep nothing to be found.
     classes: ["NixlConnector", "MooncakeConnector", "P2pNcclConnector", "MoRIIOConnector"],
     reach: "none",
     saves: "what fits",
-    outputSetting: null,
-    hasSalt: null,
   },
 ];
 
@@ -165,19 +159,16 @@ function problemOf(
   extra: unknown,
 ): Pick<FoundConnector, "problem" | "fix"> {
   const names = CONNECTORS.filter((one) => one.reach === "pool" && one.hasSalt === true);
-  const other = `use one of ${names.map(({ classes }) => classes[0]).join(", ")}`;
-  if (row === null)
-    return { problem: "whether its keys tell weights apart is not known", fix: other };
-  if (row.reach === "none") {
-    return { problem: "no other server finds what it saves by a request's tokens", fix: other };
+  const fix = `use one of ${names.map(({ classes }) => classes[0]).join(", ")}`;
+  const unknown = "whether its keys tell weights apart is not known";
+  if (row?.reach === "none") {
+    return { problem: "no other server finds what it saves by a request's tokens", fix };
   }
-  if (row.hasSalt === false) return { problem: "its keys do not tell weights apart", fix: other };
-  if (row.hasSalt === null) {
-    return { problem: "whether its keys tell weights apart is not known", fix: other };
-  }
+  if (row?.hasSalt === false) return { problem: "its keys do not tell weights apart", fix };
+  if (row === null || row.hasSalt === null) return { problem: unknown, fix };
   if (row.sharedBy !== null && field(extra, row.sharedBy) === undefined) {
-    const fix = `kv_connector_extra_config {"${row.sharedBy}": [...]}`;
-    return { problem: "no other server finds what it saves", fix };
+    const setting = `kv_connector_extra_config {"${row.sharedBy}": [...]}`;
+    return { problem: "no other server finds what it saves", fix: setting };
   }
   return { problem: null, fix: null };
 }
