@@ -13,15 +13,6 @@ import type { SavedRollout } from "./journal.ts";
 import type { RolloutLimits, RolloutPlan } from "./plan.ts";
 import { Run } from "./run.ts";
 
-interface Entry {
-  readonly run: Run;
-  /** Of the body that asked for it. */
-  readonly hash: string;
-  readonly journal: RunJournal | null;
-  /** That it keeps in memory; 0 while it runs: the rollout holds those anyway. */
-  keptBytes: number;
-}
-
 export interface KnownRolloutsOptions {
   readonly sidecar: Sidecar;
   readonly text: Text;
@@ -39,8 +30,7 @@ export interface KnownRolloutsOptions {
 export class KnownRollouts {
   readonly #options: KnownRolloutsOptions;
   /** The one that began or ended longest ago comes first. */
-  readonly #entries = new Map<string, Entry>();
-  #keptBytes = 0;
+  readonly #runs = new Map<string, Run>();
   /** Rollouts of an earlier process that have not begun again. */
   #saved: SavedRollout[] = [];
   /** Nothing is dropped any more. */
@@ -52,27 +42,27 @@ export class KnownRollouts {
       advanced: (epoch) => this.#advanced(epoch),
       broken: (error) => {
         const problem = error instanceof Error ? error.message : String(error);
-        for (const { run } of this.#entries.values()) run.fail(problem);
+        for (const run of this.#runs.values()) run.fail(problem);
       },
     });
   }
 
   get kept(): Kept {
     const { keptBytesMax: bytesMax } = this.#options.limits;
-    const count = this.runs().filter(({ state }) => state !== "running").length;
-    return { bytes: this.#keptBytes, bytesMax, count };
+    const over = [...this.#runs.values()].filter(({ state }) => state !== "running");
+    return { bytes: over.reduce((sum, { bytes }) => sum + bytes, 0), bytesMax, count: over.length };
   }
 
   runs(): Run[] {
     this.#checkResumed();
-    return [...this.#entries.values()].map(({ run }) => run);
+    return [...this.#runs.values()];
   }
 
   /** @throws AppError not_found; no_worker: it may be one that has not begun again. */
   run(id: string): Run {
     this.#checkResumed();
-    const entry = this.#entries.get(id);
-    if (entry !== undefined) return entry.run;
+    const run = this.#runs.get(id);
+    if (run !== undefined) return run;
     throw new AppError("not_found", `there is no rollout ${JSON.stringify(id)}, or not any more`);
   }
 
@@ -83,13 +73,13 @@ export class KnownRollouts {
   begin(plan: RolloutPlan, hash: string): { run: Run; isNew: boolean } {
     this.#checkResumed();
     const id = plan.id ?? this.#options.newId();
-    const there = this.#entries.get(id);
-    if (there !== undefined && there.run.state !== "cancelled") {
-      if (there.hash === hash) return { run: there.run, isNew: false };
+    const there = this.#runs.get(id);
+    if (there !== undefined && there.state !== "cancelled") {
+      if (there.hash === hash) return { run: there, isNew: false };
       throw new AppError("conflict", `rollout ${JSON.stringify(id)} was begun with another body`);
     }
     this.#makeRoom();
-    if (there !== undefined) this.#drop(id, there);
+    if (there !== undefined) this.#drop(there);
     return { run: this.#start(id, plan, hash), isNew: true };
   }
 
@@ -132,16 +122,16 @@ export class KnownRollouts {
   /** The process ends: what is not finished goes on in the next one. */
   async close(): Promise<void> {
     this.#isClosed = true;
-    await Promise.all([...this.#entries.values()].map(({ journal }) => journal?.close()));
+    await Promise.all([...this.#runs.values()].map(({ journal }) => journal?.close()));
   }
 
   /** The next process begins with these weights, also if no rollout runs at the moment. */
   #advanced(epoch: WeightEpoch): void {
     const { held, versionOf } = this.#options;
-    const entries = [...this.#entries.values()];
-    const running = entries.filter(({ run }) => run.state === "running");
+    const runs = [...this.#runs.values()];
+    const running = runs.filter(({ state }) => state === "running");
     const weights = { epoch, version: versionOf(epoch), ...held() };
-    for (const { journal } of running.length > 0 ? running : entries.slice(-1)) {
+    for (const { journal } of running.length > 0 ? running : runs.slice(-1)) {
       journal?.advanced(weights);
     }
   }
@@ -149,10 +139,10 @@ export class KnownRollouts {
   #start(id: string, plan: RolloutPlan, hash: string, saved: SavedRollout | null = null): Run {
     const { sidecar, text, clock, versionOf, files, held } = this.#options;
     const journal = files ? new RunJournal(files, saved?.run ?? null) : null;
-    const ended = () => this.#ended(id);
+    const ended = (run: Run) => this.#ended(run);
     let run: Run;
     try {
-      run = new Run({ id, plan, sidecar, text, clock, versionOf, ended, journal, saved });
+      run = new Run({ id, hash, plan, sidecar, text, clock, versionOf, ended, journal, saved });
     } catch (error) {
       void (saved === null ? journal?.remove() : journal?.close());
       throw error;
@@ -162,7 +152,7 @@ export class KnownRollouts {
       const { epoch } = sidecar.rollout;
       journal?.describe({ id, hash, plan, draws, epoch, version: versionOf(epoch), ...held() });
     }
-    this.#entries.set(id, { run, hash, journal, keptBytes: 0 });
+    this.#runs.set(id, run);
     return run;
   }
 
@@ -174,37 +164,30 @@ export class KnownRollouts {
 
   #makeRoom(): void {
     const { rolloutsMax } = this.#options.limits;
-    if (this.#entries.size < rolloutsMax || this.#dropOldest()) return;
+    if (this.#runs.size < rolloutsMax || this.#dropOldest()) return;
     throw new AppError("queue_full", `${rolloutsMax} rollouts are running, the server's maximum`);
   }
 
-  #ended(id: string): void {
-    const entry = this.#entries.get(id);
-    if (entry === undefined) return;
-    this.#entries.delete(id);
-    this.#entries.set(id, entry);
-    if (entry.run.state === "cancelled" && !this.#isClosed) void entry.journal?.remove();
-    entry.keptBytes = entry.run.bytes;
-    this.#keptBytes += entry.keptBytes;
-    while (this.#keptBytes > this.#options.limits.keptBytesMax && this.#dropOldest()) {
+  #ended(run: Run): void {
+    if (this.#runs.get(run.id) !== run) return;
+    this.#runs.delete(run.id);
+    this.#runs.set(run.id, run);
+    if (run.state === "cancelled" && !this.#isClosed) void run.journal?.remove();
+    while (this.kept.bytes > this.#options.limits.keptBytesMax && this.#dropOldest()) {
       // One at a time, the oldest first.
     }
   }
 
   /** false: none is over. */
   #dropOldest(): boolean {
-    for (const [id, entry] of this.#entries) {
-      if (entry.run.state === "running") continue;
-      this.#drop(id, entry);
-      return true;
-    }
-    return false;
+    const oldest = [...this.#runs.values()].find(({ state }) => state !== "running");
+    if (oldest !== undefined) this.#drop(oldest);
+    return oldest !== undefined;
   }
 
-  #drop(id: string, entry: Entry): void {
-    this.#entries.delete(id);
-    this.#keptBytes -= entry.keptBytes;
-    if (!this.#isClosed) void entry.journal?.remove();
+  #drop({ id, journal }: Run): void {
+    this.#runs.delete(id);
+    if (!this.#isClosed) void journal?.remove();
   }
 }
 

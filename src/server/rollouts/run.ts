@@ -28,6 +28,8 @@ export interface RunGroup {
 
 export interface RunOptions {
   readonly id: string;
+  /** Of the body that asked for it. */
+  readonly hash: string;
   /** Not kept: the prompts are those of the requests. */
   readonly plan: RolloutPlan;
   readonly sidecar: Sidecar;
@@ -35,22 +37,26 @@ export interface RunOptions {
   readonly clock: Clock;
   readonly versionOf: (epoch: WeightEpoch) => string;
   /** It is over; nothing follows. */
-  readonly ended: () => void;
-  /** null or absent: none is kept. */
-  readonly journal?: RunJournal | null;
+  readonly ended: (run: Run) => void;
+  /** null: none is kept. */
+  readonly journal: RunJournal | null;
   /** An earlier process began it: it continues from what that one kept. */
-  readonly saved?: SavedRollout | null;
+  readonly saved: SavedRollout | null;
 }
 
 export class Run {
   readonly id: string;
+  readonly hash: string;
+  readonly journal: RunJournal | null;
   readonly isDetached: boolean;
+  /** Of the prompts and responses that it keeps; 0 while it runs: the rollout holds those anyway. */
+  bytes = 0;
   readonly groups: RunGroup[] = [];
   /** In the order in which they finished. */
   readonly finishedGroups: RunGroup[] = [];
   readonly startMs: number;
   readonly requests: number;
-  readonly #options: Omit<RunOptions, "plan">;
+  readonly #options: Omit<RunOptions, "plan" | "saved">;
   /** While it runs. */
   #generations: Generation[] = [];
   readonly #ends = new Ends();
@@ -63,8 +69,10 @@ export class Run {
 
   /** Begins every response, or none. @throws AppError as Sidecar.generate. */
   constructor(options: RunOptions) {
-    const { plan, saved = null, ...rest } = options;
+    const { plan, saved, ...rest } = options;
     this.id = options.id;
+    this.hash = options.hash;
+    this.journal = options.journal;
     this.isDetached = plan.isDetached;
     this.requests = plan.requests;
     this.startMs = options.clock.nowMs();
@@ -83,17 +91,6 @@ export class Run {
 
   get state(): RolloutState {
     return this.#state;
-  }
-
-  /** Of the prompts and responses that it keeps. */
-  get bytes(): number {
-    let bytes = 0;
-    for (const { requests } of this.groups) {
-      const [first] = requests;
-      if (first !== undefined) bytes += promptBytes(first.spec.prompt);
-      for (const request of requests) bytes += responseBytes(request);
-    }
-    return bytes;
   }
 
   get outputTokens(): number {
@@ -181,8 +178,9 @@ export class Run {
 
   /** Gives the responses what was saved of them: those that had finished in the order in which they did. */
   #follow(saved: SavedRollout | null): void {
-    const { journal, sidecar } = this.#options;
-    if (!journal) return;
+    const { journal } = this;
+    const { sidecar } = this.#options;
+    if (journal === null) return;
     const requests = [...this.#requests()];
     const streams = new Set(saved?.run.finished);
     for (const stream of requests.keys()) streams.add(stream);
@@ -196,7 +194,8 @@ export class Run {
   }
 
   #begin(plan: GroupPlan, rollout: RolloutPlan, draws: readonly DrawKey[] | undefined): void {
-    const { sidecar, id, journal } = this.#options;
+    const { journal, id } = this;
+    const { sidecar } = this.#options;
     const group: { current: RunGroup | null } = { current: null };
     const generation = sidecar.generate(
       {
@@ -230,11 +229,11 @@ export class Run {
     if (this.#state !== "running") return;
     this.#ends.add(this.#options.clock.nowMs());
     group.finished += 1;
-    const { journal } = this.#options;
+    const { journal } = this;
     journal?.finished(request);
     if (group.finished < group.n) return;
     // A group that was handed out is never generated again, whatever becomes of this process.
-    if (journal) void journal.settled().then(() => this.#complete(group));
+    if (journal !== null) void journal.settled().then(() => this.#complete(group));
     else this.#complete(group);
   }
 
@@ -268,8 +267,13 @@ export class Run {
     });
     // Of unfinished requests only the number of tokens can be queried.
     for (const group of this.groups) if (group.finished < group.n) group.requests = [];
+    for (const { requests } of this.groups) {
+      const [first] = requests;
+      if (first !== undefined) this.bytes += promptBytes(first.spec.prompt);
+      for (const request of requests) this.bytes += responseBytes(request);
+    }
     this.#wake();
-    this.#options.ended();
+    this.#options.ended(this);
   }
 
   #wake(): void {
