@@ -120,6 +120,15 @@ test("live: samples of the iteration are there for a page that comes later, and 
   expect(Object.keys(samples.workers)).toEqual(["0", "1"]);
   await bed.finish();
   bed.sidecar.rollout.meter.endIteration();
+  view.iterationEnded(SUMMARY);
+  // One that is over between two looks has no samples, and not those of the one before.
+  bed.sidecar.generate(specFor([3], 1), DEAF);
+  await bed.finish();
+  bed.sidecar.rollout.meter.endIteration();
+  view.iterationEnded(SUMMARY);
+  const atOf = (number: number) =>
+    (view.earlier(number) as { samples: { at_s: number[] } }).samples.at_s;
+  expect([atOf(1).length, atOf(2).length]).toEqual([5, 0]);
   bed.sidecar.generate(specFor([2], 1), DEAF);
   view.look();
   expect((answer() as unknown as { samples: { at_s: number[] } }).samples.at_s).toHaveLength(1);

@@ -90,17 +90,22 @@ export class LiveView {
   look(): void {
     this.#lookAtState();
     const { meter, unfinished } = this.#options.sidecar.rollout;
-    if (meter.iteration !== this.#iteration) {
-      this.#iteration = meter.iteration;
-      this.#samples.clear();
-    }
+    this.#dropEarlierSamples();
     if (unfinished > 0) this.#samples.add(meter.progress());
+  }
+
+  /** An iteration may have ended before anybody looked at it. */
+  #dropEarlierSamples(): void {
+    const { iteration } = this.#options.sidecar.rollout.meter;
+    if (iteration !== this.#iteration) this.#samples.clear();
+    this.#iteration = iteration;
   }
 
   iterationEnded(summary: IterationSummary): void {
     const { meter } = this.#options.sidecar.rollout;
     const progress = meter.progress();
     this.#ended = meter.iteration;
+    this.#dropEarlierSamples();
     const record: IterationRecord = {
       ...summary.figures,
       ended_at_s: Math.round(this.#options.nowS()),
