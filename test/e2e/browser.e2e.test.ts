@@ -2,10 +2,9 @@
 
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { ToolProcess } from "../faults/process.ts";
+import { CHROMIUM } from "./chromium.ts";
 import { engineMissing } from "./tool.ts";
 
-const CHROMIUM =
-  Bun.which("chromium") ?? Bun.which("chromium-browser") ?? Bun.which("google-chrome");
 const isMissing = CHROMIUM === null || engineMissing() !== null;
 const TOKEN = "a-token";
 const SECONDS_MAX = 60;

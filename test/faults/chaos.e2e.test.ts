@@ -5,6 +5,7 @@ import { chmodSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { ended, engineMissing } from "../e2e/tool.ts";
 import { temporaryFolder } from "../suite/temporary-folder.ts";
+import { ToolProcess } from "./process.ts";
 
 const missing = engineMissing();
 if (missing !== null) console.warn(`skipped, the embedded engine cannot run here: ${missing}`);
@@ -12,8 +13,9 @@ const engineTest = test.skipIf(missing !== null);
 
 setDefaultTimeout(240_000);
 
+const CHAOS = [process.execPath, join(import.meta.dir, "chaos.ts")];
 const chaos = (...args: string[]) =>
-  Bun.spawn([process.execPath, join(import.meta.dir, "chaos.ts"), ...args], {
+  Bun.spawn([...CHAOS, ...args], {
     stdin: "ignore",
     stdout: "pipe",
     stderr: "pipe",
@@ -62,19 +64,9 @@ test("chaos --vllm: servers are killed and updated, and every token has the mode
 engineTest("chaos: an unknown fault is refused, and a signal ends every process", async () => {
   const refused = await ended(chaos("--fault", "meteor"));
   expect([refused.status, refused.stderr]).toEqual([2, expect.stringContaining("worker_kill")]);
-  const child = chaos("--seeds", "1000000");
-  await wrote(child.stderr, "rollouts");
-  child.kill("SIGTERM");
+  const child = new ToolProcess(["--seeds", "1000000"], { program: CHAOS });
+  // A seed is under way: the line of progress names the rollouts.
+  await child.said(/rollouts/);
+  child.signal("SIGTERM");
   expect(await child.exited).toBe(130);
 });
-
-/** Resolves when a seed is under way: the line of progress names the rollouts. */
-async function wrote(stream: ReadableStream<Uint8Array>, text: string): Promise<void> {
-  const decoder = new TextDecoder();
-  let all = "";
-  for await (const bytes of stream) {
-    all += decoder.decode(bytes, { stream: true });
-    if (all.includes(text)) return;
-  }
-  throw new Error(`ended without "${text}": ${all}`);
-}

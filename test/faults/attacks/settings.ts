@@ -112,48 +112,32 @@ const PROMPT = [3, 17, 29, 5, 8];
 const written = (fields: ReadonlyMap<string, Json>) =>
   [...fields].map(([name, value]) => `"${name}":${value}`).join(",");
 
-function renamed(
-  fields: ReadonlyMap<string, Json>,
-  names: Readonly<Record<string, string>>,
-): Map<string, Json> {
-  return new Map([...fields].map(([name, value]) => [names[name] ?? name, value]));
-}
+/** As SGLang calls them. */
+const SGLANG: Readonly<Record<string, string>> = {
+  max_tokens: "max_new_tokens",
+  min_tokens: "min_new_tokens",
+  seed: "sampling_seed",
+};
 
 /** A request to one of the endpoints, with a random setting. */
 export function requestOf(dice: Dice): { path: string; body: string } {
   const setting = settingOf(dice);
   const prompt = JSON.stringify(PROMPT.map((token) => token + dice.below(3)));
   const logprobs = dice.below(3) === 0 ? `,"logprobs":${dice.one(WHOLES)}` : "";
-  switch (dice.below(5)) {
-    case 0: {
-      const stream = dice.one(["true", "false"]);
-      const body = `{"prompt":${prompt},"stream":${stream},${written(setting)}${logprobs}}`;
-      return { path: "/v1/completions", body };
-    }
-    case 1: {
-      const messages = '[{"role":"user","content":"sort 9 27 4"}]';
-      return { path: "/v1/chat/completions", body: `{"messages":${messages},${written(setting)}}` };
-    }
-    case 2: {
-      const names = {
-        max_tokens: "max_new_tokens",
-        min_tokens: "min_new_tokens",
-        seed: "sampling_seed",
-      };
-      const params = written(renamed(setting, names));
-      return { path: "/generate", body: `{"input_ids":${prompt},"sampling_params":{${params}}}` };
-    }
-    case 3: {
-      setting.delete("stop");
-      setting.delete("n");
-      const group = `{"id":"g${dice.below(1000)}","token_ids":${prompt},"n":${1 + dice.below(3)}}`;
-      const body = `{"groups":[${group}],"sampling_params":{${written(setting)}}}`;
-      return { path: "/v1/rollouts", body };
-    }
-    default: {
-      const params = `{${written(setting)}${logprobs}}`;
-      const body = `{"token_ids":${prompt},"sampling_params":${params}}`;
-      return { path: "/inference/v1/generate", body };
-    }
-  }
+  const params = written(setting);
+  const sglang = written(new Map([...setting].map(([name, of]) => [SGLANG[name] ?? name, of])));
+  const ofRollout = written(
+    new Map([...setting].filter(([name]) => !["stop", "n"].includes(name))),
+  );
+  const group = `{"id":"g${dice.below(1000)}","token_ids":${prompt},"n":${1 + dice.below(3)}}`;
+  const stream = dice.one(["true", "false"]);
+  const messages = '[{"role":"user","content":"sort 9 27 4"}]';
+  const [path, body] = dice.one([
+    ["/v1/completions", `{"prompt":${prompt},"stream":${stream},${params}${logprobs}}`],
+    ["/v1/chat/completions", `{"messages":${messages},${params}}`],
+    ["/generate", `{"input_ids":${prompt},"sampling_params":{${sglang}}}`],
+    ["/v1/rollouts", `{"groups":[${group}],"sampling_params":{${ofRollout}}}`],
+    ["/inference/v1/generate", `{"token_ids":${prompt},"sampling_params":{${params}${logprobs}}}`],
+  ] as const);
+  return { path, body };
 }

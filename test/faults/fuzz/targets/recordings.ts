@@ -1,8 +1,7 @@
-// Texts that users hand over: prompts, recorded responses, workloads of the simulator.
+// Texts that users hand over: prompts and recorded responses.
 
 import fc from "fast-check";
 import { loadPrompts } from "../../../../src/cli/prompts.ts";
-import { workloadsOf } from "../../../../src/cli/simulate-workload.ts";
 import {
   readResponses,
   readTrace,
@@ -90,51 +89,6 @@ function groupsTarget(name: string, text: fc.Arbitrary<string>, read: ReadGroups
   }));
 }
 
-const positive: Schema = { type: "number", minimum: 0.1, maximum: 1e6 };
-const whole: Schema = { type: "integer", minimum: 1, maximum: 64 };
-const WORKLOAD: Schema = {
-  type: "object",
-  properties: {
-    like: { enum: ["moonlight", "qwen2-vl-72b", "kimi-k2"] },
-    instances: whole,
-    gpus_per_instance: whole,
-    groups: whole,
-    group_size: whole,
-    prompt_tokens: whole,
-    tokens_mean: whole,
-    tokens_max: whole,
-    spread: { type: "number", minimum: 0, maximum: 5 },
-    gpu: {
-      type: "object",
-      properties: {
-        memory_gib: positive,
-        hbm_gb_per_s: positive,
-        bf16_tflops: positive,
-        fp8_tflops: positive,
-        nvlink_gb_per_s: positive,
-        per_node: whole,
-        memory_utilization: { type: "number", minimum: 0.1, maximum: 1 },
-      },
-      required: ["memory_gib", "hbm_gb_per_s", "bf16_tflops", "nvlink_gb_per_s"],
-    },
-    model: {
-      type: "object",
-      properties: {
-        layers: whole,
-        hidden: whole,
-        heads: whole,
-        kv_heads: whole,
-        head_dim: whole,
-        params_b: positive,
-        active_params_b: positive,
-        fp8: { type: "boolean" },
-      },
-      required: ["layers", "hidden", "heads", "kv_heads", "head_dim", "params_b"],
-    },
-  },
-  required: ["like"],
-};
-
 export const recordingTargets: readonly FuzzTarget[] = [
   groupsTarget("trace", jsonOf(TRACE, PLAIN), readTrace),
   groupsTarget("responses", linesOf(RESPONSE), readResponses),
@@ -142,10 +96,5 @@ export const recordingTargets: readonly FuzzTarget[] = [
     ending: ".jsonl",
     codes: ["invalid_json", "invalid_field", "usage"],
     read: (path) => loadPrompts(path, { vocabularySize: 1000, limit: null }),
-  }),
-  fileTarget("workload", textInputs(jsonOf(WORKLOAD, PLAIN)), {
-    ending: ".json",
-    codes: ["usage", "invalid_json", "invalid_field"],
-    read: (path) => workloadsOf(path),
   }),
 ];
