@@ -75,17 +75,6 @@ test("renderProgress: many workers take few lines, and the rest is counted", () 
   expect(lines.at(-1)).toMatch(/^and 5\d workers more$/);
 });
 
-test("renderProgress: a bar is full only when all is done", () => {
-  const bar = (requestsDone: number) =>
-    renderProgress("seer", progressOf({ requestsDone }), terminalOf({ columns: 120 }))[0] ?? "";
-  expect(bar(0)).not.toContain("█");
-  expect(bar(0)).toContain(" 0%");
-  expect(bar(127)).toContain("░");
-  expect(bar(127)).toContain("99%");
-  expect(bar(128)).not.toContain("░");
-  expect(bar(128)).toContain("100%");
-});
-
 test("renderProgress: without colour there is no escape, without Unicode only ASCII", () => {
   const plain = renderProgress("seer", progressOf(), terminalOf({ unicode: false })).join("\n");
   expect(plain).toMatch(/^[\x20-\x7e\n]*$/);
@@ -95,15 +84,6 @@ test("renderProgress: without colour there is no escape, without Unicode only AS
   expect(stripVTControlCharacters(colored)).toBe(
     renderProgress("seer", progressOf(), terminalOf()).join("\n"),
   );
-});
-
-test("renderProgress: shows no estimate of the end without data", () => {
-  const lines = renderProgress(
-    "seer",
-    progressOf({ etaS: null, etaLowS: null, etaHighS: null }),
-    terminalOf(),
-  ).join("\n");
-  expect(lines).not.toContain("ETA");
 });
 
 test("plainLine: is one line with the same facts", () => {
@@ -213,19 +193,6 @@ test("ProgressDisplay: a note stays above the live lines", () => {
   expect(screen.lines()[0]).toBe("stopping");
   display.finish();
   expect(screen.lines()).toHaveLength(2);
-});
-
-test("ProgressDisplay: NO_COLOR leaves the lines and takes the colour", () => {
-  const colors = (env: Record<string, string>) => {
-    const screen = new Screen(80);
-    const display = displayOn(screen, { env });
-    display.update();
-    display.finish();
-    return screen.raw.includes("m\u2588") || /\[\d+m/.test(screen.raw);
-  };
-  expect(colors({})).toBe(true);
-  expect(colors({ NO_COLOR: "" })).toBe(true);
-  expect(colors({ NO_COLOR: "1" })).toBe(false);
 });
 
 test("ProgressDisplay: a run without events leaves nothing", () => {

@@ -32,6 +32,7 @@ import {
 } from "./rollout-engines.ts";
 import { RolloutJournal } from "./rollout-journal.ts";
 import { busyNote, measured, median, type RoundsReport, withRounds } from "./rounds.ts";
+import { untilSignal } from "./signals.ts";
 import { comparisonTable } from "./table.ts";
 
 const FIELD_NAMES = [
@@ -136,7 +137,10 @@ async function rollout(promptsPath: string, settings: RolloutSettings): Promise<
     throw new AppError("usage", "--journal is for one run: not beside --compare or --rounds");
   }
   const abort = new AbortController();
-  const release = abortOnSignal(abort);
+  // The first signal ends the iteration in order; a second one ends the process.
+  const signals = untilSignal();
+  void signals.first.then(() => abort.abort());
+  void signals.second.then(() => process.exit(EXIT_INTERRUPTED));
   let engines: RolloutEngines | null = null;
   try {
     engines = await openEngines(settings, abort.signal);
@@ -150,7 +154,7 @@ async function rollout(promptsPath: string, settings: RolloutSettings): Promise<
     const haveFailed = Object.values(reports).some((report) => report.failed_requests > 0);
     return haveFailed ? EXIT_FAILED : 0;
   } finally {
-    release();
+    signals.release();
     await engines?.close();
   }
 }
@@ -340,18 +344,4 @@ function show(
   for (const line of [...speedups(reports), ...(note === null ? [] : [note]), ...picture]) {
     console.log(`\n${line}`);
   }
-}
-
-/** The first signal ends the iteration in order; a second one ends the process. */
-function abortOnSignal(abort: AbortController): () => void {
-  const stop = () => {
-    if (abort.signal.aborted) process.exit(EXIT_INTERRUPTED);
-    abort.abort();
-  };
-  process.on("SIGINT", stop);
-  process.on("SIGTERM", stop);
-  return () => {
-    process.off("SIGINT", stop);
-    process.off("SIGTERM", stop);
-  };
 }

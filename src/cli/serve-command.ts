@@ -190,22 +190,7 @@ export function warnIfExposed(
 }
 
 /** The settings that serving needs with every kind of engine. */
-export type ServingSettings = Pick<
-  ServeSettings,
-  | "host"
-  | "port"
-  | "apiToken"
-  | "weightsRoot"
-  | "allowOrigin"
-  | "minWorkers"
-  | "policy"
-  | "draft"
-  | "chunkTokens"
-  | "weightsTimeoutS"
-  | "drainS"
-  | "historyMb"
-  | "journal"
->;
+export type ServingSettings = Settings<(typeof SERVING_FIELDS)[number]>;
 
 /**
  * Listens first, then finds out what the model is and opens the engines, and serves until a signal stops it. Returns
@@ -239,7 +224,11 @@ export async function serveOver(
   });
   log("info", "listening", { url: bound.url.origin });
   // For scripts that read stdout: every engine was tried once; the others are retried.
-  const announce = once(() => console.log(`foretoken on ${bound.url.origin}${caveat}`));
+  let isAnnounced = false;
+  const announce = () => {
+    if (!isAnnounced) console.log(`foretoken on ${bound.url.origin}${caveat}`);
+    isAnnounced = true;
+  };
   try {
     const model = await modelOf(engines, { bound, announce, log, stopping });
     if (model === null) return EXIT_INTERRUPTED;
@@ -309,14 +298,6 @@ async function modelOf(
   const late = await model.catch(() => null);
   late?.llama?.close();
   return null;
-}
-
-function once(act: () => void): () => void {
-  let isDone = false;
-  return () => {
-    if (!isDone) act();
-    isDone = true;
-  };
 }
 
 function bindOptionsOf(

@@ -1,4 +1,4 @@
-// Signals that stop a serving command: SIGINT, SIGTERM, and the end of the process that FORETOKEN_PARENT numbers.
+// Signals that stop a command: SIGINT, SIGTERM, and the end of the process that FORETOKEN_PARENT numbers.
 
 import { parentOf, whenProcessEnds } from "./parent.ts";
 
@@ -6,6 +6,8 @@ import { parentOf, whenProcessEnds } from "./parent.ts";
 export interface Signals {
   readonly first: Promise<void>;
   readonly second: Promise<void>;
+  /** Signals end the process again, as they always do. */
+  release(): void;
 }
 
 /**
@@ -15,11 +17,15 @@ export interface Signals {
 export function untilSignal(): Signals {
   const first = Promise.withResolvers<void>();
   const second = Promise.withResolvers<void>();
-  let count = 0;
+  let isFirst = true;
   const onSignal = () => {
-    count += 1;
-    if (count === 1) first.resolve();
+    if (isFirst) first.resolve();
     else second.resolve();
+    isFirst = false;
+  };
+  const release = () => {
+    process.off("SIGINT", onSignal);
+    process.off("SIGTERM", onSignal);
   };
   process.on("SIGINT", onSignal);
   process.on("SIGTERM", onSignal);
@@ -30,18 +36,12 @@ export function untilSignal(): Signals {
       onSignal();
     });
   }
-  return { first: first.promise, second: second.promise };
+  return { first: first.promise, second: second.promise, release };
 }
 
-/** The same, for commands with little to end: a second signal ends the process as it always does. */
-export function untilStopSignal(): Promise<void> {
-  return new Promise((resolve) => {
-    const stop = () => {
-      process.off("SIGINT", stop);
-      process.off("SIGTERM", stop);
-      resolve();
-    };
-    process.on("SIGINT", stop);
-    process.on("SIGTERM", stop);
-  });
+/** The first one, for commands with little to end: a second signal ends the process as it always does. */
+export async function untilStopSignal(): Promise<void> {
+  const { first, release } = untilSignal();
+  await first;
+  release();
 }

@@ -8,19 +8,21 @@ import type { Log } from "./log.ts";
 const FAULTS_MAX = 16;
 const WINDOW_MS = 60_000;
 
-/** Returns a function that removes the handlers. */
+/** `also` is called with each as well. Returns a function that removes the handlers. */
 export function catchUncaught(
   log: Log,
-  exit: (status: number) => void = (status) => process.exit(status),
+  also: (error: unknown) => void = () => {},
+  faultsMax = FAULTS_MAX,
 ): () => void {
   let times: number[] = [];
   const caught = (event: string, error: unknown) => {
     log("error", event, { error: errorWithStack(error) });
+    also(error);
     const nowMs = performance.now();
     times = [...times.filter((atMs) => nowMs - atMs < WINDOW_MS), nowMs];
-    if (times.length <= FAULTS_MAX) return;
+    if (times.length <= faultsMax) return;
     log("error", "broken", { error: `${times.length} such errors in ${WINDOW_MS / 1000} s` });
-    exit(EXIT_FAILED);
+    process.exit(EXIT_FAILED);
   };
   const uncaught = (error: unknown) => caught("uncaught", error);
   const rejected = (error: unknown) => caught("unhandled_rejection", error);

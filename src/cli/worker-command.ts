@@ -6,7 +6,7 @@ import { basename } from "node:path";
 import { Command } from "commander";
 import { wallClock } from "../app.ts";
 import type { Settings } from "../config/fields.ts";
-import { AppError, errorWithStack } from "../core/base/errors.ts";
+import { AppError, errorText } from "../core/base/errors.ts";
 import { weightEpoch } from "../core/base/ids.ts";
 import type { Worker } from "../core/rollout/worker.ts";
 import { type LlamaModel, openLlamaModel } from "../engines/llama/open.ts";
@@ -18,6 +18,7 @@ import { EXIT_FAILED } from "./exit.ts";
 import { checkExposure } from "./exposure.ts";
 import { type Log, stderrLog } from "./log.ts";
 import { untilStopSignal } from "./signals.ts";
+import { catchUncaught } from "./uncaught.ts";
 
 const FIELD_NAMES = [
   "model",
@@ -96,7 +97,10 @@ async function serveModel(
       },
     });
     engine.serve((worker) => host.replace(worker, EPOCH));
-    const restore = containBugs(log, host);
+    // A bug in the code that serves a session ends the session, and the next one has a new engine. The process
+    // continues however many there are, because nothing else would restart it.
+    const failed = (error: unknown) => host.workerFailed(`a bug: ${errorText(error)}`);
+    const restore = catchUncaught(log, failed, Number.POSITIVE_INFINITY);
     const stopped = untilStopSignal().then(() => null);
     console.log(`worker on ${host.url}`);
     const failure = await Promise.race([stopped, engine.gaveUp]);
@@ -117,23 +121,6 @@ async function openEngine(model: LlamaModel, settings: WorkerSettings): Promise<
   const [worker] = await model.openWorkers({ workers: 1, epoch: EPOCH, ...capacity });
   if (worker === undefined) throw new AppError("worker_failed", "the engine did not open");
   return worker;
-}
-
-/**
- * An uncaught exception is a bug in the code that serves the session. The session ends, and the next one has a new
- * engine. The process continues, because nothing else would restart it.
- */
-function containBugs(log: Log, host: LinkHost): () => void {
-  const contain = (error: unknown) => {
-    log("error", "bug", { error: errorWithStack(error) });
-    host.workerFailed(`a bug: ${error instanceof Error ? error.message : String(error)}`);
-  };
-  process.on("uncaughtException", contain);
-  process.on("unhandledRejection", contain);
-  return () => {
-    process.off("uncaughtException", contain);
-    process.off("unhandledRejection", contain);
-  };
 }
 
 function tell(log: Log, { kind, ...fields }: LinkHostEvent): void {

@@ -1,4 +1,4 @@
-import { describe, expect, test } from "bun:test";
+import { expect, test } from "bun:test";
 import { AssertionError } from "../../core/base/assert.ts";
 import type { Drafts } from "../../core/draft/drafter.ts";
 import { acceptedOf } from "./acceptance.ts";
@@ -29,77 +29,58 @@ function judge(drafts: Drafts, at: number, query = 0) {
   return { accepted, bins: calibration.bins() };
 }
 
-describe("a path", () => {
-  const path: Node[] = [
-    [6, -1, 1],
-    [7, 0, 1],
-    [1, 1, 1],
-    [9, 2, 1],
-  ];
+const PATH: Node[] = [
+  [6, -1, 1],
+  [7, 0, 1],
+  [1, 1, 1],
+  [9, 2, 1],
+];
+const OVER: Node[] = [
+  [9, -1, 1],
+  [0, 0, 1],
+];
+// Drawn: 6 -> (8, 7 -> (8 -> 1, 9)); 5. The response goes on 6 7 8 9.
+const TREE: Node[] = [
+  [5, -1, 0.1],
+  [6, -1, 0.8],
+  [8, 1, 0.2],
+  [7, 1, 0.6],
+  [9, 3, 0.1],
+  [8, 3, 0.5],
+  [1, 5, 0.4],
+];
+const ORPHAN: Node[] = [
+  [1, -1, 1],
+  [7, 0, 1],
+];
 
-  test("acceptance: a path is accepted up to its first wrong token, not behind it", () => {
-    expect(judge(draftsOf(path), 1).accepted).toBe(2);
-  });
-
-  test("acceptance: a path whose first token is wrong is not accepted", () => {
-    expect(judge(draftsOf(path), 0).accepted).toBe(0);
-  });
-
-  test("acceptance: tokens behind the response's end are not accepted", () => {
-    const over: Node[] = [
-      [9, -1, 1],
-      [0, 0, 1],
-    ];
-    expect(judge(draftsOf(over), 4).accepted).toBe(1);
-    expect(judge(draftsOf(over), 5).accepted).toBe(0);
-  });
-
-  test("acceptance: an empty draft has no accepted token", () => {
-    expect(judge(draftsOf([]), 0).accepted).toBe(0);
-  });
-
-  test("acceptance: a query reads its own range of the arrays, parents counted within it", () => {
-    const first: Node[] = [[1, -1, 1]];
-    expect(judge(draftsOf(first, path), 1, 1).accepted).toBe(2);
-  });
+test.each([
+  ["a path up to its first wrong token", PATH, 1, 2],
+  ["nothing of a path whose first token is wrong", PATH, 0, 0],
+  ["up to the response's end", OVER, 4, 1],
+  ["nothing behind the response's end", OVER, 5, 0],
+  ["nothing of an empty draft", [], 0, 0],
+  ["the longest branch that the response follows", TREE, 1, 3],
+  ["no right token under a wrong parent", ORPHAN, 1, 0],
+])("acceptance: of a draft is accepted: %s", (_name, draft, at, accepted) => {
+  expect(judge(draftsOf(draft), at).accepted).toBe(accepted);
 });
 
-describe("a tree", () => {
-  // Drawn: 6 -> (8, 7 -> (8 -> 1, 9)); 5. The response goes on 6 7 8 9.
-  const tree: Node[] = [
-    [5, -1, 0.1],
-    [6, -1, 0.8],
-    [8, 1, 0.2],
-    [7, 1, 0.6],
-    [9, 3, 0.1],
-    [8, 3, 0.5],
-    [1, 5, 0.4],
-  ];
+test("acceptance: a query reads its own range of the arrays, parents counted within it", () => {
+  expect(judge(draftsOf([[1, -1, 1]], PATH), 1, 1).accepted).toBe(2);
+});
 
-  test("acceptance: the longest branch that the response follows counts", () => {
-    expect(judge(draftsOf(tree), 1).accepted).toBe(3);
-  });
+test("acceptance: every drafted token is added to the calibration, accepted or not", () => {
+  const { bins } = judge(draftsOf(TREE), 1);
+  const accepted = bins.filter((bin) => bin.accepted > 0);
+  expect(bins.reduce((sum, bin) => sum + bin.count, 0)).toBe(7);
+  expect(accepted.map((bin) => [bin.from, bin.count])).toEqual([
+    [0.5, 1],
+    [0.6, 1],
+    [0.8, 1],
+  ]);
+});
 
-  test("acceptance: a right token under a wrong parent is not accepted", () => {
-    const orphan: Node[] = [
-      [1, -1, 1],
-      [7, 0, 1],
-    ];
-    expect(judge(draftsOf(orphan), 1).accepted).toBe(0);
-  });
-
-  test("acceptance: every drafted token is added to the calibration, accepted or not", () => {
-    const { bins } = judge(draftsOf(tree), 1);
-    const accepted = bins.filter((bin) => bin.accepted > 0);
-    expect(bins.reduce((sum, bin) => sum + bin.count, 0)).toBe(7);
-    expect(accepted.map((bin) => [bin.from, bin.count])).toEqual([
-      [0.5, 1],
-      [0.6, 1],
-      [0.8, 1],
-    ]);
-  });
-
-  test("acceptance: a draft whose parents do not precede their children is a bug", () => {
-    expect(() => judge(draftsOf([[6, 0, 1]]), 1)).toThrow(AssertionError);
-  });
+test("acceptance: a draft whose parents do not precede their children is a bug", () => {
+  expect(() => judge(draftsOf([[6, 0, 1]]), 1)).toThrow(AssertionError);
 });
