@@ -11,9 +11,9 @@ import { generates } from "../server/openai/data-plane.ts";
 import { checked, flag } from "../server/openai/fields.ts";
 import { generateRequest, prepareGenerate } from "../server/openai/generate.ts";
 import { logprobText } from "../server/openai/json.ts";
+import { supportAt } from "../server/openai/meta-info.ts";
 import type { Output } from "../server/openai/output.ts";
 import type { DataPlane, Prepared } from "../server/openai/plane.ts";
-import { supportAt } from "../server/openai/sample-support.ts";
 import { type Exchange, invalid, jsonResponse } from "../server/route.ts";
 import type { Adapter } from "./adapter.ts";
 

@@ -1,7 +1,6 @@
 // What the calls of the control plane do: each is answered as if all engines were one. The table of the routes is
 // routes.ts; adapters make the same calls.
 
-import { unreachable } from "../../core/base/assert.ts";
 import type { PauseMode } from "../../core/rollout/pause.ts";
 import { kvMovesReport } from "../../core/rollout/report.ts";
 import { connected, type Reachable, reachable, type WorkerPool } from "../../pool/pool.ts";
@@ -142,25 +141,11 @@ export const renameWeights: Act = ({ weights }, { body }) => {
 };
 
 export const collectiveRpc: Act = async (control, call) => {
-  const { weights } = control;
   const method = stringField(call.body, "method");
   const effect = rpcEffect(method);
-  switch (effect.kind) {
-    case "harmless":
-      return answerTo(call, await asked(control, call));
-    case "refused":
-      throw invalid("method", `is "${method}"; POST ${effect.route} does it`);
-    case "start":
-      return await weights.start(call);
-    case "finish":
-      return await weights.finish(call);
-    case "whole":
-      return await weights.whole(call);
-    case "part":
-      return await weights.update(call);
-    default:
-      return unreachable(effect);
-  }
+  if (effect.kind === "harmless") return answerTo(call, await asked(control, call));
+  if (effect.kind !== "refused") return await control.weights[effect.kind](call);
+  throw invalid("method", `is "${method}"; POST ${effect.route} does it`);
 };
 
 /** `reset` sets all weights to zero; the others only read them. */

@@ -95,7 +95,7 @@ export const CONTROL_ROUTES: readonly Row<Control>[] = [
   ),
   passed("/start_weight_update", "Begins a weight update", start),
   passed("/update_weights", "Part of a weight update, or a complete one", ({ weights }, asked) =>
-    weights.update(asked),
+    weights.part(asked),
   ),
   passed("/finish_weight_update", "Ends a weight update: the next weight epoch", (control, asked) =>
     control.weights.finish(asked),

@@ -19,37 +19,29 @@ const TRAINER_METHODS = `
   init_weights_update_group maybe_init_zmq prepare_refit_info report_device_id
   report_node_ip_and_gpu_id start_gpu_profiling stop_gpu_profiling`;
 
-const HARMLESS = new Set(`${VLLM_METHODS} ${TRAINER_METHODS}`.trim().split(/\s+/));
-
-/** The routes that do the same and keep account of it: an engine that sleeps must not be asked for tokens. */
-const ROUTE_OF: Readonly<Record<string, string>> = {
-  sleep: "/sleep",
-  wake_up: "/wake_up",
-  discard: "/sleep?level=2",
-};
-
 /**
  * harmless: the weights stay as they are. start, finish: the bounds of an update of several parts. whole: complete
  * weights. part: some weights, or unknown: alone it counts as an update, inside a started one as a part of it.
- * refused: `route` is the way to do it.
+ * refused: `route` does the same and keeps account of it, as an engine that sleeps must not be asked for tokens.
  */
 export type RpcEffect =
   | { readonly kind: "harmless" | "start" | "finish" | "whole" | "part" }
   | { readonly kind: "refused"; readonly route: string };
 
+const EFFECTS: ReadonlyMap<string, RpcEffect> = new Map<string, RpcEffect>([
+  ...`${VLLM_METHODS} ${TRAINER_METHODS}`
+    .trim()
+    .split(/\s+/)
+    .map((method): [string, RpcEffect] => [method, { kind: "harmless" }]),
+  ["start_weight_update", { kind: "start" }],
+  ["start_draft_weight_update", { kind: "start" }],
+  ["finish_weight_update", { kind: "finish" }],
+  ["reload_weights", { kind: "whole" }],
+  ["sleep", { kind: "refused", route: "/sleep" }],
+  ["wake_up", { kind: "refused", route: "/wake_up" }],
+  ["discard", { kind: "refused", route: "/sleep?level=2" }],
+]);
+
 export function rpcEffect(method: string): RpcEffect {
-  if (HARMLESS.has(method)) return { kind: "harmless" };
-  const route = Object.hasOwn(ROUTE_OF, method) ? ROUTE_OF[method] : undefined;
-  if (route !== undefined) return { kind: "refused", route };
-  switch (method) {
-    case "start_weight_update":
-    case "start_draft_weight_update":
-      return { kind: "start" };
-    case "finish_weight_update":
-      return { kind: "finish" };
-    case "reload_weights":
-      return { kind: "whole" };
-    default:
-      return { kind: "part" };
-  }
+  return EFFECTS.get(method) ?? { kind: "part" };
 }

@@ -177,7 +177,7 @@ export class WeightUpdates {
   }
 
   /** Part of an open update, or an update by itself. */
-  async update(call: ControlCall): Promise<Response> {
+  async part(call: ControlCall): Promise<Response> {
     this.#checkRoom();
     return await this.#alone(async () => {
       return this.#open === null ? await this.#whole(call) : await this.#part(call, this.#open);

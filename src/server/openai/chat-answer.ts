@@ -67,7 +67,7 @@ export function chatAnswer(
       });
       const [first] = job.outputs;
       const report = first === undefined ? null : job.promptReportOf(first);
-      return `{${openingOf(job, "chat.completion")},"choices":[${choices.join(",")}],"service_tier":null,"system_fingerprint":null,"usage":${json.usageJson(job)},"prompt_logprobs":${json.promptLogprobsJson(report)},${promptOf(job)},"kv_transfer_params":null}`;
+      return `{${openingOf(job, "chat.completion")},"choices":[${choices.join(",")}],"service_tier":null,"system_fingerprint":null,"usage":${json.usageJson(job)},"prompt_logprobs":${json.reportJson(report?.logprobs)},${promptOf(job)},"kv_transfer_params":null}`;
     },
     stream(job) {
       const opening = `data: {${openingOf(job, "chat.completion.chunk")},"choices":[`;

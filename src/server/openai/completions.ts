@@ -144,7 +144,7 @@ function answerOf(plane: DataPlane, fields: Fields): Answer {
         const empty = top === null ? "null" : json.NO_COMPLETION_LOGPROBS;
         const logprobs = logprobsOf(span, 0)?.json ?? empty;
         const ids = returnsIds ? idsOf(span) : "null";
-        const report = json.promptLogprobsJson(job.promptReportOf(output));
+        const report = json.reportJson(job.promptReportOf(output)?.logprobs);
         const text = job.messageOf(output)?.content ?? output.pieces.join("");
         const written = JSON.stringify(echoOf(output) + text);
         return `{"index":${output.index},"text":${written},"logprobs":${logprobs},${endOf(output, plane)},"token_ids":${ids},"prompt_logprobs":${report},"prompt_token_ids":${promptOf(output)},"routed_experts":${json.expertsJson(output.response)}}`;

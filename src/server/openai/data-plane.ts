@@ -7,14 +7,7 @@ import { chatRequest, chatTokensRequest } from "./chat-fields.ts";
 import { completionsRequest, prepareCompletions } from "./completions.ts";
 import { generateRequest, prepareGenerate } from "./generate.ts";
 import type { DataPlane, Prepared } from "./plane.ts";
-import {
-  detokenize,
-  detokenizeRequest,
-  modelList,
-  modelNamed,
-  tokenize,
-  tokenizeRequest,
-} from "./tokenize.ts";
+import { detokenize, detokenizeRequest, modelCard, tokenize, tokenizeRequest } from "./tokenize.ts";
 
 type Prepare = (
   plane: DataPlane,
@@ -79,13 +72,19 @@ export const DATA_ROUTES: readonly Row<DataPlane>[] = [
     method: "GET",
     path: "/v1/models",
     summary: "The model that is served, and its context",
-    handle: (plane) => jsonResponse(modelList(plane)),
+    handle: (plane) => {
+      const names = [...plane.modelNames, ...plane.adapters];
+      return jsonResponse({ object: "list", data: names.map((id) => modelCard(plane, id)) });
+    },
   },
   {
     method: "GET",
     path: "/v1/models/:model",
     summary: "One model",
-    handle: (plane, { params }) => jsonResponse(modelNamed(plane, params.model ?? "")),
+    handle: (plane, { params: { model = "" } }) => {
+      plane.checkModel(model);
+      return jsonResponse(modelCard(plane, model));
+    },
   },
 ];
 

@@ -4,8 +4,7 @@
 
 import { type ConversionConfig, toJsonSchema } from "@valibot/to-json-schema";
 import * as v from "valibot";
-import { InvalidFieldError } from "../../core/base/errors.ts";
-import type { Schema } from "../route.ts";
+import { invalid, type Schema } from "../route.ts";
 import { unknownField } from "./unknown-field.ts";
 
 interface Seen {
@@ -178,38 +177,19 @@ export function perPrompt<T extends v.GenericSchema>(schema: T) {
 /** More than any request has; a hundred thousand cost seconds to look at. */
 const FIELDS_MAX = 1024;
 
-function checkFieldCount(body: unknown): void {
-  if (!isObject(body)) return;
-  let fields = 0;
-  for (const _name in body) {
-    fields += 1;
-    if (fields <= FIELDS_MAX) continue;
-    const problem = `has more than ${FIELDS_MAX} fields`;
-    throw new InvalidFieldError({ where: "request", field: "body", problem });
-  }
-}
-
 /** @throws InvalidFieldError naming the first field that is wrong. */
 export function checked<T extends v.GenericSchema>(schema: T, body: unknown): v.InferOutput<T> {
-  checkFieldCount(body);
+  if (isObject(body) && Object.keys(body).length > FIELDS_MAX) {
+    throw invalid("body", `has more than ${FIELDS_MAX} fields`);
+  }
   const result = v.safeParse(schema, withoutNulls(body), { abortEarly: true });
   if (result.success) return result.output;
   const [issue] = result.issues;
   const path = issue.path?.map(({ key }) => String(key)).join(".") ?? "";
-  const where = "request";
-  if (path === "") {
-    throw new InvalidFieldError({
-      where,
-      field: "body",
-      problem: `is ${show(body)}, not an object`,
-    });
-  }
-  if (issue.type === "strict_object") {
-    const isUnknown = issue.expected === "never";
-    const problem = isUnknown ? unknownField(schema, issue.path) : "is missing";
-    throw new InvalidFieldError({ where, field: path, problem });
-  }
-  throw new InvalidFieldError({ where, field: path, problem: issue.message });
+  if (path === "") throw invalid("body", `is ${show(body)}, not an object`);
+  if (issue.type !== "strict_object") throw invalid(path, issue.message);
+  const isUnknown = issue.expected === "never";
+  throw invalid(path, isUnknown ? unknownField(schema, issue.path) : "is missing");
 }
 
 const OBJECT_SCHEMA = { type: "object" } as const;

@@ -106,7 +106,7 @@ function answerOf(plane: DataPlane, fields: Fields): Answer {
       });
       const [first] = job.outputs;
       const report = first === undefined ? null : job.promptReportOf(first);
-      return `{${openingOf(job)},"model":${model},"created":${job.created},"choices":[${choices.join(",")}],"usage":${json.usageJson(job)},"prompt_logprobs":${json.promptLogprobsJson(report)},"prompt_token_id_logprobs":${json.tokenIdLogprobsJson(report)},"prompt_token_ids":${promptOf(job)},"metrics":null,"kv_transfer_params":null,"ec_transfer_params":null}`;
+      return `{${openingOf(job)},"model":${model},"created":${job.created},"choices":[${choices.join(",")}],"usage":${json.usageJson(job)},"prompt_logprobs":${json.reportJson(report?.logprobs)},"prompt_token_id_logprobs":${json.reportJson(report?.tokenIdLogprobs)},"prompt_token_ids":${promptOf(job)},"metrics":null,"kv_transfer_params":null,"ec_transfer_params":null}`;
     },
     stream(job) {
       const opening = `data: {${openingOf(job)},"choices":[`;

@@ -127,18 +127,14 @@ export class Job {
   #unfinished: number;
   #isDone = false;
   #hasFailed = false;
-  #resolve: () => void = () => undefined;
-  #reject: (error: unknown) => void = () => undefined;
+  readonly #ended = Promise.withResolvers<void>();
 
   /** @throws AppError as Sidecar.generate; then nothing has begun. */
   constructor(plan: JobPlan, context: JobContext) {
     this.id = plan.id;
     this.plan = plan;
     this.#context = context;
-    this.done = new Promise((resolve, reject) => {
-      this.#resolve = resolve;
-      this.#reject = reject;
-    });
+    this.done = this.#ended.promise;
     // Callers that await it get the error; an unhandled rejection would end the process.
     this.done.catch(() => undefined);
     this.#unfinished = plan.specs.reduce((sum, { n }) => sum + n, 0);
@@ -260,7 +256,7 @@ export class Job {
     for (const reader of [...this.#readers]) reader.news(grown);
     if (this.#unfinished > 0 || this.#dirty.size > 0 || this.#parsing.size > 0) return;
     this.#isDone = true;
-    this.#resolve();
+    this.#ended.resolve();
   }
 
   #parse(grown: readonly Output[]): void {
@@ -346,7 +342,7 @@ export class Job {
     if (this.#isDone) return;
     this.#isDone = true;
     this.#hasFailed = true;
-    this.#reject(failure);
+    this.#ended.reject(failure);
     for (const reader of [...this.#readers]) reader.failed(failure);
   }
 

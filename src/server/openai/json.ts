@@ -1,7 +1,7 @@
 // Fragments of answers as JSON text. Answers carry a number or three for every token, so these are written
 // directly: objects per token would cost more than everything else that a token passes through here.
 
-import type { PromptReport, Response } from "../../core/request/response.ts";
+import type { Response } from "../../core/request/response.ts";
 import type { Text } from "../../text/text.ts";
 
 /** JSON has no infinities: vLLM writes this for them. */
@@ -169,18 +169,9 @@ export function generateLogprobs(span: Span, top: number): string {
   return `{"content":[${parts.join(",")}]}`;
 }
 
-/** JSON of an engine as it came, which is not read here. */
-function passedOn(json: Uint8Array | null | undefined): string {
-  return (json ?? null) === null ? "null" : new TextDecoder().decode(json ?? undefined);
-}
-
-/** Without a name: that is the answer's. */
-export function promptLogprobsJson(report: PromptReport | null): string {
-  return passedOn(report?.logprobs);
-}
-
-export function tokenIdLogprobsJson(report: PromptReport | null): string {
-  return passedOn(report?.tokenIdLogprobs);
+/** A report of an engine as it came, which is not read here. Without a name: that is the answer's. */
+export function reportJson(report: Uint8Array | null | undefined): string {
+  return report ? new TextDecoder().decode(report) : "null";
 }
 
 /** Base64 of an .npy file, as vLLM has it; null: no engine reported any. */

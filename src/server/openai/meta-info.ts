@@ -1,11 +1,11 @@
 // SGLang's `meta_info` of a response: beside each response of /generate, and in chats that ask for it (miles).
 
 import { AppError } from "../../core/base/errors.ts";
+import type { Response } from "../../core/request/response.ts";
 import { spanOf } from "./answer.ts";
 import { logprobText } from "./json.ts";
 import type { Output } from "./output.ts";
 import type { DataPlane } from "./plane.ts";
-import { supportAt } from "./sample-support.ts";
 
 export interface MetaInfo {
   readonly id: string;
@@ -114,4 +114,25 @@ function finishOf(output: Output): object | null {
       return { type: "stop", matched: output.stopReason ?? last ?? null };
     }
   }
+}
+
+/** What vLLM writes for a token that its filters took out. */
+const FILTERED_LOGPROB = -9999;
+
+/**
+ * The tokens that sampling filters left to draw from, which SkyRL and slime train on, read from the alternatives that an
+ * engine reports: at most `widthMax` for the token `index`, likeliest first. The drawn token is always there.
+ */
+export function supportAt(response: Response, index: number, widthMax: number): number[] {
+  const top = response.topLogprobs();
+  const drawn = response.tokens()[index] ?? -1;
+  const row: number[] = [];
+  const count = top?.count ?? 0;
+  for (let k = index * count; k < (index + 1) * count && row.length < widthMax; k += 1) {
+    const token = top?.tokens[k] ?? -1;
+    if (token >= 0 && (top?.logprobs[k] ?? FILTERED_LOGPROB) > FILTERED_LOGPROB) row.push(token);
+  }
+  // Equal logits at the border, or an engine's approximate filter: as SkyRL's own server does.
+  if (!row.includes(drawn)) row[Math.min(row.length, widthMax - 1)] = drawn;
+  return row;
 }

@@ -23,13 +23,10 @@ export const VERSION_FIELD = v.pipe(
   name,
 );
 
-interface OriginFields {
-  readonly group_id?: string | null | undefined;
-  readonly session_id?: string | null | undefined;
-  readonly cache_salt?: string | null | undefined;
-  readonly policy_version?: string | null | undefined;
-  readonly weight_version?: string | null | undefined;
-}
+const EXTRA_FIELDS = ["group_id", "session_id", "policy_version", "weight_version"] as const;
+type OriginFields = {
+  readonly [K in (typeof EXTRA_FIELDS)[number] | "cache_salt"]?: string | null | undefined;
+};
 
 /**
  * Headers go before fields, fields before extra arguments. X-SMG-Routing-Key is SGLang's name of a session: slime gives
@@ -45,11 +42,14 @@ export function originOf(
     delete extraArgs[field];
     return textOf(field, value);
   };
-  const [group, session] = [taken("group_id"), taken("session_id")];
-  const [policy, weights] = [taken("policy_version"), taken("weight_version")];
+  const [group, session, policy, weights] = EXTRA_FIELDS.map(taken);
   const context = contextIn(extraArgs);
   return {
-    group: named("X-Foretoken-Group", headers.get("x-foretoken-group")) ?? fields.group_id ?? group,
+    group:
+      named("X-Foretoken-Group", headers.get("x-foretoken-group")) ??
+      fields.group_id ??
+      group ??
+      null,
     session:
       named("X-Session-ID", headers.get("x-session-id")) ??
       fields.session_id ??
@@ -57,7 +57,7 @@ export function originOf(
       context ??
       named("X-SMG-Routing-Key", headers.get("x-smg-routing-key")),
     salt: fields.cache_salt ?? null,
-    version: fields.policy_version ?? fields.weight_version ?? policy ?? weights,
+    version: fields.policy_version ?? fields.weight_version ?? policy ?? weights ?? null,
   };
 }
 

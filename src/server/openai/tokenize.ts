@@ -63,18 +63,8 @@ export async function detokenize(
   return { prompt: await plane.encoder.decode(tokens, exchange.signal) };
 }
 
-export function modelList(plane: DataPlane): object {
-  const names = [...plane.modelNames, ...plane.adapters];
-  return { object: "list", data: names.map((id) => modelCard(plane, id)) };
-}
-
-/** @throws AppError not_found. */
-export function modelNamed(plane: DataPlane, id: string): object {
-  plane.checkModel(id);
-  return modelCard(plane, id);
-}
-
-function modelCard(plane: DataPlane, id: string): object {
+/** Of GET /v1/models. */
+export function modelCard(plane: DataPlane, id: string): object {
   return {
     id,
     object: "model",
