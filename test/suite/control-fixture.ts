@@ -5,7 +5,7 @@ import type { AppError } from "../../src/core/base/errors.ts";
 import type { WeightsId } from "../../src/core/base/ids.ts";
 import type { Request } from "../../src/core/request/buffer.ts";
 import type { ControlAnswer, ControlRequest } from "../../src/core/rollout/worker.ts";
-import { WorkerPool, type WorkerSource } from "../../src/pool/pool.ts";
+import { WorkerPool, type WorkerPoolOptions, type WorkerSource } from "../../src/pool/pool.ts";
 import { controlRoutes } from "../../src/server/control/routes.ts";
 import { type WeightsNotice, WeightUpdates } from "../../src/server/control/weights.ts";
 import type { Exchange, Route } from "../../src/server/route.ts";
@@ -46,6 +46,7 @@ export interface FixtureOptions {
   readonly weightsOf?: (index: number) => WeightsId | null;
   /** Called with each worker that is opened, before it is used. */
   readonly made?: (worker: ScriptedWorker, index: number) => void;
+  readonly before?: WorkerPoolOptions["before"];
 }
 
 export class ControlFixture {
@@ -57,7 +58,9 @@ export class ControlFixture {
   readonly clock = new ManualClock();
   readonly notices: WeightsNotice[] = [];
   readonly weights: WeightUpdates;
-  readonly #later = new Set<() => void>();
+  /** What the pool was to say of its members. */
+  readonly told: string[] = [];
+  readonly #later = new Map<() => void, number>();
   /** Deadlines and polls that have not been cancelled, and after how long they are due. */
   readonly #timers = new Map<() => void, number>();
   readonly #afterwards = (act: () => void, ms: number) => {
@@ -77,13 +80,14 @@ export class ControlFixture {
     this.#given = options;
     this.pool = new WorkerPool({
       sources: this.opened.map((_, index) => this.#sourceOf(index)),
-      later: (act) => {
+      later: (act, ms) => {
         const timer = () => act();
-        this.#later.add(timer);
+        this.#later.set(timer, ms);
         return () => this.#later.delete(timer);
       },
       controlMsMax: 1000,
-      changed: () => {},
+      changed: ({ source, state, reason }) => this.told.push(`${source.name} ${state} ${reason}`),
+      before: options.before ?? null,
     });
     const limits = { requestsMax: 100, groupsMax: 10, keptBytesMax: 64000, keptResponsesMax: 100 };
     this.sidecar = newSidecar(clock, { limits });
@@ -269,15 +273,22 @@ export class ControlFixture {
     this.#reach[index]?.("the connection was lost");
   }
 
+  /** The voice of its present connection. */
+  reachOf(index: number): (lost: string | null) => void {
+    return this.#reach[index] ?? (() => {});
+  }
+
   /** It is there again, and so is what it had. */
   regain(index: number): void {
     this.#reach[index]?.(null);
   }
 
-  /** What was to happen later happens now. */
-  async retry(): Promise<void> {
-    for (const timer of [...this.#later]) if (this.#later.delete(timer)) timer();
+  /** What was to happen later happens now. Returns the pauses. */
+  async retry(): Promise<number[]> {
+    const due = [...this.#later];
+    for (const [timer] of due) if (this.#later.delete(timer)) timer();
     await this.steps(3);
+    return due.map(([, ms]) => ms);
   }
 }
 
