@@ -105,16 +105,14 @@ export class GenerationHold {
 
   /** `holdReason`: of an update that holds generation. */
   state(holdReason: () => string): PauseState {
-    const { rollout } = this.#options.sidecar;
-    const secondsSince = (ms: number) => Math.floor((this.#nowMs - ms) / 1000);
-    if (this.#heldMs !== null) {
-      const paused_s = secondsSince(this.#pausedMs ?? this.#heldMs);
-      return { is_paused: true, reason: holdReason(), paused_s, resumes: this.#resumes };
+    const { pauseMode } = this.#options.sidecar.rollout;
+    if (!this.isHeld && pauseMode === null) {
+      return { is_paused: false, reason: null, paused_s: null, resumes: false };
     }
-    const mode = rollout.pauseMode;
-    if (mode === null) return { is_paused: false, reason: null, paused_s: null, resumes: false };
-    const paused_s = secondsSince(this.#pausedMs ?? this.#nowMs);
-    return { is_paused: true, reason: `paused with mode ${mode}`, paused_s, resumes: false };
+    const reason = this.isHeld ? holdReason() : `paused with mode ${pauseMode}`;
+    const sinceMs = this.#pausedMs ?? this.#heldMs ?? this.#nowMs;
+    const paused_s = Math.floor((this.#nowMs - sinceMs) / 1000);
+    return { is_paused: true, reason, paused_s, resumes: this.isHeld && this.#resumes };
   }
 
   /**

@@ -3,13 +3,10 @@
 import { expect, test } from "bun:test";
 import fc from "fast-check";
 import { eventsOf, PlaneFixture } from "../../../test/golden/requests/plane-fixture.ts";
-import { EOS, TinyText, tinyEncoder } from "../../../test/golden/requests/tiny-text.ts";
+import { followedJob } from "../../../test/suite/followed-job.ts";
 import { prepareChat } from "./chat.ts";
 import { prepareCompletions } from "./completions.ts";
-import { eventStream } from "./event-stream.ts";
 import { prepareGenerate } from "./generate.ts";
-import { Job, OutputCoalescer } from "./job.ts";
-import { DataPlane } from "./plane.ts";
 
 interface Choice {
   index: number;
@@ -58,8 +55,6 @@ function seen(bodies: readonly Body[]) {
   return { choices: [...choices.entries()].sort(([a], [b]) => a - b), usage, prompt };
 }
 
-/** OutputCoalescer never rest: what is sent does not depend on how fast the machine is. */
-const NO_WORK = (): number => 0;
 const common = {
   return_token_ids: fc.boolean(),
   return_tokens_as_token_ids: fc.boolean(),
@@ -109,38 +104,12 @@ test("streams: put together, they are the answer that does not stream", async ()
       const lengthOf = ({ requestId }: { requestId: number }) => length + requestId;
       const fixture = new PlaneFixture({ lengthOf, chunkTokens });
       try {
-        const { sidecar } = fixture;
-        const plane = new DataPlane({
-          sidecar,
-          text: new TinyText(),
-          encoder: tinyEncoder(),
-          modelNames: ["tiny"],
-          eosTokenIds: [EOS],
-          version: (epoch) => `v${epoch}`,
-        });
-        const prepared = await request.prepare(plane, exchange(), request.body);
-        const { specs, stops, answer } = prepared;
-        const text =
-          prepared.wantsText || stops.some(({ strings }) => strings.length > 0) ? plane.text : null;
-        const job = new Job(
-          { id: "x", specs, stops, text },
-          { sidecar, coalescer: new OutputCoalescer({ cpuMs: NO_WORK }) },
-        );
-        let isGone: boolean | null = null;
-        const response = eventStream(job, answer.stream(job), {
-          took: () => undefined,
-          crashed: (error) => {
-            throw error;
-          },
-          stallMsMax: 1000,
-          after: () => () => undefined,
-          closed: (gone) => {
-            isGone = gone;
-          },
-        });
-        const written = await fixture.until(read(response, fixture, pauses));
+        const prepare = request.prepare as typeof prepareChat;
+        const streamed = await followedJob<object>(fixture, prepare, request.body);
+        const { job, answer, follow, ends, crashes } = streamed;
+        const written = await fixture.until(read(follow(), fixture, pauses));
         const { events, isDone } = eventsOf(written);
-        expect([isDone, isGone]).toEqual([true, false]);
+        expect([isDone, ends, crashes]).toEqual([true, [false], []]);
         const whole = JSON.parse(answer.whole(job));
         expect(seen(events as Body[])).toEqual(seen([whole]));
       } finally {
@@ -165,19 +134,4 @@ async function read(
     turn += 1;
   }
   return text;
-}
-
-function exchange() {
-  return {
-    id: "x",
-    streams: () => ({ took() {}, ended() {} }),
-    method: "POST",
-    url: new URL("http://x/"),
-    params: {},
-    headers: new Headers(),
-    signal: new AbortController().signal,
-    digest: async () => "",
-    release: () => {},
-    json: async () => null,
-  };
 }

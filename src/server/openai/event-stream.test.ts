@@ -6,17 +6,13 @@ import {
   type FixtureOptions,
   PlaneFixture,
 } from "../../../test/golden/requests/plane-fixture.ts";
-import { EOS, TinyText, tinyEncoder } from "../../../test/golden/requests/tiny-text.ts";
+import { EOS, TinyText } from "../../../test/golden/requests/tiny-text.ts";
+import { followedJob, RESTLESS } from "../../../test/suite/followed-job.ts";
 import { specFor } from "../../../test/suite/stream-bed.ts";
 import type { Answer } from "./answer.ts";
-import { eventStream } from "./event-stream.ts";
 import { prepareGenerate } from "./generate.ts";
 import { Job, OutputCoalescer } from "./job.ts";
-import { DataPlane } from "./plane.ts";
 
-/** OutputCoalescer never rest: what is sent does not depend on how fast the machine is. */
-const NO_WORK = (): number => 0;
-const STALL_MS = 1000;
 const NO_STOPS = {
   strings: [],
   keepStop: false,
@@ -31,56 +27,15 @@ afterEach(async () => {
   for (const fixture of open.splice(0)) await fixture.close();
 });
 
-function begun(length: number, options: FixtureOptions = {}, crashes: unknown[] = []) {
+async function begun(length: number, options: FixtureOptions = {}) {
   const fixture = new PlaneFixture({ lengthOf: () => length, ...options });
   open.push(fixture);
-  const { sidecar } = fixture;
-  const plane = new DataPlane({
-    sidecar,
-    text: new TinyText(),
-    encoder: tinyEncoder(),
-    modelNames: ["tiny"],
-    eosTokenIds: [EOS],
-    version: String,
-  });
-  const timers: (() => void)[] = [];
-  const exchange = {
-    id: "x",
-    streams: () => ({ took() {}, ended() {} }),
-    method: "POST",
-    url: new URL("http://x/"),
-    params: {},
-    headers: new Headers(),
-    signal: new AbortController().signal,
-    digest: async () => "",
-    release: () => {},
-    json: async () => null,
-  };
   const body = { token_ids: [1], sampling_params: { max_tokens: 900 }, stream: true };
-  const { specs, stops, answer } = prepareGenerate(plane, exchange, body);
-  const job = new Job(
-    { id: "x", specs, stops, text: null },
-    { sidecar, coalescer: new OutputCoalescer({ cpuMs: NO_WORK }) },
-  );
-  const ends: boolean[] = [];
-  const follow = (by: Answer = answer): Response =>
-    eventStream(job, by.stream(job), {
-      took: () => undefined,
-      crashed: (error) => crashes.push(error),
-      stallMsMax: STALL_MS,
-      after: (_ms, run) => {
-        timers.push(run);
-        return () => {
-          timers.splice(timers.indexOf(run), 1);
-        };
-      },
-      closed: (gone) => ends.push(gone),
-    });
-  return { fixture, job, answer, follow, timers, ends };
+  return { fixture, ...(await followedJob(fixture, prepareGenerate, body)) };
 }
 
 test("streams: a client that takes nothing is dropped, and costs no memory until then", async () => {
-  const { fixture, follow, timers, ends } = begun(500);
+  const { fixture, follow, timers, ends } = await begun(500);
   const response = follow();
   await fixture.step(100);
   expect(timers.length).toBe(1);
@@ -90,7 +45,7 @@ test("streams: a client that takes nothing is dropped, and costs no memory until
 });
 
 test("streams: a client that reads late gets all of it, in few pieces", async () => {
-  const { fixture, follow, timers, ends } = begun(500);
+  const { fixture, follow, timers, ends } = await begun(500);
   const response = follow();
   await fixture.step(700);
   let pieces = 0;
@@ -109,7 +64,7 @@ test("streams: a client that reads late gets all of it, in few pieces", async ()
 });
 
 test("streams: an error after the first byte is an event, and no [DONE] follows", async () => {
-  const { fixture, job, follow, ends } = begun(500);
+  const { fixture, job, follow, ends } = await begun(500);
   const text = follow().text();
   await fixture.step(5);
   job.fail(new Error("broken"));
@@ -128,7 +83,7 @@ test("streams: an error after the first byte is an event, and no [DONE] follows"
 });
 
 test("streams: tokens that a client has seen cannot be taken back: that is an error", async () => {
-  const { fixture, follow } = begun(50, { whole: true });
+  const { fixture, follow } = await begun(50, { whole: true });
   const text = follow().text();
   await fixture.step(5);
   for (const worker of fixture.workers) if (!worker.isIdle) worker.kill();
@@ -138,7 +93,7 @@ test("streams: tokens that a client has seen cannot be taken back: that is an er
 });
 
 test("streams: tokens that were not sent yet restart without an error", async () => {
-  const { fixture, job, follow } = begun(50, { whole: true });
+  const { fixture, job, follow } = await begun(50, { whole: true });
   await fixture.step(5);
   for (const worker of fixture.workers) if (!worker.isIdle) worker.kill();
   const { isDone } = eventsOf(await fixture.until(follow().text()));
@@ -146,7 +101,7 @@ test("streams: tokens that were not sent yet restart without an error", async ()
 });
 
 test("streams: a second client reads the same responses at its own pace", async () => {
-  const { fixture, follow } = begun(30);
+  const { fixture, follow } = await begun(30);
   const first = follow().text();
   await fixture.step(10);
   const second = follow().text();
@@ -159,8 +114,7 @@ test("streams: a second client reads the same responses at its own pace", async 
 });
 
 test("streams: a fault in writing one answer ends this stream with an error, and no other", async () => {
-  const crashes: unknown[] = [];
-  const { fixture, job, answer, follow, ends } = begun(50, {}, crashes);
+  const { fixture, job, answer, follow, ends, crashes } = await begun(50);
   const faulty: Answer = {
     ...answer,
     stream: (of) => {
@@ -189,10 +143,10 @@ test("streams: a fault in writing one answer ends this stream with an error, and
 test("coalescer: a job that throws fails by itself; present and later jobs continue", async () => {
   const failures: unknown[] = [];
   const coalescer = new OutputCoalescer({
-    cpuMs: NO_WORK,
+    ...RESTLESS,
     failed: (error) => failures.push(error),
   });
-  const { fixture } = begun(20);
+  const { fixture } = await begun(20);
   const detokenizer = (isFaulty: boolean) => ({
     push: (tokens: ArrayLike<number>) => {
       if (isFaulty) throw new Error("no such token");
@@ -220,7 +174,7 @@ test("coalescer: a job that throws fails by itself; present and later jobs conti
 });
 
 test("jobs: a rollout that breaks is an error to those who wait", async () => {
-  const { job } = begun(30);
+  const { job } = await begun(30);
   job.fail(new Error("broken"));
   await expect(job.done).rejects.toThrow("the rollout has stopped");
 });

@@ -1,0 +1,65 @@
+// A request as a job on a fixture's workers, and streams that follow it, without a connection.
+
+import type { Answer } from "../../src/server/openai/answer.ts";
+import { eventStream } from "../../src/server/openai/event-stream.ts";
+import { Job, OutputCoalescer } from "../../src/server/openai/job.ts";
+import { DataPlane, type Prepared } from "../../src/server/openai/plane.ts";
+import type { Exchange } from "../../src/server/route.ts";
+import type { PlaneFixture } from "../golden/requests/plane-fixture.ts";
+import { EOS, TinyText, tinyEncoder } from "../golden/requests/tiny-text.ts";
+
+const EXCHANGE: Exchange = {
+  id: "x",
+  streams: () => ({ took() {}, ended() {} }),
+  method: "POST",
+  url: new URL("http://x/"),
+  params: {},
+  headers: new Headers(),
+  signal: new AbortController().signal,
+  digest: async () => "",
+  release: () => {},
+  json: async () => null,
+};
+
+/** Never rests: what is sent does not depend on how fast the machine is. */
+export const RESTLESS = { cpuMs: (): number => 0 };
+export const STALL_MS = 1000;
+
+export async function followedJob<T>(
+  { sidecar }: PlaneFixture,
+  prepare: (plane: DataPlane, exchange: Exchange, body: T) => Prepared | Promise<Prepared>,
+  body: T,
+) {
+  const plane = new DataPlane({
+    sidecar,
+    text: new TinyText(),
+    encoder: tinyEncoder(),
+    modelNames: ["tiny"],
+    eosTokenIds: [EOS],
+    version: (epoch) => `v${epoch}`,
+  });
+  const { specs, stops, answer, wantsText } = await prepare(plane, EXCHANGE, body);
+  const needsText = wantsText || stops.some(({ strings }) => strings.length > 0);
+  const job = new Job(
+    { id: "x", specs, stops, text: needsText ? plane.text : null },
+    { sidecar, coalescer: new OutputCoalescer(RESTLESS) },
+  );
+  const timers: (() => void)[] = [];
+  /** Of each stream that has ended: whether its client had gone. */
+  const ends: boolean[] = [];
+  const crashes: unknown[] = [];
+  const follow = (by: Answer = answer): Response =>
+    eventStream(job, by.stream(job), {
+      took: () => undefined,
+      crashed: (error) => crashes.push(error),
+      stallMsMax: STALL_MS,
+      after: (_ms, run) => {
+        timers.push(run);
+        return () => {
+          timers.splice(timers.indexOf(run), 1);
+        };
+      },
+      closed: (gone) => ends.push(gone),
+    });
+  return { job, answer, follow, timers, ends, crashes };
+}
