@@ -11,7 +11,7 @@ export type RequestId = Branded<number, "RequestId">;
 export type WorkerId = Branded<number, "WorkerId">;
 /** Counts weight updates. Tokens, KV and drafts of another epoch are unusable. */
 export type WeightEpoch = Branded<number, "WeightEpoch">;
-/** What an engine's weights are called: precision and digest. Equal names mean equal weights. */
+/** Name of an engine's weights: precision and digest. Equal names mean equal weights. */
 export type WeightsId = Branded<string, "WeightsId">;
 
 export const groupId = (value: string): GroupId => value as GroupId;

@@ -9,13 +9,13 @@ const JSON_ENTRIES_MAX = 524_288;
 
 export interface JsonLimits {
   readonly depthMax: number;
-  /** Of objects, lists and texts, the names of fields included. */
+  /** Number of objects, lists and texts, names of fields included. */
   readonly entriesMax: number;
 }
 
 const LIMITS: JsonLimits = { depthMax: JSON_DEPTH_MAX, entriesMax: JSON_ENTRIES_MAX };
 
-/** It is JSON, perhaps, and beyond a limit. */
+/** JSON, perhaps, that is beyond a limit. */
 export class JsonLimitError extends Error {
   constructor(problem: string) {
     super(problem);

@@ -1,6 +1,6 @@
 // The answer to a guessed name of a field: the nearest known one, else all of them.
 
-/** What to say of a name that is not among `known`. */
+/** Message about a name that is not among `known`. */
 export function unknownName(name: string, known: readonly string[]): string {
   const bound = Math.max(1, Math.floor(name.length / 4));
   const [nearest] = known

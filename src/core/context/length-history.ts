@@ -5,9 +5,9 @@ import { assert } from "../base/assert.ts";
 
 interface Lengths {
   epoch: number;
-  /** Of this epoch's finished responses. */
+  /** Longest of this epoch's finished responses. */
   longest: number;
-  /** Of the epoch before in which the prompt occurred; 0: none. */
+  /** Longest of the epoch before in which the prompt occurred; 0: none. */
   before: number;
 }
 
@@ -28,7 +28,7 @@ export class LengthHistory {
     return this.#prompts.size;
   }
 
-  /** What comes from now on is of another weight epoch, so many after this one. */
+  /** Responses from now on are of another weight epoch, so many after this one. */
   advance(epochs = 1): void {
     this.#epoch += epochs;
   }

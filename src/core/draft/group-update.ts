@@ -7,7 +7,7 @@ import type { GroupId } from "../base/ids.ts";
 export interface DraftSource {
   readonly groupId: GroupId;
   readonly sampleIndex: number;
-  /** Of a later turn of a session. Default: its prompt is the group's. */
+  /** In a later turn of a session. Default: its prompt is the group's. */
   readonly turn?: TurnSource;
 }
 
@@ -16,7 +16,7 @@ export interface DraftSource {
  * The sequence is the lead and the output; the turns before it are other sequences of the group.
  */
 export interface TurnSource {
-  /** Of the group's prompt. */
+  /** Length of the group's prompt. */
   readonly promptTokens: number;
   readonly leadTokens: number;
 }

@@ -29,7 +29,7 @@ export interface HistoryStats {
   readonly found: number;
 }
 
-/** What a live group has written so far. Made and ended by History only. */
+/** Tokens that a live group has written so far. Made and ended by History only. */
 export interface Recording {
   readonly key: number;
   readonly logs: Map<number, Log>;
@@ -50,7 +50,7 @@ interface Generation {
 const LIMIT_BYTES = 64 * 1024 * 1024;
 const GENERATIONS_MAX = 2;
 const RESPONSES_MAX = 8;
-/** What an engine takes for a typed array and its place, about: so that short logs are bounded too. */
+/** Bytes of a typed array and its place, about: so that short logs are bounded too. */
 const LOG_BYTES = 128;
 const LOG_TOKENS_MIN = 256;
 const NOTHING = new Int32Array(0);
@@ -84,7 +84,7 @@ export class History {
     return this.#epoch;
   }
 
-  /** What comes from now on is of another weight epoch, so many after this one. */
+  /** Tokens from now on are of another weight epoch, so many after this one. */
   advance(epochs = 1): void {
     this.#epoch += epochs;
   }
@@ -231,7 +231,7 @@ export class History {
     for (const { length } of responses) this.#keptBytes += sign * (LOG_BYTES + 4 * length);
   }
 
-  /** Of the least recently used prompt, the oldest generation; until the rest fits. */
+  /** Drops the oldest generation of the least recently used prompt, until the rest fits. */
   #evict(): void {
     for (const [key, generations] of this.#prompts) {
       while (this.#keptBytes + this.#recordingBytes > this.#limitBytes) {

@@ -26,7 +26,7 @@ interface Log {
   readonly sent: Map<WorkerId, number>;
   /** The workers with a replica of its group. */
   readonly holders: Set<WorkerId>;
-  /** It is among those of which a holder may lack tokens. */
+  /** true: a holder may lack tokens of the request. */
   isDirty: boolean;
 }
 
@@ -42,7 +42,7 @@ export class DraftRegistry {
   readonly #logs: (Log | undefined)[] = [];
   /** By draft group: the workers with a replica of it. */
   readonly #holders = new Map<GroupId, Set<WorkerId>>();
-  /** Those of which a holder may lack tokens. */
+  /** Requests of which a holder may lack tokens. */
   readonly #dirty = new Set<Log>();
   readonly #sequences = new DraftSequences();
 

@@ -49,7 +49,7 @@ const NO_HANDLE = -1;
 const WHERE = "draft replica";
 const REGISTER_PROMPT = { where: WHERE, field: "register.prompt" };
 const UPDATE_TOKENS = { where: WHERE, field: "update.tokens" };
-/** What a past takes of the index for each token: 39 to 44 on recorded responses, and some to spare. */
+/** Bytes of the index that a past takes for each token: 39 to 44 on recorded responses, and some to spare. */
 const INDEX_BYTES_PER_TOKEN = 64;
 /** Pasts may fill the memory up to this part: the rest is for live tokens. */
 const PAST_PART = 0.5;

@@ -5,7 +5,7 @@
 import type { Group, Request } from "../request/buffer.ts";
 
 export class DraftSequences {
-  /** Of requests that are not at their own number. */
+  /** Sequences of requests that are not at their own number. */
   readonly #indexes = new Map<Request, number>();
   /** Sequences that are not of the response with that number; null: of a beginning that was taken back. */
   readonly #owners = new Map<Group, Map<number, Request | null>>();

@@ -6,7 +6,7 @@ import { crc32 } from "node:zlib";
 
 const MAGIC = 0x4c4a5446;
 export const FRAME_HEADER_BYTES = 12;
-/** Of one payload: a flush brings far less, and a wrong length must not be taken for a large frame. */
+/** Bytes of one payload: a flush brings far less, and a wrong length must not be taken for a large frame. */
 const PAYLOAD_BYTES_MAX = 2 ** 30;
 
 /** Fills the first `FRAME_HEADER_BYTES` of `frame`, whose payload is the rest. */
@@ -22,7 +22,7 @@ export type FrameScan =
   | { readonly kind: "frame"; readonly payload: Uint8Array; readonly end: number }
   /** Nothing is left. */
   | { readonly kind: "end" }
-  /** What is left from here on is the beginning of a frame that was never finished. */
+  /** The rest from here on is the beginning of a frame that was never finished. */
   | { readonly kind: "torn" }
   /** The frame here is wrong, and a right one begins at `next`. */
   | { readonly kind: "damaged"; readonly next: number };

@@ -9,11 +9,11 @@ import type { EpochRecord } from "./records.ts";
 /** The weights of an epoch. */
 export interface HeldWeights {
   readonly epoch: WeightEpoch;
-  /** What clients know them by. */
+  /** The clients' name of the weights. */
   readonly version: string;
   /** The engines' name of them; null: they give none. */
   readonly weights: WeightsId | null;
-  /** What gives them to an engine. */
+  /** The request that gives the weights to an engine. */
   readonly base: ControlRequest | "first" | "unknown";
 }
 
@@ -48,7 +48,7 @@ export function lastWeights(saved: readonly SavedWeights[]): HeldWeights | null 
   return all.find(({ epoch }) => epoch === newest) ?? null;
 }
 
-/** Of a journal without them, or with others than this version writes, weights and base are not known. */
+/** A journal without weights and base, or with others than this version writes, leaves them unknown. */
 function heldIn(
   record: Pick<EpochRecord, "epoch" | "version"> & {
     readonly weights?: unknown;

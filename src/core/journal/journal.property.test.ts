@@ -31,7 +31,7 @@ interface Written {
   readonly frames: readonly { readonly end: number; readonly state: string }[];
 }
 
-/** What must be read back of a request. */
+/** The content that must be read back of a request. */
 function stateOf({ response }: Request): unknown {
   const top = response.topLogprobs();
   return {

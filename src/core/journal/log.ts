@@ -78,7 +78,7 @@ export class JournalLog {
     this.#finished = [];
   }
 
-  /** What is new, as a frame: valid until the next call of anything here. */
+  /** New records, as a frame: valid until the next call of anything here. */
   take(): Uint8Array {
     for (const followed of this.#changed) this.#write(followed);
     this.#changed = [];

@@ -10,7 +10,7 @@ import { isOwnBeginning, scanFrame } from "./frame.ts";
 import { type EpochRecord, type OutputRecord, readRecords, type StreamRecord } from "./records.ts";
 
 export interface SavedRun {
-  /** Of the journal, for messages. */
+  /** The journal's name, for messages. */
   readonly name: string;
   /** As `JournalLog.describe` got it. */
   readonly header: Readonly<Record<string, unknown>>;
@@ -18,7 +18,7 @@ export interface SavedRun {
   readonly outputs: ReadonlyMap<number, SavedOutput>;
   /** Streams in the order in which they finished. */
   readonly finished: readonly number[];
-  /** Of the chunk that began last; null: none has begun. */
+  /** Weights of the chunk that began last; null: none has begun. */
   readonly last: { readonly epoch: WeightEpoch; readonly weights: WeightsId | null } | null;
   /** Weight epochs that began meanwhile. */
   readonly epochs: readonly EpochRecord[];

@@ -78,7 +78,7 @@ export class RunJournal {
     this.#file.touch();
   }
 
-  /** What was written stays, to be continued. */
+  /** Records that were written stay, to be continued. */
   close(): Promise<void> {
     this.#isClosed = true;
     return this.#file.close();

@@ -61,7 +61,7 @@ export class Attempts {
     this.watermark = isShort ? 0 : this.#mark;
   }
 
-  /** It has `tokens` output tokens, more than the watermark. Returns the deaths that it is cleared of. */
+  /** The request has `tokens` output tokens, more than the watermark. Returns the deaths that it is cleared of. */
   progressed(tokens: number): readonly Death[] {
     this.#isOnProbation = false;
     if (tokens > this.#mark) return this.cleared();
@@ -69,7 +69,7 @@ export class Attempts {
     return [];
   }
 
-  /** It was not what the workers died of. Returns the deaths. */
+  /** The workers did not die of the request. Returns the deaths. */
   cleared(): readonly Death[] {
     const deaths = this.#deaths;
     this.#deaths = [];

@@ -122,7 +122,7 @@ export class OutputColumns {
     return this.#column;
   }
 
-  /** Of its arrays, room for more tokens included. */
+  /** Bytes of all arrays, room for more tokens included. */
   get bytes(): number {
     const top = this.#topTokens.byteLength + this.#topLogprobs.byteLength;
     return this.#column.bytes + this.#logprobs.byteLength + top;

@@ -68,7 +68,7 @@ export const PROMPT_FIELDS = [
   "prompt_logprob_start",
 ] as const;
 
-/** Of a response beside another one to the same prompt, which reports on it. */
+/** The sampling of a response beside another one to the same prompt, which reports on the prompt. */
 export function withoutPromptReport(sampling: SamplingParams): SamplingParams {
   const { engineFields } = sampling;
   if (engineFields === null || !reportsPrompt(sampling)) return sampling;
@@ -78,7 +78,7 @@ export function withoutPromptReport(sampling: SamplingParams): SamplingParams {
   return { ...sampling, engineFields: others.length === 0 ? null : Object.fromEntries(others) };
 }
 
-/** It wants logprobs of its prompt. */
+/** Whether a request wants logprobs of its prompt. */
 export function reportsPrompt({ engineFields }: SamplingParams): boolean {
   if (engineFields === null) return false;
   return PROMPT_FIELDS.some((field) => (engineFields[field] ?? null) !== null);
@@ -90,7 +90,7 @@ export function expertsFrom({ engineFields }: SamplingParams): number | null {
   return Number(engineFields.routed_experts_prompt_start ?? 0);
 }
 
-/** What most requests leave alone. */
+/** Parameters that most requests leave alone. */
 export const SAMPLING_DEFAULTS = {
   shaping: null,
   topLogprobs: 0,
@@ -126,7 +126,7 @@ export interface RequestSpec {
   /** false: some state of its sampling lives in the engine, so it must run in one piece. */
   readonly divisible: boolean;
   /**
-   * Of a later turn of a session: so many last tokens of its prompt are new since the turn before. Siblings draft from
+   * In a later turn of a session: so many last tokens of its prompt are new since the turn before. Siblings draft from
    * them, too. Default: 0.
    */
   readonly leadTokens?: number;

@@ -14,7 +14,7 @@ export interface FinishedResponse {
   readonly text: string;
   readonly logprobs: Float32Array;
   readonly finishReason: FinishReason;
-  /** Of the weights, where no chunk has tokens. */
+  /** Weight epoch where no chunk has tokens. */
   readonly weightEpoch: WeightEpoch;
   /** The trainer's name for the weights of an epoch; absent: none was given. */
   readonly versionOf?: (epoch: WeightEpoch) => string;
@@ -62,7 +62,7 @@ function chunkFields(chunk: Chunk, { versionOf }: FinishedResponse) {
   };
 }
 
-/** Of all its tokens; null: they are of several epochs, which the chunks tell. */
+/** The one epoch of all tokens; null: they are of several, which the chunks tell. */
 function epochOf({ chunks, weightEpoch }: FinishedResponse): WeightEpoch | null {
   let epoch: WeightEpoch | null = null;
   for (const chunk of chunks) {

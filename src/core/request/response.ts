@@ -63,7 +63,7 @@ export interface Refusal {
   readonly message: string;
 }
 
-/** What an engine reports about a prompt: JSON, handed on as it came. null: not asked for. */
+/** An engine's report about a prompt: JSON, handed on as it came. null: not asked for. */
 export interface PromptReport {
   readonly logprobs: Uint8Array | null;
   readonly tokenIdLogprobs: Uint8Array | null;
@@ -86,7 +86,7 @@ export class Response extends OutputColumns {
   finishedMs: number | null = null;
   /** Number of restarts. */
   restarts = 0;
-  /** Of its prompt, in an engine's cache when it began; null: not reported. */
+  /** Prompt tokens in an engine's cache when the response began; null: not reported. */
   promptTokensCached: number | null = null;
   /** null: none was asked for, or its first chunk is not over. */
   promptReport: PromptReport | null = null;

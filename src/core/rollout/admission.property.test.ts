@@ -26,7 +26,7 @@ interface Load {
   readonly kvTokens: number;
   readonly chunkTokens: number;
   readonly tokensMax: number;
-  /** Of each prompt, one group of `size` each. */
+  /** For each prompt, one group of `size` each. */
   readonly prompts: readonly number[];
   readonly size: number;
   readonly lengthOf: (request: number) => number;

@@ -17,7 +17,7 @@ export interface Target {
   readonly chunkTokens: number;
 }
 
-/** What whoever owns the engines has to do. `execute` calls each at most once. */
+/** Steps for the owner of the engines. `execute` calls each at most once. */
 export interface ExecutorSteps {
   /** Take the KV of the request off the worker, `tokens` of it, and call `departed` when it has left. */
   depart(request: Request, from: WorkerId, tokens: number): void;
@@ -129,7 +129,7 @@ export class Executor {
     return { from: departure.from, target };
   }
 
-  /** Its chunk is over and the request goes on: its KV stays where it is until it is wanted elsewhere. */
+  /** The request's chunk is over and it goes on: its KV stays where it is until it is wanted elsewhere. */
   parked(request: Request): void {
     const workerId = present(request.residentOn, "a request that ran is resident");
     this.#ended(request, workerId);
@@ -169,7 +169,7 @@ export class Executor {
     this.#displace(request);
   }
 
-  /** Whatever the request has on its worker is gone with the worker, or with the weights. */
+  /** Everything that the request has on its worker is gone with the worker, or with the weights. */
   lost(request: Request): void {
     this.#pending.delete(request.spec.requestId);
     if (request.residentOn !== null) this.#ended(request, request.residentOn);
@@ -210,7 +210,7 @@ export class Executor {
     this.#steps.preempt(request, from);
   }
 
-  /** Its chunk is over, in whatever way. */
+  /** The request's chunk is over, in whatever way. */
   #ended(request: Request, workerId: WorkerId): void {
     this.#ledger.ended(workerId, request);
     const tokens = this.#ending.get(request);

@@ -11,7 +11,7 @@ import { Quarantine } from "./quarantine.ts";
  * killed the next one as well, and not while it runs them.
  */
 const RETRY_DELAY_MS = 500;
-/** What workers said when they died, in the message about a request. */
+/** Last words of dead workers, at most so many, in the message about a request. */
 const REPORTS_MAX = 4;
 
 /** See RolloutOptions. */

@@ -19,7 +19,7 @@ export interface Figure<Source> {
 
 type KeyOf<Row extends { readonly key: string | null }> = Exclude<Row["key"], null>;
 
-/** What `Meter.count` counts. Five of them are the rollout's contract: lost and twice are 0 in a right run. */
+/** Figures that `Meter.count` counts. Five of them are the rollout's contract: lost and twice are 0 in a right run. */
 const COUNTED = [
   { key: "groups", metric: null, unit: "groups", help: "Groups." },
   { key: "finished_groups", metric: null, unit: "groups", help: "Groups that are complete." },
@@ -206,7 +206,7 @@ export const WORKER_FIGURES = [
 
 export type WorkerKey = KeyOf<(typeof WORKER_FIGURES)[number]>;
 
-/** Of engines whose KV moves by connectors of their own; in reports under `kv_moves`. */
+/** Figures of engines whose KV moves by connectors of their own; in reports under `kv_moves`. */
 export const KV_MOVE_FIGURES = [
   {
     key: "moves",
@@ -261,7 +261,7 @@ export const KV_MOVE_FIGURES = [
 
 export type KvMoveKey = KeyOf<(typeof KV_MOVE_FIGURES)[number]>;
 
-/** Of Foretoken's own KV pool; in reports under `kv_pool`. */
+/** Figures of Foretoken's own KV pool; in reports under `kv_pool`. */
 export const POOL_FIGURES = [
   {
     key: "puts",

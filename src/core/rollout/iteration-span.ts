@@ -12,7 +12,7 @@ const TAIL_SHARE = 0.1;
  */
 const ENDS_KEPT = 32_768;
 
-/** What one iteration of a trainer was. */
+/** Summary of one iteration of a trainer. */
 export interface IterationSummary {
   /** Under which its requests began. */
   readonly weightEpoch: number;
@@ -21,7 +21,7 @@ export interface IterationSummary {
   readonly tokensPerS: number;
   /** From the end of all but the last 10 % of its responses to the end of the last one. */
   readonly tailS: number;
-  /** Of its requests, when it ended. */
+  /** Unfinished requests when the iteration ended. */
   readonly unfinished: number;
   /** Counted in it. Requests that were carried into it are among its requests. */
   readonly figures: Readonly<Figures>;
@@ -74,7 +74,7 @@ export class IterationSpan {
     this.#before = { ...counted, groups, requests };
   }
 
-  /** What was counted in it; `counted`: up to now. */
+  /** Figures of the iteration alone; `counted`: up to now. */
   figures(counted: Readonly<Figures>): Figures {
     return since(counted, this.#before);
   }

@@ -28,11 +28,11 @@ export interface IterationOptions extends Omit<RolloutOptions, "listener"> {
 export interface IterationJournal {
   /** Before the first response begins. @throws AppError: what is saved is not of these workers' weights. */
   check(workers: readonly Worker[]): void;
-  /** What an earlier process generated of the response; null: nothing. */
+  /** Tokens that an earlier process generated of the response; null: nothing. */
   saved(request: Request): SavedOutput | null;
-  /** Of the response, `saved` is what it begins with. */
+  /** The response begins with `saved`. */
   began(request: Request, saved: SavedOutput | null): void;
-  /** It has new tokens, or restarts. */
+  /** The response has new tokens, or restarts. */
   changed(request: Request): void;
   finished(request: Request): void;
 }

@@ -27,9 +27,9 @@ interface Account {
   lookedMs: number;
   busyMs: number;
   requestMs: number;
-  /** Of the worker when the span began; null: it has said nothing yet. */
+  /** The worker's counts when the span began; null: it has said nothing yet. */
   made: Made | null;
-  /** Of `kvTokens`: those of requests whose KV is leaving it, and of those that were told to end. */
+  /** Part of `kvTokens`: those of requests whose KV is leaving it, and of those that were told to end. */
   leavingTokens: number;
 }
 
@@ -167,7 +167,7 @@ export class Ledger {
     this.#accounts.get(workerId)?.lookahead.preempted(total);
   }
 
-  /** What the worker has made since it started. */
+  /** The worker has made so much since it started. */
   counted(workerId: WorkerId, made: Made): void {
     const account = this.#accounts.get(workerId);
     if (account === undefined) return;

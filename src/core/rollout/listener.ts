@@ -13,7 +13,7 @@ export interface RolloutListener {
   finished(request: Request): void;
   /** A closed group has only finished requests; it is forgotten afterwards. */
   groupFinished(group: Group): void;
-  /** Its tokens are discarded: it could not continue from them, and restarts. */
+  /** The request's tokens are discarded: it could not continue from them, and restarts. */
   restarted(request: Request): void;
   stats(workerId: WorkerId, stats: WorkerStats): void;
   /**

@@ -98,7 +98,7 @@ export class Meter {
     tally.stats = { ...tally.stats, running: 0, waiting: 0, kvTokensUsed: 0 };
   }
 
-  /** It does not come back: what it did stays in the sums, and nothing else of it is kept. */
+  /** The worker does not come back: its counts stay in the sums, and nothing else is kept. */
   workerForgotten(workerId: WorkerId): void {
     const stats = this.#tallies.get(workerId)?.stats ?? null;
     this.#tallies.delete(workerId);
@@ -143,7 +143,7 @@ export class Meter {
     this.#endMs = this.#clock.nowMs();
   }
 
-  /** What follows happens now: the clock is read once for all events of a message. */
+  /** The next events happen now: the clock is read once for all events of a message. */
   turn(): void {
     this.#turnMs = this.#clock.nowMs();
   }
@@ -252,7 +252,7 @@ export class Meter {
     };
   }
 
-  /** Of the current iteration, or of the last one. */
+  /** Chunks and load of the current iteration, or of the last one. */
   timeline(): Timeline {
     const startMs = this.#span?.startMs ?? this.#startMs;
     const workers = [...this.#tallies.values()].map(({ worker }) => worker);

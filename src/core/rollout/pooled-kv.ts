@@ -13,7 +13,7 @@ const KV_LEASE_MS = 10_000;
 export interface PooledBlob {
   readonly key: KvKey;
   readonly tokens: number;
-  /** That it was computed with: with others it is of no use. */
+  /** Weights that the KV was computed with: with others it is of no use. */
   readonly weights: WeightsId | null;
 }
 
@@ -55,7 +55,7 @@ export class PooledKv {
     this.#owners.set(key, (this.#owners.get(key) ?? 0) + 1);
   }
 
-  /** What a worker with these weights can load of the request. */
+  /** The blob of the request that a worker with these weights can load. */
   blob(requestId: RequestId, weights: WeightsId | null): PooledBlob | null {
     const blob = this.#blobs.get(requestId);
     return blob === undefined || blob.weights !== weights ? null : blob;

@@ -27,7 +27,7 @@ export interface WorkerReport extends Readonly<Record<WorkerKey, number>> {
   readonly draft_share: number;
 }
 
-/** Of one engine, or of all together. */
+/** KV moves of one engine, or of all together. */
 export interface KvMovesReport extends Readonly<Record<KvMoveKey, number>> {
   /** The engines' connectors, each once. */
   readonly connectors: readonly string[];
@@ -65,7 +65,7 @@ export interface RunReport extends Readonly<Figures> {
   readonly workers: readonly WorkerReport[];
   /** true: stopped by a signal before the end. */
   readonly interrupted: boolean;
-  /** Which chunk ran where and when: `foretoken trace` draws it. */
+  /** Places and times of all chunks: `foretoken trace` draws it. */
   readonly timeline: Timeline;
 }
 
@@ -100,7 +100,7 @@ export interface Progress {
   readonly meanAcceptanceLength: number;
   /** null until there is something to go by. */
   readonly etaS: number | null;
-  /** What the end is likely between; see `time-left.ts`. null as etaS. */
+  /** Bounds of the likely time left; see `time-left.ts`. null as etaS. */
   readonly etaLowS: number | null;
   readonly etaHighS: number | null;
   readonly workers: readonly {

@@ -20,7 +20,7 @@ const BAD_GATEWAY = 502;
 interface LifeParts {
   readonly kv: KvMoves;
   readonly failures: Failures;
-  /** Of the model: a token at or beyond it ends the request. */
+  /** The model's: a token at or beyond it ends the request. */
   readonly vocabularySize: number;
   /** The worker cannot be used any more. */
   readonly failed: (worker: Worker, message: string) => void;
@@ -197,7 +197,7 @@ export class RequestLife {
   }
 }
 
-/** Of a response that has its last token, whose worker was lost before it reported the end; null: it has not. */
+/** The end of a response whose worker was lost after its last token and before the report; null: it goes on. */
 function unreportedEnd({ spec, response }: Request): FinishReason | null {
   const { stopTokenIds, tokensMax } = spec.sampling;
   const last = response.length === 0 ? null : response.tokens(response.length - 1)[0];

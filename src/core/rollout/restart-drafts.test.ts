@@ -10,7 +10,7 @@ import { Replica } from "../draft/replica.ts";
 import { drawKey, SAMPLING_DEFAULTS } from "../request/request.ts";
 import type { WorkerCommand } from "./worker.ts";
 
-/** What an engine does with draft updates: keeps a replica. */
+/** Keeps a replica, as an engine does with draft updates. */
 function replicaOf(worker: OpenWorker): { replica: Replica; sources: DraftSource[] } {
   const replica = new Replica();
   const sources: DraftSource[] = [];

@@ -47,9 +47,9 @@ export interface RolloutOptions {
   readonly draft: DraftMode;
   /** Output tokens of one chunk, >= 1; null: chosen by what its end costs. The `group` policy does not divide. */
   readonly chunkTokens: number | null;
-  /** Of the workers' weights at the start. */
+  /** Weight epoch of the workers at the start. */
   readonly epoch: WeightEpoch;
-  /** Of the model: a worker's token at or beyond it ends the request. Default: any token is taken. */
+  /** The model's: a worker's token at or beyond it ends the request. Default: any token is taken. */
   readonly vocabularySize?: number;
   readonly pool: KvPool;
   readonly clock: Clock;
@@ -58,7 +58,7 @@ export interface RolloutOptions {
   readonly listener: RolloutListener;
   /** Runs something after a while; returns what cancels it. Absent: what would wait for a while does not. */
   readonly later?: (act: () => void, ms: number) => () => void;
-  /** Of groups whose prompt has a history. */
+  /** Lengths to be expected in groups whose prompt has a history. */
   readonly lengthPrior?: LengthPrior;
 }
 
@@ -124,7 +124,7 @@ export class Rollout {
     return this.#epoch;
   }
 
-  /** Of all groups that are not complete, finished or not. */
+  /** Requests of all groups that are not complete, finished or not. */
   get requests(): Iterable<Request> {
     return this.#parts.buffer.requests;
   }
@@ -134,7 +134,7 @@ export class Rollout {
     return this.#parts.buffer.request(id);
   }
 
-  /** Of an incomplete group, the length that the scheduler expects of its longest response; null: nothing is known yet. */
+  /** The length that the scheduler expects of the longest response of an incomplete group; null: nothing is known yet. */
   lengthEstimate(group: Group): number | null {
     return this.#parts.context.learned(group);
   }
@@ -154,12 +154,12 @@ export class Rollout {
     return this.#parts.buffer.unfinished;
   }
 
-  /** Which sequence of which draft group the request is; null: none. */
+  /** The draft group of the request, and its sequence there; null: none. */
   draftSource(request: Request): DraftSource | null {
     return this.#parts.registry.source(request);
   }
 
-  /** Whose tokens those of a sequence of a draft group are; null: nobody's, or those of a beginning that was taken back. */
+  /** The request that owns a sequence of a draft group; null: none, or its beginning was taken back. */
   draftOwner(source: DraftSource): Request | null {
     return this.#parts.registry.ownerOf(source, (id) => this.#parts.buffer.group(id));
   }
@@ -168,7 +168,7 @@ export class Rollout {
     return this.#parts.ledger.workers();
   }
 
-  /** Those on which something runs, or that KV is leaving: who keeps a pause from taking hold. */
+  /** Workers on which something runs, or that KV is leaving: they keep a pause from taking hold. */
   get busyWorkers(): Worker[] {
     const { sources } = this.#kv.executor;
     return this.#parts.ledger
@@ -459,7 +459,7 @@ export class Rollout {
     this.#life.cut(request, "abort");
   }
 
-  /** What the worker ran goes back to the buffer and is recomputed elsewhere. */
+  /** Requests that the worker ran go back to the buffer and are recomputed elsewhere. */
   #remove({ workerId }: Worker): void {
     this.#parts.ledger.remove(workerId);
     this.meter.workerGone(workerId);
@@ -500,7 +500,7 @@ export class Rollout {
   }
 
   /**
-   * What is thrown here is a bug in the state that all requests share: the rollout stops. Errors of one listener
+   * An exception here is a bug in the state that all requests share: the rollout stops. Errors of one listener
    * (`contained`), one worker (`#flush`) or the KV pool (`PooledKv`) are caught where they arise.
    */
   #guarded(act: () => void): void {

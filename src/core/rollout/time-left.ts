@@ -7,26 +7,26 @@
 
 import type { Group, Request } from "../request/buffer.ts";
 
-/** Of a length within its group, and of scales over groups: as in recorded reasoning traces (docs/SIMULATOR.md). */
+/** Shapes of a length within its group, and of scales over groups: as in recorded reasoning traces (docs/SIMULATOR.md). */
 const SHAPE = 3;
 const GROUP_SHAPE = 1;
 const ITERATIONS = 8;
 /** Fractions of its multiples are spread evenly (a Kronecker sequence). */
 const GOLDEN = (Math.sqrt(5) - 1) / 2;
-/** What was measured last counts so much beside what was measured before. */
+/** The last measurement counts so much beside those before it. */
 const SMOOTHING = 0.2;
 
-/** What runs now. */
+/** Load and speed of the engines. */
 export interface Speed {
   readonly running: number;
-  /** Of all that runs. */
+  /** Tokens a second of all running responses together. */
   readonly tokensPerS: number;
   readonly engines: number;
   /** The part of a step that does not depend on its requests, as the number of requests that take as long. */
   readonly baseRequests: number;
 }
 
-/** What is known of the lengths in a group: responses that have ended, and the sum over all of length ^ SHAPE. */
+/** Statistics of the lengths in a group: responses that have ended, and the sum over all of length ^ SHAPE. */
 interface Lengths {
   ended: number;
   sum: number;
@@ -37,7 +37,7 @@ export class TimeLeft {
   #complete: Lengths[] = [];
   /** Output tokens a second of one response. */
   #speed = 0;
-  /** Of the distribution of scales; 0: not known. */
+  /** Scale of the distribution of groups; 0: not known. */
   #scale = 0;
 
   /** The next iteration begins. */

@@ -55,7 +55,7 @@ export interface Timeline {
   readonly workers: readonly WorkerTimeline[];
 }
 
-/** What a trace of a whole iteration may have: 16,384 responses of 16 chunks. A response counts as one chunk more. */
+/** Room for the trace of a whole iteration: 16,384 responses of 16 chunks. A response counts as one chunk more. */
 const CHUNKS_MAX = 262_144 + 16_384;
 export const SAMPLES_MAX = 1024;
 const SAMPLE_MS = 10;
@@ -85,7 +85,7 @@ class WorkerSamples {
   }
 }
 
-/** Of a finished response; its tokens are not kept. */
+/** The record of a finished response; its tokens are not kept. */
 type Kept = Omit<ResponseTimeline, "chunks" | "joined_ms" | "end_ms"> & {
   readonly joinedMs: number;
   readonly endMs: number | null;
@@ -101,7 +101,7 @@ export interface NamedWorker {
 export class TimelineRecorder {
   readonly #chunksMax: number;
   #finished: Kept[] = [];
-  /** Those before it in `#finished` are left out. */
+  /** Responses before this index of `#finished` are left out. */
   #first = 0;
   /** And responses: one that was aborted before it ran has no chunk. */
   #chunks = 0;

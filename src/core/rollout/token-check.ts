@@ -7,7 +7,7 @@ import type { WorkerEvent } from "./worker.ts";
 
 type Tokens = Extract<WorkerEvent, { kind: "tokens" }>;
 
-/** What is wrong with them; null: nothing. One pass without an allocation. */
+/** Describes the first fault of the event; null: there is none. One pass without an allocation. */
 export function problemOf(
   event: Tokens,
   response: Response,

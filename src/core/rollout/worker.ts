@@ -13,7 +13,7 @@ import type { TopLogprobs } from "../request/columns.ts";
 import type { FinishReason, RequestSpec, SamplingParams } from "../request/request.ts";
 import type { ChunkDrafts, PromptReport, Refusal } from "../request/response.ts";
 
-/** What a worker can hold; constant over its life. */
+/** Bounds of a worker; constant over its life. */
 export interface WorkerCapacity {
   /** Requests that run at the same time, at most. */
   readonly slots: number;
@@ -161,7 +161,7 @@ export interface WorkerStats {
   /** KV blobs loaded, and refused (wrong, corrupt or no room): the latter were recomputed. */
   readonly kvLoads: number;
   readonly kvLoadFailures: number;
-  /** Of engines whose KV moves by ways of their own, not as blobs. */
+  /** For engines whose KV moves by ways of their own, not as blobs. */
   readonly kvMoves?: KvMoveStats;
 }
 
@@ -221,18 +221,18 @@ export interface ReportedVersion {
 
 export interface Worker {
   readonly workerId: WorkerId;
-  /** What people call it: a URL, or which embedded engine it is. */
+  /** Name for people: a URL, or which embedded engine it is. */
   readonly name: string;
   readonly capacity: WorkerCapacity;
-  /** It keeps the KV of a finished request whose spec says so, until it is adopted, exported or released. */
+  /** true: the worker keeps the KV of a finished request whose spec says so, until it is adopted, exported or released. */
   readonly keepsKv?: boolean;
-  /** What its weights are called, as of its last control answer; null or absent: it cannot say. */
+  /** Name of the worker's weights, as of its last control answer; null or absent: it cannot say. */
   readonly weights?: WeightsId | null;
   /** The trainer's name for its weights, as the engine last reported it; null or absent: it reports none. */
   readonly weightVersion?: ReportedVersion | null;
-  /** It reports the experts of every request. Default: false. */
+  /** true: the worker reports the experts of every request. Default: false. */
   readonly reportsExperts?: boolean;
-  /** Its server's protocol is SGLang's. Default: false. */
+  /** true: the server's protocol is SGLang's. Default: false. */
   readonly isSglang?: boolean;
   /** Never blocks and never throws; a worker that has failed ignores commands. */
   send(commands: readonly WorkerCommand[]): void;
@@ -255,7 +255,7 @@ export interface Worker {
   close(): Promise<void>;
 }
 
-/** What a worker is opened with. */
+/** Options to open a worker with. */
 export interface OpenOptions {
   readonly workerId: WorkerId;
   readonly epoch: WeightEpoch;

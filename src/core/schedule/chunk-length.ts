@@ -26,7 +26,7 @@ interface Resumed {
 export class ChunkLength {
   readonly #fixed: number | null;
   readonly #resumed = new WeakMap<Request, Resumed>();
-  /** Of the last chunks, in tokens; a ring. */
+  /** Costs of the last chunks, in tokens; a ring. */
   readonly #costs: number[] = [];
   #next = 0;
   #costTokens = 0;

@@ -10,7 +10,7 @@ import { PRIORITY_STRIDE } from "./policy.ts";
 const TIE = 2 ** -21;
 
 /**
- * Of requests with equally many tokens, those go first whose prompt had the longest responses in the epoch before:
+ * Among requests with equally many tokens, those go first whose prompt had the longest responses in the epoch before:
  * `priorOf`, null where that is not known. As a larger part of the key it costs more than it brings
  * (docs/experiments/history.md).
  */

@@ -5,7 +5,7 @@
 
 import type { WorkerId } from "../base/ids.ts";
 
-/** What an engine did in some seconds. */
+/** Work of an engine in some seconds. */
 export interface Span {
   /** Time in which it ran requests, ms. */
   readonly busyMs: number;
@@ -22,7 +22,7 @@ const SPANS_KEPT = 16;
 const SPANS_KNOWN = 6;
 /** An engine's pace is 1 unless three quarters of its spans are this much above or below the median engine. */
 const BAND = 1.3;
-/** It keeps its pace while what was learnt last differs by less: each change moves requests. */
+/** An engine keeps its pace while the last fit differs by less: each change moves requests. */
 const CHANGE = 1.1;
 const ITERATIONS = 4;
 /** Relative deviations below this are noise, which counts as if squared. */

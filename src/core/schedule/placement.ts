@@ -10,7 +10,7 @@ export interface Slot {
   readonly workerId: WorkerId;
   /** Requests that may be in flight there: those it runs at the same time, and those that wait in its own queue. */
   readonly slots: number;
-  /** Of `slots`: those of its own queue. */
+  /** Part of `slots`: those of its own queue. */
   readonly ahead: number;
   /** KV tokens in all. */
   readonly kvTokens: number;
@@ -26,13 +26,13 @@ export interface Slot {
   kvTokensFree: number;
   /** KV tokens reserved for a running request beyond those that it has, at most. */
   readonly aheadTokens: number;
-  /** What runs there and was not told to end, in order of dispatch. */
+  /** Requests that run there and were not told to end, in order of dispatch. */
   readonly running: Iterable<Request>;
-  /** Of the KV tokens that are not free: those on their way out. */
+  /** Part of the KV tokens that are not free: those on their way out. */
   readonly kvTokensLeaving: number;
   /** A suspect on probation is in flight there: no other suspect may be, and no request begins there. */
   hasSuspect: boolean;
-  /** It is kept free for a request that has waited for room for long. */
+  /** true: the worker is kept free for a request that has waited for room for long. */
   isReserved: boolean;
 }
 
@@ -43,7 +43,7 @@ export interface Slot {
  */
 const AFFINITY_SPREAD_MAX = 32;
 const AFFINITY_SPREAD_DIVISOR = 4;
-/** Of workers that are not equally fast: affinity holds while a token takes at most this much longer at home. */
+/** Between workers that are not equally fast: affinity holds while a token takes at most this much longer at home. */
 const AFFINITY_TIME = 1 + 1 / AFFINITY_SPREAD_DIVISOR;
 
 /**
@@ -135,7 +135,7 @@ function isLessLoaded(a: Slot, b: Slot): boolean {
   return a.kvTokensFree > b.kvTokensFree;
 }
 
-/** What a token of the request takes there, in a unit that workers share. */
+/** Time of a token of the request there, in a unit that workers share. */
 function tokenTime({ pace, baseRequests, inFlight }: Slot): number {
   return pace * (baseRequests + inFlight + 1);
 }

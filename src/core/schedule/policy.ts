@@ -12,7 +12,7 @@ export interface SchedulePolicy {
   take(request: Request): void;
   /** Takes a request out because it was given up; nothing happens if it is no candidate. */
   remove(request: Request): void;
-  /** What the context knows about the group has changed. */
+  /** The context of the group has changed. */
   refresh(group: Group): void;
   /** The group is done with: nothing of it is kept. */
   forget(group: Group): void;

@@ -23,7 +23,7 @@ import type { SchedulePolicy } from "./policy.ts";
 
 export type ScheduleCommand = ExecutableCommand | RejectCommand;
 
-/** What is carried out on workers. */
+/** Commands that are carried out on workers. */
 export type ExecutableCommand =
   /**
    * Run the next `chunkTokens` tokens of the request on the worker; its KV follows it. `reservedTokens`: KV that it is
@@ -71,7 +71,7 @@ const LARGE_PART = 1 / 8;
 const ROUNDS_AHEAD = 4;
 export const DISPATCHES_AHEAD_MIN = 64;
 
-/** What one call of `schedule` works with. */
+/** State of one call of `schedule`. */
 interface Turn {
   readonly slots: readonly Slot[];
   readonly commands: ScheduleCommand[];
@@ -94,7 +94,7 @@ export class Scheduler {
   /** Waiting requests that are not the policy's, in order of arrival. */
   readonly #suspects = new Set<Request>();
   readonly #stranded = new Set<Request>();
-  /** Of the turn in which the stranded ones were looked at last. */
+  /** KV budgets in the turn that looked at the stranded ones last. */
   #strandedAt = { kvTokens: 0, kvTokensMax: 0 };
   /** Requests that were passed over: the count of dispatches at the first time. */
   readonly #passedAt = new Map<Request, number>();
@@ -265,7 +265,7 @@ export class Scheduler {
     commands.push({ kind: "dispatch", request, workerId, chunkTokens, reservedTokens });
   }
 
-  /** It waits no more. */
+  /** The request waits no more. */
   #leave(request: Request): void {
     this.#parked.delete(request);
     this.#suspects.delete(request);

@@ -51,7 +51,7 @@ export interface CoreOptions {
   readonly learning?: boolean;
 }
 
-/** What one instance may take. */
+/** Bytes that one instance may take. */
 export const LIMIT_BYTES_MAX = 0xf0000000;
 
 let compiled: WebAssembly.Module | null = null;

@@ -15,14 +15,14 @@ import {
 } from "./abi.ts";
 import { type CoreExports, type CoreOptions, loadCore } from "./load.ts";
 
-/** What a group takes and holds. */
+/** Size and content of a group. */
 export interface GroupFigures {
   readonly bytes: number;
   readonly states: number;
   /** Prompt and output tokens. */
   readonly tokens: number;
   readonly sequences: number;
-  /** It ran out of room: nothing is appended and nothing drafted any more. */
+  /** true: the group ran out of room: nothing is appended and nothing drafted any more. */
   readonly isFull: boolean;
   readonly promptTokens: number;
 }
@@ -211,7 +211,7 @@ export class SuffixIndex {
     this.step();
   }
 
-  /** What waits is appended first. */
+  /** Waiting tokens are appended first. */
   figures(handle: number): GroupFigures {
     this.flush();
     this.core.group_figures(handle, this.#inputAt);

@@ -22,7 +22,7 @@ import { tokensOf } from "./counted-response.ts";
 import type { Drafting, Speculation } from "./speculation.ts";
 import type { StepModel } from "./step-time.ts";
 
-/** What all engines of a simulation share. */
+/** The world that all engines of a simulation share. */
 export interface EngineWorld {
   nowMs(): number;
   /** Output tokens of the request when it ends. */
@@ -47,7 +47,7 @@ interface Run extends Drafting {
   readonly isLast: boolean;
   /** Tokens of KV it has, or needs while it waits. Fractional between two changes. */
   context: number;
-  /** Of `context`, tokens whose KV is at hand when it is admitted. */
+  /** Tokens of `context` whose KV is at hand when it is admitted. */
   kvTokens: number;
   /** Output tokens until the chunk ends. Fractional between two changes. */
   left: number;
@@ -89,7 +89,7 @@ export interface EngineOptions {
 const EPSILON = 1e-6;
 /** Tokens are reported so often at least. */
 const REPORT_MS = 120_000;
-/** Of the tokens after which it reports: so many are enough where it stops anyway. */
+/** A report is early by this part at most, where the engine stops anyway. */
 const REPORT_EARLY = 3 / 4;
 const EPOCH = weightEpoch(0);
 
@@ -113,7 +113,7 @@ export class SimulatedEngine implements Worker {
   /** First come, first served; a preempted run goes to the front. */
   readonly #waiting: Run[] = [];
   readonly #parked = new Map<RequestId, number>();
-  /** What its link to the pool carries, in order, and what follows when it is through. */
+  /** Transfers on the engine's link to the pool, in order, each with what follows. */
   readonly #transfers: { readonly atMs: number; readonly act: () => void }[] = [];
   #listener: WorkerListener | null = null;
   #events: WorkerEvent[] = [];

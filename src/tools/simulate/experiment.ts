@@ -19,7 +19,7 @@ export interface SystemReport {
   readonly preemptions: number;
   readonly output_tokens_per_s: number;
   readonly speedup_over_verl: number;
-  /** Of speedup_over_verl, Student's t over the seeds; null with one seed. */
+  /** Interval of speedup_over_verl, Student's t over the seeds; null with one seed. */
   readonly ci95: readonly [number, number] | null;
   readonly published_speedup: number | null;
   /** 1 - tail_s / veRL's. */

@@ -57,7 +57,7 @@ const H800: GpuSheet = {
   nvlinkGbPerS: 400,
 };
 
-/** What such a GPU reaches, by the shares that were taken for the H800. */
+/** Figures that such a GPU reaches, by the shares that were taken for the H800. */
 export function hardwareOf(
   gpu: GpuSheet,
   { memoryUtilization, gpusPerNode }: { memoryUtilization: number; gpusPerNode: number },

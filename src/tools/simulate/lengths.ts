@@ -28,7 +28,7 @@ export interface LengthShape {
   readonly groups: number;
   readonly groupSize: number;
   readonly tokensMax: number;
-  /** Of what is sampled, the cap applied. */
+  /** Mean of the samples, the cap applied. */
   readonly tokensMean: number;
   /** Standard deviation of log length. */
   readonly spread: number;

@@ -26,7 +26,7 @@ import type { Speculation } from "./speculation.ts";
 import { StepModel } from "./step-time.ts";
 import { engineSlots, type Workload } from "./workload.ts";
 
-/** What a scheduler may be built from. `lengthOf` is for oracles alone. */
+/** Objects that a scheduler may be built from. `lengthOf` is for oracles alone. */
 export interface SchedulerParts extends PolicyParts {
   readonly lengthOf: (request: Request) => number;
 }
@@ -47,7 +47,7 @@ export interface SimulationOptions {
   readonly groupsWanted: number | null;
   /** Output tokens that request number i has from an earlier iteration; absent: none. */
   readonly progress: readonly number[] | null;
-  /** Of groups whose prompt has a history; default: none has. */
+  /** Lengths to be expected in groups whose prompt has a history; default: none has. */
   readonly lengthPrior?: LengthPrior;
   /** false: all engines count as equally fast; default: as measured. */
   readonly isPaced?: boolean;
@@ -80,7 +80,7 @@ export interface SimulationResult {
   readonly finishedLengths: readonly number[];
   /** Load of each engine over time; null: not recorded. */
   readonly engines: readonly WorkerTimeline[] | null;
-  /** What the rollout said of the time left, as long as it said something; none if not recorded. */
+  /** The rollout's estimates of the time left; none if not recorded. */
   readonly timeLeft: readonly { readonly atS: number; readonly leftS: number }[];
 }
 

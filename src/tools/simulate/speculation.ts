@@ -8,7 +8,7 @@ import { DraftBudget, type DraftPlan } from "../../core/draft/budget.ts";
 import { DRAFT_TOKENS_MAX } from "../../core/draft/drafter.ts";
 import { bestUniformGamma, expectedTokens, type StepTimes } from "../../core/draft/throughput.ts";
 
-/** What a running request is to the drafter. */
+/** A running request, as the drafter knows it. */
 export interface Drafting {
   /** Mean chance that the next draft token is accepted, 0..1, in hundredths. */
   quality: number;
@@ -143,7 +143,7 @@ export function groupedAcceptanceLength(own: number, references: number): number
  */
 export const DRAFTER_GAIN = 1.1;
 
-/** What a step yields for one request at most: all siblings there, drafts as long as they come, at no cost. */
+/** Tokens that a step yields for one request at most: all siblings there, drafts as long as they come, at no cost. */
 export function bestTokensPerStep(
   workload: {
     readonly selfAcceptanceLength: number;

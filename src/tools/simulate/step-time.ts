@@ -16,7 +16,7 @@ export interface EngineConstants {
   /** Real step time over the roofline's, >= 1: small kernels, imbalance of ranks, time between kernels. Total time. */
   readonly slowdown: number;
   /**
-   * What one draft row for each request adds to a step beyond the roofline, as a share of it: attention over several
+   * Time that one draft row for each request adds to a step beyond the roofline, as a share of it: attention over several
    * rows, rejection sampling, proposing. From veRL with SD.
    */
   readonly speculation: number;
@@ -88,7 +88,7 @@ export class StepModel {
     return ms * (1 + speculation * (rows / batch - 1));
   }
 
-  /** What each row after the first adds to a step at least, ms: the exchange between GPUs and the host. */
+  /** Milliseconds that each row after the first adds to a step at least: the exchange between GPUs and the host. */
   get rowMs(): number {
     const exchange = this.#exchangeMs(2) - this.#exchangeMs(1);
     return this.constants.slowdown * exchange + HOST_ROW_MS / this.#ranks;

@@ -46,7 +46,7 @@ export function isBaseline(system: SystemName): boolean {
   return BASELINES.some((name) => name === system);
 }
 
-/** What makes a rollout partial is when it ends (cell.ts), not who runs where. */
+/** Baselines run whole requests. A partial rollout differs in when it ends (cell.ts). */
 export function isDividedSystem(system: SystemName): boolean {
   return !isBaseline(system);
 }

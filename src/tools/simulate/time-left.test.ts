@@ -9,7 +9,7 @@ import { WORKLOADS } from "./workload.ts";
 const core = loadCore();
 const FACTOR = 1.5;
 
-/** Of a workload at a sixteenth of its size: parts of what was said that were within a factor of the truth. */
+/** The part of all estimates that were within FACTOR of the truth, in one iteration on four engines. */
 async function within(system: "divided" | "seer" | "foretoken", seed: number): Promise<number> {
   const { moonlight } = WORKLOADS;
   const shape = { ...moonlight.shape, groups: 50 };

@@ -33,7 +33,7 @@ export interface Workload {
   readonly model: ModelSpec;
   readonly deployment: Deployment;
   readonly instances: number;
-  /** Of the instances: those whose steps take `factor` times as long on the device; default: none. */
+  /** Instances whose steps take `factor` times as long on the device; default: none. */
   readonly slow?: { readonly instances: number; readonly factor: number };
   readonly promptTokens: number;
   readonly shape: LengthShape;

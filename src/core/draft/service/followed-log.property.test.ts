@@ -6,7 +6,7 @@ import { TokenColumn } from "../../request/columns.ts";
 import { FollowedLog } from "./followed-log.ts";
 
 const TRUTH = Int32Array.from({ length: 2000 }, (_, i) => i * 31);
-/** What an attempt drew that was given up: another token at every position. */
+/** Tokens of an attempt that was given up: another one at every position. */
 const OTHER = TRUTH.map((token) => token + 1);
 
 const step = fc.oneof(

@@ -13,7 +13,7 @@ const MOVED_TOKENS_MIN = 64;
 
 export class FollowedLog implements Log {
   readonly #column: TokenColumn;
-  /** Its position 0 is `#from` of the response: 0 <= #from <= column.length, as of the last `catchUp`. */
+  /** Position 0 of the log is `#from` of the response: 0 <= #from <= column.length, as of the last `catchUp`. */
   #ahead = new TokenLog();
   #from = 0;
   /** Tokens of both up to here are the same. */

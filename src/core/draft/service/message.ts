@@ -15,7 +15,7 @@ export interface GroupDelta {
   readonly deltas: readonly SampleDelta[];
 }
 
-/** What a client has of a group: output tokens by sample index. */
+/** Tokens that a client has of a group: output tokens by sample index. */
 export interface CacheState {
   readonly groupId: GroupId;
   readonly have: readonly number[];
@@ -25,7 +25,7 @@ export interface CacheState {
 export interface Hello {
   readonly kind: "hello";
   readonly protocolVersion: number;
-  /** What people call the engine. */
+  /** The engine's name for people. */
   readonly engine?: string;
   /** Release of Foretoken that the client is of; not given: it is not of this project. */
   readonly release?: string;
@@ -97,7 +97,7 @@ export interface Welcome {
   readonly frameBytesMax: number;
   /** Interval of Telemetry; absent: the server takes none. */
   readonly telemetryMs?: number;
-  /** It answers FetchPast; absent: it does not. */
+  /** true: the server answers FetchPast; absent: it does not. */
   readonly hasPast?: true;
 }
 

@@ -38,7 +38,7 @@ export interface DroppedGroups {
   readonly evicted: number;
 }
 
-/** What a group and a log take beside their tokens: an estimate, so that empty ones count. */
+/** Bytes of a group and a log beside their tokens: an estimate, so that empty ones count. */
 const GROUP_BYTES = 512;
 const LOG_BYTES = 256;
 /** Looking for expired groups costs a walk over all of them. */

@@ -73,7 +73,7 @@ export interface DraftServerStats {
   readonly conflicts: number;
   /** Messages of another epoch. */
   readonly stale: number;
-  /** Of `tokensTaken`: those that the source had. */
+  /** Part of `tokensTaken`: those that the source had. */
   readonly tokensOwn: number;
   readonly groupsExpired: number;
   readonly groupsEvicted: number;
@@ -331,7 +331,7 @@ function take(room: Room, bytes: number): boolean {
   return true;
 }
 
-/** What the client lacks of the group, and what it has and the server lacks; null: neither. */
+/** Tokens of the group that the client lacks, and those that the server lacks; null: neither. */
 function lacking(group: ServerGroup, state: CacheState, room: Room): FetchedGroup | null {
   const deltas: SampleDelta[] = [];
   const behind: SampleBehind[] = [];

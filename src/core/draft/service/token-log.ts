@@ -31,7 +31,7 @@ interface Segment {
   readonly tokens: Int32Array;
 }
 
-/** What a held piece takes beside its tokens, about: pieces of one token must not look free. */
+/** Bytes of a held piece beside its tokens, about: pieces of one token must not look free. */
 const SEGMENT_BYTES = 128;
 export const REPEAT: LogAppend = { kind: "ok", added: 0 };
 const HELD: LogAppend = { kind: "held" };
@@ -77,7 +77,7 @@ export class TokenLog implements Log {
     return { kind: "ok", added: this.length - before };
   }
 
-  /** What there is behind the first `count` positions, which need not be there, as a log that begins with it. */
+  /** A log of the tokens behind the first `count` positions, which need not be there. */
   after(count: number): TokenLog {
     const log = new TokenLog();
     const pieces = [{ offset: 0, tokens: this.view(0) }, ...this.#held];
