@@ -6,7 +6,11 @@ import { join } from "node:path";
 import fc from "fast-check";
 import { AppError } from "../core/base/errors.ts";
 import { weightEpoch, weightsId, workerId } from "../core/base/ids.ts";
-import { type FinishedResponse, formatFloat32, formatLine } from "../core/request/response-line.ts";
+import {
+  type FinishedResponse,
+  formatFloat32,
+  formatLine,
+} from "../server/rollouts/response-line.ts";
 import { ResponseWriter } from "./responses.ts";
 
 const root = mkdtempSync(join(tmpdir(), "foretoken-responses-"));

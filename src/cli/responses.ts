@@ -6,7 +6,7 @@ import { closeSync, fsyncSync, ftruncateSync, mkdirSync, openSync, writeSync } f
 import { dirname } from "node:path";
 import { assert } from "../core/base/assert.ts";
 import { AppError } from "../core/base/errors.ts";
-import { type FinishedResponse, formatLine } from "../core/request/response-line.ts";
+import { type FinishedResponse, formatLine } from "../server/rollouts/response-line.ts";
 
 export class ResponseWriter {
   readonly #path: string;

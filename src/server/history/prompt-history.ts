@@ -2,12 +2,12 @@
 // lengths, as a prior for the scheduler. A history belongs to one model, and within it each adapter has its own.
 
 import type { LengthPrior } from "../../core/context/context.ts";
-import { LengthHistory } from "../../core/context/length-history.ts";
 import { History } from "../../core/draft/history.ts";
 import type { Group, Request } from "../../core/request/buffer.ts";
 import { promptKey } from "../../core/request/prompt-key.ts";
 import type { Kept } from "../kept.ts";
 import { HistoryFile } from "./history-file.ts";
+import { LengthHistory } from "./length-history.ts";
 import type { HistoryRecord } from "./record.ts";
 
 export interface PromptHistoryOptions {

@@ -7,7 +7,6 @@ import { type WeightEpoch, weightEpoch } from "../../core/base/ids.ts";
 import type { RunJournal } from "../../core/journal/run-journal.ts";
 import type { Request } from "../../core/request/buffer.ts";
 import type { DrawKey } from "../../core/request/request.ts";
-import { type FinishedResponse, formatLine } from "../../core/request/response-line.ts";
 import { Ends } from "../../core/rollout/iteration-span.ts";
 import type { Text } from "../../text/text.ts";
 import { promptBytes, responseBytes } from "../kept.ts";
@@ -15,6 +14,7 @@ import type { Generation, Sidecar } from "../sidecar.ts";
 import type { SavedRollout } from "./journal.ts";
 import { type GroupPlan, inGroup, type RolloutPlan } from "./plan.ts";
 import { type RolloutReport, reportOf } from "./report.ts";
+import { type FinishedResponse, formatLine } from "./response-line.ts";
 
 export type RolloutState = "running" | "finished" | "cancelled" | "failed";
 

@@ -1,9 +1,9 @@
 // A finished response as a line of JSON: the public format of RESPONSES.jsonl and of the rollout API's streams.
 
-import { assert } from "../base/assert.ts";
-import type { WeightEpoch } from "../base/ids.ts";
-import type { FinishReason } from "./request.ts";
-import type { Chunk, Refusal } from "./response.ts";
+import { assert } from "../../core/base/assert.ts";
+import type { WeightEpoch } from "../../core/base/ids.ts";
+import type { FinishReason } from "../../core/request/request.ts";
+import type { Chunk, Refusal } from "../../core/request/response.ts";
 
 /** One response, complete. `logprobs[i]` belongs to `tokenIds[i]`. */
 export interface FinishedResponse {

@@ -1,7 +1,7 @@
 // Lengths of the responses to a prompt in earlier weight epochs, as a prior for the group's length before any response of
 // this epoch has finished. Owns two numbers a prompt; the prompt used longest ago goes first.
 
-import { assert } from "../base/assert.ts";
+import { assert } from "../../core/base/assert.ts";
 
 interface Lengths {
   epoch: number;
