@@ -2,16 +2,10 @@
 
 import * as v from "valibot";
 import { AppError, InvalidFieldError } from "../core/base/errors.ts";
-import { chunksOf, linesOf, must, objectOf, show, tokensOf } from "../host/json-lines.ts";
-import {
-  type Chat,
-  chatOf,
-  messageList,
-  TEMPLATE_ENTRIES,
-  type TemplateFields,
-  templateFieldOf,
-} from "../server/openai/messages.ts";
-import { unknownField } from "../server/openai/unknown-field.ts";
+import { chunksOf, linesOf, objectOf, show } from "../host/json-lines.ts";
+import { checked, text, wellFormed } from "../server/openai/fields.ts";
+import { type Chat, chatOf } from "../server/openai/messages.ts";
+import { GROUP_ENTRIES, givenPrompt } from "../server/rollouts/plan.ts";
 
 export interface PromptLine {
   /** Line of the file; the first one is 1. */
@@ -35,56 +29,20 @@ export interface PromptOptions {
 /** A prompt of a million token ids, written in decimal, is 8 MB. */
 export const LINE_BYTES_MAX = 16 * 1024 * 1024;
 /** The request buffer's bound: more could not be run in one iteration. */
-export const PROMPTS_MAX = 262_144;
-export const GROUP_SIZE_MAX = 256;
-const ID_CHARACTERS_MAX = 256;
+const PROMPTS_MAX = 262_144;
 
-const LineShape = v.strictObject(
-  {
-    id: v.pipe(
-      v.string((issue) => must(issue.input, "be a string")),
-      v.minLength(1, "is empty; it must name the group"),
-      v.maxLength(
-        ID_CHARACTERS_MAX,
-        (issue) => `has ${issue.input.length} characters; at most ${ID_CHARACTERS_MAX} are allowed`,
-      ),
-    ),
-    prompt: v.optional(
-      v.pipe(
-        v.string((issue) => must(issue.input, "be a string")),
-        v.minLength(1, "is empty"),
-        v.check(
-          (text) => text.isWellFormed(),
-          "holds half of a surrogate pair: it is not Unicode text",
-        ),
-      ),
-    ),
-    token_ids: v.optional(
-      v.pipe(
-        v.custom<unknown[]>(Array.isArray, (issue) =>
-          must(issue.input, "be an array of token ids"),
-        ),
-        v.check((ids) => ids.length > 0, "is empty"),
-      ),
-    ),
-    messages: v.optional(messageList),
-    ...TEMPLATE_ENTRIES,
-    n: v.optional(
-      v.custom<number>(
-        (n) => Number.isInteger(n) && Number(n) >= 1 && Number(n) <= GROUP_SIZE_MAX,
-        (issue) => must(issue.input, `be a whole number between 1 and ${GROUP_SIZE_MAX}`),
-      ),
-    ),
-  },
-  "is missing",
-);
+/** A group of /v1/rollouts is asked for in the same words. */
+const LineShape = v.strictObject({
+  ...GROUP_ENTRIES,
+  prompt: v.nullish(v.pipe(text, v.minLength(1, "is empty"), wellFormed)),
+});
 
 /** Reads the whole file, or its first `limit` prompts. Throws AppError `usage`, `invalid_json` or `invalid_field`. */
 export async function loadPrompts(path: string, options: PromptOptions): Promise<PromptLine[]> {
   const prompts: PromptLine[] = [];
   const lineOfId = new Map<string, number>();
-  for await (const { line, where, text } of linesOf(path, chunksOf(path), LINE_BYTES_MAX)) {
-    const prompt = parseLine(text, { where, line, vocabularySize: options.vocabularySize });
+  for await (const { line, where, text: source } of linesOf(path, chunksOf(path), LINE_BYTES_MAX)) {
+    const prompt = parseLine(source, { where, line, vocabularySize: options.vocabularySize });
     const earlier = lineOfId.get(prompt.id);
     if (earlier !== undefined) {
       const problem = `is ${show(prompt.id)}, as on line ${earlier}; every id must be another one`;
@@ -102,53 +60,17 @@ export async function loadPrompts(path: string, options: PromptOptions): Promise
 }
 
 function parseLine(
-  text: string,
-  options: { where: string; line: number; vocabularySize: number },
+  source: string,
+  { where, line, vocabularySize }: { where: string; line: number; vocabularySize: number },
 ): PromptLine {
-  const { where, line } = options;
-  const result = v.safeParse(LineShape, objectOf(text, where), { abortEarly: true });
-  if (!result.success) {
-    const [issue] = result.issues;
-    throw new InvalidFieldError({
-      where,
-      field: v.getDotPath(issue) ?? "line",
-      problem: issue.expected === "never" ? unknownField(LineShape, issue.path) : issue.message,
-    });
-  }
-  const { id, n = null } = result.output;
-  return { line, id, prompt: promptOf(result.output, options), n };
-}
-
-const PROMPT_FIELDS = ["prompt", "token_ids", "messages"] as const;
-
-function promptOf(
-  fields: v.InferOutput<typeof LineShape>,
-  { where, vocabularySize }: { where: string; vocabularySize: number },
-): PromptLine["prompt"] {
-  const [first, second] = PROMPT_FIELDS.filter((name) => fields[name] !== undefined);
-  const { prompt, token_ids: ids, messages } = fields;
-  if (second !== undefined) {
-    const problem = `is given beside ${second}; a line has one of them`;
-    throw new InvalidFieldError({ where, field: first ?? second, problem });
-  }
-  const orphan = messages === undefined ? templateFieldOf(fields) : null;
-  if (orphan !== null) {
-    const problem = "is given without messages; only a chat template reads it";
-    throw new InvalidFieldError({ where, field: orphan, problem });
-  }
-  if (prompt !== undefined) return { kind: "text", text: prompt };
-  if (ids !== undefined) {
-    const place = { where, field: "token_ids" };
-    return { kind: "token_ids", tokenIds: tokensOf(ids, place, vocabularySize - 1) };
-  }
-  if (messages !== undefined) return { kind: "chat", chat: chatIn({ ...fields, messages }, where) };
-  const problem = "is missing, and so are token_ids and messages; a line has one of them";
-  throw new InvalidFieldError({ where, field: "prompt", problem });
-}
-
-function chatIn(fields: TemplateFields, where: string): Chat {
+  const value = objectOf(source, where);
   try {
-    return chatOf(fields);
+    const fields = checked(LineShape, value);
+    const { id, n = null, prompt, messages } = fields;
+    const tokenIds = givenPrompt(fields, { text: { vocabularySize }, at: "" });
+    if (tokenIds !== null) return { line, id, n, prompt: { kind: "token_ids", tokenIds } };
+    if (!messages) return { line, id, n, prompt: { kind: "text", text: prompt ?? "" } };
+    return { line, id, n, prompt: { kind: "chat", chat: chatOf({ ...fields, messages }) } };
   } catch (error) {
     if (!(error instanceof InvalidFieldError)) throw error;
     throw new InvalidFieldError({ where, field: error.field, problem: error.problem });

@@ -46,7 +46,6 @@ export const ROLLOUT_LIMITS: RolloutLimits = {
   keptBytesMax: 256 * 2 ** 20,
 };
 
-/** The same as for a line of `foretoken rollout`. */
 const GROUP_SIZE_MAX = 256;
 const ID_CHARACTERS_MAX = 256;
 
@@ -74,18 +73,23 @@ const SamplingSchema = v.strictObject({
   max_tokens: MAX_TOKENS_FIELD,
 });
 
+/** As a line of prompts has them too (cli/prompts.ts). */
+export const GROUP_ENTRIES = {
+  id,
+  /** One of prompt, messages and token_ids. */
+  prompt: v.nullish(text),
+  messages: v.nullish(messageList),
+  token_ids: v.nullish(tokenList),
+  ...TEMPLATE_ENTRIES,
+  n: integer(1, GROUP_SIZE_MAX),
+};
+
 export const RolloutRequestSchema = v.strictObject({
   /** Names the rollout; a second request with the same id and body attaches to the first. */
   id: name,
   groups: listOf(
     v.strictObject({
-      id,
-      /** One of prompt, messages and token_ids. */
-      prompt: v.nullish(text),
-      messages: v.nullish(messageList),
-      token_ids: v.nullish(tokenList),
-      ...TEMPLATE_ENTRIES,
-      n: integer(1, GROUP_SIZE_MAX),
+      ...GROUP_ENTRIES,
       sampling_params: v.nullish(SamplingSchema),
     }),
     ROLLOUT_LIMITS.groupsMax,
@@ -255,8 +259,10 @@ async function withPrompts(
 const PROMPT_FIELDS = ["prompt", "messages", "token_ids"] as const;
 
 /** null: it is a text or a chat. */
-function givenPrompt(group: GroupFields, options: { text: Text; at: string }): Int32Array | null {
-  const { text: codec, at } = options;
+export function givenPrompt(
+  group: Omit<GroupFields, "sampling_params">,
+  { text: codec, at }: { text: Pick<Text, "vocabularySize">; at: string },
+): Int32Array | null {
   const given = PROMPT_FIELDS.filter((field) => (group[field] ?? null) !== null);
   const [first, second] = given;
   if (first === undefined) {
