@@ -25,6 +25,7 @@ import {
   type Client,
   type Cursor,
   clear,
+  declareTo,
   FINISHED,
   isOver,
   JOINED,
@@ -77,6 +78,8 @@ export class StreamService implements SocketService {
   readonly #clients = new Map<Socket, Client>();
   readonly #topics = new Map<Subject, Topic>();
   readonly #touched = new Set<Topic>();
+  /** Topics of one group or one response. */
+  #narrow = 0;
   readonly #frame: Frame;
   readonly #closed: Record<number, number> = {};
   #subscriptions = 0;
@@ -182,8 +185,7 @@ export class StreamService implements SocketService {
       this.#refuse(client, keyOf(subject), problem);
       return;
     }
-    const topic = this.#topics.get(subject) ?? newTopic(subject);
-    this.#topics.set(subject, topic);
+    const topic = this.#topics.get(subject) ?? this.#opened(subject);
     const { rollout } = this.#options.sidecar;
     const text = message.text ? this.#options.text : null;
     const cursors = new Map<Request, Cursor>();
@@ -204,6 +206,13 @@ export class StreamService implements SocketService {
     this.#frame.state = "subscribed";
     this.#frame.weightEpoch = epoch;
     if (this.#sendFrame(client)) this.#catchUp(subscription);
+  }
+
+  #opened(subject: Subject): Topic {
+    const topic = newTopic(subject);
+    this.#topics.set(subject, topic);
+    if (typeof subject !== "string") this.#narrow += 1;
+    return topic;
   }
 
   #problemOf(client: Client, subject: Subject, message: Subscribe): AppError | null {
@@ -280,7 +289,10 @@ export class StreamService implements SocketService {
     topic.live.delete(subscription);
     topic.behind.delete(subscription);
     this.#subscriptions -= 1;
-    if (topic.live.size + topic.behind.size === 0) this.#topics.delete(topic.subject);
+    if (topic.live.size + topic.behind.size === 0) {
+      this.#topics.delete(topic.subject);
+      if (typeof topic.subject !== "string") this.#narrow -= 1;
+    }
     if (this.#subscriptions > 0) return;
     this.#stopListening?.();
     this.#stopListening = null;
@@ -314,18 +326,18 @@ export class StreamService implements SocketService {
     };
   }
 
-  #happened(request: Request, flags: number, from: number): void {
-    const what = { flags, from, attempt: this.#frame.attemptOf(request) };
-    this.#note("progress", request, what);
-    this.#note("all", request, what);
-    this.#note(request.group, request, what);
-    this.#note(request, request, what);
+  #happened(request: Request, flag: number, from: number): void {
+    this.#note(this.#topics.get("progress"), request, flag, from);
+    this.#note(this.#topics.get("all"), request, flag, from);
+    if (this.#narrow === 0) return;
+    this.#note(this.#topics.get(request.group), request, flag, from);
+    this.#note(this.#topics.get(request), request, flag, from);
   }
 
-  #note(subject: Subject, request: Request, what: Parameters<typeof note>[2]): void {
-    const topic = this.#topics.get(subject);
+  #note(topic: Topic | undefined, request: Request, flag: number, from: number): void {
     if (topic === undefined) return;
-    note(topic, request, what);
+    note(topic, request, flag, from);
+    if (flag === JOINED) declareTo(topic, request, this.#frame.attemptOf(request));
     this.#touch(topic);
   }
 

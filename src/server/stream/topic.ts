@@ -7,11 +7,13 @@ import type { Detokenizer, Text } from "../../text/text.ts";
 import type { Socket } from "../http.ts";
 import type { Frame, StreamFormat } from "./frame.ts";
 
-/** What has happened to a response in a turn; bits. */
+/** What has happened to a response in a turn; bits. Where its tokens begin stands above them. */
 export const JOINED = 1;
 export const RESTARTED = 2;
 export const TOKENS = 4;
 export const FINISHED = 8;
+const FLAGS = 15;
+const FLAG_BITS = 4;
 
 export interface Client {
   readonly socket: Socket;
@@ -30,16 +32,10 @@ export interface Topic {
   readonly live: Set<Subscription>;
   readonly behind: Set<Subscription>;
   /** Of the current turn; of progress: since its last frame. */
-  readonly happened: Map<Request, Happened>;
+  readonly happened: Map<Request, number>;
   readonly groupsFinished: string[];
   /** Its group is complete: no response joins any more. */
   isRetired: boolean;
-}
-
-interface Happened {
-  flags: number;
-  /** Where its tokens begin. */
-  from: number;
 }
 
 /** How far a client that is behind is with one response. */
@@ -90,27 +86,27 @@ export function isOver({ subject, isRetired }: Topic): boolean {
   return subject.status === "finished";
 }
 
-/** Of the current turn, for all who listen. */
-export function note(topic: Topic, request: Request, what: Happened & { attempt: number }): void {
-  const { flags, from, attempt } = what;
-  const known = topic.happened.get(request);
-  if (known === undefined) topic.happened.set(request, { flags, from });
-  else {
-    known.flags |= flags;
-    // Tokens of this turn before the restart are void.
-    if (flags === RESTARTED) known.from = 0;
-  }
-  if (flags !== JOINED) return;
-  // Clients that are behind also get a new response, from its first token on.
-  for (const { cursors } of topic.behind) {
+/** Of the current turn, for all who listen. It is called for every batch of tokens, and makes no object. */
+export function note({ happened }: Topic, request: Request, flag: number, from: number): void {
+  const known = happened.get(request);
+  if (known === undefined) happened.set(request, (from << FLAG_BITS) | flag);
+  // Tokens of this turn before the restart are void.
+  else if (flag === RESTARTED) happened.set(request, (known & FLAGS) | flag);
+  else if ((known & flag) === 0) happened.set(request, known | flag);
+}
+
+/** Clients that are behind also get a new response, from its first token on. */
+export function declareTo({ behind }: Topic, request: Request, attempt: number): void {
+  for (const { cursors } of behind) {
     cursors.set(request, { offset: 0, attempt, isDeclared: false, detokenizer: null });
   }
 }
 
 /** Fills a frame with what the subscribers share of the turn. */
 export function tell({ subject, happened, groupsFinished }: Topic, frame: Frame): void {
-  for (const [request, { flags, from }] of happened) {
+  for (const [request, flags] of happened) {
     const { length } = request.response;
+    const from = flags >>> FLAG_BITS;
     if ((flags & JOINED) !== 0) frame.declare(request, subject === "progress" ? length : 0);
     if ((flags & RESTARTED) !== 0) frame.restart(request);
     if (subject === "progress") {
