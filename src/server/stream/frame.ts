@@ -81,7 +81,9 @@ export class Column {
   }
 
   push(value: number): void {
-    this.#values[this.extend(1)] = value;
+    // Growing replaces the memory, so it comes first.
+    const at = this.extend(1);
+    this.#values[at] = value;
   }
 
   /** Makes room for `count` more values, which are then written to `memory` from the returned place on. */
