@@ -25,7 +25,7 @@ const INTERPRETER = {
 
 const SHORT = { max_tokens: TOKENS_MAX };
 /** Step times of the interpreter are not to decide what is drafted. */
-const OWN = { foretoken: { probability_min: 0.02 } };
+const OWN = { foretoken: { probability_min: 0.02, exact: 1 } };
 
 interface EngineLine {
   readonly weight_epoch: number;
@@ -137,6 +137,43 @@ describe.skipIf(missing !== null)("vLLM's second model runner", () => {
           `traced to the other server; mean logprob ${held.test.scoreMean.toFixed(3)}, by the model ` +
           held.test.expectedMean.toFixed(3),
       );
+    },
+    TEST_MS_MAX,
+  );
+
+  test(
+    "exact: at temperature 1, token for token the same drafted, undrafted, and in two pieces on two servers",
+    async () => {
+      const { fleet, prompts, eos } = ready();
+      const [prompt = []] = prompts;
+      const before = sum(await engines(), "accepted_tokens");
+      const drawn = async (index: number, seed: number, more: object = {}) => {
+        const request = {
+          tokens: prompt,
+          maxTokens: 32,
+          temperature: 1,
+          stopTokenIds: [eos],
+          seed,
+        };
+        const outcome = await fleet.plain(index).generate({ ...request, ...more });
+        if (outcome.kind === "refused") throw new Error(outcome.message);
+        return [...outcome.made.tokens];
+      };
+      const seeds = [11, 12, 13, 14];
+      const plain = await Promise.all(seeds.map((seed) => drawn(0, seed)));
+      expect(new Set(plain.map((tokens) => tokens.join())).size).toBeGreaterThan(1);
+      const drafted = (sample: number) => ({ sibling: { group: "exact", sample } });
+      for (const wave of [0, 4]) {
+        const again = seeds.map((seed, i) => drawn(0, seed, drafted(wave + i)));
+        expect(await Promise.all(again)).toEqual(plain);
+      }
+      const divided = plain.map(async (tokens, i) => {
+        const first = tokens.slice(0, 7);
+        const rest = { tokens: [...prompt, ...first], maxTokens: 32 - first.length };
+        return [...first, ...(await drawn(1, seeds[i] ?? 0, rest))];
+      });
+      expect(await Promise.all(divided)).toEqual(plain);
+      await fleet.until(async () => sum(await engines(), "accepted_tokens") > before);
     },
     TEST_MS_MAX,
   );

@@ -77,6 +77,7 @@ test("chunkBody: generate carries the whole text and every setting of the chunk"
         foretoken_draft: 0,
         foretoken_run: "s",
         foretoken_epoch: 1,
+        foretoken_seed: chunkSeed(drawKey(3, "g", 3), 0),
       },
     },
   });

@@ -50,6 +50,8 @@ export function chunkBody(ask: ChunkRequest, form: RequestForm): string {
     foretoken_draft: ask.draft === null ? 0 : 1,
     foretoken_run: ask.run,
     foretoken_epoch: ask.epoch,
+    // Of the whole response, for engines whose noise depends on a token's place and not on what was drawn before.
+    ...(isSeeded(ask, form) && { foretoken_seed: chunkSeed(spec.draw, 0) }),
   };
   const top: Record<string, unknown> = {
     model: sampling.adapter ?? form.model,
@@ -112,7 +114,12 @@ function logprobsAsked(topLogprobs: number, { endpoint, logprobsMax }: RequestFo
   return Math.min(topLogprobs + 1, Math.max(logprobsMax, topLogprobs));
 }
 
-function drawing(ask: ChunkRequest, { hasSeeds }: RequestForm): Record<string, unknown> {
+/** A greedy request draws nothing; a seed would cost the server a generator. */
+function isSeeded({ spec }: ChunkRequest, { hasSeeds }: RequestForm): boolean {
+  return hasSeeds && spec.sampling.temperature > 0;
+}
+
+function drawing(ask: ChunkRequest, form: RequestForm): Record<string, unknown> {
   const { spec, offset } = ask;
   const { temperature, stopTokenIds } = spec.sampling;
   const fields: Record<string, unknown> = {
@@ -121,8 +128,7 @@ function drawing(ask: ChunkRequest, { hasSeeds }: RequestForm): Record<string, u
     ignore_eos: true,
     stop_token_ids: stopTokenIds,
   };
-  // A greedy request draws nothing; a seed would cost the server a generator.
-  if (temperature > 0 && hasSeeds) fields.seed = chunkSeed(spec.draw, offset);
+  if (isSeeded(ask, form)) fields.seed = chunkSeed(spec.draw, offset);
   return Object.assign(fields, shapingFields(ask, "min_tokens"));
 }
 

@@ -19,6 +19,7 @@ import {
   checkEndpoints,
   checkFlags,
   checkKvBudget,
+  checkPlugin,
   checkProxy,
   checkTrainerRoutes,
   checkVersion,
@@ -65,7 +66,11 @@ async function look(
 ): Promise<void> {
   const { server, findings, options } = parts;
   findings.push(checkVersion(server), ...(await checkEndpoints(engine)), ...checkFlags(server));
-  findings.push(checkKvBudget(server), ...(await checkTrainerRoutes(engine, server)));
+  findings.push(
+    ...checkPlugin(server),
+    checkKvBudget(server),
+    ...(await checkTrainerRoutes(engine, server)),
+  );
   if (findings.some(({ verdict }) => verdict === "fail")) return;
   const prompt = await somePrompt(engine, PROMPT_TOKENS);
   const blockSize = server.metrics?.cache?.blockSize ?? BLOCK_DEFAULT;

@@ -5,6 +5,7 @@ import type { Finding } from "./finding.ts";
 import {
   checkFlags,
   checkKvBudget,
+  checkPlugin,
   checkTrainerRoutes,
   checkVersion,
   readServerInfo,
@@ -52,6 +53,25 @@ test("checkVersion: too old, known, and newer than known", () => {
   expect(verdict("0.33.0")).toBe("info");
   expect(verdict("1.0")).toBe("info");
   expect(verdict(null)).toBe("warn");
+});
+
+test("checkPlugin: names the runner that the plugin drafts under, and nothing without the plugin", () => {
+  const found = (model: string | null, isAsync: boolean) => {
+    const speculation = model === null ? null : { model };
+    const config = {
+      speculative_config: speculation,
+      scheduler_config: { async_scheduling: isAsync },
+    };
+    return checkPlugin({ ...SERVER, config }).map(({ verdict, reason }) => [verdict, reason]);
+  };
+  expect(found(null, false)).toEqual([]);
+  expect(found("ngram", false)).toEqual([]);
+  expect(found("foretoken_vllm.speculator", true)).toEqual([
+    ["ok", "it drafts under vLLM's second model runner, with asynchronous scheduling"],
+  ]);
+  expect(found("foretoken_vllm.proposer.ForetokenProposer", false)).toEqual([
+    ["info", expect.stringContaining("first model runner, with synchronous steps: vLLM 0.32.0")],
+  ]);
 });
 
 test("checkFlags: a server that a seed may end gets the flag as fix", () => {

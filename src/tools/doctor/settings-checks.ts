@@ -100,6 +100,19 @@ export function checkVersion({ version }: ServerInfo): Finding {
   return ok("version", text);
 }
 
+/** Under which of vLLM's model runners the plugin drafts; none where it does not. */
+export function checkPlugin({ config, version }: ServerInfo): Finding[] {
+  const model = String(pathOf(config, "speculative_config", "model"));
+  if (!model.startsWith("foretoken_vllm.")) return [];
+  const isAsync = pathOf(config, "scheduler_config", "async_scheduling") === true;
+  const steps = isAsync ? "asynchronous scheduling" : "synchronous steps";
+  if (model === "foretoken_vllm.speculator") {
+    return [ok("plugin", `it drafts under vLLM's second model runner, with ${steps}`)];
+  }
+  const reason = `it drafts under vLLM's first model runner, with ${steps}: vLLM ${version} has no Triton there, or another second runner than the plugin knows`;
+  return [info("plugin", `${reason} (python -m foretoken_vllm.runner_v2 --choose tells)`)];
+}
+
 /** A route exists if it answers GET with 405, or anything but 403 and 404. */
 async function hasRoute(engine: Engine, path: string): Promise<Answer & { isThere: boolean }> {
   const answer = await engine.call("GET", path);

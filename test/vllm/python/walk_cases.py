@@ -16,6 +16,7 @@ import torch
 
 from foretoken_vllm import abi
 from foretoken_vllm.core import SuffixCore, float_word
+from foretoken_vllm.exact import accept
 from foretoken_vllm.table import NODES, NO_NODE, ROW_WORDS, TOKEN_BITS, Tables, rows_of
 from foretoken_vllm.table import walk as expected_walk
 from foretoken_vllm.walk import walk
@@ -29,12 +30,33 @@ ONE = float_word(1.0)
 
 def main() -> None:
     random.seed(7)
+    accepts()
     cases = deep = left = 0
     for group in range(8):
         vocabulary = random.choice([2, 5, 40, (1 << TOKEN_BITS) - 1])
         cases_of, deep_of, left_of = walked(vocabulary)
         cases, deep, left = cases + cases_of, deep + deep_of, left + left_of
     print(json.dumps({"cases": cases, "drafted": deep, "left": left}))
+
+
+def accepts() -> None:
+    """Exact acceptance against the obvious loop."""
+    for _ in range(50):
+        steps = random.randrange(1, 6)
+        lengths = [random.randrange(1, steps + 2) for _ in range(random.randrange(1, 6))]
+        starts = [sum(lengths[:i]) for i in range(len(lengths) + 1)]
+        drawn = [random.randrange(3) for _ in range(starts[-1])]
+        drafted = [random.randrange(-1, 3) for _ in range(starts[-1])]
+        tensors = (torch.tensor(values, dtype=torch.int64) for values in (drawn, drafted, starts))
+        sampled, counts = accept(*tensors, steps, torch)
+        for i, count in enumerate(counts.tolist()):
+            rows = range(starts[i], starts[i + 1])
+            right = 0
+            while right + 1 < len(rows) and drafted[rows[right] + 1] == drawn[rows[right]]:
+                right += 1
+            wanted = [drawn[row] for row in rows[: right + 1]]
+            if (count, sampled[i, :count].tolist()) != (len(wanted), wanted):
+                raise SystemExit(f"request {i}: {sampled[i, :count].tolist()}, not {wanted}")
 
 
 def walked(vocabulary: int) -> tuple[int, int, int]:

@@ -28,6 +28,8 @@ class Settings:
     """What the sidecar calls this engine."""
     drafts: int = 1
     """0: tokens are shared, nothing is drafted."""
+    exact: int = 0
+    """1: a response has the same tokens drafted or not, in chunks or not (second runner)."""
     probability_min: float = 0.0
     """Minimum acceptance probability of a draft token's path; 0: derived from measured step times."""
     core_mb: int = 512
@@ -48,6 +50,7 @@ class Settings:
 
 _BOUNDS: dict[str, tuple[float, float]] = {
     "drafts": (0, 1),
+    "exact": (0, 1),
     "probability_min": (0, 1),
     "core_mb": (8, 3840),
     "logs_mb": (1, 65536),

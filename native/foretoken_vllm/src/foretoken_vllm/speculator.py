@@ -16,7 +16,7 @@ import torch
 from vllm.v1.worker.gpu import buffer_utils
 from vllm.v1.worker.gpu.spec_decode.speculator import BaseSpeculator
 
-from . import runner_v2, settings
+from . import exact, runner_v2, settings
 from .faults import Faults
 from .table import ROW_WORDS, Tables
 from .table_drafter import TableDrafter
@@ -46,6 +46,9 @@ class ForetokenSpeculator(BaseSpeculator):  # type: ignore[misc]
         self.drafter = TableDrafter(vllm_config, Tables(self._buffers.np, self._selected.np))
         self.faults = self.drafter.faults
         self._is_sound = True
+        self.is_exact = self.drafter.is_exact
+        if self.is_exact:
+            _verify_exactly()
 
     def init_cudagraph_manager(self, cudagraph_mode: Any) -> None:
         """There is no model of its own."""
@@ -117,11 +120,42 @@ def take_over(faults: Faults) -> bool:
     setattr(init_speculator, _MARK, True)
     model_runner.init_speculator = init_speculator
     runner = model_runner.GPUModelRunner
+    _keep_seeds(runner, faults)
     _after(runner, "add_requests", _added, faults)
     _after(runner, "_remove_request", _removed, faults)
     _after(runner, "reload_weights", _reloaded, faults)
     _after(async_utils.AsyncOutput, "get_output", _came, faults)
     return True
+
+
+def _verify_exactly() -> None:
+    from vllm.v1.worker.gpu.sample.gumbel import gumbel_sample
+    from vllm.v1.worker.gpu.spec_decode import rejection_sampler
+
+    sampler: Any = rejection_sampler
+    if not getattr(sampler.rejection_sample, _MARK, False):
+        verifier = exact.verifier(sampler.rejection_sample, gumbel_sample, torch)
+        setattr(verifier, _MARK, True)
+        sampler.rejection_sample = verifier
+
+
+def _keep_seeds(runner: Any, faults: Faults) -> None:
+    """Where drafts are exact, each chunk of a response is drawn with the response's seed: places are absolute."""
+    add_requests = runner.add_requests
+
+    @functools.wraps(add_requests)
+    def seeding(self: Any, scheduler_output: Any) -> Any:
+        if _current is not None and _current.is_exact:
+            try:
+                for data in scheduler_output.scheduled_new_reqs:
+                    extra = getattr(data.sampling_params, "extra_args", None) or {}
+                    if isinstance(seed := extra.get("foretoken_seed"), int):
+                        data.sampling_params.seed = seed
+            except Exception as error:  # noqa: BLE001 - its own seed is as good a draw
+                faults.add("seed", error)
+        return add_requests(self, scheduler_output)
+
+    runner.add_requests = seeding
 
 
 def _after(owner: Any, name: str, act: Callable[..., None], faults: Faults) -> None:

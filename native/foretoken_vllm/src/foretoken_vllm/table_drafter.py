@@ -60,6 +60,10 @@ class TableDrafter(ForetokenProposer):
         """The fault of the first runner's sampler on a CPU is not in this one."""
         return True
 
+    @property
+    def is_exact(self) -> bool:
+        return self._settings.exact > 0
+
     def advance(self) -> None:
         """Other weights, unless the requests say which."""
         if self._run is None:
