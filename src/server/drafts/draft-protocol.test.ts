@@ -89,6 +89,18 @@ async function exchange(
   return { answers, closed };
 }
 
+/** As `exchange`, with a server of its own; `stats` at its end. */
+async function asked(
+  messages: readonly (ClientMessage | Uint8Array | string)[],
+  limits: Partial<DraftServerLimits> = {},
+) {
+  const { url, stop, stats } = serve(limits);
+  const { answers } = await exchange(url, messages);
+  const end = { answers, stats: stats() };
+  await stop();
+  return end;
+}
+
 const HELLO: ClientMessage = { kind: "hello", protocolVersion: DRAFT_PROTOCOL_VERSION };
 const register = (epoch = 0, group = A, prompt = PROMPT): ClientMessage => ({
   kind: "register_group",
@@ -109,9 +121,8 @@ const fetchOf = (have: readonly number[], epoch = 0, group = A): ClientMessage =
 });
 
 test("fetch: brings what the client lacks, and tells which responses the server has less of", async () => {
-  const { url, stop } = serve();
   const log = tokensOf(90);
-  const { answers } = await exchange(url, [
+  const { answers } = await asked([
     HELLO,
     register(),
     update(0, log),
@@ -127,13 +138,11 @@ test("fetch: brings what the client lacks, and tells which responses the server 
   expect(deltas).toEqual([[[0, [...log]]], [[60, [...log.subarray(60)]]], undefined, []]);
   expect(groups[3]?.[0]?.behind).toEqual([{ sampleIndex: 0, have: 90 }]);
   expect(groups.map(([group]) => group?.version)).toEqual([1, 1, undefined, 1]);
-  await stop();
 });
 
 test("update: tokens ahead of the log are held, and taken when the tokens between have come", async () => {
-  const { url, stop } = serve();
   const log = tokensOf(30);
-  const { answers } = await exchange(url, [
+  const { answers } = await asked([
     HELLO,
     register(),
     update(20, log.subarray(20)),
@@ -149,28 +158,22 @@ test("update: tokens ahead of the log are held, and taken when the tokens betwee
   const last = answers[6];
   const fetched = last?.kind === "fetched" ? last.groups[0]?.deltas[0]?.tokens : undefined;
   expect([...(fetched ?? [])]).toEqual([...log]);
-  await stop();
 });
 
 test("update: tokens beyond the window are a gap that gives the stored length", async () => {
-  const { url, stop, stats } = serve({ windowTokens: 16 });
   const log = tokensOf(40);
-  const { answers } = await exchange(url, [
-    HELLO,
-    register(),
-    update(0, log.subarray(0, 5)),
-    update(20, log.subarray(20)),
-  ]);
+  const { answers, stats } = await asked(
+    [HELLO, register(), update(0, log.subarray(0, 5)), update(20, log.subarray(20))],
+    { windowTokens: 16 },
+  );
   const refusal = { groupId: A, sampleIndex: 0, reason: "gap", have: 5 };
   expect(answers[3]).toMatchObject({ kind: "updated", refusals: [refusal] });
-  expect(stats()).toMatchObject({ gaps: 1, tokensTaken: 5 });
-  await stop();
+  expect(stats).toMatchObject({ gaps: 1, tokensTaken: 5 });
 });
 
 test("epochs: an older one is refused, the next one drops everything", async () => {
-  const { url, stop, stats } = serve();
   const log = tokensOf(10);
-  const { answers } = await exchange(url, [
+  const { answers, stats } = await asked([
     HELLO,
     register(1),
     update(0, log, 1),
@@ -185,8 +188,7 @@ test("epochs: an older one is refused, the next one drops everything", async () 
   const stale = "stale_epoch 1";
   expect(seen).toEqual(["ok 1", "ok 1", stale, stale, stale, "ok 2"]);
   expect(answers[6]).toMatchObject({ kind: "fetched", groups: [], unknown: [A] });
-  expect(stats()).toMatchObject({ groups: 0, stale: 3, epochs: 2 });
-  await stop();
+  expect(stats).toMatchObject({ groups: 0, stale: 3, epochs: 2 });
 });
 
 for (const leads of [false, true]) {
@@ -215,12 +217,10 @@ for (const leads of [false, true]) {
 }
 
 test("register: a group with another prompt is refused", async () => {
-  const { url, stop, stats } = serve();
   const other = register(0, A, Int32Array.of(9));
-  const { answers } = await exchange(url, [HELLO, register(), update(0, tokensOf(50)), other]);
+  const { answers, stats } = await asked([HELLO, register(), update(0, tokensOf(50)), other]);
   expect(answers[3]).toMatchObject({ status: "conflict" });
-  expect(stats()).toMatchObject({ conflicts: 1, tokensTaken: 50 });
-  await stop();
+  expect(stats).toMatchObject({ conflicts: 1, tokensTaken: 50 });
 });
 
 test("register: a group lives as long as it is used, and no longer", async () => {
@@ -240,19 +240,20 @@ test("register: a group lives as long as it is used, and no longer", async () =>
 });
 
 test("limits: a group beyond its bytes is refused, and the next one is not", async () => {
-  const { url, stop } = serve({ groupBytesMax: 4096 });
-  const { answers } = await exchange(url, [
-    HELLO,
-    register(),
-    update(0, tokensOf(400)),
-    update(400, tokensOf(900)),
-    register(0, groupId("large"), new Int32Array(2000)),
-    register(0, groupId("small")),
-  ]);
+  const { answers } = await asked(
+    [
+      HELLO,
+      register(),
+      update(0, tokensOf(400)),
+      update(400, tokensOf(900)),
+      register(0, groupId("large"), new Int32Array(2000)),
+      register(0, groupId("small")),
+    ],
+    { groupBytesMax: 4096 },
+  );
   expect(answers[2]).toMatchObject({ refusals: [] });
   expect(answers[3]).toMatchObject({ refusals: [{ reason: "full", have: 400 }] });
   expect(answers.slice(4)).toMatchObject([{ status: "full" }, { status: "ok" }]);
-  await stop();
 });
 
 test("limits: without room the group used longest ago goes", async () => {
@@ -277,10 +278,10 @@ test("limits: without room the group used longest ago goes", async () => {
 });
 
 test("limits: a sample beyond the limit is refused", async () => {
-  const { url, stop } = serve({ samplesMax: 2 });
-  const { answers } = await exchange(url, [HELLO, register(), update(0, tokensOf(3), 0, 2)]);
+  const { answers } = await asked([HELLO, register(), update(0, tokensOf(3), 0, 2)], {
+    samplesMax: 2,
+  });
   expect(answers[2]).toMatchObject({ refusals: [{ sampleIndex: 2, reason: "full", have: 0 }] });
-  await stop();
 });
 
 const shared = serve({ frameBytesMax: 65_536 });

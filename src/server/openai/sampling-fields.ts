@@ -2,6 +2,7 @@
 // honoured here, given to the engine, or refused by name.
 
 import * as v from "valibot";
+import { fold32 } from "../../core/base/hash.ts";
 import {
   type LogitShaping,
   NO_SHAPING,
@@ -11,7 +12,37 @@ import {
 import * as bounds from "../../core/request/sampling-bounds.ts";
 import { invalid } from "../route.ts";
 import * as f from "./fields.ts";
-import { SEED_FIELD } from "./seed.ts";
+
+// A request's seed: vLLM takes 64 bits (torch.iinfo(torch.long)), and TRL's asynchronous loop draws 63.
+const SEED_MIN = -(2n ** 63n);
+const SEED_MAX = 2n ** 63n - 1n;
+
+/** A number, or its digits: those of a number that a double cannot hold arrive as text (base/json.ts). */
+function seedOf(value: number | string): bigint | null {
+  const isWhole = typeof value === "string" ? /^-?\d{1,19}$/.test(value) : Number.isInteger(value);
+  if (!isWhole) return null;
+  const seed = BigInt(value);
+  return seed >= SEED_MIN && seed <= SEED_MAX ? seed : null;
+}
+
+/** A seed within 53 bits stays as it is; of a larger one all 64 bits are hashed into 53. */
+function folded(seed: bigint): number {
+  if (BigInt.asIntN(53, seed) === seed) return Number(seed);
+  const low = Number(BigInt.asIntN(32, seed));
+  const high = Number(BigInt.asIntN(32, seed >> 32n));
+  const hash = (salt: number) => fold32(fold32(salt, low), high);
+  return hash(1) * 2 ** 21 + (hash(2) >>> 11);
+}
+
+const seedMessage = f.isNot(`a whole number in ${SEED_MIN}..${SEED_MAX}`);
+
+export const SEED_FIELD = v.nullish(
+  v.pipe(
+    v.union([v.number(), v.string()], seedMessage),
+    v.check((value) => seedOf(value) !== null, seedMessage),
+    v.transform((value) => folded(seedOf(value) ?? 0n)),
+  ),
+);
 
 const STOP_STRINGS_MAX = 64;
 
