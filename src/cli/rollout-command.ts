@@ -91,8 +91,8 @@ export function rolloutCommand(setStatus: (status: number) => void): Command {
 const DEMO = {
   model: PRICED,
   limit: 8,
-  maxTokens: 1024,
-  kvTokens: 1200,
+  maxTokens: 768,
+  kvTokens: 1000,
   compare: "group,divided,seer",
 } as const;
 const DEMO_FIELDS = Object.keys(DEMO) as (keyof typeof DEMO)[];

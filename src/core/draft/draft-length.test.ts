@@ -6,7 +6,7 @@ const times = { ms: (_batch: number, rows: number) => (rows <= 3 ? 15 : 15 + 3 *
 const everyRowCosts = { ms: (_batch: number, rows: number) => rows };
 
 function offer(batch: number, ...gains: number[]): Offer {
-  return { batch, whole: batch, gains: Float64Array.from(gains) };
+  return { batch, whole: batch, gains: Float64Array.from(gains), draftMs: 0 };
 }
 
 test("choose: what makes the engine fastest, also where the first rows are free and later ones are not", () => {
@@ -21,6 +21,10 @@ test("choose: a row of every request for each token, so that a draft of one amon
   const flat = { ms: (_batch: number, rows: number) => 20 + rows };
   expect(planner.choose(offer(1, 0.9, 0.8), flat)).toBe(2);
   expect(planner.choose(offer(16, 0.9, 0.8), flat)).toBe(0);
+});
+
+test("choose: what making drafts takes is part of the price", () => {
+  expect(new AdaptiveLength().choose({ ...offer(1, 0.9, 0.8), draftMs: 30 }, times)).toBe(0);
 });
 
 test("choose: nothing where all together gain too little, and then drafting rests for longer and longer", () => {

@@ -12,6 +12,8 @@ export interface Offer {
   readonly whole: number;
   /** Weighted tokens that the drafts' tokens at each depth bring, if they are verified. */
   readonly gains: Float64Array;
+  /** What making drafts takes of late, a step. */
+  readonly draftMs: number;
 }
 
 export interface DraftPlanner {
@@ -24,7 +26,7 @@ export interface DraftPlanner {
 }
 
 /** Speed that drafts must gain, as a part: what is less is lost in the noise of what steps take. */
-const GAIN_MIN = 1.03;
+const GAIN_MIN = 1.05;
 /** Steps in a row whose drafts did not pay before drafting rests; then it rests twice as long each time. */
 const REST_AFTER = 4;
 const REST_MAX = 32;
@@ -40,14 +42,14 @@ export class AdaptiveLength implements DraftPlanner {
     return false;
   }
 
-  choose({ batch, whole, gains }: Offer, times: StepTimes): number {
+  choose({ batch, whole, gains, draftMs }: Offer, times: StepTimes): number {
     let length = 0;
     let best = (GAIN_MIN * whole) / times.ms(batch, batch);
     let tokens = whole;
     for (const [depth, gain] of gains.entries()) {
       if (gain === 0) break;
       tokens += gain;
-      const speed = tokens / times.ms(batch, batch * (depth + 2));
+      const speed = tokens / (draftMs + times.ms(batch, batch * (depth + 2)));
       if (speed <= best) continue;
       best = speed;
       length = depth + 1;

@@ -110,7 +110,7 @@ export class LlamaEngine {
     this.#context = this.#openContext();
     this.#residency = new Residency(this.#context, this.#streams);
     const { speculation, clock, slots } = options;
-    this.#speculation = speculation && new Speculation({ ...speculation, clock });
+    this.#speculation = speculation && new Speculation({ ...speculation, clock: options.cpuClock });
     this.#groups = speculation && new DraftGroups(speculation.drafter, clock);
     this.#stepper = this.#newStepper();
     this.capacity = {

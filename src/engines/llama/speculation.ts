@@ -19,6 +19,8 @@ const HIGH_WEIGHT = 2;
 /** A longer draft is not asked for: few are accepted so far, and its rows would be every other request's too. */
 const LENGTH_MAX = 16;
 
+const DRAFT_MS_RATE = 0.1;
+
 interface MutableQuery {
   groupId: GroupId;
   sampleIndex: number;
@@ -52,6 +54,8 @@ export class Speculation {
   readonly #asking: Sequence[] = [];
   readonly #gains = new Float64Array(DRAFT_TOKENS_MAX);
   #proposed: Drafts = NO_DRAFTS;
+  /** Of late, what a step's drafts take. */
+  #stepDraftMs = 0;
 
   constructor(options: { drafter: Drafter; planner: DraftPlanner; clock: Clock }) {
     this.#drafter = options.drafter;
@@ -80,10 +84,13 @@ export class Speculation {
     }
     if (this.#queries.length > 0) {
       this.#proposed = this.#drafter.propose(this.#queries);
-      this.length = this.#planner.choose({ batch, whole, gains: this.#gainsOf(lengthMax) }, stepMs);
+      const offer = { batch, whole, gains: this.#gainsOf(lengthMax), draftMs: this.#stepDraftMs };
+      this.length = this.#planner.choose(offer, stepMs);
       if (this.length > 0) this.#take();
     }
-    this.draftMs += this.#clock.nowMs() - startMs;
+    const ms = this.#clock.nowMs() - startMs;
+    this.#stepDraftMs += DRAFT_MS_RATE * (ms - this.#stepDraftMs);
+    this.draftMs += ms;
   }
 
   /** The token at `depth` (0 = first) of the sequence's draft; beyond its end: none. */
