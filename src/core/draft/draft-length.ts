@@ -12,7 +12,7 @@ export interface Offer {
   readonly whole: number;
   /** Weighted tokens that the drafts' tokens at each depth bring, if they are verified. */
   readonly gains: Float64Array;
-  /** What making drafts takes of late, a step. */
+  /** Milliseconds that the drafts of a step take to make, of late. */
   readonly draftMs: number;
 }
 
@@ -26,7 +26,7 @@ export interface DraftPlanner {
 }
 
 /** Speed that drafts must gain, as a part: what is less is lost in the noise of what steps take. */
-const GAIN_MIN = 1.05;
+const GAIN_MIN = 1.08;
 /** Steps in a row whose drafts did not pay before drafting rests; then it rests twice as long each time. */
 const REST_AFTER = 4;
 const REST_MAX = 32;

@@ -54,7 +54,7 @@ export class Speculation {
   readonly #asking: Sequence[] = [];
   readonly #gains = new Float64Array(DRAFT_TOKENS_MAX);
   #proposed: Drafts = NO_DRAFTS;
-  /** Of late, what a step's drafts take. */
+  /** Milliseconds that the drafts of a step take to make, of late. */
   #stepDraftMs = 0;
 
   constructor(options: { drafter: Drafter; planner: DraftPlanner; clock: Clock }) {
@@ -114,7 +114,7 @@ export class Speculation {
     this.#asking.push(sequence);
   }
 
-  /** Of each depth: the weighted tokens that all drafts' tokens there bring, if they are verified. */
+  /** Weighted tokens that the drafts' tokens at each depth bring, if they are verified. */
   #gainsOf(lengthMax: number): Float64Array {
     const { start, probabilities } = this.#proposed;
     this.#gains.fill(0);
