@@ -4,8 +4,6 @@
 // The printed algorithm calls the *drop* in acceptance, beta[g] - beta[g+1], the benefit of one more position: that
 // favours the class that is about to gain least. Here the benefit is beta[g+1], the tokens that the position adds.
 
-import { assert } from "../base/assert.ts";
-
 /** A token of the low class goes first if its benefit is this many times that of the high class. */
 export const LAMBDA = 2;
 
@@ -26,7 +24,6 @@ export interface DraftLengths {
 
 export function marginalBenefitLengths(input: MbaInput): DraftLengths {
   const { high: nHigh, low: nLow, gammaMax, gammaUniform, acceptance } = input;
-  assert(nHigh >= 0 && nLow >= 0, "class sizes are in range");
   const budget = gammaUniform * (nHigh + nLow);
   if (budget === 0 || budget < nHigh) return { high: 0, low: 0 };
   let high = nHigh > 0 ? 1 : 0;
