@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import random
-import time
 from array import array
+from types import SimpleNamespace
 
 import numpy as np
 import torch
 
-from foretoken_vllm import abi
+from foretoken_vllm import abi, speculator
 from foretoken_vllm.core import SuffixCore, float_word
 from foretoken_vllm.exact import accept
 from foretoken_vllm.table import NODES, NO_NODE, ROW_WORDS, TOKEN_BITS, Tables, rows_of
@@ -31,12 +31,55 @@ ONE = float_word(1.0)
 def main() -> None:
     random.seed(7)
     accepts()
+    faulty()
     cases = deep = left = 0
     for group in range(8):
         vocabulary = random.choice([2, 5, 40, (1 << TOKEN_BITS) - 1])
         cases_of, deep_of, left_of = walked(vocabulary)
         cases, deep, left = cases + cases_of, deep + deep_of, left + left_of
     print(json.dumps({"cases": cases, "drafted": deep, "left": left}))
+
+
+def faulty() -> None:
+    """What fails in the speculator, on either thread, ends in drafts that the model can read, and nothing is raised."""
+    # What vLLM puts in place for a CPU: memory that needs no pinning.
+    import vllm.v1.worker.cpu.shm  # noqa: F401
+
+    config = SimpleNamespace(
+        additional_config={"foretoken": {}},
+        speculative_config=SimpleNamespace(num_speculative_tokens=4),
+        scheduler_config=SimpleNamespace(max_num_seqs=8),
+        model_config=SimpleNamespace(max_model_len=64, get_vocab_size=lambda: 100),
+    )
+    states = SimpleNamespace(
+        total_len=SimpleNamespace(gpu=torch.full((8,), 3, dtype=torch.int32)),
+        all_token_ids=SimpleNamespace(gpu=torch.zeros((8, 64), dtype=torch.int32)),
+    )
+    made = speculator.ForetokenSpeculator(config, torch.device("cpu"), states)
+    batch = SimpleNamespace(num_reqs=2, num_draft_tokens=0, num_tokens=2, idx_mapping=torch.tensor([5, 1]))
+    last = torch.arange(8, dtype=torch.int64).view(-1, 1)
+    wanted = [[5] * 4, [1] * 4]
+
+    def proposed(of: object, **options: bool) -> list[list[int]]:
+        return made.propose(of, *[None] * 6, last, **options).tolist()
+
+    if proposed(batch) != wanted:
+        raise SystemExit("a request without a table does not draft its last token")
+    proposed(batch, dummy_run=True)
+    made.drafter.take(["unknown"], [[7]])
+    made.drafter.take(None, None)  # type: ignore[arg-type]
+    # vLLM writes -1 behind the tokens of a shorter step.
+    made._drafts.fill_(-1)
+
+    def broken(*_arguments: object) -> None:
+        raise RuntimeError("the kernel does not compile")
+
+    speculator.walk = broken
+    for _ in range(2):
+        if proposed(batch) != wanted:
+            raise SystemExit("after a fault the drafts are no tokens")
+    if set(made.faults.counts) != {"take", "walk"}:
+        raise SystemExit(f"faults: {made.faults.counts}")
 
 
 def accepts() -> None:

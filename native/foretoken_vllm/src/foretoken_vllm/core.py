@@ -74,7 +74,9 @@ class SuffixCore:
         limit_bytes: int = 512 * 2**20,
         context_tokens: int = abi.CONTEXT_TOKENS_DEFAULT,
         learning: bool = True,
+        holds_lock: bool = True,
     ) -> None:
+        """`holds_lock`: a step keeps Python's lock; else others run meanwhile, and it may wait to get it back."""
         path = path or core_path()
         try:
             code = path.read_bytes()
@@ -103,7 +105,7 @@ class SuffixCore:
             raise CoreError(f"{path} exports no memory")
         self._memory = memory
         self._call("configure", limit_bytes, context_tokens, 1 if learning else 0)
-        self._step = _step_function(self._store, self._exports)
+        self._step = _step_function(self._store, self._exports, holds_lock)
         # Of the memory: the input area, as words that cannot be below 0 and as any; the output area, and in it the
         # probabilities. Views of fixed places, because a step has no time to ask where they are.
         self._input: Any = memoryview(array("I"))
@@ -245,7 +247,7 @@ class SuffixCore:
         return failed
 
 
-def _step_function(store: wasmtime.Store, exports: Any) -> Callable[[int, int, int], int]:
+def _step_function(store: wasmtime.Store, exports: Any, holds_lock: bool) -> Callable[[int, int, int], int]:
     """`step`, called without wasmtime's checks of each argument where this wasmtime allows it.
 
     The public call looks the function's type up and boxes every value: 25 us of a budget of 100. The raw call is
@@ -260,14 +262,14 @@ def _step_function(store: wasmtime.Store, exports: Any) -> Callable[[int, int, i
             raise CoreTrapError(f"core step: {error}") from error
 
     try:
-        raw = _raw_step(store, function)
-        version = _raw_step(store, exports["abi_version"])(0, 0, 0)
+        raw = _raw_step(store, function, holds_lock)
+        version = _raw_step(store, exports["abi_version"], holds_lock)(0, 0, 0)
     except (AttributeError, ImportError, TypeError, ctypes.ArgumentError, CoreError):
         return checked
     return raw if version == abi.ABI_VERSION else checked
 
 
-def _raw_step(store: wasmtime.Store, function: Any) -> Callable[[int, int, int], int]:
+def _raw_step(store: wasmtime.Store, function: Any, holds_lock: bool) -> Callable[[int, int, int], int]:
     """Calls a function of three or fewer integers by wasmtime's C API. Its arguments are made once."""
     bindings: Any = importlib.import_module("wasmtime._bindings")
     values = (bindings.wasmtime_val_raw_t * _RAW_VALUES)()
@@ -279,8 +281,9 @@ def _raw_step(store: wasmtime.Store, function: Any) -> Callable[[int, int, int],
     trap = ctypes.POINTER(bindings.wasm_trap_t)()
     trap_at = ctypes.byref(trap)
     count = ctypes.c_size_t(_RAW_VALUES)
-    # Holds the interpreter's lock: another thread that takes it in between keeps it for longer than the call lasts.
-    library = ctypes.PyDLL(None, handle=bindings.dll._handle)
+    # The step thread holds the interpreter's lock: another thread that takes it in between keeps it for longer than the
+    # call lasts.
+    library = (ctypes.PyDLL if holds_lock else ctypes.CDLL)(None, handle=bindings.dll._handle)
     call = library["wasmtime_func_call_unchecked"]
     call.restype = ctypes.c_void_p
 

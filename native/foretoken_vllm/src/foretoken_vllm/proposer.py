@@ -96,7 +96,7 @@ class ForetokenProposer:
         self._tokens_max = min(wanted, TOKENS_MAX)
         self._length_max = int(config.model_config.max_model_len)
         vocabulary = int(config.model_config.get_vocab_size())
-        self._replica = Replica(self._settings, self.faults, vocabulary)
+        self._replica = Replica(self._settings, self.faults, vocabulary, holds_lock=self._has_lineups)
         self._bits = float_word(self._settings.probability_min)
         # Drafts that the sampler would judge wrongly are worse than none.
         self._is_lossless = self._judges_rightly()

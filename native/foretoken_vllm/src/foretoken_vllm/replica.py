@@ -70,8 +70,9 @@ class Group:
 class Replica:
     """The groups of one engine. `words` and `owners`, `draft_words`: the records that `cross` hands over."""
 
-    def __init__(self, settings: Settings, faults: Faults, vocabulary: int) -> None:
+    def __init__(self, settings: Settings, faults: Faults, vocabulary: int, *, holds_lock: bool = True) -> None:
         self._settings = settings
+        self._holds_lock = holds_lock
         self._faults = faults
         self._vocabulary = vocabulary
         self._core = self._new_core()
@@ -90,7 +91,7 @@ class Replica:
         self.losses = 0
 
     def _new_core(self) -> SuffixCore:
-        return SuffixCore(limit_bytes=self._settings.core_mb * 2**20)
+        return SuffixCore(limit_bytes=self._settings.core_mb * 2**20, holds_lock=self._holds_lock)
 
     def used_bytes(self) -> int:
         """Bytes that the groups take in the core."""
