@@ -3,7 +3,7 @@
 
 import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { dirname, join, relative } from "node:path";
-import type { Command } from "commander";
+import type { Command, Option } from "commander";
 import { programOf } from "../src/cli/cli.ts";
 import { defaultText, envName, FIELDS, type Field, fileKey } from "../src/config/fields.ts";
 import { KV_MOVE_FIGURES, POOL_FIGURES, SHOWN_FIGURES } from "../src/core/rollout/figures.ts";
@@ -45,18 +45,41 @@ export async function staleReferences(): Promise<string[]> {
 }
 
 function commands(): string {
-  const parts = programOf(() => {}).commands.map(command);
+  const all = programOf(() => {}).commands;
+  const rows = new Map<string, string>();
+  // `serve` first: its options are told there, and elsewhere named alone where they mean the same.
+  for (const one of all.toSorted(
+    (a, b) => Number(b.name() === "serve") - Number(a.name() === "serve"),
+  )) {
+    for (const option of one.options)
+      rows.set(meaning(option), rows.get(meaning(option)) ?? one.name());
+  }
+  const parts = all.map((one) => command(one, rows));
   return `# Commands\n\n${MADE}\n\nOptions can be set in the environment too: \`--kv-tokens\` is \`FORETOKEN_KV_TOKENS\`. Flags override it.\n\n${parts.join("\n\n")}\n`;
 }
 
-function command(one: Command): string {
+const meaning = ({ flags, description }: Option) => `${flags} ${description}`;
+
+/** A command, with the options that `toldAt` tells at another one named alone. */
+function command(one: Command, toldAt: ReadonlyMap<string, string>): string {
   const taken = one.registeredArguments.map((argument) => {
     const name = `${argument.name()}${argument.variadic ? "..." : ""}`;
     return argument.required ? `<${name}>` : `[${name}]`;
   });
-  const rows = one.options.map(({ flags, description }) => [`\`${flags}\``, description]);
   const usage = ["foretoken", one.name(), "[options]", ...taken].join(" ");
-  return `## ${one.name()}\n\n${one.description()}\n\n\`${usage}\`\n\n${table(["option", "meaning"], rows)}`;
+  const at = Map.groupBy(one.options, (option) => toldAt.get(meaning(option)) ?? one.name());
+  const own = (at.get(one.name()) ?? []).map(({ flags, description }) => [
+    `\`${flags}\``,
+    description,
+  ]);
+  at.delete(one.name());
+  const same = [...at].map(([name, options]) => {
+    const flags = options.map((option) => `\`${option.flags}\``).join(", ");
+    return `As in [\`${name}\`](#${name}): ${flags}.`;
+  });
+  const parts = [`## ${one.name()}`, one.description(), `\`${usage}\``, ...same];
+  if (own.length > 0) parts.push(table(["option", "meaning"], own));
+  return parts.join("\n\n");
 }
 
 function configuration(): string {
