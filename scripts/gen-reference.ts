@@ -47,7 +47,7 @@ export async function staleReferences(): Promise<string[]> {
 function commands(): string {
   const all = programOf(() => {}).commands;
   const rows = new Map<string, string>();
-  // `serve` first: its options are told there, and elsewhere named alone where they mean the same.
+  // An option of `serve` is described there; other commands name it alone where it means the same.
   for (const one of all.toSorted(
     (a, b) => Number(b.name() === "serve") - Number(a.name() === "serve"),
   )) {
@@ -60,14 +60,14 @@ function commands(): string {
 
 const meaning = ({ flags, description }: Option) => `${flags} ${description}`;
 
-/** A command, with the options that `toldAt` tells at another one named alone. */
-function command(one: Command, toldAt: ReadonlyMap<string, string>): string {
+/** A command, whose options are named alone where another one of `describedAt` has them. */
+function command(one: Command, describedAt: ReadonlyMap<string, string>): string {
   const taken = one.registeredArguments.map((argument) => {
     const name = `${argument.name()}${argument.variadic ? "..." : ""}`;
     return argument.required ? `<${name}>` : `[${name}]`;
   });
   const usage = ["foretoken", one.name(), "[options]", ...taken].join(" ");
-  const at = Map.groupBy(one.options, (option) => toldAt.get(meaning(option)) ?? one.name());
+  const at = Map.groupBy(one.options, (option) => describedAt.get(meaning(option)) ?? one.name());
   const own = (at.get(one.name()) ?? []).map(({ flags, description }) => [
     `\`${flags}\``,
     description,
@@ -99,7 +99,6 @@ function configuration(): string {
         `\`${envName(field)}\``,
         kindOf(field),
         defaultText(field, own) ?? "",
-        field.help,
       ],
     ];
   });
@@ -108,9 +107,9 @@ function configuration(): string {
 ${MADE}
 
 The settings of \`foretoken serve\`, as keys of \`--config FILE\` (TOML or JSON), environment variables, and flags (\`kv_tokens\` is
-\`--kv-tokens\`). A flag comes before the environment, and that before the file.
+\`--kv-tokens\`). A flag comes before the environment, and that before the file. [CLI.md](CLI.md#serve) says what each is for.
 
-${table(["key", "environment", "values", "default", "meaning"], rows)}
+${table(["key", "environment", "values", "default"], rows)}
 `;
 }
 
@@ -131,16 +130,19 @@ function kindOf(field: Field): string {
 }
 
 function routes(): string {
-  const rows = routeTable()
-    .toSorted((a, b) => a.path.localeCompare(b.path) || a.method.localeCompare(b.method))
-    .map(({ method, path, summary, query = {}, streams, right = "token" }) => [
-      `\`${method} ${path}\``,
-      streams ? `${summary} (may stream)` : summary,
-      Object.keys(query)
-        .map((name) => `\`${name}\``)
-        .join(", "),
-      right,
-    ]);
+  const all = routeTable().toSorted(
+    (a, b) => a.path.localeCompare(b.path) || a.method.localeCompare(b.method),
+  );
+  const open = all.filter(({ right = "token" }) => right !== "token");
+  const rows = all.map(({ method, path, summary, query = {}, streams }) => {
+    const names = Object.keys(query).map((name) => `\`${name}\``);
+    const notes = [
+      streams ? ["may stream"] : [],
+      names.length > 0 ? [`query: ${names.join(", ")}`] : [],
+    ];
+    const note = notes.flat().join("; ");
+    return [`\`${method} ${path}\``, note === "" ? summary : `${summary} (${note})`];
+  });
   return `# HTTP routes
 
 ${MADE}
@@ -148,9 +150,10 @@ ${MADE}
 The schemas of bodies and answers are in \`GET /openapi.json\` of a running server. \`/v1/stream\` is a WebSocket
 ([STREAM.md](../STREAM.md)), and so is \`/v1/draft\` ([PROTOCOL.md](../PROTOCOL.md)).
 
-Where \`--api-token\` is set, all routes but the \`open\` ones need it, and so do both sockets ([SECURITY.md](../../SECURITY.md)).
+Where \`--api-token\` is set, both sockets and all routes need it ([SECURITY.md](../../SECURITY.md)), except
+${open.map(({ method, path }) => `\`${method} ${path}\``).join(", ")}.
 
-${table(["route", "what", "query", "right"], rows)}
+${table(["route", "what"], rows)}
 `;
 }
 

@@ -10,7 +10,14 @@ import { programOf } from "../src/cli/cli.ts";
 import { routeTable } from "../src/features.ts";
 
 const ROOT = join(import.meta.dir, "..");
-const PATTERNS = ["*.md", "docs/*.md", "deploy/**/*", "examples/**/*.md", "model/*.md"];
+const PATTERNS = [
+  "*.md",
+  "docs/*.md",
+  "docs/experiments/*.md",
+  "deploy/**/*",
+  "examples/**/*.md",
+  "model/*.md",
+];
 /** Of the past: what a release changed, named as it was. */
 const HISTORY = "CHANGELOG.md";
 /** Of a trainer's own server. */

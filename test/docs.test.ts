@@ -32,3 +32,31 @@ test("index: docs/README.md names every document", () => {
   const all = ["*.md", "reference/*.md"].flatMap((one) => [...new Bun.Glob(one).scanSync(folder)]);
   expect(all.filter((name) => name !== "README.md" && !index.includes(name))).toEqual([]);
 });
+
+test("paths: files and folders that a document names exist", () => {
+  const all = [...new Bun.Glob("*/**").scanSync({ cwd: ROOT, onlyFiles: false })]
+    .filter((path) => !/(^|\/)(node_modules|build|out)(\/|$)/.test(path))
+    .map((path) => `/${path}`);
+  const roots = new Set(all.map((path) => path.replace(/^\/(src\/)?/, "").split("/")[0]));
+  const patterns = ["*.md", "docs/**/*.md", "deploy/*.md", "model/*.md"];
+  const files = patterns.flatMap((pattern) => [...new Bun.Glob(pattern).scanSync(ROOT)]);
+  let checked = 0;
+  const missing: string[] = [];
+  // The changelog names what was; `x` stands for any file.
+  for (const file of files.filter((one) => one !== "CHANGELOG.md")) {
+    const text = readFileSync(join(ROOT, file), "utf8").replaceAll(/^```.*?^```$/gms, "");
+    const words = [...text.matchAll(/`([^`]+)`/g)].flatMap(([, span = ""]) => span.split(/\s+/));
+    for (const word of words) {
+      const path = /^[\w{},.*/-]*\w\/?$|\*$/.test(word) ? word.replace(/\/$/, "") : "";
+      const isOfTheTree = path.includes("/") && roots.has(path.split("/")[0]);
+      const isSource = /^(?!x\.)[\w{}*].*\.(ts|py|c|proto|md)$/.test(path);
+      if (!isOfTheTree && !isSource) continue;
+      checked += 1;
+      const glob = new Bun.Glob(`**/${path}`);
+      const isThere = (one: string) => one.endsWith(`/${path}`) || glob.match(one);
+      if (!all.some(isThere)) missing.push(`${file}: ${word}`);
+    }
+  }
+  expect(missing).toEqual([]);
+  expect(checked).toBeGreaterThan(200);
+});
