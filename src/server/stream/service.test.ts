@@ -11,6 +11,8 @@ import {
   readFrame,
   specFor,
 } from "../../../test/suite/stream-bed.ts";
+import { assert } from "../../core/base/assert.ts";
+import { weightEpoch, workerId } from "../../core/base/ids.ts";
 import type { Text } from "../../text/text.ts";
 import type { StreamFormat } from "./frame.ts";
 import { type StreamLimits, StreamService } from "./service.ts";
@@ -254,4 +256,51 @@ test("fault: whatever cannot be written for one client closes it with 1011, and 
   const told = good.frames.flatMap(({ tokens }) => tokens.flatMap(({ token_ids: ids }) => ids));
   expect(told.length).toBe(11);
   expect(failures.map(String)).toEqual(["Error: no such token"]);
+});
+
+test("a response that an earlier process began comes from its first token on", async () => {
+  const { bed, connect, say } = world();
+  const { socket, frames } = connect();
+  say(socket, { subscribe: { all: true } });
+  const [request] = bed.sidecar.generate(specFor([1], 1), DEAF).requests;
+  assert(request !== undefined, "one was wanted");
+  const chunk = {
+    workerId: workerId(0),
+    epoch: weightEpoch(0),
+    weights: null,
+    offset: 0,
+    tokens: 2,
+  };
+  bed.sidecar.rollout.restore(request, {
+    tokens: Int32Array.of(8, 9),
+    logprobs: new Float32Array(2),
+    top: null,
+    chunks: [chunk],
+    finish: null,
+    refusal: null,
+  });
+  await bed.finish();
+  const pieces = frames.flatMap(({ tokens }) => tokens);
+  expect(pieces[0]).toMatchObject({ offset: 0, token_ids: [8, 9] });
+  expect(pieces.flatMap((one) => one.token_ids)).toEqual(Array.from(request.response.tokens()));
+});
+
+test("a client that is dropped for what its own message brings about leaves nothing behind", () => {
+  const { bed, service, connect, say } = world({ sendQueueBytes: 50 });
+  const { socket } = connect();
+  say(socket, { subscribe: { all: true } });
+  socket.isReading = false;
+  bed.sidecar.generate(specFor([1], 4), DEAF);
+  say(socket, { subscribe: { request: 0 } });
+  expect(socket.closed).toMatchObject({ code: 1013 });
+  expect(service.stats()).toMatchObject({ clients: 0, subscriptions: 0 });
+});
+
+test("a client's name stands for the group that was opened last under it", () => {
+  const { bed, connect, say } = world();
+  for (const prompt of [[1], [2], [1]])
+    bed.sidecar.generate(specFor(prompt, 1, { group: "mine" }), DEAF);
+  const { socket, frames } = connect();
+  say(socket, { subscribe: { group: "mine" } });
+  expect(frames[0]?.subscription).toBe("group:g2:mine");
 });

@@ -175,6 +175,8 @@ export class StreamService implements SocketService {
   #subscribe(client: Client, message: Subscribe): void {
     // A client that subscribes now gets nothing of the current turn twice.
     this.#flush();
+    // It did not read what that sent.
+    if (client.isClosing) return;
     const subject = this.#find(message.filter);
     if (subject instanceof AppError) {
       this.#refuse(client, nameOf(message.filter), subject);
@@ -502,9 +504,11 @@ function isComplete(group: Group): boolean {
 /** The newest of a client's name: JoinableGroups writes it behind a number of its own, `g7:name`. */
 function groupNamed(name: string, requests: Iterable<Request>): Group | null {
   let newest: Group | null = null;
-  for (const { group } of requests) {
+  for (const request of requests) {
+    const { group } = request;
     const { groupId } = group;
-    if (groupId.slice(groupId.indexOf(":") + 1) === name) newest = group;
+    const isFirst = group.requests[0] === request;
+    if (isFirst && groupId.slice(groupId.indexOf(":") + 1) === name) newest = group;
   }
   return newest;
 }

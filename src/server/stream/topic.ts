@@ -111,7 +111,8 @@ export function tell({ subject, happened, groupsFinished }: Topic, frame: Frame)
     if ((flags & RESTARTED) !== 0) frame.restart(request);
     if (subject === "progress") {
       if ((flags & (TOKENS | RESTARTED)) !== 0) frame.length(request);
-    } else if ((flags & TOKENS) !== 0 && length > from) frame.tokensFrom(request, from);
+      // One that an earlier process began has tokens as it joins.
+    } else if ((flags & (TOKENS | JOINED)) !== 0 && length > from) frame.tokensFrom(request, from);
     if ((flags & FINISHED) !== 0) frame.finish(request);
   }
   frame.groupsFinished.push(...groupsFinished);
