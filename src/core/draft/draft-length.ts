@@ -26,7 +26,7 @@ export interface DraftPlanner {
 }
 
 /** Speed that drafts must gain, as a part: what is less is lost in the noise of what steps take. */
-const GAIN_MIN = 1.08;
+const GAIN_MIN = 1.03;
 /** Steps in a row whose drafts did not pay before drafting rests; then it rests twice as long each time. */
 const REST_AFTER = 4;
 const REST_MAX = 32;
