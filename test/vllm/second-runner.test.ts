@@ -199,21 +199,33 @@ describe.skipIf(missing !== null)("vLLM's second model runner", () => {
     TEST_MS_MAX,
   );
 
+  const scripted = (name: string, env: Readonly<Record<string, string | undefined>>) => {
+    const { python } = findVllm(process.env.FORETOKEN_VLLM ?? null, ROOT);
+    const { exitCode, stdout, stderr } = Bun.spawnSync(
+      [python, join(import.meta.dir, "python", name)],
+      { env: { ...process.env, ...INTERPRETER, VLLM_LOGGING_LEVEL: "ERROR", ...env } },
+    );
+    return exitCode === 0 ? stdout.toString().trim() : stderr.toString();
+  };
+
   test(
-    "the kernel drafts what the core drafts, and nothing from another request's table",
+    "the kernel drafts what the core drafts, nothing from another request's table, and no fault gets out",
     () => {
-      const { python } = findVllm(process.env.FORETOKEN_VLLM ?? null, ROOT);
-      const { exitCode, stdout, stderr } = Bun.spawnSync(
-        [python, join(import.meta.dir, "python", "walk_cases.py")],
-        { env: { ...process.env, ...INTERPRETER, VLLM_LOGGING_LEVEL: "ERROR" } },
-      );
-      expect({ exitCode, stderr: exitCode === 0 ? "" : stderr.toString() }).toEqual({
-        exitCode: 0,
-        stderr: "",
-      });
-      const { cases, drafted } = JSON.parse(stdout.toString()) as Record<string, number>;
+      const { cases, drafted } = JSON.parse(scripted("walk_cases.py", {})) as Record<
+        string,
+        number
+      >;
       expect(cases).toBeGreaterThan(100);
       expect(drafted).toBeGreaterThan(500);
+    },
+    TEST_MS_MAX,
+  );
+
+  test(
+    "the kernel compiles for a GPU",
+    () => {
+      const said = scripted("walk_compiles.py", { TRITON_INTERPRET: undefined });
+      expect(said).toMatch(/^\*i32: \d+ characters of PTX\n\*i64: \d+ characters of PTX$/);
     },
     TEST_MS_MAX,
   );

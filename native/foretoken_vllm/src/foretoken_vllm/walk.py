@@ -7,21 +7,22 @@ from vllm.triton_utils import tl, triton
 from .table import NODES, TOKEN_BITS
 
 
-def _walk(
-    buffers: Any,  # *int32 [2, slots, 1 + nodes] (table.py)
-    selected: Any,  # *int32 [1]
-    slots: Any,  # *int [requests]: of the batch's requests
-    total_len: Any,  # *int32 [slots]: tokens, those just sampled included
-    last_sampled: Any,  # *int64 [slots]
-    all_tokens: Any,  # *int32 [slots, tokens_stride]
-    drafts: Any,  # *int64 [requests, drafts_stride]
-    tokens_stride: Any,
-    buffer_words: Any,
-    drafts_stride: Any,
-    count: Any,
+# Without types: Triton looks a parameter's up, and takes none but its own.
+def _walk(  # type: ignore[no-untyped-def]  # noqa: ANN202
+    buffers,  # noqa: ANN001 - *int32 [2, slots, 1 + nodes] (table.py)
+    selected,  # noqa: ANN001 - *int32 [1]
+    slots,  # noqa: ANN001 - *int [requests]: of the batch's requests
+    total_len,  # noqa: ANN001 - *int32 [slots]: tokens, those just sampled included
+    last_sampled,  # noqa: ANN001 - *int64 [slots]
+    all_tokens,  # noqa: ANN001 - *int32 [slots, tokens_stride]
+    drafts,  # noqa: ANN001 - *int64 [requests, drafts_stride]
+    tokens_stride,  # noqa: ANN001
+    buffer_words,  # noqa: ANN001
+    drafts_stride,  # noqa: ANN001
+    count,  # noqa: ANN001
     nodes: tl.constexpr,
     token_bits: tl.constexpr,
-) -> None:
+):
     request = tl.program_id(0)
     slot = tl.load(slots + request).to(tl.int64)
     row = buffers + tl.load(selected) * buffer_words + slot * (1 + nodes)
