@@ -22,12 +22,6 @@ test("locateLibrary: without the package the error names what to install", () =>
   expect(error.message).toContain(`npm install @node-llama-cpp/linux-x64@${PACKAGE_VERSION}`);
 });
 
-test("locateLibrary: a package without the pinned library gives the same error", () => {
-  const error = problem({ ...linux, resolve: () => "/nowhere/dist/index.js" });
-  expect(error.code).toBe("native_library_missing");
-  expect(error.message).toContain("libllama");
-});
-
 test("locateLibrary: a platform without a prebuilt library is named", () => {
   const error = problem({ platform: "plan9", arch: "mips" });
   expect(error.code).toBe("native_library_missing");

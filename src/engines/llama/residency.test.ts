@@ -64,18 +64,6 @@ describe.skipIf(skipReason !== null)("residency", () => {
     context.free();
   });
 
-  test("gather: neighbours stay where they are", () => {
-    const context = newContext();
-    const residency = new Residency(context, STREAMS);
-    const all = [3, 3, 3].map((tokens, id) => resident(context, residency, { id, tokens }));
-    const [first, ...running] = all;
-    if (!first) throw new Error("three sequences");
-    residency.drop(first);
-    residency.gather(running);
-    expect(running.map(({ stream }) => stream)).toEqual([1, 2]);
-    context.free();
-  });
-
   test("activate: with every stream taken, the longest idle sequence makes way and comes back whole", () => {
     const context = newContext();
     const residency = new Residency(context, STREAMS);

@@ -76,21 +76,3 @@ test("draw: a NaN among the logits, or nothing but -inf, gives no token", () => 
   fill(sampler, () => Number.POSITIVE_INFINITY);
   expect(sampler.draw(1, 0.5)).toBe(-1);
 });
-
-test("draw: frequencies over uniforms of one key are the probabilities", () => {
-  const sampler = new Sampler(4);
-  const probabilities = [0.5, 0.25, 0.125, 0.125];
-  fill(sampler, (token) => Math.log(probabilities[token] ?? 0));
-  const counts = [0, 0, 0, 0];
-  const trials = 20_000;
-  for (let i = 0; i < trials; i += 1) {
-    const token = sampler.draw(1, uniformAt({ hi: 11, lo: 12 }, i));
-    counts[token] = (counts[token] ?? 0) + 1;
-  }
-  const chi2 = counts.reduce((sum, count, token) => {
-    const expected = trials * (probabilities[token] ?? 0);
-    return sum + (count - expected) ** 2 / expected;
-  }, 0);
-  // 99.9 % quantile with 3 degrees of freedom.
-  expect(chi2).toBeLessThan(16.27);
-});

@@ -12,19 +12,6 @@ describe.skipIf(skipReason !== null)("tokenizer", () => {
     expect(tokenizer().encode("").length).toBe(0);
   });
 
-  test("decode: gives back any text, characters split over tokens included", () => {
-    const text = "<think>\n3*7=21 left 21 8 naïve 漢字 🦊 é\u0301 \ufeff</think>";
-    const ids = tokenizer().encode(text);
-    expect(ids.length).toBeGreaterThan(text.length / 2);
-    expect(tokenizer().decode(ids)).toBe(text);
-  });
-
-  test("decode: half of a character is U+FFFD, not an error", () => {
-    const ids = tokenizer().encode("🦊");
-    expect(ids.length).toBeGreaterThan(1);
-    expect(tokenizer().decode(ids.subarray(0, 1))).toContain("\ufffd");
-  });
-
   test("decode: a token outside the vocabulary is an invalid field", () => {
     for (const token of [-1, 1376, 1.5]) {
       expect(() => tokenizer().decode([token])).toThrow("decode: token");

@@ -52,26 +52,6 @@ describe.skipIf(skipReason !== null)("worker", () => {
     });
   });
 
-  test("requests on two workers give the responses of requests alone, and each finish comes with stats", async () => {
-    const workers = await open(2);
-    const ears = workers.map((worker) => new Ear(worker));
-    const specs = Array.from({ length: 8 }, (_, id) => newRequest(id, { topLogprobs: id % 3 }));
-    for (const [i, worker] of workers.entries()) {
-      worker.send(specs.filter((_, id) => id % 2 === i).map((spec) => run(spec)));
-      expect(worker.capacity).toMatchObject({ slots: 4, kvTokens: 600, contextTokens: 256 });
-      expect(worker.capacity.kvBytesPerToken).toBeGreaterThanOrEqual(2048);
-    }
-    for (const [i, ear] of ears.entries()) {
-      await ear.until(() => ear.stats?.outputTokens !== undefined && finished(ear) === 4);
-      for (const spec of specs.filter((_, id) => id % 2 === i)) {
-        const response = ear.collector.response(spec.requestId);
-        expect(response).toMatchObject({ ...soloResponse(spec), chunks: 1 });
-      }
-      expect(ear.stats).toMatchObject({ running: 0, waiting: 0, kvTokensUsed: 0 });
-    }
-    await Promise.all(workers.map((worker) => worker.close()));
-  });
-
   test("a request moves between threads with its KV and continues without prefill", async () => {
     const workers = await open(2);
     const [from, to] = workers;
@@ -113,31 +93,6 @@ describe.skipIf(skipReason !== null)("worker", () => {
       offset: 0,
     });
     await worker.close();
-  });
-
-  test("a request that can never run is refused, and the one beside it is served", async () => {
-    const { worker, ear } = await openOne();
-    worker.send([run(newRequest(0, { tokensMax: 9999 })), run(newRequest(1))]);
-    await ear.until(() => finished(ear) === 2);
-    expect(ear.collector.others).toContainEqual({
-      kind: "chunk_done",
-      requestId: requestId(0),
-      finish: "abort",
-      refusal: { status: 400, message: expect.stringContaining("the context holds 256") },
-    });
-    expect(ear.collector.response(1).tokens).toEqual(soloResponse(newRequest(1)).tokens);
-    await worker.close();
-    await worker.close();
-  });
-
-  test("close in mid-response ends quietly, and twice is once", async () => {
-    const { worker, ear } = await openOne();
-    worker.send([run(newRequest(0, { stopTokenIds: [], tokensMax: 200 }))]);
-    await ear.until(() => ear.collector.response(0).tokens.length > 0);
-    await Promise.all([worker.close(), worker.close()]);
-    const heard = ear.collector.response(0).tokens.length;
-    expect(heard).toBeLessThan(200);
-    expect(ear.kinds()).not.toContain("failed");
   });
 
   test("a capacity the engine cannot have is refused at open", async () => {

@@ -240,36 +240,6 @@ test("host: another token is refused, the right one is taken", async () => {
   await host.close();
 });
 
-test("host: a worker belongs to one sidecar; the next one waits for it", async () => {
-  const simulated = newSimulated();
-  const told: string[] = [];
-  const host = await listen(simulated, { events: ({ kind }) => told.push(kind) });
-  const first = await open(host.url);
-  const second = open(host.url);
-  await until(() => told.includes("sidecar_refused"), "the second is told to wait");
-  expect(told).toEqual(["session_began", "sidecar_refused"]);
-  await first.close();
-  await until(() => !simulated.isIdle, "the host asks its worker");
-  simulated.step();
-  await (await second).close();
-  expect(told.filter((kind) => kind === "session_began").length).toBe(2);
-  await host.close();
-});
-
-test("host: what a sidecar leaves behind is released before the next one comes", async () => {
-  const simulated = newSimulated();
-  const host = await listen(simulated);
-  const worker = await open(host.url);
-  worker.send([runOf(newSpec(1), { chunkTokens: 4 }), runOf(newSpec(2))]);
-  await settled(worker);
-  for (let i = 0; i < 6; i += 1) simulated.step();
-  expect(simulated.kvTokensUsed).toBeGreaterThan(0);
-  await worker.close();
-  await until(() => simulated.kvTokensUsed === 0, "all is released");
-  await expectServing(host, simulated);
-  await host.close();
-});
-
 test("host: to each sidecar the worker's counts begin at nothing", async () => {
   const simulated = newSimulated();
   const host = await listen(simulated);
@@ -348,17 +318,6 @@ test("host: a close tells the sidecar to go, whose worker has failed once", asyn
   worker.send([runOf(newSpec(1))]);
   await worker.close();
   await host.close();
-});
-
-test("link: a failure is reported in the epoch that the rollout has advanced to", async () => {
-  const host = await listen(newSimulated());
-  const worker = await open(host.url);
-  const epochs: number[] = [];
-  worker.listen((epoch) => epochs.push(epoch));
-  worker.send([{ kind: "advance", epoch: weightEpoch(4) }]);
-  await host.close();
-  await until(() => epochs.length > 0, "the worker has failed");
-  expect(epochs).toEqual([weightEpoch(4)]);
 });
 
 test("link: a sidecar that counts from lower gets a failure in its own epoch", async () => {

@@ -108,10 +108,6 @@ test("chunkBody: generate is asked for one logprob more than wanted, where it ma
   expect([asked(0), asked(1), asked(19), asked(20)]).toEqual([0, 2, 20, 20]);
 });
 
-test("chunkBody: a server that a seed may crash gets none", () => {
-  expect(bodyOf({}, { ...GENERATE, hasSeeds: false }).sampling_params.seed).toBeUndefined();
-});
-
 test("chunkBody: a greedy request has no seed", () => {
   expect(bodyOf({ temperature: 0 }, GENERATE).sampling_params.seed).toBeUndefined();
 });

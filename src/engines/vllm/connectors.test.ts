@@ -59,11 +59,6 @@ test("connectorOf: memory that only one server has, keys of unknown make and unk
   expect(found("NewConnector")).toMatchObject({ row: null, problem: expect.any(String) });
 });
 
-test("the table: names and classes are each there once", () => {
-  const all = CONNECTORS.flatMap(({ name, classes }) => [name, ...classes]);
-  expect(new Set(all).size).toBe(all.length);
-});
-
 test("connectorLaunch: what it starts is what is found, without a problem", () => {
   for (const { name, launch } of CONNECTORS) {
     if (launch === null) continue;

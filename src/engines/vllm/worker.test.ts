@@ -202,28 +202,6 @@ test("openVllmWorker: an error names the URL and the problem", async () => {
   expect(message).toContain(`${server.url} is not healthy: /health:`);
 });
 
-test("run: a chunk is its tokens, in order, with its logprobs", async () => {
-  const bench = await open(await serve());
-  bench.run({ chunkTokens: 15 });
-  expect(await bench.kind("chunk_done")).toEqual({
-    kind: "chunk_done",
-    requestId: requestId(1),
-    finish: null,
-    promptTokensCached: 0,
-  });
-  expect(bench.tokens()).toEqual(expected(1, 15));
-});
-
-test("run: a stop token ends the response and is its last, at the end of a chunk too", async () => {
-  const stop = expected()[9] ?? -1;
-  for (const chunkTokens of [40, 10]) {
-    const bench = await open(await serve());
-    bench.run({ chunkTokens, sampling: { stopTokenIds: [stop] } });
-    expect((await bench.kind("chunk_done")).finish).toBe("stop");
-    expect(bench.tokens()).toEqual(expected(1, expected().indexOf(stop) + 1));
-  }
-});
-
 const GOES_ON: readonly FaultKind[] = [
   "unavailable",
   "broken",
@@ -323,23 +301,6 @@ test("run: a server that is silent and not healthy has failed, once", async () =
   expect(bench.all("failed").length).toBe(1);
 });
 
-test("run: a request that the server refuses ends as given up; others continue", async () => {
-  const bench = await open(await serve());
-  bench.run({ id: 1, prompt: [5, 100_000] });
-  bench.run({ id: 2 });
-  await bench.until(() => bench.all("chunk_done").length === 2);
-  expect(bench.all("chunk_done").map(({ requestId: id, finish }) => [id, finish])).toEqual(
-    expect.arrayContaining([
-      [1, "abort"],
-      [2, "length"],
-    ]),
-  );
-  expect(bench.all("chunk_done").find(({ finish }) => finish === "abort")?.refusal).toEqual({
-    status: 400,
-    message: "Token id 100000 is out of vocabulary",
-  });
-});
-
 test("run: a request that always breaks the server's answer is refused, the worker continues", async () => {
   const faults: FaultPlan = (_, prompt) =>
     prompt[0] === 9 ? { kind: "broken", afterTokens: 0 } : null;
@@ -423,37 +384,6 @@ test("run: a server that restarts has its first weights again: after an update i
   bench.run({ id: 2 });
   expect((await bench.kind("failed")).message).toContain("it has restarted, with the weights");
   expect(bench.tokens(2)).toEqual([]);
-});
-
-test("release: closes the stream and emits no more events of the request", async () => {
-  const server = await serve({ faults: once("mute") });
-  const bench = await open(server);
-  bench.run();
-  await bench.until(() => bench.tokens().length > 0);
-  bench.worker.send([{ kind: "release", requestId: requestId(1) }]);
-  const before = bench.tokens().length;
-  await bench.until(() => server.engine.running === 0);
-  bench.run({ id: 2 });
-  await bench.kind("chunk_done");
-  expect(bench.tokens(1).length).toBe(before);
-});
-
-test("advance: forgets what runs; events carry the new epoch and begin with advanced", async () => {
-  const server = await serve();
-  const bench = await open(server);
-  await bench.worker.control(control("/pause", { query: { mode: "keep" } }));
-  bench.run({ id: 1 });
-  bench.worker.send([{ kind: "advance", epoch: EPOCH_1 }]);
-  await bench.worker.control(control("/resume"));
-  bench.run({ id: 2 });
-  await bench.kind("chunk_done");
-  const later = bench.events.filter(({ epoch }) => epoch === EPOCH_1).map(({ event }) => event);
-  expect(later[0]).toEqual({ kind: "advanced", epoch: EPOCH_1 });
-  expect(bench.tokens(1)).toEqual([]);
-  expect(bench.tokens(2)).toEqual(expected(2));
-  const salts = server.bodies.map((body) => body.cache_salt);
-  expect(new Set(salts.slice(1)).size).toBe(salts.length > 2 ? 2 : 1);
-  expect(salts.at(-1)).toBe("foretoken-w1");
 });
 
 test("stats: a continuation's prompt is recomputed but for what the prefix cache holds", async () => {
