@@ -138,22 +138,6 @@ test("an engine that dies before it has answered does not hold the update", asyn
   expect(fixture.states).toEqual(["ready", "ready", "down"]);
 });
 
-test("an engine that is opened again while an update is under way is given its weights", async () => {
-  const fixture = await Fixture.open({ keepsWeights: false });
-  fixture.worker(2).kill();
-  const open = gated(fixture.worker(0));
-  const { answer } = await begun(fixture, "/collective_rpc", reload);
-  await fixture.step();
-  await fixture.retry();
-  expect(fixture.states).toEqual(["ready", "ready", "ready"]);
-  expect(fixture.worker(2).heard).toEqual([]);
-  open();
-  expect((await answer).status).toBe(200);
-  await fixture.retry();
-  expect(fixture.states).toEqual(["ready", "ready", "ready"]);
-  expect(fixture.worker(2).heard).toMatchObject([{ path: "/collective_rpc", body: reload }]);
-});
-
 test("an update that is left open is given up, and the log names the engines that are opened again", async () => {
   const fixture = await Fixture.open({ keepsWeights: false });
   await fixture.call("POST", "/start_weight_update", {});
@@ -204,18 +188,6 @@ test("two updates at once are one after the other", async () => {
   expect((await first.answer).status).toBe(200);
   expect((await second.answer).status).toBe(200);
   expect(fixture.sidecar.rollout.epoch).toBe(weightEpoch(2));
-});
-
-test("adapter: an engine whose connection is lost for a moment serves it with the others", async () => {
-  const fixture = await Fixture.open();
-  const open = gated(fixture.worker(0));
-  const load = { lora_name: "policy", lora_path: "/lora/1" };
-  const { answer } = await begun(fixture, "/v1/load_lora_adapter", load);
-  fixture.lose(0);
-  open();
-  expect((await answer).status).toBe(200);
-  fixture.regain(0);
-  expect(fixture.states).toEqual(["ready", "ready", "ready"]);
 });
 
 test("calls that wait for an update: one more than 64 is refused by number, and the others are answered", async () => {
@@ -276,41 +248,6 @@ test("an engine that failed at an update does not serve because it reports the n
   const { epoch } = fixture.sidecar.rollout;
   fixture.pool.tell(fixture.pool.members, () => ({ kind: "reports_current", epoch }));
   expect(fixture.states).toEqual(["ready", "fenced", "ready"]);
-});
-
-test("an engine that leaves and fails at an update leaves at once, and does not serve its requests on", async () => {
-  const fixture = await Fixture.open();
-  const requests = fixture.ask(6);
-  await fixture.steps(3);
-  const leaving = fixture.worker(0);
-  void fixture.pool.leave(leaving.workerId, 60_000);
-  leaving.script = () => ({ status: 500, body: {} });
-  await fixture.call("POST", "/collective_rpc", reload);
-  expect(fixture.states).toEqual(["leaving", "ready", "ready"]);
-  leaving.kill();
-  expect(fixture.states).toEqual(["leaving", "ready", "ready"]);
-  await fixture.steps(80);
-  expect(requests.every(({ response }) => response.finish === "stop")).toBe(true);
-  // It comes back before it was removed.
-  fixture.join(0);
-  await fixture.retry();
-  await fixture.retry();
-  expect(fixture.states).toEqual(["ready", "ready", "ready"]);
-});
-
-test("an engine that does not answer when it is given the weights is opened again, and tried again", async () => {
-  const fixture = await Fixture.open();
-  await fixture.call("POST", "/collective_rpc", reload);
-  fixture.worker(0).kill();
-  const open = fixture.gateNext();
-  await fixture.retry();
-  fixture.worker(0).script = () => ({ status: 502, body: { error: "connection reset" } });
-  open();
-  await fixture.steps(3);
-  expect(fixture.states[0]).toBe("down");
-  expect(fixture.pool.members[0]?.reason).toContain("answered 502: connection reset");
-  await fixture.retry();
-  expect(fixture.states).toEqual(["ready", "ready", "ready"]);
 });
 
 test("an engine that refuses the weights that it is given is fenced, with its reason", async () => {
