@@ -2,7 +2,6 @@
 
 import { afterEach, expect, test } from "bun:test";
 import { type FixtureOptions, PlaneFixture } from "../../../test/golden/requests/plane-fixture.ts";
-import { weightEpoch } from "../../core/base/ids.ts";
 import type { Request as Wanted } from "../../core/request/buffer.ts";
 import { DATA_ROUTES } from "./data-plane.ts";
 import { jsonSchemaOf } from "./fields.ts";
@@ -354,16 +353,6 @@ test("routes: a full queue is a 429, and nothing of the request is left behind",
   expect(fixture.sidecar.rollout.unfinished).toBe(0);
 });
 
-test("routes: a paused rollout's abort comes as finish_reason abort", async () => {
-  const fixture = fixtureOf({ lengthOf: () => 1000 });
-  const answer = fixture.post(GENERATE, { token_ids: [1], sampling_params: {} });
-  await fixture.when(() => fixture.sidecar.rollout.unfinished === 1);
-  await fixture.step(3);
-  await fixture.until(fixture.sidecar.rollout.pause("abort"));
-  const { choices } = (await (await answer).json()) as { choices: { finish_reason: string }[] };
-  expect(choices[0]?.finish_reason).toBe("abort");
-});
-
 test("routes: a response that is aborted before its first token has empty logprobs, not null", async () => {
   const fixture = fixtureOf({ lengthOf: () => 1000 });
   const answer = fixture.post("/v1/completions", { prompt: [1], max_tokens: 8, logprobs: 1 });
@@ -371,36 +360,6 @@ test("routes: a response that is aborted before its first token has empty logpro
   await fixture.post("/abort_request", { abort_all: true });
   expect(await (await answer).json()).toMatchObject({
     choices: [{ logprobs: { text_offset: [], token_logprobs: [], tokens: [], top_logprobs: [] } }],
-  });
-});
-
-test("routes: an unseen weight epoch splits the spans of a response", async () => {
-  const fixture = fixtureOf({ lengthOf: () => 8 });
-  const answer = fixture.post(GENERATE, { token_ids: [1], sampling_params: {} });
-  await fixture.when(() => fixture.sidecar.rollout.unfinished === 1);
-  await fixture.step(3);
-  fixture.sidecar.advance(weightEpoch(5));
-  const { choices } = (await (await fixture.until(answer)).json()) as {
-    choices: { weight_versions: { version: string; start: number; end: number }[] }[];
-  };
-  const spans = choices[0]?.weight_versions ?? [];
-  expect(spans.map(({ version }) => version)).toEqual(["step-0", "step-5"]);
-  expect([spans[0]?.start, spans[1]?.end]).toEqual([0, 8]);
-  expect(spans[0]?.end).toBe(spans[1]?.start ?? -1);
-});
-
-test("routes: SGLang's abort ends a request as it stands", async () => {
-  const fixture = fixtureOf({ lengthOf: () => 1000 });
-  const params = { max_new_tokens: 500 };
-  const answer = fixture.post("/generate", { input_ids: [1], rid: "r", sampling_params: params });
-  await fixture.when(() => fixture.sidecar.rollout.unfinished === 1);
-  expect(await (await fixture.post("/abort_request", { rid: "other" })).json()).toEqual({
-    success: true,
-    aborted: 0,
-  });
-  await fixture.post("/abort_request", { abort_all: true });
-  expect(await (await answer).json()).toMatchObject({
-    meta_info: { id: "r", finish_reason: { type: "abort" } },
   });
 });
 

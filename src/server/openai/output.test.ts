@@ -118,15 +118,3 @@ test("output: engines of one version with other weights have spans of their own"
     { version: "v", start: 3, end: 4 },
   ]);
 });
-
-test("output: restarts when its tokens are discarded", () => {
-  const { output, request, response, add, finish, text } = made();
-  add(97, 98);
-  response.restart();
-  output.restart();
-  output.advance(request);
-  expect([output.tokens, text(), output.restarts]).toEqual([0, "", 1]);
-  add(99);
-  finish("length");
-  expect(text()).toBe("c");
-});
