@@ -1,7 +1,7 @@
 import { afterAll, expect, test } from "bun:test";
 import { spawnSync } from "node:child_process";
 import { mkdtempSync } from "node:fs";
-import { mkdir, readdir, readFile, rm, stat, truncate, writeFile } from "node:fs/promises";
+import { mkdir, readdir, readFile, rm, stat, writeFile } from "node:fs/promises";
 import { hostname, tmpdir } from "node:os";
 import { join } from "node:path";
 import { BLOB_BYTES, blobOf, isHeld, keyOf, poolSuite } from "../../test/suite/kv-pool-suite.ts";
@@ -74,28 +74,6 @@ test("DirectoryTierFiles: close removes the pool's directory and nothing else", 
   await writeFile(join(parent, "other"), "stays");
   await pool.close();
   expect(await readdir(parent)).toEqual(["other"]);
-});
-
-test("DirectoryTierFiles: a flipped bit in a file is found", async () => {
-  const { pool, path } = await withBlobOnDisk();
-  const bytes = await readFile(path);
-  bytes[123] = (bytes[123] ?? 0) ^ 1;
-  await writeFile(path, bytes);
-  expect(await pool.get(keyOf(1))).toBeNull();
-  await pool.settled();
-  expect(await Bun.file(path).exists()).toBe(false);
-  expect(pool.stats()).toMatchObject({ corrupt: 1, diskErrors: 0 });
-  await pool.close();
-});
-
-test("DirectoryTierFiles: a truncated file, a longer one and an empty one are found", async () => {
-  for (const length of [BLOB_BYTES - 1, BLOB_BYTES + 1, 0]) {
-    const { pool, path } = await withBlobOnDisk();
-    await truncate(path, length);
-    expect(await pool.get(keyOf(1))).toBeNull();
-    expect(pool.stats()).toMatchObject({ corrupt: 1, diskErrors: 0 });
-    await pool.close();
-  }
 });
 
 test("DirectoryTierFiles: a vanished file is a miss, a vanished directory heals", async () => {

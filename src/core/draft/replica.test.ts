@@ -28,27 +28,6 @@ function ready(options: ReplicaOptions = {}): Replica {
   return replica;
 }
 
-test("propose: a sibling's continuation is drafted", () => {
-  const replica = ready();
-  for (const sample of [0, 1, 2, 3]) replica.update(A, sample, 0, ids(10, 11, 12, 13, 14));
-  replica.update(A, 4, 0, ids(10, 11));
-  expect(drafted(replica, query(4), query(4, { tokensMax: 1 }))).toEqual([[12, 13, 14], [12]]);
-});
-
-test("propose: a response that has not begun drafts from the prompt's end", () => {
-  const replica = ready();
-  for (const sample of [0, 1, 2]) replica.update(A, sample, 0, ids(20, 21, 22));
-  expect(drafted(replica, query(7))).toEqual([[20, 21, 22]]);
-});
-
-test("propose: no queries, unknown groups and queries for nothing get nothing", () => {
-  const replica = ready();
-  replica.update(A, 0, 0, ids(5, 6, 5, 6, 5, 6));
-  expect(replica.propose([]).start[0]).toBe(0);
-  const none = drafted(replica, query(0, { groupId: B }), query(0, { tokensMax: 0 }));
-  expect(none).toEqual([[], []]);
-});
-
 test("propose: queries of many requests keep their order and their own ranges", () => {
   const replica = ready();
   replica.register(B, ids());
@@ -61,24 +40,6 @@ test("propose: queries of many requests keep their order and their own ranges", 
   const queries = Array.from({ length: 300 }, (_, i) => query(3, { groupId: i % 2 === 0 ? A : B }));
   const wanted = queries.map(({ groupId: id }) => (id === A ? [12, 13] : [30, 31]));
   expect(drafted(replica, ...queries)).toEqual(wanted);
-});
-
-test("propose: parents precede children and probabilities never rise along a path", () => {
-  const replica = ready();
-  for (const sample of [0, 1, 2, 3]) {
-    replica.update(A, sample, 0, ids(10, 11, 12 + (sample % 2), 14, 15, 16 + sample));
-  }
-  replica.update(A, 5, 0, ids(10, 11));
-  const { start, parents, probabilities } = replica.propose([
-    query(5, { tree: true, tokensMax: 32 }),
-  ]);
-  expect(start[1]).toBeGreaterThan(4);
-  for (let j = 0; j < (start[1] ?? 0); j += 1) {
-    const parent = parents[j] ?? -2;
-    expect(parent).toBeLessThan(j);
-    const above = parent < 0 ? 1 : (probabilities[parent] ?? 0);
-    expect(probabilities[j]).toBeLessThanOrEqual(above);
-  }
 });
 
 test("learning: a draft that is refused again and again loses its probability, and one accepted gains", () => {
@@ -139,14 +100,6 @@ test("update: more tokens than the input area holds arrive whole", () => {
   expect(drafted(replica, query(1))).toEqual([[...long.subarray(150_020, 150_028)]]);
 });
 
-test("register: a second time changes nothing", () => {
-  const replica = ready();
-  replica.update(A, 0, 0, ids(10, 11, 12));
-  replica.register(A, ids(9));
-  replica.update(A, 1, 0, ids(10));
-  expect(drafted(replica, query(1))).toEqual([[11, 12]]);
-});
-
 test("drop: the group is gone, its room is free, and it can come back", () => {
   const replica = ready();
   const empty = replica.stats().usedBytes;
@@ -190,25 +143,6 @@ test("full: a group beyond the limit drafts nothing and frees its room for other
   expect(replica.has(A)).toBe(false);
 });
 
-test("full: a full group returns full at any offset, again and again", () => {
-  const replica = ready({ limitBytes: 1000 });
-  for (const offset of [0, 1, 50, 2, 51]) {
-    expect(replica.update(A, 0, offset, ids(1))).toEqual({ kind: "full" });
-  }
-  const outgrown = ready({ limitBytes: 1 << 20 });
-  for (let i = 0; i < 100; i += 1) {
-    const result = outgrown.update(A, 0, i * 1000, count(i * 1000, (i + 1) * 1000));
-    outgrown.propose([]);
-    if (i > 50) expect(result).toEqual({ kind: "full" });
-  }
-});
-
-test("full: a limit too small for anything leaves every group full and throws nothing", () => {
-  const replica = ready({ limitBytes: 1000 });
-  expect(replica.update(A, 0, 0, ids(1))).toEqual({ kind: "full" });
-  expect(drafted(replica, query(0))).toEqual([[]]);
-});
-
 test("full: a response beyond the 4,096 of a group is not taken; those before it are drafted for as ever", () => {
   const replica = ready();
   const text = count(10, 30);
@@ -231,26 +165,4 @@ test("bad input: negative tokens, offsets and sample indexes are refused and cha
   expect(() => replica.update(A, -1, 0, ids(1))).toThrow("sampleIndex is -1");
   expect(replica.has(B)).toBe(false);
   expect(replica.update(A, 0, 0, ids(1, 2))).toEqual({ kind: "ok" });
-});
-
-test("replicas: the same tokens in another interleaving give the same drafts", () => {
-  const [one, other] = [ready({ learning: false }), ready({ learning: false })];
-  const outputs = [0, 1, 2, 3].map((k) =>
-    Int32Array.from({ length: 400 }, (_, i) => ((i * (k + 3)) % 17) + ((i >> 4) % 3)),
-  );
-  for (const [k, output] of outputs.entries()) one.update(A, k, 0, output);
-  for (let i = 0; i < 400; i += 8) {
-    for (const [k, output] of [...outputs.entries()].toReversed()) {
-      other.update(A, k, i, output.subarray(i, i + 8));
-    }
-  }
-  const queries = [0, 1, 2, 3].flatMap((k) => [query(k), query(k, { tree: true, tokensMax: 32 })]);
-  const a = one.propose(queries);
-  const b = other.propose(queries);
-  const end = a.start[queries.length] ?? 0;
-  expect(end).toBeGreaterThan(20);
-  expect(b.start.subarray(0, queries.length + 1)).toEqual(a.start.subarray(0, queries.length + 1));
-  expect(b.tokens.subarray(0, end)).toEqual(a.tokens.subarray(0, end));
-  expect(b.parents.subarray(0, end)).toEqual(a.parents.subarray(0, end));
-  expect(b.probabilities.subarray(0, end)).toEqual(a.probabilities.subarray(0, end));
 });

@@ -2,27 +2,8 @@
 
 import { expect, test } from "bun:test";
 import { AssertionError } from "../base/assert.ts";
-import { mix32 } from "../base/hash.ts";
 import { Heap } from "./heap.ts";
 import { loadCore } from "./load.ts";
-
-test("heap: 20,000 entries come out sorted", () => {
-  const heap = new Heap(loadCore());
-  const keys = Array.from({ length: 20_000 }, (_, id) => mix32(id) % 5000);
-  for (const [id, key] of keys.entries()) heap.push(id, key);
-  const wanted = keys
-    .map((key, id) => ({ key, id }))
-    .toSorted((a, b) => a.key - b.key || a.id - b.id)
-    .map(({ id }) => id);
-  expect(heap.check()).toBe(0);
-  expect(keys.map(() => heap.pop())).toEqual(wanted);
-});
-
-test("heap: an empty heap has nothing to give", () => {
-  const heap = new Heap(loadCore());
-  expect([heap.peek(), heap.pop(), heap.key(0), heap.size]).toEqual([null, null, null, 0]);
-  expect([heap.has(7), heap.remove(7), heap.update(7, 1)]).toEqual([false, false, false]);
-});
 
 test("heap: an id is pushed once, in range, with a key", () => {
   const heap = new Heap(loadCore());
