@@ -34,12 +34,6 @@ test("help: every command fits 80 columns, and no more than a maximum on wide te
   }
 });
 
-test("help: sections are one blank line apart", () => {
-  const program = programOf(() => {});
-  const loose = program.commands.filter((command) => helpOf(command, 80).includes("\n\n\n"));
-  expect(loose.map((command) => command.name())).toEqual([]);
-});
-
 test("help: no option of a command has two defaults", () => {
   const doubled = programOf(() => {}).commands.flatMap((command) =>
     command.options
@@ -55,11 +49,6 @@ test("help: the environment's rule is shown by an option of the command itself",
     return command.options.some(({ long }) => long === flag) ? [] : [command.name()];
   });
   expect(others).toEqual([]);
-});
-
-test("help: descriptions wrap on narrow terminals", () => {
-  const items = helpOf(example(), 60).split("\n\nOptions can")[0] ?? "";
-  expect(tooLong(items, 60)).toEqual([]);
 });
 
 test("help: one default, the command's own where it has one", () => {

@@ -33,12 +33,6 @@ test("log, json: an object a line", () => {
   });
 });
 
-test("log, off: nothing", () => {
-  const { log, lines } = logged("off", "debug");
-  log("error", "failed");
-  expect(lines).toEqual([]);
-});
-
 test("log: lines below the level are left out", () => {
   const counts = (["debug", "info", "warn", "error"] as const).map((level) => {
     const { log, lines } = logged("text", level);

@@ -2,7 +2,7 @@ import { expect, test } from "bun:test";
 import { stripVTControlCharacters } from "node:util";
 import { Screen } from "../../test/reference/screen.ts";
 import type { Progress } from "../core/rollout/report.ts";
-import { ProgressDisplay, plainLine, renderProgress } from "./progress.ts";
+import { ProgressDisplay, renderProgress } from "./progress.ts";
 import type { StatusOptions } from "./status.ts";
 import type { Terminal } from "./terminal.ts";
 
@@ -86,13 +86,6 @@ test("renderProgress: without colour there is no escape, without Unicode only AS
   );
 });
 
-test("plainLine: is one line with the same facts", () => {
-  expect(plainLine("seer", progressOf())).toBe(
-    "seer 0:12, 80/128 requests, 9/16 groups, 3,412 tok/s, 29 running, 19 waiting, 42 moved, " +
-      "3 preempted, acceptance 2.31, ETA 1:00 - 1:35, kv 71% 98%",
-  );
-});
-
 function pipe(): { text: string; write(text: string): boolean } {
   return {
     text: "",
@@ -173,16 +166,6 @@ test("ProgressDisplay: on a terminal it draws over its own lines and leaves one"
   ]);
 });
 
-test("ProgressDisplay: frames that come too fast are passed over", () => {
-  const screen = new Screen(80);
-  const display = displayOn(screen);
-  display.update({ elapsedS: 1, running: 1 });
-  display.update({ elapsedS: 1.05, running: 2 });
-  expect(screen.lines()[1]).toContain("1 running");
-  display.update({ elapsedS: 1.11, running: 3 });
-  expect(screen.lines()[1]).toContain("3 running");
-});
-
 test("ProgressDisplay: a note stays above the live lines", () => {
   const screen = new Screen(80);
   const display = displayOn(screen);
@@ -193,10 +176,4 @@ test("ProgressDisplay: a note stays above the live lines", () => {
   expect(screen.lines()[0]).toBe("stopping");
   display.finish();
   expect(screen.lines()).toHaveLength(2);
-});
-
-test("ProgressDisplay: a run without events leaves nothing", () => {
-  const stream = pipe();
-  new ProgressDisplay({ stream, title: "seer", quiet: false }).finish();
-  expect(stream.text).toBe("");
 });

@@ -5,7 +5,6 @@ import { join } from "node:path";
 import { gzipSync } from "node:zlib";
 import { Command, CommanderError } from "commander";
 import { AppError } from "../core/base/errors.ts";
-import { readGroups } from "../tools/replay/recordings.ts";
 import { type ReplayReport, replayCommand } from "./replay-command.ts";
 
 let folder = "";
@@ -100,18 +99,6 @@ test("replay: every drafter is a line of the report, in the file and with --json
   ]);
 });
 
-test("replay: the table has a line for each drafter", async () => {
-  const { out } = await run(responsesPath, "--limit", "1");
-  expect(out).toContain(
-    "responses.jsonl: 1 groups, 3 responses, 360 tokens; concurrent, 2 siblings, 8 live",
-  );
-  expect(out.split("\n").filter((line) => line.startsWith("grouped"))).toHaveLength(1);
-});
-
-test("replay: --quiet prints nothing", async () => {
-  expect(await run(responsesPath, "--quiet")).toEqual({ status: 0, out: "", err: "" });
-});
-
 test.each([
   [["--mode", "both"], '--mode is "both"; it is one of concurrent, complete'],
   [["--siblings", "-1"], "--siblings is -1; it must be between 0 and 4095"],
@@ -137,14 +124,6 @@ test("replay: a file that is not there, is no trace by name, or is cut is refuse
 test("replay: a report that cannot be written is said, after the work", async () => {
   const { err } = await run(responsesPath, "--report", join(responsesPath, "x.json"), "--quiet");
   expect(err).toStartWith("output_failed: --report");
-});
-
-test("replay: a gzipped file of responses is read too", async () => {
-  const path = join(folder, "responses.jsonl.gz");
-  writeFileSync(path, gzipSync(readFileSync(responsesPath)));
-  const names: string[] = [];
-  for await (const group of readGroups(path)) names.push(group.name);
-  expect(names).toEqual(["g0", "g1"]);
 });
 
 test("replay: says whether drafting would pay, and on an engine whose step times are given", async () => {

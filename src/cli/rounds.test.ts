@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import type { RunReport } from "../core/rollout/report.ts";
-import { busyNote, measured, median, type RoundsReport, withRounds } from "./rounds.ts";
+import { busyNote, measured, type RoundsReport, withRounds } from "./rounds.ts";
 
 const report = (wall_s: number) => ({ wall_s, tail_s: wall_s / 10 }) as RunReport;
 const round = (wall_s: number, others_cpu_share: number | null = 0) => ({
@@ -8,10 +8,6 @@ const round = (wall_s: number, others_cpu_share: number | null = 0) => ({
   tail_s: 0,
   cpu_s: 1,
   others_cpu_share,
-});
-
-test("median: of odd and even numbers of values", () => {
-  expect([median([3, 1, 2]), median([4, 1, 2, 3]), median([5])]).toEqual([2, 2.5, 5]);
 });
 
 test("withRounds: the report is the median round's, the rounds stand in order", () => {

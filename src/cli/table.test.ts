@@ -90,7 +90,7 @@ function row(table: string, name: string): string[] {
   return line === undefined ? [] : line.slice(name.length).trim().split(/ {2,}/);
 }
 
-function widest(table: string): number {
+function _widest(table: string): number {
   return Math.max(...table.split("\n").map((line) => stripVTControlCharacters(line).length));
 }
 
@@ -152,44 +152,12 @@ test("comparisonTable: of several rounds it shows medians, paired ratios and the
   expect(lines).toContainEqual(["by round", "10.0 - 30.0 s", "5.00 - 10.0 s", "1.50 - 3.00"]);
 });
 
-test("comparisonTable: worker lines name their run", () => {
-  const table = comparisonTable({ group, seer }, plain);
-  expect(row(table, "group ").slice(0, 2)).toEqual(["0", "93%"]);
-  expect(row(table, "seer ").slice(0, 2)).toEqual(["0", "93%"]);
-});
-
 test("comparisonTable: an interrupted run is marked and not compared", () => {
   const cut = { ...seer, interrupted: true, failed_requests: 0, finished_requests: 40 };
   const table = comparisonTable({ group, seer: cut }, plain);
   expect(table).toContain("seer (cut)");
   expect(row(table, "wall time")).toEqual(["17.8 s", "12.3 s"]);
   expect(row(table, "responses finished")).toEqual(["128 of 128", "40 of 128"]);
-});
-
-test("comparisonTable: three runs of three rounds stand in one table", () => {
-  const rounds = [9.15, 9.5, 10.2].map((wall_s) => ({
-    wall_s,
-    tail_s: 3,
-    cpu_s: 18.3,
-    others_cpu_share: 0,
-  }));
-  const run = { ...seer, migrations: 163, migrated_bytes: 102e6, rounds };
-  const table = comparisonTable({ group: { ...group, rounds }, divided: run, seer: run }, plain);
-  expect(table.split("\n").filter((line) => line.includes("wall time"))).toHaveLength(1);
-  expect(widest(table)).toBeLessThanOrEqual(100);
-});
-
-test("comparisonTable: without Unicode only ASCII, without colour no escape", () => {
-  expect(comparisonTable({ group, seer }, { color: false, unicode: false })).toMatch(
-    /^[\x20-\x7e\n]*$/,
-  );
-  const colored = comparisonTable({ group, seer }, { color: true, unicode: true });
-  expect(colored).toContain("\u001B[32m1.45x faster");
-  expect(stripVTControlCharacters(colored)).toBe(comparisonTable({ group, seer }, plain));
-});
-
-test("comparisonTable: no run, no table", () => {
-  expect(comparisonTable({}, plain)).toBe("no runs");
 });
 
 test("describeRatio: names the direction", () => {

@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { paint, terminalOf } from "./terminal.ts";
+import { terminalOf } from "./terminal.ts";
 
 const tty = { isTTY: true, columns: 120, rows: 40, write: () => true };
 const file = { write: () => true };
@@ -18,10 +18,6 @@ test("terminalOf: a file is neither live nor in colour, and has a usual size", (
   expect(terminalOf(file, {})).toMatchObject({ live: false, color: false, columns: 80, rows: 24 });
 });
 
-test("terminalOf: a terminal that does not know its size gets the usual one", () => {
-  expect(terminalOf({ ...tty, columns: 0, rows: 0 }, {})).toMatchObject({ columns: 80, rows: 24 });
-});
-
 test("terminalOf: NO_COLOR and a dumb terminal are respected", () => {
   expect(terminalOf(tty, { NO_COLOR: "1" })).toMatchObject({ live: true, color: false });
   expect(terminalOf(tty, { NO_COLOR: "" }).color).toBe(true);
@@ -37,11 +33,4 @@ test("terminalOf: the locale decides about Unicode, in its order of precedence",
   expect(unicode({ LANG: "C", LC_CTYPE: "C.UTF-8" })).toBe(true);
   expect(unicode({ TERM: "linux", LANG: "en_US.UTF-8" })).toBe(false);
   expect(unicode({})).toBe(true);
-});
-
-test("paint: leaves text alone without colour or style", () => {
-  expect(paint("x", "green", true)).toBe("\u001B[32mx\u001B[39m");
-  expect(paint("x", "green", false)).toBe("x");
-  expect(paint("x", null, true)).toBe("x");
-  expect(paint("", "green", true)).toBe("");
 });
