@@ -75,7 +75,7 @@ export function renderProgress(title: string, progress: Progress, terminal: Term
 }
 
 /** The line for streams that cannot be drawn over: everything of the live lines, in words. */
-export function plainLine(title: string, progress: Progress): string {
+function plainLine(title: string, progress: Progress): string {
   const { requests, requestsDone, groups, groupsDone, workers } = progress;
   const eta = etaText(progress);
   const kv = workers.map((worker) => formatShare(kvShare(worker))).join(" ");

@@ -1,5 +1,4 @@
 import { expect, test } from "bun:test";
-import { stripVTControlCharacters } from "node:util";
 import { NO_FIGURES, sumsOf, WORKER_FIGURES } from "../core/rollout/figures.ts";
 import type { WorkerReport } from "../core/rollout/report.ts";
 import type { TableOptions } from "./output.ts";
@@ -88,10 +87,6 @@ const seer = runOf({
 function row(table: string, name: string): string[] {
   const line = table.split("\n").find((one) => one.startsWith(name));
   return line === undefined ? [] : line.slice(name.length).trim().split(/ {2,}/);
-}
-
-function _widest(table: string): number {
-  return Math.max(...table.split("\n").map((line) => stripVTControlCharacters(line).length));
 }
 
 test("comparisonTable: one run: shows the report, in the units people read", () => {

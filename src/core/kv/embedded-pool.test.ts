@@ -122,13 +122,3 @@ test("EmbeddedKvPool: what waits for the disk is bounded, the rest is dropped", 
     demotions: 2,
   });
 });
-
-/** Runs `meanwhile` once, in the middle of the first operation of this kind. */
-function _during(files: MemoryFiles, operation: string, meanwhile: () => void): void {
-  let done = false;
-  files.before = async (current) => {
-    if (done || current !== operation) return;
-    done = true;
-    meanwhile();
-  };
-}

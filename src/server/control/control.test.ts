@@ -1,16 +1,10 @@
 // The control plane over several engines: one answer, one weight epoch, and no engine with old weights in service.
 
 import { expect, test } from "bun:test";
-import {
-  begun,
-  ControlFixture as Fixture,
-  gated,
-  type Script,
-} from "../../../test/suite/control-fixture.ts";
+import { begun, ControlFixture as Fixture, gated } from "../../../test/suite/control-fixture.ts";
 import { AppError } from "../../core/base/errors.ts";
 import { weightEpoch } from "../../core/base/ids.ts";
 
-const _failing: Script = () => ({ status: 500, body: { error: { message: "CUDA error" } } });
 const reload = { method: "reload_weights", kwargs: { weights_path: "/w/1" } };
 
 test("get_world_size: the sum of the engines'", async () => {
@@ -255,8 +249,6 @@ test("pause: a resume before it takes hold ends it, and is reported", async () =
   await fixture.steps(60);
   expect(fixture.finished.length).toBe(2);
 });
-
-const _adapter = (version: number) => ({ lora_name: "policy", lora_path: `/lora/${version}` });
 
 test("names of epochs before a restart stay; a number is no name", async () => {
   const { weights } = await Fixture.open();
