@@ -2,7 +2,7 @@ import { expect, test } from "bun:test";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { POLICY_NAMES } from "../core/schedule/policies.ts";
-import { parseCompare } from "./compare.ts";
+import { parseCompare } from "./rounds.ts";
 
 test("policies: the Python package names the same", () => {
   const path = join(import.meta.dir, "../../python/src/foretoken/sidecar.py");

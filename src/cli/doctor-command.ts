@@ -7,13 +7,11 @@ import { Command } from "commander";
 import type { Settings } from "../config/fields.ts";
 import { AppError } from "../core/base/errors.ts";
 import { serverOf } from "../engines/kinds.ts";
-import { checkClientLimits } from "../tools/doctor/client-limits.ts";
 import { examine } from "../tools/doctor/examine.ts";
 import type { Diagnosis, Verdict } from "../tools/doctor/finding.ts";
-import { checkPool } from "../tools/doctor/pool-check.ts";
-import { checkWeights } from "../tools/doctor/weights-check.ts";
+import { checkClientLimits, checkPool, checkWeights } from "../tools/doctor/shared-checks.ts";
 import { addFields, readFields } from "./commander-fields.ts";
-import { EXIT_FAILED } from "./exit.ts";
+import { EXIT_FAILED } from "./output.ts";
 
 const FIELD_NAMES = ["samples", "workerToken", "json", "quiet"] as const;
 

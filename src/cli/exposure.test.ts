@@ -2,8 +2,8 @@
 
 import { expect, test } from "bun:test";
 import { foretoken, start } from "../../test/e2e/tool.ts";
-import { EXIT_USAGE } from "./exit.ts";
 import { checkExposure } from "./exposure.ts";
+import { EXIT_USAGE } from "./output.ts";
 
 const DEFAULTS = {
   flag: "--host",

@@ -1,7 +1,6 @@
 import { expect, test } from "bun:test";
 import { InvalidFieldError } from "../core/base/errors.ts";
-import { groupsOf, type JobOptions } from "./job.ts";
-import type { PromptLine } from "./prompts.ts";
+import { groupsOf, type JobOptions, type PromptLine } from "./prompts.ts";
 
 const LINE: PromptLine = { line: 3, id: "a", prompt: { kind: "text", text: "one" }, n: null };
 const OPTIONS: JobOptions = {

@@ -6,7 +6,7 @@ import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { temporaryFolder } from "../../test/suite/temporary-folder.ts";
 import { main } from "./cli.ts";
-import { EXIT_USAGE } from "./exit.ts";
+import { EXIT_USAGE } from "./output.ts";
 
 const said = spyOn(console, "error").mockImplementation(() => {});
 afterEach(() => said.mockClear());

@@ -59,3 +59,8 @@ export function textTable(
   const width = Math.max(...shown.map((line) => stripVTControlCharacters(line).length));
   return lines.map((line) => (isRule(line) ? line.slice(0, width) : line.trimEnd())).join("\n");
 }
+
+export const EXIT_FAILED = 1;
+export const EXIT_USAGE = 2;
+/** 128 + SIGINT, as shells report it. */
+export const EXIT_INTERRUPTED = 130;

@@ -3,8 +3,7 @@ import { stripVTControlCharacters } from "node:util";
 import { Screen } from "../../test/reference/screen.ts";
 import type { Progress } from "../core/rollout/report.ts";
 import { ProgressDisplay, renderProgress } from "./progress.ts";
-import type { StatusOptions } from "./status.ts";
-import type { Terminal } from "./terminal.ts";
+import type { StatusOptions, Terminal } from "./terminal.ts";
 
 function progressOf(overrides: Partial<Progress> = {}): Progress {
   return {

@@ -3,8 +3,7 @@
 import { stripVTControlCharacters } from "node:util";
 import type { Progress } from "../core/rollout/report.ts";
 import { formatClock, formatCount, formatShare } from "./format.ts";
-import { Status, type StatusOptions } from "./status.ts";
-import { paint, type Style, type Terminal } from "./terminal.ts";
+import { paint, Status, type StatusOptions, type Style, type Terminal } from "./terminal.ts";
 
 const BAR_CELLS_MAX = 40;
 const BAR_CELLS_MIN = 8;

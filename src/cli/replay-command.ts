@@ -4,14 +4,13 @@ import { basename } from "node:path";
 import { Command } from "commander";
 import type { Settings } from "../config/fields.ts";
 import { AppError } from "../core/base/errors.ts";
-import { type CellResult, runCell } from "../tools/replay/cell.ts";
+import { type CellResult, type EngineSteps, runCell, speedUp } from "../tools/replay/cell.ts";
 import { readGroups } from "../tools/replay/recordings.ts";
 import { DRAFTER_KINDS } from "../tools/replay/replay.ts";
-import { type EngineSteps, speedUp } from "../tools/replay/verdict.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { formatCount } from "./format.ts";
 import { jsonOf, standardTable, textTable, writeOutput } from "./output.ts";
-import { Status } from "./status.ts";
+import { Status } from "./terminal.ts";
 
 const FIELD_NAMES = [
   "siblings",

@@ -2,7 +2,7 @@
 
 import { afterEach, expect, spyOn, test } from "bun:test";
 import { main } from "./cli.ts";
-import { EXIT_USAGE } from "./exit.ts";
+import { EXIT_USAGE } from "./output.ts";
 
 const said = spyOn(console, "error").mockImplementation(() => {});
 afterEach(() => said.mockClear());

@@ -14,13 +14,10 @@ import type { Text } from "../text/text.ts";
 import { iterationsPage, pagePath } from "../tools/picture/page.ts";
 import { speedupSentence } from "../tools/picture/speedup.ts";
 import { addFields, givenFields, readFields } from "./commander-fields.ts";
-import { parseCompare, type Run } from "./compare.ts";
-import { EXIT_FAILED, EXIT_INTERRUPTED } from "./exit.ts";
-import { groupsOf } from "./job.ts";
-import { writeOutput } from "./output.ts";
+import { EXIT_FAILED, EXIT_INTERRUPTED, writeOutput } from "./output.ts";
 import { PRICED } from "./priced-model.ts";
 import { ProgressDisplay } from "./progress.ts";
-import { loadPrompts } from "./prompts.ts";
+import { groupsOf, loadPrompts } from "./prompts.ts";
 import { ResponseWriter } from "./responses.ts";
 import {
   EMBEDDED_ONLY,
@@ -31,7 +28,15 @@ import {
   START_S,
 } from "./rollout-engines.ts";
 import { RolloutJournal } from "./rollout-journal.ts";
-import { busyNote, measured, median, type RoundsReport, withRounds } from "./rounds.ts";
+import {
+  busyNote,
+  measured,
+  median,
+  parseCompare,
+  type RoundsReport,
+  type Run,
+  withRounds,
+} from "./rounds.ts";
 import { untilSignal } from "./signals.ts";
 import { comparisonTable } from "./table.ts";
 

@@ -4,7 +4,7 @@ import { expect, test } from "bun:test";
 import { join } from "node:path";
 import { engineMissing, ROOT, start } from "../../test/e2e/tool.ts";
 import { until } from "../../test/faults/http-client.ts";
-import { EXIT_INTERRUPTED } from "./exit.ts";
+import { EXIT_INTERRUPTED } from "./output.ts";
 
 test("serve: a signal while engines are being opened ends it", async () => {
   const asked = Promise.withResolvers<void>();

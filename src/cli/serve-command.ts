@@ -20,14 +20,13 @@ import {
   openModelSide,
   remoteSource,
 } from "../sources.ts";
-import { losslessness } from "../tools/doctor/lossless.ts";
+import { losslessness } from "../tools/doctor/sampling-check.ts";
 import { addFields, givenFields, readFields } from "./commander-fields.ts";
-import { EXIT_FAILED, EXIT_INTERRUPTED } from "./exit.ts";
 import { checkExposure, edgeOf } from "./exposure.ts";
 import { type Log, stderrLog } from "./log.ts";
-import { eventsOf, logUnread, UNREAD_LOGGED_MAX } from "./serve-events.ts";
+import { EXIT_FAILED, EXIT_INTERRUPTED } from "./output.ts";
+import { catchUncaught, eventsOf, logUnread, UNREAD_LOGGED_MAX } from "./serve-events.ts";
 import { type Signals, untilSignal } from "./signals.ts";
-import { catchUncaught } from "./uncaught.ts";
 
 /** What every command that serves takes. */
 export const SERVING_FIELDS = [

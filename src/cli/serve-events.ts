@@ -1,4 +1,5 @@
-// Writes each event of a sidecar as a line of the log.
+// Writes each event of a sidecar as a line of the log, uncaught errors of a serving process too: these end neither the
+// process nor a request, unless many occur within a minute; then a supervisor restarts it.
 
 import { ADAPTER_CONTROL } from "../adapters/list.ts";
 import { errorText, errorWithStack } from "../core/base/errors.ts";
@@ -7,6 +8,7 @@ import type { ServeEvents } from "../serve-options.ts";
 import { CONTROL_ROUTES } from "../server/control/routes.ts";
 import type { OpenStream } from "../server/http.ts";
 import type { Log, LogFields } from "./log.ts";
+import { EXIT_FAILED } from "./output.ts";
 
 const CONTROL = [...CONTROL_ROUTES, ...ADAPTER_CONTROL];
 const CONTROL_PATHS: ReadonlySet<string> = new Set(CONTROL.map(({ path }) => path));
@@ -91,4 +93,33 @@ function iterationFields(summary: IterationSummary): LogFields {
 
 function rounded(value: number): number {
   return Math.round(value * 1000) / 1000;
+}
+
+const FAULTS_MAX = 16;
+const WINDOW_MS = 60_000;
+
+/** `also` is called with each as well. Returns a function that removes the handlers. */
+export function catchUncaught(
+  log: Log,
+  also: (error: unknown) => void = () => {},
+  faultsMax = FAULTS_MAX,
+): () => void {
+  let times: number[] = [];
+  const caught = (event: string, error: unknown) => {
+    log("error", event, { error: errorWithStack(error) });
+    also(error);
+    const nowMs = performance.now();
+    times = [...times.filter((atMs) => nowMs - atMs < WINDOW_MS), nowMs];
+    if (times.length <= faultsMax) return;
+    log("error", "broken", { error: `${times.length} such errors in ${WINDOW_MS / 1000} s` });
+    process.exit(EXIT_FAILED);
+  };
+  const uncaught = (error: unknown) => caught("uncaught", error);
+  const rejected = (error: unknown) => caught("unhandled_rejection", error);
+  process.on("uncaughtException", uncaught);
+  process.on("unhandledRejection", rejected);
+  return () => {
+    process.off("uncaughtException", uncaught);
+    process.off("unhandledRejection", rejected);
+  };
 }

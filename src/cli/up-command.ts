@@ -1,24 +1,32 @@
-// `foretoken up`: starts vLLM servers as a rollout needs them, keeps them running, and serves over them as
-// `foretoken serve` does. Whatever ends it, no process of theirs is left.
+// `foretoken up`: starts vLLM servers as a rollout needs them, and Mooncake's master as their KV pool, keeps them running, and
+// serves over them as `foretoken serve` does. Whatever ends it, no process of theirs is left.
 
-import { existsSync } from "node:fs";
+import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { freemem, tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { Command } from "commander";
 import { FIELDS, type Settings } from "../config/fields.ts";
 import { AppError } from "../core/base/errors.ts";
 import { BUNDLED_HF_MODEL, FOLDER } from "../host/installation.ts";
 import { type ModelWait, openModelSide } from "../sources.ts";
-import { losslessness } from "../tools/doctor/lossless.ts";
+import { losslessness } from "../tools/doctor/sampling-check.ts";
 import { type FoundVllm, findVllm } from "../tools/up/find-vllm.ts";
 import { gpusOf, gpusPerServer, visibleGpus } from "../tools/up/gpus.ts";
 import { ensurePlugin } from "../tools/up/install-plugin.ts";
 import { launchOf, type PluginLaunch } from "../tools/up/launch.ts";
-import { ManagedServer } from "../tools/up/managed-server.ts";
+import { ManagedServer, type ServerEvent } from "../tools/up/managed-server.ts";
+import {
+  findMooncake,
+  masterSpec,
+  poolEnvironment,
+  segmentMib,
+  writePoolConfig,
+} from "../tools/up/mooncake.ts";
 import { type PluginRunner, pluginRunner } from "../tools/up/plugin-runner.ts";
 import { freePort, freePorts } from "../tools/up/ports.ts";
 import { addFields, readFields } from "./commander-fields.ts";
-import { EXIT_INTERRUPTED } from "./exit.ts";
 import { type Log, stderrLog } from "./log.ts";
+import { EXIT_INTERRUPTED } from "./output.ts";
 import {
   type Engines,
   NO_POOL,
@@ -27,9 +35,7 @@ import {
   serveOver,
   warnIfExposed,
 } from "./serve-command.ts";
-import { logServerEvent } from "./server-log.ts";
 import { type Signals, untilSignal } from "./signals.ts";
-import { openPool, type UpPool } from "./up-pool.ts";
 
 const FIELD_NAMES = [
   "hfModel",
@@ -295,4 +301,111 @@ function pluginOf(settings: UpSettings, name: string, { runner }: PluginRunner):
     statsFile: resolve(settings.logs, `${name}.plugin.json`),
     runner,
   };
+}
+
+export interface UpPool {
+  /** Not started yet. null: the pool is managed elsewhere. */
+  readonly master: ManagedServer | null;
+  readonly env: Readonly<Record<string, string>>;
+  readonly envDefaults: Readonly<Record<string, string>>;
+}
+
+export interface UpPoolOptions {
+  /** Of vLLM's environment. */
+  readonly python: string;
+  readonly host: string;
+  readonly servers: number;
+  /** null: what the machine can spare. */
+  readonly segmentMib: number | null;
+  /** Directory of the master's log. */
+  readonly logs: string;
+  readonly log: Log;
+}
+
+/** @throws AppError invalid_config: vLLM's environment lacks Mooncake, or cannot load it. */
+export function openPool(options: UpPoolOptions): UpPool {
+  const { python, host, servers, logs, log } = options;
+  const found = findMooncake(python);
+  // vLLM does not delete its look-up sockets; here they are deleted with the folder, and no other user can reach them.
+  const folder = mkdtempSync(join(tmpdir(), "foretoken-pool-"));
+  process.on("exit", () => rmSync(folder, { recursive: true, force: true }));
+  const sockets = { VLLM_RPC_BASE_PATH: folder };
+  const given = process.env.MOONCAKE_CONFIG_PATH;
+  if (given !== undefined && given !== "") {
+    log("info", "kv_pool", { mooncake: found.version, config: given, master: "not started here" });
+    return { master: null, env: {}, envDefaults: sockets };
+  }
+  const [rpcPort = 0, adminPort = 0] = freePorts(2, host);
+  const configPath = join(folder, "mooncake.json");
+  const mib = segmentMib(options.segmentMib, { availableBytes: availableBytes(), servers });
+  writePoolConfig({ configPath, master: `${host}:${rpcPort}`, segmentMib: mib });
+  log("info", "kv_pool", {
+    mooncake: found.version,
+    master: `${host}:${rpcPort}`,
+    admin: `http://${host}:${adminPort}`,
+    segment_mb: mib,
+    config: configPath,
+  });
+  // Its transfer engine ignores the configured address.
+  log("warn", "kv_pool_ports", {
+    reason:
+      "each server's Mooncake engine listens on 0.0.0.0, on two ports without a password: block them for other machines",
+  });
+  const logPath = resolve(logs, "mooncake-master.log");
+  const spec = masterSpec({ found, host, rpcPort, adminPort, logPath });
+  const master = new ManagedServer(spec, (event) =>
+    logServerEvent(log, { name: spec.name, port: rpcPort }, event),
+  );
+  return {
+    master,
+    env: { MOONCAKE_CONFIG_PATH: configPath },
+    envDefaults: { ...poolEnvironment(host), ...sockets },
+  };
+}
+
+/** `freemem` does not count what the kernel's caches would give back. */
+function availableBytes(): number {
+  try {
+    const [, kib] = /^MemAvailable:\s+(\d+)/m.exec(readFileSync("/proc/meminfo", "utf8")) ?? [];
+    return kib === undefined ? freemem() : Number(kib) * 1024;
+  } catch {
+    return freemem();
+  }
+}
+
+function logServerEvent(
+  log: Log,
+  server: { name: string; port: number },
+  event: ServerEvent,
+): void {
+  switch (event.kind) {
+    case "started":
+      log("info", "server_started", { ...server, pid: event.pid });
+      return;
+    case "waiting": {
+      const { lastLine } = event;
+      log("info", "server_starting", {
+        ...server,
+        seconds: seconds(event.ms),
+        last_line: lastLine,
+      });
+      return;
+    }
+    case "healthy":
+      log("info", "server_healthy", { ...server, seconds: seconds(event.ms) });
+      return;
+    case "died":
+      log("error", "server_died", { ...server, how: event.how });
+      for (const line of event.lines) log("error", "server_said", { name: server.name, line });
+      return;
+    case "restarts":
+      log("warn", "server_restarts", { ...server, seconds: seconds(event.inMs) });
+      return;
+    default:
+      log("error", "server_gave_up", server);
+  }
+}
+
+function seconds(ms: number): number {
+  return Math.round(ms / 100) / 10;
 }

@@ -7,10 +7,9 @@ import { openLlamaModel } from "../engines/llama/open.ts";
 import { BUNDLED_MODEL, BUNDLED_PROMPTS } from "../host/installation.ts";
 import { compareRuns, type VerifyReport } from "../tools/verify/compare-runs.ts";
 import { addFields, readFields } from "./commander-fields.ts";
-import { EXIT_FAILED } from "./exit.ts";
-import { groupsOf } from "./job.ts";
+import { EXIT_FAILED } from "./output.ts";
 import { ProgressDisplay } from "./progress.ts";
-import { loadPrompts } from "./prompts.ts";
+import { groupsOf, loadPrompts } from "./prompts.ts";
 
 const FIELD_NAMES = [
   "model",

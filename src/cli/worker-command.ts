@@ -14,11 +14,11 @@ import { LinkHost, type LinkHostEvent } from "../engines/remote/host.ts";
 import { BUNDLED_MODEL } from "../host/installation.ts";
 import { EngineKeeper } from "../tools/up/engine-keeper.ts";
 import { addFields, readFields } from "./commander-fields.ts";
-import { EXIT_FAILED } from "./exit.ts";
 import { checkExposure } from "./exposure.ts";
 import { type Log, stderrLog } from "./log.ts";
+import { EXIT_FAILED } from "./output.ts";
+import { catchUncaught } from "./serve-events.ts";
 import { untilStopSignal } from "./signals.ts";
-import { catchUncaught } from "./uncaught.ts";
 
 const FIELD_NAMES = [
   "model",

@@ -5,8 +5,8 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { Command, CommanderError, InvalidArgumentError } from "commander";
-import { EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE } from "../../src/cli/exit.ts";
 import { formatShare } from "../../src/cli/format.ts";
+import { EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE } from "../../src/cli/output.ts";
 import { AppError } from "../../src/core/base/errors.ts";
 import {
   BUNDLED_HF_MODEL,

@@ -1,8 +1,8 @@
 // `npm run faults:simulate`: runs the fault tests in virtual time, seed by seed, and names the command that repeats a failure.
 
 import { Command } from "commander";
-import { EXIT_FAILED } from "../../src/cli/exit.ts";
 import { formatCount } from "../../src/cli/format.ts";
+import { EXIT_FAILED } from "../../src/cli/output.ts";
 import { loadCore } from "../../src/core/wasm/load.ts";
 import { planFaults } from "./simulated/plan.ts";
 import { runFaultPlan } from "./simulated/run.ts";

@@ -5,7 +5,7 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { rmSync } from "node:fs";
 import type { Diagnosis } from "../../src/tools/doctor/finding.ts";
-import { checkPool } from "../../src/tools/doctor/pool-check.ts";
+import { checkPool } from "../../src/tools/doctor/shared-checks.ts";
 import { type Bed, faultsOf, movedIn, roll, standStill, TEST_MS_MAX } from "./bed.ts";
 import { foretoken } from "./doctor.ts";
 import { CHUNK_TOKENS, Fleet, livingIn, promptIds, vllmMissing } from "./fleet.ts";

@@ -6,10 +6,9 @@ import { type GroupId, type RequestId, requestId } from "../../core/base/ids.ts"
 import type { RequestSpec } from "../../core/request/request.ts";
 import { outOfBounds, problemOf } from "../../core/request/sampling-bounds.ts";
 import type { Worker, WorkerCommand, WorkerEvent, WorkerStats } from "../../core/rollout/worker.ts";
-import { KvInbox } from "./kv-stream.ts";
+import { type Exported, KvInbox } from "./kv-stream.ts";
 import { BARRIER_ID, NAME_CHARS_MAX } from "./limits.ts";
 import type { HostLimits, KvPart, WireCommand, WireEvent } from "./message.ts";
-import { statsSince } from "./session-stats.ts";
 
 export interface Refusal {
   readonly kind: "refuse";
@@ -26,8 +25,6 @@ export type HostCommands =
       readonly refused: readonly WireEvent[];
     }
   | Refusal;
-
-export type Exported = Extract<WorkerEvent, { kind: "exported" }>;
 
 const BAD_REQUEST = 400;
 
@@ -255,4 +252,23 @@ export class HostSession {
 
 function isName(groupId: GroupId): boolean {
   return groupId.length <= NAME_CHARS_MAX;
+}
+
+/** The numbers that are no counts. */
+const GAUGES: ReadonlySet<string> = new Set<keyof WorkerStats>([
+  "running",
+  "waiting",
+  "kvTokensUsed",
+  "stepError",
+]);
+
+/** `before`: what the worker said last before the session; null: nothing. */
+function statsSince(before: WorkerStats | null, now: WorkerStats): WorkerStats {
+  if (before === null) return now;
+  const earlier = new Map<string, unknown>(Object.entries(before));
+  const since = Object.entries(now).map(([name, value]: [string, unknown]) => {
+    const isCount = typeof value === "number" && !GAUGES.has(name);
+    return [name, isCount ? value - Number(earlier.get(name) ?? 0) : value];
+  });
+  return Object.fromEntries(since);
 }

@@ -15,7 +15,7 @@ import { CLOSE } from "../../proto/close-codes.ts";
 import { decodeSidecarMessage, encodeHostMessage } from "./codec.ts";
 import { type Closed, Connection } from "./connection.ts";
 import { HostSession } from "./host-session.ts";
-import { KvExports } from "./kv-exports.ts";
+import { KvExports } from "./kv-stream.ts";
 import {
   BARRIER_ID,
   LINK_LIMITS,

@@ -3,9 +3,10 @@
 // The message that uses the KV follows its last part. One KV is on its way at a time, each way.
 
 import { assert } from "../../core/base/assert.ts";
-import type { RequestId } from "../../core/base/ids.ts";
-import type { KvBlob } from "../../core/rollout/worker.ts";
-import type { KvPart, WireKv } from "./message.ts";
+import type { RequestId, WeightEpoch } from "../../core/base/ids.ts";
+import type { KvBlob, WorkerEvent } from "../../core/rollout/worker.ts";
+import { encodeHostMessage } from "./codec.ts";
+import type { KvPart, WireCommand, WireKv } from "./message.ts";
 
 interface Waiting {
   readonly requestId: RequestId;
@@ -128,5 +129,39 @@ export class KvInbox {
   clear(): void {
     this.#whole = null;
     this.#have = 0;
+  }
+}
+
+export type Exported = Extract<WorkerEvent, { kind: "exported" }>;
+
+/** Exported KV that is larger than a part, on the host's side: the event follows the KV's parts. */
+export class KvExports {
+  readonly #outbox: KvOutbox;
+
+  constructor(bytesMax: number, partBytes: number) {
+    this.#outbox = new KvOutbox({
+      partBytes,
+      bytesMax,
+      encode: (part) => encodeHostMessage({ kind: "kv_part", part }),
+    });
+  }
+
+  /** false: the event goes out as the others do. */
+  take(epoch: WeightEpoch, { requestId, kv }: Exported): boolean {
+    if (kv === null || !this.#outbox.isLarge(kv)) return false;
+    return this.#outbox.add(requestId, kv, () => {
+      const streamed = { tokens: kv.tokens, streamedBytes: kv.bytes.byteLength };
+      const event = { kind: "exported", requestId, kv: streamed } as const;
+      return encodeHostMessage({ kind: "events", epoch, events: [event] });
+    });
+  }
+
+  /** KV of an epoch that is over is of no use. */
+  obey(commands: readonly WireCommand[]): void {
+    if (commands.some(({ kind }) => kind === "advance")) this.#outbox.clear();
+  }
+
+  next(): Uint8Array | null {
+    return this.#outbox.next();
   }
 }

@@ -20,7 +20,6 @@ import type {
 } from "../../core/rollout/worker.ts";
 import { CLOSE } from "../../proto/close-codes.ts";
 import { encodeSidecarMessage } from "./codec.ts";
-import { batchesOf, MESSAGE_SLACK_BYTES } from "./command-batches.ts";
 import type { Closed } from "./connection.ts";
 import {
   type AfterWelcome,
@@ -33,7 +32,7 @@ import {
 } from "./dial.ts";
 import { KvOutbox } from "./kv-stream.ts";
 import { LINK_LIMITS, type LinkLimits } from "./limits.ts";
-import type { HostMessage, SidecarMessage, Welcome } from "./message.ts";
+import type { HostMessage, SidecarMessage, Welcome, WireCommand } from "./message.ts";
 import { SidecarState } from "./sidecar-state.ts";
 import { supportOf } from "./support.ts";
 
@@ -364,5 +363,46 @@ class LinkWorker implements LinkedWorker {
 
   #unreachable(): ControlAnswer {
     return { status: 502, body: { error: `${this.name} cannot be reached` } };
+  }
+}
+
+/** Room in a message for what surrounds runs. */
+const MESSAGE_SLACK_BYTES = 2 ** 20;
+/** What the fields of a command without arrays take, about. */
+const COMMAND_BYTES = 1024;
+
+/** Each of `bytesMax` or less, or of one command. */
+export function* batchesOf(
+  commands: readonly WireCommand[],
+  bytesMax: number,
+): Generator<readonly WireCommand[]> {
+  let from = 0;
+  let bytes = 0;
+  for (const [i, command] of commands.entries()) {
+    const size = sizeOf(command);
+    if (bytes > 0 && bytes + size > bytesMax) {
+      yield commands.slice(from, i);
+      from = i;
+      bytes = 0;
+    }
+    bytes += size;
+  }
+  if (from < commands.length) yield from === 0 ? commands : commands.slice(from);
+}
+
+function sizeOf(command: WireCommand): number {
+  switch (command.kind) {
+    case "run": {
+      const { output, kv, request } = command;
+      const tokenBytes = output.byteLength + request.prompt.byteLength;
+      const kvBytes = kv !== null && "bytes" in kv ? kv.bytes.byteLength : 0;
+      return COMMAND_BYTES + tokenBytes + kvBytes;
+    }
+    case "register_group":
+      return COMMAND_BYTES + command.prompt.byteLength;
+    case "delta":
+      return COMMAND_BYTES + command.tokens.byteLength;
+    default:
+      return COMMAND_BYTES;
   }
 }

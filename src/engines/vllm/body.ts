@@ -4,7 +4,6 @@
 import { fold32 } from "../../core/base/hash.ts";
 import { type DrawKey, PROMPT_FIELDS } from "../../core/request/request.ts";
 import type { ChunkRequest, RequestForm } from "./dialect.ts";
-import { shapingFields } from "./shaping-fields.ts";
 
 /** Of the request, not of each chunk: `form` and `expertsFrom` say what a chunk reports. */
 const REPORT_FIELDS: ReadonlySet<string> = new Set([
@@ -134,4 +133,27 @@ function drawing(ask: ChunkRequest, form: RequestForm): Record<string, unknown> 
 
 function objectOf(value: unknown): object {
   return typeof value === "object" && value !== null ? value : {};
+}
+
+export function shapingFields(
+  { spec, offset, tokensMax }: ChunkRequest,
+  tokensMinName: "min_tokens" | "min_new_tokens",
+): Record<string, unknown> {
+  const { shaping } = spec.sampling;
+  if (shaping === null) return {};
+  const fields: Record<string, unknown> = {};
+  const tokensMin = Math.min(Math.max(0, shaping.tokensMin - offset), tokensMax);
+  if (tokensMin > 0) fields[tokensMinName] = tokensMin;
+  if (shaping.topK > 0) fields.top_k = shaping.topK;
+  if (shaping.topP < 1) fields.top_p = shaping.topP;
+  if (shaping.minP > 0) fields.min_p = shaping.minP;
+  if (shaping.repetitionPenalty !== 1) fields.repetition_penalty = shaping.repetitionPenalty;
+  if (shaping.presencePenalty !== 0) fields.presence_penalty = shaping.presencePenalty;
+  if (shaping.frequencyPenalty !== 0) fields.frequency_penalty = shaping.frequencyPenalty;
+  if (shaping.logitBias.length > 0) {
+    fields.logit_bias = Object.fromEntries(
+      shaping.logitBias.map(({ token, bias }) => [String(token), bias]),
+    );
+  }
+  return fields;
 }

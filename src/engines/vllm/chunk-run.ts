@@ -6,8 +6,8 @@ import { OutputColumns } from "../../core/request/columns.ts";
 import { type FinishReason, type RequestSpec, reportsPrompt } from "../../core/request/request.ts";
 import type { PromptReport } from "../../core/request/response.ts";
 import type { WorkerEvent } from "../../core/rollout/worker.ts";
-import type { EventUsage, StreamEvent } from "./event.ts";
 import type { HttpCall } from "./http.ts";
+import type { EventUsage, StreamEvent } from "./stream-event.ts";
 
 type ChunkDone = Extract<WorkerEvent, { kind: "chunk_done" }>;
 type Piece = Extract<StreamEvent, { kind: "piece" }>;

@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { cutField } from "./cut-field.ts";
+import { cutField } from "./whole-answer.ts";
 
 function cut(value: unknown, name = "big"): [unknown, unknown] | null {
   const found = cutField(Buffer.from(JSON.stringify(value)), name);

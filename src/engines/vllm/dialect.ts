@@ -7,12 +7,12 @@ import type { RequestSpec, SamplingParams } from "../../core/request/request.ts"
 import type { ControlAnswer, ControlRequest, SamplingSupport } from "../../core/rollout/worker.ts";
 import type { TimerClock } from "./clock.ts";
 import type { FoundConnector } from "./connectors.ts";
-import type { StreamEvent } from "./event.ts";
 import type { HttpAnswer, HttpCall, HttpClient } from "./http.ts";
 import type { VllmLimits } from "./limits.ts";
 import type { ServerMetrics } from "./metrics.ts";
 import type { RankCapacity } from "./ranks.ts";
-import type { ServedTraits } from "./served-alike.ts";
+import type { ServedTraits } from "./served-model.ts";
+import type { StreamEvent } from "./stream-event.ts";
 
 /** `server`, of what asks for one: as the dialect's own probe found it. */
 export interface EngineDialect {

@@ -2,8 +2,7 @@
 
 import type { EngineKind } from "../kind.ts";
 import { openVllmWorker } from "./open.ts";
-import { ServedAlike } from "./served-alike.ts";
-import { servedModel } from "./served-model.ts";
+import { ServedAlike, servedModel } from "./served-model.ts";
 
 /**
  * Servers outlive a sidecar, and their caches with them: what an earlier run left there may be of other weights

@@ -1,10 +1,9 @@
 // Polls a server: its metrics about once a second, its health when streams are silent. It reports observations; the
 // worker decides what follows.
 
-import { jsonIn, statusProblem } from "./answers.ts";
 import type { TimerClock } from "./clock.ts";
 import type { Polled, Watch } from "./dialect.ts";
-import type { HttpAnswer, HttpClient } from "./http.ts";
+import { type HttpAnswer, type HttpClient, jsonIn, statusProblem } from "./http.ts";
 import type { VllmLimits } from "./limits.ts";
 import type { ServerMetrics } from "./metrics.ts";
 

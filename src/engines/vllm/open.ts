@@ -3,14 +3,13 @@
 import { AppError } from "../../core/base/errors.ts";
 import { type WeightEpoch, type WorkerId, weightEpoch } from "../../core/base/ids.ts";
 import type { EngineNotice } from "../kind.ts";
-import { jsonIn, problemIn } from "./answers.ts";
 import { pause, type TimerClock, wallTimers } from "./clock.ts";
 import type { Capabilities, EngineDialect, ServerAccess } from "./dialect.ts";
-import { HttpClient } from "./http.ts";
-import { KvMoves } from "./kv-moves.ts";
+import { HttpClient, jsonIn, problemIn } from "./http.ts";
 import { VLLM_LIMITS, type VllmLimits } from "./limits.ts";
-import type { ServedAlike } from "./served-alike.ts";
+import type { ServedAlike } from "./served-model.ts";
 import { SGLANG_DIALECT } from "./sglang/dialect.ts";
+import { KvMoves } from "./tally.ts";
 import { VLLM_DIALECT } from "./vllm.ts";
 import { VllmWorker } from "./worker.ts";
 

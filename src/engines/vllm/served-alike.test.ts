@@ -5,7 +5,7 @@ import { VllmStandIn } from "../../../test/faults/stand-in/vllm-stand-in.ts";
 import { workerId } from "../../core/base/ids.ts";
 import type { EngineNotice } from "../kind.ts";
 import { openVllmWorker } from "./open.ts";
-import { ServedAlike } from "./served-alike.ts";
+import { ServedAlike } from "./served-model.ts";
 
 const TRAITS = { model: "m", max_model_len: 4096, dtype: "float16", quantization: "none" };
 

@@ -1,10 +1,10 @@
-// Reads the name and the folder of a vLLM server's model, before any worker is opened on it.
+// A vLLM server's model: its name and folder, read before any worker is opened, and whether the servers of a run report the
+// same one. Nothing over HTTP gives a digest of the weights: a difference of name, context, type or quantization is a warning.
 
 import { AppError } from "../../core/base/errors.ts";
 import type { ServedModel } from "../kind.ts";
-import { jsonIn, problemIn } from "./answers.ts";
 import { wallTimers } from "./clock.ts";
-import { type HttpAnswer, HttpClient } from "./http.ts";
+import { type HttpAnswer, HttpClient, jsonIn, problemIn } from "./http.ts";
 import { VLLM_LIMITS } from "./limits.ts";
 
 const MS_MAX = 5_000;
@@ -47,4 +47,36 @@ export function servedModelIn(
     root: typeof root === "string" ? root : null,
     contextTokens: typeof context === "number" ? context : null,
   };
+}
+
+export interface ServedTraits {
+  readonly model: string;
+  readonly max_model_len: number;
+  /** null: not reported (only in development mode). */
+  readonly dtype: string | null;
+  readonly quantization: string | null;
+}
+
+const TRAITS = ["model", "max_model_len", "dtype", "quantization"] as const;
+
+export class ServedAlike {
+  #first: { readonly url: string; readonly traits: ServedTraits } | null = null;
+
+  /** null: as the first server of the run; otherwise how it differs. */
+  compare(url: string, traits: ServedTraits): string | null {
+    if (this.#first === null || this.#first.url === url) {
+      this.#first = { url, traits };
+      return null;
+    }
+    const { url: other, traits: expected } = this.#first;
+    const differing = TRAITS.filter((name) => {
+      const [here, there] = [traits[name], expected[name]];
+      return here !== null && there !== null && here !== there;
+    });
+    if (differing.length === 0) return null;
+    const differences = differing.map(
+      (name) => `${name} is ${traits[name]}, of ${other} ${expected[name]}`,
+    );
+    return `it may have other weights than ${other}: ${differences.join("; ")}`;
+  }
 }

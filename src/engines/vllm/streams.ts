@@ -10,11 +10,10 @@ import {
   type EngineDialect,
   type RequestForm,
 } from "./dialect.ts";
-import type { StreamEvent } from "./event.ts";
 import type { HttpClient } from "./http.ts";
 import type { VllmLimits } from "./limits.ts";
 import { SseReader } from "./sse.ts";
-import { errorMessage } from "./stream-event.ts";
+import { errorMessage, type StreamEvent } from "./stream-event.ts";
 import type { Tally } from "./tally.ts";
 import { WholeReader, wholeAnswer, withoutExperts } from "./whole-answer.ts";
 

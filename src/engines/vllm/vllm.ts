@@ -2,7 +2,6 @@
 // without is an error that names the URL and what is missing.
 
 import { AppError } from "../../core/base/errors.ts";
-import { jsonIn, problemIn, statusProblem } from "./answers.ts";
 import { chunkBody } from "./body.ts";
 import { connectorOf, type FoundConnector } from "./connectors.ts";
 import { vllmControl } from "./control.ts";
@@ -15,8 +14,8 @@ import {
   type RequestForm,
   type ServerAccess,
 } from "./dialect.ts";
-import type { HttpAnswer } from "./http.ts";
-import { hybridProblem } from "./hybrid.ts";
+import { hybridProblem } from "./divided-check.ts";
+import { type HttpAnswer, jsonIn, problemIn, statusProblem } from "./http.ts";
 import { type CacheConfig, readMetrics } from "./metrics.ts";
 import type { RankCapacity } from "./ranks.ts";
 import { servedModelIn } from "./served-model.ts";

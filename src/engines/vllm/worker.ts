@@ -20,21 +20,18 @@ import type {
   WorkerStats,
 } from "../../core/rollout/worker.ts";
 import type { EngineNotice } from "../kind.ts";
-import { chunkRequest } from "./chunk-request.ts";
+import { chunkRequest, classify, retryDelayMs } from "./chunk-request.ts";
 import { ChunkRun } from "./chunk-run.ts";
 import { contained } from "./clock.ts";
 import type { Capabilities, ControlPlane, EngineDialect, ServerAccess } from "./dialect.ts";
-import type { EventUsage, StreamEvent } from "./event.ts";
-import type { KvMoves } from "./kv-moves.ts";
 import type { ServerMetrics } from "./metrics.ts";
 import { Monitor, type PollFailure } from "./monitor.ts";
 import { Outbox } from "./outbox.ts";
 import { Ranks } from "./ranks.ts";
-import { classify, retryDelayMs } from "./retry.ts";
+import type { EventUsage, StreamEvent } from "./stream-event.ts";
 import { Streams } from "./streams.ts";
-import { Tally } from "./tally.ts";
-import { proveServing, type TrialServer } from "./trial.ts";
-import { weightsCanary } from "./weights-canary.ts";
+import { type KvMoves, Tally } from "./tally.ts";
+import { proveServing, type TrialServer, weightsCanary } from "./trial.ts";
 
 export interface VllmWorkerParts extends ServerAccess {
   readonly workerId: WorkerId;

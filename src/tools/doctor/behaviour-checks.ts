@@ -3,9 +3,8 @@
 
 import { ENDPOINT_PATHS } from "../../engines/vllm/dialect.ts";
 import { checkDivided } from "../../engines/vllm/divided-check.ts";
-import { chunksFinding } from "./chunks-finding.ts";
 import { type CompletionRequest, type Engine, fieldOf, listOf, type Made } from "./engine.ts";
-import { type Finding, fail, info, ok, warn } from "./finding.ts";
+import { chunksFinding, type Finding, fail, info, ok, warn } from "./finding.ts";
 
 /** Something that an engine did not do when it was asked. */
 export class Refused extends Error {}

@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { checkClientLimits } from "./client-limits.ts";
+import { checkClientLimits } from "./shared-checks.ts";
 
 test("clients' limits: engines with more slots than one address fills are a warning that says what to set", () => {
   expect(checkClientLimits([128])).toMatchObject({ verdict: "info", fix: null });

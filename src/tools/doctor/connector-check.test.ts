@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { checkConnector } from "./connector-check.ts";
+import { checkConnector } from "./settings-checks.ts";
 
 const config = (name: string, extra: object = {}) => ({
   kv_transfer_config: { kv_connector: name, kv_connector_extra_config: extra },

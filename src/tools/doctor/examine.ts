@@ -11,9 +11,8 @@ import {
   Refused,
   somePrompt,
 } from "./behaviour-checks.ts";
-import { CHUNKS } from "./chunks-finding.ts";
 import { Engine } from "./engine.ts";
-import { type Diagnosis, type Finding, fail } from "./finding.ts";
+import { CHUNKS, type Diagnosis, type Finding, fail } from "./finding.ts";
 import { checkSampling } from "./sampling-check.ts";
 import {
   checkEndpoints,

@@ -1,5 +1,7 @@
 // The doctor's finding of one check.
 
+import type { DividedCheck } from "../../engines/vllm/divided-check.ts";
+
 /** ok. info: good to know. warn: it works worse than it could. fail: a rollout over it would be wrong. */
 export type Verdict = "ok" | "info" | "warn" | "fail";
 
@@ -36,4 +38,15 @@ export function warn(check: string, reason: string, fix: string): Finding {
 
 export function fail(check: string, reason: string, fix: string): Finding {
   return { check, verdict: "fail", reason, fix };
+}
+
+export const CHUNKS = "chunks at temperature 0";
+/** nats. Arithmetic in bfloat16 differs with the batch; two tokens nearer than this may change places. */
+const TIE = 0.25;
+
+export function chunksFinding({ at, gapNats, tokens, chunks }: DividedCheck, fix: string): Finding {
+  if (at < 0) return ok(CHUNKS, `${tokens} tokens, whole and in ${chunks} chunks: the same`);
+  const where = `whole and in chunks differ from token ${at} on, where the two likeliest are ${gapNats.toFixed(3)} nats apart`;
+  if (gapNats < TIE) return warn(CHUNKS, `${where}: rounding, as it happens in bfloat16`, fix);
+  return fail(CHUNKS, where, fix);
 }

@@ -1,6 +1,6 @@
 import { afterEach, expect, test } from "bun:test";
 import { type StandInOptions, VllmStandIn } from "../../../test/faults/stand-in/vllm-stand-in.ts";
-import { checkPool } from "./pool-check.ts";
+import { checkPool } from "./shared-checks.ts";
 
 const cleanups: (() => Promise<void>)[] = [];
 afterEach(async () => {

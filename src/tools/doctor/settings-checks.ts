@@ -1,8 +1,8 @@
 // Checks what an engine reports about itself: version, flags, routes, KV. Nothing is generated.
 
+import { connectorOf } from "../../engines/vllm/connectors.ts";
 import { ENDPOINT_PATHS } from "../../engines/vllm/dialect.ts";
 import { readMetrics, type ServerMetrics } from "../../engines/vllm/metrics.ts";
-import { checkConnector } from "./connector-check.ts";
 import { type Answer, type Engine, fieldOf, listOf, messageOf, pathOf } from "./engine.ts";
 import { type Finding, fail, info, ok, warn } from "./finding.ts";
 
@@ -221,4 +221,27 @@ export async function checkTrainerRoutes(
     return [...findings, warn("TRL's client", reason, fix)];
   }
   return [...findings, ok("TRL's client", "finds all that it requests")];
+}
+
+const CONNECTOR = "KV connector";
+
+/** `config`: vllm_config of /server_info. */
+export function checkConnector(config: unknown): Finding {
+  const found = connectorOf(config);
+  if (found === null) {
+    return info(CONNECTOR, "none: a request that moves to another server is prefilled there again");
+  }
+  const { className, row, savesOutput, problem, fix, mixesWeights } = found;
+  if (problem !== null) {
+    const description = `${className}: ${problem}`;
+    const how = fix ?? "start it without --kv-transfer-config";
+    return mixesWeights ? fail(CONNECTOR, description, how) : warn(CONNECTOR, description, how);
+  }
+  const saved = savesOutput ? "prompts and generated tokens" : "prompts";
+  const seen = row?.wasRun === true ? "" : "; not run by this project";
+  const description = `${className} keeps ${saved} in a store that all servers share${seen}`;
+  if (savesOutput || row?.outputSetting == null) return ok(CONNECTOR, description);
+  const [key, value] = row.outputSetting;
+  const lacking = `${description}: what a request has generated is prefilled again when it moves`;
+  return warn(CONNECTOR, lacking, `kv_connector_extra_config {"${key}": ${value}}`);
 }

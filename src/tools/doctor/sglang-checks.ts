@@ -3,13 +3,21 @@
 import { AppError, errorText } from "../../core/base/errors.ts";
 import { wallTimers } from "../../engines/vllm/clock.ts";
 import type { Capabilities } from "../../engines/vllm/dialect.ts";
+import { dividedCheck } from "../../engines/vllm/divided-check.ts";
 import { HttpClient } from "../../engines/vllm/http.ts";
-import { dividedCheck } from "../../engines/vllm/hybrid.ts";
 import { VLLM_LIMITS } from "../../engines/vllm/limits.ts";
 import { findEngine } from "../../engines/vllm/open.ts";
 import { type SglangServer, sglangServer } from "../../engines/vllm/sglang/server.ts";
-import { CHUNKS, chunksFinding } from "./chunks-finding.ts";
-import { type Diagnosis, type Finding, fail, info, ok, warn } from "./finding.ts";
+import {
+  CHUNKS,
+  chunksFinding,
+  type Diagnosis,
+  type Finding,
+  fail,
+  info,
+  ok,
+  warn,
+} from "./finding.ts";
 
 const FIX =
   "compare --dtype float32 and another --attention-backend, without --speculative-algorithm";

@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { checkWeights } from "./weights-check.ts";
+import { checkWeights } from "./shared-checks.ts";
 
 function engine(version: string | null, checksums: Record<string, string> | null) {
   const server = Bun.serve({

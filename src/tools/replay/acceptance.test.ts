@@ -1,8 +1,7 @@
 import { expect, test } from "bun:test";
 import { AssertionError } from "../../core/base/assert.ts";
 import type { Drafts } from "../../core/draft/drafter.ts";
-import { acceptedOf } from "./acceptance.ts";
-import { Calibration } from "./calibration.ts";
+import { acceptedOf, Calibration } from "./calibration.ts";
 
 type Node = readonly [token: number, parent: number, probability: number];
 

@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { bootstrapRatio, quantile } from "./bootstrap.ts";
+import { bootstrapRatio, quantile } from "./cell.ts";
 
 const mixed = Array.from({ length: 40 }, (_, i) => ({ numerator: i % 5, denominator: 2 }));
 

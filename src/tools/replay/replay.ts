@@ -15,8 +15,7 @@ import {
   type DraftQuery,
   type Drafts,
 } from "../../core/draft/drafter.ts";
-import { acceptedOf } from "./acceptance.ts";
-import { Calibration } from "./calibration.ts";
+import { acceptedOf, Calibration } from "./calibration.ts";
 import { LateDrafts, NODE_PROBABILITY_MIN, type Table, tableOf } from "./late-drafts.ts";
 import type { TraceGroup } from "./recordings.ts";
 

@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { speedUp } from "./verdict.ts";
+import { speedUp } from "./cell.ts";
 
 const RESULT = { accepted_plus_1: 2.5, drafted_per_step: 4, us_per_token: 0 };
 

@@ -2,8 +2,8 @@
 
 import { expect, test } from "bun:test";
 import { loadCore } from "../../core/wasm/load.ts";
-import { lowerBoundS } from "./bound.ts";
 import { type Cell, simulateCell } from "./cell.ts";
+import { lowerBoundS } from "./experiment.ts";
 import { sampleLengths } from "./lengths.ts";
 import { bestTokensPerStep, DRAFTER_GAIN } from "./speculation.ts";
 import { SYSTEM_NAMES } from "./systems.ts";

@@ -2,7 +2,7 @@ import { afterEach, expect, test } from "bun:test";
 import { closeSync, mkdtempSync, readFileSync, rmSync, writeSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { openLog, tailOf } from "./log-file.ts";
+import { openLog, tailOf } from "./process-group.ts";
 
 const folder = mkdtempSync(join(tmpdir(), "foretoken-log-"));
 const path = join(folder, "deep", "a.log");

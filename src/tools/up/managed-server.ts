@@ -4,8 +4,7 @@
 import { closeSync } from "node:fs";
 import { AppError } from "../../core/base/errors.ts";
 import { Backoff, type BackoffLimits } from "./backoff.ts";
-import { openLog, tailOf } from "./log-file.ts";
-import { ProcessGroup } from "./process-group.ts";
+import { openLog, ProcessGroup, tailOf } from "./process-group.ts";
 
 export interface ServerSpec {
   readonly name: string;

@@ -3,8 +3,8 @@
 import { join } from "node:path";
 import type { FoundVllm } from "../../../src/tools/up/find-vllm.ts";
 import { launchOf } from "../../../src/tools/up/launch.ts";
-import { tailOf } from "../../../src/tools/up/log-file.ts";
 import { ManagedServer } from "../../../src/tools/up/managed-server.ts";
+import { tailOf } from "../../../src/tools/up/process-group.ts";
 import type { Member } from "./member.ts";
 
 /** A server alone needs 16 to 80 s; on a machine with other work it takes much longer. */

@@ -1,9 +1,11 @@
-// The body of one chunk's request to SGLang's /generate (GenerateReqInput and SamplingParams of 0.5.23).
+// The body of one chunk's request to SGLang's /generate (GenerateReqInput and SamplingParams of 0.5.23), and which sampling
+// can stop after any token and continue elsewhere there. Everything that its schema has no field for is refused by name.
 
 import { fold32 } from "../../../core/base/hash.ts";
-import type { DrawKey, SamplingParams } from "../../../core/request/request.ts";
+import { type DrawKey, expertsFrom, type SamplingParams } from "../../../core/request/request.ts";
+import type { SamplingSupport } from "../../../core/rollout/worker.ts";
+import { shapingFields } from "../body.ts";
 import type { ChunkRequest, RequestForm } from "../dialect.ts";
-import { shapingFields } from "../shaping-fields.ts";
 
 /**
  * One for all chunks: with --enable-deterministic-inference SGLang draws each token by the seed and the token's position,
@@ -76,7 +78,7 @@ const GRAMMARS = {
 } as const;
 
 /** null: SGLang has no name for it. */
-export function grammarOf({ engineFields }: SamplingParams): object | null {
+function grammarOf({ engineFields }: SamplingParams): object | null {
   const wanted = Object.entries(Object(engineFields?.structured_outputs)).filter(
     ([, value]) => value !== null && value !== undefined,
   );
@@ -86,4 +88,46 @@ export function grammarOf({ engineFields }: SamplingParams): object | null {
   const name = Object.entries(GRAMMARS).find(([vllm]) => vllm === kind)?.[1];
   if (name === undefined || others.length > 0) return null;
   return { [name]: typeof value === "string" ? value : JSON.stringify(value) };
+}
+
+/** Fields for the engine that SGLang has too. */
+const KNOWN: ReadonlySet<string> = new Set([
+  "ignore_eos",
+  "structured_outputs",
+  "return_routed_experts",
+  "routed_experts_prompt_start",
+  "stop",
+  "include_stop_str_in_output",
+]);
+
+export function sglangSupport(
+  sampling: SamplingParams,
+  server: { readonly isDivisible: boolean; readonly reportsExperts: boolean },
+): SamplingSupport {
+  const fields = Object.entries(sampling.engineFields ?? {}).filter(
+    ([, value]) => value !== null && value !== undefined,
+  );
+  const unknown = fields.find(([field]) => !KNOWN.has(field))?.[0];
+  if (unknown !== undefined) return refused(unknown, "has no counterpart in SGLang's /generate");
+  if (grammarOf(sampling) === null) {
+    return refused("structured_outputs", "is not one of json, regex, grammar, structural_tag");
+  }
+  if (expertsFrom(sampling) !== null && !server.reportsExperts) {
+    const flag = "needs a model with experts and --enable-return-routed-experts";
+    return refused("return_routed_experts", flag);
+  }
+  const { shaping, engineFields } = sampling;
+  const countsOutput =
+    shaping !== null &&
+    (shaping.presencePenalty !== 0 ||
+      shaping.frequencyPenalty !== 0 ||
+      // Whether it counts the prompt depends on the release.
+      shaping.repetitionPenalty !== 1);
+  const hasState =
+    (engineFields?.structured_outputs ?? null) !== null || (engineFields?.stop ?? null) !== null;
+  return { kind: countsOutput || hasState || !server.isDivisible ? "whole" : "divided" };
+}
+
+function refused(field: string, reason: string): SamplingSupport {
+  return { kind: "refused", field, reason };
 }

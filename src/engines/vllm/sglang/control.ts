@@ -2,11 +2,10 @@
 // and its answer as vLLM's. What SGLang has no call for is refused by name.
 
 import type { ControlAnswer, ControlRequest } from "../../../core/rollout/worker.ts";
-import { statusProblem } from "../answers.ts";
 import { pause } from "../clock.ts";
 import { CALLER_MS_MAX, controlAnswer } from "../control.ts";
 import type { ControlPlane, ServerAccess } from "../dialect.ts";
-import type { HttpCall, HttpClient } from "../http.ts";
+import { type HttpCall, type HttpClient, statusProblem } from "../http.ts";
 import type { SglangServer } from "./server.ts";
 
 interface Translated {

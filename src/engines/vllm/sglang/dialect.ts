@@ -1,18 +1,16 @@
 // SGLang's dialect, and what a server of it is and can do.
 
 import { AppError } from "../../../core/base/errors.ts";
-import { problemIn } from "../answers.ts";
 import type { Capabilities, EngineDialect, RequestForm, ServerAccess, Watch } from "../dialect.ts";
-import { hybridProblem } from "../hybrid.ts";
+import { hybridProblem } from "../divided-check.ts";
+import { problemIn } from "../http.ts";
 import { readEvent } from "../stream-event.ts";
 import { proveServing } from "../trial.ts";
 import { SLOTS_DEFAULT } from "../vllm.ts";
-import { ridOf, sglangBody } from "./body.ts";
+import { ridOf, sglangBody, sglangSupport } from "./body.ts";
 import { flushCache, SglangControl } from "./control.ts";
-import { sglangPiece } from "./event.ts";
-import { npyOfRows } from "./experts.ts";
+import { npyOfRows, sglangPiece } from "./event.ts";
 import { pollSglang, type SglangServer, sglangServer } from "./server.ts";
-import { sglangSupport } from "./support.ts";
 
 export interface SglangCapabilities extends Capabilities {
   readonly sglang: SglangServer;

@@ -2,8 +2,8 @@
 // older name for it.
 
 import { hashString } from "../../../core/base/hash.ts";
-import { jsonIn } from "../answers.ts";
 import type { Get, Polled } from "../dialect.ts";
+import { jsonIn } from "../http.ts";
 import { NO_COUNTERS } from "../metrics.ts";
 
 export interface SglangServer {

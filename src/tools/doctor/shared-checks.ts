@@ -1,10 +1,10 @@
-// Tests whether two engines share a KV pool as a rollout needs it: one finds the other's KV under the same salt and
-// under no other, and the text continues as it does without the pool. Small; nothing is reset.
+// Checks of several engines together: whether two share a KV pool as a rollout needs it, whether they have the same weights,
+// and how many of their slots trainers' clients fill. Small; nothing is reset.
 
 import { connectorOf } from "../../engines/vllm/connectors.ts";
 import { make, Refused, somePrompt } from "./behaviour-checks.ts";
-import { Engine } from "./engine.ts";
-import { type Finding, fail, ok, warn } from "./finding.ts";
+import { Engine, fieldOf } from "./engine.ts";
+import { type Finding, fail, info, ok, warn } from "./finding.ts";
 import { checkEndpoints, readServerInfo, type ServerInfo } from "./settings-checks.ts";
 
 const CHECK = "KV pool";
@@ -92,4 +92,66 @@ async function handOver(parts: {
     );
   }
   return ok(CHECK, `${text}, ${next.cachedTokens} were found, none under another salt`);
+}
+
+const SAME_WEIGHTS = "same weights";
+/** What vLLM calls weights that nobody gave a name. */
+const UNNAMED = "default";
+const FIX = "send the update to every engine, or let the sidecar pass it on";
+
+/** null: one of them tells neither names nor checksums. */
+export async function checkWeights(
+  urls: readonly [one: string, other: string],
+  token: string | null,
+): Promise<Finding | null> {
+  const engines = urls.map((url) => new Engine(url, token));
+  const [a, b] = await Promise.all(engines.map(versionOf));
+  if (a == null || b == null) return null;
+  if (a !== b) {
+    const reason = `its weights are ${b}, those of ${urls[0]} are ${a}: one of them has stale weights`;
+    return fail(SAME_WEIGHTS, reason, FIX);
+  }
+  if (a !== UNNAMED) return ok(SAME_WEIGHTS, `both are ${a}`);
+  const [first, second] = await Promise.all(engines.map(checksumsOf));
+  if (first == null || second == null) {
+    return info(SAME_WEIGHTS, "their weights have no names, so that stale ones cannot be seen");
+  }
+  const names = Object.keys(first).filter((name) => name in second);
+  const different = names.filter((name) => first[name] !== second[name]);
+  if (different.length === 0)
+    return ok(SAME_WEIGHTS, `the checksums of ${names.length} parts are equal`);
+  const reason = `${different.length} of ${names.length} checksums differ from those of ${urls[0]}: one of them has stale weights`;
+  return fail(SAME_WEIGHTS, reason, FIX);
+}
+
+async function versionOf(engine: Engine): Promise<string | null> {
+  const { status, body } = await engine.call("GET", "/weight_info");
+  const version = fieldOf(body, "weight_version");
+  return status === 200 && typeof version === "string" ? version : null;
+}
+
+async function checksumsOf(engine: Engine): Promise<Record<string, unknown> | null> {
+  const { status, body } = await engine.call("POST", "/weight_checker", { action: "checksum" });
+  const checksums = fieldOf(body, "checksums");
+  const isThere = status === 200 && typeof checksums === "object" && checksums !== null;
+  return isThere ? (checksums as Record<string, unknown>) : null;
+}
+
+/** slime's default for --sglang-server-concurrency, and SkyRL's limit: requests in flight for each address. */
+const IN_FLIGHT_PER_ADDRESS = 512;
+/** vLLM's default, where an engine does not report its own. */
+const SLOTS_DEFAULT = 256;
+
+/** `slots`: of each engine; null: not reported. */
+export function checkClientLimits(slots: readonly (number | null)[]): Finding {
+  const check = "clients' limits";
+  const total = slots.reduce<number>((sum, one) => sum + (one ?? SLOTS_DEFAULT), 0);
+  const engines = slots.length === 1 ? "this engine has" : `these ${slots.length} engines have`;
+  const about = slots.includes(null) ? "about " : "";
+  const reason = `SkyRL and slime keep ${IN_FLIGHT_PER_ADDRESS} requests in flight for each address, and a sidecar is one address; ${engines} ${about}${total} slots`;
+  if (total <= IN_FLIGHT_PER_ADDRESS) return info(check, `${reason}, which that fills`);
+  const limit =
+    IN_FLIGHT_PER_ADDRESS * Math.max(slots.length, Math.ceil(total / IN_FLIGHT_PER_ADDRESS));
+  const fix = `slime: --sglang-server-concurrency ${limit}; SkyRL: its client's limit, to ${limit} too`;
+  return warn(check, `${reason}: the rest stays idle`, fix);
 }
