@@ -28,7 +28,7 @@ interface Made {
   isDone: boolean;
 }
 
-/** Of one iteration, in ticks, if every request ran from the beginning. */
+/** Length of one iteration, in ticks, if every request ran from the beginning. */
 const TICKS = 240;
 const SLOTS_SHARE = 0.5;
 const MEDIAN_TOKENS = 400;

@@ -13,7 +13,7 @@ export interface FrameTimes {
   readonly frames: number;
   /** Between frames, ms; 16.7 at 60 a second. */
   readonly frame_ms: Quantiles;
-  /** Of frames, those that came a frame late or more. */
+  /** Share of the frames that came a frame late or more. */
   readonly late_share: number;
   /** A message and the drawing that follows, ms. */
   readonly message_ms: Quantiles;

@@ -13,7 +13,7 @@ const BUDGET = 16;
 /** Drafted tokens are equal to within this part. */
 const TOLERANCE = 0.005;
 const RUNS_MAX = 14;
-/** What vLLM's `suffix` method keeps. */
+/** Requests that vLLM's `suffix` method caches. */
 const PEER_CACHED_REQUESTS = 10_000;
 const DRIVER = join(import.meta.dir, "peer_replay.py");
 
@@ -35,7 +35,7 @@ const { values, positionals } = parseArgs({
   },
 });
 
-/** What the driver prints. */
+/** The driver's output. */
 interface PeerSums {
   readonly steps: number;
   readonly tokens: number;

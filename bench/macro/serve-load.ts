@@ -16,7 +16,7 @@ export interface Load {
 export interface Ran {
   readonly tokensOut: number;
   readonly cpuUs: number;
-  /** Of the best of its slices: other work on the same cores makes the others slower. */
+  /** Rate in the fastest slice: other work on the same cores slows the others down. */
   readonly tokensPerCpuSBest: number;
   readonly seconds: number;
   /** Half way and at the end. */

@@ -22,7 +22,7 @@ export interface ServeRow {
   readonly requests: number;
   readonly clients: number;
   readonly tokens_per_cpu_s: number;
-  /** Of the best slice of a quarter of a second of CPU; 0: not taken. */
+  /** Rate in the best slice of a quarter of a second of CPU; 0: not measured. */
   readonly tokens_per_cpu_s_best: number;
   /** Over the plain proxy's in the same run; NaN: it was not run. */
   over_proxy: number;
@@ -31,14 +31,14 @@ export interface ServeRow {
   readonly bytes_per_token: number;
   /** From a worker's step to the client's frame, clients' own waiting for a core included. */
   readonly latencies: readonly LatencyRow[];
-  /** Of the process, half way and at the end of the run at full load. */
+  /** Memory of the process, half way and at the end of the run at full load. */
   readonly rss_mib: readonly [number, number];
   /** Tokens that clients counted, of those that were sent to them; read whole only in small runs. */
   readonly received_share: number;
 }
 
 export interface LatencyRow {
-  /** Of the capacity; null: as much as it takes. */
+  /** Share of the capacity; null: without pacing. */
   readonly load: number | null;
   readonly tokens_per_s: number;
   readonly p50_ms: number;
@@ -116,7 +116,7 @@ async function warmUp(served: Served, { counter, settle }: Clients, load: Load):
   counter.latencies.length = 0;
 }
 
-/** Of what clients have seen since the last one. */
+/** Latencies of the frames that clients have seen since the last call. */
 function latencyRow(
   counter: Counter,
   about: { load: number | null; tokensPerS: number },

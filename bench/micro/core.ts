@@ -34,7 +34,7 @@ const noneFull = (): never => {
   throw new Error("the bench outgrew the core");
 };
 
-/** What a worker has just decoded: the index copies it, so one array serves all. */
+/** The tokens that a worker has just decoded: the index copies them, so one array serves all. */
 const delta = new Int32Array(STEP_TOKENS);
 
 /** Appends STEP_TOKENS tokens from `at` to every sibling. */

@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { type Measurement, SEED } from "../harness.ts";
 import { texts } from "./workload.ts";
 
-/** What peer_core.py prints. */
+/** The output of peer_core.py. */
 interface PeerFigures {
   readonly append_ns: number;
   readonly bytes: number;

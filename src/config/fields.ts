@@ -12,9 +12,9 @@ export interface Field<V = unknown> {
   readonly help: string;
   /** null: none. */
   readonly default: V;
-  /** What happens where no value is given and the table has no default; for people. */
+  /** Behaviour without a value where the table has no default; for people. */
   readonly otherwise?: string;
-  /** Of numbers. */
+  /** Bounds of a number. */
   readonly range: readonly [min: number, max: number];
   readonly choices: readonly string[];
 }

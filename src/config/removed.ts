@@ -49,7 +49,7 @@ const REMOVED: Readonly<Record<string, string>> = {
   "--window-tokens": FIXED,
 };
 
-/** What to say of a flag that is gone; null: it never was one. */
+/** The message about a flag that was removed; null: there never was such a flag. */
 export function removedFlag(flag: string): string | null {
   const instead = Object.hasOwn(REMOVED, flag) ? REMOVED[flag] : undefined;
   return instead === undefined ? null : `${flag} is gone: ${instead}`;

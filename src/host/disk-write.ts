@@ -2,7 +2,7 @@
 
 import type { FileHandle } from "node:fs/promises";
 
-/** What takes longer counts as failed. */
+/** A write that takes longer counts as failed. */
 const DISK_MS_MAX = 10_000;
 
 /** @throws what `act` throws; Error: it takes too long. */

@@ -11,7 +11,7 @@ export const BUNDLED_PROMPTS = join(FOLDER, "model", "prompts.jsonl");
 /** The same model as Hugging Face's files. */
 export const BUNDLED_HF_MODEL = join(FOLDER, "model", "hf");
 
-/** What starts this program again. */
+/** Command line that starts this program again. */
 export const PROGRAM = IS_COMPILED
   ? [process.execPath]
   : [process.execPath, join(import.meta.dir, "..", "main.ts")];

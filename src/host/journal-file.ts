@@ -96,7 +96,7 @@ export function openRunFiles(folder: string, failed: (error: unknown) => void) {
     throw error;
   }
   return {
-    /** Those of an earlier process, once: they are not kept here. */
+    /** The runs that an earlier process left. Only the first call returns them. */
     takeSaved: (): SavedRun[] => {
       const taken = saved;
       saved = [];

@@ -1,6 +1,6 @@
 // The process's timers, for code that serves many clients.
 
-/** What is to happen later or repeatedly, until `stop`. */
+/** One-shot and periodic timers, which `stop` cancels. */
 export type Timers = ReturnType<typeof timersOf>;
 
 /** Timers that serve many clients: an error of one call is reported, and the next call still runs. */

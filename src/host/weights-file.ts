@@ -50,7 +50,7 @@ export class WeightsFile {
     writeFileSync(path, fresh, { mode: FILE_MODE });
   }
 
-  /** What was given last, to this process or an earlier one; null: nothing was. */
+  /** The weights that were recorded last, by this process or an earlier one; null: none were. */
   get held(): HeldWeights | null {
     return this.#newest?.held ?? null;
   }

@@ -5,9 +5,9 @@ import type { RolloutListener } from "../core/rollout/listener.ts";
 import type { Rollout } from "../core/rollout/rollout.ts";
 import type { ControlAnswer, ControlRequest, Worker } from "../core/rollout/worker.ts";
 
-/** It could not be reached, or ended before it had answered: see ControlAnswer. */
+/** The engine could not be reached, or the connection ended before the answer: see ControlAnswer. */
 export const UNREACHABLE = 502;
-/** It has not answered in time: what it did is unknown. */
+/** The engine has not answered in time: whether the request was carried out is unknown. */
 export const SILENT = 504;
 
 /** The side of the sidecar that the pool needs. The pool never sees requests or clients. */
@@ -22,7 +22,7 @@ export interface AnswerLimits {
   readonly later: (act: () => void, ms: number) => () => void;
   /** Source of events about failed workers; null: none. */
   readonly sidecar: PoolHost | null;
-  /** Its abort gives the answer up. */
+  /** Ends the wait for the answer when it aborts. */
   readonly signal?: AbortSignal;
   /** Whether its connection is lost and being made again; default: no. */
   readonly isLost?: () => boolean;

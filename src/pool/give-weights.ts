@@ -11,7 +11,7 @@ import {
   UNREACHABLE,
 } from "./engine-answer.ts";
 
-/** What gives an engine the weights of the others. */
+/** The requests that bring an engine to the weights that the others have. */
 export interface Recipe {
   /** The request that gives complete weights. first: those it is opened with; unknown: only the trainer has them. */
   readonly base: ControlRequest | "first" | "unknown";

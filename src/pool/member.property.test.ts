@@ -17,7 +17,7 @@ import {
 /** Exhaustive: all sequences of this many events. */
 const LENGTH = 4;
 
-/** What the pool's shell would have after the effects: the model that the record is held to. */
+/** State of the pool's shell after the effects: the model that the record is compared with. */
 interface Outside {
   readonly epoch: number;
   readonly isPlaced: boolean;

@@ -43,9 +43,10 @@ export interface MemberRecord {
 }
 
 /**
- * What an engine has of a weight update of several requests. isBegun: it was begun there, or may have been. isWhole: the
- * engine has taken every request so far. restarted: it was begun again without a part since, and whether the engine took
- * that. isAsked: its weights were certain until it was asked to take a part, which it has not answered.
+ * An engine's part in a weight update of several requests. isBegun: the update was begun there, or may have been.
+ * isWhole: the engine has taken every request so far. restarted: the update was begun again without a part since, and
+ * whether the engine took that. isAsked: the engine's weights were certain until it was asked to take a part, which it
+ * has not answered.
  */
 export interface UpdateShare {
   readonly isBegun: boolean;
@@ -64,7 +65,7 @@ export type Check =
   | { readonly kind: "current" }
   /** `isGiven`: it took what it was given, and still differs from the others. */
   | { readonly kind: "behind"; readonly reason: string; readonly isGiven: boolean }
-  /** It has not answered. */
+  /** The engine has not answered. */
   | { readonly kind: "silent"; readonly reason: string };
 
 export type MemberEvent =
@@ -95,26 +96,29 @@ export type MemberEvent =
   | { readonly kind: "drained"; readonly departure: number }
   /** The next weight epoch begins, and it has the weights of it. */
   | { readonly kind: "updated"; readonly epoch: WeightEpoch }
-  /** It has not. unknown: nor what it had. lost: it does not answer, or can be given them when it is opened again. */
+  /**
+   * The next weight epoch begins, and the engine lacks its weights. others: it has those of another epoch. unknown:
+   * nobody knows which it has. lost: it does not answer, or can be given them when it is opened again.
+   */
   | {
       readonly kind: "missed";
       readonly epoch: WeightEpoch;
       readonly reason: string;
       readonly has: "others" | "unknown" | "lost";
     }
-  /** Its weights are not those that serve. */
+  /** The engine's weights are not those that serve. */
   | { readonly kind: "differs"; readonly reason: string }
   /** A weight update of several requests begins. `isAgain`: one was open. */
   | { readonly kind: "begun"; readonly took: Took; readonly isAgain: boolean }
-  /** It is asked to take a part of it, and may have other weights from now on. */
+  /** The engine is asked to take a part of the update, and may have other weights from now on. */
   | { readonly kind: "asked"; readonly reason: string }
   /** The engines have answered. `isVoid`: all of them refused. */
   | { readonly kind: "part"; readonly took: Took; readonly isVoid: boolean }
-  /** It holds a part of other weights, or does not generate: it is opened again. */
+  /** The engine holds a part of other weights, or does not generate: it is opened again. */
   | { readonly kind: "spoiled"; readonly reason: string }
-  /** It did not carry out a request: it is opened again. */
+  /** The engine did not carry out a request: it is opened again. */
   | { readonly kind: "reopen"; readonly reason: string }
-  /** Its server reports the current weights. */
+  /** The engine's server reports the current weights. */
   | { readonly kind: "reports_current"; readonly epoch: WeightEpoch };
 
 export type Effect =
@@ -171,7 +175,7 @@ export function newMember(wanted: WeightEpoch): MemberRecord {
   };
 }
 
-/** It is certain to have the weights that serve. */
+/** The engine is certain to have the weights that serve. */
 export function isCurrent({ held, wanted, uncertain }: MemberRecord): boolean {
   return held === wanted && uncertain === null;
 }
@@ -296,7 +300,7 @@ function place(member: MemberRecord): Step {
   return step({ ...member, ...serving }, ...effects, TELL, { kind: "watch_service", attempt });
 }
 
-/** It keeps its connection. One that leaves does so without its requests. */
+/** Takes a member out of service and keeps its connection. A member that leaves does so without its requests. */
 function fence(member: MemberRecord, reason: string): Step {
   const isLeaving = member.state === "leaving";
   const fenced = isLeaving ? {} : ({ state: "fenced", reason } as const);
@@ -358,7 +362,7 @@ function reach(member: MemberRecord): Step {
   return step(reached, { kind: "set_reachable", isReachable }, ...told);
 }
 
-/** It does not answer any more, or its session must not go on. */
+/** Closes an engine that does not answer any more, or whose session must not go on. */
 function lose(member: MemberRecord, reason: string): Step {
   if (member.link !== "open") return step(member);
   const state = member.state === "leaving" ? "leaving" : "down";
@@ -366,7 +370,10 @@ function lose(member: MemberRecord, reason: string): Step {
   return step(closed, { kind: "remove" }, ...effects);
 }
 
-/** Its worker has ended. A reconnection stays one: the pool continues where the session ended. */
+/**
+ * Records that a member's worker has ended. A reconnecting member stays one: the pool continues where the session
+ * ended.
+ */
 function down(member: MemberRecord, reason: string): Step {
   const { link, attempt, retryMs } = member;
   const isKept = member.state === "leaving" || member.state === "reconnecting";

@@ -44,7 +44,7 @@ export interface Member {
   readonly reason: string | null;
   /** For its control plane; null: it is down. */
   readonly worker: Worker | null;
-  /** What is known of it: who has which weights is said there and nowhere else. */
+  /** The only place that says which weights the engine has. */
   readonly record: MemberRecord;
 }
 
@@ -97,7 +97,7 @@ export class WorkerPool {
   readonly #cancels = new Set<() => void>();
   readonly #agreement = new WeightsAgreement();
   #sidecar: PoolHost | null = null;
-  /** Those who are opened at the start and wait for one another; null: that is over. */
+  /** Members that open at the start and wait for one another; null: the start is over. */
   #missing: Set<PoolMember> | null = null;
   readonly #gathered = Promise.withResolvers<void>();
   /** Requests that give a newly opened engine the current weights. */
@@ -106,7 +106,7 @@ export class WorkerPool {
   #isClosed = false;
   /** As many workers as were wanted have been ready at the same time. */
   #hasStarted = false;
-  /** Of the worker that came last: ids are never used again. */
+  /** Id of the newest worker: ids are never used again. */
   #lastId = -1;
 
   constructor(options: WorkerPoolOptions) {
@@ -134,7 +134,7 @@ export class WorkerPool {
     return this.#hasStarted;
   }
 
-  /** What it waits for before it serves, or null: it has started, and a worker is ready. */
+  /** Why the pool does not serve; null: it has started, and a worker is ready. */
   get problem(): string | null {
     const { length: ready } = this.#members.filter(({ state }) => state === "ready");
     const { workersMin = 1 } = this.#options;
@@ -257,7 +257,7 @@ export class WorkerPool {
     await Promise.all(workers.map((worker) => worker?.close()));
   }
 
-  /** What engines are compared with at the start; null: with one another. */
+  /** The weights that engines are compared with at the start; null: those of one another. */
   get #inherited(): Holding[] | null {
     const { base, weights } = this.#options.before ?? { base: "first", weights: null };
     return typeof base === "string" || weights === null ? null : [{ name: "the journal", weights }];
@@ -481,7 +481,7 @@ function holdingOf({ source, worker, candidate }: PoolMember): Holding {
   return { name: source.name, weights: (candidate ?? worker)?.weights ?? null };
 }
 
-/** What no further try would change: the settings, and files and libraries of this machine. */
+/** Errors that no further try would cure: in the settings, or in files and libraries of this machine. */
 const FINAL_CODES: readonly ErrorCode[] = [
   "usage",
   "invalid_config",

@@ -21,7 +21,7 @@ export class WeightsAgreement {
     this.#reference = named.find((one) => countOf(one) === most) ?? null;
   }
 
-  /** What others are compared with; null: none is known. */
+  /** The weights that engines are compared with; null: none are known. */
   get weights(): WeightsId | null {
     return this.#reference?.weights ?? null;
   }

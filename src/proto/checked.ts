@@ -10,7 +10,7 @@ export type Decoded<M> =
   /** A field is missing or out of its range. */
   | { readonly kind: "invalid_message"; readonly problem: string };
 
-/** What protobufjs makes of a message: fields in camel case; those left out have their defaults. */
+/** A message as protobufjs decodes it: fields in camel case, defaults for absent ones. */
 export type Fields = Readonly<Record<string, unknown>>;
 
 /** Thrown by the checks below and caught in `decodeAs`, nowhere else. */

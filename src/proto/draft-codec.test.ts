@@ -7,7 +7,7 @@ import { decodeClientMessage } from "./draft-codec.ts";
 
 const DELTA: SampleDelta = { sampleIndex: 0, offset: 0, tokens: Int32Array.of(1) };
 
-/** What the checks say of an update with this delta. */
+/** The problem that the checks report for an update with this delta. */
 function problemOf(delta: Partial<SampleDelta>): string {
   const groups = [{ groupId: groupId("a"), deltas: [{ ...DELTA, ...delta }] }];
   return problem({ kind: "update", epoch: weightEpoch(0), groups });

@@ -19,7 +19,7 @@ export type EncoderJob =
       readonly request: string;
       readonly addSpecial: boolean;
       readonly tokensMax: number | null;
-      /** Of the text that the template makes. */
+      /** Limit of the text that the template makes. */
       readonly charactersMax: number;
     }
   | { readonly kind: "decode"; readonly tokens: Int32Array }

@@ -15,7 +15,7 @@ import type {
 
 export interface EncoderLimits {
   readonly charactersMax: number;
-  /** Of one text, from its turn on. */
+  /** Time limit of one text, from the start of its work. */
   readonly msMax: number;
 }
 
@@ -29,7 +29,7 @@ export interface ThreadedEncoderOptions {
 const INLINE_MAX = { encode: 512, chat: 512, decode: 1024, names: 1024 };
 /** Texts up to this never wait for longer ones. About 0.2 s of work; a list of texts is encoded in pieces of this size. */
 const SHORT_CHARACTERS = 65_536;
-/** Of texts that wait in one lane. */
+/** Limit of the texts that wait in one lane. */
 const WAITING_CHARACTERS_MAX = 256 * 1024 * 1024;
 const WORDS = { thread: "the tokenizer", unit: "characters", done: "encoded" };
 

@@ -73,7 +73,7 @@ export function openHuggingFaceThread(folder: string, vocabularySizeMin = 0): En
   return openThread(THREAD, opening);
 }
 
-/** Of the model in a folder, by its config.json; 0: not given. @throws AppError model_unreadable. */
+/** Vocabulary size of the model in a folder, by its config.json; 0: not given. @throws AppError model_unreadable. */
 export function vocabularySizeOf(folder: string): number {
   return modelVocabularySize(readJson(join(folder, "config.json")));
 }

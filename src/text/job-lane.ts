@@ -12,7 +12,7 @@ export type JobAnswer =
       /** null: a bug. */
       readonly code: ErrorCode | null;
       readonly message: string;
-      /** Of an InvalidFieldError. */
+      /** The field that an InvalidFieldError names. */
       readonly field: { where: string; field: string; problem: string } | null;
     };
 
@@ -79,15 +79,15 @@ function answerOf<Job>(run: Run<Job>, job: Job, moves: ArrayBuffer[]): JobAnswer
 
 export interface LaneOptions<Job> {
   readonly openThread: () => JobThread<Job>;
-  /** Of one job, from its turn on. */
+  /** Time limit of one job, from the start of its work. */
   readonly msMax: number;
-  /** Of the sizes of jobs that wait. */
+  /** Limit of the summed sizes of waiting jobs. */
   readonly sizeMax: number;
   /** For messages: "the tokenizer", "characters", "encoded". */
   readonly words: { readonly thread: string; readonly unit: string; readonly done: string };
 }
 
-/** Of jobs that wait: as many as a sidecar takes requests. */
+/** Limit of the number of waiting jobs: as many as a sidecar takes requests. */
 const WAITING_MAX = 65_536;
 
 interface Waiting<Job> {

@@ -5,7 +5,7 @@
 export interface Detokenizer {
   /** The text that has become certain with these tokens; may be empty. */
   push(tokens: ArrayLike<number>): string;
-  /** What is left at the end; bytes that are not UTF-8 become U+FFFD. */
+  /** The text of incomplete characters at the end; bytes that are not UTF-8 become U+FFFD. */
   flush(): string;
 }
 
@@ -27,7 +27,7 @@ export interface ChatOptions {
 }
 
 export interface EncodedChat {
-  /** What the model's chat template made. */
+  /** The chat as text, by the model's chat template. */
   readonly text: string;
   readonly tokens: Int32Array;
 }
@@ -41,7 +41,7 @@ export interface EncodeOptions {
 }
 
 /**
- * What is done with texts of clients, of any size, without holding up the caller's thread. All throw AppError
+ * Work on texts of clients, of any size, that does not block the caller's thread. All methods throw AppError
  * context_length_exceeded (too long a text), queue_full, deadline_exceeded, interrupted.
  */
 export interface Encoder {

@@ -50,7 +50,7 @@ export const TORCH_DRIVERS: readonly DriverTest[] = [
   torch("areal", 2),
   torch("verl", 2),
 ];
-/** Of trainers that no registry has: they run where their sources are. */
+/** Drivers of trainers that no registry has: they run where the trainer's sources are. */
 export const SOURCE_DRIVERS: readonly DriverTest[] = [
   { ...light("rllm", 4), sources: "RLLM" },
   { ...light("nemo_gym", 4), sources: "NEMO_GYM" },

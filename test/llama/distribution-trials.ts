@@ -25,7 +25,7 @@ import {
 } from "./engine-fixture.ts";
 
 const TRIALS = 2000;
-/** Its next two tokens are about as undecided as any, and it is short. */
+/** A short prompt whose next two tokens are highly uncertain. */
 const PROMPT = "<|user|>c";
 /** With three draft rows each, what a graph takes. */
 const SLOTS = 12;

@@ -207,7 +207,7 @@ export interface ScriptedDraft {
   readonly parents: readonly number[];
 }
 
-/** What a script may look at: the response drawn so far, and all of it as it will be. */
+/** Input of a script: the response drawn so far, and the complete one. */
 export interface ScriptView {
   readonly query: DraftQuery;
   readonly have: number;

@@ -11,7 +11,7 @@ import { ROOT, scratch } from "../e2e/tool.ts";
 const PYTHON = join(ROOT, "python");
 /** openssl: of the tests. */
 const COMMANDS = ["sh", "cat", "sleep", "openssl"];
-/** Of the package index. */
+/** The package index's limit. */
 const SIZE_MAX = 100 * 1024 * 1024;
 /** The demo takes minutes. */
 const SMALL = ["--limit", "2", "--group-size", "2", "--max-tokens", "64"];

@@ -14,7 +14,10 @@ interface NaiveDraft {
 
 type Wanted = Pick<DraftQuery, "tokensMax" | "probabilityMin" | "tree">;
 
-/** What followed the longest suffix of `own`, of CONTEXT tokens at most, that was ever continued. */
+/**
+ * Counts of the tokens that followed the longest suffix of `own`, of at most CONTEXT tokens, that occurs with a
+ * continuation.
+ */
 function continuations(texts: readonly number[][], own: readonly number[]): [number, number][] {
   for (let length = Math.min(CONTEXT, own.length); length > 0; length -= 1) {
     const suffix = own.slice(-length);

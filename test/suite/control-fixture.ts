@@ -42,7 +42,7 @@ export class ScriptedWorker extends SimulatedWorker {
 
 export interface FixtureOptions {
   readonly keepsWeights: boolean;
-  /** What an engine that is opened now has; default: it cannot say. */
+  /** Weights of an engine that is opened now; default: the engine cannot name them. */
   readonly weightsOf?: (index: number) => WeightsId | null;
   /** Called with each worker that is opened, before it is used. */
   readonly made?: (worker: ScriptedWorker, index: number) => void;
@@ -58,7 +58,7 @@ export class ControlFixture {
   readonly clock = new ManualClock();
   readonly notices: WeightsNotice[] = [];
   readonly weights: WeightUpdates;
-  /** What the pool was to say of its members. */
+  /** Changes of members that the pool reported. */
   readonly told: string[] = [];
   readonly #later = new Map<() => void, number>();
   /** Deadlines and polls that have not been cancelled, and after how long they are due. */
@@ -189,7 +189,7 @@ export class ControlFixture {
     return { status: response.status, body: text === "" ? null : JSON.parse(text) };
   }
 
-  /** Its answer, which nothing here waits for. */
+  /** Sends a request whose answer nothing in the fixture waits for. */
   async send(target: string, body: unknown): Promise<Response> {
     const url = new URL(target, "http://sidecar");
     return await this.#handled(this.#routeOf("POST", url), url, body);
@@ -255,7 +255,7 @@ export class ControlFixture {
     await this.#pass(Number.POSITIVE_INFINITY);
   }
 
-  /** What looks from time to time looks once. */
+  /** Every poll, but no deadline, is due once. */
   async passPolls(): Promise<void> {
     await this.#pass(TIMEOUT_MS - 1);
   }
@@ -278,12 +278,12 @@ export class ControlFixture {
     return this.#reach[index] ?? (() => {});
   }
 
-  /** It is there again, and so is what it had. */
+  /** The engine's connection is restored, with the state that the engine had. */
   regain(index: number): void {
     this.#reach[index]?.(null);
   }
 
-  /** What was to happen later happens now. Returns the pauses. */
+  /** Runs what was scheduled for later now. Returns the pauses. */
   async retry(): Promise<number[]> {
     const due = [...this.#later];
     for (const [timer] of due) if (this.#later.delete(timer)) timer();

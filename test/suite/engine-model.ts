@@ -6,8 +6,8 @@ import type { ControlAnswer, ControlRequest } from "../../src/core/rollout/worke
 import type { ScriptedWorker } from "./control-fixture.ts";
 
 /**
- * What becomes of the next request to an engine. halfway: it fails after it has changed something. silent_done: it is
- * carried out, and no answer comes. no_canary: what it gives does not generate.
+ * Outcomes of the next request to an engine. halfway: it fails after it has changed something. silent_done: it is
+ * carried out, and no answer comes. no_canary: the engine does not generate with the weights that it brings.
  */
 export const FAULTS = [
   "refused",

@@ -45,7 +45,7 @@ export async function followedJob<T>(
     { sidecar, coalescer: new OutputCoalescer(RESTLESS) },
   );
   const timers: (() => void)[] = [];
-  /** Of each stream that has ended: whether its client had gone. */
+  /** For each stream that has ended: whether its client had gone. */
   const ends: boolean[] = [];
   const crashes: unknown[] = [];
   const follow = (by: Answer = answer): Response =>

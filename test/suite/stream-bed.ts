@@ -238,7 +238,7 @@ interface Known {
   finish: string | null;
 }
 
-/** What a client has of each response; it asserts that nothing is missing and nothing comes twice. */
+/** The state of a client for each response; asserts that no token is missing or comes twice. */
 export class Reader {
   readonly known = new Map<number, Known>();
   readonly frames: ReadFrame[] = [];

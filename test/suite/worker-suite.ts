@@ -10,7 +10,7 @@ import { runCommand, samplingOf, specOf } from "./request-spec.ts";
 /** A worker under test, of epoch 0, with two slots or more. */
 export interface WorkerHarness {
   readonly worker: Worker;
-  /** Its engine takes a step where it takes none by itself. */
+  /** Makes the engine take a step; absent: it takes steps by itself. */
   readonly step?: () => void;
   /** Ends the engine; absent: nothing but the machine's end does. */
   readonly fail?: () => void | Promise<void>;

@@ -62,7 +62,7 @@ export async function roll(
   return { lines, summary };
 }
 
-/** What is wrong with the lines of a rollout; empty: each response came once, whole, chunk after chunk. */
+/** Problems in the lines of a rollout; empty: each response came once, complete, chunk after chunk. */
 export function faultsOf(
   bed: Bed,
   { lines }: Rolled,

@@ -55,7 +55,7 @@ export function pairedT(pairs: readonly (readonly [number, number])[]): number {
   return mean / Math.sqrt(square / (differences.length - 1) / differences.length);
 }
 
-/** Of Student's t with 15 degrees of freedom: |t| is larger with a probability of 1e-6. */
+/** Critical value of Student's t with 15 degrees of freedom: |t| is larger with a probability of 1e-6. */
 export const T15_MAX = 7.7;
 
 export function mean(values: readonly number[]): number {

@@ -35,7 +35,7 @@ export interface LogEntry {
   readonly worker?: string;
   readonly state?: string;
   readonly reason?: string | null;
-  /** Of the KV pool's master. */
+  /** Address of the KV pool's master. */
   readonly admin?: string;
 }
 
@@ -128,12 +128,12 @@ export class Fleet {
     return this.#url;
   }
 
-  /** What follows the URL in its last line: that it does not serve as it was asked to. */
+  /** The remark behind the URL in the last line, that the fleet does not serve as it was asked to. */
   get caveat(): string {
     return this.#caveat;
   }
 
-  /** Of `foretoken up` itself. */
+  /** Process id of `foretoken up` itself. */
   get pid(): number {
     return this.#child.pid;
   }
@@ -148,7 +148,7 @@ export class Fleet {
     return [...newest.values()];
   }
 
-  /** Of all processes that it keeps: the servers, and the KV pool's master. */
+  /** Process groups of all children: the servers, and the KV pool's master. */
   get processGroups(): number[] {
     const newest = new Map<string, number>();
     for (const { event, name = "", pid } of this.log) {

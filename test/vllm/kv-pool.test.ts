@@ -17,14 +17,14 @@ const GROUP_SIZE = 4;
 const EOS = 1359;
 /** As src/tools/up/launch.ts has it on CPU. */
 const BLOCK_TOKENS = 32;
-/** Of each server: a few hundred blocks of the bundled model's KV (128 KiB). */
+/** Share of each server: a few hundred blocks of the bundled model's KV (128 KiB). */
 const SEGMENT_MIB = 24;
-/** Of the bundled model, in float32. */
+/** Size of a KV block of the bundled model, in float32. */
 const BLOCK_KIB = 128;
 /** A little more than src/tools/up/mooncake.ts grants. */
 const LEASE_MS = 6_000;
 const HITS = "vllm:external_prefix_cache_hits_total";
-/** What a load from an owner that has stopped may take: four attempts of 2 s, and what the machine is short of. */
+/** Time for a load from an owner that has stopped: four attempts of 2 s, and slack for a busy machine. */
 const SLOW_MS_MAX = 40_000;
 
 const missing = vllmMissing();

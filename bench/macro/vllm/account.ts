@@ -21,7 +21,7 @@ export interface Account {
   readonly steps: number;
   readonly step_ms: number;
   readonly requests_per_step: number;
-  /** Of a request. */
+  /** Tokens of one request in a step. */
   readonly tokens_per_step: number;
   readonly rows_per_step: number;
   readonly draft_rows: number;
@@ -35,7 +35,7 @@ export interface Account {
   /** From the end of a chunk to the first step of the response's next one; median, and of all responses. */
   readonly between_chunks_ms: number;
   readonly between_chunks_s: number;
-  /** Of steps without prefill, by their rows. */
+  /** Steps without prefill, by their number of rows. */
   readonly steps_by_rows: readonly RowClass[];
 }
 
@@ -153,7 +153,7 @@ export function accountTables(accounts: ReadonlyMap<SystemName, Account>): strin
   return [table.toString(), rows.toString(), factorTable(accounts, newTable)].join("\n");
 }
 
-/** What each factor contributes to the speedup over plain. */
+/** Contribution of each factor to the speedup over plain. */
 function factorTable(
   accounts: ReadonlyMap<SystemName, Account>,
   newTable: (head: string) => { push(row: string[]): unknown; toString(): string },

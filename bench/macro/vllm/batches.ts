@@ -26,7 +26,7 @@ const LOADS = ["random", "grouped", "alone", "no_group"] as const;
 type Load = (typeof LOADS)[number];
 
 const GROUP_SIZE = 8;
-/** Of a random prompt, and of ids that the bundled models have. */
+/** Length of a random prompt of ids that the bundled models have. */
 const PROMPT_TOKENS = 8;
 const RANDOM_TOKENS_MIN = 300;
 const RANDOM_TOKENS_MAX = 1300;
@@ -37,14 +37,14 @@ export interface Shape {
   readonly batches: readonly number[];
   readonly loads: readonly Load[];
   readonly rounds: number;
-  /** Of each response. */
+  /** Length of each response. */
   readonly tokens: number;
 }
 
 export interface Single {
   readonly name: string;
   readonly url: string;
-  /** Its process group. */
+  /** Process group of the server. */
   readonly pid: number;
 }
 
@@ -61,7 +61,7 @@ interface Row {
   readonly server: string;
   readonly wall: Ratio;
   readonly cpu: Ratio;
-  /** Of the server's own steps. */
+  /** Tokens per step of the server. */
   readonly tokens_per_step: number;
   readonly rows_per_step: number;
   readonly drafted: number;

@@ -48,9 +48,9 @@ export interface End {
 }
 
 export interface EngineLog {
-  /** Of each server. */
+  /** The steps of each server. */
   readonly steps: readonly (readonly Step[])[];
-  /** Of all servers, in order of time. */
+  /** The prefills of all servers, in order of time. */
   readonly prefills: readonly Prefill[];
   readonly ends: readonly End[];
   /** CPU of the step's own thread, microseconds. */
@@ -81,7 +81,7 @@ interface RawLog {
   readonly propose_us: number;
 }
 
-/** What was logged since the plan was told, or since the last reading. */
+/** The entries since the plan was sent, or since the last reading. */
 export async function readLog(urls: readonly string[]): Promise<EngineLog> {
   const raw = (await Promise.all(urls.map((url) => call(url, "bench_read", [])))) as RawLog[];
   const prefills = raw.flatMap((log, server) => log.prefills.map((row) => prefillOf(row, server)));

@@ -13,7 +13,7 @@ export interface RoundFigures {
   readonly engine_steps: number;
   /** Prompts of all requests that reached the engines: a chunk that goes on brings its text so far. */
   readonly prompt_tokens: number;
-  /** Of these: found neither in a prefix cache nor in the pool. */
+  /** The part of prompt_tokens that was found neither in a prefix cache nor in the pool. */
   readonly prompt_tokens_computed: number;
   /** Tokens that had been computed before: of chunks that went on, and after preemptions. */
   readonly computed_again_tokens: number;

@@ -29,7 +29,7 @@ export function cpuSecondsOfProcess(pid: number): number {
   return (Number(fields[11]) + Number(fields[12])) * TICK_S;
 }
 
-/** Of all cores together: busy, and busy or not. */
+/** CPU time of all cores together: busy, and in total. */
 export function machineSeconds(): { busyS: number; totalS: number } {
   const [, ...ticks] = readFileSync("/proc/stat", "utf8").split("\n", 1)[0]?.split(/\s+/) ?? [];
   // user nice system idle iowait irq softirq steal; what follows is counted in user already.

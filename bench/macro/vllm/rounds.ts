@@ -11,7 +11,7 @@ import { textsOf } from "./texts.ts";
 /** Before the rounds, on every system, not counted. */
 const WARM_UP_GROUPS = 4;
 
-/** What is sent in the warm-up, and in each round. */
+/** The workloads of the warm-up and of each round. */
 export async function workloadsOf(
   plain: System,
   settings: Settings,

@@ -27,7 +27,7 @@ const NULL_PROPOSER = `class NullProposer:
     def propose(self, sampled_token_ids, *arguments, **options):
         return [[] for _ in sampled_token_ids]
 `;
-/** What vLLM's own price of speculation is measured with. */
+/** Settings that measure the overhead of vLLM's speculation alone: a proposer without drafts. */
 const NULL_SPECULATION = {
   method: "custom_class",
   model: "null_proposer.NullProposer",

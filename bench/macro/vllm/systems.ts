@@ -18,7 +18,7 @@ export const SYSTEMS = [
 ] as const;
 export type SystemName = (typeof SYSTEMS)[number];
 
-/** Who chooses the server of a request: groups in turn, the fewest requests in flight, or the sidecar. */
+/** How a request gets its server: groups in turn, the fewest requests in flight, or by the sidecar. */
 export type Routing = "turn" | "least_loaded" | "sidecar";
 
 type SetName = "plain" | "ngram" | "suffix" | "pool" | "plugin" | "plugin_pool";
@@ -60,13 +60,13 @@ export interface LaunchSettings {
   readonly contextTokens: number | null;
   /** null: the sidecar's default. */
   readonly chunkTokens: number | null;
-  /** Of each server's memory for the KV pool. */
+  /** Memory that each server gives to the KV pool. */
   readonly segmentMib: number;
   readonly ngramTokens: number;
   readonly suffixTokens: number;
 }
 
-/** What stands in `up`'s command line and environment for a set. */
+/** A set's part of `up`'s command line and environment. */
 function launchOf(
   name: SetName,
   { ngramTokens, suffixTokens, segmentMib }: LaunchSettings,
@@ -163,7 +163,7 @@ export class Servers {
     return true;
   }
 
-  /** Of all systems that run on the same servers. */
+  /** Closes all systems that run on the same servers. */
   async close(system: SystemName): Promise<void> {
     const { servers } = KINDS[system];
     const fleet = this.#sets.get(servers);

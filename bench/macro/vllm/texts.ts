@@ -18,7 +18,7 @@ export interface TextsOptions {
   readonly prompts: readonly (readonly number[])[];
   readonly siblings: number;
   readonly maxTokens: number;
-  /** Of the first prompt's first response; the others count up. */
+  /** Seed of the first prompt's first response; the others count up. */
   readonly seed: number;
 }
 

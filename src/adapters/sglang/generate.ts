@@ -42,7 +42,7 @@ const samplingParams = v.strictObject({
   ignore_eos: f.flag,
   skip_special_tokens: f.flag,
   spaces_between_special_tokens: f.flag,
-  /** What ended the response stays in the text. */
+  /** The stop text or stop token that ended the response is not removed from the text. */
   no_stop_trim: f.flag,
   /** For a custom_logit_processor, which is refused: without one they change nothing but what is read here. */
   custom_params: v.nullish(f.fieldsOfAnyKind),
@@ -76,7 +76,7 @@ export const sglangRequest = v.strictObject({
   priority: f.integer(-(2 ** 31), 2 ** 31 - 1),
   stream: f.flag,
   return_hidden_states: f.unsupported("no worker returns them", false),
-  /** Of each token but the last one the experts of all layers: 32-bit numbers in base64. */
+  /** Report the experts of all layers for each token but the last: 32-bit numbers in base64. */
   return_routed_experts: f.flag,
   routed_experts_start_len: f.integer(0, TOKENS_MAX),
   /** miles names it in every request. */
@@ -144,7 +144,7 @@ export async function prepareSglang(
   };
 }
 
-/** What may differ from prompt to prompt. */
+/** Parameters that may differ from prompt to prompt. */
 interface Item {
   readonly params: v.InferOutput<typeof samplingParams>;
   readonly tokensMax: number;

@@ -38,7 +38,7 @@ export class EngineTime {
     return this.#wallMs;
   }
 
-  /** Of all engines together: in service, and not. */
+  /** Time in service, summed over all engines. */
   get servedMs(): number {
     return this.#servedMs;
   }

@@ -23,7 +23,7 @@ export interface MetricsSources {
   readonly meter: Meter;
   readonly unfinished: () => number;
   readonly epoch: () => number;
-  /** What people call an engine: a server's URL. */
+  /** An engine's name for people: a server's URL. */
   readonly engineName: (worker: number) => string;
   /** Time of a worker's steps over that of the others', and how far that is from what was seen. */
   readonly paces: () => { of(worker: WorkerId): number; readonly error: number };
@@ -35,9 +35,9 @@ export interface MetricsSources {
   readonly engineTime: () => EngineTime;
   readonly workerStates: () => Readonly<Record<string, number>>;
   readonly kvPool: () => KvPoolStats;
-  /** What is kept of work that is done, by kind. */
+  /** Memory kept for finished work, by kind. */
   readonly kept: () => readonly KeptLevel[];
-  /** Of /v1/stream; `closed`: clients that the server ended, by close code. */
+  /** Figures of /v1/stream; `closed`: clients that the server disconnected, by close code. */
   readonly stream: () => Readonly<Record<"clients" | "framesSent" | "bytesSent", number>> & {
     readonly closed: Readonly<Record<number, number>>;
   };
@@ -63,7 +63,7 @@ type PluginFigures = { readonly engine: string; readonly isLossless: boolean } &
 /** A value, and its labels in the order of the row's. */
 type Value = readonly [value: number, ...labels: (string | number)[]];
 
-/** What a scrape reads; a counter's name ends in `_total`. */
+/** A metric with the function that a scrape calls; a counter's name ends in `_total`. */
 interface Row {
   readonly name: string;
   readonly help: string;

@@ -187,7 +187,7 @@ export function draftVectors(): GoldenFrame[] {
   return [...client, ...server];
 }
 
-/** What a canonical frame is understood as here. */
+/** The message that this implementation decodes a canonical frame to. */
 export function understood({ side, canonical }: GoldenFrame): unknown {
   const bytes = Buffer.from(canonical, "hex");
   return side === "client"

@@ -14,7 +14,7 @@ export interface GoldenExchange {
 }
 
 export interface GoldenFile {
-  /** Which trainer sends this, and when. */
+  /** The trainer that sends this request, and when. */
   readonly source: string;
   readonly exchanges: readonly GoldenExchange[];
 }
