@@ -5,7 +5,7 @@ import type { Clock } from "../core/base/clock.ts";
 import type { RequestId } from "../core/base/ids.ts";
 import type { OpenOptions, Worker } from "../core/rollout/worker.ts";
 
-/** What an operator may want to know of an engine; none of it is an error of the rollout. */
+/** An event of an engine that may interest an operator; none is an error of the rollout. */
 export type EngineNotice =
   | { readonly kind: "retry"; readonly requestId: RequestId; readonly reason: string }
   | { readonly kind: "warning"; readonly message: string };
@@ -29,12 +29,12 @@ export interface EngineServer {
   readonly httpUrl: (url: string) => string;
   /** @throws AppError worker_failed, which names the URL: it is not there, is still loading, or lists no model. */
   readonly servedModel: (url: string, token: string | null) => Promise<ServedModel>;
-  /** It may draft by its own means, so that its sampling is tested before it serves. */
+  /** The engine may draft by itself, so its sampling is tested before it serves. */
   readonly mayDraft: boolean;
 }
 
 export interface EngineKind {
-  /** Of its URLs, without "://". The first one is shown in messages. */
+  /** Schemes of its URLs, without "://". The first one is shown in messages. */
   readonly schemes: readonly [string, ...string[]];
   /** null: a worker of ours on another machine, which has no model of its own to report. */
   readonly server: EngineServer | null;

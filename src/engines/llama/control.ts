@@ -6,9 +6,9 @@ import { AppError } from "../../core/base/errors.ts";
 import type { WeightEpoch } from "../../core/base/ids.ts";
 import type { ControlAnswer, ControlRequest } from "../../core/rollout/worker.ts";
 
-/** What a control request can have done to an engine. */
+/** The effects that a control request can have on an engine. */
 export interface Controlled {
-  /** Of most weights, as GGUF names types: f16, q8_0. */
+  /** Type of most weights, as GGUF names types: f16, q8_0. */
   readonly precision: string;
   readonly isSleeping: boolean;
   /**
@@ -42,7 +42,7 @@ const ROUTES: Readonly<Record<string, Route>> = {
   "POST /collective_rpc": collectiveRpc,
 };
 
-/** What trainers check before they start (TRL's VLLMClient). */
+/** The facts that trainers check before they start (TRL's VLLMClient). */
 function serverInfo({ precision }: Controlled): unknown {
   return {
     vllm_config: {

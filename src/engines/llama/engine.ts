@@ -68,7 +68,7 @@ export class LlamaEngine {
   #stepper: Stepper;
   #shape: LlamaWeights["info"]["shape"];
   #epoch: WeightEpoch;
-  /** What steps cost here: flat until `profile` has run. */
+  /** Cost of steps on this machine: constant until `profile` has run. */
   #cost = new LearnedStepCost(new ProfiledStepCost([{ rows: 1, ms: 1 }]));
 
   readonly #all = new Map<RequestId, Sequence>();
@@ -461,7 +461,7 @@ export class LlamaEngine {
     return preempted;
   }
 
-  /** Whose KV goes first: the longest parked; then a waiting request's, from the queue's end. */
+  /** The sequence whose KV is freed first: the longest parked; then a waiting request's, from the queue's end. */
   #oldestHolder(except: Sequence | null): Sequence | null {
     for (const sequence of this.#parked) return sequence;
     for (let i = this.#waiting.length - 1; i >= 0; i -= 1) {

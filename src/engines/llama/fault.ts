@@ -19,7 +19,7 @@ export class RequestFault extends Error {
   }
 }
 
-/** Of an error from work on one request alone; null: it is a bug. */
+/** The refusal of a request whose own work threw this error; null: the error is a bug. */
 export function refusalOf(error: unknown): Refusal | null {
   if (error instanceof RequestFault) return error.refusal;
   if (error instanceof AssertionError || !(error instanceof Error)) return null;

@@ -15,7 +15,7 @@ export interface GgufTensor {
   /** Innermost first: a matrix of `rows` rows is [columns, rows]. */
   readonly dimensions: readonly number[];
   readonly type: number;
-  /** Of its data, from the start of the file. */
+  /** Offset of the tensor's data, from the start of the file. */
   readonly offset: number;
 }
 
@@ -41,7 +41,7 @@ export const GGUF_MAGIC = 0x46554747;
 /** GGML_MAX_DIMS. */
 const DIMENSIONS_MAX = 4;
 const ALIGNMENT_DEFAULT = 32;
-/** Of a page of the file system, and far beyond what files have. */
+/** A page of the file system, far more than files use. */
 const ALIGNMENT_MAX = 1 << 16;
 const FIRST_READ_BYTES = 1 << 20;
 /** Heads grow with the vocabulary: 150,000 tokens take about 6 MB. */

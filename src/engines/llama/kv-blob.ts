@@ -23,7 +23,7 @@ const AT_HASH_HIGH = 16;
 const AT_HASH_LOW = 20;
 const AT_PAYLOAD = 24;
 
-/** What a blob must have been computed from: the first `count` of `tokens`, under the weights of `epoch`. */
+/** Input that a blob must have been computed from: the first `count` of `tokens`, under the weights of `epoch`. */
 export interface KvOrigin {
   readonly epoch: WeightEpoch;
   readonly tokens: Int32Array;

@@ -23,7 +23,7 @@ export interface EngineSettings {
   /** Time the step-cost profile may take; 0: no profile. */
   readonly profileMs: number;
   readonly draftBudget: BudgetName;
-  /** Of responses of earlier weight epochs, from which it drafts; 0: none are kept. */
+  /** Size limit of responses of earlier weight epochs, which the engine drafts from; 0: none are kept. */
   readonly historyBytes: number;
 }
 
@@ -60,7 +60,7 @@ export interface PackedEvents {
   /** Heads of the token events, then their tokens in the same order, then the alternatives of these. */
   readonly words: Int32Array<ArrayBuffer>;
   readonly tokenEvents: number;
-  /** Of the tokens, then of the alternatives. */
+  /** Logprobs of the tokens, then of the alternatives. */
   readonly logprobs: Float32Array<ArrayBuffer>;
   readonly others: readonly WorkerEvent[];
 }

@@ -46,9 +46,9 @@ export interface LlamaModel {
 
 export interface LlamaWorkersOptions {
   readonly workers: number;
-  /** Of the first one; the others follow. Default: 0. */
+  /** Id of the first worker; the others follow. Default: 0. */
   readonly firstWorkerId?: WorkerId;
-  /** Of each worker: see WorkerCapacity. */
+  /** Slots of each worker: see WorkerCapacity. */
   readonly slots: number;
   readonly kvTokens: number;
   readonly contextTokens: number;

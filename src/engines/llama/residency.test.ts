@@ -36,7 +36,7 @@ function resident(
   return sequence;
 }
 
-/** What the model says next after the sequence's KV: it tells one KV from another. */
+/** Logits after the sequence's KV: they differ from one KV to another. */
 function nextLogits(context: LlamaContext, sequence: Sequence): number[] {
   const sampler = new Sampler(sharedModel().model.info.shape.vocabularySize);
   const row = context.add(83, sequence.computed, sequence.stream, true);

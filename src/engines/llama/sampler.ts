@@ -74,7 +74,7 @@ export class Sampler {
     return this.#kernel.sample(this.#vocabularySize, temperature, u);
   }
 
-  /** Of the last token drawn, in the distribution it was drawn from (temperature 0: softmax of the logits). */
+  /** Logprob of the last token drawn, in the distribution it was drawn from (temperature 0: softmax of the logits). */
   get logprob(): number {
     return this.#logprob[0] as number;
   }

@@ -30,7 +30,7 @@ export class Sequence {
   readonly chunkStart: number;
   /** Length at which the chunk, or the whole response, ends. */
   readonly chunkEnd: number;
-  /** Of the tokens drawn in this chunk. */
+  /** Logprobs of the tokens drawn in this chunk. */
   readonly logprobs: Float32Array;
   /** Alternatives of the tokens drawn in this chunk, `sampling.topLogprobs` each. */
   readonly topTokens: Int32Array;
@@ -55,12 +55,12 @@ export class Sequence {
   sent: number;
   /** Length up to which the tokens have reached the draft replica. */
   known: number;
-  /** Of the current step: its rows in the batch, and its draft among the step's drafts. */
+  /** Place in the current step: rows in the batch, and the draft among the step's drafts. */
   firstRow = 0;
   rowCount = 0;
   draftFrom = 0;
   draftLength = 0;
-  /** Of this chunk. */
+  /** Draft tokens of this chunk. */
   draftedTokens = 0;
   acceptedTokens = 0;
   /** As in ChunkDrafts. */
@@ -135,7 +135,7 @@ export class Sequence {
     };
   }
 
-  /** What the end of its chunk reports. */
+  /** Counters of the chunk, for the report at its end. */
   counts(): { drafts: ChunkDrafts; promptTokensCached?: number } {
     const { draftedTokens, acceptedTokens, promptCached } = this;
     const verifications = Int32Array.from(this.verifications);

@@ -78,7 +78,7 @@ function grown(from: Int32Array): Int32Array<ArrayBuffer> {
   return to;
 }
 
-/** What the embedded engine draws: everything but fields meant for another engine, and tokens it lacks. */
+/** The embedded engine supports all parameters but fields meant for another engine, and tokens it lacks. */
 export function samplingSupport(sampling: SamplingParams, vocabularySize: number): SamplingSupport {
   const refused = (field: string, reason: string): SamplingSupport => {
     return { kind: "refused", field, reason };

@@ -92,7 +92,7 @@ function rising(samples: readonly StepSample[]): StepSample[] {
     });
 }
 
-/** What the profiler measures with: real steps on scratch sequences of the engine. */
+/** Measures for the profiler: real steps on scratch sequences of the engine. */
 export interface StepProbe {
   readonly slots: number;
   /** Runs one step and returns its milliseconds; leaves the KV as it was. */

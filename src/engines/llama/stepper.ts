@@ -39,7 +39,7 @@ export class Stepper {
   readonly #options: StepperOptions;
   readonly #counts: StepperCounts;
   readonly #decoding: Sequence[] = [];
-  /** Those with rows in the step, in ascending order of their streams. */
+  /** Sequences with rows in the step, in ascending order of their streams. */
   readonly #parts: Sequence[] = [];
 
   constructor(options: StepperOptions, counts: StepperCounts) {

@@ -117,7 +117,7 @@ export class LlamaTokenizer extends VocabularyText implements Tokenizer {
     return special;
   }
 
-  /** What templates call the first and last token of a text. */
+  /** The texts of the first and last token, under the names that templates use. */
   #namedTokens(): Record<string, string> {
     const { llama } = this.#weights.library;
     const names: Record<string, string> = {};

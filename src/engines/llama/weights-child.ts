@@ -20,7 +20,7 @@ import {
 import { importWeights, writeForm } from "./weights-source.ts";
 
 const STANDARD_OUTPUT = 1;
-/** Of Linux: prctl(2), setrlimit(2). */
+/** Constants of Linux: prctl(2), setrlimit(2). */
 const PR_SET_PDEATHSIG = 1;
 const SIGKILL = 9;
 const RLIMIT_CORE = 4;

@@ -55,7 +55,7 @@ export interface ConversionOptions {
   readonly progress?: () => void;
 }
 
-/** What a conversion copies unchanged from the base file. */
+/** The parts of the base file that a conversion copies unchanged. */
 export function keptRanges(head: GgufHead): ByteRange[] {
   const kept = head.tensors.filter(({ name }) => KEPT.includes(name));
   const tensors = kept.map((tensor) => ({
@@ -114,7 +114,7 @@ export function checkpointName(ggufName: string): string | null {
   return name === undefined ? null : `model.layers.${layer}.${name}.${kind}`;
 }
 
-/** What the base has no place for would be lost in silence. */
+/** Refuses tensors that the base lacks: they would be lost silently. */
 function checkNames(head: GgufHead, tensors: Map<string, SafeTensor>, source: string): void {
   const expected = new Set(head.tensors.map(({ name }) => checkpointName(name)));
   for (const [name, tensor] of tensors) {

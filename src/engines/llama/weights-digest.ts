@@ -10,13 +10,13 @@ import { type LlamaLibrary, ptrText } from "./native.ts";
 
 /** xxHash3 runs at memory's speed on pieces of this size. */
 const PIECE_BYTES = 1 << 22;
-/** Who made the file and when; the architecture alone decides what is computed. */
+/** Fields about the origin of the file; of `general.*` only the architecture decides what is computed. */
 const DESCRIPTIVE = /^general\.(?!architecture$)/;
 
 export interface DigestOptions {
   /** A GGUF file that llama.cpp has loaded. */
   readonly path: string;
-  /** What errors call it. */
+  /** Name of the file in errors. */
   readonly name: string;
   /** Called after each tensor. */
   readonly progress: () => void;

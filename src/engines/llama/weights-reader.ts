@@ -11,7 +11,7 @@ import { MemoryFile, pathOf } from "./memory-file.ts";
 
 export interface ReadRequest {
   readonly path: string;
-  /** Which kernels: damage may end only one kind. */
+  /** Selects the kernels to load with: damage may crash only one kind. */
   readonly deterministic: boolean;
   /** The model that engines are opened on: its tokenizer is tried as well, and its form is kept. */
   readonly isFirst: boolean;
@@ -37,7 +37,7 @@ const SILENCE_MS_MAX: Readonly<Record<ReadStage, number>> = {
   loading: 120_000,
   hashing: 30_000,
 };
-/** Of what the child writes to its standard error: the last lines contain the reason. */
+/** Kept end of the child's standard error: the last lines contain the reason. */
 const NOISE_CHARACTERS_MAX = 16_384;
 
 export interface ReadOptions extends ReadRequest {
@@ -105,7 +105,7 @@ async function readInto(file: MemoryFile, options: ReadOptions): Promise<Weights
   }
 }
 
-/** What starts this program again. */
+/** Command line that starts this program again. */
 const PROGRAM = IS_COMPILED
   ? [process.execPath]
   : [process.execPath, fileURLToPath(new URL("../../main.ts", import.meta.url))];
@@ -114,7 +114,7 @@ function unreadable(path: string, problem: string): AppError {
   return new AppError("model_unreadable", `${path}: ${problem}`);
 }
 
-/** What damage ends a process with. */
+/** Signals by which a damaged file ends a process. */
 const FAULTS: readonly unknown[] = [
   "SIGABRT",
   "SIGBUS",
@@ -144,7 +144,7 @@ const REASONS = [
   /panic.*?: (.+)/,
 ];
 
-/** It may quote the damage, whatever its bytes are. */
+/** The reason in the child's output. Bytes that it quotes from a damaged file may be of any value. */
 function reasonIn(noise: string): string {
   for (const pattern of REASONS) {
     const found = pattern.exec(noise)?.slice(1).join("; ");

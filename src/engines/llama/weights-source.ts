@@ -84,7 +84,7 @@ function checkKind(path: string, stats: BigIntStats): void {
   throw unreadable(path, `is ${kind}, not a file`);
 }
 
-/** Of every file that may be read. */
+/** Identity and times of every file that may be read. */
 function fingerprint(path: string): string {
   const stats = statOf(path);
   const files = stats.isDirectory()

@@ -30,7 +30,7 @@ interface Loaded {
 /** A file on its way into memory. */
 interface Reading {
   readonly done: Promise<Loaded>;
-  /** Who gets a claim at its end. */
+  /** Number of callers that get a claim at its end. */
   joiners: number;
 }
 
@@ -49,7 +49,7 @@ export interface OpenedStore {
 export class WeightsStore {
   readonly #library: LlamaLibrary;
   readonly #deterministic: boolean;
-  /** Of the first weights: what safetensors are converted to. */
+  /** The form of the first weights, which safetensors are converted to. */
   readonly #form = MemoryFile.create();
   readonly #loaded = new Map<WeightsId, Loaded>();
   /** By epoch and path: engines that want the same at the same time read it once. */
@@ -141,7 +141,7 @@ export class WeightsStore {
     return loaded;
   }
 
-  /** Of a claim that has been counted. */
+  /** A lease for a claim that has been counted. */
   #lease(loaded: Loaded): WeightsLease {
     let isReleased = false;
     return {

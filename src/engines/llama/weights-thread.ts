@@ -10,7 +10,7 @@ declare const self: Worker;
 export interface LoadRequest {
   /** A GGUF file that a child process has tried. */
   readonly path: string;
-  /** What errors call it. */
+  /** Name of the file in errors. */
   readonly name: string;
 }
 

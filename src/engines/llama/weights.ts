@@ -37,7 +37,7 @@ export interface LoadOptions {
   readonly vocabularyOnly: boolean;
   /** To see whether the file is sound, not to serve: see `setModelParams`. */
   readonly isTrial: boolean;
-  /** What errors call the file. */
+  /** Name of the file in errors. */
   readonly name: string;
 }
 

@@ -51,7 +51,7 @@ export class LlamaWorker implements RolloutWorker {
   #lease: WeightsLease;
   /** In the order in which they were sent to the engine. */
   readonly #swaps: Swap[] = [];
-  /** Who waits for the engine's `done`, in order. */
+  /** Callers that wait for the engine's `done`, in order. */
   readonly #acts: ((error: AppError | null) => void)[] = [];
   #isSleeping = false;
   #epoch: WeightEpoch;

@@ -11,7 +11,7 @@ import type { LinkLimits } from "./limits.ts";
 export interface Closed {
   readonly code: number;
   readonly reason: string;
-  /** This side ended it. */
+  /** Closed by this side. */
   readonly isOwn: boolean;
   /** Neither side closed it: the network broke, or a process ended. */
   readonly isCut: boolean;

@@ -43,7 +43,7 @@ const scenarios: fc.Arbitrary<Scenario> = fc.record({
   dribbles: fc.boolean(),
 });
 
-/** Its first connections break within their handshakes, whatever the pace of the machine. */
+/** A case whose first connections break within their handshakes on any machine. */
 const BROKEN_EARLY: Scenario = {
   sizes: [2, 2],
   slots: 2,

@@ -18,7 +18,7 @@ export interface DialOptions {
   readonly clock: Clock;
 }
 
-/** Who dials. */
+/** The identity that a dialling sidecar sends. */
 export interface SidecarIdentity {
   /** Random; the same for all sessions that one owner begins, one after the other, with one host. */
   readonly id: string;

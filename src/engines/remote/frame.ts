@@ -50,7 +50,7 @@ function bytesOf(blob: Blob): Uint8Array {
   return new Uint8Array(blob.buffer, blob.byteOffset, blob.byteLength);
 }
 
-/** Of the frame that is being read. Each is taken once: a frame makes no more of its bytes than there are. */
+/** Binary parts of the frame that is being read. Each is taken once, so a frame cannot multiply its bytes. */
 let unread: (Uint8Array | null)[] = [];
 
 export function decodeFrame<M>(bytes: Uint8Array, schema: v.GenericSchema<unknown, M>): Decoded<M> {

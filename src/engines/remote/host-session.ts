@@ -49,9 +49,9 @@ export class HostSession {
   readonly #held = new Set<RequestId>();
   readonly #groups = new Set<GroupId>();
   #runMax = 0;
-  /** What the worker said of itself last before the session; null: nothing. */
+  /** The worker's last report before the session; null: none. */
   readonly #before: WorkerStats | null;
-  /** Of the commands that are being translated. */
+  /** Refusals of the commands that are being translated. */
   #refused: WireEvent[] = [];
 
   constructor(

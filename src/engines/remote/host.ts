@@ -30,10 +30,10 @@ import { supportTable } from "./support.ts";
 export interface LinkHostOptions {
   /** Without a listener yet; the host closes neither it nor its replacements. */
   readonly worker: Worker;
-  /** What the weights are called; sidecars compare it. */
+  /** Name of the weights; sidecars compare it. */
   readonly modelId: string;
   readonly vocabularySize: number;
-  /** Of the worker's weights now. */
+  /** Epoch of the worker's weights at the start. */
   readonly epoch: WeightEpoch;
   readonly host: string;
   /** 0: any free one. */
@@ -72,7 +72,7 @@ interface Session {
   readonly sidecar: string;
   readonly state: HostSession;
   readonly exports: KvExports;
-  /** What the sidecar takes of one message. */
+  /** Largest message that the sidecar accepts. */
   readonly messageBytesMax: number;
   controls: number;
 }
@@ -97,7 +97,7 @@ export class LinkHost {
   #worker: Worker;
   #supports: ReturnType<typeof supportTable>;
   #epoch: WeightEpoch;
-  /** What the worker said of itself last. */
+  /** The worker's last report. */
   #stats: WorkerStats | null = null;
   #session: Session | null = null;
   /** Sidecars that were refused because of this session. */

@@ -15,14 +15,14 @@ interface Waiting {
   readonly last: () => Uint8Array;
 }
 
-/** What a side has to send. */
+/** KV blobs that a side sends in parts. */
 export class KvOutbox {
   readonly #partBytes: number;
   readonly #bytesMax: number;
   readonly #encode: (part: KvPart) => Uint8Array;
   readonly #waiting: Waiting[] = [];
   #bytes = 0;
-  /** Of the first one that waits: bytes that were sent. */
+  /** Bytes of the first blob that were sent. */
   #sent = 0;
 
   /** `bytesMax`: of all KV that waits together. */
@@ -54,7 +54,9 @@ export class KvOutbox {
     return true;
   }
 
-  /** It is not wanted any more. A receiver that has parts of it drops them at the first part of the next one. */
+  /**
+   * Drops a blob that is not wanted any more. A receiver that has parts of it drops them at the first part of the next.
+   */
   cancel(requestId: RequestId): void {
     const index = this.#waiting.findIndex((one) => one.requestId === requestId);
     if (index < 0) return;
@@ -85,7 +87,7 @@ export class KvOutbox {
   }
 }
 
-/** What a side receives. */
+/** The KV blob that a side receives in parts. */
 export class KvInbox {
   readonly #bytesMax: number;
   #whole: Uint8Array<ArrayBuffer> | null = null;
@@ -113,7 +115,7 @@ export class KvInbox {
     return null;
   }
 
-  /** What a message means by `kv`; a string: what is wrong with it. */
+  /** The KV that a message refers to by `kv`; a string: the problem. */
   resolve(kv: WireKv | null): KvBlob | null | string {
     if (kv === null || "bytes" in kv) return kv;
     const { tokens, streamedBytes } = kv;

@@ -19,7 +19,7 @@ import type { SupportTable } from "./support.ts";
 
 const UINT_MAX = 0xffffffff;
 const COMMANDS_MAX = 1_048_576;
-/** Of stop tokens and of biases in one request. */
+/** Limit of stop tokens and of biases in one request. */
 const LIST_MAX = 262_144;
 const QUERY_MAX = 1024;
 const SUPPORTS_MAX = 256;
@@ -38,7 +38,7 @@ const list = <S extends v.GenericSchema>(item: S, max: number) =>
 
 const epoch = v.pipe(uint, v.transform(weightEpoch));
 const request = v.pipe(whole(BARRIER_ID - 1), v.transform(requestId));
-/** Its length is the host's to judge, as the values of `anyNumber` are. */
+/** A group id of any length: the host checks the length, as it checks the values of `anyNumber`. */
 const group = v.pipe(
   v.string(),
   v.nonEmpty(),
@@ -141,7 +141,7 @@ const hello = v.object({
   protocolVersion: uint,
   token: text(NAME_CHARS_MAX),
   messageBytesMax: uint,
-  /** Of one KV that comes in parts; 0: none may. */
+  /** Limit of one KV that comes in parts; 0: none may. */
   kvBytesMax: large,
   /** Random, and the same for all sessions of one sidecar with one host. */
   sidecarId: text(ID_BYTES_MAX),
@@ -175,10 +175,10 @@ export const SIDECAR_MESSAGE = v.variant("kind", [
   }),
 ]);
 
-/** What the host takes of the sidecar, at most. */
+/** Upper limits of what the host accepts from the sidecar. */
 const hostLimits = v.object({
   messageBytesMax: uint,
-  /** Of one KV that comes in parts; 0: none may. */
+  /** Limit of one KV that comes in parts; 0: none may. */
   kvBytesMax: large,
   requestsMax: whole(UINT_MAX, 1),
 });
@@ -284,7 +284,7 @@ export const HOST_MESSAGE = v.variant("kind", [
     kind: v.literal("control_answer"),
     controlId: uint,
     answer: v.object({ status: whole(599, 100), body: jsonText(JSON_CHARS_MAX) }),
-    /** Of the worker when it answered; null: not known. */
+    /** The worker's weights when it answered; null: not known. */
     weights,
   }),
 ]);

@@ -19,7 +19,7 @@ interface Bed {
   readonly host: LinkHost;
   readonly proxy: CuttingProxy;
   readonly worker: LinkedWorker;
-  /** What was told of the connection, in order. */
+  /** Reports about the connection, in order. */
   readonly told: (string | null)[];
   readonly events: WorkerEvent[];
 }

@@ -14,7 +14,7 @@ interface CurrentRun {
   have: number;
   readonly chunkEnd: number;
   readonly tokensMax: number;
-  /** Its KV was asked for: it ends where it is. */
+  /** The KV was requested: the run ends where it is. */
   isEnding: boolean;
 }
 
@@ -247,7 +247,7 @@ function isOfRun({ kind }: WireEvent): boolean {
   return kind === "tokens" || kind === "chunk_done" || kind === "exported" || kind === "evicted";
 }
 
-/** What the end of a run says cannot be: a response that is said to be over before it is, or to go on after that. */
+/** A contradiction in the end of a run: a response that ends before its limit, or that goes on after it. */
 function endProblem({ finish }: ChunkDone, run: CurrentRun): string | null {
   const { requestId, have, chunkEnd, tokensMax, isEnding } = run;
   if (finish === null && ((have < chunkEnd && !isEnding) || have === tokensMax)) {

@@ -21,7 +21,7 @@ interface Bed {
   readonly host: LinkHost;
   readonly proxy: CuttingProxy;
   readonly old: LinkedWorker;
-  /** What the old one's worker said. */
+  /** Events of the old sidecar's worker. */
   readonly events: WorkerEvent[];
   readonly told: LinkHostEvent[];
 }

@@ -5,7 +5,7 @@ import { fold32 } from "../../core/base/hash.ts";
 import { type DrawKey, PROMPT_FIELDS } from "../../core/request/request.ts";
 import type { ChunkRequest, RequestForm } from "./dialect.ts";
 
-/** Of the request, not of each chunk: `form` and `expertsFrom` say what a chunk reports. */
+/** Fields that the request decides once: for each chunk, `form` and `expertsFrom` say what is reported. */
 const REPORT_FIELDS: ReadonlySet<string> = new Set([
   ...PROMPT_FIELDS,
   "return_routed_experts",

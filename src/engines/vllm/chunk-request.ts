@@ -12,10 +12,10 @@ import type { VllmLimits } from "./limits.ts";
 /** Among requests of one urgency, those that have come furthest go first and are preempted last. */
 const URGENT_PRIORITY = -(2 ** 31);
 
-/** Of a client's own salt: as long as 128 bits. */
+/** Characters of a client's own salt that are used: 128 bits. */
 const SALT_CHARACTERS = 32;
 
-/** What separates KV of one weight epoch: the adapter, and the client's own salt. */
+/** Suffix that separates KV within one weight epoch: the adapter, and the client's own salt. */
 function ownSalt({ spec }: ChunkRun): string {
   const { adapter = null, cacheSalt = null } = spec.sampling;
   const hash = cacheSalt === null ? "" : createHash("sha256").update(cacheSalt).digest("hex");

@@ -47,17 +47,17 @@ export class ChunkRun {
   /** Closes the stream, or ends the pause before the next attempt; null: it waits for something else. */
   cancel: (() => void) | null = null;
   isOpen = false;
-  /** What ends this attempt on the server; null: its connection does. */
+  /** Call that ends this attempt on the server; null: closing the connection does. */
   abort: HttpCall | null = null;
   /** The server's reason for the end of this attempt. */
   reason: string | null = null;
-  /** Of the prompt, in the server's prefix cache before the first output token; null: not reported. */
+  /** Prompt tokens found in the server's prefix cache before the first output token; null: not reported. */
   promptTokensCached: number | null = null;
-  /** Of the attempt that ended with them. */
+  /** Report of the prompt by the attempt that ended with one. */
   promptReport: PromptReport | null = null;
   experts: Uint8Array | null = null;
   readonly #output: Int32Array;
-  /** What this chunk has brought. */
+  /** Output of this chunk. */
   readonly #made: OutputColumns;
   /** Tokens that were handed on. */
   #delivered = 0;
@@ -107,7 +107,7 @@ export class ChunkRun {
     return this.chunkTokens - this.made;
   }
 
-  /** It is complete; further events are ignored. */
+  /** The chunk is complete; further events are ignored. */
   get isFull(): boolean {
     return this.#hasStopped || this.made >= this.chunkTokens;
   }
@@ -173,8 +173,8 @@ export class ChunkRun {
   }
 
   /**
-   * What should have come by the end of the chunk and did not; null: nothing. Experts of a chunk that does not end the
-   * response are reported by the next one.
+   * Name of a report that should have come by the end of the chunk and did not; null: none is missing. Experts of a
+   * chunk that does not end the response are reported by the next one.
    */
   lacking(outcome: Outcome): string | null {
     if (outcome.kind === "short") return null;
@@ -185,7 +185,7 @@ export class ChunkRun {
     return isLast && this.experts === null ? "routed_experts" : null;
   }
 
-  /** What it brought beside tokens, as the end of the chunk reports it. */
+  /** Reports beside tokens, as the end of the chunk contains them. */
   reports(): Pick<ChunkDone, "promptReport" | "experts"> {
     const { promptReport, experts, expertsFrom } = this;
     return {
@@ -195,8 +195,8 @@ export class ChunkRun {
   }
 
   /**
-   * What was not handed on yet, as views of the chunk's columns; null: nothing, or it must come in one piece and is not
-   * whole.
+   * The tokens that were not handed on yet, as views of the chunk's columns; null: none, or the response must come in
+   * one piece and is incomplete.
    */
   deliver(isOver: boolean): WorkerEvent | null {
     const from = this.#delivered;

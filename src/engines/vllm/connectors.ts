@@ -12,13 +12,13 @@ export interface ConnectorRow {
   /** `kv_connector`, and what older versions called it. */
   readonly classes: readonly string[];
   readonly reach: ConnectorReach;
-  /** Which of a request's blocks it saves. */
+  /** The blocks of a request that it saves. */
   readonly saves: "prompt" | "prompt and output" | "what fits";
   /** A key of `kv_connector_extra_config`, and its value with which it saves output too; null: there is none. */
   readonly outputSetting: readonly [key: string, value: boolean] | null;
   /** A key of `kv_connector_extra_config` without which only the server itself finds it; null: there is none. */
   readonly sharedBy: string | null;
-  /** Its keys hold `cache_salt`, so KV of other weights is not found. null: not known. */
+  /** `cache_salt` is part of the keys, so KV of other weights is not found. null: not known. */
   readonly hasSalt: boolean | null;
   /** `foretoken up` can start it; null: it needs a service of its own first (docs/KV.md). */
   readonly launch: ((server: ConnectorSite) => Readonly<Record<string, unknown>>) | null;
@@ -26,9 +26,9 @@ export interface ConnectorRow {
   readonly wasRun: boolean;
 }
 
-/** Of the server that is to be started. */
+/** The server to be started, as far as its connector depends on it. */
 export interface ConnectorSite {
-  /** That it alone listens on. */
+  /** A port on which only this server listens. */
   readonly port: number;
 }
 
@@ -48,7 +48,7 @@ const mooncakeLaunch = ({ port }: ConnectorSite) => ({
   },
 });
 
-/** What most connectors have. */
+/** Properties that most connectors share. */
 const USUAL = {
   reach: "pool",
   saves: "prompt",
@@ -116,7 +116,7 @@ export const CONNECTORS: readonly ConnectorRow[] = [
   },
 ];
 
-/** What a server has, and what can be done with it. */
+/** The connector of a running server, and how it can be used. */
 export interface FoundConnector {
   /** `kv_connector`. */
   readonly className: string;
@@ -125,9 +125,9 @@ export interface FoundConnector {
   readonly savesOutput: boolean;
   /** Why no KV moves through it; null: nothing that can be seen from outside. */
   readonly problem: string | null;
-  /** It may find KV of other weights: a rollout over the server would be wrong. */
+  /** The connector may find KV of other weights: a rollout over the server would be wrong. */
   readonly mixesWeights: boolean;
-  /** What to do about it; null: nothing helps. */
+  /** A remedy; null: there is none. */
   readonly fix: string | null;
 }
 

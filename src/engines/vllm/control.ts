@@ -6,7 +6,7 @@ import type { ControlAnswer, ControlRequest } from "../../core/rollout/worker.ts
 import type { ControlPlane } from "./dialect.ts";
 import type { HttpAnswer, HttpCall, HttpClient } from "./http.ts";
 
-/** Whoever asks for control has a deadline of its own, `--weights-timeout-s` at most; this is the longest of those. */
+/** Longest deadline of a caller: each has its own, `--weights-timeout-s` at most. */
 export const CALLER_MS_MAX = 86_400_000;
 const SLEEPING: HttpCall = { method: "GET", path: "/is_sleeping", body: null };
 const SLEEPING_MS_MAX = 30_000;
@@ -47,7 +47,7 @@ function controlCall({ method, path, query, body }: ControlRequest): HttpCall {
 /** The answer of vLLM's workers to an unknown method, as HTTP 500: nothing was done. */
 const NO_METHOD = /Method '[^']*' is not implemented/;
 
-/** What is not JSON becomes a string; an empty body null. */
+/** An answer's body as JSON: text that is not JSON becomes a string, an empty body null. */
 export function controlAnswer(url: string, answer: HttpAnswer): ControlAnswer {
   if (answer.kind === "unreachable") {
     return { status: 502, body: { error: `${url}: ${answer.message}` } };

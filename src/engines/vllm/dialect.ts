@@ -22,7 +22,7 @@ export interface EngineDialect {
   body(ask: ChunkRequest, form: RequestForm): string;
   /** One event of a stream, or a whole answer. `topLogprobs`: alternatives wanted at each position. */
   read(data: Buffer, topLogprobs: number): StreamEvent;
-  /** What ends a request that was left; null: it ends with its connection. */
+  /** Call that ends an abandoned request; null: closing its connection does. */
   abort(ask: ChunkRequest): HttpCall | null;
   control(client: HttpClient, server: Capabilities): ControlPlane;
   watch(server: Capabilities): Watch;
@@ -65,7 +65,7 @@ export type Get = (path: string) => Promise<HttpAnswer>;
 
 export interface Watch {
   readonly poll: (get: Get) => Promise<Polled>;
-  /** Its JSON has `weight_version`. */
+  /** Path whose JSON answer has `weight_version`. */
   readonly versionPath: string;
   /** Answers while requests are silent: queued, preempted, or paused. */
   readonly healthPath: string;
@@ -83,13 +83,16 @@ export const ENDPOINT_PATHS: Readonly<Record<Endpoint, string>> = {
 export interface RequestForm {
   readonly endpoint: Endpoint;
   readonly model: string;
-  /** It takes priorities. Without `--scheduling-policy priority` older versions answer 400, newer ones ignore them. */
+  /**
+   * The server accepts priorities. Without `--scheduling-policy priority` older versions answer 400, newer ones ignore
+   * them.
+   */
   readonly hasPriorities: boolean;
   /** Logprobs it reports at each position, at most (`--max-logprobs`). */
   readonly logprobsMax: number;
-  /** It knows `stream_interval`, and the count of tokens with every event. */
+  /** The server knows `stream_interval`, and reports the count of tokens with every event. */
   readonly hasStreamSettings: boolean;
-  /** It survives a request with a seed, whenever it comes. */
+  /** The server survives a request with a seed at any time. */
   readonly hasSeeds: boolean;
   /** Higher priorities run first. Absent: lower ones. */
   readonly highestFirst?: boolean;
@@ -105,7 +108,7 @@ export interface Capabilities extends RequestForm {
   readonly slots: number;
   readonly kvTokens: number;
   readonly kvBlockTokens: number;
-  /** It drafts without the sidecar. */
+  /** The server drafts without the sidecar. */
   readonly isSpeculative: boolean;
   /** --enable-return-routed-experts: it reports them of every request. */
   readonly reportsExperts: boolean;
@@ -115,9 +118,9 @@ export interface Capabilities extends RequestForm {
   readonly isDivisible: boolean;
   /** Data parallel ranks that requests can be pinned to; null: it has one, or places requests itself. */
   readonly ranks: readonly RankCapacity[] | null;
-  /** It was there when the metrics were. */
+  /** Metrics read during the probe. */
   readonly metrics: ServerMetrics;
-  /** What works worse than it could, and what to do about it. */
+  /** Limitations of the server's settings, with remedies. */
   readonly warnings: readonly string[];
 }
 
@@ -141,7 +144,7 @@ export interface ChunkRequest {
   readonly cacheSalt: string;
   /** Names the run that the request belongs to: the same for all its workers, different for another run. */
   readonly run: string;
-  /** Of the weights that the chunk is for. */
+  /** Epoch of the weights that the chunk is for. */
   readonly epoch: WeightEpoch;
   readonly streamInterval: number;
   readonly draft: DraftSource | null;

@@ -17,12 +17,12 @@ export interface ServerMetrics {
 
 export interface CacheConfig {
   readonly blockSize: number;
-  /** Of all engines. */
+  /** Blocks of all engines. */
   readonly blocks: number;
   readonly engines: number;
-  /** Of the engine with the fewest. */
+  /** Blocks of the engine with the fewest. */
   readonly blocksMin: number;
-  /** It has layers whose state is no KV of tokens (Mamba, linear attention). */
+  /** The model has layers whose state is not KV of tokens (Mamba, linear attention). */
   readonly isHybrid: boolean;
 }
 
@@ -42,7 +42,7 @@ const COUNTERS = {
   acceptedTokens: "vllm:spec_decode_num_accepted_tokens",
   /** Prompt tokens loaded through a KV connector. */
   externalHitTokens: "vllm:external_prefix_cache_hits",
-  /** Of a KV pool: blocks that could not be looked up, loaded or saved, and time in all three. */
+  /** Counters of a KV pool: blocks that could not be looked up, loaded or saved, and time in all three. */
   poolFailedBlocks: "vllm:mooncake_store_operation_failed_keys",
   poolSeconds: "vllm:mooncake_store_operation_time_seconds_sum",
 } as const;

@@ -22,7 +22,7 @@ export interface MonitorListener {
   /** About once a second, before anything else. Returns whether a stream is silent for too long to be left alone. */
   watched(nowMs: number): boolean;
   polled(metrics: ServerMetrics): void;
-  /** What the server calls its weights. */
+  /** Called with the server's name for its weights. */
   versionRead(name: string): void;
   /** The metrics were asked for without success. */
   pollFailed(failed: PollFailure): void;
@@ -39,7 +39,7 @@ export class Monitor {
   #cancelTick: (() => void) | null = null;
   #isStopped = false;
   #isPolling = false;
-  /** What the poll under way brings may be older than what is asked about. */
+  /** The result of the poll under way may be older than the question. */
   #isStale = false;
   #pollFailures = 0;
   /** When the address first refused; null: it has not, since it last answered. */
@@ -47,7 +47,7 @@ export class Monitor {
   #isChecking = false;
   #checkedMs = Number.NEGATIVE_INFINITY;
   #healthFailures = 0;
-  /** It reports what its weights are called: vLLM in development mode, from 0.32 on. */
+  /** The server reports a name of its weights: vLLM in development mode, from 0.32 on. */
   #hasVersions = true;
 
   constructor(

@@ -17,7 +17,7 @@ export interface VllmWorkerOptions {
   readonly workerId: WorkerId;
   /** "http://host:port", with a path where the server has one. */
   readonly url: string;
-  /** Of the weights that the server has now. Default: 0. */
+  /** Epoch of the weights that the server has now. Default: 0. */
   readonly epoch?: WeightEpoch;
   /** Absent: it is found out, by what the server answers. */
   readonly kind?: "sglang" | undefined;

@@ -22,7 +22,7 @@ interface Rank {
 
 export class Ranks {
   readonly #ranks: readonly Rank[];
-  /** Of requests that are waiting or running: where their prefix is. */
+  /** Rank that holds the prefix of each waiting or running request. */
   readonly #homes = new Map<RequestId, number>();
 
   constructor(capacities: readonly RankCapacity[]) {
@@ -44,7 +44,7 @@ export class Ranks {
     return rank;
   }
 
-  /** Its stream is over; its prefix stays. */
+  /** Records that a run's stream is over; its prefix stays on the rank. */
   left(run: ChunkRun): void {
     const home = this.#homes.get(run.spec.requestId);
     if (home !== undefined) this.#ranks[home]?.runs.delete(run);

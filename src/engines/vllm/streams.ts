@@ -24,9 +24,9 @@ export interface StreamListener {
   ended(run: ChunkRun, message: string | null): void;
   /** `retryAfterMs` null: not given. */
   refused(run: ChunkRun, status: number, message: string, retryAfterMs: number | null): void;
-  /** It is more than may be read; another attempt may bring less. */
+  /** The answer exceeds the limit; another attempt may bring less. */
   tooLarge(run: ChunkRun, message: string): void;
-  /** It cannot be read, by this worker's fault or the server's: no other attempt would help. */
+  /** The answer cannot be read, by this worker's fault or the server's: no other attempt would help. */
   unreadable(run: ChunkRun, message: string): void;
 }
 

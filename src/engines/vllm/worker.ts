@@ -46,8 +46,9 @@ export interface VllmWorkerParts extends ServerAccess {
 }
 
 /**
- * What may end in the step or two that a round trip takes: chunks have hundreds of tokens and steps make a few of
- * each, so that about one request in a hundred ends with a step, and several at once by chance.
+ * Slots per request sent ahead, to replace requests that end in the step or two of a round trip: chunks have hundreds
+ * of tokens and steps make a few of each, so about one request in a hundred ends with a step, and several at once by
+ * chance.
  */
 const SLOTS_PER_AHEAD = 8;
 /** A request that this server never got to the end of, though others do: nobody knows whose fault it is. */
@@ -87,7 +88,7 @@ export class VllmWorker implements Worker {
   #isFlushing = false;
   /** A stream broke or the server did not answer since it was last known to be the same process. */
   #isSuspect = false;
-  /** What `reach` heard last. */
+  /** Last argument of `reach`. */
   #lost: string | null = null;
   #proof: Promise<boolean> | null = null;
   #version: ReportedVersion | null = null;
@@ -138,7 +139,7 @@ export class VllmWorker implements Worker {
     );
   }
 
-  /** What the server was found to be. */
+  /** Capabilities that the probe found. */
   get capabilities(): Capabilities {
     return this.#parts.capabilities;
   }
@@ -265,7 +266,7 @@ export class VllmWorker implements Worker {
     this.#finish(run, outcome.kind === "finished" ? outcome.reason : null);
   }
 
-  /** Whatever there is of the request ends without a word. */
+  /** Drops the request and its run without an event. */
   #forget(requestId: RequestId): void {
     const run = this.#runs.get(requestId);
     if (run === undefined) return;
@@ -406,7 +407,7 @@ export class VllmWorker implements Worker {
     }
   }
 
-  /** Of the last piece of an attempt, which holds all that is to be reported of it. */
+  /** Records the usage of an attempt's last event, which holds all that is reported of the attempt. */
   #used(run: ChunkRun, usage: EventUsage): void {
     this.#tally.prefilled(run, usage);
     run.report(usage);

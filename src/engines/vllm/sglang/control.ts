@@ -19,7 +19,7 @@ const BAD_REQUEST = 400;
 const NOT_FOUND = 404;
 /** Time for requests that were aborted to leave the engine, s: until then its cache cannot be emptied. */
 const FLUSH_S = 5;
-/** Of its memory; it has all of these when it is asked for none. */
+/** Parts of SGLang's memory; a request that names none means all. */
 const TAGS = ["kv_cache", "weights", "cuda_graph"] as const;
 
 const FLUSH_CALL: HttpCall = {
@@ -150,7 +150,7 @@ function refusal(status: number, message: string): ControlAnswer {
   return { status, body: { error: { message } } };
 }
 
-/** Its failures say {"success": false, "message": ...}, which clients of vLLM do not look for. */
+/** Rewrites failures of the form {"success": false, "message": ...}, which clients of vLLM do not look for. */
 function problemIn(body: unknown): unknown {
   const { message, error } = Object(body);
   return error === undefined && typeof message === "string" ? { error: { message } } : body;

@@ -11,7 +11,7 @@ import {
 } from "../stream-event.ts";
 
 const UNREADABLE: StreamEvent = { kind: "unreadable" };
-/** What SGLang names in place of a stop if its logits were not numbers; it has replaced the last token then. */
+/** Stop reason of SGLang for logits that were not numbers; it has replaced the last token then. */
 const NOT_NUMBERS = "NaN happened";
 const INTERNAL_ERROR = 500;
 

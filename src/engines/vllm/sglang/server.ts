@@ -22,7 +22,7 @@ export interface SglangServer {
   readonly worldSize: number;
   readonly hasPriorities: boolean;
   readonly highestFirst: boolean;
-  /** It draws by the request's seed, and not by a generator of its own. */
+  /** Draws are made by the request's seed, not by the server's own generator. */
   readonly isDeterministic: boolean;
   readonly isSpeculative: boolean;
   readonly reportsExperts: boolean;
