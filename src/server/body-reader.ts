@@ -90,7 +90,7 @@ function unpacked(value: unknown, keepsPrompts: boolean, path: Path): unknown {
   return Array.isArray(value) ? value.map(inner) : mapped(value, inner);
 }
 
-/** Of an object, one with other values; everything else as it is. */
+/** Changes the values of an object; returns everything else as it is. */
 function mapped(value: unknown, change: (one: unknown, key: string) => unknown): unknown {
   if (typeof value !== "object" || value === null) return value;
   return Object.fromEntries(Object.entries(value).map(([key, one]) => [key, change(one, key)]));

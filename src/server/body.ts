@@ -35,7 +35,7 @@ const UNPACKERS = {
   zstd: createZstdDecompress,
 } as const;
 
-/** Of a body that does not say how long it is, or becomes longer. */
+/** First allocation for a body that does not name its length, or becomes longer. */
 const FIRST_BYTES = 64 * 1024;
 /** A client that sends less than this in that time holds room for nothing. */
 const WINDOW_MS = 10_000;

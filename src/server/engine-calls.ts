@@ -25,9 +25,9 @@ export interface EngineCalls {
   post(call: EngineCall): Promise<EngineReply>;
 }
 
-/** What an engine without the route answers: unknown (404), another method's (405), disabled (403). */
+/** Statuses of an engine that lacks the route: unknown (404), another method's (405), disabled (403). */
 const MISSING: ReadonlySet<number> = new Set([403, 404, 405, 501]);
-/** Of work on a CPU that takes milliseconds, on a server that may be starved for seconds. */
+/** Time for milliseconds of CPU work on a server that may be starved for seconds. */
 const MS_MAX = 60_000;
 
 export class PoolCalls implements EngineCalls {

@@ -27,7 +27,7 @@ export interface SocketService {
   open(socket: Socket, query: URLSearchParams): void;
   message(socket: Socket, data: string | Uint8Array): void;
   close(socket: Socket): void;
-  /** What waited in the buffer has gone. */
+  /** The socket's buffer is empty again. */
   drain(socket: Socket): void;
 }
 
@@ -61,7 +61,7 @@ export interface AccessEntry {
   readonly status: number;
   /** Until the answer began. */
   readonly ms: number;
-  /** What an answer of 400 or more says; null: it says nothing. */
+  /** Error message of an answer of 400 or more; null: none. */
   readonly reason: string | null;
 }
 
@@ -292,7 +292,10 @@ function closes(request: Request): boolean {
   return options.some((option) => option.trim() === "close");
 }
 
-/** Of a Host that cannot stand in a URL only the path is left. A base URL that ends with a slash doubles it. */
+/**
+ * URL of a request: its path alone if the Host cannot stand in a URL. Double slashes, from a base URL that ends with
+ * one, become one.
+ */
 function urlOf(request: Request): URL {
   const path = request.url.replace(/^\w+:\/\/[^/]*/, "");
   const url = URL.canParse(request.url) ? new URL(request.url) : new URL(path, "http://invalid");

@@ -13,7 +13,7 @@ export interface JoinableGroupsOptions {
   readonly rollout: Rollout;
   /** Open groups, at most; one more closes one. */
   readonly groupsMax: number;
-  /** Of the prompts and the finished responses of open groups, at most; siblings to come draft from them. */
+  /** Limit of the prompts and finished responses of open groups, which later siblings draft from. */
   readonly keptBytesMax: number;
   readonly keptResponsesMax: number;
   readonly closed?: (group: Group) => void;
@@ -37,7 +37,7 @@ export class JoinableGroups {
   readonly #options: JoinableGroupsOptions;
   readonly #byKey = new Map<string, Entry>();
   readonly #byGroup = new Map<Group, Entry>();
-  /** Of groups with requests that are not finished; the one joined longest ago comes first. */
+  /** Groups with unfinished requests; the one joined longest ago comes first. */
   readonly #live = new Set<Entry>();
   /** The others; the one that ended longest ago comes first. */
   readonly #idle = new Set<Entry>();

@@ -3,7 +3,7 @@
 
 import type { Request } from "../core/request/buffer.ts";
 
-/** Of one kind of work. */
+/** Memory kept for one kind of work. */
 export interface Kept {
   readonly bytes: number;
   readonly bytesMax: number;
@@ -15,7 +15,7 @@ export interface Kept {
 const RESPONSE_OVERHEAD = 2_048;
 const PROMPT_OVERHEAD = 512;
 
-/** Of a response, without its prompt, which it shares. */
+/** Memory of a response without its prompt, which its siblings share. */
 export function responseBytes({ response }: Request): number {
   return response.bytes + RESPONSE_OVERHEAD;
 }

@@ -28,19 +28,19 @@ export interface Exchange {
 }
 
 export interface StreamHold {
-  /** Its client has taken what was written so far. */
+  /** The client has taken everything written so far. */
   took(): void;
   /** All is written: the connection sends the rest. */
   ended(): void;
 }
 
-/** Who may call: anyone without a token, because load balancers ask, or holders of the API token. */
+/** Permission to call: without a token, for load balancers, or with the API token. */
 export type Right = "open" | "token";
 
 /** A valibot schema, or a JSON schema where bodies are passed on unchecked. */
 export type Schema = GenericSchema | Readonly<Record<string, unknown>>;
 
-/** What a route says of itself. The router, rights, the OpenAPI document, the reference and the fuzz targets read it. */
+/** Description of a route. The router, rights, the OpenAPI document, the reference and the fuzz targets read it. */
 export interface RouteInfo {
   readonly method: "GET" | "POST" | "DELETE";
   /** `/v1/rollouts/:id` */
@@ -48,13 +48,13 @@ export interface RouteInfo {
   readonly summary: string;
   /** Default: "token". */
   readonly right?: Right;
-  /** Of the body. Default: it takes none, or any. */
+  /** Schema of the body. Default: the route takes none, or any. */
   readonly schema?: Schema;
-  /** It may answer with a stream of events. Default: no. */
+  /** The route may answer with a stream of events. Default: no. */
   readonly streams?: boolean;
   /** Media types of its answer; none: it is empty. Default: JSON. */
   readonly answers?: readonly string[];
-  /** Of its answer, where that is JSON. Default: any. */
+  /** Schema of a JSON answer. Default: any. */
   readonly answer?: Schema;
   /** Load balancers and trainers ask it every second: no line of the log about it. Default: no. */
   readonly isProbe?: boolean;
@@ -83,7 +83,7 @@ export function invalid(field: string, problem: string): InvalidFieldError {
   return new InvalidFieldError({ where: "request", field, problem });
 }
 
-/** Of a body that nothing is known of; null: it has none of this name. */
+/** A field of an unchecked body; null: the body does not have it. */
 export function fieldOf(body: unknown, name: string): unknown {
   return typeof body === "object" && body !== null ? (Reflect.get(body, name) ?? null) : null;
 }
@@ -96,7 +96,7 @@ export function jsonResponse(
   return Response.json(body, { status, headers });
 }
 
-/** What an answer of 400 or more says. */
+/** Error message of an answer of 400 or more. */
 export async function reasonIn(response: Response): Promise<string | null> {
   const type = response.headers.get("content-type") ?? "";
   if (response.status < 400 || !type.startsWith("application/json")) return null;

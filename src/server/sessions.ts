@@ -13,7 +13,7 @@ import { type Kept, promptBytes } from "./kept.ts";
 interface SessionsOptions {
   /** A session is forgotten so long after its last turn. */
   readonly msMax: number;
-  /** Of the last turns' texts, over all sessions. */
+  /** Limit of the last turns' texts, over all sessions. */
   readonly bytesMax: number;
   readonly clock: Clock;
   /** Runs something after a while; absent: sessions are forgotten when others begin. */
@@ -33,7 +33,7 @@ interface TurnPlace {
 interface Session {
   readonly key: string;
   readonly name: string;
-  /** Of its first turn. */
+  /** Group of the first turn. */
   group: Group;
   /** The turn that was finished last; null: none, or it was given up. */
   last: Request | null;
@@ -46,7 +46,7 @@ export class Sessions {
   /** The one that was used longest ago comes first. */
   readonly #sessions = new Map<string, Session>();
   readonly #byGroup = new Map<Group, Set<Session>>();
-  /** Of unfinished requests: their session, and whether they are later turns. */
+  /** Session of each unfinished request, and whether the request is a later turn. */
   readonly #running = new Map<Request, { session: Session; isLater: boolean }>();
   #bytes = 0;
   #isWatched = false;

@@ -24,7 +24,7 @@ import { Sessions } from "./sessions.ts";
 export interface GenerationSpec {
   readonly prompt: Int32Array;
   readonly n: number;
-  /** Its `seed` counts only where `seeded`; else random numbers are fresh ones. */
+  /** Sampling parameters. `seed` counts only with `seeded`; otherwise random numbers are fresh. */
   readonly sampling: SamplingParams;
   readonly seeded: boolean;
   /** The client's name for the group; null: the prompt decides. */
@@ -73,7 +73,7 @@ export interface SidecarLimits {
   readonly requestsMax: number;
   /** Groups that later requests may join, at most. */
   readonly groupsMax: number;
-  /** Of their prompts and finished responses, for siblings to draft from. */
+  /** Limit of the groups' prompts and finished responses, which later siblings draft from. */
   readonly keptBytesMax: number;
   readonly keptResponsesMax: number;
   /** Time after a session's last turn, and bytes of all sessions' last turns, for which they are kept. */
@@ -86,7 +86,7 @@ const SESSION_BYTES_MAX = 256 * 2 ** 20;
 
 export interface SidecarOptions {
   readonly rollout: Omit<RolloutOptions, "listener" | "vocabularySize">;
-  /** Of the model: prompts and workers are held to it. */
+  /** Vocabulary size of the model, which limits prompts and workers. */
   readonly vocabularySize: number;
   readonly limits: SidecarLimits;
   readonly random: () => number;
@@ -108,7 +108,7 @@ export class Sidecar {
   /** By the request's index, which a later request may have again. */
   readonly #places: (Place | undefined)[] = [];
   readonly #observers = new Set<SidecarObserver>();
-  /** Those of them that follow tokens: called for every event. */
+  /** Observers that follow tokens: called for every event. */
   #followers: ((request: Request, offset: number) => void)[] = [];
   #isDraining = false;
 
@@ -128,7 +128,7 @@ export class Sidecar {
     this.#groups = new JoinableGroups({ rollout: this.rollout, ...limits, closed });
   }
 
-  /** What is kept for later turns of sessions. */
+  /** Memory kept for later turns of sessions. */
   get sessionsKept(): Kept {
     return this.#sessions.kept;
   }
@@ -142,7 +142,7 @@ export class Sidecar {
     return this.#sessions.end(name);
   }
 
-  /** Of groups that later requests may join. */
+  /** Memory of groups that later requests may join. */
   get kept(): Kept {
     return this.#groups.kept;
   }

@@ -4,7 +4,7 @@ import { AppError } from "../core/base/errors.ts";
 import type { Served } from "./http.ts";
 import { jsonResponse, type Route, type RouteInfo } from "./route.ts";
 
-/** Of GET /version: as vLLM's, and a name by which clients can tell this server from vLLM. */
+/** Answer to GET /version: vLLM's, and a name by which clients can tell this server from vLLM. */
 export function versionAnswer(version: string): { version: string; server: "foretoken" } {
   return { version, server: "foretoken" };
 }

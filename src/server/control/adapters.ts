@@ -29,14 +29,14 @@ export interface AdapterSteps {
 }
 
 export class Adapters {
-  /** What loads each, in the order in which they came. */
+  /** The requests that load the adapters, in the order of their arrival. */
   readonly #loads = new Map<string, ControlRequest>();
 
   get names(): ReadonlySet<string> {
     return new Set(this.#loads.keys());
   }
 
-  /** What an engine that is opened later is given, on top of its weights. */
+  /** Requests for an engine that is opened later, after its weights. */
   get loads(): Recipe["adapters"] {
     return [...this.#loads.values()];
   }
@@ -119,7 +119,7 @@ function serving(taken: ReadonlySet<Member>): Set<Member> {
   return new Set([...taken].filter(isServing));
 }
 
-/** It has the epoch's weights, also while its connection is made again. */
+/** The engine has the epoch's weights, also while its connection is made again. */
 function isServing({ state }: Member): boolean {
   return state === "ready" || state === "reconnecting";
 }

@@ -3,7 +3,7 @@
 import type { ControlRequest } from "../../core/rollout/worker.ts";
 import type { Exchange } from "../route.ts";
 
-/** What is wanted of the engines, before it is known under which epoch. */
+/** A control request whose epoch is not known yet. */
 export type ControlCall = Omit<ControlRequest, "nextEpoch">;
 
 /** Paths of calls that adapters make too, or that are answered otherwise than others. */

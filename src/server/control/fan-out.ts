@@ -25,7 +25,7 @@ export interface Outcome {
   readonly failed: readonly Answered[];
 }
 
-/** Of calls that ask engines and change no weights, under way at the same time: more than all ranks of a large trainer make. */
+/** Limit of concurrent calls that ask engines and change no weights: more than all ranks of a large trainer make. */
 const CALLS_MAX = 1024;
 
 export class CallBound {
@@ -81,7 +81,7 @@ export function takenIn({ answers }: Outcome): Set<Member> {
   return new Set(good.map(({ member }) => member));
 }
 
-/** What the request came to on each engine, over the connection that the engine has now. */
+/** The request's effect on each engine, over the connection that the engine has now. */
 export function tookIn({ answers }: Outcome): Map<Member, Took> {
   return new Map(
     answers.map(({ member, worker, answer }): [Member, Took] => {

@@ -13,7 +13,7 @@ import { weightEpoch } from "../../core/base/ids.ts";
 const reload = { method: "reload_weights", kwargs: { weights_path: "/w/1" } };
 const NAN = { status: 500, body: { error: "the weights do not generate: a logprob is none" } };
 
-/** It never answers the next request. */
+/** Makes the worker leave the next request unanswered. */
 function mute(worker: ScriptedWorker): void {
   worker.gate = new Promise(() => {});
 }

@@ -43,7 +43,7 @@ export class GenerationHold {
   readonly #options: GenerationHoldOptions;
   /** An update holds generation, since when; null: none does. */
   #heldMs: number | null = null;
-  /** What follows the update: the trainer has not paused by itself. */
+  /** Generation resumes after the update: the trainer has not paused by itself. */
   #resumes = false;
   #isAsleep = false;
   /** Since when the trainer has paused; null: it has not. */

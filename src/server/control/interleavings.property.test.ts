@@ -72,7 +72,7 @@ function plain(call: Call): { op: Op; turns: number } {
 interface Kind {
   /** The engines are servers, which keep their weights over a lost connection. */
   readonly keepsWeights: boolean;
-  /** They report a digest of their weights. */
+  /** The engines report a digest of their weights. */
   readonly names: boolean;
 }
 

@@ -21,7 +21,7 @@ export interface LearnedEpochsOptions {
   readonly stale: (notice: { readonly worker: string; readonly reason: string }) => void;
 }
 
-/** What a request says of the weights. */
+/** Names of the weights in a request. */
 export interface VersionHint {
   readonly version: string | null;
   readonly salt: string | null;
@@ -32,7 +32,7 @@ const VERSIONS_MAX = 1024;
 /** A version that only a salt names is believed when so many requests have named it, or nothing else is in flight. */
 const SALTS_BELIEVED = 2;
 const READ_MS_MAX = 2_000;
-/** What vLLM calls weights that nobody gave a name. */
+/** vLLM's name for weights that nobody named. */
 const UNNAMED = "default";
 
 export class LearnedEpochs {
@@ -41,7 +41,7 @@ export class LearnedEpochs {
   readonly #seen = new Set<string>();
   /** The version that requests of this epoch name; null: none has. */
   #requested: string | null = null;
-  /** What engines call the weights of this epoch; null: not reported yet. */
+  /** The engines' name for the weights of this epoch; null: not reported yet. */
   #engineName: string | null = null;
   /** A request has begun the epoch: the next new name that an engine reports is this epoch's. */
   #awaitsName = false;
@@ -146,7 +146,10 @@ export class LearnedEpochs {
     for (const member of others) void this.#readAgain(member);
   }
 
-  /** Its last report is up to a second old: where it was updated together with the others it serves on at once. */
+  /**
+   * Reads the version again, because the last report is up to a second old: an engine that was updated with the others
+   * serves on at once.
+   */
   async #readAgain(member: Member): Promise<void> {
     const { sidecar, later, pool, weights } = this.#options;
     const { worker } = member;

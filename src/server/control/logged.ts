@@ -8,7 +8,7 @@ import { PATHS } from "./control-call.ts";
 export interface ControlEntry {
   readonly id: string;
   readonly path: string;
-  /** Its query, and of a call into the engines the method's name. */
+  /** The query, and for a call into the engines the method's name. */
   readonly asked: string;
   readonly status: number;
   readonly ms: number;

@@ -59,7 +59,7 @@ export class UpdateEngines {
     this.#giveUp.abort();
   }
 
-  /** They are opened again; `available` waits for them. */
+  /** Reopens the busy engines; `available` waits for them. */
   reopen(busy: ReadonlySet<Worker>, reason: string): void {
     const { pool } = this.#options;
     this.#reopened = new Set(
@@ -99,7 +99,7 @@ export class UpdateEngines {
     }
   }
 
-  /** Those on which an update of several requests is open still. */
+  /** Engines on which an update of several requests is still open. */
   get begun(): Reachable[] {
     return connected(this.#options.pool.members).filter(
       ({ member }) => member.record.update.isBegun,

@@ -38,12 +38,12 @@ import { type CanaryFailed, UpdateEngines, type UpdateEnginesOptions } from "./u
 export interface WeightsOptions
   extends Omit<GenerationHoldOptions, "notice">,
     Omit<UpdateEnginesOptions, "notice"> {
-  /** Of the model itself: no adapter can have one of them. */
+  /** Names of the model itself, which no adapter can have. */
   readonly modelNames: readonly string[];
   /** Time for an engine to answer, and between calls of an open update. */
   readonly timeoutMs: number;
   readonly notice: (notice: WeightsNotice) => void;
-  /** What gives an engine the first epoch's weights. Default: those it is opened with. */
+  /** Gives an engine the first epoch's weights. Default: those it is opened with. */
   readonly base?: Recipe["base"];
   /** Resolves when a process that takes the place of this one would know of the epoch, within some seconds. */
   readonly kept?: () => Promise<void>;
@@ -52,7 +52,7 @@ export interface WeightsOptions
 /** Events for the operator's log, besides the answers. */
 export type WeightsNotice =
   | { readonly kind: "abandoned"; readonly reason: string; readonly reopened: string }
-  /** It was updated by somebody else, or was not while the others were. */
+  /** The engine was updated by somebody else, or was not while the others were. */
   | { readonly kind: "stale"; readonly worker: string; readonly reason: string }
   | CanaryFailed
   | LongPause;
@@ -71,7 +71,7 @@ export class WeightUpdates {
   readonly #names = new Map<WeightEpoch, string>();
   /** null: no update of several requests is open. */
   #open: { isChanged: boolean } | null = null;
-  /** What gives an engine the weights of the epoch, without adapters. */
+  /** Gives an engine the weights of the epoch, without adapters. */
   #base: Recipe["base"];
   readonly #adapters = new Adapters();
   /** One control request that changes weights at a time. */
@@ -88,7 +88,7 @@ export class WeightUpdates {
     this.#base = options.base ?? "first";
   }
 
-  /** What clients know the weights of an epoch by: the trainer's name for them, or the epoch's number. */
+  /** The name of an epoch's weights for clients: the trainer's, or the epoch's number. */
   version(epoch: WeightEpoch): string {
     return this.#names.get(epoch) ?? String(epoch);
   }
@@ -134,7 +134,7 @@ export class WeightUpdates {
     this.#give(this.#options.sidecar.rollout.epoch, version);
   }
 
-  /** What clients knew the weights of an epoch by before the sidecar restarted: responses may still name it. */
+  /** Restores the name that an epoch's weights had before the sidecar restarted: responses may still contain it. */
   name(epoch: WeightEpoch, version: string): void {
     if (version !== String(epoch)) this.#give(epoch, version);
   }
@@ -430,7 +430,7 @@ function namesPath(body: unknown): boolean {
   );
 }
 
-/** What gives an engine that is opened later the weights after `request`. */
+/** How an engine that is opened later gets the weights after `request`. */
 function baseAfter(request: ControlRequest): Recipe["base"] {
   return namesPath(request.body) ? request : "unknown";
 }

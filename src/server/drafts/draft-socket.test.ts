@@ -14,7 +14,7 @@ class Peer implements Socket {
   readonly frames: ServerMessage[] = [];
   closed: readonly [number, string] | null = null;
   bufferedBytes = 0;
-  /** What `send` answers. */
+  /** Result of `send`. */
   sends = 1;
 
   send(data: string | Uint8Array): number {

@@ -8,7 +8,7 @@ import { decodeRecords, encodeRecord, HEADER, type HistoryRecord } from "./recor
 
 export interface HistoryFileOptions {
   readonly path: string;
-  /** What the file's records are once it is written anew. */
+  /** The records that the file keeps when it is rewritten. */
   readonly kept: () => Iterable<HistoryRecord>;
   /** The file is written anew beyond this many bytes, and then twice what it had. */
   readonly bytesMax: number;

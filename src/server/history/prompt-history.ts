@@ -11,7 +11,7 @@ import { LengthHistory } from "./length-history.ts";
 import type { HistoryRecord } from "./record.ts";
 
 export interface PromptHistoryOptions {
-  /** Of all responses kept. */
+  /** Limit of all responses together. */
   readonly limitBytes: number;
   /** The model's name. */
   readonly model: string;
@@ -42,7 +42,7 @@ export class PromptHistory {
     this.advance();
   }
 
-  /** What comes from now on is of another weight epoch. */
+  /** Starts the next weight epoch: responses added from now on belong to it. */
   advance(epochs = 1): void {
     this.#history.advance(epochs);
     this.#lengths.advance(epochs);

@@ -17,11 +17,11 @@ export interface IterationRecord extends Readonly<Figures> {
   readonly tail_s: number;
   readonly tokens_per_s: number;
   readonly mean_acceptance_length: number;
-  /** Of the estimates after a fifth of the time, those that held the end; null: none were made. */
+  /** Share of the estimates after a fifth of the time whose range held the end; null: none were made. */
   readonly eta_inside: number | null;
 }
 
-/** What is read of one iteration alone: larger than its figures. */
+/** The part of one iteration that is read on its own: larger than its figures. */
 export interface IterationDetail {
   /** As Samples.columns. */
   readonly samples: object;

@@ -4,7 +4,7 @@ import type { Request } from "../../core/request/buffer.ts";
 import { type Chunk, type Response, VERIFICATION_WORDS } from "../../core/request/response.ts";
 import type { Text } from "../../text/text.ts";
 
-/** Of one answer: a page of tokens. */
+/** Tokens in one answer: a page. */
 const TOKENS_MAX = 4096;
 
 /** Tokens from `from` on. */

@@ -15,11 +15,11 @@ export type ServingStateName = (typeof SERVING_STATES)[number];
 
 export interface ServingState {
   readonly state: ServingStateName;
-  /** What it waits for; null: it serves. */
+  /** Reason for not serving; null: the server serves. */
   readonly reason: string | null;
 }
 
-/** Of WeightUpdates, what is needed here. */
+/** The part of WeightUpdates that is needed here. */
 export interface Weights {
   readonly isUpdating: boolean;
   readonly isAsleep: boolean;

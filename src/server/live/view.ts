@@ -22,7 +22,7 @@ export interface LiveOptions {
   readonly weights: Weights;
   readonly clock: Clock;
   readonly nowS: () => number;
-  /** Of the last iterations; null: they are kept in memory. */
+  /** File for the last iterations; null: they are kept in memory. */
   readonly iterationsFile: string | null;
   readonly completedBytesMax: number;
   readonly every: (act: () => void, ms: number) => () => void;
@@ -32,7 +32,7 @@ export interface LiveOptions {
 }
 
 const LOOK_MS = 1000;
-/** Of an earlier iteration: a page draws about as many. */
+/** Samples of an earlier iteration: about as many as a page draws. */
 const EARLIER_SAMPLES_MAX = 240;
 /** Groups whose estimates one answer holds. */
 const ESTIMATES_MAX = 16_384;
@@ -50,7 +50,7 @@ export class LiveView {
   readonly #store: IterationStore;
   readonly #stats = new Map<number, WorkerStats>();
   readonly #stop: () => void;
-  /** Of the last iteration that ended. */
+  /** Last requests of the newest finished iteration. */
   #waitedFor: readonly LastFinished[] = [];
   #iteration = 0;
   /** The rollout's number of the last iteration that ended. */
@@ -217,7 +217,7 @@ function shown(figures: Readonly<Partial<Figures>>) {
   return SHOWN_FIGURES.map((figure) => ({ ...figure, value: figures[figure.key] ?? 0 }));
 }
 
-/** Of incomplete groups that have one, in columns. */
+/** Length estimates of incomplete groups that have one, in columns. */
 function estimatesOf(rollout: Sidecar["rollout"]) {
   const groups: string[] = [];
   const tokens: number[] = [];
@@ -237,8 +237,8 @@ function acceptanceOf(stats: WorkerStats | undefined): number {
 }
 
 /**
- * Of a worker since it was opened. A step's time is shared by its tokens: each accepted one saves that share at most, less
- * what drafting took.
+ * Draft figures of a worker since it was opened. A step's time is shared by its tokens: each accepted one saves that
+ * share at most, less the time of drafting.
  */
 function draftsOf(worker: number, stats: WorkerStats | undefined) {
   const {

@@ -10,7 +10,7 @@ interface Waited {
   readonly group: string;
   readonly index: number;
   readonly length: number;
-  /** Of its finished siblings; null: none has finished. */
+  /** Median length of its finished siblings; null: none has finished. */
   readonly siblings_median: number | null;
   /** In words, for people. */
   readonly reason: string;
@@ -40,7 +40,7 @@ interface Look {
   readonly workers: Progress["workers"];
   readonly nameOf: NameOf;
   readonly acceptanceOf: (worker: number) => number;
-  /** What a waiting request waits for, in words. */
+  /** Reason why a waiting request waits, in words. */
   readonly waitsFor: string;
 }
 

@@ -11,7 +11,7 @@ export interface Answer {
   stream(job: Job): StreamView;
 }
 
-/** Of weights, as clients know them. */
+/** Names of weights, as clients know them. */
 interface Versions {
   readonly version: (epoch: WeightEpoch) => string;
 }
@@ -64,7 +64,7 @@ export function restOf(
   };
 }
 
-/** Of one response, as far as a stream has come. */
+/** Usage of one response, as far as the stream has come. */
 export function usageSoFar({ prompt }: Output, { tokens: completionTokens }: Cursor): string {
   return usageJson({ promptTokens: prompt.length, completionTokens, promptTokensCached: null });
 }

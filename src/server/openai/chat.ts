@@ -39,7 +39,7 @@ export async function prepareChatTokens(
   return (await planChat(plane, exchange, fields, { tokens, at: "tokens" })).prepared;
 }
 
-/** What /inference/v1/generate would have to be sent. */
+/** The equivalent body for /inference/v1/generate. */
 export async function renderChatRequest(
   plane: DataPlane,
   exchange: Exchange,
@@ -81,7 +81,7 @@ export async function encodeMessages(
   return await plane.encoder.encodeChat(messages, options, encoding);
 }
 
-/** What vLLM has too, under SGLang's names. */
+/** Maps SGLang's names of fields that vLLM has too. */
 function fromSglang(fields: Fields): Fields {
   const { no_stop_trim: keeps, lora_path: adapter, routed_experts_start_len: start } = fields;
   return {

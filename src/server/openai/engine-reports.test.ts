@@ -137,7 +137,7 @@ test("prompt logprobs: streams, counts beyond the server's and bad values are a 
 const experts = (prompt: readonly number[], { token_ids: tokens }: Choice, from = 0) =>
   expertsBase64([...prompt, ...tokens], from);
 
-/** What may come of one attempt in three. */
+/** Faults of the attempts: one in three breaks. */
 const BROKEN = [
   ...(["cut", undefined, undefined, "no_reason", undefined, undefined] as const),
   ...(["repeat", undefined, undefined, "abort", undefined, undefined] as const),

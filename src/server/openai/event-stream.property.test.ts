@@ -27,7 +27,7 @@ interface Body {
   prompt_token_ids?: number[] | null;
 }
 
-/** What a client knows of each choice at the end. */
+/** A client's final view of each choice. */
 function seen(bodies: readonly Body[]) {
   const choices = new Map<number, Record<string, unknown>>();
   let usage: unknown = null;

@@ -10,7 +10,7 @@ import { type Cursor, newCursor, type Output } from "./output.ts";
 /** How one endpoint writes its stream. Each text is a number of whole `data:` events, or empty. */
 export interface StreamView {
   head?(): string;
-  /** What is new since the cursor, which it moves. */
+  /** The output since the cursor, which is moved to the end. */
   delta(output: Output, cursor: Cursor): string;
   /** After all outputs have ended; without [DONE]. */
   tail?(): string;

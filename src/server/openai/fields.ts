@@ -96,7 +96,7 @@ function lengthOf(value: unknown): number {
   return isList(value) ? value.length : 0;
 }
 
-/** Of token ids: those of a large body are packed (body-reader.ts). */
+/** Token ids; those of a large body are packed (body-reader.ts). */
 export type TokenList = readonly number[] | Int32Array;
 
 function isList(value: unknown): value is unknown[] | Int32Array {

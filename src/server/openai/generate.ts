@@ -28,7 +28,10 @@ const samplingParams = v.strictObject({
   output_text_buffer_length: f.ignored,
   skip_clone: f.ignored,
   skip_reading_prefix_cache: f.ignored,
-  /** Of these tokens, one row a position from `prompt_logprob_start` + 1 on, beside those of prompt_logprobs. */
+  /**
+   * Reports prompt logprobs of these tokens, one row for each position from `prompt_logprob_start` + 1 on, beside
+   * prompt_logprobs.
+   */
   prompt_logprob_token_ids: v.nullish(f.listOf(f.tokenList, TOKENS_MAX)),
   prompt_logprob_start: f.integer(0, TOKENS_MAX),
   reasoning_effort: f.ignored,

@@ -26,7 +26,7 @@ export interface JobPlan {
   readonly specs: readonly GenerationSpec[];
   /** One for each prompt. */
   readonly stops: readonly StopRules[];
-  /** What the client calls each prompt's responses. Default: it names the whole request only. */
+  /** The client's name for the responses of each prompt. Default: only the whole request has a name. */
   readonly names?: readonly string[];
   /** null: no text is needed. */
   readonly text: Text | null;
@@ -104,7 +104,7 @@ export class OutputCoalescer {
   }
 }
 
-/** Of this process: time in which others had the core was no work, and is no reason to rest. */
+/** CPU time of this process: time in which others had the core was no work, and is no reason to pause. */
 function cpuTimeMs(): number {
   const { user, system } = process.cpuUsage();
   return (user + system) / 1000;
@@ -170,7 +170,7 @@ export class Job {
     return of?.requests[0]?.response.promptReport ?? null;
   }
 
-  /** What `JobPlan.parse` has made of it; null: nothing yet. */
+  /** The result of `JobPlan.parse`; null: not yet known. */
   messageOf(output: Output): ParsedMessage | null {
     return this.#messages.get(output) ?? null;
   }
@@ -196,7 +196,7 @@ export class Job {
     return total;
   }
 
-  /** Of its prompts, responses and their texts. */
+  /** Memory of the prompts, the responses and their texts. */
   get bytes(): number {
     let bytes = 0;
     for (const { prompt } of this.plan.specs) bytes += promptBytes(prompt);
@@ -216,7 +216,7 @@ export class Job {
     return () => this.#readers.delete(reader);
   }
 
-  /** It cannot be asked for again. */
+  /** Ends the job for good: no client can fetch it again. */
   forget(): void {
     this.abort();
     void this.#journal?.remove();
@@ -230,7 +230,7 @@ export class Job {
     this.#generations[index]?.abort();
   }
 
-  /** Its processing threw an error, so its result is unknown. */
+  /** Ends the job because its processing threw an error: its result is unknown. */
   crash(error: unknown): void {
     this.#fail(internal(error));
     this.abort();

@@ -135,7 +135,7 @@ export function completionLogprobs(
   return { json, offset };
 }
 
-/** Of a response that ended before its first token; vLLM gives the same. */
+/** Logprobs of a response that ended before its first token; vLLM gives the same. */
 export const NO_COMPLETION_LOGPROBS =
   '{"text_offset":[],"token_logprobs":[],"tokens":[],"top_logprobs":[]}';
 

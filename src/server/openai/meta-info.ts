@@ -73,7 +73,7 @@ function triple(logprob: number, token: number, { writesTokens, plane }: MetaInf
   return `[${logprobText(logprob)},${token},${written}]`;
 }
 
-/** Of all tokens one after the other, and where each one's begin. */
+/** The support of all tokens one after the other, and the offset of each. */
 function supportJson({ tokens, response }: Output, widthMax: number): string {
   if (widthMax === 0) return "";
   const ids: number[] = [];
@@ -116,7 +116,7 @@ function finishOf(output: Output): object | null {
   }
 }
 
-/** What vLLM writes for a token that its filters took out. */
+/** vLLM's logprob of a token that its filters removed. */
 const FILTERED_LOGPROB = -9999;
 
 /**

@@ -13,7 +13,7 @@ export interface Origin {
   readonly session: string | null;
   /** Separates groups, KV and drafts, as it separates caches in vLLM; null: none. */
   readonly salt: string | null;
-  /** Of the weights, as the trainer names it; null: not given. */
+  /** The trainer's name for the weights; null: not given. */
   readonly version: string | null;
 }
 

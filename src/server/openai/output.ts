@@ -13,7 +13,7 @@ export interface WeightSpan {
   readonly version: string;
   readonly start: number;
   readonly end: number;
-  /** Their precision and digest; absent: the engine does not report it. */
+  /** Precision and digest of the weights; absent: the engine does not report them. */
   readonly weights?: WeightsId;
 }
 
@@ -97,7 +97,7 @@ export class Output {
     return this.#options.stops.keepStop;
   }
 
-  /** Its tokens without the stop token that ended it, which is no part of its text. */
+  /** The tokens without the final stop token, which is not part of the text. */
   textTokens(): Int32Array {
     const tokens = this.response?.tokens().subarray(0, this.#tokens) ?? new Int32Array(0);
     const isEos = this.#finish === "stop" && this.#stopReason === null;
@@ -128,7 +128,7 @@ export class Output {
     else this.#end(response.finish, this.#tokenReason(response.finish));
   }
 
-  /** Its tokens were taken back. */
+  /** Starts again after the response's tokens were discarded. */
   restart(): void {
     this.#text = this.#newText();
     this.#tokens = 0;

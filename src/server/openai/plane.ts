@@ -75,7 +75,7 @@ export interface RequestFields {
   readonly topLogprobs: number;
   /** null: as many as the context has room for. */
   readonly tokensMax: number | null;
-  /** What places the request is taken out of them; the rest is for the engine. */
+  /** Arguments for the engine; those that place the request are removed. */
   readonly extraArgs: Record<string, unknown>;
   /** Further fields of the engine's own endpoint. */
   readonly beside?: Readonly<Record<string, unknown>>;
@@ -94,7 +94,7 @@ export interface Prepared extends Pick<JobPlan, "specs" | "stops" | "names" | "p
 const NO_TEXT =
   "needs the model's tokenizer.json, which is not on this machine: send stop_token_ids, or give --tokenizer DIR";
 
-/** What answers put before a request's id, and behind it: `cmpl-ID-0` is its first prompt, as vLLM has it. */
+/** Prefix and suffix that answers put around a request's id: `cmpl-ID-0` is its first prompt, as in vLLM. */
 const WRITTEN_ID = /^(?:generate-tokens-|cmpl-|chatcmpl-)(.+?)(?:-\d+)?$/s;
 
 const NO_ADAPTERS: ReadonlySet<string> = new Set();
@@ -144,7 +144,7 @@ export class DataPlane {
     });
   }
 
-  /** Of requests whose clients have gone, or may ask again. */
+  /** Memory of requests whose clients have gone, or may ask again. */
   get kept(): Kept {
     return this.#retries.kept;
   }
@@ -193,7 +193,7 @@ export class DataPlane {
     return this.#options.adapters?.() ?? NO_ADAPTERS;
   }
 
-  /** What answers call the model that a client named so. */
+  /** The model's name in answers to a client that used this name. */
   answeredName(model: string | null | undefined): string {
     return this.checkModel(model) ?? this.modelName;
   }

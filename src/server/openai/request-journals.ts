@@ -25,19 +25,19 @@ export interface RequestJournalsOptions {
   readonly after: (ms: number, run: () => void) => () => void;
 }
 
-/** What a repeated request has in common with the first. */
+/** Fields by which a repeated request is recognised. */
 interface RequestKey {
   readonly path: string;
   /** null: the client gave none. */
   readonly id: string | null;
-  /** Of the body. */
+  /** Digest of the body. */
   readonly digest: string;
 }
 
-/** Of requests whose responses are kept; further ones are served without a journal. */
+/** Limit of requests with kept responses; further ones are served without a journal. */
 const JOURNALS_MAX = 1024;
 
-/** What the first record says. */
+/** First record of a request's journal. */
 interface Header extends HeldWeights {
   readonly format: 1;
   readonly kind: "request";
@@ -68,7 +68,7 @@ export function savedRequest(run: SavedRun): SavedRequest | null {
 
 export class RequestJournals {
   readonly #options: RequestJournalsOptions;
-  /** Of an earlier process, by `nameOf`. */
+  /** Requests of an earlier process, by `nameOf`. */
   readonly #saved = new Map<string, SavedRequest>();
   readonly #live = new Set<RunJournal>();
   #isClosed = false;
@@ -85,7 +85,7 @@ export class RequestJournals {
     });
   }
 
-  /** These are of an earlier process: they wait for their clients. */
+  /** Takes over requests of an earlier process, which wait for their clients. */
   adopt(saved: Iterable<SavedRequest>): void {
     for (const one of saved) this.#saved.set(nameOf(one), one);
   }

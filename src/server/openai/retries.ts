@@ -17,7 +17,7 @@ export interface RetryLimits {
   readonly graceMs: number;
   /** Jobs without a client, at most; the oldest one is given up for one more. */
   readonly orphansMax: number;
-  /** Of jobs without a client, prompts and texts included, at most. */
+  /** Limit of jobs without a client, prompts and texts included. */
   readonly keptBytesMax: number;
 }
 
@@ -29,7 +29,7 @@ export interface RetryKey {
   readonly path: string;
   /** null: the client gave none. */
   readonly id: string | null;
-  /** Of the body. Cryptographic: the answer to one body must not be fetched with another. */
+  /** Digest of the body. Cryptographic: the answer to one body must not be fetched with another. */
   readonly digest: string;
   /** Without an id: whether its responses become orphans; else they are given up with the client. */
   readonly adoptable: boolean;
@@ -46,7 +46,7 @@ interface Entry {
   readonly key: RetryKey;
   readonly job: Job;
   clients: number;
-  /** That it counted for when its last client left. */
+  /** Memory that the job was counted with when its last client left. */
   bytes: number;
   /** While it has no client: the timer that ends it. */
   cancelExpiry: (() => void) | null;
@@ -63,7 +63,7 @@ export class AdoptableJobs {
     this.#options = options;
   }
 
-  /** Of entries that no client holds. */
+  /** Memory of jobs without a client. */
   get kept(): Kept {
     const { keptBytesMax: bytesMax } = this.#options;
     return { bytes: this.#keptBytes, bytesMax, count: this.#idle.size };

@@ -54,12 +54,12 @@ const TRANSFER = "the sidecar moves KV between workers itself";
 const whole = ({ min, max }: bounds.Range) => f.integer(min, max);
 const real = ({ min, max }: bounds.Range) => f.number(min, max);
 
-/** Of a response, under whichever name the endpoint has for it. */
+/** Limit of a response's tokens, under whichever name the endpoint has for it. */
 export const MAX_TOKENS_FIELD = whole(bounds.MAX_TOKENS);
 /** Alternatives that a response can hold per token (SamplingParams.topLogprobs). */
 export const TOP_LOGPROBS_FIELD = whole(bounds.TOP_LOGPROBS);
 
-/** What the three generating endpoints of vLLM have in common. */
+/** Fields that the three generating endpoints of vLLM share. */
 export const SAMPLING_ENTRIES = {
   n: f.integer(1, 16_384),
   temperature: v.nullish(
@@ -110,7 +110,7 @@ export const SAMPLING_ENTRIES = {
   length_penalty: f.ignored,
   /** Default: as the engines do, which report experts of all requests or of none. */
   return_routed_experts: f.flag,
-  /** Of use with experts only: those of earlier positions are not reported. */
+  /** Only with experts: those of earlier positions are not reported. */
   routed_experts_prompt_start: f.integer(0, bounds.TOKENS_MAX),
 } as const;
 
@@ -129,7 +129,7 @@ export interface SamplingContext {
   readonly at: string;
 }
 
-/** What is the same for all prompts of a request. */
+/** Settings that are the same for all prompts of a request. */
 export interface Drawing {
   readonly sampling: Omit<SamplingParams, "tokensMax">;
   readonly seeded: boolean;
@@ -137,7 +137,7 @@ export interface Drawing {
   readonly stops: StopRules;
 }
 
-/** What ends a response besides its length, and what of it becomes text. */
+/** Conditions that end a response besides its length, and the part of it that becomes text. */
 export interface StopRules {
   readonly strings: readonly string[];
   readonly keepStop: boolean;

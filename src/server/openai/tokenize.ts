@@ -63,7 +63,7 @@ export async function detokenize(
   return { prompt: await plane.encoder.decode(tokens, exchange.signal) };
 }
 
-/** Of GET /v1/models. */
+/** An entry of GET /v1/models. */
 export function modelCard(plane: DataPlane, id: string): object {
   return {
     id,

@@ -27,7 +27,7 @@ afterEach(async () => {
   bed = null;
 });
 
-/** Its parser calls `add` with what it was given to parse. */
+/** The stand-in's parser, which calls `add` with its input. */
 function parses(seen: Body[], rendered: Body = {}): StandInOptions["routes"] {
   return (path, body) => {
     if (path === `${CHAT}/render`) {

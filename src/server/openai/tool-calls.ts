@@ -21,10 +21,10 @@ export interface ParsedMessage {
   readonly toolCalls: readonly unknown[];
 }
 
-/** What the engine makes of a chat with tools. */
+/** A chat with tools, as the engine renders it. */
 export interface RenderedTools {
   readonly tokens: TokenList;
-  /** It makes the response one that the parser can read; null: none (tool_choice auto). */
+  /** Constraint that makes the response readable for the parser; null: none (tool_choice auto). */
   readonly structured: Record<string, unknown> | null;
   readonly stopTokenIds: readonly number[];
   /** Fields of /inference/v1/generate about reasoning, which delays the structure. */

@@ -5,11 +5,11 @@ import { unknownName } from "../../core/base/unknown-name.ts";
 /** A valibot schema, as far as it says which fields an object has. */
 interface Shape {
   readonly entries?: Readonly<Record<string, Shape>>;
-  /** Of a value that may be absent. */
+  /** Schema of the value of an optional field. */
   readonly wrapped?: Shape;
-  /** Of a list. */
+  /** Schema of a list's items. */
   readonly item?: Shape;
-  /** Of one that depends on the value. */
+  /** Schema that depends on the value. */
   readonly getter?: (input: unknown) => Shape;
 }
 
@@ -18,7 +18,7 @@ interface Step {
   readonly value: unknown;
 }
 
-/** What to say of the last key of `path`, which the schema's object does not have. */
+/** The message about the last key of `path`, which the schema's object does not have. */
 export function unknownField(schema: object, path: readonly Step[] = []): string {
   const name = String(path.at(-1)?.key);
   const around: { at: string; shape: Shape }[] = [];

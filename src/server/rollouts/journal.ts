@@ -11,7 +11,7 @@ import type { RolloutPlan } from "./plan.ts";
 interface Header extends HeldWeights {
   readonly format: 1;
   readonly id: string;
-  /** Of the body that asked for it. */
+  /** Digest of the request's body. */
   readonly hash: string;
   readonly plan: RolloutPlan;
   /** By group, of its responses. */

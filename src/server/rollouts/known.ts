@@ -17,7 +17,7 @@ export interface KnownRolloutsOptions {
   readonly sidecar: Sidecar;
   readonly text: Text;
   readonly clock: Clock;
-  /** What the trainer calls the weights of an epoch. */
+  /** The trainer's name for the weights of an epoch. */
   readonly versionOf: (epoch: WeightEpoch) => string;
   readonly limits: RolloutLimits;
   readonly newId: () => string;
@@ -83,7 +83,7 @@ export class KnownRollouts {
     return { run: this.#start(id, plan, hash), isNew: true };
   }
 
-  /** These are of an earlier process: they begin again with `resume`. */
+  /** Takes over rollouts of an earlier process, which begin again with `resume`. */
   adopt(saved: Iterable<SavedRollout>): void {
     this.#saved.push(...saved);
   }

@@ -30,12 +30,12 @@ import { drawingOf, MAX_TOKENS_FIELD, SAMPLING_ENTRIES } from "../openai/samplin
 import { invalid } from "../route.ts";
 
 export interface RolloutLimits {
-  /** Of one rollout. */
+  /** Groups of one rollout. */
   readonly groupsMax: number;
   readonly requestsMax: number;
   /** Rollouts held at the same time, those that are over included. */
   readonly rolloutsMax: number;
-  /** Of rollouts that are over and can still be fetched: their prompts and responses. */
+  /** Size of the prompts and responses of finished rollouts, which can still be fetched. */
   readonly keptBytesMax: number;
 }
 
@@ -94,13 +94,13 @@ export const RolloutRequestSchema = v.strictObject({
     }),
     ROLLOUT_LIMITS.groupsMax,
   ),
-  /** Of every group that has no number of its own. */
+  /** Size of every group that does not set its own. */
   n: integer(1, GROUP_SIZE_MAX),
   sampling_params: v.nullish(SamplingSchema),
-  /** Of every group: the model, or an adapter on top of it. Default: the model. */
+  /** Model of every group, or an adapter on top of it. Default: the model. */
   model: v.nullish(text),
   priority: integer(-(2 ** 20), 2 ** 20),
-  /** It continues when the client has disconnected. */
+  /** The rollout continues when the client has disconnected. */
   detached: flag,
   /** strict: all tokens of a response are of one weight epoch. mixed: it continues under the next one. */
   on_policy: oneOf("strict", "mixed"),

@@ -12,7 +12,7 @@ export function reportOf(facts: {
   finishedGroups: number;
   startMs: number;
   endMs: number;
-  /** Of each request that finished. */
+  /** Ends of the finished requests. */
   ends: Ends;
   restarts: number;
   interrupted: boolean;
@@ -34,7 +34,7 @@ export function reportOf(facts: {
   const wallS = (endMs - startMs) / 1000;
   const tailStartMs = ends.tailStartMs(requests.length, { startMs, endMs });
   return {
-    /** Of all tokens; null: responses are of several epochs, or there are no tokens. */
+    /** Epoch of all tokens; null: responses are of several epochs, or there are no tokens. */
     weight_epoch: epochs.size === 1 ? (weightEpochs[0] ?? null) : null,
     weight_epochs: weightEpochs,
     groups: facts.groups,
@@ -52,7 +52,7 @@ export function reportOf(facts: {
     migrations,
     restarts: facts.restarts,
     finish_reasons: reasons,
-    /** It was ended before all its responses were. */
+    /** The rollout ended before all its responses did. */
     interrupted: facts.interrupted,
   };
 }

@@ -37,7 +37,7 @@ interface World extends Bed {
   call(method: string, path: string, body?: unknown, signal?: AbortSignal): Promise<Response>;
 }
 
-/** What ends the wait for clients that take nothing. */
+/** Callbacks that end the wait for clients that read nothing. */
 const stalls: (() => void)[] = [];
 
 function world(limits: Partial<RolloutLimits> = {}, length = 20): World {

@@ -32,7 +32,7 @@ export interface RolloutRoutesOptions {
   readonly eosTokenIds: readonly number[];
   readonly clock: Clock;
   readonly adapterOf: PlanContext["adapterOf"];
-  /** What the trainer calls the weights of an epoch. Default: its number. */
+  /** The trainer's name for the weights of an epoch. Default: its number. */
   readonly versionOf?: (epoch: WeightEpoch) => string;
   readonly limits?: Partial<RolloutLimits>;
   /** Default: no journals are kept. */

@@ -21,14 +21,14 @@ export type RolloutState = "running" | "finished" | "cancelled" | "failed";
 export interface RunGroup {
   readonly id: string;
   readonly n: number;
-  /** Of a group that was given up nothing is kept. */
+  /** Requests of the group; empty after it was given up. */
   requests: readonly Request[];
   finished: number;
 }
 
 export interface RunOptions {
   readonly id: string;
-  /** Of the body that asked for it. */
+  /** Digest of the request's body. */
   readonly hash: string;
   /** Not kept: the prompts are those of the requests. */
   readonly plan: RolloutPlan;
@@ -36,7 +36,7 @@ export interface RunOptions {
   readonly text: Text;
   readonly clock: Clock;
   readonly versionOf: (epoch: WeightEpoch) => string;
-  /** It is over; nothing follows. */
+  /** Called at the end of the rollout; nothing follows. */
   readonly ended: (run: Run) => void;
   /** null: none is kept. */
   readonly journal: RunJournal | null;
@@ -49,7 +49,7 @@ export class Run {
   readonly hash: string;
   readonly journal: RunJournal | null;
   readonly isDetached: boolean;
-  /** Of the prompts and responses that it keeps; 0 while it runs: the rollout holds those anyway. */
+  /** Memory of its prompts and responses; 0 during the run: the rollout holds them anyway. */
   bytes = 0;
   readonly groups: RunGroup[] = [];
   /** In the order in which they finished. */
@@ -171,7 +171,7 @@ export class Run {
     };
   }
 
-  /** Of its last chunk; a response that was given up before its first has none. */
+  /** Epoch of the last chunk; a response that was given up before its first chunk has none. */
   #epochOf(request: Request): WeightEpoch {
     return request.response.chunks.at(-1)?.epoch ?? weightEpoch(0);
   }

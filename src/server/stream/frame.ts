@@ -10,7 +10,7 @@ import type { Progress } from "../../core/rollout/report.ts";
 export const STREAM_FORMATS = ["json", "protobuf"] as const;
 export type StreamFormat = (typeof STREAM_FORMATS)[number];
 
-/** What a client may subscribe to. progress: lengths and counters some times a second, no tokens. */
+/** Subject of a client's subscription. progress: lengths and counters some times a second, no tokens. */
 export type Filter =
   | { readonly kind: "request"; readonly request: number }
   | { readonly kind: "group"; readonly group: string }
@@ -20,7 +20,7 @@ export type Filter =
 export interface Subscribe {
   readonly kind: "subscribe";
   readonly filter: Filter;
-  /** Of a request: output tokens that the client has. */
+  /** For a request: the number of output tokens that the client has. */
   readonly offset: number;
   /** The attempt that those belong to; null: whichever is current. */
   readonly attempt: number | null;

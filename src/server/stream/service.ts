@@ -433,7 +433,7 @@ export class StreamService implements SocketService {
     }
   }
 
-  /** It shares frames once it lacks nothing. */
+  /** Sends the missing part to a subscription, which shares frames once it lacks nothing. */
   #bring(subscription: Subscription): void {
     const { client, topic, text } = subscription;
     const { epoch } = this.#options.sidecar.rollout;

@@ -7,7 +7,7 @@ import type { Detokenizer, Text } from "../../text/text.ts";
 import type { Socket } from "../http.ts";
 import type { Frame, StreamFormat } from "./frame.ts";
 
-/** What has happened to a response in a turn; bits. Where its tokens begin stands above them. */
+/** Changes of a response in a turn, as bits. The offset of its new tokens stands above them. */
 export const JOINED = 1;
 export const RESTARTED = 2;
 export const TOKENS = 4;
@@ -22,7 +22,7 @@ export interface Client {
   isClosing: boolean;
 }
 
-/** What a topic is about; progress: lengths and counters of everything, no tokens. */
+/** Subject of a topic; progress: lengths and counters of everything, no tokens. */
 export type Subject = Request | Group | "all" | "progress";
 
 export interface Topic {
@@ -31,10 +31,10 @@ export interface Topic {
   readonly subject: Subject;
   readonly live: Set<Subscription>;
   readonly behind: Set<Subscription>;
-  /** Of the current turn; of progress: since its last frame. */
+  /** Changes in the current turn; for progress: since the last frame. */
   readonly happened: Map<Request, number>;
   readonly groupsFinished: string[];
-  /** Its group is complete: no response joins any more. */
+  /** The group is complete: no response joins any more. */
   isRetired: boolean;
 }
 
@@ -50,7 +50,7 @@ export interface Cursor {
 export interface Subscription {
   readonly client: Client;
   readonly topic: Topic;
-  /** Of the responses it lacks something of; empty once it is live. */
+  /** Responses with output that the client lacks; empty once the subscription is live. */
   readonly cursors: Map<Request, Cursor>;
   /** null: none is wanted. Text depends on where a client began, so it is never sent in a shared frame. */
   readonly text: Text | null;
@@ -86,7 +86,9 @@ export function isOver({ subject, isRetired }: Topic): boolean {
   return subject.status === "finished";
 }
 
-/** Of the current turn, for all who listen. It is called for every batch of tokens, and makes no object. */
+/**
+ * Notes a change in the current turn for all subscribers. It runs for every batch of tokens, and allocates no object.
+ */
 export function note({ happened }: Topic, request: Request, flag: number, from: number): void {
   const known = happened.get(request);
   if (known === undefined) happened.set(request, (from << FLAG_BITS) | flag);
