@@ -18,7 +18,7 @@ import type { PromptHistory } from "./server/history/prompt-history.ts";
 import type { AccessEntry, Served } from "./server/http.ts";
 import type { Kept } from "./server/kept.ts";
 import { type SavedRequest, savedRequest } from "./server/openai/request-journals.ts";
-import { type SavedRollout, savedRollout } from "./server/rollouts/journal.ts";
+import { type SavedRollout, savedRollout } from "./server/rollouts/known.ts";
 import type { Route } from "./server/route.ts";
 import { Sidecar, type SidecarObserver } from "./server/sidecar.ts";
 import type { WorkerRegistry } from "./server/worker-registry.ts";

@@ -4,6 +4,7 @@
 import { AppError } from "../base/errors.ts";
 import type { Request } from "../request/buffer.ts";
 import type { SavedOutput } from "../request/saved-output.ts";
+import type { Rollout } from "../rollout/rollout.ts";
 import type { HeldWeights } from "./held-weights.ts";
 import { JournalLog } from "./log.ts";
 import type { SavedRun } from "./read.ts";
@@ -38,12 +39,14 @@ export function checkFormat({ header: { format }, name }: SavedRun): void {
 export class RunJournal {
   readonly #log = new JournalLog();
   readonly #file: RunFile;
+  readonly #saved: SavedRun | null;
   readonly #removed: () => void;
   #isClosed = false;
 
   /** `saved`: the run that it continues. `removed`: its run cannot be continued any more. */
   constructor(files: RunFiles, saved: SavedRun | null, removed: () => void = () => {}) {
     this.#file = files.open(this.#log, saved);
+    this.#saved = saved;
     this.#removed = removed;
   }
 
@@ -51,6 +54,18 @@ export class RunJournal {
   describe(header: object): void {
     this.#log.note(JSON.parse(JSON.stringify({ format: FORMAT, ...header }, asArrays)));
     this.#file.touch();
+  }
+
+  /** All of the run's requests have just joined: they get what was saved, in the order in which they had finished. */
+  follow(rollout: Pick<Rollout, "restore">, requests: readonly Request[]): void {
+    const streams = new Set([...(this.#saved?.finished ?? []), ...requests.keys()]);
+    for (const stream of streams) {
+      const request = requests[stream];
+      if (request === undefined) continue;
+      const output = this.#saved?.outputs.get(stream) ?? null;
+      const isResumed = output !== null && rollout.restore(request, output);
+      this.began(request, stream, isResumed ? output : null);
+    }
   }
 
   /** `saved`: what the response begins with. */

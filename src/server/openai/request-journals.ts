@@ -118,11 +118,7 @@ export class RequestJournals {
       const draws = responses.map((row) => row.map(({ spec }) => spec.draw));
       journal.describe({ kind: "request", path, id, digest, draws, ...held() });
     }
-    for (const [stream, request] of requests.entries()) {
-      const output = saved?.run.outputs.get(stream) ?? null;
-      const isResumed = output !== null && sidecar.rollout.restore(request, output);
-      journal.began(request, stream, isResumed ? output : null);
-    }
+    journal.follow(sidecar.rollout, requests);
     this.#live.add(journal);
     return journal;
   }

@@ -1,28 +1,62 @@
 // The rollouts that the server knows: those that run, and those that are over and can still be fetched. It
 // bounds both, and finds out whether a request is a repetition of an earlier one.
 
-import type { Clock } from "../../core/base/clock.ts";
 import { AppError, errorText } from "../../core/base/errors.ts";
 import type { WeightEpoch, WeightsId } from "../../core/base/ids.ts";
-import type { HeldWeights } from "../../core/journal/held-weights.ts";
-import { type RunFiles, RunJournal } from "../../core/journal/run-journal.ts";
-import type { Text } from "../../text/text.ts";
+import { type HeldWeights, isEpoch } from "../../core/journal/held-weights.ts";
+import type { SavedRun } from "../../core/journal/read.ts";
+import { checkFormat, type RunFiles, RunJournal } from "../../core/journal/run-journal.ts";
+import type { DrawKey } from "../../core/request/request.ts";
 import type { Kept } from "../kept.ts";
-import type { Sidecar } from "../sidecar.ts";
-import type { SavedRollout } from "./journal.ts";
 import type { RolloutLimits, RolloutPlan } from "./plan.ts";
-import { Run } from "./run.ts";
+import { Run, type RunParts } from "./run.ts";
 
-export interface KnownRolloutsOptions {
-  readonly sidecar: Sidecar;
-  readonly text: Text;
-  readonly clock: Clock;
-  /** The trainer's name for the weights of an epoch. */
-  readonly versionOf: (epoch: WeightEpoch) => string;
+/** The first record of a rollout's journal. */
+interface Header extends HeldWeights {
+  readonly format: 1;
+  readonly id: string;
+  /** Digest of the request's body. */
+  readonly hash: string;
+  readonly plan: RolloutPlan;
+  /** Random numbers of the responses, by group. */
+  readonly draws: readonly (readonly DrawKey[])[];
+}
+
+/** A rollout of an earlier process. */
+export interface SavedRollout extends Header {
+  readonly run: SavedRun;
+}
+
+/** @throws AppError invalid_config: the journal is of something else. */
+export function savedRollout(run: SavedRun): SavedRollout {
+  checkFormat(run);
+  if (!isHeader(run.header)) {
+    const problem = "is no journal of /v1/rollouts; use another folder for `foretoken rollout`";
+    throw new AppError("invalid_config", `--journal: ${run.name} ${problem}`);
+  }
+  const { header } = run;
+  const groups = header.plan.groups.map((group) => ({
+    ...group,
+    prompt: Int32Array.from(group.prompt),
+  }));
+  return { ...header, plan: { ...header.plan, groups }, run };
+}
+
+/** As far as the start of a server depends on it; the rest was checked when the journal began. */
+function isHeader(header: object): header is Header {
+  const { format, id, hash, plan, draws, epoch, version } = header as Partial<Header>;
+  const texts = [id, hash, version].every((text) => typeof text === "string");
+  const { groups } = Object(plan) as Partial<RolloutPlan>;
+  const hasPrompts =
+    Array.isArray(groups) && groups.every((group) => Array.isArray(Object(group).prompt));
+  return format === 1 && texts && isEpoch(epoch) && Array.isArray(draws) && hasPrompts;
+}
+
+export interface KnownRolloutsOptions extends RunParts {
   readonly limits: RolloutLimits;
   readonly newId: () => string;
-  /** null or absent: no journals are kept. */
-  readonly files?: RunFiles | null;
+  /** null: no journals are kept. */
+  readonly files: RunFiles | null;
   /** For journals: the weights in service, but for their epoch and version. */
   readonly held: () => Pick<HeldWeights, "weights" | "base">;
 }
@@ -70,17 +104,17 @@ export class KnownRollouts {
    * Begins a rollout, or finds the one that the same body began. The id of a cancelled one is free again.
    * @throws AppError conflict, queue_full, and as Sidecar.generate.
    */
-  begin(plan: RolloutPlan, hash: string): { run: Run; isNew: boolean } {
+  begin(plan: RolloutPlan, hash: string): Run {
     this.#checkResumed();
     const id = plan.id ?? this.#options.newId();
     const there = this.#runs.get(id);
     if (there !== undefined && there.state !== "cancelled") {
-      if (there.hash === hash) return { run: there, isNew: false };
+      if (there.hash === hash) return there;
       throw new AppError("conflict", `rollout ${JSON.stringify(id)} was begun with another body`);
     }
     this.#makeRoom();
     if (there !== undefined) this.#drop(there);
-    return { run: this.#start(id, plan, hash), isNew: true };
+    return this.#start(id, plan, hash);
   }
 
   /** Takes over rollouts of an earlier process, which begin again with `resume`. */
@@ -137,12 +171,12 @@ export class KnownRollouts {
   }
 
   #start(id: string, plan: RolloutPlan, hash: string, saved: SavedRollout | null = null): Run {
-    const { sidecar, text, clock, versionOf, files, held } = this.#options;
+    const { sidecar, versionOf, files, held } = this.#options;
     const journal = files ? new RunJournal(files, saved?.run ?? null) : null;
-    const ended = (run: Run) => this.#ended(run);
+    const own = { id, hash, plan, journal, draws: saved?.draws ?? [] };
     let run: Run;
     try {
-      run = new Run({ id, hash, plan, sidecar, text, clock, versionOf, ended, journal, saved });
+      run = new Run({ ...this.#options, ...own, ended: (one) => this.#ended(one) });
     } catch (error) {
       void (saved === null ? journal?.remove() : journal?.close());
       throw error;

@@ -50,6 +50,9 @@ function world(limits: Partial<RolloutLimits> = {}, length = 20): World {
     eosTokenIds: [0],
     adapterOf: () => null,
     clock,
+    versionOf: String,
+    files: null,
+    held: () => ({ weights: null, base: "unknown" }),
     limits,
     after: (_ms, run) => {
       stalls.push(run);

@@ -1,20 +1,9 @@
 // The rollout API: a whole iteration in one request. Finished groups stream out at once as NDJSON, in the
 // shape of RESPONSES.jsonl; the last line is a summary.
 
-import type { Clock } from "../../core/base/clock.ts";
+import * as v from "valibot";
 import { AppError } from "../../core/base/errors.ts";
-import type { WeightEpoch } from "../../core/base/ids.ts";
-import type { RunFiles } from "../../core/journal/run-journal.ts";
-import type { Encoder, Text } from "../../text/text.ts";
 import { bound, type Exchange, invalid, jsonResponse, type Row } from "../route.ts";
-import type { Sidecar } from "../sidecar.ts";
-import {
-  type RolloutDetail,
-  RolloutDetailSchema,
-  RolloutListSchema,
-  type RolloutStateAnswer,
-  RolloutStateSchema,
-} from "./answers.ts";
 import { KnownRollouts, type KnownRolloutsOptions } from "./known.ts";
 import {
   type PlanContext,
@@ -25,35 +14,57 @@ import {
 } from "./plan.ts";
 import type { Run } from "./run.ts";
 
-export interface RolloutRoutesOptions {
-  readonly sidecar: Sidecar;
-  readonly text: Text;
-  readonly encoder: Encoder;
-  readonly eosTokenIds: readonly number[];
-  readonly clock: Clock;
-  readonly adapterOf: PlanContext["adapterOf"];
-  /** The trainer's name for the weights of an epoch. Default: its number. */
-  readonly versionOf?: (epoch: WeightEpoch) => string;
+type Plan = Pick<PlanContext, "encoder" | "eosTokenIds" | "adapterOf">;
+
+export interface RolloutRoutesOptions extends Omit<KnownRolloutsOptions, "limits" | "newId">, Plan {
   readonly limits?: Partial<RolloutLimits>;
-  /** Default: no journals are kept. */
-  readonly files?: RunFiles | null;
-  /** Default: not known. */
-  readonly held?: KnownRolloutsOptions["held"];
-  /**
-   * A client that takes nothing for so long, while there is something to take, is dropped. What it does not take costs
-   * no memory but the responses, and trainers compute between two groups. Default: ten minutes.
-   */
-  readonly stallMsMax?: number;
   readonly after: (ms: number, run: () => void) => () => void;
 }
 
+/**
+ * A client that takes nothing for so long, while there is something to take, is dropped. What it does not take costs
+ * no memory but the responses, and trainers compute between two groups.
+ */
 const STALL_MS_MAX = 600_000;
 
 interface Parts extends RolloutRoutesOptions {
   readonly limits: RolloutLimits;
   readonly known: KnownRollouts;
-  readonly stallMsMax: number;
 }
+
+const count = v.pipe(v.number(), v.integer(), v.minValue(0));
+
+const RolloutStateSchema = v.object({
+  id: v.string(),
+  state: v.picklist(["running", "finished", "cancelled", "failed"]),
+  detached: v.boolean(),
+  progress: v.object({
+    groups: count,
+    finished_groups: count,
+    requests: count,
+    finished_requests: count,
+    output_tokens: count,
+    elapsed_s: v.number(),
+  }),
+  /** null: it runs. */
+  report: v.nullable(v.record(v.string(), v.unknown())),
+});
+
+/** Names under which /v1/stream knows the rollout's groups and responses. */
+const RolloutDetailSchema = v.object({
+  ...RolloutStateSchema.entries,
+  groups: v.array(
+    v.object({
+      id: v.string(),
+      stream_group: v.string(),
+      requests: v.array(count),
+      lengths: v.array(count),
+      finished: count,
+    }),
+  ),
+});
+
+const RolloutListSchema = v.object({ rollouts: v.array(RolloutStateSchema) });
 
 const NDJSON = ["application/x-ndjson"];
 
@@ -105,13 +116,10 @@ export const ROLLOUT_ROUTES: readonly Row<Parts>[] = [
 ];
 
 export function rolloutSide(options: RolloutRoutesOptions) {
-  const { sidecar, text, clock, versionOf = String, stallMsMax = STALL_MS_MAX } = options;
   const limits = { ...ROLLOUT_LIMITS, ...options.limits };
   const newId = () => `rollout-${crypto.randomUUID()}`;
-  const { files = null, held = () => ({ weights: null, base: "unknown" as const }) } = options;
-  const known = new KnownRollouts({ sidecar, text, clock, versionOf, limits, newId, files, held });
-  const parts = { ...options, limits, known, stallMsMax };
-  return { routes: bound(ROLLOUT_ROUTES, parts), known };
+  const known = new KnownRollouts({ ...options, limits, newId });
+  return { routes: bound(ROLLOUT_ROUTES, { ...options, limits, known }), known };
 }
 
 function runOf(known: KnownRollouts, { params }: Exchange): Run {
@@ -125,21 +133,15 @@ async function begin(parts: Parts, exchange: Exchange): Promise<Response> {
   const context = { ...parts, contextTokens, signal: exchange.signal };
   const plan = await planOf(await exchange.json("packed"), context);
   exchange.release();
-  const { run } = parts.known.begin(plan, digest);
+  const run = parts.known.begin(plan, digest);
   return streamOf(run, { ...parts, from: 0, exchange });
 }
 
 /** Finished groups from number `from` on, then the others as they finish, then the summary. */
 function streamOf(
   run: Run,
-  options: {
-    from: number;
-    exchange: Exchange;
-    stallMsMax: number;
-    after: RolloutRoutesOptions["after"];
-  },
+  { from, exchange, after }: Pick<Parts, "after"> & { from: number; exchange: Exchange },
 ): Response {
-  const { exchange, stallMsMax, after } = options;
   const hold = exchange.streams();
   const detach = run.attach();
   let cancelStall = () => {};
@@ -151,7 +153,7 @@ function streamOf(
   if (exchange.signal.aborted) leave();
   exchange.signal.addEventListener("abort", leave, { once: true });
   const encoder = new TextEncoder();
-  let next = options.from;
+  let next = from;
   const write = (controller: ReadableStreamDefaultController<Uint8Array>) => {
     const group = run.finishedGroups[next];
     if (group === undefined) {
@@ -163,10 +165,9 @@ function streamOf(
     controller.enqueue(encoder.encode(run.linesOf(group)));
     next += 1;
     // It asks for more as soon as it has taken this.
-    cancelStall = after(stallMsMax, () => {
-      controller.error(
-        new AppError("deadline_exceeded", `the client took nothing for ${stallMsMax} ms`),
-      );
+    cancelStall = after(STALL_MS_MAX, () => {
+      const message = `the client took nothing for ${STALL_MS_MAX} ms`;
+      controller.error(new AppError("deadline_exceeded", message));
       leave();
     });
   };
@@ -206,7 +207,7 @@ function fromOf(url: URL, run: Run): number {
   );
 }
 
-function stateOf(run: Run): RolloutStateAnswer {
+function stateOf(run: Run): v.InferOutput<typeof RolloutStateSchema> {
   return {
     id: run.id,
     state: run.state,
@@ -223,7 +224,7 @@ function stateOf(run: Run): RolloutStateAnswer {
   };
 }
 
-function detailOf(run: Run): RolloutDetail {
+function detailOf(run: Run): v.InferOutput<typeof RolloutDetailSchema> {
   const groups = run.groups.map(({ id, requests, finished }) => ({
     id,
     stream_group: String(requests[0]?.spec.groupId ?? ""),

@@ -11,10 +11,10 @@ import { Ends } from "../../core/rollout/iteration-span.ts";
 import type { Text } from "../../text/text.ts";
 import { promptBytes, responseBytes } from "../kept.ts";
 import type { Generation, Sidecar } from "../sidecar.ts";
-import type { SavedRollout } from "./journal.ts";
 import { type GroupPlan, inGroup, type RolloutPlan } from "./plan.ts";
-import { type RolloutReport, reportOf } from "./report.ts";
 import { type FinishedResponse, formatLine } from "./response-line.ts";
+
+type RolloutReport = Readonly<ReturnType<typeof reportOf>>;
 
 export type RolloutState = "running" | "finished" | "cancelled" | "failed";
 
@@ -26,22 +26,27 @@ export interface RunGroup {
   finished: number;
 }
 
-export interface RunOptions {
+/** What all rollouts of a server share. */
+export interface RunParts {
+  readonly sidecar: Sidecar;
+  readonly text: Text;
+  readonly clock: Clock;
+  /** The trainer's name for the weights of an epoch. */
+  readonly versionOf: (epoch: WeightEpoch) => string;
+}
+
+export interface RunOptions extends RunParts {
   readonly id: string;
   /** Digest of the request's body. */
   readonly hash: string;
   /** Not kept: the prompts are those of the requests. */
   readonly plan: RolloutPlan;
-  readonly sidecar: Sidecar;
-  readonly text: Text;
-  readonly clock: Clock;
-  readonly versionOf: (epoch: WeightEpoch) => string;
   /** Called at the end of the rollout; nothing follows. */
   readonly ended: (run: Run) => void;
   /** null: none is kept. */
   readonly journal: RunJournal | null;
-  /** An earlier process began it: it continues from what that one kept. */
-  readonly saved: SavedRollout | null;
+  /** Random numbers that an earlier process chose, by group. */
+  readonly draws: readonly (readonly DrawKey[])[];
 }
 
 export class Run {
@@ -56,7 +61,7 @@ export class Run {
   readonly finishedGroups: RunGroup[] = [];
   readonly startMs: number;
   readonly requests: number;
-  readonly #options: Omit<RunOptions, "plan" | "saved">;
+  readonly #options: Omit<RunOptions, "plan" | "draws">;
   /** While it runs. */
   #generations: Generation[] = [];
   readonly #ends = new Ends();
@@ -69,7 +74,7 @@ export class Run {
 
   /** Begins every response, or none. @throws AppError as Sidecar.generate. */
   constructor(options: RunOptions) {
-    const { plan, saved, ...rest } = options;
+    const { plan, draws, ...rest } = options;
     this.id = options.id;
     this.hash = options.hash;
     this.journal = options.journal;
@@ -79,14 +84,14 @@ export class Run {
     this.#options = rest;
     for (const [i, group] of plan.groups.entries()) {
       try {
-        this.#begin(group, plan, saved?.draws[i]);
+        this.#begin(group, plan, draws[i]);
       } catch (error) {
         this.#state = "failed";
         for (const generation of this.#generations) generation.abort();
         throw inGroup(error, group.id);
       }
     }
-    this.#follow(saved);
+    options.journal?.follow(options.sidecar.rollout, [...this.#requests()]);
   }
 
   get state(): RolloutState {
@@ -176,23 +181,6 @@ export class Run {
     return request.response.chunks.at(-1)?.epoch ?? weightEpoch(0);
   }
 
-  /** Gives the responses what was saved of them: those that had finished in the order in which they did. */
-  #follow(saved: SavedRollout | null): void {
-    const { journal } = this;
-    const { sidecar } = this.#options;
-    if (journal === null) return;
-    const requests = [...this.#requests()];
-    const streams = new Set(saved?.run.finished);
-    for (const stream of requests.keys()) streams.add(stream);
-    for (const stream of streams) {
-      const request = requests[stream];
-      if (request === undefined) continue;
-      const output = saved?.run.outputs.get(stream) ?? null;
-      const isResumed = output !== null && sidecar.rollout.restore(request, output);
-      journal.began(request, stream, isResumed ? output : null);
-    }
-  }
-
   #begin(plan: GroupPlan, rollout: RolloutPlan, draws: readonly DrawKey[] | undefined): void {
     const { journal, id } = this;
     const { sidecar } = this.#options;
@@ -255,16 +243,8 @@ export class Run {
       for (const generation of generations) generation.release();
       this.#options.sidecar.rolloutOver();
     });
-    this.#report = reportOf({
-      requests: [...this.#requests()],
-      groups: this.groups.length,
-      finishedGroups: this.finishedGroups.length,
-      startMs: this.startMs,
-      endMs: this.#options.clock.nowMs(),
-      ends: this.#ends,
-      restarts: this.#restarts,
-      interrupted: state !== "finished",
-    });
+    const endMs = this.#options.clock.nowMs();
+    this.#report = reportOf(this, { endMs, ends: this.#ends, restarts: this.#restarts });
     // Of unfinished requests only the number of tokens can be queried.
     for (const group of this.groups) if (group.finished < group.n) group.requests = [];
     for (const { requests } of this.groups) {
@@ -283,4 +263,48 @@ export class Run {
   *#requests(): Iterable<Request> {
     for (const { requests } of this.groups) yield* requests;
   }
+}
+
+/** Keys that RunReport has mean the same here; what belongs to workers is in /metrics, for other rollouts share them. */
+function reportOf(run: Run, about: { endMs: number; ends: Ends; restarts: number }) {
+  const { startMs, groups, finishedGroups } = run;
+  const { endMs, ends, restarts } = about;
+  const requests = groups.flatMap((group) => group.requests);
+  let [tokens, chunks, migrations] = [0, 0, 0];
+  const epochs = new Set<number>();
+  const reasons = { stop: 0, length: 0, abort: 0 };
+  for (const { response } of requests) {
+    tokens += response.length;
+    chunks += response.chunks.length;
+    for (const [i, chunk] of response.chunks.entries()) {
+      if (chunk.tokens > 0) epochs.add(chunk.epoch);
+      if (i > 0 && chunk.workerId !== response.chunks[i - 1]?.workerId) migrations += 1;
+    }
+    if (response.finish !== null) reasons[response.finish] += 1;
+  }
+  const weightEpochs = [...epochs].sort((a, b) => a - b);
+  const wallS = (endMs - startMs) / 1000;
+  const tailStartMs = ends.tailStartMs(requests.length, { startMs, endMs });
+  return {
+    /** Epoch of all tokens; null: responses are of several epochs, or there are no tokens. */
+    weight_epoch: epochs.size === 1 ? (weightEpochs[0] ?? null) : null,
+    weight_epochs: weightEpochs,
+    groups: groups.length,
+    finished_groups: finishedGroups.length,
+    requests: requests.length,
+    finished_requests: ends.count,
+    /** From the request to the last response's end. */
+    wall_s: wallS,
+    output_tokens: tokens,
+    output_tokens_per_s: wallS > 0 ? tokens / wallS : 0,
+    /** Time spent only on the last 10 % of requests to finish (paper, Fig. 8). */
+    tail_s: (endMs - tailStartMs) / 1000,
+    chunks,
+    /** Chunks that ran on another worker than the chunk before. */
+    migrations,
+    restarts,
+    finish_reasons: reasons,
+    /** The rollout ended before all its responses did. */
+    interrupted: run.state !== "finished",
+  };
 }

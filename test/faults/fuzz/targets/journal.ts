@@ -7,7 +7,7 @@ import { lastWeights } from "../../../../src/core/journal/held-weights.ts";
 import { readJournal } from "../../../../src/core/journal/read.ts";
 import { RecordWriter } from "../../../../src/core/journal/records.ts";
 import { OutputColumns } from "../../../../src/core/request/columns.ts";
-import { savedRollout } from "../../../../src/server/rollouts/journal.ts";
+import { savedRollout } from "../../../../src/server/rollouts/known.ts";
 import type { Dice } from "../../attacks/settings.ts";
 import { type FuzzTarget, parser, readOrRefused } from "../target.ts";
 import { editedBytes, listInputs } from "../variations.ts";
