@@ -189,14 +189,14 @@ async function metrics(): Promise<string> {
     ].map(({ metric, key }) => [metric, `\`${key}\``]),
   );
   const helps = [...text.matchAll(/^# HELP (\S+) (.*)\n# TYPE \S+ (\S+)$/gm)];
+  const isAsInVllm = (name: string) => name.startsWith("vllm:") && !keyOf.has(name);
+  const asInVllm = helps.flatMap(([, name = ""]) => (isAsInVllm(name) ? [`\`${name}\``] : []));
   const rows = helps
-    .filter(([, name = ""]) => !name.startsWith("process_"))
-    .map(([, name = "", help = "", type = ""]) => [
-      `\`${name}\``,
-      type,
-      help,
-      keyOf.get(name) ?? "",
-    ]);
+    .filter(([, name = ""]) => !name.startsWith("process_") && !isAsInVllm(name))
+    .map(([, name = "", help = "", type = ""]) => {
+      const key = keyOf.get(name);
+      return [`\`${name}\``, type, key === undefined ? help : `${help} (${key})`];
+    });
   return `# Metrics
 
 ${MADE}
@@ -204,8 +204,10 @@ ${MADE}
 \`GET /metrics\` in Prometheus' format. Names with \`vllm:\` mean what they mean in vLLM, so that its Grafana dashboard finds data; the label
 \`engine\` is the worker's URL or name. \`process_*\` are those of every Prometheus client.
 
+Times of requests are counted when a request has finished. As in vLLM: ${asInVllm.toSorted().join(", ")}.
+
 ${table(
-  ["name", "type", "meaning", "key in reports and on the page"],
+  ["name", "type", "meaning (key in reports and on the page)"],
   rows.toSorted((a, b) => String(a[0]).localeCompare(String(b[0]))),
 )}
 `;
