@@ -24,7 +24,7 @@ const stamp = join(folder, "installed");
 /** All that the clients import, and nothing else: nothing is resolved. */
 const pinsFile = join(import.meta.dir, withTorch ? "clients-torch.pins.txt" : "clients.pins.txt");
 const DISK_GB = 1;
-/** Of skyrl and agentlightning. */
+/** Least minor version of Python 3 for skyrl and agentlightning. */
 const MINOR_MIN = 12;
 
 function fail(reason: string): never {
@@ -51,7 +51,7 @@ function minorOf(path: string): number {
   return Number(Bun.spawnSync([path, "-c", ask], { stderr: "ignore" }).stdout.toString().trim());
 }
 
-/** What the environment of TRL has is not installed twice. */
+/** The Python of the environment for TRL, whose packages are not installed twice. */
 function pythonOfGrpo(): string {
   const { python } = pythonEnv(grpo);
   if (!existsSync(join(grpo, "installed"))) fail("`npm run grpo:install` comes first: torch");

@@ -18,7 +18,7 @@ import { openSafetensors, readTensor } from "../src/engines/llama/safetensors.ts
 const root = join(import.meta.dir, "..");
 const SOURCE = join(root, "model", "hf");
 const SEED = 42;
-/** Of the weights of further layers: small enough for bf16 products to stay finite, and not zero. */
+/** Bound of the weights of further layers: small enough for bf16 products to stay finite, and not zero. */
 const NOISE = 0.02;
 
 interface Config extends Record<string, unknown> {

@@ -8,7 +8,7 @@ import { attempt, type PythonEnv } from "./python-env.ts";
 
 export const MOONCAKE_PACKAGE = "mooncake-transfer-engine-non-cuda==0.3.13.post1";
 
-/** What the wheel needs of the system beyond what a small Debian has, and the packages that have it. */
+/** Shared libraries that the wheel needs and a small Debian lacks, and the packages that have them. */
 const PACKAGES: Readonly<Record<string, string>> = {
   "libibverbs.so.1": "libibverbs1",
   "libnl-3.so.200": "libnl-3-200",

@@ -16,7 +16,7 @@ const ASK_VERSION = "import sys; print(*sys.version_info[:2])";
 
 export type PluginVenv =
   | { readonly kind: "ready"; readonly bin: string }
-  /** It cannot be made here; why. */
+  /** The environment cannot be made here. */
   | { readonly kind: "missing"; readonly reason: string };
 
 /** Takes 20 s on a quiet machine the first time, and downloads 60 MB. */

@@ -8,7 +8,7 @@ import { join } from "node:path";
 
 /** cudaErrorNoDevice (CUDA runtime API): PyTorch finds no devices and continues. */
 const NO_DEVICE = 100;
-/** These return text, which is read. */
+/** Functions that return text, which callers read. */
 const TEXT_FUNCTION = /(ErrorString|ErrorName|StatusString|StatusName)$/;
 /** libcuda.so.1 is the driver's: only code that is not loaded without a GPU needs it. */
 const CUDA_LIBRARY = /^lib(cu(?!da\.)|nv|nccl)/;

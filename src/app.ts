@@ -87,7 +87,10 @@ export interface PoolOptions {
   readonly poolDir: string | null;
 }
 
-/** Its directory is removed at its end; that of a process which was killed, when the next pool opens beside it. */
+/**
+ * Opens the KV pool. Its directory is removed when it closes; that of a killed process, when the next pool opens beside
+ * it.
+ */
 export async function openPool(options: PoolOptions): Promise<EmbeddedKvPool> {
   const { poolMemoryBytes: memoryBytesMax, poolDiskBytes: bytesMax } = options;
   if (bytesMax === 0) return new EmbeddedKvPool({ clock: wallClock, memoryBytesMax, disk: null });

@@ -21,7 +21,7 @@ export interface ServeOptions {
   readonly apiToken: string | null;
   /** Folders that weights and adapters may be loaded from; null, the default: any. */
   readonly weightsRoots?: WeightsRoots;
-  /** What the HTTP server takes beyond that. */
+  /** Further options of the HTTP server. */
   readonly edge?: EdgeOptions;
   readonly bodyBytesMax: number;
   readonly limits: SidecarLimits;
@@ -37,13 +37,16 @@ export interface ServeOptions {
   readonly sources: readonly WorkerSource[];
   /** How workers come later, by POST /workers. Default: none does. */
   readonly joining?: WorkerRegistryOptions;
-  /** Of responses of earlier weight epochs, from which engines with the plugin draft; 0, the default: none are kept. */
+  /**
+   * Limit of responses of earlier weight epochs, which engines with the plugin draft from; 0, the default: none are
+   * kept.
+   */
   readonly historyBytes?: number;
   /** Keeps them over a restart; null, the default: nothing does. */
   readonly historyFile?: string | null;
-  /** Of the last iterations; null, the default: they are kept in memory. */
+  /** File for the last iterations; null, the default: they are kept in memory. */
   readonly iterationsFile?: string | null;
-  /** Of responses of complete groups, for the page; 0, the default: none are kept. */
+  /** Limit of responses of complete groups, for the page; 0, the default: none are kept. */
   readonly completedBytes?: number;
   /** Directory that keeps /v1/rollouts over the end of the process; null, the default: nothing does. */
   readonly journal?: string | null;

@@ -47,7 +47,7 @@ export interface Feature {
   readonly stopped?: () => Promise<void>;
 }
 
-/** What is opened before the server serves, and closed after it. */
+/** Resources that are opened before the server serves, and closed after it. */
 export interface Opened {
   readonly kv: EmbeddedKvPool;
   readonly registry: WorkerRegistry;
@@ -111,7 +111,7 @@ export function partsOf(options: ServeOptions, opened: Opened, features: readonl
   };
 }
 
-/** What an earlier process kept. @throws AppError invalid_config: a journal is of something else. */
+/** Requests and rollouts of an earlier process. @throws AppError invalid_config: a journal is of something else. */
 function savedIn(journals: RunJournals | null) {
   const requests: SavedRequest[] = [];
   const rollouts: SavedRollout[] = [];

@@ -60,7 +60,7 @@ const params = { max_tokens: 12, n: 2, temperature: 1, seed: 3, logprobs: 2, sto
 const chat = { messages: [{ role: "user", content: "a" }], max_tokens: 8, logprobs: true };
 const { stop: _, logprobs: __, n: ___, ...sampling } = params;
 
-/** What each route takes. Those that stop everything are left to their own tests. */
+/** A valid body for each route. Routes that stop everything have their own tests. */
 const GOOD: Readonly<Record<string, Readonly<Record<string, unknown>>>> = {
   "/v1/completions": { prompt: "a", ...params, stream: true, stream_options: {}, echo: false },
   "/v1/chat/completions": { ...chat, top_logprobs: 2, tools: [], tool_choice: "none" },

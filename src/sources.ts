@@ -62,7 +62,7 @@ export function remoteSource(url: string, { token, notice }: RemoteOptions): Wor
   return { name: url, keepsWeights: true, open: engineKind(url).opener(url, access) };
 }
 
-/** What the edge must know of the model that all engines have. */
+/** The edge's view of the model that all engines have. */
 export interface ModelSide {
   readonly text: Text;
   /** A thread that encodes as `text` does; null: engines do, as there is no tokenizer that could be read here. */
@@ -75,7 +75,7 @@ export interface ModelSide {
 }
 
 export interface ModelOptions {
-  /** Of remote engines. More may come while it waits. */
+  /** URLs of remote engines. More may be added during the wait. */
   readonly urls: () => readonly string[];
   readonly llamaCount: number;
   /** GGUF file. */
@@ -177,8 +177,8 @@ const RETRY_MS = 250;
 const RETRY_MS_MAX = 5_000;
 
 /**
- * What the first server that answers calls its model; null: there is none, or none answers and that is not needed. Both
- * are looked at before every attempt: while it waits, workers come and go.
+ * The model that the first answering server reports; null: there is no server, or none answers and no model is needed.
+ * Both are checked before every attempt, because workers come and go during the wait.
  */
 async function anyServed(
   urls: () => readonly string[],

@@ -58,7 +58,7 @@ export function readFields<N extends FieldName>(
   return settings as Settings<N>;
 }
 
-/** Of `names`, those that a flag or the configuration file gives, and those that the environment gives. */
+/** The fields of `names` that a flag or the configuration file sets, and those that the environment sets. */
 export function givenFields<N extends FieldName>(
   command: Command,
   names: readonly N[],

@@ -77,7 +77,7 @@ export function createLog(form: LogForm, options: LogOptions): Log {
   };
 }
 
-/** What lines that are alike have in common: of each worker's lines there are as many as of all requests' of a status. */
+/** Key by which similar lines are counted together: each worker's lines, or all requests' of a status. */
 function nameOf(event: string, fields: LogFields): string {
   const about = [fields.status, fields.worker].filter((value) => value !== undefined);
   return [event, ...about].join(" ");

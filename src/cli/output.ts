@@ -27,7 +27,7 @@ export interface TableOptions {
   readonly unicode: boolean;
 }
 
-/** What standard output can show. */
+/** Capabilities of standard output for tables. */
 export function standardTable(): TableOptions {
   return terminalOf(process.stdout, process.env);
 }

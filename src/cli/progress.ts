@@ -7,7 +7,7 @@ import { paint, Status, type StatusOptions, type Style, type Terminal } from "./
 
 const BAR_CELLS_MAX = 40;
 const BAR_CELLS_MIN = 8;
-/** Of the first line, what stands beside the bar. */
+/** Room for the text beside the bar in the first line. */
 const HEAD_CHARACTERS = 64;
 const WORKER_BAR_CELLS = 8;
 /** Maximum lines of workers; the rest is given as a number. */

@@ -92,7 +92,7 @@ export function rolloutCommand(setStatus: (status: number) => void): Command {
   });
 }
 
-/** What --demo sets, unless given: steps as dear as a real model's, and KV for some three responses an engine. */
+/** Defaults of --demo: steps as expensive as a real model's, and KV for some three responses per engine. */
 const DEMO = {
   model: PRICED,
   limit: 8,
@@ -221,7 +221,7 @@ async function readGroups(
 
 async function runOne(options: {
   run: Run;
-  /** Of the progress display. */
+  /** Title of the progress display. */
   title: string;
   groups: readonly GroupSpec[];
   engines: RolloutEngines;
@@ -271,7 +271,7 @@ function journalOf(
   );
 }
 
-/** Those of an interrupted group that have finished, too. */
+/** The finished responses of a group, which may have been interrupted. */
 function finishedResponses({ requests }: Group, text: Text): FinishedResponse[] {
   return requests.flatMap(({ spec, response }) => {
     if (response.finish === null) return [];

@@ -37,11 +37,11 @@ export type EngineSettings = Settings<(typeof ENGINE_FIELDS)[number]>;
 export const START_S = 60;
 
 export interface RolloutEngines {
-  /** What the report calls the model. */
+  /** The model's name in the report. */
   readonly model: string;
   readonly text: Text;
   readonly stopTokenIds: readonly number[];
-  /** Of the smallest worker. */
+  /** Context of the smallest worker. */
   readonly contextTokens: number;
   readonly kvTokens: number;
   readonly deterministic: boolean;

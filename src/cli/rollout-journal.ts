@@ -95,7 +95,7 @@ function streamsOf(groups: readonly GroupSpec[]): Map<string, number> {
   return streams;
 }
 
-/** Of all that decides which tokens are drawn, but the weights. */
+/** Digest of all that decides which tokens are drawn, except the weights. */
 function digestOf(groups: readonly GroupSpec[]): string {
   const hash = createHash("sha256");
   for (const { groupId, prompt, size, sampling } of groups) {

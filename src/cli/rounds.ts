@@ -39,7 +39,7 @@ export async function measured(
 
 interface Usage {
   readonly ownS: number;
-  /** Of all cores together: busy, and busy or not; null: the system does not tell. */
+  /** CPU time of all cores together: busy, and in total; null: the system does not report it. */
   readonly machine: { readonly busyS: number; readonly totalS: number } | null;
 }
 

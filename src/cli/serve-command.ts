@@ -28,7 +28,7 @@ import { EXIT_FAILED, EXIT_INTERRUPTED } from "./output.ts";
 import { catchUncaught, eventsOf, logUnread, UNREAD_LOGGED_MAX } from "./serve-events.ts";
 import { type Signals, untilSignal } from "./signals.ts";
 
-/** What every command that serves takes. */
+/** Options of every command that serves. */
 export const SERVING_FIELDS = [
   "host",
   "port",
@@ -79,7 +79,7 @@ const BODY_BYTES_MAX = 32 * MIB;
 const SESSION_MS_MAX = 600_000;
 /** An identical retry within it takes over what its disconnected client began. */
 const RETRY_GRACE_MS = 30_000;
-/** Of the page's responses of complete groups. */
+/** Limit of the page's responses of complete groups. */
 const COMPLETED_BYTES_MAX = 64 * MIB;
 
 const EXAMPLES = `

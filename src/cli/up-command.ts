@@ -311,7 +311,7 @@ export interface UpPool {
 }
 
 export interface UpPoolOptions {
-  /** Of vLLM's environment. */
+  /** The Python of vLLM's environment. */
   readonly python: string;
   readonly host: string;
   readonly servers: number;

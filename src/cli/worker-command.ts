@@ -34,7 +34,7 @@ const FIELD_NAMES = [
 
 type WorkerSettings = Settings<(typeof FIELD_NAMES)[number]>;
 
-/** Of the weights as they are opened; the sidecar counts from there. */
+/** Epoch of the weights at the start; the sidecar counts from there. */
 const EPOCH = weightEpoch(0);
 
 const EXAMPLES = `

@@ -14,7 +14,7 @@ function browse(url: string, ...flags: string[]) {
   return Bun.spawn([CHROMIUM ?? "", ...own, ...flags, url], { stdout: "pipe", stderr: "ignore" });
 }
 
-/** What a page holds after some seconds of its own time. */
+/** The page's DOM after some seconds of virtual time. */
 async function domOf(url: string): Promise<string> {
   return await new Response(browse(url, "--virtual-time-budget=3000", "--dump-dom").stdout).text();
 }

@@ -34,7 +34,7 @@ export function start(args: readonly string[], env: Readonly<Record<string, stri
   return spawn([join(ROOT, "src", "main.ts"), ...args], env);
 }
 
-/** This runtime on a program of its own, with the runtime's flags before it. */
+/** Runs a program on this runtime; flags of the runtime go first. */
 export function spawn(args: readonly string[], env: Readonly<Record<string, string>> = {}) {
   return Bun.spawn([process.execPath, ...args], {
     env: { ...process.env, ...env },

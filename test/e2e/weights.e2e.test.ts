@@ -74,7 +74,7 @@ async function tokensOf({ post }: World, model: string, n = 4): Promise<number[]
   );
 }
 
-/** What `n` responses of the model, or of the adapter that lies at `path`, are. */
+/** Tokens of `n` responses of the model, or of the adapter at `path`. */
 function expected(path: string | undefined, n = 4): number[][] {
   return Array.from({ length: n }, (_, sample) =>
     standInResponse({

@@ -13,17 +13,17 @@ export const START_MS_MAX = 300_000;
 const LINES_KEPT = 5_000;
 const POLL_MS = 5;
 const PAGE_BYTES = 4096;
-/** Of /health under attack: attack, engine and server share the machine. */
+/** Deadline of /health under attack: attack, engine and server share the machine. */
 const HEALTH_MS_MAX = 20_000;
 
 interface ProcessOptions {
-  /** What starts it; default: the tool. */
+  /** Command to start; default: the tool. */
   readonly program?: readonly string[];
   readonly env?: Readonly<Record<string, string>>;
 }
 
 export class ToolProcess {
-  /** Of both outputs, the last ones. */
+  /** Last lines of both outputs. */
   readonly lines: string[] = [];
   readonly #child;
   #isStopped = false;
@@ -84,7 +84,7 @@ export class ToolProcess {
     return this.#child.pid;
   }
 
-  /** It runs, and no SIGSTOP holds it. */
+  /** The process runs and is not held by SIGSTOP. */
   get isRunning(): boolean {
     return !this.hasEnded && !this.#isStopped;
   }
@@ -98,7 +98,7 @@ export class ToolProcess {
     return this.#child.exited;
   }
 
-  /** What it has written. */
+  /** The lines as one text. */
   get text(): string {
     return this.lines.join("\n");
   }

@@ -23,7 +23,7 @@ const request = fc.integer({ min: 0, max: BARRIER_ID - 1 }).map(requestId);
 const text = fc.string({ maxLength: 30 });
 const tokens = fc.array(uint31, { maxLength: 20 }).map((list) => Int32Array.from(list));
 const float = (min: number, max: number) => fc.double({ min, max, noNaN: true });
-/** What it means is not the codec's to judge. JSON has no -0, which sampling does not tell from 0. */
+/** Any number: the codec does not check its meaning. JSON has no -0, which sampling does not tell from 0. */
 const real = fc.double().map((value) => value + 0);
 const bytes = fc.uint8Array({ maxLength: 60 }).map((list) => Uint8Array.from(list));
 const kv = fc.option(

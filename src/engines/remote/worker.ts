@@ -368,7 +368,7 @@ class LinkWorker implements LinkedWorker {
 
 /** Room in a message for what surrounds runs. */
 const MESSAGE_SLACK_BYTES = 2 ** 20;
-/** What the fields of a command without arrays take, about. */
+/** Approximate size of a command without its arrays. */
 const COMMAND_BYTES = 1024;
 
 /** Each of `bytesMax` or less, or of one command. */

@@ -205,7 +205,7 @@ export function jsonIn(answer: HttpAnswer): Readonly<Record<string, unknown>> | 
   }
 }
 
-/** Of an answer that is not what was expected. */
+/** Describes an unexpected answer. */
 export function problemIn(answer: HttpAnswer): string {
   if (answer.kind === "unreachable") return answer.message;
   if (answer.status === 200) return "the answer is not what was expected";

@@ -26,7 +26,7 @@ export type StreamEvent =
       /** null: more follows. */
       readonly finishReason: string | null;
       readonly usage: EventUsage | null;
-      /** Of the weights that made the last token; only where the response ends, from 0.32 on. */
+      /** Version of the weights that made the last token; only where the response ends, from 0.32 on. */
       readonly weightVersion: string | null;
       /** The token that ended the response, where the server names it (SGLang). Absent: not reported. */
       readonly matched?: number;

@@ -9,9 +9,9 @@ export interface Finding {
   /** A few words, the same for every engine. */
   readonly check: string;
   readonly verdict: Verdict;
-  /** What was found, and why it matters. */
+  /** The observation, and its consequence. */
   readonly reason: string;
-  /** What to do about it; null: nothing. */
+  /** A remedy; null: none. */
   readonly fix: string | null;
 }
 

@@ -15,7 +15,7 @@ export const ALPHA = 1e-6;
 const CONCURRENCY = 16;
 const TOKENS_OF_ONE = 64;
 const BEGINNINGS = 16;
-/** What vLLM reports at most without --max-logprobs. */
+/** vLLM's limit of reported logprobs without --max-logprobs. */
 const TOP = 20;
 /** One less: the token drawn may have taken the place of the last. */
 const TOP_USED = TOP - 1;
@@ -158,7 +158,7 @@ const FORETOKEN_PROPOSER = /^foretoken_vllm\./;
 export type Losslessness =
   | { readonly kind: "none" }
   | { readonly kind: "sound"; readonly reason: string }
-  /** It drafted nothing for the text of the test, or could not be asked. */
+  /** The engine drafted nothing for the text of the test, or could not be asked. */
   | { readonly kind: "unknown"; readonly reason: string }
   | { readonly kind: "faulty"; readonly reason: string };
 

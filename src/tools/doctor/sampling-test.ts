@@ -15,9 +15,9 @@ const INCREMENT_MAX = -SCORE_MIN;
 const GRID = Array.from({ length: 19 }, (_, index) => 0.002 * 2 ** (index / 2));
 
 export interface Draw {
-  /** Of the token drawn. */
+  /** Logprob of the token drawn. */
   readonly logprob: number;
-  /** Of the most likely tokens, highest first; whichever token was drawn, as many. */
+  /** Logprobs of the most likely tokens, highest first; the same number whichever token was drawn. */
   readonly top: readonly number[];
 }
 
@@ -44,7 +44,7 @@ export class SamplingTest {
     return this.#draws === 0 ? 0 : this.#scoreSum / this.#draws;
   }
 
-  /** What it should be, by the reported distributions. */
+  /** Expected mean under the reported distributions. */
   get expectedMean(): number {
     return this.#draws === 0 ? 0 : this.#meanSum / this.#draws;
   }

@@ -14,7 +14,7 @@ export interface ServerInfo {
   readonly metrics: ServerMetrics | null;
   readonly contextTokens: number | null;
   readonly isSpeculative: boolean | null;
-  /** It survives a request with a seed, whatever else runs. */
+  /** The server survives a request with a seed, whatever else runs. */
   readonly isSeedSafe: boolean;
 }
 

@@ -56,7 +56,7 @@ export async function examineSglang(options: {
   }
 }
 
-/** Its problem in place of what it can do. */
+/** The result of a probe, or the message of its error. */
 async function probed<T>(found: Promise<T>): Promise<T | string> {
   try {
     return await found;

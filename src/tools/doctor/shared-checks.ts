@@ -95,7 +95,7 @@ async function handOver(parts: {
 }
 
 const SAME_WEIGHTS = "same weights";
-/** What vLLM calls weights that nobody gave a name. */
+/** vLLM's name for weights that nobody named. */
 const UNNAMED = "default";
 const FIX = "send the update to every engine, or let the sidecar pass it on";
 

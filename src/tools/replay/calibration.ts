@@ -13,7 +13,7 @@ export interface ReliabilityBin {
   readonly to: number;
   /** Drafted tokens. */
   readonly count: number;
-  /** Their mean returned probability. */
+  /** Mean of the probabilities that were returned for them. */
   readonly probability: number;
   /** The share of them that was accepted. */
   readonly accepted: number;

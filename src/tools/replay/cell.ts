@@ -30,7 +30,7 @@ export interface CellResult {
   readonly accepted_per_drafted: number;
   /** CPU time in the drafter for each output token: append and propose. */
   readonly us_per_token: number;
-  /** Of accepted_plus_1, over groups; null below two groups. */
+  /** Confidence interval of accepted_plus_1, over groups; null below two groups. */
   readonly ci95: readonly [low: number, high: number] | null;
   /** Expected calibration error of the returned probabilities; null if nothing was drafted. */
   readonly ece: number | null;

@@ -5,7 +5,7 @@
 import { assert } from "../../core/base/assert.ts";
 import { DRAFT_TOKENS_MAX, type Drafts } from "../../core/draft/drafter.ts";
 
-/** Of a node of a tree: less likely ones are seldom reached. */
+/** Least probability of a tree's node: less likely ones are seldom reached. */
 export const NODE_PROBABILITY_MIN = 0.01;
 
 /** One request's tree, rooted at its token number `known`. */
@@ -71,7 +71,7 @@ export class LateDrafts implements Drafts {
   }
 }
 
-/** Of the first draft token behind such a node, as measured. */
+/** Measured probability of the first draft token behind such a node. */
 const ELSEWHERE_PROBABILITY = 0.3;
 /** The tokens since are not in the tree. */
 const LEFT = -2;

@@ -69,7 +69,7 @@ export interface ReplayHost {
   readonly onRound?: (tokens: number) => void;
 }
 
-/** What is started together: a whole group, or one response whose siblings are there before. */
+/** Responses that start together: a whole group, or one response with finished siblings. */
 interface Batch {
   readonly prompt: Int32Array;
   readonly before: readonly Int32Array[];
@@ -93,7 +93,7 @@ interface Live {
   readonly batch: { left: number };
   /** Output tokens that are out: 0 <= at <= response.length. */
   at: number;
-  /** Of these, how many the drafter has: 0 <= sent <= at. */
+  /** How many of these tokens the drafter has: 0 <= sent <= at. */
   sent: number;
   /** Late drafts: of the round before. */
   table: Table | null;

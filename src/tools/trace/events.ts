@@ -40,7 +40,7 @@ interface Slice {
   readonly start: number;
   /** After `start`. */
   readonly end: number;
-  /** Its worker's process, and a slot of it as a thread. */
+  /** The worker as a process, and one of its slots as a thread. */
   readonly place: { readonly pid: number; tid: number };
 }
 

@@ -31,7 +31,7 @@ class Bed {
     return keeper;
   }
 
-  /** What was to happen later happens now. Returns the pauses. */
+  /** Runs what was scheduled for later now. Returns the pauses. */
   async later(): Promise<number[]> {
     const laters = this.laters.splice(0);
     for (const { act } of laters) act();

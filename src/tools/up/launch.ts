@@ -16,7 +16,7 @@ export interface VllmBuild {
 export interface PluginLaunch {
   /** The sidecar's draft service: "ws://host:port/v1/draft". */
   readonly draftUrl: string;
-  /** What clients of the sidecar must send; null: nothing. */
+  /** Token for clients of the sidecar; null: none. */
   readonly token: string | null;
   /** Where it writes its counters. */
   readonly statsFile: string;
@@ -40,19 +40,19 @@ export interface LaunchOptions {
   readonly model: string;
   readonly host: string;
   readonly port: number;
-  /** Its CUDA_VISIBLE_DEVICES; null: it computes on the CPU. */
+  /** CUDA_VISIBLE_DEVICES of the server; null: it computes on the CPU. */
   readonly gpus: string | null;
   /** null: the model's own. */
   readonly contextTokens: number | null;
   readonly servedName: string | null;
-  /** What clients of the server must send; null: nothing. */
+  /** API key for clients of the server; null: none. */
   readonly apiKey: string | null;
-  /** Its drafts come from native/foretoken_vllm; null: it drafts nothing. */
+  /** Settings of native/foretoken_vllm as the drafter; null: the server drafts nothing. */
   readonly plugin: PluginLaunch | null;
   /** One of the connectors' table. Default: KV stays where it is. */
   readonly kvConnector?: {
     readonly name: string;
-    /** What its pool needs; what is in the environment comes before it. */
+    /** Variables that its pool needs; those of the environment take precedence. */
     readonly envDefaults?: Readonly<Record<string, string>>;
     readonly env?: Readonly<Record<string, string>>;
   } | null;

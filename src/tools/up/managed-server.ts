@@ -22,12 +22,12 @@ export interface ServerSpec {
 
 export type ServerEvent =
   | { readonly kind: "started"; readonly pid: number }
-  /** It still starts; `lastLine` of its log, null: none. Reported every few seconds. */
+  /** The server is still starting; `lastLine` of its log, null: none. Reported every few seconds. */
   | { readonly kind: "waiting"; readonly ms: number; readonly lastLine: string | null }
   | { readonly kind: "healthy"; readonly ms: number }
   | { readonly kind: "died"; readonly how: string; readonly lines: readonly string[] }
   | { readonly kind: "restarts"; readonly inMs: number }
-  /** It has ended too often: it is not started again. */
+  /** The server has ended too often: it is not started again. */
   | { readonly kind: "gave_up" };
 
 const LINES_REPORTED = 8;
@@ -51,7 +51,7 @@ export class ManagedServer {
     this.#backoff = new Backoff(spec.backoff);
   }
 
-  /** Of its process group; null: it does not run. */
+  /** Id of the server's process group; null: it does not run. */
   get pid(): number | null {
     return this.#group?.pid ?? null;
   }

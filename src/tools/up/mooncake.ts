@@ -11,10 +11,10 @@ import { AppError } from "../../core/base/errors.ts";
 import type { ServerSpec } from "./managed-server.ts";
 
 const MIB = 1024 * 1024;
-/** Of a server, unless the machine has less to give. */
+/** A server's segment, unless the machine has less memory. */
 const SEGMENT_MIB = 1024;
 const SEGMENT_MIB_MIN = 64;
-/** Of the memory that is free, for all segments together. */
+/** Share of the free memory for all segments together. */
 const SHARE_MAX = 1 / 4;
 /** Copies go straight into the servers' KV; this is for what has no room of its own. */
 const BUFFER_MIB = 64;
@@ -29,7 +29,7 @@ const START_MS_MAX = 30_000;
 const GRACE_MS = 5_000;
 
 export interface FoundMooncake {
-  /** Of the package. */
+  /** Version of the package. */
   readonly version: string;
   /** The master's program. */
   readonly master: string;
@@ -61,7 +61,7 @@ export function findMooncake(python: string): FoundMooncake {
   return { version, master: join(folder, "mooncake_master") };
 }
 
-/** What one server gives to the pool, MiB. `given`: null: what the machine can spare. */
+/** Memory that each server gives to the pool, MiB. `given`: null: as much as the machine can spare. */
 export function segmentMib(
   given: number | null,
   machine: { availableBytes: number; servers: number },
@@ -79,7 +79,7 @@ export interface MasterOptions {
   readonly logPath: string;
 }
 
-/** Its admin port answers /health, as a server's does. */
+/** The master as a managed process. Its admin port answers /health, as a server's does. */
 export function masterSpec(options: MasterOptions): ServerSpec {
   const { found, host, rpcPort, adminPort, logPath } = options;
   return {

@@ -9,7 +9,7 @@ export interface PluginRunner {
   readonly reason: string;
 }
 
-/** Its last line; vLLM may log on the lines before. */
+/** Parses the last line of the output; vLLM may log on the lines before. */
 export function parsePluginRunner(output: string): PluginRunner | null {
   const [, number, reason = ""] =
     /^runner ([12]): (.+)$/.exec(output.trim().split("\n").at(-1) ?? "") ?? [];

@@ -43,7 +43,7 @@ export interface GroupOptions {
 }
 
 export class ProcessGroup {
-  /** Of the group, and of its leader. */
+  /** Id of the group, and of its leader. */
   readonly pid: number;
   /** How the program ended. Never rejects. The group may have members that still live. */
   readonly ended: Promise<string>;

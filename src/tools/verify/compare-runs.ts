@@ -10,7 +10,7 @@ import type { LlamaModel, LlamaWorkersOptions } from "../../engines/llama/open.t
 
 const POOL_BYTES = 256 * 1024 * 1024;
 
-/** What `--json` prints. */
+/** Output of `--json`. */
 export interface VerifyReport {
   readonly requests: number;
   readonly equal_requests: number;
@@ -108,7 +108,7 @@ async function runOnce(
   }
 }
 
-/** What first differs between two responses to the same request; null: nothing. */
+/** The first difference between two responses to the same request; null: none. */
 function differenceOf(a: Request, b: Request): string | null {
   const tokens = [a.response.tokens(), b.response.tokens()] as const;
   const bits = [bitsOf(a.response.logprobs()), bitsOf(b.response.logprobs())] as const;

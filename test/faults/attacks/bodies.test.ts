@@ -25,7 +25,7 @@ afterAll(async () => {
 
 interface Connection {
   readonly socket: Socket;
-  /** What has come; complete when `ended` resolves. */
+  /** Received text; complete when `ended` resolves. */
   text: string;
   readonly ended: Promise<void>;
 }

@@ -84,7 +84,7 @@ test("updates past the sidecar that only the engines report begin an epoch withi
   await bed.stop();
 }, 180_000);
 
-/** Of two engines, `left` has stale weights, and the sidecar knows it. */
+/** Starts two engines, of which `left` has stale weights, as the sidecar knows. */
 async function withStaleEngine() {
   const bed = await StandInBed.start(2);
   const [first, left] = bed.standIns;

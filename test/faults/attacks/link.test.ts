@@ -24,7 +24,7 @@ const REQUESTS = 8;
 const TOKENS = 24;
 const RETRY_MS_MAX = 10;
 const EPOCH = weightEpoch(0);
-/** What is waited for in vain is waited for briefly. */
+/** Short limits, since some attacks make the sidecar wait in vain. */
 const LIMITS: Partial<LinkLimits> = {
   heartbeatMs: 50,
   quietMsMax: 300,
@@ -38,7 +38,7 @@ const LIMITS: Partial<LinkLimits> = {
 
 setDefaultTimeout(ROUNDS * 2_000 + 60_000);
 
-/** Of an attack: what was said, for a failure to be understood. */
+/** Messages during an attack, to explain a failure. */
 const told: string[] = [];
 let broken: unknown = null;
 

@@ -23,7 +23,7 @@ export class Mangler {
   readonly #open = new Set<WebSocket>();
   #dice = new Dice(0);
   #last: Uint8Array = new Uint8Array(0);
-  /** Of 1,000 frames so many are changed. */
+  /** Number of frames out of 1,000 that are changed. */
   #rate = 0;
   /** Frames changed so far. */
   changed = 0;

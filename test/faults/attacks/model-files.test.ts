@@ -32,7 +32,7 @@ const HEAD = readGgufHead(MODEL_PATH);
 const SCALARS = [...HEAD.ranges].filter(([key]) => typeof HEAD.values.get(key) === "number");
 /** Where the names, dimensions, types and offsets of the tensors begin. */
 const TABLE_FROM = Math.max(...[...HEAD.ranges.values()].map(({ to }) => to));
-/** What comes before a value. */
+/** Length of the type field before a value. */
 const TYPE_BYTES = 4;
 
 type Damage = (bytes: Buffer, dice: Dice) => Uint8Array;

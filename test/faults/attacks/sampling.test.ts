@@ -157,7 +157,7 @@ function problemOf(status: number, text: string): string | null {
   return error?.code === 400 && typeof error.message === "string" ? null : "400 without a reason";
 }
 
-/** What no sidecar of ours would send. */
+/** Requests that no correct sidecar would send. */
 const poison = (): Partial<RequestSpec>[] => [
   { sampling: newParams({ temperature: 1e-320 }) },
   { sampling: newParams({ temperature: Number.NaN }) },

@@ -3,7 +3,7 @@
 
 import { mix32 } from "../../../src/core/base/hash.ts";
 
-/** Of the bundled model. */
+/** Vocabulary size of the bundled model. */
 export const VOCABULARY = 1376;
 
 type Json = string;
@@ -33,7 +33,7 @@ const WHOLES: readonly Json[] = [
   ...["-9007199254740991", "1e18", "1e999", "1.5", "1e-320", '"3"', "false", "[1]"],
 ];
 
-/** Of responses that are refused or short: how long a machine takes for long ones is no matter of bounds. */
+/** Lengths of responses that are refused or short: the time for long ones depends on the machine. */
 const LENGTHS: readonly Json[] = ["0", "-1", "1e999", "1.5", "1e-320", "2147483648", '"3"', "20"];
 
 export class Dice {

@@ -126,7 +126,7 @@ export class StandInBed {
   }
 }
 
-/** Of the parts in which it came. An error without a code is one of the engine: 502. */
+/** Assembles an answer from its parts. An error without a code is one of the engine: 502. */
 function answerOf(parts: readonly Body[], status: number): Answer {
   const error = parts.find((part) => part.error !== undefined)?.error;
   if (error !== undefined) {
@@ -139,7 +139,7 @@ function answerOf(parts: readonly Body[], status: number): Answer {
   return { status, tokens, message: "" };
 }
 
-/** What an undisturbed server answers. */
+/** The answer of an undisturbed server. */
 export function expectedOf(prompt: readonly number[]): Answer {
   const tokens = standInResponse({
     ...{ prompt, sample: 0, tokensMin: 0, tokensMax: TOKENS, stopTokenIds: [EOS] },

@@ -111,7 +111,7 @@ describe.skipIf(engineMissing() !== null)("weight updates", () => {
   const files = new Files();
   let sidecar: ToolProcess;
   let worker: ToolProcess;
-  /** What the engines say under each of the good weights. */
+  /** The engines' output under each of the good weights. */
   const expected = new Map<string, string>();
   const failures: string[] = [];
   const dice = new Dice(SEED);
@@ -241,7 +241,7 @@ describe.skipIf(engineMissing() !== null)("weight updates", () => {
     },
   };
 
-  /** What the attack may have left behind: an update that is open, a pause. */
+  /** Ends what the attack may have left behind: an open update, a pause. */
   async function calm(about: string): Promise<void> {
     await attempt(about, "/abort_weight_update", "");
     await attempt(about, "/resume", "");

@@ -14,16 +14,16 @@ export const HOST = "127.0.0.1";
 const CALL_MS_MAX = 2_000;
 const PRLIMIT = Bun.which("prlimit");
 
-/** Those that this machine can inflict. */
+/** Kinds of faults that this machine can inflict. */
 export function possibleKinds(): ChaosKind[] {
   return CHAOS_KINDS.filter((kind) => kind !== "disk_full" || PRLIMIT !== null);
 }
 
 export interface FleetParts {
-  /** They start already. */
+  /** Engine processes, already starting. */
   readonly members: readonly Member[];
   readonly scheme: "ws" | "http";
-  /** Of the sidecar's own process. */
+  /** Number of engines in the sidecar's own process. */
   readonly ownEngines: number;
   readonly sidecarArgs: readonly string[];
   /** Time for a rollout under faults. */
@@ -82,7 +82,7 @@ export class Fleet {
     return this.#links.length + this.#parts.ownEngines;
   }
 
-  /** What the processes wrote last. */
+  /** Last output of all processes. */
   get lines(): readonly string[] {
     const named = (name: string, lines: readonly string[]) =>
       lines.map((line) => `${name}: ${line}`);

@@ -14,7 +14,7 @@ import { Reference } from "./reference.ts";
 import { Scoring } from "./scoring.ts";
 import { VllmServer } from "./vllm-server.ts";
 
-/** Of a vLLM server. */
+/** Context of a vLLM server. */
 const CONTEXT_TOKENS = 512;
 const ENGINE = ["--deterministic", "--slots", "2", "--kv-tokens", "2048"];
 /** A rollout takes one to three seconds, and a silent link is given up after 30 s. */
@@ -46,7 +46,10 @@ export function linkedFleets(installation: Installation, folder: string): Fleets
   };
 }
 
-/** Of `installation.model`, a Hugging Face directory. @throws AppError usage: the machine has too few GPUs. */
+/**
+ * Fleets of vLLM servers with `installation.model`, a Hugging Face directory. @throws AppError usage: the machine has
+ * too few GPUs.
+ */
 export function vllmFleets(installation: Installation, found: FoundVllm, folder: string): Fleets {
   const { model } = installation;
   const gpus = found.build.isCpu

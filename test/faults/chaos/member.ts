@@ -5,9 +5,9 @@ import { ToolProcess } from "../process.ts";
 
 export interface Member {
   readonly port: number;
-  /** It serves, and no SIGSTOP holds it. */
+  /** The process serves and is not held by SIGSTOP. */
   readonly isRunning: boolean;
-  /** What it wrote last. */
+  /** Last output of the process. */
   readonly lines: readonly string[];
   /** Resolves when it serves. @throws AppError worker_failed. */
   started(): Promise<void>;

@@ -6,7 +6,7 @@ import type { Collected, Verdict } from "./client.ts";
 import { type ChaosPlan, JOBS } from "./plan.ts";
 import type { WeightsName } from "./response-line.ts";
 
-/** What the responses are generated from. */
+/** Files from which the responses are generated. */
 export interface Installation {
   readonly model: string;
   readonly prompts: string;
@@ -20,9 +20,9 @@ export interface Call {
 
 /** The rollout of one seed. */
 export interface Asked {
-  /** Of POST /v1/rollouts. */
+  /** Body of POST /v1/rollouts. */
   body(id: string): string;
-  /** Of all responses. Where lengths are drawn, at most so many. */
+  /** Tokens of all responses; an upper bound where lengths are drawn. */
   readonly tokens: number;
   /** Call when all faults are over. It may have the trainer update the weights. */
   judge(collected: Collected, trainer: Trainer): Promise<Verdict>;

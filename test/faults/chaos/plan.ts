@@ -28,19 +28,19 @@ export type ChaosKind = (typeof CHAOS_KINDS)[number];
 
 export interface PlannedFault {
   readonly kind: ChaosKind;
-  /** Of the linked ones. */
+  /** Index among the linked workers. */
   readonly worker: number;
-  /** It begins after this share of the rollout's tokens. */
+  /** Share of the rollout's tokens after which the fault begins. */
   readonly share: number;
   /** Time until it is over, or until what was killed is started again. */
   readonly ms: number;
-  /** Of every byte, where the link is slow. */
+  /** Delay of every byte, where the link is slow. */
   readonly latencyMs: number;
 }
 
 export interface ChaosPlan {
   readonly seed: number;
-  /** Which prompts. */
+  /** Selects the prompts. */
   readonly job: number;
   /** By their beginning. */
   readonly faults: readonly PlannedFault[];

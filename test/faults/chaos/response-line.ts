@@ -1,9 +1,9 @@
 // A response as /v1/rollouts and RESPONSES.jsonl have it, and of which weights it is.
 
-/** What the trainer calls the two sets of weights. The first is the bundled model's, and what engines begin with. */
+/** The trainer's names for the two sets of weights. The first is the bundled model's, which engines start with. */
 export const WEIGHTS = ["a", "b"] as const;
 export type WeightsName = (typeof WEIGHTS)[number];
-/** What the sidecar calls the weights that engines begin with. */
+/** The sidecar's name for the weights that engines start with. */
 const UNNAMED = "0";
 
 /** A line of RESPONSES.jsonl, and of /v1/rollouts. */

@@ -17,7 +17,7 @@ const STILL_MS = 3_000;
 
 export interface SeedOutcome {
   readonly plan: ChaosPlan;
-  /** Those of the plan that began before the rollout ended. */
+  /** Planned faults that began before the rollout ended. */
   readonly faults: readonly ChaosKind[];
   readonly responses: number;
   readonly verdict: Verdict;
@@ -25,7 +25,7 @@ export interface SeedOutcome {
   readonly effort: Effort;
 }
 
-/** What a rollout took. */
+/** Cost of a rollout. */
 export interface Effort {
   readonly time: EngineTime;
   /** Tokens of its responses; and those that were discarded, as far as the rollout's count showed it. */
@@ -118,7 +118,7 @@ async function follow(options: {
   plan: ChaosPlan;
   fleet: Fleet;
   effort: Effort;
-  /** Of the whole rollout. */
+  /** Tokens of the whole rollout. */
   tokens: number;
   begin: (fault: PlannedFault) => void;
   isOver: () => boolean;

@@ -63,7 +63,7 @@ export class Scoring implements Oracle {
     return { path: "/collective_rpc", body };
   }
 
-  /** Of each prompt one response at temperature 0, and some at temperature 1. */
+  /** Requests for each prompt one response at temperature 0, and some at temperature 1. */
   ask({ seed, job, faults }: ChaosPlan, current: WeightsName): Promise<Asked> {
     const groups = promptLines(this.#installation.prompts, job).flatMap((line, i) => {
       const { prompt } = JSON.parse(line) as { prompt: string };

@@ -23,7 +23,7 @@ const newRow = (): KindRow => ({
 
 export class ChaosTally {
   readonly #all = newRow();
-  /** Of rollouts without a fault: "none". */
+  /** Rows by kind of fault; "none": rollouts without one. */
   readonly #kinds = new Map<ChaosKind | "none", KindRow>();
   #responses = 0;
   failures = 0;

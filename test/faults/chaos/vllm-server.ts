@@ -12,7 +12,7 @@ const START_MS_MAX = 600_000;
 const GRACE_MS = 5_000;
 const POLL_MS = 50;
 const LINES_KEPT = 20;
-/** It is killed here, and it is no fault of its own. */
+/** Short pauses: the chaos run kills the server, which is no failure of its own. */
 const BACKOFF = { firstMs: 100, msMax: 100, goodMs: 0, failuresMax: 10 };
 
 export class VllmServer implements Member {
@@ -31,7 +31,7 @@ export class VllmServer implements Member {
     model: string;
     host: string;
     port: number;
-    /** Its CUDA_VISIBLE_DEVICES; null: it computes on the CPU. */
+    /** CUDA_VISIBLE_DEVICES of the server; null: it computes on the CPU. */
     gpus: string | null;
     contextTokens: number;
     /** For its log. */

@@ -40,7 +40,7 @@ interface Handlers {
   };
 }
 
-/** What Bun's ServerWebSocket is to the sidecar. */
+/** Replaces Bun's ServerWebSocket. */
 export class FuzzSocket {
   readonly data: unknown;
   closed: { readonly code: number; readonly reason: string } | null = null;

@@ -31,7 +31,7 @@ export interface Outcome {
   readonly crashes: readonly Finding[];
   readonly hangs: readonly Finding[];
   readonly rssMibMax: number;
-  /** Of the second half of the last process's life, in MiB for 100,000 inputs; null: it was too short. */
+  /** Memory growth in the second half of the last process's life, in MiB per 100,000 inputs; null: it was too short. */
   readonly rssTrend: Trend | null;
 }
 

@@ -69,7 +69,7 @@ export class TrainerBed {
     return this.#bed.sidecar.sidecar.rollout.epoch;
   }
 
-  /** Of all engines that there ever were. */
+  /** Output tokens of all engines that ever existed. */
   get outputTokens(): number {
     return this.#made.tokens;
   }
@@ -88,7 +88,7 @@ export class TrainerBed {
     return { status: answer.status, text: await answer.text() };
   }
 
-  /** Of the event loop: what runs goes on. */
+  /** Waits for turns of the event loop, in which everything else continues. */
   async turns(count: number): Promise<void> {
     for (let i = 0; i < count; i += 1) await new Promise((resolve) => setImmediate(resolve));
   }

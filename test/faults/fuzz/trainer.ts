@@ -9,7 +9,7 @@ import type { TrainerBed } from "./trainer-bed.ts";
 const MODES = ["abort", "wait", "keep"] as const;
 type Mode = (typeof MODES)[number];
 
-/** What a step is; `choice` decides its parameters. What meets in most states stands here several times. */
+/** Kinds of steps; `choice` decides their parameters. Steps that matter in most states occur several times. */
 export const STEP_KINDS = [
   ...["generate", "generate", "stream", "rollout", "rollout", "cancel", "abort_requests"],
   ...["pause", "pause", "pause", "resume", "resume", "sleep", "wake_up", "reset_prefix_cache"],
@@ -28,7 +28,7 @@ interface Pending {
   readonly what: string;
 }
 
-/** Of a sidecar with faults: it was told of them, or is about to be. */
+/** Statuses of a sidecar with faults, which it knows or is about to notice. */
 const UNSERVED = [500, 502, 503, 504];
 const TRIES_MAX = 400;
 const TRY_MS = 50;
@@ -247,7 +247,7 @@ export class Trainer {
     if (made > 0) throw new Error(`after ${kind}: ${made} tokens during a pause`);
   }
 
-  /** Whatever was done, these calls make it generate again. */
+  /** Calls that restore generation from any state. */
   async #recover(): Promise<void> {
     if (this.#isOpen && !this.#isHurt) await this.#update("finish");
     await this.#step({ kind: "wake_up", choice: 0 });

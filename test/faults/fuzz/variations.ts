@@ -88,7 +88,7 @@ const VALUES = ["null", "true", "false", "0", "-0", "-1", "1", "2", "1.5", "1e30
 
 interface Tokens {
   readonly text: string;
-  /** Of strings, numbers, names and brackets: from, to, from, to ... */
+  /** Ranges of strings, numbers, names and brackets: from, to, from, to ... */
   readonly places: readonly number[];
 }
 

@@ -7,7 +7,7 @@ import { readFileSync } from "node:fs";
 /** Since some moment, in ms. */
 export interface Times {
   readonly wallMs: number;
-  /** Of the main thread. */
+  /** CPU time of the main thread. */
   readonly cpuMs: number;
   /** For which the main thread was ready to run and had no core. */
   readonly queuedMs: number;
@@ -36,7 +36,7 @@ export class Watchdog {
   }
 }
 
-/** Of a process, by proc(5): nanoseconds on a core, nanoseconds in line for one. Without it wall time alone. */
+/** Times of a process, by proc(5): nanoseconds on a core, nanoseconds in line for one. Without it wall time alone. */
 export function timesOf(pid: number): Times {
   const wallMs = performance.now();
   try {

@@ -17,7 +17,7 @@ export class FaultJournal {
     this.#log.note({ format: 1 });
   }
 
-  /** What an earlier process wrote of the response; null: nothing. */
+  /** The part of the response that an earlier process wrote; null: none. */
   saved(stream: number): SavedOutput | null {
     return this.#saved.get(stream) ?? null;
   }

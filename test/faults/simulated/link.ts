@@ -120,7 +120,7 @@ export class FaultyLink implements Worker {
     this.#repeatUp = true;
   }
 
-  /** What was to come does not: what is lost later is no fault of the plan any more. */
+  /** Cancels pending faults: a message that is lost later was not lost by the plan. */
   heal(): void {
     this.#latencyMs = this.#fastMs;
     this.#loseUp = false;

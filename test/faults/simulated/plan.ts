@@ -40,7 +40,7 @@ export interface FaultPlan {
   readonly policy: PolicyName;
   readonly draft: DraftMode;
   readonly chunkTokens: number;
-  /** Of the workers in turn. */
+  /** Capacity of each worker, in order. */
   readonly capacities: readonly { readonly slots: number; readonly kvTokens: number }[];
   readonly poolBytes: number;
   readonly workers: number;

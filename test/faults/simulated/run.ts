@@ -371,7 +371,7 @@ class FaultWorld implements RolloutListener {
 const tokenOf: TokenOf = (requestId, position, epoch) =>
   simulatedToken(requestId, position + 1000 * epoch);
 
-/** Of a response in the journal. */
+/** Number of a response's stream in the journal. */
 const streamOf = ({ spec, group }: Request): number =>
   Number(group.groupId.slice(1)) * STREAMS + spec.sampleIndex;
 

@@ -64,7 +64,7 @@ export class SimulatedWorker implements Worker {
     lengthOf: LengthOf;
     /** Default: `simulatedToken`, the same under all weights. */
     tokenOf?: TokenOf;
-    /** It takes responses in one piece only, so that they begin anew when it dies. */
+    /** The worker takes responses in one piece only, so that they begin anew when it dies. */
     isWhole?: boolean;
   }) {
     this.workerId = options.workerId;

@@ -13,7 +13,7 @@ export const FAULT_KINDS = [
   "cut_line",
   /** The stream says nothing any more, until the client goes. */
   "mute",
-  /** It says nothing for a while, as when the request is preempted, and goes on. */
+  /** The stream pauses for a while, as for a preempted request, and goes on. */
   "silence",
   /** Two events change places. */
   "disorder",
@@ -33,7 +33,7 @@ export const FAULT_KINDS = [
   "restart",
 ] as const;
 
-/** What no sound server says: for attacks, and not among the faults that a request survives. */
+/** Output of no correct server: for attacks, and not among the faults that a request survives. */
 export const LIE_KINDS = [
   /** Tokens beyond its vocabulary, below zero, of no integer. */
   "wild_token",
@@ -45,7 +45,7 @@ export const LIE_KINDS = [
   "no_logprobs",
   "nan_logprob",
   "infinite_logprob",
-  /** Its count of tokens says that some are missing. */
+  /** The server's count of tokens says that some are missing. */
   "wrong_count",
   /** JSON of the wrong shape, and deep beyond measure. */
   "wrong_shape",

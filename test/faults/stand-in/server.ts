@@ -62,7 +62,7 @@ export class StandInServer {
   }
 }
 
-/** What stand-ins for engines of any kind have: a server, an engine that restarts with it, and what they were asked. */
+/** Base of stand-ins for engines of any kind: a server, an engine that restarts with it, and the requests received. */
 export abstract class StandIn<O extends StandInBase> {
   readonly options: O;
   engine: StandInEngine;
@@ -107,7 +107,7 @@ export abstract class StandIn<O extends StandInBase> {
 
   protected abstract answer(request: IncomingMessage, response: ServerResponse, text: string): void;
   protected abstract newEngine(): StandInEngine;
-  /** What else a restart loses. */
+  /** Clears the further state that a restart loses. */
   protected abstract forget(): void;
 
   protected kept(body: Body): void {

@@ -58,7 +58,7 @@ export class SglangStandIn extends StandIn<SglangStandInOptions> {
   /** Tokens of requests that were found in the cache since it was emptied last. */
   cachedTokens = 0;
   isReleased = false;
-  /** Its weights give every token the same logprob. */
+  /** The weights give every token the same logprob. */
   isFlat = false;
   #seed = 100;
   #names = new Set<string>();

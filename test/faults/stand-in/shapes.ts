@@ -18,7 +18,7 @@ export interface Shape {
   /** Names tokens in completions: what servers before `return_token_ids` lack. */
   readonly returnsTokenIds: boolean;
   readonly continuousUsage: boolean;
-  /** Of the weights, as of the request's arrival. */
+  /** Version of the weights at the request's arrival. */
   readonly weightVersion: string;
 }
 
@@ -64,7 +64,10 @@ export function pieceJson(shape: Shape, piece: Piece): unknown {
 /** Layers and experts of a token, as --enable-return-routed-experts reports them for each position. */
 const EXPERTS_SHAPE = "2, 3";
 
-/** Of all tokens but the last one, which was not computed: base64 of what numpy.save writes, from position `from` on. */
+/**
+ * Experts of all tokens but the last one, which was not computed: base64 of numpy.save's output, from position `from`
+ * on.
+ */
 export function expertsBase64(tokens: readonly number[], from: number): string {
   const rows = tokens.slice(from, -1).flatMap((token, i) => {
     const position = from + i;

@@ -15,7 +15,7 @@ export class StandInStream {
   #isMute = false;
   /** An event that waits for the next one to overtake it. */
   #overtaken: string | null = null;
-  /** What a silent stream has to say later; null: it is not silent. */
+  /** Events that a silent stream sends later; null: it is not silent. */
   #later: string[] | null = null;
 
   constructor(options: {

@@ -29,19 +29,19 @@ export interface StandInOptions extends StandInBase {
   readonly hasPriorities: boolean;
   /** VLLM_SERVER_DEV_MODE=1. */
   readonly isDevMode: boolean;
-  /** What it says that it runs on. */
+  /** The device that the server reports. */
   readonly device: "cuda" | "cpu";
   readonly spelling: "0.22" | "0.32";
   /** Tells the count of tokens with every event, when asked to. */
   readonly hasContinuousUsage: boolean;
   readonly apiKey: string | null;
-  /** Of a MooncakeStoreConnector, shared by all stand-ins that are given it; null: it has none. */
+  /** The pool of a MooncakeStoreConnector, shared by all stand-ins that are given it; null: there is none. */
   readonly kvPool: StandInPool | null;
-  /** Its KV is found under every salt. */
+  /** KV is found under every salt. */
   readonly ignoresSalt: boolean;
   /** Another connector, by name alone; null: it has none. */
   readonly kvConnector: string | null;
-  /** What it says of a prompt's tokens where a client asks for so many of the likeliest. */
+  /** The logprobs of a prompt's tokens that the server reports, with the requested number of alternatives. */
   readonly promptLogprobs: (prompt: readonly number[], count: number) => unknown;
   /** Prompts with ids from here on are refused; what it draws is below 1,000. */
   readonly vocabularySize: number;
@@ -55,7 +55,7 @@ export interface StandInOptions extends StandInBase {
   readonly takesRanks: boolean;
   /** Not all layers of its model are attention. */
   readonly isHybrid: boolean;
-  /** What it computes of a long prompt is not what it computed when it generated it. */
+  /** KV computed for a long prompt differs from the KV of the generation. */
   readonly dividesWrongly: boolean;
   /** --enable-return-routed-experts. */
   readonly reportsExperts: boolean;
@@ -93,7 +93,7 @@ export const STAND_IN_DEFAULTS: StandInOptions = {
 };
 
 export class VllmStandIn extends StandIn<StandInOptions> {
-  /** Of the data parallel ranks after the first. */
+  /** Engines of the data parallel ranks after the first. */
   others: StandInEngine[] = [];
   /** Where each request for tokens went, in order: its name, its rank, and how many that rank had then. */
   readonly placed: { name: string; rank: number; occupied: number }[] = [];
@@ -106,7 +106,7 @@ export class VllmStandIn extends StandIn<StandInOptions> {
   readonly versionsBySalt = new Map<string, Set<string>>();
   /** Adapters by name, and where each was loaded from. */
   readonly adapters = new Map<string, string>();
-  /** What its weights compute: numbers, or none. */
+  /** The kind of logits that the weights compute. */
   weights: "good" | "nan" | "flat" = "good";
   #startedS = 1_795_274_109.5;
   #isSleeping = false;
@@ -481,7 +481,7 @@ export class VllmStandIn extends StandIn<StandInOptions> {
   }
 }
 
-/** What an adapter adds to the number of a sample: it says something else for each. */
+/** An adapter's offset for the number of a sample: each adapter has other responses. */
 export function adapterSample(path: string | undefined): number {
   return path === undefined ? 0 : 10_000 + (hashString(path) % 1_000_000);
 }

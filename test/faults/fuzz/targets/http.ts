@@ -157,7 +157,7 @@ function headersOf({ body, packed }: HttpInput): Record<string, string> {
   return packed === null ? length : { ...length, "content-encoding": packed };
 }
 
-/** Which an answer of 5xx may be: the server is full, or nothing can serve now. */
+/** Allowed statuses of 5xx: the server is full, or nothing can serve now. */
 const BUSY = new Set([502, 503, 504]);
 const STREAM_ENDS = /data: (?:\[DONE\]|\{"error":[^\n]*\})\n\n$/;
 

@@ -52,7 +52,7 @@ async function readHistory(path: string): Promise<void> {
 
 const SETTINGS = SERVING_FIELDS.filter((name) => name !== "config");
 
-/** What a field takes, or something else, in JSON and TOML alike. */
+/** Valid and invalid values of a field, in JSON and TOML alike. */
 function settingOf(name: FieldName): fc.Arbitrary<string> {
   const field = FIELDS[name];
   if (field.kind === "switch") return fc.constantFrom("true", "false", "1");
