@@ -26,7 +26,7 @@ export interface RunGroup {
   finished: number;
 }
 
-/** What all rollouts of a server share. */
+/** Parts that all rollouts of a server share. */
 export interface RunParts {
   readonly sidecar: Sidecar;
   readonly text: Text;
