@@ -60,3 +60,8 @@ test("paths: files and folders that a document names exist", () => {
   expect(missing).toEqual([]);
   expect(checked).toBeGreaterThan(200);
 });
+
+test("length: ARCHITECTURE.md has at most 150 lines", () => {
+  const lines = readFileSync(join(ROOT, "ARCHITECTURE.md"), "utf8").trimEnd().split("\n");
+  expect(lines.length).toBeLessThanOrEqual(150);
+});
