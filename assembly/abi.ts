@@ -3,7 +3,7 @@
 // it. It holds one `export const NAME: i32 = NUMBER;` a line and nothing else.
 
 // Raised with every change of an exported signature, a record layout or a constant below.
-export const ABI_VERSION: i32 = 4;
+export const ABI_VERSION: i32 = 5;
 
 // Results are >= 0; these are the errors.
 export const STATUS_OK: i32 = 0;
@@ -12,8 +12,9 @@ export const STATUS_INVALID: i32 = -2;
 export const STATUS_ABSENT: i32 = -3;
 export const STATUS_DUPLICATE: i32 = -4;
 
-// Bounds.
+// Bounds. A tree has more tokens than a path, but no path in it is longer.
 export const DRAFT_TOKENS_MAX: i32 = 32;
+export const TREE_TOKENS_MAX: i32 = 62;
 export const SEQUENCES_MAX: i32 = 4096;
 export const GROUP_TOKENS_MAX: i32 = 16777215;
 export const CONTEXT_TOKENS_DEFAULT: i32 = 64;

@@ -62,7 +62,7 @@ export function inputReserve(words: i32): usize {
 }
 
 // Makes the output area hold `count` drafts: how many appends failed, starts (count + 1 words), then tokens, parents and
-// probabilities, each with room for DRAFT_TOKENS_MAX words for each draft; what follows is for the core alone
+// probabilities, each with room for TREE_TOKENS_MAX words for each draft; what follows is for the core alone
 // (draft/drafts.ts). Returns its address, 0 if there is no room. Earlier drafts are lost.
 export function outputReserve(count: i32): usize {
   assert(count >= 0);
@@ -112,7 +112,7 @@ function draftFor(record: usize, i: i32, at: i32): i32 {
   if (!isDrafted(group) || tokensMax <= 0) return 0;
   const index = load<u32>(record, 4);
   const sequence = sequenceSeen(group, index);
-  draftBegin(group, index, sequence, tokensMax, load<f32>(record, PROBABILITY_MIN));
+  draftBegin(group, index, sequence, tokensMax, load<f32>(record, PROBABILITY_MIN), isTree);
   draftPlace(i, at);
   positionBegin(group, sequence);
   return isTree ? draftTree() : draftPath();

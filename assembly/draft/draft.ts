@@ -1,6 +1,6 @@
 // The draft being made: for which sequence, within which bounds, and its tokens so far. One record at a fixed address.
 
-import { DRAFT_TOKENS_MAX } from "../abi";
+import { DRAFT_TOKENS_MAX, TREE_TOKENS_MAX } from "../abi";
 import { G_PROMPT, G_SERIAL } from "../suffix/arena";
 import { lenOf, SOURCES } from "../suffix/node";
 import { Q_LAST } from "../suffix/record";
@@ -41,10 +41,11 @@ export function draftBegin(
   sequence: usize,
   tokensMax: i32,
   probabilityMin: f64,
+  isTree: bool,
 ): void {
   const learns = isLearning();
   assert(probabilityMin == probabilityMin);
-  draft.tokensMax = min<i32>(tokensMax, DRAFT_TOKENS_MAX);
+  draft.tokensMax = min<i32>(tokensMax, isTree ? TREE_TOKENS_MAX : DRAFT_TOKENS_MAX);
   draft.probabilityMin = max<f64>(probabilityMin, PROBABILITY_FLOOR);
   draft.source = index % SOURCES;
   draft.key = sequenceKey(load<u32>(group, G_SERIAL), index);

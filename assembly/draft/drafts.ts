@@ -8,7 +8,7 @@
 // The continuation after token i is stored before candidate i + 1, the one before the first token before candidate 0: a
 // path's candidate i is its token i, so that a token's data are adjacent. A tree has more candidates than tokens.
 
-import { DRAFT_TOKENS_MAX } from "../abi";
+import { TREE_TOKENS_MAX } from "../abi";
 import { FEATURE_BYTES } from "./feature-vector";
 
 // A path's candidates are its tokens and the one that was not probable enough; a tree's are all that it looked at,
@@ -50,12 +50,12 @@ export const drafts = changetype<Drafts>(memory.data(offsetof<Drafts>(), 16));
 
 // The bytes of an area for `count` drafts.
 export function draftsBytes(count: i32): usize {
-  const words = 3 * <usize>DRAFT_TOKENS_MAX + 1;
+  const words = 3 * <usize>TREE_TOKENS_MAX + 1;
   return <usize>count * ((words << 2) + HEAD_BYTES) + 8;
 }
 
 export function draftsPlace(area: usize, count: i32): void {
-  const bytes = (<usize>count * <usize>DRAFT_TOKENS_MAX) << 2;
+  const bytes = (<usize>count * <usize>TREE_TOKENS_MAX) << 2;
   drafts.starts = area + 4;
   drafts.tokens = wordAt(drafts.starts, count + 1);
   drafts.parents = drafts.tokens + bytes;

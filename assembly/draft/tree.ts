@@ -2,7 +2,7 @@
 // Candidates are those of a path (path.ts), but all of them: they compete, and their odds are divided by one plus the sum
 // of all. Ties are decided by content (probability, parent, lowest token), never by arrival.
 
-import { DRAFT_TOKENS_MAX } from "../abi";
+import { DRAFT_TOKENS_MAX, TREE_TOKENS_MAX } from "../abi";
 import {
   bestTarget,
   bestToken,
@@ -55,7 +55,13 @@ const candidates: usize = memory.data(256 * CANDIDATE_BYTES, 16);
 let candidateCount: i32 = 0;
 
 // The position behind each token of the draft, and before the first.
-const positions: usize = memory.data((DRAFT_TOKENS_MAX + 1) * POSITION_BYTES, 16);
+const positions: usize = memory.data((TREE_TOKENS_MAX + 1) * POSITION_BYTES, 16);
+// Tokens up to each token of the draft, and up to the first.
+const depths: usize = memory.data(TREE_TOKENS_MAX + 1);
+
+function depthOf(index: i32): u32 {
+  return load<u8>(depths + <usize>(index + 1));
+}
 
 function candidateAt(index: i32): Candidate {
   return changetype<Candidate>(candidates + <usize>index * CANDIDATE_BYTES);
@@ -181,7 +187,10 @@ export function draftTree(): i32 {
     const state = top.state;
     draftEmit(top.token, top.parent, p);
     settle();
-    if (draft.count < draft.tokensMax) expand(draft.count - 1, state, p);
+    const depth = depthOf(draftParent(draft.count - 1)) + 1;
+    store<u8>(depths + <usize>draft.count, <u8>depth);
+    if (depth < <u32>DRAFT_TOKENS_MAX && draft.count < draft.tokensMax)
+      expand(draft.count - 1, state, p);
   }
   return draft.count;
 }

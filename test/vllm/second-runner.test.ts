@@ -119,7 +119,7 @@ describe.skipIf(missing !== null)("vLLM's second model runner", () => {
       const { fleet } = ready();
       const rolled = await roll(ready(), {
         id: "drawn",
-        n: 6,
+        n: 4,
         sampling: { ...SHORT, temperature: 1 },
       });
       expect(faultsOf(ready(), rolled, { n: 4, tokensMax: TOKENS_MAX })).toEqual([]);

@@ -7,7 +7,7 @@ import type { GroupId } from "../base/ids.ts";
 export interface DraftQuery {
   readonly groupId: GroupId;
   readonly sampleIndex: number;
-  /** Draft tokens wanted at most, 0 <= tokensMax <= DRAFT_TOKENS_MAX. */
+  /** Draft tokens wanted at most, 0 <= tokensMax <= DRAFT_TOKENS_MAX, of a tree TREE_TOKENS_MAX. */
   readonly tokensMax: number;
   /** A draft token is proposed only if the whole path up to it is accepted with at least this probability. */
   readonly probabilityMin: number;
@@ -16,6 +16,8 @@ export interface DraftQuery {
 }
 
 export const DRAFT_TOKENS_MAX = 32;
+/** Tokens of a tree, at most; no path in it is longer than DRAFT_TOKENS_MAX. */
+export const TREE_TOKENS_MAX = 62;
 
 /**
  * Drafts for the queries of one call, flat. Query i owns the range [start[i], start[i + 1]).

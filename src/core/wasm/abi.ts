@@ -1,13 +1,14 @@
 // Generated from assembly/abi.ts by scripts/build-core.ts; never edited by hand. The host compares
 // ABI_VERSION with the core it has loaded.
 
-export const ABI_VERSION = 4;
+export const ABI_VERSION = 5;
 export const STATUS_OK = 0;
 export const STATUS_FULL = -1;
 export const STATUS_INVALID = -2;
 export const STATUS_ABSENT = -3;
 export const STATUS_DUPLICATE = -4;
 export const DRAFT_TOKENS_MAX = 32;
+export const TREE_TOKENS_MAX = 62;
 export const SEQUENCES_MAX = 4096;
 export const GROUP_TOKENS_MAX = 16777215;
 export const CONTEXT_TOKENS_DEFAULT = 64;

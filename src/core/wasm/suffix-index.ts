@@ -7,11 +7,11 @@ import { AppError } from "../base/errors.ts";
 import {
   APPEND_HEADER_WORDS,
   DRAFT_FLAG_TREE,
-  DRAFT_TOKENS_MAX,
   DRAFT_WORDS,
   FIGURES_WORDS,
   STATUS_FULL,
   STATUS_OK,
+  TREE_TOKENS_MAX,
 } from "./abi.ts";
 import { type CoreExports, type CoreOptions, loadCore } from "./load.ts";
 
@@ -264,7 +264,7 @@ export class SuffixIndex {
     this.#input = new Int32Array(buffer, this.#inputAt, this.#inputWords);
     this.#inputFloats = new Float32Array(buffer, this.#inputAt, this.#inputWords);
     const drafts = this.#outputDrafts;
-    const room = drafts * DRAFT_TOKENS_MAX;
+    const room = drafts * TREE_TOKENS_MAX;
     const startAt = this.#outputAt + 4;
     const tokensAt = startAt + (drafts + 1) * 4;
     this.#failed = new Int32Array(buffer, this.#outputAt, 1);

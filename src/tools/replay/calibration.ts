@@ -2,7 +2,7 @@
 // greedy or keyed sampling), and how far the drafter's probabilities can be believed.
 
 import { assert } from "../../core/base/assert.ts";
-import { DRAFT_TOKENS_MAX, type Drafts } from "../../core/draft/drafter.ts";
+import { type Drafts, TREE_TOKENS_MAX } from "../../core/draft/drafter.ts";
 
 /** Width 0.05: narrower bins of a small replay hold too few tokens to mean anything. */
 export const BINS = 20;
@@ -70,7 +70,7 @@ export class Calibration {
 }
 
 /** 0: not accepted; otherwise the token's place in the accepted path, from 1 on. */
-const depth = new Int32Array(DRAFT_TOKENS_MAX);
+const depth = new Int32Array(TREE_TOKENS_MAX);
 
 /**
  * Length of the longest path of the draft of query number `query` that `response` follows from `at` on. A token behind the
@@ -86,7 +86,7 @@ export function acceptedOf(
   const { tokens, parents, probabilities } = drafts;
   const from = drafts.start[query] ?? 0;
   const count = (drafts.start[query + 1] ?? from) - from;
-  assert(count <= DRAFT_TOKENS_MAX, "a draft has at most DRAFT_TOKENS_MAX tokens");
+  assert(count <= TREE_TOKENS_MAX, "a draft has at most TREE_TOKENS_MAX tokens");
   let longest = 0;
   for (let j = 0; j < count; j += 1) {
     const parent = parents[from + j] ?? -1;

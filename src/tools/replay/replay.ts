@@ -10,10 +10,10 @@ import { assert } from "../../core/base/assert.ts";
 import type { Clock } from "../../core/base/clock.ts";
 import { type GroupId, groupId } from "../../core/base/ids.ts";
 import {
-  DRAFT_TOKENS_MAX,
   type Drafter,
   type DraftQuery,
   type Drafts,
+  TREE_TOKENS_MAX,
 } from "../../core/draft/drafter.ts";
 import { acceptedOf, Calibration } from "./calibration.ts";
 import { LateDrafts, NODE_PROBABILITY_MIN, type Table, tableOf } from "./late-drafts.ts";
@@ -190,7 +190,7 @@ class Replay {
     const { budget, probabilityMin, drafter } = this.#options;
     const asked = { groupId: id, sampleIndex };
     return drafter === "late"
-      ? { ...asked, tokensMax: DRAFT_TOKENS_MAX, probabilityMin: NODE_PROBABILITY_MIN, tree: true }
+      ? { ...asked, tokensMax: TREE_TOKENS_MAX, probabilityMin: NODE_PROBABILITY_MIN, tree: true }
       : { ...asked, tokensMax: budget, probabilityMin, tree: drafter === "tree" };
   }
 

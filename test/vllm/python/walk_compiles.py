@@ -18,11 +18,13 @@ KINDS = {
     "all_tokens": "*i32",
     "drafts": "*i64",
     "nodes": "constexpr",
+    "lane_count": "constexpr",
     "token_bits": "constexpr",
 }
 
 names = _kernel.arg_names
-constants = {(names.index("nodes"),): NODES, (names.index("token_bits"),): TOKEN_BITS}
+values = {"nodes": NODES, "lane_count": 64, "token_bits": TOKEN_BITS}
+constants = {(names.index(name),): value for name, value in values.items()}
 for slots in ("*i32", "*i64"):
     signature = {name: KINDS.get(name, "i32") for name in names} | {"slots": slots}
     source = ASTSource(fn=_kernel, signature=signature, constexprs=constants)

@@ -188,7 +188,7 @@ class SuffixCore:
 
     def details(self, count: int) -> tuple[list[int], list[float]]:
         """Parents and probabilities of the `count` tokens that the last step drafted."""
-        room = self._drafts_max * abi.DRAFT_TOKENS_MAX
+        room = self._drafts_max * abi.TREE_TOKENS_MAX
         at = self._drafts_max + 2 + room
         output = self._output
         return output[at : at + count].tolist(), self._probabilities[:count].tolist()
@@ -221,7 +221,7 @@ class SuffixCore:
         self._drafts_max = drafts
         self._input = self._view(self._input_at, words).cast("I")
         self._input_signed = self._view(self._input_at, words).cast("i")
-        room = drafts * abi.DRAFT_TOKENS_MAX
+        room = drafts * abi.TREE_TOKENS_MAX
         output = self._view(output_at, 2 + drafts + 3 * room)
         self._output = output.cast("i")
         self._probabilities = output[4 * (2 + drafts + 2 * room) :].cast("f")

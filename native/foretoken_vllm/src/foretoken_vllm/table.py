@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from . import abi
 
-NODES = abi.DRAFT_TOKENS_MAX
+NODES = abi.TREE_TOKENS_MAX
 TOKEN_BITS = 24
 ROW_WORDS = 1 + NODES
 NO_NODE = -1

@@ -21,6 +21,7 @@ def _walk(  # type: ignore[no-untyped-def]  # noqa: ANN202
     drafts_stride,  # noqa: ANN001
     count,  # noqa: ANN001
     nodes: tl.constexpr,
+    lane_count: tl.constexpr,
     token_bits: tl.constexpr,
 ):
     request = tl.program_id(0)
@@ -28,8 +29,8 @@ def _walk(  # type: ignore[no-untyped-def]  # noqa: ANN202
     row = buffers + tl.load(selected) * buffer_words + slot * (1 + nodes)
     known = tl.load(row)
     total = tl.load(total_len + slot)
-    lanes = tl.arange(0, nodes)
-    words = tl.load(row + 1 + lanes)
+    lanes = tl.arange(0, lane_count)
+    words = tl.load(row + 1 + lanes, mask=lanes < nodes, other=-1)
     # A place without a node has a parent that no walk reaches.
     parents = tl.where(words < 0, nodes + 1, (words >> token_bits) - 1)
     tokens = words & ((1 << token_bits) - 1)
@@ -79,6 +80,7 @@ def walk(
         drafts.stride(0),
         drafts.shape[1],
         nodes=NODES,
+        lane_count=triton.next_power_of_2(NODES),
         token_bits=TOKEN_BITS,
         num_warps=1,
     )
