@@ -96,7 +96,7 @@ function configuration(): string {
     return [
       [
         `\`${fileKey(field)}\``,
-        `\`${envName(field)}\``,
+
         kindOf(field),
         defaultText(field, own) ?? "",
       ],
@@ -106,10 +106,10 @@ function configuration(): string {
 
 ${MADE}
 
-The settings of \`foretoken serve\`, as keys of \`--config FILE\` (TOML or JSON), environment variables, and flags (\`kv_tokens\` is
-\`--kv-tokens\`). A flag comes before the environment, and that before the file. [CLI.md](CLI.md#serve) says what each is for.
+The settings of \`foretoken serve\`, as keys of \`--config FILE\` (TOML or JSON), flags (\`kv_tokens\` is \`--kv-tokens\`), and environment
+variables (\`${envName(FIELDS.kvTokens)}\`). A flag comes before the environment, and that before the file. [CLI.md](CLI.md#serve) says what each is for.
 
-${table(["key", "environment", "values", "default"], rows)}
+${table(["key", "values", "default"], rows)}
 `;
 }
 

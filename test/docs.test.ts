@@ -11,16 +11,27 @@ test("references: those of the code (bun scripts/gen-reference.ts writes them)",
   expect(await staleReferences()).toEqual([]);
 });
 
-test("links: every relative link of a document leads to a file", () => {
+/** Headings of a document as GitHub links to them. */
+const anchorsOf = (path: string) =>
+  [...readFileSync(path, "utf8").matchAll(/^#+ (.*)$/gm)].map(([, heading = ""]) =>
+    heading
+      .toLowerCase()
+      .replaceAll(/[^\w\s-]/g, "")
+      .replaceAll(" ", "-"),
+  );
+
+test("links: every relative link of a document leads to a file, and to a heading of it", () => {
   const broken: string[] = [];
   const patterns = ["*.md", "docs/**/*.md", "docs/*.txt"];
   const files = patterns.flatMap((pattern) => [...new Bun.Glob(pattern).scanSync(ROOT)]);
   expect(files.length).toBeGreaterThan(15);
   for (const file of files) {
     const text = readFileSync(join(ROOT, file), "utf8");
-    for (const [, target = ""] of text.matchAll(/\]\(([^)#\s]+)[^)]*\)/g)) {
+    for (const [, target = "", anchor = ""] of text.matchAll(/\]\(([^)#\s]*)#?([^)\s]*)\)/g)) {
       if (/^[a-z]+:/.test(target)) continue;
-      if (!existsSync(join(ROOT, dirname(file), target))) broken.push(`${file}: ${target}`);
+      const path = target === "" ? join(ROOT, file) : join(ROOT, dirname(file), target);
+      const isThere = existsSync(path) && (anchor === "" || anchorsOf(path).includes(anchor));
+      if (!isThere) broken.push(`${file}: ${target}#${anchor}`);
     }
   }
   expect(broken).toEqual([]);
