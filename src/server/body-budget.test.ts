@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import fc from "fast-check";
-import { BodyBudget, type Room } from "./body-budget.ts";
+import { BodyBudget, type Room } from "./body.ts";
 
 const MIB = 2 ** 20;
 

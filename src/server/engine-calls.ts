@@ -1,11 +1,19 @@
-// Calls of the data plane to a route that only some engines have (a chat rendered or parsed with the engine's own
-// tokenizer, template and parsers). Any engine that has the route can answer: none of it depends on weights.
+// Calls of the data plane to a route that only some engines have: a chat rendered or parsed with the engine's own
+// tokenizer, template and parsers, and texts and tokens where the model's tokenizer is not on this machine. Any engine
+// that has the route can answer: none of it depends on weights.
 
 import { AppError, RefusedError } from "../core/base/errors.ts";
 import type { ControlAnswer } from "../core/rollout/worker.ts";
 import { type AnswerLimits, answerOf } from "../pool/engine-answer.ts";
 import { connected, type WorkerPool } from "../pool/pool.ts";
-import { fieldOf } from "./route.ts";
+import type {
+  ChatMessage,
+  ChatOptions,
+  EncodedChat,
+  EncodeOptions,
+  Encoder,
+} from "../text/text.ts";
+import { fieldOf, invalid } from "./route.ts";
 import type { Sidecar } from "./sidecar.ts";
 
 export interface EngineCall {
@@ -75,4 +83,77 @@ function messageOf({ status, body }: ControlAnswer): string {
   const error = fieldOf(body, "error");
   const text = fieldOf(error, "message") ?? error ?? fieldOf(body, "detail");
   return `HTTP ${status}: ${typeof text === "string" ? text : JSON.stringify(body)}`;
+}
+
+export class EngineEncoder implements Encoder {
+  readonly #engines: EngineCalls;
+  readonly #charactersMax: number;
+
+  constructor(engines: EngineCalls, { charactersMax }: { charactersMax: number }) {
+    this.#engines = engines;
+    this.#charactersMax = charactersMax;
+  }
+
+  async encode(texts: readonly string[], options: EncodeOptions): Promise<Int32Array[]> {
+    const encoded: Int32Array[] = [];
+    for (const prompt of texts) {
+      const body = { prompt, add_special_tokens: options.addSpecial };
+      encoded.push(await this.#tokenize(body, prompt.length, options));
+    }
+    return encoded;
+  }
+
+  async encodeChat(
+    messages: readonly ChatMessage[],
+    chat: ChatOptions,
+    options: EncodeOptions,
+  ): Promise<EncodedChat> {
+    const body = {
+      messages,
+      add_special_tokens: options.addSpecial,
+      add_generation_prompt: chat.addGenerationPrompt,
+      continue_final_message: chat.continueFinalMessage,
+      chat_template_kwargs: chat.variables,
+      ...(chat.tools === null ? {} : { tools: chat.tools }),
+    };
+    const tokens = await this.#tokenize(body, JSON.stringify(messages).length, options);
+    // Only the engine has the template; what it writes is known as tokens.
+    return { text: "", tokens };
+  }
+
+  async decode(tokens: Int32Array, signal: AbortSignal): Promise<string> {
+    const prompt = fieldOf(
+      await this.#post("/detokenize", { tokens: [...tokens] }, signal),
+      "prompt",
+    );
+    if (typeof prompt === "string") return prompt;
+    throw new AppError("worker_failed", "an engine's answer to /detokenize holds no text");
+  }
+
+  async namesJson(tokens: Int32Array, signal: AbortSignal): Promise<string> {
+    const names: string[] = [];
+    for (const token of tokens) names.push(await this.decode(Int32Array.of(token), signal));
+    return JSON.stringify(names);
+  }
+
+  close(): void {}
+
+  async #tokenize(body: object, characters: number, options: EncodeOptions): Promise<Int32Array> {
+    const max = this.#charactersMax;
+    if (characters > max) {
+      const message = `a text has ${characters} characters, beyond the server's ${max}`;
+      throw new AppError("context_length_exceeded", message);
+    }
+    const tokens = fieldOf(await this.#post("/tokenize", body, options.signal), "tokens");
+    const isList = Array.isArray(tokens) && tokens.every((token) => Number.isInteger(token));
+    if (isList) return Int32Array.from(tokens);
+    throw new AppError("worker_failed", "an engine's answer to /tokenize lists no tokens");
+  }
+
+  async #post(path: string, body: object, signal: AbortSignal): Promise<unknown> {
+    const reply = await this.#engines.post({ path, body, signal });
+    if (reply.kind === "answer") return reply.body;
+    const problem = `needs a tokenizer, and no worker has one (${reply.reasons}): give --tokenizer DIR, or send token ids`;
+    throw invalid("text", problem);
+  }
 }

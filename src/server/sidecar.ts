@@ -331,20 +331,11 @@ export class Sidecar {
         this.#places[request.index] = undefined;
         this.#groups.finished(request);
         this.#sessions.finished(request);
-        try {
-          place?.listener.finished(place.index, request);
-        } catch (error) {
-          this.#crashed(request, place, error);
-        }
+        this.#tell(request, place, "finished");
         this.#each((observer) => observer.finished?.(request));
       },
       restarted: (request) => {
-        const place = this.#placeOf(request);
-        try {
-          place?.listener.restarted(place.index, request);
-        } catch (error) {
-          this.#crashed(request, place, error);
-        }
+        this.#tell(request, this.#placeOf(request), "restarted");
         this.#each((observer) => observer.restarted?.(request));
       },
       groupFinished: (group) => this.#each((observer) => observer.groupFinished?.(group)),
@@ -355,6 +346,14 @@ export class Sidecar {
       threw: (error, request) => this.#each((observer) => observer.threw?.(error, request)),
       broken: (error) => this.#each((observer) => observer.broken?.(error)),
     };
+  }
+
+  #tell(request: Request, place: Place | undefined, event: "finished" | "restarted"): void {
+    try {
+      place?.listener[event](place.index, request);
+    } catch (error) {
+      this.#crashed(request, place, error);
+    }
   }
 
   /** One observer's error does not affect the others. */

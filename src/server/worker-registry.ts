@@ -210,30 +210,29 @@ const URL_FIELD = { url: { type: "string", minLength: 1 } } as const;
 const WORKER_FIELDS = { ...URL_FIELD, worker_type: { enum: [REGULAR] } } as const;
 const WORKER = { type: "object", properties: WORKER_FIELDS, required: ["url"] } as const;
 
-type Handle = Row<WorkerRegistry>["handle"];
 type More = Pick<RouteInfo, "schema" | "query">;
 
-const row = (route: string, summary: string, handle: Handle, more: More = {}) => {
-  const [method, path = ""] = route.split(" ");
-  return { method: method as RouteInfo["method"], path, summary, handle, ...more };
-};
-
-const add: Handle = (registry, exchange) => registry.add(exchange);
-const list: Handle = (registry, exchange) => registry.list(exchange);
-const one: Handle = (registry, exchange) => registry.one(exchange);
-const remove: Handle = (registry, exchange) => registry.remove(exchange);
-const addresses: Handle = (registry, exchange) => registry.addresses(exchange);
+function row(
+  method: RouteInfo["method"],
+  path: string,
+  summary: string,
+  call: "list" | "addresses" | "add" | "one" | "remove",
+  more: More = {},
+): Row<WorkerRegistry> {
+  const handle = (registry: WorkerRegistry, exchange: Exchange) => registry[call](exchange);
+  return { method, path, summary, handle, ...more };
+}
 
 const LISTED = "The engines, or this server alone where all were named at its start";
 const URLS = "The URLs of /workers (miles, sglang-router to 0.2.1)";
 
 export const WORKER_ROUTES: readonly Row<WorkerRegistry>[] = [
-  row("GET /workers", LISTED, list),
-  row("POST /workers", "Adds an engine", add, { schema: WORKER }),
-  row("GET /workers/:id", "An engine, by its id or URL", one),
-  row("DELETE /workers/:id", "Removes an engine when what it runs has ended", remove),
-  row("DELETE /workers", "The same, by ?url=", remove, { query: URL_FIELD }),
-  row("GET /list_workers", URLS, addresses),
-  row("POST /add_worker", "As POST /workers", add, { query: WORKER_FIELDS }),
-  row("POST /remove_worker", "As DELETE /workers", remove, { query: URL_FIELD }),
+  row("GET", "/workers", LISTED, "list"),
+  row("POST", "/workers", "Adds an engine", "add", { schema: WORKER }),
+  row("GET", "/workers/:id", "An engine, by its id or URL", "one"),
+  row("DELETE", "/workers/:id", "Removes an engine when what it runs has ended", "remove"),
+  row("DELETE", "/workers", "The same, by ?url=", "remove", { query: URL_FIELD }),
+  row("GET", "/list_workers", URLS, "addresses"),
+  row("POST", "/add_worker", "As POST /workers", "add", { query: WORKER_FIELDS }),
+  row("POST", "/remove_worker", "As DELETE /workers", "remove", { query: URL_FIELD }),
 ];

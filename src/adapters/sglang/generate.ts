@@ -51,7 +51,7 @@ const samplingParams = v.strictObject({
   regex: v.nullish(f.text),
   ebnf: v.nullish(f.text),
   structural_tag: v.nullish(f.text),
-  stream_interval: f.ignored,
+  ...f.ignoring("stream_interval"),
 });
 
 const yes = v.nullish(v.boolean(f.isNot("true or false")));
@@ -84,10 +84,7 @@ export const sglangRequest = v.strictObject({
   return_entropy: f.unsupported("no worker reports it", false),
   return_prompt_token_ids: f.unsupported("the client has them", false),
   token_ids_logprob: f.unsupported("top_logprobs_num takes its place"),
-  input_embeds: f.unsupported(PROMPTS),
-  image_data: f.unsupported(PROMPTS),
-  video_data: f.unsupported(PROMPTS),
-  audio_data: f.unsupported(PROMPTS),
+  ...f.refusing(PROMPTS, "input_embeds", "image_data", "video_data", "audio_data"),
   /** An adapter's name. */
   lora_path: f.perPrompt(f.name),
   /** As vLLM's cache_salt, which it has too. */
@@ -96,22 +93,13 @@ export const sglangRequest = v.strictObject({
   session_params: f.unsupported("send the whole prompt"),
   custom_logit_processor: f.unsupported("no code is run for clients"),
   background: f.unsupported("an answer is not kept for later", false),
-  bootstrap_host: f.unsupported(SPLIT),
-  bootstrap_port: f.unsupported(SPLIT),
-  bootstrap_room: f.unsupported(SPLIT),
+  ...f.refusing(SPLIT, "bootstrap_host", "bootstrap_port", "bootstrap_room"),
   model: v.nullish(f.text),
-  log_metrics: f.ignored,
-  no_logs: f.ignored,
-  routing_key: f.ignored,
+  ...f.ignoring("log_metrics", "no_logs", "routing_key"),
   // The sidecar chooses the engine and its rank itself.
-  data_parallel_rank: f.ignored,
-  routed_dp_rank: f.ignored,
-  external_trace_header: f.ignored,
-  modalities: f.ignored,
+  ...f.ignoring("data_parallel_rank", "routed_dp_rank", "external_trace_header", "modalities"),
   require_reasoning: f.unsupported("structured outputs begin with the response", false),
-  conversation_id: f.ignored,
-  custom_labels: f.ignored,
-  return_bytes: f.ignored,
+  ...f.ignoring("conversation_id", "custom_labels", "return_bytes"),
 });
 
 type Fields = v.InferOutput<typeof sglangRequest>;

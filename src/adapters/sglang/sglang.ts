@@ -14,8 +14,7 @@ const abortRequest = v.strictObject({
   /** `rid` is what the ids begin with (miles: of all requests of an adapter). */
   prefix: f.flag,
   abort_all: f.flag,
-  finished_reason: f.ignored,
-  abort_message: f.ignored,
+  ...f.ignoring("finished_reason", "abort_message"),
 });
 
 export const SGLANG: Adapter = {

@@ -4,7 +4,9 @@
 import type { Clock } from "../../core/base/clock.ts";
 import { STEP_TOKENS_UNBOUNDED } from "../../core/draft/service/limits.ts";
 import type { Budget, Telemetry } from "../../core/draft/service/message.ts";
+import type { DraftServer } from "../../core/draft/service/server.ts";
 import type { EngineReports } from "../../core/draft/service/session.ts";
+import { jsonResponse, type Row } from "../route.ts";
 
 export interface EngineFigures extends Omit<Telemetry, "kind"> {
   /** The name that the engine gave itself. */
@@ -57,4 +59,54 @@ export class EngineTelemetry implements EngineReports {
     }
     return { kind: "budget", epoch: telemetry.epoch, stepTokens: tokens, ttlMs: BUDGET_TTL_MS };
   }
+}
+
+interface Parts {
+  readonly telemetry: EngineTelemetry;
+  readonly server: DraftServer;
+}
+
+export const PLUGIN_ROUTES: readonly Row<Parts>[] = [
+  {
+    method: "GET",
+    path: "/foretoken/engines",
+    summary: "Engines that draft by the plugin, and their telemetry",
+    handle: ({ telemetry, server }) => {
+      const { groups, bytes, epoch, ...tokens } = server.stats();
+      return jsonResponse({
+        engines: telemetry.figures().map(wireFigures),
+        draft_service: {
+          weight_epoch: epoch,
+          groups,
+          bytes,
+          tokens_taken: tokens.tokensTaken,
+          tokens_own: tokens.tokensOwn,
+          tokens_fetched: tokens.tokensFetched,
+          tokens_past: tokens.tokensPast,
+        },
+      });
+    },
+  },
+];
+
+function wireFigures(figures: EngineFigures): object {
+  const { heardMs: _, stepTokens, ...rest } = figures;
+  return {
+    engine: rest.engine,
+    weight_epoch: rest.epoch,
+    running: rest.running,
+    waiting: rest.waiting,
+    kv_usage: rest.kvUsage,
+    is_lossless: rest.isLossless,
+    steps: rest.steps,
+    step_us: rest.stepUs,
+    propose_us: rest.proposeUs,
+    drafted_tokens: rest.drafted,
+    accepted_tokens: rest.accepted,
+    traced_tokens: rest.traced,
+    traced_elsewhere_tokens: rest.tracedElsewhere,
+    faults: rest.faults,
+    step_error: rest.stepError,
+    step_tokens_max: stepTokens,
+  };
 }

@@ -4,8 +4,13 @@ import { expect, test } from "bun:test";
 import { readFileSync, statSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { temporaryFolder } from "../../../test/suite/temporary-folder.ts";
-import { HistoryFile } from "./history-file.ts";
-import { encodeRecord, HEADER, type HistoryRecord, recordBytes } from "./record.ts";
+import {
+  encodeRecord,
+  HEADER,
+  HistoryFile,
+  type HistoryRecord,
+  recordBytes,
+} from "./history-file.ts";
 
 const folder = temporaryFolder("history");
 

@@ -6,9 +6,9 @@ import { History } from "../../core/draft/history.ts";
 import type { Group, Request } from "../../core/request/buffer.ts";
 import { promptKey } from "../../core/request/prompt-key.ts";
 import type { Kept } from "../kept.ts";
+import type { HistoryRecord } from "./history-file.ts";
 import { HistoryFile } from "./history-file.ts";
 import { LengthHistory } from "./length-history.ts";
-import type { HistoryRecord } from "./record.ts";
 
 export interface PromptHistoryOptions {
   /** Limit of all responses together. */

@@ -22,8 +22,7 @@ const CHAT_ENTRIES = {
   // They mean something to an engine's parser alone.
   parallel_tool_calls: f.flag,
   include_reasoning: f.flag,
-  modalities: f.unsupported("answers are text"),
-  audio: f.unsupported("answers are text"),
+  ...f.refusing("answers are text", "modalities", "audio"),
   functions: f.unsupported("tools takes its place"),
   function_call: f.unsupported("tool_choice takes its place"),
   // SGLang's, as miles' server of sessions sends them: the prompt as tokens beside the messages, and `meta_info`.

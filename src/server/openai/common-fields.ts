@@ -5,9 +5,11 @@ import { TOKENS_MAX } from "../../core/request/sampling-bounds.ts";
 import { invalid } from "../route.ts";
 import * as f from "./fields.ts";
 import { VERSION_FIELD } from "./origin.ts";
-import { MAX_TOKENS_FIELD, refusedTransfer, type SamplingFields } from "./sampling-fields.ts";
+import { MAX_TOKENS_FIELD, type SamplingFields } from "./sampling-fields.ts";
 
 const streamOptions = v.strictObject({ include_usage: f.flag, continuous_usage_stats: f.flag });
+
+const TRANSFER = "the sidecar moves KV between workers itself";
 
 export const COMMON_ENTRIES = {
   model: v.nullish(f.text),
@@ -18,10 +20,9 @@ export const COMMON_ENTRIES = {
   request_id: f.name,
   cache_salt: f.name,
   group_id: f.name,
-  kv_transfer_params: refusedTransfer,
-  ec_transfer_params: refusedTransfer,
+  ...f.refusing(TRANSFER, "kv_transfer_params", "ec_transfer_params"),
   /** Chunks carry what has come by the time that the client takes them. */
-  stream_interval: f.ignored,
+  ...f.ignoring("stream_interval"),
   session_id: f.name,
   policy_version: VERSION_FIELD,
   weight_version: VERSION_FIELD,
@@ -38,16 +39,9 @@ export const OPENAI_ENTRIES = {
   vllm_xargs: v.nullish(f.fieldsOfAnyKind),
   max_tokens: MAX_TOKENS_FIELD,
   // Change nothing in the answer.
-  user: f.ignored,
-  metadata: f.ignored,
-  store: f.ignored,
-  service_tier: f.ignored,
-  safety_identifier: f.ignored,
-  prompt_cache_key: f.ignored,
-  return_token_offsets: f.ignored,
-  return_mm_kwargs: f.ignored,
+  ...f.ignoring("user", "metadata", "store", "service_tier", "safety_identifier"),
+  ...f.ignoring("prompt_cache_key", "return_token_offsets", "return_mm_kwargs"),
   mm_payload: f.unsupported("prompts are text"),
-  watermarking: f.unsupported("no worker marks its samples", false),
 } as const;
 
 const commonObject = v.object(COMMON_ENTRIES);

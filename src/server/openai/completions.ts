@@ -54,11 +54,8 @@ export const completionsRequest = v.strictObject({
   prompt_embeds: f.unsupported("prompts are tokens"),
   // rllm's gateway sends the later turns of a chat here as tokens, with all other fields of the chat.
   max_completion_tokens: MAX_TOKENS_FIELD,
-  top_logprobs: f.ignored,
-  chat_template_kwargs: f.ignored,
-  parallel_tool_calls: f.ignored,
-  reasoning_effort: f.ignored,
-  include_reasoning: f.ignored,
+  ...f.ignoring("top_logprobs", "chat_template_kwargs", "parallel_tool_calls"),
+  ...f.ignoring("reasoning_effort", "include_reasoning"),
 });
 
 type Fields = v.InferOutput<typeof completionsRequest>;

@@ -149,8 +149,21 @@ export function unsupported(why: string, ...harmless: readonly unknown[]) {
   );
 }
 
-/** Changes nothing that a client could see in the answer. */
-export const ignored = v.nullish(v.unknown());
+const ignored = v.nullish(v.unknown());
+
+/** Fields that change nothing that a client could see in the answer. */
+export function ignoring<const N extends string>(...names: readonly N[]) {
+  return alike(names, ignored);
+}
+
+/** Fields that are refused for one reason, whatever they hold. */
+export function refusing<const N extends string>(why: string, ...names: readonly N[]) {
+  return alike(names, unsupported(why));
+}
+
+function alike<N extends string, T>(names: readonly N[], schema: T): Record<N, T> {
+  return Object.fromEntries(names.map((one) => [one, schema])) as Record<N, T>;
+}
 
 /** A field that is null asks for nothing, whether it is known or not: some clients send all that they have. */
 function withoutNulls(body: unknown): unknown {

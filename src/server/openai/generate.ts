@@ -12,8 +12,6 @@ import * as json from "./json.ts";
 import type { DataPlane, Prepared } from "./plane.ts";
 import { MAX_TOKENS_FIELD, SAMPLING_ENTRIES, TOP_LOGPROBS_FIELD } from "./sampling-fields.ts";
 
-const PROMPTS = "prompts are tokens of text";
-
 const samplingParams = v.strictObject({
   ...SAMPLING_ENTRIES,
   max_tokens: MAX_TOKENS_FIELD,
@@ -22,20 +20,16 @@ const samplingParams = v.strictObject({
   extra_args: v.nullish(f.fieldsOfAnyKind),
   /** 0 cumulative, 1 delta, 2 final only: streams carry deltas and answers are final, as in vLLM. */
   output_kind: f.integer(0, 2),
-  stream_interval: f.ignored,
-  // How vLLM holds a request in its own memory.
-  flat_logprobs: f.ignored,
-  output_text_buffer_length: f.ignored,
-  skip_clone: f.ignored,
-  skip_reading_prefix_cache: f.ignored,
+  ...f.ignoring("stream_interval", "reasoning_effort", "trace_decode_token_ids"),
+  // Ways in which vLLM holds a request in its own memory.
+  ...f.ignoring("flat_logprobs", "output_text_buffer_length"),
+  ...f.ignoring("skip_clone", "skip_reading_prefix_cache"),
   /**
    * Reports prompt logprobs of these tokens, one row for each position from `prompt_logprob_start` + 1 on, beside
    * prompt_logprobs.
    */
   prompt_logprob_token_ids: v.nullish(f.listOf(f.tokenList, TOKENS_MAX)),
   prompt_logprob_start: f.integer(0, TOKENS_MAX),
-  reasoning_effort: f.ignored,
-  trace_decode_token_ids: f.ignored,
 });
 
 export const generateRequest = v.strictObject({
@@ -44,17 +38,13 @@ export const generateRequest = v.strictObject({
   sampling_params: samplingParams,
   output_mode: f.oneOf("tokens", "text"),
   return_token_ids: f.flag,
-  features: f.unsupported(PROMPTS),
-  content_parts: f.unsupported(PROMPTS),
+  ...f.refusing("prompts are tokens of text", "features", "content_parts"),
   return_token_logprobs: f.unsupported("logprobs come with the tokens", false),
   return_top_k_logprobs: f.unsupported("logprobs come with the tokens", false),
-  // Describe the prompt's text and masks for training; nothing is drawn differently.
-  token_offsets: f.ignored,
-  assistant_tokens_mask: f.ignored,
-  reasoning_ended: f.ignored,
-  reasoning_parser_kwargs: f.ignored,
-  // vLLM ignores it here; the renderers package sends it.
-  reasoning_effort: f.ignored,
+  // They describe the prompt's text and masks for training; nothing is drawn differently.
+  ...f.ignoring("token_offsets", "assistant_tokens_mask"),
+  // vLLM ignores the effort here; the renderers package sends it.
+  ...f.ignoring("reasoning_ended", "reasoning_parser_kwargs", "reasoning_effort"),
 });
 
 type Fields = v.InferOutput<typeof generateRequest>;

@@ -4,33 +4,34 @@
 import * as v from "valibot";
 import type { ChatMessage, ChatOptions } from "../../text/text.ts";
 import { invalid } from "../route.ts";
-import { fieldsOfAnyKind, flag, isNot, listOf, oneOf, text, unsupported } from "./fields.ts";
+import * as f from "./fields.ts";
 
 const MESSAGES_MAX = 65_536;
 const TOOLS_MAX = 1024;
 
 const message = v.looseObject(
   {
-    role: text,
-    content: v.nullish(v.union([text, v.array(v.unknown())], isNot("a text or a list of parts"))),
+    role: f.text,
+    content: v.nullish(
+      v.union([f.text, v.array(v.unknown())], f.isNot("a text or a list of parts")),
+    ),
   },
-  (issue) => (issue.input === undefined ? "is missing" : isNot("an object")(issue)),
+  (issue) => (issue.input === undefined ? "is missing" : f.isNot("an object")(issue)),
 );
 
 export const TEMPLATE_ENTRIES = {
-  tools: v.nullish(listOf(fieldsOfAnyKind, TOOLS_MAX)),
-  add_generation_prompt: flag,
-  continue_final_message: flag,
-  chat_template: unsupported("prompts are made with the model's own template"),
-  chat_template_kwargs: v.nullish(fieldsOfAnyKind),
-  documents: v.nullish(listOf(fieldsOfAnyKind, TOOLS_MAX)),
-  reasoning_effort: oneOf("none", "minimal", "low", "medium", "high", "xhigh", "max"),
-  media_io_kwargs: unsupported("prompts are text"),
-  mm_processor_kwargs: unsupported("prompts are text"),
-  required_prefix_token_ids: unsupported("send the tokens to /v1/chat/completions/tokens"),
+  tools: v.nullish(f.listOf(f.fieldsOfAnyKind, TOOLS_MAX)),
+  add_generation_prompt: f.flag,
+  continue_final_message: f.flag,
+  chat_template: f.unsupported("prompts are made with the model's own template"),
+  chat_template_kwargs: v.nullish(f.fieldsOfAnyKind),
+  documents: v.nullish(f.listOf(f.fieldsOfAnyKind, TOOLS_MAX)),
+  reasoning_effort: f.oneOf("none", "minimal", "low", "medium", "high", "xhigh", "max"),
+  ...f.refusing("prompts are text", "media_io_kwargs", "mm_processor_kwargs"),
+  required_prefix_token_ids: f.unsupported("send the tokens to /v1/chat/completions/tokens"),
 } as const;
 
-export const messageList = listOf(message, MESSAGES_MAX);
+export const messageList = f.listOf(message, MESSAGES_MAX);
 
 const TemplateSchema = v.object({ ...TEMPLATE_ENTRIES, messages: messageList });
 export type TemplateFields = v.InferOutput<typeof TemplateSchema>;

@@ -49,7 +49,6 @@ const STOP_STRINGS_MAX = 64;
 const stops = f.listOf(v.pipe(f.text, v.minLength(1, "holds an empty text")), STOP_STRINGS_MAX);
 
 const GUIDED = "structured_outputs takes its place";
-const TRANSFER = "the sidecar moves KV between workers itself";
 
 const whole = ({ min, max }: bounds.Range) => f.integer(min, max);
 const real = ({ min, max }: bounds.Range) => f.number(min, max);
@@ -101,13 +100,10 @@ export const SAMPLING_ENTRIES = {
   use_beam_search: f.unsupported("responses are sampled", false),
   watermarking: f.unsupported("no worker marks its samples", false),
   logits_processors: f.unsupported("no code is run for clients"),
-  guided_json: f.unsupported(GUIDED),
-  guided_regex: f.unsupported(GUIDED),
-  guided_choice: f.unsupported(GUIDED),
-  guided_grammar: f.unsupported(GUIDED),
-  guided_decoding: f.unsupported(GUIDED),
+  ...f.refusing(GUIDED, "guided_json", "guided_regex", "guided_choice"),
+  ...f.refusing(GUIDED, "guided_grammar", "guided_decoding"),
   // Of use with a field that is refused only.
-  length_penalty: f.ignored,
+  ...f.ignoring("length_penalty"),
   /** Default: as the engines do, which report experts of all requests or of none. */
   return_routed_experts: f.flag,
   /** Only with experts: those of earlier positions are not reported. */
@@ -319,5 +315,3 @@ export function checkPromptReport(
   if (field === undefined || stream !== true) return;
   throw invalid(`${at}${field}`, "is set, but a stream does not report on its prompt");
 }
-
-export const refusedTransfer = f.unsupported(TRANSFER);

@@ -1,7 +1,9 @@
-// The page as one file: its markup with styles, scripts and the chart library in it, so that a browser loads nothing else.
+// The page as one file: its markup with styles, scripts and the chart library in it. It talks to this server alone, and its
+// policy lets the browser load nothing else, from here or from anywhere.
 
 import uplot from "uplot/dist/uPlot.iife.min.js" with { type: "text" };
 import chartsStyle from "uplot/dist/uPlot.min.css" with { type: "text" };
+import type { Route } from "../route.ts";
 import charts from "./charts.js" with { type: "text" };
 import detail from "./detail.js" with { type: "text" };
 import map from "./map.js" with { type: "text" };
@@ -21,3 +23,24 @@ export const PAGE_HTML = MARKUP.replace("/* styles */", () => chartsStyle + styl
       .map((text) => `<script>\n${text}</script>`)
       .join("\n"),
 );
+
+/** Inline script and style are the page's own; nothing in it contains clients' input. */
+const POLICY =
+  "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; " +
+  "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+export const PAGE_ROUTE: Route = {
+  method: "GET",
+  path: "/",
+  summary: "A page that shows the rollout",
+  answers: ["text/html"],
+  handle: () =>
+    new Response(PAGE_HTML, {
+      headers: {
+        "content-type": "text/html; charset=utf-8",
+        "content-security-policy": POLICY,
+        "referrer-policy": "no-referrer",
+        "cache-control": "no-cache",
+      },
+    }),
+};

@@ -5,20 +5,7 @@ import * as v from "valibot";
 import { AppError, InvalidFieldError } from "../../core/base/errors.ts";
 import type { SamplingParams } from "../../core/request/request.ts";
 import type { Encoder, Text } from "../../text/text.ts";
-import {
-  checked,
-  flag,
-  indexBeyond,
-  integer,
-  isNot,
-  isObject,
-  listOf,
-  name,
-  oneOf,
-  text,
-  tokenList,
-  wellFormed,
-} from "../openai/fields.ts";
+import * as f from "../openai/fields.ts";
 import {
   chatOf,
   messageList,
@@ -50,10 +37,10 @@ const GROUP_SIZE_MAX = 256;
 const ID_CHARACTERS_MAX = 256;
 
 const id = v.pipe(
-  v.string(isNot("a text")),
+  v.string(f.isNot("a text")),
   v.minLength(1, "is empty"),
   v.maxLength(ID_CHARACTERS_MAX, `has more than ${ID_CHARACTERS_MAX} characters`),
-  wellFormed,
+  f.wellFormed,
 );
 
 /** vLLM's names. Stop strings are not among them: a rollout deals in token ids. Its lines have no place for reports. */
@@ -77,17 +64,17 @@ const SamplingSchema = v.strictObject({
 export const GROUP_ENTRIES = {
   id,
   /** One of prompt, messages and token_ids. */
-  prompt: v.nullish(text),
+  prompt: v.nullish(f.text),
   messages: v.nullish(messageList),
-  token_ids: v.nullish(tokenList),
+  token_ids: v.nullish(f.tokenList),
   ...TEMPLATE_ENTRIES,
-  n: integer(1, GROUP_SIZE_MAX),
+  n: f.integer(1, GROUP_SIZE_MAX),
 };
 
 export const RolloutRequestSchema = v.strictObject({
   /** Names the rollout; a second request with the same id and body attaches to the first. */
-  id: name,
-  groups: listOf(
+  id: f.name,
+  groups: f.listOf(
     v.strictObject({
       ...GROUP_ENTRIES,
       sampling_params: v.nullish(SamplingSchema),
@@ -95,15 +82,15 @@ export const RolloutRequestSchema = v.strictObject({
     ROLLOUT_LIMITS.groupsMax,
   ),
   /** Size of every group that does not set its own. */
-  n: integer(1, GROUP_SIZE_MAX),
+  n: f.integer(1, GROUP_SIZE_MAX),
   sampling_params: v.nullish(SamplingSchema),
   /** Model of every group, or an adapter on top of it. Default: the model. */
-  model: v.nullish(text),
-  priority: integer(-(2 ** 20), 2 ** 20),
+  model: v.nullish(f.text),
+  priority: f.integer(-(2 ** 20), 2 ** 20),
   /** The rollout continues when the client has disconnected. */
-  detached: flag,
+  detached: f.flag,
   /** strict: all tokens of a response are of one weight epoch. mixed: it continues under the next one. */
-  on_policy: oneOf("strict", "mixed"),
+  on_policy: f.oneOf("strict", "mixed"),
 });
 
 type RolloutFields = v.InferOutput<typeof RolloutRequestSchema>;
@@ -142,7 +129,7 @@ export interface PlanContext {
 
 /** @throws AppError invalid_field; not_found for a model that is not served here. */
 export async function planOf(body: unknown, context: PlanContext): Promise<RolloutPlan> {
-  const fields = checked(RolloutRequestSchema, withNewNames(body));
+  const fields = f.checked(RolloutRequestSchema, withNewNames(body));
   const adapter = context.adapterOf(fields.model);
   const { groupsMax, requestsMax } = context.limits;
   if (fields.groups.length === 0) throw invalid("groups", "is empty");
@@ -175,12 +162,12 @@ export async function planOf(body: unknown, context: PlanContext): Promise<Rollo
 /** `sampling` is what an earlier release called `sampling_params`; it is taken for one release more. */
 function withNewNames(body: unknown): unknown {
   const fields = renamed(body);
-  if (!isObject(fields) || !Array.isArray(fields.groups)) return fields;
+  if (!f.isObject(fields) || !Array.isArray(fields.groups)) return fields;
   return { ...fields, groups: fields.groups.map(renamed) };
 }
 
 function renamed(fields: unknown): unknown {
-  if (!isObject(fields) || fields.sampling === undefined) return fields;
+  if (!f.isObject(fields) || fields.sampling === undefined) return fields;
   if (fields.sampling_params !== undefined) return fields;
   const { sampling, ...rest } = fields;
   return { ...rest, sampling_params: sampling };
@@ -281,7 +268,7 @@ export function givenPrompt(
   const { token_ids: ids } = group;
   if (ids === null || ids === undefined) return null;
   if (ids.length === 0) throw invalid(`${at}token_ids`, "is empty");
-  const wrong = indexBeyond(ids, codec.vocabularySize);
+  const wrong = f.indexBeyond(ids, codec.vocabularySize);
   if (wrong >= 0) {
     const bound = `not in 0..${codec.vocabularySize - 1}`;
     throw invalid(`${at}token_ids.${wrong}`, `is ${ids[wrong]}, ${bound}`);
