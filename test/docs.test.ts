@@ -76,3 +76,15 @@ test("length: ARCHITECTURE.md has at most 150 lines", () => {
   const lines = readFileSync(join(ROOT, "ARCHITECTURE.md"), "utf8").trimEnd().split("\n");
   expect(lines.length).toBeLessThanOrEqual(150);
 });
+
+test("tables: every row stands below a head, without a gap", () => {
+  const gaps: string[] = [];
+  for (const file of ["*.md", "docs/**/*.md"].flatMap((one) => [
+    ...new Bun.Glob(one).scanSync(ROOT),
+  ])) {
+    const text = readFileSync(join(ROOT, file), "utf8").replaceAll(/^```.*?^```$/gms, "");
+    for (const [, row = ""] of text.matchAll(/^(?!\|).*\n(\|.*)\n(?!\| ?---)/gm))
+      gaps.push(`${file}: ${row}`);
+  }
+  expect(gaps).toEqual([]);
+});
