@@ -29,7 +29,7 @@ const LIMITS = {
 } as const;
 const CONNECTIONS_MAX = 1024;
 const PATH = "/v1/draft";
-/** Between two looks for groups whose lifetime has passed. */
+/** Interval between searches for groups whose lifetime has passed. */
 const SWEEP_MS = 1000;
 const WATCH_MS = 10_000;
 /** Peers have this long to answer a close. */

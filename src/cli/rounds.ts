@@ -100,7 +100,7 @@ export function busyNote(reports: readonly RoundsReport[]): string | null {
 }
 
 export interface Run {
-  /** As it was asked for: the key in the report. */
+  /** Name as requested: the key in the report. */
   readonly name: string;
   readonly policy: PolicyName;
   readonly draft: DraftMode;

@@ -166,7 +166,7 @@ const POOL: PoolOptions = {
 /** vLLM servers hand no KV to the sidecar's pool. */
 export const NO_POOL: PoolOptions = { poolMemoryBytes: 0, poolDiskBytes: 0, poolDir: null };
 
-/** Where the engines come from, and what is known of their model. */
+/** Sources of the engines, and the facts known about their model. */
 export interface Engines {
   /** `registered`: URLs of engines that clients have named so far. */
   model(wait: ModelWait, registered: () => readonly string[]): Promise<ModelSide>;

@@ -55,7 +55,7 @@ export function removedFlag(flag: string): string | null {
   return instead === undefined ? null : `${flag} is gone: ${instead}`;
 }
 
-/** As `removedFlag`, of the first variable that sets one that no command has any more. */
+/** The message of `removedFlag`, for the first environment variable that sets a removed option. */
 export function removedVariable(
   env: Readonly<Record<string, string | undefined>>,
   isKnown: (flag: string) => boolean,

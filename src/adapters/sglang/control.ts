@@ -29,7 +29,7 @@ const state = ({ isSuccess, status, message }: Done) =>
 const empty = ({ isSuccess, status, message }: Done) =>
   isSuccess ? new Response(null, { status: 200 }) : jsonResponse({ error: { message } }, status);
 
-/** As SGLang where a handler returns nothing: slime reads every answer as JSON. */
+/** SGLang's answer where a handler returns nothing: slime reads every answer as JSON. */
 const nothing = ({ isSuccess, status, message }: Done) =>
   isSuccess ? jsonResponse(null) : jsonResponse({ error: { message } }, status);
 

@@ -44,7 +44,10 @@ const samplingParams = v.strictObject({
   spaces_between_special_tokens: f.flag,
   /** The stop text or stop token that ended the response is not removed from the text. */
   no_stop_trim: f.flag,
-  /** For a custom_logit_processor, which is refused: without one they change nothing but what is read here. */
+  /**
+   * Parameters of a custom_logit_processor, which is refused: without one they have no effect beyond the fields read
+   * here.
+   */
   custom_params: v.nullish(f.fieldsOfAnyKind),
   stop_regex: f.unsupported("stop takes texts"),
   json_schema: v.nullish(f.text),
@@ -87,7 +90,7 @@ export const sglangRequest = v.strictObject({
   ...f.refusing(PROMPTS, "input_embeds", "image_data", "video_data", "audio_data"),
   /** An adapter's name. */
   lora_path: f.perPrompt(f.name),
-  /** As vLLM's cache_salt, which it has too. */
+  /** The equivalent of vLLM's cache_salt. */
   extra_key: f.perPrompt(f.name),
   cache_salt: f.perPrompt(f.name),
   session_params: f.unsupported("send the whole prompt"),

@@ -21,7 +21,7 @@ export type LengthPrior = (request: Request) => number | null;
 export class ContextManager {
   readonly turnover = new Turnover();
   readonly #prior: LengthPrior;
-  /** By group index, which a later group may have again. */
+  /** Contexts by group index, which later groups may reuse. */
   readonly #contexts: (GroupContext | undefined)[] = [];
 
   constructor(prior: LengthPrior = () => null) {

@@ -38,7 +38,7 @@ export interface Recording {
 interface Log {
   tokens: Int32Array;
   length: number;
-  /** Nothing more is recorded: later tokens would follow a hole. */
+  /** Recording has ended: later tokens would follow a hole. */
   isClosed: boolean;
 }
 
@@ -94,7 +94,7 @@ export class History {
     return this.pastOf(promptKey(prompt));
   }
 
-  /** As `past`, by `promptKey`. */
+  /** The responses of `past`, looked up by `promptKey`. */
   pastOf(key: number): readonly Int32Array[] {
     this.#asked += 1;
     const generations = this.#prompts.get(key);
@@ -245,7 +245,7 @@ export class History {
   }
 }
 
-/** At most `count` of them, the longest, in their order: those that finished first are the shortest. */
+/** The longest `count` responses, in their order: those that finished first are the shortest. */
 function longest(responses: Int32Array[], count: number): Int32Array[] {
   if (responses.length <= count) return responses;
   const kept = new Set(responses.toSorted((a, b) => b.length - a.length).slice(0, count));

@@ -38,9 +38,9 @@ export interface Multicast {
 
 export class DraftRegistry {
   readonly #mode: DraftMode;
-  /** By the request's index, which a later request may have again. */
+  /** Logs by request index, which later requests may reuse. */
   readonly #logs: (Log | undefined)[] = [];
-  /** By draft group: the workers with a replica of it. */
+  /** Workers with a replica, by draft group. */
   readonly #holders = new Map<GroupId, Set<WorkerId>>();
   /** Requests of which a holder may lack tokens. */
   readonly #dirty = new Set<Log>();

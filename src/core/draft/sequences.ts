@@ -48,7 +48,7 @@ export class DraftSequences {
     this.#owners.clear();
   }
 
-  /** To the first unused sequence. */
+  /** Moves a request to the first unused sequence. */
   #move(request: Request, owners: Map<number, Request | null>): number {
     let index = request.group.requests.length;
     while (owners.has(index)) index += 1;

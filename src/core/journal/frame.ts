@@ -20,7 +20,7 @@ export function sealFrame(frame: Uint8Array): void {
 
 export type FrameScan =
   | { readonly kind: "frame"; readonly payload: Uint8Array; readonly end: number }
-  /** Nothing is left. */
+  /** The end of the file. */
   | { readonly kind: "end" }
   /** The rest from here on is the beginning of a frame that was never finished. */
   | { readonly kind: "torn" }

@@ -22,7 +22,7 @@ interface Followed {
 
 export class JournalLog {
   readonly #writer = new RecordWriter();
-  /** By the request's index. */
+  /** Followed responses by request index. */
   readonly #followed: (Followed | undefined)[] = [];
   #changed: Followed[] = [];
   #finished: Followed[] = [];
@@ -70,7 +70,7 @@ export class JournalLog {
     this.#followed[request.index] = undefined;
   }
 
-  /** Nothing is written any more: it lets go of what it remembers. */
+  /** Ends all writing and releases the followed responses. */
   stop(): void {
     this.#isStopped = true;
     this.#followed.length = 0;

@@ -12,9 +12,9 @@ import { type EpochRecord, type OutputRecord, readRecords, type StreamRecord } f
 export interface SavedRun {
   /** The journal's name, for messages. */
   readonly name: string;
-  /** As `JournalLog.describe` got it. */
+  /** Argument of `JournalLog.describe`. */
   readonly header: Readonly<Record<string, unknown>>;
-  /** By stream. */
+  /** Saved output by stream. */
   readonly outputs: ReadonlyMap<number, SavedOutput>;
   /** Streams in the order in which they finished. */
   readonly finished: readonly number[];
@@ -22,7 +22,7 @@ export interface SavedRun {
   readonly last: { readonly epoch: WeightEpoch; readonly weights: WeightsId | null } | null;
   /** Weight epochs that began meanwhile. */
   readonly epochs: readonly EpochRecord[];
-  /** Where the last whole frame ends: what is behind it is cut off. */
+  /** End of the last whole frame; bytes after it are cut off. */
   readonly bytes: number;
 }
 

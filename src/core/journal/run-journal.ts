@@ -21,7 +21,7 @@ export interface RunFile {
   remove(): Promise<void>;
 }
 
-/** Where the journals of rollouts are. */
+/** Storage of the rollouts' journals. */
 export interface RunFiles {
   /** The file of a run of an earlier process, or null, a new one. */
   open(log: JournalLog, saved: SavedRun | null): RunFile;

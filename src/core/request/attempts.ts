@@ -10,7 +10,7 @@
 export interface Death {
   /** Requests that were running there and are not cleared yet. */
   suspects: number;
-  /** One of them was given up before it was cleared. */
+  /** A request was given up before it was cleared of the death. */
   isUnknown: boolean;
 }
 
@@ -18,7 +18,7 @@ export interface Death {
 const SHORT_PROBATIONS = 4;
 
 export class Attempts {
-  /** Since it was last cleared. */
+  /** Deaths since the request was last cleared. */
   #deaths: Death[] = [];
   /** The workers' last messages, truncated. */
   #reports: string[] = [];

@@ -59,7 +59,7 @@ export interface Group {
  */
 export type RequestStatus = "waiting" | "moving" | "running" | "finished";
 
-/** Each status, and those that may follow it. */
+/** The statuses that may follow each status. */
 const NEXT: Readonly<Record<RequestStatus, readonly RequestStatus[]>> = {
   waiting: ["moving", "finished"],
   moving: ["running", "waiting", "finished"],
@@ -240,7 +240,7 @@ export class RequestBuffer {
   }
 }
 
-/** Nothing of the group is left to do, and nothing can come. */
+/** Whether all requests of the group are finished and none can join. */
 export function isComplete(group: Group): boolean {
   return group.isClosed && group.finished === group.requests.length;
 }

@@ -148,7 +148,7 @@ export class OutputColumns {
     return this.#logprobs.subarray(from, this.length);
   }
 
-  /** As TokenColumn.copy. */
+  /** Copies logprobs, as TokenColumn.copy does tokens. */
   copyLogprobs(from: number, target: Float32Array, at: number): void {
     const logprobs = this.#logprobs;
     const { length } = this;

@@ -41,7 +41,10 @@ export class Failures {
     this.#quarantine = new Quarantine(parts.clock);
   }
 
-  /** One that asks for what workers died of is rejected; the caller can handle that only when it knows the request. */
+  /**
+   * Checks a request that has joined: one like those that workers died of is refused. The caller can handle that only
+   * when it knows the request.
+   */
   joined(request: Request): void {
     const reason = this.#quarantine.reason(request);
     if (reason !== null) this.#rejected.set(request, reason);

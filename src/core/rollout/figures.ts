@@ -8,9 +8,9 @@ import type { KvMoveStats, WorkerStats } from "./worker.ts";
 export type Unit = "tokens" | "requests" | "groups" | "chunks" | "bytes" | "s" | "";
 
 export interface Figure<Source> {
-  /** In reports and in the live view; null: it is at /metrics alone. */
+  /** Key in reports and in the live view; null: the figure is at /metrics alone. */
   readonly key: string | null;
-  /** At /metrics; `_total` ends the name of what only grows. null: it is in reports alone. */
+  /** Name at /metrics; that of a counter ends with `_total`. null: the figure is in reports alone. */
   readonly metric: string | null;
   readonly unit: Unit;
   readonly help: string;
@@ -315,7 +315,7 @@ export type Figures = Record<FigureKey, number>;
 
 export const NO_FIGURES: Readonly<Figures> = { ...noCounts(), ...sumsOf(WORKER_FIGURES, []) };
 
-/** For people, without values. */
+/** Figures shown to people, without values. */
 export const SHOWN_FIGURES: readonly Omit<Figure<never> & { key: FigureKey }, "read">[] = [
   ...ROLLOUT_FIGURES,
   ...WORKER_FIGURES,
@@ -329,7 +329,7 @@ export function noCounts(): Counts {
   );
 }
 
-/** By key, of one source. */
+/** Values of one source, by key. */
 export function valuesOf<Key extends string, Source>(
   rows: readonly { readonly key: Key; readonly read: (from: Source) => number }[],
   source: Source,
@@ -337,7 +337,7 @@ export function valuesOf<Key extends string, Source>(
   return sumsOf(rows, [source]);
 }
 
-/** By key, over all sources. */
+/** Sums over all sources, by key. */
 export function sumsOf<Key extends string, Source>(
   rows: readonly { readonly key: Key; readonly read: (from: Source) => number }[],
   sources: readonly Source[],

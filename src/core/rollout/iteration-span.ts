@@ -14,7 +14,7 @@ const ENDS_KEPT = 32_768;
 
 /** Summary of one iteration of a trainer. */
 export interface IterationSummary {
-  /** Under which its requests began. */
+  /** Epoch under which its requests began. */
   readonly weightEpoch: number;
   /** From its first request to the end of its last response. */
   readonly seconds: number;

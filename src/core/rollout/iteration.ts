@@ -26,7 +26,10 @@ export interface IterationOptions extends Omit<RolloutOptions, "listener"> {
 
 /** Keeps what is generated, so that another process can continue from it. */
 export interface IterationJournal {
-  /** Before the first response begins. @throws AppError: what is saved is not of these workers' weights. */
+  /**
+   * Called before the first response begins. @throws AppError: the saved responses are of other weights than these
+   * workers'.
+   */
   check(workers: readonly Worker[]): void;
   /** Tokens that an earlier process generated of the response; null: nothing. */
   saved(request: Request): SavedOutput | null;

@@ -12,7 +12,7 @@ import type { KvBlob, Worker } from "./worker.ts";
 /** The turn of a session before a request. */
 export interface PreviousTurn {
   readonly request: Request;
-  /** So many first tokens of its prompt and response are those of the new prompt. */
+  /** Number of first tokens of its prompt and response with which the new prompt begins. */
   readonly sharedTokens: number;
 }
 

@@ -21,7 +21,7 @@ interface Account {
   inFlight: number;
   kvTokens: number;
   readonly lookahead: Lookahead;
-  /** In order of dispatch. */
+  /** Running requests in order of dispatch. */
   readonly running: Set<Request>;
   /** Since the last span: when it was looked at, and the time in which something ran, alone and times its requests. */
   lookedMs: number;
@@ -41,7 +41,7 @@ export class Ledger {
   readonly paces = new Paces();
   readonly #clock: Clock;
   readonly #accounts = new Map<WorkerId, Account>();
-  /** By worker, also one that is gone and may come back. */
+  /** KV tokens by worker, kept for workers that are gone and may come back. */
   readonly #kvTokens = new Map<WorkerId, number>();
 
   constructor(clock: Clock) {
@@ -121,7 +121,7 @@ export class Ledger {
     account.running.add(request);
   }
 
-  /** Nothing of the request runs on the worker any more. */
+  /** Removes a request that no longer runs on the worker. */
   ended(workerId: WorkerId, request: Request): void {
     const account = this.#accounts.get(workerId);
     if (account === undefined) return;
@@ -129,7 +129,7 @@ export class Ledger {
     account.running.delete(request);
   }
 
-  /** So many more KV tokens are on their way out of the worker; negative: they are out. */
+  /** Adds KV tokens that are being exported from the worker; negative: their export has ended. */
   leaving(workerId: WorkerId, kvTokens: number): void {
     const account = this.#accounts.get(workerId);
     if (account === undefined) return;

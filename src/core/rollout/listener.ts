@@ -23,7 +23,7 @@ export interface RolloutListener {
   workerFailed(worker: Worker, message: string): void;
   /** The request has been ended because it makes workers die; `response.refusal` is the reason. Before `finished`. */
   quarantined(request: Request): void;
-  /** One of the calls above threw. `request`: the one that it was about, which has been ended; null: none. */
+  /** One of the calls above threw. `request`: the request of that call, which has been ended; null: none. */
   threw(error: unknown, request: Request | null): void;
   /** A bug: the rollout has stopped and must not be used. */
   broken(error: unknown): void;

@@ -23,7 +23,7 @@ import type { Worker, WorkerStats } from "./worker.ts";
 
 /** tokens/s is shown over about this long. */
 const RATE_WINDOW_MS = 1000;
-/** Between two estimates of the end: at least, and for each open request. */
+/** Interval between two estimates of the end: at least, and for each open request. */
 const ETA_MS = 1000;
 const ETA_REQUEST_MS = 1 / 16;
 /** The end is said to be within this factor of the estimate. */
@@ -91,7 +91,7 @@ export class Meter {
     });
   }
 
-  /** Nothing is on it any more, whatever it said last. */
+  /** Sets the worker's levels to zero, whatever its last report was. */
   workerGone(workerId: WorkerId): void {
     const tally = this.#tallies.get(workerId);
     if (tally?.stats == null) return;
@@ -188,7 +188,7 @@ export class Meter {
     this.#timeline.sample(workerId, this.#turnMs, stats);
   }
 
-  /** As the worker last told; null: nothing yet. */
+  /** The worker's last report; null: none yet. */
   latest(workerId: WorkerId): WorkerStats | null {
     return this.#tallies.get(workerId)?.stats ?? null;
   }
@@ -198,12 +198,12 @@ export class Meter {
     this.#poolDiskPeak = Math.max(this.#poolDiskPeak, stats.diskBytes);
   }
 
-  /** Since the beginning. */
+  /** Counts since the beginning. */
   get counts(): Readonly<Counts> {
     return this.#counts;
   }
 
-  /** In the current iteration, or in the last one. */
+  /** Figures of the current iteration, or of the last one. */
   figures(): Figures {
     const counted = this.#counted();
     return this.#span?.figures(counted) ?? counted;
@@ -339,7 +339,7 @@ export class Meter {
     return { ...this.#counts, ...this.#sums(stats) };
   }
 
-  /** Over `stats` and the workers that were removed. */
+  /** Sums over `stats` and the workers that were removed. */
   #sums(stats: readonly WorkerStats[]): Record<WorkerKey, number> {
     const sums = sumsOf(WORKER_FIGURES, stats);
     for (const { key } of WORKER_FIGURES) sums[key] += this.#forgotten[key];

@@ -60,7 +60,7 @@ export interface RunReport extends Readonly<Figures> {
     readonly memory_bytes_peak: number;
     readonly disk_bytes_peak: number;
   };
-  /** By engines' own KV connectors; null: none has one. */
+  /** Moves by the engines' own KV connectors; null: no engine has one. */
   readonly kv_moves: KvMovesReport | null;
   readonly workers: readonly WorkerReport[];
   /** true: stopped by a signal before the end. */
@@ -90,7 +90,7 @@ export interface Progress {
   readonly requestsDone: number;
   readonly requests: number;
   readonly outputTokens: number;
-  /** Over the last second or so. */
+  /** Rate over about the last second. */
   readonly tokensPerS: number;
   readonly running: number;
   readonly waiting: number;
@@ -106,7 +106,7 @@ export interface Progress {
   readonly workers: readonly {
     readonly worker: number;
     readonly running: number;
-    /** In the queue of the engine itself. */
+    /** Requests in the engine's own queue. */
     readonly waiting: number;
     readonly slots: number;
     readonly kvTokensUsed: number;

@@ -188,7 +188,7 @@ export class Rollout {
     this.#wake();
   }
 
-  /** From now on `workerFailed` tells of the worker, which does not serve before it is added. */
+  /** Makes `workerFailed` report the worker from now on. The worker does not serve before it is added. */
   watch(worker: Worker): void {
     if (this.#watched.has(worker)) return;
     this.#watched.add(worker);
@@ -525,7 +525,7 @@ export class Rollout {
     this.#pause.look();
   }
 
-  /** Nothing runs, and no KV is on its way. */
+  /** Whether no request runs and no KV is in transfer. */
   get isQuiet(): boolean {
     return this.#parts.ledger.inFlight === 0 && this.#kv.executor.isStill;
   }

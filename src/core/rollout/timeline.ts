@@ -48,7 +48,7 @@ export interface WorkerTimeline {
 
 export interface Timeline {
   readonly chunk_columns: readonly string[];
-  /** In the order in which they finished; those that have not follow. */
+  /** Responses in the order in which they finished; unfinished ones follow. */
   readonly responses: readonly ResponseTimeline[];
   /** Responses that finished before them, whose chunks are not kept. */
   readonly responses_left_out: number;
@@ -112,7 +112,7 @@ export class TimelineRecorder {
     this.#chunksMax = chunksMax;
   }
 
-  /** Another iteration begins. */
+  /** Forgets the last iteration when another begins. */
   clear(): void {
     this.#finished = [];
     this.#first = 0;

@@ -161,13 +161,13 @@ export interface WorkerStats {
   /** KV blobs loaded, and refused (wrong, corrupt or no room): the latter were recomputed. */
   readonly kvLoads: number;
   readonly kvLoadFailures: number;
-  /** For engines whose KV moves by ways of their own, not as blobs. */
+  /** KV moves of engines that move KV by themselves, not as blobs. */
   readonly kvMoves?: KvMoveStats;
 }
 
 /** Requests that came to one engine from another, and the pool that its KV connector asks. Cumulative counters. */
 export interface KvMoveStats {
-  /** As the engine calls it. */
+  /** The engine's name for the connector. */
   readonly connector: string;
   /** Requests that came here and found KV of their output, and the tokens of it. */
   readonly moves: number;
@@ -177,8 +177,9 @@ export interface KvMoveStats {
   readonly recomputedTokens: number;
   /** Tokens that the engine says it has loaded through the connector, for whatever request. */
   readonly hitTokens: number;
-  /** By the engine's count: blocks that the pool could not look up, load or save, and time in all three. */
+  /** Blocks that the pool could not look up, load or save, as the engine counts them. */
   readonly failedBlocks: number;
+  /** Time of all lookups, loads and saves. */
   readonly poolSeconds: number;
 }
 
@@ -188,10 +189,10 @@ export type WorkerListener = (epoch: WeightEpoch, events: readonly WorkerEvent[]
 /** A request to an engine's control plane, in the shape of vLLM's HTTP routes. */
 export interface ControlRequest {
   readonly method: "GET" | "POST";
-  /** With its leading slash, without its query. */
+  /** Path with the leading slash, without a query. */
   readonly path: string;
   readonly query: Readonly<Record<string, string>>;
-  /** As parsed JSON; null: none. */
+  /** Body as parsed JSON; null: none. */
   readonly body: unknown;
   /** The weight epoch that begins if this request changes the weights. */
   readonly nextEpoch: WeightEpoch;
@@ -215,7 +216,7 @@ export type SamplingSupport =
 /** Engines are updated by others too, so that what they report is as of a time. */
 export interface ReportedVersion {
   readonly name: string;
-  /** By the clock of the worker. */
+  /** Time of the reading, by the worker's clock. */
   readonly readMs: number;
 }
 
@@ -238,7 +239,7 @@ export interface Worker {
   send(commands: readonly WorkerCommand[]): void;
   /** Exactly one listener; set before the first command. A worker that has failed already says so again. */
   listen(listener: WorkerListener): void;
-  /** Whether responses drawn so can be made here. */
+  /** How the worker supports these sampling parameters. */
   supports(sampling: SamplingParams): SamplingSupport;
   /**
    * Passes a request to the engine's control plane. Never rejects. Nothing may be running when the weights

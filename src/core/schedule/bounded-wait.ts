@@ -18,7 +18,7 @@ export class BoundedWaitPolicy implements SchedulePolicy {
   readonly #turnover: Turnover;
   /** Waiting requests in order of arrival, within a client's priority. */
   readonly #arrivals: Heap;
-  /** By request index: whose entry it is, and how many had ended when that came. */
+  /** Request id of each entry, and how many requests had ended at its arrival, by request index. */
   readonly #ids: number[] = [];
   readonly #endedBefore: number[] = [];
 

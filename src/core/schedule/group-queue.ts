@@ -23,7 +23,7 @@ export class GroupQueue {
   readonly #buffer: RequestBuffer;
   readonly #heaps: GroupQueueHeaps;
   readonly #keyOf: (group: Group) => number;
-  /** By group index. */
+  /** Waiting requests by group index. */
   readonly #waiting: (Waiting | undefined)[] = [];
 
   constructor(options: {

@@ -28,7 +28,7 @@ type OrderParts = Omit<PolicyParts, "chunks">;
 
 interface Policy {
   readonly help: string;
-  /** Where nothing else is chosen. */
+  /** Draft mode where no other is chosen. */
   readonly draft: DraftMode;
   /** false: whole groups, each pinned to a worker. */
   readonly isDivided: boolean;

@@ -22,10 +22,10 @@ export class ProbeFirstPolicy implements SchedulePolicy {
   readonly #buffer: RequestBuffer;
   readonly #context: ContextManager;
   readonly #probes: Heap;
-  /** Each group's probe until it is one of the rest. */
+  /** Probe of each group, until a sibling finishes and the probe is ordered like other requests. */
   readonly #probeOf = new Map<Group, Request>();
   /** Waiting requests that are no probes. */
-  readonly #rest: GroupQueue;
+  readonly #queue: GroupQueue;
   #picks = 0;
 
   constructor(options: {
@@ -37,7 +37,7 @@ export class ProbeFirstPolicy implements SchedulePolicy {
     this.#buffer = buffer;
     this.#context = context;
     this.#probes = heaps.probes;
-    this.#rest = new GroupQueue({ buffer, heaps, keyOf: (group) => longestFirst(group, context) });
+    this.#queue = new GroupQueue({ buffer, heaps, keyOf: (group) => longestFirst(group, context) });
   }
 
   add(request: Request): void {
@@ -45,7 +45,7 @@ export class ProbeFirstPolicy implements SchedulePolicy {
       this.#probeOf.set(request.group, request);
       this.#probes.push(request.index, probeKey(request));
     } else {
-      this.#rest.add(request);
+      this.#queue.add(request);
     }
   }
 
@@ -53,33 +53,33 @@ export class ProbeFirstPolicy implements SchedulePolicy {
     const probe = this.#probes.peek();
     if (probe !== null) return this.#buffer.requestAt(probe);
     const isStarvationTurn = this.#picks % STARVATION_PERIOD === STARVATION_PERIOD - 1;
-    return this.#rest.peek(isStarvationTurn ? "served" : "keyed");
+    return this.#queue.peek(isStarvationTurn ? "served" : "keyed");
   }
 
   take(request: Request): void {
-    this.#rest.serve(request.group);
+    this.#queue.serve(request.group);
     if (this.#probes.remove(request.index)) return;
     this.#picks += 1;
-    assert(this.#rest.remove(request), "only a waiting request is taken");
+    assert(this.#queue.remove(request), "only a waiting request is taken");
   }
 
   remove(request: Request): void {
-    if (!this.#probes.remove(request.index)) this.#rest.remove(request);
+    if (!this.#probes.remove(request.index)) this.#queue.remove(request);
   }
 
   refresh(group: Group): void {
-    // A sibling finished before the probe: the group is known, so its probe is one of the rest.
+    // A sibling finished before the probe: the group is known, so its probe waits in the queue.
     const probe = this.#probeOf.get(group);
     if (probe !== undefined && !this.#context.isProbe(probe)) {
       this.#probeOf.delete(group);
-      if (this.#probes.remove(probe.index)) this.#rest.add(probe);
+      if (this.#probes.remove(probe.index)) this.#queue.add(probe);
     }
-    this.#rest.refresh(group);
+    this.#queue.refresh(group);
   }
 
   forget(group: Group): void {
     this.#probeOf.delete(group);
-    this.#rest.forget(group);
+    this.#queue.forget(group);
   }
 
   isUrgent(request: Request): boolean {

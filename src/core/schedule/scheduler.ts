@@ -65,8 +65,8 @@ export const PASSED_MAX = 32;
  */
 const LARGE_PART = 1 / 8;
 /**
- * So many dispatches may go ahead of a request that was passed over, as a multiple of all slots and at least. Then a
- * worker is kept free for it.
+ * Dispatches that may go ahead of a request that was passed over, as a multiple of all slots and at least. After that,
+ * a worker is kept free for the request.
  */
 const ROUNDS_AHEAD = 4;
 export const DISPATCHES_AHEAD_MIN = 64;
@@ -80,7 +80,7 @@ interface Turn {
   readonly kvTokensMax: number;
   /** The largest block of KV of a worker that is there. */
   readonly blockTokens: number;
-  /** Somebody waits for room. */
+  /** A request waits for room. */
   isBlocked: boolean;
 }
 
@@ -169,7 +169,7 @@ export class Scheduler {
     return turn.commands;
   }
 
-  /** Where what runs has grown into half of what is kept ahead of it, chunks end early. */
+  /** Ends chunks early where running requests have grown into half of their lookahead. */
   #preempt({ slots, commands }: Turn): void {
     for (const slot of slots) {
       let short = -spareTokens(slot);
@@ -207,7 +207,7 @@ export class Scheduler {
     }
   }
 
-  /** One suspect on a worker, and on half of the workers at most: requests that are about to begin want the others. */
+  /** Starts at most one suspect on a worker, and on half of the workers at most: new requests need the others. */
   #serveSuspects(turn: Turn): void {
     const { slots } = turn;
     const most = Math.max(1, Math.floor(slots.length / 2));
@@ -293,7 +293,9 @@ export class Scheduler {
     for (const request of stranded) this.enqueue(request);
   }
 
-  /** Others went ahead of the request. After some time a worker that can hold it takes nobody else. */
+  /**
+   * Counts dispatches that went ahead of the request. After a limit, a worker that can hold the request takes no other.
+   */
   #passedOver(request: Request, turn: Turn): void {
     const { slots } = turn;
     const since = this.#passedAt.get(request);
@@ -333,7 +335,7 @@ export class Scheduler {
     turn.isBlocked = true;
   }
 
-  /** Somebody waits for room, so KV of requests that do not run makes way. */
+  /** Offloads KV of requests that do not run, because a request waits for room. */
   #makeRoom({ commands }: Turn): void {
     const leaving = this.#retained.size > 0 ? this.#retained : this.#parked;
     for (const request of leaving) {

@@ -6,7 +6,10 @@ import { AppError } from "../base/errors.ts";
 export class Gate {
   #inside: string | null = null;
 
-  /** Before each call that changes the core. @throws AppError core_trap: another call is inside, or gave up there. */
+  /**
+   * Called before each call that changes the core. @throws AppError core_trap: another call is inside, or gave up
+   * there.
+   */
   enter(call: string): void {
     if (this.#inside !== null) this.#refuse(call);
     this.#inside = call;

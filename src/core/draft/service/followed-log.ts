@@ -29,7 +29,10 @@ export class FollowedLog implements Log {
     return this.#length;
   }
 
-  /** As of the last call that may have changed it. The column counts: the log keeps it after the response is dropped. */
+  /**
+   * Memory at the last call that may have changed it. The response's column counts: the log keeps it after the response
+   * is dropped.
+   */
   get bytes(): number {
     return this.#bytes;
   }

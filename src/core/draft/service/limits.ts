@@ -12,7 +12,7 @@ export const LOG_TOKENS_MAX = GROUP_TOKENS_MAX;
 export const GROUP_ID_BYTES_MAX = 256;
 export const TTL_MS_MAX = 86_400_000;
 export const ENGINE_NAME_BYTES_MAX = 256;
-/** In a Budget: no limit but the engine's own break-even. */
+/** Value in a Budget for no limit but the engine's own break-even. */
 export const STEP_TOKENS_UNBOUNDED = 0x7fffffff;
 
 export interface DraftServerLimits {

@@ -91,7 +91,7 @@ export type ClientMessage = Hello | RegisterGroup | Update | Fetch | Telemetry |
 export interface Welcome {
   readonly kind: "welcome";
   readonly protocolVersion: number;
-  /** Another number: the server restarted and has lost its logs. */
+  /** Number of the server's process. A new number means that it restarted and has lost its logs. */
   readonly instanceId: number;
   readonly epoch: WeightEpoch;
   readonly frameBytesMax: number;
@@ -179,7 +179,7 @@ export interface Past {
   readonly have: number;
   /** The latest epoch first, each as far as a frame holds it. Empty: there are no more, or the group is not registered. */
   readonly responses: readonly Int32Array[];
-  /** There are further ones. */
+  /** Further responses exist. */
   readonly more: boolean;
 }
 

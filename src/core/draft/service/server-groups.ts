@@ -12,7 +12,7 @@ import { type Log, TokenLog } from "./token-log.ts";
 export interface ServerGroup {
   readonly groupId: GroupId;
   readonly prompt: Int32Array;
-  /** By sample index; null: nothing yet. */
+  /** Logs by sample index; null: none yet. */
   readonly logs: (Log | null)[];
   ttlMs: number;
   usedAtMs: number;
@@ -34,7 +34,7 @@ export interface ResponseSource {
 /** Why groups went, and how many. */
 export interface DroppedGroups {
   readonly expired: number;
-  /** For lack of room. */
+  /** Groups removed for lack of room. */
   readonly evicted: number;
 }
 

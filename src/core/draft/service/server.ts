@@ -242,7 +242,7 @@ export class DraftServer {
     return { kind: "fetched", epoch, status: "ok", groups, unknown, more: room.isSpent };
   }
 
-  /** Whether it has responses of earlier epochs at all. */
+  /** Whether the server has responses of earlier epochs. */
   get hasPast(): boolean {
     return this.#past !== undefined;
   }

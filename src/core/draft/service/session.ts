@@ -16,7 +16,7 @@ export type SessionAnswer =
 
 /** Receives the telemetry of engines with the plugin, and sets their draft budgets. */
 export interface EngineReports {
-  /** Between two reports. */
+  /** Interval between two reports. */
   readonly telemetryMs: number;
   /** `engine`: the name it gave itself, "" if none. */
   report(engine: string, telemetry: Telemetry): Budget;

@@ -39,7 +39,7 @@ const GAP: LogAppend = { kind: "gap" };
 
 export class TokenLog implements Log {
   readonly tokens = new TokenColumn();
-  /** In ascending order of offset. */
+  /** Segments beyond a gap, in ascending order of offset. */
   #held: Segment[] = [];
   #heldTokens = 0;
 
@@ -57,7 +57,7 @@ export class TokenLog implements Log {
     return this.tokens.growthBytes(offset + count + this.#heldTokens);
   }
 
-  /** Not copied. */
+  /** The tokens without a copy. */
   view(from: number, to: number = this.length): Int32Array {
     return this.tokens.view(from, to);
   }
