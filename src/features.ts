@@ -43,7 +43,7 @@ export function routeTable(): readonly RouteInfo[] {
   ];
 }
 
-/** Between two looks at the versions that engines report; fenced ones bring no events. */
+/** Interval between polls of the versions that engines report; fenced engines send no events. */
 const VERSION_LOOK_MS = 250;
 /** Interval of the sweep for unused draft groups. */
 const DRAFT_SWEEP_MS = 1000;

@@ -30,7 +30,7 @@ export interface ServeOptions {
   /** null: chosen by what the end of a chunk costs. */
   readonly chunkTokens: number | null;
   readonly poolMemoryBytes: number;
-  /** As PoolOptions; default: no SSD tier. */
+  /** Size of the SSD tier, as in PoolOptions; default: no such tier. */
   readonly poolDiskBytes?: number;
   readonly poolDir?: string | null;
   /** Workers from the start. */
@@ -78,7 +78,7 @@ export interface ServeEvents {
   /** A request was ended with an error that an engine gave, or that an engine is to blame for. */
   refused(entry: RefusedEntry): void;
   iterationEnded(summary: IterationSummary): void;
-  /** Nothing is generated, and why; or it is again. Also every minute while requests wait for it. */
+  /** The serving state has changed. Also called every minute while requests wait for it. */
   stateChanged(state: ServingState & { waiting: number; seconds: number }): void;
   /** Rollouts of an earlier process have gone on. */
   resumed(rollouts: number): void;
@@ -92,7 +92,7 @@ export interface ServeEvents {
 }
 
 export interface RefusedEntry {
-  /** As the rollout numbers requests. */
+  /** The rollout's number of the request. */
   readonly request: number;
   readonly worker: string | null;
   /** 0: not given. */
@@ -120,7 +120,7 @@ export interface RunningSidecar {
   readonly sidecar: Sidecar;
   /** Each worker has been tried once. @throws AppError: no further try would open one. */
   readonly opened: Promise<void>;
-  /** As many workers as are wanted have been ready at the same time. */
+  /** The wanted number of workers has been ready at the same time. */
   readonly hasStarted: boolean;
   /** Streams that are being written. */
   streams(): OpenStream[];

@@ -36,7 +36,7 @@ export interface Feature {
   readonly weightsHeld?: (seconds: number) => void;
   readonly iterationEnded?: (summary: IterationSummary) => void;
   readonly answered?: (entry: AccessEntry) => void;
-  /** By kind, what it keeps of work that is done: /metrics shows it. */
+  /** Memory kept for finished work, by kind: /metrics shows it. */
   readonly kept?: Readonly<Record<string, () => Kept>>;
   /** All requests have ended, and no new one comes. */
   readonly drained?: () => void;
@@ -101,7 +101,7 @@ export function partsOf(options: ServeOptions, opened: Opened, features: readonl
   const encoder = encoderOf(options, engines);
   return {
     ...{ ...opened, options, timers, saved, pool, sidecar, weights, learned, engines, encoder },
-    /** For journals. */
+    /** The weights in service, for journals. */
     held: () => ({
       epoch: sidecar.rollout.epoch,
       version: weights.version(sidecar.rollout.epoch),

@@ -25,7 +25,7 @@ export interface ServedModel {
 
 /** An inference server, and no worker of ours. */
 export interface EngineServer {
-  /** Where it answers over HTTP. */
+  /** The engine's HTTP address, from its URL. */
   readonly httpUrl: (url: string) => string;
   /** @throws AppError worker_failed, which names the URL: it is not there, is still loading, or lists no model. */
   readonly servedModel: (url: string, token: string | null) => Promise<ServedModel>;

@@ -109,7 +109,7 @@ export function openRunFiles(folder: string, failed: (error: unknown) => void) {
     },
     /** Read them before they are written. */
     weights,
-    /** After its files are closed. */
+    /** Call after the files are closed. */
     release: async () => {
       await weights.close();
       release();

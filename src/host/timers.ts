@@ -35,7 +35,7 @@ export function timersOf(failed: (error: unknown) => void) {
       if (isStopped) return () => {};
       return kept(setInterval(contained(act), ms));
     },
-    /** Nothing happens any more, and no timer keeps the process alive. */
+    /** Cancels all timers, so that none keeps the process alive. */
     stop(): void {
       isStopped = true;
       for (const timer of pending) clearTimeout(timer);

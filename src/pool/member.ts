@@ -147,7 +147,7 @@ export interface Step {
   readonly effects: readonly Effect[];
 }
 
-/** Between two tries to open an engine that is down: at first, and at most. A try is an attempt to connect. */
+/** Pause between two attempts to open an engine that is down: at first, and at most. A try is an attempt to connect. */
 export const RETRY_MS = 100;
 export const RETRY_MS_MAX = 2_000;
 /** Attempts that fail alike: the first ones are reported, and then about one per minute. */
@@ -307,7 +307,10 @@ function fence(member: MemberRecord, reason: string): Step {
   return step({ ...member, ...fenced, held: null, isPlaced: false }, { kind: "remove" }, TELL);
 }
 
-/** Another start, and the parts that follow are of the whole weights again; what was changed stays changed. */
+/**
+ * Records the start of an update. After a further start the parts are of the whole weights again, but earlier changes
+ * remain.
+ */
 function begun(member: MemberRecord, { took, isAgain }: { took: Took; isAgain: boolean }): Step {
   const before = isAgain ? member.update : { ...NO_UPDATE, isWhole: true };
   const isBegun = before.isBegun || took !== "none";
@@ -327,7 +330,10 @@ function part(member: MemberRecord, { took, isVoid }: { took: Took; isVoid: bool
   return step({ ...answered, update: share });
 }
 
-/** One whose connection has ended since is opened again, and its weights are compared then. */
+/**
+ * Records the epoch's weights. A member whose connection has ended since is opened again, and its weights are compared
+ * then.
+ */
 function updated(member: MemberRecord, epoch: WeightEpoch): Step {
   const held = member.link === "open" ? epoch : null;
   return step({ ...member, wanted: epoch, held, uncertain: null });

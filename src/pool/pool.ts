@@ -42,7 +42,7 @@ export interface Member {
   readonly state: MemberState;
   /** Why it does not serve; null: it does. */
   readonly reason: string | null;
-  /** For its control plane; null: it is down. */
+  /** Connection to the engine and its control plane; null: it is down. */
   readonly worker: Worker | null;
   /** The only place that says which weights the engine has. */
   readonly record: MemberRecord;
@@ -88,7 +88,7 @@ export interface WorkerPoolOptions {
 const GATHER_MS = 500;
 /** Time of service after which a worker begins with the shortest pause again. */
 const SERVED_MS = 10_000;
-/** Between two looks at what a worker that leaves still runs. */
+/** Interval between polls of the requests that a leaving worker still runs. */
 const LEAVE_POLL_MS = 50;
 
 export class WorkerPool {
@@ -104,7 +104,7 @@ export class WorkerPool {
   #recipe: Recipe = { base: "first", adapters: [] };
   #initialEpoch: WeightEpoch | null = null;
   #isClosed = false;
-  /** As many workers as were wanted have been ready at the same time. */
+  /** The wanted number of workers has been ready at the same time. */
   #hasStarted = false;
   /** Id of the newest worker: ids are never used again. */
   #lastId = -1;
@@ -358,7 +358,7 @@ export class WorkerPool {
     if (ready >= (this.#options.workersMin ?? 1)) this.#hasStarted = true;
   }
 
-  /** Until nothing runs on it, the time is over, or its worker is gone. */
+  /** Waits until nothing runs on the member, its time is over, or its worker is gone. */
   async #drain(
     member: PoolMember,
     { departure, msMax }: Extract<Effect, { kind: "drain" }>,

@@ -3,7 +3,7 @@
 
 import type { WeightsId } from "../core/base/ids.ts";
 
-/** One engine: what people call it, and its weights. */
+/** An engine's name for people, and its weights. */
 export interface Holding {
   readonly name: string;
   readonly weights: WeightsId | null;

@@ -31,7 +31,7 @@ const { root } = protobuf.parse(schema);
 const clientFrame = root.lookupType("foretoken.draft.v1.ClientFrame");
 const serverFrame = root.lookupType("foretoken.draft.v1.ServerFrame");
 
-/** In the order of the schema's enums, from 1. */
+/** Statuses in the order of the schema's enum, from 1. */
 const STATUSES = ["ok", "stale_epoch", "conflict", "full"] as const;
 
 /** Tokens are sent in their memory layout; every host of Bun is little-endian. */

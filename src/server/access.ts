@@ -105,7 +105,7 @@ export function isLoopbackHost(host: string): boolean {
   return /^127(\.\d{1,3}){3}$/.test(name);
 }
 
-/** As a browser would write it, without port and final dot; null: it is no host. */
+/** The host as a browser would write it, without port and final dot; null: it is no host. */
 function hostNameOf(host: string): string | null {
   if (/[/\\@?#\s]/.test(host)) return null;
   const isBare = !host.startsWith("[") && host.split(":").length > 2;

@@ -13,7 +13,7 @@ import { AppError, errorText } from "../core/base/errors.ts";
 
 export interface BodyOptions {
   readonly bytesMax: number;
-  /** From the first byte that is read to the last. */
+  /** Time from the first byte that is read to the last. */
   readonly msMax: number;
   readonly budget: BodyBudget;
   readonly after: (ms: number, act: () => void) => () => void;
@@ -25,7 +25,7 @@ export interface Body {
   release(): void;
 }
 
-/** By the names of RFC 9110, section 8.4.1. */
+/** Decoders by content coding (RFC 9110, section 8.4.1). */
 const UNPACKERS = {
   gzip: createGunzip,
   "x-gzip": createGunzip,
@@ -152,7 +152,7 @@ async function collected(
   }
 }
 
-/** At once: the garbage collector does not know in time how much hangs on it. */
+/** Frees a buffer at once: the garbage collector underestimates the memory that it holds. */
 function free({ buffer }: Uint8Array<ArrayBuffer>): void {
   // What another thread has taken is no longer here.
   if (!buffer.detached) buffer.transfer(0);

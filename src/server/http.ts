@@ -12,7 +12,7 @@ import { CLIENT_GONE, errorResponse, statusOf } from "./http-errors.ts";
 import { type Exchange, type Route, reasonIn, type StreamHold } from "./route.ts";
 import { Router } from "./router.ts";
 
-/** In the meaning of Bun's ServerWebSocket. */
+/** The used part of Bun's ServerWebSocket. */
 export interface Socket {
   /** -1: it waits in a buffer; 0: dropped; else bytes sent. */
   send(data: string | Uint8Array): number;
@@ -38,7 +38,7 @@ export interface Served {
 }
 
 export interface HttpOptions extends Served {
-  /** For every route that is not open; null: none is asked for, of anyone. */
+  /** Token of every route that is not open; null: no token is needed. */
   readonly apiToken: string | null;
   readonly host: string;
   /** 0: any free one. */
@@ -58,7 +58,7 @@ export interface AccessEntry {
   readonly method: string;
   readonly path: string;
   readonly status: number;
-  /** Until the answer began. */
+  /** Time until the answer began. */
   readonly ms: number;
   /** Error message of an answer of 400 or more; null: none. */
   readonly reason: string | null;

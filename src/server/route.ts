@@ -6,7 +6,7 @@ import { InvalidFieldError } from "../core/base/errors.ts";
 import type { IdLists } from "./body-reader.ts";
 
 export interface Exchange {
-  /** In the answer's header, and in every line of the log about the request. */
+  /** Request id, in the answer's header and in every log line about the request. */
   readonly id: string;
   readonly method: string;
   readonly url: URL;

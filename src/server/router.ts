@@ -9,7 +9,7 @@ interface Found {
 }
 
 export class Router {
-  /** By path: routes whose path is written out. */
+  /** Routes without parameters, by path. */
   readonly #exact = new Map<string, Found[]>();
   readonly #patterns: { readonly route: Route; readonly parts: readonly string[] }[] = [];
   readonly #otherwise: Route["handle"];

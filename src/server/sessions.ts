@@ -18,7 +18,7 @@ interface SessionsOptions {
   readonly clock: Clock;
   /** Runs something after a while; absent: sessions are forgotten when others begin. */
   readonly later?: ((act: () => void, ms: number) => () => void) | undefined;
-  /** Nothing follows on this finished turn any more. */
+  /** Called when no further turn can follow this finished one. */
   readonly letGo: (request: Request) => void;
 }
 

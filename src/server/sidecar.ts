@@ -35,7 +35,7 @@ export interface GenerationSpec {
   readonly priority: number;
   /** See Wanted. */
   readonly isStrict?: boolean;
-  /** With the seed it names the random numbers, as a group's id does for `foretoken rollout`; none: "". */
+  /** Selects the random numbers together with the seed, as a group's id does for `foretoken rollout`; none: "". */
   readonly drawGroup?: string;
   /** The names of the responses' random numbers, where an earlier process chose them. */
   readonly draws?: readonly DrawKey[];
@@ -105,7 +105,7 @@ export class Sidecar {
   readonly #options: SidecarOptions;
   readonly #groups: JoinableGroups;
   readonly #sessions: Sessions;
-  /** By the request's index, which a later request may have again. */
+  /** Listeners by request index, which later requests may reuse. */
   readonly #places: (Place | undefined)[] = [];
   readonly #observers = new Set<SidecarObserver>();
   /** Observers that follow tokens: called for every event. */

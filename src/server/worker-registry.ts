@@ -68,7 +68,7 @@ export class WorkerRegistry {
     return jsonResponse(isAlone ? { workers } : { workers, total: workers.length });
   }
 
-  /** As sglang-router's first releases and miles' own router list them. */
+  /** Workers in the form of sglang-router's first releases and miles' own router. */
   addresses(exchange: Exchange): Response {
     return jsonResponse({ urls: this.#listed(exchange).map(({ url }) => url) });
   }
@@ -178,7 +178,7 @@ function accepted(id: string, url: string) {
   return { status: "accepted", worker_id: id, url, location: `/workers/${id}` };
 }
 
-/** By the query (sglang-router to 0.2.1) or by the body. */
+/** The worker named by the query (sglang-router to 0.2.1) or by the body. */
 async function askedFor(exchange: Exchange): Promise<{ url: unknown; type: unknown }> {
   const { searchParams } = exchange.url;
   const { url, worker_type: type } = searchParams.has("url")

@@ -39,7 +39,7 @@ export type ResultOf<J extends EncoderJob> = Results[J["kind"]];
 
 export type EncoderThread = JobThread<EncoderJob>;
 
-/** In a tokenizer's thread: `open` makes the text of the opening message. */
+/** Serves a tokenizer's thread: `open` makes the Text from the opening message. */
 export function serveEncoder<Opening>(open: (opening: Opening) => Text): void {
   serveJobs((opening: Opening) => {
     const text = open(opening);
@@ -89,7 +89,7 @@ function checkRoom(text: Text, written: string, tokensMax: number | null): void 
 
 const longest = new WeakMap<Text, number>();
 
-/** In bytes: no character has less. */
+/** Length of the longest token in bytes: no character has less. */
 function longestToken(text: Text): number {
   let bytes = longest.get(text);
   if (bytes === undefined) {

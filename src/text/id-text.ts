@@ -18,7 +18,7 @@ export class IdText implements Text {
     throw noText();
   }
 
-  /** For lines and streams that show texts: tokens as vLLM names them for clients that want none. */
+  /** Text of tokens in lines and streams: the names that vLLM gives them for clients that want no text. */
   decode(tokens: ArrayLike<number>): string {
     return Array.from(tokens, nameOf).join(" ");
   }

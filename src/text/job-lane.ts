@@ -45,7 +45,7 @@ export function openThread<Job>(module: URL, opening: unknown): JobThread<Job> {
 /** Does a job; the buffers in `moves` are not copied. */
 type Run<Job> = (job: Job, moves: ArrayBuffer[]) => unknown;
 
-/** In the thread: `open` makes of the opening message what does jobs. */
+/** Serves jobs in the thread: `open` makes the job's function from the opening message. */
 export function serveJobs<Opening, Job>(open: (opening: Opening) => Run<Job>): void {
   let run: Run<Job> | null = null;
   self.onmessage = ({ data }: MessageEvent<unknown>) => {
@@ -83,7 +83,7 @@ export interface LaneOptions<Job> {
   readonly msMax: number;
   /** Limit of the summed sizes of waiting jobs. */
   readonly sizeMax: number;
-  /** For messages: "the tokenizer", "characters", "encoded". */
+  /** Words for messages: "the tokenizer", "characters", "encoded". */
   readonly words: { readonly thread: string; readonly unit: string; readonly done: string };
 }
 

@@ -123,7 +123,7 @@ export class DraftGroups {
   }
 }
 
-/** Where in the request's tokens its sequence of the group begins. */
+/** Index in the request's tokens at which its sequence of the group begins. */
 function draftStart({ promptLength, draft }: Sequence): number {
   return promptLength - (draft?.turn?.leadTokens ?? 0);
 }

@@ -72,7 +72,7 @@ export class LlamaEngine {
   #cost = new LearnedStepCost(new ProfiledStepCost([{ rows: 1, ms: 1 }]));
 
   readonly #all = new Map<RequestId, Sequence>();
-  /** In order of admission: the last is the youngest. */
+  /** Running sequences in order of admission: the last is the youngest. */
   readonly #running: Sequence[] = [];
   readonly #waiting: Sequence[] = [];
   /** Oldest first. */

@@ -28,7 +28,7 @@ export interface ByteRange {
 export interface GgufHead {
   readonly path: string;
   readonly fileBytes: number;
-  /** Where the tensors' data begins. */
+  /** Offset of the tensors' data. */
   readonly dataOffset: number;
   readonly tensors: readonly GgufTensor[];
   /** Numbers, booleans and strings of the metadata; no arrays. */

@@ -66,7 +66,7 @@ function openLlama(file: string) {
   });
 }
 
-/** From a memory file: the compiler cannot open what is inside a compiled executable. */
+/** Compiles the shim from a memory file: the compiler cannot open files inside a compiled executable. */
 function compileShim() {
   const source = MemoryFile.create();
   try {

@@ -69,7 +69,9 @@ function unreadable(path: string, problem: string, cause?: unknown): AppError {
   return new AppError("model_unreadable", `${path}: ${problem}`, { cause });
 }
 
-/** Without blocking: opening a FIFO would wait for its writer. @throws AppError model_unreadable. */
+/**
+ * Opens a regular file without blocking: opening a FIFO would wait for its writer. @throws AppError model_unreadable.
+ */
 function openRegular(path: string): number {
   let file: number;
   try {

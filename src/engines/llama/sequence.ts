@@ -23,7 +23,7 @@ export type RunCommand = Extract<WorkerCommand, { kind: "run" }>;
 export class Sequence {
   /** KV that is parked for a finished turn may become the next one's. */
   spec: RequestSpec;
-  /** Where its drafts come from; null: it is not drafted for. */
+  /** Source of the drafts; null: the sequence gets none. */
   readonly draft: DraftSource | null;
   readonly tokens: Int32Array;
   readonly promptLength: number;
@@ -63,7 +63,7 @@ export class Sequence {
   /** Draft tokens of this chunk. */
   draftedTokens = 0;
   acceptedTokens = 0;
-  /** As in ChunkDrafts. */
+  /** Verifications, as in ChunkDrafts. */
   readonly verifications: number[] = [];
   finish: FinishReason | null = null;
   /** Why it cannot continue; its `finish` is "abort" then. */

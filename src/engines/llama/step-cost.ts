@@ -17,7 +17,7 @@ export interface StepSample {
 export class ProfiledStepCost implements StepTimes {
   readonly #samples: readonly StepSample[];
 
-  /** At least one. */
+  /** Takes at least one sample. */
   constructor(samples: readonly StepSample[]) {
     assert(samples.length > 0, "a profile has samples");
     this.#samples = rising(samples);
@@ -81,7 +81,7 @@ function learn(factor: number, seen: number): number {
   return factor + Math.min(most, Math.max(-most, seen - factor));
 }
 
-/** In order of rows. More rows cannot take less time: a dip is noise, and would make drafts look free. */
+/** The samples in order of rows, with times that do not fall: a dip is noise, and would make drafts look free. */
 function rising(samples: readonly StepSample[]): StepSample[] {
   let least = 0;
   return samples
@@ -124,7 +124,7 @@ export function profileSteps(probe: StepProbe, budgetMs: number): ProfiledStepCo
   return new ProfiledStepCost([...least].map(([rows, ms]) => ({ rows, ms })));
 }
 
-/** As many sequences as there may be, with the same number of rows. */
+/** Divides rows evenly over as many sequences as possible. */
 function shapeOf(rows: number, slots: number): [batch: number, rowsPerSequence: number] {
   let batch = Math.min(rows, slots, 4);
   while (rows % batch !== 0) batch -= 1;

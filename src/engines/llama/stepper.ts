@@ -98,8 +98,7 @@ export class Stepper {
   }
 
   /**
-   * Without drafts, the tokens that were accepted would have taken their share of a plain step each, and this step its
-   * plain time.
+   * Counts the time that drafts saved: without them, each accepted token would have taken its share of a plain step.
    */
   #countSaved(acceptedBefore: number): void {
     const { speculation, stepMs } = this.#options;

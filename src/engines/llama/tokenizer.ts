@@ -48,7 +48,7 @@ export class LlamaTokenizer extends VocabularyText implements Tokenizer {
     }
   }
 
-  /** Over weights that stay open, which other threads may share. @throws AppError model_unreadable. */
+  /** Uses weights that stay open, and that other threads may share. @throws AppError model_unreadable. */
   constructor(weights: LlamaWeights, name = weights.info.path) {
     super();
     this.#weights = weights;

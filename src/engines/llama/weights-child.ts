@@ -24,7 +24,7 @@ const STANDARD_OUTPUT = 1;
 const PR_SET_PDEATHSIG = 1;
 const SIGKILL = 9;
 const RLIMIT_CORE = 4;
-/** Between two reports of one stage. */
+/** Interval between two reports of one stage. */
 const REPORT_MS = 1000;
 
 /** Ends with its parent, and leaves no core file where a damaged model ends it. */

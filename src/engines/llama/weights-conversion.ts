@@ -213,7 +213,7 @@ function pack(weights: Float32Array<ArrayBuffer>, tensor: GgufTensor): Uint8Arra
   }
 }
 
-/** To nearest, ties to even (ggml_compute_fp32_to_bf16). */
+/** Rounds to nearest, ties to even (ggml_compute_fp32_to_bf16). */
 function packBf16(weights: Float32Array<ArrayBuffer>, out: Uint16Array): void {
   const words = new Uint32Array(weights.buffer);
   for (let i = 0; i < words.length; i += 1) {

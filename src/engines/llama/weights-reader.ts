@@ -43,7 +43,7 @@ const NOISE_CHARACTERS_MAX = 16_384;
 export interface ReadOptions extends ReadRequest {
   /** The memory file that holds the model's form: written if `isFirst`, read otherwise. */
   readonly form: MemoryFile;
-  /** In place of each stage's own. */
+  /** Overrides each stage's own limit. */
   readonly silenceMsMax?: number;
 }
 

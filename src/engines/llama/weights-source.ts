@@ -71,7 +71,7 @@ function isCheckpoint(path: string): boolean {
   return path.endsWith(".safetensors");
 }
 
-/** Others may hold their reader for ever. */
+/** Refuses special files, which may block their reader for ever. */
 function checkKind(path: string, stats: BigIntStats): void {
   if (stats.isFile()) return;
   const kind = stats.isFIFO()

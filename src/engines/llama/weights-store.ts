@@ -52,7 +52,7 @@ export class WeightsStore {
   /** The form of the first weights, which safetensors are converted to. */
   readonly #form = MemoryFile.create();
   readonly #loaded = new Map<WeightsId, Loaded>();
-  /** By epoch and path: engines that want the same at the same time read it once. */
+  /** Reads under way, by epoch and path: engines that want the same file at the same time read it once. */
   readonly #reading = new Map<string, Reading>();
   #isClosed = false;
 
@@ -99,7 +99,7 @@ export class WeightsStore {
     return this.#lease(await reading.done);
   }
 
-  /** Nothing can be acquired any more; leases stay valid. */
+  /** Ends acquisition; leases stay valid. */
   close(): void {
     this.#isClosed = true;
     this.#form.close();

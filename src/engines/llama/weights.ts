@@ -35,7 +35,7 @@ const META_VALUE_BYTES = 128;
 export interface LoadOptions {
   /** No weights, for a tokenizer alone. */
   readonly vocabularyOnly: boolean;
-  /** To see whether the file is sound, not to serve: see `setModelParams`. */
+  /** Loads the file only to check it: see `setModelParams`. */
   readonly isTrial: boolean;
   /** Name of the file in errors. */
   readonly name: string;
@@ -90,7 +90,7 @@ export class LlamaWeights {
     return new LlamaWeights(library, pointer as Pointer, info);
   }
 
-  /** Only the loader calls it, when no context uses the model any more. */
+  /** Frees the model. Only the loader calls this, when no context uses the model any more. */
   free(): void {
     this.library.llama.llama_model_free(this.pointer);
   }

@@ -49,7 +49,7 @@ export class LlamaWorker implements RolloutWorker {
   readonly #vocabularySize: number;
   /** Weights the engine uses now. */
   #lease: WeightsLease;
-  /** In the order in which they were sent to the engine. */
+  /** Weight changes in the order in which they were sent to the engine. */
   readonly #swaps: Swap[] = [];
   /** Callers that wait for the engine's `done`, in order. */
   readonly #acts: ((error: AppError | null) => void)[] = [];

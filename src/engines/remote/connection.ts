@@ -108,7 +108,7 @@ export class Connection<In extends { readonly kind: string }> {
     else this.#flush();
   }
 
-  /** There is more to send. */
+  /** Sends what has been queued. */
   wake(): void {
     this.#flush();
   }
@@ -137,7 +137,7 @@ export class Connection<In extends { readonly kind: string }> {
     this.end(CLOSE.tryLater, `slow_consumer: ${this.bytes} bytes wait to be read`);
   }
 
-  /** As far as the socket takes it: what it holds can no longer be passed by anything else. */
+  /** Writes as much as the socket takes without buffering: nothing can overtake bytes in its buffer. */
   #flush(): void {
     if (this.#isOver || this.#socket.readyState !== WebSocket.OPEN) return;
     const { socketBytesMax, kvWindowBytes } = this.#options.limits;

@@ -28,7 +28,7 @@ import type { Hello, HostMessage, SidecarMessage, WireCommand } from "./message.
 import { supportTable } from "./support.ts";
 
 export interface LinkHostOptions {
-  /** Without a listener yet; the host closes neither it nor its replacements. */
+  /** A worker without a listener. The host closes neither it nor its replacements. */
   readonly worker: Worker;
   /** Name of the weights; sidecars compare it. */
   readonly modelId: string;
@@ -61,14 +61,14 @@ type FromSidecar = Exclude<SidecarMessage, { kind: "heartbeat" }>;
 
 interface Peer {
   readonly connection: Connection<FromSidecar>;
-  /** For its hello. */
+  /** Deadline of its hello. */
   readonly deadline: ReturnType<typeof setTimeout>;
 }
 
 interface Session {
   readonly peer: Peer;
   readonly sidecarId: string;
-  /** As the sidecar calls itself. */
+  /** The sidecar's own name. */
   readonly sidecar: string;
   readonly state: HostSession;
   readonly exports: KvExports;
@@ -87,7 +87,7 @@ const PEERS_MAX = 8;
 const HEARTBEAT = encodeHostMessage({ kind: "heartbeat" });
 
 export class LinkHost {
-  /** Where it listens, as a sidecar dials it. */
+  /** The address that a sidecar dials. */
   readonly url: string;
   readonly #options: LinkHostOptions;
   readonly #limits: LinkLimits;
@@ -397,7 +397,7 @@ function refusalOf(hello: Hello, token: string | null): string | null {
   return isToken(hello.token, token) ? null : "unauthorized: another token is asked for";
 }
 
-/** In constant time: the duration does not depend on the token. */
+/** Compares in constant time: the duration does not depend on the token. */
 function isToken(given: string, wanted: string | null): boolean {
   if (wanted === null) return true;
   const hash = (text: string) => createHash("sha256").update(text).digest();

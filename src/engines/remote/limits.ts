@@ -22,7 +22,7 @@ export const BARRIER_ID = INT_MAX;
 export const TOKEN_BYTES = 4;
 
 export interface LinkLimits {
-  /** One message, either way. */
+  /** Largest message in either direction. */
   readonly messageBytesMax: number;
   /** KV that is larger travels in parts of this size. */
   readonly kvPartBytes: number;

@@ -72,7 +72,7 @@ export class SidecarState {
     return this.#kv.add(part);
   }
 
-  /** Whether a request runs of which nothing was heard since the last call: not even that the engine is busy. */
+  /** Whether a request runs without any event since the last call, not even one that the engine is busy. */
   takeStandstill(): boolean {
     const isStill = this.#runs.size > 0 && !this.#isMoving;
     this.#isMoving = false;

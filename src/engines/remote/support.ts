@@ -9,7 +9,7 @@ import {
 } from "../../core/request/request.ts";
 import type { SamplingSupport, Worker } from "../../core/rollout/worker.ts";
 
-/** By feature; a feature that is not there is divided. */
+/** Support by feature; an absent feature means divided. */
 export type SupportTable = ReadonlyMap<string, SamplingSupport>;
 
 const DIVIDED: SamplingSupport = { kind: "divided" };

@@ -206,7 +206,9 @@ class LinkWorker implements LinkedWorker {
     this.#connection.wake();
   }
 
-  /** Whether it is a run that follows its KV. What concerns its request meanwhile concerns it as well. */
+  /**
+   * Whether the command is a run whose KV travels ahead of it. Later commands for its request apply to the run as well.
+   */
   #isStreamed(command: WorkerCommand): boolean {
     switch (command.kind) {
       case "advance":
@@ -371,7 +373,7 @@ const MESSAGE_SLACK_BYTES = 2 ** 20;
 /** Approximate size of a command without its arrays. */
 const COMMAND_BYTES = 1024;
 
-/** Each of `bytesMax` or less, or of one command. */
+/** Batches of at most `bytesMax`, or of one command. */
 export function* batchesOf(
   commands: readonly WireCommand[],
   bytesMax: number,

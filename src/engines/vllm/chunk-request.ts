@@ -64,7 +64,7 @@ export function chunkRequest(
 /** request: it can never run here. worker: nothing can. passing: another attempt may succeed. */
 export type RefusalKind = "request" | "worker" | "passing";
 
-/** By the status of an answer, or of an error inside a stream; 0: none. */
+/** The kind of a refusal, by the status of an answer or of an error inside a stream; 0: none. */
 export function classify(status: number): RefusalKind {
   switch (status) {
     // The key is not accepted; the route or the model is gone.

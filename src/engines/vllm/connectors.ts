@@ -7,7 +7,7 @@ import { AppError } from "../../core/base/errors.ts";
 export type ConnectorReach = "pool" | "none";
 
 export interface ConnectorRow {
-  /** As `--kv-connector` has it. */
+  /** Name in `--kv-connector`. */
   readonly name: string;
   /** `kv_connector`, and what older versions called it. */
   readonly classes: readonly string[];
@@ -131,7 +131,7 @@ export interface FoundConnector {
   readonly fix: string | null;
 }
 
-/** From `vllm_config` of /server_info; null: no connector, or not reported. */
+/** The connector in `vllm_config` of /server_info; null: none, or not reported. */
 export function connectorOf(config: unknown): FoundConnector | null {
   const transfer = field(config, "kv_transfer_config");
   const className = field(transfer, "kv_connector");

@@ -50,7 +50,7 @@ export interface ServerAccess {
 export interface ControlPlane {
   /** Never rejects. */
   answer(request: ControlRequest): Promise<ControlAnswer>;
-  /** Whether it has given memory back that it needs to generate. */
+  /** Whether the server has released memory that it needs to generate. */
   isAsleep(): Promise<boolean>;
 }
 
@@ -135,9 +135,9 @@ export interface ChunkRequest {
   readonly offset: number;
   /** Prompt + output so far. */
   readonly tokens: Int32Array;
-  /** At most this many new ones. */
+  /** Limit of new tokens. */
   readonly tokensMax: number;
-  /** With them the response is as long as it may get. */
+  /** `tokensMax` more tokens complete the response. */
   readonly isLast: boolean;
   /** Lower is served earlier. */
   readonly priority: number;

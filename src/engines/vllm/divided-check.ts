@@ -23,9 +23,9 @@ export type GenerateGreedy = (
 export interface DividedCheck {
   readonly tokens: number;
   readonly chunks: number;
-  /** Where the two differ first; -1: nowhere. */
+  /** First position at which the two responses differ; -1: none. */
   readonly at: number;
-  /** There, the distance of the two likeliest tokens, nats. 0: not known. */
+  /** Distance of the two likeliest tokens at that position, nats. 0: not known. */
   readonly gapNats: number;
 }
 

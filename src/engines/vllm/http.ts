@@ -12,7 +12,7 @@ import { errorMessage } from "./stream-event.ts";
 
 export interface HttpCall {
   readonly method: "GET" | "POST";
-  /** With its query. */
+  /** Path with its query. */
   readonly path: string;
   /** JSON text; null: no body. */
   readonly body: string | null;
@@ -32,7 +32,7 @@ export type HttpAnswer =
 export interface HttpStreamListener {
   /** Valid during the call. */
   data(bytes: Buffer): void;
-  /** Nothing else follows. `message` null: the body is complete. */
+  /** The end of the answer. `message` null: the body is complete. */
   ended(message: string | null): void;
   /** Another status than 200, with its body; `ended` is not called. `retryAfterMs` null: not given. */
   refused(status: number, body: string, retryAfterMs: number | null): void;
@@ -43,7 +43,7 @@ const IDLE_MS_MAX = 3_000;
 const IDLE_CONNECTIONS_MAX = 256;
 
 export class HttpClient {
-  /** Without a slash at its end. */
+  /** URL without a final slash. */
   readonly url: string;
   readonly #base: URL;
   readonly #headers: Readonly<Record<string, string>>;

@@ -78,7 +78,7 @@ export class Monitor {
     });
   }
 
-  /** As `poll`, and the next result was requested after this call. */
+  /** Polls like `poll`, but the next result was requested after this call. */
   async pollAnew(): Promise<void> {
     this.#isStale = this.#isPolling;
     await this.poll();

@@ -34,7 +34,7 @@ export class Outbox {
     this.#runs.delete(run);
   }
 
-  /** Nothing of it is wanted any more. */
+  /** Drops all tokens that were not sent. */
   clear(): void {
     this.#cancel?.();
     this.#cancel = null;

@@ -50,7 +50,7 @@ export class Ranks {
     if (home !== undefined) this.#ranks[home]?.runs.delete(run);
   }
 
-  /** Nothing of the request is wanted any more. */
+  /** Forgets the rank of a request that has ended. */
   forget(requestId: RequestId): void {
     this.#homes.delete(requestId);
   }
@@ -74,7 +74,9 @@ export class Ranks {
     return this.#load(rank) + (contextOf(run) + AHEAD_TOKENS) / rank.kvTokens <= 1;
   }
 
-  /** By share of its slots first: KV in use says little while most responses are short. */
+  /**
+   * The least loaded rank, by the used share of its slots first: KV in use says little while most responses are short.
+   */
   #freest(run: ChunkRun): number | null {
     let best: number | null = null;
     let least = Number.POSITIVE_INFINITY;

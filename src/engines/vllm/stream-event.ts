@@ -20,7 +20,7 @@ export type StreamEvent =
   | {
       readonly kind: "piece";
       readonly tokens: readonly number[];
-      /** As long as `tokens`, unless the server sent fewer. */
+      /** Logprobs of `tokens`; fewer if the server sent fewer. */
       readonly logprobs: readonly number[];
       readonly alternatives: readonly Alternatives[];
       /** null: more follows. */
@@ -45,7 +45,7 @@ export function likeliest(pairs: [number, number][], count: number): Alternative
   return pairs.slice(0, count).flat();
 }
 
-/** Where a server gives no logprob (a token of probability zero). */
+/** Logprob where a server gives none (a token of probability zero). */
 const LOGPROB_UNKNOWN = Number.NEGATIVE_INFINITY;
 
 export function numberOr(value: unknown): number {

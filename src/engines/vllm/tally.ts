@@ -53,7 +53,7 @@ export class KvMoves {
     this.#here.delete(requestId);
   }
 
-  /** Nothing that was computed is of use: the weights have changed. */
+  /** Forgets computed tokens, because the weights have changed. */
   clear(): void {
     this.#here.clear();
   }

@@ -100,7 +100,7 @@ export function cutField(json: Buffer, name: string): Cut | null {
   return null;
 }
 
-/** Where the text that begins at `from` is over; -1: it is not. */
+/** End of the text that begins at `from`; -1: the text is incomplete. */
 function textEnd(json: Buffer, from: number): number {
   let end = from;
   do {

@@ -64,7 +64,7 @@ export class VllmWorker implements Worker {
   readonly workerId: WorkerId;
   readonly name: string;
   readonly capacity: WorkerCapacity;
-  /** In the server's prefix cache, if it has not been overwritten. */
+  /** KV stays in the server's prefix cache until it is overwritten. */
   readonly keepsKv = true;
   readonly #parts: VllmWorkerParts;
   readonly #tally: Tally;
@@ -277,7 +277,7 @@ export class VllmWorker implements Worker {
     this.#launchHeld();
   }
 
-  /** Nothing of an earlier epoch is left. */
+  /** Begins an epoch, and drops all chunks and KV of the earlier one. */
   #begin(epoch: WeightEpoch): void {
     this.#hasOtherWeights = true;
     this.#isFlushing = false;
@@ -292,7 +292,7 @@ export class VllmWorker implements Worker {
     this.#contain(this.#emptyCache(epoch));
   }
 
-  /** Nothing of the epoch runs before the cache is empty. */
+  /** Empties the cache before the first chunk of the epoch runs. */
   async #emptyCache(epoch: WeightEpoch): Promise<void> {
     const { emptyCache } = this.#parts.dialect;
     if (emptyCache === null) return;
@@ -544,7 +544,7 @@ export class VllmWorker implements Worker {
     this.#listener?.(this.#epoch, events);
   }
 
-  /** As of the last look at the server's metrics. */
+  /** Statistics at the last poll of the server's metrics. */
   stats(): WorkerStats {
     return this.#tally.stats(this.capacity.kvTokens, this.#parts.moves);
   }

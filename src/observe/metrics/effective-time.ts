@@ -21,7 +21,7 @@ export class EngineTime {
   #engineMs = 0;
   #servedMs = 0;
 
-  /** From `nowMs` on the engines are these; null: nothing is to be generated, and time does not count. */
+  /** Sets the engines from `nowMs` on; null: there is nothing to generate, and time does not count. */
   at(nowMs: number, engines: Engines | null): void {
     if (this.#engines !== null) {
       const ms = nowMs - this.#atMs;

@@ -22,7 +22,7 @@ const between =
     fromMs === null || toMs === null ? null : Math.max(0, toMs - fromMs) / 1000;
 
 const decode = between("firstTokenMs", "finishedMs");
-/** From the second token on. */
+/** Time per token, from the second token on. */
 const perToken: Read = (request) => {
   const seconds = decode(request);
   const { length } = request.response;

@@ -136,7 +136,7 @@ export function merged(outcome: Outcome): Response {
   );
 }
 
-/** As `merged`; of `/collective_rpc` the results of all engines, in their order. */
+/** The answer of `merged`; for `/collective_rpc` the results of all engines, in their order. */
 export function answerTo({ path }: Pick<ControlRequest, "path">, outcome: Outcome): Response {
   const isList = path === PATHS.rpc;
   if (!isList || outcome.failed.length > 0 || outcome.answers.length === 0) return merged(outcome);

@@ -30,7 +30,7 @@ export interface PauseState {
   readonly is_paused: boolean;
   /** null: it runs. */
   readonly reason: string | null;
-  /** Since when, s ago; null: it runs. */
+  /** Duration of the pause, s; null: generation is not paused. */
   readonly paused_s: number | null;
   /** Generation resumes when the update ends. */
   readonly resumes: boolean;
@@ -46,7 +46,7 @@ export class GenerationHold {
   /** Generation resumes after the update: the trainer has not paused by itself. */
   #resumes = false;
   #isAsleep = false;
-  /** Since when the trainer has paused; null: it has not. */
+  /** Start of the trainer's pause; null: it has not paused. */
   #pausedMs: number | null = null;
   #cancelReminder: () => void = () => {};
 
@@ -58,7 +58,7 @@ export class GenerationHold {
     return this.#heldMs !== null;
   }
 
-  /** For how long an update has held generation; 0: none does. */
+  /** Time for which an update has held generation; 0: none does. */
   get heldSeconds(): number {
     return this.#heldMs === null ? 0 : (this.#nowMs - this.#heldMs) / 1000;
   }
@@ -68,7 +68,7 @@ export class GenerationHold {
     return this.#isAsleep;
   }
 
-  /** After `pause`, before the engines are sent to sleep. */
+  /** Call after `pause`, before the engines are sent to sleep. */
   slept(): void {
     this.#isAsleep = true;
   }
@@ -116,10 +116,9 @@ export class GenerationHold {
   }
 
   /**
-   * Nothing runs from here to `release`, nor afterwards if the trainer has paused by itself, until it resumes. Resolves
-   * when nothing runs any more. `giveUp` ends the wait. `reopen`: called with engines that have not stopped in time, to
-   * take them from the rollout.
-   * @throws AppError deadline_exceeded: the trainer's own pause waits for requests that do not end.
+   * Stops generation until `release`, or until the trainer resumes if it has paused by itself. Resolves when nothing
+   * runs any more. `giveUp` ends the wait. `reopen`: called with engines that have not stopped in time, to take them
+   * from the rollout. @throws AppError deadline_exceeded: the trainer's own pause waits for requests that do not end.
    */
   async hold(
     giveUp: AbortSignal,

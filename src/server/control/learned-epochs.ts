@@ -47,7 +47,7 @@ export class LearnedEpochs {
   #awaitsName = false;
   #salt = { name: "", count: 0 };
   readonly #reported = new Map<WorkerId, string>();
-  /** Since when an engine has reported the current version; null: none does. */
+  /** Start of the time for which an engine has reported the current version; null: none does. */
   #currentSinceMs: number | null = null;
   readonly #noticed = new Map<WorkerId, string>();
 
@@ -80,7 +80,7 @@ export class LearnedEpochs {
     this.#judge();
   }
 
-  /** By worker: why its weights are stale. */
+  /** Reasons for stale weights, by worker. */
   get stale(): ReadonlyMap<WorkerId, string> {
     return this.#noticed;
   }

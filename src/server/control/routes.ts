@@ -66,7 +66,7 @@ export const call = (path: string, summary: string, act: Act, more: More = {}): 
   handle: async (control, exchange) => await act(control, await callOf(exchange)),
 });
 
-/** As `call`, with a body of fields that only engines know. */
+/** A route like that of `call`, with a body of fields that only engines know. */
 export const passed = (path: string, summary: string, act: Act): Row<Control> =>
   call(path, summary, act, { schema: ANY });
 

@@ -11,9 +11,9 @@ export type WeightsRoots = readonly string[] | null;
 
 /** A file system that does not answer holds up one call this long. */
 const RESOLVE_MS_MAX = 10_000;
-/** As the engines' own protocols call a place of weights. */
+/** Field names of the engines' own protocols for a place of weights. */
 const PATH_FIELD = /(?:^|_)(?:path|dir|directory|folder|file|checkpoint|uri)$/i;
-/** In whatever field: it begins like a path, climbs, or ends like a file of weights. Base64 does none of these. */
+/** A path in any field: it begins like a path, climbs, or ends like a file of weights. Base64 does none of these. */
 const PATH_VALUE =
   /^(?:[/~\\]|\.{1,2}(?:[/\\]|$)|file:|[a-z]:[/\\])|(?:^|[/\\])\.\.(?:[/\\]|$)|\.(?:gguf|safetensors|bin|pth?)$/i;
 const FILE_SCHEME = /^file:\/\//i;
@@ -107,8 +107,8 @@ function isInside(root: string, path: string): boolean {
 }
 
 /**
- * With symbolic links resolved as far as the path exists on this machine. What does not exist here may exist where the
- * engine runs.
+ * The path with symbolic links resolved as far as it exists on this machine. What does not exist here may exist where
+ * the engine runs.
  */
 async function realPathOf(path: string): Promise<string> {
   const missing: string[] = [];
@@ -130,8 +130,8 @@ async function realPathOf(path: string): Promise<string> {
 }
 
 /**
- * Where a symbolic link leads that is not allowed, in the folder or in any below it, those behind links included. null:
- * there is none, or it is no folder of this machine.
+ * Target of a symbolic link that is not allowed, in the folder or in any below it, those behind links included. null:
+ * there is none, or `path` is no folder of this machine.
  */
 async function linkOutside(
   path: string,

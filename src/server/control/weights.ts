@@ -74,7 +74,7 @@ export class WeightUpdates {
   /** Gives an engine the weights of the epoch, without adapters. */
   #base: Recipe["base"];
   readonly #adapters = new Adapters();
-  /** One control request that changes weights at a time. */
+  /** Queue of control requests that change weights: one at a time. */
   #tail: Promise<unknown> = Promise.resolve();
   #calls = 0;
   /** An abort that waits for its turn; null: none does. */
@@ -353,7 +353,7 @@ export class WeightUpdates {
     }
   }
 
-  /** Nothing runs from here to `#close`. An engine that does not stop is opened again. */
+  /** Stops generation until `#close`. An engine that does not stop is opened again. */
   async #stop(): Promise<void> {
     const engines = this.#engines;
     await this.hold.hold(engines.signal, (busy, reason) => engines.reopen(busy, reason));
@@ -371,14 +371,14 @@ export class WeightUpdates {
     return `a weight update ${what} since ${seconds} s: generation resumes when it ends; it is aborted after ${timeoutMs / 1000} s without a request, or by POST /abort_weight_update`;
   }
 
-  /** Each waits for as long as those before it take. @throws AppError queue_full. */
+  /** Refuses a request when too many wait. @throws AppError queue_full. */
   #checkRoom(): void {
     if (this.#calls < CALLS_MAX) return;
     const message = `${CALLS_MAX} calls that change weights or adapters are under way or wait, the server's maximum: try again when they have ended`;
     throw new AppError("queue_full", message);
   }
 
-  /** One after the other; an update that is left open without a request for too long is abandoned. */
+  /** Runs requests one after the other; an update that stays open without a request for too long is abandoned. */
   #alone<T>(act: () => Promise<T>): Promise<T> {
     const turn = async () => {
       this.#cancelIdle();

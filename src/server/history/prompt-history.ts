@@ -96,7 +96,7 @@ export class PromptHistory {
     if (tokens.length > 0) this.#history.add(key, tokens);
   }
 
-  /** In the order of their epochs, as they were appended. */
+  /** The records in the order of their epochs, as they were appended. */
   #records(): HistoryRecord[] {
     const records: HistoryRecord[] = [];
     for (const { key, epoch, tokens } of this.#lengths.latest()) {

@@ -44,7 +44,7 @@ export class CompletedGroups {
     return this.#requests.get(id) ?? null;
   }
 
-  /** In columns, a value for each response. */
+  /** Responses of an iteration in columns, one value for each. */
   ofIteration(iteration: number) {
     const entries = [...this.#entries].filter((entry) => entry.iteration === iteration);
     return entries.map(({ group: { groupId, requests } }) => ({

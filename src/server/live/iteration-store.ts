@@ -23,7 +23,7 @@ export interface IterationRecord extends Readonly<Figures> {
 
 /** The part of one iteration that is read on its own: larger than its figures. */
 export interface IterationDetail {
-  /** As Samples.columns. */
+  /** Samples in the form of Samples.columns. */
   readonly samples: object;
   readonly workers: readonly { worker: number; name: string; slots: number }[];
   readonly waited_for: readonly LastFinished[];

@@ -12,7 +12,7 @@ export function responseDetail(
   { spec, response, status }: Request,
   about: {
     readonly from: number;
-    /** With their text as one piece, as /v1/stream sends it. */
+    /** Includes the text of the tokens as one string, as /v1/stream sends it. */
     readonly withText?: boolean;
     readonly text: Text;
     readonly nameOf: (worker: number) => string;

@@ -39,7 +39,7 @@ export class Samples {
     return held.length === 0 ? null : held.filter(Boolean).length / held.length;
   }
 
-  /** In columns, as the page takes them: all, or about `max` of them at equal distances. */
+  /** Samples in columns for the page: all, or about `max` at equal distances. */
   columns(max = SAMPLES_MAX) {
     const every = Math.ceil(this.#samples.length / max);
     const samples = this.#samples.filter((_, i) => i % every === 0);

@@ -36,7 +36,7 @@ const LOOK_MS = 1000;
 const EARLIER_SAMPLES_MAX = 240;
 /** Groups whose estimates one answer holds. */
 const ESTIMATES_MAX = 16_384;
-/** Between two reports of a state that keeps requests waiting. */
+/** Interval between reports of a state that keeps requests waiting. */
 const REMIND_S = 60;
 
 export type LiveAnswer = ReturnType<LiveView["answer"]>;

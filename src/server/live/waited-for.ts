@@ -12,7 +12,7 @@ interface Waited {
   readonly length: number;
   /** Median length of its finished siblings; null: none has finished. */
   readonly siblings_median: number | null;
-  /** In words, for people. */
+  /** Reason in words, for people. */
   readonly reason: string;
 }
 
@@ -20,7 +20,7 @@ interface Straggler extends Waited {
   readonly worker: number | null;
   /** Requests that run beside it on its worker. */
   readonly beside: number;
-  /** Since the last look; null: it was not looked at before. */
+  /** Rate since the last sample; null: there was none. */
   readonly tokens_per_s: number | null;
 }
 
@@ -28,7 +28,7 @@ export interface LastFinished extends Waited {
   readonly finish_reason: string | null;
   /** How long before the last response of the iteration it ended. */
   readonly before_last_s: number;
-  /** From its own beginning to its end; of that, the time in which no worker ran it. */
+  /** Time from its start to its end; of that, the time in which no worker ran it. */
   readonly seconds: number;
   readonly waited_s: number;
 }

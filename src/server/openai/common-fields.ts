@@ -67,7 +67,7 @@ function structureOf(
   return { json: schema };
 }
 
-/** With both set, one of them would be dropped. */
+/** Refuses both fields at once, because one of them would be dropped. */
 export function withFormat<T extends OpenAiFields & SamplingFields>(fields: T): T {
   const structure = structureOf(fields.response_format);
   if (structure === null) return fields;

@@ -89,7 +89,7 @@ export async function prepareCompletions(
   return prepared(prompts, { wantsText: true, answer: answerOf(plane, fields) });
 }
 
-/** By its schema, a list holds texts only, or lists of tokens only. */
+/** Tokens of all prompts. By the schema, a list holds texts only, or lists of tokens only. */
 async function promptsOf(
   prompt: Fields["prompt"],
   plane: DataPlane,

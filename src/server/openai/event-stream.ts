@@ -12,7 +12,7 @@ export interface StreamView {
   head?(): string;
   /** The output since the cursor, which is moved to the end. */
   delta(output: Output, cursor: Cursor): string;
-  /** After all outputs have ended; without [DONE]. */
+  /** Events after all outputs have ended; without [DONE]. */
   tail?(): string;
 }
 

@@ -114,7 +114,7 @@ export function isTokenList(value: unknown): value is TokenList {
   return Array.isArray(value) && value.every(isToken);
 }
 
-/** Where the first one stands that is not below `bound`; -1: all are. Millions are looked at. */
+/** Index of the first token that is not below `bound`; -1: all are. Lists may have millions of tokens. */
 export function indexBeyond(tokens: TokenList, bound: number): number {
   for (let at = 0; at < tokens.length; at += 1) if ((tokens[at] ?? 0) >= bound) return at;
   return -1;

@@ -22,9 +22,9 @@ export interface JobReader {
 export interface JobPlan {
   /** The client's id, or a fresh one. */
   readonly id: string;
-  /** One for each prompt. */
+  /** Generation parameters, one entry for each prompt. */
   readonly specs: readonly GenerationSpec[];
-  /** One for each prompt. */
+  /** Stop rules, one entry for each prompt. */
   readonly stops: readonly StopRules[];
   /** The client's name for the responses of each prompt. Default: only the whole request has a name. */
   readonly names?: readonly string[];

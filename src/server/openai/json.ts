@@ -180,7 +180,10 @@ export function expertsJson(response: Response | null): string {
   return npy === null ? "null" : `"${Buffer.from(npy.buffer).toString("base64")}"`;
 }
 
-/** Without cached tokens where engines do not tell, as vLLM without --enable-prompt-tokens-details. */
+/**
+ * Usage of a request; without cached tokens where engines do not report them, as vLLM without
+ * --enable-prompt-tokens-details.
+ */
 export function usageJson(counts: {
   readonly promptTokens: number;
   readonly completionTokens: number;

@@ -38,7 +38,7 @@ export function metaInfoJson(output: Output, about: MetaInfo): string {
   return `${JSON.stringify(meta).slice(0, -1)}${logprobs}${support}${experts}}`;
 }
 
-/** Where the response ends, as an engine reports them with its last token. */
+/** Experts at the end of the response, as an engine reports them with its last token. */
 function expertsJson(output: Output): string {
   if (output.finish === null) return "";
   const numbers = expertNumbers(output);

@@ -75,7 +75,7 @@ export class Output {
     return this.#finish;
   }
 
-  /** As vLLM's stop_reason: the stop string or token id; null for the model's EOS and all else. */
+  /** vLLM's stop_reason: the stop string or token id; null for the model's EOS and all else. */
   get stopReason(): number | string | null {
     return this.#stopReason;
   }

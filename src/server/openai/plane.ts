@@ -352,7 +352,7 @@ export class DataPlane {
     }
   }
 
-  /** Without a tokenizer here, an engine makes a response's text when it has ended. */
+  /** Parser of a finished response. Without a tokenizer here, an engine makes the text at the end of the response. */
   #parserOf({ parse = null, wantsText, stops }: Prepared): NonNullable<JobPlan["parse"]> | null {
     if (this.hasText) return parse;
     if (hasStrings(stops)) throw invalid("stop", NO_TEXT);

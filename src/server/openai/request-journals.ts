@@ -44,7 +44,7 @@ interface Header extends HeldWeights {
   readonly path: string;
   readonly id: string;
   readonly digest: string;
-  /** By prompt, of its responses. */
+  /** Keys of the random numbers, by prompt and response. */
   readonly draws: readonly (readonly DrawKey[])[];
 }
 

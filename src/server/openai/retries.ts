@@ -31,7 +31,7 @@ export interface RetryKey {
   readonly id: string | null;
   /** Digest of the body. Cryptographic: the answer to one body must not be fetched with another. */
   readonly digest: string;
-  /** Without an id: whether its responses become orphans; else they are given up with the client. */
+  /** Without an id: whether responses continue without the client; otherwise they end with it. */
   readonly adoptable: boolean;
 }
 

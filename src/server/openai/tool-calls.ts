@@ -17,7 +17,7 @@ export interface ParsedMessage {
   /** null: all of it is tool calls. */
   readonly content: string | null;
   readonly reasoning: string | null;
-  /** As the engine wrote them: `{"id", "type", "function": {"name", "arguments"}}`. */
+  /** Tool calls as the engine wrote them: `{"id", "type", "function": {"name", "arguments"}}`. */
   readonly toolCalls: readonly unknown[];
 }
 

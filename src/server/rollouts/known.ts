@@ -42,7 +42,7 @@ export function savedRollout(run: SavedRun): SavedRollout {
   return { ...header, plan: { ...header.plan, groups }, run };
 }
 
-/** As far as the start of a server depends on it; the rest was checked when the journal began. */
+/** Checks the fields that the start of a server depends on; the rest was checked when the journal began. */
 function isHeader(header: object): header is Header {
   const { format, id, hash, plan, draws, epoch, version } = header as Partial<Header>;
   const texts = [id, hash, version].every((text) => typeof text === "string");
@@ -57,7 +57,7 @@ export interface KnownRolloutsOptions extends RunParts {
   readonly newId: () => string;
   /** null: no journals are kept. */
   readonly files: RunFiles | null;
-  /** For journals: the weights in service, but for their epoch and version. */
+  /** The weights in service, for journals, without epoch and version. */
   readonly held: () => Pick<HeldWeights, "weights" | "base">;
 }
 
@@ -67,7 +67,7 @@ export class KnownRollouts {
   readonly #runs = new Map<string, Run>();
   /** Rollouts of an earlier process that have not begun again. */
   #saved: SavedRollout[] = [];
-  /** Nothing is dropped any more. */
+  /** The process ends: no journal is dropped any more. */
   #isClosed = false;
 
   constructor(options: KnownRolloutsOptions) {

@@ -60,7 +60,7 @@ const SamplingSchema = v.strictObject({
   max_tokens: MAX_TOKENS_FIELD,
 });
 
-/** As a line of prompts has them too (cli/prompts.ts). */
+/** Fields that a line of prompts has too (cli/prompts.ts). */
 export const GROUP_ENTRIES = {
   id,
   /** One of prompt, messages and token_ids. */

@@ -39,7 +39,7 @@ export interface RunOptions extends RunParts {
   readonly id: string;
   /** Digest of the request's body. */
   readonly hash: string;
-  /** Not kept: the prompts are those of the requests. */
+  /** Plan of the rollout. It is not kept, because the requests hold the prompts. */
   readonly plan: RolloutPlan;
   /** Called at the end of the rollout; nothing follows. */
   readonly ended: (run: Run) => void;
@@ -57,7 +57,7 @@ export class Run {
   /** Memory of its prompts and responses; 0 during the run: the rollout holds them anyway. */
   bytes = 0;
   readonly groups: RunGroup[] = [];
-  /** In the order in which they finished. */
+  /** Finished groups in the order in which they finished. */
   readonly finishedGroups: RunGroup[] = [];
   readonly startMs: number;
   readonly requests: number;
@@ -293,7 +293,7 @@ function reportOf(run: Run, about: { endMs: number; ends: Ends; restarts: number
     finished_groups: finishedGroups.length,
     requests: requests.length,
     finished_requests: ends.count,
-    /** From the request to the last response's end. */
+    /** Time from the request to the last response's end. */
     wall_s: wallS,
     output_tokens: tokens,
     output_tokens_per_s: wallS > 0 ? tokens / wallS : 0,

@@ -37,7 +37,7 @@ export interface JoinedEntry {
   readonly group: string;
   readonly index: number;
   readonly prompt_tokens: number;
-  /** Where the tokens begin that are sent. */
+  /** Offset of the first token sent. */
   readonly offset: number;
   /** Changes when the response or the server restarts. */
   readonly attempt: number;
@@ -130,7 +130,7 @@ export class Frame {
   readonly offsets = new Column();
   readonly counts = new Column();
   readonly tokenIds = new Column();
-  /** As many as `requests`, or none. */
+  /** Texts, one for each of `requests`, or none. */
   readonly texts: string[] = [];
   readonly lengthRequests = new Column();
   readonly lengths = new Column();

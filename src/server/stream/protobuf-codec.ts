@@ -13,7 +13,7 @@ const { root } = protobuf.parse(schema, { keepCase: true });
 const clientFrame = root.lookupType("foretoken.stream.v1.ClientFrame");
 const streamFrame = root.lookupType("foretoken.stream.v1.StreamFrame");
 
-/** In the order of the schema's enum, from 1. */
+/** States in the order of the schema's enum, from 1. */
 const STATES = ["subscribed", "unsubscribed", "ended"] as const;
 
 /** Wire type 2 of protobuf: a length, then that many bytes. */

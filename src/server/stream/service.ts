@@ -380,7 +380,7 @@ export class StreamService implements SocketService {
     clear(topic);
   }
 
-  /** One frame of the turn for all who are up to date; and a try for those who are not. */
+  /** Sends one frame of the turn to all clients that are up to date, and as much as possible to the others. */
   #sendTurn(topic: Topic): void {
     const over = isOver(topic);
     if (topic.live.size > 0) {

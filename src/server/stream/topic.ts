@@ -80,7 +80,7 @@ export function keyOf(subject: Subject): string {
   return "spec" in subject ? `request:${subject.spec.requestId}` : `group:${subject.groupId}`;
 }
 
-/** Nothing more can come. */
+/** Whether nothing more can come for the topic. */
 export function isOver({ subject, isRetired }: Topic): boolean {
   if (typeof subject === "string" || !("spec" in subject)) return isRetired;
   return subject.status === "finished";

@@ -91,7 +91,7 @@ export type ClientMessage = Hello | RegisterGroup | Update | Fetch | Telemetry |
 export interface Welcome {
   readonly kind: "welcome";
   readonly protocolVersion: number;
-  /** Number of the server's process. A new number means that it restarted and has lost its logs. */
+  /** Number of this run of the server. Another one means that it restarted and has lost its logs. */
   readonly instanceId: number;
   readonly epoch: WeightEpoch;
   readonly frameBytesMax: number;
