@@ -49,7 +49,7 @@ test("paths: files and folders that a document names exist", () => {
     .filter((path) => !/(^|\/)(node_modules|build|out)(\/|$)/.test(path))
     .map((path) => `/${path}`);
   const roots = new Set(all.map((path) => path.replace(/^\/(src\/)?/, "").split("/")[0]));
-  const patterns = ["*.md", "docs/**/*.md", "deploy/*.md", "model/*.md"];
+  const patterns = ["*.md", "docs/**/*.md", "deploy/*.md", "model/*.md", "examples/**/*.md"];
   const files = patterns.flatMap((pattern) => [...new Bun.Glob(pattern).scanSync(ROOT)]);
   let checked = 0;
   const missing: string[] = [];
