@@ -17,26 +17,22 @@ export class FetchExchange implements Exchange {
   readonly id: string;
   readonly method: string;
   readonly url: URL;
+  readonly headers: Headers;
+  readonly streams: () => StreamHold;
   params = {};
   readonly #request: Request;
-  readonly #body: BodyOptions;
-  readonly #reader: BodyReader;
-  readonly streams: () => StreamHold;
+  readonly #options: ExchangeOptions;
   #read: Promise<JsonBody> | null = null;
   #isUnread = false;
 
-  constructor(request: Request, { id, url, body, reader, streams }: ExchangeOptions) {
-    this.id = id;
+  constructor(request: Request, options: ExchangeOptions) {
+    this.id = options.id;
     this.method = request.method;
-    this.url = url;
+    this.url = options.url;
+    this.headers = request.headers;
+    this.streams = options.streams;
     this.#request = request;
-    this.#body = body;
-    this.#reader = reader;
-    this.streams = streams;
-  }
-
-  get headers(): Headers {
-    return this.#request.headers;
+    this.#options = options;
   }
 
   get signal(): AbortSignal {
@@ -49,25 +45,29 @@ export class FetchExchange implements Exchange {
   }
 
   async json(lists: IdLists = "plain"): Promise<unknown> {
-    this.#read ??= this.#readOnce();
-    return await (await this.#read).json(lists);
+    return (await this.#body()).json(lists);
   }
 
   async digest(): Promise<string> {
-    this.#read ??= this.#readOnce();
-    return (await this.#read).digest;
+    return (await this.#body()).digest;
   }
 
   release(): void {
     this.#read = null;
   }
 
+  #body(): Promise<JsonBody> {
+    this.#read ??= this.#readOnce();
+    return this.#read;
+  }
+
   async #readOnce(): Promise<JsonBody> {
+    const { body, reader } = this.#options;
     this.#isUnread = true;
-    const { bytes, release } = await readBody(this.#request, this.#body);
+    const { bytes, release } = await readBody(this.#request, body);
     this.#isUnread = false;
     try {
-      return await this.#reader.read(bytes, this.signal);
+      return await reader.read(bytes, this.signal);
     } finally {
       release();
     }

@@ -1,5 +1,5 @@
 // The Text port of a model whose tokenizer is not on this machine, or is of a kind that nothing here reads (tiktoken):
-// ids pass as they are, and engines make texts of them (server/engine-encoder.ts).
+// ids pass as they are, and engines make texts of them (server/engine-calls.ts).
 
 import { InvalidFieldError } from "../core/base/errors.ts";
 import type { Detokenizer, Text } from "./text.ts";

@@ -1,13 +1,77 @@
-// The data plane: what trainers and OpenAI clients send to one `vllm serve`. The routes, and for each the schema that its body is checked against.
+// The data plane: what trainers and OpenAI clients send to one `vllm serve`. The routes, and for each the schema that its
+// body is checked against; and what clients ask about the model before they generate.
 
-import type { GenericSchema } from "valibot";
-import { bound, type Exchange, jsonResponse, type Route, type Row } from "../route.ts";
-import { prepareChat, prepareChatTokens, renderChatRequest } from "./chat.ts";
+import * as v from "valibot";
+import { assert } from "../../core/base/assert.ts";
+import { bound, type Exchange, invalid, jsonResponse, type Route, type Row } from "../route.ts";
+import { encodeMessages, prepareChat, prepareChatTokens, renderChatRequest } from "./chat.ts";
 import { chatRequest, chatTokensRequest } from "./chat-fields.ts";
 import { completionsRequest, prepareCompletions } from "./completions.ts";
+import { checked, flag, text, tokenList } from "./fields.ts";
 import { generateRequest, prepareGenerate } from "./generate.ts";
+import { messageList, TEMPLATE_ENTRIES } from "./messages.ts";
 import type { DataPlane, Prepared } from "./plane.ts";
-import { detokenize, detokenizeRequest, modelCard, tokenize, tokenizeRequest } from "./tokenize.ts";
+
+const ENTRIES = { model: v.nullish(text), add_special_tokens: flag, return_token_strs: flag };
+
+const tokenizeRequest = v.strictObject({
+  ...ENTRIES,
+  ...TEMPLATE_ENTRIES,
+  /** Either a prompt, or messages. */
+  prompt: v.nullish(text),
+  messages: v.nullish(messageList),
+});
+
+const detokenizeRequest = v.strictObject({ model: v.nullish(text), tokens: tokenList });
+
+async function tokenize(plane: DataPlane, exchange: Exchange, body: unknown): Promise<object> {
+  const fields = checked(tokenizeRequest, body);
+  plane.checkModel(fields.model);
+  const { prompt, messages } = fields;
+  const isChat = messages !== null && messages !== undefined;
+  if (isChat === (prompt !== null && prompt !== undefined)) {
+    throw invalid("prompt", "or messages must be there, and not both");
+  }
+  // A template writes the special tokens itself. What has no room in the context can be counted all the same.
+  const addSpecial = fields.add_special_tokens ?? !isChat;
+  const encoding = plane.encoding(exchange, { addSpecial, truncates: true });
+  const tokens = isChat
+    ? (await encodeMessages(plane, { ...fields, messages }, encoding)).tokens
+    : (await plane.encoder.encode([prompt ?? ""], encoding))[0];
+  assert(tokens !== undefined, "a text has its tokens");
+  const names =
+    fields.return_token_strs === true
+      ? JSON.parse(await plane.encoder.namesJson(tokens, exchange.signal))
+      : null;
+  return {
+    count: tokens.length,
+    max_model_len: plane.contextTokens,
+    tokens: [...tokens],
+    token_strs: names,
+  };
+}
+
+async function detokenize(plane: DataPlane, exchange: Exchange, body: unknown): Promise<object> {
+  const fields = checked(detokenizeRequest, body);
+  plane.checkModel(fields.model);
+  if (fields.tokens.length === 0) return { prompt: "" };
+  const tokens = plane.promptOf(fields.tokens, "tokens", null);
+  return { prompt: await plane.encoder.decode(tokens, exchange.signal) };
+}
+
+/** An entry of GET /v1/models. */
+function modelCard(plane: DataPlane, id: string): object {
+  return {
+    id,
+    object: "model",
+    created: plane.startedS,
+    owned_by: "foretoken",
+    root: plane.modelName,
+    parent: plane.adapters.has(id) ? plane.modelName : null,
+    max_model_len: plane.contextTokens,
+    permission: [],
+  };
+}
 
 type Prepare = (
   plane: DataPlane,
@@ -19,7 +83,7 @@ type Reply = (plane: DataPlane, exchange: Exchange, body: unknown) => object | P
 export function generates(
   path: string,
   summary: string,
-  row: { readonly schema: GenericSchema; readonly prepare: Prepare; readonly streams?: boolean },
+  row: { readonly schema: v.GenericSchema; readonly prepare: Prepare; readonly streams?: boolean },
 ): Row<DataPlane> {
   const { schema, prepare, streams = true } = row;
   const handle: Row<DataPlane>["handle"] = async (plane, exchange) => {
@@ -33,7 +97,7 @@ export function generates(
 export function replies(
   path: string,
   summary: string,
-  { schema, reply }: { readonly schema: GenericSchema; readonly reply: Reply },
+  { schema, reply }: { readonly schema: v.GenericSchema; readonly reply: Reply },
 ): Row<DataPlane> {
   const handle: Row<DataPlane>["handle"] = async (plane, exchange) =>
     jsonResponse(await reply(plane, exchange, await exchange.json("packed")));

@@ -14,6 +14,7 @@ import {
   type SamplingParams,
 } from "../../core/request/request.ts";
 import type { Sidecar } from "../sidecar.ts";
+import type { RetryKey } from "./retries.ts";
 
 export interface RequestJournalsOptions {
   readonly files: RunFiles;
@@ -25,14 +26,7 @@ export interface RequestJournalsOptions {
   readonly after: (ms: number, run: () => void) => () => void;
 }
 
-/** Fields by which a repeated request is recognised. */
-interface RequestKey {
-  readonly path: string;
-  /** null: the client gave none. */
-  readonly id: string | null;
-  /** Digest of the body. */
-  readonly digest: string;
-}
+type RequestKey = Omit<RetryKey, "adoptable">;
 
 /** Limit of requests with kept responses; further ones are served without a journal. */
 const JOURNALS_MAX = 1024;

@@ -4,7 +4,7 @@
 
 import { AppError } from "../../core/base/errors.ts";
 import type { EngineCalls } from "../engine-calls.ts";
-import { invalid } from "../route.ts";
+import { fieldOf, invalid } from "../route.ts";
 import { isTokenList, type TokenList } from "./fields.ts";
 import type { Output } from "./output.ts";
 
@@ -93,8 +93,8 @@ export async function renderTools(
   if (!isTokenList(tokens)) throw unreadable(RENDER, "lists no token_ids");
   const structured = withoutNulls(fieldOf(params, "structured_outputs"));
   const stops = fieldOf(params, "stop_token_ids");
-  const ended = fieldOf(body, "reasoning_ended") ?? null;
-  const kwargs = fieldOf(body, "reasoning_parser_kwargs") ?? null;
+  const ended = fieldOf(body, "reasoning_ended");
+  const kwargs = fieldOf(body, "reasoning_parser_kwargs");
   return {
     tokens,
     structured,
@@ -166,10 +166,6 @@ function unreadable(path: string, problem: string): AppError {
 
 function textOf(value: unknown): string | null {
   return typeof value === "string" ? value : null;
-}
-
-function fieldOf(value: unknown, name: string): unknown {
-  return typeof value === "object" && value !== null ? Reflect.get(value, name) : null;
 }
 
 /** Null fields, and those whose names begin with "_", are the engine's own. */
