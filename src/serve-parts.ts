@@ -32,7 +32,7 @@ export interface Feature {
   readonly sockets?: Served["sockets"];
   readonly observer?: SidecarObserver;
   readonly workerChanged?: (member: Member) => void;
-  /** An update of the weights held generation back for so many seconds. */
+  /** Called after a weight update with the seconds for which it held generation. */
   readonly weightsHeld?: (seconds: number) => void;
   readonly iterationEnded?: (summary: IterationSummary) => void;
   readonly answered?: (entry: AccessEntry) => void;

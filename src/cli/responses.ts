@@ -29,8 +29,8 @@ export class ResponseWriter {
   }
 
   /**
-   * Appends the lines of one group. Throws AppError `output_failed`; what was written of the group is
-   * taken back then, so the file still ends with a whole line.
+   * Appends the lines of one group. On failure, throws AppError `output_failed` and truncates the file to the end of
+   * the group before.
    */
   writeGroup(responses: readonly FinishedResponse[]): void {
     assert(this.#file !== null, "a closed writer is not written to");

@@ -48,7 +48,7 @@ export class RolloutJournal implements IterationJournal {
     this.#streams = streamsOf(groups);
   }
 
-  /** @throws AppError invalid_config: what is saved is of other weights than the workers'. */
+  /** @throws AppError invalid_config: the saved responses are of other weights than the workers'. */
   check(workers: readonly Worker[]): void {
     const before = this.#saved?.last?.weights ?? null;
     for (const { name, weights = null } of workers) {

@@ -14,7 +14,7 @@ export interface Round {
   readonly tail_s: number;
   /** CPU time of this process, engines included. */
   readonly cpu_s: number;
-  /** CPU time of everything else, as a share of all cores' time; null: the system does not tell. */
+  /** CPU time of other processes, as a share of all cores' time; null: the system does not report it. */
   readonly others_cpu_share: number | null;
 }
 

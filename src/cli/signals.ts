@@ -3,7 +3,7 @@
 import { readFileSync } from "node:fs";
 import { AppError } from "../core/base/errors.ts";
 
-/** The first signal drains what is in flight, the second ends everything. */
+/** The first signal drains requests in flight, the second ends everything. */
 export interface Signals {
   readonly first: Promise<void>;
   readonly second: Promise<void>;

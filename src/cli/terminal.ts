@@ -119,7 +119,7 @@ export class Status {
     );
   }
 
-  /** Prints a line that stays, above what is drawn over. */
+  /** Prints a permanent line above the redrawn ones. */
   note(text: string): void {
     if (this.#quiet) return;
     this.#live?.clear();

@@ -137,7 +137,7 @@ export interface JournalFileOptions {
   readonly log: JournalLog;
   /** Bytes of the file that are kept; the rest is cut off. 0: it begins anew. */
   readonly keptBytes: number;
-  /** Once: nothing is written any more, and what was written stays readable. */
+  /** Called once: writing has ended, and the written part stays readable. */
   readonly failed: (error: unknown) => void;
 }
 

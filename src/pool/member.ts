@@ -97,8 +97,8 @@ export type MemberEvent =
   /** The next weight epoch begins, and it has the weights of it. */
   | { readonly kind: "updated"; readonly epoch: WeightEpoch }
   /**
-   * The next weight epoch begins, and the engine lacks its weights. others: it has those of another epoch. unknown:
-   * nobody knows which it has. lost: it does not answer, or can be given them when it is opened again.
+   * The next weight epoch begins, and the engine lacks its weights. others: it has those of another epoch. unknown: its
+   * weights are not known. lost: it does not answer, or can be given them when it is opened again.
    */
   | {
       readonly kind: "missed";

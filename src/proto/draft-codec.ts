@@ -146,7 +146,7 @@ function telemetryOf(fields: Fields): Telemetry {
   };
 }
 
-/** A count of an engine's life: what is not a number is refused too. */
+/** A total since the engine's start; other values than numbers are refused, too. */
 function total(fields: Fields, name: string): number {
   return count(fields, name, { max: Number.MAX_SAFE_INTEGER });
 }

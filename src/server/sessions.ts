@@ -11,7 +11,7 @@ import type { PreviousTurn } from "../core/rollout/kv-moves.ts";
 import { type Kept, promptBytes } from "./kept.ts";
 
 interface SessionsOptions {
-  /** A session is forgotten so long after its last turn. */
+  /** Time after its last turn at which a session is forgotten. */
   readonly msMax: number;
   /** Limit of the last turns' texts, over all sessions. */
   readonly bytesMax: number;
@@ -178,7 +178,7 @@ export class Sessions {
     }
   }
 
-  /** KV of sessions that nobody goes on with is freed in time, even if nothing else happens. */
+  /** Frees the KV of abandoned sessions in time, even if nothing else happens. */
   #watch(): void {
     const { later, msMax } = this.#options;
     if (this.#isWatched || later === undefined) return;

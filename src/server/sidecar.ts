@@ -56,7 +56,7 @@ export interface Generation {
   /** Ends one response with the tokens it has. */
   end(index: number, reason: "abort" | "stop"): void;
   abort(): void;
-  /** No later request joins its group: what was kept for that is let go. */
+  /** Closes the group to later requests, and frees what was kept for them. */
   release(): void;
 }
 
@@ -226,7 +226,7 @@ export class Sidecar {
     };
   }
 
-  /** All workers have the weights of the next epoch: nothing of the old one is used any more. */
+  /** Begins the next epoch, whose weights all workers have: KV and drafts of the old one are dropped. */
   advance(epoch: WeightEpoch): void {
     this.#groups.closeAll();
     this.rollout.advance(epoch);

@@ -192,7 +192,7 @@ function modelInfo({ sidecar, weights, modelName }: Control): object {
   };
 }
 
-/** One rank: what runs anywhere, and what waits here or in an engine. */
+/** The load as of one rank: running requests of all engines, and waiting ones here and in engines. */
 function loads({ sidecar, pool }: Control): object[] {
   const { meter, unfinished } = sidecar.rollout;
   const stats = pool.members.map(({ workerId }) => meter.latest(workerId));

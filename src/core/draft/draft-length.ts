@@ -25,7 +25,7 @@ export interface DraftPlanner {
   choose(offer: Offer, times: StepTimes): number;
 }
 
-/** Speed that drafts must gain, as a part: what is less is lost in the noise of what steps take. */
+/** Least speedup by drafts: a smaller one is lost in the noise of step times. */
 const GAIN_MIN = 1.03;
 /** Steps in a row whose drafts did not pay before drafting rests; then it rests twice as long each time. */
 const REST_AFTER = 4;

@@ -84,7 +84,7 @@ export class History {
     return this.#epoch;
   }
 
-  /** Tokens from now on are of another weight epoch, so many after this one. */
+  /** Advances the weight epoch of tokens recorded from now on by `epochs`. */
   advance(epochs = 1): void {
     this.#epoch += epochs;
   }
@@ -162,7 +162,7 @@ export class History {
     log.length = length;
   }
 
-  /** Files what was recorded, as written in this epoch. */
+  /** Stores a finished recording under the current epoch. */
   end(recording: Recording): void {
     const responses: Int32Array[] = [];
     for (const { tokens, length } of recording.logs.values()) {

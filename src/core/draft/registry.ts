@@ -16,7 +16,10 @@ export type DraftMode = (typeof DRAFT_MODES)[number];
 /** A replica outlives its last use by this long: longer than any pause between two chunks of a group. */
 const REPLICA_TTL_MS = 600_000;
 
-/** The token log of one source, which is its response (of a later turn, with what is new in its prompt before it), and who has how much of it. */
+/**
+ * The token log of one source, and how much of it each worker has. The log is the response, in a later turn preceded by
+ * the new part of its prompt.
+ */
 interface Log {
   readonly request: Request;
   readonly source: DraftSource;

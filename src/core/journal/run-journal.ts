@@ -14,7 +14,7 @@ import type { EpochRecord } from "./records.ts";
 export interface RunFile {
   /** Something is new in its log. */
   touch(): void;
-  /** Resolves when what is in the log now has been written, or never will be. */
+  /** Resolves when the log's present content has been written, or can no longer be. */
   settled(): Promise<void>;
   close(): Promise<void>;
   /** The rollout is not kept any more. */
@@ -56,7 +56,7 @@ export class RunJournal {
     this.#file.touch();
   }
 
-  /** All of the run's requests have just joined: they get what was saved, in the order in which they had finished. */
+  /** Restores saved output to the run's requests, which have just joined, in the order in which they had finished. */
   follow(rollout: Pick<Rollout, "restore">, requests: readonly Request[]): void {
     const streams = new Set([...(this.#saved?.finished ?? []), ...requests.keys()]);
     for (const stream of streams) {

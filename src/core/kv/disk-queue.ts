@@ -18,7 +18,7 @@ export class DiskQueue {
     this.#running ??= this.#run();
   }
 
-  /** Forgets what has not begun. */
+  /** Drops operations that have not begun. */
   clear(): void {
     this.#operations = [];
     this.#next = 0;
@@ -42,7 +42,7 @@ export class DiskQueue {
     this.#running = null;
   }
 
-  /** Drops what is done, so that a queue that never runs dry does not grow for ever. */
+  /** Removes finished operations from the array, so that a queue that never empties stays bounded. */
   #compact(): void {
     this.#operations.splice(0, this.#next);
     this.#next = 0;

@@ -2,8 +2,8 @@
 // Implemented on a real disk in src/host/tier-files.ts.
 
 /**
- * Names are of files in the pool's directory, which appears when a file needs it. Every method rejects when the
- * operation failed; what is left behind then is a temporary file at most.
+ * Files in the pool's directory, by name. The directory is created with the first file. Every method rejects when the
+ * operation failed, and leaves at most a temporary file.
  */
 export interface TierFiles {
   /** Creates the file, or replaces it, with all of `bytes`. */

@@ -51,7 +51,7 @@ export class TokenColumn {
     return roomFor(length, this.#max) * Int32Array.BYTES_PER_ELEMENT - this.#ids.byteLength;
   }
 
-  /** Tokens `[from, min(length, to))`, not copied. What is handed out never changes. */
+  /** Tokens `[from, min(length, to))`, not copied. A returned view never changes. */
   view(from: number, to: number = this.#length): Int32Array {
     return this.#ids.subarray(from, Math.min(to, this.#length));
   }

@@ -36,7 +36,7 @@ export class ExpertRows {
     return this.#parts.reduce((sum, { bytes }) => sum + bytes.byteLength, 0);
   }
 
-  /** Takes the rows from position `from` on; skips those that are there. Returns what is wrong with them; null: nothing. */
+  /** Appends the rows from position `from` on and skips present ones. Returns their problem; null: none. */
   append(from: number, npy: Uint8Array): string | null {
     const rows = rowsIn(npy);
     if (rows === null) return "are not an array in numpy's format";

@@ -126,7 +126,7 @@ export interface RequestSpec {
   /** false: some state of its sampling lives in the engine, so it must run in one piece. */
   readonly divisible: boolean;
   /**
-   * In a later turn of a session: so many last tokens of its prompt are new since the turn before. Siblings draft from
+   * Number of last prompt tokens that are new since the turn before, in a later turn of a session. Siblings draft from
    * them, too. Default: 0.
    */
   readonly leadTokens?: number;

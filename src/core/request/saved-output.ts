@@ -14,7 +14,7 @@ export interface SavedOutput {
   readonly refusal: Refusal | null;
 }
 
-/** Gives an empty response what was saved, chunk by chunk. */
+/** Restores saved output to an empty response, chunk by chunk. */
 export function restore(response: Response, { chunks, tokens, logprobs, top }: SavedOutput): void {
   const count = top?.count ?? 0;
   for (const { workerId, epoch, weights, offset, tokens: made } of chunks) {

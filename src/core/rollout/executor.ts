@@ -46,7 +46,7 @@ export class Executor {
   readonly #departing = new Map<RequestId, Departure>();
   /** Chunks that were assigned while their request's KV is still leaving another worker. */
   readonly #pending = new Map<RequestId, Target>();
-  /** Running requests that were told to end their chunk, and the KV tokens that this frees. */
+  /** Running requests whose chunk was ordered to end, and the KV tokens that this frees. */
   readonly #ending = new Map<Request, number>();
 
   constructor(ledger: Ledger, steps: ExecutorSteps) {
@@ -103,7 +103,7 @@ export class Executor {
     this.#ledger.begun(workerId, request);
   }
 
-  /** A running request has `context` tokens now: what is reserved ahead of it moves along. */
+  /** Updates the reservation of a running request that has `context` tokens now. */
   reached(request: Request, context: number): void {
     const workerId = present(request.residentOn, "a request that runs is resident");
     const wanted = this.#ledger.reserving(workerId, context);

@@ -7,11 +7,11 @@ import type { RolloutParts } from "./parts.ts";
 import { Quarantine } from "./quarantine.ts";
 
 /**
- * Requests of a worker that died wait for so long: whatever kills all workers from outside, as at a shutdown, has then
- * killed the next one as well, and not while it runs them.
+ * Delay before requests of a dead worker run again: if something outside kills all workers, as at a shutdown, the next
+ * worker has died meanwhile without running them.
  */
 const RETRY_DELAY_MS = 500;
-/** Last words of dead workers, at most so many, in the message about a request. */
+/** Maximum of dead workers' last messages in the message about a request. */
 const REPORTS_MAX = 4;
 
 /** See RolloutOptions. */

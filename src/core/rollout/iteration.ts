@@ -24,7 +24,7 @@ export interface IterationOptions extends Omit<RolloutOptions, "listener"> {
   readonly journal?: IterationJournal | null;
 }
 
-/** Keeps what is generated, so that another process can continue from it. */
+/** Keeps generated tokens, so that another process can continue from them. */
 export interface IterationJournal {
   /**
    * Called before the first response begins. @throws AppError: the saved responses are of other weights than these

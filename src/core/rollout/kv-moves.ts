@@ -149,12 +149,12 @@ export class KvMoves implements ExecutorSteps {
     if (holder !== null) this.#parts.outbox.post(holder, { kind: "release", requestId });
   }
 
-  /** The request is finished: nothing of it stays in the pool. */
+  /** Removes the KV of a finished request from the pool. */
   finished(request: Request): void {
     this.#pooled.release(request.spec.requestId);
   }
 
-  /** Parks what runs of the request for the next turn. false: its worker cannot. */
+  /** Parks the request's KV on its worker for the next turn. false: the worker cannot. */
   park(request: Request): boolean {
     const worker = this.#keeperOf(request);
     if (worker === null) return false;

@@ -23,17 +23,17 @@ interface Account {
   readonly lookahead: Lookahead;
   /** Running requests in order of dispatch. */
   readonly running: Set<Request>;
-  /** Since the last span: when it was looked at, and the time in which something ran, alone and times its requests. */
+  /** State of the current span: last update, time in which requests ran, and that time multiplied by their number. */
   lookedMs: number;
   busyMs: number;
   requestMs: number;
   /** The worker's counts when the span began; null: it has said nothing yet. */
   made: Made | null;
-  /** Part of `kvTokens`: those of requests whose KV is leaving it, and of those that were told to end. */
+  /** Part of `kvTokens` that will be free soon: KV in export, and KV of requests whose chunk was ordered to end. */
   leavingTokens: number;
 }
 
-/** Shorter spans tell little: counters of servers are asked for once a second. */
+/** Shortest span that is measured: counters of servers are polled once a second. */
 const SPAN_MS = 3_000;
 const SPAN_STEPS = 64;
 
@@ -137,7 +137,7 @@ export class Ledger {
     assert(account.leavingTokens >= 0, "only KV that was leaving has left");
   }
 
-  /** Tokens that what runs on the worker may make before a chunk must end early. */
+  /** Tokens that the worker's running requests may generate before a chunk must end early. */
   spareTokens(workerId: WorkerId): number {
     const account = this.#accounts.get(workerId);
     if (account === undefined) return 0;

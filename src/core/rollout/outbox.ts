@@ -21,7 +21,7 @@ export class Outbox {
     this.#commands.clear();
   }
 
-  /** Everything so far. What is posted while it is sent is of the next turn. */
+  /** Takes all posted commands. Commands posted while these are sent belong to the next turn. */
   take(): Iterable<readonly [WorkerId, readonly WorkerCommand[]]> {
     const commands = this.#commands;
     this.#commands = new Map();

@@ -19,7 +19,7 @@ export class Pause {
   readonly arrivals = new Set<Request>();
   #waiters: Waiter[] = [];
 
-  /** Resolves once `isOver` holds when the pause is looked at; false: somebody resumed before. */
+  /** Resolves with true once `isOver` holds at a check of the pause; with false if generation resumed before. */
   until(isOver: () => boolean): Promise<boolean> {
     return new Promise((resolve) => {
       this.#waiters.push({ isOver, resolve });

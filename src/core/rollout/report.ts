@@ -41,7 +41,7 @@ export function kvMovesReport(all: readonly (KvMoveStats | undefined)[]): KvMove
   return { connectors, ...sumsOf(KV_MOVE_FIGURES, there) };
 }
 
-/** A run: the figures of the table, and what is made of them. */
+/** Report of a run: the figures of the table, and values derived from them. */
 export interface RunReport extends Readonly<Figures> {
   readonly policy: string;
   readonly draft: string;

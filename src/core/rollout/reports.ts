@@ -20,7 +20,7 @@ export function lacksReports({ spec: { sampling }, response }: Request): boolean
   return reportsPrompt(sampling) && response.promptReport === null;
 }
 
-/** Returns what is wrong with the experts that were reported; null: nothing. */
+/** Returns the problem of the reported experts; null: none. */
 export function takeReports({ spec, response }: Request, event: ChunkDone): string | null {
   response.promptReport ??= event.promptReport ?? null;
   const { experts } = event;

@@ -14,7 +14,7 @@ import type { Worker, WorkerEvent } from "./worker.ts";
 /** A strict response begins anew so often at most: with more updates than that in its time it would never end. */
 const STRICT_RESTARTS_MAX = 16;
 
-/** The status of a request that an engine answered with what is no answer. */
+/** Status of a request for which an engine sent an invalid answer. */
 const BAD_GATEWAY = 502;
 
 interface LifeParts {

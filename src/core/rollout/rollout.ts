@@ -180,7 +180,7 @@ export class Rollout {
     return this.#parts.buffer.group(id);
   }
 
-  /** The worker has the weights of the rollout's epoch, and nobody else listens to it. */
+  /** Adds a worker that has the weights of the rollout's epoch, and no other listener. */
   addWorker(worker: Worker): void {
     this.#parts.ledger.add(worker);
     this.meter.worker(worker);
@@ -208,8 +208,8 @@ export class Rollout {
   }
 
   /**
-   * false: the worker's connection is lost and may come back. What runs there waits for it; nothing new is placed
-   * there, and requests whose KV is there go on elsewhere without it.
+   * Sets whether the worker's connection works. While it is lost, running requests there wait for it, no new one is
+   * placed there, and requests whose KV is there continue elsewhere without it.
    */
   setReachable(worker: Worker, isReachable: boolean): void {
     if (this.#parts.ledger.worker(worker.workerId) !== worker) return;
@@ -266,7 +266,7 @@ export class Rollout {
     return spec.divisible && !(isStrict && isOld);
   }
 
-  /** No turn follows on the request: what is kept of its KV goes. */
+  /** Drops the KV that was kept for a further turn of the session. */
   letGo(request: Request): void {
     if (request.status !== "finished") return;
     this.#turn(() => this.#kv.letGo(request));
@@ -289,8 +289,8 @@ export class Rollout {
   }
 
   /**
-   * Resolves when the pause has taken hold: `keep`: nothing runs. `wait`, `abort`: nothing is left. false: it
-   * never did, because somebody resumed before.
+   * Pauses generation. Resolves with true when no request runs (`keep`) or none is left (`wait`, `abort`); with false
+   * if generation resumed before.
    */
   async pause(mode: PauseMode): Promise<boolean> {
     this.#pause.mode = mode;
@@ -352,7 +352,7 @@ export class Rollout {
     });
   }
 
-  /** Stops as it stands: nothing is scheduled and nothing heard any more. */
+  /** Stops at once: no request is scheduled and no event taken any more. */
   stop(): void {
     this.#isStopped = true;
   }

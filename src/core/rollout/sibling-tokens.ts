@@ -28,7 +28,7 @@ export class SiblingTokens {
     this.#outbox = outbox;
   }
 
-  /** Posts what is due in this turn. */
+  /** Posts the updates of this turn. */
   post(): void {
     if (this.#left === 0) {
       const nowMs = this.#clock.nowMs();

@@ -44,8 +44,8 @@ export type PriorityClass = "high" | "low";
 export type WorkerCommand =
   | GroupUpdate
   /**
-   * Generate at most `chunkTokens` more tokens. `output` holds all tokens generated so far; what is
-   * not resident and not in `kv` is prefilled. A `kv` that cannot be loaded is ignored (recompute).
+   * Generate at most `chunkTokens` more tokens. `output` holds all tokens generated so far; tokens whose KV is neither
+   * resident nor in `kv` are prefilled. A `kv` that cannot be loaded is ignored (recompute).
    */
   | {
       kind: "run";

@@ -31,7 +31,7 @@ export class ChunkLength {
   #next = 0;
   #costTokens = 0;
 
-  /** `fixed`: all chunks have so many tokens. null: they are chosen. */
+  /** `fixed`: length of all chunks. null: lengths are chosen. */
   constructor(fixed: number | null) {
     this.#fixed = fixed;
   }

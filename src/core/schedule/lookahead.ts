@@ -12,8 +12,8 @@ const PART_MAX = 1 / 8;
 const GROWTH = 2;
 const DECAY = 0.75;
 /**
- * Preemptions within so many tokens after a step up, as a part of the KV, have the same cause: those that run were
- * admitted before.
+ * Tokens after an increase, as a part of the KV, within which preemptions have the same cause: the running requests
+ * were admitted before it.
  */
 const SETTLE_PART = 1 / 4;
 

@@ -46,7 +46,7 @@ export class Paces {
   #base = 0;
   #row = 1;
   #fresh = 0;
-  /** How far spans are from what is expected of them, as a part of that: the median. 0: nothing is known. */
+  /** Median deviation of spans from their expected times, relative to these. 0: not known. */
   error = 0;
 
   /** Step time of the engine over that of the median engine with as many rows; 1: not known to differ. */

@@ -26,7 +26,7 @@ export interface Slot {
   kvTokensFree: number;
   /** KV tokens reserved for a running request beyond those that it has, at most. */
   readonly aheadTokens: number;
-  /** Requests that run there and were not told to end, in order of dispatch. */
+  /** Running requests whose chunk was not ordered to end, in order of dispatch. */
   readonly running: Iterable<Request>;
   /** Part of the KV tokens that are not free: those on their way out. */
   readonly kvTokensLeaving: number;
@@ -43,7 +43,10 @@ export interface Slot {
  */
 const AFFINITY_SPREAD_MAX = 32;
 const AFFINITY_SPREAD_DIVISOR = 4;
-/** Between workers that are not equally fast: affinity holds while a token takes at most this much longer at home. */
+/**
+ * Affinity between workers of different speed: a request stays while a token takes at most this much longer on its
+ * worker.
+ */
 const AFFINITY_TIME = 1 + 1 / AFFINITY_SPREAD_DIVISOR;
 
 /**
@@ -85,9 +88,10 @@ export function hasRoom(request: Request, slot: Slot, chunkTokens: number): bool
 }
 
 /**
- * KV tokens that stay free when a chunk begins, for those that run to grow until one of their chunks ends by itself:
- * where chunks are short, that one makes way, and none has to be ended early. With chunks of n tokens that end at
- * random, what runs makes n tokens from one end to the next on average, and more than 2 n in one of eight cases. None where whole chunks are reserved anyhow.
+ * KV tokens that stay free when a chunk begins, so that running requests can grow until one of their chunks ends by
+ * itself: where chunks are short, that frees KV, and none has to be ended early. With chunks of n tokens that end at
+ * random, running requests generate n tokens from one end to the next on average, and more than 2 n in one of eight
+ * cases. 0 where whole chunks are reserved.
  */
 function marginTokens(slot: Slot, chunkTokens: number): number {
   if (slot.aheadTokens >= chunkTokens) return 0;
@@ -95,7 +99,7 @@ function marginTokens(slot: Slot, chunkTokens: number): number {
   return margin <= MARGIN_PART * slot.kvTokens ? margin : 0;
 }
 
-/** Tokens that what runs may make before a chunk must end early: half of what is kept ahead of it stays. */
+/** Tokens that running requests may generate before a chunk must end early: half of their lookahead stays free. */
 export function spareTokens(
   slot: Pick<Slot, "inFlight" | "aheadTokens" | "kvTokensFree" | "kvTokensLeaving">,
 ): number {

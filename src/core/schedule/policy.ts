@@ -14,7 +14,7 @@ export interface SchedulePolicy {
   remove(request: Request): void;
   /** The context of the group has changed. */
   refresh(group: Group): void;
-  /** The group is done with: nothing of it is kept. */
+  /** Forgets a group that is complete. */
   forget(group: Group): void;
   /** true: `request` runs in the high class of the draft budget. */
   isUrgent(request: Request): boolean;

@@ -57,7 +57,7 @@ export type DispatchMode =
   | { kind: "divided"; chunks: ChunkLength }
   | { kind: "pinned"; pin?: (request: Request, able: readonly Slot[]) => Slot | undefined };
 
-/** Requests passed over in one turn, at most: each costs two operations on a heap and a look at every worker. */
+/** Maximum of requests passed over in one turn: each costs two heap operations and a check of every worker. */
 export const PASSED_MAX = 32;
 /**
  * A request is large for a worker if it needs more than this part of its whole budget. Room for a smaller one comes
@@ -94,7 +94,7 @@ export class Scheduler {
   /** Waiting requests that are not the policy's, in order of arrival. */
   readonly #suspects = new Set<Request>();
   readonly #stranded = new Set<Request>();
-  /** KV budgets in the turn that looked at the stranded ones last. */
+  /** KV budgets in the turn that last checked the stranded requests. */
   #strandedAt = { kvTokens: 0, kvTokensMax: 0 };
   /** Requests that were passed over: the count of dispatches at the first time. */
   readonly #passedAt = new Map<Request, number>();
@@ -283,7 +283,7 @@ export class Scheduler {
     return true;
   }
 
-  /** Stranded requests are looked at again when other workers have come or gone. */
+  /** Reconsiders stranded requests when workers have come or gone. */
   #recall({ kvTokens, kvTokensMax }: Turn): void {
     const at = this.#strandedAt;
     if (at.kvTokens === kvTokens && at.kvTokensMax === kvTokensMax) return;

@@ -11,7 +11,7 @@ import type { LlamaWeights } from "./weights.ts";
 const PROMPT_TOKENS = 8;
 const OUTPUT_TOKENS = 4;
 
-/** Returns the tokens generated. @throws AppError model_unreadable naming what is wrong; worker_failed: no memory. */
+/** Returns the tokens generated. @throws AppError model_unreadable with the reason; worker_failed: no memory. */
 export function generateWith(model: LlamaWeights): number[] {
   const size = model.info.shape.vocabularySize;
   const streamTokens = PROMPT_TOKENS + OUTPUT_TOKENS;

@@ -8,7 +8,7 @@ import type { Drafter, UpdateResult } from "../../core/draft/drafter.ts";
 import type { WorkerEvent } from "../../core/rollout/worker.ts";
 import type { Sequence } from "./sequence.ts";
 
-/** Groups past their time are looked for this often. */
+/** Interval between searches for expired groups. */
 const SWEEP_MS = 1000;
 const FULL: UpdateResult = { kind: "full" };
 

@@ -148,7 +148,7 @@ class EngineThread {
   }
 }
 
-/** null: it worked. What is not a condition is thrown. */
+/** The error of a failed call; null: the call succeeded. Bugs are thrown. */
 function problemOf(act: () => void): { code: ErrorCode; message: string } | null {
   try {
     act();

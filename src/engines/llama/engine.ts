@@ -437,7 +437,7 @@ export class LlamaEngine {
     return tokens;
   }
 
-  /** KV tokens spoken for: what is held, and what the running requests need for their next token. */
+  /** Committed KV tokens: those in use, and those that running requests need for their next token. */
   #committed(): number {
     let tokens = this.#resident();
     for (const sequence of this.#running) tokens += sequence.pending;

@@ -13,7 +13,7 @@ export class ShapingState {
   readonly #shaping: LogitShaping;
   readonly #stopTokenIds: readonly number[];
   readonly #counts: boolean;
-  /** Distinct tokens of the output, and of the prompt where a penalty looks at it. */
+  /** Distinct tokens of the output, and of the prompt where a penalty applies to it. */
   readonly #indexOf = new Map<number, number>();
   #tokens = new Int32Array(INITIAL_TOKENS);
   /** How often each is in the output; 0: only in the prompt. */

@@ -48,7 +48,7 @@ export class LearnedStepCost implements StepTimes {
   /** Real over profiled time: of plain steps, and of what draft rows add to them. */
   #plain = 1;
   #extra = 1;
-  /** How far steps took of late from what was expected of them, as a part of that. */
+  /** Recent deviation of step times from the expected ones, relative to these. */
   error = 0;
 
   constructor(profile: StepTimes) {

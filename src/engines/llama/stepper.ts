@@ -197,7 +197,7 @@ export class Stepper {
     return sequence.outputLength >= sampling.tokensMax ? "length" : null;
   }
 
-  /** Whether the model or the request left nothing to draw: the model's own logits tell. */
+  /** The fault when no token can be drawn: the model's own logits show whether the model or the request caused it. */
   #undrawable(row: number): RequestFault {
     const { context, sampler } = this.#options;
     context.copyLogits(row, sampler.rowPointer);
@@ -217,7 +217,7 @@ export class Stepper {
     if (temperature > 0) sampler.filter(temperature, shaping);
   }
 
-  /** Draws along the draft as long as it agrees with what is drawn, and takes back the rows after that. */
+  /** Draws tokens along the draft until one differs, and removes the rows after it. */
   #verify(sequence: Sequence): FinishReason | null {
     const { speculation, residency } = this.#options;
     assert(speculation !== null, "only an engine with a drafter has drafts");

@@ -348,7 +348,7 @@ export class LinkHost {
     if (failure?.kind === "failed") this.workerFailed(failure.message);
   }
 
-  /** The worker has failed, or its owner does not trust it any more. The session is over, and its sidecar hears why. */
+  /** Ends the session because the worker has failed or must not be used any more. Its sidecar gets the reason. */
   workerFailed(message: string): void {
     if (this.#failure !== null || this.#isClosing) return;
     this.#failure = message;

@@ -41,7 +41,7 @@ export class KvOutbox {
     return this.#bytes;
   }
 
-  /** Whether the KV travels in parts; what is no larger than one travels in the message that uses it. */
+  /** Whether the KV is sent in parts. KV of at most one part is sent in the message that uses it. */
   isLarge(kv: KvBlob): boolean {
     return kv.bytes.byteLength > this.#partBytes;
   }
@@ -97,7 +97,7 @@ export class KvInbox {
     this.#bytesMax = bytesMax;
   }
 
-  /** null, or what is wrong with the part. */
+  /** Adds a part; returns its problem, or null. */
   add({ offset, total, bytes }: KvPart): string | null {
     if (offset === 0) {
       this.clear();

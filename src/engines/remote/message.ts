@@ -50,7 +50,7 @@ const tokens = v.pipe(
   v.check((all) => all.every((token) => token >= 0), "a token is below 0"),
 );
 
-/** KV in a message, or what is known of KV whose parts came before the message. */
+/** KV in a message, or a description of KV whose parts came before the message. */
 const kv = v.nullable(
   v.union([
     v.object({ tokens: whole(), bytes: buffer }),

@@ -67,7 +67,7 @@ export class SidecarState {
     return wire;
   }
 
-  /** null, or what is wrong with the part. */
+  /** Adds a part of KV; returns its problem, or null. */
   kvPart(part: KvPart): string | null {
     return this.#kv.add(part);
   }

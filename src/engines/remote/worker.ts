@@ -47,8 +47,8 @@ export interface LinkWorkerOptions {
   readonly sidecar?: SidecarIdentity;
   readonly limits?: Partial<LinkLimits>;
   /**
-   * Called with the reason while the host is silent; null: it sends again. When the session is over the worker's listener
-   * hears `failed`.
+   * Called with the reason while the host is silent; null: the host sends again. When the session ends, the worker's
+   * listener gets `failed`.
    */
   readonly reach?: (lost: string | null) => void;
 }

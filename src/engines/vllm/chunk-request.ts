@@ -101,9 +101,9 @@ export function retryDelayMs(
 }
 
 /**
- * Tokens of an event for each stream that is open: few while somebody may watch, many soon, for an event costs the
- * server's API process and the sidecar far more than its tokens do, and a rollout waits for none. What a server that
- * fails had not sent yet is generated again.
+ * Tokens per event for each open stream. Few streams get small events, for people who watch; many get large ones,
+ * because an event costs the server's API process and the sidecar far more than its tokens, and a rollout waits for
+ * none. Tokens that a failed server had not sent are generated again.
  */
 const TOKENS_PER_STREAM = 4;
 

@@ -13,8 +13,8 @@ type ChunkDone = Extract<WorkerEvent, { kind: "chunk_done" }>;
 type Piece = Extract<StreamEvent, { kind: "piece" }>;
 
 /**
- * more: the chunk continues. full: it is complete. broken: tokens are missing or invalid; nothing of the
- * piece was taken.
+ * more: the chunk continues. full: it is complete. broken: tokens are missing or invalid; none of the event's were
+ * taken.
  */
 export type Taken = "more" | "full" | "broken";
 

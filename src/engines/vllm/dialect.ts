@@ -27,11 +27,11 @@ export interface EngineDialect {
   control(client: HttpClient, server: Capabilities): ControlPlane;
   watch(server: Capabilities): Watch;
   supports(sampling: SamplingParams, server: Capabilities): SamplingSupport;
-  /** The routed experts of `rows` positions as an .npy file; null: there are not so many. */
+  /** The routed experts of `rows` positions as an .npy file; null: there are fewer. */
   experts(reported: Uint8Array, rows: number): Uint8Array | null;
   /**
-   * Empties its prefix cache before an epoch begins, as long as that `isWanted`, and returns what was wrong; null: it is
-   * empty. No such function: the salts of the epochs separate them.
+   * Empties the server's prefix cache before an epoch begins, while `isWanted`, and returns the problem; null: the
+   * cache is empty. No such function: the salts of the epochs separate their KV.
    */
   readonly emptyCache:
     | ((access: ServerAccess, isWanted: () => boolean) => Promise<string | null>)

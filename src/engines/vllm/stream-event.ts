@@ -137,7 +137,7 @@ function errorOf(error: Json): StreamEvent {
   };
 }
 
-/** Events are read without a look at their depth, which only writing them would mind. */
+/** Text of a value. Events are read without a check of their depth, which only writing limits. */
 function written(value: unknown): string {
   try {
     return JSON.stringify(value);

@@ -97,7 +97,10 @@ export class Tally {
     this.#outputTokens += tokens;
   }
 
-  /** An attempt's prompt was computed but for what was cached. Without a report, all of it counts as computed. */
+  /**
+   * Counts the computed part of an attempt's prompt: all but the cached tokens. Without a report, the whole prompt
+   * counts.
+   */
   prefilled(run: ChunkRun, usage: EventUsage): void {
     const computed = Math.max(0, usage.promptTokens - (usage.cachedTokens ?? 0));
     this.#prefillTokens += computed;

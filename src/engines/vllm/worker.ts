@@ -41,7 +41,9 @@ export interface VllmWorkerParts extends ServerAccess {
   /** null: it has no connector that finds what another server has saved. */
   readonly moves: KvMoves | null;
   readonly notice: (notice: EngineNotice) => void;
-  /** Hears why the server cannot be reached while requests still wait for it; null: it can be again. */
+  /**
+   * Called with the reason why the server cannot be reached while requests still wait for it; null: it can be again.
+   */
   readonly reach: (lost: string | null) => void;
 }
 
@@ -51,7 +53,7 @@ export interface VllmWorkerParts extends ServerAccess {
  * chance.
  */
 const SLOTS_PER_AHEAD = 8;
-/** A request that this server never got to the end of, though others do: nobody knows whose fault it is. */
+/** Status of a request that this server never finished, although others finish: the cause is unknown. */
 const BAD_GATEWAY = 502;
 
 function reasonOf({ status, message }: Refusal): string {
@@ -249,7 +251,7 @@ export class VllmWorker implements Worker {
     this.#launch(run);
   }
 
-  /** Work that nobody waits for. It fails with the worker, which is opened anew. */
+  /** Starts background work. Its failure fails the worker, which is opened again. */
   #contain(work: Promise<unknown>): void {
     work.catch((error: unknown) => this.#crashed(error));
   }

@@ -25,7 +25,7 @@ export interface MetricsSources {
   readonly epoch: () => number;
   /** An engine's name for people: a server's URL. */
   readonly engineName: (worker: number) => string;
-  /** Time of a worker's steps over that of the others', and how far that is from what was seen. */
+  /** Step time of a worker relative to the others', and the error of that estimate. */
   readonly paces: () => { of(worker: WorkerId): number; readonly error: number };
   readonly servingState: () => string;
   readonly servingStates: readonly string[];

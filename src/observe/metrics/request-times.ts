@@ -90,7 +90,7 @@ const ROWS: readonly Row[] = [
   ],
 ];
 
-/** Returns what is called with each finished request. */
+/** Returns the function to call with each finished request. */
 export function requestTimes(registry: Registry): (request: Request) => void {
   const histograms = ROWS.map(([name, buckets, help, read]) => {
     return { histogram: new Histogram({ name, help, buckets, registers: [registry] }), read };

@@ -14,11 +14,11 @@ export interface GenerationHoldOptions {
   readonly timeoutMs: number;
   readonly later: (act: () => void, ms: number) => () => void;
   readonly notice: (notice: LongPause) => void;
-  /** An update held generation back for so many seconds. */
+  /** Called after an update with the seconds for which it held generation. */
   readonly held?: (seconds: number) => void;
 }
 
-/** The trainer's pause, which nobody has ended for a while. */
+/** A pause by the trainer that has lasted for long. */
 export interface LongPause {
   readonly kind: "still_paused";
   readonly seconds: number;

@@ -29,7 +29,9 @@ export interface VersionHint {
 
 /** Versions remembered, so that a late request of an older one changes nothing. */
 const VERSIONS_MAX = 1024;
-/** A version that only a salt names is believed when so many requests have named it, or nothing else is in flight. */
+/**
+ * Number of requests after which a version that only a salt names is accepted; at once if nothing else is in flight.
+ */
 const SALTS_BELIEVED = 2;
 const READ_MS_MAX = 2_000;
 /** vLLM's name for weights that nobody named. */

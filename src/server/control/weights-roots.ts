@@ -20,7 +20,10 @@ const FILE_SCHEME = /^file:\/\//i;
 const SCHEME = /^[a-z][a-z0-9+.-]*:/i;
 const WALK_VALUES_MAX = 100_000;
 const SHOWN_MAX = 200;
-/** A folder of weights holds some files, or some thousand shards; looking at so many entries takes well below a second. */
+/**
+ * Maximum of checked entries: a folder of weights holds some files, or some thousand shards, and this many take well
+ * below a second.
+ */
 const ENTRIES_MAX = 10_000;
 
 /** Real paths of the folders. @throws AppError invalid_config: one cannot be resolved. */

@@ -165,7 +165,7 @@ export class HistoryFile {
     }
   }
 
-  /** The new file takes the old one's place whole. What waits is among what is kept already. */
+  /** Replaces the file by a new one, at once. Records that wait to be written are among the kept ones already. */
   async #writeAnew(): Promise<void> {
     const { path, kept, bytesMax } = this.#options;
     const records = [...kept()];

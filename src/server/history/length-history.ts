@@ -28,7 +28,7 @@ export class LengthHistory {
     return this.#prompts.size;
   }
 
-  /** Responses from now on are of another weight epoch, so many after this one. */
+  /** Advances the weight epoch of responses recorded from now on by `epochs`. */
   advance(epochs = 1): void {
     this.#epoch += epochs;
   }

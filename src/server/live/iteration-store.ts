@@ -8,7 +8,9 @@ import { AppError, errorText } from "../../core/base/errors.ts";
 import type { Figures } from "../../core/rollout/figures.ts";
 import type { LastFinished } from "./waited-for.ts";
 
-/** The figures of the table, counted in the iteration, and what is made of them. Rates per second; shares 0 to 1. */
+/**
+ * The figures of the table, counted in the iteration, and values derived from them. Rates per second; shares 0 to 1.
+ */
 export interface IterationRecord extends Readonly<Figures> {
   /** Unix time of its end, seconds. */
   readonly ended_at_s: number;

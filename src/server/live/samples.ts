@@ -7,7 +7,7 @@ export const SAMPLES_MAX = 1200;
 
 export class Samples {
   #samples: Progress[] = [];
-  /** Takes one of so many. */
+  /** Interval of kept samples: one in `#every`. */
   #every = 1;
   #offered = 0;
 

@@ -94,7 +94,7 @@ export class LiveView {
     if (unfinished > 0) this.#samples.add(meter.progress());
   }
 
-  /** An iteration may have ended before anybody looked at it. */
+  /** Clears the samples when another iteration has begun. */
   #dropEarlierSamples(): void {
     const { iteration } = this.#options.sidecar.rollout.meter;
     if (iteration !== this.#iteration) this.#samples.clear();

@@ -32,8 +32,8 @@ export function idsOf(span: Span | null): string {
 }
 
 /**
- * Moves the cursor over what is new; null: nothing to write. Tokens that show neither as text nor as ids wait
- * for the text that they become.
+ * Moves the cursor over the new output; null: nothing to write. Tokens that show neither as text nor as ids wait for
+ * the text that they become.
  */
 export function advanced(
   output: Output,

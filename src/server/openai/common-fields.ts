@@ -21,7 +21,7 @@ export const COMMON_ENTRIES = {
   cache_salt: f.name,
   group_id: f.name,
   ...f.refusing(TRANSFER, "kv_transfer_params", "ec_transfer_params"),
-  /** Chunks carry what has come by the time that the client takes them. */
+  /** Chunks contain all output that has come when the client takes them. */
   ...f.ignoring("stream_interval"),
   session_id: f.name,
   policy_version: VERSION_FIELD,

@@ -19,7 +19,7 @@ export interface StreamView {
 export interface StreamOptions {
   /** Time without progress after which a client is dropped. */
   readonly stallMsMax: number;
-  /** Called whenever the client has read what was written. */
+  /** Called whenever the client has read everything written. */
   readonly took: () => void;
   /** Called with an error while writing an answer: this client has failed, the others continue. */
   readonly crashed: (error: unknown) => void;

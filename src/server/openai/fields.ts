@@ -187,7 +187,7 @@ export function perPrompt<T extends v.GenericSchema>(schema: T) {
   return v.nullish(either);
 }
 
-/** More than any request has; a hundred thousand cost seconds to look at. */
+/** Maximum of fields, more than any request has: a hundred thousand take seconds to check. */
 const FIELDS_MAX = 1024;
 
 /** @throws InvalidFieldError naming the first field that is wrong. */

@@ -13,7 +13,7 @@ import { Output } from "./output.ts";
 import type { StopRules } from "./sampling-fields.ts";
 import type { ParsedMessage } from "./tool-calls.ts";
 
-/** Hears that outputs have grown, after the turn in which they did. It contains its own errors. */
+/** A reader, which is called after each turn in which outputs have grown. It contains its own errors. */
 export interface JobReader {
   news(outputs: readonly Output[]): void;
   failed(error: unknown): void;
@@ -241,7 +241,7 @@ export class Job {
     this.#fail(new AppError("worker_failed", message, { cause: error }));
   }
 
-  /** Takes in what has come since the last turn. */
+  /** Processes the output since the last turn. */
   settle(): void {
     if (this.#isDone) return;
     const grown = [...this.#dirty];

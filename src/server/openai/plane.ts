@@ -29,7 +29,7 @@ import {
 export interface DataPlaneLimits extends RetryLimits {
   /** Responses that one request may ask for, over all its prompts. */
   readonly responsesMax: number;
-  /** A streaming client that takes nothing for so long is dropped. */
+  /** Time after which a streaming client that reads nothing is dropped. */
   readonly stallMsMax: number;
 }
 
@@ -57,7 +57,7 @@ export interface DataPlaneOptions {
   readonly eosTokenIds: readonly number[];
   /** The name of the weights of an epoch, as the trainer gave it. */
   readonly version: (epoch: WeightEpoch) => string;
-  /** Hears which weights a request expects, before it begins. */
+  /** Called with the weights that a request expects, before the request begins. */
   readonly expected?: (hint: Pick<Origin, "version" | "salt">) => void;
   readonly limits?: Partial<DataPlaneLimits>;
   /** Called with an error that ended one request and is not the client's. */
@@ -205,7 +205,7 @@ export class DataPlane {
     throw new AppError("not_found", `The model \`${model}\` does not exist.`);
   }
 
-  /** How the texts of a request are encoded. `truncates`: it wants what is too long cut. */
+  /** Options for encoding the texts of a request. `truncates`: longer texts are cut. */
   encoding(
     exchange: Exchange,
     { addSpecial, truncates }: { addSpecial: boolean; truncates: boolean },

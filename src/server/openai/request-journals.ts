@@ -91,8 +91,8 @@ export class RequestJournals {
   }
 
   /**
-   * The responses to each prompt have just joined, and get what was kept of them. null: no journal is kept, because the
-   * request has no id, wants reports that journals do not have, or there are too many.
+   * Journals the responses to each prompt, which have just joined, and restores their saved output. null: no journal is
+   * kept, because the request has no id, wants reports that journals do not have, or there are too many.
    */
   begin(key: RequestKey, responses: readonly (readonly Request[])[]): RunJournal | null {
     const { path, id, digest } = key;
@@ -117,7 +117,7 @@ export class RequestJournals {
     return journal;
   }
 
-  /** The process ends: what is kept waits for the next one. */
+  /** Closes the journals at the end of the process; the next process continues the requests. */
   async close(): Promise<void> {
     this.#isClosed = true;
     await Promise.all([...this.#live].map((journal) => journal.close()));

@@ -58,7 +58,7 @@ export class StopText {
     if (this.#stopped === null) this.#window += this.#detokenizer.push(token);
   }
 
-  /** No token follows: what was held back is certain now. */
+  /** Releases the text that was held back, because no token follows. */
   end(): void {
     if (this.#stopped !== null) return;
     this.#add(this.#detokenizer.flush());

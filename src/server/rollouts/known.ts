@@ -153,7 +153,7 @@ export class KnownRollouts {
     }
   }
 
-  /** The process ends: what is not finished goes on in the next one. */
+  /** Closes the journals at the end of the process; the next process continues unfinished rollouts. */
   async close(): Promise<void> {
     this.#isClosed = true;
     await Promise.all([...this.#runs.values()].map(({ journal }) => journal?.close()));

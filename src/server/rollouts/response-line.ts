@@ -62,7 +62,7 @@ function chunkFields(chunk: Chunk, { versionOf }: FinishedResponse) {
   };
 }
 
-/** The one epoch of all tokens; null: they are of several, which the chunks tell. */
+/** The epoch of all tokens; null: they are of several, which the chunks name. */
 function epochOf({ chunks, weightEpoch }: FinishedResponse): WeightEpoch | null {
   let epoch: WeightEpoch | null = null;
   for (const chunk of chunks) {
@@ -73,7 +73,7 @@ function epochOf({ chunks, weightEpoch }: FinishedResponse): WeightEpoch | null 
   return epoch ?? weightEpoch;
 }
 
-/** 9 significant decimal digits tell any two float32 apart (IEEE 754, 5.12.2); most need 7 or 8. */
+/** 9 significant decimal digits distinguish any two float32 (IEEE 754, 5.12.2); most need 7 or 8. */
 const DIGITS_MAX = 9;
 const DIGITS_FIRST = 7;
 

@@ -22,8 +22,8 @@ export interface RolloutRoutesOptions extends Omit<KnownRolloutsOptions, "limits
 }
 
 /**
- * A client that takes nothing for so long, while there is something to take, is dropped. What it does not take costs
- * no memory but the responses, and trainers compute between two groups.
+ * Time after which a client is dropped that reads nothing although there is output. The limit is long, because unread
+ * output costs no memory beyond the responses, and trainers compute between two groups.
  */
 const STALL_MS_MAX = 600_000;
 

@@ -96,7 +96,7 @@ function filterOf(fields: {
   return named.length === 1 ? (named[0] ?? null) : null;
 }
 
-/** Written by hand: this is most of what is sent, and JSON.stringify would need an object per response. */
+/** JSON of tokens, written by hand: it is most of the traffic, and JSON.stringify would need an object per response. */
 function tokensJson(frame: Frame): string {
   const requests = frame.requests.view();
   const offsets = frame.offsets.view();

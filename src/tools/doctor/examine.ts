@@ -34,7 +34,7 @@ export interface ExamineOptions {
   readonly token: string | null;
   /** Tokens that the test of sampling draws, at most. */
   readonly samplesMax: number;
-  /** Names this examination: nothing of another one is found in the prefix cache. */
+  /** Salt of this examination, so that KV of another one is not found in the prefix cache. */
   readonly salt: string;
   /** Called when a check begins. */
   readonly began: (check: string) => void;

@@ -20,7 +20,7 @@ const TOP = 20;
 /** One less: the token drawn may have taken the place of the last. */
 const TOP_USED = TOP - 1;
 
-/** nats. What is less likely than this is as good as impossible, and rounding makes anything of it. */
+/** Least logprob considered, nats: a less likely token is practically impossible, and rounding decides its value. */
 const LOGPROB_MIN = -20;
 /** nats a token. In bfloat16, 0.01 to 0.03 are usual between decoding and prefill. */
 const DISTANCE_MAX = 0.1;

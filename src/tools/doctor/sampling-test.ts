@@ -39,7 +39,7 @@ export class SamplingTest {
     return this.#draws;
   }
 
-  /** Mean score of what was drawn, nats a token. */
+  /** Mean score of the tokens drawn, nats per token. */
   get scoreMean(): number {
     return this.#draws === 0 ? 0 : this.#scoreSum / this.#draws;
   }
@@ -54,7 +54,7 @@ export class SamplingTest {
     return this.#highest >= -Math.log(this.#alpha);
   }
 
-  /** The least difference of the means that could be seen after so many draws, nats a token. */
+  /** Least difference of the means that this number of draws can show, nats per token. */
   get resolution(): number {
     const needed = Math.log(2 * GRID.length) - Math.log(this.#alpha);
     return this.#draws === 0 ? Infinity : Math.sqrt(2 * needed * this.#variance) / this.#draws;

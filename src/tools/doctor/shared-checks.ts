@@ -47,7 +47,7 @@ export async function checkPool(
   }
 }
 
-/** The connector's class; null: nothing of it is found elsewhere, or no output. */
+/** The connector's class; null: other engines cannot find its KV, or it saves no output. */
 function poolOf(server: ServerInfo | null): string | null {
   const found = connectorOf(server?.config);
   const isPool = found?.row?.reach === "pool" && found.problem === null && found.savesOutput;
@@ -99,7 +99,7 @@ const SAME_WEIGHTS = "same weights";
 const UNNAMED = "default";
 const FIX = "send the update to every engine, or let the sidecar pass it on";
 
-/** null: one of them tells neither names nor checksums. */
+/** Compares the weights of two engines; null: one reports neither names nor checksums. */
 export async function checkWeights(
   urls: readonly [one: string, other: string],
   token: string | null,

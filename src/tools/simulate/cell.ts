@@ -60,7 +60,7 @@ function simulate(cell: Cell, core: CoreExports, iteration: Iteration): Promise<
 
 /** APRIL starts twice the groups, ends with the required number, and continues the rest in the next iteration. */
 const OVER_ISSUE = 2;
-/** Iterations before the one that is measured: what is left over becomes steady. */
+/** Iterations before the measured one, until the number of carried-over requests is steady. */
 const WARM_UP = 3;
 
 async function partialRollout(cell: Cell, core: CoreExports): Promise<SimulationResult> {

@@ -16,7 +16,7 @@ interface Tokens {
 
 const made: (Tokens | undefined)[] = [];
 
-/** Any `count` tokens; nobody writes to them. */
+/** An array of `count` arbitrary tokens, which is never written to. */
 export function tokensOf(count: number): Tokens {
   made[count] ??= {
     tokens: new Int32Array(ZEROS, 0, count),

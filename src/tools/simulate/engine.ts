@@ -79,9 +79,9 @@ export interface EngineOptions {
   readonly kvTokens: number;
   readonly speculation: Speculation | null;
   readonly world: EngineWorld;
-  /** Requests gain so many tokens at most before they are reported, those of chunks that end apart. */
+  /** Maximum of tokens of a request before they are reported; the end of a chunk is reported at once. */
   readonly reportTokens: number;
-  /** false: it says nothing of how fast it is. */
+  /** Whether the engine reports its step times. */
   readonly isPaced: boolean;
 }
 
@@ -177,7 +177,7 @@ export class SimulatedEngine implements Worker {
     return this.#kvUsed + this.#parkedTokens;
   }
 
-  /** Does what is due now. true: it has told its listener something. */
+  /** Performs the due changes. true: the listener got events. */
   turn(): boolean {
     const nowMs = this.#options.world.nowMs();
     if (!this.#isStale && nowMs < this.nextMs) return false;
@@ -298,7 +298,7 @@ export class SimulatedEngine implements Worker {
     if (ms > 0) this.#progress(Math.min(this.#steps, this.#stepsIn(ms)));
   }
 
-  /** Ends what has ended, makes room, admits, reports, and finds the next change. */
+  /** Ends finished chunks, makes room, admits requests, reports, and determines the time of the next change. */
   #settle(): void {
     this.#endChunks();
     if (!this.#isStale && this.#steps > EPSILON) return;

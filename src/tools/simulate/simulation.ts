@@ -36,7 +36,7 @@ export interface SimulationOptions {
   readonly lengths: GroupLengths;
   readonly core: CoreExports;
   readonly chunkTokens: number;
-  /** false: requests run whole, and nobody looks at them in between. */
+  /** Whether requests are divided into chunks; false: they run in one piece. */
   readonly isDivided: boolean;
   readonly schedulerFor: (parts: SchedulerParts) => Scheduler;
   /** null: no drafting. Called once for each engine. */

@@ -57,8 +57,8 @@ export class ManagedServer {
   }
 
   /**
-   * Starts it and waits until it is healthy; from then on it is kept running.
-   * @throws AppError worker_failed: it ended before, or did not become healthy in time. Nothing of it is left.
+   * Starts the server and waits until it is healthy; from then on it is kept running. @throws AppError worker_failed:
+   * the server ended before, or did not become healthy in time. No process of it is left.
    */
   async start(): Promise<void> {
     const failure = await this.#startOnce();

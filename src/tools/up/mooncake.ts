@@ -16,7 +16,7 @@ const SEGMENT_MIB = 1024;
 const SEGMENT_MIB_MIN = 64;
 /** Share of the free memory for all segments together. */
 const SHARE_MAX = 1 / 4;
-/** Copies go straight into the servers' KV; this is for what has no room of its own. */
+/** Buffer for transfers without a destination of their own; copies of KV go directly into the servers' KV memory. */
 const BUFFER_MIB = 64;
 /**
  * Seconds for which a key that was looked up is kept: if a load takes longer, the KV is recomputed. The plugin's release of

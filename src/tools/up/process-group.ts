@@ -87,7 +87,7 @@ export class ProcessGroup {
     await this.clear();
   }
 
-  /** Kills what is left of the group; resolves when it is empty. */
+  /** Kills the remaining members of the group; resolves when the group is empty. */
   async clear(): Promise<void> {
     this.#leader.stdin?.destroy();
     for (let i = 0; i < EMPTY_CHECKS_MAX && this.signal("SIGKILL"); i += 1) {
@@ -95,7 +95,7 @@ export class ProcessGroup {
     }
   }
 
-  /** Returns whether there was anybody to hear it. */
+  /** Returns whether the group had a member to receive the signal. */
   signal(name: "SIGTERM" | "SIGKILL"): boolean {
     try {
       process.kill(-this.pid, name);

@@ -8,7 +8,10 @@
 import type { TokenColumn } from "../../request/columns.ts";
 import { type Log, type LogAppend, REPEAT, TokenLog } from "./token-log.ts";
 
-/** Tokens that the response has by now go once they are all, or half of what is ahead and this many: O(1) a token. */
+/**
+ * Tokens sent ahead that the response has reached are dropped in batches: when all are reached, or half and at least
+ * this many. The cost is O(1) per token.
+ */
 const MOVED_TOKENS_MIN = 64;
 
 export class FollowedLog implements Log {

@@ -70,7 +70,7 @@ export interface Telemetry {
   readonly proposeUs: number;
   readonly drafted: number;
   readonly accepted: number;
-  /** Accepted tokens whose origin was looked up, and those of them that only siblings elsewhere had written. */
+  /** Accepted tokens whose origin was determined, and those that came only from siblings on other engines. */
   readonly traced: number;
   readonly tracedElsewhere: number;
   readonly faults: number;

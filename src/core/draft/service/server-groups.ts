@@ -158,7 +158,7 @@ export class ServerGroups {
     this.#bytes = 0;
   }
 
-  /** Drops what has expired. */
+  /** Drops expired groups. */
   sweep(nowMs: number): void {
     this.#sweptAtMs = nowMs;
     for (const group of this.#groups.values()) {

@@ -269,7 +269,7 @@ export class DraftServer {
     return { ...answer, epoch: this.#epoch, status: "ok", responses, more };
   }
 
-  /** Frees what has expired. Its owner calls it now and then; nothing depends on it but memory. */
+  /** Frees expired groups. The owner calls it periodically; it affects only memory. */
   sweep(): void {
     this.#groups.sweep(this.#clock.nowMs());
   }

@@ -20,7 +20,7 @@ export interface Log {
   readonly bytes: number;
   /** Bytes more that the log takes, at most, after an append of `count` tokens at `offset`. */
   growthBytes(offset: number, count: number): number;
-  /** Tokens `[from, min(length, to))`, 0 <= from <= to. What is handed out never changes. */
+  /** Tokens `[from, min(length, to))`, 0 <= from <= to. A returned view never changes. */
   view(from: number, to?: number): Int32Array;
   /** Keeps a copy. `windowTokens` bounds both how far ahead tokens may reach and how many are held. */
   append(offset: number, tokens: Int32Array, windowTokens: number): LogAppend;

@@ -83,7 +83,10 @@ function countOf(value: unknown): number | null {
   return typeof value === "number" ? value : null;
 }
 
-/** A row is what all layers of a position chose, which nothing here tells apart. null: they are not so many rows. */
+/**
+ * The experts as an .npy file. A row holds the choices of all layers at a position, which are not separated here. null:
+ * there are fewer rows.
+ */
 export function npyOfRows(numbers: Uint8Array, rows: number): Uint8Array | null {
   const width = numbers.byteLength / 4 / rows;
   if (rows < 1 || !Number.isInteger(width) || width < 1) return null;
