@@ -1,8 +1,9 @@
 // The life of a server: it listens, opens what it serves from, runs the loop over its features, and ends in order.
 
 import { openPool } from "./app.ts";
+import { assert } from "./core/base/assert.ts";
 import { AppError, errorText } from "./core/base/errors.ts";
-import { featuresOf } from "./features.ts";
+import { featuresOf, routeTable } from "./features.ts";
 import { openRunFiles } from "./host/journal-file.ts";
 import type { BindOptions, BoundServer, RunningSidecar, ServeOptions } from "./serve-options.ts";
 import { type Feature, type Opened, partsOf } from "./serve-parts.ts";
@@ -120,6 +121,10 @@ function serveWith(
   for (const { observer } of features) if (observer !== undefined) sidecar.observe(observer);
   pool.attach(sidecar);
   const routes = features.flatMap((feature) => feature.routes ?? []);
+  const listed = new Set(routeTable().map(({ method, path }) => `${method} ${path}`));
+  for (const { method, path } of routes) {
+    assert(listed.has(`${method} ${path}`), `${method} ${path} is served, and not in routeTable()`);
+  }
   http.serve({
     routes: [...routes, openApiRoute(routes, options.version)],
     sockets: Object.assign({}, ...features.map((feature) => feature.sockets)),

@@ -43,11 +43,10 @@ const MAY_IMPORT: Record<string, readonly string[]> = {
   text: ["core/base"],
   host: ["core"],
   "observe/metrics": ["core"],
-  "engines/llama": ["core", "text"],
   "engines/kind.ts": ["core"],
-  "engines/vllm": ["core", "engines/kind.ts"],
-  "engines/remote": ["core", "proto", "engines/kind.ts"],
   "engines/kinds.ts": ["core", "engines"],
+  // Each engine's folder: leaves, which do not import one another.
+  "engines/*": ["core", "proto", "text", "engines/kind.ts"],
   pool: ["core"],
   server: ["core", "pool", "proto", "text"],
   // Leaves: the server imports none of them.
@@ -112,10 +111,18 @@ function importsOf(file: string): string[] {
 const isWithin = (path: string, room: string): boolean =>
   path === room || path.startsWith(`${room}/`);
 
+/** A folder of `engines` is a room of the row "engines/*". */
+const ENGINE = /^engines\/[^/]+(?=\/)/;
+
 function roomOf(file: string): string {
+  const engine = ENGINE.exec(file);
+  if (engine !== null) return engine[0];
   const rooms = Object.keys(MAY_IMPORT).filter((room) => room === "" || isWithin(file, room));
   return rooms.reduce((longest, room) => (room.length > longest.length ? room : longest), "");
 }
+
+const rowOf = (room: string): readonly string[] =>
+  MAY_IMPORT[room] ?? MAY_IMPORT["engines/*"] ?? [];
 
 test("layers: every file is in a room of the table, and the root holds what composes", () => {
   const lost = sources.filter((file) => roomOf(file) === "" && file.includes("/"));
@@ -129,7 +136,7 @@ test("layers: every import goes to a room that the table allows", () => {
     for (const target of importsOf(file)) {
       const isAllowed =
         roomOf(target) === room ||
-        MAY_IMPORT[room]?.some((other) => other !== "" && isWithin(target, other));
+        rowOf(room).some((other) => other !== "" && isWithin(target, other));
       if (!isAllowed) wrong.push(`${file} imports ${target}`);
     }
   }
@@ -284,12 +291,19 @@ test("sizes: a function's length counts from its signature to its closing brace"
   expect(functionsOf(text)).toEqual([["a", 7]]);
 });
 
-test("sizes: rooms, files and functions keep to test/budget.json (UPDATE_BUDGET=1 rewrites it)", async () => {
+test("sizes: rooms, files and functions keep to test/budget.json (UPDATE_BUDGET=1 raises what is over, =tight lowers all)", async () => {
   const now = measure();
-  if (process.env.UPDATE_BUDGET === "1") {
-    const withHeadroom = (lines: number): number => Math.ceil((lines * 1.01) / 10) * 10;
+  const { UPDATE_BUDGET: update } = process.env;
+  if (update !== undefined) {
+    const kept: Budget =
+      update === "tight"
+        ? { rooms: {}, files: {}, functions: {} }
+        : JSON.parse(readFileSync(BUDGET, "utf8"));
+    // Room for a small change.
+    const raised = (lines: number, limit = 0): number =>
+      lines > limit ? Math.ceil((lines + 30) / 10) * 10 : limit;
     const rooms = Object.fromEntries(
-      Object.entries(now.rooms).map(([room, lines]) => [room, withHeadroom(lines)]),
+      Object.entries(now.rooms).map(([room, lines]) => [room, raised(lines, kept.rooms[room])]),
     );
     await Bun.write(BUDGET, `${JSON.stringify({ ...now, rooms }, null, 2)}\n`);
   }
@@ -301,7 +315,7 @@ test("sizes: rooms, files and functions keep to test/budget.json (UPDATE_BUDGET=
       if (count > limit) over.push(`${part}: ${name} has ${count}, budget.json allows ${limit}`);
     }
   }
-  // To update: UPDATE_BUDGET=1 npx bun test test/tidy.test.ts
+  // To update: UPDATE_BUDGET=1 npx bun test test/tidy.test.ts; the commit says what the lines are for.
   expect(over).toEqual([]);
 });
 

@@ -1,14 +1,5 @@
 import { expect, test } from "bun:test";
-import { readFileSync } from "node:fs";
-import { join } from "node:path";
-import { POLICY_NAMES } from "../core/schedule/policies.ts";
 import { parseCompare } from "./rounds.ts";
-
-test("policies: the Python package names the same", () => {
-  const path = join(import.meta.dir, "../../python/src/foretoken/sidecar.py");
-  const [, names] = /^Policy = Literal\[(.*)\]$/m.exec(readFileSync(path, "utf8")) ?? [];
-  expect(JSON.parse(`[${names}]`).toSorted()).toEqual(POLICY_NAMES.toSorted());
-});
 
 test("compare: drafting is on with seer and off with the baselines", () => {
   expect(parseCompare("group,seer", null)).toEqual([

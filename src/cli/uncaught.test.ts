@@ -3,7 +3,7 @@
 import { expect, test } from "bun:test";
 import { join } from "node:path";
 
-const NET = join(import.meta.dir, "uncaught.ts");
+const NET = join(import.meta.dir, "serve-events.ts");
 
 async function run(code: string): Promise<{ status: number; lines: string[] }> {
   const script = `

@@ -34,9 +34,11 @@ export interface EngineServer {
 }
 
 export interface EngineKind {
-  /** Schemes of its URLs, without "://". The first one is shown in messages. */
-  readonly schemes: readonly [string, ...string[]];
-  /** null: a worker of ours on another machine, which has no model of its own to report. */
+  /** Schemes of its URLs, without "://". */
+  readonly schemes: readonly string[];
+  /** The form of its URLs in messages: "http://HOST:PORT". */
+  readonly form: string;
+  /** null: a worker of ours, in this process or on another machine, which has no model of its own to report. */
   readonly server: EngineServer | null;
   /** Opens nothing yet. What the result opens, one after the other, are workers on the same engine. */
   readonly opener: (url: string, access: EngineAccess) => (options: OpenOptions) => Promise<Worker>;

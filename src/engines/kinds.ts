@@ -12,9 +12,9 @@ const KINDS: readonly EngineKind[] = [VLLM, SGLANG, LINK];
 export function engineKind(url: string): EngineKind {
   const kind = kindOf(url);
   if (kind !== undefined) return kind;
-  const known = KINDS.map(({ schemes }) => `${schemes[0]}://HOST:PORT`);
+  const known = KINDS.map(({ form }) => form);
   const list = `${known.slice(0, -1).join(", ")} or ${known.at(-1)}`;
-  throw new AppError("usage", `--worker is "${url}"; it is ${list}`);
+  throw new AppError("usage", `an engine's URL is "${url}"; it is ${list}`);
 }
 
 /** null: a worker of ours, or no engine has such URLs. */

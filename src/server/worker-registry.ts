@@ -17,7 +17,7 @@ import {
 } from "./route.ts";
 
 export interface WorkerRegistryOptions {
-  /** `url`: http, https, sglang, ws or wss. */
+  /** @throws AppError usage: no engine has such a URL. */
   readonly sourceOf: (url: string) => WorkerSource;
   /** Engines were named when the server was started. */
   readonly hasFixed: boolean;
@@ -113,13 +113,22 @@ export class WorkerRegistry {
     if (this.#entries().length >= WORKERS_MAX) {
       throw new AppError("queue_full", `${WORKERS_MAX} workers are the server's maximum`);
     }
-    const source = this.#options.sourceOf(url);
+    const source = this.#sourceOf(url);
     this.#hasChanged = true;
     if (this.#pool === null) {
       this.#early.set(url, source);
       this.#first.resolve();
     } else this.#pool.join(source);
     return jsonResponse(accepted(idOf(url), url), 202);
+  }
+
+  #sourceOf(url: string): WorkerSource {
+    try {
+      return this.#options.sourceOf(url);
+    } catch (error) {
+      if (error instanceof AppError && error.code === "usage") throw invalid("url", error.message);
+      throw error;
+    }
   }
 
   async one(exchange: Exchange): Promise<Response> {
@@ -192,9 +201,7 @@ function urlIn(url: unknown): string {
   if (url.length > URL_CHARACTERS_MAX) {
     throw invalid("url", `has ${url.length} characters, more than ${URL_CHARACTERS_MAX}`);
   }
-  if (!URL.canParse(url) || !/^(?:(?:http|ws)s?|sglang):$/.test(new URL(url).protocol)) {
-    throw invalid("url", `is "${url}", not http://HOST:PORT, sglang://HOST:PORT or ws://HOST:PORT`);
-  }
+  if (!URL.canParse(url)) throw invalid("url", `is "${url}", which is no URL`);
   return url.replace(/\/+$/, "");
 }
 

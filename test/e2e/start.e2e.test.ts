@@ -117,7 +117,7 @@ function poolsIn(dir: string): string[] {
 
 test("start: what no further try would change ends it at once", async () => {
   const cases: [string[], number, RegExp][] = [
-    [["--worker", "gpu-0:8000"], 2, /--worker is "gpu-0:8000"; it is http:\/\/HOST:PORT/],
+    [["--worker", "gpu-0:8000"], 2, /URL is "gpu-0:8000"; it is http:\/\/HOST:PORT/],
     [["--worker", "http://127.0.0.1:9", "--tokenizer", "/nowhere"], 2, /\/nowhere/],
     [
       ["--worker", "http://127.0.0.1:9", "--min-workers", "2"],

@@ -1,4 +1,5 @@
 // What every worker must hold, whatever engine makes its tokens. Each kind of engine calls it from its own test file.
+// `engines/llama/contract.test.ts` is the smallest such file.
 
 import { expect, test } from "bun:test";
 import { present } from "../../src/core/base/assert.ts";

@@ -20,11 +20,10 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import IO, Literal
+from typing import IO
 
 from foretoken._program import command, environment
 
-Policy = Literal["seer", "foretoken", "divided", "group"]
 Option = str | int | float | bool | Sequence[str] | None
 
 LOG = logging.getLogger("foretoken")
@@ -62,7 +61,7 @@ class Sidecar:
         *,
         workers: Sequence[str] = (),
         llama: int = 0,
-        policy: Policy | None = None,
+        policy: str | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
         api_token: str | None = None,
@@ -202,7 +201,7 @@ class AsyncSidecar:
         *,
         workers: Sequence[str] = (),
         llama: int = 0,
-        policy: Policy | None = None,
+        policy: str | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
         api_token: str | None = None,

@@ -211,6 +211,7 @@ export interface ControlAnswer {
 export type SamplingSupport =
   | { readonly kind: "divided" }
   | { readonly kind: "whole" }
+  /** `reason` goes on after the field's name: "is not supported by this engine". */
   | { readonly kind: "refused"; readonly field: string; readonly reason: string };
 
 /** Engines are updated by others too, so that what they report is as of a time. */

@@ -1,6 +1,6 @@
 // The registry of policies: one row each. `--policy` (its choices and help), `--compare`, the default of `--draft`, the
 // simulator's systems and the tests over all policies are read from it. A new policy is a file beside this one and a
-// row here; python/src/foretoken/sidecar.py has the names once more, and a test compares them.
+// row here.
 
 import type { ContextManager } from "../context/context.ts";
 import type { DraftMode } from "../draft/registry.ts";

@@ -5,6 +5,7 @@ import { newIdentity, openLinkWorker } from "./worker.ts";
 
 export const LINK: EngineKind = {
   schemes: ["ws", "wss"],
+  form: "ws://HOST:PORT",
   server: null,
   opener: (url, { token, clock }) => {
     // One for all sessions of the opener: a new one takes the place of the last, should the host still have it.

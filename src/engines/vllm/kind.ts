@@ -14,6 +14,7 @@ const RUN_SERVERS = new ServedAlike();
 
 export const VLLM: EngineKind = {
   schemes: ["http", "https"],
+  form: "http://HOST:PORT",
   server: { httpUrl: (url) => url, servedModel, mayDraft: true },
   opener: (url, access) => opener(url, access, {}),
 };
@@ -22,6 +23,7 @@ const sglangUrl = (url: string) => url.replace(/^sglang:/i, "http:");
 
 export const SGLANG: EngineKind = {
   schemes: ["sglang"],
+  form: "sglang://HOST:PORT",
   server: {
     httpUrl: sglangUrl,
     servedModel: (url, token) => servedModel(sglangUrl(url), token),

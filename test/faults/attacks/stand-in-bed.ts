@@ -1,6 +1,7 @@
 // A sidecar on a real port over stand-ins for vLLM servers on theirs, and clients that compare tokens: for attacks by
 // engines, and on what happens when engines die.
 
+import { engineKind } from "../../../src/engines/kinds.ts";
 import type { VllmLimits } from "../../../src/engines/vllm/limits.ts";
 import { startSidecar } from "../../../src/serve.ts";
 import type { RunningSidecar } from "../../../src/serve-options.ts";
@@ -67,7 +68,10 @@ export class StandInBed {
       Array.from({ length: count }, (_, index) => VllmStandIn.start(standIn(index))),
     );
     const seen = { quarantined: [] as string[], failures: [] as unknown[] };
-    const sourceOf = (url: string) => vllmSource(url, { ...LIMITS, ...limits });
+    const sourceOf = (url: string) => {
+      engineKind(url);
+      return vllmSource(url, { ...LIMITS, ...limits });
+    };
     const urls = await Promise.all(standIns.map(({ url }) => reach?.(url) ?? url));
     const sidecar = await startSidecar(
       serveOptions({
