@@ -44,7 +44,7 @@ export function routeTable(): readonly RouteInfo[] {
 }
 
 /** Interval between polls of the versions that engines report; fenced engines send no events. */
-const VERSION_LOOK_MS = 250;
+const VERSION_POLL_MS = 250;
 /** Interval of the sweep for unused draft groups. */
 const DRAFT_SWEEP_MS = 1000;
 
@@ -69,7 +69,7 @@ export function featuresOf(parts: Parts): Feature[] {
           },
           kept: { history: () => history.kept },
         },
-    { close: every(() => learned.look(), VERSION_LOOK_MS) },
+    { close: every(() => learned.poll(), VERSION_POLL_MS) },
     { sockets: { "/v1/stream": stream }, drained: () => stream.end() },
     drafts.feature,
     operatorsLog(parts),
@@ -196,8 +196,8 @@ function requests(parts: Parts): Feature[] {
     versionOf,
     held: () => pool.held,
   });
-  requestJournals?.adopt(saved.requests);
-  rollouts.known.adopt(saved.rollouts);
+  requestJournals?.takeOver(saved.requests);
+  rollouts.known.takeOver(saved.rollouts);
   const control = controlRoutes(
     {
       ...{ sidecar, pool, weights, learned, version, later },

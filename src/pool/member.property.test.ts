@@ -86,7 +86,7 @@ const EVENTS: Readonly<Record<string, Make>> = {
   partMissed: () => ({ kind: "part", took: "touched", isVoid: false }),
   partRefused: () => ({ kind: "part", took: "none", isVoid: false }),
   partVoid: () => ({ kind: "part", took: "none", isVoid: true }),
-  spoiled: () => ({ kind: "spoiled", reason: "spoiled" }),
+  unusable: () => ({ kind: "unusable", reason: "unusable" }),
   reopen: () => ({ kind: "reopen", reason: "hangs" }),
   reportsCurrent: (_, epoch) => ({ kind: "reports_current", epoch: at(epoch) }),
 };
@@ -210,7 +210,7 @@ test("member: long sequences by chance, after which the engine comes back or was
       now = stepped(now.member, now.outside, EVENTS[name] as Make);
     }
     // An update that was left open is given up; an engine that works again serves again.
-    for (const name of ["stay", "spoiled", "open", "openedFresh", "current", "regained"]) {
+    for (const name of ["stay", "unusable", "open", "openedFresh", "current", "regained"]) {
       now = stepped(now.member, now.outside, EVENTS[name] as Make);
     }
     const { member } = now;

@@ -115,7 +115,7 @@ export type MemberEvent =
   /** The engines have answered. `isVoid`: all of them refused. */
   | { readonly kind: "part"; readonly took: Took; readonly isVoid: boolean }
   /** The engine holds a part of other weights, or does not generate: it is opened again. */
-  | { readonly kind: "spoiled"; readonly reason: string }
+  | { readonly kind: "unusable"; readonly reason: string }
   /** The engine did not carry out a request: it is opened again. */
   | { readonly kind: "reopen"; readonly reason: string }
   /** The engine's server reports the current weights. */
@@ -127,9 +127,9 @@ export type Effect =
   | { readonly kind: "close" }
   /** Close the worker of an attempt that came too late. */
   | { readonly kind: "discard" }
-  /** The newly opened worker is the member's. */
-  | { readonly kind: "adopt" }
-  /** Drop what it has of earlier epochs. */
+  /** Use the newly opened worker as the member's. */
+  | { readonly kind: "use_opened" }
+  /** Drop the worker's state of earlier epochs. */
   | { readonly kind: "advance" }
   | { readonly kind: "place" }
   | { readonly kind: "remove" }
@@ -223,7 +223,7 @@ export function next(member: MemberRecord, event: MemberEvent): Step {
     }
     case "part":
       return part(member, event);
-    case "spoiled":
+    case "unusable":
       return lose({ ...member, uncertain: event.reason }, event.reason);
     case "reopen":
       return lose(member, event.reason);
@@ -273,11 +273,11 @@ function checked(member: MemberRecord, event: Extract<MemberEvent, { kind: "chec
       const uncertain = result.isGiven ? null : member.uncertain;
       const behind = { ...member, link: "open", held: null, wanted: epoch, uncertain } as const;
       const { member: fenced, effects } = fence(behind, uncertain ?? result.reason);
-      return step(fenced, { kind: "adopt" }, ...effects);
+      return step(fenced, { kind: "use_opened" }, ...effects);
     }
     case "current": {
       const { member: placed, effects } = place({ ...member, link: "open", wanted: epoch });
-      return step(placed, { kind: "adopt" }, ...effects);
+      return step(placed, { kind: "use_opened" }, ...effects);
     }
     default:
       return unreachable(result);

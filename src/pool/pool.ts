@@ -23,7 +23,7 @@ import {
   newMember,
   next,
 } from "./member.ts";
-import { type Holding, WeightsAgreement } from "./weights-agreement.ts";
+import { type NamedWeights, WeightsAgreement } from "./weights-agreement.ts";
 
 export interface WorkerSource {
   readonly name: string;
@@ -181,7 +181,7 @@ export class WorkerPool {
     if (this.#missing === null) return;
     this.#missing = null;
     if (this.#sidecar?.rollout.epoch === this.#initialEpoch) {
-      this.#agreement.begin(this.#inherited ?? this.#members.map(holdingOf));
+      this.#agreement.begin(this.#inherited ?? this.#members.map(namedWeightsOf));
     }
     this.#gathered.resolve();
   }
@@ -212,25 +212,25 @@ export class WorkerPool {
   }
 
   /**
-   * The weights have changed on `current`; every other member is fenced, or opened again if it is `lost`. Call
-   * before the sidecar advances. `recipe`: what gives an engine that comes later the same weights. `spoils`: what the
-   * others have is not known.
+   * Records that the weights have changed on `current`. Every other member is fenced, or opened again if it is
+   * `lost`. Call before the sidecar advances. `recipe`: gives an engine that comes later the same weights.
+   * `othersUnknown`: the weights of the others are not known.
    */
   changedWeights(options: {
     current: ReadonlySet<Member>;
     lost: ReadonlySet<Member>;
     recipe: Recipe;
     reasonOf: (member: Member) => string;
-    spoils: boolean;
+    othersUnknown: boolean;
   }): void {
     this.#recipe = options.recipe;
     const epoch = weightEpoch((this.#sidecar?.rollout.epoch ?? 0) + 1);
     this.tell(options.current, () => ({ kind: "updated", epoch }));
     this.#agree(options.current);
-    const { current, lost, spoils } = options;
+    const { current, lost, othersUnknown } = options;
     const others = this.#members.filter((member) => !current.has(member));
     this.tell(others, (member) => {
-      const has = lost.has(member) ? "lost" : spoils ? "unknown" : "others";
+      const has = lost.has(member) ? "lost" : othersUnknown ? "unknown" : "others";
       return { kind: "missed", epoch, reason: options.reasonOf(member), has };
     });
   }
@@ -258,7 +258,7 @@ export class WorkerPool {
   }
 
   /** The weights that engines are compared with at the start; null: those of one another. */
-  get #inherited(): Holding[] | null {
+  get #inherited(): NamedWeights[] | null {
     const { base, weights } = this.#options.before ?? { base: "first", weights: null };
     return typeof base === "string" || weights === null ? null : [{ name: "the journal", weights }];
   }
@@ -266,10 +266,10 @@ export class WorkerPool {
   /** A new epoch begins with the weights that most of these have; who has others is fenced. */
   #agree(current: ReadonlySet<Member>): void {
     const there = this.#members.filter((member) => current.has(member) && member.worker !== null);
-    this.#agreement.begin(there.map(holdingOf));
+    this.#agreement.begin(there.map(namedWeightsOf));
     for (const member of there) {
-      const difference = this.#agreement.difference(holdingOf(member));
-      if (difference === null) this.#agreement.accept(holdingOf(member));
+      const difference = this.#agreement.difference(namedWeightsOf(member));
+      if (difference === null) this.#agreement.accept(namedWeightsOf(member));
       else this.#apply(member, { kind: "differs", reason: difference });
     }
   }
@@ -298,7 +298,7 @@ export class WorkerPool {
         member.worker = null;
         member.candidate = null;
         return;
-      case "adopt":
+      case "use_opened":
         member.worker = member.candidate;
         member.candidate = null;
         return;
@@ -352,7 +352,7 @@ export class WorkerPool {
   }
 
   #place(member: PoolMember, worker: Worker): void {
-    this.#agreement.accept(holdingOf(member));
+    this.#agreement.accept(namedWeightsOf(member));
     this.#sidecar?.rollout.addWorker(worker);
     const { length: ready } = this.#members.filter(({ state }) => state === "ready");
     if (ready >= (this.#options.workersMin ?? 1)) this.#hasStarted = true;
@@ -454,7 +454,8 @@ export class WorkerPool {
       case "lost":
         return { kind: "silent", reason: given.reason };
       case "given": {
-        const reason = difference === null ? null : this.#agreement.difference(holdingOf(member));
+        const reason =
+          difference === null ? null : this.#agreement.difference(namedWeightsOf(member));
         return reason === null ? { kind: "current" } : { kind: "behind", reason, isGiven: true };
       }
       case "refused": {
@@ -468,16 +469,16 @@ export class WorkerPool {
 
   /** null: a newly opened engine has the current weights. */
   #difference(member: PoolMember): string | null {
-    const holding = holdingOf(member);
+    const engine = namedWeightsOf(member);
     // It names the weights that serve, whatever was uncertain before.
-    if (holding.weights !== null && holding.weights === this.#agreement.weights) return null;
-    const difference = this.#agreement.difference(holding);
+    if (engine.weights !== null && engine.weights === this.#agreement.weights) return null;
+    const difference = this.#agreement.difference(engine);
     if (isCurrent(member.record)) return difference;
     return difference ?? "came back without the current weights";
   }
 }
 
-function holdingOf({ source, worker, candidate }: PoolMember): Holding {
+function namedWeightsOf({ source, worker, candidate }: PoolMember): NamedWeights {
   return { name: source.name, weights: (candidate ?? worker)?.weights ?? null };
 }
 

@@ -4,19 +4,20 @@
 import type { WeightsId } from "../core/base/ids.ts";
 
 /** An engine's name for people, and its weights. */
-export interface Holding {
+export interface NamedWeights {
   readonly name: string;
   readonly weights: WeightsId | null;
 }
 
 export class WeightsAgreement {
   /** The member that others are compared with in this epoch; null: no engine with a name serves. */
-  #reference: Holding | null = null;
+  #reference: NamedWeights | null = null;
 
   /** A new epoch begins with the weights that most of these engines have, of several the first one's. */
-  begin(holdings: readonly Holding[]): void {
-    const named = holdings.filter(({ weights }) => weights !== null);
-    const countOf = (one: Holding) => named.filter(({ weights }) => weights === one.weights).length;
+  begin(engines: readonly NamedWeights[]): void {
+    const named = engines.filter(({ weights }) => weights !== null);
+    const countOf = (one: NamedWeights) =>
+      named.filter(({ weights }) => weights === one.weights).length;
     const most = Math.max(0, ...named.map(countOf));
     this.#reference = named.find((one) => countOf(one) === most) ?? null;
   }
@@ -27,7 +28,7 @@ export class WeightsAgreement {
   }
 
   /** Why the engine may not serve; null: it may. */
-  difference({ weights }: Holding): string | null {
+  difference({ weights }: NamedWeights): string | null {
     const reference = this.#reference;
     if (weights === null || reference === null || weights === reference.weights) return null;
     const others = `${reference.name} has ${reference.weights}`;
@@ -35,7 +36,7 @@ export class WeightsAgreement {
   }
 
   /** The engine serves: what it has does so from now on. */
-  accept(holding: Holding): void {
-    if (holding.weights !== null) this.#reference ??= holding;
+  accept(engine: NamedWeights): void {
+    if (engine.weights !== null) this.#reference ??= engine;
   }
 }

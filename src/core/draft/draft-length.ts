@@ -27,18 +27,19 @@ export interface DraftPlanner {
 
 /** Least speedup by drafts: a smaller one is lost in the noise of step times. */
 const GAIN_MIN = 1.03;
-/** Steps in a row whose drafts did not pay before drafting rests; then it rests twice as long each time. */
-const REST_AFTER = 4;
-const REST_MAX = 32;
+/** Steps in a row whose drafts did not pay before drafting is skipped; each time for twice as many steps. */
+const SKIP_AFTER = 4;
+const SKIPS_MAX = 32;
 
 export class AdaptiveLength implements DraftPlanner {
   readonly probabilityMin = 0.06;
   #unpaid = 0;
-  #rest = 0;
+  /** Steps for which no drafts are made. */
+  #skips = 0;
 
   wantsDrafts(): boolean {
-    if (this.#rest === 0) return true;
-    this.#rest -= 1;
+    if (this.#skips === 0) return true;
+    this.#skips -= 1;
     return false;
   }
 
@@ -55,8 +56,8 @@ export class AdaptiveLength implements DraftPlanner {
       length = depth + 1;
     }
     this.#unpaid = length > 0 ? 0 : this.#unpaid + 1;
-    if (this.#unpaid >= REST_AFTER)
-      this.#rest = Math.min(REST_MAX, 2 ** (this.#unpaid - REST_AFTER));
+    if (this.#unpaid >= SKIP_AFTER)
+      this.#skips = Math.min(SKIPS_MAX, 2 ** (this.#unpaid - SKIP_AFTER));
     return length;
   }
 }

@@ -24,7 +24,7 @@ interface Account {
   /** Running requests in order of dispatch. */
   readonly running: Set<Request>;
   /** State of the current span: last update, time in which requests ran, and that time multiplied by their number. */
-  lookedMs: number;
+  updatedMs: number;
   busyMs: number;
   requestMs: number;
   /** The worker's counts when the span began; null: it has said nothing yet. */
@@ -58,7 +58,7 @@ export class Ledger {
       kvTokens: 0,
       lookahead: new Lookahead(worker.capacity.kvTokens),
       running: new Set(),
-      lookedMs: this.#clock.nowMs(),
+      updatedMs: this.#clock.nowMs(),
       busyMs: 0,
       requestMs: 0,
       made: null,
@@ -117,7 +117,7 @@ export class Ledger {
   begun(workerId: WorkerId, request: Request): void {
     const account = this.#accounts.get(workerId);
     if (account === undefined) return;
-    this.#look(account);
+    this.#updateSpan(account);
     account.running.add(request);
   }
 
@@ -125,7 +125,7 @@ export class Ledger {
   ended(workerId: WorkerId, request: Request): void {
     const account = this.#accounts.get(workerId);
     if (account === undefined) return;
-    this.#look(account);
+    this.#updateSpan(account);
     account.running.delete(request);
   }
 
@@ -158,8 +158,8 @@ export class Ledger {
     return inBlocks(context + account.lookahead.tokens, kvBlockTokens);
   }
 
-  made(workerId: WorkerId, tokens: number): void {
-    this.#accounts.get(workerId)?.lookahead.made(tokens);
+  generated(workerId: WorkerId, tokens: number): void {
+    this.#accounts.get(workerId)?.lookahead.generated(tokens);
   }
 
   /** `total`: requests that the worker's engine has preempted by itself. */
@@ -171,7 +171,7 @@ export class Ledger {
   counted(workerId: WorkerId, made: Made): void {
     const account = this.#accounts.get(workerId);
     if (account === undefined) return;
-    this.#look(account);
+    this.#updateSpan(account);
     const { busyMs, requestMs, made: before } = account;
     // Counts that are lower than before are of another process.
     if (before !== null && made.outputTokens >= before.outputTokens) {
@@ -187,10 +187,10 @@ export class Ledger {
     account.requestMs = 0;
   }
 
-  #look(account: Account): void {
-    const { running, lookedMs } = account;
-    account.lookedMs = this.#clock.nowMs();
-    const ms = account.lookedMs - lookedMs;
+  #updateSpan(account: Account): void {
+    const { running, updatedMs } = account;
+    account.updatedMs = this.#clock.nowMs();
+    const ms = account.updatedMs - updatedMs;
     if (running.size > 0) account.busyMs += ms;
     account.requestMs += ms * running.size;
   }
@@ -217,7 +217,7 @@ export class Ledger {
     for (const account of this.#accounts.values()) {
       account.inFlight = 0;
       account.kvTokens = 0;
-      this.#look(account);
+      this.#updateSpan(account);
       account.running.clear();
       account.leavingTokens = 0;
     }

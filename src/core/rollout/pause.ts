@@ -27,7 +27,7 @@ export class Pause {
   }
 
   /** Resolves the pauses that have taken hold by now. */
-  look(): void {
+  resolveOver(): void {
     if (this.#waiters.length === 0) return;
     const over = this.#waiters.filter((waiter) => waiter.isOver());
     this.#waiters = this.#waiters.filter((waiter) => !over.includes(waiter));

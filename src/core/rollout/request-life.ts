@@ -61,7 +61,7 @@ export class RequestLife {
     }
     this.#parts.meter.tokens(worker.workerId, result.fresh);
     response.firstTokenMs ??= this.#parts.meter.turnMs;
-    this.#parts.ledger.made(worker.workerId, result.fresh);
+    this.#parts.ledger.generated(worker.workerId, result.fresh);
     this.#parts.kv.executor.reached(request, contextTokens(request));
     this.#parts.meter.count("duplicated_tokens", result.repeated);
     this.#parts.failures.progressed(request);

@@ -522,7 +522,7 @@ export class Rollout {
     }
     this.#siblings.post();
     this.#flush();
-    this.#pause.look();
+    this.#pause.resolveOver();
   }
 
   /** Whether no request runs and no KV is in transfer. */

@@ -12,15 +12,15 @@ test("lookahead: preemptions of one cause double it once, later ones again, up t
   ahead.preempted(1);
   ahead.preempted(5);
   expect(ahead.tokens).toBe(16);
-  ahead.made(511);
+  ahead.generated(511);
   ahead.preempted(6);
   expect(ahead.tokens).toBe(16);
-  ahead.made(1);
+  ahead.generated(1);
   ahead.preempted(6);
   expect(ahead.tokens).toBe(16);
   for (let total = 7; total < 30; total += 1) {
     ahead.preempted(total);
-    ahead.made(512);
+    ahead.generated(512);
   }
   expect(ahead.tokens).toBe(256);
 });
@@ -29,11 +29,11 @@ test("lookahead: comes back step by step while nothing is preempted", () => {
   const ahead = new Lookahead(2048);
   for (let total = 1; total < 4; total += 1) {
     ahead.preempted(total);
-    ahead.made(1000);
+    ahead.generated(1000);
   }
   expect(ahead.tokens).toBe(64);
-  ahead.made(1048);
+  ahead.generated(1048);
   expect(ahead.tokens).toBe(48);
-  for (let i = 0; i < 20; i += 1) ahead.made(2048);
+  for (let i = 0; i < 20; i += 1) ahead.generated(2048);
   expect(ahead.tokens).toBe(8);
 });

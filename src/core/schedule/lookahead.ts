@@ -39,7 +39,7 @@ export class Lookahead {
   }
 
   /** The worker has made `tokens` tokens. */
-  made(tokens: number): void {
+  generated(tokens: number): void {
     this.#made += tokens;
     if (this.#tokens === this.#least || this.#made < this.#kvTokens) return;
     this.#tokens = Math.max(this.#least, Math.floor(this.#tokens * DECAY));

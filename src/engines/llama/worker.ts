@@ -174,7 +174,7 @@ export class LlamaWorker implements RolloutWorker {
     }
     if (this.#state !== "running") {
       lease.release();
-      throw this.#gone();
+      throw this.#closedError();
     }
     const swapped = new Promise<void>((resolve, reject) => {
       this.#swaps.push({ lease, end: (error) => (error === null ? resolve() : reject(error)) });
@@ -185,14 +185,14 @@ export class LlamaWorker implements RolloutWorker {
 
   /** Resolves when the engine has done it. @throws AppError worker_failed. */
   #act(message: ToEngine): Promise<void> {
-    if (this.#state !== "running") return Promise.reject(this.#gone());
+    if (this.#state !== "running") return Promise.reject(this.#closedError());
     return new Promise((resolve, reject) => {
       this.#acts.push((error) => (error === null ? resolve() : reject(error)));
       this.#post(message);
     });
   }
 
-  #gone(): AppError {
+  #closedError(): AppError {
     return new AppError("worker_failed", `${this.name} is ${this.#state}`);
   }
 
@@ -244,8 +244,8 @@ export class LlamaWorker implements RolloutWorker {
     this.#deliver([{ kind: "failed", message }]);
     this.#state = "failed";
     this.#queue = [];
-    for (const end of this.#acts.splice(0)) end(this.#gone());
-    for (const swap of this.#swaps) swap.end(this.#gone());
+    for (const end of this.#acts.splice(0)) end(this.#closedError());
+    for (const swap of this.#swaps) swap.end(this.#closedError());
   }
 
   #exited(): void {
@@ -266,9 +266,9 @@ export class LlamaWorker implements RolloutWorker {
       await closed;
     }
     this.#thread.terminate();
-    for (const end of this.#acts.splice(0)) end(this.#gone());
+    for (const end of this.#acts.splice(0)) end(this.#closedError());
     for (const { lease, end } of this.#swaps.splice(0)) {
-      end(this.#gone());
+      end(this.#closedError());
       lease.release();
     }
     this.#lease.release();

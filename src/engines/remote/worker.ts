@@ -168,7 +168,7 @@ class LinkWorker implements LinkedWorker {
     });
     this.#epoch = welcome.epoch;
     this.#weights = welcome.weights;
-    this.#watch = setInterval(() => this.#look(), WATCH_MS);
+    this.#watch = setInterval(() => this.#checkStandstill(), WATCH_MS);
     this.#watch.unref();
   }
 
@@ -232,14 +232,14 @@ class LinkWorker implements LinkedWorker {
   }
 
   control(request: ControlRequest): Promise<ControlAnswer> {
-    return this.#asked((controlId) => ({ kind: "control", controlId, request }));
+    return this.#request((controlId) => ({ kind: "control", controlId, request }));
   }
 
   canary(adapter: string | null): Promise<ControlAnswer> {
-    return this.#asked((controlId) => ({ kind: "canary", controlId, adapter }));
+    return this.#request((controlId) => ({ kind: "canary", controlId, adapter }));
   }
 
-  #asked(messageOf: (controlId: number) => SidecarMessage): Promise<ControlAnswer> {
+  #request(messageOf: (controlId: number) => SidecarMessage): Promise<ControlAnswer> {
     if (this.#state !== "running") return Promise.resolve(this.#unreachable());
     if (this.#controls.size >= this.#limits.controlsMax) {
       const error = `${this.name} has not answered ${this.#controls.size} requests yet`;
@@ -308,8 +308,8 @@ class LinkWorker implements LinkedWorker {
     });
   }
 
-  /** Without this limit, a host that accepts requests and never reports on them would be waited for without end. */
-  #look(): void {
+  /** Ends the session with a host that accepts requests and never reports on them. */
+  #checkStandstill(): void {
     const isStill = this.#session.takeStandstill() && this.#lost === null;
     this.#stillMs = isStill ? this.#stillMs + WATCH_MS : 0;
     if (this.#stillMs <= this.#limits.standstillMsMax) return;

@@ -2,7 +2,7 @@
 
 import type { EngineKind } from "../kind.ts";
 import { openVllmWorker } from "./open.ts";
-import { ServedAlike, servedModel } from "./served-model.ts";
+import { ModelComparison, servedModel } from "./served-model.ts";
 
 /**
  * Servers outlive a sidecar, and their caches with them: what an earlier run left there may be of other weights
@@ -10,7 +10,7 @@ import { ServedAlike, servedModel } from "./served-model.ts";
  */
 const RUN_SALT = `foretoken-${crypto.randomUUID()}`;
 
-const RUN_SERVERS = new ServedAlike();
+const RUN_SERVERS = new ModelComparison();
 
 export const VLLM: EngineKind = {
   schemes: ["http", "https"],
@@ -43,7 +43,7 @@ function opener(
       ...known,
       url,
       cacheSalt: RUN_SALT,
-      alike: RUN_SERVERS,
+      comparison: RUN_SERVERS,
       // The caller retries: a server that loads for an hour costs a request every second or two, and a line in the log.
       limits: { healthMsMax: 0 },
       ...(token === null ? {} : { apiKey: token }),

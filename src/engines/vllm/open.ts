@@ -7,7 +7,7 @@ import { pause, type TimerClock, wallTimers } from "./clock.ts";
 import type { Capabilities, EngineDialect, ServerAccess } from "./dialect.ts";
 import { HttpClient, jsonIn, problemIn } from "./http.ts";
 import { VLLM_LIMITS, type VllmLimits } from "./limits.ts";
-import type { ServedAlike } from "./served-model.ts";
+import type { ModelComparison } from "./served-model.ts";
 import { SGLANG_DIALECT } from "./sglang/dialect.ts";
 import { KvMoves } from "./tally.ts";
 import { VLLM_DIALECT } from "./vllm.ts";
@@ -29,7 +29,7 @@ export interface VllmWorkerOptions {
    */
   readonly cacheSalt?: string;
   /** The servers of a run, which are compared with one another. Default: it is alone. */
-  readonly alike?: ServedAlike;
+  readonly comparison?: ModelComparison;
   readonly limits?: Partial<VllmLimits>;
   /** Default: the wall clock. */
   readonly clock?: TimerClock;
@@ -54,7 +54,7 @@ export async function openVllmWorker(options: VllmWorkerOptions): Promise<VllmWo
     const { dialect, capabilities } = await findEngine(access, options.kind);
     const warn = (message: string) => notice({ kind: "warning", message });
     for (const message of capabilities.warnings) warn(message);
-    const difference = options.alike?.compare(url, capabilities.traits) ?? null;
+    const difference = options.comparison?.compare(url, capabilities.traits) ?? null;
     if (difference !== null) warn(difference);
     const moves = movesOf(client.url, capabilities, warn);
     const found = { ...access, dialect, capabilities, moves };

@@ -24,7 +24,7 @@ export class Outbox {
   }
 
   /** The run has new tokens. */
-  made(run: ChunkRun): void {
+  changed(run: ChunkRun): void {
     this.#runs.add(run);
     this.#schedule();
   }

@@ -5,34 +5,36 @@ import { VllmStandIn } from "../../../test/faults/stand-in/vllm-stand-in.ts";
 import { workerId } from "../../core/base/ids.ts";
 import type { EngineNotice } from "../kind.ts";
 import { openVllmWorker } from "./open.ts";
-import { ServedAlike } from "./served-model.ts";
+import { ModelComparison } from "./served-model.ts";
 
 const TRAITS = { model: "m", max_model_len: 4096, dtype: "float16", quantization: "none" };
 
 test("compare: what differs is named with both servers; what is not said is not compared", () => {
-  const alike = new ServedAlike();
-  expect(alike.compare("http://a", TRAITS)).toBe(null);
-  expect(alike.compare("http://b", TRAITS)).toBe(null);
-  expect(alike.compare("http://b", { ...TRAITS, dtype: null, quantization: null })).toBe(null);
-  expect(alike.compare("http://b", { ...TRAITS, dtype: "bfloat16", quantization: "fp8" })).toBe(
+  const comparison = new ModelComparison();
+  expect(comparison.compare("http://a", TRAITS)).toBe(null);
+  expect(comparison.compare("http://b", TRAITS)).toBe(null);
+  expect(comparison.compare("http://b", { ...TRAITS, dtype: null, quantization: null })).toBe(null);
+  expect(
+    comparison.compare("http://b", { ...TRAITS, dtype: "bfloat16", quantization: "fp8" }),
+  ).toBe(
     "it may have other weights than http://a: dtype is bfloat16, of http://a float16; quantization is fp8, of http://a none",
   );
   // A server that was started anew with something else is what others are compared with from now on.
-  expect(alike.compare("http://a", { ...TRAITS, model: "other" })).toBe(null);
-  expect(alike.compare("http://b", TRAITS)).toContain("model is m, of http://a other");
+  expect(comparison.compare("http://a", { ...TRAITS, model: "other" })).toBe(null);
+  expect(comparison.compare("http://b", TRAITS)).toContain("model is m, of http://a other");
 });
 
 const servers: VllmStandIn[] = [];
 afterAll(() => Promise.all(servers.map((server) => server.stop())));
 
 test("openVllmWorker: a server whose context differs is a warning, and serves", async () => {
-  const alike = new ServedAlike();
+  const comparison = new ModelComparison();
   const notices: EngineNotice[] = [];
   for (const contextTokens of [4096, 2048]) {
     const server = await VllmStandIn.start({ contextTokens });
     servers.push(server);
     const worker = await openVllmWorker({
-      ...{ workerId: workerId(0), url: server.url, alike },
+      ...{ workerId: workerId(0), url: server.url, comparison },
       notice: (notice) => notices.push(notice),
     });
     await worker.close();

@@ -59,7 +59,7 @@ export interface ServedTraits {
 
 const TRAITS = ["model", "max_model_len", "dtype", "quantization"] as const;
 
-export class ServedAlike {
+export class ModelComparison {
   #first: { readonly url: string; readonly traits: ServedTraits } | null = null;
 
   /** null: as the first server of the run; otherwise how it differs. */

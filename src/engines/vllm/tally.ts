@@ -93,7 +93,7 @@ export class Tally {
     return true;
   }
 
-  made(tokens: number): void {
+  generated(tokens: number): void {
     this.#outputTokens += tokens;
   }
 

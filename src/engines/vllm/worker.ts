@@ -380,8 +380,8 @@ export class VllmWorker implements Worker {
           this.#retry(run, "tokens of its stream are missing or out of order");
           return false;
         }
-        this.#tally.made(run.made - before);
-        if (run.made > before) this.#outbox.made(run);
+        this.#tally.generated(run.made - before);
+        if (run.made > before) this.#outbox.changed(run);
         if (event.finishReason !== null && event.isWholeUsage === true && event.usage !== null) {
           this.#used(run, event.usage);
           if (run.experts !== null) {

@@ -58,7 +58,7 @@ export class LearnedEpochs {
     options.sidecar.observe({
       advanced: () => this.#begun(),
       // Engines report the version with the end of an answer, and with their metrics.
-      stats: () => this.look(),
+      stats: () => this.poll(),
     });
   }
 
@@ -68,7 +68,7 @@ export class LearnedEpochs {
     else if (salt !== null && salt !== this.#requested) this.#salted(salt);
   }
 
-  look(): void {
+  poll(): void {
     const { weights, pool } = this.#options;
     if (weights.isUpdating) return;
     this.#forgetRemoved();

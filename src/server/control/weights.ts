@@ -124,7 +124,7 @@ export class WeightUpdates {
     // An engine that restarts has its first weights again, and only the trainer has these.
     if ([...current].some(({ source }) => source.keepsWeights)) this.#base = "unknown";
     const recipe = { base: this.#base, adapters: this.#adapters.loads };
-    pool.changedWeights({ current, lost: new Set(), recipe, reasonOf, spoils: false });
+    pool.changedWeights({ current, lost: new Set(), recipe, reasonOf, othersUnknown: false });
     sidecar.advance(this.#engines.next);
     const { epoch } = sidecar.rollout;
     pool.tell(current, () => ({ kind: "reports_current", epoch }));
@@ -241,7 +241,10 @@ export class WeightUpdates {
     const there = engines.map((one) => ({ ...one, answer: { status: 200, body: null } }));
     const tried = await this.#engines.tried(outcomeOf(there));
     const reasons = reasonsOf(tried);
-    pool.tell(reasons.keys(), (member) => ({ kind: "spoiled", reason: reasons.get(member) ?? "" }));
+    pool.tell(reasons.keys(), (member) => ({
+      kind: "unusable",
+      reason: reasons.get(member) ?? "",
+    }));
     return tried;
   }
 
@@ -324,7 +327,7 @@ export class WeightUpdates {
       current,
       lost,
       recipe: { base, adapters: this.#adapters.loads },
-      spoils: true,
+      othersUnknown: true,
       reasonOf: (member) => reasons.get(member) ?? "missed a part of the weight update",
     });
     sidecar.advance(this.#engines.next);
@@ -340,12 +343,12 @@ export class WeightUpdates {
       const outcome = await this.#engines.sendTo(this.#engines.begun, FINISH);
       const failed = new Set(outcome.failed.map(({ member }) => member));
       const { pool } = this.#options;
-      const spoiled = pool.members.filter(
+      const partial = pool.members.filter(
         (member) => failed.has(member) || member.record.uncertain !== null,
       );
       const why = `holds a part of a weight update: ${reason}`;
-      pool.tell(spoiled, () => ({ kind: "spoiled", reason: why }));
-      const reopened = spoiled.map(({ source }) => source.name);
+      pool.tell(partial, () => ({ kind: "unusable", reason: why }));
+      const reopened = partial.map(({ source }) => source.name);
       this.#options.notice({ kind: "abandoned", reason, reopened: reopened.join(", ") });
       return reopened;
     } finally {

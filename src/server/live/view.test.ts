@@ -68,29 +68,29 @@ const SUMMARY = {
 
 test("live: a pause is reported as it begins, while requests wait for it, and as it ends", async () => {
   const { bed, view, changes, weights, answer } = shown();
-  view.look();
+  view.sample();
   expect(changes).toEqual([]);
   void bed.sidecar.rollout.pause("keep");
   bed.sidecar.generate(specFor([1], 2), DEAF);
-  view.look();
+  view.sample();
   expect(changes).toEqual([{ state: "paused", waiting: 2 }]);
   expect(answer()).toMatchObject({
     state: "paused",
     reason: "paused with mode keep; POST /resume ends it",
   });
   bed.clock.advance(61_000);
-  view.look();
+  view.sample();
   expect(changes).toHaveLength(2);
   expect(answer()).toMatchObject({ state: "paused", state_s: 61 });
   weights.isAsleep = true;
   expect(answer()).toMatchObject({ state: "sleeping", state_s: 0 });
-  view.look();
+  view.sample();
   weights.isUpdating = true;
-  view.look();
+  view.sample();
   weights.isUpdating = false;
   weights.isAsleep = false;
   bed.sidecar.rollout.resume();
-  view.look();
+  view.sample();
   expect(changes.map(({ state }) => state)).toEqual([
     ...["paused", "paused", "sleeping", "updating", "serving"],
   ]);
@@ -113,7 +113,7 @@ test("live: samples of the iteration are there for a page that comes later, and 
   bed.sidecar.generate(specFor([1], 6), DEAF);
   for (let i = 0; i < 5; i += 1) {
     await bed.step();
-    view.look();
+    view.sample();
   }
   const { samples } = answer() as unknown as { samples: { at_s: number[]; workers: object } };
   expect(samples.at_s).toHaveLength(5);
@@ -130,7 +130,7 @@ test("live: samples of the iteration are there for a page that comes later, and 
     (view.earlier(number) as { samples: { at_s: number[] } }).samples.at_s;
   expect([atOf(1).length, atOf(2).length]).toEqual([5, 0]);
   bed.sidecar.generate(specFor([2], 1), DEAF);
-  view.look();
+  view.sample();
   expect((answer() as unknown as { samples: { at_s: number[] } }).samples.at_s).toHaveLength(1);
 });
 
@@ -139,7 +139,7 @@ test("live: whom the iteration waits for, and why", async () => {
   bed.sidecar.generate(specFor([1], 4), DEAF);
   while (bed.sidecar.rollout.unfinished > 1) await bed.step();
   for (let i = 0; i < 5; i += 1) await bed.step();
-  view.look();
+  view.sample();
   answer();
   bed.clock.advance(1000);
   const [one, ...others] = answer().stragglers as { reason: string; siblings_median: number }[];
@@ -194,7 +194,7 @@ test("live: an iteration that ended names what it waited for, after a restart of
   const lengthOf = ({ sampleIndex: i }: { sampleIndex: number }) => (i === 3 ? 90 : 10);
   const { bed, view } = shown({ file, lengthOf });
   bed.sidecar.generate(specFor([1], 4), DEAF);
-  view.look();
+  view.sample();
   expect(view.iteration).toBe(1);
   await bed.finish();
   bed.sidecar.advance(weightEpoch(1));

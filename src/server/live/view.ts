@@ -31,7 +31,7 @@ export interface LiveOptions {
   readonly failed: (error: unknown) => void;
 }
 
-const LOOK_MS = 1000;
+const SAMPLE_MS = 1000;
 /** Samples of an earlier iteration: about as many as a page draws. */
 const EARLIER_SAMPLES_MAX = 240;
 /** Groups whose estimates one answer holds. */
@@ -69,7 +69,7 @@ export class LiveView {
       finished: (request) => this.#lastFinished.finished(request),
       groupFinished: (group) => this.completed.add(group, this.#store.last + 1),
     });
-    this.#stop = options.every(() => this.look(), LOOK_MS);
+    this.#stop = options.every(() => this.sample(), SAMPLE_MS);
   }
 
   get state(): ServingState {
@@ -87,7 +87,7 @@ export class LiveView {
     return this.#options.sidecar.rollout.request(requestId(id)) ?? this.completed.request(id);
   }
 
-  look(): void {
+  sample(): void {
     this.#lookAtState();
     const { meter, unfinished } = this.#options.sidecar.rollout;
     this.#dropEarlierSamples();

@@ -17,7 +17,7 @@ import { Job, type JobPlan, OutputCoalescer } from "./job.ts";
 import { numberedNames, type TokenNames, writtenNames } from "./json.ts";
 import { type Origin, originOf } from "./origin.ts";
 import type { RequestJournals } from "./request-journals.ts";
-import { AdoptableJobs, type RetryLimits } from "./retries.ts";
+import { RetriedJobs, type RetryLimits } from "./retries.ts";
 import {
   checkPromptReport,
   type Drawing,
@@ -115,7 +115,7 @@ export class DataPlane {
   readonly #options: DataPlaneOptions;
   readonly #after: (ms: number, run: () => void) => () => void;
   readonly #failed: (error: unknown) => void;
-  readonly #retries: AdoptableJobs;
+  readonly #retries: RetriedJobs;
   readonly #coalescer: OutputCoalescer;
   readonly #jobs = new Set<Job>();
 
@@ -135,7 +135,7 @@ export class DataPlane {
     this.#after = after;
     this.#failed = failed;
     this.#coalescer = new OutputCoalescer({ failed });
-    this.#retries = new AdoptableJobs({ ...this.limits, after });
+    this.#retries = new RetriedJobs({ ...this.limits, after });
     options.sidecar.observe({
       advanced: () => this.#retries.clear(),
       broken: (error) => {
@@ -303,7 +303,7 @@ export class DataPlane {
     const id = exchange.headers.get("x-request-id") ?? prepared.requestId;
     const digest = await exchange.digest();
     exchange.release();
-    const key = { path: exchange.url.pathname, id, digest, adoptable: !isStream };
+    const key = { path: exchange.url.pathname, id, digest, outlivesClient: !isStream };
     const lease = this.#retries.lease(key, () => {
       const draws = journals?.drawsOf(key) ?? [];
       const specs = prepared.specs.map((spec, i) => {

@@ -26,7 +26,7 @@ export interface RequestJournalsOptions {
   readonly after: (ms: number, run: () => void) => () => void;
 }
 
-type RequestKey = Omit<RetryKey, "adoptable">;
+type RequestKey = Omit<RetryKey, "outlivesClient">;
 
 /** Limit of requests with kept responses; further ones are served without a journal. */
 const JOURNALS_MAX = 1024;
@@ -80,7 +80,7 @@ export class RequestJournals {
   }
 
   /** Takes over requests of an earlier process, which wait for their clients. */
-  adopt(saved: Iterable<SavedRequest>): void {
+  takeOver(saved: Iterable<SavedRequest>): void {
     for (const one of saved) this.#saved.set(nameOf(one), one);
   }
 

@@ -32,7 +32,7 @@ export interface RetryKey {
   /** Digest of the body. Cryptographic: the answer to one body must not be fetched with another. */
   readonly digest: string;
   /** Without an id: whether responses continue without the client; otherwise they end with it. */
-  readonly adoptable: boolean;
+  readonly outlivesClient: boolean;
 }
 
 /** One client's hold on a job. */
@@ -52,7 +52,7 @@ interface Entry {
   cancelExpiry: (() => void) | null;
 }
 
-export class AdoptableJobs {
+export class RetriedJobs {
   readonly #options: RetryOptions;
   readonly #named = new Map<string, Entry>();
   /** Entries without a client, oldest first. */
@@ -120,7 +120,7 @@ export class AdoptableJobs {
     const { key, job } = entry;
     // Delivered, and no id under which it could be asked for again.
     if (key.id === null && !gone) return;
-    const isKept = key.id === null ? key.adoptable : this.#named.get(nameOf(key)) === entry;
+    const isKept = key.id === null ? key.outlivesClient : this.#named.get(nameOf(key)) === entry;
     if (!isKept) {
       job.forget();
       return;

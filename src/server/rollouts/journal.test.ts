@@ -61,7 +61,7 @@ function world(saved: readonly SavedRun[] = []) {
     limits: ROLLOUT_LIMITS,
     newId: () => "new",
   });
-  known.adopt(saved.map(savedRollout));
+  known.takeOver(saved.map(savedRollout));
   const savedNow = () => written.flatMap((file) => file.saved ?? []);
   return { ...bed, known, written, savedNow };
 }

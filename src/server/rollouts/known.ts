@@ -118,7 +118,7 @@ export class KnownRollouts {
   }
 
   /** Takes over rollouts of an earlier process, which begin again with `resume`. */
-  adopt(saved: Iterable<SavedRollout>): void {
+  takeOver(saved: Iterable<SavedRollout>): void {
     this.#saved.push(...saved);
   }
 
