@@ -4,7 +4,6 @@ import { execFileSync } from "node:child_process";
 import { writeFileSync } from "node:fs";
 import { cpus, loadavg } from "node:os";
 import { relative } from "node:path";
-import Table from "cli-table3";
 
 export const SEED = 42;
 
@@ -78,16 +77,6 @@ export function writeReport(path: string | undefined, found: object): void {
   const command = ["bun", relative(process.cwd(), Bun.main), ...process.argv.slice(2)].join(" ");
   const report = { command, conditions: conditions(), ...found };
   writeFileSync(path, `${JSON.stringify(report, null, 2)}\n`);
-}
-
-/** A table without colours, to be copied into a document. */
-export function plainTable(
-  head: readonly string[],
-  rows: readonly (readonly (string | number)[])[],
-): string {
-  const table = new Table({ head: [...head], style: { head: [], border: [] } });
-  table.push(...rows.map((row) => [...row]));
-  return table.toString();
 }
 
 /** The fastest of the runs of `work`, in ms: other load on the machine only ever adds. */

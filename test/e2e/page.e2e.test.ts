@@ -2,7 +2,6 @@
 // of 16,384 requests.
 
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { measure } from "../../bench/macro/page.ts";
 import { ToolProcess } from "../faults/process.ts";
 import { CHROMIUM, Page } from "./chromium.ts";
 import { engineMissing } from "./tool.ts";
@@ -129,15 +128,3 @@ describe.skipIf(isMissing)("page", () => {
     SECONDS_MAX * 1000,
   );
 });
-
-test.skipIf(CHROMIUM === null)(
-  "16,384 requests: a message and the frame it leads to take less than a tenth of a second",
-  async () => {
-    const figures = await measure(2048, 3);
-    expect(figures.requests).toBe(16_384);
-    // CPU time: on a busy machine the other work is in the times.
-    expect(figures.thread_ms).toBeLessThan(100);
-    console.log(`page: ${JSON.stringify(figures)}`);
-  },
-  SECONDS_MAX * 1000,
-);
