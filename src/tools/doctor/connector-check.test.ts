@@ -5,11 +5,6 @@ const config = (name: string, extra: object = {}) => ({
   kv_transfer_config: { kv_connector: name, kv_connector_extra_config: extra },
 });
 
-test("checkConnector: no connector is no fault", () => {
-  expect(checkConnector({}).verdict).toBe("info");
-  expect(checkConnector({ kv_transfer_config: null }).verdict).toBe("info");
-});
-
 test("checkConnector: a store that leaves out generated tokens gets the setting as fix", () => {
   const without = checkConnector(config("MooncakeStoreConnector"));
   expect(without.verdict).toBe("warn");

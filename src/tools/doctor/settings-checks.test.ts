@@ -123,26 +123,6 @@ test("readServerInfo: what is not there, and what serves no model, is a failure 
   expect(findings.every(({ fix }) => fix !== null)).toBe(true);
 });
 
-test("readServerInfo: whether a seed is safe, by device and chunked prefill", async () => {
-  const isSafe = (device: string, chunked: boolean) =>
-    against(
-      {
-        "/health": {},
-        "/v1/models": { data: [{ id: "m", max_model_len: 10 }] },
-        "/server_info": {
-          vllm_config: {
-            device_config: { device },
-            scheduler_config: { enable_chunked_prefill: chunked },
-          },
-        },
-      },
-      async (engine) => (await readServerInfo(engine, []))?.isSeedSafe,
-    );
-  expect(await isSafe("cpu", true)).toBe(false);
-  expect(await isSafe("cpu", false)).toBe(true);
-  expect(await isSafe("cuda", true)).toBe(true);
-});
-
 test("checkTrainerRoutes: what is missing is named", async () => {
   const routes = { "/pause": new Response("", { status: 405 }), "/sleep": {} };
   const findings = await against(routes, (engine) => checkTrainerRoutes(engine, SERVER));

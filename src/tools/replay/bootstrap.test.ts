@@ -3,11 +3,6 @@ import { bootstrapRatio, quantile } from "./cell.ts";
 
 const mixed = Array.from({ length: 40 }, (_, i) => ({ numerator: i % 5, denominator: 2 }));
 
-test("bootstrap: groups that are all alike leave no doubt", () => {
-  const alike = [1, 2, 3].map((times) => ({ numerator: 3 * times, denominator: 2 * times }));
-  expect(bootstrapRatio(alike)).toEqual([1.5, 1.5]);
-});
-
 test("bootstrap: the interval of a mean is that of the normal approximation", () => {
   // Values 0, 0.5, ..., 2 eight times each: mean 1, standard error sqrt(0.5 / 40) = 0.112.
   const [low, high] = bootstrapRatio(mixed) ?? [0, 0];
@@ -28,11 +23,6 @@ test("bootstrap: a group weighs by its denominator", () => {
   const heavy = [...mixed, { numerator: 0, denominator: 10_000 }];
   const [low] = bootstrapRatio(heavy) ?? [1];
   expect(low).toBeLessThan(0.01);
-});
-
-test("bootstrap: the same seed gives the same interval, another one another", () => {
-  expect(bootstrapRatio(mixed, { seed: 1 })).toEqual(bootstrapRatio(mixed, { seed: 1 }));
-  expect(bootstrapRatio(mixed, { seed: 1 })).not.toEqual(bootstrapRatio(mixed, { seed: 2 }));
 });
 
 test("bootstrap: below two groups that count there is no interval", () => {

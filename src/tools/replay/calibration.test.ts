@@ -35,7 +35,3 @@ test("calibration: what another has seen is added to its own", () => {
   one.addAll(other);
   expect(one.bins()).toEqual(both.bins());
 });
-
-test("calibration: without a drafted token there is no error to speak of", () => {
-  expect(new Calibration().error()).toBeNull();
-});

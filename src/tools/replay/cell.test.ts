@@ -74,9 +74,3 @@ test("cell: siblings help, and all of them before more than all of them beside",
   expect(concurrent.accepted_plus_1).toBeGreaterThan(self.accepted_plus_1);
   expect(complete.accepted_plus_1).toBeGreaterThan(concurrent.accepted_plus_1);
 });
-
-test("cell: a trace without a token has figures of nothing", async () => {
-  const empty = [{ name: "g", prompt: new Int32Array(0), responses: [] }];
-  const result = await cell({}, empty);
-  expect(result).toMatchObject({ accepted_plus_1: 1, tokens: 0, ci95: null, ece: null });
-});

@@ -35,11 +35,3 @@ test("late drafts: what is less likely, given the tokens since, is not drafted",
   expect(drafted([4, 5], 0.5)).toEqual([6]);
   expect(drafted([4, 5], 0.2)).toEqual([6, 7]);
 });
-
-test("late drafts: a request without a table has none", () => {
-  const drafts = new LateDrafts();
-  drafts.begin(1);
-  const request = { table: null, response: Int32Array.of(1), at: 1 };
-  drafts.add(request, { tokensMax: 3, probabilityMin: 0 });
-  expect(drafts.start[1]).toBe(0);
-});

@@ -53,15 +53,6 @@ describe("complete", () => {
     expect(target.groups[0]).toMatchObject({ steps: 3, drafted: 0 });
   });
 
-  test("replay: only the first siblings are there", async () => {
-    const group = groupOf([], [1, 2, 3], [7, 7, 7], [1, 2, 3]);
-    const one = await run([group], { mode: "complete", siblings: 1 });
-    const two = await run([group], { mode: "complete", siblings: 2 });
-    // Responses 0 and 1 have each other as first sibling, response 2 has response 0.
-    expect(one.groups[0]?.accepted).toBeLessThan(two.groups[0]?.accepted ?? 0);
-    expect(one.groups[0]?.responses).toBe(3);
-  });
-
   test("replay: the time of loading siblings is not the drafter's", async () => {
     const clock = new ManualClock();
     const drafter = new Loaded(clock);
@@ -82,19 +73,6 @@ describe("concurrent", () => {
     expect(groups[0]).toMatchObject({ steps: 8, drafted: 0, accepted: 0 });
   });
 
-  test("replay: a sibling one token ahead drafts one token", async () => {
-    // The second response lags by one token: after 1, 2, ... the first has always said one token more.
-    const { groups } = await run([groupOf([], [1, 2, 3, 4, 5], [0, 1, 2, 3, 4])]);
-    // Round 3: the lagging one stands behind 0 1 and the other at 1 2: it drafts 2, and takes 3 with it.
-    expect(groups[0]?.accepted).toBe(1);
-    expect(groups[0]?.steps).toBe(5 + 4);
-  });
-
-  test("replay: groups are cut to siblings + 1 responses", async () => {
-    const { groups } = await run([groupOf([], [1], [2], [3])], { siblings: 1 });
-    expect(groups[0]).toMatchObject({ responses: 2, tokens: 2 });
-  });
-
   test("replay: no more groups are live than asked for, and the next starts when one has ended", async () => {
     const groups = [groupOf([], [1], [1]), groupOf([], [1, 2], [1]), groupOf([], [1], [1])];
     const two = await run(groups);
@@ -102,12 +80,6 @@ describe("concurrent", () => {
     expect(two.drafter.dropped.map(String)).toEqual(["0", "1", "2"]);
     expect((await run(groups, { live: 1 })).drafter.queriesMost).toBe(2);
     expect((await run(groups, { live: 9 })).drafter.queriesMost).toBe(6);
-  });
-
-  test("replay: a group drafts from itself alone", async () => {
-    const alone = await run([groupOf([], [1, 2, 3, 1, 2, 3])]);
-    const beside = await run([groupOf([], [1, 2, 3, 1, 2, 3]), groupOf([], [1, 9, 9, 9, 9])]);
-    expect(beside.groups[0]).toEqual(alone.groups[0] ?? fail());
   });
 
   test("replay: self drafts from the prompt and the response's own text alone", async () => {
@@ -121,44 +93,11 @@ describe("concurrent", () => {
       (first.groups[0]?.drafted ?? 0) + (second.groups[0]?.drafted ?? 0),
     );
   });
-
-  test("replay: empty groups and empty responses take no step", async () => {
-    const { groups, drafter } = await run([groupOf([]), groupOf([5], [], [])]);
-    expect(groups.map((tally) => [tally.responses, tally.steps])).toEqual([
-      [0, 0],
-      [2, 0],
-    ]);
-    expect(drafter.groups).toBe(0);
-  });
 });
 
 describe("on the core", () => {
   const text = Array.from({ length: 200 }, (_, i) => (i * i * 7 + i) % 211);
   const clock = { nowMs: () => 0 };
-  const replayed = async (options: Partial<ReplayOptions>) => {
-    const groups = streamOf([groupOf([1, 2, 3], text, text, text)]);
-    const outcome = await replay(
-      groups,
-      { ...OPTIONS, budget: 16, ...options },
-      {
-        drafter: new Replica(),
-        clock,
-      },
-    );
-    return outcome.groups[0] ?? fail();
-  };
-
-  test("replay: with its text complete in a sibling, a response takes few steps", async () => {
-    const { steps, tokens, accepted } = await replayed({ mode: "complete" });
-    expect(tokens).toBe(600);
-    expect(accepted).toBeGreaterThan(400);
-    expect(steps).toBeLessThan(200);
-  });
-
-  test("replay: in lock step with its twins it takes as many as alone", async () => {
-    expect((await replayed({})).accepted).toBeLessThan(60);
-  });
-
   test("replay: a core without room drafts nothing, and it is said", async () => {
     const outcome = await replay(streamOf([groupOf([1], text, text)]), OPTIONS, {
       drafter: new Replica({ limitBytes: 8192 }),
@@ -188,8 +127,4 @@ class Loaded extends NaiveDrafter {
   override propose(queries: readonly DraftQuery[]) {
     return super.propose(queries.map((query) => ({ ...query, tokensMax: 0 })));
   }
-}
-
-function fail(): never {
-  throw new Error("no group");
 }

@@ -22,16 +22,7 @@ test("openLog: begins empty and keeps the run before", () => {
   expect(readFileSync(`${path}.old`, "utf8")).toBe("one\n");
 });
 
-test("tailOf: the last non-empty lines", () => {
-  write("a\n\nb\n  \nc\n");
-  expect(tailOf(path, 2)).toEqual(["b", "c"]);
-});
-
 test("tailOf: of a long log, only its end is read", () => {
   write(`${"x".repeat(100_000)}\nlast\n`);
   expect(tailOf(path, 1)).toEqual(["last"]);
-});
-
-test("tailOf: nothing where there is no log", () => {
-  expect(tailOf(join(folder, "none"), 5)).toEqual([]);
 });
