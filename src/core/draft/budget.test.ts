@@ -1,17 +1,11 @@
 import { expect, test } from "bun:test";
 import { breakEvenAcceptance, DraftBudget } from "./budget.ts";
-import { bestUniformGamma, expectedTokens, type StepTimes } from "./throughput.ts";
+import { bestUniformGamma, type StepTimes } from "./throughput.ts";
 
 /** A GPU in the memory-bound range: rows are almost free. */
 const memoryBound: StepTimes = { ms: (_batch, rows) => 10 + rows * 0.01 };
 /** A CPU: every row costs the same. */
 const computeBound: StepTimes = { ms: (_batch, rows) => rows };
-
-test("expectedTokens: is the sum of the acceptance powers", () => {
-  expect(expectedTokens(0.5, 2)).toBeCloseTo(1 + 0.5 + 0.25);
-  expect(expectedTokens(1, 3)).toBe(4);
-  expect(expectedTokens(0, 3)).toBe(1);
-});
 
 test("bestUniformGamma: drafts as much as allowed where rows are free, nothing where they are not", () => {
   expect(bestUniformGamma(memoryBound, { batch: 4, alpha: 0.9, gammaMax: 8 })).toBe(8);
@@ -33,8 +27,4 @@ test("budget: the high class may take less likely tokens than the low one in a m
   const { high, low } = new DraftBudget().plan({ high: 2, low: 6, stepMs: times });
   expect(high.probabilityMin).toBeLessThan(low.probabilityMin);
   expect(high.tokensMax).toBeGreaterThan(0);
-});
-
-test("budget: an empty batch has no plan", () => {
-  expect(new DraftBudget().plan({ high: 0, low: 0, stepMs: memoryBound }).high.tokensMax).toBe(0);
 });

@@ -11,23 +11,6 @@ import { drawKey } from "../request/request.ts";
 import { Outbox } from "./outbox.ts";
 import type { WorkerCommand, WorkerEvent } from "./worker.ts";
 
-test("receive: a worker that fails is removed, in whatever weight epoch it reports that", async () => {
-  for (const said of [1, 0]) {
-    const { rollout, workers, join, submit, steps, failed } = world({});
-    rollout.addWorker(join());
-    rollout.addWorker(join());
-    const group = submit("g", 4);
-    await steps(2);
-    if (said === 0) rollout.advance(weightEpoch(1));
-    workers[0]?.say(weightEpoch(said), [{ kind: "failed", message: "died" }]);
-    await workers[0]?.close();
-    expect(failed).toEqual(["0: died"]);
-    expect(rollout.workers.map((worker) => worker.workerId)).toEqual([workerId(1)]);
-    await steps(100);
-    expectWhole([group]);
-  }
-});
-
 test("advance: a strict request whose worker has just failed begins anew once it has settled, and once only", async () => {
   const settles: (() => void)[] = [];
   const { rollout, workers, join, submit, steps } = world({

@@ -45,22 +45,6 @@ test("a request that no worker can hold any more ends with a refusal that names 
   expectWhole([small]);
 });
 
-test("a large request is served in the end, however many small ones come", async () => {
-  const { rollout, join, submit, steps } = world({ slots: 8 });
-  rollout.addWorker(join({ kvTokens: 130 }));
-  const first = Array.from({ length: 4 }, (_, i) => submit(`first-${i}`));
-  await steps(2);
-  const large = submit("large", 1, LARGE_PROMPT);
-  let count = 0;
-  for (let i = 0; i < 300 && only(large).status !== "finished"; i += 1) {
-    submit(`small-${i}`);
-    count += 1;
-    await steps(5);
-  }
-  expect(count).toBeLessThan(150);
-  expectWhole([...first, large]);
-});
-
 test("a request like one that workers died of is refused at once, until weights or time have passed", async () => {
   const { rollout, workers, join, submit, steps, clock } = world({});
   const dies = Int32Array.of(6, 6, 6);

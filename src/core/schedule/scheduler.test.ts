@@ -163,16 +163,6 @@ test("seer: a group with a short estimate is served within one starvation period
   expect(served.filter((name) => name.startsWith("1:")).length).toBe(1);
 });
 
-test("seer: the order does not depend on the order of arrival", () => {
-  const buffer = bufferOf(5, 4);
-  const context = contextOf(buffer);
-  const forward = probeFirst(buffer, context);
-  const backward = probeFirst(buffer, context);
-  for (const request of buffer.requests) forward.add(request);
-  for (const request of [...buffer.requests].toReversed()) backward.add(request);
-  expect(order(backward)).toEqual(order(forward));
-});
-
 test("divided: requests are served in order of arrival, also after a chunk", () => {
   const buffer = bufferOf(2, 2);
   const policy = new KeyedPolicy({ buffer, heap: new Heap(core), keyOf: byArrival });
@@ -213,29 +203,6 @@ test("place: a worker without a slot or without KV for the whole chunk is no cho
   expect(place(request, [slot(0, { inFlight: 16 })], 8)).toBeNull();
   expect(place(request, [slot(0, { kvTokensFree: 10 })], 8)).toBeNull();
   expect(place(request, [slot(0, { kvTokensFree: 11 })], 8)?.workerId).toBe(workerId(0));
-});
-
-test("schedule: never dispatches beyond a worker's slots or KV budget", () => {
-  const buffer = bufferOf(4, 8);
-  const context = contextOf(buffer);
-  const mode = { kind: "divided", chunks: new ChunkLength(32) } as const;
-  const scheduler = new Scheduler(probeFirst(buffer, context), mode);
-  for (const request of buffer.requests) scheduler.enqueue(request);
-  const slots = [slot(0, { slots: 4 }), slot(1, { slots: 16, kvTokensFree: 100 })];
-  const commands = scheduler.schedule(slots);
-  const on = (id: number) =>
-    commands.filter((c) => c.kind === "dispatch" && c.workerId === workerId(id)).length;
-  expect(on(0)).toBe(4);
-  expect(on(1)).toBe(Math.floor(100 / (3 + 32)));
-});
-
-test("schedule: a chunk is cut at the response's tokensMax", () => {
-  const buffer = bufferOf(1, 1);
-  generate(member(buffer, 0, 0), TOKENS_MAX - 5);
-  const policy = new KeyedPolicy({ buffer, heap: new Heap(core), keyOf: byArrival });
-  const scheduler = new Scheduler(policy, { kind: "divided", chunks: new ChunkLength(64) });
-  scheduler.enqueue(member(buffer, 0, 0));
-  expect(scheduler.schedule([slot(0)])).toMatchObject([{ kind: "dispatch", chunkTokens: 5 }]);
 });
 
 test("schedule: parked KV of requests that must wait makes way", () => {

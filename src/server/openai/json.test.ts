@@ -7,7 +7,6 @@ import {
   generateLogprobs,
   logprobText,
   numberedNames,
-  tokensJson,
   writtenNames,
 } from "./json.ts";
 
@@ -89,10 +88,4 @@ test("logprobText: what JSON cannot hold becomes vLLM's -9999", () => {
     "-9999.0",
   ]);
   expect(logprobText(-1e-7)).toBe("-1e-7");
-});
-
-test("tokensJson: the span and nothing after it", () => {
-  const { response } = twoTokens();
-  expect(tokensJson({ response, from: 0, to: 1 })).toBe("[97]");
-  expect(tokensJson({ response, from: 1, to: 2 })).toBe("[98]");
 });
