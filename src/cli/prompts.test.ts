@@ -85,17 +85,6 @@ test("loadPrompts: takes CRLF, a byte order mark, blank lines and a last line wi
   ]);
 });
 
-test("loadPrompts: text keeps every character, line separators of Unicode included", async () => {
-  const text = 'κόσμε 漢字 🧮 \u2028\u2029\u0085 \\ " \t end';
-  const [prompt] = await load(`${JSON.stringify({ id: "ü", prompt: text })}\n`);
-  expect(prompt).toEqual({ line: 1, id: "ü", prompt: { kind: "text", text }, n: null });
-});
-
-test("loadPrompts: a limit stops before what follows is looked at", async () => {
-  const prompts = await load('{"id":"a","prompt":"x"}\n{"id":"b","prompt":"y"}\nnot JSON\n', 2);
-  expect(prompts.map(({ id }) => id)).toEqual(["a", "b"]);
-});
-
 test("loadPrompts: characters cut anywhere by the reads come out whole", async () => {
   // 64 KiB reads: every offset of a 4-byte character falls on a boundary somewhere in here.
   const lines = Array.from({ length: 60 }, (_, i) =>
@@ -113,11 +102,7 @@ const good = '{"id":"a","prompt":"x"}\n';
 const refused: [name: string, content: string, code: string, ...parts: string[]][] = [
   ["malformed JSON", `${good}{"id": "b", "prompt": }\n`, "invalid_json", ":2: ", "not valid JSON"],
   ["a cut last line", `${good}{"id": "b", "pro`, "invalid_json", ":2: ", "not valid JSON"],
-  ["an array", '["a"]', "invalid_json", ":1: ", '["a"]', "a JSON object"],
-  ["null", "null", "invalid_json", ":1: ", "null"],
   ["a missing id", `${good}\n{"prompt":"x"}`, "invalid_field", ":3: id is missing"],
-  ["an id that is a number", '{"id":7,"prompt":"x"}', "invalid_field", ":1: id is 7, not a text"],
-  ["an empty id", '{"id":"","prompt":"x"}', "invalid_field", ":1: id is empty"],
   [
     "an endless id",
     `{"id":"${"x".repeat(257)}","prompt":"x"}`,
@@ -127,11 +112,7 @@ const refused: [name: string, content: string, code: string, ...parts: string[]]
   ["a second use of an id", `${good}${good}`, "invalid_field", ':2: id is "a", as on line 1'],
   ["neither prompt nor ids", '{"id":"a"}', "invalid_field", ":1: prompt is missing", "token_ids"],
   ["both", '{"id":"a","prompt":"x","token_ids":[1]}', "invalid_field", "one of them"],
-  ["an empty prompt", '{"id":"a","prompt":""}', "invalid_field", ":1: prompt is empty"],
-  ["a prompt that is no text", '{"id":"a","prompt":["x"]}', "invalid_field", 'prompt is ["x"]'],
   ["half a surrogate pair", '{"id":"a","prompt":"\\ud800"}', "invalid_field", "half a character"],
-  ["empty token ids", '{"id":"a","token_ids":[]}', "invalid_field", ":1: token_ids is empty"],
-  ["ids that are no array", '{"id":"a","token_ids":"1"}', "invalid_field", 'token_ids is "1"'],
   [
     "a token beyond the vocabulary",
     '{"id":"a","token_ids":[1,100]}',
@@ -139,31 +120,11 @@ const refused: [name: string, content: string, code: string, ...parts: string[]]
     "token_ids.1 is 100, not in 0..99",
   ],
   [
-    "a negative token",
-    '{"id":"a","token_ids":[-1]}',
-    "invalid_field",
-    "token_ids holds -1 at index 0",
-  ],
-  [
-    "half a token",
-    '{"id":"a","token_ids":[0.5]}',
-    "invalid_field",
-    "token_ids holds 0.5 at index 0",
-  ],
-  [
-    "a token that is text",
-    '{"id":"a","token_ids":["1"]}',
-    "invalid_field",
-    'token_ids holds "1" at index 0',
-  ],
-  [
     "n of 0",
     '{"id":"a","prompt":"x","n":0}',
     "invalid_field",
     ":1: n is 0, not a whole number in 1..256",
   ],
-  ["n of 257", '{"id":"a","prompt":"x","n":257}', "invalid_field", ":1: n is 257"],
-  ["n of 1.5", '{"id":"a","prompt":"x","n":1.5}', "invalid_field", ":1: n is 1.5"],
   [
     "an unknown field",
     '{"id":"a","prompt":"x","max":1}',
