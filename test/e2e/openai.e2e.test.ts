@@ -43,19 +43,6 @@ describe.skipIf(missing !== null)("openai client", () => {
   }, TEST_MS);
 
   test(
-    "completions: text, reason and usage",
-    async () => {
-      const answer = await client.completions.create({ model, prompt: PROMPT, max_tokens: 8 });
-      const [choice] = answer.choices;
-      expect(answer.object).toBe("text_completion");
-      expect(choice?.text.length).toBeGreaterThan(0);
-      expect(["length", "stop"]).toContain(choice?.finish_reason ?? "");
-      expect(answer.usage?.completion_tokens).toBeLessThanOrEqual(8);
-    },
-    TEST_MS,
-  );
-
-  test(
     "completions: n responses with logprobs of every token",
     async () => {
       const answer = await client.completions.create({

@@ -76,16 +76,6 @@ test("log: every request has an id, and one that is refused a line with the reas
   expect(proc.line(/mine-7/)).toBeNull();
 }, 180_000);
 
-test("log: a flood of errors is a few lines and their number", async () => {
-  const { proc, url } = await serve("--log", "json");
-  for (let i = 0; i < 40; i += 1) {
-    const answers = Array.from({ length: 50 }, () => post(url, "/v1/completions", "{"));
-    for (const { status } of await Promise.all(answers)) expect(status).toBe(400);
-  }
-  expect(proc.lines.filter((text) => text.includes('"status":400')).length).toBeLessThan(200);
-  await until(() => proc.line(/"event":"suppressed"/) !== null, proc.text);
-}, 180_000);
-
 test("log: control calls and failed updates have a line with outcome and reason; an iteration has one", async () => {
   const { proc, url } = await serve("--log", "json");
   for (let i = 0; i < 10; i += 1) await post(url, "/v1/completions", { ...PROMPT, n: 2 });
@@ -115,15 +105,6 @@ test("log: control calls and failed updates have a line with outcome and reason;
     preemptions: 0,
     restarts: 0,
   });
-}, 180_000);
-
-test("log level: debug tells every answer, error nothing of them", async () => {
-  const debug = await serve("--log", "text:debug");
-  await post(debug.url, "/v1/completions", PROMPT);
-  await until(() => debug.proc.line(/DEBUG answered status=200/) !== null, debug.proc.text);
-  const error = await serve("--log", "text:error");
-  await post(error.url, "/v1/completions", "{");
-  expect(error.proc.lines.filter((text) => !text.startsWith("foretoken on"))).toEqual([]);
 }, 180_000);
 
 const LARGE = { prompt: Array.from({ length: 64 }, (_, i) => [i, 2]), n: 64 };

@@ -269,12 +269,7 @@ const GOOD = '{"id":"a","prompt":"<|user|>total 6 2 6<|assistant|>"}';
 /** Each: what is wrong, the lines, more arguments, and what the message must name. */
 const BAD_INPUT: readonly [string, readonly string[], readonly string[], readonly string[]][] = [
   ["malformed JSON", [GOOD, '{"id":'], [], [":2", "invalid_json"]],
-  ["a wrong field", [GOOD, '{"id":"b","prompt":7}'], [], [":2", "prompt"]],
-  ["an unknown field", ['{"id":"b","prompt":"x","seed":1}'], [], [":1", "seed"]],
-  ["an id twice", [GOOD, GOOD], [], [":2", "id"]],
-  ["n out of range", ['{"id":"b","prompt":"x","n":0}'], [], [":1", "n", "256"]],
   ["a token out of vocabulary", ['{"id":"b","token_ids":[1,9999]}'], [], [":1", "9999", "1375"]],
-  ["no prompts", [""], [], ["prompts"]],
   ["more tokens than the context", [GOOD], ["--max-tokens", "5000"], ["5000", "4096"]],
   ["a KV budget below one request", [GOOD], ["--kv-tokens", "512"], ["--kv-tokens 512", "2048"]],
   ["a number out of range", [GOOD], ["--workers", "0"], ["--workers is 0", "64"]],
@@ -295,28 +290,6 @@ for (const [what, lines, args, wanted] of BAD_INPUT) {
     expect(existsSync(out)).toBe(false);
   });
 }
-
-engineTest("bad input: an unreadable model is named", async () => {
-  const folder = scratch();
-  const model = join(folder, "model.gguf");
-  writeFileSync(
-    model,
-    readFileSync(join(ROOT, "model", "foretoken-3m-q8_0.gguf")).subarray(0, 100_000),
-  );
-  for (const path of [model, PROMPTS, join(folder, "absent.gguf")]) {
-    const { status, stderr } = await foretoken(
-      "rollout",
-      PROMPTS,
-      "--out",
-      join(folder, "o"),
-      "--model",
-      path,
-    );
-    expect(stderr).toContain(path);
-    expect(stderr).toContain("model_unreadable");
-    expect(status).toBe(2);
-  }
-});
 
 engineTest("bad input: an output that cannot be written is named", async () => {
   const { status, stderr } = await foretoken(

@@ -135,14 +135,6 @@ test("start: what no further try would change ends it at once", async () => {
   }
 }, 180_000);
 
-test("start: stopped while it waits, it ends within a second or two", async () => {
-  const port = freePort("127.0.0.1");
-  const { proc } = await serve(...FILES, "--worker", `http://127.0.0.1:${port}`);
-  await until(() => proc.line(/model_unknown/) !== null, "a try");
-  proc.signal("SIGTERM");
-  expect(await proc.exited).toBe(130);
-}, 180_000);
-
 describe.skipIf(engineMissing() !== null)("with embedded engines", () => {
   test("start: an absent linked worker delays no request", async () => {
     const port = freePort("127.0.0.1");
