@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { NO_FIGURES, sumsOf, WORKER_FIGURES } from "../core/rollout/figures.ts";
+import { noCounts, sumsOf, WORKER_FIGURES } from "../core/rollout/figures.ts";
 import type { WorkerReport } from "../core/rollout/report.ts";
 import type { TableOptions } from "./output.ts";
 import type { RoundsReport } from "./rounds.ts";
@@ -29,7 +29,8 @@ function workerOf(worker: number): WorkerReport {
 function runOf(overrides: Partial<RoundsReport> = {}): RoundsReport {
   const { wall_s = 17.84, tail_s = 8.31 } = overrides;
   return {
-    ...NO_FIGURES,
+    ...noCounts(),
+    ...sumsOf(WORKER_FIGURES, []),
     rounds: [{ wall_s, tail_s, cpu_s: 2 * wall_s, others_cpu_share: 0 }],
     timeline: { chunk_columns: [], responses: [], responses_left_out: 0, workers: [] },
     policy: "group",

@@ -314,8 +314,6 @@ export type PoolKey = KeyOf<(typeof POOL_FIGURES)[number]>;
 export type FigureKey = CountKey | WorkerKey;
 export type Figures = Record<FigureKey, number>;
 
-export const NO_FIGURES: Readonly<Figures> = { ...noCounts(), ...sumsOf(WORKER_FIGURES, []) };
-
 /** Figures shown to people, without values. */
 export const SHOWN_FIGURES: readonly Omit<Figure<never> & { key: FigureKey }, "read">[] = [
   ...ROLLOUT_FIGURES,

@@ -15,7 +15,7 @@ import state from "./state.js" with { type: "text" };
 /** Bun's types know HTML files only as bundles of a server. */
 const MARKUP = markup as unknown as string;
 
-export const PAGE_HTML = MARKUP.replace("/* styles */", () => chartsStyle + style).replace(
+const PAGE_HTML = MARKUP.replace("/* styles */", () => chartsStyle + style).replace(
   "<!-- scripts -->",
   // Scripts of one document share their declarations. The last one starts.
   () =>
