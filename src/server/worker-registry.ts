@@ -82,8 +82,8 @@ export class WorkerRegistry {
     const own = { url: origin, worker_type: REGULAR, is_healthy: true };
     if (this.#options.hasFixed && !this.#hasChanged) return [own];
     const members = this.#pool?.members ?? [];
-    const hasSglang = members.some(({ worker }) => worker?.isSglang === true);
-    return hasSglang ? [...this.#entries(), own] : this.#entries();
+    const isAborted = members.some(({ worker }) => worker?.takesAborts === true);
+    return isAborted ? [...this.#entries(), own] : this.#entries();
   }
 
   #entries() {

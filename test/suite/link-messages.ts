@@ -228,12 +228,6 @@ const event: fc.Arbitrary<WireEvent> = fc.oneof(
 
 const weights = fc.option(fc.stringMatching(/^[\w.-]{1,64}$/).map(weightsId));
 
-const support = fc.oneof(
-  fc.record({ kind: kind("divided") }),
-  fc.record({ kind: kind("whole") }),
-  fc.record({ kind: kind("refused"), field: text, reason: text }),
-);
-
 const welcome = fc.record({
   kind: kind("welcome"),
   protocolVersion: uint32,
@@ -248,7 +242,6 @@ const welcome = fc.record({
     contextTokens: some,
     kvBytesPerToken: uint32,
   }),
-  supports: fc.array(fc.tuple(text, support), { maxLength: 5 }).map((rows) => new Map(rows)),
   limits: fc.record({ messageBytesMax: uint32, kvBytesMax: whole, requestsMax: some }),
   weights,
 });

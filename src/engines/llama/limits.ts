@@ -3,9 +3,9 @@
 
 import { AppError } from "../../core/base/errors.ts";
 import { outOfBounds, problemOf } from "../../core/request/sampling-bounds.ts";
+import { embeddedSupport } from "../../core/rollout/worker.ts";
 import { BAD_REQUEST, RequestFault } from "./fault.ts";
 import type { RunCommand } from "./sequence.ts";
-import { samplingSupport } from "./shaping.ts";
 
 /** Decoding rows of a step: with prefill and drafts they share one batch. */
 const SLOTS_MAX = 128;
@@ -54,7 +54,7 @@ export function checkRun(
   }
   const wrong = outOfBounds(request.sampling, limits);
   if (wrong !== null) refuse(`has ${wrong.field}, which ${problemOf(wrong)}`);
-  const support = samplingSupport(request.sampling, limits.vocabularySize);
+  const support = embeddedSupport(request.sampling, limits.vocabularySize);
   if (support.kind === "refused") refuse(`has ${support.field}, which ${support.reason}`);
   for (const list of [request.prompt, output]) {
     const alien = list.find((token) => token < 0 || token >= limits.vocabularySize);

@@ -18,9 +18,9 @@ import {
 } from "../../../test/llama/engine-fixture.ts";
 import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { type LogitShaping, NO_SHAPING, type RequestSpec } from "../../core/request/request.ts";
-import type { KvBlob } from "../../core/rollout/worker.ts";
+import { embeddedSupport, type KvBlob } from "../../core/rollout/worker.ts";
 import { Sampler } from "./sampler.ts";
-import { ShapingState, samplingSupport } from "./shaping.ts";
+import { ShapingState } from "./shaping.ts";
 
 setDefaultTimeout(60_000);
 
@@ -131,22 +131,22 @@ test("apply: penalties follow the definitions, after bias and mask", () => {
   expect(later[2]).toBe(4);
 });
 
-test("samplingSupport: everything but engine fields, unknown tokens and too many alternatives", () => {
+test("embeddedSupport: everything but engine fields, unknown tokens and too many alternatives", () => {
   const plain = samplingOf({ seed: 1, tokensMax: 9, stopTokenIds: [2] });
   const shaping = { ...NO_SHAPING, topK: 3, logitBias: [{ token: 9, bias: 1 }] };
-  expect(samplingSupport({ ...plain, shaping, topLogprobs: 20 }, 10)).toEqual({ kind: "divided" });
-  expect(samplingSupport({ ...plain, shaping }, 9)).toMatchObject({
+  expect(embeddedSupport({ ...plain, shaping, topLogprobs: 20 }, 10)).toEqual({ kind: "divided" });
+  expect(embeddedSupport({ ...plain, shaping }, 9)).toMatchObject({
     kind: "refused",
     field: "logit_bias",
   });
   for (const field of ["structured_outputs", "bad_words"]) {
     const engineFields = { [field]: [] };
-    expect(samplingSupport({ ...plain, engineFields }, 9)).toMatchObject({
+    expect(embeddedSupport({ ...plain, engineFields }, 9)).toMatchObject({
       kind: "refused",
       field,
     });
   }
-  expect(samplingSupport({ ...plain, topLogprobs: 33 }, 9)).toMatchObject({
+  expect(embeddedSupport({ ...plain, topLogprobs: 33 }, 9)).toMatchObject({
     field: "top_logprobs",
   });
 });

@@ -3,9 +3,7 @@
 // Order and formulas are vLLM's (vllm/v1/sample/sampler.py, apply_logits_processors): masks and biases,
 // then the repetition penalty, then frequency and presence.
 
-import type { LogitShaping, RequestSpec, SamplingParams } from "../../core/request/request.ts";
-import type { SamplingSupport } from "../../core/rollout/worker.ts";
-import { TOP_LOGPROBS_MAX } from "./sampler.ts";
+import type { LogitShaping, RequestSpec } from "../../core/request/request.ts";
 
 const INITIAL_TOKENS = 64;
 
@@ -76,24 +74,4 @@ function grown(from: Int32Array): Int32Array<ArrayBuffer> {
   const to = new Int32Array(from.length * 2);
   to.set(from);
   return to;
-}
-
-/** The embedded engine supports all parameters but fields meant for another engine, and tokens it lacks. */
-export function samplingSupport(sampling: SamplingParams, vocabularySize: number): SamplingSupport {
-  const refused = (field: string, reason: string): SamplingSupport => {
-    return { kind: "refused", field, reason };
-  };
-  if ((sampling.adapter ?? null) !== null) {
-    return refused("model", "is an adapter, which an embedded engine does not serve");
-  }
-  const [field] = Object.keys(sampling.engineFields ?? {});
-  if (field !== undefined) return refused(field, "is not supported by the embedded engine");
-  if (sampling.topLogprobs > TOP_LOGPROBS_MAX) {
-    return refused("top_logprobs", `is ${sampling.topLogprobs}, not in 0..${TOP_LOGPROBS_MAX}`);
-  }
-  const beyond = sampling.shaping?.logitBias.find(
-    ({ token }) => token < 0 || token >= vocabularySize,
-  );
-  if (beyond === undefined) return { kind: "divided" };
-  return refused("logit_bias", `names token ${beyond.token}, not in 0..${vocabularySize - 1}`);
 }

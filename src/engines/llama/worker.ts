@@ -5,19 +5,19 @@ import { assert, unreachable } from "../../core/base/assert.ts";
 import { AppError, type ErrorCode } from "../../core/base/errors.ts";
 import type { WeightEpoch, WeightsId, WorkerId } from "../../core/base/ids.ts";
 import type { SamplingParams } from "../../core/request/request.ts";
-import type {
-  ControlAnswer,
-  ControlRequest,
-  Worker as RolloutWorker,
-  SamplingSupport,
-  WorkerCapacity,
-  WorkerCommand,
-  WorkerEvent,
-  WorkerListener,
+import {
+  type ControlAnswer,
+  type ControlRequest,
+  embeddedSupport,
+  type Worker as RolloutWorker,
+  type SamplingSupport,
+  type WorkerCapacity,
+  type WorkerCommand,
+  type WorkerEvent,
+  type WorkerListener,
 } from "../../core/rollout/worker.ts";
 import { answerControl, answered, type Controlled, invalid } from "./control.ts";
 import { type EngineSettings, type FromEngine, type ToEngine, unpackEvents } from "./messages.ts";
-import { samplingSupport } from "./shaping.ts";
 import { shapeDifference } from "./weights.ts";
 import type { WeightsLease, WeightsStore } from "./weights-store.ts";
 
@@ -112,7 +112,7 @@ export class LlamaWorker implements RolloutWorker {
   }
 
   supports(sampling: SamplingParams): SamplingSupport {
-    return samplingSupport(sampling, this.#vocabularySize);
+    return embeddedSupport(sampling, this.#vocabularySize);
   }
 
   async control(request: ControlRequest): Promise<ControlAnswer> {

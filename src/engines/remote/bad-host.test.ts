@@ -21,7 +21,6 @@ const WELCOME: HostMessage = {
   vocabularySize: 1000,
   workerName: "w",
   capacity: { slots: 1, kvTokens: 1000, contextTokens: 100, kvBytesPerToken: 8 },
-  supports: new Map(),
   limits: LINK_LIMITS,
   weights: null,
 };

@@ -26,7 +26,7 @@ export function encodeFrame(value: unknown): Uint8Array {
   const json = JSON.stringify(value, (_, one: unknown) => {
     if (isBlob(one)) return blobs.push(bytesOf(one)) - 1;
     if (typeof one === "number" && !Number.isFinite(one)) return String(one);
-    return one instanceof Map ? [...one] : one;
+    return one;
   });
   const lengths = blobs.map((blob) => blob.length);
   const head = Buffer.from(`[${json},[${lengths.join(",")}]]`);

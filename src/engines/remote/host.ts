@@ -25,7 +25,6 @@ import {
   RUN_HEADER,
 } from "./limits.ts";
 import type { Hello, HostMessage, SidecarMessage, WireCommand } from "./message.ts";
-import { supportTable } from "./support.ts";
 
 export interface LinkHostOptions {
   /** A worker without a listener. The host closes neither it nor its replacements. */
@@ -95,7 +94,6 @@ export class LinkHost {
   readonly #run: string;
   readonly #peers = new Set<Peer>();
   #worker: Worker;
-  #supports: ReturnType<typeof supportTable>;
   #epoch: WeightEpoch;
   /** The worker's last report. */
   #stats: WorkerStats | null = null;
@@ -114,7 +112,6 @@ export class LinkHost {
     this.#run = run;
     this.#epoch = options.epoch;
     this.#worker = options.worker;
-    this.#supports = supportTable(options.worker);
     const { address, port, family } = server.address() as AddressInfo;
     this.url = `ws://${family === "IPv6" ? `[${address}]` : address}:${port}`;
     this.#listenTo(options.worker);
@@ -153,7 +150,6 @@ export class LinkHost {
     assert(this.#failure !== null, "only a worker that has failed is replaced");
     this.#worker = worker;
     this.#epoch = epoch;
-    this.#supports = supportTable(worker);
     this.#failure = null;
     this.#listenTo(worker);
   }
@@ -253,7 +249,6 @@ export class LinkHost {
       vocabularySize,
       workerName: worker.name,
       capacity: worker.capacity,
-      supports: this.#supports,
       limits,
       weights: worker.weights ?? null,
     });

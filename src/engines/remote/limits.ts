@@ -2,7 +2,7 @@
 // how long it waits. Every buffer, table and wait of src/engines/remote has its limit here.
 
 /** Raised when a message changes its meaning. Peers of another version are refused. */
-export const LINK_PROTOCOL_VERSION = 4;
+export const LINK_PROTOCOL_VERSION = 5;
 
 export const LINK_PATH = "/v1/link";
 /** Names the host's process in its answer to a plain GET of that path. */

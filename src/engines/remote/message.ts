@@ -15,14 +15,12 @@ import {
   SIDECAR_CHARS_MAX,
   TTL_MS_MAX,
 } from "./limits.ts";
-import type { SupportTable } from "./support.ts";
 
 const UINT_MAX = 0xffffffff;
 const COMMANDS_MAX = 1_048_576;
 /** Limit of stop tokens and of biases in one request. */
 const LIST_MAX = 262_144;
 const QUERY_MAX = 1024;
-const SUPPORTS_MAX = 256;
 const OTHERS_MAX = 1_048_576;
 
 const whole = (max: number = INT_MAX, min = 0) =>
@@ -183,16 +181,6 @@ const hostLimits = v.object({
   requestsMax: whole(UINT_MAX, 1),
 });
 
-const support = v.variant("kind", [
-  v.object({ kind: v.literal("divided") }),
-  v.object({ kind: v.literal("whole") }),
-  v.object({
-    kind: v.literal("refused"),
-    field: text(NAME_CHARS_MAX),
-    reason: text(NAME_CHARS_MAX),
-  }),
-]);
-
 const welcome = v.object({
   kind: v.literal("welcome"),
   protocolVersion: uint,
@@ -208,10 +196,6 @@ const welcome = v.object({
     contextTokens: whole(INT_MAX, 1),
     kvBytesPerToken: uint,
   }),
-  supports: v.pipe(
-    list(v.tuple([text(NAME_CHARS_MAX), support]), SUPPORTS_MAX),
-    v.transform((rows): SupportTable => new Map(rows)),
-  ),
   limits: hostLimits,
   /** null: not known. */
   weights,

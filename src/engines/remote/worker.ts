@@ -8,15 +8,16 @@ import type { Clock } from "../../core/base/clock.ts";
 import { AppError } from "../../core/base/errors.ts";
 import type { WeightEpoch, WeightsId, WorkerId } from "../../core/base/ids.ts";
 import type { SamplingParams } from "../../core/request/request.ts";
-import type {
-  ControlAnswer,
-  ControlRequest,
-  SamplingSupport,
-  Worker,
-  WorkerCapacity,
-  WorkerCommand,
-  WorkerEvent,
-  WorkerListener,
+import {
+  type ControlAnswer,
+  type ControlRequest,
+  embeddedSupport,
+  type SamplingSupport,
+  type Worker,
+  type WorkerCapacity,
+  type WorkerCommand,
+  type WorkerEvent,
+  type WorkerListener,
 } from "../../core/rollout/worker.ts";
 import { CLOSE } from "../../proto/close-codes.ts";
 import { encodeSidecarMessage } from "./codec.ts";
@@ -34,7 +35,6 @@ import { KvOutbox } from "./kv-stream.ts";
 import { LINK_LIMITS, type LinkLimits } from "./limits.ts";
 import type { HostMessage, SidecarMessage, Welcome, WireCommand } from "./message.ts";
 import { SidecarState } from "./sidecar-state.ts";
-import { supportOf } from "./support.ts";
 
 export interface LinkWorkerOptions {
   readonly workerId: WorkerId;
@@ -188,7 +188,7 @@ class LinkWorker implements LinkedWorker {
   }
 
   supports(sampling: SamplingParams): SamplingSupport {
-    return supportOf(this.#welcome.supports, sampling);
+    return embeddedSupport(sampling, this.vocabularySize);
   }
 
   send(commands: readonly WorkerCommand[]): void {

@@ -33,6 +33,7 @@ export const VLLM_DIALECT: EngineDialect = {
   body: chunkBody,
   read: (data, topLogprobs) => readEvent(data, topLogprobs),
   abort: () => null,
+  takesAborts: false,
   control: vllmControl,
   watch: () => ({
     poll: async (get) => metricsIn(await get("/metrics")),

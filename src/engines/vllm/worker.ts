@@ -154,8 +154,8 @@ export class VllmWorker implements Worker {
     return this.#parts.capabilities.reportsExperts;
   }
 
-  get isSglang(): boolean {
-    return this.#parts.capabilities.endpoint === "sglang";
+  get takesAborts(): boolean {
+    return this.#parts.dialect.takesAborts;
   }
 
   listen(listener: WorkerListener): void {

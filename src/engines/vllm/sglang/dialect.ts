@@ -26,6 +26,7 @@ export const SGLANG_DIALECT = {
     path: "/abort_request",
     body: JSON.stringify({ rid: ridOf(ask) }),
   }),
+  takesAborts: true,
   control: (client, { sglang }: SglangCapabilities) => new SglangControl(client, sglang),
   watch: ({ sglang }: SglangCapabilities): Watch => ({
     poll: async (get) => {
