@@ -2,7 +2,6 @@
 // by chance is drawn from the seed, so a cell is repeated exactly by naming it.
 
 import { Random } from "../../core/base/random.ts";
-import type { LengthPrior } from "../../core/context/context.ts";
 import type { Request } from "../../core/request/buffer.ts";
 import type { CoreExports } from "../../core/wasm/load.ts";
 import { type GroupLengths, sampleLengths } from "./lengths.ts";
@@ -28,9 +27,8 @@ export interface Cell {
   readonly draft: SimDraft;
   readonly seed: number;
   readonly chunkTokens: number;
-  readonly isRecorded: boolean;
   /** See SimulationOptions. */
-  readonly lengthPrior?: LengthPrior;
+  readonly isRecorded?: boolean;
   readonly isPaced?: boolean;
 }
 
@@ -43,7 +41,7 @@ export async function simulateCell(cell: Cell, core: CoreExports): Promise<Simul
 type Iteration = Pick<SimulationOptions, "lengths" | "groupsWanted" | "progress">;
 
 function simulate(cell: Cell, core: CoreExports, iteration: Iteration): Promise<SimulationResult> {
-  const { workload, system, chunkTokens, isRecorded, lengthPrior, isPaced } = cell;
+  const { workload, system, chunkTokens, isRecorded = false, isPaced = true } = cell;
   return new Simulation({
     workload,
     ...iteration,
@@ -53,8 +51,7 @@ function simulate(cell: Cell, core: CoreExports, iteration: Iteration): Promise<
     schedulerFor: (parts) => simSchedulerFor(system, parts),
     ...draftingOf(cell),
     isRecorded,
-    ...(lengthPrior && { lengthPrior }),
-    ...(isPaced === undefined ? {} : { isPaced }),
+    isPaced,
   }).run();
 }
 
