@@ -12,7 +12,6 @@ import type { DraftSource, GroupUpdate } from "../draft/group-update.ts";
 import type { TopLogprobs } from "../request/columns.ts";
 import type { FinishReason, RequestSpec, SamplingParams } from "../request/request.ts";
 import type { ChunkDrafts, PromptReport, Refusal } from "../request/response.ts";
-import { TOP_LOGPROBS } from "../request/sampling-bounds.ts";
 
 /** Bounds of a worker; constant over its life. */
 export interface WorkerCapacity {
@@ -214,23 +213,6 @@ export type SamplingSupport =
   | { readonly kind: "whole" }
   /** `reason` goes on after the field's name: "is not supported by this engine". */
   | { readonly kind: "refused"; readonly field: string; readonly reason: string };
-
-/** What an embedded engine draws, here or behind a link: all but fields of other engines' APIs, and tokens it lacks. */
-export function embeddedSupport(sampling: SamplingParams, vocabularySize: number): SamplingSupport {
-  const refused = (field: string, reason: string) => ({ kind: "refused", field, reason }) as const;
-  if ((sampling.adapter ?? null) !== null) {
-    return refused("model", "is an adapter, which an embedded engine does not serve");
-  }
-  const [field] = Object.keys(sampling.engineFields ?? {});
-  if (field !== undefined) return refused(field, "is not supported by the embedded engine");
-  const { topLogprobs, shaping } = sampling;
-  if (topLogprobs > TOP_LOGPROBS.max) {
-    return refused("top_logprobs", `is ${topLogprobs}, not in 0..${TOP_LOGPROBS.max}`);
-  }
-  const beyond = shaping?.logitBias.find(({ token }) => token < 0 || token >= vocabularySize);
-  if (beyond === undefined) return { kind: "divided" };
-  return refused("logit_bias", `names token ${beyond.token}, not in 0..${vocabularySize - 1}`);
-}
 
 /** Engines are updated by others too, so that what they report is as of a time. */
 export interface ReportedVersion {

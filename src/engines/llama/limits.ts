@@ -2,8 +2,7 @@
 // checked earlier, where users' input is parsed; a request that reaches the engine all the same ends with a refusal.
 
 import { AppError } from "../../core/base/errors.ts";
-import { outOfBounds, problemOf } from "../../core/request/sampling-bounds.ts";
-import { embeddedSupport } from "../../core/rollout/worker.ts";
+import { embeddedSupport, outOfBounds, problemOf } from "../../core/request/sampling-bounds.ts";
 import { BAD_REQUEST, RequestFault } from "./fault.ts";
 import type { RunCommand } from "./sequence.ts";
 

@@ -18,7 +18,8 @@ import {
 } from "../../../test/llama/engine-fixture.ts";
 import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { type LogitShaping, NO_SHAPING, type RequestSpec } from "../../core/request/request.ts";
-import { embeddedSupport, type KvBlob } from "../../core/rollout/worker.ts";
+import { embeddedSupport } from "../../core/request/sampling-bounds.ts";
+import type { KvBlob } from "../../core/rollout/worker.ts";
 import { Sampler } from "./sampler.ts";
 import { ShapingState } from "./shaping.ts";
 

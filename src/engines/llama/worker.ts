@@ -5,16 +5,16 @@ import { assert, unreachable } from "../../core/base/assert.ts";
 import { AppError, type ErrorCode } from "../../core/base/errors.ts";
 import type { WeightEpoch, WeightsId, WorkerId } from "../../core/base/ids.ts";
 import type { SamplingParams } from "../../core/request/request.ts";
-import {
-  type ControlAnswer,
-  type ControlRequest,
-  embeddedSupport,
-  type Worker as RolloutWorker,
-  type SamplingSupport,
-  type WorkerCapacity,
-  type WorkerCommand,
-  type WorkerEvent,
-  type WorkerListener,
+import { embeddedSupport } from "../../core/request/sampling-bounds.ts";
+import type {
+  ControlAnswer,
+  ControlRequest,
+  Worker as RolloutWorker,
+  SamplingSupport,
+  WorkerCapacity,
+  WorkerCommand,
+  WorkerEvent,
+  WorkerListener,
 } from "../../core/rollout/worker.ts";
 import { answerControl, answered, type Controlled, invalid } from "./control.ts";
 import { type EngineSettings, type FromEngine, type ToEngine, unpackEvents } from "./messages.ts";

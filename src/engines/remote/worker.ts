@@ -8,16 +8,16 @@ import type { Clock } from "../../core/base/clock.ts";
 import { AppError } from "../../core/base/errors.ts";
 import type { WeightEpoch, WeightsId, WorkerId } from "../../core/base/ids.ts";
 import type { SamplingParams } from "../../core/request/request.ts";
-import {
-  type ControlAnswer,
-  type ControlRequest,
-  embeddedSupport,
-  type SamplingSupport,
-  type Worker,
-  type WorkerCapacity,
-  type WorkerCommand,
-  type WorkerEvent,
-  type WorkerListener,
+import { embeddedSupport } from "../../core/request/sampling-bounds.ts";
+import type {
+  ControlAnswer,
+  ControlRequest,
+  SamplingSupport,
+  Worker,
+  WorkerCapacity,
+  WorkerCommand,
+  WorkerEvent,
+  WorkerListener,
 } from "../../core/rollout/worker.ts";
 import { CLOSE } from "../../proto/close-codes.ts";
 import { encodeSidecarMessage } from "./codec.ts";

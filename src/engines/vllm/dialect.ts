@@ -24,7 +24,7 @@ export interface EngineDialect {
   read(data: Buffer, topLogprobs: number): StreamEvent;
   /** Call that ends an abandoned request; null: closing its connection does. */
   abort(ask: ChunkRequest): HttpCall | null;
-  /** Its trainers' clients abort requests at each engine that they find listed. */
+  /** Trainers' clients abort requests at each engine that they find listed. */
   readonly takesAborts: boolean;
   control(client: HttpClient, server: Capabilities): ControlPlane;
   watch(server: Capabilities): Watch;
