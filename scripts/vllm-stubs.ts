@@ -12,7 +12,7 @@ const NO_DEVICE = 100;
 const TEXT_FUNCTION = /(ErrorString|ErrorName|StatusString|StatusName)$/;
 /** libcuda.so.1 is the driver's: only code that is not loaded without a GPU needs it. */
 const CUDA_LIBRARY = /^lib(cu(?!da\.)|nv|nccl)/;
-/** Others without a version come from Python and the C++ library, and must still do so. */
+/** Symbols of CUDA; others without a version come from Python and the C++ library, and must still do so. */
 const CUDA_SYMBOL = /^_*(cu|nv|nccl)/;
 
 interface Wanted {

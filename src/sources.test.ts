@@ -12,7 +12,7 @@ const OPTIONS: Omit<ModelOptions, "urls"> = {
   deterministic: true,
   token: null,
 };
-/** Nothing listens there. */
+/** An address without a listener. */
 const DEAD = "http://127.0.0.1:1";
 
 test("model: a server that leaves before it has answered is not waited for once a worker of ours has come", async () => {

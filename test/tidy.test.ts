@@ -321,7 +321,7 @@ test("sizes: rooms, files and functions keep to test/budget.json (UPDATE_BUDGET=
 
 /** Beginnings of a doc comment that leave its subject to be guessed: pronouns and relative clauses. */
 const SUBJECTLESS =
-  /^\s*\/\*\*(?:\n\s*\*)? (?:Of|Those|What|Whose|Whatever|Who|Whoever|Which|Whichever|That|This|These|It|Its|They|Their)\b.*/gm;
+  /^\s*\/\*\*(?:\n\s*\*)? (?:Of|Those|What|Whose|Whatever|Who|Whoever|Which|Whichever|That|This|These|It|Its|They|Their|Nothing|Nobody|Somebody|Others)\b.*/gm;
 
 test("comments: every doc comment begins with its subject", () => {
   expect("/** Of a response; null: none. */".match(SUBJECTLESS)).toHaveLength(1);

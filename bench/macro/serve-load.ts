@@ -9,7 +9,7 @@ export interface Load {
   readonly seconds: number;
   /** Tokens of a request in a step. */
   readonly stepTokens: number;
-  /** Over all workers, whose steps are spread evenly; null: as many as it can. */
+  /** Rate over all workers, whose steps are spread evenly; null: unlimited. */
   readonly tokensPerS: number | null;
 }
 

@@ -43,7 +43,7 @@ export interface Served {
   readonly url: string;
   /** Begins so many requests that are replaced as they finish. */
   fill(requests: number): Promise<void>;
-  /** Until so many requests, or connections, are there. */
+  /** Waits until this number of requests, or connections, is open. */
   ready(count: number): Promise<void>;
   run(load: Load): Promise<Ran>;
   stop(): Promise<void>;

@@ -24,12 +24,12 @@ export interface ServeRow {
   readonly tokens_per_cpu_s: number;
   /** Rate in the best slice of a quarter of a second of CPU; 0: not measured. */
   readonly tokens_per_cpu_s_best: number;
-  /** Over the plain proxy's in the same run; NaN: it was not run. */
+  /** Ratio to the plain proxy's rate in the same run; NaN: the proxy was not run. */
   over_proxy: number;
-  /** On this machine, clients included: the capacity that paced loads are shares of. */
+  /** Rate on this machine, clients included: the capacity that paced loads are shares of. */
   readonly tokens_per_s: number;
   readonly bytes_per_token: number;
-  /** From a worker's step to the client's frame, clients' own waiting for a core included. */
+  /** Latencies from a worker's step to the client's frame, including the clients' own wait for a core. */
   readonly latencies: readonly LatencyRow[];
   /** Memory of the process, half way and at the end of the run at full load. */
   readonly rss_mib: readonly [number, number];
@@ -137,7 +137,7 @@ interface Counter {
 interface Clients {
   readonly count: number;
   readonly counter: Counter;
-  /** Until what was sent has been read. */
+  /** Waits until everything sent has been read. */
   settle(): Promise<void>;
   close(): void;
 }

@@ -55,7 +55,7 @@ function accountsOf(runs: Runs): Map<SystemName, Account> {
   return new Map([...runs].map(([name, of]) => [name, accountOf(of)]));
 }
 
-/** After every round, so that a run that is broken off leaves the rounds before. */
+/** Saves the report after every round, so that an interrupted run leaves the rounds before. */
 function save(runs: Runs, settings: Settings, machine: object): void {
   const found = foundIn(runs);
   if (settings.report === null) return;

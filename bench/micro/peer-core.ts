@@ -30,7 +30,7 @@ async function peerFigures(python: string, tokens: number, step: number): Promis
   return JSON.parse(text) as PeerFigures;
 }
 
-/** Each row that the peer has too, with its figure among the baselines. */
+/** The rows that the peer has too, with its figure among the baselines. */
 export async function besidePeer(
   rows: readonly Measurement[],
   peer: { readonly python: string; readonly tokens: number; readonly step: number },

@@ -20,7 +20,7 @@ export interface Query {
   readonly expr: string;
 }
 
-/** With Grafana's variables replaced as it would. */
+/** Queries of the panels, with Grafana's variables replaced. */
 export function panelQueries(): Query[] {
   const text = readFileSync(join(DEPLOY, "grafana", "dashboard.json"), "utf8");
   const { panels } = JSON.parse(text) as { panels: Panel[] };

@@ -19,7 +19,7 @@ async function domOf(url: string): Promise<string> {
   return await new Response(browse(url, "--virtual-time-budget=3000", "--dump-dom").stdout).text();
 }
 
-/** Does what it can to the sidecar at `target`, and writes what came of it. */
+/** A foreign page that attacks the sidecar at `target` and writes the results. */
 const foreignPage = (target: URL) => `<!doctype html><script>
   const result = [];
   const attempt = async (name, act) => {

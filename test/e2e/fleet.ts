@@ -10,7 +10,7 @@ export const ENGINE = [
   ...["--deterministic", "--slots", "8", "--kv-tokens", "16384", "--max-model-len", "1024"],
 ];
 
-/** On a port of its own unless `at` says where another one was. */
+/** Starts a worker on a free port, or on the port of an earlier one (`at`). */
 export function startWorker(at: string | null, ...args: string[]): Promise<ToolProcess> {
   const listen = at === null ? `${HOST}:${freePort(HOST)}` : new URL(at).host;
   return ToolProcess.listening("worker", "--listen", listen, ...ENGINE, ...args);

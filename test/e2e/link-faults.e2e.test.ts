@@ -14,7 +14,7 @@ const engineTest = test.skipIf(missing !== null);
 setDefaultTimeout(180_000);
 
 const REQUESTS = 16;
-/** So many that none ends between the first token of all and the fault. */
+/** Length at which no response ends between everyone's first token and the fault. */
 const TOKENS = 128;
 
 const processes: ToolProcess[] = [];

@@ -266,7 +266,7 @@ async function ran(env: Readonly<Record<string, string>>, ...args: string[]) {
 
 const GOOD = '{"id":"a","prompt":"<|user|>total 6 2 6<|assistant|>"}';
 
-/** Each: what is wrong, the lines, more arguments, and what the message must name. */
+/** Cases: the problem, the lines, more arguments, and the text that the message must contain. */
 const BAD_INPUT: readonly [string, readonly string[], readonly string[], readonly string[]][] = [
   ["malformed JSON", [GOOD, '{"id":'], [], [":2", "invalid_json"]],
   ["a token out of vocabulary", ['{"id":"b","token_ids":[1,9999]}'], [], [":1", "9999", "1375"]],

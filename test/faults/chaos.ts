@@ -40,7 +40,7 @@ interface ChaosSettings {
 }
 
 const SEEDS = 10;
-/** Between two lines of progress. */
+/** Interval between lines of progress. */
 const NOTE_MS = 10_000;
 /** Failures are reported one by one, up to this many. */
 const FAILURES_MAX = 5;
@@ -215,7 +215,7 @@ function noteOf({ quiet }: ChaosSettings): (text: string) => void {
   };
 }
 
-/** As the tool's own: 2 for arguments, 1 for everything else. */
+/** Exit status, as the tool's: 2 for arguments, 1 for other errors. */
 function statusOf(error: unknown): number {
   if (error instanceof CommanderError) return error.exitCode === 0 ? 0 : EXIT_USAGE;
   if (!(error instanceof AppError)) throw error;

@@ -39,7 +39,7 @@ export class CuttingProxy {
     return (this.#server.address() as AddressInfo).port;
   }
 
-  /** Nothing passes: connections are refused or stalled. */
+  /** Whether connections are refused or stalled. */
   get isBroken(): boolean {
     return this.#isRefusing || this.#isStalled;
   }

@@ -1,6 +1,6 @@
 // A client of a sidecar over HTTP, for tests, attacks and chaos runs. Every call has a deadline.
 
-/** On a machine with other work. */
+/** Deadline of an answer on a busy machine. */
 export const ANSWER_MS_MAX = 60_000;
 
 export interface WorkerEntry {

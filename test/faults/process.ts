@@ -8,7 +8,7 @@ import { PROGRAM } from "../../src/host/installation.ts";
 import { linesOf } from "../suite/lines.ts";
 import { HttpClient, until } from "./http-client.ts";
 
-/** On a machine with other work. */
+/** Deadline of a start on a busy machine. */
 export const START_MS_MAX = 300_000;
 const LINES_KEPT = 5_000;
 const POLL_MS = 5;
@@ -75,7 +75,7 @@ export class ToolProcess {
     return this.#http;
   }
 
-  /** As it said it. */
+  /** The URL that the process printed. */
   get url(): string {
     return this.http.url.href.replace(/\/$/, "");
   }

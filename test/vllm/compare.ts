@@ -22,8 +22,8 @@ const TOP = 20;
 const CONCURRENCY = 16;
 
 /**
- * Has a plain server say what it thinks of finished responses, from output token `from` on, and tests whether the
- * tokens are draws from that (src/tools/doctor/sampling-test.ts).
+ * Has a plain server score finished responses, from output token `from` on, and tests whether the tokens are draws from
+ * its distributions (src/tools/doctor/sampling-test.ts).
  */
 export async function heldAgainst(
   engine: Engine,

@@ -10,9 +10,12 @@ import { linesOf } from "../suite/lines.ts";
 
 export const ROOT = join(import.meta.dir, "..", "..");
 export const MODEL = join(ROOT, "model", "hf");
-/** Most responses of the bundled model are longer. */
+/** Length of a chunk; most responses of the bundled model are longer. */
 export const CHUNK_TOKENS = 32;
-/** Some blocks of KV (32 tokens on CPU) beside a short prompt, so that continuations find some in the prefix cache. */
+/**
+ * Length of a response: some blocks of KV (32 tokens on CPU) beside a short prompt, so that continuations find some in
+ * the prefix cache.
+ */
 export const MAX_TOKENS = 256;
 
 /** null, or why no vLLM can run here. */
@@ -235,7 +238,7 @@ export class Fleet {
     }
   }
 
-  /** As Ctrl-C does. Returns the exit status. */
+  /** Stops the fleet like Ctrl-C. Returns the exit status. */
   async stop(): Promise<number> {
     this.#child.kill("SIGINT");
     return await this.#child.exited;

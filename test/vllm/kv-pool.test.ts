@@ -15,7 +15,7 @@ const GROUPS = 6;
 const GROUP_SIZE = 4;
 
 const EOS = 1359;
-/** As src/tools/up/launch.ts has it on CPU. */
+/** Block size of src/tools/up/launch.ts on CPU. */
 const BLOCK_TOKENS = 32;
 /** Share of each server: a few hundred blocks of the bundled model's KV (128 KiB). */
 const SEGMENT_MIB = 24;

@@ -32,7 +32,7 @@ export interface Account {
   readonly between_share: number;
   readonly idle_share: number;
   readonly chunks: number;
-  /** From the end of a chunk to the first step of the response's next one; median, and of all responses. */
+  /** Time from the end of a chunk to the first step of the response's next one; median, and sum over all responses. */
   readonly between_chunks_ms: number;
   readonly between_chunks_s: number;
   /** Steps without prefill, by their number of rows. */

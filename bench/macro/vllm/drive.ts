@@ -22,7 +22,7 @@ export interface Workload {
 }
 
 export interface Run {
-  /** By group. */
+  /** Recorded texts by group. */
   readonly texts: readonly Texts[];
   /** Seconds since 1970. */
   readonly startS: number;

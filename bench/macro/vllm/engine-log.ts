@@ -60,7 +60,7 @@ export interface EngineLog {
 export interface Plan {
   readonly eos: number;
   readonly prompts: readonly (readonly number[])[];
-  /** By group, what its responses say; null: what the model draws. */
+  /** Texts of the responses by group; null: the model draws them. */
   readonly texts: readonly Texts[] | null;
 }
 

@@ -8,7 +8,7 @@ import type { SystemName } from "./systems.ts";
 type Span = "wall_s" | "tail_s";
 export type Found = ReadonlyMap<SystemName, SystemFigures>;
 
-/** From this share of other processes' CPU time on, times do not compare. */
+/** Share of other processes' CPU time from which times are not comparable. */
 const BUSY_SHARE = 0.05;
 
 const spans = (figures: SystemFigures, key: Span): number[] =>

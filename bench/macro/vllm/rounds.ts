@@ -8,7 +8,7 @@ import type { Settings } from "./settings.ts";
 import { promptsOf, type Servers, type System, type SystemName } from "./systems.ts";
 import { textsOf } from "./texts.ts";
 
-/** Before the rounds, on every system, not counted. */
+/** Groups that run before the rounds on every system, not counted. */
 const WARM_UP_GROUPS = 4;
 
 /** The workloads of the warm-up and of each round. */

@@ -100,7 +100,7 @@ function launchOf(
   }
 }
 
-/** After a set goes on, its sidecar polls its servers anew, and the plugins dial it again, within this. */
+/** Time after a set resumes within which its sidecar polls its servers again, and the plugins reconnect. */
 const SETTLE_MS = 2500;
 const READY_MS_MAX = 60_000;
 

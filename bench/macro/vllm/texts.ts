@@ -22,7 +22,7 @@ export interface TextsOptions {
   readonly seed: number;
 }
 
-/** By prompt. The last token is the end of text, or the response has `maxTokens`. */
+/** Texts by prompt. The last token is the end of text, or the response has `maxTokens`. */
 export async function textsOf(
   plain: System,
   options: TextsOptions,

@@ -48,7 +48,7 @@ test("history: keeps what its twin keeps, and stays within its bytes", () => {
 
 interface Written {
   readonly recording: Recording;
-  /** By sample index, in the order begun. */
+  /** Outputs by sample index, in the order begun. */
   readonly outputs: Map<number, number[]>;
 }
 

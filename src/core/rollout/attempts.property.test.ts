@@ -63,7 +63,7 @@ class World {
   readonly #workers: MortalWorker[] = [];
   readonly #due: { atMs: number; act: () => void }[] = [];
   broken: unknown = null;
-  /** By request: workers that ended while they ran it, its own doing or not. */
+  /** Workers that ended while they ran a request, whatever the cause, by request. */
   readonly deaths = new Map<Request, number>();
 
   constructor(scenario: Scenario) {

@@ -24,7 +24,7 @@ class Bed {
   readonly context = new ContextManager();
   readonly scheduler: Scheduler;
   readonly running: Request[] = [];
-  /** In the order in which they ended. */
+  /** Requests in the order in which they ended. */
   readonly ended: Request[] = [];
   #groups = 0;
 

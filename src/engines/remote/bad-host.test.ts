@@ -79,7 +79,7 @@ const tokens = (list: number[], offset = 0): WireEvent => ({
   top: null,
 });
 
-/** As many as the request may have. */
+/** As many tokens as the request may have. */
 const FULL = Array.from({ length: 32 }, () => 5);
 
 const BAD: [name: string, code: number, send: (host: BadHost) => void][] = [

@@ -121,7 +121,7 @@ class Place {
     rollout.addWorker(worker);
   }
 
-  /** From now on its address refuses connections. */
+  /** Makes the address refuse connections from now on. */
   async leave(): Promise<void> {
     this.#isThere = false;
     await this.proxy.close();

@@ -6,7 +6,7 @@ import { EOS, standInResponse } from "../../../test/faults/stand-in/tokens.ts";
 import type { StandInOptions, VllmStandIn } from "../../../test/faults/stand-in/vllm-stand-in.ts";
 
 const TOKENS = 24;
-/** On a machine that does other things as well. */
+/** Deadline on a busy machine. */
 const MS_MAX = 60_000;
 const RANKS = 3;
 const SLOTS = 4;

@@ -89,11 +89,11 @@ const TARGETS: Readonly<Record<Call, string>> = {
 
 class World {
   readonly #kind: Kind;
-  /** By number: what the engine is now. A server outlives its connections. */
+  /** Engines by number. A server outlives its connections. */
   readonly #engines: (ModelEngine | undefined)[] = [];
   readonly #engineOf = new Map<object, ModelEngine>();
   readonly #gates: ((() => void) | undefined)[] = [];
-  /** By weight epoch: the weights that generated its first token. */
+  /** Weights that generated the first token of each weight epoch. */
   readonly #weightsOf = new Map<number, string>();
   readonly #pending = new Set<string>();
   readonly requests: Request[] = [];
@@ -183,7 +183,7 @@ class World {
     assert(this.#pending.size === 0, `hangs: ${[...this.#pending].join(", ")}`);
   }
 
-  /** After `heal`. */
+  /** Checks the state after `heal`. */
   async checkHealed(): Promise<void> {
     const { pool, sidecar, weights } = this.#at;
     assert(!weights.isUpdating, "no update is open once time has passed");

@@ -89,7 +89,7 @@ async function exchange(
   return { answers, closed };
 }
 
-/** As `exchange`, with a server of its own; `stats` at its end. */
+/** Runs `exchange` with a new server; `stats` at its end. */
 async function asked(
   messages: readonly (ClientMessage | Uint8Array | string)[],
   limits: Partial<DraftServerLimits> = {},

@@ -43,7 +43,7 @@ const GOOD: Record<string, object> = {
 };
 
 const text = "x";
-/** By field: values that are no good for it. */
+/** Invalid values of each field. */
 type Bad = Readonly<Record<string, readonly unknown[]>>;
 const entriesOf = (bad: Bad): [string, unknown][] =>
   Object.entries(bad).flatMap(([field, values]) =>

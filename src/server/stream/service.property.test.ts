@@ -66,7 +66,7 @@ class Follower {
   readonly #service: StreamService;
   readonly #requests: readonly Request[];
   socket: FakeSocket;
-  /** By subscription: filters overlap, and each is promised for itself. */
+  /** Readers by subscription: filters overlap, and each has its own guarantees. */
   readers = new Map<string, Reader>();
   /** Subscriptions asked for whose answers are not read yet: a second one could begin where the first has ended. */
   readonly #unanswered = new Set<string>();

@@ -100,7 +100,7 @@ export function checkVersion({ version }: ServerInfo): Finding {
   return ok("version", text);
 }
 
-/** Under which of vLLM's model runners the plugin drafts; none where it does not. */
+/** Reports the model runner of vLLM under which the plugin drafts; no finding without the plugin. */
 export function checkPlugin({ config, version }: ServerInfo): Finding[] {
   const model = String(pathOf(config, "speculative_config", "model"));
   if (!model.startsWith("foretoken_vllm.")) return [];

@@ -203,7 +203,7 @@ function draftPath(
 
 export interface ResponseBar {
   readonly name: string;
-  /** Where it ran, on which engine (an index), seconds. */
+  /** Spans in which the response ran, in seconds, and the index of the engine. */
   readonly pieces: readonly {
     readonly engine: number;
     readonly from: number;

@@ -211,7 +211,7 @@ interface Wait {
   readonly response: TracedResponse;
   readonly from: number;
   readonly to: number;
-  /** On which the chunk before ran; null: it had not begun. */
+  /** Worker of the chunk before; null: the response had not begun. */
   readonly after: number | null;
 }
 

@@ -18,7 +18,7 @@ export interface PluginLaunch {
   readonly draftUrl: string;
   /** Token for clients of the sidecar; null: none. */
   readonly token: string | null;
-  /** Where it writes its counters. */
+  /** File for the plugin's counters. */
   readonly statsFile: string;
   /** vLLM's model runner that it drafts under. */
   readonly runner: 1 | 2;

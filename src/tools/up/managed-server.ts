@@ -8,7 +8,7 @@ import { openLog, ProcessGroup, tailOf } from "./process-group.ts";
 
 export interface ServerSpec {
   readonly name: string;
-  /** Where it will listen. */
+  /** Address on which the server will listen. */
   readonly url: string;
   readonly command: readonly string[];
   readonly env: Readonly<Record<string, string | undefined>>;

@@ -30,7 +30,7 @@ const NUMBERS = [0n, 1n, 2n, 7n, 255n, 0x7fffffffn, 0xffffffffn, 2n ** 32n].conc
 
 const HEAD = readGgufHead(MODEL_PATH);
 const SCALARS = [...HEAD.ranges].filter(([key]) => typeof HEAD.values.get(key) === "number");
-/** Where the names, dimensions, types and offsets of the tensors begin. */
+/** Offset of the tensors' names, dimensions, types and offsets. */
 const TABLE_FROM = Math.max(...[...HEAD.ranges.values()].map(({ to }) => to));
 /** Length of the type field before a value. */
 const TYPE_BYTES = 4;

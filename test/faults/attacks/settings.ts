@@ -112,7 +112,7 @@ const PROMPT = [3, 17, 29, 5, 8];
 const written = (fields: ReadonlyMap<string, Json>) =>
   [...fields].map(([name, value]) => `"${name}":${value}`).join(",");
 
-/** As SGLang calls them. */
+/** SGLang's names of the fields. */
 const SGLANG: Readonly<Record<string, string>> = {
   max_tokens: "max_new_tokens",
   min_tokens: "min_new_tokens",

@@ -8,7 +8,7 @@ import { engineMissing, ROOT } from "../../e2e/tool.ts";
 import { ToolProcess } from "../process.ts";
 import { rounds } from "./scale.ts";
 
-/** Between two pieces of a stream: attack, engine, tokenizer and server share the machine. */
+/** Longest pause between two events of a stream: attack, engine, tokenizer and server share the machine. */
 const PAUSE_MS_MAX = 20_000;
 const MILLION = 1_000_000;
 

@@ -6,7 +6,7 @@ import { keyOf, type ResponseLine } from "./response-line.ts";
 const PAUSE_MS = 50;
 
 export interface Collected {
-  /** By `keyOf`. */
+  /** Responses by `keyOf`. */
   readonly responses: ReadonlyMap<string, ResponseLine>;
   /** Responses that came twice in one answer, and of those again that another answer had brought, those that differed. */
   readonly twice: number;

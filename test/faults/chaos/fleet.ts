@@ -28,7 +28,7 @@ export interface FleetParts {
   readonly sidecarArgs: readonly string[];
   /** Time for a rollout under faults. */
   readonly rolloutMsMax: number;
-  /** For the journal. */
+  /** Folder for the journal. */
   readonly folder: string;
 }
 
@@ -179,7 +179,9 @@ export class Fleet {
     ]);
   }
 
-  /** As on a full disk, a write ends in its middle, and the next one fails. null: nothing limits it. */
+  /**
+   * Limits the size of files: as on a full disk, a write ends in its middle, and the next one fails. null: no limit.
+   */
   #limitFiles(bytes: number | null): void {
     if (PRLIMIT === null) return;
     const limit = `--fsize=${bytes ?? "unlimited"}:unlimited`;

@@ -10,7 +10,7 @@ export const CHAOS_KINDS = [
   "worker_stop",
   /** The connections of a link are closed, and new ones refused for a while. */
   "link_cut",
-  /** Nothing passes a link, which stays open. */
+  /** A link stays open and passes nothing. */
   "link_silent",
   /** Every byte of a link is late. */
   "link_slow",
@@ -42,7 +42,7 @@ export interface ChaosPlan {
   readonly seed: number;
   /** Selects the prompts. */
   readonly job: number;
-  /** By their beginning. */
+  /** Faults in the order of their beginning. */
   readonly faults: readonly PlannedFault[];
 }
 

@@ -12,7 +12,7 @@ import { type ResponseLine, WEIGHTS, type WeightsName } from "./response-line.ts
 const RECOVERY_MS_MAX = 60_000;
 const UPDATE_MS_MAX = 60_000;
 const POLL_MS = 30;
-/** Without a new token for so long, the next fault begins whatever its share. */
+/** Time without a new token after which the next fault begins, whatever its share. */
 const STILL_MS = 3_000;
 
 export interface SeedOutcome {

@@ -94,7 +94,7 @@ export class Scoring implements Oracle {
     });
   }
 
-  /** By the key of the response. `possible`: the weights that it may be of. */
+  /** Problems by the key of the response. `possible`: the weights that may have generated it. */
   async #problems(
     { responses }: Collected,
     possible: readonly WeightsName[],

@@ -33,7 +33,7 @@ export class ChaosTally {
     return this.#all.effort.time.wallMs / 1000;
   }
 
-  /** For the progress display. */
+  /** Line of the progress display. */
   get line(): string {
     const { rollouts, faults, lost, twice, wrong } = this.#all;
     return `${rollouts} rollouts, ${faults} faults: ${lost} lost, ${twice} twice, ${wrong} wrong`;
@@ -54,7 +54,7 @@ export class ChaosTally {
     }
   }
 
-  /** Without a line end at the end. */
+  /** The tally as a table, without a final line end. */
   table(): string {
     const table = new Table({
       head: ["fault", "times", "rollouts", "lost", "twice", "wrong", "again", "wall", "ETTR"],

@@ -34,7 +34,7 @@ export class VllmServer implements Member {
     /** CUDA_VISIBLE_DEVICES of the server; null: it computes on the CPU. */
     gpus: string | null;
     contextTokens: number;
-    /** For its log. */
+    /** Folder of the server's log. */
     folder: string;
   }) {
     const { found, host, port, folder, ...rest } = options;
@@ -100,7 +100,7 @@ export class VllmServer implements Member {
     await this.#server.stop();
   }
 
-  /** To the server and all its children. */
+  /** Sends a signal to the server and all its children. */
   #signal(name: "SIGKILL" | "SIGSTOP" | "SIGCONT"): void {
     const { pid } = this.#server;
     if (pid === null) return;

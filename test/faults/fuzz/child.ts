@@ -20,7 +20,7 @@ const options = JSON.parse(process.argv[2] ?? "") as ChildOptions;
 const { targets } = (await import(resolve(options.module))) as { targets: FuzzTarget[] };
 const found = targets.find(({ name }) => name === options.name);
 if (found === undefined) throw new Error(`there is no target ${options.name}`);
-/** So that memory shows what is kept, and not when the collector came last. */
+/** Inputs between two garbage collections, so that memory figures do not depend on the collector. */
 const COLLECT_EVERY = 20_000;
 
 const progress = Progress.open(options.progress);

@@ -66,7 +66,7 @@ const ROUTES = ["/v1/completions", "/v1/chat/completions", "/inference/v1/genera
   .concat(["/skyrl/v1/generate", "/tokenize", "/detokenize", "/v1/rollouts", "/update_weights"])
   .concat(["/collective_rpc", "/v1/load_lora_adapter", "/workers", "/update_weights_from_disk"])
   .map((path) => `http POST ${path}`);
-/** As much as takes a tenth of a second or so. */
+/** Number of inputs that take about a tenth of a second. */
 function shareOf(name: string): number {
   if (name.startsWith("sequences")) return 20;
   if (!name.startsWith("http ")) return 150;

@@ -11,7 +11,7 @@ export interface Inputs<T> {
   /** Recorded attacks: the first inputs of every run. */
   readonly seeds?: readonly T[];
   readonly draw: fc.Arbitrary<T>;
-  /** Another input, from two that were drawn; it leaves them as they are. */
+  /** Derives an input from two others, without changing them. */
   readonly vary: (base: T, other: T, dice: Dice) => T;
 }
 

@@ -27,7 +27,7 @@ export interface JsonOptions {
   readonly values: Readonly<Record<string, Json>>;
 }
 
-/** As the schema says, and no more. */
+/** Options for values that follow the schema exactly. */
 export const PLAIN: JsonOptions = { members: {}, values: {} };
 
 const quoted = (text: string): string => JSON.stringify(text);

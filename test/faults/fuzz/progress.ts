@@ -3,7 +3,7 @@
 
 import { writeFileSync } from "node:fs";
 
-/** At most so many inputs run at the same time. */
+/** Maximum of inputs that run at the same time. */
 export const SLOTS_MAX = 64;
 const WORDS = 1 + 2 * SLOTS_MAX;
 

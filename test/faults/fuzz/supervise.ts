@@ -43,7 +43,7 @@ const CHILD = join(import.meta.dir, "child.ts");
 
 interface Part {
   readonly findings: readonly Finding[];
-  /** Where another process goes on; null: this one has done all. */
+  /** Index at which another process continues; null: all inputs are done. */
   readonly next: number | null;
   readonly died: { kind: "crash" | "hang"; finding: Finding } | null;
   readonly taken: number;

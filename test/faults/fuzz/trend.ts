@@ -6,7 +6,7 @@ export interface Point {
 }
 
 export interface Trend {
-  /** In units of y for one of x. */
+  /** Slope in units of y per unit of x. */
   readonly slope: number;
   readonly low: number;
   readonly high: number;

@@ -4,18 +4,18 @@
 
 import { readFileSync } from "node:fs";
 
-/** Since some moment, in ms. */
+/** Times since some moment, in ms. */
 export interface Times {
   readonly wallMs: number;
   /** CPU time of the main thread. */
   readonly cpuMs: number;
-  /** For which the main thread was ready to run and had no core. */
+  /** Time for which the main thread was ready to run and had no core. */
   readonly queuedMs: number;
 }
 
 export class Watchdog {
   readonly #hangMs: number;
-  /** By the input's index: when it was first seen. */
+  /** First sight of each running input, by its index. */
   #begun = new Map<number, { sinceMs: number; times: Times }>();
 
   constructor(hangMs: number) {

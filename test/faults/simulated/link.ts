@@ -20,7 +20,7 @@ import type {
 import type { Timeline } from "./timeline.ts";
 import type { SimulatedWorker } from "./worker.ts";
 
-/** After this long a link notices what it lost. */
+/** Time after which a link notices a lost message. */
 const DETECT_MS = 40;
 
 export interface LinkHost {
@@ -170,7 +170,7 @@ export class FaultyLink implements Worker {
   }
 }
 
-/** Only tokens carry an offset by which a repetition is known; a link never repeats the rest. */
+/** The token events of a batch. Only these may be repeated, because their offsets show a repetition. */
 function tokensAlone(events: readonly WorkerEvent[]): WorkerEvent[] {
   const ended = new Set<RequestId>();
   for (const event of events) if (event.kind === "chunk_done") ended.add(event.requestId);

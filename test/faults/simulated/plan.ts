@@ -12,7 +12,7 @@ export type Fault =
   | { readonly kind: "join" }
   /** Latency of frames to and from the worker from now on; 0: the initial one. */
   | { readonly kind: "slow"; readonly worker: number; readonly latencyMs: number }
-  /** Nothing gets through any more; the link notices after a while and gives the worker up. */
+  /** The link loses everything; it notices after a while and gives the worker up. */
   | { readonly kind: "cut"; readonly worker: number }
   /** The next frame in that direction is lost; the link notices after a while and gives the worker up. */
   | { readonly kind: "lose"; readonly worker: number; readonly direction: "up" | "down" }
@@ -24,7 +24,7 @@ export type Fault =
   | { readonly kind: "pool_lost" }
   /** Draft groups are forgotten, and what was sent for them is asked for again. */
   | { readonly kind: "drafts_lost"; readonly worker: number }
-  /** Nothing runs, or nothing new begins, for a while. */
+  /** A pause of generation for a while: no request runs, or no new one begins. */
   | { readonly kind: "pause"; readonly mode: "keep" | "wait"; readonly ms: number }
   /** A client gives a response up, or its text is complete. */
   | { readonly kind: "end"; readonly request: number; readonly reason: "abort" | "stop" }

@@ -24,7 +24,10 @@ export type FaultOutcome =
   | { readonly kind: "ok"; readonly hash: number; readonly events: number; readonly endMs: number }
   | { readonly kind: "crash" | "stuck" | "wrong"; readonly message: string; readonly atMs: number };
 
-/** Without faults, a token comes in every step of a few ms; a link is given up after 40 ms, and a slow one takes 60. */
+/**
+ * Time without progress that counts as stuck. Without faults, a token comes in every step of a few ms; a link is given
+ * up after 40 ms, and a slow one takes 60.
+ */
 const STUCK_MS = 2000;
 const EVENTS_MAX = 200_000;
 /** More than a group has responses. */

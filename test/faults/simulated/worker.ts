@@ -21,7 +21,7 @@ import type {
 /** Output tokens after which a request ends with a stop token. */
 export type LengthOf = (request: RequestSpec) => number;
 
-/** Under the weights of `epoch`. */
+/** The token at a position under the weights of `epoch`. */
 export type TokenOf = (requestId: RequestId, position: number, epoch: WeightEpoch) => number;
 
 interface Resident {
@@ -47,7 +47,7 @@ export class SimulatedWorker implements Worker {
   readonly #tokenOf: TokenOf;
   readonly #isWhole: boolean;
   #listener: WorkerListener | null = null;
-  /** In order of arrival: FCFS. */
+  /** Waiting requests in order of arrival (FCFS). */
   #waiting: Resident[] = [];
   #running: Resident[] = [];
   #parked = new Map<RequestId, Resident>();

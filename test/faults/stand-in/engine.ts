@@ -25,7 +25,7 @@ export interface Made {
 }
 
 export interface EngineRequest {
-  /** As the server names it outside: "generate-tokens-<id>". */
+  /** The request's id in the server's answers: "generate-tokens-<id>". */
   readonly id: string;
   readonly prompt: readonly number[];
   readonly sample: number;
@@ -33,7 +33,10 @@ export interface EngineRequest {
   readonly tokensMin: number;
   readonly stopTokenIds: readonly number[];
   readonly ignoreEos: boolean;
-  /** Nothing but the length ends it; before `tokensMin` stop tokens and EOS are not drawn even so. SGLang's `ignore_eos`. */
+  /**
+   * Only the length ends the response; before `tokensMin` stop tokens and EOS are not drawn even so. SGLang's
+   * `ignore_eos`.
+   */
   readonly ignoresStops?: boolean;
   readonly cacheSalt: string;
   /** Lower runs first. */
@@ -46,7 +49,7 @@ interface Running extends EngineRequest {
   readonly arrival: number;
   readonly text: StandInText;
   readonly stops: ReadonlySet<number>;
-  /** Before `tokensMin`. */
+  /** Tokens that are not drawn before `tokensMin`. */
   readonly banned: ReadonlySet<number>;
   /** Blocks' hashes of the text so far: each of all tokens up to its end. */
   readonly blocks: number[];

@@ -23,7 +23,7 @@ export const FAULT_KINDS = [
   "error_inside",
   /** [DONE] without a finish reason. */
   "no_reason",
-  /** Somebody aborts the request. */
+  /** The request is aborted from elsewhere. */
   "abort",
   /** An event that is not JSON. */
   "garbage",
@@ -58,7 +58,7 @@ export type FaultKind = (typeof FAULT_KINDS)[number] | (typeof LIE_KINDS)[number
 
 export interface Fault {
   readonly kind: FaultKind;
-  /** After so many output tokens of the request, where that means something. */
+  /** Output tokens of the request after which the fault begins, where that applies. */
   readonly afterTokens: number;
 }
 

@@ -81,7 +81,10 @@ export function expertsBase64(tokens: readonly number[], from: number): string {
   return Buffer.concat([head, Buffer.from(rows)]).toString("base64");
 }
 
-/** As vLLM writes them: nothing for the first token, the token itself and the `count` likeliest for the others. */
+/**
+ * Prompt logprobs in vLLM's form: nothing for the first token, the token itself and the `count` likeliest for the
+ * others.
+ */
 export function promptLogprobs(prompt: readonly number[], count: number): unknown {
   return prompt.map((token, position) => {
     if (position === 0) return null;

@@ -11,7 +11,7 @@ export class StandInStream {
   readonly #shown: (fault: Fault) => void;
   readonly #abort: (silently: boolean) => void;
   #hasShown = false;
-  /** Nothing is written any more. */
+  /** The stream writes nothing any more. */
   #isMute = false;
   /** An event that waits for the next one to overtake it. */
   #overtaken: string | null = null;

@@ -39,7 +39,7 @@ export interface StandInOptions extends StandInBase {
   readonly kvPool: StandInPool | null;
   /** KV is found under every salt. */
   readonly ignoresSalt: boolean;
-  /** Another connector, by name alone; null: it has none. */
+  /** Name of another connector, which does nothing; null: none. */
   readonly kvConnector: string | null;
   /** The logprobs of a prompt's tokens that the server reports, with the requested number of alternatives. */
   readonly promptLogprobs: (prompt: readonly number[], count: number) => unknown;
@@ -47,13 +47,13 @@ export interface StandInOptions extends StandInBase {
   readonly vocabularySize: number;
   /** 0: any free one. */
   readonly port: number;
-  /** As a server that loads its model: every route answers 503 until `isHealthy` is set. */
+  /** The server is loading its model: every route answers 503 until `isHealthy` is set. */
   readonly isLoading: boolean;
   /** --data-parallel-size: engines with slots, blocks and a prefix cache of their own. */
   readonly ranks: number;
   /** X-data-parallel-rank chooses one. */
   readonly takesRanks: boolean;
-  /** Not all layers of its model are attention. */
+  /** The model has layers other than attention. */
   readonly isHybrid: boolean;
   /** KV computed for a long prompt differs from the KV of the generation. */
   readonly dividesWrongly: boolean;
@@ -95,14 +95,14 @@ export const STAND_IN_DEFAULTS: StandInOptions = {
 export class VllmStandIn extends StandIn<StandInOptions> {
   /** Engines of the data parallel ranks after the first. */
   others: StandInEngine[] = [];
-  /** Where each request for tokens went, in order: its name, its rank, and how many that rank had then. */
+  /** Placement of each request for tokens, in order: its name, its rank, and the requests on the rank then. */
   readonly placed: { name: string; rank: number; occupied: number }[] = [];
   /** While it is false, /health says 503. */
   isHealthy = true;
   /** Why its engine ended, each time. */
   readonly endings: string[] = [];
   weightVersion = "default";
-  /** By the salt of its KV: the versions of the weights under which requests came. */
+  /** Versions of the weights under which requests came, by the salt of their KV. */
   readonly versionsBySalt = new Map<string, Set<string>>();
   /** Adapters by name, and where each was loaded from. */
   readonly adapters = new Map<string, string>();
@@ -360,7 +360,7 @@ export class VllmStandIn extends StandIn<StandInOptions> {
     this.versionsBySalt.set(salt, versions.add(this.weightVersion));
   }
 
-  /** Without the header, requests take turns. */
+  /** The rank of a request. Without the header, ranks take turns. */
   #rankOf(request: IncomingMessage): StandInEngine {
     const header = this.options.takesRanks ? request.headers["x-data-parallel-rank"] : undefined;
     const rank = header === undefined ? this.arrivals % this.options.ranks : Number(header);

@@ -200,7 +200,7 @@ function fullRun(): GoldenVector {
   return { learning: false, limit_bytes: limitBytes, operations: recorder.operations };
 }
 
-/** By file name. */
+/** Vectors by file name. */
 export function coreVectors(): Record<string, GoldenVector> {
   // The ABI is checked once, with its message.
   loadCore();

@@ -13,7 +13,7 @@ const step = fc.oneof(
   fc.record({ kind: fc.constant("grow" as const), count: fc.integer({ min: 1, max: 150 }) }),
   fc.record({
     kind: fc.constant("tell" as const),
-    /** From the log's end. */
+    /** Distance from the log's end. */
     shift: fc.integer({ min: -200, max: 200 }),
     count: fc.integer({ min: 0, max: 100 }),
   }),

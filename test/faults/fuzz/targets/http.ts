@@ -181,7 +181,7 @@ async function check(answer: Response, refusal = ""): Promise<void> {
 const REASON_CHARACTERS_MAX = 20_000;
 
 const WIDTH = 32;
-/** After that many inputs what control calls have left behind is undone: a pause, an open update. */
+/** Number of inputs after which effects of control calls are undone: a pause, an open update. */
 const RESET_EVERY = 64;
 
 function routeTarget(route: RouteInfo): FuzzTarget {
