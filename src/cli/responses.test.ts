@@ -31,7 +31,6 @@ function response(overrides: Partial<FinishedResponse> = {}): FinishedResponse {
     text: 'a "b"\n\u2028 🧮',
     logprobs: Float32Array.of(-0.1, -1.3862944, 0),
     finishReason: "stop",
-    weightEpoch: weightEpoch(4),
     chunks: [
       { workerId: workerId(1), epoch: weightEpoch(4), weights: null, offset: 0, tokens: 2 },
       { workerId: workerId(0), epoch: weightEpoch(4), weights: F16, offset: 2, tokens: 1 },
@@ -165,7 +164,7 @@ test("ResponseWriter: a process killed between two groups leaves whole lines", (
     const writer = new ResponseWriter(${JSON.stringify(path)});
     const one = (index) => ({ group: "g", index, promptTokenIds: Int32Array.of(1),
       tokenIds: new Int32Array(2000), text: "x".repeat(20000), logprobs: new Float32Array(2000),
-      finishReason: "length", weightEpoch: 0, chunks: [] });
+      finishReason: "length", chunks: [] });
     writer.writeGroup([one(0), one(1)]);
     process.kill(process.pid, "SIGKILL");`;
   const child = spawnSync(process.execPath, ["-e", script]);

@@ -9,7 +9,7 @@ import type { Group, GroupSpec } from "../core/request/buffer.ts";
 import type { ReportFile, RunReport } from "../core/rollout/report.ts";
 import { defaultDraft } from "../core/schedule/policies.ts";
 import { BUNDLED_PROMPTS } from "../host/installation.ts";
-import type { FinishedResponse } from "../server/rollouts/response-line.ts";
+import { type FinishedResponse, finishedResponse } from "../server/rollouts/response-line.ts";
 import type { Text } from "../text/text.ts";
 import { iterationsPage, pagePath } from "../tools/picture/page.ts";
 import { speedupSentence } from "../tools/picture/speedup.ts";
@@ -273,20 +273,11 @@ function journalOf(
 
 /** The finished responses of a group, which may have been interrupted. */
 function finishedResponses({ requests }: Group, text: Text): FinishedResponse[] {
-  return requests.flatMap(({ spec, response }) => {
-    if (response.finish === null) return [];
-    return {
-      group: spec.groupId,
-      index: spec.sampleIndex,
-      promptTokenIds: spec.prompt,
-      tokenIds: response.tokens(),
-      text: text.decode(response.tokens(), { skipSpecial: false }),
-      logprobs: response.logprobs(),
-      finishReason: response.finish,
-      weightEpoch: EPOCH,
-      chunks: response.chunks,
-      refusal: response.refusal,
-    };
+  const finished = requests.filter(({ response }) => response.finish !== null);
+  return finished.map((request) => {
+    const { groupId: group, sampleIndex: index } = request.spec;
+    const written = text.decode(request.response.tokens(), { skipSpecial: false });
+    return finishedResponse(request, { group, index, text: written });
   });
 }
 

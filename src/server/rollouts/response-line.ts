@@ -1,7 +1,8 @@
 // A finished response as a line of JSON: the public format of RESPONSES.jsonl and of the rollout API's streams.
 
-import { assert } from "../../core/base/assert.ts";
-import type { WeightEpoch } from "../../core/base/ids.ts";
+import { assert, present } from "../../core/base/assert.ts";
+import { type WeightEpoch, weightEpoch } from "../../core/base/ids.ts";
+import type { Request } from "../../core/request/buffer.ts";
 import type { FinishReason } from "../../core/request/request.ts";
 import type { Chunk, Refusal } from "../../core/request/response.ts";
 
@@ -14,13 +15,27 @@ export interface FinishedResponse {
   readonly text: string;
   readonly logprobs: Float32Array;
   readonly finishReason: FinishReason;
-  /** Weight epoch where no chunk has tokens. */
-  readonly weightEpoch: WeightEpoch;
   /** The trainer's name for the weights of an epoch; absent: none was given. */
   readonly versionOf?: (epoch: WeightEpoch) => string;
   readonly chunks: readonly Chunk[];
   /** Why an engine would not run it; null or absent: none refused it. */
   readonly refusal?: Refusal | null;
+}
+
+/** `own`: the names under which its client knows it, and its text. */
+export function finishedResponse(
+  { spec, response }: Request,
+  own: Pick<FinishedResponse, "group" | "index" | "text" | "versionOf">,
+): FinishedResponse {
+  return {
+    ...own,
+    promptTokenIds: spec.prompt,
+    tokenIds: response.tokens(),
+    logprobs: response.logprobs(),
+    finishReason: present(response.finish, "only a finished response has a line"),
+    chunks: response.chunks,
+    refusal: response.refusal,
+  };
 }
 
 /** JSON has no infinities: as vLLM has it, of a token without probability. */
@@ -63,14 +78,15 @@ function chunkFields(chunk: Chunk, { versionOf }: FinishedResponse) {
 }
 
 /** The epoch of all tokens; null: they are of several, which the chunks name. */
-function epochOf({ chunks, weightEpoch }: FinishedResponse): WeightEpoch | null {
+function epochOf({ chunks }: FinishedResponse): WeightEpoch | null {
   let epoch: WeightEpoch | null = null;
   for (const chunk of chunks) {
     if (chunk.tokens === 0) continue;
     if (epoch !== null && chunk.epoch !== epoch) return null;
     epoch = chunk.epoch;
   }
-  return epoch ?? weightEpoch;
+  // Without tokens that of its last chunk; a response that was given up before its first chunk has none.
+  return epoch ?? chunks.at(-1)?.epoch ?? weightEpoch(0);
 }
 
 /** 9 significant decimal digits distinguish any two float32 (IEEE 754, 5.12.2); most need 7 or 8. */

@@ -1,9 +1,8 @@
 // One rollout that a client asked for: its groups, which of them are finished, and who waits for more. It
 // owns no connection; readers come and go, and read finished groups in the order in which they finished.
 
-import { present } from "../../core/base/assert.ts";
 import type { Clock } from "../../core/base/clock.ts";
-import { type WeightEpoch, weightEpoch } from "../../core/base/ids.ts";
+import type { WeightEpoch } from "../../core/base/ids.ts";
 import type { RunJournal } from "../../core/journal/run-journal.ts";
 import type { Request } from "../../core/request/buffer.ts";
 import type { DrawKey } from "../../core/request/request.ts";
@@ -12,7 +11,7 @@ import type { Text } from "../../text/text.ts";
 import { promptBytes, responseBytes } from "../kept.ts";
 import type { Generation, Sidecar } from "../sidecar.ts";
 import { type GroupPlan, inGroup, type RolloutPlan } from "./plan.ts";
-import { type FinishedResponse, formatLine } from "./response-line.ts";
+import { finishedResponse, formatLine } from "./response-line.ts";
 
 type RolloutReport = Readonly<ReturnType<typeof reportOf>>;
 
@@ -146,9 +145,10 @@ export class Run {
 
   /** The lines of a finished group, each with its line end. */
   linesOf({ id, requests }: RunGroup): string {
+    const { text: codec, versionOf } = this.#options;
     const lines = requests.map((request, index) => {
-      const response = this.#finishedResponse(id, request, index);
-      return `${formatLine(response)}\n`;
+      const text = codec.decode(request.response.tokens(), { skipSpecial: true });
+      return `${formatLine(finishedResponse(request, { group: id, index, text, versionOf }))}\n`;
     });
     return lines.join("");
   }
@@ -157,28 +157,6 @@ export class Run {
     const error = this.#problem === null ? {} : { error: { message: this.#problem } };
     const summary = { rollout: this.id, state: this.#state, ...error, report: this.#report };
     return `${JSON.stringify(summary)}\n`;
-  }
-
-  #finishedResponse(group: string, request: Request, index: number): FinishedResponse {
-    const { response, spec } = request;
-    return {
-      group,
-      index,
-      promptTokenIds: spec.prompt,
-      tokenIds: response.tokens(),
-      text: this.#options.text.decode(response.tokens(), { skipSpecial: true }),
-      logprobs: response.logprobs(),
-      finishReason: present(response.finish, "a finished group has only finished responses"),
-      weightEpoch: this.#epochOf(request),
-      versionOf: this.#options.versionOf,
-      chunks: response.chunks,
-      refusal: response.refusal,
-    };
-  }
-
-  /** Epoch of the last chunk; a response that was given up before its first chunk has none. */
-  #epochOf(request: Request): WeightEpoch {
-    return request.response.chunks.at(-1)?.epoch ?? weightEpoch(0);
   }
 
   #begin(plan: GroupPlan, rollout: RolloutPlan, draws: readonly DrawKey[] | undefined): void {
