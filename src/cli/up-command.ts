@@ -189,7 +189,7 @@ async function serveServers(
     model: string;
     log: Log;
     stopping: Signals;
-    /** Why they serve without the drafts that were asked for; null: they do not. */
+    /** Reason why servers run without the requested drafts; null: they draft as requested. */
     fault: string | null;
   },
 ): Promise<number> {

@@ -22,7 +22,7 @@ export interface Recipe {
 /** given: with what it lacked. lost: it has not answered, and what it has is unknown. */
 export type Given =
   | { readonly kind: "given" }
-  /** Why it has not got them, behind what it lacks. */
+  /** Reason why the engine did not get the weights; appended to a message about its difference. */
   | { readonly kind: "refused"; readonly reason: string }
   | { readonly kind: "lost"; readonly reason: string };
 

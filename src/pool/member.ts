@@ -17,26 +17,26 @@ export type MemberState = "ready" | "reconnecting" | "fenced" | "down" | "leavin
 
 export interface MemberRecord {
   readonly state: MemberState;
-  /** Why it does not serve; null: it does. */
+  /** Reason why the engine does not serve; null: it serves. */
   readonly reason: string | null;
   /** none: no worker. opening, checking: attempt `attempt` is under way; in the second its weights are compared. open: its worker is known. */
   readonly link: "none" | "opening" | "checking" | "open";
   readonly isPlaced: boolean;
-  /** The weight epoch whose weights it was given or opened with; null: it has others. */
+  /** The weight epoch whose weights the engine was given or opened with; null: it has others. */
   readonly held: WeightEpoch | null;
   /** The weight epoch that serves. */
   readonly wanted: WeightEpoch;
-  /** Why its weights are not certain; null: they are those of `held`. */
+  /** Reason why the engine's weights are uncertain; null: they are those of `held`. */
   readonly uncertain: string | null;
   /** The weight update of several requests that is open, or was the last, as far as this connection has seen it. */
   readonly update: UpdateShare;
-  /** Why its connection is lost; null: connected. */
+  /** Reason why the connection is lost; null: connected. */
   readonly lost: string | null;
-  /** Number of its last opening: results of earlier ones are discarded. */
+  /** Number of the last opening: results of earlier ones are discarded. */
   readonly attempt: number;
-  /** Number of its last departure: the end of an earlier one is ignored. */
+  /** Number of the last departure: the end of an earlier one is ignored. */
   readonly departure: number;
-  /** Attempts in a row that did not bring it into service. */
+  /** Attempts in a row that did not bring the engine into service. */
   readonly tries: number;
   readonly retryMs: number;
   readonly isGone: boolean;
@@ -55,7 +55,10 @@ export interface UpdateShare {
   readonly isAsked: boolean;
 }
 
-/** took: it answered that it did. touched: it failed in the middle, or has not answered. none: refused, or not asked. */
+/**
+ * Result of a request on an engine. took: carried out. touched: failed in the middle, or not answered. none: refused,
+ * or not sent.
+ */
 export type Took = "took" | "touched" | "none";
 
 const NO_UPDATE: UpdateShare = { isBegun: false, isWhole: false, restarted: null, isAsked: false };
@@ -63,14 +66,14 @@ const NO_UPDATE: UpdateShare = { isBegun: false, isWhole: false, restarted: null
 /** Result of the comparison of a newly opened engine's weights, under the epoch `checked`. */
 export type Check =
   | { readonly kind: "current" }
-  /** `isGiven`: it took what it was given, and still differs from the others. */
+  /** `isGiven`: the engine took the weights that it was given, and still differs from the others. */
   | { readonly kind: "behind"; readonly reason: string; readonly isGiven: boolean }
   /** The engine has not answered. */
   | { readonly kind: "silent"; readonly reason: string };
 
 export type MemberEvent =
   | { readonly kind: "open" }
-  /** `isFirst`: it has the weights that serve, by being opened. `keepsWeights`: see WorkerSource. */
+  /** `isFirst`: the engine has the weights that serve since its opening. `keepsWeights`: see WorkerSource. */
   | {
       readonly kind: "opened";
       readonly attempt: number;
@@ -94,7 +97,7 @@ export type MemberEvent =
   | { readonly kind: "leave"; readonly msMax: number }
   | { readonly kind: "stay" }
   | { readonly kind: "drained"; readonly departure: number }
-  /** The next weight epoch begins, and it has the weights of it. */
+  /** The next weight epoch begins, and the engine has its weights. */
   | { readonly kind: "updated"; readonly epoch: WeightEpoch }
   /**
    * The next weight epoch begins, and the engine lacks its weights. others: it has those of another epoch. unknown: its

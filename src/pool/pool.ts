@@ -32,7 +32,7 @@ export interface WorkerSource {
    * opened with the weights that the sidecar began with.
    */
   readonly keepsWeights: boolean;
-  /** @throws AppError: it cannot be reached, or is not what it should be. */
+  /** @throws AppError: the engine cannot be reached, or is of another kind or model. */
   open(options: OpenOptions): Promise<Worker>;
 }
 
@@ -40,7 +40,7 @@ export interface Member {
   readonly source: WorkerSource;
   readonly workerId: WorkerId;
   readonly state: MemberState;
-  /** Why it does not serve; null: it does. */
+  /** Reason why the engine does not serve; null: it serves. */
   readonly reason: string | null;
   /** Connection to the engine and its control plane; null: it is down. */
   readonly worker: Worker | null;
@@ -235,7 +235,7 @@ export class WorkerPool {
     });
   }
 
-  /** Something has happened to these: see MemberEvent. */
+  /** Applies an event to each of the members: see MemberEvent. */
   tell(members: Iterable<Member>, eventOf: (member: Member) => MemberEvent): void {
     const told = new Set(members);
     for (const member of this.#members.filter((one) => told.has(one))) {

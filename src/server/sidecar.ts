@@ -233,12 +233,12 @@ export class Sidecar {
     this.#each((observer) => observer.advanced?.(epoch));
   }
 
-  /** Called by who has run a rollout as a whole. */
+  /** Called by the owner of a rollout that has ended as a whole. */
   rolloutOver(): void {
     this.#each((observer) => observer.rolloutOver?.());
   }
 
-  /** Takes nothing new; resolves when nothing is left to do. */
+  /** Refuses new requests; resolves when all are finished. */
   async drain(): Promise<void> {
     this.#isDraining = true;
     this.#groups.closeAll();

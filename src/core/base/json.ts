@@ -23,7 +23,7 @@ export class JsonLimitError extends Error {
   }
 }
 
-/** @throws SyntaxError: it is not JSON; JsonLimitError. */
+/** @throws SyntaxError: the text is not JSON; JsonLimitError. */
 export function parseJson(text: string, limits: Partial<JsonLimits> = {}): unknown {
   checkLimits(text, { ...LIMITS, ...limits });
   return JSON.parse(withExactSeeds(text));

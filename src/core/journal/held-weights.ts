@@ -24,7 +24,7 @@ export function isEpoch(value: unknown): boolean {
 
 type SavedWeights = HeldWeights & { readonly run: Pick<SavedRun, "epochs"> };
 
-/** Whether it was written as such. */
+/** Whether a value has the form of HeldWeights. */
 export function isHeldWeights(value: unknown): value is HeldWeights {
   const { epoch, version, weights, base } = Object(value) as Partial<HeldWeights>;
   const isNamed = typeof version === "string" && (weights === null || typeof weights === "string");

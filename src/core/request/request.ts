@@ -130,6 +130,6 @@ export interface RequestSpec {
    * them, too. Default: 0.
    */
   readonly leadTokens?: number;
-  /** When it is finished its KV stays, parked, for the next turn of its session. Default: false. */
+  /** The KV of the finished request stays parked for the next turn of its session. Default: false. */
   readonly keepsKv?: boolean;
 }

@@ -77,7 +77,7 @@ export class Response extends OutputColumns {
   readonly tokensMax: number;
   readonly chunks: Chunk[] = [];
   finish: FinishReason | null = null;
-  /** Why it was given up, where an engine would not run it. */
+  /** Reason why the response was given up, if an engine refused it. */
   refusal: Refusal | null = null;
   /** By the rollout's clock: it joined, its first chunk was dispatched, its first token came, it ended. null: not yet. */
   joinedMs: number | null = null;

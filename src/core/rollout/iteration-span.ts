@@ -23,7 +23,7 @@ export interface IterationSummary {
   readonly tailS: number;
   /** Unfinished requests when the iteration ended. */
   readonly unfinished: number;
-  /** Counted in it. Requests that were carried into it are among its requests. */
+  /** Figures of the iteration. Requests that were carried into the iteration are among its requests. */
   readonly figures: Readonly<Figures>;
 }
 

@@ -15,7 +15,7 @@ export interface IterationOptions extends Omit<RolloutOptions, "listener"> {
   readonly deterministic: boolean;
   /**
    * Called once for each group, as it finishes; after `interrupt` also for groups of which only some requests have
-   * finished. What it throws ends the iteration.
+   * finished. An error that it throws ends the iteration.
    */
   readonly onGroup: (group: Group) => void;
   /** A request has been ended because workers died of it. */

@@ -66,7 +66,7 @@ export class Sequence {
   /** Verifications, as in ChunkDrafts. */
   readonly verifications: number[] = [];
   finish: FinishReason | null = null;
-  /** Why it cannot continue; its `finish` is "abort" then. */
+  /** Reason why the sequence cannot continue; its `finish` is "abort" then. */
   refusal: Refusal | null = null;
 
   constructor(command: RunCommand) {

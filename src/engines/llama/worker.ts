@@ -59,7 +59,7 @@ export class LlamaWorker implements RolloutWorker {
   #queue: WorkerCommand[] = [];
   #flushing = false;
   #state: "running" | "failed" | "closed" = "running";
-  /** Why it failed, for a listener that comes later. */
+  /** Reason of the worker's failure, for a listener that comes later. */
   #failure: string | null = null;
   #closing: Promise<void> | null = null;
   #onClosed: () => void = () => {};

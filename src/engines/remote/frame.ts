@@ -67,7 +67,7 @@ export function decodeFrame<M>(bytes: Uint8Array, schema: v.GenericSchema<unknow
   return { kind: "invalid_message", problem: `${v.getDotPath(issue) ?? ""}: ${issue.message}` };
 }
 
-/** @throws Error: it is no frame. */
+/** @throws Error: the bytes are no frame. */
 function valueIn(bytes: Uint8Array): unknown {
   if (bytes.length < HEAD_BYTES) throw new Error("the frame is too short");
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);

@@ -123,7 +123,7 @@ export interface FoundConnector {
   /** null: not in the table. */
   readonly row: ConnectorRow | null;
   readonly savesOutput: boolean;
-  /** Why no KV moves through it; null: nothing that can be seen from outside. */
+  /** Reason why no KV moves through the connector; null: none that is visible from outside. */
   readonly problem: string | null;
   /** The connector may find KV of other weights: a rollout over the server would be wrong. */
   readonly mixesWeights: boolean;

@@ -63,7 +63,7 @@ export async function hybridProblem(server: TrialServer): Promise<string | null>
   }
 }
 
-/** @throws Error: it generates nothing. */
+/** @throws Error: the server generates nothing. */
 export async function dividedCheck(server: TrialServer): Promise<DividedCheck> {
   const { limits, cacheSalt } = server;
   return await checkDivided(async (prompt, { tokensMax, hasTop }) => {

@@ -83,7 +83,7 @@ export class VllmWorker implements Worker {
   readonly #outbox: Outbox;
   readonly #monitor: Monitor;
   #state: "running" | "failed" | "closed" = "running";
-  /** Why it failed, for a listener that comes later. */
+  /** Reason of the worker's failure, for a listener that comes later. */
   #failure: string | null = null;
   /** The server's weights are not those that it starts with. */
   #hasOtherWeights: boolean;

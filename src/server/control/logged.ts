@@ -12,7 +12,7 @@ export interface ControlEntry {
   readonly asked: string;
   readonly status: number;
   readonly ms: number;
-  /** Why it failed, engine by engine; null: it did not. */
+  /** Reasons of the failure, engine by engine; null: the request succeeded. */
   readonly reason: string | null;
 }
 

@@ -82,7 +82,7 @@ async function checkBody(body: unknown, roots: readonly string[]): Promise<void>
   await walk("body", body);
 }
 
-/** @throws InvalidFieldError: it names a place outside of the roots. */
+/** @throws InvalidFieldError: the path is outside of the roots. */
 async function checkPath(field: string, value: string, roots: readonly string[]): Promise<void> {
   const isNamed = PATH_FIELD.test(field);
   if (!isNamed && !PATH_VALUE.test(value)) return;

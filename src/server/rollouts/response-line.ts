@@ -18,7 +18,7 @@ export interface FinishedResponse {
   /** The trainer's name for the weights of an epoch; absent: none was given. */
   readonly versionOf?: (epoch: WeightEpoch) => string;
   readonly chunks: readonly Chunk[];
-  /** Why an engine would not run it; null or absent: none refused it. */
+  /** Reason why an engine refused the request; null or absent: none did. */
   readonly refusal?: Refusal | null;
 }
 

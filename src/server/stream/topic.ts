@@ -26,7 +26,7 @@ export interface Client {
 export type Subject = Request | Group | "all" | "progress";
 
 export interface Topic {
-  /** How frames name it. */
+  /** The topic's name in frames. */
   readonly key: string;
   readonly subject: Subject;
   readonly live: Set<Subscription>;

@@ -131,7 +131,7 @@ export class SimulatedEngine implements Worker {
   #rate = 0;
   #isStale = false;
   #changeMs = Number.POSITIVE_INFINITY;
-  /** When it reports at the latest, and tokens that it has made since it did. */
+  /** Time of the next report at the latest. */
   #reportMs = Number.POSITIVE_INFINITY;
   #unreported = 0;
 

@@ -46,7 +46,7 @@ export const SGLANG_DIALECT = {
 /** SGLang has no bound. */
 const TOP_LOGPROBS_MAX = 20;
 
-/** @throws AppError worker_failed: it generates no tokens, or reports no KV. */
+/** @throws AppError worker_failed: the server generates no tokens, or reports no KV. */
 async function probe(access: ServerAccess): Promise<SglangCapabilities | null> {
   const { client, limits } = access;
   const get = (path: string) =>
