@@ -1,5 +1,5 @@
-// What a kind of engine behind a URL is to those who wire it: which URLs are its own, how a worker is opened on one, and
-// what a server can be asked before. Each engine's folder has its rows (kind.ts); kinds.ts lists them.
+// The interface of a kind of engine: the URLs that belong to it, the function that opens a worker on one, and the
+// requests that a server answers before that. Each engine's folder has its rows (kind.ts); kinds.ts lists them.
 
 import type { Clock } from "../core/base/clock.ts";
 import type { RequestId } from "../core/base/ids.ts";

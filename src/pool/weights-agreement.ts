@@ -1,5 +1,6 @@
 // Whether the engines of one weight epoch have the same weights. Engines that know them name theirs by precision and
-// digest; one that differs from the others does not serve. It decides only: the pool fences. An engine without such a name (a vLLM server) is not compared.
+// digest; one that differs from the others does not serve. It decides only: the pool fences. An engine without such a
+// name (a vLLM server) is not compared.
 
 import type { WeightsId } from "../core/base/ids.ts";
 

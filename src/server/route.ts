@@ -1,5 +1,5 @@
-// What the HTTP server is made of: routes that turn an exchange into a response. A handler throws AppError
-// for whatever is wrong with the request; the server turns it into the answer, once.
+// Routes, which turn an exchange into a response. A handler throws AppError for every fault of the request; the server
+// turns it into the answer, once.
 
 import type { GenericSchema } from "valibot";
 import { InvalidFieldError } from "../core/base/errors.ts";

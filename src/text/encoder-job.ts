@@ -1,5 +1,5 @@
-// What a tokenizer's thread is asked, how it does it, and what it answers. The same functions run where there is no need
-// for a thread.
+// Jobs of a tokenizer's thread: their requests, execution and answers. The same functions run where no thread is
+// needed.
 
 import { AppError } from "../core/base/errors.ts";
 import { type JobThread, serveJobs } from "./job-lane.ts";

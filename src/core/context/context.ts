@@ -1,5 +1,4 @@
-// The context manager: what has been learned so far about each group, and which of its requests is the
-// probe. The scheduler reads it; the rollout updates it.
+// The context manager: the length estimate and the probe of each group. The scheduler reads it; the rollout updates it.
 
 import { assert } from "../base/assert.ts";
 import type { Group, Request } from "../request/buffer.ts";

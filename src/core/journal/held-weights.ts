@@ -1,5 +1,5 @@
-// Which weights a run's tokens are of, and how a process that takes the place of another gives them to an engine again.
-// It only reads what records say: nothing here asks an engine.
+// The weights of a run's tokens, and the request by which a successor process gives them to an engine again. It only
+// reads records, and sends nothing to an engine.
 
 import { type WeightEpoch, type WeightsId, weightEpoch, weightsId } from "../base/ids.ts";
 import type { ControlRequest } from "../rollout/worker.ts";

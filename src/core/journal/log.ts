@@ -1,4 +1,4 @@
-// Follows the responses of one run, and turns what is new of them into a frame now and then. Between two frames it only
+// Follows the responses of one run, and periodically writes their new output as a frame. Between two frames it only
 // remembers which responses have changed: their tokens are read from the responses themselves, so a slow disk costs no
 // memory, and many small batches of tokens become one record.
 

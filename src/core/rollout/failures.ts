@@ -1,5 +1,5 @@
-// What becomes of requests whose worker died: they wait a little before they are tried again, and one that workers
-// died of is rejected, with those that ask for the same. `AttemptBudget` judges; the rollout ends and schedules.
+// Handles requests whose worker died: they wait a little before they are tried again, and one that killed several
+// workers is rejected, as are equal ones. `AttemptBudget` judges; the rollout ends and schedules.
 
 import { isSuspect, type Request } from "../request/buffer.ts";
 import { AttemptBudget } from "./attempt-budget.ts";

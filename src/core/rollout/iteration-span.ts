@@ -1,5 +1,5 @@
-// One iteration: when it began, what was counted before it, when its requests ended, and its tail. Meter begins and
-// ends it; a report, the log, the page and /metrics take what they say of an iteration from here.
+// One iteration: its start, the counts before it, the ends of its requests, and its tail. Meter begins and ends it;
+// reports, the log, the page and /metrics read iterations from here.
 
 import type { WeightEpoch } from "../base/ids.ts";
 import { type Figures, since } from "./figures.ts";

@@ -1,5 +1,5 @@
-// Who hears what happens in a rollout, and the guard around it: what a listener throws is a failure of the client
-// behind it. It is reported, the request that it was about is ended, and all others continue.
+// The listener of a rollout, and the guard around it: an error that a listener throws is a failure of the client behind
+// it. It is reported, the request of the call is ended, and all others continue.
 
 import type { WorkerId } from "../base/ids.ts";
 import type { Group, Request } from "../request/buffer.ts";

@@ -1,4 +1,4 @@
-// What all of one rollout work on: requests, what is known of them, and what its workers hold.
+// State that all parts of a rollout share: its requests, the facts learned about them, and the contents of its workers.
 
 import type { Clock } from "../base/clock.ts";
 import type { WeightEpoch } from "../base/ids.ts";

@@ -1,5 +1,5 @@
-// Whether the rollout is paused: the mode, the requests that came meanwhile, and who waits for the pause to take hold.
-// It schedules nothing; the rollout asks it.
+// The pause of a rollout: its mode, the requests that came meanwhile, and the callers that wait for the pause to take
+// effect. It schedules nothing; the rollout reads it.
 
 import type { Request } from "../request/buffer.ts";
 

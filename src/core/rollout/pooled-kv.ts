@@ -1,5 +1,5 @@
-// What the KV pool holds of each request: its newest blob. Siblings with equal texts share one, so a blob
-// is released when the last request that it belongs to lets go of it.
+// The newest KV blob of each request in the pool. Siblings with equal texts share a blob, which is released with the
+// last of its requests.
 
 import type { RequestId, WeightEpoch, WeightsId } from "../base/ids.ts";
 import { kvKey } from "../kv/key.ts";

@@ -1,5 +1,5 @@
-// Requests that workers died of, remembered for a while by what they ask for: clients answer a 502 by sending the same
-// request again, and every time it would take two workers.
+// Requests that killed workers, remembered for a while by their content: clients answer a 502 by sending the same
+// request again, and each time it would kill two workers.
 
 import type { Clock } from "../base/clock.ts";
 import { fold32 } from "../base/hash.ts";

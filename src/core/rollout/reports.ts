@@ -1,5 +1,5 @@
-// What engines report of a request besides its tokens: logprobs of its prompt, and its experts. Both are handed on to
-// the response as they came; neither changes what is scheduled.
+// Engines' reports about a request besides its tokens: logprobs of its prompt, and its experts. Both are stored in the
+// response unchanged, and do not affect scheduling.
 
 import type { Request } from "../request/buffer.ts";
 import { ExpertRows } from "../request/expert-rows.ts";

@@ -1,6 +1,6 @@
-// What an engine's weights are called: their precision and a digest of everything that decides what the model
-// computes. Equal names mean equal weights, whatever file they came from; two files of a model that differ in
-// one bit, or in precision, have different names.
+// The name of an engine's weights: their precision and a digest of everything that decides what the model computes.
+// Equal names mean equal weights, whatever file they came from; two files of a model that differ in one bit, or in
+// precision, have different names.
 
 import { closeSync, openSync, readSync } from "node:fs";
 import { assert } from "../../core/base/assert.ts";

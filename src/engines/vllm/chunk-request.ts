@@ -1,5 +1,5 @@
-// What one attempt at a chunk asks of the server (how much, how urgently, under which name and salt), what a refusal means,
-// and how long to wait before the next attempt. Pure arithmetic.
+// The request for one attempt at a chunk (length, priority, name and salt), the meaning of a refusal, and the pause
+// before the next attempt. Pure arithmetic.
 
 import { createHash } from "node:crypto";
 import { fold32 } from "../../core/base/hash.ts";

@@ -1,4 +1,4 @@
-// The door to a stock vLLM server (>= 0.22) or SGLang server: finds out what it can do, and opens a worker on it.
+// Opens a worker on a stock vLLM server (>= 0.22) or SGLang server, after it has determined the server's capabilities.
 
 import { AppError } from "../../core/base/errors.ts";
 import { type WeightEpoch, type WorkerId, weightEpoch } from "../../core/base/ids.ts";

@@ -1,4 +1,4 @@
-// Why nothing is generated, where that is on purpose or for lack of workers: without it a pause looks like a hang.
+// The serving state: whether tokens are generated, and the reason if not. Without it a pause would look like a hang.
 
 import type { WorkerPool } from "../../pool/pool.ts";
 import type { Sidecar } from "../sidecar.ts";

@@ -1,5 +1,6 @@
-// What the page shows besides the stream: the iteration over time, the last iterations and what they ended with, whom it
-// waits for, drafts by worker, and why nothing runs. It looks once a second, and reports every change of the serving state.
+// Data of the page besides the stream: the iteration over time, the last iterations and their last requests,
+// stragglers, drafts by worker, and the serving state. It samples once a second, and reports every change of the
+// serving state.
 
 import type { Clock } from "../../core/base/clock.ts";
 import { AppError } from "../../core/base/errors.ts";

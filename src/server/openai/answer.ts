@@ -1,4 +1,5 @@
-// What the answers of all generating endpoints share: how a response ended, its tokens, and what is new of it in a stream.
+// Parts that the answers of all generating endpoints share: the end of a response, its tokens, and the new output in a
+// stream.
 
 import type { WeightEpoch } from "../../core/base/ids.ts";
 import type { StreamView } from "./event-stream.ts";

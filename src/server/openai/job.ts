@@ -1,5 +1,5 @@
-// What one HTTP request set going: all its responses, and who follows them. It outlives the connection that
-// asked for it, so that a repeated request can take it over. It knows no wire format.
+// A job: all responses of one HTTP request, and their readers. It outlives the connection, so that a repeated request
+// can take it over. It knows no wire format.
 
 import { assert, present } from "../../core/base/assert.ts";
 import { AppError, errorText, RefusedError } from "../../core/base/errors.ts";

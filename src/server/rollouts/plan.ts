@@ -1,5 +1,5 @@
-// What a client asks for with POST /v1/rollouts: the schema of the body, and the groups it becomes. Everything
-// is checked before the first response begins.
+// The body of POST /v1/rollouts: its schema, and the groups that it becomes. Everything is checked before the first
+// response begins.
 
 import * as v from "valibot";
 import { AppError, InvalidFieldError } from "../../core/base/errors.ts";

@@ -1,5 +1,5 @@
-// One rollout that a client asked for: its groups, which of them are finished, and who waits for more. It
-// owns no connection; readers come and go, and read finished groups in the order in which they finished.
+// One rollout of a client: its groups, the finished ones, and the readers that wait for more. It owns no connection;
+// readers come and go, and read finished groups in the order in which they finished.
 
 import type { Clock } from "../../core/base/clock.ts";
 import type { WeightEpoch } from "../../core/base/ids.ts";

@@ -1,5 +1,5 @@
-// Who listens to what. A topic is one filter: clients that are up to date with it share every frame; one that is behind
-// reads what it lacks out of the responses themselves, at its own pace, until it is not.
+// Topics and their subscribers. A topic is one filter: clients that are up to date share every frame; one that is
+// behind reads the missing output from the responses themselves, at its own pace, until it has caught up.
 
 import type { WeightEpoch } from "../../core/base/ids.ts";
 import type { Group, Request } from "../../core/request/buffer.ts";

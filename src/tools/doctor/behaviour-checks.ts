@@ -1,4 +1,4 @@
-// What an engine does: each check has it generate a few tokens and looks at what came. Every one is small; none
+// Checks of an engine's behaviour: each has the engine generate a few tokens and examines them. All are small; none
 // pauses, updates or resets anything.
 
 import { ENDPOINT_PATHS } from "../../engines/vllm/dialect.ts";

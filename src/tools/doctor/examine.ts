@@ -1,5 +1,4 @@
-// Examines one engine: everything the doctor knows to look at, in order. What cannot be looked at any more is left
-// out; what was found by then stays.
+// Examines one engine by all checks, in order. Checks that can no longer run are left out; earlier findings stay.
 
 import {
   checkChunks,
