@@ -1,7 +1,6 @@
 import { expect, test } from "bun:test";
 import { computedAgain, figuresOf, figuresOfAll, movesOf, timelineOf } from "./figures.ts";
 import { prefill, run, step } from "./testing.ts";
-import { stretchesOf } from "./texts.ts";
 
 test("computedAgain: what a continued chunk and a preempted request compute twice, without the last token", () => {
   const prefills = [
@@ -55,12 +54,4 @@ test("figuresOf: KV while requests wait is the mean of both servers over that ti
   const all = figuresOfAll([figures, { ...figures, wall_s: 4, output_tokens: 2 }]);
   expect(all).toMatchObject({ wall_s: 3, output_tokens: 10 });
   expect(all.rounds.map(({ wall_s }) => wall_s)).toEqual([2, 4]);
-});
-
-test("stretchesOf: numbers that follow each other", () => {
-  expect(stretchesOf([0, 1, 2, 5, 7, 8])).toEqual([
-    [0, 3],
-    [5, 6],
-    [7, 9],
-  ]);
 });

@@ -1,10 +1,7 @@
 import { expect, test } from "bun:test";
-import { ENGINE_COLORS } from "../../../src/tools/picture/charts.ts";
-import { iterationsPage, iterationsSvg } from "../../../src/tools/picture/page.ts";
 import { accountOf, accountTables, betweenChunksS } from "./account.ts";
 import type { Run } from "./drive.ts";
 import { figuresOf, figuresOfAll } from "./figures.ts";
-import { measuredRun, middleRound } from "./picture.ts";
 import { notesOf, reportOf, tableOf } from "./report.ts";
 import { readSettings } from "./settings.ts";
 import { SYSTEMS, type SystemName } from "./systems.ts";
@@ -80,32 +77,7 @@ test("betweenChunksS: from a chunk's end to the response's next begin; a preempt
   expect(betweenChunksS({ ...LOG, prefills })).toEqual([expect.closeTo(0.25)]);
 });
 
-const NO_DRAFTS = { ...run({}).counters, acceptedTokens: 0 };
-
-test("pictures: each system's engines, moves and drafts on one time axis", () => {
-  const runs = [
-    measuredRun("plain", run({ log: LOG, wallS: 1.25, tailS: 0.5, counters: NO_DRAFTS })),
-    measuredRun("<drafts>", run({ log: LOG, wallS: 0.6, tailS: 0.1 })),
-  ];
-  const [page, svg] = [iterationsPage(runs, ["A fact."]), iterationsSvg(runs)];
-  for (const picture of [page, svg]) {
-    expect(picture).toContain("&lt;drafts>");
-    expect(picture.match(/>running</g)?.length).toBe(2);
-    expect(picture.match(/>tokens a step</g)?.length).toBe(1);
-    expect(picture).not.toMatch(/NaN|undefined|Infinity/);
-  }
-  // The response ran on the first server, then on the second one.
-  expect(page).toContain("0 / 0, 12 tokens");
-  for (const color of ENGINE_COLORS.slice(0, 2)) {
-    expect(page.match(new RegExp(`height="10" fill="${color}"`, "g"))?.length).toBe(2);
-  }
-  expect(svg).not.toContain("var(--");
-});
-
-test("middleRound: of the median ratio", () => {
-  const of = (walls: number[]) => walls.map((wallS) => run({ wallS }));
-  expect(middleRound(of([10, 10, 10]), of([5, 2, 4]))).toBe(2);
-});
+const _NO_DRAFTS = { ...run({}).counters, acceptedTokens: 0 };
 
 test("settings: a bad value is refused by option, value and what it may be", () => {
   const refused =
