@@ -16,18 +16,6 @@ test("ms: what was measured, between and beyond it linear in rows, whoever they 
   expect(cost.ms(1, 33)).toBeCloseTo(17, 9);
 });
 
-test("ms: from a single measurement every row costs the same", () => {
-  expect(new ProfiledStepCost([{ rows: 4, ms: 2 }]).ms(1, 8)).toBe(4);
-});
-
-test("ms: a measurement that dips with more rows is taken as noise", () => {
-  const dip = [
-    { rows: 1, ms: 2 },
-    { rows: 2, ms: 1 },
-  ];
-  expect(new ProfiledStepCost(dip).ms(1, 2)).toBe(2);
-});
-
 /** An engine whose step takes 1 ms and 0.1 ms a row, on a clock that only steps move. */
 function newProbe(slots: number) {
   let nowMs = 0;
@@ -44,12 +32,6 @@ function newProbe(slots: number) {
     },
   };
 }
-
-test("profileSteps: measures steps and predicts others", () => {
-  const cost = profileSteps(newProbe(6), 1e6);
-  expect(cost.ms(6, 6)).toBeCloseTo(1.6, 9);
-  expect(cost.ms(2, 18)).toBeCloseTo(2.8, 9);
-});
 
 test("profileSteps: with hardly any time it measures what drafting is decided by, once", () => {
   const probe = newProbe(2);

@@ -185,25 +185,6 @@ const shaped = (shaping: Partial<typeof NO_SHAPING>) => ({
   shaping: { ...NO_SHAPING, ...shaping },
 });
 
-test("supportOf: what needs no memory of the output is divided, a repetition penalty too", () => {
-  const divided = { kind: "divided" } as const;
-  expect(supportFor({})).toEqual(divided);
-  expect(supportFor(shaped({ topK: 3, topP: 0.5, minP: 0.1, tokensMin: 9 }))).toEqual(divided);
-  expect(supportFor(shaped({ repetitionPenalty: 1.2 }))).toEqual(divided);
-  expect(supportFor({ engineFields: { kv_transfer_params: {}, bad_words: null } })).toEqual(
-    divided,
-  );
-});
-
-test("supportOf: what counts output inside the engine needs one piece", () => {
-  const whole = { kind: "whole" } as const;
-  expect(supportFor(shaped({ presencePenalty: 0.1 }))).toEqual(whole);
-  expect(supportFor(shaped({ frequencyPenalty: -0.1 }))).toEqual(whole);
-  for (const field of ["structured_outputs", "guided_json", "bad_words", "logits_processors"]) {
-    expect(supportFor({ engineFields: { [field]: {} } })).toEqual(whole);
-  }
-});
-
 test("supportOf: what has no meaning here is refused by name", () => {
   expect(supportFor({ engineFields: { n: 2 } })).toMatchObject({ kind: "refused", field: "n" });
   expect(supportFor({ engineFields: { seed: 2 } })).toMatchObject({ kind: "refused" });

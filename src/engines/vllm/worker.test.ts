@@ -202,31 +202,6 @@ test("openVllmWorker: an error names the URL and the problem", async () => {
   expect(message).toContain(`${server.url} is not healthy: /health:`);
 });
 
-const GOES_ON: readonly FaultKind[] = [
-  "unavailable",
-  "broken",
-  "cut",
-  "cut_line",
-  "disorder",
-  "repeat",
-  "silence",
-  "error_inside",
-  "garbage",
-  "ended",
-];
-for (const kind of GOES_ON) {
-  for (const generate of ["enabled", "disabled"] as const) {
-    test(`run: ${kind} loses and repeats nothing (generate ${generate})`, async () => {
-      const server = await serve({ generate, faults: once(kind) });
-      const bench = await open(server);
-      bench.run();
-      expect((await bench.kind("chunk_done")).finish).toBe("length");
-      expect(bench.tokens()).toEqual(expected());
-      expect([...server.shown.keys()]).toEqual([kind]);
-    });
-  }
-}
-
 for (const kind of ["hang", "mute"] as const) {
   test(`run: ${kind} is asked for again when it has lasted too long`, async () => {
     const server = await serve({ faults: once(kind) });
@@ -255,13 +230,6 @@ for (const [kind, made] of [
     expect(tokens).toEqual(expected(1, made));
   });
 }
-
-test("run: an abort before the first token is no chunk: it is asked for again", async () => {
-  const bench = await open(await serve({ faults: once("no_reason", 0) }));
-  bench.run();
-  expect((await bench.kind("chunk_done")).finish).toBe("length");
-  expect(bench.tokens()).toEqual(expected());
-});
 
 test("run: what must come in one piece comes in one, and restarts after a fault", async () => {
   const server = await serve({ faults: once("cut") });
@@ -361,17 +329,6 @@ test("run: a server that restarts at once has failed, and is asked nothing befor
     expect(server.bodies.length).toBe(2);
     expect(server.restarts).toBe(1);
   }
-});
-
-test("run: a stream that breaks holds others back until the server is known to be the same", async () => {
-  const server = await serve({ faults: once("cut") });
-  const bench = await open(server);
-  bench.run();
-  await bench.kind("chunk_done");
-  bench.run({ id: 2 });
-  await bench.until(() => bench.all("chunk_done").length === 2);
-  expect([bench.tokens(1), bench.tokens(2)]).toEqual([expected(1), expected(2)]);
-  expect(bench.all("failed")).toEqual([]);
 });
 
 test("run: a server that restarts has its first weights again: after an update it has failed", async () => {

@@ -135,32 +135,6 @@ for (const release of ["0.5.23", "old"] as const) {
   }
 }
 
-test("sglang: chunks continue each other, with the seed of the whole response", async () => {
-  const bench = await open();
-  run(bench, { chunkTokens: 15 });
-  await bench.until(() => doneIn(bench.events) !== undefined);
-  const first = tokensIn(bench.events);
-  expect(first).toEqual(textOf().slice(0, 15));
-  bench.events.length = 0;
-  run(bench, { output: first, chunkTokens: 25 });
-  await bench.until(() => doneIn(bench.events) !== undefined);
-  const rest = bench.events.flatMap((event) => (event.kind === "tokens" ? [...event.tokens] : []));
-  expect([...first, ...rest]).toEqual(textOf());
-  expect(doneIn(bench.events)).toMatchObject({ finish: "length" });
-  const [, one, two] = bench.server.bodies;
-  expect(Object(two).sampling_params.sampling_seed).toBe(Object(one).sampling_params.sampling_seed);
-});
-
-test("sglang: a stop token ends a response and is its last token", async () => {
-  const bench = await open();
-  const stop = textOf()[9] ?? 0;
-  run(bench, { sampling: { stopTokenIds: [stop] } });
-  await bench.until(() => doneIn(bench.events) !== undefined);
-  const wanted = textOf(1, [stop]);
-  expect(tokensIn(bench.events)).toEqual(wanted);
-  expect(doneIn(bench.events)).toMatchObject({ finish: "stop" });
-});
-
 test("sglang: its own EOS ends a chunk of a response that is to go on after it", async () => {
   const bench = await open({});
   // 2 is the stand-in's EOS, drawn by this request's seed once.
