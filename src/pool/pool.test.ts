@@ -77,45 +77,6 @@ test("pool: when the session is over its requests move, and the worker is reconn
   expect(bed.states).toEqual(["ready", "ready", "ready"]);
 });
 
-test("pool: a worker that was given up by its session does not affect the one after it", async () => {
-  const bed = await opened();
-  const loseFirst = bed.reachOf(0);
-  loseFirst("the connection was lost");
-  bed.worker(0).kill();
-  await bed.retry();
-  loseFirst("the connection was lost");
-  expect(bed.states).toEqual(["ready", "ready", "ready"]);
-});
-
-test("pool: a worker that comes back before it was gone stays, and the last word counts", async () => {
-  const bed = await opened();
-  const requests = bed.ask(4);
-  const leave = () => bed.pool.leave(workerId(0), 1000);
-  await bed.steps(2);
-  leave();
-  expect(bed.states).toEqual(["leaving", "ready", "ready"]);
-  bed.join(0);
-  expect(bed.states).toEqual(["ready", "ready", "ready"]);
-  await bed.retry();
-  await bed.steps(80);
-  expect(requests.every(({ response }) => response.finish === "stop")).toBe(true);
-  // It leaves, comes back, leaves again, dies and comes back: two waits are under way, and neither removes it.
-  bed.ask(4);
-  await bed.step();
-  leave();
-  bed.join(0);
-  leave();
-  bed.worker(0).kill();
-  bed.join(0);
-  await bed.retry();
-  await bed.retry();
-  expect(bed.states).toEqual(["ready", "ready", "ready"]);
-  leave();
-  await bed.steps(60);
-  for (let i = 0; i < 3; i += 1) await bed.retry();
-  expect(bed.states).toEqual(["ready", "ready"]);
-});
-
 test("engines that report no weights get those of the process before, which may not be theirs any more", async () => {
   const body = { method: "reload_weights", kwargs: { weights_path: "/weights" } };
   const request = { method: "POST", path: "/collective_rpc", query: {}, body } as const;

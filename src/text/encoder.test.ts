@@ -77,33 +77,6 @@ test("encode: a short text needs no thread, a longer one does not wait for a lon
   expect(await long).toEqual([Int32Array.of(1)]);
 });
 
-test("encode: texts wait in turn, and one whose client goes is dropped", async () => {
-  const { encoder, threads } = heldEncoder();
-  const client = new AbortController();
-  const first = encode(encoder, `1${MEDIUM}`);
-  const gone = encode(encoder, `2${MEDIUM}`, client.signal);
-  const third = encode(encoder, `3${MEDIUM}`);
-  await settled();
-  client.abort();
-  expect(await failureOf(gone)).toContain("the client disconnected");
-  threads[0]?.finish(1);
-  await first;
-  threads[0]?.finish(3);
-  expect(await third).toEqual([Int32Array.of(3)]);
-  expect(threads[0]?.jobs).toHaveLength(2);
-});
-
-test("encode: a text that takes too long costs its thread, and the next one has another", async () => {
-  const { encoder, threads } = heldEncoder(20);
-  const late = encode(encoder, LONG);
-  const next = encode(encoder, LONG);
-  expect(await failureOf(late)).toContain("were not encoded in");
-  expect(threads[0]?.isStopped).toBe(true);
-  await settled();
-  threads[1]?.finish(7);
-  expect(await next).toEqual([Int32Array.of(7)]);
-});
-
 test("encode: a thread that dies fails its text, and is opened again", async () => {
   const { encoder, threads } = heldEncoder();
   const lost = encode(encoder, MEDIUM);

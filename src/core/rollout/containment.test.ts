@@ -152,37 +152,6 @@ test("tokens: what does not fit the response fails the worker, not the rollout",
   expectWhole([group]);
 });
 
-test("listener: what it throws ends the request that it was about, and no other", async () => {
-  let victim: Request | null = null;
-  const { rollout, join, submit, steps, threw } = world({
-    listener: {
-      tokens(request) {
-        if (request === victim) throw new Error("no such token in the tokenizer");
-      },
-      groupFinished() {
-        throw new Error("group");
-      },
-      stats() {
-        throw new Error("stats");
-      },
-    },
-  });
-  rollout.addWorker(join());
-  const bad = submit("bad");
-  const good = submit("good", 3);
-  victim = bad.requests[0] as Request;
-  await steps(100);
-  expectWhole([good]);
-  expect(victim.response.finish).toBe("abort");
-  expect(victim.response.refusal).toMatchObject({
-    status: 500,
-    message: expect.stringContaining("no such token in the tokenizer"),
-  });
-  expect(rollout.unfinished).toBe(0);
-  const messages = new Set(threw.map((error) => (error as Error).message));
-  expect(messages).toEqual(new Set(["no such token in the tokenizer", "group", "stats"]));
-});
-
 test("pool: one that throws or rejects costs computation, no request", async () => {
   const clock = new ManualClock();
   const inner = new EmbeddedKvPool({ clock, memoryBytesMax: 10_000, disk: null });

@@ -286,16 +286,6 @@ test("a cancelled rollout keeps neither its prompts nor what it had of responses
   expect(await answer.json()).toMatchObject({ state: "cancelled", report: { interrupted: true } });
 });
 
-test("a finished rollout counts with its prompts, and its groups are open no more", async () => {
-  const { call, sidecar, finish, kept } = world();
-  const lines = linesOf(await call("POST", "/v1/rollouts", body()));
-  await finish();
-  await lines;
-  const { bytes, bytesMax, count } = kept();
-  expect([count, bytes > 5 * 2048, bytes < bytesMax]).toEqual([1, true, true]);
-  expect(sidecar.kept.count).toBe(0);
-});
-
 test("limits: too many rollouts get a Retry-After, too many responses are refused", async () => {
   const { call, finish } = world({ rolloutsMax: 1, requestsMax: 5 });
   const lines = linesOf(await call("POST", "/v1/rollouts", body()));

@@ -36,7 +36,3 @@ test("lengths: responses of a group correlate as asked for", () => {
   const correlation = groupVariance / (groupVariance + within);
   expect(Math.abs(correlation - shape.correlation)).toBeLessThan(0.05);
 });
-
-test("lengths: a mean that is not below the maximum is refused", () => {
-  expect(() => sampleLengths({ ...shape, tokensMean: shape.tokensMax }, 1)).toThrow("not below");
-});

@@ -17,7 +17,3 @@ test("speculation: the quality found for a length accepts that length", () => {
     expect(Math.abs(acceptanceLength(qualityFor(length)) - length)).toBeLessThan(0.08);
   }
 });
-
-test("speculation: without acceptance a step yields its own token", () => {
-  expect(acceptanceLength(0)).toBe(1);
-});

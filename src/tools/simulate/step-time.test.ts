@@ -15,13 +15,6 @@ test("step model: the KV of an instance equals a sizing by hand, at 0.9 of the m
   }
 });
 
-test("step model: less memory for the engine is less KV and the same step time", () => {
-  const all = new StepModel({ ...WORKLOADS.moonlight, hardware: h800(0.9) });
-  const less = new StepModel({ ...WORKLOADS.moonlight, hardware: h800(0.7) });
-  expect(less.kvTokens).toBeLessThan(all.kvTokens);
-  expect(less.stepMs(64, 64, 500_000)).toBe(all.stepMs(64, 64, 500_000));
-});
-
 test("step model: the host works for the rows of one rank where ranks are data parallel", () => {
   const hostMs = (name: "qwen2-vl-72b" | "kimi-k2", rows: number) => {
     const constants = { slowdown: 0, speculation: 0 };

@@ -77,39 +77,6 @@ test("trace: a move is an arrow between two slices, and the tail is marked", () 
   expect(of(traceEvents, "i").map(({ ts }) => ts)).toEqual([99_999]);
 });
 
-test("trace: waits before and between chunks, and counters of requests and KV", () => {
-  const { traceEvents } = traceOf([RUN]);
-  const waits = of(traceEvents, "b").map(({ ts, id }) => [
-    ts,
-    of(traceEvents, "e").find((end) => end.id === id)?.ts,
-  ]);
-  expect(waits).toEqual([
-    [0, 1000],
-    [0, 1000],
-    [0, 20_000],
-    [0, 1000],
-    [20_000, 30_500],
-  ]);
-  const waiting = of(traceEvents, "C").flatMap(({ ts, args }) =>
-    args?.waiting !== undefined && args.running === undefined ? [[ts, args.waiting]] : [],
-  );
-  expect(waiting).toEqual([
-    [0, 4],
-    [1000, 1],
-    [20_000, 1],
-    [30_500, 0],
-  ]);
-  const kv = of(traceEvents, "C").flatMap(({ pid, ts, args }) =>
-    args?.tokens === undefined ? [] : [[pid - 100_001, ts, args.tokens]],
-  );
-  expect(kv).toEqual([
-    [0, 0, 0],
-    [1, 0, 0],
-    [0, 50_000, 50],
-    [1, 50_000, 50],
-  ]);
-});
-
 test("trace: every event has what the format asks for, whatever the times", () => {
   let seed = 20;
   const random = () => {
