@@ -1,7 +1,7 @@
 // What a chaos run finds: each kind of damage is counted as what it is.
 
-import { afterEach, expect, test } from "bun:test";
-import { type Collected, collect, difference, judge } from "./client.ts";
+import { expect, test } from "bun:test";
+import { type Collected, difference, judge } from "./client.ts";
 import { keyOf, mixedWeights, type ResponseLine, weightsOf } from "./response-line.ts";
 
 const line = (group: string, index: number, fields: Partial<ResponseLine> = {}): ResponseLine => ({
@@ -43,48 +43,4 @@ test("judge: what is right, missing, repeated, other tokens, logprobs, ends, and
     expect(verdictOn([line("g", 0, fields), ...RIGHT.slice(1)])).toEqual([0, 0, 1]);
   }
   expect(verdictOn([...RIGHT, line("x", 0)])).toEqual([0, 0, 1]);
-});
-
-const servers: ReturnType<typeof Bun.serve>[] = [];
-afterEach(async () => {
-  await Promise.all(servers.splice(0).map((server) => server.stop(true)));
-});
-
-/** Answers one after the other, then with 503. */
-function serving(answers: readonly { text: string; status?: number }[]): string {
-  let next = 0;
-  const server = Bun.serve({
-    port: 0,
-    hostname: "127.0.0.1",
-    fetch: () => {
-      next += 1;
-      const { text, status = 200 } = answers[next - 1] ?? { text: "", status: 503 };
-      return new Response(text, { status });
-    },
-  });
-  servers.push(server);
-  return `http://127.0.0.1:${server.port}`;
-}
-
-const body = (lines: readonly object[]) => ({
-  text: lines.map((one) => `${JSON.stringify(one)}\n`).join(""),
-});
-
-test("collect: asks again until the summary, and sees what is repeated or differs", async () => {
-  const other = line("g", 0, { token_ids: [9, 9] });
-  const url = serving([
-    { text: "not yet", status: 503 },
-    body([line("g", 0)]),
-    body([other, line("h", 0), line("h", 0), { rollout: "r", state: "finished" }]),
-  ]);
-  const all = await collect(url, "{}", AbortSignal.timeout(10_000));
-  expect([all.twice, all.changed, all.end]).toEqual([1, ["g/0"], "finished"]);
-  expect([...all.responses.keys()]).toEqual(["g/0", "h/0"]);
-});
-
-test("collect: a refusal and a deadline end it by name", async () => {
-  const refused = serving([{ text: "no", status: 409 }]);
-  expect((await collect(refused, "{}", AbortSignal.timeout(10_000))).end).toContain("409");
-  const never = serving([]);
-  expect((await collect(never, "{}", AbortSignal.timeout(200))).end).toContain("TimeoutError");
 });

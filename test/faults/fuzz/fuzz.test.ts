@@ -3,7 +3,6 @@
 import { expect, test } from "bun:test";
 import { join } from "node:path";
 import { rounds } from "../attacks/scale.ts";
-import { targets as faulty } from "./faulty.ts";
 import { Generator } from "./generator.ts";
 import { runTarget } from "./run.ts";
 import { type Outcome, supervise } from "./supervise.ts";
@@ -54,11 +53,6 @@ test("fuzz: an input follows from seed, name and index alone", async () => {
   expect(at(1, 77)).toEqual(at(1, 77));
   expect(at(1, 77)).not.toEqual(at(2, 77));
   await bed?.close();
-});
-
-test("fuzz: every target is named once", () => {
-  const names = [...targets, ...faulty].map(({ name }) => name);
-  expect(new Set(names).size).toBe(names.length);
 });
 
 /** The other routes have bodies like these, or none: the recorded attacks are enough for them. */
