@@ -41,79 +41,57 @@ const TIMES: readonly TimeRow[] = [
   { name: "CPU time", secondsOf: (round) => round.cpu_s },
 ];
 
+type Figure = (run: RoundsReport) => number;
+
+/** A row of a figure that compares. */
+function compared(name: string, kind: RatioKind, value: Figure, show = formatCount): Row {
+  return { name, show: (run) => show(value(run)), ratio: { value, kind } };
+}
+
+/** A row of figures that are shown if one of them is above 0. */
+function ifAny(name: string, values: readonly Figure[], show = formatCount): Row {
+  return {
+    name,
+    show: (run) => values.map((value) => show(value(run))).join(" / "),
+    when: (run) => values.some((value) => value(run) > 0),
+  };
+}
+
+const twoDigits = (value: number) => value.toFixed(2);
+
 const ROWS: readonly Row[] = [
-  {
-    name: "output tokens/s",
-    show: (run) => formatCount(run.output_tokens_per_s),
-    ratio: { value: (run) => run.output_tokens_per_s, kind: "rate" },
-  },
+  compared("output tokens/s", "rate", (run) => run.output_tokens_per_s),
   { name: "output tokens", show: (run) => formatCount(run.output_tokens) },
   {
     name: "responses finished",
     show: (run) => `${formatCount(run.finished_requests)} of ${formatCount(run.requests)}`,
     when: (run) => run.finished_requests !== run.requests,
   },
-  {
-    name: "preemptions",
-    show: (run) => formatCount(run.preemptions),
-    ratio: { value: (run) => run.preemptions, kind: "count" },
-  },
-  {
-    name: "recomputed tokens",
-    show: (run) => formatCount(run.recomputed_tokens),
-    ratio: { value: (run) => run.recomputed_tokens, kind: "count" },
-  },
+  compared("preemptions", "count", (run) => run.preemptions),
+  compared("recomputed tokens", "count", (run) => run.recomputed_tokens),
   { name: "chunks", show: (run) => formatCount(run.chunks) },
   {
     name: "migrations",
-    show: (run) =>
-      run.migrations === 0
-        ? "0"
-        : `${formatCount(run.migrations)} (${formatBytes(run.migrated_bytes)})`,
+    show: ({ migrations, migrated_bytes: bytes }) =>
+      migrations === 0 ? "0" : `${formatCount(migrations)} (${formatBytes(bytes)})`,
   },
   { name: "drafted tokens", show: (run) => formatCount(run.drafted_tokens) },
   {
     name: "accepted tokens",
-    show: (run) =>
-      run.drafted_tokens === 0
-        ? "0"
-        : `${formatCount(run.accepted_tokens)} (${formatShare(run.accepted_tokens / run.drafted_tokens)})`,
+    show: ({ accepted_tokens: accepted, drafted_tokens: drafted }) =>
+      drafted === 0 ? "0" : `${formatCount(accepted)} (${formatShare(accepted / drafted)})`,
   },
-  { name: "mean acceptance length", show: (run) => run.mean_acceptance_length.toFixed(2) },
-  {
-    name: "tokens per step",
-    show: (run) => run.tokens_per_step.toFixed(2),
-    ratio: { value: (run) => run.tokens_per_step, kind: "rate" },
-  },
+  { name: "mean acceptance length", show: (run) => twoDigits(run.mean_acceptance_length) },
+  compared("tokens per step", "rate", (run) => run.tokens_per_step, twoDigits),
   {
     name: "workers busy",
     show: (run) => formatShare(mean(run.workers.map((worker) => worker.busy_share))),
   },
-  {
-    name: "KV pool hits / misses",
-    show: (run) => `${formatCount(run.kv_pool.hits)} / ${formatCount(run.kv_pool.misses)}`,
-    when: (run) => run.kv_pool.hits + run.kv_pool.misses > 0,
-  },
-  {
-    name: "KV pool peak",
-    show: (run) => formatBytes(run.kv_pool.memory_bytes_peak),
-    when: (run) => run.kv_pool.memory_bytes_peak > 0,
-  },
-  {
-    name: "KV pool peak on disk",
-    show: (run) => formatBytes(run.kv_pool.disk_bytes_peak),
-    when: (run) => run.kv_pool.disk_bytes_peak > 0,
-  },
-  {
-    name: "KV pool evictions",
-    show: (run) => formatCount(run.kv_pool.evictions),
-    when: (run) => run.kv_pool.evictions > 0,
-  },
-  {
-    name: "disk errors / corrupt",
-    show: (run) => `${formatCount(run.kv_pool.disk_errors)} / ${formatCount(run.kv_pool.corrupt)}`,
-    when: (run) => run.kv_pool.disk_errors + run.kv_pool.corrupt > 0,
-  },
+  ifAny("KV pool hits / misses", [(run) => run.kv_pool.hits, (run) => run.kv_pool.misses]),
+  ifAny("KV pool peak", [(run) => run.kv_pool.memory_bytes_peak], formatBytes),
+  ifAny("KV pool peak on disk", [(run) => run.kv_pool.disk_bytes_peak], formatBytes),
+  ifAny("KV pool evictions", [(run) => run.kv_pool.evictions]),
+  ifAny("disk errors / corrupt", [(run) => run.kv_pool.disk_errors, (run) => run.kv_pool.corrupt]),
   {
     name: "tokens lost / twice",
     show: (run) => `${formatCount(run.lost_tokens)} / ${formatCount(run.duplicated_tokens)}`,

@@ -1,6 +1,7 @@
 // What a person sees while a command works: on a terminal a few lines, drawn over in place; elsewhere a plain line every few
 // seconds. How wide, in colour or not and in which characters is decided from the stream and the environment alone.
 
+import { styleText } from "node:util";
 import { createLogUpdate } from "log-update";
 
 export interface Terminal {
@@ -53,19 +54,8 @@ function speaksUtf8(env: Environment): boolean {
 
 export type Style = "bold" | "dim" | "green" | "yellow" | "red" | "cyan";
 
-const CODES: Record<Style, readonly [open: number, close: number]> = {
-  bold: [1, 22],
-  dim: [2, 22],
-  green: [32, 39],
-  yellow: [33, 39],
-  red: [31, 39],
-  cyan: [36, 39],
-};
-
-export function paint(text: string, style: Style | null, color: boolean): string {
-  if (!color || style === null || text === "") return text;
-  const [open, close] = CODES[style];
-  return `\u001B[${open}m${text}\u001B[${close}m`;
+export function paint(text: string, style: Style, color: boolean): string {
+  return color && text !== "" ? styleText(style, text, { validateStream: false }) : text;
 }
 
 /** Seconds between two frames, and between two plain lines. */

@@ -99,7 +99,7 @@ async function up(given: UpSettings, vllmArgs: readonly string[]): Promise<numbe
   const found = findVllm(settings.vllm, FOLDER);
   log("info", "vllm", { version: found.build.version, command: found.command });
   // Its connector for the pool is in the plugin's package.
-  const pool = settings.kvConnector === "mooncake" ? openUpPool(settings, found.python, log) : null;
+  const pool = settings.kvConnector === "mooncake" ? openPool(settings, found.python, log) : null;
   if (settings.plugin || pool !== null) {
     const installed = await ensurePlugin({ python: found.python, root: FOLDER });
     log("info", "plugin", { installed });
@@ -281,17 +281,6 @@ function checkPoolSettings({ kvConnector, kvSegmentMb }: UpSettings): void {
   throw new AppError("usage", `${FIELDS.kvSegmentMb.flag} has no effect here: ${why}`);
 }
 
-function openUpPool(settings: UpSettings, python: string, log: Log): UpPool {
-  return openPool({
-    python,
-    host: SERVER_HOST,
-    servers: settings.servers,
-    segmentMib: settings.kvSegmentMb,
-    logs: settings.logs,
-    log,
-  });
-}
-
 function pluginOf(settings: UpSettings, name: string, { runner }: PluginRunner): PluginLaunch {
   const isAny = settings.host === "0.0.0.0" || settings.host === "::";
   const host = isAny ? SERVER_HOST : settings.host;
@@ -303,28 +292,17 @@ function pluginOf(settings: UpSettings, name: string, { runner }: PluginRunner):
   };
 }
 
-export interface UpPool {
+interface UpPool {
   /** Not started yet. null: the pool is managed elsewhere. */
   readonly master: ManagedServer | null;
   readonly env: Readonly<Record<string, string>>;
   readonly envDefaults: Readonly<Record<string, string>>;
 }
 
-export interface UpPoolOptions {
-  /** The Python of vLLM's environment. */
-  readonly python: string;
-  readonly host: string;
-  readonly servers: number;
-  /** null: what the machine can spare. */
-  readonly segmentMib: number | null;
-  /** Directory of the master's log. */
-  readonly logs: string;
-  readonly log: Log;
-}
-
 /** @throws AppError invalid_config: vLLM's environment lacks Mooncake, or cannot load it. */
-export function openPool(options: UpPoolOptions): UpPool {
-  const { python, host, servers, logs, log } = options;
+function openPool(settings: UpSettings, python: string, log: Log): UpPool {
+  const { servers, logs, kvSegmentMb } = settings;
+  const host = SERVER_HOST;
   const found = findMooncake(python);
   // vLLM does not delete its look-up sockets; here they are deleted with the folder, and no other user can reach them.
   const folder = mkdtempSync(join(tmpdir(), "foretoken-pool-"));
@@ -337,7 +315,7 @@ export function openPool(options: UpPoolOptions): UpPool {
   }
   const [rpcPort = 0, adminPort = 0] = freePorts(2, host);
   const configPath = join(folder, "mooncake.json");
-  const mib = segmentMib(options.segmentMib, { availableBytes: availableBytes(), servers });
+  const mib = segmentMib(kvSegmentMb, { availableBytes: availableBytes(), servers });
   writePoolConfig({ configPath, master: `${host}:${rpcPort}`, segmentMib: mib });
   log("info", "kv_pool", {
     mooncake: found.version,

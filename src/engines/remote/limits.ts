@@ -21,62 +21,43 @@ export const INT_MAX = 0x7fffffff;
 export const BARRIER_ID = INT_MAX;
 export const TOKEN_BYTES = 4;
 
-export interface LinkLimits {
+export const LINK_LIMITS = {
   /** Largest message in either direction. */
-  readonly messageBytesMax: number;
-  /** KV that is larger travels in parts of this size. */
-  readonly kvPartBytes: number;
-  /** KV that waits to be sent, and one KV that comes in parts. Beyond it KV is recomputed. */
-  readonly kvBytesMax: number;
-  /** Parts of KV that the socket may hold. */
-  readonly kvWindowBytes: number;
-  /** Bytes that wait to be read by a peer; beyond it the session is over. */
-  readonly bufferBytesMax: number;
-  /** Bytes that the socket may hold; beyond it messages wait in the buffer above. */
-  readonly socketBytesMax: number;
-  /** Interval of each side's heartbeats. */
-  readonly heartbeatMs: number;
-  /** Silence after which a peer is reported as not reachable; it may send again. */
-  readonly quietMsMax: number;
-  /** Silence after which a peer is lost; also the time for its hello. */
-  readonly silenceMsMax: number;
-  /** Time without a byte taken after which a peer is too slow. */
-  readonly stallMsMax: number;
-  /** Time without an event of running requests, or a sign of a busy engine, after which a host has failed. */
-  readonly standstillMsMax: number;
-  /** Time to connect to a host, after which the attempt has failed and the caller retries; also to learn whether it lives. */
-  readonly openMsMax: number;
-  /** The first pause before a lost host is dialled again; doubles up to the second. */
-  readonly retryMsMin: number;
-  readonly retryMsMax: number;
-  /** A worker has this long to release what a session left; a large prefill is one step, and takes seconds. */
-  readonly clearMsMax: number;
-  /** A peer has this long to answer a close. */
-  readonly closeMsMax: number;
-  /** Requests on the worker. */
-  readonly requestsMax: number;
-  /** Control requests that wait for their answers. */
-  readonly controlsMax: number;
-}
-
-export const LINK_LIMITS: LinkLimits = {
   messageBytesMax: 32 * 2 ** 20,
+  /** KV that is larger travels in parts of this size. */
   kvPartBytes: 2 ** 20,
+  /** KV that waits to be sent, and one KV that comes in parts. Beyond it KV is recomputed. */
   kvBytesMax: 2 ** 30,
+  /** Parts of KV that the socket may hold. */
   kvWindowBytes: 2 * 2 ** 20,
+  /** Bytes that wait to be read by a peer; beyond it the session is over. */
   bufferBytesMax: 256 * 2 ** 20,
+  /** Bytes that the socket may hold; beyond it messages wait in the buffer above. */
   socketBytesMax: 4 * 2 ** 20,
+  /** Interval of each side's heartbeats. */
   heartbeatMs: 250,
+  /** Silence after which a peer is reported as not reachable; it may send again. */
   quietMsMax: 1_000,
+  /** Silence after which a peer is lost; also the time for its hello. */
   silenceMsMax: 10_000,
+  /** Time without a byte taken after which a peer is too slow. */
   stallMsMax: 30_000,
   // A step, the longest silence of an engine, is bounded by its batch: seconds.
+  /** Time without an event of running requests, or a sign of a busy engine, after which a host has failed. */
   standstillMsMax: 60_000,
+  /** Time to connect to a host, after which the attempt has failed and the caller retries; also to learn whether it lives. */
   openMsMax: 1_000,
+  /** The first pause before a lost host is dialled again; doubles up to the second. */
   retryMsMin: 50,
   retryMsMax: 2_000,
+  /** A worker has this long to release what a session left; a large prefill is one step, and takes seconds. */
   clearMsMax: 60_000,
+  /** A peer has this long to answer a close. */
   closeMsMax: 2_000,
+  /** Requests on the worker. */
   requestsMax: 65_536,
+  /** Control requests that wait for their answers. */
   controlsMax: 256,
 };
+
+export type LinkLimits = Readonly<typeof LINK_LIMITS>;

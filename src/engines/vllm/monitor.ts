@@ -30,11 +30,15 @@ export interface MonitorListener {
   unhealthy(problem: string): void;
 }
 
+interface MonitorParts {
+  readonly client: HttpClient;
+  readonly clock: TimerClock;
+  readonly limits: VllmLimits;
+  readonly watch: Watch;
+}
+
 export class Monitor {
-  readonly #client: HttpClient;
-  readonly #clock: TimerClock;
-  readonly #limits: VllmLimits;
-  readonly #watch: Watch;
+  readonly #parts: MonitorParts;
   readonly #listener: MonitorListener;
   #cancelTick: (() => void) | null = null;
   #isStopped = false;
@@ -50,14 +54,8 @@ export class Monitor {
   /** The server reports a name of its weights: vLLM in development mode, from 0.32 on. */
   #hasVersions = true;
 
-  constructor(
-    parts: { client: HttpClient; clock: TimerClock; limits: VllmLimits; watch: Watch },
-    listener: MonitorListener,
-  ) {
-    this.#watch = parts.watch;
-    this.#client = parts.client;
-    this.#clock = parts.clock;
-    this.#limits = parts.limits;
+  constructor(parts: MonitorParts, listener: MonitorListener) {
+    this.#parts = parts;
     this.#listener = listener;
     this.#schedule();
   }
@@ -68,11 +66,11 @@ export class Monitor {
   }
 
   #schedule(): void {
-    const { pollMs, stallMs } = this.#limits;
-    this.#cancelTick = this.#clock.after(Math.min(pollMs, stallMs), () => {
+    const { pollMs, stallMs } = this.#parts.limits;
+    this.#cancelTick = this.#parts.clock.after(Math.min(pollMs, stallMs), () => {
       this.#schedule();
       void this.poll();
-      const nowMs = this.#clock.nowMs();
+      const nowMs = this.#parts.clock.nowMs();
       const isSilent = this.#listener.watched(nowMs);
       if (isSilent && nowMs - this.#checkedMs >= stallMs) void this.#check();
     });
@@ -91,7 +89,7 @@ export class Monitor {
     let polled: Polled;
     do {
       this.#isStale = false;
-      polled = await this.#watch.poll((path) => this.#get(path));
+      polled = await this.#parts.watch.poll((path) => this.#get(path));
     } while (this.#isStale && !this.#isStopped);
     this.#isPolling = false;
     if (this.#isStopped) return;
@@ -105,7 +103,7 @@ export class Monitor {
     }
     this.#pollFailures += 1;
     const isRefused = answer.kind === "unreachable" && answer.isRefused === true;
-    const nowMs = this.#clock.nowMs();
+    const nowMs = this.#parts.clock.nowMs();
     this.#refusedAtMs = isRefused ? (this.#refusedAtMs ?? nowMs) : null;
     this.#listener.pollFailed({
       failures: this.#pollFailures,
@@ -116,7 +114,7 @@ export class Monitor {
 
   async #readVersion(): Promise<void> {
     if (!this.#hasVersions || this.#isStopped) return;
-    const answer = await this.#get(this.#watch.versionPath);
+    const answer = await this.#get(this.#parts.watch.versionPath);
     if (answer.kind !== "answer" || this.#isStopped) return;
     const name = jsonIn(answer)?.weight_version;
     const isName = typeof name === "string" && name.length <= VERSION_CHARACTERS_MAX;
@@ -128,15 +126,19 @@ export class Monitor {
   async #check(): Promise<void> {
     if (this.#isChecking) return;
     this.#isChecking = true;
-    const problem = statusProblem(await this.#get(this.#watch.healthPath));
+    const problem = statusProblem(await this.#get(this.#parts.watch.healthPath));
     this.#isChecking = false;
-    this.#checkedMs = this.#clock.nowMs();
+    this.#checkedMs = this.#parts.clock.nowMs();
     this.#healthFailures = problem === null ? 0 : this.#healthFailures + 1;
     if (this.#isStopped || problem === null) return;
-    if (this.#healthFailures >= this.#limits.healthFailuresMax) this.#listener.unhealthy(problem);
+    if (this.#healthFailures >= this.#parts.limits.healthFailuresMax)
+      this.#listener.unhealthy(problem);
   }
 
   #get(path: string): Promise<HttpAnswer> {
-    return this.#client.answer({ method: "GET", path, body: null }, this.#limits.checkMsMax);
+    return this.#parts.client.answer(
+      { method: "GET", path, body: null },
+      this.#parts.limits.checkMsMax,
+    );
   }
 }

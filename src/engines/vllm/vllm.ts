@@ -3,7 +3,7 @@
 
 import { AppError } from "../../core/base/errors.ts";
 import { chunkBody } from "./body.ts";
-import { connectorOf, type FoundConnector } from "./connectors.ts";
+import { connectorOf } from "./connectors.ts";
 import { vllmControl } from "./control.ts";
 import {
   type Capabilities,
@@ -135,25 +135,13 @@ function modelIn(url: string, answer: HttpAnswer): { id: string; contextTokens: 
   return { id, contextTokens };
 }
 
-interface ServerInfo {
-  readonly slots: number | null;
-  /** null: not seen, as of those that follow. */
-  readonly dtype: string | null;
-  readonly quantization: string | null;
-  readonly policy: string | null;
-  readonly logprobsMode: string | null;
-  readonly logprobsMax: number;
-  readonly isSpeculative: boolean;
-  readonly showsCachedTokens: boolean | null;
-  readonly hasSeeds: boolean;
-  readonly connector: FoundConnector | null;
-}
+type ServerInfo = ReturnType<typeof infoIn>;
 
 /** JSON has {"device": "cpu"} within it, the text of older versions the device itself. */
 const ON_CPU = /device_config["']?\s*[:=]\s*(?:\{[^{}]*?["']device["']\s*:\s*)?["']?cpu\b/;
 
 /** Development mode only (VLLM_SERVER_DEV_MODE=1); older versions answer with Python's text of the settings. */
-function infoIn(answer: HttpAnswer): ServerInfo {
+function infoIn(answer: HttpAnswer) {
   const text = answer.kind === "answer" && answer.status === 200 ? answer.body : "";
   const find = (name: string, value: string): string | null =>
     new RegExp(`["']?\\b${name}["']?\\s*[:=]\\s*["']?(${value})`).exec(text)?.[1] ?? null;
@@ -162,6 +150,7 @@ function infoIn(answer: HttpAnswer): ServerInfo {
   const speculative = find("speculative_config", "\\w+|[({<]");
   return {
     slots: slots > 0 ? slots : null,
+    // null: not seen, as of those that follow.
     dtype: find("dtype", "[\\w.]+"),
     quantization: find("quantization", "\\w+")?.replace(/^(null|None)$/, "none") ?? null,
     policy: /["']?\bpolicy["']?\s*[:=]\s*["'](fcfs|priority)/.exec(text)?.[1] ?? null,

@@ -16,7 +16,6 @@ test("bootstrap: two groups are drawn as (a, a), (a, b), (b, a) or (b, b)", () =
     { numerator: 1, denominator: 1 },
   ];
   expect(bootstrapRatio(two)).toEqual([0, 1]);
-  expect(bootstrapRatio(two, { level: 0.2 })).toEqual([0.5, 0.5]);
 });
 
 test("bootstrap: a group weighs by its denominator", () => {

@@ -137,14 +137,6 @@ export interface Share {
   readonly denominator: number;
 }
 
-export interface BootstrapOptions {
-  /** The same seed gives the same interval. */
-  readonly seed?: number;
-  readonly resamples?: number;
-  /** Probability mass inside. */
-  readonly level?: number;
-}
-
 /** 1,000 resamples place the 2.5 % quantile of a normal within 0.1 standard deviations. */
 const RESAMPLES = 1000;
 const LEVEL = 0.95;
@@ -156,15 +148,13 @@ const SEED = 42;
  */
 export function bootstrapRatio(
   groups: readonly Share[],
-  options: BootstrapOptions = {},
 ): readonly [low: number, high: number] | null {
-  const { seed = SEED, resamples = RESAMPLES, level = LEVEL } = options;
   const counted = groups.filter((group) => group.denominator > 0);
   if (counted.length < 2) return null;
-  const ratios = new Float64Array(resamples);
-  for (let r = 0; r < resamples; r += 1) {
+  const ratios = new Float64Array(RESAMPLES);
+  for (let r = 0; r < RESAMPLES; r += 1) {
     // Both halves of the key: uniformAt takes its high bits from one of them alone.
-    const key = { hi: fold32(seed, r), lo: fold32(r, seed) };
+    const key = { hi: fold32(SEED, r), lo: fold32(r, SEED) };
     let numerator = 0;
     let denominator = 0;
     for (let i = 0; i < counted.length; i += 1) {
@@ -175,7 +165,7 @@ export function bootstrapRatio(
     ratios[r] = numerator / denominator;
   }
   ratios.sort();
-  const tail = (1 - level) / 2;
+  const tail = (1 - LEVEL) / 2;
   return [quantile(ratios, tail), quantile(ratios, 1 - tail)];
 }
 

@@ -55,20 +55,6 @@ interface Run extends Drafting {
   reported: number;
 }
 
-/** Cumulative; times in virtual ms. */
-interface EngineCounters {
-  preemptions: number;
-  recomputedTokens: number;
-  prefillTokens: number;
-  steps: number;
-  busyMs: number;
-  verifiedRows: number;
-  /** Steps summed over the requests that took part in them. */
-  sequenceSteps: number;
-  outputTokens: number;
-  lastTokenMs: number;
-}
-
 export interface EngineOptions {
   readonly workerId: WorkerId;
   readonly slots: number;
@@ -97,13 +83,15 @@ export class SimulatedEngine implements Worker {
   readonly workerId: WorkerId;
   readonly name: string;
   readonly capacity: WorkerCapacity;
-  readonly counters: EngineCounters = {
+  /** Cumulative; times in virtual ms. */
+  readonly counters = {
     preemptions: 0,
     recomputedTokens: 0,
     prefillTokens: 0,
     steps: 0,
     busyMs: 0,
     verifiedRows: 0,
+    /** Steps summed over the requests that took part in them. */
     sequenceSteps: 0,
     outputTokens: 0,
     lastTokenMs: 0,

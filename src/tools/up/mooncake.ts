@@ -71,16 +71,14 @@ export function segmentMib(
   return Math.max(SEGMENT_MIB_MIN, Math.min(SEGMENT_MIB, spare));
 }
 
-export interface MasterOptions {
-  readonly found: FoundMooncake;
-  readonly host: string;
-  readonly rpcPort: number;
-  readonly adminPort: number;
-  readonly logPath: string;
-}
-
 /** The master as a managed process. Its admin port answers /health, as a server's does. */
-export function masterSpec(options: MasterOptions): ServerSpec {
+export function masterSpec(options: {
+  found: FoundMooncake;
+  host: string;
+  rpcPort: number;
+  adminPort: number;
+  logPath: string;
+}): ServerSpec {
   const { found, host, rpcPort, adminPort, logPath } = options;
   return {
     name: "mooncake-master",
@@ -103,15 +101,13 @@ export function masterSpec(options: MasterOptions): ServerSpec {
   };
 }
 
-export interface PoolOptions {
-  readonly configPath: string;
-  /** "host:port" of the master. */
-  readonly master: string;
-  readonly segmentMib: number;
-}
-
-/** Writes what every server reads at its start. */
-export function writePoolConfig({ configPath, master, segmentMib: mib }: PoolOptions): void {
+/** Writes what every server reads at its start. `master`: "host:port". */
+export function writePoolConfig(options: {
+  configPath: string;
+  master: string;
+  segmentMib: number;
+}): void {
+  const { configPath, master, segmentMib: mib } = options;
   mkdirSync(dirname(configPath), { recursive: true });
   const config = {
     metadata_server: "P2PHANDSHAKE",

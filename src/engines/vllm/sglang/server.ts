@@ -6,31 +6,6 @@ import type { Get, Polled } from "../dialect.ts";
 import { jsonIn } from "../http.ts";
 import { NO_COUNTERS } from "../metrics.ts";
 
-export interface SglangServer {
-  readonly model: string;
-  readonly version: string | null;
-  /** GET: model and weights' version. */
-  readonly modelPath: string;
-  readonly infoPath: string;
-  readonly loadPath: string;
-  /** Prompt of one request, and with it what is generated in chunks. */
-  readonly contextTokens: number;
-  readonly slots: number | null;
-  readonly kvTokens: number;
-  readonly kvBlockTokens: number;
-  readonly dpSize: number;
-  readonly worldSize: number;
-  readonly hasPriorities: boolean;
-  readonly highestFirst: boolean;
-  /** Draws are made by the request's seed, not by the server's own generator. */
-  readonly isDeterministic: boolean;
-  readonly isSpeculative: boolean;
-  readonly reportsExperts: boolean;
-  readonly isHybrid: boolean;
-  readonly dtype: string | null;
-  readonly quantization: string | null;
-}
-
 type Json = Readonly<Record<string, unknown>>;
 
 const MODEL_PATHS = ["/model_info", "/get_model_info"] as const;
@@ -39,8 +14,10 @@ const LOAD_PATHS = ["/v1/loads?include=core", "/get_load"] as const;
 /** Models with layers whose state is no KV of tokens, where the server does not report it. */
 const HYBRID_NAMES = /mamba|jamba|falconh1|nemotronh|qwen3next|qwen3_5|kimilinear|bamba|zamba/i;
 
+export type SglangServer = NonNullable<Awaited<ReturnType<typeof sglangServer>>>;
+
 /** null: it is not SGLang. */
-export async function sglangServer(get: Get): Promise<SglangServer | null> {
+export async function sglangServer(get: Get) {
   const model = await firstOf(get, MODEL_PATHS);
   if (model === null || typeof model.json.model_path !== "string") return null;
   const info = await firstOf(get, INFO_PATHS);
@@ -57,6 +34,7 @@ export async function sglangServer(get: Get): Promise<SglangServer | null> {
   return {
     model: typeof served === "string" ? served : model.json.model_path,
     version: textOf(json.version),
+    /** GET: model and weights' version. */
     modelPath: model.path,
     infoPath: info.path,
     loadPath: load.path,
@@ -69,6 +47,7 @@ export async function sglangServer(get: Get): Promise<SglangServer | null> {
     worldSize: json.enable_dp_attention === true ? ranks : ranks * dpSize,
     hasPriorities: json.enable_priority_scheduling === true,
     highestFirst: json.schedule_low_priority_values_first !== true,
+    /** Draws are made by the request's seed, not by the server's own generator. */
     isDeterministic: json.enable_deterministic_inference === true,
     isSpeculative: textOf(json.speculative_algorithm) !== null,
     reportsExperts: json.enable_return_routed_experts === true,
