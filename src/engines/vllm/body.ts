@@ -32,53 +32,53 @@ export function chunkSeed(draw: DrawKey, offset: number): number {
   return (high >>> 6) * 67_108_864 + (low >>> 6);
 }
 
-export function chunkBody(ask: ChunkRequest, form: RequestForm): string {
-  const { spec, tokensMax } = ask;
+export function chunkBody(chunk: ChunkRequest, form: RequestForm): string {
+  const { spec, tokensMax } = chunk;
   const { sampling } = spec;
   const { engineFields } = sampling;
   const isGenerate = form.endpoint === "generate";
   const extra = {
     ...objectOf(engineFields?.extra_args),
     ...objectOf(engineFields?.vllm_xargs),
-    foretoken_group: ask.draft?.groupId ?? spec.groupId,
-    foretoken_sample: ask.draft?.sampleIndex ?? spec.sampleIndex,
-    foretoken_offset: ask.offset + (ask.draft?.turn?.leadTokens ?? 0),
-    ...(ask.draft?.turn && { foretoken_prompt: ask.draft.turn.promptTokens }),
+    foretoken_group: chunk.draft?.groupId ?? spec.groupId,
+    foretoken_sample: chunk.draft?.sampleIndex ?? spec.sampleIndex,
+    foretoken_offset: chunk.offset + (chunk.draft?.turn?.leadTokens ?? 0),
+    ...(chunk.draft?.turn && { foretoken_prompt: chunk.draft.turn.promptTokens }),
     ...(spec.keepsKv === true && { foretoken_keep: 1 }),
-    foretoken_last: ask.isLast ? 1 : 0,
-    foretoken_draft: ask.draft === null ? 0 : 1,
-    foretoken_run: ask.run,
-    foretoken_epoch: ask.epoch,
+    foretoken_last: chunk.isLast ? 1 : 0,
+    foretoken_draft: chunk.draft === null ? 0 : 1,
+    foretoken_run: chunk.run,
+    foretoken_epoch: chunk.epoch,
     // Of the whole response, for engines whose noise depends on a token's place and not on what was drawn before.
-    ...(isSeeded(ask, form) && { foretoken_seed: chunkSeed(spec.draw, 0) }),
+    ...(isSeeded(chunk, form) && { foretoken_seed: chunkSeed(spec.draw, 0) }),
   };
   const top: Record<string, unknown> = {
     model: sampling.adapter ?? form.model,
-    request_id: ask.name,
-    ...streaming(ask, form),
-    cache_salt: ask.cacheSalt,
-    ...(form.hasPriorities ? { priority: ask.priority } : {}),
+    request_id: chunk.name,
+    ...streaming(chunk, form),
+    cache_salt: chunk.cacheSalt,
+    ...(form.hasPriorities ? { priority: chunk.priority } : {}),
   };
   const params: Record<string, unknown> = {
     max_tokens: tokensMax,
-    ...drawing(ask, form),
+    ...drawing(chunk, form),
     logprobs: logprobsAsked(sampling.topLogprobs, form),
-    ...(form.hasStreamSettings && ask.form === "stream"
-      ? { stream_interval: ask.streamInterval }
+    ...(form.hasStreamSettings && chunk.form === "stream"
+      ? { stream_interval: chunk.streamInterval }
       : {}),
   };
-  if (ask.expertsFrom !== null) params.routed_experts_prompt_start = ask.expertsFrom;
+  if (chunk.expertsFrom !== null) params.routed_experts_prompt_start = chunk.expertsFrom;
   for (const [field, value] of Object.entries(engineFields ?? {})) {
     if (value === null || field === "extra_args" || field === "vllm_xargs") continue;
-    if (REPORT_FIELDS.has(field) && !isReported(field, ask)) continue;
+    if (REPORT_FIELDS.has(field) && !isReported(field, chunk)) continue;
     if (isGenerate && GENERATE_TOP_FIELDS.has(field)) top[field] = value;
     else params[field] = value;
   }
   // The ids are written by hand: they are most of the body, and JSON.stringify would want a plain array.
-  const ids = `[${ask.tokens.join(",")}]`;
+  const ids = `[${chunk.tokens.join(",")}]`;
   if (isGenerate) {
     // Stop strings need the text, and a report on the prompt names tokens by theirs.
-    const needsText = engineFields?.stop !== undefined || ask.form === "whole";
+    const needsText = engineFields?.stop !== undefined || chunk.form === "whole";
     if (!needsText) params.detokenize = false;
     params.extra_args = extra;
     return `{"token_ids":${ids},${JSON.stringify({ ...top, sampling_params: params }).slice(1)}`;
@@ -118,8 +118,8 @@ function isSeeded({ spec }: ChunkRequest, { hasSeeds }: RequestForm): boolean {
   return hasSeeds && spec.sampling.temperature > 0;
 }
 
-function drawing(ask: ChunkRequest, form: RequestForm): Record<string, unknown> {
-  const { spec, offset } = ask;
+function drawing(chunk: ChunkRequest, form: RequestForm): Record<string, unknown> {
+  const { spec, offset } = chunk;
   const { temperature, stopTokenIds } = spec.sampling;
   const fields: Record<string, unknown> = {
     temperature,
@@ -127,8 +127,8 @@ function drawing(ask: ChunkRequest, form: RequestForm): Record<string, unknown> 
     ignore_eos: true,
     stop_token_ids: stopTokenIds,
   };
-  if (isSeeded(ask, form)) fields.seed = chunkSeed(spec.draw, offset);
-  return Object.assign(fields, shapingFields(ask, "min_tokens"));
+  if (isSeeded(chunk, form)) fields.seed = chunkSeed(spec.draw, offset);
+  return Object.assign(fields, shapingFields(chunk, "min_tokens"));
 }
 
 function objectOf(value: unknown): object {

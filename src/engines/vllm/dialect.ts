@@ -19,11 +19,11 @@ export interface EngineDialect {
   /** null: the server is of another kind. @throws AppError worker_failed, unauthorized, not_found. */
   probe(access: ServerAccess): Promise<Capabilities | null>;
   /** @throws RangeError: the client's own fields are nested too deep to be written. */
-  body(ask: ChunkRequest, form: RequestForm): string;
+  body(chunk: ChunkRequest, form: RequestForm): string;
   /** One event of a stream, or a whole answer. `topLogprobs`: alternatives wanted at each position. */
   read(data: Buffer, topLogprobs: number): StreamEvent;
   /** Call that ends an abandoned request; null: closing its connection does. */
-  abort(ask: ChunkRequest): HttpCall | null;
+  abort(chunk: ChunkRequest): HttpCall | null;
   /** Trainers' clients abort requests at each engine that they find listed. */
   readonly takesAborts: boolean;
   control(client: HttpClient, server: Capabilities): ControlPlane;

@@ -67,12 +67,12 @@ export async function hybridProblem(server: TrialServer): Promise<string | null>
 export async function dividedCheck(server: TrialServer): Promise<DividedCheck> {
   const { limits, cacheSalt } = server;
   return await checkDivided(async (prompt, { tokensMax, hasTop }) => {
-    const ask = trialRequest(cacheSalt, {
+    const request = trialRequest(cacheSalt, {
       name: "ft-divided",
       prompt: Int32Array.from(prompt),
       sampling: { tokensMax, topLogprobs: hasTop ? 2 : 0 },
     });
-    const tried = await tryRequest(server, ask, { msMax: limits.startMsMax });
+    const tried = await tryRequest(server, request, { msMax: limits.startMsMax });
     if (tried.kind !== "made") throw new Error(tried.message);
     const top = tried.alternatives.map((row) => row.filter((_, i) => i % 2 === 1));
     return { tokens: tried.tokens, top };

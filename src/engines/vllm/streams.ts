@@ -56,14 +56,14 @@ export class Streams {
   }
 
   /** `rank` null: any. @throws RangeError: the request cannot be written. */
-  open(run: ChunkRun, ask: ChunkRequest, rank: number | null): void {
+  open(run: ChunkRun, chunk: ChunkRequest, rank: number | null): void {
     const { client, clock, limits, dialect, form } = this.#parts;
-    const hasReports = ask.form === "whole" || run.expertsFrom !== null;
+    const hasReports = chunk.form === "whole" || run.expertsFrom !== null;
     const bytesMax = hasReports ? limits.reportBytesMax : limits.lineBytesMax;
-    const whole = ask.form === "whole" ? new WholeReader(bytesMax) : null;
+    const whole = chunk.form === "whole" ? new WholeReader(bytesMax) : null;
     const reader = new SseReader(bytesMax);
     const path = ENDPOINT_PATHS[form.endpoint];
-    const body = dialect.body(ask, form);
+    const body = dialect.body(chunk, form);
     const guarded = (act: () => void) => {
       try {
         act();
@@ -72,7 +72,7 @@ export class Streams {
       }
     };
     run.isOpen = true;
-    run.abort = dialect.abort(ask);
+    run.abort = dialect.abort(chunk);
     run.heardMs = clock.nowMs();
     this.#count += 1;
     if (this.#count === 1) this.#parts.tally.busy(true, clock.nowMs());

@@ -83,17 +83,17 @@ export type Tried =
 /** Never rejects. `rank`: the data parallel rank that is to answer; null: any. */
 export async function tryRequest(
   { client, dialect, form }: TrialServer,
-  ask: ChunkRequest,
+  chunk: ChunkRequest,
   { msMax, rank = null }: { msMax: number; rank?: number | null },
 ): Promise<Tried> {
   const path = ENDPOINT_PATHS[form.endpoint];
   const pinned = rank === null ? {} : { rank };
-  const body = dialect.body(ask, form);
+  const body = dialect.body(chunk, form);
   const answer = await client.answer({ method: "POST", path, body, ...pinned }, msMax);
   if (answer.kind === "unreachable") return answer;
   const { status } = answer;
   if (status !== 200) return { kind: "refused", status, message: errorMessage(answer.body) };
-  const topLogprobs = Math.min(ask.spec.sampling.topLogprobs, form.logprobsMax);
+  const topLogprobs = Math.min(chunk.spec.sampling.topLogprobs, form.logprobsMax);
   return madeIn(answer.body, (data) => dialect.read(data, topLogprobs));
 }
 
@@ -156,7 +156,7 @@ export async function weightsCanary(
   const problems = await Promise.all(
     Array.from({ length: ranks ?? 1 }, async (_, rank) => {
       const own = ranks === null ? name : `${name}-${rank}`;
-      const ask = trialRequest(`${server.cacheSalt}-canary-${own}`, {
+      const chunk = trialRequest(`${server.cacheSalt}-canary-${own}`, {
         name: `ft-canary-${own}`,
         prompt: Int32Array.of(0, 1, 2, 3),
         sampling: { tokensMax: OUTPUT_TOKENS, topLogprobs: ALTERNATIVES },
@@ -166,7 +166,7 @@ export async function weightsCanary(
       });
       const msMax = server.limits.canaryMsMax;
       const pinned = ranks === null ? null : rank;
-      const tried = await tryRequest({ ...server, form }, ask, { msMax, rank: pinned });
+      const tried = await tryRequest({ ...server, form }, chunk, { msMax, rank: pinned });
       if (tried.kind === "unreachable") return { status: 502, error: tried.message };
       const problem = tried.kind === "refused" ? refusalOf(tried) : problemOf(tried);
       if (problem === null) return null;

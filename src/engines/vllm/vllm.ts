@@ -47,13 +47,13 @@ export const VLLM_DIALECT: EngineDialect = {
 
 async function probe(access: ServerAccess): Promise<Capabilities> {
   const { client, limits } = access;
-  const ask = (path: string) =>
+  const get = (path: string) =>
     client.answer({ method: "GET", path, body: null }, limits.checkMsMax);
-  const version = jsonIn(await ask("/version"))?.version;
-  const model = modelIn(client.url, await ask("/v1/models"));
-  const info = infoIn(await ask("/server_info?config_format=json"));
-  const { reportsExperts, ...form } = await formOf(access, ask, { model: model.id, info });
-  const { metrics, problem } = metricsIn(await ask("/metrics"));
+  const version = jsonIn(await get("/version"))?.version;
+  const model = modelIn(client.url, await get("/v1/models"));
+  const info = infoIn(await get("/server_info?config_format=json"));
+  const { reportsExperts, ...form } = await formOf(access, get, { model: model.id, info });
+  const { metrics, problem } = metricsIn(await get("/metrics"));
   if (metrics === null) throw new AppError("worker_failed", `${client.url}${problem}`);
   const server = { ...access, dialect: VLLM_DIALECT, form };
   const engines = metrics.cache?.engines ?? 1;
@@ -173,14 +173,14 @@ function flagOf(text: string | null): boolean | null {
 /** @throws AppError worker_failed: no endpoint takes and reports what is needed. */
 async function formOf(
   access: ServerAccess,
-  ask: Get,
+  get: Get,
   { model, info }: { model: string; info: ServerInfo },
 ): Promise<RequestForm & Pick<Capabilities, "reportsExperts">> {
   const { logprobsMax, hasSeeds } = info;
   const problems: string[] = [];
   for (const endpoint of ["generate", "completions"] as const) {
     const path = ENDPOINT_PATHS[endpoint];
-    const there = await ask(path);
+    const there = await get(path);
     // A POST route answers 405 to GET; disabled scale-out endpoints answer 403, unknown ones 404.
     const isThere = there.kind === "answer" && there.status !== 403 && there.status !== 404;
     if (!isThere) {

@@ -340,21 +340,21 @@ export class VllmWorker implements Worker {
       this.#held.add(run);
       return;
     }
-    const ask = chunkRequest(run, {
+    const chunk = chunkRequest(run, {
       contextTokens: this.capacity.contextTokens,
       cacheSalt,
       epoch: this.#epoch,
       openStreams: this.#streams.count,
       streamIntervalMax: limits.streamIntervalMax,
     });
-    if (ask === null) {
+    if (chunk === null) {
       const message = "the prompt fills the engine's context";
       if (run.offset === 0) this.#refuse(run, { status: 400, message });
       else this.#finish(run, "length");
       return;
     }
     try {
-      this.#streams.open(run, ask, rank);
+      this.#streams.open(run, chunk, rank);
     } catch (error) {
       if (!(error instanceof RangeError)) throw error;
       this.#refuse(run, { status: 400, message: "its sampling fields cannot be written as JSON" });

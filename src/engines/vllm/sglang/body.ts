@@ -15,36 +15,36 @@ export function sglangSeed({ hi, lo }: DrawKey): number {
   return fold32(hi, lo) >>> 1;
 }
 
-export function sglangBody(ask: ChunkRequest, form: RequestForm): string {
-  const { spec } = ask;
+export function sglangBody(chunk: ChunkRequest, form: RequestForm): string {
+  const { spec } = chunk;
   const { sampling } = spec;
   const params: Record<string, unknown> = {
-    max_new_tokens: ask.tokensMax,
-    ...drawing(ask, form),
+    max_new_tokens: chunk.tokensMax,
+    ...drawing(chunk, form),
     skip_special_tokens: false,
     // What ends a response is a part of it.
     no_stop_trim: true,
-    ...(form.hasStreamSettings ? { stream_interval: ask.streamInterval } : {}),
+    ...(form.hasStreamSettings ? { stream_interval: chunk.streamInterval } : {}),
   };
   const top: Record<string, unknown> = {
-    rid: ridOf(ask),
+    rid: ridOf(chunk),
     sampling_params: params,
     stream: true,
     return_logprob: true,
     logprob_start_len: -1,
     ...(sampling.topLogprobs > 0 ? { top_logprobs_num: sampling.topLogprobs } : {}),
-    ...(ask.expertsFrom === null
+    ...(chunk.expertsFrom === null
       ? {}
-      : { return_routed_experts: true, routed_experts_start_len: ask.expertsFrom }),
+      : { return_routed_experts: true, routed_experts_start_len: chunk.expertsFrom }),
     ...((sampling.adapter ?? null) === null ? {} : { lora_path: sampling.adapter }),
     // Separates KV as vLLM's cache_salt does; the epoch's end empties the cache as well.
-    extra_key: ask.cacheSalt,
+    extra_key: chunk.cacheSalt,
     ...(form.hasPriorities
-      ? { priority: form.highestFirst === true ? -ask.priority : ask.priority }
+      ? { priority: form.highestFirst === true ? -chunk.priority : chunk.priority }
       : {}),
   };
   // The ids are written by hand: they are most of the body, and JSON.stringify would want a plain array.
-  return `{"input_ids":[${ask.tokens.join(",")}],${JSON.stringify(top).slice(1)}`;
+  return `{"input_ids":[${chunk.tokens.join(",")}],${JSON.stringify(top).slice(1)}`;
 }
 
 /** SGLang aborts every request whose id begins with the given one, and another sidecar may have the same names. */
@@ -52,8 +52,8 @@ export function ridOf({ name, run }: Pick<ChunkRequest, "name" | "run">): string
   return `${name}-${run}.`;
 }
 
-function drawing(ask: ChunkRequest, { hasSeeds }: RequestForm): Record<string, unknown> {
-  const { spec } = ask;
+function drawing(chunk: ChunkRequest, { hasSeeds }: RequestForm): Record<string, unknown> {
+  const { spec } = chunk;
   const { temperature, stopTokenIds, engineFields } = spec.sampling;
   const fields: Record<string, unknown> = {
     temperature,
@@ -66,7 +66,7 @@ function drawing(ask: ChunkRequest, { hasSeeds }: RequestForm): Record<string, u
   if (temperature > 0 && hasSeeds) fields.sampling_seed = sglangSeed(spec.draw);
   if (Array.isArray(engineFields?.stop)) fields.stop = engineFields.stop;
   Object.assign(fields, grammarOf(spec.sampling));
-  return Object.assign(fields, shapingFields(ask, "min_new_tokens"));
+  return Object.assign(fields, shapingFields(chunk, "min_new_tokens"));
 }
 
 /** vLLM's kinds of structured output under SGLang's names. */

@@ -21,10 +21,10 @@ export const SGLANG_DIALECT = {
   body: sglangBody,
   read: (data, topLogprobs) => readEvent(data, topLogprobs, sglangPiece),
   // It looks for connections that are closed seconds later, and runs the request meanwhile.
-  abort: (ask) => ({
+  abort: (chunk) => ({
     method: "POST",
     path: "/abort_request",
-    body: JSON.stringify({ rid: ridOf(ask) }),
+    body: JSON.stringify({ rid: ridOf(chunk) }),
   }),
   takesAborts: true,
   control: (client, { sglang }: SglangCapabilities) => new SglangControl(client, sglang),
