@@ -159,7 +159,7 @@ export class LinkHost {
     if (this.#isClosing) return;
     this.#isClosing = true;
     const stopped = new Promise<void>((resolve) => this.#server.close(() => resolve()));
-    for (const peer of this.#peers) this.#end(peer, CLOSE.goingAway, "draining");
+    for (const peer of this.#peers) peer.connection.end(CLOSE.goingAway, "draining");
     this.#cleared();
     await stopped;
   }
@@ -175,49 +175,50 @@ export class LinkHost {
       closed: (closed) => this.#closed(peer, closed),
     });
     const deadline = setTimeout(() => {
-      if (this.#session?.peer !== peer) this.#end(peer, CLOSE.protocol, "no hello in time");
+      if (this.#session?.peer !== peer) peer.connection.end(CLOSE.protocol, "no hello in time");
     }, this.#limits.silenceMsMax);
     const peer: Peer = { connection, deadline };
     this.#peers.add(peer);
     void connection.gone.then(() => this.#peers.delete(peer));
     // Any page that a browser shows can dial loopback; no page is a sidecar.
-    if (isBrowser) this.#end(peer, CLOSE.version, "unauthorized: browsers are not served");
-    else if (this.#isClosing) this.#end(peer, CLOSE.goingAway, "draining");
-    else if (this.#peers.size > PEERS_MAX) this.#end(peer, CLOSE.tryLater, "too many connections");
+    if (isBrowser) peer.connection.end(CLOSE.version, "unauthorized: browsers are not served");
+    else if (this.#isClosing) peer.connection.end(CLOSE.goingAway, "draining");
+    else if (this.#peers.size > PEERS_MAX)
+      peer.connection.end(CLOSE.tryLater, "too many connections");
   }
 
   #message(peer: Peer, message: FromSidecar): void {
     const session = this.#session?.peer === peer ? this.#session : null;
     if (message.kind === "hello") {
       if (session === null) this.#hello(peer, message);
-      else this.#end(peer, CLOSE.protocol, "unexpected_message: a second hello");
+      else peer.connection.end(CLOSE.protocol, "unexpected_message: a second hello");
     } else if (message.kind === "bye") peer.connection.end(1000, "bye");
     else if (session === null) {
-      this.#end(peer, CLOSE.protocol, `unexpected_message: ${message.kind} before the hello`);
+      peer.connection.end(CLOSE.protocol, `unexpected_message: ${message.kind} before the hello`);
     } else this.#take(session, message);
   }
 
   #hello(peer: Peer, hello: Hello): void {
     const refusal = refusalOf(hello, this.#options.token);
     const current = this.#session;
-    if (refusal !== null) this.#end(peer, CLOSE.version, refusal);
+    if (refusal !== null) peer.connection.end(CLOSE.version, refusal);
     else if (this.#failure !== null) {
-      this.#end(peer, CLOSE.tryLater, `worker_failed: ${this.#failure}`);
+      peer.connection.end(CLOSE.tryLater, `worker_failed: ${this.#failure}`);
     } else if (current !== null && !isLeft(current, hello)) this.#busy(peer, current, hello);
     else {
       // Its sidecar gets the reason if it can be reached.
       if (current !== null) {
-        this.#end(current.peer, CLOSE.takenOver, `taken_over: by ${hello.sidecarName}`);
+        current.peer.connection.end(CLOSE.takenOver, `taken_over: by ${hello.sidecarName}`);
       }
       if (this.#clearing === null) this.#begin(peer, hello);
-      else this.#end(peer, CLOSE.tryLater, "busy: the last session is being released");
+      else peer.connection.end(CLOSE.tryLater, "busy: the last session is being released");
     }
   }
 
   /** The worker's sidecar is alive: two sidecars do not take it from each other in turns. */
   #busy(peer: Peer, { sidecar }: Session, { sidecarName }: Hello): void {
     const reason = `busy: in use by ${sidecar}`;
-    this.#end(peer, CLOSE.tryLater, reason);
+    peer.connection.end(CLOSE.tryLater, reason);
     if (this.#refused.has(sidecarName) || this.#refused.size >= PEERS_MAX) return;
     this.#refused.add(sidecarName);
     this.#tell({ kind: "sidecar_refused", sidecar: sidecarName, reason });
@@ -263,7 +264,7 @@ export class LinkHost {
       case "kv_part": {
         const problem = session.state.kvPart(message.part);
         if (problem !== null) {
-          this.#end(session.peer, CLOSE.invalid, `invalid_message: ${problem}`);
+          session.peer.connection.end(CLOSE.invalid, `invalid_message: ${problem}`);
         }
         return;
       }
@@ -289,7 +290,7 @@ export class LinkHost {
       return;
     }
     const code = translated.reason === "invalid_message" ? CLOSE.invalid : CLOSE.protocol;
-    this.#end(session.peer, code, `${translated.reason}: ${translated.problem}`);
+    session.peer.connection.end(code, `${translated.reason}: ${translated.problem}`);
   }
 
   #control(
@@ -300,7 +301,7 @@ export class LinkHost {
     const worker = this.#worker;
     session.controls += 1;
     if (session.controls > this.#limits.controlsMax) {
-      this.#end(session.peer, CLOSE.protocol, "unexpected_message: too many control requests");
+      session.peer.connection.end(CLOSE.protocol, "unexpected_message: too many control requests");
       return;
     }
     const answered = (answer: ControlAnswer) => {
@@ -349,16 +350,12 @@ export class LinkHost {
     this.#failure = message;
     this.#cleared();
     const reason = `worker_failed: ${message}`;
-    if (this.#session !== null) this.#end(this.#session.peer, CLOSE.goingAway, reason);
+    if (this.#session !== null) this.#session.peer.connection.end(CLOSE.goingAway, reason);
     this.#tell({ kind: "worker_failed", reason: message });
   }
 
   #send(session: Session, message: HostMessage): void {
     if (session === this.#session) session.peer.connection.push(encodeHostMessage(message));
-  }
-
-  #end(peer: Peer, code: number, reason: string): void {
-    peer.connection.end(code, reason);
   }
 
   #closed(peer: Peer, { reason }: Closed): void {

@@ -15,25 +15,23 @@ interface Waiting {
   readonly last: () => Uint8Array;
 }
 
+interface KvOutboxOptions {
+  readonly partBytes: number;
+  /** Bytes of all KV that waits together. */
+  readonly bytesMax: number;
+  readonly encode: (part: KvPart) => Uint8Array;
+}
+
 /** KV blobs that a side sends in parts. */
 export class KvOutbox {
-  readonly #partBytes: number;
-  readonly #bytesMax: number;
-  readonly #encode: (part: KvPart) => Uint8Array;
+  readonly #options: KvOutboxOptions;
   readonly #waiting: Waiting[] = [];
   #bytes = 0;
   /** Bytes of the first blob that were sent. */
   #sent = 0;
 
-  /** `bytesMax`: of all KV that waits together. */
-  constructor(options: {
-    partBytes: number;
-    bytesMax: number;
-    encode: (part: KvPart) => Uint8Array;
-  }) {
-    this.#partBytes = options.partBytes;
-    this.#bytesMax = options.bytesMax;
-    this.#encode = options.encode;
+  constructor(options: KvOutboxOptions) {
+    this.#options = options;
   }
 
   /** Bytes that wait, those sent of the first one included. */
@@ -43,12 +41,12 @@ export class KvOutbox {
 
   /** Whether the KV is sent in parts. KV of at most one part is sent in the message that uses it. */
   isLarge(kv: KvBlob): boolean {
-    return kv.bytes.byteLength > this.#partBytes;
+    return kv.bytes.byteLength > this.#options.partBytes;
   }
 
   /** Takes over `kv`. false: there is no room, and it is to be computed again. */
   add(requestId: RequestId, { bytes }: KvBlob, last: () => Uint8Array): boolean {
-    if (this.#bytes + bytes.byteLength > this.#bytesMax) return false;
+    if (this.#bytes + bytes.byteLength > this.#options.bytesMax) return false;
     this.#bytes += bytes.byteLength;
     this.#waiting.push({ requestId, bytes, last });
     return true;
@@ -81,9 +79,13 @@ export class KvOutbox {
       return first.last();
     }
     const offset = this.#sent;
-    const length = Math.min(this.#partBytes, total - offset);
+    const length = Math.min(this.#options.partBytes, total - offset);
     this.#sent += length;
-    return this.#encode({ offset, total, bytes: new Uint8Array(first.bytes, offset, length) });
+    return this.#options.encode({
+      offset,
+      total,
+      bytes: new Uint8Array(first.bytes, offset, length),
+    });
   }
 }
 

@@ -275,7 +275,7 @@ class LinkWorker implements LinkedWorker {
       }
       case "kv_part": {
         const problem = this.#session.kvPart(message.part);
-        if (problem !== null) this.#refuse(CLOSE.invalid, `invalid_message: ${problem}`);
+        if (problem !== null) this.#connection.end(CLOSE.invalid, `invalid_message: ${problem}`);
         return;
       }
       case "events":
@@ -313,7 +313,10 @@ class LinkWorker implements LinkedWorker {
     const isStill = this.#session.takeStandstill() && this.#lost === null;
     this.#stillMs = isStill ? this.#stillMs + WATCH_MS : 0;
     if (this.#stillMs <= this.#limits.standstillMsMax) return;
-    this.#refuse(CLOSE.protocol, `standstill: no event of its requests for ${this.#stillMs} ms`);
+    this.#connection.end(
+      CLOSE.protocol,
+      `standstill: no event of its requests for ${this.#stillMs} ms`,
+    );
   }
 
   #send(message: SidecarMessage): void {
@@ -324,7 +327,7 @@ class LinkWorker implements LinkedWorker {
     const isCurrent = message.epoch === this.#epoch;
     const translated = this.#session.events(message.events, isCurrent);
     if (translated.kind === "invalid") {
-      this.#refuse(CLOSE.invalid, `invalid_message: ${translated.problem}`);
+      this.#connection.end(CLOSE.invalid, `invalid_message: ${translated.problem}`);
       return;
     }
     const { events } = translated;
@@ -341,10 +344,6 @@ class LinkWorker implements LinkedWorker {
 
   #deliver(epoch: WeightEpoch, events: readonly WorkerEvent[]): void {
     if (events.length > 0) this.#listener?.(epoch, events);
-  }
-
-  #refuse(code: number, reason: string): void {
-    this.#connection.end(code, reason);
   }
 
   #fail(message: string, isCut: boolean): void {

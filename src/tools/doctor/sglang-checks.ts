@@ -39,7 +39,10 @@ export async function examineSglang(options: {
     if (server === null) return null;
     began("token ids in and out");
     const access = { client, clock: wallTimers, limits, cacheSalt: salt };
-    const found = await probed(findEngine(access, "sglang"));
+    const found = await findEngine(access, "sglang").catch((error: unknown) => {
+      if (error instanceof AppError) return error.message;
+      throw error;
+    });
     if (typeof found === "string") {
       const finding = fail("token ids in and out", found, "see the engine's log");
       return diagnosisOf(client.url, server, [finding]);
@@ -53,16 +56,6 @@ export async function examineSglang(options: {
     return diagnosisOf(client.url, server, [...settingsOf(server, capabilities), chunks]);
   } finally {
     client.close();
-  }
-}
-
-/** The result of a probe, or the message of its error. */
-async function probed<T>(found: Promise<T>): Promise<T | string> {
-  try {
-    return await found;
-  } catch (error) {
-    if (error instanceof AppError) return error.message;
-    throw error;
   }
 }
 
