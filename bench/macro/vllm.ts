@@ -2,7 +2,6 @@
 //
 //   npm run bench:vllm -- --priced [--setting paper|bulk] [--systems a,b] [--rounds N] [--groups N]
 //       [--report FILE.json, and FILE.html and FILE.svg beside it] [--account]
-//   npm run bench:vllm -- --batches 1,2,4,8,16,32,64: one server with the plugin against one without (vllm/batches.ts)
 //
 // `--priced`: with the bundled model widened (npm run model:priced), so that a decode step is bound by memory; without it
 // the bundled model itself. `--setting`: how short KV is (vllm/settings.ts). Every request has the same `max_tokens`. Systems that
@@ -16,7 +15,6 @@ import { ensurePlugin } from "../../src/tools/up/install-plugin.ts";
 import { ROOT, vllmMissing } from "../../test/vllm/fleet.ts";
 import { conditions } from "../harness.ts";
 import { type Account, accountOf, accountTables } from "./vllm/account.ts";
-import { compareBatches } from "./vllm/batches.ts";
 import type { Run } from "./vllm/drive.ts";
 import { figuresOf, figuresOfAll } from "./vllm/figures.ts";
 import { separate } from "./vllm/neighbour.ts";
@@ -84,12 +82,7 @@ function tell(runs: Runs, settings: Settings): void {
 }
 
 async function main(): Promise<void> {
-  const args = process.argv.slice(2);
-  if (args.some((arg) => arg.startsWith("--batches"))) {
-    await compareBatches(args);
-    return;
-  }
-  const settings = readSettings(args);
+  const settings = readSettings(process.argv.slice(2));
   const missing = vllmMissing();
   if (missing !== null) throw new Error(missing);
   const servers = new Servers(settings.launch);

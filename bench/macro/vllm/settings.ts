@@ -113,7 +113,7 @@ function systemsOf(text: string): SystemName[] {
 }
 
 /** The folder of `npm run model:priced`, made if it is not there. */
-export function pricedModel(): string {
+function pricedModel(): string {
   const out = join(ROOT, ".cache", "model-priced");
   const folder = join(out, "hf");
   if (existsSync(join(folder, "config.json"))) return folder;
