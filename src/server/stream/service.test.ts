@@ -103,27 +103,6 @@ test("text: every character comes, and what is left at the end", async () => {
   expect(frames.at(-1)?.state).toBe("ended");
 });
 
-test("text: a client that resumes gets the text of the rest alone", async () => {
-  const { bed, connect, say } = world();
-  const [request] = bed.sidecar.generate(specFor([1], 1), DEAF).requests;
-  await bed.finish();
-  const { socket, frames } = connect();
-  say(socket, { subscribe: { request: 0, offset: 8, text: true } });
-  const rest = request?.response.tokens(8) ?? [];
-  expect(frames[1]?.tokens[0]?.text).toBe(text.decode(rest, { skipSpecial: true }));
-});
-
-test("one frame holds a turn's tokens of all responses, and is shared", async () => {
-  const { bed, service, connect, say } = world();
-  bed.sidecar.generate(specFor([1], 4), DEAF);
-  const [one, two] = [connect(), connect()];
-  for (const { socket } of [one, two]) say(socket, { subscribe: { all: true } });
-  await bed.step();
-  expect(one.frames.at(-1)?.tokens.map(({ request }) => request)).toEqual([0, 1, 2, 3]);
-  expect(two.frames).toEqual(one.frames);
-  expect(service.stats().framesSent).toBe(6);
-});
-
 test("progress: lengths and counters at every tick, and no tokens", async () => {
   const { bed, connect, say, tick } = world();
   const { socket, frames } = connect("protobuf");
@@ -222,17 +201,6 @@ test("limits: one client too many, an unknown format, a frame too long", () => {
   expect(connect().socket.closed).toMatchObject({ code: 1013 });
   service.message(first.socket, " ".repeat(51));
   expect(first.socket.closed).toMatchObject({ code: 1007 });
-});
-
-test("nothing is observed without subscribers", async () => {
-  const { bed, service, connect, say } = world();
-  const { socket, frames } = connect();
-  say(socket, { subscribe: { all: true } });
-  say(socket, { unsubscribe: { all: true } });
-  bed.sidecar.generate(specFor([1], 1), DEAF);
-  await bed.finish();
-  expect(frames.map(({ state }) => state)).toEqual(["subscribed", "unsubscribed"]);
-  expect(service.stats().subscriptions).toBe(0);
 });
 
 test("end: every connection is closed when the server stops", () => {
