@@ -22,6 +22,11 @@ function openGgml(file: string) {
     ggml_type_name: { args: ["i32"], returns: "ptr" },
     ggml_type_size: { args: ["i32"], returns: "u64" },
     ggml_blck_size: { args: ["i32"], returns: "i64" },
+    ggml_quantize_requires_imatrix: { args: ["i32"], returns: "bool" },
+    ggml_quantize_chunk: {
+      args: ["i32", "ptr", "ptr", "i64", "i64", "i64", "ptr"],
+      returns: "u64",
+    },
   });
 }
 

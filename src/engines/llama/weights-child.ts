@@ -72,7 +72,7 @@ function read({ path, deterministic, isFirst }: ReadRequest): void {
   checkWeights(library, file, path);
   begin("hashing");
   if (isFirst) writeForm(TARGET, FORM, path);
-  const weights = weightsIdOf(library, {
+  const weights = weightsIdOf({
     path: file,
     name: path,
     progress: () => progress("hashing"),

@@ -2,18 +2,14 @@
 // metadata and layout are the base file's, byte for byte, and each tensor has the base's type. Names and row
 // orders are those of llama.cpp's convert_hf_to_gguf.py (gguf-py/gguf/tensor_mapping.py; LlamaModel.permute).
 
+import { ptr } from "bun:ffi";
 import { closeSync, ftruncateSync, openSync, readSync, writeSync } from "node:fs";
 import { AppError } from "../../core/base/errors.ts";
-import {
-  type ByteRange,
-  GGML_TYPE,
-  type GgufHead,
-  type GgufTensor,
-  Q8_BLOCK,
-  Q8_BLOCK_BYTES,
-  readGgufHead,
-} from "./gguf.ts";
+import { nativeBytes } from "./c-bytes.ts";
+import { type ByteRange, type GgufHead, type GgufTensor, readGgufHead } from "./gguf.ts";
+import { openLibrary, ptrText } from "./native.ts";
 import { openSafetensors, readTensor, type SafeTensor } from "./safetensors.ts";
+import { tensorBytes } from "./weights-digest.ts";
 
 /** llama: rows of q and k are interleaved for ggml's first kind of rotary embedding; the others' are not. */
 const ARCHITECTURES = ["llama", "qwen2", "qwen3"];
@@ -60,7 +56,7 @@ export function keptRanges(head: GgufHead): ByteRange[] {
   const kept = head.tensors.filter(({ name }) => KEPT.includes(name));
   const tensors = kept.map((tensor) => ({
     from: tensor.offset,
-    to: tensor.offset + packedBytes(tensor),
+    to: tensor.offset + tensorBytes(tensor),
   }));
   return [{ from: 0, to: head.dataOffset }, ...tensors];
 }
@@ -178,79 +174,20 @@ function inRowOrder(
   return ordered;
 }
 
-function packedBytes({ name, dimensions, type }: GgufTensor): number {
-  const count = dimensions.reduce((product, size) => product * size, 1);
-  switch (type) {
-    case GGML_TYPE.f32:
-      return count * 4;
-    case GGML_TYPE.f16:
-    case GGML_TYPE.bf16:
-      return count * 2;
-    case GGML_TYPE.q8_0:
-      return (count / Q8_BLOCK) * Q8_BLOCK_BYTES;
-    default:
-      throw failure(
-        "the loaded model",
-        `tensor ${name} is of ggml type ${type}; it can be f32, f16, bf16 or q8_0`,
-      );
-  }
-}
-
+/** Weights as the base has them, by ggml's own quantisation. */
 function pack(weights: Float32Array<ArrayBuffer>, tensor: GgufTensor): Uint8Array {
-  const bytes = new Uint8Array(packedBytes(tensor));
-  switch (tensor.type) {
-    case GGML_TYPE.f32:
-      return new Uint8Array(weights.buffer);
-    case GGML_TYPE.f16:
-      new Float16Array(bytes.buffer).set(weights);
-      return bytes;
-    case GGML_TYPE.bf16:
-      packBf16(weights, new Uint16Array(bytes.buffer));
-      return bytes;
-    default:
-      packQ8(weights, bytes);
-      return bytes;
+  const { ggml } = openLibrary();
+  const { name, type, dimensions } = tensor;
+  if (ggml.ggml_quantize_requires_imatrix(type)) {
+    const problem = `tensor ${name} is of ${ptrText(ggml.ggml_type_name(type))}, which needs calibration data`;
+    throw failure("the loaded model", problem);
   }
-}
-
-/** Rounds to nearest, ties to even (ggml_compute_fp32_to_bf16). */
-function packBf16(weights: Float32Array<ArrayBuffer>, out: Uint16Array): void {
-  const words = new Uint32Array(weights.buffer);
-  for (let i = 0; i < words.length; i += 1) {
-    const word = words[i] as number;
-    const isNan = (word & 0x7fffffff) > 0x7f800000;
-    out[i] = isNan ? (word >>> 16) | 64 : (word + (0x7fff + ((word >>> 16) & 1))) >>> 16;
-  }
-}
-
-/**
- * Blocks of a scale d = max |x| / 127 in f16, then round(x / d), halves away from zero, all in f32
- * (ggml-quants.c, quantize_row_q8_0_ref). f64 rounded to f32 after each operation gives f32's own results.
- */
-function packQ8(weights: Float32Array, out: Uint8Array): void {
-  const quants = new Int8Array(out.buffer);
-  const blocks = weights.length / Q8_BLOCK;
-  const scales = new Float16Array(blocks);
-  const scaleBytes = new Uint8Array(scales.buffer);
-  for (let block = 0; block < blocks; block += 1) {
-    const from = block * Q8_BLOCK;
-    const at = block * Q8_BLOCK_BYTES;
-    let largest = 0;
-    for (let i = from; i < from + Q8_BLOCK; i += 1) {
-      const size = Math.abs(weights[i] as number);
-      if (size > largest) largest = size;
-    }
-    const scale = Math.fround(largest / 127);
-    const inverse = scale === 0 ? 0 : Math.fround(1 / scale);
-    scales[block] = scale;
-    out[at] = scaleBytes[block * 2] as number;
-    out[at + 1] = scaleBytes[block * 2 + 1] as number;
-    for (let i = 0; i < Q8_BLOCK; i += 1) {
-      const value = Math.fround((weights[from + i] as number) * inverse);
-      // Converted to a byte, a number loses its fraction.
-      quants[at + 2 + i] = value < 0 ? value - 0.5 : value + 0.5;
-    }
-  }
+  const bytes = nativeBytes(tensorBytes(tensor));
+  const columns = dimensions[0] ?? 1;
+  const rows = BigInt(weights.length / columns);
+  const at = { from: ptr(weights), to: ptr(bytes) };
+  ggml.ggml_quantize_chunk(type, at.from, at.to, 0n, rows, BigInt(columns), null);
+  return bytes;
 }
 
 const COPY_BYTES = 1 << 20;

@@ -6,7 +6,7 @@ import { closeSync, openSync, readSync } from "node:fs";
 import { assert } from "../../core/base/assert.ts";
 import { type WeightsId, weightsId } from "../../core/base/ids.ts";
 import { type ByteRange, type GgufHead, type GgufTensor, readGgufHead } from "./gguf.ts";
-import { type LlamaLibrary, ptrText } from "./native.ts";
+import { openLibrary, ptrText } from "./native.ts";
 
 /** xxHash3 runs at memory's speed on pieces of this size. */
 const PIECE_BYTES = 1 << 22;
@@ -26,7 +26,7 @@ export interface DigestOptions {
  * The name of the file's weights, such as `q8_0-0123456789abcdef`. The digest is of 64 bits (xxHash3): it is
  * there for mistakes, not for forgers. @throws AppError model_unreadable.
  */
-export function weightsIdOf(library: LlamaLibrary, options: DigestOptions): WeightsId {
+export function weightsIdOf(options: DigestOptions): WeightsId {
   const { path, name, progress } = options;
   const head = readGgufHead(path, name);
   const file = openSync(path, "r");
@@ -37,7 +37,7 @@ export function weightsIdOf(library: LlamaLibrary, options: DigestOptions): Weig
       .filter(([key]) => !DESCRIPTIVE.test(key))
       .map(([key, range]) => `${key} ${digest(range)}`);
     const tensors = head.tensors.map(({ name, type, dimensions, offset }) => {
-      const range = { from: offset, to: offset + tensorBytes(library, { type, dimensions }) };
+      const range = { from: offset, to: offset + tensorBytes({ type, dimensions }) };
       const line = `${name} ${type} ${dimensions.join("x")} ${digest(range)}`;
       progress();
       return line;
@@ -45,7 +45,7 @@ export function weightsIdOf(library: LlamaLibrary, options: DigestOptions): Weig
     // The order in which a file holds them means nothing.
     const lines = [...metadata.sort(), ...tensors.sort()].join("\n");
     const hex = Bun.hash.xxHash3(lines).toString(16).padStart(16, "0");
-    return weightsId(`${precisionOf(library, head)}-${hex}`);
+    return weightsId(`${precisionOf(head)}-${hex}`);
   } finally {
     closeSync(file);
   }
@@ -67,20 +67,19 @@ function digestRange(file: number, { from, to }: ByteRange, buffer: Uint8Array):
   return hash.toString(16);
 }
 
-function tensorBytes(
-  { ggml }: LlamaLibrary,
-  { type, dimensions }: Pick<GgufTensor, "type" | "dimensions">,
-): number {
+/** Bytes of a tensor's data. */
+export function tensorBytes({ type, dimensions }: Pick<GgufTensor, "type" | "dimensions">): number {
+  const { ggml } = openLibrary();
   const count = dimensions.reduce((product, size) => product * size, 1);
   return (count / Number(ggml.ggml_blck_size(type))) * Number(ggml.ggml_type_size(type));
 }
 
 /** The type that most bytes are of. */
-function precisionOf(library: LlamaLibrary, { tensors }: GgufHead): string {
+function precisionOf({ tensors }: GgufHead): string {
   const bytes = new Map<number, number>();
   for (const tensor of tensors) {
-    bytes.set(tensor.type, (bytes.get(tensor.type) ?? 0) + tensorBytes(library, tensor));
+    bytes.set(tensor.type, (bytes.get(tensor.type) ?? 0) + tensorBytes(tensor));
   }
   const [most] = [...bytes].sort(([a, x], [b, y]) => y - x || a - b);
-  return most === undefined ? "none" : ptrText(library.ggml.ggml_type_name(most[0]));
+  return most === undefined ? "none" : ptrText(openLibrary().ggml.ggml_type_name(most[0]));
 }
