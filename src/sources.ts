@@ -5,7 +5,6 @@ import { join } from "node:path";
 import { wallClock } from "./app.ts";
 import { assert } from "./core/base/assert.ts";
 import { AppError, errorText } from "./core/base/errors.ts";
-import type { BudgetName } from "./core/draft/budget.ts";
 import type { EngineNotice, ServedModel } from "./engines/kind.ts";
 import { engineKind, serverOf } from "./engines/kinds.ts";
 import { type LlamaModel, openLlamaModel } from "./engines/llama/open.ts";
@@ -29,7 +28,6 @@ export function llamaSources(
     slots: number;
     kvTokens: number;
     contextTokens: number;
-    draftBudget: BudgetName;
     historyBytes?: number;
   },
 ): WorkerSource[] {

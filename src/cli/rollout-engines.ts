@@ -76,7 +76,6 @@ async function embeddedEngines(settings: EngineSettings): Promise<RolloutEngines
     open: (contextTokens) =>
       model.openWorkers({
         ...{ workers, slots, kvTokens, contextTokens },
-        draftBudget: "adaptive",
         epoch: EPOCH,
       }),
     close: async () => model.close(),

@@ -342,7 +342,6 @@ function sourcesOf(settings: ServeSettings, model: ModelSide, log: Log): WorkerS
     slots: settings.slots,
     kvTokens: settings.kvTokens,
     contextTokens: Math.min(contextTokens, settings.kvTokens),
-    draftBudget: "adaptive",
     historyBytes: settings.historyMb * MIB,
   });
   return [...sources, ...embedded];

@@ -117,7 +117,7 @@ async function serveModel(
 async function openEngine(model: LlamaModel, settings: WorkerSettings): Promise<Worker> {
   const { slots, kvTokens } = settings;
   const contextTokens = settings.contextTokens ?? Math.min(model.contextTokens, kvTokens);
-  const capacity = { slots, kvTokens, contextTokens, draftBudget: "adaptive" } as const;
+  const capacity = { slots, kvTokens, contextTokens };
   const [worker] = await model.openWorkers({ workers: 1, epoch: EPOCH, ...capacity });
   if (worker === undefined) throw new AppError("worker_failed", "the engine did not open");
   return worker;

@@ -74,7 +74,7 @@ engineTest(
     );
     const { url } = host;
     const model = await openLlamaModel({ path: BUNDLED_MODEL, deterministic: true });
-    const groups = groupsOf((text) => model.tokenizer.encode(text));
+    const groups = groupsOf((text) => model.text.encode(text, { addSpecial: false }));
     const options = { workerId: workerId(0), url, clock: wallClock };
     await expect(openLinkWorker({ ...options, token: "another" })).rejects.toMatchObject({
       code: "unauthorized",
@@ -137,7 +137,7 @@ engineTest(
     const model = await openLlamaModel({ path: BUNDLED_MODEL, deterministic: true });
     const [local] = await model.openWorkers({ workers: 1, epoch: EPOCH, ...CAPACITY, ...LONG });
     if (from === undefined || to === undefined || local === undefined) throw new Error("no worker");
-    const prompt = model.tokenizer.encode("<|user|>collatz 648<|assistant|>");
+    const prompt = model.text.encode("<|user|>collatz 648<|assistant|>", { addSpecial: false });
     const spec = newSpec(1, { seed: 11, tokensMax: 640 });
     const request = { ...spec, prompt };
     const first = await chunk(from, { request, output: [], tokens: 530, kv: null });

@@ -2,7 +2,14 @@
 // tokens in the time that they take. The rule is that of the plugin (native/foretoken_vllm/src/foretoken_vllm/budget.py):
 // while nothing pays, drafts are not even made, but for one step now and then.
 
-import type { StepTimes } from "./throughput.ts";
+/** Measured time of one engine step. */
+export interface StepTimes {
+  /**
+   * Milliseconds of a step that verifies `rows` tokens of `batch` requests, rows >= batch >= 1.
+   * rows = batch is a plain decode step.
+   */
+  ms(batch: number, rows: number): number;
+}
 
 /** The drafts of one step. */
 export interface Offer {

@@ -12,7 +12,6 @@
 import { crc32 } from "node:zlib";
 import { assert } from "../base/assert.ts";
 import type { Clock } from "../base/clock.ts";
-import { DiskQueue } from "./disk-queue.ts";
 import { type Blob, LruTier } from "./lru-tier.ts";
 import type { KvKey, KvPool, KvPoolStats } from "./pool.ts";
 import type { TierFiles } from "./tier-files.ts";
@@ -30,14 +29,6 @@ export interface EmbeddedKvPoolOptions {
   } | null;
 }
 
-/** `memoryBytes` counts blobs on their way to the disk too, and so does `diskBytes`. */
-export interface EmbeddedKvPoolStats extends KvPoolStats {
-  readonly memoryBytesPeak: number;
-  readonly diskBytesPeak: number;
-  /** Blobs written to the disk. */
-  readonly demotions: number;
-}
-
 export class EmbeddedKvPool implements KvPool {
   readonly #clock: Clock;
   readonly #files: TierFiles | null;
@@ -45,18 +36,17 @@ export class EmbeddedKvPool implements KvPool {
   readonly #index = new Map<KvKey, Blob>();
   readonly #memory: LruTier;
   readonly #disk: LruTier;
-  readonly #queue = new DiskQueue();
+  /** Resolves when all disk operations so far have ended; they run one after the other. */
+  #disked: Promise<void> = Promise.resolve();
   #closed: Promise<void> | null = null;
   /** Bytes that leave DRAM once they are on disk. */
   #pendingBytes = 0;
-  #memoryBytesPeak = 0;
   #puts = 0;
   #hits = 0;
   #misses = 0;
   #corrupt = 0;
   #evictions = 0;
   #diskErrors = 0;
-  #demotions = 0;
 
   constructor(options: EmbeddedKvPoolOptions) {
     const pendingBytesMax = options.disk?.pendingBytesMax ?? 0;
@@ -85,7 +75,6 @@ export class EmbeddedKvPool implements KvPool {
     };
     this.#memory.add(blob);
     this.#index.set(key, blob);
-    this.#memoryBytesPeak = Math.max(this.#memoryBytesPeak, this.#memoryBytes());
     this.#puts += 1;
     return true;
   }
@@ -112,9 +101,9 @@ export class EmbeddedKvPool implements KvPool {
     }
   }
 
-  stats(): EmbeddedKvPoolStats {
+  stats(): KvPoolStats {
     return {
-      memoryBytes: this.#memoryBytes(),
+      memoryBytes: this.#memory.bytes + this.#pendingBytes,
       diskBytes: this.#disk.bytes,
       puts: this.#puts,
       hits: this.#hits,
@@ -122,15 +111,25 @@ export class EmbeddedKvPool implements KvPool {
       corrupt: this.#corrupt,
       evictions: this.#evictions,
       diskErrors: this.#diskErrors,
-      memoryBytesPeak: this.#memoryBytesPeak,
-      diskBytesPeak: this.#disk.bytesPeak,
-      demotions: this.#demotions,
     };
   }
 
   /** Resolves when everything decided so far has been done on disk. */
-  settled(): Promise<void> {
-    return this.#queue.idle();
+  async settled(): Promise<void> {
+    for (let last: Promise<void> | null = null; last !== this.#disked; ) {
+      last = this.#disked;
+      await last;
+    }
+  }
+
+  /**
+   * Runs a disk operation, which reports its own failure, after those before it: the file of an evicted blob is deleted
+   * before the one that replaces it is written. Those that a closed pool has not begun are dropped.
+   */
+  #later(operation: () => Promise<unknown>): void {
+    this.#disked = this.#disked.then(async () => {
+      if (this.#closed === null) await operation();
+    });
   }
 
   close(): Promise<void> {
@@ -140,13 +139,8 @@ export class EmbeddedKvPool implements KvPool {
 
   async #close(): Promise<void> {
     for (const blob of this.#index.values()) this.#forget(blob);
-    this.#queue.clear();
-    await this.#queue.idle();
+    await this.settled();
     await this.#attempt((files) => files.removeAll());
-  }
-
-  #memoryBytes(): number {
-    return this.#memory.bytes + this.#pendingBytes;
   }
 
   /** A copy of the blob's bytes, checked; null, and the blob gone, where that is impossible. */
@@ -207,7 +201,7 @@ export class EmbeddedKvPool implements KvPool {
     this.#disk.add(blob);
     this.#pendingBytes += blob.size;
     blob.file = "queued";
-    this.#queue.push(() => this.#write(blob));
+    this.#later(() => this.#write(blob));
   }
 
   /** Writes a queued blob's file: complete under another name first, so that no reader sees half of it. */
@@ -234,7 +228,6 @@ export class EmbeddedKvPool implements KvPool {
       await this.#attempt((files) => files.remove(partial));
       return;
     }
-    this.#demotions += 1;
     if (!wanted) await this.#attempt((files) => files.remove(name));
   }
 
@@ -244,7 +237,7 @@ export class EmbeddedKvPool implements KvPool {
     this.#forget(blob);
     if (onDisk) {
       const name = fileOf(blob);
-      this.#queue.push(() => this.#attempt((files) => files.remove(name)));
+      this.#later(() => this.#attempt((files) => files.remove(name)));
     }
   }
 

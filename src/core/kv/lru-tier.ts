@@ -23,7 +23,6 @@ export class LruTier {
   /** Least recently used first: a Map keeps the order of insertion, and `touch` inserts again. */
   readonly #blobs = new Map<KvKey, Blob>();
   #bytes = 0;
-  #bytesPeak = 0;
 
   constructor(bytesMax: number) {
     assert(bytesMax >= 0, "a tier's limit is not negative");
@@ -33,10 +32,6 @@ export class LruTier {
   /** 0 <= bytes <= bytesMax. */
   get bytes(): number {
     return this.#bytes;
-  }
-
-  get bytesPeak(): number {
-    return this.#bytesPeak;
   }
 
   has(blob: Blob): boolean {
@@ -49,7 +44,6 @@ export class LruTier {
     this.#blobs.set(blob.key, blob);
     this.#bytes += blob.size;
     assert(this.#bytes <= this.bytesMax, "a tier stays within its limit");
-    this.#bytesPeak = Math.max(this.#bytesPeak, this.#bytes);
   }
 
   /** Makes a blob it holds the most recently used. */

@@ -5,6 +5,7 @@
 export type KvKey = string & { readonly __kvKey: true };
 
 export interface KvPoolStats {
+  /** Bytes on their way to the disk included. */
   readonly memoryBytes: number;
   readonly diskBytes: number;
   readonly puts: number;

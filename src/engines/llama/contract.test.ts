@@ -5,7 +5,7 @@ import { MODEL_PATH, skipReason } from "../../../test/llama/engine-fixture.ts";
 import { workerSuite } from "../../../test/suite/worker-suite.ts";
 import { present } from "../../core/base/assert.ts";
 import { weightEpoch } from "../../core/base/ids.ts";
-import { type LlamaModel, openLlamaModel, openLlamaWorkers } from "./open.ts";
+import { type LlamaModel, openLlamaModel } from "./open.ts";
 
 // Portable kernels are slow, and the machine may be busy.
 setDefaultTimeout(60_000);
@@ -18,7 +18,7 @@ describe.skipIf(skipReason !== null)("embedded engine", () => {
 
   workerSuite("embedded", async () => {
     model ??= await openLlamaModel({ path: MODEL_PATH, deterministic: true });
-    const [opened] = await openLlamaWorkers(model, { ...CAPACITY, workers: 1 });
+    const [opened] = await model.openWorkers({ ...CAPACITY, workers: 1 });
     const worker = present(opened, "one was asked for");
     return { worker, close: () => worker.close() };
   });

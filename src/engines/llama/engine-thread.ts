@@ -55,7 +55,7 @@ class EngineThread {
             history: new History({ limitBytes: settings.historyBytes }),
           }),
         }),
-        planner: settings.draftBudget === "always" ? new ConstantLength() : new AdaptiveLength(),
+        planner: settings.draftsAlways ? new ConstantLength() : new AdaptiveLength(),
       },
     });
     if (settings.profileMs > 0) this.#engine.profile(settings.profileMs);

@@ -8,9 +8,8 @@ import { assert, unreachable } from "../../core/base/assert.ts";
 import type { Clock } from "../../core/base/clock.ts";
 import { AppError } from "../../core/base/errors.ts";
 import type { RequestId, WeightEpoch } from "../../core/base/ids.ts";
-import type { DraftPlanner } from "../../core/draft/draft-length.ts";
+import type { DraftPlanner, StepTimes } from "../../core/draft/draft-length.ts";
 import { DRAFT_TOKENS_MAX, type Drafter } from "../../core/draft/drafter.ts";
-import type { StepTimes } from "../../core/draft/throughput.ts";
 import type { FinishReason } from "../../core/request/request.ts";
 import type {
   WorkerCapacity,

@@ -4,7 +4,6 @@
 import { assert } from "../../core/base/assert.ts";
 import type { ErrorCode } from "../../core/base/errors.ts";
 import { requestId, type WeightEpoch, type WeightsId } from "../../core/base/ids.ts";
-import type { BudgetName } from "../../core/draft/budget.ts";
 import type { WorkerCapacity, WorkerCommand, WorkerEvent } from "../../core/rollout/worker.ts";
 import type { ModelInfo } from "./weights.ts";
 
@@ -22,7 +21,8 @@ export interface EngineSettings {
   readonly epoch: WeightEpoch;
   /** Time the step-cost profile may take; 0: no profile. */
   readonly profileMs: number;
-  readonly draftBudget: BudgetName;
+  /** Drafts are verified whether it pays or not. */
+  readonly draftsAlways: boolean;
   /** Size limit of responses of earlier weight epochs, which the engine drafts from; 0: none are kept. */
   readonly historyBytes: number;
 }

@@ -1,14 +1,11 @@
 // The embedded engine's door: opens a model once for the process, and any number of workers on it.
 
 import { type WeightEpoch, type WorkerId, workerId } from "../../core/base/ids.ts";
-import type { BudgetName } from "../../core/draft/budget.ts";
 import type { Worker as RolloutWorker } from "../../core/rollout/worker.ts";
 import type { EncoderThread } from "../../text/encoder-job.ts";
 import type { Text } from "../../text/text.ts";
 import { loadBackend, openLibrary } from "./native.ts";
-import type { LlamaTokenizer, Tokenizer } from "./tokenizer.ts";
-import type { ModelInfo } from "./weights.ts";
-import { type OpenedStore, type WeightsLease, WeightsStore } from "./weights-store.ts";
+import { type WeightsLease, WeightsStore } from "./weights-store.ts";
 import { LlamaWorker } from "./worker.ts";
 
 export interface LlamaModelOptions {
@@ -27,8 +24,7 @@ export interface LlamaModelOptions {
 export interface LlamaModel {
   readonly path: string;
   readonly deterministic: boolean;
-  readonly tokenizer: Tokenizer;
-  /** The same vocabulary, and the chat template, as the text port. */
+  /** The vocabulary and the chat template. */
   readonly text: Text;
   /** A thread that encodes as `text` does. */
   readonly openTextThread: () => EncoderThread;
@@ -38,7 +34,10 @@ export interface LlamaModel {
   readonly eosTokenId: number;
   /** Every token that ends a text, eos included. */
   readonly stopTokenIds: readonly number[];
-  /** Opens workers on this model's weights. @throws AppError as `openLlamaWorkers`. */
+  /**
+   * Opens workers on this model's weights. @throws AppError invalid_config or worker_failed; then no worker is left
+   * running.
+   */
   openWorkers(options: LlamaWorkersOptions): Promise<RolloutWorker[]>;
   /** Safe to call twice. */
   close(): void;
@@ -54,8 +53,8 @@ export interface LlamaWorkersOptions {
   readonly contextTokens: number;
   /** Weight epoch of the model as it is now. */
   readonly epoch: WeightEpoch;
-  /** Default: adaptive. */
-  readonly draftBudget?: BudgetName;
+  /** true: drafts are verified whether it pays or not. Default: false. */
+  readonly draftsAlways?: boolean;
   /** See EngineSettings. Default: 64 MiB. */
   readonly historyBytes?: number;
 }
@@ -71,83 +70,39 @@ const HISTORY_BYTES = 64 * 1024 * 1024;
 export async function openLlamaModel(options: LlamaModelOptions): Promise<LlamaModel> {
   const library = openLibrary();
   loadBackend(library, options);
-  return new OpenedModel(options, await WeightsStore.open(library, options));
+  const { store, first, tokenizer } = await WeightsStore.open(library, options);
+  const { shape, contextTokens, eosTokenId, stopTokenIds } = first.weights.info;
+  let isClosed = false;
+  return {
+    ...{ path: options.path, deterministic: options.deterministic, text: tokenizer },
+    ...{ vocabularySize: shape.vocabularySize, contextTokens, eosTokenId, stopTokenIds },
+    openTextThread: () => tokenizer.openThread(),
+    openWorkers: (wanted) => openWorkers(store, first, wanted),
+    close: () => {
+      if (isClosed) return;
+      isClosed = true;
+      tokenizer.close();
+      store.close();
+      first.release();
+    },
+  };
 }
 
-/** @throws AppError invalid_config or worker_failed; then no worker is left running. */
-export async function openLlamaWorkers(
-  model: LlamaModel,
-  options: LlamaWorkersOptions,
+async function openWorkers(
+  store: WeightsStore,
+  first: WeightsLease,
+  { workers, firstWorkerId = workerId(0), ...given }: LlamaWorkersOptions,
 ): Promise<RolloutWorker[]> {
-  return await model.openWorkers(options);
-}
-
-class OpenedModel implements LlamaModel {
-  readonly path: string;
-  readonly deterministic: boolean;
-  readonly tokenizer: LlamaTokenizer;
-  readonly #store: WeightsStore;
-  readonly #lease: WeightsLease;
-  #closed = false;
-
-  constructor(options: LlamaModelOptions, { store, first, tokenizer }: OpenedStore) {
-    this.path = options.path;
-    this.deterministic = options.deterministic;
-    this.tokenizer = tokenizer;
-    this.#store = store;
-    this.#lease = first;
-  }
-
-  get text(): Text {
-    return this.tokenizer;
-  }
-
-  readonly openTextThread = (): EncoderThread => this.tokenizer.openThread();
-
-  get #info(): ModelInfo {
-    return this.#lease.weights.info;
-  }
-
-  get vocabularySize(): number {
-    return this.#info.shape.vocabularySize;
-  }
-
-  get contextTokens(): number {
-    return this.#info.contextTokens;
-  }
-
-  get eosTokenId(): number {
-    return this.#info.eosTokenId;
-  }
-
-  get stopTokenIds(): readonly number[] {
-    return this.#info.stopTokenIds;
-  }
-
-  async openWorkers(options: LlamaWorkersOptions): Promise<RolloutWorker[]> {
-    const { workers, firstWorkerId = 0, ...given } = options;
-    const defaults = { draftBudget: "adaptive", historyBytes: HISTORY_BYTES } as const;
-    const settings = { ...defaults, ...given, profileMs: PROFILE_MS };
-    const opening = Array.from({ length: workers }, (_, index) => {
-      const lease = this.#lease.share();
-      const id = workerId(firstWorkerId + index);
-      return LlamaWorker.open({ workerId: id, store: this.#store, lease, settings });
-    });
-    const results = await Promise.allSettled(opening);
-    const failure = results.find((result) => result.status === "rejected");
-    const opened = results.flatMap((result) =>
-      result.status === "fulfilled" ? [result.value] : [],
-    );
-    if (failure === undefined) return opened;
-    await Promise.all(opened.map((worker) => worker.close()));
-    throw failure.reason;
-  }
-
-  close(): void {
-    if (this.#closed) return;
-    this.#closed = true;
-    this.tokenizer.close();
-    this.#store.close();
-    this.#lease.release();
-  }
+  const defaults = { draftsAlways: false, historyBytes: HISTORY_BYTES };
+  const settings = { ...defaults, ...given, profileMs: PROFILE_MS };
+  const opening = Array.from({ length: workers }, (_, index) => {
+    const id = workerId(firstWorkerId + index);
+    return LlamaWorker.open({ workerId: id, store, lease: first.share(), settings });
+  });
+  const results = await Promise.allSettled(opening);
+  const failure = results.find((result) => result.status === "rejected");
+  const opened = results.flatMap((result) => (result.status === "fulfilled" ? [result.value] : []));
+  if (failure === undefined) return opened;
+  await Promise.all(opened.map((worker) => worker.close()));
+  throw failure.reason;
 }

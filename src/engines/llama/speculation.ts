@@ -4,14 +4,13 @@
 
 import type { Clock } from "../../core/base/clock.ts";
 import type { GroupId } from "../../core/base/ids.ts";
-import type { DraftPlanner } from "../../core/draft/draft-length.ts";
+import type { DraftPlanner, StepTimes } from "../../core/draft/draft-length.ts";
 import {
   DRAFT_TOKENS_MAX,
   type Drafter,
   type DraftQuery,
   type Drafts,
 } from "../../core/draft/drafter.ts";
-import type { StepTimes } from "../../core/draft/throughput.ts";
 import type { Sequence } from "./sequence.ts";
 
 /** A token of a request that the iteration waits for counts as many of another (the paper's lambda). */

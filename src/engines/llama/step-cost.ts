@@ -2,7 +2,7 @@
 // draft planner decides with it; nothing else may depend on it, because times differ from run to run.
 
 import { assert } from "../../core/base/assert.ts";
-import type { StepTimes } from "../../core/draft/throughput.ts";
+import type { StepTimes } from "../../core/draft/draft-length.ts";
 
 /** One measured step of `rows` token rows. */
 export interface StepSample {

@@ -15,18 +15,10 @@ import { LlamaWeights, metaString } from "./weights.ts";
 const VOCABULARY_NONE = 0;
 const PIECE_BYTES = 64;
 
-export interface Tokenizer {
-  readonly vocabularySize: number;
-  /** Special tokens written in the text become their ids; no token is added. */
-  encode(text: string): Int32Array;
-  /** Characters split over several tokens come out whole; bytes that are not UTF-8 become U+FFFD. */
-  decode(tokens: ArrayLike<number>): string;
-}
-
 const THREAD = new URL("./text-thread.ts", import.meta.url);
 const NOTHING_ADDED = { addSpecial: false };
 
-export class LlamaTokenizer extends VocabularyText implements Tokenizer {
+export class LlamaTokenizer extends VocabularyText {
   readonly vocabularySize: number;
   readonly #weights: LlamaWeights;
   readonly #vocab: Pointer;

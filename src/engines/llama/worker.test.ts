@@ -14,7 +14,7 @@ import {
 import { temporaryFolder } from "../../../test/suite/temporary-folder.ts";
 import { requestId, weightEpoch } from "../../core/base/ids.ts";
 import type { Worker } from "../../core/rollout/worker.ts";
-import { type LlamaModel, openLlamaModel, openLlamaWorkers } from "./open.ts";
+import { type LlamaModel, openLlamaModel } from "./open.ts";
 
 // Portable kernels are slow, and the machine may be busy.
 setDefaultTimeout(60_000);
@@ -26,7 +26,7 @@ describe.skipIf(skipReason !== null)("worker", () => {
 
   async function open(workers: number): Promise<Worker[]> {
     model ??= await openLlamaModel({ path: MODEL_PATH, deterministic: true });
-    return await openLlamaWorkers(model, { ...CAPACITY, workers });
+    return await model.openWorkers({ ...CAPACITY, workers });
   }
 
   async function openOne(): Promise<{ worker: Worker; ear: Ear }> {
@@ -97,7 +97,7 @@ describe.skipIf(skipReason !== null)("worker", () => {
 
   test("a capacity the engine cannot have is refused at open", async () => {
     await open(0);
-    const opening = openLlamaWorkers(model as LlamaModel, { ...CAPACITY, workers: 2, slots: 0 });
+    const opening = (model as LlamaModel).openWorkers({ ...CAPACITY, workers: 2, slots: 0 });
     await expect(opening).rejects.toMatchObject({ code: "invalid_config" });
   });
 

@@ -1,12 +1,13 @@
 // Speculative decoding on a modelled engine: how many tokens a step yields and verifies. The lengths of drafts are
-// decided by the production DraftBudget, which learns from outcomes sampled here; acceptance
+// decided by DraftBudget, the paper's rule, which learns from outcomes sampled here; acceptance
 // probabilities come from measurements.
 
 import { assert } from "../../core/base/assert.ts";
 import type { Random } from "../../core/base/random.ts";
-import { DraftBudget, type DraftPlan } from "../../core/draft/budget.ts";
+import type { StepTimes } from "../../core/draft/draft-length.ts";
 import { DRAFT_TOKENS_MAX } from "../../core/draft/drafter.ts";
-import { bestUniformGamma, expectedTokens, type StepTimes } from "../../core/draft/throughput.ts";
+import { DraftBudget, type DraftPlan } from "./draft-budget.ts";
+import { bestUniformGamma, expectedTokens } from "./throughput.ts";
 
 /** A running request, as the drafter knows it. */
 export interface Drafting {

@@ -2,7 +2,7 @@
 // itself costs. Also what fits into its KV memory. It depends only on sums over requests.
 
 import { assert } from "../../core/base/assert.ts";
-import type { StepTimes } from "../../core/draft/throughput.ts";
+import type { StepTimes } from "../../core/draft/draft-length.ts";
 import type { Hardware, ModelSpec } from "./hardware.ts";
 
 /** How one instance spreads a model: tensor parallel, or data parallel attention with spread experts. */

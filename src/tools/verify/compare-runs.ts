@@ -85,7 +85,7 @@ async function runOnce(
     const { workers, slots, kvTokens, ...rest } = shape;
     const epoch = weightEpoch(0);
     // Right drafts and wrong ones, as many as possible: this is a check, not a race.
-    const capacity = { workers, slots, kvTokens, draftBudget: "always", epoch } as const;
+    const capacity = { workers, slots, kvTokens, draftsAlways: true, epoch } as const;
     const report = await runIteration({
       ...rest,
       openWorkers: (contextTokens) => model.openWorkers({ ...capacity, contextTokens }),

@@ -1,14 +1,7 @@
 // The throughput model of speculation (paper, section 3.4.1): what a draft of a given length gains
 // for a batch on an engine whose step times were measured.
 
-/** Measured time of one engine step. */
-export interface StepTimes {
-  /**
-   * Milliseconds of a step that verifies `rows` tokens of `batch` requests, rows >= batch >= 1.
-   * rows = batch is a plain decode step.
-   */
-  ms(batch: number, rows: number): number;
-}
+import type { StepTimes } from "../../core/draft/draft-length.ts";
 
 /** Expected tokens per request and step with `gamma` draft tokens, each accepted with probability alpha. */
 export function expectedTokens(alpha: number, gamma: number): number {

@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { uniformAt } from "../base/hash.ts";
+import { uniformAt } from "../../core/base/hash.ts";
 import { Acceptance } from "./acceptance.ts";
 
 const KEY = { hi: 1, lo: 2 };

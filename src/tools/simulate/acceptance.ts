@@ -2,7 +2,7 @@
 // accepted, and what the drafter's probabilities turned out to mean. Old evidence fades, because the
 // mix of requests changes while an iteration runs.
 
-import { assert } from "../base/assert.ts";
+import { assert } from "../../core/base/assert.ts";
 
 /** Observations fade by half about every 3,500: some seconds of a busy engine. */
 const DECAY = 0.9998;

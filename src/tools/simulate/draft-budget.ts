@@ -1,10 +1,12 @@
 // How much to draft now, on one engine: the length cap of each priority class from MBA, and the
 // acceptance below which one more draft token costs more time than it saves. Off where it does not pay.
 
+import type { StepTimes } from "../../core/draft/draft-length.ts";
+import { DRAFT_TOKENS_MAX } from "../../core/draft/drafter.ts";
 import { Acceptance } from "./acceptance.ts";
-import { DRAFT_TOKENS_MAX } from "./drafter.ts";
+
 import { LAMBDA, marginalBenefitLengths } from "./mba.ts";
-import { bestUniformGamma, type StepTimes } from "./throughput.ts";
+import { bestUniformGamma } from "./throughput.ts";
 
 export interface ClassPlan {
   /** Draft tokens per request; 0: do not draft. */
@@ -80,9 +82,6 @@ export class DraftBudget {
     };
   }
 }
-
-const BUDGET_NAMES = ["adaptive", "always"] as const;
-export type BudgetName = (typeof BUDGET_NAMES)[number];
 
 /** The break-even acceptance, dT * B / T: at it one more verified row neither gains nor loses. */
 export function breakEvenAcceptance(times: StepTimes, batch: number): number {

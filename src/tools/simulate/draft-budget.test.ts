@@ -1,6 +1,7 @@
 import { expect, test } from "bun:test";
-import { breakEvenAcceptance, DraftBudget } from "./budget.ts";
-import { bestUniformGamma, type StepTimes } from "./throughput.ts";
+import type { StepTimes } from "../../core/draft/draft-length.ts";
+import { breakEvenAcceptance, DraftBudget } from "./draft-budget.ts";
+import { bestUniformGamma } from "./throughput.ts";
 
 /** A GPU in the memory-bound range: rows are almost free. */
 const memoryBound: StepTimes = { ms: (_batch, rows) => 10 + rows * 0.01 };
