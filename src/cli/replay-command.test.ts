@@ -84,21 +84,6 @@ test("replay: both formats of the same responses give the same report, but for n
   ]);
 });
 
-test("replay: every drafter is a line of the report, in the file and with --json on stdout", async () => {
-  const report = join(folder, "new", "report.json");
-  const options = ["--siblings", "2", "--mode", "complete", "--report", report];
-  const { status, out } = await run(responsesPath, ...options, "--json");
-  const { results } = JSON.parse(readFileSync(report, "utf8")) as ReplayReport;
-  expect(status).toBe(0);
-  expect(JSON.parse(out)).toEqual({ results });
-  expect(results.map((result) => [result.mode, result.drafter, result.siblings])).toEqual([
-    ["complete", "self", 2],
-    ["complete", "grouped", 2],
-    ["complete", "late", 2],
-    ["complete", "tree", 2],
-  ]);
-});
-
 test.each([
   [["--mode", "both"], '--mode is "both"; it is one of concurrent, complete'],
   [["--siblings", "-1"], "--siblings is -1; it must be between 0 and 4095"],
@@ -119,11 +104,6 @@ test("replay: a file that is not there, is no trace by name, or is cut is refuse
   expect((await run(join(folder, "none.jsonl"))).err).toStartWith("usage: cannot read");
   expect((await run(other)).err).toContain("trace.txt: its name must end with .jsonl");
   expect((await run(cut)).err).toContain("cut.json.gz");
-});
-
-test("replay: a report that cannot be written is said, after the work", async () => {
-  const { err } = await run(responsesPath, "--report", join(responsesPath, "x.json"), "--quiet");
-  expect(err).toStartWith("output_failed: --report");
 });
 
 test("replay: says whether drafting would pay, and on an engine whose step times are given", async () => {

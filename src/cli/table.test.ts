@@ -114,14 +114,6 @@ test("comparisonTable: one run: has a line for every worker", () => {
   expect(row(table, "1 ")).toEqual(["92%", "0.50 s", "17,664", "1,200", "31", "98% of 4,096"]);
 });
 
-test("comparisonTable: one run: trouble is shown only where there was some", () => {
-  expect(comparisonTable({ seer }, plain)).not.toContain("disk errors");
-  const kv_pool = { ...seer.kv_pool, disk_errors: 4, corrupt: 1 };
-  const table = comparisonTable({ seer: runOf({ kv_pool, lost_tokens: 3 }) }, plain);
-  expect(row(table, "disk errors / corrupt")).toEqual(["4 / 1"]);
-  expect(row(table, "tokens lost / twice")).toEqual(["3 / 0"]);
-});
-
 test("comparisonTable: sets every run against the first", () => {
   const table = comparisonTable({ group, seer }, plain);
   expect(row(table, " ")).toEqual(["group", "seer", "vs group"]);

@@ -134,27 +134,6 @@ test("history: no response is longer than what crosses into the core at once", (
   expect(draft(replica, A, 0).tokens[0]).toBe(59_991);
 });
 
-test("history: half as many responses of each older epoch are kept", () => {
-  const history = new History({ responsesMax: 4, generationsMax: 3 });
-  for (const epoch of [0, 1, 2, 3]) {
-    history.put(
-      PROMPT,
-      [0, 1, 2, 3, 4].map((i) => ids(epoch, i)),
-    );
-    for (let other = 0; other < 5; other += 1) history.advance();
-  }
-  const past = history.past(PROMPT).map((list) => [...list]);
-  expect(past).toEqual([
-    [3, 0],
-    [3, 1],
-    [3, 2],
-    [3, 3],
-    [2, 0],
-    [2, 1],
-    [1, 0],
-  ]);
-});
-
 test("history: a negative token is refused, and nothing is filed", () => {
   const history = new History();
   expect(() => history.put(PROMPT, [ids(1), ids(2, -3)])).toThrow(

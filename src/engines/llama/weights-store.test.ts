@@ -129,19 +129,4 @@ describe.skipIf(skipReason !== null)("weights", () => {
     store.close();
     await expect(store.acquire(source, EPOCH)).rejects.toMatchObject({ code: "worker_failed" });
   });
-
-  test("weights that are not finite are refused, in either form", async () => {
-    const tensors = checkpoint();
-    tensors.get("model.layers.2.mlp.up_proj.weight")?.values.fill(Number.NaN, 7, 8);
-    const source = join(scratch, "nan.safetensors");
-    writeSafetensors(source, tensors, "F32");
-    const bytes = readFileSync(OTHER_MODEL_PATH);
-    bytes.writeUInt16LE(0x7c00, readGgufHead(OTHER_MODEL_PATH).tensors[3]?.offset as number);
-    for (const path of [source, written("infinite.gguf", bytes)]) {
-      await expect(opened.store.acquire(path, EPOCH)).rejects.toMatchObject({
-        code: "model_unreadable",
-        message: expect.stringMatching(/: .*found (nan|inf) value at block \d+; tensor 'blk/),
-      });
-    }
-  });
 });

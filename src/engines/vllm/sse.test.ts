@@ -43,13 +43,3 @@ test("SseReader: throws when a line exceeds the limit", () => {
     ok: false,
   });
 });
-
-test("SseReader: stops when its handler returns false", () => {
-  const reader = new SseReader(1000);
-  let calls = 0;
-  reader.push(Buffer.from(TEXT), () => {
-    calls += 1;
-    return false;
-  });
-  expect(calls).toBe(1);
-});

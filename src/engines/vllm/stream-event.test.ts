@@ -101,14 +101,6 @@ test("readEvent: the end of a response names the weights of its last token", () 
   expect(earlier).toMatchObject({ weightVersion: null });
 });
 
-test("readEvent: a server without token_ids names them in the logprobs", () => {
-  const logprobs = { tokens: ["token_id:7", "token_id:8"], token_logprobs: [-1, null] };
-  const completion = event({ choices: [{ logprobs, finish_reason: null }] });
-  expect(completion).toMatchObject({ tokens: [7, 8], logprobs: [-1, Number.NEGATIVE_INFINITY] });
-  const content = [{ token: "token_id:9", logprob: -2, top_logprobs: [] }];
-  expect(event({ choices: [{ logprobs: { content } }] })).toMatchObject({ tokens: [9] });
-});
-
 test("readEvent: usage with cached tokens, the end, and what is not readable", () => {
   const usage = {
     prompt_tokens: 512,

@@ -95,25 +95,6 @@ test("collective_rpc reload_weights: requests in flight continue under the new e
   }
 });
 
-test("an engine that dies while an update is open is down at once, under whichever epoch it reports", async () => {
-  for (const hasNewWeights of [false, true]) {
-    const fixture = await Fixture.open({ keepsWeights: false });
-    const requests = fixture.ask(6);
-    await fixture.steps(5);
-    await fixture.call("POST", "/start_weight_update", {});
-    await fixture.call("POST", "/update_weights", reload);
-    const worker = fixture.worker(1);
-    if (hasNewWeights) worker.send([{ kind: "advance", epoch: weightEpoch(1) }]);
-    worker.kill();
-    expect(fixture.states).toEqual(["ready", "down", "ready"]);
-    const heard = worker.heard.length;
-    await fixture.call("POST", "/finish_weight_update", {});
-    expect(worker.heard.length).toBe(heard);
-    await fixture.steps(80);
-    expect(requests.every(({ response }) => response.finish === "stop")).toBe(true);
-  }
-});
-
 test("pause abort: gives up what runs, keeps what comes until resume", async () => {
   const fixture = await Fixture.open();
   const before = fixture.ask(3);

@@ -46,24 +46,6 @@ function world(options: { isWhole?: boolean } = {}) {
   return { bed, server, requests, ask, register, fetch, begun };
 }
 
-test("register: a late engine gets the present length at once", async () => {
-  const { requests, begun } = world();
-  const { have, status } = await begun(3, 2);
-  expect(status).toBe("ok");
-  expect(have).toEqual(requests.map(({ response }) => response.length));
-  expect(have.every((length) => length > 0)).toBe(true);
-});
-
-test("fetch: brings every sibling's tokens as the rollout gets them", async () => {
-  const { bed, requests, begun, fetch } = world();
-  const { name } = await begun(2, 0);
-  await bed.finish();
-  const answer = fetch(name, [5, 0]);
-  expect(answer.groups[0]?.deltas.map(({ offset, tokens }) => [offset, [...tokens]])).toEqual(
-    requests.map(({ response }, i) => [i === 0 ? 5 : 0, [...response.tokens(i === 0 ? 5 : 0)]]),
-  );
-});
-
 test("fetch: tokens that an engine sends ahead are kept until the response has them, and given once", async () => {
   const told = world();
   told.ask(1);

@@ -33,22 +33,6 @@ async function opened(path: string, options: { bytesMax?: number; kept?: History
   return { file, read, failures };
 }
 
-test("file: what was appended is read again", async () => {
-  const path = join(folder, "again");
-  const first = await opened(path);
-  expect(first.read).toEqual([]);
-  for (const record of RECORDS) first.file.append(record);
-  await first.file.close();
-  const second = await opened(path);
-  expect(second.read).toEqual(RECORDS);
-  second.file.append(recordOf(9, [1]));
-  await second.file.close();
-  const third = await opened(path);
-  expect(third.read).toEqual([...RECORDS, recordOf(9, [1])]);
-  await third.file.close();
-  expect([first, second, third].flatMap(({ failures }) => failures)).toEqual([]);
-});
-
 test("file: cut at any byte, it has the records before, and goes on behind them", async () => {
   const path = join(folder, "cut");
   const bytes = Buffer.concat([HEADER, ...RECORDS.map(encodeRecord)]);

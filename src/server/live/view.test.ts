@@ -149,20 +149,6 @@ test("live: whom the iteration waits for, and why", async () => {
   expect(one?.reason).toMatch(/^[0-9.]+ times its siblings' median, alone on vllm-[01]/);
 });
 
-test("live: estimates of incomplete groups, from their first finished response on", async () => {
-  const { bed, answer } = shown({ lengthOf: ({ sampleIndex: i }) => (i === 3 ? 90 : 10) });
-  bed.sidecar.generate(specFor([1], 4), DEAF);
-  await bed.step();
-  expect(answer()).toMatchObject({ estimates: { groups: [], tokens: [] } });
-  while (bed.sidecar.rollout.unfinished > 1) await bed.step();
-  const { estimates } = answer() as unknown as {
-    estimates: { groups: string[]; tokens: number[] };
-  };
-  expect(estimates.groups).toHaveLength(1);
-  expect(estimates.tokens[0]).toBeGreaterThanOrEqual(10);
-  await bed.finish();
-});
-
 test("live: the last iterations outlive the server, 50 of them", () => {
   const file = join(FOLDER, "deep", "iterations.sqlite");
   const many = shown();

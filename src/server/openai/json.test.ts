@@ -38,16 +38,6 @@ test("completionLogprobs: the drawn token, then as many of the likeliest as were
   expect(offset).toBe(5);
 });
 
-test("completionLogprobs: numbered names count for the offsets as they are printed", () => {
-  const { json } = completionLogprobs(twoTokens(), { names: numbered, top: 0, offset: 0 });
-  expect(JSON.parse(json)).toEqual({
-    text_offset: [0, 11],
-    token_logprobs: [-0.5, -8],
-    tokens: ["token_id:97", "token_id:98"],
-    top_logprobs: [{ "token_id:97": -0.5 }, { "token_id:98": -8 }],
-  });
-});
-
 test("chatLogprobs: bytes are the token's own, alternatives begin with the drawn token", () => {
   expect(JSON.parse(chatLogprobs(twoTokens(), numbered, 1))).toEqual({
     content: [

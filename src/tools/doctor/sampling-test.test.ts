@@ -68,15 +68,6 @@ test("an engine that draws what it calls impossible is found at once", () => {
   expect(sampling.isRejected).toBe(true);
 });
 
-test("a rejection stays, whatever follows", () => {
-  const sampling = new SamplingTest(ALPHA);
-  const top = [Math.log(0.5), Math.log(0.4), Math.log(0.1)];
-  for (let i = 0; i < 200; i += 1) sampling.add({ logprob: -6, top });
-  expect(sampling.isRejected).toBe(true);
-  for (let i = 0; i < 5000; i += 1) sampling.add({ logprob: top[i % 2] ?? 0, top });
-  expect(sampling.isRejected).toBe(true);
-});
-
 test("what it could have seen gets finer with the draws", () => {
   const sampling = new SamplingTest(ALPHA);
   const top = [Math.log(0.5), Math.log(0.3), Math.log(0.2)];

@@ -66,11 +66,3 @@ test("cell: the line of the report adds up", async () => {
   expect(high).toBeGreaterThan(result.accepted_plus_1);
   expect(result.us_per_token).toBeGreaterThan(0);
 });
-
-test("cell: siblings help, and all of them before more than all of them beside", async () => {
-  const self = await cell({ drafter: "self" });
-  const concurrent = await cell({});
-  const complete = await cell({ mode: "complete" });
-  expect(concurrent.accepted_plus_1).toBeGreaterThan(self.accepted_plus_1);
-  expect(complete.accepted_plus_1).toBeGreaterThan(concurrent.accepted_plus_1);
-});

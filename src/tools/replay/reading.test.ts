@@ -51,11 +51,6 @@ describe("responses", () => {
     ]);
   });
 
-  test("responses: a name that comes again after another group is a group of its own", async () => {
-    const text = line(one) + line({ ...one, group: "b" }) + line(one);
-    expect((await read(readResponses, text)).map((group) => group.name)).toEqual(["a", "b", "a"]);
-  });
-
   test("responses: blank lines, CRLF, a missing last line end and unknown fields do no harm", async () => {
     const text = `\n${JSON.stringify({ ...one, text: "x\n" })}\r\n\r\n${JSON.stringify({ ...one, index: 1 })}`;
     expect((await read(readResponses, text))[0]?.responses).toHaveLength(2);
@@ -90,12 +85,6 @@ describe("responses", () => {
     ],
   ])("responses: %j is refused", async (text, message) => {
     expect(await problem(readResponses, text)).toStartWith(message);
-  });
-
-  test("responses: bytes that are not UTF-8 are refused with their line", async () => {
-    const bytes = Uint8Array.of(0x7b, 0xff, 0x7d, 0x0a);
-    const reading = readResponses("f", cut(bytes, [])).next();
-    await expect(reading).rejects.toThrow("f:1: is not UTF-8");
   });
 });
 

@@ -59,11 +59,6 @@ test("simulation: a slow engine is found, and holds up the end less", async () =
   expect(await wallS(equal, true)).toBe(await wallS(equal, false));
 });
 
-test("simulation: the same cell comes out the same", async () => {
-  const options = cell({ system: "foretoken", draft: "grouped", isRecorded: true });
-  expect(await simulateCell(options, core)).toEqual(await simulateCell(options, core));
-});
-
 test("simulation: admission leaves nothing to preempt where requests are divided", async () => {
   for (const system of ["divided", "seer", "oracle", "foretoken"] as const) {
     expect((await simulateCell(cell({ system }), core)).preemptions).toBe(0);

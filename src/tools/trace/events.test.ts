@@ -64,19 +64,6 @@ test("trace: chunks are slices on the first free slot of their worker, named by 
   ]);
 });
 
-test("trace: a move is an arrow between two slices, and the tail is marked", () => {
-  const { traceEvents } = traceOf([RUN]);
-  const [from] = of(traceEvents, "s");
-  const [to] = of(traceEvents, "f");
-  expect([from?.pid, from?.tid, from?.ts]).toEqual([100_001, 1, 19_999]);
-  expect([to?.pid, to?.tid, to?.ts, to?.bp]).toEqual([100_002, 2, 30_500, "e"]);
-  expect(to?.id).toBe(from?.id as number);
-  const tail = traceEvents.find(({ name }) => name === "tail");
-  // Of four responses the last is the tail: it begins when the third has ended.
-  expect([tail?.ts, tail?.dur]).toEqual([99_999, 1]);
-  expect(of(traceEvents, "i").map(({ ts }) => ts)).toEqual([99_999]);
-});
-
 test("trace: every event has what the format asks for, whatever the times", () => {
   let seed = 20;
   const random = () => {

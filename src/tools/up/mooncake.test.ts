@@ -1,8 +1,8 @@
 import { expect, test } from "bun:test";
-import { chmodSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { chmodSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { findMooncake, masterSpec, segmentMib, writePoolConfig } from "./mooncake.ts";
+import { findMooncake, segmentMib } from "./mooncake.ts";
 
 const GIB = 2 ** 30;
 
@@ -38,30 +38,4 @@ test("segmentMib: what is given; else 1 GiB, or a quarter of what is free for al
   expect(segmentMib(null, { availableBytes: 64 * GIB, servers: 2 })).toBe(1024);
   expect(segmentMib(null, { availableBytes: 4 * GIB, servers: 2 })).toBe(512);
   expect(segmentMib(null, { availableBytes: GIB / 8, servers: 4 })).toBe(64);
-});
-
-test("masterSpec: all that has a host listens on the one that is given", () => {
-  const { command, url } = masterSpec({
-    found: { version: "1", master: "/m" },
-    host: "127.0.0.1",
-    rpcPort: 1,
-    adminPort: 2,
-    logPath: "/l",
-  });
-  expect(command).toContain("--rpc_address=127.0.0.1");
-  expect(command).toContain("--metrics_host=127.0.0.1");
-  expect(url).toBe("http://127.0.0.1:2");
-});
-
-test("writePoolConfig: as vLLM's connector reads it", () => {
-  const folder = mkdtempSync(join(tmpdir(), "foretoken-pool-"));
-  const configPath = join(folder, "logs", "mooncake.json");
-  writePoolConfig({ configPath, master: "127.0.0.1:5", segmentMib: 3 });
-  expect(JSON.parse(readFileSync(configPath, "utf8"))).toMatchObject({
-    master_server_address: "127.0.0.1:5",
-    metadata_server: "P2PHANDSHAKE",
-    global_segment_size: 3 * 2 ** 20,
-    protocol: "tcp",
-  });
-  rmSync(folder, { recursive: true });
 });
