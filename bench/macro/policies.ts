@@ -22,7 +22,7 @@ import { conditions } from "../harness.ts";
 const ROOT = join(import.meta.dir, "..", "..");
 const OUT = join(ROOT, "out", "bench-policies");
 /** A ratio below it is a loss. */
-export const RATIO_MIN = 0.97;
+const RATIO_MIN = 0.97;
 /** Tokens of KV of an engine: a response of the bundled prompts takes 2,150 at most. */
 const KV = { short: 2304, ample: 40_960 } as const;
 
@@ -37,7 +37,7 @@ interface Cell {
 type Times = Pick<Round, "wall_s" | "tail_s"> & { readonly cpu_s: number | null };
 
 /** `rounds` by policy. */
-export function cellOf(name: string, rounds: Readonly<Record<string, readonly Times[]>>): Cell {
+function cellOf(name: string, rounds: Readonly<Record<string, readonly Times[]>>): Cell {
   const { group = [], divided = [], seer = [] } = rounds;
   const ratio = (key: keyof Times): number =>
     median(
@@ -105,7 +105,7 @@ async function simulated(engines: number, kv: keyof typeof KV, seeds: number): P
   return cellOf(`simulated, ${engines} engines, ${groups} groups, KV ${kv}`, rounds);
 }
 
-export function tableOf(cells: readonly Cell[]): string {
+function tableOf(cells: readonly Cell[]): string {
   const table = new Table({
     head: ["seer against the better of group and divided", "wall", "tail", "CPU", ""],
     style: { head: [], border: [] },

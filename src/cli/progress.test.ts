@@ -164,15 +164,3 @@ test("ProgressDisplay: on a terminal it draws over its own lines and leaves one"
     "after",
   ]);
 });
-
-test("ProgressDisplay: a note stays above the live lines", () => {
-  const screen = new Screen(80);
-  const display = displayOn(screen);
-  display.update({ elapsedS: 1 });
-  display.note("stopping");
-  display.update({ elapsedS: 1.01 });
-  expect(screen.lines()).toHaveLength(4);
-  expect(screen.lines()[0]).toBe("stopping");
-  display.finish();
-  expect(screen.lines()).toHaveLength(2);
-});

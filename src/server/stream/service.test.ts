@@ -103,24 +103,6 @@ test("text: every character comes, and what is left at the end", async () => {
   expect(frames.at(-1)?.state).toBe("ended");
 });
 
-test("progress: lengths and counters at every tick, and no tokens", async () => {
-  const { bed, connect, say, tick } = world();
-  const { socket, frames } = connect("protobuf");
-  say(socket, { subscribe: { progress: true } }, "protobuf");
-  bed.sidecar.generate(specFor([1], 2), DEAF);
-  await bed.finish();
-  tick();
-  const last = frames.at(-1);
-  expect(last?.joined.map(({ request }) => request)).toEqual([0, 1]);
-  expect(last?.lengths).toEqual([
-    { request: 0, length: 11 },
-    { request: 1, length: 11 },
-  ]);
-  expect(last?.finished.map(({ finish_reason }) => finish_reason)).toEqual(["stop", "stop"]);
-  expect(last?.progress).toMatchObject({ requests_done: 2, output_tokens: 22 });
-  expect(frames.every(({ tokens }) => tokens.length === 0)).toBe(true);
-});
-
 test("a slow client is dropped with a reason, and no other client waits", async () => {
   const { bed, service, connect, say } = world({ sendQueueBytes: 600 });
   bed.sidecar.generate(specFor([1], 4), DEAF);

@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { bootstrapRatio, quantile } from "./cell.ts";
+import { bootstrapRatio } from "./cell.ts";
 
 const mixed = Array.from({ length: 40 }, (_, i) => ({ numerator: i % 5, denominator: 2 }));
 
@@ -8,14 +8,6 @@ test("bootstrap: the interval of a mean is that of the normal approximation", ()
   const [low, high] = bootstrapRatio(mixed) ?? [0, 0];
   expect(low).toBeCloseTo(1 - 1.96 * 0.112, 1);
   expect(high).toBeCloseTo(1 + 1.96 * 0.112, 1);
-});
-
-test("bootstrap: two groups are drawn as (a, a), (a, b), (b, a) or (b, b)", () => {
-  const two = [
-    { numerator: 0, denominator: 1 },
-    { numerator: 1, denominator: 1 },
-  ];
-  expect(bootstrapRatio(two)).toEqual([0, 1]);
 });
 
 test("bootstrap: a group weighs by its denominator", () => {
@@ -28,11 +20,4 @@ test("bootstrap: below two groups that count there is no interval", () => {
   const empty = { numerator: 0, denominator: 0 };
   expect(bootstrapRatio([])).toBeNull();
   expect(bootstrapRatio([{ numerator: 1, denominator: 2 }, empty])).toBeNull();
-});
-
-test("quantile: lies between the two nearest values", () => {
-  const sorted = Float64Array.of(1, 2, 4);
-  expect([0, 0.25, 0.5, 0.75, 1].map((share) => quantile(sorted, share))).toEqual([
-    1, 1.5, 2, 3, 4,
-  ]);
 });
