@@ -2,35 +2,16 @@
 // proposes continuations for many requests in one call. Implemented on core.wasm by replica.ts.
 
 import type { GroupId } from "../base/ids.ts";
+import type { Drafts, DraftWanted } from "../wasm/suffix-index.ts";
 
 /** The draft query of one running request in one engine step. */
-export interface DraftQuery {
+export interface DraftQuery extends DraftWanted {
   readonly groupId: GroupId;
   readonly sampleIndex: number;
-  /** Draft tokens wanted at most, 0 <= tokensMax <= DRAFT_TOKENS_MAX, of a tree TREE_TOKENS_MAX. */
-  readonly tokensMax: number;
-  /** A draft token is proposed only if the whole path up to it is accepted with at least this probability. */
-  readonly probabilityMin: number;
-  /** true: a tree (several continuations); false: a path. */
-  readonly tree: boolean;
 }
 
-export const DRAFT_TOKENS_MAX = 32;
-/** Tokens of a tree, at most; no path in it is longer than DRAFT_TOKENS_MAX. */
-export const TREE_TOKENS_MAX = 62;
-
-/**
- * Drafts for the queries of one call, flat. Query i owns the range [start[i], start[i + 1]).
- * `parents[j]` is the index, within the query's own range, of the token before; -1: the request's last token.
- * Parents precede children. `probabilities[j]` is the probability that the path up to and including j is accepted.
- * The arrays belong to the drafter and are overwritten by its next call.
- */
-export interface Drafts {
-  readonly start: Int32Array;
-  readonly tokens: Int32Array;
-  readonly parents: Int32Array;
-  readonly probabilities: Float32Array;
-}
+export { DRAFT_TOKENS_MAX, TREE_TOKENS_MAX } from "../wasm/abi.ts";
+export type { Drafts } from "../wasm/suffix-index.ts";
 
 /**
  * gap: tokens before `offset` are missing; ask for the log from `have`. full: there is no room for them, and will be

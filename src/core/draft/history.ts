@@ -24,9 +24,6 @@ export interface HistoryStats {
   readonly recordingBytes: number;
   /** All logs, those of live groups included. */
   readonly usedBytes: number;
-  /** Prompts asked for, and those of them that had a past. */
-  readonly asked: number;
-  readonly found: number;
 }
 
 /** Tokens that a live group has written so far. Made and ended by History only. */
@@ -67,8 +64,6 @@ export class History {
   #responses = 0;
   #keptBytes = 0;
   #recordingBytes = 0;
-  #asked = 0;
-  #found = 0;
 
   constructor(options: HistoryOptions = {}) {
     this.#limitBytes = options.limitBytes ?? LIMIT_BYTES;
@@ -96,15 +91,14 @@ export class History {
 
   /** The responses of `past`, looked up by `promptKey`. */
   pastOf(key: number): readonly Int32Array[] {
-    this.#asked += 1;
     const generations = this.#prompts.get(key);
     if (generations === undefined) return [];
     this.#prompts.delete(key);
     this.#prompts.set(key, generations);
     // If a group is registered again, its responses of this epoch are here; they also come as live ones.
-    const earlier = generations.filter(({ epoch }) => epoch < this.#epoch);
-    if (earlier.length > 0) this.#found += 1;
-    return earlier.flatMap(({ responses }) => responses);
+    return generations
+      .filter(({ epoch }) => epoch < this.#epoch)
+      .flatMap(({ responses }) => responses);
   }
 
   /** Files copies of responses to the prompt, as written in this epoch. Throws AppError `invalid_field`. */
@@ -179,8 +173,6 @@ export class History {
       responses: this.#responses,
       recordingBytes: this.#recordingBytes,
       usedBytes: this.#keptBytes + this.#recordingBytes,
-      asked: this.#asked,
-      found: this.#found,
     };
   }
 

@@ -7,7 +7,7 @@
 import { InvalidFieldError } from "../base/errors.ts";
 import type { GroupId } from "../base/ids.ts";
 import { SEQUENCES_MAX } from "../wasm/abi.ts";
-import { LIMIT_BYTES_MAX } from "../wasm/load.ts";
+import { type CoreOptions, LIMIT_BYTES_MAX } from "../wasm/load.ts";
 import { SuffixIndex } from "../wasm/suffix-index.ts";
 import { checkTokens } from "./check-tokens.ts";
 import type { Drafter, DraftQuery, Drafts, UpdateResult } from "./drafter.ts";
@@ -22,13 +22,7 @@ interface Group {
   readonly recording: Recording | null;
 }
 
-export interface ReplicaOptions {
-  /** Bytes that the groups may take together. */
-  readonly limitBytes?: number;
-  /** Longest context that drafts match, in tokens. */
-  readonly contextTokens?: number;
-  /** Probabilities learn from verification feedback; default true. Without it, equal logs give equal drafts. */
-  readonly learning?: boolean;
+export interface ReplicaOptions extends CoreOptions {
   /**
    * Earlier responses to the same prompts. Used by this replica only, which reports every epoch to the history. Replicas
    * with other pasts draft other tokens from equal logs.

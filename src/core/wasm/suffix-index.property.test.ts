@@ -4,7 +4,7 @@
 import { expect, test } from "bun:test";
 import fc from "fast-check";
 import { SuffixTwin, type TwinDraft } from "../../../test/reference/suffix-twin.ts";
-import { type DraftViews, SuffixIndex } from "./suffix-index.ts";
+import { type Drafts, SuffixIndex } from "./suffix-index.ts";
 
 interface Model {
   readonly twins: (SuffixTwin | null)[];
@@ -40,7 +40,7 @@ function checkSubstrings(real: Real, handle: number, twin: SuffixTwin): void {
   }
 }
 
-function taken(views: DraftViews, query: number): TwinDraft {
+function taken(views: Drafts, query: number): TwinDraft {
   const [from, to] = [views.start[query] ?? 0, views.start[query + 1] ?? 0];
   return {
     tokens: [...views.tokens.subarray(from, to)],

@@ -27,8 +27,13 @@ export interface GroupFigures {
   readonly promptTokens: number;
 }
 
-/** Views of the core's memory: valid until the next call of the index. */
-export interface DraftViews {
+/**
+ * Drafts for the queries of one call, flat. Query i owns the range [start[i], start[i + 1]).
+ * `parents[j]` is the index, within the query's own range, of the token before; -1: the request's last token.
+ * Parents precede children. `probabilities[j]` is the probability that the path up to and including j is accepted.
+ * Views of the core's memory: valid until the next call of the index.
+ */
+export interface Drafts {
   readonly start: Int32Array;
   readonly tokens: Int32Array;
   readonly parents: Int32Array;
@@ -37,8 +42,11 @@ export interface DraftViews {
 
 /** One draft that is wanted. */
 export interface DraftWanted {
+  /** Draft tokens wanted at most, 0 <= tokensMax <= DRAFT_TOKENS_MAX, of a tree TREE_TOKENS_MAX. */
   readonly tokensMax: number;
+  /** A draft token is proposed only if the whole path up to it is accepted with at least this probability. */
   readonly probabilityMin: number;
+  /** true: a tree (several continuations); false: a path. No path in a tree is longer than DRAFT_TOKENS_MAX. */
   readonly tree: boolean;
 }
 
@@ -63,7 +71,7 @@ export class SuffixIndex {
   #outputAt = 0;
   #outputDrafts = 0;
   #failed = new Int32Array(0);
-  #views: DraftViews = {
+  #views: Drafts = {
     start: new Int32Array(1),
     tokens: new Int32Array(0),
     parents: new Int32Array(0),
@@ -189,7 +197,7 @@ export class SuffixIndex {
    * The one call of a step: appends what waits, then drafts. Of all drafts together the `tokensMax`
    * tokens with the highest weight times probability are kept.
    */
-  step(tokensMax = TOKENS_MAX): DraftViews {
+  step(tokensMax = TOKENS_MAX): Drafts {
     if (this.#isReporting) assert(false, "core step: called from onFull");
     this.core.gate.enter("step");
     const status = this.core.step(this.#appends, this.#drafts, tokensMax);

@@ -112,43 +112,36 @@ class HeadReader {
 
   /** A number or boolean of the type. */
   scalar(type: number): number | boolean {
+    const [bytes, read] = scalarType(type);
     const from = this.at;
-    this.skip(scalarBytes(type));
-    const view = this.#view;
-    switch (type) {
-      case 0:
-        return view.getUint8(from);
-      case 1:
-        return view.getInt8(from);
-      case 2:
-        return view.getUint16(from, true);
-      case 3:
-        return view.getInt16(from, true);
-      case 4:
-        return view.getUint32(from, true);
-      case 5:
-        return view.getInt32(from, true);
-      case 6:
-        return view.getFloat32(from, true);
-      case 7:
-        return view.getUint8(from) !== 0;
-      case 10:
-        return Number(view.getBigUint64(from, true));
-      case 11:
-        return Number(view.getBigInt64(from, true));
-      default:
-        return view.getFloat64(from, true);
-    }
+    this.skip(bytes);
+    const value = Number(this.#view[read](from, true));
+    return type === BOOL ? value !== 0 : value;
   }
 }
 
+const BOOL = 7;
 const STRING = 8;
 const ARRAY = 9;
 
-function scalarBytes(type: number): number {
-  const bytes = [1, 1, 2, 2, 4, 4, 4, 1, undefined, undefined, 8, 8, 8][type];
-  if (bytes === undefined) throw new Error(`unknown type ${type} in its metadata`);
-  return bytes;
+/** Bytes and reader of each scalar type. */
+const SCALARS = {
+  0: [1, "getUint8"],
+  1: [1, "getInt8"],
+  2: [2, "getUint16"],
+  3: [2, "getInt16"],
+  4: [4, "getUint32"],
+  5: [4, "getInt32"],
+  6: [4, "getFloat32"],
+  [BOOL]: [1, "getUint8"],
+  10: [8, "getBigUint64"],
+  11: [8, "getBigInt64"],
+  12: [8, "getFloat64"],
+} as const;
+
+function scalarType(type: number) {
+  if (type in SCALARS) return SCALARS[type as keyof typeof SCALARS];
+  throw new Error(`unknown type ${type} in its metadata`);
 }
 
 function parseHead(reader: HeadReader): Omit<GgufHead, "path" | "fileBytes"> {
@@ -204,6 +197,6 @@ function skipArray(reader: HeadReader): void {
   } else if (type === STRING) {
     for (let i = 0; i < count; i += 1) reader.skip(reader.u64());
   } else {
-    reader.skip(count * scalarBytes(type));
+    reader.skip(count * scalarType(type)[0]);
   }
 }

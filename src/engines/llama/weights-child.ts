@@ -1,14 +1,17 @@
 // The process that reads weights for one that serves: it may hang on a file system or be ended by a damaged
 // file, and nothing else is lost. Its result is in the memory file that it inherited.
+// It tries the weights: loads the file, encodes and decodes text, generates tokens.
 // weights-reader.ts starts it by way of main.ts; each line of its output is a ReadReport.
 
 import { dlopen, ptr } from "bun:ffi";
 import { writeSync } from "node:fs";
 import { AppError } from "../../core/base/errors.ts";
 import { nativeBytes } from "./c-bytes.ts";
+import { generateWith } from "./canary.ts";
 import { pathOf } from "./memory-file.ts";
-import { loadBackend, openLibrary, speakUp } from "./native.ts";
-import { checkTokenizer, checkWeights } from "./weights-check.ts";
+import { type LlamaLibrary, loadBackend, openLibrary, speakUp } from "./native.ts";
+import { LlamaTokenizer } from "./tokenizer.ts";
+import { LlamaWeights } from "./weights.ts";
 import { weightsIdOf } from "./weights-digest.ts";
 import {
   FORM,
@@ -89,4 +92,36 @@ export function runWeightsChild(request: string): void {
     const code = error instanceof AppError ? error.code : "model_unreadable";
     report({ kind: "failed", code, message: error instanceof Error ? error.message : `${error}` });
   }
+}
+
+/** Tokens of one text: what is written out costs more than in proportion. */
+const TEXT_TOKENS = 4096;
+
+/** Every byte that can be in a text, and characters of two to four bytes. */
+const TEXT_SAMPLE = [
+  ...Array.from({ length: 0x800 }, (_, code) => String.fromCodePoint(code)),
+  "\u{20ac}\u{4e2d}\u{6587}\u{ffff}\u{1f600}\u{10ffff} a word, 1234 and\n\ttwo  blanks",
+].join("");
+
+/** @throws AppError model_unreadable: weights that no engine can serve with. */
+function checkWeights(library: LlamaLibrary, path: string, name: string): void {
+  const model = LlamaWeights.load(library, path, { name, isTrial: true });
+  try {
+    generateWith(model);
+  } finally {
+    model.free();
+  }
+}
+
+/** @throws AppError model_unreadable: a vocabulary or a chat template that cannot be used. */
+function checkTokenizer(library: LlamaLibrary, path: string, name: string): void {
+  const tokenizer = LlamaTokenizer.load(library, path, name);
+  tokenizer.decode(tokenizer.encode(TEXT_SAMPLE, { addSpecial: true }));
+  for (let from = 0; from < tokenizer.vocabularySize; from += TEXT_TOKENS) {
+    const count = Math.min(TEXT_TOKENS, tokenizer.vocabularySize - from);
+    const tokens = Int32Array.from({ length: count }, (_, i) => from + i);
+    for (const token of tokens) tokenizer.isSpecial(token);
+    tokenizer.encode(tokenizer.decode(tokens));
+  }
+  tokenizer.close();
 }
