@@ -146,41 +146,25 @@ export class EmbeddedKvPool implements KvPool {
   /** A copy of the blob's bytes, checked; null, and the blob gone, where that is impossible. */
   async #fetch(blob: Blob): Promise<ArrayBuffer | null> {
     (this.#memory.has(blob) ? this.#memory : this.#disk).touch(blob);
-    let copy: ArrayBuffer | null;
+    let copy: ArrayBuffer | null = null;
+    let hasFailed = false;
     if (blob.bytes !== null) {
       copy = blob.bytes.slice(0);
     } else {
-      const read = await this.#read(blob);
+      try {
+        copy = (await this.#files?.read(fileOf(blob), blob.size)) ?? null;
+      } catch {
+        hasFailed = true;
+      }
       // Released or evicted during the read: then it is not there any more.
       if (this.#index.get(blob.key) !== blob) return null;
-      if (read.kind === "failed") {
-        this.#diskErrors += 1;
-        this.#drop(blob);
-        return null;
-      }
-      copy = read.bytes;
     }
-    if (
-      copy !== null &&
-      copy.byteLength === blob.size &&
-      crc32(new Uint8Array(copy)) === blob.checksum
-    ) {
-      return copy;
-    }
-    this.#corrupt += 1;
+    const isWhole = copy?.byteLength === blob.size;
+    if (copy !== null && isWhole && crc32(new Uint8Array(copy)) === blob.checksum) return copy;
+    if (hasFailed) this.#diskErrors += 1;
+    else this.#corrupt += 1;
     this.#drop(blob);
     return null;
-  }
-
-  async #read(
-    blob: Blob,
-  ): Promise<{ kind: "read"; bytes: ArrayBuffer | null } | { kind: "failed" }> {
-    if (this.#files === null) return { kind: "failed" };
-    try {
-      return { kind: "read", bytes: await this.#files.read(fileOf(blob), blob.size) };
-    } catch {
-      return { kind: "failed" };
-    }
   }
 
   /** Moves a blob from the memory tier to the disk tier, or drops it where there is no room for it. */

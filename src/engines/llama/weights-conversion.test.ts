@@ -193,6 +193,32 @@ describe.skipIf(skipReason !== null)("q8_0", () => {
   });
 });
 
+describe.skipIf(skipReason !== null)("other types", () => {
+  test("a base of q4_0 gets blocks of q4_0; iq2_xxs, which needs calibration data, is refused by name", () => {
+    const source = join(folder, "other.safetensors");
+    const values = Float32Array.from({ length: 256 }, (_, i) => Math.sin(i));
+    const embeddings = { shape: [1, 256], values };
+    writeSafetensors(source, new Map([["model.embed_tokens.weight", embeddings]]), "F32");
+    const base = join(folder, "other.gguf");
+    const converted = (type: number) => {
+      writeLlama(base, [{ name: "token_embd.weight", dimensions: [256, 1], type, offset: 0 }]);
+      const bytes = convert(source, base);
+      return bytes.subarray(readGgufHead(target).tensors[0]?.offset);
+    };
+    const blocks = converted(2);
+    const read = values.map((_, i) => {
+      const at = Math.floor(i / 32) * 18;
+      const byte = blocks[at + 2 + (i % 16)] ?? 0;
+      const scale = new Float16Array(new Uint8Array(blocks.subarray(at, at + 2)).buffer)[0] ?? 0;
+      return ((i % 32 < 16 ? byte & 15 : byte >> 4) - 8) * scale;
+    });
+    expect(Math.max(...read.map((value, i) => Math.abs(value - (values[i] ?? 0))))).toBeLessThan(
+      0.2,
+    );
+    expect(() => converted(16)).toThrow("token_embd.weight is of iq2_xxs, which needs calibration");
+  });
+});
+
 /** A GGUF file of a llama model without a vocabulary: 4 heads, 2 of them for keys, and zeros. */
 function writeLlama(path: string, tensors: readonly GgufTensor[]): void {
   const parts: Uint8Array[] = [];
