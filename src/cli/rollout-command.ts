@@ -310,7 +310,7 @@ function writeReports(path: string, file: ReportFile, reports: Record<string, Ro
 }
 
 /** A sentence for each run after the first: medians of the rounds' ratios, as in the table. */
-function speedups(reports: Record<string, RoundsReport>): string[] {
+export function speedups(reports: Record<string, RoundsReport>): string[] {
   const [base, ...others] = Object.entries(reports);
   if (base === undefined || base[1].interrupted) return [];
   return others.flatMap(([name, run]) => {

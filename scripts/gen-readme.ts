@@ -1,0 +1,120 @@
+// The measured parts of README.md, made from the reports in docs/experiments: `bun scripts/gen-readme.ts` writes them, and
+// test/docs.test.ts holds them. `bun scripts/gen-readme.ts start=out/report.json` takes a new report first, without its
+// time series; the names are those of REPORTS.
+
+import { readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { speedups } from "../src/cli/rollout-command.ts";
+import type { RoundsReport } from "../src/cli/rounds.ts";
+import { comparisonTable } from "../src/cli/table.ts";
+import type { SimulateReport } from "../src/tools/simulate/experiment.ts";
+
+const ROOT = join(import.meta.dir, "..");
+const README = join(ROOT, "README.md");
+const REPORTS = ["start", "vllm-priced", "vllm-bulk", "simulated"] as const;
+type ReportName = (typeof REPORTS)[number];
+
+const pathOf = (name: ReportName): string => join(ROOT, "docs", "experiments", `${name}.json`);
+const read = (name: ReportName) => JSON.parse(readFileSync(pathOf(name), "utf8"));
+
+/** Rows of the closing table that README shows. */
+const SHOWN =
+  /^(?: {3,}|─|drafts |wall time|tail time| {2}by round|output tokens |preemptions|recomputed|tokens per step)/;
+
+function consoleRun(): string {
+  const { runs } = read("start") as { runs: Record<string, RoundsReport> };
+  const [, table = ""] = comparisonTable(runs, { color: false, unicode: true }).split("\n\n");
+  const lines = table.split("\n").filter((line) => SHOWN.test(line));
+  const said = speedups(runs).join("\n");
+  return ["```console", "$ npm install && npm start", "...", ...lines, "...", said, "```"].join(
+    "\n",
+  );
+}
+
+const ratioText = (values: readonly number[]): string => {
+  const mean = Math.exp(values.reduce((sum, value) => sum + Math.log(value), 0) / values.length);
+  const [low, high] = [Math.min(...values), Math.max(...values)].map((value) => value.toFixed(2));
+  return values.length === 1 ? `${mean.toFixed(2)} x` : `${mean.toFixed(2)} x (${low} to ${high})`;
+};
+
+/** Rows of wall and tail ratios by rounds: geometric means, least and most. */
+function ratioRow(
+  where: string,
+  against: string,
+  base: readonly { wall_s: number; tail_s: number }[],
+  of: readonly { wall_s: number; tail_s: number }[],
+): string {
+  const ratios = (key: "wall_s" | "tail_s") =>
+    ratioText(of.map((round, i) => (base[i]?.[key] ?? Number.NaN) / round[key]));
+  return `| ${where} | ${against} | ${ratios("wall_s")} | ${ratios("tail_s")} |`;
+}
+
+function measuredTable(): string {
+  const rows = ["| where | against | wall time | tail time |", "|---|---|---|---|"];
+  const { runs } = read("start") as { runs: Record<string, RoundsReport> };
+  const [[baseName, base] = ["", undefined], ...others] = Object.entries(runs);
+  for (const [name, run] of others) {
+    const where = `two embedded engines, the run above: \`${name}\``;
+    rows.push(ratioRow(where, `\`${baseName}\` (as veRL)`, base?.rounds ?? [], run.rounds));
+  }
+  for (const [report, what] of [
+    ["vllm-priced", "two vLLM servers on CPU, memory-bound steps, KV short"],
+    ["vllm-bulk", "the same with four times the requests and KV"],
+  ] as const) {
+    const { systems } = read(report);
+    const ours = systems.foretoken_plugin_pool.rounds;
+    for (const [system, against] of [
+      ["plain", "plain vLLM"],
+      ["suffix", "vLLM with suffix decoding"],
+    ] as const) {
+      if (systems[system] === undefined) continue;
+      const where = `${what} ([conditions](docs/experiments/vllm-priced.md))`;
+      rows.push(ratioRow(where, against, systems[system].rounds, ours));
+    }
+  }
+  return rows.join("\n");
+}
+
+function simulatedTable(): string {
+  const { workloads } = read("simulated") as SimulateReport;
+  const names = ["divided", "seer", "foretoken"] as const;
+  const rows = Object.entries(workloads).map(([workload, { systems }]) => {
+    const cells = names.map((name) => {
+      const { speedup_over_verl: ratio, published_speedup: paper } = systems[name] ?? {};
+      if (ratio === undefined) return "-";
+      return `${ratio.toFixed(2)} x${paper == null ? "" : ` (paper ${paper.toFixed(2)})`}`;
+    });
+    return `| ${workload} | ${cells.join(" | ")} |`;
+  });
+  const head = `| simulated, 32 nodes, throughput over veRL | ${names.join(" | ")} |`;
+  return [head, `|---|${names.map(() => "---").join("|")}|`, ...rows].join("\n");
+}
+
+const BLOCKS = { run: consoleRun, measured: measuredTable, simulated: simulatedTable };
+
+/** README as it should be: each block between `<!-- NAME -->` and `<!-- /NAME -->` made anew. */
+export function madeReadme(text: string): string {
+  return Object.entries(BLOCKS).reduce((made, [name, block]) => {
+    const [open, close] = [`<!-- ${name} -->`, `<!-- /${name} -->`];
+    const [from, to] = [made.indexOf(open), made.indexOf(close)];
+    if (from < 0 || to < from) throw new Error(`README.md has no ${open} ... ${close}`);
+    return `${made.slice(0, from + open.length)}\n${block()}\n${made.slice(to)}`;
+  }, text);
+}
+
+/** Series and steps are for pictures, and long. */
+const LEFT_OUT = new Set(["timeline", "account", "steps_by_rows"]);
+
+if (import.meta.main) {
+  for (const arg of process.argv.slice(2)) {
+    const [name, path = ""] = arg.split("=");
+    const known = REPORTS.find((one) => one === name);
+    if (known === undefined)
+      throw new Error(`${arg}: NAME=FILE, NAME one of ${REPORTS.join(", ")}`);
+    const report = JSON.parse(readFileSync(path, "utf8"), (key, value) =>
+      LEFT_OUT.has(key) ? undefined : value,
+    );
+    writeFileSync(pathOf(known), `${JSON.stringify(report, null, 1)}\n`);
+  }
+  writeFileSync(README, madeReadme(readFileSync(README, "utf8")));
+}
