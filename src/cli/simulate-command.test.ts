@@ -39,8 +39,9 @@ test("simulate: the table is labelled as simulated, and names every system", asy
   expect(out).toContain("lower bound");
 });
 
-test("simulate: the report has the promised shape", async () => {
+test("simulate: the report has the promised shape, and the page loads nothing", async () => {
   const report = join(scratch, "report.json");
+  const html = join(scratch, "report.html");
   const { status } = await run("--workload", small, "--seeds", "2", "--quiet", "--report", report);
   expect(status).toBe(0);
   const parsed = JSON.parse(readFileSync(report, "utf8"));
@@ -53,6 +54,9 @@ test("simulate: the report has the promised shape", async () => {
   expect(seer.ci95).toHaveLength(2);
   expect(seer.published_speedup).toBeNull();
   expect(parsed.workloads[small].lower_bound_s).toBeLessThan(seer.wall_s);
+  const page = readFileSync(html, "utf8");
+  expect(page).toContain("Simulated");
+  expect(page).not.toMatch(/(src|href)="(?!data:)|url\(|@import|<script/);
 });
 
 test("simulate: own drafts are foretoken's alone, and each system has chunks of its own", async () => {

@@ -5,13 +5,16 @@ import { Command } from "commander";
 import type { Settings } from "../config/fields.ts";
 import { AppError } from "../core/base/errors.ts";
 import { loadCore } from "../core/wasm/load.ts";
+import { pagePath } from "../tools/picture/page.ts";
 import {
   type CheckedCell,
   checkPublished,
+  type Picture,
   runWorkload,
   type SimulateReport,
   type WorkloadReport,
 } from "../tools/simulate/experiment.ts";
+import { htmlReport } from "../tools/simulate/html.ts";
 import { chunkTokensOf, SYSTEM_NAMES, type SystemName } from "../tools/simulate/systems.ts";
 import { WORKLOAD_NAMES, type Workload } from "../tools/simulate/workload.ts";
 import { addFields, readFields } from "./commander-fields.ts";
@@ -87,22 +90,28 @@ async function printWorkloads(settings: SimulateSettings): Promise<void> {
   const systems = systemsOf(settings.systems);
   const workloads = await wantedWorkloads(settings);
   const reports: Record<string, WorkloadReport> = {};
+  const pictures: Picture[] = [];
   for (const workload of workloads) {
     const status = new Status(settings);
-    const report = await runWorkload(workload, {
+    const made = await runWorkload(workload, {
       systems,
       draft: settings.simulatedDraft,
       seeds: workload.lengths === null ? settings.seeds : 1,
       chunkTokens: settings.chunkTokens,
       core: loadCore(),
       onCell: simulating(status),
+      isPictured: settings.report !== null,
     });
-    reports[workload.name] = report;
+    reports[workload.name] = made.report;
+    pictures.push(...made.pictures);
     status.end();
-    if (!settings.quiet && !settings.json) console.log(workloadTable(workload.name, report));
+    if (!settings.quiet && !settings.json) console.log(workloadTable(workload.name, made.report));
   }
   const report: SimulateReport = { simulated: true, workloads: reports };
-  if (settings.report !== null) writeOutput("--report", settings.report, jsonOf(report));
+  if (settings.report !== null) {
+    writeOutput("--report", settings.report, jsonOf(report));
+    writeOutput("--report", pagePath(settings.report), htmlReport(report, pictures));
+  }
   if (settings.json) console.log(jsonOf(report));
 }
 

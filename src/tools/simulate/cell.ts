@@ -2,6 +2,7 @@
 // by chance is drawn from the seed, so a cell is repeated exactly by naming it.
 
 import { Random } from "../../core/base/random.ts";
+import type { LengthPrior } from "../../core/context/context.ts";
 import type { Request } from "../../core/request/buffer.ts";
 import type { CoreExports } from "../../core/wasm/load.ts";
 import { type GroupLengths, sampleLengths } from "./lengths.ts";
@@ -27,8 +28,9 @@ export interface Cell {
   readonly draft: SimDraft;
   readonly seed: number;
   readonly chunkTokens: number;
+  readonly isRecorded: boolean;
   /** See SimulationOptions. */
-  readonly isRecorded?: boolean;
+  readonly lengthPrior?: LengthPrior;
   readonly isPaced?: boolean;
 }
 
@@ -41,7 +43,7 @@ export async function simulateCell(cell: Cell, core: CoreExports): Promise<Simul
 type Iteration = Pick<SimulationOptions, "lengths" | "groupsWanted" | "progress">;
 
 function simulate(cell: Cell, core: CoreExports, iteration: Iteration): Promise<SimulationResult> {
-  const { workload, system, chunkTokens, isRecorded = false, isPaced = true } = cell;
+  const { workload, system, chunkTokens, isRecorded, lengthPrior, isPaced } = cell;
   return new Simulation({
     workload,
     ...iteration,
@@ -51,7 +53,8 @@ function simulate(cell: Cell, core: CoreExports, iteration: Iteration): Promise<
     schedulerFor: (parts) => simSchedulerFor(system, parts),
     ...draftingOf(cell),
     isRecorded,
-    isPaced,
+    ...(lengthPrior && { lengthPrior }),
+    ...(isPaced === undefined ? {} : { isPaced }),
   }).run();
 }
 

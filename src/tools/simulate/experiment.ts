@@ -1,11 +1,12 @@
 // Runs cells over seeds and sums them up: means, 95 % confidence intervals, speed-ups over veRL on the same seeds, the
 // lower bound, and the published numbers beside ours. It computes; printing is src/cli's.
 
+import type { WorkerTimeline } from "../../core/rollout/timeline.ts";
 import type { CoreExports } from "../../core/wasm/load.ts";
 import { type SimDraft, simulateCell } from "./cell.ts";
 import { type GroupLengths, sampleLengths } from "./lengths.ts";
 import { type Metric, PUBLISHED, type PublishedCell, publishedSpeedup } from "./published.ts";
-import { meanOf, type SimulationResult } from "./simulation.ts";
+import type { SimulationResult } from "./simulation.ts";
 import { bestTokensPerStep, DRAFTER_GAIN } from "./speculation.ts";
 import { StepModel } from "./step-time.ts";
 import { chunkTokensOf, isBaseline, isOfThePaper, type SystemName } from "./systems.ts";
@@ -46,6 +47,15 @@ export interface SimulateReport {
   readonly workloads: Readonly<Record<string, WorkloadReport>>;
 }
 
+/** One system's run on the first seed, for charts. */
+export interface Picture {
+  readonly workload: Workload;
+  readonly system: SystemName;
+  readonly result: SimulationResult;
+  readonly engines: readonly WorkerTimeline[];
+  readonly lengths: GroupLengths;
+}
+
 export interface ExperimentOptions {
   readonly systems: readonly SystemName[];
   readonly draft: DraftOption;
@@ -54,6 +64,8 @@ export interface ExperimentOptions {
   readonly chunkTokens: number | null;
   readonly core: CoreExports;
   readonly onCell: (name: string) => void;
+  /** Keeps series of the first seed. */
+  readonly isPictured: boolean;
 }
 
 export type DraftOption = "off" | "grouped" | "own";
@@ -69,16 +81,17 @@ function draftOf(system: SystemName, draft: DraftOption): SimDraft {
 export async function runWorkload(
   workload: Workload,
   options: ExperimentOptions,
-): Promise<WorkloadReport> {
-  const cell = (system: SystemName, draft: SimDraft, seed: number) => {
+): Promise<{ report: WorkloadReport; pictures: Picture[] }> {
+  const pictures: Picture[] = [];
+  const cell = (system: SystemName, draft: SimDraft, seed: number, isRecorded: boolean) => {
     options.onCell(`${workload.name}, ${system}, seed ${seed}`);
     const chunkTokens = options.chunkTokens ?? chunkTokensOf(system);
-    const made = { workload, system, draft, seed, chunkTokens };
+    const made = { workload, system, draft, seed, chunkTokens, isRecorded };
     return simulateCell(made, options.core);
   };
   const seeds = Array.from({ length: options.seeds }, (_, i) => i + 1);
   const base: SimulationResult[] = [];
-  for (const seed of seeds) base.push(await cell("verl", "off", seed));
+  for (const seed of seeds) base.push(await cell("verl", "off", seed, false));
   const best = bestOf(workload, options.draft);
   const bound = meanOf(
     seeds.map((seed) => {
@@ -90,18 +103,28 @@ export async function runWorkload(
   for (const system of options.systems) {
     const draft = draftOf(system, options.draft);
     const runs: SimulationResult[] = [];
-    for (const seed of seeds) runs.push(await cell(system, draft, seed));
+    for (const seed of seeds) {
+      const result = await cell(system, draft, seed, options.isPictured && runs.length === 0);
+      runs.push(result);
+      const { engines } = result;
+      if (engines === null) continue;
+      const lengths = workload.lengths ?? sampleLengths(workload.shape, seed);
+      pictures.push({ workload, system, result, engines, lengths });
+    }
     systems[system] = summed({ workload, system, draft, runs, base, bound });
   }
   const requests =
     workload.lengths?.flat().length ?? workload.shape.groups * workload.shape.groupSize;
   const tokensMean = meanOf(base.map((run) => run.outputTokens / requests));
   return {
-    systems,
-    lower_bound_s: bound,
-    seeds: options.seeds,
-    requests,
-    tokens_mean: tokensMean,
+    report: {
+      systems,
+      lower_bound_s: bound,
+      seeds: options.seeds,
+      requests,
+      tokens_mean: tokensMean,
+    },
+    pictures,
   };
 }
 
@@ -170,7 +193,7 @@ export async function checkPublished(options: {
     for (let seed = 1; seed <= options.seeds; seed += 1) {
       options.onCell(`${key}, seed ${seed}`);
       const chunkTokens = options.chunkTokens ?? chunkTokensOf(system);
-      const made = { workload, system, draft, seed, chunkTokens };
+      const made = { workload, system, draft, seed, chunkTokens, isRecorded: false };
       runs.push(await simulateCell(made, options.core));
     }
     known.set(key, runs);
@@ -219,6 +242,10 @@ function measured(metric: Metric, run: SimulationResult, base: SimulationResult)
 }
 
 const rateOf = (run: SimulationResult) => run.outputTokens / run.wallS;
+
+export function meanOf(values: readonly number[]): number {
+  return values.reduce((sum, value) => sum + value, 0) / Math.max(1, values.length);
+}
 
 /** 97.5 % quantiles of Student's t at 1, 2, 3 ... degrees of freedom; beyond the table, the normal's. */
 const STUDENT = [12.71, 4.3, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23];

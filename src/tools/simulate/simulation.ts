@@ -9,6 +9,7 @@ import {
   weightEpoch,
   workerId,
 } from "../../core/base/ids.ts";
+import type { LengthPrior } from "../../core/context/context.ts";
 import type { KvPool } from "../../core/kv/pool.ts";
 import type { Request } from "../../core/request/buffer.ts";
 import { SAMPLING_DEFAULTS } from "../../core/request/request.ts";
@@ -46,9 +47,11 @@ export interface SimulationOptions {
   readonly groupsWanted: number | null;
   /** Output tokens that request number i has from an earlier iteration; absent: none. */
   readonly progress: readonly number[] | null;
-  /** false: all engines count as equally fast. */
-  readonly isPaced: boolean;
-  /** Keeps the load of every engine over time, and what the rollout says of the time left. */
+  /** Lengths to be expected in groups whose prompt has a history; default: none has. */
+  readonly lengthPrior?: LengthPrior;
+  /** false: all engines count as equally fast; default: as measured. */
+  readonly isPaced?: boolean;
+  /** Keeps the load of every engine over time, for charts. */
   readonly isRecorded: boolean;
 }
 
@@ -59,8 +62,11 @@ export interface SimulationResult {
   readonly tailS: number;
   readonly outputTokens: number;
   readonly preemptions: number;
+  readonly recomputedTokens: number;
+  readonly chunks: number;
   readonly migrations: number;
   readonly migratedBytes: number;
+  readonly poolBytesPeak: number;
   /** Mean over instances of the time between their last token and the end, over the wall time. */
   readonly idleShare: number;
   /** Between the first and the last instance to run out of work, over the wall time. */
@@ -71,6 +77,7 @@ export interface SimulationResult {
   /** Output tokens of each request, by number; unfinished ones too. */
   readonly reached: readonly number[];
   readonly finishedGroups: number;
+  readonly finishedLengths: readonly number[];
   /** Load of each engine over time; null: not recorded. */
   readonly engines: readonly WorkerTimeline[] | null;
   /** The rollout's estimates of the time left; none if not recorded. */
@@ -120,13 +127,15 @@ export class Simulation implements EngineWorld {
   readonly #startedMs: number[] = [];
   readonly #finished: Request[] = [];
   #nowMs = 0;
+  #kvTokens = 0;
+  #kvTokensPeak = 0;
   #migratedTokens = 0;
   #finishedGroups = 0;
   #error: unknown = null;
   readonly #timeLeft: { atS: number; leftS: number }[] = [];
 
   constructor(options: SimulationOptions) {
-    const { core, chunkTokens, lengths, schedulerFor } = options;
+    const { core, chunkTokens, lengthPrior, lengths, schedulerFor } = options;
     this.#options = options;
     this.#model = new StepModel(options.workload);
     this.#lengths = Int32Array.from(lengths.flat());
@@ -141,6 +150,7 @@ export class Simulation implements EngineWorld {
       clock: this,
       core,
       listener: this.#listener(),
+      ...(lengthPrior && { lengthPrior }),
     });
     this.#addGroups();
     this.#addEngines();
@@ -188,6 +198,8 @@ export class Simulation implements EngineWorld {
   }
 
   stored(requestId: RequestId, tokens: number, from: WorkerId): void {
+    this.#kvTokens += tokens - (this.#kv.get(requestId)?.tokens ?? 0);
+    this.#kvTokensPeak = Math.max(this.#kvTokensPeak, this.#kvTokens);
     this.#kv.set(requestId, { tokens, from });
   }
 
@@ -224,9 +236,11 @@ export class Simulation implements EngineWorld {
   }
 
   #ended(request: Request): void {
+    const { requestId } = request.spec;
     assert(request.response.refusal === null, "the longest request fits into one engine");
     this.#finished.push(request);
-    this.#kv.delete(request.spec.requestId);
+    this.#kvTokens -= this.#kv.get(requestId)?.tokens ?? 0;
+    this.#kv.delete(requestId);
   }
 
   #addGroups(): void {
@@ -261,7 +275,7 @@ export class Simulation implements EngineWorld {
   }
 
   #addEngines(): void {
-    const { workload, speculationFor, isDivided, isPaced } = this.#options;
+    const { workload, speculationFor, isDivided, isPaced = true } = this.#options;
     const { slow, constants } = workload;
     const slowdown = constants.slowdown * (slow?.factor ?? 1);
     const slowModel = new StepModel({ ...workload, constants: { ...constants, slowdown } });
@@ -301,20 +315,24 @@ export class Simulation implements EngineWorld {
       tailS,
       outputTokens,
       preemptions: sum("preemptions"),
+      recomputedTokens: sum("recomputedTokens"),
+      chunks: figures.chunks,
       migrations: figures.migrations,
       migratedBytes: this.#migratedTokens * this.#model.kvBytesPerToken,
+      poolBytesPeak: this.#kvTokensPeak * this.#model.kvBytesPerToken,
       idleShare: (wallMs - meanOf(ends)) / wallMs,
       finishSpread: (Math.max(...ends) - Math.min(...ends)) / wallMs,
       lateStartShare: meanOf(last.map(({ spec }) => this.#startedMs[spec.requestId] ?? 0)) / wallMs,
       tokensPerStep: outputTokens / Math.max(1, sum("sequenceSteps")),
       reached: this.#requests.map(({ response }) => response.length),
       finishedGroups: this.#finishedGroups,
+      finishedLengths: finished.map(({ response }) => response.length),
       timeLeft: this.#timeLeft,
       engines: this.#options.isRecorded ? meter.timeline().workers : null,
     };
   }
 }
 
-export function meanOf(values: readonly number[]): number {
+function meanOf(values: readonly number[]): number {
   return values.reduce((total, value) => total + value, 0) / Math.max(1, values.length);
 }
