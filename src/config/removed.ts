@@ -37,7 +37,7 @@ const REMOVED: Readonly<Record<string, string>> = {
     "the KV pool of a server takes a sixteenth of the machine's DRAM, at least 256 MB",
   "--probability-min": "tokens that are less likely than 0.1 are not drafted",
   "--read-token": PROXY,
-  "--html": "--report FILE.json has all figures",
+  "--html": "--report FILE.json writes the page beside it, as FILE.html",
   "--retry-grace-s": FIXED,
   "--row-us": "use --engine-steps REQUESTS,MS,US",
   "--session-mb": FIXED,
