@@ -1,8 +1,8 @@
 """How many of a step's draft tokens the engine verifies: as many as make the most tokens in the time that they take.
 
 The one place that decides what drafting may cost. It knows what steps take (step_time.py) and how likely each draft
-token is accepted; the rule is that of src/core/draft/draft-length.ts. What drafting itself takes counts as a part of the
-step with drafts. While nothing pays, drafts are not even made, but for one step now and then.
+token is accepted; the rule is that of src/core/draft/draft-length.ts. What drafting itself takes counts as a part of
+the step with drafts. While nothing pays, drafts are not even made, but for one step now and then.
 """
 
 from __future__ import annotations
