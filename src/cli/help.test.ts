@@ -1,10 +1,8 @@
 // The help of every command, at the widths of terminals.
 
 import { expect, test } from "bun:test";
-import { Command } from "commander";
-import { FIELDS } from "../config/fields.ts";
+import type { Command } from "commander";
 import { programOf } from "./cli.ts";
-import { addFields } from "./commander-fields.ts";
 import { HELP_WIDTH_MAX, layOutHelp } from "./help.ts";
 
 function helpOf(command: Command, columns: number | undefined): string {
@@ -20,10 +18,6 @@ function helpOf(command: Command, columns: number | undefined): string {
 
 function tooLong(text: string, width: number): string[] {
   return text.split("\n").filter((line) => line.length > width);
-}
-
-function example(defaults: Parameters<typeof addFields>[2] = {}): Command {
-  return addFields(new Command("one"), ["limit", "policy", "allowOrigin"], defaults);
 }
 
 test("help: every command fits 80 columns, and no more than a maximum on wide terminals", () => {
@@ -49,15 +43,4 @@ test("help: the environment's rule is shown by an option of the command itself",
     return command.options.some(({ long }) => long === flag) ? [] : [command.name()];
   });
   expect(others).toEqual([]);
-});
-
-test("help: one default, the command's own where it has one", () => {
-  expect(helpOf(example(), 100)).toContain("(default: all)");
-  const own = helpOf(example({ limit: 8 }), 100);
-  expect(own).toContain("(default: 8)");
-  expect(own).not.toContain("(default: all)");
-  // Commander adds none, and neither does a field's text.
-  for (const [name, { help }] of Object.entries(FIELDS)) {
-    expect({ name, hasDefault: help.includes("(default") }).toEqual({ name, hasDefault: false });
-  }
 });

@@ -1,5 +1,4 @@
 import { expect, test } from "bun:test";
-import { stripVTControlCharacters } from "node:util";
 import { Screen } from "../../test/reference/screen.ts";
 import type { Progress } from "../core/rollout/report.ts";
 import { ProgressDisplay, renderProgress } from "./progress.ts";
@@ -72,17 +71,6 @@ test("renderProgress: many workers take few lines, and the rest is counted", () 
   const lines = renderProgress("seer", progressOf({ workers }), terminalOf({ columns: 80 }));
   expect(lines.length).toBeLessThan(10);
   expect(lines.at(-1)).toMatch(/^and 5\d workers more$/);
-});
-
-test("renderProgress: without colour there is no escape, without Unicode only ASCII", () => {
-  const plain = renderProgress("seer", progressOf(), terminalOf({ unicode: false })).join("\n");
-  expect(plain).toMatch(/^[\x20-\x7e\n]*$/);
-  expect(plain).toContain("#####");
-  const colored = renderProgress("seer", progressOf(), terminalOf({ color: true })).join("\n");
-  expect(colored).toContain("\u001B[");
-  expect(stripVTControlCharacters(colored)).toBe(
-    renderProgress("seer", progressOf(), terminalOf()).join("\n"),
-  );
 });
 
 function pipe(): { text: string; write(text: string): boolean } {
