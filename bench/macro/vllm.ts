@@ -95,9 +95,10 @@ async function main(): Promise<void> {
     await ensurePlugin({ python, root: ROOT });
     const plain = await servers.open("plain");
     const machine = await separate(plain.urls, settings.launch.model, servers.fillers);
-    const workloads = await workloadsOf(plain, settings, servers);
+    // All before the texts are drawn: servers that do not start end the bench at once.
     const systems: System[] = [];
     for (const name of settings.systems) systems.push(await servers.open(name));
+    const workloads = await workloadsOf(plain, settings, servers);
     const keep = (runs: Runs): void => save(runs, settings, machine);
     tell(await runRounds(systems, workloads, servers, keep), settings);
   } finally {
