@@ -11,7 +11,7 @@ import type { SimulateReport } from "../src/tools/simulate/experiment.ts";
 
 const ROOT = join(import.meta.dir, "..");
 const README = join(ROOT, "README.md");
-const REPORTS = ["start", "vllm-priced", "vllm-bulk", "simulated"] as const;
+const REPORTS = ["start", "vllm-priced", "simulated"] as const;
 type ReportName = (typeof REPORTS)[number];
 
 const pathOf = (name: ReportName): string => join(ROOT, "docs", "experiments", `${name}.json`);
@@ -57,20 +57,16 @@ function measuredTable(): string {
     const where = `two embedded engines, the run above: \`${name}\``;
     rows.push(ratioRow(where, `\`${baseName}\` (as veRL)`, base?.rounds ?? [], run.rounds));
   }
-  for (const [report, what] of [
-    ["vllm-priced", "two vLLM servers on CPU, memory-bound steps, KV short"],
-    ["vllm-bulk", "the same with four times the requests and KV"],
+  const { systems } = read("vllm-priced");
+  for (const [system, against] of [
+    ["plain", "plain vLLM"],
+    ["suffix", "vLLM with suffix decoding"],
   ] as const) {
-    const { systems } = read(report);
-    const ours = systems.foretoken_plugin_pool.rounds;
-    for (const [system, against] of [
-      ["plain", "plain vLLM"],
-      ["suffix", "vLLM with suffix decoding"],
-    ] as const) {
-      if (systems[system] === undefined) continue;
-      const where = `${what} ([conditions](docs/experiments/vllm-priced.md))`;
-      rows.push(ratioRow(where, against, systems[system].rounds, ours));
-    }
+    const where =
+      "two vLLM servers on CPU, memory-bound steps, KV short, plugin and KV pool ([conditions](docs/experiments/vllm-priced.md))";
+    rows.push(
+      ratioRow(where, against, systems[system].rounds, systems.foretoken_plugin_pool.rounds),
+    );
   }
   return rows.join("\n");
 }
@@ -111,8 +107,10 @@ if (import.meta.main) {
     const known = REPORTS.find((one) => one === name);
     if (known === undefined)
       throw new Error(`${arg}: NAME=FILE, NAME one of ${REPORTS.join(", ")}`);
+    // Paths of the machine that measured are left out too.
+    const isPath = (value: unknown): boolean => typeof value === "string" && value.startsWith("/");
     const report = JSON.parse(readFileSync(path, "utf8"), (key, value) =>
-      LEFT_OUT.has(key) ? undefined : value,
+      LEFT_OUT.has(key) || isPath(value) ? undefined : value,
     );
     writeFileSync(pathOf(known), `${JSON.stringify(report, null, 1)}\n`);
   }

@@ -3,6 +3,7 @@
 import { expect, test } from "bun:test";
 import { existsSync, readFileSync } from "node:fs";
 import { dirname, join } from "node:path";
+import { madeReadme } from "../scripts/gen-readme.ts";
 import { staleReferences } from "../scripts/gen-reference.ts";
 
 const ROOT = join(import.meta.dir, "..");
@@ -87,4 +88,9 @@ test("tables: every row stands below a head, without a gap", () => {
       gaps.push(`${file}: ${row}`);
   }
   expect(gaps).toEqual([]);
+});
+
+test("README: its tables are those of the reports (bun scripts/gen-readme.ts writes them)", () => {
+  const text = readFileSync(join(ROOT, "README.md"), "utf8");
+  expect(madeReadme(text)).toBe(text);
 });

@@ -101,7 +101,7 @@ export function timelineChart(chart: TimelineChart): string {
   const tail = (top: number): string =>
     `<rect x="${tailFrom}" y="${top}" width="${((tailS / axisS) * PLOT).toFixed(1)}" height="${STRIP}" class="tail"/>`;
   return [
-    `<svg viewBox="0 0 ${CHART_WIDTH} ${bottom + 22}" role="img">`,
+    `<svg viewBox="0 0 ${CHART_WIDTH} ${bottom + 22}" role="img" aria-label="KV, running requests and tokens a step over time">`,
     `<image href="${image}" x="${LEFT}" y="4" width="${PLOT}" height="${kvHeight}" preserveAspectRatio="none" style="image-rendering:pixelated"/>`,
     `<path d="M${tailFrom} 4v${kvHeight}" class="edge"/>`,
     axisTexts(4, kvHeight, "KV", ["1", String(engines.length)]),
@@ -232,7 +232,7 @@ export function responseBars(bars: readonly ResponseBar[], { axisS, wallS, tailS
     return `${parts.join("")}<text x="${x.toFixed(1)}" y="${y + 9}" class="axis ${side}">${name}</text>`;
   });
   return [
-    `<svg viewBox="0 0 ${CHART_WIDTH} ${bottom + 20}" role="img">`,
+    `<svg viewBox="0 0 ${CHART_WIDTH} ${bottom + 20}" role="img" aria-label="where the last responses ran">`,
     `<rect x="${tailFrom.toFixed(1)}" y="2" width="${((tailS / axisS) * PLOT).toFixed(1)}" height="${bottom - 2}" class="tail"/>`,
     ...rows,
     timeAxis(axisS, bottom + 12),

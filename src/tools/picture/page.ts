@@ -56,7 +56,7 @@ export function iterationsSvg(runs: readonly MeasuredRun[]): string {
     const sized = chart.replace("<svg ", `<svg y="${at + 24}" height="${height}" `);
     return `<text x="44" y="${at + 18}" class="name">${captionOf(run).replace(/<.?b>/g, "")}</text>${sized}`;
   });
-  return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${CHART_WIDTH} ${top}" role="img"><style>text{font-family:system-ui,sans-serif}${STYLE.replace(/var\(--(\w+)\)/g, (_, name) => COLORS[name] ?? "#000")}</style>${parts.join("\n")}</svg>\n`;
+  return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${CHART_WIDTH} ${top}" role="img" aria-label="${runs.map(({ name }) => escaped(name)).join(", ")}"><style>text{font-family:system-ui,sans-serif}${STYLE.replace(/var\(--(\w+)\)/g, (_, name) => COLORS[name] ?? "#000")}</style>${parts.join("\n")}</svg>\n`;
 }
 
 function captionOf({ name, wall_s, tail_s, preemptions }: MeasuredRun): string {
