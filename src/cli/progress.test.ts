@@ -105,9 +105,7 @@ function displayOn(
 test("ProgressDisplay: away from a terminal it writes a line every few seconds, and one at the end", () => {
   const stream = pipe();
   const display = displayOn(stream);
-  for (let tenth = 0; tenth <= 120; tenth += 1) {
-    display.update({ elapsedS: tenth / 10 });
-  }
+  for (let tenth = 0; tenth <= 120; tenth += 1) display.update({ elapsedS: tenth / 10 });
   display.update({ elapsedS: 12.1, requestsDone: 128, groupsDone: 16 });
   display.finish();
   display.finish();
