@@ -1,4 +1,4 @@
-// What commands write and print: files that an option names, JSON, and tables of text.
+// Output of commands: files that an option names, JSON, and tables of text.
 
 import { mkdirSync, writeFileSync } from "node:fs";
 import { dirname } from "node:path";

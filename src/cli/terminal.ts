@@ -1,4 +1,4 @@
-// What a person sees while a command works: on a terminal a few lines, drawn over in place; elsewhere a plain line every few
+// Status of a command that works: on a terminal a few lines, drawn over in place; elsewhere a plain line every few
 // seconds. How wide, in colour or not and in which characters is decided from the stream and the environment alone.
 
 import { styleText } from "node:util";

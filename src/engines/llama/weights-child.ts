@@ -1,6 +1,6 @@
 // The process that reads weights for one that serves: it may hang on a file system or be ended by a damaged
 // file, and nothing else is lost. Its result is in the memory file that it inherited.
-// It tries the weights: loads the file, encodes and decodes text, generates tokens.
+// The child tries the weights: it loads the file, encodes and decodes text, generates tokens.
 // weights-reader.ts starts it by way of main.ts; each line of its output is a ReadReport.
 
 import { dlopen, ptr } from "bun:ffi";

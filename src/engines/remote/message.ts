@@ -1,4 +1,4 @@
-// What passes over a worker link: one message is one frame of the WebSocket. The schemas are what each side takes of the
+// Messages of a worker link: one message is one frame of the WebSocket. The schemas are what each side takes of the
 // other; the types are theirs.
 
 import * as v from "valibot";

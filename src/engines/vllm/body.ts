@@ -49,7 +49,7 @@ export function chunkBody(chunk: ChunkRequest, form: RequestForm): string {
     foretoken_draft: chunk.draft === null ? 0 : 1,
     foretoken_run: chunk.run,
     foretoken_epoch: chunk.epoch,
-    // Of the whole response, for engines whose noise depends on a token's place and not on what was drawn before.
+    // The seed of the whole response, for engines whose noise depends on a token's place alone.
     ...(isSeeded(chunk, form) && { foretoken_seed: chunkSeed(spec.draw, 0) }),
   };
   const top: Record<string, unknown> = {

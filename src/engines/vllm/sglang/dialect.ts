@@ -20,7 +20,7 @@ export const SGLANG_DIALECT = {
   probe,
   body: sglangBody,
   read: (data, topLogprobs) => readEvent(data, topLogprobs, sglangPiece),
-  // It looks for connections that are closed seconds later, and runs the request meanwhile.
+  // SGLang looks for connections that are closed seconds later, and runs the request meanwhile.
   abort: (chunk) => ({
     method: "POST",
     path: "/abort_request",
