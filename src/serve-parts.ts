@@ -1,4 +1,4 @@
-// What a feature of the server is, and what every one is made over: engines, requests and weights.
+// The interface of a feature of the server, and the parts that every feature gets: engines, requests and weights.
 
 import { randomWord, wallClock } from "./app.ts";
 import { type WeightEpoch, weightEpoch } from "./core/base/ids.ts";

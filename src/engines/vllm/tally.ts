@@ -1,4 +1,4 @@
-// What a worker reports of itself: its own counts, and what the server's metrics have gone up by since it was opened (of one
+// Statistics that a worker reports: its own counts, and what the server's metrics have gone up by since it was opened (of one
 // process: a worker whose server restarts has failed); and the requests that came from another server, by the server's
 // report of what its connector found in the pool.
 

@@ -1,4 +1,4 @@
-// What the calls of the control plane do: each is answered as if all engines were one. The table of the routes is
+// Calls of the control plane: each is answered as if all engines were one. The table of the routes is
 // routes.ts; adapters make the same calls.
 
 import type { PauseMode } from "../../core/rollout/pause.ts";

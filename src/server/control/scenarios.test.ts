@@ -1,4 +1,4 @@
-// What three engines are after calls, faults and deaths in an order: one row each, `;` where states are checked.
+// States of three engines after calls, faults and deaths in an order: one row each, `;` where states are checked.
 
 import { expect, test } from "bun:test";
 import { ControlFixture, type Script } from "../../../test/suite/control-fixture.ts";

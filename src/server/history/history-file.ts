@@ -1,7 +1,7 @@
 // The file that keeps the history over a restart: every response is appended as it finishes, and the file is written anew
 // when it has grown to several times what is kept. Writing never delays a response: it happens between turns, and beyond
 // a bound of bytes that wait for the disk, responses are left out of the file. A file that cannot be written is given up.
-// It is a header and records; a record that was cut or damaged ends what can be read of it.
+// The file is a header and records; a record that was cut or damaged ends what can be read.
 //
 //   u32 bytes of what follows the checksum | u32 CRC-32 of it | f64 prompt's key | u32 epoch | u32 length | i32 tokens ...
 

@@ -81,7 +81,7 @@ async function probe(access: ServerAccess): Promise<SglangCapabilities | null> {
     kvBlockTokens: sglang.kvBlockTokens,
     ranks: null,
     isDivisible: hybrid === null,
-    // Of vLLM's drafting, which some sampling parameters do not go with.
+    // The flag stands for vLLM's drafting, which some sampling parameters do not go with.
     isSpeculative: false,
     reportsExperts: sglang.reportsExperts,
     connector: null,
