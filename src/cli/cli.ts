@@ -12,6 +12,7 @@ import { replayCommand } from "./replay-command.ts";
 import { rolloutCommand } from "./rollout-command.ts";
 import { serveCommand } from "./serve-command.ts";
 import { simulateCommand } from "./simulate-command.ts";
+import { statusCommand } from "./status-command.ts";
 import { traceCommand } from "./trace-command.ts";
 import { upCommand } from "./up-command.ts";
 import { verifyCommand } from "./verify-command.ts";
@@ -44,6 +45,7 @@ export function programOf(setStatus: (status: number) => void): Command {
     rolloutCommand,
     serveCommand,
     upCommand,
+    statusCommand,
     doctorCommand,
     verifyCommand,
     replayCommand,

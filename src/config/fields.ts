@@ -320,7 +320,7 @@ export const FIELDS = {
   config: text("--config FILE", {
     help: "settings from a TOML or JSON file: keys are the flags' names with _ for -; flags and environment override it",
   }),
-  json: toggle("--json", "print the report as JSON instead of the table"),
+  json: toggle("--json", "print JSON for programs"),
   quiet: toggle("--quiet", "no progress and no table"),
 } as const satisfies Record<string, Field>;
 

@@ -1,6 +1,7 @@
 // One control request to one engine, which always ends: by its answer, its failure, a deadline, or an abort. All
 // requests to engines pass here, so that nothing waits for an engine that never answers.
 
+import type { Wait } from "../core/base/waits.ts";
 import type { RolloutListener } from "../core/rollout/listener.ts";
 import type { Rollout } from "../core/rollout/rollout.ts";
 import type { ControlAnswer, ControlRequest, Worker } from "../core/rollout/worker.ts";
@@ -48,7 +49,9 @@ export function answerOf(
 ): Promise<ControlAnswer> {
   return new Promise((resolve) => {
     const ends: (() => void)[] = [];
+    const hasAnswered = sidecar?.rollout.waits.begin(waitOf(worker, request, msMax));
     const settle = (answer: ControlAnswer) => {
+      hasAnswered?.(answer.status < 500);
       for (const end of ends.splice(0)) end();
       resolve(answer);
     };
@@ -74,6 +77,15 @@ export function answerOf(
       failed(500, error instanceof Error ? error.message : String(error));
     });
   });
+}
+
+function waitOf({ workerId }: Worker, request: ControlRequest | Canary, msMax: number): Wait {
+  const forWhom = `engine ${workerId}`;
+  if ("kind" in request) {
+    return { what: "canary", forWhom, reason: "it has not generated the canary's tokens", msMax };
+  }
+  const what = request.path.replace(/^.*\//, "");
+  return { what, forWhom, reason: `it has not answered ${request.path}`, msMax };
 }
 
 /** Calls `act` once the connection has been lost for too long; returns what ends the watch. */

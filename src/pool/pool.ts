@@ -367,12 +367,16 @@ export class WorkerPool {
     const rollout = this.#sidecar?.rollout;
     const polls = Math.ceil(msMax / LEAVE_POLL_MS);
     const isBusy = () => worker !== null && rollout?.busyWorkers.includes(worker) === true;
+    const what = `the removal of engine ${member.workerId}`;
+    const wait = { what, forWhom: "its responses", reason: "they still run there", msMax };
+    const isDrained = rollout?.waits.begin(wait);
     for (let i = 0; i < polls && isBusy() && member.worker === worker && !this.#isClosed; i += 1) {
       await new Promise<void>((resolve) => {
         this.#options.later(resolve, LEAVE_POLL_MS);
       });
-      if (member.record.departure !== departure) return;
+      if (member.record.departure !== departure) break;
     }
+    isDrained?.();
     this.#apply(member, { kind: "drained", departure });
   }
 
@@ -402,7 +406,14 @@ export class WorkerPool {
       member.worker = null;
       member.candidate = null;
       await Promise.all([before?.close(), candidate?.close()]);
-      const worker = await source.open({ workerId, epoch, reach });
+      const wait = { what: `engine ${workerId}`, forWhom: source.name, msMax: null };
+      const opening = {
+        ...wait,
+        reason: "it is being opened: it loads weights, or cannot be reached",
+      };
+      const worker = await sidecar.rollout.waits.during(opening, () =>
+        source.open({ workerId, epoch, reach }),
+      );
       opened = worker;
       if (!isLast()) {
         await worker.close();

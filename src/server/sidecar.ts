@@ -243,6 +243,12 @@ export class Sidecar {
     this.#isDraining = true;
     this.#groups.closeAll();
     if (this.rollout.unfinished === 0) return;
+    const reason = "it ends when all responses have finished";
+    const wait = { what: "drain", forWhom: "responses", reason, msMax: null };
+    await this.rollout.waits.during(wait, () => this.#drained());
+  }
+
+  async #drained(): Promise<void> {
     await new Promise<void>((resolve) => {
       const stop = this.observe({
         finished: () => {

@@ -30,6 +30,7 @@ export interface ChunkRun {
   readonly startMs: number;
   /** null: none has come. */
   firstTokenMs: number | null;
+  lastTokenMs: number | null;
   /** null: it runs. */
   endMs: number | null;
   end: ChunkEnd | null;
@@ -114,7 +115,14 @@ export class Response extends OutputColumns {
     weights: WeightsId | null = null,
     began: Pick<ChunkRun, "startMs" | "tokensMax" | "kvTokens"> | null = null,
   ): void {
-    const open = { firstTokenMs: null, endMs: null, end: null, drafts: null, preemptions: 0 };
+    const open = {
+      firstTokenMs: null,
+      lastTokenMs: null,
+      endMs: null,
+      end: null,
+      drafts: null,
+      preemptions: 0,
+    };
     const run = began && { run: { ...began, ...open } };
     this.chunks.push({ workerId, epoch, weights, offset: this.length, tokens: 0, ...run });
   }

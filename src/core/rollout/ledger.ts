@@ -158,6 +158,11 @@ export class Ledger {
     return inBlocks(context + account.lookahead.tokens, kvBlockTokens);
   }
 
+  /** Running requests of the worker, in order of dispatch. */
+  running(workerId: WorkerId): ReadonlySet<Request> {
+    return this.#accounts.get(workerId)?.running ?? new Set();
+  }
+
   generated(workerId: WorkerId, tokens: number): void {
     this.#accounts.get(workerId)?.lookahead.generated(tokens);
   }

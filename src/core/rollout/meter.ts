@@ -16,6 +16,8 @@ import {
   type WorkerKey,
 } from "./figures.ts";
 import { IterationSpan, type IterationSummary } from "./iteration-span.ts";
+import { Ledger } from "./ledger.ts";
+import { type EngineClock, engineClock } from "./progress-clock.ts";
 import { kvMovesReport, type Progress, type RunReport, type WorkerReport } from "./report.ts";
 import { TimeLeft } from "./time-left.ts";
 import { type Timeline, TimelineRecorder } from "./timeline.ts";
@@ -35,6 +37,8 @@ interface WorkerTally {
   outputTokens: number;
   kvTokensPeak: number;
   lastTokenMs: number;
+  /** Time of its last token, or report of work; 0: none. */
+  progressMs: number;
 }
 
 export class Meter {
@@ -58,24 +62,24 @@ export class Meter {
   /** The last estimate, as times of the clock. */
   #ends: { readonly atMs: number; readonly leftS: number | null } | null = null;
   readonly #timeLeft = new TimeLeft();
-  readonly #baseRequests: () => number;
+  readonly #load: Pick<Ledger, "paces" | "running">;
   #poolMemoryPeak = 0;
   #poolDiskPeak = 0;
 
   /**
    * Time counts from now on. `requests`: those of all open groups, finished or not. `learned`: their L_g, if known.
-   * `baseRequests`: see `Paces`.
+   * `load`: what runs on the workers.
    */
   constructor(
     clock: Clock,
     requests: () => Iterable<Request> = () => [],
     learned: (group: Group) => number | null = () => null,
-    baseRequests: () => number = () => Number.MAX_SAFE_INTEGER,
+    load: Pick<Ledger, "paces" | "running"> = new Ledger(clock),
   ) {
     this.#clock = clock;
     this.#open = requests;
     this.#learned = learned;
-    this.#baseRequests = baseRequests;
+    this.#load = load;
     this.#startMs = clock.nowMs();
     this.#endMs = this.#startMs;
     this.#rateStartMs = this.#startMs;
@@ -88,6 +92,7 @@ export class Meter {
       outputTokens: 0,
       kvTokensPeak: 0,
       lastTokenMs: 0,
+      progressMs: 0,
     });
   }
 
@@ -159,6 +164,7 @@ export class Meter {
     if (tally === undefined) return;
     tally.outputTokens += fresh;
     tally.lastTokenMs = this.#turnMs;
+    tally.progressMs = this.#turnMs;
   }
 
   count(key: CountKey, by = 1): void {
@@ -183,6 +189,7 @@ export class Meter {
   stats(workerId: WorkerId, stats: WorkerStats): void {
     const tally = this.#tallies.get(workerId);
     if (tally === undefined) return;
+    if (hasWorked(tally.stats, stats)) tally.progressMs = this.#turnMs;
     tally.stats = stats;
     tally.kvTokensPeak = Math.max(tally.kvTokensPeak, stats.kvTokensUsed);
     this.#timeline.sample(workerId, this.#turnMs, stats);
@@ -191,6 +198,20 @@ export class Meter {
   /** The worker's last report; null: none yet. */
   latest(workerId: WorkerId): WorkerStats | null {
     return this.#tallies.get(workerId)?.stats ?? null;
+  }
+
+  /** Progress clocks of the workers. */
+  clocks(): EngineClock[] {
+    const nowMs = this.#clock.nowMs();
+    return [...this.#tallies].map(([worker, { stats, progressMs }]) => {
+      const running = this.#load.running(worker);
+      return engineClock({ worker, running, stats, progressMs }, this.#load.paces, nowMs);
+    });
+  }
+
+  /** See TimeLeft; by the lengths known at the last estimate. */
+  rarity(request: Request): number {
+    return this.#timeLeft.rarity(request);
   }
 
   pool(stats: KvPoolStats): void {
@@ -324,7 +345,7 @@ export class Meter {
         running,
         tokensPerS: this.#tokensPerS,
         engines: this.#tallies.size,
-        baseRequests: this.#baseRequests(),
+        baseRequests: this.#load.paces.base,
       };
       const leftS = this.#timeLeft.seconds(this.#open(), this.#learned, speed);
       this.#ends = { atMs: now, leftS };
@@ -345,6 +366,16 @@ export class Meter {
     for (const { key } of WORKER_FIGURES) sums[key] += this.#forgotten[key];
     return sums;
   }
+}
+
+/** The worker has made steps, or tokens, between the two reports. */
+function hasWorked(before: WorkerStats | null, after: WorkerStats): boolean {
+  const { steps, outputTokens, prefillTokens } = after;
+  return (
+    steps !== (before?.steps ?? 0) ||
+    outputTokens !== before?.outputTokens ||
+    prefillTokens !== before.prefillTokens
+  );
 }
 
 /** 1 + accepted tokens / drafts; 1 where nothing was drafted. */

@@ -5,7 +5,9 @@
 
 import { assert } from "../base/assert.ts";
 import type { Clock } from "../base/clock.ts";
+import { errorText } from "../base/errors.ts";
 import type { GroupId, RequestId, WeightEpoch, WorkerId } from "../base/ids.ts";
+import { Waits } from "../base/waits.ts";
 import { ContextManager, type LengthPrior } from "../context/context.ts";
 import type { DraftSource } from "../draft/group-update.ts";
 import { type DraftMode, DraftRegistry } from "../draft/registry.ts";
@@ -64,6 +66,8 @@ export interface RolloutOptions {
 
 export class Rollout {
   readonly meter: Meter;
+  /** Waits of the server for somebody else. */
+  readonly waits: Waits;
   readonly #parts: RolloutParts;
   readonly #kv: KvMoves;
   readonly #life: RequestLife;
@@ -95,7 +99,7 @@ export class Rollout {
         clock,
         () => buffer.requests,
         (group) => context.learned(group),
-        () => ledger.paces.base,
+        ledger,
       ),
       listener: contained(options.listener, (error, request) => this.#threw(error, request)),
       clock,
@@ -105,6 +109,7 @@ export class Rollout {
     };
     this.#parts = parts;
     this.meter = parts.meter;
+    this.waits = new Waits(clock);
     this.#siblings = new SiblingTokens(clock, parts.registry, parts.outbox);
     this.#kv = new KvMoves(parts, options.pool, (request, target, kv) =>
       this.#launch(request, target, kv),
@@ -474,7 +479,7 @@ export class Rollout {
   /** A listener failed at something: that is no reason to stop for the requests of others. */
   #threw(error: unknown, request: Request | null): void {
     if (request !== null && request.status !== "finished") {
-      const message = `the server failed at this request: ${messageOf(error)}`;
+      const message = `the server failed at this request: ${errorText(error)}`;
       request.response.refusal = { status: 500, message };
       this.#life.cut(request, "abort");
     }
@@ -585,13 +590,9 @@ export class Rollout {
       try {
         worker.send(commands);
       } catch (error) {
-        this.#failed(worker, `cannot be sent commands: ${messageOf(error)}`);
+        this.#failed(worker, `cannot be sent commands: ${errorText(error)}`);
         this.#wake();
       }
     }
   }
-}
-
-function messageOf(error: unknown): string {
-  return error instanceof Error ? error.message : String(error);
 }

@@ -74,6 +74,18 @@ export class TimeLeft {
     return seconds;
   }
 
+  /**
+   * Probability that a response of its group gets at least as long as the request's has. 1: no other of its group has
+   * ended.
+   */
+  rarity({ group, response }: Request): number {
+    const { ended, sum } = lengthsOf(group, null);
+    if (ended === 0) return 1;
+    const own = response.length ** SHAPE;
+    const others = this.#scale + sum - own;
+    return (others / (others + own)) ** (GROUP_SHAPE + ended);
+  }
+
   /** Output tokens that each open response still makes. */
   #leftOf(
     requests: Iterable<Request>,

@@ -65,6 +65,13 @@ export class Paces {
     return this.error === 0 || this.#row === 0 ? Number.MAX_SAFE_INTEGER : this.#base / this.#row;
   }
 
+  /** Time of a step of the engine that decodes so many requests, ms; null: not known. */
+  stepMs(id: WorkerId, requests: number): number | null {
+    const engine = this.#engines.get(id);
+    if (this.error === 0 || engine === undefined) return null;
+    return engine.pace * (this.#base + this.#row * requests * engine.rowsPerRequest);
+  }
+
   observe(id: WorkerId, { busyMs, requestMs, steps, drafted }: Span): void {
     const engine = this.#engineOf(id);
     const requests = requestMs / busyMs;

@@ -4,6 +4,7 @@
 
 import type { Clock } from "../../core/base/clock.ts";
 import { AppError } from "../../core/base/errors.ts";
+import type { Wait } from "../../core/base/waits.ts";
 import type { PauseMode } from "../../core/rollout/pause.ts";
 import type { Worker } from "../../core/rollout/worker.ts";
 import type { Sidecar } from "../sidecar.ts";
@@ -86,7 +87,8 @@ export class GenerationHold {
       this.#pausedMs = this.#nowMs;
       this.#remind(LONG_PAUSE_MS);
     }
-    if (await this.#options.sidecar.rollout.pause(mode)) return;
+    const { rollout } = this.#options.sidecar;
+    if (await rollout.waits.during(this.#quiet("pause", null), () => rollout.pause(mode))) return;
     throw new AppError("conflict", "resumed before the pause had taken hold");
   }
 
@@ -133,7 +135,8 @@ export class GenerationHold {
     const mode = rollout.pauseMode ?? "keep";
     // The trainer's own pause may not have taken hold yet.
     const quiet = rollout.pause(mode);
-    if (await this.#inTime(quiet, giveUp)) return;
+    const wait = this.#quiet("weight update", timeoutMs);
+    if (await rollout.waits.during(wait, () => this.#inTime(quiet, giveUp))) return;
     const busy = new Set(rollout.busyWorkers);
     const reason = `has not stopped for a weight update within ${timeoutMs / 1000} s`;
     if (mode !== "keep" || giveUp.aborted) {
@@ -150,6 +153,12 @@ export class GenerationHold {
     this.#options.held?.(this.heldSeconds);
     this.#heldMs = null;
     if (this.#resumes) this.#options.sidecar.rollout.resume();
+  }
+
+  #quiet(what: string, msMax: number | null): Wait {
+    const { busyWorkers } = this.#options.sidecar.rollout;
+    const forWhom = `engine ${busyWorkers.map(({ workerId }) => workerId).join(", ")}`;
+    return { what, forWhom, reason: "responses still run there", msMax };
   }
 
   get #nowMs(): number {

@@ -393,7 +393,13 @@ export class WeightUpdates {
       }
     };
     this.#calls += 1;
-    const done = this.#tail.then(turn, turn).finally(() => {
+    const reason = "calls that change weights are carried out one by one";
+    const forWhom = "the call before it";
+    const { waits } = this.#options.sidecar.rollout;
+    const mayBegin =
+      this.#calls > 1 ? waits.begin({ what: "weight update", forWhom, reason, msMax: null }) : null;
+    const begun = this.#tail.then(() => mayBegin?.());
+    const done = begun.then(turn).finally(() => {
       this.#calls -= 1;
     });
     this.#tail = done.catch((_: AppError | Error) => undefined);

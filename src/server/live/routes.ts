@@ -24,6 +24,12 @@ export const LIVE_ROUTES: readonly Row<Parts>[] = [
   },
   {
     method: "GET",
+    path: "/v1/waiting",
+    summary: "What the server waits for, one line each, and the progress clocks of engines",
+    handle: ({ live }) => jsonResponse(live.waiting()),
+  },
+  {
+    method: "GET",
     path: "/foretoken/timeline",
     summary: "The chunks of the iteration, as `foretoken trace` takes them",
     handle: ({ live, sidecar }) => {

@@ -8,6 +8,7 @@ import { requestId } from "../../core/base/ids.ts";
 import type { Request } from "../../core/request/buffer.ts";
 import { type Figures, SHOWN_FIGURES } from "../../core/rollout/figures.ts";
 import type { IterationSummary } from "../../core/rollout/iteration-span.ts";
+import type { Progress } from "../../core/rollout/report.ts";
 import type { WorkerStats } from "../../core/rollout/worker.ts";
 import type { WorkerPool } from "../../pool/pool.ts";
 import type { Sidecar } from "../sidecar.ts";
@@ -15,7 +16,13 @@ import { CompletedGroups } from "./completed-groups.ts";
 import { ITERATIONS_KEPT, type IterationRecord, IterationStore } from "./iteration-store.ts";
 import { Samples } from "./samples.ts";
 import { type ServingState, servingState, type Weights } from "./serving-state.ts";
-import { type LastFinished, LastFinishedResponses, Stragglers } from "./waited-for.ts";
+import {
+  type LastFinished,
+  LastFinishedResponses,
+  type Straggler,
+  stragglersOf,
+} from "./waited-for.ts";
+import { type WaitingLine, waitingLines } from "./waiting.ts";
 
 export interface LiveOptions {
   readonly sidecar: Sidecar;
@@ -47,7 +54,6 @@ export class LiveView {
   readonly completed: CompletedGroups;
   readonly #samples = new Samples();
   readonly #lastFinished = new LastFinishedResponses();
-  readonly #stragglers = new Stragglers();
   readonly #store: IterationStore;
   readonly #stats = new Map<number, WorkerStats>();
   readonly #stop: () => void;
@@ -151,34 +157,83 @@ export class LiveView {
 
   /** The answer of GET /foretoken/live; the samples are most of it. */
   answer({ samples } = { samples: true }) {
-    const { sidecar, clock } = this.#options;
-    const { rollout } = sidecar;
+    const { rollout } = this.#options.sidecar;
     const progress = rollout.meter.progress();
     const { state } = this;
+    const stragglers = this.#stragglers(progress, state);
     return {
       ...state,
-      // It may have changed since the last look.
-      state_s:
-        state.state === this.#state.state ? Math.round((clock.nowMs() - this.#sinceMs) / 1000) : 0,
+      state_s: this.#stateS(state),
+      waiting: this.#lines(progress, state, stragglers),
       iteration: this.iteration,
       weight_epoch: rollout.epoch,
       ...(samples ? { samples: this.#samples.columns() } : {}),
       estimates: estimatesOf(rollout),
       iterations: this.#store.all(),
-      stragglers: this.#stragglers.look(rollout.requests, {
-        nowMs: clock.nowMs(),
-        workers: progress.workers,
-        nameOf: this.nameOf,
-        acceptanceOf: (worker) => acceptanceOf(this.#stats.get(worker)),
-        waitsFor:
-          state.state === "serving"
-            ? "waits for a slot"
-            : `waits: ${state.state.replace("_", " ")}`,
-      }),
+      stragglers,
       waited_for: rollout.unfinished > 0 ? [] : this.#lastWaitedFor(),
       figures: shown(rollout.meter.figures()),
       drafts: progress.workers.map(({ worker }) => draftsOf(worker, this.#stats.get(worker))),
     };
+  }
+
+  /** The answer of GET /v1/waiting. */
+  waiting() {
+    const { meter } = this.#options.sidecar.rollout;
+    const progress = meter.progress();
+    const { state } = this;
+    const stragglers = this.#stragglers(progress, state);
+    return {
+      iteration: this.iteration,
+      unfinished: progress.requests - progress.requestsDone,
+      estimate_s: progress.etaS,
+      waiting: this.#lines(progress, state, stragglers),
+      responses: stragglers,
+      engines: meter.clocks().map((clock) => ({
+        engine: clock.worker,
+        name: this.nameOf(clock.worker),
+        doing: clock.doing,
+        running: clock.running,
+        silent_s: clock.silentMs / 1000,
+        silent_s_max: clock.silentMsMax && clock.silentMsMax / 1000,
+        step_ms: clock.stepMs,
+        pace: clock.pace,
+        verdict: clock.verdict,
+      })),
+    };
+  }
+
+  #stragglers({ workers }: Progress, { state }: ServingState): Straggler[] {
+    const { sidecar, clock } = this.#options;
+    const { meter, requests } = sidecar.rollout;
+    return stragglersOf(requests, {
+      nowMs: clock.nowMs(),
+      workers,
+      nameOf: this.nameOf,
+      acceptanceOf: (worker) => acceptanceOf(this.#stats.get(worker)),
+      rarityOf: (request) => meter.rarity(request),
+      waitsFor: state === "serving" ? "waits for a slot" : `waits: ${state.replace("_", " ")}`,
+    });
+  }
+
+  #lines(progress: Progress, state: ServingState, stragglers: readonly Straggler[]): WaitingLine[] {
+    const { sidecar, pool, clock } = this.#options;
+    return waitingLines({
+      ...{ progress, state, stragglers, nameOf: this.nameOf, hasStarted: pool.hasStarted },
+      stateS: this.#stateS(state),
+      iteration: this.iteration,
+      members: pool.members,
+      clocks: sidecar.rollout.meter.clocks(),
+      queued: (worker) => this.#stats.get(worker)?.waiting ?? 0,
+      waits: sidecar.rollout.waits.open,
+      nowMs: clock.nowMs(),
+    });
+  }
+
+  /** The state may have changed since the last look. */
+  #stateS({ state }: ServingState): number {
+    if (state !== this.#state.state) return 0;
+    return Math.round((this.#options.clock.nowMs() - this.#sinceMs) / 1000);
   }
 
   /** An iteration of which nothing runs may not have ended yet. */

@@ -16,12 +16,15 @@ interface Waited {
   readonly reason: string;
 }
 
-interface Straggler extends Waited {
+export interface Straggler extends Waited {
   readonly worker: number | null;
   /** Requests that run beside it on its worker. */
   readonly beside: number;
-  /** Rate since the last sample; null: there was none. */
+  /** Rate of the chunk that runs, and time since its last token; null: none runs. */
   readonly tokens_per_s: number | null;
+  readonly silent_s: number | null;
+  /** Probability that a response of its group gets as long: see TimeLeft. */
+  readonly rarity: number;
 }
 
 export interface LastFinished extends Waited {
@@ -40,6 +43,7 @@ interface Look {
   readonly workers: Progress["workers"];
   readonly nameOf: NameOf;
   readonly acceptanceOf: (worker: number) => number;
+  readonly rarityOf: (request: Request) => number;
   /** Reason why a waiting request waits, in words. */
   readonly waitsFor: string;
 }
@@ -52,24 +56,9 @@ const STRETCHES = 3;
 /** Share of its time that a response waited, from which that is called a reason. */
 const WAITED_SHARE = 0.1;
 
-export class Stragglers {
-  #lengths = new Map<number, number>();
-  #atMs = 0;
-
-  /** The unfinished responses with the most tokens, longest first. */
-  look(requests: Iterable<Request>, about: Look): Straggler[] {
-    const longest = longestOf(requests);
-    const before = this.#lengths;
-    const seconds = (about.nowMs - this.#atMs) / 1000;
-    this.#atMs = about.nowMs;
-    this.#lengths = new Map(longest.map(({ spec, response }) => [spec.requestId, response.length]));
-    return longest.map((request) => {
-      const earlier = before.get(request.spec.requestId);
-      const gained = earlier === undefined ? null : request.response.length - earlier;
-      const speed = gained === null || seconds <= 0 ? null : Math.max(0, gained) / seconds;
-      return stragglerOf(request, speed, about);
-    });
-  }
+/** The unfinished responses with the most tokens, longest first. */
+export function stragglersOf(requests: Iterable<Request>, about: Look): Straggler[] {
+  return longestOf(requests).map((request) => stragglerOf(request, about));
 }
 
 function longestOf(requests: Iterable<Request>): Request[] {
@@ -84,7 +73,7 @@ function longestOf(requests: Iterable<Request>): Request[] {
   return longest;
 }
 
-function stragglerOf(request: Request, speed: number | null, about: Look): Straggler {
+function stragglerOf(request: Request, about: Look): Straggler {
   const { group, status, workerId } = request;
   const worker = status === "running" ? workerId : null;
   const on = about.workers.find((one) => one.worker === worker);
@@ -100,8 +89,21 @@ function stragglerOf(request: Request, speed: number | null, about: Look): Strag
     if (acceptance > 1.005) parts.push(`${acceptance.toFixed(1)} tokens a step with drafts`);
   }
   parts.push(...restartsOf(request));
-  const perS = speed === null ? null : Math.round(speed * 10) / 10;
-  return { ...waited(request, parts), worker, beside, tokens_per_s: perS };
+  const chunk = worker === null ? null : request.response.chunks.at(-1);
+  const { startMs = about.nowMs, lastTokenMs = null } = chunk?.run ?? {};
+  const seconds = (about.nowMs - startMs) / 1000;
+  const speed =
+    chunk == null || seconds <= 0 ? null : Math.round((10 * chunk.tokens) / seconds) / 10;
+  const silent = chunk == null ? null : rounded((about.nowMs - (lastTokenMs ?? startMs)) / 1000);
+  const rarity = about.rarityOf(request);
+  return {
+    ...waited(request, parts),
+    worker,
+    beside,
+    tokens_per_s: speed,
+    silent_s: silent,
+    rarity,
+  };
 }
 
 export class LastFinishedResponses {

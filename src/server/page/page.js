@@ -245,10 +245,24 @@ function drawLive() {
   $("banner").hidden = isServing;
   $("banner").firstElementChild.textContent = stateText(live);
   $("banner").lastElementChild.textContent = `for ${seconds(live.state_s)}: ${live.reason ?? ""}`;
+  drawLines();
   drawStragglers();
   drawTable();
   drawFigures(live.figures);
   drawHistory();
+}
+
+/** What the server waits for; the banner says why nothing is generated. */
+function drawLines() {
+  const lines = live.waiting.filter(({ kind }) => kind !== "generation");
+  const list = $("lines");
+  list.hidden = lines.length === 0;
+  while (list.children.length > lines.length) list.lastChild.remove();
+  for (const [i, { verdict, line }] of lines.entries()) {
+    const item = list.children[i] ?? list.appendChild(document.createElement("li"));
+    item.className = verdict;
+    write(item, verdict === "ok" ? line : `${verdict}: ${line}`);
+  }
 }
 
 /** Every figure of the server's table, under its name in reports. */

@@ -1,0 +1,64 @@
+// `foretoken status`: what a running server waits for, one line each. Ends with 1 if something is stuck.
+
+import { Command } from "commander";
+import { array, number, object, parse, picklist, string } from "valibot";
+import type { Settings } from "../config/fields.ts";
+import { AppError, errorText } from "../core/base/errors.ts";
+import { addFields, readFields } from "./commander-fields.ts";
+import { EXIT_FAILED } from "./output.ts";
+
+const FIELD_NAMES = ["apiToken", "json"] as const;
+const URL_DEFAULT = "http://127.0.0.1:7447";
+const ANSWER_MS_MAX = 10_000;
+
+const EXAMPLES = `
+Each line begins with a verdict. ok: as it should be. slow: a response far longer
+than its siblings, an engine with longer steps than the others, a call that takes
+longer than it used to. stuck: an engine makes no token for much longer than its
+measured steps take, or does not serve. A long prefill or a compilation is ok.
+
+Examples:
+  $ foretoken status
+  $ foretoken status http://rollouts:7447 --json`;
+
+const ANSWER = object({
+  unfinished: number(),
+  waiting: array(object({ verdict: picklist(["ok", "slow", "stuck"]), line: string() })),
+});
+
+export function statusCommand(setStatus: (status: number) => void): Command {
+  const command = new Command("status")
+    .description("Say what a server waits for: which response, which engine, which call, how long.")
+    .argument("[URL]", "the server", URL_DEFAULT)
+    .addHelpText("after", EXAMPLES);
+  addFields(command, FIELD_NAMES);
+  return command.action(async (url: string) => {
+    setStatus(await status(url, readFields(command, FIELD_NAMES)));
+  });
+}
+
+async function status(
+  url: string,
+  { apiToken, json }: Settings<(typeof FIELD_NAMES)[number]>,
+): Promise<number> {
+  const body = await answerOf(url, apiToken);
+  const { unfinished, waiting } = parse(ANSWER, body);
+  if (json) console.log(JSON.stringify(body, null, 2));
+  else if (waiting.length === 0)
+    console.log(`${url} waits for nothing; ${unfinished} responses are open`);
+  else for (const { verdict, line } of waiting) console.log(`${verdict.padEnd(5)}  ${line}`);
+  return waiting.some(({ verdict }) => verdict === "stuck") ? EXIT_FAILED : 0;
+}
+
+/** @throws AppError worker_failed: the server cannot be asked. */
+async function answerOf(url: string, token: string | null): Promise<unknown> {
+  const headers = token === null ? {} : { authorization: `Bearer ${token}` };
+  try {
+    const target = new URL("/v1/waiting", url);
+    const answer = await fetch(target, { headers, signal: AbortSignal.timeout(ANSWER_MS_MAX) });
+    if (answer.ok) return await answer.json();
+    throw new Error(`it answered ${answer.status}: ${(await answer.text()).slice(0, 300)}`);
+  } catch (cause) {
+    throw new AppError("worker_failed", `${url}/v1/waiting: ${errorText(cause)}`, { cause });
+  }
+}

@@ -1,0 +1,115 @@
+// What the server says it waits for: nothing amiss in iterations in which nothing is, and each of the three faults that
+// look alike from outside.
+
+import { expect, test } from "bun:test";
+import { StandInBed } from "../../../test/faults/attacks/stand-in-bed.ts";
+import { ControlFixture } from "../../../test/suite/control-fixture.ts";
+import { DEAF, newBed, specFor } from "../../../test/suite/stream-bed.ts";
+import { assert } from "../../core/base/assert.ts";
+import { fold32 } from "../../core/base/hash.ts";
+import { LiveView } from "./view.ts";
+import type { WaitingLine } from "./waiting.ts";
+
+const ITERATIONS = 100;
+
+function watched(lengthOf: (sample: number, request: number) => number) {
+  const bed = newBed({
+    workers: 2,
+    lengthOf: ({ sampleIndex, requestId }) => lengthOf(sampleIndex, requestId),
+  });
+  const view = new LiveView({
+    sidecar: bed.sidecar,
+    pool: {
+      members: bed.workers.map(({ workerId }) => ({
+        ...{ source: { name: `vllm-${workerId}` }, workerId, state: "ready", reason: null },
+      })),
+    } as never,
+    weights: {
+      isUpdating: false,
+      isAsleep: false,
+      pauseState: () => ({ is_paused: false, reason: null }),
+    },
+    clock: bed.clock,
+    nowS: () => 1000,
+    iterationsFile: null,
+    completedBytesMax: 0,
+    every: () => () => {},
+    changed: () => {},
+    failed: () => {},
+  });
+  const amiss = () => view.waiting().waiting.filter(({ verdict }) => verdict !== "ok");
+  return { bed, view, amiss };
+}
+
+test("waiting: nothing is amiss in iterations in which nothing is wrong", async () => {
+  // Lengths within a factor of four, as within groups of recorded traces.
+  const { bed, view } = watched((_, request) => 8 + (fold32(request, 7) % 24));
+  let named = 0;
+  for (let i = 0; i < ITERATIONS; i += 1) {
+    for (let group = 0; group < 3; group += 1)
+      bed.sidecar.generate(specFor([i % 900, group], 4), DEAF);
+    while (bed.sidecar.rollout.unfinished > 0) {
+      await bed.step();
+      const { waiting } = view.waiting();
+      expect(waiting.filter(({ verdict }) => verdict !== "ok")).toEqual([]);
+      named += waiting.length;
+    }
+    bed.sidecar.rollout.meter.endIteration();
+  }
+  expect(named).toBeGreaterThan(ITERATIONS);
+});
+
+test("waiting: an engine that makes no step is stuck, and one response is far too long", async () => {
+  const { bed, view, amiss } = watched((sample) => (sample === 0 ? 900 : 20));
+  bed.sidecar.generate({ ...specFor([1], 8) }, DEAF);
+  while (bed.sidecar.rollout.unfinished > 1) await bed.step();
+  while (amiss().length === 0) await bed.step();
+  expect(amiss()[0]?.line).toMatch(
+    /^iteration 1 waits for 1 of 8: group .* response 0, \d+ tokens, engine \d, \d+ tokens\/s; it is .* times its siblings' median/,
+  );
+  const busy = bed.workers.find((worker) => bed.sidecar.rollout.busyWorkers.includes(worker));
+  bed.clock.advance(2_000);
+  const stuck = amiss().find(({ kind }) => kind === "engine");
+  expect(stuck?.line).toBe(
+    `1 response waits for engine ${busy?.workerId} (vllm-${busy?.workerId}): no token or step for 2 s (decode); a step takes 1 ms`,
+  );
+  expect(view.waiting().engines.filter(({ doing }) => doing === "idle")).toHaveLength(1);
+});
+
+test("waiting: a server that answers its health check and makes no token is stuck", async () => {
+  const bed = await StandInBed.start(2);
+  const ask = () => Promise.all([4, 5, 6, 7].map((token) => bed.complete([token, 9])));
+  await ask();
+  const second = bed.standIns[1];
+  assert(second !== undefined, "there are two");
+  second.engine.pauseMode = "keep";
+  const open = ask();
+  const isNamed = async () => {
+    const { waiting } = (await (await bed.call("GET", "/v1/waiting")).json()) as {
+      waiting: WaitingLine[];
+    };
+    return waiting.some(
+      ({ verdict, line }) => verdict === "stuck" && /for engine 1 .*: no token/.test(line),
+    );
+  };
+  while (!(await isNamed())) await Bun.sleep(20);
+  second.engine.resume();
+  await open;
+  await bed.stop();
+}, 60_000);
+
+test("waiting: an update that one engine does not answer is late by the others", async () => {
+  const fixture = await ControlFixture.open();
+  const held = Promise.withResolvers<void>();
+  fixture.worker(1).gate = held.promise;
+  const answer = fixture.send("/update_weights", { weight_dir: "/w" });
+  await fixture.steps(5);
+  fixture.clock.advance(2_000);
+  const { waits } = fixture.sidecar.rollout;
+  expect(waits.open).toMatchObject([
+    { what: "update_weights", forWhom: "engine 1", msMax: 5_000, isLate: true },
+  ]);
+  held.resolve();
+  await fixture.steps(5);
+  expect([(await answer).status, waits.open]).toEqual([200, []]);
+});
