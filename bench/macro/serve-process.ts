@@ -8,8 +8,8 @@ import { type RequestId, type WorkerId, weightEpoch, workerId } from "../../src/
 import { DRAFT_MODES, type DraftMode } from "../../src/core/draft/registry.ts";
 import { EmbeddedKvPool } from "../../src/core/kv/embedded-pool.ts";
 import { type RequestSpec, SAMPLING_DEFAULTS } from "../../src/core/request/request.ts";
+import type { ControlAnswer } from "../../src/core/rollout/operation.ts";
 import type {
-  ControlAnswer,
   SamplingSupport,
   Worker,
   WorkerCapacity,
@@ -91,11 +91,7 @@ class StampingWorker implements Worker {
     return { kind: "divided" };
   }
 
-  async canary(): Promise<ControlAnswer> {
-    return { status: 404, body: null };
-  }
-
-  async control(): Promise<ControlAnswer> {
+  async perform(): Promise<ControlAnswer> {
     return { status: 404, body: null };
   }
 

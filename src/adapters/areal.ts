@@ -1,12 +1,25 @@
 // AReaL's control calls (areal/engine/vllm_ext/areal_vllm_server.py). Weights that it broadcasts by a protocol of its own
 // are passed on to the engines, which answer 404 where they do not know it.
 
-import { type Act, broadcast, initWeightTransfer, pause, resume } from "../server/control/calls.ts";
-import { passed } from "../server/control/routes.ts";
+import type { EngineOperation } from "../core/rollout/operation.ts";
+import { broadcast, type Control, connectTrainer, pause, resume } from "../server/control/calls.ts";
+import { loadAdapter, passed } from "../server/control/routes.ts";
 import type { Adapter } from "./adapter.ts";
 import { reload, textIn, translated, verdict } from "./calls.ts";
 
-const whole: Act = ({ weights }, call) => weights.whole(call);
+type Extension = Extract<EngineOperation, { kind: "extension" }>;
+
+/** A call that engines which AReaL starts itself know by the same name. */
+const extended = (
+  name: string,
+  summary: string,
+  act: (control: Control, operation: Extension) => Promise<Response>,
+) =>
+  passed(`/${name}`, summary, (control, { body }) =>
+    act(control, { kind: "extension", name, body }),
+  );
+
+const whole = ({ weights }: Control, operation: Extension) => weights.whole(operation);
 
 export const AREAL: Adapter = {
   name: "areal",
@@ -32,21 +45,22 @@ export const AREAL: Adapter = {
     translated({
       path: "/areal_update_weights_lora",
       summary: "AReaL: loads an adapter from a path into every engine",
-      call: ({ weights }, body) => {
+      call: (control, body) => {
         const lora_name = textIn(body, "lora_name");
         const lora_path = textIn(body, "lora_model_path");
-        return weights.loadAdapter({ lora_name, lora_path, load_inplace: true });
+        const asked = { lora_name, lora_path, load_inplace: true };
+        return loadAdapter(control, { query: {}, body: asked });
       },
       answer: verdict,
     }),
-    passed(
-      "/areal_init_weights_update_group",
+    extended(
+      "areal_init_weights_update_group",
       "AReaL: connects every engine to its broadcast",
-      initWeightTransfer,
+      connectTrainer,
     ),
-    passed("/areal_set_update_weight_meta", "AReaL: what will be broadcast", broadcast),
-    passed("/areal_set_update_weight_meta_lora", "AReaL: what will be broadcast", broadcast),
-    passed("/areal_update_weights_xccl", "AReaL: weights by broadcast", whole),
-    passed("/areal_update_weights_lora_xccl", "AReaL: an adapter by broadcast", whole),
+    extended("areal_set_update_weight_meta", "AReaL: what will be broadcast", broadcast),
+    extended("areal_set_update_weight_meta_lora", "AReaL: what will be broadcast", broadcast),
+    extended("areal_update_weights_xccl", "AReaL: weights by broadcast", whole),
+    extended("areal_update_weights_lora_xccl", "AReaL: an adapter by broadcast", whole),
   ],
 };

@@ -2,8 +2,7 @@
 // loads weights from a path. No dialect is known here.
 
 import { AppError, errorText } from "../core/base/errors.ts";
-import { type Control, collectiveRpc } from "../server/control/calls.ts";
-import { PATHS, posted } from "../server/control/control-call.ts";
+import type { Control } from "../server/control/calls.ts";
 import { statusOf } from "../server/http-errors.ts";
 import { invalid, jsonResponse, type RouteInfo, type Row, reasonIn } from "../server/route.ts";
 
@@ -45,11 +44,8 @@ export function translated({ call, answer, method, ...info }: Translated): Row<C
 export const verdict = ({ isSuccess, status, message }: Done) =>
   jsonResponse({ success: isSuccess, message }, isSuccess ? 200 : Math.max(400, status));
 
-/** vLLM's own method (v1/worker/gpu_worker.py); embedded engines have it too. */
 export function reload(control: Control, path: string, version: string | null = null) {
-  const body = { method: "reload_weights", kwargs: { weights_path: path } };
-  const named = version === null ? body : { ...body, weight_version: version };
-  return collectiveRpc(control, posted(PATHS.rpc, named));
+  return control.weights.whole({ kind: "load", path, version, options: {} });
 }
 
 export function textIn(body: unknown, field: string): string {

@@ -30,11 +30,7 @@ test.each([
   const answer = await fixture.call("POST", path, body);
   expect([answer.status, answer.body]).toMatchObject([200, { success: true }]);
   for (const i of [0, 1, 2]) {
-    const heard = fixture.worker(i).heard.find(({ path: asked }) => asked === "/collective_rpc");
-    expect(heard?.body).toMatchObject({
-      method: "reload_weights",
-      kwargs: { weights_path: "/w/1" },
-    });
+    expect(fixture.worker(i).heard).toMatchObject([{ kind: "load", path: "/w/1" }]);
   }
   expect(fixture.sidecar.rollout.epoch).toBe(weightEpoch(1));
   const version = await fixture.call("GET", "/get_weight_version");
@@ -63,7 +59,7 @@ test("areal: ranks of a broadcast follow each other; an engine that does not kno
   }
   const group = { master_address: "a", master_port: "1", rank_offset: 1, world_size: 8 };
   await fixture.call("POST", "/areal_init_weights_update_group", group);
-  const bodies = [0, 1, 2].map((i) => fixture.worker(i).heard.at(-1)?.body);
+  const bodies = [0, 1, 2].map((i) => fixture.worker(i).lastBody);
   expect(bodies).toEqual([1, 2, 6].map((rank) => ({ ...group, rank_offset: rank })));
   for (const i of [0, 1, 2]) fixture.worker(i).script = () => ({ status: 404, body: null });
   expect((await fixture.call("POST", "/areal_update_weights_xccl", {})).status).toBe(404);
@@ -91,17 +87,17 @@ test("sglang: health, caches and memory are those of all engines", async () => {
   const fixture = await Fixture.open();
   const calls = [
     ["GET", "/health_generate", null],
-    ["GET", "/flush_cache", "/reset_prefix_cache"],
-    ["POST", "/flush_cache", "/reset_prefix_cache"],
-    ["POST", "/release_memory_occupation", "/sleep"],
-    ["POST", "/resume_memory_occupation", "/wake_up"],
+    ["GET", "/flush_cache", "drop_cache"],
+    ["POST", "/flush_cache", "drop_cache"],
+    ["POST", "/release_memory_occupation", "sleep"],
+    ["POST", "/resume_memory_occupation", "wake"],
   ] as const;
   for (const [method, path, asked] of calls) {
     const body = method === "GET" ? undefined : { tags: null };
     expect([path, (await fixture.call(method, path, body)).status]).toEqual([path, 200]);
     if (asked === null) continue;
     for (const i of [0, 1, 2]) {
-      expect(fixture.worker(i).heard.some((heard) => heard.path === asked)).toBe(true);
+      expect(fixture.worker(i).heard.some(({ kind }) => kind === asked)).toBe(true);
     }
   }
   expect((await fixture.call("GET", "/liveness")).status).toBe(200);
@@ -135,8 +131,8 @@ test("sglang: what slime's engine class asks of an external engine is answered a
 test("server_info: has vLLM's fields and SGLang's, which slime compares with its own settings", async () => {
   const fixture = await Fixture.open();
   for (const i of [0, 1, 2]) {
-    fixture.worker(i).script = ({ path }) =>
-      path === "/server_info"
+    fixture.worker(i).script = (operation) =>
+      operation.kind === "ask" && operation.about === "settings"
         ? { status: 200, body: { vllm_config: "dtype=float32" } }
         : { status: 200, body: { world_size: 2 } };
   }

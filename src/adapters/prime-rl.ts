@@ -1,6 +1,6 @@
 // prime-rl's names of calls, which leave the version out of some of vLLM's.
 
-import { initWeightTransfer } from "../server/control/calls.ts";
+import { connectTrainer } from "../server/control/calls.ts";
 import {
   call,
   get,
@@ -24,7 +24,8 @@ export const PRIME_RL: Adapter = {
     passed(
       "/init_broadcaster",
       "prime-rl: connects every engine to its broadcast",
-      initWeightTransfer,
+      (control, { body }) =>
+        connectTrainer(control, { kind: "extension", name: "init_broadcaster", body }),
     ),
     call("/load_lora_adapter", "As /v1/load_lora_adapter", loadAdapter, { schema: LORA }),
     call("/unload_lora_adapter", "As /v1/unload_lora_adapter", unloadAdapter, { schema: UNLORA }),

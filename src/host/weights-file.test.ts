@@ -9,13 +9,7 @@ import { WeightsFile } from "./weights-file.ts";
 const folder = () => mkdtempSync(join(tmpdir(), "foretoken-weights-"));
 const heldAt = (epoch: number, path = `/ckpt/${epoch}`): HeldWeights => ({
   ...{ epoch: weightEpoch(epoch), version: `step-${epoch}`, weights: null },
-  base: {
-    method: "POST",
-    path: "/update_weights",
-    query: {},
-    body: { path },
-    nextEpoch: weightEpoch(epoch),
-  },
+  base: { kind: "load", path, version: null, options: {} },
 });
 
 function opened(at: string, errors: unknown[] = []): WeightsFile {

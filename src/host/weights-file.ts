@@ -7,7 +7,7 @@ import { type FileHandle, open } from "node:fs/promises";
 import { join } from "node:path";
 import { AppError } from "../core/base/errors.ts";
 import { FRAME_HEADER_BYTES, scanFrame, sealFrame } from "../core/journal/frame.ts";
-import { type HeldWeights, isHeldWeights } from "../core/journal/held-weights.ts";
+import { baseIn, type HeldWeights, isHeldWeights } from "../core/journal/held-weights.ts";
 import { inTime, writeAt } from "./disk-write.ts";
 
 const NAME = "weights";
@@ -116,5 +116,6 @@ function slotIn(bytes: Uint8Array): Slot | null {
   const scan = scanFrame(bytes, 0);
   if (scan.kind !== "frame") return null;
   const { count, held } = JSON.parse(new TextDecoder().decode(scan.payload)) as Partial<Slot>;
-  return Number.isInteger(count) && isHeldWeights(held) ? { count: Number(count), held } : null;
+  if (!Number.isInteger(count) || !isHeldWeights(held)) return null;
+  return { count: Number(count), held: { ...held, base: baseIn(held.base) } };
 }

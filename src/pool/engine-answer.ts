@@ -1,14 +1,20 @@
-// One control request to one engine, which always ends: by its answer, its failure, a deadline, or an abort. All
-// requests to engines pass here, so that nothing waits for an engine that never answers.
+// One operation of one engine, which always ends: by its answer, its failure, a deadline, or an abort. All operations
+// pass here, so that nothing waits for an engine that never answers.
 
+import type { WeightEpoch } from "../core/base/ids.ts";
 import type { Wait } from "../core/base/waits.ts";
 import type { RolloutListener } from "../core/rollout/listener.ts";
+import {
+  type ControlAnswer,
+  type EngineOperation,
+  operationName,
+} from "../core/rollout/operation.ts";
 import type { Rollout } from "../core/rollout/rollout.ts";
-import type { ControlAnswer, ControlRequest, Worker } from "../core/rollout/worker.ts";
+import type { Worker } from "../core/rollout/worker.ts";
 
 /** The engine could not be reached, or the connection ended before the answer: see ControlAnswer. */
 export const UNREACHABLE = 502;
-/** The engine has not answered in time: whether the request was carried out is unknown. */
+/** The engine has not answered in time: whether the operation was carried out is unknown. */
 export const SILENT = 504;
 
 /** The side of the sidecar that the pool needs. The pool never sees requests or clients. */
@@ -33,23 +39,20 @@ export interface AnswerLimits {
 const LOST_MS_MAX = 5_000;
 const LOST_POLL_MS = 1_000;
 
-/** Has an engine generate a few tokens with the weights that it has now. `adapter` null: the model itself. */
-export interface Canary {
-  readonly kind: "canary";
-  readonly adapter: string | null;
+export interface Asked {
+  readonly operation: EngineOperation;
+  readonly nextEpoch: WeightEpoch;
 }
-
-export const MODEL_CANARY: Canary = { kind: "canary", adapter: null };
 
 /** Never rejects. */
 export function answerOf(
   worker: Worker,
-  request: ControlRequest | Canary,
+  { operation, nextEpoch }: Asked,
   { msMax, later, sidecar, signal, isLost }: AnswerLimits,
 ): Promise<ControlAnswer> {
   return new Promise((resolve) => {
     const ends: (() => void)[] = [];
-    const hasAnswered = sidecar?.rollout.waits.begin(waitOf(worker, request, msMax));
+    const hasAnswered = sidecar?.rollout.waits.begin(waitOf(worker, operation, msMax));
     const settle = (answer: ControlAnswer) => {
       hasAnswered?.(answer.status < 500);
       for (const end of ends.splice(0)) end();
@@ -72,20 +75,17 @@ export function answerOf(
       ends.push(() => signal.removeEventListener("abort", give));
       if (signal.aborted) return give();
     }
-    const answer = "kind" in request ? worker.canary(request.adapter) : worker.control(request);
-    answer.then(settle, (error: unknown) => {
+    worker.perform(operation, nextEpoch).then(settle, (error: unknown) => {
       failed(500, error instanceof Error ? error.message : String(error));
     });
   });
 }
 
-function waitOf({ workerId }: Worker, request: ControlRequest | Canary, msMax: number): Wait {
-  const forWhom = `engine ${workerId}`;
-  if ("kind" in request) {
-    return { what: "canary", forWhom, reason: "it has not generated the canary's tokens", msMax };
-  }
-  const what = request.path.replace(/^.*\//, "");
-  return { what, forWhom, reason: `it has not answered ${request.path}`, msMax };
+function waitOf({ workerId }: Worker, operation: EngineOperation, msMax: number): Wait {
+  const what = operationName(operation);
+  const isCanary = operation.kind === "canary";
+  const reason = isCanary ? "it has not generated the canary's tokens" : "it has not answered";
+  return { what, forWhom: `engine ${workerId}`, reason, msMax };
 }
 
 /** Calls `act` once the connection has been lost for too long; returns what ends the watch. */

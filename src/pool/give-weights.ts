@@ -1,23 +1,19 @@
 // Gives an engine that was opened the weights of the others: the last complete ones, and the adapters on top of them.
 
 import type { WeightEpoch } from "../core/base/ids.ts";
-import type { ControlRequest, Worker } from "../core/rollout/worker.ts";
-import {
-  type AnswerLimits,
-  answerOf,
-  MODEL_CANARY,
-  reasonOf,
-  SILENT,
-  UNREACHABLE,
-} from "./engine-answer.ts";
+import { type EngineOperation, operationName } from "../core/rollout/operation.ts";
+import type { Worker } from "../core/rollout/worker.ts";
+import { type AnswerLimits, answerOf, reasonOf, SILENT, UNREACHABLE } from "./engine-answer.ts";
 
-/** The requests that bring an engine to the weights that the others have. */
+/** The operations that bring an engine to the weights that the others have. */
 export interface Recipe {
-  /** The request that gives complete weights. first: those it is opened with; unknown: only the trainer has them. */
-  readonly base: ControlRequest | "first" | "unknown";
-  /** Requests that load adapters on top of them; an engine gets each again. */
-  readonly adapters: readonly ControlRequest[];
+  /** The operation that gives complete weights. first: those it is opened with; unknown: only the trainer has them. */
+  readonly base: EngineOperation | "first" | "unknown";
+  /** Adapters on top of them; an engine gets each again. */
+  readonly adapters: readonly EngineOperation[];
 }
+
+const MODEL_CANARY: EngineOperation = { kind: "canary", adapter: null };
 
 /** given: with what it lacked. lost: it has not answered, and what it has is unknown. */
 export type Given =
@@ -37,11 +33,10 @@ export async function giveWeights(
   const isFirst = base === "first" && isAsOpened;
   if (!hasBase && !isFirst && typeof base === "string") return { kind: "refused", reason: "" };
   const whole = hasBase || typeof base === "string" ? [] : [base];
-  const requests = [...whole, ...adapters].map((one) => ({ ...one, nextEpoch: epoch }));
-  for (const request of [...requests, MODEL_CANARY]) {
-    const { status, body } = await answerOf(worker, request, limits);
+  for (const operation of [...whole, ...adapters, MODEL_CANARY]) {
+    const { status, body } = await answerOf(worker, { operation, nextEpoch: epoch }, limits);
     if (status < 300) continue;
-    const said = `${"path" in request ? request.path : "a canary"}, answered ${status}: ${reasonOf(body)}`;
+    const said = `${operationName(operation)}, answered ${status}: ${reasonOf(body)}`;
     if (status === UNREACHABLE || status === SILENT) {
       return { kind: "lost", reason: `was given the current weights by ${said}` };
     }

@@ -3,7 +3,7 @@
 
 import { expect, test } from "bun:test";
 import { ControlFixture } from "../../test/suite/control-fixture.ts";
-import { weightEpoch, workerId } from "../core/base/ids.ts";
+import { workerId } from "../core/base/ids.ts";
 
 const LENGTH = 30;
 const opened = () => ControlFixture.open();
@@ -78,12 +78,10 @@ test("pool: when the session is over its requests move, and the worker is reconn
 });
 
 test("engines that report no weights get those of the process before, which may not be theirs any more", async () => {
-  const body = { method: "reload_weights", kwargs: { weights_path: "/weights" } };
-  const request = { method: "POST", path: "/collective_rpc", query: {}, body } as const;
-  const base = { ...request, nextEpoch: weightEpoch(0) };
+  const base = { kind: "load", path: "/weights", version: null, options: {} } as const;
   const before = { base, weights: null };
   const bed = await ControlFixture.open({ keepsWeights: true, before });
   expect(bed.states).toEqual(["ready", "ready", "ready"]);
-  const heard = [0, 1, 2].flatMap((index) => bed.worker(index).heard.map((one) => one.body));
-  expect(heard).toEqual([body, body, body]);
+  const heard = [0, 1, 2].flatMap((index) => bed.worker(index).heard);
+  expect(heard).toEqual([base, base, base]);
 });

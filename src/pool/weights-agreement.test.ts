@@ -4,7 +4,7 @@
 import { expect, test } from "bun:test";
 import { ControlFixture } from "../../test/suite/control-fixture.ts";
 import { type WeightsId, weightsId } from "../core/base/ids.ts";
-import type { ControlAnswer } from "../core/rollout/worker.ts";
+import type { ControlAnswer } from "../core/rollout/operation.ts";
 
 const [OLD, NEW, Q8] = [weightsId("f16-01d"), weightsId("f16-2e3"), weightsId("q8_0-8")];
 const GOOD: ControlAnswer = { status: 200, body: {} };
@@ -19,8 +19,8 @@ async function open(...held: (WeightsId | null)[]) {
   /** An update gives the engine these. */
   const takes = (index: number, weights: WeightsId) => {
     const worker = fixture.worker(index);
-    worker.script = ({ path }) => {
-      if (path === "/update_weights") {
+    worker.script = ({ kind }) => {
+      if (kind === "update") {
         worker.weights = weights;
         held[index] = weights;
       }
@@ -81,7 +81,7 @@ test("an engine that came back with stale weights serves only once it was given 
   held[2] = OLD;
   await reopen(fixture, 2);
   expect(fixture.states).toEqual(["ready", "ready", "fenced"]);
-  expect(fixture.worker(2).heard.map(({ path }) => path)).toEqual(["/update_weights"]);
+  expect(fixture.worker(2).heard.map(({ kind }) => kind)).toEqual(["update"]);
   // One that kept them needs nothing.
   held[1] = NEW;
   await reopen(fixture, 1);

@@ -3,7 +3,7 @@
 // that has the route can answer: none of it depends on weights.
 
 import { AppError, RefusedError } from "../core/base/errors.ts";
-import type { ControlAnswer } from "../core/rollout/worker.ts";
+import type { ControlAnswer, EngineOperation } from "../core/rollout/operation.ts";
 import { type AnswerLimits, answerOf } from "../pool/engine-answer.ts";
 import { connected, type WorkerPool } from "../pool/pool.ts";
 import type {
@@ -16,8 +16,10 @@ import type {
 import { fieldOf, invalid } from "./route.ts";
 import type { Sidecar } from "./sidecar.ts";
 
+type TextOperation = Extract<EngineOperation, { kind: "text" }>;
+
 export interface EngineCall {
-  readonly path: string;
+  readonly form: TextOperation["form"];
   readonly body: unknown;
   /** Aborts when the answer is no longer needed. */
   readonly signal: AbortSignal;
@@ -51,7 +53,7 @@ export class PoolCalls implements EngineCalls {
     this.#later = parts.later;
   }
 
-  async post({ path, body, signal }: EngineCall): Promise<EngineReply> {
+  async post({ form, body, signal }: EngineCall): Promise<EngineReply> {
     const engines = connected(this.#pool.members).filter(({ member }) => member.state === "ready");
     if (engines.length === 0) throw new AppError("no_worker", "no worker is in service");
     this.#turn += 1;
@@ -63,7 +65,7 @@ export class PoolCalls implements EngineCalls {
       const { epoch: nextEpoch } = this.#sidecar.rollout;
       const answer = await answerOf(
         engine.worker,
-        { method: "POST", path, query: {}, body, nextEpoch },
+        { operation: { kind: "text", form, body }, nextEpoch },
         { msMax: MS_MAX, later: this.#later, sidecar: this.#sidecar, signal },
       );
       if (answer.status === 200) return { kind: "answer", body: answer.body };
@@ -75,7 +77,7 @@ export class PoolCalls implements EngineCalls {
       else broken.push(said);
     }
     if (broken.length === 0) return { kind: "missing", reasons: missing.join("; ") };
-    throw new AppError("worker_failed", `${path}: ${broken.join("; ")}`);
+    throw new AppError("worker_failed", `${form}: ${broken.join("; ")}`);
   }
 }
 
@@ -123,11 +125,11 @@ export class EngineEncoder implements Encoder {
 
   async decode(tokens: Int32Array, signal: AbortSignal): Promise<string> {
     const prompt = fieldOf(
-      await this.#post("/detokenize", { tokens: [...tokens] }, signal),
+      await this.#post("detokenize", { tokens: [...tokens] }, signal),
       "prompt",
     );
     if (typeof prompt === "string") return prompt;
-    throw new AppError("worker_failed", "an engine's answer to /detokenize holds no text");
+    throw new AppError("worker_failed", "an engine's answer to detokenize holds no text");
   }
 
   async namesJson(tokens: Int32Array, signal: AbortSignal): Promise<string> {
@@ -144,14 +146,14 @@ export class EngineEncoder implements Encoder {
       const message = `a text has ${characters} characters, beyond the server's ${max}`;
       throw new AppError("context_length_exceeded", message);
     }
-    const tokens = fieldOf(await this.#post("/tokenize", body, options.signal), "tokens");
+    const tokens = fieldOf(await this.#post("tokenize", body, options.signal), "tokens");
     const isList = Array.isArray(tokens) && tokens.every((token) => Number.isInteger(token));
     if (isList) return Int32Array.from(tokens);
-    throw new AppError("worker_failed", "an engine's answer to /tokenize lists no tokens");
+    throw new AppError("worker_failed", "an engine's answer to tokenize lists no tokens");
   }
 
-  async #post(path: string, body: object, signal: AbortSignal): Promise<unknown> {
-    const reply = await this.#engines.post({ path, body, signal });
+  async #post(form: TextOperation["form"], body: object, signal: AbortSignal): Promise<unknown> {
+    const reply = await this.#engines.post({ form, body, signal });
     if (reply.kind === "answer") return reply.body;
     const problem = `needs a tokenizer, and no worker has one (${reply.reasons}): give --tokenizer DIR, or send token ids`;
     throw invalid("text", problem);

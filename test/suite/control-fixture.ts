@@ -4,7 +4,7 @@ import { ADAPTER_CONTROL } from "../../src/adapters/list.ts";
 import type { AppError } from "../../src/core/base/errors.ts";
 import type { WeightsId } from "../../src/core/base/ids.ts";
 import type { Request } from "../../src/core/request/buffer.ts";
-import type { ControlAnswer, ControlRequest } from "../../src/core/rollout/worker.ts";
+import type { ControlAnswer, EngineOperation } from "../../src/core/rollout/operation.ts";
 import { WorkerPool, type WorkerPoolOptions, type WorkerSource } from "../../src/pool/pool.ts";
 import { controlRoutes } from "../../src/server/control/routes.ts";
 import { type WeightsNotice, WeightUpdates } from "../../src/server/control/weights.ts";
@@ -17,26 +17,30 @@ import { samplingOf } from "./request-spec.ts";
 
 const TIMEOUT_MS = 5000;
 
-export type Script = (request: ControlRequest) => ControlAnswer | Promise<ControlAnswer>;
+export type Script = (operation: EngineOperation) => ControlAnswer | Promise<ControlAnswer>;
 
 export class ScriptedWorker extends SimulatedWorker {
-  readonly heard: ControlRequest[] = [];
+  /** Operations but canaries. */
+  readonly heard: EngineOperation[] = [];
   weights: WeightsId | null = null;
   script: Script = () => ({ status: 200, body: {} });
   generates: () => ControlAnswer = () => ({ status: 200, body: { tokens: 4 } });
   /** The next answer waits for it; null: for nothing. */
   gate: Promise<void> | null = null;
 
-  override async control(request: ControlRequest): Promise<ControlAnswer> {
-    this.heard.push(request);
+  override async perform(operation: EngineOperation): Promise<ControlAnswer> {
+    if (operation.kind === "canary") return this.generates();
+    this.heard.push(operation);
     const { gate } = this;
     this.gate = null;
     if (gate !== null) await gate;
-    return this.script(request);
+    return this.script(operation);
   }
 
-  override async canary(_adapter: string | null): Promise<ControlAnswer> {
-    return this.generates();
+  /** Contents of the operation that was heard last. */
+  get lastBody(): unknown {
+    const last = this.heard.at(-1);
+    return last !== undefined && "body" in last ? last.body : null;
   }
 }
 

@@ -2,7 +2,7 @@
 // one after the other, as a vLLM server or an embedded engine does, and fails where a test wants it to.
 
 import { weightsId } from "../../src/core/base/ids.ts";
-import type { ControlAnswer, ControlRequest } from "../../src/core/rollout/worker.ts";
+import type { ControlAnswer, EngineOperation } from "../../src/core/rollout/operation.ts";
 import type { ScriptedWorker } from "./control-fixture.ts";
 
 /**
@@ -44,30 +44,27 @@ export class ModelEngine {
   /** The worker is a connection to this engine. `names`: it reports what its weights are called. */
   serve(worker: ScriptedWorker, { names }: { names: boolean }): void {
     if (names) worker.weights = weightsId(this.base);
-    const handled = (request: ControlRequest | null) => {
-      const answer = this.#tail.then(() => this.#handle(request));
+    worker.perform = (operation: EngineOperation) => {
+      const answer = this.#tail.then(() => this.#handle(operation));
       this.#tail = answer.then(({ done }) => done);
       return answer.then(async ({ answered }) => {
         if (names) worker.weights = weightsId(this.base);
         return await answered;
       });
     };
-    worker.control = handled;
-    worker.canary = () => handled(null);
   }
 
-  /** `request` null: a canary. */
   async #handle(
-    request: ControlRequest | null,
+    operation: EngineOperation,
   ): Promise<{ done: null; answered: Promise<ControlAnswer> }> {
     const { gate } = this;
     this.gate = null;
     if (gate !== null) await gate;
-    return { done: null, answered: this.#answer(request) };
+    return { done: null, answered: this.#answer(operation) };
   }
 
-  #answer(request: ControlRequest | null): Promise<ControlAnswer> {
-    if (request === null) {
+  #answer(operation: EngineOperation): Promise<ControlAnswer> {
+    if (operation.kind === "canary") {
       return Promise.resolve(this.#generates ? OK : { status: 500, body: { error: "NaN" } });
     }
     const fault = this.faults.shift();
@@ -75,48 +72,50 @@ export class ModelEngine {
       case "refused":
         return Promise.resolve({ status: 400, body: { error: "not mine" } });
       case "halfway":
-        if (this.#apply(request)) this.base = `${this.base}~`;
+        if (this.#apply(operation)) this.base = `${this.base}~`;
         return Promise.resolve({ status: 500, body: { error: "CUDA error" } });
       case "unreachable":
         return Promise.resolve({ status: 502, body: { error: "gone" } });
       case "silent":
         return new Promise(() => {});
       case "silent_done":
-        this.#apply(request);
+        this.#apply(operation);
         return new Promise(() => {});
       case "no_canary":
-        if (this.#apply(request)) this.#generates = false;
+        if (this.#apply(operation)) this.#generates = false;
         return Promise.resolve(OK);
       default:
-        this.#apply(request);
+        this.#apply(operation);
         return Promise.resolve(OK);
     }
   }
 
   /** false: the weights are as they were. */
-  #apply({ path, body }: ControlRequest): boolean {
-    const { serial, kwargs, lora_name: name, lora_path: from } = Object(body);
-    switch (path) {
-      case "/start_weight_update":
+  #apply(operation: EngineOperation): boolean {
+    const body = "body" in operation ? Object(operation.body) : {};
+    const { serial, kwargs, lora_name: name, lora_path: from } = body;
+    const what = "step" in operation ? operation.step : operation.kind;
+    switch (what) {
+      case "start":
         this.#isFresh = true;
         return false;
-      case "/finish_weight_update":
+      case "finish":
         this.#isFresh = false;
         return false;
-      case "/update_weights":
+      case "part":
         this.base = this.#isPart() && !this.#isFresh ? `${this.base}+${serial}` : `${serial}`;
         this.#isFresh = false;
         this.#generates = true;
         return true;
-      case "/collective_rpc":
-        this.base = String(Object(kwargs).weights_path ?? Object(kwargs).serial);
+      case "load":
+      case "rpc":
+        this.base = operation.kind === "load" ? operation.path : String(Object(kwargs).serial);
         this.#generates = true;
         return true;
-      case "/v1/load_lora_adapter":
-        this.adapters.set(String(name), String(from));
-        return false;
-      case "/v1/unload_lora_adapter":
-        this.adapters.delete(String(name));
+      case "adapter":
+        if (operation.kind === "adapter" && operation.change === "unload")
+          this.adapters.delete(String(name));
+        else this.adapters.set(String(name), String(from));
         return false;
       default:
         return false;

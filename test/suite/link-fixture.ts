@@ -66,6 +66,5 @@ export async function until(isTrue: () => boolean, what: string): Promise<void> 
 
 /** All that was sent before, either way, has been heard when this resolves. */
 export async function settled(worker: Worker): Promise<void> {
-  const request = { method: "GET", path: "/", query: {}, body: null } as const;
-  await worker.control({ ...request, nextEpoch: weightEpoch(0) });
+  await worker.perform({ kind: "canary", adapter: null }, weightEpoch(0));
 }

@@ -3,6 +3,7 @@
 import fc from "fast-check";
 import { groupId, requestId, weightEpoch, weightsId } from "../../src/core/base/ids.ts";
 import { TOP_LOGPROBS } from "../../src/core/request/sampling-bounds.ts";
+import type { EngineOperation } from "../../src/core/rollout/operation.ts";
 import { BARRIER_ID, INT_MAX, TTL_MS_MAX } from "../../src/engines/remote/limits.ts";
 import type {
   HostMessage,
@@ -99,6 +100,23 @@ const command: fc.Arbitrary<WireCommand> = fc.oneof(
   fc.record({ kind: kind("advance"), epoch }),
 );
 
+const operation: fc.Arbitrary<EngineOperation> = fc.oneof(
+  fc.record({ kind: kind("canary"), adapter: fc.option(text) }),
+  fc.record({
+    kind: kind("load"),
+    path: text,
+    version: fc.option(text),
+    options: fc.dictionary(text, json, { noNullPrototype: true, maxKeys: 4 }),
+  }),
+  fc.record({
+    kind: kind("sleep"),
+    level: fc.constantFrom(0 as const, 1 as const, 2 as const),
+    mode: fc.constantFrom("keep" as const, null),
+  }),
+  fc.record({ kind: kind("wake"), tags: fc.array(text) }),
+  fc.record({ kind: kind("extension"), name: text, body: json }),
+);
+
 export const sidecarMessage: fc.Arbitrary<SidecarMessage> = fc.oneof(
   fc.record({ kind: fc.constantFrom("heartbeat" as const, "bye" as const) }),
   fc.record({
@@ -112,25 +130,7 @@ export const sidecarMessage: fc.Arbitrary<SidecarMessage> = fc.oneof(
   }),
   fc.record({ kind: kind("commands"), commands: fc.array(command, { maxLength: 4 }) }),
   fc.record({ kind: kind("kv_part"), part: kvPart }),
-  fc.record({
-    kind: kind("canary"),
-    controlId: uint32,
-    adapter: fc.option(fc.string({ minLength: 1, maxLength: 30 })),
-  }),
-  fc.record({
-    kind: kind("control"),
-    controlId: uint32,
-    request: fc.record({
-      method: fc.constantFrom("GET" as const, "POST" as const),
-      path: text.map((rest) => `/${rest}`),
-      query: fc.dictionary(fc.string({ minLength: 1, maxLength: 8 }), text, {
-        noNullPrototype: true,
-        maxKeys: 4,
-      }),
-      body: json,
-      nextEpoch: epoch,
-    }),
-  }),
+  fc.record({ kind: kind("operation"), operationId: uint32, operation, nextEpoch: epoch }),
 );
 
 const logprob = fc.float({ noNaN: true });
@@ -252,8 +252,8 @@ export const hostMessage: fc.Arbitrary<HostMessage> = fc.oneof(
   welcome,
   fc.record({ kind: kind("kv_part"), part: kvPart }),
   fc.record({
-    kind: kind("control_answer"),
-    controlId: uint32,
+    kind: kind("answer"),
+    operationId: uint32,
     answer: fc.record({ status: fc.integer({ min: 100, max: 599 }), body: json }),
     weights,
   }),

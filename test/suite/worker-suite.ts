@@ -11,6 +11,8 @@ import { runCommand, samplingOf, specOf } from "./request-spec.ts";
 /** A worker under test, of epoch 0, with two slots or more. */
 export interface WorkerHarness {
   readonly worker: Worker;
+  /** Path of weights that the engine can load. Default: any but ABSENT. */
+  readonly weights?: string;
   /** Makes the engine take a step; absent: it takes steps by itself. */
   readonly step?: () => void;
   /** Ends the engine; absent: nothing but the machine's end does. */
@@ -18,6 +20,8 @@ export interface WorkerHarness {
   close(): Promise<void>;
 }
 
+/** Path of no weights. */
+export const ABSENT = "/absent";
 const TOKENS = 24;
 const PROMPT = Int32Array.of(5, 6, 7);
 const WAIT_MS = 60_000;
@@ -207,11 +211,46 @@ export function workerSuite(name: string, make: () => Promise<WorkerHarness>): v
     expect((await b.chunk(specOfId(1))).tokens).toEqual(whole.tokens);
   });
 
-  fact("it generates for a canary, and answers what it has no route for", async ({ worker }) => {
-    expect((await worker.canary(null)).status).toBe(200);
-    const request = { method: "POST", path: "/no_such_route", query: {}, body: {} } as const;
-    const { status } = await worker.control({ ...request, nextEpoch: weightEpoch(1) });
-    expect(status).toBe(404);
+  fact("asleep and awake again, it generates for a canary and goes on", async (b) => {
+    const { worker } = b;
+    const epoch = weightEpoch(1);
+    const whole = await b.chunk(specOfId(1));
+    for (const operation of [
+      { kind: "canary", adapter: null },
+      { kind: "sleep", level: 1, mode: "keep" },
+      { kind: "canary", adapter: null },
+      { kind: "wake", tags: ["weights"] },
+      { kind: "wake", tags: ["kv_cache"] },
+      { kind: "canary", adapter: null },
+    ] as const) {
+      expect([operation, (await worker.perform(operation, epoch)).status]).toEqual([
+        operation,
+        200,
+      ]);
+    }
+    expect(await b.chunk(specOfId(1))).toEqual(whole);
+  });
+
+  fact(
+    "weights are loaded under the next epoch, or refused, and then the old ones serve",
+    async (b, { weights = "/weights" }) => {
+      const { worker } = b;
+      const whole = await b.chunk(specOfId(1));
+      const load = { kind: "load", version: "step-1", options: {} } as const;
+      const refused = await worker.perform({ ...load, path: ABSENT }, weightEpoch(1));
+      expect([400, 500]).toContain(refused.status);
+      expect(await b.chunk(specOfId(1))).toEqual(whole);
+      const { status } = await worker.perform({ ...load, path: weights }, weightEpoch(1));
+      expect(status).toBe(200);
+      worker.send([{ kind: "advance", epoch: weightEpoch(1) }]);
+      await b.chunk(specOfId(2));
+      expect(b.heard.at(-1)?.epoch).toBe(weightEpoch(1));
+    },
+  );
+
+  fact("what it cannot do is a 404", async ({ worker }) => {
+    const operation = { kind: "extension", name: "no_such_call", body: {} } as const;
+    expect((await worker.perform(operation, weightEpoch(1))).status).toBe(404);
   });
 
   fact("it names itself, and what it can hold", ({ worker }) => {

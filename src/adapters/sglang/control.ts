@@ -14,7 +14,7 @@ import {
   weightChecker,
   worldSizes,
 } from "../../server/control/calls.ts";
-import { callOf, posted } from "../../server/control/control-call.ts";
+import { callOf } from "../../server/control/control-call.ts";
 import { get } from "../../server/control/routes.ts";
 import { invalid, jsonResponse, type Row } from "../../server/route.ts";
 import { type Done, optionalTextIn, reload, textIn, translated, verdict } from "../calls.ts";
@@ -47,7 +47,7 @@ const BROADCASTS = [
 const flush = {
   path: "/flush_cache",
   summary: "SGLang: drops cached KV",
-  call: (control: Control) => resetPrefixCache(control, posted("/reset_prefix_cache")),
+  call: (control: Control) => resetPrefixCache(control),
   answer: empty,
   answers: [],
 };
@@ -91,13 +91,13 @@ export const SGLANG_CONTROL: readonly Row<Control>[] = [
   translated({
     path: "/release_memory_occupation",
     summary: "SGLang: frees the engines' memory",
-    call: (control) => sleep(control, posted("/sleep", null, { level: "1", mode: "keep" })),
+    call: (control) => sleep(control, { level: 1, mode: "keep" }),
     answer: nothing,
   }),
   translated({
     path: "/resume_memory_occupation",
     summary: "SGLang: takes it again",
-    call: (control, body) => wakeUp(control, posted("/wake_up", null, tagsIn(body))),
+    call: (control, body) => wakeUp(control, tagsIn(body)),
     answer: nothing,
   }),
   ...BROADCASTS.map((path) =>
@@ -122,7 +122,7 @@ export const SGLANG_CONTROL: readonly Row<Control>[] = [
   translated({
     path: "/weights_checker",
     summary: "SGLang: compares weights",
-    call: (control, body) => weightChecker(control, posted("/weight_checker", body ?? {})),
+    call: (control, body) => weightChecker(control, { query: {}, body: body ?? {} }),
     answer: verdict,
   }),
   get("/get_server_info", "SGLang: this server as one engine", async (control, { url }) =>
@@ -133,7 +133,8 @@ export const SGLANG_CONTROL: readonly Row<Control>[] = [
     "An engine's configuration",
     async (control, exchange) => {
       // vLLM and SGLang have a route of this name, and slime and miles ask for it first: the answer has the fields of both.
-      const answer = await askFirst(control, await callOf(exchange));
+      const { query: settings } = await callOf(exchange);
+      const answer = await askFirst(control, { kind: "ask", about: "settings", settings });
       const own: unknown = answer.ok ? await answer.clone().json() : null;
       if (typeof own !== "object" || own === null || Array.isArray(own)) return answer;
       return jsonResponse({ ...own, ...(await serverInfo(control, exchange.url)) });
@@ -156,12 +157,12 @@ function pauseMode(body: unknown): "abort" | "keep" {
   throw invalid("mode", `is "${mode}"; it is one of abort, retract, in_place`);
 }
 
-function tagsIn(body: unknown): { tags?: string } {
+function tagsIn(body: unknown): string[] {
   const tags: unknown = Object(body).tags ?? [];
   if (!Array.isArray(tags) || !tags.every((tag) => typeof tag === "string")) {
     throw invalid("tags", "is not a list of texts");
   }
-  return tags.length === 0 ? {} : { tags: tags.join(",") };
+  return tags;
 }
 
 /** slime compares these with what it would start the engine with (`_init_external`). */

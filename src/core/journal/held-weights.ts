@@ -1,8 +1,9 @@
-// The weights of a run's tokens, and the request by which a successor process gives them to an engine again. It only
+// The weights of a run's tokens, and the operation by which a successor process gives them to an engine again. It only
 // reads records, and sends nothing to an engine.
 
+import * as v from "valibot";
 import { type WeightEpoch, type WeightsId, weightEpoch, weightsId } from "../base/ids.ts";
-import type { ControlRequest } from "../rollout/worker.ts";
+import { type EngineOperation, OPERATION } from "../rollout/operation.ts";
 import type { SavedRun } from "./read.ts";
 import type { EpochRecord } from "./records.ts";
 
@@ -13,8 +14,8 @@ export interface HeldWeights {
   readonly version: string;
   /** The engines' name of them; null: they give none. */
   readonly weights: WeightsId | null;
-  /** The request that gives the weights to an engine. */
-  readonly base: ControlRequest | "first" | "unknown";
+  /** The operation that gives the weights to an engine. */
+  readonly base: EngineOperation | "first" | "unknown";
 }
 
 /** A number that a weight epoch can have. */
@@ -48,7 +49,7 @@ export function lastWeights(saved: readonly SavedWeights[]): HeldWeights | null 
   return all.find(({ epoch }) => epoch === newest) ?? null;
 }
 
-/** A journal without weights and base, or with others than this version writes, leaves them unknown. */
+/** A journal without a base has the first weights. */
 function heldIn(
   record: Pick<EpochRecord, "epoch" | "version"> & {
     readonly weights?: unknown;
@@ -56,12 +57,17 @@ function heldIn(
   },
 ): HeldWeights {
   const { epoch, version, weights, base } = record;
-  const { method, path } = Object(base) as Partial<ControlRequest>;
-  const isRequest = typeof method === "string" && typeof path === "string";
   return {
     epoch: weightEpoch(epoch),
     version,
     weights: typeof weights === "string" ? weightsId(weights) : null,
-    base: isRequest || base === "unknown" ? (base as HeldWeights["base"]) : "first",
+    base: base === undefined || base === null ? "first" : baseIn(base),
   };
+}
+
+/** A base that this version does not write is unknown. */
+export function baseIn(value: unknown): HeldWeights["base"] {
+  if (value === "first") return value;
+  const { success, output } = v.safeParse(OPERATION, value);
+  return success ? output : "unknown";
 }

@@ -12,6 +12,7 @@ import type { DraftSource, GroupUpdate } from "../draft/group-update.ts";
 import type { TopLogprobs } from "../request/columns.ts";
 import type { FinishReason, RequestSpec, SamplingParams } from "../request/request.ts";
 import type { ChunkDrafts, PromptReport, Refusal } from "../request/response.ts";
+import type { ControlAnswer, EngineOperation } from "./operation.ts";
 
 /** Bounds of a worker; constant over its life. */
 export interface WorkerCapacity {
@@ -74,7 +75,7 @@ export type WorkerCommand =
   /** Free whatever is held for the request, running or parked. No answer. */
   | { kind: "release"; requestId: RequestId }
   /**
-   * The weights have become those of `epoch` by way of `control`. Requests, KV and drafts of the old epoch are dropped
+   * The weights have become those of `epoch` by an operation. Requests, KV and drafts of the old epoch are dropped
    * without notice; events sent afterwards carry the new one, beginning with `advanced`.
    */
   | { kind: "advance"; epoch: WeightEpoch };
@@ -186,24 +187,6 @@ export interface KvMoveStats {
 /** Events of one engine step or more, in order, all of one weight epoch. */
 export type WorkerListener = (epoch: WeightEpoch, events: readonly WorkerEvent[]) => void;
 
-/** A request to an engine's control plane, in the shape of vLLM's HTTP routes. */
-export interface ControlRequest {
-  readonly method: "GET" | "POST";
-  /** Path with the leading slash, without a query. */
-  readonly path: string;
-  readonly query: Readonly<Record<string, string>>;
-  /** Body as parsed JSON; null: none. */
-  readonly body: unknown;
-  /** The weight epoch that begins if this request changes the weights. */
-  readonly nextEpoch: WeightEpoch;
-}
-
-/** `status` 404: this engine has no such route; 502: it could not be reached. `body`: JSON. */
-export interface ControlAnswer {
-  readonly status: number;
-  readonly body: unknown;
-}
-
 /**
  * divided: a response may stop after any token and go on, here or elsewhere, as if nothing had happened.
  * whole: only in one piece. refused: this engine cannot honour `field`.
@@ -243,16 +226,10 @@ export interface Worker {
   /** How the worker supports these sampling parameters. */
   supports(sampling: SamplingParams): SamplingSupport;
   /**
-   * Passes a request to the engine's control plane. Never rejects. Nothing may be running when the weights
-   * change; the caller sees to it.
+   * Carries out an operation. `nextEpoch`: the weight epoch that begins if it changes the weights. Never rejects. Nothing
+   * may be running when the weights change; the caller sees to it.
    */
-  control(request: ControlRequest): Promise<ControlAnswer>;
-  /**
-   * Generates a few tokens with the weights in use, greedily and outside every cache and count; the status is 200 if their
-   * logprobs are finite. While its KV sleeps it generates nothing and answers `{"asleep": true}`. `adapter` null: the
-   * model itself. Never rejects.
-   */
-  canary(adapter: string | null): Promise<ControlAnswer>;
+  perform(operation: EngineOperation, nextEpoch: WeightEpoch): Promise<ControlAnswer>;
   /** Stops the engine and frees it. Safe to call twice. */
   close(): Promise<void>;
 }

@@ -20,6 +20,6 @@ describe.skipIf(skipReason !== null)("embedded engine", () => {
     model ??= await openLlamaModel({ path: MODEL_PATH, deterministic: true });
     const [opened] = await model.openWorkers({ ...CAPACITY, workers: 1 });
     const worker = present(opened, "one was asked for");
-    return { worker, close: () => worker.close() };
+    return { worker, weights: MODEL_PATH, close: () => worker.close() };
   });
 });

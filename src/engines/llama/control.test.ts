@@ -17,7 +17,8 @@ import {
 } from "../../../test/llama/engine-fixture.ts";
 import { temporaryFolder } from "../../../test/suite/temporary-folder.ts";
 import { requestId, weightEpoch } from "../../core/base/ids.ts";
-import type { ControlAnswer, ControlRequest, Worker } from "../../core/rollout/worker.ts";
+import type { EngineOperation } from "../../core/rollout/operation.ts";
+import type { Worker } from "../../core/rollout/worker.ts";
 import { type LlamaModel, openLlamaModel } from "./open.ts";
 
 // Portable kernels are slow, and the machine may be busy.
@@ -25,22 +26,14 @@ setDefaultTimeout(60_000);
 
 const CAPACITY = { slots: 4, kvTokens: 600, contextTokens: 256, epoch: weightEpoch(0) };
 
-function ask(
-  worker: Worker,
-  line: string,
-  more: Partial<ControlRequest> = {},
-): Promise<ControlAnswer> {
-  const [method, path = ""] = line.split(" ");
-  if (method !== "GET" && method !== "POST") throw new Error(line);
-  return worker.control({
-    method,
-    path,
-    query: {},
-    body: null,
-    nextEpoch: weightEpoch(1),
-    ...more,
-  });
-}
+const EPOCH_1 = weightEpoch(1);
+const loadOf = (path: string) => ({ kind: "load", path, version: null, options: {} }) as const;
+const partOf = (body: unknown) => ({ kind: "update", step: "part", body }) as const;
+const sleepOf = (level: 1 | 2) => ({ kind: "sleep", level, mode: null }) as const;
+const askOf = (about: "world_size" | "is_asleep" | "settings") =>
+  ({ kind: "ask", about, settings: {} }) as const;
+const wakeOf = (...tags: string[]) => ({ kind: "wake", tags }) as const;
+const canaryOf = (adapter: string | null) => ({ kind: "canary", adapter }) as const;
 
 describe.skipIf(skipReason !== null)("control", () => {
   const models: LlamaModel[] = [];
@@ -74,40 +67,38 @@ describe.skipIf(skipReason !== null)("control", () => {
 
   test("what trainers ask before and around an update is answered in vLLM's shapes", async () => {
     const { worker } = await openOne();
-    const answers: [string, unknown][] = [
-      ["GET /get_world_size", { world_size: 1 }],
-      ["GET /is_sleeping", { is_sleeping: false }],
-      ["GET /is_paused", { is_paused: false }],
-      ["POST /reset_prefix_cache", { success: true }],
-      ["POST /init_weight_transfer_engine", {}],
-      ["POST /start_weight_update", {}],
-      ["POST /finish_weight_update", {}],
+    const step = (name: "connect" | "start" | "finish") =>
+      ({ kind: "update", step: name, body: { init_info: { master_port: 1 } } }) as const;
+    const answers: [EngineOperation, unknown][] = [
+      [askOf("world_size"), { world_size: 1 }],
+      [askOf("is_asleep"), { is_sleeping: false }],
+      [{ kind: "drop_cache", cache: "prefix", settings: {} }, { success: true }],
+      [step("connect"), {}],
+      [step("start"), {}],
+      [step("finish"), {}],
     ];
-    for (const [line, body] of answers) {
-      const given = { body: { init_info: { master_port: 1 } } };
-      expect(await ask(worker, line, given)).toEqual({ status: 200, body });
+    for (const [operation, body] of answers) {
+      expect(await worker.perform(operation, EPOCH_1)).toEqual({ status: 200, body });
     }
-    const info = await ask(worker, "GET /server_info", { query: { config_format: "json" } });
-    expect(info.body).toMatchObject({
+    expect((await worker.perform(askOf("settings"), EPOCH_1)).body).toMatchObject({
       vllm_config: {
         weight_transfer_config: expect.anything(),
         model_config: { dtype: "torch.float32", logprobs_mode: "processed_logprobs" },
       },
     });
-    const unknown = await ask(worker, "POST /load_lora_adapter");
-    expect(unknown).toEqual({
+    const adapter = { kind: "adapter", change: "load", body: {} } as const;
+    expect(await worker.perform(adapter, EPOCH_1)).toEqual({
       status: 404,
       body: { error: { message: "Not Found", type: "Not Found", param: null, code: 404 } },
     });
-    expect((await ask(worker, "GET /sleep")).status).toBe(405);
     await worker.close();
-    expect((await ask(worker, "POST /sleep")).status).toBe(500);
+    expect((await worker.perform(sleepOf(1), EPOCH_1)).status).toBe(500);
   });
 
   test("weights change on every worker under the next epoch, once; advance then does nothing", async () => {
     const opened = await open(2);
-    const body = { update_info: { weights_path: OTHER_MODEL_PATH } };
-    const answers = opened.map(({ worker }) => ask(worker, "POST /update_weights", { body }));
+    const part = partOf({ update_info: { weights_path: OTHER_MODEL_PATH } });
+    const answers = opened.map(({ worker }) => worker.perform(part, EPOCH_1));
     expect(await Promise.all(answers)).toEqual([
       { status: 200, body: {} },
       { status: 200, body: {} },
@@ -134,12 +125,13 @@ describe.skipIf(skipReason !== null)("control", () => {
     const temporary = () =>
       readdirSync(tmpdir()).filter((name) => name.startsWith("foretoken-weights-"));
     const held = temporary().length;
-    const reload = { method: "reload_weights", kwargs: { weights_path: scratch } };
-    const answer = await ask(worker, "POST /collective_rpc", { body: reload });
-    expect(answer).toEqual({ status: 200, body: { results: [null] } });
+    expect(await worker.perform(loadOf(scratch), EPOCH_1)).toEqual({
+      status: 200,
+      body: { results: [null] },
+    });
     expect(await tokensOf(worker, ear, 4)).toEqual(before);
-    const next = { body: { weight_dir: other }, nextEpoch: weightEpoch(2) };
-    expect((await ask(worker, "POST /update_weights", next)).status).toBe(200);
+    const next = await worker.perform(partOf({ weight_dir: other }), weightEpoch(2));
+    expect(next.status).toBe(200);
     expect(await tokensOf(worker, ear, 8)).not.toEqual(before);
     expect(ear.epochs.at(-1)).toBe(weightEpoch(2));
     expect(temporary().length).toBe(held);
@@ -158,12 +150,12 @@ describe.skipIf(skipReason !== null)("control", () => {
       [{ update_info: { names: ["lm_head.weight"] } }, "weights_path"],
       [null, "weights_path"],
     ] as const) {
-      const answer = await ask(worker, "POST /update_weights", { body });
+      const answer = await worker.perform(partOf(body), EPOCH_1);
       expect(answer.status).toBe(400);
       expect(JSON.stringify(answer.body)).toContain(reason);
     }
-    const rpc = { body: { method: "shutdown" } };
-    expect((await ask(worker, "POST /collective_rpc", rpc)).status).toBe(400);
+    const rpc = { kind: "rpc", body: { method: "shutdown" } } as const;
+    expect((await worker.perform(rpc, EPOCH_1)).status).toBe(400);
     const spec = newRequest(0);
     worker.send([run(spec)]);
     await ear.until(() => finished(ear) === 1);
@@ -186,11 +178,11 @@ describe.skipIf(skipReason !== null)("control", () => {
         if (value !== 0 || /norm/.test(name)) values.fill(value);
       }
       writeSafetensors(path, tensors, "F32");
-      const answer = await ask(worker, "POST /update_weights", { body: { weight_dir: path } });
+      const answer = await worker.perform(loadOf(path), EPOCH_1);
       expect(JSON.stringify(answer)).toContain(reason);
       expect(answer.status).toBe(400);
     }
-    expect((await worker.canary(null)).status).toBe(200);
+    expect((await worker.perform(canaryOf(null), EPOCH_1)).status).toBe(200);
     expect(await tokensOf(worker, ear, 4)).toEqual(before);
     expect(ear.epochs.at(-1)).toBe(weightEpoch(0));
     await worker.close();
@@ -201,13 +193,13 @@ describe.skipIf(skipReason !== null)("control", () => {
     const specs = [0, 1, 2, 3].map((id) => newRequest(id, { stopTokenIds: [], tokensMax: 60 }));
     worker.send(specs.map((spec) => run(spec)));
     await ear.until(() => ear.collector.response(0).tokens.length > 0);
-    expect(await worker.canary(null)).toEqual({ status: 200, body: {} });
+    expect(await worker.perform(canaryOf(null), EPOCH_1)).toEqual({ status: 200, body: {} });
     await ear.until(() => finished(ear) === 4);
     for (const spec of specs) {
       const { tokens } = ear.collector.response(spec.requestId);
       expect(tokens).toEqual(soloResponse(spec).tokens);
     }
-    const adapter = await worker.canary("policy");
+    const adapter = await worker.perform(canaryOf("policy"), EPOCH_1);
     expect(adapter.status).toBe(400);
     await worker.close();
   });
@@ -227,7 +219,7 @@ describe.skipIf(skipReason !== null)("control", () => {
     writeFileSync(join(index, "model.safetensors.index.json"), JSON.stringify(weightMap));
     const startMs = performance.now();
     for (const path of [fifo, folder, index, "/dev/zero", "/dev/null"]) {
-      const answer = await ask(worker, "POST /update_weights", { body: { weight_dir: path } });
+      const answer = await worker.perform(loadOf(path), EPOCH_1);
       expect([path, answer.status]).toEqual([path, 400]);
       expect(JSON.stringify(answer.body)).toMatch(/is a FIFO|is a device|not a regular file/);
     }
@@ -242,35 +234,33 @@ describe.skipIf(skipReason !== null)("control", () => {
     await ear.until(() => ear.collector.response(1).chunks === 1);
     worker.send([run(spec)]);
     await ear.until(() => ear.collector.response(0).tokens.length > 0);
-    expect(await ask(worker, "POST /sleep", { query: { level: "1" } })).toEqual({
+    expect(await worker.perform(sleepOf(1), EPOCH_1)).toEqual({
       status: 200,
       body: {},
     });
-    expect((await ask(worker, "GET /is_sleeping")).body).toEqual({ is_sleeping: true });
+    expect((await worker.perform(askOf("is_asleep"), EPOCH_1)).body).toEqual({ is_sleeping: true });
     expect(ear.kinds()).toContain("evicted");
     expect(ear.stats).toMatchObject({ kvTokensUsed: 0, running: 0, waiting: 1 });
     worker.send([run(newRequest(2)), { kind: "export", requestId: requestId(1) }]);
-    expect((await ask(worker, "POST /wake_up", { query: { tags: "weights" } })).status).toBe(200);
-    expect((await ask(worker, "GET /is_sleeping")).body).toEqual({ is_sleeping: true });
-    expect((await ask(worker, "POST /wake_up")).status).toBe(200);
+    expect((await worker.perform(wakeOf("weights"), EPOCH_1)).status).toBe(200);
+    expect((await worker.perform(askOf("is_asleep"), EPOCH_1)).body).toEqual({ is_sleeping: true });
+    expect((await worker.perform(wakeOf(), EPOCH_1)).status).toBe(200);
     await ear.until(() => finished(ear) === 2);
     for (const one of [spec, newRequest(2)]) {
       const { tokens } = ear.collector.response(one.requestId);
       expect(tokens).toEqual(soloResponse(one).tokens);
     }
     expect(ear.collector.exported.get(1)).toBe(null);
-    expect((await ask(worker, "POST /sleep", { query: { level: "9" } })).status).toBe(400);
     await worker.close();
   });
 
   test("weights change while asleep, and serve after wake_up", async () => {
     const { worker, ear } = await openOne(OTHER_MODEL_PATH);
-    await ask(worker, "POST /sleep", { query: { level: "2" } });
-    const body = { weight_dir: MODEL_PATH };
+    await worker.perform(sleepOf(2), EPOCH_1);
     expect(worker.weights).toMatch(/^f16-/);
-    expect((await ask(worker, "POST /update_weights", { body })).status).toBe(200);
+    expect((await worker.perform(loadOf(MODEL_PATH), EPOCH_1)).status).toBe(200);
     expect(worker.weights).toMatch(/^q8_0-/);
-    await ask(worker, "POST /wake_up");
+    await worker.perform(wakeOf(), EPOCH_1);
     const spec = newRequest(0);
     worker.send([run(spec)]);
     await ear.until(() => finished(ear) === 1);

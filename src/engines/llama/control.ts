@@ -1,12 +1,11 @@
-// The control plane of an embedded engine in the shape of vLLM's HTTP routes (vllm serve, development mode).
-// It parses requests and builds answers; the engine's worker executes them. Weights come as a
-// path, since there is no device to transfer them to.
+// Operations of an embedded engine, with the answers that vLLM gives to trainers. It reads operations and builds answers;
+// the engine's worker executes them. Weights come as a path, since there is no device to transfer them to.
 
 import { AppError } from "../../core/base/errors.ts";
 import type { WeightEpoch } from "../../core/base/ids.ts";
-import type { ControlAnswer, ControlRequest } from "../../core/rollout/worker.ts";
+import type { ControlAnswer, EngineOperation } from "../../core/rollout/operation.ts";
 
-/** The effects that a control request can have on an engine. */
+/** The effects that an operation can have on an engine. */
 export interface Controlled {
   /** Type of most weights, as GGUF names types: f16, q8_0. */
   readonly precision: string;
@@ -19,31 +18,11 @@ export interface Controlled {
   /** Frees the KV of all requests; they wait, and are recomputed after `wake`. @throws AppError. */
   sleep(): Promise<void>;
   wake(): Promise<void>;
+  canary(): Promise<void>;
 }
 
-type Route = (engine: Controlled, request: ControlRequest) => Promise<unknown> | unknown;
-
-/** Routes that need nothing done: there are no transfers to prepare, and no KV outlives its weights. */
-const NOTHING_TO_DO: Route = () => ({});
-
-const ROUTES: Readonly<Record<string, Route>> = {
-  "GET /get_world_size": () => ({ world_size: 1 }),
-  "GET /is_sleeping": (engine) => ({ is_sleeping: engine.isSleeping }),
-  // Requests are paused before they reach an engine.
-  "GET /is_paused": () => ({ is_paused: false }),
-  "GET /server_info": serverInfo,
-  "POST /sleep": sleep,
-  "POST /wake_up": wakeUp,
-  "POST /reset_prefix_cache": () => ({ success: true }),
-  "POST /init_weight_transfer_engine": NOTHING_TO_DO,
-  "POST /start_weight_update": NOTHING_TO_DO,
-  "POST /update_weights": updateWeights,
-  "POST /finish_weight_update": NOTHING_TO_DO,
-  "POST /collective_rpc": collectiveRpc,
-};
-
 /** The facts that trainers check before they start (TRL's VLLMClient). */
-function serverInfo({ precision }: Controlled): unknown {
+function settingsOf({ precision }: Controlled): object {
   return {
     vllm_config: {
       weight_transfer_config: { backend: "path" },
@@ -64,24 +43,15 @@ const TORCH_DTYPE: Readonly<Record<string, string>> = {
 const QUANTIZED_DTYPE = "torch.float32";
 
 /** Never rejects. */
-export async function answerControl(
+export async function answerTo(
   engine: Controlled,
-  request: ControlRequest,
+  operation: EngineOperation,
+  nextEpoch: WeightEpoch,
 ): Promise<ControlAnswer> {
-  const route = ROUTES[`${request.method} ${request.path}`];
-  if (route === undefined) {
-    const other = request.method === "GET" ? "POST" : "GET";
-    return ROUTES[`${other} ${request.path}`] === undefined
-      ? failure(404, "Not Found", "Not Found")
-      : failure(405, "Method Not Allowed", "Method Not Allowed");
-  }
-  return await answered(() => route(engine, request));
-}
-
-/** Never rejects. `act` gives the answer's body. */
-export async function answered(act: () => Promise<unknown> | unknown): Promise<ControlAnswer> {
   try {
-    return { status: 200, body: await act() };
+    const body = await resultOf(engine, operation, nextEpoch);
+    if (body !== null) return { status: 200, body };
+    return failure(404, "Not Found", "Not Found");
   } catch (error) {
     const message = error instanceof Error ? error.message : String(error);
     const isClients =
@@ -92,52 +62,72 @@ export async function answered(act: () => Promise<unknown> | unknown): Promise<C
   }
 }
 
-function failure(status: number, type: string, message: string): ControlAnswer {
-  return { status, body: { error: { message, type, param: null, code: status } } };
+/** null: an embedded engine cannot do it. */
+async function resultOf(
+  engine: Controlled,
+  operation: EngineOperation,
+  nextEpoch: WeightEpoch,
+): Promise<object | null> {
+  switch (operation.kind) {
+    case "load":
+      await engine.changeWeights(operation.path, nextEpoch);
+      return { results: [null] };
+    case "update":
+      return await update(engine, operation, nextEpoch);
+    // Level 0 only stops scheduling in vLLM, which the rollout does itself.
+    case "sleep":
+      if (operation.level >= 1) await engine.sleep();
+      return {};
+    // Weights never leave memory here, so the tag "weights" alone wakes nothing.
+    case "wake": {
+      const { tags } = operation;
+      if (tags.length === 0 || tags.includes("kv_cache")) await engine.wake();
+      return {};
+    }
+    case "canary":
+      if (operation.adapter !== null) throw invalid("an embedded engine serves no adapters");
+      await engine.canary();
+      return {};
+    case "ask":
+      if (operation.about === "world_size") return { world_size: 1 };
+      if (operation.about === "is_asleep") return { is_sleeping: engine.isSleeping };
+      return operation.about === "settings" ? settingsOf(engine) : null;
+    // No KV outlives its weights.
+    case "drop_cache":
+      return operation.cache === "prefix" ? { success: true } : null;
+    case "rpc": {
+      const method = String(field(operation.body, "method"));
+      throw invalid(`method ${method}: an embedded engine has only reload_weights with a path`);
+    }
+    default:
+      return null;
+  }
 }
 
-/** Level 0 only stops scheduling in vLLM, which the rollout does itself. */
-async function sleep(engine: Controlled, { query }: ControlRequest): Promise<unknown> {
-  const level = Number(query.level ?? "1");
-  if (![0, 1, 2].includes(level)) throw invalid(`level is ${query.level}, not 0, 1 or 2`);
-  if (level >= 1) await engine.sleep();
-  return {};
-}
-
-/** Weights never leave memory here, so `tags=weights` alone wakes nothing. */
-async function wakeUp(engine: Controlled, { query }: ControlRequest): Promise<unknown> {
-  const tags = (query.tags ?? "").split(",").filter((tag) => tag !== "");
-  if (tags.length === 0 || tags.includes("kv_cache")) await engine.wake();
-  return {};
-}
-
-async function updateWeights(engine: Controlled, request: ControlRequest): Promise<unknown> {
-  const info = field(request.body, "update_info");
-  const path = field(info, "weights_path") ?? field(request.body, "weight_dir");
+/** There are no transfers to prepare. */
+async function update(
+  engine: Controlled,
+  { step, body }: Extract<EngineOperation, { kind: "update" }>,
+  nextEpoch: WeightEpoch,
+): Promise<object | null> {
+  if (step === "connect" || step === "start" || step === "finish") return {};
+  if (step !== "part") return null;
+  const path = field(field(body, "update_info"), "weights_path") ?? field(body, "weight_dir");
   if (typeof path !== "string" || path === "") {
     throw invalid("update_info.weights_path or weight_dir must name the weights: a path");
   }
-  await engine.changeWeights(path, request.nextEpoch);
+  await engine.changeWeights(path, nextEpoch);
   return {};
 }
 
-async function collectiveRpc(engine: Controlled, request: ControlRequest): Promise<unknown> {
-  const method = field(request.body, "method");
-  if (method !== "reload_weights") {
-    throw invalid(`method ${String(method)} is not one of an embedded engine: reload_weights`);
-  }
-  const path = field(field(request.body, "kwargs"), "weights_path");
-  if (typeof path !== "string" || path === "") {
-    throw invalid("kwargs.weights_path must name the weights: a path");
-  }
-  await engine.changeWeights(path, request.nextEpoch);
-  return { results: [null] };
+function failure(status: number, type: string, message: string): ControlAnswer {
+  return { status, body: { error: { message, type, param: null, code: status } } };
 }
 
 function field(body: unknown, name: string): unknown {
   return typeof body === "object" && body !== null ? Reflect.get(body, name) : undefined;
 }
 
-export function invalid(problem: string): AppError {
+function invalid(problem: string): AppError {
   return new AppError("invalid_field", problem);
 }

@@ -6,9 +6,8 @@ import { AppError, type ErrorCode } from "../../core/base/errors.ts";
 import type { WeightEpoch, WeightsId, WorkerId } from "../../core/base/ids.ts";
 import type { SamplingParams } from "../../core/request/request.ts";
 import { embeddedSupport } from "../../core/request/sampling-bounds.ts";
+import type { ControlAnswer, EngineOperation } from "../../core/rollout/operation.ts";
 import type {
-  ControlAnswer,
-  ControlRequest,
   Worker as RolloutWorker,
   SamplingSupport,
   WorkerCapacity,
@@ -16,7 +15,7 @@ import type {
   WorkerEvent,
   WorkerListener,
 } from "../../core/rollout/worker.ts";
-import { answerControl, answered, type Controlled, invalid } from "./control.ts";
+import { answerTo } from "./control.ts";
 import { type EngineSettings, type FromEngine, type ToEngine, unpackEvents } from "./messages.ts";
 import { shapeDifference } from "./weights.ts";
 import type { WeightsLease, WeightsStore } from "./weights-store.ts";
@@ -115,11 +114,11 @@ export class LlamaWorker implements RolloutWorker {
     return embeddedSupport(sampling, this.#vocabularySize);
   }
 
-  async control(request: ControlRequest): Promise<ControlAnswer> {
-    const engine: Controlled = {
+  async perform(operation: EngineOperation, nextEpoch: WeightEpoch): Promise<ControlAnswer> {
+    const engine = {
       precision: this.weights.split("-")[0] ?? "",
       isSleeping: this.#isSleeping,
-      changeWeights: (path, epoch) => this.#changeWeights(path, epoch),
+      changeWeights: (path: string, epoch: WeightEpoch) => this.#changeWeights(path, epoch),
       sleep: async () => {
         await this.#act({ kind: "sleep" });
         this.#isSleeping = true;
@@ -128,16 +127,9 @@ export class LlamaWorker implements RolloutWorker {
         await this.#act({ kind: "wake" });
         this.#isSleeping = false;
       },
+      canary: () => this.#act({ kind: "canary" }),
     };
-    return await answerControl(engine, request);
-  }
-
-  async canary(adapter: string | null): Promise<ControlAnswer> {
-    return await answered(async () => {
-      if (adapter !== null) throw invalid("an embedded engine serves no adapters");
-      await this.#act({ kind: "canary" });
-      return {};
-    });
+    return await answerTo(engine, operation, nextEpoch);
   }
 
   /** `kv` bytes of a `run` move to the engine: the sender's buffer is empty afterwards. */

@@ -141,8 +141,7 @@ test("link: a host that falls silent is given up, and its requests with it", asy
   const worker = await open(host.url, { limits: { silenceMsMax: 150 } });
   const events: WorkerEvent[] = [];
   worker.listen((_, some) => events.push(...some));
-  const request = { method: "POST", path: "/pause", query: {}, body: null } as const;
-  const answer = worker.control({ ...request, nextEpoch: weightEpoch(1) });
+  const answer = worker.perform({ kind: "wake", tags: [] }, weightEpoch(1));
   await until(() => events.length > 0, "the end");
   expect(events).toEqual([{ kind: "failed", message: expect.stringContaining("silent for") }]);
   expect((await answer).status).toBe(502);

@@ -41,10 +41,8 @@ export function encodeSidecarMessage(message: SidecarMessage): Uint8Array {
       });
       return encodeFrame({ ...message, commands });
     }
-    case "control": {
-      const { request } = message;
-      return encodeFrame({ ...message, request: { ...request, body: textOf(request.body) } });
-    }
+    case "operation":
+      return encodeFrame({ ...message, operation: textOf(message.operation) });
     default:
       return encodeFrame(message);
   }
@@ -58,7 +56,7 @@ export function encodeHostMessage(message: HostMessage): Uint8Array {
   switch (message.kind) {
     case "events":
       return encodeFrame({ kind: "events", epoch: message.epoch, ...pack(message.events) });
-    case "control_answer": {
+    case "answer": {
       const { answer } = message;
       return encodeFrame({ ...message, answer: { ...answer, body: textOf(answer.body) } });
     }

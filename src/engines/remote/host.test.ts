@@ -103,7 +103,7 @@ const BAD: [name: string, code: number, reason: RegExp, send: (raw: Raw) => void
   [
     "another version",
     1008,
-    /^version: .* 9, not 5/,
+    /^version: .* 9, not 6/,
     (raw) => raw.message({ ...HELLO, protocolVersion: 9 }),
   ],
 ];

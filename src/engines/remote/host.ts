@@ -10,7 +10,8 @@ import { assert } from "../../core/base/assert.ts";
 import type { Clock } from "../../core/base/clock.ts";
 import { AppError } from "../../core/base/errors.ts";
 import type { WeightEpoch } from "../../core/base/ids.ts";
-import type { ControlAnswer, Worker, WorkerEvent, WorkerStats } from "../../core/rollout/worker.ts";
+import type { ControlAnswer } from "../../core/rollout/operation.ts";
+import type { Worker, WorkerEvent, WorkerStats } from "../../core/rollout/worker.ts";
 import { CLOSE } from "../../proto/close-codes.ts";
 import { decodeSidecarMessage, encodeHostMessage } from "./codec.ts";
 import { type Closed, Connection } from "./connection.ts";
@@ -73,7 +74,7 @@ interface Session {
   readonly exports: KvExports;
   /** Largest message that the sidecar accepts. */
   readonly messageBytesMax: number;
-  controls: number;
+  operations: number;
 }
 
 /** Room in a message for what surrounds exported KV. */
@@ -237,7 +238,7 @@ export class LinkHost {
       state: new HostSession(worker, limits, vocabularySize, this.#stats),
       exports: new KvExports(kvBytes, this.#limits.kvPartBytes),
       messageBytesMax: Math.min(hello.messageBytesMax, messageBytesMax),
-      controls: 0,
+      operations: 0,
     };
     this.#session = session;
     this.#tell({ kind: "session_began", sidecar: session.sidecar });
@@ -271,11 +272,8 @@ export class LinkHost {
       case "commands":
         this.#commands(session, message.commands);
         return;
-      case "control":
-        this.#control(session, message.controlId, (worker) => worker.control(message.request));
-        return;
-      case "canary":
-        this.#control(session, message.controlId, (worker) => worker.canary(message.adapter));
+      case "operation":
+        this.#perform(session, message);
         return;
     }
   }
@@ -293,23 +291,22 @@ export class LinkHost {
     session.peer.connection.end(code, `${translated.reason}: ${translated.problem}`);
   }
 
-  #control(
+  #perform(
     session: Session,
-    controlId: number,
-    ask: (worker: Worker) => Promise<ControlAnswer>,
+    { operation, operationId, nextEpoch }: Extract<FromSidecar, { kind: "operation" }>,
   ): void {
     const worker = this.#worker;
-    session.controls += 1;
-    if (session.controls > this.#limits.controlsMax) {
-      session.peer.connection.end(CLOSE.protocol, "unexpected_message: too many control requests");
+    session.operations += 1;
+    if (session.operations > this.#limits.operationsMax) {
+      session.peer.connection.end(CLOSE.protocol, "unexpected_message: too many operations");
       return;
     }
     const answered = (answer: ControlAnswer) => {
-      session.controls -= 1;
+      session.operations -= 1;
       const weights = worker.weights ?? null;
-      this.#send(session, { kind: "control_answer", controlId, answer, weights });
+      this.#send(session, { kind: "answer", operationId, answer, weights });
     };
-    ask(worker).then(answered, (error: unknown) => {
+    worker.perform(operation, nextEpoch).then(answered, (error: unknown) => {
       answered({ status: 502, body: { error: String(error) } });
     });
   }

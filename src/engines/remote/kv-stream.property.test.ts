@@ -61,11 +61,7 @@ class KvWorker implements Worker {
     }
   }
 
-  canary() {
-    return this.control();
-  }
-
-  control() {
+  perform() {
     return Promise.resolve({ status: 200, body: null });
   }
 

@@ -2,7 +2,7 @@
 // how long it waits. Every buffer, table and wait of src/engines/remote has its limit here.
 
 /** Raised when a message changes its meaning. Peers of another version are refused. */
-export const LINK_PROTOCOL_VERSION = 5;
+export const LINK_PROTOCOL_VERSION = 6;
 
 export const LINK_PATH = "/v1/link";
 /** Names the host's process in its answer to a plain GET of that path. */
@@ -56,8 +56,8 @@ export const LINK_LIMITS = {
   closeMsMax: 2_000,
   /** Requests on the worker. */
   requestsMax: 65_536,
-  /** Control requests that wait for their answers. */
-  controlsMax: 256,
+  /** Operations that wait for their answers. */
+  operationsMax: 256,
 };
 
 export type LinkLimits = Readonly<typeof LINK_LIMITS>;

@@ -5,6 +5,7 @@ import * as v from "valibot";
 import { type GroupId, groupId, requestId, weightEpoch, weightsId } from "../../core/base/ids.ts";
 import type { TopLogprobs } from "../../core/request/columns.ts";
 import { VERIFICATION_WORDS } from "../../core/request/response.ts";
+import { OPERATION } from "../../core/rollout/operation.ts";
 import { buffer, floats, jsonText, view, words } from "./frame.ts";
 import {
   BARRIER_ID,
@@ -20,7 +21,6 @@ const UINT_MAX = 0xffffffff;
 const COMMANDS_MAX = 1_048_576;
 /** Limit of stop tokens and of biases in one request. */
 const LIST_MAX = 262_144;
-const QUERY_MAX = 1024;
 const OTHERS_MAX = 1_048_576;
 
 const whole = (max: number = INT_MAX, min = 0) =>
@@ -147,17 +147,6 @@ const hello = v.object({
   sidecarName: text(SIDECAR_CHARS_MAX),
 });
 
-const control = v.object({
-  method: v.picklist(["GET", "POST"]),
-  path: v.pipe(text(NAME_CHARS_MAX), v.startsWith("/")),
-  query: v.pipe(
-    v.record(v.string(), v.string()),
-    v.check((query) => Object.keys(query).length <= QUERY_MAX, "it has too many fields"),
-  ),
-  body: jsonText(JSON_CHARS_MAX),
-  nextEpoch: epoch,
-});
-
 export const SIDECAR_MESSAGE = v.variant("kind", [
   hello,
   v.object({ kind: v.literal("heartbeat") }),
@@ -165,11 +154,11 @@ export const SIDECAR_MESSAGE = v.variant("kind", [
   v.object({ kind: v.literal("bye") }),
   v.object({ kind: v.literal("kv_part"), part: kvPart }),
   v.object({ kind: v.literal("commands"), commands: list(command, COMMANDS_MAX) }),
-  v.object({ kind: v.literal("control"), controlId: uint, request: control }),
   v.object({
-    kind: v.literal("canary"),
-    controlId: uint,
-    adapter: v.nullable(text(NAME_CHARS_MAX)),
+    kind: v.literal("operation"),
+    operationId: uint,
+    operation: v.pipe(jsonText(JSON_CHARS_MAX), OPERATION),
+    nextEpoch: epoch,
   }),
 ]);
 
@@ -265,8 +254,8 @@ export const HOST_MESSAGE = v.variant("kind", [
     others: list(other, OTHERS_MAX),
   }),
   v.object({
-    kind: v.literal("control_answer"),
-    controlId: uint,
+    kind: v.literal("answer"),
+    operationId: uint,
     answer: v.object({ status: whole(599, 100), body: jsonText(JSON_CHARS_MAX) }),
     /** The worker's weights when it answered; null: not known. */
     weights,

@@ -9,9 +9,8 @@ import { AppError } from "../../core/base/errors.ts";
 import type { WeightEpoch, WeightsId, WorkerId } from "../../core/base/ids.ts";
 import type { SamplingParams } from "../../core/request/request.ts";
 import { embeddedSupport } from "../../core/request/sampling-bounds.ts";
+import type { ControlAnswer, EngineOperation } from "../../core/rollout/operation.ts";
 import type {
-  ControlAnswer,
-  ControlRequest,
   SamplingSupport,
   Worker,
   WorkerCapacity,
@@ -137,8 +136,8 @@ class LinkWorker implements LinkedWorker {
   /** over: its connection has ended, and why is being found out. */
   #state: "running" | "over" | "failed" | "closed" = "running";
   #failure: Extract<WorkerEvent, { kind: "failed" }> | null = null;
-  readonly #controls = new Map<number, (answer: ControlAnswer) => void>();
-  #controlCount = 0;
+  readonly #operations = new Map<number, (answer: ControlAnswer) => void>();
+  #operationCount = 0;
   readonly #reach: (lost: string | null) => void;
   /** The last argument of `reach`. */
   #lost: string | null = null;
@@ -231,25 +230,17 @@ class LinkWorker implements LinkedWorker {
     }
   }
 
-  control(request: ControlRequest): Promise<ControlAnswer> {
-    return this.#request((controlId) => ({ kind: "control", controlId, request }));
-  }
-
-  canary(adapter: string | null): Promise<ControlAnswer> {
-    return this.#request((controlId) => ({ kind: "canary", controlId, adapter }));
-  }
-
-  #request(messageOf: (controlId: number) => SidecarMessage): Promise<ControlAnswer> {
+  perform(operation: EngineOperation, nextEpoch: WeightEpoch): Promise<ControlAnswer> {
     if (this.#state !== "running") return Promise.resolve(this.#unreachable());
-    if (this.#controls.size >= this.#limits.controlsMax) {
-      const error = `${this.name} has not answered ${this.#controls.size} requests yet`;
+    if (this.#operations.size >= this.#limits.operationsMax) {
+      const error = `${this.name} has not answered ${this.#operations.size} requests yet`;
       return Promise.resolve({ status: 502, body: { error } });
     }
-    this.#controlCount += 1;
-    const controlId = this.#controlCount;
+    this.#operationCount += 1;
+    const operationId = this.#operationCount;
     return new Promise((resolve) => {
-      this.#controls.set(controlId, resolve);
-      this.#send(messageOf(controlId));
+      this.#operations.set(operationId, resolve);
+      this.#send({ kind: "operation", operationId, operation, nextEpoch });
     });
   }
 
@@ -266,10 +257,10 @@ class LinkWorker implements LinkedWorker {
   take(message: AfterWelcome): void {
     if (this.#state !== "running") return;
     switch (message.kind) {
-      case "control_answer": {
+      case "answer": {
         this.#weights = message.weights;
-        const resolve = this.#controls.get(message.controlId);
-        this.#controls.delete(message.controlId);
+        const resolve = this.#operations.get(message.operationId);
+        this.#operations.delete(message.operationId);
         resolve?.(message.answer);
         return;
       }
@@ -357,8 +348,8 @@ class LinkWorker implements LinkedWorker {
   #stop(state: "over" | "closed"): void {
     if (this.#state !== "failed") this.#state = state;
     clearInterval(this.#watch);
-    for (const resolve of this.#controls.values()) resolve(this.#unreachable());
-    this.#controls.clear();
+    for (const resolve of this.#operations.values()) resolve(this.#unreachable());
+    this.#operations.clear();
     this.#kv.clear();
   }
 

@@ -1,47 +1,107 @@
-// The engine's control plane is vLLM's own: a request is passed on unchanged.
+// Operations as vLLM's routes, most of which a server has in development mode only. Contents pass as they are.
 
+import { unreachable } from "../../core/base/assert.ts";
 import { errorText } from "../../core/base/errors.ts";
 import { parseJson } from "../../core/base/json.ts";
-import type { ControlAnswer, ControlRequest } from "../../core/rollout/worker.ts";
-import type { ControlPlane } from "./dialect.ts";
+import type { ControlAnswer, EngineOperation } from "../../core/rollout/operation.ts";
 import type { HttpAnswer, HttpCall, HttpClient } from "./http.ts";
+
+/** Operations that a dialect has calls for: a canary is a request like others. */
+export type ServerOperation = Exclude<EngineOperation, { kind: "canary" }>;
 
 /** Longest deadline of a caller: each has its own, `--weights-timeout-s` at most. */
 export const CALLER_MS_MAX = 86_400_000;
-const SLEEPING: HttpCall = { method: "GET", path: "/is_sleeping", body: null };
-const SLEEPING_MS_MAX = 30_000;
 
-export function vllmControl(client: HttpClient): ControlPlane {
-  return {
-    async answer(request) {
-      let call: HttpCall;
-      try {
-        call = controlCall(request);
-      } catch (error) {
-        return { status: 400, body: { error: `it cannot be sent on: ${errorText(error)}` } };
-      }
-      return controlAnswer(client.url, await client.answer(call, CALLER_MS_MAX));
-    },
-    // Only development mode reports it; a server without it has no sleep either.
-    async isAsleep() {
-      const answer = await client.answer(SLEEPING, SLEEPING_MS_MAX);
-      if (answer.kind !== "answer" || answer.status !== 200) return false;
-      return /"is_sleeping"\s*:\s*true/.test(answer.body);
-    },
+const UPDATE_PATHS = {
+  connect: "/init_weight_transfer_engine",
+  start: "/start_weight_update",
+  start_draft: "/start_draft_weight_update",
+  part: "/update_weights",
+  finish: "/finish_weight_update",
+  disconnect: "/shutdown_weight_transfer_engine",
+  compare: "/weight_checker",
+} as const;
+const ASK_PATHS = {
+  world_size: "/get_world_size",
+  is_asleep: "/is_sleeping",
+  weights_version: "/weight_info",
+  settings: "/server_info",
+} as const;
+const CACHE_PATHS = {
+  prefix: "/reset_prefix_cache",
+  multimodal: "/reset_mm_cache",
+  encoder: "/reset_encoder_cache",
+} as const;
+const TEXT_PATHS = {
+  tokenize: "/tokenize",
+  detokenize: "/detokenize",
+  render: "/v1/chat/completions/render",
+  derender: "/v1/chat/completions/derender",
+} as const;
+
+/** The function that it returns never rejects. */
+export function vllmControl(client: HttpClient) {
+  return async (operation: ServerOperation): Promise<ControlAnswer> => {
+    let call: HttpCall;
+    try {
+      call = callOf(operation);
+    } catch (error) {
+      return { status: 400, body: { error: `it cannot be sent on: ${errorText(error)}` } };
+    }
+    return controlAnswer(client.url, await client.answer(call, CALLER_MS_MAX));
   };
 }
 
-function controlCall({ method, path, query, body }: ControlRequest): HttpCall {
-  // vLLM reads a list as a key that comes several times.
-  const pairs = Object.entries(query).flatMap(([key, value]): [string, string][] =>
-    key === "tags" ? value.split(",").map((tag) => [key, tag]) : [[key, value]],
-  );
-  const parameters = new URLSearchParams(pairs).toString();
-  return {
-    method,
-    path: parameters === "" ? path : `${path}?${parameters}`,
-    body: body === null || body === undefined ? null : JSON.stringify(body),
-  };
+function callOf(operation: ServerOperation): HttpCall {
+  switch (operation.kind) {
+    case "load": {
+      const { path, options, version } = operation;
+      const named = version === null ? {} : { weight_version: version };
+      const kwargs = { weights_path: path, ...options };
+      return post("/collective_rpc", { method: "reload_weights", kwargs, ...named });
+    }
+    case "update":
+      return post(UPDATE_PATHS[operation.step], operation.body);
+    case "sleep": {
+      const { level, mode } = operation;
+      return post(`/sleep?level=${level}${mode === null ? "" : `&mode=${mode}`}`, null);
+    }
+    case "wake": {
+      // vLLM reads a list as a key that comes several times.
+      const tags = new URLSearchParams(
+        operation.tags.map((tag): [string, string] => ["tags", tag]),
+      );
+      return post(withQuery("/wake_up", tags), null);
+    }
+    case "adapter":
+      return post(`/v1/${operation.change}_lora_adapter`, operation.body);
+    case "ask": {
+      const path = withQuery(ASK_PATHS[operation.about], new URLSearchParams(operation.settings));
+      return { method: "GET", path, body: null };
+    }
+    case "drop_cache": {
+      const query = new URLSearchParams(operation.settings);
+      return post(withQuery(CACHE_PATHS[operation.cache], query), null);
+    }
+    case "text":
+      return post(TEXT_PATHS[operation.form], operation.body);
+    case "rpc":
+      return post("/collective_rpc", operation.body);
+    case "extension":
+      return post(`/${operation.name}`, operation.body);
+    default:
+      return unreachable(operation);
+  }
+}
+
+function withQuery(path: string, query: URLSearchParams): string {
+  return query.size === 0 ? path : `${path}?${query}`;
+}
+
+/** `body` null: none. */
+export function post(path: string, body: unknown): HttpCall {
+  const written = body === null || body === undefined ? null : JSON.stringify(body);
+  return { method: "POST", path, body: written };
 }
 
 /** The answer of vLLM's workers to an unknown method, as HTTP 500: nothing was done. */

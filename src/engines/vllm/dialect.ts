@@ -4,9 +4,11 @@
 import type { WeightEpoch } from "../../core/base/ids.ts";
 import type { DraftSource } from "../../core/draft/group-update.ts";
 import type { RequestSpec, SamplingParams } from "../../core/request/request.ts";
-import type { ControlAnswer, ControlRequest, SamplingSupport } from "../../core/rollout/worker.ts";
+import type { ControlAnswer } from "../../core/rollout/operation.ts";
+import type { SamplingSupport } from "../../core/rollout/worker.ts";
 import type { TimerClock } from "./clock.ts";
 import type { FoundConnector } from "./connectors.ts";
+import type { ServerOperation } from "./control.ts";
 import type { HttpAnswer, HttpCall, HttpClient } from "./http.ts";
 import type { VllmLimits } from "./limits.ts";
 import type { ServerMetrics } from "./metrics.ts";
@@ -26,7 +28,11 @@ export interface EngineDialect {
   abort(chunk: ChunkRequest): HttpCall | null;
   /** Trainers' clients abort requests at each engine that they find listed. */
   readonly takesAborts: boolean;
-  control(client: HttpClient, server: Capabilities): ControlPlane;
+  /** The function that carries out operations. It never rejects. */
+  control(
+    client: HttpClient,
+    server: Capabilities,
+  ): (operation: ServerOperation) => Promise<ControlAnswer>;
   watch(server: Capabilities): Watch;
   supports(sampling: SamplingParams, server: Capabilities): SamplingSupport;
   /** The routed experts of `rows` positions as an .npy file; null: there are fewer. */
@@ -46,14 +52,6 @@ export interface ServerAccess {
   readonly clock: TimerClock;
   readonly limits: VllmLimits;
   readonly cacheSalt: string;
-}
-
-/** The engine's control plane, in the words of vLLM's. */
-export interface ControlPlane {
-  /** Never rejects. */
-  answer(request: ControlRequest): Promise<ControlAnswer>;
-  /** Whether the server has released memory that it needs to generate. */
-  isAsleep(): Promise<boolean>;
 }
 
 export interface Polled {

@@ -4,7 +4,7 @@
 
 import { groupId, requestId, type WeightEpoch, weightEpoch } from "../../core/base/ids.ts";
 import { type RequestSpec, SAMPLING_DEFAULTS } from "../../core/request/request.ts";
-import type { ControlAnswer } from "../../core/rollout/worker.ts";
+import type { ControlAnswer } from "../../core/rollout/operation.ts";
 import {
   type ChunkRequest,
   ENDPOINT_PATHS,

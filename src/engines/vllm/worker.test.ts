@@ -7,7 +7,7 @@ import { type StandInOptions, VllmStandIn } from "../../../test/faults/stand-in/
 import { runCommand, samplingOf, specOf } from "../../../test/suite/request-spec.ts";
 import { requestId, weightEpoch, workerId } from "../../core/base/ids.ts";
 import { NO_SHAPING, type SamplingParams } from "../../core/request/request.ts";
-import type { ControlRequest, WorkerEvent } from "../../core/rollout/worker.ts";
+import type { WorkerEvent } from "../../core/rollout/worker.ts";
 import type { EngineNotice } from "../kind.ts";
 import type { VllmLimits } from "./limits.ts";
 import { openVllmWorker, type VllmWorkerOptions } from "./open.ts";
@@ -122,14 +122,8 @@ const once =
   (arrival) =>
     arrival === 1 ? { kind, afterTokens } : null;
 
-const control = (path: string, more: Partial<ControlRequest> = {}): ControlRequest => ({
-  method: "POST",
-  path,
-  query: {},
-  body: null,
-  nextEpoch: EPOCH_1,
-  ...more,
-});
+const extension = (name: string, body: unknown = null) =>
+  ({ kind: "extension", name, body }) as const;
 
 test("openVllmWorker: finds out what the server is", async () => {
   const server = await serve({ slots: 8, blocks: 101, blockSize: 16, contextTokens: 500 });
@@ -245,11 +239,11 @@ test("run: what must come in one piece comes in one, and restarts after a fault"
 test("run: a server that is silent for long but healthy is waited for", async () => {
   const server = await serve();
   const bench = await open(server);
-  await bench.worker.control(control("/pause", { query: { mode: "keep" } }));
+  await bench.worker.perform(extension("pause?mode=keep"));
   bench.run();
   const polls = bench.all("stats").length;
   await bench.until(() => bench.all("stats").length >= polls + 10);
-  await bench.worker.control(control("/resume"));
+  await bench.worker.perform(extension("resume"));
   await bench.kind("chunk_done");
   expect(bench.tokens()).toEqual(expected());
   expect(bench.notices).toEqual([]);
@@ -258,7 +252,7 @@ test("run: a server that is silent for long but healthy is waited for", async ()
 test("run: a server that is silent and not healthy has failed, once", async () => {
   const server = await serve();
   const bench = await open(server);
-  await bench.worker.control(control("/pause", { query: { mode: "keep" } }));
+  await bench.worker.perform(extension("pause?mode=keep"));
   server.isHealthy = false;
   bench.run();
   bench.run({ id: 2 });
@@ -362,26 +356,24 @@ test("stats: a continuation's prompt is recomputed but for what the prefix cache
   expect(stats()?.preemptions).toBe(0);
 });
 
-test("control: passes requests and answers on", async () => {
+test("operations: become vLLM's routes, and the answers are passed on", async () => {
   const server = await serve();
   const { worker } = await open(server);
-  const ask = async (path: string, more: Partial<ControlRequest> = {}) =>
-    await worker.control(control(path, more));
-  expect(await ask("/update_weight_version", { body: { new_version: "w7" } })).toEqual({
+  expect(await worker.perform(extension("update_weight_version", { new_version: "w7" }))).toEqual({
     status: 200,
     body: { weight_version: "w7" },
   });
-  expect(await ask("/weight_info", { method: "GET" })).toMatchObject({ status: 200 });
-  const load = { lora_name: "policy", lora_path: "/lora/1" };
-  expect(await ask("/v1/load_lora_adapter", { body: load })).toEqual({
+  const ask = { kind: "ask", about: "weights_version", settings: {} } as const;
+  expect(await worker.perform(ask)).toMatchObject({ status: 200 });
+  const body = { lora_name: "policy", lora_path: "/lora/1" };
+  expect(await worker.perform({ kind: "adapter", change: "load", body })).toEqual({
     status: 200,
     body: "Success: LoRA adapter 'policy' added successfully.",
   });
-  expect(await ask("/sleep", { query: { level: "1" } })).toEqual({ status: 200, body: null });
-  expect(await ask("/pause", { query: { mode: "x" } })).toMatchObject({ status: 400 });
-  expect(await ask("/nowhere")).toMatchObject({ status: 404 });
+  const sleep = { kind: "sleep", level: 1, mode: null } as const;
+  expect(await worker.perform(sleep)).toEqual({ status: 200, body: null });
   await server.stop();
-  const answer = await ask("/resume");
+  const answer = await worker.perform({ kind: "wake", tags: ["weights", "kv_cache"] });
   expect(answer.status).toBe(502);
   expect(JSON.stringify(answer.body)).toContain(server.url);
 });

@@ -7,9 +7,8 @@ import { errorText } from "../../core/base/errors.ts";
 import type { RequestId, WeightEpoch, WorkerId } from "../../core/base/ids.ts";
 import type { FinishReason, SamplingParams } from "../../core/request/request.ts";
 import type { Refusal } from "../../core/request/response.ts";
+import type { ControlAnswer, EngineOperation } from "../../core/rollout/operation.ts";
 import type {
-  ControlAnswer,
-  ControlRequest,
   ReportedVersion,
   SamplingSupport,
   Worker,
@@ -23,7 +22,7 @@ import type { EngineNotice } from "../kind.ts";
 import { chunkRequest, classify, retryDelayMs } from "./chunk-request.ts";
 import { ChunkRun } from "./chunk-run.ts";
 import { contained } from "./clock.ts";
-import type { Capabilities, ControlPlane, EngineDialect, ServerAccess } from "./dialect.ts";
+import type { Capabilities, EngineDialect, ServerAccess } from "./dialect.ts";
 import type { ServerMetrics } from "./metrics.ts";
 import { Monitor, type PollFailure } from "./monitor.ts";
 import { Outbox } from "./outbox.ts";
@@ -77,7 +76,7 @@ export class VllmWorker implements Worker {
   readonly #held = new Set<ChunkRun>();
   /** null: the server has one rank, or places requests itself. */
   readonly #ranks: Ranks | null;
-  readonly #control: ControlPlane;
+  readonly #control: ReturnType<EngineDialect["control"]>;
   readonly #streams: Streams;
   #chunks = 0;
   readonly #outbox: Outbox;
@@ -182,13 +181,15 @@ export class VllmWorker implements Worker {
     }
   }
 
-  control(request: ControlRequest): Promise<ControlAnswer> {
-    return this.#control.answer(request);
-  }
-
-  async canary(adapter: string | null): Promise<ControlAnswer> {
-    if (await this.#control.isAsleep()) return { status: 200, body: { asleep: true } };
+  async perform(operation: EngineOperation): Promise<ControlAnswer> {
+    if (operation.kind !== "canary") return await this.#control(operation);
+    const asleep = await this.#control({ kind: "ask", about: "is_asleep", settings: {} });
+    // Only development mode reports it; a server without it has no sleep either.
+    if (asleep.status === 200 && Object(asleep.body).is_sleeping === true) {
+      return { status: 200, body: { asleep: true } };
+    }
     const ranks = this.#parts.capabilities.ranks?.length ?? null;
+    const { adapter } = operation;
     return await weightsCanary(this.#server, { epoch: this.#epoch, adapter, ranks });
   }
 

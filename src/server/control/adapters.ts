@@ -3,19 +3,21 @@
 
 import { AppError } from "../../core/base/errors.ts";
 import { SAMPLING_DEFAULTS, type SamplingParams } from "../../core/request/request.ts";
-import type { ControlRequest } from "../../core/rollout/worker.ts";
+import type { EngineOperation } from "../../core/rollout/operation.ts";
 import { UNREACHABLE } from "../../pool/engine-answer.ts";
 import type { Recipe } from "../../pool/give-weights.ts";
 import type { Member, WorkerPool } from "../../pool/pool.ts";
 import { invalid } from "../route.ts";
 import type { Sidecar } from "../sidecar.ts";
-import { type ControlCall, PATHS, posted } from "./control-call.ts";
 import { isSuccess, lostIn, mayHaveChanged, merged, type Outcome, takenIn } from "./fan-out.ts";
 import type { UpdateEngines } from "./update-engines.ts";
 
 /** Adapters served at the same time, at most. */
 const ADAPTERS_MAX = 64;
 const NAME_CHARACTERS_MAX = 256;
+
+/** A load or an unload, as a client asks for it. */
+export type AdapterChange = Extract<EngineOperation, { kind: "adapter" }>;
 
 /** Parts of a change of adapters; the caller pauses the rollout meanwhile. */
 export interface AdapterSteps {
@@ -29,26 +31,26 @@ export interface AdapterSteps {
 }
 
 export class Adapters {
-  /** The requests that load the adapters, in the order of their arrival. */
-  readonly #loads = new Map<string, ControlRequest>();
+  /** Operations that load the adapters, in the order of their arrival. */
+  readonly #loads = new Map<string, AdapterChange>();
 
   get names(): ReadonlySet<string> {
     return new Set(this.#loads.keys());
   }
 
-  /** Requests for an engine that is opened later, after its weights. */
+  /** Operations for an engine that is opened later, after its weights. */
   get loads(): Recipe["adapters"] {
     return [...this.#loads.values()];
   }
 
   /** @throws AppError invalid_field, conflict; then nothing has happened. */
-  async change(call: ControlCall, steps: AdapterSteps): Promise<Response> {
-    const name = nameIn(call.body);
-    if (call.path === PATHS.loadAdapter) return await this.#load(name, call, steps);
-    return await this.#unload(name, call, steps);
+  async change(asked: AdapterChange, steps: AdapterSteps): Promise<Response> {
+    const name = nameIn(asked.body);
+    if (asked.change === "load") return await this.#load(name, asked, steps);
+    return await this.#unload(name, asked, steps);
   }
 
-  async #load(name: string, call: ControlCall, steps: AdapterSteps): Promise<Response> {
+  async #load(name: string, asked: AdapterChange, steps: AdapterSteps): Promise<Response> {
     if (steps.modelNames.includes(name))
       throw invalid("lora_name", `is ${name}, the model's own name`);
     if (!this.#loads.has(name) && this.#loads.size >= ADAPTERS_MAX) {
@@ -63,7 +65,7 @@ export class Adapters {
       if (support.kind !== "refused") continue;
       throw invalid("lora_name", `cannot be served: ${worker.name}: ${support.reason}`);
     }
-    const outcome = await steps.engines.sendTo(engines, call);
+    const outcome = await steps.engines.sendTo(engines, asked);
     if (!outcome.answers.some(({ answer }) => isSuccess(answer))) {
       // An adapter of that name may be gone with the attempt to replace it.
       if (mayHaveChanged(outcome)) await this.#drop(name, steps, outcome);
@@ -74,25 +76,26 @@ export class Adapters {
     const refused = tried.failed.filter(({ answer }) => answer.status !== UNREACHABLE);
     if (refused.some(({ member }) => isServing(member))) {
       const took = engines.filter((_, index) => isSuccess(outcome.answers[index]?.answer));
-      await steps.engines.sendTo(took, posted(PATHS.unloadAdapter, { lora_name: name }));
+      const unload = { kind: "adapter", change: "unload", body: { lora_name: name } } as const;
+      await steps.engines.sendTo(took, unload);
       await this.#drop(name, steps, tried);
       return merged(tried);
     }
     this.#loads.delete(name);
     // An engine that has been given it before takes it again.
-    const body = { ...Object(call.body), load_inplace: true };
-    this.#loads.set(name, { ...call, body, nextEpoch: steps.sidecar.rollout.epoch });
+    const body = { ...Object(asked.body), load_inplace: true };
+    this.#loads.set(name, { ...asked, body });
     await steps.advance(serving(takenIn(tried)), tried);
     return merged(tried);
   }
 
-  async #unload(name: string, call: ControlCall, steps: AdapterSteps): Promise<Response> {
+  async #unload(name: string, asked: AdapterChange, steps: AdapterSteps): Promise<Response> {
     const inHand = steps.sidecar.unfinishedOf(name);
     if (inHand > 0) {
       throw new AppError("conflict", `${inHand} requests of the adapter ${name} are in flight`);
     }
     const engines = await steps.engines.available();
-    const outcome = await steps.engines.sendTo(engines, call);
+    const outcome = await steps.engines.sendTo(engines, asked);
     if (mayHaveChanged(outcome)) await this.#drop(name, steps, outcome);
     return merged(outcome);
   }

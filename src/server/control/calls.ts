@@ -1,12 +1,13 @@
 // Calls of the control plane: each is answered as if all engines were one. The table of the routes is
 // routes.ts; adapters make the same calls.
 
+import type { EngineOperation } from "../../core/rollout/operation.ts";
 import type { PauseMode } from "../../core/rollout/pause.ts";
 import { kvMovesReport } from "../../core/rollout/report.ts";
 import { connected, type Reachable, reachable, type WorkerPool } from "../../pool/pool.ts";
 import { invalid, jsonResponse } from "../route.ts";
 import type { Sidecar } from "../sidecar.ts";
-import type { ControlCall } from "./control-call.ts";
+import { type ControlCall, rpcOf, stringField } from "./control-call.ts";
 import { answerTo, type CallBound, fanOut, isSuccess, merged, type Outcome } from "./fan-out.ts";
 import type { LearnedEpochs } from "./learned-epochs.ts";
 import { rpcEffect } from "./rpc-methods.ts";
@@ -54,38 +55,43 @@ export function health(control: ControlOptions): Response {
   return jsonResponse({ status, workers: workersOf(control) }, problem === null ? 200 : 503);
 }
 
-/** `own`: an engine's own version of the call, by its place in the order of engines. */
+/** `own`: an engine's own version of the operation, by its place in the order of engines. */
 async function fanned(
   { timeoutMs: msMax, later, sidecar }: ControlOptions,
   engines: readonly Reachable[],
-  own: (index: number) => ControlCall,
+  own: (index: number) => EngineOperation,
 ): Promise<Outcome> {
   const nextEpoch = sidecar.rollout.epoch;
   const limits = { msMax, later, sidecar };
-  return await fanOut(engines, (index) => ({ ...own(index), nextEpoch }), limits);
+  return await fanOut(engines, (index) => ({ operation: own(index), nextEpoch }), limits);
 }
 
-async function asked(control: Control, call: ControlCall): Promise<Outcome> {
-  const engines = reachable(control.pool.members);
-  return await control.calls.during(() => fanned(control, engines, () => call));
+async function asked(
+  control: Control,
+  operation: EngineOperation,
+  engines = reachable(control.pool.members),
+): Promise<Outcome> {
+  return await control.calls.during(() => fanned(control, engines, () => operation));
 }
 
-export const broadcast: Act = async (control, call) => merged(await asked(control, call));
+export async function broadcast(control: Control, operation: EngineOperation): Promise<Response> {
+  return merged(await asked(control, operation));
+}
 
 /** All engines are of a kind: one answers for all. */
-export const askFirst: Act = async (control, call) => {
+export async function askFirst(control: Control, operation: EngineOperation): Promise<Response> {
   const engines = reachable(control.pool.members).slice(0, 1);
-  return merged(await control.calls.during(() => fanned(control, engines, () => call)));
-};
+  return merged(await asked(control, operation, engines));
+}
 
 /** Ranks of each engine. One without the route (vLLM without its development mode) is a world of one. */
 export async function worldSizes(
   control: Control,
   engines = connected(control.pool.members),
-  query: ControlCall["query"] = {},
+  settings: ControlCall["query"] = {},
 ): Promise<number[]> {
-  const call: ControlCall = { method: "GET", path: "/get_world_size", query, body: null };
-  const { answers } = await control.calls.during(() => fanned(control, engines, () => call));
+  const operation = { kind: "ask", about: "world_size", settings } as const;
+  const { answers } = await asked(control, operation, engines);
   return answers.map(({ answer }) => {
     const { world_size: size } = Object(answer.body);
     return typeof size === "number" && isSuccess(answer) ? size : 1;
@@ -99,17 +105,20 @@ export const worldSize: Act = async (control, { query }) => {
   return jsonResponse({ world_size: sum(sizes) });
 };
 
-/** Each engine's ranks follow those of the engines before it. */
-export const initWeightTransfer: Act = async (control, call) => {
+/** Connects every engine to the trainer. Each engine's ranks follow those of the engines before it. */
+export async function connectTrainer(
+  control: Control,
+  operation: Extract<EngineOperation, { kind: "update" | "extension" }>,
+): Promise<Response> {
   // The same engines even if others join or leave meanwhile: their order determines the ranks.
   const engines = reachable(control.pool.members);
   const sizes = await worldSizes(control, engines);
-  const own = (index: number): ControlCall => {
+  const own = (index: number): EngineOperation => {
     const ranks = sum(sizes.slice(0, index));
-    return { ...call, body: shifted(call.body, { ranks, engines: index }) };
+    return { ...operation, body: shifted(operation.body, { ranks, engines: index }) };
   };
   return merged(await control.calls.during(() => fanned(control, engines, own)));
-};
+}
 
 /** vLLM has the rank in `init_info`, AReaL and prime-rl (`server_rank`: of a server, whose ranks it knows) have not. */
 function shifted(body: unknown, by: { ranks: number; engines: number }): unknown {
@@ -140,19 +149,21 @@ export const renameWeights: Act = ({ weights }, { body }) => {
   return jsonResponse({ weight_version: version });
 };
 
-export const collectiveRpc: Act = async (control, call) => {
-  const method = stringField(call.body, "method");
+export const collectiveRpc: Act = async (control, { body }) => {
+  const method = stringField(body, "method");
   const effect = rpcEffect(method);
-  if (effect.kind === "harmless") return answerTo(call, await asked(control, call));
-  if (effect.kind !== "refused") return await control.weights[effect.kind](call);
+  const operation = rpcOf(body);
+  if (effect.kind === "harmless") return answerTo(operation, await asked(control, operation));
+  if (effect.kind !== "refused") return await control.weights[effect.kind](operation);
   throw invalid("method", `is "${method}"; POST ${effect.route} does it`);
 };
 
 /** `reset` sets all weights to zero; the others only read them. */
-export const weightChecker: Act = async (control, call) => {
-  const action = stringField(call.body, "action");
+export const weightChecker: Act = async (control, { body }) => {
+  const action = stringField(body, "action");
+  const operation = { kind: "update", step: "compare", body } as const;
   const isRead = action === "checksum" || action === "compare";
-  return isRead ? await broadcast(control, call) : await control.weights.whole(call);
+  return isRead ? await broadcast(control, operation) : await control.weights.whole(operation);
 };
 
 export async function pause(control: ControlOptions, mode: PauseMode, clearsCache = true) {
@@ -173,39 +184,46 @@ export function resume({ weights }: ControlOptions): Response {
   return jsonResponse(reason === null ? { status: "resumed" } : { status: "deferred", reason });
 }
 
-export const sleep: Act = async (control, call) => {
-  const mode = modeIn(call.query.mode, "keep");
+/** `mode` null: the client gave none. */
+export async function sleep(
+  control: Control,
+  { level, mode = null }: { level: 0 | 1 | 2; mode?: PauseMode | null },
+): Promise<Response> {
   // Refused before anything is paused.
   return await control.calls.during(async () => {
-    await control.weights.hold.pause(mode);
+    await control.weights.hold.pause(mode ?? "keep");
     control.weights.hold.slept();
     forgetKv(control);
-    return merged(await fanned(control, reachable(control.pool.members), () => call));
+    const engines = reachable(control.pool.members);
+    return merged(await fanned(control, engines, () => ({ kind: "sleep", level, mode })));
   });
-};
+}
 
-export const wakeUp: Act = async (control, call) => {
-  const outcome = await asked(control, call);
-  const tags = call.query.tags?.split(",") ?? [];
+/** `tags`: parts of the memory; none: all. */
+export async function wakeUp(control: Control, tags: readonly string[]): Promise<Response> {
+  const outcome = await asked(control, { kind: "wake", tags });
   // Trainers wake weights first, update them, and wake the KV cache last: only then can anything run.
   const canRun = tags.length === 0 || tags.includes("kv_cache");
   if (outcome.failed.length > 0 || !canRun) return merged(outcome);
   const tried = await control.weights.checkAwake();
   control.weights.resume();
   return merged(tried.failed.length > 0 ? tried : outcome);
-};
+}
 
-export const isSleeping: Act = async (control, call) => {
-  const { answers } = await asked(control, call);
+export const isSleeping: Act = async (control, { query: settings }) => {
+  const { answers } = await asked(control, { kind: "ask", about: "is_asleep", settings });
   const asleep = answers.some(({ answer }) => Object(answer.body).is_sleeping === true);
   return jsonResponse({ is_sleeping: asleep });
 };
 
-export const resetPrefixCache: Act = async (control, call) => {
-  const answer = await broadcast(control, call);
+export async function resetPrefixCache(
+  control: Control,
+  settings: ControlCall["query"] = {},
+): Promise<Response> {
+  const answer = await broadcast(control, { kind: "drop_cache", cache: "prefix", settings });
   if (answer.ok) forgetKv(control);
   return answer;
-};
+}
 
 /** KV that requests have left anywhere is dropped, and recomputed when it is wanted; unless something runs again. */
 function forgetKv({ sidecar }: ControlOptions): void {
@@ -225,10 +243,4 @@ export function abortRequests(noneMeansAll: boolean): Act {
     }
     return jsonResponse({ status: "aborted", aborted: abort(ids) });
   };
-}
-
-function stringField(body: unknown, field: string): string {
-  const value: unknown = Object(body)[field];
-  if (typeof value !== "string" || value === "") throw invalid(field, "is not a string");
-  return value;
 }

@@ -1,32 +1,41 @@
-// A control request as the engines are asked it: a client's own, or one that an adapter makes of another call.
+// A client's call of the control plane, as far as it goes on to engines.
 
-import type { ControlRequest } from "../../core/rollout/worker.ts";
-import type { Exchange } from "../route.ts";
+import type { EngineOperation } from "../../core/rollout/operation.ts";
+import { type Exchange, invalid } from "../route.ts";
 
-/** A control request whose epoch is not known yet. */
-export type ControlCall = Omit<ControlRequest, "nextEpoch">;
-
-/** Paths of calls that adapters make too, or that are answered otherwise than others. */
-export const PATHS = {
-  rpc: "/collective_rpc",
-  loadAdapter: "/v1/load_lora_adapter",
-  unloadAdapter: "/v1/unload_lora_adapter",
-} as const;
-
-export function posted(
-  path: string,
-  body: unknown = null,
-  query: ControlCall["query"] = {},
-): ControlCall {
-  return { method: "POST", path, query, body };
+export interface ControlCall {
+  readonly query: Readonly<Record<string, string>>;
+  /** Body as parsed JSON; null: none. */
+  readonly body: unknown;
 }
+
+export const RPC_PATH = "/collective_rpc";
 
 /** Values of a key that comes several times (`tags`) are joined with commas. */
 export async function callOf(exchange: Exchange): Promise<ControlCall> {
-  const { pathname: path, searchParams: params } = exchange.url;
+  const { searchParams: params } = exchange.url;
   const query = Object.fromEntries(
     [...params.keys()].map((key) => [key, params.getAll(key).join(",")]),
   );
-  if (exchange.method === "GET") return { method: "GET", path, query, body: null };
-  return posted(path, await exchange.json(), query);
+  return { query, body: exchange.method === "GET" ? null : await exchange.json() };
+}
+
+export function stringField(body: unknown, field: string): string {
+  const value: unknown = Object(body)[field];
+  if (typeof value !== "string" || value === "") throw invalid(field, "is not a string");
+  return value;
+}
+
+const LOAD_FIELDS: ReadonlySet<string> = new Set(["method", "kwargs", "weight_version"]);
+
+/** A call of `/collective_rpc`: `reload_weights` with a path and nothing unusual is the operation that every engine has. */
+export function rpcOf(body: unknown): EngineOperation {
+  const { method, kwargs, weight_version: version = null } = Object(body);
+  const { weights_path: path, ...options } = Object(kwargs);
+  const isLoad =
+    method === "reload_weights" &&
+    Object.keys(Object(body)).every((field) => LOAD_FIELDS.has(field));
+  const isNamed = version === null || typeof version === "string";
+  if (!isLoad || typeof path !== "string" || !isNamed) return { kind: "rpc", body };
+  return { kind: "load", path, version, options };
 }

@@ -36,7 +36,7 @@ test("init_weight_transfer_engine: each engine's ranks follow those before it", 
   }
   const info = { master_address: "a", master_port: 1, rank_offset: 1, world_size: 8 };
   await fixture.call("POST", "/init_weight_transfer_engine", { init_info: info });
-  const bodies = [0, 1, 2].map((i) => fixture.worker(i).heard.at(-1)?.body);
+  const bodies = [0, 1, 2].map((i) => fixture.worker(i).lastBody);
   expect(bodies).toEqual([1, 2, 6].map((rank) => ({ init_info: { ...info, rank_offset: rank } })));
 });
 
@@ -48,8 +48,8 @@ test("init_weight_transfer_engine: a rank that is no whole number is refused, an
       await expect(call).rejects.toThrow("it is a whole number from 0 to 1048576");
     }
   }
-  const heard = [0, 1, 2].flatMap((i) => fixture.worker(i).heard.map(({ path }) => path));
-  expect(heard).not.toContain("/init_weight_transfer_engine");
+  const heard = [0, 1, 2].flatMap((i) => fixture.worker(i).heard.map(({ kind }) => kind));
+  expect(heard).not.toContain("update");
 });
 
 test("start, update, finish: one weight epoch, under the trainer's name for it", async () => {
@@ -68,8 +68,8 @@ test("start, update, finish: one weight epoch, under the trainer's name for it",
 test("an update's answer is an engine's own; a method's results are those of all engines", async () => {
   const fixture = await Fixture.open();
   for (const i of [0, 1, 2]) {
-    fixture.worker(i).script = ({ path }) => {
-      const body = path === "/collective_rpc" ? { results: [i] } : { message: "Weights updated" };
+    fixture.worker(i).script = ({ kind }) => {
+      const body = kind === "load" ? { results: [i] } : { message: "Weights updated" };
       return { status: 200, body };
     };
   }

@@ -1,9 +1,11 @@
-// Sends one control request to every engine and makes one answer of theirs.
+// Has every engine carry out one operation and makes one answer of theirs.
 
 import { AppError } from "../../core/base/errors.ts";
-import type { ControlAnswer, ControlRequest, Worker } from "../../core/rollout/worker.ts";
+import type { ControlAnswer, EngineOperation } from "../../core/rollout/operation.ts";
+import type { Worker } from "../../core/rollout/worker.ts";
 import {
   type AnswerLimits,
+  type Asked,
   answerOf,
   reasonOf,
   SILENT,
@@ -12,7 +14,6 @@ import {
 import type { Took } from "../../pool/member.ts";
 import type { Member, Reachable } from "../../pool/pool.ts";
 import { jsonResponse } from "../route.ts";
-import { PATHS } from "./control-call.ts";
 
 export interface Answered {
   readonly member: Member;
@@ -46,17 +47,17 @@ export class CallBound {
   }
 }
 
-/** `requestOf`: an engine's own version of the request, by its place in the order of engines. */
+/** `askedOf`: an engine's own version of the operation, by its place in the order of engines. */
 export async function fanOut(
   engines: readonly Reachable[],
-  requestOf: (index: number) => ControlRequest,
+  askedOf: (index: number) => Asked,
   limits: AnswerLimits,
 ): Promise<Outcome> {
   const answers = await Promise.all(
     engines.map(async ({ member, worker }, index) => ({
       member,
       worker,
-      answer: await answerOf(worker, requestOf(index), {
+      answer: await answerOf(worker, askedOf(index), {
         ...limits,
         isLost: () => member.worker === worker && member.state === "reconnecting",
       }),
@@ -136,9 +137,9 @@ export function merged(outcome: Outcome): Response {
   );
 }
 
-/** The answer of `merged`; for `/collective_rpc` the results of all engines, in their order. */
-export function answerTo({ path }: Pick<ControlRequest, "path">, outcome: Outcome): Response {
-  const isList = path === PATHS.rpc;
+/** The answer of `merged`; for a method of ranks the results of all engines, in their order. */
+export function answerTo({ kind }: EngineOperation, outcome: Outcome): Response {
+  const isList = kind === "rpc" || kind === "load";
   if (!isList || outcome.failed.length > 0 || outcome.answers.length === 0) return merged(outcome);
   const results = outcome.answers.flatMap(({ answer }) => {
     const { body } = answer;

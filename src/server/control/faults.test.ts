@@ -261,7 +261,7 @@ test("an engine that refuses the weights that it is given is fenced, with its re
   await fixture.steps(3);
   expect(fixture.states[0]).toBe("fenced");
   expect(fixture.pool.members[0]?.reason).toBe(
-    "came back without the current weights; given them by /collective_rpc, answered 400: no such file",
+    "came back without the current weights; given them by load, answered 400: no such file",
   );
 });
 

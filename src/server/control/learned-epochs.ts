@@ -157,9 +157,9 @@ export class LearnedEpochs {
     const { worker } = member;
     const { epoch } = sidecar.rollout;
     if (worker === null) return;
-    const request = { method: "GET", path: "/weight_info", query: {}, body: null } as const;
+    const operation = { kind: "ask", about: "weights_version", settings: {} } as const;
     const limits = { msMax: READ_MS_MAX, later, sidecar };
-    const { body } = await answerOf(worker, { ...request, nextEpoch: epoch }, limits);
+    const { body } = await answerOf(worker, { operation, nextEpoch: epoch }, limits);
     const name: unknown = Object(body).weight_version;
     if (sidecar.rollout.epoch !== epoch || member.worker !== worker) return;
     if (typeof name !== "string" || name !== weights.current) return;

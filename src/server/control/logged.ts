@@ -3,7 +3,7 @@
 import { errorText } from "../../core/base/errors.ts";
 import { CLIENT_GONE, statusOf } from "../http-errors.ts";
 import { type Exchange, type Route, reasonIn } from "../route.ts";
-import { PATHS } from "./control-call.ts";
+import { RPC_PATH } from "./control-call.ts";
 
 export interface ControlEntry {
   readonly id: string;
@@ -38,7 +38,7 @@ async function handled(
   };
   let method = "";
   try {
-    if (route.path === PATHS.rpc) method = methodIn(await exchange.json());
+    if (route.path === RPC_PATH) method = methodIn(await exchange.json());
     const response = await route.handle(exchange);
     tell(response.status, await reasonIn(response), method);
     return response;

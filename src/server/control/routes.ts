@@ -1,7 +1,7 @@
 // The table of the control plane's routes: vLLM's and our own. Bodies are passed on to the engines; fields that they are
 // known to accept are described.
 
-import { bound, jsonResponse, type Route, type RouteInfo, type Row } from "../route.ts";
+import { bound, invalid, jsonResponse, type Route, type RouteInfo, type Row } from "../route.ts";
 import { HEALTH_ROUTES, VERSION_ROUTE, versionAnswer } from "../starting.ts";
 import {
   type Act,
@@ -10,8 +10,8 @@ import {
   type Control,
   type ControlOptions,
   collectiveRpc,
+  connectTrainer,
   health,
-  initWeightTransfer,
   isSleeping,
   modeIn,
   pause,
@@ -24,7 +24,7 @@ import {
   workersOf,
   worldSize,
 } from "./calls.ts";
-import { callOf, PATHS } from "./control-call.ts";
+import { type ControlCall, callOf, RPC_PATH } from "./control-call.ts";
 import { CallBound } from "./fan-out.ts";
 
 const FLAG = { type: "boolean" } as const;
@@ -70,9 +70,34 @@ export const call = (path: string, summary: string, act: Act, more: More = {}): 
 export const passed = (path: string, summary: string, act: Act): Row<Control> =>
   call(path, summary, act, { schema: ANY });
 
-export const loadAdapter: Act = ({ weights }, { body }) => weights.loadAdapter(body);
-export const unloadAdapter: Act = ({ weights }, { body }) => weights.unloadAdapter(body);
-const start: Act = ({ weights }, asked) => weights.start(asked);
+export const loadAdapter: Act = ({ weights }, { body }) =>
+  weights.changeAdapter({ kind: "adapter", change: "load", body });
+export const unloadAdapter: Act = ({ weights }, { body }) =>
+  weights.changeAdapter({ kind: "adapter", change: "unload", body });
+
+type Caches = "multimodal" | "encoder";
+const dropped =
+  (cache: Caches): Act =>
+  async (control, { query: settings }) =>
+    await broadcast(control, { kind: "drop_cache", cache, settings });
+
+function levelIn({ level = "1" }: ControlCall["query"]): 0 | 1 | 2 {
+  if (level === "0") return 0;
+  if (level === "1") return 1;
+  if (level === "2") return 2;
+  throw invalid("level", `is ${level}; it is one of 0, 1, 2`);
+}
+
+const slept: Act = async (control, { query }) => {
+  const mode = query.mode === undefined ? null : modeIn(query.mode, "keep");
+  return await sleep(control, { level: levelIn(query), mode });
+};
+
+const woken: Act = async (control, { query: { tags = "" } }) =>
+  await wakeUp(
+    control,
+    tags.split(",").filter((tag) => tag !== ""),
+  );
 
 export const CONTROL_ROUTES: readonly Row<Control>[] = [
   ...HEALTH_ROUTES.map((route) => ({ ...route, handle: health })),
@@ -90,15 +115,19 @@ export const CONTROL_ROUTES: readonly Row<Control>[] = [
   call(
     "/init_weight_transfer_engine",
     "Connects every engine to the trainer's weight transfer",
-    initWeightTransfer,
+    (control, { body }) => connectTrainer(control, { kind: "update", step: "connect", body }),
     { schema: INIT },
   ),
-  passed("/start_weight_update", "Begins a weight update", start),
-  passed("/update_weights", "Part of a weight update, or a complete one", ({ weights }, asked) =>
-    weights.part(asked),
+  passed("/start_weight_update", "Begins a weight update", ({ weights }, { body }) =>
+    weights.start({ kind: "update", step: "start", body }),
   ),
-  passed("/finish_weight_update", "Ends a weight update: the next weight epoch", (control, asked) =>
-    control.weights.finish(asked),
+  passed("/update_weights", "Part of a weight update, or a complete one", ({ weights }, { body }) =>
+    weights.part({ kind: "update", step: "part", body }),
+  ),
+  passed(
+    "/finish_weight_update",
+    "Ends a weight update: the next weight epoch",
+    ({ weights }, { body }) => weights.finish({ kind: "update", step: "finish", body }),
   ),
   {
     method: "POST",
@@ -107,14 +136,20 @@ export const CONTROL_ROUTES: readonly Row<Control>[] = [
     handle: ({ weights }) => weights.abort(),
   },
   call("/update_weight_version", "Names the current weights", renameWeights, { schema: VERSION }),
-  call("/shutdown_weight_transfer_engine", "Ends the weight transfer", broadcast),
-  passed("/start_draft_weight_update", "Begins an update of draft weights", start),
+  call("/shutdown_weight_transfer_engine", "Ends the weight transfer", (control, { body }) =>
+    broadcast(control, { kind: "update", step: "disconnect", body }),
+  ),
+  passed("/start_draft_weight_update", "Begins an update of draft weights", (control, { body }) =>
+    control.weights.start({ kind: "update", step: "start_draft", body }),
+  ),
   passed("/weight_checker", "Compares weights", weightChecker),
-  call(PATHS.loadAdapter, "Loads an adapter into every engine", loadAdapter, { schema: LORA }),
-  call(PATHS.unloadAdapter, "Drops an adapter from every engine", unloadAdapter, {
+  call("/v1/load_lora_adapter", "Loads an adapter into every engine", loadAdapter, {
+    schema: LORA,
+  }),
+  call("/v1/unload_lora_adapter", "Drops an adapter from every engine", unloadAdapter, {
     schema: UNLORA,
   }),
-  call(PATHS.rpc, "Calls a method on every engine's workers", collectiveRpc, { schema: RPC }),
+  call(RPC_PATH, "Calls a method on every engine's workers", collectiveRpc, { schema: RPC }),
   {
     method: "POST",
     path: "/pause",
@@ -127,12 +162,17 @@ export const CONTROL_ROUTES: readonly Row<Control>[] = [
   get("/is_paused", "Whether generation is paused", ({ weights }) =>
     jsonResponse(weights.pauseState()),
   ),
-  call("/sleep", "Frees the engines' memory", sleep, { query: SLEEP }),
-  call("/wake_up", "Takes it again", wakeUp, { query: { tags: TAGS } }),
+  call("/sleep", "Frees the engines' memory", slept, { query: SLEEP }),
+  call("/wake_up", "Takes it again", woken, { query: { tags: TAGS } }),
   { ...call("/is_sleeping", "Whether an engine sleeps", isSleeping), method: "GET" },
-  call("/reset_prefix_cache", "Drops cached KV", resetPrefixCache, { query: RESET }),
-  call("/reset_mm_cache", "Drops cached multimodal inputs", broadcast),
-  call("/reset_encoder_cache", "Drops cached encoder outputs", broadcast),
+  call(
+    "/reset_prefix_cache",
+    "Drops cached KV",
+    (control, { query }) => resetPrefixCache(control, query),
+    { query: RESET },
+  ),
+  call("/reset_mm_cache", "Drops cached multimodal inputs", dropped("multimodal")),
+  call("/reset_encoder_cache", "Drops cached encoder outputs", dropped("encoder")),
   call("/abort_requests", "Gives up requests by their ids", abortRequests(true), { schema: IDS }),
   call("/inference/v1/abort_requests", "As /abort_requests", abortRequests(false), { schema: IDS }),
   get("/foretoken/workers", "Every worker and its state", (control) =>

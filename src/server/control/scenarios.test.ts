@@ -32,8 +32,8 @@ async function carryOut(fixture: ControlFixture, word: string): Promise<void> {
       const worker = fixture.worker(index);
       if (what === "kill") worker.kill();
       else if (what === "nan")
-        worker.canary = async () => ({ status: 500, body: { error: "a logprob is none" } });
-      else if (what === "good") worker.canary = async () => ({ status: 200, body: { tokens: 4 } });
+        worker.generates = () => ({ status: 500, body: { error: "a logprob is none" } });
+      else if (what === "good") worker.generates = () => ({ status: 200, body: { tokens: 4 } });
       else worker.script = answering(Number(what));
     }
   }

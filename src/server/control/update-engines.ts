@@ -3,11 +3,11 @@
 
 import type { Clock } from "../../core/base/clock.ts";
 import { type WeightEpoch, weightEpoch } from "../../core/base/ids.ts";
-import type { ControlRequest, Worker } from "../../core/rollout/worker.ts";
+import type { EngineOperation } from "../../core/rollout/operation.ts";
+import type { Worker } from "../../core/rollout/worker.ts";
 import { type AnswerLimits, answerOf } from "../../pool/engine-answer.ts";
 import { connected, type Member, type Reachable, type WorkerPool } from "../../pool/pool.ts";
 import type { Sidecar } from "../sidecar.ts";
-import type { ControlCall } from "./control-call.ts";
 import { fanOut, isSuccess, type Outcome, outcomeOf, textOf } from "./fan-out.ts";
 
 export interface UpdateEnginesOptions {
@@ -68,17 +68,13 @@ export class UpdateEngines {
     pool.tell(this.#reopened, () => ({ kind: "reopen", reason }));
   }
 
-  requestOf(call: ControlCall): ControlRequest {
-    return { ...call, nextEpoch: this.next };
+  async send(operation: EngineOperation): Promise<Outcome> {
+    return await this.sendTo(await this.available(), operation);
   }
 
-  async send(call: ControlCall): Promise<Outcome> {
-    return await this.sendTo(await this.available(), call);
-  }
-
-  async sendTo(engines: readonly Reachable[], call: ControlCall): Promise<Outcome> {
-    const request = this.requestOf(call);
-    return await fanOut(engines, () => request, this.#limits);
+  async sendTo(engines: readonly Reachable[], operation: EngineOperation): Promise<Outcome> {
+    const asked = { operation, nextEpoch: this.next };
+    return await fanOut(engines, () => asked, this.#limits);
   }
 
   /**
@@ -115,11 +111,12 @@ export class UpdateEngines {
 
   /** Engines that took it, as far as they generate; a canary's result replaces their answer. */
   async tried(outcome: Outcome, adapter: string | null = null): Promise<Outcome> {
-    const request = { kind: "canary", adapter } as const;
+    const operation = { kind: "canary", adapter } as const;
+    const asked = { operation, nextEpoch: this.next };
     const answers = await Promise.all(
       outcome.answers.map(async (one) => {
         if (!isSuccess(one.answer)) return one;
-        const answer = await answerOf(one.worker, request, this.#limits);
+        const answer = await answerOf(one.worker, asked, this.#limits);
         if (isSuccess(answer)) return one;
         const failed = { ...one, answer };
         const worker = one.member.source.name;

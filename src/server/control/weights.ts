@@ -11,12 +11,11 @@
 
 import { AppError } from "../../core/base/errors.ts";
 import type { WeightEpoch } from "../../core/base/ids.ts";
-import type { ControlRequest } from "../../core/rollout/worker.ts";
+import type { EngineOperation } from "../../core/rollout/operation.ts";
 import type { Recipe } from "../../pool/give-weights.ts";
 import { connected, type Member } from "../../pool/pool.ts";
 import { jsonResponse } from "../route.ts";
-import { Adapters } from "./adapters.ts";
-import { type ControlCall, PATHS, posted } from "./control-call.ts";
+import { type AdapterChange, Adapters } from "./adapters.ts";
 import {
   answerTo,
   lostIn,
@@ -61,7 +60,7 @@ export type WeightsNotice =
 const CALLS_MAX = 64;
 const NAMES_MAX = 1024;
 
-const FINISH = posted("/finish_weight_update", {});
+const FINISH: EngineOperation = { kind: "update", step: "finish", body: {} };
 
 export class WeightUpdates {
   readonly #options: WeightsOptions;
@@ -154,13 +153,13 @@ export class WeightUpdates {
     return this.hold.state(() => this.#holdReason());
   }
 
-  async start(call: ControlCall): Promise<Response> {
+  async start(operation: EngineOperation): Promise<Response> {
     this.#checkRoom();
     return await this.#alone(async () => {
       try {
         await this.#stop();
         const { pool } = this.#options;
-        const outcome = await this.#engines.send(call);
+        const outcome = await this.#engines.send(operation);
         if (takenIn(outcome).size > 0) {
           const took = tookIn(outcome);
           const isAgain = this.#open !== null;
@@ -169,7 +168,7 @@ export class WeightUpdates {
           pool.tell(pool.members, eventOf);
           this.#open ??= { isChanged: false };
         }
-        return answerTo(call, outcome);
+        return answerTo(operation, outcome);
       } finally {
         if (this.#open === null) this.#close();
       }
@@ -177,25 +176,28 @@ export class WeightUpdates {
   }
 
   /** Part of an open update, or an update by itself. */
-  async part(call: ControlCall): Promise<Response> {
+  async part(operation: EngineOperation): Promise<Response> {
     this.#checkRoom();
     return await this.#alone(async () => {
-      return this.#open === null ? await this.#whole(call) : await this.#part(call, this.#open);
+      return this.#open === null
+        ? await this.#whole(operation)
+        : await this.#part(operation, this.#open);
     });
   }
 
-  async finish(call: ControlCall): Promise<Response> {
+  async finish(operation: EngineOperation): Promise<Response> {
     this.#checkRoom();
     return await this.#alone(async () => {
-      const outcome = await this.#engines.send(call);
+      const outcome = await this.#engines.send(operation);
       // Refused by all: the update is still open, and can be finished in another way.
-      if (outcome.answers.length > 0 && !mayHaveChanged(outcome)) return answerTo(call, outcome);
+      if (outcome.answers.length > 0 && !mayHaveChanged(outcome))
+        return answerTo(operation, outcome);
       try {
-        if (this.#open?.isChanged !== true) return answerTo(call, outcome);
+        if (this.#open?.isChanged !== true) return answerTo(operation, outcome);
         const tried = await this.#engines.tried(outcome);
         const current = new Set([...takenIn(tried)].filter(({ record }) => record.update.isWhole));
-        await this.#advance(current, { call, base: "unknown", outcome: tried });
-        return answerTo(call, tried);
+        await this.#advance(current, { operation, base: "unknown", outcome: tried });
+        return answerTo(operation, tried);
       } finally {
         this.#close();
       }
@@ -203,17 +205,9 @@ export class WeightUpdates {
   }
 
   /** A request that changes the weights by itself, such as `reload_weights`. */
-  async whole(call: ControlCall): Promise<Response> {
+  async whole(operation: EngineOperation): Promise<Response> {
     this.#checkRoom();
-    return await this.#alone(() => this.#whole(call));
-  }
-
-  async loadAdapter(body: unknown): Promise<Response> {
-    return await this.#changeAdapter(posted(PATHS.loadAdapter, body));
-  }
-
-  async unloadAdapter(body: unknown): Promise<Response> {
-    return await this.#changeAdapter(posted(PATHS.unloadAdapter, body));
+    return await this.#alone(() => this.#whole(operation));
   }
 
   /** Adapters that clients may name as the model. */
@@ -248,7 +242,7 @@ export class WeightUpdates {
     return tried;
   }
 
-  async #whole(call: ControlCall): Promise<Response> {
+  async #whole(operation: EngineOperation): Promise<Response> {
     let isOver = this.#open === null;
     try {
       await this.#stop();
@@ -256,27 +250,27 @@ export class WeightUpdates {
       if (this.#open !== null) {
         await this.#engines.sendTo(this.#engines.begun, FINISH);
       }
-      const outcome = await this.#engines.send(call);
-      if (!mayHaveChanged(outcome)) return answerTo(call, outcome);
+      const outcome = await this.#engines.send(operation);
+      if (!mayHaveChanged(outcome)) return answerTo(operation, outcome);
       isOver = true;
       const tried = await this.#engines.tried(outcome);
       const current = takenIn(tried);
-      const base = current.size > 0 ? baseAfter(this.#engines.requestOf(call)) : "unknown";
-      await this.#advance(current, { call, base, outcome: tried });
-      return answerTo(call, tried);
+      const base = current.size > 0 ? baseAfter(operation) : "unknown";
+      await this.#advance(current, { operation, base, outcome: tried });
+      return answerTo(operation, tried);
     } finally {
       if (isOver) this.#close();
     }
   }
 
-  async #part(call: ControlCall, open: { isChanged: boolean }): Promise<Response> {
+  async #part(operation: EngineOperation, open: { isChanged: boolean }): Promise<Response> {
     const { pool } = this.#options;
     const engines = await this.#engines.available();
     const members = engines.map(({ member }) => member);
     // At once: one that loses its connection meanwhile may come back over another before it has answered.
     const reason = "holds a part of a weight update";
     pool.tell(members, () => ({ kind: "asked", reason }));
-    const outcome = await this.#engines.sendTo(engines, call);
+    const outcome = await this.#engines.sendTo(engines, operation);
     const isVoid = !mayHaveChanged(outcome);
     const took = tookIn(outcome);
     pool.tell(pool.members, (member) => ({
@@ -285,10 +279,10 @@ export class WeightUpdates {
       isVoid,
     }));
     open.isChanged ||= !isVoid;
-    return answerTo(call, outcome);
+    return answerTo(operation, outcome);
   }
 
-  async #changeAdapter(call: ControlCall): Promise<Response> {
+  async changeAdapter(asked: AdapterChange): Promise<Response> {
     this.#checkRoom();
     return await this.#alone(async () => {
       if (this.#open !== null) {
@@ -296,11 +290,16 @@ export class WeightUpdates {
       }
       try {
         await this.#stop();
-        return await this.#adapters.change(call, {
+        return await this.#adapters.change(asked, {
           ...this.#options,
           engines: this.#engines,
           advance: (current, outcome) =>
-            this.#advance(current, { call, base: this.#base, outcome, keepsName: true }),
+            this.#advance(current, {
+              operation: asked,
+              base: this.#base,
+              outcome,
+              keepsName: true,
+            }),
         });
       } finally {
         this.#close();
@@ -310,17 +309,22 @@ export class WeightUpdates {
 
   async #advance(
     current: ReadonlySet<Member>,
-    about: { call: ControlCall; base: Recipe["base"]; outcome: Outcome; keepsName?: boolean },
+    about: {
+      operation: EngineOperation;
+      base: Recipe["base"];
+      outcome: Outcome;
+      keepsName?: boolean;
+    },
   ): Promise<void> {
     const { pool, sidecar } = this.#options;
-    const { call, base, outcome } = about;
+    const { operation, base, outcome } = about;
     const reasons = reasonsOf(outcome);
     const lost = lostIn(outcome);
     // One that was opened after the request was sent can be given the weights as one that opens later.
     if (base !== "unknown") for (const late of this.#engines.without(outcome)) lost.add(late);
     // Under an adapter the weights, and their name, are as they were.
     const kept = about.keepsName === true ? this.#names.get(sidecar.rollout.epoch) : null;
-    const name = versionIn(call.body) ?? kept ?? null;
+    const name = versionIn(operation) ?? kept ?? null;
     if (current.size > 0 && name !== null) this.#give(this.#engines.next, name);
     this.#base = base;
     pool.changedWeights({
@@ -423,8 +427,9 @@ function reasonsOf({ failed }: Outcome): Map<Member, string> {
   return new Map(failed.map((one) => [one.member, textOf(one)]));
 }
 
-function versionIn(body: unknown): string | null {
-  const version: unknown = Object(body).weight_version;
+function versionIn(operation: EngineOperation): string | null {
+  if (operation.kind === "load") return operation.version;
+  const version: unknown = "body" in operation ? Object(operation.body).weight_version : null;
   return typeof version === "string" ? version : null;
 }
 
@@ -439,7 +444,8 @@ function namesPath(body: unknown): boolean {
   );
 }
 
-/** How an engine that is opened later gets the weights after `request`. */
-function baseAfter(request: ControlRequest): Recipe["base"] {
-  return namesPath(request.body) ? request : "unknown";
+/** How an engine that is opened later gets the weights after `operation`. */
+function baseAfter(operation: EngineOperation): Recipe["base"] {
+  const isPath = operation.kind === "load" || ("body" in operation && namesPath(operation.body));
+  return isPath ? operation : "unknown";
 }

@@ -8,8 +8,6 @@ import { fieldOf, invalid } from "../route.ts";
 import { isTokenList, type TokenList } from "./fields.ts";
 import type { Output } from "./output.ts";
 
-const RENDER = "/v1/chat/completions/render";
-const DERENDER = "/v1/chat/completions/derender";
 const ADVICE = "send tool_choice: none and parse the text";
 
 /** A message that an engine's parser has made of a response. */
@@ -82,7 +80,7 @@ export async function renderTools(
   signal: AbortSignal,
 ): Promise<RenderedTools> {
   const choice = JSON.stringify(chat.tool_choice ?? "auto");
-  const reply = (await engines?.post({ path: RENDER, body: chat, signal })) ?? null;
+  const reply = (await engines?.post({ form: "render", body: chat, signal })) ?? null;
   if (reply === null || reply.kind === "missing") {
     const why = reply === null ? "" : ` (${reply.reasons})`;
     throw invalid("tool_choice", `is ${choice}, and no worker parses tool calls${why}: ${ADVICE}`);
@@ -90,7 +88,7 @@ export async function renderTools(
   const { body } = reply;
   const params = fieldOf(body, "sampling_params");
   const tokens = fieldOf(body, "token_ids");
-  if (!isTokenList(tokens)) throw unreadable(RENDER, "lists no token_ids");
+  if (!isTokenList(tokens)) throw unreadable("render", "lists no token_ids");
   const structured = withoutNulls(fieldOf(params, "structured_outputs"));
   const stops = fieldOf(params, "stop_token_ids");
   const ended = fieldOf(body, "reasoning_ended");
@@ -127,11 +125,16 @@ export async function parseTools(
     chat_request: chat,
   };
   // The response is there: its client may ask for it again, so that no client's leaving ends this.
-  const reply = await engines.post({ path: DERENDER, body, signal: new AbortController().signal });
-  if (reply.kind === "missing") throw unreadable(DERENDER, `is gone (${reply.reasons})`);
+  const reply = await engines.post({
+    form: "derender",
+    body,
+    signal: new AbortController().signal,
+  });
+  if (reply.kind === "missing") throw unreadable("derender", `is gone (${reply.reasons})`);
   const choices = fieldOf(reply.body, "choices");
   const message = Array.isArray(choices) ? fieldOf(choices[0], "message") : null;
-  if (typeof message !== "object" || message === null) throw unreadable(DERENDER, "has no message");
+  if (typeof message !== "object" || message === null)
+    throw unreadable("derender", "has no message");
   const toolCalls = fieldOf(message, "tool_calls");
   return {
     content: withoutStop(textOf(fieldOf(message, "content")), output),

@@ -8,8 +8,8 @@
 
 import { assert, present } from "../../core/base/assert.ts";
 import { type RequestId, type WorkerId, weightEpoch } from "../../core/base/ids.ts";
+import type { ControlAnswer } from "../../core/rollout/operation.ts";
 import type {
-  ControlAnswer,
   SamplingSupport,
   Worker,
   WorkerCapacity,
@@ -139,11 +139,7 @@ export class SimulatedEngine implements Worker {
     return { kind: "divided" };
   }
 
-  async canary(): Promise<ControlAnswer> {
-    return { status: 404, body: null };
-  }
-
-  async control(): Promise<ControlAnswer> {
+  async perform(): Promise<ControlAnswer> {
     return { status: 404, body: null };
   }
 

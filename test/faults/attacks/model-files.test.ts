@@ -8,7 +8,8 @@ import { readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { AppError } from "../../../src/core/base/errors.ts";
 import { weightEpoch } from "../../../src/core/base/ids.ts";
-import type { ControlAnswer, Worker } from "../../../src/core/rollout/worker.ts";
+import type { ControlAnswer } from "../../../src/core/rollout/operation.ts";
+import type { Worker } from "../../../src/core/rollout/worker.ts";
 import { readGgufHead } from "../../../src/engines/llama/gguf.ts";
 import { type LlamaModel, openLlamaModel } from "../../../src/engines/llama/open.ts";
 import { checkpoint, writeSafetensors } from "../../llama/checkpoint.ts";
@@ -208,13 +209,8 @@ async function serving(): Promise<{ model: LlamaModel; worker: Worker; ear: Ear 
 }
 
 function update(worker: Worker, path: string, epoch: number): Promise<ControlAnswer> {
-  return worker.control({
-    method: "POST",
-    path: "/update_weights",
-    query: {},
-    body: { weight_dir: path },
-    nextEpoch: weightEpoch(epoch),
-  });
+  const operation = { kind: "load", path, version: null, options: {} } as const;
+  return worker.perform(operation, weightEpoch(epoch));
 }
 
 async function tokensOf(worker: Worker, ear: Ear, id: number): Promise<number[]> {

@@ -2,7 +2,8 @@
 // with requests and frames directly. Its engine computes nothing and accepts every control call.
 
 import { present } from "../../../src/core/base/assert.ts";
-import type { ControlAnswer, WorkerCommand } from "../../../src/core/rollout/worker.ts";
+import type { ControlAnswer, EngineOperation } from "../../../src/core/rollout/operation.ts";
+import type { WorkerCommand } from "../../../src/core/rollout/worker.ts";
 import { startSidecar } from "../../../src/serve.ts";
 import type { RunningSidecar, ServeOptions } from "../../../src/serve-options.ts";
 import { collecting, serveOptions } from "../../suite/serve-fixture.ts";
@@ -17,7 +18,7 @@ export class SteppingWorker extends SimulatedWorker {
     if (!this.#isStepping) this.#stepSoon();
   }
 
-  override async control(): Promise<ControlAnswer> {
+  override async perform(_operation: EngineOperation): Promise<ControlAnswer> {
     return { status: 200, body: { world_size: 1, is_sleeping: false } };
   }
 

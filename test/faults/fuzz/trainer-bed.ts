@@ -1,7 +1,7 @@
 // A sidecar for the trainer of trainer.ts: two engines from the start, others that join, faults that it is asked for.
 
 import { present } from "../../../src/core/base/assert.ts";
-import type { ControlAnswer } from "../../../src/core/rollout/worker.ts";
+import type { ControlAnswer, EngineOperation } from "../../../src/core/rollout/operation.ts";
 import type { WorkerSource } from "../../../src/pool/pool.ts";
 import { tellingToken } from "./generated.ts";
 import { SidecarBed, SteppingWorker } from "./sidecar-bed.ts";
@@ -12,8 +12,8 @@ const UPDATE_MS_MAX = 300_000;
 class FaultyWorker extends SteppingWorker {
   failsControl = false;
 
-  override async control(): Promise<ControlAnswer> {
-    if (!this.failsControl) return await super.control();
+  override async perform(operation: EngineOperation): Promise<ControlAnswer> {
+    if (!this.failsControl || operation.kind === "canary") return await super.perform(operation);
     this.failsControl = false;
     return { status: 500, body: { error: "out of memory" } };
   }

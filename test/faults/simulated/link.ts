@@ -8,8 +8,8 @@ import {
   type WorkerId,
   weightEpoch,
 } from "../../../src/core/base/ids.ts";
+import type { ControlAnswer } from "../../../src/core/rollout/operation.ts";
 import type {
-  ControlAnswer,
   SamplingSupport,
   Worker,
   WorkerCapacity,
@@ -70,11 +70,7 @@ export class FaultyLink implements Worker {
     return this.inner.supports();
   }
 
-  async canary(): Promise<ControlAnswer> {
-    return { status: 502, body: null };
-  }
-
-  async control(): Promise<ControlAnswer> {
+  async perform(): Promise<ControlAnswer> {
     return { status: 502, body: null };
   }
 

@@ -6,9 +6,8 @@ import { assert, present } from "../../../src/core/base/assert.ts";
 import { fold32 } from "../../../src/core/base/hash.ts";
 import type { RequestId, WeightEpoch, WorkerId } from "../../../src/core/base/ids.ts";
 import type { FinishReason, RequestSpec } from "../../../src/core/request/request.ts";
+import type { ControlAnswer, EngineOperation } from "../../../src/core/rollout/operation.ts";
 import type {
-  ControlAnswer,
-  ControlRequest,
   SamplingSupport,
   Worker,
   WorkerCapacity,
@@ -54,6 +53,7 @@ export class SimulatedWorker implements Worker {
   /** Answers to commands, sent with the next step. */
   #events: WorkerEvent[] = [];
   isDead = false;
+  #isAsleep = false;
   #counters = { steps: 0, outputTokens: 0, prefillTokens: 0, recomputedTokens: 0, preemptions: 0 };
   #kvLoads = 0;
 
@@ -87,12 +87,22 @@ export class SimulatedWorker implements Worker {
     return { kind: this.#isWhole ? "whole" : "divided" };
   }
 
-  async control({ path }: ControlRequest): Promise<ControlAnswer> {
-    return { status: 404, body: { error: `a simulated worker has no route ${path}` } };
-  }
-
-  async canary(_adapter: string | null): Promise<ControlAnswer> {
-    return { status: 200, body: {} };
+  async perform(operation: EngineOperation): Promise<ControlAnswer> {
+    switch (operation.kind) {
+      case "canary":
+        return { status: 200, body: this.#isAsleep ? { asleep: true } : {} };
+      case "sleep":
+      case "wake":
+        this.#isAsleep = operation.kind === "sleep";
+        return { status: 200, body: {} };
+      case "load":
+        return { status: operation.path === "/absent" ? 400 : 200, body: {} };
+      default:
+        return {
+          status: 404,
+          body: { error: `not done by a simulated worker: ${operation.kind}` },
+        };
+    }
   }
 
   send(commands: readonly WorkerCommand[]): void {

@@ -254,6 +254,9 @@ export class VllmStandIn extends StandIn<StandInOptions> {
         if (method === "unknown") {
           return { status: 500, body: errorJson(500, "Method 'unknown' is not implemented.") };
         }
+        if (path === "/absent") {
+          return { status: 500, body: errorJson(500, "Cannot find any model weights") };
+        }
         if (typeof path === "string") {
           this.weights = path.includes("nan") ? "nan" : path.includes("flat") ? "flat" : "good";
         }

@@ -1,10 +1,9 @@
-// SGLang's control plane behind vLLM's routes: a call that the sidecar sends to every engine is written as SGLang's own,
-// and its answer as vLLM's. What SGLang has no call for is refused by name.
+// Operations as SGLang's calls, with the answers that vLLM gives. What SGLang has no call for is refused by name.
 
-import type { ControlAnswer, ControlRequest } from "../../../core/rollout/worker.ts";
+import { type ControlAnswer, operationName } from "../../../core/rollout/operation.ts";
 import { pause } from "../clock.ts";
-import { CALLER_MS_MAX, controlAnswer } from "../control.ts";
-import type { ControlPlane, ServerAccess } from "../dialect.ts";
+import { CALLER_MS_MAX, controlAnswer, post, type ServerOperation } from "../control.ts";
+import type { ServerAccess } from "../dialect.ts";
 import { type HttpCall, type HttpClient, statusProblem } from "../http.ts";
 import type { SglangServer } from "./server.ts";
 
@@ -15,18 +14,12 @@ interface Translated {
   readonly done?: () => void;
 }
 
-const BAD_REQUEST = 400;
-const NOT_FOUND = 404;
 /** Time for requests that were aborted to leave the engine, s: until then its cache cannot be emptied. */
 const FLUSH_S = 5;
 /** Parts of SGLang's memory; a request that names none means all. */
 const TAGS = ["kv_cache", "weights", "cuda_graph"] as const;
 
-const FLUSH_CALL: HttpCall = {
-  method: "POST",
-  path: `/flush_cache?timeout=${FLUSH_S}`,
-  body: "{}",
-};
+const FLUSH_CALL = post(`/flush_cache?timeout=${FLUSH_S}`, {});
 
 /** Requests that have just been left keep it from that for a moment. */
 export async function flushCache(
@@ -42,112 +35,86 @@ export async function flushCache(
   }
 }
 
-export class SglangControl implements ControlPlane {
-  readonly #client: HttpClient;
-  readonly #server: SglangServer;
-  readonly #freed = new Set<string>();
-
-  constructor(client: HttpClient, server: SglangServer) {
-    this.#client = client;
-    this.#server = server;
-  }
-
-  async isAsleep(): Promise<boolean> {
-    return this.#isAsleep;
-  }
-
-  get #isAsleep(): boolean {
-    return this.#freed.has("kv_cache") || this.#freed.has("weights");
-  }
-
-  /** Never rejects. */
-  async answer(request: ControlRequest): Promise<ControlAnswer> {
-    const route = `${request.method} ${request.path}`;
-    if (route === "GET /is_sleeping") return { status: 200, body: { is_sleeping: this.#isAsleep } };
-    if (route === "GET /get_world_size") {
-      return { status: 200, body: { world_size: this.#server.worldSize } };
+/** The function that it returns never rejects. */
+export function sglangControl(client: HttpClient, server: SglangServer) {
+  /** Parts of its memory that the server has released. */
+  const freed = new Set<string>();
+  return async (operation: ServerOperation): Promise<ControlAnswer> => {
+    if (operation.kind === "ask" && operation.about === "is_asleep") {
+      const asleep = freed.has("kv_cache") || freed.has("weights");
+      return { status: 200, body: { is_sleeping: asleep } };
     }
-    const translated = this.#translated(route, request);
-    if ("status" in translated) return translated;
-    const { call, body, done } = translated;
-    const answer = controlAnswer(this.#client.url, await this.#client.answer(call, CALLER_MS_MAX));
+    if (operation.kind === "ask" && operation.about === "world_size") {
+      return { status: 200, body: { world_size: server.worldSize } };
+    }
+    const translated = callOf(operation, server);
+    if (translated === null) {
+      const message = `an SGLang engine has no call for it: ${operationName(operation)}`;
+      return { status: operation.kind === "rpc" ? 400 : 404, body: { error: { message } } };
+    }
+    const { call, body } = translated;
+    const answer = controlAnswer(client.url, await client.answer(call, CALLER_MS_MAX));
     if (answer.status !== 200) return { ...answer, body: problemIn(answer.body) };
-    done?.();
+    if (operation.kind === "sleep") for (const tag of TAGS) freed.add(tag);
+    if (operation.kind === "wake") for (const tag of tagsOf(operation)) freed.delete(tag);
     return body === undefined ? answer : { ...answer, body: body(answer.body) };
-  }
+  };
+}
 
-  #translated(route: string, { body, query }: ControlRequest): Translated | ControlAnswer {
-    const fields: Readonly<Record<string, unknown>> = Object(body);
-    switch (route) {
-      case "POST /reset_prefix_cache":
-        return { call: FLUSH_CALL, body: () => ({ success: true }) };
-      case "POST /collective_rpc":
-        return this.#rpc(fields);
-      case "GET /weight_info": {
-        const call: HttpCall = { method: "GET", path: this.#server.modelPath, body: null };
-        return { call, body: (answer) => ({ weight_version: Object(answer).weight_version }) };
-      }
-      case "POST /update_weight_version": {
-        const { new_version: version } = fields;
-        const written = { new_version: version, abort_all_requests: false };
-        return { call: post("/update_weight_version", written) };
-      }
-      case "POST /sleep":
-        return this.#memory("/release_memory_occupation", query, (tag) => this.#freed.add(tag));
-      case "POST /wake_up":
-        return this.#memory("/resume_memory_occupation", query, (tag) => this.#freed.delete(tag));
-      case "POST /v1/load_lora_adapter":
-      case "POST /v1/unload_lora_adapter": {
-        const { lora_name, lora_path } = fields;
-        const path = route.replace("POST /v1", "");
-        return {
-          call: post(path, { lora_name, ...(lora_path === undefined ? {} : { lora_path }) }),
-        };
-      }
-      case "POST /tokenize":
-        return { call: post("/tokenize", { model: this.#server.model, ...fields }) };
-      case "POST /detokenize": {
-        // Otherwise it leaves special tokens out.
-        const written = { model: this.#server.model, skip_special_tokens: false, ...fields };
-        const prompt = (answer: unknown) => ({ prompt: Object(answer).text });
-        return { call: post("/detokenize", written), body: prompt };
-      }
-      case "POST /weight_checker":
-        return { call: post("/weights_checker", fields) };
-      default:
-        return refusal(
-          NOT_FOUND,
-          `${route} is a route of vLLM's, and an SGLang engine has none for it`,
-        );
+/** null: SGLang has none. */
+function callOf(operation: ServerOperation, server: SglangServer): Translated | null {
+  switch (operation.kind) {
+    case "load": {
+      const { path, version } = operation;
+      const named = version === null ? {} : { weight_version: version };
+      const call = post("/update_weights_from_disk", { model_path: path, ...named });
+      return { call, body: () => ({ results: [null] }) };
     }
-  }
-
-  #rpc({ method, kwargs, weight_version: version }: Readonly<Record<string, unknown>>) {
-    const path: unknown = Object(kwargs).weights_path;
-    if (method !== "reload_weights" || typeof path !== "string") {
-      const problem = "an SGLang engine takes reload_weights with weights_path, and nothing else";
-      return refusal(BAD_REQUEST, `method ${JSON.stringify(method)}: ${problem}`);
+    case "update":
+      return operation.step === "compare"
+        ? { call: post("/weights_checker", operation.body ?? {}) }
+        : null;
+    case "sleep":
+      return { call: post("/release_memory_occupation", {}) };
+    case "wake": {
+      const { tags } = operation;
+      return { call: post("/resume_memory_occupation", tags.length === 0 ? {} : { tags }) };
     }
-    const named = typeof version === "string" ? { weight_version: version } : {};
-    const call = post("/update_weights_from_disk", { model_path: path, ...named });
-    return { call, body: () => ({ results: [null] }) };
-  }
-
-  #memory(path: string, query: ControlRequest["query"], mark: (tag: string) => void): Translated {
-    const named = (query.tags ?? "").split(",").filter((tag) => tag !== "");
-    const done = () => {
-      for (const tag of named.length === 0 ? TAGS : named) mark(tag);
-    };
-    return { call: post(path, named.length === 0 ? {} : { tags: named }), done };
+    case "adapter": {
+      const { lora_name, lora_path } = Object(operation.body);
+      const from = lora_path === undefined ? {} : { lora_path };
+      return { call: post(`/${operation.change}_lora_adapter`, { lora_name, ...from }) };
+    }
+    case "ask": {
+      if (operation.about !== "weights_version") return null;
+      const call: HttpCall = { method: "GET", path: server.modelPath, body: null };
+      return { call, body: (answer) => ({ weight_version: Object(answer).weight_version }) };
+    }
+    case "drop_cache":
+      return operation.cache === "prefix"
+        ? { call: FLUSH_CALL, body: () => ({ success: true }) }
+        : null;
+    case "text":
+      return textCall(operation, server);
+    default:
+      return null;
   }
 }
 
-function post(path: string, body: object): HttpCall {
-  return { method: "POST", path, body: JSON.stringify(body) };
+function textCall(
+  { form, body }: Extract<ServerOperation, { kind: "text" }>,
+  { model }: SglangServer,
+): Translated | null {
+  if (form === "tokenize") return { call: post("/tokenize", { model, ...Object(body) }) };
+  if (form !== "detokenize") return null;
+  // Otherwise it leaves special tokens out.
+  const written = { model, skip_special_tokens: false, ...Object(body) };
+  const call = post("/detokenize", written);
+  return { call, body: (answer) => ({ prompt: Object(answer).text }) };
 }
 
-function refusal(status: number, message: string): ControlAnswer {
-  return { status, body: { error: { message } } };
+function tagsOf({ tags }: { readonly tags: readonly string[] }): readonly string[] {
+  return tags.length === 0 ? TAGS : tags;
 }
 
 /** Rewrites failures of the form {"success": false, "message": ...}, which clients of vLLM do not look for. */

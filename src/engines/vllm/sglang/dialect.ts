@@ -8,7 +8,7 @@ import { readEvent } from "../stream-event.ts";
 import { proveServing } from "../trial.ts";
 import { SLOTS_DEFAULT } from "../vllm.ts";
 import { ridOf, sglangBody, sglangSupport } from "./body.ts";
-import { flushCache, SglangControl } from "./control.ts";
+import { flushCache, sglangControl } from "./control.ts";
 import { npyOfRows, sglangPiece } from "./event.ts";
 import { pollSglang, type SglangServer, sglangServer } from "./server.ts";
 
@@ -27,7 +27,7 @@ export const SGLANG_DIALECT = {
     body: JSON.stringify({ rid: ridOf(chunk) }),
   }),
   takesAborts: true,
-  control: (client, { sglang }: SglangCapabilities) => new SglangControl(client, sglang),
+  control: (client, { sglang }: SglangCapabilities) => sglangControl(client, sglang),
   watch: ({ sglang }: SglangCapabilities): Watch => ({
     poll: async (get) => {
       const { answer, metrics } = await pollSglang(get, sglang);

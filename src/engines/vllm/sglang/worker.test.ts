@@ -15,12 +15,14 @@ import { runCommand, samplingOf, specOf } from "../../../../test/suite/request-s
 import { requestId, weightEpoch, workerId } from "../../../core/base/ids.ts";
 import { ExpertRows } from "../../../core/request/expert-rows.ts";
 import { drawKey, NO_SHAPING, type SamplingParams } from "../../../core/request/request.ts";
+import type { EngineOperation } from "../../../core/rollout/operation.ts";
 import type { WorkerEvent } from "../../../core/rollout/worker.ts";
 import type { EngineNotice } from "../../kind.ts";
 import { openVllmWorker } from "../open.ts";
 import type { VllmWorker } from "../worker.ts";
 import { sglangSeed } from "./body.ts";
 
+const CANARY = { kind: "canary", adapter: null } as const;
 const PROMPT = [5, 6, 7, 8];
 const cleanups: (() => Promise<void>)[] = [];
 afterEach(async () => {
@@ -221,36 +223,31 @@ test("sglang: priorities count in its direction", async () => {
   expect(bench.server.bodies.at(-1)?.priority).toBe(10);
 });
 
-test("sglang: control calls of vLLM's become its own", async () => {
+test("sglang: operations become its own calls", async () => {
   const { server, worker } = await open();
-  const call = async (method: "GET" | "POST", path: string, body: unknown = null, query = {}) => {
-    const request = { method, path, body, query, nextEpoch: weightEpoch(1) };
-    const answer = await worker.control(request);
-    return [answer.status, answer.body];
-  };
-  expect(await call("GET", "/get_world_size")).toEqual([200, { world_size: 2 }]);
-  const rpc = { method: "reload_weights", kwargs: { weights_path: "/w/1" }, weight_version: "v1" };
-  expect(await call("POST", "/collective_rpc", rpc)).toEqual([200, { results: [null] }]);
+  const ask = (about: "world_size" | "weights_version" | "is_asleep") =>
+    worker.perform({ kind: "ask", about, settings: {} });
+  const statusOf = async (operation: EngineOperation) => (await worker.perform(operation)).status;
+  expect((await ask("world_size")).body).toEqual({ world_size: 2 });
+  const load = { kind: "load", path: "/w/1", version: "v1", options: {} } as const;
+  expect((await worker.perform(load)).body).toEqual({ results: [null] });
   expect(server.updates).toEqual([{ model_path: "/w/1", weight_version: "v1" }]);
-  expect(await call("GET", "/weight_info")).toEqual([200, { weight_version: "v1" }]);
-  const absent = { method: "reload_weights", kwargs: { weights_path: "/absent" } };
-  const [status, problem] = await call("POST", "/collective_rpc", absent);
-  expect(status).toBe(400);
-  expect(JSON.stringify(problem)).toContain("no such folder");
-  const [unknown] = await call("POST", "/collective_rpc", { method: "other" });
-  expect(unknown).toBe(400);
-  expect(await call("POST", "/reset_prefix_cache")).toEqual([200, { success: true }]);
-  const [named] = await call("POST", "/update_weight_version", { new_version: "v2" });
-  expect([named, server.weightVersion]).toEqual([200, "v2"]);
-  expect((await call("POST", "/sleep", null, { level: "1" }))[0]).toBe(200);
-  expect(await call("GET", "/is_sleeping")).toEqual([200, { is_sleeping: true }]);
-  expect(await worker.canary(null)).toEqual({ status: 200, body: { asleep: true } });
-  expect((await call("POST", "/wake_up", null, { tags: "weights,kv_cache" }))[0]).toBe(200);
-  expect(await call("GET", "/is_sleeping")).toEqual([200, { is_sleeping: false }]);
-  expect(await worker.canary(null)).toEqual({ status: 200, body: { tokens: 4 } });
-  expect((await call("POST", "/init_weight_transfer_engine", {}))[0]).toBe(404);
-  const text = await call("POST", "/detokenize", { tokens: [104, 105] });
-  expect(text).toEqual([200, { prompt: "hi" }]);
+  expect((await ask("weights_version")).body).toEqual({ weight_version: "v1" });
+  const absent = await worker.perform({ ...load, path: "/absent" });
+  expect(absent.status).toBe(400);
+  expect(JSON.stringify(absent.body)).toContain("no such folder");
+  expect(await statusOf({ kind: "rpc", body: { method: "other" } })).toBe(400);
+  const drop = { kind: "drop_cache", cache: "prefix", settings: {} } as const;
+  expect((await worker.perform(drop)).body).toEqual({ success: true });
+  expect(await statusOf({ kind: "sleep", level: 1, mode: null })).toBe(200);
+  expect((await ask("is_asleep")).body).toEqual({ is_sleeping: true });
+  expect((await worker.perform(CANARY)).body).toEqual({ asleep: true });
+  expect(await statusOf({ kind: "wake", tags: ["weights", "kv_cache"] })).toBe(200);
+  expect((await ask("is_asleep")).body).toEqual({ is_sleeping: false });
+  expect((await worker.perform(CANARY)).body).toEqual({ tokens: 4 });
+  expect(await statusOf({ kind: "update", step: "connect", body: {} })).toBe(404);
+  const text = { kind: "text", form: "detokenize", body: { tokens: [104, 105] } } as const;
+  expect((await worker.perform(text)).body).toEqual({ prompt: "hi" });
 });
 
 test("sglang: what its schema lacks is refused by name, and what it counts itself runs undivided", async () => {
@@ -295,9 +292,9 @@ test("sglang: experts of chunks become one array", async () => {
 test("sglang: weights that make all tokens equally likely fail the canary, however events list them", async () => {
   for (const isIncremental of [false, true]) {
     const { server, worker } = await open({ isIncremental });
-    expect(await worker.canary(null)).toEqual({ status: 200, body: { tokens: 4 } });
+    expect(await worker.perform(CANARY)).toEqual({ status: 200, body: { tokens: 4 } });
     server.isFlat = true;
-    expect(await worker.canary(null)).toMatchObject({ status: 500 });
+    expect(await worker.perform(CANARY)).toMatchObject({ status: 500 });
   }
 });
 
