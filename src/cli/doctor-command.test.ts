@@ -1,9 +1,11 @@
 // The command as its user runs it. What it finds on real servers is tested in test/vllm.
 
-import { expect, test } from "bun:test";
+import { expect, setDefaultTimeout, test } from "bun:test";
 import { join } from "node:path";
 import { engineMissing } from "../../test/e2e/tool.ts";
 import { until } from "../../test/faults/http-client.ts";
+
+setDefaultTimeout(180_000);
 
 const MAIN = join(import.meta.dir, "..", "main.ts");
 
@@ -82,7 +84,6 @@ for (const { of, flags } of SIDECARS) {
         await server.exited;
       }
     },
-    60_000,
   );
 }
 

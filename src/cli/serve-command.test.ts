@@ -1,10 +1,12 @@
 // `foretoken serve` as a process of its own, in front of an engine that never gets ready.
 
-import { expect, test } from "bun:test";
+import { expect, setDefaultTimeout, test } from "bun:test";
 import { join } from "node:path";
 import { engineMissing, ROOT, start } from "../../test/e2e/tool.ts";
 import { until } from "../../test/faults/http-client.ts";
 import { EXIT_INTERRUPTED } from "./output.ts";
+
+setDefaultTimeout(180_000);
 
 test("serve: a signal while engines are being opened ends it", async () => {
   const asked = Promise.withResolvers<void>();
@@ -30,45 +32,41 @@ test("serve: a signal while engines are being opened ends it", async () => {
     tool.kill("SIGKILL");
     await engine.stop(true);
   }
-}, 180_000);
+});
 
 const engineTest = test.skipIf(engineMissing() !== null);
 
-engineTest(
-  "serve: the end of its parent ends it, with a request in flight",
-  async () => {
-    const parent = Bun.spawn(["sleep", "600"]);
-    const tool = start(EMBEDDED, { FORETOKEN_PARENT: `${parent.pid}` });
-    try {
-      const url = await urlOf(tool.stdout);
-      const unfinished = async () => {
-        const text = await (await fetch(`${url}/metrics`)).text();
-        return /^foretoken_requests_unfinished\S* 1$/m.test(text);
-      };
-      await until(async () => (await fetch(`${url}/health`)).ok, "the engine", 30_000);
-      const body = { prompt: "<|user|>", max_tokens: 3000, ignore_eos: true, min_tokens: 3000 };
-      const options = { method: "POST", headers: { "content-type": "application/json" } };
-      fetch(`${url}/v1/completions`, { ...options, body: JSON.stringify(body) }).catch(() => {});
-      await until(unfinished, "a request in flight", 10_000);
-      expect(tool.exitCode).toBeNull();
-      const endedMs = performance.now();
-      parent.kill("SIGKILL");
-      await tool.exited;
-      expect(performance.now() - endedMs).toBeLessThan(10_000);
-    } finally {
-      parent.kill("SIGKILL");
-      tool.kill("SIGKILL");
-    }
-  },
-  180_000,
-);
+engineTest("serve: the end of its parent ends it, with a request in flight", async () => {
+  const parent = Bun.spawn(["sleep", "600"]);
+  const tool = start(EMBEDDED, { FORETOKEN_PARENT: `${parent.pid}` });
+  try {
+    const url = await urlOf(tool.stdout);
+    const unfinished = async () => {
+      const text = await (await fetch(`${url}/metrics`)).text();
+      return /^foretoken_requests_unfinished\S* 1$/m.test(text);
+    };
+    await until(async () => (await fetch(`${url}/health`)).ok, "the engine", 30_000);
+    const body = { prompt: "<|user|>", max_tokens: 3000, ignore_eos: true, min_tokens: 3000 };
+    const options = { method: "POST", headers: { "content-type": "application/json" } };
+    fetch(`${url}/v1/completions`, { ...options, body: JSON.stringify(body) }).catch(() => {});
+    await until(unfinished, "a request in flight", 10_000);
+    expect(tool.exitCode).toBeNull();
+    const endedMs = performance.now();
+    parent.kill("SIGKILL");
+    await tool.exited;
+    expect(performance.now() - endedMs).toBeLessThan(10_000);
+  } finally {
+    parent.kill("SIGKILL");
+    tool.kill("SIGKILL");
+  }
+});
 
 test("serve: a parent that has ended already ends it", async () => {
   const parent = Bun.spawn(["true"]);
   await parent.exited;
   const tool = start(["serve", "--port", "0"], { FORETOKEN_PARENT: `${parent.pid}` });
   expect(await tool.exited).toBe(EXIT_INTERRUPTED);
-}, 180_000);
+});
 
 const EMBEDDED = ["serve", "--llama", "1", "--slots", "1", "--kv-tokens", "4096", "--port", "0"];
 

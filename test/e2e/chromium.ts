@@ -1,6 +1,6 @@
 // Drives a page in headless Chromium over its debugging protocol: enough to type, click, evaluate and take pictures.
 
-const START_MS_MAX = 20_000;
+const START_MS_MAX = 120_000;
 
 export const CHROMIUM =
   Bun.which("chromium") ?? Bun.which("chromium-browser") ?? Bun.which("google-chrome");
@@ -78,7 +78,7 @@ export class Page {
   }
 
   /** Resolves when the expression is true. */
-  async until(expression: string, msMax = 20_000): Promise<void> {
+  async until(expression: string, msMax = 60_000): Promise<void> {
     const endMs = performance.now() + msMax;
     while (!(await this.evaluate<boolean>(`Boolean(${expression})`).catch(() => false))) {
       if (performance.now() > endMs) throw new Error(`not within ${msMax} ms: ${expression}`);

@@ -1,11 +1,13 @@
 // A real trainer through the sidecar: TRL's GRPOTrainer, the bundled model, every step's weights in both engines.
 // Needs Python packages: `npm run grpo:install` prints the Python to name in FORETOKEN_GRPO_PYTHON.
 
-import { expect, test } from "bun:test";
+import { expect, setDefaultTimeout, test } from "bun:test";
 import { join } from "node:path";
 import { ToolProcess } from "../faults/process.ts";
 import { temporaryFolder } from "../suite/temporary-folder.ts";
 import { engineMissing, ROOT } from "./tool.ts";
+
+setDefaultTimeout(300_000);
 
 const python = process.env.FORETOKEN_GRPO_PYTHON ?? "";
 const missing =
@@ -59,5 +61,4 @@ testIf(
       await server.exited;
     }
   },
-  300_000,
 );

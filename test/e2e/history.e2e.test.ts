@@ -1,6 +1,6 @@
 // Responses of an earlier epoch over a killed sidecar: as an engine with the plugin gets them from the next process.
 
-import { expect, test } from "bun:test";
+import { expect, setDefaultTimeout, test } from "bun:test";
 import { mkdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { WebSocket } from "ws";
@@ -10,6 +10,8 @@ import { ToolProcess } from "../faults/process.ts";
 import { decodeServerMessage, encodeClientMessage } from "../suite/draft-client.ts";
 import { temporaryFolder } from "../suite/temporary-folder.ts";
 import { engineMissing, foretoken } from "./tool.ts";
+
+setDefaultTimeout(180_000);
 
 const missing = engineMissing();
 const testIf = missing === null ? test : test.skip;
@@ -95,7 +97,6 @@ testIf(
       expect(sorted(await pastOf(server.http.url))).toEqual(sorted(made));
     });
   },
-  180_000,
 );
 
 testIf(
@@ -111,5 +112,4 @@ testIf(
     expect(stderr).toContain(`the history file ${file} is no history of this program`);
     expect(readFileSync(file, "utf8")).toBe("precious");
   },
-  180_000,
 );

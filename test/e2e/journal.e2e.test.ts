@@ -1,18 +1,16 @@
 // `rollout --journal DIR`: a process that is killed loses nothing but what it generated since its last write.
 
-import { expect, test } from "bun:test";
-import {
-  existsSync,
-  readdirSync,
-  readFileSync,
-  statSync,
-  truncateSync,
-  writeFileSync,
-} from "node:fs";
+import { expect, setDefaultTimeout, test } from "bun:test";
+import { readFileSync, statSync, truncateSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import type { ReportFile } from "../../src/core/rollout/report.ts";
+import { until } from "../faults/http-client.ts";
+import { ToolProcess } from "../faults/process.ts";
 import { temporaryFolder } from "../suite/temporary-folder.ts";
-import { ended, engineMissing, foretoken, PROMPTS, start } from "./tool.ts";
+import { untilStopped } from "./stopping-itself.ts";
+import { ended, engineMissing, foretoken, MAIN, PROMPTS, spawn } from "./tool.ts";
+
+setDefaultTimeout(300_000);
 
 const missing = engineMissing();
 if (missing !== null) console.warn(`skipped, the embedded engine cannot run here: ${missing}`);
@@ -20,6 +18,8 @@ const engineTest = test.skipIf(missing !== null);
 
 const folder = temporaryFolder("e2e");
 const file = join(folder, "journal", "rollout.journal");
+/** Arguments of the runtime for a process that stops itself. */
+const STOPPING = ["--preload", join(import.meta.dir, "stopping-itself.ts"), MAIN];
 
 function job(out: string, ...more: string[]): string[] {
   const size = ["--limit", "3", "--group-size", "3", "--max-tokens", "400", "--chunk-tokens", "32"];
@@ -57,10 +57,9 @@ engineTest(
     const whole = responses("whole");
     const { generated: all } = tokensOf("whole");
 
-    const killed = start(job("resumed", ...journal));
-    while (!existsSync(file) || statSync(file).size < 4_000) await Bun.sleep(1);
-    // However fast it is, it is not done before the other one has looked.
-    killed.kill("SIGSTOP");
+    const env = { STOP_FOLDER: join(folder, "journal"), STOP_BYTES: "4000" };
+    const killed = spawn([...STOPPING, ...job("resumed", ...journal)], env);
+    await untilStopped(killed.pid);
     const second = await foretoken(...job("other", ...journal));
     expect(second.stderr).toContain(`process ${killed.pid} uses it`);
     killed.kill("SIGKILL");
@@ -98,22 +97,21 @@ engineTest(
 
 /** Tokens of each of three responses. */
 const LONG = 300;
-const SERVE = ["serve", "--llama", "2", "--deterministic", "--chunk-tokens", "32", "--log", "json"];
+const SERVE = ["serve", "--llama", "2", "--deterministic", "--chunk-tokens", "32", "--log", "off"];
 
-async function serving(port: number, ...more: string[]) {
-  const child = start([...SERVE, "--port", `${port}`, "--log", "text:error", ...more]);
-  const url = `http://127.0.0.1:${port}`;
-  for (;;) {
-    const answer = await fetch(`${url}/health`).catch(() => null);
-    if (answer?.ok) return { child, url };
-    await Bun.sleep(50);
-  }
+async function serving(more: string[] = [], env = {}): Promise<ToolProcess> {
+  const program = [process.execPath, ...STOPPING];
+  const one = new ToolProcess([...SERVE, "--port", "0", ...more], { program, env });
+  await one.listens();
+  await until(() => one.http.isServing(), "its engines");
+  return one;
 }
+
+const generated = ({ http }: ToolProcess) => http.metric("vllm:generation_tokens_total");
 
 engineTest(
   "serve --journal: kill -9, and /v1/rollouts goes on where it was, bit for bit",
   async () => {
-    const port = 21_000 + Math.floor(Math.random() * 9_000);
     const body = JSON.stringify({
       id: "r1",
       detached: true,
@@ -124,7 +122,7 @@ engineTest(
         { id: "b", prompt: "Once upon a time" },
       ],
     });
-    const ask = async (url: string) => await fetch(`${url}/v1/rollouts`, { method: "POST", body });
+    const ask = ({ http }: ToolProcess) => http.post("/v1/rollouts", body);
     const linesOf = (text: string) =>
       text
         .trim()
@@ -135,100 +133,81 @@ engineTest(
         .toSorted((a, b) => `${a.group} ${a.index}`.localeCompare(`${b.group} ${b.index}`));
 
     const kept = join(folder, "served");
-    const first = await serving(port, "--journal", kept);
+    const first = await serving(["--journal", kept]);
     let read = "";
     const decoder = new TextDecoder();
-    for await (const part of (await ask(first.url)).body ?? []) {
+    for await (const part of (await ask(first)).body ?? []) {
       read += decoder.decode(part, { stream: true });
       // A group, whole.
       if (read.split("\n").length > 3) break;
     }
     const handedOut = linesOf(read.slice(0, read.lastIndexOf("\n")));
-    first.child.kill("SIGKILL");
-    await ended(first.child);
+    await first.kill();
 
-    const second = await serving(port, "--journal", kept);
+    const second = await serving(["--journal", kept]);
     // It is ready, and so are its rollouts.
-    const again = await ask(second.url);
+    const again = await ask(second);
     expect(again.status).toBe(200);
     const lines = linesOf(await again.text());
-    const metrics = await (await fetch(`${second.url}/metrics`)).text();
-    const count = (name: string) =>
-      Number(new RegExp(`^${name}\\S* (\\d+)`, "m").exec(metrics)?.[1]);
-    second.child.kill("SIGTERM");
-    await ended(second.child);
+    const resumed = await second.http.metric("foretoken_resumed_tokens_total");
+    const anew = await generated(second);
+    second.signal("SIGTERM");
+    await second.exited;
 
-    const third = await serving(port);
-    const whole = linesOf(await (await ask(third.url)).text());
-    third.child.kill("SIGKILL");
-    await ended(third.child);
+    const third = await serving();
+    const whole = linesOf(await (await ask(third)).text());
+    await third.kill();
     expect(lines).toEqual(whole);
     expect(lines).toEqual(expect.arrayContaining(handedOut));
     const tokens = whole.reduce((sum, { token_ids }) => sum + token_ids.length, 0);
-    const resumed = count("foretoken_resumed_tokens_total");
     expect(resumed).toBeGreaterThanOrEqual(
       handedOut.reduce((sum, { token_ids }) => sum + token_ids.length, 0),
     );
-    expect(resumed + count("vllm:generation_tokens_total")).toBe(tokens);
+    expect(resumed + anew).toBe(tokens);
   },
 );
 
 engineTest(
   "serve --journal: kill -9, and a request with an id is adopted, bit for bit and not generated anew",
   async () => {
-    const port = 21_000 + Math.floor(Math.random() * 9_000);
     const kept = join(folder, "requests");
-    const ask = async (url: string, id: string, fields: object = {}) => {
+    const ask = async ({ http }: ToolProcess, id: string, fields: object = {}) => {
       const body = { prompt: [5, 6, 7, 8], max_tokens: LONG, seed: 3, n: 3, ...fields };
-      const answer = await fetch(`${url}/v1/completions`, {
-        method: "POST",
-        headers: { "x-request-id": id },
-        body: JSON.stringify({ ...body, temperature: 1, ignore_eos: true, logprobs: 1 }),
-      });
+      const more = { temperature: 1, ignore_eos: true, logprobs: 1 };
+      const answer = await http.post(
+        "/v1/completions",
+        { ...body, ...more },
+        { "x-request-id": id },
+      );
       const { choices } = (await answer.json()) as { choices?: object[] };
       return { status: answer.status, choices };
     };
-    const generated = async (url: string): Promise<number> => {
-      const metrics = await (await fetch(`${url}/metrics`)).text();
-      return Number(/^vllm:generation_tokens_total\S* (\d+)/m.exec(metrics)?.[1]);
-    };
 
-    const first = await serving(port, "--journal", kept);
-    const short = await ask(first.url, "short", { max_tokens: 20 });
+    // The two short ones take 22 kB, all of them 48.
+    const env = { STOP_FOLDER: kept, STOP_BYTES: "32000" };
+    const first = await serving(["--journal", kept], env);
+    const short = await ask(first, "short", { max_tokens: 20 });
     // No seed: only its journal has the random numbers.
-    const drawn = await ask(first.url, "drawn", { max_tokens: 20, seed: null });
-    const before = await generated(first.url);
-    const post = (path: string) => fetch(first.url + path, { method: "POST" });
-    await post("/pause?mode=keep");
-    const lost = ask(first.url, "long").catch(() => null);
-    // A little at a time, so that it is not done however fast the engines are.
-    while ((await generated(first.url)) < before + 150) {
-      await post("/resume");
-      await post("/pause?mode=keep");
-    }
-    // What was made is written within 50 ms.
-    const written = () =>
-      readdirSync(kept).reduce((n, name) => n + statSync(join(kept, name)).size, 0);
-    for (let size = -1; size !== written(); await Bun.sleep(200)) size = written();
-    first.child.kill("SIGKILL");
-    await ended(first.child);
+    const drawn = await ask(first, "drawn", { max_tokens: 20, seed: null });
+    const lost = ask(first, "long").catch(() => null);
+    await untilStopped(first.pid);
+    await first.kill();
     expect(await lost).toBe(null);
 
-    const second = await serving(port, "--journal", kept);
-    expect(await ask(second.url, "short", { max_tokens: 20 })).toEqual(short);
-    expect(await ask(second.url, "drawn", { max_tokens: 20, seed: null })).toEqual(drawn);
-    expect(await generated(second.url)).toBe(0);
-    const long = await ask(second.url, "long");
-    expect(await generated(second.url)).toBeLessThan(3 * LONG - 100);
+    const second = await serving(["--journal", kept]);
+    expect(await ask(second, "short", { max_tokens: 20 })).toEqual(short);
+    expect(await ask(second, "drawn", { max_tokens: 20, seed: null })).toEqual(drawn);
+    expect(await generated(second)).toBe(0);
+    const long = await ask(second, "long");
+    expect(await generated(second)).toBeLessThan(3 * LONG - 100);
     // Another body under a name that was used: a request of its own.
-    const other = await ask(second.url, "drawn", { max_tokens: 21, seed: 4 });
-    second.child.kill("SIGTERM");
-    await ended(second.child);
+    const other = await ask(second, "drawn", { max_tokens: 21, seed: 4 });
+    second.signal("SIGTERM");
+    await second.exited;
 
-    const third = await serving(port);
-    expect(await ask(third.url, "long")).toEqual(long);
-    expect(await ask(third.url, "other", { max_tokens: 21, seed: 4 })).toEqual(other);
-    third.child.kill("SIGKILL");
-    await ended(third.child);
+    const third = await serving();
+    expect(await ask(third, "long")).toEqual(long);
+    expect(await ask(third, "other", { max_tokens: 21, seed: 4 })).toEqual(other);
+    await third.kill();
   },
 );

@@ -1,15 +1,15 @@
 // The public `openai` client against `foretoken serve` as a process of its own, over two embedded engines.
 
-import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import OpenAI from "openai";
 import { ToolProcess } from "../faults/process.ts";
 import { engineMissing } from "./tool.ts";
 
+setDefaultTimeout(180_000);
+
 const missing = engineMissing();
 if (missing !== null) console.warn(`skipped: ${missing}`);
 
-const START_MS = 180_000;
-const TEST_MS = 180_000;
 const PROMPT = "Compute 3 + 4.";
 
 /** vLLM's own fields, which the client's types do not know. */
@@ -35,116 +35,91 @@ describe.skipIf(missing !== null)("openai client", () => {
     });
     const { data } = await client.models.list();
     model = data[0]?.id ?? "";
-  }, START_MS);
+  });
 
   afterAll(async () => {
     server.signal("SIGTERM");
     await server.exited;
-  }, TEST_MS);
+  });
 
-  test(
-    "completions: n responses with logprobs of every token",
-    async () => {
-      const answer = await client.completions.create({
-        model,
-        prompt: PROMPT,
-        max_tokens: 12,
-        n: 8,
-        logprobs: 0,
-        ...IDS,
-      });
-      expect(answer.choices.map(({ index }) => index)).toEqual([0, 1, 2, 3, 4, 5, 6, 7]);
-      for (const choice of answer.choices) {
-        const ids = (choice as unknown as WithIds).token_ids;
-        const { token_logprobs: logprobs = [] } = choice.logprobs ?? {};
-        expect(logprobs.length).toBe(ids.length);
-        for (const logprob of logprobs) expect(logprob).toBeLessThanOrEqual(0);
-      }
-      const lengths = answer.choices.map(
-        (choice) => (choice as unknown as WithIds).token_ids.length,
-      );
-      const sum = lengths.reduce((total, length) => total + length, 0);
-      expect(answer.usage?.completion_tokens).toBe(sum);
-    },
-    TEST_MS,
-  );
+  test("completions: n responses with logprobs of every token", async () => {
+    const answer = await client.completions.create({
+      model,
+      prompt: PROMPT,
+      max_tokens: 12,
+      n: 8,
+      logprobs: 0,
+      ...IDS,
+    });
+    expect(answer.choices.map(({ index }) => index)).toEqual([0, 1, 2, 3, 4, 5, 6, 7]);
+    for (const choice of answer.choices) {
+      const ids = (choice as unknown as WithIds).token_ids;
+      const { token_logprobs: logprobs = [] } = choice.logprobs ?? {};
+      expect(logprobs.length).toBe(ids.length);
+      for (const logprob of logprobs) expect(logprob).toBeLessThanOrEqual(0);
+    }
+    const lengths = answer.choices.map((choice) => (choice as unknown as WithIds).token_ids.length);
+    const sum = lengths.reduce((total, length) => total + length, 0);
+    expect(answer.usage?.completion_tokens).toBe(sum);
+  });
 
-  test(
-    "completions: a seeded stream is the seeded answer, in pieces",
-    async () => {
-      const asked = { model, prompt: PROMPT, max_tokens: 40, seed: 5 };
-      const whole = await client.completions.create(asked);
-      const stream = await client.completions.create({
-        ...asked,
-        stream: true,
-        stream_options: { include_usage: true },
-      });
-      let text = "";
-      let tokens = 0;
-      for await (const chunk of stream) {
-        text += chunk.choices[0]?.text ?? "";
-        tokens = chunk.usage?.completion_tokens ?? tokens;
-      }
-      expect(text).toBe(whole.choices[0]?.text ?? "");
-      expect(tokens).toBe(whole.usage?.completion_tokens ?? -1);
-    },
-    TEST_MS,
-  );
+  test("completions: a seeded stream is the seeded answer, in pieces", async () => {
+    const asked = { model, prompt: PROMPT, max_tokens: 40, seed: 5 };
+    const whole = await client.completions.create(asked);
+    const stream = await client.completions.create({
+      ...asked,
+      stream: true,
+      stream_options: { include_usage: true },
+    });
+    let text = "";
+    let tokens = 0;
+    for await (const chunk of stream) {
+      text += chunk.choices[0]?.text ?? "";
+      tokens = chunk.usage?.completion_tokens ?? tokens;
+    }
+    expect(text).toBe(whole.choices[0]?.text ?? "");
+    expect(tokens).toBe(whole.usage?.completion_tokens ?? -1);
+  });
 
-  test(
-    "completions: a stop string ends the text before it",
-    async () => {
-      const asked = { model, prompt: PROMPT, max_tokens: 40, seed: 5 };
-      const whole = (await client.completions.create(asked)).choices[0]?.text ?? "";
-      const stop = whole.slice(3, 6);
-      const cut = (await client.completions.create({ ...asked, stop })).choices[0];
-      expect([cut?.text, cut?.finish_reason]).toEqual([
-        whole.slice(0, whole.indexOf(stop)),
-        "stop",
-      ]);
-    },
-    TEST_MS,
-  );
+  test("completions: a stop string ends the text before it", async () => {
+    const asked = { model, prompt: PROMPT, max_tokens: 40, seed: 5 };
+    const whole = (await client.completions.create(asked)).choices[0]?.text ?? "";
+    const stop = whole.slice(3, 6);
+    const cut = (await client.completions.create({ ...asked, stop })).choices[0];
+    expect([cut?.text, cut?.finish_reason]).toEqual([whole.slice(0, whole.indexOf(stop)), "stop"]);
+  });
 
-  test(
-    "chat: an answer with logprobs, and the same as a stream",
-    async () => {
-      const asked = {
-        model,
-        messages: [{ role: "user" as const, content: PROMPT }],
-        max_completion_tokens: 24,
-        seed: 3,
-        logprobs: true,
-      };
-      const whole = await client.chat.completions.create(asked);
-      const [choice] = whole.choices;
-      expect(choice?.message.role).toBe("assistant");
-      expect(choice?.logprobs?.content?.length).toBe(whole.usage?.completion_tokens ?? -1);
-      let text = "";
-      let logprobs = 0;
-      for await (const chunk of await client.chat.completions.create({ ...asked, stream: true })) {
-        text += chunk.choices[0]?.delta.content ?? "";
-        logprobs += chunk.choices[0]?.logprobs?.content?.length ?? 0;
-      }
-      expect(text).toBe(choice?.message.content ?? "");
-      expect(logprobs).toBe(choice?.logprobs?.content?.length ?? -1);
-    },
-    TEST_MS,
-  );
+  test("chat: an answer with logprobs, and the same as a stream", async () => {
+    const asked = {
+      model,
+      messages: [{ role: "user" as const, content: PROMPT }],
+      max_completion_tokens: 24,
+      seed: 3,
+      logprobs: true,
+    };
+    const whole = await client.chat.completions.create(asked);
+    const [choice] = whole.choices;
+    expect(choice?.message.role).toBe("assistant");
+    expect(choice?.logprobs?.content?.length).toBe(whole.usage?.completion_tokens ?? -1);
+    let text = "";
+    let logprobs = 0;
+    for await (const chunk of await client.chat.completions.create({ ...asked, stream: true })) {
+      text += chunk.choices[0]?.delta.content ?? "";
+      logprobs += chunk.choices[0]?.logprobs?.content?.length ?? 0;
+    }
+    expect(text).toBe(choice?.message.content ?? "");
+    expect(logprobs).toBe(choice?.logprobs?.content?.length ?? -1);
+  });
 
-  test(
-    "rollouts: without --chunk-tokens a response is divided too",
-    async () => {
-      const sampling_params = { max_tokens: 150, ignore_eos: true };
-      const body = JSON.stringify({ n: 1, sampling_params, groups: [{ id: "a", prompt: PROMPT }] });
-      const answer = await fetch(new URL("/v1/rollouts", client.baseURL), { method: "POST", body });
-      const [line = ""] = (await answer.text()).split("\n");
-      const { chunks } = JSON.parse(line) as { chunks: { tokens: number }[] };
-      // A 256th of the engines' 32,768 tokens of KV.
-      expect(chunks.map(({ tokens }) => tokens)).toEqual([128, 22]);
-    },
-    TEST_MS,
-  );
+  test("rollouts: without --chunk-tokens a response is divided too", async () => {
+    const sampling_params = { max_tokens: 150, ignore_eos: true };
+    const body = JSON.stringify({ n: 1, sampling_params, groups: [{ id: "a", prompt: PROMPT }] });
+    const answer = await fetch(new URL("/v1/rollouts", client.baseURL), { method: "POST", body });
+    const [line = ""] = (await answer.text()).split("\n");
+    const { chunks } = JSON.parse(line) as { chunks: { tokens: number }[] };
+    // A 256th of the engines' 32,768 tokens of KV.
+    expect(chunks.map(({ tokens }) => tokens)).toEqual([128, 22]);
+  });
 
   test("errors: a bad field is the client's BadRequestError, which names it", async () => {
     const error = await errorOf(

@@ -1,7 +1,7 @@
 // What an operator sees of a sidecar: ids of requests, a line for whatever went wrong or was ordered, one for each
 // iteration; and an end within its time, whoever does not read. Real processes over stand-ins for vLLM.
 
-import { afterEach, expect, test } from "bun:test";
+import { afterEach, expect, setDefaultTimeout, test } from "bun:test";
 import net from "node:net";
 import { join } from "node:path";
 import { freePort } from "../../src/tools/up/ports.ts";
@@ -9,6 +9,8 @@ import { until } from "../faults/http-client.ts";
 import { ToolProcess } from "../faults/process.ts";
 import { VllmStandIn } from "../faults/stand-in/vllm-stand-in.ts";
 import { ROOT } from "./tool.ts";
+
+setDefaultTimeout(180_000);
 
 const TOKENIZER = join(ROOT, "test", "fixtures", "foretoken-3m-hf");
 const open: { end(): Promise<void> }[] = [];
@@ -25,7 +27,7 @@ async function serve(...args: string[]): Promise<{ proc: ToolProcess; url: strin
   const proc = new ToolProcess(["serve", ...fixed, ...args]);
   open.push({ end: () => proc.kill() });
   const url = `http://127.0.0.1:${port}`;
-  await until(() => proc.line(/^foretoken on /) !== null, `a sidecar: ${proc.text}`);
+  await proc.said(/^foretoken on /);
   return { proc, url, port };
 }
 
@@ -74,7 +76,7 @@ test("log: every request has an id, and one that is refused a line with the reas
   });
   // What went well is told at --log text:debug alone.
   expect(proc.line(/mine-7/)).toBeNull();
-}, 180_000);
+});
 
 test("log: control calls and failed updates have a line with outcome and reason; an iteration has one", async () => {
   const { proc, url } = await serve("--log", "json");
@@ -105,7 +107,7 @@ test("log: control calls and failed updates have a line with outcome and reason;
     preemptions: 0,
     restarts: 0,
   });
-}, 180_000);
+});
 
 const LARGE = { prompt: Array.from({ length: 64 }, (_, i) => [i, 2]), n: 64 };
 const CLIENTS: Record<string, [string, object]> = {
@@ -147,7 +149,7 @@ for (const [name, [path, body]] of Object.entries(CLIENTS)) {
     ).not.toBeNull();
     expect(proc.line(/stopped outcome=time_up/)).not.toBeNull();
     socket.destroy();
-  }, 180_000);
+  });
 }
 
 test("end: followers of /v1/stream that do not read delay no shutdown beyond the limit", async () => {
@@ -163,4 +165,4 @@ test("end: followers of /v1/stream that do not read delay no shutdown beyond the
   const status = await proc.exited;
   expect(status).toBe(0);
   socket.destroy();
-}, 180_000);
+});

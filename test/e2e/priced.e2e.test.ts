@@ -1,12 +1,14 @@
 // The priced model writes what the bundled model writes: the same tokens with the same logprobs.
 
-import { expect, test } from "bun:test";
+import { expect, setDefaultTimeout, test } from "bun:test";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { writePricedModel } from "../../scripts/model-priced.ts";
 import { writePricedGguf } from "../../src/cli/priced-model.ts";
 import { temporaryFolder } from "../suite/temporary-folder.ts";
 import { engineMissing, foretoken, PROMPTS, ROOT } from "./tool.ts";
+
+setDefaultTimeout(180_000);
 
 const folder = temporaryFolder("e2e");
 
@@ -47,7 +49,6 @@ test.skipIf(engineMissing() !== null)(
       expect(Math.max(...errors)).toBeLessThan(1e-3);
     }
   },
-  120_000,
 );
 
 test("model:priced: a factor that is no power of four, or fewer layers, is refused by name", () => {

@@ -1,6 +1,6 @@
 // The command-line tool end to end, on the bundled model.
 
-import { expect, test } from "bun:test";
+import { expect, setDefaultTimeout, test } from "bun:test";
 import {
   cpSync,
   existsSync,
@@ -14,7 +14,10 @@ import { join } from "node:path";
 import type { ReportFile, RunReport } from "../../src/core/rollout/report.ts";
 import type { ChunkRow } from "../../src/core/rollout/timeline.ts";
 import type { TraceFile } from "../../src/tools/trace/events.ts";
+import { until } from "../faults/http-client.ts";
 import { ended, engineMissing, foretoken, PROMPTS, ROOT, scratch, spawn, start } from "./tool.ts";
+
+setDefaultTimeout(300_000);
 
 const missing = engineMissing();
 if (missing !== null) console.warn(`skipped, the embedded engine cannot run here: ${missing}`);
@@ -46,79 +49,71 @@ function readReport(path: string): ReportFile {
   return JSON.parse(readFileSync(path, "utf8")) as ReportFile;
 }
 
-engineTest(
-  "verify: 32 requests over 3 workers equal themselves alone, bit for bit",
-  async () => {
-    const { status, stdout } = await foretoken(
-      "verify",
-      ...["--limit", "4", "--max-tokens", "128", "--json", "--quiet"],
-    );
-    const report = JSON.parse(stdout);
-    expect(report.differences).toEqual([]);
-    expect(report.requests).toBe(32);
-    expect(report.equal_requests).toBe(32);
-    // The check is of use only if all that could have changed a token did happen.
-    expect(report.moved_requests).toBeGreaterThan(8);
-    expect(report.full_stack.drafted_tokens).toBeGreaterThan(500);
-    expect(report.full_stack.accepted_tokens).toBeGreaterThan(250);
-    expect(report.full_stack.kv_pool.hits).toBeGreaterThan(0);
-    expect(report.full_stack.lost_tokens + report.full_stack.duplicated_tokens).toBe(0);
-    expect(status).toBe(0);
-  },
-  180_000,
-);
+engineTest("verify: 32 requests over 3 workers equal themselves alone, bit for bit", async () => {
+  const { status, stdout } = await foretoken(
+    "verify",
+    ...["--limit", "4", "--max-tokens", "128", "--json", "--quiet"],
+  );
+  const report = JSON.parse(stdout);
+  expect(report.differences).toEqual([]);
+  expect(report.requests).toBe(32);
+  expect(report.equal_requests).toBe(32);
+  // The check is of use only if all that could have changed a token did happen.
+  expect(report.moved_requests).toBeGreaterThan(8);
+  expect(report.full_stack.drafted_tokens).toBeGreaterThan(500);
+  expect(report.full_stack.accepted_tokens).toBeGreaterThan(250);
+  expect(report.full_stack.kv_pool.hits).toBeGreaterThan(0);
+  expect(report.full_stack.lost_tokens + report.full_stack.duplicated_tokens).toBe(0);
+  expect(status).toBe(0);
+});
 
-engineTest(
-  "rollout: compares policies on the same seeds and writes whole responses",
-  async () => {
-    const folder = scratch();
-    const [out, reportPath] = [join(folder, "deep", "out.jsonl"), join(folder, "report.json")];
-    const { status, stdout } = await foretoken(
-      ...["rollout", PROMPTS, "--limit", "6", "--max-tokens", "400", "--kv-tokens", "1500"],
-      ...["--compare", "group,divided,seer:off,seer", "--out", out, "--report", reportPath],
-    );
-    expect(status).toBe(0);
-    expect(stdout).toContain("wall time");
-    const { runs } = readReport(reportPath);
-    expect(Object.keys(runs)).toEqual(["group", "divided", "seer:off", "seer"]);
-    for (const run of Object.values(runs)) {
-      expect(run.finished_requests).toBe(48);
-      expect(run.lost_tokens).toBe(0);
-      expect(run.duplicated_tokens).toBe(0);
-      for (const worker of run.workers) {
-        expect(worker.kv_tokens_peak).toBeLessThanOrEqual(worker.kv_tokens);
-      }
+engineTest("rollout: compares policies on the same seeds and writes whole responses", async () => {
+  const folder = scratch();
+  const [out, reportPath] = [join(folder, "deep", "out.jsonl"), join(folder, "report.json")];
+  const { status, stdout } = await foretoken(
+    ...["rollout", PROMPTS, "--limit", "6", "--max-tokens", "400", "--kv-tokens", "1500"],
+    ...["--compare", "group,divided,seer:off,seer", "--out", out, "--report", reportPath],
+  );
+  expect(status).toBe(0);
+  expect(stdout).toContain("wall time");
+  const { runs } = readReport(reportPath);
+  expect(Object.keys(runs)).toEqual(["group", "divided", "seer:off", "seer"]);
+  for (const run of Object.values(runs)) {
+    expect(run.finished_requests).toBe(48);
+    expect(run.lost_tokens).toBe(0);
+    expect(run.duplicated_tokens).toBe(0);
+    for (const worker of run.workers) {
+      expect(worker.kv_tokens_peak).toBeLessThanOrEqual(worker.kv_tokens);
     }
-    expect(runs.group?.preemptions).toBeGreaterThan(0);
-    expect(runs.seer?.preemptions).toBeLessThan(runs.group?.preemptions ?? 0);
-    const lines = readLines(out);
-    expect(new Set(lines.map((line) => `${line.group} ${line.index}`)).size).toBe(48);
-    for (const line of lines) {
-      expect(line.logprobs.length).toBe(line.token_ids.length);
-      expect(Math.max(...line.logprobs)).toBeLessThanOrEqual(0);
-      expect(line.chunks.reduce((sum, chunk) => sum + chunk.tokens, 0)).toBe(line.token_ids.length);
-      expect(line.weight_epoch).toBe(0);
-      if (line.finish_reason === "stop") expect(line.text).toEndWith("<|end|>");
-      else expect(line.token_ids.length).toBe(400);
-    }
-    for (const [name, run] of Object.entries(runs)) expectTimeline(name, run);
-    const tracePath = join(folder, "trace.json");
-    const traced = await foretoken("trace", reportPath, "--out", tracePath);
-    expect(traced).toMatchObject({ status: 0, stderr: "" });
-    const { traceEvents } = JSON.parse(readFileSync(tracePath, "utf8")) as TraceFile;
-    const count = (ph: string, name?: string) =>
-      traceEvents.filter((event) => event.ph === ph && (name ?? event.name) === event.name).length;
-    const all = Object.values(runs);
-    const sum = (value: (run: RunReport) => number) => all.reduce((n, run) => n + value(run), 0);
-    expect(traceEvents.filter(({ cat }) => cat === "chunk").length).toBe(sum((r) => r.chunks));
-    expect([count("s", "move"), count("f", "move")]).toEqual([
-      sum((run) => run.migrations),
-      sum((run) => run.migrations),
-    ]);
-    expect(count("X", "tail")).toBe(4);
-  },
-  300_000,
-);
+  }
+  expect(runs.group?.preemptions).toBeGreaterThan(0);
+  expect(runs.seer?.preemptions).toBeLessThan(runs.group?.preemptions ?? 0);
+  const lines = readLines(out);
+  expect(new Set(lines.map((line) => `${line.group} ${line.index}`)).size).toBe(48);
+  for (const line of lines) {
+    expect(line.logprobs.length).toBe(line.token_ids.length);
+    expect(Math.max(...line.logprobs)).toBeLessThanOrEqual(0);
+    expect(line.chunks.reduce((sum, chunk) => sum + chunk.tokens, 0)).toBe(line.token_ids.length);
+    expect(line.weight_epoch).toBe(0);
+    if (line.finish_reason === "stop") expect(line.text).toEndWith("<|end|>");
+    else expect(line.token_ids.length).toBe(400);
+  }
+  for (const [name, run] of Object.entries(runs)) expectTimeline(name, run);
+  const tracePath = join(folder, "trace.json");
+  const traced = await foretoken("trace", reportPath, "--out", tracePath);
+  expect(traced).toMatchObject({ status: 0, stderr: "" });
+  const { traceEvents } = JSON.parse(readFileSync(tracePath, "utf8")) as TraceFile;
+  const count = (ph: string, name?: string) =>
+    traceEvents.filter((event) => event.ph === ph && (name ?? event.name) === event.name).length;
+  const all = Object.values(runs);
+  const sum = (value: (run: RunReport) => number) => all.reduce((n, run) => n + value(run), 0);
+  expect(traceEvents.filter(({ cat }) => cat === "chunk").length).toBe(sum((r) => r.chunks));
+  expect([count("s", "move"), count("f", "move")]).toEqual([
+    sum((run) => run.migrations),
+    sum((run) => run.migrations),
+  ]);
+  expect(count("X", "tail")).toBe(4);
+});
 
 /** Every chunk of the run is in it, in order, with the tokens and drafts that the run counted. */
 function expectTimeline(name: string, run: RunReport): void {
@@ -195,38 +190,29 @@ engineTest(
     expect(await run("group", "--policy", "group", "--workers", "1")).toEqual(seer);
     expect(await run("other", "--seed", "43")).not.toEqual(seer);
   },
-  120_000,
 );
 
-engineTest(
-  "rollout: an interrupt keeps every finished response and exits with 130",
-  async () => {
-    const folder = scratch();
-    const [out, reportPath] = [join(folder, "out.jsonl"), join(folder, "report.json")];
-    const child = start([
-      ...["rollout", PROMPTS, "--limit", "64", "--deterministic", "--max-tokens", "600"],
-      ...["--policy", "divided", "--out", out, "--report", reportPath],
-    ]);
-    const deadline = performance.now() + 60_000;
-    while (!existsSync(out) || readFileSync(out, "utf8") === "") {
-      if (performance.now() > deadline) throw new Error("no group finished in 60 s");
-      await Bun.sleep(20);
-    }
-    child.kill("SIGINT");
-    const { status, stderr } = await ended(child);
-    expect(status).toBe(130);
-    expect(stderr).toContain("stopping");
-    const lines = readLines(out);
-    expect(lines.length).toBeGreaterThan(0);
-    const run = readReport(reportPath).runs.divided;
-    expect(run?.interrupted).toBe(true);
-    // Groups of which only some responses are finished stand last, with those.
-    expect(lines.length).toBe(run?.finished_requests ?? 0);
-    expect(new Set(lines.map(({ group, index }) => `${group}/${index}`)).size).toBe(lines.length);
-    for (const { finish_reason: reason } of lines) expect(["stop", "length"]).toContain(reason);
-  },
-  120_000,
-);
+engineTest("rollout: an interrupt keeps every finished response and exits with 130", async () => {
+  const folder = scratch();
+  const [out, reportPath] = [join(folder, "out.jsonl"), join(folder, "report.json")];
+  const child = start([
+    ...["rollout", PROMPTS, "--limit", "64", "--deterministic", "--max-tokens", "600"],
+    ...["--policy", "divided", "--out", out, "--report", reportPath],
+  ]);
+  await until(() => existsSync(out) && readFileSync(out, "utf8") !== "", "a finished group");
+  child.kill("SIGINT");
+  const { status, stderr } = await ended(child);
+  expect(status).toBe(130);
+  expect(stderr).toContain("stopping");
+  const lines = readLines(out);
+  expect(lines.length).toBeGreaterThan(0);
+  const run = readReport(reportPath).runs.divided;
+  expect(run?.interrupted).toBe(true);
+  // Groups of which only some responses are finished stand last, with those.
+  expect(lines.length).toBe(run?.finished_requests ?? 0);
+  expect(new Set(lines.map(({ group, index }) => `${group}/${index}`)).size).toBe(lines.length);
+  for (const { finish_reason: reason } of lines) expect(["stop", "length"]).toContain(reason);
+});
 
 const isRoot = process.platform === "linux" && process.getuid?.() === 0;
 test.skipIf(missing !== null || !isRoot)(
@@ -257,7 +243,6 @@ test.skipIf(missing !== null || !isRoot)(
       Bun.spawnSync(["umount", "-l", disk]);
     }
   },
-  120_000,
 );
 
 async function ran(env: Readonly<Record<string, string>>, ...args: string[]) {

@@ -1,9 +1,11 @@
 // Conversations of several turns on real embedded engines: what a session keeps changes no token, and a later turn
 // computes what is new in it.
 
-import { expect, test } from "bun:test";
+import { expect, setDefaultTimeout, test } from "bun:test";
 import { ToolProcess } from "../faults/process.ts";
 import { engineMissing } from "./tool.ts";
+
+setDefaultTimeout(180_000);
 
 const SIBLINGS = 3;
 const TURNS = 3;
@@ -49,5 +51,4 @@ test.skipIf(engineMissing() !== null)(
     expect(within.kept).toHaveLength(SIBLINGS * (TURNS - 1));
     for (const part of within.kept) expect(part).toBeGreaterThan(0.5);
   },
-  180_000,
 );

@@ -1,7 +1,7 @@
 // How a sidecar begins: it listens at once, says what it waits for, serves with the workers that are there, and goes on
 // trying the others. Real processes over stand-ins for vLLM.
 
-import { afterEach, describe, expect, test } from "bun:test";
+import { afterEach, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { readdirSync } from "node:fs";
 import { join } from "node:path";
 import { freePort } from "../../src/tools/up/ports.ts";
@@ -9,6 +9,8 @@ import { until } from "../faults/http-client.ts";
 import { ToolProcess } from "../faults/process.ts";
 import { VllmStandIn } from "../faults/stand-in/vllm-stand-in.ts";
 import { ended, engineMissing, PROMPTS, ROOT, scratch, start } from "./tool.ts";
+
+setDefaultTimeout(180_000);
 
 const TOKENIZER = join(ROOT, "test", "fixtures", "foretoken-3m-hf");
 const open: { end(): Promise<void> }[] = [];
@@ -30,7 +32,7 @@ async function serve(...args: string[]): Promise<{ proc: ToolProcess; url: strin
   const proc = new ToolProcess(["serve", "--port", String(port), ...args]);
   open.push({ end: () => proc.kill() });
   const url = `http://127.0.0.1:${port}`;
-  await until(() => proc.line(/listening/) !== null, `the port: ${proc.text}`);
+  await proc.said(/listening/);
   return { proc, url };
 }
 
@@ -58,21 +60,16 @@ test("start: with one of two servers absent it serves at once, and takes the oth
   );
   await until(async () => (await health(url)).status === 200, "health");
   expect((await complete(url, "stand-in")).status).toBe(200);
-  expect(
-    proc.line(new RegExp(`worker worker=http://127.0.0.1:${port} state=down reason=`)),
-  ).not.toBeNull();
-  expect(proc.line(/^foretoken on /)).not.toBeNull();
+  await proc.said(new RegExp(`worker worker=http://127.0.0.1:${port} state=down reason=`));
+  await proc.said(/^foretoken on /);
   await standIn({ port });
-  await until(
-    () => proc.line(new RegExp(`worker=http://127.0.0.1:${port} state=ready`)) !== null,
-    `the other: ${proc.text}`,
-  );
-}, 180_000);
+  await proc.said(new RegExp(`worker=http://127.0.0.1:${port} state=ready`));
+});
 
 test("start: without a server it reports what it waits for, and serves when one has loaded its model", async () => {
   const port = freePort("127.0.0.1");
   const { proc, url } = await serve(...FILES, "--worker", `http://127.0.0.1:${port}`);
-  await until(() => proc.line(/model_unknown/) !== null, "a try");
+  await proc.said(/model_unknown/);
   expect(await health(url)).toMatchObject({
     status: 503,
     text: expect.stringContaining("does not answer"),
@@ -81,12 +78,12 @@ test("start: without a server it reports what it waits for, and serves when one 
   expect([refused.status, refused.headers.get("retry-after")]).toEqual([503, "1"]);
   expect(await refused.text()).toContain("the server is starting");
   const loading = await standIn({ port, isLoading: true });
-  await until(() => proc.line(/is still loading \(503\)/) !== null, proc.text);
+  await proc.said(/is still loading \(503\)/);
   expect((await health(url)).text).toContain("is still loading (503)");
   loading.isHealthy = true;
   await until(async () => (await health(url)).status === 200, proc.text);
   expect((await complete(url, "stand-in")).status).toBe(200);
-}, 180_000);
+});
 
 test("start: --min-workers: health waits for as many, requests are served by those that are there", async () => {
   const there = await standIn();
@@ -94,6 +91,7 @@ test("start: --min-workers: health waits for as many, requests are served by tho
   const workers = ["--worker", there.url, "--worker", loading.url];
   const { proc, url } = await serve(...FILES, ...workers, "--min-workers", "2");
   await until(async () => (await complete(url)).status === 200, proc.text);
+  await proc.said(/is still loading \(503\)/);
   const { status, text } = await health(url);
   expect(status).toBe(503);
   expect(JSON.parse(text)).toMatchObject({
@@ -108,7 +106,7 @@ test("start: --min-workers: health waits for as many, requests are served by tho
   // Once it has started, one worker is enough.
   await loading.stop();
   expect((await health(url)).status).toBe(200);
-}, 180_000);
+});
 
 /** Folders of KV pools in the temporary directory `dir`. */
 function poolsIn(dir: string): string[] {
@@ -133,7 +131,7 @@ test("start: what no further try would change ends it at once", async () => {
     const result = await ended(start(["serve", "--port", "0", ...args]));
     expect([result.status, result.stderr]).toEqual([status, expect.stringMatching(told)]);
   }
-}, 180_000);
+});
 
 describe.skipIf(engineMissing() !== null)("with embedded engines", () => {
   test("start: an absent linked worker delays no request", async () => {
@@ -143,16 +141,13 @@ describe.skipIf(engineMissing() !== null)("with embedded engines", () => {
     expect((await complete(url)).status).toBe(200);
     const worker = new ToolProcess(["worker", "--listen", `127.0.0.1:${port}`]);
     open.push({ end: () => worker.kill() });
-    await until(
-      () => proc.line(new RegExp(`worker=ws://127.0.0.1:${port} state=ready`)) !== null,
-      proc.text,
-    );
-  }, 180_000);
+    await proc.said(new RegExp(`worker=ws://127.0.0.1:${port} state=ready`));
+  });
 
   test("pool: its SSD tier is used, and its directory is gone after the end, after kill -9 with the next start", async () => {
     const dir = scratch();
     const begin = async () => {
-      const args = ["--limit", "12", "--kv-tokens", "600", "--max-tokens", "400", "--quiet"];
+      const args = ["--limit", "64", "--kv-tokens", "600", "--max-tokens", "400", "--quiet"];
       args.push("--chunk-tokens", "16", "--pool-memory-mb", "1", "--out", "/dev/null");
       const child = start(["rollout", PROMPTS, ...args], { TMPDIR: dir });
       await until(() => poolsIn(dir).length > 0, "a directory");
@@ -168,5 +163,5 @@ describe.skipIf(engineMissing() !== null)("with embedded engines", () => {
     second.kill("SIGTERM");
     await second.exited;
     expect(poolsIn(dir)).toEqual([]);
-  }, 180_000);
+  });
 });

@@ -30,7 +30,7 @@ async function world(count = 2): Promise<World> {
   const notices: string[] = [];
   const sidecar = await startSidecar(
     serveOptions({
-      sources: standIns.map(({ url }) => vllmSource(url, { pollMs: 20, checkMsMax: 10_000 })),
+      sources: standIns.map(({ url }) => vllmSource(url, { pollMs: 20 })),
       limits: {
         requestsMax: 1000,
         groupsMax: 100,

@@ -1,6 +1,6 @@
 // A worker as a process of its own: a rollout over it gives the tokens of the engine in this process.
 
-import { expect, test } from "bun:test";
+import { expect, setDefaultTimeout, test } from "bun:test";
 import { join } from "node:path";
 import { wallClock } from "../../src/app.ts";
 import { groupId, weightEpoch, workerId } from "../../src/core/base/ids.ts";
@@ -20,6 +20,8 @@ import { newSpec, runOf } from "../suite/forwarding-suite.ts";
 import { samplingOf } from "../suite/request-spec.ts";
 import { engineMissing, foretoken, MAIN } from "./tool.ts";
 
+setDefaultTimeout(180_000);
+
 const missing = engineMissing();
 if (missing !== null) console.warn(`skipped, the embedded engine cannot run here: ${missing}`);
 const engineTest = test.skipIf(missing !== null);
@@ -28,6 +30,7 @@ const EPOCH = weightEpoch(0);
 const TOKEN = "a long and secret token";
 /** For a response whose KV is larger than a frame: 2 KiB a token. */
 const LONG = { kvTokens: 1024, contextTokens: 1024 };
+const limits = { openMsMax: 120_000 };
 const CAPACITY = { slots: 4, kvTokens: 1024, contextTokens: 256 };
 
 function groupsOf(encode: (text: string) => Int32Array): GroupSpec[] {
@@ -75,7 +78,7 @@ engineTest(
     const { url } = host;
     const model = await openLlamaModel({ path: BUNDLED_MODEL, deterministic: true });
     const groups = groupsOf((text) => model.text.encode(text, { addSpecial: false }));
-    const options = { workerId: workerId(0), url, clock: wallClock };
+    const options = { workerId: workerId(0), url, clock: wallClock, limits };
     await expect(openLinkWorker({ ...options, token: "another" })).rejects.toMatchObject({
       code: "unauthorized",
     });
@@ -98,7 +101,6 @@ engineTest(
     host.signal("SIGTERM");
     expect(await host.exited).toBe(0);
   },
-  180_000,
 );
 
 /** Runs one chunk; returns its tokens, and the KV if it is to be exported. */
@@ -132,7 +134,9 @@ engineTest(
       ),
     );
     const [from, to] = await Promise.all(
-      hosts.map(({ url }, i) => openLinkWorker({ workerId: workerId(i), url, clock: wallClock })),
+      hosts.map(({ url }, i) =>
+        openLinkWorker({ workerId: workerId(i), url, clock: wallClock, limits }),
+      ),
     );
     const model = await openLlamaModel({ path: BUNDLED_MODEL, deterministic: true });
     const [local] = await model.openWorkers({ workers: 1, epoch: EPOCH, ...CAPACITY, ...LONG });
@@ -152,7 +156,6 @@ engineTest(
     for (const host of hosts) host.signal("SIGTERM");
     expect(await Promise.all(hosts.map(({ exited }) => exited))).toEqual([0, 0]);
   },
-  120_000,
 );
 
 test("worker: an invalid address is refused with its flag", async () => {
@@ -171,10 +174,7 @@ engineTest(
     const spec = newSpec(1);
     for (let life = 0; life < 3; life += 1) {
       const worker = await openLinkWorker({
-        workerId: workerId(0),
-        url,
-        clock: wallClock,
-        limits: { openMsMax: 120_000 },
+        ...{ workerId: workerId(0), url, clock: wallClock, limits },
       });
       const events: WorkerEvent[] = [];
       worker.listen((_, some) => events.push(...some));
@@ -196,5 +196,4 @@ engineTest(
     expect(host.text).toContain("engine_restarts");
     expect(host.text).toContain("engine_ready");
   },
-  180_000,
 );

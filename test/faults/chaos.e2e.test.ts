@@ -11,7 +11,7 @@ const missing = engineMissing();
 if (missing !== null) console.warn(`skipped, the embedded engine cannot run here: ${missing}`);
 const engineTest = test.skipIf(missing !== null);
 
-setDefaultTimeout(240_000);
+setDefaultTimeout(600_000);
 
 const CHAOS = [process.execPath, join(import.meta.dir, "chaos.ts")];
 const chaos = (...args: string[]) =>
@@ -39,26 +39,40 @@ function standInVllm(): string {
   return write("vllm", `#!${python}\n`);
 }
 
+interface Report {
+  readonly faults: number;
+  readonly responses: number;
+  readonly ettr: number;
+  readonly kinds: Readonly<Record<string, unknown>>;
+}
+
+/** Runs again while a rollout was over before its faults were due, as it may be where the run stands still meanwhile. */
+async function reportOf(kinds: string[], args: string[], hasBegun: (report: Report) => boolean) {
+  for (let run = 1; ; run += 1) {
+    const all = [...args, "--json", ...kinds.flatMap((kind) => ["--fault", kind])];
+    const { status, stdout, stderr } = await ended(chaos(...all));
+    expect([status, stderr.includes("repeat it")]).toEqual([0, false]);
+    const report = JSON.parse(stdout);
+    expect(report).toMatchObject({ lost: 0, twice: 0, wrong: 0, failed_seeds: [] });
+    if (hasBegun(report) || run === 5) return report as Report;
+  }
+}
+
 engineTest("chaos: no response is lost, repeated or changed, and the sums say so", async () => {
-  const kinds = ["sidecar_kill", "worker_kill", "link_cut"].flatMap((kind) => ["--fault", kind]);
-  const { status, stdout, stderr } = await ended(chaos("--seeds", "2", "--json", ...kinds));
-  expect([status, stderr.includes("repeat it")]).toEqual([0, false]);
-  const report = JSON.parse(stdout);
-  expect(report).toMatchObject({ rollouts: 2, lost: 0, twice: 0, wrong: 0, failed_seeds: [] });
-  expect(report.responses).toBe(12);
-  expect(report.faults).toBeGreaterThanOrEqual(2);
+  const kinds = ["sidecar_kill", "worker_kill", "link_cut"];
+  const report = await reportOf(kinds, ["--seeds", "2"], ({ faults }) => faults > 1);
+  expect(report).toMatchObject({ rollouts: 2, responses: 12 });
+  expect(report.faults).toBeGreaterThan(1);
   expect(report.ettr).toBeGreaterThan(0);
   expect(report.ettr).toBeLessThan(1);
 });
 
 test("chaos --vllm: servers are killed and updated, and every token has the model's logprob", async () => {
-  const kinds = ["worker_kill", "weights"].flatMap((kind) => ["--fault", kind]);
-  const args = ["--vllm", standInVllm(), "--seed", "3", "--seeds", "1", "--json", ...kinds];
-  const { status, stdout, stderr } = await ended(chaos(...args));
-  expect([status, stderr.includes("repeat it")]).toEqual([0, false]);
-  const report = JSON.parse(stdout);
-  expect(report).toMatchObject({ rollouts: 1, responses: 6, lost: 0, twice: 0, wrong: 0 });
-  expect(Object.keys(report.kinds)).toEqual(["worker_kill", "weights"]);
+  const kinds = ["worker_kill", "weights"];
+  const args = ["--vllm", standInVllm(), "--seed", "3", "--seeds", "1"];
+  const report = await reportOf(kinds, args, (one) => Object.keys(one.kinds).length === 2);
+  expect(report).toMatchObject({ rollouts: 1, responses: 6 });
+  expect(Object.keys(report.kinds)).toEqual(kinds);
 });
 
 engineTest("chaos: an unknown fault is refused, and a signal ends every process", async () => {

@@ -9,6 +9,8 @@ export class CuttingProxy {
   readonly #pairs = new Set<readonly [Socket, Socket]>();
   /** Bytes, both ways together, after which the next connections break; null: never. */
   cutAfterBytes: number | null = null;
+  /** So many connections break because of it; later ones do not. */
+  cutsMax = Number.POSITIVE_INFINITY;
   /** Connections broken because of it. */
   cuts = 0;
   /** Passes on one byte at a time. */
@@ -81,7 +83,7 @@ export class CuttingProxy {
   #pass(near: Socket, far: Socket): void {
     const pair = [near, far] as const;
     this.#pairs.add(pair);
-    let left = this.cutAfterBytes;
+    let left = this.cuts < this.cutsMax ? this.cutAfterBytes : null;
     const end = () => {
       this.#pairs.delete(pair);
       for (const socket of pair) socket.destroy();

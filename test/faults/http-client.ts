@@ -8,6 +8,7 @@ export interface WorkerEntry {
   readonly state: string;
   readonly reason: string | null;
   readonly weights: string | null;
+  readonly weight_version?: string;
 }
 
 export interface Choice {

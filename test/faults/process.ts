@@ -14,7 +14,7 @@ const LINES_KEPT = 5_000;
 const POLL_MS = 5;
 const PAGE_BYTES = 4096;
 /** Deadline of /health under attack: attack, engine and server share the machine. */
-const HEALTH_MS_MAX = 20_000;
+const HEALTH_MS_MAX = 60_000;
 
 interface ProcessOptions {
   /** Command to start; default: the tool. */
@@ -29,6 +29,7 @@ export class ToolProcess {
   #isStopped = false;
   #isKilled = false;
   #http: HttpClient | null = null;
+  readonly #outputs: Promise<unknown>;
 
   constructor(args: readonly string[], { program = PROGRAM, env = {} }: ProcessOptions = {}) {
     this.#child = Bun.spawn([...program, ...args], {
@@ -37,7 +38,8 @@ export class ToolProcess {
       stdout: "pipe",
       stderr: "pipe",
     });
-    for (const stream of [this.#child.stdout, this.#child.stderr]) void this.#read(stream);
+    const { stdout, stderr } = this.#child;
+    this.#outputs = Promise.all([this.#read(stdout), this.#read(stderr)]);
   }
 
   /** Resolves when it says where it listens. */
@@ -93,9 +95,9 @@ export class ToolProcess {
     return this.#child.exitCode !== null || this.#child.signalCode !== null;
   }
 
-  /** Resolves with the status when it has ended. */
+  /** Resolves with the status when it has ended and its last lines are here. */
   get exited(): Promise<number> {
-    return this.#child.exited;
+    return this.#outputs.then(() => this.#child.exited);
   }
 
   /** The lines as one text. */
@@ -138,6 +140,7 @@ export class ToolProcess {
    */
   async said(pattern: RegExp, msMax = START_MS_MAX): Promise<RegExpExecArray | null> {
     for (const endMs = performance.now() + msMax; ; await Bun.sleep(POLL_MS)) {
+      if (this.hasEnded) await this.#outputs;
       const line = this.line(pattern);
       if (line !== null) return pattern.exec(line);
       if (this.#isKilled) return null;

@@ -1,11 +1,13 @@
 // `bench:vllm` at its smallest, on real servers: its report, and that all systems did the same work with one `max_tokens`.
 
-import { expect, test } from "bun:test";
+import { expect, setDefaultTimeout, test } from "bun:test";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { temporaryFolder } from "../suite/temporary-folder.ts";
 import { TEST_MS_MAX } from "./bed.ts";
 import { ROOT, vllmMissing } from "./fleet.ts";
+
+setDefaultTimeout(TEST_MS_MAX);
 
 const missing = vllmMissing();
 if (missing !== null) console.log(`bench: skipped, ${missing}`);
@@ -43,5 +45,4 @@ test.skipIf(missing !== null)(
     expect(told).toContain("= speed");
     expect(readFileSync(report.replace("json", "svg"), "utf8")).toContain("Foretoken over plain");
   },
-  TEST_MS_MAX,
 );

@@ -1,7 +1,7 @@
 // A server that drafts by vLLM's own means, on CPU: vLLM 0.32 draws wrongly with every method there. The doctor finds it
 // out, `serve` refuses it, and `up` starts it again without drafts.
 
-import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { join } from "node:path";
 import { findVllm } from "../../src/tools/up/find-vllm.ts";
 import { launchOf } from "../../src/tools/up/launch.ts";
@@ -10,6 +10,8 @@ import { freePorts } from "../../src/tools/up/ports.ts";
 import { TEST_MS_MAX } from "./bed.ts";
 import { examined, foretoken, named } from "./doctor.ts";
 import { Fleet, MODEL, ROOT, vllmMissing } from "./fleet.ts";
+
+setDefaultTimeout(TEST_MS_MAX);
 
 const HOST = "127.0.0.1";
 const DRAFTS = [
@@ -65,52 +67,40 @@ describe.skipIf(skipped !== null)("a vLLM server whose drafts change what it dra
     // The last test reports a failure.
     starting.catch(() => undefined);
     await server.start();
-  }, TEST_MS_MAX);
+  });
 
   afterAll(async () => {
     await server?.stop();
     await (await starting?.catch(() => null))?.stop();
-  }, TEST_MS_MAX);
+  });
 
-  test(
-    "doctor: what it draws, and the logprobs that it reports, are found to be wrong, and nothing else",
-    async () => {
-      const { status, findings } = await examined(server?.spec.url ?? "");
-      expect(named(findings, "fail")).toEqual(["sampling with drafts", "reported logprobs"]);
-      expect(status).toBe(1);
-      const [faulty] = findings.filter(({ verdict }) => verdict === "fail");
-      expect(faulty?.reason).toContain("error rate 0.000001");
-      expect(faulty?.fix).toContain("no --speculative-config");
-      console.log(`doctor: ${faulty?.reason}`);
-    },
-    TEST_MS_MAX,
-  );
+  test("doctor: what it draws, and the logprobs that it reports, are found to be wrong, and nothing else", async () => {
+    const { status, findings } = await examined(server?.spec.url ?? "");
+    expect(named(findings, "fail")).toEqual(["sampling with drafts", "reported logprobs"]);
+    expect(status).toBe(1);
+    const [faulty] = findings.filter(({ verdict }) => verdict === "fail");
+    expect(faulty?.reason).toContain("error rate 0.000001");
+    expect(faulty?.fix).toContain("no --speculative-config");
+    console.log(`doctor: ${faulty?.reason}`);
+  });
 
-  test(
-    "serve: refuses it by name, with the reason",
-    async () => {
-      const url = server?.spec.url ?? "";
-      const ran = await foretoken("serve", "--port", "0", "--worker", url);
-      expect(ran.status).toBe(1);
-      expect(ran.errors).toContain(`${url}: mean logprob`);
-      expect(ran.errors).toContain("start it without --speculative-config");
-      await server?.stop();
-    },
-    TEST_MS_MAX,
-  );
+  test("serve: refuses it by name, with the reason", async () => {
+    const url = server?.spec.url ?? "";
+    const ran = await foretoken("serve", "--port", "0", "--worker", url);
+    expect(ran.status).toBe(1);
+    expect(ran.errors).toContain(`${url}: mean logprob`);
+    expect(ran.errors).toContain("start it without --speculative-config");
+    await server?.stop();
+  });
 
-  test(
-    "up: starts it again without drafts, and the log reports the reason",
-    async () => {
-      const fleet = await starting;
-      if (fleet === null) throw new Error("it did not start");
-      const told = fleet.log.filter(({ event }) => event === "not_lossless");
-      expect(JSON.stringify(told)).toContain("started again without drafts");
-      expect(await fleet.metric("vllm:spec_decode_num_drafts_total", "servers")).toBe(0);
-      expect(fleet.caveat).toContain("WITHOUT the drafts that were asked for: mean logprob");
-      const [choice] = await fleet.complete({ prompt: "total 1 2", max_tokens: 8 });
-      expect(choice?.token_ids.length).toBeGreaterThan(0);
-    },
-    TEST_MS_MAX,
-  );
+  test("up: starts it again without drafts, and the log reports the reason", async () => {
+    const fleet = await starting;
+    if (fleet === null) throw new Error("it did not start");
+    const told = fleet.log.filter(({ event }) => event === "not_lossless");
+    expect(JSON.stringify(told)).toContain("started again without drafts");
+    expect(await fleet.metric("vllm:spec_decode_num_drafts_total", "servers")).toBe(0);
+    expect(fleet.caveat).toContain("WITHOUT the drafts that were asked for: mean logprob");
+    const [choice] = await fleet.complete({ prompt: "total 1 2", max_tokens: 8 });
+    expect(choice?.token_ids.length).toBeGreaterThan(0);
+  });
 });

@@ -2,7 +2,7 @@
 // made is found by the other, and by nobody with other weights; and with the master killed, the pool full, the owner of
 // KV stopped or killed, no request fails, no token is another one, and what it cost is counted.
 
-import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { rmSync } from "node:fs";
 import type { Diagnosis } from "../../src/tools/doctor/finding.ts";
 import { checkPool } from "../../src/tools/doctor/shared-checks.ts";
@@ -10,6 +10,8 @@ import { type Bed, faultsOf, movedIn, roll, standStill, TEST_MS_MAX } from "./be
 import { foretoken } from "./doctor.ts";
 import { CHUNK_TOKENS, Fleet, livingIn, promptIds, vllmMissing } from "./fleet.ts";
 import { scaledModel } from "./other-weights.ts";
+
+setDefaultTimeout(TEST_MS_MAX);
 
 const GROUPS = 6;
 const GROUP_SIZE = 4;
@@ -42,7 +44,7 @@ describe.skipIf(missing !== null)("two vLLM servers with one KV pool", () => {
     const args = ["--kv-connector", "mooncake", "--kv-segment-mb", String(SEGMENT_MIB)];
     up = await Fleet.up([...args, "--chunk-tokens", String(CHUNK_TOKENS)]);
     bed = { fleet: up, prompts: await promptIds(up, GROUPS), eos: EOS };
-  }, TEST_MS_MAX);
+  });
 
   afterAll(async () => {
     const groups = [...(up?.servers ?? []).map(({ pid }) => pid), masterPid()];
@@ -50,7 +52,7 @@ describe.skipIf(missing !== null)("two vLLM servers with one KV pool", () => {
     rmSync(folder, { recursive: true, force: true });
     expect(groups.flatMap(livingIn)).toEqual([]);
     console.log(`kv-pool: ${Math.round((performance.now() - startMs) / 1000)} s`);
-  }, TEST_MS_MAX);
+  });
 
   const ready = (): Bed => {
     if (bed === null) throw new Error("the servers did not start");
@@ -96,242 +98,200 @@ describe.skipIf(missing !== null)("two vLLM servers with one KV pool", () => {
     return { text, salt };
   };
 
-  test(
-    "what one has made is found by the other, output included, and not under another epoch's salt",
-    async () => {
-      const { text, salt } = await made(1, 200);
-      const before = await hits(1);
-      const found = await generate(1, text, salt, 24);
-      expect((await hits(1)) - before).toBe(
-        Math.floor((text.length - 1) / BLOCK_TOKENS) * BLOCK_TOKENS,
-      );
-      const anew = await generate(1, text, newSalt(), 24);
-      expect((await hits(1)) - before).toBeLessThanOrEqual(text.length);
-      expect(found).toEqual(anew);
-    },
-    TEST_MS_MAX,
-  );
+  test("what one has made is found by the other, output included, and not under another epoch's salt", async () => {
+    const { text, salt } = await made(1, 200);
+    const before = await hits(1);
+    const found = await generate(1, text, salt, 24);
+    expect((await hits(1)) - before).toBe(
+      Math.floor((text.length - 1) / BLOCK_TOKENS) * BLOCK_TOKENS,
+    );
+    const anew = await generate(1, text, newSalt(), 24);
+    expect((await hits(1)) - before).toBeLessThanOrEqual(text.length);
+    expect(found).toEqual(anew);
+  });
 
-  test(
-    "doctor: finds the pool, in both directions",
-    async () => {
-      const [a = "", b = ""] = ready().fleet.servers.map(({ url }) => url);
-      for (const pair of [[a, b] as const, [b, a] as const]) {
-        const found = await checkPool(pair, { token: null, salt: newSalt() });
-        expect(found).toMatchObject({ check: "KV pool", verdict: "ok" });
-      }
-    },
-    TEST_MS_MAX,
-  );
+  test("doctor: finds the pool, in both directions", async () => {
+    const [a = "", b = ""] = ready().fleet.servers.map(({ url }) => url);
+    for (const pair of [[a, b] as const, [b, a] as const]) {
+      const found = await checkPool(pair, { token: null, salt: newSalt() });
+      expect(found).toMatchObject({ check: "KV pool", verdict: "ok" });
+    }
+  });
 
-  test(
-    "`foretoken doctor A B`: says of the second server that it finds the KV of the first",
-    async () => {
-      const urls = ready().fleet.servers.map(({ url }) => url);
-      const ran = await foretoken("doctor", ...urls, "--json", "--quiet", "--samples", "1000");
-      const { engines } = JSON.parse(ran.output) as { engines: Diagnosis[] };
-      const found = engines.map(({ findings }) =>
-        findings.find(({ check }) => check === "KV pool"),
-      );
-      console.log(`kv-pool: doctor: ${JSON.stringify(found[1])}`);
-      expect(found).toEqual([undefined, expect.objectContaining({ verdict: "ok" })]);
-      expect(ran.status).toBe(0);
-    },
-    TEST_MS_MAX,
-  );
+  test("`foretoken doctor A B`: says of the second server that it finds the KV of the first", async () => {
+    const urls = ready().fleet.servers.map(({ url }) => url);
+    const ran = await foretoken("doctor", ...urls, "--json", "--quiet", "--samples", "1000");
+    const { engines } = JSON.parse(ran.output) as { engines: Diagnosis[] };
+    const found = engines.map(({ findings }) => findings.find(({ check }) => check === "KV pool"));
+    console.log(`kv-pool: doctor: ${JSON.stringify(found[1])}`);
+    expect(found).toEqual([undefined, expect.objectContaining({ verdict: "ok" })]);
+    expect(ran.status).toBe(0);
+  });
 
-  test(
-    "a rollout takes its KV along, and leaves no output's KV in the pool",
-    async () => {
-      const { fleet, prompts } = ready();
-      const before = (await keys()) ?? 0;
+  test("a rollout takes its KV along, and leaves no output's KV in the pool", async () => {
+    const { fleet, prompts } = ready();
+    const before = (await keys()) ?? 0;
+    const rolled = await roll(ready(), {
+      id: "moves",
+      n: GROUP_SIZE,
+      sampling: { temperature: 1, seed: 11, stop_token_ids: [EOS] },
+      afterTokens: 200,
+      meanwhile: () => standStill(ready()),
+    });
+    expect(faultsOf(ready(), rolled, { n: GROUP_SIZE })).toEqual([]);
+    expect(movedIn(rolled)).toBeGreaterThan(0);
+    const counted = {
+      moves: await fleet.metric("foretoken_kv_moves_total", "sidecar"),
+      tokens: await fleet.metric("foretoken_kv_moved_tokens_total", "sidecar"),
+      recomputed: await fleet.metric("foretoken_kv_recomputed_moves_total", "sidecar"),
+      hits: await fleet.metric("foretoken_kv_hit_tokens_total", "sidecar"),
+    };
+    console.log(`kv-pool: ${movedIn(rolled)} responses moved, ${JSON.stringify(counted)}`);
+    expect(counted.moves).toBeGreaterThan(0);
+    expect(counted.hits).toBeGreaterThanOrEqual(counted.tokens);
+    // Prompts stay, for their siblings; blocks with a lease go when it is over.
+    const prompted = prompts.reduce((sum, ids) => sum + Math.floor(ids.length / BLOCK_TOKENS), 0);
+    const left = async () => ((await keys()) ?? 0) - before;
+    for (let i = 0; i < 100 && (await left()) > prompted; i += 1) await Bun.sleep(100);
+    expect(await left()).toBeLessThanOrEqual(prompted);
+  });
+
+  test("KV of finished responses, more than the pool holds, pushes out none of a response that goes on", async () => {
+    const { text, salt } = await made(50, 200);
+    let tokens = 0;
+    const blocksMax = (2 * SEGMENT_MIB * 1024) / BLOCK_KIB;
+    for (let i = 0; tokens < 1.25 * blocksMax * BLOCK_TOKENS; i += 1) {
+      // A block that another server looked up is removed when its lease is over.
+      if (i > 0) await Bun.sleep(LEASE_MS);
       const rolled = await roll(ready(), {
-        id: "moves",
+        id: `finished-${i}`,
         n: GROUP_SIZE,
-        sampling: { temperature: 1, seed: 11, stop_token_ids: [EOS] },
-        afterTokens: 200,
-        meanwhile: () => standStill(ready()),
+        sampling: { temperature: 1, seed: 60 + i, stop_token_ids: [EOS] },
       });
-      expect(faultsOf(ready(), rolled, { n: GROUP_SIZE })).toEqual([]);
-      expect(movedIn(rolled)).toBeGreaterThan(0);
-      const counted = {
-        moves: await fleet.metric("foretoken_kv_moves_total", "sidecar"),
-        tokens: await fleet.metric("foretoken_kv_moved_tokens_total", "sidecar"),
-        recomputed: await fleet.metric("foretoken_kv_recomputed_moves_total", "sidecar"),
-        hits: await fleet.metric("foretoken_kv_hit_tokens_total", "sidecar"),
-      };
-      console.log(`kv-pool: ${movedIn(rolled)} responses moved, ${JSON.stringify(counted)}`);
-      expect(counted.moves).toBeGreaterThan(0);
-      expect(counted.hits).toBeGreaterThanOrEqual(counted.tokens);
-      // Prompts stay, for their siblings; blocks with a lease go when it is over.
-      const prompted = prompts.reduce((sum, ids) => sum + Math.floor(ids.length / BLOCK_TOKENS), 0);
-      const left = async () => ((await keys()) ?? 0) - before;
-      for (let i = 0; i < 100 && (await left()) > prompted; i += 1) await Bun.sleep(100);
-      expect(await left()).toBeLessThanOrEqual(prompted);
-    },
-    TEST_MS_MAX,
-  );
+      tokens += rolled.summary.report.output_tokens;
+    }
+    const before = await hits(1);
+    const found = await generate(1, text, salt, 8);
+    expect((await hits(1)) - before).toBe(
+      Math.floor((text.length - 1) / BLOCK_TOKENS) * BLOCK_TOKENS,
+    );
+    expect(found).toEqual(await generate(1, text, newSalt(), 8));
+    console.log(`kv-pool: ${tokens} tokens of finished responses; ${await keys()} keys are left`);
+  });
 
-  test(
-    "KV of finished responses, more than the pool holds, pushes out none of a response that goes on",
-    async () => {
-      const { text, salt } = await made(50, 200);
-      let tokens = 0;
-      const blocksMax = (2 * SEGMENT_MIB * 1024) / BLOCK_KIB;
-      for (let i = 0; tokens < 1.25 * blocksMax * BLOCK_TOKENS; i += 1) {
-        // A block that another server looked up is removed when its lease is over.
-        if (i > 0) await Bun.sleep(LEASE_MS);
-        const rolled = await roll(ready(), {
-          id: `finished-${i}`,
-          n: GROUP_SIZE,
-          sampling: { temperature: 1, seed: 60 + i, stop_token_ids: [EOS] },
-        });
-        tokens += rolled.summary.report.output_tokens;
-      }
-      const before = await hits(1);
-      const found = await generate(1, text, salt, 8);
-      expect((await hits(1)) - before).toBe(
-        Math.floor((text.length - 1) / BLOCK_TOKENS) * BLOCK_TOKENS,
+  test("more KV than the pool has room for: the oldest goes, every text continues", async () => {
+    const texts = [];
+    // 60 texts of 450 tokens are twice what both segments hold.
+    const seeds = Array.from({ length: 60 }, (_, i) => 100 + i);
+    for (let at = 0; at < seeds.length; at += 10) {
+      const part = seeds.slice(at, at + 10);
+      texts.push(
+        ...(await Promise.all(
+          part.map(async (seed) => {
+            const [prompt, salt] = [someText(seed, 400), newSalt()];
+            return { text: [...prompt, ...(await generate(0, prompt, salt, 50))], salt };
+          }),
+        )),
       );
-      expect(found).toEqual(await generate(1, text, newSalt(), 8));
-      console.log(`kv-pool: ${tokens} tokens of finished responses; ${await keys()} keys are left`);
-    },
-    TEST_MS_MAX,
-  );
+    }
+    const before = await hits(1);
+    for (const { text, salt } of [texts[0], texts.at(-1)].filter((one) => one !== undefined)) {
+      const goes = await generate(1, text, salt, 8);
+      expect(goes).toEqual(await generate(1, text, newSalt(), 8));
+    }
+    console.log(
+      `kv-pool: full: ${await keys()} keys, ${(await hits(1)) - before} tokens found of two texts`,
+    );
+    expect((await keys()) ?? 0).toBeLessThanOrEqual((2 * SEGMENT_MIB * 1024) / BLOCK_KIB);
+  });
 
-  test(
-    "more KV than the pool has room for: the oldest goes, every text continues",
-    async () => {
-      const texts = [];
-      // 60 texts of 450 tokens are twice what both segments hold.
-      const seeds = Array.from({ length: 60 }, (_, i) => 100 + i);
-      for (let at = 0; at < seeds.length; at += 10) {
-        const part = seeds.slice(at, at + 10);
-        texts.push(
-          ...(await Promise.all(
-            part.map(async (seed) => {
-              const [prompt, salt] = [someText(seed, 400), newSalt()];
-              return { text: [...prompt, ...(await generate(0, prompt, salt, 50))], salt };
-            }),
-          )),
-        );
-      }
-      const before = await hits(1);
-      for (const { text, salt } of [texts[0], texts.at(-1)].filter((one) => one !== undefined)) {
-        const goes = await generate(1, text, salt, 8);
-        expect(goes).toEqual(await generate(1, text, newSalt(), 8));
-      }
-      console.log(
-        `kv-pool: full: ${await keys()} keys, ${(await hits(1)) - before} tokens found of two texts`,
-      );
-      expect((await keys()) ?? 0).toBeLessThanOrEqual((2 * SEGMENT_MIB * 1024) / BLOCK_KIB);
-    },
-    TEST_MS_MAX,
-  );
+  test("after new weights nothing of the old ones' KV is loaded, by any server", async () => {
+    const { fleet } = ready();
+    const body = { prompt: someText(150, 300), max_tokens: 40, temperature: 0 };
+    const loaded = async () => (await hits(0)) + (await hits(1));
+    await fleet.complete(body);
+    const before = await loaded();
+    expect((await keys()) ?? 0).toBeGreaterThan(0);
+    const reload = { method: "reload_weights", kwargs: { weights_path: folder } };
+    expect((await fleet.call("POST", "/collective_rpc", reload)).status).toBe(200);
+    const [made] = await fleet.complete(body);
+    expect(await loaded()).toBe(before);
+    expect(made?.weight_versions.map(({ version }) => version)).toEqual(["1"]);
+  });
 
-  test(
-    "after new weights nothing of the old ones' KV is loaded, by any server",
-    async () => {
-      const { fleet } = ready();
-      const body = { prompt: someText(150, 300), max_tokens: 40, temperature: 0 };
-      const loaded = async () => (await hits(0)) + (await hits(1));
-      await fleet.complete(body);
-      const before = await loaded();
-      expect((await keys()) ?? 0).toBeGreaterThan(0);
-      const reload = { method: "reload_weights", kwargs: { weights_path: folder } };
-      expect((await fleet.call("POST", "/collective_rpc", reload)).status).toBe(200);
-      const [made] = await fleet.complete(body);
-      expect(await loaded()).toBe(before);
-      expect(made?.weight_versions.map(({ version }) => version)).toEqual(["1"]);
-    },
-    TEST_MS_MAX,
-  );
-
-  test(
-    "the owner of KV stands still: the text is computed again within the deadline",
-    async () => {
-      const { fleet } = ready();
-      const texts = [await made(201, 150), await made(202, 150)];
-      const owner = fleet.servers[0]?.pid ?? 0;
-      process.kill(-owner, "SIGSTOP");
-      const beginMs = performance.now();
-      try {
-        for (const { text, salt } of texts) {
-          const goes = await generate(1, text, salt, 16);
-          expect(goes).toEqual(await generate(1, text, newSalt(), 16));
-        }
-      } finally {
-        process.kill(-owner, "SIGCONT");
-      }
-      const ms = performance.now() - beginMs;
-      console.log(`kv-pool: an owner that stands still cost ${Math.round(ms)} ms for two texts`);
-      expect(ms).toBeLessThan(SLOW_MS_MAX);
-      // Connections that were kept open meanwhile are closed by the server as it goes on.
-      const again = () => generate(0, someText(203, 40), newSalt(), 8);
-      expect((await again().catch(again)).length).toBe(8);
-    },
-    TEST_MS_MAX,
-  );
-
-  test(
-    "the master is killed in the middle of a rollout: nothing is lost, it comes back, KV is found again",
-    async () => {
-      const { fleet } = ready();
-      const from = fleet.log.length;
-      const beginMs = performance.now();
-      const rolled = await roll(ready(), {
-        id: "no-master",
-        n: GROUP_SIZE,
-        sampling: { temperature: 1, seed: 12, stop_token_ids: [EOS] },
-        afterTokens: 200,
-        meanwhile: async () => {
-          process.kill(-masterPid(), "SIGKILL");
-        },
-      });
-      expect(faultsOf(ready(), rolled, { n: GROUP_SIZE })).toEqual([]);
-      console.log(`kv-pool: with the master killed ${Math.round(performance.now() - beginMs)} ms`);
-      const isMaster = (event: string) => (entry: { event: string; name?: string }) =>
-        entry.event === event && entry.name === "mooncake-master";
-      await fleet.heard(isMaster("server_died"), from);
-      await fleet.heard(isMaster("server_healthy"), from);
-      const { text, salt } = await made(301, 150);
-      // The servers leave the pool out for a while; then they find each other's KV again.
-      for (let i = 0; ; i += 1) {
-        const before = await hits(1);
-        const again = await made(302 + i, 100);
-        await generate(1, again.text, again.salt, 4);
-        if ((await hits(1)) > before) break;
-        await Bun.sleep(500);
-      }
-      expect(await generate(1, text, salt, 16)).toEqual(await generate(1, text, newSalt(), 16));
-      expect(
-        await fleet.metric("foretoken_kv_pool_failed_blocks_total", "sidecar"),
-      ).toBeGreaterThan(0);
-    },
-    TEST_MS_MAX,
-  );
-
-  test(
-    "a server is killed with its segment in the middle of a rollout: nothing is lost",
-    async () => {
-      const { fleet } = ready();
-      const texts = [await made(401, 150), await made(402, 150)];
-      const rolled = await roll(ready(), {
-        id: "no-owner",
-        n: GROUP_SIZE,
-        sampling: { temperature: 1, seed: 13, stop_token_ids: [EOS] },
-        afterTokens: 200,
-        meanwhile: async () => {
-          process.kill(-(fleet.servers[0]?.pid ?? 0), "SIGKILL");
-        },
-      });
-      expect(faultsOf(ready(), rolled, { n: GROUP_SIZE })).toEqual([]);
+  test("the owner of KV stands still: the text is computed again within the deadline", async () => {
+    const { fleet } = ready();
+    const texts = [await made(201, 150), await made(202, 150)];
+    const owner = fleet.servers[0]?.pid ?? 0;
+    process.kill(-owner, "SIGSTOP");
+    const beginMs = performance.now();
+    try {
       for (const { text, salt } of texts) {
-        expect(await generate(1, text, salt, 16)).toEqual(await generate(1, text, newSalt(), 16));
+        const goes = await generate(1, text, salt, 16);
+        expect(goes).toEqual(await generate(1, text, newSalt(), 16));
       }
-    },
-    TEST_MS_MAX,
-  );
+    } finally {
+      process.kill(-owner, "SIGCONT");
+    }
+    const ms = performance.now() - beginMs;
+    console.log(`kv-pool: an owner that stands still cost ${Math.round(ms)} ms for two texts`);
+    expect(ms).toBeLessThan(SLOW_MS_MAX);
+    // Connections that were kept open meanwhile are closed by the server as it goes on.
+    const again = () => generate(0, someText(203, 40), newSalt(), 8);
+    expect((await again().catch(again)).length).toBe(8);
+  });
+
+  test("the master is killed in the middle of a rollout: nothing is lost, it comes back, KV is found again", async () => {
+    const { fleet } = ready();
+    const from = fleet.log.length;
+    const beginMs = performance.now();
+    const rolled = await roll(ready(), {
+      id: "no-master",
+      n: GROUP_SIZE,
+      sampling: { temperature: 1, seed: 12, stop_token_ids: [EOS] },
+      afterTokens: 200,
+      meanwhile: async () => {
+        process.kill(-masterPid(), "SIGKILL");
+      },
+    });
+    expect(faultsOf(ready(), rolled, { n: GROUP_SIZE })).toEqual([]);
+    console.log(`kv-pool: with the master killed ${Math.round(performance.now() - beginMs)} ms`);
+    const isMaster = (event: string) => (entry: { event: string; name?: string }) =>
+      entry.event === event && entry.name === "mooncake-master";
+    await fleet.heard(isMaster("server_died"), from);
+    await fleet.heard(isMaster("server_healthy"), from);
+    const { text, salt } = await made(301, 150);
+    // The servers leave the pool out for a while; then they find each other's KV again.
+    for (let i = 0; ; i += 1) {
+      const before = await hits(1);
+      const again = await made(302 + i, 100);
+      await generate(1, again.text, again.salt, 4);
+      if ((await hits(1)) > before) break;
+      await Bun.sleep(500);
+    }
+    expect(await generate(1, text, salt, 16)).toEqual(await generate(1, text, newSalt(), 16));
+    expect(await fleet.metric("foretoken_kv_pool_failed_blocks_total", "sidecar")).toBeGreaterThan(
+      0,
+    );
+  });
+
+  test("a server is killed with its segment in the middle of a rollout: nothing is lost", async () => {
+    const { fleet } = ready();
+    const texts = [await made(401, 150), await made(402, 150)];
+    const rolled = await roll(ready(), {
+      id: "no-owner",
+      n: GROUP_SIZE,
+      sampling: { temperature: 1, seed: 13, stop_token_ids: [EOS] },
+      afterTokens: 200,
+      meanwhile: async () => {
+        process.kill(-(fleet.servers[0]?.pid ?? 0), "SIGKILL");
+      },
+    });
+    expect(faultsOf(ready(), rolled, { n: GROUP_SIZE })).toEqual([]);
+    for (const { text, salt } of texts) {
+      expect(await generate(1, text, salt, 16)).toEqual(await generate(1, text, newSalt(), 16));
+    }
+  });
 });
 
 /** `count` tokens that belong to `seed`: KV of a text does not care what it says. */

@@ -2,7 +2,7 @@
 // the same two, from their start to Ctrl-C. The order matters: the weights change once, and a server is killed after
 // that, so that the new weights must find their way into it.
 
-import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { rmSync } from "node:fs";
 import { type Bed, TEST_MS_MAX } from "./bed.ts";
 import { controlTests, killTests, weightTests } from "./control.ts";
@@ -12,6 +12,8 @@ import { CHUNK_TOKENS, Fleet, livingIn, memoryMib, promptIds, vllmMissing } from
 import { scaledModel } from "./other-weights.ts";
 import { promptLogprobTests } from "./prompt-logprobs.ts";
 import { TOOL_FLAGS, toolTests } from "./tools.ts";
+
+setDefaultTimeout(TEST_MS_MAX);
 
 const GROUPS = 16;
 /** The bundled model's, model/hf/config.json. */
@@ -44,25 +46,21 @@ describe.skipIf(missing !== null)("two vLLM servers behind the sidecar", () => {
     const prompts = await promptIds(fleet, GROUPS);
     bed = { fleet, prompts, eos: EOS };
     console.log(`healthy after ${seconds(startMs)} s`);
-  }, TEST_MS_MAX);
+  });
 
   afterAll(async () => {
     await fleet?.stop();
     rmSync(folder, { recursive: true, force: true });
     console.log(`level 0: ${seconds(startMs)} s; both servers together ${memoryMax} MiB (PSS)`);
-  }, TEST_MS_MAX);
+  });
 
-  test(
-    "doctor: finds nothing wrong with a server that `up` has started",
-    async () => {
-      const { status, findings } = await examined(ready().fleet.plain(0).url);
-      expect(named(findings, "fail")).toEqual([]);
-      // What a machine without a GPU cannot do.
-      expect(named(findings, "warn")).toEqual(["TRL's client"]);
-      expect(status).toBe(0);
-    },
-    TEST_MS_MAX,
-  );
+  test("doctor: finds nothing wrong with a server that `up` has started", async () => {
+    const { status, findings } = await examined(ready().fleet.plain(0).url);
+    expect(named(findings, "fail")).toEqual([]);
+    // What a machine without a GPU cannot do.
+    expect(named(findings, "warn")).toEqual(["TRL's client"]);
+    expect(status).toBe(0);
+  });
 
   toolTests(ready);
   promptLogprobTests(ready);
@@ -71,18 +69,14 @@ describe.skipIf(missing !== null)("two vLLM servers behind the sidecar", () => {
   weightTests(ready, () => folder);
   killTests(ready);
 
-  test(
-    "Ctrl-C: the sidecar and both servers end, and leave no process behind",
-    async () => {
-      measure();
-      const { servers } = ready().fleet;
-      expect(servers.flatMap(({ pid }) => livingIn(pid)).length).toBeGreaterThan(2);
-      expect(await ready().fleet.stop()).toBe(0);
-      expect(servers.flatMap(({ pid }) => livingIn(pid))).toEqual([]);
-      for (const { url } of servers) await expect(fetch(`${url}/health`)).rejects.toThrow();
-    },
-    TEST_MS_MAX,
-  );
+  test("Ctrl-C: the sidecar and both servers end, and leave no process behind", async () => {
+    measure();
+    const { servers } = ready().fleet;
+    expect(servers.flatMap(({ pid }) => livingIn(pid)).length).toBeGreaterThan(2);
+    expect(await ready().fleet.stop()).toBe(0);
+    expect(servers.flatMap(({ pid }) => livingIn(pid))).toEqual([]);
+    for (const { url } of servers) await expect(fetch(`${url}/health`)).rejects.toThrow();
+  });
 });
 
 function seconds(sinceMs: number): number {

@@ -2,7 +2,7 @@
 // and the sidecar's draft service, so that the link can be cut; the last test ends the plugin's own thread. The order
 // matters: the link is cut and the thread ended after what needs them.
 
-import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -10,6 +10,8 @@ import { CuttingProxy } from "../faults/cutting-proxy.ts";
 import { type Bed, faultsOf, GROUP_SIZE, movedIn, plainly, roll, TEST_MS_MAX } from "./bed.ts";
 import { expectDrawnAsPlain } from "./drawn-as-plain.ts";
 import { CHUNK_TOKENS, Fleet, MODEL, promptIds, vllmMissing } from "./fleet.ts";
+
+setDefaultTimeout(TEST_MS_MAX);
 
 const GROUPS = 16;
 /** The bundled model's, model/hf/config.json. */
@@ -77,14 +79,14 @@ describe.skipIf(missing !== null)("two vLLM servers that draft by the plugin", (
     bed = { fleet, prompts, eos: EOS };
     await fleet.until(async () => (await engines()).engines.length === 2);
     console.log(`healthy and linked after ${seconds(startMs)} s`);
-  }, TEST_MS_MAX);
+  });
 
   afterAll(async () => {
     await fleet?.stop();
     await proxy?.close();
     rmSync(folder, { recursive: true, force: true });
     console.log(`plugin: ${seconds(startMs)} s`);
-  }, TEST_MS_MAX);
+  });
 
   test("both engines report a correct sampler and their KV usage", async () => {
     const { engines: lines } = await engines();
@@ -99,111 +101,91 @@ describe.skipIf(missing !== null)("two vLLM servers that draft by the plugin", (
     }
   });
 
-  test(
-    "temperature 1: 16 groups of 6 draft from siblings on the other server, and are drawn as plain vLLM draws",
-    async () => {
-      const rolled = await roll(ready(), { id: "drawn", sampling: { temperature: 1 } });
-      expect(faultsOf(ready(), rolled)).toEqual([]);
-      expect(rolled.lines.length).toBe(GROUPS * GROUP_SIZE);
-      await Bun.sleep(STATS_MS / 2);
-      const { engines: lines, draft_service: service } = await engines();
-      for (const line of lines) {
-        expect(line.accepted_tokens).toBeGreaterThan(100);
-        expect(line.traced_elsewhere_tokens).toBeGreaterThan(0);
-        expect(line.faults).toBe(0);
-      }
-      expect(service.tokens_fetched).toBeGreaterThan(1000);
+  test("temperature 1: 16 groups of 6 draft from siblings on the other server, and are drawn as plain vLLM draws", async () => {
+    const rolled = await roll(ready(), { id: "drawn", sampling: { temperature: 1 } });
+    expect(faultsOf(ready(), rolled)).toEqual([]);
+    expect(rolled.lines.length).toBe(GROUPS * GROUP_SIZE);
+    await Bun.sleep(STATS_MS / 2);
+    const { engines: lines, draft_service: service } = await engines();
+    for (const line of lines) {
+      expect(line.accepted_tokens).toBeGreaterThan(100);
+      expect(line.traced_elsewhere_tokens).toBeGreaterThan(0);
+      expect(line.faults).toBe(0);
+    }
+    expect(service.tokens_fetched).toBeGreaterThan(1000);
 
-      const { told } = await expectDrawnAsPlain(ready(), rolled, rolled.lines.slice(0, 64));
-      const { wall_s: s, output_tokens: tokens, chunks, migrations } = rolled.summary.report;
-      const of = (field: keyof EngineLine) =>
-        lines.map((line) => Math.round(Number(line[field]))).join(" + ");
-      console.log(
-        `plugin: ${tokens} tokens in ${s.toFixed(1)} s, ${chunks} chunks, ${migrations} moves, ${movedIn(rolled)} moved; ` +
-          `steps ${of("steps")}, drafted ${of("drafted_tokens")}, accepted ${of("accepted_tokens")}; of ` +
-          `${of("traced_tokens")} traced, ${of("traced_elsewhere_tokens")} written by siblings elsewhere alone; ` +
-          told,
-      );
-    },
-    TEST_MS_MAX,
-  );
+    const { told } = await expectDrawnAsPlain(ready(), rolled, rolled.lines.slice(0, 64));
+    const { wall_s: s, output_tokens: tokens, chunks, migrations } = rolled.summary.report;
+    const of = (field: keyof EngineLine) =>
+      lines.map((line) => Math.round(Number(line[field]))).join(" + ");
+    console.log(
+      `plugin: ${tokens} tokens in ${s.toFixed(1)} s, ${chunks} chunks, ${migrations} moves, ${movedIn(rolled)} moved; ` +
+        `steps ${of("steps")}, drafted ${of("drafted_tokens")}, accepted ${of("accepted_tokens")}; of ` +
+        `${of("traced_tokens")} traced, ${of("traced_elsewhere_tokens")} written by siblings elsewhere alone; ` +
+        told,
+    );
+  });
 
-  test(
-    "temperature 0: token for token as plain vLLM, with drafts",
-    async () => {
-      const { fleet, prompts, eos } = ready();
-      const before = sum(await engines(), "accepted_tokens");
-      // Four alike in each group: all but the first draft from what is there already.
-      const rolled = await roll(ready(), { id: "greedy", n: 4, sampling: { temperature: 0 } });
-      expect(faultsOf(ready(), rolled, { n: 4 })).toEqual([]);
-      const plain = await Promise.all(
-        prompts.map((prompt, i) => plainly(fleet.plain(i % 2), { prompt, temperature: 0, eos })),
-      );
-      for (const { group, token_ids: ids } of rolled.lines) {
-        expect(ids).toEqual([...(plain[Number(group.slice(1))]?.tokens ?? [])]);
-      }
-      await Bun.sleep(STATS_MS / 2);
-      expect(sum(await engines(), "accepted_tokens")).toBeGreaterThan(before + 500);
-    },
-    TEST_MS_MAX,
-  );
+  test("temperature 0: token for token as plain vLLM, with drafts", async () => {
+    const { fleet, prompts, eos } = ready();
+    const before = sum(await engines(), "accepted_tokens");
+    // Four alike in each group: all but the first draft from what is there already.
+    const rolled = await roll(ready(), { id: "greedy", n: 4, sampling: { temperature: 0 } });
+    expect(faultsOf(ready(), rolled, { n: 4 })).toEqual([]);
+    const plain = await Promise.all(
+      prompts.map((prompt, i) => plainly(fleet.plain(i % 2), { prompt, temperature: 0, eos })),
+    );
+    for (const { group, token_ids: ids } of rolled.lines) {
+      expect(ids).toEqual([...(plain[Number(group.slice(1))]?.tokens ?? [])]);
+    }
+    await Bun.sleep(STATS_MS / 2);
+    expect(sum(await engines(), "accepted_tokens")).toBeGreaterThan(before + 500);
+  });
 
-  test(
-    "another weight epoch: both plugins learn of it, and drafts continue from it alone",
-    async () => {
-      const { fleet } = ready();
-      const answer = await fleet.call("POST", "/collective_rpc", {
-        method: "reload_weights",
-        kwargs: { weights_path: MODEL },
-      });
-      expect(answer.status).toBe(200);
-      const rolled = await roll(small(), { id: "epoch", sampling: { temperature: 1 }, n: 4 });
-      expect(faultsOf(small(), rolled, { n: 4 })).toEqual([]);
-      expect(new Set(rolled.lines.map(({ weight_epoch: epoch }) => epoch))).toEqual(new Set([1]));
-      await Bun.sleep(STATS_MS / 2);
-      const { engines: lines } = await engines();
-      expect(lines.map(({ weight_epoch: epoch }) => epoch)).toEqual([1, 1]);
-    },
-    TEST_MS_MAX,
-  );
+  test("another weight epoch: both plugins learn of it, and drafts continue from it alone", async () => {
+    const { fleet } = ready();
+    const answer = await fleet.call("POST", "/collective_rpc", {
+      method: "reload_weights",
+      kwargs: { weights_path: MODEL },
+    });
+    expect(answer.status).toBe(200);
+    const rolled = await roll(small(), { id: "epoch", sampling: { temperature: 1 }, n: 4 });
+    expect(faultsOf(small(), rolled, { n: 4 })).toEqual([]);
+    expect(new Set(rolled.lines.map(({ weight_epoch: epoch }) => epoch))).toEqual(new Set([1]));
+    await Bun.sleep(STATS_MS / 2);
+    const { engines: lines } = await engines();
+    expect(lines.map(({ weight_epoch: epoch }) => epoch)).toEqual([1, 1]);
+  });
 
-  test(
-    "the sidecar's link is cut in the middle: nothing lost, nothing twice, and it is there again",
-    async () => {
-      const before = sum(await engines(), "accepted_tokens");
-      const rolled = await roll(small(), {
-        id: "cut",
-        sampling: { temperature: 1 },
-        afterTokens: 1500,
-        meanwhile: async () => proxy?.cut(),
-      });
-      expect(faultsOf(small(), rolled)).toEqual([]);
-      const since = sum(await engines(), "steps");
-      await roll(small(), { id: "after-cut", n: 2, sampling: { temperature: 1 } });
-      await ready().fleet.until(async () => sum(await engines(), "steps") > since);
-      const after = await engines();
-      expect(sum(after, "accepted_tokens")).toBeGreaterThan(before);
-      expect(after.engines.every(({ faults }) => faults >= 1)).toBe(true);
-    },
-    TEST_MS_MAX,
-  );
+  test("the sidecar's link is cut in the middle: nothing lost, nothing twice, and it is there again", async () => {
+    const before = sum(await engines(), "accepted_tokens");
+    const rolled = await roll(small(), {
+      id: "cut",
+      sampling: { temperature: 1 },
+      afterTokens: 1500,
+      meanwhile: async () => proxy?.cut(),
+    });
+    expect(faultsOf(small(), rolled)).toEqual([]);
+    const since = sum(await engines(), "steps");
+    await roll(small(), { id: "after-cut", n: 2, sampling: { temperature: 1 } });
+    await ready().fleet.until(async () => sum(await engines(), "steps") > since);
+    const after = await engines();
+    expect(sum(after, "accepted_tokens")).toBeGreaterThan(before);
+    expect(after.engines.every(({ faults }) => faults >= 1)).toBe(true);
+  });
 
-  test(
-    "the plugin's thread ends in the middle: the rollout continues without it, and ends",
-    async () => {
-      const rolled = await roll(small(), {
-        id: "no-thread",
-        sampling: { temperature: 1 },
-        afterTokens: 1500,
-        meanwhile: async () => writeFileSync(stopFile, ""),
-      });
-      expect(faultsOf(small(), rolled)).toEqual([]);
-      const again = await roll(small(), { id: "still", n: 2, sampling: { temperature: 1 } });
-      expect(faultsOf(small(), again, { n: 2 })).toEqual([]);
-      expect(rolled.summary.report.restarts + again.summary.report.restarts).toBe(0);
-    },
-    TEST_MS_MAX,
-  );
+  test("the plugin's thread ends in the middle: the rollout continues without it, and ends", async () => {
+    const rolled = await roll(small(), {
+      id: "no-thread",
+      sampling: { temperature: 1 },
+      afterTokens: 1500,
+      meanwhile: async () => writeFileSync(stopFile, ""),
+    });
+    expect(faultsOf(small(), rolled)).toEqual([]);
+    const again = await roll(small(), { id: "still", n: 2, sampling: { temperature: 1 } });
+    expect(faultsOf(small(), again, { n: 2 })).toEqual([]);
+    expect(rolled.summary.report.restarts + again.summary.report.restarts).toBe(0);
+  });
 });
 
 function seconds(sinceMs: number): number {

@@ -61,7 +61,7 @@ describe.skipIf(missing !== null)("a KV pool with an engine that stands still", 
     } finally {
       for (const child of started) child.kill("SIGKILL");
     }
-  }, 60_000);
+  }, 180_000);
 });
 
 async function answers(url: string): Promise<void> {

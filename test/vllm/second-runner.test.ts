@@ -2,7 +2,7 @@
 // (interpreter/), asynchronous scheduling is on, and `foretoken up --plugin` chooses the runner by itself. The
 // interpreter is slow, so everything here is small.
 
-import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { pathOf } from "../../src/tools/doctor/engine.ts";
@@ -10,6 +10,8 @@ import { findVllm } from "../../src/tools/up/find-vllm.ts";
 import { type Bed, faultsOf, plainly, roll, TEST_MS_MAX, written } from "./bed.ts";
 import { heldAgainst } from "./compare.ts";
 import { Fleet, MODEL, promptIds, ROOT, vllmMissing } from "./fleet.ts";
+
+setDefaultTimeout(TEST_MS_MAX);
 
 /** The bundled model's, model/hf/config.json. */
 const EOS = 1359;
@@ -72,12 +74,12 @@ describe.skipIf(missing !== null)("vLLM's second model runner", () => {
     bed = { fleet, prompts: await promptIds(fleet, 2), eos: EOS };
     await fleet.until(async () => (await engines()).length === 2);
     console.log(`healthy and linked after ${seconds(startMs)} s`);
-  }, TEST_MS_MAX);
+  });
 
   afterAll(async () => {
     await fleet?.stop();
     console.log(`second runner: ${seconds(startMs)} s`);
-  }, TEST_MS_MAX);
+  });
 
   test("up chooses it where Triton is, and the servers schedule asynchronously", async () => {
     const chosen = ready().fleet.log.find(({ event }) => event === "plugin_runner");
@@ -91,113 +93,97 @@ describe.skipIf(missing !== null)("vLLM's second model runner", () => {
     }
   });
 
-  test(
-    "temperature 0: token for token as without drafts, in chunks, with drafts accepted",
-    async () => {
-      const { fleet, prompts, eos } = ready();
-      const rolled = await roll(ready(), {
-        id: "greedy",
-        n: 3,
-        sampling: { ...SHORT, temperature: 0 },
-      });
-      expect(faultsOf(ready(), rolled, { n: 3, tokensMax: TOKENS_MAX })).toEqual([]);
-      const plain = await Promise.all(
-        prompts.map((prompt, i) =>
-          plainly(fleet.plain(i % 2), { prompt, temperature: 0, eos, tokensMax: TOKENS_MAX }),
-        ),
-      );
-      for (const { group, token_ids: ids } of rolled.lines) {
-        expect(ids).toEqual([...(plain[Number(group.slice(1))]?.tokens ?? [])]);
-      }
-    },
-    TEST_MS_MAX,
-  );
+  test("temperature 0: token for token as without drafts, in chunks, with drafts accepted", async () => {
+    const { fleet, prompts, eos } = ready();
+    const rolled = await roll(ready(), {
+      id: "greedy",
+      n: 3,
+      sampling: { ...SHORT, temperature: 0 },
+    });
+    expect(faultsOf(ready(), rolled, { n: 3, tokensMax: TOKENS_MAX })).toEqual([]);
+    const plain = await Promise.all(
+      prompts.map((prompt, i) =>
+        plainly(fleet.plain(i % 2), { prompt, temperature: 0, eos, tokensMax: TOKENS_MAX }),
+      ),
+    );
+    for (const { group, token_ids: ids } of rolled.lines) {
+      expect(ids).toEqual([...(plain[Number(group.slice(1))]?.tokens ?? [])]);
+    }
+  });
 
-  test(
-    "temperature 1: siblings on the other server are drafted from, and draws follow the model's distributions",
-    async () => {
-      const { fleet } = ready();
-      const rolled = await roll(ready(), {
-        id: "drawn",
-        n: 4,
-        sampling: { ...SHORT, temperature: 1 },
-      });
-      expect(faultsOf(ready(), rolled, { n: 4, tokensMax: TOKENS_MAX })).toEqual([]);
-      await fleet.until(async () => sum(await engines(), "accepted_tokens") > 10);
-      const lines = await engines();
-      expect(sum(lines, "faults")).toBe(0);
-      const held = await heldAgainst(fleet.plain(0), written(rolled.lines));
-      expect(held.test.isRejected).toBe(false);
-      expect(held.distance).toBeLessThan(DISTANCE_MAX);
-      const { wall_s: s, output_tokens: tokens } = rolled.summary.report;
-      const of = (field: keyof EngineLine) => lines.map((line) => line[field]).join(" + ");
-      console.log(
-        `second runner: ${tokens} tokens in ${s.toFixed(1)} s; steps ${of("steps")}, drafted ` +
-          `${of("drafted_tokens")}, accepted ${of("accepted_tokens")}, ${of("traced_elsewhere_tokens")} ` +
-          `traced to the other server; mean logprob ${held.test.scoreMean.toFixed(3)}, by the model ` +
-          held.test.expectedMean.toFixed(3),
-      );
-    },
-    TEST_MS_MAX,
-  );
+  test("temperature 1: siblings on the other server are drafted from, and draws follow the model's distributions", async () => {
+    const { fleet } = ready();
+    const rolled = await roll(ready(), {
+      id: "drawn",
+      n: 4,
+      sampling: { ...SHORT, temperature: 1 },
+    });
+    expect(faultsOf(ready(), rolled, { n: 4, tokensMax: TOKENS_MAX })).toEqual([]);
+    await fleet.until(async () => sum(await engines(), "accepted_tokens") > 10);
+    const lines = await engines();
+    expect(sum(lines, "faults")).toBe(0);
+    const held = await heldAgainst(fleet.plain(0), written(rolled.lines));
+    expect(held.test.isRejected).toBe(false);
+    expect(held.distance).toBeLessThan(DISTANCE_MAX);
+    const { wall_s: s, output_tokens: tokens } = rolled.summary.report;
+    const of = (field: keyof EngineLine) => lines.map((line) => line[field]).join(" + ");
+    console.log(
+      `second runner: ${tokens} tokens in ${s.toFixed(1)} s; steps ${of("steps")}, drafted ` +
+        `${of("drafted_tokens")}, accepted ${of("accepted_tokens")}, ${of("traced_elsewhere_tokens")} ` +
+        `traced to the other server; mean logprob ${held.test.scoreMean.toFixed(3)}, by the model ` +
+        held.test.expectedMean.toFixed(3),
+    );
+  });
 
-  test(
-    "exact: at temperature 1, token for token the same drafted, undrafted, and in two pieces on two servers",
-    async () => {
-      const { fleet, prompts, eos } = ready();
-      const [prompt = []] = prompts;
-      const before = sum(await engines(), "accepted_tokens");
-      const drawn = async (index: number, seed: number, more: object = {}) => {
-        const request = {
-          tokens: prompt,
-          maxTokens: 32,
-          temperature: 1,
-          stopTokenIds: [eos],
-          seed,
-        };
-        const outcome = await fleet.plain(index).generate({ ...request, ...more });
-        if (outcome.kind === "refused") throw new Error(outcome.message);
-        return [...outcome.made.tokens];
+  test("exact: at temperature 1, token for token the same drafted, undrafted, and in two pieces on two servers", async () => {
+    const { fleet, prompts, eos } = ready();
+    const [prompt = []] = prompts;
+    const before = sum(await engines(), "accepted_tokens");
+    const drawn = async (index: number, seed: number, more: object = {}) => {
+      const request = {
+        tokens: prompt,
+        maxTokens: 32,
+        temperature: 1,
+        stopTokenIds: [eos],
+        seed,
       };
-      const seeds = [11, 12, 13, 14];
-      const plain = await Promise.all(seeds.map((seed) => drawn(0, seed)));
-      expect(new Set(plain.map((tokens) => tokens.join())).size).toBeGreaterThan(1);
-      const drafted = (sample: number) => ({ sibling: { group: "exact", sample } });
-      for (const wave of [0, 4]) {
-        const again = seeds.map((seed, i) => drawn(0, seed, drafted(wave + i)));
-        expect(await Promise.all(again)).toEqual(plain);
-      }
-      const divided = plain.map(async (tokens, i) => {
-        const first = tokens.slice(0, 7);
-        const rest = { tokens: [...prompt, ...first], maxTokens: 32 - first.length };
-        return [...first, ...(await drawn(1, seeds[i] ?? 0, rest))];
-      });
-      expect(await Promise.all(divided)).toEqual(plain);
-      await fleet.until(async () => sum(await engines(), "accepted_tokens") > before);
-    },
-    TEST_MS_MAX,
-  );
+      const outcome = await fleet.plain(index).generate({ ...request, ...more });
+      if (outcome.kind === "refused") throw new Error(outcome.message);
+      return [...outcome.made.tokens];
+    };
+    const seeds = [11, 12, 13, 14];
+    const plain = await Promise.all(seeds.map((seed) => drawn(0, seed)));
+    expect(new Set(plain.map((tokens) => tokens.join())).size).toBeGreaterThan(1);
+    const drafted = (sample: number) => ({ sibling: { group: "exact", sample } });
+    for (const wave of [0, 4]) {
+      const again = seeds.map((seed, i) => drawn(0, seed, drafted(wave + i)));
+      expect(await Promise.all(again)).toEqual(plain);
+    }
+    const divided = plain.map(async (tokens, i) => {
+      const first = tokens.slice(0, 7);
+      const rest = { tokens: [...prompt, ...first], maxTokens: 32 - first.length };
+      return [...first, ...(await drawn(1, seeds[i] ?? 0, rest))];
+    });
+    expect(await Promise.all(divided)).toEqual(plain);
+    await fleet.until(async () => sum(await engines(), "accepted_tokens") > before);
+  });
 
-  test(
-    "another weight epoch: both plugins learn of it",
-    async () => {
-      const answer = await ready().fleet.call("POST", "/collective_rpc", {
-        method: "reload_weights",
-        kwargs: { weights_path: MODEL },
-      });
-      expect(answer.status).toBe(200);
-      const rolled = await roll(ready(), {
-        id: "epoch",
-        n: 2,
-        sampling: { ...SHORT, temperature: 1 },
-      });
-      expect(faultsOf(ready(), rolled, { n: 2, tokensMax: TOKENS_MAX })).toEqual([]);
-      expect(new Set(rolled.lines.map(({ weight_epoch: epoch }) => epoch))).toEqual(new Set([1]));
-      const isNew = async () => (await engines()).every(({ weight_epoch: epoch }) => epoch === 1);
-      await ready().fleet.until(isNew);
-    },
-    TEST_MS_MAX,
-  );
+  test("another weight epoch: both plugins learn of it", async () => {
+    const answer = await ready().fleet.call("POST", "/collective_rpc", {
+      method: "reload_weights",
+      kwargs: { weights_path: MODEL },
+    });
+    expect(answer.status).toBe(200);
+    const rolled = await roll(ready(), {
+      id: "epoch",
+      n: 2,
+      sampling: { ...SHORT, temperature: 1 },
+    });
+    expect(faultsOf(ready(), rolled, { n: 2, tokensMax: TOKENS_MAX })).toEqual([]);
+    expect(new Set(rolled.lines.map(({ weight_epoch: epoch }) => epoch))).toEqual(new Set([1]));
+    const isNew = async () => (await engines()).every(({ weight_epoch: epoch }) => epoch === 1);
+    await ready().fleet.until(isNew);
+  });
 
   const scripted = (name: string, env: Readonly<Record<string, string | undefined>>) => {
     const { python } = findVllm(process.env.FORETOKEN_VLLM ?? null, ROOT);
@@ -208,27 +194,16 @@ describe.skipIf(missing !== null)("vLLM's second model runner", () => {
     return exitCode === 0 ? stdout.toString().trim() : stderr.toString();
   };
 
-  test(
-    "the kernel drafts what the core drafts, nothing from another request's table, and no fault gets out",
-    () => {
-      const { cases, drafted } = JSON.parse(scripted("walk_cases.py", {})) as Record<
-        string,
-        number
-      >;
-      expect(cases).toBeGreaterThan(100);
-      expect(drafted).toBeGreaterThan(500);
-    },
-    TEST_MS_MAX,
-  );
+  test("the kernel drafts what the core drafts, nothing from another request's table, and no fault gets out", () => {
+    const { cases, drafted } = JSON.parse(scripted("walk_cases.py", {})) as Record<string, number>;
+    expect(cases).toBeGreaterThan(100);
+    expect(drafted).toBeGreaterThan(500);
+  });
 
-  test(
-    "the kernel compiles for a GPU",
-    () => {
-      const said = scripted("walk_compiles.py", { TRITON_INTERPRET: undefined });
-      expect(said).toMatch(/^\*i32: \d+ characters of PTX\n\*i64: \d+ characters of PTX$/);
-    },
-    TEST_MS_MAX,
-  );
+  test("the kernel compiles for a GPU", () => {
+    const said = scripted("walk_compiles.py", { TRITON_INTERPRET: undefined });
+    expect(said).toMatch(/^\*i32: \d+ characters of PTX\n\*i64: \d+ characters of PTX$/);
+  });
 });
 
 function seconds(sinceMs: number): number {

@@ -8,7 +8,7 @@ import { weightEpoch } from "../../core/base/ids.ts";
 import { type LlamaModel, openLlamaModel } from "./open.ts";
 
 // Portable kernels are slow, and the machine may be busy.
-setDefaultTimeout(60_000);
+setDefaultTimeout(180_000);
 
 const CAPACITY = { slots: 4, kvTokens: 600, contextTokens: 256, epoch: weightEpoch(0) };
 

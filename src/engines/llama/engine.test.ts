@@ -24,7 +24,7 @@ import { drawKey, type RequestSpec } from "../../core/request/request.ts";
 import type { LlamaEngine } from "./engine.ts";
 
 // Portable kernels are slow, and the machine may be busy.
-setDefaultTimeout(60_000);
+setDefaultTimeout(180_000);
 
 import { LlamaWeights } from "./weights.ts";
 

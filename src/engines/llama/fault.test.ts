@@ -29,7 +29,7 @@ import { readGgufHead } from "./gguf.ts";
 import { LlamaWeights } from "./weights.ts";
 
 // Portable kernels are slow, and the machine may be busy.
-setDefaultTimeout(60_000);
+setDefaultTimeout(180_000);
 
 function refusalsOf(collector: Collector): Map<number, Refusal> {
   const refusals = new Map<number, Refusal>();

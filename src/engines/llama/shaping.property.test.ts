@@ -23,7 +23,7 @@ import type { KvBlob } from "../../core/rollout/worker.ts";
 import { Sampler } from "./sampler.ts";
 import { ShapingState } from "./shaping.ts";
 
-setDefaultTimeout(60_000);
+setDefaultTimeout(180_000);
 
 const SIZE = 200;
 

@@ -12,7 +12,7 @@ import { MemoryFile } from "./memory-file.ts";
 import { type ReadOptions, readWeights } from "./weights-reader.ts";
 import { importWeights } from "./weights-source.ts";
 
-setDefaultTimeout(60_000);
+setDefaultTimeout(180_000);
 
 const scratch = temporaryFolder("reader");
 const form = MemoryFile.create();

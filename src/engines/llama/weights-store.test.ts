@@ -21,7 +21,7 @@ import { loadBackend, openLibrary } from "./native.ts";
 import { openLlamaModel } from "./open.ts";
 import { type OpenedStore, WeightsStore } from "./weights-store.ts";
 
-setDefaultTimeout(60_000);
+setDefaultTimeout(180_000);
 
 const CAPACITY = { workers: 1, slots: 2, kvTokens: 512, contextTokens: 256 };
 const EPOCH = weightEpoch(1);

@@ -17,7 +17,7 @@ import type { Worker } from "../../core/rollout/worker.ts";
 import { type LlamaModel, openLlamaModel } from "./open.ts";
 
 // Portable kernels are slow, and the machine may be busy.
-setDefaultTimeout(60_000);
+setDefaultTimeout(180_000);
 
 const CAPACITY = { slots: 4, kvTokens: 600, contextTokens: 256, epoch: weightEpoch(0) };
 

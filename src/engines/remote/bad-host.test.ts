@@ -26,7 +26,7 @@ const WELCOME: HostMessage = {
 };
 
 // The machine may be busy.
-setDefaultTimeout(30_000);
+setDefaultTimeout(180_000);
 
 class BadHost {
   readonly url: string;

@@ -15,7 +15,7 @@ import { LINK_LIMITS, LINK_PATH, LINK_PROTOCOL_VERSION } from "./limits.ts";
 import type { Hello, HostMessage, SidecarMessage, WireCommand } from "./message.ts";
 
 // The machine may be busy.
-setDefaultTimeout(30_000);
+setDefaultTimeout(180_000);
 
 const HELLO: Hello = {
   kind: "hello",

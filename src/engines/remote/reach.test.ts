@@ -12,7 +12,7 @@ import type { LinkLimits } from "./limits.ts";
 import type { LinkedWorker } from "./worker.ts";
 
 // The machine may be busy.
-setDefaultTimeout(30_000);
+setDefaultTimeout(180_000);
 
 interface Bed {
   readonly simulated: SimulatedWorker;

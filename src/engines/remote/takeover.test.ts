@@ -11,7 +11,7 @@ import type { LinkHost, LinkHostEvent, LinkHostOptions } from "./host.ts";
 import type { LinkedWorker } from "./worker.ts";
 
 // The machine may be busy.
-setDefaultTimeout(30_000);
+setDefaultTimeout(180_000);
 
 const OLD = { id: "old", name: "the old one" };
 const NEW = { id: "new", name: "the new one" };

@@ -7,7 +7,7 @@ import { listen, open, settled } from "../../../test/suite/link-fixture.ts";
 import { workerSuite } from "../../../test/suite/worker-suite.ts";
 
 // The machine may be busy.
-setDefaultTimeout(60_000);
+setDefaultTimeout(180_000);
 
 async function linked(simulated: SimulatedWorker) {
   const host = await listen(simulated);

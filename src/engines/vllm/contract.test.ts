@@ -8,7 +8,7 @@ import { workerId } from "../../core/base/ids.ts";
 import { openVllmWorker } from "./open.ts";
 
 // The machine may be busy.
-setDefaultTimeout(60_000);
+setDefaultTimeout(180_000);
 
 const LIMITS = { retryMs: 1, retryMsMax: 2, pollMs: 5, failedAttemptsMax: 5, goneMsMax: 20 };
 const SERVERS = {

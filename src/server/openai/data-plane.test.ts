@@ -213,7 +213,7 @@ test("routes: every bad field is a 400 that names it, and the next good request 
   }
   expect(fixture.failures).toEqual([]);
   expect(fixture.sidecar.rollout.unfinished).toBe(0);
-}, 60_000);
+}, 180_000);
 
 test("routes: a body that is no object, or no JSON, is a 400", async () => {
   const fixture = fixtureOf();

@@ -167,7 +167,7 @@ test("experts: those of all chunks become one array, across servers and broken s
     await open().stop();
     bed = null;
   }
-}, 120_000);
+}, 180_000);
 
 test("experts: from a position on, at the end of a stream, as the engines do by default, and not where refused", async () => {
   const { standIns } = await started({ reportsExperts: true });

@@ -85,7 +85,7 @@ test("a server that dies is reported with its last lines, restarted, and given u
   });
   expect(server.pid).toBeNull();
   // Each end takes 2 s where nobody reaps the group's guard.
-}, 60_000);
+}, 180_000);
 
 test("start: one that ends before it is healthy is an error with its log's last lines", async () => {
   const { server } = manage('console.error("no such model"); process.exit(4);');

@@ -1,7 +1,7 @@
 // Attacks who may call: every route and socket with no token and with a wrong one; paths outside of the
 // folders of weights, through every dialect that takes one; certificates that are missing, damaged or of another key.
 
-import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { cpSync, mkdirSync, symlinkSync } from "node:fs";
 import { join } from "node:path";
 import { routeTable } from "../../../src/features.ts";
@@ -10,6 +10,8 @@ import { engineMissing } from "../../e2e/tool.ts";
 import { temporaryFolder } from "../../suite/temporary-folder.ts";
 import { ToolProcess } from "../process.ts";
 import { socketStatus } from "./sockets.ts";
+
+setDefaultTimeout(180_000);
 
 const scratch = temporaryFolder("access");
 
@@ -22,7 +24,7 @@ describe.skipIf(engineMissing() !== null)("rights", () => {
 
   beforeAll(async () => {
     server = await ToolProcess.serving("--api-token", "writes");
-  }, 180_000);
+  });
 
   afterAll(() => server.kill());
 
@@ -49,7 +51,7 @@ describe.skipIf(engineMissing() !== null)("rights", () => {
     }
     expect(await status("GET", "/no/such/route", null)).toBe(401);
     expect(await status("GET", "/no/such/route", "writes")).toBe(404);
-  }, 180_000);
+  });
 
   test("rights: a token that is nearly the right one is none", async () => {
     const near = ["", "write", "writess", "WRITES", "writes\0", "writes ", "Bearer writes"];
@@ -94,7 +96,7 @@ describe.skipIf(engineMissing() !== null)("weights", () => {
     symlinkSync(outside, join(root, "link"));
     symlinkSync(join(outside, "model.gguf"), join(root, "link.gguf"));
     server = await ToolProcess.serving("--weights-root", root);
-  }, 180_000);
+  });
 
   afterAll(() => server.kill());
 
@@ -127,12 +129,12 @@ describe.skipIf(engineMissing() !== null)("weights", () => {
       }
     }
     expect(await server.http.json("/weight_info")).toMatchObject({ weight_version: "0" });
-  }, 180_000);
+  });
 
   test("weights: a file in the root is loaded", async () => {
     const loaded = await server.http.ask("/update_weights_from_disk", {
       model_path: join(root, "model.gguf"),
     });
     expect(loaded).toMatchObject({ status: 200 });
-  }, 180_000);
+  });
 });

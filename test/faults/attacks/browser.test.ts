@@ -1,16 +1,18 @@
 // Attacks what a page in a browser on the same machine can send: every route and socket of a sidecar without a token,
 // with foreign Origin, Host and Sec-Fetch-Site headers, as forms and preflights; then the stand-alone draft server.
 
-import { afterAll, beforeAll, expect, test } from "bun:test";
+import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { engineMissing } from "../../e2e/tool.ts";
 import { ToolProcess } from "../process.ts";
 import { socketStatus } from "./sockets.ts";
+
+setDefaultTimeout(180_000);
 
 let victim: ToolProcess;
 
 beforeAll(async () => {
   if (engineMissing() === null) victim = await ToolProcess.serving();
-}, 180_000);
+});
 
 afterAll(async () => {
   await victim?.kill();
@@ -27,33 +29,29 @@ const FOREIGN: readonly Record<string, string>[] = [
   { "sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors" },
 ];
 
-attack(
-  "browser: no route takes a request that a foreign page sent",
-  async () => {
-    const { paths } = (await victim.http.json("/openapi.json")) as {
-      paths: Record<string, Record<string, unknown>>;
-    };
-    const wrong: string[] = [];
-    for (const [path, methods] of Object.entries(paths)) {
-      for (const method of [...Object.keys(methods), "options"]) {
-        for (const headers of FOREIGN) {
-          const answer = await victim.http.call(path.replaceAll(/\{\w+\}/g, "x"), {
-            method: method.toUpperCase(),
-            headers: { ...headers, "content-type": "text/plain" },
-            ...(method === "post" ? { body: "{}" } : {}),
-          });
-          const shared = answer.headers.get("access-control-allow-origin");
-          await answer.arrayBuffer();
-          if (answer.status === 403 && shared === null) continue;
-          wrong.push(`${method} ${path} ${JSON.stringify(headers)}: ${answer.status}`);
-        }
+attack("browser: no route takes a request that a foreign page sent", async () => {
+  const { paths } = (await victim.http.json("/openapi.json")) as {
+    paths: Record<string, Record<string, unknown>>;
+  };
+  const wrong: string[] = [];
+  for (const [path, methods] of Object.entries(paths)) {
+    for (const method of [...Object.keys(methods), "options"]) {
+      for (const headers of FOREIGN) {
+        const answer = await victim.http.call(path.replaceAll(/\{\w+\}/g, "x"), {
+          method: method.toUpperCase(),
+          headers: { ...headers, "content-type": "text/plain" },
+          ...(method === "post" ? { body: "{}" } : {}),
+        });
+        const shared = answer.headers.get("access-control-allow-origin");
+        await answer.arrayBuffer();
+        if (answer.status === 403 && shared === null) continue;
+        wrong.push(`${method} ${path} ${JSON.stringify(headers)}: ${answer.status}`);
       }
     }
-    expect(wrong).toEqual([]);
-    expect(await victim.http.json("/is_paused")).toMatchObject({ is_paused: false });
-  },
-  180_000,
-);
+  }
+  expect(wrong).toEqual([]);
+  expect(await victim.http.json("/is_paused")).toMatchObject({ is_paused: false });
+});
 
 attack("browser: a refusal has vLLM's shape and names header, value and flag", async () => {
   const answer = await victim.http.post("/pause", {}, { origin: "http://evil.example" });
@@ -94,4 +92,4 @@ test("browser: the stand-alone draft server opens for no foreign page", async ()
   expect(await socketStatus(server.url)).toBe(101);
   server.signal("SIGTERM");
   expect(await server.exited).toBe(0);
-}, 180_000);
+});

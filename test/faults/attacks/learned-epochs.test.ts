@@ -3,10 +3,12 @@
 // salts count something else. No engine may see one KV salt under two versions that requests tell apart, and an engine
 // with old weights must not serve once that can be known.
 
-import { expect, test } from "bun:test";
+import { expect, setDefaultTimeout, test } from "bun:test";
 import { type Choice, until } from "../http-client.ts";
 import { rounds } from "./scale.ts";
 import { expectedOf, StandInBed } from "./stand-in-bed.ts";
+
+setDefaultTimeout(180_000);
 
 async function generate(bed: StandInBed, prompt: number[], more: object = {}): Promise<Choice> {
   const { extra = {}, ...fields } = more as { extra?: object };
@@ -19,10 +21,17 @@ async function generate(bed: StandInBed, prompt: number[], more: object = {}): P
 const versionOf = async (bed: StandInBed) =>
   (await generate(bed, [3])).weight_versions[0]?.version ?? "";
 
-/** All stand-ins have the version, and the sidecar knows it. */
+/** All stand-ins have the version, and the sidecar knows it of each. */
 async function updated(bed: StandInBed, version: string): Promise<void> {
   for (const standIn of bed.standIns) standIn.weightVersion = version;
-  await until(async () => (await versionOf(bed)) === version, version);
+  const isKnown = async () => {
+    const workers = await bed.http.workers();
+    const areCurrent = workers.every(
+      (worker) => worker.state === "ready" && worker.weight_version === version,
+    );
+    return areCurrent && (await versionOf(bed)) === version;
+  };
+  await until(isKnown, version);
 }
 
 const epochOf = ({ sidecar }: StandInBed): number => sidecar.sidecar.rollout.epoch;
@@ -64,7 +73,7 @@ for (const [name, hintOf] of HINTS) {
     expect(epochOf(bed)).toBeGreaterThanOrEqual(steps - 1);
     expect(bed.failures).toEqual([]);
     await bed.stop();
-  }, 180_000);
+  });
 }
 
 test("updates past the sidecar that only the engines report begin an epoch within a poll", async () => {
@@ -82,7 +91,7 @@ test("updates past the sidecar that only the engines report begin an epoch withi
   }
   expect(bed.failures).toEqual([]);
   await bed.stop();
-}, 180_000);
+});
 
 /** Starts two engines, of which `left` has stale weights, as the sidecar knows. */
 async function withStaleEngine() {
@@ -115,7 +124,7 @@ test("an engine that was not updated is fenced, counted, named, and serves again
   expect(await bed.http.metric("foretoken_workers_stale{")).toBe(0);
   expect(bed.failures).toEqual([]);
   await bed.stop();
-}, 180_000);
+});
 
 test("a stale engine that is removed is not counted any more", async () => {
   const { bed, left } = await withStaleEngine();
@@ -132,8 +141,9 @@ test("an engine that restarts with its first weights is fenced until the trainer
   const [first] = bed.standIns;
   if (first === undefined) throw new Error("two stand-ins");
   first.weightVersion = "default";
-  const served = first.bodies.length;
   await first.restart();
+  await until(() => bed.sidecar.sidecar.rollout.workers.length === 1, "it is fenced");
+  const served = first.bodies.length;
   for (let i = 0; i < 10; i += 1) {
     const { weight_versions: versions } = await generate(bed, [6, i]);
     expect(versions).toMatchObject([{ version: "step-2" }]);
@@ -144,7 +154,7 @@ test("an engine that restarts with its first weights is fenced until the trainer
   first.weightVersion = "step-2";
   await until(() => bed.sidecar.sidecar.rollout.workers.length === 2, "it serves");
   await bed.stop();
-}, 180_000);
+});
 
 test("a weight changes under a running wave: every response is whole, and of versions in their order", async () => {
   const bed = await StandInBed.start(2);
@@ -164,7 +174,7 @@ test("a weight changes under a running wave: every response is whole, and of ver
   }
   expect(bed.failures).toEqual([]);
   await bed.stop();
-}, 180_000);
+});
 
 test("salts that count requests, name tenants or are random begin no epoch while requests run", async () => {
   const bed = await StandInBed.start(2);
@@ -176,4 +186,4 @@ test("salts that count requests, name tenants or are random begin no epoch while
   await Promise.all(salts.flat().map((salt, i) => generate(bed, [9, i], { cache_salt: salt })));
   expect(epochOf(bed)).toBe(0);
   await bed.stop();
-}, 180_000);
+});

@@ -183,7 +183,8 @@ test.skipIf(missing)(
   async () => {
     const host = await ToolProcess.listening(...WORKER);
     const clock = { nowMs: () => performance.now() };
-    const worker = await openLinkWorker({ workerId: workerId(0), url: host.url, clock });
+    const limits = { openMsMax: ANSWER_MS_MAX };
+    const worker = await openLinkWorker({ workerId: workerId(0), url: host.url, clock, limits });
     try {
       const ear = new Ear(worker);
       const changes = poison();

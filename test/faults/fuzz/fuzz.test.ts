@@ -1,12 +1,14 @@
 // The fuzzer finds the faults that it looks for, and a share of its inputs finds none in the parsers.
 
-import { expect, test } from "bun:test";
+import { expect, setDefaultTimeout, test } from "bun:test";
 import { join } from "node:path";
 import { rounds } from "../attacks/scale.ts";
 import { Generator } from "./generator.ts";
 import { runTarget } from "./run.ts";
 import { type Outcome, supervise } from "./supervise.ts";
 import { targets } from "./targets.ts";
+
+setDefaultTimeout(300_000);
 
 const SEED = Number(process.env.SEED ?? 1);
 const MODULE = join(import.meta.dir, "faulty.ts");
@@ -74,5 +76,4 @@ test.each([...targets])(
     const findings = await runTarget(target, { seed: SEED, from: 0, to, findingsMax: 3 });
     expect({ SEED, findings }).toEqual({ SEED, findings: [] });
   },
-  300_000,
 );
