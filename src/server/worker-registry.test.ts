@@ -113,7 +113,7 @@ test("workers: one that comes back while it still leaves stays", async () => {
   const slow = await VllmStandIn.start({
     // The first two requests are the probe's.
     faults: (arrival) => (arrival === 2 ? { kind: "silence", afterTokens: 1 } : null),
-    silenceMs: 5_000,
+    silenceMs: 2_000,
   });
   const worker = `/workers/${encodeURIComponent(slow.url)}`;
   await bed.post("/workers", { url: slow.url });

@@ -82,7 +82,10 @@ const command: fc.Arbitrary<WireCommand> = fc.oneof(
     kv,
     draft: fc.option(fc.record({ groupId: id, sampleIndex: uint31 })),
   }),
-  fc.record({ kind: fc.constantFrom("export" as const, "release" as const), requestId: request }),
+  fc.record({
+    kind: fc.constantFrom("export" as const, "release" as const, "park" as const),
+    requestId: request,
+  }),
   fc.record({
     kind: kind("register_group"),
     groupId: id,

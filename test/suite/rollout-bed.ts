@@ -39,6 +39,7 @@ export function world(options: {
   pool?: KvPool;
   listener?: Partial<RolloutListener>;
   slots?: number;
+  chunkTokens?: number;
   later?: NonNullable<RolloutOptions["later"]>;
 }) {
   const clock = new ManualClock();
@@ -48,7 +49,7 @@ export function world(options: {
   const rollout = new Rollout({
     policy: "foretoken",
     draft: "grouped",
-    chunkTokens: 4,
+    chunkTokens: options.chunkTokens ?? 4,
     epoch: EPOCH,
     pool: options.pool ?? new EmbeddedKvPool({ clock, memoryBytesMax: 1000, disk: null }),
     clock,

@@ -169,6 +169,21 @@ export function workerSuite(name: string, make: () => Promise<WorkerHarness>): v
     }
   });
 
+  fact("a chunk that is parked ends where it is, says so, and goes on from there", async (b) => {
+    const whole = await b.chunk(specOfId(1));
+    const from = b.heard.length;
+    b.worker.send([
+      runCommand(specOfId(1), { chunkTokens: TOKENS }),
+      { kind: "park", requestId: requestId(1) },
+    ]);
+    await b.until(() => b.of("chunk_done", from).length === 1, "it ends");
+    const first = b.tokens(1, { from });
+    expect(first).toEqual(whole.tokens.slice(0, first.length));
+    if (b.of("chunk_done", from)[0]?.finish !== null) return;
+    const rest = await b.chunk(specOfId(1), { output: first });
+    expect([...first, ...rest.tokens]).toEqual(whole.tokens);
+  });
+
   fact("a released request emits nothing more, and can run again", async (b) => {
     const whole = await b.chunk(specOfId(1));
     b.worker.send([

@@ -153,6 +153,16 @@ export class RequestLife {
     this.finish(request, reason);
   }
 
+  /** The chunk of each running request that may be divided ends with the tokens that it has. */
+  parkAll(): void {
+    for (const request of this.#parts.buffer.requests) this.park(request);
+  }
+
+  park({ status, workerId, spec: { divisible, requestId } }: Request): void {
+    if (status !== "running" || workerId === null || !divisible) return;
+    this.#parts.outbox.post(workerId, { kind: "park", requestId });
+  }
+
   /** The request has lost what it had on a worker; if it ran, it waits again. */
   unplace(request: Request): void {
     const hasRun = request.status === "moving" || request.status === "running";

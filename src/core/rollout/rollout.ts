@@ -300,7 +300,7 @@ export class Rollout {
   async pause(mode: PauseMode): Promise<boolean> {
     this.#pause.mode = mode;
     if (mode === "keep") {
-      this.#wake();
+      this.#turn(() => this.#life.parkAll());
       return await this.#pause.until(() => this.isQuiet);
     }
     if (mode === "abort") {
@@ -577,6 +577,7 @@ export class Rollout {
       draft: this.#parts.registry.source(request),
       ...expertsWanted(request),
     });
+    if (this.#pause.mode === "keep") this.#life.park(request);
   }
 
   #post(workerId: WorkerId, command: WorkerCommand): void {

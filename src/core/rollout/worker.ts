@@ -65,7 +65,10 @@ export type WorkerCommand =
    * tokens that it has (`chunk_done`); one that cannot be divided runs on, and `exported` hands out nothing.
    */
   | { kind: "export"; requestId: RequestId }
-  /** The chunk of a request that may be divided ends with the tokens that it has, and its KV is parked. No answer. */
+  /**
+   * The chunk of a request that may be divided ends with the tokens that it has (`chunk_done`), and its KV is parked.
+   * Nothing happens if none runs.
+   */
   | { kind: "park"; requestId: RequestId }
   /**
    * The KV that is parked for `from`, up to `tokens` of it, belongs to this request from now on, which has not run yet:

@@ -179,6 +179,7 @@ export class HostSession {
         this.#groups.clear();
         return command;
       case "export":
+      case "park":
         return command;
     }
   }

@@ -114,6 +114,7 @@ const command = v.variant("kind", [
   }),
   v.object({ kind: v.literal("export"), requestId: request }),
   v.object({ kind: v.literal("release"), requestId: request }),
+  v.object({ kind: v.literal("park"), requestId: request }),
   v.object({
     kind: v.literal("register_group"),
     groupId: group,

@@ -186,7 +186,8 @@ export class SidecarState {
         this.#parked.delete(command.requestId);
         wire.push(command);
         return;
-      case "export": {
+      case "export":
+      case "park": {
         const run = this.#runs.get(this.#runOf.get(command.requestId) ?? -1);
         if (run !== undefined) run.isEnding = true;
         wire.push(command);
@@ -199,7 +200,6 @@ export class SidecarState {
         return;
       // Only to workers that keep KV of finished turns.
       case "adopt":
-      case "park":
         return;
       default:
         wire.push(command);

@@ -214,7 +214,7 @@ export class VllmWorker implements Worker {
         this.#outbox.say({ kind: "exported", requestId: command.requestId, kv: null });
         return;
       case "park":
-        this.#forget(command.requestId);
+        this.#endEarly(command.requestId);
         return;
       case "release":
         this.#forget(command.requestId);
