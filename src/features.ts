@@ -53,7 +53,7 @@ export function featuresOf(parts: Parts): Feature[] {
   const { text } = options.model;
   const { repeatedly: every } = timers;
   const stream = new StreamService({
-    ...{ sidecar, text, random: randomWord, every },
+    ...{ sidecar, random: randomWord, every },
     failed: options.events.failed,
   });
   const drafts = draftService(parts);

@@ -1,7 +1,7 @@
 // What the processes of the serve bench have in common: the load they are put under, its pace, and what it cost.
 
-/** protobuf, json: one client follows everything. groups: a thousand clients, one group each. */
-export const MODES = ["protobuf", "json", "groups", "sse", "proxy"] as const;
+/** all: one client follows everything. groups: a thousand clients, one group each. */
+export const MODES = ["all", "groups", "sse", "proxy"] as const;
 export type Mode = (typeof MODES)[number];
 
 export interface Load {

@@ -231,7 +231,6 @@ function startSidecar(
   for (const worker of workers) sidecar.rollout.addWorker(worker);
   const stream = new StreamService({
     sidecar,
-    text,
     random: () => 1,
     every: (act, ms) => {
       const timer = setInterval(act, ms);
@@ -371,7 +370,7 @@ function main(): void {
   });
   const draft = DRAFT_MODES.find((known) => known === values.draft) ?? "grouped";
   const start = {
-    sidecar: () => startSidecar(MODES.find((mode) => mode === values.mode) ?? "protobuf", draft),
+    sidecar: () => startSidecar(MODES.find((mode) => mode === values.mode) ?? "all", draft),
     upstream: startUpstream,
     proxy: () => startProxy(values.upstream ?? ""),
   }[values.role ?? ""];

@@ -169,7 +169,7 @@ async function connect(served: Served, mode: Mode, shape: ServeShape): Promise<C
   const sockets: Promise<void>[] = [];
   for (let i = 0; i < count; i += 1) {
     const filter = mode === "groups" ? { group: `group-${i}` } : { all: true };
-    sockets.push(subscribe(served.url, { filter, mode, counter, isWhole: shape.isWhole }));
+    sockets.push(subscribe(served.url, { filter, counter, isWhole: shape.isWhole }));
   }
   await Promise.all(sockets);
   await settle();
@@ -178,29 +178,24 @@ async function connect(served: Served, mode: Mode, shape: ServeShape): Promise<C
   return { count, counter, settle, close: () => {} };
 }
 
-/** Resolves when the subscription stands. Text frames are for JSON, and subscriptions are made in JSON's way. */
+/** Resolves when the subscription stands. */
 function subscribe(
   url: string,
-  options: { filter: object; mode: Mode; counter: Counter; isWhole: boolean },
+  options: { filter: object; counter: Counter; isWhole: boolean },
 ): Promise<void> {
-  const { filter, mode, counter, isWhole } = options;
-  const format = mode === "json" ? "json" : "protobuf";
-  const socket = new WebSocket(`${url.replace("http", "ws")}v1/stream?format=${format}`);
-  socket.binaryType = "arraybuffer";
+  const { filter, counter, isWhole } = options;
+  const socket = new WebSocket(`${url.replace("http", "ws")}v1/stream`);
   const { promise, resolve, reject } = Promise.withResolvers<void>();
-  socket.onopen = () => {
-    if (format === "json") socket.send(JSON.stringify({ subscribe: filter }));
-    else socket.send(subscribeFrame(filter));
-  };
+  socket.onopen = () => socket.send(JSON.stringify({ subscribe: filter }));
   socket.onclose = ({ code, reason }) => reject(new Error(`closed with ${code}: ${reason}`));
   let frames = 0;
-  socket.onmessage = ({ data }: MessageEvent<string | ArrayBuffer>) => {
+  socket.onmessage = ({ data }: MessageEvent<string>) => {
     const nowMs = wallMs();
-    counter.bytes += typeof data === "string" ? data.length : data.byteLength;
+    counter.bytes += data.length;
     frames += 1;
     resolve();
     if (frames % counter.looksAtEvery !== 0) return;
-    const read = typeof data === "string" ? readJson(data, isWhole) : readBinary(data, isWhole);
+    const read = readJson(data, isWhole);
     if (read === null) return;
     counter.tokens += read.tokens;
     counter.latencies.push(stampAge(nowMs, read.first));
@@ -251,47 +246,6 @@ function readJson(text: string, isWhole: boolean): Read | null {
   const { tokens } = JSON.parse(text) as { tokens: { token_ids: number[] }[] };
   const count = tokens.reduce((sum, { token_ids }) => sum + token_ids.length, 0);
   return { tokens: count, first: Number(first) };
-}
-
-/** Looks for field 6 (tokens), and in it for field 4 (token_ids); see proto/stream.proto. */
-function readBinary(frame: ArrayBuffer, isWhole: boolean): Read | null {
-  const tokens = fieldOf(new Uint8Array(frame), 6);
-  const ids = tokens === null ? null : fieldOf(tokens, 4);
-  if (ids === null) return null;
-  const first = new DataView(ids.buffer, ids.byteOffset).getUint32(0, true);
-  return { tokens: isWhole ? ids.length / 4 : 0, first };
-}
-
-/** The bytes of a length-delimited field. */
-function fieldOf(bytes: Uint8Array, wanted: number): Uint8Array | null {
-  let at = 0;
-  const varint = () => {
-    let [value, shift] = [0, 0];
-    for (;;) {
-      const byte = bytes[at] ?? 0;
-      at += 1;
-      value += (byte & 0x7f) * 2 ** shift;
-      if (byte < 0x80) return value;
-      shift += 7;
-    }
-  };
-  while (at < bytes.length) {
-    const tag = varint();
-    if ((tag & 7) === 0) varint();
-    else {
-      const length = varint();
-      if (tag >> 3 === wanted) return bytes.subarray(at, at + length);
-      at += length;
-    }
-  }
-  return null;
-}
-
-/** ClientFrame{subscribe{filter{group | all}}}; proto/stream.proto. */
-function subscribeFrame(filter: { group?: string; all?: boolean }): Uint8Array {
-  const name = new TextEncoder().encode(filter.group ?? "");
-  const of = filter.group === undefined ? [0x18, 1] : [0x12, name.length, ...name];
-  return Uint8Array.from([0x0a, of.length + 2, 0x0a, of.length, ...of]);
 }
 
 const wallMs = () => performance.timeOrigin + performance.now();

@@ -1,18 +1,11 @@
 // For tests of the token streams: a sidecar on simulated workers, sockets without a network, and a client
 // that holds a stream to its promise: every token once, in order.
 
-import { readFileSync } from "node:fs";
-import protobuf from "protobufjs";
 import { assert, present } from "../../src/core/base/assert.ts";
 import { workerId } from "../../src/core/base/ids.ts";
 import type { Socket } from "../../src/server/http.ts";
 import type { GenerationSpec, Sidecar, SidecarLimits } from "../../src/server/sidecar.ts";
-import type {
-  FinishedEntry,
-  JoinedEntry,
-  RestartedEntry,
-  StreamFormat,
-} from "../../src/server/stream/frame.ts";
+import type { FinishedEntry, JoinedEntry, RestartedEntry } from "../../src/server/stream/frame.ts";
 import { type LengthOf, SimulatedWorker } from "../faults/simulated/worker.ts";
 import { ManualClock } from "./manual-clock.ts";
 import { newSidecar } from "./new-sidecar.ts";
@@ -138,7 +131,7 @@ export class FakeSocket implements Socket {
   }
 }
 
-/** A frame as a client sees it, in either format. */
+/** A frame as a client sees it. */
 export interface ReadFrame {
   readonly subscription: string;
   readonly state: string | null;
@@ -149,7 +142,6 @@ export interface ReadFrame {
     request: number;
     offset: number;
     token_ids: number[];
-    text: string | null;
   }[];
   readonly lengths: readonly { request: number; length: number }[];
   readonly finished: readonly FinishedEntry[];
@@ -158,78 +150,24 @@ export interface ReadFrame {
   readonly progress: Readonly<Record<string, unknown>> | null;
 }
 
-const SCHEMA = new URL("../../proto/stream.proto", import.meta.url);
-const { root } = protobuf.parse(readFileSync(SCHEMA, "utf8"), { keepCase: true });
-const streamFrame = root.lookupType("foretoken.stream.v1.StreamFrame");
-const clientFrame = root.lookupType("foretoken.stream.v1.ClientFrame");
-
 type Fields = Record<string, unknown>;
 
 export function readFrame(data: string | Uint8Array): ReadFrame {
-  if (typeof data === "string") return fromFields(JSON.parse(data) as Fields);
-  const fields = streamFrame.toObject(streamFrame.decode(data), { enums: String }) as Fields;
-  const columns = fields.tokens as Record<string, number[] | undefined> | undefined;
-  const lengths = fields.lengths as Record<string, number[] | undefined> | undefined;
-  const state = fields.state as string | undefined;
-  let at = 0;
-  return fromFields({
-    ...fields,
-    state: state?.replace("STATE_", "").toLowerCase(),
-    tokens: columns?.requests?.map((request, i) => {
-      const from = at;
-      at += columns.counts?.[i] ?? 0;
-      const text = columns.texts?.[i] as unknown;
-      const offset = columns.offsets?.[i];
-      return { request, offset, token_ids: columns.token_ids?.slice(from, at) ?? [], text };
-    }),
-    lengths: lengths?.requests?.map((request, i) => ({ request, length: lengths.lengths?.[i] })),
-  });
-}
-
-/** protobuf leaves zeros out. */
-const ZEROS = {
-  request: 0,
-  index: 0,
-  offset: 0,
-  attempt: 0,
-  prompt_tokens: 0,
-  length: 0,
-  weight_epoch: 0,
-};
-
-function fromFields(fields: Fields): ReadFrame {
+  const fields = JSON.parse(String(data)) as Fields;
   const list = <T>(name: string): T[] => (fields[name] as T[] | undefined) ?? [];
   return {
     subscription: String(fields.subscription),
     state: (fields.state as string | undefined) ?? null,
     refused: (fields.refused as ReadFrame["refused"]) ?? null,
-    joined: list<JoinedEntry>("joined").map((one) => ({ ...ZEROS, ...one })),
-    restarted: list<RestartedEntry>("restarted").map((one) => ({ ...ZEROS, ...one })),
-    tokens: list<ReadFrame["tokens"][number]>("tokens").map((one) => ({
-      ...one,
-      text: one.text ?? null,
-    })),
+    joined: list("joined"),
+    restarted: list("restarted"),
+    tokens: list("tokens"),
     lengths: list("lengths"),
-    finished: list<FinishedEntry>("finished").map((one) => ({ ...ZEROS, ...one })),
+    finished: list("finished"),
     groupsFinished: list("groups_finished"),
     weightEpoch: (fields.weight_epoch as number | undefined) ?? null,
     progress: (fields.progress as Fields | undefined) ?? null,
   };
-}
-
-/** A client's message in either format. `subscribe` and `unsubscribe` as in JSON. */
-export function clientMessage(
-  format: StreamFormat,
-  message: { subscribe?: Fields; unsubscribe?: Fields },
-): string | Uint8Array {
-  if (format === "json") return JSON.stringify(message);
-  const { subscribe, unsubscribe } = message;
-  const { offset, attempt, text, ...filter } = subscribe ?? {};
-  const fields =
-    subscribe === undefined
-      ? { unsubscribe }
-      : { subscribe: { filter, offset, attempt: attempt ?? undefined, text } };
-  return clientFrame.encode(clientFrame.fromObject(fields)).finish();
 }
 
 interface Known {

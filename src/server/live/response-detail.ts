@@ -12,7 +12,7 @@ export function responseDetail(
   { spec, response, status }: Request,
   about: {
     readonly from: number;
-    /** Includes the text of the tokens as one string, as /v1/stream sends it. */
+    /** Includes the text of the tokens as one string. */
     readonly withText?: boolean;
     readonly text: Text;
     readonly nameOf: (worker: number) => string;
@@ -51,7 +51,7 @@ export function responseDetail(
   };
 }
 
-/** A character that began before `from` is at the beginning of the text. */
+/** A character that began before `from` is at the beginning of the text; one that more tokens complete is not yet there. */
 function textOf(
   response: Response,
   about: { readonly from: number; readonly to: number; readonly text: Text },
@@ -60,7 +60,8 @@ function textOf(
   const detokenizer = text.detokenizer({ skipSpecial: true });
   detokenizer.push(response.tokens().subarray(0, from));
   const piece = detokenizer.push(response.tokens().subarray(from, to));
-  return to < response.length ? piece : piece + detokenizer.flush();
+  const isEnd = response.finish !== null && to === response.length;
+  return isEnd ? piece + detokenizer.flush() : piece;
 }
 
 /**

@@ -1,10 +1,12 @@
 // One response: its text as it is generated, its chunks, and its tokens with their probabilities and drafts.
 
 const TEXT_MAX = 400_000;
+const TEXT_MS = 250;
 const TOKENS_SHOWN = 400;
 const STRETCHES_SHOWN = 12;
 let followed = null;
-let text = "";
+/** Number of the reading of a text that is under way: an earlier one ends. */
+let reading = 0;
 /** The server's last answer about it, and what of that is drawn. */
 let detail = null;
 let detailKey = "";
@@ -13,9 +15,7 @@ let tokensFrom = null;
 let tokenAt = -1;
 
 function follow(id) {
-  if (followed !== null && followed !== id) send({ unsubscribe: { request: followed } });
   followed = id;
-  text = "";
   isMapDirty = true;
   $("text").classList.remove("empty");
   $("text").textContent = "";
@@ -28,42 +28,40 @@ function follow(id) {
   detailKey = "";
   tokensFrom = null;
   tokenAt = -1;
-  if (EARLIER === null) send({ subscribe: { request: id, text: true } });
-  else void loadText(id);
+  void loadText(id);
   drawDetail(id).catch(() => {});
 }
 
-/** Of a response that the stream no longer has: its group is complete. */
+/** Its text: pages of it until it has ended, then no more. */
 async function loadText(id) {
   const box = $("text");
+  reading += 1;
+  const own = reading;
   try {
-    for (let from = 0, all = ""; ; ) {
+    for (let from = 0, all = "", restarts = 0; own === reading; ) {
       const page = await json(`foretoken/responses/${id}`, { from, text: true });
-      if (id !== followed) return;
+      if (own !== reading) return;
+      if (page.restarts !== restarts) {
+        restarts = page.restarts;
+        if (from > 0) {
+          [from, all] = [0, ""];
+          continue;
+        }
+      }
+      const isAtEnd = box.scrollTop + box.clientHeight >= box.scrollHeight - 24;
       all = (all + page.text).slice(-TEXT_MAX);
       box.textContent = all;
+      if (isAtEnd && page.finish_reason === null) box.scrollTop = box.scrollHeight;
       from += page.token_ids.length;
-      if (from >= page.length) return;
+      if (from < page.length) continue;
+      if (page.finish_reason !== null) return;
+      await new Promise((resolve) => setTimeout(resolve, TEXT_MS));
     }
   } catch ({ message }) {
-    if (id !== followed) return;
+    if (own !== reading) return;
     box.classList.add("empty");
     box.textContent = message;
   }
-}
-
-function takeFollowed(frame) {
-  if (frame.refused !== undefined) {
-    void loadText(followed);
-    return;
-  }
-  if (frame.restarted !== undefined) text = "";
-  for (const one of frame.tokens ?? []) text += one.text ?? ` ${one.token_ids.join(" ")}`;
-  if (text.length > TEXT_MAX) text = text.slice(-TEXT_MAX);
-  const box = $("text");
-  const isAtEnd = box.scrollTop + box.clientHeight >= box.scrollHeight - 24;
-  box.textContent = text;
-  if (isAtEnd) box.scrollTop = box.scrollHeight;
 }
 
 /** Which chunks ran where, and a page of tokens: the last ones, until another page is chosen. */

@@ -35,7 +35,6 @@ function send(message) {
 
 function take(frame) {
   if (frame.subscription === "progress") takeProgress(frame);
-  else if (followed !== null && frame.subscription === `request:${followed}`) takeFollowed(frame);
   dueDraw();
 }
 

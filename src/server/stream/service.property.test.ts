@@ -1,11 +1,10 @@
 // Whatever the order of tokens, subscriptions, cuts, resumptions, slow reading, deaths of workers and
-// changes of weights: a client has exactly the response's tokens, once, in order, in both formats.
+// changes of weights: a client has exactly the response's tokens, once, in order.
 
 import { expect, test } from "bun:test";
 import fc from "fast-check";
 import {
   type Bed,
-  clientMessage,
   DEAF,
   FakeSocket,
   newBed,
@@ -16,7 +15,6 @@ import {
 import { fold32 } from "../../core/base/hash.ts";
 import { weightEpoch } from "../../core/base/ids.ts";
 import type { Request } from "../../core/request/buffer.ts";
-import type { StreamFormat } from "./frame.ts";
 import { StreamService } from "./service.ts";
 
 type Action =
@@ -62,7 +60,6 @@ const action: fc.Arbitrary<Action> = fc.oneof(
 
 /** One connection after another; what it has of a response outlives them. */
 class Follower {
-  readonly format: StreamFormat;
   readonly #service: StreamService;
   readonly #requests: readonly Request[];
   socket: FakeSocket;
@@ -71,8 +68,7 @@ class Follower {
   /** Subscriptions asked for whose answers are not read yet: a second one could begin where the first has ended. */
   readonly #unanswered = new Set<string>();
 
-  constructor(service: StreamService, format: StreamFormat, requests: readonly Request[]) {
-    this.format = format;
+  constructor(service: StreamService, requests: readonly Request[]) {
     this.#service = service;
     this.#requests = requests;
     this.socket = this.#connect();
@@ -86,7 +82,7 @@ class Follower {
       this.#unanswered.delete(frame.subscription);
       reader.read(frame);
     });
-    this.#service.open(socket, new URLSearchParams({ format: this.format }));
+    this.#service.open(socket, new URLSearchParams());
     return socket;
   }
 
@@ -110,7 +106,7 @@ class Follower {
       this.readers.delete(key);
     }
     this.#unanswered.add(key);
-    this.#service.message(this.socket, clientMessage(this.format, { subscribe }));
+    this.#service.message(this.socket, JSON.stringify({ subscribe }));
   }
 
   #isSubscribed(key: string): boolean {
@@ -183,15 +179,11 @@ test("stream: every client gets exactly the response's tokens, once, in order", 
         const bed = newBed({ workers: 2, lengthOf, isWhole });
         const service = new StreamService({
           sidecar: bed.sidecar,
-          text: null,
           random: () => seed,
           every: () => () => {},
         });
         const requests: Request[] = [];
-        const followers = Array.from(
-          { length: CLIENTS },
-          (_, i) => new Follower(service, i === 1 ? "json" : "protobuf", requests),
-        );
+        const followers = Array.from({ length: CLIENTS }, () => new Follower(service, requests));
         for (const one of actions) await act(one, { bed, requests, followers });
         await bed.finish();
         let followed = 0;

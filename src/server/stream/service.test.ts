@@ -1,9 +1,8 @@
-// What the property test does not reach: text, progress, refusals, limits, and the codes of closed connections.
+// What the property test does not reach: progress, refusals, limits, and the codes of closed connections.
 
 import { expect, test } from "bun:test";
 import {
   type Bed,
-  clientMessage,
   DEAF,
   FakeSocket,
   newBed,
@@ -13,60 +12,22 @@ import {
 } from "../../../test/suite/stream-bed.ts";
 import { assert } from "../../core/base/assert.ts";
 import { weightEpoch, workerId } from "../../core/base/ids.ts";
-import type { Text } from "../../text/text.ts";
-import type { StreamFormat } from "./frame.ts";
 import { type StreamLimits, StreamService } from "./service.ts";
-
-/** Every second token ends a word. */
-const text: Text = {
-  vocabularySize: 1000,
-  encode: () => new Int32Array(0),
-  decode: (tokens) => Array.from(tokens, (token) => `<${token}>`).join(""),
-  detokenizer: () => {
-    let open: number[] = [];
-    const take = (): string => text.decode(open.splice(0), { skipSpecial: true });
-    return {
-      push: (tokens) => {
-        const before = open.length;
-        open = [...open, ...Array.from(tokens)];
-        return before + tokens.length >= 2 ? take() : "";
-      },
-      flush: take,
-    };
-  },
-  bytes: () => new Uint8Array(0),
-  renderChat: () => "",
-};
 
 interface World {
   readonly bed: Bed;
   readonly service: StreamService;
   tick(): void;
-  connect(format?: StreamFormat): { socket: FakeSocket; frames: ReadFrame[] };
-  say(socket: FakeSocket, message: object, format?: StreamFormat): void;
+  connect(format?: string): { socket: FakeSocket; frames: ReadFrame[] };
+  say(socket: FakeSocket, message: object): void;
 }
 
-const faultyText: Text = {
-  ...text,
-  detokenizer: () => ({
-    push: (tokens) => {
-      if (tokens.length > 0) throw new Error("no such token");
-      return "";
-    },
-    flush: () => "",
-  }),
-};
-
-function world(
-  limits: Partial<StreamLimits> = {},
-  options: { text?: Text; failures?: unknown[] } = {},
-): World {
+function world(limits: Partial<StreamLimits> = {}, failures: unknown[] = []): World {
   const bed = newBed({ workers: 1, lengthOf: () => 11 });
   const acts = new Set<() => void>();
   const service = new StreamService({
     sidecar: bed.sidecar,
-    text: options.text ?? text,
-    failed: (error) => options.failures?.push(error),
+    failed: (error) => failures.push(error),
     limits,
     random: () => 5,
     every: (act) => {
@@ -86,22 +47,9 @@ function world(
       service.open(socket, new URLSearchParams({ format }));
       return { socket, frames };
     },
-    say: (socket, message, format = "json") => {
-      service.message(socket, clientMessage(format, message));
-    },
+    say: (socket, message) => service.message(socket, JSON.stringify(message)),
   };
 }
-
-test("text: every character comes, and what is left at the end", async () => {
-  const { bed, connect, say } = world();
-  const [request] = bed.sidecar.generate(specFor([1], 1), DEAF).requests;
-  const { socket, frames } = connect();
-  say(socket, { subscribe: { request: 0, text: true } });
-  await bed.finish();
-  const told = frames.flatMap(({ tokens }) => tokens.map((one) => one.text)).join("");
-  expect(told).toBe(text.decode(request?.response.tokens() ?? [], { skipSpecial: true }));
-  expect(frames.at(-1)?.state).toBe("ended");
-});
 
 test("a slow client is dropped with a reason, and no other client waits", async () => {
   const { bed, service, connect, say } = world({ sendQueueBytes: 600 });
@@ -134,26 +82,20 @@ test("history that a client does not read waits in the response, not in its queu
 });
 
 test.each([
-  ["json", "{", 1007],
-  ["json", "{}", 1007],
-  ["json", '{"subscribe":{"all":true,"progress":true}}', 1007],
-  ["json", '{"subscribe":{"all":true,"offset":3}}', 1007],
-  ["json", '{"subscribe":{"request":-1}}', 1007],
-  ["json", Uint8Array.of(1), 1003],
-  ["protobuf", "{}", 1003],
-  ["protobuf", Uint8Array.of(0xff), 1007],
-  ["protobuf", new Uint8Array(0), 1007],
-] as const)(
-  "%s: the frame %j closes the connection with its code, and no other one",
-  (format, data, code) => {
-    const { service, connect, say } = world();
-    const [bad, good] = [connect(format), connect()];
-    service.message(bad.socket, data);
-    expect(bad.socket.closed).toMatchObject({ code });
-    say(good.socket, { subscribe: { all: true } });
-    expect(good.frames[0]?.state).toBe("subscribed");
-  },
-);
+  ["{", 1007],
+  ["{}", 1007],
+  ['{"subscribe":{"all":true,"progress":true}}', 1007],
+  ['{"subscribe":{"all":true,"offset":3}}', 1007],
+  ['{"subscribe":{"request":-1}}', 1007],
+  [Uint8Array.of(1), 1003],
+] as const)("the frame %j closes the connection with its code, and no other one", (data, code) => {
+  const { service, connect, say } = world();
+  const [bad, good] = [connect(), connect()];
+  service.message(bad.socket, data);
+  expect(bad.socket.closed).toMatchObject({ code });
+  say(good.socket, { subscribe: { all: true } });
+  expect(good.frames[0]?.state).toBe("subscribed");
+});
 
 test("refusals: unknown requests, doubled subscriptions, offsets beyond the response", () => {
   const { bed, connect, say } = world({ subscriptionsMax: 2 });
@@ -177,7 +119,7 @@ test("refusals: unknown requests, doubled subscriptions, offsets beyond the resp
 test("limits: one client too many, an unknown format, a frame too long", () => {
   const { service, connect } = world({ clientsMax: 2, frameBytesMax: 50 });
   const first = connect();
-  const unknown = connect("xml" as StreamFormat);
+  const unknown = connect("protobuf");
   expect(unknown.socket.closed).toMatchObject({ code: 1008 });
   connect();
   expect(connect().socket.closed).toMatchObject({ code: 1013 });
@@ -194,18 +136,20 @@ test("end: every connection is closed when the server stops", () => {
 
 test("fault: whatever cannot be written for one client closes it with 1011, and no other", async () => {
   const failures: unknown[] = [];
-  const { bed, connect, say } = world({}, { text: faultyText, failures });
-  const bad = connect();
-  const good = connect();
+  const { bed, connect, say } = world({}, failures);
+  const [bad, good] = [connect(), connect()];
   say(good.socket, { subscribe: { all: true } });
   bed.sidecar.generate(specFor([1], 1), DEAF);
-  say(bad.socket, { subscribe: { request: 0, text: true } });
+  say(bad.socket, { subscribe: { request: 0 } });
+  bad.socket.send = () => {
+    throw new Error("no such socket");
+  };
   await bed.finish();
   expect(bad.socket.closed).toEqual({ code: 1011, reason: "internal_error" });
   expect(good.socket.closed).toBeNull();
   const told = good.frames.flatMap(({ tokens }) => tokens.flatMap(({ token_ids: ids }) => ids));
   expect(told.length).toBe(11);
-  expect(failures.map(String)).toEqual(["Error: no such token"]);
+  expect(failures.map(String)).toEqual(["Error: no such socket"]);
 });
 
 test("a response that an earlier process began comes from its first token on", async () => {

@@ -1,44 +1,26 @@
 // /v1/stream: clients follow responses as they are generated. Once per turn of the rollout, a frame is built for each
-// filter and format that anybody listens to, and shared. A client that does not read is dropped with a
-// reason; it never makes another one wait, nor the rollout. Tokens without a follower cost nothing.
+// filter that anybody listens to, and shared. A client that does not read is dropped with a reason; it never makes
+// another one wait, nor the rollout. Tokens without a follower cost nothing.
 
 import { AppError } from "../../core/base/errors.ts";
 import { type GroupId, requestId } from "../../core/base/ids.ts";
 import type { Group, Request } from "../../core/request/buffer.ts";
-import type { Decoded } from "../../proto/checked.ts";
 import { CLOSE, closeReason } from "../../proto/close-codes.ts";
-import type { Text } from "../../text/text.ts";
 import type { Socket, SocketService } from "../http.ts";
 import type { Sidecar } from "../sidecar.ts";
-import {
-  type ClientMessage,
-  type Filter,
-  Frame,
-  progressFields,
-  STREAM_FORMATS,
-  type StreamFormat,
-  type Subscribe,
-} from "./frame.ts";
-import { decodeJson, encodeJson } from "./json-codec.ts";
-import { decodeProtobuf, encodeProtobuf } from "./protobuf-codec.ts";
+import { decodeClientMessage, type Filter, type Subscribe } from "./client-message.ts";
+import { type Frame, frameJson, newFrame, progressFields } from "./frame.ts";
 import {
   type Client,
   type Cursor,
-  clear,
-  declareTo,
-  FINISHED,
+  type Cursors,
+  frames,
   isOver,
-  JOINED,
   keyOf,
   newTopic,
-  note,
-  pieces,
-  RESTARTED,
   type Subject,
   type Subscription,
-  TOKENS,
   type Topic,
-  tell,
 } from "./topic.ts";
 
 export interface StreamLimits {
@@ -60,8 +42,6 @@ const STREAM_LIMITS: StreamLimits = {
 
 export interface StreamServiceOptions {
   readonly sidecar: Sidecar;
-  /** null: text cannot be requested. */
-  readonly text: Text | null;
   readonly limits?: Partial<StreamLimits>;
   readonly random: () => number;
   /** Runs something again and again; returns what ends it. */
@@ -78,9 +58,8 @@ export class StreamService implements SocketService {
   readonly #clients = new Map<Socket, Client>();
   readonly #topics = new Map<Subject, Topic>();
   readonly #touched = new Set<Topic>();
-  /** Topics of one group or one response. */
-  #narrow = 0;
-  readonly #frame: Frame;
+  /** Differs between servers, so that a client sees that it resumes at another one. */
+  readonly #firstAttempt: number;
   readonly #closed: Record<number, number> = {};
   #subscriptions = 0;
   #framesSent = 0;
@@ -92,7 +71,7 @@ export class StreamService implements SocketService {
   constructor(options: StreamServiceOptions) {
     this.#options = options;
     this.#limits = { ...STREAM_LIMITS, ...options.limits };
-    this.#frame = new Frame(options.random());
+    this.#firstAttempt = options.random();
   }
 
   /** Counters since the service began; gauges as of now. `closed`: clients that it ended, by close code. */
@@ -107,21 +86,11 @@ export class StreamService implements SocketService {
   }
 
   open(socket: Socket, query: URLSearchParams): void {
-    const given = query.get("format") ?? "json";
-    const format = STREAM_FORMATS.find((known) => known === given);
-    const client: Client = {
-      socket,
-      format: format ?? "json",
-      subscriptions: new Map(),
-      isClosing: false,
-    };
+    const format = query.get("format") ?? "json";
+    const client: Client = { socket, subscriptions: new Map(), isClosing: false };
     this.#clients.set(socket, client);
-    if (format === undefined) {
-      this.#end(
-        client,
-        CLOSE.version,
-        `format is ${given}, not one of ${STREAM_FORMATS.join(", ")}`,
-      );
+    if (format !== "json") {
+      this.#end(client, CLOSE.version, `format is ${format}; frames are json`);
     } else if (this.#options.sidecar.isDraining) {
       this.#end(client, CLOSE.goingAway, "draining");
     } else if (this.#clients.size > this.#limits.clientsMax) {
@@ -137,11 +106,12 @@ export class StreamService implements SocketService {
       this.#end(client, CLOSE.invalid, problem);
       return;
     }
-    const decoded = decode(client.format, data);
-    if (decoded === null) {
-      const wanted = client.format === "json" ? "text" : "binary";
-      this.#end(client, CLOSE.text, `frames of the ${client.format} format are ${wanted}`);
-    } else if (decoded.kind !== "ok") {
+    if (typeof data !== "string") {
+      this.#end(client, CLOSE.text, "frames are text");
+      return;
+    }
+    const decoded = decodeClientMessage(data);
+    if (decoded.kind !== "ok") {
       this.#end(client, CLOSE.invalid, `${decoded.kind}: ${decoded.problem}`);
     } else if (decoded.message.kind === "subscribe") {
       this.#subscribe(client, decoded.message);
@@ -187,34 +157,26 @@ export class StreamService implements SocketService {
       this.#refuse(client, keyOf(subject), problem);
       return;
     }
-    const topic = this.#topics.get(subject) ?? this.#opened(subject);
+    const topic = this.#topics.get(subject) ?? newTopic(subject);
+    this.#topics.set(subject, topic);
     const { rollout } = this.#options.sidecar;
-    const text = message.text ? this.#options.text : null;
-    const cursors = new Map<Request, Cursor>();
+    const cursors: Cursors = new Map();
     for (const request of requestsOf(subject, rollout.requests)) {
-      cursors.set(request, this.#cursor(request, message, text));
+      cursors.set(request, this.#cursor(request, message));
     }
     const groupsFinished =
       typeof subject !== "string" && "groupId" in subject && isComplete(subject)
         ? [subject.groupId as string]
         : [];
     const { epoch } = rollout;
-    const subscription: Subscription = { client, topic, cursors, text, epoch, groupsFinished };
+    const subscription: Subscription = { client, topic, cursors, epoch, groupsFinished };
     client.subscriptions.set(topic.key, subscription);
     this.#subscriptions += 1;
     topic.behind.add(subscription);
     this.#stopListening ??= this.#listen();
-    this.#frame.begin(topic.key);
-    this.#frame.state = "subscribed";
-    this.#frame.weightEpoch = epoch;
-    if (this.#sendFrame(client)) this.#catchUp(subscription);
-  }
-
-  #opened(subject: Subject): Topic {
-    const topic = newTopic(subject);
-    this.#topics.set(subject, topic);
-    if (typeof subject !== "string") this.#narrow += 1;
-    return topic;
+    if (this.#say(client, topic.key, { state: "subscribed", weight_epoch: epoch })) {
+      this.#catchUp(subscription);
+    }
   }
 
   #problemOf(client: Client, subject: Subject, message: Subscribe): AppError | null {
@@ -227,28 +189,25 @@ export class StreamService implements SocketService {
       const problem = `a client has at most ${subscriptionsMax} subscriptions`;
       return new AppError("queue_full", problem);
     }
-    if (message.text && this.#options.text === null) {
-      return new AppError("invalid_field", "text: this server has no tokenizer");
-    }
     if (typeof subject === "string" || !("response" in subject)) return null;
     const { length } = subject.response;
-    const attempt = this.#frame.attemptOf(subject);
+    const attempt = this.#attemptOf(subject);
     if ((message.attempt ?? attempt) !== attempt || message.offset <= length) return null;
     const problem = `offset is ${message.offset}, but the response has ${length} tokens`;
     return new AppError("conflict", problem);
   }
 
-  #cursor(request: Request, message: Subscribe, text: Text | null): Cursor {
-    const { response } = request;
-    const { kind } = message.filter;
-    const current = this.#frame.attemptOf(request);
-    const attempt = message.attempt ?? current;
-    const isAll = kind === "all" || kind === "progress";
-    const offset = isAll ? response.length : message.offset;
-    const detokenizer = text?.detokenizer({ skipSpecial: true }) ?? null;
-    // A character may have begun in the tokens that the client has.
-    if (attempt === current) detokenizer?.push(response.tokens().subarray(0, offset));
-    return { offset, attempt, isDeclared: false, detokenizer };
+  /** Changes when the response restarts; its tokens so far are void then. */
+  readonly #attemptOf = ({ response }: Request): number =>
+    (this.#firstAttempt + response.restarts) >>> 0;
+
+  #cursor(request: Request, { filter, offset, attempt }: Subscribe): Cursor {
+    const isAll = filter.kind === "all" || filter.kind === "progress";
+    return {
+      offset: isAll ? request.response.length : offset,
+      attempt: attempt ?? this.#attemptOf(request),
+      isDeclared: false,
+    };
   }
 
   #unsubscribe(client: Client, filter: Filter): void {
@@ -261,15 +220,11 @@ export class StreamService implements SocketService {
     }
     this.#flush();
     this.#forget(subscription);
-    this.#frame.begin(key);
-    this.#frame.state = "unsubscribed";
-    this.#sendFrame(client);
+    this.#say(client, key, { state: "unsubscribed" });
   }
 
   #refuse(client: Client, key: string, error: AppError): void {
-    this.#frame.begin(key);
-    this.#frame.refused = { code: error.code, message: error.message };
-    this.#sendFrame(client);
+    this.#say(client, key, { refused: { code: error.code, message: error.message } });
   }
 
   #find(filter: Filter): Subject | AppError {
@@ -291,10 +246,7 @@ export class StreamService implements SocketService {
     topic.live.delete(subscription);
     topic.behind.delete(subscription);
     this.#subscriptions -= 1;
-    if (topic.live.size + topic.behind.size === 0) {
-      this.#topics.delete(topic.subject);
-      if (typeof topic.subject !== "string") this.#narrow -= 1;
-    }
+    if (topic.live.size + topic.behind.size === 0) this.#topics.delete(topic.subject);
     if (this.#subscriptions > 0) return;
     this.#stopListening?.();
     this.#stopListening = null;
@@ -303,13 +255,15 @@ export class StreamService implements SocketService {
 
   #listen(): () => void {
     const stopObserving = this.#options.sidecar.observe({
-      joined: (request) => this.#happened(request, JOINED, 0),
-      tokens: (request, offset) => this.#happened(request, TOKENS, offset),
+      joined: (request) => this.#joined(request),
+      tokens: (request, offset) => this.#changed(request, { offset }),
       finished: (request) => {
-        this.#happened(request, FINISHED, request.response.length);
+        this.#changed(request, { offset: request.response.length });
         if (isComplete(request.group)) this.#groupFinished(request.group);
       },
-      restarted: (request) => this.#happened(request, RESTARTED, 0),
+      restarted: (request) => {
+        this.#changed(request, { attempt: this.#attemptOf(request) - 1 });
+      },
       groupFinished: (group) => {
         const topic = this.#topics.get(group);
         if (topic === undefined) return;
@@ -328,19 +282,33 @@ export class StreamService implements SocketService {
     };
   }
 
-  #happened(request: Request, flag: number, from: number): void {
-    this.#note(this.#topics.get("progress"), request, flag, from);
-    this.#note(this.#topics.get("all"), request, flag, from);
-    if (this.#narrow === 0) return;
-    this.#note(this.#topics.get(request.group), request, flag, from);
-    this.#note(this.#topics.get(request), request, flag, from);
+  *#topicsOf(request: Request): Generator<Topic> {
+    for (const subject of ["progress", "all", request.group, request] as const) {
+      const topic = this.#topics.get(subject);
+      if (topic !== undefined) yield topic;
+    }
   }
 
-  #note(topic: Topic | undefined, request: Request, flag: number, from: number): void {
-    if (topic === undefined) return;
-    note(topic, request, flag, from);
-    if (flag === JOINED) declareTo(topic, request, this.#frame.attemptOf(request));
-    this.#touch(topic);
+  #joined(request: Request): void {
+    const attempt = this.#attemptOf(request);
+    for (const topic of this.#topicsOf(request)) {
+      const subscribers = [topic.changed, ...[...topic.behind].map(({ cursors }) => cursors)];
+      for (const cursors of subscribers) {
+        cursors.set(request, { offset: 0, attempt, isDeclared: false });
+      }
+      this.#touch(topic);
+    }
+  }
+
+  /** `before`: how far a client is that has had every frame, where this is the first change in the turn. */
+  #changed(request: Request, before: Partial<Cursor>): void {
+    for (const topic of this.#topicsOf(request)) {
+      if (!topic.changed.has(request)) {
+        const attempt = this.#attemptOf(request);
+        topic.changed.set(request, { offset: 0, attempt, isDeclared: true, ...before });
+      }
+      this.#touch(topic);
+    }
   }
 
   #groupFinished(group: Group): void {
@@ -377,19 +345,17 @@ export class StreamService implements SocketService {
       const clients = new Set([...topic.live, ...topic.behind].map(({ client }) => client));
       for (const client of clients) this.#end(client, CLOSE.internal, "internal_error");
     }
-    clear(topic);
+    topic.changed.clear();
+    topic.groupsFinished.length = 0;
   }
 
-  /** Sends one frame of the turn to all clients that are up to date, and as much as possible to the others. */
+  /** Sends the turn to all clients that are up to date, and as much as possible to the others. */
   #sendTurn(topic: Topic): void {
     const over = isOver(topic);
-    if (topic.live.size > 0) {
-      this.#frame.begin(topic.key);
-      tell(topic, this.#frame);
-      if (this.#hasAdvanced) this.#frame.weightEpoch = this.#options.sidecar.rollout.epoch;
-      if (over) this.#frame.state = "ended";
-      this.#share(topic);
-    }
+    this.#share(topic, (last) => {
+      if (this.#hasAdvanced) last.weight_epoch = this.#options.sidecar.rollout.epoch;
+      if (over) last.state = "ended";
+    });
     for (const subscription of [...topic.behind]) this.#catchUp(subscription);
     if (over) for (const subscription of [...topic.live]) this.#forget(subscription);
   }
@@ -404,25 +370,25 @@ export class StreamService implements SocketService {
   }
 
   #shareProgress(topic: Topic): void {
-    if (topic.live.size === 0) return;
-    const { rollout } = this.#options.sidecar;
-    this.#frame.begin(topic.key);
-    tell(topic, this.#frame);
-    this.#frame.progress = progressFields(rollout.meter.progress(), rollout.epoch);
-    this.#share(topic);
+    const { meter, epoch } = this.#options.sidecar.rollout;
+    this.#share(topic, (last) => {
+      last.progress = progressFields(meter.progress(), epoch);
+    });
   }
 
-  /** Encodes the frame once for each format, and sends it to all who are up to date. */
-  #share(topic: Topic): void {
-    if (this.#frame.isEmpty) return;
-    const encoded: Partial<Record<StreamFormat, string | Uint8Array>> = {};
-    for (const { client } of topic.live) {
-      encoded[client.format] ??= encode(client.format, this.#frame);
-      this.#send(client, encoded[client.format] ?? "");
+  /** Encodes frames once, and sends them to all who are up to date. */
+  #share(topic: Topic, complete: (last: Frame) => void): void {
+    if (topic.live.size === 0) return;
+    const last = (frame: Frame) => {
+      frame.groups_finished.push(...topic.groupsFinished);
+      complete(frame);
+    };
+    for (const json of frames(topic, topic.changed, { attemptOf: this.#attemptOf, last })) {
+      for (const { client } of topic.live) this.#send(client, json);
     }
   }
 
-  /** Sends what a client lacks as far as it reads. An error in it, as of its text, ends this client alone. */
+  /** Sends what a client lacks as far as it reads. An error in it ends this client alone. */
   #catchUp(subscription: Subscription): void {
     if (subscription.client.isClosing) return;
     try {
@@ -435,39 +401,38 @@ export class StreamService implements SocketService {
 
   /** Sends the missing part to a subscription, which shares frames once it lacks nothing. */
   #bring(subscription: Subscription): void {
-    const { client, topic, text } = subscription;
+    const { client, topic, cursors } = subscription;
     const { epoch } = this.#options.sidecar.rollout;
     const hasRoom = () => client.socket.getBufferedAmount() <= this.#limits.sendQueueBytes / 2;
     if (!hasRoom()) return;
-    const frame = this.#frame;
-    const run = pieces(subscription, frame);
-    for (;;) {
-      frame.begin(topic.key);
-      const isDone = run.next().done === true;
-      if (isDone && subscription.epoch !== epoch) {
-        frame.weightEpoch = epoch;
-        subscription.epoch = epoch;
-      }
-      if (isDone) frame.groupsFinished.push(...subscription.groupsFinished.splice(0));
-      const over = isDone && isOver(topic);
+    const over = isOver(topic);
+    let isDone = false;
+    const last = (frame: Frame) => {
+      isDone = true;
+      if (subscription.epoch !== epoch) frame.weight_epoch = epoch;
+      subscription.epoch = epoch;
+      frame.groups_finished.push(...subscription.groupsFinished.splice(0));
       if (over) frame.state = "ended";
-      if (!frame.isEmpty && !this.#sendFrame(client)) return;
-      if (over) this.#forget(subscription);
-      if (isDone && !over && text === null) {
-        subscription.cursors.clear();
-        topic.behind.delete(subscription);
-        topic.live.add(subscription);
-      }
-      if (isDone || !hasRoom()) return;
+    };
+    for (const json of frames(topic, cursors, { attemptOf: this.#attemptOf, last })) {
+      if (!this.#send(client, json)) return;
+      if (!isDone && !hasRoom()) return;
     }
+    if (over) {
+      this.#forget(subscription);
+      return;
+    }
+    cursors.clear();
+    topic.behind.delete(subscription);
+    topic.live.add(subscription);
   }
 
-  /** false: the client has been dropped. */
-  #sendFrame(client: Client): boolean {
-    return this.#send(client, encode(client.format, this.#frame));
+  /** Sends a frame of this alone. false: the client has been dropped. */
+  #say(client: Client, subscription: string, what: Partial<Frame>): boolean {
+    return this.#send(client, frameJson({ ...newFrame(subscription), ...what }) ?? "");
   }
 
-  #send(client: Client, data: string | Uint8Array): boolean {
+  #send(client: Client, data: string): boolean {
     if (client.isClosing) return false;
     const sent = client.socket.send(data);
     this.#framesSent += 1;
@@ -511,14 +476,4 @@ function groupNamed(name: string, requests: Iterable<Request>): Group | null {
     if (isFirst && groupId.slice(groupId.indexOf(":") + 1) === name) newest = group;
   }
   return newest;
-}
-
-function encode(format: StreamFormat, frame: Frame): string | Uint8Array {
-  return format === "json" ? encodeJson(frame) : encodeProtobuf(frame);
-}
-
-/** null: text where bytes belong, or the other way round. */
-function decode(format: StreamFormat, data: string | Uint8Array): Decoded<ClientMessage> | null {
-  if (format === "json") return typeof data === "string" ? decodeJson(data) : null;
-  return typeof data === "string" ? null : decodeProtobuf(data);
 }

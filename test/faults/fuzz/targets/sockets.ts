@@ -1,4 +1,4 @@
-// Clients of /v1/stream, in both formats, and engines on /v1/draft: a socket, some frames, and the end. Whatever comes,
+// Clients of /v1/stream, and engines on /v1/draft: a socket, some frames, and the end. Whatever comes,
 // the socket ends with a code that names the peer's fault, never with the server's own.
 
 import fc from "fast-check";
@@ -6,7 +6,6 @@ import { groupId, weightEpoch } from "../../../../src/core/base/ids.ts";
 import { charactersOf } from "../../../suite/characters.ts";
 import { encodeClientMessage } from "../../../suite/draft-client.ts";
 import { draftMessages } from "../../../suite/draft-messages.ts";
-import { clientMessage } from "../../../suite/stream-bed.ts";
 import type { Dice } from "../../attacks/settings.ts";
 import { anyJson, jsonOf, PLAIN, type Schema } from "../json-text.ts";
 import { type FuzzSocket, SidecarBed } from "../sidecar-bed.ts";
@@ -79,10 +78,7 @@ const filter = fc.oneof(
   fc.constant({}),
 );
 const subscription = fc
-  .tuple(
-    filter,
-    fc.record({ offset: uint32, attempt: uint32, text: fc.boolean() }, { requiredKeys: [] }),
-  )
+  .tuple(filter, fc.record({ offset: uint32, attempt: uint32 }, { requiredKeys: [] }))
   .map(([of, more]) => ({ ...of, ...more }));
 const streamMessage = fc.oneof(
   { arbitrary: subscription.map((subscribe) => ({ subscribe })), weight: 4 },
@@ -98,7 +94,6 @@ const FILTER: Schema = {
     progress: { const: true },
     offset: { type: "integer" },
     attempt: { type: "integer" },
-    text: { type: "boolean" },
   },
 };
 const MESSAGE: Schema = {
@@ -115,15 +110,6 @@ const jsonFrames = several(
     { arbitrary: anyJson, weight: 1 },
     { arbitrary: charactersOf({ maxLength: 20 }), weight: 1 },
     { arbitrary: fc.uint8Array({ maxLength: 20 }), weight: 1 },
-  ),
-);
-const protobufFrames = several(
-  fc.oneof(
-    {
-      arbitrary: streamMessage.map((message) => clientMessage("protobuf", message) as Uint8Array),
-      weight: 9,
-    },
-    { arbitrary: fc.string({ maxLength: 10 }), weight: 1 },
   ),
 );
 
@@ -157,7 +143,6 @@ const draftFrames = fc
   .map(([first, rest, skip]) => (skip === 0 ? rest : [first, ...rest]));
 
 export const socketTargets: readonly FuzzTarget[] = [
-  socketTarget("stream json", "/v1/stream", jsonFrames),
-  socketTarget("stream protobuf", "/v1/stream?format=protobuf", protobufFrames),
+  socketTarget("stream", "/v1/stream", jsonFrames),
   socketTarget("draft", "/v1/draft", draftFrames),
 ];

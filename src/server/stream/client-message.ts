@@ -1,0 +1,91 @@
+// The one check of what clients of a token stream send. Decides nothing.
+
+import * as v from "valibot";
+import { parseJson } from "../../core/base/json.ts";
+import type { Decoded } from "../../proto/checked.ts";
+import { unknownField } from "../openai/unknown-field.ts";
+
+/** Subject of a client's subscription. progress: lengths and counters some times a second, no tokens. */
+export type Filter =
+  | { readonly kind: "request"; readonly request: number }
+  | { readonly kind: "group"; readonly group: string }
+  | { readonly kind: "all" }
+  | { readonly kind: "progress" };
+
+export interface Subscribe {
+  readonly kind: "subscribe";
+  readonly filter: Filter;
+  /** For a request: the number of output tokens that the client has. */
+  readonly offset: number;
+  /** The attempt that those belong to; null: whichever is current. */
+  readonly attempt: number | null;
+}
+
+type ClientMessage = Subscribe | { readonly kind: "unsubscribe"; readonly filter: Filter };
+
+/** Group names are the clients' own; no prompt line may have a longer one. */
+const GROUP_NAME_MAX = 1024;
+
+const uint32 = v.pipe(v.number(), v.integer(), v.minValue(0), v.maxValue(0xffffffff));
+const filterFields = {
+  request: v.optional(uint32),
+  group: v.optional(v.pipe(v.string(), v.minLength(1), v.maxLength(GROUP_NAME_MAX))),
+  all: v.optional(v.literal(true)),
+  progress: v.optional(v.literal(true)),
+};
+const FilterSchema = v.strictObject(filterFields);
+const SubscribeSchema = v.strictObject({
+  ...filterFields,
+  offset: v.optional(uint32),
+  attempt: v.optional(uint32),
+});
+
+const ClientMessageSchema = v.strictObject({
+  subscribe: v.optional(SubscribeSchema),
+  unsubscribe: v.optional(FilterSchema),
+});
+
+/** Never throws on what a client sent. */
+export function decodeClientMessage(text: string): Decoded<ClientMessage> {
+  let value: unknown;
+  try {
+    value = parseJson(text);
+  } catch {
+    return { kind: "undecodable", problem: "not JSON" };
+  }
+  const result = v.safeParse(ClientMessageSchema, value, { abortEarly: true });
+  if (!result.success) {
+    const [issue] = result.issues;
+    const isUnknown = issue.type === "strict_object" && issue.expected === "never";
+    const problem = isUnknown ? unknownField(ClientMessageSchema, issue.path) : issue.message;
+    return invalid(`${v.getDotPath(issue) ?? "frame"}: ${problem}`);
+  }
+  const { subscribe, unsubscribe } = result.output;
+  const fields = subscribe ?? unsubscribe;
+  if (fields === undefined || (subscribe !== undefined && unsubscribe !== undefined)) {
+    return invalid("a frame holds one of subscribe and unsubscribe");
+  }
+  const filter = filterOf(fields);
+  if (filter === null) return invalid("name one of request, group, all and progress");
+  if (subscribe === undefined) return { kind: "ok", message: { kind: "unsubscribe", filter } };
+  const { offset = 0, attempt = null } = subscribe;
+  if (filter.kind !== "request" && (offset > 0 || attempt !== null)) {
+    return invalid("offset and attempt are for a request");
+  }
+  return { kind: "ok", message: { kind: "subscribe", filter, offset, attempt } };
+}
+
+function invalid(problem: string): { kind: "invalid_message"; problem: string } {
+  return { kind: "invalid_message", problem };
+}
+
+/** null: the fields name none, or several. */
+function filterOf(fields: v.InferOutput<typeof FilterSchema>): Filter | null {
+  const { request, group, all, progress } = fields;
+  const named: Filter[] = [];
+  if (request !== undefined) named.push({ kind: "request", request });
+  if (group !== undefined) named.push({ kind: "group", group });
+  if (all !== undefined) named.push({ kind: "all" });
+  if (progress !== undefined) named.push({ kind: "progress" });
+  return named.length === 1 ? (named[0] ?? null) : null;
+}
