@@ -1,12 +1,10 @@
 // The command-line tool: its commands, and the one place where an error becomes an exit status.
 
-import { Command, CommanderError } from "commander";
+import { Command, CommanderError, type Option } from "commander";
 import packageJson from "../../package.json" with { type: "json" };
-import { removedFlag, removedVariable } from "../config/removed.ts";
 import { AppError } from "../core/base/errors.ts";
 import { doctorCommand } from "./doctor-command.ts";
 import { draftServerCommand } from "./draft-server-command.ts";
-import { layOutHelp } from "./help.ts";
 import { EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE } from "./output.ts";
 import { replayCommand } from "./replay-command.ts";
 import { rolloutCommand } from "./rollout-command.ts";
@@ -25,7 +23,6 @@ export async function main(args: readonly string[]): Promise<number> {
     status = value;
   });
   try {
-    refuseRemoved(program, args);
     await program.parseAsync(args, { from: "user" });
     return status;
   } catch (error) {
@@ -35,7 +32,6 @@ export async function main(args: readonly string[]): Promise<number> {
 
 /** The tool with all of its commands; each sets the exit status. */
 export function programOf(setStatus: (status: number) => void): Command {
-  const columns = () => (process.stdout.isTTY ? process.stdout.columns : undefined);
   const program = new Command("foretoken")
     .description("A proxy between an RL trainer and its vLLM servers that shortens the rollout.")
     .version(packageJson.version)
@@ -55,25 +51,15 @@ export function programOf(setStatus: (status: number) => void): Command {
     workerCommand,
   ];
   for (const command of commands) {
-    program.addCommand(layOutHelp(command(setStatus).exitOverride(), columns));
+    program.addCommand(laidOut(command(setStatus).exitOverride()));
   }
-  return layOutHelp(program, columns);
+  return laidOut(program);
 }
 
-/** @throws AppError usage: an option of an earlier release is given, as a flag or in the environment. */
-function refuseRemoved(program: Command, args: readonly string[]): void {
-  const [name, ...rest] = args;
-  const known = (commands: readonly Command[], flag: string) =>
-    commands.some(({ options }) => options.some(({ long }) => long === flag));
-  const command = program.commands.filter((one) => one.name() === name);
-  const end = rest.indexOf("--");
-  for (const arg of end === -1 ? rest : rest.slice(0, end)) {
-    const [flag = ""] = arg.split("=");
-    const problem = known(command, flag) ? null : removedFlag(flag);
-    if (problem !== null) throw new AppError("usage", problem);
-  }
-  const problem = removedVariable(process.env, (flag) => known(program.commands, flag));
-  if (problem !== null) throw new AppError("usage", problem);
+/** Descriptions name their defaults; how the environment's variables are called, the help says once. */
+function laidOut(command: Command): Command {
+  const optionDescription = ({ description }: Option) => description;
+  return command.configureHelp({ optionDescription, minWidthToWrap: 20 });
 }
 
 function statusOf(error: unknown): number {

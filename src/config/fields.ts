@@ -124,7 +124,7 @@ export const FIELDS = {
     help: "directory that keeps what is generated (serve: of /v1/rollouts and of requests with an id, the responses of --history-mb, and the figures of the last 50 iterations): after a crash the same command continues from there",
     otherwise: "none",
   }),
-  policy: choice("--policy", { choices: POLICY_NAMES, default: "seer", help: POLICY_HELP }),
+  policy: choice("--policy POLICY", { choices: POLICY_NAMES, default: "seer", help: POLICY_HELP }),
   draft: choice("--draft", {
     choices: ["grouped", "off"],
     help: "speculative decoding from the group's responses",

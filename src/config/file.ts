@@ -3,7 +3,6 @@
 import { AppError } from "../core/base/errors.ts";
 import { unknownName } from "../core/base/unknown-name.ts";
 import { FIELDS, type FieldName, fileKey, parseField } from "./fields.ts";
-import { removedFlag } from "./removed.ts";
 
 /**
  * Values by field. `where` names the file in messages.
@@ -22,8 +21,6 @@ export function settingsIn(
   for (const [key, value] of Object.entries(content)) {
     const name = byKey.get(key);
     if (name === undefined) {
-      const gone = removedFlag(`--${key.replaceAll("_", "-")}`);
-      if (gone !== null) throw new AppError("invalid_config", `${where}: ${key}: ${gone}`);
       const problem = unknownName(key, [...byKey.keys()]);
       throw new AppError("invalid_config", `${where}: ${key} ${problem}`);
     }
