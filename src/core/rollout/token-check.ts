@@ -5,12 +5,12 @@
 import type { Response } from "../request/response.ts";
 import type { WorkerEvent } from "./worker.ts";
 
-type Tokens = Extract<WorkerEvent, { kind: "tokens" }>;
+type Tokens = Omit<Extract<WorkerEvent, { kind: "tokens" }>, "kind" | "requestId">;
 
 /** Describes the first fault of the event; null: there is none. One pass without an allocation. */
 export function problemOf(
   event: Tokens,
-  response: Response,
+  response: Pick<Response, "length" | "tokensMax">,
   vocabularySize: number,
 ): string | null {
   const { tokens, logprobs, top, offset } = event;

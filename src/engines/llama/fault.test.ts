@@ -66,7 +66,7 @@ function breakingShaping(count: number): LogitShaping {
 describe.skipIf(skipReason !== null)("faults of one request", () => {
   test("a request that can never run is refused, naming what and the bound; the others are served", () => {
     const bad: [Partial<RequestSpec["sampling"]>, string][] = [
-      [{ tokensMax: 600 }, "the context holds 512"],
+      [{ tokensMax: 600 }, "tokens of 512"],
       [{ temperature: 1e-320 }, "temperature, which is 1e-320, not 0 or in 1e-10..1000000"],
       [{ temperature: Number.NaN }, "temperature, which is NaN"],
       [{ topLogprobs: 33 }, "logprobs, which is 33, not a whole number in 0..20"],
@@ -88,7 +88,7 @@ describe.skipIf(skipReason !== null)("faults of one request", () => {
       expect(refusals.get(1 + i)).toMatchObject({ status: 400 });
       expect(refusals.get(1 + i)?.message).toContain(message);
     }
-    expect(refusals.get(100)?.message).toContain("the vocabulary ends at 1375");
+    expect(refusals.get(100)?.message).toContain("not in 0..1375");
     expectSolo(collector, good);
     expect(engine.stats()).toMatchObject({ running: 0, waiting: 0, kvTokensUsed: 0 });
     engine.close();

@@ -26,8 +26,6 @@ export interface ConnectionOptions<In extends { readonly kind: string }> {
   readonly decode: (bytes: Uint8Array) => Decoded<In | Heartbeat>;
   /** A message of this side without content. */
   readonly heartbeat: Uint8Array;
-  /** Messages that wait until nothing else does; null: there are none. */
-  readonly more: () => Uint8Array | null;
   readonly message: (message: In) => void;
   /** The peer is silent for longer than allowed; null: it sends again. */
   readonly quiet?: (reason: string | null) => void;
@@ -49,6 +47,9 @@ export class Connection<In extends { readonly kind: string }> {
   /** Messages that the socket has no room for yet, the oldest first. */
   #waiting: Uint8Array[] = [];
   #waitingBytes = 0;
+  /** Messages that wait until no others do. */
+  readonly #later: { readonly messages: Iterator<Uint8Array>; readonly bytes: number }[] = [];
+  #laterBytes = 0;
   /** Bytes that the socket has not passed on yet. */
   #socketBytes = 0;
   #problem: string | null = null;
@@ -108,9 +109,16 @@ export class Connection<In extends { readonly kind: string }> {
     else this.#flush();
   }
 
-  /** Sends what has been queued. */
-  wake(): void {
-    this.#flush();
+  /**
+   * Takes over `messages` of about `bytes` in all, and sends them whenever nothing else waits; nor does anything that is
+   * pushed in this turn come after them. false: there is no room.
+   */
+  pushLater(messages: Iterator<Uint8Array>, bytes: number): boolean {
+    if (this.#isOver || this.#laterBytes + bytes > this.#options.limits.kvBytesMax) return false;
+    this.#later.push({ messages, bytes });
+    this.#laterBytes += bytes;
+    queueMicrotask(() => this.#flush());
+    return true;
   }
 
   /** Closes with a code and a reason. */
@@ -130,6 +138,7 @@ export class Connection<In extends { readonly kind: string }> {
     this.#isOver = true;
     clearInterval(this.#heart);
     this.#waiting = [];
+    this.#later.length = 0;
     this.#options.closed(closed);
   }
 
@@ -145,7 +154,7 @@ export class Connection<In extends { readonly kind: string }> {
     while (this.#socketBytes <= socketBytesMax) {
       const waiting = this.#waiting[next];
       const isRoom = this.#socketBytes < kvWindowBytes;
-      const bytes = waiting ?? (isRoom ? this.#options.more() : null);
+      const bytes = waiting ?? (isRoom ? this.#nextLater() : null);
       if (bytes === null) break;
       if (waiting !== undefined) {
         next += 1;
@@ -154,6 +163,16 @@ export class Connection<In extends { readonly kind: string }> {
       this.#write(bytes);
     }
     if (next > 0) this.#waiting = this.#waiting.slice(next);
+  }
+
+  #nextLater(): Uint8Array | null {
+    for (let first = this.#later[0]; first !== undefined; first = this.#later[0]) {
+      const { value } = first.messages.next();
+      if (value !== undefined) return value;
+      this.#later.shift();
+      this.#laterBytes -= first.bytes;
+    }
+    return null;
   }
 
   #write(bytes: Uint8Array): void {

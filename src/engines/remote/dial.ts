@@ -30,8 +30,6 @@ export interface DialListener {
   /** The session begins. */
   welcome(connection: HostConnection, welcome: Welcome): void;
   message(message: AfterWelcome): void;
-  /** Messages that wait until nothing else does; null: there are none. */
-  more(): Uint8Array | null;
   /** The host is silent; null: it sends again. */
   quiet(reason: string | null): void;
   closed(closed: Closed): void;
@@ -66,7 +64,6 @@ export function dial(options: DialOptions, listener: DialListener): void {
     clock,
     decode: decodeHostMessage,
     heartbeat: HEARTBEAT,
-    more: () => listener.more(),
     message: (message) => {
       if (message.kind !== "welcome" && isWelcome) listener.message(message);
       else if (message.kind !== "welcome" || isWelcome) {
@@ -86,7 +83,6 @@ export function dial(options: DialOptions, listener: DialListener): void {
     kind: "hello",
     protocolVersion: LINK_PROTOCOL_VERSION,
     token: options.token ?? "",
-    messageBytesMax: limits.messageBytesMax,
     kvBytesMax: limits.kvBytesMax,
     sidecarId: options.sidecar.id,
     sidecarName: options.sidecar.name,

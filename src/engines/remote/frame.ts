@@ -102,7 +102,7 @@ export const view = v.pipe(
 );
 
 /** A copy: the frame's bytes need not be aligned, and belong to the socket. */
-export const buffer = v.pipe(
+const buffer = v.pipe(
   view,
   v.transform((bytes): ArrayBuffer => new Uint8Array(bytes).buffer),
 );

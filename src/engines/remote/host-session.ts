@@ -3,10 +3,15 @@
 // restore the worker's state. Owns no socket.
 
 import { type GroupId, type RequestId, requestId } from "../../core/base/ids.ts";
-import type { RequestSpec } from "../../core/request/request.ts";
-import { outOfBounds, problemOf } from "../../core/request/sampling-bounds.ts";
-import type { Worker, WorkerCommand, WorkerEvent, WorkerStats } from "../../core/rollout/worker.ts";
-import { type Exported, KvInbox } from "./kv-stream.ts";
+import { alienIn, runProblem } from "../../core/request/run-check.ts";
+import type {
+  KvBlob,
+  Worker,
+  WorkerCommand,
+  WorkerEvent,
+  WorkerStats,
+} from "../../core/rollout/worker.ts";
+import { KvInbox, wireKv } from "./kv-parts.ts";
 import { BARRIER_ID, NAME_CHARS_MAX } from "./limits.ts";
 import type { HostLimits, KvPart, WireCommand, WireEvent } from "./message.ts";
 
@@ -25,6 +30,8 @@ export type HostCommands =
       readonly refused: readonly WireEvent[];
     }
   | Refusal;
+
+type WireRun = Extract<WireCommand, { kind: "run" }>;
 
 const BAD_REQUEST = 400;
 
@@ -87,14 +94,12 @@ export class HostSession {
     }
   }
 
-  /** `kvBytesMax`: KV beyond it is not sent, but for what `isStreamed` takes: its event follows its parts. */
+  /** Events to be sent at once. `sendKv`: sends an event behind its KV, and behind others; false: the KV cannot be sent. */
   events(
     events: readonly WorkerEvent[],
-    kvBytesMax: number,
-    isStreamed: (event: Exported) => boolean,
+    sendKv: (kv: KvBlob | null, event: WireEvent) => boolean,
   ): WireEvent[] {
     const wire: WireEvent[] = [];
-    let kvBytesLeft = kvBytesMax;
     for (const event of events) {
       switch (event.kind) {
         case "tokens": {
@@ -116,11 +121,9 @@ export class HostSession {
         }
         case "exported": {
           this.#held.delete(event.requestId);
-          if (isStreamed(event)) break;
-          const bytes = event.kv?.bytes.byteLength ?? 0;
-          const isFit = bytes <= kvBytesLeft;
-          if (isFit) kvBytesLeft -= bytes;
-          wire.push(isFit ? event : { ...event, kv: null });
+          if (!sendKv(event.kv, { ...event, kv: wireKv(event.kv) })) {
+            wire.push({ ...event, kv: null });
+          }
           break;
         }
         case "evicted":
@@ -160,7 +163,7 @@ export class HostSession {
       case "register_group": {
         const { groupId, prompt } = command;
         // It is not drafted for: what it holds, or how it is called, is no draft group's.
-        if (this.#tokensProblem(prompt, "prompt") !== null || !isName(groupId)) return null;
+        if (this.#alienIn(prompt) !== null || nameProblem(groupId) !== null) return null;
         this.#groups.add(groupId);
         if (this.#groups.size > this.#limits.requestsMax) {
           throw new Refused("invalid_message", `more than ${this.#limits.requestsMax} groups`);
@@ -171,7 +174,10 @@ export class HostSession {
         this.#groups.delete(command.groupId);
         return command;
       case "delta":
-        this.#checkDelta(command.tokens);
+        // Tokens that a worker drew: no request's fault.
+        if (this.#alienIn(command.tokens) !== null) {
+          throw new Refused("invalid_message", `a delta ${this.#alienIn(command.tokens)}`);
+        }
         return command;
       case "advance":
         this.#runOf.clear();
@@ -184,7 +190,11 @@ export class HostSession {
     }
   }
 
-  #run(command: Extract<WireCommand, { kind: "run" }>): WorkerCommand | null {
+  #alienIn(tokens: Int32Array): string | null {
+    return alienIn(tokens, "tokens", this.#vocabularySize);
+  }
+
+  #run(command: WireRun): WorkerCommand | null {
     const { run, request, output, chunkTokens, priority, draft } = command;
     const id = request.requestId;
     const what = `request ${id}`;
@@ -196,10 +206,10 @@ export class HostSession {
     if (this.#held.size > this.#limits.requestsMax) {
       throw new Refused("invalid_message", `more than ${this.#limits.requestsMax} requests`);
     }
+    const { contextTokens, kvTokens } = this.#worker.capacity;
+    const limits = { contextTokens, kvTokens, vocabularySize: this.#vocabularySize };
     const problem =
-      this.#tokensProblem(request.prompt, "prompt") ??
-      this.#tokensProblem(output, "output") ??
-      this.#runProblem(request, { output, chunkTokens });
+      runProblem(command, limits) ?? nameProblem(request.groupId) ?? endProblem(command);
     if (problem !== null) return this.#refuse(id, run, problem);
     this.#runOf.set(id, run);
     this.#held.add(id);
@@ -213,46 +223,15 @@ export class HostSession {
     this.#refused.push({ kind: "chunk_done", run, finish: "abort", refusal });
     return this.#held.delete(id) ? { kind: "release", requestId: id } : null;
   }
-
-  #runProblem(
-    { groupId, prompt, sampling }: RequestSpec,
-    { output, chunkTokens }: { output: Int32Array; chunkTokens: number },
-  ): string | null {
-    const { contextTokens, kvTokens } = this.#worker.capacity;
-    const wrong = outOfBounds(sampling, { vocabularySize: this.#vocabularySize });
-    if (wrong !== null) return `has ${wrong.field}, which ${problemOf(wrong)}`;
-    if (!isName(groupId)) {
-      return `is of a group whose name has ${groupId.length} characters, above ${NAME_CHARS_MAX}`;
-    }
-    const tokens = prompt.length + sampling.tokensMax;
-    if (prompt.length === 0) return "has an empty prompt";
-    if (!(chunkTokens >= 1)) return `has a chunk of ${chunkTokens} tokens`;
-    if (output.length >= sampling.tokensMax) return "is at its end";
-    if (tokens > contextTokens) return `may take ${tokens} tokens of ${contextTokens}`;
-    // The last token is never computed.
-    if (tokens - 1 > kvTokens) return `may take ${tokens - 1} KV tokens of ${kvTokens}`;
-    const support = this.#worker.supports(sampling);
-    return support.kind === "refused" ? `uses ${support.field}, which ${support.reason}` : null;
-  }
-
-  #tokensProblem(tokens: Int32Array, where: string): string | null {
-    for (let i = 0; i < tokens.length; i += 1) {
-      const token = tokens[i] ?? -1;
-      if (token >= 0 && token < this.#vocabularySize) continue;
-      return `holds token ${token} in its ${where}, not in 0..${this.#vocabularySize - 1}`;
-    }
-    return null;
-  }
-
-  /** Tokens that a worker drew: no request's fault. */
-  #checkDelta(tokens: Int32Array): void {
-    const problem = this.#tokensProblem(tokens, "tokens");
-    if (problem !== null) throw new Refused("invalid_message", `a delta ${problem}`);
-  }
 }
 
-function isName(groupId: GroupId): boolean {
-  return groupId.length <= NAME_CHARS_MAX;
+function endProblem({ output, request }: WireRun): string | null {
+  return output.length >= request.sampling.tokensMax ? "is at its end" : null;
+}
+
+function nameProblem({ length }: GroupId): string | null {
+  if (length <= NAME_CHARS_MAX) return null;
+  return `is of a group whose name has ${length} characters, above ${NAME_CHARS_MAX}`;
 }
 
 /** The numbers that are no counts. */

@@ -21,7 +21,6 @@ const HELLO: Hello = {
   kind: "hello",
   protocolVersion: LINK_PROTOCOL_VERSION,
   token: "",
-  messageBytesMax: LINK_LIMITS.messageBytesMax,
   kvBytesMax: LINK_LIMITS.kvBytesMax,
   sidecarId: "raw",
   sidecarName: "a raw sidecar",

@@ -11,12 +11,12 @@ import type { Clock } from "../../core/base/clock.ts";
 import { AppError } from "../../core/base/errors.ts";
 import type { WeightEpoch } from "../../core/base/ids.ts";
 import type { ControlAnswer } from "../../core/rollout/operation.ts";
-import type { Worker, WorkerEvent, WorkerStats } from "../../core/rollout/worker.ts";
+import type { KvBlob, Worker, WorkerEvent, WorkerStats } from "../../core/rollout/worker.ts";
 import { CLOSE } from "../../proto/close-codes.ts";
 import { decodeSidecarMessage, encodeHostMessage } from "./codec.ts";
 import { type Closed, Connection } from "./connection.ts";
 import { HostSession } from "./host-session.ts";
-import { KvExports } from "./kv-stream.ts";
+import { kvMessages } from "./kv-parts.ts";
 import {
   BARRIER_ID,
   LINK_LIMITS,
@@ -25,7 +25,7 @@ import {
   type LinkLimits,
   RUN_HEADER,
 } from "./limits.ts";
-import type { Hello, HostMessage, SidecarMessage, WireCommand } from "./message.ts";
+import type { Hello, HostMessage, SidecarMessage, WireCommand, WireEvent } from "./message.ts";
 
 export interface LinkHostOptions {
   /** A worker without a listener. The host closes neither it nor its replacements. */
@@ -71,14 +71,11 @@ interface Session {
   /** The sidecar's own name. */
   readonly sidecar: string;
   readonly state: HostSession;
-  readonly exports: KvExports;
-  /** Largest message that the sidecar accepts. */
-  readonly messageBytesMax: number;
+  /** Largest KV that the sidecar accepts. */
+  readonly kvBytesMax: number;
   operations: number;
 }
 
-/** Room in a message for what surrounds exported KV. */
-const EVENTS_BYTES = 2 ** 20;
 /**
  * Sidecars that dial at the same time; one of them has the worker. Each may send one message of `messageBytesMax` before
  * its hello is checked, so that they take 256 MiB at most.
@@ -171,7 +168,6 @@ export class LinkHost {
       clock: this.#options.clock,
       decode: decodeSidecarMessage,
       heartbeat: HEARTBEAT,
-      more: () => (this.#session?.peer === peer ? this.#session.exports.next() : null),
       message: (message) => this.#message(peer, message),
       closed: (closed) => this.#closed(peer, closed),
     });
@@ -230,14 +226,12 @@ export class LinkHost {
     const worker = this.#worker;
     const { messageBytesMax, kvBytesMax, requestsMax } = this.#limits;
     const limits = { messageBytesMax, kvBytesMax, requestsMax };
-    const kvBytes = Math.min(hello.kvBytesMax, kvBytesMax);
     const session: Session = {
       peer,
       sidecarId: hello.sidecarId,
       sidecar: hello.sidecarName === "" ? "an unnamed sidecar" : hello.sidecarName,
       state: new HostSession(worker, limits, vocabularySize, this.#stats),
-      exports: new KvExports(kvBytes, this.#limits.kvPartBytes),
-      messageBytesMax: Math.min(hello.messageBytesMax, messageBytesMax),
+      kvBytesMax: hello.kvBytesMax,
       operations: 0,
     };
     this.#session = session;
@@ -281,7 +275,6 @@ export class LinkHost {
   #commands(session: Session, commands: readonly WireCommand[]): void {
     const translated = session.state.commands(commands);
     if (translated.kind === "ok") {
-      session.exports.obey(commands);
       this.#worker.send(translated.commands);
       const { refused: events } = translated;
       if (events.length > 0) this.#send(session, { kind: "events", epoch: this.#epoch, events });
@@ -330,15 +323,24 @@ export class LinkHost {
       if (answer !== undefined) this.#cleared();
     } else if (this.#session !== null) {
       const session = this.#session;
-      const room = Math.min(session.messageBytesMax, this.#limits.messageBytesMax) - EVENTS_BYTES;
-      const free = this.#limits.bufferBytesMax / 2 - session.peer.connection.bytes;
-      const wire = session.state.events(events, Math.min(room, free), (event) =>
-        session.exports.take(epoch, event),
-      );
+      const wire = session.state.events(events, (kv, event) => this.#sendKv(session, kv, event));
       if (wire.length > 0) this.#send(session, { kind: "events", epoch, events: wire });
-      else session.peer.connection.wake();
     }
     if (failure?.kind === "failed") this.workerFailed(failure.message);
+  }
+
+  /** false: the sidecar takes no KV that large, or too much waits. KV of an epoch that is over is not wanted. */
+  #sendKv(session: Session, kv: KvBlob | null, event: WireEvent): boolean {
+    const epoch = this.#epoch;
+    const bytes = kv?.bytes.byteLength ?? 0;
+    if (bytes > session.kvBytesMax) return false;
+    const messages = kvMessages(kv, {
+      partBytes: this.#limits.kvPartBytes,
+      part: (part) => encodeHostMessage({ kind: "kv_part", part }),
+      last: () => encodeHostMessage({ kind: "events", epoch, events: [event] }),
+      isWanted: () => this.#epoch === epoch,
+    });
+    return session.peer.connection.pushLater(messages, bytes);
   }
 
   /** Ends the session because the worker has failed or must not be used any more. Its sidecar gets the reason. */

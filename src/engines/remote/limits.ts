@@ -24,9 +24,9 @@ export const TOKEN_BYTES = 4;
 export const LINK_LIMITS = {
   /** Largest message in either direction. */
   messageBytesMax: 32 * 2 ** 20,
-  /** KV that is larger travels in parts of this size. */
+  /** KV travels in parts of this size. */
   kvPartBytes: 2 ** 20,
-  /** KV that waits to be sent, and one KV that comes in parts. Beyond it KV is recomputed. */
+  /** KV that waits to be sent, and one KV that comes. Beyond it KV is recomputed. */
   kvBytesMax: 2 ** 30,
   /** Parts of KV that the socket may hold. */
   kvWindowBytes: 2 * 2 ** 20,

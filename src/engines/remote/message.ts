@@ -6,7 +6,7 @@ import { type GroupId, groupId, requestId, weightEpoch, weightsId } from "../../
 import type { TopLogprobs } from "../../core/request/columns.ts";
 import { VERIFICATION_WORDS } from "../../core/request/response.ts";
 import { OPERATION } from "../../core/rollout/operation.ts";
-import { buffer, floats, jsonText, view, words } from "./frame.ts";
+import { floats, jsonText, view, words } from "./frame.ts";
 import {
   BARRIER_ID,
   ID_BYTES_MAX,
@@ -48,13 +48,8 @@ const tokens = v.pipe(
   v.check((all) => all.every((token) => token >= 0), "a token is below 0"),
 );
 
-/** KV in a message, or a description of KV whose parts came before the message. */
-const kv = v.nullable(
-  v.union([
-    v.object({ tokens: whole(), bytes: buffer }),
-    v.object({ tokens: whole(), streamedBytes: whole(Number.MAX_SAFE_INTEGER, 1) }),
-  ]),
-);
+/** KV whose parts came before the message. */
+const kv = v.nullable(v.object({ tokens: whole(), bytes: whole(Number.MAX_SAFE_INTEGER, 1) }));
 
 /** A part of KV. The first has offset 0, the last ends at `total`, the bytes of the whole. */
 const kvPart = v.pipe(
@@ -139,8 +134,7 @@ const hello = v.object({
   kind: v.literal("hello"),
   protocolVersion: uint,
   token: text(NAME_CHARS_MAX),
-  messageBytesMax: uint,
-  /** Limit of one KV that comes in parts; 0: none may. */
+  /** Limit of one KV; 0: none may come. */
   kvBytesMax: large,
   /** Random, and the same for all sessions of one sidecar with one host. */
   sidecarId: text(ID_BYTES_MAX),
@@ -166,7 +160,7 @@ export const SIDECAR_MESSAGE = v.variant("kind", [
 /** Upper limits of what the host accepts from the sidecar. */
 const hostLimits = v.object({
   messageBytesMax: uint,
-  /** Limit of one KV that comes in parts; 0: none may. */
+  /** Limit of one KV; 0: none may come. */
   kvBytesMax: large,
   requestsMax: whole(UINT_MAX, 1),
 });

@@ -3,9 +3,10 @@
 // workers.
 
 import type { RequestId } from "../../core/base/ids.ts";
+import { problemOf } from "../../core/rollout/token-check.ts";
 import type { KvBlob, WorkerCommand, WorkerEvent } from "../../core/rollout/worker.ts";
-import { KvInbox } from "./kv-stream.ts";
-import type { HostLimits, KvPart, WireCommand, WireEvent, WireKv } from "./message.ts";
+import { KvInbox, wireKv } from "./kv-parts.ts";
+import type { KvPart, WireCommand, WireEvent, WireKv } from "./message.ts";
 
 interface CurrentRun {
   readonly requestId: RequestId;
@@ -20,10 +21,17 @@ interface CurrentRun {
 
 type TokensEvent = Extract<WireEvent, { kind: "tokens" }>;
 type ChunkDone = Extract<WireEvent, { kind: "chunk_done" }>;
-export type RunCommand = Extract<WorkerCommand, { kind: "run" }>;
+type RunCommand = Extract<WorkerCommand, { kind: "run" }>;
 
-/** Room in a message for what surrounds a run's KV. */
-const RUN_BYTES = 64 * 1024;
+/** A run behind its KV. */
+export interface KvRun {
+  readonly kv: KvBlob;
+  /** false: the run has ended, or another one has taken its place. */
+  readonly isWanted: () => boolean;
+  /** Begins the run, and returns the command for it. */
+  readonly begin: () => WireCommand;
+}
+
 /** A probability is at most 1; what rounding adds to its logarithm is less. */
 const LOGPROB_MAX = 1e-3;
 
@@ -33,37 +41,31 @@ export type Translated =
   | { readonly kind: "invalid"; readonly problem: string };
 
 export class SidecarState {
-  readonly #limits: HostLimits;
   readonly #vocabularySize: number;
-  #kvBytesLeft = 0;
   readonly #kv: KvInbox;
   #runCount = 0;
   #isMoving = false;
   readonly #runs = new Map<number, CurrentRun>();
   readonly #runOf = new Map<RequestId, number>();
+  /** Runs that have not begun: their KV is sent first. */
+  readonly #behindKv = new Map<RequestId, RunCommand>();
   /** Prompt and output, in tokens, of requests whose KV may be on the worker and that do not run. */
   readonly #parked = new Map<RequestId, number>();
 
-  /** `kvBytesMax`: of one KV that the host sends in parts. */
-  constructor(limits: HostLimits, vocabularySize: number, kvBytesMax: number) {
-    this.#limits = limits;
+  /** `kvBytesMax`: of one KV that the host sends. */
+  constructor(vocabularySize: number, kvBytesMax: number) {
     this.#vocabularySize = vocabularySize;
     this.#kv = new KvInbox(kvBytesMax);
   }
 
-  /** `kvBytesMax`: KV beyond it is not sent, and recomputed. */
-  commands(commands: readonly WorkerCommand[], kvBytesMax: number): WireCommand[] {
+  /** Commands to be sent at once; a run that `sendKv` takes follows its KV. KV that it cannot send is recomputed. */
+  commands(commands: readonly WorkerCommand[], sendKv: (run: KvRun) => boolean): WireCommand[] {
     const wire: WireCommand[] = [];
-    this.#kvBytesLeft = kvBytesMax;
-    for (const command of commands) this.#translate(command, wire);
-    return wire;
-  }
-
-  /** A run whose KV the host has got in parts by the time that it reads this. */
-  runAfterKv(command: RunCommand, streamedBytes: number): WireCommand[] {
-    const wire: WireCommand[] = [];
-    const tokens = command.kv?.tokens ?? 0;
-    this.#run(command, wire, { tokens, streamedBytes });
+    for (const command of commands) {
+      if (command.kind !== "run" || !this.#runBehindKv(command, sendKv)) {
+        this.#translate(command, wire);
+      }
+    }
     return wire;
   }
 
@@ -150,36 +152,32 @@ export class SidecarState {
     }
   }
 
-  #tokensProblem({ offset, tokens, logprobs, top }: TokensEvent, run: CurrentRun): string | null {
-    const { requestId, have, chunkEnd } = run;
-    const end = offset + tokens.length;
-    if (offset > have) return `request ${requestId} has tokens from ${offset}, after ${have}`;
-    if (end > chunkEnd) return `request ${requestId} has ${end} tokens, of ${chunkEnd} asked for`;
-    for (let i = 0; i < tokens.length; i += 1) {
-      const token = tokens[i] ?? -1;
-      if (token < 0 || token >= this.#vocabularySize) {
-        return `request ${requestId} has token ${token}, out of vocabulary`;
-      }
-      const logprob = logprobs[i] ?? Number.NaN;
-      if (!(logprob <= LOGPROB_MAX)) return `request ${requestId} has logprob ${logprob}`;
-    }
-    return top === null ? null : this.#topProblem(requestId, top.tokens);
+  #tokensProblem(event: TokensEvent, { requestId, have, chunkEnd }: CurrentRun): string | null {
+    const { offset, logprobs } = event;
+    const expected = { length: have, tokensMax: chunkEnd };
+    const problem = offset > have ? `tokens from ${offset}, after ${have}` : null;
+    const wrong = problem ?? problemOf(event, expected, this.#vocabularySize);
+    if (wrong !== null) return `request ${requestId} has ${wrong}`;
+    const logprob = logprobs.find((one) => one > LOGPROB_MAX);
+    return logprob === undefined ? null : `request ${requestId} has logprob ${logprob}`;
   }
 
-  #topProblem(requestId: RequestId, tokens: Int32Array): string | null {
-    for (const token of tokens) {
-      // -1: the engine reported fewer.
-      if (token < -1 || token >= this.#vocabularySize) {
-        return `request ${requestId} has alternative ${token}, out of vocabulary`;
-      }
-    }
-    return null;
+  #runBehindKv(command: RunCommand, sendKv: (run: KvRun) => boolean): boolean {
+    const { kv, request } = command;
+    const { requestId } = request;
+    this.#endRun(requestId);
+    if (kv === null || kv.bytes.byteLength === 0) return false;
+    this.#behindKv.set(requestId, command);
+    const isWanted = () => this.#behindKv.get(requestId) === command;
+    const isSent = sendKv({ kv, isWanted, begin: () => this.#run(command, wireKv(kv)) });
+    if (!isSent) this.#behindKv.delete(requestId);
+    return isSent;
   }
 
   #translate(command: WorkerCommand, wire: WireCommand[]): void {
     switch (command.kind) {
       case "run":
-        this.#run(command, wire, null);
+        wire.push(this.#run(command, null));
         return;
       case "release":
         this.#endRun(command.requestId);
@@ -195,6 +193,7 @@ export class SidecarState {
       }
       case "advance":
         for (const requestId of [...this.#runOf.keys()]) this.#endRun(requestId);
+        this.#behindKv.clear();
         this.#parked.clear();
         wire.push(command);
         return;
@@ -206,7 +205,7 @@ export class SidecarState {
     }
   }
 
-  #run(command: RunCommand, wire: WireCommand[], streamed: WireKv | null): void {
+  #run(command: RunCommand, kv: WireKv | null): WireCommand {
     const { request, output, chunkTokens, priority } = command;
     const { requestId, prompt } = request;
     const { tokensMax } = request.sampling;
@@ -222,20 +221,11 @@ export class SidecarState {
     this.#runOf.set(requestId, run);
     // The protocol has no turns: such a request is not drafted for there.
     const draft = command.draft?.turn === undefined ? command.draft : null;
-    const kv = streamed ?? this.#inlineKv(command);
-    wire.push({ kind: "run", run, request, output, chunkTokens, priority, kv, draft });
-  }
-
-  /** A run travels in one message, whole. */
-  #inlineKv({ kv, request, output }: RunCommand): KvBlob | null {
-    const kvBytes = kv?.bytes.byteLength ?? 0;
-    const bytes = kvBytes + output.byteLength + request.prompt.byteLength + RUN_BYTES;
-    if (bytes > this.#limits.messageBytesMax || kvBytes > this.#kvBytesLeft) return null;
-    this.#kvBytesLeft -= kvBytes;
-    return kv;
+    return { kind: "run", run, request, output, chunkTokens, priority, kv, draft };
   }
 
   #endRun(requestId: RequestId): void {
+    this.#behindKv.delete(requestId);
     const run = this.#runOf.get(requestId);
     if (run === undefined) return;
     this.#runOf.delete(requestId);

@@ -30,10 +30,10 @@ import {
   isStillThere,
   type SidecarIdentity,
 } from "./dial.ts";
-import { KvOutbox } from "./kv-stream.ts";
+import { kvMessages } from "./kv-parts.ts";
 import { LINK_LIMITS, type LinkLimits } from "./limits.ts";
 import type { HostMessage, SidecarMessage, Welcome, WireCommand } from "./message.ts";
-import { SidecarState } from "./sidecar-state.ts";
+import { type KvRun, SidecarState } from "./sidecar-state.ts";
 
 export interface LinkWorkerOptions {
   readonly workerId: WorkerId;
@@ -83,7 +83,6 @@ export async function openLinkWorker(options: LinkWorkerOptions): Promise<Linked
           resolve(worker);
         },
         message: (message) => worker?.take(message),
-        more: () => worker?.nextOfKv() ?? null,
         quiet: (reason) => worker?.quiet(reason),
         closed: (closed) => {
           if (worker !== null) worker.disconnected(closed);
@@ -125,8 +124,6 @@ class LinkWorker implements LinkedWorker {
   readonly #welcome: Welcome;
   readonly #session: SidecarState;
   readonly #connection: HostConnection;
-  /** Runs whose KV travels in parts. */
-  readonly #kv: KvOutbox;
   readonly #watch: ReturnType<typeof setInterval>;
   /** Time without an event of the running requests, while the host could be reached. */
   #stillMs = 0;
@@ -159,12 +156,7 @@ class LinkWorker implements LinkedWorker {
     this.#limits = limits;
     this.#welcome = welcome;
     this.#connection = connection;
-    this.#session = new SidecarState(welcome.limits, welcome.vocabularySize, limits.kvBytesMax);
-    this.#kv = new KvOutbox({
-      partBytes: limits.kvPartBytes,
-      bytesMax: Math.min(limits.kvBytesMax, welcome.limits.kvBytesMax),
-      encode: (part) => encodeSidecarMessage({ kind: "kv_part", part }),
-    });
+    this.#session = new SidecarState(welcome.vocabularySize, limits.kvBytesMax);
     this.#epoch = welcome.epoch;
     this.#weights = welcome.weights;
     this.#watch = setInterval(() => this.#checkStandstill(), WATCH_MS);
@@ -195,39 +187,24 @@ class LinkWorker implements LinkedWorker {
     for (const command of commands) {
       if (command.kind === "advance") this.#epoch = command.epoch;
     }
+    const wire = this.#session.commands(commands, (run) => this.#sendKv(run));
     const bytesMax = this.#welcome.limits.messageBytesMax - MESSAGE_SLACK_BYTES;
-    const free = this.#limits.bufferBytesMax / 2 - this.#connection.bytes;
-    const atOnce = commands.filter((command) => !this.#isStreamed(command));
-    const wire = this.#session.commands(atOnce, Math.min(bytesMax, free));
     for (const batch of batchesOf(wire, bytesMax)) {
       this.#send({ kind: "commands", commands: batch });
     }
-    this.#connection.wake();
   }
 
-  /**
-   * Whether the command is a run whose KV travels ahead of it. Later commands for its request apply to the run as well.
-   */
-  #isStreamed(command: WorkerCommand): boolean {
-    switch (command.kind) {
-      case "advance":
-        this.#kv.clear();
-        return false;
-      case "release":
-        this.#kv.cancel(command.requestId);
-        return false;
-      case "run": {
-        const { kv, request } = command;
-        this.#kv.cancel(request.requestId);
-        if (kv === null || !this.#kv.isLarge(kv)) return false;
-        return this.#kv.add(request.requestId, kv, () => {
-          const commands = this.#session.runAfterKv(command, kv.bytes.byteLength);
-          return encodeSidecarMessage({ kind: "commands", commands });
-        });
-      }
-      default:
-        return false;
-    }
+  /** false: the host takes no KV that large, or too much waits. */
+  #sendKv({ kv, isWanted, begin }: KvRun): boolean {
+    const bytes = kv.bytes.byteLength;
+    if (bytes > this.#welcome.limits.kvBytesMax) return false;
+    const messages = kvMessages(kv, {
+      partBytes: this.#limits.kvPartBytes,
+      part: (part) => encodeSidecarMessage({ kind: "kv_part", part }),
+      last: () => encodeSidecarMessage({ kind: "commands", commands: [begin()] }),
+      isWanted,
+    });
+    return this.#connection.pushLater(messages, bytes);
   }
 
   perform(operation: EngineOperation, nextEpoch: WeightEpoch): Promise<ControlAnswer> {
@@ -273,10 +250,6 @@ class LinkWorker implements LinkedWorker {
         this.#takeEvents(message);
         return;
     }
-  }
-
-  nextOfKv(): Uint8Array | null {
-    return this.#kv.next();
   }
 
   quiet(lost: string | null): void {
@@ -350,7 +323,6 @@ class LinkWorker implements LinkedWorker {
     clearInterval(this.#watch);
     for (const resolve of this.#operations.values()) resolve(this.#unreachable());
     this.#operations.clear();
-    this.#kv.clear();
   }
 
   #unreachable(): ControlAnswer {
@@ -385,10 +357,8 @@ export function* batchesOf(
 function sizeOf(command: WireCommand): number {
   switch (command.kind) {
     case "run": {
-      const { output, kv, request } = command;
-      const tokenBytes = output.byteLength + request.prompt.byteLength;
-      const kvBytes = kv !== null && "bytes" in kv ? kv.bytes.byteLength : 0;
-      return COMMAND_BYTES + tokenBytes + kvBytes;
+      const { output, request } = command;
+      return COMMAND_BYTES + output.byteLength + request.prompt.byteLength;
     }
     case "register_group":
       return COMMAND_BYTES + command.prompt.byteLength;

@@ -37,14 +37,13 @@ function newWorker(): SimulatedWorker {
   return worker;
 }
 
+const newState = () => new SidecarState(VOCABULARY, LIMITS.kvBytesMax);
+
 /** A run that a host accepts, so that what follows has something to refer to. */
 const started = (id: number) =>
   encodeSidecarMessage({
     kind: "commands",
-    commands: new SidecarState(LIMITS, VOCABULARY, LIMITS.kvBytesMax).commands(
-      [runOf(newSpec(id), { chunkTokens: 4 })],
-      LIMITS.kvBytesMax,
-    ),
+    commands: newState().commands([runOf(newSpec(id), { chunkTokens: 4 })], () => false),
   });
 
 function asHost(messages: readonly Uint8Array[]): void {
@@ -66,8 +65,8 @@ function asHost(messages: readonly Uint8Array[]): void {
 }
 
 function asSidecar(messages: readonly Uint8Array[]): void {
-  const state = new SidecarState(LIMITS, VOCABULARY, LIMITS.kvBytesMax);
-  state.commands([runOf(newSpec(0), { chunkTokens: 4 })], LIMITS.kvBytesMax);
+  const state = newState();
+  state.commands([runOf(newSpec(0), { chunkTokens: 4 })], () => false);
   for (const bytes of messages) {
     const decoded = decodeHostMessage(bytes);
     if (decoded.kind !== "ok") return;

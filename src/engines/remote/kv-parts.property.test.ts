@@ -1,4 +1,4 @@
-// KV larger than a part, both ways, over connections that are cut at any byte: it arrives whole and once, with the run
+// KV in parts, both ways, over connections that are cut at any byte: it arrives whole and once, with the run
 // that it belongs to, or not at all; and others' tokens do not wait for it.
 
 import { expect, test } from "bun:test";
@@ -8,7 +8,7 @@ import { newSpec, runOf } from "../../../test/suite/forwarding-suite.ts";
 import { listen, open, turn, until } from "../../../test/suite/link-fixture.ts";
 import { type RequestId, requestId, weightEpoch, workerId } from "../../core/base/ids.ts";
 import type { KvBlob, Worker, WorkerCommand, WorkerListener } from "../../core/rollout/worker.ts";
-import { KvInbox, KvOutbox } from "./kv-stream.ts";
+import { KvInbox, kvMessages } from "./kv-parts.ts";
 import { LINK_LIMITS } from "./limits.ts";
 import type { KvPart } from "./message.ts";
 
@@ -70,6 +70,8 @@ class KvWorker implements Worker {
 
 const kvRun = (id: number, bytes: number) =>
   runOf(newSpec(id), { from: 1, chunkTokens: 1, kv: blobOf(id, bytes) });
+
+const plainRun = (id: number) => runOf(newSpec(id), { from: 1, chunkTokens: 1 });
 
 test("link: KV in parts arrives whole, both ways, or not at all if it is released or the link is cut", async () => {
   let [whole, cut] = [0, 0];
@@ -154,14 +156,14 @@ test("link: KV larger than a message goes both ways, and tokens of others pass i
     }
   });
   linked.send([kvRun(0, bytes)]);
-  linked.send([kvRun(1, 10)]);
+  linked.send([plainRun(1)]);
   await until(() => order.length === 2, "both runs");
   expect(order).toEqual(["done 1", "done 0"]);
   expect(
     same(worker.taken.get(requestId(0))?.bytes ?? new ArrayBuffer(0), blobOf(0, bytes).bytes),
   ).toBe(true);
   linked.send([{ kind: "export", requestId: requestId(0) }]);
-  linked.send([kvRun(2, 10)]);
+  linked.send([plainRun(2)]);
   await until(() => order.length === 4, "the exported KV");
   expect(order.slice(2)).toEqual(["done 2", "exported 0"]);
   expect(
@@ -171,19 +173,21 @@ test("link: KV larger than a message goes both ways, and tokens of others pass i
   await host.close();
 }, 180_000);
 
-test("KV in parts: what waits is bounded, and the message that uses it follows its last part", () => {
-  const outbox = new KvOutbox({ partBytes: 100, bytesMax: 100_000, encode: (part) => part.bytes });
+test("KV in parts: the message that uses it follows its last part, unless it is not wanted by then", () => {
   const last = new Uint8Array(3);
-  expect(outbox.add(requestId(1), blobOf(1, 50_000), () => last)).toBe(true);
-  expect(outbox.add(requestId(2), blobOf(2, 50_001), () => last)).toBe(false);
-  const sent: Uint8Array[] = [];
-  for (let next = outbox.next(); next !== null; next = outbox.next()) sent.push(next);
-  expect(sent.length).toBe(501);
+  let wanted = 2;
+  const messages = (isWanted: () => boolean) =>
+    kvMessages(blobOf(1, 250), {
+      partBytes: 100,
+      part: ({ bytes }) => bytes,
+      last: () => last,
+      isWanted,
+    });
+  const sent = [...messages(() => true)];
+  expect(sent.length).toBe(4);
   expect(sent.at(-1)).toBe(last);
-  expect(
-    same(Buffer.concat(sent.slice(0, -1)).buffer as ArrayBuffer, blobOf(1, 50_000).bytes),
-  ).toBe(true);
-  expect(outbox.bytes).toBe(0);
+  expect(Buffer.concat(sent.slice(0, -1)).equals(Buffer.from(blobOf(1, 250).bytes))).toBe(true);
+  expect([...messages(() => wanted-- > 0)].map(({ length }) => length)).toEqual([100, 100]);
 });
 
 test("KV in parts: what is out of order, too large, or used before it is whole is refused by name", () => {
@@ -192,7 +196,7 @@ test("KV in parts: what is out of order, too large, or used before it is whole i
     total,
     bytes: new Uint8Array(length),
   });
-  const streamed = (streamedBytes: number) => ({ tokens: 1, streamedBytes });
+  const streamed = (bytes: number) => ({ tokens: 1, bytes });
   const inbox = () => new KvInbox(1000);
   expect(inbox().add(part(0, 1001, 10))).toBe("KV has 1001 bytes, above 1000");
   expect(inbox().add(part(5, 10, 5))).toContain("its first one is missing");

@@ -1,0 +1,39 @@
+// Whether a run can succeed on an embedded engine. It is checked where users' input is parsed; a run that comes to an engine, or
+// to the host of one, all the same ends with a refusal.
+
+import type { RequestSpec } from "./request.ts";
+import { embeddedSupport, outOfBounds, problemOf } from "./sampling-bounds.ts";
+
+export interface RunLimits {
+  readonly contextTokens: number;
+  readonly kvTokens: number;
+  readonly vocabularySize: number;
+}
+
+/** Reason why the run can never succeed, to follow "the request"; null: it can. */
+export function runProblem(
+  run: { request: RequestSpec; output: Int32Array; chunkTokens: number },
+  { contextTokens, kvTokens, vocabularySize }: RunLimits,
+): string | null {
+  const { request, output, chunkTokens } = run;
+  const { prompt, sampling } = request;
+  const wrong = outOfBounds(sampling, { vocabularySize });
+  if (wrong !== null) return `has ${wrong.field}, which ${problemOf(wrong)}`;
+  const tokens = prompt.length + sampling.tokensMax;
+  if (prompt.length === 0) return "has an empty prompt";
+  if (!Number.isInteger(chunkTokens) || chunkTokens < 1)
+    return `has a chunk of ${chunkTokens} tokens`;
+  if (tokens > contextTokens) return `may take ${tokens} tokens of ${contextTokens}`;
+  // The last token is never computed.
+  if (tokens - 1 > kvTokens) return `may take ${tokens - 1} KV tokens of ${kvTokens}`;
+  const support = embeddedSupport(sampling, vocabularySize);
+  if (support.kind === "refused") return `has ${support.field}, which ${support.reason}`;
+  return alienIn(prompt, "prompt", vocabularySize) ?? alienIn(output, "output", vocabularySize);
+}
+
+/** Names the first token that is not in the vocabulary; null: all are. */
+export function alienIn(tokens: Int32Array, where: string, vocabularySize: number): string | null {
+  const alien = tokens.find((token) => token < 0 || token >= vocabularySize);
+  if (alien === undefined) return null;
+  return `holds token ${alien} in its ${where}, not in 0..${vocabularySize - 1}`;
+}
