@@ -1,6 +1,5 @@
 // Whether generation may run: the trainer's pause, and the hold of a weight update. They are independent: an update
-// holds generation whatever the trainer does meanwhile, and a pause of the trainer's outlasts it. Every pause that lasts is
-// logged.
+// holds generation whatever the trainer does meanwhile, and a pause of the trainer's outlasts it.
 
 import type { Clock } from "../../core/base/clock.ts";
 import { AppError } from "../../core/base/errors.ts";
@@ -14,17 +13,8 @@ export interface GenerationHoldOptions {
   readonly clock: Clock;
   readonly timeoutMs: number;
   readonly later: (act: () => void, ms: number) => () => void;
-  readonly notice: (notice: LongPause) => void;
   /** Called after an update with the seconds for which it held generation. */
   readonly held?: (seconds: number) => void;
-}
-
-/** A pause by the trainer that has lasted for long. */
-export interface LongPause {
-  readonly kind: "still_paused";
-  readonly seconds: number;
-  readonly unfinished: number;
-  readonly reason: string;
 }
 
 export interface PauseState {
@@ -37,9 +27,6 @@ export interface PauseState {
   readonly resumes: boolean;
 }
 
-/** A pause that lasts longer than an update does is logged, and again each time it has lasted twice as long. */
-const LONG_PAUSE_MS = 60_000;
-
 export class GenerationHold {
   readonly #options: GenerationHoldOptions;
   /** An update holds generation, since when; null: none does. */
@@ -49,7 +36,6 @@ export class GenerationHold {
   #isAsleep = false;
   /** Start of the trainer's pause; null: it has not paused. */
   #pausedMs: number | null = null;
-  #cancelReminder: () => void = () => {};
 
   constructor(options: GenerationHoldOptions) {
     this.#options = options;
@@ -83,10 +69,7 @@ export class GenerationHold {
       throw new AppError("conflict", "the weights are being updated: nothing can end meanwhile");
     }
     this.#resumes = false;
-    if (this.#pausedMs === null) {
-      this.#pausedMs = this.#nowMs;
-      this.#remind(LONG_PAUSE_MS);
-    }
+    this.#pausedMs ??= this.#nowMs;
     const { rollout } = this.#options.sidecar;
     if (await rollout.waits.during(this.#quiet("pause", null), () => rollout.pause(mode))) return;
     throw new AppError("conflict", "resumed before the pause had taken hold");
@@ -96,7 +79,6 @@ export class GenerationHold {
   resume(): boolean {
     this.#isAsleep = false;
     this.#pausedMs = null;
-    this.#cancelReminder();
     if (this.#heldMs === null) {
       this.#options.sidecar.rollout.resume();
       return true;
@@ -163,17 +145,6 @@ export class GenerationHold {
 
   get #nowMs(): number {
     return this.#options.clock.nowMs();
-  }
-
-  #remind(afterMs: number): void {
-    this.#cancelReminder = this.#options.later(() => {
-      if (this.#pausedMs === null) return;
-      const seconds = Math.floor((this.#nowMs - this.#pausedMs) / 1000);
-      const { unfinished } = this.#options.sidecar.rollout;
-      const reason = "POST /resume ends it";
-      this.#options.notice({ kind: "still_paused", seconds, unfinished, reason });
-      this.#remind(2 * afterMs);
-    }, afterMs);
   }
 
   /** false: the deadline passed before, or it was given up. */

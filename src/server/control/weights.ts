@@ -26,16 +26,11 @@ import {
   textOf,
   tookIn,
 } from "./fan-out.ts";
-import {
-  GenerationHold,
-  type GenerationHoldOptions,
-  type LongPause,
-  type PauseState,
-} from "./generation-hold.ts";
+import { GenerationHold, type GenerationHoldOptions, type PauseState } from "./generation-hold.ts";
 import { type CanaryFailed, UpdateEngines, type UpdateEnginesOptions } from "./update-engines.ts";
 
 export interface WeightsOptions
-  extends Omit<GenerationHoldOptions, "notice">,
+  extends GenerationHoldOptions,
     Omit<UpdateEnginesOptions, "notice"> {
   /** Names of the model itself, which no adapter can have. */
   readonly modelNames: readonly string[];
@@ -53,8 +48,7 @@ export type WeightsNotice =
   | { readonly kind: "abandoned"; readonly reason: string; readonly reopened: string }
   /** The engine was updated by somebody else, or was not while the others were. */
   | { readonly kind: "stale"; readonly worker: string; readonly reason: string }
-  | CanaryFailed
-  | LongPause;
+  | CanaryFailed;
 
 /** A trainer waits for the answer to one before it sends the next; several trainers, or retries, are few. */
 const CALLS_MAX = 64;
