@@ -7,7 +7,6 @@ import { SAMPLES_MAX } from "./core/draft/service/limits.ts";
 import { DraftServer } from "./core/draft/service/server.ts";
 import { METRICS_ROUTES, metered } from "./metered.ts";
 import type { Feature, Parts } from "./serve-parts.ts";
-import { logged } from "./server/control/logged.ts";
 import { CONTROL_ROUTES, controlRoutes } from "./server/control/routes.ts";
 import { confined } from "./server/control/weights-roots.ts";
 import { DraftSocketService } from "./server/drafts/draft-socket.ts";
@@ -207,11 +206,11 @@ function requests(parts: Parts): Feature[] {
     },
     ADAPTER_CONTROL,
   );
-  const calls = [...confined(control, options.weightsRoots ?? null), ...parts.registry.routes()];
   return [
     {
       routes: [
-        ...logged(calls, (entry) => events.controlled(entry)),
+        ...confined(control, options.weightsRoots ?? null),
+        ...parts.registry.routes(),
         ...dataRoutes(plane, ADAPTER_DATA),
         ...rollouts.routes,
       ],

@@ -6,7 +6,6 @@ import type { PolicyName } from "./core/schedule/policies.ts";
 
 import type { Member, WorkerSource } from "./pool/pool.ts";
 
-import type { ControlEntry } from "./server/control/logged.ts";
 import type { WeightsNotice } from "./server/control/weights.ts";
 import type { WeightsRoots } from "./server/control/weights-roots.ts";
 import type { AccessEntry, HttpOptions, OpenStream } from "./server/http.ts";
@@ -73,8 +72,6 @@ export interface ServeEvents {
   /** A request that made workers die was ended. `reason` names it and them. */
   quarantined(reason: string): void;
   answered(entry: AccessEntry): void;
-  /** A control call has ended. */
-  controlled(entry: ControlEntry): void;
   /** A request was ended with an error that an engine gave, or that an engine is to blame for. */
   refused(entry: RefusedEntry): void;
   iterationEnded(summary: IterationSummary): void;

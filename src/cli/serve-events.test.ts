@@ -7,7 +7,7 @@ import { eventsOf } from "./serve-events.ts";
 function levelOf(path: string, status: number): string | undefined {
   const lines: string[] = [];
   const log = createLog("json", { level: "debug", write: (line) => lines.push(line) });
-  const answer = { status, ms: 1, id: "a", method: "GET", path, reason: null };
+  const answer = { status, ms: 1, id: "a", method: "GET", path, asked: "", reason: null };
   eventsOf(log, () => {}).answered(answer);
   return JSON.parse(lines[0] ?? "{}").level;
 }

@@ -7,14 +7,20 @@ import type { IterationSummary } from "../core/rollout/iteration-span.ts";
 import type { ServeEvents } from "../serve-options.ts";
 import { CONTROL_ROUTES } from "../server/control/routes.ts";
 import type { OpenStream } from "../server/http.ts";
+import { WORKER_ROUTES } from "../server/worker-registry.ts";
 import type { Log, LogFields } from "./log.ts";
 import { EXIT_FAILED } from "./output.ts";
 
 const CONTROL = [...CONTROL_ROUTES, ...ADAPTER_CONTROL];
-const CONTROL_PATHS: ReadonlySet<string> = new Set(CONTROL.map(({ path }) => path));
+const CONTROL_PATHS = new Set([...CONTROL, ...WORKER_ROUTES].map(({ path }) => path));
 const PROBE_PATHS: ReadonlySet<string> = new Set(
   CONTROL.filter(({ isProbe }) => isProbe).map(({ path }) => path),
 );
+
+/** Calls that may change what serves, but for those of load balancers. */
+function isControl(path: string): boolean {
+  return (CONTROL_PATHS.has(path) && !PROBE_PATHS.has(path)) || path.startsWith("/workers/");
+}
 
 /** `broken` is called with the error that ended the rollout. */
 export function eventsOf(log: Log, broken: (error: unknown) => void): ServeEvents {
@@ -29,16 +35,18 @@ export function eventsOf(log: Log, broken: (error: unknown) => void): ServeEvent
         reason: "its sampler verifies drafts wrongly, so it gets no drafts",
       }),
     quarantined: (reason) => log("error", "quarantined", { reason }),
-    answered: ({ status, ms, ...entry }) => {
-      // A control call has a line of its own.
-      if (CONTROL_PATHS.has(entry.path) && entry.method === "POST") return;
+    answered: ({ status, ms, method, asked, ...rest }) => {
+      if (method !== "GET" && isControl(rest.path)) {
+        const fields = { status, ms: Math.round(ms), ...rest, asked };
+        log(status < 400 ? "info" : "warn", "control", fields);
+        return;
+      }
+      const entry = { method, ...rest };
       // One who asks every second would fill the log; changes of the state have lines of their own.
       const isProbe = PROBE_PATHS.has(entry.path);
       const level = isProbe || status < 400 ? "debug" : status >= 500 ? "warn" : "info";
       log(level, "answered", { status, ms: Math.round(ms), ...entry });
     },
-    controlled: ({ status, ms, ...entry }) =>
-      log(status < 400 ? "info" : "warn", "control", { status, ms: Math.round(ms), ...entry }),
     refused: (entry) => log("warn", "refused", { ...entry }),
     iterationEnded: (summary) => log("info", "iteration", iterationFields(summary)),
     stateChanged: ({ state, reason, waiting, seconds }) =>

@@ -2,74 +2,49 @@
 // no longer than it takes to parse them.
 
 import { type BodyOptions, readBody } from "./body.ts";
-import type { BodyReader, IdLists, JsonBody } from "./body-reader.ts";
-import type { Exchange, StreamHold } from "./route.ts";
+import type { BodyReader, JsonBody } from "./body-reader.ts";
+import type { Exchange } from "./route.ts";
 
-export interface ExchangeOptions {
-  readonly id: string;
-  readonly url: URL;
+export interface ExchangeOptions extends Pick<Exchange, "id" | "url" | "streams"> {
   readonly body: BodyOptions;
   readonly reader: BodyReader;
-  readonly streams: () => StreamHold;
 }
 
-export class FetchExchange implements Exchange {
-  readonly id: string;
-  readonly method: string;
-  readonly url: URL;
-  readonly headers: Headers;
-  readonly streams: () => StreamHold;
-  params = {};
-  readonly #request: Request;
-  readonly #options: ExchangeOptions;
-  #read: Promise<JsonBody> | null = null;
-  #isUnread = false;
-
-  constructor(request: Request, options: ExchangeOptions) {
-    this.id = options.id;
-    this.method = request.method;
-    this.url = options.url;
-    this.headers = request.headers;
-    this.streams = options.streams;
-    this.#request = request;
-    this.#options = options;
-  }
-
-  get signal(): AbortSignal {
-    return this.#request.signal;
-  }
-
+export interface FetchExchange extends Exchange {
   /** The body was begun, and not read to its end: nothing else can be read from the connection. */
-  get isUnread(): boolean {
-    return this.#isUnread;
-  }
+  readonly isUnread: boolean;
+}
 
-  async json(lists: IdLists = "plain"): Promise<unknown> {
-    return (await this.#body()).json(lists);
-  }
-
-  async digest(): Promise<string> {
-    return (await this.#body()).digest;
-  }
-
-  release(): void {
-    this.#read = null;
-  }
-
-  #body(): Promise<JsonBody> {
-    this.#read ??= this.#readOnce();
-    return this.#read;
-  }
-
-  async #readOnce(): Promise<JsonBody> {
-    const { body, reader } = this.#options;
-    this.#isUnread = true;
-    const { bytes, release } = await readBody(this.#request, body);
-    this.#isUnread = false;
+export function fetchExchange(request: Request, options: ExchangeOptions): FetchExchange {
+  const { id, url, streams, body, reader } = options;
+  let read: Promise<JsonBody> | null = null;
+  let isUnread = false;
+  const readOnce = async () => {
+    isUnread = true;
+    const { bytes, release } = await readBody(request, body);
+    isUnread = false;
     try {
-      return await reader.read(bytes, this.signal);
+      return await reader.read(bytes, request.signal);
     } finally {
       release();
     }
-  }
+  };
+  const whole = () => {
+    read ??= readOnce();
+    return read;
+  };
+  return {
+    ...{ id, url, streams, params: {} },
+    method: request.method,
+    headers: request.headers,
+    signal: request.signal,
+    get isUnread() {
+      return isUnread;
+    },
+    json: async (lists = "plain") => (await whole()).json(lists),
+    digest: async () => (await whole()).digest,
+    release: () => {
+      read = null;
+    },
+  };
 }

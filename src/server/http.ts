@@ -7,7 +7,7 @@ import { CLOSE } from "../proto/close-codes.ts";
 import { Access } from "./access.ts";
 import { BodyBudget, type BodyOptions } from "./body.ts";
 import { BodyReader } from "./body-reader.ts";
-import { FetchExchange } from "./fetch-exchange.ts";
+import { type FetchExchange, fetchExchange } from "./fetch-exchange.ts";
 import { CLIENT_GONE, errorResponse, statusOf } from "./http-errors.ts";
 import { type Exchange, type Route, reasonIn, type StreamHold } from "./route.ts";
 import { Router } from "./router.ts";
@@ -57,6 +57,8 @@ export interface AccessEntry {
   readonly id: string;
   readonly method: string;
   readonly path: string;
+  /** The query without a token, and what a route says of its body. */
+  readonly asked: string;
   readonly status: number;
   /** Time until the answer began. */
   readonly ms: number;
@@ -161,7 +163,7 @@ class Front {
     const startMs = performance.now();
     // Responses take as long as they take; a quiet stream is not a dead one.
     bun.timeout(request, 0);
-    const exchange: FetchExchange = new FetchExchange(request, {
+    const exchange: FetchExchange = fetchExchange(request, {
       id: requestIdOf(request.headers),
       url: urlOf(request),
       body: this.#body,
@@ -171,7 +173,8 @@ class Front {
     const { id, method, url } = exchange;
     const report = (status: number, reason: string | null) => {
       const ms = performance.now() - startMs;
-      this.#options.answered({ id, method, path: url.pathname, status, ms, reason });
+      const asked = askedIn(exchange);
+      this.#options.answered({ id, method, path: url.pathname, asked, status, ms, reason });
     };
     const origin = request.headers.get("origin");
     const shared = origin === null ? null : this.#access.sharing(origin);
@@ -240,6 +243,13 @@ const SANE_ID = /^[\x21-\x7e]{1,128}$/;
 function requestIdOf(headers: Headers): string {
   const given = headers.get("x-request-id");
   return given !== null && SANE_ID.test(given) ? given : crypto.randomUUID();
+}
+
+function askedIn({ url, about = "" }: Exchange): string {
+  if (url.search === "" && about === "") return "";
+  const query = new URLSearchParams(url.search);
+  query.delete("token");
+  return [query.toString(), about].filter((part) => part !== "").join(" ");
 }
 
 function bodyOptionsOf({ bodyBytesMax }: HttpOptions): BodyOptions {

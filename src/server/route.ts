@@ -12,6 +12,8 @@ export interface Exchange {
   readonly url: URL;
   /** Parts of the path that a route names with `:name`; the router sets them. */
   params: Readonly<Record<string, string>>;
+  /** The part of the body that the log names. Default: none. */
+  about?: string;
   readonly headers: Headers;
   readonly signal: AbortSignal;
   /**

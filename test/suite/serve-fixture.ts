@@ -14,7 +14,6 @@ const NO_EVENTS: ServeEvents = {
   notLossless() {},
   quarantined() {},
   answered() {},
-  controlled() {},
   refused() {},
   iterationEnded() {},
   stateChanged() {},

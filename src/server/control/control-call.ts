@@ -11,13 +11,18 @@ export interface ControlCall {
 
 export const RPC_PATH = "/collective_rpc";
 
+const METHOD_CHARACTERS = 100;
+
 /** Values of a key that comes several times (`tags`) are joined with commas. */
 export async function callOf(exchange: Exchange): Promise<ControlCall> {
   const { searchParams: params } = exchange.url;
   const query = Object.fromEntries(
     [...params.keys()].map((key) => [key, params.getAll(key).join(",")]),
   );
-  return { query, body: exchange.method === "GET" ? null : await exchange.json() };
+  const body = exchange.method === "GET" ? null : await exchange.json();
+  const method: unknown = exchange.url.pathname === RPC_PATH ? Object(body).method : null;
+  if (typeof method === "string") exchange.about = method.slice(0, METHOD_CHARACTERS);
+  return { query, body };
 }
 
 export function stringField(body: unknown, field: string): string {
