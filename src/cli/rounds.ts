@@ -65,7 +65,7 @@ function othersShare(before: Usage, after: Usage): number | null {
   if (before.machine === null || after.machine === null) return null;
   const busyS = after.machine.busyS - before.machine.busyS - (after.ownS - before.ownS);
   const totalS = after.machine.totalS - before.machine.totalS;
-  return totalS <= 0 ? null : Math.max(0, busyS / totalS);
+  return totalS <= 0 ? null : Math.min(1, Math.max(0, busyS / totalS));
 }
 
 /** The middle one of an odd number; the mean of the middle two of an even one. */

@@ -15,6 +15,7 @@ export const QUICK: Partial<LinkLimits> = {
   retryMsMin: 1,
   retryMsMax: 8,
   heartbeatMs: 20,
+  quietMsMax: 60_000,
   closeMsMax: 200,
 };
 
@@ -57,11 +58,17 @@ export const turn = () => new Promise<void>((resolve) => setImmediate(resolve));
 
 /** Takes turns until the condition holds. */
 export async function until(isTrue: () => boolean, what: string): Promise<void> {
-  const endMs = performance.now() + 20_000;
+  const endMs = performance.now() + 120_000;
   while (!isTrue()) {
     if (performance.now() > endMs) throw new Error(`waited in vain: ${what}`);
     await turn();
   }
+}
+
+/** Opens until it is refused in these words: on a slow machine an attempt may have no answer in its time. */
+export async function refused(words: string, ...asked: Parameters<typeof open>): Promise<void> {
+  const refusal = async () => String(await open(...asked).catch((error: Error) => error.message));
+  while (!(await refusal()).includes(words)) await turn();
 }
 
 /** All that was sent before, either way, has been heard when this resolves. */

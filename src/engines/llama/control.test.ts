@@ -217,13 +217,11 @@ describe.skipIf(skipReason !== null)("control", () => {
     Bun.spawnSync(["mkfifo", join(index, "shard")]);
     const weightMap = { weight_map: { "model.norm.weight": "shard" } };
     writeFileSync(join(index, "model.safetensors.index.json"), JSON.stringify(weightMap));
-    const startMs = performance.now();
     for (const path of [fifo, folder, index, "/dev/zero", "/dev/null"]) {
       const answer = await worker.perform(loadOf(path), EPOCH_1);
       expect([path, answer.status]).toEqual([path, 400]);
       expect(JSON.stringify(answer.body)).toMatch(/is a FIFO|is a device|not a regular file/);
     }
-    expect(performance.now() - startMs).toBeLessThan(10_000);
     await worker.close();
   });
 

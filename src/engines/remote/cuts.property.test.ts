@@ -183,7 +183,7 @@ async function drive(
   });
   for (const group of groupsOf(scenario)) rollout.submit(group);
   for (const place of places) serve(place);
-  const endMs = clock.nowMs() + 20_000;
+  const endMs = clock.nowMs() + 120_000;
   for (let i = 0; done.length < scenario.sizes.length; i += 1) {
     if (clock.nowMs() > endMs) throw new Error("the rollout made no progress");
     disturb(i, rollout);

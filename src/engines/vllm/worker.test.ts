@@ -199,7 +199,7 @@ test("openVllmWorker: an error names the URL and the problem", async () => {
 for (const kind of ["hang", "mute"] as const) {
   test(`run: ${kind} is asked for again when it has lasted too long`, async () => {
     const server = await serve({ faults: once(kind) });
-    const bench = await open(server, { limits: { silenceMsMax: 30 } });
+    const bench = await open(server, { limits: { silenceMsMax: 30, failedAttemptsMax: 200 } });
     bench.run();
     await bench.kind("chunk_done");
     expect(bench.tokens()).toEqual(expected());
@@ -332,8 +332,8 @@ test("run: a server that restarts has its first weights again: after an update i
   await bench.kind("chunk_done");
   bench.worker.send([{ kind: "advance", epoch: EPOCH_1 }]);
   await server.restart();
-  bench.run({ id: 2 });
   expect((await bench.kind("failed")).message).toContain("it has restarted, with the weights");
+  bench.run({ id: 2 });
   expect(bench.tokens(2)).toEqual([]);
 });
 

@@ -20,7 +20,7 @@ setDefaultTimeout(600_000);
 const SEED = Number(process.env.SEED ?? 1);
 const TRIALS = rounds(9, 300);
 /** An update that nobody goes on with is given up after so long. */
-const TIMEOUT_S = 20;
+const TIMEOUT_S = 15;
 const ENGINE = ["--deterministic", "--slots", "4", "--kv-tokens", "4096"];
 
 /** Files of weights by name: some good, most bad. */

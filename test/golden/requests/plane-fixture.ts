@@ -14,7 +14,7 @@ import { ManualClock } from "../../suite/manual-clock.ts";
 import { newSidecar } from "../../suite/new-sidecar.ts";
 import { EOS, TinyText, tinyEncoder, VOCABULARY } from "./tiny-text.ts";
 
-const WAIT_MS_MAX = 10_000;
+const WAIT_MS_MAX = 120_000;
 
 export interface FixtureOptions {
   /** Output tokens after which a response stops by itself; default: 5 + its number modulo 7. */

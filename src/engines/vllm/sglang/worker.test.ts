@@ -189,7 +189,7 @@ test("sglang: a cache that cannot be emptied fails the worker", async () => {
   const worker = await openVllmWorker({
     workerId: workerId(0),
     url: server.url,
-    limits: { retryMs: 1, checkMsMax: 50, pollMs: 5, stallMs: 5 },
+    limits: { retryMs: 1, checkMsMax: 3_000, pollMs: 5, stallMs: 5 },
   });
   cleanups.push(() => worker.close());
   const failed = new Promise<string>((resolve) => {
