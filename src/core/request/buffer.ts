@@ -51,6 +51,8 @@ export interface Group {
   finished: number;
   /** No request joins it any more. */
   isClosed: boolean;
+  /** Workers that have computed its prompt. */
+  readonly promptOn: Set<WorkerId>;
 }
 
 /**
@@ -83,6 +85,8 @@ export interface Request {
   residentOn: WorkerId | null;
   /** KV tokens that its residence counts for: reserved while it runs, held while it is parked. */
   residentTokens: number;
+  /** First tokens that `workerId` has computed in the turn before, whether or not it has their KV still. */
+  computedTokens: number;
   /** Workers that died while they ran it; null: none. */
   attempts: Attempts | null;
 }
@@ -134,6 +138,7 @@ export class RequestBuffer {
       requests: [],
       finished: 0,
       isClosed: false,
+      promptOn: new Set(),
     };
     this.#groupAt[index] = group;
     this.#groups.set(groupId, group);
@@ -170,6 +175,7 @@ export class RequestBuffer {
       workerId: null,
       residentOn: null,
       residentTokens: 0,
+      computedTokens: 0,
       attempts: null,
     };
     group.requests.push(request);
@@ -243,6 +249,11 @@ export class RequestBuffer {
 /** Whether all requests of the group are finished and none can join. */
 export function isComplete(group: Group): boolean {
   return group.isClosed && group.finished === group.requests.length;
+}
+
+/** Whether the request is a turn of a session after the first. */
+export function isLaterTurn({ spec, group }: Request): boolean {
+  return spec.keepsKv === true && spec.prompt.length > group.prompt.length;
 }
 
 /** A worker died while it ran the request, and the request has no new token since. */

@@ -100,6 +100,7 @@ export class Executor {
   /** The chunk begins. */
   start(request: Request, { workerId }: Target): void {
     request.workerId = workerId;
+    request.group.promptOn.add(workerId);
     this.#ledger.begun(workerId, request);
   }
 

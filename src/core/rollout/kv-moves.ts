@@ -122,6 +122,8 @@ export class KvMoves implements ExecutorSteps {
   inherit(next: Request, { request: from, sharedTokens }: PreviousTurn): void {
     if (from.status !== "finished") return;
     next.workerId = from.workerId;
+    next.computedTokens = sharedTokens;
+    this.#parts.scheduler.returns.came(this.#parts.clock.nowMs() - (from.response.finishedMs ?? 0));
     this.#pooled.inherit(next, from, sharedTokens);
     const tokens = Math.min(sharedTokens, from.residentTokens);
     if (from.residentOn !== null && tokens > 0) {
@@ -174,6 +176,8 @@ export class KvMoves implements ExecutorSteps {
   clear(): void {
     this.#pooled.clear();
     this.executor.clear();
+    for (const group of this.#parts.buffer.groups) group.promptOn.clear();
+    for (const request of this.#parts.buffer.requests) request.computedTokens = 0;
   }
 
   /** The worker that can park what it runs of the request for the next turn; null: there is none. */

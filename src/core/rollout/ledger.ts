@@ -238,6 +238,8 @@ export class Ledger {
         slots: worker.capacity.slots + (worker.capacity.ahead ?? 0),
         ahead: worker.capacity.ahead ?? 0,
         inFlight,
+        sharesKv: worker.capacity.sharesKv ?? worker.capacity.kvBytesPerToken > 0,
+        recomputeMs: this.paces.rowMs(worker.workerId) * worker.capacity.kvTokens,
         pace: this.paces.of(worker.workerId),
         baseRequests: this.paces.baseRequests(worker.workerId),
         kvTokens: worker.capacity.kvTokens,

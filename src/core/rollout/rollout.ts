@@ -520,9 +520,9 @@ export class Rollout {
 
   #pump(): void {
     this.#failures.rejectJoined();
-    const { ledger, scheduler } = this.#parts;
+    const { clock, ledger, scheduler } = this.#parts;
     if (this.#pause.mode !== "keep") {
-      const commands = scheduler.schedule(ledger.slots(), ledger.kvTokensMax);
+      const commands = scheduler.schedule(ledger.slots(), ledger.kvTokensMax, clock.nowMs());
       for (const command of commands) this.#execute(command);
     }
     this.#siblings.post();

@@ -31,6 +31,8 @@ export interface WorkerCapacity {
   readonly contextTokens: number;
   /** Bytes of KV a token takes when it is exported. */
   readonly kvBytesPerToken: number;
+  /** Other workers can load its KV, and it theirs. Default: where KV can be exported. */
+  readonly sharesKv?: boolean;
 }
 
 /** Exported KV of one request: the first `tokens` tokens of prompt + output. */

@@ -60,6 +60,8 @@ class Bed {
         isReserved: false,
         pace: 1,
         baseRequests: 0,
+        sharesKv: false,
+        recomputeMs: Number.NaN,
         running: [],
       },
       ...{ kvTokensLeaving: 0, aheadTokens: Number.POSITIVE_INFINITY, blockTokens: 1 },

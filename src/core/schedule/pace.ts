@@ -72,6 +72,11 @@ export class Paces {
     return engine.pace * (this.#base + this.#row * requests * engine.rowsPerRequest);
   }
 
+  /** Time of a row of the engine's steps, ms; NaN: not known. */
+  rowMs(id: WorkerId): number {
+    return this.error === 0 ? Number.NaN : this.#row * this.of(id);
+  }
+
   observe(id: WorkerId, { busyMs, requestMs, steps, drafted }: Span): void {
     const engine = this.#engineOf(id);
     const requests = requestMs / busyMs;

@@ -16,10 +16,14 @@ export interface Slot {
   readonly kvTokens: number;
   /** A request takes whole blocks of this many KV tokens. */
   readonly blockTokens: number;
+  /** true: other workers can load its KV, and it theirs. */
+  readonly sharesKv: boolean;
   /** Requests dispatched to it and not yet returned: the load signal. */
   inFlight: number;
   /** Time of its steps over those of other workers; 1: as fast as they are (`pace.ts`). */
   readonly pace: number;
+  /** Time in which it would compute all of its KV; NaN: not known. */
+  readonly recomputeMs: number;
   /** The part of a step that does not depend on its requests, as the number of requests that take as long. */
   readonly baseRequests: number;
   /** KV tokens not reserved by running requests nor held by parked ones. Negative: those that run have grown beyond it. */
@@ -113,8 +117,12 @@ export function isOpenTo(request: Request, slot: Slot): boolean {
   return !slot.hasSuspect || request.response.length > 0;
 }
 
+/** Loading a token's KV from the pool costs at most this part of computing the token again. */
+export const LOAD_COST = 1 / 32;
+
 /** The worker for the chunk, or null when none has room now. */
 export function place(request: Request, slots: readonly Slot[], chunkTokens: number): Slot | null {
+  if (request.spec.keepsKv === true) return placeTurn(request, slots, chunkTokens);
   let least: Slot | null = null;
   let home: Slot | null = null;
   for (const slot of slots) {
@@ -131,6 +139,36 @@ export function place(request: Request, slots: readonly Slot[], chunkTokens: num
     Math.floor(least.inFlight / AFFINITY_SPREAD_DIVISOR),
   );
   return home.inFlight - least.inFlight <= spreadMax ? home : least;
+}
+
+/**
+ * The worker that has a turn of a session done first: what it lacks of the turn's prefix takes as many rows of its steps
+ * as it has tokens, and each of the chunk's tokens takes a step.
+ */
+function placeTurn(request: Request, slots: readonly Slot[], chunkTokens: number): Slot | null {
+  let best: Slot | null = null;
+  let leastTime = Number.POSITIVE_INFINITY;
+  for (const slot of slots) {
+    if (!isOpenTo(request, slot) || !hasRoom(request, slot, chunkTokens)) continue;
+    const lacking = contextTokens(request) - prefixTokens(request, slot);
+    const isSaved = request.computedTokens > 0 || request.response.length > 0;
+    const rows = lacking * (slot.sharesKv && isSaved ? LOAD_COST : 1);
+    const time = slot.pace * rows + chunkTokens * tokenTime(slot);
+    if (time > leastTime) continue;
+    if (time === leastTime && best !== null && !isLessLoaded(slot, best)) continue;
+    best = slot;
+    leastTime = time;
+  }
+  return best;
+}
+
+/** First tokens of the request that the worker has computed: in its own turns, or for its siblings. */
+function prefixTokens(request: Request, { workerId }: Slot): number {
+  const { residentOn, residentTokens, group, response } = request;
+  if (residentOn === workerId) return Math.min(residentTokens, contextTokens(request));
+  const own = response.length > 0 ? contextTokens(request) : request.computedTokens;
+  if (request.workerId === workerId && own > 0) return own;
+  return group.promptOn.has(workerId) ? group.prompt.length : 0;
 }
 
 function isLessLoaded(a: Slot, b: Slot): boolean {

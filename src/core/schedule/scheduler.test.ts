@@ -51,6 +51,8 @@ function slot(id: number, overrides: Partial<Slot> = {}): Slot {
     isReserved: false,
     pace: 1,
     baseRequests: 0,
+    sharesKv: false,
+    recomputeMs: Number.NaN,
     running: [],
     kvTokensLeaving: 0,
   };
@@ -196,6 +198,24 @@ test("place: a slow worker gets fewer requests, and keeps one only while its tok
   request.residentOn = workerId(0);
   expect(chosen([slot(0, { inFlight: 2, pace: 2 }), fast])).toBe(workerId(0));
   expect(chosen([slot(0, { inFlight: 3, pace: 2 }), fast])).toBe(workerId(1));
+});
+
+test("place: a turn goes where its prefix is until the load there costs more than computing it elsewhere", () => {
+  const buffer = new RequestBuffer();
+  const group = buffer.open(groupId("g"), Int32Array.of(1, 2, 3));
+  const turn = { prompt: new Int32Array(800), leadTokens: 10 };
+  const sampling = samplingOf({ tokensMax: 100 });
+  const draw = { hi: 0, lo: 0 };
+  const request = buffer.join(group, { sampling, draw, divisible: true, priority: 0, turn });
+  const at = (home: number, more: Partial<Slot> = {}) =>
+    place(request, [slot(0, { inFlight: home, ...more }), slot(1, more)], 100)?.workerId;
+  expect(at(1)).toBe(workerId(1));
+  // The turn before ran there, and its KV is in the prefix cache.
+  request.workerId = workerId(0);
+  request.computedTokens = 790;
+  expect([at(7), at(8)]).toEqual([workerId(0), workerId(1)]);
+  // Where others can load it, only that is saved.
+  expect(at(1, { sharesKv: true })).toBe(workerId(1));
 });
 
 test("place: a worker without a slot or without KV for the whole chunk is no choice", () => {

@@ -2,17 +2,25 @@
 // `schedule` takes what is known now and returns commands. The rollout executes them against
 // workers, a simulator against models.
 //
-// Requests are served in the order of the policy. Three kinds do not hold up those behind them: a large one that must
+// Requests are served in the order of the policy, but sessions that have begun go before those that have not: each more
+// that is begun takes KV that the others come back to. Three kinds do not hold up those behind them: a large one that must
 // wait for room (it is passed over, for a while), one that is too large for every worker that is there (it is
 // stranded), and one with which a worker has died (a suspect: each runs alone among its kind).
 
 import { assert, present } from "../base/assert.ts";
 import type { WorkerId } from "../base/ids.ts";
-import { contextTokens, type Group, isSuspect, type Request } from "../request/buffer.ts";
+import {
+  contextTokens,
+  type Group,
+  isLaterTurn,
+  isSuspect,
+  type Request,
+} from "../request/buffer.ts";
 import type { ChunkLength } from "./chunk-length.ts";
 import {
   hasRoom,
   isOpenTo,
+  LOAD_COST,
   place,
   reservationOf,
   type Slot,
@@ -20,6 +28,7 @@ import {
   tokensNeeded,
 } from "./placement.ts";
 import type { SchedulePolicy } from "./policy.ts";
+import { Returns } from "./returns.ts";
 
 export type ScheduleCommand = ExecutableCommand | RejectCommand;
 
@@ -91,6 +100,9 @@ export class Scheduler {
   readonly #parked = new Set<Request>();
   /** Finished requests whose KV stays for the next turn of their sessions; the one finished longest ago comes first. */
   readonly #retained = new Set<Request>();
+  /** Waiting turns of sessions that have begun, in order of arrival. */
+  readonly #turns = new Set<Request>();
+  readonly returns = new Returns();
   /** Waiting requests that are not the policy's, in order of arrival. */
   readonly #suspects = new Set<Request>();
   readonly #stranded = new Set<Request>();
@@ -110,7 +122,13 @@ export class Scheduler {
   enqueue(request: Request): void {
     assert(request.status === "waiting", "only a waiting request is scheduled");
     if (isSuspect(request)) this.#suspects.add(request);
-    else this.#policy.add(request);
+    else {
+      this.#policy.add(request);
+      const hasBegun = request.spec.keepsKv === true && request.response.length > 0;
+      if (this.#mode.kind === "divided" && (hasBegun || isLaterTurn(request))) {
+        this.#turns.add(request);
+      }
+    }
     if (request.residentOn !== null) this.#parked.add(request);
   }
 
@@ -147,9 +165,9 @@ export class Scheduler {
 
   /**
    * Commands for now. Consumes `slots`. The caller must carry out every command. `kvTokensMax`: the largest budget
-   * of all workers that are there or may come back.
+   * of all workers that are there or may come back. `nowMs`: of the clock that finished requests have their times of.
    */
-  schedule(slots: Slot[], kvTokensMax = 0): ScheduleCommand[] {
+  schedule(slots: Slot[], kvTokensMax = 0, nowMs = 0): ScheduleCommand[] {
     if (slots.length === 0) return [];
     const kvTokens = slots.reduce((most, slot) => Math.max(most, slot.kvTokens), 0);
     const turn: Turn = {
@@ -163,8 +181,9 @@ export class Scheduler {
     this.#recall(turn);
     this.#serveReservation(turn);
     if (this.#suspects.size > 0) this.#serveSuspects(turn);
+    this.#serveTurns(turn);
     this.#serveInOrder(turn);
-    if (turn.isBlocked) this.#makeRoom(turn);
+    if (turn.isBlocked) this.#makeRoom(turn, nowMs);
     if (this.#mode.kind === "divided") this.#preempt(turn);
     return turn.commands;
   }
@@ -179,6 +198,22 @@ export class Scheduler {
         short -= request.residentTokens - slot.aheadTokens / 2;
         if (short <= 0) break;
       }
+    }
+  }
+
+  /** Turns of sessions that have begun; one that has no room now is left to the policy. */
+  #serveTurns(turn: Turn): void {
+    let passed = 0;
+    for (const request of this.#turns) {
+      if (passed >= PASSED_MAX) return;
+      const chunkTokens = this.#chunkOf(request, turn);
+      const slot = place(request, turn.slots, chunkTokens);
+      if (slot === null) {
+        passed += 1;
+        continue;
+      }
+      this.#policy.remove(request);
+      this.#dispatch(request, slot, chunkTokens, turn);
     }
   }
 
@@ -268,6 +303,7 @@ export class Scheduler {
   /** The request waits no more. */
   #leave(request: Request): void {
     this.#parked.delete(request);
+    this.#turns.delete(request);
     this.#suspects.delete(request);
     this.#stranded.delete(request);
     this.#passedAt.delete(request);
@@ -336,13 +372,22 @@ export class Scheduler {
   }
 
   /** Offloads KV of requests that do not run, because a request waits for room. */
-  #makeRoom({ commands }: Turn): void {
+  #makeRoom(turn: Turn, nowMs: number): void {
     const leaving = this.#retained.size > 0 ? this.#retained : this.#parked;
     for (const request of leaving) {
       const workerId = present(request.residentOn, "a parked request is resident");
-      commands.push({ kind: "offload", request, workerId });
+      if (leaving === this.#retained && this.#staysFor(request, turn, nowMs)) continue;
+      leaving.delete(request);
+      turn.commands.push({ kind: "offload", request, workerId });
     }
-    leaving.clear();
+  }
+
+  /** Whether the session is expected back so soon that others wait. Nobody waits for a worker that runs nothing. */
+  #staysFor({ residentOn, response }: Request, { slots }: Turn, nowMs: number): boolean {
+    const slot = slots.find(({ workerId }) => workerId === residentOn);
+    if (slot === undefined || slot.inFlight === 0) return false;
+    const keepMs = this.returns.keepMs(slot.recomputeMs, slot.sharesKv ? LOAD_COST : 1);
+    return nowMs - (response.finishedMs ?? 0) < keepMs;
   }
 
   /** Whether requests behind one that has no room are served before it. */
@@ -359,8 +404,6 @@ export class Scheduler {
 
 /** A chunk that ends early should free this part of its worker's KV: then the next one does not have to end soon. */
 const ROOM_PART = 1 / 16;
-/** Loading a token's KV from the pool costs at most this part of computing the token again. */
-const LOAD_COST = 1 / 32;
 
 /**
  * Requests whose chunks may end early, in the order in which they do: of those that free enough, the one that costs

@@ -137,6 +137,7 @@ test("openVllmWorker: finds out what the server is", async () => {
     kvBlockTokens: 16,
     contextTokens: 500,
     kvBytesPerToken: 0,
+    sharesKv: false,
   });
   expect(worker.capabilities).toMatchObject({
     endpoint: "generate",

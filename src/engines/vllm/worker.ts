@@ -106,7 +106,8 @@ export class VllmWorker implements Worker {
     const ahead = Math.ceil(slots / SLOTS_PER_AHEAD);
     // KV is not exported.
     const kvBytesPerToken = 0;
-    this.capacity = { slots, ahead, kvTokens, kvBlockTokens, contextTokens, kvBytesPerToken };
+    const kv = { kvTokens, kvBlockTokens, kvBytesPerToken, sharesKv: parts.moves !== null };
+    this.capacity = { slots, ahead, contextTokens, ...kv };
     this.#epoch = parts.epoch;
     // A later epoch's weights were loaded since the server's start, as far as is known here.
     this.#hasOtherWeights = parts.epoch > 0;

@@ -1,0 +1,49 @@
+// How long the KV of a paused session is kept from others: as the gaps between turns say, a tool's time in most cases.
+// KV of C tokens that is kept for a time t costs C t; dropped, it is computed again in C rows, for which all M tokens of
+// the worker's KV wait: C M times the time of a row. So C does not matter, and a pause may last as long as
+// the worker needs to compute all of its KV.
+
+/** Gaps that count, at most; and at least, before they do. */
+const GAPS_KEPT = 64;
+const GAPS_KNOWN = 4;
+/** Pauses for each known gap that do not end: those after a session's last turn. */
+const ENDS_PART = 1 / 8;
+/** Time in which a worker computes its KV, where it is not known. */
+const RECOMPUTE_MS = 2_000;
+
+export class Returns {
+  /** Gaps between turns, ms; a ring. */
+  readonly #gaps: number[] = [];
+  #next = 0;
+  #sorted: number[] | null = null;
+
+  /** A session has come back after so long. */
+  came(gapMs: number): void {
+    this.#gaps[this.#next] = gapMs;
+    this.#next = (this.#next + 1) % GAPS_KEPT;
+    this.#sorted = null;
+  }
+
+  /**
+   * How long a pause may last before its KV goes to others. `recomputeMs`: time in which the worker would compute all of
+   * its KV; NaN: not known. `cost`: of getting KV back, as a part of that.
+   */
+  keepMs(recomputeMs: number, cost: number): number {
+    const worthMs = cost * (Number.isNaN(recomputeMs) ? RECOMPUTE_MS : recomputeMs);
+    const gaps = this.#sorted ?? this.#gaps.toSorted((a, b) => a - b);
+    this.#sorted = gaps;
+    if (gaps.length < GAPS_KNOWN) return worthMs;
+    let bestMs = 0;
+    let least = gaps.length * worthMs;
+    let before = 0;
+    for (const [i, gapMs] of gaps.entries()) {
+      before += gapMs;
+      const after = gaps.length - 1 - i;
+      const cost = before + after * (gapMs + worthMs) + ENDS_PART * gaps.length * gapMs;
+      if (cost > least) continue;
+      least = cost;
+      bestMs = gapMs;
+    }
+    return Math.min(bestMs, worthMs);
+  }
+}
