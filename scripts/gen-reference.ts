@@ -169,7 +169,7 @@ async function metrics(): Promise<string> {
     servingState: () => "serving",
     servingStates: SERVING_STATES,
     staleWorkers: none,
-    sessions: () => ({ turns: 0, promptTokens: 0, cachedTokens: 0 }),
+    sessions: () => ({ turns: 0, promptTokens: 0, cachedTokens: 0, edited: 0 }),
     engineTime: () => new EngineTime(),
     workerStates: () => ({}),
     kvPool: () => ({

@@ -4,8 +4,8 @@ import { expect, test } from "bun:test";
 import fc from "fast-check";
 import { simulatedToken } from "../../test/faults/simulated/worker.ts";
 import { DEAF, newBed, specFor } from "../../test/suite/stream-bed.ts";
-import { weightEpoch } from "../core/base/ids.ts";
-import type { Request } from "../core/request/buffer.ts";
+import { type WorkerId, weightEpoch } from "../core/base/ids.ts";
+import type { Group, Request } from "../core/request/buffer.ts";
 import type { GenerationSpec } from "./sidecar.ts";
 
 type Bed = ReturnType<typeof newBed>;
@@ -49,17 +49,29 @@ test("a later turn joins its session's group, goes where its KV is, and computes
   expect(bed.sidecar.sessionFigures).toMatchObject({ turns: 3, promptTokens: 3 * 83 });
 });
 
-test("without a session the same turns are groups of one, and are computed from the start", async () => {
-  const bed = newBed({ workers: 2, lengthOf: () => 20 });
-  const first = bed.sidecar.generate(specFor(ROOT, 1), DEAF).requests[0] as Request;
+test("without a name, a prompt that goes on from a finished text is its session's next turn, and KV is kept from then on", async () => {
+  const bed = newBed({ workers: 3, lengthOf: () => 20 });
+  const ask = (prompt: readonly number[], n = 1) =>
+    bed.sidecar.generate(specFor(prompt, n), DEAF).requests as Request[];
+  const firsts = ask(ROOT, 3);
   await bed.finish();
   expect(kvUsed(bed)).toBe(0);
-  const before = prefilled(bed);
-  const prompt = [...textOf(first), ...NEWS];
-  const second = bed.sidecar.generate(specFor(prompt, 1), DEAF).requests[0] as Request;
+  const seconds = firsts.map((first) => ask([...textOf(first), ...NEWS])[0] as Request);
   await bed.finish();
-  expect(second.group).not.toBe(first.group);
-  expect(prefilled(bed) - before).toBe(prompt.length);
+  for (const [i, second] of seconds.entries()) {
+    expect(second.group).toBe(firsts[0]?.group as Group);
+    expect(second.workerId).toBe(firsts[i]?.workerId as WorkerId);
+  }
+  const before = prefilled(bed);
+  const third = ask([...textOf(seconds[1] as Request), ...NEWS])[0] as Request;
+  await bed.finish();
+  expect(third.workerId).toBe(seconds[1]?.workerId as WorkerId);
+  expect(prefilled(bed) - before).toBe(NEWS.length);
+  // An edited turn has what it asked for.
+  const [edited] = ask([...textOf(third).slice(0, -4), 9, 9]);
+  await bed.finish();
+  expect(edited?.spec.prompt.at(-1)).toBe(9);
+  expect(bed.sidecar.sessionFigures).toMatchObject({ turns: 5, edited: 1 });
 });
 
 test("a turn whose prompt was edited goes on from what it shares; a new conversation shares nothing", async () => {
@@ -99,7 +111,7 @@ test("what is kept goes with time, with the end of the session, with its group, 
   for (const first of [11, 12]) bed.sidecar.generate(specFor([first], 1), DEAF);
   await bed.finish();
   await bed.step();
-  expect(kept()).toEqual([0, 0]);
+  expect(kept()).toEqual([2, 0]);
   const last = turn(bed, "d", ROOT);
   await bed.finish();
   bed.sidecar.advance(weightEpoch(1));

@@ -1,14 +1,18 @@
 // Sessions: conversations of many turns, each of which is a request whose prompt begins with the texts of those before.
 // A turn joins the group of its session's first prompt, so that it drafts from its siblings' turns, and goes on from
 // the KV of the turn before. What is kept for the next turn is bounded in time and bytes, and goes with the group.
+// A client that names no session has one all the same: a prompt that begins with a finished request's text goes on
+// from that.
 //
 //   first turn   [ prompt of the group ]                                          response 1
 //   next turn    [ prompt of the group | response 1 | lead: what is new ]         response 2
 
 import type { Clock } from "../core/base/clock.ts";
-import type { Group, Request, Turn } from "../core/request/buffer.ts";
+import { hashString } from "../core/base/hash.ts";
+import { contextTokens, type Group, type Request, type Turn } from "../core/request/buffer.ts";
 import type { PreviousTurn } from "../core/rollout/kv-moves.ts";
 import { type Kept, promptBytes } from "./kept.ts";
+import { KnownTexts } from "./known-texts.ts";
 
 interface SessionsOptions {
   /** Time after its last turn at which a session is forgotten. */
@@ -30,9 +34,14 @@ interface TurnPlace {
   readonly previous: PreviousTurn | null;
 }
 
-interface Session {
+/** Name of a session, within a scope of requests that may share KV; null: the client gave none. */
+export interface SessionScope {
+  readonly scope: string;
+  readonly name: string | null;
+}
+
+interface Session extends SessionScope {
   readonly key: string;
-  readonly name: string;
   /** Group of the first turn. */
   group: Group;
   /** The turn that was finished last; null: none, or it was given up. */
@@ -48,9 +57,12 @@ export class Sessions {
   readonly #byGroup = new Map<Group, Set<Session>>();
   /** Session of each unfinished request, and whether the request is a later turn. */
   readonly #running = new Map<Request, { session: Session; isLater: boolean }>();
+  /** Last turns of the sessions without a name. */
+  readonly #texts = new KnownTexts<Session>();
   #bytes = 0;
+  #unnamed = 0;
   #isWatched = false;
-  readonly #figures = { turns: 0, promptTokens: 0, cachedTokens: 0 };
+  readonly #figures = { turns: 0, promptTokens: 0, cachedTokens: 0, edited: 0 };
 
   constructor(options: SessionsOptions) {
     this.#options = options;
@@ -61,18 +73,43 @@ export class Sessions {
     return { bytes: this.#bytes, bytesMax, count: this.#sessions.size };
   }
 
-  /** Counters since the start: turns after the first, their prompt tokens, and those of them that an engine had in KV. */
-  get figures(): Readonly<Record<"turns" | "promptTokens" | "cachedTokens", number>> {
+  /**
+   * Counters since the start: turns after the first, their prompt tokens, and those of them that an engine had in KV;
+   * and turns whose prompt does not begin with the whole text of the turn before.
+   */
+  get figures(): Readonly<Record<"turns" | "promptTokens" | "cachedTokens" | "edited", number>> {
     return this.#figures;
   }
 
-  /** `key`: the session's name with all that sets its KV apart. */
+  /** The session that the prompt is the next turn of; a new one's key where there is none. */
+  keyFor({ scope, name }: SessionScope, prompt: Int32Array): string {
+    if (name !== null) return `${scope} ${name}`;
+    const owners = this.#texts.owners(hashString(scope), prompt);
+    const session = owners.findLast((one) => {
+      const { last } = one;
+      const isOpen = last !== null && this.#sessions.get(one.key) === one;
+      return isOpen && one.scope === scope && sharedWith(prompt, last) > last.spec.prompt.length;
+    });
+    this.#unnamed += 1;
+    return session?.key ?? `${scope} #${this.#unnamed}`;
+  }
+
+  /** All tokens of the session's turn before; null: there is none. */
+  textOf(key: string): Int32Array | null {
+    const last = this.#sessions.get(key)?.last ?? null;
+    return last && Int32Array.from([...last.spec.prompt, ...last.response.tokens()]);
+  }
+
   place(key: string, prompt: Int32Array): TurnPlace {
     this.#sweep();
     const session = this.#sessions.get(key);
     const first = { group: null, turn: { prompt, leadTokens: 0 }, previous: null };
     if (session === undefined) return first;
     const root = session.group.prompt;
+    const before = session.last;
+    if (before !== null && sharedWith(prompt, before) < contextTokens(before)) {
+      this.#figures.edited += 1;
+    }
     if (prompt.length <= root.length || sharedTokens(prompt, root, 0) < root.length) return first;
     const { last } = session;
     const shared = last === null ? root.length : sharedWith(prompt, last);
@@ -83,10 +120,11 @@ export class Sessions {
   }
 
   /** The request has joined its group as a turn of the session. */
-  joined(request: Request, about: { key: string; name: string; isLater: boolean }): void {
-    const { key, name, isLater } = about;
+  joined(request: Request, about: SessionScope & { key: string; isLater: boolean }): void {
+    const { key, name, scope, isLater } = about;
     const known = this.#sessions.get(key);
-    const session = known ?? { key, name, group: request.group, last: null, bytes: 0, dueMs: 0 };
+    const fresh = { key, name, scope, group: request.group, last: null, bytes: 0, dueMs: 0 };
+    const session = known ?? fresh;
     if (known?.group !== request.group) this.#regroup(session, request.group);
     // Its KV is the new turn's now.
     if (isLater) this.#setLast(session, null);
@@ -105,6 +143,7 @@ export class Sessions {
       return;
     }
     this.#setLast(session, request);
+    if (session.name === null) this.#texts.add(session, hashString(session.scope), request);
     this.#use(session);
     this.#shrink();
   }

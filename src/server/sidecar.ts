@@ -18,7 +18,7 @@ import { PRIORITY_MAX } from "../core/schedule/policy.ts";
 import { JoinableGroups } from "./joinable-groups.ts";
 import type { Kept } from "./kept.ts";
 import { invalid } from "./route.ts";
-import { Sessions } from "./sessions.ts";
+import { type SessionScope, Sessions } from "./sessions.ts";
 
 /** A client's request: `n` responses to one prompt. */
 export interface GenerationSpec {
@@ -100,6 +100,17 @@ interface Place {
   readonly index: number;
 }
 
+type SessionFields = Pick<GenerationSpec, "prompt" | "n" | "sampling" | "group" | "session">;
+
+/** Several responses to one prompt are the first turns of as many sessions, which no name can be for. */
+function sessionOf({ n, session, group, sampling }: SessionFields): SessionScope {
+  const { adapter = null, cacheSalt: salt = null } = sampling;
+  return {
+    scope: JSON.stringify([group, adapter, salt]),
+    name: n === 1 ? (session ?? null) : null,
+  };
+}
+
 export class Sidecar {
   readonly rollout: Rollout;
   readonly #options: SidecarOptions;
@@ -137,6 +148,11 @@ export class Sidecar {
     return this.#sessions.figures;
   }
 
+  /** All tokens of the turn before this prompt in its session; null: there is none. */
+  turnBefore(spec: SessionFields): Int32Array | null {
+    return this.#sessions.textOf(this.#sessions.keyFor(sessionOf(spec), spec.prompt));
+  }
+
   /** No turn follows in the sessions with this name; how many there were. */
   endSession(name: string): number {
     return this.#sessions.end(name);
@@ -168,24 +184,26 @@ export class Sidecar {
     const { sampling, seeded, priority, isStrict = false } = spec;
     const { adapter = null, cacheSalt: salt = null } = sampling;
     const scope = { name: spec.group, adapter, salt };
-    const session = spec.n === 1 ? (spec.session ?? null) : null;
-    const key = JSON.stringify([session, spec.group, adapter, salt]);
-    const place = session === null ? null : this.#sessions.place(key, spec.prompt);
-    const root = place?.group ?? null;
+    const session = sessionOf(spec);
+    const key = this.#sessions.keyFor(session, spec.prompt);
+    const place = this.#sessions.place(key, spec.prompt);
+    const root = place.group;
     const isLater = root !== null && this.#groups.rejoin(root);
     const group = isLater ? root : this.#groups.groupFor(spec.prompt, scope);
-    const turn =
-      place === null
-        ? {}
-        : { turn: { ...place.turn, prompt: isLater ? spec.prompt : group.prompt } };
+    // Whether a session without a name goes on is not known before it has.
+    const isTurn = isLater || session.name !== null;
+    const turn = isTurn && {
+      turn: { ...place.turn, prompt: isLater ? spec.prompt : group.prompt },
+    };
     const requests: Request[] = [];
     for (let index = 0; index < spec.n; index += 1) {
       const named = seeded ? drawKey(sampling.seed, spec.drawGroup ?? "", index) : null;
       const draw = spec.draws?.[index] ?? named ?? this.#freshKey();
       const drawn = index === 0 ? sampling : withoutPromptReport(sampling);
-      const wanted = { sampling: drawn, draw, divisible, priority, isStrict, ...turn };
-      const request = this.rollout.join(group, wanted, isLater ? (place?.previous ?? null) : null);
-      if (session !== null) this.#sessions.joined(request, { key, name: session, isLater });
+      const wanted = { sampling: drawn, draw, divisible, priority, isStrict, ...(turn || {}) };
+      const request = this.rollout.join(group, wanted, isLater ? place.previous : null);
+      const own = index === 0 ? key : `${key}.${index}`;
+      this.#sessions.joined(request, { ...session, key: own, isLater });
       this.#places[request.index] = { request, listener, index };
       requests.push(request);
       this.#each((observer) => observer.joined?.(request, spec));

@@ -56,7 +56,7 @@ beforeEach(() => {
     servingState: () => "paused",
     servingStates: ["serving", "paused"],
     staleWorkers: () => 0,
-    sessions: () => ({ turns: 0, promptTokens: 0, cachedTokens: 0 }),
+    sessions: () => ({ turns: 0, promptTokens: 0, cachedTokens: 0, edited: 0 }),
     engineTime: () => time,
     workerStates: () => ({ ready: 1, fenced: 0, down: 0 }),
     kvPool: () => POOL,

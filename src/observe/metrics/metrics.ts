@@ -31,7 +31,9 @@ export interface MetricsSources {
   readonly servingStates: readonly string[];
   readonly staleWorkers: () => number;
   /** Counters of later turns of sessions. */
-  readonly sessions: () => Readonly<Record<"turns" | "promptTokens" | "cachedTokens", number>>;
+  readonly sessions: () => Readonly<
+    Record<"turns" | "promptTokens" | "cachedTokens" | "edited", number>
+  >;
   readonly engineTime: () => EngineTime;
   readonly workerStates: () => Readonly<Record<string, number>>;
   readonly kvPool: () => KvPoolStats;
@@ -231,6 +233,11 @@ const ROWS: readonly Row[] = [
     "session_cached_tokens_total",
     "Of them, those whose KV an engine had, as far as engines report it.",
     (s) => s.sessions().cachedTokens,
+  ),
+  single(
+    "session_edited_turns_total",
+    "Turns whose prompt does not begin with the whole text of the turn before.",
+    (s) => s.sessions().edited,
   ),
   perPlugin("steps", "Engine steps.", (p) => p.steps),
   perPlugin("propose_seconds", "Time of drafting in them.", (p) => p.proposeUs / 1e6),

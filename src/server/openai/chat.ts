@@ -134,12 +134,34 @@ async function planChat(
   const room = (plane.contextTokens ?? 0) - (tokensMax ?? 0);
   const prompt = truncated(whole, { keep, side, room });
   if (prompt.length === 0) throw invalid("messages", "make a prompt without tokens");
-  const prepared = request([prompt], {
+  const how = {
     wantsText: true,
     answer: chatAnswer(plane, fields, written?.text ?? null),
     parse: chat === null ? null : parserOf(plane, chat),
-  });
-  return { prepared, fields };
+  };
+  const prepared = request([prompt], how);
+  if (written === null || prompt !== whole) return { prepared, fields };
+  const exact = await continued(plane, prepared, written.text, encoding);
+  return { prepared: exact === null ? prepared : request([exact], how), fields };
+}
+
+/**
+ * The tokens of the turn before, and those of what the chat has behind their text. Encoded as a whole, the chat may get
+ * other tokens for what the model said. null: it has not, or it is no such turn.
+ */
+async function continued(
+  plane: DataPlane,
+  { specs: [spec] }: Prepared,
+  text: string,
+  encoding: EncodeOptions,
+): Promise<Int32Array | null> {
+  const before = spec === undefined ? null : plane.sidecar.turnBefore(spec);
+  if (before === null || before.every((token, i) => token === spec?.prompt[i])) return null;
+  const said = await plane.encoder.decode(before, encoding.signal);
+  if (!text.startsWith(said)) return null;
+  const news = [text.slice(said.length)];
+  const [rest = []] = await plane.encoder.encode(news, { ...encoding, addSpecial: false });
+  return Int32Array.from([...before, ...rest]);
 }
 
 function withTools(fields: Fields, { structured, stopTokenIds }: RenderedTools): Fields {

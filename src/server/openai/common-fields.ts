@@ -24,6 +24,7 @@ export const COMMON_ENTRIES = {
   /** Chunks contain all output that has come when the client takes them. */
   ...f.ignoring("stream_interval"),
   session_id: f.name,
+  program_id: f.name,
   policy_version: VERSION_FIELD,
   weight_version: VERSION_FIELD,
 } as const;

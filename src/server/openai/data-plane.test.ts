@@ -380,6 +380,26 @@ test("routes: SGLang's custom_params reach no engine, extra_key is a salt, X-SMG
   expect((await post({ lora_path: "none" })).status).toBe(404);
 });
 
+test("chat: a turn has the tokens of the turn before, however their text would be encoded", async () => {
+  const wanted: Wanted[] = [];
+  const fixture = fixtureOf();
+  fixture.sidecar.observe({ joined: (request) => wanted.push(request) });
+  const ask = async (messages: object[]) => {
+    const body = { messages, max_tokens: 40, session_id: "s" };
+    const response = await fixture.until(fixture.post(CHAT, body));
+    const { choices } = (await response.json()) as { choices: { message: { content: string } }[] };
+    return choices[0]?.message.content ?? "";
+  };
+  const messages = [{ role: "user", content: "a" }];
+  const content = await ask(messages);
+  await ask([...messages, { role: "assistant", content }, { role: "user", content: "b" }]);
+  const [first, second] = wanted.map(({ spec, response }) => [
+    ...spec.prompt,
+    ...(spec === wanted[0]?.spec ? response.tokens() : []),
+  ]);
+  expect(second?.slice(0, first?.length)).toEqual(first as number[]);
+});
+
 test("routes: a session is named by header, field or extra argument, and held to a name's bounds", async () => {
   const wanted: Wanted[] = [];
   const fixture = fixtureOf();
@@ -395,8 +415,9 @@ test("routes: a session is named by header, field or extra argument, and held to
   await ask({}, { agentic_context: context });
   await ask({}, { agentic_context: JSON.stringify(context) });
   await ask({}, { agentic_context: "s" });
+  await ask({ program_id: "s" }, {});
   expect(wanted.map(({ spec }) => [spec.keepsKv, spec.sampling.engineFields])).toEqual(
-    Array(5).fill([true, null]),
+    Array(6).fill([true, null]),
   );
   expect(fixture.sidecar.sessionsKept.count).toBe(1);
   for (const [more, extra] of [

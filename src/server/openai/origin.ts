@@ -23,14 +23,20 @@ export const VERSION_FIELD = v.pipe(
   name,
 );
 
-const EXTRA_FIELDS = ["group_id", "session_id", "policy_version", "weight_version"] as const;
+const EXTRA_FIELDS = [
+  "group_id",
+  "session_id",
+  "program_id",
+  "policy_version",
+  "weight_version",
+] as const;
 type OriginFields = {
   readonly [K in (typeof EXTRA_FIELDS)[number] | "cache_salt"]?: string | null | undefined;
 };
 
 /**
- * Headers go before fields, fields before extra arguments. X-SMG-Routing-Key is SGLang's name of a session: slime gives
- * each sample its own.
+ * Headers go before fields, fields before extra arguments. X-Session-ID: vllm-router's, SkyRL's trajectory, verifiers'
+ * and prime-rl's trace. `program_id`: ThunderAgent's. X-SMG-Routing-Key: SGLang's, of which slime gives each sample its own.
  */
 export function originOf(
   headers: Headers,
@@ -42,7 +48,7 @@ export function originOf(
     delete extraArgs[field];
     return textOf(field, value);
   };
-  const [group, session, policy, weights] = EXTRA_FIELDS.map(taken);
+  const [group, session, program, policy, weights] = EXTRA_FIELDS.map(taken);
   const context = contextIn(extraArgs);
   return {
     group:
@@ -53,7 +59,9 @@ export function originOf(
     session:
       named("X-Session-ID", headers.get("x-session-id")) ??
       fields.session_id ??
+      fields.program_id ??
       session ??
+      program ??
       context ??
       named("X-SMG-Routing-Key", headers.get("x-smg-routing-key")),
     salt: fields.cache_salt ?? null,
@@ -62,7 +70,14 @@ export function originOf(
 }
 
 /** The session in `agentic_context`: a text, or an object (also as JSON) that names it in one of these fields. */
-const CONTEXT_FIELDS = ["session_id", "trajectory_id", "context_id", "conversation_id", "id"];
+const CONTEXT_FIELDS = [
+  "session_id",
+  "program_id",
+  "trajectory_id",
+  "context_id",
+  "conversation_id",
+  "id",
+];
 
 function contextIn(extraArgs: Record<string, unknown>): string | null {
   const given = extraArgs.agentic_context;
