@@ -80,7 +80,7 @@ export async function iteration(
 }
 
 /** KV of iterations before is dropped, so that systems that share servers begin alike. */
-async function forget({ urls, fleet }: System): Promise<void> {
+export async function forget({ urls, fleet }: System): Promise<void> {
   for (const url of urls) {
     const path = `/reset_prefix_cache${hasPool(fleet) ? "?reset_external=true" : ""}`;
     const answer = await fetch(url + path, { method: "POST" });

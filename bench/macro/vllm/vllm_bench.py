@@ -70,7 +70,11 @@ def _place(request: Any) -> _Response | None:
         if _state.texts is None:
             return _Response(group, int(sample), length, None)
         texts = _state.texts[group]
-        return _Response(group, int(sample), length, texts[int(sample) % len(texts)])
+        # A later turn has another number than its session's first one; what was said before names the text.
+        said = prompt[length:]
+        numbered = texts[int(sample) % len(texts)]
+        text = numbered if numbered[: len(said)] == said else next((t for t in texts if t[: len(said)] == said), numbered)
+        return _Response(group, int(sample), length, text)
     return None
 
 

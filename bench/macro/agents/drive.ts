@@ -1,0 +1,125 @@
+// One iteration of agents in a closed loop: all sessions begin at once, and each sends its next turn when its answer and
+// then its tool's output are there.
+
+import { forget } from "../vllm/drive.ts";
+import { type EngineLog, readLog, tellPlan } from "../vllm/engine-log.ts";
+import { sumOf } from "../vllm/statistics.ts";
+import type { Servers, System } from "../vllm/systems.ts";
+import { type AgentSystem, type Placing, placing } from "./systems.ts";
+import { OUTPUT_TOKENS_MAX, type Task, transcriptOf } from "./workload.ts";
+
+export interface AgentsRun {
+  readonly iteration_s: number;
+  readonly trajectory_p50_s: number;
+  readonly trajectory_p99_s: number;
+  /** From the end of nine tenths of the sessions to that of the last. */
+  readonly tail_s: number;
+  readonly prompt_tokens: number;
+  readonly prompt_tokens_computed: number;
+  readonly preempted: number;
+}
+
+interface Planned {
+  readonly model: string;
+  readonly eos: number;
+  readonly tasks: readonly Task[];
+}
+
+export async function iterationOf(
+  name: AgentSystem,
+  system: System,
+  planned: Planned,
+  servers: Servers,
+): Promise<AgentsRun> {
+  const { eos, tasks } = planned;
+  await servers.use(system);
+  await forget(system);
+  const prompts = tasks.map(({ prompt }) => prompt);
+  const texts = tasks.map(({ siblings }) => siblings.map(transcriptOf));
+  await tellPlan(system.urls, { eos, prompts, texts });
+  const place = await placing(name, system);
+  try {
+    const startMs = performance.now();
+    const endsMs = await Promise.all(
+      tasks.flatMap((task, i) =>
+        task.siblings.map(async (_, j) => {
+          const session = i * task.siblings.length + j;
+          await runSession({ ...planned, place, task, session, sibling: j, startMs });
+          return performance.now() - startMs;
+        }),
+      ),
+    );
+    return figuresOf(endsMs, await readLog(system.urls));
+  } finally {
+    await place.stop();
+  }
+}
+
+interface SessionParts extends Planned {
+  readonly place: Placing;
+  readonly task: Task;
+  readonly session: number;
+  readonly sibling: number;
+  /** Sets the iteration's names apart from others'. */
+  readonly startMs: number;
+}
+
+async function runSession(parts: SessionParts): Promise<void> {
+  const { task, session, sibling, startMs } = parts;
+  const name = `s${Math.floor(startMs)}-${session}`;
+  const prompt = [...task.prompt];
+  // Which of the texts the session gets: a sidecar numbers siblings by itself, so its first answer says it.
+  let turns = task.siblings[sibling] ?? [];
+  for (let turn = 0; turn < turns.length; turn += 1) {
+    const made = await answerOf(parts, name, prompt);
+    if (turn === 0 && made !== null) {
+      turns = task.siblings.find(([first]) => first?.output.join() === made.join()) ?? [];
+    }
+    const { output, observation, toolS } = turns[turn] ?? { output: [], observation: [], toolS: 0 };
+    if (output.length === 0 || (made !== null && made.join() !== output.join())) {
+      throw new Error(`session ${session}, turn ${turn}: another text than planned: ${made}`);
+    }
+    prompt.push(...output, ...observation);
+    if (turn + 1 < turns.length) await Bun.sleep(toolS * 1000);
+  }
+}
+
+/** Token ids; null: the router takes them out of the answer. */
+async function answerOf(
+  { model, place, session, sibling }: SessionParts,
+  name: string,
+  prompt: readonly number[],
+): Promise<readonly number[] | null> {
+  const url = place.urlFor(session);
+  const context = JSON.stringify({ program_id: name, session_id: name });
+  const response = await fetch(`${url}/v1/completions`, {
+    method: "POST",
+    headers: { "content-type": "application/json", "x-session-id": name },
+    body: JSON.stringify({
+      ...{ model, prompt, max_tokens: OUTPUT_TOKENS_MAX, temperature: 1, return_token_ids: true },
+      ...(place.isSidecar
+        ? {}
+        : { vllm_xargs: { bench_sample: sibling, agentic_context: context } }),
+    }),
+    timeout: false,
+  } as RequestInit);
+  if (!response.ok) throw new Error(`${url}: ${response.status} ${await response.text()}`);
+  const { choices } = (await response.json()) as { choices: { token_ids?: number[] }[] };
+  return choices[0]?.token_ids ?? null;
+}
+
+function figuresOf(endsMs: readonly number[], { prefills }: EngineLog): AgentsRun {
+  const ends = endsMs.map((ms) => ms / 1000).toSorted((a, b) => a - b);
+  const at = (part: number): number => ends[Math.ceil(part * ends.length) - 1] ?? 0;
+  return {
+    iteration_s: at(1),
+    trajectory_p50_s: at(0.5),
+    trajectory_p99_s: at(0.99),
+    tail_s: at(1) - at(0.9),
+    prompt_tokens: sumOf(prefills, ({ promptTokens, madeTokens, isResumed }) =>
+      isResumed ? 0 : promptTokens + madeTokens,
+    ),
+    prompt_tokens_computed: sumOf(prefills, ({ computedTokens }) => computedTokens),
+    preempted: prefills.filter(({ isResumed }) => isResumed).length,
+  };
+}
