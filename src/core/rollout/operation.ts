@@ -22,7 +22,9 @@ export const OPERATION = v.variant("kind", [
     kind: v.literal("load"),
     path: text,
     version: v.nullable(text),
-    options: v.record(v.string(), v.unknown()),
+    options: v.custom<Readonly<Record<string, unknown>>>(
+      (value) => typeof value === "object" && value !== null && !Array.isArray(value),
+    ),
   }),
   /** Step of an update in which the trainer itself gives the engine weights, or compares them. */
   v.object({

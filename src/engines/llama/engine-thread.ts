@@ -12,7 +12,7 @@ import { LlamaEngine } from "./engine.ts";
 import {
   type EngineSettings,
   type FromEngine,
-  packEvents,
+  pack,
   type SharedWeights,
   type ToEngine,
   transfersOf,
@@ -143,7 +143,7 @@ class EngineThread {
       const first = events[0]?.kind === "advanced" ? 1 : 0;
       events.splice(first, 0, { kind: "stats", stats: this.#engine.stats() });
     }
-    const packed = packEvents(events);
+    const packed = pack(events);
     send({ kind: "events", epoch: this.#engine.epoch, events: packed }, transfersOf(packed));
   }
 }

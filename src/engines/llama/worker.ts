@@ -16,7 +16,7 @@ import type {
   WorkerListener,
 } from "../../core/rollout/worker.ts";
 import { answerTo } from "./control.ts";
-import { type EngineSettings, type FromEngine, type ToEngine, unpackEvents } from "./messages.ts";
+import { type EngineSettings, type FromEngine, type ToEngine, unpack } from "./messages.ts";
 import { shapeDifference } from "./weights.ts";
 import type { WeightsLease, WeightsStore } from "./weights-store.ts";
 
@@ -192,7 +192,7 @@ export class LlamaWorker implements RolloutWorker {
     switch (message.kind) {
       case "events":
         this.#epoch = message.epoch;
-        this.#deliver(unpackEvents(message.events));
+        this.#deliver(unpack(message.events));
         break;
       case "reloaded":
         this.#swapped(null);

@@ -3,9 +3,9 @@
 
 import * as v from "valibot";
 import { type GroupId, groupId, requestId, weightEpoch, weightsId } from "../../core/base/ids.ts";
-import type { TopLogprobs } from "../../core/request/columns.ts";
 import { VERIFICATION_WORDS } from "../../core/request/response.ts";
 import { OPERATION } from "../../core/rollout/operation.ts";
+import type { TokenColumns } from "../../core/rollout/packed-events.ts";
 import { floats, jsonText, view, words } from "./frame.ts";
 import {
   BARRIER_ID,
@@ -265,14 +265,7 @@ export type Welcome = v.InferOutput<typeof welcome>;
 export type WireCommand = v.InferOutput<typeof command>;
 export type SidecarMessage = v.InferOutput<typeof SIDECAR_MESSAGE>;
 export type OtherEvent = v.InferOutput<typeof other>;
-export interface TokensEvent {
-  readonly kind: "tokens";
-  readonly run: number;
-  readonly offset: number;
-  readonly tokens: Int32Array;
-  readonly logprobs: Float32Array;
-  readonly top: TopLogprobs | null;
-}
+export type TokensEvent = TokenColumns & { readonly kind: "tokens"; readonly run: number };
 export type WireEvent = TokensEvent | OtherEvent;
 type PackedMessage = v.InferOutput<typeof HOST_MESSAGE>;
 /** The events of a frame before they are in order again. */
