@@ -9,6 +9,7 @@ import { METRICS_ROUTES, metered } from "./metered.ts";
 import type { Feature, Parts } from "./serve-parts.ts";
 import { CONTROL_ROUTES, controlRoutes } from "./server/control/routes.ts";
 import { confined } from "./server/control/weights-roots.ts";
+import { Deadlines } from "./server/deadlines.ts";
 import { DraftSocketService } from "./server/drafts/draft-socket.ts";
 import { EngineTelemetry, PLUGIN_ROUTES } from "./server/drafts/engine-telemetry.ts";
 import { followedResponses } from "./server/drafts/followed-responses.ts";
@@ -56,6 +57,10 @@ export function featuresOf(parts: Parts): Feature[] {
     failed: options.events.failed,
   });
   const drafts = draftService(parts);
+  const deadlines = new Deadlines({
+    ...{ sidecar, every, clock: wallClock },
+    ended: (notice) => options.events.deadline(notice),
+  });
   const live = liveView(parts);
   const features: Feature[] = [
     { kept: { groups: () => sidecar.kept, sessions: () => sidecar.sessionsKept } },
@@ -72,6 +77,7 @@ export function featuresOf(parts: Parts): Feature[] {
     { sockets: { "/v1/stream": stream }, drained: () => stream.end() },
     drafts.feature,
     operatorsLog(parts),
+    { observer: deadlines.observer, close: deadlines.stop },
     // Ends the last iteration before the view closes that keeps it.
     iterations(parts, () => features),
     {

@@ -8,6 +8,7 @@ import type { Member, WorkerSource } from "./pool/pool.ts";
 
 import type { WeightsNotice } from "./server/control/weights.ts";
 import type { WeightsRoots } from "./server/control/weights-roots.ts";
+import type { DeadlineNotice } from "./server/deadlines.ts";
 import type { AccessEntry, HttpOptions, OpenStream } from "./server/http.ts";
 import type { ServingState } from "./server/live/serving-state.ts";
 import type { Sidecar, SidecarLimits } from "./server/sidecar.ts";
@@ -77,6 +78,8 @@ export interface ServeEvents {
   iterationEnded(summary: IterationSummary): void;
   /** The serving state has changed. Also called every minute while requests wait for it. */
   stateChanged(state: ServingState & { waiting: number; seconds: number }): void;
+  /** A deadline has ended responses. */
+  deadline(notice: DeadlineNotice): void;
   /** Rollouts of an earlier process have gone on. */
   resumed(rollouts: number): void;
   /** A journal is not written any more; its rollout goes on without it. */

@@ -10,6 +10,7 @@
 import type { Clock } from "../core/base/clock.ts";
 import { hashString } from "../core/base/hash.ts";
 import { contextTokens, type Group, type Request, type Turn } from "../core/request/buffer.ts";
+import { isCut } from "../core/request/request.ts";
 import type { PreviousTurn } from "../core/rollout/kv-moves.ts";
 import { type Kept, promptBytes } from "./kept.ts";
 import { KnownTexts } from "./known-texts.ts";
@@ -138,7 +139,7 @@ export class Sessions {
     this.#running.delete(request);
     if (isLater) this.#count(request);
     const isOpen = this.#sessions.get(session.key) === session && session.group === request.group;
-    if (!isOpen || request.response.finish === "abort") {
+    if (!isOpen || isCut(request.response.finish)) {
       this.#options.letGo(request);
       return;
     }

@@ -20,6 +20,14 @@ import type { Kept } from "./kept.ts";
 import { invalid } from "./route.ts";
 import { type SessionScope, Sessions } from "./sessions.ts";
 
+/** Times in seconds and output tokens after which responses end: see Deadlines. null or absent: none. */
+export interface Deadline {
+  readonly group_s?: number | null | undefined;
+  readonly group_tokens?: number | null | undefined;
+  readonly iteration_s?: number | null | undefined;
+  readonly iteration_tokens?: number | null | undefined;
+}
+
 /** A client's request: `n` responses to one prompt. */
 export interface GenerationSpec {
   readonly prompt: Int32Array;
@@ -33,6 +41,7 @@ export interface GenerationSpec {
   readonly session?: string | null;
   /** Lower is served earlier. */
   readonly priority: number;
+  readonly deadline?: Deadline | null;
   /** See Wanted. */
   readonly isStrict?: boolean;
   /** Selects the random numbers together with the seed, as a group's id does for `foretoken rollout`; none: "". */

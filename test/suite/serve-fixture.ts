@@ -16,6 +16,7 @@ const NO_EVENTS: ServeEvents = {
   answered() {},
   refused() {},
   iterationEnded() {},
+  deadline() {},
   stateChanged() {},
   resumed() {},
   journalFailed() {},

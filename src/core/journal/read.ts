@@ -3,7 +3,7 @@
 import { AppError } from "../base/errors.ts";
 import { type WeightEpoch, type WeightsId, weightEpoch, workerId } from "../base/ids.ts";
 import { OutputColumns } from "../request/columns.ts";
-import type { FinishReason } from "../request/request.ts";
+import type { ResponseEnd } from "../request/request.ts";
 import type { Chunk, Refusal } from "../request/response.ts";
 import type { SavedOutput } from "../request/saved-output.ts";
 import { isOwnBeginning, scanFrame } from "./frame.ts";
@@ -30,7 +30,7 @@ interface Stream {
   /** null: it has no tokens yet, and whether its tokens have alternatives is not known. */
   columns: OutputColumns | null;
   chunks: Omit<Chunk, "tokens">[];
-  finish: FinishReason | null;
+  finish: ResponseEnd | null;
   refusal: Refusal | null;
 }
 

@@ -100,6 +100,14 @@ export const SAMPLING_DEFAULTS = {
 /** Why a response ended: a stop token, `tokensMax`, or an abort. */
 export type FinishReason = "stop" | "length" | "abort";
 
+/** deadline: one that its client set for its group or iteration. */
+export type ResponseEnd = FinishReason | "deadline";
+
+/** The response was ended before it was complete: its length is no sample of lengths. */
+export function isCut(end: ResponseEnd | null): boolean {
+  return end === "abort" || end === "deadline";
+}
+
 /** Names a response's random numbers: two 32-bit words. */
 export interface DrawKey {
   readonly hi: number;

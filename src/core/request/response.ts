@@ -5,7 +5,7 @@ import { assert } from "../base/assert.ts";
 import type { WeightEpoch, WeightsId, WorkerId } from "../base/ids.ts";
 import { OutputColumns, type TopLogprobs } from "./columns.ts";
 import type { ExpertRows } from "./expert-rows.ts";
-import type { FinishReason } from "./request.ts";
+import type { ResponseEnd } from "./request.ts";
 
 /** One dispatch of a divided request: `tokens` output tokens from `offset` on, made by `workerId`. */
 export interface Chunk {
@@ -23,7 +23,7 @@ export interface Chunk {
  * Why a chunk ended: its tokens are used up; it gave its KV up to others; its worker or its weights are gone; or the
  * response finished.
  */
-export type ChunkEnd = "used_up" | "ended_early" | "lost" | FinishReason;
+export type ChunkEnd = "used_up" | "ended_early" | "lost" | ResponseEnd;
 
 /** How a chunk ran. Times are those of the rollout's clock. */
 export interface ChunkRun {
@@ -77,7 +77,7 @@ export type AppendResult =
 export class Response extends OutputColumns {
   readonly tokensMax: number;
   readonly chunks: Chunk[] = [];
-  finish: FinishReason | null = null;
+  finish: ResponseEnd | null = null;
   /** Reason why the response was given up, if an engine refused it. */
   refusal: Refusal | null = null;
   /** By the rollout's clock: it joined, its first chunk was dispatched, its first token came, it ended. null: not yet. */
@@ -128,7 +128,7 @@ export class Response extends OutputColumns {
   }
 
   /** The chunk that runs has ended, null: and the response goes on. Nothing happens if none runs. */
-  closeChunk(endMs: number, end: FinishReason | "lost" | null): void {
+  closeChunk(endMs: number, end: ResponseEnd | "lost" | null): void {
     const chunk = this.chunks.at(-1);
     if (chunk?.run === undefined || chunk.run.endMs !== null) return;
     const { run, tokens } = chunk;

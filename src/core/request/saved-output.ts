@@ -1,7 +1,7 @@
 // What an earlier process has generated of a response, so that another one continues from it.
 
 import type { TopLogprobs } from "./columns.ts";
-import type { FinishReason } from "./request.ts";
+import type { ResponseEnd } from "./request.ts";
 import type { Chunk, Refusal, Response } from "./response.ts";
 
 export interface SavedOutput {
@@ -10,7 +10,7 @@ export interface SavedOutput {
   readonly top: TopLogprobs | null;
   readonly chunks: readonly Chunk[];
   /** null: it is not finished. */
-  readonly finish: FinishReason | null;
+  readonly finish: ResponseEnd | null;
   readonly refusal: Refusal | null;
 }
 

@@ -39,6 +39,18 @@ const COUNTED = [
     help: "Requests that their clients gave up.",
   },
   {
+    key: "deadline_requests",
+    metric: "foretoken_deadline_requests_total",
+    unit: "requests",
+    help: "Requests that a deadline of their group or iteration ended.",
+  },
+  {
+    key: "deadline_saved_s",
+    metric: "foretoken_deadline_saved_seconds_total",
+    unit: "s",
+    help: "Time that iterations would have taken longer without their deadlines, as estimated.",
+  },
+  {
     key: "output_tokens",
     metric: "vllm:generation_tokens_total",
     unit: "tokens",

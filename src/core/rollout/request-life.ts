@@ -3,7 +3,7 @@
 
 import type { RequestId, WorkerId } from "../base/ids.ts";
 import { contextTokens, type Group, isComplete, type Request } from "../request/buffer.ts";
-import type { FinishReason } from "../request/request.ts";
+import { type FinishReason, isCut, type ResponseEnd } from "../request/request.ts";
 import type { Failures } from "./failures.ts";
 import type { KvMoves } from "./kv-moves.ts";
 import type { RolloutParts } from "./parts.ts";
@@ -111,15 +111,15 @@ export class RequestLife {
   }
 
   /** The response is complete, or given up; what the request held on a worker has been given back already. */
-  finish(request: Request, reason: FinishReason): void {
+  finish(request: Request, reason: ResponseEnd): void {
     const { group, response } = request;
     response.finish = reason;
     response.finishedMs = this.#parts.clock.nowMs();
     response.closeChunk(response.finishedMs, reason);
     this.#parts.buffer.move(request, "finished");
-    if (reason === "abort") this.#parts.context.aborted(request);
+    if (isCut(reason)) this.#parts.context.aborted(request);
     else this.#parts.context.finished(request);
-    this.#parts.failures.ended(request, reason !== "abort");
+    this.#parts.failures.ended(request, !isCut(reason));
     this.#parts.scheduler.refresh(group);
     this.#parts.kv.finished(request);
     this.#parts.meter.requestFinished(request);
@@ -148,7 +148,7 @@ export class RequestLife {
   }
 
   /** Ends an unfinished response as it stands. */
-  cut(request: Request, reason: "abort" | "stop"): void {
+  cut(request: Request, reason: "abort" | "stop" | "deadline"): void {
     if (reason !== "stop" || !this.#parts.kv.park(request)) this.#parts.kv.release(request);
     this.finish(request, reason);
   }

@@ -285,10 +285,10 @@ export class Rollout {
   }
 
   /**
-   * Ends a response as it stands. abort: it is given up. stop: its text is complete (a stop string).
+   * Ends a response as it stands. abort: it is given up. stop: its text is complete (a stop string). deadline: of its client.
    * Nothing happens if it is finished.
    */
-  end(request: Request, reason: "abort" | "stop"): void {
+  end(request: Request, reason: "abort" | "stop" | "deadline"): void {
     if (request.status === "finished" || this.#isStopped) return;
     this.#turn(() => this.#life.cut(request, reason));
   }

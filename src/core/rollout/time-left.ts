@@ -6,6 +6,7 @@
 // Engines serve all open responses alike until fewer are left than run now; a step of fewer requests is shorter.
 
 import type { Group, Request } from "../request/buffer.ts";
+import { isCut } from "../request/request.ts";
 
 /** Shapes of a length within its group, and of scales over groups: as in recorded reasoning traces (docs/SIMULATOR.md). */
 const SHAPE = 3;
@@ -123,7 +124,7 @@ function lengthsOf(group: Group, learned: number | null): Lengths {
   const lengths: Lengths = { ended: 0, sum: 0 };
   for (const { response } of group.requests) {
     lengths.sum += response.length ** SHAPE;
-    if (response.finish !== null && response.finish !== "abort") lengths.ended += 1;
+    if (response.finish !== null && !isCut(response.finish)) lengths.ended += 1;
   }
   if (lengths.ended > 0 || learned === null) return lengths;
   return { ended: 1, sum: lengths.sum + learned ** SHAPE };

@@ -5,6 +5,7 @@ import type { LengthPrior } from "../../core/context/context.ts";
 import { History } from "../../core/draft/history.ts";
 import type { Group, Request } from "../../core/request/buffer.ts";
 import { promptKey } from "../../core/request/prompt-key.ts";
+import { isCut } from "../../core/request/request.ts";
 import type { Kept } from "../kept.ts";
 import type { HistoryRecord } from "./history-file.ts";
 import { HistoryFile } from "./history-file.ts";
@@ -52,7 +53,7 @@ export class PromptHistory {
   finished(request: Request): void {
     const { response } = request;
     if (response.length === 0) return;
-    const isWhole = response.finish !== "abort" && response.refusal === null;
+    const isWhole = !isCut(response.finish) && response.refusal === null;
     const length = isWhole ? response.length : 0;
     const key = this.#keyOf(request.group, request);
     if (length > 0) this.#lengths.finished(key, length);

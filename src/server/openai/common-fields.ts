@@ -11,6 +11,19 @@ const streamOptions = v.strictObject({ include_usage: f.flag, continuous_usage_s
 
 const TRANSFER = "the sidecar moves KV between workers itself";
 
+const DEADLINE_S_MAX = 1e6;
+const DEADLINE_TOKENS_MAX = 2 ** 40;
+
+/** Times since the first of the responses that carry it, and their output tokens in all: see Deadlines. */
+export const DEADLINE_FIELD = v.nullish(
+  v.strictObject({
+    group_s: f.numberAbove(0, DEADLINE_S_MAX),
+    group_tokens: f.integer(1, DEADLINE_TOKENS_MAX),
+    iteration_s: f.numberAbove(0, DEADLINE_S_MAX),
+    iteration_tokens: f.integer(1, DEADLINE_TOKENS_MAX),
+  }),
+);
+
 export const COMMON_ENTRIES = {
   model: v.nullish(f.text),
   stream: f.flag,
@@ -20,6 +33,8 @@ export const COMMON_ENTRIES = {
   request_id: f.name,
   cache_salt: f.name,
   group_id: f.name,
+  /** Ends the responses of a group or an iteration with the finish reason "deadline". */
+  deadline: DEADLINE_FIELD,
   ...f.refusing(TRANSFER, "kv_transfer_params", "ec_transfer_params"),
   /** Chunks contain all output that has come when the client takes them. */
   ...f.ignoring("stream_interval"),

@@ -3,7 +3,7 @@
 
 import type { WeightEpoch, WeightsId } from "../../core/base/ids.ts";
 import type { Request } from "../../core/request/buffer.ts";
-import type { FinishReason } from "../../core/request/request.ts";
+import type { ResponseEnd } from "../../core/request/request.ts";
 import type { Detokenizer } from "../../text/text.ts";
 import type { StopRules } from "./sampling-fields.ts";
 import { StopText } from "./stop-text.ts";
@@ -49,7 +49,7 @@ export class Output {
   #request: Request | null = null;
   #text: StopText | null;
   #tokens = 0;
-  #finish: FinishReason | null = null;
+  #finish: ResponseEnd | null = null;
   #stopReason: number | string | null = null;
   #lastStop = -1;
   #restarts = 0;
@@ -71,7 +71,7 @@ export class Output {
   }
 
   /** null: more may come. */
-  get finish(): FinishReason | null {
+  get finish(): ResponseEnd | null {
     return this.#finish;
   }
 
@@ -169,12 +169,12 @@ export class Output {
     this.#tokens += isCut ? taken : fresh.length;
   }
 
-  #tokenReason(finish: FinishReason): number | null {
+  #tokenReason(finish: ResponseEnd): number | null {
     const isNamed = finish === "stop" && this.#lastStop >= 0;
     return isNamed && this.#lastStop !== this.#options.stops.eos ? this.#lastStop : null;
   }
 
-  #end(finish: FinishReason, reason: number | string | null): void {
+  #end(finish: ResponseEnd, reason: number | string | null): void {
     this.#finish = finish;
     this.#stopReason = reason;
   }

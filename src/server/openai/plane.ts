@@ -8,7 +8,7 @@ import type { EngineCalls } from "../engine-calls.ts";
 import { CLIENT_GONE } from "../http-errors.ts";
 import type { Kept } from "../kept.ts";
 import { type Exchange, invalid } from "../route.ts";
-import type { GenerationSpec, Sidecar } from "../sidecar.ts";
+import type { Deadline, GenerationSpec, Sidecar } from "../sidecar.ts";
 import type { Answer } from "./answer.ts";
 import type { CommonFields } from "./common-fields.ts";
 import { eventStream } from "./event-stream.ts";
@@ -246,6 +246,7 @@ export class DataPlane {
       clamps,
       origin,
       priority: fields.priority ?? 0,
+      deadline: fields.deadline ?? null,
     };
     return (
       prompts: readonly Int32Array[],
@@ -267,10 +268,11 @@ export class DataPlane {
       readonly clamps: boolean;
       readonly origin: Origin;
       readonly priority: number;
+      readonly deadline: Deadline | null;
     },
   ): GenerationSpec[] {
     const adapter = this.checkModel(place.model);
-    const { origin, priority } = place;
+    const { origin, priority, deadline } = place;
     this.#options.expected?.(origin);
     const { group, session, salt } = origin;
     const sampling = {
@@ -285,7 +287,8 @@ export class DataPlane {
       const most = Math.max(1, room);
       const wanted = place.tokensMax ?? most;
       const tokensMax = place.clamps ? Math.min(wanted, most) : wanted;
-      return { prompt, n, sampling: { ...sampling, tokensMax }, seeded, group, session, priority };
+      const wants = { ...sampling, tokensMax };
+      return { prompt, n, sampling: wants, seeded, group, session, priority, deadline };
     });
   }
 

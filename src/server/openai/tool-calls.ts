@@ -3,6 +3,7 @@
 // In between the request is one like any other, and is divided and scheduled like it.
 
 import { AppError } from "../../core/base/errors.ts";
+import { isCut } from "../../core/request/request.ts";
 import type { EngineCalls } from "../engine-calls.ts";
 import { fieldOf, invalid } from "../route.ts";
 import { isTokenList, type TokenList } from "./fields.ts";
@@ -115,7 +116,7 @@ export async function parseTools(
 ): Promise<ParsedMessage> {
   const tokens = output.textTokens();
   if (tokens.length === 0) return { content: "", reasoning: null, toolCalls: [] };
-  const finish = output.finish === "abort" ? "stop" : output.finish;
+  const finish = isCut(output.finish) ? "stop" : output.finish;
   const body = {
     generate_response: {
       request_id: "foretoken",
@@ -152,7 +153,7 @@ export function finishWithTools(
   const isNamed = typeof choice === "object" && choice !== null;
   const isCalled = message.toolCalls.length > 0 && !isNamed;
   if (!isCalled || (choice === "required" && output.finish !== "stop")) return `${output.finish}`;
-  return output.finish === "abort" ? "abort" : "tool_calls";
+  return isCut(output.finish) ? `${output.finish}` : "tool_calls";
 }
 
 /** A stop string is no part of the text, and the engine's parser has only the tokens. */

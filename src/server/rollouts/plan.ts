@@ -5,6 +5,7 @@ import * as v from "valibot";
 import { AppError, InvalidFieldError } from "../../core/base/errors.ts";
 import type { SamplingParams } from "../../core/request/request.ts";
 import type { Encoder, Text } from "../../text/text.ts";
+import { DEADLINE_FIELD } from "../openai/common-fields.ts";
 import * as f from "../openai/fields.ts";
 import {
   chatOf,
@@ -15,6 +16,7 @@ import {
 } from "../openai/messages.ts";
 import { drawingOf, MAX_TOKENS_FIELD, SAMPLING_ENTRIES } from "../openai/sampling-fields.ts";
 import { invalid } from "../route.ts";
+import type { Deadline } from "../sidecar.ts";
 
 export interface RolloutLimits {
   /** Groups of one rollout. */
@@ -89,6 +91,8 @@ export const RolloutRequestSchema = v.strictObject({
   priority: f.integer(-(2 ** 20), 2 ** 20),
   /** The rollout continues when the client has disconnected. */
   detached: f.flag,
+  /** Ends the responses of its groups, or all of them, with the finish reason "deadline". */
+  deadline: DEADLINE_FIELD,
   /** strict: all tokens of a response are of one weight epoch. mixed: it continues under the next one. */
   on_policy: f.oneOf("strict", "mixed"),
 });
@@ -112,6 +116,7 @@ export interface RolloutPlan {
   readonly groups: readonly GroupPlan[];
   readonly requests: number;
   readonly priority: number;
+  readonly deadline?: Deadline | null;
   readonly isDetached: boolean;
   readonly isStrict: boolean;
 }
@@ -154,6 +159,7 @@ export async function planOf(body: unknown, context: PlanContext): Promise<Rollo
     groups,
     requests,
     priority: fields.priority ?? 0,
+    deadline: fields.deadline ?? null,
     isDetached: fields.detached ?? false,
     isStrict: fields.on_policy !== "mixed",
   };

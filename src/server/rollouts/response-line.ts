@@ -3,7 +3,7 @@
 import { assert, present } from "../../core/base/assert.ts";
 import { type WeightEpoch, weightEpoch } from "../../core/base/ids.ts";
 import type { Request } from "../../core/request/buffer.ts";
-import type { FinishReason } from "../../core/request/request.ts";
+import type { ResponseEnd } from "../../core/request/request.ts";
 import type { Chunk, Refusal } from "../../core/request/response.ts";
 
 /** One response, complete. `logprobs[i]` belongs to `tokenIds[i]`. */
@@ -14,7 +14,7 @@ export interface FinishedResponse {
   readonly tokenIds: Int32Array;
   readonly text: string;
   readonly logprobs: Float32Array;
-  readonly finishReason: FinishReason;
+  readonly finishReason: ResponseEnd;
   /** The trainer's name for the weights of an epoch; absent: none was given. */
   readonly versionOf?: (epoch: WeightEpoch) => string;
   readonly chunks: readonly Chunk[];

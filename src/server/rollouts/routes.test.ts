@@ -349,7 +349,10 @@ test.each([
   [{ samplingParams: {} }, "samplingParams is not known; did you mean sampling_params?"],
   [{ sampling_params: { max_token: 5 } }, "did you mean max_tokens?"],
   [{ sampling_params: { n: 5 } }, "sampling_params.n is not known here; it belongs in the body"],
-  [{ budget: 5 }, "budget is not known; known are detached, groups, id, model, n, on_policy"],
+  [
+    { budget: 5 },
+    "budget is not known; known are deadline, detached, groups, id, model, n, on_policy",
+  ],
 ])("POST /v1/rollouts: %j is answered with where it belongs", async (fields, message) => {
   const { call } = world();
   const answer = call("POST", "/v1/rollouts", body(fields));

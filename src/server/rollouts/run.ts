@@ -171,6 +171,7 @@ export class Run {
         seeded: plan.seeded,
         group: `${id}/${plan.id}`,
         priority: rollout.priority,
+        deadline: rollout.deadline ?? null,
         isStrict: rollout.isStrict,
         drawGroup: plan.id,
         ...(draws === undefined ? {} : { draws }),
@@ -250,7 +251,7 @@ function reportOf(run: Run, about: { endMs: number; ends: Ends; restarts: number
   const requests = groups.flatMap((group) => group.requests);
   let [tokens, chunks, migrations] = [0, 0, 0];
   const epochs = new Set<number>();
-  const reasons = { stop: 0, length: 0, abort: 0 };
+  const reasons = { stop: 0, length: 0, abort: 0, deadline: 0 };
   for (const { response } of requests) {
     tokens += response.length;
     chunks += response.chunks.length;

@@ -2,7 +2,7 @@
 
 import type { WeightEpoch } from "../../core/base/ids.ts";
 import type { Request } from "../../core/request/buffer.ts";
-import type { FinishReason } from "../../core/request/request.ts";
+import type { ResponseEnd } from "../../core/request/request.ts";
 import type { Progress } from "../../core/rollout/report.ts";
 
 export interface JoinedEntry {
@@ -30,7 +30,7 @@ interface TokensEntry {
 
 export interface FinishedEntry {
   readonly request: number;
-  readonly finish_reason: FinishReason;
+  readonly finish_reason: ResponseEnd;
   readonly length: number;
   readonly weight_epoch: number;
 }

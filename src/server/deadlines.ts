@@ -1,0 +1,115 @@
+// Deadlines that clients set for a group or an iteration, in time or output tokens. Past one, the responses that carry it
+// end with what they have and the finish reason "deadline". Ten times a second is looked; a pause does not stop the time.
+
+import type { Clock } from "../core/base/clock.ts";
+import type { Group, Request } from "../core/request/buffer.ts";
+import type { Sidecar, SidecarObserver } from "./sidecar.ts";
+
+/** Responses that a deadline has ended. */
+export interface DeadlineNotice {
+  readonly of: string;
+  readonly requests: number;
+  readonly seconds: number;
+  readonly tokens: number;
+  /** The response with the most tokens. */
+  readonly longest: string;
+  /** Estimate of the time that the iteration would have taken beyond it; null: unknown, or of a group. */
+  readonly savedS: number | null;
+}
+
+interface Scope {
+  readonly startMs: number;
+  msMax: number;
+  tokensMax: number;
+  /** Requests that are not finished, and the tokens of the others. */
+  readonly open: Set<Request>;
+  tokens: number;
+}
+
+const LOOK_MS = 100;
+
+interface DeadlinesOptions {
+  readonly sidecar: Sidecar;
+  readonly clock: Clock;
+  readonly every: (act: () => void, ms: number) => () => void;
+  readonly ended: (notice: DeadlineNotice) => void;
+}
+
+export class Deadlines {
+  readonly #options: DeadlinesOptions;
+  /** By the group, or by the iteration's number. */
+  readonly #scopes = new Map<Group | number, Scope>();
+  readonly stop: () => void;
+  readonly observer: SidecarObserver = {
+    joined: (request, { deadline }) => {
+      if (deadline == null) return;
+      const { group_s, group_tokens, iteration_s, iteration_tokens } = deadline;
+      const { iteration } = this.#options.sidecar.rollout.meter;
+      this.#add(request, { key: request.group, seconds: group_s, tokens: group_tokens });
+      this.#add(request, { key: iteration, seconds: iteration_s, tokens: iteration_tokens });
+    },
+    finished: (request) => {
+      for (const [key, scope] of this.#scopes) {
+        if (!scope.open.delete(request)) continue;
+        scope.tokens += request.response.length;
+        // Of an iteration more may come.
+        if (scope.open.size === 0 && typeof key !== "number") this.#scopes.delete(key);
+      }
+    },
+  };
+
+  constructor(options: DeadlinesOptions) {
+    this.#options = options;
+    this.stop = options.every(() => this.look(), LOOK_MS);
+  }
+
+  look(): void {
+    const { sidecar, clock } = this.#options;
+    const { iteration } = sidecar.rollout.meter;
+    for (const [key, scope] of this.#scopes) {
+      if (scope.open.size === 0 && key !== iteration) this.#scopes.delete(key);
+      let { tokens } = scope;
+      for (const { response } of scope.open) tokens += response.length;
+      const ms = clock.nowMs() - scope.startMs;
+      if (scope.open.size > 0 && (ms >= scope.msMax || tokens >= scope.tokensMax)) {
+        this.#end(key, scope, { ms, tokens });
+      }
+    }
+  }
+
+  #add(
+    request: Request,
+    of: {
+      key: Group | number;
+      seconds: number | null | undefined;
+      tokens: number | null | undefined;
+    },
+  ): void {
+    const { seconds, tokens } = of;
+    if (seconds == null && tokens == null) return;
+    const fresh = { startMs: this.#options.clock.nowMs(), open: new Set<Request>(), tokens: 0 };
+    const none = { msMax: Number.POSITIVE_INFINITY, tokensMax: Number.POSITIVE_INFINITY };
+    const scope = this.#scopes.get(of.key) ?? { ...fresh, ...none };
+    this.#scopes.set(of.key, scope);
+    scope.open.add(request);
+    // The earliest of several counts.
+    if (seconds != null) scope.msMax = Math.min(scope.msMax, seconds * 1000);
+    if (tokens != null) scope.tokensMax = Math.min(scope.tokensMax, tokens);
+  }
+
+  #end(key: Group | number, scope: Scope, { ms, tokens }: { ms: number; tokens: number }): void {
+    const { rollout } = this.#options.sidecar;
+    const open = [...scope.open].sort((a, b) => b.response.length - a.response.length);
+    const savedS = typeof key === "number" ? rollout.meter.progress().etaS : null;
+    const [first] = open;
+    for (const request of open) rollout.end(request, "deadline");
+    rollout.meter.count("deadline_saved_s", savedS ?? 0);
+    this.#options.ended({
+      of: typeof key === "number" ? `iteration ${key}` : `group ${key.groupId}`,
+      requests: open.length,
+      seconds: ms / 1000,
+      ...{ tokens, savedS },
+      longest: `group ${first?.spec.groupId} response ${first?.spec.sampleIndex}: ${first?.response.length} tokens`,
+    });
+  }
+}
