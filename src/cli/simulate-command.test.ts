@@ -121,4 +121,3 @@ test("simulate: wrong input names what is wrong", async () => {
 });
 
 const TINY_GPU = { memory_gib: 8, hbm_gb_per_s: 300, bf16_tflops: 50, nvlink_gb_per_s: 10 };
-const _QWEN_8B = { layers: 36, hidden: 4096, heads: 32, kv_heads: 8, head_dim: 128, params_b: 8.2 };

@@ -254,65 +254,6 @@ function timeAxis(axisS: number, y: number): string {
   return marks.join("");
 }
 
-export interface Bar {
-  readonly name: string;
-  readonly value: number;
-  readonly ci95: readonly [number, number] | null;
-  readonly published: number | null;
-}
-
-/** Horizontal bars with their values before them, intervals, and the published value as a diamond. */
-export function barChart(bars: readonly Bar[]): string {
-  const rowHeight = 30;
-  const width = 760;
-  const left = 190;
-  const highest = bars.reduce(
-    (most, bar) => Math.max(most, bar.value, bar.ci95?.[1] ?? 0, bar.published ?? 0),
-    1,
-  );
-  const scale = (width - left - 20) / highest;
-  const x = (value: number) => left + Math.max(0, value) * scale;
-  const height = bars.length * rowHeight + 6;
-  const rows = bars.map((bar, i) => {
-    const top = i * rowHeight + 6;
-    const middle = top + 10;
-    const parts = [
-      `<text x="${left - 56}" y="${middle + 5}" class="name end">${bar.name}</text>`,
-      `<text x="${left - 10}" y="${middle + 5}" class="name strong end">${bar.value.toFixed(2)}</text>`,
-      `<rect x="${left}" y="${top}" width="${(x(bar.value) - left).toFixed(1)}" height="20" rx="3" class="bar"/>`,
-    ];
-    if (bar.ci95 !== null && bar.ci95[1] > bar.ci95[0]) {
-      const [low, high] = bar.ci95;
-      parts.push(
-        `<path d="M${x(low).toFixed(1)} ${middle}H${x(high).toFixed(1)}" class="whisker"/>`,
-      );
-    }
-    if (bar.published !== null) {
-      const at = x(bar.published);
-      parts.push(`<path d="M${at.toFixed(1)} ${middle - 7}l7 7l-7 7l-7 -7z" class="paper"/>`);
-    }
-    return parts.join("");
-  });
-  return `<svg viewBox="0 0 ${width} ${height}" class="bars" role="img">${rows.join("")}</svg>`;
-}
-
-/** Groups left to right by mean length, their responses bottom to top by length; colour: the length. */
-export function lengthHeatMap(lengths: readonly (readonly number[])[], tokensMax: number): string {
-  const groups = lengths
-    .map((group) => [...group].sort((a, b) => b - a))
-    .sort((a, b) => sumOf(a) / a.length - sumOf(b) / b.length);
-  const rows = groups.reduce((most, group) => Math.max(most, group.length), 1);
-  const grid = new Float64Array(groups.length * rows).fill(Number.NaN);
-  for (const [column, group] of groups.entries()) {
-    for (const [i, length] of group.entries()) {
-      const row = rows - group.length + i;
-      grid[row * groups.length + column] = length / tokensMax;
-    }
-  }
-  const image = heatImage(groups.length, rows, grid);
-  return `<img class="lengths" alt="lengths of all responses" src="${image}"/>`;
-}
-
 function sumOf(values: readonly number[]): number {
   return values.reduce((sum, value) => sum + value, 0);
 }

@@ -29,8 +29,16 @@ export interface MeasuredRun {
 
 /** The page of measured runs. `facts`: sentences about all of them, as plain text. */
 export function iterationsPage(runs: readonly MeasuredRun[], facts: readonly string[]): string {
-  const shown = chartsOf(runs);
-  const cards = shown.map(({ run, times, chart }) => {
+  return pageOf("foretoken rollout", [
+    "<h1>Rollout iterations</h1>",
+    ...facts.map((fact) => `<p>${escaped(fact)}</p>`),
+    runsPart(runs),
+  ]);
+}
+
+/** A legend, and a card for each run. */
+export function runsPart(runs: readonly MeasuredRun[]): string {
+  const cards = chartsOf(runs).map(({ run, times, chart }) => {
     const bars = responseBars(lastResponses(run.timeline), times);
     return `<figure><figcaption>${captionOf(run)}</figcaption>${chart}<p class="legend">The last ${LAST} responses to end: where each ran</p>${bars}</figure>`;
   });
@@ -38,12 +46,8 @@ export function iterationsPage(runs: readonly MeasuredRun[], facts: readonly str
   const swatches = ENGINE_COLORS.slice(0, engines).map(
     (color, i) => `<i class="swatch" style="background:${color}"></i> engine ${i + 1}`,
   );
-  return pageOf("foretoken rollout", [
-    "<h1>Rollout iterations</h1>",
-    ...facts.map((fact) => `<p>${escaped(fact)}</p>`),
-    `<p class="legend">From the top: KV use of each engine, ${KV_SCALE}; running requests an engine, least to most and mean; where drafts were verified, tokens of a response in a step; bars: ${swatches.join("")}${engines > ENGINE_COLORS.length ? " and so on in turn" : ""}, gaps are time spent waiting. ${TAIL_LEGEND} All on one time axis.</p>`,
-    `<div class="cards">${cards.join("\n")}</div>`,
-  ]);
+  return `<p class="legend">From the top: KV use of each engine, ${kvScale()}; running requests an engine, least to most and mean; where drafts were verified, tokens of a response in a step; bars: ${swatches.join("")}${engines > ENGINE_COLORS.length ? " and so on in turn" : ""}, gaps are time spent waiting. ${TAIL_LEGEND} All on one time axis.</p>
+<div class="cards">${cards.join("\n")}</div>`;
 }
 
 /** The charts of the page without bars, one below the other, as one picture for a document. */
@@ -82,7 +86,7 @@ function chartsOf(
   });
 }
 
-export function enginesOf(workers: Timeline["workers"]): EngineSeries[] {
+function enginesOf(workers: Timeline["workers"]): EngineSeries[] {
   return workers.map(({ at_ms, running, kv_tokens_used, kv_tokens }) => ({
     atS: at_ms.map((ms) => ms / 1000),
     kvShare: kv_tokens_used.map((tokens) => tokens / Math.max(1, kv_tokens)),
@@ -156,7 +160,7 @@ function barOf(response: ResponseTimeline, engines: ReadonlyMap<number, number>)
 }
 
 /** One time axis and one scale of running requests for all runs. */
-export function axesOf(
+function axesOf(
   runs: readonly { readonly wallS: number; readonly engines: readonly EngineSeries[] }[],
 ): { readonly axisS: number; readonly runningMax: number } {
   const largest = (values: readonly number[]) => values.reduce((most, n) => Math.max(most, n), 1);
@@ -178,19 +182,17 @@ ${parts.join("\n")}
 `;
 }
 
-export const TAIL_LEGEND =
+const TAIL_LEGEND =
   '<i class="swatch tail"></i> and right of the dashes: the tail, when only the last 10 % of the requests are left.';
-
-export const KV_SCALE = scaleOf("0", "100 %");
 
 export function minutes(seconds: number): string {
   if (seconds < 20) return `${seconds.toFixed(1)} s`;
   return seconds < 120 ? `${Math.round(seconds)} s` : `${(seconds / 60).toFixed(1)} min`;
 }
 
-export function scaleOf(from: string, to: string): string {
+function kvScale(): string {
   const stops = [0, 0.25, 0.5, 0.75, 1].map((share) => `rgb(${colorOf(share).join(",")})`);
-  return `${from} <i class="scale" style="background:linear-gradient(90deg,${stops.join(",")})"></i> ${to}`;
+  return `0 <i class="scale" style="background:linear-gradient(90deg,${stops.join(",")})"></i> 100 %`;
 }
 
 export function escaped(text: string): string {
@@ -202,7 +204,6 @@ const COLORS: Readonly<Record<string, string>> = {
   soft: "#6b7075",
   line: "#d9dadb",
   bar: "#31688e",
-  paper: "#d1495b",
   tail: "rgba(209,73,91,.16)",
 };
 
@@ -212,17 +213,14 @@ const STYLE = `
   .join(";")}}
 body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:#fbfbf9;max-width:1120px;margin:0 auto;padding:0 24px 64px}
 .flag{background:#fff4d6;border-left:4px solid #e0a800;padding:8px 14px;margin:20px 0}
-h1{font-size:28px;margin:20px 0 8px}h2{font-size:22px;margin:44px 0 4px;border-top:1px solid var(--line);padding-top:24px}h3{font-size:16px;margin:26px 0 6px}
-.facts{margin:0 0 6px;color:var(--soft)}.legend{font-size:13px;color:var(--soft);margin:4px 0 10px}
-svg{display:block;width:100%;height:auto}svg.bars{max-width:760px}
+h1{font-size:28px;margin:20px 0 8px}h2{font-size:22px;margin:44px 0 4px;border-top:1px solid var(--line);padding-top:24px}
+.legend{font-size:13px;color:var(--soft);margin:4px 0 10px}
+svg{display:block;width:100%;height:auto}
 .cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(480px,100%),1fr));gap:18px}
 figure{margin:0;background:#fff;border:1px solid var(--line);border-radius:8px;padding:12px}figcaption{font-size:14px;margin-bottom:6px}
 .axis{font-size:10px;fill:var(--soft)}.axis.over{fill:var(--ink);paint-order:stroke;stroke:#fff;stroke-width:3}.end{text-anchor:end}.mid{text-anchor:middle}
-.name{font-size:14px;fill:var(--ink)}.strong{font-weight:600}
-.bar{fill:var(--bar)}.paper{fill:var(--paper);stroke:#fff;stroke-width:1.5}.whisker{stroke:#111;stroke-width:1.5}
+.name{font-size:14px;fill:var(--ink)}
 .tail{fill:var(--tail)}.band{fill:#31688e33}.line{fill:none;stroke:var(--bar);stroke-width:1.6}.edge{stroke:#fff;stroke-width:1.6;stroke-dasharray:5 4}.frame{fill:none;stroke:var(--line)}
-.swatch{display:inline-block;width:14px;height:10px;margin:0 4px 0 12px}.swatch.bar{background:var(--bar);margin-left:0}.swatch.whisker{height:2px;background:#111;vertical-align:middle}.swatch.paper{width:9px;height:9px;background:var(--paper);transform:rotate(45deg)}.swatch.tail{background:rgba(209,73,91,.3)}
+.swatch{display:inline-block;width:14px;height:10px;margin:0 4px 0 12px}.swatch.tail{background:rgba(209,73,91,.3)}
 .scale{display:inline-block;width:90px;height:9px;border-radius:2px}
-.wide{overflow-x:auto}table{border-collapse:collapse;font-size:13px;margin:14px 0}th,td{text-align:right;white-space:nowrap;padding:4px 10px;border-bottom:1px solid var(--line)}th{color:var(--soft);font-weight:500}th:first-child,td:first-child,th:nth-child(2),td:nth-child(2){text-align:left}
-img.lengths{width:100%;height:190px;image-rendering:pixelated;border-radius:4px}
 `;

@@ -1,7 +1,7 @@
 // Runs cells over seeds and sums them up: means, 95 % confidence intervals, speed-ups over veRL on the same seeds, the
 // lower bound, and the published numbers beside ours. It computes; printing is src/cli's.
 
-import type { WorkerTimeline } from "../../core/rollout/timeline.ts";
+import type { Timeline } from "../../core/rollout/timeline.ts";
 import type { CoreExports } from "../../core/wasm/load.ts";
 import { type SimDraft, simulateCell } from "./cell.ts";
 import { type GroupLengths, sampleLengths } from "./lengths.ts";
@@ -49,11 +49,10 @@ export interface SimulateReport {
 
 /** One system's run on the first seed, for charts. */
 export interface Picture {
-  readonly workload: Workload;
+  readonly workload: string;
   readonly system: SystemName;
   readonly result: SimulationResult;
-  readonly engines: readonly WorkerTimeline[];
-  readonly lengths: GroupLengths;
+  readonly timeline: Timeline;
 }
 
 export interface ExperimentOptions {
@@ -106,10 +105,8 @@ export async function runWorkload(
     for (const seed of seeds) {
       const result = await cell(system, draft, seed, options.isPictured && runs.length === 0);
       runs.push(result);
-      const { engines } = result;
-      if (engines === null) continue;
-      const lengths = workload.lengths ?? sampleLengths(workload.shape, seed);
-      pictures.push({ workload, system, result, engines, lengths });
+      const { timeline } = result;
+      if (timeline !== null) pictures.push({ workload: workload.name, system, result, timeline });
     }
     systems[system] = summed({ workload, system, draft, runs, base, bound });
   }

@@ -15,7 +15,7 @@ import type { Request } from "../../core/request/buffer.ts";
 import { SAMPLING_DEFAULTS } from "../../core/request/request.ts";
 import type { RolloutListener } from "../../core/rollout/listener.ts";
 import { Rollout } from "../../core/rollout/rollout.ts";
-import type { WorkerTimeline } from "../../core/rollout/timeline.ts";
+import type { Timeline } from "../../core/rollout/timeline.ts";
 import type { PolicyParts } from "../../core/schedule/policies.ts";
 import type { Scheduler } from "../../core/schedule/scheduler.ts";
 import type { CoreExports } from "../../core/wasm/load.ts";
@@ -78,8 +78,8 @@ export interface SimulationResult {
   readonly reached: readonly number[];
   readonly finishedGroups: number;
   readonly finishedLengths: readonly number[];
-  /** Load of each engine over time; null: not recorded. */
-  readonly engines: readonly WorkerTimeline[] | null;
+  /** The chunks, and the load of each engine over time; null: not recorded. */
+  readonly timeline: Timeline | null;
   /** The rollout's estimates of the time left; none if not recorded. */
   readonly timeLeft: readonly { readonly atS: number; readonly leftS: number }[];
 }
@@ -328,7 +328,7 @@ export class Simulation implements EngineWorld {
       finishedGroups: this.#finishedGroups,
       finishedLengths: finished.map(({ response }) => response.length),
       timeLeft: this.#timeLeft,
-      engines: this.#options.isRecorded ? meter.timeline().workers : null,
+      timeline: this.#options.isRecorded ? meter.timeline() : null,
     };
   }
 }
