@@ -76,18 +76,10 @@ test("replay: both formats of the same responses give the same report, but for n
   const figures = (text: string) =>
     (JSON.parse(text) as ReplayReport).results.map(({ file, us_per_token, ...rest }) => rest);
   expect(figures(ours)).toEqual(figures(trace));
-  expect(figures(ours).map((result) => result.drafter)).toEqual([
-    "self",
-    "grouped",
-    "late",
-    "tree",
-  ]);
+  expect(figures(ours).map((result) => result.drafter)).toEqual(["self", "grouped", "tree"]);
 });
 
 test.each([
-  [["--mode", "both"], '--mode is "both"; it is one of concurrent, complete'],
-  [["--siblings", "-1"], "--siblings is -1; it must be between 0 and 4095"],
-  [["--live", "0"], "--live is 0; it must be between 1 and 1024"],
   [["--engine-steps", "8,20"], 'usage: --engine-steps is "8,20"; it is REQUESTS,MS,US'],
   [["--engine-steps", "8,x,1"], 'usage: --engine-steps is "8,x,1"'],
   [["--engine-steps", "8.5,20,1"], 'usage: --engine-steps is "8.5,20,1"'],
@@ -108,7 +100,7 @@ test("replay: a file that is not there, is no trace by name, or is cut is refuse
 
 test("replay: says whether drafting would pay, and on an engine whose step times are given", async () => {
   const plain = await run(responsesPath);
-  expect(plain.out).toMatch(/verdict: drafting \((self|grouped|late|tree)\) pays where a step/);
+  expect(plain.out).toMatch(/verdict: drafting \((self|grouped|tree)\) pays where a step/);
   const pays = await run(responsesPath, "--engine-steps", "8,20,0");
   expect(pays.out).toContain("speed-up");
   expect(pays.out).toMatch(/verdict: drafting pays: [1-9][0-9.]*x the decoding speed/);

@@ -12,16 +12,7 @@ import { formatCount } from "./format.ts";
 import { jsonOf, standardTable, textTable, writeOutput } from "./output.ts";
 import { Status } from "./terminal.ts";
 
-const FIELD_NAMES = [
-  "siblings",
-  "mode",
-  "live",
-  "limit",
-  "engineSteps",
-  "report",
-  "json",
-  "quiet",
-] as const;
+const FIELD_NAMES = ["limit", "engineSteps", "report", "json", "quiet"] as const;
 
 type ReplaySettings = Settings<(typeof FIELD_NAMES)[number]>;
 
@@ -34,14 +25,15 @@ export interface ReplayReport {
 const BUDGET = 16;
 /** A token with less is not drafted. */
 const PROBABILITY_MIN = 0.1;
+/** Groups that are generated at the same time. */
+const LIVE = 8;
 
 const EXAMPLES = `
 TRACES are responses as \`foretoken rollout\` writes them (*.jsonl: group, index,
 token_ids and, if known, prompt_token_ids; lines of a group beside one another),
 or traces (*.json); each may be gzipped (*.gz). The drafter self drafts a path
 from a response's own prompt and text; grouped drafts a path and tree a tree,
-from its siblings too. late drafts as grouped, but from what was known a step
-before, as the plugin under vLLM's second model runner.
+from its siblings too, of 8 groups at a time.
 
 Examples:
   $ foretoken replay out/responses.jsonl
@@ -60,7 +52,7 @@ export function replayCommand(setStatus: (status: number) => void): Command {
 }
 
 async function replayFiles(files: readonly string[], settings: ReplaySettings): Promise<void> {
-  const { mode, siblings, live, limit, quiet } = settings;
+  const { limit, quiet } = settings;
   const engine = engineOf(settings.engineSteps);
   const status = new Status({ quiet });
   const results: CellResult[] = [];
@@ -68,8 +60,8 @@ async function replayFiles(files: readonly string[], settings: ReplaySettings): 
   for (const file of files) {
     const ofFile: CellResult[] = [];
     for (const drafter of DRAFTER_KINDS) {
-      const cell = { file, drafter, mode, siblings, live };
-      const options = { ...cell, budget: BUDGET, probabilityMin: PROBABILITY_MIN };
+      const bounds = { budget: BUDGET, probabilityMin: PROBABILITY_MIN, live: LIVE };
+      const options = { file, drafter, ...bounds };
       const result = await runCell(readGroups(file, limit), options, (tokens) => {
         const text = () => `${file}, ${drafter}: ${formatCount(tokens)} tokens`;
         status.show(() => [text()], text);
@@ -119,9 +111,9 @@ function fileTable(
 ): string {
   const [first] = results;
   if (first === undefined) return basename(file);
-  const { groups, responses, tokens, live, mode, siblings } = first;
+  const { groups, responses, tokens } = first;
   const size = `${formatCount(groups)} groups, ${formatCount(responses)} responses, ${formatCount(tokens)} tokens`;
-  const title = `${basename(file)}: ${size}; ${mode}, ${siblings} siblings, ${live} live`;
+  const title = `${basename(file)}: ${size}`;
   const rows = results.map((result) => [
     result.drafter,
     result.accepted_plus_1.toFixed(3),

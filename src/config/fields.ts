@@ -142,21 +142,6 @@ export const FIELDS = {
     "--deterministic",
     "portable kernels: logits do not depend on the batch, so every run is bit-identical (about 5 times slower)",
   ),
-  siblings: integer("--siblings N", {
-    range: [0, 4095],
-    help: "siblings that a response drafts from: concurrent: groups are cut to N + 1 responses; complete: the first N others",
-    otherwise: "all",
-  }),
-  mode: choice("--mode", {
-    choices: ["concurrent", "complete"],
-    default: "concurrent",
-    help: "concurrent: all responses of a group are generated at the same time. complete: the siblings are finished before",
-  }),
-  live: integer("--live N", {
-    range: [1, 1024],
-    default: 8,
-    help: "groups generated at the same time (complete: responses)",
-  }),
   engineSteps: text("--engine-steps REQUESTS,MS,US", {
     help: "your engine, for the speed-up: requests decoded in one step, time of that step without drafts in ms (its inter-token latency), and time that each further token to verify adds, in us",
     otherwise: "none",

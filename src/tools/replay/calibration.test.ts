@@ -25,13 +25,3 @@ test("calibration: probabilities 0 and 1 fall into the outermost bins", () => {
   calibration.add(1, true);
   expect(calibration.bins().map((bin) => bin.to)).toEqual([1 / BINS, 1]);
 });
-
-test("calibration: what another has seen is added to its own", () => {
-  const [one, other, both] = [new Calibration(), new Calibration(), new Calibration()];
-  for (const [i, p] of [0.11, 0.13, 0.5, 0.97].entries()) {
-    (i % 2 === 0 ? one : other).add(p, i > 1);
-    both.add(p, i > 1);
-  }
-  one.addAll(other);
-  expect(one.bins()).toEqual(both.bins());
-});

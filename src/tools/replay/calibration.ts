@@ -32,15 +32,6 @@ export class Calibration {
     if (isAccepted) this.#accepted[bin] = (this.#accepted[bin] ?? 0) + 1;
   }
 
-  /** Adds what `other` has seen. */
-  addAll(other: Calibration): void {
-    for (let i = 0; i < BINS; i += 1) {
-      this.#counts[i] = (this.#counts[i] ?? 0) + (other.#counts[i] ?? 0);
-      this.#probabilities[i] = (this.#probabilities[i] ?? 0) + (other.#probabilities[i] ?? 0);
-      this.#accepted[i] = (this.#accepted[i] ?? 0) + (other.#accepted[i] ?? 0);
-    }
-  }
-
   /** The bins that hold tokens, lowest probability first. */
   bins(): ReliabilityBin[] {
     const bins: ReliabilityBin[] = [];

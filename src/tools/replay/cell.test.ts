@@ -26,8 +26,6 @@ function groupsOf(count: number, responses: number, phrases: number): TraceGroup
 const OPTIONS: CellOptions = {
   file: "f",
   drafter: "grouped",
-  mode: "concurrent",
-  siblings: null,
   budget: 16,
   live: 4,
   probabilityMin: 0.1,
@@ -45,8 +43,6 @@ test("cell: the line of the report adds up", async () => {
   expect(result).toMatchObject({
     file: "f",
     drafter: "grouped",
-    mode: "concurrent",
-    siblings: 3,
     budget: 16,
     groups: 40,
     responses: 160,

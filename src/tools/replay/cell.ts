@@ -1,14 +1,12 @@
-// One cell of the comparison: a file, a drafter, a mode, a number of siblings. Its result is a line of the report, with its
-// confidence interval and the speed-up on an engine of which the step times are known.
+// One cell of the comparison: a file and a drafter. Its result is a line of the report, with its confidence interval and
+// the speed-up on an engine of which the step times are known.
 
 import type { Clock } from "../../core/base/clock.ts";
-import { fold32, uniformAt } from "../../core/base/hash.ts";
 import { Replica } from "../../core/draft/replica.ts";
 import type { ReliabilityBin } from "./calibration.ts";
 import type { TraceGroup } from "./recordings.ts";
 import {
   type DrafterKind,
-  type ReplayMode,
   type ReplayOptions,
   type ReplayOutcome,
   replay,
@@ -19,9 +17,6 @@ import {
 export interface CellResult {
   readonly file: string;
   readonly drafter: DrafterKind;
-  readonly mode: ReplayMode;
-  /** As asked for; if all were, the most that a response has. */
-  readonly siblings: number;
   readonly budget: number;
   /** 1 + accepted draft tokens a verification step. */
   readonly accepted_plus_1: number;
@@ -80,24 +75,17 @@ function totalOf(groups: readonly Tally[]): Tally {
 }
 
 function resultOf(options: CellOptions, outcome: ReplayOutcome): CellResult {
-  const { file, drafter, mode, siblings, budget, live, probabilityMin } = options;
+  const { file, drafter, budget, live, probabilityMin } = options;
   const total = totalOf(outcome.groups);
-  const responsesMost = outcome.groups.reduce((most, group) => Math.max(most, group.responses), 1);
-  const shares = outcome.groups.map(({ accepted, steps }) => ({
-    numerator: accepted + steps,
-    denominator: steps,
-  }));
   return {
     file,
     drafter,
-    mode,
-    siblings: siblings ?? responsesMost - 1,
     budget,
     accepted_plus_1: 1 + ratio(total.accepted, total.steps),
     drafted_per_step: ratio(total.drafted, total.steps),
     accepted_per_drafted: ratio(total.accepted, total.drafted),
     us_per_token: ratio(outcome.drafterMs * 1000, total.tokens),
-    ci95: bootstrapRatio(shares),
+    ci95: ratioInterval(outcome.groups),
     ece: outcome.calibration.error(),
     reliability: outcome.calibration.bins(),
     probability_min: probabilityMin,
@@ -132,48 +120,23 @@ export function speedUp(result: Acceptance, engine: EngineSteps): number {
   return (tokens * stepMs) / (stepMs + verifyMs + draftMs);
 }
 
-export interface Share {
-  readonly numerator: number;
-  readonly denominator: number;
-}
-
-/** 1,000 resamples place the 2.5 % quantile of a normal within 0.1 standard deviations. */
-const RESAMPLES = 1000;
-const LEVEL = 0.95;
-const SEED = 42;
+/** Standard deviations of a normal within which 95 % of it lie. */
+const DEVIATIONS = 1.96;
 
 /**
- * Percentile bootstrap (Efron 1979) of sum(numerator) / sum(denominator). Null below two groups:
- * one group does not determine others.
+ * 95 % interval of 1 + accepted tokens a step over groups, by the linearized variance of a ratio of sums (Cochran, Sampling
+ * Techniques, 2.11). null below two groups: one group does not determine others.
  */
-export function bootstrapRatio(
-  groups: readonly Share[],
+export function ratioInterval(
+  groups: readonly Pick<Tally, "accepted" | "steps">[],
 ): readonly [low: number, high: number] | null {
-  const counted = groups.filter((group) => group.denominator > 0);
-  if (counted.length < 2) return null;
-  const ratios = new Float64Array(RESAMPLES);
-  for (let r = 0; r < RESAMPLES; r += 1) {
-    // Both halves of the key: uniformAt takes its high bits from one of them alone.
-    const key = { hi: fold32(SEED, r), lo: fold32(r, SEED) };
-    let numerator = 0;
-    let denominator = 0;
-    for (let i = 0; i < counted.length; i += 1) {
-      const group = counted[Math.floor(uniformAt(key, i) * counted.length)];
-      numerator += group?.numerator ?? 0;
-      denominator += group?.denominator ?? 0;
-    }
-    ratios[r] = numerator / denominator;
-  }
-  ratios.sort();
-  const tail = (1 - LEVEL) / 2;
-  return [quantile(ratios, tail), quantile(ratios, 1 - tail)];
-}
-
-/** Linear between the two nearest of the sorted values. */
-export function quantile(sorted: Float64Array, share: number): number {
-  const place = share * (sorted.length - 1);
-  const below = Math.floor(place);
-  const low = sorted[below] ?? Number.NaN;
-  const high = sorted[Math.min(below + 1, sorted.length - 1)] ?? low;
-  return low + (high - low) * (place - below);
+  const counted = groups.filter(({ steps }) => steps > 0);
+  const n = counted.length;
+  if (n < 2) return null;
+  const steps = counted.reduce((sum, group) => sum + group.steps, 0);
+  const mean = counted.reduce((sum, group) => sum + group.accepted, 0) / steps;
+  const squares = counted.map((group) => (group.accepted - mean * group.steps) ** 2);
+  const variance = (squares.reduce((sum, one) => sum + one, 0) * n) / (n - 1);
+  const half = (DEVIATIONS * Math.sqrt(variance)) / steps;
+  return [1 + mean - half, 1 + mean + half];
 }

@@ -1,16 +1,11 @@
 import { describe, expect, test } from "bun:test";
 import { NaiveDrafter } from "../../../test/reference/naive-drafter.ts";
-import { ManualClock } from "../../../test/suite/manual-clock.ts";
-import type { GroupId } from "../../core/base/ids.ts";
-import type { DraftQuery } from "../../core/draft/drafter.ts";
 import { Replica } from "../../core/draft/replica.ts";
 import type { TraceGroup } from "./recordings.ts";
 import { type ReplayOptions, replay } from "./replay.ts";
 
 const OPTIONS: ReplayOptions = {
   drafter: "grouped",
-  mode: "concurrent",
-  siblings: null,
   budget: 4,
   probabilityMin: 0.1,
   live: 2,
@@ -32,45 +27,18 @@ async function run(groups: readonly TraceGroup[], options: Partial<ReplayOptions
   return { ...outcome, drafter };
 }
 
-describe("complete", () => {
-  // Step 1 has no context and drafts nothing: token 1 alone. Step 2 is after 1: the sibling says
-  // 2 3 4 5, all accepted, and the bonus token 6 ends the response.
-  test("replay: a complete sibling drafts its text, and a step yields one token more", async () => {
-    const twins = groupOf([], [1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6]);
-    const { groups } = await run([twins], { mode: "complete" });
-    expect(groups).toEqual([{ responses: 2, tokens: 12, steps: 4, drafted: 8, accepted: 8 }]);
-  });
-
-  test("replay: a step at the response's end yields no token behind it", async () => {
-    // After 1 the sibling says 2 3 9; the target ends with 3: two accepted, none more.
-    const { groups } = await run([groupOf([], [1, 2, 3], [1, 2, 3, 9])], { mode: "complete" });
-    const target = await run([groupOf([], [1, 2, 3])], { mode: "complete" });
-    expect(groups[0]?.tokens).toBe(7);
-    // The target: 1 | 2 3. Its sibling, 1 | 2 3 | 9: after the accepted 2 3 comes 9 as the bonus token.
-    expect(groups[0]?.steps).toBe(4);
-    expect(groups[0]?.accepted).toBe(4);
-    expect(groups[0]?.drafted).toBe(3 + 2);
-    expect(target.groups[0]).toMatchObject({ steps: 3, drafted: 0 });
-  });
-
-  test("replay: the time of loading siblings is not the drafter's", async () => {
-    const clock = new ManualClock();
-    const drafter = new Loaded(clock);
-    const groups = streamOf([groupOf([9], [1, 2], [3, 4, 5])]);
-    const options: ReplayOptions = { ...OPTIONS, mode: "complete", live: 1 };
-    const outcome = await replay(groups, options, { drafter, clock });
-    // Each update takes a millisecond: 5 steps of one token are updates, 2 siblings are loaded.
-    expect(drafter.updates).toBe(7);
-    expect(outcome.drafterMs).toBe(5);
-  });
-});
-
 describe("concurrent", () => {
   test("replay: a response sees what its siblings had when the round began, and nothing of the round", async () => {
     // Round 1: nothing has been said. Round 2: after 1, the sibling has not gone on either. Round 3: after 2
     // the sibling has not gone on. So twins in lock step never help one another.
     const { groups } = await run([groupOf([], [1, 2, 3, 4], [1, 2, 3, 4])]);
     expect(groups[0]).toMatchObject({ steps: 8, drafted: 0, accepted: 0 });
+  });
+
+  test("replay: accepted draft tokens and one more come out of a step, and none behind the end", async () => {
+    // Its own text: 1 2 3 1, then 2 3 1 2 are drafted, of which three are left.
+    const { groups } = await run([groupOf([], [1, 2, 3, 1, 2, 3, 1])]);
+    expect(groups[0]).toMatchObject({ tokens: 7, steps: 5, accepted: 3 });
   });
 
   test("replay: no more groups are live than asked for, and the next starts when one has ended", async () => {
@@ -107,24 +75,3 @@ describe("on the core", () => {
     expect(outcome.fullGroups).toBe(1);
   });
 });
-
-/** Every update takes a millisecond, as if the core were slow. */
-class Loaded extends NaiveDrafter {
-  readonly #clock: ManualClock;
-  updates = 0;
-
-  constructor(clock: ManualClock) {
-    super();
-    this.#clock = clock;
-  }
-
-  override update(groupId: GroupId, index: number, offset: number, tokens: Int32Array) {
-    this.updates += 1;
-    this.#clock.advance(1);
-    return super.update(groupId, index, offset, tokens);
-  }
-
-  override propose(queries: readonly DraftQuery[]) {
-    return super.propose(queries.map((query) => ({ ...query, tokensMax: 0 })));
-  }
-}
