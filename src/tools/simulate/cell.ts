@@ -12,7 +12,6 @@ import {
   groupedAcceptanceLength,
   ModelSpeculation,
   qualityFor,
-  type Speculation,
   SuffixSpeculation,
 } from "./speculation.ts";
 import { isDividedSystem, type SystemName, simSchedulerFor } from "./systems.ts";
@@ -108,10 +107,9 @@ function unfinishedOf(
 }
 
 function draftingOf(cell: Cell): Pick<SimulationOptions, "speculationFor" | "qualityOf"> {
-  const { workload, draft, seed } = cell;
+  const { workload, draft } = cell;
   const { vanilla, selfAcceptanceLength } = workload;
-  const suffix = (engine: number): Speculation =>
-    new SuffixSpeculation(new Random(seed, `drafts of engine ${engine}`));
+  const suffix = () => new SuffixSpeculation();
   if (draft === "off") return { speculationFor: null, qualityOf: () => 0 };
   if (draft === "grouped" || draft === "own") {
     const qualities = qualityTable(selfAcceptanceLength, draft === "own" ? DRAFTER_GAIN : 1);

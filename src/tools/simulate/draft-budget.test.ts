@@ -1,8 +1,9 @@
 import { expect, test } from "bun:test";
 import type { StepTimes } from "../../core/draft/draft-length.ts";
-import { breakEvenAcceptance, DraftBudget } from "./draft-budget.ts";
+import { breakEvenAcceptance, planDrafts } from "./draft-budget.ts";
 import { bestUniformGamma } from "./throughput.ts";
 
+const chances = Float64Array.of(0.2, 0.5, 0.8, 0.95);
 /** A GPU in the memory-bound range: rows are almost free. */
 const memoryBound: StepTimes = { ms: (_batch, rows) => 10 + rows * 0.01 };
 /** A CPU: every row costs the same. */
@@ -19,13 +20,13 @@ test("breakEvenAcceptance: is the row's share of the step's time per token", () 
 });
 
 test("budget: is off where a row costs as much as a token", () => {
-  const plan = new DraftBudget().plan({ high: 2, low: 14, stepMs: computeBound });
+  const plan = planDrafts({ high: 2, low: 14, chances, stepMs: computeBound });
   expect(plan.low.tokensMax).toBe(0);
 });
 
 test("budget: the high class may take less likely tokens than the low one in a mixed batch", () => {
   const times: StepTimes = { ms: (batch, rows) => batch + (rows - batch) * 0.5 };
-  const { high, low } = new DraftBudget().plan({ high: 2, low: 6, stepMs: times });
+  const { high, low } = planDrafts({ high: 2, low: 6, chances, stepMs: times });
   expect(high.probabilityMin).toBeLessThan(low.probabilityMin);
   expect(high.tokensMax).toBeGreaterThan(0);
 });

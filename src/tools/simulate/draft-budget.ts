@@ -3,15 +3,13 @@
 
 import type { StepTimes } from "../../core/draft/draft-length.ts";
 import { DRAFT_TOKENS_MAX } from "../../core/draft/drafter.ts";
-import { Acceptance } from "./acceptance.ts";
-
 import { LAMBDA, marginalBenefitLengths } from "./mba.ts";
 import { bestUniformGamma } from "./throughput.ts";
 
 export interface ClassPlan {
   /** Draft tokens per request; 0: do not draft. */
   readonly tokensMax: number;
-  /** Least cumulative probability, as the drafter returns it, of a token that is verified. */
+  /** Least probability of a token that is verified: that it is accepted, and all before it. */
   readonly probabilityMin: number;
 }
 
@@ -33,54 +31,73 @@ const MARGIN = 1.4;
 
 const OFF: ClassPlan = { tokensMax: 0, probabilityMin: 1 };
 
-export class DraftBudget {
-  readonly #acceptance = new Acceptance(GAMMA_CAP);
+/**
+ * The plan for a batch of `high` + `low` decoding requests, whose draft tokens are accepted with one of `chances` each,
+ * all equally likely.
+ *
+ * Verifying one more row costs dT; a step yields B tokens in T. The row raises throughput iff its
+ * acceptance exceeds dT * B / T (with B and T those of plain decoding: drafts that pay only raise B / T
+ * together). The high class, being what the iteration waits for, accepts 1 / lambda of that.
+ */
+export function planDrafts(input: {
+  readonly high: number;
+  readonly low: number;
+  readonly chances: Float64Array;
+  readonly stepMs: StepTimes;
+}): DraftPlan {
+  const { high, low, stepMs, chances } = input;
+  const batch = high + low;
+  if (batch === 0) return { high: OFF, low: OFF };
+  const acceptanceMin = MARGIN * breakEvenAcceptance(stepMs, batch);
+  const { alpha, through } = acceptanceOf(chances, acceptanceMin);
+  const gammaUniform = bestUniformGamma(stepMs, { batch, alpha, gammaMax: GAMMA_CAP });
+  const lengths = marginalBenefitLengths({
+    high,
+    low,
+    // Tokens below the threshold are never verified, so one that is above it always may be.
+    gammaUniform: Math.max(1, gammaUniform),
+    acceptance: (position) => through[position] ?? 0,
+    gammaMax: GAMMA_CAP,
+  });
+  const weight = low > 0 ? LAMBDA : 1;
+  return {
+    high: classPlan(lengths.high, acceptanceMin / weight),
+    low: classPlan(lengths.low, acceptanceMin),
+  };
+}
 
-  observe(position: number, probability: number, accepted: boolean): void {
-    this.#acceptance.observe(position, probability, accepted);
-  }
+function classPlan(tokensMax: number, probabilityMin: number): ClassPlan {
+  if (tokensMax === 0 || probabilityMin > 1) return OFF;
+  return { tokensMax: Math.min(tokensMax, DRAFT_TOKENS_MAX), probabilityMin };
+}
 
-  /**
-   * The plan for a batch of `high` + `low` decoding requests.
-   *
-   * Verifying one more row costs dT; a step yields B tokens in T. The row raises throughput iff its
-   * acceptance exceeds dT * B / T (with B and T those of plain decoding: drafts that pay only raise B / T
-   * together). The high class, being what the iteration waits for, accepts 1 / lambda of that.
-   */
-  plan(input: { high: number; low: number; stepMs: StepTimes }): DraftPlan {
-    const batch = input.high + input.low;
-    if (batch === 0) return { high: OFF, low: OFF };
-    const acceptanceMin = MARGIN * breakEvenAcceptance(input.stepMs, batch);
-    this.#acceptance.watch(this.#acceptance.thresholdFor(acceptanceMin));
-    const gammaUniform = bestUniformGamma(input.stepMs, {
-      batch,
-      alpha: this.#acceptance.rate,
-      gammaMax: GAMMA_CAP,
-    });
-    const lengths = marginalBenefitLengths({
-      high: input.high,
-      low: input.low,
-      // Tokens below the threshold are never verified, so one that is above it always may be.
-      gammaUniform: Math.max(1, gammaUniform),
-      acceptance: (position) => this.#acceptance.through(position),
-      gammaMax: GAMMA_CAP,
-    });
-    const weight = input.low > 0 ? LAMBDA : 1;
-    return {
-      high: this.#classPlan(lengths.high, acceptanceMin, weight),
-      low: this.#classPlan(lengths.low, acceptanceMin, 1),
-    };
+/**
+ * Of the tokens that are likely enough to be verified. alpha: the probability that one is accepted when all before it
+ * were. through[g]: that the first g are all accepted; it never rises.
+ */
+function acceptanceOf(
+  chances: Float64Array,
+  probabilityMin: number,
+): { readonly alpha: number; readonly through: Float64Array } {
+  const through = new Float64Array(GAMMA_CAP + 2);
+  let reached = 0;
+  let accepted = 0;
+  let value = 1;
+  for (let position = 1; position < through.length; position += 1) {
+    let offered = 0;
+    let kept = 0;
+    for (const chance of chances) {
+      const path = chance ** position;
+      if (path === 0 || path < probabilityMin) continue;
+      offered += 1;
+      kept += path;
+      reached += path / chance;
+    }
+    accepted += kept;
+    value = offered === 0 ? 0 : Math.min(value, kept / offered);
+    through[position] = value;
   }
-
-  #classPlan(tokensMax: number, acceptance: number, weight: number): ClassPlan {
-    const acceptanceMin = acceptance / weight;
-    const probabilityMin = this.#acceptance.thresholdFor(acceptanceMin);
-    if (tokensMax === 0 || probabilityMin > 1) return OFF;
-    return {
-      tokensMax: Math.min(tokensMax, DRAFT_TOKENS_MAX),
-      probabilityMin,
-    };
-  }
+  return { alpha: reached === 0 ? 0 : accepted / reached, through };
 }
 
 /** The break-even acceptance, dT * B / T: at it one more verified row neither gains nor loses. */

@@ -1,12 +1,10 @@
 // Speculative decoding on a modelled engine: how many tokens a step yields and verifies. The lengths of drafts are
-// decided by DraftBudget, the paper's rule, which learns from outcomes sampled here; acceptance
-// probabilities come from measurements.
+// decided by draft-budget.ts, the paper's rule; acceptance probabilities come from measurements.
 
 import { assert } from "../../core/base/assert.ts";
-import type { Random } from "../../core/base/random.ts";
 import type { StepTimes } from "../../core/draft/draft-length.ts";
 import { DRAFT_TOKENS_MAX } from "../../core/draft/drafter.ts";
-import { DraftBudget, type DraftPlan } from "./draft-budget.ts";
+import { type DraftPlan, planDrafts } from "./draft-budget.ts";
 import { bestUniformGamma, expectedTokens } from "./throughput.ts";
 
 /** A running request, as the drafter knows it. */
@@ -35,55 +33,24 @@ const NODES = 48;
 const PUBLISHED_GAMMA = 8;
 /** Host time of a drafter for one request and step: `foretoken replay` prints 0.3 to 0.8 us a token. */
 const DRAFT_MS = 0.002;
-/** Outcomes shown to the budget at each plan, and before the first. */
-const LESSONS = 6;
-const FIRST_LESSONS = 300;
 
 /** Drafts from the response's own text, or its group's: the quality is the run's. */
 export class SuffixSpeculation implements Speculation {
-  readonly #budget = new DraftBudget();
-  readonly #random: Random;
-  #isTaught = false;
-
-  constructor(random: Random) {
-    this.#random = random;
-  }
-
   plan(running: readonly Drafting[], times: StepTimes): number {
     if (running.length === 0) return 0;
-    this.#teach(running);
     let high = 0;
-    for (const run of running) if (run.isUrgent) high += 1;
-    const plan = this.#budget.plan({ high, low: running.length - high, stepMs: times });
+    let quality = 0;
+    for (const run of running) {
+      if (run.isUrgent) high += 1;
+      quality += run.quality / running.length;
+    }
+    const low = running.length - high;
+    const plan = planDrafts({ high, low, chances: nodesOf(quality), stepMs: times });
     const isOff = plan.high.tokensMax === 0 && plan.low.tokensMax === 0;
     for (const run of running) apply(run, plan);
     return isOff ? 0 : DRAFT_MS * running.length;
   }
-
-  #teach(running: readonly Drafting[]): void {
-    const lessons = this.#isTaught ? LESSONS : FIRST_LESSONS;
-    this.#isTaught = true;
-    for (let i = 0; i < lessons; i += 1) {
-      const run = running[this.#random.below(running.length)];
-      if (run !== undefined) this.#lesson(run.quality);
-    }
-  }
-
-  #lesson(quality: number): void {
-    const q = nodesOf(quality)[this.#random.below(NODES)] ?? 0;
-    let path = 1;
-    let isAccepted = true;
-    for (let position = 1; position <= PUBLISHED_GAMMA; position += 1) {
-      path *= q;
-      if (path < LEAST_DRAFTED) return;
-      isAccepted &&= this.#random.uniform() < q;
-      this.#budget.observe(position, path, isAccepted);
-    }
-  }
 }
-
-/** The drafter returns no path that is less likely (replay's default, and the engine's shadow drafts). */
-const LEAST_DRAFTED = 0.05;
 
 /** A draft model or an extra head, as in the paper's baselines: one length for all, chosen by the throughput model. */
 export class ModelSpeculation implements Speculation {
