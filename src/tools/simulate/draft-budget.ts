@@ -72,8 +72,8 @@ function classPlan(tokensMax: number, probabilityMin: number): ClassPlan {
 }
 
 /**
- * Of the tokens that are likely enough to be verified. alpha: the probability that one is accepted when all before it
- * were. through[g]: that the first g are all accepted; it never rises.
+ * The acceptance of the tokens that are likely enough to be verified. alpha: of one when all before it were accepted.
+ * through[g]: of the first g together; it never rises.
  */
 function acceptanceOf(
   chances: Float64Array,
