@@ -336,7 +336,7 @@ const MESSAGE_SLACK_BYTES = 2 ** 20;
 const COMMAND_BYTES = 1024;
 
 /** Batches of at most `bytesMax`, or of one command. */
-export function* batchesOf(
+function* batchesOf(
   commands: readonly WireCommand[],
   bytesMax: number,
 ): Generator<readonly WireCommand[]> {
