@@ -76,14 +76,13 @@ function answerOf(plane: DataPlane, topK: number | null, wantsLogprobs: boolean)
 /** A row for each token: what could have been drawn, then padding. */
 function supportOf({ tokens, response }: Output, topK: number): Int32Array<ArrayBuffer> {
   const rows = new Int32Array(tokens * topK).fill(PADDING);
-  if (response === null) return rows;
   for (let i = 0; i < tokens; i += 1) rows.set(supportAt(response, i, topK), i * topK);
   return rows;
 }
 
 /** In the smallest of the types that SkyRL's client takes; it refuses a larger one. */
 function packedExperts({ response }: Output): string {
-  const array = response?.experts?.array() ?? null;
+  const array = response.experts?.array() ?? null;
   if (array === null) return "null";
   const { type, shape, bytes } = array;
   if (type === "|u1") return packed({ bytes, shape, type: "uint8" });

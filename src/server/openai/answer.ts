@@ -23,9 +23,8 @@ export function endOf(output: Output, of: Versions, finish: string | null = null
   return `"finish_reason":"${finish ?? output.finish}","stop_reason":${JSON.stringify(output.stopReason)},"weight_versions":${versions}`;
 }
 
-export function spanOf(output: Output, from = 0): Span | null {
-  const { response } = output;
-  return response === null || output.tokens <= from ? null : { response, from, to: output.tokens };
+export function spanOf({ response, tokens: to }: Output, from = 0): Span | null {
+  return to <= from ? null : { response, from, to };
 }
 
 export function idsOf(span: Span | null): string {

@@ -1,10 +1,10 @@
 // A job as server-sent events. Text is built when the client reads it, from what the outputs hold by then: a
-// slow client gets fewer, larger pieces, and costs no memory but the responses themselves. One that takes
-// nothing for too long while there is something to take is dropped.
+// slow client gets fewer, larger pieces, and costs no memory but the responses themselves.
 
 import { AppError, errorText } from "../../core/base/errors.ts";
 import { errorBody } from "../http-errors.ts";
-import type { Job, JobReader } from "./job.ts";
+import { type Piece, type PulledStream, pulledStream } from "../pulled-stream.ts";
+import type { Job } from "./job.ts";
 import { type Cursor, newCursor, type Output } from "./output.ts";
 
 /** How one endpoint writes its stream. Each text is a number of whole `data:` events, or empty. */
@@ -16,155 +16,89 @@ export interface StreamView {
   tail?(): string;
 }
 
-export interface StreamOptions {
-  /** Time without progress after which a client is dropped. */
-  readonly stallMsMax: number;
-  /** Called whenever the client has read everything written. */
-  readonly took: () => void;
+export interface StreamOptions extends Omit<PulledStream, "headers" | "next"> {
   /** Called with an error while writing an answer: this client has failed, the others continue. */
   readonly crashed: (error: unknown) => void;
-  readonly after: (ms: number, run: () => void) => () => void;
-  readonly closed: (gone: boolean) => void;
 }
 
 const DONE = "data: [DONE]\n\n";
 /** Characters in one piece, about: what a socket's buffer takes at once. */
 const PIECE_CHARACTERS = 65_536;
-
-const encoder = new TextEncoder();
+const HEADERS = {
+  "content-type": "text/event-stream; charset=utf-8",
+  "cache-control": "no-cache",
+};
 
 export function eventStream(job: Job, view: StreamView, options: StreamOptions): Response {
-  const source = new EventSource(job, view, options);
-  const stream = new ReadableStream<Uint8Array>(
-    {
-      start: (controller) => source.start(controller),
-      pull: () => source.pull(),
-      cancel: () => source.close(true),
+  const pieces = piecesOf(job, view);
+  let failure: unknown = null;
+  let wake = () => {};
+  const endReading = job.read({
+    news: (outputs) => {
+      pieces.add(outputs);
+      wake();
     },
-    { highWaterMark: 1 },
-  );
-  const headers = {
-    "content-type": "text/event-stream; charset=utf-8",
-    "cache-control": "no-cache",
+    failed: (error) => {
+      failure ??= error;
+      wake();
+    },
+  });
+  const next = async (): Promise<Piece> => {
+    for (;;) {
+      if (failure !== null) return failed(failure);
+      try {
+        const piece = pieces.next();
+        if (piece !== null) return piece;
+      } catch (error) {
+        options.crashed(error);
+        return failed(new AppError("internal_error", `a fault of the server: ${errorText(error)}`));
+      }
+      await new Promise<void>((resolve) => {
+        wake = resolve;
+      });
+    }
   };
-  return new Response(stream, { headers });
+  const closed = (gone: boolean) => {
+    endReading();
+    options.closed(gone);
+  };
+  return pulledStream({ ...options, headers: HEADERS, next, closed });
 }
 
-class EventSource implements JobReader {
-  readonly #job: Job;
-  readonly #view: StreamView;
-  readonly #options: StreamOptions;
-  readonly #cursors: Cursor[];
+function failed(error: unknown, before = ""): Piece {
+  return { text: `${before}data: ${JSON.stringify(errorBody(error))}\n\n`, end: "failed" };
+}
+
+function piecesOf(job: Job, view: StreamView) {
+  const cursors = job.outputs.map(newCursor);
   /** Outputs with something unread. */
-  readonly #fresh = new Set<Output>();
-  #controller: ReadableStreamDefaultController<Uint8Array> | null = null;
-  #endReading: () => void = () => undefined;
-  #cancelStall: (() => void) | null = null;
-  #open: number;
-  #hasHead = false;
-  /** Enqueueing triggers the next pull at once. */
-  #isSending = false;
-  #isClosed = false;
-
-  constructor(job: Job, view: StreamView, options: StreamOptions) {
-    this.#job = job;
-    this.#view = view;
-    this.#options = options;
-    this.#cursors = job.outputs.map(newCursor);
-    this.#open = job.outputs.length;
-  }
-
-  start(controller: ReadableStreamDefaultController<Uint8Array>): void {
-    this.#controller = controller;
-    this.#endReading = this.#job.read(this);
-    for (const output of this.#job.outputs) this.#fresh.add(output);
-  }
-
-  pull(): void {
-    this.#options.took();
-    this.#cancelStall?.();
-    this.#cancelStall = null;
-    this.#send();
-  }
-
-  news(outputs: readonly Output[]): void {
-    for (const output of outputs) this.#fresh.add(output);
-    if ((this.#controller?.desiredSize ?? 0) > 0) this.#send();
-    else this.#cancelStall ??= this.#options.after(this.#options.stallMsMax, () => this.#drop());
-  }
-
-  failed(error: unknown): void {
-    if (this.#isClosed) return;
-    try {
-      this.#enqueue(`data: ${JSON.stringify(errorBody(error))}\n\n`);
-      this.#controller?.close();
-    } catch (cause) {
-      this.#options.crashed(cause);
-    }
-    this.close(true);
-  }
-
-  close(gone: boolean): void {
-    if (this.#isClosed) return;
-    this.#isClosed = true;
-    this.#cancelStall?.();
-    this.#endReading();
-    this.#options.closed(gone);
-  }
-
-  #drop(): void {
-    if (this.#isClosed) return;
-    const message = `the client took nothing for ${this.#options.stallMsMax} ms`;
-    this.#controller?.error(new AppError("deadline_exceeded", message));
-    this.close(true);
-  }
-
-  #send(): void {
-    if (this.#isClosed || this.#isSending) return;
-    this.#isSending = true;
-    try {
-      this.#sendNews();
-    } catch (error) {
-      this.#options.crashed(error);
-      this.failed(new AppError("internal_error", `a fault of the server: ${errorText(error)}`));
-    } finally {
-      this.#isSending = false;
-    }
-  }
-
-  #sendNews(): void {
-    let text = "";
-    if (!this.#hasHead) {
-      this.#hasHead = true;
-      text = this.#view.head?.() ?? "";
-    }
-    for (const output of this.#fresh) {
-      const cursor = this.#cursors[output.index];
-      if (cursor === undefined || cursor.isOver) continue;
-      if (cursor.restarts !== output.restarts) {
-        if (cursor.tokens > 0) {
-          this.#enqueue(text);
+  const fresh = new Set(job.outputs);
+  let open = job.outputs.length;
+  let text: string | null = null;
+  return {
+    add: (outputs: readonly Output[]) => {
+      for (const output of outputs) fresh.add(output);
+    },
+    /** null: there is nothing to write. */
+    next: (): Piece | null => {
+      text ??= view.head?.() ?? "";
+      for (const output of fresh) {
+        const cursor = cursors[output.index];
+        fresh.delete(output);
+        if (cursor === undefined || cursor.isOver) continue;
+        if (cursor.restarts !== output.restarts && cursor.tokens > 0) {
           const message = `response ${output.index} had to restart after a worker failed`;
-          this.failed(new AppError("worker_failed", message));
-          return;
+          return failed(new AppError("worker_failed", message), text);
         }
         cursor.restarts = output.restarts;
+        text += view.delta(output, cursor);
+        if (cursor.isOver) open -= 1;
+        if (text.length >= PIECE_CHARACTERS) break;
       }
-      text += this.#view.delta(output, cursor);
-      if (cursor.isOver) this.#open -= 1;
-      this.#fresh.delete(output);
-      if (text.length >= PIECE_CHARACTERS) break;
-    }
-    if (this.#open > 0) {
-      this.#enqueue(text);
-      return;
-    }
-    this.#enqueue(text + (this.#view.tail?.() ?? "") + DONE);
-    this.#controller?.close();
-    this.close(false);
-  }
-
-  #enqueue(text: string): void {
-    if (text !== "") this.#controller?.enqueue(encoder.encode(text));
-  }
+      const written = text;
+      text = "";
+      if (open === 0) return { text: written + (view.tail?.() ?? "") + DONE, end: "done" };
+      return written === "" ? null : { text: written };
+    },
+  };
 }

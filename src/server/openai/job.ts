@@ -1,7 +1,7 @@
 // A job: all responses of one HTTP request, and their readers. It outlives the connection, so that a repeated request
 // can take it over. It knows no wire format.
 
-import { assert, present } from "../../core/base/assert.ts";
+import { present } from "../../core/base/assert.ts";
 import { AppError, errorText, RefusedError } from "../../core/base/errors.ts";
 import type { RunJournal } from "../../core/journal/run-journal.ts";
 import type { Request } from "../../core/request/buffer.ts";
@@ -114,11 +114,10 @@ export class Job {
   readonly id: string;
   readonly created = Math.floor(Date.now() / 1000);
   readonly plan: JobPlan;
-  readonly outputs: readonly Output[];
+  readonly outputs: Output[] = [];
   readonly done: Promise<void>;
   readonly #context: JobContext;
   readonly #generations: Generation[] = [];
-  readonly #requests = new Map<Output, Request>();
   #journal: RunJournal | null = null;
   readonly #readers = new Set<JobReader>();
   readonly #dirty = new Set<Output>();
@@ -138,12 +137,10 @@ export class Job {
     // Callers that await it get the error; an unhandled rejection would end the process.
     this.done.catch(() => undefined);
     this.#unfinished = plan.specs.reduce((sum, { n }) => sum + n, 0);
-    const outputs: Output[] = [];
-    this.outputs = outputs;
     try {
       for (const [index, spec] of plan.specs.entries()) {
         const stops = present(plan.stops[index], "each prompt has its rules");
-        this.#begin(spec, stops, outputs);
+        this.#begin(spec, stops);
       }
     } catch (error) {
       this.abort();
@@ -164,9 +161,8 @@ export class Job {
   }
 
   /** Logprobs of the output's prompt and the like, which one response to it has brought; null: not asked for. */
-  promptReportOf(output: Output): PromptReport | null {
-    const request = this.#requests.get(output);
-    const of = this.#generations.find(({ requests }) => requests.some((one) => one === request));
+  promptReportOf({ request }: Output): PromptReport | null {
+    const of = this.#generations.find(({ requests }) => requests.includes(request));
     return of?.requests[0]?.response.promptReport ?? null;
   }
 
@@ -200,8 +196,7 @@ export class Job {
   get bytes(): number {
     let bytes = 0;
     for (const { prompt } of this.plan.specs) bytes += promptBytes(prompt);
-    for (const request of this.#requests.values()) bytes += responseBytes(request);
-    for (const output of this.outputs) bytes += output.textBytes;
+    for (const { request, textBytes } of this.outputs) bytes += responseBytes(request) + textBytes;
     return bytes;
   }
 
@@ -211,7 +206,7 @@ export class Job {
 
   /** Brings all outputs up to date for a new reader; returns what ends the reading. */
   read(reader: JobReader): () => void {
-    for (const [output, request] of this.#requests) output.advance(request);
+    for (const output of this.outputs) output.advance();
     this.#readers.add(reader);
     return () => this.#readers.delete(reader);
   }
@@ -246,10 +241,7 @@ export class Job {
     if (this.#isDone) return;
     const grown = [...this.#dirty];
     this.#dirty.clear();
-    for (const output of grown) {
-      const request = this.#requests.get(output);
-      if (request !== undefined) output.advance(request);
-    }
+    for (const output of grown) output.advance();
     // A stop string has ended its response just now, so it gets no later update.
     for (const output of grown) if (output.finish !== null) this.#dirty.delete(output);
     this.#parse(grown);
@@ -280,35 +272,25 @@ export class Job {
     }
   }
 
-  #begin(spec: GenerationSpec, stops: StopRules, outputs: Output[]): void {
+  #begin(spec: GenerationSpec, stops: StopRules): void {
     const { text } = this.plan;
     const { skipSpecial } = stops;
-    const base = outputs.length;
-    let generation: Generation | null = null;
-    for (let index = 0; index < spec.n; index += 1) {
-      const output = new Output({
-        index: base + index,
-        prompt: spec.prompt,
-        stops,
-        detokenizer: text === null ? null : () => text.detokenizer({ skipSpecial }),
-        stopped: () => generation?.end(index, "stop"),
-      });
-      outputs.push(output);
-    }
-    generation = this.#context.sidecar.generate(spec, this.#listener(outputs, base));
+    const base = this.outputs.length;
+    const generation = this.#context.sidecar.generate(spec, this.#listener(base));
     this.#generations.push(generation);
     for (const [index, request] of generation.requests.entries()) {
-      const output = outputs[base + index];
-      if (output !== undefined) this.#requests.set(output, request);
+      const output = new Output({
+        ...{ index: base + index, request, stops },
+        detokenizer: text === null ? null : () => text.detokenizer({ skipSpecial }),
+        stopped: () => generation.end(index, "stop"),
+      });
+      this.outputs.push(output);
     }
   }
 
-  #listener(outputs: readonly Output[], base: number): GenerationListener {
-    const outputAt = (index: number): Output => {
-      const output = outputs[base + index];
-      assert(output !== undefined, `response ${index} is one of the job's`);
-      return output;
-    };
+  #listener(base: number): GenerationListener {
+    const outputAt = (index: number): Output =>
+      present(this.outputs[base + index], "a response is one of the job's");
     return {
       tokens: (index, request) => {
         this.#journal?.changed(request);

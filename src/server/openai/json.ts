@@ -175,8 +175,8 @@ export function reportJson(report: Uint8Array | null | undefined): string {
 }
 
 /** Base64 of an .npy file, as vLLM has it; null: no engine reported any. */
-export function expertsJson(response: Response | null): string {
-  const npy = response?.experts?.npy() ?? null;
+export function expertsJson(response: Response): string {
+  const npy = response.experts?.npy() ?? null;
   return npy === null ? "null" : `"${Buffer.from(npy.buffer).toString("base64")}"`;
 }
 

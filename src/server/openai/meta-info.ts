@@ -22,7 +22,7 @@ export interface MetaInfo {
 
 export function metaInfoJson(output: Output, about: MetaInfo): string {
   const versions = output.weightSpans(about.plane.version);
-  const cached = output.response?.promptTokensCached ?? null;
+  const cached = output.response.promptTokensCached;
   const meta = {
     id: about.id,
     finish_reason: finishOf(output),
@@ -78,7 +78,7 @@ function supportJson({ tokens, response }: Output, widthMax: number): string {
   if (widthMax === 0) return "";
   const ids: number[] = [];
   const offsets = [0];
-  for (let i = 0; response !== null && i < tokens; i += 1) {
+  for (let i = 0; i < tokens; i += 1) {
     ids.push(...supportAt(response, i, widthMax));
     offsets.push(ids.length);
   }
@@ -88,7 +88,7 @@ function supportJson({ tokens, response }: Output, widthMax: number): string {
 
 /** 32-bit numbers in base64; null: the engine reported none. */
 function expertNumbers({ response }: Output): string | null {
-  const array = response?.experts?.array() ?? null;
+  const array = response.experts?.array() ?? null;
   if (array === null) return null;
   const { type, bytes } = array;
   if (type === "|u1") return base64Of(Int32Array.from(bytes));
@@ -113,7 +113,7 @@ function finishOf(output: Output): object | null {
     case "abort":
       return { type: "abort", message: "Abort before completion" };
     default: {
-      const last = output.response?.tokens()[output.tokens - 1];
+      const last = output.response.tokens()[output.tokens - 1];
       return { type: "stop", matched: output.stopReason ?? last ?? null };
     }
   }

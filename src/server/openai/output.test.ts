@@ -27,7 +27,7 @@ function made(rules: Partial<StopRules> = {}) {
   let ends = 0;
   const output = new Output({
     index: 0,
-    prompt: group.prompt,
+    request,
     stops,
     detokenizer: () => new TinyText().detokenizer({ skipSpecial: stops.skipSpecial }),
     stopped: () => {
@@ -37,11 +37,11 @@ function made(rules: Partial<StopRules> = {}) {
   const { response } = request;
   const add = (...tokens: number[]) => {
     response.append(response.length, Int32Array.from(tokens), new Float32Array(tokens.length));
-    output.advance(request);
+    output.advance();
   };
   const finish = (reason: "stop" | "length" | "abort") => {
     response.finish = reason;
-    output.advance(request);
+    output.advance();
   };
   const text = () => output.pieces.join("");
   return { output, request, response, add, finish, text, ends: () => ends };
@@ -88,7 +88,7 @@ test("output: a stop token is the reason, even where its text is a stop string",
 });
 
 test("output: weight spans merge chunks of one version and end where the text was cut", () => {
-  const { output, request, response, add } = made({ strings: ["e"] });
+  const { output, response, add } = made({ strings: ["e"] });
   const chunk = (epoch: number, ...tokens: number[]) => {
     response.openChunk(workerId(0), weightEpoch(epoch));
     add(...tokens);
@@ -97,7 +97,7 @@ test("output: weight spans merge chunks of one version and end where the text wa
   chunk(1, 99);
   chunk(1);
   chunk(2, 100, 101, 102);
-  output.advance(request);
+  output.advance();
   expect(output.weightSpans((epoch) => `v${epoch}`)).toEqual([
     { version: "v1", start: 0, end: 3 },
     { version: "v2", start: 3, end: 5 },
@@ -105,13 +105,13 @@ test("output: weight spans merge chunks of one version and end where the text wa
 });
 
 test("output: engines of one version with other weights have spans of their own", () => {
-  const { output, request, response, add } = made();
+  const { output, response, add } = made();
   const [f16, q8] = [weightsId("f16-1"), weightsId("q8_0-2")];
   for (const weights of [f16, f16, q8, null]) {
     response.openChunk(workerId(0), weightEpoch(1), weights);
     add(97);
   }
-  output.advance(request);
+  output.advance();
   expect(output.weightSpans(() => "v")).toEqual([
     { version: "v", start: 0, end: 2, weights: f16 },
     { version: "v", start: 2, end: 3, weights: q8 },

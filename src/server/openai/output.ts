@@ -4,6 +4,7 @@
 import type { WeightEpoch, WeightsId } from "../../core/base/ids.ts";
 import type { Request } from "../../core/request/buffer.ts";
 import type { ResponseEnd } from "../../core/request/request.ts";
+import type { Response } from "../../core/request/response.ts";
 import type { Detokenizer } from "../../text/text.ts";
 import type { StopRules } from "./sampling-fields.ts";
 import { StopText } from "./stop-text.ts";
@@ -34,7 +35,7 @@ const PIECE_OVERHEAD = 32;
 
 export interface OutputOptions {
   readonly index: number;
-  readonly prompt: Int32Array;
+  readonly request: Request;
   readonly stops: StopRules;
   /** null: no text is needed. */
   readonly detokenizer: (() => Detokenizer) | null;
@@ -44,9 +45,8 @@ export interface OutputOptions {
 
 export class Output {
   readonly index: number;
-  readonly prompt: Int32Array;
+  readonly request: Request;
   readonly #options: OutputOptions;
-  #request: Request | null = null;
   #text: StopText | null;
   #tokens = 0;
   #finish: ResponseEnd | null = null;
@@ -57,7 +57,7 @@ export class Output {
   constructor(options: OutputOptions) {
     this.#options = options;
     this.index = options.index;
-    this.prompt = options.prompt;
+    this.request = options.request;
     this.#text = this.#newText();
   }
 
@@ -99,20 +99,24 @@ export class Output {
 
   /** The tokens without the final stop token, which is not part of the text. */
   textTokens(): Int32Array {
-    const tokens = this.response?.tokens().subarray(0, this.#tokens) ?? new Int32Array(0);
+    const tokens = this.response.tokens().subarray(0, this.#tokens);
     const isEos = this.#finish === "stop" && this.#stopReason === null;
     const isEnded = isEos || (this.#lastStop >= 0 && tokens.at(-1) === this.#lastStop);
     return isEnded && !this.keepsStop ? tokens.subarray(0, -1) : tokens;
   }
 
-  get response() {
-    return this.#request?.response ?? null;
+  get prompt(): Int32Array {
+    return this.request.spec.prompt;
   }
 
-  advance(request: Request): void {
-    this.#request = request;
+  get response(): Response {
+    return this.request.response;
+  }
+
+  /** Takes what the response has by now. */
+  advance(): void {
     if (this.#finish !== null) return;
-    const { response } = request;
+    const { response } = this;
     const fresh = response.tokens(this.#tokens);
     if (fresh.length > 0) this.#take(fresh);
     if (this.#text !== null && this.#text.stopped !== null) {
@@ -138,7 +142,7 @@ export class Output {
 
   weightSpans(version: (epoch: WeightEpoch) => string): WeightSpan[] {
     const spans: { -readonly [K in keyof WeightSpan]: WeightSpan[K] }[] = [];
-    for (const { epoch, offset, tokens, weights } of this.response?.chunks ?? []) {
+    for (const { epoch, offset, tokens, weights } of this.response.chunks) {
       const end = Math.min(offset + tokens, this.#tokens);
       if (end <= offset) continue;
       const last = spans.at(-1);

@@ -327,20 +327,17 @@ export class DataPlane {
     const { job } = lease;
     if (isStream) {
       const hold = exchange.streams();
+      const closed = (gone: boolean) => {
+        hold.ended();
+        lease.release(gone);
+      };
       try {
         return eventStream(job, answer.stream(job), {
-          stallMsMax: this.limits.stallMsMax,
-          crashed: this.#failed,
-          took: hold.took,
-          after: this.#after,
-          closed: (gone) => {
-            hold.ended();
-            lease.release(gone);
-          },
+          ...{ stallMsMax: this.limits.stallMsMax, crashed: this.#failed, after: this.#after },
+          ...{ signal: exchange.signal, took: hold.took, closed },
         });
       } catch (error) {
-        hold.ended();
-        lease.release(true);
+        closed(true);
         throw error;
       }
     }

@@ -2,7 +2,7 @@
 // shape of RESPONSES.jsonl; the last line is a summary.
 
 import * as v from "valibot";
-import { AppError } from "../../core/base/errors.ts";
+import { pulledStream } from "../pulled-stream.ts";
 import { bound, type Exchange, invalid, jsonResponse, type Row } from "../route.ts";
 import { KnownRollouts, type KnownRolloutsOptions } from "./known.ts";
 import {
@@ -144,56 +144,25 @@ function streamOf(
 ): Response {
   const hold = exchange.streams();
   const detach = run.attach();
-  let cancelStall = () => {};
-  const leave = () => {
-    cancelStall();
-    detach();
-    hold.ended();
-  };
-  if (exchange.signal.aborted) leave();
-  exchange.signal.addEventListener("abort", leave, { once: true });
-  const encoder = new TextEncoder();
-  let next = from;
-  const write = (controller: ReadableStreamDefaultController<Uint8Array>) => {
-    const group = run.finishedGroups[next];
-    if (group === undefined) {
-      controller.enqueue(encoder.encode(run.summaryLine()));
-      controller.close();
-      leave();
-      return;
-    }
-    controller.enqueue(encoder.encode(run.linesOf(group)));
-    next += 1;
-    // It asks for more as soon as it has taken this.
-    cancelStall = after(STALL_MS_MAX, () => {
-      const message = `the client took nothing for ${STALL_MS_MAX} ms`;
-      controller.error(new AppError("deadline_exceeded", message));
-      leave();
-    });
-  };
-  const stream = new ReadableStream<Uint8Array>(
-    {
-      // A group is written when the client has taken the one before: what waits is the responses themselves.
-      async pull(controller) {
-        cancelStall();
-        hold.took();
-        while (next >= run.finishedGroups.length && run.state === "running") await run.changed();
-        try {
-          write(controller);
-        } catch (error) {
-          leave();
-          throw error;
-        }
-      },
-      cancel: leave,
+  let position = from;
+  return pulledStream({
+    headers: {
+      "content-type": "application/x-ndjson",
+      "x-rollout-id": encodeURIComponent(run.id),
     },
-    { highWaterMark: 0 },
-  );
-  const headers = {
-    "content-type": "application/x-ndjson",
-    "x-rollout-id": encodeURIComponent(run.id),
-  };
-  return new Response(stream, { headers });
+    ...{ stallMsMax: STALL_MS_MAX, after, signal: exchange.signal, took: hold.took },
+    next: async () => {
+      while (position >= run.finishedGroups.length && run.state === "running") await run.changed();
+      const group = run.finishedGroups[position];
+      if (group === undefined) return { text: run.summaryLine(), end: "done" };
+      position += 1;
+      return { text: run.linesOf(group) };
+    },
+    closed: () => {
+      detach();
+      hold.ended();
+    },
+  });
 }
 
 function fromOf(url: URL, run: Run): number {
