@@ -91,10 +91,21 @@ test("simulate: lengths are taken from recorded responses", async () => {
   expect(only?.requests).toBe(3);
 });
 
+test("simulate: groups and lengths are taken from a trace of sessions", async () => {
+  const path = join(import.meta.dir, "..", "..", "examples", "traces", "misguided.jsonl");
+  const { status, out } = await run(
+    ...["--workload", "moonlight", "--trace", path, "--systems", "seer", "--json"],
+  );
+  expect(status).toBe(0);
+  const [only] = Object.values(JSON.parse(out).workloads) as { requests: number }[];
+  expect(only?.requests).toBe(96);
+});
+
 test("simulate: wrong input names what is wrong", async () => {
   const wrong: [string[], string][] = [
     [["--workload", "nowhere"], "--workload"],
     [["--systems", "verl,best"], '"best"'],
+    [["--trace", workload("t.jsonl", { group: 1, prompt_len: 5, out_lens: [] })], "out_lens"],
     [["--systems", "verl,verl"], "twice"],
     [["--workload", workload("a.json", { like: "moonlight", groups: 0 })], "groups"],
     [["--workload", workload("b.json", { like: "moonlight", gruops: 1 })], "gruops"],

@@ -20,7 +20,7 @@ import { WORKLOAD_NAMES, type Workload } from "../tools/simulate/workload.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { formatBytes, formatCount, formatSeconds, formatShare } from "./format.ts";
 import { jsonOf, standardTable, textTable, writeOutput } from "./output.ts";
-import { withLengths, workloadsOf } from "./simulate-workload.ts";
+import { withLengths, withTrace, workloadsOf } from "./simulate-workload.ts";
 import { Status } from "./terminal.ts";
 
 const FIELD_NAMES = [
@@ -30,6 +30,7 @@ const FIELD_NAMES = [
   "seeds",
   "chunkTokens",
   "lengths",
+  "trace",
   "published",
   "report",
   "json",
@@ -117,7 +118,11 @@ async function printWorkloads(settings: SimulateSettings): Promise<void> {
 
 async function wantedWorkloads(settings: SimulateSettings): Promise<Workload[]> {
   const workloads = workloadsOf(settings.workload);
-  const { lengths } = settings;
+  const { lengths, trace } = settings;
+  if (lengths !== null && trace !== null) {
+    throw new AppError("usage", "--lengths and --trace each give the response lengths: use one");
+  }
+  if (trace !== null) return workloads.map((workload) => withTrace(workload, trace));
   if (lengths === null) return workloads;
   return Promise.all(workloads.map((workload) => withLengths(workload, lengths)));
 }

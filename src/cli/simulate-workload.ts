@@ -131,6 +131,36 @@ export async function withLengths(workload: Workload, path: string): Promise<Wor
   return withGroups(workload, lengths, path);
 }
 
+/** A line of a trace; fields that the simulator has no use for are not looked at. */
+const TraceFields = v.object({
+  group: v.union([v.string(), v.number()]),
+  prompt_len: count(1_048_576),
+  out_lens: v.pipe(v.array(count(1_048_576)), v.minLength(1)),
+});
+
+/** The workload with the groups of a trace, and the mean of its prompts. */
+export function withTrace(workload: Workload, path: string): Workload {
+  const groups = new Map<string | number, number[]>();
+  const prompts: number[] = [];
+  const lines = readFile("--trace", path).split("\n");
+  for (const [i, text] of lines.entries()) {
+    if (text.trim() === "") continue;
+    const where = `${path}:${i + 1}`;
+    const parsed = v.safeParse(TraceFields, parseJson(text, where));
+    if (!parsed.success) {
+      const issue = parsed.issues[0];
+      const field = v.getDotPath(issue) ?? "the line";
+      throw new InvalidFieldError({ where, field, problem: issue.message });
+    }
+    const { group, prompt_len: prompt, out_lens: outs } = parsed.output;
+    const length = outs.reduce((sum, out) => sum + out, 0);
+    groups.set(group, [...(groups.get(group) ?? []), length]);
+    prompts.push(prompt);
+  }
+  const promptTokens = Math.ceil(prompts.reduce((sum, n) => sum + n, 0) / prompts.length);
+  return withGroups({ ...workload, promptTokens }, [...groups.values()], path);
+}
+
 function withGroups(workload: Workload, lengths: GroupLengths, path: string): Workload {
   const all = lengths.flat();
   if (all.length === 0) throw new AppError("usage", `${path}: no responses`);
@@ -225,17 +255,23 @@ function problemOf(shape: Workload["shape"]): { field: string; problem: string }
 }
 
 function readJson(path: string): unknown {
-  let text: string;
+  const names = WORKLOAD_NAMES.join(", ");
+  return parseJson(readFile("--workload", path, `one of ${names}, all, or `), path);
+}
+
+function readFile(option: string, path: string, others = ""): string {
   try {
-    text = readFileSync(path, "utf8");
+    return readFileSync(path, "utf8");
   } catch (cause) {
-    const names = WORKLOAD_NAMES.join(", ");
-    const message = `--workload names "${path}"; it is one of ${names}, all, or a file that can be read`;
+    const message = `${option} names "${path}"; it is ${others}a file that can be read`;
     throw new AppError("usage", message, { cause });
   }
+}
+
+function parseJson(text: string, where: string): unknown {
   try {
     return JSON.parse(text);
   } catch (cause) {
-    throw new AppError("invalid_json", `${path}: not JSON`, { cause });
+    throw new AppError("invalid_json", `${where}: not JSON`, { cause });
   }
 }

@@ -196,6 +196,9 @@ export const FIELDS = {
   lengths: text("--lengths RESPONSES", {
     help: "take the response lengths from recorded responses, as `foretoken replay` reads them",
   }),
+  trace: text("--trace FILE", {
+    help: "take groups and lengths from a trace of sessions (/v1/rollouts/ID/trace); the turns of one are a response, tools take no time",
+  }),
   published: toggle(
     "--published",
     "simulate every figure of the Seer paper, and print predicted, published and error",

@@ -14,6 +14,7 @@ import { isCut } from "../core/request/request.ts";
 import type { PreviousTurn } from "../core/rollout/kv-moves.ts";
 import { type Kept, promptBytes } from "./kept.ts";
 import { KnownTexts } from "./known-texts.ts";
+import { SessionTrace, type TraceLine } from "./session-trace.ts";
 
 interface SessionsOptions {
   /** Time after its last turn at which a session is forgotten. */
@@ -43,6 +44,7 @@ export interface SessionScope {
 
 interface Session extends SessionScope {
   readonly key: string;
+  trace: TraceLine;
   /** Group of the first turn. */
   group: Group;
   /** The turn that was finished last; null: none, or it was given up. */
@@ -60,6 +62,7 @@ export class Sessions {
   readonly #running = new Map<Request, { session: Session; isLater: boolean }>();
   /** Last turns of the sessions without a name. */
   readonly #texts = new KnownTexts<Session>();
+  readonly trace = new SessionTrace();
   #bytes = 0;
   #unnamed = 0;
   #isWatched = false;
@@ -124,9 +127,15 @@ export class Sessions {
   joined(request: Request, about: SessionScope & { key: string; isLater: boolean }): void {
     const { key, name, scope, isLater } = about;
     const known = this.#sessions.get(key);
-    const fresh = { key, name, scope, group: request.group, last: null, bytes: 0, dueMs: 0 };
-    const session = known ?? fresh;
+    const empty = { group: request.group, last: null, bytes: 0, dueMs: 0 };
+    const session = known ?? { key, name, scope, trace: this.trace.begun(request), ...empty };
     if (known?.group !== request.group) this.#regroup(session, request.group);
+    const { last } = session;
+    if (isLater && last !== null) {
+      session.trace.obs_lens.push(Math.max(0, request.spec.prompt.length - contextTokens(last)));
+      const gapMs = this.#options.clock.nowMs() - (last.response.finishedMs ?? 0);
+      session.trace.tool_times.push(gapMs / 1000);
+    } else if (known !== undefined) session.trace = this.trace.begun(request);
     // Its KV is the new turn's now.
     if (isLater) this.#setLast(session, null);
     this.#running.set(request, { session, isLater });
@@ -138,6 +147,7 @@ export class Sessions {
     if (session === undefined) return;
     this.#running.delete(request);
     if (isLater) this.#count(request);
+    session.trace.out_lens.push(request.response.length);
     const isOpen = this.#sessions.get(session.key) === session && session.group === request.group;
     if (!isOpen || isCut(request.response.finish)) {
       this.#options.letGo(request);

@@ -18,6 +18,7 @@ import { PRIORITY_MAX } from "../core/schedule/policy.ts";
 import { JoinableGroups } from "./joinable-groups.ts";
 import type { Kept } from "./kept.ts";
 import { invalid } from "./route.ts";
+import type { SessionTrace } from "./session-trace.ts";
 import { type SessionScope, Sessions } from "./sessions.ts";
 
 /** Times in seconds and output tokens after which responses end: see Deadlines. null or absent: none. */
@@ -151,6 +152,10 @@ export class Sidecar {
   /** Memory kept for later turns of sessions. */
   get sessionsKept(): Kept {
     return this.#sessions.kept;
+  }
+
+  get sessionTrace(): SessionTrace {
+    return this.#sessions.trace;
   }
 
   get sessionFigures() {

@@ -104,9 +104,8 @@ export class VllmWorker implements Worker {
     this.workerId = parts.workerId;
     this.name = parts.client.url;
     const ahead = Math.ceil(slots / SLOTS_PER_AHEAD);
-    // KV is not exported.
-    const kvBytesPerToken = 0;
-    const kv = { kvTokens, kvBlockTokens, kvBytesPerToken, sharesKv: parts.moves !== null };
+    // KV is not exported: servers that share it find it by themselves.
+    const kv = { kvTokens, kvBlockTokens, kvBytesPerToken: 0, sharesKv: parts.moves !== null };
     this.capacity = { slots, ahead, contextTokens, ...kv };
     this.#epoch = parts.epoch;
     // A later epoch's weights were loaded since the server's start, as far as is known here.

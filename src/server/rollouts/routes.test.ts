@@ -2,7 +2,7 @@
 
 import { expect, test } from "bun:test";
 import { inlineEncoder } from "../../../test/suite/inline-encoder.ts";
-import { type Bed, newBed, VOCABULARY } from "../../../test/suite/stream-bed.ts";
+import { type Bed, DEAF, newBed, specFor, VOCABULARY } from "../../../test/suite/stream-bed.ts";
 import { InvalidFieldError } from "../../core/base/errors.ts";
 import { weightEpoch } from "../../core/base/ids.ts";
 import { drawKey } from "../../core/request/request.ts";
@@ -198,6 +198,30 @@ test("GET /v1/rollouts/:id/groups: begins at a finished group's number", async (
   expect(rest).toEqual((await all).slice(3));
   const beyond = call("GET", "/v1/rollouts/iteration-1/groups?from=3");
   await expect(beyond).rejects.toMatchObject({ code: "invalid_field" });
+});
+
+test("GET /v1/rollouts/:id/trace: lengths of a rollout's responses, and of clients' sessions, without text", async () => {
+  const { call, sidecar, finish } = world();
+  const turn = (prompt: readonly number[]) =>
+    sidecar.generate({ ...specFor(prompt, 1), session: "s" }, DEAF).requests[0];
+  const first = turn([7, 8]);
+  await finish();
+  turn([7, 8, ...(first?.response.tokens() ?? []), 9, 9, 9]);
+  await finish();
+  const groups = [{ id: "a", token_ids: [1, 2], n: 2 }];
+  const answered = linesOf(await call("POST", "/v1/rollouts", body({ groups })));
+  await finish();
+  await answered;
+  const traceOf = async (id: string) =>
+    await linesOf(await call("GET", `/v1/rollouts/${id}/trace`));
+  const own = { prompt_len: 2, obs_lens: [], tool_times: [] };
+  expect(await traceOf("iteration-1")).toMatchObject([
+    { ...own, stream: 0, out_lens: [20] },
+    { ...own, stream: 1, out_lens: [21] },
+  ]);
+  const [session] = await traceOf("sessions");
+  expect(session).toMatchObject({ prompt_len: 2, out_lens: [20, 21], obs_lens: [3] });
+  expect(session?.tool_times).toHaveLength(1);
 });
 
 test("DELETE /v1/rollouts/:id: ends the stream with a summary, and frees the id", async () => {

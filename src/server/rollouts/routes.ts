@@ -103,6 +103,14 @@ export const ROLLOUT_ROUTES: readonly Row<Parts>[] = [
     },
   },
   {
+    method: "GET",
+    path: "/v1/rollouts/:id/trace",
+    summary:
+      "Lengths and times of its responses, or of all clients' sessions (`sessions`), as NDJSON",
+    answers: NDJSON,
+    handle: traceOf,
+  },
+  {
     method: "DELETE",
     path: "/v1/rollouts/:id",
     summary: "Gives up what is not finished",
@@ -120,6 +128,18 @@ export function rolloutSide(options: RolloutRoutesOptions) {
   const newId = () => `rollout-${crypto.randomUUID()}`;
   const known = new KnownRollouts({ ...options, limits, newId });
   return { routes: bound(ROLLOUT_ROUTES, { ...options, limits, known }), known };
+}
+
+function traceOf({ known, sidecar }: Parts, exchange: Exchange): Response {
+  const { id = "" } = exchange.params;
+  const groups = id === "sessions" ? null : new Set(known.run(id).groups.map(streamGroupOf));
+  const lines = sidecar.sessionTrace.lines(groups).map((line) => `${JSON.stringify(line)}\n`);
+  return new Response(lines.join(""), { headers: { "content-type": NDJSON[0] ?? "" } });
+}
+
+/** Name of the group in streams and traces. */
+function streamGroupOf({ requests }: Run["groups"][number]): string {
+  return String(requests[0]?.spec.groupId ?? "");
 }
 
 function runOf(known: KnownRollouts, { params }: Exchange): Run {
@@ -194,12 +214,12 @@ function stateOf(run: Run): v.InferOutput<typeof RolloutStateSchema> {
 }
 
 function detailOf(run: Run): v.InferOutput<typeof RolloutDetailSchema> {
-  const groups = run.groups.map(({ id, requests, finished }) => ({
-    id,
-    stream_group: String(requests[0]?.spec.groupId ?? ""),
-    requests: requests.map(({ spec }): number => spec.requestId),
-    lengths: requests.map(({ response }) => response.length),
-    finished,
+  const groups = run.groups.map((group) => ({
+    id: group.id,
+    stream_group: streamGroupOf(group),
+    requests: group.requests.map(({ spec }): number => spec.requestId),
+    lengths: group.requests.map(({ response }) => response.length),
+    finished: group.finished,
   }));
   return { ...stateOf(run), groups };
 }
