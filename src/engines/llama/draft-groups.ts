@@ -21,11 +21,13 @@ export class DraftGroups {
   readonly #drafter: Drafter;
   readonly #clock: Clock;
   readonly #groups = new Map<GroupId, Group>();
+  readonly #vocabularySize: number;
   #sweptMs: number;
 
-  constructor(drafter: Drafter, clock: Clock) {
+  constructor(drafter: Drafter, clock: Clock, vocabularySize: number) {
     this.#drafter = drafter;
     this.#clock = clock;
+    this.#vocabularySize = vocabularySize;
     this.#sweptMs = clock.nowMs();
   }
 
@@ -41,6 +43,7 @@ export class DraftGroups {
     const { groupId, prompt, ttlMs } = command;
     this.#groups.set(groupId, { ttlMs, usedMs: this.#clock.nowMs() });
     try {
+      this.#check(prompt);
       this.#drafter.register(groupId, prompt);
     } catch (error) {
       this.#giveUp(groupId, error);
@@ -102,10 +105,20 @@ export class DraftGroups {
 
   #update(groupId: GroupId, sampleIndex: number, offset: number, tokens: Int32Array): UpdateResult {
     try {
+      this.#check(tokens);
       return this.#drafter.update(groupId, sampleIndex, offset, tokens);
     } catch (error) {
       this.#giveUp(groupId, error);
       return FULL;
+    }
+  }
+
+  /** @throws InvalidFieldError: a draft with such a token would fail a step, and with it every request. */
+  #check(tokens: Int32Array): void {
+    const wrong = tokens.find((token) => token >= this.#vocabularySize);
+    if (wrong !== undefined) {
+      const problem = `holds token ${wrong}`;
+      throw new InvalidFieldError({ where: "a draft group", field: "tokens", problem });
     }
   }
 

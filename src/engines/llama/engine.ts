@@ -110,7 +110,8 @@ export class LlamaEngine {
     this.#residency = new Residency(this.#context, this.#streams);
     const { speculation, clock, slots } = options;
     this.#speculation = speculation && new Speculation({ ...speculation, clock: options.cpuClock });
-    this.#groups = speculation && new DraftGroups(speculation.drafter, clock);
+    this.#groups =
+      speculation && new DraftGroups(speculation.drafter, clock, this.#shape.vocabularySize);
     this.#stepper = this.#newStepper();
     this.capacity = {
       slots,

@@ -203,6 +203,9 @@ describe.skipIf(skipReason !== null)("faults of one request", () => {
     const { groupId: broken } = first;
     engine.command({ kind: "register_group", groupId: broken, prompt: negative, ttlMs: 1e9 });
     expect(drafter.has(broken)).toBe(false);
+    const foreign = Int32Array.of(1, 1376);
+    engine.command({ kind: "register_group", groupId: broken, prompt: foreign, ttlMs: 1e9 });
+    expect(drafter.has(broken)).toBe(false);
     for (const { groupId, prompt } of [beyond, other]) {
       engine.command({ kind: "register_group", groupId, prompt, ttlMs: 1e9 });
     }
