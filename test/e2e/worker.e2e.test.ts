@@ -16,8 +16,8 @@ import { openLinkWorker } from "../../src/engines/remote/worker.ts";
 import { BUNDLED_MODEL } from "../../src/host/installation.ts";
 import { until } from "../faults/http-client.ts";
 import { ToolProcess } from "../faults/process.ts";
-import { newSpec, runOf } from "../suite/forwarding-suite.ts";
 import { samplingOf } from "../suite/request-spec.ts";
+import { newSpec, runOf } from "../suite/simulated-runs.ts";
 import { engineMissing, foretoken, MAIN } from "./tool.ts";
 
 setDefaultTimeout(180_000);

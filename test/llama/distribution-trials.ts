@@ -110,7 +110,7 @@ function draw(seed: number, drafts: boolean): Record<string, number> {
     cpuClock: stillClock,
     speculation: drafts ? { drafter, planner } : null,
   });
-  engine.command({ kind: "register_group", groupId: group, prompt, ttlMs: 1e9 });
+  engine.command({ kind: "register_group", groupId: group, prompt });
   const spec = (id: number): RequestSpec => ({
     requestId: requestId(id),
     groupId: group,

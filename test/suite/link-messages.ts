@@ -4,7 +4,7 @@ import fc from "fast-check";
 import { groupId, requestId, weightEpoch, weightsId } from "../../src/core/base/ids.ts";
 import { TOP_LOGPROBS } from "../../src/core/request/sampling-bounds.ts";
 import type { EngineOperation } from "../../src/core/rollout/operation.ts";
-import { BARRIER_ID, INT_MAX, TTL_MS_MAX } from "../../src/engines/remote/limits.ts";
+import { BARRIER_ID, INT_MAX } from "../../src/engines/remote/limits.ts";
 import type {
   HostMessage,
   SidecarMessage,
@@ -85,7 +85,6 @@ const command: fc.Arbitrary<WireCommand> = fc.oneof(
     kind: kind("register_group"),
     groupId: id,
     prompt: tokens,
-    ttlMs: fc.nat({ max: TTL_MS_MAX }),
   }),
   fc.record({
     kind: kind("delta"),

@@ -200,7 +200,7 @@ export function workerSuite(name: string, make: () => Promise<WorkerHarness>): v
     const { groupId } = specOfId(1);
     const delta = { groupId, sampleIndex: 1, offset: 0, tokens: PROMPT };
     b.worker.send([
-      { kind: "register_group", groupId, prompt: PROMPT, ttlMs: 1000 },
+      { kind: "register_group", groupId, prompt: PROMPT },
       { kind: "delta", ...delta },
       { kind: "drop_group", groupId },
     ]);

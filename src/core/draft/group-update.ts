@@ -22,8 +22,8 @@ export interface TurnSource {
 }
 
 export type GroupUpdate =
-  /** The group will run here: keep a draft replica of it for `ttlMs` after its last use. */
-  | { kind: "register_group"; groupId: GroupId; prompt: Int32Array; ttlMs: number }
+  /** The group will run here: keep a draft replica of it until it is dropped. */
+  | { kind: "register_group"; groupId: GroupId; prompt: Int32Array }
   /** Tokens of one response of a registered group, made on any worker. Idempotent by offset. */
   | { kind: "delta"; groupId: GroupId; sampleIndex: number; offset: number; tokens: Int32Array }
   | { kind: "drop_group"; groupId: GroupId };

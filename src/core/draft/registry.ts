@@ -14,7 +14,7 @@ export const DRAFT_MODES = ["grouped", "off"] as const;
 export type DraftMode = (typeof DRAFT_MODES)[number];
 
 /** A replica outlives its last use by this long: longer than any pause between two chunks of a group. */
-const REPLICA_TTL_MS = 600_000;
+const _REPLICA_TTL_MS = 600_000;
 
 /**
  * The token log of one source, and how much of it each worker has. The log is the response, in a later turn preceded by
@@ -84,7 +84,7 @@ export class DraftRegistry {
     }
     const { groupId: id } = log.source;
     const { prompt } = request.group;
-    return [{ kind: "register_group", groupId: id, prompt, ttlMs: REPLICA_TTL_MS }];
+    return [{ kind: "register_group", groupId: id, prompt }];
   }
 
   /** Makes the worker, which holds the group, the request's producer: what it lacks of the request is to be sent. */

@@ -1,34 +1,21 @@
-// The groups this engine drafts for: which are registered, how long they stay, and what flows into their
-// replicas. The drafter holds the tokens; this decides when a group is forgotten.
+// The groups this engine drafts for: which are registered, and what flows into their replicas. The drafter holds the tokens.
 
-import type { Clock } from "../../core/base/clock.ts";
 import { InvalidFieldError } from "../../core/base/errors.ts";
 import type { GroupId } from "../../core/base/ids.ts";
 import type { Drafter, UpdateResult } from "../../core/draft/drafter.ts";
 import type { WorkerEvent } from "../../core/rollout/worker.ts";
 import type { Sequence } from "./sequence.ts";
 
-/** Interval between searches for expired groups. */
-const SWEEP_MS = 1000;
 const FULL: UpdateResult = { kind: "full" };
-
-interface Group {
-  readonly ttlMs: number;
-  usedMs: number;
-}
 
 export class DraftGroups {
   readonly #drafter: Drafter;
-  readonly #clock: Clock;
-  readonly #groups = new Map<GroupId, Group>();
   readonly #vocabularySize: number;
-  #sweptMs: number;
+  readonly #groups = new Set<GroupId>();
 
-  constructor(drafter: Drafter, clock: Clock, vocabularySize: number) {
+  constructor(drafter: Drafter, vocabularySize: number) {
     this.#drafter = drafter;
-    this.#clock = clock;
     this.#vocabularySize = vocabularySize;
-    this.#sweptMs = clock.nowMs();
   }
 
   get size(): number {
@@ -37,11 +24,10 @@ export class DraftGroups {
 
   /** `resident`: requests of any group that are here; the group's own enter the replica at once. */
   register(
-    command: { groupId: GroupId; prompt: Int32Array; ttlMs: number },
+    { groupId, prompt }: { groupId: GroupId; prompt: Int32Array },
     resident: Iterable<Sequence>,
   ): void {
-    const { groupId, prompt, ttlMs } = command;
-    this.#groups.set(groupId, { ttlMs, usedMs: this.#clock.nowMs() });
+    this.#groups.add(groupId);
     try {
       this.#check(prompt);
       this.#drafter.register(groupId, prompt);
@@ -61,7 +47,7 @@ export class DraftGroups {
     tokens: Int32Array;
   }): WorkerEvent | null {
     const { groupId, sampleIndex, offset, tokens } = command;
-    if (!this.#use(groupId)) return null;
+    if (!this.#groups.has(groupId)) return null;
     const result = this.#update(groupId, sampleIndex, offset, tokens);
     return result.kind === "gap"
       ? { kind: "gap", groupId, sampleIndex, offset: result.have }
@@ -76,7 +62,7 @@ export class DraftGroups {
 
   /** The sequence's tokens from position `from` on have been drawn here. */
   append(sequence: Sequence, from: number): void {
-    if (sequence.draft === null || !this.#use(sequence.draft.groupId)) return;
+    if (sequence.draft === null || !this.#groups.has(sequence.draft.groupId)) return;
     const { groupId, sampleIndex } = sequence.draft;
     const tokens = sequence.tokens.subarray(from, sequence.length);
     this.#update(groupId, sampleIndex, from - draftStart(sequence), tokens);
@@ -90,17 +76,6 @@ export class DraftGroups {
   clear(): void {
     this.#groups.clear();
     this.#drafter.clear();
-  }
-
-  /** Forgets groups that nothing has used for their time to live. `resident` requests use theirs. */
-  sweep(resident: Iterable<Sequence>): void {
-    const nowMs = this.#clock.nowMs();
-    if (nowMs - this.#sweptMs < SWEEP_MS) return;
-    this.#sweptMs = nowMs;
-    for (const { draft } of resident) if (draft !== null) this.#use(draft.groupId);
-    for (const [groupId, group] of this.#groups) {
-      if (nowMs - group.usedMs > group.ttlMs) this.drop(groupId);
-    }
   }
 
   #update(groupId: GroupId, sampleIndex: number, offset: number, tokens: Int32Array): UpdateResult {
@@ -126,13 +101,6 @@ export class DraftGroups {
   #giveUp(groupId: GroupId, error: unknown): void {
     if (!(error instanceof InvalidFieldError)) throw error;
     this.drop(groupId);
-  }
-
-  #use(groupId: GroupId): boolean {
-    const group = this.#groups.get(groupId);
-    if (group === undefined) return false;
-    group.usedMs = this.#clock.nowMs();
-    return true;
   }
 }
 

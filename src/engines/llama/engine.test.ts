@@ -33,7 +33,7 @@ const requests = (count: number): RequestSpec[] =>
 
 function register(engine: LlamaEngine, specs: readonly RequestSpec[]): void {
   for (const { groupId: group, prompt } of specs) {
-    engine.command({ kind: "register_group", groupId: group, prompt, ttlMs: 1e9 });
+    engine.command({ kind: "register_group", groupId: group, prompt });
   }
 }
 
@@ -326,27 +326,6 @@ describe.skipIf(skipReason !== null)("the port", () => {
       [77, null],
     ]);
     expectSolo(collector, [spec]);
-    engine.close();
-  });
-
-  test("a group unused for its time to live is forgotten, one in use is not", () => {
-    let nowMs = 0;
-    const spec = newRequest(0);
-    const drafter = drafterFor([spec], (view) => pathDraft(view, 1));
-    const engine = newEngine({
-      clock: { nowMs: () => nowMs },
-      speculation: { drafter, planner: new FixedPlanner() },
-    });
-    register(engine, [newRequest(0), newRequest(1)]);
-    for (const id of [0, 1]) {
-      const { groupId: group, prompt } = newRequest(id);
-      engine.command({ kind: "register_group", groupId: group, prompt, ttlMs: 5000 });
-    }
-    engine.command(run(spec));
-    nowMs = 6000;
-    engine.step();
-    expect(drafter.has(newRequest(0).groupId)).toBe(true);
-    expect(drafter.has(newRequest(1).groupId)).toBe(false);
     engine.close();
   });
 

@@ -108,10 +108,9 @@ export class LlamaEngine {
     this.#model = options.model;
     this.#context = this.#openContext();
     this.#residency = new Residency(this.#context, this.#streams);
-    const { speculation, clock, slots } = options;
+    const { speculation, slots } = options;
     this.#speculation = speculation && new Speculation({ ...speculation, clock: options.cpuClock });
-    this.#groups =
-      speculation && new DraftGroups(speculation.drafter, clock, this.#shape.vocabularySize);
+    this.#groups = speculation && new DraftGroups(speculation.drafter, this.#shape.vocabularySize);
     this.#stepper = this.#newStepper();
     this.capacity = {
       slots,
@@ -260,7 +259,6 @@ export class LlamaEngine {
   step(): boolean {
     if (this.#asleep || (this.#running.length === 0 && this.#waiting.length === 0)) return false;
     const startMs = this.#options.clock.nowMs();
-    this.#groups?.sweep(this.#all.values());
     // As in vLLM, a step that had to preempt admits no request: the freed KV is needed by running ones.
     if (!this.#makeRoom()) this.#admit();
     this.#advance();

@@ -130,7 +130,7 @@ describe.skipIf(skipReason !== null)("faults of one request", () => {
     const planner = new FixedPlanner();
     const engine = newEngine({ slots: 6, speculation: { drafter, planner } });
     for (const { groupId, prompt } of specs) {
-      engine.command({ kind: "register_group", groupId, prompt, ttlMs: 1e9 });
+      engine.command({ kind: "register_group", groupId, prompt });
     }
     for (const spec of specs) engine.command(run(spec));
     const collector = runToEnd(engine);
@@ -201,13 +201,13 @@ describe.skipIf(skipReason !== null)("faults of one request", () => {
     const [first, beyond, other] = specs as [RequestSpec, RequestSpec, RequestSpec];
     const negative = Int32Array.of(1, -7);
     const { groupId: broken } = first;
-    engine.command({ kind: "register_group", groupId: broken, prompt: negative, ttlMs: 1e9 });
+    engine.command({ kind: "register_group", groupId: broken, prompt: negative });
     expect(drafter.has(broken)).toBe(false);
     const foreign = Int32Array.of(1, 1376);
-    engine.command({ kind: "register_group", groupId: broken, prompt: foreign, ttlMs: 1e9 });
+    engine.command({ kind: "register_group", groupId: broken, prompt: foreign });
     expect(drafter.has(broken)).toBe(false);
     for (const { groupId, prompt } of [beyond, other]) {
-      engine.command({ kind: "register_group", groupId, prompt, ttlMs: 1e9 });
+      engine.command({ kind: "register_group", groupId, prompt });
     }
     const delta = { groupId: other.groupId, offset: 0 };
     engine.command({ kind: "delta", ...delta, sampleIndex: 9, tokens: negative });
@@ -320,7 +320,6 @@ const command: fc.Arbitrary<WorkerCommand | "step"> = fc.oneof(
     kind: fc.constant("register_group" as const),
     groupId: group,
     prompt: tokenIds,
-    ttlMs: wild,
   }),
   fc.record({
     kind: fc.constant("delta" as const),

@@ -252,7 +252,7 @@ describe.skipIf(skipReason !== null)("shaped responses", () => {
     const planner = new FixedPlanner();
     const engine = newEngine({ slots: 5, kvTokens: 150, speculation: { drafter, planner } });
     for (const { groupId, prompt } of specs) {
-      engine.command({ kind: "register_group", groupId, prompt, ttlMs: 1e9 });
+      engine.command({ kind: "register_group", groupId, prompt });
     }
     for (const spec of specs) engine.command(run(spec));
     const collector = runToEnd(engine);

@@ -3,7 +3,6 @@
 // nobody reads. It never decides which tokens are drawn.
 
 import type { Clock } from "../../core/base/clock.ts";
-import type { GroupId } from "../../core/base/ids.ts";
 import type { DraftPlanner, StepTimes } from "../../core/draft/draft-length.ts";
 import {
   DRAFT_TOKENS_MAX,
@@ -19,14 +18,6 @@ const HIGH_WEIGHT = 2;
 const LENGTH_MAX = 16;
 
 const DRAFT_MS_RATE = 0.1;
-
-interface MutableQuery {
-  groupId: GroupId;
-  sampleIndex: number;
-  tokensMax: number;
-  probabilityMin: number;
-  tree: boolean;
-}
 
 const NO_DRAFTS: Drafts = {
   start: new Int32Array(1),
@@ -48,9 +39,8 @@ export class Speculation {
   readonly #drafter: Drafter;
   readonly #planner: DraftPlanner;
   readonly #clock: Clock;
-  readonly #pool: MutableQuery[] = [];
-  readonly #queries: DraftQuery[] = [];
-  readonly #asking: Sequence[] = [];
+  /** Sequences whose drafts `#proposed` holds, in its order. */
+  #asking: Sequence[] = [];
   readonly #gains = new Float64Array(DRAFT_TOKENS_MAX);
   #proposed: Drafts = NO_DRAFTS;
   /** Milliseconds that the drafts of a step take to make, of late. */
@@ -73,16 +63,21 @@ export class Speculation {
     if (batch === 0 || lengthMax < 1 || !this.#planner.wantsDrafts()) return;
     const startMs = this.#clock.nowMs();
     let whole = 0;
-    this.#queries.length = 0;
-    this.#asking.length = 0;
+    const queries: DraftQuery[] = [];
+    this.#asking = [];
     for (const sequence of decoding) {
       whole += weightOf(sequence);
       // A step yields one token more than it accepts, and must not go beyond the chunk.
       const tokensMax = Math.min(lengthMax, sequence.chunkEnd - sequence.length - 1);
-      if (sequence.draft !== null && tokensMax > 0) this.#query(sequence, tokensMax);
+      const { draft } = sequence;
+      if (draft === null || tokensMax < 1) continue;
+      const { groupId, sampleIndex } = draft;
+      const { probabilityMin } = this.#planner;
+      queries.push({ groupId, sampleIndex, tokensMax, probabilityMin, tree: false });
+      this.#asking.push(sequence);
     }
-    if (this.#queries.length > 0) {
-      this.#proposed = this.#drafter.propose(this.#queries);
+    if (queries.length > 0) {
+      this.#proposed = this.#drafter.propose(queries);
       const offer = { batch, whole, gains: this.#gainsOf(lengthMax), draftMs: this.#stepDraftMs };
       this.length = this.#planner.choose(offer, stepMs);
       if (this.length > 0) this.#take();
@@ -96,21 +91,6 @@ export class Speculation {
   token(sequence: Sequence, depth: number): number {
     if (depth >= sequence.draftLength) return -1;
     return this.#proposed.tokens[sequence.draftFrom + depth] as number;
-  }
-
-  #query(sequence: Sequence, tokensMax: number): void {
-    const { draft } = sequence;
-    if (draft === null) return;
-    const index = this.#queries.length;
-    const { probabilityMin } = this.#planner;
-    const query = this.#pool[index] ?? { ...draft, tokensMax, probabilityMin, tree: false };
-    this.#pool[index] = query;
-    query.groupId = draft.groupId;
-    query.sampleIndex = draft.sampleIndex;
-    query.tokensMax = tokensMax;
-    query.probabilityMin = probabilityMin;
-    this.#queries.push(query);
-    this.#asking.push(sequence);
   }
 
   /** Weighted tokens that the drafts' tokens at each depth bring, if they are verified. */

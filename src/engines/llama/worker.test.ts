@@ -79,7 +79,7 @@ describe.skipIf(skipReason !== null)("worker", () => {
     const { tokens } = soloResponse(spec);
     const { groupId } = spec;
     worker.send([
-      { kind: "register_group", groupId, prompt: spec.prompt, ttlMs: 60_000 },
+      { kind: "register_group", groupId, prompt: spec.prompt },
       { kind: "delta", groupId, sampleIndex: 9, offset: 0, tokens: Int32Array.from(tokens) },
       { kind: "delta", groupId, sampleIndex: 8, offset: 5, tokens: Int32Array.of(1) },
       run(spec, { priority: "high" }),

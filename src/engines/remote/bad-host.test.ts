@@ -4,8 +4,8 @@
 import { expect, setDefaultTimeout, test } from "bun:test";
 import type { AddressInfo } from "node:net";
 import { type WebSocket, WebSocketServer } from "ws";
-import { newSpec, runOf } from "../../../test/suite/forwarding-suite.ts";
 import { open, QUICK, until } from "../../../test/suite/link-fixture.ts";
+import { newSpec, runOf } from "../../../test/suite/simulated-runs.ts";
 import { weightEpoch } from "../../core/base/ids.ts";
 import type { WorkerEvent } from "../../core/rollout/worker.ts";
 import { encodeHostMessage } from "./codec.ts";

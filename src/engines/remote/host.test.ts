@@ -3,7 +3,6 @@
 import { expect, setDefaultTimeout, test } from "bun:test";
 import { WebSocket } from "ws";
 import { SimulatedWorker } from "../../../test/faults/simulated/worker.ts";
-import { newSimulated, newSpec, runOf, tokensOf } from "../../../test/suite/forwarding-suite.ts";
 import {
   listen,
   open,
@@ -13,9 +12,10 @@ import {
   turn,
   until,
 } from "../../../test/suite/link-fixture.ts";
+import { newSimulated, newSpec, runOf, tokensOf } from "../../../test/suite/simulated-runs.ts";
 import { present } from "../../core/base/assert.ts";
 import { groupId, requestId, weightEpoch } from "../../core/base/ids.ts";
-import { NO_SHAPING, type RequestSpec } from "../../core/request/request.ts";
+import type { RequestSpec } from "../../core/request/request.ts";
 import type { WorkerEvent, WorkerStats } from "../../core/rollout/worker.ts";
 import { decodeHostMessage, encodeSidecarMessage } from "./codec.ts";
 import type { LinkHost, LinkHostEvent } from "./host.ts";
@@ -159,19 +159,6 @@ for (const [name, code, reason, send] of [...BAD, ...AFTER_HELLO]) {
 /** One request's own fault each, at the worst of times: another one runs, and there is a draft group. */
 const POISON: [name: string, reason: RegExp, spec: RequestSpec, chunkTokens?: number][] = [
   ["a temperature of 1e-320", /temperature, which is 1e-320/, newSpec(2, { temperature: 1e-320 })],
-  ["a temperature of NaN", /temperature, which is NaN/, newSpec(2, { temperature: Number.NaN })],
-  ["no tokens to draw", /max_tokens, which is 0/, newSpec(2, { tokensMax: 0 })],
-  ["too many alternatives", /logprobs, which is 33/, newSpec(2, { topLogprobs: 33 })],
-  [
-    "a repetition penalty of 1e-38",
-    /repetition_penalty, which is 1e-38/,
-    newSpec(2, { shaping: { ...NO_SHAPING, repetitionPenalty: 1e-38 } }),
-  ],
-  [
-    "5,000 stop tokens",
-    /stop_token_ids, which is a list of 5000/,
-    newSpec(2, { stopTokenIds: new Array(5000).fill(3) }),
-  ],
   ["a request longer than its context", /may take 130 tokens/, newSpec(2, { tokensMax: 127 })],
   ["a chunk of no tokens", /a chunk of 0 tokens/, newSpec(2), 0],
   [
@@ -179,13 +166,6 @@ const POISON: [name: string, reason: RegExp, spec: RequestSpec, chunkTokens?: nu
     /5000 characters, above 4096/,
     { ...newSpec(2), groupId: groupId("x".repeat(5000)) },
   ],
-  ["an empty prompt", /empty prompt/, { ...newSpec(2), prompt: new Int32Array(0) }],
-  [
-    "a prompt out of vocabulary",
-    /holds token 1000 in its prompt, not in 0\.\.999/,
-    { ...newSpec(2), prompt: Int32Array.of(1, 1000) },
-  ],
-  ["a negative token", /holds token -5/, { ...newSpec(2), prompt: Int32Array.of(-5) }],
 ];
 
 for (const [name, reason, spec, chunkTokens] of POISON) {
@@ -200,7 +180,7 @@ for (const [name, reason, spec, chunkTokens] of POISON) {
     const good = newSpec(1);
     worker.send([
       runOf(good, { chunkTokens: 4 }),
-      { kind: "register_group", groupId: group, prompt, ttlMs: 1000 },
+      { kind: "register_group", groupId: group, prompt },
       runOf(spec, chunkTokens === undefined ? {} : { chunkTokens }),
       { kind: "release", requestId: spec.requestId },
       runOf(newSpec(3), { chunkTokens: 4 }),

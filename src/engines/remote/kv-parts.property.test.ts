@@ -4,8 +4,8 @@
 import { expect, test } from "bun:test";
 import fc from "fast-check";
 import { CuttingProxy } from "../../../test/faults/cutting-proxy.ts";
-import { newSpec, runOf } from "../../../test/suite/forwarding-suite.ts";
 import { listen, open, turn, until } from "../../../test/suite/link-fixture.ts";
+import { newSpec, runOf } from "../../../test/suite/simulated-runs.ts";
 import { type RequestId, requestId, weightEpoch, workerId } from "../../core/base/ids.ts";
 import type { KvBlob, Worker, WorkerCommand, WorkerListener } from "../../core/rollout/worker.ts";
 import { KvInbox, kvMessages } from "./kv-parts.ts";

@@ -14,7 +14,6 @@ export const NAME_CHARS_MAX = 4096;
 /** A sidecar's name appears in close reasons and log lines. */
 export const SIDECAR_CHARS_MAX = 256;
 export const JSON_CHARS_MAX = 16 * 2 ** 20;
-export const TTL_MS_MAX = 86_400_000;
 /** Ids, offsets and counts travel in 32 signed bits, in packed events as in engines. */
 export const INT_MAX = 0x7fffffff;
 /** A request id that no sidecar may use: the host queries its worker about it, as a barrier. */

@@ -14,7 +14,6 @@ import {
   JSON_CHARS_MAX,
   NAME_CHARS_MAX,
   SIDECAR_CHARS_MAX,
-  TTL_MS_MAX,
 } from "./limits.ts";
 
 const UINT_MAX = 0xffffffff;
@@ -110,12 +109,7 @@ const command = v.variant("kind", [
   v.object({ kind: v.literal("export"), requestId: request }),
   v.object({ kind: v.literal("release"), requestId: request }),
   v.object({ kind: v.literal("park"), requestId: request }),
-  v.object({
-    kind: v.literal("register_group"),
-    groupId: group,
-    prompt: words,
-    ttlMs: whole(TTL_MS_MAX),
-  }),
+  v.object({ kind: v.literal("register_group"), groupId: group, prompt: words }),
   v.pipe(
     v.object({
       kind: v.literal("delta"),

@@ -4,8 +4,8 @@
 import { expect, setDefaultTimeout, test } from "bun:test";
 import { CuttingProxy } from "../../../test/faults/cutting-proxy.ts";
 import type { SimulatedWorker } from "../../../test/faults/simulated/worker.ts";
-import { newSimulated, newSpec, runOf, tokensOf } from "../../../test/suite/forwarding-suite.ts";
 import { listen, open, settled, until } from "../../../test/suite/link-fixture.ts";
+import { newSimulated, newSpec, runOf, tokensOf } from "../../../test/suite/simulated-runs.ts";
 import type { WorkerEvent } from "../../core/rollout/worker.ts";
 import type { LinkHost } from "./host.ts";
 import type { LinkLimits } from "./limits.ts";

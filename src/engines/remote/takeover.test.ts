@@ -4,7 +4,6 @@
 import { expect, setDefaultTimeout, test } from "bun:test";
 import { CuttingProxy } from "../../../test/faults/cutting-proxy.ts";
 import type { SimulatedWorker } from "../../../test/faults/simulated/worker.ts";
-import { newSimulated, newSpec, runOf } from "../../../test/suite/forwarding-suite.ts";
 import {
   listen,
   open,
@@ -14,6 +13,7 @@ import {
   turn,
   until,
 } from "../../../test/suite/link-fixture.ts";
+import { newSimulated, newSpec, runOf } from "../../../test/suite/simulated-runs.ts";
 import type { WorkerEvent } from "../../core/rollout/worker.ts";
 import type { LinkHost, LinkHostEvent, LinkHostOptions } from "./host.ts";
 import type { LinkedWorker } from "./worker.ts";

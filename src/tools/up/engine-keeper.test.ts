@@ -1,7 +1,7 @@
 // An engine that dies is opened again and again; one that cannot be opened any more is given up.
 
 import { expect, test } from "bun:test";
-import { newSimulated } from "../../../test/suite/forwarding-suite.ts";
+import { newSimulated } from "../../../test/suite/simulated-runs.ts";
 import type { Worker } from "../../core/rollout/worker.ts";
 import { EngineKeeper } from "./engine-keeper.ts";
 

@@ -194,7 +194,7 @@ test.skipIf(missing)(
         const spec = { ...newRequest(10 + i), ...change };
         const { groupId: group, prompt, sampleIndex } = spec;
         const draft = { groupId: group, sampleIndex: sampleIndex + 5000 };
-        worker.send([{ kind: "register_group", groupId: group, prompt, ttlMs: 1000 }]);
+        worker.send([{ kind: "register_group", groupId: group, prompt }]);
         worker.send([
           run(spec, { draft }),
           { kind: "delta", ...draft, offset: 9, tokens: Int32Array.of(1) },

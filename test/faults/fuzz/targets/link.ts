@@ -11,8 +11,8 @@ import {
 } from "../../../../src/engines/remote/codec.ts";
 import { HostSession } from "../../../../src/engines/remote/host-session.ts";
 import { SidecarState } from "../../../../src/engines/remote/sidecar-state.ts";
-import { newSpec, runOf } from "../../../suite/forwarding-suite.ts";
 import { hostMessage, sidecarMessage } from "../../../suite/link-messages.ts";
+import { newSpec, runOf } from "../../../suite/simulated-runs.ts";
 import { SimulatedWorker } from "../../simulated/worker.ts";
 import { type FuzzTarget, parser } from "../target.ts";
 import { editedBytes, listInputs } from "../variations.ts";
