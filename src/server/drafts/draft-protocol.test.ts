@@ -140,37 +140,6 @@ test("fetch: brings what the client lacks, and tells which responses the server 
   expect(groups.map(([group]) => group?.version)).toEqual([1, 1, undefined, 1]);
 });
 
-test("update: tokens ahead of the log are held, and taken when the tokens between have come", async () => {
-  const log = tokensOf(30);
-  const { answers } = await asked([
-    HELLO,
-    register(),
-    update(20, log.subarray(20)),
-    update(10, log.subarray(10, 20)),
-    update(10, log.subarray(10, 20)),
-    update(0, log.subarray(0, 10)),
-    fetchOf([]),
-  ]);
-  const kinds = answers
-    .slice(2, 6)
-    .map((answer) => (answer.kind === "updated" ? answer.refusals[0]?.reason : null));
-  expect(kinds).toEqual(["held", "held", "held", undefined]);
-  const last = answers[6];
-  const fetched = last?.kind === "fetched" ? last.groups[0]?.deltas[0]?.tokens : undefined;
-  expect([...(fetched ?? [])]).toEqual([...log]);
-});
-
-test("update: tokens beyond the window are a gap that gives the stored length", async () => {
-  const log = tokensOf(40);
-  const { answers, stats } = await asked(
-    [HELLO, register(), update(0, log.subarray(0, 5)), update(20, log.subarray(20))],
-    { windowTokens: 16 },
-  );
-  const refusal = { groupId: A, sampleIndex: 0, reason: "gap", have: 5 };
-  expect(answers[3]).toMatchObject({ kind: "updated", refusals: [refusal] });
-  expect(stats).toMatchObject({ gaps: 1, tokensTaken: 5 });
-});
-
 test("epochs: an older one is refused, the next one drops everything", async () => {
   const log = tokensOf(10);
   const { answers, stats } = await asked([
@@ -239,23 +208,6 @@ test("register: a group lives as long as it is used, and no longer", async () =>
   await stop();
 });
 
-test("limits: a group beyond its bytes is refused, and the next one is not", async () => {
-  const { answers } = await asked(
-    [
-      HELLO,
-      register(),
-      update(0, tokensOf(400)),
-      update(400, tokensOf(900)),
-      register(0, groupId("large"), new Int32Array(2000)),
-      register(0, groupId("small")),
-    ],
-    { groupBytesMax: 4096 },
-  );
-  expect(answers[2]).toMatchObject({ refusals: [] });
-  expect(answers[3]).toMatchObject({ refusals: [{ reason: "full", have: 400 }] });
-  expect(answers.slice(4)).toMatchObject([{ status: "full" }, { status: "ok" }]);
-});
-
 test("limits: without room the group used longest ago goes", async () => {
   const { url, stop, stats, advance } = serve({ bytesMax: 8192 });
   const [b, c] = [groupId("b"), groupId("c")];
@@ -275,13 +227,6 @@ test("limits: without room the group used longest ago goes", async () => {
   expect(stats().groupsEvicted).toBe(1);
   expect(stats().bytes).toBeLessThanOrEqual(8192);
   await stop();
-});
-
-test("limits: a sample beyond the limit is refused", async () => {
-  const { answers } = await asked([HELLO, register(), update(0, tokensOf(3), 0, 2)], {
-    samplesMax: 2,
-  });
-  expect(answers[2]).toMatchObject({ refusals: [{ sampleIndex: 2, reason: "full", have: 0 }] });
 });
 
 const shared = serve({ frameBytesMax: 65_536 });
