@@ -4,8 +4,9 @@
 import type { EngineOperation } from "../core/rollout/operation.ts";
 import { broadcast, type Control, connectTrainer, pause, resume } from "../server/control/calls.ts";
 import { loadAdapter, passed } from "../server/control/routes.ts";
+import { textIn } from "../server/route.ts";
 import type { Adapter } from "./adapter.ts";
-import { reload, textIn, translated, verdict } from "./calls.ts";
+import { reload, translated, verdict } from "./calls.ts";
 
 type Extension = Extract<EngineOperation, { kind: "extension" }>;
 

@@ -4,9 +4,7 @@
 import { AppError, errorText } from "../core/base/errors.ts";
 import type { Control } from "../server/control/calls.ts";
 import { statusOf } from "../server/http-errors.ts";
-import { invalid, jsonResponse, type RouteInfo, type Row, reasonIn } from "../server/route.ts";
-
-const PATH_CHARACTERS_MAX = 4096;
+import { jsonResponse, type RouteInfo, type Row, reasonIn } from "../server/route.ts";
 
 export interface Done {
   readonly isSuccess: boolean;
@@ -46,18 +44,4 @@ export const verdict = ({ isSuccess, status, message }: Done) =>
 
 export function reload(control: Control, path: string, version: string | null = null) {
   return control.weights.whole({ kind: "load", path, version, options: {} });
-}
-
-export function textIn(body: unknown, field: string): string {
-  const value = optionalTextIn(body, field);
-  if (value === null || value === "") throw invalid(field, "is not a text");
-  return value;
-}
-
-export function optionalTextIn(body: unknown, field: string): string | null {
-  const value: unknown = Object(body)[field] ?? null;
-  if (value === null) return null;
-  if (typeof value !== "string") throw invalid(field, "is not a text");
-  if (value.length <= PATH_CHARACTERS_MAX) return value;
-  throw invalid(field, `has ${value.length} characters, more than ${PATH_CHARACTERS_MAX}`);
 }

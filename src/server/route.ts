@@ -90,6 +90,28 @@ export function fieldOf(body: unknown, name: string): unknown {
   return typeof body === "object" && body !== null ? (Reflect.get(body, name) ?? null) : null;
 }
 
+const CHARACTERS_MAX = 4096;
+
+/** A text in an unchecked body. @throws InvalidFieldError: it is missing, empty or too long. */
+export function textIn(body: unknown, field: string, charactersMax = CHARACTERS_MAX): string {
+  const value = optionalTextIn(body, field, charactersMax);
+  if (value === null || value === "") throw invalid(field, "is not a text");
+  return value;
+}
+
+/** null: the body does not have the field. */
+export function optionalTextIn(
+  body: unknown,
+  field: string,
+  charactersMax = CHARACTERS_MAX,
+): string | null {
+  const value = fieldOf(body, field);
+  if (value === null) return null;
+  if (typeof value !== "string") throw invalid(field, "is not a text");
+  if (value.length <= charactersMax) return value;
+  throw invalid(field, `has ${value.length} characters, more than ${charactersMax}`);
+}
+
 export function jsonResponse(
   body: unknown,
   status = 200,

@@ -77,7 +77,8 @@ function match(
   return params;
 }
 
-function decoded(part: string): string {
+/** The part of a path without its escapes. */
+export function decoded(part: string): string {
   try {
     return decodeURIComponent(part);
   } catch {

@@ -14,7 +14,9 @@ import {
   type Route,
   type RouteInfo,
   type Row,
+  textIn,
 } from "./route.ts";
+import { decoded } from "./router.ts";
 
 export interface WorkerRegistryOptions {
   /** @throws AppError usage: no engine has such a URL. */
@@ -151,7 +153,7 @@ export class WorkerRegistry {
 
   async #found(exchange: Exchange) {
     const given = exchange.params.id ?? (await askedFor(exchange)).url;
-    const name = typeof given === "string" ? decoded(given) : "";
+    const name = typeof given === "string" ? decoded(given).replace(/\/+$/, "") : "";
     if (name === "") throw invalid("url", "is required, as ?url=URL or in the body");
     const entry = this.#entries().find((one) => one.id === name || one.url === name);
     if (entry !== undefined) return entry;
@@ -196,21 +198,10 @@ async function askedFor(exchange: Exchange): Promise<{ url: unknown; type: unkno
   return { url, type: type ?? REGULAR };
 }
 
-function urlIn(url: unknown): string {
-  if (typeof url !== "string" || url === "") throw invalid("url", "is not a text");
-  if (url.length > URL_CHARACTERS_MAX) {
-    throw invalid("url", `has ${url.length} characters, more than ${URL_CHARACTERS_MAX}`);
-  }
+function urlIn(given: unknown): string {
+  const url = textIn({ url: given }, "url", URL_CHARACTERS_MAX);
   if (!URL.canParse(url)) throw invalid("url", `is "${url}", which is no URL`);
   return url.replace(/\/+$/, "");
-}
-
-function decoded(part: string): string {
-  try {
-    return decodeURIComponent(part).replace(/\/+$/, "");
-  } catch {
-    return part;
-  }
 }
 
 const URL_FIELD = { url: { type: "string", minLength: 1 } } as const;

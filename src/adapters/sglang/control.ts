@@ -16,8 +16,8 @@ import {
 } from "../../server/control/calls.ts";
 import { callOf } from "../../server/control/control-call.ts";
 import { get } from "../../server/control/routes.ts";
-import { invalid, jsonResponse, type Row } from "../../server/route.ts";
-import { type Done, optionalTextIn, reload, textIn, translated, verdict } from "../calls.ts";
+import { invalid, jsonResponse, optionalTextIn, type Row, textIn } from "../../server/route.ts";
+import { type Done, reload, translated, verdict } from "../calls.ts";
 
 const update = ({ isSuccess, status, message }: Done) =>
   jsonResponse(

@@ -7,7 +7,7 @@ import type { EngineOperation } from "../../core/rollout/operation.ts";
 import { UNREACHABLE } from "../../pool/engine-answer.ts";
 import type { Recipe } from "../../pool/give-weights.ts";
 import type { Member, WorkerPool } from "../../pool/pool.ts";
-import { invalid } from "../route.ts";
+import { invalid, textIn } from "../route.ts";
 import type { Sidecar } from "../sidecar.ts";
 import { isSuccess, lostIn, mayHaveChanged, merged, type Outcome, takenIn } from "./fan-out.ts";
 import type { UpdateEngines } from "./update-engines.ts";
@@ -45,7 +45,7 @@ export class Adapters {
 
   /** @throws AppError invalid_field, conflict; then nothing has happened. */
   async change(asked: AdapterChange, steps: AdapterSteps): Promise<Response> {
-    const name = nameIn(asked.body);
+    const name = textIn(asked.body, "lora_name", NAME_CHARACTERS_MAX);
     if (asked.change === "load") return await this.#load(name, asked, steps);
     return await this.#unload(name, asked, steps);
   }
@@ -125,11 +125,4 @@ function serving(taken: ReadonlySet<Member>): Set<Member> {
 /** The engine has the epoch's weights, also while its connection is made again. */
 function isServing({ state }: Member): boolean {
   return state === "ready" || state === "reconnecting";
-}
-
-function nameIn(body: unknown): string {
-  const name: unknown = Object(body).lora_name;
-  if (typeof name !== "string" || name === "") throw invalid("lora_name", "is not a text");
-  if (name.length <= NAME_CHARACTERS_MAX) return name;
-  throw invalid("lora_name", `has ${name.length} characters, more than ${NAME_CHARACTERS_MAX}`);
 }

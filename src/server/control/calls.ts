@@ -5,9 +5,9 @@ import type { EngineOperation } from "../../core/rollout/operation.ts";
 import type { PauseMode } from "../../core/rollout/pause.ts";
 import { kvMovesReport } from "../../core/rollout/report.ts";
 import { connected, type Reachable, reachable, type WorkerPool } from "../../pool/pool.ts";
-import { invalid, jsonResponse } from "../route.ts";
+import { invalid, jsonResponse, textIn } from "../route.ts";
 import type { Sidecar } from "../sidecar.ts";
-import { type ControlCall, rpcOf, stringField } from "./control-call.ts";
+import { type ControlCall, rpcOf } from "./control-call.ts";
 import { answerTo, type CallBound, fanOut, isSuccess, merged, type Outcome } from "./fan-out.ts";
 import type { LearnedEpochs } from "./learned-epochs.ts";
 import { rpcEffect } from "./rpc-methods.ts";
@@ -144,13 +144,13 @@ function rankIn(value: unknown, field: string): number {
 }
 
 export const renameWeights: Act = ({ weights }, { body }) => {
-  const version = stringField(body, "new_version");
+  const version = textIn(body, "new_version");
   weights.rename(version);
   return jsonResponse({ weight_version: version });
 };
 
 export const collectiveRpc: Act = async (control, { body }) => {
-  const method = stringField(body, "method");
+  const method = textIn(body, "method");
   const effect = rpcEffect(method);
   const operation = rpcOf(body);
   if (effect.kind === "harmless") return answerTo(operation, await asked(control, operation));
@@ -160,7 +160,7 @@ export const collectiveRpc: Act = async (control, { body }) => {
 
 /** `reset` sets all weights to zero; the others only read them. */
 export const weightChecker: Act = async (control, { body }) => {
-  const action = stringField(body, "action");
+  const action = textIn(body, "action");
   const operation = { kind: "update", step: "compare", body } as const;
   const isRead = action === "checksum" || action === "compare";
   return isRead ? await broadcast(control, operation) : await control.weights.whole(operation);

@@ -1,7 +1,7 @@
 // A client's call of the control plane, as far as it goes on to engines.
 
 import type { EngineOperation } from "../../core/rollout/operation.ts";
-import { type Exchange, invalid } from "../route.ts";
+import type { Exchange } from "../route.ts";
 
 export interface ControlCall {
   readonly query: Readonly<Record<string, string>>;
@@ -23,12 +23,6 @@ export async function callOf(exchange: Exchange): Promise<ControlCall> {
   const method: unknown = exchange.url.pathname === RPC_PATH ? Object(body).method : null;
   if (typeof method === "string") exchange.about = method.slice(0, METHOD_CHARACTERS);
   return { query, body };
-}
-
-export function stringField(body: unknown, field: string): string {
-  const value: unknown = Object(body)[field];
-  if (typeof value !== "string" || value === "") throw invalid(field, "is not a string");
-  return value;
 }
 
 const LOAD_FIELDS: ReadonlySet<string> = new Set(["method", "kwargs", "weight_version"]);

@@ -63,6 +63,7 @@ export class Samples {
   }
 }
 
-function rounded(value: number): number {
+/** A number of seconds or a share, as people read it. */
+export function rounded(value: number): number {
   return Math.round(value * 1000) / 1000;
 }

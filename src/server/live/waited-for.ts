@@ -4,6 +4,7 @@
 import type { Request } from "../../core/request/buffer.ts";
 import type { Response } from "../../core/request/response.ts";
 import type { Progress } from "../../core/rollout/report.ts";
+import { rounded } from "./samples.ts";
 
 interface Waited {
   readonly request: number;
@@ -183,8 +184,4 @@ function siblingsMedian(request: Request): number | null {
     .map(({ response }) => response.length)
     .sort((a, b) => a - b);
   return lengths[Math.floor(lengths.length / 2)] ?? null;
-}
-
-function rounded(value: number): number {
-  return Math.round(value * 1000) / 1000;
 }
