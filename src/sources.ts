@@ -2,6 +2,7 @@
 
 import { existsSync } from "node:fs";
 import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
 import { wallClock } from "./app.ts";
 import { assert } from "./core/base/assert.ts";
 import { AppError, errorText } from "./core/base/errors.ts";
@@ -194,25 +195,8 @@ async function anyServed(
       wait.tried(problems.map(errorText));
     }
     if (!wait.isNeeded()) return null;
-    await pause(pauseMs, wait.signal);
+    await sleep(pauseMs, undefined, { signal: wait.signal }).catch(() => {
+      throw wait.signal.reason;
+    });
   }
-}
-
-function pause(ms: number, signal: AbortSignal): Promise<void> {
-  return new Promise((resolve, reject) => {
-    const end = () => reject(signal.reason);
-    if (signal.aborted) end();
-    const timer = setTimeout(() => {
-      signal.removeEventListener("abort", end);
-      resolve();
-    }, ms);
-    signal.addEventListener(
-      "abort",
-      () => {
-        clearTimeout(timer);
-        end();
-      },
-      { once: true },
-    );
-  });
 }

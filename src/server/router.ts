@@ -11,16 +11,17 @@ interface Found {
 export class Router {
   /** Routes without parameters, by path. */
   readonly #exact = new Map<string, Found[]>();
-  readonly #patterns: { readonly route: Route; readonly parts: readonly string[] }[] = [];
+  readonly #patterns: { readonly route: Route; readonly pattern: URLPattern }[] = [];
   readonly #otherwise: Route["handle"];
 
   /** `otherwise`: for whatever no route is for. Default: 404. */
   constructor(routes: readonly Route[], otherwise: Route["handle"] = notFound) {
     this.#otherwise = otherwise;
     for (const route of routes) {
-      const { path } = route;
-      if (path.includes("/:")) this.#patterns.push({ route, parts: path.split("/") });
-      else this.#exact.set(path, [...(this.#exact.get(path) ?? []), { route, params: {} }]);
+      const { path: pathname } = route;
+      const isPattern = pathname.includes("/:");
+      if (isPattern) this.#patterns.push({ route, pattern: new URLPattern({ pathname }) });
+      else this.#exact.set(pathname, [...(this.#exact.get(pathname) ?? []), { route, params: {} }]);
     }
   }
 
@@ -36,7 +37,7 @@ export class Router {
     const wanted = method === "HEAD" ? "GET" : method;
     const isWanted = ({ route }: Found) => route.method === wanted;
     const exact = this.#exact.get(url.pathname) ?? [];
-    const others = exact.some(isWanted) ? [] : this.#matching(url.pathname.split("/"));
+    const others = exact.some(isWanted) ? [] : this.#matching(url.pathname);
     const found = [...exact, ...others];
     const one = found.find(isWanted);
     permit(one?.route ?? null);
@@ -51,30 +52,18 @@ export class Router {
     return Response.json({ error }, { status: 405, headers: { allow } });
   }
 
-  #matching(parts: readonly string[]): Found[] {
-    return this.#patterns.flatMap(({ route, parts: pattern }): Found[] => {
-      const params = match(pattern, parts);
-      return params === null ? [] : [{ route, params }];
+  #matching(pathname: string): Found[] {
+    return this.#patterns.flatMap(({ route, pattern }): Found[] => {
+      const groups = pattern.exec({ pathname })?.pathname.groups;
+      if (groups === undefined) return [];
+      const parts = Object.entries(groups).map(([name, part]) => [name, decoded(part ?? "")]);
+      return [{ route, params: Object.fromEntries(parts) }];
     });
   }
 }
 
 function notFound({ url }: Exchange): never {
   throw new AppError("not_found", `there is no ${url.pathname} here`);
-}
-
-function match(
-  pattern: readonly string[],
-  parts: readonly string[],
-): Record<string, string> | null {
-  if (pattern.length !== parts.length) return null;
-  const params: Record<string, string> = {};
-  for (let i = 0; i < parts.length; i += 1) {
-    const [wanted = "", given = ""] = [pattern[i], parts[i]];
-    if (wanted.startsWith(":") && given !== "") params[wanted.slice(1)] = decoded(given);
-    else if (wanted !== given) return null;
-  }
-  return params;
 }
 
 /** The part of a path without its escapes. */
