@@ -8,7 +8,7 @@ import { addFields, readFields } from "./commander-fields.ts";
 import { EXIT_FAILED } from "./output.ts";
 
 const FIELD_NAMES = ["apiToken", "json"] as const;
-const URL_DEFAULT = "http://127.0.0.1:7447";
+const URL_DEFAULT = "http://127.0.0.1:8000";
 const ANSWER_MS_MAX = 10_000;
 
 const EXAMPLES = `
@@ -19,7 +19,7 @@ measured steps take, or does not serve. A long prefill or a compilation is ok.
 
 Examples:
   $ foretoken status
-  $ foretoken status http://rollouts:7447 --json`;
+  $ foretoken status http://rollouts:8000 --json`;
 
 const ANSWER = object({
   unfinished: number(),

@@ -3,6 +3,7 @@
 import type { WeightEpoch } from "../core/base/ids.ts";
 import { type EngineOperation, operationName } from "../core/rollout/operation.ts";
 import type { Worker } from "../core/rollout/worker.ts";
+import type { CanaryAgreement } from "./canary-agreement.ts";
 import { type AnswerLimits, answerOf, reasonOf, SILENT, UNREACHABLE } from "./engine-answer.ts";
 
 /** The operations that bring an engine to the weights that the others have. */
@@ -26,15 +27,23 @@ export type Given =
 export async function giveWeights(
   worker: Worker,
   { base, adapters }: Recipe,
-  about: { epoch: WeightEpoch; hasBase: boolean; isAsOpened: boolean; limits: AnswerLimits },
+  about: {
+    epoch: WeightEpoch;
+    hasBase: boolean;
+    isAsOpened: boolean;
+    canaries: CanaryAgreement;
+    limits: AnswerLimits;
+  },
 ): Promise<Given> {
-  const { epoch, hasBase, isAsOpened, limits } = about;
+  const { epoch, hasBase, isAsOpened, canaries, limits } = about;
   if (hasBase && adapters.length === 0) return { kind: "given" };
   const isFirst = base === "first" && isAsOpened;
   if (!hasBase && !isFirst && typeof base === "string") return { kind: "refused", reason: "" };
   const whole = hasBase || typeof base === "string" ? [] : [base];
   for (const operation of [...whole, ...adapters, MODEL_CANARY]) {
     const { status, body } = await answerOf(worker, { operation, nextEpoch: epoch }, limits);
+    const difference = operation === MODEL_CANARY ? canaries.difference(body) : null;
+    if (status < 300 && difference !== null) return { kind: "refused", reason: `; ${difference}` };
     if (status < 300) continue;
     const said = `${operationName(operation)}, answered ${status}: ${reasonOf(body)}`;
     if (status === UNREACHABLE || status === SILENT) {

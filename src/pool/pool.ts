@@ -11,6 +11,7 @@ import {
   workerId,
 } from "../core/base/ids.ts";
 import type { OpenOptions, Worker } from "../core/rollout/worker.ts";
+import { CanaryAgreement } from "./canary-agreement.ts";
 import type { PoolHost } from "./engine-answer.ts";
 import { type Given, giveWeights, type Recipe } from "./give-weights.ts";
 import {
@@ -96,6 +97,7 @@ export class WorkerPool {
   readonly #members: PoolMember[];
   readonly #cancels = new Set<() => void>();
   readonly #agreement = new WeightsAgreement();
+  readonly canaries = new CanaryAgreement();
   #sidecar: PoolHost | null = null;
   /** Members that open at the start and wait for one another; null: the start is over. */
   #missing: Set<PoolMember> | null = null;
@@ -450,7 +452,7 @@ export class WorkerPool {
     const difference = this.#difference(member);
     const hasBase = difference === null;
     const given = await giveWeights(worker, this.#recipe, {
-      ...{ epoch, hasBase, isAsOpened: member.record.uncertain === null },
+      ...{ epoch, hasBase, canaries: this.canaries, isAsOpened: member.record.uncertain === null },
       limits: { msMax: this.#options.controlMsMax, later: this.#options.later, sidecar },
     });
     if (member.candidate !== worker || this.#isClosed) return;

@@ -144,7 +144,7 @@ const ALTERNATIVES = 2;
 const LOGPROB_NONE = -9999;
 
 /**
- * Never rejects. `adapter` null: the model itself. `ranks`: of data parallel engines, each of which has weights of its
+ * The answer's body has the canary's prompt, tokens and logprobs (of the first rank). Never rejects. `adapter` null: the model itself. `ranks`: of data parallel engines, each of which has weights of its
  * own; null: the server is one engine.
  */
 export async function weightsCanary(
@@ -153,12 +153,14 @@ export async function weightsCanary(
 ): Promise<ControlAnswer> {
   const form = adapter === null ? server.form : { ...server.form, model: adapter };
   const name = crypto.randomUUID();
+  const prompt = [0, 1, 2, 3];
+  let canary: object = {};
   const problems = await Promise.all(
     Array.from({ length: ranks ?? 1 }, async (_, rank) => {
       const own = ranks === null ? name : `${name}-${rank}`;
       const chunk = trialRequest(`${server.cacheSalt}-canary-${own}`, {
         name: `ft-canary-${own}`,
-        prompt: Int32Array.of(0, 1, 2, 3),
+        prompt: Int32Array.from(prompt),
         sampling: { tokensMax: OUTPUT_TOKENS, topLogprobs: ALTERNATIVES },
         run: server.cacheSalt,
         epoch,
@@ -169,12 +171,15 @@ export async function weightsCanary(
       const tried = await tryRequest({ ...server, form }, chunk, { msMax, rank: pinned });
       if (tried.kind === "unreachable") return { status: 502, error: tried.message };
       const problem = tried.kind === "refused" ? refusalOf(tried) : problemOf(tried);
+      if (tried.kind === "made" && rank === 0) {
+        canary = { prompt, tokens: tried.tokens, logprobs: tried.logprobs };
+      }
       if (problem === null) return null;
       return { status: 500, error: `the weights do not generate: ${problem}` };
     }),
   );
   const first = problems.find((problem) => problem !== null);
-  if (first === undefined) return { status: 200, body: { tokens: OUTPUT_TOKENS } };
+  if (first === undefined) return { status: 200, body: canary };
   return { status: first.status, body: { error: first.error } };
 }
 

@@ -34,6 +34,26 @@ test("canary: an engine that does not generate with its new weights is fenced an
   expect(requests.every(({ response }) => response.finish === "stop")).toBe(true);
 });
 
+test("canary: an engine that computes otherwise than the others is fenced before a token of it is served", async () => {
+  const fixture = await Fixture.open();
+  const made = (by: number) => () => ({
+    status: 200,
+    body: { tokens: [7], logprobs: [-1 - by] },
+  });
+  for (const [i, by] of [0, 2, 0].entries()) fixture.worker(i).generates = made(by);
+  const answer = await fixture.call("POST", "/collective_rpc", reload);
+  expect([answer.status, fixture.states]).toEqual([500, ["ready", "fenced", "ready"]]);
+  expect(fixture.pool.members[1]?.reason).toContain("differ by 2.000 from those of engine-0");
+  const requests = fixture.ask(6);
+  await fixture.steps(80);
+  const served = requests.flatMap(({ response }) => response.chunks.map((chunk) => chunk.workerId));
+  expect(served.map(Number)).not.toContain(1);
+  // The trainer's own is another than that of all engines.
+  await fixture.call("POST", "/v1/weights/expect", { tokens: [7], logprobs: [-9] });
+  await fixture.call("POST", "/collective_rpc", reload);
+  expect(fixture.states).toEqual(["fenced", "fenced", "fenced"]);
+});
+
 test("canary: not between the parts of an update, whose weights are mixed", async () => {
   const fixture = await Fixture.open();
   let canaries = 0;

@@ -1,6 +1,9 @@
 // The table of the control plane's routes: vLLM's and our own. Bodies are passed on to the engines; fields that they are
 // known to accept are described.
 
+import * as v from "valibot";
+import { CANARY } from "../../pool/canary-agreement.ts";
+import { checked, number } from "../openai/fields.ts";
 import { bound, invalid, jsonResponse, type Route, type RouteInfo, type Row } from "../route.ts";
 import { HEALTH_ROUTES, VERSION_ROUTE, versionAnswer } from "../starting.ts";
 import {
@@ -47,6 +50,9 @@ export const LORA = fields(
 export const UNLORA = fields({ lora_name: TEXT }, "lora_name");
 const RPC = fields({ method: TEXT, args: { type: "array" }, kwargs: ANY }, "method");
 const IDS = fields({ request_ids: { type: "array", items: { type: "string" } } }, "request_ids");
+
+const TOLERANCE_MAX = 100;
+const EXPECTED = v.strictObject({ ...CANARY.entries, tolerance: number(0, TOLERANCE_MAX) });
 
 const MODE = choice("abort", "wait", "keep");
 const TAGS = { type: "array", items: { type: "string" } } as const;
@@ -135,6 +141,21 @@ export const CONTROL_ROUTES: readonly Row<Control>[] = [
     summary: "Gives up the update that is open or under way: the epoch stays",
     handle: ({ weights }) => weights.abort(),
   },
+  call(
+    "/v1/weights/expect",
+    "The canary of the next weights as the trainer computes it: engines that differ by more are fenced",
+    ({ pool }, { body }) => {
+      const { tolerance, ...canary } = checked(EXPECTED, body);
+      pool.canaries.expect(canary, tolerance ?? undefined);
+      return jsonResponse({ status: "expected" });
+    },
+    { schema: EXPECTED },
+  ),
+  get(
+    "/v1/weights/canary",
+    "The canary of the current weights: prompt, tokens, logprobs",
+    ({ pool }) => jsonResponse(pool.canaries.reference),
+  ),
   call("/update_weight_version", "Names the current weights", renameWeights, { schema: VERSION }),
   call("/shutdown_weight_transfer_engine", "Ends the weight transfer", (control, { body }) =>
     broadcast(control, { kind: "update", step: "disconnect", body }),

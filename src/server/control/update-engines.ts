@@ -19,7 +19,7 @@ export interface UpdateEnginesOptions {
   readonly notice: (notice: CanaryFailed) => void;
 }
 
-/** The engine has taken the weights, and does not generate with them. */
+/** The engine has taken the weights, and does not generate with them, or not as the others do. */
 export interface CanaryFailed {
   readonly kind: "canary_failed";
   readonly worker: string;
@@ -113,17 +113,31 @@ export class UpdateEngines {
   async tried(outcome: Outcome, adapter: string | null = null): Promise<Outcome> {
     const operation = { kind: "canary", adapter } as const;
     const asked = { operation, nextEpoch: this.next };
-    const answers = await Promise.all(
+    const tried = await Promise.all(
       outcome.answers.map(async (one) => {
-        if (!isSuccess(one.answer)) return one;
-        const answer = await answerOf(one.worker, asked, this.#limits);
-        if (isSuccess(answer)) return one;
-        const failed = { ...one, answer };
-        const worker = one.member.source.name;
-        this.#options.notice({ kind: "canary_failed", worker, reason: textOf(failed) });
-        return failed;
+        if (!isSuccess(one.answer)) return { one, canary: one.answer };
+        return { one, canary: await answerOf(one.worker, asked, this.#limits) };
       }),
     );
+    const good = tried.filter(({ one, canary }) => isSuccess(one.answer) && isSuccess(canary));
+    const named = good.map(({ one, canary }) => ({
+      name: one.member.source.name,
+      body: canary.body,
+    }));
+    // An adapter's canary is another than the model's.
+    const problems =
+      adapter === null ? this.#options.pool.canaries.compare(named) : good.map(() => null);
+    const answers = tried.map((each) => {
+      const { one, canary } = each;
+      const problem = problems[good.indexOf(each)] ?? null;
+      if (isSuccess(canary) && problem === null) return one;
+      const answer = problem === null ? canary : { status: 500, body: { error: problem } };
+      const failed = { ...one, answer };
+      if (!isSuccess(one.answer)) return failed;
+      const worker = one.member.source.name;
+      this.#options.notice({ kind: "canary_failed", worker, reason: textOf(failed) });
+      return failed;
+    });
     return outcomeOf(answers);
   }
 

@@ -114,6 +114,7 @@ export class WeightUpdates {
   begin(version: string, current: ReadonlySet<Member>, reasonOf: (member: Member) => string): void {
     const { pool, sidecar } = this.#options;
     this.#give(this.#engines.next, version);
+    this.#options.pool.canaries.begin();
     // An engine that restarts has its first weights again, and only the trainer has these.
     if ([...current].some(({ source }) => source.keepsWeights)) this.#base = "unknown";
     const recipe = { base: this.#base, adapters: this.#adapters.loads };
@@ -188,6 +189,7 @@ export class WeightUpdates {
         return answerTo(operation, outcome);
       try {
         if (this.#open?.isChanged !== true) return answerTo(operation, outcome);
+        this.#options.pool.canaries.begin();
         const tried = await this.#engines.tried(outcome);
         const current = new Set([...takenIn(tried)].filter(({ record }) => record.update.isWhole));
         await this.#advance(current, { operation, base: "unknown", outcome: tried });
@@ -247,6 +249,7 @@ export class WeightUpdates {
       const outcome = await this.#engines.send(operation);
       if (!mayHaveChanged(outcome)) return answerTo(operation, outcome);
       isOver = true;
+      this.#options.pool.canaries.begin();
       const tried = await this.#engines.tried(outcome);
       const current = takenIn(tried);
       const base = current.size > 0 ? baseAfter(operation) : "unknown";

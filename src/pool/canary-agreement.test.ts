@@ -1,0 +1,43 @@
+// Which engines are believed when their canaries differ.
+
+import { expect, test } from "bun:test";
+import { CanaryAgreement } from "./canary-agreement.ts";
+
+const canary = (by: number, tokens = [5, 6]) => ({ tokens, logprobs: [-1 - by, -2] });
+const named = (...bodies: unknown[]) => bodies.map((body, i) => ({ name: `engine-${i}`, body }));
+const isFenced = (problems: readonly (string | null)[]) => problems.map((one) => one !== null);
+
+test("canaries: one of three that differs is named, with by how much", () => {
+  const agreement = new CanaryAgreement();
+  expect(agreement.compare(named(canary(0), canary(1.5), canary(0.001)))).toEqual([
+    null,
+    "its canary's logprobs differ by 1.500 from those of engine-0; 0.25 is allowed",
+    null,
+  ]);
+  // They agreed within 0.001: from now on little more is allowed, also of one that comes later or wakes up.
+  expect(agreement.difference(canary(0.1))).toContain("differ by 0.100");
+  expect(isFenced(agreement.compare(named(canary(0), canary(0), canary(0.1))))).toEqual([
+    false,
+    false,
+    true,
+  ]);
+});
+
+test("canaries: of two that differ the one that is as before is stale; else neither is believed", () => {
+  const agreement = new CanaryAgreement();
+  agreement.compare(named(canary(0), canary(0)));
+  agreement.begin();
+  expect(isFenced(agreement.compare(named(canary(0), canary(1))))).toEqual([true, false]);
+  agreement.begin();
+  const problems = agreement.compare(named(canary(2), canary(3)));
+  expect(isFenced(problems)).toEqual([true, true]);
+  expect(problems[0]).toContain("differ by 1.000 between engines");
+});
+
+test("canaries: the trainer's own decides, once; a tie of tokens is no difference", () => {
+  const agreement = new CanaryAgreement();
+  agreement.expect(canary(1));
+  expect(isFenced(agreement.compare(named(canary(0), canary(1))))).toEqual([true, false]);
+  expect(isFenced(agreement.compare(named(canary(1), canary(1, [4, 9]))))).toEqual([false, false]);
+  expect(agreement.compare(named({ asleep: true }, {}))).toEqual([null, null]);
+});
