@@ -202,11 +202,9 @@ export async function serveOver(
     log: Log;
     stopping: Signals;
     pool: PoolOptions;
-    /** Follows the line that says where it listens. */
-    caveat?: string;
   },
 ): Promise<number> {
-  const { settings, log, stopping, pool, caveat = "" } = parts;
+  const { settings, log, stopping, pool } = parts;
   const weightsRoots = await weightsRootsOf(settings);
   const broken = Promise.withResolvers<never>();
   broken.promise.catch(() => undefined);
@@ -225,7 +223,7 @@ export async function serveOver(
   // For scripts that read stdout: every engine was tried once; the others are retried.
   let isAnnounced = false;
   const announce = () => {
-    if (!isAnnounced) console.log(`foretoken on ${bound.url.origin}${caveat}`);
+    if (!isAnnounced) console.log(`foretoken on ${bound.url.origin}`);
     isAnnounced = true;
   };
   try {
@@ -358,7 +356,7 @@ export function servedSource(
 }
 
 /** A remote engine whose notices go to the log. */
-export function noticedSource(url: string, token: string | null, log: Log): WorkerSource {
+function noticedSource(url: string, token: string | null, log: Log): WorkerSource {
   return remoteSource(url, {
     token,
     notice: (worker, { kind, ...fields }) => log("warn", `worker_${kind}`, { worker, ...fields }),

@@ -1,19 +1,7 @@
 import { expect, test } from "bun:test";
 import { join } from "node:path";
-import { withoutDrafts } from "./up-command.ts";
 
 const MAIN = join(import.meta.dir, "..", "main.ts");
-
-test("withoutDrafts: leaves out speculation however it is written, and nothing else", () => {
-  const config = '{"method":"suffix"}';
-  const rest = ["--dtype", "float32", "--enable-lora"];
-  expect(withoutDrafts(["--speculative-config", config, ...rest])).toEqual(rest);
-  expect(withoutDrafts([...rest, `--speculative-config=${config}`])).toEqual(rest);
-  expect(withoutDrafts(["-sc", config, ...rest])).toEqual(rest);
-  expect(withoutDrafts(["--speculative-config.method", "ngram", ...rest])).toEqual(rest);
-  expect(withoutDrafts(["--speculative-config.method=ngram", ...rest])).toEqual(rest);
-  expect(withoutDrafts(rest)).toEqual(rest);
-});
 
 test("up: a size for the KV pool without one, and with somebody else's, is a usage error", async () => {
   const up = async (args: string[], env: Record<string, string> = {}) => {

@@ -9,7 +9,6 @@ import { FIELDS, type Settings } from "../config/fields.ts";
 import { AppError } from "../core/base/errors.ts";
 import { BUNDLED_HF_MODEL, FOLDER } from "../host/installation.ts";
 import { type ModelWait, openModelSide } from "../sources.ts";
-import { losslessness } from "../tools/doctor/sampling-check.ts";
 import { type FoundVllm, findVllm } from "../tools/up/find-vllm.ts";
 import { gpusOf, gpusPerServer, visibleGpus } from "../tools/up/gpus.ts";
 import { ensurePlugin } from "../tools/up/install-plugin.ts";
@@ -30,8 +29,8 @@ import { EXIT_INTERRUPTED } from "./output.ts";
 import {
   type Engines,
   NO_POOL,
-  noticedSource,
   SERVING_FIELDS,
+  servedSource,
   serveOver,
   warnIfExposed,
 } from "./serve-command.ts";
@@ -42,7 +41,6 @@ const FIELD_NAMES = [
   "servers",
   "vllm",
   "plugin",
-  "strict",
   "kvConnector",
   "kvSegmentMb",
   "logs",
@@ -114,23 +112,11 @@ async function up(given: UpSettings, vllmArgs: readonly string[]): Promise<numbe
     pool?.master?.kill();
   };
   process.on("exit", killAll);
-  const start = async (args: readonly string[]): Promise<boolean> => {
-    servers = serversOf(settings, { model, found, vllmArgs: args, pool, runner, log });
-    return await areStarted(servers, stopping);
-  };
   try {
     await pool?.master?.start();
-    if (!(await start(vllmArgs))) return EXIT_INTERRUPTED;
-    const fault = await draftFault(servers, settings, log);
-    if (fault !== null) {
-      await stopAll(servers, log);
-      if (settings.strict) {
-        const problem = `the drafts that were asked for change what is sampled: ${fault}`;
-        throw new AppError("worker_failed", problem);
-      }
-      if (!(await start(withoutDrafts(vllmArgs)))) return EXIT_INTERRUPTED;
-    }
-    return await serveServers(servers, { settings, model, log, stopping, fault });
+    servers = serversOf(settings, { model, found, vllmArgs, pool, runner, log });
+    if (!(await areStarted(servers, stopping))) return EXIT_INTERRUPTED;
+    return await serveServers(servers, { settings, model, log, stopping });
   } finally {
     await stopAll(servers, log);
     await pool?.master?.stop();
@@ -152,50 +138,13 @@ async function stopAll(servers: readonly ManagedServer[], log: Log): Promise<voi
   await Promise.all(servers.map((server) => server.stop()));
 }
 
-/** How their drafts change the sampled distribution; null: they do not. All have the same flags, so one is tested. */
-async function draftFault(
-  [server]: readonly ManagedServer[],
-  { workerToken, strict }: UpSettings,
-  log: Log,
-): Promise<string | null> {
-  if (server === undefined) return null;
-  const found = await losslessness(server.spec.url, workerToken);
-  if (found.kind === "none") return null;
-  const { kind, reason } = found;
-  if (kind !== "faulty") {
-    log("info", "drafts", { state: kind, reason });
-    return null;
-  }
-  const action = strict ? "they are stopped (--strict)" : "they are started again without drafts";
-  log("error", "not_lossless", { reason, action });
-  return reason;
-}
-
-const SPECULATION = /^(?:--spec(?:ulative)?[-_]config|-sc)(?:[.][^=]*)?(=|$)/;
-
-/** The arguments for \`vllm serve\` but those that have it draft. */
-export function withoutDrafts(vllmArgs: readonly string[]): string[] {
-  return vllmArgs.filter((arg, i) => {
-    const before = SPECULATION.exec(vllmArgs[i - 1] ?? "");
-    const isValue = before !== null && before[1] === "";
-    return !isValue && !SPECULATION.test(arg);
-  });
-}
-
 async function serveServers(
   servers: readonly ManagedServer[],
-  parts: {
-    settings: UpSettings;
-    model: string;
-    log: Log;
-    stopping: Signals;
-    /** Reason why servers run without the requested drafts; null: they draft as requested. */
-    fault: string | null;
-  },
+  parts: { settings: UpSettings; model: string; log: Log; stopping: Signals },
 ): Promise<number> {
-  const { settings, log, stopping, fault } = parts;
+  const { settings, log, stopping } = parts;
   const urls = servers.map((server) => server.spec.url);
-  const sourceOf = (url: string) => noticedSource(url, settings.workerToken, log);
+  const sourceOf = (url: string) => servedSource(url, settings, log);
   const engines: Engines = {
     model: (wait: ModelWait) =>
       openModelSide(
@@ -214,8 +163,7 @@ async function serveServers(
     sourceOf,
     hasFixed: true,
   };
-  const caveat = fault === null ? "" : ` WITHOUT the drafts that were asked for: ${fault}`;
-  return await serveOver(engines, { settings, log, stopping, pool: NO_POOL, caveat });
+  return await serveOver(engines, { settings, log, stopping, pool: NO_POOL });
 }
 
 function serversOf(

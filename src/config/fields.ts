@@ -203,10 +203,6 @@ export const FIELDS = {
     "--published",
     "simulate every figure of the Seer paper, and print predicted, published and error",
   ),
-  strict: toggle(
-    "--strict",
-    "end with an error where drafts that were asked for would change what is sampled, in place of serving without them",
-  ),
   demo: toggle(
     "--demo",
     "answer 8 bundled prompts under three policies and compare them, with the bundled model at a real model's price (`--model priced`): needs no further option",

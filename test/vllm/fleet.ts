@@ -82,7 +82,6 @@ export class Fleet {
   readonly log: LogEntry[] = [];
   readonly #child;
   #url = "";
-  #caveat = "";
   #changed = Promise.withResolvers<void>();
 
   private constructor(args: readonly string[], env: Readonly<Record<string, string>>) {
@@ -118,10 +117,9 @@ export class Fleet {
     const fleet = new Fleet(args, env);
     void fleet.#follow();
     for await (const line of linesOf(fleet.#child.stdout)) {
-      const [, url, caveat = ""] = /^foretoken on (\S+)(.*)/.exec(line) ?? [];
+      const url = /^foretoken on (\S+)/.exec(line)?.[1];
       if (url === undefined) continue;
       fleet.#url = url;
-      fleet.#caveat = caveat;
       return fleet;
     }
     throw new Error(`foretoken up ended:\n${fleet.log.map((e) => JSON.stringify(e)).join("\n")}`);
@@ -129,11 +127,6 @@ export class Fleet {
 
   get url(): string {
     return this.#url;
-  }
-
-  /** The remark behind the URL in the last line, that the fleet does not serve as it was asked to. */
-  get caveat(): string {
-    return this.#caveat;
   }
 
   /** Process id of `foretoken up` itself. */
