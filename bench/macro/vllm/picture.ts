@@ -1,7 +1,7 @@
 // The pictures of a run: the page of `foretoken rollout --report`, and its charts as one SVG for a document, of the round
 // whose ratio of wall times is the median.
 
-import { CHUNK_COLUMNS } from "../../../src/core/rollout/timeline.ts";
+import type { ChunkRow } from "../../../src/core/rollout/timeline.ts";
 import type { MeasuredRun } from "../../../src/tools/picture/page.ts";
 import type { Run } from "./drive.ts";
 import { timelineOf } from "./figures.ts";
@@ -68,14 +68,11 @@ function responsesOf({ log, startS }: Run): MeasuredRun["timeline"]["responses"]
       end_ms: ms(last?.atS ?? startS),
       finish_reason: null,
       tokens: last?.madeTokens ?? 0,
-      chunks: of.map((end, i) => {
-        const row = {
-          worker: end.server,
-          start_ms: ms(begins[i]?.atS ?? startS),
-          end_ms: ms(end.atS),
-          tokens: end.madeTokens - (begins[i]?.madeTokens ?? 0),
-        };
-        return CHUNK_COLUMNS.map((name) => (name in row ? row[name as keyof typeof row] : null));
+      chunks: of.map((end, i): ChunkRow => {
+        const begin = begins[i];
+        const tokens = end.madeTokens - (begin?.madeTokens ?? 0);
+        const unknown = [null, null, null, null, null] as const;
+        return [end.server, ms(begin?.atS ?? startS), ms(end.atS), null, tokens, ...unknown];
       }),
     };
   });

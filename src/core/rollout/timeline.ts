@@ -21,7 +21,18 @@ export const CHUNK_COLUMNS = [
 ] as const;
 
 /** null: not known. `end_ms` and `end` null: it still ran. */
-export type ChunkRow = readonly (number | string | null)[];
+export type ChunkRow = readonly [
+  worker: number,
+  startMs: number,
+  endMs: number | null,
+  firstTokenMs: number | null,
+  tokens: number,
+  kvTokensLoaded: number | null,
+  draftedTokens: number | null,
+  acceptedTokens: number | null,
+  preemptions: number | null,
+  end: string | null,
+];
 
 export interface ResponseTimeline {
   readonly group: string;
@@ -202,11 +213,8 @@ function rowOf(chunk: Chunk, since: (ms: number) => number): ChunkRow[] {
   const { run, workerId, tokens } = chunk;
   if (run === undefined) return [];
   const at = (ms: number | null) => (ms === null ? null : since(ms));
-  const { drafts } = run;
-  return [
-    [
-      ...[workerId, since(run.startMs), at(run.endMs), at(run.firstTokenMs), tokens, run.kvTokens],
-      ...[drafts?.draftedTokens ?? null, drafts?.acceptedTokens ?? null, run.preemptions, run.end],
-    ],
-  ];
+  const { draftedTokens = null, acceptedTokens = null } = run.drafts ?? {};
+  const times = [since(run.startMs), at(run.endMs), at(run.firstTokenMs)] as const;
+  const drafts = [draftedTokens, acceptedTokens] as const;
+  return [[workerId, ...times, tokens, run.kvTokens, ...drafts, run.preemptions, run.end]];
 }

@@ -1,4 +1,5 @@
 import { expect, test } from "bun:test";
+import type { ChunkRow } from "../../core/rollout/timeline.ts";
 import { iterationsPage, type MeasuredRun } from "./page.ts";
 import { speedupSentence } from "./speedup.ts";
 
@@ -19,10 +20,11 @@ function runOf(engines: number, responses: number, accepted: number): MeasuredRu
         end_ms: 10_000 - i / 2,
         finish_reason: "stop",
         tokens: 60,
-        chunks: [0, 1].map((piece) => [
-          ...[(i + piece) % engines, piece * 4000, piece * 4000 + 3000, piece * 4000 + 10],
-          ...[30, 0, 10, accepted, 0, "done"],
-        ]),
+        chunks: [0, 1].map((piece): ChunkRow => {
+          const startMs = piece * 4000;
+          const times = [startMs, startMs + 3000, startMs + 10] as const;
+          return [(i + piece) % engines, ...times, 30, 0, 10, accepted, 0, "done"];
+        }),
       })),
       workers: Array.from({ length: engines }, (_, worker) => ({
         ...{ worker, name: `e${worker}`, slots: 8, kv_tokens: 1000, at_ms: ms },

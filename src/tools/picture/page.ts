@@ -1,10 +1,6 @@
 // The frame of every picture of iterations: one self-contained page, and how a run of engines is shown on it.
 
-import {
-  CHUNK_COLUMNS,
-  type ResponseTimeline,
-  type Timeline,
-} from "../../core/rollout/timeline.ts";
+import type { ResponseTimeline, Timeline } from "../../core/rollout/timeline.ts";
 import {
   CHART_WIDTH,
   colorOf,
@@ -94,12 +90,6 @@ function enginesOf(workers: Timeline["workers"]): EngineSeries[] {
   }));
 }
 
-const [START, END] = [CHUNK_COLUMNS.indexOf("start_ms"), CHUNK_COLUMNS.indexOf("end_ms")];
-const [WORKER, TOKENS] = [CHUNK_COLUMNS.indexOf("worker"), CHUNK_COLUMNS.indexOf("tokens")];
-const ACCEPTED = CHUNK_COLUMNS.indexOf("accepted_tokens");
-/** Before its first token a chunk waits in the engine's own queue, or is prefilled. */
-const FIRST_TOKEN = CHUNK_COLUMNS.indexOf("first_token_ms");
-
 const STEP_COLUMNS = 120;
 
 /**
@@ -114,15 +104,13 @@ function tokensPerStep({ wall_s, timeline }: MeasuredRun): number[] | null {
     Math.max(0, Math.min(STEP_COLUMNS - 1, Math.floor((ms / 1000 / wall_s) * STEP_COLUMNS)));
   let isDrafted = false;
   for (const { chunks } of timeline.responses) {
-    for (const chunk of chunks) {
-      const made = Number(chunk[TOKENS] ?? 0);
-      const accepted = Number(chunk[ACCEPTED] ?? 0);
-      const from = columnOf(Number(chunk[START] ?? 0));
-      const to = columnOf(Number(chunk[END] ?? wall_s * 1000)) + 1;
-      isDrafted ||= accepted > 0;
+    for (const [, startMs, endMs, , made, , , accepted] of chunks) {
+      const from = columnOf(startMs);
+      const to = columnOf(endMs ?? wall_s * 1000) + 1;
+      isDrafted ||= (accepted ?? 0) > 0;
       for (const [rates, amount] of [
         [tokens, made],
-        [steps, made - accepted],
+        [steps, made - (accepted ?? 0)],
       ] as const) {
         rates[from] = (rates[from] ?? 0) + amount / (to - from);
         rates[to] = (rates[to] ?? 0) - amount / (to - from);
@@ -151,10 +139,11 @@ function barOf(response: ResponseTimeline, engines: ReadonlyMap<number, number>)
   const { group, index, tokens, chunks, end_ms } = response;
   return {
     name: escaped(`${group} / ${index}, ${tokens.toLocaleString("en-US")} tokens`),
-    pieces: chunks.map((chunk) => ({
-      engine: engines.get(Number(chunk[WORKER])) ?? 0,
-      from: Number(chunk[FIRST_TOKEN] ?? chunk[START]) / 1000,
-      to: Number(chunk[END] ?? end_ms) / 1000,
+    // Before its first token a chunk waits in the engine's own queue, or is prefilled.
+    pieces: chunks.map(([worker, startMs, endMs, firstTokenMs]) => ({
+      engine: engines.get(worker) ?? 0,
+      from: (firstTokenMs ?? startMs) / 1000,
+      to: (endMs ?? end_ms ?? startMs) / 1000,
     })),
   };
 }

@@ -2,26 +2,26 @@
 // Perfetto opens such a trace in test/packages/perfetto.test.ts.
 
 import { expect, test } from "bun:test";
+import type { ChunkRow } from "../../core/rollout/timeline.ts";
 import { type TraceEvent, traceOf } from "./events.ts";
-import type { TracedChunk, TracedRun } from "./report.ts";
+import type { TracedRun } from "./report.ts";
 
 type Times = readonly [worker: number, startMs: number, endMs: number | null];
 
-const chunkOf = ([worker, startMs, endMs]: Times): TracedChunk => [
+const chunkOf = ([worker, startMs, endMs]: Times): ChunkRow => [
   ...([worker, startMs, endMs, startMs + 1, 5, 0, 4, 3, 0] as const),
   endMs === null ? null : "used_up",
 ];
 
 /** `responses`: the chunks of each, which all joined at 100 ms. */
 function runOf(name: string, responses: readonly (readonly Times[])[]): TracedRun {
-  const worker = { kv_tokens: 200, at_ms: [100, 150], running: [0, 2] };
+  const worker = { slots: 8, kv_tokens: 200, at_ms: [100, 150], running: [0, 2] };
   const workers = [0, 1].map((id) => ({
     ...{ ...worker, worker: id, name: `engine ${id}`, waiting: [0, 0], kv_tokens_used: [0, 50] },
   }));
   const timeline = {
-    chunk_columns: [],
     responses: responses.map((chunks, index) => ({
-      ...{ group: "g", index, request: index, joined_ms: 100 },
+      ...{ group: "g", index, request: index, joined_ms: 100, finish_reason: null },
       ...{ end_ms: chunks.at(-1)?.[2] ?? null, tokens: 10, chunks: chunks.map(chunkOf) },
     })),
     responses_left_out: 0,

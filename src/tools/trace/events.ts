@@ -2,7 +2,8 @@
 // a process for the iteration (its length, its tail, waiting requests), and one for each worker with a thread for each
 // slot, on which chunks are slices, and counters of its load. A request that moves has an arrow from chunk to chunk.
 
-import type { TracedChunk, TracedResponse, TracedRun, TracedTimeline } from "./report.ts";
+import type { ChunkRow, ResponseTimeline, WorkerTimeline } from "../../core/rollout/timeline.ts";
+import type { TracedRun } from "./report.ts";
 
 /** Times are whole microseconds. */
 export interface TraceEvent {
@@ -33,8 +34,8 @@ const TAIL_SHARE = 0.1;
 
 /** A chunk with what the trace needs of its response. Times in whole microseconds. */
 interface Slice {
-  readonly response: TracedResponse;
-  readonly chunk: TracedChunk;
+  readonly response: ResponseTimeline;
+  readonly chunk: ChunkRow;
   /** When the response joined. */
   readonly joined: number;
   readonly start: number;
@@ -85,7 +86,7 @@ function pidOf(pid: number, worker: number): number {
 }
 
 function slicesOf(
-  response: TracedResponse,
+  response: ResponseTimeline,
   { pid, at, endMs }: { pid: number; at: (ms: number) => number; endMs: number },
 ): Slice[] {
   return response.chunks.map((chunk) => {
@@ -111,14 +112,17 @@ function takeSlots(slices: Slice[]): void {
 }
 
 /** When all but the last tenth of the responses had finished. */
-function tailStartOf({ responses, responses_left_out: leftOut }: TracedTimeline): number | null {
+function tailStartOf({
+  responses,
+  responses_left_out: leftOut,
+}: TracedRun["timeline"]): number | null {
   const ends = responses.flatMap(({ end_ms }) => end_ms ?? []).toSorted((a, b) => a - b);
   const total = responses.length + leftOut;
   return ends[total - Math.ceil(total * TAIL_SHARE) - 1 - leftOut] ?? null;
 }
 
 function iterationEvents(
-  { responses, responses_left_out: leftOut }: TracedTimeline,
+  { responses, responses_left_out: leftOut }: TracedRun["timeline"],
   of: { pid: number; slices: readonly (readonly Slice[])[]; tail: number; end: number },
 ): TraceEvent[] {
   const { pid, slices, end } = of;
@@ -208,7 +212,7 @@ function argsOf({ response, chunk }: Slice, isTail: boolean): Record<string, unk
 }
 
 interface Wait {
-  readonly response: TracedResponse;
+  readonly response: ResponseTimeline;
   readonly from: number;
   readonly to: number;
   /** Worker of the chunk before; null: the response had not begun. */
@@ -224,10 +228,8 @@ function waitsOf(slices: readonly Slice[]): Wait[] {
   });
 }
 
-type TracedWorker = TracedTimeline["workers"][number];
-
 function workerMetadata(
-  worker: TracedWorker,
+  worker: WorkerTimeline,
   of: { name: string; pid: number; slices: readonly Slice[] },
 ): TraceEvent[] {
   const pid = pidOf(of.pid, worker.worker);
@@ -241,7 +243,7 @@ function workerMetadata(
   ];
 }
 
-function loadEvents(worker: TracedWorker, pid: number, at: (ms: number) => number): TraceEvent[] {
+function loadEvents(worker: WorkerTimeline, pid: number, at: (ms: number) => number): TraceEvent[] {
   return worker.at_ms.flatMap((atMs, i) => {
     const event = { ph: "C", pid, tid: 0, ts: Math.max(0, at(atMs)) } as const;
     const tokens = worker.kv_tokens_used[i] ?? 0;
