@@ -4,6 +4,7 @@
 
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { stripVTControlCharacters } from "node:util";
 import { speedups } from "../src/cli/rollout-command.ts";
 import type { RoundsReport } from "../src/cli/rounds.ts";
 import { comparisonTable } from "../src/cli/table.ts";
@@ -23,7 +24,7 @@ const SHOWN =
 
 function consoleRun(): string {
   const { runs } = read("start") as { runs: Record<string, RoundsReport> };
-  const [, table = ""] = comparisonTable(runs, { color: false, unicode: true }).split("\n\n");
+  const [, table = ""] = stripVTControlCharacters(comparisonTable(runs)).split("\n\n");
   const lines = table.split("\n").filter((line) => SHOWN.test(line));
   const said = speedups(runs).join("\n");
   return ["```console", "$ npm install && npm start", "...", ...lines, "...", said, "```"].join(

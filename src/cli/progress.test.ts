@@ -1,8 +1,8 @@
 import { expect, test } from "bun:test";
-import { Screen } from "../../test/reference/screen.ts";
+import { stripVTControlCharacters } from "node:util";
 import type { Progress } from "../core/rollout/report.ts";
 import { ProgressDisplay, renderProgress } from "./progress.ts";
-import type { StatusOptions, Terminal } from "./terminal.ts";
+import type { StatusOptions } from "./terminal.ts";
 
 function progressOf(overrides: Partial<Progress> = {}): Progress {
   return {
@@ -31,9 +31,9 @@ function progressOf(overrides: Partial<Progress> = {}): Progress {
   };
 }
 
-function terminalOf(overrides: Partial<Terminal> = {}): Terminal {
-  return { live: true, columns: 100, rows: 24, color: false, unicode: true, ...overrides };
-}
+// Tests may run on a terminal with colours.
+const linesOf = (progress: Progress) =>
+  renderProgress("seer", progress, 80).map(stripVTControlCharacters);
 
 const facts = [
   "seer",
@@ -48,18 +48,17 @@ const facts = [
   "42 moved",
   "3 preempted",
   "acceptance 2.31",
-  "71% kv 16/16 slots",
-  "98% kv 13/16 slots",
+  "kv 71% 98%",
 ];
 
 test("renderProgress: tells everything, and on 80 columns no line wraps", () => {
-  const lines = renderProgress("seer", progressOf(), terminalOf({ columns: 80 }));
+  const lines = linesOf(progressOf());
   const text = lines.join("\n").replaceAll(/ +/g, " ");
   for (const fact of facts) expect(text).toContain(fact);
   for (const line of lines) expect(line.length).toBeLessThanOrEqual(80);
 });
 
-test("renderProgress: many workers take few lines, and the rest is counted", () => {
+test("renderProgress: many workers take one line", () => {
   const workers = Array.from({ length: 64 }, (_, worker) => ({
     worker,
     running: 1,
@@ -68,9 +67,10 @@ test("renderProgress: many workers take few lines, and the rest is counted", () 
     kvTokensUsed: 100,
     kvTokens: 4096,
   }));
-  const lines = renderProgress("seer", progressOf({ workers }), terminalOf({ columns: 80 }));
-  expect(lines.length).toBeLessThan(10);
-  expect(lines.at(-1)).toMatch(/^and 5\d workers more$/);
+  const lines = linesOf(progressOf({ workers }));
+  expect(lines).toHaveLength(3);
+  expect(lines[2]).toMatch(/^kv 2% 2% .* \.\.\.$/);
+  expect(lines[2]?.length).toBeLessThanOrEqual(80);
 });
 
 function pipe(): { text: string; write(text: string): boolean } {
@@ -89,7 +89,7 @@ function displayOn(
   options: Partial<StatusOptions> = {},
 ) {
   let nowS = 0;
-  const shared = { title: "seer", quiet: false, env: {}, nowS: () => nowS };
+  const shared = { title: "seer", quiet: false, nowS: () => nowS };
   const display = new ProgressDisplay({ ...shared, stream, ...options });
   return {
     finish: () => display.finish(),
@@ -121,32 +121,10 @@ test("ProgressDisplay: away from a terminal it writes a line every few seconds, 
 });
 
 test("ProgressDisplay: quiet, it writes nothing at all", () => {
-  for (const stream of [pipe(), new Screen(80)]) {
-    const display = displayOn(stream, { quiet: true });
-    display.update();
-    display.note("stopping");
-    display.finish();
-    expect("raw" in stream ? stream.raw : stream.text).toBe("");
-  }
-});
-
-test("ProgressDisplay: on a terminal it draws over its own lines and leaves one", () => {
-  const screen = new Screen(80);
-  screen.write("before\n");
-  const display = displayOn(screen);
-  for (let step = 0; step <= 80; step += 1) {
-    const workers = progressOf().workers.slice(0, 1 + (step % 2));
-    display.update({ elapsedS: step / 5, requestsDone: step, workers });
-    const lines = screen.lines();
-    expect(lines[0]).toBe("before");
-    expect(lines).toHaveLength(4);
-    expect(lines[1]).toContain(`${step}/128 requests`);
-  }
+  const stream = pipe();
+  const display = displayOn(stream, { quiet: true });
+  display.update();
+  display.note("stopping");
   display.finish();
-  screen.write("after\n");
-  expect(screen.lines()).toEqual([
-    "before",
-    "seer stopped: 80/128 requests, 9/16 groups, 34,120 tokens in 0:16",
-    "after",
-  ]);
+  expect(stream.text).toBe("");
 });

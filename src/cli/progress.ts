@@ -1,22 +1,14 @@
-// How a rollout goes, in words and bars. It measures and decides nothing.
+// How a rollout goes, in words and a bar. It measures and decides nothing.
 
-import { stripVTControlCharacters } from "node:util";
 import type { Progress } from "../core/rollout/report.ts";
 import { formatClock, formatCount, formatShare } from "./format.ts";
-import { paint, Status, type StatusOptions, type Style, type Terminal } from "./terminal.ts";
+import { paint, Status, type StatusOptions, type Style } from "./terminal.ts";
 
 const BAR_CELLS_MAX = 40;
 const BAR_CELLS_MIN = 8;
 /** Room for the text beside the bar in the first line. */
 const HEAD_CHARACTERS = 64;
-const WORKER_BAR_CELLS = 8;
-/** Maximum lines of workers; the rest is given as a number. */
-const WORKER_LINES_MAX = 6;
 const GAP = "  ";
-
-/** KV use from which a worker is short of room, and from which it is about to preempt. */
-const KV_TIGHT = 0.85;
-const KV_FULL = 0.97;
 
 /** One display for one run, which `title` names: `update` as often as there is news, then `finish` once. */
 export class ProgressDisplay {
@@ -32,7 +24,7 @@ export class ProgressDisplay {
   update(progress: Progress): void {
     this.#last = progress;
     this.#status.show(
-      (terminal) => renderProgress(this.#title, progress, terminal),
+      (columns) => renderProgress(this.#title, progress, columns),
       () => plainLine(this.#title, progress),
     );
   }
@@ -51,48 +43,61 @@ export class ProgressDisplay {
 
 type Painter = (text: string, style: Style) => string;
 
+const painted: Painter = (text, style) => paint(text, style, process.stderr);
+
 /** The live lines. */
-export function renderProgress(title: string, progress: Progress, terminal: Terminal): string[] {
-  const { requests, requestsDone, groups, groupsDone } = progress;
-  const painted: Painter = (text, style) => paint(text, style, terminal.color);
+export function renderProgress(title: string, progress: Progress, columns: number): string[] {
+  const { requests, requestsDone } = progress;
   const share = requests === 0 ? 0 : requestsDone / requests;
-  const cells = Math.max(
-    BAR_CELLS_MIN,
-    Math.min(BAR_CELLS_MAX, terminal.columns - title.length - HEAD_CHARACTERS),
-  );
-  const eta = etaText(progress);
+  const room = columns - title.length - HEAD_CHARACTERS;
+  const cells = Math.max(BAR_CELLS_MIN, Math.min(BAR_CELLS_MAX, room));
+  const full = Math.floor(share * cells + 1e-9);
   const head = [
     painted(title, "bold"),
-    bar(share, { cells, style: "green", unicode: terminal.unicode, painted }),
+    painted("█".repeat(full), "green") + painted("░".repeat(cells - full), "dim"),
     painted(formatShare(share).padStart(4), "bold"),
-    `${requestsDone}/${requests} ${painted("requests", "dim")}`,
-    `${groupsDone}/${groups} ${painted("groups", "dim")}`,
-    `${formatClock(progress.elapsedS)}${eta === null ? "" : painted(` ETA ${eta}`, "dim")}`,
+    ...doneOf(progress, painted),
+    [formatClock(progress.elapsedS), ...etaOf(progress, painted)].join(" "),
   ];
-  const counts = countsOf(progress, painted);
-  return [head.join(GAP), counts.join(GAP), ...workerLines(progress, terminal, painted)];
+  return [head, countsOf(progress, painted), kvOf(progress, columns)].map((parts) =>
+    parts.join(GAP),
+  );
 }
 
 /** The line for streams that cannot be drawn over: everything of the live lines, in words. */
 function plainLine(title: string, progress: Progress): string {
-  const { requests, requestsDone, groups, groupsDone, workers } = progress;
-  const eta = etaText(progress);
-  const kv = workers.map((worker) => formatShare(kvShare(worker))).join(" ");
+  const plain: Painter = (text) => text;
   return [
     `${title} ${formatClock(progress.elapsedS)}`,
-    `${requestsDone}/${requests} requests`,
-    `${groupsDone}/${groups} groups`,
-    ...countsOf(progress, (text) => text),
-    ...(eta === null ? [] : [`ETA ${eta}`]),
-    ...(kv === "" ? [] : [`kv ${kv}`]),
+    ...doneOf(progress, plain),
+    ...countsOf(progress, plain),
+    ...etaOf(progress, plain),
+    ...kvOf(progress, Number.POSITIVE_INFINITY),
   ].join(", ");
 }
 
-/** The range in which the end is expected; null: not known. */
-function etaText({ etaLowS, etaHighS }: Progress): string | null {
-  if (etaLowS === null || etaHighS === null) return null;
+function doneOf({ requests, requestsDone, groups, groupsDone }: Progress, by: Painter): string[] {
+  return [
+    `${requestsDone}/${requests} ${by("requests", "dim")}`,
+    `${groupsDone}/${groups} ${by("groups", "dim")}`,
+  ];
+}
+
+/** The range in which the end is expected; nothing if it is not known. */
+function etaOf({ etaLowS, etaHighS }: Progress, by: Painter): string[] {
+  if (etaLowS === null || etaHighS === null) return [];
   const [low, high] = [formatClock(etaLowS), formatClock(etaHighS)];
-  return low === high ? low : `${low} - ${high}`;
+  return [by(`ETA ${low === high ? low : `${low} - ${high}`}`, "dim")];
+}
+
+/** KV use of the workers that fit beside one another. */
+function kvOf({ workers }: Progress, columns: number): string[] {
+  const shares = workers.map(({ kvTokens, kvTokensUsed }) =>
+    formatShare(kvTokens === 0 ? 0 : Math.min(1, kvTokensUsed / kvTokens)),
+  );
+  const line = `kv ${shares.join(" ")}`;
+  if (shares.length === 0) return [];
+  return [line.length <= columns ? line : `${line.slice(0, columns - 4)} ...`];
 }
 
 function outcomeLine(title: string, progress: Progress): string {
@@ -102,54 +107,15 @@ function outcomeLine(title: string, progress: Progress): string {
   return `${title} ${how}: ${done}, ${formatCount(outputTokens)} tokens in ${formatClock(elapsedS)}`;
 }
 
-function countsOf(progress: Progress, painted: Painter): string[] {
-  const count = (value: number, name: string) => `${formatCount(value)} ${painted(name, "dim")}`;
+function countsOf(progress: Progress, by: Painter): string[] {
+  const count = (value: number, name: string) => `${formatCount(value)} ${by(name, "dim")}`;
   const preempted = count(progress.preemptions, "preempted");
   return [
     count(progress.tokensPerS, "tok/s"),
     count(progress.running, "running"),
     count(progress.waiting, "waiting"),
     count(progress.migrations, "moved"),
-    progress.preemptions > 0 ? painted(preempted, "yellow") : preempted,
-    `${painted("acceptance", "dim")} ${progress.meanAcceptanceLength.toFixed(2)}`,
+    progress.preemptions > 0 ? by(preempted, "yellow") : preempted,
+    `${by("acceptance", "dim")} ${progress.meanAcceptanceLength.toFixed(2)}`,
   ];
-}
-
-function workerLines({ workers }: Progress, terminal: Terminal, painted: Painter): string[] {
-  const names = Math.max(...workers.map(({ worker }) => String(worker).length));
-  const slots = Math.max(...workers.map((one) => `${one.running}/${one.slots}`.length));
-  const texts = workers.map((one) => {
-    const share = kvShare(one);
-    const style = share >= KV_FULL ? "red" : share >= KV_TIGHT ? "yellow" : "cyan";
-    const room = { cells: WORKER_BAR_CELLS, style, unicode: terminal.unicode, painted } as const;
-    return [
-      painted(`worker ${String(one.worker).padStart(names)} `, "dim"),
-      bar(share, room),
-      `${formatShare(share).padStart(5)} ${painted("kv", "dim")}`,
-      ` ${`${one.running}/${one.slots}`.padStart(slots)} ${painted("slots", "dim")}`,
-    ].join("");
-  });
-  const characters = stripVTControlCharacters(texts[0] ?? "").length + GAP.length;
-  const perLine = Math.max(1, Math.floor(terminal.columns / characters));
-  const shown =
-    texts.length <= WORKER_LINES_MAX * perLine ? texts.length : (WORKER_LINES_MAX - 1) * perLine;
-  const lines: string[] = [];
-  for (let from = 0; from < shown; from += perLine) {
-    lines.push(texts.slice(from, Math.min(shown, from + perLine)).join(GAP));
-  }
-  return shown === texts.length ? lines : [...lines, `and ${texts.length - shown} workers more`];
-}
-
-function kvShare(worker: Progress["workers"][number]): number {
-  return worker.kvTokens === 0 ? 0 : Math.min(1, worker.kvTokensUsed / worker.kvTokens);
-}
-
-function bar(
-  share: number,
-  look: { cells: number; style: Style; unicode: boolean; painted: Painter },
-): string {
-  const { cells, style, unicode, painted } = look;
-  const full = Math.floor(Math.min(1, Math.max(0, share)) * cells + 1e-9);
-  const [on, off] = unicode ? ["█", "░"] : ["#", "."];
-  return painted(on.repeat(full), style) + painted(off.repeat(cells - full), "dim");
 }

@@ -9,7 +9,7 @@ import { readGroups } from "../tools/replay/recordings.ts";
 import { DRAFTER_KINDS } from "../tools/replay/replay.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { formatCount } from "./format.ts";
-import { jsonOf, standardTable, textTable, writeOutput } from "./output.ts";
+import { jsonOf, textTable, writeOutput } from "./output.ts";
 import { Status } from "./terminal.ts";
 
 const FIELD_NAMES = ["limit", "engineSteps", "report", "json", "quiet"] as const;
@@ -125,7 +125,7 @@ function fileTable(
     ...(engine === null ? [] : [times(speedUp(result, engine))]),
   ]);
   const head = engine === null ? HEAD : [...HEAD, "speed-up"];
-  const table = textTable(head, rows, standardTable());
+  const table = textTable(head, rows);
   return `${title}\n${table}\n${verdictOf(results, engine)}`;
 }
 

@@ -19,7 +19,7 @@ import { chunkTokensOf, SYSTEM_NAMES, type SystemName } from "../tools/simulate/
 import { WORKLOAD_NAMES, type Workload } from "../tools/simulate/workload.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { formatBytes, formatCount, formatSeconds, formatShare } from "./format.ts";
-import { jsonOf, standardTable, textTable, writeOutput } from "./output.ts";
+import { jsonOf, textTable, writeOutput } from "./output.ts";
 import { withLengths, withTrace, workloadsOf } from "./simulate-workload.ts";
 import { Status } from "./terminal.ts";
 
@@ -173,7 +173,7 @@ function workloadTable(name: string, report: WorkloadReport): string {
   const size = `${formatCount(report.requests)} requests, mean ${formatCount(report.tokens_mean)} tokens`;
   const bound = `lower bound ${formatSeconds(report.lower_bound_s)}: no schedule can be faster`;
   const title = `SIMULATED ${name}: ${size}, ${seedsOf(report.seeds)}; ${bound}`;
-  return `${title}\n${textTable(WORKLOAD_HEAD, rows, { ...standardTable(), left: 2 })}`;
+  return `${title}\n${textTable(WORKLOAD_HEAD, rows, 2)}`;
 }
 
 const PUBLISHED_HEAD = [
@@ -199,7 +199,7 @@ function publishedTable(cells: readonly CheckedCell[], seeds: number): string {
     ];
   });
   const title = `SIMULATED against the Seer paper, ${seedsOf(seeds)}; "fit": a constant was fitted on it`;
-  const table = textTable(PUBLISHED_HEAD, rows, { ...standardTable(), left: 5 });
+  const table = textTable(PUBLISHED_HEAD, rows, 5);
   return `${title}\n${table}\n${summaryOf(cells)}`;
 }
 

@@ -1,11 +1,15 @@
 import { expect, test } from "bun:test";
+import { stripVTControlCharacters } from "node:util";
 import { noCounts, sumsOf, WORKER_FIGURES } from "../core/rollout/figures.ts";
 import type { WorkerReport } from "../core/rollout/report.ts";
-import type { TableOptions } from "./output.ts";
 import type { RoundsReport } from "./rounds.ts";
-import { comparisonTable, describeRatio } from "./table.ts";
+import * as tables from "./table.ts";
 
-const plain: TableOptions = { color: false, unicode: true };
+// Tests may run on a terminal with colours.
+const comparisonTable = (runs: tables.Runs) =>
+  stripVTControlCharacters(tables.comparisonTable(runs));
+const describeRatio = (...of: Parameters<typeof tables.describeRatio>) =>
+  stripVTControlCharacters(tables.describeRatio(...of));
 
 function workerOf(worker: number): WorkerReport {
   return {
@@ -91,7 +95,7 @@ function row(table: string, name: string): string[] {
 }
 
 test("comparisonTable: one run: shows the report, in the units people read", () => {
-  const table = comparisonTable({ seer }, plain);
+  const table = comparisonTable({ seer });
   expect(table).toContain("16 groups, 128 responses");
   expect(row(table, "wall time")).toEqual(["12.3 s"]);
   expect(row(table, "tail time (last 10 %)")).toEqual(["2.20 s"]);
@@ -109,13 +113,13 @@ test("comparisonTable: one run: shows the report, in the units people read", () 
 });
 
 test("comparisonTable: one run: has a line for every worker", () => {
-  const table = comparisonTable({ seer }, plain);
+  const table = comparisonTable({ seer });
   expect(row(table, "0 ")).toEqual(["93%", "0.00 s", "17,664", "1,200", "31", "98% of 4,096"]);
   expect(row(table, "1 ")).toEqual(["92%", "0.50 s", "17,664", "1,200", "31", "98% of 4,096"]);
 });
 
 test("comparisonTable: sets every run against the first", () => {
-  const table = comparisonTable({ group, seer }, plain);
+  const table = comparisonTable({ group, seer });
   expect(row(table, " ")).toEqual(["group", "seer", "vs group"]);
   expect(row(table, "wall time")).toEqual(["17.8 s", "12.3 s", "1.45x faster"]);
   expect(row(table, "tail time (last 10 %)")).toEqual(["8.31 s", "2.20 s", "3.78x faster"]);
@@ -128,13 +132,10 @@ test("comparisonTable: sets every run against the first", () => {
 test("comparisonTable: of several rounds it shows medians, paired ratios and their ranges", () => {
   const rounds = (...walls: number[]) =>
     walls.map((wall_s) => ({ wall_s, tail_s: 1, cpu_s: 10, others_cpu_share: null }));
-  const table = comparisonTable(
-    {
-      group: { ...group, rounds: rounds(10, 12, 30) },
-      seer: { ...seer, rounds: rounds(5, 8, 10) },
-    },
-    plain,
-  );
+  const table = comparisonTable({
+    group: { ...group, rounds: rounds(10, 12, 30) },
+    seer: { ...seer, rounds: rounds(5, 8, 10) },
+  });
   const lines = table.split("\n").map((line) => line.split(/\s{2,}/).filter((cell) => cell !== ""));
   expect(lines).toContainEqual(["wall time", "12.0 s", "8.00 s", "2.00x faster"]);
   expect(lines).toContainEqual(["by round", "10.0 - 30.0 s", "5.00 - 10.0 s", "1.50 - 3.00"]);
@@ -142,7 +143,7 @@ test("comparisonTable: of several rounds it shows medians, paired ratios and the
 
 test("comparisonTable: an interrupted run is marked and not compared", () => {
   const cut = { ...seer, interrupted: true, failed_requests: 0, finished_requests: 40 };
-  const table = comparisonTable({ group, seer: cut }, plain);
+  const table = comparisonTable({ group, seer: cut });
   expect(table).toContain("seer (cut)");
   expect(row(table, "wall time")).toEqual(["17.8 s", "12.3 s"]);
   expect(row(table, "responses finished")).toEqual(["128 of 128", "40 of 128"]);
@@ -150,19 +151,18 @@ test("comparisonTable: an interrupted run is marked and not compared", () => {
 
 test("describeRatio: names the direction", () => {
   const ratios: [...Parameters<typeof describeRatio>, string][] = [
-    ["time", 10, 5, false, "2.00x faster"],
-    ["time", 5, 10, false, "2.00x slower"],
-    ["rate", 10, 5, false, "2.00x less"],
-    ["rate", 5, 10, false, "2.00x more"],
-    ["count", 50, 4, false, "12.5x fewer"],
-    ["count", 4, 50, false, "12.5x more"],
-    ["count", 0, 4, false, "from none"],
-    ["count", 4, 0, false, "none"],
-    ["count", 0, 0, false, "same"],
-    ["time", 10, 10.04, false, "same"],
-    ["time", 5, 10, true, "\u001B[31m2.00x slower\u001B[39m"],
+    ["time", 10, 5, "2.00x faster"],
+    ["time", 5, 10, "2.00x slower"],
+    ["rate", 10, 5, "2.00x less"],
+    ["rate", 5, 10, "2.00x more"],
+    ["count", 50, 4, "12.5x fewer"],
+    ["count", 4, 50, "12.5x more"],
+    ["count", 0, 4, "from none"],
+    ["count", 4, 0, "none"],
+    ["count", 0, 0, "same"],
+    ["time", 10, 10.04, "same"],
   ];
-  for (const [kind, from, to, color, text] of ratios) {
-    expect(describeRatio(kind, from, to, color)).toBe(text);
+  for (const [kind, from, to, text] of ratios) {
+    expect(describeRatio(kind, from, to)).toBe(text);
   }
 });

@@ -3,7 +3,7 @@
 
 import type { WorkerReport } from "../core/rollout/report.ts";
 import { formatBytes, formatCount, formatSeconds, formatShare } from "./format.ts";
-import { standardTable, type TableOptions, textTable } from "./output.ts";
+import { textTable } from "./output.ts";
 import { median, type Round, type RoundsReport } from "./rounds.ts";
 import { paint } from "./terminal.ts";
 
@@ -99,33 +99,33 @@ const ROWS: readonly Row[] = [
 ];
 
 /** The closing tables, ready to print: each value beside its ratio to the first run's. No line end at the end. */
-export function comparisonTable(runs: Runs, options: TableOptions = standardTable()): string {
+export function comparisonTable(runs: Runs): string {
   const named = Object.entries(runs).map(
     ([name, run]) => [name.slice(0, NAME_CHARACTERS_MAX), run] as const,
   );
   const [first, ...others] = named;
   if (first === undefined) return "no runs";
-  const parts = [headline(first[1], options)];
+  const parts = [headline(first[1])];
   for (let from = 0; from === 0 || from < others.length; from += OTHERS_MAX) {
-    parts.push(comparison(first, others.slice(from, from + OTHERS_MAX), options));
+    parts.push(comparison(first, others.slice(from, from + OTHERS_MAX)));
   }
-  parts.push(workerTable(named, options));
+  parts.push(workerTable(named));
   return parts.join("\n\n");
 }
 
 type NamedRun = readonly [name: string, run: RoundsReport];
 
-function headline(run: RoundsReport, options: TableOptions): string {
+function headline(run: RoundsReport): string {
   const size = `${formatCount(run.groups)} groups, ${formatCount(run.requests)} responses`;
   const mode = run.deterministic ? ", deterministic kernels" : "";
-  return paint(`${size}, weight epoch ${run.weight_epoch}${mode}`, "bold", options.color);
+  return paint(`${size}, weight epoch ${run.weight_epoch}${mode}`, "bold");
 }
 
-function comparison(first: NamedRun, others: readonly NamedRun[], options: TableOptions): string {
+function comparison(first: NamedRun, others: readonly NamedRun[]): string {
   const title = ([name, run]: NamedRun): string => `${name}${run.interrupted ? " (cut)" : ""}`;
   const head = ["", title(first), ...others.flatMap((one) => [title(one), `vs ${first[0]}`])];
   const rows = [["drafts", first[1].draft, ...others.flatMap(([, run]) => [run.draft, ""])]];
-  for (const row of TIMES) rows.push(...timeRows(row, first[1], others, options));
+  for (const row of TIMES) rows.push(...timeRows(row, first[1], others));
   for (const row of ROWS) {
     const { when, ratio } = row;
     if (when !== undefined && ![first, ...others].some(([, run]) => when(run))) continue;
@@ -133,20 +133,19 @@ function comparison(first: NamedRun, others: readonly NamedRun[], options: Table
       // Runs of unlike amounts of work do not compare.
       const comparable = ratio !== undefined && !run.interrupted && !first[1].interrupted;
       const text = comparable
-        ? describeRatio(ratio.kind, ratio.value(first[1]), ratio.value(run), options.color)
+        ? describeRatio(ratio.kind, ratio.value(first[1]), ratio.value(run))
         : "";
       return [row.show(run), text];
     });
     rows.push([row.name, row.show(first[1]), ...cells]);
   }
-  return textTable(head, rows, options);
+  return textTable(head, rows);
 }
 
 function timeRows(
   { name, secondsOf }: TimeRow,
   first: RoundsReport,
   others: readonly NamedRun[],
-  options: TableOptions,
 ): string[][] {
   const secondsIn = ({ rounds }: RoundsReport) => rounds.map(secondsOf);
   const base = secondsIn(first);
@@ -159,8 +158,7 @@ function timeRows(
       run.interrupted || first.interrupted
         ? []
         : seconds.map((value, i) => (base[i] ?? Number.NaN) / value).filter(Number.isFinite);
-    const ratio =
-      factors.length === 0 ? "" : describeRatio("time", median(factors), 1, options.color);
+    const ratio = factors.length === 0 ? "" : describeRatio("time", median(factors), 1);
     medians.push(formatSeconds(median(seconds)), ratio);
     const sorted = factors.toSorted((a, b) => a - b);
     const [low = 0, high = 0] = [sorted.at(0), sorted.at(-1)];
@@ -179,12 +177,12 @@ function rangeOf(seconds: readonly number[]): string {
 }
 
 /** `to` against `from` in words: "1.45x faster", "3.2x fewer", "none", "same". */
-export function describeRatio(kind: RatioKind, from: number, to: number, color: boolean): string {
+export function describeRatio(kind: RatioKind, from: number, to: number): string {
   if (from === to) return "same";
   const worse = kind === "rate" ? to < from : to > from;
   const style = worse ? "red" : "green";
-  if (to === 0) return paint("none", style, color);
-  if (from === 0) return paint("from none", style, color);
+  if (to === 0) return paint("none", style);
+  if (from === 0) return paint("from none", style);
   const factor = Math.max(from / to, to / from);
   if (factor < 1 + SAME) return "same";
   const words = {
@@ -193,7 +191,7 @@ export function describeRatio(kind: RatioKind, from: number, to: number, color: 
     count: worse ? "more" : "fewer",
   };
   const digits = factor < 10 ? 2 : factor < 100 ? 1 : 0;
-  return paint(`${formatFactor(factor, digits)}x ${words[kind]}`, style, color);
+  return paint(`${formatFactor(factor, digits)}x ${words[kind]}`, style);
 }
 
 function formatFactor(factor: number, digits: number): string {
@@ -205,7 +203,7 @@ const WORKER_HEAD = [
   "KV tokens peak",
 ];
 
-function workerTable(runs: readonly NamedRun[], options: TableOptions): string {
+function workerTable(runs: readonly NamedRun[]): string {
   const isOne = runs.length === 1;
   const rows = runs.flatMap(([name, run]) =>
     run.workers.map((worker, i) => [
@@ -213,7 +211,7 @@ function workerTable(runs: readonly NamedRun[], options: TableOptions): string {
       ...workerCells(worker),
     ]),
   );
-  return textTable(isOne ? WORKER_HEAD : ["", ...WORKER_HEAD], rows, options);
+  return textTable(isOne ? WORKER_HEAD : ["", ...WORKER_HEAD], rows);
 }
 
 function workerCells(worker: WorkerReport): string[] {
