@@ -77,6 +77,7 @@ export type AppendResult =
 export class Response extends OutputColumns {
   readonly tokensMax: number;
   readonly chunks: Chunk[] = [];
+  #lastChunk: Chunk | null = null;
   finish: ResponseEnd | null = null;
   /** Reason why the response was given up, if an engine refused it. */
   refusal: Refusal | null = null;
@@ -99,6 +100,11 @@ export class Response extends OutputColumns {
     assert(tokensMax >= 1, "a response holds at least one token");
     super(tokensMax, topLogprobs, lead);
     this.tokensMax = tokensMax;
+  }
+
+  /** Whether it counts its tokens and keeps none, so that they can be arbitrary (`tools/simulate`). */
+  get isCounted(): boolean {
+    return false;
   }
 
   override get bytes(): number {
@@ -124,12 +130,19 @@ export class Response extends OutputColumns {
       preemptions: 0,
     };
     const run = began && { run: { ...began, ...open } };
-    this.chunks.push({ workerId, epoch, weights, offset: this.length, tokens: 0, ...run });
+    const chunk = { workerId, epoch, weights, offset: this.length, tokens: 0, ...run };
+    this.chunks.push(chunk);
+    this.#lastChunk = chunk;
+  }
+
+  /** The chunk that runs, or ran last; null: none has. */
+  get lastChunk(): Chunk | null {
+    return this.#lastChunk;
   }
 
   /** The chunk that runs has ended, null: and the response goes on. Nothing happens if none runs. */
   closeChunk(endMs: number, end: ResponseEnd | "lost" | null): void {
-    const chunk = this.chunks.at(-1);
+    const chunk = this.#lastChunk;
     if (chunk?.run === undefined || chunk.run.endMs !== null) return;
     const { run, tokens } = chunk;
     run.endMs = endMs;
@@ -153,8 +166,8 @@ export class Response extends OutputColumns {
     const fresh = tokens.length - repeated;
     assert(length + fresh <= this.tokensMax, "a response never exceeds its tokensMax");
     this.appendFrom(tokens, logprobs, top, repeated);
-    const chunk = this.chunks.at(-1);
-    if (chunk !== undefined) chunk.tokens += fresh;
+    const chunk = this.#lastChunk;
+    if (chunk !== null) chunk.tokens += fresh;
     return { kind: "ok", fresh, repeated };
   }
 
@@ -162,6 +175,7 @@ export class Response extends OutputColumns {
   restart(): void {
     this.restarts += 1;
     this.chunks.length = 0;
+    this.#lastChunk = null;
     this.promptReport = null;
     this.experts = null;
     this.clear();

@@ -68,7 +68,7 @@ export class RequestLife {
     if (this.#parts.context.progressed(request)) this.#parts.scheduler.refresh(request.group);
     this.#parts.registry.generated(request);
     if (result.fresh === 0) return;
-    const chunk = response.chunks.at(-1);
+    const chunk = response.lastChunk;
     if (chunk?.run) chunk.run.lastTokenMs = this.#parts.meter.turnMs;
     if (chunk?.offset === from) {
       if (chunk.run) chunk.run.firstTokenMs = this.#parts.meter.turnMs;
@@ -94,7 +94,7 @@ export class RequestLife {
       this.#parts.failed(worker, `the experts of request ${event.requestId} ${problem}`);
       return;
     }
-    const run = request.response.chunks.at(-1)?.run;
+    const run = request.response.lastChunk?.run;
     if (run) run.drafts = event.drafts ?? null;
     request.response.closeChunk(this.#parts.meter.turnMs, event.finish);
     if (event.finish !== null) {

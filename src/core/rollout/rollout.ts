@@ -435,7 +435,7 @@ export class Rollout {
         return;
       }
       case "preempted": {
-        const run = this.#life.running(event.requestId, workerId)?.response.chunks.at(-1)?.run;
+        const run = this.#life.running(event.requestId, workerId)?.response.lastChunk?.run;
         if (run) run.preemptions += 1;
         return;
       }

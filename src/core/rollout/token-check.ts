@@ -10,7 +10,7 @@ type Tokens = Omit<Extract<WorkerEvent, { kind: "tokens" }>, "kind" | "requestId
 /** Describes the first fault of the event; null: there is none. One pass without an allocation. */
 export function problemOf(
   event: Tokens,
-  response: Pick<Response, "length" | "tokensMax">,
+  response: Pick<Response, "length" | "tokensMax"> & Partial<Pick<Response, "isCounted">>,
   vocabularySize: number,
 ): string | null {
   const { tokens, logprobs, top, offset } = event;
@@ -22,6 +22,7 @@ export function problemOf(
   if (end > response.tokensMax && offset <= response.length) {
     return `${end} tokens, more than the ${response.tokensMax} that were asked for`;
   }
+  if (response.isCounted) return null;
   for (let i = 0; i < tokens.length; i += 1) {
     const token = tokens[i] as number;
     if (token < 0 || token >= vocabularySize) {

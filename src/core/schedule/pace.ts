@@ -106,27 +106,35 @@ export class Paces {
   #learn(): void {
     const known = [...this.#engines.values()].filter(({ spans }) => spans.length >= SPANS_KNOWN);
     if (known.length === 0) return;
+    const rows = Float64Array.from(known.flatMap(({ spans }) => spans.map((span) => span.rows)));
+    const typicalRows = quantile(rows, 1 / 2);
     // What rows can explain is no matter of pace.
     for (const engine of known) engine.fitted = 1;
     for (let i = 0; i < ITERATIONS; i += 1) {
-      this.#fit(known);
+      this.#fit(known, rows, typicalRows);
       for (const engine of known) engine.fitted = quantile(this.#ratios(engine), 1 / 2);
     }
     const deviations = known.flatMap((engine) =>
-      this.#ratios(engine).map((ratio) => Math.abs(ratio / engine.fitted - 1)),
+      Array.from(this.#ratios(engine), (ratio) => Math.abs(ratio / engine.fitted - 1)),
     );
-    this.error = quantile(deviations, 1 / 2);
+    this.error = quantile(Float64Array.from(deviations), 1 / 2);
     // Of two, the faster one: most engines are as fast as they should be.
     const median = quantile(
-      known.map(({ fitted }) => fitted),
+      Float64Array.from(known, ({ fitted }) => fitted),
       (known.length - 1) / 2 / known.length,
     );
     for (const engine of known) this.#judge(engine, median);
   }
 
   /** Times of the engine's spans over those of an engine with pace 1. */
-  #ratios({ spans }: Engine): number[] {
-    return spans.map(({ rows, ms }) => ms / (this.#base + this.#row * rows));
+  #ratios({ spans }: Engine): Float64Array {
+    const ratios = new Float64Array(spans.length);
+    let i = 0;
+    for (const { rows, ms } of spans) {
+      ratios[i] = ms / (this.#base + this.#row * rows);
+      i += 1;
+    }
+    return ratios;
   }
 
   #judge(engine: Engine, median: number): void {
@@ -139,20 +147,20 @@ export class Paces {
   }
 
   /** Base and row by iteratively reweighted least squares of relative deviations; neither is below zero. */
-  #fit(known: readonly Engine[]): void {
-    const spans = known.flatMap(({ spans: of, fitted }) =>
-      of.map(({ rows, ms }) => ({ rows, ms: ms / fitted })),
-    );
-    const typicalRows = quantile(
-      spans.map(({ rows }) => rows),
-      1 / 2,
-    );
-    const typicalMs = quantile(
-      spans.map(({ ms }) => ms),
-      1 / 2,
-    );
+  #fit(known: readonly Engine[], allRows: Float64Array, typicalRows: number): void {
+    const allMs = new Float64Array(allRows.length);
+    let at = 0;
+    for (const { spans, fitted } of known) {
+      for (const { ms } of spans) {
+        allMs[at] = ms / fitted;
+        at += 1;
+      }
+    }
+    const typicalMs = quantile(allMs, 1 / 2);
     let [bb, br, rr, b, r, total] = [0, 0, 0, 0, 0, 0];
-    for (const { rows, ms } of spans) {
+    for (let i = 0; i < at; i += 1) {
+      const rows = allRows[i] as number;
+      const ms = allMs[i] as number;
       const deviation = Math.abs(1 - (this.#base + this.#row * rows) / ms);
       // Without an earlier fit all count alike.
       const weight = this.error === 0 ? 1 : 1 / Math.max(deviation, DEVIATION);
@@ -177,7 +185,7 @@ export class Paces {
 }
 
 /** The value below which a part of them lies. */
-function quantile(values: readonly number[], part: number): number {
-  const sorted = [...values].sort((x, y) => x - y);
+function quantile(values: Float64Array, part: number): number {
+  const sorted = values.toSorted();
   return sorted[Math.min(sorted.length - 1, Math.floor(part * sorted.length))] ?? 1;
 }

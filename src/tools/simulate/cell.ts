@@ -1,12 +1,17 @@
 // One cell of a comparison: one system on one workload with one kind of drafting and one seed. Everything that is drawn
 // by chance is drawn from the seed, so a cell is repeated exactly by naming it.
 
+import type { RequestId } from "../../core/base/ids.ts";
 import { Random } from "../../core/base/random.ts";
 import type { LengthPrior } from "../../core/context/context.ts";
-import type { Request } from "../../core/request/buffer.ts";
 import type { CoreExports } from "../../core/wasm/load.ts";
 import { type GroupLengths, sampleLengths } from "./lengths.ts";
-import { Simulation, type SimulationOptions, type SimulationResult } from "./simulation.ts";
+import {
+  type Reached,
+  Simulation,
+  type SimulationOptions,
+  type SimulationResult,
+} from "./simulation.ts";
 import {
   DRAFTER_GAIN,
   groupedAcceptanceLength,
@@ -113,7 +118,10 @@ function draftingOf(cell: Cell): Pick<SimulationOptions, "speculationFor" | "qua
   if (draft === "off") return { speculationFor: null, qualityOf: () => 0 };
   if (draft === "grouped" || draft === "own") {
     const qualities = qualityTable(selfAcceptanceLength, draft === "own" ? DRAFTER_GAIN : 1);
-    return { speculationFor: suffix, qualityOf: (request) => qualityIn(qualities, request) };
+    return {
+      speculationFor: suffix,
+      qualityOf: (id, reached) => qualityIn(qualities, id, reached),
+    };
   }
   if (vanilla.kind === "model") {
     return { speculationFor: () => new ModelSpeculation(vanilla), qualityOf: () => 0 };
@@ -134,12 +142,13 @@ function qualityTable(own: number, gain: number): Float64Array {
   return table;
 }
 
-/** A sibling counts as far as it has come, up to where the request itself is. */
-function qualityIn(table: Float64Array, request: Request): number {
-  const own = request.response.length + 1;
+/** A sibling counts as far as it has come, up to where the response itself is. */
+function qualityIn(table: Float64Array, id: RequestId, { tokens, from, to }: Reached): number {
+  const own = (tokens[id] ?? 0) + 1;
+  const end = to[id] ?? 0;
   let references = 0;
-  for (const sibling of request.group.requests) {
-    if (sibling !== request) references += Math.min(1, sibling.response.length / own);
+  for (let i = from[id] ?? 0; i < end; i += 1) {
+    if (i !== id) references += Math.min(1, (tokens[i] ?? 0) / own);
   }
   const at = Math.round(Math.min(references, REFERENCES_MAX) / TABLE_STEP);
   return table[at] ?? 0;

@@ -8,21 +8,26 @@ import { Response } from "../../core/request/response.ts";
 /** Longer than any response of a workload. */
 const LENGTH_MAX = 2 ** 21;
 const ZEROS = new ArrayBuffer(4 * LENGTH_MAX);
+/** Arrays of fewer tokens are kept: reports are as short as that. */
+const KEPT = 512;
 
 interface Tokens {
   readonly tokens: Int32Array;
   readonly logprobs: Float32Array;
 }
 
-const made: (Tokens | undefined)[] = [];
+const kept = Array.from({ length: KEPT }, (_, count) => madeOf(count));
 
 /** An array of `count` arbitrary tokens, which is never written to. */
 export function tokensOf(count: number): Tokens {
-  made[count] ??= {
+  return kept[count] ?? madeOf(count);
+}
+
+function madeOf(count: number): Tokens {
+  return {
     tokens: new Int32Array(ZEROS, 0, count),
     logprobs: new Float32Array(ZEROS, 0, count),
   };
-  return made[count];
 }
 
 class CountedResponse extends Response {
@@ -33,11 +38,15 @@ class CountedResponse extends Response {
   }
 
   override tokens(from = 0): Int32Array {
-    return tokensOf(this.#count - from).tokens;
+    return new Int32Array(ZEROS, 0, this.#count - from);
   }
 
   override copied(): Int32Array {
     return this.tokens();
+  }
+
+  override get isCounted(): boolean {
+    return true;
   }
 
   override appendFrom(tokens: Int32Array, _logprobs: unknown, _top: unknown, from: number): void {

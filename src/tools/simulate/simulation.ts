@@ -41,8 +41,8 @@ export interface SimulationOptions {
   readonly schedulerFor: (parts: SchedulerParts) => Scheduler;
   /** null: no drafting. Called once for each engine. */
   readonly speculationFor: ((engine: number) => Speculation) | null;
-  /** Chance that the next draft token is accepted, for a request that is about to run. */
-  readonly qualityOf: (request: Request) => number;
+  /** Chance that the next draft token of the request is accepted. */
+  readonly qualityOf: (requestId: RequestId, reached: Reached) => number;
   /** Number of finished groups at which the simulation stops; null: all. */
   readonly groupsWanted: number | null;
   /** Output tokens that request number i has from an earlier iteration; absent: none. */
@@ -53,6 +53,14 @@ export interface SimulationOptions {
   readonly isPaced?: boolean;
   /** Keeps the load of every engine over time, for charts. */
   readonly isRecorded: boolean;
+}
+
+/** Output tokens that the rollout has of each request. Requests of a group have consecutive ids. */
+export interface Reached {
+  readonly tokens: Int32Array;
+  /** First id of each request's group, and the one after its last. */
+  readonly from: Int32Array;
+  readonly to: Int32Array;
 }
 
 /** Times in seconds. */
@@ -122,6 +130,7 @@ export class Simulation implements EngineWorld {
   readonly #engines: SimulatedEngine[] = [];
   readonly #requests: Request[] = [];
   readonly #lengths: Int32Array;
+  readonly #reached: Reached;
   /** KV in the pool that the engines share. */
   readonly #kv = new Map<RequestId, { readonly tokens: number; readonly from: WorkerId }>();
   readonly #startedMs: number[] = [];
@@ -139,6 +148,8 @@ export class Simulation implements EngineWorld {
     this.#options = options;
     this.#model = new StepModel(options.workload);
     this.#lengths = Int32Array.from(lengths.flat());
+    const numbers = () => new Int32Array(this.#lengths.length);
+    this.#reached = { tokens: numbers(), from: numbers(), to: numbers() };
     const lengthOf = ({ spec }: Request) => this.lengthOf(spec.requestId);
     this.#rollout = new Rollout({
       policy: "divided",
@@ -190,7 +201,7 @@ export class Simulation implements EngineWorld {
   }
 
   qualityOf(requestId: RequestId): number {
-    return this.#options.qualityOf(present(this.#requests[requestId], "request ids count from 0"));
+    return this.#options.qualityOf(requestId, this.#reached);
   }
 
   admitted(requestId: RequestId): void {
@@ -217,7 +228,9 @@ export class Simulation implements EngineWorld {
 
   #listener(): RolloutListener {
     return {
-      tokens() {},
+      tokens: ({ spec, response }) => {
+        this.#reached.tokens[spec.requestId] = response.length;
+      },
       finished: (request) => this.#ended(request),
       groupFinished: () => {
         this.#finishedGroups += 1;
@@ -251,6 +264,9 @@ export class Simulation implements EngineWorld {
     const sampling = { ...drawn, ...SAMPLING_DEFAULTS };
     for (const [index, { length: size }] of lengths.entries()) {
       const id = groupId(`g${index}`);
+      const from = this.#requests.length;
+      this.#reached.from.fill(from, from, from + size);
+      this.#reached.to.fill(from + size, from, from + size);
       for (const request of this.#rollout.submit({ groupId: id, prompt, size, sampling })
         .requests) {
         this.#requests.push(request);
@@ -264,12 +280,14 @@ export class Simulation implements EngineWorld {
 
   /** The request has `reached` tokens from an earlier iteration. */
   #restore(request: Request, reached: number): void {
+    const { requestId } = request.spec;
+    this.#reached.tokens[requestId] = reached;
     const chunk = { workerId: workerId(0), epoch: EPOCH, weights: null, offset: 0 };
     this.#rollout.restore(request, {
       ...tokensOf(reached),
       top: null,
       chunks: [{ ...chunk, tokens: reached }],
-      finish: reached === this.lengthOf(request.spec.requestId) ? "stop" : null,
+      finish: reached === this.lengthOf(requestId) ? "stop" : null,
       refusal: null,
     });
   }

@@ -4,7 +4,7 @@
 import { assert } from "../../core/base/assert.ts";
 import type { StepTimes } from "../../core/draft/draft-length.ts";
 import { DRAFT_TOKENS_MAX } from "../../core/draft/drafter.ts";
-import { type DraftPlan, planDrafts } from "./draft-budget.ts";
+import { type ClassPlan, planDrafts } from "./draft-budget.ts";
 import { bestUniformGamma, expectedTokens } from "./throughput.ts";
 
 /** A running request, as the drafter knows it. */
@@ -47,7 +47,11 @@ export class SuffixSpeculation implements Speculation {
     const low = running.length - high;
     const plan = planDrafts({ high, low, chances: nodesOf(quality), stepMs: times });
     const isOff = plan.high.tokensMax === 0 && plan.low.tokensMax === 0;
-    for (const run of running) apply(run, plan);
+    const [urgent, other] = [outcomesOf(plan.high), outcomesOf(plan.low)];
+    for (const run of running) {
+      if (run.isUrgent) apply(run, plan.high, urgent);
+      else apply(run, plan.low, other);
+    }
     return isOff ? 0 : DRAFT_MS * running.length;
   }
 }
@@ -78,7 +82,7 @@ export class ModelSpeculation implements Speculation {
 
 /** Mean acceptance length, 1 + accepted tokens, of undivided drafts of eight tokens at `quality`. */
 export function acceptanceLength(quality: number): number {
-  return 1 + outcome(quality, 0, PUBLISHED_GAMMA).accepted;
+  return 1 + outcome(quality, { tokensMax: PUBLISHED_GAMMA, probabilityMin: 0 }).accepted;
 }
 
 /** The quality, in hundredths, whose mean acceptance length is nearest to `length`. */
@@ -121,17 +125,13 @@ export function bestTokensPerStep(
 ): number {
   const { selfAcceptanceLength, shape } = workload;
   const length = gain * groupedAcceptanceLength(selfAcceptanceLength, shape.groupSize - 1);
-  return 1 + outcome(qualityFor(length), 0, DRAFT_TOKENS_MAX).accepted;
+  return (
+    1 + outcome(qualityFor(length), { tokensMax: DRAFT_TOKENS_MAX, probabilityMin: 0 }).accepted
+  );
 }
 
-function apply(run: Drafting, plan: DraftPlan): void {
-  const { tokensMax, probabilityMin } = run.isUrgent ? plan.high : plan.low;
-  if (tokensMax === 0) {
-    run.rate = 1;
-    run.rows = 1;
-    return;
-  }
-  const { drafted, accepted } = outcome(run.quality, probabilityMin, tokensMax);
+function apply(run: Drafting, plan: ClassPlan, known: Outcomes): void {
+  const { drafted, accepted } = outcome(run.quality, plan, known);
   run.rate = 1 + accepted;
   run.rows = 1 + drafted;
 }
@@ -141,13 +141,25 @@ interface Outcome {
   readonly accepted: number;
 }
 
-const outcomes = new Map<number, Outcome>();
+/** By quality, in hundredths. */
+type Outcomes = (Outcome | undefined)[];
+
+const outcomes = new Map<number, Outcomes>();
+
+/** Outcomes of such a plan, as far as they are known. */
+function outcomesOf({ tokensMax, probabilityMin }: ClassPlan): Outcomes {
+  const key = Math.round(probabilityMin * 40) * 64 + tokensMax;
+  const known = outcomes.get(key) ?? Array(100).fill(undefined);
+  outcomes.set(key, known);
+  return known;
+}
 
 /** Mean tokens drafted and accepted in a step: drafts end at tokensMax, or where the path gets too unlikely. */
-function outcome(quality: number, probabilityMin: number, tokensMax: number): Outcome {
-  const key = (Math.round(quality * 100) * 64 + Math.round(probabilityMin * 40)) * 64 + tokensMax;
-  const known = outcomes.get(key);
-  if (known !== undefined) return known;
+function outcome(quality: number, plan: ClassPlan, known = outcomesOf(plan)): Outcome {
+  const hundredths = Math.round(quality * 100);
+  const before = known[hundredths];
+  if (before !== undefined) return before;
+  const { tokensMax, probabilityMin } = plan;
   let drafted = 0;
   let accepted = 0;
   for (const q of nodesOf(quality)) {
@@ -159,7 +171,7 @@ function outcome(quality: number, probabilityMin: number, tokensMax: number): Ou
     }
   }
   const made = { drafted: drafted / NODES, accepted: accepted / NODES };
-  outcomes.set(key, made);
+  known[hundredths] = made;
   return made;
 }
 
