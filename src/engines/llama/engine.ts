@@ -26,7 +26,7 @@ import { Sampler } from "./sampler.ts";
 import { type RunCommand, Sequence } from "./sequence.ts";
 import { Speculation } from "./speculation.ts";
 import { LearnedStepCost, ProfiledStepCost, profileSteps } from "./step-cost.ts";
-import { EngineProbe } from "./step-probe.ts";
+import { kvBytesPerToken, measureSteps } from "./step-probe.ts";
 import { Stepper } from "./stepper.ts";
 import { type LlamaWeights, shapeDifference } from "./weights.ts";
 
@@ -116,7 +116,7 @@ export class LlamaEngine {
       slots,
       kvTokens: options.kvTokens,
       contextTokens: options.contextTokens,
-      kvBytesPerToken: this.#probe().kvBytesPerToken(),
+      kvBytesPerToken: kvBytesPerToken(this.#context),
     };
   }
 
@@ -137,9 +137,11 @@ export class LlamaEngine {
   /** Measures what steps cost, in about `budgetMs`. Only while nothing is here; leaves no trace. */
   profile(budgetMs: number): StepTimes {
     assert(this.#all.size === 0, "only an empty engine is profiled");
-    const probe = this.#probe();
-    this.#cost = new LearnedStepCost(profileSteps(probe, budgetMs));
-    probe.close();
+    const { cpuClock: clock } = this.#options;
+    const profile = measureSteps(this.#context, clock, (stepMs) =>
+      profileSteps(stepMs, { clock, budgetMs }),
+    );
+    this.#cost = new LearnedStepCost(profile);
     this.#isProfiled = true;
     this.#stepper = this.#newStepper();
     return this.#cost;
@@ -329,11 +331,6 @@ export class LlamaEngine {
       },
       this.#counts,
     );
-  }
-
-  #probe(): EngineProbe {
-    const { slots, cpuClock } = this.#options;
-    return new EngineProbe(this.#context, { slots, clock: cpuClock });
   }
 
   /** The boundary of one request outside of a step: what goes wrong ends this request and no other. */

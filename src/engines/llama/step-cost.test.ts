@@ -16,27 +16,16 @@ test("ms: what was measured, between and beyond it linear in rows, whoever they 
   expect(cost.ms(1, 33)).toBeCloseTo(17, 9);
 });
 
-/** An engine whose step takes 1 ms and 0.1 ms a row, on a clock that only steps move. */
-function newProbe(slots: number) {
-  let nowMs = 0;
-  const asked: string[] = [];
-  return {
-    asked,
-    slots,
-    nowMs: () => nowMs,
-    stepMs(batch: number, rowsPerSequence: number): number {
-      const ms = 1 + batch * rowsPerSequence * 0.1;
-      nowMs += ms;
-      asked.push(`${batch}x${rowsPerSequence}`);
-      return ms;
-    },
-  };
-}
-
 test("profileSteps: with hardly any time it measures what drafting is decided by, once", () => {
-  const probe = newProbe(2);
-  profileSteps(probe, 1);
-  expect(probe.asked).toEqual(["1x1", "1x1", "2x1", "2x2", "2x4", "2x8"]);
+  let nowMs = 0;
+  const asked: number[] = [];
+  const stepMs = (rows: number) => {
+    asked.push(rows);
+    nowMs += 1 + rows * 0.1;
+    return 1 + rows * 0.1;
+  };
+  profileSteps(stepMs, { clock: { nowMs: () => nowMs }, budgetMs: 1 });
+  expect(asked).toEqual([1, 1, 2, 4, 8, 16]);
 });
 
 test("LearnedStepCost: takes on what plain steps and draft rows really cost", () => {

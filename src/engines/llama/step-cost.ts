@@ -2,6 +2,7 @@
 // draft planner decides with it; nothing else may depend on it, because times differ from run to run.
 
 import { assert } from "../../core/base/assert.ts";
+import type { Clock } from "../../core/base/clock.ts";
 import type { StepTimes } from "../../core/draft/draft-length.ts";
 
 /** One measured step of `rows` token rows. */
@@ -92,41 +93,29 @@ function rising(samples: readonly StepSample[]): StepSample[] {
     });
 }
 
-/** Measures for the profiler: real steps on scratch sequences of the engine. */
-export interface StepProbe {
-  readonly slots: number;
-  /** Runs one step and returns its milliseconds; leaves the KV as it was. */
-  stepMs(batch: number, rowsPerSequence: number): number;
-  nowMs(): number;
-}
-
-/** Rows of the measured steps: those that are always measured, and those for which there may be no time. */
+/** Rows of the measured steps of one sequence: those that are always measured, and those for which there may be no time. */
 const ROWS_NEEDED = [1, 2, 4, 8, 16];
 const ROWS_MORE = [24, 32, 48, 3, 6, 12];
 const REPEATS_MAX = 5;
 
 /**
  * Measures what a step takes by its rows, again and again for about `budgetMs`: the least time counts, since what
- * disturbs a step only ever lengthens it.
+ * disturbs a step only ever lengthens it. `stepMs` takes a step.
  */
-export function profileSteps(probe: StepProbe, budgetMs: number): ProfiledStepCost {
-  const endMs = probe.nowMs() + budgetMs;
+export function profileSteps(
+  stepMs: (rows: number) => number,
+  { clock, budgetMs }: { clock: Clock; budgetMs: number },
+): ProfiledStepCost {
+  const endMs = clock.nowMs() + budgetMs;
   const least = new Map<number, number>();
-  probe.stepMs(1, 1);
+  stepMs(1);
   for (let repeat = 0; repeat < REPEATS_MAX; repeat += 1) {
     for (const rows of [...ROWS_NEEDED, ...ROWS_MORE]) {
       const isNeeded = repeat === 0 && ROWS_NEEDED.includes(rows);
-      if (!isNeeded && probe.nowMs() >= endMs) continue;
-      const ms = probe.stepMs(...shapeOf(rows, probe.slots));
+      if (!isNeeded && clock.nowMs() >= endMs) continue;
+      const ms = stepMs(rows);
       least.set(rows, Math.min(ms, least.get(rows) ?? ms));
     }
   }
   return new ProfiledStepCost([...least].map(([rows, ms]) => ({ rows, ms })));
-}
-
-/** Divides rows evenly over as many sequences as possible. */
-function shapeOf(rows: number, slots: number): [batch: number, rowsPerSequence: number] {
-  let batch = Math.min(rows, slots, 4);
-  while (rows % batch !== 0) batch -= 1;
-  return [batch, rows / batch];
 }
