@@ -108,12 +108,8 @@ class EngineThread {
       generateWith(weights);
       this.#engine.reload(weights, epoch);
     });
-    if (problem !== null) {
-      send({ kind: "reload_refused", ...problem });
-      return;
-    }
-    this.#weights = weights;
-    send({ kind: "reloaded" });
+    if (problem === null) this.#weights = weights;
+    send({ kind: "done", problem });
     this.#wake();
   }
 

@@ -30,8 +30,8 @@ export interface EngineSettings {
 export type ToEngine =
   | { kind: "open"; weights: SharedWeights; settings: EngineSettings }
   | { kind: "commands"; commands: readonly WorkerCommand[] }
+  /** Each is answered by `done`. `reload` with a problem: the weights of the epoch before still serve. */
   | { kind: "reload"; weights: SharedWeights; epoch: WeightEpoch }
-  /** Each is answered by `done`. */
   | { kind: "sleep" }
   | { kind: "wake" }
   | { kind: "canary" }
@@ -40,10 +40,6 @@ export type ToEngine =
 export type FromEngine =
   | { kind: "opened"; capacity: WorkerCapacity }
   | { kind: "events"; epoch: WeightEpoch; events: ThreadEvents }
-  /** The weights of the epoch before are no longer in use here. */
-  | { kind: "reloaded" }
-  /** The new weights cannot serve; those of the epoch before still do. */
-  | { kind: "reload_refused"; code: ErrorCode; message: string }
   /** `problem` null: it worked. */
   | { kind: "done"; problem: { code: ErrorCode; message: string } | null }
   /** The engine has ended and is freed. */

@@ -5,13 +5,14 @@
 import { assert } from "../../core/base/assert.ts";
 import { AppError } from "../../core/base/errors.ts";
 import type { WeightEpoch, WeightsId } from "../../core/base/ids.ts";
+import { Lane, openThread } from "../../text/job-lane.ts";
 import { MemoryFile } from "./memory-file.ts";
 import type { SharedWeights } from "./messages.ts";
 import type { LlamaLibrary } from "./native.ts";
 import { LlamaTokenizer } from "./tokenizer.ts";
 import { LlamaWeights } from "./weights.ts";
 import { type ReadWeights, readWeights } from "./weights-reader.ts";
-import type { LoadAnswer, LoadRequest } from "./weights-thread.ts";
+import type { LoadedModel, LoadRequest } from "./weights-thread.ts";
 
 /** One holder's claim on loaded weights. */
 export interface WeightsLease {
@@ -128,9 +129,7 @@ export class WeightsStore {
   async #load(name: string, { file, weights: id }: ReadWeights): Promise<Loaded> {
     const held = this.#loaded.get(id);
     if (held !== undefined) return held;
-    const answer = await loadInThread({ path: file.path, name });
-    if (answer.kind === "failed") throw new AppError(answer.code, answer.message);
-    const { pointer, info } = answer;
+    const { pointer, info } = await loadInThread({ path: file.path, name });
     const since = this.#loaded.get(id);
     if (since !== undefined) {
       LlamaWeights.share(this.#library, pointer, info).free();
@@ -169,14 +168,20 @@ export class WeightsStore {
   }
 }
 
-function loadInThread(request: LoadRequest): Promise<LoadAnswer> {
-  const thread = new Worker(new URL("./weights-thread.ts", import.meta.url).href);
-  const answered = new Promise<LoadAnswer>((resolve, reject) => {
-    thread.onmessage = ({ data }: MessageEvent<LoadAnswer>) => resolve(data);
-    thread.onerror = (event) => {
-      reject(new AppError("model_unreadable", `${request.name}: ${event.message}`));
-    };
+const THREAD = new URL("./weights-thread.ts", import.meta.url);
+/** Reading the largest model from a slow disk takes minutes. */
+const LOAD_MS_MAX = 3_600_000;
+
+async function loadInThread(request: LoadRequest): Promise<LoadedModel> {
+  const lane = new Lane<LoadRequest>({
+    openThread: () => openThread(THREAD, null),
+    msMax: LOAD_MS_MAX,
+    sizeMax: 1,
+    words: { thread: "a model's loader", unit: "models", done: "loaded" },
   });
-  thread.postMessage(request);
-  return answered.finally(() => thread.terminate());
+  try {
+    return (await lane.run(request, 1, new AbortController().signal)) as LoadedModel;
+  } finally {
+    lane.close();
+  }
 }

@@ -28,12 +28,6 @@ export interface LlamaWorkerOptions {
   readonly settings: EngineSettings;
 }
 
-/** Weights on their way into the engine; `end` null: they serve. */
-interface Swap {
-  readonly lease: WeightsLease;
-  readonly end: (error: AppError | null) => void;
-}
-
 /** A step of a large prefill is the longest that an engine does not look at its messages. */
 const CLOSE_MS_MAX = 10_000;
 
@@ -48,8 +42,8 @@ export class LlamaWorker implements RolloutWorker {
   readonly #vocabularySize: number;
   /** Weights the engine uses now. */
   #lease: WeightsLease;
-  /** Weight changes in the order in which they were sent to the engine. */
-  readonly #swaps: Swap[] = [];
+  /** Weights that an engine which has failed may still use. */
+  readonly #abandoned: WeightsLease[] = [];
   /** Callers that wait for the engine's `done`, in order. */
   readonly #acts: ((error: AppError | null) => void)[] = [];
   #isSleeping = false;
@@ -164,15 +158,15 @@ export class LlamaWorker implements RolloutWorker {
       lease.release();
       throw new AppError("model_unreadable", `${path}: another kind of model: ${difference}`);
     }
-    if (this.#state !== "running") {
-      lease.release();
-      throw this.#closedError();
+    try {
+      await this.#act({ kind: "reload", weights: lease.weights, epoch });
+    } catch (error) {
+      if (this.#state === "failed") this.#abandoned.push(lease);
+      else lease.release();
+      throw error;
     }
-    const swapped = new Promise<void>((resolve, reject) => {
-      this.#swaps.push({ lease, end: (error) => (error === null ? resolve() : reject(error)) });
-    });
-    this.#post({ kind: "reload", weights: lease.weights, epoch });
-    await swapped;
+    this.#lease.release();
+    this.#lease = lease;
   }
 
   /** Resolves when the engine has done it. @throws AppError worker_failed. */
@@ -194,12 +188,6 @@ export class LlamaWorker implements RolloutWorker {
         this.#epoch = message.epoch;
         this.#deliver(unpack(message.events));
         break;
-      case "reloaded":
-        this.#swapped(null);
-        break;
-      case "reload_refused":
-        this.#swapped(new AppError(message.code, message.message));
-        break;
       case "done":
         this.#acts.shift()?.(problemIn(message.problem));
         break;
@@ -217,15 +205,6 @@ export class LlamaWorker implements RolloutWorker {
     }
   }
 
-  #swapped(error: AppError | null): void {
-    const swap = this.#swaps.shift();
-    assert(swap !== undefined, "an engine takes only weights that it was sent");
-    const unused = error === null ? this.#lease : swap.lease;
-    if (error === null) this.#lease = swap.lease;
-    unused.release();
-    swap.end(error);
-  }
-
   #deliver(events: readonly WorkerEvent[]): void {
     if (this.#state === "running") this.#listener?.(this.#epoch, events);
   }
@@ -237,7 +216,6 @@ export class LlamaWorker implements RolloutWorker {
     this.#state = "failed";
     this.#queue = [];
     for (const end of this.#acts.splice(0)) end(this.#closedError());
-    for (const swap of this.#swaps) swap.end(this.#closedError());
   }
 
   #exited(): void {
@@ -259,11 +237,7 @@ export class LlamaWorker implements RolloutWorker {
     }
     this.#thread.terminate();
     for (const end of this.#acts.splice(0)) end(this.#closedError());
-    for (const { lease, end } of this.#swaps.splice(0)) {
-      end(this.#closedError());
-      lease.release();
-    }
-    this.#lease.release();
+    for (const lease of [...this.#abandoned.splice(0), this.#lease]) lease.release();
   }
 
   #post(message: ToEngine, transfers: ArrayBuffer[] = []): void {
