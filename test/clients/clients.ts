@@ -14,7 +14,7 @@ const PACKAGE = join(ROOT, "native", "foretoken_vllm", "src");
 /** TRL imports names of vLLM that it does not use here. */
 const STAND_IN_FOR_VLLM = join(ROOT, "examples", "grpo");
 /** A driver that hangs fails by name, before the test's own limit. */
-const DRIVER_MS_MAX = 240_000;
+const DRIVER_MS_MAX = 540_000;
 
 export interface Environment {
   readonly python: string;

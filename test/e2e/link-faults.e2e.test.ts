@@ -3,7 +3,7 @@
 
 import { afterEach, expect, setDefaultTimeout, test } from "bun:test";
 import { until } from "../faults/http-client.ts";
-import { ToolProcess } from "../faults/process.ts";
+import type { ToolProcess } from "../faults/process.ts";
 import { generate, generatingAfter, startSidecar, startWorker, untilServing } from "./fleet.ts";
 import { engineMissing } from "./tool.ts";
 
@@ -95,16 +95,3 @@ engineTest("a sidecar that is killed and started again has its workers at once",
   expect((await workers[0]?.said(/.*session_ended /))?.[0]).toContain("WARN");
   expect(await askAll(again)).toEqual(undisturbed);
 });
-
-engineTest(
-  "a sidecar beside another one is told who has the worker, and takes nothing from it",
-  async () => {
-    const { workers, sidecar } = await fleet();
-    const url = workers[0]?.url ?? "";
-    const second = new ToolProcess(["serve", "--port", "0", "--worker", url]);
-    processes.push(second);
-    expect(await second.said(/in use by .+, process \d+/)).not.toBeNull();
-    expect(await sidecar.http.isServing()).toBe(true);
-    expect((await generate(sidecar, 1, TOKENS)).length).toBe(TOKENS);
-  },
-);

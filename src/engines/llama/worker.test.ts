@@ -12,7 +12,7 @@ import {
   soloResponse,
 } from "../../../test/llama/engine-fixture.ts";
 import { temporaryFolder } from "../../../test/suite/temporary-folder.ts";
-import { requestId, weightEpoch } from "../../core/base/ids.ts";
+import { weightEpoch } from "../../core/base/ids.ts";
 import type { Worker } from "../../core/rollout/worker.ts";
 import { type LlamaModel, openLlamaModel } from "./open.ts";
 
@@ -50,27 +50,6 @@ describe.skipIf(skipReason !== null)("worker", () => {
       eosTokenId: 1359,
       stopTokenIds: [1359],
     });
-  });
-
-  test("a request moves between threads with its KV and continues without prefill", async () => {
-    const workers = await open(2);
-    const [from, to] = workers;
-    const [source, target] = workers.map((worker) => new Ear(worker));
-    if (!from || !to || !source || !target) throw new Error("two workers");
-    const spec = newRequest(0);
-    from.send([run(spec, { chunkTokens: 10 })]);
-    await source.until(() => source.collector.response(0).chunks === 1);
-    from.send([{ kind: "export", requestId: requestId(0) }]);
-    await source.until(() => source.collector.exported.has(0));
-    const kv = source.collector.exported.get(0) ?? null;
-    const output = source.collector.output(0);
-    to.send([run(spec, { output, kv })]);
-    // The rest arrives at an ear that has not heard the beginning.
-    target.collector.response(0).tokens.push(...output);
-    await target.until(() => finished(target) === 1);
-    expect(target.collector.response(0).tokens).toEqual(soloResponse(spec).tokens);
-    expect(target.stats).toMatchObject({ kvLoads: 1, prefillTokens: 0, recomputedTokens: 0 });
-    await Promise.all(workers.map((worker) => worker.close()));
   });
 
   test("a registered group's deltas are drafted from: a repeated response is accepted", async () => {

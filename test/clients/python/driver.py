@@ -64,7 +64,7 @@ class Driver:
     def running(self) -> int:
         return self.call("GET", "/load")["server_load"]
 
-    def until(self, holds: Callable[[], bool], seconds: float = 30) -> None:
+    def until(self, holds: Callable[[], bool], seconds: float = 120) -> None:
         end = time.monotonic() + seconds
         while not holds():
             if time.monotonic() > end:

@@ -3,12 +3,7 @@
 // shape; no engine, worker or session may end; and a good request gives the same tokens before and after.
 
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
-import { groupId, weightEpoch, workerId } from "../../../src/core/base/ids.ts";
-import { NO_SHAPING, type RequestSpec } from "../../../src/core/request/request.ts";
-import { openLinkWorker } from "../../../src/engines/remote/worker.ts";
 import { engineMissing } from "../../e2e/tool.ts";
-import { Ear, finished } from "../../llama/ear.ts";
-import { newRequest, run, soloResponse } from "../../llama/engine-fixture.ts";
 import { ANSWER_MS_MAX } from "../http-client.ts";
 import { ToolProcess } from "../process.ts";
 import { rounds } from "./scale.ts";
@@ -156,68 +151,3 @@ function problemOf(status: number, text: string): string | null {
   const { error } = JSON.parse(text) as { error?: { message?: unknown; code?: unknown } };
   return error?.code === 400 && typeof error.message === "string" ? null : "400 without a reason";
 }
-
-/** Requests that no correct sidecar would send. */
-const poison = (): Partial<RequestSpec>[] => [
-  { sampling: newParams({ temperature: 1e-320 }) },
-  { sampling: newParams({ temperature: Number.NaN }) },
-  { sampling: newParams({ temperature: Number.POSITIVE_INFINITY }) },
-  { sampling: newParams({ tokensMax: 100_000 }) },
-  { sampling: newParams({ topLogprobs: 33 }) },
-  { sampling: newParams({ shaping: { ...NO_SHAPING, repetitionPenalty: 1e-38 } }) },
-  { sampling: newParams({ shaping: { ...NO_SHAPING, topP: Number.NaN } }) },
-  { sampling: newParams({ shaping: { ...NO_SHAPING, tokensMin: 5 }, stopTokenIds: range(1376) }) },
-  { sampling: newParams({ engineFields: { structured_outputs: { regex: "a" } } }) },
-  { groupId: groupId("x".repeat(5000)) },
-  { prompt: Int32Array.of(1, 1376) },
-  { prompt: Int32Array.of(-1) },
-  { prompt: new Int32Array(0) },
-];
-
-function newParams(sampling: Partial<RequestSpec["sampling"]>): RequestSpec["sampling"] {
-  return newRequest(0, sampling).sampling;
-}
-
-test.skipIf(missing)(
-  "a worker process: poison over the link is refused by request, and the session continues",
-  async () => {
-    const host = await ToolProcess.listening(...WORKER);
-    const clock = { nowMs: () => performance.now() };
-    const limits = { openMsMax: ANSWER_MS_MAX };
-    const worker = await openLinkWorker({ workerId: workerId(0), url: host.url, clock, limits });
-    try {
-      const ear = new Ear(worker);
-      const changes = poison();
-      const good = range(4).map((id) => newRequest(id));
-      for (const spec of good) worker.send([run(spec)]);
-      for (const [i, change] of changes.entries()) {
-        const spec = { ...newRequest(10 + i), ...change };
-        const { groupId: group, prompt, sampleIndex } = spec;
-        const draft = { groupId: group, sampleIndex: sampleIndex + 5000 };
-        worker.send([{ kind: "register_group", groupId: group, prompt }]);
-        worker.send([
-          run(spec, { draft }),
-          { kind: "delta", ...draft, offset: 9, tokens: Int32Array.of(1) },
-        ]);
-      }
-      await ear.until(() => finished(ear) === good.length + changes.length);
-      for (const [i] of changes.entries()) {
-        expect(ear.collector.others).toContainEqual({
-          kind: "chunk_done",
-          requestId: newRequest(10 + i).requestId,
-          finish: "abort",
-          refusal: { status: 400, message: expect.stringContaining("can never run") },
-        });
-      }
-      for (const spec of good) {
-        expect(ear.collector.response(spec.requestId).tokens).toEqual(soloResponse(spec).tokens);
-      }
-      expect(ear.kinds()).not.toContain("failed");
-      expect(worker.epoch).toBe(weightEpoch(0));
-      expect(host.hasEnded).toBe(false);
-    } finally {
-      await worker.close();
-      await host.kill();
-    }
-  },
-);

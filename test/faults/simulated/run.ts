@@ -80,20 +80,15 @@ class FaultWorld implements RolloutListener {
     try {
       this.#begin();
       while (this.#rollout.unfinished > 0) {
-        const atMs = this.timeline.nextMs;
-        assert(Number.isFinite(atMs), "workers step as long as work is left");
-        this.#nowMs = atMs;
-        this.timeline.take()?.();
+        await this.#next();
         events += 1;
-        await settle();
-        if (this.#broken !== null) throw this.#broken;
-        this.#check();
         if (this.#nowMs - this.#lastTokenMs > STUCK_MS || events > EVENTS_MAX) {
           const message = `no new token for ${this.#nowMs - this.#lastTokenMs} ms`;
           return { kind: "stuck", message, atMs: this.#nowMs };
         }
       }
       this.#checkEnd();
+      while (this.#kvTokensHeld() > 0) await this.#next();
     } catch (error) {
       const message = error instanceof Error ? error.message : String(error);
       return { kind: error instanceof Wrong ? "wrong" : "crash", message, atMs: this.#nowMs };
@@ -335,6 +330,21 @@ class FaultWorld implements RolloutListener {
 
   broken(error: unknown): void {
     this.#broken = error;
+  }
+
+  async #next(): Promise<void> {
+    const atMs = this.timeline.nextMs;
+    assert(Number.isFinite(atMs), "workers step as long as work is left or KV is held");
+    this.#nowMs = atMs;
+    this.timeline.take()?.();
+    await settle();
+    if (this.#broken !== null) throw this.#broken;
+    this.#check();
+  }
+
+  #kvTokensHeld(): number {
+    const there = this.#links.filter(({ isGone }) => !isGone);
+    return there.reduce((sum, { inner }) => sum + inner.kvTokensUsed, 0);
   }
 
   #check(): void {

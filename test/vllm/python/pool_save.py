@@ -17,7 +17,7 @@ from foretoken_vllm.pool_guard import Circuit, GuardedStore
 from foretoken_vllm.pool_peers import Peers
 
 BLOCK_BYTES = 1 << 20
-SAVE_S = 9.0
+SAVE_S = 20.0
 
 
 def main(master: str, role: str, segment_bytes: int) -> None:
@@ -42,7 +42,8 @@ def main(master: str, role: str, segment_bytes: int) -> None:
     time.sleep(1.5)
     begin = time.monotonic()
     count = 0
-    while time.monotonic() - begin < SAVE_S:
+    code = -1
+    while code != 0 and time.monotonic() - begin < SAVE_S:
         at = time.monotonic()
         (code,) = guard.batch_put_from_multi_buffers(
             [f"block-{count}"], [[ctypes.addressof(block)]], [[BLOCK_BYTES]], own
