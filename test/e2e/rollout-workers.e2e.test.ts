@@ -1,11 +1,13 @@
 // `foretoken rollout --worker`: an iteration over servers that run elsewhere, from the same prompt files.
 
-import { expect, test } from "bun:test";
+import { expect, setDefaultTimeout, test } from "bun:test";
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { standInResponse } from "../faults/stand-in/tokens.ts";
 import { VllmStandIn } from "../faults/stand-in/vllm-stand-in.ts";
 import { foretoken, ROOT, scratch, start } from "./tool.ts";
+
+setDefaultTimeout(180_000);
 
 const TOKENIZER = join(ROOT, "test", "fixtures", "foretoken-3m-hf");
 const GROUPS = 6;
@@ -61,7 +63,7 @@ test("rollout --worker: every response of two servers, one of which is still loa
   } finally {
     await Promise.all(servers.map((server) => server.stop()));
   }
-}, 180_000);
+});
 
 test("rollout --worker: a flag of embedded engines is refused, and so is a server that never answers", async () => {
   const out = join(scratch(), "responses.jsonl");
@@ -73,4 +75,4 @@ test("rollout --worker: a flag of embedded engines is refused, and so is a serve
   const absent = await foretoken(...asked, ...url, "--start-s", "1");
   expect(absent.status).toBe(1);
   expect(absent.stderr).toContain("http://127.0.0.1:1");
-}, 180_000);
+});

@@ -1,13 +1,15 @@
 // Weight updates and adapters over vLLM stand-ins, through a whole sidecar: what a trainer is told, what serves, and
 // under which salt and model each chunk is asked for.
 
-import { afterAll, expect, test } from "bun:test";
+import { afterAll, expect, setDefaultTimeout, test } from "bun:test";
 import { startSidecar } from "../../src/serve.ts";
 import type { RunningSidecar } from "../../src/serve-options.ts";
 import { until } from "../faults/http-client.ts";
 import { EOS, standInResponse } from "../faults/stand-in/tokens.ts";
 import { adapterSample, VllmStandIn } from "../faults/stand-in/vllm-stand-in.ts";
 import { serveOptions, vllmSource } from "../suite/serve-fixture.ts";
+
+setDefaultTimeout(180_000);
 
 const PROMPT = [7, 8, 9, 10, 11, 12];
 const TOKENS_MAX = 24;
