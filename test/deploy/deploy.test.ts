@@ -22,7 +22,7 @@ test.skipIf(missing !== null)("deploy: the sidecar serves every metric in use", 
       if (said.includes("\n")) break;
     }
     const [, url = ""] = /foretoken on (\S+)/.exec(said) ?? [];
-    await until(async () => (await fetch(`${url}/health`)).ok, "the engine", 30_000);
+    await until(async () => (await fetch(`${url}/health`)).ok, "the engine");
     const scrape = await (await fetch(`${url}/metrics`)).text();
     const served = new Set<string>();
     for (const [, name = "", type] of scrape.matchAll(/^# TYPE (\S+) (\w+)$/gm)) {

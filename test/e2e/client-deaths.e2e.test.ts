@@ -4,6 +4,7 @@
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { startSidecar } from "../../src/serve.ts";
 import type { RunningSidecar } from "../../src/serve-options.ts";
+import { HttpClient, until } from "../faults/http-client.ts";
 import { EOS, standInResponse } from "../faults/stand-in/tokens.ts";
 import { VllmStandIn } from "../faults/stand-in/vllm-stand-in.ts";
 import { serveOptions, vllmSource } from "../suite/serve-fixture.ts";
@@ -20,6 +21,7 @@ const UPDATE_MS_MAX = 6_000;
 
 let standIns: VllmStandIn[] = [];
 let sidecar: RunningSidecar;
+let http: HttpClient;
 const notices: string[] = [];
 
 beforeAll(async () => {
@@ -33,7 +35,8 @@ beforeAll(async () => {
       events: { weightsNotice: ({ kind }) => notices.push(kind) },
     }),
   );
-  await until(async () => (await states()).every((state) => state === "ready"));
+  http = new HttpClient(sidecar.url);
+  await until(() => hasStates("ready"), "both servers");
 });
 
 afterAll(async () => {
@@ -51,21 +54,8 @@ async function diesAfter(program: string): Promise<void> {
   await child.exited;
 }
 
-const post = (path: string, body: object = {}) =>
-  fetch(new URL(path, sidecar.url), { method: "POST", body: JSON.stringify(body) });
-
-async function get(path: string): Promise<unknown> {
-  return await (await fetch(new URL(path, sidecar.url))).json();
-}
-
-async function states(): Promise<string[]> {
-  const { workers } = (await get("/foretoken/workers")) as { workers: { state: string }[] };
-  return workers.map(({ state }) => state);
-}
-
-async function until(holds: () => Promise<boolean>): Promise<void> {
-  while (!(await holds())) await Bun.sleep(10);
-}
+const hasStates = async (state: string) =>
+  (await http.workers()).every((worker) => worker.state === state);
 
 const promptOf = (group: number): number[] => [group, 8, 9, 10];
 
@@ -76,7 +66,7 @@ const rollout = (id: string) => ({
 
 /** Asks for the rollout as a trainer that was started again does, and compares every token. */
 async function collect(id: string): Promise<{ report: { restarts: number } }> {
-  const text = await (await post("/v1/rollouts", rollout(id))).text();
+  const text = (await http.ask("/v1/rollouts", rollout(id))).text;
   const lines = text.trim().split("\n");
   const summary = JSON.parse(lines.pop() ?? "");
   expect(summary).toMatchObject({ rollout: id, state: "finished" });
@@ -118,7 +108,7 @@ test("trainer: killed in the middle of a rollout, the next one gets every respon
 });
 
 test("trainer: killed in the middle of a weight update, the update ends by itself, and the next trainer's counts", async () => {
-  const before = (await get("/foretoken/workers")) as { weight_epoch?: number };
+  const before = (await http.json("/foretoken/workers")) as { weight_epoch?: number };
   await diesAfter(
     `${begin("update")}
     const call = (path, body) => fetch(url + path, { method: "POST", body: JSON.stringify(body) });
@@ -127,13 +117,13 @@ test("trainer: killed in the middle of a weight update, the update ends by itsel
     ${SAY}`,
   );
   // Their weights are unknown now: they wait for whole ones.
-  await until(async () => (await states()).every((state) => state === "fenced"));
+  await until(() => hasStates("fenced"), "both are fenced");
   expect(notices).toContain("abandoned");
   expect(before.weight_epoch).toBe(
-    ((await get("/foretoken/workers")) as typeof before).weight_epoch,
+    ((await http.json("/foretoken/workers")) as typeof before).weight_epoch,
   );
   const whole = { method: "reload_weights", kwargs: { weights_path: "/weights" } };
-  expect((await post("/collective_rpc", whole)).status).toBe(200);
+  expect((await http.post("/collective_rpc", whole)).status).toBe(200);
   await collect("update");
 });
 
@@ -143,19 +133,16 @@ test("trainer: killed between pause and resume, the pause is visible, and the ne
     await fetch(url + "pause?mode=keep", { method: "POST" });
     ${SAY}`,
   );
-  expect(await get("/is_paused")).toMatchObject({
+  expect(await http.json("/is_paused")).toMatchObject({
     is_paused: true,
     reason: "paused with mode keep",
   });
-  expect((await post("/resume")).status).toBe(200);
+  expect((await http.post("/resume", {})).status).toBe(200);
   await collect("pause");
 });
 
 test("page: killed while it follows the stream, its socket is closed, and the rollout goes on", async () => {
-  const clients = async () => {
-    const text = await (await fetch(new URL("/metrics", sidecar.url))).text();
-    return Number(/^foretoken_stream_clients(?:\{.*\})? (\d+)/m.exec(text)?.[1]);
-  };
+  const clients = () => http.metric("foretoken_stream_clients");
   expect(await clients()).toBe(0);
   await diesAfter(
     `const socket = new WebSocket(url.replace("http", "ws") + "v1/stream");
@@ -165,6 +152,6 @@ test("page: killed while it follows the stream, its socket is closed, and the ro
     await new Promise((resolve) => socket.addEventListener("message", resolve));
     ${SAY}`,
   );
-  await until(async () => (await clients()) === 0);
+  await until(async () => (await clients()) === 0, "no client");
   await collect("page");
 });

@@ -4,7 +4,6 @@
 import { afterEach, expect, setDefaultTimeout, test } from "bun:test";
 import net from "node:net";
 import { join } from "node:path";
-import { freePort } from "../../src/tools/up/ports.ts";
 import { until } from "../faults/http-client.ts";
 import { ToolProcess } from "../faults/process.ts";
 import { VllmStandIn } from "../faults/stand-in/vllm-stand-in.ts";
@@ -19,21 +18,13 @@ afterEach(async () => {
   for (const one of open.splice(0)) await one.end();
 });
 
-async function serve(...args: string[]): Promise<{ proc: ToolProcess; url: string; port: number }> {
+async function serve(...args: string[]): Promise<ToolProcess> {
   const standIn = await VllmStandIn.start({ contextTokens: 65_536, blocks: 65_536 });
   open.push({ end: () => standIn.stop() });
-  const port = freePort("127.0.0.1");
-  const fixed = ["--port", String(port), "--tokenizer", TOKENIZER, "--worker", standIn.url];
-  const proc = new ToolProcess(["serve", ...fixed, ...args]);
+  const fixed = ["--port", "0", "--tokenizer", TOKENIZER, "--worker", standIn.url];
+  const proc = await ToolProcess.listening("serve", ...fixed, ...args);
   open.push({ end: () => proc.kill() });
-  const url = `http://127.0.0.1:${port}`;
-  await proc.said(/^foretoken on /);
-  return { proc, url, port };
-}
-
-function post(url: string, path: string, body: unknown, headers = {}): Promise<Response> {
-  const text = typeof body === "string" ? body : JSON.stringify(body);
-  return fetch(url + path, { method: "POST", body: text, headers });
+  return proc;
 }
 
 /** The line about it, as an object. */
@@ -61,12 +52,12 @@ async function lineOf(
 const PROMPT = { prompt: [1, 2, 3], max_tokens: 8 };
 
 test("log: every request has an id, and one that is refused a line with the reason", async () => {
-  const { proc, url } = await serve("--log", "json");
-  const good = await post(url, "/v1/completions", PROMPT, { "x-request-id": "mine-7" });
+  const proc = await serve("--log", "json");
+  const good = await proc.http.post("/v1/completions", PROMPT, { "x-request-id": "mine-7" });
   expect([good.status, good.headers.get("x-request-id")]).toEqual([200, "mine-7"]);
-  const odd = await post(url, "/v1/completions", PROMPT, { "x-request-id": "a b\tc" });
+  const odd = await proc.http.post("/v1/completions", PROMPT, { "x-request-id": "a b\tc" });
   expect(odd.headers.get("x-request-id")).toMatch(/^[\da-f-]{36}$/);
-  const bad = await post(url, "/v1/completions", { ...PROMPT, max_tokens: -1 });
+  const bad = await proc.http.post("/v1/completions", { ...PROMPT, max_tokens: -1 });
   const id = bad.headers.get("x-request-id");
   expect(await lineOf(proc, "answered", { id })).toMatchObject({
     level: "info",
@@ -79,23 +70,23 @@ test("log: every request has an id, and one that is refused a line with the reas
 });
 
 test("log: control calls and failed updates have a line with outcome and reason; an iteration has one", async () => {
-  const { proc, url } = await serve("--log", "json");
-  for (let i = 0; i < 10; i += 1) await post(url, "/v1/completions", { ...PROMPT, n: 2 });
-  await post(url, "/pause?mode=wait", {});
+  const proc = await serve("--log", "json");
+  for (let i = 0; i < 10; i += 1) await proc.http.post("/v1/completions", { ...PROMPT, n: 2 });
+  await proc.http.post("/pause?mode=wait", {});
   expect(await lineOf(proc, "control", { path: "/pause" })).toMatchObject({
     level: "info",
     status: 200,
     asked: "mode=wait",
     ms: expect.any(Number),
   });
-  const failed = await post(url, "/update_weights", { update_info: {} });
+  const failed = await proc.http.post("/update_weights", { update_info: {} });
   expect(failed.status).toBeGreaterThanOrEqual(400);
   expect(await lineOf(proc, "control", { path: "/update_weights" })).toMatchObject({
     level: "warn",
     reason: expect.stringContaining("workers failed: http://127.0.0.1:"),
   });
   const rpc = { method: "reload_weights", kwargs: { weights_path: "/tmp" } };
-  expect((await post(url, "/collective_rpc", rpc)).status).toBe(200);
+  expect((await proc.http.post("/collective_rpc", rpc)).status).toBe(200);
   await lineOf(proc, "control", { path: "/collective_rpc", asked: "reload_weights", status: 200 });
   expect(await lineOf(proc, "iteration", { weight_epoch: 0 })).toMatchObject({
     requests: 20,
@@ -126,16 +117,16 @@ const CLIENTS: Record<string, [string, object]> = {
 
 for (const [name, [path, body]] of Object.entries(CLIENTS)) {
   test(`end: ${name} that nobody reads holds it up for --drain-s at most, and is named`, async () => {
-    const { proc, url, port } = await serve("--drain-s", "3");
-    const socket = net.connect(port, "127.0.0.1");
+    const proc = await serve("--drain-s", "3");
+    const socket = net.connect(Number(proc.http.url.port), "127.0.0.1");
     socket.on("error", () => {});
     socket.pause();
     const text = JSON.stringify(body);
     socket.write(
-      `POST ${path} HTTP/1.1\r\nHost: 127.0.0.1:${port}\r\nX-Request-Id: deaf-1\r\nContent-Length: ${text.length}\r\n\r\n${text}`,
+      `POST ${path} HTTP/1.1\r\nHost: 127.0.0.1:${proc.http.url.port}\r\nX-Request-Id: deaf-1\r\nContent-Length: ${text.length}\r\n\r\n${text}`,
     );
     const finished = async () => {
-      const text = await (await fetch(`${url}/metrics`)).text();
+      const { text } = await proc.http.get("/metrics");
       const counts = [...text.matchAll(/^vllm:request_success_total\{.*\} (\d+)$/gm)];
       return counts.reduce((sum, [, count]) => sum + Number(count), 0);
     };
@@ -153,11 +144,11 @@ for (const [name, [path, body]] of Object.entries(CLIENTS)) {
 }
 
 test("end: followers of /v1/stream that do not read delay no shutdown beyond the limit", async () => {
-  const { proc, port } = await serve("--drain-s", "20");
-  const socket = net.connect(port, "127.0.0.1");
+  const proc = await serve("--drain-s", "20");
+  const socket = net.connect(Number(proc.http.url.port), "127.0.0.1");
   socket.on("error", () => {});
   socket.write(
-    `GET /v1/stream HTTP/1.1\r\nHost: 127.0.0.1:${port}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n`,
+    `GET /v1/stream HTTP/1.1\r\nHost: 127.0.0.1:${proc.http.url.port}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n`,
   );
   await new Promise((resolve) => socket.once("data", resolve));
   socket.pause();

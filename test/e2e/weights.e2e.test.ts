@@ -2,12 +2,10 @@
 // under which salt and model each chunk is asked for.
 
 import { afterAll, expect, setDefaultTimeout, test } from "bun:test";
-import { startSidecar } from "../../src/serve.ts";
-import type { RunningSidecar } from "../../src/serve-options.ts";
+import { StandInBed } from "../faults/attacks/stand-in-bed.ts";
 import { until } from "../faults/http-client.ts";
 import { EOS, standInResponse } from "../faults/stand-in/tokens.ts";
-import { adapterSample, VllmStandIn } from "../faults/stand-in/vllm-stand-in.ts";
-import { serveOptions, vllmSource } from "../suite/serve-fixture.ts";
+import { adapterSample, type VllmStandIn } from "../faults/stand-in/vllm-stand-in.ts";
 
 setDefaultTimeout(180_000);
 
@@ -19,54 +17,18 @@ afterAll(async () => {
   for (const close of closing.toReversed()) await close();
 });
 
-interface World {
-  readonly standIns: VllmStandIn[];
-  readonly notices: string[];
-  readonly sidecar: RunningSidecar;
-  post(path: string, body: unknown): Promise<{ status: number; text: string }>;
-  get(path: string): Promise<{ status: number; text: string }>;
+async function world(): Promise<StandInBed> {
+  const bed = await StandInBed.start(2);
+  closing.push(() => bed.stop());
+  await ready(bed);
+  return bed;
 }
 
-async function world(count = 2): Promise<World> {
-  const standIns = await Promise.all(Array.from({ length: count }, () => VllmStandIn.start()));
-  const notices: string[] = [];
-  const sidecar = await startSidecar(
-    serveOptions({
-      sources: standIns.map(({ url }) => vllmSource(url, { pollMs: 20 })),
-      limits: {
-        requestsMax: 1000,
-        groupsMax: 100,
-        keptBytesMax: 2 ** 28,
-        keptResponsesMax: 1000,
-      },
-      events: { weightsNotice: ({ kind }) => notices.push(kind) },
-    }),
-  );
-  closing.push(async () => {
-    await sidecar.stop();
-    for (const standIn of standIns) await standIn.stop();
-  });
-  const call = async (path: string, init: RequestInit) => {
-    const response = await fetch(new URL(path, sidecar.url), init);
-    return { status: response.status, text: await response.text() };
-  };
-  const post = (path: string, body: unknown) =>
-    call(path, { method: "POST", body: JSON.stringify(body) });
-  await ready({ get: (path) => call(path, {}) }, count);
-  return { standIns, notices, sidecar, post, get: (path) => call(path, {}) };
-}
+const ready = ({ http }: StandInBed) => until(() => http.isServing(), "both");
 
-async function ready({ get }: Pick<World, "get">, count: number): Promise<void> {
-  const isReady = async () => {
-    const { text } = await get("/foretoken/workers");
-    return text.split('"state":"ready"').length === count + 1;
-  };
-  await until(isReady, `${count} workers`);
-}
-
-async function tokensOf({ post }: World, model: string, n = 4): Promise<number[][]> {
+async function tokensOf({ http }: StandInBed, model: string, n = 4): Promise<number[][]> {
   const body = { model, prompt: PROMPT, n, max_tokens: TOKENS_MAX, return_token_ids: true };
-  const { status, text } = await post("/v1/completions", body);
+  const { status, text } = await http.ask("/v1/completions", body);
   expect([status, text.slice(0, 200)]).toEqual([
     200,
     expect.stringContaining(`"model":"${model}"`),
@@ -91,28 +53,28 @@ const reload = (path: string) => ({ method: "reload_weights", kwargs: { weights_
 for (const kind of ["nan", "flat"]) {
   test(`weights that are ${kind}: the update is an error that names the servers; none serves until good ones come`, async () => {
     const one = await world();
-    const { status, text } = await one.post("/collective_rpc", reload(`/w/${kind}`));
+    const { status, text } = await one.http.ask("/collective_rpc", reload(`/w/${kind}`));
     expect(status).toBe(500);
     for (const { url } of one.standIns) expect(text).toContain(url);
     expect(text).toContain("the weights do not generate");
     expect(one.notices).toEqual(["canary_failed", "canary_failed"]);
-    const health = await one.get("/health");
+    const health = await one.http.get("/health");
     expect(health.status).toBe(503);
     expect(health.text).toContain("the weights do not generate");
-    expect((await one.post("/v1/completions", { prompt: PROMPT })).status).toBe(503);
-    expect((await one.post("/collective_rpc", reload("/w/good"))).status).toBe(200);
+    expect((await one.http.ask("/v1/completions", { prompt: PROMPT })).status).toBe(503);
+    expect((await one.http.ask("/collective_rpc", reload("/w/good"))).status).toBe(200);
     expect(await tokensOf(one, "tiny")).toEqual(expected(undefined));
   });
 }
 
 test("one server of two with bad weights: it alone is fenced, and the other serves on", async () => {
   const one = await world();
-  const { standIns, post } = one;
-  await post("/start_weight_update", {});
+  const { standIns, http } = one;
+  await http.ask("/start_weight_update", {});
   expect(standIns[0]?.weights).toBe("good");
-  await post("/abort_weight_update", {});
+  await http.ask("/abort_weight_update", {});
   (standIns[1] as VllmStandIn).weights = "nan";
-  const { status, text } = await post("/collective_rpc", { method: "update_weight" });
+  const { status, text } = await http.ask("/collective_rpc", { method: "update_weight" });
   expect([status, text]).toEqual([500, expect.stringContaining(standIns[1]?.url ?? "")]);
   expect(text).toContain("1 of 2 workers failed");
   expect(await tokensOf(one, "tiny")).toEqual(expected(undefined));
@@ -121,7 +83,7 @@ test("one server of two with bad weights: it alone is fenced, and the other serv
 test("collective_rpc update_weight: the next epoch begins, so nothing of the old one is found", async () => {
   const one = await world();
   await tokensOf(one, "tiny");
-  await one.post("/collective_rpc", { method: "update_weight", args: ["lm_head.weight"] });
+  await one.http.ask("/collective_rpc", { method: "update_weight", args: ["lm_head.weight"] });
   expect(Number(one.sidecar.sidecar.rollout.epoch)).toBe(1);
   await tokensOf(one, "tiny");
   const salts = new Set(
@@ -135,33 +97,35 @@ test("collective_rpc update_weight: the next epoch begins, so nothing of the old
 
 test("collective_rpc with a method that no worker has is refused, and changes nothing", async () => {
   const one = await world();
-  expect((await one.post("/collective_rpc", { method: "unknown" })).status).toBe(400);
+  expect((await one.http.ask("/collective_rpc", { method: "unknown" })).status).toBe(400);
   expect(Number(one.sidecar.sidecar.rollout.epoch)).toBe(0);
-  await ready(one, 2);
+  await ready(one);
 });
 
 test("a server that sleeps is not asked for tokens: its canary comes when it wakes up", async () => {
   const one = await world();
   const asked = () => one.standIns.map(({ bodies }) => bodies.length);
-  await one.post("/sleep?level=1", {});
+  await one.http.ask("/sleep?level=1", {});
   const before = asked();
-  expect((await one.post("/collective_rpc", reload("/w/nan"))).status).toBe(200);
+  expect((await one.http.ask("/collective_rpc", reload("/w/nan"))).status).toBe(200);
   expect(asked()).toEqual(before);
-  await one.post("/wake_up?tags=weights", {});
-  const { status, text } = await one.post("/wake_up?tags=kv_cache", {});
+  await one.http.ask("/wake_up?tags=weights", {});
+  const { status, text } = await one.http.ask("/wake_up?tags=kv_cache", {});
   expect([status, text]).toEqual([500, expect.stringContaining("the weights do not generate")]);
 });
 
 test("an adapter is served under its name on every server, apart from the model", async () => {
   const one = await world();
   const load = { lora_name: "policy", lora_path: "/lora/1" };
-  expect((await one.post("/v1/completions", { model: "policy", prompt: PROMPT })).status).toBe(404);
+  expect((await one.http.ask("/v1/completions", { model: "policy", prompt: PROMPT })).status).toBe(
+    404,
+  );
   // Text, as vLLM has it.
-  expect(await one.post("/v1/load_lora_adapter", load)).toEqual({
+  expect(await one.http.ask("/v1/load_lora_adapter", load)).toEqual({
     status: 200,
     text: "Success: LoRA adapter 'policy' added successfully.",
   });
-  expect((await one.get("/v1/models")).text).toContain('"id":"policy"');
+  expect((await one.http.get("/v1/models")).text).toContain('"id":"policy"');
   const [own, adapted] = await Promise.all([tokensOf(one, "tiny", 8), tokensOf(one, "policy", 8)]);
   expect(own).toEqual(expected(undefined, 8));
   expect(adapted).toEqual(expected("/lora/1", 8));
@@ -187,57 +151,61 @@ test("a rollout is drawn from the adapter that it names, and from nothing else",
     sampling_params: { max_tokens: TOKENS_MAX },
   };
   const rolloutOf = async (model: object) => {
-    const { status, text } = await one.post("/v1/rollouts", { ...body, ...model });
+    const { status, text } = await one.http.ask("/v1/rollouts", { ...body, ...model });
     expect([status, text.slice(0, 200)]).toEqual([200, expect.stringContaining('"group":"a"')]);
     const lines = text.trim().split("\n").slice(0, -1);
     return lines.map((line) => (JSON.parse(line) as { token_ids: number[] }).token_ids);
   };
-  const unknown = await one.post("/v1/rollouts", { ...body, model: "policy" });
+  const unknown = await one.http.ask("/v1/rollouts", { ...body, model: "policy" });
   expect(unknown.status).toBe(404);
   expect(unknown.text).toContain("The model `policy` does not exist.");
-  expect((await one.post("/v1/rollouts", { ...body, model: 7 })).status).toBe(400);
-  await one.post("/v1/load_lora_adapter", { lora_name: "policy", lora_path: "/lora/1" });
+  expect((await one.http.ask("/v1/rollouts", { ...body, model: 7 })).status).toBe(400);
+  await one.http.ask("/v1/load_lora_adapter", { lora_name: "policy", lora_path: "/lora/1" });
   const drawn = await Promise.all([{}, { model: "tiny" }, { model: "policy" }].map(rolloutOf));
   expect(drawn).toEqual([expected(undefined), expected(undefined), expected("/lora/1")]);
 });
 
 test("an adapter loaded again in place is the new one; unloaded it is a 404 again", async () => {
   const one = await world();
-  await one.post("/load_lora_adapter", { lora_name: "policy", lora_path: "/lora/1" });
+  await one.http.ask("/load_lora_adapter", { lora_name: "policy", lora_path: "/lora/1" });
   const again = { lora_name: "policy", lora_path: "/lora/2", load_inplace: true };
-  expect((await one.post("/v1/load_lora_adapter", again)).status).toBe(200);
+  expect((await one.http.ask("/v1/load_lora_adapter", again)).status).toBe(200);
   expect(await tokensOf(one, "policy")).toEqual(expected("/lora/2"));
-  expect((await one.post("/v1/unload_lora_adapter", { lora_name: "policy" })).status).toBe(200);
-  expect((await one.post("/v1/completions", { model: "policy", prompt: PROMPT })).status).toBe(404);
+  expect((await one.http.ask("/v1/unload_lora_adapter", { lora_name: "policy" })).status).toBe(200);
+  expect((await one.http.ask("/v1/completions", { model: "policy", prompt: PROMPT })).status).toBe(
+    404,
+  );
   expect(await tokensOf(one, "tiny")).toEqual(expected(undefined));
 });
 
 test("an adapter that a server cannot load is served by none, and every server continues", async () => {
   const one = await world();
   const absent = { lora_name: "policy", lora_path: "/lora/absent" };
-  expect((await one.post("/v1/load_lora_adapter", absent)).status).toBe(404);
+  expect((await one.http.ask("/v1/load_lora_adapter", absent)).status).toBe(404);
   expect(Number(one.sidecar.sidecar.rollout.epoch)).toBe(0);
   one.standIns[1]?.adapters.set("policy", "/lora/earlier");
   const load = { lora_name: "policy", lora_path: "/lora/1" };
-  const { status, text } = await one.post("/v1/load_lora_adapter", load);
+  const { status, text } = await one.http.ask("/v1/load_lora_adapter", load);
   expect([status, text]).toEqual([500, expect.stringContaining("has already been loaded")]);
   expect(one.standIns[0]?.adapters.has("policy")).toBe(false);
-  await ready(one, 2);
-  expect((await one.post("/v1/completions", { model: "policy", prompt: PROMPT })).status).toBe(404);
+  await ready(one);
+  expect((await one.http.ask("/v1/completions", { model: "policy", prompt: PROMPT })).status).toBe(
+    404,
+  );
   for (const name of ["tiny", "", 7, "x".repeat(300)]) {
     const wrong = { lora_name: name, lora_path: "/lora/1" };
-    expect((await one.post("/v1/load_lora_adapter", wrong)).status).toBe(400);
+    expect((await one.http.ask("/v1/load_lora_adapter", wrong)).status).toBe(400);
   }
 });
 
 test("a server that comes back is given weights and adapters before it serves", async () => {
   const one = await world();
-  await one.post("/collective_rpc", reload("/w/good"));
-  await one.post("/v1/load_lora_adapter", { lora_name: "policy", lora_path: "/lora/1" });
+  await one.http.ask("/collective_rpc", reload("/w/good"));
+  await one.http.ask("/v1/load_lora_adapter", { lora_name: "policy", lora_path: "/lora/1" });
   const [first] = one.standIns;
   first?.adapters.clear();
   await first?.restart();
   await until(() => first?.adapters.get("policy") === "/lora/1", "the adapter");
-  await ready(one, 2);
+  await ready(one);
   expect(await tokensOf(one, "policy", 8)).toEqual(expected("/lora/1", 8));
 });

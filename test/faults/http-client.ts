@@ -29,6 +29,11 @@ export class HttpClient {
     return await fetch(this.url.origin + path, { signal, ...init });
   }
 
+  async get(path: string): Promise<{ status: number; text: string }> {
+    const answer = await this.call(path);
+    return { status: answer.status, text: await answer.text() };
+  }
+
   async json(path: string): Promise<unknown> {
     return await (await this.call(path)).json();
   }

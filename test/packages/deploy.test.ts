@@ -81,10 +81,10 @@ describe("deploy", () => {
       return answer.ok && (await answer.text()).includes('"finished"');
     };
     const isAnswered = (act: () => Promise<boolean>) => () => act().catch(() => false);
-    await until(isAnswered(rollout), "a rollout", 60_000);
+    await until(isAnswered(rollout), "a rollout");
     const scraped = async () =>
       (await answerOf("count_over_time(foretoken_weight_epoch[1m]) >= 3")).length > 0;
-    await until(isAnswered(scraped), "three scrapes", 60_000);
+    await until(isAnswered(scraped), "three scrapes");
   }, 200_000);
 
   afterAll(() => {

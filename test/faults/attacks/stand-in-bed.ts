@@ -46,17 +46,20 @@ export class StandInBed {
   readonly http: HttpClient;
   readonly quarantined: string[];
   readonly failures: unknown[];
+  /** Kinds of the notices about weights. */
+  readonly notices: string[];
 
   private constructor(
     standIns: readonly VllmStandIn[],
     sidecar: RunningSidecar,
-    seen: { quarantined: string[]; failures: unknown[] },
+    seen: { quarantined: string[]; failures: unknown[]; notices: string[] },
   ) {
     this.standIns = standIns;
     this.sidecar = sidecar;
     this.http = new HttpClient(sidecar.url);
     this.quarantined = seen.quarantined;
     this.failures = seen.failures;
+    this.notices = seen.notices;
   }
 
   static async start(
@@ -67,7 +70,9 @@ export class StandInBed {
     const standIns = await Promise.all(
       Array.from({ length: count }, (_, index) => VllmStandIn.start(standIn(index))),
     );
-    const seen = { quarantined: [] as string[], failures: [] as unknown[] };
+    const seen = {
+      ...{ quarantined: [] as string[], failures: [] as unknown[], notices: [] as string[] },
+    };
     const sourceOf = (url: string) => {
       engineKind(url);
       return vllmSource(url, { ...LIMITS, ...limits });
@@ -83,6 +88,7 @@ export class StandInBed {
         events: {
           ...collecting(seen.failures),
           quarantined: (reason) => seen.quarantined.push(reason),
+          weightsNotice: ({ kind }) => seen.notices.push(kind),
         },
       }),
     );
