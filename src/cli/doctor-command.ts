@@ -9,7 +9,7 @@ import { AppError } from "../core/base/errors.ts";
 import { serverOf } from "../engines/kinds.ts";
 import { examine } from "../tools/doctor/examine.ts";
 import type { Diagnosis, Verdict } from "../tools/doctor/finding.ts";
-import { checkClientLimits, checkPool, checkWeights } from "../tools/doctor/shared-checks.ts";
+import { checkPool, checkWeights } from "../tools/doctor/shared-checks.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { EXIT_FAILED } from "./output.ts";
 
@@ -55,10 +55,7 @@ async function doctor(given: readonly string[], settings: DoctorSettings): Promi
     if (isBoth) began("KV pool");
     const pool = isBoth ? await checkPool([before, url], { token, salt }) : null;
     const weights = isBoth ? await checkWeights([before, url], token) : null;
-    const isLast = i === urls.length - 1;
-    const slots = [...diagnoses, alone].map((one) => one.slots);
-    const limits = isLast && alone.model !== null ? checkClientLimits(slots) : null;
-    const together = [pool, weights, limits].filter((finding) => finding !== null);
+    const together = [pool, weights].filter((finding) => finding !== null);
     const diagnosis = { ...alone, findings: [...alone.findings, ...together] };
     diagnoses.push(diagnosis);
     if (!settings.json) console.log(tableOf(diagnosis));

@@ -23,7 +23,6 @@ import {
   checkVersion,
   readServerInfo,
   type ServerInfo,
-  slotsOf,
 } from "./settings-checks.ts";
 import { examineSglang } from "./sglang-checks.ts";
 
@@ -46,7 +45,7 @@ export async function examine(options: ExamineOptions): Promise<Diagnosis> {
   const engine = new Engine(options.url, options.token);
   const proxy = await checkProxy(engine);
   if (proxy !== null) {
-    return { url: engine.url, version: null, model: null, slots: null, findings: [proxy] };
+    return { url: engine.url, version: null, model: null, findings: [proxy] };
   }
   const sglang = await examineSglang(options);
   if (sglang !== null) return sglang;
@@ -54,8 +53,7 @@ export async function examine(options: ExamineOptions): Promise<Diagnosis> {
   const server = await readServerInfo(engine, findings);
   if (server !== null) await look(engine, { server, findings, options });
   const version = server?.version ?? null;
-  const slots = server === null ? null : slotsOf(server);
-  return { url: engine.url, version, model: engine.model, slots, findings };
+  return { url: engine.url, version, model: engine.model, findings };
 }
 
 async function look(

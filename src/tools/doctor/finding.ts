@@ -19,8 +19,6 @@ export interface Diagnosis {
   readonly url: string;
   readonly version: string | null;
   readonly model: string | null;
-  /** Requests that run at the same time, over all of its ranks; null: not reported. */
-  readonly slots: number | null;
   readonly findings: readonly Finding[];
 }
 

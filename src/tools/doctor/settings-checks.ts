@@ -23,13 +23,7 @@ export async function readServerInfo(
   engine: Engine,
   findings: Finding[],
 ): Promise<ServerInfo | null> {
-  const release = (await engine.call("GET", "/version")).body;
-  const version = fieldOf(release, "version");
-  const proxy = await proxyFinding(engine, release);
-  if (proxy !== null) {
-    findings.push(proxy);
-    return null;
-  }
+  const version = fieldOf((await engine.call("GET", "/version")).body, "version");
   const health = await engine.call("GET", "/health");
   if (health.status !== 200) {
     const why = health.status === 0 ? messageOf(health.text) : `HTTP ${health.status}`;
@@ -69,10 +63,7 @@ export async function readServerInfo(
  * none.
  */
 export async function checkProxy(engine: Engine): Promise<Finding | null> {
-  return await proxyFinding(engine, (await engine.call("GET", "/version")).body);
-}
-
-async function proxyFinding(engine: Engine, release: unknown): Promise<Finding | null> {
+  const release = (await engine.call("GET", "/version")).body;
   if (fieldOf(release, "server") !== "foretoken") return null;
   const version = String(fieldOf(release, "version"));
   const { body } = await engine.call("GET", "/foretoken/workers");
@@ -171,12 +162,6 @@ export function checkFlags({ config, isSeedSafe }: ServerInfo): Finding[] {
   );
   findings.push(checkConnector(config));
   return findings;
-}
-
-/** null: not reported. */
-export function slotsOf({ config, metrics }: ServerInfo): number | null {
-  const slots = Number(pathOf(config, "scheduler_config", "max_num_seqs"));
-  return slots > 0 ? slots * (metrics?.cache?.engines ?? 1) : null;
 }
 
 export function checkKvBudget(server: ServerInfo): Finding {

@@ -79,6 +79,6 @@ function settingsOf(server: SglangServer, found: Capabilities): Finding[] {
 }
 
 function diagnosisOf(url: string, server: SglangServer, findings: readonly Finding[]): Diagnosis {
-  const { version, model, slots } = server;
-  return { url, version, model, slots, findings };
+  const { version, model } = server;
+  return { url, version, model, findings };
 }

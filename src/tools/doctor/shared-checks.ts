@@ -1,5 +1,5 @@
-// Checks of several engines together: whether two share a KV pool as a rollout needs it, whether they have the same weights,
-// and how many of their slots trainers' clients fill. Small; nothing is reset.
+// Checks of several engines together: whether two share a KV pool as a rollout needs it, and whether they have the same
+// weights. Small; nothing is reset.
 
 import { connectorOf } from "../../engines/vllm/connectors.ts";
 import { make, Refused, somePrompt } from "./behaviour-checks.ts";
@@ -135,23 +135,4 @@ async function checksumsOf(engine: Engine): Promise<Record<string, unknown> | nu
   const checksums = fieldOf(body, "checksums");
   const isThere = status === 200 && typeof checksums === "object" && checksums !== null;
   return isThere ? (checksums as Record<string, unknown>) : null;
-}
-
-/** slime's default for --sglang-server-concurrency, and SkyRL's limit: requests in flight for each address. */
-const IN_FLIGHT_PER_ADDRESS = 512;
-/** vLLM's default, where an engine does not report its own. */
-const SLOTS_DEFAULT = 256;
-
-/** `slots`: of each engine; null: not reported. */
-export function checkClientLimits(slots: readonly (number | null)[]): Finding {
-  const check = "clients' limits";
-  const total = slots.reduce<number>((sum, one) => sum + (one ?? SLOTS_DEFAULT), 0);
-  const engines = slots.length === 1 ? "this engine has" : `these ${slots.length} engines have`;
-  const about = slots.includes(null) ? "about " : "";
-  const reason = `SkyRL and slime keep ${IN_FLIGHT_PER_ADDRESS} requests in flight for each address, and a sidecar is one address; ${engines} ${about}${total} slots`;
-  if (total <= IN_FLIGHT_PER_ADDRESS) return info(check, `${reason}, which that fills`);
-  const limit =
-    IN_FLIGHT_PER_ADDRESS * Math.max(slots.length, Math.ceil(total / IN_FLIGHT_PER_ADDRESS));
-  const fix = `slime: --sglang-server-concurrency ${limit}; SkyRL: its client's limit, to ${limit} too`;
-  return warn(check, `${reason}: the rest stays idle`, fix);
 }
