@@ -10,11 +10,10 @@ import { MemoryFile } from "../engines/llama/memory-file.ts";
 import { type LlamaModel, openLlamaModel } from "../engines/llama/open.ts";
 import { BUNDLED_MODEL } from "../host/installation.ts";
 import type { WorkerSource } from "../pool/pool.ts";
-import { openModelSide } from "../sources.ts";
 import type { Text } from "../text/text.ts";
 import { createLog } from "./log.ts";
 import { PRICED, writePricedGguf } from "./priced-model.ts";
-import { servedSource } from "./serve-command.ts";
+import { enginesOf, NO_EMBEDDED } from "./serve-command.ts";
 
 export const ENGINE_FIELDS = [
   "worker",
@@ -108,22 +107,17 @@ async function remoteEngines(
   settings: EngineSettings,
   signal: AbortSignal,
 ): Promise<RolloutEngines> {
-  const { worker: urls, workerToken: token, model, tokenizer } = settings;
+  const { worker, workerToken, model, tokenizer } = settings;
   const waits = new Waits(settings.startS, signal);
   const log = createLog("text", { level: "warn", write: (line) => process.stderr.write(line) });
-  const sources = urls.map((url) => servedSource(url, { workerToken: token }, log));
-  const side = await openModelSide(
-    {
-      urls: () => urls,
-      llamaCount: 0,
-      model,
-      tokenizer,
-      servedName: null,
-      deterministic: false,
-      token,
-    },
-    { tried: (problems) => waits.tried(problems.join("; ")), signal: waits.signal },
-  );
+  const named = { worker, workerToken, tokenizer, servedModelName: null };
+  const engines = enginesOf({ ...NO_EMBEDDED, ...named, model }, log);
+  const wait = {
+    tried: (problems: readonly string[]) => waits.tried(problems.join("; ")),
+    signal: waits.signal,
+  };
+  const side = await engines.model(wait, () => []);
+  const sources = engines.sources(side);
   // Their capacity is known only once they are open: the first run takes these.
   let reach: Parameters<OpenWorkers>[1] = () => {};
   const openAll = () =>

@@ -62,6 +62,10 @@ const FIELD_NAMES = [
 ] as const;
 
 type ServeSettings = Settings<(typeof FIELD_NAMES)[number]>;
+type EngineField =
+  | ("worker" | "workerToken" | "tokenizer" | "servedModelName" | "historyMb")
+  | ("llama" | "model" | "slots" | "kvTokens" | "deterministic");
+type EngineSettings = Pick<ServeSettings, EngineField>;
 
 const MIB = 1024 * 1024;
 /** vLLM's own port. */
@@ -129,7 +133,29 @@ async function serve(settings: ServeSettings, log: Log): Promise<number> {
     const problem = `--min-workers is ${settings.minWorkers}, and there are ${count} workers`;
     throw new AppError("usage", problem);
   }
-  const engines: Engines = {
+  const engines = { ...enginesOf(settings, log), hasFixed: count > 0 };
+  // An invalid URL is reported before any wait.
+  for (const url of settings.worker) noticedSource(url, settings.workerToken, log);
+  const pool =
+    settings.llama === 0 && settings.worker.every((url) => serverOf(url) !== null) && count > 0
+      ? NO_POOL
+      : POOL;
+  return await serveOver(engines, { settings, log, stopping: untilSignal(), pool });
+}
+
+/** The settings of embedded engines where there are none. */
+export const NO_EMBEDDED = {
+  llama: 0,
+  model: null,
+  slots: 0,
+  kvTokens: 0,
+  deterministic: false,
+  historyMb: 0,
+} as const;
+
+/** The engines that the settings name. */
+export function enginesOf(settings: EngineSettings, log: Log): Engines {
+  return {
     model: (wait, registered) =>
       openModelSide(
         {
@@ -145,15 +171,8 @@ async function serve(settings: ServeSettings, log: Log): Promise<number> {
       ),
     sources: (model) => sourcesOf(settings, model, log),
     sourceOf: (url) => servedSource(url, settings, log),
-    hasFixed: count > 0,
+    hasFixed: true,
   };
-  // An invalid URL is reported before any wait.
-  for (const url of settings.worker) noticedSource(url, settings.workerToken, log);
-  const pool =
-    settings.llama === 0 && settings.worker.every((url) => serverOf(url) !== null) && count > 0
-      ? NO_POOL
-      : POOL;
-  return await serveOver(engines, { settings, log, stopping: untilSignal(), pool });
 }
 
 /** DRAM that the pool takes at most: a sixteenth of the machine's, which engines and their models need more of. */
@@ -331,7 +350,7 @@ function bindOptionsOf(
   };
 }
 
-function sourcesOf(settings: ServeSettings, model: ModelSide, log: Log): WorkerSource[] {
+function sourcesOf(settings: EngineSettings, model: ModelSide, log: Log): WorkerSource[] {
   const sources = settings.worker.map((url) => servedSource(url, settings, log));
   if (settings.llama === 0 || model.llama === null) return sources;
   const { contextTokens } = model.llama;
@@ -346,7 +365,7 @@ function sourcesOf(settings: ServeSettings, model: ModelSide, log: Log): WorkerS
 }
 
 /** A remote engine that serves only if its drafts do not change what it draws. */
-export function servedSource(
+function servedSource(
   url: string,
   { workerToken }: Pick<ServeSettings, "workerToken">,
   log: Log,

@@ -8,7 +8,6 @@ import { Command } from "commander";
 import { FIELDS, type Settings } from "../config/fields.ts";
 import { AppError } from "../core/base/errors.ts";
 import { BUNDLED_HF_MODEL, FOLDER } from "../host/installation.ts";
-import { type ModelWait, openModelSide } from "../sources.ts";
 import { type FoundVllm, findVllm } from "../tools/up/find-vllm.ts";
 import { gpusOf, gpusPerServer, visibleGpus } from "../tools/up/gpus.ts";
 import { ensurePlugin } from "../tools/up/install-plugin.ts";
@@ -24,13 +23,13 @@ import {
 import { type PluginRunner, pluginRunner } from "../tools/up/plugin-runner.ts";
 import { freePort, freePorts } from "../tools/up/ports.ts";
 import { addFields, readFields } from "./commander-fields.ts";
-import { type Log, stderrLog } from "./log.ts";
+import { type Log, type LogLevel, stderrLog } from "./log.ts";
 import { EXIT_INTERRUPTED } from "./output.ts";
 import {
-  type Engines,
+  enginesOf,
+  NO_EMBEDDED,
   NO_POOL,
   SERVING_FIELDS,
-  servedSource,
   serveOver,
   warnIfExposed,
 } from "./serve-command.ts";
@@ -143,26 +142,9 @@ async function serveServers(
   parts: { settings: UpSettings; model: string; log: Log; stopping: Signals },
 ): Promise<number> {
   const { settings, log, stopping } = parts;
-  const urls = servers.map((server) => server.spec.url);
-  const sourceOf = (url: string) => servedSource(url, settings, log);
-  const engines: Engines = {
-    model: (wait: ModelWait) =>
-      openModelSide(
-        {
-          urls: () => urls,
-          llamaCount: 0,
-          model: null,
-          tokenizer: settings.tokenizer ?? parts.model,
-          servedName: settings.servedModelName,
-          deterministic: false,
-          token: settings.workerToken,
-        },
-        wait,
-      ),
-    sources: () => urls.map(sourceOf),
-    sourceOf,
-    hasFixed: true,
-  };
+  const worker = servers.map((server) => server.spec.url);
+  const tokenizer = settings.tokenizer ?? parts.model;
+  const engines = enginesOf({ ...NO_EMBEDDED, ...settings, worker, tokenizer }, log);
   return await serveOver(engines, { settings, log, stopping, pool: NO_POOL });
 }
 
@@ -299,39 +281,17 @@ function availableBytes(): number {
   }
 }
 
+const LEVELS = {
+  ...({ started: "info", starting: "info", healthy: "info" } as const),
+  ...({ restarts: "warn", died: "error", gave_up: "error" } as const),
+} satisfies Record<ServerEvent["kind"], LogLevel>;
+
 function logServerEvent(
   log: Log,
   server: { name: string; port: number },
   event: ServerEvent,
 ): void {
-  switch (event.kind) {
-    case "started":
-      log("info", "server_started", { ...server, pid: event.pid });
-      return;
-    case "waiting": {
-      const { lastLine } = event;
-      log("info", "server_starting", {
-        ...server,
-        seconds: seconds(event.ms),
-        last_line: lastLine,
-      });
-      return;
-    }
-    case "healthy":
-      log("info", "server_healthy", { ...server, seconds: seconds(event.ms) });
-      return;
-    case "died":
-      log("error", "server_died", { ...server, how: event.how });
-      for (const line of event.lines) log("error", "server_said", { name: server.name, line });
-      return;
-    case "restarts":
-      log("warn", "server_restarts", { ...server, seconds: seconds(event.inMs) });
-      return;
-    default:
-      log("error", "server_gave_up", server);
-  }
-}
-
-function seconds(ms: number): number {
-  return Math.round(ms / 100) / 10;
+  const { kind, lines = [], ...fields } = { lines: [], ...event };
+  log(LEVELS[kind], `server_${kind}`, { ...server, ...fields });
+  for (const line of lines) log("error", "server_said", { name: server.name, line });
 }

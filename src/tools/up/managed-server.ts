@@ -20,13 +20,14 @@ export interface ServerSpec {
   readonly backoff?: BackoffLimits;
 }
 
+/** Fields are named as in the log. */
 export type ServerEvent =
   | { readonly kind: "started"; readonly pid: number }
-  /** The server is still starting; `lastLine` of its log, null: none. Reported every few seconds. */
-  | { readonly kind: "waiting"; readonly ms: number; readonly lastLine: string | null }
-  | { readonly kind: "healthy"; readonly ms: number }
+  /** The server is still starting; `last_line` of its log, null: none. Reported every few seconds. */
+  | { readonly kind: "starting"; readonly seconds: number; readonly last_line: string | null }
+  | { readonly kind: "healthy"; readonly seconds: number }
   | { readonly kind: "died"; readonly how: string; readonly lines: readonly string[] }
-  | { readonly kind: "restarts"; readonly inMs: number }
+  | { readonly kind: "restarts"; readonly seconds: number }
   /** The server has ended too often: it is not started again. */
   | { readonly kind: "gave_up" };
 
@@ -98,7 +99,7 @@ export class ManagedServer {
         this.#notify({ kind: "gave_up" });
         return;
       }
-      this.#notify({ kind: "restarts", inMs: pauseMs });
+      this.#notify({ kind: "restarts", seconds: rounded(pauseMs) });
       await Promise.race([Bun.sleep(pauseMs), this.#stopped.promise]);
       if (this.#isStopping) return;
       healthyFromMs = (await this.#startOnce()) === null ? performance.now() : null;
@@ -118,7 +119,7 @@ export class ManagedServer {
     while (!group.hasEnded) {
       const nowMs = performance.now();
       if (await this.#isHealthy()) {
-        this.#notify({ kind: "healthy", ms: performance.now() - fromMs });
+        this.#notify({ kind: "healthy", seconds: rounded(performance.now() - fromMs) });
         return null;
       }
       if (this.#isStopping) return "it was stopped";
@@ -128,11 +129,8 @@ export class ManagedServer {
       }
       if (nowMs - toldMs >= WAITING_TOLD_MS) {
         toldMs = nowMs;
-        this.#notify({
-          kind: "waiting",
-          ms: nowMs - fromMs,
-          lastLine: tailOf(logPath, 1)[0] ?? null,
-        });
+        const [line = null] = tailOf(logPath, 1);
+        this.#notify({ kind: "starting", seconds: rounded(nowMs - fromMs), last_line: line });
       }
       await Promise.race([Bun.sleep(HEALTH_PAUSE_MS), group.ended, this.#stopped.promise]);
     }
@@ -152,4 +150,8 @@ export class ManagedServer {
       return false;
     }
   }
+}
+
+function rounded(ms: number): number {
+  return Math.round(ms / 100) / 10;
 }
