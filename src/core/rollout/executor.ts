@@ -86,8 +86,7 @@ export class Executor {
     const reserved = command.reservedTokens;
     const already = isThere ? request.residentTokens : 0;
     this.#ledger.book(workerId, { inFlight: 1, kvTokens: reserved - already });
-    request.residentOn = workerId;
-    request.residentTokens = reserved;
+    this.#reside(request, workerId, reserved);
     if (isThere) {
       this.#steps.begin(request, target);
       return;
@@ -157,9 +156,8 @@ export class Executor {
     assert(heir.status === "waiting" && heir.residentOn === null, "an heir has no KV");
     assert(0 < tokens && tokens <= from.residentTokens, "0 < tokens <= residentTokens");
     this.#ledger.book(workerId, { inFlight: 0, kvTokens: tokens - from.residentTokens });
-    heir.residentOn = workerId;
-    heir.residentTokens = tokens;
     this.#displace(from);
+    this.#reside(heir, workerId, tokens);
     return workerId;
   }
 
@@ -220,7 +218,16 @@ export class Executor {
     this.#ledger.leaving(workerId, -tokens);
   }
 
+  #reside(request: Request, workerId: WorkerId, tokens: number): void {
+    if (request.residentOn === null) this.#ledger.resides(workerId, request.group, 1);
+    request.residentOn = workerId;
+    request.residentTokens = tokens;
+  }
+
   #displace(request: Request): void {
+    if (request.residentOn !== null) {
+      this.#ledger.resides(request.residentOn, request.group, -1);
+    }
     request.residentOn = null;
     request.residentTokens = 0;
   }

@@ -1,5 +1,6 @@
 import { expect, test } from "bun:test";
-import { workerId } from "../base/ids.ts";
+import { groupId, workerId } from "../base/ids.ts";
+import { RequestBuffer } from "../request/buffer.ts";
 import { Ledger } from "./ledger.ts";
 import type { Worker, WorkerCapacity } from "./worker.ts";
 
@@ -22,4 +23,18 @@ test("slots: what waits in an engine's own queue is sent beyond its slots, withi
     { room: 8, kvTokensFree: 100 },
     { room: 1, kvTokensFree: 10 },
   ]);
+});
+
+test("slots: requests of a group hold the full blocks of their prompt once", () => {
+  const ledger = new Ledger({ nowMs: () => 0 });
+  ledger.add(workerOf(0, { ...CAPACITY, kvBlockTokens: 4, sharesPrompts: true }));
+  const buffer = new RequestBuffer();
+  const group = buffer.open(groupId("g"), new Int32Array(10));
+  const free = (change: 1 | -1) => {
+    ledger.book(workerId(0), { inFlight: change, kvTokens: 20 * change });
+    ledger.resides(workerId(0), group, change);
+    return ledger.slots()[0]?.kvTokensFree;
+  };
+  expect([free(1), free(1), free(1)]).toEqual([80, 68, 56]);
+  expect([free(-1), free(-1), free(-1)]).toEqual([68, 80, 100]);
 });

@@ -4,10 +4,10 @@
 import { assert } from "../base/assert.ts";
 import type { Clock } from "../base/clock.ts";
 import type { WorkerId } from "../base/ids.ts";
-import type { Request } from "../request/buffer.ts";
+import type { Group, Request } from "../request/buffer.ts";
 import { Lookahead } from "../schedule/lookahead.ts";
 import { Paces } from "../schedule/pace.ts";
-import { inBlocks, type Slot, spareTokens } from "../schedule/placement.ts";
+import { inBlocks, promptTokens, type Slot, spareTokens } from "../schedule/placement.ts";
 import type { Worker, WorkerStats } from "./worker.ts";
 
 type Made = Pick<WorkerStats, "outputTokens" | "acceptedTokens" | "draftedTokens">;
@@ -27,6 +27,9 @@ interface Account {
   updatedMs: number;
   busyMs: number;
   requestMs: number;
+  /** Requests with KV there by group, and tokens of their prompts that are booked for each of them and held once. */
+  readonly residents: Map<Group, number>;
+  sharedTokens: number;
   /** The worker's counts when the span began; null: it has said nothing yet. */
   made: Made | null;
   /** Part of `kvTokens` that will be free soon: KV in export, and KV of requests whose chunk was ordered to end. */
@@ -63,6 +66,8 @@ export class Ledger {
       requestMs: 0,
       made: null,
       leavingTokens: 0,
+      residents: new Map(),
+      sharedTokens: 0,
     });
     this.#kvTokens.set(worker.workerId, worker.capacity.kvTokens);
   }
@@ -113,6 +118,19 @@ export class Ledger {
     assert(account.kvTokens >= 0, "a worker gives back no more KV than it had");
   }
 
+  /** One request of the group more, or fewer, has KV on the worker. */
+  resides(workerId: WorkerId, group: Group, change: 1 | -1): void {
+    const account = this.#accounts.get(workerId);
+    if (account?.worker.capacity.sharesPrompts !== true) return;
+    const { residents, worker } = account;
+    const count = (residents.get(group) ?? 0) + change;
+    if (count < 0) return;
+    const tokens = promptTokens(group, { blockTokens: worker.capacity.kvBlockTokens ?? 1 });
+    if (Math.max(count, count - change) > 1) account.sharedTokens += change * tokens;
+    if (count === 0) residents.delete(group);
+    else residents.set(group, count);
+  }
+
   /** The request's chunk begins on the worker. */
   begun(workerId: WorkerId, request: Request): void {
     const account = this.#accounts.get(workerId);
@@ -141,11 +159,11 @@ export class Ledger {
   spareTokens(workerId: WorkerId): number {
     const account = this.#accounts.get(workerId);
     if (account === undefined) return 0;
-    const { worker, inFlight, kvTokens, leavingTokens, lookahead } = account;
+    const { worker, inFlight, kvTokens, leavingTokens, lookahead, sharedTokens } = account;
     return spareTokens({
       inFlight,
       aheadTokens: lookahead.tokens,
-      kvTokensFree: worker.capacity.kvTokens - kvTokens,
+      kvTokensFree: worker.capacity.kvTokens - kvTokens + sharedTokens,
       kvTokensLeaving: leavingTokens,
     });
   }
@@ -222,6 +240,8 @@ export class Ledger {
     for (const account of this.#accounts.values()) {
       account.inFlight = 0;
       account.kvTokens = 0;
+      account.residents.clear();
+      account.sharedTokens = 0;
       this.#updateSpan(account);
       account.running.clear();
       account.leavingTokens = 0;
@@ -231,7 +251,7 @@ export class Ledger {
   slots(): Slot[] {
     const slots: Slot[] = [];
     for (const account of this.#accounts.values()) {
-      const { worker, suspect, inFlight, kvTokens, running } = account;
+      const { worker, suspect, inFlight, kvTokens, running, residents, sharedTokens } = account;
       if (!account.isReachable) continue;
       slots.push({
         workerId: worker.workerId,
@@ -244,7 +264,8 @@ export class Ledger {
         baseRequests: this.paces.baseRequests(worker.workerId),
         kvTokens: worker.capacity.kvTokens,
         blockTokens: worker.capacity.kvBlockTokens ?? 1,
-        kvTokensFree: worker.capacity.kvTokens - kvTokens,
+        residents,
+        kvTokensFree: worker.capacity.kvTokens - kvTokens + sharedTokens,
         aheadTokens: account.lookahead.tokens,
         running,
         kvTokensLeaving: account.leavingTokens,

@@ -33,6 +33,8 @@ export interface WorkerCapacity {
   readonly kvBytesPerToken: number;
   /** Other workers can load its KV, and it theirs. Default: where KV can be exported. */
   readonly sharesKv?: boolean;
+  /** Requests of one group hold the KV of their prompt once. Default: false. */
+  readonly sharesPrompts?: boolean;
 }
 
 /** Exported KV of one request: the first `tokens` tokens of prompt + output. */

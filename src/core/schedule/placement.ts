@@ -3,7 +3,7 @@
 // for what a request has and for some tokens ahead (`lookahead.ts`).
 
 import type { WorkerId } from "../base/ids.ts";
-import { contextTokens, isSuspect, type Request } from "../request/buffer.ts";
+import { contextTokens, type Group, isSuspect, type Request } from "../request/buffer.ts";
 
 /** A worker as the scheduler sees it. The scheduler works on its own copies. */
 export interface Slot {
@@ -16,6 +16,8 @@ export interface Slot {
   readonly kvTokens: number;
   /** A request takes whole blocks of this many KV tokens. */
   readonly blockTokens: number;
+  /** Groups whose prompts it holds once for all of their requests, those that are resident there. Absent: none. */
+  readonly residents?: ReadonlyMap<Group, number>;
   /** true: other workers can load its KV, and it theirs. */
   readonly sharesKv: boolean;
   /** Requests dispatched to it and not yet returned: the load signal. */
@@ -78,9 +80,19 @@ export function inBlocks(tokens: number, blockTokens: number): number {
   return Math.ceil(tokens / blockTokens) * blockTokens;
 }
 
+/** KV tokens of the prompt's full blocks, which requests of the group can share. */
+export function promptTokens(
+  { prompt }: Group,
+  { blockTokens }: Pick<Slot, "blockTokens">,
+): number {
+  return prompt.length - (prompt.length % blockTokens);
+}
+
 /** KV tokens a worker must have free for the request to begin. */
 export function tokensNeeded(request: Request, slot: Slot, chunkTokens: number): number {
-  const held = request.residentOn === slot.workerId ? request.residentTokens : 0;
+  const isThere = request.residentOn === slot.workerId;
+  const shared = slot.residents?.has(request.group) ? promptTokens(request.group, slot) : 0;
+  const held = isThere ? request.residentTokens : shared;
   return reservationOf(request, slot, chunkTokens) - held;
 }
 
@@ -142,24 +154,31 @@ export function place(request: Request, slots: readonly Slot[], chunkTokens: num
 }
 
 /**
- * The worker that has a turn of a session done first: what it lacks of the turn's prefix takes as many rows of its steps
- * as it has tokens, and each of the chunk's tokens takes a step.
+ * The worker where a turn of a session costs it and the others least. Each token that the worker lacks of the turn's
+ * prefix is a row of its steps, for which those that run there wait too; each token of the chunk takes a step, which
+ * the turn makes longer by a row for them, as they do for it. null: none has room, or it waits for that of its own.
  */
 function placeTurn(request: Request, slots: readonly Slot[], chunkTokens: number): Slot | null {
   let best: Slot | null = null;
   let leastTime = Number.POSITIVE_INFINITY;
   for (const slot of slots) {
-    if (!isOpenTo(request, slot) || !hasRoom(request, slot, chunkTokens)) continue;
+    const isOpen = isOpenTo(request, slot) && contextTokens(request) + chunkTokens <= slot.kvTokens;
+    const isOwn = slot.workerId === request.workerId;
+    const mustWait = !hasRoom(request, slot, chunkTokens);
+    if (!isOpen || (mustWait && !isOwn)) continue;
     const lacking = contextTokens(request) - prefixTokens(request, slot);
     const isSaved = request.computedTokens > 0 || request.response.length > 0;
     const rows = lacking * (slot.sharesKv && isSaved ? LOAD_COST : 1);
-    const time = slot.pace * rows + chunkTokens * tokenTime(slot);
+    const { pace, baseRequests, inFlight } = slot;
+    // Room comes when a chunk ends.
+    const steps = chunkTokens * (baseRequests + 1 + inFlight) * (mustWait ? 2 : 1);
+    const time = pace * (rows * (1 + inFlight) + steps + chunkTokens * inFlight);
     if (time > leastTime) continue;
     if (time === leastTime && best !== null && !isLessLoaded(slot, best)) continue;
     best = slot;
     leastTime = time;
   }
-  return best;
+  return best !== null && hasRoom(request, best, chunkTokens) ? best : null;
 }
 
 /** First tokens of the request that the worker has computed: in its own turns, or for its siblings. */

@@ -213,7 +213,10 @@ test("place: a turn goes where its prefix is until the load there costs more tha
   // The turn before ran there, and its KV is in the prefix cache.
   request.workerId = workerId(0);
   request.computedTokens = 790;
-  expect([at(7), at(8)]).toEqual([workerId(0), workerId(1)]);
+  expect([at(3), at(4)]).toEqual([workerId(0), workerId(1)]);
+  // What is computed there holds up those that run there.
+  const busy = [slot(0, { inFlight: 6 }), slot(1, { inFlight: 2 })];
+  expect(place(request, busy, 100)?.workerId).toBe(workerId(0));
   // Where others can load it, only that is saved.
   expect(at(1, { sharesKv: true })).toBe(workerId(1));
 });

@@ -373,12 +373,18 @@ export class Scheduler {
 
   /** Offloads KV of requests that do not run, because a request waits for room. */
   #makeRoom(turn: Turn, nowMs: number): void {
-    const leaving = this.#retained.size > 0 ? this.#retained : this.#parked;
-    for (const request of leaving) {
-      const workerId = present(request.residentOn, "a parked request is resident");
-      if (leaving === this.#retained && this.#staysFor(request, turn, nowMs)) continue;
-      leaving.delete(request);
-      turn.commands.push({ kind: "offload", request, workerId });
+    // Those of sessions that pause make way before those that wait.
+    const keepers = new Set<WorkerId>();
+    for (const leaving of [this.#retained, this.#parked]) {
+      for (const request of leaving) {
+        const workerId = present(request.residentOn, "a parked request is resident");
+        const isRetained = leaving === this.#retained;
+        if (isRetained) keepers.add(workerId);
+        const stays = isRetained ? this.#staysFor(request, turn, nowMs) : keepers.has(workerId);
+        if (stays) continue;
+        leaving.delete(request);
+        turn.commands.push({ kind: "offload", request, workerId });
+      }
     }
   }
 

@@ -138,6 +138,7 @@ test("openVllmWorker: finds out what the server is", async () => {
     contextTokens: 500,
     kvBytesPerToken: 0,
     sharesKv: false,
+    sharesPrompts: true,
   });
   expect(worker.capabilities).toMatchObject({
     endpoint: "generate",

@@ -105,8 +105,8 @@ export class VllmWorker implements Worker {
     this.name = parts.client.url;
     const ahead = Math.ceil(slots / SLOTS_PER_AHEAD);
     // KV is not exported: servers that share it find it by themselves.
-    const kv = { kvTokens, kvBlockTokens, kvBytesPerToken: 0, sharesKv: parts.moves !== null };
-    this.capacity = { slots, ahead, contextTokens, ...kv };
+    const kv = { kvTokens, kvBlockTokens, kvBytesPerToken: 0, sharesPrompts: true };
+    this.capacity = { slots, ahead, contextTokens, ...kv, sharesKv: parts.moves !== null };
     this.#epoch = parts.epoch;
     // A later epoch's weights were loaded since the server's start, as far as is known here.
     this.#hasOtherWeights = parts.epoch > 0;
