@@ -2,8 +2,9 @@
 // session's requests together, interleaved in rounds of one run.
 //
 //   npm run bench:agents -- [--workload mlperf|tight] [--kv-blocks 256] [--tasks N] [--rounds N] [--systems a,b]
-//       [--json FILE]
+//       [--json FILE] [--simulate ENGINES]
 //
+// --simulate: on so many modelled servers in virtual time, as many sessions for each as for a real one (agents/modelled.ts).
 // The model is the bundled one widened (npm run model:priced); every text is drawn from a seed, and the same for all
 // systems (vllm/vllm_bench.py). vllm-router 0.1.17 is installed in the project's cache.
 
@@ -17,8 +18,9 @@ import { ensurePlugin } from "../../src/tools/up/install-plugin.ts";
 import { ROOT, vllmMissing } from "../../test/vllm/fleet.ts";
 import { SEED, writeReport } from "../harness.ts";
 import { type AgentsRun, iterationOf } from "./agents/drive.ts";
+import { MODELLED, simulated } from "./agents/simulate.ts";
 import { AGENT_SYSTEMS, type AgentSystem, setOf } from "./agents/systems.ts";
-import { SHAPES, tasksOf, type WorkloadName } from "./agents/workload.ts";
+import { CONTEXT_TOKENS, SHAPES, tasksOf, type WorkloadName } from "./agents/workload.ts";
 import { separate } from "./vllm/neighbour.ts";
 import { readSettings } from "./vllm/settings.ts";
 import { Servers } from "./vllm/systems.ts";
@@ -33,7 +35,7 @@ const FIGURES = {
   preempted: "preempted",
 } as const satisfies Record<keyof AgentsRun, string>;
 
-type Runs = ReadonlyMap<AgentSystem, readonly AgentsRun[]>;
+type Runs = ReadonlyMap<string, readonly AgentsRun[]>;
 
 function medianOf(runs: readonly AgentsRun[], figure: keyof AgentsRun): number {
   return median(runs.map((run) => run[figure]));
@@ -78,6 +80,7 @@ function settingsOf(args: readonly string[]) {
       rounds: { type: "string", default: "3" },
       systems: { type: "string", default: AGENT_SYSTEMS.join(",") },
       json: { type: "string" },
+      simulate: { type: "string" },
     },
   });
   const { workload: asked } = values;
@@ -88,13 +91,41 @@ function settingsOf(args: readonly string[]) {
   const systems = AGENT_SYSTEMS.filter((name) => values.systems.split(",").includes(name));
   const tasks = Number(values.tasks ?? 32 / SHAPES[workload].siblings);
   const { launch } = readSettings([
-    ...["--priced", "--kv-blocks", values["kv-blocks"], "--max-model-len", "1600"],
+    ...["--priced", "--kv-blocks", values["kv-blocks"], "--max-model-len", String(CONTEXT_TOKENS)],
   ]);
-  return { workload, systems, tasks, rounds: Number(values.rounds), launch, json: values.json };
+  const engines = values.simulate === undefined ? null : Number(values.simulate);
+  const { rounds, json } = values;
+  return { workload, systems, tasks, rounds: Number(rounds), launch, json, engines };
+}
+
+/** Steps of the priced model on one core of the machine that it was made on. */
+const STEP = { baseMs: 20, rowMs: 1.5, blockTokens: 32 };
+const MODELLED_TEXT = { vocabularySize: 1_376, eos: 1_359 };
+
+async function simulate(
+  { workload, tasks, rounds, launch, json }: ReturnType<typeof settingsOf>,
+  engines: number,
+): Promise<void> {
+  const runs = new Map<string, AgentsRun[]>(MODELLED.map((name) => [name, []]));
+  const sizes = { ...STEP, slots: launch.slots, kvBlocks: launch.kvBlocks };
+  for (let round = 1; round <= rounds; round += 1) {
+    const count = Math.ceil((tasks * engines) / 2);
+    const all = tasksOf(workload, count, SEED + round, MODELLED_TEXT);
+    for (const name of MODELLED) {
+      runs.get(name)?.push(await simulated(name, { tasks: all, engines, sizes }));
+    }
+  }
+  writeReport(json, { workload, engines, sizes, systems: Object.fromEntries(runs) });
+  console.log(tableOf(runs));
 }
 
 async function main(): Promise<void> {
-  const { workload, systems, tasks, rounds, launch, json } = settingsOf(process.argv.slice(2));
+  const settings = settingsOf(process.argv.slice(2));
+  const { workload, systems, tasks, rounds, launch, json, engines } = settings;
+  if (engines !== null) {
+    await simulate(settings, engines);
+    return;
+  }
   const missing = vllmMissing();
   if (missing !== null) throw new Error(missing);
   console.log(`${workload}: ${SHAPES[workload].told}`);

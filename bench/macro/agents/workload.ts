@@ -48,6 +48,8 @@ export const SHAPES = {
 } as const satisfies Record<string, Shape>;
 export type WorkloadName = keyof typeof SHAPES;
 
+/** Context of the servers. */
+export const CONTEXT_TOKENS = 1_600;
 /** Longest output of a turn, which every request asks for. */
 export const OUTPUT_TOKENS_MAX = 128;
 /** Part of an output in quotes: siblings' 8-gram cover is 29 to 45 % in recorded rollouts. */
@@ -116,13 +118,18 @@ export function tasksOf(
       return Math.min(max, Math.max(min, around(mean, 0, 0.8)));
     };
     const { mean, max } = shape.turns;
-    const turns = (): Turn[] =>
-      Array.from({ length: bounded(around(mean, shared, shape.deviation), 2, max) }, () => ({
-        output: output(),
-        observation: observation(),
-        toolS: toolS(),
-      }));
-    return { prompt, siblings: Array.from({ length: shape.siblings }, turns) };
+    const session = (): Turn[] => {
+      const turns: Turn[] = [];
+      const count = bounded(around(mean, shared, shape.deviation), 2, max);
+      for (let length = prompt.length; turns.length < count; ) {
+        const turn = { output: output(), observation: observation(), toolS: toolS() };
+        length += turn.output.length + turn.observation.length;
+        if (length + OUTPUT_TOKENS_MAX > CONTEXT_TOKENS) break;
+        turns.push(turn);
+      }
+      return turns;
+    };
+    return { prompt, siblings: Array.from({ length: shape.siblings }, session) };
   });
 }
 

@@ -1,0 +1,277 @@
+// The iteration of drive.ts on modelled servers, in virtual time: Foretoken's own rollout and the same clients.
+
+import type { RequestId, WorkerId } from "../../../src/core/base/ids.ts";
+import { weightEpoch, workerId } from "../../../src/core/base/ids.ts";
+import { EmbeddedKvPool } from "../../../src/core/kv/embedded-pool.ts";
+import type {
+  SamplingSupport,
+  Worker,
+  WorkerCommand,
+  WorkerEvent,
+  WorkerListener,
+  WorkerStats,
+} from "../../../src/core/rollout/worker.ts";
+import { loadCore } from "../../../src/core/wasm/load.ts";
+import { Sidecar } from "../../../src/server/sidecar.ts";
+import { ManualClock } from "../../../test/suite/manual-clock.ts";
+import { samplingOf } from "../../../test/suite/request-spec.ts";
+import type { AgentsRun } from "./drive.ts";
+import { type ModelledRequest, ModelledServer, type ServerSizes } from "./modelled.ts";
+import {
+  CONTEXT_TOKENS,
+  OUTPUT_TOKENS_MAX,
+  type Task,
+  type Turn,
+  transcriptOf,
+} from "./workload.ts";
+
+export const MODELLED = ["round_robin", "sticky", "least_loaded", "foretoken_http"] as const;
+export type ModelledSystem = (typeof MODELLED)[number];
+
+/** Rest of the planned text that begins so; `sibling` says whose it is where several do. */
+type NextOf = (tokens: readonly number[], sibling: number) => ModelledRequest["next"];
+
+function nextIn(tasks: readonly Task[]): NextOf {
+  const texts = tasks.map(({ prompt, siblings }) =>
+    siblings.map((turns) => [...prompt, ...transcriptOf(turns)]),
+  );
+  const eos = tasks[0]?.siblings[0]?.[0]?.output.at(-1);
+  return (tokens, sibling) => {
+    const begins = (text: readonly number[]): boolean => tokens.every((one, i) => text[i] === one);
+    const group =
+      texts.find(([first]) =>
+        tasks.some(
+          ({ prompt }, i) => texts[i]?.[0] === first && prompt.every((one, j) => tokens[j] === one),
+        ),
+      ) ?? [];
+    const own = group[sibling % group.length] ?? [];
+    const text = begins(own) ? own : (group.find(begins) ?? own);
+    const from = tokens.length;
+    return (all) => (all.length > from && all.at(-1) === eos ? null : (text[all.length] ?? null));
+  };
+}
+
+async function converse(
+  { prompt: first }: Task,
+  turns: readonly Turn[],
+  answer: (prompt: readonly number[]) => Promise<number[]>,
+  wait: (ms: number) => Promise<void>,
+): Promise<void> {
+  const prompt = [...first];
+  for (const [i, { output, observation, toolS }] of turns.entries()) {
+    const said = await answer(prompt);
+    if (said.join() !== output.join()) throw new Error(`another text than planned: ${said}`);
+    prompt.push(...output, ...observation);
+    if (i + 1 < turns.length) await wait(toolS * 1000);
+  }
+}
+
+function newSidecar(clock: ManualClock): Sidecar {
+  let drawn = 0;
+  return new Sidecar({
+    rollout: {
+      ...{ policy: "seer", draft: "off", chunkTokens: null, epoch: weightEpoch(0), clock },
+      pool: new EmbeddedKvPool({ clock, memoryBytesMax: 2 ** 20, disk: null }),
+      core: loadCore(),
+    },
+    vocabularySize: 2 ** 20,
+    limits: {
+      ...{ requestsMax: 1e5, groupsMax: 1e4, keptBytesMax: 2 ** 30, keptResponsesMax: 1e5 },
+    },
+    random: () => drawn++,
+  });
+}
+
+/** A modelled server as a worker over plain HTTP: it says nothing of what its prefix cache holds. */
+class ModelledWorker implements Worker {
+  readonly workerId: WorkerId;
+  readonly name = "modelled";
+  readonly keepsKv = true;
+  readonly capacity;
+  readonly #server: ModelledServer;
+  readonly #nextOf: NextOf;
+  readonly #runs = new Map<RequestId, ModelledRequest>();
+  #events: WorkerEvent[] = [];
+  #listener: WorkerListener = () => {};
+
+  constructor(id: number, server: ModelledServer, nextOf: NextOf) {
+    const { slots, kvBlocks, blockTokens } = server.sizes;
+    this.workerId = workerId(id);
+    this.#server = server;
+    this.#nextOf = nextOf;
+    const kv = {
+      kvTokens: kvBlocks * blockTokens,
+      kvBlockTokens: blockTokens,
+      kvBytesPerToken: 0,
+      sharesPrompts: true,
+    };
+    this.capacity = { slots, ahead: slots / 8, contextTokens: CONTEXT_TOKENS, ...kv };
+  }
+
+  listen(listener: WorkerListener): void {
+    this.#listener = listener;
+  }
+
+  supports(): SamplingSupport {
+    return { kind: "divided" };
+  }
+
+  async perform() {
+    return { status: 200, body: {} };
+  }
+
+  async close(): Promise<void> {}
+
+  send(commands: readonly WorkerCommand[]): void {
+    for (const command of commands) {
+      if (command.kind === "run") this.#run(command);
+      else if (command.kind === "export") {
+        const { requestId } = command;
+        this.#end(requestId);
+        this.#events.push({ kind: "exported", requestId, kv: null });
+      } else if (command.kind === "park") this.#end(command.requestId);
+      else if (command.kind === "release") {
+        const run = this.#runs.get(command.requestId);
+        if (run !== undefined) this.#server.drop(run);
+        this.#runs.delete(command.requestId);
+      }
+    }
+  }
+
+  report(): void {
+    const events = this.#events.splice(0);
+    if (events.length > 0) this.#listener(weightEpoch(0), [...events, this.#stats()]);
+  }
+
+  #end(requestId: RequestId): void {
+    const run = this.#runs.get(requestId);
+    if (run === undefined) return;
+    this.#server.drop(run);
+    this.#runs.delete(requestId);
+    this.#events.push({ kind: "chunk_done", requestId, finish: null });
+  }
+
+  #run({ request, output, chunkTokens }: Extract<WorkerCommand, { kind: "run" }>): void {
+    const { requestId, prompt } = request;
+    const tokens = [...prompt, ...output];
+    const next = this.#nextOf(tokens, request.sampleIndex);
+    const end = tokens.length + chunkTokens;
+    let offset = output.length;
+    const added = this.#server.add({
+      tokens,
+      next: (all) => (all.length >= end ? null : next(all)),
+      said: (token) => {
+        const said = { tokens: Int32Array.of(token), logprobs: new Float32Array(1), top: null };
+        this.#events.push({ kind: "tokens", requestId, offset, ...said });
+        offset += 1;
+      },
+      ended: () => {
+        this.#runs.delete(requestId);
+        const finish = next(added.tokens) === null ? "stop" : null;
+        this.#events.push({ kind: "chunk_done", requestId, finish });
+      },
+    });
+    this.#runs.set(requestId, added);
+  }
+
+  #stats(): WorkerEvent {
+    const { outputTokens, computedTokens: prefillTokens, preemptions } = this.#server;
+    const none = { draftedTokens: 0, acceptedTokens: 0, drafts: 0, kvLoads: 0, kvLoadFailures: 0 };
+    const gauges = { running: 0, waiting: 0, kvTokensUsed: 0, steps: 0, busyMs: 0, draftMs: 0 };
+    const made = { outputTokens, prefillTokens, recomputedTokens: 0, preemptions };
+    const stats: WorkerStats = { ...none, ...gauges, ...made };
+    return { kind: "stats", stats };
+  }
+}
+
+export async function simulated(
+  system: ModelledSystem,
+  { tasks, engines, sizes }: { tasks: readonly Task[]; engines: number; sizes: ServerSizes },
+): Promise<AgentsRun> {
+  const clock = new ManualClock();
+  const servers = Array.from({ length: engines }, () => new ModelledServer(sizes));
+  const nextOf = nextIn(tasks);
+  const workers = servers.map((server, i) => new ModelledWorker(i, server, nextOf));
+  const sidecar = newSidecar(clock);
+  for (const worker of workers) sidecar.rollout.addWorker(worker);
+  const events: { atMs: number; act: () => void }[] = [];
+  const at = (ms: number, act: () => void): void => {
+    events.push({ atMs: clock.nowMs() + ms, act });
+  };
+  const stepping = servers.map(() => false);
+  const run = (i: number): void => {
+    const server = servers[i];
+    if (server === undefined || stepping[i]) return;
+    const { ms, tell } = server.step();
+    if (ms === 0) return;
+    stepping[i] = true;
+    at(ms, () => {
+      stepping[i] = false;
+      tell();
+      workers[i]?.report();
+    });
+  };
+  let sent = 0;
+  const pick = (session: number): number => {
+    if (system === "sticky") return session % engines;
+    if (system === "round_robin") return sent++ % engines;
+    const loads = servers.map(({ inFlight }) => inFlight);
+    return loads.indexOf(Math.min(...loads));
+  };
+  const answer = async (session: number, prompt: readonly number[]): Promise<number[]> =>
+    await new Promise((resolve) => {
+      if (system !== "foretoken_http") {
+        const tokens = [...prompt];
+        const next = nextOf(prompt, session % (tasks[0]?.siblings.length ?? 1));
+        const ended = (): void => resolve(tokens.slice(prompt.length));
+        servers[pick(session)]?.add({ tokens, next, said: () => {}, ended });
+        return;
+      }
+      const spec = {
+        ...{ prompt: Int32Array.from(prompt), n: 1, seeded: false, group: null, priority: 0 },
+        ...{ session: String(session), sampling: samplingOf({ tokensMax: OUTPUT_TOKENS_MAX }) },
+      };
+      sidecar.generate(spec, {
+        tokens: () => {},
+        restarted: () => {},
+        finished: (_, { response }) => resolve([...response.tokens()]),
+      });
+    });
+  const wait = async (ms: number): Promise<void> => await new Promise((done) => at(ms, done));
+  const ends: number[] = [];
+  const sessions = tasks.flatMap((task) => task.siblings.map((turns) => ({ task, turns })));
+  for (const [i, { task, turns }] of sessions.entries()) {
+    void converse(task, turns, (prompt) => answer(i, prompt), wait).then(() => {
+      ends.push(clock.nowMs() / 1000);
+    });
+  }
+  while (ends.length < sessions.length) {
+    for (let i = 0; i < 16; i += 1) await Promise.resolve();
+    for (const worker of workers) worker.report();
+    for (let i = 0; i < 16; i += 1) await Promise.resolve();
+    for (let i = 0; i < engines; i += 1) run(i);
+    const first = events.reduce((best, event) => (event.atMs < best.atMs ? event : best), {
+      atMs: Number.POSITIVE_INFINITY,
+      act: () => {},
+    });
+    if (first.atMs === Number.POSITIVE_INFINITY) {
+      if (ends.length < sessions.length) throw new Error(`${system}: nothing goes on`);
+      break;
+    }
+    events.splice(events.indexOf(first), 1);
+    clock.advance(first.atMs - clock.nowMs());
+    first.act();
+  }
+  const sum = (of: (server: ModelledServer) => number): number =>
+    servers.reduce((total, server) => total + of(server), 0);
+  const part = (p: number): number => ends[Math.ceil(p * ends.length) - 1] ?? 0;
+  return {
+    iteration_s: part(1),
+    trajectory_p50_s: part(0.5),
+    trajectory_p99_s: part(0.99),
+    tail_s: part(1) - part(0.9),
+    prompt_tokens: sum((server) => server.promptTokens),
+    prompt_tokens_computed: sum((server) => server.computedTokens),
+    preempted: sum((server) => server.preemptions),
+  };
+}
