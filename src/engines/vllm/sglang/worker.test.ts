@@ -199,13 +199,14 @@ test("sglang: a cache that cannot be emptied fails the worker", async () => {
   });
   // Another client's, which never ends.
   server.engine.pause("keep");
-  void fetch(`${server.url}/generate`, {
+  const other = await fetch(`${server.url}/generate`, {
     method: "POST",
     body: JSON.stringify({ input_ids: [1], sampling_params: {}, stream: true }),
-  }).catch(() => {});
+  });
   while (server.engine.waiting === 0) await Bun.sleep(1);
   worker.send([{ kind: "advance", epoch: weightEpoch(1) }]);
   expect(await failed).toContain("may hold KV of older weights: /flush_cache: HTTP 400");
+  await other.body?.cancel();
 });
 
 test("sglang: a restart is seen by the process's seed", async () => {
