@@ -4,16 +4,13 @@ import { afterEach, expect, test } from "bun:test";
 import type { FaultKind, FaultPlan } from "../../../test/faults/stand-in/faults.ts";
 import { standInResponse } from "../../../test/faults/stand-in/tokens.ts";
 import { type StandInOptions, VllmStandIn } from "../../../test/faults/stand-in/vllm-stand-in.ts";
-import { runCommand, samplingOf, specOf } from "../../../test/suite/request-spec.ts";
+import { PROMPT, VllmBench } from "../../../test/suite/vllm-bench.ts";
 import { requestId, weightEpoch, workerId } from "../../core/base/ids.ts";
-import { NO_SHAPING, type SamplingParams } from "../../core/request/request.ts";
-import type { WorkerEvent } from "../../core/rollout/worker.ts";
+import { NO_SHAPING } from "../../core/request/request.ts";
 import type { EngineNotice } from "../kind.ts";
 import type { VllmLimits } from "./limits.ts";
 import { openVllmWorker, type VllmWorkerOptions } from "./open.ts";
-import type { VllmWorker } from "./worker.ts";
 
-const PROMPT = [5, 6, 7, 8];
 const EPOCH_1 = weightEpoch(1);
 const LIMITS: Partial<VllmLimits> = {
   stallMs: 5,
@@ -36,71 +33,10 @@ async function serve(options: Partial<StandInOptions> = {}): Promise<VllmStandIn
   return server;
 }
 
-class Bench {
-  readonly worker: VllmWorker;
-  readonly notices: EngineNotice[];
-  readonly events: { epoch: number; event: WorkerEvent }[] = [];
-  #wake: () => void = () => {};
-
-  constructor(worker: VllmWorker, notices: EngineNotice[]) {
-    this.worker = worker;
-    this.notices = notices;
-    worker.listen((epoch, events) => {
-      for (const event of events) this.events.push({ epoch, event });
-      this.#wake();
-    });
-  }
-
-  /** Resolves when the events fulfil the condition; every poll of the metrics brings some. */
-  async until(isFulfilled: () => boolean): Promise<void> {
-    while (!isFulfilled()) {
-      await new Promise<void>((resolve) => {
-        this.#wake = resolve;
-      });
-    }
-  }
-
-  async kind<K extends WorkerEvent["kind"]>(kind: K): Promise<Extract<WorkerEvent, { kind: K }>> {
-    await this.until(() => this.all(kind).length > 0);
-    const [first] = this.all(kind);
-    if (first === undefined) throw new Error("it was there");
-    return first;
-  }
-
-  all<K extends WorkerEvent["kind"]>(kind: K): Extract<WorkerEvent, { kind: K }>[] {
-    return this.events
-      .map(({ event }) => event)
-      .filter((event): event is Extract<WorkerEvent, { kind: K }> => event.kind === kind);
-  }
-
-  tokens(id = 1): number[] {
-    const tokens: number[] = [];
-    for (const event of this.all("tokens")) {
-      if (event.requestId !== id) continue;
-      expect(event.offset).toBe(tokens.length);
-      tokens.push(...event.tokens);
-    }
-    return tokens;
-  }
-
-  run(
-    options: {
-      id?: number;
-      prompt?: number[];
-      output?: number[];
-      chunkTokens?: number;
-      sampling?: Partial<SamplingParams>;
-      divisible?: boolean;
-    } = {},
-  ): void {
-    const { id = 1, prompt = PROMPT, output = [], chunkTokens = 40, divisible = true } = options;
-    const sampling = samplingOf({ seed: 1, tokensMax: 40, ...options.sampling });
-    const request = specOf(id, { prompt: Int32Array.from(prompt), sampling, divisible });
-    this.worker.send([runCommand(request, { output, chunkTokens })]);
-  }
-}
-
-async function open(server: VllmStandIn, options: Partial<VllmWorkerOptions> = {}): Promise<Bench> {
+async function open(
+  server: VllmStandIn,
+  options: Partial<VllmWorkerOptions> = {},
+): Promise<VllmBench> {
   const notices: EngineNotice[] = [];
   const worker = await openVllmWorker({
     workerId: workerId(0),
@@ -110,7 +46,7 @@ async function open(server: VllmStandIn, options: Partial<VllmWorkerOptions> = {
     limits: { ...LIMITS, ...options.limits },
   });
   cleanups.push(() => worker.close());
-  return new Bench(worker, notices);
+  return new VllmBench(worker, notices);
 }
 
 const expected = (id = 1, tokensMax = 40, prompt = PROMPT) =>

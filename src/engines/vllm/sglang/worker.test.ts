@@ -11,33 +11,23 @@ import {
   standInLogprob,
   standInResponse,
 } from "../../../../test/faults/stand-in/tokens.ts";
-import { runCommand, samplingOf, specOf } from "../../../../test/suite/request-spec.ts";
+import { samplingOf } from "../../../../test/suite/request-spec.ts";
+import { PROMPT, VllmBench } from "../../../../test/suite/vllm-bench.ts";
 import { requestId, weightEpoch, workerId } from "../../../core/base/ids.ts";
 import { ExpertRows } from "../../../core/request/expert-rows.ts";
 import { drawKey, NO_SHAPING, type SamplingParams } from "../../../core/request/request.ts";
 import type { EngineOperation } from "../../../core/rollout/operation.ts";
-import type { WorkerEvent } from "../../../core/rollout/worker.ts";
 import type { EngineNotice } from "../../kind.ts";
 import { openVllmWorker } from "../open.ts";
-import type { VllmWorker } from "../worker.ts";
 import { sglangSeed } from "./body.ts";
 
 const CANARY = { kind: "canary", adapter: null } as const;
-const PROMPT = [5, 6, 7, 8];
 const cleanups: (() => Promise<void>)[] = [];
 afterEach(async () => {
   for (const cleanup of cleanups.splice(0).toReversed()) await cleanup();
 });
 
-interface Bench {
-  readonly server: SglangStandIn;
-  readonly worker: VllmWorker;
-  readonly notices: EngineNotice[];
-  readonly events: WorkerEvent[];
-  readonly until: (isFulfilled: () => boolean) => Promise<void>;
-}
-
-async function open(options: Partial<SglangStandInOptions> = {}): Promise<Bench> {
+async function open(options: Partial<SglangStandInOptions> = {}) {
   const server = await SglangStandIn.start(options);
   cleanups.push(async () => (server.isStopped ? undefined : await server.stop()));
   const notices: EngineNotice[] = [];
@@ -48,42 +38,7 @@ async function open(options: Partial<SglangStandInOptions> = {}): Promise<Bench>
     limits: { stallMs: 5, retryMs: 1, retryMsMax: 2, pollMs: 5, failedAttemptsMax: 5 },
   });
   cleanups.push(() => worker.close());
-  const events: WorkerEvent[] = [];
-  let wake = () => {};
-  worker.listen((_, batch) => {
-    events.push(...batch);
-    wake();
-  });
-  const until = async (isFulfilled: () => boolean) => {
-    while (!isFulfilled()) {
-      await new Promise<void>((resolve) => {
-        wake = resolve;
-      });
-    }
-  };
-  return { server, worker, notices, events, until };
-}
-
-interface Run {
-  id?: number;
-  output?: number[];
-  chunkTokens?: number;
-  sampling?: Partial<SamplingParams>;
-  expertsFrom?: number;
-  divisible?: boolean;
-}
-
-function run({ worker }: Bench, options: Run = {}): void {
-  const { id = 1, output = [], chunkTokens = 40, divisible = true, expertsFrom } = options;
-  const sampling = samplingOf({ seed: 1, tokensMax: 40, ...options.sampling });
-  const request = specOf(id, { prompt: Int32Array.from(PROMPT), sampling, divisible });
-  worker.send([
-    runCommand(request, {
-      output,
-      chunkTokens,
-      ...(expertsFrom === undefined ? {} : { expertsFrom }),
-    }),
-  ]);
+  return Object.assign(new VllmBench(worker, notices), { server });
 }
 
 const textOf = (id = 1, stopTokenIds: number[] = [], tokensMax = 40) =>
@@ -95,35 +50,22 @@ const textOf = (id = 1, stopTokenIds: number[] = [], tokensMax = 40) =>
     stopTokenIds,
   });
 
-function tokensIn(events: readonly WorkerEvent[], id = 1): number[] {
-  const tokens: number[] = [];
-  for (const event of events) {
-    if (event.kind !== "tokens" || event.requestId !== id) continue;
-    expect(event.offset).toBe(tokens.length);
-    tokens.push(...event.tokens);
-  }
-  return tokens;
-}
-
-const doneIn = (events: readonly WorkerEvent[], id = 1) =>
-  events.find((event) => event.kind === "chunk_done" && event.requestId === id);
-
 for (const release of ["0.5.23", "old"] as const) {
   for (const isIncremental of [false, true]) {
     const name = `${release}, ${isIncremental ? "new tokens alone" : "all tokens"} in each event`;
     test(`sglang: tokens, logprobs and alternatives of ${name}`, async () => {
       const bench = await open({ release, isIncremental });
-      run(bench, { sampling: { topLogprobs: 2 } });
-      await bench.until(() => doneIn(bench.events) !== undefined);
-      expect(tokensIn(bench.events)).toEqual(textOf());
-      const pieces = bench.events.flatMap((event) => (event.kind === "tokens" ? [event] : []));
+      bench.run({ sampling: { topLogprobs: 2 } });
+      await bench.until(() => bench.done() !== undefined);
+      expect(bench.tokens()).toEqual(textOf());
+      const pieces = bench.all("tokens");
       const logprobs = pieces.flatMap((event) => [...event.logprobs]);
       expect(logprobs).toEqual(textOf().map(standInLogprob).map(Math.fround));
       const top = pieces.flatMap((event) => [...(event.top?.tokens ?? [])]);
       expect(top).toEqual(
         textOf().flatMap((token) => standInCandidates(token).map((c) => c.token)),
       );
-      expect(doneIn(bench.events)).toMatchObject({ finish: "length", promptTokensCached: 0 });
+      expect(bench.done()).toMatchObject({ finish: "length", promptTokensCached: 0 });
       expect(bench.worker.capabilities).toMatchObject({
         endpoint: "sglang",
         model: "stand-in",
@@ -144,22 +86,22 @@ test("sglang: its own EOS ends a chunk of a response that is to go on after it",
   while (!textOf(id, [], 400).slice(0, 399).includes(2)) id += 1;
   const tokensMax = 400;
   const sampling = { stopTokenIds: [1001], tokensMax };
-  run(bench, { id, chunkTokens: tokensMax, sampling });
-  await bench.until(() => doneIn(bench.events, id) !== undefined);
-  expect(doneIn(bench.events, id)).toMatchObject({ finish: null });
-  const first = tokensIn(bench.events, id);
+  bench.run({ id, chunkTokens: tokensMax, sampling });
+  await bench.until(() => bench.done(id) !== undefined);
+  expect(bench.done(id)).toMatchObject({ finish: null });
+  const first = bench.tokens(id);
   expect(first).toEqual(textOf(id, [], tokensMax).slice(0, first.length));
   expect(first.at(-1)).toBe(2);
   // Where only the server knows what ends a text, that does.
-  run(bench, { id: 9_999, chunkTokens: tokensMax, sampling: { tokensMax, temperature: 0 } });
-  await bench.until(() => doneIn(bench.events, 9_999) !== undefined);
-  expect(doneIn(bench.events, 9_999)).toMatchObject({ finish: "length" });
+  bench.run({ id: 9_999, chunkTokens: tokensMax, sampling: { tokensMax, temperature: 0 } });
+  await bench.until(() => bench.done(9_999) !== undefined);
+  expect(bench.done(9_999)).toMatchObject({ finish: "length" });
 });
 
 test("sglang: a request that is left is aborted by its whole name", async () => {
   const bench = await open();
   bench.server.engine.pause("keep");
-  run(bench, { id: 1, chunkTokens: 4000, sampling: { tokensMax: 4000 } });
+  bench.run({ id: 1, chunkTokens: 4000, sampling: { tokensMax: 4000 } });
   await bench.until(() => bench.server.engine.waiting === 1);
   bench.worker.send([{ kind: "release", requestId: requestId(1) }]);
   await bench.until(() => bench.server.aborts.length === 1);
@@ -171,14 +113,14 @@ test("sglang: a request that is left is aborted by its whole name", async () => 
 
 test("sglang: no chunk of the next epoch runs before the cache is empty, and its key is another", async () => {
   const bench = await open();
-  run(bench, { id: 1, chunkTokens: 4000, sampling: { tokensMax: 4000 } });
-  await bench.until(() => tokensIn(bench.events).length > 0);
+  bench.run({ id: 1, chunkTokens: 4000, sampling: { tokensMax: 4000 } });
+  await bench.until(() => bench.tokens().length > 0);
   bench.worker.send([{ kind: "advance", epoch: weightEpoch(1) }]);
-  run(bench, { id: 2 });
-  await bench.until(() => doneIn(bench.events, 2) !== undefined);
+  bench.run({ id: 2 });
+  await bench.until(() => bench.done(2) !== undefined);
   expect(bench.server.flushes).toBe(1);
   expect(bench.server.aborts).toHaveLength(1);
-  expect(tokensIn(bench.events, 2)).toEqual(textOf(2));
+  expect(bench.tokens(2)).toEqual(textOf(2));
   const keys = bench.server.bodies.map((body) => body.extra_key);
   expect(keys).toEqual(["foretoken", "foretoken-w0", "foretoken-w1"]);
 });
@@ -212,15 +154,15 @@ test("sglang: a cache that cannot be emptied fails the worker", async () => {
 test("sglang: a restart is seen by the process's seed", async () => {
   const bench = await open();
   await bench.server.restart();
-  await bench.until(() => bench.events.some((event) => event.kind === "failed"));
-  const failed = bench.events.find((event) => event.kind === "failed");
-  expect(failed).toMatchObject({ message: expect.stringMatching(/restarted|refused|ECONN/i) });
+  expect(await bench.kind("failed")).toMatchObject({
+    message: expect.stringMatching(/restarted|refused|ECONN/i),
+  });
 });
 
 test("sglang: priorities count in its direction", async () => {
   const bench = await open({ hasPriorities: true });
-  run(bench, { output: textOf().slice(0, 10) });
-  await bench.until(() => doneIn(bench.events) !== undefined);
+  bench.run({ output: textOf().slice(0, 10) });
+  await bench.until(() => bench.done() !== undefined);
   expect(bench.server.bodies.at(-1)?.priority).toBe(10);
 });
 
@@ -277,10 +219,10 @@ test("sglang: experts of chunks become one array", async () => {
   let output: number[] = [];
   for (const chunkTokens of [15, 25]) {
     bench.events.length = 0;
-    run(bench, { output, chunkTokens, sampling, expertsFrom: rows.end });
-    await bench.until(() => doneIn(bench.events) !== undefined);
+    bench.run({ output, chunkTokens, sampling, expertsFrom: rows.end });
+    await bench.until(() => bench.done() !== undefined);
     output = textOf().slice(0, output.length + chunkTokens);
-    const done = doneIn(bench.events);
+    const done = bench.done();
     if (done?.kind !== "chunk_done" || done.experts === undefined) throw new Error("no experts");
     expect(rows.append(done.experts.from, done.experts.npy)).toBeNull();
   }
