@@ -97,10 +97,8 @@ export function supportOf(
     const bound = `is ${scored}, and the server reports ${server.logprobsMax} at most (--max-logprobs)`;
     return refused("prompt_logprobs", bound);
   }
-  if (expertsFrom(sampling) !== null && !server.reportsExperts) {
-    const flag = "needs a model with experts and --enable-return-routed-experts";
-    return refused("return_routed_experts", flag);
-  }
+  const noExperts = expertsRefused(sampling, server);
+  if (noExperts !== null) return noExperts;
   if (shaping === null) return support;
   // SamplingParams._validate_spec_decode: such requests are a 400.
   const reason = "is refused by a vLLM server that drafts";
@@ -111,6 +109,16 @@ export function supportOf(
   return countsOutput ? WHOLE : support;
 }
 
-function refused(field: string, reason: string): SamplingSupport {
+/** null: experts are not wanted, or reported. The flag is vLLM's and SGLang's. */
+export function expertsRefused(
+  sampling: SamplingParams,
+  { reportsExperts }: { readonly reportsExperts: boolean },
+): SamplingSupport | null {
+  if (expertsFrom(sampling) === null || reportsExperts) return null;
+  const flag = "needs a model with experts and --enable-return-routed-experts";
+  return refused("return_routed_experts", flag);
+}
+
+export function refused(field: string, reason: string): SamplingSupport {
   return { kind: "refused", field, reason };
 }

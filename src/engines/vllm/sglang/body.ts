@@ -2,10 +2,11 @@
 // can stop after any token and continue elsewhere there. Everything that its schema has no field for is refused by name.
 
 import { fold32 } from "../../../core/base/hash.ts";
-import { type DrawKey, expertsFrom, type SamplingParams } from "../../../core/request/request.ts";
+import type { DrawKey, SamplingParams } from "../../../core/request/request.ts";
 import type { SamplingSupport } from "../../../core/rollout/worker.ts";
 import { shapingFields } from "../body.ts";
 import type { ChunkRequest, RequestForm } from "../dialect.ts";
+import { expertsRefused, refused } from "../support.ts";
 
 /**
  * One for all chunks: with --enable-deterministic-inference SGLang draws each token by the seed and the token's position,
@@ -112,10 +113,8 @@ export function sglangSupport(
   if (grammarOf(sampling) === null) {
     return refused("structured_outputs", "is not one of json, regex, grammar, structural_tag");
   }
-  if (expertsFrom(sampling) !== null && !server.reportsExperts) {
-    const flag = "needs a model with experts and --enable-return-routed-experts";
-    return refused("return_routed_experts", flag);
-  }
+  const noExperts = expertsRefused(sampling, server);
+  if (noExperts !== null) return noExperts;
   const { shaping, engineFields } = sampling;
   const countsOutput =
     shaping !== null &&
@@ -126,8 +125,4 @@ export function sglangSupport(
   const hasState =
     (engineFields?.structured_outputs ?? null) !== null || (engineFields?.stop ?? null) !== null;
   return { kind: countsOutput || hasState || !server.isDivisible ? "whole" : "divided" };
-}
-
-function refused(field: string, reason: string): SamplingSupport {
-  return { kind: "refused", field, reason };
 }
