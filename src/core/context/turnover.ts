@@ -24,6 +24,11 @@ export class Turnover {
     this.#peak = this.#open;
   }
 
+  /** Requests that have joined and not ended. */
+  get open(): number {
+    return this.#open;
+  }
+
   /** Requests that have ended so far. */
   get ended(): number {
     return this.#ended;

@@ -34,6 +34,10 @@ export class BoundedWaitPolicy implements SchedulePolicy {
     this.#arrivals = options.arrivals;
   }
 
+  get isStrict(): boolean {
+    return this.#policy.isStrict === true;
+  }
+
   add(request: Request): void {
     const { index } = request;
     if (this.#ids[index] !== request.spec.requestId) {

@@ -10,6 +10,7 @@ import type { CoreExports } from "../wasm/load.ts";
 import { BoundedWaitPolicy } from "./bounded-wait.ts";
 import { byArrival } from "./by-arrival.ts";
 import type { ChunkLength } from "./chunk-length.ts";
+import { EvenTailPolicy } from "./even-tail.ts";
 import { byFewestTokens } from "./fewest-tokens.ts";
 import { KeyedPolicy } from "./keyed.ts";
 import type { SchedulePolicy } from "./policy.ts";
@@ -101,6 +102,11 @@ export function schedulerFor(name: PolicyName, parts: PolicyParts): Scheduler {
   let order = policy.order(parts);
   if (policy.isBounded) {
     const { turnover } = context;
+    const tail = keyed(
+      parts,
+      byFewestTokens(() => null),
+    );
+    order = new EvenTailPolicy({ policy: order, tail, turnover });
     order = new BoundedWaitPolicy({ policy: order, buffer, turnover, arrivals: new Heap(core) });
   }
   return new Scheduler(order, policy.isDivided ? { kind: "divided", chunks } : { kind: "pinned" });

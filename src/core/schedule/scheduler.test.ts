@@ -10,6 +10,7 @@ import { Heap } from "../wasm/heap.ts";
 import { loadCore } from "../wasm/load.ts";
 import { byArrival } from "./by-arrival.ts";
 import { ChunkLength } from "./chunk-length.ts";
+import { EvenTailPolicy } from "./even-tail.ts";
 import { KeyedPolicy } from "./keyed.ts";
 import type { Slot } from "./placement.ts";
 import { place } from "./placement.ts";
@@ -293,6 +294,26 @@ test("schedule: small requests go ahead of a large one that must wait for room",
   const small = dispatched(scheduler, [slot(0, { slots: 64, kvTokens: 1000, kvTokensFree: 480 })]);
   expect(small.length).toBe(480 / 20);
   expect(small[0]).toBe("1@0");
+});
+
+test("even tail: the last quarter goes in order, and nothing passes a large request", () => {
+  for (const [ended, served] of [
+    [5, ["1@0"]],
+    [6, []],
+  ] as const) {
+    const requests = mixed([{ prompt: 500 }, ...Array(7).fill({ prompt: 10 })]);
+    const context = new ContextManager();
+    for (const request of requests) context.joined(request);
+    const buffer = { requestAt: (index: number) => requests[index] } as unknown as RequestBuffer;
+    const keyed = () => new KeyedPolicy({ buffer, heap: new Heap(core), keyOf: byArrival });
+    const { turnover } = context;
+    const policy = new EvenTailPolicy({ policy: keyed(), tail: keyed(), turnover });
+    const scheduler = new Scheduler(policy, { kind: "divided", chunks: new ChunkLength(10) });
+    for (const request of requests.slice(0, 2)) scheduler.enqueue(request);
+    for (const request of requests.slice(-ended)) context.finished(request);
+    const free = slot(0, { kvTokens: 1000, kvTokensFree: 480 });
+    expect(dispatched(scheduler, [free])).toEqual([...served]);
+  }
 });
 
 test("schedule: a request that a worker could soon hold keeps its place", () => {

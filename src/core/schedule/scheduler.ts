@@ -403,7 +403,8 @@ export class Scheduler {
     const needed = contextTokens(request) + chunkTokens;
     return slots.some((slot) => {
       if (slot.inFlight >= slot.slots) return false;
-      return slot.isReserved || slot.hasSuspect || needed > LARGE_PART * slot.kvTokens;
+      if (slot.isReserved || slot.hasSuspect || needed > slot.kvTokens) return true;
+      return this.#policy.isStrict !== true && needed > LARGE_PART * slot.kvTokens;
     });
   }
 }
