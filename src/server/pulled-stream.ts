@@ -10,8 +10,8 @@ export interface PulledStream {
   readonly after: (ms: number, run: () => void) => () => void;
   /** Aborts when the client has gone. */
   readonly signal?: AbortSignal;
-  /** The next piece, once there is one. An error ends the stream. */
-  readonly next: () => Promise<Piece>;
+  /** The next piece; null: there is none yet. An error ends the stream. */
+  readonly next: () => Piece | null;
   /** Called whenever the client has taken everything written. */
   readonly took: () => void;
   /** Once. `gone`: the client has not had everything. */
@@ -20,55 +20,82 @@ export interface PulledStream {
 
 export interface Piece {
   readonly text: string;
+  /** Another piece is there already. */
+  readonly hasMore?: boolean;
   /** The reason why nothing follows: all is written, or it has failed. */
   readonly end?: "done" | "failed";
 }
 
 const encoder = new TextEncoder();
 
-export function pulledStream(options: PulledStream): Response {
+/** `news`: to be called when there may be another piece. */
+export function pulledStream(options: PulledStream): { response: Response; news: () => void } {
   const { headers, stallMsMax, after, signal, next, took } = options;
+  let controller: ReadableStreamDefaultController<Uint8Array> | null = null;
   let isClosed = false;
-  let cancelStall = () => {};
+  let isSending = false;
+  let cancelStall: (() => void) | null = null;
   const close = (gone: boolean) => {
     if (isClosed) return;
     isClosed = true;
-    cancelStall();
+    cancelStall?.();
     signal?.removeEventListener("abort", leave);
     options.closed(gone);
   };
   const leave = () => close(true);
-  if (signal?.aborted) leave();
-  signal?.addEventListener("abort", leave, { once: true });
-  const write = (controller: ReadableStreamDefaultController<Uint8Array>, piece: Piece) => {
-    controller.enqueue(encoder.encode(piece.text));
-    if (piece.end !== undefined) {
-      controller.close();
-      close(piece.end === "failed");
-      return;
-    }
-    cancelStall = after(stallMsMax, () => {
-      const message = `the client took nothing for ${stallMsMax} ms`;
-      controller.error(new AppError("deadline_exceeded", message));
-      leave();
+  const fail = (error: unknown) => {
+    if (isClosed) return;
+    controller?.error(error);
+    leave();
+  };
+  const watch = () => {
+    cancelStall ??= after(stallMsMax, () => {
+      fail(new AppError("deadline_exceeded", `the client took nothing for ${stallMsMax} ms`));
     });
   };
+  const hasRoom = () => (controller?.desiredSize ?? 0) > 0;
+  const send = () => {
+    // Enqueueing pulls the next piece at once.
+    if (isSending) return;
+    isSending = true;
+    try {
+      let piece: Piece | null = null;
+      while (!isClosed && hasRoom()) {
+        piece = next();
+        if (piece === null) break;
+        controller?.enqueue(encoder.encode(piece.text));
+        if (piece.end === undefined) continue;
+        controller?.close();
+        close(piece.end === "failed");
+      }
+      if (!isClosed && piece?.hasMore === true) watch();
+    } catch (error) {
+      fail(error);
+    } finally {
+      isSending = false;
+    }
+  };
+  if (signal?.aborted) leave();
+  signal?.addEventListener("abort", leave, { once: true });
   const stream = new ReadableStream<Uint8Array>(
     {
-      async pull(controller) {
-        cancelStall();
+      start: (own) => {
+        controller = own;
+      },
+      pull: () => {
+        cancelStall?.();
+        cancelStall = null;
         took();
-        try {
-          const piece = await next();
-          if (!isClosed) write(controller, piece);
-        } catch (error) {
-          leave();
-          throw error;
-        }
+        send();
       },
       cancel: leave,
     },
     { highWaterMark: 1 },
   );
-  return new Response(stream, { headers });
+  const news = () => {
+    if (isClosed) return;
+    if (hasRoom()) send();
+    else watch();
+  };
+  return { response: new Response(stream, { headers }), news };
 }

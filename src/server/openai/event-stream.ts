@@ -32,37 +32,33 @@ const HEADERS = {
 export function eventStream(job: Job, view: StreamView, options: StreamOptions): Response {
   const pieces = piecesOf(job, view);
   let failure: unknown = null;
-  let wake = () => {};
-  const endReading = job.read({
-    news: (outputs) => {
-      pieces.add(outputs);
-      wake();
-    },
-    failed: (error) => {
-      failure ??= error;
-      wake();
-    },
-  });
-  const next = async (): Promise<Piece> => {
-    for (;;) {
-      if (failure !== null) return failed(failure);
-      try {
-        const piece = pieces.next();
-        if (piece !== null) return piece;
-      } catch (error) {
-        options.crashed(error);
-        return failed(new AppError("internal_error", `a fault of the server: ${errorText(error)}`));
-      }
-      await new Promise<void>((resolve) => {
-        wake = resolve;
-      });
+  const next = (): Piece | null => {
+    if (failure !== null) return failed(failure);
+    try {
+      return pieces.next();
+    } catch (error) {
+      options.crashed(error);
+      return failed(new AppError("internal_error", `a fault of the server: ${errorText(error)}`));
     }
   };
+  let endReading = () => {};
   const closed = (gone: boolean) => {
     endReading();
     options.closed(gone);
   };
-  return pulledStream({ ...options, headers: HEADERS, next, closed });
+  const { response, news } = pulledStream({ ...options, headers: HEADERS, next, closed });
+  endReading = job.read({
+    news: (outputs) => {
+      pieces.add(outputs);
+      news();
+    },
+    failed: (error) => {
+      failure = error;
+      news();
+    },
+  });
+  if (options.signal?.aborted === true) endReading();
+  return response;
 }
 
 function failed(error: unknown, before = ""): Piece {
@@ -98,7 +94,7 @@ function piecesOf(job: Job, view: StreamView) {
       const written = text;
       text = "";
       if (open === 0) return { text: written + (view.tail?.() ?? "") + DONE, end: "done" };
-      return written === "" ? null : { text: written };
+      return written === "" ? null : { text: written, hasMore: fresh.size > 0 };
     },
   };
 }

@@ -163,26 +163,31 @@ function streamOf(
   { from, exchange, after }: Pick<Parts, "after"> & { from: number; exchange: Exchange },
 ): Response {
   const hold = exchange.streams();
-  const detach = run.attach();
   let position = from;
-  return pulledStream({
+  let detach = () => {};
+  const { response, news } = pulledStream({
     headers: {
       "content-type": "application/x-ndjson",
       "x-rollout-id": encodeURIComponent(run.id),
     },
     ...{ stallMsMax: STALL_MS_MAX, after, signal: exchange.signal, took: hold.took },
-    next: async () => {
-      while (position >= run.finishedGroups.length && run.state === "running") await run.changed();
+    next: () => {
       const group = run.finishedGroups[position];
-      if (group === undefined) return { text: run.summaryLine(), end: "done" };
+      if (group === undefined) {
+        return run.state === "running" ? null : { text: run.summaryLine(), end: "done" };
+      }
       position += 1;
-      return { text: run.linesOf(group) };
+      const hasMore = position < run.finishedGroups.length || run.state !== "running";
+      return { text: run.linesOf(group), hasMore };
     },
     closed: () => {
       detach();
       hold.ended();
     },
   });
+  detach = run.attach(news);
+  if (exchange.signal.aborted) detach();
+  return response;
 }
 
 function fromOf(url: URL, run: Run): number {

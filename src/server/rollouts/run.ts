@@ -68,8 +68,8 @@ export class Run {
   #state: RolloutState = "running";
   #problem: string | null = null;
   #report: RolloutReport | null = null;
-  #waiters: (() => void)[] = [];
-  #readers = 0;
+  /** Called when another group has finished, or the run is over. */
+  readonly #readers = new Set<() => void>();
 
   /** Begins every response, or none. @throws AppError as Sidecar.generate. */
   constructor(options: RunOptions) {
@@ -116,15 +116,15 @@ export class Run {
     return this.#report;
   }
 
-  /** Registers a reader; returns a function that removes it. Without readers the run is cancelled, unless detached. */
-  attach(): () => void {
-    this.#readers += 1;
-    let hasLeft = false;
+  /**
+   * Registers a reader, to be called when another group has finished, or the run is over; returns a function that removes
+   * it. Without readers the run is cancelled, unless detached.
+   */
+  attach(news: () => void): () => void {
+    this.#readers.add(news);
     return () => {
-      if (hasLeft) return;
-      hasLeft = true;
-      this.#readers -= 1;
-      if (this.#readers === 0 && !this.isDetached) this.cancel();
+      const hasLeft = this.#readers.delete(news);
+      if (hasLeft && this.#readers.size === 0 && !this.isDetached) this.cancel();
     };
   }
 
@@ -136,11 +136,6 @@ export class Run {
   fail(problem: string): void {
     this.#problem = problem;
     this.#end("failed");
-  }
-
-  /** Resolves when another group has finished, or the run is over. */
-  changed(): Promise<void> {
-    return new Promise((resolve) => this.#waiters.push(resolve));
   }
 
   /** The lines of a finished group, each with its line end. */
@@ -236,7 +231,7 @@ export class Run {
   }
 
   #wake(): void {
-    for (const resolve of this.#waiters.splice(0)) resolve();
+    for (const news of [...this.#readers]) news();
   }
 
   *#requests(): Iterable<Request> {
