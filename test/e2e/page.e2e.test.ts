@@ -2,6 +2,7 @@
 // of 16,384 requests.
 
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { until } from "../faults/http-client.ts";
 import { ToolProcess } from "../faults/process.ts";
 import { CHROMIUM, Page } from "./chromium.ts";
 import { engineMissing } from "./tool.ts";
@@ -13,18 +14,17 @@ const LIVE = 'document.getElementById("state").textContent === "live" && progres
 
 const post = ({ http }: ToolProcess, path: string, body: object = {}) => http.post(path, body);
 
-/** Generates a chunk at a time until each of the first `count` requests has tokens; nothing runs afterwards. */
-async function pulse(victim: ToolProcess, count: number): Promise<void> {
-  const lengthOf = async (request: number) => {
-    const answer = await fetch(new URL(`/foretoken/responses/${request}`, victim.url));
-    return answer.ok ? ((await answer.json()) as { length: number }).length : 0;
+/** Generates until each of the first `count` requests has tokens; nothing runs afterwards. */
+async function pulse({ http }: ToolProcess, count: number): Promise<void> {
+  const hasTokens = async (request: number) => {
+    const { status, text } = await http.get(`/foretoken/responses/${request}`);
+    return status === 200 && (JSON.parse(text) as { length: number }).length > 0;
   };
+  await http.post("/resume", {});
   for (let request = 0; request < count; request += 1) {
-    while ((await lengthOf(request)) === 0) {
-      await post(victim, "/resume");
-      await post(victim, "/pause?mode=keep");
-    }
+    await until(() => hasTokens(request), `tokens of request ${request}`);
   }
+  await http.post("/pause?mode=keep", {});
 }
 
 function startRollout(victim: ToolProcess, groups: number): Promise<Response> {
