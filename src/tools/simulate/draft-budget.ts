@@ -71,6 +71,22 @@ function classPlan(tokensMax: number, probabilityMin: number): ClassPlan {
   return { tokensMax: Math.min(tokensMax, DRAFT_TOKENS_MAX), probabilityMin };
 }
 
+const POSITIONS = GAMMA_CAP + 2;
+const known = new WeakMap<Float64Array, Float64Array>();
+
+/** Powers of the chances, position by position: the same chances come again at each plan. */
+function pathsOf(chances: Float64Array): Float64Array {
+  const before = known.get(chances);
+  if (before !== undefined) return before;
+  const count = chances.length;
+  const paths = new Float64Array(POSITIONS * count);
+  for (let at = 0; at < paths.length; at += 1) {
+    paths[at] = (chances[at % count] as number) ** Math.floor(at / count);
+  }
+  known.set(chances, paths);
+  return paths;
+}
+
 /**
  * The acceptance of the tokens that are likely enough to be verified. alpha: of one when all before it were accepted.
  * through[g]: of the first g together; it never rises.
@@ -79,19 +95,20 @@ function acceptanceOf(
   chances: Float64Array,
   probabilityMin: number,
 ): { readonly alpha: number; readonly through: Float64Array } {
-  const through = new Float64Array(GAMMA_CAP + 2);
+  const through = new Float64Array(POSITIONS);
+  const paths = pathsOf(chances);
   let reached = 0;
   let accepted = 0;
   let value = 1;
-  for (let position = 1; position < through.length; position += 1) {
+  for (let position = 1; position < POSITIONS; position += 1) {
     let offered = 0;
     let kept = 0;
-    for (const chance of chances) {
-      const path = chance ** position;
+    for (let i = 0; i < chances.length; i += 1) {
+      const path = paths[position * chances.length + i] as number;
       if (path === 0 || path < probabilityMin) continue;
       offered += 1;
       kept += path;
-      reached += path / chance;
+      reached += path / (chances[i] as number);
     }
     accepted += kept;
     value = offered === 0 ? 0 : Math.min(value, kept / offered);
