@@ -26,7 +26,7 @@ export interface Seen {
   readonly stragglers: readonly Straggler[];
   /** The wanted number of workers has been ready at the same time. */
   readonly hasStarted: boolean;
-  readonly members: readonly Pick<Member, "source" | "workerId" | "state" | "reason">[];
+  readonly members: readonly Pick<Member, "source" | "workerId" | "state" | "reason" | "record">[];
   readonly clocks: readonly EngineClock[];
   /** Requests that wait in the engine's own queue. */
   readonly queued: (worker: number) => number;
@@ -35,6 +35,8 @@ export interface Seen {
   readonly nowMs: number;
 }
 
+/** Prefix of a group's id before the client's name of it. */
+const OWN_NAME = /^g\d+:(rollout-[0-9a-f-]+\/)?/;
 /** A response is called long if fewer than this many as long are to be expected in an iteration. */
 const EXPECTED_MAX = 1e-6;
 /** Ratio to the silence that its engine may keep from which a response counts as silent. */
@@ -69,7 +71,7 @@ function iterationLine(seen: Seen): WaitingLine[] {
   const problem = problemOf(first, seen);
   const where = first.worker === null ? first.reason : `engine ${first.worker}`;
   const parts = [
-    `${open > 1 ? "the longest is " : ""}group ${first.group} response ${first.index}`,
+    `${open > 1 ? "the longest is " : ""}group ${first.group.replace(OWN_NAME, "")} response ${first.index}`,
     counted(first.length, "token"),
     where,
     ...(first.tokens_per_s === null ? [] : [`${number(first.tokens_per_s)} tokens/s`]),
@@ -92,8 +94,15 @@ function problemOf(one: Straggler, { progress, clocks, queued }: Seen): string |
 }
 
 /** An engine that has not come yet is being opened: that wait has a line of its own. */
-function memberLine({ source, workerId, state, reason }: Seen["members"][number]): WaitingLine[] {
+function memberLine({
+  source,
+  workerId,
+  state,
+  reason,
+  record,
+}: Seen["members"][number]): WaitingLine[] {
   if (state === "ready" || state === "leaving" || reason === null) return [];
+  if (state === "down" && record.tries === 0) return [];
   const line = `engine ${workerId} (${source.name}) does not serve: ${state}; ${reason}`;
   const verdict = state === "reconnecting" ? "slow" : "stuck";
   return [{ kind: "engine", verdict, line, since_s: null, deadline_s: null }];

@@ -29,7 +29,7 @@ async function json(path, params) {
 }
 
 /** The server writes a number of its own before a client's name, and an id before those of /v1/rollouts. */
-const nameOf = ({ name }) => name.replace(/^g\d+:(rollout-[0-9a-f]+\/)?/, "");
+const nameOf = ({ name }) => name.replace(/^g\d+:(rollout-[0-9a-f-]+\/)?/, "");
 const number = (value) => Math.round(value).toLocaleString("en");
 const seconds = (s) =>
   s < 90
