@@ -95,9 +95,10 @@ export function rolloutCommand(setStatus: (status: number) => void): Command {
 /** Defaults of --demo: steps as expensive as a real model's, and KV for some three responses per engine. */
 const DEMO = {
   model: PRICED,
-  limit: 8,
-  maxTokens: 768,
-  kvTokens: 1000,
+  limit: 4,
+  groupSize: 12,
+  maxTokens: 900,
+  kvTokens: 1150,
   compare: "group,divided,seer",
 } as const;
 const DEMO_FIELDS = Object.keys(DEMO) as (keyof typeof DEMO)[];
