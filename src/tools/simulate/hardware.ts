@@ -1,4 +1,4 @@
-// What the modelled engines run on, and the models that they serve: every constant with its source.
+// The hardware of the modelled engines, and the models that they serve: every constant with its source.
 // Numbers only; how they become step times is step-time.ts.
 
 /** One accelerator and its links. */

@@ -1,4 +1,4 @@
-// What the Seer paper published (seer.md, section 5), cell by cell, and which of it the simulator was fitted on.
+// The figures that the Seer paper published (seer.md, section 5), and which of them the simulator was fitted on.
 // Only veRL's own rows are fitted, with and without its speculative decoding; all others are predictions.
 
 import type { SimDraft } from "./cell.ts";

@@ -1,4 +1,4 @@
-// What a rollout says of the time left, on ten simulated iterations, from a third of the time on.
+// The time left as a rollout estimates it, on ten simulated iterations, from a third of the time on.
 
 import { expect, test } from "bun:test";
 import { loadCore } from "../../core/wasm/load.ts";

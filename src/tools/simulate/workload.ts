@@ -91,7 +91,7 @@ export const WORKLOADS: Readonly<Record<WorkloadName, Workload>> = {
       spread: TRACE_SPREAD,
     }),
     lengths: null,
-    constants: { slowdown: 1.45, speculation: 0.13 },
+    constants: { slowdown: 1.45, speculation: 0.15 },
     vanilla: { kind: "self" },
     selfAcceptanceLength: 1.67,
   },
