@@ -1,4 +1,4 @@
-// Which answers a server logs, and at which level.
+// The answers that a server logs, and their levels.
 
 import { expect, test } from "bun:test";
 import { createLog } from "./log.ts";

@@ -95,7 +95,7 @@ async function up(given: UpSettings, vllmArgs: readonly string[]): Promise<numbe
   }
   const found = findVllm(settings.vllm, FOLDER);
   log("info", "vllm", { version: found.build.version, command: found.command });
-  // Its connector for the pool is in the plugin's package.
+  // The plugin's package has the connector for the pool too.
   const pool = settings.kvConnector === "mooncake" ? openPool(settings, found.python, log) : null;
   if (settings.plugin || pool !== null) {
     const installed = await ensurePlugin({ python: found.python, root: FOLDER });
@@ -254,7 +254,7 @@ function openPool(settings: UpSettings, python: string, log: Log): UpPool {
     segment_mb: mib,
     config: configPath,
   });
-  // Its transfer engine ignores the configured address.
+  // Mooncake's transfer engine ignores the configured address.
   log("warn", "kv_pool_ports", {
     reason:
       "each server's Mooncake engine listens on 0.0.0.0, on two ports without a password: block them for other machines",

@@ -1,4 +1,4 @@
-// What admission must hold, on simulated workers that compute nothing: KV is in use while requests wait, no engine
+// Properties of admission, on simulated workers that compute nothing: KV is in use while requests wait, no engine
 // preempts, and a request that needs a worker's whole KV runs.
 
 import { expect, test } from "bun:test";
@@ -117,7 +117,7 @@ for (const policy of DIVIDED) {
       lengthOf: heavyTail,
     });
     expect(kvShare).toBeGreaterThan(0.9);
-    // What the rollout takes back itself goes to the pool; what an engine takes back is computed again.
+    // KV that the rollout takes back goes to the pool; KV that an engine takes back is computed again.
     expect(report.preemptions).toBe(0);
     expect(report.chunks_ended_early).toBeLessThan(1.5 * report.requests);
   }, 180_000);

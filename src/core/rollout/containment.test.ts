@@ -1,4 +1,4 @@
-// What one worker, one listener or the KV pool does wrong stays theirs: the rollout goes on with everybody else.
+// Faults of one worker, one listener or the KV pool stay contained: the rollout continues with all others.
 
 import { expect, test } from "bun:test";
 import { ManualClock } from "../../../test/suite/manual-clock.ts";

@@ -1,5 +1,5 @@
 // Moves the KV of requests: off workers, into the KV pool, to other workers, and from one turn of a session to the next.
-// It performs the executor's steps as commands to workers. It begins no chunk: `launch` does, once the KV is known.
+// Performs the executor's steps as commands to workers. Begins no chunk: `launch` does, once the KV is known.
 
 import type { RequestId, WeightsId, WorkerId } from "../base/ids.ts";
 import type { KvPool } from "../kv/pool.ts";
@@ -133,7 +133,7 @@ export class KvMoves implements ExecutorSteps {
       const adopt = { kind: "adopt", requestId, from: from.spec.requestId, tokens } as const;
       this.#parts.outbox.post(workerId, adopt);
     }
-    // What the new turn cannot go on from.
+    // KV that the new turn cannot continue from.
     this.letGo(from);
   }
 

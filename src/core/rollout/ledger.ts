@@ -1,4 +1,4 @@
-// What each worker holds, as the rollout accounts for it: requests in flight and KV tokens reserved
+// The rollout's account of each worker: requests in flight and KV tokens reserved
 // by running and held by parked or departing requests. The scheduler's view is made from it.
 
 import { assert } from "../base/assert.ts";

@@ -1,4 +1,4 @@
-// What a rollout says about itself: while it runs (Progress) and when it is over (RunReport).
+// The reports of a rollout: while it runs (Progress) and when it is over (RunReport).
 // RunReport is written to disk as it stands: its keys are a public format and stay stable.
 
 import {

@@ -198,7 +198,7 @@ export class RequestLife {
       this.cut(request, "abort");
       return;
     }
-    // Its place in the order depends on its length.
+    // The request's place in the order depends on its length.
     this.#parts.scheduler.remove(request);
     this.#parts.meter.restarted(response.length);
     response.restart();

@@ -43,7 +43,7 @@ test("a response that restarted is drafted for where it runs then", async () => 
   expect(request.response.length).toBeGreaterThan(8);
   const from = request.workerId as number;
   const to = 1 - from;
-  // Its tokens reach the replica of its sibling's worker.
+  // The response's tokens reach the replica of its sibling's worker.
   clock.advance(100);
   await steps(2);
   workers[from]?.kill();
@@ -57,7 +57,7 @@ test("a response that restarted is drafted for where it runs then", async () => 
   const { start, tokens: drafted } = replica.propose([
     { ...source, tokensMax: 4, probabilityMin: 0, tree: false },
   ]);
-  // It makes the same tokens again, as its first beginning has them.
+  // The restarted response has the same tokens again.
   const next = Array.from({ length: start[1] ?? 0 }, (_, i) =>
     simulatedToken(request.spec.requestId, tokens.length + i),
   );

@@ -1,4 +1,4 @@
-// What an iteration's timeline keeps: every chunk with its times, the latest responses of a very long one, and a bounded
+// The contents of an iteration's timeline: every chunk with its times, the latest responses of a very long one, and a bounded
 // number of samples.
 
 import { expect, test } from "bun:test";

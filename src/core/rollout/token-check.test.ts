@@ -1,4 +1,4 @@
-// What a worker says of one response fails this response alone: a worker that lies goes on, and so do all others.
+// Wrong output of a worker fails the response concerned alone: the worker continues, and so do all others.
 
 import { expect, test } from "bun:test";
 import { SimulatedWorker } from "../../../test/faults/simulated/worker.ts";
@@ -120,7 +120,7 @@ for (const [name, [lie, problem]] of Object.entries(LIES)) {
       [20, "stop"],
       [20, "stop"],
     ]);
-    // Its place on the worker is given back.
+    // The response's place on the worker is given back.
     expect(rollout.isQuiet).toBe(true);
     expect(worker.kvTokensUsed).toBe(0);
   });

@@ -132,7 +132,7 @@ export class Engine {
       prompt: Int32Array.from(request.tokens),
       sampling,
       draw: { hi: seed, lo: seed },
-      // Its KV stays in a pool, where the next request finds it.
+      // The request's KV stays in a pool, where the next one finds it.
       isLast: false,
       priority,
       epoch: NO_EPOCH,

@@ -1,4 +1,4 @@
-// Both readers: what they read, where the stream may be cut, and what they say of each wrong input.
+// The readers of both formats: groups, streams that are cut anywhere, and a message for each wrong input.
 
 import { describe, expect, test } from "bun:test";
 import { AppError } from "../../core/base/errors.ts";

@@ -36,7 +36,7 @@ describe("concurrent", () => {
   });
 
   test("replay: accepted draft tokens and one more come out of a step, and none behind the end", async () => {
-    // Its own text: 1 2 3 1, then 2 3 1 2 are drafted, of which three are left.
+    // From the response's own text 1 2 3 1, 2 3 1 2 are drafted, of which three are left.
     const { groups } = await run([groupOf([], [1, 2, 3, 1, 2, 3, 1])]);
     expect(groups[0]).toMatchObject({ tokens: 7, steps: 5, accepted: 3 });
   });

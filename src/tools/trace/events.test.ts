@@ -51,7 +51,7 @@ test("trace: chunks are slices on the first free slot of their worker, named by 
   expect(chunks).toEqual([
     ["g/0", 0, 1, 1000, 19_000],
     ["g/1", 0, 2, 1000, 39_000],
-    // It ran when the report was written: it ends with the trace.
+    // A chunk that ran when the report was written ends with the trace.
     ["g/3", 1, 1, 1000, 99_000],
     ["g/2", 0, 1, 20_000, 60_000],
     ["g/0", 1, 2, 30_500, 69_500],

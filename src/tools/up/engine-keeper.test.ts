@@ -53,7 +53,7 @@ test("keeper: an engine that dies again and again is opened each time, after gro
   expect(bed.served.at(-1)).toBe(keeper.worker);
   expect(pauses.slice(0, 3)).toEqual([100, 200, 400]);
   expect(Math.max(...pauses)).toBe(5_000);
-  // It served well for a while.
+  // The engine served well for a while.
   bed.nowMs += 60_000;
   keeper.failed();
   expect(await bed.later()).toEqual([100]);

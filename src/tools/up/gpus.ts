@@ -1,4 +1,4 @@
-// Which GPUs each server gets: as many as its engine's processes take, and none twice.
+// The GPUs of each server: as many as its engine's processes take, and none twice.
 
 import { AppError } from "../../core/base/errors.ts";
 

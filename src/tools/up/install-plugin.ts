@@ -24,7 +24,7 @@ const OUTPUT_CHARS = 800;
  */
 export async function ensurePlugin(parts: { python: string; root: string }): Promise<boolean> {
   const { root } = parts;
-  // Of a virtual environment: the link itself, not the interpreter that it leads to.
+  // A virtual environment is named by the link itself, not by the interpreter that it leads to.
   const python = resolve(parts.python);
   if (!existsSync(join(root, CORE))) {
     throw new AppError("invalid_config", `${join(root, CORE)} is missing: npm run build`);
@@ -34,7 +34,7 @@ export async function ensurePlugin(parts: { python: string; root: string }): Pro
   const stamp = join(root, ".cache", "plugin", `installed-${name}`);
   const isThere = existsSync(stamp) && readFileSync(stamp, "utf8") === wanted;
   if (isThere && (await run([python, "-c", ASK_PLACE])) === null) return false;
-  // What vLLM brings is left as it is; of the plugin's needs it lacks wasmtime alone.
+  // Packages of vLLM are left as they are; of the plugin's needs only wasmtime is missing.
   const pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
   const problem =
     (await run([...pip, "--no-input", join(root, PACKAGE)])) ??

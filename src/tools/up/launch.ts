@@ -88,7 +88,7 @@ const TABLE: readonly Row[] = [
     args: [
       // Lower runs first; without it, priorities are refused (older) or ignored (newer).
       ...["--scheduling-policy", "priority"],
-      // Of the distribution that was sampled from, which is what a trainer computes with.
+      // Logprobs of the distribution that was sampled from: a trainer computes with these.
       ...["--logprobs-mode", "processed_logprobs"],
       // Otherwise the model's generation_config.json changes what a client did not set.
       ...["--generation-config", "vllm"],
