@@ -3,6 +3,7 @@
 
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from "prom-client";
 import { type WorkerId, workerId } from "../../core/base/ids.ts";
+import type { Telemetry } from "../../core/draft/service/message.ts";
 import type { KvPoolStats } from "../../core/kv/pool.ts";
 import type { Request } from "../../core/request/buffer.ts";
 import {
@@ -55,12 +56,7 @@ interface KeptLevel {
 }
 
 /** A plugin's telemetry of its engine; counters start with the engine. */
-type PluginFigures = { readonly engine: string; readonly isLossless: boolean } & Readonly<
-  Record<
-    "steps" | "proposeUs" | "drafted" | "accepted" | "traced" | "tracedElsewhere" | "faults",
-    number
-  >
-> & { readonly stepError: number };
+type PluginFigures = Omit<Telemetry, "kind"> & { readonly engine: string };
 
 /** A value, and its labels in the order of the row's. */
 type Value = readonly [value: number, ...labels: (string | number)[]];
