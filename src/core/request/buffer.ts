@@ -256,6 +256,12 @@ export function isLaterTurn({ spec, group }: Request): boolean {
   return spec.keepsKv === true && spec.prompt.length > group.prompt.length;
 }
 
+/** Whether the request begins a session: it has no KV yet that its next turns would come back to. */
+export function isFirstTurn(request: Request): boolean {
+  const { spec, response } = request;
+  return spec.keepsKv === true && response.length === 0 && !isLaterTurn(request);
+}
+
 /** A worker died while it ran the request, and the request has no new token since. */
 export function isSuspect(request: Request): boolean {
   return request.attempts?.isSuspect === true;

@@ -219,14 +219,14 @@ export class Executor {
   }
 
   #reside(request: Request, workerId: WorkerId, tokens: number): void {
-    if (request.residentOn === null) this.#ledger.resides(workerId, request.group, 1);
+    if (request.residentOn === null) this.#ledger.resides(workerId, request, 1);
     request.residentOn = workerId;
     request.residentTokens = tokens;
   }
 
   #displace(request: Request): void {
     if (request.residentOn !== null) {
-      this.#ledger.resides(request.residentOn, request.group, -1);
+      this.#ledger.resides(request.residentOn, request, -1);
     }
     request.residentOn = null;
     request.residentTokens = 0;

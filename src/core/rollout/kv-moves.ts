@@ -123,7 +123,8 @@ export class KvMoves implements ExecutorSteps {
     if (from.status !== "finished") return;
     next.workerId = from.workerId;
     next.computedTokens = sharedTokens;
-    this.#parts.scheduler.returns.came(this.#parts.clock.nowMs() - (from.response.finishedMs ?? 0));
+    const gapMs = this.#parts.clock.nowMs() - (from.response.finishedMs ?? 0);
+    this.#parts.scheduler.returns.came(gapMs, next.spec.prompt.length - from.spec.prompt.length);
     this.#pooled.inherit(next, from, sharedTokens);
     const tokens = Math.min(sharedTokens, from.residentTokens);
     if (from.residentOn !== null && tokens > 0) {

@@ -1,4 +1,5 @@
 import { expect, test } from "bun:test";
+import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { groupId, workerId } from "../base/ids.ts";
 import { RequestBuffer } from "../request/buffer.ts";
 import { Ledger } from "./ledger.ts";
@@ -30,9 +31,16 @@ test("slots: requests of a group hold the full blocks of their prompt once", () 
   ledger.add(workerOf(0, { ...CAPACITY, kvBlockTokens: 4, sharesPrompts: true }));
   const buffer = new RequestBuffer();
   const group = buffer.open(groupId("g"), new Int32Array(10));
+  const sampling = samplingOf({ tokensMax: 5 });
+  const request = buffer.join(group, {
+    sampling,
+    draw: { hi: 0, lo: 0 },
+    divisible: true,
+    priority: 0,
+  });
   const free = (change: 1 | -1) => {
     ledger.book(workerId(0), { inFlight: change, kvTokens: 20 * change });
-    ledger.resides(workerId(0), group, change);
+    ledger.resides(workerId(0), request, change);
     return ledger.slots()[0]?.kvTokensFree;
   };
   expect([free(1), free(1), free(1)]).toEqual([80, 68, 56]);

@@ -30,6 +30,8 @@ interface Account {
   /** Requests with KV there by group, and tokens of their prompts that are booked for each of them and held once. */
   readonly residents: Map<Group, number>;
   sharedTokens: number;
+  /** Sessions with KV there. */
+  sessions: number;
   /** The worker's counts when the span began; null: it has said nothing yet. */
   made: Made | null;
   /** Part of `kvTokens` that will be free soon: KV in export, and KV of requests whose chunk was ordered to end. */
@@ -68,6 +70,7 @@ export class Ledger {
       leavingTokens: 0,
       residents: new Map(),
       sharedTokens: 0,
+      sessions: 0,
     });
     this.#kvTokens.set(worker.workerId, worker.capacity.kvTokens);
   }
@@ -118,10 +121,12 @@ export class Ledger {
     assert(account.kvTokens >= 0, "a worker gives back no more KV than it had");
   }
 
-  /** One request of the group more, or fewer, has KV on the worker. */
-  resides(workerId: WorkerId, group: Group, change: 1 | -1): void {
+  /** One request more, or fewer, has KV on the worker. */
+  resides(workerId: WorkerId, { group, spec }: Request, change: 1 | -1): void {
     const account = this.#accounts.get(workerId);
-    if (account?.worker.capacity.sharesPrompts !== true) return;
+    if (account === undefined) return;
+    if (spec.keepsKv === true) account.sessions = Math.max(0, account.sessions + change);
+    if (account.worker.capacity.sharesPrompts !== true) return;
     const { residents, worker } = account;
     const count = (residents.get(group) ?? 0) + change;
     if (count < 0) return;
@@ -242,6 +247,7 @@ export class Ledger {
       account.kvTokens = 0;
       account.residents.clear();
       account.sharedTokens = 0;
+      account.sessions = 0;
       this.#updateSpan(account);
       account.running.clear();
       account.leavingTokens = 0;
@@ -265,6 +271,7 @@ export class Ledger {
         kvTokens: worker.capacity.kvTokens,
         blockTokens: worker.capacity.kvBlockTokens ?? 1,
         residents,
+        sessions: account.sessions,
         kvTokensFree: worker.capacity.kvTokens - kvTokens + sharedTokens,
         aheadTokens: account.lookahead.tokens,
         running,

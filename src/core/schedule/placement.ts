@@ -3,7 +3,13 @@
 // for what a request has and for some tokens ahead (`lookahead.ts`).
 
 import type { WorkerId } from "../base/ids.ts";
-import { contextTokens, type Group, isSuspect, type Request } from "../request/buffer.ts";
+import {
+  contextTokens,
+  type Group,
+  isFirstTurn,
+  isSuspect,
+  type Request,
+} from "../request/buffer.ts";
 
 /** A worker as the scheduler sees it. The scheduler works on its own copies. */
 export interface Slot {
@@ -18,6 +24,9 @@ export interface Slot {
   readonly blockTokens: number;
   /** Groups whose prompts it holds once for all of their requests, those that are resident there. Absent: none. */
   readonly residents?: ReadonlyMap<Group, number>;
+  /** Sessions with KV there, running or paused; and tokens by which each is expected to grow beyond its turn. */
+  sessions?: number;
+  growthTokens?: number;
   /** true: other workers can load its KV, and it theirs. */
   readonly sharesKv: boolean;
   /** Requests dispatched to it and not yet returned: the load signal. */
@@ -99,7 +108,8 @@ export function tokensNeeded(request: Request, slot: Slot, chunkTokens: number):
 export function hasRoom(request: Request, slot: Slot, chunkTokens: number): boolean {
   if (slot.inFlight >= slot.slots) return false;
   if (contextTokens(request) + chunkTokens > slot.kvTokens) return false;
-  const margin = slot.inFlight === 0 ? 0 : marginTokens(slot, chunkTokens);
+  const growth = isFirstTurn(request) ? (slot.sessions ?? 0) * (slot.growthTokens ?? 0) : 0;
+  const margin = slot.inFlight === 0 ? 0 : growth + marginTokens(slot, chunkTokens);
   return tokensNeeded(request, slot, chunkTokens) + margin <= slot.kvTokensFree;
 }
 

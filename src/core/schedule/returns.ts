@@ -1,4 +1,5 @@
-// How long the KV of a paused session is kept from others: as the gaps between turns say, a tool's time in most cases.
+// What is learnt of sessions: how long they pause, whether they come back, and by how much they grow. By their growth
+// new ones are admitted, and by the gaps between turns, a tool's time in most cases, KV is kept from others.
 // KV of C tokens that is kept for a time t costs C t; dropped, it is computed again in C rows, for which all M tokens of
 // the worker's KV wait: C M times the time of a row. So C does not matter, and a pause may last as long as
 // the worker needs to compute all of its KV.
@@ -8,6 +9,13 @@ const GAPS_KEPT = 64;
 const GAPS_KNOWN = 4;
 /** Pauses for each known gap that do not end: those after a session's last turn. */
 const ENDS_PART = 1 / 8;
+/** Turns of growth for which there must be room; with three, long sessions begin so late that they make a tail. */
+const TURNS_AHEAD = 2;
+/** Tokens of a turn, where none is known. */
+const TURN_TOKENS = 64;
+/** Turns that are remembered; and as many that came back before anything was known. */
+const TURNS_KEPT = 256;
+const TURNS_PRIOR = 4;
 /** Time in which a worker computes its KV, where it is not known. */
 const RECOMPUTE_MS = 2_000;
 
@@ -17,8 +25,30 @@ export class Returns {
   #next = 0;
   #sorted: number[] | null = null;
 
-  /** A session has come back after so long. */
-  came(gapMs: number): void {
+  #ended = TURNS_PRIOR;
+  #back = TURNS_PRIOR;
+  /** Tokens by which the sessions that came back have grown in a turn; 0: not known. */
+  #turnTokens = 0;
+
+  /** A turn is over, and may have a next one. */
+  ended(): void {
+    this.#ended += 1;
+    if (this.#ended < TURNS_KEPT) return;
+    this.#ended /= 2;
+    this.#back /= 2;
+  }
+
+  /** Tokens by which a session is expected to grow yet. */
+  get growthTokens(): number {
+    const part = Math.min(1, this.#back / this.#ended);
+    return TURNS_AHEAD * part * (this.#turnTokens || TURN_TOKENS);
+  }
+
+  /** A session has come back after so long, with so many tokens more than before. */
+  came(gapMs: number, tokens: number): void {
+    this.#back += 1;
+    const before = this.#turnTokens || tokens;
+    this.#turnTokens = before + (tokens - before) / GAPS_KEPT;
     this.#gaps[this.#next] = gapMs;
     this.#next = (this.#next + 1) % GAPS_KEPT;
     this.#sorted = null;

@@ -12,6 +12,7 @@ import type { WorkerId } from "../base/ids.ts";
 import {
   contextTokens,
   type Group,
+  isFirstTurn,
   isLaterTurn,
   isSuspect,
   type Request,
@@ -135,6 +136,7 @@ export class Scheduler {
   /** The request is finished, and its KV stays parked: it makes way before that of requests that wait. */
   retained(request: Request): void {
     this.#retained.add(request);
+    this.returns.ended();
   }
 
   /** The length context of the group has changed. */
@@ -178,6 +180,7 @@ export class Scheduler {
       blockTokens: slots.reduce((most, slot) => Math.max(most, slot.blockTokens), 1),
       isBlocked: false,
     };
+    for (const slot of slots) slot.growthTokens = this.returns.growthTokens;
     this.#recall(turn);
     this.#serveReservation(turn);
     if (this.#suspects.size > 0) this.#serveSuspects(turn);
@@ -188,13 +191,22 @@ export class Scheduler {
     return turn.commands;
   }
 
-  /** Ends chunks early where running requests have grown into half of their lookahead. */
+  /** Where running requests have grown into half of their lookahead, paused sessions make way, then chunks end early. */
   #preempt({ slots, commands }: Turn): void {
     for (const slot of slots) {
       let short = -spareTokens(slot);
       if (short <= 0) continue;
+      const { workerId } = slot;
+      for (const request of this.#retained) {
+        if (short <= 0) break;
+        if (request.residentOn !== workerId) continue;
+        this.#retained.delete(request);
+        commands.push({ kind: "offload", request, workerId });
+        short -= request.residentTokens;
+      }
+      if (short <= 0) continue;
       for (const request of victims(slot)) {
-        commands.push({ kind: "preempt", request, workerId: slot.workerId });
+        commands.push({ kind: "preempt", request, workerId });
         short -= request.residentTokens - slot.aheadTokens / 2;
         if (short <= 0) break;
       }
@@ -296,6 +308,7 @@ export class Scheduler {
     const reservedTokens = reservationOf(request, slot, chunkTokens);
     slot.kvTokensFree -= tokensNeeded(request, slot, chunkTokens);
     slot.inFlight += 1;
+    if (isFirstTurn(request)) slot.sessions = (slot.sessions ?? 0) + 1;
     const { workerId } = slot;
     commands.push({ kind: "dispatch", request, workerId, chunkTokens, reservedTokens });
   }
