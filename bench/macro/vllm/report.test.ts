@@ -77,8 +77,6 @@ test("betweenChunksS: from a chunk's end to the response's next begin; a preempt
   expect(betweenChunksS({ ...LOG, prefills })).toEqual([expect.closeTo(0.25)]);
 });
 
-const _NO_DRAFTS = { ...run({}).counters, acceptedTokens: 0 };
-
 test("settings: a bad value is refused by option, value and what it may be", () => {
   const refused =
     (...args: string[]) =>
