@@ -76,7 +76,12 @@ test("replay: both formats of the same responses give the same report, but for n
   const figures = (text: string) =>
     (JSON.parse(text) as ReplayReport).results.map(({ file, us_per_token, ...rest }) => rest);
   expect(figures(ours)).toEqual(figures(trace));
-  expect(figures(ours).map((result) => result.drafter)).toEqual(["self", "grouped", "tree"]);
+  expect(figures(ours).map((result) => result.drafter)).toEqual([
+    "self",
+    "grouped",
+    "late",
+    "tree",
+  ]);
 });
 
 test.each([
@@ -100,7 +105,7 @@ test("replay: a file that is not there, is no trace by name, or is cut is refuse
 
 test("replay: says whether drafting would pay, and on an engine whose step times are given", async () => {
   const plain = await run(responsesPath);
-  expect(plain.out).toMatch(/verdict: drafting \((self|grouped|tree)\) pays where a step/);
+  expect(plain.out).toMatch(/verdict: drafting \((self|grouped|late|tree)\) pays where a step/);
   const pays = await run(responsesPath, "--engine-steps", "8,20,0");
   expect(pays.out).toContain("speed-up");
   expect(pays.out).toMatch(/verdict: drafting pays: [1-9][0-9.]*x the decoding speed/);

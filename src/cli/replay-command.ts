@@ -33,7 +33,8 @@ TRACES are responses as \`foretoken rollout\` writes them (*.jsonl: group, index
 token_ids and, if known, prompt_token_ids; lines of a group beside one another),
 or traces (*.json); each may be gzipped (*.gz). The drafter self drafts a path
 from a response's own prompt and text; grouped drafts a path and tree a tree,
-from its siblings too, of 8 groups at a time.
+from its siblings too, of 8 groups at a time. late drafts as grouped, but from what
+was known a step before, as the plugin under vLLM's second model runner.
 
 Examples:
   $ foretoken replay out/responses.jsonl

@@ -5,12 +5,21 @@
 import { assert } from "../../core/base/assert.ts";
 import type { Clock } from "../../core/base/clock.ts";
 import { type GroupId, groupId } from "../../core/base/ids.ts";
-import type { Drafter, DraftQuery } from "../../core/draft/drafter.ts";
+import {
+  type Drafter,
+  type DraftQuery,
+  type Drafts,
+  TREE_TOKENS_MAX,
+} from "../../core/draft/drafter.ts";
 import { acceptedOf, Calibration } from "./calibration.ts";
+import { LateDrafts, NODE_PROBABILITY_MIN, type Table, tableOf } from "./late-drafts.ts";
 import type { TraceGroup } from "./recordings.ts";
 
-export const DRAFTER_KINDS = ["self", "grouped", "tree"] as const;
-/** self: a path from the response's own prompt and text. grouped: a path, siblings too. tree: a tree, siblings too. */
+export const DRAFTER_KINDS = ["self", "grouped", "late", "tree"] as const;
+/**
+ * self: a path from the response's own prompt and text. grouped: a path, siblings too. late: as grouped, from what was
+ * known a step before (late-drafts.ts). tree: a tree, siblings too.
+ */
 export type DrafterKind = (typeof DRAFTER_KINDS)[number];
 
 export interface ReplayOptions {
@@ -64,6 +73,8 @@ interface Live {
   readonly group: { left: number };
   /** Output tokens that are out, and which the drafter has: 0 <= at <= response.length. */
   at: number;
+  /** Late drafts: of the round before. */
+  table: Table | null;
 }
 
 /** Replays every group. The drafter must be fresh, and is spent afterwards. */
@@ -87,6 +98,7 @@ class Replay {
   #tokens = 0;
   #fullGroups = 0;
   #drafterMs = 0;
+  readonly #lateDrafts = new LateDrafts();
 
   constructor(options: ReplayOptions, host: ReplayHost) {
     this.#options = options;
@@ -115,7 +127,7 @@ class Replay {
   }
 
   #start({ prompt, responses }: TraceGroup): void {
-    const { budget, probabilityMin, drafter } = this.#options;
+    const { drafter } = this.#options;
     const tally = { responses: responses.length, tokens: 0, steps: 0, drafted: 0, accepted: 0 };
     this.#tallies.push(tally);
     const started = [...responses.entries()].filter(([, response]) => response.length > 0);
@@ -125,11 +137,17 @@ class Replay {
     const group = { left: started.length };
     for (const [sampleIndex, response] of started) {
       const source = shared ?? this.#register(prompt, 1);
-      const bounds = { tokensMax: budget, probabilityMin, tree: drafter === "tree" };
-      const query = { groupId: source.id, sampleIndex, ...bounds };
-      this.#live.push({ query, response, source, tally, group, at: 0 });
+      const query = { groupId: source.id, sampleIndex, ...this.#bounds() };
+      this.#live.push({ query, response, source, tally, group, at: 0, table: null });
       this.#queries.push(query);
     }
+  }
+
+  #bounds(): Omit<DraftQuery, "groupId" | "sampleIndex"> {
+    const { budget, probabilityMin, drafter } = this.#options;
+    return drafter === "late"
+      ? { tokensMax: TREE_TOKENS_MAX, probabilityMin: NODE_PROBABILITY_MIN, tree: true }
+      : { tokensMax: budget, probabilityMin, tree: drafter === "tree" };
   }
 
   #register(prompt: Int32Array, left: number): Source {
@@ -145,8 +163,9 @@ class Replay {
   #round(): boolean {
     const { drafter, clock } = this.#host;
     const begun = clock.nowMs();
-    const drafts = drafter.propose(this.#queries);
+    const made = drafter.propose(this.#queries);
     const proposed = clock.nowMs();
+    const drafts = this.#options.drafter === "late" ? this.#late(made) : made;
     const came = this.#live.map((one, i) => {
       const { response, tally, at } = one;
       const accepted = acceptedOf(drafts, i, response, at, this.#calibration);
@@ -165,6 +184,17 @@ class Replay {
     }
     this.#drafterMs += proposed - begun + (clock.nowMs() - judged);
     return this.#live.some(({ at, response }) => at === response.length);
+  }
+
+  /** Drafts from the trees of the round before; those just made are for the next. */
+  #late(made: Drafts): Drafts {
+    const { budget, probabilityMin } = this.#options;
+    this.#lateDrafts.begin(this.#live.length);
+    for (const [i, one] of this.#live.entries()) {
+      this.#lateDrafts.add(one, { tokensMax: budget, probabilityMin });
+      one.table = tableOf(made, i, one.at);
+    }
+    return this.#lateDrafts;
   }
 
   #append(source: Source, sampleIndex: number, offset: number, tokens: Int32Array): void {
