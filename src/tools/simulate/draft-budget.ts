@@ -66,8 +66,12 @@ export function planDrafts(input: {
   };
 }
 
-function classPlan(tokensMax: number, probabilityMin: number): ClassPlan {
-  if (tokensMax === 0 || probabilityMin > 1) return OFF;
+/** Thresholds are multiples of 1 / 40, so that outcomes can be looked up by them. */
+export const THRESHOLDS = 40;
+
+function classPlan(tokensMax: number, threshold: number): ClassPlan {
+  if (tokensMax === 0 || threshold > 1) return OFF;
+  const probabilityMin = Math.round(threshold * THRESHOLDS) / THRESHOLDS;
   return { tokensMax: Math.min(tokensMax, DRAFT_TOKENS_MAX), probabilityMin };
 }
 

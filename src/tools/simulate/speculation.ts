@@ -4,7 +4,7 @@
 import { assert } from "../../core/base/assert.ts";
 import type { StepTimes } from "../../core/draft/draft-length.ts";
 import { DRAFT_TOKENS_MAX } from "../../core/draft/drafter.ts";
-import { type ClassPlan, planDrafts } from "./draft-budget.ts";
+import { type ClassPlan, planDrafts, THRESHOLDS } from "./draft-budget.ts";
 import { bestUniformGamma, expectedTokens } from "./throughput.ts";
 
 /** A running request, as the drafter knows it. */
@@ -148,7 +148,7 @@ const outcomes = new Map<number, Outcomes>();
 
 /** Outcomes of such a plan, as far as they are known. */
 function outcomesOf({ tokensMax, probabilityMin }: ClassPlan): Outcomes {
-  const key = Math.round(probabilityMin * 40) * 64 + tokensMax;
+  const key = Math.round(probabilityMin * THRESHOLDS) * 64 + tokensMax;
   const known = outcomes.get(key) ?? Array(100).fill(undefined);
   outcomes.set(key, known);
   return known;
