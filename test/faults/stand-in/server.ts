@@ -8,10 +8,14 @@ import { type Fault, type FaultPlan, NO_FAULTS } from "./faults.ts";
 export type Answer = (request: IncomingMessage, response: ServerResponse, text: string) => void;
 
 const KEEP_ALIVE_MS = 5_000;
+const ATTEMPT_MS = 20;
+const ATTEMPTS_MAX = 3_000;
 
 export class StandInServer {
   readonly #answer: Answer;
   #server: http.Server;
+  /** Whether it is down, and comes back. */
+  isRestarting = false;
   #port = 0;
   isStopped = false;
 
@@ -25,9 +29,25 @@ export class StandInServer {
     return `http://127.0.0.1:${this.#port}`;
   }
 
+  /** A port that was given up for a restart may be that of another process's connection for a while. */
   async listen(port: number): Promise<void> {
-    await new Promise<void>((resolve) => this.#server.listen(port, "127.0.0.1", resolve));
+    for (let attempt = 1; !(await this.#listens(port)); attempt += 1) {
+      if (attempt === ATTEMPTS_MAX) throw new Error(`port ${port} stays in use`);
+      await new Promise<void>((resolve) => setTimeout(resolve, ATTEMPT_MS));
+      if (this.isStopped) return;
+      this.#server = this.#newServer();
+    }
     this.#port = (this.#server.address() as AddressInfo).port;
+  }
+
+  #listens(port: number): Promise<boolean> {
+    return new Promise((resolve) => {
+      this.#server.once("error", () => resolve(false));
+      this.#server.listen(port, "127.0.0.1", () => {
+        this.isRestarting = false;
+        resolve(true);
+      });
+    });
   }
 
   async stop(): Promise<void> {
@@ -36,6 +56,7 @@ export class StandInServer {
   }
 
   async restart(downMs: number): Promise<void> {
+    this.isRestarting = true;
     await this.#break();
     await new Promise<void>((resolve) => setTimeout(resolve, downMs));
     if (this.isStopped) return;
@@ -97,8 +118,9 @@ export abstract class StandIn<O extends StandInBase> {
     await this.#server.stop();
   }
 
-  /** Breaks every connection, forgets everything, and comes back after `downMs`, at the same port. */
+  /** Breaks every connection, forgets everything, and comes back after `downMs`, at the same port, unless it is down. */
   async restart(): Promise<void> {
+    if (this.#server.isRestarting) return;
     this.restarts += 1;
     this.engine = this.newEngine();
     this.forget();
