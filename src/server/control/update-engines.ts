@@ -109,6 +109,18 @@ export class UpdateEngines {
     return engines.filter(({ worker }) => !asked.has(worker)).map(({ member }) => member);
   }
 
+  /** Before weights change for the first time: how much engines that have the same ones differ. Fences none of them. */
+  async compareOnce(): Promise<void> {
+    const { pool } = this.#options;
+    if (pool.canaries.hasCompared) return;
+    const asked = { operation: { kind: "canary", adapter: null } as const, nextEpoch: this.next };
+    const answers = connected(pool.members).map(async ({ member, worker }) => {
+      const { body } = await answerOf(worker, asked, this.#limits);
+      return { name: member.source.name, body };
+    });
+    pool.canaries.compare(await Promise.all(answers));
+  }
+
   /** Engines that took it, as far as they generate; a canary's result replaces their answer. */
   async tried(outcome: Outcome, adapter: string | null = null): Promise<Outcome> {
     const operation = { kind: "canary", adapter } as const;

@@ -224,6 +224,11 @@ export class WeightUpdates {
     return jsonResponse({ status: "aborted", reopened: await this.#aborting });
   }
 
+  /** Call when nothing runs, before engines sleep. */
+  async beforeSleep(): Promise<void> {
+    await this.#engines.compareOnce();
+  }
+
   /** Engines that cannot generate with what they have are fenced. Call when nothing runs. */
   async checkAwake(): Promise<Outcome> {
     const { pool } = this.#options;
@@ -242,6 +247,7 @@ export class WeightUpdates {
     let isOver = this.#open === null;
     try {
       await this.#stop();
+      if (this.#open === null) await this.#engines.compareOnce();
       // Complete weights end an update that was open; an engine still has to get the end of it.
       if (this.#open !== null) {
         await this.#engines.sendTo(this.#engines.begun, FINISH);
