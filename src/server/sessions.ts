@@ -101,7 +101,11 @@ export class Sessions {
   /** All tokens of the session's turn before; null: there is none. */
   textOf(key: string): Int32Array | null {
     const last = this.#sessions.get(key)?.last ?? null;
-    return last && Int32Array.from([...last.spec.prompt, ...last.response.tokens()]);
+    if (last === null) return null;
+    const text = new Int32Array(contextTokens(last));
+    text.set(last.spec.prompt);
+    text.set(last.response.tokens(), last.spec.prompt.length);
+    return text;
   }
 
   place(key: string, prompt: Int32Array): TurnPlace {
@@ -110,13 +114,11 @@ export class Sessions {
     const first = { group: null, turn: { prompt, leadTokens: 0 }, previous: null };
     if (session === undefined) return first;
     const root = session.group.prompt;
-    const before = session.last;
-    if (before !== null && sharedWith(prompt, before) < contextTokens(before)) {
-      this.#figures.edited += 1;
-    }
-    if (prompt.length <= root.length || sharedTokens(prompt, root, 0) < root.length) return first;
     const { last } = session;
-    const shared = last === null ? root.length : sharedWith(prompt, last);
+    const known = last === null ? 0 : sharedWith(prompt, last);
+    if (last !== null && known < contextTokens(last)) this.#figures.edited += 1;
+    if (prompt.length <= root.length || sharedTokens(prompt, root, 0) < root.length) return first;
+    const shared = last === null ? root.length : known;
     // The last token is computed anew: the next one is drawn from it.
     const previous = last && { request: last, sharedTokens: Math.min(shared, prompt.length - 1) };
     const leadTokens = prompt.length - Math.max(shared, root.length);

@@ -102,7 +102,7 @@ function pauseTests(bed: LateBed): void {
     expect((await late)[0]?.token_ids.length).toBe(8);
   });
 
-  test("pause wait: what is in hand ends first; what comes waits for resume", async () => {
+  test("pause wait: running requests finish first, and new ones wait for resume", async () => {
     const { fleet, prompts } = bed();
     const { done } = await begun(bed());
     let isDone = false;
@@ -121,7 +121,7 @@ function pauseTests(bed: LateBed): void {
     expect(new Set(lengths(await done))).toEqual(new Set([LONG.max_tokens]));
   });
 
-  test("pause abort: what is in hand ends as it stands", async () => {
+  test("pause abort: running requests end with the tokens that they have", async () => {
     const { fleet } = bed();
     const { done } = await begun(bed(), () => ENDLESS);
     await post(fleet, "/pause?mode=abort");

@@ -122,12 +122,12 @@ export class ModelledServer {
   #grow(request: Running): void {
     const hash = hashesOf(request.tokens, this.sizes.blockTokens).at(-1) ?? 0;
     request.held.push(hash);
-    // Of two that say the same, one block goes on.
+    // A block with the same tokens is shared.
     if (this.#blocks.has(hash)) this.#free += 1;
     this.#hold(hash);
     while (!this.#take()) {
       const newest = this.#running.pop() ?? request;
-      // It has no block that is not full.
+      // The request itself is preempted: its next block was not taken.
       if (newest === request) this.#free -= 1;
       this.#release(newest);
       this.#waiting.unshift(newest);

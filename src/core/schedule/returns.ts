@@ -1,5 +1,5 @@
-// What is learnt of sessions: how long they pause, whether they come back, and by how much they grow. By their growth
-// new ones are admitted, and by the gaps between turns, a tool's time in most cases, KV is kept from others.
+// Estimates for sessions: the time between turns, the share that comes back, and the tokens that a turn adds. New sessions
+// are admitted by the growth, and KV is kept by the time between turns, which is a tool's time in most cases.
 // KV of C tokens that is kept for a time t costs C t; dropped, it is computed again in C rows, for which all M tokens of
 // the worker's KV wait: C M times the time of a row. So C does not matter, and a pause may last as long as
 // the worker needs to compute all of its KV.

@@ -215,7 +215,7 @@ test("place: a turn goes where its prefix is until the load there costs more tha
   request.workerId = workerId(0);
   request.computedTokens = 790;
   expect([at(3), at(4)]).toEqual([workerId(0), workerId(1)]);
-  // What is computed there holds up those that run there.
+  // Prefill on a worker delays the requests that run there.
   const busy = [slot(0, { inFlight: 6 }), slot(1, { inFlight: 2 })];
   expect(place(request, busy, 100)?.workerId).toBe(workerId(0));
   // Where others can load it, only that is saved.

@@ -386,7 +386,7 @@ export class Scheduler {
 
   /** Offloads KV of requests that do not run, because a request waits for room. */
   #makeRoom(turn: Turn, nowMs: number): void {
-    // Those of sessions that pause make way before those that wait.
+    // KV of paused sessions is offloaded before KV of waiting requests.
     const keepers = new Set<WorkerId>();
     for (const leaving of [this.#retained, this.#parked]) {
       for (const request of leaving) {
