@@ -39,6 +39,8 @@ export class Deadlines {
   readonly #options: DeadlinesOptions;
   /** By the group, or by the iteration's number. */
   readonly #scopes = new Map<Group | number, Scope>();
+  /** Scopes of each request that is not finished. */
+  readonly #of = new Map<Request, (Group | number)[]>();
   readonly stop: () => void;
   readonly observer: SidecarObserver = {
     joined: (request, { deadline }) => {
@@ -49,12 +51,14 @@ export class Deadlines {
       this.#add(request, { key: iteration, seconds: iteration_s, tokens: iteration_tokens });
     },
     finished: (request) => {
-      for (const [key, scope] of this.#scopes) {
-        if (!scope.open.delete(request)) continue;
+      for (const key of this.#of.get(request) ?? []) {
+        const scope = this.#scopes.get(key);
+        if (scope?.open.delete(request) !== true) continue;
         scope.tokens += request.response.length;
         // Of an iteration more may come.
         if (scope.open.size === 0 && typeof key !== "number") this.#scopes.delete(key);
       }
+      this.#of.delete(request);
     },
   };
 
@@ -92,6 +96,7 @@ export class Deadlines {
     const scope = this.#scopes.get(of.key) ?? { ...fresh, ...none };
     this.#scopes.set(of.key, scope);
     scope.open.add(request);
+    this.#of.set(request, [...(this.#of.get(request) ?? []), of.key]);
     // The earliest of several counts.
     if (seconds != null) scope.msMax = Math.min(scope.msMax, seconds * 1000);
     if (tokens != null) scope.tokensMax = Math.min(scope.tokensMax, tokens);
