@@ -44,9 +44,18 @@ const MAY_IMPORT: Record<string, readonly string[]> = {
   host: ["core"],
   "observe/metrics": ["core"],
   "engines/kind.ts": ["core"],
+  "engines/packed-events.ts": ["core"],
+  "engines/run-check.ts": ["core"],
   "engines/kinds.ts": ["core", "engines"],
   // Each engine's folder: leaves, which do not import one another.
-  "engines/*": ["core", "proto", "text", "engines/kind.ts"],
+  "engines/*": [
+    "core",
+    "proto",
+    "text",
+    "engines/kind.ts",
+    "engines/packed-events.ts",
+    "engines/run-check.ts",
+  ],
   pool: ["core"],
   server: ["core", "pool", "proto", "text"],
   // Leaves: the server imports none of them.

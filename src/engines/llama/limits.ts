@@ -2,7 +2,7 @@
 // checked earlier, where users' input is parsed; a request that reaches the engine all the same ends with a refusal.
 
 import { AppError } from "../../core/base/errors.ts";
-import { type RunLimits, runProblem } from "../../core/request/run-check.ts";
+import { type RunLimits, runProblem } from "../run-check.ts";
 import { BAD_REQUEST, RequestFault } from "./fault.ts";
 import type { RunCommand } from "./sequence.ts";
 

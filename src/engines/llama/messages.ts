@@ -3,8 +3,8 @@
 
 import type { ErrorCode } from "../../core/base/errors.ts";
 import { requestId, type WeightEpoch, type WeightsId } from "../../core/base/ids.ts";
-import { type PackedEvents, packEvents, unpackEvents } from "../../core/rollout/packed-events.ts";
 import type { WorkerCapacity, WorkerCommand, WorkerEvent } from "../../core/rollout/worker.ts";
+import { type PackedEvents, packEvents, unpackEvents } from "../packed-events.ts";
 import type { ModelInfo } from "./weights.ts";
 
 /** Weights that this process has loaded: any of its threads may use the pointer. */

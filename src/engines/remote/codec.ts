@@ -1,12 +1,7 @@
 // Messages of the worker link to bytes and back. Never throws on what a peer sent.
 
-import {
-  InvalidEvents,
-  packEvents,
-  type TokenColumns,
-  unpackEvents,
-} from "../../core/rollout/packed-events.ts";
 import type { Decoded } from "../../proto/checked.ts";
+import { InvalidEvents, packEvents, type TokenColumns, unpackEvents } from "../packed-events.ts";
 import { decodeFrame, encodeFrame } from "./frame.ts";
 import { NAME_CHARS_MAX } from "./limits.ts";
 import {

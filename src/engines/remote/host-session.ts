@@ -3,7 +3,6 @@
 // restore the worker's state. Owns no socket.
 
 import { type GroupId, type RequestId, requestId } from "../../core/base/ids.ts";
-import { alienIn, runProblem } from "../../core/request/run-check.ts";
 import type {
   KvBlob,
   Worker,
@@ -11,6 +10,7 @@ import type {
   WorkerEvent,
   WorkerStats,
 } from "../../core/rollout/worker.ts";
+import { alienIn, runProblem } from "../run-check.ts";
 import { KvInbox, wireKv } from "./kv-parts.ts";
 import { BARRIER_ID, NAME_CHARS_MAX } from "./limits.ts";
 import type { HostLimits, KvPart, WireCommand, WireEvent } from "./message.ts";

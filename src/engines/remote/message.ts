@@ -5,7 +5,7 @@ import * as v from "valibot";
 import { type GroupId, groupId, requestId, weightEpoch, weightsId } from "../../core/base/ids.ts";
 import { VERIFICATION_WORDS } from "../../core/request/response.ts";
 import { OPERATION } from "../../core/rollout/operation.ts";
-import type { TokenColumns } from "../../core/rollout/packed-events.ts";
+import type { TokenColumns } from "../packed-events.ts";
 import { floats, jsonText, view, words } from "./frame.ts";
 import {
   BARRIER_ID,

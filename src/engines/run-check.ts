@@ -1,8 +1,8 @@
 // Whether a run can succeed on an embedded engine. It is checked where users' input is parsed; a run that comes to an engine, or
 // to the host of one, all the same ends with a refusal.
 
-import type { RequestSpec } from "./request.ts";
-import { embeddedSupport, outOfBounds, problemOf } from "./sampling-bounds.ts";
+import type { RequestSpec } from "../core/request/request.ts";
+import { embeddedSupport, outOfBounds, problemOf } from "../core/request/sampling-bounds.ts";
 
 export interface RunLimits {
   readonly contextTokens: number;

@@ -1,8 +1,8 @@
 // Events of a worker in the form that crosses threads and networks: the tokens of all requests as one array each of heads,
 // tokens and logprobs. What a message costs then hardly depends on how many events it holds.
 
-import type { TopLogprobs } from "../request/columns.ts";
-import { TOP_LOGPROBS } from "../request/sampling-bounds.ts";
+import type { TopLogprobs } from "../core/request/columns.ts";
+import { TOP_LOGPROBS } from "../core/request/sampling-bounds.ts";
 
 /** Columns of a token event, whatever names its request. */
 export interface TokenColumns {
