@@ -79,8 +79,11 @@ test("replay: both formats of the same responses give the same report, but for n
   expect(figures(ours).map((result) => result.drafter)).toEqual([
     "self",
     "grouped",
+    "history",
     "late",
     "tree",
+    "copies",
+    "oracle",
   ]);
 });
 

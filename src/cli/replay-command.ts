@@ -4,15 +4,21 @@ import { basename } from "node:path";
 import { Command } from "commander";
 import type { Settings } from "../config/fields.ts";
 import { AppError } from "../core/base/errors.ts";
-import { type CellResult, type EngineSteps, runCell, speedUp } from "../tools/replay/cell.ts";
+import {
+  type CellResult,
+  type EngineSteps,
+  runCell,
+  runEqual,
+  speedUp,
+} from "../tools/replay/cell.ts";
 import { readGroups } from "../tools/replay/recordings.ts";
-import { DRAFTER_KINDS } from "../tools/replay/replay.ts";
+import { DRAFTER_KINDS, type DrafterKind, FIRST_TOKENS, isOracle } from "../tools/replay/replay.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { formatCount } from "./format.ts";
 import { jsonOf, textTable, writeOutput } from "./output.ts";
 import { Status } from "./terminal.ts";
 
-const FIELD_NAMES = ["limit", "engineSteps", "report", "json", "quiet"] as const;
+const FIELD_NAMES = ["limit", "drafted", "engineSteps", "report", "json", "quiet"] as const;
 
 type ReplaySettings = Settings<(typeof FIELD_NAMES)[number]>;
 
@@ -34,7 +40,12 @@ token_ids and, if known, prompt_token_ids; lines of a group beside one another),
 or traces (*.json); each may be gzipped (*.gz). The drafter self drafts a path
 from a response's own prompt and text; grouped drafts a path and tree a tree,
 from its siblings too, of 8 groups at a time. late drafts as grouped, but from what
-was known a step before, as the plugin under vLLM's second model runner.
+was known a step before, as the plugin under vLLM's second model runner. history also
+drafts from earlier groups of the prompt, where prompts come again. Two know
+what comes and draft only that: copies the longest continuation of the last token
+in its group's text, oracle every token that has followed the one before it in any
+text, which is the bound of drafting from text. Columns "copies" and "oracle":
+accepted + 1, had each draft as many tokens, but theirs.
 
 Examples:
   $ foretoken replay out/responses.jsonl
@@ -53,26 +64,13 @@ export function replayCommand(setStatus: (status: number) => void): Command {
 }
 
 async function replayFiles(files: readonly string[], settings: ReplaySettings): Promise<void> {
-  const { limit, quiet } = settings;
+  const { quiet } = settings;
   const engine = engineOf(settings.engineSteps);
   const status = new Status({ quiet });
   const results: CellResult[] = [];
   const tables: string[] = [];
   for (const file of files) {
-    const ofFile: CellResult[] = [];
-    for (const drafter of DRAFTER_KINDS) {
-      const bounds = { budget: BUDGET, probabilityMin: PROBABILITY_MIN, live: LIVE };
-      const options = { file, drafter, ...bounds };
-      const result = await runCell(readGroups(file, limit), options, (tokens) => {
-        const text = () => `${file}, ${drafter}: ${formatCount(tokens)} tokens`;
-        status.show(() => [text()], text);
-      });
-      ofFile.push(result);
-      if (result.full_groups > 0) {
-        const groups = `${result.full_groups} groups`;
-        status.note(`${file}, ${drafter}: the drafter had no room for ${groups}`);
-      }
-    }
+    const ofFile = await replayFile(file, settings, status);
     results.push(...ofFile);
     tables.push(fileTable(file, ofFile, engine));
   }
@@ -81,6 +79,36 @@ async function replayFiles(files: readonly string[], settings: ReplaySettings): 
   if (settings.report !== null) writeOutput("--report", settings.report, jsonOf(report));
   if (settings.json) console.log(jsonOf(report));
   else if (!quiet) console.log(tables.join("\n\n"));
+}
+
+/** One result a drafter; history only where prompts come again. */
+async function replayFile(file: string, settings: ReplaySettings, status: Status) {
+  const results: CellResult[] = [];
+  for (const drafter of DRAFTER_KINDS) {
+    if (drafter === "history" && results.at(-1)?.returning === null) continue;
+    const result = await replayCell({ file, drafter, ...settings }, status);
+    results.push(result);
+    if (result.full_groups > 0) {
+      const groups = `${result.full_groups} groups`;
+      status.note(`${file}, ${drafter}: the drafter had no room for ${groups}`);
+    }
+  }
+  return results;
+}
+
+function replayCell(
+  wanted: Pick<ReplaySettings, "limit" | "drafted"> & { file: string; drafter: DrafterKind },
+  status: Status,
+): Promise<CellResult> {
+  const { file, drafter, limit, drafted } = wanted;
+  const run = (probabilityMin: number) => {
+    const options = { file, drafter, budget: BUDGET, probabilityMin, live: LIVE };
+    return runCell(readGroups(file, limit), options, (tokens) => {
+      const text = () => `${file}, ${drafter}: ${formatCount(tokens)} tokens`;
+      status.show(() => [text()], text);
+    });
+  };
+  return drafted === null || isOracle(drafter) ? run(PROBABILITY_MIN) : runEqual(run, drafted);
 }
 
 /** null: no step times were given. @throws AppError usage. */
@@ -99,6 +127,9 @@ const HEAD = [
   "drafter",
   "accepted + 1",
   "95 % interval",
+  "copies",
+  "oracle",
+  `first ${FIRST_TOKENS} tokens`,
   "drafted/step",
   "accepted/drafted",
   "drafting us/token",
@@ -119,6 +150,9 @@ function fileTable(
     result.drafter,
     result.accepted_plus_1.toFixed(3),
     result.ci95?.map((bound) => bound.toFixed(3)).join(" - ") ?? "-",
+    result.copies_plus_1.toFixed(3),
+    result.oracle_plus_1.toFixed(3),
+    result.first_plus_1.toFixed(3),
     result.drafted_per_step.toFixed(2),
     result.accepted_per_drafted.toFixed(3),
     result.us_per_token.toFixed(2),
@@ -127,7 +161,22 @@ function fileTable(
   ]);
   const head = engine === null ? HEAD : [...HEAD, "speed-up"];
   const table = textTable(head, rows);
-  return `${title}\n${table}\n${verdictOf(results, engine)}`;
+  const again = first.returning === null ? "" : `${returningTable(results)}\n`;
+  return `${title}\n${table}\n${again}${verdictOf(results, engine)}`;
+}
+
+function returningTable(results: readonly CellResult[]): string {
+  const rows = results.flatMap(({ drafter, returning: again }) =>
+    again === null
+      ? []
+      : [[drafter, again.accepted_plus_1, again.first_plus_1, again.drafted_per_step]],
+  );
+  const count = results[0]?.returning?.groups ?? 0;
+  const head = [`${formatCount(count)} groups of prompts that came before`, "accepted + 1"];
+  return textTable(
+    [...head, `first ${FIRST_TOKENS} tokens`, "drafted/step"],
+    rows.map((row) => row.map((cell) => (typeof cell === "number" ? cell.toFixed(3) : cell))),
+  );
 }
 
 const times = (ratio: number): string => `${ratio.toFixed(2)}x`;
@@ -136,7 +185,8 @@ const times = (ratio: number): string => `${ratio.toFixed(2)}x`;
 function verdictOf(results: readonly CellResult[], engine: EngineSteps | null): string {
   const gain = (result: CellResult) =>
     engine === null ? result.accepted_plus_1 : speedUp(result, engine);
-  const [best] = results.toSorted((a, b) => gain(b) - gain(a));
+  const drafters = results.filter(({ drafter }) => !isOracle(drafter));
+  const [best] = drafters.toSorted((a, b) => gain(b) - gain(a));
   if (best === undefined || best.accepted_plus_1 <= 1) {
     return "verdict: drafting does not pay on any engine: no token was accepted";
   }

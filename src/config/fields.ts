@@ -142,6 +142,11 @@ export const FIELDS = {
     "--deterministic",
     "portable kernels: logits do not depend on the batch, so every run is bit-identical (about 5 times slower)",
   ),
+  drafted: number("--drafted N", {
+    range: [0.1, 16],
+    help: "tokens that each drafter drafts a step, by the least probability that gives this number, so that drafters are compared at equal cost of verification",
+    otherwise: "as many as have a probability of 0.1",
+  }),
   engineSteps: text("--engine-steps REQUESTS,MS,US", {
     help: "your engine, for the speed-up: requests decoded in one step, time of that step without drafts in ms (its inter-token latency), and time that each further token to verify adds, in us",
     otherwise: "none",

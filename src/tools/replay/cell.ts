@@ -2,6 +2,7 @@
 // the speed-up on an engine of which the step times are known.
 
 import type { Clock } from "../../core/base/clock.ts";
+import { History } from "../../core/draft/history.ts";
 import { Replica } from "../../core/draft/replica.ts";
 import type { ReliabilityBin } from "./calibration.ts";
 import type { TraceGroup } from "./recordings.ts";
@@ -20,7 +21,14 @@ export interface CellResult {
   readonly budget: number;
   /** 1 + accepted draft tokens a verification step. */
   readonly accepted_plus_1: number;
+  /** The same, had every draft as many tokens, but those of the drafter `copies`, and of `oracle`. */
+  readonly copies_plus_1: number;
+  readonly oracle_plus_1: number;
+  /** accepted_plus_1 of the steps within the first FIRST_TOKENS of a response. */
+  readonly first_plus_1: number;
   readonly drafted_per_step: number;
+  /** Groups whose prompt an earlier group had; null: there are none. */
+  readonly returning: Returning | null;
   /** 0 if nothing was drafted. */
   readonly accepted_per_drafted: number;
   /** CPU time in the drafter for each output token: append and propose. */
@@ -38,6 +46,13 @@ export interface CellResult {
   readonly steps: number;
   /** Groups that the drafter had no room for; above 0 the figures understate it. */
   readonly full_groups: number;
+}
+
+export interface Returning {
+  readonly groups: number;
+  readonly accepted_plus_1: number;
+  readonly first_plus_1: number;
+  readonly drafted_per_step: number;
 }
 
 export interface CellOptions extends ReplayOptions {
@@ -58,20 +73,72 @@ export async function runCell(
   options: CellOptions,
   onRound: (tokens: number) => void = () => {},
 ): Promise<CellResult> {
-  const host = { drafter: new Replica(), clock: cpuClock, onRound };
+  const history = options.drafter === "history" ? new History() : undefined;
+  const drafter = new Replica(history === undefined ? {} : { history });
+  const host = { drafter, clock: cpuClock, onRound, ...(history && { history }) };
   return resultOf(options, await replay(groups, options, host));
 }
 
-function totalOf(groups: readonly Tally[]): Tally {
-  const total = { responses: 0, tokens: 0, steps: 0, drafted: 0, accepted: 0 };
-  for (const group of groups) {
-    total.responses += group.responses;
-    total.tokens += group.tokens;
-    total.steps += group.steps;
-    total.drafted += group.drafted;
-    total.accepted += group.accepted;
+/** Runs of `runEqual`, at most. */
+const RUNS_MAX = 12;
+/** Numbers of drafted tokens are equal to within this part. */
+const TOLERANCE = 0.005;
+
+/**
+ * Replays with the least probability at which `wanted` tokens are drafted a step: drafters are compared at equal cost of
+ * verification. The cell of the nearest number, where fewer are drafted whatever the probability.
+ */
+export async function runEqual(
+  run: (probabilityMin: number) => Promise<CellResult>,
+  wanted: number,
+): Promise<CellResult> {
+  // Drafted tokens fall with the logarithm of the probability, nearly in a straight line, to none at 1.
+  let [low, high] = [
+    { ln: Math.log(PROBABILITY_LEAST), drafted: 0 },
+    { ln: 0, drafted: 0 },
+  ];
+  let best = await run(PROBABILITY_LEAST);
+  low.drafted = best.drafted_per_step;
+  const distance = (cell: CellResult) => Math.abs(cell.drafted_per_step - wanted);
+  for (let runs = 1; runs < RUNS_MAX && distance(best) > wanted * TOLERANCE; runs += 1) {
+    if (low.drafted <= wanted) break;
+    const part = (low.drafted - wanted) / (low.drafted - high.drafted);
+    const ln = low.ln + (high.ln - low.ln) * Math.min(0.9, Math.max(0.1, part));
+    const cell = await run(Math.exp(ln));
+    if (distance(cell) < distance(best)) best = cell;
+    const end = { ln, drafted: cell.drafted_per_step };
+    if (end.drafted > wanted) low = end;
+    else high = end;
   }
-  return total;
+  return best;
+}
+
+/** The core drafts nothing less probable than 1/128. */
+const PROBABILITY_LEAST = 1 / 128;
+
+function totalOf(groups: readonly Tally[]) {
+  const sum = (key: Exclude<keyof Tally, "returns">) =>
+    groups.reduce((total, group) => total + group[key], 0);
+  const [steps, drafted, accepted] = [sum("steps"), sum("drafted"), sum("accepted")];
+  return {
+    accepted_plus_1: 1 + ratio(accepted, steps),
+    copies_plus_1: 1 + ratio(sum("copied"), steps),
+    oracle_plus_1: 1 + ratio(sum("followed"), steps),
+    first_plus_1: 1 + ratio(sum("firstAccepted"), sum("firstSteps")),
+    drafted_per_step: ratio(drafted, steps),
+    accepted_per_drafted: ratio(accepted, drafted),
+    groups: groups.length,
+    responses: sum("responses"),
+    tokens: sum("tokens"),
+    steps,
+  };
+}
+
+function returningOf(groups: readonly Tally[]): Returning | null {
+  const returning = groups.filter(({ returns }) => returns);
+  if (returning.length === 0) return null;
+  const { accepted_plus_1, first_plus_1, drafted_per_step } = totalOf(returning);
+  return { groups: returning.length, accepted_plus_1, first_plus_1, drafted_per_step };
 }
 
 function resultOf(options: CellOptions, outcome: ReplayOutcome): CellResult {
@@ -81,19 +148,14 @@ function resultOf(options: CellOptions, outcome: ReplayOutcome): CellResult {
     file,
     drafter,
     budget,
-    accepted_plus_1: 1 + ratio(total.accepted, total.steps),
-    drafted_per_step: ratio(total.drafted, total.steps),
-    accepted_per_drafted: ratio(total.accepted, total.drafted),
+    ...total,
     us_per_token: ratio(outcome.drafterMs * 1000, total.tokens),
     ci95: ratioInterval(outcome.groups),
+    returning: returningOf(outcome.groups),
     ece: outcome.calibration.error(),
     reliability: outcome.calibration.bins(),
     probability_min: probabilityMin,
     live,
-    groups: outcome.groups.length,
-    responses: total.responses,
-    tokens: total.tokens,
-    steps: total.steps,
     full_groups: outcome.fullGroups,
   };
 }

@@ -1,6 +1,7 @@
 // Replays recorded groups through a drafter: rounds of one verification step for every live response, all
 // drafted by one call. It owns the rounds and the counts; the drafter is the production one. A drafter sees of a response
 // exactly what has been "generated" of it, never more: all responses of a group advance together, `live` groups at a time.
+// A group whose prompt a live group has waits for it: it is of a later epoch.
 
 import { assert } from "../../core/base/assert.ts";
 import type { Clock } from "../../core/base/clock.ts";
@@ -11,14 +12,26 @@ import {
   type Drafts,
   TREE_TOKENS_MAX,
 } from "../../core/draft/drafter.ts";
+import type { History } from "../../core/draft/history.ts";
+import { promptKey } from "../../core/request/prompt-key.ts";
 import { acceptedOf, Calibration } from "./calibration.ts";
+import { CopiedText, FollowedTokens } from "./known-text.ts";
 import { LateDrafts, NODE_PROBABILITY_MIN, type Table, tableOf } from "./late-drafts.ts";
 import type { TraceGroup } from "./recordings.ts";
 
-export const DRAFTER_KINDS = ["self", "grouped", "late", "tree"] as const;
+export const DRAFTER_KINDS = [
+  "self",
+  "grouped",
+  "history",
+  "late",
+  "tree",
+  "copies",
+  "oracle",
+] as const;
 /**
- * self: a path from the response's own prompt and text. grouped: a path, siblings too. late: as grouped, from what was
- * known a step before (late-drafts.ts). tree: a tree, siblings too.
+ * self: a path from the response's own prompt and text. grouped: a path, siblings too. history: as grouped, and from
+ * earlier groups of the prompt. late: as grouped, from what was known a step before (late-drafts.ts). tree: a tree,
+ * siblings too. copies and oracle draft only what is right: known-text.ts.
  */
 export type DrafterKind = (typeof DRAFTER_KINDS)[number];
 
@@ -31,6 +44,10 @@ export interface ReplayOptions {
   readonly live: number;
 }
 
+export function isOracle(drafter: DrafterKind): boolean {
+  return drafter === "copies" || drafter === "oracle";
+}
+
 /** Sums over the steps of one group's responses. */
 export interface Tally {
   responses: number;
@@ -38,7 +55,18 @@ export interface Tally {
   steps: number;
   drafted: number;
   accepted: number;
+  /** Tokens that drafts of the same lengths would have had accepted, had their tokens been those of `copies`, `oracle`. */
+  copied: number;
+  followed: number;
+  /** Steps within the first FIRST_TOKENS of a response, and what they accepted. */
+  firstSteps: number;
+  firstAccepted: number;
+  /** An earlier group had its prompt. */
+  readonly returns: boolean;
 }
+
+/** Where siblings have said little yet. */
+export const FIRST_TOKENS = 64;
 
 export interface ReplayOutcome {
   /** One of each recorded group, in their order. */
@@ -52,6 +80,8 @@ export interface ReplayOutcome {
 
 export interface ReplayHost {
   readonly drafter: Drafter;
+  /** The drafter's own, for `history`. */
+  readonly history?: History;
   readonly clock: Clock;
   /** Called with the number of output tokens so far, every round. */
   readonly onRound?: (tokens: number) => void;
@@ -60,6 +90,9 @@ export interface ReplayHost {
 /** A group of the drafter, and how many live responses still use it. */
 interface Source {
   readonly id: GroupId;
+  readonly text: CopiedText;
+  /** The prompt's last token; undefined: it is empty. */
+  readonly last: number | undefined;
   left: number;
   isFull: boolean;
 }
@@ -70,9 +103,11 @@ interface Live {
   readonly source: Source;
   readonly tally: Tally;
   /** How many of its group are live. */
-  readonly group: { left: number };
+  readonly group: { readonly key: number | null; left: number };
   /** Output tokens that are out, and which the drafter has: 0 <= at <= response.length. */
   at: number;
+  /** Where they end in `source.text`. */
+  end: number;
   /** Late drafts: of the round before. */
   table: Table | null;
 }
@@ -84,6 +119,28 @@ export function replay(
   host: ReplayHost,
 ): Promise<ReplayOutcome> {
   return new Replay(options, host).run(groups);
+}
+
+const NO_DRAFTS: Drafts = {
+  start: new Int32Array(0),
+  tokens: new Int32Array(0),
+  parents: new Int32Array(0),
+  probabilities: new Float32Array(0),
+};
+
+function tallyOf(responses: number, returns: boolean): Tally {
+  const sums = { tokens: 0, steps: 0, drafted: 0, accepted: 0, copied: 0, followed: 0 };
+  return { responses, ...sums, firstSteps: 0, firstAccepted: 0, returns };
+}
+
+/** The last token of what is out; undefined: there is none. */
+function lastOf({ at, response, source }: Live): number | undefined {
+  return at === 0 ? source.last : response[at - 1];
+}
+
+/** null: the recording has no prompt, which may be any. */
+function keyOf(prompt: Int32Array): number | null {
+  return prompt.length === 0 ? null : promptKey(prompt);
 }
 
 class Replay {
@@ -99,6 +156,10 @@ class Replay {
   #fullGroups = 0;
   #drafterMs = 0;
   readonly #lateDrafts = new LateDrafts();
+  readonly #followed = new FollowedTokens();
+  /** Keys of prompts that have come, and of those that are live. */
+  readonly #came = new Set<number>();
+  readonly #prompts = new Set<number>();
 
   constructor(options: ReplayOptions, host: ReplayHost) {
     this.#options = options;
@@ -107,12 +168,11 @@ class Replay {
 
   async run(groups: AsyncIterable<TraceGroup>): Promise<ReplayOutcome> {
     const waiting = groups[Symbol.asyncIterator]();
-    let isDrained = false;
+    let next = await waiting.next();
     while (true) {
-      while (!isDrained && this.#groups < this.#options.live) {
-        const next = await waiting.next();
-        if (next.done === true) isDrained = true;
-        else this.#start(next.value);
+      while (next.done !== true && this.#canStart(next.value)) {
+        this.#start(next.value);
+        next = await waiting.next();
       }
       if (this.#live.length === 0) break;
       if (this.#round()) this.#retire();
@@ -126,19 +186,31 @@ class Replay {
     };
   }
 
+  #canStart({ prompt }: TraceGroup): boolean {
+    const key = keyOf(prompt);
+    return this.#groups < this.#options.live && (key === null || !this.#prompts.has(key));
+  }
+
   #start({ prompt, responses }: TraceGroup): void {
     const { drafter } = this.#options;
-    const tally = { responses: responses.length, tokens: 0, steps: 0, drafted: 0, accepted: 0 };
+    const key = keyOf(prompt);
+    const tally = tallyOf(responses.length, key !== null && this.#came.has(key));
     this.#tallies.push(tally);
     const started = [...responses.entries()].filter(([, response]) => response.length > 0);
     if (started.length === 0) return;
     this.#groups += 1;
+    if (key !== null) {
+      this.#came.add(key);
+      this.#prompts.add(key);
+    }
+    this.#host.history?.advance();
     const shared = drafter === "self" ? null : this.#register(prompt, started.length);
-    const group = { left: started.length };
+    const group = { key, left: started.length };
     for (const [sampleIndex, response] of started) {
       const source = shared ?? this.#register(prompt, 1);
       const query = { groupId: source.id, sampleIndex, ...this.#bounds() };
-      this.#live.push({ query, response, source, tally, group, at: 0, table: null });
+      const end = source.text.begin;
+      this.#live.push({ query, response, source, tally, group, at: 0, end, table: null });
       this.#queries.push(query);
     }
   }
@@ -151,7 +223,10 @@ class Replay {
   }
 
   #register(prompt: Int32Array, left: number): Source {
-    const source: Source = { id: groupId(String(this.#sources)), left, isFull: false };
+    this.#followed.append(undefined, prompt);
+    const text = new CopiedText(prompt, this.#host.history?.past(prompt) ?? []);
+    const id = groupId(String(this.#sources));
+    const source: Source = { id, text, last: prompt.at(-1), left, isFull: false };
     this.#sources += 1;
     const begun = this.#host.clock.nowMs();
     this.#host.drafter.register(source.id, prompt);
@@ -163,27 +238,51 @@ class Replay {
   #round(): boolean {
     const { drafter, clock } = this.#host;
     const begun = clock.nowMs();
-    const made = drafter.propose(this.#queries);
+    const made = isOracle(this.#options.drafter) ? NO_DRAFTS : drafter.propose(this.#queries);
     const proposed = clock.nowMs();
     const drafts = this.#options.drafter === "late" ? this.#late(made) : made;
-    const came = this.#live.map((one, i) => {
-      const { response, tally, at } = one;
-      const accepted = acceptedOf(drafts, i, response, at, this.#calibration);
-      const tokens = response.subarray(at, at + accepted + 1);
-      tally.steps += 1;
-      tally.drafted += (drafts.start[i + 1] ?? 0) - (drafts.start[i] ?? 0);
-      tally.accepted += accepted;
-      tally.tokens += tokens.length;
-      this.#tokens += tokens.length;
-      return { one, tokens };
-    });
+    const came = this.#live.map((one, i) => ({ one, tokens: this.#judge(one, i, drafts) }));
     const judged = clock.nowMs();
     for (const { one, tokens } of came) {
       this.#append(one.source, one.query.sampleIndex, one.at, tokens);
-      one.at += tokens.length;
     }
     this.#drafterMs += proposed - begun + (clock.nowMs() - judged);
+    for (const { one, tokens } of came) {
+      this.#followed.append(lastOf(one), tokens);
+      one.end = one.source.text.append(one.end, tokens);
+      one.at += tokens.length;
+    }
     return this.#live.some(({ at, response }) => at === response.length);
+  }
+
+  /** Counts a step of request number `i`; returns the tokens that come out of it. */
+  #judge(one: Live, i: number, drafts: Drafts): Int32Array {
+    const { response, source, tally, at } = one;
+    const { drafter, budget } = this.#options;
+    const next = response.subarray(at, at + budget);
+    const copied = source.text.reach(lastOf(one), next);
+    const followed = this.#followed.reach(lastOf(one), next);
+    let drafted = (drafts.start[i + 1] ?? 0) - (drafts.start[i] ?? 0);
+    let accepted = drafter === "copies" ? copied : followed;
+    if (isOracle(drafter)) {
+      drafted = accepted;
+      for (let j = 0; j < drafted; j += 1) this.#calibration.add(1, true);
+    } else {
+      accepted = acceptedOf(drafts, i, response, at, this.#calibration);
+    }
+    const tokens = response.subarray(at, at + accepted + 1);
+    tally.steps += 1;
+    tally.drafted += drafted;
+    tally.accepted += accepted;
+    tally.copied += Math.min(copied, drafted);
+    tally.followed += Math.min(followed, drafted);
+    tally.tokens += tokens.length;
+    if (at < FIRST_TOKENS) {
+      tally.firstSteps += 1;
+      tally.firstAccepted += accepted;
+    }
+    this.#tokens += tokens.length;
+    return tokens;
   }
 
   /** Drafts from the trees of the round before; those just made are for the next. */
@@ -214,7 +313,10 @@ class Replay {
         continue;
       }
       one.group.left -= 1;
-      if (one.group.left === 0) this.#groups -= 1;
+      if (one.group.left === 0) {
+        this.#groups -= 1;
+        if (one.group.key !== null) this.#prompts.delete(one.group.key);
+      }
       this.#release(one.source);
     }
     this.#live = live;
