@@ -29,7 +29,7 @@ export class ContextManager {
 
   /** A request of the group was added; the group's first one is its probe. */
   joined(request: Request): void {
-    this.turnover.joined();
+    this.turnover.joined(request);
     const { tokensMax } = request.spec.sampling;
     const { group } = request;
     const context = this.#contexts[group.index];

@@ -1,7 +1,11 @@
 // How many requests come and go. The wait of a request is measured by those that ended meanwhile, which needs no clock
 // and does not depend on how fast the engines are.
 
+import type { Request } from "../request/buffer.ts";
+
 export class Turnover {
+  /** Requests that had ended when a request joined. */
+  readonly #endedBefore = new WeakMap<Request, number>();
   #open = 0;
   #ended = 0;
   /** Most that were open at the same time, since `#since` had ended, and in the window before that. */
@@ -9,7 +13,8 @@ export class Turnover {
   #peakBefore = 0;
   #since = 0;
 
-  joined(): void {
+  joined(request: Request): void {
+    this.#endedBefore.set(request, this.#ended);
     this.#open += 1;
     this.#peak = Math.max(this.#peak, this.#open);
   }
@@ -29,9 +34,9 @@ export class Turnover {
     return this.#open;
   }
 
-  /** Requests that have ended so far. */
-  get ended(): number {
-    return this.#ended;
+  /** Requests that have ended since the request joined. */
+  endedSince(request: Request): number {
+    return this.#ended - (this.#endedBefore.get(request) ?? this.#ended);
   }
 
   /** Most requests that were open at the same time, of late: for as long as it takes to end as many, at least. */

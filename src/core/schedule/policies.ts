@@ -10,7 +10,6 @@ import type { CoreExports } from "../wasm/load.ts";
 import { BoundedWaitPolicy } from "./bounded-wait.ts";
 import { byArrival } from "./by-arrival.ts";
 import type { ChunkLength } from "./chunk-length.ts";
-import { EvenTailPolicy } from "./even-tail.ts";
 import { byFewestTokens } from "./fewest-tokens.ts";
 import { KeyedPolicy } from "./keyed.ts";
 import type { SchedulePolicy } from "./policy.ts";
@@ -98,16 +97,12 @@ export function defaultDraft(policy: PolicyName): DraftMode {
 
 export function schedulerFor(name: PolicyName, parts: PolicyParts): Scheduler {
   const policy: Policy = POLICIES[name];
-  const { buffer, chunks, context, core } = parts;
+  const { chunks, context } = parts;
   let order = policy.order(parts);
   if (policy.isBounded) {
-    const { turnover } = context;
-    const tail = keyed(
-      parts,
-      byFewestTokens(() => null),
-    );
-    order = new EvenTailPolicy({ policy: order, tail, turnover });
-    order = new BoundedWaitPolicy({ policy: order, buffer, turnover, arrivals: new Heap(core) });
+    const byTokens = byFewestTokens(() => null);
+    const orders = { order, tail: keyed(parts, byTokens), arrivals: keyed(parts, byArrival) };
+    order = new BoundedWaitPolicy(orders, context.turnover);
   }
   return new Scheduler(order, policy.isDivided ? { kind: "divided", chunks } : { kind: "pinned" });
 }
