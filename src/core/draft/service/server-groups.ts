@@ -31,13 +31,6 @@ export interface ResponseSource {
   readonly past?: (groupId: GroupId) => readonly Int32Array[];
 }
 
-/** Why groups went, and how many. */
-export interface DroppedGroups {
-  readonly expired: number;
-  /** Groups removed for lack of room. */
-  readonly evicted: number;
-}
-
 /** Bytes of a group and a log beside their tokens: an estimate, so that empty ones count. */
 const GROUP_BYTES = 512;
 const LOG_BYTES = 256;
@@ -51,7 +44,6 @@ export class ServerGroups {
   readonly #groups = new Map<GroupId, ServerGroup>();
   #bytes = 0;
   #sweptAtMs = Number.NEGATIVE_INFINITY;
-  #expired = 0;
   #evicted = 0;
   #followed = 0;
   readonly #source: ResponseSource | null;
@@ -76,8 +68,9 @@ export class ServerGroups {
     return this.#followed;
   }
 
-  get dropped(): DroppedGroups {
-    return { expired: this.#expired, evicted: this.#evicted };
+  /** Groups removed for lack of room. */
+  get evicted(): number {
+    return this.#evicted;
   }
 
   /** The group, used now; null: not registered, or expired. */
@@ -86,7 +79,6 @@ export class ServerGroups {
     if (group === undefined) return null;
     if (nowMs > group.usedAtMs + group.ttlMs) {
       this.#drop(group);
-      this.#expired += 1;
       return null;
     }
     group.usedAtMs = nowMs;
@@ -162,9 +154,7 @@ export class ServerGroups {
   sweep(nowMs: number): void {
     this.#sweptAtMs = nowMs;
     for (const group of this.#groups.values()) {
-      if (nowMs <= group.usedAtMs + group.ttlMs) continue;
-      this.#drop(group);
-      this.#expired += 1;
+      if (nowMs > group.usedAtMs + group.ttlMs) this.#drop(group);
     }
   }
 

@@ -18,6 +18,7 @@ import {
   TOKEN_BYTES,
 } from "./limits.ts";
 import type {
+  AnswerStatus,
   CacheState,
   Fetch,
   Fetched,
@@ -55,55 +56,19 @@ export interface DraftServerStats {
   readonly epoch: WeightEpoch;
   readonly groups: number;
   readonly bytes: number;
-  readonly registered: number;
-  readonly updates: number;
-  /** Deltas that added tokens. */
-  readonly deltasTaken: number;
-  /** Tokens taken into logs, and those that were there already. */
+  /** Tokens taken into logs. */
   readonly tokensTaken: number;
-  readonly tokensRepeated: number;
-  readonly fetches: number;
-  readonly deltasFetched: number;
-  readonly tokensFetched: number;
-  readonly held: number;
-  readonly gaps: number;
-  /** Deltas or groups refused for lack of room. */
-  readonly full: number;
-  readonly unknown: number;
-  readonly conflicts: number;
-  /** Messages of another epoch. */
-  readonly stale: number;
   /** Part of `tokensTaken`: those that the source had. */
   readonly tokensOwn: number;
-  readonly groupsExpired: number;
-  readonly groupsEvicted: number;
-  /** Weight epochs begun; each dropped every group. */
-  readonly epochs: number;
+  readonly tokensFetched: number;
   /** Tokens of earlier epochs that were sent. */
   readonly tokensPast: number;
+  /** Groups removed for lack of room. */
+  readonly groupsEvicted: number;
 }
 
 /** Weight updates that a peer may have seen and the server not: more than a day's, at one a minute and a half. */
 export const EPOCHS_AHEAD_MAX = 1024;
-
-const NO_COUNTS = {
-  registered: 0,
-  updates: 0,
-  deltasTaken: 0,
-  tokensTaken: 0,
-  tokensRepeated: 0,
-  fetches: 0,
-  deltasFetched: 0,
-  tokensFetched: 0,
-  held: 0,
-  gaps: 0,
-  full: 0,
-  unknown: 0,
-  conflicts: 0,
-  stale: 0,
-  epochs: 0,
-  tokensPast: 0,
-};
 
 export class DraftServer {
   readonly limits: DraftServerLimits;
@@ -114,7 +79,7 @@ export class DraftServer {
   readonly #groups: ServerGroups;
   readonly #leads: boolean;
   readonly #past: ResponseSource["past"];
-  readonly #counts = { ...NO_COUNTS };
+  readonly #counts = { tokensTaken: 0, tokensFetched: 0, tokensPast: 0 };
   #epoch = weightEpoch(0);
 
   constructor(options: DraftServerOptions) {
@@ -138,7 +103,7 @@ export class DraftServer {
    * epoch that it receives.
    */
   isBeyond(epoch: WeightEpoch): boolean {
-    if (!this.#leads && this.#counts.epochs === 0) return false;
+    if (!this.#leads && this.#epoch === 0) return false;
     return epoch > this.#epoch + EPOCHS_AHEAD_MAX;
   }
 
@@ -147,41 +112,31 @@ export class DraftServer {
     if (epoch <= this.#epoch) return;
     this.#epoch = epoch;
     this.#groups.clear();
-    this.#counts.epochs += 1;
   }
 
   /** Idempotent: registering again keeps the logs and renews the lifetime. */
   register(message: RegisterGroup): Registered {
     const { groupId } = message;
-    const answer = { kind: "registered", groupId, version: 0, have: [] } as const;
-    if (!this.#admit(message.epoch)) {
-      return { ...answer, epoch: this.#epoch, status: "stale_epoch" };
-    }
-    const nowMs = this.#clock.nowMs();
+    const status = this.#admit(message.epoch);
     const epoch = this.#epoch;
+    const answer = { kind: "registered", epoch, groupId, version: 0, have: [] } as const;
+    if (status !== "ok") return { ...answer, status };
+    const nowMs = this.#clock.nowMs();
     const known = this.#groups.use(groupId, nowMs);
     if (known !== null && !isEqual(known.prompt, message.prompt)) {
-      this.#counts.conflicts += 1;
-      return { ...answer, epoch, status: "conflict" };
+      return { ...answer, status: "conflict" };
     }
     const { prompt, ttlMs } = message;
     const group = known ?? this.#groups.create(groupId, { prompt, ttlMs, nowMs });
-    if (group === null) {
-      this.#counts.full += 1;
-      return { ...answer, epoch, status: "full" };
-    }
-    this.#counts.registered += 1;
+    if (group === null) return { ...answer, status: "full" };
     group.ttlMs = Math.max(group.ttlMs, ttlMs);
     this.#groups.catchUp(group, nowMs);
     const have = group.logs.map((log) => log?.length ?? 0);
-    return { ...answer, epoch, status: "ok", version: group.version, have };
+    return { ...answer, status, version: group.version, have };
   }
 
   update(message: Update): Updated {
-    if (!this.#admit(message.epoch)) {
-      return { kind: "updated", epoch: this.#epoch, status: "stale_epoch", refusals: [] };
-    }
-    this.#counts.updates += 1;
+    const status = this.#admit(message.epoch);
     const nowMs = this.#clock.nowMs();
     const refusals: UpdateRefusal[] = [];
     // Refusals that do not fit in a frame are omitted: a fetch shows what the server lacks.
@@ -189,10 +144,9 @@ export class DraftServer {
     const refuse = (refusal: UpdateRefusal) => {
       if (take(room, idBytes(refusal.groupId) + GROUP_OVERHEAD_BYTES)) refusals.push(refusal);
     };
-    for (const { groupId, deltas } of message.groups) {
+    for (const { groupId, deltas } of status === "ok" ? message.groups : []) {
       const group = this.#groups.use(groupId, nowMs);
       if (group === null) {
-        this.#counts.unknown += 1;
         refuse({ groupId, sampleIndex: 0, reason: "unknown", have: 0 });
         continue;
       }
@@ -201,28 +155,17 @@ export class DraftServer {
         if (refusal !== null) refuse(refusal);
       }
     }
-    return { kind: "updated", epoch: this.#epoch, status: "ok", refusals };
+    return { kind: "updated", epoch: this.#epoch, status, refusals };
   }
 
   /** The answer fits in a frame; `more`: something was left for the next one. */
   fetchDeltas(message: Fetch): Fetched {
-    if (!this.#admit(message.epoch)) {
-      const epoch = this.#epoch;
-      return {
-        kind: "fetched",
-        epoch,
-        status: "stale_epoch",
-        groups: [],
-        unknown: [],
-        more: false,
-      };
-    }
-    this.#counts.fetches += 1;
+    const status = this.#admit(message.epoch);
     const nowMs = this.#clock.nowMs();
     const groups: FetchedGroup[] = [];
     const unknown: GroupId[] = [];
     const room = this.#room();
-    for (const state of message.states) {
+    for (const state of status === "ok" ? message.states : []) {
       const group = this.#groups.use(state.groupId, nowMs);
       // A frame that is full stays full; the rest is only kept alive.
       if (room.isSpent) continue;
@@ -231,15 +174,13 @@ export class DraftServer {
         const fetched = lacking(group, state, room);
         if (fetched === null) continue;
         groups.push(fetched);
-        this.#counts.deltasFetched += fetched.deltas.length;
         for (const { tokens } of fetched.deltas) this.#counts.tokensFetched += tokens.length;
       } else if (take(room, idBytes(state.groupId) + COUNT_BYTES)) {
         unknown.push(state.groupId);
-        this.#counts.unknown += 1;
       }
     }
     const epoch = this.#epoch;
-    return { kind: "fetched", epoch, status: "ok", groups, unknown, more: room.isSpent };
+    return { kind: "fetched", epoch, status, groups, unknown, more: room.isSpent };
   }
 
   /** Whether the server has responses of earlier epochs. */
@@ -248,9 +189,8 @@ export class DraftServer {
   }
 
   fetchPast({ epoch, groupId, have }: FetchPast): Past {
-    const answer = { kind: "past", epoch: this.#epoch, groupId, have, responses: [] } as const;
-    if (!this.#admit(epoch)) return { ...answer, status: "stale_epoch", more: false };
-    const isKnown = this.#groups.use(groupId, this.#clock.nowMs()) !== null;
+    const status = this.#admit(epoch);
+    const isKnown = status === "ok" && this.#groups.use(groupId, this.#clock.nowMs()) !== null;
     const all = isKnown ? (this.#past?.(groupId) ?? []) : [];
     const responses: Int32Array[] = [];
     const room = this.#room();
@@ -266,7 +206,7 @@ export class DraftServer {
       room.bytes -= DELTA_OVERHEAD_BYTES + part.length * TOKEN_BYTES;
     }
     const more = have + responses.length < all.length;
-    return { ...answer, epoch: this.#epoch, status: "ok", responses, more };
+    return { kind: "past", epoch: this.#epoch, status, groupId, have, responses, more };
   }
 
   /** Frees expired groups. The owner calls it periodically; it affects only memory. */
@@ -275,16 +215,14 @@ export class DraftServer {
   }
 
   stats(): DraftServerStats {
-    const { followed, dropped } = this.#groups;
-    const { expired, evicted } = dropped;
+    const { followed, evicted, size, bytes } = this.#groups;
     return {
       ...this.#counts,
       tokensTaken: this.#counts.tokensTaken + followed,
       tokensOwn: followed,
       epoch: this.#epoch,
-      groups: this.#groups.size,
-      bytes: this.#groups.bytes,
-      groupsExpired: expired,
+      groups: size,
+      bytes,
       groupsEvicted: evicted,
     };
   }
@@ -295,24 +233,17 @@ export class DraftServer {
 
   #append(group: ServerGroup, delta: SampleDelta, nowMs: number): UpdateRefusal | null {
     const result = this.#groups.append(group, delta, nowMs);
-    if ("added" in result) {
-      if (result.added > 0) this.#counts.deltasTaken += 1;
-      this.#counts.tokensTaken += result.added;
-      this.#counts.tokensRepeated += Math.max(delta.tokens.length - result.added, 0);
-      return null;
+    if (!("added" in result)) {
+      return { groupId: group.groupId, sampleIndex: delta.sampleIndex, ...result };
     }
-    if (result.reason === "held") this.#counts.held += 1;
-    else if (result.reason === "gap") this.#counts.gaps += 1;
-    else this.#counts.full += 1;
-    return { groupId: group.groupId, sampleIndex: delta.sampleIndex, ...result };
+    this.#counts.tokensTaken += result.added;
+    return null;
   }
 
-  /** false: of an older epoch. A newer one drops everything: its drafts would be of other weights. */
-  #admit(epoch: WeightEpoch): boolean {
+  /** A newer epoch drops everything: its drafts would be of other weights. */
+  #admit(epoch: WeightEpoch): AnswerStatus {
     if (!this.#leads) this.advance(epoch);
-    if (epoch === this.#epoch) return true;
-    this.#counts.stale += 1;
-    return false;
+    return epoch === this.#epoch ? "ok" : "stale_epoch";
   }
 }
 
