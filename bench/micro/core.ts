@@ -75,7 +75,7 @@ function appendBench(sizes: Sizes): Measurement[] {
   const ours = fastestMs(sizes.runs + 1, () => {
     const handle = index.create(Int32Array.of(1, 2, 3)) ?? 0;
     feed(index, [handle], groups);
-    bytes = index.figures(handle).bytes / count;
+    bytes = index.core.used_bytes() / count;
     const start = performance.now();
     index.drop(handle);
     drop = performance.now() - start;

@@ -3,6 +3,7 @@
 import { expect, test } from "bun:test";
 import fc from "fast-check";
 import { HistoryTwin } from "../../../test/reference/history-twin.ts";
+import { promptKey } from "../request/prompt-key.ts";
 import { History, type Recording } from "./history.ts";
 
 const tokens = fc.array(fc.nat(9), { maxLength: 40, size: "max" });
@@ -27,11 +28,10 @@ test("history: keeps what its twin keeps, and stays within its bytes", () => {
           history.advance();
           twin.advance();
         } else if (kind === "put") {
-          history.put(
-            Int32Array.from(ids),
-            responses.map((list) => Int32Array.from(list)),
-          );
-          twin.put(ids.join(), responses);
+          for (const list of responses) {
+            history.add(promptKey(Int32Array.from(ids)), Int32Array.from(list));
+            twin.put(ids.join(), [list]);
+          }
         } else {
           const past = history.past(Int32Array.from(ids)).map((list) => [...list]);
           expect(past).toEqual(twin.past(ids.join()));

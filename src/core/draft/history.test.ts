@@ -2,6 +2,7 @@
 
 import { expect, test } from "bun:test";
 import { type GroupId, groupId } from "../base/ids.ts";
+import { promptKey } from "../request/prompt-key.ts";
 import { History } from "./history.ts";
 import { Replica } from "./replica.ts";
 
@@ -22,7 +23,7 @@ function draft(replica: Replica, id: GroupId, sampleIndex: number) {
 }
 
 function withPast(history: History, ...responses: Int32Array[]): Replica {
-  history.put(PROMPT, responses);
+  for (const tokens of responses) history.add(promptKey(PROMPT), tokens);
   history.advance();
   return new Replica({ history });
 }
@@ -84,7 +85,7 @@ test("history: a past that is refused loses its probability, what siblings write
     const id = groupId(String(round));
     const prompt = ids(at);
     const seen = ids(at + 1, at + 2, at + 3);
-    history.put(prompt, [seen, seen, seen]);
+    for (const tokens of [seen, seen, seen]) history.add(promptKey(prompt), tokens);
     history.advance();
     replica.register(id, prompt);
     replica.update(id, 0, 0, ids(at + 1, at + 2));
@@ -108,7 +109,7 @@ test("history: a past that is refused loses its probability, what siblings write
 test("history: a past that would take more than half of the memory is left out", () => {
   const long = Int32Array.from({ length: 20_000 }, (_, i) => i);
   const history = new History();
-  history.put(PROMPT, [long]);
+  history.add(promptKey(PROMPT), long);
   history.advance();
   const replica = new Replica({ history, limitBytes: 2 << 20 });
   replica.register(A, PROMPT);
@@ -124,19 +125,11 @@ test("history: no response is longer than what crosses into the core at once", (
   replica.register(A, PROMPT);
   replica.update(A, 0, 0, long.subarray(0, 40_000));
   replica.update(A, 0, 40_000, long.subarray(40_000));
-  history.put(ids(7), [long]);
+  history.add(promptKey(ids(7)), long);
   replica.clear();
   const lengths = [...history.past(PROMPT), ...history.past(ids(7))].map(({ length }) => length);
   expect(lengths).toEqual([40_000, 60_000]);
   replica.register(A, ids(7));
   replica.update(A, 0, 0, ids(100_001, 59_990));
   expect(draft(replica, A, 0).tokens[0]).toBe(59_991);
-});
-
-test("history: a negative token is refused, and nothing is filed", () => {
-  const history = new History();
-  expect(() => history.put(PROMPT, [ids(1), ids(2, -3)])).toThrow(
-    "put.responses[1][1] is -3, below 0",
-  );
-  expect(history.stats()).toMatchObject({ prompts: 0, usedBytes: 0 });
 });

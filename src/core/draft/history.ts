@@ -6,7 +6,6 @@
 import { assert } from "../base/assert.ts";
 import { promptKey } from "../request/prompt-key.ts";
 import { HISTORY_TOKENS_MAX } from "../wasm/suffix-index.ts";
-import { checkTokens } from "./check-tokens.ts";
 
 export interface HistoryOptions {
   /** Bytes that all logs may take together, those being recorded included; default 64 MiB. */
@@ -99,15 +98,6 @@ export class History {
     return generations
       .filter(({ epoch }) => epoch < this.#epoch)
       .flatMap(({ responses }) => responses);
-  }
-
-  /** Files copies of responses to the prompt, as written in this epoch. Throws AppError `invalid_field`. */
-  put(prompt: Int32Array, responses: readonly Int32Array[]): void {
-    for (const [i, tokens] of responses.entries()) {
-      checkTokens(tokens, { where: "draft history", field: `put.responses[${i}]` });
-    }
-    const copies = responses.map((tokens) => tokens.slice(0, HISTORY_TOKENS_MAX));
-    this.#file(promptKey(prompt), copies);
   }
 
   /** Files a copy of one response of this epoch, by `promptKey`; returns it. Tokens are ids >= 0. */

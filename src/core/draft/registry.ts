@@ -13,9 +13,6 @@ export const DRAFT_MODES = ["grouped", "off"] as const;
 /** grouped: from all responses of the group. */
 export type DraftMode = (typeof DRAFT_MODES)[number];
 
-/** A replica outlives its last use by this long: longer than any pause between two chunks of a group. */
-const _REPLICA_TTL_MS = 600_000;
-
 /**
  * The token log of one source, and how much of it each worker has. The log is the response, in a later turn preceded by
  * the new part of its prompt.

@@ -206,10 +206,6 @@ export class RequestBuffer {
     return this.#requests.values();
   }
 
-  get size(): number {
-    return this.#requests.size;
-  }
-
   /** Requests that are not finished. */
   get unfinished(): number {
     return this.#unfinished;

@@ -48,7 +48,7 @@ test("index: drafts with a past are those of a group with these responses, whene
   const index = new SuffixIndex({ learning: false }, unexpectedFull);
   fc.assert(
     fc.property(programs, (program) => {
-      const { prompt, earlier, writes } = program;
+      const { prompt, earlier } = program;
       const twin = new SuffixTwin(prompt, 64);
       const handle = load(program, index, twin);
       const queries = [0, 1, 2, 3, 4].flatMap((k) => [
@@ -69,8 +69,6 @@ test("index: drafts with a past are those of a group with these responses, whene
         }).toEqual(wanted);
       }
       expect(index.core.group_check(handle)).toBe(0);
-      const texts = [...earlier.map((one) => one.tokens), ...writes.map(([, list]) => list)];
-      expect(index.figures(handle).tokens).toBe(prompt.length + texts.flat().length);
       index.drop(handle);
     }),
     { numRuns: 300 },

@@ -8,24 +8,11 @@ import {
   APPEND_HEADER_WORDS,
   DRAFT_FLAG_TREE,
   DRAFT_WORDS,
-  FIGURES_WORDS,
   STATUS_FULL,
   STATUS_OK,
   TREE_TOKENS_MAX,
 } from "./abi.ts";
 import { type CoreExports, type CoreOptions, loadCore } from "./load.ts";
-
-/** Size and content of a group. */
-export interface GroupFigures {
-  readonly bytes: number;
-  readonly states: number;
-  /** Prompt and output tokens. */
-  readonly tokens: number;
-  readonly sequences: number;
-  /** true: the group ran out of room: nothing is appended and nothing drafted any more. */
-  readonly isFull: boolean;
-  readonly promptTokens: number;
-}
 
 /**
  * Drafts for the queries of one call, flat. Query i owns the range [start[i], start[i + 1]).
@@ -217,16 +204,6 @@ export class SuffixIndex {
     if (this.#appends === 0) return;
     this.#drafts = 0;
     this.step();
-  }
-
-  /** Waiting tokens are appended first. */
-  figures(handle: number): GroupFigures {
-    this.flush();
-    this.core.group_figures(handle, this.#inputAt);
-    this.#refresh();
-    const [bytes = 0, states = 0, tokens = 0, sequences = 0, dead = 0, promptTokens = 0] =
-      this.#input.subarray(0, FIGURES_WORDS);
-    return { bytes, states, tokens, sequences, isFull: dead !== 0, promptTokens };
   }
 
   /** The handles of the records that failed, each once. */
