@@ -1,8 +1,9 @@
 // Whether a run can succeed on an embedded engine. It is checked where users' input is parsed; a run that comes to an engine, or
 // to the host of one, all the same ends with a refusal.
 
-import type { RequestSpec } from "../core/request/request.ts";
-import { embeddedSupport, outOfBounds, problemOf } from "../core/request/sampling-bounds.ts";
+import type { RequestSpec, SamplingParams } from "../core/request/request.ts";
+import { outOfBounds, problemOf } from "../core/request/sampling-bounds.ts";
+import type { SamplingSupport } from "../core/rollout/worker.ts";
 
 export interface RunLimits {
   readonly contextTokens: number;
@@ -17,8 +18,8 @@ export function runProblem(
 ): string | null {
   const { request, output, chunkTokens } = run;
   const { prompt, sampling } = request;
-  const wrong = outOfBounds(sampling, { vocabularySize });
-  if (wrong !== null) return `has ${wrong.field}, which ${problemOf(wrong)}`;
+  const support = embeddedSupport(sampling, vocabularySize);
+  if (support.kind === "refused") return `has ${support.field}, which ${support.reason}`;
   const tokens = prompt.length + sampling.tokensMax;
   if (prompt.length === 0) return "has an empty prompt";
   if (!Number.isInteger(chunkTokens) || chunkTokens < 1)
@@ -26,9 +27,19 @@ export function runProblem(
   if (tokens > contextTokens) return `may take ${tokens} tokens of ${contextTokens}`;
   // The last token is never computed.
   if (tokens - 1 > kvTokens) return `may take ${tokens - 1} KV tokens of ${kvTokens}`;
-  const support = embeddedSupport(sampling, vocabularySize);
-  if (support.kind === "refused") return `has ${support.field}, which ${support.reason}`;
   return alienIn(prompt, "prompt", vocabularySize) ?? alienIn(output, "output", vocabularySize);
+}
+
+/** An embedded engine, here or behind a link, draws all that is in bounds but fields of other engines' APIs. */
+export function embeddedSupport(sampling: SamplingParams, vocabularySize: number): SamplingSupport {
+  const refused = (field: string, reason: string) => ({ kind: "refused", field, reason }) as const;
+  if ((sampling.adapter ?? null) !== null) {
+    return refused("model", "is an adapter, which an embedded engine does not serve");
+  }
+  const [field] = Object.keys(sampling.engineFields ?? {});
+  if (field !== undefined) return refused(field, "is not supported by the embedded engine");
+  const wrong = outOfBounds(sampling, { vocabularySize });
+  return wrong === null ? { kind: "divided" } : refused(wrong.field, problemOf(wrong));
 }
 
 /** Names the first token that is not in the vocabulary; null: all are. */

@@ -156,23 +156,3 @@ function real(field: string, value: number, range: Range): OutOfBounds | null {
 function isWithin(value: number, { min, max }: Range): boolean {
   return value >= min && value <= max;
 }
-
-/** An embedded engine, here or behind a link, draws everything but fields of other engines' APIs, and tokens it lacks. */
-export function embeddedSupport(
-  sampling: SamplingParams,
-  vocabularySize: number,
-): { kind: "divided" } | { kind: "refused"; field: string; reason: string } {
-  const refused = (field: string, reason: string) => ({ kind: "refused", field, reason }) as const;
-  if ((sampling.adapter ?? null) !== null) {
-    return refused("model", "is an adapter, which an embedded engine does not serve");
-  }
-  const [field] = Object.keys(sampling.engineFields ?? {});
-  if (field !== undefined) return refused(field, "is not supported by the embedded engine");
-  const { topLogprobs, shaping } = sampling;
-  if (topLogprobs > TOP_LOGPROBS.max) {
-    return refused("top_logprobs", `is ${topLogprobs}, not in 0..${TOP_LOGPROBS.max}`);
-  }
-  const beyond = shaping?.logitBias.find(({ token }) => token < 0 || token >= vocabularySize);
-  if (beyond === undefined) return { kind: "divided" };
-  return refused("logit_bias", `names token ${beyond.token}, not in 0..${vocabularySize - 1}`);
-}

@@ -18,8 +18,8 @@ import {
 } from "../../../test/llama/engine-fixture.ts";
 import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { type LogitShaping, NO_SHAPING, type RequestSpec } from "../../core/request/request.ts";
-import { embeddedSupport } from "../../core/request/sampling-bounds.ts";
 import type { KvBlob } from "../../core/rollout/worker.ts";
+import { embeddedSupport } from "../run-check.ts";
 import { Sampler } from "./sampler.ts";
 import { ShapingState } from "./shaping.ts";
 
@@ -148,7 +148,7 @@ test("embeddedSupport: everything but engine fields, unknown tokens and too many
     });
   }
   expect(embeddedSupport({ ...plain, topLogprobs: 33 }, 9)).toMatchObject({
-    field: "top_logprobs",
+    field: "logprobs",
   });
 });
 

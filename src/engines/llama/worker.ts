@@ -5,7 +5,6 @@ import { assert, unreachable } from "../../core/base/assert.ts";
 import { AppError, type ErrorCode } from "../../core/base/errors.ts";
 import type { WeightEpoch, WeightsId, WorkerId } from "../../core/base/ids.ts";
 import type { SamplingParams } from "../../core/request/request.ts";
-import { embeddedSupport } from "../../core/request/sampling-bounds.ts";
 import type { ControlAnswer, EngineOperation } from "../../core/rollout/operation.ts";
 import type {
   Worker as RolloutWorker,
@@ -15,6 +14,7 @@ import type {
   WorkerEvent,
   WorkerListener,
 } from "../../core/rollout/worker.ts";
+import { embeddedSupport } from "../run-check.ts";
 import { answerTo } from "./control.ts";
 import { type EngineSettings, type FromEngine, type ToEngine, unpack } from "./messages.ts";
 import { shapeDifference } from "./weights.ts";

@@ -8,7 +8,6 @@ import type { Clock } from "../../core/base/clock.ts";
 import { AppError } from "../../core/base/errors.ts";
 import type { WeightEpoch, WeightsId, WorkerId } from "../../core/base/ids.ts";
 import type { SamplingParams } from "../../core/request/request.ts";
-import { embeddedSupport } from "../../core/request/sampling-bounds.ts";
 import type { ControlAnswer, EngineOperation } from "../../core/rollout/operation.ts";
 import type {
   SamplingSupport,
@@ -19,6 +18,7 @@ import type {
   WorkerListener,
 } from "../../core/rollout/worker.ts";
 import { CLOSE } from "../../proto/close-codes.ts";
+import { embeddedSupport } from "../run-check.ts";
 import { encodeSidecarMessage } from "./codec.ts";
 import type { Closed } from "./connection.ts";
 import {
