@@ -2,6 +2,7 @@
 
 import { Command, CommanderError, type Option } from "commander";
 import packageJson from "../../package.json" with { type: "json" };
+import { checkEnvironment } from "../config/environment.ts";
 import { AppError } from "../core/base/errors.ts";
 import { doctorCommand } from "./doctor-command.ts";
 import { draftServerCommand } from "./draft-server-command.ts";
@@ -36,7 +37,8 @@ export function programOf(setStatus: (status: number) => void): Command {
     .description("A proxy between an RL trainer and its vLLM servers that shortens the rollout.")
     .version(packageJson.version)
     .exitOverride()
-    .showHelpAfterError("(foretoken COMMAND --help lists the options)");
+    .showHelpAfterError("(foretoken COMMAND --help lists the options)")
+    .hook("preAction", () => checkEnvironment(Object.keys(process.env)));
   const commands = [
     rolloutCommand,
     serveCommand,

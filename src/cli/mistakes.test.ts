@@ -35,6 +35,18 @@ for (const [name, args, problem] of [
   });
 }
 
+test("mistakes: a misspelt name in the environment", async () => {
+  process.env.FORETOKEN_KVTOKEN = "64";
+  try {
+    expect(await main(["trace", NONE])).toBe(EXIT_USAGE);
+  } finally {
+    delete process.env.FORETOKEN_KVTOKEN;
+  }
+  const problem =
+    "FORETOKEN_KVTOKEN in the environment is not known; did you mean FORETOKEN_KV_TOKENS?";
+  expect(said.mock.calls.flat().join("\n")).toContain(problem);
+});
+
 test("mistakes: a port in use", async () => {
   const taken = Bun.serve({ port: 0, hostname: "127.0.0.1", fetch: () => new Response() });
   try {
