@@ -1,9 +1,9 @@
-// The last iterations, for the page and for whoever compares them: in memory, or in an SQLite file that outlives the
-// server. A file that cannot be read is an error at the start; one that cannot be written costs the record alone.
+// The last iterations, for the page and for whoever compares them: in memory, and in a file that outlives the server. A
+// file that cannot be read is an error at the start; one that cannot be written costs the record there alone.
 
-import { Database } from "bun:sqlite";
-import { mkdirSync } from "node:fs";
+import { existsSync, mkdirSync, readFileSync, renameSync, writeFileSync } from "node:fs";
 import { dirname } from "node:path";
+import * as v from "valibot";
 import { AppError, errorText } from "../../core/base/errors.ts";
 import type { Figures } from "../../core/rollout/figures.ts";
 import type { LastFinished } from "./waited-for.ts";
@@ -33,71 +33,55 @@ export interface IterationDetail {
 
 export const ITERATIONS_KEPT = 50;
 
-export class IterationStore {
-  readonly #database: Database;
-  #last: number;
+interface Kept {
+  readonly record: IterationRecord & { readonly number: number };
+  readonly detail: IterationDetail;
+}
 
-  /** `path` null: in memory. @throws AppError invalid_config: the file is no database, or cannot be written. */
+/** The form of the file, as far as another program's would not have it. */
+const KEPT = v.array(
+  v.looseObject({ record: v.looseObject({ number: v.number() }), detail: v.looseObject({}) }),
+);
+
+export class IterationStore {
+  readonly #path: string | null;
+  /** The oldest first. */
+  #kept: readonly Kept[];
+
+  /** `path` null: in memory. @throws AppError invalid_config: the file is of something else, or cannot be read. */
   constructor(path: string | null) {
+    this.#path = path;
     try {
       if (path !== null) mkdirSync(dirname(path), { recursive: true });
-      this.#database = new Database(path ?? ":memory:", { create: true });
-      this.#database.run("PRAGMA busy_timeout = 1000");
-      // The server waits for each commit: two waits for the disk in place of four.
-      this.#database.run("PRAGMA journal_mode = TRUNCATE");
-      this.#database.run("PRAGMA synchronous = NORMAL");
-      this.#database.run(
-        "CREATE TABLE IF NOT EXISTS iterations (number INTEGER PRIMARY KEY AUTOINCREMENT, record TEXT NOT NULL)",
-      );
-      this.#database.run(
-        "CREATE TABLE IF NOT EXISTS details (number INTEGER PRIMARY KEY, detail TEXT NOT NULL)",
-      );
-      this.#last = this.all().at(-1)?.number ?? 0;
+      const text = path !== null && existsSync(path) ? readFileSync(path, "utf8") : "[]";
+      this.#kept = v.parse(KEPT, JSON.parse(text)) as unknown as Kept[];
     } catch (cause) {
-      throw new AppError("invalid_config", `the iterations file ${path}: ${errorText(cause)}`, {
-        cause,
-      });
+      const problem = `the iterations file ${path}: ${errorText(cause)}`;
+      throw new AppError("invalid_config", problem, { cause });
     }
   }
 
   /** Number of the last iteration that was added; 0: none. */
   get last(): number {
-    return this.#last;
+    return this.#kept.at(-1)?.record.number ?? 0;
   }
 
+  /** @throws Error: the file cannot be written. */
   add(record: IterationRecord, detail: IterationDetail): void {
-    const database = this.#database;
-    database.transaction(() => {
-      const insert = "INSERT INTO iterations (record) VALUES (?)";
-      const number = Number(database.run(insert, [JSON.stringify(record)]).lastInsertRowid);
-      const text = JSON.stringify(detail);
-      database.run("INSERT OR REPLACE INTO details VALUES (?, ?)", [number, text]);
-      for (const table of ["iterations", "details"]) {
-        database.run(`DELETE FROM ${table} WHERE number <= ?`, [number - ITERATIONS_KEPT]);
-      }
-      this.#last = number;
-    })();
+    const kept = { record: { number: this.last + 1, ...record }, detail };
+    this.#kept = [...this.#kept, kept].slice(-ITERATIONS_KEPT);
+    if (this.#path === null) return;
+    writeFileSync(`${this.#path}.new`, JSON.stringify(this.#kept));
+    renameSync(`${this.#path}.new`, this.#path);
   }
 
   /** null: it is not kept. */
-  detail(number: number): IterationDetail | null {
-    const row = this.#database
-      .query<{ detail: string }, [number]>("SELECT detail FROM details WHERE number = ?")
-      .get(number);
-    return row === null ? null : JSON.parse(row.detail);
+  find(number: number): Kept | null {
+    return this.#kept.find(({ record }) => record.number === number) ?? null;
   }
 
-  /** The figures of those that are kept: the oldest first, each with its number. */
-  all(): (IterationRecord & { readonly number: number })[] {
-    const rows = this.#database
-      .query<{ number: number; record: string }, []>(
-        "SELECT number, record FROM iterations ORDER BY number",
-      )
-      .all();
-    return rows.map(({ number, record }) => ({ number, ...JSON.parse(record) }));
-  }
-
-  close(): void {
-    this.#database.close();
+  /** The figures of those that are kept. */
+  all(): Kept["record"][] {
+    return this.#kept.map(({ record }) => record);
   }
 }

@@ -56,7 +56,8 @@ export class LiveView {
   readonly #lastFinished = new LastFinishedResponses();
   readonly #store: IterationStore;
   readonly #stats = new Map<number, WorkerStats>();
-  readonly #stop: () => void;
+  /** Ends the sampling. */
+  readonly close: () => void;
   /** Last requests of the newest finished iteration. */
   #waitedFor: readonly LastFinished[] = [];
   #iteration = 0;
@@ -76,7 +77,7 @@ export class LiveView {
       finished: (request) => this.#lastFinished.finished(request),
       groupFinished: (group) => this.completed.add(group, this.#store.last + 1),
     });
-    this.#stop = options.every(() => this.sample(), SAMPLE_MS);
+    this.close = options.every(() => this.sample(), SAMPLE_MS);
   }
 
   get state(): ServingState {
@@ -143,15 +144,15 @@ export class LiveView {
     const groups = this.completed.ofIteration(number);
     if (number === this.iteration && number > this.#store.last)
       return { iteration: number, groups };
-    const record = this.#store.all().find((one) => one.number === number);
-    const detail = record && this.#store.detail(number);
-    if (record === undefined || detail === null) {
+    const kept = this.#store.find(number);
+    if (kept === null) {
       const reason =
         number > this.iteration
           ? `has not begun: the current one is ${this.iteration}`
           : `is not kept: the last ${ITERATIONS_KEPT} are`;
       throw new AppError("not_found", `iteration ${number} ${reason}`);
     }
+    const { record, detail } = kept;
     return { iteration: number, ...record, ...detail, groups, figures: shown(record) };
   }
 
@@ -246,11 +247,6 @@ export class LiveView {
     const { members } = this.#options.pool;
     return members.find(({ workerId }) => workerId === worker)?.source.name ?? `worker ${worker}`;
   };
-
-  close(): void {
-    this.#stop();
-    this.#store.close();
-  }
 
   #lookAtState(): void {
     const { clock, sidecar, changed } = this.#options;
