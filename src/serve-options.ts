@@ -42,13 +42,11 @@ export interface ServeOptions {
    * kept.
    */
   readonly historyBytes?: number;
-  /** Keeps them over a restart; null, the default: nothing does. */
-  readonly historyFile?: string | null;
   /** File for the last iterations; null, the default: they are kept in memory. */
   readonly iterationsFile?: string | null;
   /** Limit of responses of complete groups, for the page; 0, the default: none are kept. */
   readonly completedBytes?: number;
-  /** Directory that keeps /v1/rollouts over the end of the process; null, the default: nothing does. */
+  /** Directory that keeps /v1/rollouts and the history over the end of the process; null, the default: nothing does. */
   readonly journal?: string | null;
   readonly model: ModelSide;
   /** /health is 503 until this many workers have been ready at the same time. Default: 1. */

@@ -1,10 +1,11 @@
 // The life of a server: it listens, opens what it serves from, runs the loop over its features, and ends in order.
 
+import { join } from "node:path";
 import { openPool } from "./app.ts";
 import { assert } from "./core/base/assert.ts";
 import { AppError, errorText } from "./core/base/errors.ts";
 import { featuresOf, routeTable } from "./features.ts";
-import { openRunFiles } from "./host/journal-file.ts";
+import { historyPlace, openRunFiles } from "./host/journal-file.ts";
 import type { BindOptions, BoundServer, RunningSidecar, ServeOptions } from "./serve-options.ts";
 import { type Feature, type Opened, partsOf } from "./serve-parts.ts";
 import { delivered } from "./server/delivery.ts";
@@ -63,7 +64,7 @@ export function bindServer(options: BindOptions): BoundServer {
       const { journalFailed } = options.events;
       const journals = journal === null ? null : openRunFiles(journal, journalFailed);
       try {
-        const history = await openHistory(options, model);
+        const history = openHistory(options, model);
         const kv = await openPool({ poolMemoryBytes, poolDiskBytes, poolDir });
         const opened = { http, kv, registry, history, journals };
         return serveWith({ ...options, model, sources }, opened, features);
@@ -77,13 +78,13 @@ export function bindServer(options: BindOptions): BoundServer {
 }
 
 /** @throws AppError invalid_config: the file cannot be used. */
-async function openHistory(
-  { historyBytes = 0, historyFile = null, events }: BindOptions,
+function openHistory(
+  { historyBytes = 0, journal = null, events }: BindOptions,
   model: ModelSide,
-): Promise<PromptHistory | null> {
+): PromptHistory | null {
   if (historyBytes === 0) return null;
   const history = new PromptHistory({ limitBytes: historyBytes, model: model.names[0] });
-  if (historyFile !== null) await history.keepIn(historyFile, events.failed);
+  if (journal !== null) history.keepIn(historyPlace(join(journal, "history"), events.failed));
   return history;
 }
 

@@ -4,12 +4,22 @@
 
 import { Database } from "bun:sqlite";
 import { randomUUID } from "node:crypto";
-import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import {
+  closeSync,
+  existsSync,
+  mkdirSync,
+  openSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from "node:fs";
 import { type FileHandle, open } from "node:fs/promises";
 import { join } from "node:path";
 import { AppError, errorText } from "../core/base/errors.ts";
 import type { JournalLog } from "../core/journal/log.ts";
 import { readJournal, type SavedRun } from "../core/journal/read.ts";
+import type { FrameLog } from "../core/journal/run-journal.ts";
 import { inTime, writeAt } from "./disk-write.ts";
 import { WeightsFile } from "./weights-file.ts";
 
@@ -57,6 +67,24 @@ export function takeJournalFolder(folder: string): () => void {
     const problem = isTaken ? `process ${pid} uses it` : errorText(cause);
     const code = isTaken ? "invalid_config" : "output_failed";
     throw new AppError(code, `--journal ${folder}: ${problem}`, { cause });
+  }
+}
+
+/** The place of a history in a journal's folder, as the server opens it. @throws AppError invalid_config: it cannot be used. */
+export function historyPlace(path: string, failed: (error: unknown) => void) {
+  try {
+    closeSync(openSync(path, "a", FILE_MODE));
+    const given = (cause: unknown) =>
+      failed(new Error(`the history file ${path} is given up: ${errorText(cause)}`, { cause }));
+    return {
+      name: path,
+      bytes: readFileSync(path),
+      open: (log: FrameLog, keptBytes: number) =>
+        new JournalFile({ path, log, keptBytes, failed: given }),
+    };
+  } catch (cause) {
+    const problem = `the history file ${path} cannot be used: ${errorText(cause)}`;
+    throw new AppError("invalid_config", problem, { cause });
   }
 }
 
@@ -134,7 +162,7 @@ function weightsFileIn(
 
 export interface JournalFileOptions {
   readonly path: string;
-  readonly log: JournalLog;
+  readonly log: FrameLog;
   /** Bytes of the file that are kept; the rest is cut off. 0: it begins anew. */
   readonly keptBytes: number;
   /** Called once: writing has ended, and the written part stays readable. */
@@ -145,6 +173,7 @@ export class JournalFile {
   readonly #options: JournalFileOptions;
   readonly #opened: Promise<FileHandle | null>;
   #bytes: number;
+  #beginsAnew = false;
   #flushTimer: ReturnType<typeof setTimeout> | null = null;
   #syncTimer: ReturnType<typeof setTimeout> | null = null;
   /** Resolves when all writes that were begun have ended. */
@@ -165,6 +194,11 @@ export class JournalFile {
   touch(): void {
     if (this.#flushTimer !== null || this.#isOver) return;
     this.#flushTimer = setTimeout(() => void this.settled(), FLUSH_MS);
+  }
+
+  /** What is in the log by now takes the place of everything in the file. */
+  beginAnew(): void {
+    this.#beginsAnew = true;
   }
 
   /** Resolves when all that is in the log now has been written, or never will be. */
@@ -222,6 +256,11 @@ export class JournalFile {
     if (file === null || this.#isOver || !this.#options.log.hasNews) return;
     const frame = this.#options.log.take();
     try {
+      if (this.#beginsAnew) {
+        this.#beginsAnew = false;
+        this.#bytes = 0;
+        await file.truncate(0);
+      }
       await inTime(writeAt(file, frame, this.#bytes));
       this.#bytes += frame.byteLength;
     } catch (error) {

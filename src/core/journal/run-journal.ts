@@ -10,6 +10,9 @@ import { JournalLog } from "./log.ts";
 import type { SavedRun } from "./read.ts";
 import type { EpochRecord } from "./records.ts";
 
+/** The content of a journal's file, as far as it is not written. */
+export type FrameLog = Pick<JournalLog, "hasNews" | "take" | "stop">;
+
 /** A journal's file. Its writes are behind the tokens; a failure ends it, and is reported elsewhere. */
 export interface RunFile {
   /** Something is new in its log. */

@@ -4,13 +4,8 @@ import { expect, test } from "bun:test";
 import { readFileSync, statSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { temporaryFolder } from "../../../test/suite/temporary-folder.ts";
-import {
-  encodeRecord,
-  HEADER,
-  HistoryFile,
-  type HistoryRecord,
-  recordBytes,
-} from "./history-file.ts";
+import { historyPlace } from "../../host/journal-file.ts";
+import { encodeRecord, HistoryFile, type HistoryRecord } from "./history-file.ts";
 
 const folder = temporaryFolder("history");
 
@@ -22,32 +17,32 @@ const recordOf = (key: number, tokens: number[]): HistoryRecord => ({
 });
 const RECORDS = [recordOf(1, [5, 6, 7]), recordOf(2 ** 52 + 1, []), recordOf(3, [0, 0x7fffffff])];
 
-async function opened(path: string, options: { bytesMax?: number; kept?: HistoryRecord[] } = {}) {
+function opened(path: string, options: { bytesMax?: number; kept?: HistoryRecord[] } = {}) {
   const read: HistoryRecord[] = [];
-  const failures: unknown[] = [];
   const { bytesMax = 1 << 20, kept = [] } = options;
-  const failed = (error: unknown) => failures.push(error);
-  const file = await HistoryFile.open({ path, kept: () => kept, bytesMax, failed }, (record) =>
-    read.push(record),
-  );
-  return { file, read, failures };
+  const failed = (error: unknown) => {
+    throw error;
+  };
+  const take = (record: HistoryRecord) => read.push(record);
+  const place = historyPlace(path, failed);
+  return { file: new HistoryFile({ place, take, kept: () => kept, bytesMax }), read };
 }
 
 test("file: cut at any byte, it has the records before, and goes on behind them", async () => {
   const path = join(folder, "cut");
-  const bytes = Buffer.concat([HEADER, ...RECORDS.map(encodeRecord)]);
-  for (let length = HEADER.length; length < bytes.length; length += 1) {
+  const bytes = Buffer.concat(RECORDS.map(encodeRecord));
+  for (let length = 0; length < bytes.length; length += 1) {
     writeFileSync(path, bytes.subarray(0, length));
-    const cut = await opened(path);
-    let end = HEADER.length;
+    const cut = opened(path);
+    let end = 0;
     const whole = RECORDS.filter((record) => {
-      end += recordBytes(record);
+      end += encodeRecord(record).length;
       return end <= length;
     });
     expect(cut.read).toEqual(whole);
     cut.file.append(recordOf(9, [1]));
     await cut.file.close();
-    const again = await opened(path);
+    const again = opened(path);
     expect(again.read).toEqual([...whole, recordOf(9, [1])]);
     await again.file.close();
   }
@@ -55,12 +50,13 @@ test("file: cut at any byte, it has the records before, and goes on behind them"
 
 test("file: any byte that is damaged ends it before its record", async () => {
   const path = join(folder, "damaged");
-  const bytes = Buffer.concat([HEADER, ...RECORDS.map(encodeRecord)]);
-  for (let at = HEADER.length; at < bytes.length; at += 1) {
+  const bytes = Buffer.concat(RECORDS.map(encodeRecord));
+  // Without its first four bytes it is another file.
+  for (let at = 4; at < bytes.length; at += 1) {
     const damaged = Buffer.from(bytes);
     damaged[at] = (damaged[at] ?? 0) ^ 0x55;
     writeFileSync(path, damaged);
-    const { file, read } = await opened(path);
+    const { file, read } = opened(path);
     expect(RECORDS.slice(0, read.length)).toEqual(read);
     expect(read.length).toBeLessThan(RECORDS.length);
     await file.close();
@@ -70,24 +66,22 @@ test("file: any byte that is damaged ends it before its record", async () => {
 test("file: another file is not touched, nor is a place that cannot be written", async () => {
   const path = join(folder, "other");
   writeFileSync(path, "a file of somebody else");
-  expect(opened(path)).rejects.toThrow(/the history file .*other is no history/);
+  expect(() => opened(path)).toThrow(/the history file .*other is no history/);
   expect(readFileSync(path, "utf8")).toBe("a file of somebody else");
-  expect(opened(join(folder, "none", "file"))).rejects.toThrow(
-    /the history file .* cannot be used/,
-  );
+  expect(() => opened(join(folder, "none", "file"))).toThrow(/the history file .* cannot be used/);
 });
 
 test("file: beyond its bound it is written anew with what is kept", async () => {
   const path = join(folder, "bound");
   const kept = [recordOf(1, [1, 2, 3])];
-  const { file } = await opened(path, { bytesMax: 2_000, kept });
+  const { file } = opened(path, { bytesMax: 2_000, kept });
   for (let i = 0; i < 500; i += 1) {
     file.append(recordOf(i, [i, i, i, i]));
     if (i % 7 === 0) await Bun.sleep(0);
   }
   await file.close();
   expect(statSync(path).size).toBeLessThan(4_000);
-  const again = await opened(path);
+  const again = opened(path);
   expect(again.read[0]).toEqual(kept[0] as HistoryRecord);
   await again.file.close();
 });

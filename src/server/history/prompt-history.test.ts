@@ -6,6 +6,7 @@ import { newBed, specFor } from "../../../test/suite/stream-bed.ts";
 import { temporaryFolder } from "../../../test/suite/temporary-folder.ts";
 import { weightEpoch } from "../../core/base/ids.ts";
 import type { Request } from "../../core/request/buffer.ts";
+import { historyPlace } from "../../host/journal-file.ts";
 import { PromptHistory } from "./prompt-history.ts";
 
 const folder = temporaryFolder("prompts");
@@ -79,13 +80,13 @@ test("history: a file keeps it over a restart, for the same model", async () => 
     throw error;
   };
   const first = world();
-  await first.history.keepIn(path, failed);
+  first.history.keepIn(historyPlace(path, failed));
   await first.iteration([1, 2, 3], 1);
   const made = await first.iteration([1, 2, 3], 3);
   await first.history.close();
   for (const model of ["m", "other"]) {
     const { history, begin } = world({ model });
-    await history.keepIn(path, failed);
+    history.keepIn(historyPlace(path, failed));
     const request = begin([1, 2, 3]);
     const latest = model === "m" ? textsOf(made) : [];
     expect(pastOf(history, request).slice(0, 3)).toEqual(latest);

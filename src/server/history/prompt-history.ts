@@ -7,8 +7,7 @@ import type { Group, Request } from "../../core/request/buffer.ts";
 import { promptKey } from "../../core/request/prompt-key.ts";
 import { isCut } from "../../core/request/request.ts";
 import type { Kept } from "../kept.ts";
-import type { HistoryRecord } from "./history-file.ts";
-import { HistoryFile } from "./history-file.ts";
+import { HistoryFile, type HistoryPlace, type HistoryRecord } from "./history-file.ts";
 import { LengthHistory } from "./length-history.ts";
 
 export interface PromptHistoryOptions {
@@ -33,12 +32,14 @@ export class PromptHistory {
     this.#history = new History({ limitBytes: options.limitBytes });
   }
 
-  /** Goes on where the file ends. @throws AppError invalid_config, as HistoryFile.open. */
-  async keepIn(path: string, failed: (error: unknown) => void): Promise<void> {
-    const { limitBytes } = this.#options;
-    const kept = () => this.#records();
-    const options = { path, kept, bytesMax: 2 * limitBytes + 2 ** 20, failed };
-    this.#file = await HistoryFile.open(options, (record) => this.#load(record));
+  /** Goes on where the file ends. @throws AppError invalid_config, as HistoryFile. */
+  keepIn(place: HistoryPlace): void {
+    this.#file = new HistoryFile({
+      place,
+      take: (record) => this.#load(record),
+      kept: () => this.#records(),
+      bytesMax: 2 * this.#options.limitBytes + 2 ** 20,
+    });
     // Whatever is loaded is of an earlier epoch.
     this.advance();
   }

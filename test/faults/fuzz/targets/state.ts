@@ -1,17 +1,17 @@
 // Files that the program reads when it starts: its settings, and the history that an earlier process kept. Checksums of
 // the history are made right again in a part of the inputs, so that what is behind them is reached.
 
-import { crc32 } from "node:zlib";
 import { Command } from "commander";
 import fc from "fast-check";
 import { addFields, readFields } from "../../../../src/cli/commander-fields.ts";
 import { SERVING_FIELDS } from "../../../../src/cli/serve-command.ts";
 import { FIELDS, type FieldName, fileKey } from "../../../../src/config/fields.ts";
-import { encodeRecord, HEADER } from "../../../../src/server/history/history-file.ts";
+import { FRAME_HEADER_BYTES, sealFrame } from "../../../../src/core/journal/frame.ts";
+import { historyPlace } from "../../../../src/host/journal-file.ts";
+import { encodeRecord } from "../../../../src/server/history/history-file.ts";
 import { PromptHistory } from "../../../../src/server/history/prompt-history.ts";
 import type { Dice } from "../../attacks/settings.ts";
 import { fileTarget } from "../file-target.ts";
-import type { Inputs } from "../generator.ts";
 import { anyJson } from "../json-text.ts";
 import type { FuzzTarget } from "../target.ts";
 import { editedBytes, listInputs, textInputs } from "../variations.ts";
@@ -29,24 +29,17 @@ const historyRecord = fc
 /** Edited, its checksum made right or not. */
 function editedRecord(base: Uint8Array, other: Uint8Array, dice: Dice): Uint8Array {
   const bytes = editedBytes(base, other, dice);
-  if (bytes.length < 8 || dice.below(3) === 0) return bytes;
-  const view = new DataView(bytes.buffer);
-  view.setUint32(0, bytes.length - 8, true);
-  view.setUint32(4, crc32(bytes.subarray(8)), true);
+  if (bytes.length < FRAME_HEADER_BYTES || dice.below(3) === 0) return bytes;
+  sealFrame(bytes);
   return bytes;
 }
-const records = listInputs(fc.array(historyRecord, { minLength: 1, maxLength: 4 }), editedRecord);
-/** The header first, then the records. */
-const history: Inputs<readonly Uint8Array[]> = {
-  draw: records.draw.map((all) => [HEADER, ...all]),
-  vary: records.vary,
-};
-
+const history = listInputs(fc.array(historyRecord, { minLength: 1, maxLength: 4 }), editedRecord);
 async function readHistory(path: string): Promise<void> {
   const one = new PromptHistory({ limitBytes: 2 ** 16, model: "tiny" });
-  await one.keepIn(path, (error) => {
+  const failed = (error: unknown) => {
     throw error;
-  });
+  };
+  one.keepIn(historyPlace(path, failed));
   await one.close();
 }
 
