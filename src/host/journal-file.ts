@@ -186,17 +186,13 @@ export class JournalFile {
     this.#opened = this.#open();
   }
 
-  get bytes(): number {
-    return this.#bytes;
-  }
-
   /** Something is new in the log: it is written soon. */
   touch(): void {
     if (this.#flushTimer !== null || this.#isOver) return;
     this.#flushTimer = setTimeout(() => void this.settled(), FLUSH_MS);
   }
 
-  /** What is in the log by now takes the place of everything in the file. */
+  /** The log takes the place of everything in the file. */
   beginAnew(): void {
     this.#beginsAnew = true;
   }
