@@ -12,7 +12,6 @@ import type { ServerOperation } from "./control.ts";
 import type { HttpAnswer, HttpCall, HttpClient } from "./http.ts";
 import type { VllmLimits } from "./limits.ts";
 import type { ServerMetrics } from "./metrics.ts";
-import type { RankCapacity } from "./ranks.ts";
 import type { ServedTraits } from "./served-model.ts";
 import type { StreamEvent } from "./stream-event.ts";
 
@@ -116,8 +115,8 @@ export interface Capabilities extends RequestForm {
   readonly connector: FoundConnector | null;
   /** A response in chunks is the one that it is in one piece: of hybrid models it has been shown, or it is not so. */
   readonly isDivisible: boolean;
-  /** Data parallel ranks that requests can be pinned to; null: it has one, or places requests itself. */
-  readonly ranks: readonly RankCapacity[] | null;
+  /** Data parallel ranks that a canary can name, each with weights of its own. */
+  readonly ranks: number;
   /** Metrics read during the probe. */
   readonly metrics: ServerMetrics;
   /** Limitations of the server's settings, with remedies. */

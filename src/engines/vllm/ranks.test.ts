@@ -1,18 +1,17 @@
-// Data parallel ranks and hybrid models over stand-ins: where chunks go, and whether responses are divided.
+// Data parallel ranks and hybrid models over stand-ins: what all ranks answer as one, and whether responses are divided.
 
 import { afterEach, expect, setDefaultTimeout, test } from "bun:test";
 import { StandInBed } from "../../../test/faults/attacks/stand-in-bed.ts";
 import { EOS, standInResponse } from "../../../test/faults/stand-in/tokens.ts";
 import type { StandInOptions, VllmStandIn } from "../../../test/faults/stand-in/vllm-stand-in.ts";
+import { workerId } from "../../core/base/ids.ts";
+import { openVllmWorker } from "./open.ts";
 
 setDefaultTimeout(180_000);
 
 const TOKENS = 24;
 const RANKS = 3;
 const SLOTS = 4;
-/** An eighth of the slots, rounded up: what a rank may hold beyond them. */
-const AHEAD = 1;
-
 let bed: StandInBed | null = null;
 afterEach(async () => {
   await bed?.stop();
@@ -43,7 +42,7 @@ async function askAll(of: StandInBed, count: number): Promise<void> {
   await Promise.all(asks);
 }
 
-/** The ranks of each request, chunk after chunk. */
+/** The rank of each chunk, by request. */
 function ranksIn({ placed }: VllmStandIn): Map<string, number[]> {
   const ranks = new Map<string, number[]>();
   for (const { name, rank } of placed) {
@@ -53,26 +52,15 @@ function ranksIn({ placed }: VllmStandIn): Map<string, number[]> {
   return ranks;
 }
 
-test("ranks: each gets its share, a response goes on where its prefix is, and none gets more than it has room for", async () => {
-  const [one, standIn] = await started({ ranks: RANKS, slots: SLOTS, blocks: 256 });
-  await askAll(one, 30);
-  const ranks = ranksIn(standIn);
-  expect(ranks.size).toBe(30);
-  const used = [...ranks.values()].flat();
-  for (let rank = 0; rank < RANKS; rank += 1) {
-    const share = used.filter((at) => at === rank).length / used.length;
-    expect(share).toBeGreaterThan(0.5 / RANKS);
-  }
-  const moves = [...ranks.values()].flatMap((path) =>
-    path.filter((rank, i) => i > 0 && rank !== path[i - 1]),
-  );
-  // Some move while others take their place; without pins two chunks in three would.
-  expect(moves.length / used.length).toBeLessThan(0.3);
-  const occupied = standIn.placed
-    .filter(({ name }) => /^ft-\d/.test(name))
-    .map((at) => at.occupied);
-  expect(Math.max(...occupied)).toBeLessThanOrEqual(SLOTS + AHEAD);
-  expect(standIn.engines.reduce((sum, { counters }) => sum + counters.preemptions, 0)).toBe(0);
+test("ranks: they serve as one engine, and a canary asks each of them", async () => {
+  const [one, standIn] = await started({ ranks: RANKS, slots: SLOTS });
+  await askAll(one, 24);
+  expect(ranksIn(standIn).size).toBe(24);
+  const worker = await openVllmWorker({ workerId: workerId(9), url: standIn.url });
+  await worker.perform({ kind: "canary", adapter: null });
+  await worker.close();
+  const canaries = standIn.placed.filter(({ name }) => name.startsWith("ft-canary"));
+  expect(canaries.map(({ rank }) => rank).sort()).toEqual([0, 1, 2]);
 });
 
 test("ranks: a request longer than one rank's KV is refused, though all ranks together had room", async () => {
@@ -83,18 +71,6 @@ test("ranks: a request longer than one rank's KV is refused, though all ranks to
   const long = await ask(60);
   expect([long.status, await long.text()]).toEqual([400, expect.stringContaining("64 tokens")]);
   expect((await ask(40)).status).toBe(200);
-});
-
-test("ranks: one that needs room waits for it, and gets it", async () => {
-  const [one, standIn] = await started({ ranks: 2, slots: 16, blocks: 12, blockSize: 16 });
-  await askAll(one, 20);
-  expect(ranksIn(standIn).size).toBe(20);
-});
-
-test("ranks: a server that does not take the header is used as one engine", async () => {
-  const [one, standIn] = await started({ ranks: RANKS, slots: SLOTS, takesRanks: false });
-  await askAll(one, 24);
-  expect(ranksIn(standIn).size).toBe(24);
 });
 
 test("hybrid models: divided once the engine has shown that it is the same, else in one piece", async () => {

@@ -55,8 +55,8 @@ export class Streams {
     return this.#count;
   }
 
-  /** `rank` null: any. @throws RangeError: the request cannot be written. */
-  open(run: ChunkRun, chunk: ChunkRequest, rank: number | null): void {
+  /** @throws RangeError: the request cannot be written. */
+  open(run: ChunkRun, chunk: ChunkRequest): void {
     const { client, clock, limits, dialect, form } = this.#parts;
     const hasReports = chunk.form === "whole" || run.expertsFrom !== null;
     const bytesMax = hasReports ? limits.reportBytesMax : limits.lineBytesMax;
@@ -77,7 +77,7 @@ export class Streams {
     this.#count += 1;
     if (this.#count === 1) this.#parts.tally.busy(true, clock.nowMs());
     const cancel = client.stream(
-      { method: "POST", path, body, ...(rank === null ? {} : { rank }) },
+      { method: "POST", path, body },
       {
         data: (bytes) =>
           guarded(() => {

@@ -80,16 +80,15 @@ export type Tried =
   | { readonly kind: "refused"; readonly status: number; readonly message: string }
   | { readonly kind: "unreachable"; readonly message: string };
 
-/** Never rejects. `rank`: the data parallel rank that is to answer; null: any. */
+/** Never rejects. `rank`: the data parallel rank that is to answer. Absent: any. */
 export async function tryRequest(
   { client, dialect, form }: TrialServer,
   chunk: ChunkRequest,
-  { msMax, rank = null }: { msMax: number; rank?: number | null },
+  { msMax, ...pin }: { msMax: number; rank?: number },
 ): Promise<Tried> {
   const path = ENDPOINT_PATHS[form.endpoint];
-  const pinned = rank === null ? {} : { rank };
   const body = dialect.body(chunk, form);
-  const answer = await client.answer({ method: "POST", path, body, ...pinned }, msMax);
+  const answer = await client.answer({ method: "POST", path, body, ...pin }, msMax);
   if (answer.kind === "unreachable") return answer;
   const { status } = answer;
   if (status !== 200) return { kind: "refused", status, message: errorMessage(answer.body) };
@@ -126,7 +125,7 @@ function madeIn(body: string, read: (data: Buffer) => ReturnType<EngineDialect["
 /** Has the server make one token: the proof that it serves. */
 export async function proveServing(
   server: TrialServer,
-  options: { msMax: number; rank?: number },
+  options: { msMax: number },
 ): Promise<Tried> {
   const tried = await tryRequest(server, trialRequest(server.cacheSalt), options);
   if (tried.kind !== "made") return tried;
@@ -144,20 +143,20 @@ const ALTERNATIVES = 2;
 const LOGPROB_NONE = -9999;
 
 /**
- * The answer's body has the canary's prompt, tokens and logprobs (of the first rank). Never rejects. `adapter` null: the model itself. `ranks`: of data parallel engines, each of which has weights of its
- * own; null: the server is one engine.
+ * The answer's body has the canary's prompt, tokens and logprobs (of the first rank). Never rejects. `adapter` null: the
+ * model itself. `ranks`: data parallel ranks, each with weights of its own.
  */
 export async function weightsCanary(
   server: TrialServer,
-  { epoch, adapter, ranks }: { epoch: WeightEpoch; adapter: string | null; ranks: number | null },
+  { epoch, adapter, ranks }: { epoch: WeightEpoch; adapter: string | null; ranks: number },
 ): Promise<ControlAnswer> {
   const form = adapter === null ? server.form : { ...server.form, model: adapter };
   const name = crypto.randomUUID();
   const prompt = [0, 1, 2, 3];
   let canary: object = {};
   const problems = await Promise.all(
-    Array.from({ length: ranks ?? 1 }, async (_, rank) => {
-      const own = ranks === null ? name : `${name}-${rank}`;
+    Array.from({ length: ranks }, async (_, rank) => {
+      const own = `${name}-${rank}`;
       const chunk = trialRequest(`${server.cacheSalt}-canary-${own}`, {
         name: `ft-canary-${own}`,
         prompt: Int32Array.from(prompt),
@@ -167,8 +166,8 @@ export async function weightsCanary(
         streamInterval: 1,
       });
       const msMax = server.limits.canaryMsMax;
-      const pinned = ranks === null ? null : rank;
-      const tried = await tryRequest({ ...server, form }, chunk, { msMax, rank: pinned });
+      const pin = ranks === 1 ? {} : { rank };
+      const tried = await tryRequest({ ...server, form }, chunk, { msMax, ...pin });
       if (tried.kind === "unreachable") return { status: 502, error: tried.message };
       const problem = tried.kind === "refused" ? refusalOf(tried) : problemOf(tried);
       if (tried.kind === "made" && rank === 0) {

@@ -17,11 +17,10 @@ import {
 import { hybridProblem } from "./divided-check.ts";
 import { type HttpAnswer, jsonIn, problemIn, statusProblem } from "./http.ts";
 import { type CacheConfig, readMetrics } from "./metrics.ts";
-import type { RankCapacity } from "./ranks.ts";
 import { servedModelIn } from "./served-model.ts";
 import { readEvent } from "./stream-event.ts";
 import { supportOf } from "./support.ts";
-import { proveServing, type TrialServer } from "./trial.ts";
+import { proveServing } from "./trial.ts";
 
 /** vLLM's default for an online server on most devices; its `max_num_seqs` is seen in development mode only. */
 export const SLOTS_DEFAULT = 256;
@@ -59,17 +58,13 @@ async function probe(access: ServerAccess): Promise<Capabilities> {
   const engines = metrics.cache?.engines ?? 1;
   const slots = (info.slots ?? SLOTS_DEFAULT) * engines;
   const kvTokens = kvBudget(client.url, metrics.cache);
-  const takesRanks = engines > 1 && (await isPinned(server, engines));
-  const ranks = takesRanks ? ranksOf({ engines, slots, kvTokens }, metrics.cache) : null;
   const isHybrid = metrics.cache?.isHybrid === true;
   const hybrid = isHybrid ? await hybridProblem(server) : null;
-  // A request is in one rank, whatever the others have.
-  const rankTokens = Math.min(...(ranks ?? []).map((rank) => rank.kvTokens));
   return {
     ...form,
     reportsExperts,
     version: typeof version === "string" ? version : null,
-    contextTokens: Math.min(model.contextTokens, rankTokens),
+    contextTokens: Math.min(model.contextTokens, rankTokens(metrics.cache)),
     traits: {
       model: model.id,
       max_model_len: model.contextTokens,
@@ -78,7 +73,7 @@ async function probe(access: ServerAccess): Promise<Capabilities> {
     },
     slots,
     kvTokens,
-    ranks,
+    ranks: engines,
     isDivisible: hybrid === null,
     kvBlockTokens: metrics.cache?.blockSize ?? 1,
     isSpeculative: info.isSpeculative,
@@ -86,7 +81,7 @@ async function probe(access: ServerAccess): Promise<Capabilities> {
     metrics,
     warnings: [
       ...warningsOf(form, info),
-      ...(engines > 1 && ranks === null ? [UNPINNED] : []),
+      ...(engines > 1 ? [RANKS] : []),
       ...(hybrid === null ? [] : [hybrid]),
     ],
   };
@@ -100,23 +95,13 @@ function metricsIn(answer: HttpAnswer): Polled {
   return { answer, problem: `/metrics: ${problem}`, metrics: null };
 }
 
-const UNPINNED =
-  "it has data parallel ranks, and X-data-parallel-rank does not choose one: it puts each chunk anywhere, so that little of its prefix is found";
+const RANKS =
+  "it has data parallel ranks and places each chunk itself, so that little of its prefix may be found: give each rank a port (--data-parallel-rank), and all their URLs";
 
-/** A server that reads the header refuses a rank that it does not have. */
-async function isPinned(server: TrialServer, engines: number): Promise<boolean> {
-  const tried = await proveServing(server, { msMax: server.limits.checkMsMax, rank: engines });
-  return tried.kind === "refused" && tried.status === 400;
-}
-
-function ranksOf(
-  { engines, slots, kvTokens }: { engines: number; slots: number; kvTokens: number },
-  cache: CacheConfig | null,
-): RankCapacity[] {
-  const share = Math.floor(kvTokens / engines);
-  const least = cache === null ? share : (cache.blocksMin - 1) * cache.blockSize;
-  const rank = { slots: Math.ceil(slots / engines), kvTokens: Math.min(share, least) };
-  return Array.from({ length: engines }, () => rank);
+/** Tokens that one rank has KV for: a request is in one, whatever the others have. */
+function rankTokens(cache: CacheConfig | null): number {
+  if (cache === null || cache.engines === 1) return Number.POSITIVE_INFINITY;
+  return (cache.blocksMin - 1) * cache.blockSize;
 }
 
 /** @throws AppError unauthorized, worker_failed: it lists no model, or none with a context. */

@@ -26,7 +26,6 @@ import type { Capabilities, EngineDialect, ServerAccess } from "./dialect.ts";
 import type { ServerMetrics } from "./metrics.ts";
 import { Monitor, type PollFailure } from "./monitor.ts";
 import { Outbox } from "./outbox.ts";
-import { Ranks } from "./ranks.ts";
 import type { EventUsage, StreamEvent } from "./stream-event.ts";
 import { Streams } from "./streams.ts";
 import { type KvMoves, Tally } from "./tally.ts";
@@ -74,8 +73,6 @@ export class VllmWorker implements Worker {
   readonly #runs = new Map<RequestId, ChunkRun>();
   /** Runs that wait until a stream may be opened, in order. */
   readonly #held = new Set<ChunkRun>();
-  /** null: the server has one rank, or places requests itself. */
-  readonly #ranks: Ranks | null;
   readonly #control: ReturnType<EngineDialect["control"]>;
   readonly #streams: Streams;
   #chunks = 0;
@@ -98,9 +95,8 @@ export class VllmWorker implements Worker {
     // A fault in what a timer does is this worker's, and nobody else's.
     const parts = { ...given, clock: contained(given.clock, (error) => this.#crashed(error)) };
     const { dialect, capabilities } = parts;
-    const { slots, kvTokens, kvBlockTokens, contextTokens, metrics, ranks } = capabilities;
+    const { slots, kvTokens, kvBlockTokens, contextTokens, metrics } = capabilities;
     this.#parts = parts;
-    this.#ranks = ranks === null ? null : new Ranks(ranks);
     this.workerId = parts.workerId;
     this.name = parts.client.url;
     const ahead = Math.ceil(slots / SLOTS_PER_AHEAD);
@@ -188,8 +184,8 @@ export class VllmWorker implements Worker {
     if (asleep.status === 200 && Object(asleep.body).is_sleeping === true) {
       return { status: 200, body: { asleep: true } };
     }
-    const ranks = this.#parts.capabilities.ranks?.length ?? null;
     const { adapter } = operation;
+    const { ranks } = this.#parts.capabilities;
     return await weightsCanary(this.#server, { epoch: this.#epoch, adapter, ranks });
   }
 
@@ -219,7 +215,6 @@ export class VllmWorker implements Worker {
       case "release":
         this.#forget(command.requestId);
         this.#parts.moves?.forget(command.requestId);
-        this.#ranks?.forget(command.requestId);
         return;
       case "advance":
         this.#begin(command.epoch);
@@ -273,7 +268,7 @@ export class VllmWorker implements Worker {
   #forget(requestId: RequestId): void {
     const run = this.#runs.get(requestId);
     if (run === undefined) return;
-    this.#close(run);
+    this.#streams.close(run);
     this.#runs.delete(requestId);
     this.#held.delete(run);
     this.#outbox.drop(run);
@@ -284,12 +279,11 @@ export class VllmWorker implements Worker {
   #begin(epoch: WeightEpoch): void {
     this.#hasOtherWeights = true;
     this.#isFlushing = false;
-    for (const run of this.#runs.values()) this.#close(run);
+    for (const run of this.#runs.values()) this.#streams.close(run);
     this.#runs.clear();
     this.#held.clear();
     this.#outbox.clear();
     this.#epoch = epoch;
-    this.#ranks?.clear();
     this.#parts.moves?.clear();
     this.#outbox.say({ kind: "advanced", epoch });
     this.#contain(this.#emptyCache(epoch));
@@ -321,10 +315,10 @@ export class VllmWorker implements Worker {
   }
 
   #launchHeld(): void {
-    // Those that no rank has room for are held again.
-    for (const run of [...this.#held]) {
+    for (const run of this.#held) {
       if (!this.#mayLaunch) return;
-      if (this.#held.delete(run)) this.#launch(run);
+      this.#held.delete(run);
+      this.#launch(run);
     }
   }
 
@@ -336,11 +330,6 @@ export class VllmWorker implements Worker {
     }
     const { limits, cacheSalt } = this.#parts;
     run.begin();
-    const rank = this.#ranks?.place(run) ?? null;
-    if (this.#ranks !== null && rank === null) {
-      this.#held.add(run);
-      return;
-    }
     const chunk = chunkRequest(run, {
       contextTokens: this.capacity.contextTokens,
       cacheSalt,
@@ -355,16 +344,11 @@ export class VllmWorker implements Worker {
       return;
     }
     try {
-      this.#streams.open(run, chunk, rank);
+      this.#streams.open(run, chunk);
     } catch (error) {
       if (!(error instanceof RangeError)) throw error;
       this.#refuse(run, { status: 400, message: "its sampling fields cannot be written as JSON" });
     }
-  }
-
-  #close(run: ChunkRun): void {
-    this.#streams.close(run);
-    this.#ranks?.left(run);
   }
 
   #take(run: ChunkRun, event: StreamEvent): boolean {
@@ -449,10 +433,7 @@ export class VllmWorker implements Worker {
     const { requestId } = run.spec;
     const tokens = finish === "abort" ? null : run.deliver(true);
     this.#forget(requestId);
-    if (finish !== null) {
-      this.#parts.moves?.forget(requestId);
-      this.#ranks?.forget(requestId);
-    }
+    if (finish !== null) this.#parts.moves?.forget(requestId);
     if (tokens !== null) this.#outbox.say(tokens);
     const why = refusal === undefined ? {} : { refusal };
     const cached = run.promptTokensCached;
@@ -468,7 +449,7 @@ export class VllmWorker implements Worker {
     if (kind === "passing") this.#retry(run, reasonOf(refusal), retryAfterMs);
     else if (kind === "request") this.#refuse(run, refusal);
     else {
-      this.#close(run);
+      this.#streams.close(run);
       run.hasSecondChance = false;
       this.#contain(this.#judge(run, refusal));
     }
@@ -481,7 +462,7 @@ export class VllmWorker implements Worker {
 
   #retry(run: ChunkRun, reason: string, retryAfterMs: number | null = null): void {
     const { clock, limits } = this.#parts;
-    this.#close(run);
+    this.#streams.close(run);
     run.failedAttempts = run.hasProgressed ? 0 : run.failedAttempts + 1;
     run.attempt += 1;
     if (run.failedAttempts >= limits.failedAttemptsMax) {
@@ -532,7 +513,7 @@ export class VllmWorker implements Worker {
   }
 
   #letGo(): void {
-    for (const run of this.#runs.values()) this.#close(run);
+    for (const run of this.#runs.values()) this.#streams.close(run);
     this.#streams.closeLingering(Number.POSITIVE_INFINITY);
     this.#runs.clear();
     this.#held.clear();

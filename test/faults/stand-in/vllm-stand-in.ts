@@ -51,8 +51,6 @@ export interface StandInOptions extends StandInBase {
   readonly isLoading: boolean;
   /** --data-parallel-size: engines with slots, blocks and a prefix cache of their own. */
   readonly ranks: number;
-  /** X-data-parallel-rank chooses one. */
-  readonly takesRanks: boolean;
   /** The model has layers other than attention. */
   readonly isHybrid: boolean;
   /** KV computed for a long prompt differs from the KV of the generation. */
@@ -85,7 +83,6 @@ export const STAND_IN_DEFAULTS: StandInOptions = {
   port: 0,
   isLoading: false,
   ranks: 1,
-  takesRanks: true,
   isHybrid: false,
   dividesWrongly: false,
   reportsExperts: false,
@@ -95,8 +92,8 @@ export const STAND_IN_DEFAULTS: StandInOptions = {
 export class VllmStandIn extends StandIn<StandInOptions> {
   /** Engines of the data parallel ranks after the first. */
   others: StandInEngine[] = [];
-  /** Placement of each request for tokens, in order: its name, its rank, and the requests on the rank then. */
-  readonly placed: { name: string; rank: number; occupied: number }[] = [];
+  /** Placement of each request for tokens, in order. */
+  readonly placed: { name: string; rank: number }[] = [];
   /** While it is false, /health says 503. */
   isHealthy = true;
   /** Why its engine ended, each time. */
@@ -342,7 +339,7 @@ export class VllmStandIn extends StandIn<StandInOptions> {
       return;
     }
     const rank = Number(request.headers["x-data-parallel-rank"] ?? 0);
-    if (this.options.takesRanks && rank >= this.options.ranks) {
+    if (rank >= this.options.ranks) {
       const bound = `is out of range [0, ${this.options.ranks}).`;
       send(response, 400, errorJson(400, `data_parallel_rank ${rank} ${bound}`));
       return;
@@ -365,7 +362,7 @@ export class VllmStandIn extends StandIn<StandInOptions> {
 
   /** The rank of a request. Without the header, ranks take turns. */
   #rankOf(request: IncomingMessage): StandInEngine {
-    const header = this.options.takesRanks ? request.headers["x-data-parallel-rank"] : undefined;
+    const header = request.headers["x-data-parallel-rank"];
     const rank = header === undefined ? this.arrivals % this.options.ranks : Number(header);
     return this.engines[rank] ?? this.engine;
   }
@@ -421,7 +418,7 @@ export class VllmStandIn extends StandIn<StandInOptions> {
     };
     this.#saltUsed(String(body.cache_salt ?? ""));
     const rank = this.engines.indexOf(engine);
-    this.placed.push({ name, rank, occupied: engine.running + engine.waiting + 1 });
+    this.placed.push({ name, rank });
     const isStream = body.stream === true;
     const expertsAt = (finish: string | null) =>
       options.reportsExperts && finish !== null

@@ -79,7 +79,7 @@ async function probe(access: ServerAccess): Promise<SglangCapabilities | null> {
     slots: sglang.slots ?? SLOTS_DEFAULT,
     kvTokens,
     kvBlockTokens: sglang.kvBlockTokens,
-    ranks: null,
+    ranks: 1,
     isDivisible: hybrid === null,
     // The flag stands for vLLM's drafting, which some sampling parameters do not go with.
     isSpeculative: false,
