@@ -44,13 +44,10 @@ export class Connection<In extends { readonly kind: string }> {
   readonly #socket: WebSocket;
   readonly #options: ConnectionOptions<In>;
   readonly #heart: ReturnType<typeof setInterval>;
-  /** Messages that the socket has no room for yet, the oldest first. */
-  #waiting: Uint8Array[] = [];
-  #waitingBytes = 0;
-  /** Messages that wait until no others do. */
+  /** Messages that wait until hardly any others do. */
   readonly #later: { readonly messages: Iterator<Uint8Array>; readonly bytes: number }[] = [];
   #laterBytes = 0;
-  /** Bytes that the socket has not passed on yet. */
+  /** Bytes that wait to be read by the peer. */
   #socketBytes = 0;
   #problem: string | null = null;
   #isOver = false;
@@ -67,7 +64,6 @@ export class Connection<In extends { readonly kind: string }> {
     this.#beatMs = this.#receivedMs;
     this.#movedMs = this.#receivedMs;
     this.#heart = setInterval(() => this.#beat(), options.limits.heartbeatMs);
-    socket.on("open", () => this.#flush());
     socket.on("message", (data, isBinary) => this.#receive(data, isBinary));
     // Always followed by `close`.
     socket.on("error", (error) => {
@@ -95,29 +91,34 @@ export class Connection<In extends { readonly kind: string }> {
     return this.#isQuiet;
   }
 
-  /** Bytes that wait to be read by the peer. */
-  get bytes(): number {
-    return this.#waitingBytes + this.#socketBytes;
-  }
-
   /** Takes over `bytes`. With too many of them unread the peer is too slow, and the connection over. */
   push(bytes: Uint8Array): void {
-    if (this.#isOver) return;
-    this.#waiting.push(bytes);
-    this.#waitingBytes += bytes.length + ENTRY_BYTES;
-    if (this.bytes > this.#options.limits.bufferBytesMax) this.#tooSlow();
-    else this.#flush();
+    if (this.#isOver || this.#socket.readyState !== WebSocket.OPEN) return;
+    if (this.#socketBytes === 0) this.#movedMs = this.#options.clock.nowMs();
+    const taken = bytes.length + ENTRY_BYTES;
+    this.#socketBytes += taken;
+    this.#socket.send(bytes, (error) => {
+      // A connection that takes no more bytes will never answer a close either.
+      if (error) {
+        this.#socket.terminate();
+        return;
+      }
+      this.#socketBytes -= taken;
+      this.#movedMs = this.#options.clock.nowMs();
+      this.#sendLater();
+    });
+    if (this.#socketBytes > this.#options.limits.bufferBytesMax) this.#tooSlow();
   }
 
   /**
-   * Takes over `messages` of about `bytes` in all, and sends them whenever nothing else waits; nor does anything that is
-   * pushed in this turn come after them. false: there is no room.
+   * Takes over `messages` of about `bytes` in all, and sends them whenever hardly anything else waits; nor does anything
+   * that is pushed in this turn come after them. false: there is no room.
    */
   pushLater(messages: Iterator<Uint8Array>, bytes: number): boolean {
     if (this.#isOver || this.#laterBytes + bytes > this.#options.limits.kvBytesMax) return false;
     this.#later.push({ messages, bytes });
     this.#laterBytes += bytes;
-    queueMicrotask(() => this.#flush());
+    queueMicrotask(() => this.#sendLater());
     return true;
   }
 
@@ -137,57 +138,27 @@ export class Connection<In extends { readonly kind: string }> {
     if (this.#isOver) return;
     this.#isOver = true;
     clearInterval(this.#heart);
-    this.#waiting = [];
     this.#later.length = 0;
     this.#options.closed(closed);
   }
 
   #tooSlow(): void {
-    this.end(CLOSE.tryLater, `slow_consumer: ${this.bytes} bytes wait to be read`);
+    this.end(CLOSE.tryLater, `slow_consumer: ${this.#socketBytes} bytes wait to be read`);
   }
 
-  /** Writes as much as the socket takes without buffering: nothing can overtake bytes in its buffer. */
-  #flush(): void {
-    if (this.#isOver || this.#socket.readyState !== WebSocket.OPEN) return;
-    const { socketBytesMax, kvWindowBytes } = this.#options.limits;
-    let next = 0;
-    while (this.#socketBytes <= socketBytesMax) {
-      const waiting = this.#waiting[next];
-      const isRoom = this.#socketBytes < kvWindowBytes;
-      const bytes = waiting ?? (isRoom ? this.#nextLater() : null);
-      if (bytes === null) break;
-      if (waiting !== undefined) {
-        next += 1;
-        this.#waitingBytes -= bytes.length + ENTRY_BYTES;
-      }
-      this.#write(bytes);
-    }
-    if (next > 0) this.#waiting = this.#waiting.slice(next);
-  }
-
-  #nextLater(): Uint8Array | null {
-    for (let first = this.#later[0]; first !== undefined; first = this.#later[0]) {
+  /** The socket gets a window of them, since nothing overtakes what it has. */
+  #sendLater(): void {
+    while (this.#socketBytes < this.#options.limits.kvWindowBytes) {
+      const [first] = this.#later;
+      if (first === undefined) return;
       const { value } = first.messages.next();
-      if (value !== undefined) return value;
+      if (value !== undefined) {
+        this.push(value);
+        continue;
+      }
       this.#later.shift();
       this.#laterBytes -= first.bytes;
     }
-    return null;
-  }
-
-  #write(bytes: Uint8Array): void {
-    if (this.#socketBytes === 0) this.#movedMs = this.#options.clock.nowMs();
-    this.#socketBytes += bytes.length;
-    this.#socket.send(bytes, (error) => {
-      // A connection that takes no more bytes will never answer a close either.
-      if (error) {
-        this.#socket.terminate();
-        return;
-      }
-      this.#socketBytes -= bytes.length;
-      this.#movedMs = this.#options.clock.nowMs();
-      this.#flush();
-    });
   }
 
   #receive(data: RawData, isBinary: boolean): void {

@@ -87,7 +87,7 @@ export function dial(options: DialOptions, listener: DialListener): void {
     sidecarId: options.sidecar.id,
     sidecarName: options.sidecar.name,
   } as const;
-  connection.push(encodeSidecarMessage(hello));
+  socket.once("open", () => connection.push(encodeSidecarMessage(hello)));
 }
 
 /**

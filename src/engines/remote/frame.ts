@@ -8,7 +8,7 @@
 import * as v from "valibot";
 import { assert } from "../../core/base/assert.ts";
 import { errorText } from "../../core/base/errors.ts";
-import { parseJson } from "../../core/base/json.ts";
+import { JSON_DEPTH_MAX, parseJson } from "../../core/base/json.ts";
 import type { Decoded } from "../../proto/checked.ts";
 
 /** Words are sent in their memory layout; every host of Bun is little-endian. */
@@ -16,8 +16,8 @@ assert(new Uint8Array(Int32Array.of(1).buffer)[0] === 1, "the host is little-end
 
 const HEAD_BYTES = 4;
 const WORD_BYTES = 4;
-/** Objects, lists and texts of the largest message: 20,000 commands have a hundred each. */
-const JSON_LIMITS = { depthMax: 24, entriesMax: 2 ** 21 };
+/** A client's or an engine's JSON, within the link's own; 20,000 commands have a hundred objects, lists and texts each. */
+const JSON_LIMITS = { depthMax: JSON_DEPTH_MAX + 24, entriesMax: 2 ** 21 };
 
 type Blob = ArrayBuffer | Int32Array | Float32Array | Uint8Array;
 
@@ -121,19 +121,3 @@ export const floats = v.pipe(
   wholeWords,
   v.transform((bytes): Float32Array => new Float32Array(bytes)),
 );
-
-/** JSON of a client's or an engine's, which travels as text: its depth and its fields are not the link's. */
-export function jsonText(charsMax: number): v.GenericSchema<unknown, unknown> {
-  return v.pipe(
-    v.string(),
-    v.maxLength(charsMax),
-    v.rawTransform(({ dataset, addIssue, NEVER }): unknown => {
-      try {
-        return parseJson(dataset.value);
-      } catch {
-        addIssue({ message: "it is not JSON" });
-        return NEVER;
-      }
-    }),
-  );
-}

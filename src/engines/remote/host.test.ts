@@ -110,7 +110,7 @@ const BAD: [name: string, code: number, reason: RegExp, send: (raw: Raw) => void
   [
     "another version",
     1008,
-    /^version: .* 9, not 6/,
+    /^version: .* 9, not 7/,
     (raw) => raw.message({ ...HELLO, protocolVersion: 9 }),
   ],
 ];
@@ -270,7 +270,7 @@ test("host: a sidecar that takes nothing is dropped as slow, and the worker stop
   const simulated = newSimulated(0, 1000);
   const told: LinkHostEvent[] = [];
   const host = await listen(simulated, {
-    limits: { ...QUICK, socketBytesMax: 1000, bufferBytesMax: 20_000, silenceMsMax: 60_000 },
+    limits: { ...QUICK, bufferBytesMax: 20_000, silenceMsMax: 60_000 },
     events: (event) => told.push(event),
   });
   const raw = await Raw.open(host);

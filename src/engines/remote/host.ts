@@ -48,12 +48,7 @@ export interface LinkHostOptions {
 /** Events for the operator's log. `sidecar`: its own name. */
 export type LinkHostEvent =
   | { readonly kind: "session_began"; readonly sidecar: string }
-  | {
-      /** refused: another sidecar requested the worker; reported once per current sidecar. */
-      readonly kind: "session_ended" | "sidecar_refused";
-      readonly sidecar: string;
-      readonly reason: string;
-    }
+  | { readonly kind: "session_ended"; readonly sidecar: string; readonly reason: string }
   /** The worker is of no use any more: sidecars wait until `replace` brings another. */
   | { readonly kind: "worker_failed"; readonly reason: string };
 
@@ -96,8 +91,6 @@ export class LinkHost {
   /** The worker's last report. */
   #stats: WorkerStats | null = null;
   #session: Session | null = null;
-  /** Sidecars that were refused because of this session. */
-  readonly #refused = new Set<string>();
   /** The worker still has to answer for the last session: until then no sidecar gets it. */
   #clearing: ReturnType<typeof setTimeout> | null = null;
   #failure: string | null = null;
@@ -201,8 +194,10 @@ export class LinkHost {
     if (refusal !== null) peer.connection.end(CLOSE.version, refusal);
     else if (this.#failure !== null) {
       peer.connection.end(CLOSE.tryLater, `worker_failed: ${this.#failure}`);
-    } else if (current !== null && !isLeft(current, hello)) this.#busy(peer, current, hello);
-    else {
+    } else if (current !== null && !isLeft(current, hello)) {
+      // It is alive: two sidecars do not take the worker from each other in turns.
+      peer.connection.end(CLOSE.tryLater, `busy: in use by ${current.sidecar}`);
+    } else {
       // Its sidecar gets the reason if it can be reached.
       if (current !== null) {
         current.peer.connection.end(CLOSE.takenOver, `taken_over: by ${hello.sidecarName}`);
@@ -210,15 +205,6 @@ export class LinkHost {
       if (this.#clearing === null) this.#begin(peer, hello);
       else peer.connection.end(CLOSE.tryLater, "busy: the last session is being released");
     }
-  }
-
-  /** The worker's sidecar is alive: two sidecars do not take it from each other in turns. */
-  #busy(peer: Peer, { sidecar }: Session, { sidecarName }: Hello): void {
-    const reason = `busy: in use by ${sidecar}`;
-    peer.connection.end(CLOSE.tryLater, reason);
-    if (this.#refused.has(sidecarName) || this.#refused.size >= PEERS_MAX) return;
-    this.#refused.add(sidecarName);
-    this.#tell({ kind: "sidecar_refused", sidecar: sidecarName, reason });
   }
 
   #begin(peer: Peer, hello: Hello): void {
@@ -364,7 +350,6 @@ export class LinkHost {
 
   #endSession(session: Session, reason: string): void {
     this.#session = null;
-    this.#refused.clear();
     this.#tell({ kind: "session_ended", sidecar: session.sidecar, reason });
     if (this.#failure !== null || this.#isClosing) return;
     const { clearMsMax } = this.#limits;

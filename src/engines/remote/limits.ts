@@ -2,7 +2,7 @@
 // how long it waits. Every buffer, table and wait of src/engines/remote has its limit here.
 
 /** Raised when a message changes its meaning. Peers of another version are refused. */
-export const LINK_PROTOCOL_VERSION = 6;
+export const LINK_PROTOCOL_VERSION = 7;
 
 export const LINK_PATH = "/v1/link";
 /** Names the host's process in its answer to a plain GET of that path. */
@@ -13,7 +13,6 @@ export const ID_BYTES_MAX = 64;
 export const NAME_CHARS_MAX = 4096;
 /** A sidecar's name appears in close reasons and log lines. */
 export const SIDECAR_CHARS_MAX = 256;
-export const JSON_CHARS_MAX = 16 * 2 ** 20;
 /** Ids, offsets and counts travel in 32 signed bits, in packed events as in engines. */
 export const INT_MAX = 0x7fffffff;
 /** A request id that no sidecar may use: the host queries its worker about it, as a barrier. */
@@ -27,12 +26,10 @@ export const LINK_LIMITS = {
   kvPartBytes: 2 ** 20,
   /** KV that waits to be sent, and one KV that comes. Beyond it KV is recomputed. */
   kvBytesMax: 2 ** 30,
-  /** Parts of KV that the socket may hold. */
+  /** Bytes that wait to be read by a peer, beyond which no part of KV is sent. */
   kvWindowBytes: 2 * 2 ** 20,
   /** Bytes that wait to be read by a peer; beyond it the session is over. */
   bufferBytesMax: 256 * 2 ** 20,
-  /** Bytes that the socket may hold; beyond it messages wait in the buffer above. */
-  socketBytesMax: 4 * 2 ** 20,
   /** Interval of each side's heartbeats. */
   heartbeatMs: 250,
   /** Silence after which a peer is reported as not reachable; it may send again. */

@@ -6,15 +6,8 @@ import { type GroupId, groupId, requestId, weightEpoch, weightsId } from "../../
 import { VERIFICATION_WORDS } from "../../core/request/response.ts";
 import { OPERATION } from "../../core/rollout/operation.ts";
 import type { TokenColumns } from "../packed-events.ts";
-import { floats, jsonText, view, words } from "./frame.ts";
-import {
-  BARRIER_ID,
-  ID_BYTES_MAX,
-  INT_MAX,
-  JSON_CHARS_MAX,
-  NAME_CHARS_MAX,
-  SIDECAR_CHARS_MAX,
-} from "./limits.ts";
+import { floats, view, words } from "./frame.ts";
+import { BARRIER_ID, ID_BYTES_MAX, INT_MAX, NAME_CHARS_MAX, SIDECAR_CHARS_MAX } from "./limits.ts";
 
 const UINT_MAX = 0xffffffff;
 const COMMANDS_MAX = 1_048_576;
@@ -30,6 +23,11 @@ const large = whole(Number.MAX_SAFE_INTEGER);
 const anyNumber = v.union([v.number(), v.pipe(v.string(), v.maxLength(20), v.transform(Number))]);
 const real = (min: number) => v.pipe(v.number(), v.minValue(min));
 const text = (max: number) => v.pipe(v.string(), v.maxLength(max));
+/** An engine's message may be longer than is of use. */
+const reason = v.pipe(
+  v.string(),
+  v.transform((all) => all.slice(0, NAME_CHARS_MAX)),
+);
 const list = <S extends v.GenericSchema>(item: S, max: number) =>
   v.pipe(v.array(item), v.maxLength(max), v.readonly());
 
@@ -72,18 +70,11 @@ const shaping = v.object({
   logitBias: list(v.object({ token: anyNumber, bias: anyNumber }), LIST_MAX),
 });
 
-const engineFields = v.pipe(
-  jsonText(JSON_CHARS_MAX),
-  v.custom<Record<string, unknown>>(
-    (fields) => typeof fields === "object" && fields !== null && !Array.isArray(fields),
-  ),
-);
-
 const sampling = v.object({
   ...v.entriesFromList(["temperature", "seed", "tokensMax", "topLogprobs"], anyNumber),
   stopTokenIds: list(uint, LIST_MAX),
   shaping: v.nullable(shaping),
-  engineFields: v.nullable(engineFields),
+  engineFields: v.nullable(v.record(v.string(), v.unknown())),
 });
 
 const command = v.variant("kind", [
@@ -146,7 +137,7 @@ export const SIDECAR_MESSAGE = v.variant("kind", [
   v.object({
     kind: v.literal("operation"),
     operationId: uint,
-    operation: v.pipe(jsonText(JSON_CHARS_MAX), OPERATION),
+    operation: OPERATION,
     nextEpoch: epoch,
   }),
 ]);
@@ -202,9 +193,7 @@ const other = v.variant("kind", [
       kind: v.literal("chunk_done"),
       run: whole(INT_MAX, 1),
       finish: v.nullable(v.picklist(["stop", "length", "abort"])),
-      refusal: v.exactOptional(
-        v.object({ status: whole(599, 400), message: text(NAME_CHARS_MAX) }),
-      ),
+      refusal: v.exactOptional(v.object({ status: whole(599, 400), message: reason })),
       drafts: v.exactOptional(drafts),
     }),
     v.check(
@@ -228,7 +217,7 @@ const other = v.variant("kind", [
   }),
   v.object({ kind: v.literal("advanced"), epoch }),
   v.object({ kind: v.literal("gap"), groupId: group, sampleIndex: whole(), offset: whole() }),
-  v.object({ kind: v.literal("failed"), message: text(NAME_CHARS_MAX) }),
+  v.object({ kind: v.literal("failed"), message: reason }),
 ]);
 
 export const HOST_MESSAGE = v.variant("kind", [
@@ -245,7 +234,7 @@ export const HOST_MESSAGE = v.variant("kind", [
   v.object({
     kind: v.literal("answer"),
     operationId: uint,
-    answer: v.object({ status: whole(599, 100), body: jsonText(JSON_CHARS_MAX) }),
+    answer: v.object({ status: whole(599, 100), body: v.optional(v.unknown(), null) }),
     /** The worker's weights when it answered; null: not known. */
     weights,
   }),

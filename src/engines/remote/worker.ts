@@ -31,8 +31,8 @@ import {
   type SidecarIdentity,
 } from "./dial.ts";
 import { kvMessages } from "./kv-parts.ts";
-import { LINK_LIMITS, type LinkLimits } from "./limits.ts";
-import type { HostMessage, SidecarMessage, Welcome, WireCommand } from "./message.ts";
+import { LINK_LIMITS, type LinkLimits, TOKEN_BYTES } from "./limits.ts";
+import type { HostMessage, SidecarMessage, Welcome } from "./message.ts";
 import { type KvRun, SidecarState } from "./sidecar-state.ts";
 
 export interface LinkWorkerOptions {
@@ -188,9 +188,9 @@ class LinkWorker implements LinkedWorker {
       if (command.kind === "advance") this.#epoch = command.epoch;
     }
     const wire = this.#session.commands(commands, (run) => this.#sendKv(run));
-    const bytesMax = this.#welcome.limits.messageBytesMax - MESSAGE_SLACK_BYTES;
-    for (const batch of batchesOf(wire, bytesMax)) {
-      this.#send({ kind: "commands", commands: batch });
+    const commandsMax = commandsMaxOf(this.#welcome);
+    for (let from = 0; from < wire.length; from += commandsMax) {
+      this.#send({ kind: "commands", commands: wire.slice(from, from + commandsMax) });
     }
   }
 
@@ -330,41 +330,13 @@ class LinkWorker implements LinkedWorker {
   }
 }
 
-/** Room in a message for what surrounds runs. */
+/** Room in a message for what surrounds commands. */
 const MESSAGE_SLACK_BYTES = 2 ** 20;
-/** Approximate size of a command without its arrays. */
+/** Approximate size of a command without its tokens. */
 const COMMAND_BYTES = 1024;
 
-/** Batches of at most `bytesMax`, or of one command. */
-function* batchesOf(
-  commands: readonly WireCommand[],
-  bytesMax: number,
-): Generator<readonly WireCommand[]> {
-  let from = 0;
-  let bytes = 0;
-  for (const [i, command] of commands.entries()) {
-    const size = sizeOf(command);
-    if (bytes > 0 && bytes + size > bytesMax) {
-      yield commands.slice(from, i);
-      from = i;
-      bytes = 0;
-    }
-    bytes += size;
-  }
-  if (from < commands.length) yield from === 0 ? commands : commands.slice(from);
-}
-
-function sizeOf(command: WireCommand): number {
-  switch (command.kind) {
-    case "run": {
-      const { output, request } = command;
-      return COMMAND_BYTES + output.byteLength + request.prompt.byteLength;
-    }
-    case "register_group":
-      return COMMAND_BYTES + command.prompt.byteLength;
-    case "delta":
-      return COMMAND_BYTES + command.tokens.byteLength;
-    default:
-      return COMMAND_BYTES;
-  }
+/** Commands that one message may hold: the tokens of each fit in the engine's context. */
+function commandsMaxOf({ limits, capacity }: Welcome): number {
+  const bytesEach = COMMAND_BYTES + capacity.contextTokens * TOKEN_BYTES;
+  return Math.max(1, Math.floor((limits.messageBytesMax - MESSAGE_SLACK_BYTES) / bytesEach));
 }
