@@ -18,7 +18,15 @@ import { formatCount } from "./format.ts";
 import { jsonOf, textTable, writeOutput } from "./output.ts";
 import { Status } from "./terminal.ts";
 
-const FIELD_NAMES = ["limit", "drafted", "engineSteps", "report", "json", "quiet"] as const;
+const FIELD_NAMES = [
+  "limit",
+  "drafter",
+  "drafted",
+  "engineSteps",
+  "report",
+  "json",
+  "quiet",
+] as const;
 
 type ReplaySettings = Settings<(typeof FIELD_NAMES)[number]>;
 
@@ -84,9 +92,9 @@ async function replayFiles(files: readonly string[], settings: ReplaySettings): 
 /** One result a drafter; history only where prompts come again. */
 async function replayFile(file: string, settings: ReplaySettings, status: Status) {
   const results: CellResult[] = [];
-  for (const drafter of DRAFTER_KINDS) {
+  for (const drafter of draftersOf(settings.drafter)) {
     if (drafter === "history" && results.at(-1)?.returning === null) continue;
-    const result = await replayCell({ file, drafter, ...settings }, status);
+    const result = await replayCell({ ...settings, file, drafter }, status);
     results.push(result);
     if (result.full_groups > 0) {
       const groups = `${result.full_groups} groups`;
@@ -94,6 +102,13 @@ async function replayFile(file: string, settings: ReplaySettings, status: Status
     }
   }
   return results;
+}
+
+function draftersOf(names: readonly string[]): readonly DrafterKind[] {
+  if (names.length === 0) return DRAFTER_KINDS;
+  const wrong = names.find((name) => !DRAFTER_KINDS.some((kind) => kind === name));
+  if (wrong === undefined) return DRAFTER_KINDS.filter((kind) => names.includes(kind));
+  throw new AppError("usage", `--drafter is "${wrong}"; it is one of ${DRAFTER_KINDS.join(", ")}`);
 }
 
 function replayCell(

@@ -142,6 +142,10 @@ export const FIELDS = {
     "--deterministic",
     "portable kernels: logits do not depend on the batch, so every run is bit-identical (about 5 times slower)",
   ),
+  drafter: list("--drafter NAME", {
+    help: "self, grouped, history, late, tree, copies or oracle; may be given several times",
+    otherwise: "all",
+  }),
   drafted: number("--drafted N", {
     range: [0.1, 16],
     help: "tokens that each drafter drafts a step, by the least probability that gives this number, so that drafters are compared at equal cost of verification",
