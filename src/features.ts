@@ -142,6 +142,7 @@ function operatorsLog({ pool, weights, options }: Parts): Feature {
     observer: {
       advanced: (epoch) => events.weightsChanged(epoch, weights.version(epoch)),
       quarantined: ({ response }) => events.quarantined(response.refusal?.message ?? ""),
+      draftsOff: (worker, reason) => events.notLossless(worker.name, reason),
       finished: (request) => {
         const { refusal } = request.response;
         if (refusal === null) return;

@@ -66,8 +66,8 @@ export interface ServeEvents {
   workerChanged(member: Member): void;
   weightsChanged(epoch: number, version: string): void;
   weightsNotice(notice: WeightsNotice): void;
-  /** An engine's plugin reports that its sampler verifies drafts wrongly: it gets none. */
-  notLossless(engine: string): void;
+  /** An engine's plugin, or its output, shows that its sampler verifies drafts wrongly: it gets none. */
+  notLossless(engine: string, reason: string): void;
   /** A request that made workers die was ended. `reason` names it and them. */
   quarantined(reason: string): void;
   answered(entry: AccessEntry): void;

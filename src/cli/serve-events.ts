@@ -29,11 +29,7 @@ export function eventsOf(log: Log, broken: (error: unknown) => void): ServeEvent
       log(state === "ready" ? "info" : "warn", "worker", { worker: source.name, state, reason }),
     weightsChanged: (epoch, version) => log("info", "weights", { epoch, version }),
     weightsNotice: ({ kind, ...fields }) => log("warn", `weights_${kind}`, fields),
-    notLossless: (engine) =>
-      log("warn", "not_lossless", {
-        engine,
-        reason: "its sampler verifies drafts wrongly, so it gets no drafts",
-      }),
+    notLossless: (engine, reason) => log("error", "not_lossless", { engine, reason }),
     quarantined: (reason) => log("error", "quarantined", { reason }),
     answered: ({ status, ms, method, asked, ...rest }) => {
       if (method !== "GET" && isControl(rest.path)) {

@@ -381,6 +381,7 @@ export class Sidecar {
       workerFailed: (worker, message) =>
         this.#each((observer) => observer.workerFailed?.(worker, message)),
       quarantined: (request) => this.#each((observer) => observer.quarantined?.(request)),
+      draftsOff: (worker, reason) => this.#each((observer) => observer.draftsOff?.(worker, reason)),
       threw: (error, request) => this.#each((observer) => observer.threw?.(error, request)),
       broken: (error) => this.#each((observer) => observer.broken?.(error)),
     };

@@ -1,7 +1,7 @@
 // Whether responses that came through the sidecar are what plain vLLM would have made: in distribution.
 
+import { SamplingTest } from "../../src/core/rollout/sampling-test.ts";
 import type { Engine } from "../../src/tools/doctor/engine.ts";
-import { SamplingTest } from "../../src/tools/doctor/sampling-test.ts";
 
 /** The chance that a test fails on responses that are right: for each use of `heldAgainst` and of `pairedT`. */
 export const ALPHA = 1e-6;

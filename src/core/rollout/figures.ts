@@ -128,6 +128,12 @@ const COUNTED = [
     unit: "requests",
     help: "Requests that were ended because they made workers die.",
   },
+  {
+    key: "draft_alarms",
+    metric: "foretoken_draft_alarms_total",
+    unit: "",
+    help: "Engines that get no more drafts because they did not draw what they reported where they had them.",
+  },
 ] as const satisfies readonly Omit<Figure<never>, "read">[];
 
 export type CountKey = (typeof COUNTED)[number]["key"];

@@ -23,6 +23,8 @@ export interface RolloutListener {
   workerFailed(worker: Worker, message: string): void;
   /** The request has been ended because it makes workers die; `response.refusal` is the reason. Before `finished`. */
   quarantined(request: Request): void;
+  /** The worker gets no more drafts: where it had them, it did not draw what it reported. */
+  draftsOff?(worker: Worker, reason: string): void;
   /** One of the calls above threw. `request`: the request of that call, which has been ended; null: none. */
   threw(error: unknown, request: Request | null): void;
   /** A bug: the rollout has stopped and must not be used. */
@@ -55,6 +57,7 @@ export function contained(listener: RolloutListener, threw: Threw): RolloutListe
     stats: (workerId, stats) => guard(() => listener.stats(workerId, stats)),
     workerFailed: (worker, message) => guard(() => listener.workerFailed(worker, message)),
     quarantined: (request) => guard(() => listener.quarantined(request)),
+    draftsOff: (worker, reason) => guard(() => listener.draftsOff?.(worker, reason)),
     threw: (error, request) => {
       try {
         listener.threw(error, request);

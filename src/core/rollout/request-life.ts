@@ -96,6 +96,12 @@ export class RequestLife {
     }
     const run = request.response.lastChunk?.run;
     if (run) run.drafts = event.drafts ?? null;
+    const { meter, registry } = this.#parts;
+    const reason = meter.drift.ended(request, registry.source(request) !== null);
+    if (reason !== null) {
+      meter.count("draft_alarms");
+      this.#parts.listener.draftsOff?.(worker, reason);
+    }
     request.response.closeChunk(this.#parts.meter.turnMs, event.finish);
     if (event.finish !== null) {
       request.response.refusal = event.refusal ?? null;

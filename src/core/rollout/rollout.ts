@@ -574,7 +574,7 @@ export class Rollout {
       chunkTokens,
       priority: this.#parts.scheduler.isUrgent(request) ? "high" : "low",
       kv,
-      draft: this.#parts.registry.source(request),
+      draft: this.meter.drift.mayDraft(workerId) ? this.#parts.registry.source(request) : null,
       ...expertsWanted(request),
     });
     if (this.#pause.mode === "keep") this.#life.park(request);

@@ -6,6 +6,7 @@ import { type WorkerId, workerId } from "../../core/base/ids.ts";
 import type { Telemetry } from "../../core/draft/service/message.ts";
 import type { KvPoolStats } from "../../core/kv/pool.ts";
 import type { Request } from "../../core/request/buffer.ts";
+import type { PositionsTest } from "../../core/rollout/drift-guard.ts";
 import {
   type Figure,
   KV_MOVE_FIGURES,
@@ -111,6 +112,19 @@ function perPlugin(name: string, help: string, value: (figures: PluginFigures) =
   return { name: `foretoken_plugin_${name}`, help, labels: ["engine"], read };
 }
 
+/** A value of each engine for positions with a draft token, and one for the others. */
+function perPositions(name: string, help: string, value: (test: PositionsTest) => number): Row {
+  const read = ({ meter, engineName }: MetricsSources) =>
+    [...meter.drift.engines].flatMap(([worker, { drafted, plain }]): Value[] => [
+      [value(drafted), engineName(worker), "drafted"],
+      [value(plain), engineName(worker), "plain"],
+    ]);
+  return { name: `foretoken_sampling_${name}`, help, labels: ["engine", "positions"], read };
+}
+
+const COMPARED =
+  "Of responses at temperature 1 that ask for three likeliest tokens or more, at positions with a draft token and at others.";
+
 const KINDS =
   "groups: that later requests may join; requests: that may be repeated; rollouts: that are over; completed: responses of complete groups, for the page.";
 
@@ -144,6 +158,12 @@ const ROWS: readonly Row[] = [
       return servingStates.map((state): Value => [Number(state === now), state]);
     },
   },
+  perPositions("draws", `Tokens compared with what was reported. ${COMPARED}`, (p) => p.test.draws),
+  perPositions(
+    "kl_nats",
+    `KL divergence of the ranks drawn from those reported. ${COMPARED}`,
+    (p) => p.kl,
+  ),
   perWorker("vllm:num_requests_running", "Requests in engines' running batches.", (w) => w.running),
   perWorker("vllm:kv_cache_usage_perc", "Share of the KV budget in use, 0 to 1.", (w) =>
     w.kvTokens === 0 ? 0 : w.kvTokensUsed / w.kvTokens,

@@ -28,7 +28,7 @@ export interface EngineTelemetryOptions {
   /** false: no engine may draft. */
   readonly drafts: boolean;
   /** Called once for each engine that reports it. */
-  readonly notLossless: (engine: string) => void;
+  readonly notLossless: (engine: string, reason: string) => void;
 }
 
 export class EngineTelemetry implements EngineReports {
@@ -50,7 +50,9 @@ export class EngineTelemetry implements EngineReports {
 
   report(engine: string, { kind: _, ...telemetry }: Telemetry): Budget {
     const known = this.#engines.get(engine);
-    if (!telemetry.isLossless && known?.isLossless !== false) this.#options.notLossless(engine);
+    if (!telemetry.isLossless && known?.isLossless !== false) {
+      this.#options.notLossless(engine, "its plugin says that its sampler verifies drafts wrongly");
+    }
     const tokens = this.#options.drafts && telemetry.isLossless ? STEP_TOKENS_UNBOUNDED : 0;
     if (known === undefined && this.#engines.size >= ENGINES_MAX) this.figures();
     if (known !== undefined || this.#engines.size < ENGINES_MAX) {

@@ -1,13 +1,13 @@
 // Has an engine draw many tokens at temperature 1 and tests whether they come from the model's distribution
-// (sampling-test.ts). That is what the engine says when it is given the finished text to read: it then drafts nothing
+// (core/rollout/sampling-test.ts). That is what the engine says when it is given the finished text to read: it then drafts nothing
 // and draws nothing. What it reports while it draws is no measure: an engine that draws at a wrong temperature reports
 // the distribution of that temperature.
 
+import { SamplingTest } from "../../core/rollout/sampling-test.ts";
 import { readMetrics, type ServerCounters } from "../../engines/vllm/metrics.ts";
 import { make, Refused, somePrompt } from "./behaviour-checks.ts";
 import { Engine, type Made, pathOf, type Scored } from "./engine.ts";
 import { type Finding, fail, ok, warn } from "./finding.ts";
-import { SamplingTest } from "./sampling-test.ts";
 import { checkEndpoints, readServerInfo } from "./settings-checks.ts";
 
 /** The chance that a sound engine is called faulty. */

@@ -1,12 +1,12 @@
 // Whether responses of engines whose arithmetic depends on the batch are right: each token by the model's own logprobs of
 // the finished text, from a vLLM server that has the response's weights. A token that was lost, repeated, moved or drawn
 // with other weights changes the logprobs of those behind it; at temperature 0 each token is the likeliest one; at
-// temperature 1 all tokens together are draws from the model's distributions (src/tools/doctor/sampling-test.ts).
+// temperature 1 all tokens together are draws from the model's distributions (src/core/rollout/sampling-test.ts).
 
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
+import { SamplingTest } from "../../../src/core/rollout/sampling-test.ts";
 import { Engine, type Scored } from "../../../src/tools/doctor/engine.ts";
-import { SamplingTest } from "../../../src/tools/doctor/sampling-test.ts";
 import { type Collected, judge } from "./client.ts";
 import {
   type Asked,

@@ -1,7 +1,7 @@
 // The test of sampling, on engines whose faults are known: drawn here with a generator of random numbers.
 
 import { expect, test } from "bun:test";
-import { uniformAt } from "../../core/base/hash.ts";
+import { uniformAt } from "../base/hash.ts";
 import { SamplingTest } from "./sampling-test.ts";
 
 const ALPHA = 1e-6;

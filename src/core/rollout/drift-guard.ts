@@ -1,0 +1,129 @@
+// Whether an engine with drafts still draws from the distribution that it reports. Tokens at positions that had a draft
+// token, and at all others, are each compared with the likeliest tokens reported for their positions. An engine whose
+// drafted positions fail the test (sampling-test.ts) gets no more drafts. A position is counted as drafted by what came
+// before it, never by what was drawn there, so that a sound engine is not suspected because its likely tokens are drafted.
+// Only responses that ask for alternatives at temperature 1, with nothing that shapes logits, can be compared.
+
+import type { WorkerId } from "../base/ids.ts";
+import type { Request } from "../request/buffer.ts";
+import { type ChunkDrafts, VERIFICATION_WORDS } from "../request/response.ts";
+import { SamplingTest } from "./sampling-test.ts";
+
+/** The chance that drafts of a sound engine are switched off, over its whole life. */
+const ALPHA = 1e-6;
+/** Alternatives of a position: fewer say too little. The last one is left out, as it may be the token drawn. */
+const TOP_MIN = 3;
+/** Ranks that are counted; rarer ones are one class. */
+const RANKS = 8;
+
+/** Positions of one engine, with drafts or without. */
+export class PositionsTest {
+  readonly test = new SamplingTest(ALPHA);
+  readonly #drawn = new Float64Array(RANKS);
+  readonly #expected = new Float64Array(RANKS);
+
+  add(logprob: number, top: readonly number[]): void {
+    this.test.add({ logprob, top });
+    const ranks = Math.min(top.length, RANKS - 1);
+    const rank = top.slice(0, ranks).findIndex((one) => one <= logprob);
+    this.#count(this.#drawn, rank < 0 ? RANKS - 1 : rank, 1);
+    let rest = 1;
+    for (let i = 0; i < ranks; i += 1) {
+      const probability = Math.exp(top[i] ?? Number.NEGATIVE_INFINITY);
+      this.#count(this.#expected, i, probability);
+      rest -= probability;
+    }
+    this.#count(this.#expected, RANKS - 1, Math.max(0, rest));
+  }
+
+  /** Kullback-Leibler divergence of the ranks drawn from the reported ones, nats; noise is about 3.5 / draws. */
+  get kl(): number {
+    const { draws } = this.test;
+    if (draws === 0) return 0;
+    return this.#drawn.reduce((sum, drawn, rank) => {
+      const expected = this.#expected[rank] ?? 0;
+      return drawn === 0 ? sum : sum + (drawn / draws) * Math.log(drawn / expected);
+    }, 0);
+  }
+
+  #count(counts: Float64Array, rank: number, value: number): void {
+    counts[rank] = (counts[rank] ?? 0) + value;
+  }
+}
+
+export interface EngineDrift {
+  readonly drafted: PositionsTest;
+  readonly plain: PositionsTest;
+  isOff: boolean;
+}
+
+export class DriftGuard {
+  readonly #engines = new Map<WorkerId, EngineDrift>();
+
+  /** The engines of which positions were compared. */
+  get engines(): ReadonlyMap<WorkerId, EngineDrift> {
+    return this.#engines;
+  }
+
+  mayDraft(workerId: WorkerId): boolean {
+    return this.#engines.get(workerId)?.isOff !== true;
+  }
+
+  forget(workerId: WorkerId): void {
+    this.#engines.delete(workerId);
+  }
+
+  /** The last chunk has ended; `hadDrafts`: some were permitted. Returns why its engine gets none from now on, else null. */
+  ended({ spec, response }: Request, hadDrafts: boolean): string | null {
+    const { temperature, shaping, engineFields } = spec.sampling;
+    const chunk = response.lastChunk;
+    if (chunk === null || temperature !== 1 || shaping !== null || engineFields !== null)
+      return null;
+    const top = response.topLogprobs(chunk.offset);
+    if (top === null || top.count < TOP_MIN) return null;
+    const engine = this.#engine(chunk.workerId);
+    const logprobs = response.logprobs(chunk.offset);
+    const drafted = draftedPositions(chunk, chunk.run?.drafts ?? null, hadDrafts);
+    for (const [i, logprob] of logprobs.entries()) {
+      const row = top.logprobs.subarray(i * top.count, (i + 1) * top.count - 1);
+      if (!Number.isFinite(logprob) || !Number.isFinite(row[0])) continue;
+      (drafted[i] === 1 ? engine.drafted : engine.plain).add(logprob, [...row]);
+    }
+    const { test, kl } = engine.drafted;
+    if (engine.isOff || !test.isRejected) return null;
+    engine.isOff = true;
+    const means = `mean logprob ${test.scoreMean.toFixed(3)} instead of ${test.expectedMean.toFixed(3)}`;
+    const plain = engine.plain.test.isRejected
+      ? "plain positions are wrong too"
+      : "plain ones pass";
+    return `of ${test.draws} tokens with drafts: ${means}, KL ${kl.toFixed(4)}; ${plain}`;
+  }
+
+  #engine(workerId: WorkerId): EngineDrift {
+    const known = this.#engines.get(workerId);
+    if (known !== undefined) return known;
+    const engine = { drafted: new PositionsTest(), plain: new PositionsTest(), isOff: false };
+    this.#engines.set(workerId, engine);
+    return engine;
+  }
+}
+
+/** 1: the token had a draft token; all had where the engine does not say which. */
+function draftedPositions(
+  { offset, tokens }: { readonly offset: number; readonly tokens: number },
+  drafts: ChunkDrafts | null,
+  hadDrafts: boolean,
+): Uint8Array {
+  const verifications = drafts?.verifications;
+  const marks = new Uint8Array(tokens);
+  if (verifications === undefined) return marks.fill(hadDrafts ? 1 : 0);
+  for (let at = 0; at < verifications.length; at += VERIFICATION_WORDS) {
+    const [first = 0, drafted = 0, accepted = 0] = verifications.subarray(
+      at,
+      at + VERIFICATION_WORDS,
+    );
+    const from = first - offset;
+    marks.fill(1, from, from + Math.min(drafted, accepted + 1));
+  }
+  return marks;
+}
