@@ -2,8 +2,9 @@
 
 import { expect, setDefaultTimeout, test } from "bun:test";
 import { join } from "node:path";
-import { engineMissing, ROOT, start } from "../../test/e2e/tool.ts";
+import { ROOT, start } from "../../test/e2e/tool.ts";
 import { until } from "../../test/faults/http-client.ts";
+import { engineTest } from "../../test/suite/engine-test.ts";
 import { EXIT_INTERRUPTED } from "./output.ts";
 
 setDefaultTimeout(180_000);
@@ -33,8 +34,6 @@ test("serve: a signal while engines are being opened ends it", async () => {
     await engine.stop(true);
   }
 });
-
-const engineTest = test.skipIf(engineMissing() !== null);
 
 engineTest("serve: the end of its parent ends it, with a request in flight", async () => {
   const parent = Bun.spawn(["sleep", "600"]);

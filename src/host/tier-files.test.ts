@@ -38,18 +38,10 @@ async function make(options: { parent?: string; memoryBytes: number; diskBytes: 
   };
 }
 
-poolSuite("EmbeddedKvPool on a real disk", async (limits) => {
-  const clock = new ManualClock();
-  const pool = new EmbeddedKvPool({
-    clock,
-    memoryBytesMax: limits.memoryBlobs * BLOB_BYTES,
-    disk: {
-      files: await DirectoryTierFiles.open(newParent()),
-      bytesMax: limits.diskBlobs * BLOB_BYTES,
-      pendingBytesMax: 4 * BLOB_BYTES,
-    },
-  });
-  return { pool, clock, settled: () => pool.settled() };
+poolSuite("EmbeddedKvPool on a real disk", async ({ memoryBlobs, diskBlobs }) => {
+  const bytes = { memoryBytes: memoryBlobs * BLOB_BYTES, diskBytes: diskBlobs * BLOB_BYTES };
+  const { pool } = await make(bytes);
+  return { pool, settled: () => pool.settled() };
 });
 
 /** Blob 1 in a file, blob 2 in memory. */

@@ -1,20 +1,17 @@
 // `rollout --journal DIR`: a process that is killed loses nothing but what it generated since its last write.
 
-import { expect, setDefaultTimeout, test } from "bun:test";
+import { expect, setDefaultTimeout } from "bun:test";
 import { readFileSync, statSync, truncateSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import type { ReportFile } from "../../src/core/rollout/report.ts";
 import { until } from "../faults/http-client.ts";
 import { ToolProcess } from "../faults/process.ts";
+import { engineTest } from "../suite/engine-test.ts";
 import { temporaryFolder } from "../suite/temporary-folder.ts";
 import { untilStopped } from "./stopping-itself.ts";
-import { ended, engineMissing, foretoken, MAIN, PROMPTS, spawn } from "./tool.ts";
+import { ended, foretoken, MAIN, PROMPTS, spawn } from "./tool.ts";
 
 setDefaultTimeout(300_000);
-
-const missing = engineMissing();
-if (missing !== null) console.warn(`skipped, the embedded engine cannot run here: ${missing}`);
-const engineTest = test.skipIf(missing !== null);
 
 const folder = temporaryFolder("e2e");
 const file = join(folder, "journal", "rollout.journal");

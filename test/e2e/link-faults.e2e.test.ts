@@ -1,15 +1,11 @@
 // A sidecar and its linked workers as real processes, while one of them is killed, stopped or started again: it is seen,
 // and no token is lost, repeated or changed.
 
-import { afterEach, expect, setDefaultTimeout, test } from "bun:test";
+import { afterEach, expect, setDefaultTimeout } from "bun:test";
 import { until } from "../faults/http-client.ts";
 import type { ToolProcess } from "../faults/process.ts";
+import { engineTest } from "../suite/engine-test.ts";
 import { generate, generatingAfter, startSidecar, startWorker, untilServing } from "./fleet.ts";
-import { engineMissing } from "./tool.ts";
-
-const missing = engineMissing();
-if (missing !== null) console.warn(`skipped, the embedded engine cannot run here: ${missing}`);
-const engineTest = test.skipIf(missing !== null);
 
 setDefaultTimeout(180_000);
 

@@ -15,13 +15,10 @@ import type { ReportFile, RunReport } from "../../src/core/rollout/report.ts";
 import type { ChunkRow } from "../../src/core/rollout/timeline.ts";
 import type { TraceFile } from "../../src/tools/trace/events.ts";
 import { until } from "../faults/http-client.ts";
-import { ended, engineMissing, foretoken, PROMPTS, ROOT, scratch, spawn, start } from "./tool.ts";
+import { engineTest } from "../suite/engine-test.ts";
+import { ended, foretoken, PROMPTS, ROOT, scratch, spawn, start } from "./tool.ts";
 
 setDefaultTimeout(300_000);
-
-const missing = engineMissing();
-if (missing !== null) console.warn(`skipped, the embedded engine cannot run here: ${missing}`);
-const engineTest = test.skipIf(missing !== null);
 
 const words = (text: string): string[] => text.split(" ");
 
@@ -215,7 +212,7 @@ engineTest("rollout: an interrupt keeps every finished response and exits with 1
 });
 
 const isRoot = process.platform === "linux" && process.getuid?.() === 0;
-test.skipIf(missing !== null || !isRoot)(
+(isRoot ? engineTest : test.skip)(
   "rollout: a full disk under the SSD tier costs time and nothing else",
   async () => {
     const folder = scratch();

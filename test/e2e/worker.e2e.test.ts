@@ -16,15 +16,12 @@ import { openLinkWorker } from "../../src/engines/remote/worker.ts";
 import { BUNDLED_MODEL } from "../../src/host/installation.ts";
 import { until } from "../faults/http-client.ts";
 import { ToolProcess } from "../faults/process.ts";
+import { engineTest } from "../suite/engine-test.ts";
 import { samplingOf } from "../suite/request-spec.ts";
 import { newSpec, runOf } from "../suite/simulated-runs.ts";
-import { engineMissing, foretoken, MAIN } from "./tool.ts";
+import { foretoken, MAIN } from "./tool.ts";
 
 setDefaultTimeout(180_000);
-
-const missing = engineMissing();
-if (missing !== null) console.warn(`skipped, the embedded engine cannot run here: ${missing}`);
-const engineTest = test.skipIf(missing !== null);
 
 const EPOCH = weightEpoch(0);
 const TOKEN = "a long and secret token";

@@ -3,13 +3,10 @@
 import { expect, setDefaultTimeout, test } from "bun:test";
 import { chmodSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { ended, engineMissing } from "../e2e/tool.ts";
+import { ended } from "../e2e/tool.ts";
+import { engineTest } from "../suite/engine-test.ts";
 import { temporaryFolder } from "../suite/temporary-folder.ts";
 import { ToolProcess } from "./process.ts";
-
-const missing = engineMissing();
-if (missing !== null) console.warn(`skipped, the embedded engine cannot run here: ${missing}`);
-const engineTest = test.skipIf(missing !== null);
 
 setDefaultTimeout(600_000);
 

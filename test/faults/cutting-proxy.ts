@@ -37,6 +37,17 @@ export class CuttingProxy {
     return proxy;
   }
 
+  /** A proxy before the server of this address. */
+  static before(url: string): Promise<CuttingProxy> {
+    const port = Number(new URL(url).port);
+    return CuttingProxy.listen(() => port);
+  }
+
+  /** The proxy as the address of a WebSocket. */
+  get url(): string {
+    return `ws://127.0.0.1:${this.port}`;
+  }
+
   get port(): number {
     return (this.#server.address() as AddressInfo).port;
   }

@@ -9,13 +9,14 @@ import { mix32 } from "../../src/core/base/hash.ts";
 import { type GroupId, groupId, requestId, weightEpoch } from "../../src/core/base/ids.ts";
 import type { DraftPlanner, Offer } from "../../src/core/draft/draft-length.ts";
 import type { Drafter, DraftQuery, Drafts, UpdateResult } from "../../src/core/draft/drafter.ts";
-import { drawKey, type RequestSpec, SAMPLING_DEFAULTS } from "../../src/core/request/request.ts";
+import { drawKey, type RequestSpec } from "../../src/core/request/request.ts";
 import type { KvBlob, WorkerEvent } from "../../src/core/rollout/worker.ts";
 import { type EngineOptions, LlamaEngine } from "../../src/engines/llama/engine.ts";
 import { type LlamaLibrary, loadBackend, openLibrary } from "../../src/engines/llama/native.ts";
 import type { RunCommand } from "../../src/engines/llama/sequence.ts";
 import { LlamaTokenizer } from "../../src/engines/llama/tokenizer.ts";
 import { LlamaWeights } from "../../src/engines/llama/weights.ts";
+import { samplingOf } from "../suite/request-spec.ts";
 
 const MODEL_FOLDER = join(import.meta.dir, "..", "..", "model");
 export const MODEL_PATH = join(MODEL_FOLDER, "foretoken-3m-q8_0.gguf");
@@ -88,8 +89,7 @@ export function newRequest(
   const prompt = PROMPTS[id % PROMPTS.length] ?? "";
   const group = groupId(`g${id % PROMPTS.length}`);
   const sampleIndex = Math.floor(id / PROMPTS.length);
-  const plain = { temperature: 1, seed: 7, tokensMax: 48, stopTokenIds: [1359] };
-  const params = { ...plain, ...SAMPLING_DEFAULTS, ...sampling };
+  const params = samplingOf({ seed: 7, tokensMax: 48, stopTokenIds: [1359], ...sampling });
   return {
     requestId: requestId(id),
     groupId: group,

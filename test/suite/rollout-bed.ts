@@ -5,13 +5,14 @@ import { groupId, type WeightEpoch, weightEpoch, workerId } from "../../src/core
 import { EmbeddedKvPool } from "../../src/core/kv/embedded-pool.ts";
 import type { KvPool } from "../../src/core/kv/pool.ts";
 import type { Group } from "../../src/core/request/buffer.ts";
-import { SAMPLING_DEFAULTS, type SamplingParams } from "../../src/core/request/request.ts";
+import type { SamplingParams } from "../../src/core/request/request.ts";
 import type { RolloutListener } from "../../src/core/rollout/listener.ts";
 import { Rollout, type RolloutOptions } from "../../src/core/rollout/rollout.ts";
 import type { WorkerCommand, WorkerEvent, WorkerListener } from "../../src/core/rollout/worker.ts";
 import { loadCore } from "../../src/core/wasm/load.ts";
-import { SimulatedWorker, simulatedToken } from "../faults/simulated/worker.ts";
+import { type LengthOf, SimulatedWorker, simulatedToken } from "../faults/simulated/worker.ts";
 import { ManualClock } from "./manual-clock.ts";
+import { samplingOf } from "./request-spec.ts";
 
 const core = loadCore();
 export const EPOCH = weightEpoch(0);
@@ -38,22 +39,29 @@ export class OpenWorker extends SimulatedWorker {
 export function world(options: {
   pool?: KvPool;
   listener?: Partial<RolloutListener>;
+  policy?: RolloutOptions["policy"];
+  draft?: RolloutOptions["draft"];
   slots?: number;
+  vocabularySize?: number;
   chunkTokens?: number;
   later?: NonNullable<RolloutOptions["later"]>;
+  lengthOf?: LengthOf;
+  /** Default: OpenWorker. */
+  newWorker?: typeof OpenWorker;
 }) {
   const clock = new ManualClock();
   const failed: string[] = [];
   const threw: unknown[] = [];
   let broken: unknown = null;
   const rollout = new Rollout({
-    policy: "foretoken",
-    draft: "grouped",
+    policy: options.policy ?? "foretoken",
+    draft: options.draft ?? "grouped",
     chunkTokens: options.chunkTokens ?? 4,
     epoch: EPOCH,
     pool: options.pool ?? new EmbeddedKvPool({ clock, memoryBytesMax: 1000, disk: null }),
     clock,
     core,
+    vocabularySize: options.vocabularySize ?? Number.POSITIVE_INFINITY,
     ...(options.later === undefined ? {} : { later: options.later }),
     listener: {
       tokens() {},
@@ -72,13 +80,13 @@ export function world(options: {
   });
   const workers: OpenWorker[] = [];
   const join = (given: { kvTokens?: number; as?: number } = {}) => {
-    const { slots = 2 } = options;
+    const { slots = 2, newWorker = OpenWorker, lengthOf = () => LENGTH } = options;
     const { kvTokens = 400, as = workers.length } = given;
-    const worker = new OpenWorker({
+    const worker = new newWorker({
       workerId: workerId(as),
       capacity: { slots, kvTokens, contextTokens: 64, kvBytesPerToken: 8 },
       epoch: EPOCH,
-      lengthOf: () => LENGTH,
+      lengthOf,
     });
     workers[as] = worker;
     return worker;
@@ -93,14 +101,7 @@ export function world(options: {
       groupId: groupId(name),
       prompt,
       size,
-      sampling: {
-        temperature: 1,
-        seed: 1,
-        tokensMax: 40,
-        stopTokenIds: [],
-        ...SAMPLING_DEFAULTS,
-        engineFields,
-      },
+      sampling: samplingOf({ seed: 1, tokensMax: 40, engineFields }),
     });
   const steps = async (count: number): Promise<void> => {
     for (let i = 0; i < count; i += 1) {

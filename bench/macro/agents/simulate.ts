@@ -9,11 +9,11 @@ import type {
   WorkerCommand,
   WorkerEvent,
   WorkerListener,
-  WorkerStats,
 } from "../../../src/core/rollout/worker.ts";
 import { loadCore } from "../../../src/core/wasm/load.ts";
 import { Sidecar } from "../../../src/server/sidecar.ts";
 import { ManualClock } from "../../../test/suite/manual-clock.ts";
+import { NO_WORKER_STATS } from "../../../test/suite/no-figures.ts";
 import { samplingOf } from "../../../test/suite/request-spec.ts";
 import type { AgentsRun } from "./drive.ts";
 import { type ModelledRequest, ModelledServer, type ServerSizes } from "./modelled.ts";
@@ -176,10 +176,7 @@ class ModelledWorker implements Worker {
 
   #stats(): WorkerEvent {
     const { outputTokens, computedTokens: prefillTokens, preemptions } = this.#server;
-    const none = { draftedTokens: 0, acceptedTokens: 0, drafts: 0, kvLoads: 0, kvLoadFailures: 0 };
-    const gauges = { running: 0, waiting: 0, kvTokensUsed: 0, steps: 0, busyMs: 0, draftMs: 0 };
-    const made = { outputTokens, prefillTokens, recomputedTokens: 0, preemptions };
-    const stats: WorkerStats = { ...none, ...gauges, ...made };
+    const stats = { ...NO_WORKER_STATS, outputTokens, prefillTokens, preemptions };
     return { kind: "stats", stats };
   }
 }

@@ -2,9 +2,9 @@
 
 import { expect, test } from "bun:test";
 import fc from "fast-check";
+import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { type GroupId, weightEpoch, weightsId, workerId } from "../base/ids.ts";
 import { type Request, RequestBuffer } from "../request/buffer.ts";
-import { SAMPLING_DEFAULTS } from "../request/request.ts";
 import { JournalLog } from "./log.ts";
 import { readJournal, type SavedRun } from "./read.ts";
 
@@ -60,12 +60,11 @@ function savedState(run: SavedRun): string {
 
 function write(script: readonly Step[], topLogprobs: number): Written {
   const buffer = new RequestBuffer();
-  const sampling = { temperature: 1, seed: 1, tokensMax: 10_000, stopTokenIds: [] };
   const group = buffer.add({
     groupId: "g" as GroupId,
     prompt: Int32Array.of(1),
     size: REQUESTS,
-    sampling: { ...sampling, ...SAMPLING_DEFAULTS, topLogprobs },
+    sampling: samplingOf({ seed: 1, tokensMax: 10_000, topLogprobs }),
   });
   const log = new JournalLog();
   log.note({ format: 1 });

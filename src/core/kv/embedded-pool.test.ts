@@ -5,10 +5,9 @@ import { ManualClock } from "../../../test/suite/manual-clock.ts";
 import { EmbeddedKvPool } from "./embedded-pool.ts";
 
 function make(options: { memoryBlobs: number; diskBlobs: number; pendingBlobs?: number }) {
-  const clock = new ManualClock();
   const files = new MemoryFiles();
   const pool = new EmbeddedKvPool({
-    clock,
+    clock: new ManualClock(),
     memoryBytesMax: options.memoryBlobs * BLOB_BYTES,
     disk: {
       files,
@@ -16,7 +15,7 @@ function make(options: { memoryBlobs: number; diskBlobs: number; pendingBlobs?: 
       pendingBytesMax: (options.pendingBlobs ?? 4) * BLOB_BYTES,
     },
   });
-  return { pool, clock, files, settled: () => pool.settled() };
+  return { pool, files, settled: () => pool.settled() };
 }
 
 poolSuite("EmbeddedKvPool", async (limits) => make(limits));
@@ -115,7 +114,5 @@ test("EmbeddedKvPool: what waits for the disk is bounded, the rest is dropped", 
   expect(pool.stats()).toMatchObject({ memoryBytes: 3 * BLOB_BYTES, evictions: 2 });
   await pool.settled();
   expect([0, 1, 2, 3, 4].filter((token) => isHeld(pool, token))).toEqual([0, 1, 4]);
-  expect(pool.stats()).toMatchObject({
-    memoryBytes: BLOB_BYTES,
-  });
+  expect(pool.stats()).toMatchObject({ memoryBytes: BLOB_BYTES });
 });

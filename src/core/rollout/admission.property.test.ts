@@ -5,11 +5,11 @@ import { expect, test } from "bun:test";
 import fc from "fast-check";
 import { SimulatedWorker, simulatedToken } from "../../../test/faults/simulated/worker.ts";
 import { ManualClock } from "../../../test/suite/manual-clock.ts";
+import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { fold32 } from "../base/hash.ts";
 import { groupId, weightEpoch, workerId } from "../base/ids.ts";
 import { EmbeddedKvPool } from "../kv/embedded-pool.ts";
 import type { Group, GroupSpec } from "../request/buffer.ts";
-import { SAMPLING_DEFAULTS } from "../request/request.ts";
 import type { PolicyName } from "../schedule/policies.ts";
 import { loadCore } from "../wasm/load.ts";
 import { Iteration } from "./iteration.ts";
@@ -41,7 +41,7 @@ interface Outcome {
 }
 
 function groupsOf({ prompts, size, tokensMax }: Load): GroupSpec[] {
-  const sampling = { temperature: 1, seed: 1, tokensMax, stopTokenIds: [], ...SAMPLING_DEFAULTS };
+  const sampling = samplingOf({ seed: 1, tokensMax });
   return prompts.map((length, i) => ({
     groupId: groupId(`g${i}`),
     prompt: new Int32Array(length),

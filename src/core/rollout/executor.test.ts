@@ -1,10 +1,10 @@
 // Whether KV goes along with a request that leaves its worker.
 
 import { expect, test } from "bun:test";
+import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { present } from "../base/assert.ts";
 import { groupId, workerId } from "../base/ids.ts";
 import { type Request, RequestBuffer } from "../request/buffer.ts";
-import { SAMPLING_DEFAULTS } from "../request/request.ts";
 import { Executor, type ExecutorSteps } from "./executor.ts";
 import { Ledger } from "./ledger.ts";
 import type { Worker } from "./worker.ts";
@@ -34,7 +34,7 @@ function parked(options: { pooledTokens: number }) {
     groupId: groupId("g"),
     prompt: new Int32Array(PROMPT_TOKENS),
     size: 1,
-    sampling: { ...SAMPLING_DEFAULTS, temperature: 1, seed: 0, stopTokenIds: [], tokensMax: 1000 },
+    sampling: samplingOf({ tokensMax: 1000 }),
   });
   const request: Request = present(requests[0], "one request");
   const executor = new Executor(ledger, performed);

@@ -2,12 +2,11 @@
 
 import { expect, test } from "bun:test";
 import { ManualClock } from "../../../test/suite/manual-clock.ts";
+import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { present } from "../base/assert.ts";
 import { groupId, weightEpoch, weightsId } from "../base/ids.ts";
 import { EmbeddedKvPool } from "../kv/embedded-pool.ts";
-
 import { RequestBuffer } from "../request/buffer.ts";
-import { SAMPLING_DEFAULTS } from "../request/request.ts";
 import { PooledKv } from "./pooled-kv.ts";
 
 const [F16, Q8] = [weightsId("f16-1"), weightsId("q8_0-2")];
@@ -19,7 +18,7 @@ test("PooledKv: siblings of one text share a blob under the same weights, and no
     groupId: groupId("g"),
     prompt: Int32Array.of(1, 2, 3),
     size: 3,
-    sampling: { ...SAMPLING_DEFAULTS, temperature: 1, seed: 0, stopTokenIds: [], tokensMax: 8 },
+    sampling: samplingOf({ tokensMax: 8 }),
   });
   const [first, sibling, other] = requests.map((request) => present(request, "three requests"));
   const kv = { tokens: 3, bytes: new ArrayBuffer(10) };

@@ -3,11 +3,12 @@
 
 import { expect, test } from "bun:test";
 import { simulatedToken } from "../../../test/faults/simulated/worker.ts";
+import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { EPOCH, expectWhole, type OpenWorker, world } from "../../../test/suite/rollout-bed.ts";
 import { groupId } from "../base/ids.ts";
 import type { DraftSource } from "../draft/group-update.ts";
 import { Replica } from "../draft/replica.ts";
-import { drawKey, SAMPLING_DEFAULTS } from "../request/request.ts";
+import { drawKey } from "../request/request.ts";
 import type { WorkerCommand } from "./worker.ts";
 
 /** Keeps a replica, as an engine does with draft updates. */
@@ -34,8 +35,7 @@ test("a response that restarted is drafted for where it runs then", async () => 
   const replicas = [join(), join()].map(replicaOf);
   for (const worker of workers) rollout.addWorker(worker);
   const group = rollout.open(groupId("g"), Int32Array.of(1, 2));
-  const plain = { temperature: 1, seed: 1, tokensMax: 40, stopTokenIds: [] };
-  const sampling = { ...plain, ...SAMPLING_DEFAULTS };
+  const sampling = samplingOf({ seed: 1, tokensMax: 40 });
   const wanted = { sampling, draw: drawKey(1, "", 0), divisible: false, priority: 0 };
   const request = rollout.join(group, wanted);
   rollout.join(group, { ...wanted, draw: drawKey(1, "", 1) });

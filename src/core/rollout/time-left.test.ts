@@ -1,9 +1,9 @@
 // The time left by what is known of lengths, and by the speed of what runs.
 
 import { expect, test } from "bun:test";
+import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { groupId } from "../base/ids.ts";
 import { RequestBuffer } from "../request/buffer.ts";
-import { SAMPLING_DEFAULTS } from "../request/request.ts";
 import { TimeLeft } from "./time-left.ts";
 
 const SPEED = { running: 2, tokensPerS: 20, engines: 1, baseRequests: Number.MAX_SAFE_INTEGER };
@@ -13,9 +13,8 @@ const unknown = () => null;
 function groupsOf(lengths: readonly (number | null)[], isEnded: boolean) {
   const buffer = new RequestBuffer();
   for (const [i, length] of lengths.entries()) {
-    const sampling = { temperature: 1, seed: 0, tokensMax: 500, stopTokenIds: [] };
     const prompt = Int32Array.of(1);
-    const wanted = { prompt, size: 2, sampling: { ...sampling, ...SAMPLING_DEFAULTS } };
+    const wanted = { prompt, size: 2, sampling: samplingOf({ tokensMax: 500 }) };
     const [first] = buffer.add({ groupId: groupId(`g${i}`), ...wanted }).requests;
     if (first === undefined || length === null) continue;
     first.response.append(0, new Int32Array(length), new Float32Array(length));

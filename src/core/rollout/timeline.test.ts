@@ -2,31 +2,19 @@
 // number of samples.
 
 import { expect, test } from "bun:test";
+import { NO_WORKER_STATS } from "../../../test/suite/no-figures.ts";
+import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { groupId, weightEpoch, workerId } from "../base/ids.ts";
 import { type Request, RequestBuffer } from "../request/buffer.ts";
-import { drawKey, SAMPLING_DEFAULTS } from "../request/request.ts";
 import { CHUNK_COLUMNS, SAMPLES_MAX, TimelineRecorder } from "./timeline.ts";
-import type { WorkerStats } from "./worker.ts";
 
 const ENGINE = workerId(0);
 const WORKERS = [{ workerId: ENGINE, name: "engine 0", capacity: { slots: 4, kvTokens: 4096 } }];
-const STATS: WorkerStats = {
-  ...{ running: 2, waiting: 1, kvTokensUsed: 100, steps: 0, busyMs: 0, draftMs: 0 },
-  ...{ outputTokens: 0, prefillTokens: 0, recomputedTokens: 0, preemptions: 0 },
-  ...{ draftedTokens: 0, acceptedTokens: 0, drafts: 0, kvLoads: 0, kvLoadFailures: 0 },
-};
+const STATS = { ...NO_WORKER_STATS, running: 2, waiting: 1, kvTokensUsed: 100 };
 
-function requests(count: number): Request[] {
-  const buffer = new RequestBuffer();
-  const group = buffer.open(groupId("g"), Int32Array.of(1));
-  const sampling = {
-    ...{ temperature: 1, seed: 0, tokensMax: 8, stopTokenIds: [] },
-    ...SAMPLING_DEFAULTS,
-  };
-  const draw = drawKey(0, groupId("g"), 0);
-  return Array.from({ length: count }, () =>
-    buffer.join(group, { sampling, draw, divisible: true, priority: 0 }),
-  );
+function requests(size: number): readonly Request[] {
+  const wanted = { prompt: Int32Array.of(1), sampling: samplingOf({ tokensMax: 8 }) };
+  return new RequestBuffer().add({ groupId: groupId("g"), size, ...wanted }).requests;
 }
 
 /** A chunk of two tokens. */

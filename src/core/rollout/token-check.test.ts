@@ -1,37 +1,24 @@
 // Wrong output of a worker fails the response concerned alone: the worker continues, and so do all others.
 
 import { expect, test } from "bun:test";
-import { SimulatedWorker } from "../../../test/faults/simulated/worker.ts";
-import { ManualClock } from "../../../test/suite/manual-clock.ts";
-import { groupId, weightEpoch, workerId } from "../base/ids.ts";
-import { EmbeddedKvPool } from "../kv/embedded-pool.ts";
-import { drawKey, SAMPLING_DEFAULTS } from "../request/request.ts";
-import { loadCore } from "../wasm/load.ts";
-import { Rollout } from "./rollout.ts";
-import type { WorkerEvent, WorkerListener } from "./worker.ts";
+import { type OpenWorker, world } from "../../../test/suite/rollout-bed.ts";
+import type { WorkerEvent } from "./worker.ts";
 
 type Tokens = Extract<WorkerEvent, { kind: "tokens" }>;
 
-/** Changes what it says of request 0, from its third token on. */
-class Liar extends SimulatedWorker {
-  readonly #lie: (event: Tokens) => Tokens;
-
-  constructor(lie: (event: Tokens) => Tokens) {
-    const capacity = { slots: 4, kvTokens: 400, contextTokens: 100, kvBytesPerToken: 8 };
-    super({ workerId: workerId(0), capacity, epoch: weightEpoch(0), lengthOf: () => 20 });
-    this.#lie = lie;
-  }
-
-  override listen(listener: WorkerListener): void {
-    super.listen((epoch, events) => {
+/** Changes what a worker says of request 0, from its third token on. */
+function lying(worker: OpenWorker, lie: (event: Tokens) => Tokens): OpenWorker {
+  const { listen } = worker;
+  worker.listen = (listener) =>
+    listen.call(worker, (epoch, events) => {
       const told = events.map((event) =>
         event.kind === "tokens" && Number(event.requestId) === 0 && event.offset >= 2
-          ? this.#lie(event)
+          ? lie(event)
           : event,
       );
       listener(epoch, told);
     });
-  }
+  return worker;
 }
 
 const LIES: Record<string, [(event: Tokens) => Tokens, RegExp]> = {
@@ -51,7 +38,7 @@ const LIES: Record<string, [(event: Tokens) => Tokens, RegExp]> = {
   "a negative offset": [(event) => ({ ...event, offset: -1 }), /offset -1/],
   "more tokens than were asked for": [
     (event) => ({ ...event, tokens: new Int32Array(99), logprobs: new Float32Array(99) }),
-    /101 tokens, more than the 50/,
+    /101 tokens, more than the 40/,
   ],
   "an alternative beyond the vocabulary": [
     (event) => ({
@@ -71,47 +58,15 @@ const LIES: Record<string, [(event: Tokens) => Tokens, RegExp]> = {
 
 for (const [name, [lie, problem]] of Object.entries(LIES)) {
   test(`tokens: ${name} ends the one response as refused, and nothing else`, async () => {
-    const clock = new ManualClock();
-    const failures: string[] = [];
-    const rollout = new Rollout({
-      policy: "seer",
-      draft: "grouped",
-      chunkTokens: 7,
-      epoch: weightEpoch(0),
+    const { rollout, join, submit, steps, failed, threw } = world({
       vocabularySize: 1000,
-      pool: new EmbeddedKvPool({ clock, memoryBytesMax: 1000, disk: null }),
-      clock,
-      core: loadCore(),
-      listener: {
-        tokens() {},
-        finished() {},
-        groupFinished() {},
-        restarted() {},
-        stats() {},
-        workerFailed: (_, message) => failures.push(message),
-        quarantined() {},
-        threw: (error) => failures.push(String(error)),
-        broken: (error) => failures.push(String(error)),
-      },
+      slots: 4,
     });
-    const worker = new Liar(lie);
+    const worker = lying(join(), lie);
     rollout.addWorker(worker);
-    const group = rollout.open(groupId("g"), Int32Array.of(1, 2));
-    const sampling = { temperature: 1, seed: 0, tokensMax: 50, stopTokenIds: [] };
-    const requests = [0, 1, 2].map((index) =>
-      rollout.join(group, {
-        sampling: { ...sampling, ...SAMPLING_DEFAULTS },
-        draw: drawKey(0, "g", index),
-        divisible: true,
-        priority: 0,
-      }),
-    );
-    for (let step = 0; step < 200 && rollout.unfinished > 0; step += 1) {
-      for (let i = 0; i < 8; i += 1) await Promise.resolve();
-      clock.advance(5);
-      worker.step();
-    }
-    expect(failures).toEqual([]);
+    const { requests } = submit("g", 3);
+    await steps(60);
+    expect([...failed, ...threw]).toEqual([]);
     const [bad, ...good] = requests;
     expect(bad?.response.finish).toBe("abort");
     expect(bad?.response.refusal?.status).toBe(502);

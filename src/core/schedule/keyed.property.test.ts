@@ -3,7 +3,7 @@ import fc from "fast-check";
 import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { groupId } from "../base/ids.ts";
 import { type Request, RequestBuffer } from "../request/buffer.ts";
-import { drawKey, SAMPLING_DEFAULTS } from "../request/request.ts";
+import { drawKey } from "../request/request.ts";
 import { Heap } from "../wasm/heap.ts";
 import { loadCore } from "../wasm/load.ts";
 import { byFewestTokens } from "./fewest-tokens.ts";
@@ -57,14 +57,11 @@ test("fewest tokens: of equally many, the group whose earlier responses were lon
   const priors: Record<string, number | null> = { a: null, b: 5, c: 1 << 20 };
   const keyOf = byFewestTokens(({ groupId: name }) => priors[name] ?? null);
   const policy = new KeyedPolicy({ buffer, heap: new Heap(core), keyOf });
-  const sampling = { temperature: 1, seed: 0, tokensMax: 100, stopTokenIds: [] };
   for (const name of Object.keys(priors)) {
-    const group = buffer.open(groupId(name), Int32Array.of(1));
-    for (const tokens of [1, 0]) {
-      const wanted = { draw: drawKey(0, name, 0), divisible: true, priority: 0 };
-      const given = { ...wanted, sampling: { ...sampling, ...SAMPLING_DEFAULTS } };
-      const request = buffer.join(group, given);
-      request.response.append(0, new Int32Array(tokens), new Float32Array(tokens));
+    const wanted = { prompt: Int32Array.of(1), sampling: samplingOf({ tokensMax: 100 }) };
+    const { requests } = buffer.add({ groupId: groupId(name), size: 2, ...wanted });
+    for (const [i, request] of requests.entries()) {
+      request.response.append(0, new Int32Array(1 - i), new Float32Array(1 - i));
       policy.add(request);
     }
   }

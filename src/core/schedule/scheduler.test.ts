@@ -5,7 +5,6 @@ import { groupId, workerId } from "../base/ids.ts";
 import { ContextManager } from "../context/context.ts";
 import { Attempts } from "../request/attempts.ts";
 import { type Request, RequestBuffer } from "../request/buffer.ts";
-import { SAMPLING_DEFAULTS } from "../request/request.ts";
 import { Heap } from "../wasm/heap.ts";
 import { loadCore } from "../wasm/load.ts";
 import { BoundedWaitPolicy } from "./bounded-wait.ts";
@@ -22,13 +21,12 @@ const TOKENS_MAX = 1000;
 
 function bufferOf(groups: number, size: number): RequestBuffer {
   const buffer = new RequestBuffer();
-  const sampling = { temperature: 1, seed: 0, tokensMax: TOKENS_MAX, stopTokenIds: [] };
   for (let i = 0; i < groups; i += 1) {
     buffer.add({
       groupId: groupId(`g${i}`),
       prompt: Int32Array.of(1, 2, 3),
       size,
-      sampling: { ...sampling, ...SAMPLING_DEFAULTS },
+      sampling: samplingOf({ tokensMax: TOKENS_MAX }),
     });
   }
   return buffer;

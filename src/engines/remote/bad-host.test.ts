@@ -1,13 +1,12 @@
 // A host that misbehaves: the sidecar closes with the code for it, its worker has failed once, and nothing
 // else comes of it.
 
-import { expect, setDefaultTimeout, test } from "bun:test";
+import { afterEach, expect, setDefaultTimeout, test } from "bun:test";
 import type { AddressInfo } from "node:net";
 import { type WebSocket, WebSocketServer } from "ws";
-import { open, QUICK, until } from "../../../test/suite/link-fixture.ts";
+import { closeAll, eventsOf, open, QUICK, until } from "../../../test/suite/link-fixture.ts";
 import { newSpec, runOf } from "../../../test/suite/simulated-runs.ts";
 import { weightEpoch } from "../../core/base/ids.ts";
-import type { WorkerEvent } from "../../core/rollout/worker.ts";
 import { encodeHostMessage } from "./codec.ts";
 import { LINK_LIMITS, LINK_PROTOCOL_VERSION } from "./limits.ts";
 import type { HostMessage, WireEvent } from "./message.ts";
@@ -27,6 +26,8 @@ const WELCOME: HostMessage = {
 
 // The machine may be busy.
 setDefaultTimeout(180_000);
+
+afterEach(closeAll);
 
 class BadHost {
   readonly url: string;
@@ -120,27 +121,22 @@ const BAD: [name: string, code: number, send: (host: BadHost) => void][] = [
   ["a second welcome", 1002, (host) => host.send(encodeHostMessage(WELCOME))],
 ];
 
-for (const [name, code, send] of BAD) {
-  test(`link: ${name} closes with ${code}, and the worker has failed once`, async () => {
-    const host = await BadHost.listen(WELCOME);
-    const worker = await open(host.url, { limits: { messageBytesMax: 2 ** 20 } });
-    const events: WorkerEvent[] = [];
-    worker.listen((_, some) => events.push(...some));
-    worker.send([runOf(newSpec(1))]);
-    send(host);
-    await until(() => events.length > 0 && host.closedWith !== null, "the end");
-    expect(events.map((event) => event.kind)).toEqual(["failed"]);
-    expect(host.closedWith).toBe(code);
-    await worker.close();
-    await host.close();
-  });
-}
+test.each(BAD)("link: %s closes with %d, and the worker has failed once", async (_, code, send) => {
+  const host = await BadHost.listen(WELCOME);
+  const worker = await open(host.url, { limits: { messageBytesMax: 2 ** 20 } });
+  const events = eventsOf(worker);
+  worker.send([runOf(newSpec(1))]);
+  send(host);
+  await until(() => events.length > 0 && host.closedWith !== null, "the end");
+  expect(events.map((event) => event.kind)).toEqual(["failed"]);
+  expect(host.closedWith).toBe(code);
+  await host.close();
+});
 
 test("link: a host that falls silent is given up, and its requests with it", async () => {
   const host = await BadHost.listen(WELCOME);
   const worker = await open(host.url, { limits: { silenceMsMax: 150 } });
-  const events: WorkerEvent[] = [];
-  worker.listen((_, some) => events.push(...some));
+  const events = eventsOf(worker);
   const answer = worker.perform({ kind: "wake", tags: [] }, weightEpoch(1));
   await until(() => events.length > 0, "the end");
   expect(events).toEqual([{ kind: "failed", message: expect.stringContaining("silent for") }]);

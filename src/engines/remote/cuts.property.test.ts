@@ -4,23 +4,20 @@
 import { expect, test } from "bun:test";
 import fc from "fast-check";
 import { CuttingProxy } from "../../../test/faults/cutting-proxy.ts";
-import { SimulatedWorker, simulatedToken } from "../../../test/faults/simulated/worker.ts";
-import { clock, listen, open, turn } from "../../../test/suite/link-fixture.ts";
-import { ManualClock } from "../../../test/suite/manual-clock.ts";
+import { SimulatedWorker } from "../../../test/faults/simulated/worker.ts";
+import { clock, listen, open } from "../../../test/suite/link-fixture.ts";
+import { samplingOf } from "../../../test/suite/request-spec.ts";
+import { EPOCH, world } from "../../../test/suite/rollout-bed.ts";
+import { tokensOf } from "../../../test/suite/simulated-runs.ts";
 import { fold32 } from "../../core/base/hash.ts";
-import { groupId, weightEpoch, workerId } from "../../core/base/ids.ts";
-import { EmbeddedKvPool } from "../../core/kv/embedded-pool.ts";
+import { groupId, workerId } from "../../core/base/ids.ts";
 import type { Group, GroupSpec } from "../../core/request/buffer.ts";
-import { SAMPLING_DEFAULTS } from "../../core/request/request.ts";
-import { Rollout } from "../../core/rollout/rollout.ts";
-import { loadCore } from "../../core/wasm/load.ts";
+import type { Rollout } from "../../core/rollout/rollout.ts";
 import type { LinkHost } from "./host.ts";
 import type { LinkLimits } from "./limits.ts";
 import type { LinkedWorker } from "./worker.ts";
 
-const core = loadCore();
 const TOKENS_MAX = 40;
-const EPOCH = weightEpoch(0);
 
 interface Scenario {
   readonly sizes: readonly number[];
@@ -62,13 +59,7 @@ function groupsOf(scenario: Scenario): GroupSpec[] {
     groupId: groupId(`g${i}`),
     prompt: Int32Array.from({ length: 3 + i }, (_, k) => k),
     size,
-    sampling: {
-      temperature: 1,
-      seed: 1,
-      tokensMax: TOKENS_MAX,
-      stopTokenIds: [],
-      ...SAMPLING_DEFAULTS,
-    },
+    sampling: samplingOf({ seed: 1, tokensMax: TOKENS_MAX }),
   }));
 }
 
@@ -106,15 +97,14 @@ class Place {
       kvPartBytes: scenario.partBytes,
     };
     const host = await listen(simulated, { limits });
-    const port = Number(new URL(host.url).port);
-    const proxy = await CuttingProxy.listen(() => port);
+    const proxy = await CuttingProxy.before(host.url);
     proxy.dribbles = scenario.dribbles;
     proxy.cutAfterBytes = scenario.cuts[0] ?? null;
     return new Place(simulated, host, proxy, limits);
   }
 
   async serve(rollout: Rollout, id: number): Promise<void> {
-    const worker = await open(`ws://127.0.0.1:${this.proxy.port}`, { limits: this.limits, id });
+    const worker = await open(this.proxy.url, { limits: this.limits, id });
     this.worker = worker;
     rollout.addWorker(worker);
   }
@@ -127,41 +117,23 @@ class Place {
   }
 }
 
-interface Driven {
-  readonly rollout: Rollout;
-  readonly pool: EmbeddedKvPool;
-  readonly done: Group[];
-  readonly failures: number;
-}
-
 /** Steps both workers until the rollout ends, with something done to the links on the way; opens again what fails. */
 async function drive(
   scenario: Scenario,
   places: readonly Place[],
   disturb: (turnIndex: number, rollout: Rollout) => void,
-): Promise<Driven> {
+) {
   const done: Group[] = [];
   const problems: unknown[] = [];
   let [opened, failures] = [0, 0];
-  const time = new ManualClock();
-  const pool = new EmbeddedKvPool({ clock: time, memoryBytesMax: 1_000_000, disk: null });
   const serve = (place: Place) => {
     opened += 1;
     place.serve(rollout, opened).catch((error) => problems.push(error));
   };
-  const rollout: Rollout = new Rollout({
+  const { rollout, steps, threw } = world({
     policy: "seer",
-    draft: "grouped",
     chunkTokens: scenario.chunkTokens,
-    epoch: EPOCH,
-    pool,
-    clock: time,
-    core,
     listener: {
-      tokens() {},
-      finished() {},
-      restarted() {},
-      stats() {},
       groupFinished: (group) => done.push(group),
       workerFailed: (worker) => {
         failures += 1;
@@ -169,8 +141,6 @@ async function drive(
         if (place !== undefined) serve(place);
       },
       quarantined: (request) => problems.push(request.response.refusal?.message),
-      threw: (error) => problems.push(error),
-      broken: (error) => problems.push(error),
     },
   });
   for (const group of groupsOf(scenario)) rollout.submit(group);
@@ -184,21 +154,18 @@ async function drive(
       // Without a worker to run on, an engine still answers for the session before.
       if (!simulated.isIdle && (areAllOpen || i % 50 === 0)) simulated.step();
     }
-    time.advance(1);
-    await turn();
-    expect(problems).toEqual([]);
+    await steps(1);
+    expect([...problems, ...threw]).toEqual([]);
   }
   rollout.stop();
-  rollout.meter.ended();
-  return { rollout, pool, done, failures };
+  return { rollout, done, failures };
 }
 
 function expectWhole(scenario: Scenario, done: readonly Group[]): void {
   expect(done.length).toBe(scenario.sizes.length);
   for (const { requests } of done) {
     for (const { spec, response } of requests) {
-      const wanted = lengthOf(scenario, spec.requestId);
-      const tokens = Array.from({ length: wanted }, (_, i) => simulatedToken(spec.requestId, i));
+      const tokens = [...tokensOf(spec, 0, lengthOf(scenario, spec.requestId))];
       expect([...response.tokens()]).toEqual(tokens);
       expect([...response.logprobs()]).toEqual(tokens.map((_, i) => -i));
     }
@@ -213,7 +180,7 @@ test("link: connections cut at any byte lose, repeat and reorder nothing, and no
       const used = new Map<Place, number>();
       let next = 0;
       let isCutRunning = false;
-      const { rollout, pool, done, failures } = await drive(scenario, places, (i, { requests }) => {
+      const { rollout, done, failures } = await drive(scenario, places, (i, { requests }) => {
         for (const request of requests) expect(request.attempts).toBeNull();
         for (const place of places) {
           // One is cut while it runs a request, which cannot end before that failure is seen.
@@ -230,15 +197,8 @@ test("link: connections cut at any byte lose, repeat and reorder nothing, and no
           next += 1;
         }
       });
-      const report = rollout.meter.report({
-        policy: "seer",
-        draft: "grouped",
-        deterministic: true,
-        epoch: EPOCH,
-        interrupted: false,
-        pool: pool.stats(),
-      });
-      expect(report.lost_tokens + report.duplicated_tokens).toBe(0);
+      const { lost_tokens: lost, duplicated_tokens: twice } = rollout.meter.counts;
+      expect([lost, twice]).toEqual([0, 0]);
       expectWhole(scenario, done);
       expect(failures).toBeGreaterThan(0);
       for (const place of places) {

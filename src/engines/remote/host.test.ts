@@ -1,14 +1,18 @@
 // What a host refuses, with which close code, and that it serves the next sidecar as if nothing had been.
 
-import { expect, setDefaultTimeout, test } from "bun:test";
+import { afterEach, expect, setDefaultTimeout, test } from "bun:test";
 import { WebSocket } from "ws";
 import { SimulatedWorker } from "../../../test/faults/simulated/worker.ts";
 import {
+  closeAll,
+  eventsOf,
   listen,
   open,
+  openOn,
   QUICK,
   refused,
   settled,
+  tokensIn,
   turn,
   until,
 } from "../../../test/suite/link-fixture.ts";
@@ -16,7 +20,7 @@ import { newSimulated, newSpec, runOf, tokensOf } from "../../../test/suite/simu
 import { present } from "../../core/base/assert.ts";
 import { groupId, requestId, weightEpoch } from "../../core/base/ids.ts";
 import type { RequestSpec } from "../../core/request/request.ts";
-import type { WorkerEvent, WorkerStats } from "../../core/rollout/worker.ts";
+import type { WorkerStats } from "../../core/rollout/worker.ts";
 import { decodeHostMessage, encodeSidecarMessage } from "./codec.ts";
 import type { LinkHost, LinkHostEvent } from "./host.ts";
 import { LINK_LIMITS, LINK_PATH, LINK_PROTOCOL_VERSION } from "./limits.ts";
@@ -24,6 +28,8 @@ import type { Hello, HostMessage, SidecarMessage, WireCommand } from "./message.
 
 // The machine may be busy.
 setDefaultTimeout(180_000);
+
+afterEach(closeAll);
 
 const HELLO: Hello = {
   kind: "hello",
@@ -69,26 +75,13 @@ class Raw {
 
 /** A good sidecar is served: the host, and its worker, have taken no harm. */
 async function expectServing(host: LinkHost, simulated: SimulatedWorker): Promise<void> {
-  let isOpen = false;
-  const opening = open(host.url).finally(() => {
-    isOpen = true;
-  });
-  await until(() => {
-    // The worker answers for the session before in its next step.
-    if (!simulated.isIdle) simulated.step();
-    return isOpen;
-  }, "a session");
-  const worker = await opening;
-  const events: WorkerEvent[] = [];
-  worker.listen((_, some) => events.push(...some));
-  const spec = newSpec(1);
-  worker.send([runOf(spec, { chunkTokens: 4 })]);
+  const worker = await openOn(simulated, host.url);
+  const events = eventsOf(worker);
+  worker.send([runOf(newSpec(1), { chunkTokens: 4 })]);
   await settled(worker);
   for (let i = 0; i < 5; i += 1) simulated.step();
   await settled(worker);
-  const tokens = events.flatMap((event) => (event.kind === "tokens" ? [...event.tokens] : []));
-  expect(tokens).toEqual([...tokensOf(spec, 0, 4)]);
-  await worker.close();
+  expect(tokensIn(events, 1)).toEqual([...tokensOf(newSpec(1), 0, 4)]);
 }
 
 const RUN: Extract<WireCommand, { kind: "run" }> = {
@@ -102,7 +95,14 @@ const RUN: Extract<WireCommand, { kind: "run" }> = {
   draft: null,
 };
 
-const BAD: [name: string, code: number, reason: RegExp, send: (raw: Raw) => void][] = [
+type Fault = [name: string, code: number, reason: RegExp, send: (raw: Raw) => void];
+
+const partAlone: SidecarMessage = {
+  kind: "kv_part",
+  part: { offset: 5, total: 9, bytes: new Uint8Array(1) },
+};
+
+const BAD: Fault[] = [
   ["a text frame", 1003, /^unexpected_text/, (raw) => raw.socket.send("hello")],
   ["bytes that are no frame", 1007, /^undecodable/, (raw) => raw.socket.send(Uint8Array.of(10, 9))],
   ["an empty frame", 1007, /^undecodable/, (raw) => raw.socket.send(new Uint8Array(0))],
@@ -115,7 +115,7 @@ const BAD: [name: string, code: number, reason: RegExp, send: (raw: Raw) => void
   ],
 ];
 
-const AFTER_HELLO: [name: string, code: number, reason: RegExp, send: (raw: Raw) => void][] = [
+const AFTER_HELLO: Fault[] = [
   [
     "a frame beyond the limit",
     1009,
@@ -127,8 +127,7 @@ const AFTER_HELLO: [name: string, code: number, reason: RegExp, send: (raw: Raw)
     "KV whose parts are out of order",
     1007,
     /its first one is missing/,
-    (raw) =>
-      raw.message({ kind: "kv_part", part: { offset: 5, total: 9, bytes: new Uint8Array(1) } }),
+    (raw) => raw.message(partAlone),
   ],
   [
     "a request that runs already",
@@ -138,8 +137,9 @@ const AFTER_HELLO: [name: string, code: number, reason: RegExp, send: (raw: Raw)
   ],
 ];
 
-for (const [name, code, reason, send] of [...BAD, ...AFTER_HELLO]) {
-  test(`host: ${name} closes with ${code}, and the next sidecar is served`, async () => {
+test.each([...BAD, ...AFTER_HELLO])(
+  "host: %s closes with %d, and the next sidecar is served",
+  async (name, code, reason, send) => {
     const simulated = newSimulated();
     const host = await listen(simulated, { limits: { ...QUICK, messageBytesMax: 2 ** 20 } });
     const raw = await Raw.open(host);
@@ -152,40 +152,45 @@ for (const [name, code, reason, send] of [...BAD, ...AFTER_HELLO]) {
     expect(closed.code).toBe(code);
     expect(closed.reason).toMatch(reason);
     await expectServing(host, simulated);
-    await host.close();
-  });
-}
+  },
+);
 
 /** One request's own fault each, at the worst of times: another one runs, and there is a draft group. */
-const POISON: [name: string, reason: RegExp, spec: RequestSpec, chunkTokens?: number][] = [
-  ["a temperature of 1e-320", /temperature, which is 1e-320/, newSpec(2, { temperature: 1e-320 })],
-  ["a request longer than its context", /may take 130 tokens/, newSpec(2, { tokensMax: 127 })],
+const POISON: [name: string, reason: RegExp, spec: RequestSpec, chunkTokens: number][] = [
+  [
+    "a temperature of 1e-320",
+    /temperature, which is 1e-320/,
+    newSpec(2, { temperature: 1e-320 }),
+    32,
+  ],
+  ["a request longer than its context", /may take 130 tokens/, newSpec(2, { tokensMax: 127 }), 32],
   ["a chunk of no tokens", /a chunk of 0 tokens/, newSpec(2), 0],
   [
     "a group's name of 5,000 characters",
     /5000 characters, above 4096/,
     { ...newSpec(2), groupId: groupId("x".repeat(5000)) },
+    32,
   ],
 ];
 
-for (const [name, reason, spec, chunkTokens] of POISON) {
-  test(`host: ${name} is refused to that request alone, and the session goes on`, async () => {
+test.each(POISON)(
+  "host: %s is refused to that request alone, and the session goes on",
+  async (_, reason, spec, chunkTokens) => {
     const simulated = newSimulated();
     const told: LinkHostEvent[] = [];
     const host = await listen(simulated, { events: (event) => told.push(event) });
     const worker = await open(host.url);
-    const events: WorkerEvent[] = [];
-    worker.listen((_, some) => events.push(...some));
+    const events = eventsOf(worker);
     const { groupId: group, prompt } = spec;
     const good = newSpec(1);
     worker.send([
       runOf(good, { chunkTokens: 4 }),
       { kind: "register_group", groupId: group, prompt },
-      runOf(spec, chunkTokens === undefined ? {} : { chunkTokens }),
+      runOf(spec, { chunkTokens }),
       { kind: "release", requestId: spec.requestId },
       runOf(newSpec(3), { chunkTokens: 4 }),
       // Once more, with the prompt and the output that the host has by now.
-      runOf({ ...spec, requestId: requestId(4) }, chunkTokens === undefined ? {} : { chunkTokens }),
+      runOf({ ...spec, requestId: requestId(4) }, { chunkTokens }),
     ]);
     await settled(worker);
     for (let i = 0; i < 8; i += 1) simulated.step();
@@ -198,16 +203,11 @@ for (const [name, reason, spec, chunkTokens] of POISON) {
     expect(refusals[0]).toMatchObject({ finish: "abort", refusal: { status: 400 } });
     expect(refusals[0]?.refusal?.message).toMatch(reason);
     for (const one of [good, newSpec(3)]) {
-      const tokens = events.flatMap((event) =>
-        event.kind === "tokens" && event.requestId === one.requestId ? [...event.tokens] : [],
-      );
-      expect(tokens).toEqual([...tokensOf(one, 0, 4)]);
+      expect(tokensIn(events, one.requestId)).toEqual([...tokensOf(one, 0, 4)]);
     }
     expect(told.map(({ kind }) => kind)).toEqual(["session_began"]);
-    await worker.close();
-    await host.close();
-  });
-}
+  },
+);
 
 test("host: a browser is not served", async () => {
   const simulated = newSimulated();
@@ -215,16 +215,13 @@ test("host: a browser is not served", async () => {
   const raw = await Raw.open(host, { Origin: "http://example.com" });
   expect((await raw.closed).code).toBe(1008);
   await expectServing(host, simulated);
-  await host.close();
 });
 
 test("host: another token is refused, the right one is taken", async () => {
   const host = await listen(newSimulated(), { token: "secret" });
   await expect(open(host.url)).rejects.toMatchObject({ code: "unauthorized" });
   await expect(open(host.url, { token: "Secret" })).rejects.toMatchObject({ code: "unauthorized" });
-  const worker = await open(host.url, { token: "secret" });
-  await worker.close();
-  await host.close();
+  await open(host.url, { token: "secret" });
 });
 
 test("host: to each sidecar the worker's counts begin at nothing", async () => {
@@ -249,7 +246,6 @@ test("host: to each sidecar the worker's counts begin at nothing", async () => {
     simulated.step();
   }
   expect(steps[1]).toBeLessThan(2 * (steps[0] ?? 0));
-  await host.close();
 });
 
 test("host: a session ends with its connection, and the worker is released", async () => {
@@ -263,7 +259,6 @@ test("host: a session ends with its connection, and the worker is released", asy
   raw.socket.terminate();
   await until(() => simulated.kvTokensUsed === 0, "all is released");
   await expectServing(host, simulated);
-  await host.close();
 });
 
 test("host: a sidecar that takes nothing is dropped as slow, and the worker stops", async () => {
@@ -290,21 +285,17 @@ test("host: a sidecar that takes nothing is dropped as slow, and the worker stop
   await promise;
   expect(told.at(-1)).toMatchObject({ reason: expect.stringMatching(/^slow_consumer/) });
   await expectServing(host, simulated);
-  await host.close();
 });
 
 test("host: a close tells the sidecar to go, whose worker has failed once", async () => {
   const simulated = newSimulated();
   const host = await listen(simulated);
   const worker = await open(host.url);
-  const events: WorkerEvent[] = [];
-  worker.listen((_, some) => events.push(...some));
+  const events = eventsOf(worker);
   await host.close();
   await until(() => events.length > 0, "the worker has failed");
   expect(events).toEqual([{ kind: "failed", message: expect.stringContaining("draining") }]);
   worker.send([runOf(newSpec(1))]);
-  await worker.close();
-  await host.close();
 });
 
 test("link: a sidecar that counts from lower gets a failure in its own epoch", async () => {
@@ -332,8 +323,7 @@ test("host: a worker that fails ends its session at once, and the one in its pla
   const simulated = newSimulated();
   const host = await listen(simulated);
   const worker = await open(host.url);
-  const events: WorkerEvent[] = [];
-  worker.listen((_, some) => events.push(...some));
+  const events = eventsOf(worker);
   worker.send([runOf(newSpec(1))]);
   await settled(worker);
   simulated.kill();
@@ -345,7 +335,6 @@ test("host: a worker that fails ends its session at once, and the one in its pla
   host.replace(next, weightEpoch(0));
   await (await waiting).close();
   await expectServing(host, next);
-  await host.close();
 });
 
 test("host: a worker that does not release a session has failed", async () => {
@@ -361,5 +350,4 @@ test("host: a worker that does not release a session has failed", async () => {
   const next = newSimulated();
   host.replace(next, weightEpoch(0));
   await expectServing(host, next);
-  await host.close();
 });

@@ -89,9 +89,9 @@ test("link: KV in parts arrives whole, both ways, or not at all if it is release
         worker.exportBytes = (id) => requests[id]?.out ?? 0;
         const limits = { heartbeatMs: 10, kvPartBytes, kvWindowBytes };
         const host = await listen(worker, { limits });
-        const proxy = await CuttingProxy.listen(() => Number(new URL(host.url).port));
+        const proxy = await CuttingProxy.before(host.url);
         proxy.cutAfterBytes = cutAfterBytes;
-        const linked = await open(`ws://127.0.0.1:${proxy.port}`, { limits }).catch(() => null);
+        const linked = await open(proxy.url, { limits }).catch(() => null);
         const exported = new Map<RequestId, KvBlob | null>();
         let isFailed = linked === null;
         linked?.listen((_epoch, events) => {

@@ -1,47 +1,37 @@
 // What a sidecar knows of a host that it cannot reach: whether only the connection broke, its process has ended, or the
 // network is silent, which costs time alone.
 
-import { expect, setDefaultTimeout, test } from "bun:test";
+import { afterEach, expect, setDefaultTimeout, test } from "bun:test";
 import { CuttingProxy } from "../../../test/faults/cutting-proxy.ts";
-import type { SimulatedWorker } from "../../../test/faults/simulated/worker.ts";
-import { listen, open, settled, until } from "../../../test/suite/link-fixture.ts";
+import {
+  closeAll,
+  eventsOf,
+  listen,
+  open,
+  proxyBefore,
+  settled,
+  tokensIn,
+  until,
+} from "../../../test/suite/link-fixture.ts";
 import { newSimulated, newSpec, runOf, tokensOf } from "../../../test/suite/simulated-runs.ts";
-import type { WorkerEvent } from "../../core/rollout/worker.ts";
-import type { LinkHost } from "./host.ts";
 import type { LinkLimits } from "./limits.ts";
-import type { LinkedWorker } from "./worker.ts";
 
 // The machine may be busy.
 setDefaultTimeout(180_000);
 
-interface Bed {
-  readonly simulated: SimulatedWorker;
-  readonly host: LinkHost;
-  readonly proxy: CuttingProxy;
-  readonly worker: LinkedWorker;
-  /** Reports about the connection, in order. */
-  readonly told: (string | null)[];
-  readonly events: WorkerEvent[];
-}
+afterEach(closeAll);
 
-async function bedWith(limits: Partial<LinkLimits> = {}): Promise<Bed> {
+async function bedWith(limits: Partial<LinkLimits> = {}) {
   const simulated = newSimulated();
-  const host = await listen(simulated);
-  const port = Number(new URL(host.url).port);
-  const proxy = await CuttingProxy.listen(() => port);
+  const proxy = await proxyBefore((await listen(simulated)).url);
+  /** Reports about the connection, in order. */
   const told: (string | null)[] = [];
-  const events: WorkerEvent[] = [];
-  const url = `ws://127.0.0.1:${proxy.port}`;
-  const worker = await open(url, { limits, reach: (lost) => told.push(lost) });
-  worker.listen((_, some) => events.push(...some));
-  return { simulated, host, proxy, worker, told, events };
+  const worker = await open(proxy.url, { limits, reach: (lost) => told.push(lost) });
+  return { simulated, proxy, worker, told, events: eventsOf(worker) };
 }
-
-const tokensIn = (events: readonly WorkerEvent[]) =>
-  events.flatMap((event) => (event.kind === "tokens" ? [...event.tokens] : []));
 
 test("reach: a connection that breaks while the host lives is a cut, reported before the failure", async () => {
-  const { simulated, host, proxy, worker, told, events } = await bedWith();
+  const { simulated, proxy, worker, told, events } = await bedWith();
   worker.send([runOf(newSpec(1), { chunkTokens: 8 })]);
   await settled(worker);
   proxy.cut();
@@ -50,9 +40,6 @@ test("reach: a connection that breaks while the host lives is a cut, reported be
   const message = expect.stringContaining("is lost");
   expect(events).toEqual([{ kind: "failed", message, isCut: true }]);
   await until(() => simulated.kvTokensUsed === 0, "the host releases what it ran");
-  await worker.close();
-  await host.close();
-  await proxy.close();
 });
 
 test("reach: a host whose process has ended, or is another one, has failed and was not cut", async () => {
@@ -62,23 +49,18 @@ test("reach: a host whose process has ended, or is another one, has failed and w
     const second = await listen(newSimulated());
     let { port } = new URL(first.url);
     const proxy = await CuttingProxy.listen(() => Number(port));
-    const worker = await open(`ws://127.0.0.1:${proxy.port}`);
-    const events: WorkerEvent[] = [];
-    worker.listen((_, some) => events.push(...some));
+    const events = eventsOf(await open(proxy.url));
     port = new URL(second.url).port;
     if (isReplaced) proxy.cut();
     else await proxy.close();
     await until(() => events.length > 0, "the worker has failed");
     expect(events).toEqual([{ kind: "failed", message: expect.stringContaining("is lost") }]);
-    await worker.close();
     if (isReplaced) await proxy.close();
-    await first.close();
-    await second.close();
   }
 });
 
 test("reach: a silent network is reported before it is given up, and loses nothing when it heals", async () => {
-  const { simulated, host, proxy, worker, told, events } = await bedWith({ quietMsMax: 100 });
+  const { simulated, proxy, worker, told, events } = await bedWith({ quietMsMax: 100 });
   worker.send([runOf(newSpec(1), { chunkTokens: 8 })]);
   await settled(worker);
   proxy.stall();
@@ -89,8 +71,5 @@ test("reach: a silent network is reported before it is given up, and loses nothi
   proxy.heal();
   await until(() => events.some(({ kind }) => kind === "chunk_done"), "the chunk's end");
   await until(() => told.at(-1) === null, "the end of the silence");
-  expect(tokensIn(events)).toEqual([...tokensOf(newSpec(1), 0, 8)]);
-  await worker.close();
-  await host.close();
-  await proxy.close();
+  expect(tokensIn(events, 1)).toEqual([...tokensOf(newSpec(1), 0, 8)]);
 });

@@ -2,6 +2,7 @@
 // response comes out whole, once, in order. A failing seed says how to repeat it: SEED=n bun test <this file>.
 
 import { expect, test } from "bun:test";
+import { Dice } from "../../../test/faults/attacks/settings.ts";
 import { FAULT_KINDS, type FaultPlan, seededFaults } from "../../../test/faults/stand-in/faults.ts";
 import { SglangStandIn } from "../../../test/faults/stand-in/sglang-stand-in.ts";
 import {
@@ -11,20 +12,17 @@ import {
   standInResponse,
 } from "../../../test/faults/stand-in/tokens.ts";
 import { VllmStandIn } from "../../../test/faults/stand-in/vllm-stand-in.ts";
+import { samplingOf } from "../../../test/suite/request-spec.ts";
+import { world } from "../../../test/suite/rollout-bed.ts";
 import { fold32 } from "../../core/base/hash.ts";
-import { groupId, weightEpoch, workerId } from "../../core/base/ids.ts";
-import { EmbeddedKvPool } from "../../core/kv/embedded-pool.ts";
+import { groupId, workerId } from "../../core/base/ids.ts";
 import type { Request } from "../../core/request/buffer.ts";
 import { drawKey, NO_SHAPING, type SamplingParams } from "../../core/request/request.ts";
-import { Rollout } from "../../core/rollout/rollout.ts";
-import { loadCore } from "../../core/wasm/load.ts";
-import { wallTimers } from "./clock.ts";
 import type { VllmLimits } from "./limits.ts";
 import { openVllmWorker } from "./open.ts";
 import { sglangSeed } from "./sglang/body.ts";
 import type { VllmWorker } from "./worker.ts";
 
-const core = loadCore();
 const TOKENS_MAX = 120;
 const SEEDS = 12;
 const LANES = 4;
@@ -43,35 +41,16 @@ const LIMITS: Partial<VllmLimits> = {
   checkMsMax: 5_000,
 };
 
-/** Numbers that belong to a seed. */
-class Dice {
-  readonly #seed: number;
-  #rolls = 0;
-
-  constructor(seed: number) {
-    this.#seed = seed;
-  }
-
-  below(limit: number): number {
-    this.#rolls += 1;
-    return fold32(this.#seed, this.#rolls) % limit;
-  }
-
-  of<T>(values: readonly [T, ...T[]]): T {
-    return values[this.below(values.length)] ?? values[0];
-  }
-}
-
 type StandIn = VllmStandIn | SglangStandIn;
 
 /** By the scenario's number: all servers of a run are of a kind. */
 const kindOf = (seed: number) => (seed % 3 === 2 ? "sglang" : "vllm");
 
-function samplingOf(dice: Dice, seed: number): SamplingParams {
-  const tokensMin = dice.of([0, 0, 5, 40]);
+function samplingIn(dice: Dice, seed: number): SamplingParams {
+  const tokensMin = dice.one([0, 0, 5, 40]);
   // SGLang bans its own EOS before `min_new_tokens`, whether it would end the response or not.
   const eos = kindOf(seed) === "sglang" && tokensMin > 0 ? [EOS] : [];
-  return {
+  return samplingOf({
     temperature: dice.below(2),
     seed,
     tokensMax: 1 + dice.below(TOKENS_MAX),
@@ -80,28 +59,17 @@ function samplingOf(dice: Dice, seed: number): SamplingParams {
       ...NO_SHAPING,
       tokensMin,
       // Counted in the engine: such a response must come in one piece.
-      presencePenalty: dice.of([0, 0, 0, 0, 0.5]),
+      presencePenalty: dice.one([0, 0, 0, 0, 0.5]),
     },
-    topLogprobs: dice.of([0, 0, 1, 2]),
-    engineFields: null,
-  };
+    topLogprobs: dice.one([0, 0, 1, 2]),
+  });
 }
 
-interface Outcome {
-  readonly finished: readonly Request[];
-  readonly submitted: number;
-  readonly failures: readonly string[];
-  readonly killed: number;
-  readonly restarted: number;
-  readonly lost: number;
-  readonly shown: ReadonlyMap<string, number>;
-}
-
-async function play(seed: number): Promise<Outcome> {
+async function play(seed: number) {
   const dice = new Dice(seed);
   const servers: StandIn[] = [];
   const workers: VllmWorker[] = [];
-  const share = dice.of([0, 0.1, 0.3]);
+  const share = dice.one([0, 0.1, 0.3]);
   const count = 2 + dice.below(3);
   const killAt = dice.below(3) === 0 ? 20 + dice.below(60) : -1;
   const restarts = { left: killAt < 0 ? 1 : 0 };
@@ -115,28 +83,20 @@ async function play(seed: number): Promise<Outcome> {
   const finished: Request[] = [];
   const failures: string[] = [];
   const over = Promise.withResolvers<void>();
-  let submitted = 0;
+  const requests: Request[] = [];
   let killed = 0;
-  const rollout = new Rollout({
-    policy: dice.of(["seer", "divided"]),
-    draft: dice.of(["grouped", "off"]),
+  const { rollout } = world({
+    policy: dice.one(["seer", "divided"]),
+    draft: dice.one(["grouped", "off"]),
     chunkTokens: 1 + dice.below(64),
-    epoch: weightEpoch(0),
-    pool: new EmbeddedKvPool({ clock: wallTimers, memoryBytesMax: 0, disk: null }),
-    clock: wallTimers,
-    core,
     listener: {
-      tokens() {},
-      restarted() {},
-      stats() {},
-      groupFinished() {},
       finished(request) {
         finished.push(request);
         if (finished.length === killAt) {
           killed += 1;
           void servers[0]?.stop();
         }
-        if (finished.length === submitted) over.resolve();
+        if (finished.length === requests.length) over.resolve();
       },
       workerFailed: ({ workerId: id }, message) => {
         failures.push(message);
@@ -149,8 +109,8 @@ async function play(seed: number): Promise<Outcome> {
         }, over.reject);
       },
       quarantined: ({ response }) => over.reject(new Error(response.refusal?.message)),
-      threw: (error) => over.reject(error),
-      broken: (error) => over.reject(error),
+      threw: over.reject,
+      broken: over.reject,
     },
   });
   const groups = 20 + dice.below(20);
@@ -159,16 +119,16 @@ async function play(seed: number): Promise<Outcome> {
     const id = groupId(`g${i}`);
     const group = rollout.open(id, prompt);
     const size = 1 + dice.below(16);
-    const sampling = samplingOf(dice, seed);
+    const sampling = samplingIn(dice, seed);
     const divisible = workers.every((worker) => worker.supports(sampling).kind === "divided");
     for (let k = 0; k < size; k += 1) {
-      submitted += 1;
-      rollout.join(group, { sampling, draw: drawKey(seed, id, k), divisible, priority: 0 });
+      const draw = drawKey(seed, id, k);
+      requests.push(rollout.join(group, { sampling, draw, divisible, priority: 0 }));
     }
   }
   for (const worker of workers) rollout.addWorker(worker);
   const timer = setTimeout(
-    () => over.reject(new Error(`no end: ${finished.length} of ${submitted} finished`)),
+    () => over.reject(new Error(`no end: ${finished.length} of ${requests.length} finished`)),
     SCENARIO_MS_MAX,
   );
   try {
@@ -179,21 +139,10 @@ async function play(seed: number): Promise<Outcome> {
     await Promise.all(workers.map((worker) => worker.close()));
     await Promise.all(servers.map((server) => (server.isStopped ? null : server.stop())));
   }
-  const shown = new Map<string, number>();
-  let restarted = 0;
-  for (const server of servers) {
-    restarted += server.restarts;
-    for (const [kind, times] of server.shown) shown.set(kind, (shown.get(kind) ?? 0) + times);
-  }
-  const { lost_tokens: lost } = rollout.meter.report({
-    policy: "",
-    draft: "",
-    deterministic: false,
-    epoch: weightEpoch(0),
-    interrupted: false,
-    pool: new EmbeddedKvPool({ clock: wallTimers, memoryBytesMax: 0, disk: null }).stats(),
-  });
-  return { finished, submitted, failures, killed, restarted, lost, shown };
+  const restarted = servers.reduce((sum, server) => sum + server.restarts, 0);
+  const shown = servers.flatMap((server) => [...server.shown.keys()]);
+  const lost = rollout.meter.counts.lost_tokens;
+  return { requests, finished, failures, ended: killed + restarted, lost, shown };
 }
 
 async function startStandIn(
@@ -203,8 +152,8 @@ async function startStandIn(
 ): Promise<StandIn> {
   const common = {
     slots: 8 + dice.below(40),
-    blockSize: dice.of([16, 4]),
-    blocks: dice.of([2000, 200]),
+    blockSize: dice.one([16, 4]),
+    blocks: dice.one([2000, 200]),
     hasPriorities: dice.below(3) > 0,
     // The probe's own requests are the first to arrive.
     faults: (arrival: number, prompt: readonly number[]) =>
@@ -213,14 +162,14 @@ async function startStandIn(
     downMs: 5,
   };
   if (kind === "sglang") {
-    const release = dice.of(["0.5.23", "old"] as const);
+    const release = dice.one(["0.5.23", "old"] as const);
     const isIncremental = dice.below(2) === 0;
     return await SglangStandIn.start({ ...common, release, isIncremental });
   }
   return await VllmStandIn.start({
     ...common,
-    generate: dice.of(["enabled", "enabled", "disabled"]),
-    spelling: dice.of(["0.32", "0.22"]),
+    generate: dice.one(["enabled", "enabled", "disabled"]),
+    spelling: dice.one(["0.32", "0.22"]),
   });
 }
 
@@ -262,17 +211,15 @@ function check(request: Request, seed: number): void {
   expect(inChunks).toBe(wanted.length);
 }
 
-async function playAndCheck(seed: number, seen: Map<string, number>): Promise<number> {
+async function playAndCheck(seed: number, seen: Set<string>): Promise<number> {
   try {
-    const outcome = await play(seed);
-    expect(outcome.finished.length).toBe(outcome.submitted);
-    for (const request of outcome.finished) check(request, seed);
-    expect(outcome.lost).toBe(0);
-    expect(outcome.failures.length, outcome.failures.join("; ")).toBe(
-      outcome.killed + outcome.restarted,
-    );
-    for (const [kind, times] of outcome.shown) seen.set(kind, (seen.get(kind) ?? 0) + times);
-    return outcome.finished.length;
+    const { requests, finished, failures, ended, lost, shown } = await play(seed);
+    expect(finished.length).toBe(requests.length);
+    for (const request of requests) check(request, seed);
+    expect(lost).toBe(0);
+    expect(failures.length, failures.join("; ")).toBe(ended);
+    for (const kind of shown) seen.add(kind);
+    return requests.length;
   } catch (error) {
     throw new Error(`repeat it with SEED=${seed} bun test src/engines/vllm/rollout.test.ts`, {
       cause: error,
@@ -284,7 +231,7 @@ const only = process.env.SEED;
 
 test("rollout over vLLM: every token comes once, in order, whatever fails", async () => {
   const seeds = only === undefined ? Array.from({ length: SEEDS }, (_, i) => i) : [Number(only)];
-  const seen = new Map<string, number>();
+  const seen = new Set<string>();
   let requests = 0;
   // Scenarios mostly wait for their own faults, so a few share the time.
   const lane = async () => {
@@ -296,5 +243,5 @@ test("rollout over vLLM: every token comes once, in order, whatever fails", asyn
   await Promise.all(Array.from({ length: LANES }, lane));
   if (only !== undefined) return;
   expect(requests).toBeGreaterThan(2000);
-  expect([...seen.keys()].toSorted()).toEqual([...FAULT_KINDS].toSorted());
+  expect([...seen].toSorted()).toEqual([...FAULT_KINDS].toSorted());
 }, 600_000);

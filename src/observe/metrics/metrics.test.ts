@@ -2,6 +2,7 @@
 // told as they count it.
 
 import { beforeEach, expect, test } from "bun:test";
+import { NO_POOL_STATS, NO_WORKER_STATS } from "../../../test/suite/no-figures.ts";
 import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { groupId, type WorkerId, weightEpoch, workerId } from "../../core/base/ids.ts";
 import { RequestBuffer } from "../../core/request/buffer.ts";
@@ -11,32 +12,12 @@ import { EngineTime } from "./effective-time.ts";
 import { Metrics } from "./metrics.ts";
 
 const STATS: WorkerStats = {
-  running: 2,
-  waiting: 0,
-  kvTokensUsed: 10,
-  steps: 100,
-  busyMs: 1500,
-  draftMs: 10,
-  outputTokens: 50,
-  prefillTokens: 40,
-  recomputedTokens: 3,
-  preemptions: 0,
-  draftedTokens: 8,
-  acceptedTokens: 6,
-  drafts: 4,
+  ...NO_WORKER_STATS,
+  ...{ running: 2, kvTokensUsed: 10, steps: 100, busyMs: 1500, draftMs: 10, outputTokens: 50 },
+  ...{ prefillTokens: 40, recomputedTokens: 3, draftedTokens: 8, acceptedTokens: 6, drafts: 4 },
   kvLoads: 1,
-  kvLoadFailures: 0,
 };
-const POOL = {
-  memoryBytes: 5,
-  diskBytes: 0,
-  puts: 2,
-  hits: 1,
-  misses: 7,
-  corrupt: 0,
-  evictions: 0,
-  diskErrors: 0,
-};
+const POOL = { ...NO_POOL_STATS, memoryBytes: 5, puts: 2, hits: 1, misses: 7 };
 const ENGINE: WorkerId = workerId(0);
 let meter: Meter;
 let metrics: Metrics;

@@ -3,6 +3,7 @@
 
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { engineMissing } from "../../e2e/tool.ts";
+import { engineTest } from "../../suite/engine-test.ts";
 import { ToolProcess } from "../process.ts";
 import { socketStatus } from "./sockets.ts";
 
@@ -18,8 +19,6 @@ afterAll(async () => {
   await victim?.kill();
 });
 
-const attack = test.skipIf(engineMissing() !== null);
-
 const FOREIGN: readonly Record<string, string>[] = [
   { origin: "http://evil.example" },
   { origin: "null" },
@@ -29,7 +28,7 @@ const FOREIGN: readonly Record<string, string>[] = [
   { "sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors" },
 ];
 
-attack("browser: no route takes a request that a foreign page sent", async () => {
+engineTest("browser: no route takes a request that a foreign page sent", async () => {
   const { paths } = (await victim.http.json("/openapi.json")) as {
     paths: Record<string, Record<string, unknown>>;
   };
@@ -53,7 +52,7 @@ attack("browser: no route takes a request that a foreign page sent", async () =>
   expect(await victim.http.json("/is_paused")).toMatchObject({ is_paused: false });
 });
 
-attack("browser: a refusal has vLLM's shape and names header, value and flag", async () => {
+engineTest("browser: a refusal has vLLM's shape and names header, value and flag", async () => {
   const answer = await victim.http.post("/pause", {}, { origin: "http://evil.example" });
   expect(answer.status).toBe(403);
   expect(await answer.json()).toEqual({
@@ -69,15 +68,18 @@ attack("browser: a refusal has vLLM's shape and names header, value and flag", a
   expect(await rebound.text()).toContain("the Host evil.example:80 is not a name of this server");
 });
 
-attack("browser: the server's own page, and clients that are no browsers, are served", async () => {
-  const { host, origin } = victim.http.url;
-  for (const headers of [{}, { origin, "sec-fetch-site": "same-origin" }, { host }]) {
-    expect((await victim.http.post("/tokenize", { prompt: "a" }, headers)).status).toBe(200);
-  }
-  expect(await victim.goodTokens()).toHaveLength(16);
-});
+engineTest(
+  "browser: the server's own page, and clients that are no browsers, are served",
+  async () => {
+    const { host, origin } = victim.http.url;
+    for (const headers of [{}, { origin, "sec-fetch-site": "same-origin" }, { host }]) {
+      expect((await victim.http.post("/tokenize", { prompt: "a" }, headers)).status).toBe(200);
+    }
+    expect(await victim.goodTokens()).toHaveLength(16);
+  },
+);
 
-attack("browser: no socket opens for a foreign page", async () => {
+engineTest("browser: no socket opens for a foreign page", async () => {
   for (const path of ["/v1/stream", "/v1/draft"]) {
     for (const headers of FOREIGN) expect(await socketStatus(victim.url + path, headers)).toBe(403);
     const { origin } = victim.http.url;

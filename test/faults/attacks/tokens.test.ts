@@ -91,7 +91,7 @@ test("an engine that closes at every byte: every response comes whole, or its re
   const bed = await StandInBed.start(1, undefined, {
     limits: LIMITS,
     reach: async (url) => {
-      const proxy = await CuttingProxy.listen(() => Number(new URL(url).port));
+      const proxy = await CuttingProxy.before(url);
       proxies.push(proxy);
       return `http://127.0.0.1:${proxy.port}`;
     },

@@ -1,5 +1,6 @@
 import { present } from "../../../src/core/base/assert.ts";
 import type { KvKey, KvPool, KvPoolStats } from "../../../src/core/kv/pool.ts";
+import { NO_POOL_STATS } from "../../suite/no-figures.ts";
 
 /** A KV pool in memory that may lose everything at any time; leases keep nothing. */
 export class VolatilePool implements KvPool {
@@ -47,13 +48,7 @@ export class VolatilePool implements KvPool {
   }
 
   stats(): KvPoolStats {
-    return {
-      memoryBytes: this.#bytes,
-      diskBytes: 0,
-      corrupt: 0,
-      diskErrors: 0,
-      ...this.#counters,
-    };
+    return { ...NO_POOL_STATS, memoryBytes: this.#bytes, ...this.#counters };
   }
 
   async close(): Promise<void> {

@@ -16,6 +16,7 @@ import type {
   WorkerListener,
   WorkerStats,
 } from "../../../src/core/rollout/worker.ts";
+import { NO_WORKER_STATS } from "../../suite/no-figures.ts";
 
 /** Output tokens after which a request ends with a stop token. */
 export type LengthOf = (request: RequestSpec) => number;
@@ -54,8 +55,10 @@ export class SimulatedWorker implements Worker {
   #events: WorkerEvent[] = [];
   isDead = false;
   #isAsleep = false;
-  #counters = { steps: 0, outputTokens: 0, prefillTokens: 0, recomputedTokens: 0, preemptions: 0 };
-  #kvLoads = 0;
+  #counters = {
+    ...{ steps: 0, outputTokens: 0, prefillTokens: 0, recomputedTokens: 0, preemptions: 0 },
+    kvLoads: 0,
+  };
 
   constructor(options: {
     workerId: WorkerId;
@@ -161,16 +164,11 @@ export class SimulatedWorker implements Worker {
 
   stats(): WorkerStats {
     return {
+      ...NO_WORKER_STATS,
       running: this.#running.length,
       waiting: this.#waiting.length,
       kvTokensUsed: this.kvTokensUsed,
       busyMs: this.#counters.steps,
-      draftMs: 0,
-      draftedTokens: 0,
-      acceptedTokens: 0,
-      drafts: 0,
-      kvLoads: this.#kvLoads,
-      kvLoadFailures: 0,
       ...this.#counters,
     };
   }
@@ -181,7 +179,7 @@ export class SimulatedWorker implements Worker {
         const { request, output, chunkTokens, kv } = command;
         const parked = this.#parked.get(request.requestId);
         this.#parked.delete(request.requestId);
-        if (kv !== null) this.#kvLoads += 1;
+        if (kv !== null) this.#counters.kvLoads += 1;
         const kvTokens = parked?.kvTokens ?? kv?.tokens ?? 0;
         const resident = {
           spec: request,
