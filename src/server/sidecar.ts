@@ -45,6 +45,7 @@ export interface GenerationSpec {
   readonly deadline?: Deadline | null;
   /** See Wanted. */
   readonly isStrict?: boolean;
+  readonly stalenessMax?: number;
   /** Selects the random numbers together with the seed, as a group's id does for `foretoken rollout`; none: "". */
   readonly drawGroup?: string;
   /** The names of the responses' random numbers, where an earlier process chose them. */
@@ -195,7 +196,7 @@ export class Sidecar {
    */
   generate(spec: GenerationSpec, listener: GenerationListener): Generation {
     const divisible = this.#check(spec);
-    const { sampling, seeded, priority, isStrict = false } = spec;
+    const { sampling, seeded, priority, isStrict = false, stalenessMax = 0 } = spec;
     const { adapter = null, cacheSalt: salt = null } = sampling;
     const scope = { name: spec.group, adapter, salt };
     const session = sessionOf(spec);
@@ -214,7 +215,8 @@ export class Sidecar {
       const named = seeded ? drawKey(sampling.seed, spec.drawGroup ?? "", index) : null;
       const draw = spec.draws?.[index] ?? named ?? this.#freshKey();
       const drawn = index === 0 ? sampling : withoutPromptReport(sampling);
-      const wanted = { sampling: drawn, draw, divisible, priority, isStrict, ...(turn || {}) };
+      const age = { isStrict, stalenessMax };
+      const wanted = { sampling: drawn, draw, divisible, priority, ...age, ...(turn || {}) };
       const request = this.rollout.join(group, wanted, isLater ? place.previous : null);
       const own = index === 0 ? key : `${key}.${index}`;
       this.#sessions.joined(request, { ...session, key: own, isLater });

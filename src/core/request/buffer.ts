@@ -30,6 +30,8 @@ export interface Wanted {
   readonly priority: number;
   /** All its tokens are of one weight epoch: if the weights change, it restarts. Default: false. */
   readonly isStrict?: boolean;
+  /** Of a strict one: epochs that its tokens' weights may be older than those in service. Default: 0. */
+  readonly stalenessMax?: number;
   /** Default: a response to the group's prompt, of which nothing is kept. */
   readonly turn?: Turn;
 }
@@ -76,6 +78,7 @@ export interface Request {
   readonly index: number;
   readonly priority: number;
   readonly isStrict: boolean;
+  readonly stalenessMax: number;
   readonly response: Response;
   /** Changed by `RequestBuffer.move` alone. */
   readonly status: RequestStatus;
@@ -149,7 +152,8 @@ export class RequestBuffer {
     const group = present(this.#groups.get(to.groupId), `group ${to.groupId} is in the buffer`);
     assert(group === to && !group.isClosed, "a group is open when a request joins it");
     assert(this.#requests.size < REQUESTS_MAX, `at most ${REQUESTS_MAX} requests`);
-    const { sampling, draw, divisible, priority, isStrict = false, turn } = wanted;
+    const { sampling, draw, divisible, priority, turn } = wanted;
+    const { isStrict = false, stalenessMax = 0 } = wanted;
     const prompt = turn?.prompt ?? group.prompt;
     const lead = prompt.subarray(prompt.length - (turn?.leadTokens ?? 0));
     const id = requestId(this.#nextId);
@@ -170,6 +174,7 @@ export class RequestBuffer {
       index,
       priority,
       isStrict,
+      stalenessMax,
       response: new Response(sampling.tokensMax, sampling.topLogprobs, lead),
       status: "waiting",
       workerId: null,

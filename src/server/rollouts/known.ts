@@ -8,6 +8,7 @@ import type { SavedRun } from "../../core/journal/read.ts";
 import { checkFormat, type RunFiles, RunJournal } from "../../core/journal/run-journal.ts";
 import type { DrawKey } from "../../core/request/request.ts";
 import type { Kept } from "../kept.ts";
+import { type CarriedGroup, withCarried } from "./carried.ts";
 import type { RolloutLimits, RolloutPlan } from "./plan.ts";
 import { Run, type RunParts } from "./run.ts";
 
@@ -114,7 +115,17 @@ export class KnownRollouts {
     }
     this.#makeRoom();
     if (there !== undefined) this.#drop(there);
-    return this.#start(id, plan, hash);
+    if (plan.carryFrom == null) return this.#start(id, plan, hash);
+    const from = this.run(plan.carryFrom);
+    if (from.state === "running") {
+      throw new AppError(
+        "conflict",
+        `rollout ${JSON.stringify(from.id)} runs: carry_from names one that is over`,
+      );
+    }
+    const run = this.#start(id, withCarried(plan, from.carried), hash, null, from.carried);
+    from.carried = [];
+    return run;
   }
 
   /** Takes over rollouts of an earlier process, which begin again with `resume`. */
@@ -170,10 +181,17 @@ export class KnownRollouts {
     }
   }
 
-  #start(id: string, plan: RolloutPlan, hash: string, saved: SavedRollout | null = null): Run {
+  #start(
+    id: string,
+    plan: RolloutPlan,
+    hash: string,
+    saved: SavedRollout | null = null,
+    carried: readonly CarriedGroup[] = [],
+  ): Run {
     const { sidecar, versionOf, files, held } = this.#options;
     const journal = files ? new RunJournal(files, saved?.run ?? null) : null;
-    const own = { id, hash, plan, journal, draws: saved?.draws ?? [] };
+    const draws = saved?.draws ?? carried.map((group) => group.draws);
+    const own = { id, hash, plan, journal, draws, carried };
     let run: Run;
     try {
       run = new Run({ ...this.#options, ...own, ended: (one) => this.#ended(one) });

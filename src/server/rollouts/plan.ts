@@ -95,6 +95,14 @@ export const RolloutRequestSchema = v.strictObject({
   deadline: DEADLINE_FIELD,
   /** strict: all tokens of a response are of one weight epoch. mixed: it continues under the next one. */
   on_policy: f.oneOf("strict", "mixed"),
+  /** mixed, for tokens of weights at most that many epochs old: a response with older ones begins anew. */
+  max_staleness: f.integer(0, 2 ** 20),
+  /** A group is whole with the first that many of its responses to finish; the others are given up. Default: all. */
+  finish_first: f.integer(1, GROUP_SIZE_MAX),
+  /** Ends the rollout when that many groups are whole; the others can be carried on. Default: all. */
+  finish_groups: f.integer(1, ROLLOUT_LIMITS.groupsMax),
+  /** Id of an ended rollout: its groups that were not whole go on in this one, before its own. */
+  carry_from: f.name,
 });
 
 type RolloutFields = v.InferOutput<typeof RolloutRequestSchema>;
@@ -119,6 +127,11 @@ export interface RolloutPlan {
   readonly deadline?: Deadline | null;
   readonly isDetached: boolean;
   readonly isStrict: boolean;
+  /** Absent in journals of earlier releases. null: no limit of its own, all, none. */
+  readonly stalenessMax?: number | null;
+  readonly finishFirst?: number | null;
+  readonly finishGroups?: number | null;
+  readonly carryFrom?: string | null;
 }
 
 export interface PlanContext {
@@ -141,12 +154,16 @@ export async function planOf(body: unknown, context: PlanContext): Promise<Rollo
   if (fields.groups.length > groupsMax) {
     throw invalid("groups", `has ${fields.groups.length} entries, more than ${groupsMax}`);
   }
+  const { max_staleness: stalenessMax = null, finish_first: first } = fields;
   const ids = new Set<string>();
   let requests = 0;
   const unwritten = fields.groups.map((group, i) => {
     if (ids.has(group.id)) throw invalid(`groups.${i}.id`, `is ${group.id}, as an earlier one`);
     ids.add(group.id);
     const plan = groupOf(group, { fields, adapter, context, at: `groups.${i}.` });
+    if (first != null && first > plan.n) {
+      throw invalid("finish_first", `is ${first}; group ${group.id} has ${plan.n} responses`);
+    }
     requests += plan.n;
     return plan;
   });
@@ -161,7 +178,11 @@ export async function planOf(body: unknown, context: PlanContext): Promise<Rollo
     priority: fields.priority ?? 0,
     deadline: fields.deadline ?? null,
     isDetached: fields.detached ?? false,
-    isStrict: fields.on_policy !== "mixed",
+    isStrict: fields.on_policy !== "mixed" || stalenessMax !== null,
+    stalenessMax,
+    finishFirst: fields.finish_first ?? null,
+    finishGroups: fields.finish_groups ?? null,
+    carryFrom: fields.carry_from ?? null,
   };
 }
 

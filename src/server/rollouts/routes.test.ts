@@ -373,10 +373,7 @@ test.each([
   [{ samplingParams: {} }, "samplingParams is not known; did you mean sampling_params?"],
   [{ sampling_params: { max_token: 5 } }, "did you mean max_tokens?"],
   [{ sampling_params: { n: 5 } }, "sampling_params.n is not known here; it belongs in the body"],
-  [
-    { budget: 5 },
-    "budget is not known; known are deadline, detached, groups, id, model, n, on_policy",
-  ],
+  [{ budget: 5 }, "budget is not known; known are carry_from, deadline, detached"],
 ])("POST /v1/rollouts: %j is answered with where it belongs", async (fields, message) => {
   const { call } = world();
   const answer = call("POST", "/v1/rollouts", body(fields));
@@ -456,4 +453,74 @@ test("on_policy strict: with weights that change all the time a response ends wi
   const given = lines.slice(0, -1).filter(({ finish_reason: reason }) => reason === "abort");
   expect(given.length).toBeGreaterThan(0);
   for (const line of given) expect(line.error?.message).toContain("the weights changed 17 times");
+});
+
+const GROUPS = ["a", "b", "c"].map((id, i) => ({ id, token_ids: [i + 1], n: 4 }));
+
+test("finish_first: a group is whole with the first responses to finish, and the report has the bias", async () => {
+  const { call, finish, sidecar } = world();
+  const answered = linesOf(
+    await call("POST", "/v1/rollouts", body({ groups: GROUPS, finish_first: 3 })),
+  );
+  await finish();
+  const lines = await answered;
+  const taken = lines.slice(0, -1);
+  expect(taken.map(({ finish_reason }) => finish_reason)).toEqual(taken.map(() => "stop"));
+  for (const { id } of GROUPS) expect(taken.filter(({ group }) => group === id)).toHaveLength(3);
+  expect(lines.at(-1)).toMatchObject({
+    report: { returned_requests: 9, length_bias: expect.any(Number) },
+  });
+  expect(sidecar.rollout.unfinished).toBe(0);
+  const wrong = call("POST", "/v1/rollouts", body({ id: "x", groups: GROUPS, finish_first: 5 }));
+  await expect(wrong).rejects.toMatchObject({ code: "invalid_field" });
+});
+
+/** The rollouts "one", which ends with its first whole group, and "two", which goes on with the others. */
+async function carried(epochs: number, fields: Record<string, unknown>) {
+  const { call, finish, sidecar } = world({}, 40);
+  const groups = GROUPS.map((group) =>
+    group.id === "a" ? { ...group, sampling_params: { max_tokens: 3 } } : group,
+  );
+  const one = linesOf(
+    await call("POST", "/v1/rollouts", body({ id: "one", groups, finish_groups: 1 })),
+  );
+  await finish();
+  const first = await one;
+  for (let epoch = 1; epoch <= epochs; epoch += 1) sidecar.advance(weightEpoch(epoch));
+  const own = [{ id: "d", token_ids: [9] }];
+  const next = body({ id: "two", groups: own, carry_from: "one", ...fields });
+  const two = linesOf(await call("POST", "/v1/rollouts", next));
+  await finish();
+  return { first, second: await two, call };
+}
+
+test("carry_from: groups that were not whole go on with their tokens, and each chunk has its epoch", async () => {
+  const { first, second, call } = await carried(1, { max_staleness: 1 });
+  expect(first.map(({ group }) => group)).toEqual(["a", "a", "a", "a", undefined]);
+  expect(first.at(-1)).toMatchObject({ state: "finished", report: { carried_groups: 2 } });
+  expect(second.slice(0, -1).map(({ group }) => group)).toEqual(
+    expect.arrayContaining(["b", "c", "d"]),
+  );
+  const carriedOn = second.filter(({ weight_epoch: epoch }) => epoch === null);
+  expect(carriedOn.length).toBeGreaterThan(0);
+  for (const { chunks, token_ids: ids, logprobs } of carriedOn) {
+    const made = chunks as { weight_epoch: number; tokens: number }[];
+    expect(new Set(made.map(({ weight_epoch: epoch }) => epoch))).toEqual(new Set([0, 1]));
+    expect((ids as number[]).length).toBeGreaterThanOrEqual(40);
+    expect(logprobs).toHaveLength((ids as number[]).length);
+  }
+  const again = await call("POST", "/v1/rollouts", body({ id: "three", carry_from: "one" }));
+  expect(again.headers.get("x-rollout-id")).toBe("three");
+  await call("DELETE", "/v1/rollouts/three");
+});
+
+test("carry_from: tokens older than max_staleness are made anew; without it, all of an earlier epoch", async () => {
+  for (const [epochs, fields] of [
+    [2, { max_staleness: 1 }],
+    [1, {}],
+  ] as const) {
+    const { second } = await carried(epochs, fields);
+    const epochsOf = second.slice(0, -1).map((line) => line.weight_epoch);
+    expect(new Set(epochsOf)).toEqual(new Set([epochs]));
+  }
 });

@@ -7,9 +7,11 @@ import type { RunJournal } from "../../core/journal/run-journal.ts";
 import type { Request } from "../../core/request/buffer.ts";
 import type { DrawKey } from "../../core/request/request.ts";
 import { Ends } from "../../core/rollout/iteration-span.ts";
+import { firstComplete, lengthBias } from "../../core/rollout/selection.ts";
 import type { Text } from "../../text/text.ts";
 import { promptBytes, responseBytes } from "../kept.ts";
 import type { Generation, Sidecar } from "../sidecar.ts";
+import { type CarriedGroup, carriedGroup, isFresh } from "./carried.ts";
 import { type GroupPlan, inGroup, type RolloutPlan } from "./plan.ts";
 import { finishedResponse, formatLine } from "./response-line.ts";
 
@@ -20,9 +22,13 @@ export type RolloutState = "running" | "finished" | "cancelled" | "failed";
 export interface RunGroup {
   readonly id: string;
   readonly n: number;
+  /** Number of responses with which it is whole. */
+  readonly wanted: number;
   /** Requests of the group; empty after it was given up. */
   requests: readonly Request[];
   finished: number;
+  /** Responses that are handed out; empty until it is whole. */
+  taken: readonly Request[];
 }
 
 /** Parts that all rollouts of a server share. */
@@ -46,6 +52,8 @@ export interface RunOptions extends RunParts {
   readonly journal: RunJournal | null;
   /** Random numbers that an earlier process chose, by group. */
   readonly draws: readonly (readonly DrawKey[])[];
+  /** Groups of an earlier rollout, which the plan begins with. */
+  readonly carried: readonly CarriedGroup[];
 }
 
 export class Run {
@@ -60,7 +68,12 @@ export class Run {
   readonly finishedGroups: RunGroup[] = [];
   readonly startMs: number;
   readonly requests: number;
-  readonly #options: Omit<RunOptions, "plan" | "draws">;
+  /** Groups that were not whole at its end, for a rollout that goes on with them. */
+  carried: readonly CarriedGroup[] = [];
+  readonly #options: Omit<RunOptions, "plan" | "draws" | "carried">;
+  readonly #finishGroups: number;
+  /** Plans of the groups; none unless they may be carried on. */
+  #plans: readonly GroupPlan[] = [];
   /** While it runs. */
   #generations: Generation[] = [];
   readonly #ends = new Ends();
@@ -73,7 +86,7 @@ export class Run {
 
   /** Begins every response, or none. @throws AppError as Sidecar.generate. */
   constructor(options: RunOptions) {
-    const { plan, draws, ...rest } = options;
+    const { plan, draws, carried, ...rest } = options;
     this.id = options.id;
     this.hash = options.hash;
     this.journal = options.journal;
@@ -81,6 +94,8 @@ export class Run {
     this.requests = plan.requests;
     this.startMs = options.clock.nowMs();
     this.#options = rest;
+    this.#finishGroups = Math.min(plan.finishGroups ?? plan.groups.length, plan.groups.length);
+    if (this.#finishGroups < plan.groups.length) this.#plans = plan.groups;
     for (const [i, group] of plan.groups.entries()) {
       try {
         this.#begin(group, plan, draws[i]);
@@ -90,7 +105,15 @@ export class Run {
         throw inGroup(error, group.id);
       }
     }
-    options.journal?.follow(options.sidecar.rollout, [...this.#requests()]);
+    const { rollout } = options.sidecar;
+    options.journal?.follow(rollout, [...this.#requests()]);
+    for (const [i, { outputs }] of carried.entries()) {
+      for (const [index, output] of outputs.entries()) {
+        const request = this.groups[i]?.requests[index];
+        if (request === undefined || !isFresh(output, rollout.epoch, plan)) continue;
+        if (rollout.restore(request, output)) options.journal?.changed(request);
+      }
+    }
   }
 
   get state(): RolloutState {
@@ -139,9 +162,10 @@ export class Run {
   }
 
   /** The lines of a finished group, each with its line end. */
-  linesOf({ id, requests }: RunGroup): string {
+  linesOf({ id, taken }: RunGroup): string {
     const { text: codec, versionOf } = this.#options;
-    const lines = requests.map((request, index) => {
+    const lines = taken.map((request) => {
+      const index = request.spec.sampleIndex;
       const text = codec.decode(request.response.tokens(), { skipSpecial: true });
       return `${formatLine(finishedResponse(request, { group: id, index, text, versionOf }))}\n`;
     });
@@ -168,6 +192,7 @@ export class Run {
         priority: rollout.priority,
         deadline: rollout.deadline ?? null,
         isStrict: rollout.isStrict,
+        stalenessMax: rollout.stalenessMax ?? 0,
         drawGroup: plan.id,
         ...(draws === undefined ? {} : { draws }),
       },
@@ -183,7 +208,10 @@ export class Run {
       },
     );
     this.#generations.push(generation);
-    group.current = { id: plan.id, n: plan.n, requests: generation.requests, finished: 0 };
+    const { n } = plan;
+    const wanted = rollout.finishFirst ?? n;
+    const { requests } = generation;
+    group.current = { id: plan.id, n, wanted, requests, finished: 0, taken: [] };
     this.groups.push(group.current);
   }
 
@@ -193,7 +221,13 @@ export class Run {
     group.finished += 1;
     const { journal } = this;
     journal?.finished(request);
-    if (group.finished < group.n) return;
+    if (group.taken.length > 0) return;
+    const { requests, wanted, n, finished } = group;
+    const first = wanted < n ? firstComplete(requests, wanted) : [];
+    if (first.length < wanted && finished < n) return;
+    group.taken = first.length < wanted ? requests : first;
+    // Not inside the turn in which this one has finished.
+    if (finished < n) queueMicrotask(() => this.#generations[this.groups.indexOf(group)]?.abort());
     // A group that was handed out is never generated again, whatever becomes of this process.
     if (journal !== null) void journal.settled().then(() => this.#complete(group));
     else this.#complete(group);
@@ -202,7 +236,7 @@ export class Run {
   #complete(group: RunGroup): void {
     if (this.#state !== "running") return;
     this.finishedGroups.push(group);
-    if (this.finishedGroups.length === this.groups.length) this.#end("finished");
+    if (this.finishedGroups.length >= this.#finishGroups) this.#end("finished");
     else this.#wake();
   }
 
@@ -211,16 +245,32 @@ export class Run {
     this.#state = state;
     const generations = this.#generations;
     this.#generations = [];
-    if (state !== "finished") for (const generation of generations) generation.abort();
+    const open = this.groups.filter((group) => !this.finishedGroups.includes(group));
+    if (state === "finished") {
+      this.carried = this.groups.flatMap((group, i) => {
+        const plan = this.#plans[i];
+        return plan === undefined || !open.includes(group)
+          ? []
+          : [carriedGroup(plan, group.requests)];
+      });
+    } else {
+      for (const generation of generations) generation.abort();
+    }
     // Groups are named after their rollout: no other request joins them. Deferred: other listeners have not had the last event yet.
     queueMicrotask(() => {
+      for (const generation of generations) generation.abort();
       for (const generation of generations) generation.release();
       this.#options.sidecar.rolloutOver();
     });
     const endMs = this.#options.clock.nowMs();
     this.#report = reportOf(this, { endMs, ends: this.#ends, restarts: this.#restarts });
     // Of unfinished requests only the number of tokens can be queried.
-    for (const group of this.groups) if (group.finished < group.n) group.requests = [];
+    for (const group of open) group.requests = [];
+    this.#plans = [];
+    for (const { outputs } of this.carried) {
+      for (const { tokens, logprobs } of outputs)
+        this.bytes += tokens.byteLength + logprobs.byteLength;
+    }
     for (const { requests } of this.groups) {
       const [first] = requests;
       if (first !== undefined) this.bytes += promptBytes(first.spec.prompt);
@@ -245,6 +295,9 @@ function reportOf(run: Run, about: { endMs: number; ends: Ends; restarts: number
   const { endMs, ends, restarts } = about;
   const requests = groups.flatMap((group) => group.requests);
   let [tokens, chunks, migrations] = [0, 0, 0];
+  const lengthOf = ({ response }: Request) => response.length;
+  const taken = new Set(finishedGroups.flatMap((group) => group.taken));
+  const others = requests.filter((request) => !taken.has(request));
   const epochs = new Set<number>();
   const reasons = { stop: 0, length: 0, abort: 0, deadline: 0 };
   for (const { response } of requests) {
@@ -278,6 +331,11 @@ function reportOf(run: Run, about: { endMs: number; ends: Ends; restarts: number
     migrations,
     restarts,
     finish_reasons: reasons,
+    /** Responses that were handed out, and by how much they are shorter than all: see `lengthBias`. */
+    returned_requests: taken.size,
+    length_bias: lengthBias([...taken].map(lengthOf), others.map(lengthOf)),
+    /** Groups that a rollout with `carry_from` goes on with. */
+    carried_groups: run.carried.length,
     /** The rollout ended before all its responses did. */
     interrupted: run.state !== "finished",
   };

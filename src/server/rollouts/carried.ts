@@ -1,0 +1,48 @@
+// Groups that a rollout had not made whole when it ended, for a rollout that goes on with them: prompts, random numbers,
+// and of each response the tokens and logprobs, chunk by chunk, each with the epoch of its weights.
+
+import type { WeightEpoch } from "../../core/base/ids.ts";
+import type { Request } from "../../core/request/buffer.ts";
+import { type DrawKey, isCut } from "../../core/request/request.ts";
+import type { SavedOutput } from "../../core/request/saved-output.ts";
+import { stalenessOf } from "../../core/rollout/selection.ts";
+import { invalid } from "../route.ts";
+import type { GroupPlan, RolloutPlan } from "./plan.ts";
+
+export interface CarriedGroup {
+  readonly plan: GroupPlan;
+  readonly draws: readonly DrawKey[];
+  readonly outputs: readonly SavedOutput[];
+}
+
+/** `requests`: of the group, before those that run are given up. */
+export function carriedGroup(plan: GroupPlan, requests: readonly Request[]): CarriedGroup {
+  const outputs = requests.map(({ response }) => ({
+    tokens: response.tokens(),
+    logprobs: response.logprobs(),
+    top: null,
+    chunks: response.chunks.map(({ run: _run, ...chunk }) => chunk),
+    // What was given up is worth going on with.
+    finish: isCut(response.finish) ? null : response.finish,
+    refusal: null,
+  }));
+  return { plan, draws: requests.map(({ spec }) => spec.draw), outputs };
+}
+
+/** The plan with the carried groups before its own. @throws AppError invalid_field. */
+export function withCarried(plan: RolloutPlan, carried: readonly CarriedGroup[]): RolloutPlan {
+  const ids = new Set(carried.map((group) => group.plan.id));
+  const twice = plan.groups.findIndex(({ id }) => ids.has(id));
+  if (twice >= 0) throw invalid(`groups.${twice}.id`, "is that of a group that is carried on");
+  const groups = [...carried.map((group) => group.plan), ...plan.groups];
+  return { ...plan, groups, requests: groups.reduce((sum, { n }) => sum + n, 0) };
+}
+
+/** Whether the response goes on from `output`: an old one begins anew, finished or not. */
+export function isFresh(
+  { chunks, tokens }: SavedOutput,
+  epoch: WeightEpoch,
+  { isStrict, stalenessMax }: RolloutPlan,
+): boolean {
+  return tokens.length > 0 && !(isStrict && stalenessOf(chunks, epoch) > (stalenessMax ?? 0));
+}
