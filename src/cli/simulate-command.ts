@@ -15,7 +15,13 @@ import {
   type WorkloadReport,
 } from "../tools/simulate/experiment.ts";
 import { htmlReport } from "../tools/simulate/html.ts";
-import { chunkTokensOf, SYSTEM_NAMES, type SystemName } from "../tools/simulate/systems.ts";
+import { RELATED_NAMES } from "../tools/simulate/related.ts";
+import {
+  COMPARED,
+  chunkTokensOf,
+  SYSTEM_NAMES,
+  type SystemName,
+} from "../tools/simulate/systems.ts";
 import { WORKLOAD_NAMES, type Workload } from "../tools/simulate/workload.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { formatBytes, formatCount, formatSeconds, formatShare } from "./format.ts";
@@ -128,7 +134,8 @@ async function wantedWorkloads(settings: SimulateSettings): Promise<Workload[]> 
 }
 
 function systemsOf(text: string): readonly SystemName[] {
-  if (text === "all") return SYSTEM_NAMES;
+  if (text === "all") return COMPARED;
+  if (text === "related") return ["verl", "seer", ...RELATED_NAMES];
   const names = text.split(",").map((part) => {
     const name = part.trim();
     const known = SYSTEM_NAMES.find((one) => one === name);
@@ -152,7 +159,17 @@ function simulating(status: Status): (name: string) => void {
 
 const WORKLOAD_HEAD = [
   ...["system", "drafts", "wall", "x veRL", "95 % interval", "paper"],
-  ...["tail", "tail cut", "preempted", "moved", "x bound"],
+  ...[
+    "tail",
+    "tail cut",
+    "preempted",
+    "moved",
+    "x bound",
+    "iteration",
+    "x veRL",
+    "length bias",
+    "stale",
+  ],
 ];
 
 /** Without a line end at the end. */
@@ -169,6 +186,10 @@ function workloadTable(name: string, report: WorkloadReport): string {
     formatCount(row.preemptions),
     formatBytes(row.migrated_bytes),
     row.over_lower_bound?.toFixed(2) ?? "-",
+    formatSeconds(row.iteration_s),
+    row.iteration_speedup.toFixed(2),
+    `${(row.length_bias * 100).toFixed(1)} %`,
+    formatShare(row.stale_share),
   ]);
   const size = `${formatCount(report.requests)} requests, mean ${formatCount(report.tokens_mean)} tokens`;
   const bound = `lower bound ${formatSeconds(report.lower_bound_s)}: no schedule can be faster`;
@@ -178,7 +199,7 @@ function workloadTable(name: string, report: WorkloadReport): string {
 
 const PUBLISHED_HEAD = [
   ...["source", "workload", "system", "drafts", "figure"],
-  ...["G", "paper", "simulated", "95 %", "error"],
+  ...["G", "paper", "simulated", "95 %", "error", "own admission"],
 ];
 
 /** Predicted beside published, without a line end at the end. */
@@ -196,6 +217,7 @@ function publishedTable(cells: readonly CheckedCell[], seeds: number): string {
       cell.predicted.toFixed(digits),
       intervalOf(cell.ci95, digits),
       errorOf(cell),
+      cell.improved?.toFixed(digits) ?? "",
     ];
   });
   const title = `SIMULATED against the Seer paper, ${seedsOf(seeds)}; "fit": a constant was fitted on it`;

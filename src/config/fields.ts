@@ -190,7 +190,7 @@ export const FIELDS = {
   }),
   systems: text("--systems NAME,...", {
     default: "all",
-    help: "the schedulers to simulate: verl, streamrl-oracle, partial-rollout, oracle, policies that divide, or all; speed-ups are over verl without drafting",
+    help: "the schedulers to simulate: verl, streamrl-oracle, partial-rollout, oracle, policies that divide, all of these, or related: one idea each of related systems; speed-ups are over verl without drafting",
   }),
   simulatedDraft: choice("--draft", {
     choices: ["off", "grouped", "own"],

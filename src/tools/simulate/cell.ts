@@ -1,11 +1,14 @@
 // One cell of a comparison: one system on one workload with one kind of drafting and one seed. Everything that is drawn
 // by chance is drawn from the seed, so a cell is repeated exactly by naming it.
 
+import { present } from "../../core/base/assert.ts";
 import type { RequestId } from "../../core/base/ids.ts";
 import { Random } from "../../core/base/random.ts";
 import type { LengthPrior } from "../../core/context/context.ts";
+import type { Scheduler } from "../../core/schedule/scheduler.ts";
 import type { CoreExports } from "../../core/wasm/load.ts";
-import { type GroupLengths, sampleLengths } from "./lengths.ts";
+import { type GroupLengths, type LengthShape, sampleLengths } from "./lengths.ts";
+import { type Iteration, type RelatedParts, runOf } from "./related.ts";
 import {
   type Reached,
   Simulation,
@@ -19,7 +22,7 @@ import {
   qualityFor,
   SuffixSpeculation,
 } from "./speculation.ts";
-import { isDividedSystem, type SystemName, simSchedulerFor } from "./systems.ts";
+import { isBaseline, type SystemName, simSchedulerFor } from "./systems.ts";
 import type { Workload } from "./workload.ts";
 
 /** vanilla: as the paper's baselines drafted. grouped: from the group's responses, as Seer. own: by Foretoken's drafter. */
@@ -36,25 +39,33 @@ export interface Cell {
   /** See SimulationOptions. */
   readonly lengthPrior?: LengthPrior;
   readonly isPaced?: boolean;
+  /** Admission as in the paper: a chunk's KV is reserved as a whole. Default: a few tokens ahead. */
+  readonly reservesChunks?: boolean;
 }
 
 export async function simulateCell(cell: Cell, core: CoreExports): Promise<SimulationResult> {
-  if (cell.system === "partial-rollout") return partialRollout(cell, core);
-  const lengths = cell.workload.lengths ?? sampleLengths(cell.workload.shape, cell.seed);
-  return simulate(cell, core, { lengths, groupsWanted: null, progress: null });
+  const { workload, seed, system } = cell;
+  const run = (iteration: Iteration) => simulate(cell, core, iteration);
+  const related = runOf(system);
+  if (related !== null) {
+    const lengths: RelatedParts["lengths"] = (iteration, shape) => drawn(cell, iteration, shape);
+    return related({ workload, lengths, simulate: run });
+  }
+  return run({ lengths: workload.lengths ?? sampleLengths(workload.shape, seed) });
 }
-
-type Iteration = Pick<SimulationOptions, "lengths" | "groupsWanted" | "progress">;
 
 function simulate(cell: Cell, core: CoreExports, iteration: Iteration): Promise<SimulationResult> {
   const { workload, system, chunkTokens, isRecorded, lengthPrior, isPaced } = cell;
   return new Simulation({
-    workload,
+    ...{ workload, lengths: [], until: null, progress: null, finishFirst: null },
     ...iteration,
     core,
     chunkTokens,
-    isDivided: isDividedSystem(system),
-    schedulerFor: (parts) => simSchedulerFor(system, parts),
+    isDivided: !isBaseline(system),
+    schedulerFor: (parts) => {
+      const scheduler = simSchedulerFor(system, parts);
+      return cell.reservesChunks === true ? reservingChunks(scheduler) : scheduler;
+    },
     ...draftingOf(cell),
     isRecorded,
     ...(lengthPrior && { lengthPrior }),
@@ -62,54 +73,37 @@ function simulate(cell: Cell, core: CoreExports, iteration: Iteration): Promise<
   }).run();
 }
 
-/** APRIL starts twice the groups, ends with the required number, and continues the rest in the next iteration. */
-const OVER_ISSUE = 2;
-/** Iterations before the measured one, until the number of carried-over requests is steady. */
-const WARM_UP = 3;
+/** More than any chunk has. */
+const AHEAD_TOKENS = 2 ** 30;
 
-async function partialRollout(cell: Cell, core: CoreExports): Promise<SimulationResult> {
-  const { shape } = cell.workload;
-  let carried: { lengths: number[]; progress: number[] }[] = [];
-  for (let iteration = 0; ; iteration += 1) {
-    const fresh = freshGroups(cell, shape.groups * OVER_ISSUE - carried.length, iteration);
-    const lengths: GroupLengths = [...carried.map((group) => group.lengths), ...fresh];
-    const progress = [
-      ...carried.flatMap((group) => group.progress),
-      ...fresh.flatMap((group) => group.map(() => 0)),
-    ];
-    const result = await simulate(cell, core, { lengths, groupsWanted: shape.groups, progress });
-    if (iteration === WARM_UP) return result;
-    carried = unfinishedOf(lengths, result.reached);
-  }
+/** The paper's admission: KV of the whole chunk is reserved when it begins, so no chunk has to end early. */
+function reservingChunks(scheduler: Scheduler): Scheduler {
+  const schedule = scheduler.schedule.bind(scheduler);
+  scheduler.schedule = (slots, ...rest) =>
+    schedule(
+      slots.map((slot) => ({ ...slot, aheadTokens: AHEAD_TOKENS })),
+      ...rest,
+    );
+  return scheduler;
 }
 
-/** New groups for an iteration; of a log of lengths, groups drawn at random. */
-function freshGroups(cell: Cell, groups: number, iteration: number): GroupLengths {
-  const { shape, lengths } = cell.workload;
+/** Groups of an iteration; of a log of lengths, groups and responses drawn at random. */
+function drawn(cell: Cell, iteration: number, changes: Partial<LengthShape>): GroupLengths {
+  const { lengths } = cell.workload;
+  const shape = { ...cell.workload.shape, ...changes };
   const seed = cell.seed + iteration * SEED_STRIDE;
-  if (lengths === null) return sampleLengths({ ...shape, groups }, seed);
+  if (lengths === null) return sampleLengths(shape, seed);
   const random = new Random(seed, "groups");
-  return Array.from({ length: groups }, () => lengths[random.below(lengths.length)] ?? [1]);
+  const one = <Of>(list: readonly Of[]) => present(list[random.below(list.length)], "not empty");
+  return Array.from({ length: shape.groups }, () => {
+    const group = one(lengths);
+    if (changes.groupSize === undefined) return group;
+    return Array.from({ length: shape.groupSize }, (_, i) => group[i] ?? one(group));
+  });
 }
 
 /** Iterations of one seed share no lengths with those of another. */
 const SEED_STRIDE = 1_000_003;
-
-function unfinishedOf(
-  lengths: GroupLengths,
-  reached: readonly number[],
-): { lengths: number[]; progress: number[] }[] {
-  const left: { lengths: number[]; progress: number[] }[] = [];
-  let from = 0;
-  for (const group of lengths) {
-    const progress = reached.slice(from, from + group.length);
-    from += group.length;
-    if (progress.some((tokens, i) => tokens < (group[i] ?? 0))) {
-      left.push({ lengths: [...group], progress });
-    }
-  }
-  return left;
-}
 
 function draftingOf(cell: Cell): Pick<SimulationOptions, "speculationFor" | "qualityOf"> {
   const { workload, draft } = cell;

@@ -101,6 +101,8 @@ export class SimulatedEngine implements Worker {
   /** First come, first served; a preempted run goes to the front. */
   readonly #waiting: Run[] = [];
   readonly #parked = new Map<RequestId, number>();
+  /** Requests whose KV is on its way here. */
+  readonly #loading = new Set<RequestId>();
   /** Transfers on the engine's link to the pool, in order, each with what follows. */
   readonly #transfers: { readonly atMs: number; readonly act: () => void }[] = [];
   #listener: WorkerListener | null = null;
@@ -188,7 +190,7 @@ export class SimulatedEngine implements Worker {
         this.#export(command.requestId);
         return;
       case "release":
-        this.#unpark(command.requestId);
+        this.#release(command.requestId);
         return;
       default:
         assert(false, `a modelled engine takes no ${command.kind}`);
@@ -220,10 +222,21 @@ export class SimulatedEngine implements Worker {
       this.#waiting.push(run);
       return;
     }
+    this.#loading.add(requestId);
     this.#transfer(stored, () => {
       run.kvTokens = stored;
-      this.#waiting.push(run);
+      if (this.#loading.delete(requestId)) this.#waiting.push(run);
     });
+  }
+
+  /** The request was given up, or its KV is wanted no more. */
+  #release(requestId: RequestId): void {
+    this.#unpark(requestId);
+    this.#loading.delete(requestId);
+    for (const runs of [this.#running, this.#waiting]) {
+      const at = runs.findIndex((run) => run.requestId === requestId);
+      if (at >= 0) runs.splice(at, 1);
+    }
   }
 
   /** KV leaves for the pool. A chunk that runs ends with what it has; one that is all but over goes on. */

@@ -3,14 +3,15 @@
 
 import type { Timeline } from "../../core/rollout/timeline.ts";
 import type { CoreExports } from "../../core/wasm/load.ts";
-import { type SimDraft, simulateCell } from "./cell.ts";
+import { type Cell, type SimDraft, simulateCell } from "./cell.ts";
 import { type GroupLengths, sampleLengths } from "./lengths.ts";
 import { type Metric, PUBLISHED, type PublishedCell, publishedSpeedup } from "./published.ts";
+import { isOtherWork } from "./related.ts";
 import type { SimulationResult } from "./simulation.ts";
 import { bestTokensPerStep, DRAFTER_GAIN } from "./speculation.ts";
 import { StepModel } from "./step-time.ts";
 import { chunkTokensOf, isBaseline, isOfThePaper, type SystemName } from "./systems.ts";
-import { engineSlots, WORKLOADS, type Workload } from "./workload.ts";
+import { engineSlots, FORWARD_PART, WORKLOADS, type Workload } from "./workload.ts";
 
 /** A system's figures over all seeds. Its keys are a public format. */
 export interface SystemReport {
@@ -30,6 +31,13 @@ export interface SystemReport {
   readonly migrations: number;
   readonly migrated_bytes: number;
   readonly tokens_per_step: number;
+  /** Rollout, training and weight update, for as many responses as veRL returns; and veRL's over it. */
+  readonly iteration_s: number;
+  readonly iteration_speedup: number;
+  /** Mean length of the responses that are returned over that of all, less one. */
+  readonly length_bias: number;
+  /** Part of the returned tokens that weights of earlier iterations made. */
+  readonly stale_share: number;
   readonly draft: SimDraft;
 }
 
@@ -142,6 +150,8 @@ function summed(input: {
   const mean = (value: (run: SimulationResult) => number) => meanOf(runs.map(value));
   const speedups = runs.map((run, i) => rateOf(run) / rateOf(base[i] ?? run));
   const wallS = mean((run) => run.wallS);
+  const lengthOf = (run: SimulationResult) => meanOf(run.biasLengths ?? run.returnedLengths);
+  const iterationS = meanOf(runs.map((run, i) => iterationOf(workload, run, base[i] ?? run)));
   return {
     wall_s: wallS,
     tail_s: mean((run) => run.tailS),
@@ -151,18 +161,35 @@ function summed(input: {
     ci95: interval(speedups),
     published_speedup: publishedSpeedup(workload.name, system, draft),
     tail_cut: 1 - mean((run) => run.tailS) / meanOf(base.map((run) => run.tailS)),
-    over_lower_bound: system === "partial-rollout" ? null : wallS / bound,
+    over_lower_bound: isOtherWork(system) ? null : wallS / bound,
     idle_share: mean((run) => run.idleShare),
     migrations: mean((run) => run.migrations),
     migrated_bytes: mean((run) => run.migratedBytes),
     tokens_per_step: mean((run) => run.tokensPerStep),
+    iteration_s: iterationS,
+    iteration_speedup: meanOf(base.map((run) => iterationOf(workload, run, run))) / iterationS,
+    length_bias: mean(lengthOf) / meanOf(base.map(lengthOf)) - 1,
+    stale_share: mean((run) => run.staleShare),
     draft,
   };
 }
 
+/** Seconds of an iteration. Training takes time by the tokens that it gets; what can run beside the rollout does. */
+function iterationOf({ after }: Workload, run: SimulationResult, verl: SimulationResult): number {
+  const perToken = (after.training * verl.wallS) / verl.outputTokens;
+  const returned = run.returnedLengths.reduce((sum, n) => sum + n, 0) / run.iterations;
+  const training = perToken * returned;
+  const hidden = Math.min(FORWARD_PART * training, run.freeS);
+  const wanted = (verl.returnedLengths.length * run.iterations) / run.returnedLengths.length;
+  return (run.wallS + training - hidden) * wanted + after.update * verl.wallS;
+}
+
 /** A published figure beside the simulated one. */
 export interface CheckedCell extends PublishedCell {
+  /** With the paper's admission. */
   readonly predicted: number;
+  /** With Foretoken's; null: the system has no admission of its own. */
+  readonly improved: number | null;
   readonly ci95: readonly [number, number] | null;
   /** predicted / value - 1; null where the published value is 0. */
   readonly error: number | null;
@@ -181,16 +208,28 @@ export async function checkPublished(options: {
   readonly onCell: (name: string) => void;
 }): Promise<CheckedCell[]> {
   const known = new Map<string, SimulationResult[]>();
-  const runsOf = async (cell: PublishedCell, system: SystemName, draft: SimDraft) => {
+  const runsOf = async (
+    cell: PublishedCell,
+    { system, draft, reservesChunks = false }: Pick<Cell, "system" | "draft" | "reservesChunks">,
+  ) => {
     const workload = resized(WORKLOADS[cell.workload], cell.groupSize);
-    const key = `${workload.name} ${workload.shape.groupSize} ${system} ${draft}`;
+    const admission = reservesChunks ? " whole chunks" : "";
+    const key = `${workload.name} ${workload.shape.groupSize} ${system} ${draft}${admission}`;
     const before = known.get(key);
     if (before !== undefined) return before;
     const runs: SimulationResult[] = [];
     for (let seed = 1; seed <= options.seeds; seed += 1) {
       options.onCell(`${key}, seed ${seed}`);
       const chunkTokens = options.chunkTokens ?? chunkTokensOf(system);
-      const made = { workload, system, draft, seed, chunkTokens, isRecorded: false };
+      const made = {
+        workload,
+        system,
+        draft,
+        seed,
+        chunkTokens,
+        isRecorded: false,
+        reservesChunks,
+      };
       runs.push(await simulateCell(made, options.core));
     }
     known.set(key, runs);
@@ -199,12 +238,18 @@ export async function checkPublished(options: {
   const checked: CheckedCell[] = [];
   for (const cell of PUBLISHED) {
     if (!options.workloads.includes(cell.workload)) continue;
-    const runs = await runsOf(cell, cell.system, cell.draft);
-    const base = await runsOf(cell, "verl", "off");
-    const values = runs.map((run, i) => measured(cell.metric, run, base[i] ?? run));
+    const { system, draft } = cell;
+    const base = await runsOf(cell, { system: "verl", draft: "off" });
+    const valuesOf = async (reservesChunks: boolean) => {
+      const runs = await runsOf(cell, { system, draft, reservesChunks });
+      return runs.map((run, i) => measured(cell.metric, run, base[i] ?? run));
+    };
+    const isDivided = !isBaseline(system);
+    const values = await valuesOf(isDivided);
+    const improved = isDivided ? meanOf(await valuesOf(false)) : null;
     const predicted = meanOf(values);
     const error = cell.value === 0 ? null : predicted / cell.value - 1;
-    checked.push({ ...cell, predicted, ci95: interval(values), error });
+    checked.push({ ...cell, predicted, improved, ci95: interval(values), error });
   }
   return checked;
 }

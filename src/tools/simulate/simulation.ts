@@ -11,10 +11,11 @@ import {
 } from "../../core/base/ids.ts";
 import type { LengthPrior } from "../../core/context/context.ts";
 import type { KvPool } from "../../core/kv/pool.ts";
-import type { Request } from "../../core/request/buffer.ts";
-import { SAMPLING_DEFAULTS } from "../../core/request/request.ts";
+import type { Group, Request } from "../../core/request/buffer.ts";
+import { isCut, SAMPLING_DEFAULTS } from "../../core/request/request.ts";
 import type { RolloutListener } from "../../core/rollout/listener.ts";
 import { Rollout } from "../../core/rollout/rollout.ts";
+import { firstComplete } from "../../core/rollout/selection.ts";
 import type { Timeline } from "../../core/rollout/timeline.ts";
 import type { PolicyParts } from "../../core/schedule/policies.ts";
 import type { Scheduler } from "../../core/schedule/scheduler.ts";
@@ -43,8 +44,12 @@ export interface SimulationOptions {
   readonly speculationFor: ((engine: number) => Speculation) | null;
   /** Chance that the next draft token of the request is accepted. */
   readonly qualityOf: (requestId: RequestId, reached: Reached) => number;
-  /** Number of finished groups at which the simulation stops; null: all. */
-  readonly groupsWanted: number | null;
+  /** Whether the simulation stops, which is asked with what is finished and what is not; null: at the end of all. */
+  readonly until:
+    | ((at: { readonly groups: number; readonly unfinished: number }) => boolean)
+    | null;
+  /** Responses of each group after which the others are given up; null: all are wanted. */
+  readonly finishFirst: number | null;
   /** Output tokens that request number i has from an earlier iteration; absent: none. */
   readonly progress: readonly number[] | null;
   /** Lengths to be expected in groups whose prompt has a history; default: none has. */
@@ -86,6 +91,16 @@ export interface SimulationResult {
   readonly reached: readonly number[];
   readonly finishedGroups: number;
   readonly finishedLengths: readonly number[];
+  /** Lengths of the responses that are handed out: those of whole groups, or the first of each. */
+  readonly returnedLengths: readonly number[];
+  /** The same of earlier iterations as well, where those are not alike; null: they are. */
+  readonly biasLengths: readonly number[] | null;
+  /** Part of the tokens of `returnedLengths` that an earlier iteration made. */
+  readonly staleShare: number;
+  /** Iterations that its figures are the mean of. */
+  readonly iterations: number;
+  /** Time in which all instances could have begun to train, for which the rollout did not need them. */
+  readonly freeS: number;
   /** The chunks, and the load of each engine over time; null: not recorded. */
   readonly timeline: Timeline | null;
   /** The rollout's estimates of the time left; none if not recorded. */
@@ -140,6 +155,7 @@ export class Simulation implements EngineWorld {
   #kvTokensPeak = 0;
   #migratedTokens = 0;
   #finishedGroups = 0;
+  readonly #returnedLengths: number[] = [];
   #error: unknown = null;
   readonly #timeLeft: { atS: number; leftS: number }[] = [];
 
@@ -169,7 +185,8 @@ export class Simulation implements EngineWorld {
 
   async run(): Promise<SimulationResult> {
     while (!this.#isDone) {
-      // The rollout's turn, which it takes as a microtask.
+      // The rollout's turn, which it takes as a microtask, and one for what was given up in it.
+      await null;
       await null;
       if (this.#error !== null) throw this.#error;
       let isQuiet = true;
@@ -221,9 +238,11 @@ export class Simulation implements EngineWorld {
   }
 
   get #isDone(): boolean {
-    const { groupsWanted } = this.#options;
-    if (groupsWanted !== null && this.#finishedGroups >= groupsWanted) return true;
-    return this.#rollout.unfinished === 0;
+    const { unfinished } = this.#rollout;
+    return (
+      unfinished === 0 ||
+      this.#options.until?.({ groups: this.#finishedGroups, unfinished }) === true
+    );
   }
 
   #listener(): RolloutListener {
@@ -232,8 +251,10 @@ export class Simulation implements EngineWorld {
         this.#reached.tokens[spec.requestId] = response.length;
       },
       finished: (request) => this.#ended(request),
-      groupFinished: () => {
+      groupFinished: ({ requests }) => {
         this.#finishedGroups += 1;
+        const taken = firstComplete(requests, this.#options.finishFirst ?? requests.length);
+        this.#returnedLengths.push(...taken.map(({ response }) => response.length));
       },
       restarted() {},
       stats() {},
@@ -251,9 +272,19 @@ export class Simulation implements EngineWorld {
   #ended(request: Request): void {
     const { requestId } = request.spec;
     assert(request.response.refusal === null, "the longest request fits into one engine");
-    this.#finished.push(request);
+    if (!isCut(request.response.finish)) this.#finished.push(request);
+    this.#endRest(request.group);
     this.#kvTokens -= this.#kv.get(requestId)?.tokens ?? 0;
     this.#kv.delete(requestId);
+  }
+
+  #endRest({ requests }: Group): void {
+    const { finishFirst } = this.#options;
+    if (finishFirst === null || firstComplete(requests, finishFirst).length < finishFirst) return;
+    // Not inside the turn in which the request has finished.
+    queueMicrotask(() => {
+      for (const request of requests) this.#rollout.end(request, "abort");
+    });
   }
 
   #addGroups(): void {
@@ -345,6 +376,11 @@ export class Simulation implements EngineWorld {
       reached: this.#requests.map(({ response }) => response.length),
       finishedGroups: this.#finishedGroups,
       finishedLengths: finished.map(({ response }) => response.length),
+      returnedLengths: this.#returnedLengths,
+      iterations: 1,
+      freeS: 0,
+      biasLengths: null,
+      staleShare: 0,
       timeLeft: this.#timeLeft,
       timeline: this.#options.isRecorded ? meter.timeline() : null,
     };

@@ -13,23 +13,27 @@ import {
 } from "../../core/schedule/policies.ts";
 import { Scheduler } from "../../core/schedule/scheduler.ts";
 import { Heap } from "../../core/wasm/heap.ts";
+import { isolating } from "./isolation.ts";
+import { baseOf, RELATED_NAMES, type RelatedName } from "./related.ts";
 import type { SchedulerParts } from "./simulation.ts";
 
 /** Baselines of the paper, which draft as they did there, and the order that no system can know. */
 const BASELINES = ["verl", "streamrl-oracle", "partial-rollout"] as const;
 const ORACLE = "oracle";
-/** The paper's own: their chunks have its length. */
-const OF_THE_PAPER: readonly string[] = [...BASELINES, "divided", "seer", ORACLE];
 
 /** Policies that divide, each a system of its own name; `group` is what veRL does. */
 type Divided = Exclude<PolicyName, "group">;
-export type SystemName = (typeof BASELINES)[number] | Divided | typeof ORACLE;
+export type SystemName = (typeof BASELINES)[number] | Divided | typeof ORACLE | RelatedName;
 
-export const SYSTEM_NAMES: readonly SystemName[] = [
+/** Systems of `--systems all`. */
+export const COMPARED: readonly SystemName[] = [
   ...BASELINES,
   ...POLICY_NAMES.filter((name): name is Divided => isDivided(name)),
   ORACLE,
 ];
+
+/** All systems; those of `--systems related` last. */
+export const SYSTEM_NAMES: readonly SystemName[] = [...COMPARED, ...RELATED_NAMES];
 
 /**
  * Output tokens of one chunk. The paper's text gives none; 8 K is from notes on its first version. Shorter chunks let the
@@ -39,27 +43,30 @@ export function chunkTokensOf(system: SystemName): number {
   return isOfThePaper(system) ? 8192 : 2048;
 }
 
+/** All but `foretoken` are the paper's, or put one idea more on those. */
 export function isOfThePaper(system: SystemName): boolean {
-  return OF_THE_PAPER.includes(system);
+  return system !== "foretoken";
 }
 
+/** They run whole requests. */
 export function isBaseline(system: SystemName): boolean {
-  return BASELINES.some((name) => name === system);
+  return WHOLE.some((name) => name === baseOf(system));
 }
-
-/** Baselines run whole requests. A partial rollout differs in when it ends (cell.ts). */
-export function isDividedSystem(system: SystemName): boolean {
-  return !isBaseline(system);
-}
+const WHOLE = [...BASELINES, "streamrl"] as const;
 
 export function simSchedulerFor(system: SystemName, parts: SchedulerParts): Scheduler {
   const { buffer, chunks, core, lengthOf } = parts;
-  switch (system) {
+  const base = baseOf(system);
+  switch (base) {
     case "verl":
     case "partial-rollout":
       return schedulerFor("group", parts);
     case "streamrl-oracle":
-      return streamRlOracle(parts);
+      return streamRl(parts, lengthOf);
+    case "streamrl":
+      return streamRl(parts, groupMeans(lengthOf));
+    case "isolation":
+      return isolating(parts);
     case "oracle": {
       // Longest true remaining length first: what no system can know.
       const keyOf = (request: Request) => request.response.length - lengthOf(request);
@@ -67,14 +74,23 @@ export function simSchedulerFor(system: SystemName, parts: SchedulerParts): Sche
       return new Scheduler(order, { kind: "divided", chunks });
     }
     default:
-      return schedulerFor(system, parts);
+      return schedulerFor(base, parts);
   }
+}
+
+/** A ranker that reads prompts alone knows at best the mean of each group. */
+function groupMeans(lengthOf: SchedulerParts["lengthOf"]): SchedulerParts["lengthOf"] {
+  return ({ group: { requests } }) =>
+    requests.reduce((sum, one) => sum + lengthOf(one), 0) / requests.length;
 }
 
 /** StreamRL (2504.15930) calls the longest 20 % the long tail. */
 const TAIL_SHARE = 0.2;
 
-function streamRlOracle({ buffer, core, lengthOf }: SchedulerParts): Scheduler {
+function streamRl(
+  { buffer, core }: SchedulerParts,
+  lengthOf: SchedulerParts["lengthOf"],
+): Scheduler {
   const keyOf = (request: Request) => -lengthOf(request);
   const order = new KeyedPolicy({ buffer, heap: new Heap(core), keyOf });
   let places: ReadonlyMap<Request, WorkerId> | null = null;

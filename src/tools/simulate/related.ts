@@ -1,0 +1,210 @@
+// Ideas of related systems (reference tables: APRIL, RollPacker, StreamRL, RLHFuse, TailSieve), one row each: the
+// scheduler that it runs on, and what it does with iterations. Each is off unless it is asked for by name.
+
+import { present } from "../../core/base/assert.ts";
+import type { PolicyName } from "../../core/schedule/policies.ts";
+import type { GroupLengths } from "./lengths.ts";
+import type { SimulationOptions, SimulationResult } from "./simulation.ts";
+import { FORWARD_PART, type Workload } from "./workload.ts";
+
+/** What a system may choose of a simulated iteration; the rest is the cell's. */
+export type Iteration = Partial<
+  Pick<SimulationOptions, "lengths" | "until" | "progress" | "finishFirst" | "workload">
+>;
+
+/** What a row may use: `lengths` draws groups of an iteration, `simulate` runs one. */
+export interface RelatedParts {
+  readonly workload: Workload;
+  readonly lengths: (iteration: number, shape: Partial<Workload["shape"]>) => GroupLengths;
+  readonly simulate: (iteration: Iteration) => Promise<SimulationResult>;
+}
+
+interface Related {
+  /** Scheduler: of a policy, or one of systems.ts. */
+  readonly on: "verl" | "streamrl" | "isolation" | Exclude<PolicyName, "group">;
+  /** Absent: one iteration as usual. */
+  readonly run?: (parts: RelatedParts) => Promise<SimulationResult>;
+}
+
+const RELATED = {
+  /** APRIL and CoPRIS on divided rollouts; admission bounds what runs at once. */
+  "partial-seer": { on: "seer", run: (parts) => partialRollout(parts, Infinity) },
+  /** The same with `max_staleness` 0: carried responses begin anew. */
+  "partial-strict": { on: "seer", run: (parts) => partialRollout(parts, 0) },
+  /** RollPacker's over-sampling: of a quarter more responses to each prompt, the first to finish. */
+  "finish-first": { on: "seer", run: finishFirst },
+  /** RollPacker's tail batching, by what the last epoch's responses show. */
+  "tail-batching": { on: "seer", run: tailBatching },
+  /** StreamRL: long prompts apart, by a ranker that is right about every group. */
+  streamrl: { on: "streamrl" },
+  /** RLHFuse: the last requests move to a few instances, and the others begin the next stage. */
+  rlhfuse: { on: "verl", run: rlhfuse },
+  /** TailSieve: requests of long groups run on engines of their own. */
+  isolation: { on: "isolation" },
+} as const satisfies Record<string, Related>;
+
+export type RelatedName = keyof typeof RELATED;
+
+export const RELATED_NAMES = Object.keys(RELATED) as RelatedName[];
+
+const rowOf = (system: string): Related | null =>
+  RELATED_NAMES.some((name) => name === system) ? RELATED[system as RelatedName] : null;
+
+/** The system whose scheduler it runs on: itself, unless it is a related one. */
+export function baseOf<Name extends string>(
+  system: Name,
+): Exclude<Name, RelatedName> | Related["on"] {
+  return rowOf(system)?.on ?? (system as Exclude<Name, RelatedName>);
+}
+
+/** null: the system runs one iteration as usual. */
+export function runOf(system: string): Required<Related>["run"] | null {
+  if (system === "partial-rollout") return (parts) => partialRollout(parts, Infinity);
+  return rowOf(system)?.run ?? null;
+}
+
+/** Whether the requests that it finishes are not those of one iteration, or not all: no bound of those holds. */
+export const isOtherWork = (system: string): boolean =>
+  runOf(system) !== null && system !== "rlhfuse";
+
+/** APRIL starts twice the groups, ends with the required number, and continues the rest in the next iteration. */
+const OVER_ISSUE = 2;
+/** Iterations before the measured one, until the number of carried-over requests is steady. */
+const WARM_UP = 3;
+
+interface Carried {
+  readonly lengths: readonly number[];
+  /** Tokens of each response. */
+  readonly progress: readonly number[];
+  /** Iterations since it began. */
+  readonly age: number;
+}
+
+async function partialRollout(
+  { workload, lengths: draw, simulate }: RelatedParts,
+  stalenessMax: number,
+): Promise<SimulationResult> {
+  const { groups: wanted } = workload.shape;
+  let carried: Carried[] = [];
+  const returned: number[] = [];
+  for (let iteration = 0; ; iteration += 1) {
+    const fresh = draw(iteration, { groups: wanted * OVER_ISSUE - carried.length });
+    const all: Carried[] = [...carried, ...fresh.map(newGroup)];
+    const result = await simulate({
+      lengths: all.map(({ lengths }) => lengths),
+      progress: all.flatMap(({ progress }) => progress),
+      until: ({ groups }) => groups >= wanted,
+    });
+    returned.push(...result.returnedLengths);
+    const after = withReached(all, result.reached);
+    if (iteration === WARM_UP) {
+      const whole = after.filter(isWhole);
+      const old = sumOf(whole.flatMap(({ progress }) => progress));
+      const staleShare = old / sumOf(whole.flatMap(({ lengths }) => lengths));
+      const steady = { ...result, staleShare, biasLengths: returned };
+      return stalenessMax > 0 ? steady : withoutWaste(steady);
+    }
+    carried = after
+      .filter((group) => !isWhole(group))
+      .map(({ lengths, reached, age }) =>
+        age < stalenessMax ? { lengths, progress: reached, age: age + 1 } : newGroup(lengths),
+      );
+  }
+}
+
+const newGroup = (lengths: readonly number[]): Carried => ({
+  lengths,
+  progress: lengths.map(() => 0),
+  age: 0,
+});
+
+/** The groups with the tokens that each response has now. */
+function withReached(groups: readonly Carried[], all: readonly number[]) {
+  let from = 0;
+  return groups.map((group) => {
+    const reached = all.slice(from, from + group.lengths.length);
+    from += reached.length;
+    return { ...group, reached };
+  });
+}
+
+const isWhole = ({ lengths, reached }: ReturnType<typeof withReached>[number]): boolean =>
+  lengths.every((length, i) => (reached[i] ?? 0) >= length);
+
+const OVER_SAMPLE = 1.25;
+
+async function finishFirst(parts: RelatedParts): Promise<SimulationResult> {
+  const { groupSize } = parts.workload.shape;
+  const lengths = parts.lengths(0, { groupSize: Math.ceil(groupSize * OVER_SAMPLE) });
+  return withoutWaste(await parts.simulate({ lengths, finishFirst: groupSize }));
+}
+
+/** Tokens of responses that were given up are no output. */
+function withoutWaste(result: SimulationResult): SimulationResult {
+  return { ...result, outputTokens: sumOf(result.returnedLengths) };
+}
+
+const sumOf = (values: readonly number[]) => values.reduce((sum, value) => sum + value, 0);
+
+/** Iterations whose prompts are dealt out together: those with the longest history come in the last one. */
+const ROUNDS = 4;
+
+async function tailBatching(parts: RelatedParts): Promise<SimulationResult> {
+  const { groups, groupSize } = parts.workload.shape;
+  // To each prompt the last epoch's responses, then this one's.
+  const epochs = parts.lengths(0, { groups: groups * ROUNDS, groupSize: groupSize * 2 });
+  const longest = (group: readonly number[]) => Math.max(...group.slice(0, groupSize));
+  const byHistory = [...epochs].sort((a, b) => longest(a) - longest(b));
+  const rounds: SimulationResult[] = [];
+  for (let round = 0; round < ROUNDS; round += 1) {
+    const own = byHistory.slice(round * groups, (round + 1) * groups);
+    rounds.push(await parts.simulate({ lengths: own.map((group) => group.slice(groupSize)) }));
+  }
+  return added(rounds, ROUNDS);
+}
+
+/** Parts of the requests that are left when RLHFuse migrates them, to a part of the instances: it searches for the best. */
+const LEFT_PARTS = [0.1, 0.04, 0.01];
+const INSTANCES_PART = 1 / 4;
+
+async function rlhfuse(parts: RelatedParts): Promise<SimulationResult> {
+  const found: SimulationResult[] = [];
+  for (const part of LEFT_PARTS) found.push(await fused(parts, part));
+  const timeOf = ({ wallS, freeS }: SimulationResult) =>
+    wallS - Math.min(freeS, FORWARD_PART * parts.workload.after.training * wallS);
+  return found.reduce((best, one) => (timeOf(one) < timeOf(best) ? one : best));
+}
+
+async function fused({ workload, lengths, simulate }: RelatedParts, part: number) {
+  const all = lengths(0, {});
+  const left = part * all.flat().length;
+  const before = await simulate({ lengths: all, until: ({ unfinished }) => unfinished <= left });
+  const open = withReached(all.map(newGroup), before.reached).filter((group) => !isWhole(group));
+  const instances = Math.ceil(workload.instances * INSTANCES_PART);
+  const after = await simulate({
+    workload: { ...workload, instances },
+    lengths: open.map((group) => group.lengths),
+    progress: open.flatMap(({ reached }) => reached),
+  });
+  const free = 1 - instances / workload.instances;
+  const result = added([before, after], 1);
+  const tailS = before.tailS + after.wallS;
+  return { ...result, tailS, freeS: free * after.wallS, returnedLengths: all.flat() };
+}
+
+/** Results one after the other, as the mean of `iterations` iterations. */
+function added(results: readonly SimulationResult[], iterations: number): SimulationResult {
+  const [first, ...rest] = results;
+  const sum = { ...present(first, "something was simulated") };
+  for (const result of rest) {
+    for (const key of SUMS) sum[key] += result[key];
+    sum.returnedLengths = [...sum.returnedLengths, ...result.returnedLengths];
+  }
+  for (const key of SUMS) sum[key] /= iterations;
+  return { ...sum, iterations };
+}
+
+const SUMS = [
+  ...(["wallS", "tailS", "outputTokens", "preemptions", "recomputedTokens"] as const),
+  ...(["chunks", "migrations", "migratedBytes"] as const),
+];
