@@ -30,7 +30,7 @@ export interface Wanted {
   readonly priority: number;
   /** All its tokens are of one weight epoch: if the weights change, it restarts. Default: false. */
   readonly isStrict?: boolean;
-  /** Of a strict one: epochs that its tokens' weights may be older than those in service. Default: 0. */
+  /** Epochs that the weights of a strict one's tokens may be behind those in service. Default: 0. */
   readonly stalenessMax?: number;
   /** Default: a response to the group's prompt, of which nothing is kept. */
   readonly turn?: Turn;

@@ -22,7 +22,6 @@ import {
   type RequestStatus,
   type Wanted,
 } from "../request/buffer.ts";
-import type { Chunk } from "../request/response.ts";
 import { restore, type SavedOutput } from "../request/saved-output.ts";
 import { ChunkLength } from "../schedule/chunk-length.ts";
 import type { Paces } from "../schedule/pace.ts";
@@ -40,7 +39,7 @@ import type { RolloutParts } from "./parts.ts";
 import { Pause, type PauseMode } from "./pause.ts";
 import { expertsWanted } from "./reports.ts";
 import { RequestLife } from "./request-life.ts";
-import { stalenessOf } from "./selection.ts";
+import { isStale } from "./selection.ts";
 import { SiblingTokens } from "./sibling-tokens.ts";
 import type { KvBlob, Worker, WorkerCommand, WorkerEvent } from "./worker.ts";
 
@@ -269,12 +268,7 @@ export class Rollout {
   }
 
   #continues(request: Request, { chunks }: SavedOutput): boolean {
-    return request.spec.divisible && !this.#isStale(request, chunks);
-  }
-
-  /** A strict request has tokens of weights that are too old. */
-  #isStale({ isStrict, stalenessMax }: Request, chunks: readonly Chunk[]): boolean {
-    return isStrict && stalenessOf(chunks, this.#epoch) > stalenessMax;
+    return request.spec.divisible && !isStale(request, chunks, this.#epoch);
   }
 
   /** Drops the KV that was kept for a further turn of the session. */
@@ -343,8 +337,8 @@ export class Rollout {
       this.#parts.registry.clear();
       this.#displaceAll();
       for (const request of [...this.#parts.buffer.requests]) {
-        if (request.status !== "waiting" || !request.isStrict) continue;
-        if (this.#isStale(request, request.response.chunks)) this.#life.beginAnew(request);
+        if (request.status !== "waiting") continue;
+        if (isStale(request, request.response.chunks, epoch)) this.#life.beginAnew(request);
       }
       for (const worker of this.#parts.ledger.workers()) {
         this.#post(worker.workerId, { kind: "advance", epoch });

@@ -26,10 +26,11 @@ export function lengthBias(taken: readonly number[], others: readonly number[]):
   return sum(taken) / taken.length / (all / (taken.length + others.length)) - 1;
 }
 
-/** Epochs by which the oldest of the tokens is behind `epoch`. */
-export function stalenessOf(chunks: readonly Chunk[], epoch: WeightEpoch): number {
-  return chunks.reduce(
-    (most, one) => (one.tokens > 0 ? Math.max(most, epoch - one.epoch) : most),
-    0,
-  );
+/** Whether a strict response has tokens of weights that are too old in `epoch`. */
+export function isStale(
+  { isStrict, stalenessMax }: Pick<Request, "isStrict" | "stalenessMax">,
+  chunks: readonly Chunk[],
+  epoch: WeightEpoch,
+): boolean {
+  return isStrict && chunks.some((one) => one.tokens > 0 && epoch - one.epoch > stalenessMax);
 }

@@ -5,7 +5,7 @@ import type { WeightEpoch } from "../../core/base/ids.ts";
 import type { Request } from "../../core/request/buffer.ts";
 import { type DrawKey, isCut } from "../../core/request/request.ts";
 import type { SavedOutput } from "../../core/request/saved-output.ts";
-import { stalenessOf } from "../../core/rollout/selection.ts";
+import { isStale } from "../../core/rollout/selection.ts";
 import { invalid } from "../route.ts";
 import type { GroupPlan, RolloutPlan } from "./plan.ts";
 
@@ -22,7 +22,7 @@ export function carriedGroup(plan: GroupPlan, requests: readonly Request[]): Car
     logprobs: response.logprobs(),
     top: null,
     chunks: response.chunks.map(({ run: _run, ...chunk }) => chunk),
-    // What was given up is worth going on with.
+    // A response that was given up goes on as well.
     finish: isCut(response.finish) ? null : response.finish,
     refusal: null,
   }));
@@ -44,5 +44,6 @@ export function isFresh(
   epoch: WeightEpoch,
   { isStrict, stalenessMax }: RolloutPlan,
 ): boolean {
-  return tokens.length > 0 && !(isStrict && stalenessOf(chunks, epoch) > (stalenessMax ?? 0));
+  const wanted = { isStrict, stalenessMax: stalenessMax ?? 0 };
+  return tokens.length > 0 && !isStale(wanted, chunks, epoch);
 }

@@ -7,12 +7,12 @@ import type { GroupLengths } from "./lengths.ts";
 import type { SimulationOptions, SimulationResult } from "./simulation.ts";
 import { FORWARD_PART, type Workload } from "./workload.ts";
 
-/** What a system may choose of a simulated iteration; the rest is the cell's. */
+/** Choices of a system about a simulated iteration; the rest is the cell's. */
 export type Iteration = Partial<
   Pick<SimulationOptions, "lengths" | "until" | "progress" | "finishFirst" | "workload">
 >;
 
-/** What a row may use: `lengths` draws groups of an iteration, `simulate` runs one. */
+/** Parts that a row is made of: `lengths` draws groups of an iteration, `simulate` runs one. */
 export interface RelatedParts {
   readonly workload: Workload;
   readonly lengths: (iteration: number, shape: Partial<Workload["shape"]>) => GroupLengths;

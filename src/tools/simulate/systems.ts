@@ -48,7 +48,7 @@ export function isOfThePaper(system: SystemName): boolean {
   return system !== "foretoken";
 }
 
-/** They run whole requests. */
+/** Whether it runs whole requests. */
 export function isBaseline(system: SystemName): boolean {
   return WHOLE.some((name) => name === baseOf(system));
 }

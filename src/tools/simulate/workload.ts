@@ -40,7 +40,7 @@ export interface Workload {
   /** Lengths to use in place of sampled ones. */
   readonly lengths: GroupLengths | null;
   readonly constants: EngineConstants;
-  /** What follows the rollout in an iteration of veRL, over the rollout's time (paper, Table 1). */
+  /** Times of training and update in an iteration of veRL, over the rollout's (paper, Table 1). */
   readonly after: { readonly training: number; readonly update: number };
   readonly vanilla: VanillaDraft;
   /** Mean acceptance length of a linear draft from the response's own text (paper, Table 2 and Fig. 11). */
@@ -78,8 +78,8 @@ const QWEN_7B_DRAFT: VanillaDraft = {
 const MTP_HEAD: VanillaDraft = { kind: "model", acceptance: 0.74, gammaMax: 1, draftMs: 2 };
 
 /**
- * Of training, the passes that need no other response: old and reference logprobs, 2 FLOPs a parameter and token each,
- * beside 6 of forward and backward.
+ * Part of training that needs no other response: old and reference logprobs, 2 FLOPs a parameter and token each, beside
+ * 6 of forward and backward.
  */
 export const FORWARD_PART = 4 / 10;
 
