@@ -1,6 +1,6 @@
-// /v1/stream: clients follow responses as they are generated. Once per turn of the rollout, a frame is built for each
-// filter that anybody listens to, and shared. A client that does not read is dropped with a reason; it never makes
-// another one wait, nor the rollout. Tokens without a follower cost nothing.
+// /v1/stream: clients follow responses as they are generated. Once per turn of the rollout, each subscription gets what
+// it lacks. A client that does not read is dropped with a reason; it never makes another one wait, nor the rollout. Tokens
+// without a follower cost nothing.
 
 import { AppError } from "../../core/base/errors.ts";
 import { type GroupId, requestId } from "../../core/base/ids.ts";
@@ -13,15 +13,12 @@ import { type Frame, frameJson, newFrame, progressFields } from "./frame.ts";
 import {
   type Client,
   type Cursor,
-  type Cursors,
   frames,
   isOver,
   keyOf,
-  newTopic,
   type Subject,
   type Subscription,
-  type Topic,
-} from "./topic.ts";
+} from "./subscription.ts";
 
 export interface StreamLimits {
   readonly clientsMax: number;
@@ -56,16 +53,15 @@ export class StreamService implements SocketService {
   readonly #options: StreamServiceOptions;
   readonly #limits: StreamLimits;
   readonly #clients = new Map<Socket, Client>();
-  readonly #topics = new Map<Subject, Topic>();
-  readonly #touched = new Set<Topic>();
+  readonly #subscriptions = new Map<Subject, Set<Subscription>>();
+  /** Subscriptions that lack something of this turn. */
+  readonly #touched = new Set<Subscription>();
   /** Differs between servers, so that a client sees that it resumes at another one. */
   readonly #firstAttempt: number;
   readonly #closed: Record<number, number> = {};
-  #subscriptions = 0;
   #framesSent = 0;
   #bytesSent = 0;
   #isFlushDue = false;
-  #hasAdvanced = false;
   #stopListening: (() => void) | null = null;
 
   constructor(options: StreamServiceOptions) {
@@ -78,7 +74,10 @@ export class StreamService implements SocketService {
   stats() {
     return {
       clients: this.#clients.size,
-      subscriptions: this.#subscriptions,
+      subscriptions: [...this.#clients.values()].reduce(
+        (sum, { subscriptions }) => sum + subscriptions.size,
+        0,
+      ),
       framesSent: this.#framesSent,
       bytesSent: this.#bytesSent,
       closed: { ...this.#closed },
@@ -130,10 +129,7 @@ export class StreamService implements SocketService {
 
   drain(socket: Socket): void {
     const client = this.#clients.get(socket);
-    if (client === undefined) return;
-    for (const subscription of client.subscriptions.values()) {
-      if (subscription.topic.behind.has(subscription)) this.#catchUp(subscription);
-    }
+    if (client !== undefined) this.#bringOn(client);
   }
 
   /** Closes every connection: the server stops. */
@@ -157,26 +153,21 @@ export class StreamService implements SocketService {
       this.#refuse(client, keyOf(subject), problem);
       return;
     }
-    const topic = this.#topics.get(subject) ?? newTopic(subject);
-    this.#topics.set(subject, topic);
     const { rollout } = this.#options.sidecar;
-    const cursors: Cursors = new Map();
-    for (const request of requestsOf(subject, rollout.requests)) {
-      cursors.set(request, this.#cursor(request, message));
-    }
-    const groupsFinished =
-      typeof subject !== "string" && "groupId" in subject && isComplete(subject)
-        ? [subject.groupId as string]
-        : [];
-    const { epoch } = rollout;
-    const subscription: Subscription = { client, topic, cursors, epoch, groupsFinished };
-    client.subscriptions.set(topic.key, subscription);
-    this.#subscriptions += 1;
-    topic.behind.add(subscription);
+    const requests = [...requestsOf(subject, rollout.requests)];
+    const isEnded = typeof subject !== "string" && "groupId" in subject && isComplete(subject);
+    const subscription: Subscription = {
+      ...{ client, subject, key: keyOf(subject), epoch: rollout.epoch },
+      cursors: new Map(requests.map((request) => [request, this.#cursor(request, message)])),
+      groupsFinished: isEnded ? [subject.groupId] : [],
+      ...{ isLive: false, isRetired: false },
+    };
+    client.subscriptions.set(subscription.key, subscription);
+    const others = this.#subscriptions.get(subject) ?? new Set();
+    this.#subscriptions.set(subject, others.add(subscription));
     this.#stopListening ??= this.#listen();
-    if (this.#say(client, topic.key, { state: "subscribed", weight_epoch: epoch })) {
-      this.#catchUp(subscription);
-    }
+    const begun = { state: "subscribed", weight_epoch: rollout.epoch } as const;
+    if (this.#say(client, subscription.key, begun)) this.#catchUp(subscription);
   }
 
   #problemOf(client: Client, subject: Subject, message: Subscribe): AppError | null {
@@ -239,40 +230,44 @@ export class StreamService implements SocketService {
     return group ?? new AppError("not_found", `there is no group ${name}`);
   }
 
-  /** Takes a subscription away from its client and its topic, and the topic with its last one. */
+  /** Takes a subscription away from its client and its subject. */
   #forget(subscription: Subscription): void {
-    const { client, topic } = subscription;
-    if (!client.subscriptions.delete(topic.key)) return;
-    topic.live.delete(subscription);
-    topic.behind.delete(subscription);
-    this.#subscriptions -= 1;
-    if (topic.live.size + topic.behind.size === 0) this.#topics.delete(topic.subject);
-    if (this.#subscriptions > 0) return;
+    const { client, key, subject } = subscription;
+    if (!client.subscriptions.delete(key)) return;
+    this.#touched.delete(subscription);
+    const others = this.#subscriptions.get(subject);
+    others?.delete(subscription);
+    if (others?.size === 0) this.#subscriptions.delete(subject);
+    if (this.#subscriptions.size > 0) return;
     this.#stopListening?.();
     this.#stopListening = null;
-    this.#touched.clear();
   }
 
   #listen(): () => void {
     const stopObserving = this.#options.sidecar.observe({
-      joined: (request) => this.#joined(request),
+      joined: (request) => this.#changed(request, { offset: 0, isDeclared: false }),
       tokens: (request, offset) => this.#changed(request, { offset }),
       finished: (request) => {
         this.#changed(request, { offset: request.response.length });
-        if (isComplete(request.group)) this.#groupFinished(request.group);
+        const { group } = request;
+        if (!isComplete(group)) return;
+        for (const { groupsFinished } of this.#subscribed("progress", "all", group)) {
+          groupsFinished.push(group.groupId);
+        }
       },
       restarted: (request) => {
-        this.#changed(request, { attempt: this.#attemptOf(request) - 1 });
+        this.#changed(request, { offset: 0, attempt: this.#attemptOf(request) - 1 });
       },
       groupFinished: (group) => {
-        const topic = this.#topics.get(group);
-        if (topic === undefined) return;
-        topic.isRetired = true;
-        this.#touch(topic);
+        for (const subscription of this.#subscribed(group)) {
+          subscription.isRetired = true;
+          this.#touch(subscription);
+        }
       },
       advanced: () => {
-        this.#hasAdvanced = true;
-        for (const topic of this.#topics.values()) this.#touch(topic);
+        for (const subject of this.#subscriptions.keys()) {
+          for (const subscription of this.#subscribed(subject)) this.#touch(subscription);
+        }
       },
     });
     const stopTicking = this.#options.every(() => this.#tick(), PROGRESS_MS);
@@ -282,48 +277,25 @@ export class StreamService implements SocketService {
     };
   }
 
-  *#topicsOf(request: Request): Generator<Topic> {
-    for (const subject of ["progress", "all", request.group, request] as const) {
-      const topic = this.#topics.get(subject);
-      if (topic !== undefined) yield topic;
-    }
+  *#subscribed(...subjects: readonly Subject[]): Generator<Subscription> {
+    for (const subject of subjects) yield* this.#subscriptions.get(subject) ?? [];
   }
 
-  #joined(request: Request): void {
-    const attempt = this.#attemptOf(request);
-    for (const topic of this.#topicsOf(request)) {
-      const subscribers = [topic.changed, ...[...topic.behind].map(({ cursors }) => cursors)];
-      for (const cursors of subscribers) {
-        cursors.set(request, { offset: 0, attempt, isDeclared: false });
+  /** `before`: how far a client is that has had every frame. */
+  #changed(request: Request, before: Partial<Cursor> & { readonly offset: number }): void {
+    for (const subscription of this.#subscribed("progress", "all", request.group, request)) {
+      const { cursors } = subscription;
+      if (!cursors.has(request)) {
+        cursors.set(request, { attempt: this.#attemptOf(request), isDeclared: true, ...before });
       }
-      this.#touch(topic);
-    }
-  }
-
-  /** `before`: how far a client is that has had every frame, where this is the first change in the turn. */
-  #changed(request: Request, before: Partial<Cursor>): void {
-    for (const topic of this.#topicsOf(request)) {
-      if (!topic.changed.has(request)) {
-        const attempt = this.#attemptOf(request);
-        topic.changed.set(request, { offset: 0, attempt, isDeclared: true, ...before });
-      }
-      this.#touch(topic);
-    }
-  }
-
-  #groupFinished(group: Group): void {
-    for (const subject of ["progress", "all", group] as const) {
-      const topic = this.#topics.get(subject);
-      if (topic === undefined) continue;
-      topic.groupsFinished.push(group.groupId);
-      for (const { groupsFinished } of topic.behind) groupsFinished.push(group.groupId);
+      this.#touch(subscription);
     }
   }
 
   /** Everything that happens before the next microtask is one turn. */
-  #touch(topic: Topic): void {
-    if (topic.subject === "progress") return;
-    this.#touched.add(topic);
+  #touch(subscription: Subscription): void {
+    if (subscription.subject === "progress") return;
+    this.#touched.add(subscription);
     if (this.#isFlushDue) return;
     this.#isFlushDue = true;
     queueMicrotask(() => this.#flush());
@@ -331,100 +303,66 @@ export class StreamService implements SocketService {
 
   #flush(): void {
     this.#isFlushDue = false;
-    for (const topic of this.#touched) this.#contained(topic, () => this.#sendTurn(topic));
+    for (const subscription of this.#touched) this.#catchUp(subscription);
     this.#touched.clear();
-    this.#hasAdvanced = false;
-  }
-
-  /** If this topic's frame cannot be built its subscribers have a gap, and restart. */
-  #contained(topic: Topic, send: () => void): void {
-    try {
-      send();
-    } catch (error) {
-      this.#options.failed?.(error);
-      const clients = new Set([...topic.live, ...topic.behind].map(({ client }) => client));
-      for (const client of clients) this.#end(client, CLOSE.internal, "internal_error");
-    }
-    topic.changed.clear();
-    topic.groupsFinished.length = 0;
-  }
-
-  /** Sends the turn to all clients that are up to date, and as much as possible to the others. */
-  #sendTurn(topic: Topic): void {
-    const over = isOver(topic);
-    this.#share(topic, (last) => {
-      if (this.#hasAdvanced) last.weight_epoch = this.#options.sidecar.rollout.epoch;
-      if (over) last.state = "ended";
-    });
-    for (const subscription of [...topic.behind]) this.#catchUp(subscription);
-    if (over) for (const subscription of [...topic.live]) this.#forget(subscription);
   }
 
   #tick(): void {
     this.#flush();
-    const topic = this.#topics.get("progress");
-    if (topic !== undefined) this.#contained(topic, () => this.#shareProgress(topic));
-    for (const { behind } of this.#topics.values()) {
-      for (const subscription of [...behind]) this.#catchUp(subscription);
-    }
-  }
-
-  #shareProgress(topic: Topic): void {
     const { meter, epoch } = this.#options.sidecar.rollout;
-    this.#share(topic, (last) => {
-      last.progress = progressFields(meter.progress(), epoch);
-    });
+    let fields: Frame["progress"] = null;
+    const progress = () => {
+      fields ??= progressFields(meter.progress(), epoch);
+      return fields;
+    };
+    for (const subscription of [...this.#subscribed("progress")]) {
+      this.#catchUp(subscription, progress);
+    }
+    for (const client of [...this.#clients.values()]) this.#bringOn(client);
   }
 
-  /** Encodes frames once, and sends them to all who are up to date. */
-  #share(topic: Topic, complete: (last: Frame) => void): void {
-    if (topic.live.size === 0) return;
-    const last = (frame: Frame) => {
-      frame.groups_finished.push(...topic.groupsFinished);
-      complete(frame);
-    };
-    for (const json of frames(topic, topic.changed, { attemptOf: this.#attemptOf, last })) {
-      for (const { client } of topic.live) this.#send(client, json);
+  #bringOn({ subscriptions }: Client): void {
+    for (const subscription of [...subscriptions.values()]) {
+      if (!subscription.isLive) this.#catchUp(subscription);
     }
   }
 
   /** Sends what a client lacks as far as it reads. An error in it ends this client alone. */
-  #catchUp(subscription: Subscription): void {
+  #catchUp(subscription: Subscription, progress: () => Frame["progress"] = () => null): void {
     if (subscription.client.isClosing) return;
     try {
-      this.#bring(subscription);
+      this.#bring(subscription, progress);
     } catch (error) {
       this.#options.failed?.(error);
       this.#end(subscription.client, CLOSE.internal, "internal_error");
     }
   }
 
-  /** Sends the missing part to a subscription, which shares frames once it lacks nothing. */
-  #bring(subscription: Subscription): void {
-    const { client, topic, cursors } = subscription;
+  /** Sends the missing part to a subscription, which is live once it lacks nothing. */
+  #bring(subscription: Subscription, progress: () => Frame["progress"]): void {
+    const { client, cursors, groupsFinished } = subscription;
     const { epoch } = this.#options.sidecar.rollout;
-    const hasRoom = () => client.socket.getBufferedAmount() <= this.#limits.sendQueueBytes / 2;
+    const roomMax = this.#limits.sendQueueBytes / 2;
+    // What is new goes out at once; `#send` drops a client that does not read it.
+    const hasRoom = () => subscription.isLive || client.socket.getBufferedAmount() <= roomMax;
     if (!hasRoom()) return;
-    const over = isOver(topic);
+    const over = isOver(subscription);
     let isDone = false;
     const last = (frame: Frame) => {
       isDone = true;
       if (subscription.epoch !== epoch) frame.weight_epoch = epoch;
       subscription.epoch = epoch;
-      frame.groups_finished.push(...subscription.groupsFinished.splice(0));
+      frame.groups_finished.push(...groupsFinished.splice(0));
+      frame.progress = progress();
       if (over) frame.state = "ended";
     };
-    for (const json of frames(topic, cursors, { attemptOf: this.#attemptOf, last })) {
+    for (const json of frames(subscription, { attemptOf: this.#attemptOf, last })) {
       if (!this.#send(client, json)) return;
       if (!isDone && !hasRoom()) return;
     }
-    if (over) {
-      this.#forget(subscription);
-      return;
-    }
+    if (over) this.#forget(subscription);
     cursors.clear();
-    topic.behind.delete(subscription);
-    topic.live.add(subscription);
+    subscription.isLive = true;
   }
 
   /** Sends a frame of this alone. false: the client has been dropped. */

@@ -1,6 +1,5 @@
-// Topics and their subscribers. A topic is one filter. Clients that are up to date share the frames of each turn; one that is
-// behind reads the missing output from the responses themselves, at its own pace, until it has caught up. Both are
-// cursors into responses, from which `frames` goes on.
+// A client's subscription to one filter. It has a cursor into each response that has something new for it, from which
+// `frames` goes on: a client that is behind reads the missing output from the responses themselves, at its own pace.
 
 import type { WeightEpoch } from "../../core/base/ids.ts";
 import type { Group, Request } from "../../core/request/buffer.ts";
@@ -13,60 +12,44 @@ export interface Client {
   isClosing: boolean;
 }
 
-/** Subject of a topic; progress: lengths and counters of everything, no tokens. */
+/** Subject of a filter; progress: lengths and counters of everything, no tokens. */
 export type Subject = Request | Group | "all" | "progress";
 
-/** How far clients are with one response. */
+/** How far a client is with one response. */
 export interface Cursor {
   offset: number;
   attempt: number;
-  /** The response is known to them. */
+  /** The response is known to it. */
   isDeclared: boolean;
-}
-
-export type Cursors = Map<Request, Cursor>;
-
-export interface Topic {
-  /** The topic's name in frames. */
-  readonly key: string;
-  readonly subject: Subject;
-  readonly live: Set<Subscription>;
-  readonly behind: Set<Subscription>;
-  /** Responses that have changed in this turn, and how far those are with them that are up to date. */
-  readonly changed: Cursors;
-  readonly groupsFinished: string[];
-  /** The group is complete: no response joins any more. */
-  isRetired: boolean;
 }
 
 export interface Subscription {
   readonly client: Client;
-  readonly topic: Topic;
-  /** Responses with output that the client lacks; empty once the subscription is live. */
-  readonly cursors: Cursors;
-  /** Weight updates and finished groups that it did not get while it was behind. */
+  readonly subject: Subject;
+  /** Name of the subject in frames. */
+  readonly key: string;
+  /** Responses with output that the client lacks. */
+  readonly cursors: Map<Request, Cursor>;
+  /** Weight epoch that it was told, and finished groups that it was not. */
   epoch: WeightEpoch;
   readonly groupsFinished: string[];
+  /** The client has had everything: what is new is sent at once. */
+  isLive: boolean;
+  /** The group is complete: no response joins any more. */
+  isRetired: boolean;
 }
 
 /** Maximum tokens in a frame: 16,384 tokens are some 100 KiB. */
 const FRAME_TOKENS = 16_384;
 const FRAME_ENTRIES = 1_024;
 
-export function newTopic(subject: Subject): Topic {
-  return {
-    ...{ key: keyOf(subject), subject, live: new Set(), behind: new Set() },
-    ...{ changed: new Map(), groupsFinished: [], isRetired: false },
-  };
-}
-
 export function keyOf(subject: Subject): string {
   if (typeof subject === "string") return subject;
   return "spec" in subject ? `request:${subject.spec.requestId}` : `group:${subject.groupId}`;
 }
 
-/** Whether nothing more can come for the topic. */
-export function isOver({ subject, isRetired }: Topic): boolean {
+/** Whether nothing more can come. */
+export function isOver({ subject, isRetired }: Subscription): boolean {
   if (typeof subject === "string" || !("spec" in subject)) return isRetired;
   return subject.status === "finished";
 }
@@ -76,8 +59,7 @@ export function isOver({ subject, isRetired }: Topic): boolean {
  * nothing is lacking.
  */
 export function* frames(
-  { key, subject }: Topic,
-  cursors: Cursors,
+  { key, subject, cursors }: Subscription,
   about: {
     readonly attemptOf: (request: Request) => number;
     readonly last: (frame: Frame) => void;
