@@ -35,22 +35,15 @@ interface Entry {
 
 export class JoinableGroups {
   readonly #options: JoinableGroupsOptions;
+  /** The one joined longest ago comes first. */
   readonly #byKey = new Map<string, Entry>();
   readonly #byGroup = new Map<Group, Entry>();
-  /** Groups with unfinished requests; the one joined longest ago comes first. */
-  readonly #live = new Set<Entry>();
-  /** The others; the one that ended longest ago comes first. */
-  readonly #idle = new Set<Entry>();
   #keptBytes = 0;
   #keptResponses = 0;
   #count = 0;
 
   constructor(options: JoinableGroupsOptions) {
     this.#options = options;
-  }
-
-  get size(): number {
-    return this.#byKey.size;
   }
 
   /** The open group for a prompt, which a request is about to join. */
@@ -72,7 +65,6 @@ export class JoinableGroups {
     const entry = { key, group, keptBytes, keptResponses: 0 };
     this.#byKey.set(key, entry);
     this.#byGroup.set(group, entry);
-    this.#live.add(entry);
     return group;
   }
 
@@ -98,16 +90,12 @@ export class JoinableGroups {
     entry.keptResponses += 1;
     this.#keptBytes += bytes;
     this.#keptResponses += 1;
-    if (group.finished === group.requests.length && this.#live.delete(entry)) {
-      this.#idle.add(entry);
-    }
     this.#shrink();
   }
 
   #joined(entry: Entry): void {
-    this.#idle.delete(entry);
-    this.#live.delete(entry);
-    this.#live.add(entry);
+    this.#byKey.delete(entry.key);
+    this.#byKey.set(entry.key, entry);
   }
 
   #shrink(): void {
@@ -130,16 +118,19 @@ export class JoinableGroups {
   }
 
   #closeOne(): void {
-    const [oldest] = this.#idle.size > 0 ? this.#idle : this.#live;
-    if (oldest !== undefined) this.#close(oldest);
+    let first: Entry | null = null;
+    for (const entry of this.#byKey.values()) {
+      first ??= entry;
+      const { finished, requests } = entry.group;
+      if (finished === requests.length) return this.#close(entry);
+    }
+    if (first !== null) this.#close(first);
   }
 
   #close(entry: Entry): void {
     const { key, group, keptBytes, keptResponses } = entry;
     this.#byKey.delete(key);
     this.#byGroup.delete(group);
-    this.#live.delete(entry);
-    this.#idle.delete(entry);
     this.#keptBytes -= keptBytes;
     this.#keptResponses -= keptResponses;
     this.#options.closed?.(group);

@@ -173,11 +173,9 @@ export class WeightUpdates {
   /** Part of an open update, or an update by itself. */
   async part(operation: EngineOperation): Promise<Response> {
     this.#checkRoom();
-    return await this.#alone(async () => {
-      return this.#open === null
-        ? await this.#whole(operation)
-        : await this.#part(operation, this.#open);
-    });
+    return await this.#alone(() =>
+      this.#open === null ? this.#whole(operation) : this.#part(operation, this.#open),
+    );
   }
 
   async finish(operation: EngineOperation): Promise<Response> {
