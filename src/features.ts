@@ -45,6 +45,8 @@ export function routeTable(): readonly RouteInfo[] {
 
 /** Interval between polls of the versions that engines report; fenced engines send no events. */
 const VERSION_POLL_MS = 250;
+/** Limit of the page's responses of complete groups. */
+const COMPLETED_BYTES_MAX = 64 * 2 ** 20;
 /** Interval of the sweep for unused draft groups. */
 const DRAFT_SWEEP_MS = 1000;
 
@@ -63,7 +65,7 @@ export function featuresOf(parts: Parts): Feature[] {
   });
   const live = liveView(parts);
   const features: Feature[] = [
-    { kept: { groups: () => sidecar.kept, sessions: () => sidecar.sessionsKept } },
+    { kept: { groups: () => sidecar.kept, sessions: () => sidecar.sessions.kept } },
     history === null
       ? {}
       : {
@@ -93,11 +95,11 @@ export function featuresOf(parts: Parts): Feature[] {
 }
 
 function liveView({ sidecar, pool, weights, timers, options }: Parts): LiveView {
-  const { events, iterationsFile = null, completedBytes = 0 } = options;
+  const { events, iterationsFile = null } = options;
   return new LiveView({
     ...{ sidecar, pool, weights, clock: wallClock, every: timers.repeatedly, iterationsFile },
     nowS: () => Date.now() / 1000,
-    completedBytesMax: completedBytes,
+    completedBytesMax: COMPLETED_BYTES_MAX,
     changed: (state) => events.stateChanged(state),
     failed: events.failed,
   });

@@ -61,7 +61,7 @@ export function metered(
     servingState: () => live.state.state,
     servingStates: SERVING_STATES,
     staleWorkers: () => learned.stale.size,
-    sessions: () => sidecar.sessionFigures,
+    sessions: () => sidecar.sessions.figures,
     kvPool: () => kv.stats(),
     stream: () => stream.stats(),
     plugins: () => telemetry.figures(),

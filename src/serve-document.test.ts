@@ -24,7 +24,6 @@ beforeAll(async () => {
   sidecar = await startSidecar(
     serveOptions({
       sources: [source, source],
-      bodyBytesMax: 10_000,
       limits: { requestsMax: 200, groupsMax: 20, keptBytesMax: 320000, keptResponsesMax: 300 },
       chunkTokens: 4,
       poolMemoryBytes: 2 ** 20,

@@ -23,8 +23,7 @@ export interface ServeOptions {
   readonly weightsRoots?: WeightsRoots;
   /** Further options of the HTTP server. */
   readonly edge?: EdgeOptions;
-  readonly bodyBytesMax: number;
-  readonly limits: SidecarLimits;
+  readonly limits?: Partial<SidecarLimits>;
   readonly policy: PolicyName;
   readonly draft: DraftMode;
   /** null: chosen by what the end of a chunk costs. */
@@ -44,8 +43,6 @@ export interface ServeOptions {
   readonly historyBytes?: number;
   /** File for the last iterations; null, the default: they are kept in memory. */
   readonly iterationsFile?: string | null;
-  /** Limit of responses of complete groups, for the page; 0, the default: none are kept. */
-  readonly completedBytes?: number;
   /** Directory that keeps /v1/rollouts and the history over the end of the process; null, the default: nothing does. */
   readonly journal?: string | null;
   readonly model: ModelSide;

@@ -142,7 +142,7 @@ function sidecarOf(
       ...(history && { lengthPrior: history.prior }),
     },
     vocabularySize: options.model.text.vocabularySize,
-    limits: options.limits,
+    ...(options.limits && { limits: options.limits }),
     random: randomWord,
     failed: options.events.failed,
   });

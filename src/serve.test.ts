@@ -55,7 +55,6 @@ function optionsOf(engines: Engines, port = 0): ServeOptions {
   return serveOptions({
     port,
     sources: [engines.source],
-    bodyBytesMax: 2 ** 20,
     limits: { requestsMax: 100, groupsMax: 10, keptBytesMax: 640000, keptResponsesMax: 100 },
     chunkTokens: 512,
     poolMemoryBytes: 2 ** 20,

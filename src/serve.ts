@@ -24,9 +24,7 @@ const NONE_JOINS: WorkerRegistryOptions = {
   drainMs: 0,
 };
 export const FRAME_BYTES_MAX = 1024 * 1024;
-/** Prompts and finished responses kept for their siblings to come. */
-export const KEPT_BYTES_MAX = 256 * 1024 * 1024;
-export const KEPT_RESPONSES_MAX = 65_536;
+const BODY_BYTES_MAX = 32 * 1024 * 1024;
 
 /** Resolves when each worker has been tried once. @throws AppError: as `bindServer` and `RunningSidecar.opened`. */
 export async function startSidecar(options: ServeOptions): Promise<RunningSidecar> {
@@ -90,13 +88,13 @@ function openHistory(
 
 /** @throws AppError invalid_config: the address cannot be had. */
 export function listening(
-  { edge, ...where }: Pick<BindOptions, "host" | "port" | "apiToken" | "edge" | "bodyBytesMax">,
+  { edge, host, port, apiToken }: Pick<BindOptions, "host" | "port" | "apiToken" | "edge">,
   served: Served & Pick<HttpOptions, "answered" | "failed">,
 ): HttpServer {
-  const { host, port, apiToken, bodyBytesMax } = where;
   try {
     return serveHttp({
-      ...{ ...served, ...edge, host, port, apiToken, bodyBytesMax },
+      ...{ ...served, ...edge, host, port, apiToken },
+      bodyBytesMax: BODY_BYTES_MAX,
       frameBytesMax: FRAME_BYTES_MAX,
     });
   } catch (cause) {

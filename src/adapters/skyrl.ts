@@ -123,7 +123,7 @@ export const SKYRL: Adapter = {
       schema: { type: "object" },
       handle: async ({ sidecar }, exchange) => {
         const { session_id: name } = Object(await exchange.json());
-        return jsonResponse({ ended: typeof name === "string" ? sidecar.endSession(name) : 0 });
+        return jsonResponse({ ended: typeof name === "string" ? sidecar.sessions.end(name) : 0 });
       },
     },
   ],

@@ -72,7 +72,7 @@ async function serveDrafts(settings: DraftServerSettings): Promise<number> {
   });
   const http = listening(
     {
-      ...{ host, port: settings.port, apiToken: token, bodyBytesMax: 0 },
+      ...{ host, port: settings.port, apiToken: token },
       edge: edgeOf(settings.allowOrigin),
     },
     { routes: [], sockets: { [PATH]: service }, answered: () => {}, failed },

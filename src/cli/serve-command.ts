@@ -9,7 +9,7 @@ import { envName, FIELDS, type Settings } from "../config/fields.ts";
 import { AppError, errorWithStack } from "../core/base/errors.ts";
 import { serverOf } from "../engines/kinds.ts";
 import type { WorkerSource } from "../pool/pool.ts";
-import { bindServer, KEPT_BYTES_MAX, KEPT_RESPONSES_MAX } from "../serve.ts";
+import { bindServer } from "../serve.ts";
 import type { BindOptions, BoundServer, RunningSidecar, ServeEvents } from "../serve-options.ts";
 import { isLoopbackHost } from "../server/access.ts";
 import { openRoots, type WeightsRoots } from "../server/control/weights-roots.ts";
@@ -74,17 +74,8 @@ const PORT = 8000;
 const KV_TOKENS = 32_768;
 /** From the end of serving to the end of the process, at most. */
 const EXIT_MS_MAX = 1_000;
-/** More groups than one iteration has (1,000). */
-const GROUPS_MAX = 4096;
-/** More are refused with 429. */
-const REQUESTS_MAX = 65_536;
-const BODY_BYTES_MAX = 32 * MIB;
-/** From the end of a session's turn: as long as a tool may take. */
-const SESSION_MS_MAX = 600_000;
 /** An identical retry within it takes over what its disconnected client began. */
 const RETRY_GRACE_MS = 30_000;
-/** Limit of the page's responses of complete groups. */
-const COMPLETED_BYTES_MAX = 64 * MIB;
 
 const EXAMPLES = `
 Examples:
@@ -326,17 +317,8 @@ function bindOptionsOf(
     port: settings.port,
     apiToken: settings.apiToken,
     edge: edgeOf(settings.allowOrigin),
-    bodyBytesMax: BODY_BYTES_MAX,
-    limits: {
-      requestsMax: REQUESTS_MAX,
-      groupsMax: GROUPS_MAX,
-      keptBytesMax: KEPT_BYTES_MAX,
-      keptResponsesMax: KEPT_RESPONSES_MAX,
-      sessionMsMax: SESSION_MS_MAX,
-    },
     historyBytes: settings.historyMb * MIB,
     iterationsFile: journal === null ? null : join(journal, "iterations.json"),
-    completedBytes: COMPLETED_BYTES_MAX,
     journal,
     policy: settings.policy,
     draft: settings.draft ?? "grouped",

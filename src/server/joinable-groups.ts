@@ -118,13 +118,12 @@ export class JoinableGroups {
   }
 
   #closeOne(): void {
-    let first: Entry | null = null;
-    for (const entry of this.#byKey.values()) {
-      first ??= entry;
-      const { finished, requests } = entry.group;
-      if (finished === requests.length) return this.#close(entry);
-    }
-    if (first !== null) this.#close(first);
+    const [first] = this.#byKey.values();
+    const idle = this.#byKey
+      .values()
+      .find(({ group: { finished, requests } }) => finished === requests.length);
+    const oldest = idle ?? first;
+    if (oldest !== undefined) this.#close(oldest);
   }
 
   #close(entry: Entry): void {

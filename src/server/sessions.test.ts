@@ -46,7 +46,7 @@ test("a later turn joins its session's group, goes where its KV is, and computes
   }
   expect([...(seconds[0]?.response.column.view(0, 4) ?? [])].slice(0, 3)).toEqual(NEWS);
   expect(seconds[0]?.response.length).toBe(20);
-  expect(bed.sidecar.sessionFigures).toMatchObject({ turns: 3, promptTokens: 3 * 83 });
+  expect(bed.sidecar.sessions.figures).toMatchObject({ turns: 3, promptTokens: 3 * 83 });
 });
 
 test("without a name, a prompt that goes on from a finished text is its session's next turn, and KV is kept from then on", async () => {
@@ -71,7 +71,7 @@ test("without a name, a prompt that goes on from a finished text is its session'
   const [edited] = ask([...textOf(third).slice(0, -4), 9, 9]);
   await bed.finish();
   expect(edited?.spec.prompt.at(-1)).toBe(9);
-  expect(bed.sidecar.sessionFigures).toMatchObject({ turns: 5, edited: 1 });
+  expect(bed.sidecar.sessions.figures).toMatchObject({ turns: 5, edited: 1 });
 });
 
 test("a turn whose prompt was edited goes on from what it shares; a new conversation shares nothing", async () => {
@@ -94,7 +94,7 @@ test("a turn whose prompt was edited goes on from what it shares; a new conversa
 test("what is kept goes with time, with the end of the session, with its group, and with the weights", async () => {
   const limits = { sessionMsMax: 1_000, groupsMax: 2 };
   const bed = newBed({ workers: 1, lengthOf: () => 20, limits });
-  const kept = () => [bed.sidecar.sessionsKept.count, kvUsed(bed)];
+  const kept = () => [bed.sidecar.sessions.kept.count, kvUsed(bed)];
   turn(bed, "a", ROOT);
   await bed.finish();
   expect(kept()).toEqual([1, 80]);
@@ -103,7 +103,7 @@ test("what is kept goes with time, with the end of the session, with its group, 
   await bed.finish();
   await bed.step();
   expect(kept()).toEqual([1, 21]);
-  expect(bed.sidecar.endSession("b")).toBe(1);
+  expect(bed.sidecar.sessions.end("b")).toBe(1);
   await bed.step();
   expect(kept()).toEqual([0, 0]);
   turn(bed, "c", ROOT);
@@ -118,7 +118,7 @@ test("what is kept goes with time, with the end of the session, with its group, 
   const next = turn(bed, "d", [...textOf(last), ...NEWS]);
   expect(next.group).not.toBe(last.group);
   await bed.finish();
-  expect(bed.sidecar.sessionsKept.bytes).toBeGreaterThan(0);
+  expect(bed.sidecar.sessions.kept.bytes).toBeGreaterThan(0);
 });
 
 test("kept texts stay below their bound; an abandoned turn keeps nothing", async () => {
@@ -126,10 +126,10 @@ test("kept texts stay below their bound; an abandoned turn keeps nothing", async
   for (let i = 0; i < 60; i += 1) {
     turn(bed, `s${i}`, [...ROOT, i]);
     await bed.finish();
-    expect(bed.sidecar.sessionsKept.bytes).toBeLessThanOrEqual(20_000);
+    expect(bed.sidecar.sessions.kept.bytes).toBeLessThanOrEqual(20_000);
   }
-  expect(bed.sidecar.sessionsKept.count).toBeGreaterThan(10);
-  expect(bed.sidecar.sessionsKept.count).toBeLessThan(60);
+  expect(bed.sidecar.sessions.kept.count).toBeGreaterThan(10);
+  expect(bed.sidecar.sessions.kept.count).toBeLessThan(60);
   await bed.step();
   const used = kvUsed(bed);
   const spec = { ...specFor([1, 2, 3], 1), session: "gone" };
@@ -218,7 +218,7 @@ test("sessions: whatever happens, every token comes once and all KV is given bac
             bed.addWorker();
           } else if (kind === "evict") for (const worker of bed.workers) worker.evictOne();
           else if (kind === "advance") bed.sidecar.advance(weightEpoch(rollout.epoch + 1));
-          else if (kind === "end") bed.sidecar.endSession(`s${name}`);
+          else if (kind === "end") bed.sidecar.sessions.end(`s${name}`);
           else bed.clock.advance(Number(ms));
         }
         await bed.finish();
@@ -230,12 +230,12 @@ test("sessions: whatever happens, every token comes once and all KV is given bac
           if (response.finish === "stop") continue;
           expect(response.finish).toBe("abort");
         }
-        for (let i = 0; i < 6; i += 1) bed.sidecar.endSession(`s${i}`);
+        for (let i = 0; i < 6; i += 1) bed.sidecar.sessions.end(`s${i}`);
         await bed.sidecar.drain();
         for (let i = 0; i < 3; i += 1) await bed.step();
         expect(kvUsed(bed)).toBe(0);
         expect(rollout.isQuiet).toBe(true);
-        expect(bed.sidecar.sessionsKept).toMatchObject({ bytes: 0, count: 0 });
+        expect(bed.sidecar.sessions.kept).toMatchObject({ bytes: 0, count: 0 });
       },
     ),
     { numRuns: 150 },

@@ -72,6 +72,7 @@ export class Sessions {
     this.#options = options;
   }
 
+  /** Memory kept for later turns. */
   get kept(): Kept {
     const { bytesMax } = this.#options;
     return { bytes: this.#bytes, bytesMax, count: this.#sessions.size };

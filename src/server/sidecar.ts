@@ -18,7 +18,6 @@ import { PRIORITY_MAX } from "../core/schedule/policy.ts";
 import { JoinableGroups } from "./joinable-groups.ts";
 import type { Kept } from "./kept.ts";
 import { invalid } from "./route.ts";
-import type { SessionTrace } from "./session-trace.ts";
 import { type SessionScope, Sessions } from "./sessions.ts";
 
 /** Times in seconds and output tokens after which responses end: see Deadlines. null or absent: none. */
@@ -88,18 +87,26 @@ export interface SidecarLimits {
   readonly keptBytesMax: number;
   readonly keptResponsesMax: number;
   /** Time after a session's last turn, and bytes of all sessions' last turns, for which they are kept. */
-  readonly sessionMsMax?: number;
-  readonly sessionBytesMax?: number;
+  readonly sessionMsMax: number;
+  readonly sessionBytesMax: number;
 }
 
-const SESSION_MS_MAX = 600_000;
-const SESSION_BYTES_MAX = 256 * 2 ** 20;
+const LIMITS: SidecarLimits = {
+  requestsMax: 65_536,
+  // More than one iteration has (1,000).
+  groupsMax: 4_096,
+  keptBytesMax: 256 * 2 ** 20,
+  keptResponsesMax: 65_536,
+  // As long as a tool may take.
+  sessionMsMax: 600_000,
+  sessionBytesMax: 256 * 2 ** 20,
+};
 
 export interface SidecarOptions {
   readonly rollout: Omit<RolloutOptions, "listener" | "vocabularySize">;
   /** Vocabulary size of the model, which limits prompts and workers. */
   readonly vocabularySize: number;
-  readonly limits: SidecarLimits;
+  readonly limits?: Partial<SidecarLimits>;
   readonly random: () => number;
   /** Called with an error of a listener or an observer; all others continue. */
   readonly failed?: (error: unknown) => void;
@@ -126,7 +133,8 @@ export class Sidecar {
   readonly rollout: Rollout;
   readonly #options: SidecarOptions;
   readonly #groups: JoinableGroups;
-  readonly #sessions: Sessions;
+  readonly sessions: Sessions;
+  readonly #limits: SidecarLimits;
   /** Listeners by request index, which later requests may reuse. */
   readonly #places: (Place | undefined)[] = [];
   readonly #observers = new Set<SidecarObserver>();
@@ -139,38 +147,20 @@ export class Sidecar {
     const { vocabularySize } = options;
     const listener = this.#listener();
     this.rollout = new Rollout({ ...options.rollout, vocabularySize, listener });
-    const { limits } = options;
-    this.#sessions = new Sessions({
-      msMax: limits.sessionMsMax ?? SESSION_MS_MAX,
-      bytesMax: limits.sessionBytesMax ?? SESSION_BYTES_MAX,
+    const limits = { ...LIMITS, ...options.limits };
+    this.#limits = limits;
+    this.sessions = new Sessions({
+      ...{ msMax: limits.sessionMsMax, bytesMax: limits.sessionBytesMax },
       ...{ clock: options.rollout.clock, later: options.rollout.later },
       letGo: (request) => this.rollout.letGo(request),
     });
-    const closed = (group: Group) => this.#sessions.closed(group);
+    const closed = (group: Group) => this.sessions.closed(group);
     this.#groups = new JoinableGroups({ rollout: this.rollout, ...limits, closed });
-  }
-
-  /** Memory kept for later turns of sessions. */
-  get sessionsKept(): Kept {
-    return this.#sessions.kept;
-  }
-
-  get sessionTrace(): SessionTrace {
-    return this.#sessions.trace;
-  }
-
-  get sessionFigures() {
-    return this.#sessions.figures;
   }
 
   /** All tokens of the turn before this prompt in its session; null: there is none. */
   turnBefore(spec: SessionFields): Int32Array | null {
-    return this.#sessions.textOf(this.#sessions.keyFor(sessionOf(spec), spec.prompt));
-  }
-
-  /** No turn follows in the sessions with this name; how many there were. */
-  endSession(name: string): number {
-    return this.#sessions.end(name);
+    return this.sessions.textOf(this.sessions.keyFor(sessionOf(spec), spec.prompt));
   }
 
   /** Memory of groups that later requests may join. */
@@ -200,8 +190,8 @@ export class Sidecar {
     const { adapter = null, cacheSalt: salt = null } = sampling;
     const scope = { name: spec.group, adapter, salt };
     const session = sessionOf(spec);
-    const key = this.#sessions.keyFor(session, spec.prompt);
-    const place = this.#sessions.place(key, spec.prompt);
+    const key = this.sessions.keyFor(session, spec.prompt);
+    const place = this.sessions.place(key, spec.prompt);
     const root = place.group;
     const isLater = root !== null && this.#groups.rejoin(root);
     const group = isLater ? root : this.#groups.groupFor(spec.prompt, scope);
@@ -219,7 +209,7 @@ export class Sidecar {
       const wanted = { sampling: drawn, draw, divisible, priority, ...age, ...(turn || {}) };
       const request = this.rollout.join(group, wanted, isLater ? place.previous : null);
       const own = index === 0 ? key : `${key}.${index}`;
-      this.#sessions.joined(request, { ...session, key: own, isLater });
+      this.sessions.joined(request, { ...session, key: own, isLater });
       this.#places[request.index] = { request, listener, index };
       requests.push(request);
       this.#each((observer) => observer.joined?.(request, spec));
@@ -300,7 +290,7 @@ export class Sidecar {
     if (this.#isDraining) throw new AppError("draining", "the server takes no new requests");
     const { workers } = this.rollout;
     if (workers.length === 0) throw new AppError("no_worker", "no worker is in service");
-    const { requestsMax } = this.#options.limits;
+    const { requestsMax } = this.#limits;
     if (this.rollout.unfinished + n > requestsMax) {
       throw new AppError(
         "queue_full",
@@ -370,7 +360,7 @@ export class Sidecar {
         const place = this.#placeOf(request);
         this.#places[request.index] = undefined;
         this.#groups.finished(request);
-        this.#sessions.finished(request);
+        this.sessions.finished(request);
         this.#tell(request, place, "finished");
         this.#each((observer) => observer.finished?.(request));
       },

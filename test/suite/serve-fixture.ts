@@ -39,13 +39,6 @@ export function serveOptions({ events, eosTokenId = EOS, model, ...given }: Give
     host: "127.0.0.1",
     port: 0,
     apiToken: null,
-    bodyBytesMax: 2 ** 24,
-    limits: {
-      requestsMax: 65_536,
-      groupsMax: 4096,
-      keptBytesMax: 2 ** 28,
-      keptResponsesMax: 65_536,
-    },
     policy: "seer",
     draft: "grouped",
     chunkTokens: 8,

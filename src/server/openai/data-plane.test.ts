@@ -419,7 +419,7 @@ test("routes: a session is named by header, field or extra argument, and held to
   expect(wanted.map(({ spec }) => [spec.keepsKv, spec.sampling.engineFields])).toEqual(
     Array(6).fill([true, null]),
   );
-  expect(fixture.sidecar.sessionsKept.count).toBe(1);
+  expect(fixture.sidecar.sessions.kept.count).toBe(1);
   for (const [more, extra] of [
     [{ session_id: "" }, {}],
     [{}, { agentic_context: {} }],

@@ -133,7 +133,7 @@ export function rolloutSide(options: RolloutRoutesOptions) {
 function traceOf({ known, sidecar }: Parts, exchange: Exchange): Response {
   const { id = "" } = exchange.params;
   const groups = id === "sessions" ? null : new Set(known.run(id).groups.map(streamGroupOf));
-  const lines = sidecar.sessionTrace.lines(groups).map((line) => `${JSON.stringify(line)}\n`);
+  const lines = sidecar.sessions.trace.lines(groups).map((line) => `${JSON.stringify(line)}\n`);
   return new Response(lines.join(""), { headers: { "content-type": NDJSON[0] ?? "" } });
 }
 
