@@ -17,6 +17,8 @@ interface Waiting {
   readonly members: Set<Request>;
   /** Times a request of the group was picked. */
   served: number;
+  /** Key in the heap, where the group has members. */
+  key: number;
 }
 
 export class GroupQueue {
@@ -38,12 +40,12 @@ export class GroupQueue {
 
   add(request: Request): void {
     const { group } = request;
-    const { members, served } = this.#of(group);
-    members.add(request);
-    const { keyed, served: byServed } = this.#heaps;
-    if (keyed.has(group.index)) return;
-    keyed.push(group.index, this.#keyOf(group));
-    byServed.push(group.index, served);
+    const waiting = this.#of(group);
+    waiting.members.add(request);
+    if (waiting.members.size > 1) return;
+    waiting.key = this.#keyOf(group);
+    this.#heaps.keyed.push(group.index, waiting.key);
+    this.#heaps.served.push(group.index, waiting.served);
   }
 
   /** The furthest request of the first group in one of the orders; null: nothing waits. */
@@ -73,10 +75,14 @@ export class GroupQueue {
     return true;
   }
 
-  /** The key of the group has changed. */
+  /** The key of the group may have changed. Called for most batches of tokens: the core is asked only if it has. */
   refresh(group: Group): void {
-    const { keyed } = this.#heaps;
-    if (keyed.has(group.index)) keyed.update(group.index, this.#keyOf(group));
+    const waiting = this.#waiting[group.index];
+    if (waiting?.group !== group || waiting.members.size === 0) return;
+    const key = this.#keyOf(group);
+    if (key === waiting.key) return;
+    waiting.key = key;
+    this.#heaps.keyed.update(group.index, key);
   }
 
   forget(group: Group): void {
@@ -87,7 +93,7 @@ export class GroupQueue {
   #of(group: Group): Waiting {
     const known = this.#waiting[group.index];
     if (known !== undefined && known.group === group) return known;
-    const waiting: Waiting = { group, members: new Set(), served: 0 };
+    const waiting: Waiting = { group, members: new Set(), served: 0, key: 0 };
     this.#waiting[group.index] = waiting;
     return waiting;
   }
