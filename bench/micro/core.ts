@@ -5,9 +5,9 @@
 import { parseArgs } from "node:util";
 import { measure } from "mitata";
 import { mix32 } from "../../src/core/base/hash.ts";
-import { Heap } from "../../src/core/wasm/heap.ts";
 import { loadCore } from "../../src/core/wasm/load.ts";
 import { SuffixIndex } from "../../src/core/wasm/suffix-index.ts";
+import { InspectedHeap } from "../../test/suite/inspected-heap.ts";
 import { fastestMs, type Measurement, ratioTable, SEED, writeReport } from "../harness.ts";
 import { hasPeer, peerMissing } from "../peer.ts";
 import { besidePeer } from "./peer-core.ts";
@@ -215,7 +215,7 @@ function loopBench(sizes: Sizes): Measurement[] {
 
 /** ns for each operation of a heap of `sizes.heap` entries: update the first, and pop then push. */
 function heapBench(sizes: Sizes): Measurement[] {
-  const heap = new Heap(loadCore());
+  const heap = new InspectedHeap(loadCore());
   const sorted: { id: number; key: number }[] = [];
   for (let id = 0; id < sizes.heap; id += 1) {
     heap.push(id, mix32(id));

@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import { stripVTControlCharacters } from "node:util";
-import { noCounts, sumsOf, WORKER_FIGURES } from "../core/rollout/figures.ts";
+import { ROLLOUT_FIGURES, sumsOf, WORKER_FIGURES } from "../core/rollout/figures.ts";
 import type { WorkerReport } from "../core/rollout/report.ts";
 import type { RoundsReport } from "./rounds.ts";
 import * as tables from "./table.ts";
@@ -33,7 +33,7 @@ function workerOf(worker: number): WorkerReport {
 function runOf(overrides: Partial<RoundsReport> = {}): RoundsReport {
   const { wall_s = 17.84, tail_s = 8.31 } = overrides;
   return {
-    ...noCounts(),
+    ...sumsOf(ROLLOUT_FIGURES, []),
     ...sumsOf(WORKER_FIGURES, []),
     rounds: [{ wall_s, tail_s, cpu_s: 2 * wall_s, others_cpu_share: 0 }],
     timeline: { chunk_columns: [], responses: [], responses_left_out: 0, workers: [] },

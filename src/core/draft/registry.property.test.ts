@@ -111,9 +111,7 @@ test("registry: replicas converge to the responses", () => {
       }
       for (const i of [0, 1]) {
         const group = present(buffer.group(groupId(`g${i}`)), "two groups");
-        for (const [id, updates] of registry.retired(group)) {
-          for (const update of updates) logs[id]?.apply(update);
-        }
+        for (const { workerId: id, update } of registry.retired(group)) logs[id]?.apply(update);
       }
       expect(logs.every((replica) => replica.groups.size === 0)).toBe(true);
     }),
@@ -147,5 +145,5 @@ test("registry: a response beyond those that a replica has room for is neither s
   beyond.response.append(0, Int32Array.of(1, 2), new Float32Array(2));
   grouped.generated(beyond);
   expect([...grouped.flush()]).toEqual([]);
-  expect(grouped.retired(group).size).toBe(2);
+  expect(grouped.retired(group).length).toBe(2);
 });

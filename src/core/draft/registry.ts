@@ -30,7 +30,7 @@ interface Log {
   isDirty: boolean;
 }
 
-/** Deltas to one worker. */
+/** Update of one worker. */
 export interface Multicast {
   readonly workerId: WorkerId;
   readonly update: GroupUpdate;
@@ -123,18 +123,18 @@ export class DraftRegistry {
     }
   }
 
-  /** The group has no use any more: updates to send, by worker. */
-  retired({ groupId: id, requests }: Group): Map<WorkerId, GroupUpdate[]> {
-    const updates = new Map<WorkerId, GroupUpdate[]>();
+  /** The group has no use any more: updates to send. */
+  retired({ groupId: id, requests }: Group): Multicast[] {
     for (const request of requests) {
       this.#drop(request);
       this.#sequences.forget(request);
     }
-    for (const workerId of this.#holders.get(id) ?? []) {
-      updates.set(workerId, [{ kind: "drop_group", groupId: id }]);
-    }
+    const holders = [...(this.#holders.get(id) ?? [])];
     this.#holders.delete(id);
-    return updates;
+    return holders.map((workerId) => ({
+      workerId,
+      update: { kind: "drop_group", groupId: id },
+    }));
   }
 
   /** The response restarts, perhaps with other tokens: as another sequence of its group. */

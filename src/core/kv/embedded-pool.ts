@@ -41,12 +41,7 @@ export class EmbeddedKvPool implements KvPool {
   #closed: Promise<void> | null = null;
   /** Bytes that leave DRAM once they are on disk. */
   #pendingBytes = 0;
-  #puts = 0;
-  #hits = 0;
-  #misses = 0;
-  #corrupt = 0;
-  #evictions = 0;
-  #diskErrors = 0;
+  readonly #counts = { puts: 0, hits: 0, misses: 0, corrupt: 0, evictions: 0, diskErrors: 0 };
 
   constructor(options: EmbeddedKvPoolOptions) {
     const pendingBytesMax = options.disk?.pendingBytesMax ?? 0;
@@ -75,15 +70,15 @@ export class EmbeddedKvPool implements KvPool {
     };
     this.#memory.add(blob);
     this.#index.set(key, blob);
-    this.#puts += 1;
+    this.#counts.puts += 1;
     return true;
   }
 
   async get(key: KvKey): Promise<ArrayBuffer | null> {
     const blob = this.#index.get(key);
     const bytes = blob === undefined ? null : await this.#fetch(blob);
-    if (bytes === null) this.#misses += 1;
-    else this.#hits += 1;
+    if (bytes === null) this.#counts.misses += 1;
+    else this.#counts.hits += 1;
     return bytes;
   }
 
@@ -105,12 +100,7 @@ export class EmbeddedKvPool implements KvPool {
     return {
       memoryBytes: this.#memory.bytes + this.#pendingBytes,
       diskBytes: this.#disk.bytes,
-      puts: this.#puts,
-      hits: this.#hits,
-      misses: this.#misses,
-      corrupt: this.#corrupt,
-      evictions: this.#evictions,
-      diskErrors: this.#diskErrors,
+      ...this.#counts,
     };
   }
 
@@ -161,8 +151,8 @@ export class EmbeddedKvPool implements KvPool {
     }
     const isWhole = copy?.byteLength === blob.size;
     if (copy !== null && isWhole && crc32(new Uint8Array(copy)) === blob.checksum) return copy;
-    if (hasFailed) this.#diskErrors += 1;
-    else this.#corrupt += 1;
+    if (hasFailed) this.#counts.diskErrors += 1;
+    else this.#counts.corrupt += 1;
     this.#drop(blob);
     return null;
   }
@@ -173,12 +163,12 @@ export class EmbeddedKvPool implements KvPool {
     const victims =
       this.#files !== null && fits ? this.#disk.victims(blob.size, this.#clock.nowMs()) : null;
     if (victims === null) {
-      this.#evictions += 1;
+      this.#counts.evictions += 1;
       this.#drop(blob);
       return;
     }
     for (const victim of victims) {
-      this.#evictions += 1;
+      this.#counts.evictions += 1;
       this.#drop(victim);
     }
     this.#memory.remove(blob);
@@ -206,7 +196,7 @@ export class EmbeddedKvPool implements KvPool {
     if (!written) {
       // At once: while its file is being removed, another blob may be put under the key.
       if (wanted) {
-        this.#evictions += 1;
+        this.#counts.evictions += 1;
         this.#forget(blob);
       }
       await this.#attempt((files) => files.remove(partial));
@@ -245,7 +235,7 @@ export class EmbeddedKvPool implements KvPool {
       await operation(this.#files);
       return true;
     } catch {
-      this.#diskErrors += 1;
+      this.#counts.diskErrors += 1;
       return false;
     }
   }

@@ -338,14 +338,6 @@ export const SHOWN_FIGURES: readonly Omit<Figure<never> & { key: FigureKey }, "r
   ...WORKER_FIGURES,
 ].map(({ key, metric, unit, help }) => ({ key, metric, unit, help }));
 
-/** The beginning of a count. */
-export function noCounts(): Counts {
-  return valuesOf(
-    COUNTED.map(({ key }) => ({ key, read: () => 0 })),
-    null,
-  );
-}
-
 /** Values of one source, by key. */
 export function valuesOf<Key extends string, Source>(
   rows: readonly { readonly key: Key; readonly read: (from: Source) => number }[],

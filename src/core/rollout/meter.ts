@@ -9,8 +9,8 @@ import {
   type CountKey,
   type Counts,
   type Figures,
-  noCounts,
   POOL_FIGURES,
+  ROLLOUT_FIGURES,
   sumsOf,
   valuesOf,
   WORKER_FIGURES,
@@ -45,7 +45,7 @@ interface WorkerTally {
 export class Meter {
   readonly #clock: Clock;
   readonly #tallies = new Map<WorkerId, WorkerTally>();
-  readonly #counts = noCounts();
+  readonly #counts: Counts = sumsOf(ROLLOUT_FIGURES, []);
   readonly drift = new DriftGuard();
   /** Sums over workers that were removed. */
   #forgotten: Readonly<Record<WorkerKey, number>> = sumsOf(WORKER_FIGURES, []);

@@ -135,8 +135,8 @@ export class RequestLife {
 
   /** All requests of a closed group have finished. */
   retire(group: Group): void {
-    for (const [workerId, updates] of this.#parts.registry.retired(group)) {
-      for (const update of updates) this.#parts.outbox.post(workerId, update);
+    for (const { workerId, update } of this.#parts.registry.retired(group)) {
+      this.#parts.outbox.post(workerId, update);
     }
     for (const request of group.requests)
       if (request.spec.keepsKv === true) this.#parts.kv.letGo(request);

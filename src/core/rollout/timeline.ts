@@ -73,25 +73,15 @@ const SAMPLE_MS = 10;
 
 /** Samples of one worker: when they are full, every second one is dropped, and the next ones come half as often. */
 class WorkerSamples {
-  atMs: number[] = [];
-  running: number[] = [];
-  waiting: number[] = [];
-  kvTokens: number[] = [];
+  all: (Pick<WorkerStats, "running" | "waiting" | "kvTokensUsed"> & { readonly atMs: number })[] =
+    [];
   #everyMs = SAMPLE_MS;
 
-  add(nowMs: number, { running, waiting, kvTokensUsed }: WorkerStats): void {
-    const lastMs = this.atMs.at(-1) ?? Number.NEGATIVE_INFINITY;
-    if (nowMs - lastMs < this.#everyMs) return;
-    this.atMs.push(nowMs);
-    this.running.push(running);
-    this.waiting.push(waiting);
-    this.kvTokens.push(kvTokensUsed);
-    if (this.atMs.length < SAMPLES_MAX) return;
-    const half = (values: readonly number[]) => values.filter((_, i) => i % 2 === 0);
-    this.atMs = half(this.atMs);
-    this.running = half(this.running);
-    this.waiting = half(this.waiting);
-    this.kvTokens = half(this.kvTokens);
+  add(atMs: number, { running, waiting, kvTokensUsed }: WorkerStats): void {
+    if (atMs - (this.all.at(-1)?.atMs ?? Number.NEGATIVE_INFINITY) < this.#everyMs) return;
+    this.all.push({ atMs, running, waiting, kvTokensUsed });
+    if (this.all.length < SAMPLES_MAX) return;
+    this.all = this.all.filter((_, i) => i % 2 === 0);
     this.#everyMs *= 2;
   }
 }
@@ -178,17 +168,16 @@ export class TimelineRecorder {
       })),
       responses_left_out: this.#leftOut,
       workers: workers.map(({ workerId, name, capacity }) => {
-        // Copies: samples may follow.
-        const samples = this.#samples.get(workerId);
+        const samples = this.#samples.get(workerId)?.all ?? [];
         return {
           worker: workerId,
           name,
           slots: capacity.slots,
           kv_tokens: capacity.kvTokens,
-          at_ms: (samples?.atMs ?? []).map(since),
-          running: [...(samples?.running ?? [])],
-          waiting: [...(samples?.waiting ?? [])],
-          kv_tokens_used: [...(samples?.kvTokens ?? [])],
+          at_ms: samples.map(({ atMs }) => since(atMs)),
+          running: samples.map((sample) => sample.running),
+          waiting: samples.map((sample) => sample.waiting),
+          kv_tokens_used: samples.map((sample) => sample.kvTokensUsed),
         };
       }),
     };

@@ -3,7 +3,7 @@
 import { expect, test } from "bun:test";
 import fc from "fast-check";
 import { HeapTwin } from "../../../test/reference/heap-twin.ts";
-import { Heap } from "./heap.ts";
+import { InspectedHeap } from "../../../test/suite/inspected-heap.ts";
 import { loadCore } from "./load.ts";
 
 const core = loadCore();
@@ -22,7 +22,7 @@ const ops: fc.Arbitrary<Op> = fc.record({
   key: keys,
 });
 
-function apply(op: Op, heap: Heap, twin: HeapTwin): void {
+function apply(op: Op, heap: InspectedHeap, twin: HeapTwin): void {
   const present = twin.keys.has(op.id);
   expect(heap.has(op.id)).toBe(present);
   expect(heap.key(op.id)).toEqual(twin.keys.get(op.id) ?? null);
@@ -42,7 +42,7 @@ function apply(op: Op, heap: Heap, twin: HeapTwin): void {
 test("heap: every operation gives what a sorted list gives", () => {
   fc.assert(
     fc.property(fc.array(ops, { maxLength: 300, size: "max" }), (program) => {
-      const heap = new Heap(core);
+      const heap = new InspectedHeap(core);
       const twin = new HeapTwin();
       for (const op of program) {
         apply(op, heap, twin);
@@ -62,7 +62,7 @@ test("heap: every operation gives what a sorted list gives", () => {
 test("heap: two heaps of one instance do not disturb each other", () => {
   fc.assert(
     fc.property(fc.array(keys, { maxLength: 600, size: "max" }), (all) => {
-      const heaps = [new Heap(core), new Heap(core)] as const;
+      const heaps = [new InspectedHeap(core), new InspectedHeap(core)] as const;
       const twins = [new HeapTwin(), new HeapTwin()] as const;
       for (const [id, key] of all.entries()) {
         const which = id % 2 === 0 ? 0 : 1;

@@ -1,12 +1,12 @@
 // The heap's edges: sizes, limits and misuse.
 
 import { expect, test } from "bun:test";
+import { InspectedHeap } from "../../../test/suite/inspected-heap.ts";
 import { AssertionError } from "../base/assert.ts";
-import { Heap } from "./heap.ts";
 import { loadCore } from "./load.ts";
 
 test("heap: an id is pushed once, in range, with a key", () => {
-  const heap = new Heap(loadCore());
+  const heap = new InspectedHeap(loadCore());
   heap.push(3, 1);
   expect(() => heap.push(3, 2)).toThrow(AssertionError);
   expect(() => heap.push(-1, 2)).toThrow(AssertionError);
@@ -17,7 +17,7 @@ test("heap: an id is pushed once, in range, with a key", () => {
 });
 
 test("heap: a full instance refuses an entry and keeps what it has", () => {
-  const heap = new Heap(loadCore({ limitBytes: 64 * 1024 }));
+  const heap = new InspectedHeap(loadCore({ limitBytes: 64 * 1024 }));
   let pushed = 0;
   const fill = () => {
     for (; pushed < 100_000; pushed += 1) heap.push(pushed, -pushed);
@@ -32,7 +32,7 @@ test("heap: a full instance refuses an entry and keeps what it has", () => {
 test("heap: freed heaps make room for others", () => {
   const core = loadCore({ limitBytes: 256 * 1024 });
   for (let round = 0; round < 200; round += 1) {
-    const heap = new Heap(core);
+    const heap = new InspectedHeap(core);
     for (let id = 0; id < 2000; id += 1) heap.push(id, id);
     heap.free();
   }

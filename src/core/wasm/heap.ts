@@ -1,5 +1,5 @@
 // An indexed priority queue in the core: integer ids ordered by (key, id), lowest first. Owns its
-// entries in the instance's memory until `free`.
+// entries in the instance's memory.
 
 import { assert } from "../base/assert.ts";
 import { AppError } from "../base/errors.ts";
@@ -8,82 +8,48 @@ import type { CoreExports } from "./load.ts";
 
 /** Ids are dense integers, 0 <= id < 2^24: memory grows with the largest. Keys are any number but NaN. */
 export class Heap {
-  readonly #core: CoreExports;
-  readonly #handle: number;
+  protected readonly core: CoreExports;
+  protected readonly handle: number;
 
   /** Throws AppError `core_full`. */
   constructor(core: CoreExports) {
-    this.#core = core;
+    this.core = core;
     core.gate.enter("heap_create");
-    this.#handle = core.heap_create();
+    this.handle = core.heap_create();
     core.gate.leave();
-    if (this.#handle < 0) throw full();
-  }
-
-  get size(): number {
-    return this.#core.heap_count(this.#handle);
+    if (this.handle < 0) throw full();
   }
 
   /** The id must not be there yet. Throws AppError `core_full`. */
   push(id: number, key: number): void {
     checkEntry(id, key);
-    this.#core.gate.enter("heap_push");
-    const status = this.#core.heap_push(this.#handle, id, key);
-    this.#core.gate.leave();
+    this.core.gate.enter("heap_push");
+    const status = this.core.heap_push(this.handle, id, key);
+    this.core.gate.leave();
     if (status === STATUS_FULL) throw full();
     assert(status !== STATUS_DUPLICATE, "heap: an id is pushed once");
   }
 
-  /** Removes and returns the first id; null if there is none. */
-  pop(): number | null {
-    this.#core.gate.enter("heap_pop");
-    const id = this.#core.heap_pop(this.#handle);
-    this.#core.gate.leave();
-    return id === STATUS_ABSENT ? null : id;
-  }
-
   peek(): number | null {
-    const id = this.#core.heap_peek(this.#handle);
+    const id = this.core.heap_peek(this.handle);
     return id === STATUS_ABSENT ? null : id;
-  }
-
-  has(id: number): boolean {
-    return this.#core.heap_has(this.#handle, id) !== 0;
-  }
-
-  /** null if the id is not there. */
-  key(id: number): number | null {
-    const key = this.#core.heap_key(this.#handle, id);
-    return Number.isNaN(key) ? null : key;
   }
 
   /** Changes the key; false if the id is not there. */
   update(id: number, key: number): boolean {
     checkEntry(id, key);
-    this.#core.gate.enter("heap_update");
-    const status = this.#core.heap_update(this.#handle, id, key);
-    this.#core.gate.leave();
+    this.core.gate.enter("heap_update");
+    const status = this.core.heap_update(this.handle, id, key);
+    this.core.gate.leave();
     return status !== STATUS_ABSENT;
   }
 
   /** false if the id was not there. */
   remove(id: number): boolean {
-    this.#core.gate.enter("heap_remove");
-    const status = this.#core.heap_remove(this.#handle, id);
-    this.#core.gate.leave();
+    this.core.gate.enter("heap_remove");
+    const status = this.core.heap_remove(this.handle, id);
+    this.core.gate.leave();
     return status !== STATUS_ABSENT;
-  }
-
-  /** 0 if sound, else the number of the broken rule (assembly/heap/check.ts). For tests. */
-  check(): number {
-    return this.#core.heap_check(this.#handle);
-  }
-
-  /** The heap must not be used afterwards. */
-  free(): void {
-    this.#core.gate.enter("heap_drop");
-    this.#core.heap_drop(this.#handle);
-    this.#core.gate.leave();
   }
 }
 

@@ -6,7 +6,7 @@ import { join } from "node:path";
 import { DEAF, newBed, specFor } from "../../../test/suite/stream-bed.ts";
 import { temporaryFolder } from "../../../test/suite/temporary-folder.ts";
 import { weightEpoch } from "../../core/base/ids.ts";
-import { noCounts, sumsOf, WORKER_FIGURES } from "../../core/rollout/figures.ts";
+import { ROLLOUT_FIGURES, sumsOf, WORKER_FIGURES } from "../../core/rollout/figures.ts";
 import { ITERATIONS_KEPT, IterationStore } from "./iteration-store.ts";
 import { SAMPLES_MAX, Samples } from "./samples.ts";
 import { LiveView } from "./view.ts";
@@ -60,7 +60,7 @@ const SUMMARY = {
   tailS: 2,
   unfinished: 0,
   figures: {
-    ...noCounts(),
+    ...sumsOf(ROLLOUT_FIGURES, []),
     ...sumsOf(WORKER_FIGURES, []),
     requests: 4,
     output_tokens: 40,
