@@ -8,14 +8,7 @@
 
 import { closeSync, openSync, readFileSync, writeSync } from "node:fs";
 import { AppError } from "../core/base/errors.ts";
-import {
-  GGML_TYPE,
-  type GgufHead,
-  type GgufTensor,
-  Q8_BLOCK,
-  Q8_BLOCK_BYTES,
-  readGgufHead,
-} from "../engines/llama/gguf.ts";
+import { GGML_TYPE, type GgufTensor, readGgufHead } from "../engines/llama/gguf.ts";
 
 /** The priced model's name as --model. */
 export const PRICED = "priced";
@@ -23,9 +16,12 @@ export const PRICED = "priced";
 const FACTOR = 4;
 const ALIGNMENT = 32;
 const aligned = (bytes: number) => Math.ceil(bytes / ALIGNMENT) * ALIGNMENT;
-/** Magic, version, and the counts of tensors and of metadata values. */
-const PREAMBLE_BYTES = 24;
+/** Weights per block of q8_0: a scale in f16, then a byte each. */
+const Q8_BLOCK = 32;
+const Q8_BLOCK_BYTES = 34;
 
+/** A value of metadata stands behind its type. */
+const TYPE_BYTES = 4;
 /** Metadata that grows with the width, and that which shrinks. */
 const SIZES = ["embedding_length", "feed_forward_length"];
 const EPSILON = "attention.layer_norm_rms_epsilon";
@@ -38,7 +34,8 @@ export function writePricedGguf(source: string, target: string, factor = FACTOR)
     ...tensor,
     dimensions: wideShape(tensor, factor),
   }));
-  const front = frontOf(head, bytes, { tensors, factor });
+  const architecture = `${head.values.get("general.architecture")?.bytes}`;
+  const front = frontOf(bytes, { architecture, tensors, factor });
   const file = openSync(target, "w");
   try {
     let at = 0;
@@ -93,18 +90,17 @@ function wider(
   return matrix;
 }
 
-function valuesOf({ name, type, dimensions, offset }: GgufTensor, file: Buffer): Float32Array {
-  const count = dimensions.reduce((product, size) => product * size, 1);
-  const part = (bytes: number) => new Uint8Array(file.subarray(offset, offset + bytes)).buffer;
-  if (type === GGML_TYPE.f32) return new Float32Array(part(count * 4));
-  if (type === GGML_TYPE.f16) return new Float32Array(new Float16Array(part(count * 2)));
+function valuesOf({ name, type, offset, bytes }: GgufTensor, file: Buffer): Float32Array {
+  const { buffer } = new Uint8Array(file.subarray(offset, offset + bytes));
+  if (type === GGML_TYPE.f32) return new Float32Array(buffer);
+  if (type === GGML_TYPE.f16) return new Float32Array(new Float16Array(buffer));
   if (type !== GGML_TYPE.q8_0)
     throw new AppError(
       "model_unreadable",
       `tensor ${name} is of ggml type ${type}, not f32, f16 or q8_0`,
     );
-  const blocks = new DataView(part((count / Q8_BLOCK) * Q8_BLOCK_BYTES));
-  return Float32Array.from({ length: count }, (_, i) => {
+  const blocks = new DataView(buffer);
+  return Float32Array.from({ length: (bytes / Q8_BLOCK_BYTES) * Q8_BLOCK }, (_, i) => {
     const at = Math.floor(i / Q8_BLOCK) * Q8_BLOCK_BYTES;
     return blocks.getFloat16(at, true) * blocks.getInt8(at + 2 + (i % Q8_BLOCK));
   });
@@ -112,18 +108,17 @@ function valuesOf({ name, type, dimensions, offset }: GgufTensor, file: Buffer):
 
 /** The bytes before the tensors' data (ggml-org/ggml, docs/gguf.md). */
 function frontOf(
-  head: GgufHead,
   file: Buffer,
-  { tensors, factor }: { tensors: readonly GgufTensor[]; factor: number },
+  given: { architecture: string; tensors: readonly GgufTensor[]; factor: number },
 ): Uint8Array {
-  const ends = [...head.ranges.values()].map(({ to }) => to);
-  const metadata = Buffer.from(file.subarray(0, Math.max(PREAMBLE_BYTES, ...ends)));
-  const architecture = String(head.values.get("general.architecture"));
+  const { architecture, tensors, factor } = given;
+  // Its table of tensors follows the metadata.
+  const metadata = Buffer.from(file.subarray(0, file.indexOf(textOf(tensors[0]?.name ?? ""))));
   const valueAt = (key: string) => {
-    const range = head.ranges.get(`${architecture}.${key}`);
-    if (range === undefined)
-      throw new AppError("model_unreadable", `${head.path} has no ${architecture}.${key}`);
-    return range.from + 4;
+    const name = textOf(`${architecture}.${key}`);
+    const at = metadata.indexOf(name);
+    if (at < 0) throw new AppError("model_unreadable", `the model has no ${architecture}.${key}`);
+    return at + name.length + TYPE_BYTES;
   };
   for (const key of SIZES)
     metadata.writeUInt32LE(metadata.readUInt32LE(valueAt(key)) * factor, valueAt(key));
@@ -131,16 +126,21 @@ function frontOf(
   const parts: Buffer[] = [metadata];
   let offset = 0;
   for (const { name, dimensions } of tensors) {
-    const entry = Buffer.alloc(8 + name.length + 4 + 8 * dimensions.length + 4 + 8);
-    let at = entry.writeBigUInt64LE(BigInt(name.length));
-    at += entry.write(name, at);
-    at = entry.writeUInt32LE(dimensions.length, at);
+    const entry = Buffer.alloc(4 + 8 * dimensions.length + 4 + 8);
+    let at = entry.writeUInt32LE(dimensions.length);
     for (const size of dimensions) at = entry.writeBigUInt64LE(BigInt(size), at);
     at = entry.writeUInt32LE(GGML_TYPE.f32, at);
     entry.writeBigUInt64LE(BigInt(offset), at);
     offset += aligned(dimensions.reduce((product, size) => product * size, 4));
-    parts.push(entry);
+    parts.push(textOf(name), entry);
   }
   const front = Buffer.concat(parts);
   return Buffer.concat([front, Buffer.alloc(aligned(front.length) - front.length)]);
+}
+
+/** A text of the head: its length and its bytes. */
+function textOf(text: string): Buffer {
+  const length = Buffer.alloc(8);
+  length.writeBigUInt64LE(BigInt(text.length));
+  return Buffer.concat([length, Buffer.from(text)]);
 }

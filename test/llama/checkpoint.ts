@@ -10,6 +10,11 @@ export interface Weights {
   readonly values: Float32Array;
 }
 
+/** Offset of a value of the metadata in a GGUF file, behind its type. */
+export function valueAt(file: Buffer, key: string): number {
+  return file.indexOf(key) + key.length + 4;
+}
+
 export type Dtype = "F32" | "F16" | "BF16" | "I32";
 
 /** A safetensors file, by its format description. */

@@ -20,13 +20,29 @@ function openGgml(file: string) {
     ggml_backend_load_all_from_path: { args: ["ptr"], returns: "void" },
     // Of libggml-base, which the library needs; they abort the process at a type that does not exist.
     ggml_type_name: { args: ["i32"], returns: "ptr" },
-    ggml_type_size: { args: ["i32"], returns: "u64" },
-    ggml_blck_size: { args: ["i32"], returns: "i64" },
     ggml_quantize_requires_imatrix: { args: ["i32"], returns: "bool" },
     ggml_quantize_chunk: {
       args: ["i32", "ptr", "ptr", "i64", "i64", "i64", "ptr"],
       returns: "u64",
     },
+    gguf_init_from_file: { args: ["ptr", "u64", "ptr"], returns: "ptr" },
+    gguf_free: { args: ["ptr"], returns: "void" },
+    gguf_get_data_offset: { args: ["ptr"], returns: "u64" },
+    gguf_get_n_tensors: { args: ["ptr"], returns: "i64" },
+    gguf_get_tensor_name: { args: ["ptr", "i64"], returns: "ptr" },
+    gguf_get_tensor_ne: { args: ["ptr", "i64"], returns: "ptr" },
+    gguf_get_tensor_type: { args: ["ptr", "i64"], returns: "i32" },
+    gguf_get_tensor_offset: { args: ["ptr", "i64"], returns: "u64" },
+    gguf_get_tensor_size: { args: ["ptr", "i64"], returns: "u64" },
+    gguf_get_n_kv: { args: ["ptr"], returns: "i64" },
+    gguf_get_key: { args: ["ptr", "i64"], returns: "ptr" },
+    gguf_get_kv_type: { args: ["ptr", "i64"], returns: "i32" },
+    gguf_get_val_str: { args: ["ptr", "i64"], returns: "ptr" },
+    gguf_get_val_data: { args: ["ptr", "i64"], returns: "ptr" },
+    gguf_get_arr_n: { args: ["ptr", "i64"], returns: "u64" },
+    gguf_get_arr_type: { args: ["ptr", "i64"], returns: "i32" },
+    gguf_get_arr_data: { args: ["ptr", "i64"], returns: "ptr" },
+    gguf_get_arr_str: { args: ["ptr", "i64", "u64"], returns: "ptr" },
   });
 }
 

@@ -123,8 +123,8 @@ describe("convertWeights", () => {
 
   test("llama: the rows of q and k are interleaved, those of v are not; a missing output is the embeddings", () => {
     const base = join(folder, "llama.gguf");
-    const matrix = (name: string, rows: number): GgufTensor => {
-      return { name, dimensions: [2, rows], type: GGML_TYPE.f32, offset: 0 };
+    const matrix = (name: string, rows: number): Written => {
+      return { name, dimensions: [2, rows], type: GGML_TYPE.f32 };
     };
     writeLlama(base, [
       matrix("token_embd.weight", 5),
@@ -201,7 +201,7 @@ describe.skipIf(skipReason !== null)("other types", () => {
     writeSafetensors(source, new Map([["model.embed_tokens.weight", embeddings]]), "F32");
     const base = join(folder, "other.gguf");
     const converted = (type: number) => {
-      writeLlama(base, [{ name: "token_embd.weight", dimensions: [256, 1], type, offset: 0 }]);
+      writeLlama(base, [{ name: "token_embd.weight", dimensions: [256, 1], type }]);
       const bytes = convert(source, base);
       return bytes.subarray(readGgufHead(target).tensors[0]?.offset);
     };
@@ -219,8 +219,10 @@ describe.skipIf(skipReason !== null)("other types", () => {
   });
 });
 
+type Written = Pick<GgufTensor, "name" | "dimensions" | "type">;
+
 /** A GGUF file of a llama model without a vocabulary: 4 heads, 2 of them for keys, and zeros. */
-function writeLlama(path: string, tensors: readonly GgufTensor[]): void {
+function writeLlama(path: string, tensors: readonly Written[]): void {
   const parts: Uint8Array[] = [];
   const u32 = (value: number) => parts.push(new Uint8Array(Uint32Array.of(value).buffer));
   const u64 = (value: number) =>

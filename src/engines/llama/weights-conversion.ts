@@ -3,13 +3,12 @@
 // orders are those of llama.cpp's convert_hf_to_gguf.py (gguf-py/gguf/tensor_mapping.py; LlamaModel.permute).
 
 import { ptr } from "bun:ffi";
-import { closeSync, ftruncateSync, openSync, readSync, writeSync } from "node:fs";
+import { closeSync, fstatSync, ftruncateSync, openSync, readSync, writeSync } from "node:fs";
 import { AppError } from "../../core/base/errors.ts";
 import { nativeBytes } from "./c-bytes.ts";
-import { type ByteRange, type GgufHead, type GgufTensor, readGgufHead } from "./gguf.ts";
+import { type GgufHead, type GgufTensor, readGgufHead } from "./gguf.ts";
 import { openLibrary, ptrText } from "./native.ts";
 import { openSafetensors, readTensor, type SafeTensor } from "./safetensors.ts";
-import { tensorBytes } from "./weights-digest.ts";
 
 /** llama: rows of q and k are interleaved for ggml's first kind of rotary embedding; the others' are not. */
 const ARCHITECTURES = ["llama", "qwen2", "qwen3"];
@@ -51,14 +50,14 @@ export interface ConversionOptions {
   readonly progress?: () => void;
 }
 
+interface ByteRange {
+  readonly offset: number;
+  readonly bytes: number;
+}
+
 /** The parts of the base file that a conversion copies unchanged. */
-export function keptRanges(head: GgufHead): ByteRange[] {
-  const kept = head.tensors.filter(({ name }) => KEPT.includes(name));
-  const tensors = kept.map((tensor) => ({
-    from: tensor.offset,
-    to: tensor.offset + tensorBytes(tensor),
-  }));
-  return [{ from: 0, to: head.dataOffset }, ...tensors];
+export function keptRanges({ dataOffset, tensors }: GgufHead): ByteRange[] {
+  return [{ offset: 0, bytes: dataOffset }, ...tensors.filter(({ name }) => KEPT.includes(name))];
 }
 
 /**
@@ -67,7 +66,7 @@ export function keptRanges(head: GgufHead): ByteRange[] {
  */
 export function convertWeights(options: ConversionOptions): void {
   const head = readGgufHead(options.base);
-  const architecture = String(head.values.get("general.architecture"));
+  const architecture = architectureOf(head);
   if (!ARCHITECTURES.includes(architecture)) {
     const known = ARCHITECTURES.join(", ");
     throw failure(options.source, `cannot become ${architecture} weights, only ${known}`);
@@ -77,7 +76,7 @@ export function convertWeights(options: ConversionOptions): void {
   const base = openSync(options.base, "r");
   const target = openSync(options.target, "w");
   try {
-    ftruncateSync(target, head.fileBytes);
+    ftruncateSync(target, fstatSync(base).size);
     for (const range of keptRanges(head)) copyRange(base, target, range);
     for (const tensor of head.tensors) {
       if (KEPT.includes(tensor.name)) continue;
@@ -91,6 +90,10 @@ export function convertWeights(options: ConversionOptions): void {
     closeSync(base);
     closeSync(target);
   }
+}
+
+function architectureOf({ values }: GgufHead): string {
+  return `${values.get("general.architecture")?.bytes}`;
 }
 
 function failure(path: string, problem: string): AppError {
@@ -147,7 +150,8 @@ function checkShape(
   { name, held }: { name: string; held: SafeTensor },
 ): void {
   const expected = dimensions.toReversed();
-  if (held.shape.join() === expected.join()) return;
+  // ggml does not tell a row from a vector.
+  if (held.shape.join().replace(/^(1,)+/, "") === expected.join()) return;
   const shape = `[${held.shape.join(", ")}], not the [${expected.join(", ")}] of ${ggufName}`;
   throw failure(held.file, `tensor ${name} is of shape ${shape}`);
 }
@@ -159,9 +163,10 @@ function inRowOrder(
   head: GgufHead,
 ): Float32Array<ArrayBuffer> {
   const part = /\.attn_([qk])\./.exec(tensor.name)?.[1];
-  if (head.values.get("general.architecture") !== "llama" || part === undefined) return weights;
-  const heads = Number(head.values.get("llama.attention.head_count"));
-  const kvHeads = Number(head.values.get("llama.attention.head_count_kv") ?? heads);
+  if (architectureOf(head) !== "llama" || part === undefined) return weights;
+  const countOf = (key: string) => head.values.get(`llama.attention.${key}`)?.bytes.readUInt32LE();
+  const heads = countOf("head_count") ?? 1;
+  const kvHeads = countOf("head_count_kv") ?? heads;
   const rows = tensor.dimensions.at(-1) as number;
   const columns = weights.length / rows;
   const half = rows / (part === "q" ? heads : kvHeads) / 2;
@@ -182,7 +187,7 @@ function pack(weights: Float32Array<ArrayBuffer>, tensor: GgufTensor): Uint8Arra
     const problem = `tensor ${name} is of ${ptrText(ggml.ggml_type_name(type))}, which needs calibration data`;
     throw failure("the loaded model", problem);
   }
-  const bytes = nativeBytes(tensorBytes(tensor));
+  const bytes = nativeBytes(tensor.bytes);
   const columns = dimensions[0] ?? 1;
   const rows = BigInt(weights.length / columns);
   const at = { from: ptr(weights), to: ptr(bytes) };
@@ -193,12 +198,13 @@ function pack(weights: Float32Array<ArrayBuffer>, tensor: GgufTensor): Uint8Arra
 const COPY_BYTES = 1 << 20;
 
 /** Copies a part of one open file to the same place in another. */
-export function copyRange(from: number, to: number, range: ByteRange): void {
-  const buffer = new Uint8Array(Math.min(COPY_BYTES, range.to - range.from));
-  for (let at = range.from; at < range.to; ) {
-    const read = readSync(from, buffer, 0, Math.min(buffer.length, range.to - at), at);
+export function copyRange(from: number, target: number, range: ByteRange): void {
+  const to = range.offset + range.bytes;
+  const buffer = new Uint8Array(Math.min(COPY_BYTES, range.bytes));
+  for (let at = range.offset; at < to; ) {
+    const read = readSync(from, buffer, 0, Math.min(buffer.length, to - at), at);
     if (read === 0) throw new AppError("model_unreadable", "the loaded model's file is cut short");
-    writeFully(to, buffer.subarray(0, read), at);
+    writeFully(target, buffer.subarray(0, read), at);
     at += read;
   }
 }

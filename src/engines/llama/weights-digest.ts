@@ -5,7 +5,7 @@
 import { closeSync, openSync, readSync } from "node:fs";
 import { assert } from "../../core/base/assert.ts";
 import { type WeightsId, weightsId } from "../../core/base/ids.ts";
-import { type ByteRange, type GgufHead, type GgufTensor, readGgufHead } from "./gguf.ts";
+import { type GgufHead, type GgufTensor, readGgufHead } from "./gguf.ts";
 import { openLibrary, ptrText } from "./native.ts";
 
 /** xxHash3 runs at memory's speed on pieces of this size. */
@@ -32,13 +32,12 @@ export function weightsIdOf(options: DigestOptions): WeightsId {
   const file = openSync(path, "r");
   try {
     const buffer = new Uint8Array(PIECE_BYTES);
-    const digest = (range: ByteRange) => digestRange(file, range, buffer);
-    const metadata = [...head.ranges]
+    const metadata = [...head.values]
       .filter(([key]) => !DESCRIPTIVE.test(key))
-      .map(([key, range]) => `${key} ${digest(range)}`);
-    const tensors = head.tensors.map(({ name, type, dimensions, offset }) => {
-      const range = { from: offset, to: offset + tensorBytes({ type, dimensions }) };
-      const line = `${name} ${type} ${dimensions.join("x")} ${digest(range)}`;
+      .map(([key, { type, bytes }]) => `${key} ${type} ${Bun.hash.xxHash3(bytes).toString(16)}`);
+    const tensors = head.tensors.map((tensor) => {
+      const { name, type, dimensions } = tensor;
+      const line = `${name} ${type} ${dimensions.join("x")} ${digestOf(tensor, file, buffer)}`;
       progress();
       return line;
     });
@@ -51,10 +50,10 @@ export function weightsIdOf(options: DigestOptions): WeightsId {
   }
 }
 
-function digestRange(file: number, { from, to }: ByteRange, buffer: Uint8Array): string {
+function digestOf({ offset, bytes }: GgufTensor, file: number, buffer: Uint8Array): string {
   let hash = 0n;
-  for (let at = from; at < to; ) {
-    const wanted = Math.min(buffer.length, to - at);
+  for (let at = offset; at < offset + bytes; ) {
+    const wanted = Math.min(buffer.length, offset + bytes - at);
     let filled = 0;
     while (filled < wanted) {
       const read = readSync(file, buffer, filled, wanted - filled, at + filled);
@@ -67,19 +66,10 @@ function digestRange(file: number, { from, to }: ByteRange, buffer: Uint8Array):
   return hash.toString(16);
 }
 
-/** Bytes of a tensor's data. */
-export function tensorBytes({ type, dimensions }: Pick<GgufTensor, "type" | "dimensions">): number {
-  const { ggml } = openLibrary();
-  const count = dimensions.reduce((product, size) => product * size, 1);
-  return (count / Number(ggml.ggml_blck_size(type))) * Number(ggml.ggml_type_size(type));
-}
-
 /** The type that most bytes are of. */
 function precisionOf({ tensors }: GgufHead): string {
-  const bytes = new Map<number, number>();
-  for (const tensor of tensors) {
-    bytes.set(tensor.type, (bytes.get(tensor.type) ?? 0) + tensorBytes(tensor));
-  }
-  const [most] = [...bytes].sort(([a, x], [b, y]) => y - x || a - b);
+  const sums = new Map<number, number>();
+  for (const { type, bytes } of tensors) sums.set(type, (sums.get(type) ?? 0) + bytes);
+  const [most] = [...sums].sort(([a, x], [b, y]) => y - x || a - b);
   return most === undefined ? "none" : ptrText(openLibrary().ggml.ggml_type_name(most[0]));
 }

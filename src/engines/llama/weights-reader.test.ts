@@ -4,10 +4,10 @@
 import { afterAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { copyFileSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { valueAt } from "../../../test/llama/checkpoint.ts";
 import { MODEL_PATH, skipReason } from "../../../test/llama/engine-fixture.ts";
 import { temporaryFolder } from "../../../test/suite/temporary-folder.ts";
 import type { AppError } from "../../core/base/errors.ts";
-import { readGgufHead } from "./gguf.ts";
 import { MemoryFile } from "./memory-file.ts";
 import { type ReadOptions, readWeights } from "./weights-reader.ts";
 import { importWeights } from "./weights-source.ts";
@@ -64,8 +64,7 @@ describe.skipIf(skipReason !== null)("readWeights", () => {
 
   test("damage that aborts llama.cpp ends the child alone, and its last words are the reason", async () => {
     const bytes = readFileSync(MODEL_PATH);
-    const layers = readGgufHead(MODEL_PATH).ranges.get("qwen3.block_count")?.from as number;
-    bytes.writeUInt32LE(0, layers + 4);
+    bytes.writeUInt32LE(0, valueAt(bytes, "qwen3.block_count"));
     const path = written("damaged.gguf", bytes);
     await expect(read(path)).rejects.toMatchObject({
       code: "model_unreadable",

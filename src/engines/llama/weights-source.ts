@@ -5,6 +5,7 @@
 import {
   type BigIntStats,
   closeSync,
+  fstatSync,
   ftruncateSync,
   openSync,
   readdirSync,
@@ -14,7 +15,7 @@ import {
 } from "node:fs";
 import { join } from "node:path";
 import { AppError, fileProblem } from "../../core/base/errors.ts";
-import { GGUF_MAGIC, readGgufHead } from "./gguf.ts";
+import { readGgufHead } from "./gguf.ts";
 import { pathOf } from "./memory-file.ts";
 import { convertWeights, copyRange, keptRanges } from "./weights-conversion.ts";
 
@@ -47,9 +48,8 @@ export function importWeights(options: ImportOptions): void {
  * the same size, with holes that take no memory in place of the tensors.
  */
 export function writeForm(gguf: number, form: number, name: string): void {
-  const head = readGgufHead(pathOf(gguf), name);
-  ftruncateSync(form, head.fileBytes);
-  for (const range of keptRanges(head)) copyRange(gguf, form, range);
+  ftruncateSync(form, fstatSync(gguf).size);
+  for (const range of keptRanges(readGgufHead(pathOf(gguf), name))) copyRange(gguf, form, range);
 }
 
 function unreadable(path: string, problem: string, cause?: unknown): AppError {
@@ -147,8 +147,7 @@ function copyGguf({ path, target, progress }: ImportOptions): void {
 /** Gives a plain reason for the commonest mistakes; what is behind the magic is llama.cpp's to judge. */
 function checkMagic(path: string, head: Uint8Array): void {
   if (head.length === 0) throw unreadable(path, "is empty");
-  const view = new DataView(head.buffer, head.byteOffset, head.length);
-  if (head.length < 4 || view.getUint32(0, true) !== GGUF_MAGIC) {
+  if (Buffer.from(head.subarray(0, 4)).toString("latin1") !== "GGUF") {
     throw unreadable(path, "not a GGUF file");
   }
 }

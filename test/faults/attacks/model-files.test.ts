@@ -12,7 +12,7 @@ import type { ControlAnswer } from "../../../src/core/rollout/operation.ts";
 import type { Worker } from "../../../src/core/rollout/worker.ts";
 import { readGgufHead } from "../../../src/engines/llama/gguf.ts";
 import { type LlamaModel, openLlamaModel } from "../../../src/engines/llama/open.ts";
-import { checkpoint, writeSafetensors } from "../../llama/checkpoint.ts";
+import { checkpoint, valueAt, writeSafetensors } from "../../llama/checkpoint.ts";
 import { Ear, finished } from "../../llama/ear.ts";
 import { MODEL_PATH, newRequest, run, skipReason } from "../../llama/engine-fixture.ts";
 import { temporaryFolder } from "../../suite/temporary-folder.ts";
@@ -30,11 +30,9 @@ const NUMBERS = [0n, 1n, 2n, 7n, 255n, 0x7fffffffn, 0xffffffffn, 2n ** 32n].conc
 ]);
 
 const HEAD = readGgufHead(MODEL_PATH);
-const SCALARS = [...HEAD.ranges].filter(([key]) => typeof HEAD.values.get(key) === "number");
+const SCALARS = [...HEAD.values].flatMap(([key, { bytes }]) => (bytes.length === 4 ? [key] : []));
 /** Offset of the tensors' names, dimensions, types and offsets. */
-const TABLE_FROM = Math.max(...[...HEAD.ranges.values()].map(({ to }) => to));
-/** Length of the type field before a value. */
-const TYPE_BYTES = 4;
+const TABLE_FROM = readFileSync(MODEL_PATH).indexOf(HEAD.tensors[0]?.name ?? "") - 8;
 
 type Damage = (bytes: Buffer, dice: Dice) => Uint8Array;
 
@@ -57,9 +55,9 @@ const DAMAGES: Readonly<Record<string, Damage>> = {
     return bytes;
   },
   "another value of a field": (bytes, dice) => {
-    const [, range] = dice.one(SCALARS);
+    const key = dice.one(SCALARS);
     const value = dice.below(2) === 0 ? dice.one(NUMBERS) : BigInt(dice.below(5000));
-    bytes.writeUInt32LE(Number(value & 0xffffffffn), range.from + TYPE_BYTES);
+    bytes.writeUInt32LE(Number(value & 0xffffffffn), valueAt(bytes, key));
     return bytes;
   },
   "a page of noise": (bytes, dice) => {

@@ -1,12 +1,8 @@
 // Files of weights, as trainers write them and engines load them. The tensors are looked at in a child process of the
 // engine (test/faults/attacks/model-files.test.ts); here it is their heads.
 
-import { readFileSync } from "node:fs";
-import { join } from "node:path";
 import fc from "fast-check";
-import { readGgufHead } from "../../../../src/engines/llama/gguf.ts";
 import { openSafetensors, readTensor } from "../../../../src/engines/llama/safetensors.ts";
-import { BUNDLED_MODEL, FOLDER } from "../../../../src/host/installation.ts";
 import { fileTarget, joined } from "../file-target.ts";
 import { anyJson } from "../json-text.ts";
 import type { FuzzTarget } from "../target.ts";
@@ -58,27 +54,10 @@ function readCheckpoint(path: string, bytes: Uint8Array): void {
   }
 }
 
-/** The bundled models without their tensors, edited. */
-const heads = [BUNDLED_MODEL, join(FOLDER, "model", "foretoken-3m-f16.gguf")].map((path) => {
-  const { dataOffset } = readGgufHead(path);
-  return new Uint8Array(readFileSync(path).subarray(0, dataOffset));
-});
-const gguf = bytesInputs(fc.constantFrom(...heads));
-
-function readModel(path: string): void {
-  const { dataOffset, tensors: heads } = readGgufHead(path);
-  const places = [dataOffset, ...heads.map(({ offset }) => offset)];
-  const wrong = places.find((place) => !Number.isSafeInteger(place) || place < 0);
-  if (wrong !== undefined) throw new Error(`an offset is ${wrong}`);
-}
-
-const UNREADABLE = { codes: ["model_unreadable"] } as const;
-
 export const weightTargets: readonly FuzzTarget[] = [
   fileTarget("safetensors", safetensors, {
-    ...UNREADABLE,
+    codes: ["model_unreadable"],
     ending: ".safetensors",
     read: readCheckpoint,
   }),
-  fileTarget("gguf", gguf, { ...UNREADABLE, ending: ".gguf", read: readModel }),
 ];
