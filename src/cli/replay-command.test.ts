@@ -88,7 +88,7 @@ test("replay: both formats of the same responses give the same report, but for n
 });
 
 test.each([
-  [["--drafter", "magic"], 'usage: --drafter is "magic"'],
+  [["--drafter", "magic"], '--drafter is "magic"; it is one of self, grouped'],
   [["--engine-steps", "8,20"], 'usage: --engine-steps is "8,20"; it is REQUESTS,MS,US'],
   [["--engine-steps", "8,x,1"], 'usage: --engine-steps is "8,x,1"'],
   [["--engine-steps", "8.5,20,1"], 'usage: --engine-steps is "8.5,20,1"'],

@@ -12,7 +12,7 @@ import {
   speedUp,
 } from "../tools/replay/cell.ts";
 import { readGroups } from "../tools/replay/recordings.ts";
-import { DRAFTER_KINDS, type DrafterKind, FIRST_TOKENS, isOracle } from "../tools/replay/replay.ts";
+import { DRAFTERS, type DrafterKind, FIRST_TOKENS, isOracle } from "../tools/replay/replay.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { formatCount } from "./format.ts";
 import { jsonOf, textTable, writeOutput } from "./output.ts";
@@ -49,7 +49,8 @@ or traces (*.json); each may be gzipped (*.gz). The drafter self drafts a path
 from a response's own prompt and text; grouped drafts a path and tree a tree,
 from its siblings too, of 8 groups at a time. late drafts as grouped, but from what
 was known a step before, as the plugin under vLLM's second model runner. history also
-drafts from earlier groups of the prompt, where prompts come again. Two know
+drafts from earlier groups of the prompt, where prompts come again; the columns
+"seen prompts" and "their first" are of such groups, and their first 64 tokens. Two know
 what comes and draft only that: copies the longest continuation of the last token
 in its group's text, oracle every token that has followed the one before it in any
 text, which is the bound of drafting from text. Columns "copies" and "oracle":
@@ -92,7 +93,8 @@ async function replayFiles(files: readonly string[], settings: ReplaySettings): 
 /** One result a drafter; history only where prompts come again. */
 async function replayFile(file: string, settings: ReplaySettings, status: Status) {
   const results: CellResult[] = [];
-  for (const drafter of draftersOf(settings.drafter)) {
+  for (const drafter of DRAFTERS) {
+    if (settings.drafter.length > 0 && !settings.drafter.includes(drafter)) continue;
     if (drafter === "history" && results.at(-1)?.returning === null) continue;
     const result = await replayCell({ ...settings, file, drafter }, status);
     results.push(result);
@@ -102,13 +104,6 @@ async function replayFile(file: string, settings: ReplaySettings, status: Status
     }
   }
   return results;
-}
-
-function draftersOf(names: readonly string[]): readonly DrafterKind[] {
-  if (names.length === 0) return DRAFTER_KINDS;
-  const wrong = names.find((name) => !DRAFTER_KINDS.some((kind) => kind === name));
-  if (wrong === undefined) return DRAFTER_KINDS.filter((kind) => names.includes(kind));
-  throw new AppError("usage", `--drafter is "${wrong}"; it is one of ${DRAFTER_KINDS.join(", ")}`);
 }
 
 function replayCell(
@@ -172,26 +167,14 @@ function fileTable(
     result.accepted_per_drafted.toFixed(3),
     result.us_per_token.toFixed(2),
     result.ece?.toFixed(3) ?? "-",
+    ...(result.returning === null ? [] : [result.returning.accepted_plus_1.toFixed(3)]),
+    ...(result.returning === null ? [] : [result.returning.first_plus_1.toFixed(3)]),
     ...(engine === null ? [] : [times(speedUp(result, engine))]),
   ]);
-  const head = engine === null ? HEAD : [...HEAD, "speed-up"];
+  const head = [...HEAD, ...(first.returning === null ? [] : ["seen prompts", "their first"])];
+  if (engine !== null) head.push("speed-up");
   const table = textTable(head, rows);
-  const again = first.returning === null ? "" : `${returningTable(results)}\n`;
-  return `${title}\n${table}\n${again}${verdictOf(results, engine)}`;
-}
-
-function returningTable(results: readonly CellResult[]): string {
-  const rows = results.flatMap(({ drafter, returning: again }) =>
-    again === null
-      ? []
-      : [[drafter, again.accepted_plus_1, again.first_plus_1, again.drafted_per_step]],
-  );
-  const count = results[0]?.returning?.groups ?? 0;
-  const head = [`${formatCount(count)} groups of prompts that came before`, "accepted + 1"];
-  return textTable(
-    [...head, `first ${FIRST_TOKENS} tokens`, "drafted/step"],
-    rows.map((row) => row.map((cell) => (typeof cell === "number" ? cell.toFixed(3) : cell))),
-  );
+  return `${title}\n${table}\n${verdictOf(results, engine)}`;
 }
 
 const times = (ratio: number): string => `${ratio.toFixed(2)}x`;

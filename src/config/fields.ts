@@ -143,7 +143,8 @@ export const FIELDS = {
     "portable kernels: logits do not depend on the batch, so every run is bit-identical (about 5 times slower)",
   ),
   drafter: list("--drafter NAME", {
-    help: "self, grouped, history, late, tree, copies or oracle; may be given several times",
+    choices: ["self", "grouped", "history", "late", "tree", "copies", "oracle"],
+    help: "a drafter to replay; may be given several times",
     otherwise: "all",
   }),
   drafted: number("--drafted N", {
@@ -344,7 +345,7 @@ export function parseField(field: Field, text: string): string | number {
   const { kind, flag, range, choices } = field;
   const refused = (problem: string) => new AppError("usage", `${flag} ${problem}`);
   if (kind === "switch") throw refused("takes no value");
-  if (kind === "choice") {
+  if (choices.length > 0) {
     if (choices.includes(text)) return text;
     throw refused(`is "${text}"; it is one of ${choices.join(", ")}`);
   }

@@ -54,76 +54,64 @@ export class PositionsTest {
 export interface EngineDrift {
   readonly drafted: PositionsTest;
   readonly plain: PositionsTest;
-  isOff: boolean;
 }
 
 export class DriftGuard {
-  readonly #engines = new Map<WorkerId, EngineDrift>();
-
   /** The engines of which positions were compared. */
-  get engines(): ReadonlyMap<WorkerId, EngineDrift> {
-    return this.#engines;
-  }
+  readonly engines = new Map<WorkerId, EngineDrift>();
 
   mayDraft(workerId: WorkerId): boolean {
-    return this.#engines.get(workerId)?.isOff !== true;
+    return this.engines.get(workerId)?.drafted.test.isRejected !== true;
   }
 
   forget(workerId: WorkerId): void {
-    this.#engines.delete(workerId);
+    this.engines.delete(workerId);
   }
 
-  /** The last chunk has ended; `hadDrafts`: some were permitted. Returns why its engine gets none from now on, else null. */
-  ended({ spec, response }: Request, hadDrafts: boolean): string | null {
+  /** The last chunk has ended; `hasDrafts`: it may have had some. Returns why its engine gets none from now on, else null. */
+  ended({ spec, response }: Request, hasDrafts: boolean): string | null {
     const { temperature, shaping, engineFields } = spec.sampling;
     const chunk = response.lastChunk;
+    const top = chunk && response.topLogprobs(chunk.offset);
+    if (top === null || top.count < TOP_MIN) return null;
     if (chunk === null || temperature !== 1 || shaping !== null || engineFields !== null)
       return null;
-    const top = response.topLogprobs(chunk.offset);
-    if (top === null || top.count < TOP_MIN) return null;
-    const engine = this.#engine(chunk.workerId);
-    const logprobs = response.logprobs(chunk.offset);
-    const drafted = draftedPositions(chunk, chunk.run?.drafts ?? null, hadDrafts);
-    for (const [i, logprob] of logprobs.entries()) {
+    const { workerId, offset, run, tokens } = chunk;
+    const { drafted, plain } = this.engines.get(workerId) ?? {
+      drafted: new PositionsTest(),
+      plain: new PositionsTest(),
+    };
+    this.engines.set(workerId, { drafted, plain });
+    const wasRejected = drafted.test.isRejected;
+    const marks = draftedPositions(new Uint8Array(tokens), offset, run?.drafts ?? null, hasDrafts);
+    for (const [i, logprob] of response.logprobs(offset).entries()) {
       const row = top.logprobs.subarray(i * top.count, (i + 1) * top.count - 1);
       if (!Number.isFinite(logprob) || !Number.isFinite(row[0])) continue;
-      (drafted[i] === 1 ? engine.drafted : engine.plain).add(logprob, [...row]);
+      (marks[i] === 1 ? drafted : plain).add(logprob, [...row]);
     }
-    const { test, kl } = engine.drafted;
-    if (engine.isOff || !test.isRejected) return null;
-    engine.isOff = true;
+    const { test, kl } = drafted;
+    if (wasRejected || !test.isRejected) return null;
     const means = `mean logprob ${test.scoreMean.toFixed(3)} instead of ${test.expectedMean.toFixed(3)}`;
-    const plain = engine.plain.test.isRejected
-      ? "plain positions are wrong too"
-      : "plain ones pass";
-    return `of ${test.draws} tokens with drafts: ${means}, KL ${kl.toFixed(4)}; ${plain}`;
-  }
-
-  #engine(workerId: WorkerId): EngineDrift {
-    const known = this.#engines.get(workerId);
-    if (known !== undefined) return known;
-    const engine = { drafted: new PositionsTest(), plain: new PositionsTest(), isOff: false };
-    this.#engines.set(workerId, engine);
-    return engine;
+    const others = `${plain.test.draws} without are ${plain.test.isRejected ? "wrong too" : "not rejected"}`;
+    return `of ${test.draws} tokens with drafts: ${means}, KL ${kl.toFixed(4)}; ${others}`;
   }
 }
 
-/** 1: the token had a draft token; all had where the engine does not say which. */
+/** 1: the token had a draft token; all had where the engine drafts and does not say which. */
 function draftedPositions(
-  { offset, tokens }: { readonly offset: number; readonly tokens: number },
+  marks: Uint8Array,
+  offset: number,
   drafts: ChunkDrafts | null,
-  hadDrafts: boolean,
+  hasDrafts: boolean,
 ): Uint8Array {
   const verifications = drafts?.verifications;
-  const marks = new Uint8Array(tokens);
-  if (verifications === undefined) return marks.fill(hadDrafts ? 1 : 0);
+  if (verifications === undefined) return marks.fill(hasDrafts ? 1 : 0);
   for (let at = 0; at < verifications.length; at += VERIFICATION_WORDS) {
     const [first = 0, drafted = 0, accepted = 0] = verifications.subarray(
       at,
       at + VERIFICATION_WORDS,
     );
-    const from = first - offset;
-    marks.fill(1, from, from + Math.min(drafted, accepted + 1));
+    marks.fill(1, first - offset, first - offset + Math.min(drafted, accepted + 1));
   }
   return marks;
 }

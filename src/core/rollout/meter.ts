@@ -105,6 +105,10 @@ export class Meter {
     tally.stats = { ...tally.stats, running: 0, waiting: 0, kvTokensUsed: 0 };
   }
 
+  hasDrafted({ workerId }: Worker): boolean {
+    return (this.#tallies.get(workerId)?.stats?.draftedTokens ?? 0) > 0;
+  }
+
   /** The worker does not come back: its counts stay in the sums, and nothing else is kept. */
   workerForgotten(workerId: WorkerId): void {
     const stats = this.#tallies.get(workerId)?.stats ?? null;

@@ -97,7 +97,10 @@ export class RequestLife {
     const run = request.response.lastChunk?.run;
     if (run) run.drafts = event.drafts ?? null;
     const { meter, registry } = this.#parts;
-    const reason = meter.drift.ended(request, registry.source(request) !== null);
+    const reason = meter.drift.ended(
+      request,
+      registry.source(request) !== null && meter.hasDrafted(worker),
+    );
     if (reason !== null) {
       meter.count("draft_alarms");
       this.#parts.listener.draftsOff?.(worker, reason);

@@ -28,7 +28,7 @@ export interface CellResult {
   readonly first_plus_1: number;
   readonly drafted_per_step: number;
   /** Groups whose prompt an earlier group had; null: there are none. */
-  readonly returning: Returning | null;
+  readonly returning: ReturnType<typeof totalOf> | null;
   /** 0 if nothing was drafted. */
   readonly accepted_per_drafted: number;
   /** CPU time in the drafter for each output token: append and propose. */
@@ -46,13 +46,6 @@ export interface CellResult {
   readonly steps: number;
   /** Groups that the drafter had no room for; above 0 the figures understate it. */
   readonly full_groups: number;
-}
-
-export interface Returning {
-  readonly groups: number;
-  readonly accepted_plus_1: number;
-  readonly first_plus_1: number;
-  readonly drafted_per_step: number;
 }
 
 export interface CellOptions extends ReplayOptions {
@@ -92,23 +85,17 @@ export async function runEqual(
   run: (probabilityMin: number) => Promise<CellResult>,
   wanted: number,
 ): Promise<CellResult> {
-  // Drafted tokens fall with the logarithm of the probability, nearly in a straight line, to none at 1.
-  let [low, high] = [
-    { ln: Math.log(PROBABILITY_LEAST), drafted: 0 },
-    { ln: 0, drafted: 0 },
-  ];
   let best = await run(PROBABILITY_LEAST);
-  low.drafted = best.drafted_per_step;
-  const distance = (cell: CellResult) => Math.abs(cell.drafted_per_step - wanted);
-  for (let runs = 1; runs < RUNS_MAX && distance(best) > wanted * TOLERANCE; runs += 1) {
-    if (low.drafted <= wanted) break;
-    const part = (low.drafted - wanted) / (low.drafted - high.drafted);
-    const ln = low.ln + (high.ln - low.ln) * Math.min(0.9, Math.max(0.1, part));
+  // Drafted tokens fall with the logarithm of the probability, nearly in a straight line, to none at 1.
+  let [low, most, high, least] = [Math.log(PROBABILITY_LEAST), best.drafted_per_step, 0, 0];
+  const off = (cell: CellResult) => Math.abs(cell.drafted_per_step / wanted - 1);
+  for (let runs = 1; most > wanted && runs < RUNS_MAX && off(best) > TOLERANCE; runs += 1) {
+    const part = (most - wanted) / (most - least);
+    const ln = low + (high - low) * Math.min(0.9, Math.max(0.1, part));
     const cell = await run(Math.exp(ln));
-    if (distance(cell) < distance(best)) best = cell;
-    const end = { ln, drafted: cell.drafted_per_step };
-    if (end.drafted > wanted) low = end;
-    else high = end;
+    if (cell.drafted_per_step > wanted) [low, most] = [ln, cell.drafted_per_step];
+    else [high, least] = [ln, cell.drafted_per_step];
+    if (off(cell) < off(best)) best = cell;
   }
   return best;
 }
@@ -134,16 +121,10 @@ function totalOf(groups: readonly Tally[]) {
   };
 }
 
-function returningOf(groups: readonly Tally[]): Returning | null {
-  const returning = groups.filter(({ returns }) => returns);
-  if (returning.length === 0) return null;
-  const { accepted_plus_1, first_plus_1, drafted_per_step } = totalOf(returning);
-  return { groups: returning.length, accepted_plus_1, first_plus_1, drafted_per_step };
-}
-
 function resultOf(options: CellOptions, outcome: ReplayOutcome): CellResult {
   const { file, drafter, budget, live, probabilityMin } = options;
   const total = totalOf(outcome.groups);
+  const returning = outcome.groups.filter(({ returns }) => returns);
   return {
     file,
     drafter,
@@ -151,7 +132,7 @@ function resultOf(options: CellOptions, outcome: ReplayOutcome): CellResult {
     ...total,
     us_per_token: ratio(outcome.drafterMs * 1000, total.tokens),
     ci95: ratioInterval(outcome.groups),
-    returning: returningOf(outcome.groups),
+    returning: returning.length === 0 ? null : totalOf(returning),
     ece: outcome.calibration.error(),
     reliability: outcome.calibration.bins(),
     probability_min: probabilityMin,

@@ -4,7 +4,7 @@ import { expect, test } from "bun:test";
 import fc from "fast-check";
 import { NaiveDrafter } from "../../../test/reference/naive-drafter.ts";
 import type { TraceGroup } from "./recordings.ts";
-import { DRAFTER_KINDS, type ReplayOptions, replay } from "./replay.ts";
+import { DRAFTERS, type ReplayOptions, replay } from "./replay.ts";
 
 // Few tokens, so that contexts repeat.
 const text = (maxLength: number) =>
@@ -20,7 +20,7 @@ const groupsArbitrary: fc.Arbitrary<TraceGroup[]> = fc.array(
 );
 
 const optionsArbitrary: fc.Arbitrary<ReplayOptions> = fc.record({
-  drafter: fc.constantFrom(...DRAFTER_KINDS),
+  drafter: fc.constantFrom(...DRAFTERS),
   budget: fc.integer({ min: 1, max: 8 }),
   probabilityMin: fc.constantFrom(0.02, 0.3, 0.9),
   live: fc.integer({ min: 1, max: 3 }),

@@ -19,21 +19,13 @@ import { CopiedText, FollowedTokens } from "./known-text.ts";
 import { LateDrafts, NODE_PROBABILITY_MIN, type Table, tableOf } from "./late-drafts.ts";
 import type { TraceGroup } from "./recordings.ts";
 
-export const DRAFTER_KINDS = [
-  "self",
-  "grouped",
-  "history",
-  "late",
-  "tree",
-  "copies",
-  "oracle",
-] as const;
+export const DRAFTERS = ["self", "grouped", "history", "late", "tree", "copies", "oracle"] as const;
 /**
  * self: a path from the response's own prompt and text. grouped: a path, siblings too. history: as grouped, and from
  * earlier groups of the prompt. late: as grouped, from what was known a step before (late-drafts.ts). tree: a tree,
  * siblings too. copies and oracle draft only what is right: known-text.ts.
  */
-export type DrafterKind = (typeof DRAFTER_KINDS)[number];
+export type DrafterKind = (typeof DRAFTERS)[number];
 
 export interface ReplayOptions {
   readonly drafter: DrafterKind;
@@ -91,8 +83,7 @@ export interface ReplayHost {
 interface Source {
   readonly id: GroupId;
   readonly text: CopiedText;
-  /** The prompt's last token; undefined: it is empty. */
-  readonly last: number | undefined;
+  readonly key: number | null;
   left: number;
   isFull: boolean;
 }
@@ -103,11 +94,13 @@ interface Live {
   readonly source: Source;
   readonly tally: Tally;
   /** How many of its group are live. */
-  readonly group: { readonly key: number | null; left: number };
+  readonly group: { left: number };
   /** Output tokens that are out, and which the drafter has: 0 <= at <= response.length. */
   at: number;
   /** Where they end in `source.text`. */
   end: number;
+  /** The token before the next one; undefined: there is none. */
+  last: number | undefined;
   /** Late drafts: of the round before. */
   table: Table | null;
 }
@@ -121,21 +114,9 @@ export function replay(
   return new Replay(options, host).run(groups);
 }
 
-const NO_DRAFTS: Drafts = {
-  start: new Int32Array(0),
-  tokens: new Int32Array(0),
-  parents: new Int32Array(0),
-  probabilities: new Float32Array(0),
-};
-
 function tallyOf(responses: number, returns: boolean): Tally {
   const sums = { tokens: 0, steps: 0, drafted: 0, accepted: 0, copied: 0, followed: 0 };
   return { responses, ...sums, firstSteps: 0, firstAccepted: 0, returns };
-}
-
-/** The last token of what is out; undefined: there is none. */
-function lastOf({ at, response, source }: Live): number | undefined {
-  return at === 0 ? source.last : response[at - 1];
 }
 
 /** null: the recording has no prompt, which may be any. */
@@ -157,9 +138,8 @@ class Replay {
   #drafterMs = 0;
   readonly #lateDrafts = new LateDrafts();
   readonly #followed = new FollowedTokens();
-  /** Keys of prompts that have come, and of those that are live. */
+  /** Keys of prompts that have come. */
   readonly #came = new Set<number>();
-  readonly #prompts = new Set<number>();
 
   constructor(options: ReplayOptions, host: ReplayHost) {
     this.#options = options;
@@ -188,7 +168,8 @@ class Replay {
 
   #canStart({ prompt }: TraceGroup): boolean {
     const key = keyOf(prompt);
-    return this.#groups < this.#options.live && (key === null || !this.#prompts.has(key));
+    const isLive = key !== null && this.#live.some(({ source }) => source.key === key);
+    return this.#groups < this.#options.live && !isLive;
   }
 
   #start({ prompt, responses }: TraceGroup): void {
@@ -199,18 +180,15 @@ class Replay {
     const started = [...responses.entries()].filter(([, response]) => response.length > 0);
     if (started.length === 0) return;
     this.#groups += 1;
-    if (key !== null) {
-      this.#came.add(key);
-      this.#prompts.add(key);
-    }
+    if (key !== null) this.#came.add(key);
     this.#host.history?.advance();
     const shared = drafter === "self" ? null : this.#register(prompt, started.length);
-    const group = { key, left: started.length };
+    const group = { left: started.length };
     for (const [sampleIndex, response] of started) {
       const source = shared ?? this.#register(prompt, 1);
       const query = { groupId: source.id, sampleIndex, ...this.#bounds() };
-      const end = source.text.begin;
-      this.#live.push({ query, response, source, tally, group, at: 0, end, table: null });
+      const begin = { at: 0, end: source.text.begin, last: prompt.at(-1), table: null };
+      this.#live.push({ query, response, source, tally, group, ...begin });
       this.#queries.push(query);
     }
   }
@@ -226,7 +204,7 @@ class Replay {
     this.#followed.append(undefined, prompt);
     const text = new CopiedText(prompt, this.#host.history?.past(prompt) ?? []);
     const id = groupId(String(this.#sources));
-    const source: Source = { id, text, last: prompt.at(-1), left, isFull: false };
+    const source: Source = { id, text, key: keyOf(prompt), left, isFull: false };
     this.#sources += 1;
     const begun = this.#host.clock.nowMs();
     this.#host.drafter.register(source.id, prompt);
@@ -238,7 +216,7 @@ class Replay {
   #round(): boolean {
     const { drafter, clock } = this.#host;
     const begun = clock.nowMs();
-    const made = isOracle(this.#options.drafter) ? NO_DRAFTS : drafter.propose(this.#queries);
+    const made = drafter.propose(this.#queries);
     const proposed = clock.nowMs();
     const drafts = this.#options.drafter === "late" ? this.#late(made) : made;
     const came = this.#live.map((one, i) => ({ one, tokens: this.#judge(one, i, drafts) }));
@@ -248,20 +226,20 @@ class Replay {
     }
     this.#drafterMs += proposed - begun + (clock.nowMs() - judged);
     for (const { one, tokens } of came) {
-      this.#followed.append(lastOf(one), tokens);
+      this.#followed.append(one.last, tokens);
       one.end = one.source.text.append(one.end, tokens);
       one.at += tokens.length;
+      one.last = tokens.at(-1);
     }
     return this.#live.some(({ at, response }) => at === response.length);
   }
 
   /** Counts a step of request number `i`; returns the tokens that come out of it. */
-  #judge(one: Live, i: number, drafts: Drafts): Int32Array {
-    const { response, source, tally, at } = one;
+  #judge({ response, source, tally, at, last }: Live, i: number, drafts: Drafts): Int32Array {
     const { drafter, budget } = this.#options;
     const next = response.subarray(at, at + budget);
-    const copied = source.text.reach(lastOf(one), next);
-    const followed = this.#followed.reach(lastOf(one), next);
+    const copied = source.text.reach(last, next);
+    const followed = this.#followed.reach(last, next);
     let drafted = (drafts.start[i + 1] ?? 0) - (drafts.start[i] ?? 0);
     let accepted = drafter === "copies" ? copied : followed;
     if (isOracle(drafter)) {
@@ -313,10 +291,7 @@ class Replay {
         continue;
       }
       one.group.left -= 1;
-      if (one.group.left === 0) {
-        this.#groups -= 1;
-        if (one.group.key !== null) this.#prompts.delete(one.group.key);
-      }
+      if (one.group.left === 0) this.#groups -= 1;
       this.#release(one.source);
     }
     this.#live = live;
