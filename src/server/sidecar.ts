@@ -39,6 +39,8 @@ export interface GenerationSpec {
   readonly group: string | null;
   /** The client's name for the conversation that the prompt is a turn of; null or absent: none. */
   readonly session?: string | null;
+  /** The tool whose output the prompt ends with; null or absent: none, or not known. */
+  readonly tool?: string | null;
   /** Lower is served earlier. */
   readonly priority: number;
   readonly deadline?: Deadline | null;
@@ -186,7 +188,7 @@ export class Sidecar {
    */
   generate(spec: GenerationSpec, listener: GenerationListener): Generation {
     const divisible = this.#check(spec);
-    const { sampling, seeded, priority, isStrict = false, stalenessMax = 0 } = spec;
+    const { sampling, seeded, priority, tool = null, isStrict = false, stalenessMax = 0 } = spec;
     const { adapter = null, cacheSalt: salt = null } = sampling;
     const scope = { name: spec.group, adapter, salt };
     const session = sessionOf(spec);
@@ -205,8 +207,8 @@ export class Sidecar {
       const named = seeded ? drawKey(sampling.seed, spec.drawGroup ?? "", index) : null;
       const draw = spec.draws?.[index] ?? named ?? this.#freshKey();
       const drawn = index === 0 ? sampling : withoutPromptReport(sampling);
-      const age = { isStrict, stalenessMax };
-      const wanted = { sampling: drawn, draw, divisible, priority, ...age, ...(turn || {}) };
+      const shared = { divisible, priority, isStrict, stalenessMax, tool, ...(turn || {}) };
+      const wanted = { sampling: drawn, draw, ...shared };
       const request = this.rollout.join(group, wanted, isLater ? place.previous : null);
       const own = index === 0 ? key : `${key}.${index}`;
       this.sessions.joined(request, { ...session, key: own, isLater });

@@ -3,6 +3,7 @@
 import { assert } from "../base/assert.ts";
 import type { Group, Request } from "../request/buffer.ts";
 import { LengthEstimate } from "./length-estimate.ts";
+import { SessionOutlook } from "./session-outlook.ts";
 import { Turnover } from "./turnover.ts";
 
 interface GroupContext {
@@ -19,6 +20,7 @@ export type LengthPrior = (request: Request) => number | null;
 
 export class ContextManager {
   readonly turnover = new Turnover();
+  readonly sessions = new SessionOutlook();
   readonly #prior: LengthPrior;
   /** Contexts by group index, which later groups may reuse. */
   readonly #contexts: (GroupContext | undefined)[] = [];
@@ -45,7 +47,15 @@ export class ContextManager {
   /** The first response of a group is its probe, until it or a sibling has finished; with a prior there is none. */
   isProbe(request: Request): boolean {
     const { probe, estimate } = this.#of(request.group);
-    return probe === request && !estimate.informed;
+    if (probe !== request) return false;
+    return request.turn > 0 ? this.sessions.leads(request) : !estimate.informed;
+  }
+
+  /** The request is the next turn of a session. A session that begins with its group's probe is probed as a whole. */
+  continued(next: Request, from: Request): void {
+    this.sessions.came();
+    const context = this.#of(next.group);
+    if (context.probe === from) context.probe = next;
   }
 
   /** See GroupContext. */
@@ -75,6 +85,7 @@ export class ContextManager {
   finished(request: Request): void {
     this.turnover.left();
     this.#of(request.group).estimate.finished(request.response.length);
+    if (request.spec.keepsKv === true) this.sessions.ended(request);
   }
 
   /** The request was aborted: its length is no sample of the group's. */
@@ -86,6 +97,7 @@ export class ContextManager {
 
   /** The group is removed. */
   forget(group: Group): void {
+    this.sessions.forget(group);
     if (this.#contexts[group.index]?.group === group) this.#contexts[group.index] = undefined;
   }
 

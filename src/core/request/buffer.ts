@@ -34,6 +34,8 @@ export interface Wanted {
   readonly stalenessMax?: number;
   /** Default: a response to the group's prompt, of which nothing is kept. */
   readonly turn?: Turn;
+  /** The tool whose output its prompt ends with; null or absent: none, or it is not known. */
+  readonly tool?: string | null;
 }
 
 /** A request that is a turn of a session. The group's prompt is that of the first turn. */
@@ -90,6 +92,10 @@ export interface Request {
   residentTokens: number;
   /** First tokens that `workerId` has computed in the turn before, whether or not it has their KV still. */
   computedTokens: number;
+  /** Turns of its session before it. */
+  turn: number;
+  /** The tool that runs behind it as far as is known: the one that it calls, else the last one of its session. */
+  tool: string | null;
   /** Workers that died while they ran it; null: none. */
   attempts: Attempts | null;
 }
@@ -181,6 +187,8 @@ export class RequestBuffer {
       residentOn: null,
       residentTokens: 0,
       computedTokens: 0,
+      turn: 0,
+      tool: wanted.tool ?? null,
       attempts: null,
     };
     group.requests.push(request);

@@ -120,11 +120,14 @@ export class KvMoves implements ExecutorSteps {
 
   /** The next turn of a session goes on from the KV of the turn before, as far as it shares its tokens. */
   inherit(next: Request, { request: from, sharedTokens }: PreviousTurn): void {
+    next.turn = from.turn + 1;
+    this.#parts.context.continued(next, from);
     if (from.status !== "finished") return;
     next.workerId = from.workerId;
     next.computedTokens = sharedTokens;
     const gapMs = this.#parts.clock.nowMs() - (from.response.finishedMs ?? 0);
-    this.#parts.scheduler.returns.came(gapMs, next.spec.prompt.length - from.spec.prompt.length);
+    this.#parts.scheduler.returns.came(gapMs, next.tool ?? from.tool);
+    next.tool ??= from.tool;
     this.#pooled.inherit(next, from, sharedTokens);
     const tokens = Math.min(sharedTokens, from.residentTokens);
     if (from.residentOn !== null && tokens > 0) {

@@ -24,8 +24,8 @@ export interface Slot {
   readonly blockTokens: number;
   /** Groups whose prompts it holds once for all of their requests, those that are resident there. Absent: none. */
   readonly residents?: ReadonlyMap<Group, number>;
-  /** Sessions with KV there, running or paused; and tokens by which each is expected to grow beyond its turn. */
-  sessions?: number;
+  /** Sessions with KV there, running or paused; and tokens by which all of them are expected to grow beyond it. */
+  readonly sessions?: number;
   growthTokens?: number;
   /** true: other workers can load its KV, and it theirs. */
   readonly sharesKv: boolean;
@@ -108,7 +108,7 @@ export function tokensNeeded(request: Request, slot: Slot, chunkTokens: number):
 export function hasRoom(request: Request, slot: Slot, chunkTokens: number): boolean {
   if (slot.inFlight >= slot.slots) return false;
   if (contextTokens(request) + chunkTokens > slot.kvTokens) return false;
-  const growth = isFirstTurn(request) ? (slot.sessions ?? 0) * (slot.growthTokens ?? 0) : 0;
+  const growth = isFirstTurn(request) ? (slot.growthTokens ?? 0) : 0;
   const margin = slot.inFlight === 0 ? 0 : growth + marginTokens(slot, chunkTokens);
   return tokensNeeded(request, slot, chunkTokens) + margin <= slot.kvTokensFree;
 }

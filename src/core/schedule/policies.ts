@@ -14,7 +14,7 @@ import { byFewestTokens } from "./fewest-tokens.ts";
 import { KeyedPolicy } from "./keyed.ts";
 import type { SchedulePolicy } from "./policy.ts";
 import { ProbeFirstPolicy } from "./probe-first.ts";
-import { Scheduler } from "./scheduler.ts";
+import { type DispatchMode, Scheduler } from "./scheduler.ts";
 
 export interface PolicyParts {
   readonly buffer: RequestBuffer;
@@ -104,7 +104,8 @@ export function schedulerFor(name: PolicyName, parts: PolicyParts): Scheduler {
     const orders = { order, tail: keyed(parts, byTokens), arrivals: keyed(parts, byArrival) };
     order = new BoundedWaitPolicy(orders, context.turnover);
   }
-  return new Scheduler(order, policy.isDivided ? { kind: "divided", chunks } : { kind: "pinned" });
+  const mode: DispatchMode = policy.isDivided ? { kind: "divided", chunks } : { kind: "pinned" };
+  return new Scheduler(order, mode, context.sessions);
 }
 
 function keyed({ buffer, core }: OrderParts, keyOf: typeof byArrival): SchedulePolicy {

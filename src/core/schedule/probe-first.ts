@@ -90,7 +90,8 @@ export class ProbeFirstPolicy implements SchedulePolicy {
 /** A group has the priority that its first request came with. */
 function longestFirst(group: Group, context: ContextManager): number {
   const priority = group.requests[0]?.priority ?? 0;
-  return priority * PRIORITY_STRIDE - context.estimate(group);
+  const tokens = context.sessions.tokens(group) ?? context.estimate(group);
+  return priority * PRIORITY_STRIDE - tokens;
 }
 
 function probeKey({ priority, response }: Request): number {

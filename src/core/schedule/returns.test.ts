@@ -3,29 +3,35 @@
 import { expect, test } from "bun:test";
 import { Returns } from "./returns.ts";
 
+/** Log-normal around `ms`, spread evenly over its quantiles. */
+function come(returns: Returns, ms: number, tool: string | null = null): void {
+  for (let i = 1; i < 64; i += 1) returns.came(ms * (i / (64 - i)) ** (0.3 / 1.702), tool);
+}
+
 test("returns: KV is kept for the time of most gaps, and at most for the time of computing it again", () => {
   const returns = new Returns();
-  expect(returns.keepMs(700, 1)).toBe(700);
-  for (let i = 1; i <= 40; i += 1) returns.came(10 * i, 50);
-  // All sessions come back soon. KV that is computed again in almost no time is not kept.
-  expect(returns.keepMs(5_000, 1)).toBe(400);
-  expect(returns.keepMs(5_000, 1 / 1000)).toBe(0);
-  // The few that are away for a minute are not waited for.
-  for (let i = 0; i < 4; i += 1) returns.came(60_000, 50);
-  expect(returns.keepMs(5_000, 1)).toBe(400);
-  // Gaps older than the last 64 do not count.
-  for (let i = 0; i < 64; i += 1) returns.came(60_000, 50);
-  expect(returns.keepMs(5_000, 1)).toBe(0);
+  const keepMs = (recomputeMs: number, cost = 1, tool: string | null = null) =>
+    returns.keepMs({ recomputeMs, cost, tool });
+  expect(keepMs(700)).toBe(700);
+  come(returns, 200);
+  expect(keepMs(5_000)).toBeGreaterThan(300);
+  expect(keepMs(5_000)).toBeLessThan(600);
+  // KV that is computed again in almost no time is not kept.
+  expect(keepMs(5_000, 1 / 1000)).toBe(0);
+  // Older gaps fade: nobody waits for those who are away for a minute.
+  for (let i = 0; i < 4; i += 1) come(returns, 60_000);
+  expect(keepMs(5_000)).toBe(0);
 });
 
-test("returns: sessions grow by what they grew, as often as they come back", () => {
+test("returns: a tool's own gaps count where the request names it", () => {
   const returns = new Returns();
-  expect(returns.growthTokens).toBe(128);
-  for (let i = 0; i < 20; i += 1) {
-    returns.ended();
-    returns.came(100, 40);
+  for (let i = 0; i < 8; i += 1) {
+    come(returns, 100, "search");
+    come(returns, 30_000, "build");
   }
-  expect(returns.growthTokens).toBe(80);
-  for (let i = 0; i < 24; i += 1) returns.ended();
-  expect(returns.growthTokens).toBe(40);
+  const kept = (tool: string | null) => returns.keepMs({ recomputeMs: 2_000, cost: 1, tool });
+  expect(kept("build")).toBe(0);
+  expect(kept("search")).toBeGreaterThan(120);
+  expect(kept("search")).toBeLessThan(1_000);
+  expect(kept("unknown")).toBe(kept(null));
 });

@@ -1,79 +1,92 @@
-// Estimates for sessions: the time between turns, the share that comes back, and the tokens that a turn adds. New sessions
-// are admitted by the growth, and KV is kept by the time between turns, which is a tool's time in most cases.
+// The time between a session's turns, which is a tool's time in most cases: gaps are log-normal, each tool's with its own
+// mean and deviation where requests name tools. KV of a paused session is kept by it.
 // KV of C tokens that is kept for a time t costs C t; dropped, it is computed again in C rows, for which all M tokens of
 // the worker's KV wait: C M times the time of a row. So C does not matter, and a pause may last as long as
 // the worker needs to compute all of its KV.
 
-/** Gaps that count, at most; and at least, before they do. */
+/** Gaps that count: those before fade. And at least, before they do. */
 const GAPS_KEPT = 64;
 const GAPS_KNOWN = 4;
+/** Gaps of all tools that a tool's own begin with. */
+const GAPS_PRIOR = 4;
+const TOOLS_MAX = 256;
 /** Pauses for each known gap that do not end: those after a session's last turn. */
 const ENDS_PART = 1 / 8;
-/** Turns of growth for which there must be room; with three, long sessions begin so late that they make a tail. */
-const TURNS_AHEAD = 2;
-/** Tokens of a turn, where none is known. */
-const TURN_TOKENS = 64;
-/** Turns that are remembered; and as many that came back before anything was known. */
-const TURNS_KEPT = 256;
-const TURNS_PRIOR = 4;
 /** Time in which a worker computes its KV, where it is not known. */
 const RECOMPUTE_MS = 2_000;
+/** Deviations from the mean of the logarithms at which a pause may be given up. */
+const DEVIATIONS = Array.from({ length: 25 }, (_, i) => (i - 12) / 4);
+const VARIANCE_MIN = 0.01;
+
+/** Mean and variance of the logarithms of gaps, in ms. */
+interface Gaps {
+  count: number;
+  mean: number;
+  variance: number;
+}
 
 export class Returns {
-  /** Gaps between turns, ms; a ring. */
-  readonly #gaps: number[] = [];
-  #next = 0;
-  #sorted: number[] | null = null;
+  readonly #all: Gaps = noGaps();
+  readonly #tools = new Map<string, Gaps>();
 
-  #ended = TURNS_PRIOR;
-  #back = TURNS_PRIOR;
-  /** Tokens by which the sessions that came back have grown in a turn; 0: not known. */
-  #turnTokens = 0;
-
-  /** A turn is over, and may have a next one. */
-  ended(): void {
-    this.#ended += 1;
-    if (this.#ended < TURNS_KEPT) return;
-    this.#ended /= 2;
-    this.#back /= 2;
-  }
-
-  /** Tokens by which a session is expected to grow yet. */
-  get growthTokens(): number {
-    const part = Math.min(1, this.#back / this.#ended);
-    return TURNS_AHEAD * part * (this.#turnTokens || TURN_TOKENS);
-  }
-
-  /** A session has come back after so long, with so many tokens more than before. */
-  came(gapMs: number, tokens: number): void {
-    this.#back += 1;
-    const before = this.#turnTokens || tokens;
-    this.#turnTokens = before + (tokens - before) / GAPS_KEPT;
-    this.#gaps[this.#next] = gapMs;
-    this.#next = (this.#next + 1) % GAPS_KEPT;
-    this.#sorted = null;
+  /** A session has come back after so long, in which the tool ran; null: not known. */
+  came(gapMs: number, tool: string | null): void {
+    const log = Math.log(Math.max(1, gapMs));
+    observe(this.#all, log);
+    if (tool === null) return;
+    const known = this.#tools.get(tool);
+    if (known === undefined && this.#tools.size >= TOOLS_MAX) return;
+    const gaps = known ?? noGaps();
+    this.#tools.set(tool, gaps);
+    observe(gaps, log);
   }
 
   /**
-   * How long a pause may last before its KV goes to others. `recomputeMs`: time in which the worker would compute all of
-   * its KV; NaN: not known. `cost`: of getting KV back, as a part of that.
+   * How long a pause in which the tool runs may last before its KV goes to others. `recomputeMs`: time in which the
+   * worker would compute all of its KV; NaN: not known. `cost`: of getting KV back, as a part of that.
    */
-  keepMs(recomputeMs: number, cost: number): number {
+  keepMs({ recomputeMs, cost, tool }: { recomputeMs: number; cost: number; tool: string | null }) {
     const worthMs = cost * (Number.isNaN(recomputeMs) ? RECOMPUTE_MS : recomputeMs);
-    const gaps = this.#sorted ?? this.#gaps.toSorted((a, b) => a - b);
-    this.#sorted = gaps;
-    if (gaps.length < GAPS_KNOWN) return worthMs;
+    if (this.#all.count < GAPS_KNOWN) return worthMs;
+    const { mean, variance } = this.#of(tool);
+    const deviation = Math.sqrt(variance);
+    const gapMs = Math.exp(mean + variance / 2);
     let bestMs = 0;
-    let least = gaps.length * worthMs;
-    let before = 0;
-    for (const [i, gapMs] of gaps.entries()) {
-      before += gapMs;
-      const after = gaps.length - 1 - i;
-      const cost = before + after * (gapMs + worthMs) + ENDS_PART * gaps.length * gapMs;
+    let least = worthMs;
+    for (const z of DEVIATIONS) {
+      const keptMs = Math.exp(mean + z * deviation);
+      const isAway = 1 - normalCdf(z);
+      const cost =
+        gapMs * normalCdf(z - deviation) + isAway * (keptMs + worthMs) + ENDS_PART * keptMs;
       if (cost > least) continue;
       least = cost;
-      bestMs = gapMs;
+      bestMs = keptMs;
     }
     return Math.min(bestMs, worthMs);
   }
+
+  #of(tool: string | null): Gaps {
+    const all = this.#all;
+    const own = (tool === null ? null : this.#tools.get(tool)) ?? noGaps();
+    const part = own.count / (own.count + GAPS_PRIOR);
+    const mean = all.mean + part * (own.mean - all.mean);
+    const variance = all.variance + part * (own.variance - all.variance);
+    return { count: own.count, mean, variance: Math.max(VARIANCE_MIN, variance) };
+  }
+}
+
+function noGaps(): Gaps {
+  return { count: 0, mean: 0, variance: 0 };
+}
+
+function observe(gaps: Gaps, log: number): void {
+  gaps.count = Math.min(GAPS_KEPT, gaps.count + 1);
+  const away = log - gaps.mean;
+  gaps.mean += away / gaps.count;
+  gaps.variance += (away * (log - gaps.mean) - gaps.variance) / gaps.count;
+}
+
+/** The logistic curve that is nearest to it: at most 0.01 off. */
+function normalCdf(z: number): number {
+  return 1 / (1 + Math.exp(-1.702 * z));
 }

@@ -9,6 +9,7 @@
 
 import { assert, present } from "../base/assert.ts";
 import type { WorkerId } from "../base/ids.ts";
+import { SessionOutlook } from "../context/session-outlook.ts";
 import {
   contextTokens,
   type Group,
@@ -28,7 +29,7 @@ import {
   spareTokens,
   tokensNeeded,
 } from "./placement.ts";
-import type { SchedulePolicy } from "./policy.ts";
+import { PRIORITY_STRIDE, type SchedulePolicy } from "./policy.ts";
 import { Returns } from "./returns.ts";
 
 export type ScheduleCommand = ExecutableCommand | RejectCommand;
@@ -81,6 +82,9 @@ const LARGE_PART = 1 / 8;
 const ROUNDS_AHEAD = 4;
 export const DISPATCHES_AHEAD_MIN = 64;
 
+/** A probe's session has more to do than any other. */
+const PROBE_TOKENS = 2 ** 31;
+
 /** State of one call of `schedule`. */
 interface Turn {
   readonly slots: readonly Slot[];
@@ -97,6 +101,7 @@ interface Turn {
 export class Scheduler {
   readonly #policy: SchedulePolicy;
   readonly #mode: DispatchMode;
+  readonly #sessions: SessionOutlook;
   /** Waiting requests whose KV still lies on a worker. */
   readonly #parked = new Set<Request>();
   /** Finished requests whose KV stays for the next turn of their sessions; the one finished longest ago comes first. */
@@ -114,9 +119,10 @@ export class Scheduler {
   #dispatches = 0;
   #reservation: { request: Request; workerId: WorkerId } | null = null;
 
-  constructor(policy: SchedulePolicy, mode: DispatchMode) {
+  constructor(policy: SchedulePolicy, mode: DispatchMode, sessions = new SessionOutlook()) {
     this.#policy = policy;
     this.#mode = mode;
+    this.#sessions = sessions;
   }
 
   /** The request waits: new, at the end of a chunk, or after its worker failed. */
@@ -136,7 +142,6 @@ export class Scheduler {
   /** The request is finished, and its KV stays parked: it makes way before that of requests that wait. */
   retained(request: Request): void {
     this.#retained.add(request);
-    this.returns.ended();
   }
 
   /** The length context of the group has changed. */
@@ -180,7 +185,7 @@ export class Scheduler {
       blockTokens: slots.reduce((most, slot) => Math.max(most, slot.blockTokens), 1),
       isBlocked: false,
     };
-    for (const slot of slots) slot.growthTokens = this.returns.growthTokens;
+    this.#expectGrowth(slots);
     this.#recall(turn);
     this.#serveReservation(turn);
     if (this.#suspects.size > 0) this.#serveSuspects(turn);
@@ -216,7 +221,7 @@ export class Scheduler {
   /** Turns of sessions that have begun; one that has no room now is left to the policy. */
   #serveTurns(turn: Turn): void {
     let passed = 0;
-    for (const request of this.#turns) {
+    for (const request of this.#turnsInOrder()) {
       if (passed >= PASSED_MAX) return;
       const chunkTokens = this.#chunkOf(request, turn);
       const slot = place(request, turn.slots, chunkTokens);
@@ -227,6 +232,32 @@ export class Scheduler {
       this.#policy.remove(request);
       this.#dispatch(request, slot, chunkTokens, turn);
     }
+  }
+
+  /** Room that the sessions of each worker are expected to need beyond what they have. */
+  #expectGrowth(slots: readonly Slot[]): void {
+    for (const slot of slots) {
+      if (slot.sessions === 0) continue;
+      let growth = 0;
+      for (const request of slot.running) {
+        if (request.spec.keepsKv === true) growth += this.#sessions.growthTokens(request.group);
+      }
+      for (const there of [this.#retained, this.#turns]) {
+        for (const { residentOn, group } of there) {
+          if (residentOn === slot.workerId) growth += this.#sessions.growthTokens(group);
+        }
+      }
+      slot.growthTokens = growth;
+    }
+  }
+
+  /** Turns of sessions that have begun: by the clients' priority, a group's probe first, then those with most to do yet. */
+  #turnsInOrder(): Request[] {
+    const keyed = Array.from(this.#turns, (request) => {
+      const left = this.isUrgent(request) ? PROBE_TOKENS : this.#sessions.tokensLeft(request);
+      return { request, key: request.priority * PRIORITY_STRIDE - left };
+    });
+    return keyed.sort((a, b) => a.key - b.key).map(({ request }) => request);
   }
 
   #serveInOrder(turn: Turn): void {
@@ -308,7 +339,9 @@ export class Scheduler {
     const reservedTokens = reservationOf(request, slot, chunkTokens);
     slot.kvTokensFree -= tokensNeeded(request, slot, chunkTokens);
     slot.inFlight += 1;
-    if (isFirstTurn(request)) slot.sessions = (slot.sessions ?? 0) + 1;
+    if (isFirstTurn(request)) {
+      slot.growthTokens = (slot.growthTokens ?? 0) + this.#sessions.growthTokens(request.group);
+    }
     const { workerId } = slot;
     commands.push({ kind: "dispatch", request, workerId, chunkTokens, reservedTokens });
   }
@@ -402,10 +435,11 @@ export class Scheduler {
   }
 
   /** Whether the session is expected back so soon that others wait. Nobody waits for a worker that runs nothing. */
-  #staysFor({ residentOn, response }: Request, { slots }: Turn, nowMs: number): boolean {
+  #staysFor({ residentOn, response, tool }: Request, { slots }: Turn, nowMs: number): boolean {
     const slot = slots.find(({ workerId }) => workerId === residentOn);
     if (slot === undefined || slot.inFlight === 0) return false;
-    const keepMs = this.returns.keepMs(slot.recomputeMs, slot.sharesKv ? LOAD_COST : 1);
+    const { recomputeMs, sharesKv } = slot;
+    const keepMs = this.returns.keepMs({ recomputeMs, cost: sharesKv ? LOAD_COST : 1, tool });
     return nowMs - (response.finishedMs ?? 0) < keepMs;
   }
 

@@ -13,6 +13,7 @@ import { chatOf, type TemplateFields } from "./messages.ts";
 import type { DataPlane, Prepared } from "./plane.ts";
 import { SAMPLING_ENTRIES } from "./sampling-fields.ts";
 import {
+  answeringTool,
   chatForEngine,
   parseTools,
   type RenderedTools,
@@ -120,6 +121,7 @@ async function planChat(
     topLogprobs: json.alternativesFor(fields.top_logprobs ?? 0),
     tokensMax,
     extraArgs: { ...fields.vllm_xargs },
+    tool: answeringTool(fields.messages),
     beside: tooled?.beside ?? {},
   });
   const { truncate_prompt_tokens: keep = null, truncation_side: side } = fields;

@@ -11,7 +11,7 @@ import { promptBytes, responseBytes } from "../kept.ts";
 import type { Generation, GenerationListener, GenerationSpec, Sidecar } from "../sidecar.ts";
 import { Output } from "./output.ts";
 import type { StopRules } from "./sampling-fields.ts";
-import type { ParsedMessage } from "./tool-calls.ts";
+import { calledTool, type ParsedMessage } from "./tool-calls.ts";
 
 /** A reader, which is called after each turn in which outputs have grown. It contains its own errors. */
 export interface JobReader {
@@ -261,6 +261,7 @@ export class Job {
       parse(output).then(
         (message) => {
           this.#messages.set(output, message);
+          output.request.tool = calledTool(message) ?? output.request.tool;
           this.#parsing.delete(output);
           this.#touch(output);
         },

@@ -79,6 +79,8 @@ export interface RequestFields {
   readonly extraArgs: Record<string, unknown>;
   /** Further fields of the engine's own endpoint. */
   readonly beside?: Readonly<Record<string, unknown>>;
+  /** The tool whose output the prompt ends with; null or absent: none, or not known. */
+  readonly tool?: string | null;
   /** `tokensMax` beyond the context is cut, not refused. */
   readonly clamps?: boolean;
 }
@@ -235,7 +237,7 @@ export class DataPlane {
    * @throws InvalidFieldError; AppError not_found.
    */
   begin(exchange: Exchange, fields: Partial<CommonFields>, own: RequestFields) {
-    const { at = "", params, tokensMax, clamps = false } = own;
+    const { at = "", params, tokensMax, clamps = false, tool = null } = own;
     this.checkModel(fields.model);
     checkPromptReport(fields.stream, params, at);
     const origin = originOf(exchange.headers, fields, own.extraArgs);
@@ -245,6 +247,7 @@ export class DataPlane {
       tokensMax,
       clamps,
       origin,
+      tool,
       priority: fields.priority ?? 0,
       deadline: fields.deadline ?? null,
     };
@@ -267,12 +270,13 @@ export class DataPlane {
       readonly tokensMax: number | null;
       readonly clamps: boolean;
       readonly origin: Origin;
+      readonly tool: string | null;
       readonly priority: number;
       readonly deadline: Deadline | null;
     },
   ): GenerationSpec[] {
     const adapter = this.checkModel(place.model);
-    const { origin, priority, deadline } = place;
+    const { origin, priority, deadline, tool } = place;
     this.#options.expected?.(origin);
     const { group, session, salt } = origin;
     const sampling = {
@@ -288,7 +292,7 @@ export class DataPlane {
       const wanted = place.tokensMax ?? most;
       const tokensMax = place.clamps ? Math.min(wanted, most) : wanted;
       const wants = { ...sampling, tokensMax };
-      return { prompt, n, sampling: wants, seeded, group, session, priority, deadline };
+      return { prompt, n, sampling: wants, seeded, group, session, tool, priority, deadline };
     });
   }
 

@@ -11,6 +11,9 @@ import type { Output } from "./output.ts";
 
 const ADVICE = "send tool_choice: none and parse the text";
 
+/** Characters of a tool's name that count. */
+const TOOL_NAME_MAX = 128;
+
 /** A message that an engine's parser has made of a response. */
 export interface ParsedMessage {
   /** null: all of it is tool calls. */
@@ -142,6 +145,28 @@ export async function parseTools(
     reasoning: textOf(fieldOf(message, "reasoning")),
     toolCalls: Array.isArray(toolCalls) ? toolCalls : [],
   };
+}
+
+/** The tool that the message calls first; null: none. */
+export function calledTool({ toolCalls }: Pick<ParsedMessage, "toolCalls">): string | null {
+  const name = fieldOf(fieldOf(toolCalls[0], "function"), "name");
+  return typeof name === "string" ? name.slice(0, TOOL_NAME_MAX) : null;
+}
+
+/** The tool whose output the last message is: as it says, or as the call that it answers. null: none. */
+export function answeringTool(
+  messages: readonly Readonly<Record<string, unknown>>[],
+): string | null {
+  const last = messages.at(-1);
+  if (last?.role !== "tool") return null;
+  if (typeof last.name === "string") return last.name.slice(0, TOOL_NAME_MAX);
+  const calls = fieldOf(
+    messages.findLast(({ role }) => role === "assistant"),
+    "tool_calls",
+  );
+  const toolCalls = Array.isArray(calls) ? calls : [];
+  const asked = toolCalls.filter((call) => fieldOf(call, "id") === last.tool_call_id);
+  return calledTool({ toolCalls: asked.length > 0 ? asked : toolCalls });
 }
 
 /** vLLM's finish_reason: a chosen function that was named by the client is no reason of its own. */
