@@ -1,12 +1,12 @@
 // Deadlines of groups and iterations: what they end, with which reason, and what they leave alone.
 
 import { expect, test } from "bun:test";
-import { DEAF, newBed, specFor } from "../../test/suite/stream-bed.ts";
+import { Bed } from "../../test/suite/sidecar-bed.ts";
 import { type DeadlineNotice, Deadlines } from "./deadlines.ts";
 import type { Deadline } from "./sidecar.ts";
 
 function bedWith() {
-  const bed = newBed({ workers: 2, lengthOf: ({ sampleIndex: i }) => (i === 0 ? 90 : 10) });
+  const bed = new Bed({ workers: 2, lengthOf: ({ sampleIndex: i }) => (i === 0 ? 90 : 10) });
   const notices: DeadlineNotice[] = [];
   const deadlines = new Deadlines({
     ...{ sidecar: bed.sidecar, clock: bed.clock, every: () => () => {} },
@@ -14,7 +14,7 @@ function bedWith() {
   });
   bed.sidecar.observe(deadlines.observer);
   const ask = (prompt: number, deadline?: Deadline) =>
-    bed.sidecar.generate(specFor([prompt], 3, deadline && { deadline }), DEAF).requests;
+    bed.generate([prompt], 3, deadline && { deadline });
   const run = async () => {
     while (bed.sidecar.rollout.unfinished > 0) {
       await bed.step();

@@ -1,13 +1,13 @@
 // What counts as an iteration, and what is said of it.
 
 import { expect, test } from "bun:test";
-import { DEAF, newBed, specFor } from "../../test/suite/stream-bed.ts";
+import { Bed, DEAF, specFor } from "../../test/suite/sidecar-bed.ts";
 import { weightEpoch } from "../core/base/ids.ts";
 import type { IterationSummary } from "../core/rollout/iteration-span.ts";
 import { Iterations } from "./iterations.ts";
 
 function counted(lengthOf = () => 10) {
-  const bed = newBed({ workers: 1, lengthOf });
+  const bed = new Bed({ workers: 1, lengthOf });
   const ended: IterationSummary[] = [];
   const laters: (() => void)[] = [];
   const iterations = new Iterations({
@@ -23,7 +23,7 @@ function counted(lengthOf = () => 10) {
 
 test("iteration: from the first request until the weights advance", async () => {
   const { bed, ended } = counted();
-  for (let i = 0; i < 5; i += 1) bed.sidecar.generate(specFor([i], 2), DEAF);
+  for (let i = 0; i < 5; i += 1) bed.generate([i], 2);
   await bed.finish();
   bed.sidecar.advance(weightEpoch(1));
   expect(ended).toHaveLength(1);
@@ -47,16 +47,16 @@ test("iteration: from the first request until the weights advance", async () => 
 
 test("iteration: without an update it ends when nothing has come for a while", async () => {
   const { bed, ended, laters } = counted();
-  bed.sidecar.generate(specFor([1], 1), DEAF);
+  bed.generate([1], 1);
   await bed.finish();
   expect(laters).toHaveLength(1);
   // Another request goes on with it.
-  bed.sidecar.generate(specFor([2], 1), DEAF);
+  bed.generate([2], 1);
   expect(laters).toHaveLength(0);
   await bed.finish();
   laters.splice(0).map((act) => act());
   expect(ended.map(({ figures }) => figures.requests)).toEqual([2]);
-  bed.sidecar.generate(specFor([3], 1), DEAF);
+  bed.generate([3], 1);
   await bed.finish();
   bed.sidecar.advance(weightEpoch(1));
   expect(ended.map(({ figures }) => figures.requests)).toEqual([2, 1]);
@@ -64,7 +64,7 @@ test("iteration: without an update it ends when nothing has come for a while", a
 
 test("iteration: it ends with a rollout of /v1/rollouts, unless other requests still run", async () => {
   const { bed, ended } = counted();
-  bed.sidecar.generate(specFor([1], 2), DEAF);
+  bed.generate([1], 2);
   bed.sidecar.rolloutOver();
   expect(ended).toHaveLength(0);
   await bed.finish();

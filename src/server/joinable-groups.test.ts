@@ -1,7 +1,7 @@
 // What the sidecar keeps for siblings to come: counted in bytes, prompts included, and never beyond its bound.
 
 import { expect, test } from "bun:test";
-import { DEAF, newBed, specFor } from "../../test/suite/stream-bed.ts";
+import { Bed, DEAF, specFor } from "../../test/suite/sidecar-bed.ts";
 
 const PROMPT_TOKENS = 500;
 
@@ -10,11 +10,11 @@ const prompt = (first: number): number[] =>
 
 test("kept groups: prompts count, and the bytes of all of them stay below the bound", async () => {
   const keptBytesMax = 100_000;
-  const bed = newBed({ workers: 1, lengthOf: () => 20, limits: { keptBytesMax } });
+  const bed = new Bed({ workers: 1, lengthOf: () => 20, limits: { keptBytesMax } });
   const { rollout } = bed.sidecar;
   let most = 0;
   for (let i = 0; i < 200; i += 1) {
-    bed.sidecar.generate(specFor(prompt(i), 2), DEAF);
+    bed.generate(prompt(i), 2);
     await bed.finish();
     const { kept } = bed.sidecar;
     most = Math.max(most, kept.bytes);
@@ -30,7 +30,7 @@ test("kept groups: prompts count, and the bytes of all of them stay below the bo
 });
 
 test("kept groups: alternatives of each token count", async () => {
-  const bed = newBed({ workers: 1, lengthOf: () => 20 });
+  const bed = new Bed({ workers: 1, lengthOf: () => 20 });
   const plain = specFor([1], 1);
   bed.sidecar.generate(plain, DEAF);
   await bed.finish();
@@ -45,7 +45,7 @@ test("kept groups: alternatives of each token count", async () => {
 });
 
 test("kept groups: a generation that lets its group go leaves nothing of it", async () => {
-  const bed = newBed({ workers: 1, lengthOf: () => 20 });
+  const bed = new Bed({ workers: 1, lengthOf: () => 20 });
   const generation = bed.sidecar.generate(specFor([1], 4), DEAF);
   await bed.finish();
   expect(bed.sidecar.kept.count).toBe(1);
@@ -57,7 +57,7 @@ test("kept groups: a generation that lets its group go leaves nothing of it", as
 
 test("groups: a wave of which 512 requests are in flight at a time is one group for each prompt", async () => {
   const [prompts, size, inFlightMax] = [96, 16, 512];
-  const bed = newBed({ workers: 4, lengthOf: ({ sampleIndex }) => 5 + sampleIndex, slots: 128 });
+  const bed = new Bed({ workers: 4, lengthOf: ({ sampleIndex }) => 5 + sampleIndex, slots: 128 });
   const groups = new Map<number, Set<string>>();
   // Samples of one prompt are far apart, so that the first are over long before the last come.
   const wave = Array.from({ length: prompts * size }, (_, i) => i % prompts);
@@ -78,9 +78,8 @@ test("groups: a wave of which 512 requests are in flight at a time is one group 
 });
 
 test("groups: beyond the bound one that has ended goes before one that runs", async () => {
-  const bed = newBed({ workers: 1, lengthOf: () => 20, limits: { groupsMax: 2 } });
-  const join = (first: number) =>
-    bed.sidecar.generate(specFor([first], 1), DEAF).requests[0]?.group.groupId ?? "";
+  const bed = new Bed({ workers: 1, lengthOf: () => 20, limits: { groupsMax: 2 } });
+  const join = (first: number) => bed.generate([first], 1)[0]?.group.groupId ?? "";
   const ended = join(1);
   await bed.finish();
   const running = join(2);
@@ -94,7 +93,7 @@ test("groups: beyond the bound one that has ended goes before one that runs", as
 });
 
 test("groups: another salt is another group", async () => {
-  const bed = newBed({ workers: 1, lengthOf: () => 20 });
+  const bed = new Bed({ workers: 1, lengthOf: () => 20 });
   const { sampling } = specFor([1], 1);
   const groupWith = (cacheSalt: string | null) => {
     const spec = { ...specFor([1], 1), sampling: { ...sampling, cacheSalt } };

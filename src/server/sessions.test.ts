@@ -3,12 +3,10 @@
 import { expect, test } from "bun:test";
 import fc from "fast-check";
 import { simulatedToken } from "../../test/faults/simulated/worker.ts";
-import { DEAF, newBed, specFor } from "../../test/suite/stream-bed.ts";
+import { Bed, DEAF, specFor } from "../../test/suite/sidecar-bed.ts";
 import { type WorkerId, weightEpoch } from "../core/base/ids.ts";
 import type { Group, Request } from "../core/request/buffer.ts";
 import type { GenerationSpec } from "./sidecar.ts";
-
-type Bed = ReturnType<typeof newBed>;
 
 const ROOT = Array.from({ length: 60 }, (_, i) => i + 1);
 const NEWS = [900, 901, 902];
@@ -27,7 +25,7 @@ const kvUsed = ({ workers }: Bed): number =>
   workers.reduce((sum, worker) => sum + (worker.isDead ? 0 : worker.kvTokensUsed), 0);
 
 test("a later turn joins its session's group, goes where its KV is, and computes what is new", async () => {
-  const bed = newBed({ workers: 3, lengthOf: () => 20 });
+  const bed = new Bed({ workers: 3, lengthOf: () => 20 });
   const firsts = ["a", "b", "c"].map((session) => turn(bed, session, ROOT));
   await bed.finish();
   const before = prefilled(bed);
@@ -50,9 +48,8 @@ test("a later turn joins its session's group, goes where its KV is, and computes
 });
 
 test("without a name, a prompt that goes on from a finished text is its session's next turn, and KV is kept from then on", async () => {
-  const bed = newBed({ workers: 3, lengthOf: () => 20 });
-  const ask = (prompt: readonly number[], n = 1) =>
-    bed.sidecar.generate(specFor(prompt, n), DEAF).requests as Request[];
+  const bed = new Bed({ workers: 3, lengthOf: () => 20 });
+  const ask = (prompt: readonly number[], n = 1) => bed.generate(prompt, n) as Request[];
   const firsts = ask(ROOT, 3);
   await bed.finish();
   expect(kvUsed(bed)).toBe(0);
@@ -75,7 +72,7 @@ test("without a name, a prompt that goes on from a finished text is its session'
 });
 
 test("a turn whose prompt was edited goes on from what it shares; a new conversation shares nothing", async () => {
-  const bed = newBed({ workers: 1, lengthOf: () => 20 });
+  const bed = new Bed({ workers: 1, lengthOf: () => 20 });
   const first = turn(bed, "a", ROOT);
   await bed.finish();
   // The client has cut the response's second half.
@@ -93,7 +90,7 @@ test("a turn whose prompt was edited goes on from what it shares; a new conversa
 
 test("what is kept goes with time, with the end of the session, with its group, and with the weights", async () => {
   const limits = { sessionMsMax: 1_000, groupsMax: 2 };
-  const bed = newBed({ workers: 1, lengthOf: () => 20, limits });
+  const bed = new Bed({ workers: 1, lengthOf: () => 20, limits });
   const kept = () => [bed.sidecar.sessions.kept.count, kvUsed(bed)];
   turn(bed, "a", ROOT);
   await bed.finish();
@@ -108,7 +105,7 @@ test("what is kept goes with time, with the end of the session, with its group, 
   expect(kept()).toEqual([0, 0]);
   turn(bed, "c", ROOT);
   await bed.finish();
-  for (const first of [11, 12]) bed.sidecar.generate(specFor([first], 1), DEAF);
+  for (const first of [11, 12]) bed.generate([first], 1);
   await bed.finish();
   await bed.step();
   expect(kept()).toEqual([2, 0]);
@@ -122,7 +119,7 @@ test("what is kept goes with time, with the end of the session, with its group, 
 });
 
 test("kept texts stay below their bound; an abandoned turn keeps nothing", async () => {
-  const bed = newBed({ workers: 1, lengthOf: () => 5, limits: { sessionBytesMax: 20_000 } });
+  const bed = new Bed({ workers: 1, lengthOf: () => 5, limits: { sessionBytesMax: 20_000 } });
   for (let i = 0; i < 60; i += 1) {
     turn(bed, `s${i}`, [...ROOT, i]);
     await bed.finish();
@@ -143,13 +140,13 @@ test("kept texts stay below their bound; an abandoned turn keeps nothing", async
 
 test("KV of ended turns makes way for requests that wait, and comes back from the pool", async () => {
   // 4,000 KV tokens; each session keeps 120.
-  const bed = newBed({ workers: 1, lengthOf: () => 60, slots: 16 });
+  const bed = new Bed({ workers: 1, lengthOf: () => 60, slots: 16 });
   const names = Array.from({ length: 30 }, (_, i) => `s${i}`);
   const firsts = names.map((name) => turn(bed, name, ROOT));
   await bed.finish();
   expect(kvUsed(bed)).toBe(30 * 120);
   const wave = Array.from({ length: 40 }, (_, i) => [...ROOT, ...ROOT, i]);
-  for (const prompt of wave) bed.sidecar.generate(specFor(prompt, 1), DEAF);
+  for (const prompt of wave) bed.generate(prompt, 1);
   await bed.finish();
   const { workers } = bed;
   expect(workers[0]?.stats().preemptions).toBe(0);
@@ -185,7 +182,7 @@ test("sessions: whatever happens, every token comes once and all KV is given bac
       fc.array(action as fc.Arbitrary<Record<string, number | string>>, { maxLength: 60 }),
       async (actions) => {
         const failures: unknown[] = [];
-        const bed = newBed({
+        const bed = new Bed({
           workers: 2,
           lengthOf: ({ requestId }) => 5 + (requestId % 40),
           limits: { sessionMsMax: 2_000, groupsMax: 3 },

@@ -1,7 +1,7 @@
 // What listeners and observers throw stays with them: the rollout, and everybody else, goes on.
 
 import { expect, test } from "bun:test";
-import { DEAF, newBed, specFor } from "../../test/suite/stream-bed.ts";
+import { Bed, DEAF, specFor } from "../../test/suite/sidecar-bed.ts";
 import type { GenerationListener } from "./sidecar.ts";
 
 const KINDS = ["tokens", "finished", "restarted"] as const;
@@ -9,7 +9,7 @@ const KINDS = ["tokens", "finished", "restarted"] as const;
 for (const kind of KINDS) {
   test(`listener: what it throws in ${kind} ends its generation, and no other`, async () => {
     const failures: unknown[] = [];
-    const bed = newBed({
+    const bed = new Bed({
       workers: 2,
       lengthOf: () => 30,
       isWhole: true,
@@ -48,7 +48,7 @@ for (const kind of KINDS) {
 
 test("observer: what it throws reaches neither the rollout nor the observers after it", async () => {
   const failures: unknown[] = [];
-  const bed = newBed({
+  const bed = new Bed({
     workers: 1,
     lengthOf: () => 5,
     failed: (error) => failures.push(error),
@@ -72,7 +72,7 @@ test("observer: what it throws reaches neither the rollout nor the observers aft
       heard.stats += 1;
     },
   });
-  bed.sidecar.generate(specFor([1], 2), DEAF);
+  bed.generate([1], 2);
   await bed.finish();
   expect(heard).toMatchObject({ joined: 2, tokens: 10, finished: 2 });
   const sum = heard.joined + heard.tokens + heard.finished + heard.stats;

@@ -8,12 +8,12 @@ import type { ControlAnswer, EngineOperation } from "../../src/core/rollout/oper
 import { WorkerPool, type WorkerPoolOptions, type WorkerSource } from "../../src/pool/pool.ts";
 import { controlRoutes } from "../../src/server/control/routes.ts";
 import { type WeightsNotice, WeightUpdates } from "../../src/server/control/weights.ts";
-import type { Exchange, Route } from "../../src/server/route.ts";
-import type { Sidecar } from "../../src/server/sidecar.ts";
+import type { Route } from "../../src/server/route.ts";
 import { SimulatedWorker } from "../faults/simulated/worker.ts";
-import { ManualClock } from "./manual-clock.ts";
-import { newSidecar } from "./new-sidecar.ts";
+import { exchangeOf } from "./exchange.ts";
+import { ManualTimers } from "./manual-clock.ts";
 import { samplingOf } from "./request-spec.ts";
+import { Bed } from "./sidecar-bed.ts";
 
 const TIMEOUT_MS = 5000;
 
@@ -53,25 +53,18 @@ export interface FixtureOptions {
   readonly before?: WorkerPoolOptions["before"];
 }
 
-export class ControlFixture {
+export class ControlFixture extends Bed {
   /** Every worker that was ever opened, the newest of an index last. */
   readonly opened: ScriptedWorker[][] = [[], [], []];
   readonly finished: Request[] = [];
-  readonly sidecar: Sidecar;
   readonly pool: WorkerPool;
-  readonly clock = new ManualClock();
   readonly notices: WeightsNotice[] = [];
   readonly weights: WeightUpdates;
   /** Changes of members that the pool reported. */
   readonly told: string[] = [];
-  readonly #later = new Map<() => void, number>();
-  /** Deadlines and polls that have not been cancelled, and after how long they are due. */
-  readonly #timers = new Map<() => void, number>();
-  readonly #afterwards = (act: () => void, ms: number) => {
-    const timer = () => act();
-    this.#timers.set(timer, ms);
-    return () => this.#timers.delete(timer);
-  };
+  readonly #reopenings = new ManualTimers();
+  /** Deadlines and polls that have not been cancelled. */
+  readonly #timers = new ManualTimers();
   readonly #reach: ((lost: string | null) => void)[] = [];
   readonly #routes: ReturnType<typeof controlRoutes>;
   readonly #given: FixtureOptions;
@@ -80,41 +73,33 @@ export class ControlFixture {
   #nextGate: Promise<void> | null = null;
 
   private constructor(options: FixtureOptions) {
-    const { clock } = this;
+    super({ workers: 0, lengthOf: () => 30, chunkTokens: 4, limits: { requestsMax: 100 } });
     this.#given = options;
     this.pool = new WorkerPool({
       sources: this.opened.map((_, index) => this.#sourceOf(index)),
-      later: (act, ms) => {
-        const timer = () => act();
-        this.#later.set(timer, ms);
-        return () => this.#later.delete(timer);
-      },
+      later: this.#reopenings.later,
       controlMsMax: 1000,
       changed: ({ source, state, reason }) => this.told.push(`${source.name} ${state} ${reason}`),
       before: options.before ?? null,
     });
-    const limits = { requestsMax: 100, groupsMax: 10, keptBytesMax: 64000, keptResponsesMax: 100 };
-    this.sidecar = newSidecar(clock, { limits });
     this.sidecar.observe({ finished: (request) => this.finished.push(request) });
+    const shared = {
+      ...{ sidecar: this.sidecar, pool: this.pool, timeoutMs: TIMEOUT_MS },
+      later: this.#timers.later,
+    };
     this.weights = new WeightUpdates({
-      sidecar: this.sidecar,
-      pool: this.pool,
+      ...shared,
       modelNames: ["model"],
-      clock,
-      timeoutMs: TIMEOUT_MS,
-      later: this.#afterwards,
+      clock: this.clock,
       notice: (notice) => this.notices.push(notice),
     });
     this.#routes = controlRoutes(
       {
-        sidecar: this.sidecar,
-        pool: this.pool,
+        ...shared,
         weights: this.weights,
         learned: { stale: new Map() },
         modelName: "model",
         version: "1.2.3",
-        timeoutMs: TIMEOUT_MS,
-        later: this.#afterwards,
         abortRequests: (ids) => ids?.length ?? 0,
       },
       ADAPTER_CONTROL,
@@ -174,21 +159,15 @@ export class ControlFixture {
     body: unknown = null,
   ): Promise<{ status: number; body: unknown }> {
     const url = new URL(target, "http://sidecar");
-    const route = this.#routeOf(method, url);
-    let answer: Response | null = null;
-    let failure: unknown = null;
-    this.#handled(route, url, body).then(
-      (response) => {
-        answer = response;
-      },
-      (error) => {
-        failure = error;
-      },
-    );
-    for (let i = 0; i < 500 && answer === null && failure === null; i += 1) await this.step();
-    if (failure !== null) throw failure;
-    const response = answer as Response | null;
-    if (response === null) throw new Error(`${target} was not answered`);
+    const answering = this.#handled(this.#routeOf(method, url), url, body);
+    let isAnswered = false;
+    const answered = () => {
+      isAnswered = true;
+    };
+    answering.then(answered, answered);
+    for (let i = 0; i < 500 && !isAnswered; i += 1) await this.step();
+    if (!isAnswered) throw new Error(`${target} was not answered`);
+    const response = await answering;
     const text = await response.text();
     return { status: response.status, body: text === "" ? null : JSON.parse(text) };
   }
@@ -206,22 +185,11 @@ export class ControlFixture {
   }
 
   async #handled(route: Route, url: URL, body: unknown): Promise<Response> {
-    const exchange: Exchange = {
-      id: "x",
-      streams: () => ({ took() {}, ended() {} }),
-      method: route.method,
-      url,
-      params: {},
-      headers: new Headers(),
-      signal: new AbortController().signal,
-      digest: async () => "",
-      release: () => {},
-      json: async () => {
-        if (this.badBody !== null) throw this.badBody;
-        return body;
-      },
+    const json = async () => {
+      if (this.badBody !== null) throw this.badBody;
+      return body;
     };
-    return await route.handle(exchange);
+    return await route.handle(exchangeOf(route.method, url, body, { json }));
   }
 
   /** The worker that is opened next answers only when it is let go. */
@@ -232,20 +200,10 @@ export class ControlFixture {
   }
 
   ask(n: number): readonly Request[] {
-    return this.sidecar.generate(
-      {
-        prompt: Int32Array.of(1, 2, 3),
-        n,
-        sampling: samplingOf({ tokensMax: 50 }),
-        seeded: false,
-        group: null,
-        priority: 0,
-      },
-      { tokens() {}, finished() {}, restarted() {} },
-    ).requests;
+    return this.generate([1, 2, 3], n, { sampling: samplingOf({ tokensMax: 50 }) });
   }
 
-  async step(): Promise<void> {
+  override async step(): Promise<void> {
     for (const list of this.opened) list.at(-1)?.step();
     await new Promise<void>((resolve) => setImmediate(resolve));
   }
@@ -265,10 +223,7 @@ export class ControlFixture {
   }
 
   async #pass(msMax: number): Promise<void> {
-    for (const [timer, ms] of [...this.#timers]) {
-      if (ms > msMax || !this.#timers.delete(timer)) continue;
-      timer();
-    }
+    this.#timers.run(msMax);
     await this.steps(5);
   }
 
@@ -289,10 +244,9 @@ export class ControlFixture {
 
   /** Runs what was scheduled for later now. Returns the pauses. */
   async retry(): Promise<number[]> {
-    const due = [...this.#later];
-    for (const [timer] of due) if (this.#later.delete(timer)) timer();
+    const pauses = this.#reopenings.run();
     await this.steps(3);
-    return due.map(([, ms]) => ms);
+    return pauses;
   }
 }
 

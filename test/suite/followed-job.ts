@@ -7,19 +7,9 @@ import { DataPlane, type Prepared } from "../../src/server/openai/plane.ts";
 import type { Exchange } from "../../src/server/route.ts";
 import type { PlaneFixture } from "../golden/requests/plane-fixture.ts";
 import { EOS, TinyText, tinyEncoder } from "../golden/requests/tiny-text.ts";
+import { exchangeOf } from "./exchange.ts";
 
-const EXCHANGE: Exchange = {
-  id: "x",
-  streams: () => ({ took() {}, ended() {} }),
-  method: "POST",
-  url: new URL("http://x/"),
-  params: {},
-  headers: new Headers(),
-  signal: new AbortController().signal,
-  digest: async () => "",
-  release: () => {},
-  json: async () => null,
-};
+const EXCHANGE = exchangeOf("POST", "/", null);
 
 /** Never rests: what is sent does not depend on how fast the machine is. */
 export const RESTLESS = { cpuMs: (): number => 0 };

@@ -18,3 +18,29 @@ export class ManualClock implements Clock {
     this.#nowMs += ms;
   }
 }
+
+/** Calls that are due later: when a test says so. */
+export class ManualTimers {
+  readonly #due = new Map<() => void, number>();
+
+  readonly later = (act: () => void, ms: number): (() => void) => {
+    const timer = () => act();
+    this.#due.set(timer, ms);
+    return () => this.#due.delete(timer);
+  };
+
+  get size(): number {
+    return this.#due.size;
+  }
+
+  clear(): void {
+    this.#due.clear();
+  }
+
+  /** Makes the calls that are due within this time, and have not been cancelled meanwhile. Returns their times. */
+  run(msMax = Number.POSITIVE_INFINITY): number[] {
+    const due = [...this.#due].filter(([, ms]) => ms <= msMax);
+    for (const [timer] of due) if (this.#due.delete(timer)) timer();
+    return due.map(([, ms]) => ms);
+  }
+}

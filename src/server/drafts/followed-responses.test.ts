@@ -1,7 +1,7 @@
 // The draft service's own source: what the rollout has of each group, whoever made it.
 
 import { expect, test } from "bun:test";
-import { newBed, specFor } from "../../../test/suite/stream-bed.ts";
+import { Bed, specFor } from "../../../test/suite/sidecar-bed.ts";
 import { type GroupId, groupId, weightEpoch } from "../../core/base/ids.ts";
 import { DraftServer } from "../../core/draft/service/server.ts";
 import type { Request } from "../../core/request/buffer.ts";
@@ -10,7 +10,7 @@ import { followedResponses } from "./followed-responses.ts";
 const LENGTH = 20;
 
 function world(options: { isWhole?: boolean } = {}) {
-  const bed = newBed({ workers: 2, lengthOf: () => LENGTH, ...options });
+  const bed = new Bed({ workers: 2, lengthOf: () => LENGTH, ...options });
   const server = new DraftServer({
     clock: bed.clock,
     instanceId: 1,

@@ -2,7 +2,7 @@
 
 import { expect, test } from "bun:test";
 import { join } from "node:path";
-import { newBed, specFor } from "../../../test/suite/stream-bed.ts";
+import { Bed, specFor } from "../../../test/suite/sidecar-bed.ts";
 import { temporaryFolder } from "../../../test/suite/temporary-folder.ts";
 import { weightEpoch } from "../../core/base/ids.ts";
 import type { Request } from "../../core/request/buffer.ts";
@@ -16,7 +16,7 @@ const SILENT = { tokens() {}, finished() {}, restarted() {} };
 const LENGTHS = [20, 35, 10];
 
 function world(options: { model?: string } = {}) {
-  const bed = newBed({ workers: 2, lengthOf: ({ sampleIndex }) => LENGTHS[sampleIndex] ?? 5 });
+  const bed = new Bed({ workers: 2, lengthOf: ({ sampleIndex }) => LENGTHS[sampleIndex] ?? 5 });
   const history = new PromptHistory({ limitBytes: MIB, model: options.model ?? "m" });
   const { sidecar } = bed;
   sidecar.observe({

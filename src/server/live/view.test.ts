@@ -3,7 +3,7 @@
 import { expect, test } from "bun:test";
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { DEAF, newBed, specFor } from "../../../test/suite/stream-bed.ts";
+import { Bed } from "../../../test/suite/sidecar-bed.ts";
 import { temporaryFolder } from "../../../test/suite/temporary-folder.ts";
 import { weightEpoch } from "../../core/base/ids.ts";
 import { ROLLOUT_FIGURES, sumsOf, WORKER_FIGURES } from "../../core/rollout/figures.ts";
@@ -20,7 +20,7 @@ function shown(
     lengthOf?: (spec: { sampleIndex: number }) => number;
   } = {},
 ) {
-  const bed = newBed({ workers: 2, lengthOf: options.lengthOf ?? (() => 40) });
+  const bed = new Bed({ workers: 2, lengthOf: options.lengthOf ?? (() => 40) });
   const members = bed.workers.map(({ workerId }) => ({
     source: { name: `vllm-${workerId}` },
     workerId,
@@ -72,7 +72,7 @@ test("live: a pause is reported as it begins, while requests wait for it, and as
   view.sample();
   expect(changes).toEqual([]);
   void bed.sidecar.rollout.pause("keep");
-  bed.sidecar.generate(specFor([1], 2), DEAF);
+  bed.generate([1], 2);
   view.sample();
   expect(changes).toEqual([{ state: "paused", waiting: 2 }]);
   expect(answer()).toMatchObject({
@@ -111,7 +111,7 @@ test("live: without a ready worker the state names them", () => {
 
 test("live: samples of the iteration are there for a page that comes later, and go with the next one", async () => {
   const { bed, view, answer } = shown();
-  bed.sidecar.generate(specFor([1], 6), DEAF);
+  bed.generate([1], 6);
   for (let i = 0; i < 5; i += 1) {
     await bed.step();
     view.sample();
@@ -123,21 +123,21 @@ test("live: samples of the iteration are there for a page that comes later, and 
   bed.sidecar.rollout.meter.endIteration();
   view.iterationEnded(SUMMARY);
   // One that is over between two looks has no samples, and not those of the one before.
-  bed.sidecar.generate(specFor([3], 1), DEAF);
+  bed.generate([3], 1);
   await bed.finish();
   bed.sidecar.rollout.meter.endIteration();
   view.iterationEnded(SUMMARY);
   const atOf = (number: number) =>
     (view.earlier(number) as { samples: { at_s: number[] } }).samples.at_s;
   expect([atOf(1).length, atOf(2).length]).toEqual([5, 0]);
-  bed.sidecar.generate(specFor([2], 1), DEAF);
+  bed.generate([2], 1);
   view.sample();
   expect((answer() as unknown as { samples: { at_s: number[] } }).samples.at_s).toHaveLength(1);
 });
 
 test("live: whom the iteration waits for, and why", async () => {
   const { bed, view, answer } = shown({ lengthOf: ({ sampleIndex: i }) => (i === 3 ? 90 : 10) });
-  bed.sidecar.generate(specFor([1], 4), DEAF);
+  bed.generate([1], 4);
   while (bed.sidecar.rollout.unfinished > 1) await bed.step();
   for (let i = 0; i < 5; i += 1) await bed.step();
   view.sample();
@@ -176,7 +176,7 @@ test("live: an iteration that ended names what it waited for, after a restart of
   const file = join(FOLDER, "ended.json");
   const lengthOf = ({ sampleIndex: i }: { sampleIndex: number }) => (i === 3 ? 90 : 10);
   const { bed, view } = shown({ file, lengthOf });
-  bed.sidecar.generate(specFor([1], 4), DEAF);
+  bed.generate([1], 4);
   view.sample();
   expect(view.iteration).toBe(1);
   await bed.finish();
@@ -207,7 +207,7 @@ test("live: an iteration that ended names what it waited for, after a restart of
   view.close();
   const later = shown({ file });
   expect(later.view.earlier(1)).toMatchObject({ ...ended, groups: [] });
-  later.bed.sidecar.generate(specFor([1], 1), DEAF);
+  later.bed.generate([1], 1);
   expect(later.view.iteration).toBe(2);
   await later.bed.finish();
 });
@@ -215,7 +215,7 @@ test("live: an iteration that ended names what it waited for, after a restart of
 test("live: complete groups are kept up to a bound, the oldest dropped first", async () => {
   const { bed, view } = shown({ completedBytesMax: 20_000 });
   for (let epoch = 1; epoch <= 8; epoch += 1) {
-    bed.sidecar.generate(specFor([epoch], 2), DEAF);
+    bed.generate([epoch], 2);
     await bed.finish();
     bed.sidecar.advance(weightEpoch(epoch));
     const { bytes, bytesMax, count } = view.completed.kept;
@@ -225,7 +225,7 @@ test("live: complete groups are kept up to a bound, the oldest dropped first", a
   expect(view.request(0)).toBeNull();
   expect(view.request(15)?.response.length).toBe(40);
   const none = shown({ completedBytesMax: 0 });
-  none.bed.sidecar.generate(specFor([1], 2), DEAF);
+  none.bed.generate([1], 2);
   await none.bed.finish();
   none.bed.sidecar.advance(weightEpoch(1));
   expect(none.view.completed.kept).toEqual({ bytes: 0, bytesMax: 0, count: 0 });

@@ -4,7 +4,7 @@
 import { expect, test } from "bun:test";
 import { StandInBed } from "../../../test/faults/attacks/stand-in-bed.ts";
 import { ControlFixture } from "../../../test/suite/control-fixture.ts";
-import { DEAF, newBed, specFor } from "../../../test/suite/stream-bed.ts";
+import { Bed, DEAF, specFor } from "../../../test/suite/sidecar-bed.ts";
 import { assert } from "../../core/base/assert.ts";
 import { fold32 } from "../../core/base/hash.ts";
 import { LiveView } from "./view.ts";
@@ -13,7 +13,7 @@ import type { WaitingLine } from "./waiting.ts";
 const ITERATIONS = 100;
 
 function watched(lengthOf: (sample: number, request: number) => number) {
-  const bed = newBed({
+  const bed = new Bed({
     workers: 2,
     lengthOf: ({ sampleIndex, requestId }) => lengthOf(sampleIndex, requestId),
   });
@@ -46,8 +46,7 @@ test("waiting: nothing is amiss in iterations in which nothing is wrong", async 
   const { bed, view } = watched((_, request) => 8 + (fold32(request, 7) % 24));
   let named = 0;
   for (let i = 0; i < ITERATIONS; i += 1) {
-    for (let group = 0; group < 3; group += 1)
-      bed.sidecar.generate(specFor([i % 900, group], 4), DEAF);
+    for (let group = 0; group < 3; group += 1) bed.generate([i % 900, group], 4);
     while (bed.sidecar.rollout.unfinished > 0) {
       await bed.step();
       const { waiting } = view.waiting();

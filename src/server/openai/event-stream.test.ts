@@ -8,7 +8,7 @@ import {
 } from "../../../test/golden/requests/plane-fixture.ts";
 import { EOS, TinyText } from "../../../test/golden/requests/tiny-text.ts";
 import { followedJob, RESTLESS } from "../../../test/suite/followed-job.ts";
-import { specFor } from "../../../test/suite/stream-bed.ts";
+import { specFor } from "../../../test/suite/sidecar-bed.ts";
 import type { Answer } from "./answer.ts";
 import { prepareGenerate } from "./generate.ts";
 import { Job, OutputCoalescer } from "./job.ts";

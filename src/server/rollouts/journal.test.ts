@@ -2,7 +2,7 @@
 
 import { expect, test } from "bun:test";
 import { samplingOf } from "../../../test/suite/request-spec.ts";
-import { newBed } from "../../../test/suite/stream-bed.ts";
+import { Bed } from "../../../test/suite/sidecar-bed.ts";
 import { present } from "../../core/base/assert.ts";
 import { weightEpoch, weightsId } from "../../core/base/ids.ts";
 import { lastWeights, savedWeights } from "../../core/journal/held-weights.ts";
@@ -53,7 +53,7 @@ function world(saved: readonly SavedRun[] = []) {
       return file;
     },
   };
-  const bed = newBed({ workers: 2, lengthOf: ({ sampleIndex }) => 20 + 10 * sampleIndex });
+  const bed = new Bed({ workers: 2, lengthOf: ({ sampleIndex }) => 20 + 10 * sampleIndex });
   const known = new KnownRollouts({
     ...{ sidecar: bed.sidecar, clock: bed.clock, text, files },
     versionOf: (epoch) => `v${epoch}`,
@@ -63,7 +63,7 @@ function world(saved: readonly SavedRun[] = []) {
   });
   known.takeOver(saved.map(savedRollout));
   const savedNow = () => written.flatMap((file) => file.saved ?? []);
-  return { ...bed, known, written, savedNow };
+  return { ...bed, step: () => bed.step(), finish: () => bed.finish(), known, written, savedNow };
 }
 
 function planOf(fields: Partial<RolloutPlan> = {}): RolloutPlan {

@@ -1,17 +1,20 @@
 // The rollout API over simulated workers, at its routes.
 
 import { expect, test } from "bun:test";
+import { exchangeOf } from "../../../test/suite/exchange.ts";
 import { inlineEncoder } from "../../../test/suite/inline-encoder.ts";
-import { type Bed, DEAF, newBed, specFor, VOCABULARY } from "../../../test/suite/stream-bed.ts";
+import { ManualTimers } from "../../../test/suite/manual-clock.ts";
+import { Bed, DEAF, specFor } from "../../../test/suite/sidecar-bed.ts";
 import { InvalidFieldError } from "../../core/base/errors.ts";
 import { weightEpoch } from "../../core/base/ids.ts";
 import { drawKey } from "../../core/request/request.ts";
 import type { Text } from "../../text/text.ts";
-import type { Kept } from "../kept.ts";
 import type { Exchange } from "../route.ts";
 import { Router } from "../router.ts";
 import type { RolloutLimits } from "./plan.ts";
 import { rolloutSide } from "./routes.ts";
+
+const VOCABULARY = 1000;
 
 /** A token is the code point of a character. */
 const text: Text = {
@@ -32,16 +35,11 @@ const text: Text = {
   },
 };
 
-interface World extends Bed {
-  readonly kept: () => Kept;
-  call(method: string, path: string, body?: unknown, signal?: AbortSignal): Promise<Response>;
-}
+/** Deadlines of clients that read nothing. */
+const stalls = new ManualTimers();
 
-/** Callbacks that end the wait for clients that read nothing. */
-const stalls: (() => void)[] = [];
-
-function world(limits: Partial<RolloutLimits> = {}, length = 20): World {
-  const bed = newBed({ workers: 2, lengthOf: ({ sampleIndex }) => length + sampleIndex });
+function world(limits: Partial<RolloutLimits> = {}, length = 20) {
+  const bed = new Bed({ workers: 2, lengthOf: ({ sampleIndex }) => length + sampleIndex });
   const { sidecar, clock } = bed;
   const { routes, known } = rolloutSide({
     sidecar,
@@ -54,31 +52,17 @@ function world(limits: Partial<RolloutLimits> = {}, length = 20): World {
     files: null,
     held: () => ({ weights: null, base: "unknown" }),
     limits,
-    after: (_ms, run) => {
-      stalls.push(run);
-      return () => {
-        const at = stalls.indexOf(run);
-        if (at >= 0) stalls.splice(at, 1);
-      };
-    },
+    after: (ms, run) => stalls.later(run, ms),
   });
   const router = new Router(routes);
-  const call = (method: string, path: string, body: unknown = null, signal?: AbortSignal) => {
-    const exchange: Exchange = {
-      id: "x",
-      streams: () => ({ took() {}, ended() {} }),
-      method,
-      url: new URL(path, "http://sidecar"),
-      params: {},
-      headers: new Headers(),
-      signal: signal ?? new AbortController().signal,
-      digest: async () => JSON.stringify(body),
-      release: () => {},
-      json: async () => body,
-    };
-    return router.handle(exchange);
-  };
-  return { ...bed, call, kept: () => known.kept };
+  const call = (
+    method: string,
+    path: string,
+    body: unknown = null,
+    fields: Partial<Exchange> = {},
+  ) => router.handle(exchangeOf(method, path, body, fields));
+  const kept = () => known.kept;
+  return { ...bed, step: () => bed.step(), finish: () => bed.finish(), call, kept };
 }
 
 const body = (fields: Record<string, unknown> = {}) => ({
@@ -246,7 +230,7 @@ test("a client that has gone takes its rollout with it, unless it is detached or
   ]) {
     const { call, sidecar, step, finish } = world();
     const gone = new AbortController();
-    await call("POST", "/v1/rollouts", body({ detached }), gone.signal);
+    await call("POST", "/v1/rollouts", body({ detached }), { signal: gone.signal });
     const lines = isRead ? linesOf(await call("POST", "/v1/rollouts", body({ detached }))) : null;
     await step();
     gone.abort();
@@ -257,7 +241,7 @@ test("a client that has gone takes its rollout with it, unless it is detached or
 });
 
 test("a client that takes nothing for too long is dropped, and its rollout with it", async () => {
-  stalls.length = 0;
+  stalls.clear();
   const { call, step, sidecar } = world();
   const answer = await call("POST", "/v1/rollouts", {
     id: "r",
@@ -269,10 +253,10 @@ test("a client that takes nothing for too long is dropped, and its rollout with 
   });
   const reader = answer.body?.getReader();
   const first = reader?.read();
-  while (stalls.length === 0) await step();
+  while (stalls.size === 0) await step();
   await first;
-  expect(stalls.length).toBe(1);
-  stalls[0]?.();
+  expect(stalls.size).toBe(1);
+  stalls.run();
   await expect(reader?.read() ?? Promise.resolve()).rejects.toThrow("the client took nothing");
   expect(sidecar.rollout.unfinished).toBe(0);
 });

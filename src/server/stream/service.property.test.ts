@@ -3,15 +3,8 @@
 
 import { expect, test } from "bun:test";
 import fc from "fast-check";
-import {
-  type Bed,
-  DEAF,
-  FakeSocket,
-  newBed,
-  Reader,
-  readFrame,
-  specFor,
-} from "../../../test/suite/stream-bed.ts";
+import { Bed } from "../../../test/suite/sidecar-bed.ts";
+import { FakeSocket, Reader, readFrame } from "../../../test/suite/stream-client.ts";
 import { fold32 } from "../../core/base/hash.ts";
 import { weightEpoch } from "../../core/base/ids.ts";
 import type { Request } from "../../core/request/buffer.ts";
@@ -142,9 +135,7 @@ async function act(
     case "step":
       return await bed.step();
     case "ask":
-      requests.push(
-        ...bed.sidecar.generate(specFor([one.prompt, 1, 2], one.n, { group: "p" }), DEAF).requests,
-      );
+      requests.push(...bed.generate([one.prompt, 1, 2], one.n, { group: "p" }));
       return;
     case "follow":
       return followers[one.client]?.follow(one.what, one.which);
@@ -176,7 +167,7 @@ test("stream: every client gets exactly the response's tokens, once, in order", 
       async (actions, isWhole, seed) => {
         const lengthOf = ({ requestId }: { requestId: number }) =>
           1 + (fold32(seed, requestId) % 40);
-        const bed = newBed({ workers: 2, lengthOf, isWhole });
+        const bed = new Bed({ workers: 2, lengthOf, isWhole });
         const service = new StreamService({
           sidecar: bed.sidecar,
           random: () => seed,

@@ -1,15 +1,8 @@
 // What the property test does not reach: progress, refusals, limits, and the codes of closed connections.
 
 import { expect, test } from "bun:test";
-import {
-  type Bed,
-  DEAF,
-  FakeSocket,
-  newBed,
-  type ReadFrame,
-  readFrame,
-  specFor,
-} from "../../../test/suite/stream-bed.ts";
+import { Bed } from "../../../test/suite/sidecar-bed.ts";
+import { FakeSocket, type ReadFrame, readFrame } from "../../../test/suite/stream-client.ts";
 import { assert } from "../../core/base/assert.ts";
 import { weightEpoch, workerId } from "../../core/base/ids.ts";
 import { type StreamLimits, StreamService } from "./service.ts";
@@ -23,7 +16,7 @@ interface World {
 }
 
 function world(limits: Partial<StreamLimits> = {}, failures: unknown[] = []): World {
-  const bed = newBed({ workers: 1, lengthOf: () => 11 });
+  const bed = new Bed({ workers: 1, lengthOf: () => 11 });
   const acts = new Set<() => void>();
   const service = new StreamService({
     sidecar: bed.sidecar,
@@ -53,7 +46,7 @@ function world(limits: Partial<StreamLimits> = {}, failures: unknown[] = []): Wo
 
 test("a slow client is dropped with a reason, and no other client waits", async () => {
   const { bed, service, connect, say } = world({ sendQueueBytes: 600 });
-  bed.sidecar.generate(specFor([1], 4), DEAF);
+  bed.generate([1], 4);
   const [slow, quick] = [connect(), connect()];
   for (const { socket } of [slow, quick]) say(socket, { subscribe: { all: true } });
   slow.socket.isReading = false;
@@ -66,7 +59,7 @@ test("a slow client is dropped with a reason, and no other client waits", async 
 
 test("history that a client does not read waits in the response, not in its queue", async () => {
   const { bed, service, connect, say } = world({ sendQueueBytes: 1000 });
-  bed.sidecar.generate(specFor([1], 4), DEAF);
+  bed.generate([1], 4);
   await bed.finish();
   const { socket, frames } = connect();
   socket.isReading = false;
@@ -99,7 +92,7 @@ test.each([
 
 test("refusals: unknown requests, doubled subscriptions, offsets beyond the response", () => {
   const { bed, connect, say } = world({ subscriptionsMax: 2 });
-  bed.sidecar.generate(specFor([1], 1, { group: "mine" }), DEAF);
+  bed.generate([1], 1, { group: "mine" });
   const { socket, frames } = connect();
   const answer = (message: object) => {
     say(socket, message);
@@ -139,7 +132,7 @@ test("fault: whatever cannot be written for one client closes it with 1011, and 
   const { bed, connect, say } = world({}, failures);
   const [bad, good] = [connect(), connect()];
   say(good.socket, { subscribe: { all: true } });
-  bed.sidecar.generate(specFor([1], 1), DEAF);
+  bed.generate([1], 1);
   say(bad.socket, { subscribe: { request: 0 } });
   bad.socket.send = () => {
     throw new Error("no such socket");
@@ -156,7 +149,7 @@ test("a response that an earlier process began comes from its first token on", a
   const { bed, connect, say } = world();
   const { socket, frames } = connect();
   say(socket, { subscribe: { all: true } });
-  const [request] = bed.sidecar.generate(specFor([1], 1), DEAF).requests;
+  const [request] = bed.generate([1], 1);
   assert(request !== undefined, "one was wanted");
   const chunk = {
     workerId: workerId(0),
@@ -184,7 +177,7 @@ test("a client that is dropped for what its own message brings about leaves noth
   const { socket } = connect();
   say(socket, { subscribe: { all: true } });
   socket.isReading = false;
-  bed.sidecar.generate(specFor([1], 4), DEAF);
+  bed.generate([1], 4);
   say(socket, { subscribe: { request: 0 } });
   expect(socket.closed).toMatchObject({ code: 1013 });
   expect(service.stats()).toMatchObject({ clients: 0, subscriptions: 0 });
@@ -192,8 +185,7 @@ test("a client that is dropped for what its own message brings about leaves noth
 
 test("a client's name stands for the group that was opened last under it", () => {
   const { bed, connect, say } = world();
-  for (const prompt of [[1], [2], [1]])
-    bed.sidecar.generate(specFor(prompt, 1, { group: "mine" }), DEAF);
+  for (const prompt of [[1], [2], [1]]) bed.generate(prompt, 1, { group: "mine" });
   const { socket, frames } = connect();
   say(socket, { subscribe: { group: "mine" } });
   expect(frames[0]?.subscription).toBe("group:g2:mine");

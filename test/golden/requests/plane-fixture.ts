@@ -2,16 +2,13 @@
 // out is known beforehand.
 
 import { ADAPTER_DATA } from "../../../src/adapters/list.ts";
-import { weightEpoch, workerId } from "../../../src/core/base/ids.ts";
 import type { RequestSpec } from "../../../src/core/request/request.ts";
 import { type HttpServer, serveHttp } from "../../../src/server/http.ts";
 import { dataRoutes } from "../../../src/server/openai/data-plane.ts";
 import { DataPlane, type DataPlaneLimits } from "../../../src/server/openai/plane.ts";
-import type { Sidecar } from "../../../src/server/sidecar.ts";
 import { WorkerRegistry } from "../../../src/server/worker-registry.ts";
-import { SimulatedWorker } from "../../faults/simulated/worker.ts";
-import { ManualClock } from "../../suite/manual-clock.ts";
-import { newSidecar } from "../../suite/new-sidecar.ts";
+import { ManualTimers } from "../../suite/manual-clock.ts";
+import { Bed } from "../../suite/sidecar-bed.ts";
 import { EOS, TinyText, tinyEncoder, VOCABULARY } from "./tiny-text.ts";
 
 const WAIT_MS_MAX = 120_000;
@@ -27,44 +24,26 @@ export interface FixtureOptions {
   readonly whole?: boolean;
 }
 
-interface Timer {
-  readonly dueMs: number;
-  readonly run: () => void;
-}
-
 function noSource(): never {
   throw new Error("no worker joins");
 }
 
 /** One server with two workers. `close` it. */
-export class PlaneFixture {
-  readonly workers: readonly SimulatedWorker[];
-  readonly sidecar: Sidecar;
-  readonly clock = new ManualClock();
+export class PlaneFixture extends Bed {
   readonly #http: HttpServer;
   readonly #encoder = tinyEncoder();
-  readonly #timers = new Set<Timer>();
+  readonly #timers = new ManualTimers();
   readonly failures: unknown[] = [];
   /** Statuses of all answers so far. */
   readonly statuses: number[] = [];
 
   constructor(options: FixtureOptions = {}) {
-    const epoch = weightEpoch(0);
-    const contextTokens = options.contextTokens ?? 4096;
-    const capacity = { slots: 64, kvTokens: 65_536, contextTokens, kvBytesPerToken: 8 };
-    const lengthOf = options.lengthOf ?? (({ requestId }) => 5 + (requestId % 7));
-    const isWhole = options.whole ?? false;
-    this.workers = [0, 1].map(
-      (id) => new SimulatedWorker({ workerId: workerId(id), capacity, epoch, lengthOf, isWhole }),
-    );
-    this.sidecar = newSidecar(this.clock, {
-      ...{ chunkTokens: options.chunkTokens ?? 4, vocabularySize: VOCABULARY },
-      limits: {
-        ...{ requestsMax: options.requestsMax ?? 10_000, groupsMax: 100 },
-        ...{ keptBytesMax: 6_400_000, keptResponsesMax: 1000 },
-      },
+    const { contextTokens = 4096, requestsMax = 10_000, chunkTokens = 4 } = options;
+    super({
+      ...{ workers: 2, slots: 64, kvTokens: 65_536, contextTokens, chunkTokens },
+      ...{ vocabularySize: VOCABULARY, isWhole: options.whole ?? false, limits: { requestsMax } },
+      lengthOf: options.lengthOf ?? (({ requestId }) => 5 + (requestId % 7)),
     });
-    for (const worker of this.workers) this.sidecar.rollout.addWorker(worker);
     const registry = new WorkerRegistry({ sourceOf: noSource, hasFixed: true, drainMs: 0 });
     this.#http = serveHttp({
       host: "127.0.0.1",
@@ -79,7 +58,7 @@ export class PlaneFixture {
             modelNames: ["tiny"],
             eosTokenIds: [EOS],
             version: (of) => `step-${of}`,
-            after: (ms, run) => this.#after(ms, run),
+            after: (ms, run) => this.#timers.later(run, this.clock.nowMs() + ms),
             ...(options.limits === undefined ? {} : { limits: options.limits }),
           }),
           ADAPTER_DATA,
@@ -126,7 +105,7 @@ export class PlaneFixture {
     }
   }
 
-  async step(count = 1): Promise<void> {
+  override async step(count = 1): Promise<void> {
     for (let i = 0; i < count; i += 1) {
       for (const worker of this.workers) if (!worker.isIdle) worker.step();
       this.clock.advance(1);
@@ -148,22 +127,12 @@ export class PlaneFixture {
   /** Lets the grace and stall times pass. */
   pass(ms: number): void {
     this.clock.advance(ms);
-    for (const timer of [...this.#timers]) {
-      if (timer.dueMs > this.clock.nowMs()) continue;
-      this.#timers.delete(timer);
-      timer.run();
-    }
+    this.#timers.run(this.clock.nowMs());
   }
 
   async close(): Promise<void> {
     await this.#http.stop();
     this.#encoder.close();
-  }
-
-  #after(ms: number, run: () => void): () => void {
-    const timer = { dueMs: this.clock.nowMs() + ms, run };
-    this.#timers.add(timer);
-    return () => this.#timers.delete(timer);
   }
 }
 

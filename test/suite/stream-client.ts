@@ -1,96 +1,9 @@
-// For tests of the token streams: a sidecar on simulated workers, sockets without a network, and a client
-// that holds a stream to its promise: every token once, in order.
+// For tests of the token streams: sockets without a network, and a client that holds a stream to its promise: every token
+// once, in order.
 
 import { assert, present } from "../../src/core/base/assert.ts";
-import { workerId } from "../../src/core/base/ids.ts";
 import type { Socket } from "../../src/server/http.ts";
-import type { GenerationSpec, Sidecar, SidecarLimits } from "../../src/server/sidecar.ts";
 import type { FinishedEntry, JoinedEntry, RestartedEntry } from "../../src/server/stream/frame.ts";
-import { type LengthOf, SimulatedWorker } from "../faults/simulated/worker.ts";
-import { ManualClock } from "./manual-clock.ts";
-import { newSidecar } from "./new-sidecar.ts";
-import { samplingOf } from "./request-spec.ts";
-
-export const VOCABULARY = 1000;
-
-export interface Bed {
-  readonly sidecar: Sidecar;
-  readonly workers: SimulatedWorker[];
-  readonly clock: ManualClock;
-  /** One engine step of every worker, and what follows from it. */
-  step(): Promise<void>;
-  /** Runs until all requests are finished. */
-  finish(): Promise<void>;
-  addWorker(): void;
-}
-
-export function newBed(options: {
-  workers: number;
-  lengthOf: LengthOf;
-  isWhole?: boolean;
-  slots?: number;
-  limits?: Partial<SidecarLimits>;
-  failed?: (error: unknown) => void;
-}): Bed {
-  const clock = new ManualClock();
-  const sidecar = newSidecar(clock, {
-    chunkTokens: 7,
-    limits: options.limits ?? {},
-    failed: options.failed ?? (() => {}),
-  });
-  const workers: SimulatedWorker[] = [];
-  const addWorker = () => {
-    const worker = new SimulatedWorker({
-      workerId: workerId(workers.length),
-      capacity: {
-        slots: options.slots ?? 4,
-        kvTokens: 4_000,
-        contextTokens: 1_000,
-        kvBytesPerToken: 8,
-      },
-      epoch: sidecar.rollout.epoch,
-      lengthOf: options.lengthOf,
-      isWhole: options.isWhole ?? false,
-    });
-    workers.push(worker);
-    sidecar.rollout.addWorker(worker);
-  };
-  for (let i = 0; i < options.workers; i += 1) addWorker();
-  const settle = async () => {
-    for (let i = 0; i < 8; i += 1) await Promise.resolve();
-  };
-  const step = async () => {
-    await settle();
-    clock.advance(5);
-    for (const worker of workers) worker.step();
-    await settle();
-  };
-  const finish = async () => {
-    for (let i = 0; sidecar.rollout.unfinished > 0; i += 1) {
-      assert(i < 20_000, "the rollout comes to an end");
-      await step();
-    }
-  };
-  return { sidecar, workers, clock, step, finish, addWorker };
-}
-
-export function specFor(
-  prompt: readonly number[],
-  n: number,
-  fields: Partial<GenerationSpec> = {},
-): GenerationSpec {
-  return {
-    prompt: Int32Array.from(prompt),
-    n,
-    sampling: samplingOf({ tokensMax: 100 }),
-    seeded: false,
-    group: null,
-    priority: 0,
-    ...fields,
-  };
-}
-
-export const DEAF = { tokens: () => {}, finished: () => {}, restarted: () => {} };
 
 /** A socket whose other end reads when it is told to. */
 export class FakeSocket implements Socket {
