@@ -4,7 +4,6 @@
 import { present } from "../../core/base/assert.ts";
 import type { RequestId } from "../../core/base/ids.ts";
 import { Random } from "../../core/base/random.ts";
-import type { LengthPrior } from "../../core/context/context.ts";
 import type { Scheduler } from "../../core/schedule/scheduler.ts";
 import type { CoreExports } from "../../core/wasm/load.ts";
 import { type GroupLengths, type LengthShape, sampleLengths } from "./lengths.ts";
@@ -37,7 +36,6 @@ export interface Cell {
   readonly chunkTokens: number;
   readonly isRecorded: boolean;
   /** See SimulationOptions. */
-  readonly lengthPrior?: LengthPrior;
   readonly isPaced?: boolean;
   /** Admission as in the paper: a chunk's KV is reserved as a whole. Default: a few tokens ahead. */
   readonly reservesChunks?: boolean;
@@ -55,7 +53,7 @@ export async function simulateCell(cell: Cell, core: CoreExports): Promise<Simul
 }
 
 function simulate(cell: Cell, core: CoreExports, iteration: Iteration): Promise<SimulationResult> {
-  const { workload, system, chunkTokens, isRecorded, lengthPrior, isPaced } = cell;
+  const { workload, system, chunkTokens, isRecorded, isPaced } = cell;
   return new Simulation({
     ...{ workload, lengths: [], until: null, progress: null, finishFirst: null },
     ...iteration,
@@ -68,7 +66,6 @@ function simulate(cell: Cell, core: CoreExports, iteration: Iteration): Promise<
     },
     ...draftingOf(cell),
     isRecorded,
-    ...(lengthPrior && { lengthPrior }),
     ...(isPaced === undefined ? {} : { isPaced }),
   }).run();
 }

@@ -7,7 +7,7 @@ import { type Cell, type SimDraft, simulateCell } from "./cell.ts";
 import { type GroupLengths, sampleLengths } from "./lengths.ts";
 import { type Metric, PUBLISHED, type PublishedCell, publishedSpeedup } from "./published.ts";
 import { isOtherWork } from "./related.ts";
-import type { SimulationResult } from "./simulation.ts";
+import { meanOf, type SimulationResult } from "./simulation.ts";
 import { bestTokensPerStep, DRAFTER_GAIN } from "./speculation.ts";
 import { StepModel } from "./step-time.ts";
 import { chunkTokensOf, isBaseline, isOfThePaper, type SystemName } from "./systems.ts";
@@ -284,10 +284,6 @@ function measured(metric: Metric, run: SimulationResult, base: SimulationResult)
 }
 
 const rateOf = (run: SimulationResult) => run.outputTokens / run.wallS;
-
-export function meanOf(values: readonly number[]): number {
-  return values.reduce((sum, value) => sum + value, 0) / Math.max(1, values.length);
-}
 
 /** 97.5 % quantiles of Student's t at 1, 2, 3 ... degrees of freedom; beyond the table, the normal's. */
 const STUDENT = [12.71, 4.3, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23];

@@ -145,23 +145,15 @@ export function publishedSpeedup(
   draft: SimDraft,
 ): number | null {
   if (system === "verl" && draft === "off") return 1;
-  const found = PUBLISHED.find(
+  const found = PUBLISHED.filter(
     (cell) =>
       cell.workload === workload &&
       cell.system === system &&
       cell.draft === draft &&
       cell.metric === "speedup" &&
-      cell.groupSize === null,
+      (cell.groupSize ?? OWN_GROUP_SIZE[cell.workload]) === OWN_GROUP_SIZE[cell.workload],
   );
-  const atOwnSize = PUBLISHED.find(
-    (cell) =>
-      cell.workload === workload &&
-      cell.system === system &&
-      cell.draft === draft &&
-      cell.metric === "speedup" &&
-      cell.groupSize === OWN_GROUP_SIZE[cell.workload],
-  );
-  return (found ?? atOwnSize)?.value ?? null;
+  return (found.find(({ groupSize }) => groupSize === null) ?? found[0])?.value ?? null;
 }
 
 const OWN_GROUP_SIZE: Readonly<Record<WorkloadName, number>> = {

@@ -9,8 +9,7 @@ import {
   weightEpoch,
   workerId,
 } from "../../core/base/ids.ts";
-import type { LengthPrior } from "../../core/context/context.ts";
-import type { KvPool } from "../../core/kv/pool.ts";
+import { EmbeddedKvPool } from "../../core/kv/embedded-pool.ts";
 import type { Group, Request } from "../../core/request/buffer.ts";
 import { isCut, SAMPLING_DEFAULTS } from "../../core/request/request.ts";
 import type { RolloutListener } from "../../core/rollout/listener.ts";
@@ -52,8 +51,6 @@ export interface SimulationOptions {
   readonly finishFirst: number | null;
   /** Output tokens that request number i has from an earlier iteration; absent: none. */
   readonly progress: readonly number[] | null;
-  /** Lengths to be expected in groups whose prompt has a history; default: none has. */
-  readonly lengthPrior?: LengthPrior;
   /** false: all engines count as equally fast; default: as measured. */
   readonly isPaced?: boolean;
   /** Keeps the load of every engine over time, for charts. */
@@ -79,7 +76,6 @@ export interface SimulationResult {
   readonly chunks: number;
   readonly migrations: number;
   readonly migratedBytes: number;
-  readonly poolBytesPeak: number;
   /** Mean over instances of the time between their last token and the end, over the wall time. */
   readonly idleShare: number;
   /** Between the first and the last instance to run out of work, over the wall time. */
@@ -89,8 +85,6 @@ export interface SimulationResult {
   readonly tokensPerStep: number;
   /** Output tokens of each request, by number; unfinished ones too. */
   readonly reached: readonly number[];
-  readonly finishedGroups: number;
-  readonly finishedLengths: readonly number[];
   /** Lengths of the responses that are handed out: those of whole groups, or the first of each. */
   readonly returnedLengths: readonly number[];
   /** The same of earlier iterations as well, where those are not alike; null: they are. */
@@ -119,25 +113,6 @@ const RECORD_S = 10;
 const REPORT_TOKENS = 192;
 const REPORT_PART = 1 / 2048;
 
-/** Engines move KV by themselves. */
-const NO_POOL: KvPool = {
-  put: () => false,
-  get: async () => null,
-  lease: () => false,
-  release() {},
-  stats: () => ({
-    memoryBytes: 0,
-    diskBytes: 0,
-    puts: 0,
-    hits: 0,
-    misses: 0,
-    corrupt: 0,
-    evictions: 0,
-    diskErrors: 0,
-  }),
-  async close() {},
-};
-
 export class Simulation implements EngineWorld {
   readonly #options: SimulationOptions;
   readonly #model: StepModel;
@@ -151,8 +126,6 @@ export class Simulation implements EngineWorld {
   readonly #startedMs: number[] = [];
   readonly #finished: Request[] = [];
   #nowMs = 0;
-  #kvTokens = 0;
-  #kvTokensPeak = 0;
   #migratedTokens = 0;
   #finishedGroups = 0;
   readonly #returnedLengths: number[] = [];
@@ -160,7 +133,7 @@ export class Simulation implements EngineWorld {
   readonly #timeLeft: { atS: number; leftS: number }[] = [];
 
   constructor(options: SimulationOptions) {
-    const { core, chunkTokens, lengthPrior, lengths, schedulerFor } = options;
+    const { core, chunkTokens, lengths, schedulerFor } = options;
     this.#options = options;
     this.#model = new StepModel(options.workload);
     this.#lengths = Int32Array.from(lengths.flat());
@@ -173,11 +146,11 @@ export class Simulation implements EngineWorld {
       draft: "off",
       chunkTokens,
       epoch: EPOCH,
-      pool: NO_POOL,
+      // Engines move KV by themselves.
+      pool: new EmbeddedKvPool({ clock: this, memoryBytesMax: 0, disk: null }),
       clock: this,
       core,
       listener: this.#listener(),
-      ...(lengthPrior && { lengthPrior }),
     });
     this.#addGroups();
     this.#addEngines();
@@ -226,8 +199,6 @@ export class Simulation implements EngineWorld {
   }
 
   stored(requestId: RequestId, tokens: number, from: WorkerId): void {
-    this.#kvTokens += tokens - (this.#kv.get(requestId)?.tokens ?? 0);
-    this.#kvTokensPeak = Math.max(this.#kvTokensPeak, this.#kvTokens);
     this.#kv.set(requestId, { tokens, from });
   }
 
@@ -274,7 +245,6 @@ export class Simulation implements EngineWorld {
     assert(request.response.refusal === null, "the longest request fits into one engine");
     if (!isCut(request.response.finish)) this.#finished.push(request);
     this.#endRest(request.group);
-    this.#kvTokens -= this.#kv.get(requestId)?.tokens ?? 0;
     this.#kv.delete(requestId);
   }
 
@@ -368,14 +338,11 @@ export class Simulation implements EngineWorld {
       chunks: figures.chunks,
       migrations: figures.migrations,
       migratedBytes: this.#migratedTokens * this.#model.kvBytesPerToken,
-      poolBytesPeak: this.#kvTokensPeak * this.#model.kvBytesPerToken,
       idleShare: (wallMs - meanOf(ends)) / wallMs,
       finishSpread: (Math.max(...ends) - Math.min(...ends)) / wallMs,
       lateStartShare: meanOf(last.map(({ spec }) => this.#startedMs[spec.requestId] ?? 0)) / wallMs,
       tokensPerStep: outputTokens / Math.max(1, sum("sequenceSteps")),
       reached: this.#requests.map(({ response }) => response.length),
-      finishedGroups: this.#finishedGroups,
-      finishedLengths: finished.map(({ response }) => response.length),
       returnedLengths: this.#returnedLengths,
       iterations: 1,
       freeS: 0,
@@ -387,6 +354,6 @@ export class Simulation implements EngineWorld {
   }
 }
 
-function meanOf(values: readonly number[]): number {
+export function meanOf(values: readonly number[]): number {
   return values.reduce((total, value) => total + value, 0) / Math.max(1, values.length);
 }
