@@ -128,7 +128,9 @@ async function wantedWorkloads(settings: SimulateSettings): Promise<Workload[]> 
   if (lengths !== null && trace !== null) {
     throw new AppError("usage", "--lengths and --trace each give the response lengths: use one");
   }
-  if (trace !== null) return workloads.map((workload) => withTrace(workload, trace));
+  if (trace !== null) {
+    return Promise.all(workloads.map((workload) => withTrace(workload, trace)));
+  }
   if (lengths === null) return workloads;
   return Promise.all(workloads.map((workload) => withLengths(workload, lengths)));
 }

@@ -4,6 +4,7 @@
 import { readFileSync } from "node:fs";
 import * as v from "valibot";
 import { AppError, InvalidFieldError } from "../core/base/errors.ts";
+import { chunksOf, linesOf, objectOf } from "../host/json-lines.ts";
 import { unknownField } from "../server/openai/unknown-field.ts";
 import { readGroups } from "../tools/replay/recordings.ts";
 import { type Hardware, hardwareOf, type ModelSpec } from "../tools/simulate/hardware.ts";
@@ -138,24 +139,17 @@ const TraceFields = v.object({
   out_lens: v.pipe(v.array(count(1_048_576)), v.minLength(1)),
 });
 
+const LINE_BYTES_MAX = 64 * 1024 * 1024;
+
 /** The workload with the groups of a trace, and the mean of its prompts. */
-export function withTrace(workload: Workload, path: string): Workload {
+export async function withTrace(workload: Workload, path: string): Promise<Workload> {
   const groups = new Map<string | number, number[]>();
   const prompts: number[] = [];
-  const lines = readFile("--trace", path).split("\n");
-  for (const [i, text] of lines.entries()) {
-    if (text.trim() === "") continue;
-    const where = `${path}:${i + 1}`;
-    const parsed = v.safeParse(TraceFields, parseJson(text, where));
-    if (!parsed.success) {
-      const issue = parsed.issues[0];
-      const field = v.getDotPath(issue) ?? "the line";
-      throw new InvalidFieldError({ where, field, problem: issue.message });
-    }
-    const { group, prompt_len: prompt, out_lens: outs } = parsed.output;
-    const length = outs.reduce((sum, out) => sum + out, 0);
-    groups.set(group, [...(groups.get(group) ?? []), length]);
-    prompts.push(prompt);
+  for await (const { where, text } of linesOf(path, chunksOf(path), LINE_BYTES_MAX)) {
+    const line = checkedBy(TraceFields, objectOf(text, where), where);
+    const length = line.out_lens.reduce((sum, out) => sum + out, 0);
+    groups.set(line.group, [...(groups.get(line.group) ?? []), length]);
+    prompts.push(line.prompt_len);
   }
   const promptTokens = Math.ceil(prompts.reduce((sum, n) => sum + n, 0) / prompts.length);
   return withGroups({ ...workload, promptTokens }, [...groups.values()], path);
@@ -182,13 +176,7 @@ function withGroups(workload: Workload, lengths: GroupLengths, path: string): Wo
 }
 
 function workloadFile(path: string): Workload {
-  const parsed = v.safeParse(WorkloadFile, readJson(path));
-  if (!parsed.success) {
-    const issue = parsed.issues[0];
-    const field = v.getDotPath(issue) ?? "the file";
-    throw new InvalidFieldError({ where: path, field, problem: problemWith(issue) });
-  }
-  const file = parsed.output;
+  const file = checkedBy(WorkloadFile, objectOf(readWorkload(path), path), path);
   const base = WORKLOADS[file.like];
   const { model: own, gpu, gpus_per_instance: gpus } = file;
   if (own?.experts !== undefined && own.experts.params_b >= own.params_b) {
@@ -224,6 +212,18 @@ function workloadFile(path: string): Workload {
   return made;
 }
 
+/** @throws InvalidFieldError: the first field that is wrong. */
+function checkedBy<S extends v.GenericSchema>(schema: S, value: object, where: string) {
+  const parsed = v.safeParse(schema, value);
+  if (parsed.success) return parsed.output;
+  const [issue] = parsed.issues;
+  throw new InvalidFieldError({
+    where,
+    field: v.getDotPath(issue) ?? "it",
+    problem: problemWith(issue),
+  });
+}
+
 function problemWith(issue: v.BaseIssue<unknown>): string {
   if (issue.expected === "never") return unknownField(WorkloadFile, issue.path);
   if (issue.input === undefined) return "is missing";
@@ -254,24 +254,12 @@ function problemOf(shape: Workload["shape"]): { field: string; problem: string }
   return null;
 }
 
-function readJson(path: string): unknown {
-  const names = WORKLOAD_NAMES.join(", ");
-  return parseJson(readFile("--workload", path, `one of ${names}, all, or `), path);
-}
-
-function readFile(option: string, path: string, others = ""): string {
+function readWorkload(path: string): string {
   try {
     return readFileSync(path, "utf8");
   } catch (cause) {
-    const message = `${option} names "${path}"; it is ${others}a file that can be read`;
+    const others = `one of ${WORKLOAD_NAMES.join(", ")}, all`;
+    const message = `--workload names "${path}"; it is ${others}, or a file that can be read`;
     throw new AppError("usage", message, { cause });
-  }
-}
-
-function parseJson(text: string, where: string): unknown {
-  try {
-    return JSON.parse(text);
-  } catch (cause) {
-    throw new AppError("invalid_json", `${where}: not JSON`, { cause });
   }
 }
