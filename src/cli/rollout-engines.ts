@@ -108,7 +108,7 @@ async function remoteEngines(
   signal: AbortSignal,
 ): Promise<RolloutEngines> {
   const { worker, workerToken, model, tokenizer } = settings;
-  const waits = new Waits(settings.startS, signal);
+  const waits = waitsFor(settings.startS, signal);
   const log = createLog("text", { level: "warn", write: (line) => process.stderr.write(line) });
   const named = { worker, workerToken, tokenizer, servedModelName: null };
   const engines = enginesOf({ ...NO_EMBEDDED, ...named, model }, log);
@@ -195,34 +195,27 @@ function checkAlike(workers: readonly Worker[]): void {
   throw new AppError("invalid_config", message);
 }
 
+type Waits = ReturnType<typeof waitsFor>;
+
 /** Waits for servers that load, up to a deadline; what they lack is printed once. */
-class Waits {
-  readonly signal: AbortSignal;
-  readonly #endMs: number;
-  readonly #seconds: number;
-  #shown = "";
-
-  constructor(seconds: number, signal: AbortSignal) {
-    this.#seconds = seconds;
-    this.#endMs = performance.now() + seconds * 1000;
-    this.signal = AbortSignal.any([signal, AbortSignal.timeout(seconds * 1000)]);
-  }
-
-  tried(problem: string): void {
-    if (problem === this.#shown) return;
-    this.#shown = problem;
-    console.error(`waiting for ${problem}`);
-  }
-
-  /** @throws AppError: the time is over, or the user has ended it. */
-  async again(problem: string): Promise<void> {
-    if (performance.now() > this.#endMs) {
-      throw new AppError("worker_failed", `${problem} (after ${this.#seconds} s; --start-s)`);
-    }
-    this.tried(problem);
-    await Bun.sleep(RETRY_MS);
-    if (this.signal.aborted && performance.now() < this.#endMs) {
-      throw new AppError("interrupted", "stopped by a signal");
-    }
-  }
+function waitsFor(seconds: number, stopped: AbortSignal) {
+  const timeUp = AbortSignal.timeout(seconds * 1000);
+  let shown = "";
+  const tried = (problem: string) => {
+    if (problem !== shown) console.error(`waiting for ${problem}`);
+    shown = problem;
+  };
+  return {
+    signal: AbortSignal.any([stopped, timeUp]),
+    tried,
+    /** @throws AppError: the time is over, or the user has ended it. */
+    again: async (problem: string) => {
+      if (timeUp.aborted) {
+        throw new AppError("worker_failed", `${problem} (after ${seconds} s; --start-s)`);
+      }
+      tried(problem);
+      await Bun.sleep(RETRY_MS);
+      if (stopped.aborted) throw new AppError("interrupted", "stopped by a signal");
+    },
+  };
 }

@@ -4,6 +4,7 @@
 // no index; whatever it returns can make drafts better or worse, never a response wrong.
 
 import { assert } from "../base/assert.ts";
+import { TokenColumn } from "../request/columns.ts";
 import { promptKey } from "../request/prompt-key.ts";
 import { HISTORY_TOKENS_MAX } from "../wasm/suffix-index.ts";
 
@@ -32,8 +33,7 @@ export interface Recording {
 }
 
 interface Log {
-  tokens: Int32Array;
-  length: number;
+  readonly column: TokenColumn;
   /** Recording has ended: later tokens would follow a hole. */
   isClosed: boolean;
 }
@@ -48,8 +48,6 @@ const GENERATIONS_MAX = 2;
 const RESPONSES_MAX = 8;
 /** Bytes of a typed array and its place, about: so that short logs are bounded too. */
 const LOG_BYTES = 128;
-const LOG_TOKENS_MIN = 256;
-const NOTHING = new Int32Array(0);
 /** Recorded groups may take this part of the limit: else a large batch would push out all of the past. */
 const RECORDING_PART = 0.5;
 
@@ -133,25 +131,21 @@ export class History {
     let log = recording.logs.get(sampleIndex);
     if (log === undefined) {
       if (recording.logs.size === this.#responsesMax || !this.#take(LOG_BYTES)) return;
-      log = { tokens: NOTHING, length: 0, isClosed: false };
+      log = { column: new TokenColumn(HISTORY_TOKENS_MAX), isClosed: false };
       recording.logs.set(sampleIndex, log);
     }
-    if (log.isClosed) return;
-    const length = log.length + tokens.length - from;
-    if (length > log.tokens.length && !this.#grow(log, length)) {
-      log.isClosed = true;
-      return;
-    }
-    log.tokens.set(from === 0 ? tokens : tokens.subarray(from), log.length);
-    log.length = length;
+    const { column } = log;
+    const length = column.length + tokens.length - from;
+    log.isClosed ||= length > HISTORY_TOKENS_MAX || !this.#take(column.growthBytes(length));
+    if (!log.isClosed) column.append(tokens, from);
   }
 
   /** Stores a finished recording under the current epoch. */
   end(recording: Recording): void {
     const responses: Int32Array[] = [];
-    for (const { tokens, length } of recording.logs.values()) {
-      this.#recordingBytes -= LOG_BYTES + 4 * tokens.length;
-      responses.push(tokens.slice(0, length));
+    for (const { column } of recording.logs.values()) {
+      this.#recordingBytes -= LOG_BYTES + column.bytes;
+      responses.push(column.view(0).slice());
     }
     recording.logs.clear();
     this.#file(recording.key, responses);
@@ -166,22 +160,9 @@ export class History {
     };
   }
 
-  /** Room for `length` tokens at least; false if a bound is in the way. */
-  #grow(log: Log, length: number): boolean {
-    if (length > HISTORY_TOKENS_MAX) return false;
-    const room = Math.min(
-      HISTORY_TOKENS_MAX,
-      Math.max(LOG_TOKENS_MIN, length, 2 * log.tokens.length),
-    );
-    if (!this.#take(4 * (room - log.tokens.length))) return false;
-    const wider = new Int32Array(room);
-    wider.set(log.tokens.subarray(0, log.length));
-    log.tokens = wider;
-    return true;
-  }
-
   /** Bytes for recording; false if there are none left. */
   #take(bytes: number): boolean {
+    if (bytes === 0) return true;
     if (this.#recordingBytes + bytes > this.#limitBytes * RECORDING_PART) return false;
     this.#recordingBytes += bytes;
     this.#evict();

@@ -2,8 +2,8 @@
 // request again, and each time it would kill two workers.
 
 import type { Clock } from "../base/clock.ts";
-import { fold32 } from "../base/hash.ts";
 import type { Request } from "../request/buffer.ts";
+import { promptKey } from "../request/prompt-key.ts";
 
 /** Longer than clients' pauses between retries; short, for the judgement may have been wrong. */
 const KEPT_MS = 60_000;
@@ -54,14 +54,8 @@ export class Quarantine {
 
 /** null: it cannot be distinguished from others. */
 function keyOf({ spec: { prompt, sampling } }: Request): string | null {
-  let one = 1;
-  let other = 2;
-  for (const token of prompt) {
-    one = fold32(one, token);
-    other = fold32(token, other);
-  }
   try {
-    return `${prompt.length} ${one} ${other} ${JSON.stringify(sampling)}`;
+    return `${promptKey(prompt)} ${JSON.stringify(sampling)}`;
   } catch {
     // Fields for the engine that are nested too deep.
     return null;

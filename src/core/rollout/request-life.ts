@@ -63,7 +63,7 @@ export class RequestLife {
     response.firstTokenMs ??= this.#parts.meter.turnMs;
     this.#parts.ledger.generated(worker.workerId, result.fresh);
     this.#parts.kv.executor.reached(request, contextTokens(request));
-    this.#parts.meter.count("duplicated_tokens", result.repeated);
+    if (result.repeated > 0) this.#parts.meter.count("duplicated_tokens", result.repeated);
     this.#parts.failures.progressed(request);
     if (this.#parts.context.progressed(request)) this.#parts.scheduler.refresh(request.group);
     this.#parts.registry.generated(request);
