@@ -136,17 +136,17 @@ test("chunkBody: shaping in vLLM's words", () => {
 
 test("chunkBody: the engine's own fields go where the endpoint expects them", () => {
   const engineFields = {
-    kv_transfer_params: { a: 1 },
+    reasoning_ended: true,
     structured_outputs: { json: {} },
-    vllm_xargs: { mine: 1 },
+    extra_args: { mine: 1 },
     bad_words: null,
   };
   const body = bodyOf({ engineFields }, GENERATE);
-  expect(body.kv_transfer_params).toEqual({ a: 1 });
+  expect(body.reasoning_ended).toBe(true);
   expect(body.sampling_params.structured_outputs).toEqual({ json: {} });
   expect(body.sampling_params.extra_args).toMatchObject({ mine: 1, foretoken_group: "g" });
   expect("bad_words" in body.sampling_params).toBe(false);
-  expect(bodyOf({ engineFields }, COMPLETIONS).kv_transfer_params).toEqual({ a: 1 });
+  expect(bodyOf({ engineFields }, COMPLETIONS).reasoning_ended).toBe(true);
 });
 
 test("chunkBody: a draft source takes the place of the group", () => {
@@ -185,9 +185,7 @@ const shaped = (shaping: Partial<typeof NO_SHAPING>) => ({
   shaping: { ...NO_SHAPING, ...shaping },
 });
 
-test("supportOf: what has no meaning here is refused by name", () => {
-  expect(supportFor({ engineFields: { n: 2 } })).toMatchObject({ kind: "refused", field: "n" });
-  expect(supportFor({ engineFields: { seed: 2 } })).toMatchObject({ kind: "refused" });
+test("supportOf: what the server would refuse is refused by name", () => {
   expect(supportFor({ topLogprobs: 20 }, { ...SERVER, logprobsMax: 5 })).toMatchObject({
     kind: "refused",
     field: "top_logprobs",

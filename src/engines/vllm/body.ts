@@ -13,14 +13,7 @@ const REPORT_FIELDS: ReadonlySet<string> = new Set([
 ]);
 
 /** Fields of GenerateRequest that stand beside `sampling_params`. */
-const GENERATE_TOP_FIELDS = new Set([
-  "features",
-  "content_parts",
-  "kv_transfer_params",
-  "ec_transfer_params",
-  "reasoning_ended",
-  "reasoning_parser_kwargs",
-]);
+const GENERATE_TOP_FIELDS = new Set(["reasoning_ended", "reasoning_parser_kwargs"]);
 
 /**
  * The seed of the part of a response that begins at `offset`: 52 bits. vLLM's V1 runner starts a random
@@ -39,7 +32,6 @@ export function chunkBody(chunk: ChunkRequest, form: RequestForm): string {
   const isGenerate = form.endpoint === "generate";
   const extra = {
     ...objectOf(engineFields?.extra_args),
-    ...objectOf(engineFields?.vllm_xargs),
     foretoken_group: chunk.draft?.groupId ?? spec.groupId,
     foretoken_sample: chunk.draft?.sampleIndex ?? spec.sampleIndex,
     foretoken_offset: chunk.offset + (chunk.draft?.turn?.leadTokens ?? 0),
@@ -69,7 +61,7 @@ export function chunkBody(chunk: ChunkRequest, form: RequestForm): string {
   };
   if (chunk.expertsFrom !== null) params.routed_experts_prompt_start = chunk.expertsFrom;
   for (const [field, value] of Object.entries(engineFields ?? {})) {
-    if (value === null || field === "extra_args" || field === "vllm_xargs") continue;
+    if (value === null || field === "extra_args") continue;
     if (REPORT_FIELDS.has(field) && !isReported(field, chunk)) continue;
     if (isGenerate && GENERATE_TOP_FIELDS.has(field)) top[field] = value;
     else params[field] = value;
@@ -77,9 +69,8 @@ export function chunkBody(chunk: ChunkRequest, form: RequestForm): string {
   // The ids are written by hand: they are most of the body, and JSON.stringify would want a plain array.
   const ids = `[${chunk.tokens.join(",")}]`;
   if (isGenerate) {
-    // Stop strings need the text, and a report on the prompt names tokens by theirs.
-    const needsText = engineFields?.stop !== undefined || chunk.form === "whole";
-    if (!needsText) params.detokenize = false;
+    // A report on the prompt names tokens by their text.
+    if (chunk.form !== "whole") params.detokenize = false;
     params.extra_args = extra;
     return `{"token_ids":${ids},${JSON.stringify({ ...top, sampling_params: params }).slice(1)}`;
   }

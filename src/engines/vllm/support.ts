@@ -10,61 +10,13 @@ const WHOLE: SamplingSupport = { kind: "whole" };
 /** State that lives in the engine: a grammar's, a count's, a match's that has begun. */
 const WHOLE_FIELDS = new Set([
   "structured_outputs",
-  "guided_json",
-  "guided_regex",
-  "guided_choice",
-  "guided_grammar",
-  "guided_decoding",
-  "guided_whitespace_pattern",
-  "guided_decoding_backend",
-  "response_format",
   "bad_words",
-  "logits_processors",
   // Custom logits processors get their settings in these.
   "extra_args",
-  "vllm_xargs",
-  "stop",
-  "include_stop_str_in_output",
   "repetition_detection",
   "thinking_token_budget",
   "reasoning_ended",
 ]);
-
-/** Fields that the worker itself sets in every request. */
-const OWN_FIELDS = new Set([
-  "model",
-  "token_ids",
-  "prompt",
-  "max_tokens",
-  "min_tokens",
-  "temperature",
-  "seed",
-  "logprobs",
-  "top_logprobs",
-  "stop_token_ids",
-  "stream",
-  "stream_options",
-  "stream_interval",
-  "detokenize",
-  "output_kind",
-  "return_token_ids",
-  "return_tokens_as_token_ids",
-  "request_id",
-  "priority",
-  "cache_salt",
-  "sampling_params",
-]);
-
-/** Fields without meaning for one response to a prompt of token ids, or without an answer in a stream. */
-const IMPOSSIBLE_FIELDS: Readonly<Record<string, string>> = {
-  n: "is more than one response; ask for a group of them",
-  best_of: "is more than one response",
-  use_beam_search: "is more than one response",
-  length_penalty: "is for beam search",
-  echo: "repeats the prompt in the response",
-  suffix: "needs the prompt's text",
-  truncate_prompt_tokens: "changes the prompt",
-};
 
 export function supportOf(
   sampling: SamplingParams,
@@ -87,9 +39,6 @@ export function supportOf(
   let support = server.isDivisible ? DIVIDED : WHOLE;
   for (const [field, value] of Object.entries(engineFields ?? {})) {
     if (value === null || value === undefined) continue;
-    if (OWN_FIELDS.has(field)) return refused(field, "is set by the worker itself");
-    const reason = IMPOSSIBLE_FIELDS[field];
-    if (reason !== undefined) return refused(field, reason);
     if (WHOLE_FIELDS.has(field) && !sampling.statelessFields?.includes(field)) support = WHOLE;
   }
   const scored = Number(engineFields?.prompt_logprobs ?? 0);
