@@ -1,5 +1,5 @@
-// Whether a run can succeed on an embedded engine. It is checked where users' input is parsed; a run that comes to an engine, or
-// to the host of one, all the same ends with a refusal.
+// Whether a run can succeed on an embedded engine. It is checked where users' input is parsed; a run that comes to an
+// engine all the same ends with a refusal.
 
 import type { RequestSpec, SamplingParams } from "../core/request/request.ts";
 import { outOfBounds, problemOf } from "../core/request/sampling-bounds.ts";
@@ -43,7 +43,7 @@ export function embeddedSupport(sampling: SamplingParams, vocabularySize: number
 }
 
 /** Names the first token that is not in the vocabulary; null: all are. */
-export function alienIn(tokens: Int32Array, where: string, vocabularySize: number): string | null {
+function alienIn(tokens: Int32Array, where: string, vocabularySize: number): string | null {
   const alien = tokens.find((token) => token < 0 || token >= vocabularySize);
   if (alien === undefined) return null;
   return `holds token ${alien} in its ${where}, not in 0..${vocabularySize - 1}`;

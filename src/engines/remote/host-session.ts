@@ -1,18 +1,11 @@
-// A host's state of one session with a sidecar: runs, and requests on its worker. Translates commands of
-// the wire into the port's, refusing those that could harm the worker, and events back. Provides the commands that
-// restore the worker's state. Owns no socket.
+// A host's state of one session with a sidecar: runs, and requests on its worker. Translates commands of the wire into
+// the port's, and events back; a request that can never run is the worker's to refuse. Provides the commands that restore
+// the worker's state. Owns no socket.
 
 import { type GroupId, type RequestId, requestId } from "../../core/base/ids.ts";
-import type {
-  KvBlob,
-  Worker,
-  WorkerCommand,
-  WorkerEvent,
-  WorkerStats,
-} from "../../core/rollout/worker.ts";
-import { alienIn, runProblem } from "../run-check.ts";
+import type { KvBlob, WorkerCommand, WorkerEvent, WorkerStats } from "../../core/rollout/worker.ts";
 import { KvInbox, wireKv } from "./kv-parts.ts";
-import { BARRIER_ID, NAME_CHARS_MAX } from "./limits.ts";
+import { BARRIER_ID } from "./limits.ts";
 import type { HostLimits, KvPart, WireCommand, WireEvent } from "./message.ts";
 
 export interface Refusal {
@@ -22,18 +15,9 @@ export interface Refusal {
   readonly problem: string;
 }
 
-export type HostCommands =
-  | {
-      readonly kind: "ok";
-      readonly commands: WorkerCommand[];
-      /** Ends of runs that the worker is not given: each is one request's own fault. */
-      readonly refused: readonly WireEvent[];
-    }
-  | Refusal;
+export type HostCommands = { readonly kind: "ok"; readonly commands: WorkerCommand[] } | Refusal;
 
 type WireRun = Extract<WireCommand, { kind: "run" }>;
-
-const BAD_REQUEST = 400;
 
 /** Thrown by the checks below and caught in `commands`, nowhere else. */
 class Refused extends Error {
@@ -46,9 +30,7 @@ class Refused extends Error {
 }
 
 export class HostSession {
-  readonly #worker: Worker;
   readonly #limits: HostLimits;
-  readonly #vocabularySize: number;
   readonly #kv: KvInbox;
   /** Requests that run. */
   readonly #runOf = new Map<RequestId, number>();
@@ -58,19 +40,10 @@ export class HostSession {
   #runMax = 0;
   /** The worker's last report before the session; null: none. */
   readonly #before: WorkerStats | null;
-  /** Refusals of the commands that are being translated. */
-  #refused: WireEvent[] = [];
 
-  constructor(
-    worker: Worker,
-    limits: HostLimits,
-    vocabularySize: number,
-    before: WorkerStats | null = null,
-  ) {
-    this.#worker = worker;
+  constructor(limits: HostLimits, before: WorkerStats | null = null) {
     this.#before = before;
     this.#limits = limits;
-    this.#vocabularySize = vocabularySize;
     this.#kv = new KvInbox(limits.kvBytesMax);
   }
 
@@ -81,13 +54,7 @@ export class HostSession {
 
   commands(wire: readonly WireCommand[]): HostCommands {
     try {
-      const commands: WorkerCommand[] = [];
-      this.#refused = [];
-      for (const command of wire) {
-        const translated = this.#translate(command);
-        if (translated !== null) commands.push(translated);
-      }
-      return { kind: "ok", commands, refused: this.#refused };
+      return { kind: "ok", commands: wire.map((command) => this.#translate(command)) };
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
       return { kind: "refuse", reason: error.reason, problem: error.message };
@@ -152,7 +119,7 @@ export class HostSession {
     ];
   }
 
-  #translate(command: WireCommand): WorkerCommand | null {
+  #translate(command: WireCommand): WorkerCommand {
     switch (command.kind) {
       case "run":
         return this.#run(command);
@@ -160,78 +127,42 @@ export class HostSession {
         this.#runOf.delete(command.requestId);
         this.#held.delete(command.requestId);
         return command;
-      case "register_group": {
-        const { groupId, prompt } = command;
-        // It is not drafted for: what it holds, or how it is called, is no draft group's.
-        if (this.#alienIn(prompt) !== null || nameProblem(groupId) !== null) return null;
-        this.#groups.add(groupId);
+      case "register_group":
+        this.#groups.add(command.groupId);
         if (this.#groups.size > this.#limits.requestsMax) {
           throw new Refused("invalid_message", `more than ${this.#limits.requestsMax} groups`);
         }
         return command;
-      }
       case "drop_group":
         this.#groups.delete(command.groupId);
-        return command;
-      case "delta":
-        // Tokens that a worker drew: no request's fault.
-        if (this.#alienIn(command.tokens) !== null) {
-          throw new Refused("invalid_message", `a delta ${this.#alienIn(command.tokens)}`);
-        }
         return command;
       case "advance":
         this.#runOf.clear();
         this.#held.clear();
         this.#groups.clear();
         return command;
+      case "delta":
       case "export":
       case "park":
         return command;
     }
   }
 
-  #alienIn(tokens: Int32Array): string | null {
-    return alienIn(tokens, "tokens", this.#vocabularySize);
-  }
-
-  #run(command: WireRun): WorkerCommand | null {
-    const { run, request, output, chunkTokens, priority, draft } = command;
-    const id = request.requestId;
+  #run({ run, kv: sent, ...command }: WireRun): WorkerCommand {
+    const id = command.request.requestId;
     const what = `request ${id}`;
     if (run <= this.#runMax) throw new Refused("invalid_message", `run ${run} is not a new one`);
     if (this.#runOf.has(id)) throw new Refused("unexpected_message", `${what} runs already`);
     this.#runMax = run;
-    const kv = this.#kv.resolve(command.kv);
+    const kv = this.#kv.resolve(sent);
     if (typeof kv === "string") throw new Refused("invalid_message", `${what}: ${kv}`);
     if (this.#held.size > this.#limits.requestsMax) {
       throw new Refused("invalid_message", `more than ${this.#limits.requestsMax} requests`);
     }
-    const { contextTokens, kvTokens } = this.#worker.capacity;
-    const limits = { contextTokens, kvTokens, vocabularySize: this.#vocabularySize };
-    const problem =
-      runProblem(command, limits) ?? nameProblem(request.groupId) ?? endProblem(command);
-    if (problem !== null) return this.#refuse(id, run, problem);
     this.#runOf.set(id, run);
     this.#held.add(id);
-    return { kind: "run", request, output, chunkTokens, priority, kv, draft };
+    return { ...command, kv };
   }
-
-  /** Ends one request; the session and its other requests continue. */
-  #refuse(id: RequestId, run: number, problem: string): WorkerCommand | null {
-    const message = `the request can never run on this worker: it ${problem}`;
-    const refusal = { status: BAD_REQUEST, message };
-    this.#refused.push({ kind: "chunk_done", run, finish: "abort", refusal });
-    return this.#held.delete(id) ? { kind: "release", requestId: id } : null;
-  }
-}
-
-function endProblem({ output, request }: WireRun): string | null {
-  return output.length >= request.sampling.tokensMax ? "is at its end" : null;
-}
-
-function nameProblem({ length }: GroupId): string | null {
-  if (length <= NAME_CHARS_MAX) return null;
-  return `is of a group whose name has ${length} characters, above ${NAME_CHARS_MAX}`;
 }
 
 /** The numbers that are no counts. */

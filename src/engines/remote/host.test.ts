@@ -18,8 +18,7 @@ import {
 } from "../../../test/suite/link-fixture.ts";
 import { newSimulated, newSpec, runOf, tokensOf } from "../../../test/suite/simulated-runs.ts";
 import { present } from "../../core/base/assert.ts";
-import { groupId, requestId, weightEpoch } from "../../core/base/ids.ts";
-import type { RequestSpec } from "../../core/request/request.ts";
+import { weightEpoch } from "../../core/base/ids.ts";
 import type { WorkerStats } from "../../core/rollout/worker.ts";
 import { decodeHostMessage, encodeSidecarMessage } from "./codec.ts";
 import type { LinkHost, LinkHostEvent } from "./host.ts";
@@ -152,60 +151,6 @@ test.each([...BAD, ...AFTER_HELLO])(
     expect(closed.code).toBe(code);
     expect(closed.reason).toMatch(reason);
     await expectServing(host, simulated);
-  },
-);
-
-/** One request's own fault each, at the worst of times: another one runs, and there is a draft group. */
-const POISON: [name: string, reason: RegExp, spec: RequestSpec, chunkTokens: number][] = [
-  [
-    "a temperature of 1e-320",
-    /temperature, which is 1e-320/,
-    newSpec(2, { temperature: 1e-320 }),
-    32,
-  ],
-  ["a request longer than its context", /may take 130 tokens/, newSpec(2, { tokensMax: 127 }), 32],
-  ["a chunk of no tokens", /a chunk of 0 tokens/, newSpec(2), 0],
-  [
-    "a group's name of 5,000 characters",
-    /5000 characters, above 4096/,
-    { ...newSpec(2), groupId: groupId("x".repeat(5000)) },
-    32,
-  ],
-];
-
-test.each(POISON)(
-  "host: %s is refused to that request alone, and the session goes on",
-  async (_, reason, spec, chunkTokens) => {
-    const simulated = newSimulated();
-    const told: LinkHostEvent[] = [];
-    const host = await listen(simulated, { events: (event) => told.push(event) });
-    const worker = await open(host.url);
-    const events = eventsOf(worker);
-    const { groupId: group, prompt } = spec;
-    const good = newSpec(1);
-    worker.send([
-      runOf(good, { chunkTokens: 4 }),
-      { kind: "register_group", groupId: group, prompt },
-      runOf(spec, { chunkTokens }),
-      { kind: "release", requestId: spec.requestId },
-      runOf(newSpec(3), { chunkTokens: 4 }),
-      // Once more, with the prompt and the output that the host has by now.
-      runOf({ ...spec, requestId: requestId(4) }, { chunkTokens }),
-    ]);
-    await settled(worker);
-    for (let i = 0; i < 8; i += 1) simulated.step();
-    await settled(worker);
-    const refusals = events.flatMap((event) =>
-      event.kind === "chunk_done" && event.refusal !== undefined ? [event] : [],
-    );
-    // The first was released before its refusal was heard.
-    expect(refusals.map((one) => one.requestId as number)).toEqual([4]);
-    expect(refusals[0]).toMatchObject({ finish: "abort", refusal: { status: 400 } });
-    expect(refusals[0]?.refusal?.message).toMatch(reason);
-    for (const one of [good, newSpec(3)]) {
-      expect(tokensIn(events, one.requestId)).toEqual([...tokensOf(one, 0, 4)]);
-    }
-    expect(told.map(({ kind }) => kind)).toEqual(["session_began"]);
   },
 );
 

@@ -216,7 +216,7 @@ export class LinkHost {
       peer,
       sidecarId: hello.sidecarId,
       sidecar: hello.sidecarName === "" ? "an unnamed sidecar" : hello.sidecarName,
-      state: new HostSession(worker, limits, vocabularySize, this.#stats),
+      state: new HostSession(limits, this.#stats),
       kvBytesMax: hello.kvBytesMax,
       operations: 0,
     };
@@ -262,8 +262,6 @@ export class LinkHost {
     const translated = session.state.commands(commands);
     if (translated.kind === "ok") {
       this.#worker.send(translated.commands);
-      const { refused: events } = translated;
-      if (events.length > 0) this.#send(session, { kind: "events", epoch: this.#epoch, events });
       return;
     }
     const code = translated.reason === "invalid_message" ? CLOSE.invalid : CLOSE.protocol;

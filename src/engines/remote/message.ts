@@ -19,7 +19,7 @@ const whole = (max: number = INT_MAX, min = 0) =>
   v.pipe(v.number(), v.safeInteger(), v.minValue(min), v.maxValue(max));
 const uint = whole(UINT_MAX);
 const large = whole(Number.MAX_SAFE_INTEGER);
-/** Any number, in or out of range: HostSession judges it, for it is one request's fault, and no broken frame. */
+/** Any number, in or out of range: the worker judges it, for it is one request's fault, and no broken frame. */
 const anyNumber = v.union([v.number(), v.pipe(v.string(), v.maxLength(20), v.transform(Number))]);
 const real = (min: number) => v.pipe(v.number(), v.minValue(min));
 const text = (max: number) => v.pipe(v.string(), v.maxLength(max));
@@ -33,7 +33,6 @@ const list = <S extends v.GenericSchema>(item: S, max: number) =>
 
 const epoch = v.pipe(uint, v.transform(weightEpoch));
 const request = v.pipe(whole(BARRIER_ID - 1), v.transform(requestId));
-/** A group id of any length: the host checks the length, as it checks the values of `anyNumber`. */
 const group = v.pipe(
   v.string(),
   v.nonEmpty(),

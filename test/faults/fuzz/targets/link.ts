@@ -48,7 +48,7 @@ const started = (id: number) =>
 
 function asHost(messages: readonly Uint8Array[]): void {
   const worker = newWorker();
-  const session = new HostSession(worker, LIMITS, VOCABULARY);
+  const session = new HostSession(LIMITS);
   for (const bytes of messages) {
     const decoded = decodeSidecarMessage(bytes);
     if (decoded.kind !== "ok") return;
