@@ -1,7 +1,7 @@
 // The features of the server: one row each, in the order in which they observe and close. A row says which routes and
 // sockets it has, what it observes, what it keeps, and how it ends; serve.ts knows no more of it.
 
-import { ADAPTER_CONTROL, ADAPTER_DATA } from "./adapters/list.ts";
+import { ADAPTER_CONTROL, ADAPTER_DATA, ADAPTER_SESSION_HEADERS } from "./adapters/list.ts";
 import { randomWord, wallClock } from "./app.ts";
 import { SAMPLES_MAX } from "./core/draft/service/limits.ts";
 import { DraftServer } from "./core/draft/service/server.ts";
@@ -195,6 +195,7 @@ function requests(parts: Parts): Feature[] {
     hasText: openTextThread !== null,
     version: versionOf,
     expected: (hint) => learned.requested(hint),
+    sessionHeaders: ADAPTER_SESSION_HEADERS,
     limits: { graceMs },
     failed: events.failed,
   });

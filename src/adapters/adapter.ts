@@ -12,4 +12,6 @@ export interface Adapter {
   readonly data?: readonly Row<DataPlane>[];
   /** Routes of the control plane; `translated` makes a row that answers in the dialect's own shape. */
   readonly control?: readonly Row<Control>[];
+  /** Headers in which its clients name the session of a request; the first that is there counts. */
+  readonly sessionHeaders?: readonly string[];
 }

@@ -19,6 +19,8 @@ const abortRequest = v.strictObject({
 
 export const SGLANG: Adapter = {
   name: "sglang",
+  // slime gives each sample its own, and miles each session.
+  sessionHeaders: ["X-SMG-Routing-Key"],
   data: [
     generates("/generate", "Responses in SGLang's shape", {
       schema: sglangRequest,

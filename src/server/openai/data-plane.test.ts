@@ -363,7 +363,7 @@ test("routes: a response that is aborted before its first token has empty logpro
   });
 });
 
-test("routes: SGLang's custom_params reach no engine, extra_key is a salt, X-SMG-Routing-Key a session", async () => {
+test("routes: SGLang's custom_params reach no engine, extra_key is a salt", async () => {
   const wanted: Wanted[] = [];
   const fixture = fixtureOf();
   fixture.sidecar.observe({ joined: (request) => wanted.push(request) });
@@ -378,6 +378,18 @@ test("routes: SGLang's custom_params reach no engine, extra_key is a salt, X-SMG
   expect(salted?.group).not.toBe(plain?.group);
   expect(again?.group).toBe(salted?.group as never);
   expect((await post({ lora_path: "none" })).status).toBe(404);
+});
+
+test("sessions: each trainer's header names one", async () => {
+  const named: unknown[] = [];
+  const fixture = fixtureOf();
+  fixture.sidecar.observe({ joined: (_, { session }) => named.push(session) });
+  for (const header of ["X-SMG-Routing-Key", "X-Rollout-ID", "X-Attempt-ID", "X-Session-ID"]) {
+    const body = JSON.stringify({ prompt: [1], max_tokens: 2 });
+    const sent = { method: "POST", body, headers: { [header]: header, "X-Rollout-ID": "r" } };
+    await fixture.until(fetch(`${fixture.url}/v1/completions`, sent));
+  }
+  expect(named).toEqual(["X-SMG-Routing-Key", "r", "X-Attempt-ID", "X-Session-ID"]);
 });
 
 test("chat: a turn has the tokens of the turn before, however their text would be encoded", async () => {

@@ -35,13 +35,14 @@ type OriginFields = {
 };
 
 /**
- * Headers go before fields, fields before extra arguments. X-Session-ID: vllm-router's, SkyRL's trajectory, verifiers'
- * and prime-rl's trace. `program_id`: ThunderAgent's. X-SMG-Routing-Key: SGLang's, of which slime gives each sample its own.
+ * Headers go before fields, fields before extra arguments, and these before `sessionHeaders`, the trainers' own.
+ * X-Session-ID: vllm-router's, SkyRL's trajectory, verifiers' and prime-rl's trace. `program_id`: ThunderAgent's and vllm-router's.
  */
 export function originOf(
   headers: Headers,
   fields: OriginFields,
   extraArgs: Record<string, unknown>,
+  sessionHeaders: readonly string[] = [],
 ): Origin {
   const taken = (field: string): string | null => {
     const value = extraArgs[field];
@@ -63,7 +64,10 @@ export function originOf(
       session ??
       program ??
       context ??
-      named("X-SMG-Routing-Key", headers.get("x-smg-routing-key")),
+      sessionHeaders.reduce<string | null>(
+        (found, header) => found ?? named(header, headers.get(header)),
+        null,
+      ),
     salt: fields.cache_salt ?? null,
     version: fields.policy_version ?? fields.weight_version ?? policy ?? weights ?? null,
   };

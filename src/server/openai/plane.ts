@@ -59,6 +59,8 @@ export interface DataPlaneOptions {
   readonly version: (epoch: WeightEpoch) => string;
   /** Called with the weights that a request expects, before the request begins. */
   readonly expected?: (hint: Pick<Origin, "version" | "salt">) => void;
+  /** Trainers' headers that name a session. Default: none. */
+  readonly sessionHeaders?: readonly string[];
   readonly limits?: Partial<DataPlaneLimits>;
   /** Called with an error that ended one request and is not the client's. */
   readonly failed?: (error: unknown) => void;
@@ -240,7 +242,8 @@ export class DataPlane {
     const { at = "", params, tokensMax, clamps = false, tool = null } = own;
     this.checkModel(fields.model);
     checkPromptReport(fields.stream, params, at);
-    const origin = originOf(exchange.headers, fields, own.extraArgs);
+    const { sessionHeaders } = this.#options;
+    const origin = originOf(exchange.headers, fields, own.extraArgs, sessionHeaders);
     const drawing = drawingOf(params, own, this.#samplingContext(at));
     const place = {
       model: fields.model,

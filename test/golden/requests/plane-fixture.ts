@@ -1,7 +1,7 @@
 // The data plane behind a real HTTP server, over simulated workers that a test steps: every token that comes
 // out is known beforehand.
 
-import { ADAPTER_DATA } from "../../../src/adapters/list.ts";
+import { ADAPTER_DATA, ADAPTER_SESSION_HEADERS } from "../../../src/adapters/list.ts";
 import type { RequestSpec } from "../../../src/core/request/request.ts";
 import { type HttpServer, serveHttp } from "../../../src/server/http.ts";
 import { dataRoutes } from "../../../src/server/openai/data-plane.ts";
@@ -58,6 +58,7 @@ export class PlaneFixture extends Bed {
             modelNames: ["tiny"],
             eosTokenIds: [EOS],
             version: (of) => `step-${of}`,
+            sessionHeaders: ADAPTER_SESSION_HEADERS,
             after: (ms, run) => this.#timers.later(run, this.clock.nowMs() + ms),
             ...(options.limits === undefined ? {} : { limits: options.limits }),
           }),
