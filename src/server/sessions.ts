@@ -28,6 +28,20 @@ interface SessionsOptions {
   readonly letGo: (request: Request) => void;
 }
 
+/** A session between two turns: it waits for its client, which runs a tool in most cases. */
+export interface PausedSession {
+  readonly session: string;
+  readonly group: string;
+  readonly turns: number;
+  /** null: not known. */
+  readonly tool: string | null;
+  readonly since_s: number;
+  /** Time until it is forgotten. */
+  readonly deadline_s: number;
+}
+
+const PAUSED_SHOWN_MAX = 64;
+
 interface TurnPlace {
   /** null: that of its prompt. */
   readonly group: Group | null;
@@ -97,6 +111,19 @@ export class Sessions {
     });
     this.#unnamed += 1;
     return session?.key ?? `${scope} #${this.#unnamed}`;
+  }
+
+  /** Sessions that wait for their clients, the longest paused first; and how many those are in all. */
+  paused(): { readonly count: number; readonly longest: readonly PausedSession[] } {
+    const nowMs = this.#options.clock.nowMs();
+    const paused = [...this.#sessions.values()].flatMap(({ key, name, group, last, dueMs }) => {
+      if (last === null) return [];
+      const { tool, turn, response } = last;
+      const since_s = (nowMs - (response.finishedMs ?? nowMs)) / 1000;
+      const about = { session: name ?? key, group: group.groupId, turns: turn + 1, tool };
+      return [{ ...about, since_s, deadline_s: (dueMs - nowMs) / 1000 }];
+    });
+    return { count: paused.length, longest: paused.slice(0, PAUSED_SHOWN_MAX) };
   }
 
   /** All tokens of the session's turn before; null: there is none. */

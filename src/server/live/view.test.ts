@@ -135,6 +135,38 @@ test("live: samples of the iteration are there for a page that comes later, and 
   expect((answer() as unknown as { samples: { at_s: number[] } }).samples.at_s).toHaveLength(1);
 });
 
+test("live: a tool that never returns holds up no other session, and its own is named until it is forgotten", async () => {
+  const { bed, view } = shown({ lengthOf: () => 60 });
+  const root = Array.from({ length: 60 }, (_, i) => i + 1);
+  const turn = (session: string, prompt: readonly number[]) => {
+    const tool = prompt.length > 60 ? "build" : null;
+    const [request] = bed.generate(prompt, 1, { session, tool });
+    if (request === undefined) throw new Error("one request");
+    return request;
+  };
+  // Their last turns need more KV than there is.
+  let last = Array.from({ length: 80 }, (_, i) => turn(`s${i}`, root));
+  for (let i = 0; i < 4; i += 1) {
+    await bed.finish();
+    last = last.map((one, j) =>
+      j === 7 && i > 1
+        ? one
+        : turn(`s${j}`, [...one.spec.prompt, ...one.response.tokens(), 900, 901]),
+    );
+  }
+  await bed.finish();
+  expect(last.map(({ turn }) => turn)).toEqual(last.map((_, j) => (j === 7 ? 2 : 4)));
+  bed.clock.advance(5_000);
+  const { count, longest } = view.waiting().sessions;
+  expect(count).toBe(80);
+  expect(longest[0]).toMatchObject({ session: "s7", turns: 3, tool: "build" });
+  expect(longest[0]?.since_s).toBeGreaterThan(5);
+  bed.clock.advance(600_000);
+  turn("other", [1]);
+  await bed.finish();
+  expect(view.waiting().sessions.count).toBe(1);
+});
+
 test("live: whom the iteration waits for, and why", async () => {
   const { bed, view, answer } = shown({ lengthOf: ({ sampleIndex: i }) => (i === 3 ? 90 : 10) });
   bed.generate([1], 4);

@@ -190,6 +190,7 @@ export class LiveView {
       estimate_s: progress.etaS,
       waiting: this.#lines(progress, state, stragglers),
       responses: stragglers,
+      sessions: this.#options.sidecar.sessions.paused(),
       engines: meter.clocks().map((clock) => ({
         engine: clock.worker,
         name: this.nameOf(clock.worker),
