@@ -25,7 +25,8 @@ export const LIVE_ROUTES: readonly Row<Parts>[] = [
   {
     method: "GET",
     path: "/v1/waiting",
-    summary: "What the server waits for, one line each, and the progress clocks of engines",
+    summary:
+      "What the server waits for, one line each; paused sessions, and the progress clocks of engines",
     handle: ({ live }) => jsonResponse(live.waiting()),
   },
   {
