@@ -52,33 +52,6 @@ engineTest("browser: no route takes a request that a foreign page sent", async (
   expect(await victim.http.json("/is_paused")).toMatchObject({ is_paused: false });
 });
 
-engineTest("browser: a refusal has vLLM's shape and names header, value and flag", async () => {
-  const answer = await victim.http.post("/pause", {}, { origin: "http://evil.example" });
-  expect(answer.status).toBe(403);
-  expect(await answer.json()).toEqual({
-    error: {
-      message:
-        "the Origin http://evil.example is not this server's: allow it with --allow-origin http://evil.example",
-      type: "PermissionDeniedError",
-      param: null,
-      code: 403,
-    },
-  });
-  const rebound = await victim.http.post("/pause", {}, { host: "evil.example:80" });
-  expect(await rebound.text()).toContain("the Host evil.example:80 is not a name of this server");
-});
-
-engineTest(
-  "browser: the server's own page, and clients that are no browsers, are served",
-  async () => {
-    const { host, origin } = victim.http.url;
-    for (const headers of [{}, { origin, "sec-fetch-site": "same-origin" }, { host }]) {
-      expect((await victim.http.post("/tokenize", { prompt: "a" }, headers)).status).toBe(200);
-    }
-    expect(await victim.goodTokens()).toHaveLength(16);
-  },
-);
-
 engineTest("browser: no socket opens for a foreign page", async () => {
   for (const path of ["/v1/stream", "/v1/draft"]) {
     for (const headers of FOREIGN) expect(await socketStatus(victim.url + path, headers)).toBe(403);

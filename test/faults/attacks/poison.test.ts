@@ -90,21 +90,6 @@ test.each([DOWN_MS, 0])(
   },
 );
 
-test("poison: many such requests among good ones end one after the other, no good one is lost", async () => {
-  const bad = rounds(3, 12);
-  const bed = await bedOf(2, [0]);
-  const goods = Array.from({ length: 50 }, (_, i) => [3, i]);
-  const bads = Array.from({ length: bad }, (_, i) => [POISON, fold32(SEED, i) % 4, i]);
-  const [good, told] = await Promise.all([
-    Promise.all(goods.map((prompt) => bed.complete(prompt))),
-    Promise.all(bads.map((prompt) => bed.complete(prompt))),
-  ]);
-  expect(good).toEqual(goods.map(expectedOf));
-  expect(told.map(({ status }) => status)).toEqual(bads.map(() => 502));
-  expect(restartsOf(bed.standIns)).toBeLessThanOrEqual(2 * bad);
-  await bed.stop();
-});
-
 test("kills from outside, of one server or of all at once, lose no request", async () => {
   const bed = await bedOf(3, [200, 0]);
   const kills = rounds(6, 100);

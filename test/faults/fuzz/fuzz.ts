@@ -57,16 +57,7 @@ function show(kind: string, name: string, findings: readonly Finding[]): void {
 const rounded = (value: number): number => Math.round(value * 10) / 10;
 
 function report({ name, ...outcome }: Outcome): object {
-  const {
-    inputs: taken,
-    seconds,
-    cpuSeconds,
-    failures,
-    crashes,
-    hangs,
-    rssMibMax,
-    rssTrend,
-  } = outcome;
+  const { inputs: taken, seconds, cpuSeconds, failures, crashes, hangs, rssMibMax } = outcome;
   return {
     target: name,
     inputs: taken,
@@ -77,9 +68,6 @@ function report({ name, ...outcome }: Outcome): object {
     hangs: hangs.length,
     failures: failures.length,
     rss_mib_max: Math.round(rssMibMax),
-    rss_mib_per_100k: rssTrend === null ? null : rounded(rssTrend.slope),
-    rss_mib_per_100k_interval:
-      rssTrend === null ? null : [rounded(rssTrend.low), rounded(rssTrend.high)],
   };
 }
 

@@ -1,5 +1,5 @@
-// Runs a target in a process of its own, and starts another one behind the input at which it crashed or hung. Samples
-// the process's memory all the while.
+// Runs a target in a process of its own, and starts another one behind the input at which it crashed or hung.
+// Samples the process's memory all the while.
 
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -7,7 +7,6 @@ import { join } from "node:path";
 import type { ChildOptions } from "./child.ts";
 import { Progress } from "./progress.ts";
 import type { Finding } from "./run.ts";
-import { type Point, type Trend, trendOf } from "./trend.ts";
 import { timesOf, Watchdog } from "./watchdog.ts";
 
 export interface Supervised {
@@ -31,8 +30,6 @@ export interface Outcome {
   readonly crashes: readonly Finding[];
   readonly hangs: readonly Finding[];
   readonly rssMibMax: number;
-  /** Memory growth in the second half of the last process's life, in MiB per 100,000 inputs; null: it was too short. */
-  readonly rssTrend: Trend | null;
 }
 
 const SAMPLE_MS = 200;
@@ -48,7 +45,7 @@ interface Part {
   readonly died: { kind: "crash" | "hang"; finding: Finding } | null;
   readonly taken: number;
   readonly cpuMs: number;
-  readonly rss: readonly Point[];
+  readonly rssMibMax: number;
 }
 
 export async function supervise(options: Supervised): Promise<Outcome> {
@@ -63,7 +60,6 @@ export async function supervise(options: Supervised): Promise<Outcome> {
     from = part.next;
   }
   const died = parts.flatMap(({ died: one }) => one ?? []);
-  const rss = parts.at(-1)?.rss ?? [];
   return {
     name: options.name,
     inputs,
@@ -72,8 +68,7 @@ export async function supervise(options: Supervised): Promise<Outcome> {
     failures: parts.flatMap(({ findings }) => findings),
     crashes: died.filter(({ kind }) => kind === "crash").map(({ finding }) => finding),
     hangs: died.filter(({ kind }) => kind === "hang").map(({ finding }) => finding),
-    rssMibMax: Math.max(0, ...parts.flatMap((part) => part.rss.map(({ y }) => y))),
-    rssTrend: trendOf(rss.slice(rss.length >> 1)),
+    rssMibMax: Math.max(0, ...parts.map((part) => part.rssMibMax)),
   };
 }
 
@@ -89,13 +84,12 @@ async function runPart(options: Supervised): Promise<Part> {
   });
   const output = new Response(child.stdout).text();
   const log = new Response(child.stderr).text();
-  const rss: Point[] = [];
+  let rssMibMax = 0;
   let hung: number | null = null;
   const watchdog = new Watchdog(options.hangMs);
   let cpuMs = 0;
   const timer = setInterval(() => {
-    const mib = residentMib(child.pid);
-    if (mib !== null && progress.started > 0) rss.push({ x: progress.started / 1e5, y: mib });
+    rssMibMax = Math.max(rssMibMax, residentMib(child.pid));
     const now = timesOf(child.pid);
     cpuMs = Math.max(cpuMs, now.cpuMs);
     const late = watchdog.look(progress.running(), now);
@@ -109,7 +103,7 @@ async function runPart(options: Supervised): Promise<Part> {
   const running = progress.running();
   rmSync(folder, { recursive: true, force: true });
   const findings = parsed(await output);
-  if (exitCode === 0) return { findings, next: null, died: null, taken, cpuMs, rss };
+  if (exitCode === 0) return { findings, next: null, died: null, taken, cpuMs, rssMibMax };
   const reason = (await log).slice(-LOG_CHARACTERS_MAX);
   const others = running.map(({ index }) => index).sort((a, b) => a - b);
   const index = hung ?? others.at(-1) ?? from;
@@ -127,7 +121,7 @@ async function runPart(options: Supervised): Promise<Part> {
     died: { kind, finding: { index, problem, input } },
     taken,
     cpuMs,
-    rss,
+    rssMibMax,
   };
 }
 
@@ -136,12 +130,12 @@ function parsed(output: string): Finding[] {
   return lines.map((line) => JSON.parse(line) as Finding);
 }
 
-/** null: the process has gone. */
-function residentMib(pid: number): number | null {
+/** 0: the process has gone. */
+function residentMib(pid: number): number {
   try {
     const [, pages] = readFileSync(`/proc/${pid}/statm`, "utf8").split(" ");
     return (Number(pages) * PAGE_BYTES) / MIB;
   } catch {
-    return null;
+    return 0;
   }
 }
