@@ -2,11 +2,11 @@
 
 import { tmpdir } from "node:os";
 import type { Clock } from "./core/base/clock.ts";
-import { EmbeddedKvPool } from "./core/kv/embedded-pool.ts";
 import { type IterationOptions as CoreOptions, Iteration } from "./core/rollout/iteration.ts";
 import type { Progress, RunReport } from "./core/rollout/report.ts";
 import type { Worker } from "./core/rollout/worker.ts";
 import { loadCore } from "./core/wasm/load.ts";
+import { EmbeddedKvPool } from "./host/embedded-pool.ts";
 import { DirectoryTierFiles } from "./host/tier-files.ts";
 
 export const wallClock: Clock = { nowMs: () => performance.now() };

@@ -3,9 +3,9 @@
 import { randomWord, wallClock } from "./app.ts";
 import { type WeightEpoch, weightEpoch } from "./core/base/ids.ts";
 import { lastWeights, savedWeights } from "./core/journal/held-weights.ts";
-import type { EmbeddedKvPool } from "./core/kv/embedded-pool.ts";
 import type { IterationSummary } from "./core/rollout/iteration-span.ts";
 import { loadCore } from "./core/wasm/load.ts";
+import type { EmbeddedKvPool } from "./host/embedded-pool.ts";
 import type { RunJournals } from "./host/journal-file.ts";
 import { type Timers, timersOf } from "./host/timers.ts";
 import { type Member, WorkerPool } from "./pool/pool.ts";

@@ -63,7 +63,7 @@ const MAY_IMPORT: Record<string, readonly string[]> = {
   "tools/doctor": ["core", "engines/vllm"],
   "tools/replay": ["core", "host"],
   "tools/picture": ["core"],
-  "tools/simulate": ["core", "tools/picture"],
+  "tools/simulate": ["core", "host", "tools/picture"],
   "tools/trace": ["core"],
   "tools/verify": ["app.ts", "core", "engines/llama"],
   "tools/up": ["core", "engines/vllm"],

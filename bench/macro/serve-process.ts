@@ -6,7 +6,6 @@ import { assert } from "../../src/core/base/assert.ts";
 import type { Clock } from "../../src/core/base/clock.ts";
 import { type RequestId, type WorkerId, weightEpoch, workerId } from "../../src/core/base/ids.ts";
 import { DRAFT_MODES, type DraftMode } from "../../src/core/draft/registry.ts";
-import { EmbeddedKvPool } from "../../src/core/kv/embedded-pool.ts";
 import { type RequestSpec, SAMPLING_DEFAULTS } from "../../src/core/request/request.ts";
 import type { ControlAnswer } from "../../src/core/rollout/operation.ts";
 import type {
@@ -18,6 +17,7 @@ import type {
   WorkerListener,
 } from "../../src/core/rollout/worker.ts";
 import { loadCore } from "../../src/core/wasm/load.ts";
+import { EmbeddedKvPool } from "../../src/host/embedded-pool.ts";
 import { type Socket, type SocketService, serveHttp } from "../../src/server/http.ts";
 import { dataRoutes } from "../../src/server/openai/data-plane.ts";
 import { DataPlane } from "../../src/server/openai/plane.ts";

@@ -6,7 +6,7 @@ import { hostname, tmpdir } from "node:os";
 import { join } from "node:path";
 import { BLOB_BYTES, blobOf, isHeld, keyOf, poolSuite } from "../../test/suite/kv-pool-suite.ts";
 import { ManualClock } from "../../test/suite/manual-clock.ts";
-import { EmbeddedKvPool } from "../core/kv/embedded-pool.ts";
+import { EmbeddedKvPool } from "./embedded-pool.ts";
 import { DirectoryTierFiles } from "./tier-files.ts";
 
 const root = mkdtempSync(join(tmpdir(), "foretoken-tier-files-"));

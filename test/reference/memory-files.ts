@@ -1,7 +1,7 @@
 // A disk in memory that fails and dawdles on demand, for the tests of the SSD tier. Like a real one it
 // leaves half a file behind when a write fails.
 
-import type { TierFiles } from "../../src/core/kv/tier-files.ts";
+import type { TierFiles } from "../../src/host/tier-files.ts";
 
 export type FileOperation = "write" | "rename" | "read" | "remove" | "removeAll";
 

@@ -2,7 +2,6 @@
 
 import { expect } from "bun:test";
 import { groupId, type WeightEpoch, weightEpoch, workerId } from "../../src/core/base/ids.ts";
-import { EmbeddedKvPool } from "../../src/core/kv/embedded-pool.ts";
 import type { KvPool } from "../../src/core/kv/pool.ts";
 import type { Group } from "../../src/core/request/buffer.ts";
 import type { SamplingParams } from "../../src/core/request/request.ts";
@@ -10,6 +9,7 @@ import type { RolloutListener } from "../../src/core/rollout/listener.ts";
 import { Rollout, type RolloutOptions } from "../../src/core/rollout/rollout.ts";
 import type { WorkerCommand, WorkerEvent, WorkerListener } from "../../src/core/rollout/worker.ts";
 import { loadCore } from "../../src/core/wasm/load.ts";
+import { EmbeddedKvPool } from "../../src/host/embedded-pool.ts";
 import { type LengthOf, SimulatedWorker, simulatedToken } from "../faults/simulated/worker.ts";
 import { ManualClock } from "./manual-clock.ts";
 import { samplingOf } from "./request-spec.ts";

@@ -4,9 +4,9 @@
 import { assert } from "../../src/core/base/assert.ts";
 import type { Clock } from "../../src/core/base/clock.ts";
 import { weightEpoch, workerId } from "../../src/core/base/ids.ts";
-import { EmbeddedKvPool } from "../../src/core/kv/embedded-pool.ts";
 import type { Request } from "../../src/core/request/buffer.ts";
 import { loadCore } from "../../src/core/wasm/load.ts";
+import { EmbeddedKvPool } from "../../src/host/embedded-pool.ts";
 import {
   type GenerationSpec,
   Sidecar,

@@ -2,7 +2,6 @@
 
 import type { RequestId, WorkerId } from "../../../src/core/base/ids.ts";
 import { weightEpoch, workerId } from "../../../src/core/base/ids.ts";
-import { EmbeddedKvPool } from "../../../src/core/kv/embedded-pool.ts";
 import type {
   SamplingSupport,
   Worker,
@@ -11,6 +10,7 @@ import type {
   WorkerListener,
 } from "../../../src/core/rollout/worker.ts";
 import { loadCore } from "../../../src/core/wasm/load.ts";
+import { EmbeddedKvPool } from "../../../src/host/embedded-pool.ts";
 import { Sidecar } from "../../../src/server/sidecar.ts";
 import { ManualClock } from "../../../test/suite/manual-clock.ts";
 import { NO_WORKER_STATS } from "../../../test/suite/no-figures.ts";

@@ -3,9 +3,9 @@
 import { expect, test } from "bun:test";
 import { ManualClock } from "../../../test/suite/manual-clock.ts";
 import { EPOCH, expectWhole, type OpenWorker, world } from "../../../test/suite/rollout-bed.ts";
+import { EmbeddedKvPool } from "../../host/embedded-pool.ts";
 import { present } from "../base/assert.ts";
 import { groupId, requestId, weightEpoch, workerId } from "../base/ids.ts";
-import { EmbeddedKvPool } from "../kv/embedded-pool.ts";
 import type { Request } from "../request/buffer.ts";
 import { drawKey } from "../request/request.ts";
 import { Outbox } from "./outbox.ts";

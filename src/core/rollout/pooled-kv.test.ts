@@ -3,9 +3,9 @@
 import { expect, test } from "bun:test";
 import { ManualClock } from "../../../test/suite/manual-clock.ts";
 import { samplingOf } from "../../../test/suite/request-spec.ts";
+import { EmbeddedKvPool } from "../../host/embedded-pool.ts";
 import { present } from "../base/assert.ts";
 import { groupId, weightEpoch, weightsId } from "../base/ids.ts";
-import { EmbeddedKvPool } from "../kv/embedded-pool.ts";
 import { RequestBuffer } from "../request/buffer.ts";
 import { PooledKv } from "./pooled-kv.ts";
 

@@ -9,7 +9,6 @@ import {
   weightEpoch,
   workerId,
 } from "../../core/base/ids.ts";
-import { EmbeddedKvPool } from "../../core/kv/embedded-pool.ts";
 import type { Group, Request } from "../../core/request/buffer.ts";
 import { isCut, SAMPLING_DEFAULTS } from "../../core/request/request.ts";
 import type { RolloutListener } from "../../core/rollout/listener.ts";
@@ -19,6 +18,7 @@ import type { Timeline } from "../../core/rollout/timeline.ts";
 import type { PolicyParts } from "../../core/schedule/policies.ts";
 import type { Scheduler } from "../../core/schedule/scheduler.ts";
 import type { CoreExports } from "../../core/wasm/load.ts";
+import { EmbeddedKvPool } from "../../host/embedded-pool.ts";
 import { countOnly, tokensOf } from "./counted-response.ts";
 import { type EngineWorld, SimulatedEngine } from "./engine.ts";
 import type { GroupLengths } from "./lengths.ts";

@@ -10,10 +10,10 @@
 // It starts empty: each run numbers its epochs from the start, so files of another run are not valid.
 
 import { crc32 } from "node:zlib";
-import { assert } from "../base/assert.ts";
-import type { Clock } from "../base/clock.ts";
+import { assert } from "../core/base/assert.ts";
+import type { Clock } from "../core/base/clock.ts";
+import type { KvKey, KvPool, KvPoolStats } from "../core/kv/pool.ts";
 import { type Blob, LruTier } from "./lru-tier.ts";
-import type { KvKey, KvPool, KvPoolStats } from "./pool.ts";
 import type { TierFiles } from "./tier-files.ts";
 
 export interface EmbeddedKvPoolOptions {

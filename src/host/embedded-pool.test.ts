@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
-import { failure, MemoryFiles } from "../../../test/reference/memory-files.ts";
-import { BLOB_BYTES, blobOf, isHeld, keyOf, poolSuite } from "../../../test/suite/kv-pool-suite.ts";
-import { ManualClock } from "../../../test/suite/manual-clock.ts";
+import { failure, MemoryFiles } from "../../test/reference/memory-files.ts";
+import { BLOB_BYTES, blobOf, isHeld, keyOf, poolSuite } from "../../test/suite/kv-pool-suite.ts";
+import { ManualClock } from "../../test/suite/manual-clock.ts";
 import { EmbeddedKvPool } from "./embedded-pool.ts";
 
 function make(options: { memoryBlobs: number; diskBlobs: number; pendingBlobs?: number }) {

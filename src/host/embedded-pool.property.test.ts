@@ -1,10 +1,10 @@
 import { expect, test } from "bun:test";
 import fc from "fast-check";
-import { KvPoolTwin, sum } from "../../../test/reference/kv-pool-twin.ts";
-import { failure, MemoryFiles } from "../../../test/reference/memory-files.ts";
-import { blobOf, keyOf } from "../../../test/suite/kv-pool-suite.ts";
-import { ManualClock } from "../../../test/suite/manual-clock.ts";
-import { weightEpoch } from "../base/ids.ts";
+import { KvPoolTwin, sum } from "../../test/reference/kv-pool-twin.ts";
+import { failure, MemoryFiles } from "../../test/reference/memory-files.ts";
+import { blobOf, keyOf } from "../../test/suite/kv-pool-suite.ts";
+import { ManualClock } from "../../test/suite/manual-clock.ts";
+import { weightEpoch } from "../core/base/ids.ts";
 import { EmbeddedKvPool } from "./embedded-pool.ts";
 
 // Few keys and long sequences, so that operations meet what others have left or are still about.

@@ -1,8 +1,8 @@
 // One tier's book-keeping: which blobs it holds, in order of last use, and how many bytes. Decides which
 // ones would have to go to make room. It moves no bytes and deletes nothing.
 
-import { assert } from "../base/assert.ts";
-import type { KvKey } from "./pool.ts";
+import { assert } from "../core/base/assert.ts";
+import type { KvKey } from "../core/kv/pool.ts";
 
 /**
  * A blob of the embedded pool. `bytes` is null once it is only in its file.
