@@ -19,8 +19,6 @@ export interface EngineSettings {
   readonly kvTokens: number;
   readonly contextTokens: number;
   readonly epoch: WeightEpoch;
-  /** Time the step-cost profile may take; 0: no profile. */
-  readonly profileMs: number;
   /** Drafts are verified whether it pays or not. */
   readonly draftsAlways: boolean;
   /** Size limit of responses of earlier weight epochs, which the engine drafts from; 0: none are kept. */

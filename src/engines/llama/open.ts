@@ -59,11 +59,6 @@ export interface LlamaWorkersOptions {
   readonly historyBytes?: number;
 }
 
-/**
- * CPU time for which each engine measures its steps at start. All do it at the same time, so that caches are
- * shared as they will be when the engines work.
- */
-const PROFILE_MS = 1000;
 const HISTORY_BYTES = 64 * 1024 * 1024;
 
 /** @throws AppError native_library_missing, model_unreadable, or invalid_config (see `deterministic`). */
@@ -94,7 +89,7 @@ async function openWorkers(
   { workers, firstWorkerId = workerId(0), ...given }: LlamaWorkersOptions,
 ): Promise<RolloutWorker[]> {
   const defaults = { draftsAlways: false, historyBytes: HISTORY_BYTES };
-  const settings = { ...defaults, ...given, profileMs: PROFILE_MS };
+  const settings = { ...defaults, ...given };
   const opening = Array.from({ length: workers }, (_, index) => {
     const id = workerId(firstWorkerId + index);
     return LlamaWorker.open({ workerId: id, store, lease: first.share(), settings });

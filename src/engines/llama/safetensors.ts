@@ -141,18 +141,12 @@ function readEntry(
 
 function readShards(index: string): Map<string, SafeTensor> {
   const { weight_map: weightMap } = parseObject(readFileSync(index, "utf8"), index);
-  const shards = new Map<string, Map<string, SafeTensor>>();
   const tensors = new Map<string, SafeTensor>();
-  for (const [name, shard] of Object.entries(Object(weightMap))) {
+  for (const shard of new Set(Object.values(Object(weightMap)))) {
     if (typeof shard !== "string" || shard !== shard.split(/[\\/]/).at(-1)) {
-      throw unreadable(index, `tensor ${name} is in no file of this folder`);
+      throw unreadable(index, `names ${shard}, which is no file of this folder`);
     }
-    const path = join(dirname(index), shard);
-    const held = shards.get(path) ?? readHeader(path);
-    shards.set(path, held);
-    const tensor = held.get(name);
-    if (tensor === undefined) throw unreadable(path, `lacks tensor ${name}, which the index names`);
-    tensors.set(name, tensor);
+    for (const [name, tensor] of readHeader(join(dirname(index), shard))) tensors.set(name, tensor);
   }
   if (tensors.size === 0) throw unreadable(index, "names no tensors");
   return tensors;

@@ -55,7 +55,7 @@ describe("convertWeights", () => {
       index,
       JSON.stringify({ weight_map: { ...weightMap, x: "../../worker/model-0.safetensors" } }),
     );
-    expect(() => convert(sharded)).toThrow("tensor x is in no file of this folder");
+    expect(() => convert(sharded)).toThrow("which is no file of this folder");
   });
 
   test("bf16 and f16 are read exactly, output in both widths", () => {

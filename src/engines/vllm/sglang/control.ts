@@ -11,7 +11,6 @@ interface Translated {
   readonly call: HttpCall;
   /** vLLM's body in place of SGLang's, where the call succeeded. */
   readonly body?: (answer: unknown) => unknown;
-  readonly done?: () => void;
 }
 
 /** Time for requests that were aborted to leave the engine, s: until then its cache cannot be emptied. */

@@ -49,7 +49,6 @@ export async function sglangServer(get: Get) {
     highestFirst: json.schedule_low_priority_values_first !== true,
     /** Draws are made by the request's seed, not by the server's own generator. */
     isDeterministic: json.enable_deterministic_inference === true,
-    isSpeculative: textOf(json.speculative_algorithm) !== null,
     reportsExperts: json.enable_return_routed_experts === true,
     isHybrid:
       json.uses_mamba_radix_cache === true ||
