@@ -2,7 +2,6 @@
 // (docs/PROTOCOL.md), until a signal stops it. It stores nothing: tokens that are lost with it are generated again
 // elsewhere.
 
-import { basename } from "node:path";
 import { Command } from "commander";
 import { wallClock } from "../app.ts";
 import type { Settings } from "../config/fields.ts";
@@ -86,7 +85,6 @@ async function serveModel(
     const host = await LinkHost.listen({
       ...address,
       worker: engine.worker,
-      modelId: basename(model.path),
       vocabularySize: model.vocabularySize,
       epoch: EPOCH,
       token: settings.workerToken,

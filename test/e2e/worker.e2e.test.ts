@@ -82,7 +82,6 @@ engineTest(
     const worker = await openLinkWorker({ ...options, token: TOKEN });
     expect(worker.weights).toMatch(/^q8_0-[0-9a-f]{16}$/);
     expect(worker).toMatchObject({
-      modelId: "foretoken-3m-q8_0.gguf",
       vocabularySize: model.vocabularySize,
       capacity: CAPACITY,
     });

@@ -41,7 +41,6 @@ export async function closeAll(): Promise<void> {
 export function listen(worker: Worker, options: Partial<LinkHostOptions> = {}): Promise<LinkHost> {
   const host = LinkHost.listen({
     worker,
-    modelId: "simulated",
     vocabularySize: 1000,
     epoch: weightEpoch(0),
     host: "127.0.0.1",

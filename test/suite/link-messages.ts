@@ -229,9 +229,7 @@ const welcome = fc.record({
   protocolVersion: uint32,
   hostRun: text,
   epoch,
-  modelId: text,
   vocabularySize: some,
-  workerName: text,
   capacity: fc.record({
     slots: some,
     kvTokens: whole.map((value) => value + 1).filter(Number.isSafeInteger),

@@ -30,8 +30,6 @@ import type { Hello, HostMessage, SidecarMessage, WireCommand, WireEvent } from 
 export interface LinkHostOptions {
   /** A worker without a listener. The host closes neither it nor its replacements. */
   readonly worker: Worker;
-  /** Name of the weights; sidecars compare it. */
-  readonly modelId: string;
   readonly vocabularySize: number;
   /** Epoch of the worker's weights at the start. */
   readonly epoch: WeightEpoch;
@@ -208,7 +206,6 @@ export class LinkHost {
   }
 
   #begin(peer: Peer, hello: Hello): void {
-    const { modelId, vocabularySize } = this.#options;
     const worker = this.#worker;
     const { messageBytesMax, kvBytesMax, requestsMax } = this.#limits;
     const limits = { messageBytesMax, kvBytesMax, requestsMax };
@@ -227,9 +224,7 @@ export class LinkHost {
       protocolVersion: LINK_PROTOCOL_VERSION,
       hostRun: this.#run,
       epoch: this.#epoch,
-      modelId,
-      vocabularySize,
-      workerName: worker.name,
+      vocabularySize: this.#options.vocabularySize,
       capacity: worker.capacity,
       limits,
       weights: worker.weights ?? null,

@@ -155,9 +155,7 @@ const welcome = v.object({
   /** Random, and the same for as long as the host's process lives. */
   hostRun: text(ID_BYTES_MAX),
   epoch,
-  modelId: text(NAME_CHARS_MAX),
   vocabularySize: whole(INT_MAX, 1),
-  workerName: text(NAME_CHARS_MAX),
   capacity: v.object({
     slots: whole(INT_MAX, 1),
     kvTokens: whole(Number.MAX_SAFE_INTEGER, 1),

@@ -52,9 +52,8 @@ export interface LinkWorkerOptions {
   readonly reach?: (lost: string | null) => void;
 }
 
-/** A worker that also names its model: all workers of a rollout must have the same. */
+/** A worker that also says what it was found with. */
 export interface LinkedWorker extends Worker {
-  readonly modelId: string;
   readonly vocabularySize: number;
   /** Weight epoch of the worker: as it was found, or as commanded since. */
   readonly epoch: WeightEpoch;
@@ -117,7 +116,6 @@ class LinkWorker implements LinkedWorker {
   readonly workerId: WorkerId;
   readonly name: string;
   readonly capacity: WorkerCapacity;
-  readonly modelId: string;
   readonly vocabularySize: number;
   readonly #dial: DialOptions;
   readonly #limits: LinkLimits;
@@ -150,7 +148,6 @@ class LinkWorker implements LinkedWorker {
     this.#reach = reach ?? (() => {});
     this.name = options.url.origin;
     this.capacity = welcome.capacity;
-    this.modelId = welcome.modelId;
     this.vocabularySize = welcome.vocabularySize;
     this.#dial = options;
     this.#limits = limits;
