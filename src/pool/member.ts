@@ -128,8 +128,6 @@ export type Effect =
   /** Close what there is, then open it and report `opened` or `open_failed`. */
   | { readonly kind: "open"; readonly attempt: number }
   | { readonly kind: "close" }
-  /** Close the worker of an attempt that came too late. */
-  | { readonly kind: "discard" }
   /** Use the newly opened worker as the member's. */
   | { readonly kind: "use_opened" }
   /** Drop the worker's state of earlier epochs. */
@@ -184,8 +182,7 @@ export function isCurrent({ held, wanted, uncertain }: MemberRecord): boolean {
 }
 
 export function next(member: MemberRecord, event: MemberEvent): Step {
-  if (member.isGone)
-    return event.kind === "opened" ? step(member, { kind: "discard" }) : step(member);
+  if (member.isGone) return step(member);
   const isOpen = member.link === "open";
   switch (event.kind) {
     case "open":
@@ -255,7 +252,7 @@ function open(member: MemberRecord): Step {
 }
 
 function opened(member: MemberRecord, event: Extract<MemberEvent, { kind: "opened" }>): Step {
-  if (!isUnderWay(member, event)) return step(member, { kind: "discard" });
+  if (!isUnderWay(member, event)) return step(member);
   const { epoch, isFirst, keepsWeights } = event;
   const kept = keepsWeights ? member.held : null;
   const uncertain = keepsWeights ? member.uncertain : null;

@@ -335,9 +335,6 @@ export class WorkerPool {
       case "tell":
         this.#options.changed(member);
         return;
-      // The attempt that opened it sees to it.
-      case "discard":
-        return;
       default:
         unreachable(effect);
     }

@@ -40,7 +40,7 @@ export class BodyReader {
       return { digest: digestOf(bytes), json: () => value };
     }
     const { digest, value } = (await this.#lane.run(bytes, bytes.length, signal)) as ReadBody;
-    return { digest, json: (lists) => unpacked(value, lists === "packed", []) };
+    return { digest, json: (lists) => (lists === "packed" ? value : unpacked(value)) };
   }
 
   close(): void {
@@ -68,41 +68,38 @@ const LIST_MIN = 64;
 /** Shorter ones are copied as fast as they are moved. */
 const MOVED_MIN = 65_536;
 
-/** The same with typed arrays for long lists of numbers; buffers of the longest are added to `moves`. */
-export function packed(value: unknown, moves: ArrayBuffer[]): unknown {
-  const inner = (one: unknown) => packed(one, moves);
-  if (!Array.isArray(value)) return mapped(value, inner);
-  if (value.length < LIST_MIN || !value.every((one) => typeof one === "number")) {
-    return value.map(inner);
-  }
-  const isIntegers = value.every((one) => (one | 0) === one);
-  const list = isIntegers ? Int32Array.from(value) : Float64Array.from(value);
-  if (list.length >= MOVED_MIN) moves.push(list.buffer);
-  return list;
+/** The body with typed arrays for long prompts; buffers of the longest are added to `moves`. */
+export function packed(body: unknown, moves: ArrayBuffer[]): unknown {
+  return withPrompts(body, (ids) => {
+    const isLong = Array.isArray(ids) && ids.length >= LIST_MIN;
+    if (!isLong || !ids.every((one) => (one | 0) === one)) return ids;
+    const list = Int32Array.from(ids);
+    if (list.length >= MOVED_MIN) moves.push(list.buffer);
+    return list;
+  });
 }
 
-type Path = readonly (string | number)[];
+function unpacked(body: unknown): unknown {
+  return withPrompts(body, (ids) => (ids instanceof Int32Array ? Array.from(ids) : ids));
+}
 
-function unpacked(value: unknown, keepsPrompts: boolean, path: Path): unknown {
-  if (value instanceof Int32Array && keepsPrompts && isPrompt(path)) return value;
-  if (value instanceof Int32Array || value instanceof Float64Array) return Array.from(value);
-  const inner = (one: unknown, key: string | number) => unpacked(one, keepsPrompts, [...path, key]);
-  return Array.isArray(value) ? value.map(inner) : mapped(value, inner);
+const PROMPT_FIELDS = new Set(["prompt", "token_ids", "input_ids", "tokens"]);
+
+/** Changes each prompt of a body: `prompt`, `prompt.0`, `groups.0.token_ids`, and the other names of the same. */
+function withPrompts(body: unknown, change: (ids: unknown) => unknown): unknown {
+  return mapped(body, (value, field) => {
+    if (field === "groups" && Array.isArray(value)) {
+      const ofGroup = (ids: unknown, name: string) => (name === "token_ids" ? change(ids) : ids);
+      return value.map((group) => mapped(group, ofGroup));
+    }
+    if (!PROMPT_FIELDS.has(field)) return value;
+    const isList = Array.isArray(value) && typeof value[0] === "object";
+    return isList ? value.map(change) : change(value);
+  });
 }
 
 /** Changes the values of an object; returns everything else as it is. */
 function mapped(value: unknown, change: (one: unknown, key: string) => unknown): unknown {
-  if (typeof value !== "object" || value === null) return value;
+  if (typeof value !== "object" || value === null || Array.isArray(value)) return value;
   return Object.fromEntries(Object.entries(value).map(([key, one]) => [key, change(one, key)]));
-}
-
-const PROMPT_FIELDS = new Set<unknown>(["prompt", "token_ids", "input_ids", "tokens"]);
-
-/** `prompt`, `prompt.0`, `groups.0.token_ids`, and the other names of the same. */
-function isPrompt([first, second, third, ...rest]: Path): boolean {
-  if (third === undefined) {
-    return PROMPT_FIELDS.has(first) && (second === undefined || typeof second === "number");
-  }
-  const isInGroup = first === "groups" && typeof second === "number";
-  return isInGroup && third === "token_ids" && rest.length === 0;
 }
