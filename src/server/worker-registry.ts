@@ -90,14 +90,8 @@ export class WorkerRegistry {
 
   #entries() {
     if (this.#pool !== null) return this.#pool.members.map(entryOf);
-    return this.urls.map((url) => ({
-      id: idOf(url),
-      url,
-      worker_type: REGULAR,
-      is_healthy: false,
-      state: "down",
-      reason: "not opened yet",
-    }));
+    const early = { state: "down", reason: "not opened yet", worker: null } as const;
+    return [...this.#early.values()].map((source) => entryOf({ ...early, source }));
   }
 
   async add(exchange: Exchange): Promise<Response> {
@@ -166,7 +160,12 @@ function idOf(url: string): string {
   return hashString(url).toString(16).padStart(8, "0");
 }
 
-function entryOf({ source, state, reason, worker }: Member) {
+function entryOf({
+  source,
+  state,
+  reason,
+  worker,
+}: Pick<Member, "source" | "state" | "reason" | "worker">) {
   return {
     id: idOf(source.name),
     url: source.name,

@@ -27,7 +27,7 @@ export const PRESENCE_PENALTY: Range = { min: -2, max: 2 };
 export const FREQUENCY_PENALTY: Range = { min: -2, max: 2 };
 /** As in OpenAI's API: enough to forbid or to force a token. */
 export const LOGIT_BIAS: Range = { min: -100, max: 100 };
-export const LOGIT_BIAS_ENTRIES_MAX = 4096;
+const LOGIT_BIAS_ENTRIES_MAX = 4096;
 export const STOP_TOKENS_MAX = 4096;
 export const MIN_TOKENS: Range = { min: 0, max: TOKENS_MAX };
 export const MAX_TOKENS: Range = { min: 1, max: TOKENS_MAX };

@@ -58,6 +58,20 @@ export const MAX_TOKENS_FIELD = whole(bounds.MAX_TOKENS);
 /** Alternatives that a response can hold per token (SamplingParams.topLogprobs). */
 export const TOP_LOGPROBS_FIELD = whole(bounds.TOP_LOGPROBS);
 
+const biasMessage = f.isNot(`a number in ±${bounds.LOGIT_BIAS.max}`);
+/** Biases by token. Which tokens there are, and how many biases may be, the core checks. */
+const logitBias = v.pipe(
+  f.fieldsOfAnyKind,
+  v.record(
+    v.pipe(v.string(), v.regex(/^\d+$/, f.isNot("a token id"))),
+    v.pipe(
+      v.number(biasMessage),
+      v.minValue(bounds.LOGIT_BIAS.min, biasMessage),
+      v.maxValue(bounds.LOGIT_BIAS.max, biasMessage),
+    ),
+  ),
+);
+
 /** Fields that the three generating endpoints of vLLM share. */
 export const SAMPLING_ENTRIES = {
   n: f.integer(1, 16_384),
@@ -76,7 +90,7 @@ export const SAMPLING_ENTRIES = {
   repetition_penalty: real(bounds.REPETITION_PENALTY),
   presence_penalty: real(bounds.PRESENCE_PENALTY),
   frequency_penalty: real(bounds.FREQUENCY_PENALTY),
-  logit_bias: v.nullish(f.fieldsOfAnyKind),
+  logit_bias: v.nullish(logitBias),
   seed: SEED_FIELD,
   stop: v.nullish(v.union([f.text, stops], f.isNot("a text or a list of texts"))),
   stop_token_ids: v.nullish(f.tokenListOf(bounds.STOP_TOKENS_MAX)),
@@ -178,7 +192,7 @@ export function drawingOf(
       temperature,
       seed: seed ?? 0,
       stopTokenIds,
-      shaping: shapingOf(fields, { temperature, stops: stopTokenIds.length, context }),
+      shaping: shapingOf(fields, { temperature, stops: stopTokenIds.length }),
       topLogprobs: own.topLogprobs,
       engineFields,
       ...(hasStatelessWords(fields, context) ? { statelessFields: ["bad_words"] } : {}),
@@ -205,7 +219,7 @@ function stopStringsOf(stop: SamplingFields["stop"], at: string): readonly strin
 /** null where every value is neutral, so that engines need not look. */
 function shapingOf(
   fields: SamplingFields,
-  about: { temperature: number; stops: number; context: SamplingContext },
+  about: { temperature: number; stops: number },
 ): LogitShaping | null {
   // The likeliest token is in every selection of likely ones, so that greedy drawing needs none (as in vLLM).
   const isGreedy = about.temperature === 0;
@@ -217,36 +231,14 @@ function shapingOf(
     repetitionPenalty: fields.repetition_penalty ?? 1,
     presencePenalty: fields.presence_penalty ?? 0,
     frequencyPenalty: fields.frequency_penalty ?? 0,
-    logitBias: logitBiasOf(fields.logit_bias ?? {}, about.context),
+    logitBias: Object.entries(fields.logit_bias ?? {}).flatMap(([token, bias]) =>
+      bias === 0 ? [] : { token: Number(token), bias },
+    ),
   };
   const { logitBias, ...filters } = shaping;
   const names = Object.keys(filters) as (keyof typeof filters)[];
   const isNeutral = names.every((name) => filters[name] === NO_SHAPING[name]);
   return isNeutral && logitBias.length === 0 ? null : shaping;
-}
-
-function logitBiasOf(
-  fields: Readonly<Record<string, unknown>>,
-  { vocabularySize, at }: SamplingContext,
-): LogitShaping["logitBias"] {
-  const biases: { token: number; bias: number }[] = [];
-  const entries = Object.entries(fields);
-  if (entries.length > bounds.LOGIT_BIAS_ENTRIES_MAX) {
-    const problem = `has ${entries.length} entries, more than ${bounds.LOGIT_BIAS_ENTRIES_MAX}`;
-    throw invalid(`${at}logit_bias`, problem);
-  }
-  for (const [key, bias] of entries) {
-    const token = Number(key);
-    if (!/^\d+$/.test(key) || token >= vocabularySize) {
-      throw invalid(`${at}logit_bias`, `names token ${key}, not in 0..${vocabularySize - 1}`);
-    }
-    if (typeof bias !== "number" || !(Math.abs(bias) <= bounds.LOGIT_BIAS.max)) {
-      const problem = `gives token ${key} ${f.show(bias)}, not a number in ±${bounds.LOGIT_BIAS.max}`;
-      throw invalid(`${at}logit_bias`, problem);
-    }
-    if (bias !== 0) biases.push({ token, bias });
-  }
-  return biases;
 }
 
 function engineFieldsOf(

@@ -5,12 +5,8 @@ import { parseJson } from "../../core/base/json.ts";
 import type { Decoded } from "../../proto/checked.ts";
 import { unknownField } from "../openai/unknown-field.ts";
 
-/** Subject of a client's subscription. progress: lengths and counters some times a second, no tokens. */
-export type Filter =
-  | { readonly kind: "request"; readonly request: number }
-  | { readonly kind: "group"; readonly group: string }
-  | { readonly kind: "all" }
-  | { readonly kind: "progress" };
+/** Subject of a client's subscription, in one of its fields. progress: lengths and counters some times a second, no tokens. */
+export type Filter = v.InferOutput<typeof FilterSchema>;
 
 export interface Subscribe {
   readonly kind: "subscribe";
@@ -61,15 +57,15 @@ export function decodeClientMessage(text: string): Decoded<ClientMessage> {
     return invalid(`${v.getDotPath(issue) ?? "frame"}: ${problem}`);
   }
   const { subscribe, unsubscribe } = result.output;
-  const fields = subscribe ?? unsubscribe;
-  if (fields === undefined || (subscribe !== undefined && unsubscribe !== undefined)) {
+  if ((subscribe === undefined) === (unsubscribe === undefined)) {
     return invalid("a frame holds one of subscribe and unsubscribe");
   }
-  const filter = filterOf(fields);
-  if (filter === null) return invalid("name one of request, group, all and progress");
+  const { offset = 0, attempt = null, ...filter } = { ...unsubscribe, ...subscribe };
+  if (Object.keys(filter).length !== 1) {
+    return invalid("name one of request, group, all and progress");
+  }
   if (subscribe === undefined) return { kind: "ok", message: { kind: "unsubscribe", filter } };
-  const { offset = 0, attempt = null } = subscribe;
-  if (filter.kind !== "request" && (offset > 0 || attempt !== null)) {
+  if (filter.request === undefined && (offset > 0 || attempt !== null)) {
     return invalid("offset and attempt are for a request");
   }
   return { kind: "ok", message: { kind: "subscribe", filter, offset, attempt } };
@@ -77,15 +73,4 @@ export function decodeClientMessage(text: string): Decoded<ClientMessage> {
 
 function invalid(problem: string): { kind: "invalid_message"; problem: string } {
   return { kind: "invalid_message", problem };
-}
-
-/** null: the fields name none, or several. */
-function filterOf(fields: v.InferOutput<typeof FilterSchema>): Filter | null {
-  const { request, group, all, progress } = fields;
-  const named: Filter[] = [];
-  if (request !== undefined) named.push({ kind: "request", request });
-  if (group !== undefined) named.push({ kind: "group", group });
-  if (all !== undefined) named.push({ kind: "all" });
-  if (progress !== undefined) named.push({ kind: "progress" });
-  return named.length === 1 ? (named[0] ?? null) : null;
 }

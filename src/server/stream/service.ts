@@ -193,7 +193,7 @@ export class StreamService implements SocketService {
     (this.#firstAttempt + response.restarts) >>> 0;
 
   #cursor(request: Request, { filter, offset, attempt }: Subscribe): Cursor {
-    const isAll = filter.kind === "all" || filter.kind === "progress";
+    const isAll = (filter.all ?? filter.progress) === true;
     return {
       offset: isAll ? request.response.length : offset,
       attempt: attempt ?? this.#attemptOf(request),
@@ -220,12 +220,12 @@ export class StreamService implements SocketService {
 
   #find(filter: Filter): Subject | AppError {
     const { rollout } = this.#options.sidecar;
-    if (filter.kind === "request") {
-      const none = new AppError("not_found", `there is no request ${filter.request}`);
-      return rollout.request(requestId(filter.request)) ?? none;
+    const { request, group: name } = filter;
+    if (request !== undefined) {
+      const none = new AppError("not_found", `there is no request ${request}`);
+      return rollout.request(requestId(request)) ?? none;
     }
-    if (filter.kind !== "group") return filter.kind;
-    const { group: name } = filter;
+    if (name === undefined) return filter.all === true ? "all" : "progress";
     const group = rollout.group(name as GroupId) ?? groupNamed(name, rollout.requests);
     return group ?? new AppError("not_found", `there is no group ${name}`);
   }
@@ -390,9 +390,10 @@ export class StreamService implements SocketService {
   }
 }
 
-function nameOf(filter: Filter): string {
-  if (filter.kind === "request") return `request:${filter.request}`;
-  return filter.kind === "group" ? `group:${filter.group}` : filter.kind;
+function nameOf({ request, group, all }: Filter): string {
+  if (request !== undefined) return `request:${request}`;
+  if (group !== undefined) return `group:${group}`;
+  return all === true ? "all" : "progress";
 }
 
 function requestsOf(subject: Subject, all: Iterable<Request>): Iterable<Request> {
