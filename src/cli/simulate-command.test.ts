@@ -4,7 +4,9 @@ import { expect, spyOn, test } from "bun:test";
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { temporaryFolder } from "../../test/suite/temporary-folder.ts";
+import { WORKLOADS } from "../tools/simulate/workload.ts";
 import { main } from "./cli.ts";
+import { withTrace } from "./simulate-workload.ts";
 
 const scratch = temporaryFolder("simulate");
 
@@ -99,6 +101,13 @@ test("simulate: groups and lengths are taken from a trace of sessions", async ()
   expect(status).toBe(0);
   const [only] = Object.values(JSON.parse(out).workloads) as { requests: number }[];
   expect(only?.requests).toBe(96);
+  // Mooncake's lines: requests with the same blocks are one group's.
+  const mooncake = join(scratch, "mooncake.jsonl");
+  const line = (hash_ids: number[]) =>
+    `${JSON.stringify({ timestamp: 0, input_length: 5, output_length: 9, hash_ids })}\n`;
+  writeFileSync(mooncake, [[1], [1], [2]].map(line).join(""));
+  const { lengths, promptTokens } = await withTrace(WORKLOADS.moonlight, mooncake);
+  expect([lengths, promptTokens]).toEqual([[[9, 9], [9]], 5]);
 });
 
 test("simulate: wrong input names what is wrong", async () => {

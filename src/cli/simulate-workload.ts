@@ -139,6 +139,18 @@ const TraceFields = v.object({
   out_lens: v.pipe(v.array(count(1_048_576)), v.minLength(1)),
 });
 
+/** A line of Mooncake's traces: one response to a prompt, which the numbers of its blocks name. */
+const MooncakeFields = v.pipe(
+  v.object({
+    input_length: count(1_048_576),
+    output_length: count(1_048_576),
+    hash_ids: v.array(v.number()),
+  }),
+  v.transform(({ input_length: prompt_len, output_length, hash_ids }) => {
+    return { group: hash_ids.join(), prompt_len, out_lens: [output_length] };
+  }),
+);
+
 const LINE_BYTES_MAX = 64 * 1024 * 1024;
 
 /** The workload with the groups of a trace, and the mean of its prompts. */
@@ -146,7 +158,8 @@ export async function withTrace(workload: Workload, path: string): Promise<Workl
   const groups = new Map<string | number, number[]>();
   const prompts: number[] = [];
   for await (const { where, text } of linesOf(path, chunksOf(path), LINE_BYTES_MAX)) {
-    const line = checkedBy(TraceFields, objectOf(text, where), where);
+    const fields = objectOf(text, where);
+    const line = checkedBy("input_length" in fields ? MooncakeFields : TraceFields, fields, where);
     const length = line.out_lens.reduce((sum, out) => sum + out, 0);
     groups.set(line.group, [...(groups.get(line.group) ?? []), length]);
     prompts.push(line.prompt_len);

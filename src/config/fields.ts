@@ -207,7 +207,7 @@ export const FIELDS = {
     help: "take the response lengths from recorded responses, as `foretoken replay` reads them",
   }),
   trace: text("--trace FILE", {
-    help: "take groups and lengths from a trace of sessions (/v1/rollouts/ID/trace); the turns of one are a response, tools take no time",
+    help: "take groups and lengths from a trace of sessions (/v1/rollouts/ID/trace) or of Mooncake; the turns of one are a response, tools take no time",
   }),
   published: toggle(
     "--published",

@@ -1,6 +1,7 @@
 // What sessions did, as lines of the format that tpu-inference's benchmark of agents reads: lengths and times by
-// trajectory, and no text. It keeps the newest.
+// trajectory, block hashes as in Mooncake's traces, and no text. It keeps the newest.
 
+import { fold32 } from "../core/base/hash.ts";
 import type { Request } from "../core/request/buffer.ts";
 
 /** One session: tokens of its first prompt, of each output and of what came before the next; seconds between them. */
@@ -12,17 +13,30 @@ export interface TraceLine {
   readonly out_lens: number[];
   readonly obs_lens: number[];
   readonly tool_times: number[];
+  /**
+   * Numbers of the blocks of 512 tokens of its whole text, the last one as far as it goes. Blocks with the same number
+   * have the same tokens, and so have all those before them.
+   */
+  hash_ids: readonly number[];
 }
+
+/** Mooncake's. */
+const BLOCK_TOKENS = 512;
+/** Blocks that keep their number, at most; those that came longest ago go first, and get another if they come again. */
+const BLOCKS_MAX = 262_144;
 
 /** As many as the requests of an iteration of 1,000 groups of 16. */
 const LINES_MAX = 16_384;
 
 export class SessionTrace {
   readonly #lines = new Set<TraceLine>();
+  /** Number of each block, by the hash of all tokens up to its end. */
+  readonly #blocks = new Map<number, number>();
+  #blockCount = 0;
 
   begun({ group, spec }: Request): TraceLine {
     const { groupId, sampleIndex: stream } = spec;
-    const lists = { out_lens: [], obs_lens: [], tool_times: [] };
+    const lists = { out_lens: [], obs_lens: [], tool_times: [], hash_ids: [] };
     const line = { group: groupId, stream, prompt_len: group.prompt.length, ...lists };
     this.#lines.add(line);
     for (const oldest of this.#lines) {
@@ -30,6 +44,36 @@ export class SessionTrace {
       this.#lines.delete(oldest);
     }
     return line;
+  }
+
+  /** A turn of the line's session is over. */
+  finished(line: TraceLine, { spec, response }: Request): void {
+    line.out_lens.push(response.length);
+    const ids: number[] = [];
+    let [high, low, filled] = [1, 2, 0];
+    const fill = (): void => {
+      ids.push(this.#numberOf((high & 0x1f_ffff) * 2 ** 32 + low));
+      filled = 0;
+    };
+    for (const tokens of [spec.prompt, response.tokens()]) {
+      for (const token of tokens) {
+        high = fold32(high, token);
+        low = fold32(low, token);
+        filled += 1;
+        if (filled === BLOCK_TOKENS) fill();
+      }
+    }
+    if (filled > 0) fill();
+    line.hash_ids = ids;
+  }
+
+  #numberOf(hash: number): number {
+    const number = this.#blocks.get(hash) ?? this.#blockCount++;
+    this.#blocks.delete(hash);
+    this.#blocks.set(hash, number);
+    const [oldest] = this.#blocks.keys();
+    if (this.#blocks.size > BLOCKS_MAX && oldest !== undefined) this.#blocks.delete(oldest);
+    return number;
   }
 
   /** Lines of sessions that have a finished turn. `groups`: of these groups alone; null: of all. */

@@ -177,7 +177,7 @@ export class Sessions {
     if (session === undefined) return;
     this.#running.delete(request);
     if (isLater) this.#count(request);
-    session.trace.out_lens.push(request.response.length);
+    this.trace.finished(session.trace, request);
     const isOpen = this.#sessions.get(session.key) === session && session.group === request.group;
     if (!isOpen || isCut(request.response.finish)) {
       this.#options.letGo(request);

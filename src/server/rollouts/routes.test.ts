@@ -206,6 +206,12 @@ test("GET /v1/rollouts/:id/trace: lengths of a rollout's responses, and of clien
   const [session] = await traceOf("sessions");
   expect(session).toMatchObject({ prompt_len: 2, out_lens: [20, 21], obs_lens: [3] });
   expect(session?.tool_times).toHaveLength(1);
+  // Of one block that is not full; its tokens are not another's.
+  expect([...(await traceOf("iteration-1")), session].map((line) => line?.hash_ids)).toEqual([
+    [2],
+    [3],
+    [1],
+  ]);
 });
 
 test("DELETE /v1/rollouts/:id: ends the stream with a summary, and frees the id", async () => {
