@@ -14,10 +14,11 @@ test("compare: what differs is named with both servers; what is not said is not 
   expect(comparison.compare("http://a", TRAITS)).toBe(null);
   expect(comparison.compare("http://b", TRAITS)).toBe(null);
   expect(comparison.compare("http://b", { ...TRAITS, dtype: null, quantization: null })).toBe(null);
-  expect(
-    comparison.compare("http://b", { ...TRAITS, dtype: "bfloat16", quantization: "fp8" }),
-  ).toBe(
-    "it may have other weights than http://a: dtype is bfloat16, of http://a float16; quantization is fp8, of http://a none",
+  expect(comparison.compare("http://b", { ...TRAITS, dtype: "bfloat16" })).toBe(
+    "it may have other weights than http://a: dtype is bfloat16, of http://a float16",
+  );
+  expect(() => comparison.compare("http://b", { ...TRAITS, quantization: "fp8" })).toThrow(
+    "http://b: quantization is fp8, of http://a none",
   );
   // A server that was started anew with something else is what others are compared with from now on.
   expect(comparison.compare("http://a", { ...TRAITS, model: "other" })).toBe(null);

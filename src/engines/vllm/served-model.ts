@@ -1,5 +1,6 @@
 // A vLLM server's model: its name and folder, read before any worker is opened, and whether the servers of a run report the
-// same one. Nothing over HTTP gives a digest of the weights: a difference of name, context, type or quantization is a warning.
+// same one. Nothing over HTTP gives a digest of the weights: a difference of name, context or type is a warning; another
+// quantization is refused.
 
 import { AppError } from "../../core/base/errors.ts";
 import type { ServedModel } from "../kind.ts";
@@ -62,7 +63,11 @@ const TRAITS = ["model", "max_model_len", "dtype", "quantization"] as const;
 export class ModelComparison {
   #first: { readonly url: string; readonly traits: ServedTraits } | null = null;
 
-  /** null: as the first server of the run; otherwise how it differs. */
+  /**
+   * null: as the first server of the run; otherwise how it differs. Responses of a quantised model are of another
+   * distribution, which a trainer could not tell apart.
+   * @throws AppError invalid_config: its quantization is another one.
+   */
   compare(url: string, traits: ServedTraits): string | null {
     if (this.#first === null || this.#first.url === url) {
       this.#first = { url, traits };
@@ -77,6 +82,10 @@ export class ModelComparison {
     const differences = differing.map(
       (name) => `${name} is ${traits[name]}, of ${other} ${expected[name]}`,
     );
+    if (differing.includes("quantization")) {
+      const problem = `${differences.join("; ")}: engines of one pool have the same precision`;
+      throw new AppError("invalid_config", `${url}: ${problem}`);
+    }
     return `it may have other weights than ${other}: ${differences.join("; ")}`;
   }
 }

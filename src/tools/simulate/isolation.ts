@@ -9,7 +9,7 @@ import type { Scheduler } from "../../core/schedule/scheduler.ts";
 import type { SchedulerParts } from "./simulation.ts";
 
 /** Turns after which the lanes are chosen anew. */
-const TURNS = 256;
+const TURNS = 64;
 /** Requests beside one another on an isolated engine, at most; engines that are isolated, as a part of all. */
 const BESIDE = [1, 2, 4, 8, 16, 32];
 const ENGINE_PARTS = [1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2];
