@@ -16,14 +16,25 @@ export function firstComplete(requests: readonly Request[], wanted: number): Req
 }
 
 /**
- * Mean length of the responses that are handed out over that of all, less one: below 0, long ones are missing. Responses
- * that were given up count with the tokens that they had, so the true bias is no higher. null: there are none.
+ * Mean length of the responses that are handed out over the expected one of all, less one: below 0, long ones are missing.
+ * Of a response that was given up it is known that it would have been longer: the expected length is the product-limit
+ * estimate (Kaplan and Meier 1958). null: there are none.
  */
-export function lengthBias(taken: readonly number[], others: readonly number[]): number | null {
-  const sum = (lengths: readonly number[]) => lengths.reduce((total, n) => total + n, 0);
-  const all = sum(taken) + sum(others);
-  if (taken.length === 0 || all === 0) return null;
-  return sum(taken) / taken.length / (all / (taken.length + others.length)) - 1;
+export function lengthBias(taken: readonly Request[], others: readonly Request[]): number | null {
+  const all = [...taken, ...others].map(({ response: { length, finish } }) => ({
+    length,
+    isCut: finish === null || isCut(finish),
+  }));
+  all.sort((a, b) => a.length - b.length || Number(a.isCut) - Number(b.isCut));
+  let [expected, share, from] = [0, 1, 0];
+  for (const [i, one] of all.entries()) {
+    expected += share * (one.length - from);
+    from = one.length;
+    if (!one.isCut) share *= 1 - 1 / (all.length - i);
+  }
+  if (taken.length === 0 || expected === 0) return null;
+  const sum = taken.reduce((total, { response }) => total + response.length, 0);
+  return sum / taken.length / expected - 1;
 }
 
 /** Whether a strict response has tokens of weights that are too old in `epoch`. */

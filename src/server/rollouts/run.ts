@@ -295,7 +295,6 @@ function reportOf(run: Run, about: { endMs: number; ends: Ends; restarts: number
   const { endMs, ends, restarts } = about;
   const requests = groups.flatMap((group) => group.requests);
   let [tokens, chunks, migrations] = [0, 0, 0];
-  const lengthOf = ({ response }: Request) => response.length;
   const taken = new Set(finishedGroups.flatMap((group) => group.taken));
   const others = requests.filter((request) => !taken.has(request));
   const epochs = new Set<number>();
@@ -331,9 +330,9 @@ function reportOf(run: Run, about: { endMs: number; ends: Ends; restarts: number
     migrations,
     restarts,
     finish_reasons: reasons,
-    /** Responses that were handed out, and by how much they are shorter than all: see `lengthBias`. */
+    /** Responses that were handed out, and by how much they are longer than all: see `lengthBias`. */
     returned_requests: taken.size,
-    length_bias: lengthBias([...taken].map(lengthOf), others.map(lengthOf)),
+    length_bias: lengthBias([...taken], others),
     /** Groups that a rollout with `carry_from` goes on with. */
     carried_groups: run.carried.length,
     /** The rollout ended before all its responses did. */
