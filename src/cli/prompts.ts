@@ -24,6 +24,8 @@ export interface PromptLine {
     | { readonly kind: "token_ids"; readonly tokenIds: Int32Array };
   /** Number of responses; null: not given. */
   readonly n: number | null;
+  /** Number of them after which the others are given up; absent: all are wanted. */
+  readonly finishFirst?: number;
 }
 
 export interface PromptOptions {
@@ -73,11 +75,12 @@ function parseLine(
   const value = objectOf(source, where);
   try {
     const fields = checked(LineShape, value);
-    const { id, n = null, prompt, messages } = fields;
+    const { id, n = null, finish_first: finishFirst, prompt, messages } = fields;
+    const about = { line, id, n, ...(finishFirst != null && { finishFirst }) };
     const tokenIds = givenPrompt(fields, { text: { vocabularySize }, at: "" });
-    if (tokenIds !== null) return { line, id, n, prompt: { kind: "token_ids", tokenIds } };
-    if (!messages) return { line, id, n, prompt: { kind: "text", text: prompt ?? "" } };
-    return { line, id, n, prompt: { kind: "chat", chat: chatOf({ ...fields, messages }) } };
+    if (tokenIds !== null) return { ...about, prompt: { kind: "token_ids", tokenIds } };
+    if (!messages) return { ...about, prompt: { kind: "text", text: prompt ?? "" } };
+    return { ...about, prompt: { kind: "chat", chat: chatOf({ ...fields, messages }) } };
   } catch (error) {
     if (!(error instanceof InvalidFieldError)) throw error;
     throw new InvalidFieldError({ where, field: error.field, problem: error.problem });
@@ -109,7 +112,13 @@ export function groupsOf(prompts: readonly PromptLine[], options: JobOptions): G
     checkSize(line, tokens.length, options);
     const size = line.n ?? options.groupSize;
     requests += size;
-    return { groupId: groupId(line.id), prompt: tokens, size, sampling };
+    const { finishFirst = size } = line;
+    if (finishFirst > size) {
+      const where = `${options.path}:${line.line}`;
+      const problem = `is ${finishFirst} of ${size} responses`;
+      throw new InvalidFieldError({ where, field: "finish_first", problem });
+    }
+    return { groupId: groupId(line.id), prompt: tokens, size, sampling, finishFirst };
   });
   if (requests > REQUESTS_MAX) {
     const problem = `${requests} responses are asked for; an iteration holds at most ${REQUESTS_MAX}`;

@@ -2,10 +2,12 @@
 
 import { assert } from "../base/assert.ts";
 import { AppError, InvalidFieldError } from "../base/errors.ts";
+import type { GroupId } from "../base/ids.ts";
 import type { Group, GroupSpec, Request } from "../request/buffer.ts";
 import type { SavedOutput } from "../request/saved-output.ts";
 import type { Progress, RunReport } from "./report.ts";
 import { Rollout, type RolloutOptions } from "./rollout.ts";
+import { endRest } from "./selection.ts";
 import type { Worker } from "./worker.ts";
 
 export interface IterationOptions extends Omit<RolloutOptions, "listener"> {
@@ -46,6 +48,8 @@ export class Iteration {
   readonly #done = Promise.withResolvers<RunReport>();
   /** Groups that have not been handed out. */
   readonly #open = new Set<Group>();
+  /** Groups that are whole with some of their responses. */
+  readonly #wanted = new Map<GroupId, number>();
   #isOver = false;
 
   constructor(options: IterationOptions) {
@@ -56,7 +60,7 @@ export class Iteration {
       ...options,
       listener: {
         tokens: (request) => options.journal?.changed(request),
-        finished: (request) => options.journal?.finished(request),
+        finished: (request) => this.#finished(request),
         restarted: (request) => options.journal?.changed(request),
         stats() {},
         groupFinished: (group) => this.#groupFinished(group),
@@ -72,6 +76,8 @@ export class Iteration {
   run(): Promise<RunReport> {
     this.#options.journal?.check(this.#options.workers);
     for (const group of this.#options.groups) {
+      const { groupId, size, finishFirst = size } = group;
+      if (finishFirst < size) this.#wanted.set(groupId, finishFirst);
       this.#open.add(this.#rollout.submit({ ...group, divisible: this.#isDivisible(group) }));
     }
     for (const worker of this.#options.workers) this.#rollout.addWorker(worker);
@@ -121,6 +127,13 @@ export class Iteration {
       if (support.kind === "whole") isDivisible = false;
     }
     return isDivisible;
+  }
+
+  #finished(request: Request): void {
+    const { groupId, requests } = request.group;
+    this.#options.journal?.finished(request);
+    const wanted = this.#wanted.get(groupId);
+    if (wanted !== undefined) endRest(this.#rollout, requests, wanted);
   }
 
   #groupFinished(group: Group): void {

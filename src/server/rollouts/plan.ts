@@ -71,6 +71,8 @@ export const GROUP_ENTRIES = {
   token_ids: v.nullish(f.tokenList),
   ...TEMPLATE_ENTRIES,
   n: f.integer(1, GROUP_SIZE_MAX),
+  /** The group is whole with the first that many of its responses; the others are given up. Default: all. */
+  finish_first: f.integer(1, GROUP_SIZE_MAX),
 };
 
 export const RolloutRequestSchema = v.strictObject({
@@ -97,7 +99,7 @@ export const RolloutRequestSchema = v.strictObject({
   on_policy: f.oneOf("strict", "mixed"),
   /** mixed, for tokens of weights at most that many epochs old: a response with older ones begins anew. */
   max_staleness: f.integer(0, 2 ** 20),
-  /** A group is whole with the first that many of its responses to finish; the others are given up. Default: all. */
+  /** Default of every group. */
   finish_first: f.integer(1, GROUP_SIZE_MAX),
   /** Ends the rollout when that many groups are whole; the others can be carried on. Default: all. */
   finish_groups: f.integer(1, ROLLOUT_LIMITS.groupsMax),
@@ -114,6 +116,8 @@ export interface GroupPlan {
   readonly n: number;
   readonly sampling: SamplingParams;
   readonly seeded: boolean;
+  /** Absent in journals of earlier releases. null: all. */
+  readonly finishFirst?: number | null;
 }
 
 /** The prompt is null where it is a text or a chat that is yet to be encoded. */
@@ -129,7 +133,6 @@ export interface RolloutPlan {
   readonly isStrict: boolean;
   /** Absent in journals of earlier releases. null: no limit of its own, all, none. */
   readonly stalenessMax?: number | null;
-  readonly finishFirst?: number | null;
   readonly finishGroups?: number | null;
   readonly carryFrom?: string | null;
 }
@@ -154,16 +157,13 @@ export async function planOf(body: unknown, context: PlanContext): Promise<Rollo
   if (fields.groups.length > groupsMax) {
     throw invalid("groups", `has ${fields.groups.length} entries, more than ${groupsMax}`);
   }
-  const { max_staleness: stalenessMax = null, finish_first: first } = fields;
+  const { max_staleness: stalenessMax = null } = fields;
   const ids = new Set<string>();
   let requests = 0;
   const unwritten = fields.groups.map((group, i) => {
     if (ids.has(group.id)) throw invalid(`groups.${i}.id`, `is ${group.id}, as an earlier one`);
     ids.add(group.id);
     const plan = groupOf(group, { fields, adapter, context, at: `groups.${i}.` });
-    if (first != null && first > plan.n) {
-      throw invalid("finish_first", `is ${first}; group ${group.id} has ${plan.n} responses`);
-    }
     requests += plan.n;
     return plan;
   });
@@ -180,7 +180,6 @@ export async function planOf(body: unknown, context: PlanContext): Promise<Rollo
     isDetached: fields.detached ?? false,
     isStrict: fields.on_policy !== "mixed" || stalenessMax !== null,
     stalenessMax,
-    finishFirst: fields.finish_first ?? null,
     finishGroups: fields.finish_groups ?? null,
     carryFrom: fields.carry_from ?? null,
   };
@@ -220,10 +219,16 @@ function groupOf(
       at: `${at}sampling_params.`,
     },
   );
+  const n = group.n ?? fields.n ?? 1;
+  const finishFirst = group.finish_first ?? fields.finish_first ?? null;
+  if (finishFirst !== null && finishFirst > n) {
+    throw invalid(`${at}finish_first`, `is ${finishFirst} of ${n} responses`);
+  }
   return {
     id: group.id,
     prompt: givenPrompt(group, { text: context.text, at }),
-    n: group.n ?? fields.n ?? 1,
+    n,
+    finishFirst,
     sampling: { ...drawing.sampling, tokensMax, ...(adapter === null ? {} : { adapter }) },
     seeded: drawing.seeded,
   };

@@ -209,7 +209,7 @@ export class Run {
     );
     this.#generations.push(generation);
     const { n } = plan;
-    const wanted = rollout.finishFirst ?? n;
+    const wanted = plan.finishFirst ?? n;
     const { requests } = generation;
     group.current = { id: plan.id, n, wanted, requests, finished: 0, taken: [] };
     this.groups.push(group.current);

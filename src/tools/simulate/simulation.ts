@@ -9,11 +9,11 @@ import {
   weightEpoch,
   workerId,
 } from "../../core/base/ids.ts";
-import type { Group, Request } from "../../core/request/buffer.ts";
+import type { Request } from "../../core/request/buffer.ts";
 import { isCut, SAMPLING_DEFAULTS } from "../../core/request/request.ts";
 import type { RolloutListener } from "../../core/rollout/listener.ts";
 import { Rollout } from "../../core/rollout/rollout.ts";
-import { firstComplete } from "../../core/rollout/selection.ts";
+import { endRest, firstComplete } from "../../core/rollout/selection.ts";
 import type { Timeline } from "../../core/rollout/timeline.ts";
 import type { PolicyParts } from "../../core/schedule/policies.ts";
 import type { Scheduler } from "../../core/schedule/scheduler.ts";
@@ -244,17 +244,9 @@ export class Simulation implements EngineWorld {
     const { requestId } = request.spec;
     assert(request.response.refusal === null, "the longest request fits into one engine");
     if (!isCut(request.response.finish)) this.#finished.push(request);
-    this.#endRest(request.group);
-    this.#kv.delete(requestId);
-  }
-
-  #endRest({ requests }: Group): void {
     const { finishFirst } = this.#options;
-    if (finishFirst === null || firstComplete(requests, finishFirst).length < finishFirst) return;
-    // Not inside the turn in which the request has finished.
-    queueMicrotask(() => {
-      for (const request of requests) this.#rollout.end(request, "abort");
-    });
+    if (finishFirst !== null) endRest(this.#rollout, request.group.requests, finishFirst);
+    this.#kv.delete(requestId);
   }
 
   #addGroups(): void {
