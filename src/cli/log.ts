@@ -91,3 +91,7 @@ function quoted(value: string | number | boolean | null): string {
   const text = String(value);
   return /^[\w.:/+-]+$/.test(text) ? text : JSON.stringify(text);
 }
+
+export function errorWithStack(error: unknown): string {
+  return error instanceof Error ? (error.stack ?? error.message) : String(error);
+}

@@ -6,7 +6,7 @@ import { Command } from "commander";
 import packageJson from "../../package.json" with { type: "json" };
 import type { PoolOptions } from "../app.ts";
 import { envName, FIELDS, type Settings } from "../config/fields.ts";
-import { AppError, errorWithStack } from "../core/base/errors.ts";
+import { AppError } from "../core/base/errors.ts";
 import { serverOf } from "../engines/kinds.ts";
 import type { WorkerSource } from "../pool/pool.ts";
 import { bindServer } from "../serve.ts";
@@ -23,7 +23,7 @@ import {
 import { losslessness } from "../tools/doctor/sampling-check.ts";
 import { addFields, givenFields, readFields } from "./commander-fields.ts";
 import { checkExposure, edgeOf } from "./exposure.ts";
-import { type Log, stderrLog } from "./log.ts";
+import { errorWithStack, type Log, stderrLog } from "./log.ts";
 import { EXIT_FAILED, EXIT_INTERRUPTED } from "./output.ts";
 import { catchUncaught, eventsOf, logUnread, UNREAD_LOGGED_MAX } from "./serve-events.ts";
 import { type Signals, untilSignal } from "./signals.ts";

@@ -2,13 +2,13 @@
 // process nor a request, unless many occur within a minute; then a supervisor restarts it.
 
 import { ADAPTER_CONTROL } from "../adapters/list.ts";
-import { errorText, errorWithStack } from "../core/base/errors.ts";
+import { errorText } from "../core/base/errors.ts";
 import type { IterationSummary } from "../core/rollout/iteration-span.ts";
 import type { ServeEvents } from "../serve-options.ts";
 import { CONTROL_ROUTES } from "../server/control/routes.ts";
 import type { OpenStream } from "../server/http.ts";
 import { WORKER_ROUTES } from "../server/worker-registry.ts";
-import type { Log, LogFields } from "./log.ts";
+import { errorWithStack, type Log, type LogFields } from "./log.ts";
 import { EXIT_FAILED } from "./output.ts";
 
 const CONTROL = [...CONTROL_ROUTES, ...ADAPTER_CONTROL];

@@ -3,7 +3,7 @@
 
 import { createHash } from "node:crypto";
 import { AppError } from "../core/base/errors.ts";
-import { JsonLimitError, parseJson } from "../core/base/json.ts";
+import { JsonLimitError, parseJson } from "../proto/json.ts";
 import { Lane, openThread } from "../text/job-lane.ts";
 
 /** Whether lists of token ids may be Int32Array where prompts stand. */

@@ -82,7 +82,3 @@ export function fileProblem(error: unknown): string {
 export function errorText(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
 }
-
-export function errorWithStack(error: unknown): string {
-  return error instanceof Error ? (error.stack ?? error.message) : String(error);
-}

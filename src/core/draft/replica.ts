@@ -9,7 +9,6 @@ import type { GroupId } from "../base/ids.ts";
 import { SEQUENCES_MAX } from "../wasm/abi.ts";
 import { type CoreOptions, LIMIT_BYTES_MAX } from "../wasm/load.ts";
 import { SuffixIndex } from "../wasm/suffix-index.ts";
-import { checkTokens } from "./check-tokens.ts";
 import type { Drafter, DraftQuery, Drafts, UpdateResult } from "./drafter.ts";
 import type { History, Recording } from "./history.ts";
 
@@ -41,8 +40,6 @@ const OK: UpdateResult = { kind: "ok" };
 const FULL: UpdateResult = { kind: "full" };
 const NO_HANDLE = -1;
 const WHERE = "draft replica";
-const REGISTER_PROMPT = { where: WHERE, field: "register.prompt" };
-const UPDATE_TOKENS = { where: WHERE, field: "update.tokens" };
 /** Bytes of the index that a past takes for each token: 39 to 44 on recorded responses, and some to spare. */
 const INDEX_BYTES_PER_TOKEN = 64;
 /** Pasts may fill the memory up to this part: the rest is for live tokens. */
@@ -64,7 +61,7 @@ export class Replica implements Drafter {
 
   register(groupId: GroupId, prompt: Int32Array): void {
     if (this.#groups.has(groupId)) return;
-    checkTokens(prompt, REGISTER_PROMPT);
+    checkTokens(prompt, "register.prompt");
     const handle = this.#create(prompt);
     const group: Group = { handle, have: [], recording: this.#history?.begin(prompt) ?? null };
     this.#groups.set(groupId, group);
@@ -88,7 +85,7 @@ export class Replica implements Drafter {
     if (offset > have) return { kind: "gap", have };
     const from = have - offset;
     if (from >= tokens.length) return OK;
-    checkTokens(tokens, UPDATE_TOKENS);
+    checkTokens(tokens, "update.tokens");
     while (group.have.length <= sampleIndex) group.have.push(0);
     group.have[sampleIndex] = offset + tokens.length;
     this.#index.append(group.handle, sampleIndex, tokens, from);
@@ -169,6 +166,14 @@ export class Replica implements Drafter {
 
 function wrong(field: string, problem: string): InvalidFieldError {
   return new InvalidFieldError({ where: WHERE, field, problem });
+}
+
+/** Core and wire hold token ids in 32 bits, and they are never negative. */
+function checkTokens(tokens: Int32Array, field: string): void {
+  for (let i = 0; i < tokens.length; i += 1) {
+    const token = tokens[i] as number;
+    if (token < 0) throw wrong(`${field}[${i}]`, `is ${token}, below 0`);
+  }
 }
 
 function checkSampleIndex(sampleIndex: number): void {

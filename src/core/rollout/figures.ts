@@ -338,14 +338,6 @@ export const SHOWN_FIGURES: readonly Omit<Figure<never> & { key: FigureKey }, "r
   ...WORKER_FIGURES,
 ].map(({ key, metric, unit, help }) => ({ key, metric, unit, help }));
 
-/** Values of one source, by key. */
-export function valuesOf<Key extends string, Source>(
-  rows: readonly { readonly key: Key; readonly read: (from: Source) => number }[],
-  source: Source,
-): Record<Key, number> {
-  return sumsOf(rows, [source]);
-}
-
 /** Sums over all sources, by key. */
 export function sumsOf<Key extends string, Source>(
   rows: readonly { readonly key: Key; readonly read: (from: Source) => number }[],

@@ -12,7 +12,6 @@ import {
   POOL_FIGURES,
   ROLLOUT_FIGURES,
   sumsOf,
-  valuesOf,
   WORKER_FIGURES,
   type WorkerKey,
 } from "./figures.ts";
@@ -316,7 +315,7 @@ export class Meter {
       kv_pool: {
         memory_bytes_peak: this.#poolMemoryPeak,
         disk_bytes_peak: this.#poolDiskPeak,
-        ...valuesOf(POOL_FIGURES, options.pool),
+        ...sumsOf(POOL_FIGURES, [options.pool]),
       },
       kv_moves: kvMovesReport([...this.#tallies.values()].map(({ stats }) => stats?.kvMoves)),
       workers: [...this.#tallies.values()].map((tally) => this.#workerReport(tally)),

@@ -9,7 +9,13 @@ import { type Request, RequestBuffer } from "../request/buffer.ts";
 import { CHUNK_COLUMNS, SAMPLES_MAX, TimelineRecorder } from "./timeline.ts";
 
 const ENGINE = workerId(0);
-const WORKERS = [{ workerId: ENGINE, name: "engine 0", capacity: { slots: 4, kvTokens: 4096 } }];
+const WORKERS = [
+  {
+    workerId: ENGINE,
+    name: "engine 0",
+    capacity: { slots: 4, kvTokens: 4096, contextTokens: 9, kvBytesPerToken: 0 },
+  },
+];
 const STATS = { ...NO_WORKER_STATS, running: 2, waiting: 1, kvTokensUsed: 100 };
 
 function requests(size: number): readonly Request[] {

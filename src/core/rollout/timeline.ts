@@ -4,7 +4,7 @@
 import type { WorkerId } from "../base/ids.ts";
 import type { Request } from "../request/buffer.ts";
 import type { Chunk } from "../request/response.ts";
-import type { WorkerStats } from "./worker.ts";
+import type { Worker, WorkerStats } from "./worker.ts";
 
 /** An array of a chunk holds these, in this order. Times are milliseconds since the begin of the iteration. */
 export const CHUNK_COLUMNS = [
@@ -93,12 +93,6 @@ type Kept = Omit<ResponseTimeline, "chunks" | "joined_ms" | "end_ms"> & {
   readonly chunks: readonly Chunk[];
 };
 
-export interface NamedWorker {
-  readonly workerId: WorkerId;
-  readonly name: string;
-  readonly capacity: { readonly slots: number; readonly kvTokens: number };
-}
-
 export class TimelineRecorder {
   readonly #chunksMax: number;
   #finished: Kept[] = [];
@@ -150,7 +144,7 @@ export class TimelineRecorder {
   report(about: {
     readonly startMs: number;
     readonly open: Iterable<Request>;
-    readonly workers: readonly NamedWorker[];
+    readonly workers: readonly Pick<Worker, "workerId" | "name" | "capacity">[];
   }): Timeline {
     const { startMs, open, workers } = about;
     const since = (ms: number) => Math.round((ms - startMs) * 1000) / 1000;

@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
+import { Random } from "../../tools/simulate/random.ts";
 import { type WorkerId, workerId } from "../base/ids.ts";
-import { Random } from "../base/random.ts";
 import { Paces } from "./pace.ts";
 
 const MS = 3_000;

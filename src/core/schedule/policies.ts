@@ -8,11 +8,10 @@ import type { RequestBuffer } from "../request/buffer.ts";
 import { Heap } from "../wasm/heap.ts";
 import type { CoreExports } from "../wasm/load.ts";
 import { BoundedWaitPolicy } from "./bounded-wait.ts";
-import { byArrival } from "./by-arrival.ts";
 import type { ChunkLength } from "./chunk-length.ts";
 import { byFewestTokens } from "./fewest-tokens.ts";
 import { KeyedPolicy } from "./keyed.ts";
-import type { SchedulePolicy } from "./policy.ts";
+import { byArrival, type SchedulePolicy } from "./policy.ts";
 import { ProbeFirstPolicy } from "./probe-first.ts";
 import { type DispatchMode, Scheduler } from "./scheduler.ts";
 

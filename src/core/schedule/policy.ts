@@ -26,3 +26,8 @@ export interface SchedulePolicy {
 export const PRIORITY_STRIDE = 2 ** 32;
 /** |priority| of a request, at most: keys stay exact in a double. */
 export const PRIORITY_MAX = 2 ** 20;
+
+/** First come, first served; a request that has begun keeps its place. */
+export function byArrival(request: Request): number {
+  return request.priority * PRIORITY_STRIDE + request.spec.requestId;
+}

@@ -8,11 +8,11 @@ import { type Request, RequestBuffer } from "../request/buffer.ts";
 import { Heap } from "../wasm/heap.ts";
 import { loadCore } from "../wasm/load.ts";
 import { BoundedWaitPolicy } from "./bounded-wait.ts";
-import { byArrival } from "./by-arrival.ts";
 import { ChunkLength } from "./chunk-length.ts";
 import { KeyedPolicy } from "./keyed.ts";
 import type { Slot } from "./placement.ts";
 import { place } from "./placement.ts";
+import { byArrival } from "./policy.ts";
 import { ProbeFirstPolicy, STARVATION_PERIOD } from "./probe-first.ts";
 import { DISPATCHES_AHEAD_MIN, PASSED_MAX, Scheduler } from "./scheduler.ts";
 

@@ -8,8 +8,8 @@
 import * as v from "valibot";
 import { assert } from "../../core/base/assert.ts";
 import { errorText } from "../../core/base/errors.ts";
-import { JSON_DEPTH_MAX, parseJson } from "../../core/base/json.ts";
 import type { Decoded } from "../../proto/checked.ts";
+import { JSON_DEPTH_MAX, parseJson } from "../../proto/json.ts";
 
 /** Words are sent in their memory layout; every host of Bun is little-endian. */
 assert(new Uint8Array(Int32Array.of(1).buffer)[0] === 1, "the host is little-endian");

@@ -2,8 +2,8 @@
 
 import { unreachable } from "../../core/base/assert.ts";
 import { errorText } from "../../core/base/errors.ts";
-import { parseJson } from "../../core/base/json.ts";
 import type { ControlAnswer, EngineOperation } from "../../core/rollout/operation.ts";
+import { parseJson } from "../../proto/json.ts";
 import type { HttpAnswer, HttpCall, HttpClient } from "./http.ts";
 
 /** Operations that a dialect has calls for: a canary is a request like others. */

@@ -6,7 +6,7 @@
 import http from "node:http";
 import https from "node:https";
 import { AppError } from "../../core/base/errors.ts";
-import { parseJson } from "../../core/base/json.ts";
+import { parseJson } from "../../proto/json.ts";
 import type { TimerClock } from "./clock.ts";
 import { errorMessage } from "./stream-event.ts";
 

@@ -1,7 +1,7 @@
 // One event of a server's stream in the form that reaches the worker, and the JSON shapes of vLLM's (0.22 to 0.32). It knows
 // nothing of what becomes of the tokens.
 
-import { parseJson } from "../../core/base/json.ts";
+import { parseJson } from "../../proto/json.ts";
 
 export type Json = Readonly<Record<string, unknown>>;
 

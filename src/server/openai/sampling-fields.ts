@@ -17,7 +17,7 @@ import * as f from "./fields.ts";
 const SEED_MIN = -(2n ** 63n);
 const SEED_MAX = 2n ** 63n - 1n;
 
-/** A number, or its digits: those of a number that a double cannot hold arrive as text (base/json.ts). */
+/** A number, or its digits: those of a number that a double cannot hold arrive as text (proto/json.ts). */
 function seedOf(value: number | string): bigint | null {
   const isWhole = typeof value === "string" ? /^-?\d{1,19}$/.test(value) : Number.isInteger(value);
   if (!isWhole) return null;

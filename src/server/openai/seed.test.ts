@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
 import * as fc from "fast-check";
 import * as v from "valibot";
-import { parseJson } from "../../core/base/json.ts";
+import { parseJson } from "../../proto/json.ts";
 import { SEED_FIELD } from "./sampling-fields.ts";
 
 const read = (json: string) => v.parse(v.object({ seed: SEED_FIELD }), parseJson(json)).seed;

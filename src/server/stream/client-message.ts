@@ -1,8 +1,8 @@
 // The one check of what clients of a token stream send. Decides nothing.
 
 import * as v from "valibot";
-import { parseJson } from "../../core/base/json.ts";
 import type { Decoded } from "../../proto/checked.ts";
+import { parseJson } from "../../proto/json.ts";
 import { unknownField } from "../openai/unknown-field.ts";
 
 /** Subject of a client's subscription, in one of its fields. progress: lengths and counters some times a second, no tokens. */

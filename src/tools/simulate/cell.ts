@@ -3,10 +3,10 @@
 
 import { present } from "../../core/base/assert.ts";
 import type { RequestId } from "../../core/base/ids.ts";
-import { Random } from "../../core/base/random.ts";
 import type { Scheduler } from "../../core/schedule/scheduler.ts";
 import type { CoreExports } from "../../core/wasm/load.ts";
 import { type GroupLengths, type LengthShape, sampleLengths } from "./lengths.ts";
+import { Random } from "./random.ts";
 import { type Iteration, type RelatedParts, runOf } from "./related.ts";
 import {
   type Reached,

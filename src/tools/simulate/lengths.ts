@@ -2,7 +2,7 @@
 // comes from real traces (as aggregates: no length of a trace is stored here), the scale from the workload.
 
 import { AppError } from "../../core/base/errors.ts";
-import { Random } from "../../core/base/random.ts";
+import { Random } from "./random.ts";
 
 /** lengths[group][sample], output tokens >= 1. */
 export type GroupLengths = readonly (readonly number[])[];

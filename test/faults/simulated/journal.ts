@@ -1,10 +1,10 @@
 // The journal of a rollout in the fault tests: the production log and reader, on a disk that is an array.
 
-import type { Random } from "../../../src/core/base/random.ts";
 import { JournalLog } from "../../../src/core/journal/log.ts";
 import { readJournal } from "../../../src/core/journal/read.ts";
 import type { Request } from "../../../src/core/request/buffer.ts";
 import type { SavedOutput } from "../../../src/core/request/saved-output.ts";
+import type { Random } from "../../../src/tools/simulate/random.ts";
 
 export class FaultJournal {
   #log = new JournalLog();

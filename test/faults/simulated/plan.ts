@@ -1,9 +1,9 @@
 // What goes wrong in one run of the fault tests: everything is drawn from the seed, so the seed repeats the run. Faults
 // come first; then everything heals, and everything must finish.
 
-import { Random } from "../../../src/core/base/random.ts";
 import { DRAFT_MODES, type DraftMode } from "../../../src/core/draft/registry.ts";
 import { POLICY_NAMES, type PolicyName } from "../../../src/core/schedule/policies.ts";
+import { Random } from "../../../src/tools/simulate/random.ts";
 
 export type Fault =
   /** The worker dies at once, with all its state. */

@@ -4,13 +4,13 @@
 import { assert, present } from "../../../src/core/base/assert.ts";
 import { fold32, hashString } from "../../../src/core/base/hash.ts";
 import { groupId, type WeightEpoch, weightEpoch, workerId } from "../../../src/core/base/ids.ts";
-import { Random } from "../../../src/core/base/random.ts";
 import type { Group, Request } from "../../../src/core/request/buffer.ts";
 import type { Chunk } from "../../../src/core/request/response.ts";
 import type { SavedOutput } from "../../../src/core/request/saved-output.ts";
 import type { RolloutListener } from "../../../src/core/rollout/listener.ts";
 import { Rollout } from "../../../src/core/rollout/rollout.ts";
 import type { CoreExports } from "../../../src/core/wasm/load.ts";
+import { Random } from "../../../src/tools/simulate/random.ts";
 import { samplingOf } from "../../suite/request-spec.ts";
 import { FaultJournal } from "./journal.ts";
 import { FaultyLink } from "./link.ts";
