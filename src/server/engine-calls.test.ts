@@ -1,23 +1,14 @@
 // A model whose tokenizer is not on this machine: ids work as ever, and texts by way of an engine's own tokenizer.
 
 import { afterEach, expect, test } from "bun:test";
+import { StandInBed, stopBeds } from "../../test/faults/attacks/stand-in-bed.ts";
 import { EOS, standInResponse } from "../../test/faults/stand-in/tokens.ts";
-import { type StandInOptions, VllmStandIn } from "../../test/faults/stand-in/vllm-stand-in.ts";
-import { collecting, serveOptions, vllmSource } from "../../test/suite/serve-fixture.ts";
-import { startSidecar } from "../serve.ts";
-import type { RunningSidecar } from "../serve-options.ts";
+import type { StandInOptions } from "../../test/faults/stand-in/vllm-stand-in.ts";
 import { IdText } from "../text/id-text.ts";
 
 const TOKENS = 20;
 const PROMPT = [500, 501, 502];
-const failures: unknown[] = [];
-let sidecar: RunningSidecar | null = null;
-let standIn: VllmStandIn | null = null;
-afterEach(async () => {
-  await sidecar?.stop();
-  await standIn?.stop();
-  expect(failures.splice(0)).toEqual([]);
-});
+afterEach(stopBeds);
 
 /** Tokens are words of their numbers, and numbers are written with a w. */
 const tokenizer: StandInOptions["routes"] = (path, body) => {
@@ -33,26 +24,9 @@ const tokenizer: StandInOptions["routes"] = (path, body) => {
   };
 };
 
-async function started(options: Partial<StandInOptions>): Promise<URL> {
-  standIn = await VllmStandIn.start(options);
-  sidecar = await startSidecar(
-    serveOptions({
-      sources: [vllmSource(standIn.url, {})],
-      chunkTokens: 6,
-      model: { text: new IdText(), openTextThread: null, eosTokenIds: [] },
-      events: collecting(failures),
-    }),
-  );
-  return sidecar.url;
-}
-
-async function post(
-  base: URL,
-  path: string,
-  body: object,
-): Promise<{ status: number; text: string }> {
-  const response = await fetch(new URL(path, base), { method: "POST", body: JSON.stringify(body) });
-  return { status: response.status, text: await response.text() };
+async function started(options: Partial<StandInOptions>): Promise<StandInBed> {
+  const model = { text: new IdText(), openTextThread: null, eosTokenIds: [] };
+  return await StandInBed.start(1, () => options, { serve: { chunkTokens: 6, model } });
 }
 
 const drawn = (prompt: readonly number[], max = TOKENS) =>
@@ -64,9 +38,9 @@ const words = (tokens: readonly number[]) =>
     .join(" ");
 
 test("no tokenizer: ids in and out need none, and the engine ends a response at its own EOS", async () => {
-  const base = await started({});
+  const bed = await started({});
   const ask = { token_ids: PROMPT, sampling_params: { max_tokens: TOKENS } };
-  const { status, text } = await post(base, "/inference/v1/generate", ask);
+  const { status, text } = await bed.http.ask("/inference/v1/generate", ask);
   const [choice] = JSON.parse(text).choices;
   expect([status, choice.token_ids]).toEqual([200, drawn(PROMPT)]);
   // One of these ends at EOS, the other would and must not.
@@ -74,38 +48,39 @@ test("no tokenizer: ids in and out need none, and the engine ends a response at 
     (prompt) => drawn(prompt, 60).at(-1) === EOS,
   );
   if (long === undefined) throw new Error("no prompt ends early");
-  const ended = await post(base, "/inference/v1/generate", {
+  const ended = await bed.http.ask("/inference/v1/generate", {
     token_ids: long,
     sampling_params: { max_tokens: 60 },
   });
   const [stopped] = JSON.parse(ended.text).choices;
   expect([stopped.token_ids, stopped.finish_reason]).toEqual([drawn(long, 60), "stop"]);
-  const ignoring = await post(base, "/inference/v1/generate", {
+  const ignoring = await bed.http.ask("/inference/v1/generate", {
     token_ids: long,
     sampling_params: { max_tokens: 60, ignore_eos: true },
   });
   expect(JSON.parse(ignoring.text).choices[0].token_ids).toHaveLength(60);
+  expect(bed.failures).toEqual([]);
 });
 
 test("no tokenizer: texts go through an engine, whole and as a stream", async () => {
-  const base = await started({ routes: tokenizer });
+  const bed = await started({ routes: tokenizer });
   const expected = words(drawn(PROMPT));
   const ask = { prompt: "w500 w501 w502", max_tokens: TOKENS, logprobs: 1 };
-  const whole = JSON.parse((await post(base, "/v1/completions", ask)).text).choices[0];
+  const whole = JSON.parse((await bed.http.ask("/v1/completions", ask)).text).choices[0];
   expect([whole.text, whole.logprobs.tokens[0]]).toEqual([
     expected,
     `token_id:${drawn(PROMPT)[0]}`,
   ]);
-  const byIds = await post(base, "/v1/completions", { prompt: PROMPT, max_tokens: TOKENS, n: 1 });
+  const byIds = await bed.http.ask("/v1/completions", { prompt: PROMPT, max_tokens: TOKENS, n: 1 });
   expect(JSON.parse(byIds.text).choices[0].text).toMatch(/^w\d+/);
   const messages = [{ role: "user", content: "w500 w501 w502" }];
-  const chat = await post(base, "/v1/chat/completions", { messages, max_tokens: TOKENS });
+  const chat = await bed.http.ask("/v1/chat/completions", { messages, max_tokens: TOKENS });
   expect(JSON.parse(chat.text).choices[0].message.content).toMatch(/^w\d+( w\d+)+$/);
   for (const [path, body] of [
     ["/v1/completions", { prompt: [9, 8, 7], max_tokens: TOKENS, stream: true }],
     ["/v1/chat/completions", { messages, max_tokens: TOKENS, stream: true }],
   ] as const) {
-    const { text } = await post(base, path, body);
+    const { text } = await bed.http.ask(path, body);
     const choices = text
       .split("\n\n")
       .filter((event) => event.startsWith("data: {"))
@@ -114,15 +89,16 @@ test("no tokenizer: texts go through an engine, whole and as a stream", async ()
     expect([path, written]).toEqual([path, expect.stringMatching(/^w\d+( w\d+)+$/)]);
     expect(choices.at(-1).finish_reason).toBe("length");
   }
-  const tokenized = await post(base, "/tokenize", { prompt: "w1 w2" });
+  const tokenized = await bed.http.ask("/tokenize", { prompt: "w1 w2" });
   expect(JSON.parse(tokenized.text).tokens).toEqual([1, 2]);
-  expect(JSON.parse((await post(base, "/detokenize", { tokens: [1, 2] })).text).prompt).toBe(
+  expect(JSON.parse((await bed.http.ask("/detokenize", { tokens: [1, 2] })).text).prompt).toBe(
     "w1 w2",
   );
+  expect(bed.failures).toEqual([]);
 });
 
 test("no tokenizer: what needs one here is a 400 that says so, and ids go on working", async () => {
-  const base = await started({});
+  const bed = await started({});
   for (const [path, body, word] of [
     ["/v1/completions", { prompt: "w1", max_tokens: 4 }, "--tokenizer"],
     ["/v1/completions", { prompt: PROMPT, max_tokens: 4, stop: ["x"] }, "stop_token_ids"],
@@ -131,9 +107,10 @@ test("no tokenizer: what needs one here is a 400 that says so, and ids go on wor
     ["/tokenize", { prompt: "w1" }, "--tokenizer"],
     ["/inference/v1/generate", { token_ids: [5000], sampling_params: { max_tokens: 4 } }, "5000"],
   ] as const) {
-    const { status, text } = await post(base, path, body);
+    const { status, text } = await bed.http.ask(path, body);
     expect([path, body, status, text]).toEqual([path, body, 400, expect.stringContaining(word)]);
   }
   const good = { token_ids: [1, 2], sampling_params: { max_tokens: 4 } };
-  expect((await post(base, "/inference/v1/generate", good)).status).toBe(200);
+  expect((await bed.http.ask("/inference/v1/generate", good)).status).toBe(200);
+  expect(bed.failures).toEqual([]);
 });

@@ -2,12 +2,9 @@
 // between pause and resume, and a page that is killed. Each is a process of its own; the sidecar is over stand-ins for vLLM.
 
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
-import { startSidecar } from "../../src/serve.ts";
-import type { RunningSidecar } from "../../src/serve-options.ts";
-import { HttpClient, until } from "../faults/http-client.ts";
+import { StandInBed, stopBeds } from "../faults/attacks/stand-in-bed.ts";
+import { type HttpClient, until } from "../faults/http-client.ts";
 import { EOS, standInResponse } from "../faults/stand-in/tokens.ts";
-import { VllmStandIn } from "../faults/stand-in/vllm-stand-in.ts";
-import { serveOptions, vllmSource } from "../suite/serve-fixture.ts";
 
 setDefaultTimeout(180_000);
 
@@ -19,34 +16,25 @@ const RESTARTED = [4, 5, 6, 7];
 /** Longer than a trainer takes for two calls, however slow the machine is. */
 const UPDATE_MS_MAX = 6_000;
 
-let standIns: VllmStandIn[] = [];
-let sidecar: RunningSidecar;
+let bed: StandInBed;
 let http: HttpClient;
-const notices: string[] = [];
 
 beforeAll(async () => {
   const parts = ["/start_weight_update", "/update_weights", "/finish_weight_update"];
   const routes = (path: string) => (parts.includes(path) ? { status: 200, body: {} } : null);
-  standIns = await Promise.all([1, 2].map(() => VllmStandIn.start({ routes })));
-  const sources = standIns.map(({ url }) => vllmSource(url, { pollMs: 20 }));
-  sidecar = await startSidecar(
-    serveOptions({
-      ...{ sources, weightsTimeoutMs: UPDATE_MS_MAX, chunkTokens: 16 },
-      events: { weightsNotice: ({ kind }) => notices.push(kind) },
-    }),
-  );
-  http = new HttpClient(sidecar.url);
+  bed = await StandInBed.start(2, () => ({ routes }), {
+    limits: { pollMs: 20 },
+    serve: { weightsTimeoutMs: UPDATE_MS_MAX, chunkTokens: 16 },
+  });
+  ({ http } = bed);
   await until(() => hasStates("ready"), "both servers");
 });
 
-afterAll(async () => {
-  await sidecar?.stop();
-  await Promise.all(standIns.map((standIn) => standIn.stop()));
-});
+afterAll(stopBeds);
 
 /** Runs a program that knows the sidecar's URL as `url`; kills it when it has printed a line. */
 async function diesAfter(program: string): Promise<void> {
-  const code = `const url = ${JSON.stringify(sidecar.url.href)};\n${program}`;
+  const code = `const url = ${JSON.stringify(bed.sidecar.url.href)};\n${program}`;
   const child = Bun.spawn([process.execPath, "-e", code], { stdout: "pipe" });
   const { value } = await child.stdout.getReader().read();
   expect(new TextDecoder().decode(value)).toBe("now\n");
@@ -118,7 +106,7 @@ test("trainer: killed in the middle of a weight update, the update ends by itsel
   );
   // Their weights are unknown now: they wait for whole ones.
   await until(() => hasStates("fenced"), "both are fenced");
-  expect(notices).toContain("abandoned");
+  expect(bed.notices).toContain("abandoned");
   expect(before.weight_epoch).toBe(
     ((await http.json("/foretoken/workers")) as typeof before).weight_epoch,
   );

@@ -4,12 +4,10 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { fold32 } from "../../src/core/base/hash.ts";
 import type { VllmLimits } from "../../src/engines/vllm/limits.ts";
-import { startSidecar } from "../../src/serve.ts";
 import type { RunningSidecar } from "../../src/serve-options.ts";
-import { FAULT_KINDS, NO_FAULTS, seededFaults } from "../faults/stand-in/faults.ts";
+import { StandInBed, stopBeds } from "../faults/attacks/stand-in-bed.ts";
+import { FAULT_KINDS, seededFaults } from "../faults/stand-in/faults.ts";
 import { EOS, standInResponse } from "../faults/stand-in/tokens.ts";
-import { STAND_IN_DEFAULTS, VllmStandIn } from "../faults/stand-in/vllm-stand-in.ts";
-import { serveOptions, vllmSource } from "../suite/serve-fixture.ts";
 
 setDefaultTimeout(240_000);
 
@@ -28,13 +26,6 @@ const LIMITS: Partial<VllmLimits> = {
   healthFailuresMax: 50,
   checkMsMax: 5_000,
 };
-
-async function sidecarOver(standIns: readonly VllmStandIn[]): Promise<RunningSidecar> {
-  const sources = standIns.map(({ url }) => vllmSource(url, LIMITS));
-  return await startSidecar(
-    serveOptions({ sources, retryGraceMs: 30_000, weightsTimeoutMs: 60_000 }),
-  );
-}
 
 /** One prompt of which `n` responses are wanted. Its own number stands in it, so that no two are alike. */
 interface Wanted {
@@ -175,22 +166,23 @@ class Follower {
 
 async function play(seed: number): Promise<{ responses: number; shown: Map<string, number> }> {
   const restarts = { left: 1 };
-  const standIns = await Promise.all(
-    [0, 1, 2].map((i) => {
+  const bed = await StandInBed.start(
+    3,
+    (i) => {
       const options = { share: 0.1, tokensMax: 10, kinds: FAULT_KINDS, restarts };
       const faults = seededFaults(fold32(seed, i), options);
-      return VllmStandIn.start({
-        ...STAND_IN_DEFAULTS,
+      return {
         slots: 64 + 32 * i,
         generate: i === 2 ? "disabled" : "enabled",
         // The probe's own request is the first to arrive.
         faults: (arrival, prompt) => (arrival < 2 ? null : faults(arrival, prompt)),
         silenceMs: 30,
         downMs: 5,
-      });
-    }),
+      };
+    },
+    { limits: LIMITS, serve: { retryGraceMs: 30_000, weightsTimeoutMs: 60_000 } },
   );
-  const sidecar = await sidecarOver(standIns);
+  const { sidecar } = bed;
   try {
     const follower = await Follower.start(sidecar);
     const asks = Array.from({ length: ASKS }, (_, ask) => wantedOf(seed, ask));
@@ -204,13 +196,12 @@ async function play(seed: number): Promise<{ responses: number; shown: Map<strin
     await follower.until(responses.length);
     expect(inOrder([...follower.tokens.values()])).toEqual(inOrder(responses));
     const shown = new Map<string, number>();
-    for (const one of standIns) {
+    for (const one of bed.standIns) {
       for (const [kind, times] of one.shown) shown.set(kind, (shown.get(kind) ?? 0) + times);
     }
     return { responses: responses.length, shown };
   } finally {
-    await sidecar.stop();
-    await Promise.all(standIns.map((standIn) => standIn.stop()));
+    await bed.stop();
   }
 }
 
@@ -236,38 +227,32 @@ describe("an engine's 4xx", () => {
   const REFUSED = 1000;
   const MESSAGE = "Token id 1000 is out of vocabulary";
   const params = { max_tokens: 4 };
-  let standIn: VllmStandIn;
-  let sidecar: RunningSidecar;
+  let bed: StandInBed;
 
   beforeAll(async () => {
-    standIn = await VllmStandIn.start({ faults: NO_FAULTS });
-    sidecar = await sidecarOver([standIn]);
+    bed = await StandInBed.start();
   });
 
-  afterAll(async () => {
-    await sidecar.stop();
-    await standIn.stop();
-  });
-
-  const ask = (path: string, body: object) =>
-    fetch(new URL(path, sidecar.url), { method: "POST", body: JSON.stringify(body) });
+  afterAll(stopBeds);
 
   test("refused: the client gets the engine's message, and the server continues", async () => {
     const body = { token_ids: [1, REFUSED], sampling_params: { ...params, n: 3 } };
-    const answer = await ask("/inference/v1/generate", body);
+    const answer = await bed.post("/inference/v1/generate", body);
     expect(answer.status).toBe(400);
     expect(await answer.json()).toEqual({
       error: { message: MESSAGE, type: "BadRequestError", param: null, code: 400 },
     });
-    expect(sidecar.sidecar.rollout.unfinished).toBe(0);
+    expect(bed.sidecar.sidecar.rollout.unfinished).toBe(0);
     const good = { token_ids: [1, 2], sampling_params: params };
-    expect((await ask("/inference/v1/generate", good)).status).toBe(200);
+    expect((await bed.post("/inference/v1/generate", good)).status).toBe(200);
   });
 
   test("usage: tells how much of the prompt the engine had in its cache", async () => {
     const prompt = Array.from({ length: 40 }, (_, i) => i);
     const details = async (path: string, body: object) => {
-      const answer = (await (await ask(path, body)).json()) as { usage: Record<string, unknown> };
+      const answer = (await (await bed.post(path, body)).json()) as {
+        usage: Record<string, unknown>;
+      };
       return answer.usage.prompt_tokens_details;
     };
     const first = { token_ids: prompt, sampling_params: params };
@@ -279,7 +264,7 @@ describe("an engine's 4xx", () => {
 
   test("refused: a stream ends with the engine's words, without [DONE]", async () => {
     const body = { token_ids: [2, REFUSED], sampling_params: params, stream: true };
-    const text = await (await ask("/inference/v1/generate", body)).text();
+    const text = await (await bed.post("/inference/v1/generate", body)).text();
     const { error } = JSON.parse(text.slice("data: ".length)) as { error: { message: string } };
     expect(error.message).toBe(MESSAGE);
   });
@@ -289,7 +274,7 @@ describe("an engine's 4xx", () => {
       { id: "good", token_ids: [3, 4] },
       { id: "bad", token_ids: [3, REFUSED] },
     ];
-    const text = await (await ask("/v1/rollouts", { groups, sampling_params: params })).text();
+    const text = await (await bed.post("/v1/rollouts", { groups, sampling_params: params })).text();
     const lines = text.trim().split("\n").slice(0, -1);
     const told = lines.map((line) => {
       const { group, finish_reason: reason, error } = JSON.parse(line);

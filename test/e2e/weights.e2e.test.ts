@@ -1,8 +1,8 @@
 // Weight updates and adapters over vLLM stand-ins, through a whole sidecar: what a trainer is told, what serves, and
 // under which salt and model each chunk is asked for.
 
-import { afterAll, expect, setDefaultTimeout, test } from "bun:test";
-import { StandInBed } from "../faults/attacks/stand-in-bed.ts";
+import { afterEach, expect, setDefaultTimeout, test } from "bun:test";
+import { StandInBed, stopBeds } from "../faults/attacks/stand-in-bed.ts";
 import { until } from "../faults/http-client.ts";
 import { EOS, standInResponse } from "../faults/stand-in/tokens.ts";
 import { adapterSample } from "../faults/stand-in/vllm-stand-in.ts";
@@ -12,14 +12,10 @@ setDefaultTimeout(180_000);
 const PROMPT = [7, 8, 9, 10, 11, 12];
 const TOKENS_MAX = 24;
 
-const closing: (() => Promise<void>)[] = [];
-afterAll(async () => {
-  for (const close of closing.toReversed()) await close();
-});
+afterEach(stopBeds);
 
 async function world(): Promise<StandInBed> {
   const bed = await StandInBed.start(2);
-  closing.push(() => bed.stop());
   await ready(bed);
   return bed;
 }

@@ -4,33 +4,20 @@
 import { afterEach, expect, test } from "bun:test";
 import { standInResponse } from "../../../test/faults/stand-in/tokens.ts";
 import { type StandInOptions, VllmStandIn } from "../../../test/faults/stand-in/vllm-stand-in.ts";
-import { VllmBench } from "../../../test/suite/vllm-bench.ts";
+import { benchOf, closeBenches, started, type VllmBench } from "../../../test/suite/vllm-bench.ts";
 import { weightEpoch, workerId } from "../../core/base/ids.ts";
 import type { KvMoveStats } from "../../core/rollout/worker.ts";
-import type { EngineNotice } from "../kind.ts";
 import { openVllmWorker } from "./open.ts";
 
 const PROMPT = Array.from({ length: 40 }, (_, i) => 30 + i);
-const cleanups: (() => Promise<void> | void)[] = [];
-afterEach(async () => {
-  for (const cleanup of cleanups.splice(0).toReversed()) await cleanup();
-});
+afterEach(closeBenches);
 
 let sides = 0;
 
 async function add(options: Partial<StandInOptions> = {}) {
-  const server = await VllmStandIn.start(options);
-  cleanups.push(() => server.stop());
-  const notices: EngineNotice[] = [];
   sides += 1;
-  const worker = await openVllmWorker({
-    workerId: workerId(sides),
-    url: server.url,
-    limits: { retryMs: 1, retryMsMax: 2, pollMs: 5 },
-    notice: (notice) => notices.push(notice),
-  });
-  cleanups.push(() => worker.close());
-  return Object.assign(new VllmBench(worker, notices), { server });
+  const server = await started(VllmStandIn.start(options));
+  return await benchOf(server, { workerId: workerId(sides) });
 }
 
 /** Generates a chunk; returns the tokens that it brought. */
@@ -113,8 +100,7 @@ test("a chunk marks the last one, so that an engine may drop its KV", async () =
 
 test("a server whose connector may find KV of old weights is refused by name", async () => {
   for (const kvConnector of ["SharedStorageConnector", "NewConnector"]) {
-    const server = await VllmStandIn.start({ kvConnector });
-    cleanups.push(() => server.stop());
+    const server = await started(VllmStandIn.start({ kvConnector }));
     const opened = openVllmWorker({ workerId: workerId(9), url: server.url });
     expect(opened).rejects.toThrow(`${server.url} has ${kvConnector}: `);
   }

@@ -1,7 +1,7 @@
 // Data parallel ranks and hybrid models over stand-ins: what all ranks answer as one, and whether responses are divided.
 
 import { afterEach, expect, setDefaultTimeout, test } from "bun:test";
-import { StandInBed } from "../../../test/faults/attacks/stand-in-bed.ts";
+import { StandInBed, stopBeds } from "../../../test/faults/attacks/stand-in-bed.ts";
 import { EOS, standInResponse } from "../../../test/faults/stand-in/tokens.ts";
 import type { StandInOptions, VllmStandIn } from "../../../test/faults/stand-in/vllm-stand-in.ts";
 import { workerId } from "../../core/base/ids.ts";
@@ -12,14 +12,10 @@ setDefaultTimeout(180_000);
 const TOKENS = 24;
 const RANKS = 3;
 const SLOTS = 4;
-let bed: StandInBed | null = null;
-afterEach(async () => {
-  await bed?.stop();
-  bed = null;
-});
+afterEach(stopBeds);
 
 async function started(options: Partial<StandInOptions>): Promise<[StandInBed, VllmStandIn]> {
-  bed = await StandInBed.start(1, () => options);
+  const bed = await StandInBed.start(1, () => options);
   const [standIn] = bed.standIns;
   if (standIn === undefined) throw new Error("no server");
   return [bed, standIn];
@@ -87,7 +83,5 @@ test("hybrid models: divided once the engine has shown that it is the same, else
       isDivided,
       isDivided,
     ]);
-    await one.stop();
-    bed = null;
   }
 });

@@ -4,50 +4,20 @@ import { afterEach, expect, test } from "bun:test";
 import type { FaultKind, FaultPlan } from "../../../test/faults/stand-in/faults.ts";
 import { standInResponse } from "../../../test/faults/stand-in/tokens.ts";
 import { type StandInOptions, VllmStandIn } from "../../../test/faults/stand-in/vllm-stand-in.ts";
-import { PROMPT, VllmBench } from "../../../test/suite/vllm-bench.ts";
-import { requestId, weightEpoch, workerId } from "../../core/base/ids.ts";
+import { benchOf, closeBenches, PROMPT, started } from "../../../test/suite/vllm-bench.ts";
+import { requestId, weightEpoch } from "../../core/base/ids.ts";
 import { NO_SHAPING } from "../../core/request/request.ts";
-import type { EngineNotice } from "../kind.ts";
-import type { VllmLimits } from "./limits.ts";
-import { openVllmWorker, type VllmWorkerOptions } from "./open.ts";
+import type { VllmWorkerOptions } from "./open.ts";
 
 const EPOCH_1 = weightEpoch(1);
-const LIMITS: Partial<VllmLimits> = {
-  stallMs: 5,
-  silenceMsMax: 60_000,
-  retryMs: 1,
-  retryMsMax: 2,
-  pollMs: 5,
-  failedAttemptsMax: 5,
-  checkMsMax: 5_000,
-};
+const LIMITS = { silenceMsMax: 60_000, failedAttemptsMax: 5, checkMsMax: 5_000 };
 
-const cleanups: (() => Promise<void>)[] = [];
-afterEach(async () => {
-  for (const cleanup of cleanups.splice(0).toReversed()) await cleanup();
-});
+afterEach(closeBenches);
 
-async function serve(options: Partial<StandInOptions> = {}): Promise<VllmStandIn> {
-  const server = await VllmStandIn.start(options);
-  cleanups.push(async () => (server.isStopped ? undefined : await server.stop()));
-  return server;
-}
+const serve = (options: Partial<StandInOptions> = {}) => started(VllmStandIn.start(options));
 
-async function open(
-  server: VllmStandIn,
-  options: Partial<VllmWorkerOptions> = {},
-): Promise<VllmBench> {
-  const notices: EngineNotice[] = [];
-  const worker = await openVllmWorker({
-    workerId: workerId(0),
-    url: server.url,
-    notice: (notice) => notices.push(notice),
-    ...options,
-    limits: { ...LIMITS, ...options.limits },
-  });
-  cleanups.push(() => worker.close());
-  return new VllmBench(worker, notices);
-}
+const open = (server: VllmStandIn, options: Partial<VllmWorkerOptions> = {}) =>
+  benchOf(server, { ...options, limits: { ...LIMITS, ...options.limits } });
 
 const expected = (id = 1, tokensMax = 40, prompt = PROMPT) =>
   standInResponse({ prompt, sample: id, tokensMin: 0, tokensMax, stopTokenIds: [] });

@@ -2,7 +2,7 @@
 // written, however the response was divided, moved and interrupted.
 
 import { afterEach, expect, test } from "bun:test";
-import { StandInBed } from "../../../test/faults/attacks/stand-in-bed.ts";
+import { StandInBed, stopBeds } from "../../../test/faults/attacks/stand-in-bed.ts";
 import { expertsBase64, promptLogprobs } from "../../../test/faults/stand-in/shapes.ts";
 import { EOS, standInResponse } from "../../../test/faults/stand-in/tokens.ts";
 import type { StandInOptions } from "../../../test/faults/stand-in/vllm-stand-in.ts";
@@ -21,12 +21,9 @@ interface Answer {
   readonly prompt_logprobs?: unknown;
 }
 
-let bed: StandInBed | null = null;
-const open = () => bed as StandInBed;
-afterEach(async () => {
-  await bed?.stop();
-  bed = null;
-});
+let bed: StandInBed;
+const open = () => bed;
+afterEach(stopBeds);
 
 async function started(
   options: Partial<StandInOptions>,
@@ -107,8 +104,6 @@ test("prompt logprobs: undivided responses, attempts that fail, and older server
       }
       expect(choices[0]?.token_ids).toHaveLength(14);
     }
-    await open().stop();
-    bed = null;
   }
 });
 
@@ -164,8 +159,6 @@ test("experts: those of all chunks become one array, across servers and broken s
       if (choice === undefined) throw new Error("no choice");
       expect(choice.routed_experts).toBe(experts(promptOf(i), choice));
     }
-    await open().stop();
-    bed = null;
   }
 }, 180_000);
 

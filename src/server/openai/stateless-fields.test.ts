@@ -2,26 +2,13 @@
 // one response takes.
 
 import { afterEach, expect, test } from "bun:test";
-import { VllmStandIn } from "../../../test/faults/stand-in/vllm-stand-in.ts";
-import { collecting, serveOptions, vllmSource } from "../../../test/suite/serve-fixture.ts";
-import { startSidecar } from "../../serve.ts";
-import type { RunningSidecar } from "../../serve-options.ts";
+import { StandInBed, stopBeds } from "../../../test/faults/attacks/stand-in-bed.ts";
 
-let sidecar: RunningSidecar | null = null;
-let standIn: VllmStandIn | null = null;
-afterEach(async () => {
-  await sidecar?.stop();
-  await standIn?.stop();
-});
+afterEach(stopBeds);
 
 test("division: by what an engine keeps from token to token, field by field", async () => {
-  standIn = await VllmStandIn.start();
-  const { bodies, url } = standIn;
-  const failures: unknown[] = [];
-  sidecar = await startSidecar(
-    serveOptions({ sources: [vllmSource(url, {})], chunkTokens: 5, events: collecting(failures) }),
-  );
-  const { url: base } = sidecar;
+  const { standIns, http, failures } = await StandInBed.start();
+  const bodies = standIns[0]?.bodies ?? [];
   // A byte is a token of the fixture's text.
   const cases: readonly [object, boolean][] = [
     [{}, true],
@@ -42,12 +29,8 @@ test("division: by what an engine keeps from token to token, field by field", as
   for (const [fields, isDivided] of cases) {
     const before = bodies.length;
     const body = { prompt: [1, 2, 3], max_tokens: 20, ...fields };
-    const response = await fetch(new URL("/v1/completions", base), {
-      method: "POST",
-      body: JSON.stringify(body),
-    });
-    expect([fields, response.status]).toEqual([fields, 200]);
-    await response.text();
+    const { status } = await http.ask("/v1/completions", body);
+    expect([fields, status]).toEqual([fields, 200]);
     const sent = bodies.slice(before).filter(({ request_id: id }) => /^ft-\d/.test(String(id)));
     expect([fields, sent.length > 1]).toEqual([fields, isDivided]);
   }

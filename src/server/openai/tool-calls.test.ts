@@ -2,7 +2,7 @@
 // makes of a response is tested with one, in test/vllm.
 
 import { afterEach, expect, test } from "bun:test";
-import { StandInBed } from "../../../test/faults/attacks/stand-in-bed.ts";
+import { StandInBed, stopBeds } from "../../../test/faults/attacks/stand-in-bed.ts";
 import type { StandInOptions } from "../../../test/faults/stand-in/vllm-stand-in.ts";
 
 const CHAT = "/v1/chat/completions";
@@ -20,12 +20,9 @@ interface Choice {
   readonly finish_reason: string | null;
 }
 
-let bed: StandInBed | null = null;
-const open = () => bed as StandInBed;
-afterEach(async () => {
-  await bed?.stop();
-  bed = null;
-});
+let bed: StandInBed;
+const open = () => bed;
+afterEach(stopBeds);
 
 /** The stand-in's parser, which calls `add` with its input. */
 function parses(seen: Body[], rendered: Body = {}): StandInOptions["routes"] {

@@ -32,12 +32,21 @@ interface BedOptions {
   readonly limits?: Partial<VllmLimits>;
   /** The address under which the sidecar reaches a stand-in; default: its own. */
   readonly reach?: (url: string) => Promise<string>;
+  /** Options of the sidecar in place of the bed's. */
+  readonly serve?: Partial<Parameters<typeof serveOptions>[0]>;
 }
 
 interface Body {
   readonly choices?: { token_ids?: number[] }[];
   readonly token_ids?: number[];
   readonly error?: { message: string; code?: number };
+}
+
+const running = new Set<StandInBed>();
+
+/** Stops the beds that no test has stopped itself. */
+export async function stopBeds(): Promise<void> {
+  for (const bed of running) await bed.stop();
 }
 
 export class StandInBed {
@@ -65,7 +74,7 @@ export class StandInBed {
   static async start(
     count = 1,
     standIn: (index: number) => Partial<StandInOptions> = () => ({}),
-    { limits, reach }: BedOptions = {},
+    { limits, reach, serve = {} }: BedOptions = {},
   ): Promise<StandInBed> {
     const standIns = await Promise.all(
       Array.from({ length: count }, (_, index) => VllmStandIn.start(standIn(index))),
@@ -90,9 +99,12 @@ export class StandInBed {
           quarantined: (reason) => seen.quarantined.push(reason),
           weightsNotice: ({ kind }) => seen.notices.push(kind),
         },
+        ...serve,
       }),
     );
-    return new StandInBed(standIns, sidecar, seen);
+    const bed = new StandInBed(standIns, sidecar, seen);
+    running.add(bed);
+    return bed;
   }
 
   call(method: "GET" | "DELETE", path: string): Promise<Response> {
@@ -131,8 +143,9 @@ export class StandInBed {
   }
 
   async stop(): Promise<void> {
+    running.delete(this);
     await this.sidecar.stop();
-    await Promise.all(this.standIns.map((standIn) => standIn.stop()));
+    await Promise.all(this.standIns.map((standIn) => standIn.isStopped || standIn.stop()));
   }
 }
 

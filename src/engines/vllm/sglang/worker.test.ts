@@ -12,33 +12,19 @@ import {
   standInResponse,
 } from "../../../../test/faults/stand-in/tokens.ts";
 import { samplingOf } from "../../../../test/suite/request-spec.ts";
-import { PROMPT, VllmBench } from "../../../../test/suite/vllm-bench.ts";
-import { requestId, weightEpoch, workerId } from "../../../core/base/ids.ts";
+import { benchOf, closeBenches, PROMPT, started } from "../../../../test/suite/vllm-bench.ts";
+import { requestId, weightEpoch } from "../../../core/base/ids.ts";
 import { ExpertRows } from "../../../core/request/expert-rows.ts";
 import { drawKey, NO_SHAPING, type SamplingParams } from "../../../core/request/request.ts";
 import type { EngineOperation } from "../../../core/rollout/operation.ts";
-import type { EngineNotice } from "../../kind.ts";
-import { openVllmWorker } from "../open.ts";
 import { sglangSeed } from "./body.ts";
 
 const CANARY = { kind: "canary", adapter: null } as const;
-const cleanups: (() => Promise<void>)[] = [];
-afterEach(async () => {
-  for (const cleanup of cleanups.splice(0).toReversed()) await cleanup();
-});
+afterEach(closeBenches);
 
 async function open(options: Partial<SglangStandInOptions> = {}) {
-  const server = await SglangStandIn.start(options);
-  cleanups.push(async () => (server.isStopped ? undefined : await server.stop()));
-  const notices: EngineNotice[] = [];
-  const worker = await openVllmWorker({
-    workerId: workerId(0),
-    url: server.url,
-    notice: (notice) => notices.push(notice),
-    limits: { stallMs: 5, retryMs: 1, retryMsMax: 2, pollMs: 5, failedAttemptsMax: 5 },
-  });
-  cleanups.push(() => worker.close());
-  return Object.assign(new VllmBench(worker, notices), { server });
+  const server = await started(SglangStandIn.start(options));
+  return await benchOf(server, { limits: { failedAttemptsMax: 5 } });
 }
 
 const textOf = (id = 1, stopTokenIds: number[] = [], tokensMax = 40) =>
@@ -126,19 +112,10 @@ test("sglang: no chunk of the next epoch runs before the cache is empty, and its
 });
 
 test("sglang: a cache that cannot be emptied fails the worker", async () => {
-  const server = await SglangStandIn.start();
-  cleanups.push(() => server.stop());
-  const worker = await openVllmWorker({
-    workerId: workerId(0),
-    url: server.url,
-    limits: { retryMs: 1, checkMsMax: 3_000, pollMs: 5, stallMs: 5 },
+  const bench = await benchOf(await started(SglangStandIn.start()), {
+    limits: { checkMsMax: 3_000 },
   });
-  cleanups.push(() => worker.close());
-  const failed = new Promise<string>((resolve) => {
-    worker.listen((_, events) => {
-      for (const event of events) if (event.kind === "failed") resolve(event.message);
-    });
-  });
+  const { server } = bench;
   // Another client's, which never ends.
   server.engine.pause("keep");
   const other = await fetch(`${server.url}/generate`, {
@@ -146,8 +123,9 @@ test("sglang: a cache that cannot be emptied fails the worker", async () => {
     body: JSON.stringify({ input_ids: [1], sampling_params: {}, stream: true }),
   });
   while (server.engine.waiting === 0) await Bun.sleep(1);
-  worker.send([{ kind: "advance", epoch: weightEpoch(1) }]);
-  expect(await failed).toContain("may hold KV of older weights: /flush_cache: HTTP 400");
+  bench.worker.send([{ kind: "advance", epoch: weightEpoch(1) }]);
+  const { message } = await bench.kind("failed");
+  expect(message).toContain("may hold KV of older weights: /flush_cache: HTTP 400");
   await other.body?.cancel();
 });
 
