@@ -122,9 +122,6 @@ function perPositions(name: string, help: string, value: (test: PositionsTest) =
   return { name: `foretoken_sampling_${name}`, help, labels: ["engine", "positions"], read };
 }
 
-const COMPARED =
-  "Of responses at temperature 1 that ask for three likeliest tokens or more, at positions with a draft token and at others.";
-
 const KINDS =
   "groups: that later requests may join; requests: that may be repeated; rollouts: that are over; completed: responses of complete groups, for the page.";
 
@@ -158,10 +155,14 @@ const ROWS: readonly Row[] = [
       return servingStates.map((state): Value => [Number(state === now), state]);
     },
   },
-  perPositions("draws", `Tokens compared with what was reported. ${COMPARED}`, (p) => p.test.draws),
+  perPositions(
+    "draws",
+    "Tokens at temperature 1, with three alternatives or more, that were compared with the reported distribution.",
+    (p) => p.test.draws,
+  ),
   perPositions(
     "kl_nats",
-    `KL divergence of the ranks drawn from those reported. ${COMPARED}`,
+    "KL divergence of the ranks of these tokens from the reported ones.",
     (p) => p.kl,
   ),
   perWorker("vllm:num_requests_running", "Requests in engines' running batches.", (w) => w.running),
