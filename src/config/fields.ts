@@ -144,13 +144,13 @@ export const FIELDS = {
   ),
   drafter: list("--drafter NAME", {
     choices: ["self", "grouped", "history", "late", "tree", "copies", "oracle"],
-    help: "a drafter to replay; may be given several times",
+    help: "self, grouped, history, late, tree, copies or oracle; may be given several times",
     otherwise: "all",
   }),
   drafted: number("--drafted N", {
     range: [0.1, 16],
-    help: "tokens that each drafter drafts a step, by the least probability that gives this number, so that drafters are compared at equal cost of verification",
-    otherwise: "as many as have a probability of 0.1",
+    help: "tokens that each drafter drafts a step: what they accept at equal cost of verification",
+    otherwise: "those with a probability of 0.1",
   }),
   engineSteps: text("--engine-steps REQUESTS,MS,US", {
     help: "your engine, for the speed-up: requests decoded in one step, time of that step without drafts in ms (its inter-token latency), and time that each further token to verify adds, in us",
