@@ -2,7 +2,6 @@
 // pass here, so that nothing waits for an engine that never answers.
 
 import type { WeightEpoch } from "../core/base/ids.ts";
-import type { Wait } from "../core/base/waits.ts";
 import type { RolloutListener } from "../core/rollout/listener.ts";
 import {
   type ControlAnswer,
@@ -11,6 +10,7 @@ import {
 } from "../core/rollout/operation.ts";
 import type { Rollout } from "../core/rollout/rollout.ts";
 import type { Worker } from "../core/rollout/worker.ts";
+import type { Wait, Waits } from "./waits.ts";
 
 /** The engine could not be reached, or the connection ended before the answer: see ControlAnswer. */
 export const UNREACHABLE = 502;
@@ -20,6 +20,7 @@ export const SILENT = 504;
 /** The side of the sidecar that the pool needs. The pool never sees requests or clients. */
 export interface PoolHost {
   readonly rollout: Rollout;
+  readonly waits: Waits;
   /** Returns what ends the observation. */
   observe(observer: Partial<Pick<RolloutListener, "workerFailed">>): () => void;
 }
@@ -52,7 +53,7 @@ export function answerOf(
 ): Promise<ControlAnswer> {
   return new Promise((resolve) => {
     const ends: (() => void)[] = [];
-    const hasAnswered = sidecar?.rollout.waits.begin(waitOf(worker, operation, msMax));
+    const hasAnswered = sidecar?.waits.begin(waitOf(worker, operation, msMax));
     const settle = (answer: ControlAnswer) => {
       hasAnswered?.(answer.status < 500);
       for (const end of ends.splice(0)) end();

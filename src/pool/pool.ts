@@ -368,7 +368,7 @@ export class WorkerPool {
     const isBusy = () => worker !== null && rollout?.busyWorkers.includes(worker) === true;
     const what = `the removal of engine ${member.workerId}`;
     const wait = { what, forWhom: "its responses", reason: "they still run there", msMax };
-    const isDrained = rollout?.waits.begin(wait);
+    const isDrained = this.#sidecar?.waits.begin(wait);
     for (let i = 0; i < polls && isBusy() && member.worker === worker && !this.#isClosed; i += 1) {
       await new Promise<void>((resolve) => {
         this.#options.later(resolve, LEAVE_POLL_MS);
@@ -410,7 +410,7 @@ export class WorkerPool {
         ...wait,
         reason: "it is being opened: it loads weights, or cannot be reached",
       };
-      const worker = await sidecar.rollout.waits.during(opening, () =>
+      const worker = await sidecar.waits.during(opening, () =>
         source.open({ workerId, epoch, reach }),
       );
       opened = worker;

@@ -15,6 +15,7 @@ import { outOfBounds, problemOf } from "../core/request/sampling-bounds.ts";
 import type { RolloutListener } from "../core/rollout/listener.ts";
 import { Rollout, type RolloutOptions } from "../core/rollout/rollout.ts";
 import { PRIORITY_MAX } from "../core/schedule/policy.ts";
+import { Waits } from "../pool/waits.ts";
 import { JoinableGroups } from "./joinable-groups.ts";
 import type { Kept } from "./kept.ts";
 import { invalid } from "./route.ts";
@@ -133,6 +134,8 @@ function sessionOf({ n, session, group, sampling }: SessionFields): SessionScope
 
 export class Sidecar {
   readonly rollout: Rollout;
+  /** Waits of the server for somebody else. */
+  readonly waits: Waits;
   readonly #options: SidecarOptions;
   readonly #groups: JoinableGroups;
   readonly sessions: Sessions;
@@ -149,6 +152,7 @@ export class Sidecar {
     const { vocabularySize } = options;
     const listener = this.#listener();
     this.rollout = new Rollout({ ...options.rollout, vocabularySize, listener });
+    this.waits = new Waits(options.rollout.clock);
     const limits = { ...LIMITS, ...options.limits };
     this.#limits = limits;
     this.sessions = new Sessions({
@@ -271,7 +275,7 @@ export class Sidecar {
     if (this.rollout.unfinished === 0) return;
     const reason = "it ends when all responses have finished";
     const wait = { what: "drain", forWhom: "responses", reason, msMax: null };
-    await this.rollout.waits.during(wait, () => this.#drained());
+    await this.waits.during(wait, () => this.#drained());
   }
 
   async #drained(): Promise<void> {

@@ -7,7 +7,6 @@ import { assert } from "../base/assert.ts";
 import type { Clock } from "../base/clock.ts";
 import { errorText } from "../base/errors.ts";
 import type { GroupId, RequestId, WeightEpoch, WorkerId } from "../base/ids.ts";
-import { Waits } from "../base/waits.ts";
 import { ContextManager, type LengthPrior } from "../context/context.ts";
 import type { DraftSource } from "../draft/group-update.ts";
 import { type DraftMode, DraftRegistry } from "../draft/registry.ts";
@@ -67,8 +66,6 @@ export interface RolloutOptions {
 
 export class Rollout {
   readonly meter: Meter;
-  /** Waits of the server for somebody else. */
-  readonly waits: Waits;
   readonly #parts: RolloutParts;
   readonly #kv: KvMoves;
   readonly #life: RequestLife;
@@ -110,7 +107,6 @@ export class Rollout {
     };
     this.#parts = parts;
     this.meter = parts.meter;
-    this.waits = new Waits(clock);
     this.#siblings = new SiblingTokens(clock, parts.registry, parts.outbox);
     this.#kv = new KvMoves(parts, options.pool, (request, target, kv) =>
       this.#launch(request, target, kv),

@@ -3,9 +3,9 @@
 
 import type { Clock } from "../../core/base/clock.ts";
 import { AppError } from "../../core/base/errors.ts";
-import type { Wait } from "../../core/base/waits.ts";
 import type { PauseMode } from "../../core/rollout/pause.ts";
 import type { Worker } from "../../core/rollout/worker.ts";
+import type { Wait } from "../../pool/waits.ts";
 import type { Sidecar } from "../sidecar.ts";
 
 export interface GenerationHoldOptions {
@@ -70,8 +70,8 @@ export class GenerationHold {
     }
     this.#resumes = false;
     this.#pausedMs ??= this.#nowMs;
-    const { rollout } = this.#options.sidecar;
-    if (await rollout.waits.during(this.#quiet("pause", null), () => rollout.pause(mode))) return;
+    const { rollout, waits } = this.#options.sidecar;
+    if (await waits.during(this.#quiet("pause", null), () => rollout.pause(mode))) return;
     throw new AppError("conflict", "resumed before the pause had taken hold");
   }
 
@@ -118,7 +118,7 @@ export class GenerationHold {
     // The trainer's own pause may not have taken hold yet.
     const quiet = rollout.pause(mode);
     const wait = this.#quiet("weight update", timeoutMs);
-    if (await rollout.waits.during(wait, () => this.#inTime(quiet, giveUp))) return;
+    if (await sidecar.waits.during(wait, () => this.#inTime(quiet, giveUp))) return;
     const busy = new Set(rollout.busyWorkers);
     const reason = `has not stopped for a weight update within ${timeoutMs / 1000} s`;
     if (mode !== "keep" || giveUp.aborted) {

@@ -400,7 +400,7 @@ export class WeightUpdates {
     this.#calls += 1;
     const reason = "calls that change weights are carried out one by one";
     const forWhom = "the call before it";
-    const { waits } = this.#options.sidecar.rollout;
+    const { waits } = this.#options.sidecar;
     const mayBegin =
       this.#calls > 1 ? waits.begin({ what: "weight update", forWhom, reason, msMax: null }) : null;
     const begun = this.#tail.then(() => mayBegin?.());

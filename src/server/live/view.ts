@@ -227,7 +227,7 @@ export class LiveView {
       members: pool.members,
       clocks: sidecar.rollout.meter.clocks(),
       queued: (worker) => this.#stats.get(worker)?.waiting ?? 0,
-      waits: sidecar.rollout.waits.open,
+      waits: sidecar.waits.open,
       nowMs: clock.nowMs(),
     });
   }

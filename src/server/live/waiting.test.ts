@@ -104,7 +104,7 @@ test("waiting: an update that one engine does not answer is late by the others",
   const answer = fixture.send("/update_weights", { weight_dir: "/w" });
   await fixture.steps(5);
   fixture.clock.advance(2_000);
-  const { waits } = fixture.sidecar.rollout;
+  const { waits } = fixture.sidecar;
   expect(waits.open).toMatchObject([
     { what: "update_weights", forWhom: "engine 1", msMax: 5_000, isLate: true },
   ]);

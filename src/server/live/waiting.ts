@@ -1,10 +1,10 @@
 // What the server waits for, as lines for people: the iteration for its responses, responses for engines, calls for
 // answers. Each says for how long, and what ends it; `verdict` says whether that is as it should be.
 
-import type { OpenWait } from "../../core/base/waits.ts";
 import type { EngineClock, Verdict } from "../../core/rollout/progress-clock.ts";
 import type { Progress } from "../../core/rollout/report.ts";
 import type { Member } from "../../pool/pool.ts";
+import type { OpenWait } from "../../pool/waits.ts";
 import type { ServingState } from "./serving-state.ts";
 import type { Straggler } from "./waited-for.ts";
 

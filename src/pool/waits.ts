@@ -1,7 +1,7 @@
 // Waits of the server for somebody else, such as an engine's answer: each has a name, a begin, a deadline, and what ends it.
 // A wait is late if it takes longer than others of its name did. It ends no wait by itself.
 
-import type { Clock } from "./clock.ts";
+import type { Clock } from "../core/base/clock.ts";
 
 export interface Wait {
   /** The waiting call or part: "update_weights". */
