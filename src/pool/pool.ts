@@ -37,22 +37,14 @@ export interface WorkerSource {
   open(options: OpenOptions): Promise<Worker>;
 }
 
-export interface Member {
-  readonly source: WorkerSource;
-  readonly workerId: WorkerId;
-  readonly state: MemberState;
-  /** Reason why the engine does not serve; null: it serves. */
-  readonly reason: string | null;
-  /** Connection to the engine and its control plane; null: it is down. */
-  readonly worker: Worker | null;
-  /** The only place that says which weights the engine has. */
-  readonly record: MemberRecord;
-}
+export type Member = Readonly<Omit<PoolMember, "candidate" | "opening">>;
 
-class PoolMember implements Member {
+class PoolMember {
   readonly source: WorkerSource;
   readonly workerId: WorkerId;
+  /** The only place that says which weights the engine has. */
   record: MemberRecord;
+  /** Connection to the engine and its control plane; null: it is down. */
   worker: Worker | null = null;
   /** The engine being opened: nothing else uses it before it serves or is fenced. null: none. */
   candidate: Worker | null = null;
@@ -68,6 +60,7 @@ class PoolMember implements Member {
     return this.record.state;
   }
 
+  /** Reason why the engine does not serve; null: it serves. */
   get reason(): string | null {
     return this.record.reason;
   }

@@ -41,18 +41,5 @@ function abort(plane: DataPlane, fields: v.InferOutput<typeof abortRequest>): ob
   if (fields.abort_all !== true && name === "") throw invalid("rid", "or abort_all must be there");
   const isNamed = (id: string) => (fields.prefix === true ? id.startsWith(name) : id === name);
   const isMeant = (id: string) => fields.abort_all === true || isNamed(id);
-  let aborted = 0;
-  for (const job of [...plane.jobs]) {
-    if (isMeant(job.id)) {
-      job.abort();
-      aborted += 1;
-      continue;
-    }
-    for (const [index, one] of (job.plan.names ?? []).entries()) {
-      if (!isMeant(one)) continue;
-      job.abortPrompt(index);
-      aborted += 1;
-    }
-  }
-  return { success: true, aborted };
+  return { success: true, aborted: plane.abortNamed(isMeant) };
 }

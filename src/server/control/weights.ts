@@ -13,7 +13,7 @@ import { AppError } from "../../core/base/errors.ts";
 import type { WeightEpoch } from "../../core/base/ids.ts";
 import type { EngineOperation } from "../../core/rollout/operation.ts";
 import type { Recipe } from "../../pool/give-weights.ts";
-import { connected, type Member } from "../../pool/pool.ts";
+import { connected, type Member, type WorkerPool } from "../../pool/pool.ts";
 import { jsonResponse } from "../route.ts";
 import { type AdapterChange, Adapters } from "./adapters.ts";
 import {
@@ -114,12 +114,10 @@ export class WeightUpdates {
   begin(version: string, current: ReadonlySet<Member>, reasonOf: (member: Member) => string): void {
     const { pool, sidecar } = this.#options;
     this.#give(this.#engines.next, version);
-    this.#options.pool.canaries.begin();
+    pool.canaries.begin();
     // An engine that restarts has its first weights again, and only the trainer has these.
     if ([...current].some(({ source }) => source.keepsWeights)) this.#base = "unknown";
-    const recipe = { base: this.#base, adapters: this.#adapters.loads };
-    pool.changedWeights({ current, lost: new Set(), recipe, reasonOf, othersUnknown: false });
-    sidecar.advance(this.#engines.next);
+    this.#begin({ current, lost: new Set(), reasonOf, othersUnknown: false });
     const { epoch } = sidecar.rollout;
     pool.tell(current, () => ({ kind: "reports_current", epoch }));
   }
@@ -328,16 +326,19 @@ export class WeightUpdates {
     const name = versionIn(operation) ?? kept ?? null;
     if (current.size > 0 && name !== null) this.#give(this.#engines.next, name);
     this.#base = base;
-    pool.changedWeights({
-      current,
-      lost,
-      recipe: { base, adapters: this.#adapters.loads },
-      othersUnknown: true,
-      reasonOf: (member) => reasons.get(member) ?? "missed a part of the weight update",
-    });
-    sidecar.advance(this.#engines.next);
+    const reasonOf = (member: Member) =>
+      reasons.get(member) ?? "missed a part of the weight update";
+    this.#begin({ current, lost, reasonOf, othersUnknown: true });
     await this.#options.kept?.();
     await pool.unfence(current);
+  }
+
+  /** Begins the next epoch. */
+  #begin(changed: Omit<Parameters<WorkerPool["changedWeights"]>[0], "recipe">): void {
+    const { pool, sidecar } = this.#options;
+    const recipe = { base: this.#base, adapters: this.#adapters.loads };
+    pool.changedWeights({ ...changed, recipe });
+    sidecar.advance(this.#engines.next);
   }
 
   /** The epoch stays. Engines that hold a part of it are opened again; returns their names. */

@@ -153,10 +153,6 @@ export class DataPlane {
     return this.#retries.kept;
   }
 
-  get jobs(): Iterable<Job> {
-    return this.#jobs;
-  }
-
   /** Gives up the requests that clients named so, or all (null); returns how many there were. */
   abort(requestIds: readonly string[] | null): number {
     const wanted = new Set(requestIds ?? []);
@@ -166,9 +162,21 @@ export class DataPlane {
       // A client's own id may end in a number.
       wanted.add(id.replace(/^(?:generate-tokens-|cmpl-|chatcmpl-)/, ""));
     }
-    const meant = [...this.#jobs].filter(({ id }) => requestIds === null || wanted.has(id));
-    for (const job of meant) job.abort();
-    return meant.length;
+    return this.abortNamed((id) => requestIds === null || wanted.has(id));
+  }
+
+  /** Gives up the requests, or prompts of requests, with such an id; returns how many there were. */
+  abortNamed(isMeant: (id: string) => boolean): number {
+    let aborted = 0;
+    for (const job of [...this.#jobs]) {
+      const isWhole = isMeant(job.id);
+      const prompts = isWhole ? [] : [...(job.plan.names ?? []).entries()];
+      const meant = prompts.filter(([, name]) => isMeant(name));
+      if (isWhole) job.abort();
+      for (const [index] of meant) job.abortPrompt(index);
+      aborted += isWhole ? 1 : meant.length;
+    }
+    return aborted;
   }
 
   /** null: no worker is in service. */
