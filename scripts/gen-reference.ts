@@ -147,7 +147,7 @@ function routes(): string {
 
 ${MADE}
 
-The schemas of bodies and answers are in \`GET /openapi.json\` of a running server. \`/v1/stream\` is a WebSocket
+The schemas of bodies are in \`GET /openapi.json\` of a running server. \`/v1/stream\` is a WebSocket
 ([STREAM.md](../STREAM.md)), and so is \`/v1/draft\` ([PROTOCOL.md](../PROTOCOL.md)).
 
 Where \`--api-token\` is set, both sockets and all routes need it ([SECURITY.md](../../SECURITY.md)), except

@@ -12,7 +12,7 @@ export interface Done {
   readonly message: string;
 }
 
-type Translated = Omit<RouteInfo, "method" | "answer"> & {
+type Translated = Omit<RouteInfo, "method"> & {
   /** Default: POST, with a body of fields that only the call reads. */
   readonly method?: "GET";
   readonly call: (control: Control, body: unknown) => Response | Promise<Response>;

@@ -57,12 +57,9 @@ const JSON_ONLY = ["application/json"];
 
 function operationOf(route: RouteInfo): object {
   const { path, summary, schema, streams = false, answers = JSON_ONLY, query = {} } = route;
-  const answer = route.answer === undefined ? {} : { schema: jsonSchemaOf(route.answer) };
   const names = [...path.matchAll(/:(\w+)/g)].map((match) => match[1]);
   const types = streams ? [...answers, "text/event-stream"] : answers;
-  const content = Object.fromEntries(
-    types.map((type) => [type, type === "application/json" ? answer : {}]),
-  );
+  const content = Object.fromEntries(types.map((type) => [type, {}]));
   const error = {
     content: { "application/json": { schema: { $ref: "#/components/schemas/Error" } } },
   };

@@ -56,8 +56,6 @@ export interface RouteInfo {
   readonly streams?: boolean;
   /** Media types of its answer; none: it is empty. Default: JSON. */
   readonly answers?: readonly string[];
-  /** Schema of a JSON answer. Default: any. */
-  readonly answer?: Schema;
   /** Load balancers and trainers ask it every second: no line of the log about it. Default: no. */
   readonly isProbe?: boolean;
   /** JSON Schemas of the parameters in the query; none is required. */
