@@ -1,7 +1,7 @@
 // One response taken apart: which chunks ran where, under which weights, and its tokens with their logprobs.
 
 import type { Request } from "../../core/request/buffer.ts";
-import { type Chunk, type Response, VERIFICATION_WORDS } from "../../core/request/response.ts";
+import { type Chunk, VERIFICATION_WORDS } from "../../core/request/response.ts";
 import type { Text } from "../../text/text.ts";
 
 /** Tokens in one answer: a page. */
@@ -12,13 +12,11 @@ export function responseDetail(
   { spec, response, status }: Request,
   about: {
     readonly from: number;
-    /** Includes the text of the tokens as one string. */
-    readonly withText?: boolean;
     readonly text: Text;
     readonly nameOf: (worker: number) => string;
   },
 ): object {
-  const { from, text, nameOf, withText = false } = about;
+  const { from, text, nameOf } = about;
   const tokens = response.tokens().slice(from, from + TOKENS_MAX);
   const logprobs = response.logprobs().slice(from, from + TOKENS_MAX);
   const decoder = new TextDecoder();
@@ -46,22 +44,8 @@ export function responseDetail(
     token_ids: [...tokens],
     logprobs: Array.from(logprobs, (value) => (Number.isFinite(value) ? value : -9999)),
     ...draftColumns(response.chunks, from, tokens.length),
-    ...(withText ? { text: textOf(response, { from, to: from + tokens.length, text }) } : {}),
     texts: Array.from(tokens, (token) => decoder.decode(text.bytes(token))),
   };
-}
-
-/** A character that began before `from` is at the beginning of the text; one that more tokens complete is not yet there. */
-function textOf(
-  response: Response,
-  about: { readonly from: number; readonly to: number; readonly text: Text },
-): string {
-  const { from, to, text } = about;
-  const detokenizer = text.detokenizer({ skipSpecial: true });
-  detokenizer.push(response.tokens().subarray(0, from));
-  const piece = detokenizer.push(response.tokens().subarray(from, to));
-  const isEnd = response.finish !== null && to === response.length;
-  return isEnd ? piece + detokenizer.flush() : piece;
 }
 
 /**

@@ -50,15 +50,14 @@ export const LIVE_ROUTES: readonly Row<Parts>[] = [
     method: "GET",
     path: "/foretoken/responses/:id",
     summary: "A response's chunks, tokens and logprobs; of complete groups, the last that are kept",
-    query: { from: { type: "integer", minimum: 0 }, text: { type: "boolean" } },
+    query: { from: { type: "integer", minimum: 0 } },
     handle: ({ live, text }, { params, url }) => {
       const id = wholeNumber("id", params.id ?? "");
       const from = wholeNumber("from", url.searchParams.get("from") ?? "0");
-      const withText = url.searchParams.get("text") === "true";
       const request = live.request(id);
       if (request === null) throw notKept(id, live);
       const { nameOf } = live;
-      return jsonResponse(responseDetail(request, { from, withText, text, nameOf }));
+      return jsonResponse(responseDetail(request, { from, text, nameOf }));
     },
   },
 ];
