@@ -3,8 +3,8 @@
 
 import { ptr } from "bun:ffi";
 import { assert } from "../../core/base/assert.ts";
-import { AppError } from "../../core/base/errors.ts";
 import { LlamaContext } from "./context.ts";
+import { unreadable } from "./files.ts";
 import type { LlamaWeights } from "./weights.ts";
 
 /** Tokens of the prompt, spread over the vocabulary: rows of the embedding that differ. */
@@ -44,7 +44,7 @@ function likeliest(row: Float32Array, path: string): number {
     const logit = row[token] as number;
     if (!Number.isFinite(logit)) {
       const problem = `the logit of token ${token} is ${logit}`;
-      throw new AppError("model_unreadable", `${path}: the weights do not generate: ${problem}`);
+      throw unreadable(path, `the weights do not generate: ${problem}`);
     }
     if (logit !== row[0]) isFlat = false;
     if (logit > (row[best] as number)) best = token;
@@ -52,5 +52,5 @@ function likeliest(row: Float32Array, path: string): number {
   assert(row.length > 0, "a model has a vocabulary");
   if (!isFlat) return best;
   const problem = `the logits of all tokens are ${row[0]}`;
-  throw new AppError("model_unreadable", `${path}: the weights do not generate: ${problem}`);
+  throw unreadable(path, `the weights do not generate: ${problem}`);
 }

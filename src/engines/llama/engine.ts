@@ -6,7 +6,6 @@
 
 import { assert, unreachable } from "../../core/base/assert.ts";
 import type { Clock } from "../../core/base/clock.ts";
-import { AppError } from "../../core/base/errors.ts";
 import type { RequestId, WeightEpoch } from "../../core/base/ids.ts";
 import type { DraftPlanner, StepTimes } from "../../core/draft/draft-length.ts";
 import { DRAFT_TOKENS_MAX, type Drafter } from "../../core/draft/drafter.ts";
@@ -20,6 +19,7 @@ import type {
 import { LlamaContext } from "./context.ts";
 import { DraftGroups } from "./draft-groups.ts";
 import { refusalOf } from "./fault.ts";
+import { unreadable } from "./files.ts";
 import { checkCapacity, checkRun } from "./limits.ts";
 import { Residency } from "./residency.ts";
 import { Sampler } from "./sampler.ts";
@@ -194,10 +194,7 @@ export class LlamaEngine {
   reload(model: LlamaWeights, epoch: WeightEpoch): void {
     const difference = shapeDifference(this.#shape, model.info.shape);
     if (difference !== null) {
-      throw new AppError(
-        "model_unreadable",
-        `${model.info.path}: another kind of model: ${difference}`,
-      );
+      throw unreadable(model.info.path, `another kind of model: ${difference}`);
     }
     this.dropAll();
     const old = this.#model;

@@ -2,8 +2,8 @@
 // where, and its metadata. Damage may end the process: a file from outside is read where llama.cpp has loaded it before.
 
 import { type Pointer, ptr, toArrayBuffer } from "bun:ffi";
-import { AppError } from "../../core/base/errors.ts";
 import { cString } from "./c-bytes.ts";
+import { unreadable } from "./files.ts";
 import { type GgmlSymbols, openLibrary, pointerOf, ptrText } from "./native.ts";
 
 /** Types that weights can be written in; the numbers are ggml's. */
@@ -45,7 +45,7 @@ export function readGgufHead(path: string, name = path): GgufHead {
   const { ggml } = openLibrary();
   // The struct {bool no_alloc; ggml_context** ctx} is passed in two registers.
   const gguf = pointerOf(ggml.gguf_init_from_file(ptr(cString(path)), 1, null));
-  if (gguf === null) throw new AppError("model_unreadable", `${name}: not a GGUF file, or damaged`);
+  if (gguf === null) throw unreadable(name, "not a GGUF file, or damaged");
   try {
     const dataOffset = Number(ggml.gguf_get_data_offset(gguf));
     const tensors = indices(ggml.gguf_get_n_tensors(gguf)).map((i) => ({

@@ -67,39 +67,34 @@ export function locateLibrary(options: LocateOptions = {}): LibraryFiles {
       `the embedded engine has no prebuilt llama.cpp for ${name}; it runs on ${Object.keys(PLATFORMS).join(", ")}`,
     );
   }
-  const { compiledIn = COMPILED_IN } = options;
-  if (compiledIn !== null) return filesBeside(compiledIn, platform);
+  const { compiledIn = COMPILED_IN, resolve = resolveFromHere } = options;
   const install = `install it with: npm install ${platform.packageName}@${PACKAGE_VERSION}`;
+  if (compiledIn !== null) {
+    const fix = `install the wheel of foretoken, or copy the libraries of ${platform.packageName}@${PACKAGE_VERSION} there`;
+    return checked(filesIn(join(compiledIn, "llama"), platform), fix);
+  }
   let entry: string;
   try {
-    entry = (options.resolve ?? resolveFromHere)(platform.packageName);
+    entry = resolve(platform.packageName);
   } catch (cause) {
-    throw new AppError(
-      "native_library_missing",
-      `the embedded engine needs ${platform.packageName}, which is not installed; ${install}`,
-      { cause },
-    );
+    throw missing(platform.packageName, install, cause);
   }
-  const files = filesIn(join(dirname(entry), "..", "bins", platform.folder), platform);
-  const missing = missingOf(files);
-  if (missing === null) return files;
-  throw new AppError(
-    "native_library_missing",
-    `${platform.packageName} is installed without ${missing} (another version?); ${install}`,
-  );
+  const folder = join(dirname(entry), "..", "bins", platform.folder);
+  return checked(filesIn(folder, platform), `another version? ${install}`);
 }
 
 const COMPILED_IN = IS_COMPILED ? dirname(process.execPath) : null;
 
-function filesBeside(folder: string, platform: Platform): LibraryFiles {
-  const files = filesIn(join(folder, "llama"), platform);
-  const missing = missingOf(files);
-  if (missing === null) return files;
-  throw new AppError(
-    "native_library_missing",
-    `the embedded engine needs ${missing}, which this installation lacks; install the wheel of foretoken, which has it, ` +
-      `or copy the libraries of the npm package ${platform.packageName}@${PACKAGE_VERSION} there`,
-  );
+function missing(what: string, fix: string, cause?: unknown): AppError {
+  const message = `the embedded engine needs ${what}, which is not installed; ${fix}`;
+  return new AppError("native_library_missing", message, { cause });
+}
+
+/** @throws AppError native_library_missing. */
+function checked(files: LibraryFiles, fix: string): LibraryFiles {
+  const absent = [files.llama, files.ggml].find((file) => !existsSync(file));
+  if (absent !== undefined) throw missing(absent, fix);
+  return files;
 }
 
 function filesIn(folder: string, { portableBackend }: Platform): LibraryFiles {
@@ -109,10 +104,6 @@ function filesIn(folder: string, { portableBackend }: Platform): LibraryFiles {
     ggml: join(folder, GGML_LIBRARY),
     portableBackend: portableBackend === null ? null : join(folder, portableBackend),
   };
-}
-
-function missingOf({ llama, ggml }: LibraryFiles): string | null {
-  return [llama, ggml].find((file) => !existsSync(file)) ?? null;
 }
 
 function resolveFromHere(packageName: string): string {

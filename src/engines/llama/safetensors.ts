@@ -2,17 +2,10 @@
 // with `model.safetensors` or with shards and their index. It checks every header and reads one tensor at a
 // time; it does not interpret the tensors.
 
-import {
-  closeSync,
-  constants,
-  existsSync,
-  fstatSync,
-  openSync,
-  readFileSync,
-  readSync,
-} from "node:fs";
+import { closeSync, constants, existsSync, fstatSync, openSync, readFileSync } from "node:fs";
 import { dirname, join } from "node:path";
-import { AppError } from "../../core/base/errors.ts";
+import type { AppError } from "../../core/base/errors.ts";
+import { readFully, unreadable } from "./files.ts";
 
 const SINGLE_FILE = "model.safetensors";
 const INDEX_FILE = "model.safetensors.index.json";
@@ -65,10 +58,6 @@ export function readTensor(name: string, tensor: SafeTensor): Float32Array<Array
   return new Float32Array(words.buffer);
 }
 
-function unreadable(path: string, problem: string, cause?: unknown): AppError {
-  return new AppError("model_unreadable", `${path}: ${problem}`, { cause });
-}
-
 /**
  * Opens a regular file without blocking: opening a FIFO would wait for its writer. @throws AppError model_unreadable.
  */
@@ -82,15 +71,6 @@ function openRegular(path: string): number {
   if (fstatSync(file).isFile()) return file;
   closeSync(file);
   throw unreadable(path, "is not a regular file");
-}
-
-function readFully(file: number, target: Uint8Array, offset: number, path: string): void {
-  let done = 0;
-  while (done < target.length) {
-    const read = readSync(file, target, done, target.length - done, offset + done);
-    if (read === 0) throw unreadable(path, "is cut short");
-    done += read;
-  }
 }
 
 function readHeader(path: string): Map<string, SafeTensor> {

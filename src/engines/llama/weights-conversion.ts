@@ -3,9 +3,9 @@
 // orders are those of llama.cpp's convert_hf_to_gguf.py (gguf-py/gguf/tensor_mapping.py; LlamaModel.permute).
 
 import { ptr } from "bun:ffi";
-import { closeSync, fstatSync, ftruncateSync, openSync, readSync, writeSync } from "node:fs";
-import { AppError } from "../../core/base/errors.ts";
+import { closeSync, fstatSync, ftruncateSync, openSync } from "node:fs";
 import { nativeBytes } from "./c-bytes.ts";
+import { readFully, unreadable, writeFully } from "./files.ts";
 import { type GgufHead, type GgufTensor, readGgufHead } from "./gguf.ts";
 import { openLibrary, ptrText } from "./native.ts";
 import { openSafetensors, readTensor, type SafeTensor } from "./safetensors.ts";
@@ -69,7 +69,7 @@ export function convertWeights(options: ConversionOptions): void {
   const architecture = architectureOf(head);
   if (!ARCHITECTURES.includes(architecture)) {
     const known = ARCHITECTURES.join(", ");
-    throw failure(options.source, `cannot become ${architecture} weights, only ${known}`);
+    throw unreadable(options.source, `cannot become ${architecture} weights, only ${known}`);
   }
   const tensors = openSafetensors(options.source);
   checkNames(head, tensors, options.source);
@@ -96,10 +96,6 @@ function architectureOf({ values }: GgufHead): string {
   return `${values.get("general.architecture")?.bytes}`;
 }
 
-function failure(path: string, problem: string): AppError {
-  return new AppError("model_unreadable", `${path}: ${problem}`);
-}
-
 /** The checkpoint's name for a tensor of the base; null: none is known. */
 export function checkpointName(ggufName: string): string | null {
   const match = /^(?:blk\.(\d+)\.)?(\w+)\.(weight|bias)$/.exec(ggufName);
@@ -119,7 +115,7 @@ function checkNames(head: GgufHead, tensors: Map<string, SafeTensor>, source: st
   for (const [name, tensor] of tensors) {
     if (expected.has(name) || IGNORED.test(name)) continue;
     if (name === OUTPUT && isTied(tensors, tensor)) continue;
-    throw failure(source, `tensor ${name} has no place in the loaded model`);
+    throw unreadable(source, `tensor ${name} has no place in the loaded model`);
   }
 }
 
@@ -137,12 +133,12 @@ function find(
   source: string,
 ): { name: string; held: SafeTensor } {
   const name = checkpointName(tensor.name);
-  if (name === null) throw failure(source, `nothing is known to become tensor ${tensor.name}`);
+  if (name === null) throw unreadable(source, `nothing is known to become tensor ${tensor.name}`);
   const held = tensors.get(name);
   if (held !== undefined) return { name, held };
   const embeddings = tensors.get(EMBEDDINGS);
   if (name === OUTPUT && embeddings !== undefined) return { name: EMBEDDINGS, held: embeddings };
-  throw failure(source, `tensor ${name} is missing`);
+  throw unreadable(source, `tensor ${name} is missing`);
 }
 
 function checkShape(
@@ -153,7 +149,7 @@ function checkShape(
   // ggml does not tell a row from a vector.
   if (held.shape.join().replace(/^(1,)+/, "") === expected.join()) return;
   const shape = `[${held.shape.join(", ")}], not the [${expected.join(", ")}] of ${ggufName}`;
-  throw failure(held.file, `tensor ${name} is of shape ${shape}`);
+  throw unreadable(held.file, `tensor ${name} is of shape ${shape}`);
 }
 
 /** llama's q and k, of which each head's two halves are interleaved row by row. */
@@ -185,7 +181,7 @@ function pack(weights: Float32Array<ArrayBuffer>, tensor: GgufTensor): Uint8Arra
   const { name, type, dimensions } = tensor;
   if (ggml.ggml_quantize_requires_imatrix(type)) {
     const problem = `tensor ${name} is of ${ptrText(ggml.ggml_type_name(type))}, which needs calibration data`;
-    throw failure("the loaded model", problem);
+    throw unreadable("the loaded model", problem);
   }
   const bytes = nativeBytes(tensor.bytes);
   const columns = dimensions[0] ?? 1;
@@ -201,17 +197,9 @@ const COPY_BYTES = 1 << 20;
 export function copyRange(from: number, target: number, range: ByteRange): void {
   const to = range.offset + range.bytes;
   const buffer = new Uint8Array(Math.min(COPY_BYTES, range.bytes));
-  for (let at = range.offset; at < to; ) {
-    const read = readSync(from, buffer, 0, Math.min(buffer.length, to - at), at);
-    if (read === 0) throw new AppError("model_unreadable", "the loaded model's file is cut short");
-    writeFully(target, buffer.subarray(0, read), at);
-    at += read;
-  }
-}
-
-function writeFully(file: number, bytes: Uint8Array, offset: number): void {
-  let done = 0;
-  while (done < bytes.length) {
-    done += writeSync(file, bytes, done, bytes.length - done, offset + done);
+  for (let at = range.offset; at < to; at += buffer.length) {
+    const part = buffer.subarray(0, to - at);
+    readFully(from, part, at, "the loaded model's file");
+    writeFully(target, part, at);
   }
 }

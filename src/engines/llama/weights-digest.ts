@@ -2,9 +2,9 @@
 // Equal names mean equal weights, whatever file they came from; two files of a model that differ in one bit, or in
 // precision, have different names.
 
-import { closeSync, openSync, readSync } from "node:fs";
-import { assert } from "../../core/base/assert.ts";
+import { closeSync, openSync } from "node:fs";
 import { type WeightsId, weightsId } from "../../core/base/ids.ts";
+import { readFully } from "./files.ts";
 import { type GgufHead, type GgufTensor, readGgufHead } from "./gguf.ts";
 import { openLibrary, ptrText } from "./native.ts";
 
@@ -35,12 +35,19 @@ export function weightsIdOf(options: DigestOptions): WeightsId {
     const metadata = [...head.values]
       .filter(([key]) => !DESCRIPTIVE.test(key))
       .map(([key, { type, bytes }]) => `${key} ${type} ${Bun.hash.xxHash3(bytes).toString(16)}`);
-    const tensors = head.tensors.map((tensor) => {
-      const { name, type, dimensions } = tensor;
-      const line = `${name} ${type} ${dimensions.join("x")} ${digestOf(tensor, file, buffer)}`;
+    const digestOf = ({ offset, bytes }: GgufTensor) => {
+      let hash = 0n;
+      for (let at = 0; at < bytes; at += buffer.length) {
+        const part = buffer.subarray(0, bytes - at);
+        readFully(file, part, offset + at, name);
+        hash = Bun.hash.xxHash3(part, hash);
+      }
       progress();
-      return line;
-    });
+      return hash.toString(16);
+    };
+    const tensors = head.tensors.map(
+      (one) => `${one.name} ${one.type} ${one.dimensions.join("x")} ${digestOf(one)}`,
+    );
     // The order in which a file holds them means nothing.
     const lines = [...metadata.sort(), ...tensors.sort()].join("\n");
     const hex = Bun.hash.xxHash3(lines).toString(16).padStart(16, "0");
@@ -48,22 +55,6 @@ export function weightsIdOf(options: DigestOptions): WeightsId {
   } finally {
     closeSync(file);
   }
-}
-
-function digestOf({ offset, bytes }: GgufTensor, file: number, buffer: Uint8Array): string {
-  let hash = 0n;
-  for (let at = offset; at < offset + bytes; ) {
-    const wanted = Math.min(buffer.length, offset + bytes - at);
-    let filled = 0;
-    while (filled < wanted) {
-      const read = readSync(file, buffer, filled, wanted - filled, at + filled);
-      assert(read > 0, "llama.cpp loads no file whose tensors end beyond it");
-      filled += read;
-    }
-    hash = Bun.hash.xxHash3(buffer.subarray(0, wanted), hash);
-    at += wanted;
-  }
-  return hash.toString(16);
 }
 
 /** The type that most bytes are of. */

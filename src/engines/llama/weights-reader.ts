@@ -7,6 +7,7 @@ import { fileURLToPath } from "node:url";
 import { AppError, type ErrorCode } from "../../core/base/errors.ts";
 import type { WeightsId } from "../../core/base/ids.ts";
 import { IS_COMPILED, WEIGHTS_CHILD } from "../../core/base/program.ts";
+import { unreadable } from "./files.ts";
 import { MemoryFile, pathOf } from "./memory-file.ts";
 
 export interface ReadRequest {
@@ -109,10 +110,6 @@ async function readInto(file: MemoryFile, options: ReadOptions): Promise<Weights
 const PROGRAM = IS_COMPILED
   ? [process.execPath]
   : [process.execPath, fileURLToPath(new URL("../../main.ts", import.meta.url))];
-
-function unreadable(path: string, problem: string): AppError {
-  return new AppError("model_unreadable", `${path}: ${problem}`);
-}
 
 /** Signals by which a damaged file ends a process. */
 const FAULTS: readonly unknown[] = [

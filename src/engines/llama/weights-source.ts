@@ -11,10 +11,10 @@ import {
   readdirSync,
   readSync,
   statSync,
-  writeSync,
 } from "node:fs";
 import { join } from "node:path";
-import { AppError, fileProblem } from "../../core/base/errors.ts";
+import { type AppError, fileProblem } from "../../core/base/errors.ts";
+import { unreadable, writeFully } from "./files.ts";
 import { readGgufHead } from "./gguf.ts";
 import { pathOf } from "./memory-file.ts";
 import { convertWeights, copyRange, keptRanges } from "./weights-conversion.ts";
@@ -50,10 +50,6 @@ export function importWeights(options: ImportOptions): void {
 export function writeForm(gguf: number, form: number, name: string): void {
   ftruncateSync(form, fstatSync(gguf).size);
   for (const range of keptRanges(readGgufHead(pathOf(gguf), name))) copyRange(gguf, form, range);
-}
-
-function unreadable(path: string, problem: string, cause?: unknown): AppError {
-  return new AppError("model_unreadable", `${path}: ${problem}`, { cause });
 }
 
 function statOf(path: string): BigIntStats {
@@ -133,9 +129,7 @@ function copyGguf({ path, target, progress }: ImportOptions): void {
       const read = readSync(source, buffer, 0, buffer.length, at);
       if (at === 0) checkMagic(path, buffer.subarray(0, read));
       if (read === 0) return;
-      for (let done = 0; done < read; ) {
-        done += writeSync(target, buffer, done, read - done, at + done);
-      }
+      writeFully(target, buffer.subarray(0, read), at);
       at += read;
       progress();
     }

@@ -3,8 +3,8 @@
 
 import { type Pointer, ptr } from "bun:ffi";
 import { assert } from "../../core/base/assert.ts";
-import { AppError } from "../../core/base/errors.ts";
 import { cString, nativeBytes } from "./c-bytes.ts";
+import { unreadable } from "./files.ts";
 import { addressOf, type LlamaLibrary, pointerOf } from "./native.ts";
 import { MODEL_PARAMS_BYTES, setModelParams } from "./structs.ts";
 
@@ -29,8 +29,6 @@ export interface ModelInfo {
   /** Every token that ends a text, eos included, ascending. */
   readonly stopTokenIds: readonly number[];
 }
-
-const META_VALUE_BYTES = 128;
 
 export interface LoadOptions {
   /** No weights, for a tokenizer alone. */
@@ -96,10 +94,6 @@ export class LlamaWeights {
   }
 }
 
-function unreadable(path: string, problem: string): AppError {
-  return new AppError("model_unreadable", `${path}: ${problem}`);
-}
-
 /** The engine removes the tail of a sequence and feeds tokens only: some architectures cannot do that. */
 function unsupported(library: LlamaLibrary, pointer: Pointer): string | null {
   const { llama } = library;
@@ -141,19 +135,13 @@ function readInfo(
 
 /** A value of the file's metadata; empty: there is none. */
 export function metaString(library: LlamaLibrary, pointer: Pointer, key: string): string {
-  let value = nativeBytes(META_VALUE_BYTES);
-  let length = readMeta(library, pointer, key, value);
-  if (length >= META_VALUE_BYTES) {
-    value = nativeBytes(length + 1);
-    length = readMeta(library, pointer, key, value);
-  }
-  return new TextDecoder().decode(value.subarray(0, Math.max(0, length)));
-}
-
-/** Bytes of the value, whether it fits or not; negative: there is none. */
-function readMeta(library: LlamaLibrary, pointer: Pointer, key: string, value: Uint8Array): number {
-  const { llama } = library;
-  return llama.llama_model_meta_val_str(pointer, ptr(cString(key)), ptr(value), value.length);
+  const name = cString(key);
+  // Returns the bytes of the value, whether it fits or not; negative: there is none.
+  const read = (value: Uint8Array): number =>
+    library.llama.llama_model_meta_val_str(pointer, ptr(name), ptr(value), value.length);
+  const value = nativeBytes(Math.max(0, read(nativeBytes(1))) + 1);
+  read(value);
+  return new TextDecoder().decode(value.subarray(0, -1));
 }
 
 /** The first difference between two shapes, or null. */

@@ -17,7 +17,6 @@ import type {
 import { embeddedSupport } from "../run-check.ts";
 import { answerTo } from "./control.ts";
 import { type EngineSettings, type FromEngine, type ToEngine, unpack } from "./messages.ts";
-import { shapeDifference } from "./weights.ts";
 import type { WeightsLease, WeightsStore } from "./weights-store.ts";
 
 export interface LlamaWorkerOptions {
@@ -152,12 +151,6 @@ export class LlamaWorker implements RolloutWorker {
   /** Resolves when the new weights serve. @throws AppError: the old ones still do. */
   async #changeWeights(path: string, epoch: WeightEpoch): Promise<void> {
     const lease = await this.#store.acquire(path, epoch);
-    const { shape } = this.#lease.weights.info;
-    const difference = shapeDifference(shape, lease.weights.info.shape);
-    if (difference !== null) {
-      lease.release();
-      throw new AppError("model_unreadable", `${path}: another kind of model: ${difference}`);
-    }
     try {
       await this.#act({ kind: "reload", weights: lease.weights, epoch });
     } catch (error) {

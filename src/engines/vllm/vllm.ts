@@ -172,7 +172,7 @@ async function formOf(
       problems.push(`${path}: ${problemIn(there)}`);
       continue;
     }
-    for (const settings of settingsToTry(info.policy)) {
+    for (const settings of SETTINGS.slice(info.policy === "fcfs" ? 1 : 0)) {
       const form: RequestForm = { endpoint, model, logprobsMax, hasSeeds, ...settings };
       const server = { ...access, dialect: VLLM_DIALECT, form };
       const tried = await proveServing(server, { msMax: access.limits.startMsMax });
@@ -196,15 +196,11 @@ async function formOf(
 const NO_SETTINGS = { hasStreamSettings: false } as const;
 
 /** From the most that a server may understand to the least. */
-function settingsToTry(
-  policy: string | null,
-): Pick<RequestForm, "hasPriorities" | "hasStreamSettings">[] {
-  const all = { hasPriorities: true, hasStreamSettings: true };
-  const fair = { hasPriorities: false, hasStreamSettings: true };
-  const plain = { hasPriorities: false, hasStreamSettings: false };
-  if (policy === "fcfs") return [fair, plain];
-  return [all, fair, plain];
-}
+const SETTINGS = [
+  { hasPriorities: true, hasStreamSettings: true },
+  { hasPriorities: false, hasStreamSettings: true },
+  { hasPriorities: false, hasStreamSettings: false },
+];
 
 /** vLLM keeps the first block of each engine for itself. @throws AppError worker_failed: the server reports no KV. */
 function kvBudget(url: string, cache: CacheConfig | null): number {

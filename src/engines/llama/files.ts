@@ -1,0 +1,23 @@
+// Parts of files of weights, read and written whole, and the error that names such a file.
+
+import { readSync, writeSync } from "node:fs";
+import { AppError } from "../../core/base/errors.ts";
+
+export function unreadable(path: string, problem: string, cause?: unknown): AppError {
+  return new AppError("model_unreadable", `${path}: ${problem}`, { cause });
+}
+
+/** Fills `target`. `path`: what errors call the file. @throws AppError model_unreadable: it ends before. */
+export function readFully(file: number, target: Uint8Array, offset: number, path: string): void {
+  for (let done = 0; done < target.length; ) {
+    const read = readSync(file, target, done, target.length - done, offset + done);
+    if (read === 0) throw unreadable(path, "is cut short");
+    done += read;
+  }
+}
+
+export function writeFully(file: number, bytes: Uint8Array, offset: number): void {
+  for (let done = 0; done < bytes.length; ) {
+    done += writeSync(file, bytes, done, bytes.length - done, offset + done);
+  }
+}
