@@ -49,12 +49,11 @@ or traces (*.json); each may be gzipped (*.gz). The drafter self drafts a path
 from a response's own prompt and text; grouped drafts a path and tree a tree,
 from its siblings too, of 8 groups at a time. late drafts as grouped, but from what
 was known a step before, as the plugin under vLLM's second model runner. history also
-drafts from earlier groups of the prompt, where prompts come again; the columns
-"seen prompts" and "their first" are of such groups, and their first 64 tokens. Two know
-what comes and draft only that: copies the longest continuation of the last token
-in its group's text, oracle every token that has followed the one before it in any
-text, which is the bound of drafting from text. Columns "copies" and "oracle":
-accepted + 1, had each draft as many tokens, but theirs.
+drafts from earlier groups of the prompt: "seen prompts" and "their first" are of
+groups that have some, and of their first 64 tokens. copies and oracle know what
+comes: the longest continuation of the last token in the group's text, and every
+token that has followed the one before it in any text. The columns of these names
+are accepted + 1, had each draft as many tokens, but theirs.
 
 Examples:
   $ foretoken replay out/responses.jsonl

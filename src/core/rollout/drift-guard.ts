@@ -51,14 +51,9 @@ export class PositionsTest {
   }
 }
 
-export interface EngineDrift {
-  readonly drafted: PositionsTest;
-  readonly plain: PositionsTest;
-}
-
 export class DriftGuard {
   /** The engines of which positions were compared. */
-  readonly engines = new Map<WorkerId, EngineDrift>();
+  readonly engines = new Map<WorkerId, Record<"drafted" | "plain", PositionsTest>>();
 
   mayDraft(workerId: WorkerId): boolean {
     return this.engines.get(workerId)?.drafted.test.isRejected !== true;

@@ -106,22 +106,17 @@ export class FollowedTokens {
   append(before: number | undefined, tokens: Int32Array): void {
     let last = before;
     for (const token of tokens) {
-      const followers = this.#followers.get(last);
-      if (followers === undefined) this.#followers.set(last, new Set([token]));
-      else followers.add(token);
+      const followers = this.#followers.get(last) ?? new Set();
+      this.#followers.set(last, followers.add(token));
       last = token;
     }
   }
 
   /** How many of `tokens`, from the first on. */
   reach(before: number | undefined, tokens: Int32Array): number {
-    let last = before;
-    let count = 0;
-    for (const token of tokens) {
-      if (this.#followers.get(last)?.has(token) !== true) break;
-      count += 1;
-      last = token;
-    }
-    return count;
+    const isNew = (token: number, i: number) =>
+      this.#followers.get(i === 0 ? before : tokens[i - 1])?.has(token) !== true;
+    const count = tokens.findIndex(isNew);
+    return count < 0 ? tokens.length : count;
   }
 }

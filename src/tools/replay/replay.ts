@@ -36,9 +36,7 @@ export interface ReplayOptions {
   readonly live: number;
 }
 
-export function isOracle(drafter: DrafterKind): boolean {
-  return drafter === "copies" || drafter === "oracle";
-}
+export const isOracle = (drafter: DrafterKind) => drafter === "copies" || drafter === "oracle";
 
 /** Sums over the steps of one group's responses. */
 export interface Tally {
