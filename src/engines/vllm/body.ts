@@ -69,8 +69,9 @@ export function chunkBody(chunk: ChunkRequest, form: RequestForm): string {
   // The ids are written by hand: they are most of the body, and JSON.stringify would want a plain array.
   const ids = `[${chunk.tokens.join(",")}]`;
   if (isGenerate) {
-    // A report on the prompt names tokens by their text.
-    if (chunk.form !== "whole") params.detokenize = false;
+    // Stop strings need the text, and a report on the prompt names tokens by theirs.
+    const needsText = engineFields?.stop !== undefined || chunk.form === "whole";
+    if (!needsText) params.detokenize = false;
     params.extra_args = extra;
     return `{"token_ids":${ids},${JSON.stringify({ ...top, sampling_params: params }).slice(1)}`;
   }

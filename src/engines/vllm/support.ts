@@ -11,6 +11,8 @@ const WHOLE: SamplingSupport = { kind: "whole" };
 const WHOLE_FIELDS = new Set([
   "structured_outputs",
   "bad_words",
+  "stop",
+  "include_stop_str_in_output",
   // Custom logits processors get their settings in these.
   "extra_args",
   "repetition_detection",

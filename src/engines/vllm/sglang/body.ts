@@ -65,6 +65,7 @@ function drawing(chunk: ChunkRequest, { hasSeeds }: RequestForm): Record<string,
     stop_token_ids: stopTokenIds,
   };
   if (temperature > 0 && hasSeeds) fields.sampling_seed = sglangSeed(spec.draw);
+  if (Array.isArray(engineFields?.stop)) fields.stop = engineFields.stop;
   Object.assign(fields, grammarOf(spec.sampling));
   return Object.assign(fields, shapingFields(chunk, "min_new_tokens"));
 }
@@ -96,6 +97,8 @@ const KNOWN: ReadonlySet<string> = new Set([
   "structured_outputs",
   "return_routed_experts",
   "routed_experts_prompt_start",
+  "stop",
+  "include_stop_str_in_output",
 ]);
 
 export function sglangSupport(
@@ -119,6 +122,7 @@ export function sglangSupport(
       shaping.frequencyPenalty !== 0 ||
       // Whether it counts the prompt depends on the release.
       shaping.repetitionPenalty !== 1);
-  const hasState = (engineFields?.structured_outputs ?? null) !== null;
+  const hasState =
+    (engineFields?.structured_outputs ?? null) !== null || (engineFields?.stop ?? null) !== null;
   return { kind: countsOutput || hasState || !server.isDivisible ? "whole" : "divided" };
 }
