@@ -28,6 +28,7 @@ import type { Decoded } from "./checked.ts";
 import { decodeClientMessage, encodeServerMessage } from "./draft-codec.ts";
 
 const uint32 = fc.integer({ min: 0, max: 0xffffffff });
+const positive = fc.integer({ min: 1, max: 0xffffffff });
 const id = fc.string({ unit: "binary", minLength: 1, maxLength: 80 }).map(groupId);
 const epoch = uint32.map(weightEpoch);
 const count = fc.integer({ min: 0, max: LOG_TOKENS_MAX - 100 });
@@ -43,7 +44,6 @@ const delta: fc.Arbitrary<SampleDelta> = fc.record({
   tokens: tokens(1),
 });
 const deltas = fc.array(delta, { maxLength: 4 });
-const _total = fc.integer({ min: 0, max: Number.MAX_SAFE_INTEGER });
 const kind = <K extends string>(value: K) => fc.constant(value);
 const status = fc.constantFrom("ok" as const, "stale_epoch" as const);
 
@@ -54,27 +54,19 @@ const clientMessage: fc.Arbitrary<ClientMessage> = fc.oneof(
 );
 
 const serverMessage: fc.Arbitrary<ServerMessage> = fc.oneof(
-  fc.record({
-    kind: kind("welcome"),
-    protocolVersion: uint32,
-    instanceId: uint32,
-    epoch,
-    frameBytesMax: fc.integer({ min: 1, max: 0xffffffff }),
-    telemetryMs: fc.integer({ min: 1, max: 0xffffffff }),
-  }),
+  fc.record(
+    {
+      kind: kind("welcome"),
+      ...{ protocolVersion: uint32, instanceId: uint32, epoch },
+      ...{ frameBytesMax: positive, telemetryMs: positive, hasPast: fc.constant(true as const) },
+    },
+    { requiredKeys: ["kind", "protocolVersion", "instanceId", "epoch", "frameBytesMax"] },
+  ),
   fc.record({
     kind: kind("budget"),
     epoch,
     stepTokens: fc.integer({ min: 0, max: STEP_TOKENS_UNBOUNDED }),
     ttlMs: fc.integer({ min: 1, max: TTL_MS_MAX }),
-  }),
-  fc.record({
-    kind: kind("welcome"),
-    protocolVersion: uint32,
-    instanceId: uint32,
-    epoch,
-    frameBytesMax: fc.integer({ min: 1, max: 0xffffffff }),
-    hasPast: fc.constant(true as const),
   }),
   fc.record({
     kind: kind("past"),

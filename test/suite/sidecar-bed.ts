@@ -5,6 +5,7 @@ import { assert } from "../../src/core/base/assert.ts";
 import type { Clock } from "../../src/core/base/clock.ts";
 import { weightEpoch, workerId } from "../../src/core/base/ids.ts";
 import type { Request } from "../../src/core/request/buffer.ts";
+import type { RolloutOptions } from "../../src/core/rollout/rollout.ts";
 import { loadCore } from "../../src/core/wasm/load.ts";
 import { EmbeddedKvPool } from "../../src/host/embedded-pool.ts";
 import {
@@ -23,31 +24,18 @@ export function newSidecar(
   clock: Clock,
   {
     chunkTokens = 4,
-    limits,
+    draft = "grouped",
     ...more
-  }: { chunkTokens?: number; limits?: Partial<SidecarLimits> } & Partial<
-    Pick<SidecarOptions, "vocabularySize" | "failed">
-  > = {},
+  }: Partial<Pick<RolloutOptions, "chunkTokens" | "draft">> &
+    Partial<Pick<SidecarOptions, "vocabularySize" | "failed" | "limits">> = {},
 ): Sidecar {
   let drawn = 0;
   return new Sidecar({
     rollout: {
-      policy: "seer",
-      draft: "grouped",
-      chunkTokens,
-      epoch: weightEpoch(0),
+      ...{ policy: "seer", draft, chunkTokens, epoch: weightEpoch(0), clock, core },
       pool: new EmbeddedKvPool({ clock, memoryBytesMax: 2 ** 20, disk: null }),
-      clock,
-      core,
     },
     vocabularySize: 1000,
-    limits: {
-      requestsMax: 10_000,
-      groupsMax: 1_000,
-      keptBytesMax: 64_000_000,
-      keptResponsesMax: 10_000,
-      ...limits,
-    },
     random: () => {
       drawn += 1;
       return drawn;

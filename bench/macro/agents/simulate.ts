@@ -9,12 +9,11 @@ import type {
   WorkerEvent,
   WorkerListener,
 } from "../../../src/core/rollout/worker.ts";
-import { loadCore } from "../../../src/core/wasm/load.ts";
-import { EmbeddedKvPool } from "../../../src/host/embedded-pool.ts";
-import { Sidecar } from "../../../src/server/sidecar.ts";
+import { Timeline } from "../../../test/faults/simulated/timeline.ts";
 import { ManualClock } from "../../../test/suite/manual-clock.ts";
 import { NO_WORKER_STATS } from "../../../test/suite/no-figures.ts";
 import { samplingOf } from "../../../test/suite/request-spec.ts";
+import { newSidecar } from "../../../test/suite/sidecar-bed.ts";
 import type { AgentsRun } from "./drive.ts";
 import { type ModelledRequest, ModelledServer, type ServerSizes } from "./modelled.ts";
 import {
@@ -64,22 +63,6 @@ async function converse(
     prompt.push(...output, ...observation);
     if (i + 1 < turns.length) await wait(toolS * 1000);
   }
-}
-
-function newSidecar(clock: ManualClock): Sidecar {
-  let drawn = 0;
-  return new Sidecar({
-    rollout: {
-      ...{ policy: "seer", draft: "off", chunkTokens: null, epoch: weightEpoch(0), clock },
-      pool: new EmbeddedKvPool({ clock, memoryBytesMax: 2 ** 20, disk: null }),
-      core: loadCore(),
-    },
-    vocabularySize: 2 ** 20,
-    limits: {
-      ...{ requestsMax: 1e5, groupsMax: 1e4, keptBytesMax: 2 ** 30, keptResponsesMax: 1e5 },
-    },
-    random: () => drawn++,
-  });
 }
 
 /** A modelled server as a worker over plain HTTP: it says nothing of what its prefix cache holds. */
@@ -189,12 +172,13 @@ export async function simulated(
   const servers = Array.from({ length: engines }, () => new ModelledServer(sizes));
   const nextOf = nextIn(tasks);
   const workers = servers.map((server, i) => new ModelledWorker(i, server, nextOf));
-  const sidecar = newSidecar(clock);
+  const sidecar = newSidecar(clock, {
+    ...{ chunkTokens: null, draft: "off", vocabularySize: 2 ** 20 },
+    limits: { requestsMax: 1e5, groupsMax: 1e4, keptBytesMax: 2 ** 30, keptResponsesMax: 1e5 },
+  });
   for (const worker of workers) sidecar.rollout.addWorker(worker);
-  const events: { atMs: number; act: () => void }[] = [];
-  const at = (ms: number, act: () => void): void => {
-    events.push({ atMs: clock.nowMs() + ms, act });
-  };
+  const events = new Timeline<() => void>();
+  const at = (ms: number, act: () => void): void => events.add(clock.nowMs() + ms, act);
   const stepping = servers.map(() => false);
   const run = (i: number): void => {
     const server = servers[i];
@@ -247,17 +231,12 @@ export async function simulated(
     for (const worker of workers) worker.report();
     for (let i = 0; i < 16; i += 1) await Promise.resolve();
     for (let i = 0; i < engines; i += 1) run(i);
-    const first = events.reduce((best, event) => (event.atMs < best.atMs ? event : best), {
-      atMs: Number.POSITIVE_INFINITY,
-      act: () => {},
-    });
-    if (first.atMs === Number.POSITIVE_INFINITY) {
+    if (events.nextMs === Number.POSITIVE_INFINITY) {
       if (ends.length < sessions.length) throw new Error(`${system}: nothing goes on`);
       break;
     }
-    events.splice(events.indexOf(first), 1);
-    clock.advance(first.atMs - clock.nowMs());
-    first.act();
+    clock.advance(events.nextMs - clock.nowMs());
+    events.take()?.();
   }
   const sum = (of: (server: ModelledServer) => number): number =>
     servers.reduce((total, server) => total + of(server), 0);

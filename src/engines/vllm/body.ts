@@ -70,8 +70,7 @@ export function chunkBody(chunk: ChunkRequest, form: RequestForm): string {
   const ids = `[${chunk.tokens.join(",")}]`;
   if (isGenerate) {
     // Stop strings need the text, and a report on the prompt names tokens by theirs.
-    const needsText = engineFields?.stop !== undefined || chunk.form === "whole";
-    if (!needsText) params.detokenize = false;
+    if (chunk.form !== "whole" && engineFields?.stop === undefined) params.detokenize = false;
     params.extra_args = extra;
     return `{"token_ids":${ids},${JSON.stringify({ ...top, sampling_params: params }).slice(1)}`;
   }

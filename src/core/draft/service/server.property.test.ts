@@ -2,11 +2,11 @@
 
 import { expect, test } from "bun:test";
 import fc from "fast-check";
+import { draftMessages } from "../../../../test/suite/draft-messages.ts";
 import { ManualClock } from "../../../../test/suite/manual-clock.ts";
 import { encodeServerMessage } from "../../../proto/draft-codec.ts";
 import { groupId, weightEpoch } from "../../base/ids.ts";
 import { TokenColumn } from "../../request/columns.ts";
-import type { ClientMessage } from "./message.ts";
 import { DraftServer } from "./server.ts";
 import type { ResponseSource } from "./server-groups.ts";
 import { DraftSession } from "./session.ts";
@@ -23,40 +23,13 @@ const LIMITS = {
 const id = fc.constantFrom("a", "b", "c", "d", "e", "long-".repeat(12)).map(groupId);
 const epoch = fc.nat({ max: 1 }).map(weightEpoch);
 const count = fc.nat({ max: 500 });
-const delta = fc.record({
-  sampleIndex: fc.nat({ max: 5 }),
-  offset: count,
-  tokens: fc.integer({ min: 1, max: 300 }).map((length) => new Int32Array(length)),
-});
-const message: fc.Arbitrary<ClientMessage> = fc.oneof(
-  fc.record({
-    kind: fc.constant("register_group" as const),
-    epoch,
-    groupId: id,
-    ttlMs: fc.integer({ min: 1, max: 3000 }),
-    prompt: fc.nat({ max: 1600 }).map((length) => new Int32Array(length)),
-  }),
-  fc.record({
-    kind: fc.constant("update" as const),
-    epoch,
-    groups: fc.array(fc.record({ groupId: id, deltas: fc.array(delta, { maxLength: 20 }) }), {
-      maxLength: 6,
-    }),
-  }),
-  fc.record({
-    kind: fc.constant("fetch_past" as const),
-    epoch,
-    groupId: id,
-    have: fc.nat({ max: 4 }),
-  }),
-  fc.record({
-    kind: fc.constant("fetch" as const),
-    epoch,
-    states: fc.array(fc.record({ groupId: id, have: fc.array(count, { maxLength: 40 }) }), {
-      maxLength: 30,
-    }),
-  }),
-);
+/** Prompts (from 0 on) are longer: a group's room is soon full. */
+const tokens = (min: number) =>
+  fc.integer({ min, max: min === 0 ? 1600 : 300 }).map((length) => new Int32Array(length));
+const sampleIndex = fc.nat({ max: 5 });
+const message = draftMessages({ epoch, groupId: id, sampleIndex, have: count, tokens })
+  .filter(({ kind }) => kind !== "telemetry")
+  .map((drawn) => ("ttlMs" in drawn ? { ...drawn, ttlMs: 1 + (drawn.ttlMs % 3000) } : drawn));
 
 /** Two of them do not fit in a frame together; the first alone does not either. */
 const PAST = [400, 100, 150, 5].map((length) => new Int32Array(length));

@@ -122,7 +122,6 @@ export function sglangSupport(
       shaping.frequencyPenalty !== 0 ||
       // Whether it counts the prompt depends on the release.
       shaping.repetitionPenalty !== 1);
-  const hasState =
-    (engineFields?.structured_outputs ?? null) !== null || (engineFields?.stop ?? null) !== null;
+  const hasState = [engineFields?.structured_outputs, engineFields?.stop].some((it) => it != null);
   return { kind: countsOutput || hasState || !server.isDivisible ? "whole" : "divided" };
 }
