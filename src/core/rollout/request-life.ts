@@ -217,8 +217,8 @@ export class RequestLife {
   }
 }
 
-/** The end of a response whose worker was lost after its last token and before the report; null: it goes on. */
-function unreportedEnd({ spec, response }: Request): FinishReason | null {
+/** The end of a response whose worker, or sidecar, was lost after its last token and before the report; null: it goes on. */
+export function unreportedEnd({ spec, response }: Request): FinishReason | null {
   const { stopTokenIds, tokensMax } = spec.sampling;
   const last = response.length === 0 ? null : response.tokens(response.length - 1)[0];
   if (last != null && stopTokenIds.includes(last)) return "stop";

@@ -37,7 +37,7 @@ import { Outbox } from "./outbox.ts";
 import type { RolloutParts } from "./parts.ts";
 import { Pause, type PauseMode } from "./pause.ts";
 import { expertsWanted } from "./reports.ts";
-import { RequestLife } from "./request-life.ts";
+import { RequestLife, unreportedEnd } from "./request-life.ts";
 import { isStale } from "./selection.ts";
 import { SiblingTokens } from "./sibling-tokens.ts";
 import type { KvBlob, Worker, WorkerCommand, WorkerEvent } from "./worker.ts";
@@ -252,9 +252,10 @@ export class Rollout {
       const { response } = request;
       restore(response, saved);
       this.meter.count("resumed_tokens", response.length);
-      if (saved.finish !== null) {
+      const end = saved.finish ?? unreportedEnd(request);
+      if (end !== null) {
         response.refusal = saved.refusal;
-        this.#life.finish(request, saved.finish);
+        this.#life.finish(request, end);
         return;
       }
       if (this.#parts.context.progressed(request)) this.#parts.scheduler.refresh(request.group);

@@ -8,7 +8,7 @@ import {
   type WorkerId,
   weightEpoch,
 } from "../../../src/core/base/ids.ts";
-import type { ControlAnswer } from "../../../src/core/rollout/operation.ts";
+import type { ControlAnswer, EngineOperation } from "../../../src/core/rollout/operation.ts";
 import type {
   SamplingSupport,
   Worker,
@@ -24,7 +24,7 @@ import type { SimulatedWorker } from "./worker.ts";
 const DETECT_MS = 40;
 
 export interface LinkHost {
-  readonly timeline: Timeline<() => void>;
+  readonly timeline: Pick<Timeline<() => void>, "add">;
   nowMs(): number;
 }
 
@@ -43,6 +43,7 @@ export class FaultyLink implements Worker {
   #isCut = false;
   #isGone = false;
   #loseUp = false;
+  #loseEnd = false;
   #loseDown = false;
   #repeatUp = false;
 
@@ -66,12 +67,19 @@ export class FaultyLink implements Worker {
     this.#listener = listener;
   }
 
+  get keepsKv(): boolean {
+    return this.inner.keepsKv;
+  }
+
   supports(): SamplingSupport {
     return this.inner.supports();
   }
 
-  async perform(): Promise<ControlAnswer> {
-    return { status: 502, body: null };
+  /** A link that is cut brings no answer; what waits for one learns of the failure. */
+  async perform(operation: EngineOperation): Promise<ControlAnswer> {
+    if (this.isGone) return { status: 502, body: null };
+    const answer = this.#isCut ? null : await this.inner.perform(operation);
+    return answer === null || this.#isCut ? await new Promise<never>(() => {}) : answer;
   }
 
   async close(): Promise<void> {
@@ -107,8 +115,10 @@ export class FaultyLink implements Worker {
     void this.inner.close();
   }
 
-  lose(direction: "up" | "down"): void {
+  /** end: of the next frame with an end of a chunk, that and what follows. */
+  lose(direction: "up" | "down" | "end"): void {
     if (direction === "up") this.#loseUp = true;
+    else if (direction === "end") this.#loseEnd = true;
     else this.#loseDown = true;
   }
 
@@ -120,6 +130,7 @@ export class FaultyLink implements Worker {
   heal(): void {
     this.#latencyMs = this.#fastMs;
     this.#loseUp = false;
+    this.#loseEnd = false;
     this.#loseDown = false;
     this.#repeatUp = false;
   }
@@ -134,9 +145,15 @@ export class FaultyLink implements Worker {
     if (events.length > 0) this.#up(this.#epoch, events);
   }
 
-  #up(epoch: WeightEpoch, events: readonly WorkerEvent[]): void {
+  #up(epoch: WeightEpoch, all: readonly WorkerEvent[]): void {
     this.#epoch = epoch;
     if (this.#isCut || this.#isGone) return;
+    const end = this.#loseEnd ? all.findIndex(({ kind }) => kind === "chunk_done") : -1;
+    const events = end < 0 ? all : all.slice(0, end);
+    if (end >= 0) {
+      this.#loseEnd = false;
+      this.#noticeLater();
+    }
     if (this.#loseUp) {
       this.#loseUp = false;
       this.#noticeLater();

@@ -5,6 +5,8 @@ import { DRAFT_MODES, type DraftMode } from "../../../src/core/draft/registry.ts
 import { POLICY_NAMES, type PolicyName } from "../../../src/core/schedule/policies.ts";
 import { Random } from "../../../src/tools/simulate/random.ts";
 
+export type LostPart = "up" | "down" | "end";
+
 export type Fault =
   /** The worker dies at once, with all its state. */
   | { readonly kind: "kill"; readonly worker: number }
@@ -15,7 +17,7 @@ export type Fault =
   /** The link loses everything; it notices after a while and gives the worker up. */
   | { readonly kind: "cut"; readonly worker: number }
   /** The next frame in that direction is lost; the link notices after a while and gives the worker up. */
-  | { readonly kind: "lose"; readonly worker: number; readonly direction: "up" | "down" }
+  | { readonly kind: "lose"; readonly worker: number; readonly direction: LostPart }
   /** The next frame of tokens comes twice. */
   | { readonly kind: "repeat"; readonly worker: number }
   /** The engine drops the KV that has been parked longest. */
@@ -88,6 +90,10 @@ export function planFaults(seed: number): FaultPlan {
   };
 }
 
+export function pickLost(random: Random): LostPart {
+  return (["up", "down", "end"] as const)[random.below(3)] ?? "end";
+}
+
 function faultOf(random: Random, workers: number): Fault {
   const worker = random.below(workers + 1);
   switch (random.below(16)) {
@@ -101,7 +107,7 @@ function faultOf(random: Random, workers: number): Fault {
     case 4:
       return { kind: "cut", worker };
     case 5:
-      return { kind: "lose", worker, direction: random.below(2) === 0 ? "up" : "down" };
+      return { kind: "lose", worker, direction: pickLost(random) };
     case 6:
       return { kind: "repeat", worker };
     case 7:

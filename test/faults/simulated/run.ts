@@ -4,19 +4,20 @@
 import { assert, present } from "../../../src/core/base/assert.ts";
 import { fold32, hashString } from "../../../src/core/base/hash.ts";
 import { groupId, type WeightEpoch, weightEpoch, workerId } from "../../../src/core/base/ids.ts";
+import type { KvKey } from "../../../src/core/kv/pool.ts";
 import type { Group, Request } from "../../../src/core/request/buffer.ts";
 import type { Chunk } from "../../../src/core/request/response.ts";
 import type { SavedOutput } from "../../../src/core/request/saved-output.ts";
 import type { RolloutListener } from "../../../src/core/rollout/listener.ts";
 import { Rollout } from "../../../src/core/rollout/rollout.ts";
 import type { CoreExports } from "../../../src/core/wasm/load.ts";
+import { EmbeddedKvPool, type EmbeddedKvPoolOptions } from "../../../src/host/embedded-pool.ts";
 import { Random } from "../../../src/tools/simulate/random.ts";
 import { samplingOf } from "../../suite/request-spec.ts";
 import { FaultJournal } from "./journal.ts";
 import { FaultyLink } from "./link.ts";
 import { FAULT_PROMPT_MAX, FAULT_TOKENS_MAX, type Fault, type FaultPlan } from "./plan.ts";
 import { Timeline } from "./timeline.ts";
-import { VolatilePool } from "./volatile-pool.ts";
 import { SimulatedWorker, simulatedToken, type TokenOf } from "./worker.ts";
 
 /** crash: the rollout threw. stuck: no new token for too long. wrong: a checker objected. */
@@ -30,6 +31,9 @@ export type FaultOutcome =
  */
 const STUCK_MS = 2000;
 const EVENTS_MAX = 200_000;
+const STOP = 1_000_000;
+/** A read of the KV pool takes less. */
+const READ_MS = 8;
 /** More than a group has responses. */
 const STREAMS = 16;
 /** Turns of the microtask queue that a read of the pool takes, and some more. */
@@ -41,6 +45,33 @@ export async function runFaultPlan(plan: FaultPlan, core: CoreExports): Promise<
 }
 
 class Wrong extends Error {}
+
+/** The KV pool, which may lose everything at any time. */
+class VolatilePool extends EmbeddedKvPool {
+  readonly #keys = new Set<KvKey>();
+  /** Waits for as long as a disk takes. */
+  readonly #read: () => Promise<void>;
+
+  constructor(options: EmbeddedKvPoolOptions, read: () => Promise<void>) {
+    super(options);
+    this.#read = read;
+  }
+
+  override async get(key: KvKey): Promise<ArrayBuffer | null> {
+    await this.#read();
+    return await super.get(key);
+  }
+
+  override put(key: KvKey, bytes: ArrayBuffer): boolean {
+    this.#keys.add(key);
+    return super.put(key, bytes);
+  }
+
+  lose(): void {
+    this.release([...this.#keys]);
+    this.#keys.clear();
+  }
+}
 
 class FaultWorld implements RolloutListener {
   readonly timeline = new Timeline<() => void>();
@@ -66,7 +97,12 @@ class FaultWorld implements RolloutListener {
   constructor(plan: FaultPlan, core: CoreExports) {
     this.#plan = plan;
     this.#random = new Random(plan.seed, "steps");
-    this.#pool = new VolatilePool(plan.poolBytes);
+    const read = () => {
+      const ms = this.#random.below(READ_MS);
+      return new Promise<void>((resolve) => this.timeline.add(this.#nowMs + ms, resolve));
+    };
+    const pool = { clock: this, memoryBytesMax: plan.poolBytes, disk: null };
+    this.#pool = new VolatilePool(pool, read);
     this.#core = core;
     this.#rollout = this.#open();
   }
@@ -88,7 +124,13 @@ class FaultWorld implements RolloutListener {
         }
       }
       this.#checkEnd();
-      while (this.#kvTokensHeld() > 0) await this.#next();
+      const endMs = this.#nowMs + STUCK_MS;
+      while (this.#kvTokensHeld() > 0) {
+        await this.#next();
+        if (this.#nowMs < endMs) continue;
+        const message = `${this.#kvTokensHeld()} tokens of KV are held although nothing is left`;
+        return { kind: "stuck", message, atMs: this.#nowMs };
+      }
     } catch (error) {
       const message = error instanceof Error ? error.message : String(error);
       return { kind: error instanceof Wrong ? "wrong" : "crash", message, atMs: this.#nowMs };
@@ -132,7 +174,7 @@ class FaultWorld implements RolloutListener {
         prompt: Int32Array.from({ length: 1 + (i % FAULT_PROMPT_MAX) }, (_, k) => k),
         size,
         divisible,
-        sampling: samplingOf({ seed: 1, tokensMax: FAULT_TOKENS_MAX }),
+        sampling: samplingOf({ seed: 1, tokensMax: FAULT_TOKENS_MAX, stopTokenIds: [STOP] }),
       }),
     );
     for (const group of this.#groups) for (const one of [...group.requests]) this.#restore(one);
@@ -140,7 +182,7 @@ class FaultWorld implements RolloutListener {
 
   #restore(request: Request): void {
     const saved = this.#journal.saved(streamOf(request));
-    if (saved !== null) checkSaved(request, saved);
+    if (saved !== null) this.#checkSaved(request, saved);
     const isResumed = saved !== null && this.#rollout.restore(request, saved);
     if (isResumed) this.#received.set(request, saved.tokens.length);
     if (!isResumed || saved.finish === null) {
@@ -167,7 +209,7 @@ class FaultWorld implements RolloutListener {
       },
       epoch: this.#epoch,
       lengthOf: ({ requestId }) => this.#lengthOf(requestId),
-      tokenOf,
+      tokenOf: this.#tokenOf,
     });
     const link = new FaultyLink(worker, this, this.#random.below(3));
     this.#links.push(link);
@@ -285,7 +327,7 @@ class FaultWorld implements RolloutListener {
       throw new Wrong(`${nameOf(request)}: token ${offset} after ${received}`);
     const fresh = request.response.tokens(offset);
     for (const [i, token] of fresh.entries()) {
-      if (!isRight(request, offset + i, token, request.response.chunks)) {
+      if (!this.#isRight(request, offset + i, token, request.response.chunks)) {
         throw new Wrong(`${nameOf(request)}: token ${offset + i} is another request's or epoch's`);
       }
       this.#hash = fold32(this.#hash, token);
@@ -374,38 +416,40 @@ class FaultWorld implements RolloutListener {
     }
   }
 
+  /** Other weights draw other tokens, so that a mixture is seen. A response that ends before its bound ends with a stop token. */
+  readonly #tokenOf: TokenOf = ({ requestId }, position, epoch) => {
+    const isLast = position + 1 === this.#lengthOf(requestId) && position + 1 < FAULT_TOKENS_MAX;
+    return isLast ? STOP : simulatedToken(requestId, position + 1000 * epoch);
+  };
+
+  /** The token of this request and position under the weights of the chunk that it is in. */
+  #isRight(
+    { spec }: Request,
+    position: number,
+    token: number,
+    chunks: readonly Omit<Chunk, "tokens">[],
+  ): boolean {
+    const chunk = chunks.findLast(({ offset }) => offset <= position);
+    return chunk !== undefined && token === this.#tokenOf(spec, position, chunk.epoch);
+  }
+
+  #checkSaved(request: Request, { tokens, chunks }: SavedOutput): void {
+    for (const [i, token] of tokens.entries()) {
+      if (!this.#isRight(request, i, token, chunks)) {
+        throw new Wrong(`${nameOf(request)}: token ${i} of the journal is another's`);
+      }
+    }
+  }
+
   #lengthOf(id: number): number {
     const drawn = 1 + (fold32(this.#plan.lengthSeed, id) % (FAULT_TOKENS_MAX + 10));
     return Math.min(FAULT_TOKENS_MAX, drawn);
   }
 }
 
-/** Other weights draw other tokens, so that a mixture is seen. */
-const tokenOf: TokenOf = (requestId, position, epoch) =>
-  simulatedToken(requestId, position + 1000 * epoch);
-
 /** Number of a response's stream in the journal. */
 const streamOf = ({ spec, group }: Request): number =>
   Number(group.groupId.slice(1)) * STREAMS + spec.sampleIndex;
-
-/** The token of this request and position under the weights of the chunk that it is in. */
-function isRight(
-  { spec }: Request,
-  position: number,
-  token: number,
-  chunks: readonly Omit<Chunk, "tokens">[],
-): boolean {
-  const chunk = chunks.findLast(({ offset }) => offset <= position);
-  return chunk !== undefined && token === tokenOf(spec.requestId, position, chunk.epoch);
-}
-
-function checkSaved(request: Request, { tokens, chunks }: SavedOutput): void {
-  for (const [i, token] of tokens.entries()) {
-    if (!isRight(request, i, token, chunks)) {
-      throw new Wrong(`${nameOf(request)}: token ${i} of the journal is another's`);
-    }
-  }
-}
 
 const nameOf = (request: Request): string =>
   `${request.group.groupId}, response ${request.spec.sampleIndex}`;

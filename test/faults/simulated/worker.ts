@@ -22,7 +22,13 @@ import { NO_WORKER_STATS } from "../../suite/no-figures.ts";
 export type LengthOf = (request: RequestSpec) => number;
 
 /** The token at a position under the weights of `epoch`. */
-export type TokenOf = (requestId: RequestId, position: number, epoch: WeightEpoch) => number;
+export type TokenOf = (request: RequestSpec, position: number, epoch: WeightEpoch) => number;
+
+/** Text and weights that KV was computed from. */
+interface KvOrigin {
+  readonly text: readonly number[];
+  readonly weights: number;
+}
 
 interface Resident {
   readonly spec: RequestSpec;
@@ -30,6 +36,27 @@ interface Resident {
   chunkLeft: number;
   /** Tokens whose KV is stored. */
   kvTokens: number;
+  /** Prompt and output, which that KV is of, and the weights that it was computed with. */
+  readonly text: number[];
+  readonly weights: number;
+  /** All its tokens are wrong: its KV is of other tokens or weights, or it goes on although it cannot be divided. */
+  isFalse: boolean;
+}
+
+/** Origins of the blobs that workers handed out last; a blob holds the number of its own. */
+const origins: KvOrigin[] = [];
+const ORIGINS_MAX = 65_536;
+let blobs = 0;
+
+function blobOf(origin: KvOrigin): ArrayBuffer {
+  origins[blobs % ORIGINS_MAX] = origin;
+  const bytes = Float64Array.of(blobs).buffer;
+  blobs += 1;
+  return bytes;
+}
+
+function originOf(bytes: ArrayBuffer): KvOrigin | null {
+  return origins[(new Float64Array(bytes)[0] ?? 0) % ORIGINS_MAX] ?? null;
 }
 
 /** The one token that belongs to (request, position). */
@@ -46,6 +73,7 @@ export class SimulatedWorker implements Worker {
   readonly #lengthOf: LengthOf;
   readonly #tokenOf: TokenOf;
   readonly #isWhole: boolean;
+  readonly #statsEvery: number;
   #listener: WorkerListener | null = null;
   /** Waiting requests in order of arrival (FCFS). */
   #waiting: Resident[] = [];
@@ -69,14 +97,18 @@ export class SimulatedWorker implements Worker {
     tokenOf?: TokenOf;
     /** The worker takes responses in one piece only, so that they begin anew when it dies. */
     isWhole?: boolean;
+    /** Steps between two reports of its counters; default: 1. */
+    statsEvery?: number;
   }) {
     this.workerId = options.workerId;
     this.name = `simulated worker ${options.workerId}`;
     this.capacity = options.capacity;
     this.#epoch = options.epoch;
     this.#lengthOf = options.lengthOf;
-    this.#tokenOf = options.tokenOf ?? simulatedToken;
+    this.#tokenOf =
+      options.tokenOf ?? (({ requestId }, position) => simulatedToken(requestId, position));
     this.#isWhole = options.isWhole ?? false;
+    this.#statsEvery = options.statsEvery ?? 1;
   }
 
   listen(listener: WorkerListener): void {
@@ -84,6 +116,11 @@ export class SimulatedWorker implements Worker {
     this.#listener = listener;
     if (!this.isDead) return;
     queueMicrotask(() => listener(this.#epoch, [{ kind: "failed", message: "killed" }]));
+  }
+
+  /** Weights that KV is computed with now. */
+  protected get weightsNow(): number {
+    return this.#epoch;
   }
 
   supports(): SamplingSupport {
@@ -139,7 +176,8 @@ export class SimulatedWorker implements Worker {
     this.#counters.steps += 1;
     const events = this.#events;
     this.#events = [];
-    events.push({ kind: "stats", stats: this.stats() });
+    const isDue = this.#counters.steps % this.#statsEvery === 0;
+    if (isDue || this.isIdle) events.push({ kind: "stats", stats: this.stats() });
     this.#listener?.(this.#epoch, events);
   }
 
@@ -180,24 +218,23 @@ export class SimulatedWorker implements Worker {
         const parked = this.#parked.get(request.requestId);
         this.#parked.delete(request.requestId);
         if (kv !== null) this.#counters.kvLoads += 1;
+        const text = [...request.prompt, ...output];
+        const origin = parked ?? (kv === null ? null : originOf(kv.bytes));
         const kvTokens = parked?.kvTokens ?? kv?.tokens ?? 0;
-        const resident = {
-          spec: request,
-          position: output.length,
-          chunkLeft: chunkTokens,
-          kvTokens,
-        };
-        this.#waiting.push(resident);
+        const weights = this.weightsNow;
+        const isOf = origin === null || isOfText(origin, text.slice(0, kvTokens), weights);
+        const isHalf = output.length > 0 && !request.divisible;
+        const isFalse = !isOf || isHalf || parked?.isFalse === true;
+        const rest = { position: output.length, chunkLeft: chunkTokens, kvTokens };
+        this.#waiting.push({ spec: request, ...rest, text, weights, isFalse });
         return;
       }
       case "export": {
         this.#endEarly(command.requestId);
         const parked = this.#parked.get(command.requestId);
         this.#parked.delete(command.requestId);
-        const kv =
-          parked === undefined || parked.kvTokens === 0
-            ? null
-            : { tokens: parked.kvTokens, bytes: new ArrayBuffer(8) };
+        const hasKv = parked !== undefined && parked.kvTokens > 0;
+        const kv = hasKv ? { tokens: parked.kvTokens, bytes: blobOf(parked) } : null;
         this.#events.push({ kind: "exported", requestId: command.requestId, kv });
         return;
       }
@@ -272,17 +309,21 @@ export class SimulatedWorker implements Worker {
         tokens: youngest.kvTokens,
       });
       youngest.kvTokens = 0;
+      youngest.isFalse = false;
       this.#waiting.unshift(youngest);
     }
   }
 
   #decode(resident: Resident): void {
     const { requestId, sampling } = resident.spec;
+    const right = this.#tokenOf(resident.spec, resident.position, this.#epoch);
+    const token = resident.isFalse ? right + 1 : right;
+    resident.text.push(token);
     this.#events.push({
       kind: "tokens",
       requestId,
       offset: resident.position,
-      tokens: Int32Array.of(this.#tokenOf(requestId, resident.position, this.#epoch)),
+      tokens: Int32Array.of(token),
       logprobs: Float32Array.of(-resident.position),
       top: null,
     });
@@ -299,4 +340,8 @@ export class SimulatedWorker implements Worker {
     if (isKept) this.#parked.set(requestId, resident);
     this.#events.push({ kind: "chunk_done", requestId, finish });
   }
+}
+
+function isOfText(origin: KvOrigin, text: readonly number[], weights: number): boolean {
+  return origin.weights === weights && text.every((token, i) => origin.text[i] === token);
 }
