@@ -225,7 +225,10 @@ function requests(parts: Parts): Feature[] {
         ...rollouts.routes,
       ],
       kept: { requests: () => plane.kept, rollouts: () => rollouts.known.kept },
-      ...(journals && { observer: { advanced: () => journals.weights.write(held()) } }),
+      ...(journals && {
+        observer: { advanced: () => journals.weights.write(held()) },
+        workerChanged: () => journals.weights.write(held()),
+      }),
       // A client that is cut off later gives up nothing.
       stopped: async () => {
         await Promise.all([rollouts.known.close(), requestJournals?.close()]);

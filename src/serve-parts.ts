@@ -2,7 +2,7 @@
 
 import { randomWord, wallClock } from "./app.ts";
 import { type WeightEpoch, weightEpoch } from "./core/base/ids.ts";
-import { lastWeights, savedWeights } from "./core/journal/held-weights.ts";
+import { type HeldWeights, lastWeights, savedWeights } from "./core/journal/held-weights.ts";
 import type { IterationSummary } from "./core/rollout/iteration-span.ts";
 import { loadCore } from "./core/wasm/load.ts";
 import type { EmbeddedKvPool } from "./host/embedded-pool.ts";
@@ -64,9 +64,10 @@ export function partsOf(options: ServeOptions, opened: Opened, features: readonl
   const saved = savedIn(journals);
   // The weights that were current when an earlier process ended.
   const held = journals?.weights.held ?? null;
+  // Of one epoch the first record counts; those of runs do not know what became of the engines.
   const journaled = [
-    ...[...saved.requests, ...saved.rollouts],
     ...(held === null ? [] : [{ ...held, run: { epochs: [] } }]),
+    ...[...saved.requests, ...saved.rollouts],
   ];
   const before = lastWeights(journaled);
   const pool = new WorkerPool({
@@ -81,7 +82,13 @@ export function partsOf(options: ServeOptions, opened: Opened, features: readonl
   });
   const epoch = before?.epoch ?? EPOCH;
   const sidecar = sidecarOf(options, { kv: opened.kv, history, timers, epoch });
-  const weights = new WeightUpdates({
+  const heldNow = (): HeldWeights => {
+    const { epoch } = sidecar.rollout;
+    const now = { epoch, version: weights.version(epoch), ...pool.held };
+    if (!weights.isUpdating) return now;
+    return { ...now, base: now.base === "first" ? "unknown" : now.base, doubted: "all" };
+  };
+  const weights: WeightUpdates = new WeightUpdates({
     ...{ sidecar, pool, clock: wallClock, later },
     modelNames: options.model.names,
     ...(before === null ? {} : { base: before.base }),
@@ -90,7 +97,10 @@ export function partsOf(options: ServeOptions, opened: Opened, features: readonl
     held: (seconds) => {
       for (const { weightsHeld } of features) weightsHeld?.(seconds);
     },
-    ...(journals && { kept: () => journals.weights.settled() }),
+    ...(journals && {
+      kept: () => journals.weights.settled(),
+      changed: () => journals.weights.write(heldNow()),
+    }),
   });
   for (const one of savedWeights(journaled)) weights.name(one.epoch, one.version);
   const learned = new LearnedEpochs({
@@ -102,11 +112,7 @@ export function partsOf(options: ServeOptions, opened: Opened, features: readonl
   return {
     ...{ ...opened, options, timers, saved, pool, sidecar, weights, learned, engines, encoder },
     /** The weights in service, for journals. */
-    held: () => ({
-      epoch: sidecar.rollout.epoch,
-      version: weights.version(sidecar.rollout.epoch),
-      ...pool.held,
-    }),
+    held: heldNow,
   };
 }
 

@@ -88,13 +88,12 @@ function openHistory(
 
 /** @throws AppError invalid_config: the address cannot be had. */
 export function listening(
-  where: Pick<BindOptions, "host" | "port" | "apiToken" | "allowOrigins">,
+  { edge, host, port, apiToken }: Pick<BindOptions, "host" | "port" | "apiToken" | "edge">,
   served: Served & Pick<HttpOptions, "answered" | "failed">,
 ): HttpServer {
-  const { host, port, apiToken, allowOrigins = [] } = where;
   try {
     return serveHttp({
-      ...{ ...served, host, port, apiToken, allowOrigins },
+      ...{ ...served, ...edge, host, port, apiToken },
       bodyBytesMax: BODY_BYTES_MAX,
       frameBytesMax: FRAME_BYTES_MAX,
     });
@@ -109,7 +108,7 @@ export function listening(
 }
 
 /** `features` are filled. @throws AppError: the core cannot be loaded. */
-function serveWith(
+export function serveWith(
   options: ServeOptions,
   opened: Opened & { readonly http: HttpServer },
   features: Feature[],

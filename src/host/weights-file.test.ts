@@ -57,7 +57,7 @@ test("weights file: of a request that is too long only the name stays, and a nam
   const file = opened(at, errors);
   file.write(heldAt(1, "x".repeat(2_000)));
   await file.settled();
-  expect(opened(at).held).toEqual({ ...heldAt(1), base: "unknown" });
+  expect(opened(at).held).toEqual({ ...heldAt(1), base: "unknown", doubted: [] });
   file.write({ ...heldAt(2), version: "v".repeat(2_000) });
   await file.settled();
   expect(String(errors)).toContain("the name of the weights has 2000 characters");

@@ -58,7 +58,8 @@ export class WeightsFile {
   write(held: HeldWeights): void {
     const count = (this.#newest?.count ?? 0) + 1;
     // If it is too long, only the trainer has the weights.
-    const slot = slotOf({ count, held }) ?? slotOf({ count, held: { ...held, base: "unknown" } });
+    const short = { ...held, base: "unknown", doubted: held.doubted?.length ? "all" : [] } as const;
+    const slot = slotOf({ count, held }) ?? slotOf({ count, held: short });
     if (slot === null) {
       const problem = `the name of the weights has ${held.version.length} characters`;
       this.#failed(new AppError("output_failed", `--journal: ${problem}, too many to be kept`));

@@ -3,13 +3,8 @@
 
 import { unreachable } from "../core/base/assert.ts";
 import { AppError, type ErrorCode, errorText } from "../core/base/errors.ts";
-import {
-  type WeightEpoch,
-  type WeightsId,
-  type WorkerId,
-  weightEpoch,
-  workerId,
-} from "../core/base/ids.ts";
+import { type WeightEpoch, type WorkerId, weightEpoch, workerId } from "../core/base/ids.ts";
+import type { HeldWeights } from "../core/journal/held-weights.ts";
 import type { OpenOptions, Worker } from "../core/rollout/worker.ts";
 import { CanaryAgreement } from "./canary-agreement.ts";
 import type { PoolHost } from "./engine-answer.ts";
@@ -73,7 +68,7 @@ export interface WorkerPoolOptions {
   readonly controlMsMax: number;
   readonly changed: (member: Member) => void;
   /** Weights that an earlier process served: engines that open with others are given these, if they can be. */
-  readonly before?: { readonly base: Recipe["base"]; readonly weights: WeightsId | null } | null;
+  readonly before?: Pick<HeldWeights, "base" | "weights" | "doubted"> | null;
   /** Number of workers that must be ready at the same time before the pool serves. Default: 1. */
   readonly workersMin?: number;
 }
@@ -117,8 +112,22 @@ export class WorkerPool {
   }
 
   /** The weights in service, and what gives them to an engine. */
-  get held(): { readonly base: Recipe["base"]; readonly weights: WeightsId | null } {
-    return { base: this.#recipe.base, weights: this.#agreement.weights };
+  get held(): Pick<HeldWeights, "base" | "weights" | "doubted"> {
+    const doubted = this.#members.filter((one) => this.#isDoubted(one));
+    const names = doubted.map(({ source }) => source.name);
+    return { base: this.#recipe.base, weights: this.#agreement.weights, doubted: names };
+  }
+
+  /** Another process could not trust its weights. One that was not opened yet is as an earlier process left it. */
+  #isDoubted({ source, record }: PoolMember): boolean {
+    const { attempt, link } = record;
+    const isNew = attempt === 0 || (attempt === 1 && link === "opening");
+    return isNew ? this.#wasDoubted(source) : source.keepsWeights && !isCurrent(record);
+  }
+
+  #wasDoubted({ name, keepsWeights }: WorkerSource): boolean {
+    const { doubted = [] } = this.#options.before ?? {};
+    return keepsWeights && (doubted === "all" || doubted.includes(name));
   }
 
   get members(): readonly Member[] {
@@ -413,8 +422,8 @@ export class WorkerPool {
       }
       member.candidate = worker;
       // An engine that reports no weights may have restarted with its first ones while no sidecar saw it.
-      const isInherited =
-        typeof this.#recipe.base !== "string" && (worker.weights ?? null) === null;
+      const isDoubted = typeof this.#recipe.base !== "string" || this.#wasDoubted(source);
+      const isInherited = isDoubted && (worker.weights ?? null) === null;
       const isFirst = epoch === this.#initialEpoch && !isInherited;
       const { keepsWeights } = source;
       this.#apply(member, { kind: "opened", attempt, epoch, isFirst, keepsWeights });

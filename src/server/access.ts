@@ -11,7 +11,9 @@ export interface AccessOptions {
   readonly machineName: string;
   /** Protects every route but open ones: then a page under a foreign name has nothing to send. null: there is none. */
   readonly apiToken: string | null;
-  /** Origins whose pages may use the server, as browsers write them, and under whose names it may be reached; "*": any. */
+  /** Further names under which clients may reach the server; "*": any. */
+  readonly allowHosts: readonly string[];
+  /** Origins whose pages may use the server, as browsers write them; "*": any. */
   readonly allowOrigins: readonly string[];
 }
 
@@ -30,10 +32,7 @@ export class Access {
 
   constructor(options: AccessOptions) {
     this.#options = options;
-    const sites = options.allowOrigins.map((site) =>
-      URL.canParse(site) ? new URL(site).hostname : site,
-    );
-    const names = [options.boundHost, options.machineName, ...sites];
+    const names = [options.boundHost, options.machineName, ...options.allowHosts];
     this.#hosts = new Set(names.map((name) => hostNameOf(name) ?? name.toLowerCase()));
   }
 

@@ -43,7 +43,8 @@ export interface HttpOptions extends Served {
   readonly host: string;
   /** 0: any free one. */
   readonly port: number;
-  /** Origins beyond the server's own; see AccessOptions. Default: none. */
+  /** Names and origins beyond the server's own; see AccessOptions. Default: none. */
+  readonly allowHosts?: readonly string[];
   readonly allowOrigins?: readonly string[];
   readonly bodyBytesMax: number;
   readonly frameBytesMax: number;
@@ -146,6 +147,7 @@ class Front {
       boundHost: options.host,
       machineName: hostname(),
       apiToken: options.apiToken,
+      allowHosts: options.allowHosts ?? [],
       allowOrigins: options.allowOrigins ?? [],
     });
     this.#body = bodyOptionsOf(options);

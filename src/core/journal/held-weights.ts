@@ -16,6 +16,8 @@ export interface HeldWeights {
   readonly weights: WeightsId | null;
   /** The operation that gives the weights to an engine. */
   readonly base: EngineOperation | "first" | "unknown";
+  /** Names of servers that may have others; all: an update was under way. Absent: none. */
+  readonly doubted?: readonly string[] | "all";
 }
 
 /** A number that a weight epoch can have. */
@@ -35,10 +37,7 @@ export function isHeldWeights(value: unknown): value is HeldWeights {
 /** All weights that journals name, by epoch. */
 export function savedWeights(saved: readonly SavedWeights[]): HeldWeights[] {
   return saved
-    .flatMap(({ epoch, version, weights, base, run }) => [
-      heldIn({ epoch, version, weights, base }),
-      ...run.epochs.map(heldIn),
-    ])
+    .flatMap(({ run, ...own }) => [heldIn(own), ...run.epochs.map(heldIn)])
     .sort((a, b) => a.epoch - b.epoch);
 }
 
@@ -54,14 +53,16 @@ function heldIn(
   record: Pick<EpochRecord, "epoch" | "version"> & {
     readonly weights?: unknown;
     readonly base?: unknown;
+    readonly doubted?: unknown;
   },
 ): HeldWeights {
-  const { epoch, version, weights, base } = record;
+  const { epoch, version, weights, base, doubted = [] } = record;
   return {
     epoch: weightEpoch(epoch),
     version,
     weights: typeof weights === "string" ? weightsId(weights) : null,
     base: base === undefined || base === null ? "first" : baseIn(base),
+    doubted: Array.isArray(doubted) ? doubted.map(String) : "all",
   };
 }
 

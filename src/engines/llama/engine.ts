@@ -93,6 +93,7 @@ export class LlamaEngine {
     kvLoads: 0,
     kvLoadFailures: 0,
   };
+  #kvTokensPeak = 0;
 
   /** @throws AppError worker_failed, or invalid_config for a capacity the engine cannot have. */
   constructor(options: EngineOptions) {
@@ -121,6 +122,11 @@ export class LlamaEngine {
 
   get epoch(): WeightEpoch {
     return this.#epoch;
+  }
+
+  /** The most KV tokens that were resident at any time, drafts included. */
+  get kvTokensPeak(): number {
+    return this.#kvTokensPeak;
   }
 
   /** An event waits that a listener acts upon: everything but tokens. */
@@ -514,7 +520,9 @@ export class LlamaEngine {
       room: kvTokens - this.#committed(),
       drafting: this.#groups !== null && this.#groups.size > 0,
     });
-    assert(this.#resident() + added <= kvTokens, "the KV budget is kept");
+    const used = this.#resident() + added;
+    assert(used <= kvTokens, "the KV budget is kept");
+    this.#kvTokensPeak = Math.max(this.#kvTokensPeak, used);
     this.#stepper.run(this.#running);
     for (const sequence of this.#running) {
       if (sequence.length === sequence.known) continue;

@@ -134,6 +134,8 @@ class LinkWorker implements LinkedWorker {
   readonly #operations = new Map<number, (answer: ControlAnswer) => void>();
   #operationCount = 0;
   readonly #reach: (lost: string | null) => void;
+  /** The last argument of `reach`. */
+  #lost: string | null = null;
 
   constructor(
     { workerId, reach }: LinkWorkerOptions,
@@ -248,7 +250,9 @@ class LinkWorker implements LinkedWorker {
   }
 
   quiet(lost: string | null): void {
-    if (this.#state === "running") this.#reach(lost);
+    if (this.#state !== "running" || lost === this.#lost) return;
+    this.#lost = lost;
+    this.#reach(lost);
   }
 
   disconnected({ reason, isCut }: Closed): void {
@@ -267,7 +271,7 @@ class LinkWorker implements LinkedWorker {
 
   /** Ends the session with a host that accepts requests and never reports on them. */
   #checkStandstill(): void {
-    const isStill = this.#session.takeStandstill() && !this.#connection.isQuiet;
+    const isStill = this.#session.takeStandstill() && this.#lost === null;
     this.#stillMs = isStill ? this.#stillMs + WATCH_MS : 0;
     if (this.#stillMs <= this.#limits.standstillMsMax) return;
     this.#connection.end(

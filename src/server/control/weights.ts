@@ -41,6 +41,8 @@ export interface WeightsOptions
   readonly base?: Recipe["base"];
   /** Resolves when a process that takes the place of this one would know of the epoch, within some seconds. */
   readonly kept?: () => Promise<void>;
+  /** Called when an update begins and ends: what such a process has to know of the engines has changed. */
+  readonly changed?: () => void;
 }
 
 /** Events for the operator's log, besides the answers. */
@@ -366,11 +368,14 @@ export class WeightUpdates {
   async #stop(): Promise<void> {
     const engines = this.#engines;
     await this.hold.hold(engines.signal, (busy, reason) => engines.reopen(busy, reason));
+    this.#options.changed?.();
+    await this.#options.kept?.();
   }
 
   #close(): void {
     this.#open = null;
     this.hold.release();
+    this.#options.changed?.();
   }
 
   #holdReason(): string {
