@@ -2,14 +2,19 @@
 // checkers would see it if something were wrong.
 
 import { expect, spyOn, test } from "bun:test";
+import { join } from "node:path";
 import type { WorkerEvent } from "../../../src/core/rollout/worker.ts";
 import { loadCore } from "../../../src/core/wasm/load.ts";
+import MUTATIONS from "../mutations.json";
 import { FaultyLink } from "./link.ts";
 import { type FaultPlan, planFaults } from "./plan.ts";
 import { runFaultPlan } from "./run.ts";
+import { planSidecar } from "./sidecar-plan.ts";
+import { runSidecarPlan } from "./sidecar-run.ts";
 import { SimulatedWorker } from "./worker.ts";
 
-const SEEDS = 1500;
+const SEEDS = 1000;
+const SIDECAR_SEEDS = 60;
 const SEEDS_PER_CORE = 200;
 
 test("faults: whatever is lost, late, slow or repeated, every response comes out whole, once, in order", async () => {
@@ -25,8 +30,26 @@ test("faults: whatever is lost, late, slow or repeated, every response comes out
   }
 }, 180_000);
 
+test("faults: a whole sidecar answers every call of its trainer, with tokens of the weights that it names", async () => {
+  for (let seed = 1; seed <= SIDECAR_SEEDS; seed += 1) {
+    const outcome = await runSidecarPlan(planSidecar(seed));
+    expect({ seed, ...outcome }).toMatchObject({ seed, kind: "ok" });
+  }
+}, 180_000);
+
+test("mutations: the text of each fault of the past is once in its file", async () => {
+  for (const { changes } of MUTATIONS) {
+    for (const { file, search } of changes) {
+      const text = await Bun.file(join(import.meta.dir, "../../../src", file)).text();
+      expect({ file, search, count: text.split(search).length - 1 }).toMatchObject({ count: 1 });
+    }
+  }
+});
+
 test("faults: a seed repeats its run to the last token", async () => {
   const core = loadCore();
+  const whole = await runSidecarPlan(planSidecar(11));
+  expect(await runSidecarPlan(planSidecar(11))).toEqual(whole);
   for (const seed of [3, 14, 159]) {
     const first = await runFaultPlan(planFaults(seed), core);
     expect(first.kind).toBe("ok");

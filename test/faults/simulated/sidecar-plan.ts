@@ -1,0 +1,114 @@
+// What a whole sidecar, its engines and its trainer go through in one run, all drawn from the seed. In every third run
+// nothing goes wrong, and every call must be answered as in the documentation.
+
+import { POLICY_NAMES, type PolicyName } from "../../../src/core/schedule/policies.ts";
+import { Random } from "../../../src/tools/simulate/random.ts";
+import type { ControlFault } from "./engine-server.ts";
+import { type LostPart, pickLost } from "./plan.ts";
+
+export type SidecarFault =
+  | { readonly kind: "kill" | "stop"; readonly engine: number; readonly ms: number }
+  | { readonly kind: "cut" | "repeat"; readonly engine: number }
+  | { readonly kind: "lose"; readonly engine: number; readonly direction: LostPart }
+  | { readonly kind: "slow"; readonly engine: number; readonly ms: number }
+  | { readonly kind: "control"; readonly engine: number; readonly fault: ControlFault }
+  /** The sidecar dies, and another one goes on from its journals; of the write under way this share is there. */
+  | { readonly kind: "sidecar_killed"; readonly share: number };
+
+/** How a trainer updates the weights. dies: it sends a part and nothing more, and another trainer begins. */
+export type UpdateKind = "parts" | "disk" | "sleep" | "dies";
+
+export interface IterationPlan {
+  readonly work: "rollout" | "requests" | "sessions";
+  readonly isStrict: boolean;
+  readonly groups: number;
+  readonly size: number;
+  readonly tokens: number;
+  readonly update: UpdateKind;
+  /** The weights change while responses are being generated, after so many ms; null: when all have come. */
+  readonly updateMs: number | null;
+  /** The trainer's own pause around the update. */
+  readonly pause: "keep" | "wait" | "abort" | null;
+  /** The trainer gives up its requests after so many ms; null: it does not. */
+  readonly abortMs: number | null;
+}
+
+export interface SidecarPlan {
+  readonly seed: number;
+  readonly policy: PolicyName;
+  readonly chunkTokens: number;
+  readonly engines: readonly { readonly slots: number; readonly kvTokens: number }[];
+  readonly poolBytes: number;
+  /** Engines report the logprobs of their canary, by which wrong weights are seen. */
+  readonly hasCanary: boolean;
+  readonly iterations: readonly IterationPlan[];
+  readonly faults: readonly { readonly atMs: number; readonly fault: SidecarFault }[];
+}
+
+export const SIDECAR_TOKENS_MAX = 80;
+export const SIDECAR_CONTEXT_MAX = 400;
+
+export const ITERATIONS = 6;
+/** Faults come until then. */
+export const FAULTS_MS = 900;
+
+export function planSidecar(seed: number): SidecarPlan {
+  const random = new Random(seed, "sidecar");
+  const pick = <T>(values: readonly [T, ...T[]]): T =>
+    values[random.below(values.length)] ?? values[0];
+  const count = seed % 3 === 0 ? 0 : 1 + random.below(5);
+  const engines = 1 + random.below(3);
+  const hasCanary = seed % 4 !== 1;
+  const times = Array.from({ length: count }, () => random.below(FAULTS_MS)).sort((a, b) => a - b);
+  return {
+    seed,
+    policy: pick(POLICY_NAMES),
+    chunkTokens: pick([4, 16, 1000]),
+    engines: Array.from({ length: engines }, () => ({
+      slots: 1 + random.below(6),
+      kvTokens: SIDECAR_CONTEXT_MAX + random.below(600),
+    })),
+    poolBytes: pick([0, 64, 1_000_000]),
+    hasCanary,
+    iterations: Array.from({ length: ITERATIONS }, () => ({
+      work: pick(["rollout", "rollout", "requests", "sessions"]),
+      isStrict: random.below(2) === 0,
+      groups: 1 + random.below(3),
+      size: 1 + random.below(4),
+      tokens: 1 + random.below(SIDECAR_TOKENS_MAX),
+      update: pick(["parts", "parts", "parts", "disk", "sleep", "dies"]),
+      updateMs: random.below(2) === 0 ? 1 + random.below(80) : null,
+      // What waits for responses waits for ever if engines wait for weights that only the trainer has.
+      pause: pick([null, null, "keep", count === 0 ? "wait" : "keep", "abort"]),
+      abortMs: random.below(6) === 0 ? random.below(60) : null,
+    })),
+    faults: times.map((atMs) => ({ atMs, fault: faultOf(random, engines, hasCanary) })),
+  };
+}
+
+const CONTROL_FAULTS: readonly ControlFault[] = ["fail", "refuse", "hang", "wrong"];
+
+function faultOf(random: Random, engines: number, hasCanary: boolean): SidecarFault {
+  const engine = random.below(engines);
+  switch (random.below(9)) {
+    case 0:
+      return { kind: "kill", engine, ms: random.below(300) };
+    case 1:
+      return { kind: "stop", engine, ms: random.below(300) };
+    case 2:
+      return { kind: "cut", engine };
+    case 3:
+      return { kind: "lose", engine, direction: pickLost(random) };
+    case 4:
+      return { kind: "repeat", engine };
+    case 5:
+      return { kind: "slow", engine, ms: random.below(60) };
+    case 6:
+    case 7: {
+      const fault = CONTROL_FAULTS[random.below(hasCanary ? 4 : 3)] ?? "fail";
+      return { kind: "control", engine, fault };
+    }
+    default:
+      return { kind: "sidecar_killed", share: random.below(100) / 100 };
+  }
+}
