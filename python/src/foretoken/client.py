@@ -40,6 +40,7 @@ class GroupRequest(TypedDict, total=False):
     token_ids: Sequence[int]
     messages: Sequence[Mapping[str, Any]]
     n: int
+    finish_first: int
     sampling_params: Mapping[str, Any]
 
 
@@ -149,6 +150,10 @@ class Client:
         model: str | None = None,
         priority: int | None = None,
         on_policy: Literal["strict", "mixed"] | None = None,
+        max_staleness: int | None = None,
+        finish_first: int | None = None,
+        finish_groups: int | None = None,
+        carry_from: str | None = None,
         detached: bool = False,
     ) -> Rollout:
         """One iteration over `groups`; nothing is sent before it is iterated.
@@ -157,6 +162,10 @@ class Client:
         sampling_params: vLLM's sampling parameters, `max_tokens` and `temperature` among them, of groups without their own.
         id: a second call with the same id and groups attaches to the first.
         on_policy: strict: all tokens of a response are of one weight epoch. mixed: it continues under new weights.
+        max_staleness: mixed, for tokens of weights at most that many epochs old.
+        finish_first: a group is whole with its first responses, so many of them; the others are given up.
+        finish_groups: the rollout ends with so many whole groups.
+        carry_from: id of a finished rollout; its groups that were not whole go on in this one.
         detached: it continues when the connection ends.
         """
         body: dict[str, Any] = {"groups": list(groups)}
@@ -167,6 +176,10 @@ class Client:
             "model": model,
             "priority": priority,
             "on_policy": on_policy,
+            "max_staleness": max_staleness,
+            "finish_first": finish_first,
+            "finish_groups": finish_groups,
+            "carry_from": carry_from,
             "detached": detached or None,
         }
         body |= {name: value for name, value in rest.items() if value is not None}
