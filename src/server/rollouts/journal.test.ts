@@ -185,7 +185,7 @@ test("journals name the newest weights, and what gives them to an engine, also i
   first.sidecar.advance(weightEpoch(1));
   for (const file of first.written) await file.settled();
   expect(lastWeights(first.savedNow().map(savedRollout))).toEqual({
-    ...{ epoch: weightEpoch(1), version: "v1", weights: null, base: "first" },
+    ...{ epoch: weightEpoch(1), version: "v1", weights: null, base: "first", doubted: [] },
   });
   // Responses that ended under the weights before still name them.
   const named = savedWeights(first.savedNow().map(savedRollout));
