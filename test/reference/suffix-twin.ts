@@ -1,6 +1,8 @@
 // The slow, obvious twin of the core's group index: it counts every substring by brute force and drafts
 // from those counts with the rules of assembly/draft, written over strings of tokens.
 
+import type { Drafts } from "../../src/core/wasm/suffix-index.ts";
+
 /** A context: its occurrences, and those of each continuation. */
 interface Context {
   count: number;
@@ -11,6 +13,23 @@ export interface TwinDraft {
   readonly tokens: number[];
   readonly parents: number[];
   readonly probabilities: number[];
+}
+
+/** The draft of one query in the core's arrays. */
+export function draftIn(
+  { start, tokens, parents, probabilities }: Drafts,
+  query: number,
+): TwinDraft {
+  const [from, to] = [start[query] ?? 0, start[query + 1] ?? 0];
+  return {
+    tokens: [...tokens.subarray(from, to)],
+    parents: [...parents.subarray(from, to)],
+    probabilities: [...probabilities.subarray(from, to)],
+  };
+}
+
+export function unexpectedFull(): never {
+  throw new Error("a group is full");
 }
 
 export interface TwinQuery {

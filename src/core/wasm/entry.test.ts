@@ -2,6 +2,7 @@
 // up. Each wrong call goes to a core of its own, which is of no use after it.
 
 import { expect, test } from "bun:test";
+import { unexpectedFull } from "../../../test/reference/suffix-twin.ts";
 import { AssertionError } from "../base/assert.ts";
 import { Heap } from "./heap.ts";
 import { type CoreExports, loadCore } from "./load.ts";
@@ -98,10 +99,6 @@ test("core: areas that no memory could hold are refused without a trap", () => {
   expect(core.input_reserve(0x7fffffff)).toBe(0);
   expect(core.output_reserve(0x7fffffff)).toBe(0);
 });
-
-function unexpectedFull(): never {
-  throw new Error("a group is full");
-}
 
 test("host: no call is let into a core in which another has given up", () => {
   const index = new SuffixIndex({}, unexpectedFull);

@@ -3,16 +3,12 @@
 
 import { expect, test } from "bun:test";
 import fc from "fast-check";
-import { SuffixTwin } from "../../../test/reference/suffix-twin.ts";
+import { draftIn, SuffixTwin, unexpectedFull } from "../../../test/reference/suffix-twin.ts";
 import { STATUS_INVALID, STATUS_OK } from "./abi.ts";
 import { SuffixIndex } from "./suffix-index.ts";
 
 const token = fc.constantFrom(0, 1, 2);
 const text = fc.array(token, { minLength: 1, maxLength: 20, size: "max" });
-
-function unexpectedFull(): never {
-  throw new Error("a group is full");
-}
 
 interface Program {
   readonly prompt: readonly number[];
@@ -57,16 +53,11 @@ test("index: drafts with a past are those of a group with these responses, whene
       ]);
       index.begin(queries.length);
       for (const query of queries) index.draft(handle, query.k, query);
-      const { start, tokens, parents, probabilities } = index.step();
+      const views = index.step();
       for (const [i, query] of queries.entries()) {
-        const [from, to] = [start[i] ?? 0, start[i + 1] ?? 0];
         const sequence = earlier.length + query.k;
         const wanted = query.tree ? twin.tree(sequence, query) : twin.path(sequence, query);
-        expect({
-          tokens: [...tokens.subarray(from, to)],
-          parents: [...parents.subarray(from, to)],
-          probabilities: [...probabilities.subarray(from, to)],
-        }).toEqual(wanted);
+        expect(draftIn(views, i)).toEqual(wanted);
       }
       expect(index.core.group_check(handle)).toBe(0);
       index.drop(handle);

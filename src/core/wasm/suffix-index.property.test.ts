@@ -3,36 +3,30 @@
 
 import { expect, test } from "bun:test";
 import fc from "fast-check";
-import { SuffixTwin, type TwinDraft } from "../../../test/reference/suffix-twin.ts";
-import { type Drafts, SuffixIndex } from "./suffix-index.ts";
+import { draftIn, SuffixTwin, unexpectedFull } from "../../../test/reference/suffix-twin.ts";
+import { SuffixIndex } from "./suffix-index.ts";
 
-interface Model {
-  readonly twins: (SuffixTwin | null)[];
-}
-
-interface Real {
+/** Groups on both sides; null: dropped. */
+interface World {
   readonly index: SuffixIndex;
-  readonly handles: (number | null)[];
+  readonly contextTokens: number;
+  readonly groups: ({ readonly twin: SuffixTwin; readonly handle: number } | null)[];
 }
 
 const LARGEST = 0x7fffffff;
 
-function unexpectedFull(): never {
-  throw new Error("a group is full");
-}
-
-function walk(real: Real, handle: number, text: readonly number[]): number {
-  let state = real.index.core.root_state(handle);
-  for (const token of text) if (state !== 0) state = real.index.core.state_edge(state, token);
+function walk({ index }: World, handle: number, text: readonly number[]): number {
+  let state = index.core.root_state(handle);
+  for (const token of text) if (state !== 0) state = index.core.state_edge(state, token);
   return state;
 }
 
 /** Every substring: reachable, counted right, and its best continuation known. */
-function checkSubstrings(real: Real, handle: number, twin: SuffixTwin): void {
-  const { core } = real.index;
+function checkSubstrings(world: World, handle: number, twin: SuffixTwin): void {
+  const { core } = world.index;
   expect(core.group_check(handle)).toBe(0);
   for (const text of twin.substrings()) {
-    const state = walk(real, handle, text);
+    const state = walk(world, handle, text);
     if (state === 0) throw new Error(`${text} is not reachable`);
     if (text.length === 0 || text.length > twin.contextTokens + 31) continue;
     expect([text, core.state_count(state)]).toEqual([text, twin.count(text)]);
@@ -40,17 +34,8 @@ function checkSubstrings(real: Real, handle: number, twin: SuffixTwin): void {
   }
 }
 
-function taken(views: Drafts, query: number): TwinDraft {
-  const [from, to] = [views.start[query] ?? 0, views.start[query + 1] ?? 0];
-  return {
-    tokens: [...views.tokens.subarray(from, to)],
-    parents: [...views.parents.subarray(from, to)],
-    probabilities: [...views.probabilities.subarray(from, to)],
-  };
-}
-
-function checkDrafts(real: Real, handle: number, twin: SuffixTwin, probabilityMin: number): void {
-  const { index } = real;
+function checkDrafts(world: World, handle: number, twin: SuffixTwin, probabilityMin: number): void {
+  const { index } = world;
   const sequences = twin.outputs.length + 1;
   const queries = Array.from({ length: 2 * sequences }, (_, i) => ({
     sequence: i >> 1,
@@ -63,125 +48,46 @@ function checkDrafts(real: Real, handle: number, twin: SuffixTwin, probabilityMi
   const views = index.step();
   for (const [i, query] of queries.entries()) {
     const wanted = query.tree ? twin.tree(query.sequence, query) : twin.path(query.sequence, query);
-    expect(taken(views, i)).toEqual(wanted);
+    expect(draftIn(views, i)).toEqual(wanted);
     expect(index.core.match_state(handle, query.sequence)).toBe(
-      walk(real, handle, twin.match(query.sequence)),
+      walk(world, handle, twin.match(query.sequence)),
     );
   }
 }
 
-class AppendCommand implements fc.Command<Model, Real> {
-  readonly group: number;
-  readonly sequence: number;
-  readonly tokens: readonly number[];
+type Op =
+  | { kind: "append"; group: number; sequence: number; tokens: readonly number[] }
+  /** Appends what another sequence has written, or its beginning: long repeats, equal sequences, prefixes. */
+  | { kind: "copy"; group: number; sequence: number; from: number; tokensMax: number }
+  | { kind: "draft"; group: number; probabilityMin: number }
+  /** Drops a group, or begins it (again) with a prompt. */
+  | { kind: "turn"; group: number; prompt: readonly number[] };
 
-  constructor(group: number, sequence: number, tokens: readonly number[]) {
-    this.group = group;
-    this.sequence = sequence;
-    this.tokens = tokens;
+function act(op: Op, world: World): void {
+  const { index, groups, contextTokens } = world;
+  const group = groups[op.group] ?? null;
+  if (op.kind === "turn") {
+    const { prompt } = op;
+    if (group !== null) index.drop(group.handle);
+    const begin = () => ({
+      twin: new SuffixTwin(prompt, contextTokens),
+      handle: index.create(Int32Array.from(prompt)) ?? unexpectedFull(),
+    });
+    groups[op.group] = group === null ? begin() : null;
+    return;
   }
-
-  check(model: Readonly<Model>): boolean {
-    return model.twins[this.group] !== null;
+  if (group === null) return;
+  const { twin, handle } = group;
+  if (op.kind === "draft") {
+    checkDrafts(world, handle, twin, op.probabilityMin);
+    checkSubstrings(world, handle, twin);
+    return;
   }
-
-  run(model: Model, real: Real): void {
-    model.twins[this.group]?.append(this.sequence, this.tokens);
-    const handle = real.handles[this.group] ?? -1;
-    real.index.append(handle, this.sequence, Int32Array.from([9, ...this.tokens]), 1);
-  }
-
-  toString(): string {
-    return `append(${this.group}, ${this.sequence}, [${this.tokens}])`;
-  }
-}
-
-/** Appends what another sequence has written, or the beginning of it: long repeats, equal sequences, prefixes. */
-class CopyCommand implements fc.Command<Model, Real> {
-  readonly group: number;
-  readonly from: number;
-  readonly to: number;
-  readonly tokensMax: number;
-
-  constructor(group: number, from: number, to: number, tokensMax: number) {
-    this.group = group;
-    this.from = from;
-    this.to = to;
-    this.tokensMax = tokensMax;
-  }
-
-  check(model: Readonly<Model>): boolean {
-    const twin = model.twins[this.group];
-    return twin !== null && (twin?.outputs[this.from]?.length ?? 0) > 0;
-  }
-
-  run(model: Model, real: Real): void {
-    const tokens = model.twins[this.group]?.outputs[this.from]?.slice(0, this.tokensMax) ?? [];
-    new AppendCommand(this.group, this.to, tokens).run(model, real);
-  }
-
-  toString(): string {
-    return `copy(${this.group}, ${this.from}, ${this.to}, ${this.tokensMax})`;
-  }
-}
-
-class DraftCommand implements fc.Command<Model, Real> {
-  readonly group: number;
-  readonly probabilityMin: number;
-
-  constructor(group: number, probabilityMin: number) {
-    this.group = group;
-    this.probabilityMin = probabilityMin;
-  }
-
-  check(model: Readonly<Model>): boolean {
-    return model.twins[this.group] !== null;
-  }
-
-  run(model: Model, real: Real): void {
-    const twin = model.twins[this.group];
-    const handle = real.handles[this.group] ?? -1;
-    if (twin === null || twin === undefined) return;
-    checkDrafts(real, handle, twin, this.probabilityMin);
-    checkSubstrings(real, handle, twin);
-  }
-
-  toString(): string {
-    return `draft(${this.group}, ${this.probabilityMin})`;
-  }
-}
-
-/** Drops a group, or begins it (again) with a prompt. */
-class TurnCommand implements fc.Command<Model, Real> {
-  readonly group: number;
-  readonly prompt: readonly number[];
-  readonly contextTokens: number;
-
-  constructor(group: number, prompt: readonly number[], contextTokens: number) {
-    this.group = group;
-    this.prompt = prompt;
-    this.contextTokens = contextTokens;
-  }
-
-  check(): boolean {
-    return true;
-  }
-
-  run(model: Model, real: Real): void {
-    const handle = real.handles[this.group];
-    if (handle === null || handle === undefined) {
-      model.twins[this.group] = new SuffixTwin(this.prompt, this.contextTokens);
-      real.handles[this.group] = real.index.create(Int32Array.from(this.prompt));
-    } else {
-      model.twins[this.group] = null;
-      real.handles[this.group] = null;
-      real.index.drop(handle);
-    }
-  }
-
-  toString(): string {
-    return `turn(${this.group}, [${this.prompt}])`;
-  }
+  const tokens =
+    op.kind === "copy" ? (twin.outputs[op.from]?.slice(0, op.tokensMax) ?? []) : op.tokens;
+  if (tokens.length === 0) return;
+  twin.append(op.sequence, tokens);
+  index.append(handle, op.sequence, Int32Array.from([9, ...tokens]), 1);
 }
 
 interface Shape {
@@ -190,61 +96,54 @@ interface Shape {
   readonly sequences?: number;
   /** Tokens of one append, at most. */
   readonly tokensMax?: number;
-  readonly commandsMax?: number;
+  readonly opsMax?: number;
 }
 
-function programs(shape: Shape) {
-  const { contextTokens = 64, sequences = 7, tokensMax = 12, commandsMax = 40 } = shape;
+function programs(shape: Shape): fc.Arbitrary<Op[]> {
+  const { sequences = 7, tokensMax = 12, opsMax = 40 } = shape;
+  const kind = <K extends Op["kind"]>(value: K) => fc.constant(value);
   const token = fc.constantFrom(...shape.alphabet);
   const tokens = fc.array(token, { minLength: 1, maxLength: tokensMax, size: "max" });
   const prompt = fc.array(token, { maxLength: 8, size: "max" });
   const group = fc.nat(1);
   const sequence = fc.nat(sequences - 1);
-  const append = fc
-    .tuple(group, sequence, tokens)
-    .map(([g, to, list]) => new AppendCommand(g, to, list));
-  const copy = fc
-    .tuple(group, sequence, sequence, fc.constantFrom(5, 20, 50))
-    .map(([g, from, to, max]) => new CopyCommand(g, from, to, max));
-  const draft = fc
-    .tuple(group, fc.constantFrom(0, 0.02, 0.1, 0.3, 0.9))
-    .map(([g, p]) => new DraftCommand(g, p));
-  const turn = fc.tuple(group, prompt).map(([g, list]) => new TurnCommand(g, list, contextTokens));
-  const kinds = [append, append, append, copy, copy, draft, turn];
-  return fc.commands(kinds, { maxCommands: commandsMax, size: "max" });
+  const max = fc.constantFrom(5, 20, 50);
+  const probabilityMin = fc.constantFrom(0, 0.02, 0.1, 0.3, 0.9);
+  const op = fc.oneof<fc.WeightedArbitrary<Op>[]>(
+    { weight: 3, arbitrary: fc.record({ kind: kind("append"), group, sequence, tokens }) },
+    {
+      weight: 2,
+      arbitrary: fc.record({ kind: kind("copy"), group, sequence, from: sequence, tokensMax: max }),
+    },
+    { weight: 1, arbitrary: fc.record({ kind: kind("draft"), group, probabilityMin }) },
+    { weight: 1, arbitrary: fc.record({ kind: kind("turn"), group, prompt }) },
+  );
+  return fc.array(op, { maxLength: opsMax, size: "max" });
 }
 
-const begin = (index: SuffixIndex, contextTokens: number) => {
-  const real: Real = { index, handles: [null, null] };
-  const model: Model = { twins: [null, null] };
-  for (const g of [0, 1]) new TurnCommand(g, [5, 5, 6], contextTokens).run(model, real);
-  return { model, real };
-};
-
-const end = (real: Real) => {
-  for (const handle of real.handles) if (handle !== null) real.index.drop(handle);
-};
+/** Carries out a program on two groups, and drops them. */
+function play(index: SuffixIndex, contextTokens: number, program: readonly Op[]): void {
+  const world: World = { index, contextTokens, groups: [null, null] };
+  for (const group of [0, 1]) act({ kind: "turn", group, prompt: [5, 5, 6] }, world);
+  for (const op of program) act(op, world);
+  for (const group of world.groups) if (group !== null) index.drop(group.handle);
+}
 
 function holds(shape: Shape, numRuns: number): void {
-  const contextTokens = shape.contextTokens ?? 64;
+  const { contextTokens = 64 } = shape;
   const index = new SuffixIndex({ contextTokens, learning: false }, unexpectedFull);
-  fc.assert(
-    fc.property(programs(shape), (program) => {
-      const { model, real } = begin(index, contextTokens);
-      fc.modelRun(() => ({ model, real }), program);
-      end(real);
-    }),
-    { numRuns },
-  );
+  const property = fc.property(programs(shape), (program) => play(index, contextTokens, program));
+  fc.assert(property, { numRuns });
 }
 
 /** One fixed program, checked at its end. */
 function follows(outputs: readonly (readonly number[])[], contextTokens = 64): void {
   const index = new SuffixIndex({ contextTokens, learning: false }, unexpectedFull);
-  const { model, real } = begin(index, contextTokens);
-  for (const [k, tokens] of outputs.entries()) new AppendCommand(0, k, tokens).run(model, real);
-  for (const p of [0, 0.1]) new DraftCommand(0, p).run(model, real);
-  end(real);
+  const written = outputs.map(
+    (tokens, sequence): Op => ({ kind: "append", group: 0, sequence, tokens }),
+  );
+  const checks = [0, 0.1].map((p): Op => ({ kind: "draft", group: 0, probabilityMin: p }));
+  play(index, contextTokens, [...written, ...checks]);
 }
 
 const upTo = (n: number) => Array.from({ length: n }, (_, i) => i);
@@ -256,9 +155,9 @@ test("index: four tokens, the smallest and the largest id among them", () =>
 test("index: contexts bounded to four tokens", () =>
   holds({ alphabet: [0, 1], contextTokens: 4 }, 300));
 test("index: few sequences, longer than the bound of one token and a draft", () =>
-  holds({ alphabet: [3, 4], contextTokens: 1, sequences: 2, tokensMax: 40, commandsMax: 16 }, 200));
+  holds({ alphabet: [3, 4], contextTokens: 1, sequences: 2, tokensMax: 40, opsMax: 16 }, 200));
 test("index: many tokens", () =>
-  holds({ alphabet: upTo(150), sequences: 2, tokensMax: 90, commandsMax: 14 }, 40));
+  holds({ alphabet: upTo(150), sequences: 2, tokensMax: 90, opsMax: 14 }, 40));
 
 test("index: contexts with 40 and with 100 continuations", () => {
   follows([

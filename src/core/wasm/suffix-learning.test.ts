@@ -2,13 +2,10 @@
 // and from where the text that a response has parted from would have gone on.
 
 import { expect, test } from "bun:test";
+import { unexpectedFull } from "../../../test/reference/suffix-twin.ts";
 import { SuffixIndex } from "./suffix-index.ts";
 
 const ASK = { tokensMax: 8, probabilityMin: 0.01, tree: false };
-
-function unexpectedFull(): never {
-  throw new Error("a group is full");
-}
 
 const from = (first: number, count: number): number[] =>
   Array.from({ length: count }, (_, i) => first + i);
