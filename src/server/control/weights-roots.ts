@@ -67,19 +67,21 @@ async function bodyOf(exchange: Exchange): Promise<unknown> {
 
 async function checkBody(body: unknown, roots: readonly string[]): Promise<void> {
   let left = WALK_VALUES_MAX;
-  const walk = async (field: string, value: unknown): Promise<void> => {
+  for (const [field, value] of valuesIn("body", body)) {
     left -= 1;
     if (left < 0) throw invalid(field, `is one of more than ${WALK_VALUES_MAX} values`);
-    if (typeof value === "string") {
-      await checkPath(field, value, roots);
-    } else if (Array.isArray(value)) {
-      // Numbers name no path, and lists of them are long.
-      for (const item of value) if (typeof item !== "number") await walk(field, item);
-    } else if (typeof value === "object" && value !== null && !ArrayBuffer.isView(value)) {
-      for (const [name, item] of Object.entries(value)) await walk(name, item);
-    }
-  };
-  await walk("body", body);
+    if (typeof value === "string") await checkPath(field, value, roots);
+  }
+}
+
+/** Every value in a body with the name of its field. Numbers in lists are left out: they name no path, and are many. */
+function* valuesIn(field: string, value: unknown): Generator<[field: string, value: unknown]> {
+  yield [field, value];
+  if (typeof value !== "object" || value === null || ArrayBuffer.isView(value)) return;
+  const isList = Array.isArray(value);
+  for (const [name, item] of isList ? value.entries() : Object.entries(value)) {
+    if (!isList || typeof item !== "number") yield* valuesIn(isList ? field : `${name}`, item);
+  }
 }
 
 /** @throws InvalidFieldError: the path is outside of the roots. */
@@ -114,21 +116,15 @@ function isInside(root: string, path: string): boolean {
  * the engine runs.
  */
 async function realPathOf(path: string): Promise<string> {
-  const missing: string[] = [];
-  for (let at = path; ; at = dirname(at)) {
-    try {
-      return join(await realpath(at), ...missing);
-    } catch (error) {
-      const code = error instanceof Error && "code" in error ? error.code : null;
-      if (code !== "ENOENT" && code !== "ENOTDIR") throw error;
-      const isLink = await lstat(at).then(
-        (stat) => stat.isSymbolicLink(),
-        () => false,
-      );
-      if (isLink) throw new Error(`${at} is a symbolic link that leads nowhere`);
-      if (at === dirname(at)) return path;
-      missing.unshift(basename(at));
-    }
+  try {
+    return await realpath(path);
+  } catch (error) {
+    const code: unknown = Reflect.get(Object(error), "code");
+    if (code !== "ENOENT" && code !== "ENOTDIR") throw error;
+    const stat = await lstat(path).catch(() => null);
+    if (stat?.isSymbolicLink()) throw new Error(`${path} is a symbolic link that leads nowhere`);
+    const folder = dirname(path);
+    return folder === path ? path : join(await realPathOf(folder), basename(path));
   }
 }
 
