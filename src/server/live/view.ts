@@ -4,7 +4,7 @@
 
 import type { Clock } from "../../core/base/clock.ts";
 import { AppError } from "../../core/base/errors.ts";
-import { requestId } from "../../core/base/ids.ts";
+import { requestId, workerId } from "../../core/base/ids.ts";
 import type { Request } from "../../core/request/buffer.ts";
 import { type Figures, SHOWN_FIGURES } from "../../core/rollout/figures.ts";
 import type { IterationSummary } from "../../core/rollout/iteration-span.ts";
@@ -55,11 +55,8 @@ export class LiveView {
   readonly #samples = new Samples();
   readonly #lastFinished = new LastFinishedResponses();
   readonly #store: IterationStore;
-  readonly #stats = new Map<number, WorkerStats>();
   /** Ends the sampling. */
   readonly close: () => void;
-  /** Last requests of the newest finished iteration. */
-  #waitedFor: readonly LastFinished[] = [];
   #iteration = 0;
   /** The rollout's number of the last iteration that ended. */
   #ended = 0;
@@ -73,7 +70,6 @@ export class LiveView {
     this.completed = new CompletedGroups(options.completedBytesMax);
     this.#sinceMs = options.clock.nowMs();
     options.sidecar.observe({
-      stats: (workerId, stats) => this.#stats.set(workerId, stats),
       finished: (request) => this.#lastFinished.finished(request),
       groupFinished: (group) => this.completed.add(group, this.#store.last + 1),
     });
@@ -124,7 +120,7 @@ export class LiveView {
       mean_acceptance_length: progress.meanAcceptanceLength,
       eta_inside: this.#samples.etaInside(summary.seconds),
     };
-    this.#waitedFor = this.#lastFinished.report(this.nameOf);
+    const waited_for = this.#lastFinished.report(this.nameOf);
     this.#lastFinished.clear();
     try {
       this.#store.add(record, {
@@ -132,7 +128,7 @@ export class LiveView {
         workers: progress.workers.map(({ worker, slots }) => {
           return { worker, slots, name: this.nameOf(worker) };
         }),
-        waited_for: this.#waitedFor,
+        waited_for,
       });
     } catch (error) {
       this.#options.failed(error);
@@ -174,7 +170,7 @@ export class LiveView {
       stragglers,
       waited_for: rollout.unfinished > 0 ? [] : this.#lastWaitedFor(),
       figures: shown(rollout.meter.figures()),
-      drafts: progress.workers.map(({ worker }) => draftsOf(worker, this.#stats.get(worker))),
+      drafts: progress.workers.map(({ worker }) => draftsOf(worker, this.#statsOf(worker))),
     };
   }
 
@@ -205,6 +201,10 @@ export class LiveView {
     };
   }
 
+  #statsOf(worker: number): WorkerStats | null {
+    return this.#options.sidecar.rollout.meter.latest(workerId(worker));
+  }
+
   #stragglers({ workers }: Progress, { state }: ServingState): Straggler[] {
     const { sidecar, clock } = this.#options;
     const { meter, requests } = sidecar.rollout;
@@ -212,7 +212,7 @@ export class LiveView {
       nowMs: clock.nowMs(),
       workers,
       nameOf: this.nameOf,
-      acceptanceOf: (worker) => acceptanceOf(this.#stats.get(worker)),
+      acceptanceOf: (worker) => acceptanceOf(this.#statsOf(worker)),
       rarityOf: (request) => meter.rarity(request),
       waitsFor: state === "serving" ? "waits for a slot" : `waits: ${state.replace("_", " ")}`,
     });
@@ -226,7 +226,7 @@ export class LiveView {
       iteration: this.iteration,
       members: pool.members,
       clocks: sidecar.rollout.meter.clocks(),
-      queued: (worker) => this.#stats.get(worker)?.waiting ?? 0,
+      queued: (worker) => this.#statsOf(worker)?.waiting ?? 0,
       waits: sidecar.waits.open,
       nowMs: clock.nowMs(),
     });
@@ -241,7 +241,8 @@ export class LiveView {
   /** An iteration of which nothing runs may not have ended yet. */
   #lastWaitedFor(): readonly LastFinished[] {
     const current = this.#lastFinished.report(this.nameOf);
-    return current.length > 0 ? current : this.#waitedFor;
+    if (current.length > 0) return current;
+    return this.#store.find(this.#store.last)?.detail.waited_for ?? [];
   }
 
   readonly nameOf = (worker: number): string => {
@@ -285,15 +286,15 @@ function estimatesOf(rollout: Sidecar["rollout"]) {
   return { groups, tokens };
 }
 
-function acceptanceOf(stats: WorkerStats | undefined): number {
-  return stats === undefined || stats.drafts === 0 ? 1 : 1 + stats.acceptedTokens / stats.drafts;
+function acceptanceOf(stats: WorkerStats | null): number {
+  return stats === null || stats.drafts === 0 ? 1 : 1 + stats.acceptedTokens / stats.drafts;
 }
 
 /**
  * Draft figures of a worker since it was opened. A step's time is shared by its tokens: each accepted one saves that
  * share at most, less the time of drafting.
  */
-function draftsOf(worker: number, stats: WorkerStats | undefined) {
+function draftsOf(worker: number, stats: WorkerStats | null) {
   const {
     draftedTokens = 0,
     acceptedTokens = 0,

@@ -19,8 +19,6 @@ import { invalid } from "../route.ts";
 import type { Deadline } from "../sidecar.ts";
 
 export interface RolloutLimits {
-  /** Groups of one rollout. */
-  readonly groupsMax: number;
   readonly requestsMax: number;
   /** Rollouts held at the same time, those that are over included. */
   readonly rolloutsMax: number;
@@ -29,12 +27,12 @@ export interface RolloutLimits {
 }
 
 export const ROLLOUT_LIMITS: RolloutLimits = {
-  groupsMax: 16_384,
   requestsMax: 65_536,
   rolloutsMax: 256,
   keptBytesMax: 256 * 2 ** 20,
 };
 
+const GROUPS_MAX = 16_384;
 const GROUP_SIZE_MAX = 256;
 const ID_CHARACTERS_MAX = 256;
 
@@ -83,7 +81,7 @@ export const RolloutRequestSchema = v.strictObject({
       ...GROUP_ENTRIES,
       sampling_params: v.nullish(SamplingSchema),
     }),
-    ROLLOUT_LIMITS.groupsMax,
+    GROUPS_MAX,
   ),
   /** Size of every group that does not set its own. */
   n: f.integer(1, GROUP_SIZE_MAX),
@@ -102,7 +100,7 @@ export const RolloutRequestSchema = v.strictObject({
   /** Default of every group. */
   finish_first: f.integer(1, GROUP_SIZE_MAX),
   /** Ends the rollout when that many groups are whole; the others can be carried on. Default: all. */
-  finish_groups: f.integer(1, ROLLOUT_LIMITS.groupsMax),
+  finish_groups: f.integer(1, GROUPS_MAX),
   /** Id of an ended rollout: its groups that were not whole go on in this one, before its own. */
   carry_from: f.name,
 });
@@ -152,11 +150,8 @@ export interface PlanContext {
 export async function planOf(body: unknown, context: PlanContext): Promise<RolloutPlan> {
   const fields = f.checked(RolloutRequestSchema, withNewNames(body));
   const adapter = context.adapterOf(fields.model);
-  const { groupsMax, requestsMax } = context.limits;
+  const { requestsMax } = context.limits;
   if (fields.groups.length === 0) throw invalid("groups", "is empty");
-  if (fields.groups.length > groupsMax) {
-    throw invalid("groups", `has ${fields.groups.length} entries, more than ${groupsMax}`);
-  }
   const { max_staleness: stalenessMax = null } = fields;
   const ids = new Set<string>();
   let requests = 0;
