@@ -7,7 +7,6 @@ import type { DataPlane } from "../server/openai/plane.ts";
 import type { Row } from "../server/route.ts";
 
 export interface Adapter {
-  readonly name: string;
   /** Routes that make responses, or end them: `generates` and `replies` make such rows. */
   readonly data?: readonly Row<DataPlane>[];
   /** Routes of the control plane; `translated` makes a row that answers in the dialect's own shape. */

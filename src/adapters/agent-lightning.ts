@@ -4,6 +4,5 @@
 import type { Adapter } from "./adapter.ts";
 
 export const AGENT_LIGHTNING: Adapter = {
-  name: "agentlightning",
   sessionHeaders: ["X-Attempt-ID", "X-Rollout-ID"],
 };

@@ -23,7 +23,6 @@ const extended = (
 const whole = ({ weights }: Control, operation: Extension) => weights.whole(operation);
 
 export const AREAL: Adapter = {
-  name: "areal",
   control: [
     translated({
       path: "/areal_pause_generation",

@@ -13,7 +13,6 @@ import {
 import type { Adapter } from "./adapter.ts";
 
 export const PRIME_RL: Adapter = {
-  name: "prime-rl",
   control: [
     get(
       "/liveness",

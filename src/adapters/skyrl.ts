@@ -107,7 +107,6 @@ function packed({ bytes, shape, type }: Packed): string {
 }
 
 export const SKYRL: Adapter = {
-  name: "skyrl",
   data: [
     generates(
       "/skyrl/v1/generate",

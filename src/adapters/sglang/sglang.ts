@@ -18,7 +18,6 @@ const abortRequest = v.strictObject({
 });
 
 export const SGLANG: Adapter = {
-  name: "sglang",
   // slime gives each sample its own, and miles each session.
   sessionHeaders: ["X-SMG-Routing-Key"],
   data: [
