@@ -1,8 +1,9 @@
 // Whether an engine with drafts still draws from the distribution that it reports. Tokens at positions that had a draft
 // token, and at all others, are each compared with the likeliest tokens reported for their positions. An engine whose
-// drafted positions fail the test (sampling-test.ts) gets no more drafts. A position is counted as drafted by what came
-// before it, never by what was drawn there, so that a sound engine is not suspected because its likely tokens are drafted.
-// Only responses that ask for alternatives at temperature 1, with nothing that shapes logits, can be compared.
+// drafted positions fail the test (sampling-test.ts) gets no drafts, unless the others fail too: then drafts are not the
+// cause, but perhaps a default of the server. A position is counted as drafted by what came before it, never by what was
+// drawn there, so that a sound engine is not suspected because its likely tokens are drafted. Only responses that ask for
+// alternatives at temperature 1, with nothing that shapes logits, can be compared.
 
 import type { WorkerId } from "../base/ids.ts";
 import type { Request } from "../request/buffer.ts";
@@ -16,6 +17,9 @@ const TOP_MIN = 3;
 /** Ranks that are counted; rarer ones are one class. */
 const RANKS = 8;
 
+const raise = (counts: Float64Array, rank: number, by: number) =>
+  counts.fill((counts[rank] ?? 0) + by, rank, rank + 1);
+
 /** Positions of one engine, with drafts or without. */
 export class PositionsTest {
   readonly test = new SamplingTest(ALPHA);
@@ -26,14 +30,14 @@ export class PositionsTest {
     this.test.add({ logprob, top });
     const ranks = Math.min(top.length, RANKS - 1);
     const rank = top.slice(0, ranks).findIndex((one) => one <= logprob);
-    this.#count(this.#drawn, rank < 0 ? RANKS - 1 : rank, 1);
+    raise(this.#drawn, rank < 0 ? RANKS - 1 : rank, 1);
     let rest = 1;
     for (let i = 0; i < ranks; i += 1) {
       const probability = Math.exp(top[i] ?? Number.NEGATIVE_INFINITY);
-      this.#count(this.#expected, i, probability);
+      raise(this.#expected, i, probability);
       rest -= probability;
     }
-    this.#count(this.#expected, RANKS - 1, Math.max(0, rest));
+    raise(this.#expected, RANKS - 1, Math.max(0, rest));
   }
 
   /** Kullback-Leibler divergence of the ranks drawn from the reported ones, nats; noise is about 3.5 / draws. */
@@ -45,26 +49,29 @@ export class PositionsTest {
       return drawn === 0 ? sum : sum + (drawn / draws) * Math.log(drawn / expected);
     }, 0);
   }
+}
 
-  #count(counts: Float64Array, rank: number, value: number): void {
-    counts[rank] = (counts[rank] ?? 0) + value;
-  }
+class EngineDrift {
+  readonly drafted = new PositionsTest();
+  readonly plain = new PositionsTest();
+  /** null: it may have drafts. */
+  offMs: number | null = null;
 }
 
 export class DriftGuard {
   /** The engines of which positions were compared. */
-  readonly engines = new Map<WorkerId, Record<"drafted" | "plain", PositionsTest>>();
+  readonly engines = new Map<WorkerId, EngineDrift>();
 
   mayDraft(workerId: WorkerId): boolean {
-    return this.engines.get(workerId)?.drafted.test.isRejected !== true;
+    return (this.engines.get(workerId)?.offMs ?? null) === null;
   }
 
   forget(workerId: WorkerId): void {
     this.engines.delete(workerId);
   }
 
-  /** The last chunk has ended; `hasDrafts`: it may have had some. Returns why its engine gets none from now on, else null. */
-  ended({ spec, response }: Request, hasDrafts: boolean): string | null {
+  /** The last chunk has ended; `hasDrafts`: its engine drafts where it may. Returns why this changes; null: it does not. */
+  ended({ spec, response }: Request, hasDrafts: boolean, nowMs: number): string | null {
     const { temperature, shaping, engineFields } = spec.sampling;
     const chunk = response.lastChunk;
     const top = chunk && response.topLogprobs(chunk.offset);
@@ -72,23 +79,23 @@ export class DriftGuard {
     if (chunk === null || temperature !== 1 || shaping !== null || engineFields !== null)
       return null;
     const { workerId, offset, run, tokens } = chunk;
-    const { drafted, plain } = this.engines.get(workerId) ?? {
-      drafted: new PositionsTest(),
-      plain: new PositionsTest(),
-    };
-    this.engines.set(workerId, { drafted, plain });
-    const wasRejected = drafted.test.isRejected;
-    const marks = draftedPositions(new Uint8Array(tokens), offset, run?.drafts ?? null, hasDrafts);
+    const engine = this.engines.get(workerId) ?? new EngineDrift();
+    this.engines.set(workerId, engine);
+    const { drafted, plain, offMs } = engine;
+    const isDrafted = hasDrafts && (offMs === null || (run?.startMs ?? 0) <= offMs);
+    const marks = draftedPositions(new Uint8Array(tokens), offset, run?.drafts ?? null, isDrafted);
     for (const [i, logprob] of response.logprobs(offset).entries()) {
       const row = top.logprobs.subarray(i * top.count, (i + 1) * top.count - 1);
       if (!Number.isFinite(logprob) || !Number.isFinite(row[0])) continue;
       (marks[i] === 1 ? drafted : plain).add(logprob, [...row]);
     }
-    const { test, kl } = drafted;
-    if (wasRejected || !test.isRejected) return null;
-    const means = `mean logprob ${test.scoreMean.toFixed(3)} instead of ${test.expectedMean.toFixed(3)}`;
-    const others = `${plain.test.draws} without are ${plain.test.isRejected ? "wrong too" : "not rejected"}`;
-    return `of ${test.draws} tokens with drafts: ${means}, KL ${kl.toFixed(4)}; ${others}`;
+    const isOff = drafted.test.isRejected && !plain.test.isRejected;
+    if (isOff === (offMs !== null)) return null;
+    engine.offMs = isOff ? nowMs : null;
+    const means = ({ test, kl }: PositionsTest) =>
+      `mean logprob of ${test.draws} ${test.scoreMean.toFixed(3)} instead of ${test.expectedMean.toFixed(3)}, KL ${kl.toFixed(4)}`;
+    const verdict = isOff ? "it gets no drafts" : "drafts are not the cause, and on again";
+    return `tokens with drafts: ${means(drafted)}; others: ${means(plain)}; ${verdict}`;
   }
 }
 

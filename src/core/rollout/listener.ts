@@ -23,7 +23,7 @@ export interface RolloutListener {
   workerFailed(worker: Worker, message: string): void;
   /** The request has been ended because it makes workers die; `response.refusal` is the reason. Before `finished`. */
   quarantined(request: Request): void;
-  /** The worker gets no more drafts: where it had them, it did not draw what it reported. */
+  /** The worker gets no drafts, as it did not draw what it reported where it had them; or gets them again. */
   draftsOff?(worker: Worker, reason: string): void;
   /** One of the calls above threw. `request`: the request of that call, which has been ended; null: none. */
   threw(error: unknown, request: Request | null): void;

@@ -97,12 +97,10 @@ export class RequestLife {
     const run = request.response.lastChunk?.run;
     if (run) run.drafts = event.drafts ?? null;
     const { meter, registry } = this.#parts;
-    const reason = meter.drift.ended(
-      request,
-      registry.source(request) !== null && meter.hasDrafted(worker),
-    );
+    const hasDrafts = registry.source(request) !== null && meter.hasDrafted(worker);
+    const reason = meter.drift.ended(request, hasDrafts, meter.turnMs);
     if (reason !== null) {
-      meter.count("draft_alarms");
+      if (!meter.drift.mayDraft(workerId)) meter.count("draft_alarms");
       this.#parts.listener.draftsOff?.(worker, reason);
     }
     request.response.closeChunk(this.#parts.meter.turnMs, event.finish);
