@@ -25,7 +25,7 @@ import { Residency } from "./residency.ts";
 import { Sampler } from "./sampler.ts";
 import { type RunCommand, Sequence } from "./sequence.ts";
 import { Speculation } from "./speculation.ts";
-import { LearnedStepCost, ProfiledStepCost, profileSteps } from "./step-cost.ts";
+import { LearnedStepCost, profileSteps } from "./step-cost.ts";
 import { kvBytesPerToken, measureSteps } from "./step-probe.ts";
 import { Stepper } from "./stepper.ts";
 import { type LlamaWeights, shapeDifference } from "./weights.ts";
@@ -68,7 +68,7 @@ export class LlamaEngine {
   #shape: LlamaWeights["info"]["shape"];
   #epoch: WeightEpoch;
   /** Cost of steps on this machine: constant until `profile` has run. */
-  #cost = new LearnedStepCost(new ProfiledStepCost([{ rows: 1, ms: 1 }]));
+  #cost = new LearnedStepCost({ ms: (_batch, rows) => rows });
 
   readonly #all = new Map<RequestId, Sequence>();
   /** Running sequences in order of admission: the last is the youngest. */

@@ -18,16 +18,14 @@ export interface StepSample {
 export class ProfiledStepCost implements StepTimes {
   readonly #samples: readonly StepSample[];
 
-  /** Takes at least one sample. */
   constructor(samples: readonly StepSample[]) {
-    assert(samples.length > 0, "a profile has samples");
+    assert(samples.length > 1, "a profile has samples to draw a line through");
     this.#samples = rising(samples);
   }
 
   ms(_batch: number, rows: number): number {
     const all = this.#samples;
     const last = all.at(-1) as StepSample;
-    if (all.length === 1) return (last.ms * rows) / last.rows;
     const above = all.findIndex((sample) => sample.rows >= rows);
     const to = above < 0 ? last : (all[Math.max(1, above)] as StepSample);
     const from = all[all.indexOf(to) - 1] as StepSample;

@@ -315,7 +315,6 @@ export class LinkHost {
     if (bytes > session.kvBytesMax) return false;
     const messages = kvMessages(kv, {
       partBytes: this.#limits.kvPartBytes,
-      part: (part) => encodeHostMessage({ kind: "kv_part", part }),
       last: () => encodeHostMessage({ kind: "events", epoch, events: [event] }),
       isWanted: () => this.#epoch === epoch,
     });

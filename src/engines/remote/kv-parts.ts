@@ -4,11 +4,11 @@
 
 import { assert } from "../../core/base/assert.ts";
 import type { KvBlob } from "../../core/rollout/worker.ts";
+import { encodeFrame } from "./frame.ts";
 import type { KvPart, WireKv } from "./message.ts";
 
 export interface KvMessages {
   readonly partBytes: number;
-  readonly part: (part: KvPart) => Uint8Array;
   /** The message that uses the KV. */
   readonly last: () => Uint8Array;
   /** false: the KV is not wanted any more. A receiver drops what it has of it at the first part of the next. */
@@ -18,13 +18,14 @@ export interface KvMessages {
 /** The messages that bring KV, made one by one as the socket takes them. */
 export function* kvMessages(
   kv: KvBlob | null,
-  { partBytes, part, last, isWanted }: KvMessages,
+  { partBytes, last, isWanted }: KvMessages,
 ): Generator<Uint8Array> {
   const { bytes } = kv ?? NO_KV;
   const total = bytes.byteLength;
   for (let offset = 0; offset < total && isWanted(); offset += partBytes) {
     const length = Math.min(partBytes, total - offset);
-    yield part({ offset, total, bytes: new Uint8Array(bytes, offset, length) });
+    const part: KvPart = { offset, total, bytes: new Uint8Array(bytes, offset, length) };
+    yield encodeFrame({ kind: "kv_part", part });
   }
   if (isWanted()) yield last();
 }

@@ -197,7 +197,6 @@ class LinkWorker implements LinkedWorker {
     if (bytes > this.#welcome.limits.kvBytesMax) return false;
     const messages = kvMessages(kv, {
       partBytes: this.#limits.kvPartBytes,
-      part: (part) => encodeSidecarMessage({ kind: "kv_part", part }),
       last: () => encodeSidecarMessage({ kind: "commands", commands: [begin()] }),
       isWanted,
     });

@@ -25,8 +25,6 @@ export const VLLM_LIMITS = {
   retryMsMax: 10_000,
   /** Interval of polling metrics, ms. */
   pollMs: 1_000,
-  /** Streams open at the same time; more wait here. */
-  streamsMax: 16_384,
   /** Tokens of one server event, at most (chunk-request.ts). */
   streamIntervalMax: 32,
   /** One line of a stream, bytes. A completion's first event repeats the prompt. */

@@ -297,14 +297,6 @@ test("run: names its requests after request, chunk and attempt, with group and s
   });
 });
 
-test("run: more streams than the limit wait for their turn", async () => {
-  const server = await serve();
-  const bench = await open(server, { limits: { streamsMax: 2 } });
-  for (let id = 1; id <= 9; id += 1) bench.run({ id });
-  await bench.until(() => bench.all("chunk_done").length === 9);
-  for (let id = 1; id <= 9; id += 1) expect(bench.tokens(id)).toEqual(expected(id));
-});
-
 test("run: fields that are nested too deep to be written end that request alone", async () => {
   const bench = await open(await serve());
   let deep: unknown = 1;

@@ -272,7 +272,6 @@ export class VllmWorker implements Worker {
     this.#runs.delete(requestId);
     this.#held.delete(run);
     this.#outbox.drop(run);
-    this.#launchHeld();
   }
 
   /** Begins an epoch, and drops all chunks and KV of the earlier one. */
@@ -310,8 +309,7 @@ export class VllmWorker implements Worker {
    * time before its end is counted: nothing runs there until it is known to be the same process.
    */
   get #mayLaunch(): boolean {
-    if (this.#isFlushing || this.#isSuspect) return false;
-    return this.#streams.count < this.#parts.limits.streamsMax;
+    return !this.#isFlushing && !this.#isSuspect;
   }
 
   #launchHeld(): void {
@@ -474,7 +472,6 @@ export class VllmWorker implements Worker {
     void this.#monitor.poll();
     const delayMs = retryDelayMs(run, limits, retryAfterMs);
     run.cancel = clock.after(delayMs, () => this.#launch(run));
-    this.#launchHeld();
   }
 
   /**
