@@ -93,7 +93,6 @@ export class LlamaEngine {
     kvLoads: 0,
     kvLoadFailures: 0,
   };
-  #kvTokensPeak = 0;
 
   /** @throws AppError worker_failed, or invalid_config for a capacity the engine cannot have. */
   constructor(options: EngineOptions) {
@@ -122,11 +121,6 @@ export class LlamaEngine {
 
   get epoch(): WeightEpoch {
     return this.#epoch;
-  }
-
-  /** The most KV tokens that were resident at any time, drafts included. */
-  get kvTokensPeak(): number {
-    return this.#kvTokensPeak;
   }
 
   /** An event waits that a listener acts upon: everything but tokens. */
@@ -520,9 +514,7 @@ export class LlamaEngine {
       room: kvTokens - this.#committed(),
       drafting: this.#groups !== null && this.#groups.size > 0,
     });
-    const used = this.#resident() + added;
-    assert(used <= kvTokens, "the KV budget is kept");
-    this.#kvTokensPeak = Math.max(this.#kvTokensPeak, used);
+    assert(this.#resident() + added <= kvTokens, "the KV budget is kept");
     this.#stepper.run(this.#running);
     for (const sequence of this.#running) {
       if (sequence.length === sequence.known) continue;

@@ -136,9 +136,13 @@ export class Residency {
     other.stream = from;
   }
 
+  /** The lowest free stream, or that of the sequence put aside first. */
   #takeStream(): number {
-    const free = this.#takeFree();
-    if (free >= 0) return free;
+    const free = this.#isFree.indexOf(true);
+    if (free >= 0) {
+      this.#isFree[free] = false;
+      return free;
+    }
     const [oldest] = this.#idle;
     assert(oldest !== undefined, "there are more streams than slots");
     oldest.swapped = this.#copyOut(oldest.stream);
@@ -160,14 +164,6 @@ export class Residency {
   #release(stream: number): void {
     this.#context.clear(stream);
     this.#isFree[stream] = true;
-  }
-
-  /** The lowest free stream; -1: none. */
-  #takeFree(): number {
-    const stream = this.#isFree.indexOf(true);
-    if (stream < 0) return -1;
-    this.#isFree[stream] = false;
-    return stream;
   }
 
   #copyIn(stream: number, buffer: ArrayBuffer): void {

@@ -46,16 +46,13 @@ function report(line: ReadReport): void {
 
 let reportedMs = 0;
 
-function progress(stage: ReadStage): void {
-  const nowMs = performance.now();
-  if (nowMs - reportedMs < REPORT_MS) return;
-  reportedMs = nowMs;
-  report({ kind: "progress", stage });
-}
-
 function begin(stage: ReadStage): void {
   reportedMs = performance.now();
   report({ kind: "progress", stage });
+}
+
+function progress(stage: ReadStage): void {
+  if (performance.now() - reportedMs >= REPORT_MS) begin(stage);
 }
 
 function read({ path, deterministic, isFirst }: ReadRequest): void {

@@ -8,22 +8,14 @@ import { KvInbox, wireKv } from "./kv-parts.ts";
 import { BARRIER_ID } from "./limits.ts";
 import type { HostLimits, KvPart, WireCommand, WireEvent } from "./message.ts";
 
-export interface Refusal {
-  readonly kind: "refuse";
-  /** invalid_message: a value that cannot be; unexpected_message: at the wrong moment. */
-  readonly reason: "invalid_message" | "unexpected_message";
-  readonly problem: string;
-}
-
-export type HostCommands = { readonly kind: "ok"; readonly commands: WorkerCommand[] } | Refusal;
-
 type WireRun = Extract<WireCommand, { kind: "run" }>;
 
-/** Thrown by the checks below and caught in `commands`, nowhere else. */
-class Refused extends Error {
-  readonly reason: Refusal["reason"];
+/** A command that ends the session. */
+export class Refused extends Error {
+  /** invalid_message: a value that cannot be; unexpected_message: at the wrong moment. */
+  readonly reason: "invalid_message" | "unexpected_message";
 
-  constructor(reason: Refusal["reason"], problem: string) {
+  constructor(reason: Refused["reason"], problem: string) {
     super(problem);
     this.reason = reason;
   }
@@ -52,13 +44,9 @@ export class HostSession {
     return this.#kv.add(part);
   }
 
-  commands(wire: readonly WireCommand[]): HostCommands {
-    try {
-      return { kind: "ok", commands: wire.map((command) => this.#translate(command)) };
-    } catch (error) {
-      if (!(error instanceof Refused)) throw error;
-      return { kind: "refuse", reason: error.reason, problem: error.message };
-    }
+  /** @throws Refused. */
+  commands(wire: readonly WireCommand[]): WorkerCommand[] {
+    return wire.map((command) => this.#translate(command));
   }
 
   /** Events to be sent at once. `sendKv`: sends an event behind its KV, and behind others; false: the KV cannot be sent. */

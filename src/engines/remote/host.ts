@@ -15,7 +15,7 @@ import type { KvBlob, Worker, WorkerEvent, WorkerStats } from "../../core/rollou
 import { CLOSE } from "../../proto/close-codes.ts";
 import { decodeSidecarMessage, encodeHostMessage } from "./codec.ts";
 import { type Closed, Connection } from "./connection.ts";
-import { HostSession } from "./host-session.ts";
+import { HostSession, Refused } from "./host-session.ts";
 import { kvMessages } from "./kv-parts.ts";
 import {
   BARRIER_ID,
@@ -254,13 +254,13 @@ export class LinkHost {
   }
 
   #commands(session: Session, commands: readonly WireCommand[]): void {
-    const translated = session.state.commands(commands);
-    if (translated.kind === "ok") {
-      this.#worker.send(translated.commands);
-      return;
+    try {
+      this.#worker.send(session.state.commands(commands));
+    } catch (error) {
+      if (!(error instanceof Refused)) throw error;
+      const code = error.reason === "invalid_message" ? CLOSE.invalid : CLOSE.protocol;
+      session.peer.connection.end(code, `${error.reason}: ${error.message}`);
     }
-    const code = translated.reason === "invalid_message" ? CLOSE.invalid : CLOSE.protocol;
-    session.peer.connection.end(code, `${translated.reason}: ${translated.problem}`);
   }
 
   #perform(

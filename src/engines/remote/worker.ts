@@ -134,8 +134,6 @@ class LinkWorker implements LinkedWorker {
   readonly #operations = new Map<number, (answer: ControlAnswer) => void>();
   #operationCount = 0;
   readonly #reach: (lost: string | null) => void;
-  /** The last argument of `reach`. */
-  #lost: string | null = null;
 
   constructor(
     { workerId, reach }: LinkWorkerOptions,
@@ -249,9 +247,7 @@ class LinkWorker implements LinkedWorker {
   }
 
   quiet(lost: string | null): void {
-    if (this.#state !== "running" || lost === this.#lost) return;
-    this.#lost = lost;
-    this.#reach(lost);
+    if (this.#state === "running") this.#reach(lost);
   }
 
   disconnected({ reason, isCut }: Closed): void {
@@ -270,7 +266,7 @@ class LinkWorker implements LinkedWorker {
 
   /** Ends the session with a host that accepts requests and never reports on them. */
   #checkStandstill(): void {
-    const isStill = this.#session.takeStandstill() && this.#lost === null;
+    const isStill = this.#session.takeStandstill() && !this.#connection.isQuiet;
     this.#stillMs = isStill ? this.#stillMs + WATCH_MS : 0;
     if (this.#stillMs <= this.#limits.standstillMsMax) return;
     this.#connection.end(

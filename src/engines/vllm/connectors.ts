@@ -12,8 +12,8 @@ export interface ConnectorRow {
   /** `kv_connector`, and what older versions called it. */
   readonly classes: readonly string[];
   readonly reach: ConnectorReach;
-  /** The blocks of a request that it saves. */
-  readonly saves: "prompt" | "prompt and output" | "what fits";
+  /** Output is saved without a setting. */
+  readonly savesOutput: boolean;
   /** A key of `kv_connector_extra_config`, and its value with which it saves output too; null: there is none. */
   readonly outputSetting: readonly [key: string, value: boolean] | null;
   /** A key of `kv_connector_extra_config` without which only the server itself finds it; null: there is none. */
@@ -51,7 +51,7 @@ const mooncakeLaunch = ({ port }: ConnectorSite) => ({
 /** Properties that most connectors share. */
 const USUAL = {
   reach: "pool",
-  saves: "prompt",
+  savesOutput: false,
   outputSetting: null,
   sharedBy: null,
   hasSalt: null,
@@ -82,7 +82,7 @@ export const CONNECTORS: readonly ConnectorRow[] = [
     ...USUAL,
     name: "lmcache-mp",
     classes: ["LMCacheMPConnector"],
-    saves: "prompt and output",
+    savesOutput: true,
     hasSalt: true,
   },
   {
@@ -103,7 +103,6 @@ export const CONNECTORS: readonly ConnectorRow[] = [
     name: "simple-offload",
     classes: ["SimpleCPUOffloadConnector"],
     reach: "none",
-    saves: "what fits",
     hasSalt: true,
   },
   {
@@ -112,7 +111,6 @@ export const CONNECTORS: readonly ConnectorRow[] = [
     // They hand KV from one server to one other, on that server's word, and keep nothing to be found.
     classes: ["NixlConnector", "MooncakeConnector", "P2pNcclConnector", "MoRIIOConnector"],
     reach: "none",
-    saves: "what fits",
   },
 ];
 
@@ -148,8 +146,7 @@ export function connectorOf(config: unknown): FoundConnector | null {
 }
 
 function savesOutput(row: ConnectorRow, extra: unknown): boolean {
-  if (row.saves === "prompt and output") return true;
-  if (row.outputSetting === null) return false;
+  if (row.savesOutput || row.outputSetting === null) return row.savesOutput;
   const [key, value] = row.outputSetting;
   return field(extra, key) === value;
 }

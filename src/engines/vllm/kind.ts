@@ -44,8 +44,6 @@ function opener(
       url,
       cacheSalt: RUN_SALT,
       comparison: RUN_SERVERS,
-      // The caller retries: a server that loads for an hour costs a request every second or two, and a line in the log.
-      limits: { healthMsMax: 0 },
       ...(token === null ? {} : { apiKey: token }),
       notice,
     });

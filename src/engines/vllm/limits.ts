@@ -2,8 +2,6 @@
 
 /** With these, a server that has ended is given up after 1 to 2 s, one that accepts and breaks connections after about 7 s, a hung one after about 2 min. */
 export const VLLM_LIMITS = {
-  /** The start: until /health answers 200, ms. A server that loads a large model takes minutes. 0: it is asked once. */
-  healthMsMax: 600_000,
   /** Time until the server's first token at the start, ms. */
   startMsMax: 600_000,
   /** A probe, a health check or a poll of the metrics, ms. A server whose engine holds its cores starves for seconds. */

@@ -3,7 +3,7 @@
 import { AppError } from "../../core/base/errors.ts";
 import { type WeightEpoch, type WorkerId, weightEpoch } from "../../core/base/ids.ts";
 import type { EngineNotice } from "../kind.ts";
-import { pause, type TimerClock, wallTimers } from "./clock.ts";
+import { type TimerClock, wallTimers } from "./clock.ts";
 import type { Capabilities, EngineDialect, ServerAccess } from "./dialect.ts";
 import { HttpClient, jsonIn, problemIn } from "./http.ts";
 import { VLLM_LIMITS, type VllmLimits } from "./limits.ts";
@@ -39,7 +39,7 @@ export interface VllmWorkerOptions {
 }
 
 /**
- * Waits until the server is healthy and has generated a token.
+ * Opens a healthy server that generates a token. The caller retries.
  * @throws AppError worker_failed, unauthorized, not_found or invalid_config; each names the URL.
  */
 export async function openVllmWorker(options: VllmWorkerOptions): Promise<VllmWorker> {
@@ -65,8 +65,6 @@ export async function openVllmWorker(options: VllmWorkerOptions): Promise<VllmWo
   }
 }
 
-const HEALTH_PAUSE_MS = 250;
-
 /**
  * Asks what a healthy server is. `kind` absent: any.
  * @throws AppError worker_failed, unauthorized, not_found or invalid_config.
@@ -76,7 +74,7 @@ export async function findEngine(
   kind?: "sglang" | undefined,
 ): Promise<{ dialect: EngineDialect; capabilities: Capabilities }> {
   const { client, limits } = access;
-  await waitForHealth(access);
+  await checkHealth(access);
   const release = jsonIn(
     await client.answer({ method: "GET", path: "/version", body: null }, limits.checkMsMax),
   );
@@ -92,25 +90,17 @@ export async function findEngine(
   throw new AppError("worker_failed", `${client.url} ${message}`);
 }
 
-async function waitForHealth({ client, clock, limits }: ServerAccess): Promise<void> {
-  const endMs = clock.nowMs() + limits.healthMsMax;
-  for (;;) {
-    const answer = await client.answer(
-      { method: "GET", path: "/health", body: null },
-      limits.checkMsMax,
-    );
-    if (answer.kind === "answer" && answer.status === 200) return;
-    const problem = problemIn(answer);
-    if (answer.kind === "answer" && (answer.status === 401 || answer.status === 403)) {
-      throw new AppError("unauthorized", `${client.url} refuses the API key: ${problem}`);
-    }
-    if (clock.nowMs() >= endMs) {
-      const isLoading = answer.kind === "answer" && answer.status === 503;
-      const state = isLoading ? "is still loading (503)" : `is not healthy: /health: ${problem}`;
-      throw new AppError("worker_failed", `${client.url} ${state}`);
-    }
-    await pause(clock, Math.min(HEALTH_PAUSE_MS, limits.healthMsMax));
+async function checkHealth({ client, limits }: ServerAccess): Promise<void> {
+  const call = { method: "GET", path: "/health", body: null } as const;
+  const answer = await client.answer(call, limits.checkMsMax);
+  const status = answer.kind === "answer" ? answer.status : 0;
+  if (status === 200) return;
+  const problem = problemIn(answer);
+  if (status === 401 || status === 403) {
+    throw new AppError("unauthorized", `${client.url} refuses the API key: ${problem}`);
   }
+  const state = status === 503 ? "is still loading (503)" : `is not healthy: /health: ${problem}`;
+  throw new AppError("worker_failed", `${client.url} ${state}`);
 }
 
 /**

@@ -30,7 +30,7 @@ export async function examineSglang(options: {
   began: (check: string) => void;
 }): Promise<Diagnosis | null> {
   const { url, token, salt, began } = options;
-  const limits = { ...VLLM_LIMITS, healthMsMax: 0 };
+  const limits = VLLM_LIMITS;
   const { answerBytesMax, checkMsMax } = limits;
   const client = new HttpClient({ url, apiKey: token, clock: wallTimers, answerBytesMax });
   try {

@@ -3,13 +3,14 @@
 
 import fc from "fast-check";
 import { weightEpoch, workerId } from "../../../../src/core/base/ids.ts";
+import type { WorkerCommand } from "../../../../src/core/rollout/worker.ts";
 import {
   decodeHostMessage,
   decodeSidecarMessage,
   encodeHostMessage,
   encodeSidecarMessage,
 } from "../../../../src/engines/remote/codec.ts";
-import { HostSession } from "../../../../src/engines/remote/host-session.ts";
+import { HostSession, Refused } from "../../../../src/engines/remote/host-session.ts";
 import { SidecarState } from "../../../../src/engines/remote/sidecar-state.ts";
 import { hostMessage, sidecarMessage } from "../../../suite/link-messages.ts";
 import { newSpec, runOf } from "../../../suite/simulated-runs.ts";
@@ -55,10 +56,15 @@ function asHost(messages: readonly Uint8Array[]): void {
     const { message } = decoded;
     if (message.kind === "kv_part" && session.kvPart(message.part) !== null) return;
     if (message.kind !== "commands") continue;
-    const taken = session.commands(message.commands);
-    if (taken.kind === "refuse") return;
+    let taken: WorkerCommand[];
+    try {
+      taken = session.commands(message.commands);
+    } catch (error) {
+      if (error instanceof Refused) return;
+      throw error;
+    }
     // A simulated worker has no weights to load.
-    worker.send(taken.commands.filter(({ kind }) => kind === "run" || kind === "release"));
+    worker.send(taken.filter(({ kind }) => kind === "run" || kind === "release"));
     worker.step();
   }
   worker.send(session.ending().filter(({ kind }) => kind === "release"));
