@@ -2,6 +2,7 @@ import { expect, test } from "bun:test";
 import fc from "fast-check";
 import { KvPoolTwin, sum } from "../../test/reference/kv-pool-twin.ts";
 import { failure, MemoryFiles } from "../../test/reference/memory-files.ts";
+import { kind, weighted } from "../../test/suite/arbitraries.ts";
 import { blobOf, keyOf } from "../../test/suite/kv-pool-suite.ts";
 import { ManualClock } from "../../test/suite/manual-clock.ts";
 import { weightEpoch } from "../core/base/ids.ts";
@@ -27,34 +28,12 @@ const token = fc.nat(TOKENS - 1);
 const epoch = fc.nat(EPOCHS - 1);
 
 const operation: fc.Arbitrary<Operation> = fc.oneof(
-  {
-    weight: 8,
-    arbitrary: fc.record({
-      kind: fc.constant("put" as const),
-      token,
-      size: fc.integer({ min: 1, max: 40 }),
-      epoch,
-    }),
-  },
-  {
-    weight: 6,
-    arbitrary: fc.record({ kind: fc.constantFrom("get" as const, "release"), token, epoch }),
-  },
-  {
-    weight: 3,
-    arbitrary: fc.record({
-      kind: fc.constant("lease" as const),
-      token,
-      ttlMs: fc.nat(30),
-      epoch,
-    }),
-  },
-  {
-    weight: 2,
-    arbitrary: fc.record({ kind: fc.constant("advance_clock" as const), ms: fc.nat(20) }),
-  },
-  { weight: 1, arbitrary: fc.record({ kind: fc.constant("release_all" as const) }) },
-  { weight: 2, arbitrary: fc.record({ kind: fc.constant("settle" as const) }) },
+  weighted(8, { kind: kind("put"), token, size: fc.integer({ min: 1, max: 40 }), epoch }),
+  weighted(6, { kind: fc.constantFrom("get" as const, "release" as const), token, epoch }),
+  weighted(3, { kind: kind("lease"), token, ttlMs: fc.nat(30), epoch }),
+  weighted(2, { kind: kind("advance_clock"), ms: fc.nat(20) }),
+  weighted(1, { kind: kind("release_all") }),
+  weighted(2, { kind: kind("settle") }),
 );
 
 const limits = fc.record({

@@ -3,6 +3,7 @@
 
 import { expect, test } from "bun:test";
 import fc from "fast-check";
+import { kind } from "../../test/suite/arbitraries.ts";
 import { decodeServerMessage, encodeClientMessage } from "../../test/suite/draft-client.ts";
 import { draftMessages } from "../../test/suite/draft-messages.ts";
 import { groupId, weightEpoch } from "../core/base/ids.ts";
@@ -44,7 +45,6 @@ const delta: fc.Arbitrary<SampleDelta> = fc.record({
   tokens: tokens(1),
 });
 const deltas = fc.array(delta, { maxLength: 4 });
-const kind = <K extends string>(value: K) => fc.constant(value);
 const status = fc.constantFrom("ok" as const, "stale_epoch" as const);
 
 const clientMessage: fc.Arbitrary<ClientMessage> = fc.oneof(

@@ -4,8 +4,8 @@ import fc from "fast-check";
 import type { GroupId, WeightEpoch } from "../../src/core/base/ids.ts";
 import { SAMPLES_MAX, TTL_MS_MAX } from "../../src/core/draft/service/limits.ts";
 import type { ClientMessage } from "../../src/core/draft/service/message.ts";
+import { kind } from "./arbitraries.ts";
 
-const kind = <K extends string>(value: K) => fc.constant(value);
 const uint32 = fc.integer({ min: 0, max: 0xffffffff });
 const total = fc.nat({ max: Number.MAX_SAFE_INTEGER });
 

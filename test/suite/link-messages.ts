@@ -11,9 +11,9 @@ import type {
   WireCommand,
   WireEvent,
 } from "../../src/engines/remote/message.ts";
+import { kind } from "./arbitraries.ts";
 import { charactersOf } from "./characters.ts";
 
-const kind = <K extends string>(value: K) => fc.constant(value);
 const uint31 = fc.integer({ min: 0, max: INT_MAX });
 const uint32 = fc.integer({ min: 0, max: 0xffffffff });
 const whole = fc.nat({ max: Number.MAX_SAFE_INTEGER });

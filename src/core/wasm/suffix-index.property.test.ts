@@ -4,6 +4,7 @@
 import { expect, test } from "bun:test";
 import fc from "fast-check";
 import { draftIn, SuffixTwin, unexpectedFull } from "../../../test/reference/suffix-twin.ts";
+import { kind, weighted } from "../../../test/suite/arbitraries.ts";
 import { SuffixIndex } from "./suffix-index.ts";
 
 /** Groups on both sides; null: dropped. */
@@ -101,7 +102,6 @@ interface Shape {
 
 function programs(shape: Shape): fc.Arbitrary<Op[]> {
   const { sequences = 7, tokensMax = 12, opsMax = 40 } = shape;
-  const kind = <K extends Op["kind"]>(value: K) => fc.constant(value);
   const token = fc.constantFrom(...shape.alphabet);
   const tokens = fc.array(token, { minLength: 1, maxLength: tokensMax, size: "max" });
   const prompt = fc.array(token, { maxLength: 8, size: "max" });
@@ -109,14 +109,11 @@ function programs(shape: Shape): fc.Arbitrary<Op[]> {
   const sequence = fc.nat(sequences - 1);
   const max = fc.constantFrom(5, 20, 50);
   const probabilityMin = fc.constantFrom(0, 0.02, 0.1, 0.3, 0.9);
-  const op = fc.oneof<fc.WeightedArbitrary<Op>[]>(
-    { weight: 3, arbitrary: fc.record({ kind: kind("append"), group, sequence, tokens }) },
-    {
-      weight: 2,
-      arbitrary: fc.record({ kind: kind("copy"), group, sequence, from: sequence, tokensMax: max }),
-    },
-    { weight: 1, arbitrary: fc.record({ kind: kind("draft"), group, probabilityMin }) },
-    { weight: 1, arbitrary: fc.record({ kind: kind("turn"), group, prompt }) },
+  const op: fc.Arbitrary<Op> = fc.oneof(
+    weighted(3, { kind: kind("append"), group, sequence, tokens }),
+    weighted(2, { kind: kind("copy"), group, sequence, from: sequence, tokensMax: max }),
+    weighted(1, { kind: kind("draft"), group, probabilityMin }),
+    weighted(1, { kind: kind("turn"), group, prompt }),
   );
   return fc.array(op, { maxLength: opsMax, size: "max" });
 }

@@ -4,6 +4,7 @@
 import { test } from "bun:test";
 import fc from "fast-check";
 import { rounds } from "../../../test/faults/attacks/scale.ts";
+import { kind, weighted } from "../../../test/suite/arbitraries.ts";
 import { ControlFixture, type ScriptedWorker } from "../../../test/suite/control-fixture.ts";
 import { FAULTS, type Fault, ModelEngine } from "../../../test/suite/engine-model.ts";
 import { assert } from "../../core/base/assert.ts";
@@ -27,28 +28,23 @@ type Op =
   | { readonly kind: "fault"; readonly engine: number; readonly fault: Fault }
   | { readonly kind: "ask"; readonly count: number };
 
-const constant = fc.constant;
 const engine = fc.nat({ max: ENGINES - 1 });
 const calls: Call[] = ["start", "part", "finish", "abort", "pause", "resume", "sleep", "wake"];
 const onEngine: OnEngine[] = [
   ...(["join", "leave", "lose", "regain", "gate", "gate", "ungate", "ungate"] as const),
   ...(["drop", "drop", "restart", "restart"] as const),
 ];
-const happens = <T>(weight: number, fields: { [K in keyof T]: fc.Arbitrary<T[K]> }) => ({
-  weight,
-  arbitrary: fc.record(fields),
-});
 const more: Call[] = ["start", "part", "part", "part", "finish", "resume"];
 const times = fc.constantFrom("retry", "retry", "polls", "deadlines");
 const names = fc.constantFrom("a", "b");
 const ops = fc.oneof(
-  happens(5, { kind: constant("whole"), hasPath: fc.boolean() }),
-  happens(10, { kind: constant("call"), call: fc.constantFrom<Call[]>(...calls, ...more) }),
-  happens(3, { kind: constant("adapter"), name: names, isLoaded: fc.boolean() }),
-  happens(8, { kind: constant("time"), what: times }),
-  happens(12, { kind: constant("engine"), engine, what: fc.constantFrom<OnEngine[]>(...onEngine) }),
-  happens(5, { kind: constant("fault"), engine, fault: fc.constantFrom(...FAULTS) }),
-  happens(3, { kind: constant("ask"), count: fc.integer({ min: 1, max: 3 }) }),
+  weighted(5, { kind: kind("whole"), hasPath: fc.boolean() }),
+  weighted(10, { kind: kind("call"), call: fc.constantFrom<Call[]>(...calls, ...more) }),
+  weighted(3, { kind: kind("adapter"), name: names, isLoaded: fc.boolean() }),
+  weighted(8, { kind: kind("time"), what: times }),
+  weighted(12, { kind: kind("engine"), engine, what: fc.constantFrom<OnEngine[]>(...onEngine) }),
+  weighted(5, { kind: kind("fault"), engine, fault: fc.constantFrom(...FAULTS) }),
+  weighted(3, { kind: kind("ask"), count: fc.integer({ min: 1, max: 3 }) }),
 ) as fc.Arbitrary<Op>;
 /** `turns`: of the event loop, after it. */
 const timed = fc.record({ op: ops, turns: fc.nat({ max: 5 }) });

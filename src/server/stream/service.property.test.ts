@@ -3,6 +3,7 @@
 
 import { expect, test } from "bun:test";
 import fc from "fast-check";
+import { kind, weighted } from "../../../test/suite/arbitraries.ts";
 import { Bed } from "../../../test/suite/sidecar-bed.ts";
 import { FakeSocket, Reader, readFrame } from "../../../test/suite/stream-client.ts";
 import { fold32 } from "../../core/base/hash.ts";
@@ -22,33 +23,16 @@ type Action =
 
 const CLIENTS = 3;
 const client = fc.nat({ max: CLIENTS - 1 });
+const what = fc.constantFrom("request" as const, "group" as const, "all" as const);
 const action: fc.Arbitrary<Action> = fc.oneof(
-  { weight: 6, arbitrary: fc.constant({ kind: "step" as const }) },
-  {
-    weight: 3,
-    arbitrary: fc.record({
-      kind: fc.constant("ask" as const),
-      prompt: fc.nat({ max: 3 }),
-      n: fc.integer({ min: 1, max: 4 }),
-    }),
-  },
-  {
-    weight: 5,
-    arbitrary: fc.record({
-      kind: fc.constant("follow" as const),
-      client,
-      what: fc.constantFrom("request" as const, "group" as const, "all" as const),
-      which: fc.nat(),
-    }),
-  },
-  { weight: 2, arbitrary: fc.record({ kind: fc.constant("cut" as const), client }) },
-  {
-    weight: 2,
-    arbitrary: fc.record({ kind: fc.constant("reading" as const), client, is: fc.boolean() }),
-  },
-  { weight: 1, arbitrary: fc.constant({ kind: "kill" as const }) },
-  { weight: 1, arbitrary: fc.record({ kind: fc.constant("abort" as const), which: fc.nat() }) },
-  { weight: 1, arbitrary: fc.constant({ kind: "advance" as const }) },
+  weighted(6, { kind: kind("step") }),
+  weighted(3, { kind: kind("ask"), prompt: fc.nat(3), n: fc.integer({ min: 1, max: 4 }) }),
+  weighted(5, { kind: kind("follow"), client, what, which: fc.nat() }),
+  weighted(2, { kind: kind("cut"), client }),
+  weighted(2, { kind: kind("reading"), client, is: fc.boolean() }),
+  weighted(1, { kind: kind("kill") }),
+  weighted(1, { kind: kind("abort"), which: fc.nat() }),
+  weighted(1, { kind: kind("advance") }),
 );
 
 /** One connection after another; what it has of a response outlives them. */
