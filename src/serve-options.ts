@@ -9,7 +9,7 @@ import type { Member, WorkerSource } from "./pool/pool.ts";
 import type { WeightsNotice } from "./server/control/weights.ts";
 import type { WeightsRoots } from "./server/control/weights-roots.ts";
 import type { DeadlineNotice } from "./server/deadlines.ts";
-import type { AccessEntry, HttpOptions, OpenStream } from "./server/http.ts";
+import type { AccessEntry, OpenStream } from "./server/http.ts";
 import type { ServingState } from "./server/live/serving-state.ts";
 import type { Sidecar, SidecarLimits } from "./server/sidecar.ts";
 import type { WorkerRegistry, WorkerRegistryOptions } from "./server/worker-registry.ts";
@@ -22,7 +22,7 @@ export interface ServeOptions {
   /** Folders that weights and adapters may be loaded from; null, the default: any. */
   readonly weightsRoots?: WeightsRoots;
   /** Further options of the HTTP server. */
-  readonly edge?: EdgeOptions;
+  readonly allowOrigins?: readonly string[];
   readonly limits?: Partial<SidecarLimits>;
   readonly policy: PolicyName;
   readonly draft: DraftMode;
@@ -55,8 +55,6 @@ export interface ServeOptions {
   readonly version: string;
   readonly events: ServeEvents;
 }
-
-export type EdgeOptions = Pick<HttpOptions, "allowHosts" | "allowOrigins">;
 
 /** Events for the operator's log. */
 export interface ServeEvents {

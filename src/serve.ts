@@ -88,12 +88,13 @@ function openHistory(
 
 /** @throws AppError invalid_config: the address cannot be had. */
 export function listening(
-  { edge, host, port, apiToken }: Pick<BindOptions, "host" | "port" | "apiToken" | "edge">,
+  where: Pick<BindOptions, "host" | "port" | "apiToken" | "allowOrigins">,
   served: Served & Pick<HttpOptions, "answered" | "failed">,
 ): HttpServer {
+  const { host, port, apiToken, allowOrigins = [] } = where;
   try {
     return serveHttp({
-      ...{ ...served, ...edge, host, port, apiToken },
+      ...{ ...served, host, port, apiToken, allowOrigins },
       bodyBytesMax: BODY_BYTES_MAX,
       frameBytesMax: FRAME_BYTES_MAX,
     });

@@ -1,8 +1,7 @@
 // Agents' sessions of many turns on two real vLLM servers, in a closed loop, by Foretoken and by routers that keep a
 // session's requests together, interleaved in rounds of one run.
 //
-//   npm run bench:agents -- [--workload mlperf|tight] [--kv-blocks 256] [--tasks N] [--rounds N] [--systems a,b]
-//       [--json FILE] [--simulate ENGINES]
+//   npm run bench:agents -- --help
 //
 // --simulate: on so many modelled servers in virtual time, as many sessions for each as for a real one (agents/modelled.ts).
 // The model is the bundled one widened (npm run model:priced); every text is drawn from a seed, and the same for all
@@ -34,6 +33,17 @@ const FIGURES = {
   prompt_tokens_computed: "  of these computed",
   preempted: "preempted",
 } as const satisfies Record<keyof AgentsRun, string>;
+
+const HELP = `npm run bench:agents -- [options]
+
+--workload NAME      ${Object.keys(SHAPES).join(", ")}; default mlperf
+--kv-blocks N        KV of each server in blocks of 32 tokens; default 256, short: 96
+--tasks N            tasks of 8 or 16 sessions each; default: 32 sessions for two servers
+--rounds N           rounds that count, after one that warms up; default 3
+--systems a,b        of ${AGENT_SYSTEMS.join(", ")}; default all
+--simulate ENGINES   ${MODELLED.join(", ")} on so many modelled servers
+--json FILE          all figures, written after each round
+`;
 
 type Runs = ReadonlyMap<string, readonly AgentsRun[]>;
 
@@ -81,14 +91,21 @@ function settingsOf(args: readonly string[]) {
       systems: { type: "string", default: AGENT_SYSTEMS.join(",") },
       json: { type: "string" },
       simulate: { type: "string" },
+      help: { type: "boolean", default: false },
     },
   });
+  if (values.help) return null;
   const { workload: asked } = values;
   if (!(asked in SHAPES)) {
     throw new Error(`--workload is ${asked}; it is one of ${Object.keys(SHAPES).join(", ")}`);
   }
   const workload = asked as WorkloadName;
-  const systems = AGENT_SYSTEMS.filter((name) => values.systems.split(",").includes(name));
+  const asks = values.systems.split(",");
+  const unknown = asks.find((name) => !AGENT_SYSTEMS.some((known) => known === name));
+  if (unknown !== undefined) {
+    throw new Error(`--systems names ${unknown}; there are ${AGENT_SYSTEMS.join(", ")}`);
+  }
+  const systems = AGENT_SYSTEMS.filter((name) => asks.includes(name));
   const tasks = Number(values.tasks ?? 32 / SHAPES[workload].siblings);
   const { launch } = readSettings([
     ...["--priced", "--kv-blocks", values["kv-blocks"], "--max-model-len", String(CONTEXT_TOKENS)],
@@ -103,7 +120,7 @@ const STEP = { baseMs: 20, rowMs: 1.5, blockTokens: 32 };
 const MODELLED_TEXT = { vocabularySize: 1_376, eos: 1_359 };
 
 async function simulate(
-  { workload, tasks, rounds, launch, json }: ReturnType<typeof settingsOf>,
+  { workload, tasks, rounds, launch, json }: NonNullable<ReturnType<typeof settingsOf>>,
   engines: number,
 ): Promise<void> {
   const runs = new Map<string, AgentsRun[]>(MODELLED.map((name) => [name, []]));
@@ -121,6 +138,10 @@ async function simulate(
 
 async function main(): Promise<void> {
   const settings = settingsOf(process.argv.slice(2));
+  if (settings === null) {
+    console.log(HELP);
+    return;
+  }
   const { workload, systems, tasks, rounds, launch, json, engines } = settings;
   if (engines !== null) {
     await simulate(settings, engines);

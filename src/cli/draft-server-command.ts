@@ -11,7 +11,7 @@ import { timersOf } from "../host/timers.ts";
 import { FRAME_BYTES_MAX, listening } from "../serve.ts";
 import { DraftSocketService } from "../server/drafts/draft-socket.ts";
 import { addFields, readFields } from "./commander-fields.ts";
-import { checkExposure, edgeOf } from "./exposure.ts";
+import { checkExposure } from "./exposure.ts";
 import { untilStopSignal } from "./signals.ts";
 
 const FIELD_NAMES = ["host", "port", "apiToken", "insecure", "allowOrigin"] as const;
@@ -73,7 +73,7 @@ async function serveDrafts(settings: DraftServerSettings): Promise<number> {
   const http = listening(
     {
       ...{ host, port: settings.port, apiToken: token },
-      edge: edgeOf(settings.allowOrigin),
+      allowOrigins: settings.allowOrigin,
     },
     { routes: [], sockets: { [PATH]: service }, answered: () => {}, failed },
   );

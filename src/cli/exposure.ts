@@ -24,15 +24,3 @@ export function checkExposure(exposure: Exposure): string | null {
       `give ${tokenFlag}, or --insecure where the network does`,
   );
 }
-
-/** The Host names and origins of the allowed sites, which a server without a token answers. */
-export function edgeOf(sites: readonly string[]): {
-  readonly allowHosts: readonly string[];
-  readonly allowOrigins: readonly string[];
-} {
-  const hosts = sites.flatMap((site) => {
-    if (site === "*") return site;
-    return URL.canParse(site) ? new URL(site).hostname : [];
-  });
-  return { allowHosts: hosts, allowOrigins: sites };
-}

@@ -22,7 +22,7 @@ import {
 } from "../sources.ts";
 import { losslessness } from "../tools/doctor/sampling-check.ts";
 import { addFields, givenFields, readFields } from "./commander-fields.ts";
-import { checkExposure, edgeOf } from "./exposure.ts";
+import { checkExposure } from "./exposure.ts";
 import { errorWithStack, type Log, stderrLog } from "./log.ts";
 import { EXIT_FAILED, EXIT_INTERRUPTED } from "./output.ts";
 import { catchUncaught, eventsOf, logUnread, UNREAD_LOGGED_MAX } from "./serve-events.ts";
@@ -316,7 +316,7 @@ function bindOptionsOf(
     host: settings.host,
     port: settings.port,
     apiToken: settings.apiToken,
-    edge: edgeOf(settings.allowOrigin),
+    allowOrigins: settings.allowOrigin,
     historyBytes: settings.historyMb * MIB,
     iterationsFile: journal === null ? null : join(journal, "iterations.json"),
     journal,

@@ -5,8 +5,7 @@ const LOOPBACK: AccessOptions = {
   boundHost: "127.0.0.1",
   machineName: "Node-7",
   apiToken: null,
-  allowHosts: ["sidecar.rl.svc"],
-  allowOrigins: ["https://board.example"],
+  allowOrigins: ["https://board.example", "http://sidecar.rl.svc"],
 };
 
 /** null: it is let in; else why not. */
@@ -50,7 +49,7 @@ test.each([
 ])("host: %p does not, without a token", (host) => {
   expect(refusal({ host })).toContain("--allow-origin");
   expect(refusal({ host }, { apiToken: "secret" })).toBeNull();
-  expect(refusal({ host }, { allowHosts: ["*"] })).toBeNull();
+  expect(refusal({ host }, { allowOrigins: ["*"] })).toBeNull();
 });
 
 test("host: a client that sends none is no browser", () => {

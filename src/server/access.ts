@@ -11,9 +11,7 @@ export interface AccessOptions {
   readonly machineName: string;
   /** Protects every route but open ones: then a page under a foreign name has nothing to send. null: there is none. */
   readonly apiToken: string | null;
-  /** Further names under which clients may reach the server; "*": any. */
-  readonly allowHosts: readonly string[];
-  /** Origins whose pages may use the server, as browsers write them; "*": any. */
+  /** Origins whose pages may use the server, as browsers write them, and under whose names it may be reached; "*": any. */
   readonly allowOrigins: readonly string[];
 }
 
@@ -32,7 +30,10 @@ export class Access {
 
   constructor(options: AccessOptions) {
     this.#options = options;
-    const names = [options.boundHost, options.machineName, ...options.allowHosts];
+    const sites = options.allowOrigins.map((site) =>
+      URL.canParse(site) ? new URL(site).hostname : site,
+    );
+    const names = [options.boundHost, options.machineName, ...sites];
     this.#hosts = new Set(names.map((name) => hostNameOf(name) ?? name.toLowerCase()));
   }
 

@@ -43,8 +43,7 @@ export interface HttpOptions extends Served {
   readonly host: string;
   /** 0: any free one. */
   readonly port: number;
-  /** Names and origins beyond the server's own; see AccessOptions. Default: none. */
-  readonly allowHosts?: readonly string[];
+  /** Origins beyond the server's own; see AccessOptions. Default: none. */
   readonly allowOrigins?: readonly string[];
   readonly bodyBytesMax: number;
   readonly frameBytesMax: number;
@@ -147,7 +146,6 @@ class Front {
       boundHost: options.host,
       machineName: hostname(),
       apiToken: options.apiToken,
-      allowHosts: options.allowHosts ?? [],
       allowOrigins: options.allowOrigins ?? [],
     });
     this.#body = bodyOptionsOf(options);

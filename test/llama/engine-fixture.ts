@@ -1,22 +1,23 @@
 // What the engine's tests share: the bundled model on portable kernels, a drafter whose drafts are written
 // by the test, and a driver that collects what an engine says. Used by tests only.
 
+import { expect } from "bun:test";
 import { join } from "node:path";
 import { assert } from "../../src/core/base/assert.ts";
 import type { Clock } from "../../src/core/base/clock.ts";
 import { AppError } from "../../src/core/base/errors.ts";
 import { mix32 } from "../../src/core/base/hash.ts";
-import { type GroupId, groupId, requestId, weightEpoch } from "../../src/core/base/ids.ts";
+import { type GroupId, groupId, weightEpoch } from "../../src/core/base/ids.ts";
 import type { DraftPlanner, Offer } from "../../src/core/draft/draft-length.ts";
 import type { Drafter, DraftQuery, Drafts, UpdateResult } from "../../src/core/draft/drafter.ts";
-import { drawKey, type RequestSpec } from "../../src/core/request/request.ts";
+import type { RequestSpec } from "../../src/core/request/request.ts";
 import type { KvBlob, WorkerEvent } from "../../src/core/rollout/worker.ts";
 import { type EngineOptions, LlamaEngine } from "../../src/engines/llama/engine.ts";
 import { type LlamaLibrary, loadBackend, openLibrary } from "../../src/engines/llama/native.ts";
 import type { RunCommand } from "../../src/engines/llama/sequence.ts";
 import { LlamaTokenizer } from "../../src/engines/llama/tokenizer.ts";
 import { LlamaWeights } from "../../src/engines/llama/weights.ts";
-import { samplingOf } from "../suite/request-spec.ts";
+import { samplingOf, specOf } from "../suite/request-spec.ts";
 
 const MODEL_FOLDER = join(import.meta.dir, "..", "..", "model");
 export const MODEL_PATH = join(MODEL_FOLDER, "foretoken-3m-q8_0.gguf");
@@ -87,18 +88,12 @@ export function newRequest(
   sampling: Partial<RequestSpec["sampling"]> = {},
 ): RequestSpec {
   const prompt = PROMPTS[id % PROMPTS.length] ?? "";
-  const group = groupId(`g${id % PROMPTS.length}`);
-  const sampleIndex = Math.floor(id / PROMPTS.length);
-  const params = samplingOf({ seed: 7, tokensMax: 48, stopTokenIds: [1359], ...sampling });
-  return {
-    requestId: requestId(id),
-    groupId: group,
-    sampleIndex,
+  return specOf(id, {
+    groupId: groupId(`g${id % PROMPTS.length}`),
+    sampleIndex: Math.floor(id / PROMPTS.length),
     prompt: sharedModel().tokenizer.encode(prompt),
-    sampling: params,
-    draw: drawKey(params.seed, group, sampleIndex),
-    divisible: true,
-  };
+    sampling: samplingOf({ seed: 7, tokensMax: 48, stopTokenIds: [1359], ...sampling }),
+  });
 }
 
 /** A `run` from the start, without KV, in one chunk, unless told otherwise. */
@@ -134,14 +129,8 @@ export class Collector {
   response(id: number): Response {
     let response = this.responses.get(id);
     if (response === undefined) {
-      response = {
-        tokens: [],
-        logprobs: [],
-        topTokens: [],
-        topLogprobs: [],
-        finish: null,
-        chunks: 0,
-      };
+      const empty = { tokens: [], logprobs: [], topTokens: [], topLogprobs: [] };
+      response = { ...empty, finish: null, chunks: 0 };
       this.responses.set(id, response);
     }
     return response;
@@ -199,6 +188,16 @@ export function soloResponse(request: RequestSpec): Response {
     references.set(name, response);
   }
   return response;
+}
+
+/** Each response is that of the request run alone, bit for bit. */
+export function expectSolo(collector: Collector, ...specs: readonly RequestSpec[]): void {
+  for (const spec of specs) {
+    const { tokens, logprobs, finish } = collector.response(spec.requestId);
+    const solo = soloResponse(spec);
+    expect({ tokens, finish }).toEqual({ tokens: solo.tokens, finish: solo.finish });
+    expect(logprobs).toEqual(solo.logprobs);
+  }
 }
 
 /** One draft as a test writes it: tokens with the index of the token before, -1 for the first. */

@@ -23,7 +23,7 @@ export function specOf(
   id: number,
   fields: Partial<RequestSpec> & Pick<RequestSpec, "prompt" | "sampling">,
 ): RequestSpec {
-  const group = groupId("g");
+  const group = fields.groupId ?? groupId("g");
   const sampleIndex = fields.sampleIndex ?? id;
   const draw = drawKey(fields.sampling.seed, group, sampleIndex);
   return {

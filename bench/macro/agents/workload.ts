@@ -2,6 +2,8 @@
 // take. Siblings of a task have the same prompt, and quote the task and its tools' outputs as often as real siblings
 // share text.
 
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
 import { generator } from "../../harness.ts";
 
 export interface Turn {
@@ -45,6 +47,12 @@ export const SHAPES = {
     toolS: { mean: 0.25, min: 0.05, max: 1 },
     told: "a calculator's loop: short observations, gaps of 0.05 to 1 s; nothing is scaled",
   },
+  weka: {
+    ...{ siblings: 8, turns: { mean: 9, max: 12 }, systemTokens: 348, taskTokens: 0 },
+    ...{ outputTokens: 0, observationTokens: 0, deviation: 0.5 },
+    toolS: { mean: 0.1, min: 0.05, max: 1 },
+    told: "64 of Weka's sessions of Claude Code under llm-d-rl's caps (bench/data/weka-sessions.json); siblings constructed: the same prompt, lengths and numbers of turns apart by what siblings do not share; first prompts divided by 48, outputs and observations by 16, gaps by 10; at most 12 turns; 16,682 tokens of tools and system -> 348 that all share",
+  },
 } as const satisfies Record<string, Shape>;
 export type WorkloadName = keyof typeof SHAPES;
 
@@ -58,79 +66,157 @@ const QUOTE_TOKENS = 12;
 /** Part of the variance of lengths that siblings share: 0.63 to 0.89 in agents' trials. */
 const SHARED_VARIANCE = 0.7;
 const FIRST_TOKEN = 256;
+/** Tokens that set the prompt of a task apart from others. */
+const OWN_TOKENS_MIN = 16;
 
 interface Texts {
   readonly vocabularySize: number;
   readonly eos: number;
 }
 
-export function tasksOf(
-  name: WorkloadName,
-  count: number,
-  seed: number,
-  { vocabularySize, eos }: Texts,
-): Task[] {
+export function tasksOf(name: WorkloadName, count: number, seed: number, texts: Texts): Task[] {
   const shape: Shape = SHAPES[name];
-  const random = generator(seed);
-  const token = (): number => {
-    const drawn = FIRST_TOKEN + Math.floor(random() * (vocabularySize - FIRST_TOKEN));
-    return drawn === eos ? FIRST_TOKEN : drawn;
-  };
-  const text = (length: number): number[] => Array.from({ length }, token);
-  const normal = (): number =>
-    Math.sqrt(-2 * Math.log(1 - random())) * Math.cos(2 * Math.PI * random());
-  /** Log-normal around the mean, `shared` of the task's siblings. */
-  const around = (mean: number, shared: number, deviation: number): number => {
-    const own = Math.sqrt(1 - SHARED_VARIANCE) * normal();
-    const all = deviation * (Math.sqrt(SHARED_VARIANCE) * shared + own);
-    return mean * Math.exp(all - deviation ** 2 / 2);
-  };
-  const bounded = (value: number, min: number, max: number): number =>
-    Math.min(max, Math.max(min, Math.round(value)));
-  const system = text(shape.systemTokens);
+  const writer = new Writer(seed, texts);
+  const system = writer.text(shape.systemTokens);
   return Array.from({ length: count }, () => {
-    const prompt = [...system, ...text(shape.taskTokens)];
-    const quotable = [...prompt];
-    const shared = normal();
-    const output = (): number[] => {
-      const length = bounded(
-        around(shape.outputTokens, shared, shape.deviation),
-        4,
-        OUTPUT_TOKENS_MAX - 1,
-      );
-      const made: number[] = [];
-      while (made.length < length) {
-        const from = Math.floor(random() * (quotable.length - QUOTE_TOKENS));
-        const isQuote = random() < QUOTED_PART;
-        made.push(...(isQuote ? quotable.slice(from, from + QUOTE_TOKENS) : text(QUOTE_TOKENS)));
-      }
-      return [...made.slice(0, length), eos];
-    };
-    const observation = (): number[] => {
-      const made = text(
-        bounded(around(shape.observationTokens, 0, shape.deviation), 4, OUTPUT_TOKENS_MAX),
-      );
-      quotable.push(...made);
-      return made;
-    };
-    const toolS = (): number => {
-      const { mean, min, max } = shape.toolS;
-      return Math.min(max, Math.max(min, around(mean, 0, 0.8)));
-    };
-    const { mean, max } = shape.turns;
-    const session = (): Turn[] => {
-      const turns: Turn[] = [];
-      const count = bounded(around(mean, shared, shape.deviation), 2, max);
-      for (let length = prompt.length; turns.length < count; ) {
-        const turn = { output: output(), observation: observation(), toolS: toolS() };
-        length += turn.output.length + turn.observation.length;
-        if (length + OUTPUT_TOKENS_MAX > CONTEXT_TOKENS) break;
-        turns.push(turn);
-      }
-      return turns;
-    };
+    const recorded = name === "weka" ? writer.one(wekaSessions()) : null;
+    const first = recorded?.[0]?.[0] ?? 0;
+    const ownTokens = recorded === null ? shape.taskTokens : scaled(first) - system.length;
+    const prompt = [...system, ...writer.text(Math.max(OWN_TOKENS_MIN, ownTokens))];
+    const task = { prompt, quotable: [...prompt], shared: writer.normal() };
+    const session = (): Turn[] =>
+      recorded === null ? drawn(shape, task, writer) : replayed(shape, task, recorded, writer);
     return { prompt, siblings: Array.from({ length: shape.siblings }, session) };
   });
+}
+
+interface Begun {
+  readonly prompt: readonly number[];
+  readonly quotable: number[];
+  /** Part of the siblings' lengths that is the task's: standard normal. */
+  readonly shared: number;
+}
+
+function drawn(shape: Shape, task: Begun, writer: Writer): Turn[] {
+  const { shared } = task;
+  const { mean, max } = shape.turns;
+  const count = bounded(writer.around(mean, shared, shape.deviation), 2, max);
+  const turns: Turn[] = [];
+  for (let length = task.prompt.length; turns.length < count; ) {
+    const outputTokens = bounded(
+      writer.around(shape.outputTokens, shared, shape.deviation),
+      4,
+      OUTPUT_TOKENS_MAX - 1,
+    );
+    const output = writer.output(outputTokens, task.quotable);
+    const observed = writer.around(shape.observationTokens, 0, shape.deviation);
+    const observation = writer.text(bounded(observed, 4, OUTPUT_TOKENS_MAX));
+    task.quotable.push(...observation);
+    const { toolS } = shape;
+    const seconds = writer.around(toolS.mean, 0, 0.8);
+    const turn = { output, observation, toolS: Math.min(toolS.max, Math.max(toolS.min, seconds)) };
+    length += turn.output.length + turn.observation.length;
+    if (length + OUTPUT_TOKENS_MAX > CONTEXT_TOKENS) break;
+    turns.push(turn);
+  }
+  return turns;
+}
+
+/** A recorded turn: tokens that are new in its prompt, those of its output, and seconds before it. */
+type Recorded = readonly [number, number, number];
+
+/** A sibling of a recorded session: its turns, with lengths and number apart from them as siblings' are. */
+function replayed(
+  { turns: { max }, deviation, toolS }: Shape,
+  task: Begun,
+  recorded: readonly Recorded[],
+  writer: Writer,
+): Turn[] {
+  const own = (value: number): number => writer.around(value, 0, deviation);
+  const count = Math.min(max, recorded.length, bounded(own(recorded.length), 2, max));
+  const turns: Turn[] = [];
+  let length = task.prompt.length;
+  for (const [i, [, outputTokens]] of recorded.slice(0, count).entries()) {
+    const output = bounded(own(outputTokens / LENGTH_SCALE), 4, OUTPUT_TOKENS_MAX - 1);
+    const [news = 0, , gapS = 0] = recorded[i + 1] ?? [];
+    const observation = writer.text(bounded(news / LENGTH_SCALE, 4, OUTPUT_TOKENS_MAX));
+    const turn = {
+      output: writer.output(output, task.quotable),
+      observation,
+      toolS: Math.min(toolS.max, Math.max(toolS.min, gapS * toolS.mean)),
+    };
+    task.quotable.push(...observation);
+    length += turn.output.length + observation.length;
+    if (length + OUTPUT_TOKENS_MAX > CONTEXT_TOKENS) break;
+    turns.push(turn);
+  }
+  return turns;
+}
+
+/** Recorded first prompts and contexts are divided by the one, outputs and observations by the other. */
+const CONTEXT_SCALE = 48;
+const LENGTH_SCALE = 16;
+const WEKA = join(import.meta.dir, "..", "..", "data", "weka-sessions.json");
+
+function wekaSessions(): readonly (readonly Recorded[])[] {
+  const { sessions } = JSON.parse(readFileSync(WEKA, "utf8")) as {
+    sessions: readonly { turns: readonly Recorded[] }[];
+  };
+  return sessions.map(({ turns }) => turns);
+}
+
+function scaled(tokens: number): number {
+  return Math.round(tokens / CONTEXT_SCALE);
+}
+
+function bounded(value: number, min: number, max: number): number {
+  return Math.min(max, Math.max(min, Math.round(value)));
+}
+
+/** Draws of one seed. */
+class Writer {
+  readonly #random: () => number;
+  readonly #texts: Texts;
+
+  constructor(seed: number, texts: Texts) {
+    this.#random = generator(seed);
+    this.#texts = texts;
+  }
+
+  one<T>(of: readonly T[]): T | null {
+    return of[Math.floor(this.#random() * of.length)] ?? null;
+  }
+
+  text(length: number): number[] {
+    const { vocabularySize, eos } = this.#texts;
+    return Array.from({ length }, () => {
+      const token = FIRST_TOKEN + Math.floor(this.#random() * (vocabularySize - FIRST_TOKEN));
+      return token === eos ? FIRST_TOKEN : token;
+    });
+  }
+
+  normal(): number {
+    const radius = Math.sqrt(-2 * Math.log(1 - this.#random()));
+    return radius * Math.cos(2 * Math.PI * this.#random());
+  }
+
+  /** Log-normal around the mean, `shared` of the task's siblings. */
+  around(mean: number, shared: number, deviation: number): number {
+    const own = Math.sqrt(1 - SHARED_VARIANCE) * this.normal();
+    const all = deviation * (Math.sqrt(SHARED_VARIANCE) * shared + own);
+    return mean * Math.exp(all - deviation ** 2 / 2);
+  }
+
+  /** Text with quotes, that ends. */
+  output(length: number, quotable: readonly number[]): number[] {
+    const made: number[] = [];
+    while (made.length < length) {
+      const from = Math.floor(this.#random() * (quotable.length - QUOTE_TOKENS));
+      const isQuote = this.#random() < QUOTED_PART;
+      made.push(...(isQuote ? quotable.slice(from, from + QUOTE_TOKENS) : this.text(QUOTE_TOKENS)));
+    }
+    return [...made.slice(0, length), this.#texts.eos];
+  }
 }
 
 /** Text of a session behind its prompt: outputs and observations in turn. */

@@ -4,6 +4,7 @@
 import { describe, expect, setDefaultTimeout, test } from "bun:test";
 import {
   Collector,
+  expectSolo,
   FixedPlanner,
   newEngine,
   newRequest,
@@ -22,11 +23,10 @@ import { mix32 } from "../../core/base/hash.ts";
 import { groupId, requestId, weightEpoch } from "../../core/base/ids.ts";
 import { drawKey, type RequestSpec } from "../../core/request/request.ts";
 import type { LlamaEngine } from "./engine.ts";
+import { LlamaWeights } from "./weights.ts";
 
 // Portable kernels are slow, and the machine may be busy.
 setDefaultTimeout(180_000);
-
-import { LlamaWeights } from "./weights.ts";
 
 const requests = (count: number): RequestSpec[] =>
   Array.from({ length: count }, (_, id) => newRequest(id));
@@ -49,15 +49,6 @@ function drafterFor(
     (query) => futures.get(`${query.groupId}/${query.sampleIndex}`) ?? [],
     script,
   );
-}
-
-function expectSolo(collector: Collector, specs: readonly RequestSpec[]): void {
-  for (const spec of specs) {
-    const { tokens, logprobs, finish } = collector.response(spec.requestId);
-    const solo = soloResponse(spec);
-    expect({ tokens, finish }).toEqual({ tokens: solo.tokens, finish: solo.finish });
-    expect(logprobs).toEqual(solo.logprobs);
-  }
 }
 
 describe.skipIf(skipReason !== null)("exactness", () => {
@@ -97,7 +88,7 @@ describe.skipIf(skipReason !== null)("exactness", () => {
     const specs = requests(6);
     const engine = newEngine({ slots: 6, kvTokens: 150 });
     for (const spec of specs) engine.command(run(spec));
-    expectSolo(runToEnd(engine), specs);
+    expectSolo(runToEnd(engine), ...specs);
     const { preemptions, recomputedTokens } = engine.stats();
     expect(preemptions).toBeGreaterThan(0);
     expect(recomputedTokens).toBeGreaterThan(0);
@@ -118,7 +109,7 @@ describe.skipIf(skipReason !== null)("exactness", () => {
     expect(cost.ms(4, 4)).toBeGreaterThan(0);
     expect(engine.stats().draftSavedMs).toBeUndefined();
     for (const spec of specs) engine.command(run(spec));
-    expectSolo(runToEnd(engine), specs);
+    expectSolo(runToEnd(engine), ...specs);
     engine.close();
   });
 
@@ -128,7 +119,7 @@ describe.skipIf(skipReason !== null)("exactness", () => {
     const engine = newEngine({ speculation: { drafter, planner: new FixedPlanner(0) } });
     register(engine, [spec]);
     engine.command(run(spec));
-    expectSolo(runToEnd(engine), [spec]);
+    expectSolo(runToEnd(engine), spec);
     expect(engine.stats()).toMatchObject({ drafts: 0, draftedTokens: 0 });
     expect(drafter.proposals).toBe(0);
     engine.close();
@@ -141,7 +132,7 @@ describe.skipIf(skipReason !== null)("exactness", () => {
     register(engine, [newRequest(0)]);
     engine.command(run(newRequest(0), { draft: null }));
     engine.command(run(newRequest(1)));
-    expectSolo(runToEnd(engine), specs);
+    expectSolo(runToEnd(engine), ...specs);
     expect(engine.stats().drafts).toBe(0);
     engine.close();
   });
@@ -211,7 +202,7 @@ function storm(options: { seed: number; engines: number; kvTokens: number }): vo
       dispatch(spec, to, act === 0);
     }
   }
-  expectSolo(collector, specs);
+  expectSolo(collector, ...specs);
   const stats = engines.map((engine) => engine.stats());
   const sum = (pick: (one: (typeof stats)[number]) => number): number =>
     stats.reduce((total, one) => total + pick(one), 0);
@@ -296,7 +287,7 @@ describe.skipIf(skipReason !== null)("the port", () => {
     runToEnd(engine, collector);
     expect(engine.stats().prefillTokens).toBe(prefillTokens);
     expect(engine.stats().recomputedTokens).toBe(0);
-    expectSolo(collector, [spec]);
+    expectSolo(collector, spec);
     engine.close();
   });
 
@@ -323,7 +314,7 @@ describe.skipIf(skipReason !== null)("the port", () => {
       [0, null],
       [77, null],
     ]);
-    expectSolo(collector, [spec]);
+    expectSolo(collector, spec);
     engine.close();
   });
 
@@ -400,7 +391,7 @@ describe.skipIf(skipReason !== null)("the KV budget", () => {
     const engine = newEngine({ slots: 1, kvTokens, speculation: { drafter, planner } });
     register(engine, specs);
     for (const spec of specs) engine.command(run(spec));
-    expectSolo(runToEnd(engine), specs);
+    expectSolo(runToEnd(engine), ...specs);
     expect(engine.stats().preemptions).toBe(0);
     expect(engine.stats().draftedTokens).toBeGreaterThan(0);
     engine.close();
@@ -426,7 +417,7 @@ describe.skipIf(skipReason !== null)("moved KV", () => {
     const output = collector.output(0);
     engine.command(run(newRequest(0), { output, kv: { tokens, bytes } }));
     runToEnd(engine, collector);
-    expectSolo(collector, [newRequest(0)]);
+    expectSolo(collector, newRequest(0));
     return engine;
   }
 

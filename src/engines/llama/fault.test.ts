@@ -8,6 +8,7 @@ import { join } from "node:path";
 import fc from "fast-check";
 import {
   Collector,
+  expectSolo,
   FixedPlanner,
   newEngine,
   newRequest,
@@ -39,13 +40,6 @@ function refusalsOf(collector: Collector): Map<number, Refusal> {
     refusals.set(event.requestId, event.refusal);
   }
   return refusals;
-}
-
-function expectSolo(collector: Collector, spec: RequestSpec): void {
-  const { tokens, logprobs, finish } = collector.response(spec.requestId);
-  const solo = soloResponse(spec);
-  expect({ tokens, finish }).toEqual({ tokens: solo.tokens, finish: solo.finish });
-  expect(logprobs).toEqual(solo.logprobs);
 }
 
 /** A bias list that breaks when it is read for the `count`-th time: what no check can foresee. */

@@ -56,7 +56,7 @@ test("waiting: nothing is amiss in iterations in which nothing is wrong", async 
     bed.sidecar.rollout.meter.endIteration();
   }
   expect(named).toBeGreaterThan(ITERATIONS);
-});
+}, 180_000);
 
 test("waiting: an engine that makes no step is stuck, and one response is far too long", async () => {
   const { bed, view, amiss } = watched((sample) => (sample === 0 ? 900 : 20));

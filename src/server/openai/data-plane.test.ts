@@ -422,22 +422,18 @@ test("routes: a session is named by header, field or extra argument, and held to
     const body = { token_ids: [1, 2], sampling_params, ...more };
     return await fixture.until(fixture.post(GENERATE, body, { headers }));
   };
-  const context = { session_id: "s" };
   await ask({}, {}, { "x-session-id": "s" });
   await ask({ session_id: "s" }, {});
-  await ask({}, { agentic_context: context });
-  await ask({}, { agentic_context: JSON.stringify(context) });
-  await ask({}, { agentic_context: "s" });
+  await ask({}, { session_id: "s" });
   await ask({ program_id: "s" }, {});
   expect(wanted.map(({ spec }) => [spec.keepsKv, spec.sampling.engineFields])).toEqual(
-    Array(6).fill([true, null]),
+    Array(4).fill([true, null]),
   );
   expect(fixture.sidecar.sessions.kept.count).toBe(1);
   for (const [more, extra] of [
     [{ session_id: "" }, {}],
-    [{}, { agentic_context: {} }],
-    [{}, { agentic_context: [1] }],
-    [{}, { agentic_context: { session_id: "x".repeat(2000) } }],
+    [{}, { session_id: [1] }],
+    [{}, { session_id: "x".repeat(2000) }],
     [{ policy_version: true }, {}],
   ] as const) {
     const { status } = await ask(more, extra);

@@ -44,73 +44,30 @@ export function originOf(
   extraArgs: Record<string, unknown>,
   sessionHeaders: readonly string[] = [],
 ): Origin {
-  const taken = (field: string): string | null => {
-    const value = extraArgs[field];
+  const given = (field: (typeof EXTRA_FIELDS)[number]): string | null => {
+    const extra = textOf(field, extraArgs[field]);
     delete extraArgs[field];
-    return textOf(field, value);
+    return fields[field] ?? extra;
   };
-  const [group, session, program, policy, weights] = EXTRA_FIELDS.map(taken);
-  const context = contextIn(extraArgs);
+  const [group = null, session, program, policy, weights] = EXTRA_FIELDS.map(given);
+  const named = (header: string) => nameIn(header, headers.get(header));
+  const own = () => sessionHeaders.map(named).find((name) => name !== null) ?? null;
   return {
-    group:
-      named("X-Foretoken-Group", headers.get("x-foretoken-group")) ??
-      fields.group_id ??
-      group ??
-      null,
-    session:
-      named("X-Session-ID", headers.get("x-session-id")) ??
-      fields.session_id ??
-      fields.program_id ??
-      session ??
-      program ??
-      context ??
-      sessionHeaders.reduce<string | null>(
-        (found, header) => found ?? named(header, headers.get(header)),
-        null,
-      ),
+    group: named("X-Foretoken-Group") ?? group,
+    session: named("X-Session-ID") ?? session ?? program ?? own(),
     salt: fields.cache_salt ?? null,
-    version: fields.policy_version ?? fields.weight_version ?? policy ?? weights ?? null,
+    version: policy ?? weights ?? null,
   };
-}
-
-/** The session in `agentic_context`: a text, or an object (also as JSON) that names it in one of these fields. */
-const CONTEXT_FIELDS = [
-  "session_id",
-  "program_id",
-  "trajectory_id",
-  "context_id",
-  "conversation_id",
-  "id",
-];
-
-function contextIn(extraArgs: Record<string, unknown>): string | null {
-  const given = extraArgs.agentic_context;
-  delete extraArgs.agentic_context;
-  const context = typeof given === "string" && given.startsWith("{") ? parsed(given) : given;
-  if (typeof context !== "object" || context === null) return textOf("agentic_context", context);
-  for (const field of CONTEXT_FIELDS) {
-    const value: unknown = Reflect.get(context, field);
-    if (value !== undefined && value !== null) return textOf(`agentic_context.${field}`, value);
-  }
-  throw invalid("agentic_context", `names no session: it has none of ${CONTEXT_FIELDS.join(", ")}`);
-}
-
-function parsed(text: string): unknown {
-  try {
-    return JSON.parse(text);
-  } catch {
-    return text;
-  }
 }
 
 function textOf(field: string, value: unknown): string | null {
   if (value === undefined || value === null) return null;
-  if (typeof value === "string" || typeof value === "number") return named(field, String(value));
+  if (typeof value === "string" || typeof value === "number") return nameIn(field, String(value));
   throw invalid(field, `is ${JSON.stringify(value)}, not a text`);
 }
 
 /** A name that came outside of the body's schema, and is held to the same bounds. */
-function named(field: string, value: string | null): string | null {
+function nameIn(field: string, value: string | null): string | null {
   const result = v.safeParse(name, value);
   if (!result.success) throw invalid(field, result.issues[0].message);
   return result.output ?? null;

@@ -195,6 +195,33 @@ test("journals name the newest weights, and what gives them to an engine, also i
   ]);
 });
 
+test("carry_from: groups that an earlier process did not make whole go on where they were", async () => {
+  const whole = world();
+  whole.known.begin(planOf(), "hash");
+  await whole.finish();
+  const first = world();
+  first.known.begin(planOf({ finishGroups: 1 }), "hash");
+  await first.finish();
+  await first.written[0]?.settled();
+  const second = world(first.savedNow());
+  second.known.resume([], (error) => {
+    throw error;
+  });
+  await second.finish();
+  expect(second.known.run("r").carried.map(({ plan }) => plan.id)).toEqual(["long"]);
+  second.known.begin(planOf({ id: "next", groups: [], carryFrom: "r" }), "other");
+  await second.finish();
+  // A simulated worker's tokens depend on the number of the request: those that were carried on are the former one's.
+  const known = (rollouts: KnownRollouts, id: string) =>
+    rollouts.run(id).groups[0]?.requests.map(({ response, spec }) => ({
+      tokens: [...response.tokens().subarray(0, 20)],
+      length: response.length,
+      draw: spec.draw,
+    }));
+  expect(known(second.known, "next")).toEqual(known(whole.known, "r"));
+  expect(second.sidecar.rollout.meter.counts.resumed_tokens).toBeGreaterThan(60);
+});
+
 test("a strict response does not go on from tokens of earlier weights, a mixed one does", async () => {
   for (const isStrict of [true, false]) {
     const first = world();

@@ -117,11 +117,9 @@ export class KnownRollouts {
     if (there !== undefined) this.#drop(there);
     if (plan.carryFrom == null) return this.#start(id, plan, hash);
     const from = this.run(plan.carryFrom);
-    if (from.state === "running") {
-      throw new AppError(
-        "conflict",
-        `rollout ${JSON.stringify(from.id)} runs: carry_from names one that is over`,
-      );
+    if (from.state !== "finished") {
+      const problem = `is ${from.state}: carry_from names one that is finished`;
+      throw new AppError("conflict", `rollout ${JSON.stringify(from.id)} ${problem}`);
     }
     const run = this.#start(id, withCarried(plan, from.carried), hash, null, from.carried);
     from.carried = [];

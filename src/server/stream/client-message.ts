@@ -6,10 +6,9 @@ import { parseJson } from "../../proto/json.ts";
 import { unknownField } from "../openai/unknown-field.ts";
 
 /** Subject of a client's subscription, in one of its fields. progress: lengths and counters some times a second, no tokens. */
-export type Filter = v.InferOutput<typeof FilterSchema>;
+export type Filter = Omit<v.InferOutput<typeof SubscribeSchema>, "offset" | "attempt">;
 
 export interface Subscribe {
-  readonly kind: "subscribe";
   readonly filter: Filter;
   /** For a request: the number of output tokens that the client has. */
   readonly offset: number;
@@ -17,32 +16,23 @@ export interface Subscribe {
   readonly attempt: number | null;
 }
 
-type ClientMessage = Subscribe | { readonly kind: "unsubscribe"; readonly filter: Filter };
-
 /** Group names are the clients' own; no prompt line may have a longer one. */
 const GROUP_NAME_MAX = 1024;
 
 const uint32 = v.pipe(v.number(), v.integer(), v.minValue(0), v.maxValue(0xffffffff));
-const filterFields = {
+const SubscribeSchema = v.strictObject({
   request: v.optional(uint32),
   group: v.optional(v.pipe(v.string(), v.minLength(1), v.maxLength(GROUP_NAME_MAX))),
   all: v.optional(v.literal(true)),
   progress: v.optional(v.literal(true)),
-};
-const FilterSchema = v.strictObject(filterFields);
-const SubscribeSchema = v.strictObject({
-  ...filterFields,
   offset: v.optional(uint32),
   attempt: v.optional(uint32),
 });
 
-const ClientMessageSchema = v.strictObject({
-  subscribe: v.optional(SubscribeSchema),
-  unsubscribe: v.optional(FilterSchema),
-});
+const ClientMessageSchema = v.strictObject({ subscribe: SubscribeSchema });
 
 /** Never throws on what a client sent. */
-export function decodeClientMessage(text: string): Decoded<ClientMessage> {
+export function decodeClientMessage(text: string): Decoded<Subscribe> {
   let value: unknown;
   try {
     value = parseJson(text);
@@ -56,19 +46,14 @@ export function decodeClientMessage(text: string): Decoded<ClientMessage> {
     const problem = isUnknown ? unknownField(ClientMessageSchema, issue.path) : issue.message;
     return invalid(`${v.getDotPath(issue) ?? "frame"}: ${problem}`);
   }
-  const { subscribe, unsubscribe } = result.output;
-  if ((subscribe === undefined) === (unsubscribe === undefined)) {
-    return invalid("a frame holds one of subscribe and unsubscribe");
-  }
-  const { offset = 0, attempt = null, ...filter } = { ...unsubscribe, ...subscribe };
+  const { offset = 0, attempt = null, ...filter } = result.output.subscribe;
   if (Object.keys(filter).length !== 1) {
     return invalid("name one of request, group, all and progress");
   }
-  if (subscribe === undefined) return { kind: "ok", message: { kind: "unsubscribe", filter } };
   if (filter.request === undefined && (offset > 0 || attempt !== null)) {
     return invalid("offset and attempt are for a request");
   }
-  return { kind: "ok", message: { kind: "subscribe", filter, offset, attempt } };
+  return { kind: "ok", message: { filter, offset, attempt } };
 }
 
 function invalid(problem: string): { kind: "invalid_message"; problem: string } {

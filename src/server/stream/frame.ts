@@ -41,7 +41,7 @@ type Fields = Readonly<Record<string, unknown>>;
 export interface Frame {
   readonly subscription: string;
   /** ended: nothing more can come. */
-  state: "subscribed" | "unsubscribed" | "ended" | null;
+  state: "subscribed" | "ended" | null;
   refused: { readonly code: string; readonly message: string } | null;
   readonly joined: JoinedEntry[];
   readonly restarted: RestartedEntry[];

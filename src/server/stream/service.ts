@@ -112,11 +112,7 @@ export class StreamService implements SocketService {
     const decoded = decodeClientMessage(data);
     if (decoded.kind !== "ok") {
       this.#end(client, CLOSE.invalid, `${decoded.kind}: ${decoded.problem}`);
-    } else if (decoded.message.kind === "subscribe") {
-      this.#subscribe(client, decoded.message);
-    } else {
-      this.#unsubscribe(client, decoded.message.filter);
-    }
+    } else this.#subscribe(client, decoded.message);
   }
 
   close(socket: Socket): void {
@@ -199,19 +195,6 @@ export class StreamService implements SocketService {
       attempt: attempt ?? this.#attemptOf(request),
       isDeclared: false,
     };
-  }
-
-  #unsubscribe(client: Client, filter: Filter): void {
-    const found = this.#find(filter);
-    const key = found instanceof AppError ? nameOf(filter) : keyOf(found);
-    const subscription = client.subscriptions.get(key);
-    if (subscription === undefined) {
-      this.#refuse(client, key, new AppError("not_found", `you are not subscribed to ${key}`));
-      return;
-    }
-    this.#flush();
-    this.#forget(subscription);
-    this.#say(client, key, { state: "unsubscribed" });
   }
 
   #refuse(client: Client, key: string, error: AppError): void {

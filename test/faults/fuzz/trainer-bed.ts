@@ -19,100 +19,64 @@ class FaultyWorker extends SteppingWorker {
   }
 }
 
-export class TrainerBed {
-  readonly #bed: SidecarBed;
+export async function openTrainerBed() {
   /** The newest of each name. */
-  readonly #workers: Map<string, FaultyWorker>;
-  readonly #made: { tokens: number };
-
-  private constructor(
-    bed: SidecarBed,
-    workers: Map<string, FaultyWorker>,
-    made: { tokens: number },
-  ) {
-    this.#bed = bed;
-    this.#workers = workers;
-    this.#made = made;
-  }
-
-  static async open(): Promise<TrainerBed> {
-    const workers = new Map<string, FaultyWorker>();
-    const made = { tokens: 0 };
-    const source = (name: string): WorkerSource => ({
-      name,
-      keepsWeights: true,
-      open: async ({ workerId, epoch }) => {
-        const worker = new FaultyWorker({
-          workerId,
-          capacity: { slots: 8, kvTokens: 4_096, contextTokens: 2_000, kvBytesPerToken: 8 },
-          epoch,
-          lengthOf: () => Number.POSITIVE_INFINITY,
-          tokenOf: (_request, position, at) => {
-            made.tokens += 1;
-            return tellingToken(position, at);
-          },
-        });
-        workers.set(name, worker);
-        return worker;
-      },
-    });
-    const bed = await SidecarBed.open({
-      sources: [source("http://one:1"), source("http://two:1")],
-      joining: { sourceOf: source, hasFixed: true, drainMs: 100 },
-      weightsTimeoutMs: UPDATE_MS_MAX,
-      chunkTokens: 3,
-    });
-    return new TrainerBed(bed, workers, made);
-  }
-
-  get epoch(): number {
-    return this.#bed.sidecar.sidecar.rollout.epoch;
-  }
-
-  /** Output tokens of all engines that ever existed. */
-  get outputTokens(): number {
-    return this.#made.tokens;
-  }
-
-  async call(method: string, path: string, body: unknown): Promise<Response> {
-    const text = body === null ? null : JSON.stringify(body);
-    return await this.#bed.request(path, { method, body: text });
-  }
-
-  async answer(
-    method: string,
-    path: string,
-    body: unknown,
-  ): Promise<{ status: number; text: string }> {
-    const answer = await this.call(method, path, body);
-    return { status: answer.status, text: await answer.text() };
-  }
-
-  /** Waits for turns of the event loop, in which everything else continues. */
-  async turns(count: number): Promise<void> {
-    for (let i = 0; i < count; i += 1) await new Promise((resolve) => setImmediate(resolve));
-  }
-
-  kill(choice: number): void {
-    this.#worker(choice).kill();
-  }
-
-  /** The next control request fails there. */
-  failControl(choice: number): void {
-    this.#worker(choice).failsControl = true;
-  }
-
-  /** @throws what the sidecar reported as its own error. */
-  check(): void {
-    this.#bed.check();
-  }
-
-  async close(): Promise<void> {
-    await this.#bed.close();
-  }
-
-  #worker(choice: number): FaultyWorker {
-    const workers = [...this.#workers.values()];
-    return present(workers[choice % workers.length], "there are workers");
-  }
+  const workers = new Map<string, FaultyWorker>();
+  const made = { tokens: 0 };
+  const source = (name: string): WorkerSource => ({
+    name,
+    keepsWeights: true,
+    open: async ({ workerId, epoch }) => {
+      const worker = new FaultyWorker({
+        workerId,
+        capacity: { slots: 8, kvTokens: 4_096, contextTokens: 2_000, kvBytesPerToken: 8 },
+        epoch,
+        lengthOf: () => Number.POSITIVE_INFINITY,
+        tokenOf: (_request, position, at) => {
+          made.tokens += 1;
+          return tellingToken(position, at);
+        },
+      });
+      workers.set(name, worker);
+      return worker;
+    },
+  });
+  const bed = await SidecarBed.open({
+    sources: [source("http://one:1"), source("http://two:1")],
+    joining: { sourceOf: source, hasFixed: true, drainMs: 100 },
+    weightsTimeoutMs: UPDATE_MS_MAX,
+    chunkTokens: 3,
+  });
+  const workerOf = (choice: number) =>
+    present([...workers.values()][choice % workers.size], "there are workers");
+  const call = (method: string, path: string, body: unknown) =>
+    bed.request(path, { method, body: body === null ? null : JSON.stringify(body) });
+  return {
+    get epoch(): number {
+      return bed.sidecar.sidecar.rollout.epoch;
+    },
+    /** Output tokens of all engines that ever existed. */
+    get outputTokens(): number {
+      return made.tokens;
+    },
+    call,
+    answer: async (method: string, path: string, body: unknown) => {
+      const answer = await call(method, path, body);
+      return { status: answer.status, text: await answer.text() };
+    },
+    /** Waits for turns of the event loop, in which everything else continues. */
+    turns: async (count: number) => {
+      for (let i = 0; i < count; i += 1) await new Promise((resolve) => setImmediate(resolve));
+    },
+    kill: (choice: number) => workerOf(choice).kill(),
+    /** The next control request fails there. */
+    failControl: (choice: number) => {
+      workerOf(choice).failsControl = true;
+    },
+    /** @throws what the sidecar reported as its own error. */
+    check: () => bed.check(),
+    close: () => bed.close(),
+  };
 }
+
+export type TrainerBed = Awaited<ReturnType<typeof openTrainerBed>>;

@@ -4,7 +4,7 @@
 import fc from "fast-check";
 import { type FuzzTarget, target } from "../target.ts";
 import { FAULT_KINDS, STEP_KINDS, type Step, Trainer } from "../trainer.ts";
-import { TrainerBed } from "../trainer-bed.ts";
+import { openTrainerBed, type TrainerBed } from "../trainer-bed.ts";
 import { listInputs } from "../variations.ts";
 
 const STEPS = { minLength: 4, maxLength: 20, size: "max" } as const;
@@ -24,7 +24,7 @@ function sequences(name: string, kinds: readonly string[], width: number): FuzzT
       inputs: stepsOf(kinds),
       width,
       take: async (steps) => {
-        const bed = free.pop() ?? (await TrainerBed.open());
+        const bed = free.pop() ?? (await openTrainerBed());
         try {
           await new Trainer(bed).take(steps);
         } catch (error) {
