@@ -156,9 +156,9 @@ function watched(service: SocketService): { service: SocketService; sockets: Set
   return {
     sockets,
     service: {
-      open: (socket, query) => {
+      open: (socket) => {
         sockets.add(socket);
-        service.open(socket, query);
+        service.open(socket);
       },
       message: (socket, data) => service.message(socket, data),
       close: (socket) => {

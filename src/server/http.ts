@@ -22,8 +22,7 @@ export interface Socket {
 }
 
 export interface SocketService {
-  /** `query`: of the URL that was asked for. */
-  open(socket: Socket, query: URLSearchParams): void;
+  open(socket: Socket): void;
   message(socket: Socket, data: string | Uint8Array): void;
   close(socket: Socket): void;
   /** The socket's buffer is empty again. */
@@ -86,12 +85,7 @@ export interface OpenStream {
   readonly takenMs: number;
 }
 
-interface SocketData {
-  readonly service: SocketService;
-  readonly query: URLSearchParams;
-}
-
-type BunServer = Bun.Server<SocketData>;
+type BunServer = Bun.Server<SocketService>;
 
 /** Longer than clients keep idle connections (Node 5 s, Go 90 s). */
 const IDLE_S = 120;
@@ -102,7 +96,7 @@ const BODY_WAIT_MS_MAX = 5_000;
 
 export function serveHttp(options: HttpOptions): HttpServer {
   const front = new Front(options);
-  const server = Bun.serve<SocketData>({
+  const server = Bun.serve<SocketService>({
     hostname: options.host,
     port: options.port,
     // The limit is `readBody`'s, which says so in the answer; Bun would only cut the connection.
@@ -201,7 +195,7 @@ class Front {
   async #routed(
     exchange: Exchange,
     isShared: boolean,
-    upgrade: (data: SocketData) => boolean,
+    upgrade: (data: SocketService) => boolean,
   ): Promise<Response | null> {
     const { method, url, headers } = exchange;
     this.#access.check({ method, path: url.pathname, headers });
@@ -214,7 +208,7 @@ class Front {
       });
     }
     this.#access.authorize(headers, url);
-    if (upgrade({ service, query: url.searchParams })) return null;
+    if (upgrade(service)) return null;
     throw new AppError("upgrade_required", `${url.pathname} is a WebSocket`);
   }
 
@@ -267,11 +261,11 @@ function isStream(response: Response): boolean {
 }
 
 /** Hands each socket to the service that it was opened for. What a service throws ends this one connection. */
-function socketsOf({ frameBytesMax, failed }: HttpOptions): Bun.WebSocketHandler<SocketData> {
-  type Opened = Bun.ServerWebSocket<SocketData>;
+function socketsOf({ frameBytesMax, failed }: HttpOptions): Bun.WebSocketHandler<SocketService> {
+  type Opened = Bun.ServerWebSocket<SocketService>;
   const contained = (socket: Opened, act: (service: SocketService) => void) => {
     try {
-      act(socket.data.service);
+      act(socket.data);
     } catch (error) {
       failed(error);
       socket.close(CLOSE.internal, "internal_error");
@@ -281,7 +275,7 @@ function socketsOf({ frameBytesMax, failed }: HttpOptions): Bun.WebSocketHandler
     maxPayloadLength: frameBytesMax,
     idleTimeout: IDLE_S,
     sendPings: true,
-    open: (socket) => contained(socket, (service) => service.open(socket, socket.data.query)),
+    open: (socket) => contained(socket, (service) => service.open(socket)),
     message: (socket, data) => contained(socket, (service) => service.message(socket, data)),
     close: (socket) => contained(socket, (service) => service.close(socket)),
     drain: (socket) => contained(socket, (service) => service.drain(socket)),

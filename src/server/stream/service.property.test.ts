@@ -59,7 +59,7 @@ class Follower {
       this.#unanswered.delete(frame.subscription);
       reader.read(frame);
     });
-    this.#service.open(socket, new URLSearchParams());
+    this.#service.open(socket);
     return socket;
   }
 

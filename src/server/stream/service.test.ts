@@ -11,7 +11,7 @@ interface World {
   readonly bed: Bed;
   readonly service: StreamService;
   tick(): void;
-  connect(format?: string): { socket: FakeSocket; frames: ReadFrame[] };
+  connect(): { socket: FakeSocket; frames: ReadFrame[] };
   say(socket: FakeSocket, message: object): void;
 }
 
@@ -34,10 +34,10 @@ function world(limits: Partial<StreamLimits> = {}, failures: unknown[] = []): Wo
     tick: () => {
       for (const act of acts) act();
     },
-    connect: (format = "json") => {
+    connect: () => {
       const frames: ReadFrame[] = [];
       const socket = new FakeSocket((data) => frames.push(readFrame(data)));
-      service.open(socket, new URLSearchParams({ format }));
+      service.open(socket);
       return { socket, frames };
     },
     say: (socket, message) => service.message(socket, JSON.stringify(message)),
@@ -108,11 +108,9 @@ test("refusals: unknown requests, doubled subscriptions, offsets beyond the resp
   expect(socket.closed).toBeNull();
 });
 
-test("limits: one client too many, an unknown format, a frame too long", () => {
+test("limits: one client too many, a frame too long", () => {
   const { service, connect } = world({ clientsMax: 2, frameBytesMax: 50 });
   const first = connect();
-  const unknown = connect("protobuf");
-  expect(unknown.socket.closed).toMatchObject({ code: 1008 });
   connect();
   expect(connect().socket.closed).toMatchObject({ code: 1013 });
   service.message(first.socket, " ".repeat(51));

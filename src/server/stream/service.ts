@@ -84,13 +84,10 @@ export class StreamService implements SocketService {
     };
   }
 
-  open(socket: Socket, query: URLSearchParams): void {
-    const format = query.get("format") ?? "json";
+  open(socket: Socket): void {
     const client: Client = { socket, subscriptions: new Map(), isClosing: false };
     this.#clients.set(socket, client);
-    if (format !== "json") {
-      this.#end(client, CLOSE.version, `format is ${format}; frames are json`);
-    } else if (this.#options.sidecar.isDraining) {
+    if (this.#options.sidecar.isDraining) {
       this.#end(client, CLOSE.goingAway, "draining");
     } else if (this.#clients.size > this.#limits.clientsMax) {
       this.#end(client, CLOSE.tryLater, `more than ${this.#limits.clientsMax} clients`);
