@@ -51,7 +51,7 @@ export const SHAPES = {
     ...{ siblings: 8, turns: { mean: 9, max: 12 }, systemTokens: 348, taskTokens: 0 },
     ...{ outputTokens: 0, observationTokens: 0, deviation: 0.5 },
     toolS: { mean: 0.1, min: 0.05, max: 1 },
-    told: "64 of Weka's sessions of Claude Code under llm-d-rl's caps (bench/data/weka-sessions.json); siblings constructed: the same prompt, lengths and numbers of turns apart by what siblings do not share; first prompts divided by 48, outputs and observations by 16, gaps by 10; at most 12 turns; 16,682 tokens of tools and system -> 348 that all share",
+    told: "64 of Weka's sessions of Claude Code under llm-d-rl's caps (bench/data/weka-sessions.jsonl); siblings constructed: the same prompt, lengths and numbers of turns apart by what siblings do not share; first prompts divided by 48, outputs and observations by 16, gaps by 10; at most 12 turns; 16,682 tokens of tools and system -> 348 that all share",
   },
 } as const satisfies Record<string, Shape>;
 export type WorkloadName = keyof typeof SHAPES;
@@ -81,7 +81,8 @@ export function tasksOf(name: WorkloadName, count: number, seed: number, texts: 
   return Array.from({ length: count }, () => {
     const recorded = name === "weka" ? writer.one(wekaSessions()) : null;
     const first = recorded?.[0]?.[0] ?? 0;
-    const ownTokens = recorded === null ? shape.taskTokens : scaled(first) - system.length;
+    const ownTokens =
+      recorded === null ? shape.taskTokens : Math.round(first / CONTEXT_SCALE) - system.length;
     const prompt = [...system, ...writer.text(Math.max(OWN_TOKENS_MIN, ownTokens))];
     const task = { prompt, quotable: [...prompt], shared: writer.normal() };
     const session = (): Turn[] =>
@@ -156,17 +157,11 @@ function replayed(
 /** Recorded first prompts and contexts are divided by the one, outputs and observations by the other. */
 const CONTEXT_SCALE = 48;
 const LENGTH_SCALE = 16;
-const WEKA = join(import.meta.dir, "..", "..", "data", "weka-sessions.json");
+const WEKA = join(import.meta.dir, "..", "..", "data", "weka-sessions.jsonl");
 
 function wekaSessions(): readonly (readonly Recorded[])[] {
-  const { sessions } = JSON.parse(readFileSync(WEKA, "utf8")) as {
-    sessions: readonly { turns: readonly Recorded[] }[];
-  };
-  return sessions.map(({ turns }) => turns);
-}
-
-function scaled(tokens: number): number {
-  return Math.round(tokens / CONTEXT_SCALE);
+  const lines = readFileSync(WEKA, "utf8").trim().split("\n");
+  return lines.map((line) => (JSON.parse(line) as { turns: readonly Recorded[] }).turns);
 }
 
 function bounded(value: number, min: number, max: number): number {

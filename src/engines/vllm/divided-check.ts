@@ -27,6 +27,8 @@ export interface DividedCheck {
   readonly at: number;
   /** Distance of the two likeliest tokens at that position, nats. 0: not known. */
   readonly gapNats: number;
+  /** Largest difference of the two likeliest tokens' logprobs where both responses are the same. 0: all bits are. */
+  readonly logprobNats: number;
 }
 
 export async function checkDivided(
@@ -35,17 +37,24 @@ export async function checkDivided(
 ): Promise<DividedCheck> {
   const whole = await generate(prompt, { tokensMax: TOKENS, hasTop: true });
   const tokens: number[] = [];
+  const top: (readonly number[])[] = [];
   while (tokens.length < TOKENS) {
     const tokensMax = Math.min(CHUNK_TOKENS, TOKENS - tokens.length);
-    const chunk = await generate([...prompt, ...tokens], { tokensMax, hasTop: false });
+    const chunk = await generate([...prompt, ...tokens], { tokensMax, hasTop: true });
     if (chunk.tokens.length === 0) break;
     tokens.push(...chunk.tokens);
+    top.push(...chunk.top);
   }
   const differs = whole.tokens.findIndex((token, index) => token !== tokens[index]);
   const isWhole = whole.tokens.length === TOKENS && tokens.length === TOKENS;
   const at = differs < 0 && !isWhole ? Math.min(whole.tokens.length, tokens.length) : differs;
   const [first = 0, second = 0] = whole.top[at] ?? [];
-  return { tokens: TOKENS, chunks: Math.ceil(TOKENS / CHUNK_TOKENS), at, gapNats: first - second };
+  const logprobNats = whole.top
+    .slice(0, at < 0 ? TOKENS : at)
+    .flatMap((row, i) => row.map((logprob, j) => Math.abs(logprob - (top[i]?.[j] ?? logprob))))
+    .reduce((most, nats) => Math.max(most, nats), 0);
+  const chunks = Math.ceil(TOKENS / CHUNK_TOKENS);
+  return { tokens: TOKENS, chunks, at, gapNats: first - second, logprobNats };
 }
 
 /** Ids that every vocabulary has. */
@@ -55,9 +64,10 @@ const ABOUT = "the model is hybrid (Mamba or linear attention)";
 /** Why responses of a hybrid model run undivided; null: they can be divided. */
 export async function hybridProblem(server: TrialServer): Promise<string | null> {
   try {
-    const { at } = await dividedCheck(server);
-    if (at < 0) return null;
-    return `${ABOUT}, and a response in chunks differs from the whole one from token ${at} on: responses run undivided (see foretoken doctor)`;
+    const { at, logprobNats } = await dividedCheck(server);
+    if (at < 0 && logprobNats === 0) return null;
+    const how = at < 0 ? `by ${logprobNats} nats` : `from token ${at} on`;
+    return `${ABOUT}, and a response in chunks differs from the whole one ${how}: responses run undivided (see foretoken doctor)`;
   } catch (error) {
     return `${ABOUT}, and whether responses can be divided is not known (${errorText(error)}): they run undivided`;
   }

@@ -32,7 +32,11 @@ export async function somePrompt(engine: Engine, length: number): Promise<number
 }
 
 /** The same prompt whole and in chunks, at temperature 0. */
-export async function checkChunks(engine: Engine, prompt: readonly number[]): Promise<Finding> {
+export async function checkChunks(
+  engine: Engine,
+  prompt: readonly number[],
+  isHybrid: boolean,
+): Promise<Finding> {
   const found = await checkDivided(
     (tokens, { tokensMax, hasTop }) =>
       make(engine, { tokens, maxTokens: tokensMax, temperature: 0, ...(hasTop ? { top: 2 } : {}) }),
@@ -41,6 +45,7 @@ export async function checkChunks(engine: Engine, prompt: readonly number[]): Pr
   return chunksFinding(
     found,
     "compare --dtype float32, drafts off, another attention backend; report it to vLLM",
+    isHybrid,
   );
 }
 

@@ -73,7 +73,7 @@ async function look(
   const long = await somePrompt(engine, 2 * blockSize + 1);
   const checks: readonly [string, () => Promise<Finding | Finding[]>][] = [
     ["stop tokens and lengths", () => checkLength(engine, prompt)],
-    [CHUNKS, () => checkChunks(engine, prompt)],
+    [CHUNKS, () => checkChunks(engine, prompt, server.metrics?.cache?.isHybrid === true)],
     ["seeds", async () => (server.isSeedSafe ? await checkSeeds(engine, prompt) : [])],
     ["logprobs", () => checkLogprobs(engine, prompt)],
     ["priorities", () => checkPriority(engine, prompt)],

@@ -50,7 +50,7 @@ export async function examineSglang(options: {
     began(CHUNKS);
     const { dialect, capabilities } = found;
     const chunks = await dividedCheck({ ...access, dialect, form: capabilities }).then(
-      (divided) => chunksFinding(divided, FIX),
+      (divided) => chunksFinding(divided, FIX, server.isHybrid),
       (error: unknown) => fail(CHUNKS, errorText(error), "see the engine's log"),
     );
     return diagnosisOf(client.url, server, [...settingsOf(server, capabilities), chunks]);
