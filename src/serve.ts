@@ -4,6 +4,7 @@ import { join } from "node:path";
 import { openPool } from "./app.ts";
 import { assert } from "./core/base/assert.ts";
 import { AppError, errorText } from "./core/base/errors.ts";
+import { DRAFT_SERVER_LIMITS } from "./core/draft/service/limits.ts";
 import { featuresOf, routeTable } from "./features.ts";
 import { historyPlace, openRunFiles } from "./host/journal-file.ts";
 import type { BindOptions, BoundServer, RunningSidecar, ServeOptions } from "./serve-options.ts";
@@ -23,7 +24,6 @@ const NONE_JOINS: WorkerRegistryOptions = {
   hasFixed: true,
   drainMs: 0,
 };
-export const FRAME_BYTES_MAX = 1024 * 1024;
 const BODY_BYTES_MAX = 32 * 1024 * 1024;
 
 /** Resolves when each worker has been tried once. @throws AppError: as `bindServer` and `RunningSidecar.opened`. */
@@ -96,7 +96,7 @@ export function listening(
     return serveHttp({
       ...{ ...served, host, port, apiToken, allowOrigins },
       bodyBytesMax: BODY_BYTES_MAX,
-      frameBytesMax: FRAME_BYTES_MAX,
+      frameBytesMax: DRAFT_SERVER_LIMITS.frameBytesMax,
     });
   } catch (cause) {
     if (cause instanceof AppError) throw cause;

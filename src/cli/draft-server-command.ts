@@ -8,7 +8,7 @@ import { randomWord, wallClock } from "../app.ts";
 import type { Settings } from "../config/fields.ts";
 import { DraftServer } from "../core/draft/service/server.ts";
 import { timersOf } from "../host/timers.ts";
-import { FRAME_BYTES_MAX, listening } from "../serve.ts";
+import { listening } from "../serve.ts";
 import { DraftSocketService } from "../server/drafts/draft-socket.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { checkExposure } from "./exposure.ts";
@@ -19,14 +19,6 @@ const FIELD_NAMES = ["host", "port", "apiToken", "insecure", "allowOrigin"] as c
 type DraftServerSettings = Settings<(typeof FIELD_NAMES)[number]>;
 
 const MIB = 2 ** 20;
-/** Beyond groups or bytes the least recently used group is dropped; a group's prompt must fit in one frame. */
-const LIMITS = {
-  groupsMax: 4096,
-  bytesMax: 1024 * MIB,
-  groupBytesMax: 64 * MIB,
-  windowTokens: 4096,
-  frameBytesMax: FRAME_BYTES_MAX,
-} as const;
 const CONNECTIONS_MAX = 1024;
 const PATH = "/v1/draft";
 /** Interval between searches for groups whose lifetime has passed. */
@@ -62,7 +54,6 @@ async function serveDrafts(settings: DraftServerSettings): Promise<number> {
     clock: wallClock,
     instanceId: randomWord(),
     release: packageJson.version,
-    limits: LIMITS,
   });
   const service = new DraftSocketService({
     server,
