@@ -4,6 +4,7 @@ import { expect, test } from "bun:test";
 import { SimulatedWorker } from "../test/faults/simulated/worker.ts";
 import { decodeServerMessage, encodeClientMessage } from "../test/suite/draft-client.ts";
 import { serveOptions } from "../test/suite/serve-fixture.ts";
+import { untilSettled } from "../test/suite/sidecar-bed.ts";
 import { groupId, type WorkerId, weightEpoch } from "./core/base/ids.ts";
 import type { ClientMessage, Fetched } from "./core/draft/service/message.ts";
 import type { WorkerSource } from "./pool/pool.ts";
@@ -37,17 +38,11 @@ class Engines {
   }
 
   /** Steps until `promise` is settled. */
-  async until<T>(promise: Promise<T>): Promise<T> {
-    let isSettled = false;
-    const settle = () => {
-      isSettled = true;
-    };
-    promise.then(settle, settle);
-    while (!isSettled) {
+  until<T>(promise: Promise<T>): Promise<T> {
+    return untilSettled(promise, async () => {
       for (const worker of this.workers) worker.step();
       await new Promise<void>((resolve) => setImmediate(resolve));
-    }
-    return await promise;
+    });
   }
 }
 

@@ -273,16 +273,6 @@ for (const [what, lines, args, wanted] of BAD_INPUT) {
   });
 }
 
-engineTest("bad input: an output that cannot be written is named", async () => {
-  const { status, stderr } = await foretoken(
-    "rollout",
-    PROMPTS,
-    ...words("--limit 1 --out /dev/null/out.jsonl"),
-  );
-  expect(stderr).toContain("/dev/null/out.jsonl");
-  expect(status).toBe(1);
-});
-
 test("bad input: without the native library the error names what to install", async () => {
   const folder = scratch();
   for (const name of ["src", "build", "model", "native", "proto", "package.json"]) {

@@ -19,6 +19,7 @@ import { ManualClock } from "./manual-clock.ts";
 import { samplingOf } from "./request-spec.ts";
 
 const core = loadCore();
+const WAIT_MS_MAX = 120_000;
 
 export function newSidecar(
   clock: Clock,
@@ -127,4 +128,17 @@ export class Bed {
 
 async function settled(): Promise<void> {
   for (let i = 0; i < 8; i += 1) await Promise.resolve();
+}
+
+/** Takes steps until the promise is settled. */
+export async function untilSettled<T>(promise: Promise<T>, step: () => Promise<void>): Promise<T> {
+  let isSettled = false;
+  const settle = () => {
+    isSettled = true;
+  };
+  promise.then(settle, settle);
+  const endMs = performance.now() + WAIT_MS_MAX;
+  while (!isSettled && performance.now() < endMs) await step();
+  assert(isSettled, "the promise is settled in time");
+  return await promise;
 }

@@ -1,7 +1,7 @@
 // The draft service's own source: what the rollout has of each group, whoever made it.
 
 import { expect, test } from "bun:test";
-import { Bed, specFor } from "../../../test/suite/sidecar-bed.ts";
+import { Bed, DEAF, specFor } from "../../../test/suite/sidecar-bed.ts";
 import { type GroupId, groupId, weightEpoch } from "../../core/base/ids.ts";
 import { DraftServer } from "../../core/draft/service/server.ts";
 import type { Request } from "../../core/request/buffer.ts";
@@ -20,8 +20,7 @@ function world(options: { isWhole?: boolean } = {}) {
   bed.sidecar.observe({ advanced: (epoch) => server.advance(epoch) });
   const requests: Request[] = [];
   bed.sidecar.observe({ joined: (request) => requests.push(request) });
-  const ask = (n: number) =>
-    bed.sidecar.generate(specFor([1, 2, 3], n), { tokens() {}, finished() {}, restarted() {} });
+  const ask = (n: number) => bed.sidecar.generate(specFor([1, 2, 3], n), DEAF);
   const register = (name: GroupId, epoch = 0) =>
     server.register({
       kind: "register_group",

@@ -2,7 +2,7 @@
 
 import { expect, test } from "bun:test";
 import { join } from "node:path";
-import { Bed, specFor } from "../../../test/suite/sidecar-bed.ts";
+import { Bed, DEAF, specFor } from "../../../test/suite/sidecar-bed.ts";
 import { temporaryFolder } from "../../../test/suite/temporary-folder.ts";
 import { weightEpoch } from "../../core/base/ids.ts";
 import type { Request } from "../../core/request/buffer.ts";
@@ -12,7 +12,6 @@ import { PromptHistory } from "./prompt-history.ts";
 const folder = temporaryFolder("prompts");
 
 const MIB = 2 ** 20;
-const SILENT = { tokens() {}, finished() {}, restarted() {} };
 const LENGTHS = [20, 35, 10];
 
 function world(options: { model?: string } = {}) {
@@ -30,7 +29,7 @@ function world(options: { model?: string } = {}) {
     iteration: async (prompt: number[], n: number, adapter?: string): Promise<Request[]> => {
       const spec = specFor(prompt, n);
       const sampling = { ...spec.sampling, ...(adapter !== undefined && { adapter }) };
-      const { requests } = sidecar.generate({ ...spec, sampling }, SILENT);
+      const { requests } = sidecar.generate({ ...spec, sampling }, DEAF);
       await bed.finish();
       epoch += 1;
       sidecar.advance(weightEpoch(epoch));
@@ -39,7 +38,7 @@ function world(options: { model?: string } = {}) {
     begin: (prompt: number[], adapter?: string): Request => {
       const spec = specFor(prompt, 1);
       const sampling = { ...spec.sampling, ...(adapter !== undefined && { adapter }) };
-      const [request] = sidecar.generate({ ...spec, sampling }, SILENT).requests;
+      const [request] = sidecar.generate({ ...spec, sampling }, DEAF).requests;
       if (request === undefined) throw new Error("there is a request");
       return request;
     },

@@ -1,22 +1,18 @@
 // The routes over HTTP: what is refused and how, what groups are made of, and clients that go away.
 
 import { afterEach, expect, test } from "bun:test";
-import { type FixtureOptions, PlaneFixture } from "../../../test/golden/requests/plane-fixture.ts";
+import {
+  closeFixtures,
+  type FixtureOptions,
+  PlaneFixture,
+} from "../../../test/golden/requests/plane-fixture.ts";
 import type { Request as Wanted } from "../../core/request/buffer.ts";
 import { DATA_ROUTES } from "./data-plane.ts";
 import { jsonSchemaOf } from "./fields.ts";
 
-const open: PlaneFixture[] = [];
+const fixtureOf = (options: FixtureOptions = {}) => new PlaneFixture(options);
 
-function fixtureOf(options: FixtureOptions = {}): PlaneFixture {
-  const fixture = new PlaneFixture(options);
-  open.push(fixture);
-  return fixture;
-}
-
-afterEach(async () => {
-  for (const fixture of open.splice(0)) await fixture.close();
-});
+afterEach(closeFixtures);
 
 const GENERATE = "/inference/v1/generate";
 const CHAT = "/v1/chat/completions";

@@ -2,6 +2,7 @@
 
 import { afterEach, expect, test } from "bun:test";
 import {
+  closeFixtures,
   eventsOf,
   type FixtureOptions,
   PlaneFixture,
@@ -21,15 +22,11 @@ const NO_STOPS = {
   eos: EOS,
   skipSpecial: true,
 };
-const open: PlaneFixture[] = [];
 
-afterEach(async () => {
-  for (const fixture of open.splice(0)) await fixture.close();
-});
+afterEach(closeFixtures);
 
 async function begun(length: number, options: FixtureOptions = {}) {
   const fixture = new PlaneFixture({ lengthOf: () => length, ...options });
-  open.push(fixture);
   const body = { token_ids: [1], sampling_params: { max_tokens: 900 }, stream: true };
   return { fixture, ...(await followedJob(fixture, prepareGenerate, body)) };
 }

@@ -1,19 +1,21 @@
 // Repeated requests, and clients that go away, over HTTP.
 
 import { afterEach, expect, test } from "bun:test";
-import { type FixtureOptions, PlaneFixture } from "../../../test/golden/requests/plane-fixture.ts";
+import {
+  closeFixtures,
+  type FixtureOptions,
+  PlaneFixture,
+} from "../../../test/golden/requests/plane-fixture.ts";
 import { weightEpoch } from "../../core/base/ids.ts";
 
 const GENERATE = "/inference/v1/generate";
 const COMPLETIONS = "/v1/completions";
 const GRACE_MS = 1_000_000;
-const open: PlaneFixture[] = [];
 
 /** `joined`: responses that were begun. */
 function fixtureOf(options: FixtureOptions = {}) {
   const limits = { graceMs: GRACE_MS, ...options.limits };
   const fixture = new PlaneFixture({ lengthOf: () => 20, ...options, limits });
-  open.push(fixture);
   let joined = 0;
   fixture.sidecar.observe({
     joined: () => {
@@ -23,9 +25,7 @@ function fixtureOf(options: FixtureOptions = {}) {
   return { fixture, rollout: fixture.sidecar.rollout, joined: () => joined };
 }
 
-afterEach(async () => {
-  for (const fixture of open.splice(0)) await fixture.close();
-});
+afterEach(closeFixtures);
 
 const body = { token_ids: [1, 2], sampling_params: { max_tokens: 50 } };
 const tokensOf = async (answer: Response | Promise<Response>) => {

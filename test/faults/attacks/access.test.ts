@@ -130,11 +130,4 @@ describe.skipIf(engineMissing() !== null)("weights", () => {
     }
     expect(await server.http.json("/weight_info")).toMatchObject({ weight_version: "0" });
   });
-
-  test("weights: a file in the root is loaded", async () => {
-    const loaded = await server.http.ask("/update_weights_from_disk", {
-      model_path: join(root, "model.gguf"),
-    });
-    expect(loaded).toMatchObject({ status: 200 });
-  });
 });

@@ -8,7 +8,7 @@ import { dataRoutes } from "../../../src/server/openai/data-plane.ts";
 import { DataPlane, type DataPlaneLimits } from "../../../src/server/openai/plane.ts";
 import { WorkerRegistry } from "../../../src/server/worker-registry.ts";
 import { ManualTimers } from "../../suite/manual-clock.ts";
-import { Bed } from "../../suite/sidecar-bed.ts";
+import { Bed, untilSettled } from "../../suite/sidecar-bed.ts";
 import { EOS, TinyText, tinyEncoder, VOCABULARY } from "./tiny-text.ts";
 
 const WAIT_MS_MAX = 120_000;
@@ -28,7 +28,14 @@ function noSource(): never {
   throw new Error("no worker joins");
 }
 
-/** One server with two workers. `close` it. */
+const running = new Set<PlaneFixture>();
+
+/** Closes the fixtures that no test has closed itself. */
+export async function closeFixtures(): Promise<void> {
+  for (const fixture of running) await fixture.close();
+}
+
+/** One server with two workers. */
 export class PlaneFixture extends Bed {
   readonly #http: HttpServer;
   readonly #encoder = tinyEncoder();
@@ -44,6 +51,7 @@ export class PlaneFixture extends Bed {
       ...{ vocabularySize: VOCABULARY, isWhole: options.whole ?? false, limits: { requestsMax } },
       lengthOf: options.lengthOf ?? (({ requestId }) => 5 + (requestId % 7)),
     });
+    running.add(this);
     const registry = new WorkerRegistry({ sourceOf: noSource, hasFixed: true, drainMs: 0 });
     this.#http = serveHttp({
       host: "127.0.0.1",
@@ -87,14 +95,7 @@ export class PlaneFixture extends Bed {
 
   /** Steps the workers until the promise is settled. */
   async until<T>(promise: Promise<T>): Promise<T> {
-    let isSettled = false;
-    const settled = () => {
-      isSettled = true;
-    };
-    promise.then(settled, settled);
-    const startMs = performance.now();
-    while (!isSettled && performance.now() - startMs < WAIT_MS_MAX) await this.step();
-    return await promise;
+    return await untilSettled(promise, () => this.step());
   }
 
   /** Waits for a condition while nothing is stepped. */
@@ -132,6 +133,7 @@ export class PlaneFixture extends Bed {
   }
 
   async close(): Promise<void> {
+    running.delete(this);
     await this.#http.stop();
     this.#encoder.close();
   }
