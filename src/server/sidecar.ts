@@ -18,16 +18,9 @@ import { PRIORITY_MAX } from "../core/schedule/policy.ts";
 import { Waits } from "../pool/waits.ts";
 import { JoinableGroups } from "./joinable-groups.ts";
 import type { Kept } from "./kept.ts";
+import type { Deadline } from "./openai/common-fields.ts";
 import { invalid } from "./route.ts";
 import { type SessionScope, Sessions } from "./sessions.ts";
-
-/** Times in seconds and output tokens after which responses end: see Deadlines. null or absent: none. */
-export interface Deadline {
-  readonly group_s?: number | null | undefined;
-  readonly group_tokens?: number | null | undefined;
-  readonly iteration_s?: number | null | undefined;
-  readonly iteration_tokens?: number | null | undefined;
-}
 
 /** A client's request: `n` responses to one prompt. */
 export interface GenerationSpec {

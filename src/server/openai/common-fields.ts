@@ -24,6 +24,8 @@ export const DEADLINE_FIELD = v.nullish(
   }),
 );
 
+export type Deadline = NonNullable<v.InferOutput<typeof DEADLINE_FIELD>>;
+
 export const COMMON_ENTRIES = {
   model: v.nullish(f.text),
   stream: f.flag,
