@@ -1,8 +1,8 @@
-// The replay of made-up groups by a drafter that searches plain arrays.
+// The replay of made-up groups.
 
 import { expect, test } from "bun:test";
 import fc from "fast-check";
-import { NaiveDrafter } from "../../../test/reference/naive-drafter.ts";
+import { Replica } from "../../core/draft/replica.ts";
 import type { TraceGroup } from "./recordings.ts";
 import { DRAFTERS, type ReplayOptions, replay } from "./replay.ts";
 
@@ -33,7 +33,7 @@ async function* streamOf<T>(values: readonly T[]): AsyncGenerator<T> {
 test("replay: every token of every replayed response comes out, and each drafted token is judged once", async () => {
   await fc.assert(
     fc.asyncProperty(groupsArbitrary, optionsArbitrary, async (groups, options) => {
-      const drafter = new NaiveDrafter();
+      const drafter = new Replica();
       const clock = { nowMs: () => 0 };
       const outcome = await replay(streamOf(groups), options, { drafter, clock });
       const tokens = groups.map(({ responses }) =>

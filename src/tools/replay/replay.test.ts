@@ -1,13 +1,31 @@
 import { describe, expect, test } from "bun:test";
-import { NaiveDrafter } from "../../../test/reference/naive-drafter.ts";
+import type { GroupId } from "../../core/base/ids.ts";
+import type { DraftQuery, Drafts } from "../../core/draft/drafter.ts";
 import { Replica } from "../../core/draft/replica.ts";
 import type { TraceGroup } from "./recordings.ts";
 import { type ReplayOptions, replay } from "./replay.ts";
 
+class CountingReplica extends Replica {
+  /** Names of groups that were dropped, in order. */
+  readonly dropped: GroupId[] = [];
+  /** Largest number of queries in one call. */
+  queriesMost = 0;
+
+  override drop(groupId: GroupId): void {
+    if (this.has(groupId)) this.dropped.push(groupId);
+    super.drop(groupId);
+  }
+
+  override propose(queries: readonly DraftQuery[]): Drafts {
+    this.queriesMost = Math.max(this.queriesMost, queries.length);
+    return super.propose(queries);
+  }
+}
+
 const OPTIONS: ReplayOptions = {
   drafter: "grouped",
   budget: 4,
-  probabilityMin: 0.1,
+  probabilityMin: 0.01,
   live: 2,
 };
 
@@ -21,7 +39,7 @@ async function* streamOf(groups: readonly TraceGroup[]): AsyncGenerator<TraceGro
 }
 
 async function run(groups: readonly TraceGroup[], options: Partial<ReplayOptions> = {}) {
-  const drafter = new NaiveDrafter();
+  const drafter = new CountingReplica({ learning: false });
   const clock = { nowMs: () => 0 };
   const outcome = await replay(streamOf(groups), { ...OPTIONS, ...options }, { drafter, clock });
   return { ...outcome, drafter };
