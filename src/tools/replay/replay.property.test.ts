@@ -30,10 +30,12 @@ async function* streamOf<T>(values: readonly T[]): AsyncGenerator<T> {
   yield* values;
 }
 
+// One for all runs: a replay drops its groups.
+const drafter = new Replica();
+
 test("replay: every token of every replayed response comes out, and each drafted token is judged once", async () => {
   await fc.assert(
     fc.asyncProperty(groupsArbitrary, optionsArbitrary, async (groups, options) => {
-      const drafter = new Replica();
       const clock = { nowMs: () => 0 };
       const outcome = await replay(streamOf(groups), options, { drafter, clock });
       const tokens = groups.map(({ responses }) =>
