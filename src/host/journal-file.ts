@@ -63,8 +63,9 @@ export function takeJournalFolder(folder: string): () => void {
     };
   } catch (cause) {
     const isTaken = hasCode(cause, "SQLITE_BUSY");
-    const pid = isTaken && existsSync(holder) ? readFileSync(holder, "utf8") : "another";
-    const problem = isTaken ? `process ${pid} uses it` : errorText(cause);
+    // The number is written after the lock is taken.
+    const pid = isTaken && existsSync(holder) ? ` ${readFileSync(holder, "utf8")}` : "";
+    const problem = isTaken ? `another process${pid} uses it` : errorText(cause);
     const code = isTaken ? "invalid_config" : "output_failed";
     throw new AppError(code, `--journal ${folder}: ${problem}`, { cause });
   }
