@@ -2,6 +2,7 @@
 // used longest ago first, and preemption of the newest request. A step takes a base and as much for each row.
 
 import { fold32 } from "../../../src/core/base/hash.ts";
+import { LOAD_COST } from "../../../src/core/schedule/placement.ts";
 
 export interface ServerSizes {
   readonly slots: number;
@@ -36,8 +37,12 @@ export class ModelledServer {
   readonly #blocks = new Map<number, number>();
   #free = 0;
 
-  constructor(sizes: ServerSizes) {
+  /** Full blocks that servers with a shared pool have computed; null: they have none. */
+  readonly #pool: Set<number> | null;
+
+  constructor(sizes: ServerSizes, pool: Set<number> | null) {
     this.sizes = sizes;
+    this.#pool = pool;
     this.#free = sizes.kvBlocks;
   }
 
@@ -95,17 +100,25 @@ export class ModelledServer {
       const [request] = this.#waiting;
       if (request === undefined || this.#running.length >= slots) return rows;
       const hashes = hashesOf(request.tokens, blockTokens);
-      const misses = hashes.findIndex((hash) => !this.#blocks.has(hash));
+      const known = (hash: number): boolean => this.#blocks.has(hash) || !!this.#pool?.has(hash);
+      const misses = hashes.findIndex((hash) => !known(hash));
       // The last token is always computed.
       const found = Math.min(
         misses < 0 ? hashes.length : misses,
         Math.floor((request.tokens.length - 1) / blockTokens),
       );
+      const loaded = hashes.slice(0, found).filter((hash) => !this.#blocks.has(hash)).length;
       const cached = [...this.#blocks.values()].filter((count) => count === 0).length;
       const kept = hashes.slice(0, found).filter((hash) => this.#blocks.get(hash) === 0).length;
-      if (this.#free + cached - kept < hashes.length - found + 1) return rows;
+      if (this.#free + cached - kept < hashes.length - found + loaded + 1) return rows;
       this.#waiting.shift();
-      for (const hash of hashes.slice(0, found)) this.#hold(hash);
+      // Those that are here are held before others are taken for the rest.
+      for (const hash of hashes.slice(0, found)) if (this.#blocks.has(hash)) this.#hold(hash);
+      for (const hash of hashes.slice(0, found)) {
+        if (this.#blocks.has(hash)) continue;
+        this.#take();
+        this.#hold(hash);
+      }
       for (const hash of hashes.slice(found)) {
         if (!this.#blocks.has(hash)) this.#take();
         this.#hold(hash);
@@ -114,7 +127,7 @@ export class ModelledServer {
       request.held = hashes;
       this.#running.push(request);
       this.computedTokens += request.tokens.length - found * blockTokens;
-      rows += request.tokens.length - found * blockTokens;
+      rows += request.tokens.length - found * blockTokens + loaded * blockTokens * LOAD_COST;
     }
   }
 
@@ -137,6 +150,7 @@ export class ModelledServer {
   }
 
   #hold(hash: number): void {
+    this.#pool?.add(hash);
     const count = this.#blocks.get(hash) ?? 0;
     this.#blocks.delete(hash);
     this.#blocks.set(hash, count + 1);

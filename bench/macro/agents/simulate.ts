@@ -24,7 +24,13 @@ import {
   transcriptOf,
 } from "./workload.ts";
 
-export const MODELLED = ["round_robin", "sticky", "least_loaded", "foretoken_http"] as const;
+export const MODELLED = [
+  "round_robin",
+  "sticky",
+  "least_loaded",
+  "foretoken_http",
+  "foretoken_pool",
+] as const;
 export type ModelledSystem = (typeof MODELLED)[number];
 
 /** Rest of the planned text that begins so; `sibling` says whose it is where several do. */
@@ -77,7 +83,7 @@ class ModelledWorker implements Worker {
   #events: WorkerEvent[] = [];
   #listener: WorkerListener = () => {};
 
-  constructor(id: number, server: ModelledServer, nextOf: NextOf) {
+  constructor(id: number, server: ModelledServer, nextOf: NextOf, sharesKv: boolean) {
     const { slots, kvBlocks, blockTokens } = server.sizes;
     this.workerId = workerId(id);
     this.#server = server;
@@ -87,6 +93,7 @@ class ModelledWorker implements Worker {
       kvBlockTokens: blockTokens,
       kvBytesPerToken: 0,
       sharesPrompts: true,
+      sharesKv,
     };
     this.capacity = { slots, ahead: slots / 8, contextTokens: CONTEXT_TOKENS, ...kv };
   }
@@ -169,9 +176,10 @@ export async function simulated(
   { tasks, engines, sizes }: { tasks: readonly Task[]; engines: number; sizes: ServerSizes },
 ): Promise<AgentsRun> {
   const clock = new ManualClock();
-  const servers = Array.from({ length: engines }, () => new ModelledServer(sizes));
+  const pool = system === "foretoken_pool" ? new Set<number>() : null;
+  const servers = Array.from({ length: engines }, () => new ModelledServer(sizes, pool));
   const nextOf = nextIn(tasks);
-  const workers = servers.map((server, i) => new ModelledWorker(i, server, nextOf));
+  const workers = servers.map((server, i) => new ModelledWorker(i, server, nextOf, pool !== null));
   const sidecar = newSidecar(clock, {
     ...{ chunkTokens: null, draft: "off", vocabularySize: 2 ** 20 },
     limits: { requestsMax: 1e5, groupsMax: 1e4, keptBytesMax: 2 ** 30, keptResponsesMax: 1e5 },
@@ -201,7 +209,7 @@ export async function simulated(
   };
   const answer = async (session: number, prompt: readonly number[]): Promise<number[]> =>
     await new Promise((resolve) => {
-      if (system !== "foretoken_http") {
+      if (!system.startsWith("foretoken_")) {
         const tokens = [...prompt];
         const next = nextOf(prompt, session % (tasks[0]?.siblings.length ?? 1));
         const ended = (): void => resolve(tokens.slice(prompt.length));

@@ -247,7 +247,7 @@ export class Scheduler {
           if (residentOn === slot.workerId) growth += this.#sessions.growthTokens(group);
         }
       }
-      slot.growthTokens = growth;
+      slot.growthTokens = growth * roomCost(slot);
     }
   }
 
@@ -340,7 +340,8 @@ export class Scheduler {
     slot.kvTokensFree -= tokensNeeded(request, slot, chunkTokens);
     slot.inFlight += 1;
     if (isFirstTurn(request)) {
-      slot.growthTokens = (slot.growthTokens ?? 0) + this.#sessions.growthTokens(request.group);
+      const growth = this.#sessions.growthTokens(request.group);
+      slot.growthTokens = (slot.growthTokens ?? 0) + growth * roomCost(slot);
     }
     const { workerId } = slot;
     commands.push({ kind: "dispatch", request, workerId, chunkTokens, reservedTokens });
@@ -438,8 +439,8 @@ export class Scheduler {
   #staysFor({ residentOn, response, tool }: Request, { slots }: Turn, nowMs: number): boolean {
     const slot = slots.find(({ workerId }) => workerId === residentOn);
     if (slot === undefined || slot.inFlight === 0) return false;
-    const { recomputeMs, sharesKv } = slot;
-    const keepMs = this.returns.keepMs({ recomputeMs, cost: sharesKv ? LOAD_COST : 1, tool });
+    const { recomputeMs } = slot;
+    const keepMs = this.returns.keepMs({ recomputeMs, cost: roomCost(slot), tool });
     return nowMs - (response.finishedMs ?? 0) < keepMs;
   }
 
@@ -454,6 +455,11 @@ export class Scheduler {
       return this.#policy.isStrict !== true && needed > LARGE_PART * slot.kvTokens;
     });
   }
+}
+
+/** Cost of getting KV back that made way, as a part of computing it. */
+function roomCost({ sharesKv }: Slot): number {
+  return sharesKv ? LOAD_COST : 1;
 }
 
 /** A chunk that ends early should free this part of its worker's KV: then the next one does not have to end soon. */
