@@ -171,6 +171,34 @@ export function weightTests(bed: LateBed, folder: () => string): void {
   });
 }
 
+/** Leaves the fleet with the weights of `folder`. */
+export function cacheTests(bed: LateBed, folder: () => string): void {
+  test("new weights: a prompt finds no KV of the weights before", async () => {
+    const { fleet, prompts } = bed();
+    const prompt = Array.from({ length: 300 }, (_, i) => prompts.flat()[i] ?? 0);
+    const cached = async () => {
+      const answer = await fleet.call("POST", "/v1/completions", { prompt, max_tokens: 1 });
+      const { usage } = (await answer.json()) as {
+        usage: { prompt_tokens_details: { cached_tokens: number } };
+      };
+      return usage.prompt_tokens_details.cached_tokens;
+    };
+    const hits = () => fleet.metric("vllm:prefix_cache_hits_total", "servers");
+    // On both servers.
+    await Promise.all([cached(), cached(), cached(), cached()]);
+    expect(await cached()).toBe(288);
+    const body = { method: "reload_weights", kwargs: { weights_path: folder() } };
+    await post(fleet, "/collective_rpc", body);
+    const before = await hits();
+    expect(await cached()).toBe(0);
+    expect(await hits()).toBe(before);
+    // The test could tell.
+    await Promise.all([cached(), cached(), cached(), cached()]);
+    expect(await cached()).toBe(288);
+    expect(await hits()).toBeGreaterThan(before);
+  });
+}
+
 export function killTests(bed: LateBed): void {
   test("kill -9 of a server in the middle of a rollout: nothing lost, nothing twice, and it comes back with the current weights", async () => {
     const { fleet, prompts } = bed();

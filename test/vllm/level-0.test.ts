@@ -5,7 +5,7 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { rmSync } from "node:fs";
 import { type Bed, TEST_MS_MAX } from "./bed.ts";
-import { controlTests, killTests, weightTests } from "./control.ts";
+import { cacheTests, controlTests, killTests, weightTests } from "./control.ts";
 import { examined, named } from "./doctor.ts";
 import { drawTests } from "./draws.ts";
 import { CHUNK_TOKENS, Fleet, livingIn, memoryMib, promptIds, vllmMissing } from "./fleet.ts";
@@ -67,6 +67,7 @@ describe.skipIf(missing !== null)("two vLLM servers behind the sidecar", () => {
   drawTests(ready);
   controlTests(ready);
   weightTests(ready, () => folder);
+  cacheTests(ready, () => folder);
   killTests(ready);
 
   test("Ctrl-C: the sidecar and both servers end, and leave no process behind", async () => {
