@@ -422,7 +422,9 @@ export class WorkerPool {
       }
       member.candidate = worker;
       // An engine that reports no weights may have restarted with its first ones while no sidecar saw it.
-      const isDoubted = typeof this.#recipe.base !== "string" || this.#wasDoubted(source);
+      const { base } = this.#recipe;
+      const isAnew = typeof base !== "string" || (base === "unknown" && attempt > 1);
+      const isDoubted = isAnew || this.#wasDoubted(source);
       const isInherited = isDoubted && (worker.weights ?? null) === null;
       const isFirst = epoch === this.#initialEpoch && !isInherited;
       const { keepsWeights } = source;

@@ -15,6 +15,8 @@ const SHARE_MIN = 28 / 30;
 /** A simulation that neither ends nor finds anything within this time hangs, which is a finding as well. */
 const HANG_MS = 180_000;
 
+const FOUND_CHARACTERS = 70;
+
 interface Found {
   readonly fault: string;
   readonly from: string;
@@ -54,13 +56,11 @@ const found = results.filter((one) => one.found !== null).length;
 if (options.json === true)
   console.log(JSON.stringify({ found, of: results.length, faults: results }));
 else {
-  const rows = results.map(({ fault, from, found: by, seeds }) => [
-    fault,
-    from,
-    by ?? "-",
-    String(seeds),
-  ]);
-  console.log(textTable(["fault", "from", "found by", "seeds"], rows));
+  const rows = results.map((one) => {
+    const by = (one.found ?? "-").slice(0, FOUND_CHARACTERS);
+    return [one.fault, one.from, by, String(one.seeds)];
+  });
+  console.log(textTable(["fault", "from", "found by", "seeds"], rows, 3));
   console.log(`${found} of ${results.length} found`);
 }
 process.exitCode = found < SHARE_MIN * results.length ? 1 : 0;

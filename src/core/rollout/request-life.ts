@@ -136,6 +136,8 @@ export class RequestLife {
 
   /** All requests of a closed group have finished. */
   retire(group: Group): void {
+    // A listener that ended the others when one had finished has retired it.
+    if (this.#parts.buffer.group(group.groupId) !== group) return;
     for (const { workerId, update } of this.#parts.registry.retired(group)) {
       this.#parts.outbox.post(workerId, update);
     }

@@ -456,6 +456,8 @@ export class Rollout {
   }
 
   #reject(request: Request, message: string): void {
+    // The refusal of another response has ended it.
+    if (request.status === "finished") return;
     request.response.refusal = { status: 502, message };
     this.meter.count("quarantined_requests");
     this.#parts.listener.quarantined(request);
