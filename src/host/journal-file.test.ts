@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { existsSync, mkdirSync, statSync, writeFileSync } from "node:fs";
+import { chmodSync, existsSync, mkdirSync, statSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { temporaryFolder } from "../../test/suite/temporary-folder.ts";
 import { JournalLog } from "../core/journal/log.ts";
@@ -137,3 +137,27 @@ test("journal folder: of processes that take it at the same time one gets it, an
   await Promise.all(children.map(({ exited }) => exited));
   takeJournalFolder(shared)();
 });
+
+const isRoot = process.getuid?.() === 0 && Bun.which("setpriv") !== null;
+
+test.skipIf(!isRoot)(
+  "journal: a folder that its user may not write ends with an error that names it (skipped: needs root and setpriv)",
+  () => {
+    const there = join(folder, "of-root");
+    mkdirSync(there);
+    for (const path of [folder, there]) chmodSync(path, 0o755);
+    const paths = [there, join(there, "absent")];
+    const script = `import { openRunFiles } from ${JSON.stringify(join(import.meta.dir, "journal-file.ts"))};
+      for (const path of ${JSON.stringify(paths)}) {
+        try { openRunFiles(path, () => {}); } catch ({ code, message }) { console.log(code, message); }
+      }`;
+    const nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+    const { stdout } = Bun.spawnSync([...nobody, process.execPath, "-e", script], {
+      stderr: "pipe",
+    });
+    const lines = stdout.toString().trimEnd().split("\n");
+    for (const [i, path] of paths.entries()) {
+      expect(lines[i]).toStartWith(`output_failed --journal ${path}: `);
+    }
+  },
+);

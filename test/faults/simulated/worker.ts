@@ -276,6 +276,8 @@ export class SimulatedWorker implements Worker {
     this.#waiting = this.#waiting.filter((r) => r !== resident);
     this.#parked.set(id, resident);
     this.#events.push({ kind: "chunk_done", requestId: id, finish: null });
+    // KV of one that waited had no room yet.
+    while (this.kvTokensUsed > this.capacity.kvTokens) this.evictOne();
   }
 
   #admit(): void {
