@@ -221,7 +221,7 @@ export const FIELDS = {
     help: "write the closing table and the engines over time as JSON, and as a page beside it (.html)",
   }),
   worker: list("--worker URL", {
-    help: "an engine: http://HOST:PORT of a vLLM or SGLang server (sglang://HOST:PORT for SGLang alone), or ws://HOST:PORT of `foretoken worker`; may be repeated",
+    help: "an engine: http://HOST:PORT of a vLLM or SGLang server, ws://HOST:PORT of `foretoken worker`, or another URL that the error for an unknown one lists; may be repeated",
   }),
   llama: integer("--llama N", {
     range: [0, 64],

@@ -38,7 +38,7 @@ export interface EngineKind {
   readonly schemes: readonly string[];
   /** The form of its URLs in messages: "http://HOST:PORT". */
   readonly form: string;
-  /** null: a worker of ours, in this process or on another machine, which has no model of its own to report. */
+  /** null: a worker of ours, here or on another machine. It reports no model: tokenizer and text are this sidecar's. */
   readonly server: EngineServer | null;
   /** Opens nothing yet. What the result opens, one after the other, are workers on the same engine. */
   readonly opener: (url: string, access: EngineAccess) => (options: OpenOptions) => Promise<Worker>;

@@ -1,7 +1,7 @@
 // The table of figures of a rollout. A row names a figure for every place that shows it: its key in reports and in the
 // live view, its name at /metrics, its unit, what it means, and where its value is read. Reports, the page, /metrics and
 // docs/reference/METRICS.md are made from these rows. A new counter of the rollout is a row of COUNTED and a call of
-// `meter.count(key)` where it happens: chunks and responses end in request-life.ts.
+// `meter.count(key)` where it happens: responses end in Meter.requestFinished, chunks in request-life.ts.
 
 import type { KvPoolStats } from "../kv/pool.ts";
 import type { KvMoveStats, WorkerStats } from "./worker.ts";
