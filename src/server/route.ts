@@ -83,6 +83,14 @@ export function invalid(field: string, problem: string): InvalidFieldError {
   return new InvalidFieldError({ where: "request", field, problem });
 }
 
+/** A number in a path or a query. @throws InvalidFieldError: it is none, below 0, or above `max`. */
+export function wholeNumber(field: string, text: string, max = Number.MAX_SAFE_INTEGER): number {
+  const value = Number(text);
+  if (text !== "" && Number.isSafeInteger(value) && value >= 0 && value <= max) return value;
+  const bound = max < Number.MAX_SAFE_INTEGER ? ` in 0..${max}` : "";
+  throw invalid(field, `is ${JSON.stringify(text)}, not a whole number${bound}`);
+}
+
 /** A field of an unchecked body; null: the body does not have it. */
 export function fieldOf(body: unknown, name: string): unknown {
   return typeof body === "object" && body !== null ? (Reflect.get(body, name) ?? null) : null;

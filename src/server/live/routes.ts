@@ -2,7 +2,7 @@
 
 import { AppError } from "../../core/base/errors.ts";
 import type { Text } from "../../text/text.ts";
-import { invalid, jsonResponse, type Row } from "../route.ts";
+import { jsonResponse, type Row, wholeNumber } from "../route.ts";
 import type { Sidecar } from "../sidecar.ts";
 import { responseDetail } from "./response-detail.ts";
 import type { LiveView } from "./view.ts";
@@ -69,11 +69,4 @@ function notKept(id: number, live: LiveView): AppError {
     "not_found",
     `request ${id} is not here: it never was, or is not kept; ${bound}`,
   );
-}
-
-function wholeNumber(field: string, text: string): number {
-  const value = Number(text);
-  if (text !== "" && Number.isSafeInteger(value) && value >= 0) return value;
-  const problem = `is ${JSON.stringify(text)}, not a whole number`;
-  throw invalid(field, problem);
 }

@@ -2,7 +2,7 @@
 // shape of RESPONSES.jsonl; the last line is a summary.
 
 import { pulledStream } from "../pulled-stream.ts";
-import { bound, type Exchange, invalid, jsonResponse, type Row } from "../route.ts";
+import { bound, type Exchange, jsonResponse, type Row, wholeNumber } from "../route.ts";
 import { KnownRollouts, type KnownRolloutsOptions } from "./known.ts";
 import {
   type PlanContext,
@@ -154,13 +154,7 @@ function streamOf(
 
 function fromOf(url: URL, run: Run): number {
   const given = url.searchParams.get("from");
-  if (given === null) return 0;
-  const from = Number(given);
-  if (given !== "" && Number.isInteger(from) && from >= 0 && from <= run.groups.length) return from;
-  throw invalid(
-    "from",
-    `is ${JSON.stringify(given)}, not a whole number in 0..${run.groups.length}`,
-  );
+  return given === null ? 0 : wholeNumber("from", given, run.groups.length);
 }
 
 function stateOf(run: Run) {
