@@ -55,19 +55,22 @@ export class MemoryDisk {
 
   /** Journals for a process that begins: it finds what earlier ones left. */
   open(): RunJournals {
-    const kept = new Map<SavedRun, readonly Uint8Array[]>();
-    for (const { frames, isRemoved } of this.#files) {
-      const bytes = new Uint8Array(Buffer.concat(frames));
-      const run = isRemoved ? null : readJournal(bytes, "the journal");
-      if (run !== null) kept.set(run, [bytes.slice(0, run.bytes)]);
+    const kept = new Map<SavedRun, MemoryFile>();
+    for (const file of this.#files) {
+      const bytes = new Uint8Array(Buffer.concat(file.frames));
+      const run = file.isRemoved ? null : readJournal(bytes, "the journal");
+      if (run !== null) kept.set(run, file);
     }
-    this.#files = [];
+    // A process may die before it has opened the files of the one before.
+    this.#files = [...kept.values()];
     const disk = this;
     const journals = {
       takeSaved: () => [...kept.keys()],
       open: (log: JournalLog, run: SavedRun | null) => {
-        const file = new MemoryFile(log, (run && kept.get(run)) ?? []);
-        this.#files.push(file);
+        const before = run === null ? undefined : kept.get(run);
+        const bytes = Buffer.concat(before?.frames ?? []).subarray(0, run?.bytes ?? 0);
+        const file = new MemoryFile(log, before === undefined ? [] : [new Uint8Array(bytes)]);
+        this.#files = [...this.#files.filter((one) => one !== before), file];
         return file;
       },
       weights: {
