@@ -123,7 +123,8 @@ export class SimulatedTrainer {
         const made = JSON.parse(line);
         const key = `${made.group} ${made.index}`;
         const before = known.get(key);
-        if (before !== undefined && before !== line) throw new Wrong(`${key} came twice:\n${before}\n${line}`);
+        if (before !== undefined && before !== line)
+          throw new Wrong(`${key} came twice:\n${before}\n${line}`);
         if (before !== undefined) continue;
         known.set(key, line);
         const spans = made.chunks.map(
