@@ -10,13 +10,13 @@ import { EmbeddedKvPool } from "../../host/embedded-pool.ts";
 import { fold32 } from "../base/hash.ts";
 import { groupId, weightEpoch, workerId } from "../base/ids.ts";
 import type { Group, GroupSpec } from "../request/buffer.ts";
-import type { PolicyName } from "../schedule/policies.ts";
+import { isDivided, POLICY_NAMES, type PolicyName } from "../schedule/policies.ts";
 import { loadCore } from "../wasm/load.ts";
 import { Iteration } from "./iteration.ts";
 import type { RunReport } from "./report.ts";
 
 const core = loadCore();
-const DIVIDED: readonly PolicyName[] = ["divided", "seer", "foretoken"];
+const DIVIDED = POLICY_NAMES.filter(isDivided);
 const STEPS_MAX = 50_000;
 
 interface Load {

@@ -19,7 +19,7 @@ const waitingArbitrary = fc.array(
   { minLength: 1, maxLength: 20 },
 );
 
-test("fewest tokens: serves by priority, then tokens, then arrival, whatever is given up meanwhile", () => {
+test("fewest tokens: serves by priority, then tokens, then index, whatever is given up meanwhile", () => {
   fc.assert(
     fc.property(waitingArbitrary, fc.nat(19), (waiting, dropped) => {
       const buffer = new RequestBuffer();

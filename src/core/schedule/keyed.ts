@@ -1,5 +1,6 @@
 // Orders requests by one number each, the lowest first. What the number is makes the policy; equal numbers go by the
-// request's index. The number is taken when a request becomes a candidate and does not change until it is taken out.
+// request's index, which is used again and so is not its arrival. The number is taken when a request becomes a
+// candidate and does not change until it is taken out.
 
 import type { Request, RequestBuffer } from "../request/buffer.ts";
 import type { Heap } from "../wasm/heap.ts";
