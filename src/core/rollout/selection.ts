@@ -50,11 +50,11 @@ export function lengthBias(taken: readonly Request[], others: readonly Request[]
   return sum / taken.length / expected - 1;
 }
 
-/** Whether a strict response has tokens of weights that are too old in `epoch`. */
+/** Whether a strict response has chunks, with or without tokens, of weights that are too old in `epoch`. */
 export function isStale(
   { isStrict, stalenessMax }: Pick<Request, "isStrict" | "stalenessMax">,
   chunks: readonly Chunk[],
   epoch: WeightEpoch,
 ): boolean {
-  return isStrict && chunks.some((one) => one.tokens > 0 && epoch - one.epoch > stalenessMax);
+  return isStrict && chunks.some((one) => epoch - one.epoch > stalenessMax);
 }

@@ -32,5 +32,5 @@ export function weightsOf({ chunks }: ResponseLine): WeightsName | null {
 }
 
 export function mixedWeights({ chunks }: ResponseLine): string {
-  return `its chunks are of the weights ${chunks.map((chunk) => chunk.weight_version).join(", ")}`;
+  return `its chunks are of the weights ${chunks.map((chunk) => `${chunk.weight_version} (${chunk.tokens} tokens)`).join(", ")}`;
 }
