@@ -135,7 +135,10 @@ export class ChunkRun {
 
   /** The next attempt continues where the tokens end; an undivided response restarts. */
   begin(): void {
-    if (!this.spec.divisible) this.#made.clear();
+    if (!this.spec.divisible) {
+      this.#made.clear();
+      this.#hasStopped = false;
+    }
     this.#base = this.made;
     this.#counted = 0;
     this.reason = null;
