@@ -81,7 +81,13 @@ function run({ fault, from, changes }: (typeof MUTATIONS)[number]): Found {
         text.replace(search, () => replace),
       );
     }
-    const command = ["bun", "test/faults/simulate.ts", "--seeds", `${options.seeds}`, "--first"];
+    const command = [
+      process.execPath,
+      "test/faults/simulate.ts",
+      "--seeds",
+      `${options.seeds}`,
+      "--first",
+    ];
     const ended = Bun.spawnSync(command, { cwd: tree, stderr: "pipe", timeout: HANG_MS });
     const finding = /^(\w+) seed (\d+): (.*)$/m.exec(ended.stderr.toString());
     if (finding !== null) {
