@@ -64,7 +64,7 @@ export function partsOf(options: ServeOptions, opened: Opened, features: readonl
   const saved = savedIn(journals);
   // The weights that were current when an earlier process ended.
   const held = journals?.weights.held ?? null;
-  // Of one epoch the first record counts; those of runs do not know what became of the engines.
+  // The first record of an epoch counts: the weights file's, as journals of runs do not know what became of the engines.
   const journaled = [
     ...(held === null ? [] : [{ ...held, run: { epochs: [] } }]),
     ...[...saved.requests, ...saved.rollouts],

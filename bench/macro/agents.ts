@@ -41,7 +41,7 @@ const HELP = `npm run bench:agents -- [options]
 --tasks N            tasks of 8 or 16 sessions each; default: 32 sessions for two servers
 --rounds N           rounds that count, after one that warms up; default 3
 --systems a,b        of ${AGENT_SYSTEMS.join(", ")}; default all
---simulate ENGINES   ${MODELLED.join(", ")} on so many modelled servers
+--simulate ENGINES   in place of --systems: ${MODELLED.join(", ")} on so many modelled servers
 --json FILE          all figures, written after each round
 `;
 

@@ -112,7 +112,7 @@ export class ModelledServer {
       const kept = hashes.slice(0, found).filter((hash) => this.#blocks.get(hash) === 0).length;
       if (this.#free + cached - kept < hashes.length - found + loaded + 1) return rows;
       this.#waiting.shift();
-      // Those that are here are held before others are taken for the rest.
+      // Cached blocks are held before new ones are taken: taking one may evict what is not held.
       for (const hash of hashes.slice(0, found)) if (this.#blocks.has(hash)) this.#hold(hash);
       for (const hash of hashes.slice(0, found)) {
         if (this.#blocks.has(hash)) continue;

@@ -1,4 +1,4 @@
-// What a session is expected to do yet, learnt from its siblings' sessions: the task of a group has short ones or long ones.
+// The rest of a session, as expected from its siblings' sessions: the task of a group has short ones or long ones.
 // As L_g is the longest finished response of a group, so is a session expected to grow as far as the longest of its
 // group has; where that is less than what others have on the mean, as far as those.
 

@@ -1,4 +1,4 @@
-// What holds beside an order by length. Such an order lets smaller requests pass a large one that waits for room.
+// Two bounds on an order by length. Such an order lets smaller requests pass a large one that waits for room.
 //
 // Tail: where KV is short the large ones pile up, and at the end two do not fit into one worker, and run one after the
 // other. So once few requests are open, the one with the fewest tokens goes first and none is passed: all of them grow

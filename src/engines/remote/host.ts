@@ -193,7 +193,7 @@ export class LinkHost {
     else if (this.#failure !== null) {
       peer.connection.end(CLOSE.tryLater, `worker_failed: ${this.#failure}`);
     } else if (current !== null && !isLeft(current, hello)) {
-      // It is alive: two sidecars do not take the worker from each other in turns.
+      // The current sidecar is alive: two sidecars do not take the worker from each other in turns.
       peer.connection.end(CLOSE.tryLater, `busy: in use by ${current.sidecar}`);
     } else {
       // Its sidecar gets the reason if it can be reached.

@@ -206,7 +206,7 @@ test("GET /v1/rollouts/:id/trace: lengths of a rollout's responses, and of clien
   const [session] = await traceOf("sessions");
   expect(session).toMatchObject({ prompt_len: 2, out_lens: [20, 21], obs_lens: [3] });
   expect(session?.tool_times).toHaveLength(1);
-  // Of one block that is not full; its tokens are not another's.
+  // Each text is one block that is not full, with tokens that no other block has.
   expect([...(await traceOf("iteration-1")), session].map((line) => line?.hash_ids)).toEqual([
     [2],
     [3],

@@ -207,7 +207,7 @@ h1{font-size:28px;margin:20px 0 8px}h2{font-size:22px;margin:44px 0 4px;border-t
 svg{display:block;width:100%;height:auto}
 .cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(480px,100%),1fr));gap:18px}
 figure{margin:0;background:#fff;border:1px solid var(--line);border-radius:8px;padding:12px}figcaption{font-size:14px;margin-bottom:6px}
-.axis{font-size:10px;fill:var(--soft)}.axis.over{fill:var(--ink);paint-order:stroke;stroke:#fff;stroke-width:3}.end{text-anchor:end}.mid{text-anchor:middle}
+.axis{font-size:10px;fill:var(--soft)}.axis.over{fill:var(--ink);paint-order:stroke;stroke:#fff;stroke-width:8;stroke-linejoin:round}.end{text-anchor:end}.mid{text-anchor:middle}
 .name{font-size:14px;fill:var(--ink)}
 .tail{fill:var(--tail)}.band{fill:#31688e33}.line{fill:none;stroke:var(--bar);stroke-width:1.6}.edge{stroke:#fff;stroke-width:1.6;stroke-dasharray:5 4}.frame{fill:none;stroke:var(--line)}
 .swatch{display:inline-block;width:14px;height:10px;margin:0 4px 0 12px}.swatch.tail{background:rgba(209,73,91,.3)}
