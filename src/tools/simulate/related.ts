@@ -27,6 +27,8 @@ interface Related {
 }
 
 const RELATED = {
+  /** APRIL and CoPRIS, on whole requests. */
+  "partial-rollout": { on: "verl", run: (parts) => partialRollout(parts, Infinity) },
   /** APRIL and CoPRIS on divided rollouts; admission bounds what runs at once. */
   "partial-seer": { on: "seer", run: (parts) => partialRollout(parts, Infinity) },
   /** The same with `max_staleness` 0: carried responses begin anew. */
@@ -59,7 +61,6 @@ export function baseOf<Name extends string>(
 
 /** null: the system runs one iteration as usual. */
 export function runOf(system: string): Required<Related>["run"] | null {
-  if (system === "partial-rollout") return (parts) => partialRollout(parts, Infinity);
   return rowOf(system)?.run ?? null;
 }
 

@@ -18,7 +18,7 @@ import { baseOf, RELATED_NAMES, type RelatedName } from "./related.ts";
 import type { SchedulerParts } from "./simulation.ts";
 
 /** Baselines of the paper, which draft as they did there, and the order that no system can know. */
-const BASELINES = ["verl", "streamrl-oracle", "partial-rollout"] as const;
+const BASELINES = ["verl", "streamrl-oracle"] as const;
 const ORACLE = "oracle";
 
 /** Policies that divide, each a system of its own name; `group` is what veRL does. */
@@ -28,12 +28,13 @@ export type SystemName = (typeof BASELINES)[number] | Divided | typeof ORACLE | 
 /** Systems of `--systems all`. */
 export const COMPARED: readonly SystemName[] = [
   ...BASELINES,
+  "partial-rollout",
   ...POLICY_NAMES.filter((name): name is Divided => isDivided(name)),
   ORACLE,
 ];
 
 /** All systems; those of `--systems related` last. */
-export const SYSTEM_NAMES: readonly SystemName[] = [...COMPARED, ...RELATED_NAMES];
+export const SYSTEM_NAMES: readonly SystemName[] = [...new Set([...COMPARED, ...RELATED_NAMES])];
 
 /**
  * Output tokens of one chunk. The paper's text gives none; 8 K is from notes on its first version. Shorter chunks let the
@@ -59,7 +60,6 @@ export function simSchedulerFor(system: SystemName, parts: SchedulerParts): Sche
   const base = baseOf(system);
   switch (base) {
     case "verl":
-    case "partial-rollout":
       return schedulerFor("group", parts);
     case "streamrl-oracle":
       return streamRl(parts, lengthOf);
