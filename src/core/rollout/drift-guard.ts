@@ -17,27 +17,29 @@ const TOP_MIN = 3;
 /** Ranks that are counted; rarer ones are one class. */
 const RANKS = 8;
 
-const raise = (counts: Float64Array, rank: number, by: number) =>
-  counts.fill((counts[rank] ?? 0) + by, rank, rank + 1);
-
 /** Positions of one engine, with drafts or without. */
 export class PositionsTest {
   readonly test = new SamplingTest(ALPHA);
   readonly #drawn = new Float64Array(RANKS);
   readonly #expected = new Float64Array(RANKS);
 
-  add(logprob: number, top: readonly number[]): void {
+  /** `top`: highest first. */
+  add(logprob: number, top: Float32Array): void {
     this.test.add({ logprob, top });
     const ranks = Math.min(top.length, RANKS - 1);
-    const rank = top.slice(0, ranks).findIndex((one) => one <= logprob);
-    raise(this.#drawn, rank < 0 ? RANKS - 1 : rank, 1);
-    let rest = 1;
+    let [rank, rest] = [0, 1];
+    while (rank < ranks && (top[rank] ?? 0) > logprob) rank += 1;
+    this.#count(this.#drawn, rank < ranks ? rank : RANKS - 1, 1);
     for (let i = 0; i < ranks; i += 1) {
       const probability = Math.exp(top[i] ?? Number.NEGATIVE_INFINITY);
-      raise(this.#expected, i, probability);
+      this.#count(this.#expected, i, probability);
       rest -= probability;
     }
-    raise(this.#expected, RANKS - 1, Math.max(0, rest));
+    this.#count(this.#expected, RANKS - 1, Math.max(0, rest));
+  }
+
+  #count(counts: Float64Array, rank: number, by: number): void {
+    counts[rank] = (counts[rank] ?? 0) + by;
   }
 
   /** Kullback-Leibler divergence of the ranks drawn from the reported ones, nats; noise is about 3.5 / draws. */
@@ -70,14 +72,21 @@ export class DriftGuard {
     this.engines.delete(workerId);
   }
 
-  /** The last chunk has ended; `hasDrafts`: its engine drafts where it may. Returns why this changes; null: it does not. */
-  ended({ spec, response }: Request, hasDrafts: boolean, nowMs: number): string | null {
-    const { temperature, shaping, engineFields } = spec.sampling;
+  /** Whether what was drawn for the request can be compared. */
+  compares({ sampling }: Request["spec"]): boolean {
+    const { temperature, shaping, engineFields, topLogprobs } = sampling;
+    const isPlain = temperature === 1 && shaping === null && engineFields === null;
+    return isPlain && topLogprobs >= TOP_MIN;
+  }
+
+  /**
+   * The last chunk of a request that it compares has ended; `hasDrafts`: its engine drafts where it may. Returns why
+   * this changes; null: it does not.
+   */
+  ended({ response }: Request, hasDrafts: boolean, nowMs: number): string | null {
     const chunk = response.lastChunk;
     const top = chunk && response.topLogprobs(chunk.offset);
-    if (top === null || top.count < TOP_MIN) return null;
-    if (chunk === null || temperature !== 1 || shaping !== null || engineFields !== null)
-      return null;
+    if (chunk === null || top === null) return null;
     const { workerId, offset, run, tokens } = chunk;
     const engine = this.engines.get(workerId) ?? new EngineDrift();
     this.engines.set(workerId, engine);
@@ -87,7 +96,7 @@ export class DriftGuard {
     for (const [i, logprob] of response.logprobs(offset).entries()) {
       const row = top.logprobs.subarray(i * top.count, (i + 1) * top.count - 1);
       if (!Number.isFinite(logprob) || !Number.isFinite(row[0])) continue;
-      (marks[i] === 1 ? drafted : plain).add(logprob, [...row]);
+      (marks[i] === 1 ? drafted : plain).add(logprob, row);
     }
     const isOff = drafted.test.isRejected && !plain.test.isRejected;
     if (isOff === (offMs !== null)) return null;

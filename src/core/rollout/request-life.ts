@@ -96,13 +96,7 @@ export class RequestLife {
     }
     const run = request.response.lastChunk?.run;
     if (run) run.drafts = event.drafts ?? null;
-    const { meter, registry } = this.#parts;
-    const hasDrafts = registry.source(request) !== null && meter.hasDrafted(worker);
-    const reason = meter.drift.ended(request, hasDrafts, meter.turnMs);
-    if (reason !== null) {
-      if (!meter.drift.mayDraft(workerId)) meter.count("draft_alarms");
-      this.#parts.listener.draftsOff?.(worker, reason);
-    }
+    if (this.#parts.meter.drift.compares(request.spec)) this.#compareDraws(request, worker);
     request.response.closeChunk(this.#parts.meter.turnMs, event.finish);
     if (event.finish !== null) {
       request.response.refusal = event.refusal ?? null;
@@ -115,6 +109,16 @@ export class RequestLife {
     this.#parts.chunks.ended(request, this.#parts.clock.nowMs());
     this.#parts.kv.executor.parked(request);
     this.#parts.buffer.move(request, "waiting");
+  }
+
+  /** The chunk's tokens say more on whether drafts change what its engine draws. */
+  #compareDraws(request: Request, worker: Worker): void {
+    const { meter, registry, listener } = this.#parts;
+    const hasDrafts = registry.source(request) !== null && meter.hasDrafted(worker);
+    const reason = meter.drift.ended(request, hasDrafts, meter.turnMs);
+    if (reason === null) return;
+    if (!meter.drift.mayDraft(worker.workerId)) meter.count("draft_alarms");
+    listener.draftsOff?.(worker, reason);
   }
 
   /** The response is complete, or given up; what the request held on a worker has been given back already. */

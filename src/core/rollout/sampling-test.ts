@@ -12,13 +12,16 @@
 const SCORE_MIN = -6;
 const INCREMENT_MAX = -SCORE_MIN;
 /** Geometric from 0.002 to 1: shifts of the mean from 0.01 nats to several. */
-const GRID = Array.from({ length: 19 }, (_, index) => 0.002 * 2 ** (index / 2));
+const GRID = Float64Array.from({ length: 19 }, (_, index) => 0.002 * 2 ** (index / 2));
+const PSI = GRID.map(
+  (x) => (Math.exp(x * INCREMENT_MAX) - 1 - x * INCREMENT_MAX) / INCREMENT_MAX ** 2,
+);
 
 export interface Draw {
   /** Logprob of the token drawn. */
   readonly logprob: number;
   /** Logprobs of the most likely tokens, highest first; the same number whichever token was drawn. */
-  readonly top: readonly number[];
+  readonly top: ArrayLike<number>;
 }
 
 export class SamplingTest {
@@ -61,12 +64,13 @@ export class SamplingTest {
   }
 
   add({ logprob, top }: Draw): void {
-    const least = top.at(-1) ?? SCORE_MIN;
+    const least = top[top.length - 1] ?? SCORE_MIN;
     const rest = Math.max(SCORE_MIN, least);
     let mass = 0;
     let mean = 0;
     let square = 0;
-    for (const value of top) {
+    for (let i = 0; i < top.length; i += 1) {
+      const value = top[i] ?? 0;
       const p = Math.exp(value);
       const score = Math.max(SCORE_MIN, value);
       mass += p;
@@ -82,17 +86,25 @@ export class SamplingTest {
     this.#meanSum += mean;
     this.#sum += score - mean;
     this.#variance += Math.max(0, square - mean * mean);
-    this.#highest = Math.max(this.#highest, this.#evidence());
+    this.#look();
   }
 
-  /** Log of the mean of the supermartingales, both signs. */
-  #evidence(): number {
-    const terms = GRID.flatMap((x) => {
-      const psi = (Math.exp(x * INCREMENT_MAX) - 1 - x * INCREMENT_MAX) / INCREMENT_MAX ** 2;
-      return [x * this.#sum - psi * this.#variance, -x * this.#sum - psi * this.#variance];
-    });
-    const highest = Math.max(...terms);
-    const sum = terms.reduce((total, term) => total + Math.exp(term - highest), 0);
-    return highest + Math.log(sum / terms.length);
+  /**
+   * Raises the highest evidence, the log of the mean of the supermartingales of both signs. The mean is at most the
+   * largest of them, which is seldom higher than what was seen: then no exponential is needed.
+   */
+  #look(): void {
+    const away = Math.abs(this.#sum);
+    let largest = Number.NEGATIVE_INFINITY;
+    for (let i = 0; i < GRID.length; i += 1) {
+      largest = Math.max(largest, (GRID[i] ?? 0) * away - (PSI[i] ?? 0) * this.#variance);
+    }
+    if (largest <= this.#highest) return;
+    let sum = 0;
+    for (let i = 0; i < GRID.length; i += 1) {
+      const own = (PSI[i] ?? 0) * this.#variance + largest;
+      sum += Math.exp((GRID[i] ?? 0) * away - own) + Math.exp(-(GRID[i] ?? 0) * away - own);
+    }
+    this.#highest = Math.max(this.#highest, largest + Math.log(sum / (2 * GRID.length)));
   }
 }

@@ -236,19 +236,24 @@ export class Scheduler {
 
   /** Room that the sessions of each worker are expected to need beyond what they have. */
   #expectGrowth(slots: readonly Slot[]): void {
+    const slotOf = new Map(slots.map((slot) => [slot.workerId, slot]));
     for (const slot of slots) {
+      slot.growthTokens = 0;
       if (slot.sessions === 0) continue;
-      let growth = 0;
-      for (const request of slot.running) {
-        if (request.spec.keepsKv === true) growth += this.#sessions.growthTokens(request.group);
-      }
-      for (const there of [this.#retained, this.#turns]) {
-        for (const { residentOn, group } of there) {
-          if (residentOn === slot.workerId) growth += this.#sessions.growthTokens(group);
-        }
-      }
-      slot.growthTokens = growth * roomCost(slot);
+      for (const { spec, group } of slot.running)
+        if (spec.keepsKv === true) this.#grow(slot, group);
     }
+    for (const there of [this.#retained, this.#turns]) {
+      for (const { residentOn, group } of there) {
+        const slot = residentOn === null ? undefined : slotOf.get(residentOn);
+        if (slot !== undefined) this.#grow(slot, group);
+      }
+    }
+  }
+
+  #grow(slot: Slot, group: Group): void {
+    const growth = this.#sessions.growthTokens(group) * roomCost(slot);
+    slot.growthTokens = (slot.growthTokens ?? 0) + growth;
   }
 
   /** Turns of sessions that have begun: by the clients' priority, a group's probe first, then those with most to do yet. */
@@ -339,10 +344,7 @@ export class Scheduler {
     const reservedTokens = reservationOf(request, slot, chunkTokens);
     slot.kvTokensFree -= tokensNeeded(request, slot, chunkTokens);
     slot.inFlight += 1;
-    if (isFirstTurn(request)) {
-      const growth = this.#sessions.growthTokens(request.group);
-      slot.growthTokens = (slot.growthTokens ?? 0) + growth * roomCost(slot);
-    }
+    if (isFirstTurn(request)) this.#grow(slot, request.group);
     const { workerId } = slot;
     commands.push({ kind: "dispatch", request, workerId, chunkTokens, reservedTokens });
   }

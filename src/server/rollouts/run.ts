@@ -245,13 +245,11 @@ export class Run {
     this.#state = state;
     const generations = this.#generations;
     this.#generations = [];
-    const open = this.groups.filter((group) => !this.finishedGroups.includes(group));
+    const whole = new Set(this.finishedGroups);
     if (state === "finished") {
-      this.carried = this.groups.flatMap((group, i) => {
-        const plan = this.#plans[i];
-        return plan === undefined || !open.includes(group)
-          ? []
-          : [carriedGroup(plan, group.requests)];
+      this.carried = this.#plans.flatMap((plan, i) => {
+        const group = this.groups[i];
+        return group === undefined || whole.has(group) ? [] : [carriedGroup(plan, group.requests)];
       });
     } else {
       for (const generation of generations) generation.abort();
@@ -265,7 +263,7 @@ export class Run {
     const endMs = this.#options.clock.nowMs();
     this.#report = reportOf(this, { endMs, ends: this.#ends, restarts: this.#restarts });
     // Of unfinished requests only the number of tokens can be queried.
-    for (const group of open) group.requests = [];
+    for (const group of this.groups) if (!whole.has(group)) group.requests = [];
     this.#plans = [];
     for (const { outputs } of this.carried) {
       for (const { tokens, logprobs } of outputs)
