@@ -3,10 +3,9 @@
 
 import { readMetrics, type ServerCounters } from "../../../src/engines/vllm/metrics.ts";
 import type { Fleet } from "../../../test/vllm/fleet.ts";
-import { type EngineLog, type Plan, readLog, tellPlan } from "./engine-log.ts";
+import { type EngineLog, type Plan, readLog, type Texts, tellPlan } from "./engine-log.ts";
 import { cpuSecondsOf, cpuSecondsOfProcess, machineSeconds } from "./machine.ts";
 import { hasPool, post, type Servers, type System } from "./systems.ts";
-import type { Texts } from "./texts.ts";
 
 /** The tail: the last tenth of the requests (Seer, section 4.2). */
 const TAIL_PART = 0.1;

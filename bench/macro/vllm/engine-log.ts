@@ -1,7 +1,6 @@
 // What vllm_bench.py logs inside each server, as objects. Times are in seconds since 1970.
 
 import { post } from "./systems.ts";
-import type { Texts } from "./texts.ts";
 
 export interface Step {
   readonly beginS: number;
@@ -56,6 +55,9 @@ export interface EngineLog {
   /** CPU of the step's own thread, microseconds. */
   readonly proposeUs: number;
 }
+
+/** Token ids of the responses to one prompt. */
+export type Texts = readonly (readonly number[])[];
 
 export interface Plan {
   readonly eos: number;

@@ -5,12 +5,10 @@ import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { ROOT } from "../../../test/vllm/fleet.ts";
 import { iteration } from "./drive.ts";
+import type { Texts } from "./engine-log.ts";
 import type { Servers, System } from "./systems.ts";
 
 const CACHE = join(ROOT, ".cache", "bench-vllm", "texts.json");
-
-/** Token ids of the responses to one prompt. */
-export type Texts = readonly (readonly number[])[];
 
 export interface TextsOptions {
   readonly model: string;

@@ -18,7 +18,13 @@ import {
   type SidecarFault,
   type SidecarPlan,
 } from "./sidecar-plan.ts";
-import { Lost, SimulatedTrainer, WEIGHTS_MS_MAX, Wrong } from "./sidecar-trainer.ts";
+import {
+  Lost,
+  SimulatedTrainer,
+  type TrainedSidecar,
+  WEIGHTS_MS_MAX,
+  Wrong,
+} from "./sidecar-trainer.ts";
 import { VirtualTime } from "./virtual-time.ts";
 
 type Handle = (request: Request, server: object) => Promise<Response>;
@@ -41,7 +47,7 @@ export async function runSidecarPlan(plan: SidecarPlan): Promise<FaultOutcome> {
   }
 }
 
-export class SidecarWorld {
+class SidecarWorld implements TrainedSidecar {
   readonly time: VirtualTime;
   readonly plan: SidecarPlan;
   readonly engines: EngineServer[];

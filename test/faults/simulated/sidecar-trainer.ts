@@ -2,8 +2,8 @@
 // ways that trainers have. It checks whatever it is answered, and after a fault it does what trainers do: it asks again.
 
 import { canaryOf, tellingToken } from "./engine-server.ts";
-import type { IterationPlan } from "./sidecar-plan.ts";
-import type { SidecarWorld } from "./sidecar-run.ts";
+import type { IterationPlan, SidecarPlan } from "./sidecar-plan.ts";
+import type { VirtualTime } from "./virtual-time.ts";
 
 export class Wrong extends Error {}
 /** The sidecar died before it had answered. */
@@ -22,6 +22,22 @@ const CUT_TOKENS = 2;
 interface Answer {
   readonly status: number;
   readonly text: string;
+}
+
+/** The simulated sidecar, as far as its trainer knows it. */
+export interface TrainedSidecar {
+  readonly plan: SidecarPlan;
+  readonly time: VirtualTime;
+  readonly isFaulty: boolean;
+  /** Output tokens that it has taken in. */
+  readonly made: number;
+  /** @throws Lost. `piece`: called with what has come of the answer. */
+  call(
+    request: { method: string; path: string; body: unknown },
+    piece?: (text: string) => void,
+  ): Promise<Answer>;
+  /** @throws Wrong. */
+  drain(): Promise<void>;
 }
 
 interface Wanted {
@@ -49,7 +65,7 @@ export class SimulatedTrainer {
   readonly open = new Set<{ readonly what: string; readonly sinceMs: number }>();
   /** Why nothing may be generated now, and the tokens that were there when it began; null: it may. */
   quiet: { readonly made: number; readonly during: string } | null = null;
-  readonly #world: SidecarWorld;
+  readonly #world: TrainedSidecar;
   /** Number of the weights in service, and of the newest. */
   #current = 0;
   #newest = 0;
@@ -59,7 +75,7 @@ export class SimulatedTrainer {
   /** Prompt, plan, responses and id of a request that was answered before an update; null: of none. */
   #last: readonly [number[], IterationPlan, number, string] | null = null;
 
-  constructor(world: SidecarWorld) {
+  constructor(world: TrainedSidecar) {
     this.#world = world;
   }
 
