@@ -48,7 +48,7 @@ def test_a_runner_that_is_not_known_is_left_as_it_is() -> None:
 
 
 def test_without_a_word_of_foretoken_nothing_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("DRAFT_URL", "REPAIR", "STATS_FILE", "DRAFTS"):
+    for name in ("DRAFT_URL", "REPAIR", "STATS_FILE", "DRAFTS", "EXACT"):
         monkeypatch.delenv(f"FORETOKEN_{name}", raising=False)
     monkeypatch.setattr(plugin, "wrap", lambda _class: pytest.fail("it wrapped"))
     plugin.register()

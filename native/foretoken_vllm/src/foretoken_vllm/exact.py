@@ -3,7 +3,8 @@
 The second runner draws a token by noise that is a pure function of the request's seed, the token's place and the token,
 but its verifier accepts by an independent number, so drafts change what is sampled, if not its distribution. For drafts
 without a distribution of their own, accepting a draft where it equals the token that the noise draws has the same
-probability and leaves every token as it is without drafts. So a response is the same in one piece or in chunks, on one
+probability and leaves every token as it is without drafts. The first runner gets such noise from keyed.py.
+So a response is the same in one piece or in chunks, on one
 server or several, drafted or not, up to the last bits of the logits, which depend on the batch.
 """
 

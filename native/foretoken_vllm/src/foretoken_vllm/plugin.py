@@ -1,9 +1,9 @@
 """The entry point of group `vllm.general_plugins`: vLLM calls it in each of its processes, perhaps more than once.
 
 Inert unless vLLM's configuration names Foretoken. Once a model is loaded, it repairs the sampler if that is faulty,
-for every method of speculation, and binds the proposer to its runner. It keeps a reference to the scheduler for its
-counters, lets it cache the last blocks of a chunk, and on a CPU keeps it from padding. It changes nothing that it
-does not recognise.
+for every method of speculation, keys its noise where the settings ask for `exact`, and binds the proposer to its
+runner. It keeps a reference to the scheduler for its counters, lets it cache the last blocks of a chunk, and on a CPU
+keeps it from padding. It changes nothing that it does not recognise.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import inspect
 import logging
 from typing import Any
 
-from . import chunk_end, engine, padding, repair, settings
+from . import chunk_end, engine, keyed, padding, repair, settings
 from .faults import Faults
 
 _MARK = "_foretoken_binds"
@@ -88,6 +88,8 @@ def wrap(runner_class: type[Any]) -> bool:
         # Before that, vLLM has not put the kernels of its CPU build in place.
         if getattr(self, "speculative_config", None) is not None:
             repair.ensure(faults)
+        if settings.load(getattr(getattr(self, "vllm_config", None), "additional_config", None), faults).exact > 0:
+            keyed.install(self, faults)
         bind = getattr(getattr(self, "drafter", None), "bind_runner", None)
         if callable(bind):
             bind(self)

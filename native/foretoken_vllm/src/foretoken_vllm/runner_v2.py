@@ -23,7 +23,8 @@ from .settings import vllm_version
 _VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"
 _GPU = "vllm.v1.worker.gpu"
 # Module, qualified name, and the hashes of the signatures that are known: 0.32 and, where it differs, 0.33.
-RELIED_ON: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+Signatures = tuple[tuple[str, str, tuple[str, ...]], ...]
+RELIED_ON: Signatures = (
     (f"{_GPU}.spec_decode", "init_speculator", ("7ccc19381e2f",)),
     (f"{_GPU}.spec_decode.speculator", "BaseSpeculator.propose", ("7301b7a4efdc",)),
     (f"{_GPU}.spec_decode.speculator", "BaseSpeculator.capture", ("06c604b332b3",)),
@@ -44,18 +45,18 @@ def hash_of(parameters: list[str]) -> str:
     return hashlib.sha256(",".join(parameters).encode()).hexdigest()[:12]
 
 
-def unknown_here() -> list[str]:
+def unknown_here(relied_on: Signatures = RELIED_ON) -> list[str]:
     """What this process's vLLM has otherwise, or not at all."""
-    return _problems(_imported)
+    return _problems(_imported, relied_on)
 
 
 def unknown_in(folder: Path) -> list[str]:
     """The same of a vLLM whose package is `folder`/vllm, without importing it."""
-    return _problems(partial(_read, folder))
+    return _problems(partial(_read, folder), RELIED_ON)
 
 
-def _problems(look: Callable[[str, str], list[str] | None]) -> list[str]:
-    found = [_problem(name, look(module, name), known) for module, name, known in RELIED_ON]
+def _problems(look: Callable[[str, str], list[str] | None], relied_on: Signatures) -> list[str]:
+    found = [_problem(name, look(module, name), known) for module, name, known in relied_on]
     return [problem for problem in found if problem is not None]
 
 

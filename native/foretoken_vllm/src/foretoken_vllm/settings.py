@@ -29,7 +29,7 @@ class Settings:
     drafts: int = 1
     """0: tokens are shared, nothing is drafted."""
     exact: int = 0
-    """1: a response has the same tokens drafted or not, in chunks or not (second runner)."""
+    """1: a response has the same tokens drafted or not, in chunks or in one piece."""
     probability_min: float = 0.0
     """Minimum acceptance probability of a draft token's path; 0: derived from measured step times."""
     core_mb: int = 512
@@ -100,7 +100,7 @@ def load(additional: object, faults: Faults, environment: Mapping[str, str] = os
 
 def is_wanted(environment: Mapping[str, str] = os.environ) -> bool:
     """The general plugin is inert in every vLLM of the environment that is not configured for it."""
-    return any(environment.get(_ENV_PREFIX + name) for name in ("DRAFT_URL", "REPAIR", "STATS_FILE", "DRAFTS"))
+    return any(environment.get(_ENV_PREFIX + name) for name in ("DRAFT_URL", "REPAIR", "STATS_FILE", "DRAFTS", "EXACT"))
 
 
 def vllm_version() -> str:
