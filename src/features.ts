@@ -226,8 +226,8 @@ function requests(parts: Parts): Feature[] {
       ],
       kept: { requests: () => plane.kept, rollouts: () => rollouts.known.kept },
       ...(journals && {
-        observer: { advanced: () => journals.weights.write(held()) },
-        workerChanged: () => journals.weights.write(held()),
+        observer: { advanced: parts.keepWeights },
+        workerChanged: parts.keepWeights,
       }),
       // A client that is cut off later gives up nothing.
       stopped: async () => {

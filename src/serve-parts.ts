@@ -80,6 +80,7 @@ export function partsOf(options: ServeOptions, opened: Opened, features: readonl
     },
     workersMin: options.workersMin ?? 1,
   });
+  pool.canaries.restore(held?.canaries, held?.epoch === before?.epoch);
   const epoch = before?.epoch ?? EPOCH;
   const sidecar = sidecarOf(options, { kv: opened.kv, history, timers, epoch });
   const heldNow = (): HeldWeights => {
@@ -87,6 +88,10 @@ export function partsOf(options: ServeOptions, opened: Opened, features: readonl
     const now = { epoch, version: weights.version(epoch), ...pool.held };
     if (!weights.isUpdating) return now;
     return { ...now, base: now.base === "first" ? "unknown" : now.base, doubted: "all" };
+  };
+  const keepWeights = () => {
+    const canaries = pool.canaries.stateIn(sidecar.rollout.epoch);
+    journals?.weights.write({ ...heldNow(), canaries });
   };
   const weights: WeightUpdates = new WeightUpdates({
     ...{ sidecar, pool, clock: wallClock, later },
@@ -99,7 +104,7 @@ export function partsOf(options: ServeOptions, opened: Opened, features: readonl
     },
     ...(journals && {
       kept: () => journals.weights.settled(),
-      changed: () => journals.weights.write(heldNow()),
+      changed: keepWeights,
     }),
   });
   for (const one of savedWeights(journaled)) weights.name(one.epoch, one.version);
@@ -113,6 +118,8 @@ export function partsOf(options: ServeOptions, opened: Opened, features: readonl
     ...{ ...opened, options, timers, saved, pool, sidecar, weights, learned, engines, encoder },
     /** The weights in service, for journals. */
     held: heldNow,
+    /** Writes them where another process finds them. */
+    keepWeights,
   };
 }
 

@@ -20,10 +20,11 @@ test("weights file: the next process reads what was written last, and the file n
   const at = folder();
   const first = opened(at);
   expect(first.held).toBeNull();
-  for (let epoch = 1; epoch <= 5; epoch += 1) first.write(heldAt(epoch));
+  const canaries = { noise: 0.5 };
+  for (let epoch = 1; epoch <= 5; epoch += 1) first.write({ ...heldAt(epoch), canaries });
   await first.close();
-  expect(opened(at).held).toEqual(heldAt(5));
-  expect(statSync(join(at, "weights")).size).toBe(2_048);
+  expect(opened(at).held).toEqual({ ...heldAt(5), canaries });
+  expect(statSync(join(at, "weights")).size).toBe(32_768);
 });
 
 test("weights file: a process that continues nothing drops those of another run, also for the process after it", async () => {
@@ -55,12 +56,12 @@ test("weights file: of a request that is too long only the name stays, and a nam
   const errors: unknown[] = [];
   const at = folder();
   const file = opened(at, errors);
-  file.write(heldAt(1, "x".repeat(2_000)));
+  file.write(heldAt(1, "x".repeat(20_000)));
   await file.settled();
   expect(opened(at).held).toEqual({ ...heldAt(1), base: "unknown", doubted: [] });
-  file.write({ ...heldAt(2), version: "v".repeat(2_000) });
+  file.write({ ...heldAt(2), version: "v".repeat(20_000) });
   await file.settled();
-  expect(String(errors)).toContain("the name of the weights has 2000 characters");
+  expect(String(errors)).toContain("the name of the weights has 20000 characters");
   expect(opened(at).held?.version).toBe("step-1");
   await file.close();
 });

@@ -12,13 +12,18 @@ import { inTime, writeAt } from "./disk-write.ts";
 
 const NAME = "weights";
 const FILE_MODE = 0o600;
-/** Two, written in turn: a crash in one leaves the other. A path of a checkpoint takes a tenth. */
-const SLOT_BYTES = 1024;
+/** Two, written in turn: a crash in one leaves the other. Canaries of the longest kind take half. */
+const SLOT_BYTES = 16_384;
 const FILE_BYTES = 2 * SLOT_BYTES;
+
+/** `canaries`: the state of their agreement in that epoch (`pool/canary-agreement.ts`). */
+export interface KeptWeights extends HeldWeights {
+  readonly canaries?: unknown;
+}
 
 interface Slot {
   readonly count: number;
-  readonly held: HeldWeights;
+  readonly held: KeptWeights;
 }
 
 export class WeightsFile {
@@ -40,7 +45,7 @@ export class WeightsFile {
     this.#path = path;
     const bytes = existsSync(path) ? readFileSync(path) : new Uint8Array(0);
     if (bytes.byteLength !== FILE_BYTES && bytes.some((byte) => byte !== 0)) {
-      throw new AppError("invalid_config", `--journal: ${path} is of another program`);
+      throw new AppError("invalid_config", `--journal: ${path} is of another program or release`);
     }
     this.#newest = goesOn ? newestIn(bytes) : null;
     if (goesOn && bytes.byteLength === FILE_BYTES) return;
@@ -51,11 +56,11 @@ export class WeightsFile {
   }
 
   /** The weights that were recorded last, by this process or an earlier one; null: none were. */
-  get held(): HeldWeights | null {
+  get held(): KeptWeights | null {
     return this.#newest?.held ?? null;
   }
 
-  write(held: HeldWeights): void {
+  write(held: KeptWeights): void {
     const count = (this.#newest?.count ?? 0) + 1;
     // If it is too long, only the trainer has the weights.
     const short = { ...held, base: "unknown", doubted: held.doubted?.length ? "all" : [] } as const;

@@ -1,6 +1,7 @@
 // Which engines are believed when their canaries differ.
 
 import { expect, test } from "bun:test";
+import { weightEpoch } from "../core/base/ids.ts";
 import { CanaryAgreement } from "./canary-agreement.ts";
 
 const canary = (by: number, tokens = [5, 6]) => ({ tokens, logprobs: [-1 - by, -2] });
@@ -26,12 +27,35 @@ test("canaries: one of three that differs is named, with by how much", () => {
 test("canaries: of two that differ the one that is as before is stale; else neither is believed", () => {
   const agreement = new CanaryAgreement();
   agreement.compare(named(canary(0), canary(0)));
-  agreement.begin();
+  agreement.begin(weightEpoch(1));
   expect(isFenced(agreement.compare(named(canary(0), canary(1))))).toEqual([true, false]);
-  agreement.begin();
+  agreement.begin(weightEpoch(1));
   const problems = agreement.compare(named(canary(2), canary(3)));
   expect(isFenced(problems)).toEqual([true, true]);
   expect(problems[0]).toContain("differ by 1.000 between engines");
+});
+
+test("canaries: each rank of an engine is compared; another process goes on with what is known of its epoch", () => {
+  const first = new CanaryAgreement();
+  const ranked = (...by: number[]) => ({ ...canary(0), ranks: by.map((one) => canary(one)) });
+  expect(first.compare(named(ranked(0.001, 0.002), ranked(0, 2)))).toEqual([
+    null,
+    "its rank 2's canary's logprobs differ by 2.000 from those of engine-0; 0.25 is allowed",
+  ]);
+  first.begin(weightEpoch(1));
+  first.expect(canary(3));
+  const next = (epoch: number, isOfEpoch: boolean) => {
+    const agreement = new CanaryAgreement();
+    const state = JSON.stringify(first.stateIn(weightEpoch(epoch)));
+    agreement.restore(JSON.parse(state), isOfEpoch);
+    return agreement;
+  };
+  expect(next(0, true).difference(canary(1))).toContain("1.000 from those of engine-0; 0.02 is");
+  expect([next(0, false).reference, next(1, true).reference]).toEqual([null, null]);
+  expect(isFenced(next(1, false).compare(named(canary(0), canary(3))))).toEqual([true, false]);
+  expect(isFenced(next(1, true).compare(named(canary(0))))).toEqual([true]);
+  first.restore("damaged", true);
+  expect(first.hasCompared).toBe(true);
 });
 
 test("canaries: the trainer's own decides, once; a tie of tokens is no difference", () => {

@@ -3,20 +3,33 @@
 // It decides only: the caller fences. An engine that reports no logprobs of its canary is not compared.
 
 import * as v from "valibot";
+import type { WeightEpoch } from "../core/base/ids.ts";
 
 const TOKENS_MAX = 256;
 
-export const CANARY = v.object({
-  prompt: v.optional(v.array(v.number())),
+const MADE = v.object({
   tokens: v.pipe(v.array(v.number()), v.minLength(1), v.maxLength(TOKENS_MAX)),
   logprobs: v.pipe(v.array(v.number()), v.minLength(1), v.maxLength(TOKENS_MAX)),
 });
+export const CANARY = v.object({ prompt: v.optional(v.array(v.number())), ...MADE.entries });
 export type CanaryTokens = v.InferOutput<typeof CANARY>;
 
-interface Canary {
-  readonly name: string;
-  readonly made: CanaryTokens;
-}
+/** An engine's answer. ranks: what its other data parallel ranks have made. */
+const ANSWER = v.object({ ...CANARY.entries, ranks: v.optional(v.array(MADE), []) });
+
+const NAMED = v.object({ name: v.string(), made: CANARY });
+type Canary = v.InferOutput<typeof NAMED>;
+
+const STATE = v.object({
+  /** The current epoch's canary, and that of the epoch before; null: not known. */
+  reference: v.nullable(NAMED),
+  before: v.nullable(NAMED),
+  expected: v.nullable(v.object({ canary: NAMED, tolerance: v.number() })),
+  /** The largest difference of engines that agreed; null: none were compared. */
+  noise: v.nullable(v.number()),
+  hasCompared: v.boolean(),
+});
+type State = v.InferOutput<typeof STATE>;
 
 /** Kernels and batch sizes change low bits: logprobs may differ by so much before engines were seen to agree. */
 const TOLERANCE_MAX = 0.25;
@@ -25,65 +38,82 @@ const TOLERANCE_MIN = 0.01;
 const NOISE_RATIO = 10;
 
 export class CanaryAgreement {
-  /** The current epoch's canary, and that of the epoch before; null: not known. */
-  #reference: Canary | null = null;
-  #before: Canary | null = null;
-  #expected: { readonly canary: Canary; readonly tolerance: number } | null = null;
-  /** The largest difference of engines that agreed; null: none were compared. */
-  #noise: number | null = null;
-  #hasCompared = false;
+  #state: State = {
+    ...{ reference: null, before: null, expected: null },
+    ...{ noise: null, hasCompared: false },
+  };
+  /** The state before epoch `next` was prepared; null: none was. */
+  #ended: { readonly next: WeightEpoch; readonly state: State } | null = null;
 
   get hasCompared(): boolean {
-    return this.#hasCompared;
+    return this.#state.hasCompared;
   }
 
   /** null: not known. */
   get reference(): CanaryTokens | null {
-    return this.#reference?.made ?? null;
+    return this.#state.reference?.made ?? null;
+  }
+
+  /** The state in this epoch, as JSON: another process goes on with it by `restore`. */
+  stateIn(epoch: WeightEpoch): unknown {
+    return this.#ended !== null && epoch < this.#ended.next ? this.#ended.state : this.#state;
+  }
+
+  /** `isOfEpoch`: the epoch of `state` is the current one. Anything else than a state changes nothing. */
+  restore(state: unknown, isOfEpoch: boolean): void {
+    const read = v.safeParse(STATE, state);
+    if (!read.success) return;
+    const { reference, before } = read.output;
+    const old = { reference: null, before: reference ?? before, expected: null };
+    this.#state = isOfEpoch ? read.output : { ...read.output, ...old };
   }
 
   /** The trainer's own, of the next weights. */
   expect(made: CanaryTokens, tolerance = TOLERANCE_MAX): void {
-    this.#expected = { canary: { name: "the trainer", made }, tolerance };
+    this.#state.expected = { canary: { name: "the trainer", made }, tolerance };
   }
 
-  /** Other weights may serve from now on, of which nothing is known. */
-  begin(): void {
-    this.#before = this.#reference ?? this.#before;
-    this.#reference = null;
+  /** Other weights may be there from now on, of which nothing is known; they serve from the epoch `next` on. */
+  begin(next: WeightEpoch): void {
+    const { reference, before } = this.#state;
+    this.#ended = { next, state: { ...this.#state } };
+    this.#state.before = reference ?? before;
+    this.#state.reference = null;
   }
 
   /** Why an engine whose canary was answered with `body` may not serve; null: it may. */
   difference(body: unknown): string | null {
-    const canary = canaryOf("it", body);
-    if (canary === null || this.#reference === null) return null;
-    return this.#problem(canary, this.#reference, this.#tolerance);
+    const { reference } = this.#state;
+    return reference && this.#problem(canariesOf("it", body), reference, this.#tolerance);
   }
 
   /** As `difference`, of several that were asked at the same time. Without a reference, most of them are right. */
   compare(answers: readonly { name: string; body: unknown }[]): (string | null)[] {
-    this.#hasCompared = true;
-    const canaries = answers.map(({ name, body }) => canaryOf(name, body));
-    const known = canaries.filter((one) => one !== null);
-    const expected = this.#reference === null ? this.#expected : null;
+    const { reference } = this.#state;
+    this.#state.hasCompared = true;
+    const canaries = answers.map(({ name, body }) => canariesOf(name, body));
+    // Each engine has one voice.
+    const known = canaries.flatMap(([first]) => first ?? []);
+    const expected = reference === null ? this.#state.expected : null;
     const tolerance = expected?.tolerance ?? this.#tolerance;
-    const right = expected?.canary ?? this.#reference ?? this.#most(known);
+    const right = expected?.canary ?? reference ?? this.#most(known);
     if (right === null && known.length > 0) {
       const [first, ...others] = known as [Canary, ...Canary[]];
       const by = Math.max(...others.map((one) => differenceOf(one.made, first.made)));
       const reason = `its canary's logprobs differ by ${by.toFixed(3)} between engines, and nothing says which is right: POST /v1/weights/expect does`;
-      return canaries.map((canary) => canary && reason);
+      return canaries.map(({ length }) => (length === 0 ? null : reason));
     }
     if (right === null) return canaries.map(() => null);
-    const problems = canaries.map((canary) => canary && this.#problem(canary, right, tolerance));
-    const agreed = canaries.find((canary, i) => canary !== null && problems[i] === null);
-    this.#reference ??= agreed ?? null;
-    if (agreed != null) this.#expected = null;
+    const problems = canaries.map((own) => this.#problem(own, right, tolerance));
+    const [agreed] = canaries.find(({ length }, i) => length > 0 && problems[i] === null) ?? [];
+    this.#state.reference ??= agreed ?? null;
+    if (agreed !== undefined) this.#state.expected = null;
     return problems;
   }
 
   get #tolerance(): number {
-    const learned = this.#noise === null ? TOLERANCE_MAX : this.#noise * NOISE_RATIO;
+    const { noise } = this.#state;
+    const learned = noise === null ? TOLERANCE_MAX : noise * NOISE_RATIO;
     return Math.min(TOLERANCE_MAX, Math.max(TOLERANCE_MIN, learned));
   }
 
@@ -93,7 +123,7 @@ export class CanaryAgreement {
       known.filter(({ made }) => differenceOf(made, canary.made) <= this.#tolerance).length;
     const most = Math.max(0, ...known.map(agreeing));
     let best = known.filter((canary) => agreeing(canary) === most);
-    const before = this.#before;
+    const { before } = this.#state;
     if (before !== null && 2 * most <= known.length) {
       best = best.filter(({ made }) => differenceOf(made, before.made) > 0);
     }
@@ -104,20 +134,30 @@ export class CanaryAgreement {
     return isOne ? (first ?? null) : null;
   }
 
-  #problem({ name, made }: Canary, right: Canary, tolerance: number): string | null {
-    const by = differenceOf(made, right.made);
-    if (by > tolerance) {
-      const allowed = `${tolerance} is allowed`;
-      return `its canary's logprobs differ by ${by.toFixed(3)} from those of ${right.name}; ${allowed}`;
+  /** null: none of an engine's canaries differs. */
+  #problem(own: readonly Canary[], right: Canary, tolerance: number): string | null {
+    for (const [rank, { name, made }] of own.entries()) {
+      const by = differenceOf(made, right.made);
+      if (by > tolerance) {
+        const whose = rank === 0 ? "its" : `its rank ${rank}'s`;
+        const allowed = `${Number(tolerance.toFixed(3))} is allowed`;
+        return `${whose} canary's logprobs differ by ${by.toFixed(3)} from those of ${right.name}; ${allowed}`;
+      }
+      if (name !== right.name) this.#state.noise = Math.max(this.#state.noise ?? 0, by);
     }
-    if (name !== right.name) this.#noise = Math.max(this.#noise ?? 0, by);
     return null;
   }
 }
 
-function canaryOf(name: string, body: unknown): Canary | null {
-  const read = v.safeParse(CANARY, body);
-  return read.success ? { name, made: read.output } : null;
+/** One of each rank; empty: the engine reports none. */
+function canariesOf(name: string, body: unknown): Canary[] {
+  const read = v.safeParse(ANSWER, body);
+  if (!read.success) return [];
+  const { ranks, ...made } = read.output;
+  return [
+    { name, made },
+    ...ranks.map((other, i) => ({ name: `${name} rank ${i + 1}`, made: other })),
+  ];
 }
 
 /** The largest difference of logprobs, up to the first token that differs: after it the texts are others. */

@@ -36,7 +36,9 @@ export async function giveWeights(
   },
 ): Promise<Given> {
   const { epoch, hasBase, isAsOpened, canaries, limits } = about;
-  if (hasBase && adapters.length === 0) return { kind: "given" };
+  // A server that cannot name its weights may have restarted with its first ones while no sidecar saw it.
+  const isTrusted = base !== "unknown" || (worker.weights ?? null) !== null;
+  if (hasBase && isTrusted && adapters.length === 0) return { kind: "given" };
   const isFirst = base === "first" && isAsOpened;
   if (!hasBase && !isFirst && typeof base === "string") return { kind: "refused", reason: "" };
   const whole = hasBase || typeof base === "string" ? [] : [base];

@@ -143,8 +143,8 @@ const ALTERNATIVES = 2;
 const LOGPROB_NONE = -9999;
 
 /**
- * The answer's body has the canary's prompt, tokens and logprobs (of the first rank). Never rejects. `adapter` null: the
- * model itself. `ranks`: data parallel ranks, each with weights of its own.
+ * The answer's body has the canary's prompt, tokens and logprobs, and those of the other ranks. Never rejects. `adapter`
+ * null: the model itself. `ranks`: data parallel ranks, each with weights of its own.
  */
 export async function weightsCanary(
   server: TrialServer,
@@ -153,7 +153,7 @@ export async function weightsCanary(
   const form = adapter === null ? server.form : { ...server.form, model: adapter };
   const name = crypto.randomUUID();
   const prompt = [0, 1, 2, 3];
-  let canary: object = {};
+  const made: Pick<Made, "tokens" | "logprobs">[] = [];
   const problems = await Promise.all(
     Array.from({ length: ranks }, async (_, rank) => {
       const own = `${name}-${rank}`;
@@ -170,15 +170,14 @@ export async function weightsCanary(
       const tried = await tryRequest({ ...server, form }, chunk, { msMax, ...pin });
       if (tried.kind === "unreachable") return { status: 502, error: tried.message };
       const problem = tried.kind === "refused" ? refusalOf(tried) : problemOf(tried);
-      if (tried.kind === "made" && rank === 0) {
-        canary = { prompt, tokens: tried.tokens, logprobs: tried.logprobs };
-      }
+      if (tried.kind === "made") made[rank] = { tokens: tried.tokens, logprobs: tried.logprobs };
       if (problem === null) return null;
       return { status: 500, error: `the weights do not generate: ${problem}` };
     }),
   );
   const first = problems.find((problem) => problem !== null);
-  if (first === undefined) return { status: 200, body: canary };
+  const [canary, ...others] = made;
+  if (first === undefined) return { status: 200, body: { prompt, ...canary, ranks: others } };
   return { status: first.status, body: { error: first.error } };
 }
 

@@ -144,9 +144,9 @@ export const CONTROL_ROUTES: readonly Row<Control>[] = [
   call(
     "/v1/weights/expect",
     "The canary of the next weights as the trainer computes it: engines that differ by more are fenced",
-    ({ pool }, { body }) => {
+    async ({ weights }, { body }) => {
       const { tolerance, ...canary } = checked(EXPECTED, body);
-      pool.canaries.expect(canary, tolerance ?? undefined);
+      await weights.expect(canary, tolerance ?? undefined);
       return jsonResponse({ status: "expected" });
     },
     { schema: EXPECTED },

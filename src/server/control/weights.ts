@@ -12,6 +12,7 @@
 import { AppError } from "../../core/base/errors.ts";
 import type { WeightEpoch } from "../../core/base/ids.ts";
 import type { EngineOperation } from "../../core/rollout/operation.ts";
+import type { CanaryAgreement } from "../../pool/canary-agreement.ts";
 import type { Recipe } from "../../pool/give-weights.ts";
 import { connected, type Member, type WorkerPool } from "../../pool/pool.ts";
 import { jsonResponse } from "../route.ts";
@@ -41,7 +42,7 @@ export interface WeightsOptions
   readonly base?: Recipe["base"];
   /** Resolves when a process that takes the place of this one would know of the epoch, within some seconds. */
   readonly kept?: () => Promise<void>;
-  /** Called when an update begins and ends: what such a process has to know of the engines has changed. */
+  /** Called when an update begins and ends, or canaries are known: what such a process has to know has changed. */
   readonly changed?: () => void;
 }
 
@@ -116,7 +117,7 @@ export class WeightUpdates {
   begin(version: string, current: ReadonlySet<Member>, reasonOf: (member: Member) => string): void {
     const { pool, sidecar } = this.#options;
     this.#give(this.#engines.next, version);
-    pool.canaries.begin();
+    pool.canaries.begin(this.#engines.next);
     // An engine that restarts has its first weights again, and only the trainer has these.
     if ([...current].some(({ source }) => source.keepsWeights)) this.#base = "unknown";
     this.#begin({ current, lost: new Set(), reasonOf, othersUnknown: false });
@@ -187,7 +188,7 @@ export class WeightUpdates {
         return answerTo(operation, outcome);
       try {
         if (this.#open?.isChanged !== true) return answerTo(operation, outcome);
-        this.#options.pool.canaries.begin();
+        this.#options.pool.canaries.begin(this.#engines.next);
         const tried = await this.#engines.tried(outcome);
         const current = new Set([...takenIn(tried)].filter(({ record }) => record.update.isWhole));
         await this.#advance(current, { operation, base: "unknown", outcome: tried });
@@ -225,6 +226,14 @@ export class WeightUpdates {
   /** Call when nothing runs, before engines sleep. */
   async beforeSleep(): Promise<void> {
     await this.#engines.compareOnce();
+    this.#options.changed?.();
+  }
+
+  /** The trainer's canary of the next weights. */
+  async expect(...canary: Parameters<CanaryAgreement["expect"]>): Promise<void> {
+    this.#options.pool.canaries.expect(...canary);
+    this.#options.changed?.();
+    await this.#options.kept?.();
   }
 
   /** Engines that cannot generate with what they have are fenced. Call when nothing runs. */
@@ -253,7 +262,7 @@ export class WeightUpdates {
       const outcome = await this.#engines.send(operation);
       if (!mayHaveChanged(outcome)) return answerTo(operation, outcome);
       isOver = true;
-      this.#options.pool.canaries.begin();
+      this.#options.pool.canaries.begin(this.#engines.next);
       const tried = await this.#engines.tried(outcome);
       const current = takenIn(tried);
       const base = current.size > 0 ? baseAfter(operation) : "unknown";

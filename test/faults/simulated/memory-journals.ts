@@ -1,11 +1,11 @@
 // Journals of a sidecar in memory, as a killed process leaves them: what was written stays, and the write under way may be
 // torn. The production log and reader; only the files are simulated.
 
-import type { HeldWeights } from "../../../src/core/journal/held-weights.ts";
 import type { JournalLog } from "../../../src/core/journal/log.ts";
 import { readJournal, type SavedRun } from "../../../src/core/journal/read.ts";
 import type { RunFile } from "../../../src/core/journal/run-journal.ts";
 import type { RunJournals } from "../../../src/host/journal-file.ts";
+import type { KeptWeights } from "../../../src/host/weights-file.ts";
 
 const FLUSH_MS = 50;
 
@@ -51,7 +51,7 @@ class MemoryFile implements RunFile {
 /** The disk of processes that follow one another. */
 export class MemoryDisk {
   #files: MemoryFile[] = [];
-  #held: HeldWeights | null = null;
+  #held: KeptWeights | null = null;
 
   /** Journals for a process that begins: it finds what earlier ones left. */
   open(): RunJournals {
@@ -77,8 +77,8 @@ export class MemoryDisk {
         get held() {
           return disk.#held;
         },
-        write: (held: HeldWeights) => {
-          this.#held = held;
+        write: (held: KeptWeights) => {
+          this.#held = JSON.parse(JSON.stringify(held));
         },
         settled: async () => {},
       },

@@ -12,8 +12,11 @@ export type SidecarFault =
   | { readonly kind: "lose"; readonly engine: number; readonly direction: LostPart }
   | { readonly kind: "slow"; readonly engine: number; readonly ms: number }
   | { readonly kind: "control"; readonly engine: number; readonly fault: ControlFault }
-  /** The sidecar dies, and another one goes on from its journals; of the write under way this share is there. */
-  | { readonly kind: "sidecar_killed"; readonly share: number };
+  /**
+   * The sidecar dies, and another one goes on from its journals; of the write under way this share is there. `engine`
+   * restarts meanwhile, which no sidecar sees; null: none does.
+   */
+  | { readonly kind: "sidecar_killed"; readonly share: number; readonly engine: number | null };
 
 /** How a trainer updates the weights. dies: it sends a part and nothing more, and another trainer begins. */
 export type UpdateKind = "parts" | "disk" | "sleep" | "dies";
@@ -82,7 +85,12 @@ export function planSidecar(seed: number): SidecarPlan {
       pause: pick([null, null, "keep", count === 0 ? "wait" : "keep", "abort"]),
       abortMs: random.below(6) === 0 ? random.below(60) : null,
     })),
-    faults: times.map((atMs) => ({ atMs, fault: faultOf(random, engines, hasCanary) })),
+    faults: times.map((atMs) => {
+      const fault = faultOf(random, engines, hasCanary);
+      // Only a canary tells which weights a server has that cannot name them.
+      const isUnseen = hasCanary && fault.kind === "sidecar_killed" && atMs % 3 === 0;
+      return { atMs, fault: isUnseen ? { ...fault, engine: atMs % engines } : fault };
+    }),
   };
 }
 
@@ -109,6 +117,6 @@ function faultOf(random: Random, engines: number, hasCanary: boolean): SidecarFa
       return { kind: "control", engine, fault };
     }
     default:
-      return { kind: "sidecar_killed", share: random.below(100) / 100 };
+      return { kind: "sidecar_killed", share: random.below(100) / 100, engine: null };
   }
 }

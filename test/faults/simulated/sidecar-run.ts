@@ -187,7 +187,7 @@ class SidecarWorld implements TrainedSidecar {
 
   #inflict(fault: SidecarFault): void {
     if (fault.kind === "sidecar_killed") {
-      this.#restart(fault.share);
+      this.#restart(fault);
       return;
     }
     const engine = this.engines[fault.engine];
@@ -201,12 +201,13 @@ class SidecarWorld implements TrainedSidecar {
     else if (fault.kind === "slow") engine.link?.slow(fault.ms);
   }
 
-  #restart(share: number): void {
+  #restart({ share, engine }: Extract<SidecarFault, { kind: "sidecar_killed" }>): void {
     const { running } = this.#server;
     running.sidecar.rollout.stop();
     this.#disk.tear(share);
     this.time.abandon();
     for (const { link } of this.engines) link?.drop();
+    if (engine !== null) this.engines[engine]?.kill(0);
     const lost = this.#lost;
     this.#lost = Promise.withResolvers();
     this.#lost.promise.catch(() => {});
