@@ -61,31 +61,34 @@ export interface ServedTraits {
 const TRAITS = ["model", "max_model_len", "dtype", "quantization"] as const;
 
 export class ModelComparison {
-  #first: { readonly url: string; readonly traits: ServedTraits } | null = null;
+  /** First known value of each trait. */
+  readonly #first = new Map<(typeof TRAITS)[number], { url: string; value: string | number }>();
 
   /**
-   * null: as the first server of the run; otherwise how it differs. Responses of a quantised model are of another
+   * null: as the servers of the run before it; otherwise how it differs. Responses of a quantised model are of another
    * distribution, which a trainer could not tell apart.
    * @throws AppError invalid_config: its quantization is another one.
    */
   compare(url: string, traits: ServedTraits): string | null {
-    if (this.#first === null || this.#first.url === url) {
-      this.#first = { url, traits };
-      return null;
+    const differences: string[] = [];
+    let isRefused = false;
+    for (const name of TRAITS) {
+      const value = traits[name];
+      const first = this.#first.get(name);
+      if (first === undefined || first.url === url) {
+        if (value !== null) this.#first.set(name, { url, value });
+      } else if (value === null && name === "quantization") {
+        differences.push(`${name} is not told (dev mode), of ${first.url} ${first.value}`);
+      } else if (value !== null && value !== first.value) {
+        isRefused ||= name === "quantization";
+        differences.push(`${name} is ${value}, of ${first.url} ${first.value}`);
+      }
     }
-    const { url: other, traits: expected } = this.#first;
-    const differing = TRAITS.filter((name) => {
-      const [here, there] = [traits[name], expected[name]];
-      return here !== null && there !== null && here !== there;
-    });
-    if (differing.length === 0) return null;
-    const differences = differing.map(
-      (name) => `${name} is ${traits[name]}, of ${other} ${expected[name]}`,
-    );
-    if (differing.includes("quantization")) {
+    if (differences.length === 0) return null;
+    if (isRefused) {
       const problem = `${differences.join("; ")}: engines of one pool have the same precision`;
       throw new AppError("invalid_config", `${url}: ${problem}`);
     }
-    return `it may have other weights than ${other}: ${differences.join("; ")}`;
+    return `it may have other weights than others: ${differences.join("; ")}`;
   }
 }
