@@ -46,7 +46,7 @@ export async function runIteration(options: IterationOptions): Promise<RunReport
   let iteration: Iteration | null = null;
   try {
     const workers = await options.openWorkers(contextTokens, (worker, isReachable) =>
-      iteration?.setReachable(worker, isReachable),
+      iteration?.rollout.setReachable(worker, isReachable),
     );
     try {
       const { openWorkers: _open, onProgress: _progress, signal: _signal, ...rest } = options;
@@ -62,13 +62,14 @@ export async function runIteration(options: IterationOptions): Promise<RunReport
 
 async function watched(iteration: Iteration, options: IterationOptions): Promise<RunReport> {
   const interrupt = () => iteration.interrupt();
+  const show = () => options.onProgress(iteration.rollout.meter.progress());
   options.signal.addEventListener("abort", interrupt);
-  const timer = setInterval(() => options.onProgress(iteration.progress()), 1000 / PROGRESS_HZ);
+  const timer = setInterval(show, 1000 / PROGRESS_HZ);
   try {
     const running = iteration.run();
     if (options.signal.aborted) interrupt();
     const report = await running;
-    options.onProgress(iteration.progress());
+    show();
     return report;
   } finally {
     clearInterval(timer);

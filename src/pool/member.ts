@@ -134,7 +134,11 @@ export type Effect =
   | { readonly kind: "advance" }
   | { readonly kind: "place" }
   | { readonly kind: "remove" }
-  | { readonly kind: "set_reachable"; readonly isReachable: boolean }
+  | {
+      readonly kind: "set_reachable";
+      readonly isReachable: boolean;
+      readonly isLeaving?: boolean;
+    }
   | { readonly kind: "retry"; readonly attempt: number; readonly ms: number }
   /** Report `served` after a while. */
   | { readonly kind: "watch_service"; readonly attempt: number }
@@ -357,9 +361,10 @@ function reportsCurrent(member: MemberRecord, epoch: WeightEpoch): Step {
 
 function reach(member: MemberRecord): Step {
   const { lost, state, link, isPlaced, reason } = member;
-  if (state === "leaving" || link !== "open" || !isPlaced) return step(member);
-  const told: Effect[] = reason === lost ? [] : [TELL];
   const isReachable = lost === null;
+  if (link !== "open" || !isPlaced || (state === "leaving" && isReachable)) return step(member);
+  if (state === "leaving") return step(member, { kind: "set_reachable", isReachable });
+  const told: Effect[] = reason === lost ? [] : [TELL];
   const reached = {
     ...member,
     state: isReachable ? "ready" : "reconnecting",
@@ -417,7 +422,8 @@ function leave(member: MemberRecord, msMax: number): Step {
     return step(removed, TELL, ...effects);
   }
   const drain: Effect = { kind: "drain", departure, msMax };
-  return step(leaving, TELL, { kind: "set_reachable", isReachable: false }, drain);
+  const isReachable = member.lost === null;
+  return step(leaving, TELL, { kind: "set_reachable", isReachable, isLeaving: true }, drain);
 }
 
 /** Two connections to one engine would count its room twice: it stays what it was, where it can. */

@@ -53,6 +53,24 @@ test("pool: KV that is on a lost connection, or leaving over it, is computed aga
   }
 });
 
+test("pool: requests of a worker that leaves go on elsewhere, with the KV that they have there", async () => {
+  for (let leftAt = 1; leftAt <= 16; leftAt += 1) {
+    const bed = await opened();
+    const requests = bed.ask(10);
+    await bed.steps(leftAt);
+    void bed.pool.leave(workerId(0), 60_000);
+    for (let i = 0; bed.states.length > 2 && i < 30; i += 1) {
+      await bed.steps(4);
+      await bed.retry();
+    }
+    expect(bed.states).toEqual(["ready", "ready"]);
+    await bed.steps(250);
+    expect(requests.map(({ response }) => response.length)).toEqual(requests.map(() => LENGTH));
+    const recomputed = [1, 2].map((index) => bed.worker(index).stats().recomputedTokens);
+    expect(recomputed).toEqual([0, 0]);
+  }
+});
+
 test("pool: when the session is over its requests move, and the worker is reconnecting until it is opened", async () => {
   const bed = await opened();
   const requests = bed.ask(4);

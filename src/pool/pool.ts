@@ -317,7 +317,9 @@ export class WorkerPool {
         if (worker !== null) rollout?.removeWorker(worker);
         return;
       case "set_reachable":
-        if (worker !== null) rollout?.setReachable(worker, effect.isReachable);
+        if (worker !== null) {
+          rollout?.setReachable(worker, effect.isReachable, effect.isLeaving);
+        }
         return;
       case "retry":
         this.#after(effect.ms, () => {

@@ -81,7 +81,7 @@ async function drive(load: Load): Promise<Outcome> {
   for (let step = 0; step < STEPS_MAX; step += 1) {
     for (const worker of workers) worker.step();
     const running = workers.reduce((sum, worker) => sum + worker.stats().running, 0);
-    const waiting = iteration.progress().waiting;
+    const waiting = iteration.rollout.meter.progress().waiting;
     if (waiting > 0 && running < slots * workers.length) {
       steps += 1;
       for (const { kvTokensUsed } of workers) used += kvTokensUsed / kvTokens / workers.length;

@@ -5,7 +5,7 @@ import { AppError, InvalidFieldError } from "../base/errors.ts";
 import type { GroupId } from "../base/ids.ts";
 import type { Group, GroupSpec, Request } from "../request/buffer.ts";
 import type { SavedOutput } from "../request/saved-output.ts";
-import type { Progress, RunReport } from "./report.ts";
+import type { RunReport } from "./report.ts";
 import { Rollout, type RolloutOptions } from "./rollout.ts";
 import { endRest } from "./selection.ts";
 import type { Worker } from "./worker.ts";
@@ -43,8 +43,8 @@ export interface IterationJournal {
 }
 
 export class Iteration {
+  readonly rollout: Rollout;
   readonly #options: IterationOptions;
-  readonly #rollout: Rollout;
   readonly #done = Promise.withResolvers<RunReport>();
   /** Groups that have not been handed out. */
   readonly #open = new Set<Group>();
@@ -56,7 +56,7 @@ export class Iteration {
     assert(options.workers.length > 0, "an iteration has at least one worker");
     assert(options.groups.length > 0, "an iteration has at least one group");
     this.#options = options;
-    this.#rollout = new Rollout({
+    this.rollout = new Rollout({
       ...options,
       listener: {
         tokens: (request) => options.journal?.changed(request),
@@ -78,9 +78,9 @@ export class Iteration {
     for (const group of this.#options.groups) {
       const { groupId, size, finishFirst = size } = group;
       if (finishFirst < size) this.#wanted.set(groupId, finishFirst);
-      this.#open.add(this.#rollout.submit({ ...group, divisible: this.#isDivisible(group) }));
+      this.#open.add(this.rollout.submit({ ...group, divisible: this.#isDivisible(group) }));
     }
-    for (const worker of this.#options.workers) this.#rollout.addWorker(worker);
+    for (const worker of this.#options.workers) this.rollout.addWorker(worker);
     for (const { requests } of [...this.#open]) for (const one of requests) this.#resume(one);
     return this.#done.promise;
   }
@@ -89,14 +89,14 @@ export class Iteration {
     const { journal } = this.#options;
     if (!journal) return;
     const saved = journal.saved(request);
-    const isResumed = saved !== null && this.#rollout.restore(request, saved);
+    const isResumed = saved !== null && this.rollout.restore(request, saved);
     journal.began(request, isResumed ? saved : null);
   }
 
   /** Ends the run at once: finished requests are handed out, the rest is dropped. */
   interrupt(): void {
     if (this.#isOver) return;
-    this.#rollout.stop();
+    this.rollout.stop();
     try {
       for (const group of this.#open) if (group.finished > 0) this.#options.onGroup(group);
     } catch (error) {
@@ -104,15 +104,6 @@ export class Iteration {
       return;
     }
     this.#end(true);
-  }
-
-  /** See Rollout.setReachable. */
-  setReachable(worker: Worker, isReachable: boolean): void {
-    this.#rollout.setReachable(worker, isReachable);
-  }
-
-  progress(): Progress {
-    return this.#rollout.meter.progress();
   }
 
   /** Whether every worker can stop such a response after any token. */
@@ -133,32 +124,32 @@ export class Iteration {
     const { groupId, requests } = request.group;
     this.#options.journal?.finished(request);
     const wanted = this.#wanted.get(groupId);
-    if (wanted !== undefined) endRest(this.#rollout, requests, wanted);
+    if (wanted !== undefined) endRest(this.rollout, requests, wanted);
   }
 
   #groupFinished(group: Group): void {
     this.#open.delete(group);
     this.#options.onGroup(group);
-    if (this.#rollout.unfinished === 0) this.#end(false);
+    if (this.rollout.unfinished === 0) this.#end(false);
   }
 
   #workerFailed(worker: Worker, message: string): void {
-    if (this.#rollout.workers.length > 0) return;
+    if (this.rollout.workers.length > 0) return;
     this.#reject(new AppError("no_worker", `${worker.name} failed and none is left: ${message}`));
   }
 
   #reject(error: unknown): void {
     this.#isOver = true;
-    this.#rollout.stop();
+    this.rollout.stop();
     this.#done.reject(error);
   }
 
   #end(interrupted: boolean): void {
     if (this.#isOver) return;
     this.#isOver = true;
-    this.#rollout.stop();
+    this.rollout.stop();
     const { policy, draft, deterministic, epoch, pool } = this.#options;
-    const { meter } = this.#rollout;
+    const { meter } = this.rollout;
     meter.ended();
     this.#done.resolve(
       meter.report({ policy, draft, deterministic, epoch, interrupted, pool: pool.stats() }),

@@ -111,6 +111,18 @@ export class KvMoves implements ExecutorSteps {
     for (const id of this.executor.leaving(workerId)) this.exported(id, null, workerId);
   }
 
+  /** All KV leaves the worker, and chunks end for that; undivided requests run on. */
+  vacate(workerId: WorkerId): void {
+    const { ledger, buffer, scheduler } = this.#parts;
+    const ending = [...ledger.running(workerId)].filter(({ spec }) => spec.divisible);
+    for (const request of ending) this.executor.execute({ kind: "preempt", request, workerId });
+    for (const request of buffer.requests) {
+      if (!isParkedOn(workerId, request)) continue;
+      scheduler.unparked(request);
+      this.executor.execute({ kind: "offload", request, workerId });
+    }
+  }
+
   /** The worker has dropped KV that was parked there. */
   evicted(workerId: WorkerId, request: Request | null): void {
     if (request === null || !isParkedOn(workerId, request)) return;

@@ -16,6 +16,8 @@ interface Account {
   readonly worker: Worker;
   /** false: its connection is lost, and may come back. */
   isReachable: boolean;
+  /** false: it has no slots; what it runs stays there. */
+  isOpen: boolean;
   /** The suspect that was dispatched there last. */
   suspect: Request | null;
   inFlight: number;
@@ -38,6 +40,7 @@ interface Account {
   leavingTokens: number;
 }
 
+const NOTHING_HELD = { inFlight: 0, kvTokens: 0, sharedTokens: 0, sessions: 0, leavingTokens: 0 };
 /** Shortest span that is measured: counters of servers are polled once a second. */
 const SPAN_MS = 3_000;
 const SPAN_STEPS = 64;
@@ -58,28 +61,23 @@ export class Ledger {
     this.#accounts.set(worker.workerId, {
       worker,
       isReachable: true,
+      isOpen: true,
       suspect: null,
-      inFlight: 0,
-      kvTokens: 0,
+      ...NOTHING_HELD,
       lookahead: new Lookahead(worker.capacity.kvTokens),
       running: new Set(),
       updatedMs: this.#clock.nowMs(),
       busyMs: 0,
       requestMs: 0,
       made: null,
-      leavingTokens: 0,
       residents: new Map(),
-      sharedTokens: 0,
-      sessions: 0,
     });
     this.#kvTokens.set(worker.workerId, worker.capacity.kvTokens);
   }
 
   /** The largest KV budget of the workers that are there, or were and may come back. */
   get kvTokensMax(): number {
-    let most = 0;
-    for (const kvTokens of this.#kvTokens.values()) most = Math.max(most, kvTokens);
-    return most;
+    return Math.max(0, ...this.#kvTokens.values());
   }
 
   /** null: the worker has failed and was removed. */
@@ -95,10 +93,9 @@ export class Ledger {
     return this.#accounts.get(workerId)?.isReachable ?? false;
   }
 
-  /** A worker that cannot be reached has no slots; what it runs stays there. */
-  setReachable(workerId: WorkerId, isReachable: boolean): void {
+  setReachable(workerId: WorkerId, isReachable: boolean, isOpen: boolean): void {
     const account = this.#accounts.get(workerId);
-    if (account !== undefined) account.isReachable = isReachable;
+    if (account !== undefined) Object.assign(account, { isReachable, isOpen });
   }
 
   remove(workerId: WorkerId): void {
@@ -235,22 +232,16 @@ export class Ledger {
 
   /** Requests in flight on all workers. */
   get inFlight(): number {
-    let total = 0;
-    for (const account of this.#accounts.values()) total += account.inFlight;
-    return total;
+    return this.#accounts.values().reduce((total, { inFlight }) => total + inFlight, 0);
   }
 
   /** Every worker dropped all that it held. */
   clear(): void {
     for (const account of this.#accounts.values()) {
-      account.inFlight = 0;
-      account.kvTokens = 0;
+      Object.assign(account, NOTHING_HELD);
       account.residents.clear();
-      account.sharedTokens = 0;
-      account.sessions = 0;
       this.#updateSpan(account);
       account.running.clear();
-      account.leavingTokens = 0;
     }
   }
 
@@ -258,7 +249,7 @@ export class Ledger {
     const slots: Slot[] = [];
     for (const account of this.#accounts.values()) {
       const { worker, suspect, inFlight, kvTokens, running, residents, sharedTokens } = account;
-      if (!account.isReachable) continue;
+      if (!account.isOpen) continue;
       slots.push({
         workerId: worker.workerId,
         slots: worker.capacity.slots + (worker.capacity.ahead ?? 0),

@@ -211,12 +211,13 @@ export class Rollout {
 
   /**
    * Sets whether the worker's connection works. While it is lost, running requests there wait for it, no new one is
-   * placed there, and requests whose KV is there continue elsewhere without it.
+   * placed there, and requests whose KV is there continue elsewhere without it; of one that `isLeaving`, with it.
    */
-  setReachable(worker: Worker, isReachable: boolean): void {
+  setReachable(worker: Worker, isReachable: boolean, isLeaving = false): void {
     if (this.#parts.ledger.worker(worker.workerId) !== worker) return;
     this.#turn(() => {
-      this.#parts.ledger.setReachable(worker.workerId, isReachable);
+      if (isReachable && isLeaving) this.#kv.vacate(worker.workerId);
+      this.#parts.ledger.setReachable(worker.workerId, isReachable, isReachable && !isLeaving);
       if (!isReachable) this.#kv.cutOff(worker.workerId);
     });
   }
