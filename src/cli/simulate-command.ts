@@ -161,17 +161,8 @@ function simulating(status: Status): (name: string) => void {
 
 const WORKLOAD_HEAD = [
   ...["system", "drafts", "wall", "x veRL", "95 % interval", "paper"],
-  ...[
-    "tail",
-    "tail cut",
-    "preempted",
-    "moved",
-    "x bound",
-    "iteration",
-    "x veRL",
-    "length bias",
-    "stale",
-  ],
+  ...["tail", "tail cut", "preempted", "moved", "x bound", "iteration"],
+  ...["x veRL", "length bias", "stale", "GPU s/1000", "ETTR"],
 ];
 
 /** Without a line end at the end. */
@@ -192,6 +183,8 @@ function workloadTable(name: string, report: WorkloadReport): string {
     row.iteration_speedup.toFixed(2),
     `${(row.length_bias * 100).toFixed(1)} %`,
     formatShare(row.stale_share),
+    row.gpu_s_per_1000_tokens.toFixed(2),
+    row.ettr?.toFixed(3) ?? "-",
   ]);
   const size = `${formatCount(report.requests)} requests, mean ${formatCount(report.tokens_mean)} tokens`;
   const bound = `lower bound ${formatSeconds(report.lower_bound_s)}: no schedule can be faster`;

@@ -55,7 +55,7 @@ export async function simulateCell(cell: Cell, core: CoreExports): Promise<Simul
 function simulate(cell: Cell, core: CoreExports, iteration: Iteration): Promise<SimulationResult> {
   const { workload, system, chunkTokens, isRecorded, isPaced } = cell;
   return new Simulation({
-    ...{ workload, lengths: [], until: null, progress: null, finishFirst: null },
+    ...{ workload, lengths: [], until: null, progress: null, finishFirst: null, elastic: null },
     ...iteration,
     core,
     chunkTokens,

@@ -38,6 +38,10 @@ export interface SystemReport {
   readonly length_bias: number;
   /** Part of the returned tokens that weights of earlier iterations made. */
   readonly stale_share: number;
+  /** Seconds of GPUs that 1,000 returned tokens take. */
+  readonly gpu_s_per_1000_tokens: number;
+  /** Effective training time ratio: the iteration's time if no engine left over its own; null: none leaves. */
+  readonly ettr: number | null;
   readonly draft: SimDraft;
 }
 
@@ -121,16 +125,8 @@ export async function runWorkload(
   const requests =
     workload.lengths?.flat().length ?? workload.shape.groups * workload.shape.groupSize;
   const tokensMean = meanOf(base.map((run) => run.outputTokens / requests));
-  return {
-    report: {
-      systems,
-      lower_bound_s: bound,
-      seeds: options.seeds,
-      requests,
-      tokens_mean: tokensMean,
-    },
-    pictures,
-  };
+  const all = { seeds: options.seeds, requests, tokens_mean: tokensMean };
+  return { report: { systems, lower_bound_s: bound, ...all }, pictures };
 }
 
 function bestOf(workload: Workload, draft: DraftOption): number {
@@ -170,15 +166,22 @@ function summed(input: {
     iteration_speedup: meanOf(base.map((run) => iterationOf(workload, run, run))) / iterationS,
     length_bias: mean(lengthOf) / meanOf(base.map(lengthOf)) - 1,
     stale_share: mean((run) => run.staleShare),
+    gpu_s_per_1000_tokens:
+      1000 * workload.deployment.gpus * mean((run) => run.engineS / returnedTokens(run)),
+    ettr:
+      runs[0]?.calmS == null ? null : 1 - mean((run) => run.wallS - (run.calmS ?? 0)) / iterationS,
     draft,
   };
 }
 
+/** Tokens that an iteration hands out. */
+const returnedTokens = (run: SimulationResult) =>
+  run.returnedLengths.reduce((sum, n) => sum + n, 0) / run.iterations;
+
 /** Seconds of an iteration. Training takes time by the tokens that it gets; what can run beside the rollout does. */
 function iterationOf({ after }: Workload, run: SimulationResult, verl: SimulationResult): number {
   const perToken = (after.training * verl.wallS) / verl.outputTokens;
-  const returned = run.returnedLengths.reduce((sum, n) => sum + n, 0) / run.iterations;
-  const training = perToken * returned;
+  const training = perToken * returnedTokens(run);
   const hidden = Math.min(FORWARD_PART * training, run.freeS);
   const wanted = (verl.returnedLengths.length * run.iterations) / run.returnedLengths.length;
   return (run.wallS + training - hidden) * wanted + after.update * verl.wallS;
@@ -221,16 +224,8 @@ export async function checkPublished(options: {
     for (let seed = 1; seed <= options.seeds; seed += 1) {
       options.onCell(`${key}, seed ${seed}`);
       const chunkTokens = options.chunkTokens ?? chunkTokensOf(system);
-      const made = {
-        workload,
-        system,
-        draft,
-        seed,
-        chunkTokens,
-        isRecorded: false,
-        reservesChunks,
-      };
-      runs.push(await simulateCell(made, options.core));
+      const made = { workload, system, draft, seed, chunkTokens, isRecorded: false };
+      runs.push(await simulateCell({ ...made, reservesChunks }, options.core));
     }
     known.set(key, runs);
     return runs;

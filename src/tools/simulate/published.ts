@@ -37,16 +37,10 @@ function rows(
   list: readonly Row[],
   groupSize: number | null = null,
 ): PublishedCell[] {
-  return list.map(([system, draft, metric, value, kind]) => ({
-    source,
-    workload,
-    groupSize,
-    system,
-    draft,
-    metric,
-    value,
-    isFitted: kind === "fitted",
-  }));
+  return list.map(([system, draft, metric, value, kind]) => {
+    const isFitted = kind === "fitted";
+    return { source, workload, groupSize, system, draft, metric, value, isFitted };
+  });
 }
 
 /** Fig. 7, one group size: veRL + SD, StreamRL-Oracle, StreamRL-Oracle + SD, Seer. */

@@ -1,15 +1,16 @@
-// Ideas of related systems (reference tables: APRIL, RollPacker, StreamRL, RLHFuse, TailSieve), one row each: the
+// Ideas of related systems (reference tables: APRIL, RollPacker, StreamRL, RLHFuse, TailSieve, CANN, RLBoost), one row each: the
 // scheduler that it runs on, and what it does with iterations. Each is off unless it is asked for by name.
 
 import { present } from "../../core/base/assert.ts";
 import type { PolicyName } from "../../core/schedule/policies.ts";
 import type { GroupLengths } from "./lengths.ts";
+import { CANN_GRAPHS } from "./rebalance.ts";
 import type { SimulationOptions, SimulationResult } from "./simulation.ts";
 import { FORWARD_PART, type Workload } from "./workload.ts";
 
 /** Choices of a system about a simulated iteration; the rest is the cell's. */
 export type Iteration = Partial<
-  Pick<SimulationOptions, "lengths" | "until" | "progress" | "finishFirst" | "workload">
+  Pick<SimulationOptions, "lengths" | "until" | "progress" | "finishFirst" | "workload" | "elastic">
 >;
 
 /** Parts that a row is made of: `lengths` draws groups of an iteration, `simulate` runs one. */
@@ -19,9 +20,12 @@ export interface RelatedParts {
   readonly simulate: (iteration: Iteration) => Promise<SimulationResult>;
 }
 
+/** Schedulers that are only of related systems. */
+type Special = "streamrl" | "isolation" | "rebalance-verl" | "rebalance-seer";
+
 interface Related {
   /** Scheduler: of a policy, or one of systems.ts. */
-  readonly on: "verl" | "streamrl" | "isolation" | Exclude<PolicyName, "group">;
+  readonly on: "verl" | Special | Exclude<PolicyName, "group">;
   /** Absent: one iteration as usual. */
   readonly run?: (parts: RelatedParts) => Promise<SimulationResult>;
 }
@@ -43,6 +47,15 @@ const RELATED = {
   rlhfuse: { on: "verl", run: rlhfuse },
   /** TailSieve: requests of long groups run on engines of their own. */
   isolation: { on: "isolation" },
+  /** Step times of an engine with graphs, and CANN's re-balance by their sizes. */
+  "graphs-verl": { on: "verl", run: onGraphs },
+  "rebalance-verl": { on: "rebalance-verl", run: onGraphs },
+  "graphs-seer": { on: "seer", run: onGraphs },
+  "rebalance-seer": { on: "rebalance-seer", run: onGraphs },
+  /** RLBoost, RobustRL: engines leave, with a notice in which their KV moves to the pool, and others come. */
+  elastic: { on: "seer", run: (parts) => elastic(parts, NOTICE_S) },
+  /** The same without a notice: what they hold is lost. */
+  "elastic-abrupt": { on: "seer", run: (parts) => elastic(parts, 0) },
 } as const satisfies Record<string, Related>;
 
 export type RelatedName = keyof typeof RELATED;
@@ -193,6 +206,22 @@ async function fused({ workload, lengths, simulate }: RelatedParts, part: number
   return { ...result, tailS, freeS: free * after.wallS, returnedLengths: all.flat() };
 }
 
+function onGraphs({ workload, lengths, simulate }: RelatedParts): Promise<SimulationResult> {
+  return simulate({ lengths: lengths(0, {}), workload: { ...workload, graphs: CANN_GRAPHS } });
+}
+
+/** Life of an engine, the time from its leaving until another serves, and a notice shorter than any cloud's. */
+const LIFE_S = 3_600;
+const ABSENT_S = 120;
+const NOTICE_S = 10;
+
+async function elastic({ lengths, simulate }: RelatedParts, noticeS: number) {
+  const groups = lengths(0, {});
+  const { wallS: calmS } = await simulate({ lengths: groups });
+  const times = { lifeS: LIFE_S, absentS: ABSENT_S, noticeS };
+  return { ...withoutWaste(await simulate({ lengths: groups, elastic: times })), calmS };
+}
+
 /** Results one after the other, as the mean of `iterations` iterations. */
 function added(results: readonly SimulationResult[], iterations: number): SimulationResult {
   const [first, ...rest] = results;
@@ -206,6 +235,6 @@ function added(results: readonly SimulationResult[], iterations: number): Simula
 }
 
 const SUMS = [
-  ...(["wallS", "tailS", "outputTokens", "preemptions", "recomputedTokens"] as const),
+  ...(["wallS", "tailS", "engineS", "outputTokens", "preemptions", "recomputedTokens"] as const),
   ...(["chunks", "migrations", "migratedBytes"] as const),
 ];

@@ -29,6 +29,18 @@ import { engineSlots, type Workload } from "./workload.ts";
 /** Objects that a scheduler may be built from. `lengthOf` is for oracles alone. */
 export interface SchedulerParts extends PolicyParts {
   readonly lengthOf: (request: Request) => number;
+  /** Data-parallel ranks of an engine. */
+  readonly ranks: number;
+}
+
+/** A pool whose engines leave one after the other, each to be replaced; times in seconds. */
+export interface Elastic {
+  /** Time that an engine serves on average. */
+  readonly lifeS: number;
+  /** Between a notice and the end of the engine that gets it; 0: it is gone at once. */
+  readonly noticeS: number;
+  /** Between the end of an engine and the first request of the next. */
+  readonly absentS: number;
 }
 
 export interface SimulationOptions {
@@ -51,6 +63,8 @@ export interface SimulationOptions {
   readonly finishFirst: number | null;
   /** Output tokens that request number i has from an earlier iteration; absent: none. */
   readonly progress: readonly number[] | null;
+  /** null: all engines stay. */
+  readonly elastic: Elastic | null;
   /** false: all engines count as equally fast; default: as measured. */
   readonly isPaced?: boolean;
   /** Keeps the load of every engine over time, for charts. */
@@ -70,6 +84,10 @@ export interface SimulationResult {
   readonly wallS: number;
   /** From the end of the first 90 % of requests to the end of all (paper, Fig. 8). */
   readonly tailS: number;
+  /** Time of all engines that were there. */
+  readonly engineS: number;
+  /** Wall time of the same requests if no engine left; null: none did. */
+  readonly calmS: number | null;
   readonly outputTokens: number;
   readonly preemptions: number;
   readonly recomputedTokens: number;
@@ -118,6 +136,12 @@ export class Simulation implements EngineWorld {
   readonly #model: StepModel;
   readonly #rollout: Rollout;
   readonly #engines: SimulatedEngine[] = [];
+  /** Engines that are there, in order of arrival; and what happens to them next. */
+  readonly #serving: SimulatedEngine[] = [];
+  readonly #changes: { readonly atMs: number; readonly act: () => void }[] = [];
+  #engineMs = 0;
+  /** Engines that have got their notice: the first ones of `#serving`. */
+  #leaving = 0;
   readonly #requests: Request[] = [];
   readonly #lengths: Int32Array;
   readonly #reached: Reached;
@@ -142,7 +166,7 @@ export class Simulation implements EngineWorld {
     const lengthOf = ({ spec }: Request) => this.lengthOf(spec.requestId);
     this.#rollout = new Rollout({
       policy: "divided",
-      schedulerFor: (parts) => schedulerFor({ ...parts, lengthOf }),
+      schedulerFor: (parts) => schedulerFor({ ...parts, lengthOf, ranks: this.#model.ranks }),
       draft: "off",
       chunkTokens,
       epoch: EPOCH,
@@ -153,7 +177,9 @@ export class Simulation implements EngineWorld {
       listener: this.#listener(),
     });
     this.#addGroups();
-    this.#addEngines();
+    const { workload, elastic } = options;
+    for (let i = 0; i < workload.instances; i += 1) this.#addEngine();
+    if (elastic !== null) this.#expectNotice(elastic);
   }
 
   async run(): Promise<SimulationResult> {
@@ -163,12 +189,14 @@ export class Simulation implements EngineWorld {
       await null;
       if (this.#error !== null) throw this.#error;
       let isQuiet = true;
-      for (const engine of this.#engines) if (engine.turn()) isQuiet = false;
+      for (const engine of this.#serving) if (engine.turn()) isQuiet = false;
       if (!isQuiet) continue;
-      let atMs = Number.POSITIVE_INFINITY;
-      for (const engine of this.#engines) atMs = Math.min(atMs, engine.nextMs);
+      let atMs = this.#changes[0]?.atMs ?? Number.POSITIVE_INFINITY;
+      for (const engine of this.#serving) atMs = Math.min(atMs, engine.nextMs);
       assert(Number.isFinite(atMs), "work is left, so something is due");
+      this.#engineMs += (atMs - this.#nowMs) * this.#serving.length;
       this.#nowMs = atMs;
+      if (this.#changes[0]?.atMs === atMs) this.#changes.shift()?.act();
       if (this.#options.isRecorded) this.#record();
     }
     this.#rollout.stop();
@@ -285,30 +313,53 @@ export class Simulation implements EngineWorld {
     });
   }
 
-  #addEngines(): void {
+  #after(seconds: number, act: () => void): void {
+    this.#changes.push({ atMs: this.#nowMs + seconds * 1000, act });
+    this.#changes.sort((a, b) => a.atMs - b.atMs);
+  }
+
+  /** The engine that has been there longest is the next to leave. */
+  #expectNotice(elastic: Elastic): void {
+    const { lifeS, noticeS, absentS } = elastic;
+    this.#after(lifeS / this.#options.workload.instances, () => {
+      this.#expectNotice(elastic);
+      const engine = this.#serving[this.#leaving];
+      if (engine === undefined || this.#serving.length === 1) return;
+      if (noticeS > 0) this.#rollout.setReachable(engine, true, true);
+      this.#leaving += 1;
+      this.#after(noticeS, () => {
+        this.#leaving -= 1;
+        this.#serving.shift();
+        this.#rollout.removeWorker(engine);
+        this.#rollout.forgetWorker(engine.workerId);
+        this.#after(absentS, () => this.#addEngine());
+      });
+    });
+  }
+
+  #addEngine(): void {
     const { workload, speculationFor, isDivided, isPaced = true } = this.#options;
     const { slow, constants } = workload;
-    const slowdown = constants.slowdown * (slow?.factor ?? 1);
-    const slowModel = new StepModel({ ...workload, constants: { ...constants, slowdown } });
+    const i = this.#engines.length;
+    const slowdown = constants.slowdown * (i < (slow?.instances ?? 0) ? (slow?.factor ?? 1) : 1);
     const contextTokens = workload.promptTokens + workload.shape.tokensMax;
     const { kvTokens } = this.#model;
     assert(contextTokens < kvTokens, "the longest request fits into one engine");
     const reportTokens = Math.max(1, Math.min(REPORT_TOKENS, kvTokens * REPORT_PART));
-    for (let i = 0; i < workload.instances; i += 1) {
-      const engine = new SimulatedEngine({
-        workerId: workerId(i),
-        slots: engineSlots(workload.deployment),
-        model: i < (slow?.instances ?? 0) ? slowModel : this.#model,
-        contextTokens,
-        kvTokens,
-        speculation: speculationFor?.(i) ?? null,
-        world: this,
-        reportTokens: isDivided ? reportTokens : Number.POSITIVE_INFINITY,
-        isPaced,
-      });
-      this.#engines.push(engine);
-      this.#rollout.addWorker(engine);
-    }
+    const engine = new SimulatedEngine({
+      workerId: workerId(i),
+      slots: engineSlots(workload.deployment),
+      model: new StepModel({ ...workload, constants: { ...constants, slowdown } }),
+      contextTokens,
+      kvTokens,
+      speculation: speculationFor?.(i) ?? null,
+      world: this,
+      reportTokens: isDivided ? reportTokens : Number.POSITIVE_INFINITY,
+      isPaced,
+    });
+    this.#engines.push(engine);
+    this.#serving.push(engine);
+    this.#rollout.addWorker(engine);
   }
 
   #result(): SimulationResult {
@@ -324,6 +375,8 @@ export class Simulation implements EngineWorld {
     return {
       wallS: wallMs / 1000,
       tailS,
+      engineS: this.#engineMs / 1000,
+      calmS: null,
       outputTokens,
       preemptions: sum("preemptions"),
       recomputedTokens: sum("recomputedTokens"),

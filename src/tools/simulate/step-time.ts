@@ -29,6 +29,18 @@ export interface EngineConstants {
 const HOST_STEP_MS = 5;
 const HOST_ROW_MS = 0.02;
 
+/** Measured step times by batch, of an engine that has captured its steps as graphs of these sizes. */
+export interface Graphs {
+  /** Requests of a rank, ascending: a batch takes as long as the next larger size. */
+  readonly sizes: readonly number[];
+  readonly ms: readonly number[];
+}
+
+/** The size that a batch of `requests` a rank takes; Infinity: it is larger than all. */
+export function graphOf({ sizes }: Graphs, requests: number): number {
+  return sizes.find((size) => requests <= size) ?? Number.POSITIVE_INFINITY;
+}
+
 /** Bytes of the weights that every GPU reads, without routed experts. */
 function denseBytesOf({ model, deployment }: { model: ModelSpec; deployment: Deployment }): number {
   // Attention and dense layers are whole on every rank where attention is data parallel.
@@ -54,14 +66,17 @@ export class StepModel {
   readonly #model: ModelSpec;
   readonly #deployment: Deployment;
   readonly #denseBytes: number;
+  readonly #graphs: Graphs | undefined;
 
   constructor(options: {
     hardware: Hardware;
     model: ModelSpec;
     deployment: Deployment;
     constants: EngineConstants;
+    graphs?: Graphs;
   }) {
-    const { hardware, model, deployment, constants } = options;
+    const { hardware, model, deployment, constants, graphs } = options;
+    this.#graphs = graphs;
     this.#hardware = hardware;
     this.#model = model;
     this.#deployment = deployment;
@@ -80,18 +95,29 @@ export class StepModel {
    * `contextTokens`: rows >= batch >= 1.
    */
   stepMs(batch: number, rows: number, contextTokens: number): number {
+    const graphs = this.#graphs;
+    if (graphs === undefined) return this.#modelledMs(batch, rows, contextTokens);
+    // A request alone on each rank takes as long as modelled; those beside it add what they add in the measurement.
+    const ranks = this.ranks;
+    const context = (contextTokens * ranks) / batch;
+    const more = timeOf(graphs, rows / ranks) - 1;
+    const alone = this.#modelledMs(ranks, ranks, context);
+    return this.#modelledMs(ranks, ranks, contextTokens) + more * alone;
+  }
+
+  #modelledMs(batch: number, rows: number, contextTokens: number): number {
     const { slowdown, speculation } = this.constants;
     const memory = this.#memoryMs(rows, contextTokens);
     const compute = this.#computeMs(rows, (contextTokens * rows) / batch);
     const device = slowdown * (Math.max(memory, compute) + this.#exchangeMs(rows));
-    const ms = device + HOST_STEP_MS + (HOST_ROW_MS * rows) / this.#ranks;
+    const ms = device + HOST_STEP_MS + (HOST_ROW_MS * rows) / this.ranks;
     return ms * (1 + speculation * (rows / batch - 1));
   }
 
   /** Milliseconds that each row after the first adds to a step at least: the exchange between GPUs and the host. */
   get rowMs(): number {
     const exchange = this.#exchangeMs(2) - this.#exchangeMs(1);
-    return this.constants.slowdown * exchange + HOST_ROW_MS / this.#ranks;
+    return this.constants.slowdown * exchange + HOST_ROW_MS / this.ranks;
   }
 
   /** Milliseconds to prefill `tokens` after `before` tokens that are there. */
@@ -119,7 +145,7 @@ export class StepModel {
   }
 
   /** Data-parallel ranks. */
-  get #ranks(): number {
+  get ranks(): number {
     return this.#deployment.kind === "experts" ? this.#deployment.gpus : 1;
   }
 
@@ -164,3 +190,13 @@ export class StepModel {
 const PREFILL_CHUNK_TOKENS = 8192;
 /** DeepEP measures its exchange at this many tokens a rank. */
 const EXCHANGE_TOKENS = 128;
+
+/** Time of a step with `rows` a rank over that of the smallest graph; beyond the largest it grows as between the last two. */
+function timeOf({ sizes, ms }: Graphs, rows: number): number {
+  const at = sizes.findIndex((size) => rows <= size);
+  const [first = 1, last = 1, before = 1] = [ms[0], ms.at(-1), ms.at(-2)];
+  if (at >= 0) return (ms[at] ?? last) / first;
+  const [largest = 1, smaller = 1] = [sizes.at(-1), sizes.at(-2)];
+  const step = largest - smaller;
+  return (last + (last - before) * Math.ceil((rows - largest) / step)) / first;
+}

@@ -11,9 +11,11 @@ import {
   type PolicyName,
   schedulerFor,
 } from "../../core/schedule/policies.ts";
+import { byArrival } from "../../core/schedule/policy.ts";
 import { Scheduler } from "../../core/schedule/scheduler.ts";
 import { Heap } from "../../core/wasm/heap.ts";
 import { isolating } from "./isolation.ts";
+import { pinOf, rebalancing } from "./rebalance.ts";
 import { baseOf, RELATED_NAMES, type RelatedName } from "./related.ts";
 import type { SchedulerParts } from "./simulation.ts";
 
@@ -53,7 +55,7 @@ export function isOfThePaper(system: SystemName): boolean {
 export function isBaseline(system: SystemName): boolean {
   return WHOLE.some((name) => name === baseOf(system));
 }
-const WHOLE = [...BASELINES, "streamrl"] as const;
+const WHOLE = [...BASELINES, "streamrl", "rebalance-verl"] as const;
 
 export function simSchedulerFor(system: SystemName, parts: SchedulerParts): Scheduler {
   const { buffer, chunks, core, lengthOf } = parts;
@@ -67,6 +69,12 @@ export function simSchedulerFor(system: SystemName, parts: SchedulerParts): Sche
       return streamRl(parts, groupMeans(lengthOf));
     case "isolation":
       return isolating(parts);
+    case "rebalance-verl": {
+      const order = new KeyedPolicy({ buffer, heap: new Heap(core), keyOf: byArrival });
+      return rebalancing(new Scheduler(order, { kind: "pinned", pin: pinOf }), parts);
+    }
+    case "rebalance-seer":
+      return rebalancing(schedulerFor("seer", parts), parts);
     case "oracle": {
       // Longest true remaining length first: what no system can know.
       const keyOf = (request: Request) => request.response.length - lengthOf(request);

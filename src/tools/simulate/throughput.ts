@@ -9,24 +9,15 @@ export function expectedTokens(alpha: number, gamma: number): number {
   return (1 - alpha ** (gamma + 1)) / (1 - alpha);
 }
 
-/** T_SD(B, gamma): milliseconds per token of each request. gamma = 0 is plain decoding. */
-function msPerToken(
-  times: StepTimes,
-  options: { batch: number; gamma: number; alpha: number },
-): number {
-  const { batch, gamma, alpha } = options;
-  return times.ms(batch, batch * (gamma + 1)) / expectedTokens(alpha, gamma);
-}
-
-/** The uniform draft length, 0..gammaMax, with the least time per token; the shorter of equals. */
+/** The uniform draft length, 0..gammaMax, with the least time per token, T_SD(B, gamma); the shorter of equals. */
 export function bestUniformGamma(
   times: StepTimes,
-  options: { batch: number; alpha: number; gammaMax: number },
+  { batch, alpha, gammaMax }: { batch: number; alpha: number; gammaMax: number },
 ): number {
   let best = 0;
   let bestMs = Number.POSITIVE_INFINITY;
-  for (let gamma = 0; gamma <= options.gammaMax; gamma += 1) {
-    const ms = msPerToken(times, { batch: options.batch, gamma, alpha: options.alpha });
+  for (let gamma = 0; gamma <= gammaMax; gamma += 1) {
+    const ms = times.ms(batch, batch * (gamma + 1)) / expectedTokens(alpha, gamma);
     if (ms < bestMs) {
       best = gamma;
       bestMs = ms;

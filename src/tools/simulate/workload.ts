@@ -10,7 +10,7 @@ import {
   QWEN2_VL_72B,
 } from "./hardware.ts";
 import { type GroupLengths, type LengthShape, TRACE_SPREAD } from "./lengths.ts";
-import type { Deployment, EngineConstants } from "./step-time.ts";
+import type { Deployment, EngineConstants, Graphs } from "./step-time.ts";
 
 export const WORKLOAD_NAMES = ["moonlight", "qwen2-vl-72b", "kimi-k2"] as const;
 export type WorkloadName = (typeof WORKLOAD_NAMES)[number];
@@ -40,6 +40,8 @@ export interface Workload {
   /** Lengths to use in place of sampled ones. */
   readonly lengths: GroupLengths | null;
   readonly constants: EngineConstants;
+  /** Step times by batch; default: modelled. */
+  readonly graphs?: Graphs;
   /** Times of training and update in an iteration of veRL, over the rollout's (paper, Table 1). */
   readonly after: { readonly training: number; readonly update: number };
   readonly vanilla: VanillaDraft;
