@@ -65,7 +65,7 @@ const MAY_IMPORT: Record<string, readonly string[]> = {
   "tools/picture": ["core"],
   "tools/simulate": ["core", "host", "tools/picture"],
   "tools/trace": ["core"],
-  "tools/verify": ["app.ts", "core", "engines/llama"],
+  "tools/verify": ["app.ts", "core", "engines/llama", "engines/vllm", "tools/doctor"],
   "tools/up": ["core", "engines/vllm"],
   cli: [
     "adapters",

@@ -27,6 +27,7 @@ for (const [name, args, problem] of [
   ["an absent report", ["trace", NONE], `${NONE}: there is no such file`],
   ["no report", ["trace", LINE], `${LINE}: runs is missing: a report is what`],
   ["an absent configuration", ["serve", "--config", NONE], `${NONE}: there is no such file`],
+  ["no servers", ["verify", "--vllm"], "--vllm http://gpu-0:8000,http://gpu-1:8000"],
   ["an unknown system", ["simulate", "--systems", "verl, vllm"], '--systems names "vllm"'],
 ] as const) {
   test(`mistakes: ${name}`, async () => {

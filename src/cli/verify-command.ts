@@ -1,5 +1,5 @@
 // `foretoken verify`: shows on this machine that the full stack changes no token and no logprob, and prints what was
-// compared (tools/verify).
+// compared (tools/verify); or on running servers (verify-servers.ts).
 
 import { Command } from "commander";
 import type { Settings } from "../config/fields.ts";
@@ -10,6 +10,7 @@ import { addFields, readFields } from "./commander-fields.ts";
 import { EXIT_FAILED } from "./output.ts";
 import { ProgressDisplay } from "./progress.ts";
 import { groupsOf, loadPrompts } from "./prompts.ts";
+import { SERVERS_HELP, verifyServers } from "./verify-servers.ts";
 
 const FIELD_NAMES = [
   "model",
@@ -22,6 +23,7 @@ const FIELD_NAMES = [
   "temperature",
   "seed",
   "chunkTokens",
+  "workerToken",
   "json",
   "quiet",
 ] as const;
@@ -45,10 +47,17 @@ export function verifyCommand(setStatus: (status: number) => void): Command {
     .description(
       "Show that scheduling, moves and drafts change no token and no logprob, bit for bit.",
     )
-    .argument("[prompts]", "prompts, one JSON object a line (default: the bundled ones)");
+    .argument("[prompts]", "prompts, one JSON object a line (default: the bundled ones)")
+    .option("--vllm [URL,...]", "compare on running vLLM servers, http://HOST:PORT")
+    .addHelpText("after", SERVERS_HELP);
   addFields(command, FIELD_NAMES, DEFAULTS);
-  return command.action(async (prompts: string | undefined) => {
-    setStatus(await verify(prompts ?? BUNDLED_PROMPTS, readFields(command, FIELD_NAMES)));
+  return command.action(async (given: string | undefined) => {
+    const settings = readFields(command, FIELD_NAMES);
+    const { vllm } = command.opts<{ vllm?: string | true }>();
+    const prompts = given ?? BUNDLED_PROMPTS;
+    const isRemote = vllm !== undefined;
+    const run = isRemote ? verifyServers(vllm, prompts, settings) : verify(prompts, settings);
+    setStatus(await run);
   });
 }
 

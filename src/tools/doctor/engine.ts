@@ -22,6 +22,8 @@ export interface Answer {
 
 export interface CompletionRequest {
   readonly tokens: readonly number[];
+  /** Tokens at the end of `tokens` that earlier requests have made. Default: 0. */
+  readonly offset?: number;
   readonly maxTokens: number;
   readonly temperature: number;
   readonly seed?: number;
@@ -123,13 +125,14 @@ export class Engine {
   }
 
   async #generated(
-    request: Pick<CompletionRequest, "tokens" | "seed" | "cacheSalt" | "priority" | "sibling">,
+    request: Omit<CompletionRequest, "maxTokens" | "temperature">,
     sampling: Partial<SamplingParams> & Pick<SamplingParams, "tokensMax">,
   ): Promise<Answer> {
-    const { seed = 0, cacheSalt = SALT_DEFAULT, priority = 0, sibling } = request;
+    const { offset = 0, seed = 0, cacheSalt = SALT_DEFAULT, priority = 0, sibling } = request;
     const ask = trialRequest(cacheSalt, {
       name: `ft-doctor-${crypto.randomUUID()}`,
       prompt: Int32Array.from(request.tokens),
+      offset,
       sampling,
       draw: { hi: seed, lo: seed },
       // The request's KV stays in a pool, where the next one finds it.
