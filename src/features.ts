@@ -1,5 +1,10 @@
 // The features of the server: one row each, in the order in which they observe and close. A row says which routes and
 // sockets it has, what it observes, what it keeps, and how it ends; serve.ts knows no more of it.
+//
+// To add one: a class in `server` (as server/deadlines.ts: its `observer` gets joined, tokens, finished, restarted, advanced ...
+// of every request; `SidecarObserver` in server/sidecar.ts names them) and a row in `featuresOf`: a `Feature` (serve-parts.ts),
+// made of `Parts`. Its routes are a table of rows (server/live/routes.ts): `routes: bound(TABLE, parts)` there, and
+// `...TABLE` in `routeTable`. An event for the log is a member of ServeEvents (serve-options.ts). Tests: server/deadlines.test.ts.
 
 import { ADAPTER_CONTROL, ADAPTER_DATA, ADAPTER_SESSION_HEADERS } from "./adapters/list.ts";
 import { randomWord, wallClock } from "./app.ts";

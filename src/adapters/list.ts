@@ -1,4 +1,14 @@
-// The adapters that are served: a new one is a folder or file, and a row here.
+// The registry of adapters, which features.ts serves: routes that a trainer or another engine has beside vLLM's.
+//
+// To add one: a file beside this one that exports an `Adapter` (adapter.ts), and a row here.
+// - Control calls are rows of `control`, as in areal.ts. `translated` (calls.ts) runs a call of the server (`pause`, `resume`,
+//   `connectTrainer`, `broadcast` in server/control/calls.ts; `reload` in calls.ts) and writes {isSuccess, status, message} in the
+//   trainer's shape. `passed` (server/control/routes.ts) makes an operation of the body, which every engine gets.
+// - Generation is a row of `data`, as in skyrl.ts: `generates(path, summary, {schema, prepare})`. `prepare` checks the body by
+//   its valibot schema, gives `prepareGenerate` the fields of /inference/v1/generate, and replaces its answer by its own:
+//   {whole(job), stream(job)}, which write JSON of `job.outputs`.
+// - Tests: as in control.test.ts (three scripted engines) or skyrl.test.ts (a data plane over simulated ones). The fuzzer finds
+//   the route by itself; docs.test.ts and tidy.test.ts fail until `bun scripts/gen-reference.ts` and UPDATE_BUDGET=1 have run.
 
 import type { Adapter } from "./adapter.ts";
 import { AGENT_LIGHTNING } from "./agent-lightning.ts";

@@ -1,5 +1,11 @@
 // Routes, which turn an exchange into a response. A handler throws AppError for every fault of the request; the server
 // turns it into the answer, once.
+//
+// To add one: a `Row` in the table of its room, and nothing else. It is bound to the parts that the other rows there use.
+// - vLLM's control calls, and calls to engines: CONTROL_ROUTES (control/routes.ts; `get`, `call` and `passed` make rows).
+// - Requests that generate, and questions about the model: DATA_ROUTES (openai/data-plane.ts; `generates`, `replies`).
+// - Rollouts: ROLLOUT_ROUTES (rollouts/routes.ts). The page and live figures: LIVE_ROUTES (live/routes.ts, the shortest).
+// - A trainer's own: adapters/list.ts. A table of its own: features.ts. docs.test.ts asks for `bun scripts/gen-reference.ts`.
 
 import type { GenericSchema } from "valibot";
 import { InvalidFieldError } from "../core/base/errors.ts";

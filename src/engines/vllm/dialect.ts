@@ -1,5 +1,5 @@
 // The dialect of a kind of inference server as one record: how it is recognised, asked, read, aborted, controlled and
-// watched. The worker, its monitor and the doctor know servers by these records alone.
+// watched. The worker, its monitor and the doctor know servers by these records alone. ../kinds.ts says what a new one takes.
 
 import type { WeightEpoch } from "../../core/base/ids.ts";
 import type { DraftSource } from "../../core/draft/group-update.ts";
