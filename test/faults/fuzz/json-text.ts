@@ -25,6 +25,10 @@ export interface JsonOptions {
   readonly members: Readonly<Record<string, Json>>;
   /** Values of members by name, in place of what the schema says; each is drawn in most cases. */
   readonly values: Readonly<Record<string, Json>>;
+  /** Values are what the schema allows: one that is wrong keeps all the rest from being looked at. */
+  readonly isRight?: boolean;
+  /** Members that are there then, whether the schema requires them or not. */
+  readonly wanted?: readonly string[];
 }
 
 /** Options for values that follow the schema exactly. */
@@ -45,16 +49,8 @@ const number: Json = fc.oneof(
 const TEXTS = ["", " ", "a", "tiny", "sort 9 27", "user", "assistant", "system", "default", "keep"]
   .concat(["abort", "wait", "checksum", "reset", "<eos>", "0", "1", "-1", "null", "NaN", "[DONE]"])
   .concat(["__proto__", "constructor", "toString", "../../etc/passwd", "/dev/zero", "/tmp", "\0"])
-  .concat([
-    "http://127.0.0.1:1",
-    "ws://[::1]:1/",
-    "http://",
-    "é",
-    "𝄞",
-    "\u202e",
-    "\ufeff",
-    "\u2028",
-  ])
+  .concat(["http://127.0.0.1:1", "ws://[::1]:1/", "http://"])
+  .concat(["é", "𝄞", "\u202e", "\ufeff", "\u2028"])
   .concat(["x".repeat(1024), "y".repeat(1025), "z".repeat(5000), "{{ 7*7 }}", "%s%n", "\r\n\r\n"]);
 
 const text: Json = fc.oneof(
@@ -63,6 +59,9 @@ const text: Json = fc.oneof(
   // Half of a surrogate pair, an escape that needs none.
   { arbitrary: fc.constantFrom('"\\ud800"', '"\\udc00x"', '"\\u0041"', '"\\/"'), weight: 1 },
 );
+
+/** Few, so that some come again. */
+const name: Json = fc.integer({ min: 0, max: 30 }).map((one) => `"n${one}"`);
 
 const DEPTHS = [3, 60, 127, 128, 129, 200];
 
@@ -81,6 +80,7 @@ export const anyJson: Json = fc.oneof(
 
 export function jsonOf(schema: Schema, options: JsonOptions): Json {
   const right = rightOf(schema, options);
+  if (options.isRight === true) return right;
   return fc.oneof({ arbitrary: right, weight: 15 }, { arbitrary: anyJson, weight: 1 });
 }
 
@@ -100,29 +100,37 @@ function rightOf(schema: Schema, options: JsonOptions): Json {
       return objectOf(schema, options);
     case "array":
       return fc
-        .array(jsonOf(schema.items ?? {}, options), { maxLength: 5 })
+        .array(jsonOf(schema.items ?? {}, options), {
+          minLength: options.isRight ? 1 : 0,
+          maxLength: 5,
+        })
         .map((list) => `[${list}]`);
     case "string":
-      return text;
+      return options.isRight ? name : text;
     case "integer":
     case "number":
-      return numberOf(schema);
+      return options.isRight ? insideOf(schema) : numberOf(schema);
     case "boolean":
       return fc.constantFrom("true", "false");
     default:
-      return anyJson;
+      return options.isRight ? fc.constant("null") : anyJson;
   }
 }
 
-function numberOf({ type, minimum = 0, maximum = 300 }: Schema): Json {
-  const bounds = [minimum, maximum, minimum - 1, maximum + 1].map(String);
+function insideOf({ type, minimum = 0, maximum = 300 }: Schema): Json {
   const max = Math.min(maximum, Math.max(minimum, 0) + 40);
   const inside =
     type === "integer"
       ? fc.integer({ min: Math.ceil(minimum), max: Math.floor(max) })
       : fc.double({ min: minimum, max, noNaN: true });
+  return inside.map(String);
+}
+
+function numberOf(schema: Schema): Json {
+  const { minimum = 0, maximum = 300 } = schema;
+  const bounds = [minimum, maximum, minimum - 1, maximum + 1].map(String);
   return fc.oneof(
-    { arbitrary: inside.map(String), weight: 4 },
+    { arbitrary: insideOf(schema), weight: 4 },
     { arbitrary: fc.constantFrom(...bounds), weight: 1 },
     { arbitrary: number, weight: 1 },
   );
@@ -131,32 +139,36 @@ function numberOf({ type, minimum = 0, maximum = 300 }: Schema): Json {
 /** Most required members, up to five of the others, sometimes one twice or unknown. */
 function objectOf({ properties, required = [] }: Schema, options: JsonOptions): Json {
   const named = Object.entries(properties ?? {});
+  const isNeeded = (name: string) =>
+    required.includes(name) || (options.isRight && options.wanted?.includes(name));
   const memberOf = (name: string, schema: Schema): Json => {
     const own = options.values[name];
     const right = jsonOf(schema, options);
-    return own === undefined
-      ? right
-      : fc.oneof({ arbitrary: own, weight: 6 }, { arbitrary: right, weight: 1 });
+    if (own === undefined || options.isRight === true) return own ?? right;
+    return fc.oneof({ arbitrary: own, weight: 6 }, { arbitrary: right, weight: 1 });
   };
   const member = (name: string, value: Json): Json =>
     value.map((written) => `${quoted(name)}:${written}`);
   const needed = named
-    .filter(([name]) => required.includes(name))
-    .map(([name, schema]) => fc.option(member(name, memberOf(name, schema)), { freq: 30 }));
-  const members = properties === undefined ? Object.entries(options.members) : [];
+    .filter(([name]) => isNeeded(name))
+    .map(([name, schema]) => member(name, memberOf(name, schema)))
+    .map((one) => (options.isRight ? one : fc.option(one, { freq: 30 })));
+  const isFree = properties === undefined && options.isRight !== true;
+  const members = isFree ? Object.entries(options.members) : [];
   const others = [
     ...named
-      .filter(([name]) => !required.includes(name))
+      .filter(([name]) => !isNeeded(name))
       .map(([name, schema]) => member(name, memberOf(name, schema))),
     ...members.map(([name, value]) => member(name, value)),
   ];
   const unknown = fc.tuple(text, anyJson).map(([name, value]) => `${name}:${value}`);
-  const optional = fc.array(
-    others.length === 0
-      ? unknown
-      : fc.oneof({ arbitrary: fc.oneof(...others), weight: 30 }, { arbitrary: unknown, weight: 1 }),
-    { maxLength: 5 },
-  );
+  const known = others.length === 0 ? unknown : fc.oneof(...others);
+  const one = fc.oneof({ arbitrary: known, weight: 30 }, { arbitrary: unknown, weight: 1 });
+  const optional = options.isRight
+    ? fc
+        .subarray(others, { maxLength: Math.min(5, others.length) })
+        .chain((some) => fc.tuple(...some))
+    : fc.array(one, { maxLength: 5 });
   return fc.tuple(fc.tuple(...needed), optional).map(([first, rest]) => {
     const all = [...first.filter((one) => one !== null), ...rest];
     return `{${all.join(",")}}`;

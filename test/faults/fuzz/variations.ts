@@ -81,15 +81,18 @@ export function bytesInputs(draw: fc.Arbitrary<Uint8Array>): Inputs<Uint8Array> 
   return { draw, vary: editedBytes };
 }
 
-const VALUES = ["null", "true", "false", "0", "-0", "-1", "1", "2", "1.5", "1e309", "-1e999"]
+const JSON_VALUES = ["null", "true", "false", "0", "-0", "-1", "1", "2", "1.5", "1e309", "-1e999"]
   .concat(["5e-324", "2147483648", "4294967296", "9007199254740993", "18446744073709551616"])
   .concat(['""', '" "', '"a"', '"\\ud800"', '"\\u0000"', '"__proto__"', "[]", "{}", "[[]]"])
-  .concat(["[null]", '{"":null}', "[1,2,3]", '["a"]', "nan", "x", ",", ":", "]", "}", "\n"]);
+  .concat(["[null]", '{"":null}', "[1,2,3]", '["a"]']);
+const VALUES = [...JSON_VALUES, "nan", "x", ",", ":", "]", "}", "\n"];
 
 interface Tokens {
   readonly text: string;
   /** Ranges of strings, numbers, names and brackets: from, to, from, to ... */
   readonly places: readonly number[];
+  /** Ranges of values alone: with another value in its place it is still JSON. */
+  readonly values: readonly number[];
 }
 
 const known = new WeakMap<Uint8Array, Tokens>();
@@ -100,8 +103,13 @@ function tokensIn(bytes: Uint8Array): Tokens {
   if (found !== undefined) return found;
   const text = new TextDecoder().decode(bytes);
   const places: number[] = [];
-  for (const { index, 0: token } of text.matchAll(TOKEN)) places.push(index, index + token.length);
-  const tokens = { text, places };
+  const values: number[] = [];
+  for (const { index, 0: token } of text.matchAll(TOKEN)) {
+    places.push(index, index + token.length);
+    const isValue = !"[]{},:=".includes(token) && text[index + token.length] !== ":";
+    if (isValue) values.push(index, index + token.length);
+  }
+  const tokens = { text, places, values };
   known.set(bytes, tokens);
   return tokens;
 }
@@ -113,7 +121,10 @@ const FORMS = 5;
 /** Other values in a few places; now and then edits of bytes, after which it is JSON no more as a rule. */
 export function editedText(base: Uint8Array, other: Uint8Array, dice: Dice): Bytes {
   if (dice.below(EDITED_AS_BYTES) === 0) return editedBytes(base, other, dice);
-  const { text, places } = tokensIn(base);
+  const isValue = dice.below(2) === 0;
+  const { text, ...own } = tokensIn(base);
+  const { text: others, ...from } = tokensIn(other);
+  const [places, sources] = isValue ? [own.values, from.values] : [own.places, from.places];
   const count = places.length / 2;
   if (count === 0) return editedBytes(base, other, dice);
   let out = "";
@@ -121,27 +132,26 @@ export function editedText(base: Uint8Array, other: Uint8Array, dice: Dice): Byt
   let token = 0;
   for (let left = 1 + dice.below(2); left > 0 && token < count; left -= 1) {
     token += dice.below(count - token);
-    const [from = 0, to = 0] = places.slice(2 * token, 2 * token + 2);
-    out +=
-      text.slice(at, from) +
-      replacement({ tokens: tokensIn(other), own: text.slice(from, to), dice });
-    at = to;
+    const [start = 0, end = 0] = places.slice(2 * token, 2 * token + 2);
+    const place = 2 * dice.below(Math.max(1, sources.length / 2));
+    const taken = others.slice(sources[place] ?? 0, sources[place + 1] ?? 0);
+    const value = dice.below(2) === 0 && taken !== "" ? taken : dice.one(JSON_VALUES);
+    out += text.slice(at, start);
+    out += isValue ? value : replacement({ taken, own: text.slice(start, end), dice });
+    at = end;
     token += 1;
   }
   return encoder.encode(out + text.slice(at));
 }
 
-function replacement({ tokens, own, dice }: { tokens: Tokens; own: string; dice: Dice }): string {
-  const { text, places } = tokens;
+function replacement({ taken, own, dice }: { taken: string; own: string; dice: Dice }): string {
   switch (dice.below(FORMS)) {
     case 0:
       return "";
     case 1:
       return `${own},${own}`;
-    case 2: {
-      const place = 2 * dice.below(Math.max(1, places.length / 2));
-      return text.slice(places[place], places[place + 1]);
-    }
+    case 2:
+      return taken;
     default:
       return dice.one(VALUES);
   }

@@ -26,19 +26,27 @@ interface HttpInput {
 const quoted = (...texts: string[]) => fc.constantFrom(...texts.map((one) => JSON.stringify(one)));
 const whole = (min: number, max: number) => fc.integer({ min, max }).map(String);
 const tokens = fc.array(whole(0, 1001), { minLength: 1, maxLength: 8 }).map((list) => `[${list}]`);
+const groups = fc
+  .array(fc.tuple(tokens, whole(1, 2)), { minLength: 1, maxLength: 4 })
+  .map((list) =>
+    list.map(([ids, n], i) => `{"id":"g${i}","token_ids":${ids},"n":2,"finish_first":${n}}`),
+  )
+  .map((list) => `[${list}]`);
 const paths = quoted("/nowhere", "/proc/self/mem", "../..", "a\0b", "");
 
+/** The same values under several names. */
+const each = (names: string, values: fc.Arbitrary<string>) =>
+  Object.fromEntries(names.split(" ").map((name) => [name, values]));
+
 const OPTIONS: JsonOptions = {
+  wanted: ["sampling_params", "max_tokens", "token_ids", "input_ids"],
   // Ends soon: how long an engine takes is no matter of parsing.
   values: {
-    max_tokens: whole(1, 6),
-    max_completion_tokens: whole(1, 6),
-    max_new_tokens: whole(1, 6),
+    ...each("max_tokens max_completion_tokens max_new_tokens", whole(1, 6)),
+    ...each("token_ids input_ids", tokens),
     min_tokens: whole(0, 3),
     n: whole(1, 4),
     model: quoted("tiny"),
-    token_ids: tokens,
-    input_ids: tokens,
     prompt: fc.oneof(tokens, quoted("sort 9 27", "a")),
     temperature: fc.constantFrom("0", "1", "0.7"),
     ignore_eos: fc.constantFrom("true", "false"),
@@ -47,32 +55,16 @@ const OPTIONS: JsonOptions = {
   },
   // Of control calls, whose bodies are the engines'.
   members: {
-    model_path: paths,
-    weights_path: paths,
-    weight_dir: paths,
-    lora_path: paths,
+    ...each("model_path weights_path weight_dir lora_path", paths),
+    ...each("update_info init_info rank_offset policy_version load_format flush_cache", anyJson),
+    ...each("abort_all_requests names dtypes shapes args kwargs tags", anyJson),
+    ...each("rid session_id request_ids", anyJson),
     lora_name: quoted("adapter", "tiny", ""),
-    update_info: anyJson,
-    init_info: anyJson,
-    rank_offset: anyJson,
     weight_version: quoted("7", "default"),
     new_version: quoted("7"),
-    policy_version: anyJson,
-    load_format: anyJson,
-    flush_cache: anyJson,
-    abort_all_requests: anyJson,
-    names: anyJson,
-    dtypes: anyJson,
-    shapes: anyJson,
     action: quoted("checksum", "compare", "reset"),
     method: quoted("update_weights", "reload", "sleep", "check_health", "__init__"),
-    args: anyJson,
-    kwargs: anyJson,
-    tags: anyJson,
     mode: quoted("abort", "wait", "keep", "x"),
-    rid: anyJson,
-    session_id: anyJson,
-    request_ids: anyJson,
   },
 };
 
@@ -113,7 +105,11 @@ function drawn(route: RouteInfo): fc.Arbitrary<HttpInput> {
     return { path: one, body, packed: null };
   };
   if (route.method === "GET") return path.map((one) => inputOf(one, null));
-  const body = jsonOf(jsonSchemaOf(route.schema ?? OBJECT) as Schema, OPTIONS);
+  const schema = jsonSchemaOf(route.schema ?? OBJECT) as Schema;
+  const values = { ...OPTIONS.values, groups };
+  const right = jsonOf(schema, { ...OPTIONS, values, isRight: true });
+  const any = jsonOf(schema, OPTIONS);
+  const body = route.schema === undefined ? any : fc.oneof(right, any);
   return fc.tuple(path, body).map(([one, text]) => inputOf(one, encoder.encode(text)));
 }
 
