@@ -24,7 +24,7 @@ export class Outbox {
   /** Takes all posted commands. Commands posted while these are sent belong to the next turn. */
   take(): Iterable<readonly [WorkerId, readonly WorkerCommand[]]> {
     const commands = this.#commands;
-    this.#commands = new Map();
+    if (commands.size > 0) this.#commands = new Map();
     return commands;
   }
 }

@@ -1,7 +1,8 @@
 // How fast each engine steps, compared with the others: the time of a step is pace * (base + row * rows), with one base
 // and one row for all engines. It is learnt from spans of a few seconds. Other load on a machine lengthens some spans, and drafts or
 // long contexts change all of them: so everything is a median or a fit by least absolute deviations, and an engine
-// counts as slow only if nearly all its spans say so.
+// counts as slow only if nearly all its spans say so. The plugin's fit (step_time.py) knows its own engine alone; this one
+// needs only counts that every engine reports. A guess in its place calls a slow engine with few requests 8 times slower, not 3.
 
 import type { WorkerId } from "../base/ids.ts";
 
@@ -106,18 +107,22 @@ export class Paces {
   #learn(): void {
     const known = [...this.#engines.values()].filter(({ spans }) => spans.length >= SPANS_KNOWN);
     if (known.length === 0) return;
-    const rows = Float64Array.from(known.flatMap(({ spans }) => spans.map((span) => span.rows)));
+    const count = known.reduce((sum, { spans }) => sum + spans.length, 0);
+    const [rows, values] = [new Float64Array(count), new Float64Array(count)];
+    let at = 0;
+    for (const { spans } of known) for (const span of spans) rows[at++] = span.rows;
     const typicalRows = quantile(rows, 1 / 2);
     // What rows can explain is no matter of pace.
     for (const engine of known) engine.fitted = 1;
     for (let i = 0; i < ITERATIONS; i += 1) {
-      this.#fit(known, rows, typicalRows);
+      this.#fit(known, { rows, ms: values, typicalRows });
       for (const engine of known) engine.fitted = quantile(this.#ratios(engine), 1 / 2);
     }
-    const deviations = known.flatMap((engine) =>
-      Array.from(this.#ratios(engine), (ratio) => Math.abs(ratio / engine.fitted - 1)),
-    );
-    this.error = quantile(Float64Array.from(deviations), 1 / 2);
+    at = 0;
+    for (const engine of known) {
+      for (const ratio of this.#ratios(engine)) values[at++] = Math.abs(ratio / engine.fitted - 1);
+    }
+    this.error = quantile(values, 1 / 2);
     // Of two, the faster one: most engines are as fast as they should be.
     const median = quantile(
       Float64Array.from(known, ({ fitted }) => fitted),
@@ -147,20 +152,18 @@ export class Paces {
   }
 
   /** Base and row by iteratively reweighted least squares of relative deviations; neither is below zero. */
-  #fit(known: readonly Engine[], allRows: Float64Array, typicalRows: number): void {
-    const allMs = new Float64Array(allRows.length);
+  #fit(
+    known: readonly Engine[],
+    all: { rows: Float64Array; ms: Float64Array; typicalRows: number },
+  ) {
+    const { typicalRows } = all;
     let at = 0;
-    for (const { spans, fitted } of known) {
-      for (const { ms } of spans) {
-        allMs[at] = ms / fitted;
-        at += 1;
-      }
-    }
-    const typicalMs = quantile(allMs, 1 / 2);
+    for (const { spans, fitted } of known) for (const { ms } of spans) all.ms[at++] = ms / fitted;
+    const typicalMs = quantile(all.ms, 1 / 2);
     let [bb, br, rr, b, r, total] = [0, 0, 0, 0, 0, 0];
     for (let i = 0; i < at; i += 1) {
-      const rows = allRows[i] as number;
-      const ms = allMs[i] as number;
+      const rows = all.rows[i] as number;
+      const ms = all.ms[i] as number;
       const deviation = Math.abs(1 - (this.#base + this.#row * rows) / ms);
       // Without an earlier fit all count alike.
       const weight = this.error === 0 ? 1 : 1 / Math.max(deviation, DEVIATION);

@@ -1,6 +1,6 @@
 // The registry of policies: one row each. `--policy` (its choices and help), `--compare`, the default of `--draft`, the
-// simulator's systems and the tests over all policies are read from it. A new policy is a file beside this one and a
-// row here.
+// simulator's systems and the tests over all policies are read from it. A new one is a row, and a file as fewest-tokens.ts
+// (a number for each request, the lowest first) or probe-first.ts (an order that changes while requests wait).
 
 import type { ContextManager } from "../context/context.ts";
 import type { DraftMode } from "../draft/registry.ts";
