@@ -3,10 +3,11 @@
 
 import { G_PROMPT } from "../suffix/arena";
 import { matchState, ownEnds } from "../suffix/automaton";
+import { contextState } from "../suffix/context";
 import { edgeOf } from "../suffix/node";
 import { Q_AGREED, Q_LEFT, Q_RECOVERY, Q_SECOND, Q_THIRD, Q_TOKEN } from "../suffix/record";
-import { LENGTH_CLASSES } from "./classes";
-import { RECENT_CLASSES, recentClass } from "./recent-acceptance";
+import { LENGTH_CLASSES, lengthClass } from "./classes";
+import { RECENT_CLASSES, recentBehind, recentClass } from "./recent-acceptance";
 
 @unmanaged
 export class Position {
@@ -55,6 +56,16 @@ export function positionAdvance(token: u32, state: usize): void {
   if (position.recovery == 0) return;
   position.recovery = edgeOf(position.recovery, token);
   position.agreed += 1;
+}
+
+// Behind a token that was not the likeliest, where that leads to `state` (0: nowhere) from a context of `length` tokens,
+// and `accepted` tokens of the draft are before it: as after the verification that would find it (feedback.ts).
+export function positionPart(state: usize, length: u32, accepted: u32): void {
+  position.recent = recentBehind(position.recent, accepted);
+  if (state == 0 || (position.recovery != 0 && length <= position.agreed)) return;
+  position.recovery = contextState(state);
+  position.agreed = 0;
+  position.left = lengthClass(length);
 }
 
 // A position as it is now, kept elsewhere and taken up again.

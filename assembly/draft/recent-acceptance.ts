@@ -9,6 +9,11 @@ export function recentClass(sequence: usize): u32 {
   return (min<u32>(acceptedOf(sequence), 7) << 2) + <u32>load<u8>(sequence, Q_EARLIER);
 }
 
+// The class of the next draft, if `accepted` tokens of one that has this class are.
+export function recentBehind(recent: u32, accepted: u32): u32 {
+  return (min<u32>(accepted, 7) << 2) + min<u32>(((recent >> 2) + 1) >> 1, 3);
+}
+
 // All tokens since the draft but the last were accepted tokens of it.
 function acceptedOf(sequence: usize): u32 {
   const since: u32 = load<u8>(sequence, Q_SINCE);

@@ -15,7 +15,7 @@ import {
 } from "../suffix/node";
 import { judge, positionLook } from "./candidate";
 import { draft, draftContinues, draftEmit, draftParent, draftToken } from "./draft";
-import { candidateKeep, candidatesEnd, candidatesFull } from "./drafts";
+import { candidateKeep, candidatesEnd, candidatesFull, continuationOf } from "./drafts";
 import { FEATURE_BYTES, featuresCopy } from "./feature-vector";
 import {
   contextAt,
@@ -31,7 +31,14 @@ import { oddsOf } from "./logistic";
 import { CROSS_ORDERS, CROSS_TOKENS, crossNgramToken } from "./ngram-cross-request";
 import { followerToken, SEQUENCE_CONTEXTS } from "./ngram-sequence";
 import { INTERPOLATED_PART } from "./path";
-import { POSITION_BYTES, position, positionAdvance, positionKeep, positionTake } from "./position";
+import {
+  POSITION_BYTES,
+  position,
+  positionAdvance,
+  positionKeep,
+  positionPart,
+  positionTake,
+} from "./position";
 import { isQueueEmpty, itemAt, push, queueClear, settle } from "./queue";
 
 // A context with more continuations proposes only its best one: it predicts little, and a scan is expensive.
@@ -137,8 +144,12 @@ function judgeAll(): f64 {
 // The position behind the token `parent`, in `state`.
 function goTo(parent: i32, state: usize): void {
   if (parent >= 0) {
-    positionTake(positions + <usize>(draftParent(parent) + 1) * POSITION_BYTES);
+    const before = draftParent(parent);
+    positionTake(positions + <usize>(before + 1) * POSITION_BYTES);
     positionAdvance(draftToken(parent), state);
+    const likeliest = continuationOf(draft.head, before);
+    if (likeliest.token != draftToken(parent))
+      positionPart(likeliest.state, likeliest.length, depthOf(before));
   }
   positionKeep(positions + <usize>(parent + 1) * POSITION_BYTES);
 }

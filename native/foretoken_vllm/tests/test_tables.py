@@ -12,6 +12,7 @@ import pytest
 
 from foretoken_vllm import runner_v2
 from foretoken_vllm.faults import Faults
+from foretoken_vllm.followers import WORDS_BITS, Followers, key_of, mixed
 from foretoken_vllm.length import LengthBudget
 from foretoken_vllm.mirror import Mirror
 from foretoken_vllm.table import NODES, ROW_WORDS, Tables, rows_of, walk
@@ -37,9 +38,9 @@ class Device:
     def __init__(self, **settings: Any) -> None:
         self.buffers = np.zeros((2, SLOTS, ROW_WORDS), np.int32)
         self.selected = np.zeros(1, np.int32)
-        self.drafter = TableDrafter(
-            config(8, **{"probability_min": 0.01, **settings}), Tables(self.buffers, self.selected)
-        )
+        self.words = np.zeros(1 << WORDS_BITS, np.int32)
+        tables, followers = Tables(self.buffers, self.selected), Followers(self.words)
+        self.drafter = TableDrafter(config(8, **{"probability_min": 0.01, **settings}), tables, followers)
         self.tokens: dict[int, list[int]] = {}
 
     def add(self, request: Any, slot: int) -> None:
@@ -51,7 +52,7 @@ class Device:
         self.tokens[slot] += tokens
 
     def drafts(self, slot: int) -> list[int]:
-        return walk(self.buffers[self.selected[0], slot], self.tokens[slot], 8)
+        return walk(self.buffers[self.selected[0], slot], self.words, self.tokens[slot], 8)
 
 
 def told(device: Device) -> None:
@@ -114,22 +115,36 @@ def test_tokens_behind_a_stop_token_or_the_limit_are_not_the_responses() -> None
     assert mirror.step(["stop", "limit"], [[7], [8]]) == ([], [])
 
 
-def test_a_walk_that_leaves_the_tree_goes_on_where_the_same_tokens_are() -> None:
-    # Two paths: 4 5 6 7 and 8; 8 is not followed by 5, but 5 is in the tree.
-    row = np.concatenate([[3], rows_of([0, 5], [4, 5, 6, 7, 8], [-1, 0, 1, 2, -1])[0]])
-    assert walk(row, [1, 2, 3], 3) == [4, 5, 6]
-    assert walk(row, [1, 2, 3, 8, 5], 3) == [6, 7]
-    assert walk(row, [1, 2, 3, 9], 3) == []
-    assert walk(row, [1, 2], 3) == []
+def test_a_walk_that_leaves_the_tree_goes_on_with_what_followed_in_the_group() -> None:
+    followers = Followers(np.zeros(1 << WORDS_BITS, np.int32))
+    # Two paths: 4 5 6 and 8.
+    row = np.concatenate([[3, 7, key_of(7, 2)], rows_of([0, 4], [4, 5, 6, 8], [-1, 0, 1, -1])[0]])
+
+    def drafted(*since: int) -> list[int]:
+        return walk(row, followers.words, [1, 2, 3, *since], 4)
+
+    assert [drafted(), drafted(4, 5), drafted(9, 5)] == [[4, 5, 6], [6], []]
+    # Of another group, the prompt's end and a first response, in two pieces; then a second one.
+    followers.take([6, 0, 3, 5, 6, 9])
+    followers.take_prompt(7, [1, 2, 3])
+    followers.take([7, 0, 3, 4, 5, 6, 7, 1, 2, 9, 5])
+    followers.take([7, 0, 2, 30, 31, 7, 1, 2, 20, 21])
+    assert drafted() == [4, 5, 6, 30]
+    assert drafted(4, 5) == [6, 30, 31]
+    assert drafted(9, 5) == [20, 21]
+    # What came last follows two tokens, unless a third one tells.
+    followers.take([7, 2, 3, 40, 9, 5, 7, 2, 1, 41])
+    assert [drafted(9, 5), drafted(40, 9, 5), drafted(8, 9, 5)] == [[20, 21], [41], [41]]
 
 
 def test_publishing_keeps_the_tables_of_requests_that_are_not_in_the_step() -> None:
     buffers, selected = np.zeros((2, SLOTS, ROW_WORDS), np.int32), np.zeros(1, np.int32)
     tables = Tables(buffers, selected)
-    tables.publish([1], [3], rows_of([0, 1], [7], [-1]))
-    tables.publish([2], [4], rows_of([0, 1], [8], [-1]))
+    tables.publish([1], [3], [(1, 2)], rows_of([0, 1], [7], [-1]))
+    tables.publish([2], [4], [(1, 2)], rows_of([0, 1], [8], [-1]))
     now = buffers[selected[0]]
-    assert [walk(now[slot], [0] * known, 4) for slot, known in ((0, 3), (1, 3), (2, 4))] == [[], [7], [8]]
+    words = np.zeros(1 << WORDS_BITS, np.int32)
+    assert [walk(now[slot], words, [0] * known, 4) for slot, known in ((0, 3), (1, 3), (2, 4))] == [[], [7], [8]]
 
 
 def test_a_trap_of_the_core_ends_no_step() -> None:
@@ -168,3 +183,8 @@ def test_an_unknown_signature_is_named(tmp_path: Path) -> None:
     assert "AsyncOutput.get_output is missing" in problems
     (package / "__init__.py").write_text("def init_speculator(vllm_config, device, req_states):\n    pass\n")
     assert not any(problem.startswith("init_speculator") for problem in runner_v2.unknown_in(tmp_path))
+
+
+def test_contexts_are_where_the_replay_has_them() -> None:
+    # src/tools/replay/late-drafts.test.ts has the same number.
+    assert mixed(mixed(7, 123_456), 1) == 534169118

@@ -1,9 +1,14 @@
 // Drafts of an engine whose host is a step behind its device, as vLLM's second model runner: the host drafts a tree
 // from what it knows, and the device walks it with the tokens that it has sampled since, then along the likeliest
-// children. The device's half is native/foretoken_vllm/src/foretoken_vllm/walk.py.
+// children; outside of the tree it goes on with what followed the same tokens (followers.ts). The device's half is
+// native/foretoken_vllm/src/foretoken_vllm/walk.py.
 
 import { assert } from "../../core/base/assert.ts";
 import { DRAFT_TOKENS_MAX, type Drafts } from "../../core/draft/drafter.ts";
+import { Followers, type Keys } from "./followers.ts";
+
+/** Nodes of a tree: what the plugin's table has room for. */
+export const NODES = 60;
 
 /** Least probability of a tree's node: less likely ones are seldom reached. */
 export const NODE_PROBABILITY_MIN = 0.01;
@@ -14,6 +19,15 @@ export interface Table {
   readonly tokens: Int32Array;
   readonly parents: Int32Array;
   readonly probabilities: Float32Array;
+}
+
+export interface LateRequest {
+  readonly table: Table | null;
+  readonly response: Int32Array;
+  readonly at: number;
+  readonly keys: Keys;
+  /** The CONTEXT tokens before `at`. */
+  readonly tail: readonly number[];
 }
 
 export function tableOf(drafts: Drafts, query: number, known: number): Table {
@@ -29,6 +43,7 @@ export function tableOf(drafts: Drafts, query: number, known: number): Table {
 
 /** One path a request, written anew every round. */
 export class LateDrafts implements Drafts {
+  readonly followers = new Followers();
   start = new Int32Array(1);
   tokens = new Int32Array(0);
   parents = new Int32Array(0);
@@ -45,35 +60,38 @@ export class LateDrafts implements Drafts {
   }
 
   /** The draft of the next request, which has `at` tokens of `response`; a table of null: it has none yet. */
-  add(
-    request: { readonly table: Table | null; readonly response: Int32Array; readonly at: number },
-    bounds: { readonly tokensMax: number; readonly probabilityMin: number },
-  ): void {
-    const { table, response, at } = request;
+  add(request: LateRequest, bounds: { tokensMax: number; probabilityMin: number }): void {
+    const { table, response, at, keys } = request;
+    const tail = [...request.tail];
     const from = this.start[this.#query] ?? 0;
     let end = from;
-    const inside = table === null ? LEFT : reached(table, response, at);
-    const root = table === null || inside !== LEFT ? inside : elsewhere(table, response, at);
-    if (table !== null && root !== LEFT) {
-      const odds = inside === LEFT ? ELSEWHERE_PROBABILITY : 1;
-      const base = (root < 0 ? 1 : (table.probabilities[root] ?? 0)) / odds;
-      for (let node = childOf(table, root); node >= 0; node = childOf(table, node)) {
-        const probability = (table.probabilities[node] ?? 0) / base;
-        if (end - from === bounds.tokensMax || probability < bounds.probabilityMin) break;
-        this.tokens[end] = table.tokens[node] ?? 0;
-        this.parents[end] = end - from - 1;
-        this.probabilities[end] = probability;
-        end += 1;
+    let node = table === null ? LEFT : reached(table, response, at);
+    const base = node < 0 ? 1 : (table?.probabilities[node] ?? 1);
+    let probability = 1;
+    while (table !== null && end - from < bounds.tokensMax) {
+      if (node !== LEFT) node = childOf(table, node);
+      let token = table.tokens[node] ?? 0;
+      if (node !== LEFT) {
+        probability = (table.probabilities[node] ?? 0) / base;
+      } else {
+        const follower = this.followers.next(keys, tail);
+        token = follower?.token ?? 0;
+        probability *= follower?.probability ?? 0;
       }
+      if (probability < bounds.probabilityMin || probability === 0) break;
+      this.tokens[end] = token;
+      this.parents[end] = end - from - 1;
+      this.probabilities[end] = probability;
+      tail.push(token);
+      tail.shift();
+      end += 1;
     }
     this.#query += 1;
     this.start[this.#query] = end;
   }
 }
 
-/** Measured probability of the first draft token behind such a node. */
-const ELSEWHERE_PROBABILITY = 0.3;
-/** The tokens since are not in the tree. */
+/** The walk is outside of the tree. */
 const LEFT = -2;
 
 function reached({ known, tokens, parents }: Table, response: Int32Array, at: number): number {
@@ -90,20 +108,8 @@ function reached({ known, tokens, parents }: Table, response: Int32Array, at: nu
   return node;
 }
 
-/** A node that follows the same two tokens, else the likeliest of the same token: the text may only have been delayed. */
-function elsewhere({ tokens, parents }: Table, response: Int32Array, at: number): number {
-  const [before, last] = [response[at - 2], response[at - 1]];
-  let found = LEFT;
-  for (let node = 0; node < tokens.length; node += 1) {
-    if (tokens[node] !== last) continue;
-    const parent = parents[node] ?? -1;
-    if (parent >= 0 && tokens[parent] === before) return node;
-    if (found === LEFT) found = node;
-  }
-  return found;
-}
-
-/** The likeliest child, which comes first; -1: none. */
+/** The likeliest child, which comes first; LEFT: there is none. */
 function childOf({ parents }: Table, node: number): number {
-  return parents.indexOf(node, node + 1);
+  const child = parents.indexOf(node, node + 1);
+  return child < 0 ? LEFT : child;
 }

@@ -6,17 +6,13 @@
 import { assert } from "../../core/base/assert.ts";
 import type { Clock } from "../../core/base/clock.ts";
 import { type GroupId, groupId } from "../../core/base/ids.ts";
-import {
-  type Drafter,
-  type DraftQuery,
-  type Drafts,
-  TREE_TOKENS_MAX,
-} from "../../core/draft/drafter.ts";
+import type { Drafter, DraftQuery, Drafts } from "../../core/draft/drafter.ts";
 import type { History } from "../../core/draft/history.ts";
 import { promptKey } from "../../core/request/prompt-key.ts";
 import { acceptedOf, Calibration } from "./calibration.ts";
+import { CONTEXT, type Keys, keysOf } from "./followers.ts";
 import { CopiedText, FollowedTokens } from "./known-text.ts";
-import { LateDrafts, NODE_PROBABILITY_MIN, type Table, tableOf } from "./late-drafts.ts";
+import { LateDrafts, NODE_PROBABILITY_MIN, NODES, type Table, tableOf } from "./late-drafts.ts";
 import type { TraceGroup } from "./recordings.ts";
 
 export const DRAFTERS = ["self", "grouped", "history", "late", "tree", "copies", "oracle"] as const;
@@ -99,8 +95,12 @@ interface Live {
   end: number;
   /** The token before the next one; undefined: there is none. */
   last: number | undefined;
-  /** Late drafts: of the round before. */
+  /** Late drafts: the table of the round before; the tokens since, and the CONTEXT tokens before them and behind. */
   table: Table | null;
+  since: Int32Array;
+  before: readonly number[];
+  tail: readonly number[];
+  readonly keys: Keys;
 }
 
 /** Replays every group. The drafter must be fresh, and is spent afterwards. */
@@ -180,13 +180,17 @@ class Replay {
     this.#groups += 1;
     if (key !== null) this.#came.add(key);
     this.#host.history?.advance();
+    if (drafter === "late") this.#follow(keysOf(this.#sources + 1, -1), [0, 0, 0], prompt);
     const shared = drafter === "self" ? null : this.#register(prompt, started.length);
     const group = { left: started.length };
     for (const [sampleIndex, response] of started) {
       const source = shared ?? this.#register(prompt, 1);
       const query = { groupId: source.id, sampleIndex, ...this.#bounds() };
       const begin = { at: 0, end: source.text.begin, last: prompt.at(-1), table: null };
-      this.#live.push({ query, response, source, tally, group, ...begin });
+      const tail = [0, 0, 0, ...prompt.subarray(-CONTEXT)].slice(-CONTEXT);
+      const late = { since: prompt.subarray(0, 0), before: tail, tail };
+      const keys = keysOf(this.#sources, sampleIndex);
+      this.#live.push({ query, response, source, tally, group, keys, ...begin, ...late });
       this.#queries.push(query);
     }
   }
@@ -194,7 +198,7 @@ class Replay {
   #bounds(): Omit<DraftQuery, "groupId" | "sampleIndex"> {
     const { budget, probabilityMin, drafter } = this.#options;
     return drafter === "late"
-      ? { tokensMax: TREE_TOKENS_MAX, probabilityMin: NODE_PROBABILITY_MIN, tree: true }
+      ? { tokensMax: NODES, probabilityMin: NODE_PROBABILITY_MIN, tree: true }
       : { tokensMax: budget, probabilityMin, tree: drafter === "tree" };
   }
 
@@ -228,6 +232,9 @@ class Replay {
       one.end = one.source.text.append(one.end, tokens);
       one.at += tokens.length;
       one.last = tokens.at(-1);
+      one.since = tokens;
+      one.before = one.tail;
+      one.tail = [...one.tail, ...tokens].slice(-CONTEXT);
     }
     return this.#live.some(({ at, response }) => at === response.length);
   }
@@ -269,7 +276,18 @@ class Replay {
       this.#lateDrafts.add(one, { tokensMax: budget, probabilityMin });
       one.table = tableOf(made, i, one.at);
     }
+    for (const { keys, before, since } of this.#live) this.#follow(keys, before, since);
     return this.#lateDrafts;
+  }
+
+  /** Late drafts: `tokens` have come behind `before`. */
+  #follow(keys: Keys, before: readonly number[], tokens: Int32Array): void {
+    const tail = [...before];
+    for (const token of tokens) {
+      this.#lateDrafts.followers.take(keys, tail, token);
+      tail.push(token);
+      tail.shift();
+    }
   }
 
   #append(source: Source, sampleIndex: number, offset: number, tokens: Int32Array): void {

@@ -17,7 +17,8 @@ import torch
 from foretoken_vllm import abi, speculator
 from foretoken_vllm.core import SuffixCore, float_word
 from foretoken_vllm.exact import accept
-from foretoken_vllm.table import NODES, NO_NODE, ROW_WORDS, TOKEN_BITS, Tables, rows_of
+from foretoken_vllm.followers import ODDS, TOKEN_BITS, WORDS_BITS, Followers, key_of
+from foretoken_vllm.table import NODES, ROW_WORDS, Tables, rows_of
 from foretoken_vllm.table import walk as expected_walk
 from foretoken_vllm.walk import walk
 
@@ -108,12 +109,17 @@ def walked(vocabulary: int) -> tuple[int, int, int]:
     core = SuffixCore()
     handle = core.create()
     core.prompt(handle, array("i", [1, 2, 3]))
+    followers = torch.zeros((1 << WORDS_BITS,), dtype=torch.int32)
+    odds = torch.tensor(ODDS, dtype=torch.int32)
+    told = Followers(followers.numpy())
+    told.take_prompt(handle, [1, 2, 3])
     words: list[int] = []
     ends = [len(text) if i < 3 else random.randrange(5, 40) for i, text in enumerate(texts)]
     for i, text in enumerate(texts):
         words += [handle, i, ends[i], *text[: ends[i]]]
     queries = array("i", [x for i in range(6) for x in (handle, i, NODES, abi.DRAFT_FLAG_TREE, LEAST, ONE)])
     found = core.step(words, 6, queries, 6)
+    told.take(words)
     parents, _ = core.details(len(found.tokens))
     rows = rows_of(found.starts, found.tokens, parents)
 
@@ -129,23 +135,24 @@ def walked(vocabulary: int) -> tuple[int, int, int]:
         i, unknown = slot % 6, slot // 6 % 5
         known = texts[i][: ends[i]]
         follow: list[int] = []
-        row = np.concatenate([[len(known)], rows[i]])
+        row = np.concatenate([[len(known), handle, key_of(handle, i)], rows[i]])
         for _ in range(unknown):
-            next_one = expected_walk(row, known + follow, 1)
+            next_one = expected_walk(row, told.words, known + follow, 1)
             children = next_one if random.random() < 0.8 else []
             follow.append(children[0] if children else random.randrange(vocabulary))
         tokens = known + follow
         all_tokens[slot, : len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
         total[slot], last[slot] = len(tokens), tokens[-1]
         requests.append((i, len(known), tokens))
-    tables.publish(list(range(SLOTS)), [known for _, known, _ in requests], rows[[i for i, _, _ in requests]])
+    knowns = [known for _, known, _ in requests]
+    tables.publish(list(range(SLOTS)), knowns, [(handle, key_of(handle, i)) for i, _, _ in requests], rows[[i for i, _, _ in requests]])
     order = random.sample(range(SLOTS), SLOTS)
     drafts = torch.full((SLOTS, DRAFTS), -7, dtype=torch.int64)
-    walk(buffers, selected, torch.tensor(order, dtype=torch.int64), total, last, all_tokens, drafts)
+    walk(buffers, selected, followers, odds, torch.tensor(order, dtype=torch.int64), total, last, all_tokens, drafts)
     deep = left = 0
     for line, slot in zip(drafts.tolist(), order, strict=True):
         i, known, tokens = requests[slot]
-        wanted = expected_walk(np.concatenate([[known], rows[i]]), tokens, DRAFTS)
+        wanted = expected_walk(np.concatenate([[known, handle, key_of(handle, i)], rows[i]]), told.words, tokens, DRAFTS)
         deep, left = deep + len(wanted), left + (len(wanted) == 0)
         if line != wanted + [tokens[-1]] * (DRAFTS - len(wanted)):
             raise SystemExit(f"slot {slot}: {line}, not {wanted}")
@@ -154,7 +161,7 @@ def walked(vocabulary: int) -> tuple[int, int, int]:
     # A slot that another request has: nothing of the old table is drafted.
     for slot in range(SLOTS):
         tables.clear(slot)
-    walk(buffers, selected, torch.tensor(order, dtype=torch.int64), total, last, all_tokens, drafts)
+    walk(buffers, selected, followers, odds, torch.tensor(order, dtype=torch.int64), total, last, all_tokens, drafts)
     if any(line != [requests[slot][2][-1]] * DRAFTS for line, slot in zip(drafts.tolist(), order, strict=True)):
         raise SystemExit("a cleared table drafts")
     return SLOTS, deep, left
@@ -171,7 +178,8 @@ def check_path(found: object, i: int, parents: list[int], wanted: list[int]) -> 
             break
         path.append(tokens[place])
         at = place - starts[i]
-    if path != wanted:
+    # Behind the tree, what followed in the group.
+    if path != wanted[: len(path)]:
         raise SystemExit(f"the core drafts {path}, the table {wanted}")
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from . import abi
 from .core import BUDGET_NONE, StepDrafts, SuffixCore, float_word
 from .faults import Faults
+from .followers import Followers
 from .settings import Settings
 
 # Tokens passed in one step beside its own: a moved response, a prompt, siblings from elsewhere.
@@ -85,6 +86,8 @@ class Replica:
         self.tokens_taken = 0
         # Of responses of earlier epochs.
         self.past_tokens = 0
+        # Gets every token, where a device goes on with what followed the same ones.
+        self.followers: Followers | None = None
         # How often everything was forgotten.
         self.cleared = 0
         # How often a group was dropped or given up.
@@ -206,6 +209,8 @@ class Replica:
         words = self.words
         drafts = self._core.step(words, len(owners), queries, len(queries) // abi.DRAFT_WORDS, budget)
         self.words = []
+        if self.followers is not None:
+            self.followers.take(words)
         self.tokens_taken += len(words) - abi.APPEND_HEADER_WORDS * len(owners)
         if drafts.failed:
             self._refused(owners, drafts.failed)
@@ -236,6 +241,8 @@ class Replica:
             while group.making == abi.STATUS_FULL and self._drop_oldest(but=group):
                 group.making = self._core.create()
         piece = group.prompt[group.prompt_done : group.prompt_done + self.allowance]
+        if self.followers is not None:
+            self.followers.take_prompt(group.making, piece.tolist())
         is_full = group.making <= 0 or self._core.prompt(group.making, piece) != abi.STATUS_OK
         group.prompt_done += len(piece)
         self.allowance -= len(piece)
@@ -260,6 +267,8 @@ class Replica:
         held = group.handle if group.handle > 0 else group.making
         if held > 0:
             self._core.drop(held)
+            if self.followers is not None:
+                self.followers.drop(held)
         group.handle = 0
         group.making = 0
 

@@ -18,6 +18,7 @@ from vllm.v1.worker.gpu.spec_decode.speculator import BaseSpeculator
 
 from . import exact, runner_v2, settings
 from .faults import Faults
+from .followers import ODDS, WORDS_BITS, Followers
 from .table import ROW_WORDS, Tables
 from .table_drafter import TableDrafter
 from .walk import walk
@@ -43,7 +44,10 @@ class ForetokenSpeculator(BaseSpeculator):  # type: ignore[misc]
         # Memory of the host that the device reads.
         self._buffers = buffer_utils.UvaBuffer((2, slots, ROW_WORDS), torch.int32)
         self._selected = buffer_utils.UvaBuffer((1,), torch.int32)
-        self.drafter = TableDrafter(vllm_config, Tables(self._buffers.np, self._selected.np))
+        self._followers = buffer_utils.UvaBuffer((1 << WORDS_BITS,), torch.int32)
+        self._odds = torch.tensor(ODDS, dtype=torch.int32, device=device)
+        tables = Tables(self._buffers.np, self._selected.np)
+        self.drafter = TableDrafter(vllm_config, tables, Followers(self._followers.np))
         self.faults = self.drafter.faults
         self._is_sound = True
         self.is_exact = self.drafter.is_exact
@@ -82,8 +86,9 @@ class ForetokenSpeculator(BaseSpeculator):  # type: ignore[misc]
             if self._is_sound:
                 total, tokens = self.req_states.total_len.gpu, self.req_states.all_token_ids.gpu
                 last = last_sampled.view(-1)
+                tables = self._buffers.uva(), self._selected.uva(), self._followers.uva(), self._odds
                 with torch.inference_mode():
-                    walk(self._buffers.uva(), self._selected.uva(), slots, total, last, tokens, drafts)
+                    walk(*tables, slots, total, last, tokens, drafts)
                 return drafts
         except Exception as error:  # noqa: BLE001 - one that raises here ends the server
             self._is_sound = False

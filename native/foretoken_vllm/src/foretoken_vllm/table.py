@@ -3,8 +3,10 @@
 The host is a step behind the device: when it drafts, the device has sampled tokens that it has not seen. So it drafts a
 tree from the last token that it knows, and the device walks the tree with what it has sampled since (walk.py).
 
-    words of a row:  known  nodes...
+    words of a row:  known  key  own key  nodes...
     known            tokens of the request up to the tree's root; 0: there is no tree
+    key, own key     of the request's group and of the request in the table of what followed the same tokens
+                     (followers.py), for a device that has left the tree
     node             token + (parent + 1) << TOKEN_BITS; parent -1: the root; -1: no node. Parents come before children,
                      the likelier of two children of one parent comes first.
 
@@ -19,11 +21,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import abi
+from .followers import follower
 
-NODES = abi.TREE_TOKENS_MAX
+# As many as fit: 256 rows take less than 64 KiB.
+NODES = 60
+HEAD_WORDS = 3
 TOKEN_BITS = 24
-ROW_WORDS = 1 + NODES
+ROW_WORDS = HEAD_WORDS + NODES
 NO_NODE = -1
 Words = NDArray[np.int32]
 
@@ -40,13 +44,14 @@ class Tables:
         """The slot belongs to another request."""
         self._buffers[:, slot, 0] = 0
 
-    def publish(self, slots: list[int], known: list[int], rows: Words) -> None:
+    def publish(self, slots: list[int], known: list[int], keys: list[tuple[int, int]], rows: Words) -> None:
         """The tables of one step; each replaces its slot's."""
         to = 1 - int(self._selected[0])
         buffer = self._buffers[to]
         # Of requests that are not in this step, as they were.
         buffer[:] = self._buffers[1 - to]
-        buffer[slots, 1:] = rows
+        buffer[slots, HEAD_WORDS:] = rows
+        buffer[slots, 1:HEAD_WORDS] = keys
         buffer[slots, 0] = known
         self._selected[0] = to
 
@@ -65,9 +70,12 @@ def rows_of(starts: list[int], tokens: list[int], parents: list[int]) -> Words:
     return rows
 
 
-def walk(row: Any, tokens: list[int], count: int) -> list[int]:
-    """The drafts behind a request's tokens, as the kernel makes them; shorter than `count` where it leaves the tree."""
-    known, nodes = int(row[0]), [int(word) for word in row[1:]]
+def walk(row: Any, words: Any, tokens: list[int], count: int) -> list[int]:
+    """The drafts behind a request's tokens, as the kernel makes them; shorter than `count` where nothing follows.
+
+    `words`: of the followers.
+    """
+    known, key, own_key, *nodes = map(int, row)
     children = [((word >> TOKEN_BITS) - 1, word & ((1 << TOKEN_BITS) - 1)) for word in nodes if word != NO_NODE]
     if not 0 < known <= len(tokens) <= known + NODES:
         return []
@@ -76,21 +84,11 @@ def walk(row: Any, tokens: list[int], count: int) -> list[int]:
         at = next((i for i, child in enumerate(children) if child == (at, token)), None)
         if at is None:
             break
-    if at is None and len(tokens) > 1:
-        at = _elsewhere(children, tokens[-2], tokens[-1])
-    if at is None:
-        return []
     drafts: list[int] = []
     while len(drafts) < count:
-        at = next((i for i, (parent, _) in enumerate(children) if parent == at), None)
-        if at is None:
+        at = None if at is None else next((i for i, (parent, _) in enumerate(children) if parent == at), None)
+        found = follower(words, key, own_key, tokens + drafts) if at is None else children[at][1]
+        if found is None:
             break
-        drafts.append(children[at][1])
+        drafts.append(found)
     return drafts
-
-
-def _elsewhere(children: list[tuple[int, int]], before: int, last: int) -> int | None:
-    """A node that follows the same two tokens, else the likeliest of the same token."""
-    places = [i for i, (_, token) in enumerate(children) if token == last]
-    both = [i for i in places if children[i][0] >= 0 and children[children[i][0]][1] == before]
-    return next(iter(both or places), None)

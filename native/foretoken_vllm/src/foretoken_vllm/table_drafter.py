@@ -17,11 +17,12 @@ import numpy as np
 from . import abi
 from .core import BUDGET_NONE, StepDrafts
 from .faults import Faults
+from .followers import TOKEN_BITS, Followers, key_of
 from .length import LengthBudget
 from .mirror import Mirror, MirroredRequest, TokenRows
 from .proposer import ForetokenProposer
 from .replica import Replica
-from .table import NODES, TOKEN_BITS, Tables, rows_of
+from .table import NODES, Tables, rows_of
 
 # Steps that are under way at a time: more were lost count of.
 _IN_FLIGHT_MAX = 16
@@ -34,8 +35,9 @@ class TableDrafter(ForetokenProposer):
     _drafts_ahead = True
     _has_lineups = False
 
-    def __init__(self, config: Any, tables: Tables) -> None:
+    def __init__(self, config: Any, tables: Tables, followers: Followers) -> None:
         self.tables = tables
+        self._followers = followers
         self.mirror = Mirror(int(config.model_config.max_model_len))
         # What the runner's thread has to tell: called in order, before the next step's tokens are taken.
         self.news: deque[Callable[[], None]] = deque()
@@ -53,6 +55,8 @@ class TableDrafter(ForetokenProposer):
         length_max, self._tokens_max = self._tokens_max, NODES
         self._length = LengthBudget(length_max, self.faults)
         self._budget = self._length  # type: ignore[assignment]
+        if self._replica is not None:
+            self._replica.followers = self._followers
         if int(config.model_config.get_vocab_size()) > 1 << TOKEN_BITS:
             raise ValueError(f"a vocabulary of more than {1 << TOKEN_BITS} tokens")
 
@@ -123,4 +127,7 @@ class TableDrafter(ForetokenProposer):
         parents, _ = replica.details(len(found.tokens))
         requests = [self._batch[i] for i in asked]
         slots, known = [request.slot for request in requests], [request.total for request in requests]
-        self.tables.publish(slots, known, rows_of(found.starts, found.tokens, parents))
+        ids = self.mirror.input_batch.req_ids
+        kept = [self._requests[ids[i]] for i in asked]
+        keys = [(one.group.handle, key_of(one.group.handle, one.sample.index)) for one in kept]
+        self.tables.publish(slots, known, keys, rows_of(found.starts, found.tokens, parents))

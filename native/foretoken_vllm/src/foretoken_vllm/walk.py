@@ -4,13 +4,53 @@ from typing import Any
 
 from vllm.triton_utils import tl, triton
 
-from .table import NODES, TOKEN_BITS
+from .followers import CHECK_SHIFT, FACTOR, WORDS_BITS
+from .followers import TOKEN_BITS as FOLLOWER_BITS
+from .table import HEAD_WORDS, NODES, ROW_WORDS, TOKEN_BITS
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _mixed(mixture, token, factor: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """followers.py's `mixed`."""
+    product = ((mixture ^ token) * factor) & 0x7FFFFFFF
+    return product ^ (product >> 15)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _likelier(  # type: ignore[no-untyped-def]  # noqa: ANN202
+    words,  # noqa: ANN001
+    odds,  # noqa: ANN001
+    key,  # noqa: ANN001
+    first,  # noqa: ANN001
+    second,  # noqa: ANN001
+    third,  # noqa: ANN001
+    asks,  # noqa: ANN001
+    kind,  # noqa: ANN001 - of the first of the key's odds
+    best,  # noqa: ANN001
+    found,  # noqa: ANN001
+    words_bits: tl.constexpr,
+    token_bits: tl.constexpr,
+    check_shift: tl.constexpr,
+    factor: tl.constexpr,
+):
+    """Odds and token of the likeliest follower, of `found` and those of the key: followers.py's `follower`."""
+    mixture = key
+    for back in tl.static_range(3):
+        mixture = _mixed(mixture, first if back == 0 else (second if back == 1 else third), factor)
+        word = tl.load(words + (mixture >> (31 - words_bits)), mask=asks, other=0)
+        is_known = (word != 0) & ((word >> check_shift) == (mixture & 255))
+        odd = tl.load(odds + kind + (2 - back) * 4 + ((word >> token_bits) & 3), mask=is_known, other=0)
+        found = tl.where(odd > best, word & ((1 << token_bits) - 1), found)
+        best = tl.maximum(best, odd)
+    return best, found
 
 
 # Without types: Triton looks a parameter's up, and takes none but its own.
 def _walk(  # type: ignore[no-untyped-def]  # noqa: ANN202
-    buffers,  # noqa: ANN001 - *int32 [2, slots, 1 + nodes] (table.py)
+    buffers,  # noqa: ANN001 - *int32 [2, slots, row_words] (table.py)
     selected,  # noqa: ANN001 - *int32 [1]
+    followers,  # noqa: ANN001 - *int32 [1 << words_bits] (followers.py)
+    odds,  # noqa: ANN001 - *int32
     slots,  # noqa: ANN001 - *int [requests]: of the batch's requests
     total_len,  # noqa: ANN001 - *int32 [slots]: tokens, those just sampled included
     last_sampled,  # noqa: ANN001 - *int64 [slots]
@@ -23,14 +63,22 @@ def _walk(  # type: ignore[no-untyped-def]  # noqa: ANN202
     nodes: tl.constexpr,
     lane_count: tl.constexpr,
     token_bits: tl.constexpr,
+    head_words: tl.constexpr,
+    row_words: tl.constexpr,
+    words_bits: tl.constexpr,
+    follower_bits: tl.constexpr,
+    check_shift: tl.constexpr,
+    factor: tl.constexpr,
 ):
     request = tl.program_id(0)
     slot = tl.load(slots + request).to(tl.int64)
-    row = buffers + tl.load(selected) * buffer_words + slot * (1 + nodes)
+    row = buffers + tl.load(selected) * buffer_words + slot * row_words
     known = tl.load(row)
+    key = tl.load(row + 1).to(tl.int64)
+    own_key = tl.load(row + 2).to(tl.int64)
     total = tl.load(total_len + slot)
     lanes = tl.arange(0, lane_count)
-    words = tl.load(row + 1 + lanes, mask=lanes < nodes, other=-1)
+    words = tl.load(row + head_words + lanes, mask=lanes < nodes, other=-1)
     # A place without a node has a parent that no walk reaches.
     parents = tl.where(words < 0, nodes + 1, (words >> token_bits) - 1)
     tokens = words & ((1 << token_bits) - 1)
@@ -41,28 +89,46 @@ def _walk(  # type: ignore[no-untyped-def]  # noqa: ANN202
     for place in range(tl.where(at < 0, known, total), total):
         token = tl.load(all_tokens + slot * tokens_stride + place)
         at = tl.min(tl.where((parents == at) & (tokens == token), lanes, nodes), axis=0)
-    if (at == nodes) & (known > 0) & (total > 1):
-        # The text may only have been delayed: a node behind the same two tokens, else the likeliest of the same token.
-        newest = all_tokens + slot * tokens_stride + total - 1
-        same = tokens == tl.load(newest)
-        has_parent = (parents >= 0) & (parents < nodes)
-        before = tl.load(row + 1 + parents, mask=has_parent, other=0) & ((1 << token_bits) - 1)
-        both = same & has_parent & (before == tl.load(newest - 1))
-        at = tl.min(tl.where(both, lanes, nodes), axis=0)
-        if at == nodes:
-            at = tl.min(tl.where(same & (parents < nodes), lanes, nodes), axis=0)
     last = tl.load(last_sampled + slot)
+    newest = all_tokens + slot * tokens_stride + total - 1
+    first = tl.load(newest, mask=total > 0, other=0).to(tl.int64)
+    second = tl.load(newest - 1, mask=total > 1, other=0).to(tl.int64)
+    third = tl.load(newest - 2, mask=total > 2, other=0).to(tl.int64)
+    is_on = known > 0
     for place in range(count):
         at = tl.min(tl.where(parents == at, lanes, nodes), axis=0)
-        token = tl.sum(tl.where(lanes == at, tokens, 0), axis=0).to(tl.int64)
-        tl.store(drafts + request * drafts_stride + place, tl.where(at < nodes, token, last))
+        token = tl.sum(tl.where(lanes == at, tokens, 0), axis=0)
+        # Outside the tree: the likeliest of what followed in the own text, in the group's, and in any.
+        asks = is_on & (at == nodes)
+        best = tl.zeros((), tl.int32)
+        found = tl.zeros((), tl.int32)
+        for source in tl.static_range(3):
+            of = own_key if source == 0 else (key if source == 1 else key * 0)
+            best, found = _likelier(
+                followers, odds, of, first, second, third, asks, source * 12, best, found,
+                words_bits, follower_bits, check_shift, factor,
+            )  # fmt: skip
+        token = tl.where(asks, found, token)
+        is_on = is_on & ((at < nodes) | (best > 0))
+        third = second
+        second = first
+        first = token.to(tl.int64)
+        tl.store(drafts + request * drafts_stride + place, tl.where(is_on, first, last))
 
 
 _kernel = triton.jit(_walk)
 
 
 def walk(
-    buffers: Any, selected: Any, slots: Any, total_len: Any, last_sampled: Any, all_tokens: Any, drafts: Any
+    buffers: Any,
+    selected: Any,
+    followers: Any,
+    odds: Any,
+    slots: Any,
+    total_len: Any,
+    last_sampled: Any,
+    all_tokens: Any,
+    drafts: Any,
 ) -> None:
     """Fills `drafts`, one row for each of `slots`; with the request's last token where its table says nothing."""
     if slots.shape[0] == 0:
@@ -70,6 +136,8 @@ def walk(
     _kernel[(slots.shape[0],)](
         buffers,
         selected,
+        followers,
+        odds,
         slots,
         total_len,
         last_sampled,
@@ -82,5 +150,11 @@ def walk(
         nodes=NODES,
         lane_count=triton.next_power_of_2(NODES),
         token_bits=TOKEN_BITS,
+        head_words=HEAD_WORDS,
+        row_words=ROW_WORDS,
+        words_bits=WORDS_BITS,
+        follower_bits=FOLLOWER_BITS,
+        check_shift=CHECK_SHIFT,
+        factor=FACTOR,
         num_warps=1,
     )
