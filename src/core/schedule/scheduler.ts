@@ -236,13 +236,14 @@ export class Scheduler {
 
   /** Room that the sessions of each worker are expected to need beyond what they have. */
   #expectGrowth(slots: readonly Slot[]): void {
-    const slotOf = new Map(slots.map((slot) => [slot.workerId, slot]));
     for (const slot of slots) {
       slot.growthTokens = 0;
       if (slot.sessions === 0) continue;
       for (const { spec, group } of slot.running)
         if (spec.keepsKv === true) this.#grow(slot, group);
     }
+    if (this.#retained.size + this.#turns.size === 0) return;
+    const slotOf = new Map(slots.map((slot) => [slot.workerId, slot]));
     for (const there of [this.#retained, this.#turns]) {
       for (const { residentOn, group } of there) {
         const slot = residentOn === null ? undefined : slotOf.get(residentOn);
