@@ -122,6 +122,9 @@ async function respond(run: Run & Named, way: Way, index: number): Promise<Respo
     if (outcome.kind === "refused") {
       throw new AppError("worker_failed", `${engine.url}: ${outcome.message}`);
     }
+    if (outcome.made.tokens.length === 0) {
+      throw new AppError("worker_failed", `${engine.url} answers without a token`);
+    }
     tokens.push(...outcome.made.tokens);
     logprobs.push(...outcome.made.logprobs);
   }
