@@ -1,7 +1,7 @@
 // What the tests of one fleet share: the fleet itself, its prompts, and the few ways in which they all ask it for
 // responses and look at what came. It decides nothing about what is right.
 
-import type { Engine } from "../../src/tools/doctor/engine.ts";
+import type { CompletionRequest } from "../../src/tools/doctor/engine.ts";
 import type { Written } from "./compare.ts";
 import { CHUNK_TOKENS, type Fleet, type Line, MAX_TOKENS, type RolloutSummary } from "./fleet.ts";
 
@@ -11,6 +11,9 @@ export interface Bed {
   readonly prompts: readonly (readonly number[])[];
   /** Ends a response of the bundled model. */
   readonly eos: number;
+  /** Responses of a group, and tokens of a response, where a test does not say. */
+  readonly n?: number;
+  readonly tokensMax?: number;
 }
 
 /** Filled in before the first test. */
@@ -27,7 +30,7 @@ export interface Rolled {
 
 /** Runs a rollout over the bed's prompts to its end. `meanwhile` begins once `afterTokens` tokens are there. */
 export async function roll(
-  { fleet, prompts }: Bed,
+  { fleet, prompts, n: size = GROUP_SIZE, tokensMax = MAX_TOKENS }: Bed,
   options: {
     id: string;
     sampling: object;
@@ -37,7 +40,7 @@ export async function roll(
     meanwhile?: () => Promise<void>;
   },
 ): Promise<Rolled> {
-  const { id, sampling, n = GROUP_SIZE, groups = prompts.length, meanwhile } = options;
+  const { id, sampling, n = size, groups = prompts.length, meanwhile } = options;
   const lines: Line[] = [];
   let summary: RolloutSummary | null = null;
   const follow = async () => {
@@ -45,7 +48,7 @@ export async function roll(
       id,
       n,
       groups: prompts.slice(0, groups).map((ids, i) => ({ id: `g${i}`, token_ids: ids })),
-      sampling_params: { max_tokens: MAX_TOKENS, ...sampling },
+      sampling_params: { max_tokens: tokensMax, ...sampling },
     };
     for await (const line of fleet.rollout(body)) {
       if ("rollout" in line) summary = line;
@@ -63,12 +66,9 @@ export async function roll(
 }
 
 /** Problems in the lines of a rollout; empty: each response came once, complete, chunk after chunk. */
-export function faultsOf(
-  bed: Bed,
-  { lines }: Rolled,
-  options: { n?: number; tokensMax?: number } = {},
-): string[] {
-  const { n = GROUP_SIZE, tokensMax = MAX_TOKENS } = options;
+export function faultsOf(bed: Bed, { lines }: Rolled, options: { n?: number } = {}): string[] {
+  const { tokensMax = MAX_TOKENS } = bed;
+  const { n = bed.n ?? GROUP_SIZE } = options;
   const faults: string[] = [];
   const seen = new Set<string>();
   for (const line of lines) {
@@ -127,24 +127,13 @@ export function written(lines: readonly Line[]): Written[] {
 
 /** Plain vLLM's response: one request, on one server, without the sidecar. */
 export async function plainly(
-  engine: Engine,
-  ask: {
-    prompt: readonly number[];
-    temperature: number;
-    seed?: number;
-    eos: number;
-    tokensMax?: number;
-  },
+  { fleet, eos, tokensMax = MAX_TOKENS }: Bed,
+  server: number,
+  ask: Omit<CompletionRequest, "maxTokens"> & { readonly maxTokens?: number },
 ): Promise<Written> {
-  const { prompt, temperature, seed, eos, tokensMax = MAX_TOKENS } = ask;
-  const outcome = await engine.generate({
-    tokens: prompt,
-    maxTokens: tokensMax,
-    temperature,
-    stopTokenIds: [eos],
-    ...(seed === undefined ? {} : { seed }),
-  });
+  const request = { maxTokens: tokensMax, stopTokenIds: [eos], ...ask };
+  const outcome = await fleet.plain(server).generate(request);
   if (outcome.kind === "refused") throw new Error(outcome.message);
   const { tokens, logprobs } = outcome.made;
-  return { prompt, tokens, logprobs };
+  return { prompt: ask.tokens, tokens, logprobs };
 }

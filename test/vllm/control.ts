@@ -2,9 +2,9 @@
 // server that is killed in the middle of a rollout.
 
 import { expect, test } from "bun:test";
-import { faultsOf, type LateBed, roll, written } from "./bed.ts";
+import type { LateBed } from "./bed.ts";
 import { heldAgainst } from "./compare.ts";
-import { type Choice, type Fleet, livingIn } from "./fleet.ts";
+import type { Choice, Fleet } from "./fleet.ts";
 
 const LONG = { temperature: 1, ignore_eos: true, max_tokens: 256 };
 /** Length of a response that is ended before it ends by itself. */
@@ -196,44 +196,5 @@ export function cacheTests(bed: LateBed, folder: () => string): void {
     await Promise.all([cached(), cached(), cached(), cached()]);
     expect(await cached()).toBe(288);
     expect(await hits()).toBeGreaterThan(before);
-  });
-}
-
-export function killTests(bed: LateBed): void {
-  test("kill -9 of a server in the middle of a rollout: nothing lost, nothing twice, and it comes back with the current weights", async () => {
-    const { fleet, prompts } = bed();
-    const from = fleet.log.length;
-    const victim = fleet.servers[1];
-    if (victim === undefined) throw new Error("there are two servers");
-    const half = { ...bed(), prompts: prompts.slice(0, prompts.length / 2) };
-    const rolled = await roll(half, {
-      id: "killed",
-      sampling: { temperature: 1, seed: 8 },
-      afterTokens: 2000,
-      meanwhile: async () => {
-        process.kill(-victim.pid, "SIGKILL");
-      },
-    });
-    expect(faultsOf(half, rolled)).toEqual([]);
-    const workers = rolled.lines.flatMap(({ chunks }) => chunks.map(({ worker }) => worker));
-    expect(new Set(workers)).toEqual(new Set([0, 1]));
-    const held = await heldAgainst(
-      fleet.plain(0),
-      written(rolled.lines.filter((_, i) => i % 2 === 0)),
-    );
-    expect(held.test.isRejected).toBe(false);
-    expect(livingIn(victim.pid)).toEqual([]);
-
-    const died = await fleet.heard(({ event }) => event === "server_died", from);
-    expect(died.name).toBe(victim.name);
-    await fleet.heard(
-      ({ event, state }) => event === "worker" && state === "ready",
-      from + fleet.log.slice(from).indexOf(died),
-    );
-    expect(await fleet.workerStates()).toEqual(["ready", "ready"]);
-    const scores = await Promise.all(
-      [0, 1].map((index) => fleet.plain(index).score(prompts[2] ?? [], 1, 1)),
-    );
-    expect(scores[1]?.logprobs).toEqual(scores[0]?.logprobs ?? []);
   });
 }

@@ -1,11 +1,10 @@
 // Two real vLLM servers, as `foretoken up` starts them, with nothing of ours inside: one rollout after the other over
-// the same two, from their start to Ctrl-C. The order matters: the weights change once, and a server is killed after
-// that, so that the new weights must find their way into it.
+// the same two, from their start to Ctrl-C. The order matters: the weights change once.
 
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { rmSync } from "node:fs";
 import { type Bed, TEST_MS_MAX } from "./bed.ts";
-import { cacheTests, controlTests, killTests, weightTests } from "./control.ts";
+import { cacheTests, controlTests, weightTests } from "./control.ts";
 import { examined, named } from "./doctor.ts";
 import { drawTests } from "./draws.ts";
 import { CHUNK_TOKENS, Fleet, livingIn, memoryMib, promptIds, vllmMissing } from "./fleet.ts";
@@ -68,7 +67,6 @@ describe.skipIf(missing !== null)("two vLLM servers behind the sidecar", () => {
   controlTests(ready);
   weightTests(ready, () => folder);
   cacheTests(ready, () => folder);
-  killTests(ready);
 
   test("Ctrl-C: the sidecar and both servers end, and leave no process behind", async () => {
     measure();

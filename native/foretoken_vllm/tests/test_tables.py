@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from foretoken_vllm import runner_v2
+from foretoken_vllm import engine, runner_v2
 from foretoken_vllm.faults import Faults
 from foretoken_vllm.followers import WORDS_BITS, Followers, key_of, mixed
 from foretoken_vllm.length import LengthBudget
@@ -162,16 +162,45 @@ def test_256_requests_take_less_than_64_kib_a_step() -> None:
     assert len(rows_of([0, NODES], [5] * NODES, [-1] * NODES)[0]) == NODES
 
 
-@pytest.mark.parametrize(("row_us", "length"), [(1.0, 8), (400.0, 0)])
-def test_the_length_is_the_fastest_by_measured_step_times(row_us: float, length: int) -> None:
+@pytest.mark.parametrize(
+    ("row_us", "requests", "lengths"),
+    [
+        (1.0, 8, (6, 7, 8)),
+        (400.0, 8, (0,)),
+        # Where the step itself is long, a few requests have rows for nothing; many have made it short for each.
+        (30.0, 2, (6, 7, 8)),
+        (30.0, 512, (0,)),
+    ],
+)
+def test_the_length_is_the_fastest_by_measured_step_times(
+    row_us: float, requests: int, lengths: tuple[int, ...]
+) -> None:
     budget = LengthBudget(8, Faults())
     for i in range(400):
-        drafted = 0 if i % 4 == 0 else 8 * (1 + i % 8)
-        budget.observe(8, drafted, 1000 + 10 * 8 + row_us * drafted)
+        drafted = 0 if i % 4 == 0 else requests * (1 + i % 8)
+        budget.observe(requests, drafted, 1000 + 10 * requests + row_us * drafted)
         budget.learn()
     for i in range(400):
         budget.accept(8, 6 if i % 2 else 2)
-    assert budget._best(8, 8) in ((6, 7, 8) if length else (0,))
+    assert budget._best(requests, requests) in lengths
+
+
+def test_requests_without_siblings_have_no_drafts_and_the_scheduler_hears_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scheduler = SimpleNamespace(dynamic_sd_lookup=None, scheduler_config=SimpleNamespace(max_num_seqs=4))
+    monkeypatch.setattr(engine, "scheduler", lambda: scheduler)
+    device = Device(probability_min=0)
+    alone = data("alone", PROMPT)
+    alone.sampling_params.extra_args = {}
+    device.add(alone, 0)
+    device.drafter.take(["alone"], [[10]])
+    assert scheduler.dynamic_sd_lookup == [0] * 5
+    device.add(data("b", PROMPT, sample=1), 1)
+    device.drafter.take(["alone", "b"], [[11], [10]])
+    # Step times are not known yet: as many as are configured.
+    assert scheduler.dynamic_sd_lookup is None
+    assert device.drafter.faults.total == 0
 
 
 def test_an_unknown_signature_is_named(tmp_path: Path) -> None:

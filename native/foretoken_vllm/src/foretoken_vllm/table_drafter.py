@@ -84,7 +84,7 @@ class TableDrafter(ForetokenProposer):
             self.propose(kept, totals, TokenRows(self._batch))
             # A least probability is given where step times are not to decide.
             if self._settings.probability_min == 0:
-                self._length.choose(len(ids), min(len(ids), len(self._batch)))
+                self._length.choose(len(ids), sum(map(self._is_tracked, ids)))
                 self._length.apply()
         except Exception as error:  # noqa: BLE001 - the step has its output
             self.faults.add("take", error)
@@ -98,8 +98,11 @@ class TableDrafter(ForetokenProposer):
             return
         each = verified // requests
         for request_id, tokens in zip(ids, sampled, strict=True):
-            if request_id in self._requests and self._requests[request_id] is not self._untracked:
+            if self._is_tracked(request_id):
                 self._length.accept(each, len(tokens) - 1)
+
+    def _is_tracked(self, request_id: str) -> bool:
+        return self._requests.get(request_id, self._untracked) is not self._untracked
 
     def _end_step(self, began: float, drafts: list[list[int]]) -> None:
         ended = time.perf_counter()

@@ -7,6 +7,8 @@ def register():
     if os.environ.get("TRITON_INTERPRET") == "1":
         _take_integer_masks()
         _keep_asynchronous_scheduling()
+    if "STEERING_FILE" in os.environ:
+        import steered  # noqa: F401
 
 
 def _take_integer_masks():
