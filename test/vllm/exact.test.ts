@@ -2,12 +2,10 @@
 // `foretoken verify --vllm` on two servers that draft.
 
 import { describe, expect, setDefaultTimeout, test } from "bun:test";
-import { join } from "node:path";
-import { findVllm } from "../../src/tools/up/find-vllm.ts";
 import type { WayReport } from "../../src/tools/verify/compare-servers.ts";
 import { TEST_MS_MAX } from "./bed.ts";
 import { foretoken } from "./doctor.ts";
-import { Fleet, ROOT, vllmMissing } from "./fleet.ts";
+import { Fleet, scripted, vllmMissing } from "./fleet.ts";
 
 setDefaultTimeout(TEST_MS_MAX);
 
@@ -16,13 +14,8 @@ if (missing !== null) console.log(`exact: skipped, ${missing}`);
 
 describe.skipIf(missing !== null)("exact on vLLM's first model runner", () => {
   test("vLLM's samplers draw the same tokens drafted or not, from the model's distribution; no fault gets out", () => {
-    const { python } = findVllm(process.env.FORETOKEN_VLLM ?? null, ROOT);
-    const { exitCode, stdout, stderr } = Bun.spawnSync(
-      [python, join(import.meta.dir, "python", "keyed_cases.py")],
-      { env: { ...process.env, VLLM_LOGGING_LEVEL: "ERROR" } },
-    );
-    if (exitCode !== 0) throw new Error(stderr.toString());
-    expect(JSON.parse(stdout.toString().trim().split("\n").at(-1) ?? "")).toMatchObject({
+    const said = scripted(["keyed_cases.py"]).split("\n").at(-1) ?? "";
+    expect(JSON.parse(said)).toMatchObject({
       tokens: 200,
       accepted: expect.any(Number),
     });

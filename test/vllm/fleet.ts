@@ -18,6 +18,8 @@ export const CHUNK_TOKENS = 32;
  */
 export const MAX_TOKENS = 256;
 
+const SCRIPT_MS_MAX = 150_000;
+
 /** null, or why no vLLM can run here. */
 export function vllmMissing(): string | null {
   try {
@@ -27,6 +29,19 @@ export function vllmMissing(): string | null {
     if (error instanceof AppError) return error.message;
     throw error;
   }
+}
+
+/** Output of a script in python/ that vLLM's interpreter runs. @throws Error, with its output, if it fails. */
+export function scripted(command: readonly string[], env: NodeJS.Dict<string> = {}): string {
+  const [name = "", ...args] = command;
+  const { python } = findVllm(process.env.FORETOKEN_VLLM ?? null, ROOT);
+  const ran = Bun.spawnSync([python, join(import.meta.dir, "python", name), ...args], {
+    env: { ...process.env, VLLM_LOGGING_LEVEL: "ERROR", ...env },
+    timeout: SCRIPT_MS_MAX,
+  });
+  const end = ran.exitedDueToTimeout ? `no end in ${SCRIPT_MS_MAX / 1000} s` : ran.exitCode;
+  if (end !== 0) throw new Error(`${name}: ${end}\n${ran.stdout}${ran.stderr}`);
+  return ran.stdout.toString().trim();
 }
 
 /** A line of `foretoken up`'s log. */

@@ -7,11 +7,11 @@ import { mkdtempSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { pathOf } from "../../src/tools/doctor/engine.ts";
-import { writeOtherSafetensors } from "../faults/chaos/weights.ts";
 import { CuttingProxy } from "../faults/cutting-proxy.ts";
 import { type Bed, faultsOf, movedIn, plainly, roll } from "./bed.ts";
 import { expectDrawn, expectDrawnAsPlain, expectGreedyAsPlain } from "./drawn-as-plain.ts";
-import { CHUNK_TOKENS, Fleet, livingIn, MODEL, promptIds } from "./fleet.ts";
+import { CHUNK_TOKENS, Fleet, livingIn, promptIds } from "./fleet.ts";
+import { scaledModel } from "./other-weights.ts";
 
 /** The bundled model's, model/hf/config.json. */
 const EOS = 1359;
@@ -226,12 +226,10 @@ function draftTests(plugins: Plugins, test: Fact): void {
   });
 
   test("another weight epoch: both plugins learn of it, and drafts continue from it alone", async () => {
-    const { small, folder } = plugins;
-    const weights = join(folder, "weights");
-    writeOtherSafetensors(MODEL, weights, SCALE);
+    const { small } = plugins;
     const answer = await small.fleet.call("POST", "/collective_rpc", {
       method: "reload_weights",
-      kwargs: { weights_path: weights },
+      kwargs: { weights_path: scaledModel(SCALE) },
     });
     expect(answer.status).toBe(200);
     const rolled = await roll(small, { id: "epoch", sampling: { temperature: 1 } });

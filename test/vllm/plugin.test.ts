@@ -5,9 +5,8 @@
 import { describe, expect, setDefaultTimeout, test } from "bun:test";
 import { existsSync } from "node:fs";
 import { join } from "node:path";
-import { findVllm } from "../../src/tools/up/find-vllm.ts";
 import { TEST_MS_MAX } from "./bed.ts";
-import { ROOT, vllmMissing } from "./fleet.ts";
+import { ROOT, scripted, vllmMissing } from "./fleet.ts";
 import { pluginTests, type Runner } from "./plugin-cases.ts";
 
 setDefaultTimeout(TEST_MS_MAX);
@@ -60,22 +59,14 @@ describe.skipIf(missing !== null)("the plugin under vLLM's first model runner", 
 describe.skipIf(tritonMissing !== null)("the plugin under vLLM's second model runner", () => {
   pluginTests(SECOND);
 
-  const scripted = (name: string, env: Readonly<Record<string, string | undefined>>) => {
-    const { python } = findVllm(process.env.FORETOKEN_VLLM ?? null, ROOT);
-    const { exitCode, stdout, stderr } = Bun.spawnSync([python, join(PYTHON, name)], {
-      env: { ...process.env, ...INTERPRETER, VLLM_LOGGING_LEVEL: "ERROR", ...env },
-    });
-    return exitCode === 0 ? stdout.toString().trim() : stderr.toString();
-  };
-
   test("the kernel drafts what the core drafts, nothing from another request's table, and no fault gets out", () => {
-    const { cases, drafted } = JSON.parse(scripted("walk_cases.py", {})) as Record<string, number>;
+    const { cases, drafted } = JSON.parse(scripted(["walk_cases.py"], INTERPRETER));
     expect(cases).toBeGreaterThan(100);
     expect(drafted).toBeGreaterThan(500);
   });
 
   test("the kernel compiles for a GPU", () => {
-    const said = scripted("walk_compiles.py", { TRITON_INTERPRET: undefined });
+    const said = scripted(["walk_compiles.py"], { ...INTERPRETER, TRITON_INTERPRET: undefined });
     expect(said).toMatch(/^\*i32: \d+ characters of PTX\n\*i64: \d+ characters of PTX$/);
   });
 });
