@@ -66,6 +66,15 @@ def told(device: Device) -> None:
         device.drafter.news.append(partial(device.drafter.mirror.remove, name))
 
 
+def test_a_step_in_which_no_request_takes_drafts_is_no_fault() -> None:
+    device = Device()
+    told(device)
+    device.add(data("b", PROMPT, sample=1, max_tokens=1), 1)
+    device.sample(1, [10])
+    device.drafter.take(["b"], [[10]])
+    assert (device.drafts(1), device.drafter.faults.total) == ([], 0)
+
+
 def test_a_table_is_walked_with_tokens_that_the_host_has_not_seen() -> None:
     device = Device()
     told(device)

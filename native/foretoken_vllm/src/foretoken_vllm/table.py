@@ -45,7 +45,9 @@ class Tables:
         self._buffers[:, slot, 0] = 0
 
     def publish(self, slots: list[int], known: list[int], keys: list[tuple[int, int]], rows: Words) -> None:
-        """The tables of one step; each replaces its slot's."""
+        """The tables of one step, of which there may be none; each replaces its slot's."""
+        if not slots:
+            return
         to = 1 - int(self._selected[0])
         buffer = self._buffers[to]
         # Of requests that are not in this step, as they were.
