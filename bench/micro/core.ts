@@ -73,9 +73,10 @@ function appendBench(sizes: Sizes): Measurement[] {
   let bytes = 0;
   let drop = 0;
   const ours = fastestMs(sizes.runs + 1, () => {
+    const before = index.core.used_bytes();
     const handle = index.create(Int32Array.of(1, 2, 3)) ?? 0;
     feed(index, [handle], groups);
-    bytes = index.core.used_bytes() / count;
+    bytes = (index.core.used_bytes() - before) / count;
     const start = performance.now();
     index.drop(handle);
     drop = performance.now() - start;
