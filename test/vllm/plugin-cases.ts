@@ -313,23 +313,23 @@ function exactTests(plugins: Plugins, test: Fact): void {
     const [prompt = []] = bed.prompts;
     const before = await plugins.sum("accepted_tokens");
     const drawn = async (server: number, seed: number, more: object = {}) => {
-      const ask = { tokens: prompt, maxTokens: 24, temperature: 1, seed, ...more };
+      const ask = { tokens: prompt, maxTokens: 32, temperature: 1, seed, ...more };
       return [...(await plainly(bed, server, ask)).tokens];
     };
     plugins.steer({ exact: 1 });
     // A step of each server, in which it takes the setting.
     await Promise.all([0, 1].map((server) => drawn(server, 0, { maxTokens: 2 })));
-    const seeds = [11, 12, 13];
+    const seeds = [11, 12, 13, 14];
     const plain = await Promise.all(seeds.map((seed) => drawn(0, seed)));
     expect(new Set(plain.map((tokens) => tokens.join())).size).toBeGreaterThan(1);
     const drafted = (sample: number) => ({ sibling: { group: "exact", sample } });
-    for (const wave of [0, 3]) {
+    for (const wave of [0, 4]) {
       const again = seeds.map((seed, i) => drawn(0, seed, drafted(wave + i)));
       expect(await Promise.all(again)).toEqual(plain);
     }
     const divided = plain.map(async (tokens, i) => {
       const first = tokens.slice(0, 7);
-      const rest = { tokens: [...prompt, ...first], maxTokens: 24 - first.length };
+      const rest = { tokens: [...prompt, ...first], maxTokens: 32 - first.length };
       return [...first, ...(await drawn(1, seeds[i] ?? 0, rest))];
     });
     expect(await Promise.all(divided)).toEqual(plain);
