@@ -1,4 +1,4 @@
-// What holds for two real vLLM servers that draft by the plugin, under either of vLLM's model runners. A proxy stands
+// Cases of two real vLLM servers that draft by the plugin, the same under either of vLLM's model runners. A proxy stands
 // between them and the sidecar's draft service, so that the link can be cut, and a file steers the plugin
 // (python/steered.py). The order matters: the link is cut, a server killed and a thread ended after what needs them.
 

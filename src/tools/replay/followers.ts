@@ -1,5 +1,5 @@
-// What followed the same last one, two and three tokens in a request's own text, in its group's and in any: for a device
-// that has left its tree. The same table as native/foretoken_vllm/src/foretoken_vllm/followers.py, which has its layout.
+// The tokens that followed the same one, two or three tokens in a request's own text, in its group's and in any: drafts of
+// a device that has left its tree. The layout is that of native/foretoken_vllm/src/foretoken_vllm/followers.py.
 
 const WORDS_BITS = 23;
 const TOKEN_BITS = 21;

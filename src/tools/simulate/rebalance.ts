@@ -21,7 +21,7 @@ export function rebalancing(scheduler: Scheduler, { buffer, ranks }: SchedulerPa
   scheduler.schedule = (slots, ...rest) => {
     const commands = schedule(slots, ...rest);
     const inFlight = slots.reduce((sum, slot) => sum + slot.inFlight, 0);
-    // What waits would take the place of what moves.
+    // A request that waits would take the place of one that moves.
     const isSettled = inFlight === buffer.unfinished && commands.length === 0;
     if (isSettled) commands.push(...movesOf(slots, inFlight, ranks));
     return commands;

@@ -1,6 +1,6 @@
 // Sends the same seeded prompts to running vLLM servers in several ways, and compares each way with the plain one: which
 // responses are identical, where the others first differ, and how far the logprobs of the tokens before that are apart.
-// It judges nothing: without the plugin's `exact`, drafts are expected to change what a seed draws.
+// The report judges nothing: without the plugin's `exact`, drafts are expected to change what a seed draws.
 
 import { present } from "../../core/base/assert.ts";
 import { AppError } from "../../core/base/errors.ts";

@@ -1,7 +1,7 @@
-"""What followed the same last one, two and three tokens in a request's own text, in its group's and in any.
+"""The tokens that followed the same one, two or three tokens in a request's own text, in its group's and in any.
 
-A device that has left a request's tree drafts on from it: a hash table of words in memory of the host, which the device
-reads. The host writes it as tokens come.
+They are a hash table of words in memory of the host, which the device reads: outside of a request's tree it drafts from
+them. The host writes it as tokens come.
 
     word:  token | sure << TOKEN_BITS | check << CHECK_SHIFT; 0: nothing
     sure   how often in turn the token came, at most SURE_MAX; other tokens lower it, and then take the place
