@@ -16,6 +16,12 @@ import type { Wait, Waits } from "./waits.ts";
 export const UNREACHABLE = 502;
 /** The engine has not answered in time: whether the operation was carried out is unknown. */
 export const SILENT = 504;
+/** Statuses after which an engine is opened again: it is not there, its state is unknown, or it has no room now (503). */
+const UNAVAILABLE: readonly number[] = [UNREACHABLE, 503, SILENT];
+
+export function isUnavailable({ status }: ControlAnswer): boolean {
+  return UNAVAILABLE.includes(status);
+}
 
 /** The side of the sidecar that the pool needs. The pool never sees requests or clients. */
 export interface PoolHost {

@@ -4,7 +4,7 @@ import type { WeightEpoch } from "../core/base/ids.ts";
 import { type EngineOperation, operationName } from "../core/rollout/operation.ts";
 import type { Worker } from "../core/rollout/worker.ts";
 import type { CanaryAgreement } from "./canary-agreement.ts";
-import { type AnswerLimits, answerOf, reasonOf, SILENT, UNREACHABLE } from "./engine-answer.ts";
+import { type AnswerLimits, answerOf, isUnavailable, reasonOf } from "./engine-answer.ts";
 
 /** The operations that bring an engine to the weights that the others have. */
 export interface Recipe {
@@ -43,12 +43,13 @@ export async function giveWeights(
   if (!hasBase && !isFirst && typeof base === "string") return { kind: "refused", reason: "" };
   const whole = hasBase || typeof base === "string" ? [] : [base];
   for (const operation of [...whole, ...adapters, MODEL_CANARY]) {
-    const { status, body } = await answerOf(worker, { operation, nextEpoch: epoch }, limits);
+    const answer = await answerOf(worker, { operation, nextEpoch: epoch }, limits);
+    const { status, body } = answer;
     const difference = operation === MODEL_CANARY ? canaries.difference(body) : null;
     if (status < 300 && difference !== null) return { kind: "refused", reason: `; ${difference}` };
     if (status < 300) continue;
     const said = `${operationName(operation)}, answered ${status}: ${reasonOf(body)}`;
-    if (status === UNREACHABLE || status === SILENT) {
+    if (isUnavailable(answer)) {
       return { kind: "lost", reason: `was given the current weights by ${said}` };
     }
     return { kind: "refused", reason: `; given them by ${said}` };

@@ -54,10 +54,12 @@ export async function answerTo(
     return failure(404, "Not Found", "Not Found");
   } catch (error) {
     const message = error instanceof Error ? error.message : String(error);
-    const isClients =
-      error instanceof AppError && ["model_unreadable", "invalid_field"].includes(error.code);
-    return isClients
-      ? failure(400, "BadRequestError", message)
+    const code = error instanceof AppError ? error.code : null;
+    if (code === "model_unreadable" || code === "invalid_field") {
+      return failure(400, "BadRequestError", message);
+    }
+    return code === "worker_failed"
+      ? failure(503, "ServiceUnavailableError", message)
       : failure(500, "InternalServerError", message);
   }
 }

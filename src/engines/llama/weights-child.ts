@@ -5,7 +5,7 @@
 
 import { dlopen, ptr } from "bun:ffi";
 import { writeSync } from "node:fs";
-import { AppError } from "../../core/base/errors.ts";
+import { AppError, type ErrorCode, errorText } from "../../core/base/errors.ts";
 import { nativeBytes } from "./c-bytes.ts";
 import { generateWith } from "./canary.ts";
 import { pathOf } from "./memory-file.ts";
@@ -86,10 +86,18 @@ export function runWeightsChild(request: string): void {
   try {
     read(JSON.parse(request) as ReadRequest);
   } catch (error) {
-    const code = error instanceof AppError ? error.code : "model_unreadable";
-    report({ kind: "failed", code, message: error instanceof Error ? error.message : `${error}` });
+    report({ kind: "failed", code: codeOf(error), message: errorText(error) });
   }
 }
+
+function codeOf(error: unknown): ErrorCode {
+  if (error instanceof AppError) return error.code;
+  // The converted weights have no room on this machine, and the given ones are not to blame.
+  const { syscall } = Object(error) as NodeJS.ErrnoException;
+  return syscall !== undefined && WRITES.includes(syscall) ? "worker_failed" : "model_unreadable";
+}
+
+const WRITES: readonly string[] = ["write", "pwrite", "ftruncate"];
 
 /** Tokens of one text: what is written out costs more than in proportion. */
 const TEXT_TOKENS = 4096;

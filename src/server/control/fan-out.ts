@@ -7,9 +7,9 @@ import {
   type AnswerLimits,
   type Asked,
   answerOf,
+  isUnavailable,
   reasonOf,
   SILENT,
-  UNREACHABLE,
 } from "../../pool/engine-answer.ts";
 import type { Took } from "../../pool/member.ts";
 import type { Member, Reachable } from "../../pool/pool.ts";
@@ -99,7 +99,7 @@ export function mayHaveChanged({ answers }: Outcome): boolean {
 
 /** Engines that are not there any more, or whose state is unknown: they are opened again. */
 export function lostIn({ failed }: Outcome): Set<Member> {
-  const lost = failed.filter(({ answer }) => [UNREACHABLE, SILENT].includes(answer.status));
+  const lost = failed.filter(({ answer }) => isUnavailable(answer));
   return new Set(lost.map(({ member }) => member));
 }
 

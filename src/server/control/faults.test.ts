@@ -295,6 +295,21 @@ test("an engine that refuses the weights that it is given is fenced, with its re
   );
 });
 
+test("an engine that has no room for the weights that it is given is opened again until it has", async () => {
+  const fixture = await Fixture.open();
+  await fixture.call("POST", "/collective_rpc", reload);
+  fixture.worker(0).kill();
+  const open = fixture.gateNext();
+  await fixture.retry();
+  fixture.worker(0).script = () => ({ status: 503, body: { error: "EFBIG, write" } });
+  open();
+  await fixture.steps(3);
+  expect(fixture.states[0]).toBe("down");
+  expect(fixture.pool.members[0]?.reason).toContain("by load, answered 503: EFBIG, write");
+  await fixture.retry();
+  expect(fixture.states).toEqual(["ready", "ready", "ready"]);
+});
+
 test("an engine whose connection fails as it is closed is opened once", async () => {
   const fixture = await Fixture.open();
   fixture.worker(1).script = () => ({ status: 500, body: {} });
