@@ -2,11 +2,11 @@
 
 import type { Settings } from "../config/fields.ts";
 import { AppError } from "../core/base/errors.ts";
+import { quantileOf } from "../core/base/quantile.ts";
 import { type Engine, fieldOf, listOf } from "../tools/doctor/engine.ts";
 import {
   compareServers,
   openServer,
-  quantile,
   type VerifyPrompt,
   type WayReport,
 } from "../tools/verify/compare-servers.ts";
@@ -78,7 +78,7 @@ function tableOf(ways: readonly WayReport[]): string {
     formatCount(counts.compared_tokens),
     ...[dlogp.mean, dlogp.p99, dlogp.max].map((nats) => nats.toPrecision(2)),
     String(
-      quantile(
+      quantileOf(
         differences.map(({ position }) => position),
         0.5,
       ) ?? "-",

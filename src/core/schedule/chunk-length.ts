@@ -2,6 +2,7 @@
 // anew in time, but so many that the chunk's end costs little of it. It owns no clock: who runs chunks tells the times.
 // A cost is counted in tokens that the request would have made meanwhile: other load on the machine delays both alike.
 
+import { quantileOf } from "../base/quantile.ts";
 import type { Request } from "../request/buffer.ts";
 
 const TOKENS_MIN = 64;
@@ -72,11 +73,6 @@ export class ChunkLength {
     const tokenMs = (nowMs - firstMs) / tokens;
     this.#costs[this.#next] = Math.max(0, (firstMs - startMs) / tokenMs - firstTokens);
     this.#next = (this.#next + 1) % COSTS_KEPT;
-    if (this.#costs.length >= COSTS_MIN) this.#costTokens = medianOf(this.#costs);
+    if (this.#costs.length >= COSTS_MIN) this.#costTokens = quantileOf(this.#costs, 1 / 2) ?? 0;
   }
-}
-
-function medianOf(values: readonly number[]): number {
-  const sorted = [...values].sort((a, b) => a - b);
-  return sorted[Math.floor(sorted.length / 2)] ?? 0;
 }

@@ -15,7 +15,7 @@ test("compare: what differs is named with both servers; what is not said is not 
   expect(comparison.compare("http://b", TRAITS)).toBe(null);
   expect(comparison.compare("http://b", { ...TRAITS, dtype: null })).toBe(null);
   expect(comparison.compare("http://b", { ...TRAITS, dtype: "bfloat16" })).toBe(
-    "it may have other weights than others: dtype is bfloat16, of http://a float16",
+    "it may have other weights than the servers before it: dtype is bfloat16, of http://a float16",
   );
   expect(() => comparison.compare("http://b", { ...TRAITS, quantization: "fp8" })).toThrow(
     "http://b: quantization is fp8, of http://a none",
@@ -23,7 +23,7 @@ test("compare: what differs is named with both servers; what is not said is not 
   // A server that was started anew with something else is what others are compared with from now on.
   expect(comparison.compare("http://a", { ...TRAITS, model: "other" })).toBe(null);
   expect(comparison.compare("http://b", TRAITS)).toContain("model is m, of http://a other");
-  // Precision is compared with whoever tells his own, and one that is not told is a warning.
+  // Precision is compared with the first server that tells its own; one that is not told is a warning.
   const mixed = new ModelComparison();
   const of = (quantization: string | null) => ({ ...TRAITS, quantization });
   expect(mixed.compare("http://a", of(null))).toBe(null);

@@ -89,6 +89,6 @@ export class ModelComparison {
       const problem = `${differences.join("; ")}: engines of one pool have the same precision`;
       throw new AppError("invalid_config", `${url}: ${problem}`);
     }
-    return `it may have other weights than others: ${differences.join("; ")}`;
+    return `it may have other weights than the servers before it: ${differences.join("; ")}`;
   }
 }

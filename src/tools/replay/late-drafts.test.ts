@@ -1,4 +1,6 @@
 import { expect, test } from "bun:test";
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
 import { CONTEXT, keysOf, mixed } from "./followers.ts";
 import { LateDrafts } from "./late-drafts.ts";
 
@@ -37,4 +39,15 @@ test("late drafts: outside of the tree the walk goes on with what followed in th
   expect(found).toEqual([[30, 31, 32], [5, 30, 31], []]);
   // native/foretoken_vllm/tests/test_tables.py has the same number.
   expect(mixed(mixed(7, 123_456), 1)).toBe(534169118);
+});
+
+test("followers: the odds are the plugin's", () => {
+  const numbersIn = (path: string, begin: string, end: string) => {
+    const [, behind = ""] = readFileSync(path, "utf8").split(begin);
+    return behind.split(end)[0]?.match(/\d+/g)?.map(Number);
+  };
+  const plugin = join(import.meta.dir, "../../../native/foretoken_vllm/src/foretoken_vllm");
+  const own = numbersIn(join(import.meta.dir, "followers.ts"), "const ODDS = [", "];");
+  expect(own).toHaveLength(36);
+  expect(numbersIn(join(plugin, "followers.py"), "ODDS = (", "\n)")).toEqual(own);
 });

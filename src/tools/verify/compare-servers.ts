@@ -4,6 +4,7 @@
 
 import { present } from "../../core/base/assert.ts";
 import { AppError } from "../../core/base/errors.ts";
+import { quantileOf } from "../../core/base/quantile.ts";
 import { readMetrics } from "../../engines/vllm/metrics.ts";
 import { Engine, type Made } from "../doctor/engine.ts";
 import type { Finding } from "../doctor/finding.ts";
@@ -145,7 +146,7 @@ function compared({ prompts, groupSize }: Run, plain: readonly Response[], made:
     differences.push({ response, position, logprob_gap: gapAt(at) });
   }
   const sum = distances.reduce((total, one) => total + one, 0);
-  const [p99 = 0, max = 0] = [0.99, 1].map((share) => quantile(distances, share));
+  const [p99 = 0, max = 0] = [0.99, 1].map((part) => quantileOf(distances, part));
   return {
     responses: made.length,
     identical_responses: made.length - differences.length,
@@ -155,12 +156,6 @@ function compared({ prompts, groupSize }: Run, plain: readonly Response[], made:
     // At the first one: output tokens before it, and the plain token's logprob less the other's.
     differences,
   };
-}
-
-/** undefined: of no values. */
-export function quantile(values: readonly number[], share: number): number | undefined {
-  const sorted = values.toSorted((a, b) => a - b);
-  return sorted[Math.max(0, Math.ceil(sorted.length * share) - 1)];
 }
 
 async function draftsOf(engines: readonly Engine[]) {
