@@ -14,7 +14,9 @@ from pip._internal.commands import create_command
 from pip._internal.network.lazy_wheel import LazyZipOverHTTP
 from pip._vendor.packaging.specifiers import SpecifierSet
 
-from foretoken_vllm import runner_v2
+from foretoken_vllm import keyed, runner_v2
+
+RELIED_ON = runner_v2.RELIED_ON + keyed.RELIED_ON
 
 # What is read or set without a call: by the last names of the module. The hashes know nothing of these.
 NAMES = {
@@ -30,7 +32,7 @@ NAMES = {
 
 def main(version: str) -> int:
     modules = {f"vllm.v1.{module}": names for module, names in NAMES.items()}
-    wanted = {*modules, *(module for module, _, _ in runner_v2.RELIED_ON)}
+    wanted = {*modules, *(module for module, _, _ in RELIED_ON)}
     paths = {module.replace(".", "/") + end for module in wanted for end in (".py", "/__init__.py")}
     command = create_command("download")
     options, _ = command.parse_args([])
@@ -43,7 +45,7 @@ def main(version: str) -> int:
         with LazyZipOverHTTP(best.link.url_without_fragment, session) as remote, ZipFile(remote) as wheel:
             for path in paths.intersection(wheel.namelist()):
                 wheel.extract(path, name)
-        problems = runner_v2.unknown_in(Path(name))
+        problems = runner_v2.unknown_in(Path(name), RELIED_ON)
         for module, names in modules.items():
             source = Path(name, module.replace(".", "/") + ".py")
             text = source.read_text() if source.exists() else ""

@@ -28,8 +28,8 @@ _SAMPLE = "vllm.v1.sample"
 RELIED_ON: runner_v2.Signatures = (
     ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner._sample", ("fcb52cb23b1e",)),
     (f"{_SAMPLE}.ops.topk_topp_sampler", "TopKTopPSampler.forward_native", ("ec88c18ef884",)),
-    (f"{_SAMPLE}.ops.topk_topp_sampler", "apply_top_k_top_p", ("d1f399efb708",)),
-    (f"{_SAMPLE}.rejection_sampler", "rejection_sample", ("98d4bc675b01",)),
+    (f"{_SAMPLE}.ops.topk_topp_sampler", "apply_top_k_top_p", ("d1f399efb708", "35c9a713c44b")),
+    (f"{_SAMPLE}.rejection_sampler", "rejection_sample", ("98d4bc675b01", "bb7eb5cdfed4")),
 )
 # SplitMix64's constants.
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -121,7 +121,9 @@ class KeyedNoise:
         def rejection_sample(*arguments: Any, **options: Any) -> Any:
             draft_probs, target_logits, bonus, metadata = arguments[4:8]
             is_ours = self._places is not None and self._drafted is not None and draft_probs is None
-            if is_ours and not metadata.all_greedy and not options.get("synthetic_mode"):
+            # Rules of 0.33 that accept more than the model draws (FLy) are vLLM's alone.
+            is_plain = not options.get("synthetic_mode") and options.get("fly_window_size") is None
+            if is_ours and is_plain and not metadata.all_greedy:
                 try:
                     return self._verify(target_logits, bonus, None if metadata.all_random else metadata.temperature)
                 except Exception as error:  # noqa: BLE001 - see above

@@ -50,9 +50,9 @@ def unknown_here(relied_on: Signatures = RELIED_ON) -> list[str]:
     return _problems(_imported, relied_on)
 
 
-def unknown_in(folder: Path) -> list[str]:
+def unknown_in(folder: Path, relied_on: Signatures = RELIED_ON) -> list[str]:
     """The same of a vLLM whose package is `folder`/vllm, without importing it."""
-    return _problems(partial(_read, folder), RELIED_ON)
+    return _problems(partial(_read, folder), relied_on)
 
 
 def _problems(look: Callable[[str, str], list[str] | None], relied_on: Signatures) -> list[str]:
