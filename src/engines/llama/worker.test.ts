@@ -136,7 +136,7 @@ describe.skipIf(skipReason !== null)("control", () => {
       body: { error: { message: "Not Found", type: "Not Found", param: null, code: 404 } },
     });
     await worker.close();
-    expect((await worker.perform(sleepOf(1), EPOCH_1)).status).toBe(500);
+    expect((await worker.perform(sleepOf(1), EPOCH_1)).status).toBe(503);
   });
 
   test("weights change on every worker under the next epoch, once; advance then does nothing", async () => {
