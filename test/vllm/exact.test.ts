@@ -15,17 +15,13 @@ if (missing !== null) console.log(`exact: skipped, ${missing}`);
 describe.skipIf(missing !== null)("exact on vLLM's first model runner", () => {
   test("vLLM's samplers draw the same tokens drafted or not, from the model's distribution; no fault gets out", () => {
     const said = scripted(["keyed_cases.py"]).split("\n").at(-1) ?? "";
-    expect(JSON.parse(said)).toMatchObject({
-      tokens: 200,
-      accepted: expect.any(Number),
-    });
+    expect(JSON.parse(said)).toMatchObject({ tokens: 200, accepted: expect.any(Number) });
   });
 
   test("two servers: in chunks, moved and drafted, responses at temperature 1 are token for token the plain ones", async () => {
-    const own = { foretoken: { exact: 1 } };
     const fleet = await Fleet.up([
       ...["--plugin", "--max-model-len", "1600", "--"],
-      ...["--additional-config", JSON.stringify(own)],
+      ...["--additional-config", JSON.stringify({ foretoken: { exact: 1 } })],
     ]);
     try {
       const urls = fleet.servers.map(({ url }) => url).join(",");

@@ -37,6 +37,8 @@ const JOINING = ["http://three:1", "http://four:1"];
 
 export class Trainer {
   readonly #bed: TrainerBed;
+  /** Begins the names of its rollouts: the bed's earlier trainers had others. */
+  readonly #name = crypto.randomUUID();
   /** The trainer's own pause. */
   #pause: Mode | null = null;
   #isOpen = false;
@@ -80,7 +82,12 @@ export class Trainer {
         return this.#rollout(choice);
       case "cancel":
         this.#aborts += 1;
-        return await this.#expect("DELETE", `/v1/rollouts/r${choice % 3}`, null, [200, 404, 409]);
+        return await this.#expect(
+          "DELETE",
+          `/v1/rollouts/${this.#name}-${choice % 3}`,
+          null,
+          [200, 404, 409],
+        );
       case "abort_requests":
         this.#aborts += 1;
         return await this.#expect("POST", "/abort_requests", {}, [200]);
@@ -114,10 +121,10 @@ export class Trainer {
   }
 
   async #stop(path: string, mode: Mode): Promise<void> {
+    // What waits for requests to end waits for engines that are being opened again, and a fault may end an update.
+    if (this.#isHurt && mode === "wait") return;
     if (mode === "wait" && this.#isOpen) return await this.#expect("POST", path, null, [409]);
     if (mode === "abort") this.#aborts += 1;
-    // What waits for requests to end waits for engines that are being opened again.
-    if (this.#isHurt && mode === "wait") return;
     await this.#expect("POST", path, null, [200]);
     this.#pause = mode;
   }
@@ -188,7 +195,7 @@ export class Trainer {
     const isStrict = choice % 2 === 0;
     this.#made += 1;
     const body = {
-      id: `r${choice % 3}`,
+      id: `${this.#name}-${choice % 3}`,
       groups: [
         { id: "a", token_ids: [1, 2], n: 2 },
         { id: "b", token_ids: [3, this.#made], n: 1 },
@@ -252,15 +259,18 @@ export class Trainer {
     if (this.#isOpen && !this.#isHurt) await this.#update("finish");
     await this.#step({ kind: "wake_up", choice: 0 });
     for (const url of JOINING) await this.#leave(url, [202, 404]);
-    for (let tries = 1; !(await this.#generates()); tries += 1) {
+    for (let tries = 1; ; tries += 1) {
+      // Engines with a part of an update are fenced, and requests wait, until the trainer gives whole weights.
+      const restoring = ["/abort_weight_update", "/update_weights_from_disk", "/wake_up"];
+      for (const path of this.#isHurt ? restoring : []) {
+        await this.#bed.answer("POST", path, { model_path: "/nowhere" });
+      }
+      if (await this.#generates()) break;
       if (!this.#isHurt || tries > TRIES_MAX) {
         const { text } = await this.#bed.answer("GET", "/foretoken/workers", null);
         throw new Error(`it does not generate after ${tries} tries: ${text}`);
       }
       await Bun.sleep(TRY_MS);
-      for (const path of ["/abort_weight_update", "/update_weights_from_disk", "/wake_up"]) {
-        await this.#bed.answer("POST", path, { model_path: "/nowhere" });
-      }
     }
     this.#close();
     this.#pause = null;
