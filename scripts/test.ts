@@ -28,10 +28,11 @@ const VLLM_TIMEOUT_MS = "600000";
 const ADVERSARY_TIMEOUT_MS = "1800000";
 
 /**
- * Reasons, in a test's name, for which --all lets it be skipped: the machine does not permit it. Any other skipped test
+ * Reasons, in the name of a test or of its group, for which --all lets it be skipped: the machine does not permit it. Any other skipped test
  * is a failure there: what the project's own scripts install is present on the machines that run --all.
  */
-const EXCUSED = /\(skipped: (root may write anywhere|needs root|needs Linux|mounting a tmpfs)/;
+const EXCUSED =
+  /\(skipped: (root may write anywhere|needs root|needs Linux|needs Chromium|mounting a tmpfs)/;
 
 interface Counts {
   readonly passed: number;
@@ -80,8 +81,8 @@ function tested(args: string[], environment: Record<string, string> = {}): Count
 }
 
 function skippedTests(xml: string): string[] {
-  const cases = xml.matchAll(/<testcase name="([^"]*)"[^>]*>\s*<skipped/g);
-  return [...cases].map(([, name = ""]) => name);
+  const cases = xml.matchAll(/<testcase name="([^"]*)" classname="([^"]*)"[^>]*>\s*<skipped/g);
+  return [...cases].map(([, name, group]) => `${group} > ${name}`);
 }
 
 const FLAGS = ["--vllm", "--all", "--adversary", "--clients", "--packages"];

@@ -2,7 +2,7 @@
 
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { ToolProcess } from "../faults/process.ts";
-import { CHROMIUM, Page } from "./chromium.ts";
+import { CHROMIUM, NO_CHROMIUM, Page } from "./chromium.ts";
 import { engineMissing } from "./tool.ts";
 
 setDefaultTimeout(180_000);
@@ -43,7 +43,7 @@ const foreignPage = (target: URL) => `<!doctype html><script>
   })();
 </script>`;
 
-describe.skipIf(isMissing)("browser", () => {
+describe.skipIf(isMissing)(`browser${NO_CHROMIUM}`, () => {
   let open: ToolProcess;
   let closed: ToolProcess;
 

@@ -4,6 +4,7 @@ const START_MS_MAX = 120_000;
 
 export const CHROMIUM =
   Bun.which("chromium") ?? Bun.which("chromium-browser") ?? Bun.which("google-chrome");
+export const NO_CHROMIUM = CHROMIUM === null ? " (skipped: needs Chromium)" : "";
 
 interface Reply {
   readonly id?: number;

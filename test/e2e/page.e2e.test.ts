@@ -4,7 +4,7 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { until } from "../faults/http-client.ts";
 import { ToolProcess } from "../faults/process.ts";
-import { CHROMIUM, Page } from "./chromium.ts";
+import { CHROMIUM, NO_CHROMIUM, Page } from "./chromium.ts";
 import { engineMissing } from "./tool.ts";
 
 setDefaultTimeout(180_000);
@@ -34,15 +34,11 @@ function startRollout(victim: ToolProcess, groups: number): Promise<Response> {
   }));
   // So long that nothing ends by itself between two calls, however fast the engine is.
   const sampling = { max_tokens: 3_000, temperature: 1, ignore_eos: true };
-  return post(victim, "/v1/rollouts", {
-    groups: prompts,
-    n: 4,
-    sampling_params: sampling,
-    detached: true,
-  });
+  const body = { groups: prompts, n: 4, sampling_params: sampling, detached: true };
+  return post(victim, "/v1/rollouts", body);
 }
 
-describe.skipIf(isMissing)("page", () => {
+describe.skipIf(isMissing)(`page${NO_CHROMIUM}`, () => {
   let victim: ToolProcess;
   let page: Page;
 
