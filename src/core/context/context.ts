@@ -63,7 +63,7 @@ export class ContextManager {
     return this.#of(group).prior;
   }
 
-  /** L_g in output tokens. */
+  /** L_g in output tokens; until a response has finished, or with no history, the maximum of tokens (length-estimate.ts). */
   estimate(group: Group): number {
     return this.#of(group).estimate.tokens;
   }

@@ -29,4 +29,10 @@ test("outlook: a session is expected to grow as far as the longest of its group,
   expect(left(short, 7)).toBeLessThan(100);
   expect(outlook.leads(turnOf(short, 1, 0))).toBe(true);
   expect(outlook.leads(turnOf(long, 1, 0))).toBe(false);
+  const single = buffer.open(groupId("c"), new Int32Array(10));
+  buffer.join(single, {
+    ...{ sampling: samplingOf({ tokensMax: 8 }), draw: drawKey(1, "", 0), priority: 0 },
+    divisible: true,
+  });
+  expect(outlook.tokens(single)).toBeNull();
 });

@@ -57,10 +57,10 @@ export class SessionOutlook {
     this.#back += 1;
   }
 
-  /** Tokens that sessions of the group are expected to have behind its prompt in the end; null: nothing is known. */
+  /** Tokens that sessions of the group are expected to have behind its prompt in the end; null: nothing is known, or it has none. */
   tokens(group: Group): number | null {
     const { sessions, tokens } = this.#all;
-    if (sessions === 0) return null;
+    if (sessions === 0 || group.requests[0]?.spec.keepsKv !== true) return null;
     return Math.max(tokens / sessions, this.#groups.get(group)?.tokensMax ?? 0);
   }
 
