@@ -100,28 +100,16 @@ export class Fleet {
   #changed = Promise.withResolvers<void>();
 
   private constructor(args: readonly string[], env: Readonly<Record<string, string>>) {
-    this.#child = Bun.spawn(
-      [
-        process.execPath,
-        join(ROOT, "src", "main.ts"),
-        "up",
-        "--port",
-        "0",
-        "--log",
-        "json",
-        "--logs",
-        join("out", "test-vllm"),
-        ...args,
-      ],
-      // Not the environment of this process's beginning: a test may have added to it.
-      {
-        cwd: ROOT,
-        env: { ...process.env, ...env },
-        stdin: "ignore",
-        stdout: "pipe",
-        stderr: "pipe",
-      },
-    );
+    const command = [process.execPath, join(ROOT, "src", "main.ts"), "up"];
+    const own = ["--port", "0", "--log", "json", "--logs", join("out", "test-vllm")];
+    this.#child = Bun.spawn([...command, ...own, ...args], {
+      cwd: ROOT,
+      // Not the environment of this process's beginning: a test may have added to it. No server outlives this process.
+      env: { ...process.env, FORETOKEN_PARENT: String(process.pid), ...env },
+      stdin: "ignore",
+      stdout: "pipe",
+      stderr: "pipe",
+    });
   }
 
   /** Resolves when the sidecar serves. */

@@ -29,7 +29,7 @@ async function busyRatio(urls: readonly string[], model: string): Promise<number
   return median(beside) / median(alone);
 }
 
-/** Measures the ratio, and starts fillers where it is too large. Returns it before and, with fillers, after. */
+/** Measures the ratio, and starts fillers where it is too large and they help. Returns it before and, with fillers, after. */
 export async function separate(
   urls: readonly string[],
   model: string,
@@ -43,6 +43,8 @@ export async function separate(
   }
   fillers.start(urls.length);
   const after = await busyRatio(urls, model);
-  console.error(`${told}; with a filler on each idle core ${after.toFixed(3)}`);
+  if (after >= before) fillers.stop();
+  const verdict = after < before ? "" : ", so there is none";
+  console.error(`${told}; with a filler on each idle core ${after.toFixed(3)}${verdict}`);
   return { busy_over_idle: before, with_fillers: after };
 }
