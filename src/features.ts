@@ -3,8 +3,9 @@
 //
 // To add one: a class in `server` (as server/deadlines.ts: its `observer` gets joined, tokens, finished, restarted, advanced ...
 // of every request; `SidecarObserver` in server/sidecar.ts names them) and a row in `featuresOf`: a `Feature` (serve-parts.ts),
-// made of `Parts`. Its routes are a table of rows (server/live/routes.ts): `routes: bound(TABLE, parts)` there, and
-// `...TABLE` in `routeTable`. An event for the log is a member of ServeEvents (serve-options.ts). Tests: server/deadlines.test.ts.
+// made of `Parts`. Its routes are a table beside the class (as PLUGIN_ROUTES in
+// server/drafts/engine-telemetry.ts): `routes: bound(TABLE, what its handlers get)` in the row, and `...TABLE` in `routeTable`;
+// a test calls them by `exchangeOf` (test/suite/exchange.ts). `kept` is for memory that is bounded in bytes alone. An event for the log is a member of ServeEvents (serve-options.ts). Tests: server/deadlines.test.ts.
 
 import { ADAPTER_CONTROL, ADAPTER_DATA, ADAPTER_SESSION_HEADERS } from "./adapters/list.ts";
 import { randomWord, wallClock } from "./app.ts";

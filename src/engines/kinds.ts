@@ -1,15 +1,18 @@
 // The registry of engines that a URL names: one row for each kind, found by the URL's scheme. The only place that knows
 // all kinds.
 //
-// To add one: a folder beside `vllm` and `remote`, and a row here.
+// An inference server over HTTP needs no worker of its own. It is an `EngineDialect` (vllm/dialect.ts) in a folder as
+// vllm/sglang, asked by `findEngine` (vllm/open.ts), with a row as SGLANG in vllm/kind.ts and here. It must answer
+// GET /health with 200. Its double: as test/faults/stand-in/sglang-stand-in.ts; its tests: a line of vllm/contract.test.ts, and as
+// vllm/sglang/worker.test.ts.
+//
+// Any other engine is a folder beside `vllm` and `remote`, and a row here.
 // - kind.ts of the folder exports the row, an `EngineKind` (as remote/kind.ts): its schemes, the form of its URLs, `server` (null
-//   unless it is an inference server that tells its model), and the function that opens a worker.
+//   where it does not tell its model: then `--model` or `--tokenizer` names the vocabulary), and the function that opens a worker.
 // - The worker implements `Worker` of core/rollout/worker.ts, whose header tells the life of a request on it. The shortest one is
 //   test/faults/simulated/worker.ts. Operations (operation.ts beside the port) that it lacks it answers with 404.
 // - Its test calls `workerSuite` (test/suite/worker-suite.ts), as llama/contract.test.ts. The folder may import what the row
 //   "engines/*" of test/tidy.test.ts names, and no other engine; UPDATE_BUDGET=1 gives it a budget there.
-// - A server over HTTP with another language than vLLM's needs no worker: it is an `EngineDialect` (vllm/dialect.ts, as
-//   vllm/sglang/dialect.ts), which `findEngine` in vllm/open.ts asks, and a row as SGLANG in vllm/kind.ts.
 
 import { AppError } from "../core/base/errors.ts";
 import type { EngineKind, EngineServer } from "./kind.ts";

@@ -49,14 +49,13 @@ function openApiDocument(routes: readonly RouteInfo[], version: string): object 
       schemas: { Error: ERROR_SCHEMA },
       securitySchemes: { token: { type: "http", scheme: "bearer" } },
     },
-    security: [{}, { token: [] }],
   };
 }
 
 const JSON_ONLY = ["application/json"];
 
 function operationOf(route: RouteInfo): object {
-  const { path, summary, schema, streams = false, answers = JSON_ONLY, query = {} } = route;
+  const { path, summary, right, schema, streams = false, answers = JSON_ONLY, query = {} } = route;
   const names = [...path.matchAll(/:(\w+)/g)].map((match) => match[1]);
   const types = streams ? [...answers, "text/event-stream"] : answers;
   const content = Object.fromEntries(types.map((type) => [type, {}]));
@@ -65,6 +64,8 @@ function operationOf(route: RouteInfo): object {
   };
   return {
     summary,
+    // A server without a token needs none.
+    security: right === "open" ? [] : [{}, { token: [] }],
     parameters: [
       ...names.map((name) => ({
         name,

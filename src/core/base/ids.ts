@@ -5,7 +5,7 @@ type Branded<T, B extends string> = T & { readonly [brand]: B };
 
 /** One prompt and its responses. Unique within a rollout. */
 export type GroupId = Branded<string, "GroupId">;
-/** One response being made. Dense small integers: they index the heaps of the core. */
+/** One response being made; never used again. The core's heaps have `Request.index`, which is. */
 export type RequestId = Branded<number, "RequestId">;
 /** One engine. Dense small integers. */
 export type WorkerId = Branded<number, "WorkerId">;

@@ -1,7 +1,9 @@
 // The table of figures of a rollout. A row names a figure for every place that shows it: its key in reports and in the
 // live view, its name at /metrics, its unit, what it means, and where its value is read. Reports, the page, /metrics and
 // docs/reference/METRICS.md are made from these rows. A new counter of the rollout is a row of COUNTED and a call of
-// `meter.count(key)` where it happens: responses end in Meter.requestFinished, chunks in request-life.ts.
+// `meter.count(key)` where it happens: responses end in Meter.requestFinished; chunks begin in Rollout.#launch, end in
+// request-life.ts, end early and migrate in kv-moves.ts. No other list of keys needs it; the report of `/v1/rollouts`
+// (server/rollouts/run.ts) has keys of its own. Test: meter.test.ts, on test/suite/rollout-bed.ts.
 
 import type { KvPoolStats } from "../kv/pool.ts";
 import type { KvMoveStats, WorkerStats } from "./worker.ts";
@@ -30,14 +32,9 @@ const COUNTED = [
     key: "failed_requests",
     metric: null,
     unit: "requests",
-    help: "Of them, those that ended with an error: no engine would, or could, run them.",
+    help: "Requests that ended with an error: no engine would, or could, run them.",
   },
-  {
-    key: "aborted_requests",
-    metric: null,
-    unit: "requests",
-    help: "Requests that their clients gave up.",
-  },
+  { key: "aborted_requests", metric: null, unit: "requests", help: "Requests that were given up." },
   {
     key: "deadline_requests",
     metric: "foretoken_deadline_requests_total",
@@ -66,19 +63,19 @@ const COUNTED = [
     key: "chunks_ended_early",
     metric: "foretoken_chunks_ended_early_total",
     unit: "chunks",
-    help: "Chunks that were ended before their length because their worker was short of KV.",
+    help: "Chunks that were ended before their length because their worker was short of KV, or leaves.",
   },
   {
     key: "migrations",
     metric: "foretoken_migrations_total",
     unit: "chunks",
-    help: "Chunks that ran on another worker than the chunk before.",
+    help: "Chunks that ran on another worker than the request's chunk, or its session's turn, before.",
   },
   {
     key: "migrated_bytes",
     metric: "foretoken_migrated_bytes_total",
     unit: "bytes",
-    help: "KV that went with them.",
+    help: "KV of chunks that migrated.",
   },
   {
     key: "lost_tokens",
@@ -98,12 +95,7 @@ const COUNTED = [
     unit: "tokens",
     help: "Tokens of given-up or moved requests, refused.",
   },
-  {
-    key: "restarts",
-    metric: null,
-    unit: "",
-    help: "Restarts of responses that could not continue from their tokens.",
-  },
+  { key: "restarts", metric: null, unit: "", help: "Responses that began anew, all tokens lost." },
   {
     key: "restarted_tokens",
     metric: "foretoken_restarted_tokens_total",
@@ -169,7 +161,7 @@ export const WORKER_FIGURES = [
     key: "accepted_tokens",
     metric: "vllm:spec_decode_num_accepted_tokens_total",
     unit: "tokens",
-    help: "Of them, accepted.",
+    help: "Draft tokens accepted.",
     read: (s) => s.acceptedTokens,
   },
   {
@@ -238,7 +230,7 @@ export const KV_MOVE_FIGURES = [
     key: "moved_tokens",
     metric: "foretoken_kv_moved_tokens_total",
     unit: "tokens",
-    help: "Tokens of them.",
+    help: "Tokens of requests that came from another engine and found their KV.",
     read: (m) => m.movedTokens,
   },
   {
@@ -252,7 +244,7 @@ export const KV_MOVE_FIGURES = [
     key: "recomputed_tokens",
     metric: "foretoken_kv_recomputed_move_tokens_total",
     unit: "tokens",
-    help: "Tokens of such requests that were recomputed.",
+    help: "Tokens recomputed of requests that came from another engine and did not find their KV.",
     read: (m) => m.recomputedTokens,
   },
   {

@@ -9,7 +9,7 @@ import type { Worker, WorkerStats } from "./worker.ts";
 export interface RolloutListener {
   /** Output tokens from `offset` on are new. */
   tokens(request: Request, offset: number): void;
-  /** `response.finish` is the reason. */
+  /** The response is complete or given up (`isCut`). Its `finish` is the reason; `joinedMs` and `finishedMs` are set. */
   finished(request: Request): void;
   /** A closed group has only finished requests; it is forgotten afterwards. */
   groupFinished(group: Group): void;

@@ -109,7 +109,7 @@ export function operationName(operation: EngineOperation): string {
   }
 }
 
-/** `status` as in HTTP; 404: the engine cannot do it; 502: it could not be reached. `body`: JSON. */
+/** `status` as in HTTP; 404: the engine cannot do it; 502, 503: it is opened again. `body`: JSON. */
 export interface ControlAnswer {
   readonly status: number;
   readonly body: unknown;

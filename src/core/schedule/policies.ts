@@ -1,6 +1,8 @@
 // The registry of policies: one row each. `--policy` (its choices and help), `--compare`, the default of `--draft`, the
-// simulator's systems and the tests over all policies are read from it. A new one is a row, and a file as fewest-tokens.ts
-// (a number for each request, the lowest first) or probe-first.ts (an order that changes while requests wait).
+// simulator's systems and the tests over all policies are read from it. A new one is a row, last in the table, and a file:
+// as fewest-tokens.ts (a number for each request, the lowest first), or as probe-first.ts (a number for each group, which
+// may change while requests wait). Its tests: scheduler.test.ts, and for one that is bounded a row of CASES in
+// bounded-wait.test.ts. Tests of admission, attempts, faults and the simulator run over all rows; no other list has them.
 
 import type { ContextManager } from "../context/context.ts";
 import type { DraftMode } from "../draft/registry.ts";

@@ -87,7 +87,7 @@ export class ProbeFirstPolicy implements SchedulePolicy {
   }
 }
 
-/** A group has the priority that its first request came with. */
+/** A group has the priority that its first request came with. Groups of unknown length count as the longest possible. */
 function longestFirst(group: Group, context: ContextManager): number {
   const priority = group.requests[0]?.priority ?? 0;
   const tokens = context.sessions.tokens(group) ?? context.estimate(group);

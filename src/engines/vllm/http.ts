@@ -25,8 +25,7 @@ const RANK_HEADER = "x-data-parallel-rank";
 
 export type HttpAnswer =
   | { readonly kind: "answer"; readonly status: number; readonly body: string }
-  /** No answer, or not all of it. */
-  /** `isRefused`: the connection was refused. */
+  /** No answer, or not all of it. `isRefused`: the connection was refused. */
   | { readonly kind: "unreachable"; readonly message: string; readonly isRefused?: boolean };
 
 export interface HttpStreamListener {

@@ -23,7 +23,7 @@ export type StreamEvent =
       /** Logprobs of `tokens`; fewer if the server sent fewer. */
       readonly logprobs: readonly number[];
       readonly alternatives: readonly Alternatives[];
-      /** null: more follows. */
+      /** null: more follows. "stop" ends the response, any other the attempt: the chunk goes on unless it is full. */
       readonly finishReason: string | null;
       readonly usage: EventUsage | null;
       /** Version of the weights that made the last token; only where the response ends, from 0.32 on. */

@@ -8,7 +8,12 @@ import { expertsJson, type Span, tokensJson, usageJson } from "./json.ts";
 import type { Cursor, Output } from "./output.ts";
 
 export interface Answer {
+  /**
+   * Called once, when every output has ended: by stop, length, abort or, where its client set one, deadline. The logprob of
+   * each drawn token is always there; alternatives as far as `topLogprobs` asked.
+   */
   whole(job: Job): string;
+  /** Called if the body's `stream` is true. */
   stream(job: Job): StreamView;
 }
 

@@ -148,7 +148,7 @@ export class StreamService implements SocketService {
     }
     const { rollout } = this.#options.sidecar;
     const requests = [...requestsOf(subject, rollout.requests)];
-    const isEnded = typeof subject !== "string" && "groupId" in subject && isComplete(subject);
+    const isEnded = typeof subject !== "string" && "groupId" in subject && isFinished(subject);
     const subscription: Subscription = {
       ...{ client, subject, key: keyOf(subject), epoch: rollout.epoch },
       cursors: new Map(requests.map((request) => [request, this.#cursor(request, message)])),
@@ -230,7 +230,7 @@ export class StreamService implements SocketService {
       finished: (request) => {
         this.#changed(request, { offset: request.response.length });
         const { group } = request;
-        if (!isComplete(group)) return;
+        if (!isFinished(group)) return;
         for (const { groupsFinished } of this.#subscribed("progress", "all", group)) {
           groupsFinished.push(group.groupId);
         }
@@ -381,7 +381,8 @@ function requestsOf(subject: Subject, all: Iterable<Request>): Iterable<Request>
   return "requests" in subject ? subject.requests : [subject];
 }
 
-function isComplete(group: Group): boolean {
+/** All of its requests have ended; others may join yet. */
+function isFinished(group: Group): boolean {
   return group.finished === group.requests.length;
 }
 

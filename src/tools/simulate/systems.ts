@@ -1,5 +1,6 @@
 // The systems that are compared, each as the scheduler that it uses. veRL, divided and Seer are the production
 // schedulers as they stand; oracles and baselines differ in the order or the placement alone.
+// A policy that divides is a system of its own name, with the paper's chunks; nothing here changes for a new one.
 
 import { present } from "../../core/base/assert.ts";
 import type { WorkerId } from "../../core/base/ids.ts";
