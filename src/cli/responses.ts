@@ -5,7 +5,7 @@
 import { closeSync, fsyncSync, ftruncateSync, mkdirSync, openSync, writeSync } from "node:fs";
 import { dirname } from "node:path";
 import { assert } from "../core/base/assert.ts";
-import { AppError } from "../core/base/errors.ts";
+import { AppError, errorText } from "../core/base/errors.ts";
 import { type FinishedResponse, formatLine } from "../server/rollouts/response-line.ts";
 
 export class ResponseWriter {
@@ -68,8 +68,8 @@ export class ResponseWriter {
   }
 
   #failure(error: unknown): AppError {
-    const reason = error instanceof Error ? error.message : String(error);
-    return new AppError("output_failed", `cannot write ${this.#path}: ${reason}`, { cause: error });
+    const message = `cannot write ${this.#path}: ${errorText(error)}`;
+    return new AppError("output_failed", message, { cause: error });
   }
 }
 

@@ -7,6 +7,7 @@ import type { IterationSummary } from "../core/rollout/iteration-span.ts";
 import type { ServeEvents } from "../serve-options.ts";
 import { CONTROL_ROUTES } from "../server/control/routes.ts";
 import type { OpenStream } from "../server/http.ts";
+import { rounded } from "../server/live/samples.ts";
 import { WORKER_ROUTES } from "../server/worker-registry.ts";
 import { errorWithStack, type Log, type LogFields } from "./log.ts";
 import { EXIT_FAILED } from "./output.ts";
@@ -97,10 +98,6 @@ function iterationFields(summary: IterationSummary): LogFields {
     aborted: figures.aborted_requests,
     unfinished: summary.unfinished,
   };
-}
-
-function rounded(value: number): number {
-  return Math.round(value * 1000) / 1000;
 }
 
 const FAULTS_MAX = 16;

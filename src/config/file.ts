@@ -1,6 +1,6 @@
 // The content of a configuration file as settings: every key is known, every value fits its field.
 
-import { AppError } from "../core/base/errors.ts";
+import { AppError, errorText } from "../core/base/errors.ts";
 import { unknownName } from "../core/base/unknown-name.ts";
 import { FIELDS, type FieldName, fileKey, parseField } from "./fields.ts";
 
@@ -51,7 +51,6 @@ function checked(name: FieldName, value: unknown, where: string): unknown {
   try {
     return parseField(field, String(value));
   } catch (cause) {
-    const problem = cause instanceof Error ? cause.message : String(cause);
-    throw new AppError("invalid_config", `${where}: ${problem}`, { cause });
+    throw new AppError("invalid_config", `${where}: ${errorText(cause)}`, { cause });
   }
 }

@@ -114,9 +114,8 @@ function whileLost(
 const REASON_CHARACTERS = 500;
 
 export function reasonOf(body: unknown): string {
-  const error = typeof body === "object" && body !== null && "error" in body ? body.error : body;
-  const message =
-    typeof error === "object" && error !== null && "message" in error ? error.message : error;
+  const { error = body } = Object(body);
+  const { message = error } = Object(error);
   const text = typeof message === "string" ? message : JSON.stringify(message);
   return (text ?? "no reason").slice(0, REASON_CHARACTERS);
 }

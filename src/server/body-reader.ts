@@ -2,7 +2,7 @@
 // other in a thread. How many wait is bounded by the budget of bodies, as their room is kept until they are read.
 
 import { createHash } from "node:crypto";
-import { AppError } from "../core/base/errors.ts";
+import { AppError, errorText } from "../core/base/errors.ts";
 import { JsonLimitError, parseJson } from "../proto/json.ts";
 import { Lane, openThread } from "../text/job-lane.ts";
 
@@ -57,9 +57,8 @@ export function jsonOf(bytes: Uint8Array): unknown {
   try {
     return parseJson(new TextDecoder("utf-8", { fatal: true }).decode(bytes));
   } catch (cause) {
-    const reason = cause instanceof Error ? cause.message : String(cause);
     const problem = cause instanceof JsonLimitError ? "is refused" : "is not JSON";
-    throw new AppError("invalid_json", `the body ${problem}: ${reason}`, { cause });
+    throw new AppError("invalid_json", `the body ${problem}: ${errorText(cause)}`, { cause });
   }
 }
 

@@ -93,8 +93,7 @@ export class Deadlines {
     if (seconds == null && tokens == null) return;
     const fresh = { startMs: this.#options.clock.nowMs(), open: new Set<Request>(), tokens: 0 };
     const none = { msMax: Number.POSITIVE_INFINITY, tokensMax: Number.POSITIVE_INFINITY };
-    const scope = this.#scopes.get(of.key) ?? { ...fresh, ...none };
-    this.#scopes.set(of.key, scope);
+    const scope = this.#scopes.getOrInsert(of.key, { ...fresh, ...none });
     scope.open.add(request);
     this.#of.set(request, [...(this.#of.get(request) ?? []), of.key]);
     // The earliest of several counts.

@@ -41,20 +41,17 @@ const MISSING: ReadonlySet<number> = new Set([403, 404, 405, 501]);
 const MS_MAX = 60_000;
 
 export class PoolCalls implements EngineCalls {
-  readonly #pool: WorkerPool;
-  readonly #sidecar: Sidecar;
-  readonly #later: AnswerLimits["later"];
+  readonly #parts: { pool: WorkerPool; sidecar: Sidecar; later: AnswerLimits["later"] };
   /** The engine that is asked first; it takes turns. */
   #turn = 0;
 
   constructor(parts: { pool: WorkerPool; sidecar: Sidecar; later: AnswerLimits["later"] }) {
-    this.#pool = parts.pool;
-    this.#sidecar = parts.sidecar;
-    this.#later = parts.later;
+    this.#parts = parts;
   }
 
   async post({ form, body, signal }: EngineCall): Promise<EngineReply> {
-    const engines = connected(this.#pool.members).filter(({ member }) => member.state === "ready");
+    const { pool, sidecar, later } = this.#parts;
+    const engines = connected(pool.members).filter(({ member }) => member.state === "ready");
     if (engines.length === 0) throw new AppError("no_worker", "no worker is in service");
     this.#turn += 1;
     const missing: string[] = [];
@@ -62,11 +59,11 @@ export class PoolCalls implements EngineCalls {
     for (let i = 0; i < engines.length; i += 1) {
       const engine = engines[(this.#turn + i) % engines.length];
       if (engine === undefined) continue;
-      const { epoch: nextEpoch } = this.#sidecar.rollout;
+      const { epoch: nextEpoch } = sidecar.rollout;
       const answer = await answerOf(
         engine.worker,
         { operation: { kind: "text", form, body }, nextEpoch },
-        { msMax: MS_MAX, later: this.#later, sidecar: this.#sidecar, signal },
+        { msMax: MS_MAX, later, sidecar, signal },
       );
       if (answer.status === 200) return { kind: "answer", body: answer.body };
       if (signal.aborted) throw new AppError("interrupted", "the client disconnected");

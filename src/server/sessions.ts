@@ -211,9 +211,7 @@ export class Sessions {
     this.#byGroup.get(session.group)?.delete(session);
     this.#setLast(session, null);
     session.group = group;
-    const members = this.#byGroup.get(group);
-    if (members === undefined) this.#byGroup.set(group, new Set([session]));
-    else members.add(session);
+    this.#byGroup.getOrInsertComputed(group, () => new Set()).add(session);
   }
 
   #setLast(session: Session, request: Request | null): void {

@@ -2,7 +2,7 @@
 // transformers' apply_chat_template. Whatever a template refuses is the client's error, in its words.
 
 import { Template } from "@huggingface/jinja";
-import { InvalidFieldError } from "../core/base/errors.ts";
+import { errorText, InvalidFieldError } from "../core/base/errors.ts";
 import type { ChatMessage, ChatOptions } from "./text.ts";
 
 export class ChatTemplate {
@@ -35,8 +35,7 @@ export class ChatTemplate {
         add_generation_prompt: addGenerationPrompt,
       });
     } catch (cause) {
-      const reason = cause instanceof Error ? cause.message : String(cause);
-      throw refused(`are refused by the model's chat template: ${reason}`);
+      throw refused(`are refused by the model's chat template: ${errorText(cause)}`);
     }
     return continueFinalMessage ? leftOpen(text, messages.at(-1)) : text;
   }

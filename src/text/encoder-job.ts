@@ -91,13 +91,11 @@ const longest = new WeakMap<Text, number>();
 
 /** Length of the longest token in bytes: no character has less. */
 function longestToken(text: Text): number {
-  let bytes = longest.get(text);
-  if (bytes === undefined) {
-    bytes = 1;
+  return longest.getOrInsertComputed(text, () => {
+    let bytes = 1;
     for (let token = 0; token < text.vocabularySize; token += 1) {
       bytes = Math.max(bytes, text.bytes(token).length);
     }
-    longest.set(text, bytes);
-  }
-  return bytes;
+    return bytes;
+  });
 }

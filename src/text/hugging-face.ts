@@ -5,7 +5,7 @@
 import { existsSync, readFileSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { Tokenizer } from "@huggingface/tokenizers";
-import { AppError } from "../core/base/errors.ts";
+import { AppError, errorText } from "../core/base/errors.ts";
 import { ChatTemplate } from "./chat-template.ts";
 import { VocabularyText } from "./decoding.ts";
 import type { EncoderThread } from "./encoder-job.ts";
@@ -42,8 +42,7 @@ export function openHuggingFaceText(folder: string, vocabularySizeMin = 0): Text
     const sizeMin = Math.max(vocabularySizeMin, modelVocabularySize(model));
     return new HuggingFaceText(tokenizer, { file, sizeMin, template });
   } catch (cause) {
-    const reason = cause instanceof Error ? cause.message : String(cause);
-    throw new AppError("model_unreadable", `${path}: ${reason}`, { cause });
+    throw unreadable(path, cause);
   }
 }
 
@@ -91,9 +90,7 @@ export function eosTokensOf(folder: string): readonly number[] {
 
 /** Models of text and images define it for their text part. 0: not given. */
 function modelVocabularySize(config: Record<string, unknown>): number {
-  const { text_config: text } = config;
-  const inner = typeof text === "object" && text !== null ? Reflect.get(text, "vocab_size") : 0;
-  const size = Number(config.vocab_size ?? inner);
+  const size = Number(config.vocab_size ?? Object(config.text_config).vocab_size);
   return Number.isSafeInteger(size) && size > 0 ? size : 0;
 }
 
@@ -131,15 +128,14 @@ class HuggingFaceText extends VocabularyText {
   }
 
   pieceOf(token: number): Uint8Array {
-    let piece = this.#pieces.get(token);
-    if (piece === undefined) {
-      const added = this.#added.get(token);
-      const content = this.#tokenizer.id_to_token(token) ?? "";
-      piece = added === undefined ? this.#toBytes(content) : utf8(added.content);
-      this.#pieces.set(token, piece);
-    }
-    return piece;
+    return this.#pieces.getOrInsertComputed(token, this.#readPiece);
   }
+
+  readonly #readPiece = (token: number): Uint8Array => {
+    const added = this.#added.get(token);
+    if (added !== undefined) return utf8(added.content);
+    return this.#toBytes(this.#tokenizer.id_to_token(token) ?? "");
+  };
 }
 
 function utf8(text: string): Uint8Array {
@@ -195,8 +191,7 @@ function namedTokens(config: Record<string, unknown>): Record<string, string> {
   const tokens: Record<string, string> = {};
   for (const [name, value] of Object.entries(config)) {
     if (!name.endsWith("_token")) continue;
-    const content =
-      typeof value === "object" && value !== null ? Reflect.get(value, "content") : value;
+    const { content = value } = Object(value);
     if (typeof content === "string") tokens[name] = content;
   }
   return tokens;
@@ -221,7 +216,10 @@ function readJson(path: string): Record<string, unknown> {
   try {
     return JSON.parse(readFileSync(path, "utf8"));
   } catch (cause) {
-    const reason = cause instanceof Error ? cause.message : String(cause);
-    throw new AppError("model_unreadable", `${path}: ${reason}`, { cause });
+    throw unreadable(path, cause);
   }
+}
+
+function unreadable(path: string, cause: unknown): AppError {
+  return new AppError("model_unreadable", `${path}: ${errorText(cause)}`, { cause });
 }

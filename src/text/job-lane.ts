@@ -1,7 +1,7 @@
 // Work that takes too long for the thread that serves everybody: a lane is one thread that does jobs one after the other,
 // and those that wait for it. A job that takes too long costs its request an error, and the thread its life.
 
-import { AppError, type ErrorCode, InvalidFieldError } from "../core/base/errors.ts";
+import { AppError, type ErrorCode, errorText, InvalidFieldError } from "../core/base/errors.ts";
 
 declare const self: Worker;
 
@@ -68,12 +68,11 @@ function answerOf<Job>(run: Run<Job>, job: Job, moves: ArrayBuffer[]): JobAnswer
   try {
     return { kind: "done", value: run(job, moves) };
   } catch (error) {
-    const message = error instanceof Error ? error.message : String(error);
     const code = error instanceof AppError ? error.code : null;
-    if (!(error instanceof InvalidFieldError))
-      return { kind: "failed", code, message, field: null };
+    const failed = { kind: "failed", code, message: errorText(error) } as const;
+    if (!(error instanceof InvalidFieldError)) return { ...failed, field: null };
     const { where, field, problem } = error;
-    return { kind: "failed", code, message, field: { where, field, problem } };
+    return { ...failed, field: { where, field, problem } };
   }
 }
 

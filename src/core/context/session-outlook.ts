@@ -41,8 +41,7 @@ export class SessionOutlook {
       this.#back /= 2;
     }
     const { group, turn, spec, response } = request;
-    const shown = this.#groups.get(group) ?? { ...NOTHING };
-    this.#groups.set(group, shown);
+    const shown = this.#groups.getOrInsertComputed(group, () => ({ ...NOTHING }));
     shown.tokensMax = Math.max(shown.tokensMax, grownTokens(request));
     shown.turnsMax = Math.max(shown.turnsMax, turn + 1);
     for (const sum of [shown, this.#all]) {

@@ -26,8 +26,6 @@ interface Log {
   readonly sent: Map<WorkerId, number>;
   /** The workers with a replica of its group. */
   readonly holders: Set<WorkerId>;
-  /** true: a holder may lack tokens of the request. */
-  isDirty: boolean;
 }
 
 /** Update of one worker. */
@@ -77,7 +75,7 @@ export class DraftRegistry {
     log.holders.add(workerId);
     for (const sibling of request.group.requests) {
       const other = sibling.response.column.length > 0 ? this.#log(sibling) : null;
-      if (other !== null) this.#soil(other);
+      if (other !== null) this.#dirty.add(other);
     }
     const { groupId: id } = log.source;
     const { prompt } = request.group;
@@ -100,7 +98,7 @@ export class DraftRegistry {
   /** The request's producer made tokens; they are in its response already. */
   generated(request: Request): void {
     const log = this.#known(request);
-    if (log !== null && log.holders.size > 1) this.#soil(log);
+    if (log !== null && log.holders.size > 1) this.#dirty.add(log);
   }
 
   /** The worker's replica has only `have` tokens of the request. */
@@ -109,7 +107,7 @@ export class DraftRegistry {
     if (log === null) return;
     if (log.producer === workerId) log.producer = null;
     log.sent.set(workerId, have);
-    this.#soil(log);
+    this.#dirty.add(log);
   }
 
   /** Brings all holders up to date with `countMax` requests, those that have waited longest. */
@@ -118,7 +116,7 @@ export class DraftRegistry {
     for (const log of this.#dirty) {
       if (count >= countMax) return;
       count += 1;
-      this.#clean(log);
+      this.#dirty.delete(log);
       yield* this.#deltas(log);
     }
   }
@@ -162,21 +160,10 @@ export class DraftRegistry {
     }
   }
 
-  #soil(log: Log): void {
-    if (log.isDirty) return;
-    log.isDirty = true;
-    this.#dirty.add(log);
-  }
-
-  #clean(log: Log): void {
-    log.isDirty = false;
-    this.#dirty.delete(log);
-  }
-
   #drop(request: Request): void {
     const log = this.#known(request);
     if (log === null) return;
-    this.#clean(log);
+    this.#dirty.delete(log);
     this.#logs[request.index] = undefined;
   }
 
@@ -206,8 +193,8 @@ export class DraftRegistry {
     if (known !== null) return known;
     const source = this.#sourceOf(request);
     if (source === null) return null;
-    const holders = this.#holdersOf(source.groupId);
-    const log: Log = { request, source, producer: null, sent: new Map(), holders, isDirty: false };
+    const holders = this.#holders.getOrInsertComputed(source.groupId, () => new Set());
+    const log: Log = { request, source, producer: null, sent: new Map(), holders };
     this.#logs[request.index] = log;
     return log;
   }
@@ -221,15 +208,6 @@ export class DraftRegistry {
     if (!isTurn) return { groupId: id, sampleIndex: index };
     const turn = { promptTokens: request.group.prompt.length, leadTokens };
     return { groupId: id, sampleIndex: index, turn };
-  }
-
-  #holdersOf(id: GroupId): Set<WorkerId> {
-    let holders = this.#holders.get(id);
-    if (holders === undefined) {
-      holders = new Set();
-      this.#holders.set(id, holders);
-    }
-    return holders;
   }
 }
 

@@ -29,11 +29,7 @@ export class DraftSequences {
   /** The response restarts. */
   restarted(request: Request): void {
     const index = this.indexOf(request);
-    let owners = this.#owners.get(request.group);
-    if (owners === undefined) {
-      owners = new Map();
-      this.#owners.set(request.group, owners);
-    }
+    const owners = this.#owners.getOrInsertComputed(request.group, () => new Map());
     owners.set(index, null);
     this.#move(request, owners);
   }

@@ -1,6 +1,6 @@
 // Reads a journal back: the run's description and what there is of each response.
 
-import { AppError } from "../base/errors.ts";
+import { AppError, errorText } from "../base/errors.ts";
 import { type WeightEpoch, type WeightsId, weightEpoch, workerId } from "../base/ids.ts";
 import { OutputColumns } from "../request/columns.ts";
 import type { ResponseEnd } from "../request/request.ts";
@@ -54,8 +54,7 @@ export function readJournal(bytes: Uint8Array, name: string): SavedRun | null {
     try {
       for (const record of readRecords(scan.payload)) reader.take(record);
     } catch (error) {
-      const reason = error instanceof Error ? error.message : String(error);
-      throw damaged(`${where} does not fit to what comes before it: ${reason}`);
+      throw damaged(`${where} does not fit to what comes before it: ${errorText(error)}`);
     }
     at = scan.end;
   }
@@ -130,11 +129,8 @@ class RunReader {
   }
 
   #stream(record: StreamRecord): Stream {
-    const known = this.#streams.get(record.stream);
-    if (known !== undefined) return known;
-    const stream: Stream = { columns: null, chunks: [], finish: null, refusal: null };
-    this.#streams.set(record.stream, stream);
-    return stream;
+    const empty = () => ({ columns: null, chunks: [], finish: null, refusal: null });
+    return this.#streams.getOrInsertComputed(record.stream, empty);
   }
 
   #output(stream: Stream, { offset, tokens, logprobs, top }: OutputRecord): void {

@@ -88,8 +88,7 @@ export class DriftGuard {
     const top = chunk && response.topLogprobs(chunk.offset);
     if (chunk === null || top === null) return null;
     const { workerId, offset, run, tokens } = chunk;
-    const engine = this.engines.get(workerId) ?? new EngineDrift();
-    this.engines.set(workerId, engine);
+    const engine = this.engines.getOrInsertComputed(workerId, () => new EngineDrift());
     const { drafted, plain, offMs } = engine;
     const isDrafted = hasDrafts && (offMs === null || (run?.startMs ?? 0) <= offMs);
     const marks = draftedPositions(new Uint8Array(tokens), offset, run?.drafts ?? null, isDrafted);

@@ -7,9 +7,7 @@ export class Outbox {
   #commands = new Map<WorkerId, WorkerCommand[]>();
 
   post(workerId: WorkerId, command: WorkerCommand): void {
-    const commands = this.#commands.get(workerId);
-    if (commands === undefined) this.#commands.set(workerId, [command]);
-    else commands.push(command);
+    this.#commands.getOrInsertComputed(workerId, () => []).push(command);
   }
 
   /** The worker was removed. */

@@ -135,9 +135,7 @@ export class TimelineRecorder {
   }
 
   sample(workerId: WorkerId, nowMs: number, stats: WorkerStats): void {
-    const samples = this.#samples.get(workerId) ?? new WorkerSamples();
-    this.#samples.set(workerId, samples);
-    samples.add(nowMs, stats);
+    this.#samples.getOrInsertComputed(workerId, () => new WorkerSamples()).add(nowMs, stats);
   }
 
   /** `open`: requests of which some may not have finished. */

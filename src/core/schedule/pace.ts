@@ -43,6 +43,8 @@ interface Engine {
   pace: number;
 }
 
+const unseen = (): Engine => ({ spans: [], next: 0, rowsPerRequest: 1, fitted: 1, pace: 1 });
+
 export class Paces {
   readonly #engines = new Map<WorkerId, Engine>();
   #base = 0;
@@ -80,7 +82,7 @@ export class Paces {
   }
 
   observe(id: WorkerId, { busyMs, requestMs, steps, drafted }: Span): void {
-    const engine = this.#engineOf(id);
+    const engine = this.#engines.getOrInsertComputed(id, unseen);
     const requests = requestMs / busyMs;
     engine.rowsPerRequest = 1 + drafted / steps;
     engine.spans[engine.next] = { rows: requests * engine.rowsPerRequest, ms: requestMs / steps };
@@ -95,14 +97,6 @@ export class Paces {
   forget(id: WorkerId): void {
     this.#engines.delete(id);
     this.#learn();
-  }
-
-  #engineOf(id: WorkerId): Engine {
-    const found = this.#engines.get(id);
-    if (found !== undefined) return found;
-    const engine = { spans: [], next: 0, rowsPerRequest: 1, fitted: 1, pace: 1 };
-    this.#engines.set(id, engine);
-    return engine;
   }
 
   #learn(): void {

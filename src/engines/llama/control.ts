@@ -1,7 +1,7 @@
 // Operations of an embedded engine, with the answers that vLLM gives to trainers. It reads operations and builds answers;
 // the engine's worker executes them. Weights come as a path, since there is no device to transfer them to.
 
-import { AppError } from "../../core/base/errors.ts";
+import { AppError, errorText } from "../../core/base/errors.ts";
 import type { WeightEpoch } from "../../core/base/ids.ts";
 import type { ControlAnswer, EngineOperation } from "../../core/rollout/operation.ts";
 
@@ -53,14 +53,15 @@ export async function answerTo(
     if (body !== null) return { status: 200, body };
     return failure(404, "Not Found", "Not Found");
   } catch (error) {
-    const message = error instanceof Error ? error.message : String(error);
-    const code = error instanceof AppError ? error.code : null;
-    if (code === "model_unreadable" || code === "invalid_field") {
-      return failure(400, "BadRequestError", message);
+    switch (error instanceof AppError ? error.code : null) {
+      case "model_unreadable":
+      case "invalid_field":
+        return failure(400, "BadRequestError", errorText(error));
+      case "worker_failed":
+        return failure(503, "ServiceUnavailableError", errorText(error));
+      default:
+        return failure(500, "InternalServerError", errorText(error));
     }
-    return code === "worker_failed"
-      ? failure(503, "ServiceUnavailableError", message)
-      : failure(500, "InternalServerError", message);
   }
 }
 
@@ -98,7 +99,7 @@ async function resultOf(
     case "drop_cache":
       return operation.cache === "prefix" ? { success: true } : null;
     case "rpc": {
-      const method = String(field(operation.body, "method"));
+      const { method } = Object(operation.body);
       throw invalid(`method ${method}: an embedded engine has only reload_weights with a path`);
     }
     default:
@@ -114,7 +115,8 @@ async function update(
 ): Promise<object | null> {
   if (step === "connect" || step === "start" || step === "finish") return {};
   if (step !== "part") return null;
-  const path = field(field(body, "update_info"), "weights_path") ?? field(body, "weight_dir");
+  const { update_info: info, weight_dir: folder } = Object(body);
+  const path: unknown = Object(info).weights_path ?? folder;
   if (typeof path !== "string" || path === "") {
     throw invalid("update_info.weights_path or weight_dir must name the weights: a path");
   }
@@ -124,10 +126,6 @@ async function update(
 
 function failure(status: number, type: string, message: string): ControlAnswer {
   return { status, body: { error: { message, type, param: null, code: status } } };
-}
-
-function field(body: unknown, name: string): unknown {
-  return typeof body === "object" && body !== null ? Reflect.get(body, name) : undefined;
 }
 
 function invalid(problem: string): AppError {

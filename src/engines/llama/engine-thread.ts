@@ -2,7 +2,7 @@
 // there is none, and sends events in batches. Started by worker.ts with a message of kind `open`.
 
 import { assert, unreachable } from "../../core/base/assert.ts";
-import { AppError, type ErrorCode } from "../../core/base/errors.ts";
+import { AppError, type ErrorCode, errorText } from "../../core/base/errors.ts";
 import type { WeightEpoch } from "../../core/base/ids.ts";
 import { AdaptiveLength, ConstantLength } from "../../core/draft/draft-length.ts";
 import { History } from "../../core/draft/history.ts";
@@ -177,8 +177,7 @@ function guard(act: () => void): void {
     self.onmessage = null;
     thread?.stop();
     const code = error instanceof AppError ? error.code : "worker_failed";
-    const message = error instanceof Error ? error.message : String(error);
-    send({ kind: "failed", code, message });
+    send({ kind: "failed", code, message: errorText(error) });
   }
 }
 

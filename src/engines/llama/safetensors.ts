@@ -4,7 +4,7 @@
 
 import { closeSync, constants, existsSync, fstatSync, openSync, readFileSync } from "node:fs";
 import { dirname, join } from "node:path";
-import type { AppError } from "../../core/base/errors.ts";
+import { type AppError, errorText } from "../../core/base/errors.ts";
 import { readFully, unreadable } from "./files.ts";
 
 const SINGLE_FILE = "model.safetensors";
@@ -66,7 +66,7 @@ function openRegular(path: string): number {
   try {
     file = openSync(path, constants.O_RDONLY | constants.O_NONBLOCK);
   } catch (cause) {
-    throw unreadable(path, cause instanceof Error ? cause.message : String(cause), cause);
+    throw unreadable(path, errorText(cause), cause);
   }
   if (fstatSync(file).isFile()) return file;
   closeSync(file);

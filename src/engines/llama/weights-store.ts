@@ -91,11 +91,8 @@ export class WeightsStore {
   async acquire(path: string, epoch: WeightEpoch): Promise<WeightsLease> {
     if (this.#isClosed) throw new AppError("worker_failed", `${path}: the model is closed`);
     const name = `${epoch}:${path}`;
-    let reading = this.#reading.get(name);
-    if (reading === undefined) {
-      reading = { done: this.#bring(name, path), joiners: 0 };
-      this.#reading.set(name, reading);
-    }
+    const begin = () => ({ done: this.#bring(name, path), joiners: 0 });
+    const reading = this.#reading.getOrInsertComputed(name, begin);
     reading.joiners += 1;
     return this.#lease(await reading.done);
   }

@@ -76,12 +76,16 @@ export class LlamaWorker implements RolloutWorker {
     const opened = new Promise<WorkerCapacity>((resolve, reject) => {
       thread.onmessage = ({ data }: MessageEvent<FromEngine>) => {
         if (data.kind === "opened") resolve(data.capacity);
-        else if (data.kind === "failed") reject(new AppError(data.code, data.message));
+        else if (data.kind === "failed") reject(errorOf(data));
       };
       thread.onerror = (event) => reject(new AppError("worker_failed", event.message));
     });
     const { settings } = options;
-    post(thread, { kind: "open", weights: options.lease.weights, settings });
+    thread.postMessage({
+      kind: "open",
+      weights: options.lease.weights,
+      settings,
+    } satisfies ToEngine);
     try {
       return new LlamaWorker(thread, await opened, options);
     } catch (error) {
@@ -182,7 +186,7 @@ export class LlamaWorker implements RolloutWorker {
         this.#deliver(unpack(message.events));
         break;
       case "done":
-        this.#acts.shift()?.(problemIn(message.problem));
+        this.#acts.shift()?.(message.problem && errorOf(message.problem));
         break;
       case "failed":
         this.#fail(message.message);
@@ -234,16 +238,12 @@ export class LlamaWorker implements RolloutWorker {
   }
 
   #post(message: ToEngine, transfers: ArrayBuffer[] = []): void {
-    post(this.#thread, message, transfers);
+    this.#thread.postMessage(message, transfers);
   }
 }
 
-function problemIn(problem: { code: ErrorCode; message: string } | null): AppError | null {
-  return problem === null ? null : new AppError(problem.code, problem.message);
-}
-
-function post(thread: Worker, message: ToEngine, transfers: ArrayBuffer[] = []): void {
-  thread.postMessage(message, transfers);
+function errorOf({ code, message }: { code: ErrorCode; message: string }): AppError {
+  return new AppError(code, message);
 }
 
 function kvBuffers(commands: readonly WorkerCommand[]): ArrayBuffer[] {

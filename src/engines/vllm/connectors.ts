@@ -131,11 +131,11 @@ export interface FoundConnector {
 
 /** The connector in `vllm_config` of /server_info; null: none, or not reported. */
 export function connectorOf(config: unknown): FoundConnector | null {
-  const transfer = field(config, "kv_transfer_config");
-  const className = field(transfer, "kv_connector");
+  const { kv_connector: className, kv_connector_extra_config: extra } = Object(
+    Object(config).kv_transfer_config,
+  );
   if (typeof className !== "string") return null;
   const row = CONNECTORS.find(({ classes }) => classes.includes(className)) ?? null;
-  const extra = field(transfer, "kv_connector_extra_config");
   return {
     className,
     row,
@@ -148,7 +148,7 @@ export function connectorOf(config: unknown): FoundConnector | null {
 function savesOutput(row: ConnectorRow, extra: unknown): boolean {
   if (row.savesOutput || row.outputSetting === null) return row.savesOutput;
   const [key, value] = row.outputSetting;
-  return field(extra, key) === value;
+  return Object(extra)[key] === value;
 }
 
 function problemOf(
@@ -163,7 +163,7 @@ function problemOf(
   }
   if (row?.hasSalt === false) return { problem: "its keys do not tell weights apart", fix };
   if (row === null || row.hasSalt === null) return { problem: unknown, fix };
-  if (row.sharedBy !== null && field(extra, row.sharedBy) === undefined) {
+  if (row.sharedBy !== null && Object(extra)[row.sharedBy] === undefined) {
     const setting = `kv_connector_extra_config {"${row.sharedBy}": [...]}`;
     return { problem: "no other server finds what it saves", fix: setting };
   }
@@ -183,8 +183,4 @@ export function connectorLaunch(name: string, site: ConnectorSite): readonly str
     );
   }
   return ["--kv-transfer-config", JSON.stringify(row.launch(site))];
-}
-
-function field(value: unknown, name: string): unknown {
-  return typeof value === "object" && value !== null ? Reflect.get(value, name) : undefined;
 }

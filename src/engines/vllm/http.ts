@@ -69,7 +69,11 @@ export class HttpClient {
     this.#send = secure ? https.request : http.request;
   }
 
-  /** Never rejects. */
+  /** Never rejects, as `answer`. */
+  get(path: string, msMax: number): Promise<HttpAnswer> {
+    return this.answer({ method: "GET", path, body: null }, msMax);
+  }
+
   answer(call: HttpCall, msMax: number): Promise<HttpAnswer> {
     return new Promise((resolve) => {
       const settle = (answer: HttpAnswer) => {

@@ -136,9 +136,6 @@ export class Monitor {
   }
 
   #get(path: string): Promise<HttpAnswer> {
-    return this.#parts.client.answer(
-      { method: "GET", path, body: null },
-      this.#parts.limits.checkMsMax,
-    );
+    return this.#parts.client.get(path, this.#parts.limits.checkMsMax);
   }
 }

@@ -75,9 +75,7 @@ export async function findEngine(
 ): Promise<{ dialect: EngineDialect; capabilities: Capabilities }> {
   const { client, limits } = access;
   await checkHealth(access);
-  const release = jsonIn(
-    await client.answer({ method: "GET", path: "/version", body: null }, limits.checkMsMax),
-  );
+  const release = jsonIn(await client.get("/version", limits.checkMsMax));
   if (release?.server === "foretoken") {
     const message = `is Foretoken ${release.version}, a proxy and no engine: give the URLs of its workers`;
     throw new AppError("invalid_config", `${client.url} ${message}`);
@@ -91,8 +89,7 @@ export async function findEngine(
 }
 
 async function checkHealth({ client, limits }: ServerAccess): Promise<void> {
-  const call = { method: "GET", path: "/health", body: null } as const;
-  const answer = await client.answer(call, limits.checkMsMax);
+  const answer = await client.get("/health", limits.checkMsMax);
   const status = answer.kind === "answer" ? answer.status : 0;
   if (status === 200) return;
   const problem = problemIn(answer);

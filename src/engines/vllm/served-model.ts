@@ -16,7 +16,7 @@ export async function servedModel(url: string, token: string | null): Promise<Se
   const { answerBytesMax } = VLLM_LIMITS;
   const client = new HttpClient({ url, apiKey: token, clock: wallTimers, answerBytesMax });
   try {
-    const answer = await client.answer({ method: "GET", path: "/v1/models", body: null }, MS_MAX);
+    const answer = await client.get("/v1/models", MS_MAX);
     const model = servedModelIn(answer);
     if (model !== null) return model;
     throw new AppError("worker_failed", `${client.url} ${missing(answer)}`);

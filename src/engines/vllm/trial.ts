@@ -4,6 +4,7 @@
 
 import { groupId, requestId, type WeightEpoch, weightEpoch } from "../../core/base/ids.ts";
 import { type RequestSpec, SAMPLING_DEFAULTS } from "../../core/request/request.ts";
+import type { Refusal } from "../../core/request/response.ts";
 import type { ControlAnswer } from "../../core/rollout/operation.ts";
 import {
   type ChunkRequest,
@@ -169,7 +170,7 @@ export async function weightsCanary(
       const pin = ranks === 1 ? {} : { rank };
       const tried = await tryRequest({ ...server, form }, chunk, { msMax, ...pin });
       if (tried.kind === "unreachable") return { status: 502, error: tried.message };
-      const problem = tried.kind === "refused" ? refusalOf(tried) : problemOf(tried);
+      const problem = tried.kind === "refused" ? refusalText(tried) : problemOf(tried);
       if (tried.kind === "made") made[rank] = { tokens: tried.tokens, logprobs: tried.logprobs };
       if (problem === null) return null;
       return { status: 500, error: `the weights do not generate: ${problem}` };
@@ -181,7 +182,8 @@ export async function weightsCanary(
   return { status: first.status, body: { error: first.error } };
 }
 
-function refusalOf({ status, message }: { status: number; message: string }): string {
+/** The status is 0 where no server answered with one. */
+export function refusalText({ status, message }: Refusal): string {
   return status === 0 ? message : `HTTP ${status}: ${message}`;
 }
 

@@ -46,8 +46,7 @@ export const VLLM_DIALECT: EngineDialect = {
 
 async function probe(access: ServerAccess): Promise<Capabilities> {
   const { client, limits } = access;
-  const get = (path: string) =>
-    client.answer({ method: "GET", path, body: null }, limits.checkMsMax);
+  const get = (path: string) => client.get(path, limits.checkMsMax);
   const version = jsonIn(await get("/version"))?.version;
   const model = modelIn(client.url, await get("/v1/models"));
   const info = infoIn(await get("/server_info?config_format=json"));

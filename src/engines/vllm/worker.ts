@@ -29,7 +29,7 @@ import { Outbox } from "./outbox.ts";
 import type { EventUsage, StreamEvent } from "./stream-event.ts";
 import { Streams } from "./streams.ts";
 import { type KvMoves, Tally } from "./tally.ts";
-import { proveServing, type TrialServer, weightsCanary } from "./trial.ts";
+import { proveServing, refusalText, type TrialServer, weightsCanary } from "./trial.ts";
 
 export interface VllmWorkerParts extends ServerAccess {
   readonly workerId: WorkerId;
@@ -53,10 +53,6 @@ export interface VllmWorkerParts extends ServerAccess {
 const SLOTS_PER_AHEAD = 8;
 /** Status of a request that this server never finished, although others finish: the cause is unknown. */
 const BAD_GATEWAY = 502;
-
-function reasonOf({ status, message }: Refusal): string {
-  return status === 0 ? message : `HTTP ${status}: ${message}`;
-}
 
 type Run = Extract<WorkerCommand, { kind: "run" }>;
 
@@ -444,7 +440,7 @@ export class VllmWorker implements Worker {
   #refusedBy(run: ChunkRun, status: number, message: string, retryAfterMs: number | null): void {
     const refusal = { status, message };
     const kind = classify(status);
-    if (kind === "passing") this.#retry(run, reasonOf(refusal), retryAfterMs);
+    if (kind === "passing") this.#retry(run, refusalText(refusal), retryAfterMs);
     else if (kind === "request") this.#refuse(run, refusal);
     else {
       this.#streams.close(run);
@@ -482,7 +478,7 @@ export class VllmWorker implements Worker {
     const serves = await this.#serves();
     if (this.#state !== "running" || this.#runs.get(run.spec.requestId) !== run) return;
     if (!serves) {
-      this.#fail(reasonOf(refusal));
+      this.#fail(refusalText(refusal));
     } else if (run.hasSecondChance) {
       run.hasSecondChance = false;
       run.failedAttempts = 0;

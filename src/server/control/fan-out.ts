@@ -142,9 +142,8 @@ export function answerTo({ kind }: EngineOperation, outcome: Outcome): Response 
   const isList = kind === "rpc" || kind === "load";
   if (!isList || outcome.failed.length > 0 || outcome.answers.length === 0) return merged(outcome);
   const results = outcome.answers.flatMap(({ answer }) => {
-    const { body } = answer;
-    const hasList = typeof body === "object" && body !== null && "results" in body;
-    return hasList && Array.isArray(body.results) ? body.results : [body];
+    const { results: own } = Object(answer.body);
+    return Array.isArray(own) ? own : [answer.body];
   });
   return jsonResponse({ results });
 }

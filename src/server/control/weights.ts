@@ -150,8 +150,7 @@ export class WeightUpdates {
   }
 
   async start(operation: EngineOperation): Promise<Response> {
-    this.#checkRoom();
-    return await this.#alone(async () => {
+    return await this.#called(async () => {
       try {
         await this.#stop();
         const { pool } = this.#options;
@@ -173,15 +172,13 @@ export class WeightUpdates {
 
   /** Part of an open update, or an update by itself. */
   async part(operation: EngineOperation): Promise<Response> {
-    this.#checkRoom();
-    return await this.#alone(() =>
+    return await this.#called(() =>
       this.#open === null ? this.#whole(operation) : this.#part(operation, this.#open),
     );
   }
 
   async finish(operation: EngineOperation): Promise<Response> {
-    this.#checkRoom();
-    return await this.#alone(async () => {
+    return await this.#called(async () => {
       const outcome = await this.#engines.send(operation);
       // Refused by all: the update is still open, and can be finished in another way.
       if (outcome.answers.length > 0 && !mayHaveChanged(outcome))
@@ -201,8 +198,7 @@ export class WeightUpdates {
 
   /** A request that changes the weights by itself, such as `reload_weights`. */
   async whole(operation: EngineOperation): Promise<Response> {
-    this.#checkRoom();
-    return await this.#alone(() => this.#whole(operation));
+    return await this.#called(() => this.#whole(operation));
   }
 
   /** Adapters that clients may name as the model. */
@@ -293,8 +289,7 @@ export class WeightUpdates {
   }
 
   async changeAdapter(asked: AdapterChange): Promise<Response> {
-    this.#checkRoom();
-    return await this.#alone(async () => {
+    return await this.#called(async () => {
       if (this.#open !== null) {
         throw new AppError("conflict", "a weight update is open: finish it before adapters change");
       }
@@ -394,9 +389,9 @@ export class WeightUpdates {
     return `a weight update ${what} since ${seconds} s: generation resumes when it ends; it is aborted after ${timeoutMs / 1000} s without a request, or by POST /abort_weight_update`;
   }
 
-  /** Refuses a request when too many wait. @throws AppError queue_full. */
-  #checkRoom(): void {
-    if (this.#calls < CALLS_MAX) return;
+  /** A client's call, which is refused when too many wait. @throws AppError queue_full. */
+  #called<T>(act: () => Promise<T>): Promise<T> {
+    if (this.#calls < CALLS_MAX) return this.#alone(act);
     const message = `${CALLS_MAX} calls that change weights or adapters are under way or wait, the server's maximum: try again when they have ended`;
     throw new AppError("queue_full", message);
   }

@@ -84,12 +84,10 @@ export class PromptHistory {
 
   /** All responses of a group are of one adapter (server/joinable-groups.ts). */
   #keyOf(group: Group, request: Request): number {
-    const known = this.#keys.get(group);
-    if (known !== undefined) return known;
-    const scope = JSON.stringify([this.#options.model, request.spec.sampling.adapter ?? null]);
-    const key = promptKey(group.prompt, scope);
-    this.#keys.set(group, key);
-    return key;
+    return this.#keys.getOrInsertComputed(group, () => {
+      const scope = JSON.stringify([this.#options.model, request.spec.sampling.adapter ?? null]);
+      return promptKey(group.prompt, scope);
+    });
   }
 
   #load({ key, epoch, length, tokens }: HistoryRecord): void {

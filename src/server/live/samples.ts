@@ -11,10 +11,6 @@ export class Samples {
   #every = 1;
   #offered = 0;
 
-  get all(): readonly Progress[] {
-    return this.#samples;
-  }
-
   clear(): void {
     this.#samples = [];
     this.#every = 1;

@@ -46,16 +46,13 @@ export function numberedNames(text: Text): TokenNames {
 /** Each name is worked out once, and there are no more than the vocabulary has. */
 function namesBy(text: Text, nameOf: (token: number, bytes: Uint8Array) => string): TokenNames {
   const known = new Map<number, TokenName>();
-  return (token) => {
-    const there = known.get(token);
-    if (there !== undefined) return there;
+  const named = (token: number): TokenName => {
     const bytes = text.bytes(token);
     const written = nameOf(token, bytes);
     const json = JSON.stringify(written);
-    const name = { json, characters: written.length, bytes: `[${bytes.join(",")}]` };
-    known.set(token, name);
-    return name;
+    return { json, characters: written.length, bytes: `[${bytes.join(",")}]` };
   };
+  return (token) => known.getOrInsertComputed(token, named);
 }
 
 interface Candidate {

@@ -10,7 +10,7 @@ import type { Kept } from "../kept.ts";
 import { type Exchange, invalid } from "../route.ts";
 import type { GenerationSpec, Sidecar } from "../sidecar.ts";
 import type { Answer } from "./answer.ts";
-import type { CommonFields, Deadline } from "./common-fields.ts";
+import type { CommonFields } from "./common-fields.ts";
 import { eventStream } from "./event-stream.ts";
 import { indexBeyond, type TokenList } from "./fields.ts";
 import { Job, type JobPlan, OutputCoalescer } from "./job.ts";
@@ -247,26 +247,17 @@ export class DataPlane {
    * @throws InvalidFieldError; AppError not_found.
    */
   begin(exchange: Exchange, fields: Partial<CommonFields>, own: RequestFields) {
-    const { at = "", params, tokensMax, clamps = false, tool = null } = own;
+    const { at = "", params } = own;
     this.checkModel(fields.model);
     checkPromptReport(fields.stream, params, at);
     const { sessionHeaders } = this.#options;
     const origin = originOf(exchange.headers, fields, own.extraArgs, sessionHeaders);
     const drawing = drawingOf(params, own, this.#samplingContext(at));
-    const place = {
-      model: fields.model,
-      tokensMax,
-      clamps,
-      origin,
-      tool,
-      priority: fields.priority ?? 0,
-      deadline: fields.deadline ?? null,
-    };
     return (
       prompts: readonly Int32Array[],
       how: Pick<Prepared, "wantsText" | "answer" | "parse">,
     ): Prepared => ({
-      specs: this.#specsOf(prompts, drawing, place),
+      specs: this.#specsOf(prompts, drawing, { fields, own, origin }),
       stops: prompts.map(() => drawing.stops),
       isStream: fields.stream ?? false,
       requestId: fields.request_id ?? null,
@@ -277,19 +268,14 @@ export class DataPlane {
   #specsOf(
     prompts: readonly Int32Array[],
     { sampling: drawn, seeded, n }: Drawing,
-    place: Pick<CommonFields, "model"> & {
-      readonly tokensMax: number | null;
-      readonly clamps: boolean;
-      readonly origin: Origin;
-      readonly tool: string | null;
-      readonly priority: number;
-      readonly deadline: Deadline | null;
-    },
+    asked: { fields: Partial<CommonFields>; own: RequestFields; origin: Origin },
   ): GenerationSpec[] {
-    const adapter = this.checkModel(place.model);
-    const { origin, priority, deadline, tool } = place;
+    const { fields, own, origin } = asked;
+    const adapter = this.checkModel(fields.model);
     this.#options.expected?.(origin);
     const { group, session, salt } = origin;
+    const { tool = null, clamps = false } = own;
+    const [priority, deadline] = [fields.priority ?? 0, fields.deadline ?? null];
     const sampling = {
       ...drawn,
       ...(adapter !== null && { adapter }),
@@ -300,8 +286,8 @@ export class DataPlane {
       const room = (this.contextTokens ?? 0) - prompt.length;
       if (room < 1 && this.contextTokens !== null) throw noRoom(prompt.length, this.contextTokens);
       const most = Math.max(1, room);
-      const wanted = place.tokensMax ?? most;
-      const tokensMax = place.clamps ? Math.min(wanted, most) : wanted;
+      const wanted = own.tokensMax ?? most;
+      const tokensMax = clamps ? Math.min(wanted, most) : wanted;
       const wants = { ...sampling, tokensMax };
       return { prompt, n, sampling: wants, seeded, group, session, tool, priority, deadline };
     });

@@ -14,7 +14,7 @@ import {
   type SamplingParams,
 } from "../../core/request/request.ts";
 import type { Sidecar } from "../sidecar.ts";
-import type { RetryKey } from "./retries.ts";
+import { nameOf, type RetryKey } from "./retries.ts";
 
 export interface RequestJournalsOptions {
   readonly files: RunFiles;
@@ -139,8 +139,4 @@ export class RequestJournals {
 /** Journals have tokens and logprobs, and no reports of prompts or experts. */
 function isKept(sampling: SamplingParams): boolean {
   return !reportsPrompt(sampling) && expertsFrom(sampling) === null;
-}
-
-function nameOf({ path, id }: Pick<RequestKey, "path" | "id">): string {
-  return `${path} ${id}`;
 }

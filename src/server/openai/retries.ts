@@ -150,7 +150,7 @@ export class RetriedJobs {
   }
 }
 
-function nameOf({ path, id }: RetryKey): string {
+export function nameOf({ path, id }: Pick<RetryKey, "path" | "id">): string {
   return `${path} ${id}`;
 }
 

@@ -76,8 +76,7 @@ export class KnownRollouts {
     options.sidecar.observe({
       advanced: (epoch) => this.#advanced(epoch),
       broken: (error) => {
-        const problem = error instanceof Error ? error.message : String(error);
-        for (const run of this.#runs.values()) run.fail(problem);
+        for (const run of this.#runs.values()) run.fail(errorText(error));
       },
     });
   }

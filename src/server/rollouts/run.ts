@@ -181,13 +181,11 @@ export class Run {
   #begin(plan: GroupPlan, rollout: RolloutPlan, draws: readonly DrawKey[] | undefined): void {
     const { journal, id } = this;
     const { sidecar } = this.#options;
+    const { prompt, n, sampling, seeded } = plan;
     const group: { current: RunGroup | null } = { current: null };
     const generation = sidecar.generate(
       {
-        prompt: plan.prompt,
-        n: plan.n,
-        sampling: plan.sampling,
-        seeded: plan.seeded,
+        ...{ prompt, n, sampling, seeded },
         group: `${id}/${plan.id}`,
         priority: rollout.priority,
         deadline: rollout.deadline ?? null,
@@ -208,7 +206,6 @@ export class Run {
       },
     );
     this.#generations.push(generation);
-    const { n } = plan;
     const wanted = plan.finishFirst ?? n;
     const { requests } = generation;
     group.current = { id: plan.id, n, wanted, requests, finished: 0, taken: [] };

@@ -156,8 +156,7 @@ export class StreamService implements SocketService {
       ...{ isLive: false, isRetired: false },
     };
     client.subscriptions.set(subscription.key, subscription);
-    const others = this.#subscriptions.get(subject) ?? new Set();
-    this.#subscriptions.set(subject, others.add(subscription));
+    this.#subscriptions.getOrInsertComputed(subject, () => new Set()).add(subscription);
     this.#stopListening ??= this.#listen();
     const begun = { state: "subscribed", weight_epoch: rollout.epoch } as const;
     if (this.#say(client, subscription.key, begun)) this.#catchUp(subscription);

@@ -34,8 +34,7 @@ export async function examineSglang(options: {
   const { answerBytesMax, checkMsMax } = limits;
   const client = new HttpClient({ url, apiKey: token, clock: wallTimers, answerBytesMax });
   try {
-    const get = (path: string) => client.answer({ method: "GET", path, body: null }, checkMsMax);
-    const server = await sglangServer(get);
+    const server = await sglangServer((path) => client.get(path, checkMsMax));
     if (server === null) return null;
     began("token ids in and out");
     const access = { client, clock: wallTimers, limits, cacheSalt: salt };

@@ -106,8 +106,7 @@ export class FollowedTokens {
   append(before: number | undefined, tokens: Int32Array): void {
     let last = before;
     for (const token of tokens) {
-      const followers = this.#followers.get(last) ?? new Set();
-      this.#followers.set(last, followers.add(token));
+      this.#followers.getOrInsertComputed(last, () => new Set()).add(token);
       last = token;
     }
   }

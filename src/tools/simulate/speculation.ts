@@ -149,9 +149,7 @@ const outcomes = new Map<number, Outcomes>();
 /** Outcomes of such a plan, as far as they are known. */
 function outcomesOf({ tokensMax, probabilityMin }: ClassPlan): Outcomes {
   const key = Math.round(probabilityMin * THRESHOLDS) * 64 + tokensMax;
-  const known = outcomes.get(key) ?? Array(100).fill(undefined);
-  outcomes.set(key, known);
-  return known;
+  return outcomes.getOrInsertComputed(key, () => Array(100).fill(undefined));
 }
 
 /** Mean tokens drafted and accepted in a step: drafts end at tokensMax, or where the path gets too unlikely. */
@@ -179,13 +177,10 @@ const nodes = new Map<number, Float64Array>();
 
 /** Equally likely values of q at a quality. */
 function nodesOf(quality: number): Float64Array {
-  const hundredths = Math.round(quality * 100);
-  const known = nodes.get(hundredths);
-  if (known !== undefined) return known;
-  assert(hundredths >= 0 && hundredths < 100, "a quality is a share below one");
-  const made = hundredths === 0 ? new Float64Array(NODES) : betaNodes(hundredths / 100);
-  nodes.set(hundredths, made);
-  return made;
+  return nodes.getOrInsertComputed(Math.round(quality * 100), (hundredths) => {
+    assert(hundredths >= 0 && hundredths < 100, "a quality is a share below one");
+    return hundredths === 0 ? new Float64Array(NODES) : betaNodes(hundredths / 100);
+  });
 }
 
 /** Midpoints of NODES equally likely parts of Beta(s m, s (1 - m)), by numerical inversion. */

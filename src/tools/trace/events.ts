@@ -102,8 +102,7 @@ function slicesOf(
 function takeSlots(slices: Slice[]): void {
   const ends = new Map<number, number[]>();
   for (const { start, end, place } of slices.toSorted((a, b) => a.start - b.start)) {
-    const busy = ends.get(place.pid) ?? [];
-    ends.set(place.pid, busy);
+    const busy = ends.getOrInsertComputed(place.pid, () => []);
     const free = busy.findIndex((until) => until <= start);
     const slot = free < 0 ? busy.length : free;
     busy[slot] = end;

@@ -2,6 +2,7 @@
 // dies again is opened again without limit: a request may be the cause, and continues elsewhere. An engine that cannot
 // be opened several times in a row ends the process.
 
+import { errorText } from "../../core/base/errors.ts";
 import type { Worker } from "../../core/rollout/worker.ts";
 import { Backoff, type BackoffLimits } from "./backoff.ts";
 
@@ -94,8 +95,7 @@ export class EngineKeeper {
     try {
       worker = await this.#open();
     } catch (error) {
-      this.#notOpened(error instanceof Error ? error.message : String(error));
-      return;
+      return this.#notOpened(errorText(error));
     }
     if (this.#isClosed) {
       await worker.close();

@@ -49,8 +49,7 @@ const TOP_LOGPROBS_MAX = 20;
 /** @throws AppError worker_failed: the server generates no tokens, or reports no KV. */
 async function probe(access: ServerAccess): Promise<SglangCapabilities | null> {
   const { client, limits } = access;
-  const get = (path: string) =>
-    client.answer({ method: "GET", path, body: null }, limits.checkMsMax);
+  const get = (path: string) => client.get(path, limits.checkMsMax);
   const sglang = await sglangServer(get);
   if (sglang === null) return null;
   const form = await formOf(access, sglang);
