@@ -13,7 +13,7 @@ export interface Measurement {
   readonly unit: "ns" | "us" | "bytes";
   readonly value: number;
   /** The same work by something else, in the same run. */
-  readonly baselines: Readonly<Record<string, number>>;
+  readonly baselines?: Readonly<Record<string, number>>;
   /** The value to stay at or below, if one is set. */
   readonly target?: number;
 }
@@ -59,7 +59,7 @@ function row(cells: readonly string[]): string {
 /** A line for each measurement: its value, its target, each baseline's value and how many times ours it is. */
 export function ratioTable(measurements: readonly Measurement[]): string {
   const lines = [row(["", "ours", "target", "baseline", "ratio"])];
-  for (const { name, unit, value, baselines, target } of measurements) {
+  for (const { name, unit, value, baselines = {}, target } of measurements) {
     const goal = target === undefined ? "" : `<= ${figure(target)}`;
     lines.push(row([name, `${figure(value)} ${unit}`, goal]));
     for (const [who, other] of Object.entries(baselines)) {

@@ -81,16 +81,11 @@ function appendBench(sizes: Sizes): Measurement[] {
     index.drop(handle);
     drop = performance.now() - start;
   });
+  const append = (ours * 1e6) / count;
   return [
-    {
-      name: "append, 16 siblings, a token",
-      unit: "ns",
-      value: (ours * 1e6) / count,
-      baselines: {},
-      target: 130,
-    },
-    { name: "stored token", unit: "bytes", value: bytes, baselines: {}, target: 48 },
-    { name: "drop of that group", unit: "us", value: drop * 1000, baselines: {} },
+    { name: "append, 16 siblings, a token", unit: "ns", value: append, target: 130 },
+    { name: "stored token", unit: "bytes", value: bytes, target: 48 },
+    { name: "drop of that group", unit: "us", value: drop * 1000 },
   ];
 }
 
@@ -127,33 +122,11 @@ function stepBenches(sizes: Sizes): Measurement[] {
   const tree = stepBench(small, true, sizes.runs);
   const thousand = stepBench(large, false, sizes.runs);
   return [
-    {
-      name: "append + path, 128 requests, a token",
-      unit: "ns",
-      value: path.perToken,
-      baselines: {},
-      target: 400,
-    },
-    {
-      name: "append + tree, 128 requests, a token",
-      unit: "ns",
-      value: tree.perToken,
-      baselines: {},
-    },
-    {
-      name: "append + path, 1,024 requests, a token",
-      unit: "ns",
-      value: thousand.perToken,
-      baselines: {},
-    },
-    {
-      name: "step with paths, 128 requests",
-      unit: "us",
-      value: path.perStep,
-      baselines: {},
-      target: 200,
-    },
-    { name: "step with paths, 1,024 requests", unit: "us", value: thousand.perStep, baselines: {} },
+    { name: "append + path, 128 requests, a token", unit: "ns", value: path.perToken, target: 400 },
+    { name: "append + tree, 128 requests, a token", unit: "ns", value: tree.perToken },
+    { name: "append + path, 1,024 requests, a token", unit: "ns", value: thousand.perToken },
+    { name: "step with paths, 128 requests", unit: "us", value: path.perStep, target: 200 },
+    { name: "step with paths, 1,024 requests", unit: "us", value: thousand.perStep },
   ];
 }
 
@@ -182,10 +155,10 @@ async function draftBench(sizes: Sizes): Promise<Measurement[]> {
     index.core.abi_version();
   });
   return [
-    { name: "path of 16, JS call included", unit: "us", value: path, baselines: {}, target: 0.4 },
-    { name: "path of 16, one of 16 in a call", unit: "us", value: sixteen, baselines: {} },
-    { name: "tree of 16, JS call included", unit: "us", value: tree, baselines: {}, target: 2.5 },
-    { name: "empty call from JS", unit: "ns", value: call * 1000, baselines: {} },
+    { name: "path of 16, JS call included", unit: "us", value: path, target: 0.4 },
+    { name: "path of 16, one of 16 in a call", unit: "us", value: sixteen },
+    { name: "tree of 16, JS call included", unit: "us", value: tree, target: 2.5 },
+    { name: "empty call from JS", unit: "ns", value: call * 1000 },
   ];
 }
 
@@ -209,8 +182,8 @@ function loopBench(sizes: Sizes): Measurement[] {
   });
   const name = `in a loop of ${sizes.loop}, period 1`;
   return [
-    { name: `append ${name}`, unit: "us", value: append, baselines: {}, target: 1 },
-    { name: `path ${name}`, unit: "us", value: draft, baselines: {}, target: 2 },
+    { name: `append ${name}`, unit: "us", value: append, target: 1 },
+    { name: `path ${name}`, unit: "us", value: draft, target: 2 },
   ];
 }
 
@@ -245,20 +218,11 @@ function heapBench(sizes: Sizes): Measurement[] {
     }
   });
   const baselines = { "sort() of an array": (resort * 1e6) / 20 };
-  return [
-    {
-      name: `heap of ${sizes.heap}: update a key`,
-      unit: "ns",
-      value: (update * 1e6) / ops,
-      baselines,
-    },
-    {
-      name: `heap of ${sizes.heap}: pop and push`,
-      unit: "ns",
-      value: (cycle * 1e6) / ops,
-      baselines,
-    },
-  ];
+  const heapRow = (what: string, ms: number): Measurement => {
+    const name = `heap of ${sizes.heap}: ${what}`;
+    return { name, unit: "ns", value: (ms * 1e6) / ops, baselines };
+  };
+  return [heapRow("update a key", update), heapRow("pop and push", cycle)];
 }
 
 /** Many live groups come and go in turn: what a drop costs, and that nothing is lost to fragmentation. */
@@ -280,9 +244,9 @@ function churnBench(sizes: Sizes): Measurement[] {
   const grown = index.core.memory.buffer.byteLength / first;
   const each = (index.core.used_bytes() >>> 0) / (sizes.drops * 512);
   return [
-    { name: `drop, ${sizes.drops} groups of 512 tokens`, unit: "ns", value: drop, baselines: {} },
-    { name: "stored token of those groups", unit: "bytes", value: each, baselines: {} },
-    { name: "memory after 3 rounds, times the first", unit: "bytes", value: grown, baselines: {} },
+    { name: `drop, ${sizes.drops} groups of 512 tokens`, unit: "ns", value: drop },
+    { name: "stored token of those groups", unit: "bytes", value: each },
+    { name: "memory after 3 rounds, times the first", unit: "bytes", value: grown },
   ];
 }
 
