@@ -2,7 +2,7 @@
 
 import { expect, test } from "bun:test";
 import { SimulatedWorker } from "../test/faults/simulated/worker.ts";
-import { decodeServerMessage, encodeClientMessage } from "../test/suite/draft-client.ts";
+import { exchange, fetchOf, registerOf } from "../test/suite/draft-client.ts";
 import { serveOptions } from "../test/suite/serve-fixture.ts";
 import { untilSettled } from "../test/suite/sidecar-bed.ts";
 import { groupId, type WorkerId, weightEpoch } from "./core/base/ids.ts";
@@ -95,26 +95,6 @@ test("start: where the port is taken, no worker is opened", async () => {
   await first.stop();
 });
 
-/** Asks the sidecar's draft service one thing after the other; resolves with its answers, or the code of a close. */
-async function draftAnswers(url: URL, messages: readonly ClientMessage[]): Promise<unknown[]> {
-  const socket = new WebSocket(new URL("/v1/draft?token=secret", url.href.replace("http", "ws")));
-  socket.binaryType = "arraybuffer";
-  const answers: unknown[] = [];
-  const left = [...messages];
-  const say = () => {
-    const next = left.shift();
-    if (next === undefined) socket.close();
-    else socket.send(encodeClientMessage(next));
-  };
-  socket.addEventListener("open", say);
-  socket.addEventListener("message", ({ data }) => {
-    answers.push(decodeServerMessage(new Uint8Array(data as ArrayBuffer)));
-    say();
-  });
-  await new Promise((resolve) => socket.addEventListener("close", resolve));
-  return answers;
-}
-
 test("v1/draft: an engine gets the sidecar's tokens of a group, and new weight epochs", async () => {
   const engines = new Engines();
   const running = await startSidecar({ ...optionsOf(engines), apiToken: "secret" });
@@ -125,24 +105,18 @@ test("v1/draft: an engine gets the sidecar's tokens of a group, and new weight e
   const { choices } = (await made.json()) as { choices: { token_ids: number[] }[] };
   const name = groupId("g1");
   const hello: ClientMessage = { kind: "hello", protocolVersion: 1, engine: "e" };
-  const ask = (epoch: number): ClientMessage[] => [
-    {
-      kind: "register_group",
-      epoch: weightEpoch(epoch),
-      groupId: name,
-      ttlMs: 60_000,
-      prompt: Int32Array.of(1),
-    },
-    { kind: "fetch", epoch: weightEpoch(epoch), states: [{ groupId: name, have: [] }] },
-  ];
-  const [welcome, registered, fetched] = await draftAnswers(running.url, [hello, ...ask(0)]);
+  const ask = async () => {
+    const asked = [hello, registerOf(name, Int32Array.of(1)), fetchOf(name, [])];
+    return (await exchange(`ws://${running.url.host}/v1/draft?token=secret`, asked)).answers;
+  };
+  const [welcome, registered, fetched] = await ask();
   expect(welcome).toMatchObject({ kind: "welcome", epoch: 0, telemetryMs: 1000 });
   expect(registered).toMatchObject({ status: "ok", have: [40, 40] });
   expect((fetched as Fetched).groups[0]?.deltas.map(({ tokens }) => [...tokens])).toEqual(
     choices.map(({ token_ids: ids }) => ids),
   );
   running.sidecar.advance(weightEpoch(1));
-  const [, stale] = await draftAnswers(running.url, [hello, ...ask(0)]);
+  const [, stale] = await ask();
   expect(stale).toMatchObject({ status: "stale_epoch", epoch: 1 });
   const closed = await fetch(new URL("/foretoken/engines", running.url));
   expect(closed.status).toBe(401);

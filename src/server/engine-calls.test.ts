@@ -4,6 +4,7 @@ import { afterEach, expect, test } from "bun:test";
 import { StandInBed, stopBeds } from "../../test/faults/attacks/stand-in-bed.ts";
 import { EOS, standInResponse } from "../../test/faults/stand-in/tokens.ts";
 import type { StandInOptions } from "../../test/faults/stand-in/vllm-stand-in.ts";
+import { eventsOf } from "../../test/suite/sse.ts";
 import { IdText } from "../text/id-text.ts";
 
 const TOKENS = 20;
@@ -30,7 +31,7 @@ async function started(options: Partial<StandInOptions>): Promise<StandInBed> {
 }
 
 const drawn = (prompt: readonly number[], max = TOKENS) =>
-  standInResponse({ prompt, sample: 0, tokensMin: 0, tokensMax: max, stopTokenIds: [EOS] });
+  standInResponse({ prompt, tokensMax: max });
 const words = (tokens: readonly number[]) =>
   tokens
     .filter((token) => token !== EOS)
@@ -81,10 +82,7 @@ test("no tokenizer: texts go through an engine, whole and as a stream", async ()
     ["/v1/chat/completions", { messages, max_tokens: TOKENS, stream: true }],
   ] as const) {
     const { text } = await bed.http.ask(path, body);
-    const choices = text
-      .split("\n\n")
-      .filter((event) => event.startsWith("data: {"))
-      .map((event) => JSON.parse(event.slice(6)).choices[0]);
+    const choices = eventsOf(text).events.map((event) => Object(event).choices[0]);
     const written = choices.map((choice) => choice.text ?? choice.delta.content).join("");
     expect([path, written]).toEqual([path, expect.stringMatching(/^w\d+( w\d+)+$/)]);
     expect(choices.at(-1).finish_reason).toBe("length");

@@ -1,26 +1,18 @@
 // Responses of an earlier epoch over a killed sidecar: as an engine with the plugin gets them from the next process.
 
-import { expect, setDefaultTimeout, test } from "bun:test";
+import { expect } from "bun:test";
 import { mkdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
-import { WebSocket } from "ws";
 import { groupId, weightEpoch } from "../../src/core/base/ids.ts";
-import type { ClientMessage, ServerMessage } from "../../src/core/draft/service/message.ts";
 import { ToolProcess } from "../faults/process.ts";
-import { decodeServerMessage, encodeClientMessage } from "../suite/draft-client.ts";
+import { exchange, registerOf } from "../suite/draft-client.ts";
+import { engineTest } from "../suite/engine-test.ts";
 import { temporaryFolder } from "../suite/temporary-folder.ts";
-import { engineMissing, foretoken } from "./tool.ts";
-
-setDefaultTimeout(180_000);
-
-const missing = engineMissing();
-const testIf = missing === null ? test : test.skip;
-const because = missing === null ? "" : ` (skipped: ${missing})`;
+import { foretoken } from "./tool.ts";
 
 const folder = temporaryFolder("e2e");
 
 const PROMPT = [1, 5, 9];
-const EPOCH = weightEpoch(0);
 
 async function serving(file: string, run: (server: ToolProcess) => Promise<void>) {
   const server = await ToolProcess.serving("--log", "off", "--journal", dirname(file));
@@ -36,38 +28,12 @@ async function generate({ http }: ToolProcess, n: number): Promise<number[][]> {
   return choices.map((choice) => choice.token_ids);
 }
 
-/** The answers of the draft service. */
-async function exchange(url: URL, messages: readonly ClientMessage[]): Promise<ServerMessage[]> {
-  const socket = new WebSocket(`ws://${url.host}/v1/draft`);
-  const answers: ServerMessage[] = [];
-  const { promise, resolve, reject } = Promise.withResolvers<void>();
-  socket.on("error", reject);
-  socket.on("close", (code) => reject(new Error(`closed with ${code}`)));
-  socket.on("open", () => {
-    for (const message of messages) socket.send(encodeClientMessage(message));
-  });
-  socket.on("message", (data: Buffer) => {
-    answers.push(decodeServerMessage(data));
-    if (answers.length === messages.length) resolve();
-  });
-  await promise;
-  socket.removeAllListeners();
-  socket.close();
-  return answers;
-}
-
 async function pastOf(url: URL): Promise<number[][]> {
   const group = groupId("g1");
-  const answers = await exchange(url, [
+  const { answers } = await exchange(`ws://${url.host}/v1/draft`, [
     { kind: "hello", protocolVersion: 1 },
-    {
-      kind: "register_group",
-      epoch: EPOCH,
-      groupId: group,
-      ttlMs: 60_000,
-      prompt: Int32Array.from(PROMPT),
-    },
-    { kind: "fetch_past", epoch: EPOCH, groupId: group, have: 0 },
+    registerOf(group, Int32Array.from(PROMPT)),
+    { kind: "fetch_past", epoch: weightEpoch(0), groupId: group, have: 0 },
   ]);
   expect(answers[0]).toMatchObject({ kind: "welcome", hasPast: true });
   const past = answers[2];
@@ -77,39 +43,33 @@ async function pastOf(url: URL): Promise<number[][]> {
 
 const sorted = (texts: number[][]) => texts.map((text) => text.join()).toSorted();
 
-testIf(
-  `history: a sidecar that is killed leaves its responses to the next one${because}`,
-  async () => {
-    const file = join(folder, "history");
-    let made: number[][] = [];
-    await serving(file, async (server) => {
-      made = await generate(server, 3);
-      expect(await pastOf(server.http.url)).toEqual([]);
-      const wanted = made.reduce((sum, { length }) => sum + 4 * length, 0);
-      while (statSync(file).size < wanted) await Bun.sleep(5);
-      await server.kill();
-    });
-    // What was being written when the process died.
-    const bytes = readFileSync(file);
-    writeFileSync(file, Buffer.concat([bytes, bytes.subarray(8, 29)]));
-    await serving(file, async (server) => {
-      await generate(server, 1);
-      expect(sorted(await pastOf(server.http.url))).toEqual(sorted(made));
-    });
-  },
-);
+engineTest("history: a sidecar that is killed leaves its responses to the next one", async () => {
+  const file = join(folder, "history");
+  let made: number[][] = [];
+  await serving(file, async (server) => {
+    made = await generate(server, 3);
+    expect(await pastOf(server.http.url)).toEqual([]);
+    const wanted = made.reduce((sum, { length }) => sum + 4 * length, 0);
+    while (statSync(file).size < wanted) await Bun.sleep(5);
+    await server.kill();
+  });
+  // What was being written when the process died.
+  const bytes = readFileSync(file);
+  writeFileSync(file, Buffer.concat([bytes, bytes.subarray(8, 29)]));
+  await serving(file, async (server) => {
+    await generate(server, 1);
+    expect(sorted(await pastOf(server.http.url))).toEqual(sorted(made));
+  });
+});
 
-testIf(
-  `history: a file of something else is a clear error, and is not touched${because}`,
-  async () => {
-    const file = join(folder, "other", "history");
-    mkdirSync(dirname(file));
-    writeFileSync(file, "precious");
-    const { status, stderr } = await foretoken(
-      ...["serve", "--llama", "1", "--port", "0", "--journal", dirname(file)],
-    );
-    expect(status).toBe(2);
-    expect(stderr).toContain(`the history file ${file} is no history of this program`);
-    expect(readFileSync(file, "utf8")).toBe("precious");
-  },
-);
+engineTest("history: a file of something else is a clear error, and is not touched", async () => {
+  const file = join(folder, "other", "history");
+  mkdirSync(dirname(file));
+  writeFileSync(file, "precious");
+  const { status, stderr } = await foretoken(
+    ...["serve", "--llama", "1", "--port", "0", "--journal", dirname(file)],
+  );
+  expect(status).toBe(2);
+  expect(stderr).toContain(`the history file ${file} is no history of this program`);
+  expect(readFileSync(file, "utf8")).toBe("precious");
+});

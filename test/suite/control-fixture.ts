@@ -232,11 +232,6 @@ export class ControlFixture extends Bed {
     this.#reach[index]?.("the connection was lost");
   }
 
-  /** The voice of its present connection. */
-  reachOf(index: number): (lost: string | null) => void {
-    return this.#reach[index] ?? (() => {});
-  }
-
   /** The engine's connection is restored, with the state that the engine had. */
   regain(index: number): void {
     this.#reach[index]?.(null);

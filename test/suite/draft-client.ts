@@ -1,13 +1,66 @@
-// The engine's end of the draft protocol, as the plugin has it in Python: messages to frames, and the server's frames to
-// messages. It checks nothing: what the server says is the tests' business.
+// The engine's end of the draft protocol, as the plugin has it in Python: messages to frames, the server's frames to
+// messages, and a connection. It checks nothing: what the server says is the tests' business.
 
 import { readFileSync } from "node:fs";
 import protobuf from "protobufjs";
+import { WebSocket } from "ws";
+import { type GroupId, weightEpoch } from "../../src/core/base/ids.ts";
 import {
   type ClientMessage,
+  type Fetch,
   REFUSAL_REASONS,
+  type RegisterGroup,
+  type SampleDelta,
   type ServerMessage,
+  type Update,
 } from "../../src/core/draft/service/message.ts";
+
+export const TTL_MS = 60_000;
+
+export function registerOf(groupId: GroupId, prompt: Int32Array, epoch = 0): RegisterGroup {
+  return { kind: "register_group", epoch: weightEpoch(epoch), groupId, ttlMs: TTL_MS, prompt };
+}
+
+/** Tokens of one response. */
+export function updateOf(groupId: GroupId, delta: SampleDelta, epoch = 0): Update {
+  return { kind: "update", epoch: weightEpoch(epoch), groups: [{ groupId, deltas: [delta] }] };
+}
+
+export function fetchOf(groupId: GroupId, have: readonly number[], epoch = 0): Fetch {
+  return { kind: "fetch", epoch: weightEpoch(epoch), states: [{ groupId, have }] };
+}
+
+export interface Exchanged {
+  readonly answers: ServerMessage[];
+  /** null: the connection stayed open. */
+  readonly closed: { readonly code: number; readonly reason: string } | null;
+}
+
+/** Sends frames on a connection of its own, and waits until each has its answer or the connection has ended. */
+export async function exchange(
+  url: string,
+  messages: readonly (ClientMessage | Uint8Array | string)[],
+): Promise<Exchanged> {
+  const answers: ServerMessage[] = [];
+  const socket = new WebSocket(url, { perMessageDeflate: false });
+  const outcome = new Promise<Exchanged["closed"]>((resolve) => {
+    socket.on("error", () => {});
+    socket.on("close", (code, reason) => resolve({ code, reason: reason.toString() }));
+    socket.on("message", (data: Buffer) => {
+      answers.push(decodeServerMessage(data));
+      if (answers.length === messages.length) resolve(null);
+    });
+  });
+  const opened = new Promise<void>((resolve) => socket.once("open", () => resolve()));
+  await Promise.race([opened, outcome]);
+  for (const message of messages) {
+    const isRaw = typeof message === "string" || message instanceof Uint8Array;
+    socket.send(isRaw ? message : encodeClientMessage(message), () => {});
+  }
+  const closed = await outcome;
+  socket.terminate();
+  return { answers, closed };
+}
 
 const SCHEMA = new URL("../../proto/draft.proto", import.meta.url);
 const { root } = protobuf.parse(readFileSync(SCHEMA, "utf8"));

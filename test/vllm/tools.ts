@@ -2,6 +2,7 @@
 // servers answers itself.
 
 import { expect, test } from "bun:test";
+import { eventsOf } from "../suite/sse.ts";
 import type { LateBed } from "./bed.ts";
 
 const CHAT = "/v1/chat/completions";
@@ -48,11 +49,8 @@ export function toolTests(bed: LateBed): void {
       expect(shown(choice.message, choice.finish_reason)).toEqual(wanted);
       called += wanted.calls.length;
       const stream = await fleet.call("POST", CHAT, { ...body, stream: true });
-      const chunks = (await stream.text())
-        .split("\n\n")
-        .filter((event) => event.startsWith("data: {"))
-        .map((event) => JSON.parse(event.slice(6)) as { choices: [Choice] });
-      const [last] = chunks.at(-1)?.choices ?? [];
+      const { events } = eventsOf<{ choices: [Choice] }>(await stream.text());
+      const [last] = events.at(-1)?.choices ?? [];
       if (last === undefined) throw new Error("an empty stream");
       if (tool_choice === "none") continue;
       expect(shown(last.delta, last.finish_reason)).toEqual(wanted);

@@ -20,7 +20,7 @@ const open = (server: VllmStandIn, options: Partial<VllmWorkerOptions> = {}) =>
   benchOf(server, { ...options, limits: { ...LIMITS, ...options.limits } });
 
 const expected = (id = 1, tokensMax = 40, prompt = PROMPT) =>
-  standInResponse({ prompt, sample: id, tokensMin: 0, tokensMax, stopTokenIds: [] });
+  standInResponse({ prompt, sample: id, tokensMax, stopTokenIds: [] });
 
 /** The probe's request, of one token, meets none. */
 const once =

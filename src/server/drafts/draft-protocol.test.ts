@@ -3,19 +3,24 @@
 // client is held to the same protocol by native/foretoken_vllm/tests/test_link.py.
 
 import { afterAll, expect, test } from "bun:test";
-import { WebSocket } from "ws";
 import { CuttingProxy } from "../../../test/faults/cutting-proxy.ts";
-import { decodeServerMessage, encodeClientMessage } from "../../../test/suite/draft-client.ts";
-import { groupId, weightEpoch } from "../../core/base/ids.ts";
+import {
+  encodeClientMessage,
+  exchange,
+  fetchOf,
+  registerOf,
+  TTL_MS,
+  updateOf,
+} from "../../../test/suite/draft-client.ts";
+import { groupId } from "../../core/base/ids.ts";
 import { DRAFT_PROTOCOL_VERSION, type DraftServerLimits } from "../../core/draft/service/limits.ts";
-import type { ClientMessage, ServerMessage } from "../../core/draft/service/message.ts";
+import type { ClientMessage } from "../../core/draft/service/message.ts";
 import { DraftServer, EPOCHS_AHEAD_MAX } from "../../core/draft/service/server.ts";
 import { serveHttp } from "../http.ts";
 import { DraftSocketService } from "./draft-socket.ts";
 
 const A = groupId("group-a");
 const PROMPT = Int32Array.of(1, 2, 3);
-const TTL_MS = 60_000;
 const RELEASE = "0.2.0";
 
 /** Tokens with repetitions. */
@@ -57,38 +62,6 @@ function serve(limits: Partial<DraftServerLimits> = {}, leads = false) {
   };
 }
 
-interface Exchanged {
-  readonly answers: ServerMessage[];
-  /** null: the connection stayed open. */
-  readonly closed: { readonly code: number; readonly reason: string } | null;
-}
-
-/** Sends frames on a connection of its own, and waits until each has its answer or the connection has ended. */
-async function exchange(
-  url: string,
-  messages: readonly (ClientMessage | Uint8Array | string)[],
-): Promise<Exchanged> {
-  const answers: ServerMessage[] = [];
-  const socket = new WebSocket(url, { perMessageDeflate: false });
-  const outcome = new Promise<Exchanged["closed"]>((resolve) => {
-    socket.on("error", () => {});
-    socket.on("close", (code, reason) => resolve({ code, reason: reason.toString() }));
-    socket.on("message", (data: Buffer) => {
-      answers.push(decodeServerMessage(data));
-      if (answers.length === messages.length) resolve(null);
-    });
-  });
-  const opened = new Promise<void>((resolve) => socket.once("open", () => resolve()));
-  await Promise.race([opened, outcome]);
-  for (const message of messages) {
-    const isRaw = typeof message === "string" || message instanceof Uint8Array;
-    socket.send(isRaw ? message : encodeClientMessage(message), () => {});
-  }
-  const closed = await outcome;
-  socket.terminate();
-  return { answers, closed };
-}
-
 /** Runs `exchange` with a new server; `stats` at its end. */
 async function asked(
   messages: readonly (ClientMessage | Uint8Array | string)[],
@@ -102,23 +75,10 @@ async function asked(
 }
 
 const HELLO: ClientMessage = { kind: "hello", protocolVersion: DRAFT_PROTOCOL_VERSION };
-const register = (epoch = 0, group = A, prompt = PROMPT): ClientMessage => ({
-  kind: "register_group",
-  epoch: weightEpoch(epoch),
-  groupId: group,
-  ttlMs: TTL_MS,
-  prompt,
-});
-const update = (offset: number, tokens: Int32Array, epoch = 0, sampleIndex = 0): ClientMessage => ({
-  kind: "update",
-  epoch: weightEpoch(epoch),
-  groups: [{ groupId: A, deltas: [{ sampleIndex, offset, tokens }] }],
-});
-const fetchOf = (have: readonly number[], epoch = 0, group = A): ClientMessage => ({
-  kind: "fetch",
-  epoch: weightEpoch(epoch),
-  states: [{ groupId: group, have }],
-});
+const register = (epoch = 0, group = A, prompt = PROMPT) => registerOf(group, prompt, epoch);
+const update = (offset: number, tokens: Int32Array, epoch = 0) =>
+  updateOf(A, { sampleIndex: 0, offset, tokens }, epoch);
+const wanted = (have: readonly number[], epoch = 0, group = A) => fetchOf(group, have, epoch);
 
 test("fetch: brings what the client lacks, and tells which responses the server has less of", async () => {
   const log = tokensOf(90);
@@ -126,10 +86,10 @@ test("fetch: brings what the client lacks, and tells which responses the server 
     HELLO,
     register(),
     update(0, log),
-    fetchOf([]),
-    fetchOf([60]),
-    fetchOf([90]),
-    fetchOf([95]),
+    wanted([]),
+    wanted([60]),
+    wanted([90]),
+    wanted([95]),
   ]);
   const groups = answers.slice(3).map((answer) => (answer.kind === "fetched" ? answer.groups : []));
   const deltas = groups.map(([group]) =>
@@ -147,9 +107,9 @@ test("epochs: an older one is refused, the next one drops everything", async () 
     register(1),
     update(0, log, 1),
     update(0, log, 0),
-    fetchOf([], 0),
+    wanted([], 0),
     register(0),
-    fetchOf([], 2),
+    wanted([], 2),
   ]);
   const seen = answers
     .slice(1)
@@ -166,7 +126,7 @@ for (const leads of [false, true]) {
     await exchange(url, [HELLO, register(leads ? 0 : 7)]);
     const honest = leads ? 0 : 7;
     for (const epoch of [2 ** 32 - 1, honest + EPOCHS_AHEAD_MAX + 1]) {
-      for (const message of [register(epoch), update(0, tokensOf(3), epoch), fetchOf([], epoch)]) {
+      for (const message of [register(epoch), update(0, tokensOf(3), epoch), wanted([], epoch)]) {
         const { closed, answers } = await exchange(url, [HELLO, message]);
         expect(answers.length).toBe(1);
         expect(closed?.code).toBe(1007);
@@ -197,11 +157,11 @@ test("register: a group lives as long as it is used, and no longer", async () =>
   await exchange(url, [HELLO, register()]);
   for (let i = 0; i < 3; i += 1) {
     advance(TTL_MS * 0.9);
-    const { answers } = await exchange(url, [HELLO, fetchOf([])]);
+    const { answers } = await exchange(url, [HELLO, wanted([])]);
     expect(answers[1]).toMatchObject({ unknown: [] });
   }
   advance(TTL_MS * 1.1);
-  const { answers } = await exchange(url, [HELLO, fetchOf([]), update(0, tokensOf(5))]);
+  const { answers } = await exchange(url, [HELLO, wanted([]), update(0, tokensOf(5))]);
   expect(answers[1]).toMatchObject({ unknown: [A] });
   expect(answers[2]).toMatchObject({ refusals: [{ groupId: A, reason: "unknown", have: 0 }] });
   expect(stats()).toMatchObject({ groups: 0, bytes: 0 });
@@ -217,10 +177,10 @@ test("limits: without room the group used longest ago goes", async () => {
   advance(1);
   const { answers } = await exchange(url, [
     HELLO,
-    fetchOf([]),
+    wanted([]),
     register(0, c, new Int32Array(1000)),
-    fetchOf([]),
-    fetchOf([], 0, b),
+    wanted([]),
+    wanted([], 0, b),
   ]);
   expect(answers[3]).toMatchObject({ unknown: [] });
   expect(answers[4]).toMatchObject({ unknown: [b] });
@@ -303,7 +263,7 @@ test("socket: a client that begins again where the server stands loses and repea
     }
   }
   proxy.cutAfterBytes = null;
-  const { answers } = await exchange(url, [HELLO, fetchOf([])]);
+  const { answers } = await exchange(url, [HELLO, wanted([])]);
   const last = answers[1];
   const fetched = last?.kind === "fetched" ? last.groups[0]?.deltas[0]?.tokens : undefined;
   expect([...(fetched ?? [])]).toEqual([...log]);

@@ -2,83 +2,39 @@
 
 import { expect, test } from "bun:test";
 import { decodeServerMessage, encodeClientMessage } from "../../../test/suite/draft-client.ts";
-import { ManualClock } from "../../../test/suite/manual-clock.ts";
-import { weightEpoch } from "../../core/base/ids.ts";
+import { ManualClock, ManualTimers } from "../../../test/suite/manual-clock.ts";
+import { NO_TELEMETRY } from "../../../test/suite/no-figures.ts";
+import { FakeSocket } from "../../../test/suite/stream-client.ts";
 import type { ClientMessage, ServerMessage } from "../../core/draft/service/message.ts";
 import { DraftServer } from "../../core/draft/service/server.ts";
-import type { Socket } from "../http.ts";
 import { DraftSocketService } from "./draft-socket.ts";
 import { EngineTelemetry } from "./engine-telemetry.ts";
-
-class Peer implements Socket {
-  readonly frames: ServerMessage[] = [];
-  closed: readonly [number, string] | null = null;
-  bufferedBytes = 0;
-  /** Result of `send`. */
-  sends = 1;
-
-  send(data: string | Uint8Array): number {
-    if (typeof data !== "string") this.frames.push(decodeServerMessage(data));
-    return this.sends;
-  }
-
-  getBufferedAmount(): number {
-    return this.bufferedBytes;
-  }
-
-  close(code: number, reason: string): void {
-    this.closed ??= [code, reason];
-  }
-}
 
 function world(options: { connectionsMax?: number } = {}) {
   const clock = new ManualClock();
   const server = new DraftServer({ clock, instanceId: 7, leads: true });
   const telemetry = new EngineTelemetry({ clock, drafts: true, notLossless: () => {} });
-  const timers = new Set<() => void>();
-  const service = new DraftSocketService({
-    server,
-    reports: telemetry,
-    later: (act) => {
-      timers.add(act);
-      return () => timers.delete(act);
-    },
-    ...options,
-  });
+  const timers = new ManualTimers();
+  const { later } = timers;
+  const service = new DraftSocketService({ server, reports: telemetry, later, ...options });
   const connect = () => {
-    const peer = new Peer();
+    const frames: ServerMessage[] = [];
+    const peer = new FakeSocket((data) => frames.push(decodeServerMessage(data as Uint8Array)));
     service.open(peer);
-    return peer;
+    return Object.assign(peer, { frames });
   };
-  const say = (peer: Peer, message: ClientMessage) =>
+  const say = (peer: FakeSocket, message: ClientMessage) =>
     service.message(peer, encodeClientMessage(message));
   return { server, telemetry, service, timers, connect, say };
 }
 
 const HELLO: ClientMessage = { kind: "hello", protocolVersion: 1, engine: "http://e:1" };
-const TELEMETRY: ClientMessage = {
-  kind: "telemetry",
-  epoch: weightEpoch(0),
-  running: 1,
-  waiting: 0,
-  kvUsage: 0,
-  isLossless: true,
-  steps: 3,
-  stepUs: 0,
-  proposeUs: 0,
-  drafted: 0,
-  accepted: 0,
-  traced: 0,
-  tracedElsewhere: 0,
-  faults: 0,
-  stepError: 0,
-};
 
 test("message: telemetry is kept under the engine's name and answered with a budget", () => {
   const { connect, say, telemetry } = world();
   const peer = connect();
   say(peer, HELLO);
-  say(peer, TELEMETRY);
+  say(peer, { ...NO_TELEMETRY, steps: 3 });
   expect(peer.frames[1]?.kind).toBe("budget");
   expect(telemetry.figures()).toMatchObject([{ engine: "http://e:1", steps: 3 }]);
 });
@@ -88,20 +44,20 @@ test("message: a peer that does not read is dropped, and so is one whose answer 
   const slow = connect();
   slow.bufferedBytes = 9 * 2 ** 20;
   say(slow, HELLO);
-  expect(slow.closed?.[0]).toBe(1013);
+  expect(slow.closed?.code).toBe(1013);
   const lost = connect();
-  lost.sends = 0;
+  lost.send = () => 0;
   say(lost, HELLO);
-  expect(lost.closed?.[0]).toBe(1013);
+  expect(lost.closed?.code).toBe(1013);
 });
 
 test("open: one too many is refused, and a silent one is closed", () => {
   const { connect, timers } = world({ connectionsMax: 1 });
   const silent = connect();
   const second = connect();
-  expect(second.closed?.[0]).toBe(1013);
-  for (const act of timers) act();
-  expect(silent.closed?.[0]).toBe(1002);
+  expect(second.closed?.code).toBe(1013);
+  timers.run();
+  expect(silent.closed?.code).toBe(1002);
 });
 
 test("end: every connection is closed", () => {
@@ -109,5 +65,5 @@ test("end: every connection is closed", () => {
   const peers = [connect(), connect()];
   for (const peer of peers) say(peer, HELLO);
   service.end();
-  expect(peers.map(({ closed }) => closed?.[0])).toEqual([1001, 1001]);
+  expect(peers.map(({ closed }) => closed?.code)).toEqual([1001, 1001]);
 });

@@ -1,27 +1,12 @@
 import { expect, test } from "bun:test";
 import { ManualClock } from "../../../test/suite/manual-clock.ts";
+import { NO_TELEMETRY } from "../../../test/suite/no-figures.ts";
 import { weightEpoch } from "../../core/base/ids.ts";
 import { STEP_TOKENS_UNBOUNDED } from "../../core/draft/service/limits.ts";
 import type { Telemetry } from "../../core/draft/service/message.ts";
 import { EngineTelemetry } from "./engine-telemetry.ts";
 
-const TELEMETRY: Telemetry = {
-  kind: "telemetry",
-  epoch: weightEpoch(2),
-  running: 4,
-  waiting: null,
-  kvUsage: 0.25,
-  isLossless: true,
-  steps: 10,
-  stepUs: 1000,
-  proposeUs: 10,
-  drafted: 5,
-  accepted: 3,
-  traced: 2,
-  tracedElsewhere: 1,
-  faults: 0,
-  stepError: 0,
-};
+const TELEMETRY: Telemetry = { ...NO_TELEMETRY, epoch: weightEpoch(2), running: 4, steps: 10 };
 
 function newTelemetry(drafts = true) {
   const clock = new ManualClock();

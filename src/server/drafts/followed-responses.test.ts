@@ -1,6 +1,7 @@
 // The draft service's own source: what the rollout has of each group, whoever made it.
 
 import { expect, test } from "bun:test";
+import { fetchOf, registerOf, updateOf } from "../../../test/suite/draft-client.ts";
 import { Bed, DEAF, specFor } from "../../../test/suite/sidecar-bed.ts";
 import { type GroupId, groupId, weightEpoch } from "../../core/base/ids.ts";
 import { DraftServer } from "../../core/draft/service/server.ts";
@@ -22,19 +23,8 @@ function world(options: { isWhole?: boolean } = {}) {
   bed.sidecar.observe({ joined: (request) => requests.push(request) });
   const ask = (n: number) => bed.sidecar.generate(specFor([1, 2, 3], n), DEAF);
   const register = (name: GroupId, epoch = 0) =>
-    server.register({
-      kind: "register_group",
-      epoch: weightEpoch(epoch),
-      groupId: name,
-      ttlMs: 60_000,
-      prompt: Int32Array.of(1, 2, 3),
-    });
-  const fetch = (name: GroupId, have: number[], epoch = 0) =>
-    server.fetchDeltas({
-      kind: "fetch",
-      epoch: weightEpoch(epoch),
-      states: [{ groupId: name, have }],
-    });
+    server.register(registerOf(name, Int32Array.of(1, 2, 3), epoch));
+  const fetch = (name: GroupId, have: number[]) => server.fetchDeltas(fetchOf(name, have));
   /** A group of `n` that has run for so many steps, and is registered. */
   const begun = async (n: number, steps: number) => {
     ask(n);
@@ -55,13 +45,7 @@ test("fetch: tokens that an engine sends ahead are kept until the response has t
   const first = requests[0]?.response.length ?? 0;
   expect(first).toBeGreaterThan(0);
   expect(first).toBeLessThan(12);
-  server.update({
-    kind: "update",
-    epoch: weightEpoch(0),
-    groups: [
-      { groupId: name, deltas: [{ sampleIndex: 0, offset: 0, tokens: tokens.slice(0, 12) }] },
-    ],
-  });
+  server.update(updateOf(name, { sampleIndex: 0, offset: 0, tokens: tokens.slice(0, 12) }));
   const early = fetch(name, [first - 1]).groups[0]?.deltas[0];
   expect([early?.offset, [...(early?.tokens ?? [])]]).toEqual([
     first - 1,
@@ -84,11 +68,7 @@ test("fetch: tokens of an aborted attempt are replaced by the response's", async
   const { bed, requests, begun, fetch, server } = world();
   const { name } = await begun(2, 1);
   const tokens = new Int32Array(LENGTH).fill(7);
-  server.update({
-    kind: "update",
-    epoch: weightEpoch(0),
-    groups: [{ groupId: name, deltas: [{ sampleIndex: 1, offset: 0, tokens }] }],
-  });
+  server.update(updateOf(name, { sampleIndex: 1, offset: 0, tokens }));
   await bed.finish();
   const [group] = fetch(name, [LENGTH, 0]).groups;
   const delta = group?.deltas.find(({ sampleIndex }) => sampleIndex === 1);

@@ -4,8 +4,9 @@
 import { afterEach, expect, test } from "bun:test";
 import { StandInBed, stopBeds } from "../../../test/faults/attacks/stand-in-bed.ts";
 import { expertsBase64, promptLogprobs } from "../../../test/faults/stand-in/shapes.ts";
-import { EOS, standInResponse } from "../../../test/faults/stand-in/tokens.ts";
+import { standInResponse } from "../../../test/faults/stand-in/tokens.ts";
 import type { StandInOptions } from "../../../test/faults/stand-in/vllm-stand-in.ts";
+import { eventsOf, tokensIn } from "../../../test/suite/sse.ts";
 
 const GENERATE = "/inference/v1/generate";
 const COMPLETIONS = "/v1/completions";
@@ -51,9 +52,7 @@ test("prompt logprobs: the engine's own come with every endpoint, whatever else 
     await open().post(GENERATE, { token_ids: prompt, sampling_params: params }),
   );
   expect(whole.prompt_logprobs).toEqual(promptLogprobs(prompt, 1));
-  const tokensMax = 17;
-  const drawn = { prompt, sample: 0, tokensMin: 0, tokensMax, stopTokenIds: [EOS] };
-  expect(whole.choices[0]?.token_ids).toEqual(standInResponse(drawn));
+  expect(whole.choices[0]?.token_ids).toEqual(standInResponse({ prompt, tokensMax: 17 }));
   const without = await answerOf(
     await open().post(GENERATE, {
       token_ids: prompt,
@@ -175,12 +174,9 @@ test("experts: from a position on, at the end of a stream, as the engines do by 
   expect(later?.routed_experts).toBe(experts(prompt, later as Choice, 7));
   const [none] = (await answerOf(await ask({ return_routed_experts: false }))).choices;
   expect(none?.routed_experts).toBeNull();
-  const stream = await (await ask({}, { stream: true })).text();
-  const chunks = stream
-    .split("\n\n")
-    .filter((event) => event.startsWith("data: {"))
-    .map((event) => (JSON.parse(event.slice(6)) as Answer).choices[0]);
-  const tokens = chunks.flatMap((chunk) => chunk?.token_ids ?? []);
+  const { events } = eventsOf<Answer>(await (await ask({}, { stream: true })).text());
+  const chunks = events.map(({ choices: [choice] }) => choice);
+  const tokens = tokensIn(events);
   const reported = chunks.filter((chunk) => (chunk?.routed_experts ?? null) !== null);
   expect(reported).toEqual([chunks.at(-1)]);
   expect(reported[0]?.routed_experts).toBe(expertsBase64([...prompt, ...tokens], 0));

@@ -2,8 +2,9 @@
 
 import { expect, test } from "bun:test";
 import fc from "fast-check";
-import { eventsOf, PlaneFixture } from "../../../test/golden/requests/plane-fixture.ts";
+import { PlaneFixture } from "../../../test/golden/requests/plane-fixture.ts";
 import { followedJob } from "../../../test/suite/followed-job.ts";
+import { eventsOf } from "../../../test/suite/sse.ts";
 import { prepareChat } from "./chat.ts";
 import { prepareCompletions } from "./completions.ts";
 import { prepareGenerate } from "./generate.ts";

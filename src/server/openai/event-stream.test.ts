@@ -3,13 +3,13 @@
 import { afterEach, expect, test } from "bun:test";
 import {
   closeFixtures,
-  eventsOf,
   type FixtureOptions,
   PlaneFixture,
 } from "../../../test/golden/requests/plane-fixture.ts";
 import { EOS, TinyText } from "../../../test/golden/requests/tiny-text.ts";
 import { followedJob, RESTLESS } from "../../../test/suite/followed-job.ts";
 import { specFor } from "../../../test/suite/sidecar-bed.ts";
+import { eventsOf, tokensIn } from "../../../test/suite/sse.ts";
 import type { Answer } from "./answer.ts";
 import { prepareGenerate } from "./generate.ts";
 import { Job, OutputCoalescer } from "./job.ts";
@@ -53,10 +53,7 @@ test("streams: a client that reads late gets all of it, in few pieces", async ()
     text += decoder.decode(bytes);
   }
   const { events, isDone } = eventsOf(text);
-  const tokens = (events as { choices: { token_ids: number[] }[] }[]).flatMap(
-    ({ choices }) => choices[0]?.token_ids ?? [],
-  );
-  expect([tokens.length, isDone, pieces < 5]).toEqual([500, true, true]);
+  expect([tokensIn(events).length, isDone, pieces < 5]).toEqual([500, true, true]);
   expect([ends, timers]).toEqual([[false], []]);
 });
 
@@ -103,11 +100,7 @@ test("streams: a second client reads the same responses at its own pace", async 
   await fixture.step(10);
   const second = follow().text();
   const [one, two] = await fixture.until(Promise.all([first, second]));
-  const idsOf = (text: string) =>
-    (eventsOf(text).events as { choices: { token_ids: number[] }[] }[]).flatMap(
-      ({ choices }) => choices[0]?.token_ids ?? [],
-    );
-  expect(idsOf(two)).toEqual(idsOf(one));
+  expect(tokensIn(eventsOf(two).events)).toEqual(tokensIn(eventsOf(one).events));
 });
 
 test("streams: a fault in writing one answer ends this stream with an error, and no other", async () => {

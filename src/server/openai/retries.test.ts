@@ -6,6 +6,7 @@ import {
   type FixtureOptions,
   PlaneFixture,
 } from "../../../test/golden/requests/plane-fixture.ts";
+import { tokensIn } from "../../../test/suite/sse.ts";
 import { weightEpoch } from "../../core/base/ids.ts";
 
 const GENERATE = "/inference/v1/generate";
@@ -167,10 +168,7 @@ test("retries: a stream with an id is sent from its beginning to the client that
   await leave(fixture, GENERATE, streamed);
   const { events, isDone } = await fixture.events(GENERATE, streamed);
   expect([joined(), isDone]).toEqual([1, true]);
-  const tokens = (events as { choices: { token_ids: number[] }[] }[]).flatMap(
-    ({ choices }) => choices[0]?.token_ids ?? [],
-  );
-  expect(tokens.length).toBe(20);
+  expect(tokensIn(events)).toHaveLength(20);
 });
 
 test("retries: new weights end what was kept of the old ones", async () => {

@@ -4,6 +4,7 @@
 import { afterEach, expect, test } from "bun:test";
 import { StandInBed, stopBeds } from "../../../test/faults/attacks/stand-in-bed.ts";
 import type { StandInOptions } from "../../../test/faults/stand-in/vllm-stand-in.ts";
+import { eventsOf } from "../../../test/suite/sse.ts";
 
 const CHAT = "/v1/chat/completions";
 const TOOLS = [{ type: "function", function: { name: "add", parameters: {} } }];
@@ -92,14 +93,10 @@ test("tools: a chat is rendered by an engine, divided like any request, and pars
 test("tools: a stream gets each parsed message whole, its calls numbered", async () => {
   await started(() => ({ routes: parses([]) }));
   const response = await open().post(CHAT, { ...chat, n: 2, stream: true });
-  const events = (await response.text()).split("\n\n").filter((event) => event !== "");
-  expect(events.at(-1)).toBe("data: [DONE]");
-  const chunks = events
-    .slice(0, -1)
-    .map((event) => JSON.parse(event.slice(6)) as { choices: [Choice] });
-  const ends = chunks
-    .map(({ choices: [choice] }) => choice)
-    .filter((c) => c.finish_reason !== null);
+  const { events, isDone } = eventsOf<{ choices: [Choice] }>(await response.text());
+  expect(isDone).toBe(true);
+  const chunks = events.map(({ choices: [choice] }) => choice);
+  const ends = chunks.filter((choice) => choice.finish_reason !== null);
   expect(ends.map(({ index }) => index).sort()).toEqual([0, 1]);
   for (const { delta, finish_reason: finish } of ends) {
     expect([delta.content, delta.reasoning, finish]).toEqual([null, "because", "tool_calls"]);
@@ -107,9 +104,7 @@ test("tools: a stream gets each parsed message whole, its calls numbered", async
     expect([call?.index, call?.id, call?.type]).toEqual([0, "c1", "function"]);
   }
   // Nothing of a message is shown before it is parsed.
-  const others = chunks
-    .map(({ choices: [choice] }) => choice)
-    .filter((c) => c.finish_reason === null);
+  const others = chunks.filter((choice) => choice.finish_reason === null);
   expect(others.map(({ delta }) => delta)).toEqual([
     { role: "assistant", content: "" },
     { role: "assistant", content: "" },

@@ -62,7 +62,13 @@ function world(limits: Partial<RolloutLimits> = {}, length = 20) {
     fields: Partial<Exchange> = {},
   ) => router.handle(exchangeOf(method, path, body, fields));
   const kept = () => known.kept;
-  return { ...bed, step: () => bed.step(), finish: () => bed.finish(), call, kept };
+  /** A rollout from its request to its last line. */
+  const roll = async (fields: Record<string, unknown> = {}) => {
+    const lines = linesOf(await call("POST", "/v1/rollouts", body(fields)));
+    await bed.finish();
+    return await lines;
+  };
+  return { ...bed, step: () => bed.step(), finish: () => bed.finish(), call, roll, kept };
 }
 
 const body = (fields: Record<string, unknown> = {}) => ({
@@ -81,10 +87,7 @@ async function linesOf(response: Response): Promise<Record<string, unknown>[]> {
 }
 
 test("POST /v1/rollouts: streams every group's responses, then a summary", async () => {
-  const { call, finish } = world();
-  const answered = linesOf(await call("POST", "/v1/rollouts", body()));
-  await finish();
-  const lines = await answered;
+  const lines = await world().roll();
   const responses = lines.slice(0, -1).map((line) => [line.group, line.index, line.finish_reason]);
   expect(responses).toEqual([
     ["b", 0, "length"],
@@ -104,15 +107,13 @@ test("POST /v1/rollouts: streams every group's responses, then a summary", async
 });
 
 test("POST /v1/rollouts: its end is that of an iteration, told when all of its groups are complete", async () => {
-  const { call, finish, sidecar, step } = world();
+  const { call, roll, sidecar, step } = world();
   const told: string[] = [];
   sidecar.observe({
     groupFinished: () => told.push("group"),
     rolloutOver: () => told.push(`over, ${sidecar.rollout.unfinished} left`),
   });
-  const lines = linesOf(await call("POST", "/v1/rollouts", body()));
-  await finish();
-  await lines;
+  await roll();
   expect(told).toEqual(["group", "group", "over, 0 left"]);
   void call("POST", "/v1/rollouts", body({ id: "two" }));
   await step();
@@ -121,7 +122,6 @@ test("POST /v1/rollouts: its end is that of an iteration, told when all of its g
 });
 
 test("POST /v1/rollouts: messages become prompts by the model's chat template", async () => {
-  const { call, finish } = world();
   const messages = [
     { role: "user", content: "xy" },
     { role: "assistant", content: [{ type: "text", text: "z" }] },
@@ -131,9 +131,7 @@ test("POST /v1/rollouts: messages become prompts by the model's chat template", 
     { id: "open", messages, add_generation_prompt: false },
     { id: "text", prompt: "p" },
   ];
-  const answered = linesOf(await call("POST", "/v1/rollouts", body({ groups })));
-  await finish();
-  const lines = await answered;
+  const lines = await world().roll({ groups });
   const promptOf = (id: string) => {
     const ids = lines.find(({ group }) => group === id)?.prompt_token_ids;
     return String.fromCodePoint(...(ids as number[]));
@@ -154,13 +152,11 @@ test("POST /v1/rollouts: a finished group is sent while others run", async () =>
 });
 
 test("POST /v1/rollouts: random numbers are those of `foretoken rollout`", async () => {
-  const { call, sidecar, finish } = world();
+  const { sidecar, roll } = world();
   const draws: unknown[] = [];
   sidecar.observe({ joined: ({ spec }) => draws.push(spec.draw) });
-  const lines = linesOf(await call("POST", "/v1/rollouts", body()));
+  await roll();
   expect(draws[1]).toEqual(drawKey(7, "a", 1));
-  await finish();
-  await lines;
 });
 
 test("POST /v1/rollouts: the same id and body attach, another body is a conflict", async () => {
@@ -175,27 +171,23 @@ test("POST /v1/rollouts: the same id and body attach, another body is a conflict
 });
 
 test("GET /v1/rollouts/:id/groups: begins at a finished group's number", async () => {
-  const { call, finish } = world();
-  const all = linesOf(await call("POST", "/v1/rollouts", body()));
-  await finish();
+  const { call, roll } = world();
+  const all = await roll();
   const rest = await linesOf(await call("GET", "/v1/rollouts/iteration-1/groups?from=1"));
-  expect(rest).toEqual((await all).slice(3));
+  expect(rest).toEqual(all.slice(3));
   const beyond = call("GET", "/v1/rollouts/iteration-1/groups?from=3");
   await expect(beyond).rejects.toMatchObject({ code: "invalid_field" });
 });
 
 test("GET /v1/rollouts/:id/trace: lengths of a rollout's responses, and of clients' sessions, without text", async () => {
-  const { call, sidecar, finish } = world();
+  const { call, sidecar, finish, roll } = world();
   const turn = (prompt: readonly number[]) =>
     sidecar.generate({ ...specFor(prompt, 1), session: "s" }, DEAF).requests[0];
   const first = turn([7, 8]);
   await finish();
   turn([7, 8, ...(first?.response.tokens() ?? []), 9, 9, 9]);
   await finish();
-  const groups = [{ id: "a", token_ids: [1, 2], n: 2 }];
-  const answered = linesOf(await call("POST", "/v1/rollouts", body({ groups })));
-  await finish();
-  await answered;
+  await roll({ groups: [{ id: "a", token_ids: [1, 2], n: 2 }] });
   const traceOf = async (id: string) =>
     await linesOf(await call("GET", `/v1/rollouts/${id}/trace`));
   const own = { prompt_len: 2, obs_lens: [], tool_times: [] };
@@ -215,7 +207,7 @@ test("GET /v1/rollouts/:id/trace: lengths of a rollout's responses, and of clien
 });
 
 test("DELETE /v1/rollouts/:id: ends the stream with a summary, and frees the id", async () => {
-  const { call, sidecar, step, finish } = world();
+  const { call, sidecar, step, roll } = world();
   const lines = linesOf(await call("POST", "/v1/rollouts", body()));
   await step();
   await call("DELETE", "/v1/rollouts/iteration-1");
@@ -223,9 +215,7 @@ test("DELETE /v1/rollouts/:id: ends the stream with a summary, and frees the id"
   expect(await lines).toMatchObject([
     { state: "cancelled", report: { finished_requests: 0, finish_reasons: { abort: 5 } } },
   ]);
-  const again = linesOf(await call("POST", "/v1/rollouts", body({ n: 3 })));
-  await finish();
-  expect((await again).at(-1)).toMatchObject({ state: "finished" });
+  expect((await roll({ n: 3 })).at(-1)).toMatchObject({ state: "finished" });
 });
 
 test("a client that has gone takes its rollout with it, unless it is detached or another one reads it", async () => {
@@ -268,12 +258,8 @@ test("a client that takes nothing for too long is dropped, and its rollout with 
 });
 
 test("results that are over are dropped, oldest first, beyond the bound", async () => {
-  const { call, finish } = world({ keptBytesMax: 20_000 });
-  for (const id of ["one", "two"]) {
-    const lines = linesOf(await call("POST", "/v1/rollouts", body({ id })));
-    await finish();
-    await lines;
-  }
+  const { call, roll } = world({ keptBytesMax: 20_000 });
+  for (const id of ["one", "two"]) await roll({ id });
   const { rollouts } = (await (await call("GET", "/v1/rollouts")).json()) as {
     rollouts: { id: string }[];
   };
@@ -448,12 +434,8 @@ test("on_policy strict: with weights that change all the time a response ends wi
 const GROUPS = ["a", "b", "c"].map((id, i) => ({ id, token_ids: [i + 1], n: 4 }));
 
 test("finish_first: a group is whole with the first responses to finish, and the report has the bias", async () => {
-  const { call, finish, sidecar } = world();
-  const answered = linesOf(
-    await call("POST", "/v1/rollouts", body({ groups: GROUPS, finish_first: 3 })),
-  );
-  await finish();
-  const lines = await answered;
+  const { call, roll, sidecar } = world();
+  const lines = await roll({ groups: GROUPS, finish_first: 3 });
   const taken = lines.slice(0, -1);
   expect(taken.map(({ finish_reason }) => finish_reason)).toEqual(taken.map(() => "stop"));
   for (const { id } of GROUPS) expect(taken.filter(({ group }) => group === id)).toHaveLength(3);
@@ -467,21 +449,15 @@ test("finish_first: a group is whole with the first responses to finish, and the
 
 /** The rollouts "one", which ends with its first whole group, and "two", which goes on with the others. */
 async function carried(epochs: number, fields: Record<string, unknown>) {
-  const { call, finish, sidecar } = world({}, 40);
+  const { call, roll, sidecar } = world({}, 40);
   const groups = GROUPS.map((group) =>
     group.id === "a" ? { ...group, sampling_params: { max_tokens: 3 } } : group,
   );
-  const one = linesOf(
-    await call("POST", "/v1/rollouts", body({ id: "one", groups, finish_groups: 1 })),
-  );
-  await finish();
-  const first = await one;
+  const first = await roll({ id: "one", groups, finish_groups: 1 });
   for (let epoch = 1; epoch <= epochs; epoch += 1) sidecar.advance(weightEpoch(epoch));
   const own = [{ id: "d", token_ids: [9] }];
-  const next = body({ id: "two", groups: own, carry_from: "one", ...fields });
-  const two = linesOf(await call("POST", "/v1/rollouts", next));
-  await finish();
-  return { first, second: await two, call };
+  const second = await roll({ id: "two", groups: own, carry_from: "one", ...fields });
+  return { first, second, call };
 }
 
 test("carry_from: groups that were not whole go on with their tokens, and each chunk has its epoch", async () => {

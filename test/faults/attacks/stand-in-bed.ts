@@ -6,8 +6,9 @@ import type { VllmLimits } from "../../../src/engines/vllm/limits.ts";
 import { startSidecar } from "../../../src/serve.ts";
 import type { RunningSidecar } from "../../../src/serve-options.ts";
 import { collecting, serveOptions, vllmSource } from "../../suite/serve-fixture.ts";
+import { eventsOf } from "../../suite/sse.ts";
 import { HttpClient } from "../http-client.ts";
-import { EOS, standInResponse } from "../stand-in/tokens.ts";
+import { standInResponse } from "../stand-in/tokens.ts";
 import { type StandInOptions, VllmStandIn } from "../stand-in/vllm-stand-in.ts";
 
 export const TOKENS = 24;
@@ -42,6 +43,13 @@ interface Body {
   readonly error?: { message: string; code?: number };
 }
 
+interface Seen {
+  readonly quarantined: string[];
+  readonly failures: unknown[];
+  /** Kinds of the notices about weights. */
+  readonly notices: string[];
+}
+
 const running = new Set<StandInBed>();
 
 /** Stops the beds that no test has stopped itself. */
@@ -55,14 +63,9 @@ export class StandInBed {
   readonly http: HttpClient;
   readonly quarantined: string[];
   readonly failures: unknown[];
-  /** Kinds of the notices about weights. */
   readonly notices: string[];
 
-  private constructor(
-    standIns: readonly VllmStandIn[],
-    sidecar: RunningSidecar,
-    seen: { quarantined: string[]; failures: unknown[]; notices: string[] },
-  ) {
+  private constructor(standIns: readonly VllmStandIn[], sidecar: RunningSidecar, seen: Seen) {
     this.standIns = standIns;
     this.sidecar = sidecar;
     this.http = new HttpClient(sidecar.url);
@@ -79,9 +82,7 @@ export class StandInBed {
     const standIns = await Promise.all(
       Array.from({ length: count }, (_, index) => VllmStandIn.start(standIn(index))),
     );
-    const seen = {
-      ...{ quarantined: [] as string[], failures: [] as unknown[], notices: [] as string[] },
-    };
+    const seen: Seen = { quarantined: [], failures: [], notices: [] };
     const sourceOf = (url: string) => {
       engineKind(url);
       return vllmSource(url, { ...LIMITS, ...limits });
@@ -124,15 +125,10 @@ export class StandInBed {
   async stream(prompt: readonly number[]): Promise<Answer> {
     const body = { prompt, max_tokens: TOKENS, return_token_ids: true, stream: true };
     const { status, text } = await this.http.ask("/v1/completions", body);
-    const events = text.split("\n").filter((line) => line.startsWith("data: {"));
-    const answer = answerOf(
-      events.map((line) => JSON.parse(line.slice("data: ".length))),
-      status,
-    );
-    if (answer.status === 200 && !text.trimEnd().endsWith("data: [DONE]")) {
-      return { ...answer, message: "the stream has no end" };
-    }
-    return answer;
+    const { events, isDone } = eventsOf<Body>(text);
+    const answer = answerOf(events, status);
+    if (answer.status !== 200 || isDone) return answer;
+    return { ...answer, message: "the stream has no end" };
   }
 
   async rollOut(prompt: readonly number[]): Promise<Answer> {
@@ -164,8 +160,5 @@ function answerOf(parts: readonly Body[], status: number): Answer {
 
 /** The answer of an undisturbed server. */
 export function expectedOf(prompt: readonly number[]): Answer {
-  const tokens = standInResponse({
-    ...{ prompt, sample: 0, tokensMin: 0, tokensMax: TOKENS, stopTokenIds: [EOS] },
-  });
-  return { status: 200, tokens, message: "" };
+  return { status: 200, tokens: standInResponse({ prompt, tokensMax: TOKENS }), message: "" };
 }

@@ -55,20 +55,21 @@ export function standInCandidates(token: number): [Candidate, Candidate] {
   ];
 }
 
-/** A whole response, as one request with nothing in its way would bring it. */
+/** A whole response, as one request with nothing in its way would bring it. Defaults: those of a request without a seed. */
 export function standInResponse(options: {
   prompt: Iterable<number>;
-  sample: number;
-  tokensMin: number;
+  sample?: number;
+  tokensMin?: number;
   tokensMax: number;
-  stopTokenIds: readonly number[];
+  stopTokenIds?: readonly number[];
 }): number[] {
-  const text = new StandInText(options.sample);
-  text.read(options.prompt);
-  const stops = new Set(options.stopTokenIds);
+  const { prompt, sample = 0, tokensMin = 0, tokensMax, stopTokenIds = [EOS] } = options;
+  const text = new StandInText(sample);
+  text.read(prompt);
+  const stops = new Set(stopTokenIds);
   const tokens: number[] = [];
-  while (tokens.length < options.tokensMax) {
-    const token = text.draw(tokens.length < options.tokensMin ? stops : null);
+  while (tokens.length < tokensMax) {
+    const token = text.draw(tokens.length < tokensMin ? stops : null);
     tokens.push(token);
     if (stops.has(token)) break;
   }

@@ -6,6 +6,7 @@ import { groupId, weightEpoch } from "../../../src/core/base/ids.ts";
 import type { ClientMessage, ServerMessage } from "../../../src/core/draft/service/message.ts";
 import { decodeClientMessage, encodeServerMessage } from "../../../src/proto/draft-codec.ts";
 import { decodeServerMessage, encodeClientMessage } from "../../suite/draft-client.ts";
+import { NO_TELEMETRY } from "../../suite/no-figures.ts";
 
 export interface GoldenFrame {
   readonly name: string;
@@ -76,23 +77,7 @@ const CLIENT: Readonly<Record<string, ClientMessage>> = {
     faults: 1,
     stepError: 0.125,
   },
-  telemetry_unknown: {
-    kind: "telemetry",
-    epoch: weightEpoch(0),
-    running: 0,
-    waiting: null,
-    kvUsage: null,
-    isLossless: false,
-    steps: 0,
-    stepUs: 0,
-    proposeUs: 0,
-    drafted: 0,
-    accepted: 0,
-    traced: 0,
-    tracedElsewhere: 0,
-    faults: 0,
-    stepError: 0,
-  },
+  telemetry_unknown: { ...NO_TELEMETRY, isLossless: false },
   fetch_past: { kind: "fetch_past", epoch: EPOCH, groupId: A, have: 2 },
 };
 

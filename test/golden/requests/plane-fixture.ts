@@ -9,6 +9,7 @@ import { DataPlane, type DataPlaneLimits } from "../../../src/server/openai/plan
 import { WorkerRegistry } from "../../../src/server/worker-registry.ts";
 import { ManualTimers } from "../../suite/manual-clock.ts";
 import { Bed, untilSettled } from "../../suite/sidecar-bed.ts";
+import { eventsOf } from "../../suite/sse.ts";
 import { EOS, TinyText, tinyEncoder, VOCABULARY } from "./tiny-text.ts";
 
 const WAIT_MS_MAX = 120_000;
@@ -137,13 +138,4 @@ export class PlaneFixture extends Bed {
     await this.#http.stop();
     this.#encoder.close();
   }
-}
-
-export function eventsOf(text: string): { events: unknown[]; isDone: boolean } {
-  const data = text
-    .split("\n\n")
-    .filter((event) => event !== "")
-    .map((event) => event.replace(/^data: /, ""));
-  const isDone = data.at(-1) === "[DONE]";
-  return { events: (isDone ? data.slice(0, -1) : data).map((one) => JSON.parse(one)), isDone };
 }

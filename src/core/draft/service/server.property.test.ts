@@ -2,6 +2,7 @@
 
 import { expect, test } from "bun:test";
 import fc from "fast-check";
+import { registerOf } from "../../../../test/suite/draft-client.ts";
 import { draftMessages } from "../../../../test/suite/draft-messages.ts";
 import { ManualClock } from "../../../../test/suite/manual-clock.ts";
 import { encodeServerMessage } from "../../../proto/draft-codec.ts";
@@ -136,10 +137,7 @@ test("server: fetching again and again until there is no more gets everything", 
     }));
     return { groupId: groupId(name), deltas };
   });
-  for (const { groupId: name } of groups) {
-    const prompt = new Int32Array(0);
-    server.register({ kind: "register_group", epoch: zero, groupId: name, ttlMs: 1000, prompt });
-  }
+  for (const { groupId: name } of groups) server.register(registerOf(name, new Int32Array(0)));
   server.update({ kind: "update", epoch: zero, groups });
   const have = new Map(groups.map((group) => [group.groupId, [0, 0, 0, 0]]));
   let frames = 0;
@@ -165,25 +163,18 @@ test("server: fetching the past again and again gets every response, what fits i
   const clock = new ManualClock();
   const source = { each: () => {}, find: () => null, past };
   const server = new DraftServer({ clock, instanceId: 1, limits: LIMITS, source });
-  const zero = weightEpoch(0);
   const [a, b] = [groupId("a"), groupId("b")];
-  const prompt = new Int32Array(0);
-  server.register({ kind: "register_group", epoch: zero, groupId: a, ttlMs: 1000, prompt });
+  server.register(registerOf(a, new Int32Array(0)));
+  const ask = { kind: "fetch_past", epoch: weightEpoch(0), have: 0 } as const;
   const lengths: number[] = [];
   for (let more = true; more; ) {
-    const answer = server.fetchPast({
-      kind: "fetch_past",
-      epoch: zero,
-      groupId: a,
-      have: lengths.length,
-    });
+    const answer = server.fetchPast({ ...ask, groupId: a, have: lengths.length });
     expect(encodeServerMessage(answer).length).toBeLessThanOrEqual(LIMITS.frameBytesMax);
     lengths.push(...answer.responses.map(({ length }) => length));
     more = answer.more;
   }
   expect(lengths.slice(1)).toEqual([100, 150, 5]);
   expect(lengths[0]).toBeGreaterThan(200);
-  const ask = { kind: "fetch_past", epoch: zero, have: 0 } as const;
   expect(server.fetchPast({ ...ask, groupId: b })).toMatchObject({ responses: [], more: false });
   server.advance(weightEpoch(1));
   expect(server.fetchPast({ ...ask, groupId: a })).toMatchObject({ status: "stale_epoch" });
