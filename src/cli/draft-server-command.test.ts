@@ -1,46 +1,26 @@
 // The command as a process: it says where it listens, serves, and leaves when told to.
 
 import { expect, test } from "bun:test";
-import { join } from "node:path";
 import type { Command } from "commander";
 import { WebSocket } from "ws";
+import { ToolProcess } from "../../test/faults/process.ts";
 import { decodeServerMessage, encodeClientMessage } from "../../test/suite/draft-client.ts";
 import { DRAFT_PROTOCOL_VERSION } from "../core/draft/service/limits.ts";
 import { draftServerCommand } from "./draft-server-command.ts";
 
-const MODULE = join(import.meta.dir, "draft-server-command.ts");
-const RUN = `
-  import { draftServerCommand } from ${JSON.stringify(MODULE)};
-  await draftServerCommand((status) => { process.exitCode = status; })
-    .parseAsync(process.argv.slice(1), { from: "user" });
-`;
-
 test("draft-server: prints its address, serves, and closes its connections at Ctrl-C", async () => {
-  const child = Bun.spawn([process.execPath, "-e", RUN, "--", "--port", "0"], {
-    stdout: "pipe",
-    stderr: "inherit",
-  });
-  let text = "";
-  const isListening = Promise.withResolvers<void>();
-  const reading = (async () => {
-    for await (const part of child.stdout) {
-      text += new TextDecoder().decode(part);
-      if (text.includes("\n")) isListening.resolve();
-    }
-  })();
-  await isListening.promise;
-  const first = text;
-  expect(first).toMatch(/^draft server on ws:\/\/127\.0\.0\.1:\d+\/v1\/draft\n$/);
-  const socket = new WebSocket(first.trim().replace("draft server on ", ""));
+  const server = new ToolProcess(["draft-server", "--port", "0"]);
+  const url = await server.listens();
+  expect(server.text).toMatch(/^draft server on ws:\/\/127\.0\.0\.1:\d+\/v1\/draft$/);
+  const socket = new WebSocket(url);
   const closed = new Promise<number>((resolve) => socket.once("close", resolve));
   const answer = new Promise<Uint8Array>((resolve) => socket.once("message", resolve));
   await new Promise((resolve) => socket.once("open", resolve));
   socket.send(encodeClientMessage({ kind: "hello", protocolVersion: DRAFT_PROTOCOL_VERSION }));
   expect(decodeServerMessage(await answer)).toMatchObject({ kind: "welcome" });
-  child.kill("SIGINT");
+  server.signal("SIGINT");
   expect(await closed).toBe(1001);
-  await reading;
-  expect(await child.exited).toBe(0);
+  expect(await server.exited).toBe(0);
 });
 
 test("draft-server: an address in use is named", async () => {

@@ -1,15 +1,15 @@
-import { afterAll, beforeAll, expect, spyOn, test } from "bun:test";
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { beforeAll, expect, spyOn, test } from "bun:test";
+import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { gzipSync } from "node:zlib";
 import { Command, CommanderError } from "commander";
+import { temporaryFolder } from "../../test/suite/temporary-folder.ts";
 import { AppError } from "../core/base/errors.ts";
 import { type ReplayReport, replayCommand } from "./replay-command.ts";
 
-let folder = "";
-let responsesPath = "";
-let tracePath = "";
+const folder = temporaryFolder("replay");
+const responsesPath = join(folder, "responses.jsonl");
+const tracePath = join(folder, "trace.tokens.json.gz");
 
 /** Two groups of three responses with phrases in common. */
 const groups = [0, 1].map((g) => ({
@@ -21,9 +21,6 @@ const groups = [0, 1].map((g) => ({
 }));
 
 beforeAll(() => {
-  folder = mkdtempSync(join(tmpdir(), "foretoken-replay-"));
-  responsesPath = join(folder, "responses.jsonl");
-  tracePath = join(folder, "trace.tokens.json.gz");
   const lines = groups.flatMap(({ group, prompt, responses }) =>
     responses.map((tokens, index) =>
       JSON.stringify({ group, index, prompt_token_ids: prompt, token_ids: tokens, text: "" }),
@@ -32,8 +29,6 @@ beforeAll(() => {
   writeFileSync(responsesPath, `${lines.join("\n")}\n`);
   writeFileSync(tracePath, gzipSync(JSON.stringify({ name: "t", groups })));
 });
-
-afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
 interface Ran {
   readonly status: number | null;

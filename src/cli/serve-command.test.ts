@@ -1,13 +1,12 @@
 // `foretoken serve` as a process of its own, in front of an engine that never gets ready.
 
-import { expect, setDefaultTimeout, test } from "bun:test";
+import { expect, test } from "bun:test";
 import { join } from "node:path";
 import { ROOT, start } from "../../test/e2e/tool.ts";
 import { until } from "../../test/faults/http-client.ts";
+import { ToolProcess } from "../../test/faults/process.ts";
 import { engineTest } from "../../test/suite/engine-test.ts";
 import { EXIT_INTERRUPTED } from "./output.ts";
-
-setDefaultTimeout(180_000);
 
 test("serve: a signal while engines are being opened ends it", async () => {
   const asked = Promise.withResolvers<void>();
@@ -37,26 +36,23 @@ test("serve: a signal while engines are being opened ends it", async () => {
 
 engineTest("serve: the end of its parent ends it, with a request in flight", async () => {
   const parent = Bun.spawn(["sleep", "600"]);
-  const tool = start(EMBEDDED, { FORETOKEN_PARENT: `${parent.pid}` });
+  const tool = new ToolProcess(EMBEDDED, { env: { FORETOKEN_PARENT: `${parent.pid}` } });
   try {
-    const url = await urlOf(tool.stdout);
-    const unfinished = async () => {
-      const text = await (await fetch(`${url}/metrics`)).text();
-      return /^foretoken_requests_unfinished\S* 1$/m.test(text);
-    };
-    await until(async () => (await fetch(`${url}/health`)).ok, "the engine");
-    await fetch(`${url}/pause?mode=keep`, { method: "POST" });
+    await tool.listens();
+    const { http } = tool;
+    await until(() => http.isServing(), "the engine");
+    await http.post("/pause?mode=keep", {});
     const body = { prompt: "<|user|>", max_tokens: 3000, ignore_eos: true, min_tokens: 3000 };
-    const options = { method: "POST", headers: { "content-type": "application/json" } };
-    fetch(`${url}/v1/completions`, { ...options, body: JSON.stringify(body) }).catch(() => {});
-    await until(unfinished, "a request in flight");
-    await fetch(`${url}/resume`, { method: "POST" });
-    expect(tool.exitCode).toBeNull();
+    http.post("/v1/completions", body).catch(() => {});
+    const unfinished = () => http.metric("foretoken_requests_unfinished");
+    await until(async () => (await unfinished()) === 1, "a request in flight");
+    await http.post("/resume", {});
+    expect(tool.hasEnded).toBe(false);
     parent.kill("SIGKILL");
     await tool.exited;
   } finally {
     parent.kill("SIGKILL");
-    tool.kill("SIGKILL");
+    await tool.kill();
   }
 });
 
@@ -68,13 +64,3 @@ test("serve: a parent that has ended already ends it", async () => {
 });
 
 const EMBEDDED = ["serve", "--llama", "1", "--slots", "1", "--kv-tokens", "4096", "--port", "0"];
-
-async function urlOf(stdout: ReadableStream<Uint8Array<ArrayBuffer>>): Promise<string> {
-  let text = "";
-  for await (const piece of stdout.pipeThrough(new TextDecoderStream())) {
-    text += piece;
-    const [, url] = /foretoken on (\S+)/.exec(text) ?? [];
-    if (url !== undefined) return url;
-  }
-  throw new Error(`the sidecar ended: ${text}`);
-}

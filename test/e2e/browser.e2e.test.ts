@@ -1,11 +1,9 @@
 // The page, and a foreign page, in a real browser (headless Chromium, where there is one).
 
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
-import { ToolProcess } from "../faults/process.ts";
+import { describe, expect, test } from "bun:test";
+import { servedTool } from "../faults/served-tool.ts";
 import { CHROMIUM, NO_CHROMIUM, Page } from "./chromium.ts";
 import { engineMissing } from "./tool.ts";
-
-setDefaultTimeout(180_000);
 
 const isMissing = CHROMIUM === null || engineMissing() !== null;
 const TOKEN = "a-token";
@@ -44,26 +42,15 @@ const foreignPage = (target: URL) => `<!doctype html><script>
 </script>`;
 
 describe.skipIf(isMissing)(`browser${NO_CHROMIUM}`, () => {
-  let open: ToolProcess;
-  let closed: ToolProcess;
-
-  beforeAll(async () => {
-    [open, closed] = await Promise.all([
-      ToolProcess.serving(),
-      ToolProcess.serving("--api-token", TOKEN),
-    ]);
-  });
-
-  afterAll(async () => {
-    await Promise.all([open?.kill(), closed?.kill()]);
-  });
+  const open = servedTool();
+  const closed = servedTool("--api-token", TOKEN);
 
   test("the page follows the rollout, with a token too", async () => {
     const live = 'document.getElementById("state").textContent === "live"';
     const cases = [
-      [open.url, live],
-      [`${closed.url}?token=${TOKEN}`, live],
-      [closed.url, 'document.body.textContent.includes("AuthenticationError")'],
+      [open().url, live],
+      [`${closed().url}?token=${TOKEN}`, live],
+      [closed().url, 'document.body.textContent.includes("AuthenticationError")'],
     ] as const;
     for (const [url, shown] of cases) {
       const page = await Page.open(url);
@@ -79,7 +66,7 @@ describe.skipIf(isMissing)(`browser${NO_CHROMIUM}`, () => {
       hostname: "127.0.0.1",
       fetch: async (request) => {
         if (request.method === "POST") report.resolve(await request.text());
-        return new Response(foreignPage(open.http.url), {
+        return new Response(foreignPage(open().http.url), {
           headers: { "content-type": "text/html" },
         });
       },
@@ -90,7 +77,6 @@ describe.skipIf(isMissing)(`browser${NO_CHROMIUM}`, () => {
     browser.kill();
     await browser.exited;
     await site.stop(true);
-    const paused = await fetch(new URL("/is_paused", open.http.url));
-    expect(await paused.json()).toMatchObject({ is_paused: false });
+    expect(await open().http.json("/is_paused")).toMatchObject({ is_paused: false });
   });
 });

@@ -1,11 +1,9 @@
 // The public `openai` client against `foretoken serve` as a process of its own, over two embedded engines.
 
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { beforeAll, describe, expect, test } from "bun:test";
 import OpenAI from "openai";
-import { ToolProcess } from "../faults/process.ts";
+import { servedTool } from "../faults/served-tool.ts";
 import { engineMissing } from "./tool.ts";
-
-setDefaultTimeout(180_000);
 
 const missing = engineMissing();
 if (missing !== null) console.warn(`skipped: ${missing}`);
@@ -20,26 +18,19 @@ interface WithIds {
 }
 
 describe.skipIf(missing !== null)("openai client", () => {
-  let server: ToolProcess;
+  // Portable kernels: the same seed gives the same text, whatever else is in the batch.
+  const server = servedTool("--llama", "2", "--log", "off", "--deterministic");
   let client: OpenAI;
   let model: string;
 
   beforeAll(async () => {
-    // Portable kernels: the same seed gives the same text, whatever else is in the batch.
-    const args = ["--llama", "2", "--log", "off", "--deterministic"];
-    server = await ToolProcess.serving(...args);
     client = new OpenAI({
-      baseURL: new URL("/v1", server.url).href,
+      baseURL: new URL("/v1", server().url).href,
       apiKey: "none",
       maxRetries: 0,
     });
     const { data } = await client.models.list();
     model = data[0]?.id ?? "";
-  });
-
-  afterAll(async () => {
-    server.signal("SIGTERM");
-    await server.exited;
   });
 
   test("completions: n responses with logprobs of every token", async () => {

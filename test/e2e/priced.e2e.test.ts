@@ -1,14 +1,13 @@
 // The priced model writes what the bundled model writes: the same tokens with the same logprobs.
 
-import { expect, setDefaultTimeout, test } from "bun:test";
+import { expect, test } from "bun:test";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { writePricedModel } from "../../scripts/model-priced.ts";
 import { writePricedGguf } from "../../src/cli/priced-model.ts";
+import { engineTest } from "../suite/engine-test.ts";
 import { temporaryFolder } from "../suite/temporary-folder.ts";
-import { engineMissing, foretoken, PROMPTS, ROOT } from "./tool.ts";
-
-setDefaultTimeout(180_000);
+import { foretoken, PROMPTS, ROOT } from "./tool.ts";
 
 const folder = temporaryFolder("e2e");
 
@@ -28,28 +27,23 @@ async function greedy(model: string): Promise<Map<string, Line>> {
   return new Map(lines.map((text) => JSON.parse(text) as Line).map((line) => [line.group, line]));
 }
 
-test.skipIf(engineMissing() !== null)(
-  "priced model: wider, it draws the same tokens with the same logprobs",
-  async () => {
-    const source = join(ROOT, "model", "foretoken-3m-q8_0.gguf");
-    const [same, wide] = await Promise.all(
-      [1, 4].map(async (factor) => {
-        const path = join(folder, `${factor}.gguf`);
-        writePricedGguf(source, path, factor);
-        return await greedy(path);
-      }),
-    );
-    expect(wide?.size).toBe(4);
-    for (const [group, line] of wide ?? []) {
-      expect(line.token_ids).toEqual(same?.get(group)?.token_ids ?? []);
-      const errors = line.logprobs.map((p, i) =>
-        Math.abs(p - (same?.get(group)?.logprobs[i] ?? 9)),
-      );
-      // Zeros change no sum; the order of the others may differ with the length of a row.
-      expect(Math.max(...errors)).toBeLessThan(1e-3);
-    }
-  },
-);
+engineTest("priced model: wider, it draws the same tokens with the same logprobs", async () => {
+  const source = join(ROOT, "model", "foretoken-3m-q8_0.gguf");
+  const [same, wide] = await Promise.all(
+    [1, 4].map(async (factor) => {
+      const path = join(folder, `${factor}.gguf`);
+      writePricedGguf(source, path, factor);
+      return await greedy(path);
+    }),
+  );
+  expect(wide?.size).toBe(4);
+  for (const [group, line] of wide ?? []) {
+    expect(line.token_ids).toEqual(same?.get(group)?.token_ids ?? []);
+    const errors = line.logprobs.map((p, i) => Math.abs(p - (same?.get(group)?.logprobs[i] ?? 9)));
+    // Zeros change no sum; the order of the others may differ with the length of a row.
+    expect(Math.max(...errors)).toBeLessThan(1e-3);
+  }
+});
 
 test("model:priced: a factor that is no power of four, or fewer layers, is refused by name", () => {
   const out = join(folder, "none");

@@ -1,11 +1,9 @@
 // Conversations of several turns on real embedded engines: what a session keeps changes no token, and a later turn
 // computes what is new in it.
 
-import { expect, setDefaultTimeout, test } from "bun:test";
+import { expect } from "bun:test";
 import { ToolProcess } from "../faults/process.ts";
-import { engineMissing } from "./tool.ts";
-
-setDefaultTimeout(180_000);
+import { engineTest } from "../suite/engine-test.ts";
 
 const SIBLINGS = 3;
 const TURNS = 3;
@@ -40,7 +38,7 @@ async function converse({ http }: ToolProcess, hasSessions: boolean) {
   return { texts, kept };
 }
 
-test.skipIf(engineMissing() !== null)(
+engineTest(
   "sessions: the same texts bit for bit, and prompts of later turns are not computed again",
   async () => {
     const server = await ToolProcess.serving("--llama", "2", "--deterministic");

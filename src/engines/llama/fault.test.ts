@@ -1,9 +1,8 @@
 // One request's fault on the real engine: it is told why, what it held is freed, and every other response is, bit
 // for bit, that of the request run alone.
 
-import { describe, expect, setDefaultTimeout, test } from "bun:test";
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { describe, expect, test } from "bun:test";
+import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import fc from "fast-check";
 import {
@@ -21,6 +20,7 @@ import {
   skipReason,
   soloResponse,
 } from "../../../test/llama/engine-fixture.ts";
+import { temporaryFolder } from "../../../test/suite/temporary-folder.ts";
 import { groupId, requestId } from "../../core/base/ids.ts";
 import { Replica } from "../../core/draft/replica.ts";
 import { type LogitShaping, NO_SHAPING, type RequestSpec } from "../../core/request/request.ts";
@@ -29,8 +29,7 @@ import type { WorkerCommand } from "../../core/rollout/worker.ts";
 import { readGgufHead } from "./gguf.ts";
 import { LlamaWeights } from "./weights.ts";
 
-// Portable kernels are slow, and the machine may be busy.
-setDefaultTimeout(180_000);
+const scratch = temporaryFolder("fault");
 
 function refusalsOf(collector: Collector): Map<number, Refusal> {
   const refusals = new Map<number, Refusal>();
@@ -160,7 +159,6 @@ describe.skipIf(skipReason !== null)("faults of one request", () => {
   });
 
   test("weights that are not numbers: each request is refused, and good weights serve afterwards", () => {
-    const scratch = mkdtempSync(join(tmpdir(), "foretoken-nan-"));
     const path = join(scratch, "nan.gguf");
     const bytes = readFileSync(OTHER_MODEL_PATH);
     const norm = readGgufHead(OTHER_MODEL_PATH).tensors.find(
@@ -185,7 +183,6 @@ describe.skipIf(skipReason !== null)("faults of one request", () => {
     expectSolo(collector, newRequest(9));
     engine.close();
     damaged.free();
-    rmSync(scratch, { recursive: true });
   });
 
   test("a group that the drafter cannot take is not drafted for; a sample beyond its room neither", () => {

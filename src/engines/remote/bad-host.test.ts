@@ -1,7 +1,7 @@
 // A host that misbehaves: the sidecar closes with the code for it, its worker has failed once, and nothing
 // else comes of it.
 
-import { afterEach, expect, setDefaultTimeout, test } from "bun:test";
+import { afterEach, expect, test } from "bun:test";
 import type { AddressInfo } from "node:net";
 import { type WebSocket, WebSocketServer } from "ws";
 import { closeAll, eventsOf, open, QUICK, until } from "../../../test/suite/link-fixture.ts";
@@ -21,9 +21,6 @@ const WELCOME: HostMessage = {
   limits: LINK_LIMITS,
   weights: null,
 };
-
-// The machine may be busy.
-setDefaultTimeout(180_000);
 
 afterEach(closeAll);
 

@@ -1,12 +1,8 @@
 // A linked worker by the contract of workers.
 
-import { setDefaultTimeout } from "bun:test";
 import { listen, open } from "../../../test/suite/link-fixture.ts";
 import { newSimulated } from "../../../test/suite/simulated-runs.ts";
 import { workerSuite } from "../../../test/suite/worker-suite.ts";
-
-// The machine may be busy.
-setDefaultTimeout(180_000);
 
 workerSuite("linked", async () => {
   const simulated = newSimulated(0, 1000);

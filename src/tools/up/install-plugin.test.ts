@@ -1,11 +1,12 @@
 import { expect, test } from "bun:test";
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { mkdirSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
+import { temporaryFolder } from "../../../test/suite/temporary-folder.ts";
 import { pluginHash } from "./install-plugin.ts";
 
+const root = temporaryFolder("plugin");
+
 test("install-plugin: the plugin is another one as soon as any of its files is", async () => {
-  const root = mkdtempSync(join(tmpdir(), "foretoken-plugin-"));
   const write = (name: string, text: string): void => {
     mkdirSync(dirname(join(root, name)), { recursive: true });
     writeFileSync(join(root, name), text);
@@ -18,17 +19,13 @@ test("install-plugin: the plugin is another one as soon as any of its files is",
     `${folder}/src/foretoken_vllm/deeper/one.py`,
     "build/core.wasm",
   ];
-  try {
-    for (const file of files) write(file, "one");
-    const seen = new Set([await pluginHash(root)]);
-    for (const file of files) {
-      write(file, "two");
-      seen.add(await pluginHash(root));
-    }
-    write(`${folder}/src/foretoken_vllm/new.py`, "");
+  for (const file of files) write(file, "one");
+  const seen = new Set([await pluginHash(root)]);
+  for (const file of files) {
+    write(file, "two");
     seen.add(await pluginHash(root));
-    expect(seen.size).toBe(files.length + 2);
-  } finally {
-    rmSync(root, { recursive: true, force: true });
   }
+  write(`${folder}/src/foretoken_vllm/new.py`, "");
+  seen.add(await pluginHash(root));
+  expect(seen.size).toBe(files.length + 2);
 });

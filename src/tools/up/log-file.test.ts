@@ -1,10 +1,10 @@
 import { afterEach, expect, test } from "bun:test";
-import { closeSync, mkdtempSync, readFileSync, rmSync, writeSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { closeSync, readFileSync, rmSync, writeSync } from "node:fs";
 import { join } from "node:path";
+import { temporaryFolder } from "../../../test/suite/temporary-folder.ts";
 import { openLog, tailOf } from "./process-group.ts";
 
-const folder = mkdtempSync(join(tmpdir(), "foretoken-log-"));
+const folder = temporaryFolder("log");
 const path = join(folder, "deep", "a.log");
 
 afterEach(() => rmSync(join(folder, "deep"), { recursive: true, force: true }));

@@ -1,36 +1,31 @@
 import { expect, test } from "bun:test";
-import { chmodSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { temporaryFolder } from "../../../test/suite/temporary-folder.ts";
 import { findMooncake, segmentMib } from "./mooncake.ts";
 
 const GIB = 2 ** 30;
 
-/** An interpreter that answers every question with the script's output. */
-function python(script: string): { path: string; remove: () => void } {
-  const folder = mkdtempSync(join(tmpdir(), "foretoken-python-"));
-  const path = join(folder, "python");
-  writeFileSync(path, `#!/bin/sh\n${script}\n`);
-  chmodSync(path, 0o755);
-  return { path, remove: () => rmSync(folder, { recursive: true }) };
+const python = join(temporaryFolder("python"), "python");
+
+/** The interpreter answers every question with the script's output. */
+function answers(script: string): void {
+  writeFileSync(python, `#!/bin/sh\n${script}\n`, { mode: 0o755 });
 }
 
 test("findMooncake: the package's version and the master beside it", () => {
-  const { path, remove } = python("echo 0.3.13.post1; echo /site/mooncake");
-  expect(findMooncake(path)).toEqual({
+  answers("echo 0.3.13.post1; echo /site/mooncake");
+  expect(findMooncake(python)).toEqual({
     version: "0.3.13.post1",
     master: "/site/mooncake/mooncake_master",
   });
-  remove();
 });
 
 test("findMooncake: what is missing is named, with what brings it", () => {
-  const library = python("echo 'ImportError: libibverbs.so.1: cannot open' >&2; exit 1");
-  expect(() => findMooncake(library.path)).toThrow("apt-get install libibverbs1");
-  library.remove();
-  const wheel = python(`echo "ModuleNotFoundError: No module named 'mooncake'" >&2; exit 1`);
-  expect(() => findMooncake(wheel.path)).toThrow("npm run vllm:install");
-  wheel.remove();
+  answers("echo 'ImportError: libibverbs.so.1: cannot open' >&2; exit 1");
+  expect(() => findMooncake(python)).toThrow("apt-get install libibverbs1");
+  answers(`echo "ModuleNotFoundError: No module named 'mooncake'" >&2; exit 1`);
+  expect(() => findMooncake(python)).toThrow("npm run vllm:install");
 });
 
 test("segmentMib: what is given; else 1 GiB, or a quarter of what is free for all servers", () => {

@@ -1,17 +1,15 @@
 // Attacks who may call: every route and socket with no token and with a wrong one; paths outside of the
 // folders of weights, through every dialect that takes one; certificates that are missing, damaged or of another key.
 
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { beforeAll, describe, expect, test } from "bun:test";
 import { cpSync, mkdirSync, symlinkSync } from "node:fs";
 import { join } from "node:path";
 import { routeTable } from "../../../src/features.ts";
 import { BUNDLED_MODEL } from "../../../src/host/installation.ts";
 import { engineMissing } from "../../e2e/tool.ts";
 import { temporaryFolder } from "../../suite/temporary-folder.ts";
-import { ToolProcess } from "../process.ts";
+import { servedTool } from "../served-tool.ts";
 import { socketStatus } from "./sockets.ts";
-
-setDefaultTimeout(180_000);
 
 const scratch = temporaryFolder("access");
 
@@ -20,13 +18,7 @@ function bearer(token: string | null): Record<string, string> {
 }
 
 describe.skipIf(engineMissing() !== null)("rights", () => {
-  let server: ToolProcess;
-
-  beforeAll(async () => {
-    server = await ToolProcess.serving("--api-token", "writes");
-  });
-
-  afterAll(() => server.kill());
+  const server = servedTool("--api-token", "writes");
 
   const routes = routeTable().map(({ method, path, right }) => ({
     method,
@@ -36,7 +28,7 @@ describe.skipIf(engineMissing() !== null)("rights", () => {
 
   const status = async (method: string, path: string, token: string | null) => {
     const body = method === "POST" ? "{}" : null;
-    const answer = await server.http.call(path, { method, body, headers: bearer(token) });
+    const answer = await server().http.call(path, { method, body, headers: bearer(token) });
     await answer.body?.cancel();
     return answer.status;
   };
@@ -56,7 +48,7 @@ describe.skipIf(engineMissing() !== null)("rights", () => {
   test("rights: a token that is nearly the right one is none", async () => {
     const near = ["", "write", "writess", "WRITES", "writes\0", "writes ", "Bearer writes"];
     for (const token of near) {
-      const got = await server.http.status(`/workers?token=${encodeURIComponent(token)}`);
+      const got = await server().http.status(`/workers?token=${encodeURIComponent(token)}`);
       expect([token, got]).toEqual([token, 401]);
     }
     expect(await status("GET", "/workers", "writes")).toBe(200);
@@ -67,7 +59,7 @@ describe.skipIf(engineMissing() !== null)("rights", () => {
     for (const path of [...spellings, "/pause?x=/health", "/health/../pause", "/pause#/health"]) {
       expect([401, 404]).toContain(await status("POST", path, null));
     }
-    const paused = await server.http.call("/is_paused", { headers: bearer("writes") });
+    const paused = await server().http.call("/is_paused", { headers: bearer("writes") });
     expect(await paused.json()).toMatchObject({ is_paused: false });
     for (const method of ["HEAD", "PUT", "PATCH"]) {
       expect(await status(method, "/pause", null)).toBe(401);
@@ -76,9 +68,9 @@ describe.skipIf(engineMissing() !== null)("rights", () => {
 
   test("rights: both sockets open with the token alone", async () => {
     for (const path of ["/v1/stream", "/v1/draft"]) {
-      expect(await socketStatus(`${server.url}${path}`)).toBe(401);
-      expect(await socketStatus(`${server.url}${path}?token=guess`)).toBe(401);
-      expect(await socketStatus(`${server.url}${path}?token=writes`)).toBe(101);
+      expect(await socketStatus(`${server().url}${path}`)).toBe(401);
+      expect(await socketStatus(`${server().url}${path}?token=guess`)).toBe(401);
+      expect(await socketStatus(`${server().url}${path}?token=writes`)).toBe(101);
     }
   });
 });
@@ -86,19 +78,17 @@ describe.skipIf(engineMissing() !== null)("rights", () => {
 describe.skipIf(engineMissing() !== null)("weights", () => {
   const root = join(scratch, "root");
   const outside = join(scratch, "outside");
-  let server: ToolProcess;
 
-  beforeAll(async () => {
+  beforeAll(() => {
     for (const folder of [root, outside]) {
       mkdirSync(folder);
       cpSync(BUNDLED_MODEL, join(folder, "model.gguf"));
     }
     symlinkSync(outside, join(root, "link"));
     symlinkSync(join(outside, "model.gguf"), join(root, "link.gguf"));
-    server = await ToolProcess.serving("--weights-root", root);
   });
 
-  afterAll(() => server.kill());
+  const server = servedTool("--weights-root", root);
 
   const calls = (path: string): [string, object][] => [
     ["/update_weights", { weight_dir: path }],
@@ -123,11 +113,11 @@ describe.skipIf(engineMissing() !== null)("weights", () => {
     ];
     for (const path of paths) {
       for (const [route, body] of calls(path)) {
-        const { status, text } = await server.http.ask(route, body);
+        const { status, text } = await server().http.ask(route, body);
         expect([route, path, status]).toEqual([route, path, 400]);
         expect(text).toContain("--weights-root");
       }
     }
-    expect(await server.http.json("/weight_info")).toMatchObject({ weight_version: "0" });
+    expect(await server().http.json("/weight_info")).toMatchObject({ weight_version: "0" });
   });
 });

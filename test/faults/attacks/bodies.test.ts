@@ -1,27 +1,16 @@
 // Attacks memory and patience with bodies: held back, trickled, too long, packed many times over, cut, and heads
 // that never end. All the while /health answers, memory has a bound, and a good request is answered as before.
 
-import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
+import { expect } from "bun:test";
 import { connect, type Socket } from "node:net";
 import { gzipSync, zstdCompressSync } from "node:zlib";
-import { engineMissing } from "../../e2e/tool.ts";
-import { ToolProcess } from "../process.ts";
+import { engineTest } from "../../suite/engine-test.ts";
+import { servedTool } from "../served-tool.ts";
 import { rounds } from "./scale.ts";
-
-setDefaultTimeout(180_000);
 
 const MB = 1_000_000;
 
-let victim: ToolProcess;
-
-beforeAll(async () => {
-  if (engineMissing() !== null) return;
-  victim = await ToolProcess.serving();
-});
-
-afterAll(async () => {
-  await victim?.kill();
-});
+const victim = servedTool();
 
 interface Connection {
   readonly socket: Socket;
@@ -31,7 +20,8 @@ interface Connection {
 }
 
 function dial(): Connection {
-  const socket = connect(Number(victim.http.url.port), victim.http.url.hostname);
+  const { port, hostname } = victim().http.url;
+  const socket = connect(Number(port), hostname);
   const ended = new Promise<void>((resolve) => socket.once("close", () => resolve()));
   const connection: Connection = { socket, text: "", ended };
   socket.on("error", () => {});
@@ -43,13 +33,13 @@ function dial(): Connection {
 
 function head(length: number | null, more = ""): string {
   const size = length === null ? "Transfer-Encoding: chunked" : `Content-Length: ${length}`;
-  return `POST /v1/completions HTTP/1.1\r\nHost: ${victim.http.url.host}\r\n${size}\r\n${more}\r\n`;
+  return `POST /v1/completions HTTP/1.1\r\nHost: ${victim().http.url.host}\r\n${size}\r\n${more}\r\n`;
 }
 
 /** Memory grows by `mibMax` at most: the budget is 128 MiB, the rest is what the garbage collector has not yet taken. */
 function attack(name: string, mibMax: number, act: () => Promise<unknown>): void {
-  test.skipIf(engineMissing() !== null)(name, async () => {
-    expect(await victim.survives(act)).toBeLessThan(mibMax);
+  engineTest(name, async () => {
+    expect(await victim().survives(act)).toBeLessThan(mibMax);
   });
 }
 
@@ -103,7 +93,7 @@ attack("bodies: bombs are refused before they are whole", 900, async () => {
   for (const { encoding, body } of bombs) {
     const answers = await Promise.all(
       Array.from({ length: rounds(8, 40) }, () =>
-        fetch(new URL("/v1/completions", victim.http.url), {
+        fetch(new URL("/v1/completions", victim().http.url), {
           method: "POST",
           headers: { "content-encoding": encoding },
           body,
@@ -127,7 +117,7 @@ attack(
     const paths = ["/v1/completions", "/v1/rollouts", "/update_weights"];
     for (const body of bodies.slice(0, rounds(3, bodies.length))) {
       for (const path of paths.slice(0, rounds(1, paths.length))) {
-        const answer = await victim.http.post(path, body);
+        const answer = await victim().http.post(path, body);
         expect(answer.status).toBe(400);
         expect(await answer.text()).toContain("more than 524288 objects, lists and texts");
       }
@@ -166,7 +156,7 @@ attack(
       ["/v1/chat/completions", (items) => `{"messages":[${items("11")}]}`, "messages"],
     ];
     const told = async (path: string, body: string) => {
-      const answer = await victim.http.post(path, body);
+      const answer = await victim().http.post(path, body);
       return { status: answer.status, text: (await answer.text()).replaceAll(/\d{4,}/g, "N") };
     };
     for (const [path, write, problem] of bodies.slice(0, rounds(3, bodies.length))) {
@@ -183,7 +173,7 @@ attack("heads: one that never ends is cut", 900, async () => {
   const connections = [
     "",
     "POST / HT",
-    `POST / HTTP/1.1\r\nHost: ${victim.http.url.host}\r\nX-A: b`,
+    `POST / HTTP/1.1\r\nHost: ${victim().http.url.host}\r\nX-A: b`,
   ].map((text) => {
     const connection = dial();
     connection.socket.write(text);

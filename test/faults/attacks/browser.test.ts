@@ -1,23 +1,13 @@
 // Attacks what a page in a browser on the same machine can send: every route and socket of a sidecar without a token,
 // with foreign Origin, Host and Sec-Fetch-Site headers, as forms and preflights; then the stand-alone draft server.
 
-import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
-import { engineMissing } from "../../e2e/tool.ts";
+import { expect, test } from "bun:test";
 import { engineTest } from "../../suite/engine-test.ts";
 import { ToolProcess } from "../process.ts";
+import { servedTool } from "../served-tool.ts";
 import { socketStatus } from "./sockets.ts";
 
-setDefaultTimeout(180_000);
-
-let victim: ToolProcess;
-
-beforeAll(async () => {
-  if (engineMissing() === null) victim = await ToolProcess.serving();
-});
-
-afterAll(async () => {
-  await victim?.kill();
-});
+const victim = servedTool();
 
 const FOREIGN: readonly Record<string, string>[] = [
   { origin: "http://evil.example" },
@@ -29,14 +19,14 @@ const FOREIGN: readonly Record<string, string>[] = [
 ];
 
 engineTest("browser: no route takes a request that a foreign page sent", async () => {
-  const { paths } = (await victim.http.json("/openapi.json")) as {
+  const { paths } = (await victim().http.json("/openapi.json")) as {
     paths: Record<string, Record<string, unknown>>;
   };
   const wrong: string[] = [];
   for (const [path, methods] of Object.entries(paths)) {
     for (const method of [...Object.keys(methods), "options"]) {
       for (const headers of FOREIGN) {
-        const answer = await victim.http.call(path.replaceAll(/\{\w+\}/g, "x"), {
+        const answer = await victim().http.call(path.replaceAll(/\{\w+\}/g, "x"), {
           method: method.toUpperCase(),
           headers: { ...headers, "content-type": "text/plain" },
           ...(method === "post" ? { body: "{}" } : {}),
@@ -49,15 +39,16 @@ engineTest("browser: no route takes a request that a foreign page sent", async (
     }
   }
   expect(wrong).toEqual([]);
-  expect(await victim.http.json("/is_paused")).toMatchObject({ is_paused: false });
+  expect(await victim().http.json("/is_paused")).toMatchObject({ is_paused: false });
 });
 
 engineTest("browser: no socket opens for a foreign page", async () => {
   for (const path of ["/v1/stream", "/v1/draft"]) {
-    for (const headers of FOREIGN) expect(await socketStatus(victim.url + path, headers)).toBe(403);
-    const { origin } = victim.http.url;
-    expect(await socketStatus(victim.url + path, { origin })).toBe(101);
-    expect(await socketStatus(victim.url + path)).toBe(101);
+    for (const headers of FOREIGN)
+      expect(await socketStatus(victim().url + path, headers)).toBe(403);
+    const { origin } = victim().http.url;
+    expect(await socketStatus(victim().url + path, { origin })).toBe(101);
+    expect(await socketStatus(victim().url + path)).toBe(101);
   }
 });
 

@@ -2,13 +2,11 @@
 // and rollout, many at a time, with clients that go away. Streams and /health go on meanwhile, and each text is answered
 // or refused in time, over both kinds of tokenizer.
 
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { describe, expect, test } from "bun:test";
 import { join } from "node:path";
 import { engineMissing, ROOT } from "../../e2e/tool.ts";
-import { ToolProcess } from "../process.ts";
+import { servedTool } from "../served-tool.ts";
 import { rounds } from "./scale.ts";
-
-setDefaultTimeout(180_000);
 
 const MILLION = 1_000_000;
 
@@ -26,21 +24,10 @@ describe.skipIf(engineMissing() !== null).each([
   ["embedded vocabulary", []],
   ["Hugging Face files", HF],
 ] as const)("texts over the %s", (_, args) => {
-  let victim: ToolProcess;
+  const victim = servedTool(...args);
 
-  beforeAll(async () => {
-    victim = await ToolProcess.serving(...args);
-  });
-
-  afterAll(async () => {
-    await victim?.kill();
-  });
-
-  async function statusOf(path: string, body: unknown): Promise<number> {
-    const answer = await victim.http.post(path, body);
-    await answer.arrayBuffer();
-    return answer.status;
-  }
+  const statusOf = async (path: string, body: unknown) =>
+    (await victim().http.ask(path, body)).status;
 
   const bodies = (content: string): readonly [string, object][] => [
     ["/v1/completions", { prompt: content, max_tokens: 1 }],
@@ -56,7 +43,7 @@ describe.skipIf(engineMissing() !== null).each([
 
   test.each(Object.keys(TEXTS))("%s: what has no room is refused at once", async (name) => {
     const content = TEXTS[name]?.(MILLION) ?? "";
-    await victim.survives(async () => {
+    await victim().survives(async () => {
       for (const [path, body] of bodies(content)) {
         expect([path, await statusOf(path, body)]).toEqual([path, 400]);
       }
@@ -66,9 +53,9 @@ describe.skipIf(engineMissing() !== null).each([
   test("what takes too long is a 504, and the next text is encoded", async () => {
     // The thread for shorter texts is open.
     expect(await statusOf("/tokenize", { prompt: TEXTS.words?.(20_000) })).toBe(200);
-    await victim.survives(async () => {
-      const slow = victim.http.post("/tokenize", { prompt: TEXTS.blanks?.(4 * MILLION) });
-      const medium = await victim.http.post("/tokenize", { prompt: TEXTS.words?.(20_000) });
+    await victim().survives(async () => {
+      const slow = victim().http.post("/tokenize", { prompt: TEXTS.blanks?.(4 * MILLION) });
+      const medium = await victim().http.post("/tokenize", { prompt: TEXTS.words?.(20_000) });
       expect(medium.status).toBe(200);
       expect([200, 504]).toContain((await slow).status);
     });
@@ -76,14 +63,16 @@ describe.skipIf(engineMissing() !== null).each([
   });
 
   test("clients that go away leave nothing in the queue", async () => {
-    await victim.survives(async () => {
+    await victim().survives(async () => {
       const prompt = TEXTS.blanks?.(4 * MILLION);
       const body = JSON.stringify({ prompt });
       const gone = Array.from({ length: rounds(6, 20) }, async () => {
         const signal = AbortSignal.timeout(300);
-        await fetch(new URL("/tokenize", victim.http.url), { method: "POST", body, signal }).catch(
-          () => {},
-        );
+        await fetch(new URL("/tokenize", victim().http.url), {
+          method: "POST",
+          body,
+          signal,
+        }).catch(() => {});
       });
       await Promise.all(gone);
       expect(await statusOf("/tokenize", { prompt: TEXTS.words?.(100_000) })).toBe(200);
@@ -91,7 +80,7 @@ describe.skipIf(engineMissing() !== null).each([
   });
 
   test("a stream comes whole while texts are encoded", async () => {
-    const stream = await victim.http.post("/v1/completions", {
+    const stream = await victim().http.post("/v1/completions", {
       prompt: "sort 9 27 4",
       max_tokens: 400,
       ignore_eos: true,
