@@ -30,7 +30,6 @@ export interface ChunkRun {
   readonly startMs: number;
   /** null: none has come. */
   firstTokenMs: number | null;
-  lastTokenMs: number | null;
   /** null: it runs. */
   endMs: number | null;
   end: ChunkEnd | null;
@@ -81,10 +80,11 @@ export class Response extends OutputColumns {
   finish: ResponseEnd | null = null;
   /** Reason why the response was given up, if an engine refused it. */
   refusal: Refusal | null = null;
-  /** By the rollout's clock: it joined, its first chunk was dispatched, its first token came, it ended. null: not yet. */
+  /** By the rollout's clock: it joined, its first chunk was dispatched, its first and last token came, it ended. null: not yet. */
   joinedMs: number | null = null;
   startedMs: number | null = null;
   firstTokenMs: number | null = null;
+  lastTokenMs: number | null = null;
   finishedMs: number | null = null;
   /** Number of restarts. */
   restarts = 0;
@@ -121,16 +121,17 @@ export class Response extends OutputColumns {
     weights: WeightsId | null = null,
     began: Pick<ChunkRun, "startMs" | "tokensMax" | "kvTokens"> | null = null,
   ): void {
-    const open = {
+    const run = began && {
+      startMs: began.startMs,
       firstTokenMs: null,
-      lastTokenMs: null,
       endMs: null,
       end: null,
+      tokensMax: began.tokensMax,
+      kvTokens: began.kvTokens,
       drafts: null,
       preemptions: 0,
     };
-    const run = began && { run: { ...began, ...open } };
-    const chunk = { workerId, epoch, weights, offset: this.length, tokens: 0, ...run };
+    const chunk = { workerId, epoch, weights, offset: this.length, tokens: 0, ...(run && { run }) };
     this.chunks.push(chunk);
     this.#lastChunk = chunk;
   }

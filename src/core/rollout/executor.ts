@@ -106,10 +106,7 @@ export class Executor {
   /** Updates the reservation of a running request that has `context` tokens now. */
   reached(request: Request, context: number): void {
     const workerId = present(request.residentOn, "a request that runs is resident");
-    const wanted = this.#ledger.reserving(workerId, context);
-    if (wanted <= request.residentTokens) return;
-    this.#ledger.book(workerId, { inFlight: 0, kvTokens: wanted - request.residentTokens });
-    request.residentTokens = wanted;
+    request.residentTokens = this.#ledger.reserve(workerId, context, request.residentTokens);
   }
 
   /**

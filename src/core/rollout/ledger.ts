@@ -7,13 +7,14 @@ import type { WorkerId } from "../base/ids.ts";
 import type { Group, Request } from "../request/buffer.ts";
 import { Lookahead } from "../schedule/lookahead.ts";
 import { Paces } from "../schedule/pace.ts";
-import { inBlocks, promptTokens, type Slot, spareTokens } from "../schedule/placement.ts";
+import { inBlocks, promptTokens, type Slot } from "../schedule/placement.ts";
 import type { Worker, WorkerStats } from "./worker.ts";
 
 type Made = Pick<WorkerStats, "outputTokens" | "acceptedTokens" | "draftedTokens">;
 
 interface Account {
   readonly worker: Worker;
+  readonly slot: { -readonly [Key in keyof Slot]: Slot[Key] };
   /** false: its connection is lost, and may come back. */
   isReachable: boolean;
   /** false: it has no slots; what it runs stays there. */
@@ -51,6 +52,8 @@ export class Ledger {
   readonly #accounts = new Map<WorkerId, Account>();
   /** KV tokens by worker, kept for workers that are gone and may come back. */
   readonly #kvTokens = new Map<WorkerId, number>();
+  /** The largest KV budget of the workers that are there, or were and may come back. */
+  kvTokensMax = 0;
 
   constructor(clock: Clock) {
     this.#clock = clock;
@@ -58,26 +61,26 @@ export class Ledger {
 
   add(worker: Worker): void {
     assert(!this.#accounts.has(worker.workerId), `worker ${worker.workerId} is there already`);
+    const residents = new Map<Group, number>();
+    const running = new Set<Request>();
     this.#accounts.set(worker.workerId, {
       worker,
+      slot: slotOf(worker, { residents, running }),
       isReachable: true,
       isOpen: true,
       suspect: null,
       ...NOTHING_HELD,
       lookahead: new Lookahead(worker.capacity.kvTokens),
-      running: new Set(),
+      running,
       updatedMs: this.#clock.nowMs(),
       busyMs: 0,
       requestMs: 0,
       made: null,
-      residents: new Map(),
+      residents,
     });
     this.#kvTokens.set(worker.workerId, worker.capacity.kvTokens);
-  }
-
-  /** The largest KV budget of the workers that are there, or were and may come back. */
-  get kvTokensMax(): number {
-    return Math.max(0, ...this.#kvTokens.values());
+    this.kvTokensMax = Math.max(0, ...this.#kvTokens.values());
+    this.#repace();
   }
 
   /** null: the worker has failed and was removed. */
@@ -101,11 +104,13 @@ export class Ledger {
   remove(workerId: WorkerId): void {
     this.#accounts.delete(workerId);
     this.paces.forget(workerId);
+    this.#repace();
   }
 
   /** The worker was removed and does not come back: no request waits for its KV budget. */
   forget(workerId: WorkerId): void {
     this.#kvTokens.delete(workerId);
+    this.kvTokensMax = Math.max(0, ...this.#kvTokens.values());
   }
 
   /** Adds to what the worker holds; negative amounts give back. A removed worker is ignored. */
@@ -124,10 +129,10 @@ export class Ledger {
     if (account === undefined) return;
     if (spec.keepsKv === true) account.sessions = Math.max(0, account.sessions + change);
     if (account.worker.capacity.sharesPrompts !== true) return;
-    const { residents, worker } = account;
+    const { residents, slot } = account;
     const count = (residents.get(group) ?? 0) + change;
     if (count < 0) return;
-    const tokens = promptTokens(group, { blockTokens: worker.capacity.kvBlockTokens ?? 1 });
+    const tokens = promptTokens(group, slot.blockTokens);
     if (Math.max(count, count - change) > 1) account.sharedTokens += change * tokens;
     if (count === 0) residents.delete(group);
     else residents.set(group, count);
@@ -157,25 +162,14 @@ export class Ledger {
     assert(account.leavingTokens >= 0, "only KV that was leaving has left");
   }
 
-  /** Tokens that the worker's running requests may generate before a chunk must end early. */
-  spareTokens(workerId: WorkerId): number {
+  /** A running request has `context` tokens now, and `held` KV tokens. Returns those that it holds from now on. */
+  reserve(workerId: WorkerId, context: number, held: number): number {
     const account = this.#accounts.get(workerId);
-    if (account === undefined) return 0;
-    const { worker, inFlight, kvTokens, leavingTokens, lookahead, sharedTokens } = account;
-    return spareTokens({
-      inFlight,
-      aheadTokens: lookahead.tokens,
-      kvTokensFree: worker.capacity.kvTokens - kvTokens + sharedTokens,
-      kvTokensLeaving: leavingTokens,
-    });
-  }
-
-  /** KV tokens that a request with `context` tokens reserves while it runs on the worker. */
-  reserving(workerId: WorkerId, context: number): number {
-    const account = this.#accounts.get(workerId);
-    if (account === undefined) return context;
-    const { kvBlockTokens = 1 } = account.worker.capacity;
-    return inBlocks(context + account.lookahead.tokens, kvBlockTokens);
+    if (account === undefined) return Math.max(context, held);
+    const { slot, lookahead } = account;
+    const wanted = Math.max(held, inBlocks(context + lookahead.tokens, slot.blockTokens));
+    account.kvTokens += wanted - held;
+    return wanted;
   }
 
   /** Running requests of the worker, in order of dispatch. */
@@ -206,10 +200,19 @@ export class Ledger {
       if (steps < SPAN_STEPS) return;
       const drafted = made.draftedTokens - before.draftedTokens;
       this.paces.observe(workerId, { busyMs, requestMs, steps, drafted });
+      this.#repace();
     }
     account.made = made;
     account.busyMs = 0;
     account.requestMs = 0;
+  }
+
+  #repace(): void {
+    for (const { slot } of this.#accounts.values()) {
+      slot.recomputeMs = this.paces.rowMs(slot.workerId) * slot.kvTokens;
+      slot.pace = this.paces.of(slot.workerId);
+      slot.baseRequests = this.paces.baseRequests(slot.workerId);
+    }
   }
 
   #updateSpan(account: Account): void {
@@ -245,34 +248,34 @@ export class Ledger {
     }
   }
 
+  /** Workers that take requests. Each call brings the slots of the one before up to date. */
   slots(): Slot[] {
     const slots: Slot[] = [];
     for (const account of this.#accounts.values()) {
-      const { worker, suspect, inFlight, kvTokens, running, residents, sharedTokens } = account;
+      const { slot, suspect } = account;
       if (!account.isOpen) continue;
-      slots.push({
-        workerId: worker.workerId,
-        slots: worker.capacity.slots + (worker.capacity.ahead ?? 0),
-        ahead: worker.capacity.ahead ?? 0,
-        inFlight,
-        sharesKv: worker.capacity.sharesKv ?? worker.capacity.kvBytesPerToken > 0,
-        recomputeMs: this.paces.rowMs(worker.workerId) * worker.capacity.kvTokens,
-        pace: this.paces.of(worker.workerId),
-        baseRequests: this.paces.baseRequests(worker.workerId),
-        kvTokens: worker.capacity.kvTokens,
-        blockTokens: worker.capacity.kvBlockTokens ?? 1,
-        residents,
-        sessions: account.sessions,
-        kvTokensFree: worker.capacity.kvTokens - kvTokens + sharedTokens,
-        aheadTokens: account.lookahead.tokens,
-        running,
-        kvTokensLeaving: account.leavingTokens,
-        hasSuspect: suspect !== null && isOnProbation(suspect, worker.workerId),
-        isReserved: false,
-      });
+      slot.inFlight = account.inFlight;
+      slot.sessions = account.sessions;
+      slot.kvTokensFree = slot.kvTokens - account.kvTokens + account.sharedTokens;
+      slot.aheadTokens = account.lookahead.tokens;
+      slot.kvTokensLeaving = account.leavingTokens;
+      slot.hasSuspect = suspect !== null && isOnProbation(suspect, slot.workerId);
+      slot.isReserved = false;
+      slots.push(slot);
     }
     return slots;
   }
+}
+
+function slotOf({ workerId, capacity }: Worker, held: Pick<Slot, "residents" | "running">): Slot {
+  const { slots, ahead = 0, kvTokens, kvBlockTokens = 1, kvBytesPerToken } = capacity;
+  const { sharesKv = kvBytesPerToken > 0 } = capacity;
+  return {
+    ...{ workerId, slots: slots + ahead, ahead, kvTokens, blockTokens: kvBlockTokens, sharesKv },
+    ...{ ...held, sessions: 0, growthTokens: 0, inFlight: 0, hasSuspect: false },
+    ...{ pace: 1, recomputeMs: Number.NaN, baseRequests: 0, kvTokensFree: kvTokens },
+    ...{ aheadTokens: 0, kvTokensLeaving: 0, isReserved: false },
+  };
 }
 
 function isOnProbation(request: Request, workerId: WorkerId): boolean {

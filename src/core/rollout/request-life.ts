@@ -69,7 +69,7 @@ export class RequestLife {
     this.#parts.registry.generated(request);
     if (result.fresh === 0) return;
     const chunk = response.lastChunk;
-    if (chunk?.run) chunk.run.lastTokenMs = this.#parts.meter.turnMs;
+    response.lastTokenMs = this.#parts.meter.turnMs;
     if (chunk?.offset === from) {
       if (chunk.run) chunk.run.firstTokenMs = this.#parts.meter.turnMs;
       this.#parts.chunks.continued(request, this.#parts.clock.nowMs());

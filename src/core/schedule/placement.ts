@@ -90,17 +90,15 @@ export function inBlocks(tokens: number, blockTokens: number): number {
 }
 
 /** KV tokens of the prompt's full blocks, which requests of the group can share. */
-export function promptTokens(
-  { prompt }: Group,
-  { blockTokens }: Pick<Slot, "blockTokens">,
-): number {
+export function promptTokens({ prompt }: Group, blockTokens: number): number {
   return prompt.length - (prompt.length % blockTokens);
 }
 
 /** KV tokens a worker must have free for the request to begin. */
 export function tokensNeeded(request: Request, slot: Slot, chunkTokens: number): number {
   const isThere = request.residentOn === slot.workerId;
-  const shared = slot.residents?.has(request.group) ? promptTokens(request.group, slot) : 0;
+  const { residents, blockTokens } = slot;
+  const shared = residents?.has(request.group) ? promptTokens(request.group, blockTokens) : 0;
   const held = isThere ? request.residentTokens : shared;
   return reservationOf(request, slot, chunkTokens) - held;
 }
@@ -126,9 +124,7 @@ function marginTokens(slot: Slot, chunkTokens: number): number {
 }
 
 /** Tokens that running requests may generate before a chunk must end early: half of their lookahead stays free. */
-export function spareTokens(
-  slot: Pick<Slot, "inFlight" | "aheadTokens" | "kvTokensFree" | "kvTokensLeaving">,
-): number {
+export function spareTokens(slot: Slot): number {
   return slot.kvTokensFree + slot.kvTokensLeaving + (slot.inFlight * slot.aheadTokens) / 2;
 }
 

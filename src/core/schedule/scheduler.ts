@@ -189,7 +189,7 @@ export class Scheduler {
     this.#recall(turn);
     this.#serveReservation(turn);
     if (this.#suspects.size > 0) this.#serveSuspects(turn);
-    this.#serveTurns(turn);
+    if (this.#turns.size > 0) this.#serveTurns(turn);
     this.#serveInOrder(turn);
     if (turn.isBlocked) this.#makeRoom(turn, nowMs);
     if (this.#mode.kind === "divided") this.#preempt(turn);

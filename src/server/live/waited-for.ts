@@ -91,11 +91,12 @@ function stragglerOf(request: Request, about: Look): Straggler {
   }
   parts.push(...restartsOf(request));
   const chunk = worker === null ? null : request.response.chunks.at(-1);
-  const { startMs = about.nowMs, lastTokenMs = null } = chunk?.run ?? {};
+  const { startMs = about.nowMs } = chunk?.run ?? {};
   const seconds = (about.nowMs - startMs) / 1000;
   const speed =
     chunk == null || seconds <= 0 ? null : Math.round((10 * chunk.tokens) / seconds) / 10;
-  const silent = chunk == null ? null : rounded((about.nowMs - (lastTokenMs ?? startMs)) / 1000);
+  const saidMs = Math.max(startMs, request.response.lastTokenMs ?? 0);
+  const silent = chunk == null ? null : rounded((about.nowMs - saidMs) / 1000);
   const rarity = about.rarityOf(request);
   return {
     ...waited(request, parts),

@@ -139,7 +139,8 @@ function qualityIn(table: Float64Array, id: RequestId, { tokens, from, to }: Rea
   const end = to[id] ?? 0;
   let references = 0;
   for (let i = from[id] ?? 0; i < end; i += 1) {
-    if (i !== id) references += Math.min(1, (tokens[i] ?? 0) / own);
+    const sibling = tokens[i] ?? 0;
+    if (i !== id) references += sibling >= own ? 1 : sibling / own;
   }
   const at = Math.round(Math.min(references, REFERENCES_MAX) / TABLE_STEP);
   return table[at] ?? 0;

@@ -8,19 +8,23 @@ import { Response } from "../../core/request/response.ts";
 /** Longer than any response of a workload. */
 const LENGTH_MAX = 2 ** 21;
 const ZEROS = new ArrayBuffer(4 * LENGTH_MAX);
-/** Arrays of fewer tokens are kept: reports are as short as that. */
-const KEPT = 512;
+/** Arrays of fewer tokens are kept once they were made: most reports, and most beginnings, are as short as that. */
+const KEPT = 16_384;
 
 interface Tokens {
   readonly tokens: Int32Array;
   readonly logprobs: Float32Array;
 }
 
-const kept = Array.from({ length: KEPT }, (_, count) => madeOf(count));
+const kept = Array<Tokens | null>(KEPT).fill(null);
 
 /** An array of `count` arbitrary tokens, which is never written to. */
 export function tokensOf(count: number): Tokens {
-  return kept[count] ?? madeOf(count);
+  const known = count < KEPT ? kept[count] : null;
+  if (known) return known;
+  const made = madeOf(count);
+  if (count < KEPT) kept[count] = made;
+  return made;
 }
 
 function madeOf(count: number): Tokens {
@@ -38,7 +42,7 @@ class CountedResponse extends Response {
   }
 
   override tokens(from = 0): Int32Array {
-    return new Int32Array(ZEROS, 0, this.#count - from);
+    return tokensOf(this.#count - from).tokens;
   }
 
   override copied(): Int32Array {

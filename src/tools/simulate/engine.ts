@@ -8,6 +8,7 @@
 
 import { assert, present } from "../../core/base/assert.ts";
 import { type RequestId, type WorkerId, weightEpoch } from "../../core/base/ids.ts";
+import { DRAFT_TOKENS_MAX } from "../../core/draft/drafter.ts";
 import type { ControlAnswer } from "../../core/rollout/operation.ts";
 import type {
   SamplingSupport,
@@ -77,6 +78,8 @@ const EPSILON = 1e-6;
 const REPORT_MS = 120_000;
 /** A report is early by this part at most, where the engine stops anyway. */
 const REPORT_EARLY = 3 / 4;
+/** More tokens than a step can make of one request. */
+const RATE_MAX = 1 + DRAFT_TOKENS_MAX;
 const EPOCH = weightEpoch(0);
 
 export class SimulatedEngine implements Worker {
@@ -109,6 +112,10 @@ export class SimulatedEngine implements Worker {
   #events: WorkerEvent[] = [];
   #parkedTokens = 0;
   #kvUsed = 0;
+  /** false: what runs, or its context, has changed since `#kvUsed` was summed up. */
+  #isCounted = true;
+  /** Chunks of running requests may be over. */
+  #hasEnded = false;
   #atMs = 0;
   /** Prefill still to do: decoding waits for it. */
   #stallMs = 0;
@@ -120,7 +127,11 @@ export class SimulatedEngine implements Worker {
   /** Tokens that a step makes. */
   #rate = 0;
   #isStale = false;
+  /** false: the stretch is yet to be planned, which is put off until its end is asked for: commands may change it before. */
+  #isPlanned = true;
   #changeMs = Number.POSITIVE_INFINITY;
+  /** End of the first transfer. */
+  #transferMs = Number.POSITIVE_INFINITY;
   /** Time of the next report at the latest. */
   #reportMs = Number.POSITIVE_INFINITY;
   #unreported = 0;
@@ -155,7 +166,8 @@ export class SimulatedEngine implements Worker {
 
   /** Virtual time of the next change without a command; Infinity: none. */
   get nextMs(): number {
-    return Math.min(this.#changeMs, this.#reportMs, this.#transfers[0]?.atMs ?? this.#changeMs);
+    if (!this.#isPlanned) this.#plan();
+    return Math.min(this.#changeMs, this.#reportMs, this.#transferMs);
   }
 
   /** Tokens of KV held now, by running and parked requests. */
@@ -168,12 +180,16 @@ export class SimulatedEngine implements Worker {
     const nowMs = this.#options.world.nowMs();
     if (!this.#isStale && nowMs < this.nextMs) return false;
     this.#advance();
-    while ((this.#transfers[0]?.atMs ?? Number.POSITIVE_INFINITY) <= nowMs) {
+    while (this.#transferMs <= nowMs) {
       this.#transfers.shift()?.act();
+      this.#transferMs = this.#transfers.at(0)?.atMs ?? Number.POSITIVE_INFINITY;
       this.#isStale = true;
     }
     this.#settle();
-    if (nowMs >= this.#reportMs) this.#report();
+    if (nowMs >= this.#reportMs) {
+      if (!this.#isPlanned) this.#plan();
+      this.#report();
+    }
     const events = this.#events;
     if (events.length === 0) return false;
     this.#events = [];
@@ -233,6 +249,7 @@ export class SimulatedEngine implements Worker {
   #release(requestId: RequestId): void {
     this.#unpark(requestId);
     this.#loading.delete(requestId);
+    this.#isCounted = false;
     for (const runs of [this.#running, this.#waiting]) {
       const at = runs.findIndex((run) => run.requestId === requestId);
       if (at >= 0) runs.splice(at, 1);
@@ -246,6 +263,7 @@ export class SimulatedEngine implements Worker {
     const run = this.#running[at];
     if (run !== undefined && run.left >= 1) {
       this.#running.splice(at, 1);
+      this.#isCounted = false;
       loseStep(run);
       this.#park(run);
       this.#tell(run);
@@ -266,7 +284,9 @@ export class SimulatedEngine implements Worker {
   /** A transfer of `tokens` over the link begins as soon as that is free. */
   #transfer(tokens: number, act: () => void): void {
     const startMs = Math.max(this.#atMs, this.#transfers.at(-1)?.atMs ?? 0);
-    this.#transfers.push({ atMs: startMs + this.#options.model.transferMs(tokens), act });
+    const atMs = startMs + this.#options.model.transferMs(tokens);
+    this.#transfers.push({ atMs, act });
+    this.#transferMs = Math.min(this.#transferMs, atMs);
   }
 
   #park({ requestId, context }: Run): void {
@@ -286,6 +306,7 @@ export class SimulatedEngine implements Worker {
   #advance(): void {
     const nowMs = this.#options.world.nowMs();
     let ms = nowMs - this.#atMs;
+    if (ms > 0 && !this.#isPlanned) this.#plan();
     this.#atMs = nowMs;
     if (this.#running.length === 0 || ms <= 0) return;
     this.counters.busyMs += ms;
@@ -300,29 +321,44 @@ export class SimulatedEngine implements Worker {
     this.#endChunks();
     if (!this.#isStale && this.#steps > EPSILON) return;
     this.#isStale = false;
-    this.#kvUsed = 0;
-    for (const run of this.#running) this.#kvUsed += run.context;
-    const preempted = this.#makeRoom();
+    if (!this.#isCounted) this.#count();
+    const preempted = this.#isNearlyFull && this.#makeRoom();
     // As in vLLM, a step that had to preempt admits no request.
     if (!preempted) this.#admit();
     const due = REPORT_EARLY * this.#options.reportTokens * this.#running.length;
     if (preempted || this.#unreported >= due) this.#report();
-    this.#plan();
+    if (this.#running.length > 0 && this.#reportMs === Infinity) {
+      this.#reportMs = this.#atMs + REPORT_MS;
+    }
+    this.#isPlanned = false;
+    // Rates, which depend on what runs now, say how much room is to be made next.
+    if (this.#isNearlyFull) this.#plan();
+  }
+
+  /** Whether what runs may have no room for another step. */
+  get #isNearlyFull(): boolean {
+    return this.kvUsed + RATE_MAX * this.#running.length > this.capacity.kvTokens;
+  }
+
+  #count(): void {
+    this.#isCounted = true;
+    this.#kvUsed = 0;
+    for (const run of this.#running) this.#kvUsed += run.context;
   }
 
   #endChunks(): void {
-    let kept = 0;
+    if (!this.#hasEnded) return;
+    this.#hasEnded = false;
+    this.#isCounted = false;
+    const running = this.#running;
+    let kept = running.findIndex(({ left }) => left <= EPSILON);
+    if (kept < 0) return;
     const ended: Run[] = [];
-    for (const run of this.#running) {
-      if (run.left > EPSILON) {
-        this.#running[kept] = run;
-        kept += 1;
-      } else {
-        ended.push(run);
-      }
+    for (const run of running.slice(kept)) {
+      if (run.left <= EPSILON) ended.push(run);
+      else running[kept++] = run;
     }
-    if (ended.length === 0) return;
-    this.#running.length = kept;
+    running.length = kept;
     this.#isStale = true;
     this.counters.lastTokenMs = this.#atMs;
     for (const run of ended) {
@@ -350,13 +386,14 @@ export class SimulatedEngine implements Worker {
       this.#waiting.unshift(youngest);
       this.counters.preemptions += 1;
       preempted = true;
+      this.#isCounted = false;
     }
   }
 
   #admit(): void {
     const { model, world } = this.#options;
     const { slots, kvTokens } = this.capacity;
-    while (this.#running.length < slots) {
+    while (this.#waiting.length > 0 && this.#running.length < slots) {
       const run = this.#waiting[0];
       if (run === undefined || this.kvUsed + run.context + 1 > kvTokens) return;
       this.#waiting.shift();
@@ -393,14 +430,19 @@ export class SimulatedEngine implements Worker {
   }
 
   #stats(): WorkerStats {
-    const { outputTokens, sequenceSteps, verifiedRows, ...counters } = this.counters;
+    const { outputTokens, sequenceSteps, verifiedRows, steps, busyMs } = this.counters;
+    const { prefillTokens, recomputedTokens, preemptions } = this.counters;
     return {
       running: this.#running.length,
       waiting: this.#waiting.length,
       kvTokensUsed: this.kvUsed,
-      ...counters,
+      steps,
+      busyMs,
       draftMs: 0,
       outputTokens: this.#options.isPaced ? outputTokens : 0,
+      prefillTokens,
+      recomputedTokens,
+      preemptions,
       acceptedTokens: outputTokens - sequenceSteps,
       draftedTokens: verifiedRows - sequenceSteps,
       drafts: sequenceSteps,
@@ -409,14 +451,15 @@ export class SimulatedEngine implements Worker {
     };
   }
 
+  /** Takes what runs now as it is until the next change. */
   #plan(): void {
+    this.#isPlanned = true;
     const { model, speculation, reportTokens } = this.#options;
     const batch = this.#running.length;
     if (batch === 0) {
       this.#changeMs = Number.POSITIVE_INFINITY;
       return;
     }
-    if (this.#reportMs === Infinity) this.#reportMs = this.#atMs + REPORT_MS;
     const times = model.timesAt(this.#kvUsed / batch);
     const draftMs = speculation?.plan(this.#running, times) ?? 0;
     let rows = 0;
@@ -453,23 +496,24 @@ export class SimulatedEngine implements Worker {
 
   #progress(steps: number): void {
     const made = steps * this.#rate;
+    this.#steps -= steps;
+    const isOver = this.#steps < EPSILON;
     for (const run of this.#running) {
       const tokens = steps * run.rate;
-      run.left -= tokens;
       run.context += tokens;
+      const left = run.left - tokens;
+      // Sums of fractions leave a remainder that would never be worked off.
+      run.left = isOver && left < run.rate * EPSILON ? 0 : left;
+      if (left <= EPSILON || run.left === 0) this.#hasEnded = true;
     }
+    this.#isCounted = false;
     this.#kvUsed += made;
     this.#unreported += made;
-    this.#steps -= steps;
     this.#stepMs += this.#growthMs * steps;
     this.counters.steps += steps;
     this.counters.outputTokens += made;
     this.counters.verifiedRows += steps * this.#rows;
     this.counters.sequenceSteps += steps * this.#running.length;
-    // Sums of fractions leave a remainder that would never be worked off.
-    if (this.#steps < EPSILON) {
-      for (const run of this.#running) if (run.left < run.rate * EPSILON) run.left = 0;
-    }
     this.#schedule();
   }
 }

@@ -188,19 +188,32 @@ export class Simulation implements EngineWorld {
       await null;
       await null;
       if (this.#error !== null) throw this.#error;
-      let isQuiet = true;
-      for (const engine of this.#serving) if (engine.turn()) isQuiet = false;
-      if (!isQuiet) continue;
-      let atMs = this.#changes[0]?.atMs ?? Number.POSITIVE_INFINITY;
-      for (const engine of this.#serving) atMs = Math.min(atMs, engine.nextMs);
-      assert(Number.isFinite(atMs), "work is left, so something is due");
-      this.#engineMs += (atMs - this.#nowMs) * this.#serving.length;
-      this.#nowMs = atMs;
-      if (this.#changes[0]?.atMs === atMs) this.#changes.shift()?.act();
-      if (this.#options.isRecorded) this.#record();
+      // It has none as long as nothing is said to it.
+      while (!this.#isTurn() && !this.#moveOn() && !this.#isDone);
     }
     this.#rollout.stop();
     return this.#result();
+  }
+
+  /** Performs what is due at the engines. true: the rollout got events. */
+  #isTurn(): boolean {
+    let isTurn = false;
+    for (const engine of this.#serving) if (engine.turn()) isTurn = true;
+    return isTurn;
+  }
+
+  /** Takes the time to the next change. true: that was one of the engines that are there. */
+  #moveOn(): boolean {
+    const changeMs = this.#changes.at(0)?.atMs ?? Number.POSITIVE_INFINITY;
+    let atMs = changeMs;
+    for (const engine of this.#serving) atMs = Math.min(atMs, engine.nextMs);
+    assert(Number.isFinite(atMs), "work is left, so something is due");
+    this.#engineMs += (atMs - this.#nowMs) * this.#serving.length;
+    this.#nowMs = atMs;
+    const isChange = changeMs === atMs;
+    if (isChange) this.#changes.shift()?.act();
+    if (this.#options.isRecorded) this.#record();
+    return isChange;
   }
 
   #record(): void {
