@@ -1,10 +1,12 @@
 // The command as its user runs it. What it finds on real servers is tested in test/vllm.
 
-import { expect, test } from "bun:test";
+import { expect, setDefaultTimeout, test } from "bun:test";
 import { foretoken, PROMPTS } from "../../test/e2e/tool.ts";
 import { until } from "../../test/faults/http-client.ts";
 import { ToolProcess } from "../../test/faults/process.ts";
 import { engineTest } from "../../test/suite/engine-test.ts";
+
+setDefaultTimeout(180_000);
 
 const doctor = (...args: string[]) => foretoken("doctor", ...args);
 

@@ -1,12 +1,14 @@
 // `foretoken serve` as a process of its own, in front of an engine that never gets ready.
 
-import { expect, test } from "bun:test";
+import { expect, setDefaultTimeout, test } from "bun:test";
 import { join } from "node:path";
 import { ROOT, start } from "../../test/e2e/tool.ts";
 import { until } from "../../test/faults/http-client.ts";
 import { ToolProcess } from "../../test/faults/process.ts";
 import { engineTest } from "../../test/suite/engine-test.ts";
 import { EXIT_INTERRUPTED } from "./output.ts";
+
+setDefaultTimeout(180_000);
 
 test("serve: a signal while engines are being opened ends it", async () => {
   const asked = Promise.withResolvers<void>();

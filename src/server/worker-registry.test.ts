@@ -1,9 +1,11 @@
 // Workers that come and go by POST and DELETE /workers, over stand-ins for vLLM servers on real ports.
 
-import { afterAll, beforeAll, expect, test } from "bun:test";
+import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { expectedOf, StandInBed } from "../../test/faults/attacks/stand-in-bed.ts";
 import { SglangStandIn } from "../../test/faults/stand-in/sglang-stand-in.ts";
 import { VllmStandIn } from "../../test/faults/stand-in/vllm-stand-in.ts";
+
+setDefaultTimeout(180_000);
 
 interface Entry {
   readonly id: string;

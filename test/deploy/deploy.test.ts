@@ -1,13 +1,15 @@
 // deploy/: every metric that the dashboard and the alert rules name is one that a sidecar serves, and the files are what
 // their programs read. npm run test:packages runs them against a real Prometheus.
 
-import { expect, test } from "bun:test";
+import { expect, setDefaultTimeout, test } from "bun:test";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { Glob } from "bun";
 import { engineMissing, start } from "../e2e/tool.ts";
 import { until } from "../faults/http-client.ts";
 import { alertQueries, DEPLOY, metricsIn, panelQueries } from "./queries.ts";
+
+setDefaultTimeout(180_000);
 
 const missing = engineMissing();
 

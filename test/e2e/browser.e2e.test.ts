@@ -1,9 +1,11 @@
 // The page, and a foreign page, in a real browser (headless Chromium, where there is one).
 
-import { describe, expect, test } from "bun:test";
+import { describe, expect, setDefaultTimeout, test } from "bun:test";
 import { servedTool } from "../faults/served-tool.ts";
 import { CHROMIUM, NO_CHROMIUM, Page } from "./chromium.ts";
 import { engineMissing } from "./tool.ts";
+
+setDefaultTimeout(180_000);
 
 const isMissing = CHROMIUM === null || engineMissing() !== null;
 const TOKEN = "a-token";

@@ -1,10 +1,12 @@
 // The deaths of those whom the sidecar serves: a trainer that is killed in the middle of a rollout, of a weight update and
 // between pause and resume, and a page that is killed. Each is a process of its own; the sidecar is over stand-ins for vLLM.
 
-import { afterAll, beforeAll, expect, test } from "bun:test";
+import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { StandInBed, stopBeds } from "../faults/attacks/stand-in-bed.ts";
 import { type HttpClient, until } from "../faults/http-client.ts";
 import { standInResponse } from "../faults/stand-in/tokens.ts";
+
+setDefaultTimeout(180_000);
 
 const GROUPS = 4;
 const GROUP_SIZE = 4;

@@ -1,6 +1,6 @@
 // Responses of an earlier epoch over a killed sidecar: as an engine with the plugin gets them from the next process.
 
-import { expect } from "bun:test";
+import { expect, setDefaultTimeout } from "bun:test";
 import { mkdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { groupId, weightEpoch } from "../../src/core/base/ids.ts";
@@ -9,6 +9,8 @@ import { exchange, registerOf } from "../suite/draft-client.ts";
 import { engineTest } from "../suite/engine-test.ts";
 import { temporaryFolder } from "../suite/temporary-folder.ts";
 import { foretoken } from "./tool.ts";
+
+setDefaultTimeout(180_000);
 
 const folder = temporaryFolder("e2e");
 

@@ -1,11 +1,13 @@
 // A sidecar and its linked workers as real processes, while one of them is killed, stopped or started again: it is seen,
 // and no token is lost, repeated or changed.
 
-import { afterEach, expect } from "bun:test";
+import { afterEach, expect, setDefaultTimeout } from "bun:test";
 import { until } from "../faults/http-client.ts";
 import type { ToolProcess } from "../faults/process.ts";
 import { engineTest } from "../suite/engine-test.ts";
 import { generate, generatingAfter, startSidecar, startWorker, untilServing } from "./fleet.ts";
+
+setDefaultTimeout(180_000);
 
 const REQUESTS = 16;
 /** Length at which no response ends between everyone's first token and the fault. */

@@ -1,9 +1,11 @@
 // The public `openai` client against `foretoken serve` as a process of its own, over two embedded engines.
 
-import { beforeAll, describe, expect, test } from "bun:test";
+import { beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import OpenAI from "openai";
 import { servedTool } from "../faults/served-tool.ts";
 import { engineMissing } from "./tool.ts";
+
+setDefaultTimeout(180_000);
 
 const missing = engineMissing();
 if (missing !== null) console.warn(`skipped: ${missing}`);

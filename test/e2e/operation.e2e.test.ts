@@ -1,13 +1,15 @@
 // What an operator sees of a sidecar: ids of requests, a line for whatever went wrong or was ordered, one for each
 // iteration; and an end within its time, whoever does not read. Real processes over stand-ins for vLLM.
 
-import { afterEach, expect, test } from "bun:test";
+import { afterEach, expect, setDefaultTimeout, test } from "bun:test";
 import net from "node:net";
 import { join } from "node:path";
 import { until } from "../faults/http-client.ts";
 import { ToolProcess } from "../faults/process.ts";
 import { VllmStandIn } from "../faults/stand-in/vllm-stand-in.ts";
 import { ROOT } from "./tool.ts";
+
+setDefaultTimeout(180_000);
 
 const TOKENIZER = join(ROOT, "test", "fixtures", "foretoken-3m-hf");
 const open: { end(): Promise<void> }[] = [];

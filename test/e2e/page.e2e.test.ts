@@ -1,11 +1,13 @@
 // The page in a real browser: what it shows of a rollout, by mouse and by keyboard, on a phone, and with an iteration
 // of 16,384 requests.
 
-import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { until } from "../faults/http-client.ts";
 import { ToolProcess } from "../faults/process.ts";
 import { CHROMIUM, NO_CHROMIUM, Page } from "./chromium.ts";
 import { engineMissing } from "./tool.ts";
+
+setDefaultTimeout(180_000);
 
 const isMissing = CHROMIUM === null || engineMissing() !== null;
 const LIVE = 'document.getElementById("state").textContent === "live" && progress !== null';

@@ -1,6 +1,6 @@
 // The priced model writes what the bundled model writes: the same tokens with the same logprobs.
 
-import { expect, test } from "bun:test";
+import { expect, setDefaultTimeout, test } from "bun:test";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { writePricedModel } from "../../scripts/model-priced.ts";
@@ -8,6 +8,8 @@ import { writePricedGguf } from "../../src/cli/priced-model.ts";
 import { engineTest } from "../suite/engine-test.ts";
 import { temporaryFolder } from "../suite/temporary-folder.ts";
 import { foretoken, PROMPTS, ROOT } from "./tool.ts";
+
+setDefaultTimeout(180_000);
 
 const folder = temporaryFolder("e2e");
 

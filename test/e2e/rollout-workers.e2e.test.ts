@@ -1,11 +1,13 @@
 // `foretoken rollout --worker`: an iteration over servers that run elsewhere, from the same prompt files.
 
-import { expect, test } from "bun:test";
+import { expect, setDefaultTimeout, test } from "bun:test";
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { standInResponse } from "../faults/stand-in/tokens.ts";
 import { VllmStandIn } from "../faults/stand-in/vllm-stand-in.ts";
 import { foretoken, ROOT, scratch, start } from "./tool.ts";
+
+setDefaultTimeout(180_000);
 
 const TOKENIZER = join(ROOT, "test", "fixtures", "foretoken-3m-hf");
 const GROUPS = 6;

@@ -1,9 +1,11 @@
 // Conversations of several turns on real embedded engines: what a session keeps changes no token, and a later turn
 // computes what is new in it.
 
-import { expect } from "bun:test";
+import { expect, setDefaultTimeout } from "bun:test";
 import { ToolProcess } from "../faults/process.ts";
 import { engineTest } from "../suite/engine-test.ts";
+
+setDefaultTimeout(180_000);
 
 const SIBLINGS = 3;
 const TURNS = 3;

@@ -1,7 +1,7 @@
 // How a sidecar begins: it listens at once, says what it waits for, serves with the workers that are there, and goes on
 // trying the others. Real processes over stand-ins for vLLM.
 
-import { afterEach, describe, expect, test } from "bun:test";
+import { afterEach, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { readdirSync } from "node:fs";
 import { join } from "node:path";
 import { freePort } from "../../src/tools/up/ports.ts";
@@ -9,6 +9,8 @@ import { until } from "../faults/http-client.ts";
 import { ToolProcess } from "../faults/process.ts";
 import { VllmStandIn } from "../faults/stand-in/vllm-stand-in.ts";
 import { ended, engineMissing, PROMPTS, ROOT, scratch, start } from "./tool.ts";
+
+setDefaultTimeout(180_000);
 
 const TOKENIZER = join(ROOT, "test", "fixtures", "foretoken-3m-hf");
 const open: { end(): Promise<void> }[] = [];

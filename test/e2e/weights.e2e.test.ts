@@ -1,11 +1,13 @@
 // Weight updates and adapters over vLLM stand-ins, through a whole sidecar: what a trainer is told, what serves, and
 // under which salt and model each chunk is asked for.
 
-import { afterEach, expect, test } from "bun:test";
+import { afterEach, expect, setDefaultTimeout, test } from "bun:test";
 import { StandInBed, stopBeds } from "../faults/attacks/stand-in-bed.ts";
 import { until } from "../faults/http-client.ts";
 import { standInResponse } from "../faults/stand-in/tokens.ts";
 import { adapterSample } from "../faults/stand-in/vllm-stand-in.ts";
+
+setDefaultTimeout(180_000);
 
 const PROMPT = [7, 8, 9, 10, 11, 12];
 const TOKENS_MAX = 24;

@@ -1,6 +1,6 @@
 // A worker as a process of its own: a rollout over it gives the tokens of the engine in this process.
 
-import { expect, test } from "bun:test";
+import { expect, setDefaultTimeout, test } from "bun:test";
 import { join } from "node:path";
 import { wallClock } from "../../src/app.ts";
 import { groupId, weightEpoch, workerId } from "../../src/core/base/ids.ts";
@@ -20,6 +20,8 @@ import { engineTest } from "../suite/engine-test.ts";
 import { samplingOf } from "../suite/request-spec.ts";
 import { newSpec, runOf } from "../suite/simulated-runs.ts";
 import { foretoken, MAIN } from "./tool.ts";
+
+setDefaultTimeout(180_000);
 
 const EPOCH = weightEpoch(0);
 const TOKEN = "a long and secret token";

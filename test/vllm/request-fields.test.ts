@@ -1,11 +1,13 @@
 // Every field of vLLM's own request classes is known here: it is honoured, ignored because it changes nothing, or refused
 // with a reason. A client's field that vLLM takes never ends as "not a field that this server knows".
 
-import { expect, test } from "bun:test";
+import { expect, setDefaultTimeout, test } from "bun:test";
 import { chatRequest } from "../../src/server/openai/chat-fields.ts";
 import { completionsRequest } from "../../src/server/openai/completions.ts";
 import { generateRequest } from "../../src/server/openai/generate.ts";
 import { scripted, vllmMissing } from "./fleet.ts";
+
+setDefaultTimeout(180_000);
 
 const { sampling_params: samplingParams } = generateRequest.entries;
 const SCHEMAS = {

@@ -1,11 +1,13 @@
 // The embedded engine, with the bundled model on libllama, by the contract of workers.
 
-import { afterAll, describe } from "bun:test";
+import { afterAll, describe, setDefaultTimeout } from "bun:test";
 import { MODEL_PATH, skipReason } from "../../../test/llama/engine-fixture.ts";
 import { workerSuite } from "../../../test/suite/worker-suite.ts";
 import { present } from "../../core/base/assert.ts";
 import { weightEpoch } from "../../core/base/ids.ts";
 import { type LlamaModel, openLlamaModel } from "./open.ts";
+
+setDefaultTimeout(180_000);
 
 const CAPACITY = { slots: 4, kvTokens: 600, contextTokens: 256, epoch: weightEpoch(0) };
 

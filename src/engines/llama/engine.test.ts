@@ -1,7 +1,7 @@
 // The engine against itself: whatever the batch, the chunks, the drafts, the moves and the preemptions, tokens
 // and logprobs are, bit for bit, those of the request run alone. And the budget, queue and port rules.
 
-import { describe, expect, test } from "bun:test";
+import { describe, expect, setDefaultTimeout, test } from "bun:test";
 import {
   Collector,
   expectSolo,
@@ -24,6 +24,8 @@ import { groupId, requestId, weightEpoch } from "../../core/base/ids.ts";
 import { drawKey, type RequestSpec } from "../../core/request/request.ts";
 import type { LlamaEngine } from "./engine.ts";
 import { LlamaWeights } from "./weights.ts";
+
+setDefaultTimeout(180_000);
 
 const requests = (count: number): RequestSpec[] =>
   Array.from({ length: count }, (_, id) => newRequest(id));

@@ -1,7 +1,7 @@
 // One request's fault on the real engine: it is told why, what it held is freed, and every other response is, bit
 // for bit, that of the request run alone.
 
-import { describe, expect, test } from "bun:test";
+import { describe, expect, setDefaultTimeout, test } from "bun:test";
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import fc from "fast-check";
@@ -28,6 +28,8 @@ import type { Refusal } from "../../core/request/response.ts";
 import type { WorkerCommand } from "../../core/rollout/worker.ts";
 import { readGgufHead } from "./gguf.ts";
 import { LlamaWeights } from "./weights.ts";
+
+setDefaultTimeout(180_000);
 
 const scratch = temporaryFolder("fault");
 

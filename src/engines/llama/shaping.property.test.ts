@@ -1,7 +1,7 @@
 // Shaping against its definition in plain JavaScript, and shaped responses against themselves: whole, chunked
 // anywhere, moved and drafted they are the same, bit for bit.
 
-import { describe, expect, test } from "bun:test";
+import { describe, expect, setDefaultTimeout, test } from "bun:test";
 import fc from "fast-check";
 import {
   Collector,
@@ -22,6 +22,8 @@ import type { KvBlob } from "../../core/rollout/worker.ts";
 import { embeddedSupport } from "../run-check.ts";
 import { Sampler } from "./sampler.ts";
 import { ShapingState } from "./shaping.ts";
+
+setDefaultTimeout(180_000);
 
 const SIZE = 200;
 

@@ -1,7 +1,7 @@
 // What the child process that reads weights may run into: paths that are no model, files that change under it,
 // damage that ends it, time that passes without progress.
 
-import { afterAll, describe, expect, test } from "bun:test";
+import { afterAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { copyFileSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { valueAt } from "../../../test/llama/checkpoint.ts";
@@ -11,6 +11,8 @@ import type { AppError } from "../../core/base/errors.ts";
 import { MemoryFile } from "./memory-file.ts";
 import { type ReadOptions, readWeights } from "./weights-reader.ts";
 import { importWeights } from "./weights-source.ts";
+
+setDefaultTimeout(180_000);
 
 const scratch = temporaryFolder("reader");
 const form = MemoryFile.create();

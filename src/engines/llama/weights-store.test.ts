@@ -1,7 +1,7 @@
 // What has been loaded stays as it was read, whatever becomes of its file; equal weights are one, and have one
 // name; other weights have another.
 
-import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { copyFileSync, readFileSync, rmSync, truncateSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { checkpoint, valueAt, writeSafetensors } from "../../../test/llama/checkpoint.ts";
@@ -20,6 +20,8 @@ import { readGgufHead } from "./gguf.ts";
 import { loadBackend, openLibrary } from "./native.ts";
 import { openLlamaModel } from "./open.ts";
 import { type OpenedStore, WeightsStore } from "./weights-store.ts";
+
+setDefaultTimeout(180_000);
 
 const CAPACITY = { workers: 1, slots: 2, kvTokens: 512, contextTokens: 256 };
 const EPOCH = weightEpoch(1);

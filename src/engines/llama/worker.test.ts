@@ -1,7 +1,7 @@
 // An embedded engine through its worker: what it is opened with, answers to control calls in vLLM's shapes, weights that
 // change under a new epoch or not at all, and sleep that loses nothing.
 
-import { afterAll, describe, expect, test } from "bun:test";
+import { afterAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { readdirSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -20,6 +20,8 @@ import { requestId, weightEpoch } from "../../core/base/ids.ts";
 import type { EngineOperation } from "../../core/rollout/operation.ts";
 import type { Worker } from "../../core/rollout/worker.ts";
 import { type LlamaModel, openLlamaModel } from "./open.ts";
+
+setDefaultTimeout(180_000);
 
 const CAPACITY = { slots: 4, kvTokens: 600, contextTokens: 256, epoch: weightEpoch(0) };
 

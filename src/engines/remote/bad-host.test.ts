@@ -1,7 +1,7 @@
 // A host that misbehaves: the sidecar closes with the code for it, its worker has failed once, and nothing
 // else comes of it.
 
-import { afterEach, expect, test } from "bun:test";
+import { afterEach, expect, setDefaultTimeout, test } from "bun:test";
 import type { AddressInfo } from "node:net";
 import { type WebSocket, WebSocketServer } from "ws";
 import { closeAll, eventsOf, open, QUICK, until } from "../../../test/suite/link-fixture.ts";
@@ -10,6 +10,8 @@ import { weightEpoch } from "../../core/base/ids.ts";
 import { encodeHostMessage } from "./codec.ts";
 import { LINK_LIMITS, LINK_PROTOCOL_VERSION } from "./limits.ts";
 import type { HostMessage, WireEvent } from "./message.ts";
+
+setDefaultTimeout(180_000);
 
 const WELCOME: HostMessage = {
   kind: "welcome",

@@ -1,6 +1,6 @@
 // What a host refuses, with which close code, and that it serves the next sidecar as if nothing had been.
 
-import { afterEach, expect, test } from "bun:test";
+import { afterEach, expect, setDefaultTimeout, test } from "bun:test";
 import { WebSocket } from "ws";
 import { SimulatedWorker } from "../../../test/faults/simulated/worker.ts";
 import {
@@ -24,6 +24,8 @@ import { decodeHostMessage, encodeSidecarMessage } from "./codec.ts";
 import type { LinkHost, LinkHostEvent } from "./host.ts";
 import { LINK_LIMITS, LINK_PATH, LINK_PROTOCOL_VERSION } from "./limits.ts";
 import type { Hello, HostMessage, SidecarMessage, WireCommand } from "./message.ts";
+
+setDefaultTimeout(180_000);
 
 afterEach(closeAll);
 

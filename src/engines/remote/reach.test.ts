@@ -1,7 +1,7 @@
 // What a sidecar knows of a host that it cannot reach: whether only the connection broke, its process has ended, or the
 // network is silent, which costs time alone.
 
-import { afterEach, expect, test } from "bun:test";
+import { afterEach, expect, setDefaultTimeout, test } from "bun:test";
 import { CuttingProxy } from "../../../test/faults/cutting-proxy.ts";
 import {
   closeAll,
@@ -15,6 +15,8 @@ import {
 } from "../../../test/suite/link-fixture.ts";
 import { newSimulated, newSpec, runOf, tokensOf } from "../../../test/suite/simulated-runs.ts";
 import type { LinkLimits } from "./limits.ts";
+
+setDefaultTimeout(180_000);
 
 afterEach(closeAll);
 

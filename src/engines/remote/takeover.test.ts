@@ -1,7 +1,7 @@
 // Who gets a worker that another sidecar has: at once where that one is gone, cannot be heard, or is the same;
 // never from one that is there and answers.
 
-import { afterEach, expect, test } from "bun:test";
+import { afterEach, expect, setDefaultTimeout, test } from "bun:test";
 import {
   closeAll,
   eventsOf,
@@ -16,6 +16,8 @@ import {
 } from "../../../test/suite/link-fixture.ts";
 import { newSimulated, newSpec, runOf } from "../../../test/suite/simulated-runs.ts";
 import type { LinkHostEvent, LinkHostOptions } from "./host.ts";
+
+setDefaultTimeout(180_000);
 
 afterEach(closeAll);
 

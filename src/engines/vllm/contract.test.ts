@@ -1,10 +1,13 @@
 // Workers on stand-ins for vLLM (both endpoints) and SGLang by the contract of workers.
 
+import { setDefaultTimeout } from "bun:test";
 import { SglangStandIn } from "../../../test/faults/stand-in/sglang-stand-in.ts";
 import { VllmStandIn } from "../../../test/faults/stand-in/vllm-stand-in.ts";
 import { workerSuite } from "../../../test/suite/worker-suite.ts";
 import { workerId } from "../../core/base/ids.ts";
 import { openVllmWorker } from "./open.ts";
+
+setDefaultTimeout(180_000);
 
 const LIMITS = { retryMs: 1, retryMsMax: 2, pollMs: 5, failedAttemptsMax: 5, goneMsMax: 20 };
 const SERVERS = {

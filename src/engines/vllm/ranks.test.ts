@@ -1,11 +1,13 @@
 // Data parallel ranks and hybrid models over stand-ins: what all ranks answer as one, and whether responses are divided.
 
-import { afterEach, expect, test } from "bun:test";
+import { afterEach, expect, setDefaultTimeout, test } from "bun:test";
 import { StandInBed, stopBeds } from "../../../test/faults/attacks/stand-in-bed.ts";
 import { standInResponse } from "../../../test/faults/stand-in/tokens.ts";
 import type { StandInOptions, VllmStandIn } from "../../../test/faults/stand-in/vllm-stand-in.ts";
 import { workerId } from "../../core/base/ids.ts";
 import { openVllmWorker } from "./open.ts";
+
+setDefaultTimeout(180_000);
 
 const TOKENS = 24;
 const RANKS = 3;

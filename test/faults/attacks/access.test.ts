@@ -1,7 +1,7 @@
 // Attacks who may call: every route and socket with no token and with a wrong one; paths outside of the
 // folders of weights, through every dialect that takes one; certificates that are missing, damaged or of another key.
 
-import { beforeAll, describe, expect, test } from "bun:test";
+import { beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { cpSync, mkdirSync, symlinkSync } from "node:fs";
 import { join } from "node:path";
 import { routeTable } from "../../../src/features.ts";
@@ -10,6 +10,8 @@ import { engineMissing } from "../../e2e/tool.ts";
 import { temporaryFolder } from "../../suite/temporary-folder.ts";
 import { servedTool } from "../served-tool.ts";
 import { socketStatus } from "./sockets.ts";
+
+setDefaultTimeout(180_000);
 
 const scratch = temporaryFolder("access");
 

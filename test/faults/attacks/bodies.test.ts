@@ -1,12 +1,14 @@
 // Attacks memory and patience with bodies: held back, trickled, too long, packed many times over, cut, and heads
 // that never end. All the while /health answers, memory has a bound, and a good request is answered as before.
 
-import { expect } from "bun:test";
+import { expect, setDefaultTimeout } from "bun:test";
 import { connect, type Socket } from "node:net";
 import { gzipSync, zstdCompressSync } from "node:zlib";
 import { engineTest } from "../../suite/engine-test.ts";
 import { servedTool } from "../served-tool.ts";
 import { rounds } from "./scale.ts";
+
+setDefaultTimeout(180_000);
 
 const MB = 1_000_000;
 

@@ -1,11 +1,13 @@
 // Attacks what a page in a browser on the same machine can send: every route and socket of a sidecar without a token,
 // with foreign Origin, Host and Sec-Fetch-Site headers, as forms and preflights; then the stand-alone draft server.
 
-import { expect, test } from "bun:test";
+import { expect, setDefaultTimeout, test } from "bun:test";
 import { engineTest } from "../../suite/engine-test.ts";
 import { ToolProcess } from "../process.ts";
 import { servedTool } from "../served-tool.ts";
 import { socketStatus } from "./sockets.ts";
+
+setDefaultTimeout(180_000);
 
 const victim = servedTool();
 

@@ -3,10 +3,12 @@
 // salts count something else. No engine may see one KV salt under two versions that requests tell apart, and an engine
 // with old weights must not serve once that can be known.
 
-import { expect, test } from "bun:test";
+import { expect, setDefaultTimeout, test } from "bun:test";
 import { type Choice, until } from "../http-client.ts";
 import { rounds } from "./scale.ts";
 import { expectedOf, StandInBed } from "./stand-in-bed.ts";
+
+setDefaultTimeout(180_000);
 
 async function generate(bed: StandInBed, prompt: number[], more: object = {}): Promise<Choice> {
   const { extra = {}, ...fields } = more as { extra?: object };

@@ -2,11 +2,13 @@
 // and rollout, many at a time, with clients that go away. Streams and /health go on meanwhile, and each text is answered
 // or refused in time, over both kinds of tokenizer.
 
-import { describe, expect, test } from "bun:test";
+import { describe, expect, setDefaultTimeout, test } from "bun:test";
 import { join } from "node:path";
 import { engineMissing, ROOT } from "../../e2e/tool.ts";
 import { servedTool } from "../served-tool.ts";
 import { rounds } from "./scale.ts";
+
+setDefaultTimeout(180_000);
 
 const MILLION = 1_000_000;
 
