@@ -55,7 +55,7 @@ engineTest("history: a sidecar that is killed leaves its responses to the next o
     while (statSync(file).size < wanted) await Bun.sleep(5);
     await server.kill();
   });
-  // What was being written when the process died.
+  // The record that was being written when the process died.
   const bytes = readFileSync(file);
   writeFileSync(file, Buffer.concat([bytes, bytes.subarray(8, 29)]));
   await serving(file, async (server) => {

@@ -188,7 +188,7 @@ export class Simulation implements EngineWorld {
       await null;
       await null;
       if (this.#error !== null) throw this.#error;
-      // It has none as long as nothing is said to it.
+      // The rollout has none as long as no engine says anything.
       while (!this.#isTurn() && !this.#moveOn() && !this.#isDone);
     }
     this.#rollout.stop();
