@@ -1,0 +1,84 @@
+// Whether the sidecar's memory is bounded: `foretoken serve` with embedded engines, its journal and its history, takes as
+// many requests as a long run has, of every kind: whole, streamed, groups, rollouts, given up, wrong, and weight updates.
+// Resident memory after each tenth; the last over that at the half says whether it grows.
+//
+//   bun bench/macro/soak.ts [--requests 16384] [--json FILE]
+
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { parseArgs } from "node:util";
+import { BUNDLED_MODEL } from "../../src/host/installation.ts";
+import { ToolProcess } from "../../test/faults/process.ts";
+import { writeReport } from "../harness.ts";
+
+const OPTIONS = {
+  requests: { type: "string", default: "16384" },
+  json: { type: "string" },
+} as const;
+const { values } = parseArgs({ options: OPTIONS });
+const count = Number(values.requests);
+const PARTS = 10;
+/** Requests in flight. */
+const CLIENTS = 64;
+
+const folder = mkdtempSync(join(tmpdir(), "foretoken-soak-"));
+const served = await ToolProcess.serving("--llama", "2", "--journal", folder);
+const { http } = served;
+
+/** One request; the status of its answer, 0 where it was given up. */
+async function send(i: number): Promise<number> {
+  const prompt = `total ${i % 97} ${i % 89} ${i % 10}`;
+  const body = { prompt, max_tokens: 4 + (i % 24), temperature: 1, seed: i };
+  const groups = [0, 1].map((one) => ({ id: `g${one}`, prompt: `${prompt} ${one}`, n: 2 }));
+  const sampling = { max_tokens: 16, temperature: 1 };
+  if (i % 1_024 === 1_023) {
+    const kwargs = { weights_path: BUNDLED_MODEL };
+    return (await http.ask("/collective_rpc", { method: "reload_weights", kwargs })).status;
+  }
+  switch (i % 8) {
+    case 0:
+      return (await http.ask("/v1/completions", { ...body, n: 4 })).status;
+    case 1:
+      return (await http.ask("/v1/completions", { ...body, stream: true, logprobs: 3 })).status;
+    case 2:
+      return (await http.ask("/v1/rollouts", { groups, sampling_params: sampling })).status;
+    case 3:
+      return (await http.ask("/v1/completions", { ...body, max_tokens: -1 })).status;
+    case 4: {
+      const signal = AbortSignal.timeout(5 + (i % 50));
+      const init = { method: "POST", body: JSON.stringify({ ...body, max_tokens: 512 }), signal };
+      return await http.call("/v1/completions", init).then(
+        async (answer) => (await answer.text().catch(() => "")).length && answer.status,
+        () => 0,
+      );
+    }
+    default:
+      return (await http.ask("/v1/completions", body)).status;
+  }
+}
+
+const statuses: Record<number, number> = {};
+const rssMib: number[] = [];
+let next = 0;
+async function client(until: number): Promise<void> {
+  while (next < until) {
+    next += 1;
+    const status = await send(next);
+    statuses[status] = (statuses[status] ?? 0) + 1;
+  }
+}
+const startMs = performance.now();
+for (let part = 1; part <= PARTS; part += 1) {
+  const until = Math.round((count * part) / PARTS);
+  await Promise.all(Array.from({ length: CLIENTS }, () => client(until)));
+  rssMib.push(Math.round(served.residentMib));
+  console.error(`${until} requests: ${rssMib.at(-1)} MiB`);
+}
+const seconds = Math.round((performance.now() - startMs) / 1000);
+const growth = (rssMib.at(-1) ?? 0) / (rssMib[PARTS / 2 - 1] ?? 1);
+console.log(`memory at the end is ${growth.toFixed(2)} times that at the half; ${seconds} s`);
+console.log(`answers by status: ${JSON.stringify(statuses)}`);
+writeReport(values.json, { requests: count, seconds, rss_mib: rssMib, growth, statuses });
+await served.kill();
+rmSync(folder, { recursive: true, force: true });
