@@ -21,8 +21,13 @@ const ERROR_SCHEMA = {
 };
 
 export function openApiRoute(routes: readonly RouteInfo[], version: string): Route {
-  const document = openApiDocument([...routes, OPENAPI_ROUTE], version);
-  return { ...OPENAPI_ROUTE, handle: () => jsonResponse(document) };
+  let document: object | null = null;
+  // Made when it is asked for first: most processes never are.
+  const handle = () => {
+    document ??= openApiDocument([...routes, OPENAPI_ROUTE], version);
+    return jsonResponse(document);
+  };
+  return { ...OPENAPI_ROUTE, handle };
 }
 
 export const OPENAPI_ROUTE: RouteInfo = {

@@ -1,6 +1,7 @@
 // `npm run mutations`: introduces faults of the past again, one at a time, and counts how many of them the simulators find.
 // mutations.json has them: those of this project's history ("ours"), and those that users of other projects reported. Each
-// is a change of a copy of the source, of a text that occurs once; the simulators run on it until one objects.
+// is a change of a copy of the source, of a text that occurs once; the simulators run on it until one objects. A fault that a
+// later guard hides has that guard's line as a second change, and `seed`: the first at which the guard alone is not missed.
 
 import { cpSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -16,6 +17,13 @@ const SHARE_MIN = 28 / 30;
 const HANG_MS = 180_000;
 
 const FOUND_CHARACTERS = 70;
+
+interface Mutation {
+  readonly fault: string;
+  readonly from: string;
+  readonly seed?: number;
+  readonly changes: readonly { file: string; search: string; replace: string }[];
+}
 
 interface Found {
   readonly fault: string;
@@ -66,7 +74,7 @@ else {
 process.exitCode = found < SHARE_MIN * results.length ? 1 : 0;
 
 /** Runs the simulators on the tree with this fault in it. */
-function run({ fault, from, changes }: (typeof MUTATIONS)[number]): Found {
+function run({ fault, from, seed: first = 1, changes }: Mutation): Found {
   const originals = new Map<string, string>();
   try {
     for (const { file, search, replace } of changes) {
@@ -86,6 +94,8 @@ function run({ fault, from, changes }: (typeof MUTATIONS)[number]): Found {
       "test/faults/simulate.ts",
       "--seeds",
       `${options.seeds}`,
+      "--seed",
+      `${first}`,
       "--first",
     ];
     const ended = Bun.spawnSync(command, { cwd: tree, stderr: "pipe", timeout: HANG_MS });

@@ -17,8 +17,13 @@ const FAILURES_MAX = 10;
 const SEEDS_PER_CORE = 200;
 
 let core = loadCore();
+let coreSeeds = 0;
+function runRollout(seed: number) {
+  if (coreSeeds++ === SEEDS_PER_CORE) [core, coreSeeds] = [loadCore(), 1];
+  return runFaultPlan(planFaults(seed), core);
+}
 const SIMULATORS = {
-  rollout: { iterations: 1, run: (seed: number) => runFaultPlan(planFaults(seed), core) },
+  rollout: { iterations: 1, run: runRollout },
   sidecar: { iterations: ITERATIONS, run: (seed: number) => runSidecarPlan(planSidecar(seed)) },
 } as const;
 
@@ -35,7 +40,6 @@ const failuresMax = options.first === true ? 1 : FAILURES_MAX;
 const done = { events: 0, failures: 0 };
 const used = { rollout: 0, sidecar: 0 };
 for (let seed = first; seed < first + seeds && done.failures < failuresMax; seed += 1) {
-  if (seed % SEEDS_PER_CORE === 0) core = loadCore();
   for (const name of ["rollout", "sidecar"] as const) {
     if (!name.startsWith(only) || done.failures >= failuresMax) continue;
     const startUs = process.cpuUsage().user;

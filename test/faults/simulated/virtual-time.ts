@@ -1,6 +1,6 @@
 // Virtual time for a whole process: timers, clocks and turns of the event loop come from one timeline. What is due runs in
 // order, and everything that follows from it without a timer has happened before the next. Processes that begin meanwhile
-// cost little: one instance of the core serves many of them, and none looks at the heap of the real one.
+// cost little: one instance of the core serves many of them, and none looks at the heap or the CPU time of the real one.
 
 import v8 from "node:v8";
 import { Timeline } from "./timeline.ts";
@@ -17,9 +17,10 @@ const now = performance.now.bind(performance);
 const dateNow = Date.now;
 const { Instance } = WebAssembly;
 const { getHeapSpaceStatistics } = v8;
+const { cpuUsage } = process;
 const START_S = 1_700_000_000;
 /** Heaps of processes that are over stay in their instance. */
-const STARTS_PER_CORE = 100;
+const STARTS_PER_CORE = 1_000;
 let core: WebAssembly.Instance | null = null;
 let starts = 0;
 
@@ -55,6 +56,7 @@ export class VirtualTime {
     });
     WebAssembly.Instance = sharedInstance as unknown as typeof Instance;
     v8.getHeapSpaceStatistics = () => [];
+    process.cpuUsage = () => ({ user: 0, system: 0 });
     performance.now = () => this.nowMs;
     Date.now = () => START_S * 1000 + this.nowMs;
   }
@@ -64,6 +66,7 @@ export class VirtualTime {
     Object.assign(globalThis, own);
     WebAssembly.Instance = Instance;
     v8.getHeapSpaceStatistics = getHeapSpaceStatistics;
+    process.cpuUsage = cpuUsage;
     performance.now = now;
     Date.now = dateNow;
   }
