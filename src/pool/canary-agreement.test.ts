@@ -61,6 +61,9 @@ test("canaries: each rank of an engine is compared; another process goes on with
 test("canaries: the trainer's own decides, once; a tie of tokens is no difference", () => {
   const agreement = new CanaryAgreement();
   agreement.expect(canary(1));
+  // An update that failed on one engine may have left these weights on it; those of the epoch are others.
+  expect(agreement.compare(named(canary(0), canary(0)))).toEqual([null, null]);
+  agreement.begin(weightEpoch(1));
   expect(isFenced(agreement.compare(named(canary(0), canary(1))))).toEqual([true, false]);
   expect(isFenced(agreement.compare(named(canary(1), canary(1, [4, 9]))))).toEqual([false, false]);
   expect(agreement.compare(named({ asleep: true }, {}))).toEqual([null, null]);

@@ -24,7 +24,10 @@ const STATE = v.object({
   /** The current epoch's canary, and that of the epoch before; null: not known. */
   reference: v.nullable(NAMED),
   before: v.nullable(NAMED),
-  expected: v.nullable(v.object({ canary: NAMED, tolerance: v.number() })),
+  /** isDue: engines may have its weights. Until then it says nothing about what they have. */
+  expected: v.nullable(
+    v.object({ canary: NAMED, tolerance: v.number(), isDue: v.optional(v.boolean(), false) }),
+  ),
   /** The largest difference of engines that agreed; null: none were compared. */
   noise: v.nullable(v.number()),
   hasCompared: v.boolean(),
@@ -70,15 +73,17 @@ export class CanaryAgreement {
 
   /** The trainer's own, of the next weights. */
   expect(made: CanaryTokens, tolerance = TOLERANCE_MAX): void {
-    this.#state.expected = { canary: { name: "the trainer", made }, tolerance };
+    const isDue = this.#ended !== null && this.#state.reference === null;
+    this.#state.expected = { canary: { name: "the trainer", made }, tolerance, isDue };
   }
 
   /** Other weights may be there from now on, of which nothing is known; they serve from the epoch `next` on. */
   begin(next: WeightEpoch): void {
-    const { reference, before } = this.#state;
+    const { reference, before, expected } = this.#state;
     this.#ended = { next, state: { ...this.#state } };
     this.#state.before = reference ?? before;
     this.#state.reference = null;
+    this.#state.expected = expected && { ...expected, isDue: true };
   }
 
   /** Why an engine whose canary was answered with `body` may not serve; null: it may. */
@@ -94,7 +99,8 @@ export class CanaryAgreement {
     const canaries = answers.map(({ name, body }) => canariesOf(name, body));
     // Each engine has one voice.
     const known = canaries.flatMap(([first]) => first ?? []);
-    const expected = reference === null ? this.#state.expected : null;
+    const isDue = reference === null && this.#state.expected?.isDue === true;
+    const expected = isDue ? this.#state.expected : null;
     const tolerance = expected?.tolerance ?? this.#tolerance;
     const right = expected?.canary ?? reference ?? this.#most(known);
     if (right === null && known.length > 0) {
@@ -107,7 +113,7 @@ export class CanaryAgreement {
     const problems = canaries.map((own) => this.#problem(own, right, tolerance));
     const [agreed] = canaries.find(({ length }, i) => length > 0 && problems[i] === null) ?? [];
     this.#state.reference ??= agreed ?? null;
-    if (agreed !== undefined) this.#state.expected = null;
+    if (isDue && agreed !== undefined) this.#state.expected = null;
     return problems;
   }
 

@@ -15,6 +15,8 @@ export interface Recipe {
 }
 
 const MODEL_CANARY: EngineOperation = { kind: "canary", adapter: null };
+const IS_ASLEEP: EngineOperation = { kind: "ask", about: "is_asleep", settings: {} };
+export const WAKE: EngineOperation = { kind: "wake", tags: [] };
 
 /** given: with what it lacked. lost: it has not answered, and what it has is unknown. */
 export type Given =
@@ -23,7 +25,10 @@ export type Given =
   | { readonly kind: "refused"; readonly reason: string }
   | { readonly kind: "lost"; readonly reason: string };
 
-/** `hasBase`: it has the base weights, not the adapters. `isAsOpened`: it has those that it was opened with. */
+/**
+ * `hasBase`: it has the base weights, not the adapters. `isAsOpened`: it has those that it was opened with. `isAwake`: the
+ * others are, so it is woken if it sleeps.
+ */
 export async function giveWeights(
   worker: Worker,
   { base, adapters }: Recipe,
@@ -31,19 +36,32 @@ export async function giveWeights(
     epoch: WeightEpoch;
     hasBase: boolean;
     isAsOpened: boolean;
+    isAwake: boolean;
     canaries: CanaryAgreement;
     limits: AnswerLimits;
   },
 ): Promise<Given> {
-  const { epoch, hasBase, isAsOpened, canaries, limits } = about;
+  const { epoch, hasBase, isAsOpened, isAwake, canaries, limits } = about;
+  const ask = (operation: EngineOperation) =>
+    answerOf(worker, { operation, nextEpoch: epoch }, limits);
+  const missedWake = isAwake && (await sleeps(worker, epoch, limits));
+  if (missedWake) {
+    const { status, body } = await ask(WAKE);
+    if (status >= 300) {
+      return {
+        kind: "lost",
+        reason: `sleeps, and answered ${status} to a wake-up: ${reasonOf(body)}`,
+      };
+    }
+  }
   // A server that cannot name its weights may have restarted with its first ones while no sidecar saw it.
   const isTrusted = base !== "unknown" || (worker.weights ?? null) !== null;
-  if (hasBase && isTrusted && adapters.length === 0) return { kind: "given" };
+  if (hasBase && isTrusted && adapters.length === 0 && !missedWake) return { kind: "given" };
   const isFirst = base === "first" && isAsOpened;
   if (!hasBase && !isFirst && typeof base === "string") return { kind: "refused", reason: "" };
   const whole = hasBase || typeof base === "string" ? [] : [base];
   for (const operation of [...whole, ...adapters, MODEL_CANARY]) {
-    const answer = await answerOf(worker, { operation, nextEpoch: epoch }, limits);
+    const answer = await ask(operation);
     const { status, body } = answer;
     const difference = operation === MODEL_CANARY ? canaries.difference(body) : null;
     if (status < 300 && difference !== null) return { kind: "refused", reason: `; ${difference}` };
@@ -56,4 +74,10 @@ export async function giveWeights(
   }
   worker.send([{ kind: "advance", epoch }]);
   return { kind: "given" };
+}
+
+/** An engine that cannot say so has no sleep. */
+export async function sleeps(worker: Worker, nextEpoch: WeightEpoch, limits: AnswerLimits) {
+  const { body } = await answerOf(worker, { operation: IS_ASLEEP, nextEpoch }, limits);
+  return Object(body).is_sleeping === true;
 }

@@ -327,7 +327,9 @@ function part(member: MemberRecord, { took, isVoid }: { took: Took; isVoid: bool
   const { update } = member;
   const uncertain = took === "none" && update.isAsked ? null : member.uncertain;
   const answered = { ...member, uncertain, update: { ...update, isAsked: false } };
-  if (isVoid) return step(answered);
+  // A trainer that goes on does not send it again: only a further start makes the update whole.
+  const incomplete = { ...answered.update, isWhole: false, restarted: null };
+  if (isVoid) return step({ ...answered, update: incomplete });
   const isBegun = update.isBegun || took !== "none";
   const isWhole = (update.restarted ?? update.isWhole) && took === "took";
   const share = { isBegun, isWhole, restarted: null, isAsked: false };

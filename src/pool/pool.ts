@@ -8,7 +8,7 @@ import type { HeldWeights } from "../core/journal/held-weights.ts";
 import type { OpenOptions, Worker } from "../core/rollout/worker.ts";
 import { CanaryAgreement } from "./canary-agreement.ts";
 import type { PoolHost } from "./engine-answer.ts";
-import { type Given, giveWeights, type Recipe } from "./give-weights.ts";
+import { type Given, giveWeights, type Recipe, sleeps } from "./give-weights.ts";
 import {
   type Check,
   type Effect,
@@ -32,7 +32,7 @@ export interface WorkerSource {
   open(options: OpenOptions): Promise<Worker>;
 }
 
-export type Member = Readonly<Omit<PoolMember, "candidate" | "opening">>;
+export type Member = Readonly<Omit<PoolMember, "candidate" | "opening" | "isAwake">>;
 
 class PoolMember {
   readonly source: WorkerSource;
@@ -44,6 +44,8 @@ class PoolMember {
   /** The engine being opened: nothing else uses it before it serves or is fenced. null: none. */
   candidate: Worker | null = null;
   opening: Promise<unknown> = Promise.resolve(null);
+  /** Whether it came awake, where an earlier process left the engines asleep. */
+  isAwake = false;
 
   constructor(source: WorkerSource, workerId: WorkerId, record: MemberRecord) {
     this.source = source;
@@ -86,6 +88,10 @@ export class WorkerPool {
   readonly #cancels = new Set<() => void>();
   readonly #agreement = new WeightsAgreement();
   readonly canaries = new CanaryAgreement();
+  /** The trainer's last word to the engines was to wake up (one that comes asleep is woken), or to sleep. null: none. */
+  isAwake: boolean | null = null;
+  /** Called once all engines that are there have come awake, although an earlier process left them asleep; null: it did not. */
+  leftAsleep: (() => void) | null = null;
   #sidecar: PoolHost | null = null;
   /** Members that open at the start and wait for one another; null: the start is over. */
   #missing: Set<PoolMember> | null = null;
@@ -452,13 +458,23 @@ export class WorkerPool {
       const result: Check = { kind: "current" };
       this.#apply(member, { kind: "checked", attempt, checked: record.wanted, epoch, result });
     }
+    const limits = { msMax: this.#options.controlMsMax, later: this.#options.later, sidecar };
+    if (this.leftAsleep !== null) {
+      member.isAwake = !(await sleeps(worker, epoch, limits));
+      const there = this.#members.filter((one) => (one.worker ?? one.candidate) !== null);
+      if (there.every((one) => one.isAwake)) this.leftAsleep?.();
+    }
     const difference = this.#difference(member);
     const hasBase = difference === null;
+    const { isAwake } = this;
     const given = await giveWeights(worker, this.#recipe, {
       ...{ epoch, hasBase, canaries: this.canaries, isAsOpened: member.record.uncertain === null },
-      limits: { msMax: this.#options.controlMsMax, later: this.#options.later, sidecar },
+      isAwake: isAwake === true,
+      limits,
     });
     if (member.candidate !== worker || this.#isClosed) return;
+    // The others were woken or sent to sleep meanwhile: it begins again.
+    if (isAwake !== this.isAwake) return;
     // From here on nothing is awaited: the epoch is still that one when it serves.
     const now = sidecar.rollout.epoch;
     const result = this.#resultOf(member, given, difference);

@@ -6,6 +6,7 @@ import { type WeightEpoch, weightEpoch } from "../../core/base/ids.ts";
 import type { EngineOperation } from "../../core/rollout/operation.ts";
 import type { Worker } from "../../core/rollout/worker.ts";
 import { type AnswerLimits, answerOf } from "../../pool/engine-answer.ts";
+import { WAKE } from "../../pool/give-weights.ts";
 import { connected, type Member, type Reachable, type WorkerPool } from "../../pool/pool.ts";
 import type { Sidecar } from "../sidecar.ts";
 import { fanOut, isSuccess, type Outcome, outcomeOf, textOf } from "./fan-out.ts";
@@ -125,9 +126,14 @@ export class UpdateEngines {
   async tried(outcome: Outcome, adapter: string | null = null): Promise<Outcome> {
     const operation = { kind: "canary", adapter } as const;
     const asked = { operation, nextEpoch: this.next };
+    const { isAwake } = this.#options.pool;
     const tried = await Promise.all(
       outcome.answers.map(async (one) => {
         if (!isSuccess(one.answer)) return { one, canary: one.answer };
+        const canary = await answerOf(one.worker, asked, this.#limits);
+        if (isAwake !== true || Object(canary.body).asleep !== true) return { one, canary };
+        // It came while the others were being woken.
+        await answerOf(one.worker, { operation: WAKE, nextEpoch: this.next }, this.#limits);
         return { one, canary: await answerOf(one.worker, asked, this.#limits) };
       }),
     );
@@ -139,6 +145,9 @@ export class UpdateEngines {
     // An adapter's canary is another than the model's.
     const problems =
       adapter === null ? this.#options.pool.canaries.compare(named) : good.map(() => null);
+    for (const [i, { canary }] of good.entries()) {
+      if (isAwake === true && Object(canary.body).asleep === true) problems[i] = "it sleeps";
+    }
     const answers = tried.map((each) => {
       const { one, canary } = each;
       const problem = problems[good.indexOf(each)] ?? null;

@@ -222,7 +222,27 @@ export class WeightUpdates {
   /** Call when nothing runs, before engines sleep. */
   async beforeSleep(): Promise<void> {
     await this.#engines.compareOnce();
+    this.#toldTo(false);
+    // A successor would wake the engines of a trainer that needs their memory.
+    await this.#options.kept?.();
+  }
+
+  #toldTo(isAwake: boolean): void {
+    Object.assign(this.#options.pool, { isAwake, leftAsleep: null });
     this.#options.changed?.();
+  }
+
+  /** An earlier process's trainer told the engines so. Nothing is generated until they are woken, or have come awake. */
+  async restore(isAwake: boolean | null): Promise<void> {
+    const { pool } = this.#options;
+    pool.isAwake = isAwake;
+    if (isAwake !== false) return;
+    pool.leftAsleep = () => {
+      Object.assign(pool, { isAwake: true, leftAsleep: null });
+      if (this.hold.isAsleep) this.resume();
+    };
+    this.hold.slept();
+    await this.hold.pause("keep");
   }
 
   /** The trainer's canary of the next weights. */
@@ -235,6 +255,7 @@ export class WeightUpdates {
   /** Engines that cannot generate with what they have are fenced. Call when nothing runs. */
   async checkAwake(): Promise<Outcome> {
     const { pool } = this.#options;
+    this.#toldTo(true);
     const engines = connected(pool.members);
     const there = engines.map((one) => ({ ...one, answer: { status: 200, body: null } }));
     const tried = await this.#engines.tried(outcomeOf(there));

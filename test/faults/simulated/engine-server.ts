@@ -43,7 +43,8 @@ class ServerWorker extends SimulatedWorker {
     super({
       ...{ workerId, epoch, capacity },
       ...{ lengthOf: () => Number.POSITIVE_INFINITY, statsEvery: STATS_EVERY },
-      tokenOf: ({ prompt }, position) => tellingToken(prompt, position, server.weights),
+      tokenOf: ({ prompt }, position) =>
+        server.isAsleep ? 0 : tellingToken(prompt, position, server.weights),
     });
     this.#server = server;
   }
@@ -74,7 +75,7 @@ export class EngineServer implements WorkerSource {
   controlFault: ControlFault | null = null;
   #isUp = true;
   #isStopped = false;
-  #isAsleep = false;
+  isAsleep = false;
   /** Parts of the update that is open; null: none is. */
   #parts: Set<number> | null = null;
   #isStepping = false;
@@ -115,7 +116,7 @@ export class EngineServer implements WorkerSource {
     this.link?.inner.kill();
     this.weights = 0;
     this.#parts = null;
-    this.#isAsleep = false;
+    this.isAsleep = false;
     this.#time.after(ms, () => {
       this.#isUp = true;
     });
@@ -167,17 +168,17 @@ export class EngineServer implements WorkerSource {
       case "update":
         return this.#update(operation.step, Object(operation.body));
       case "canary":
-        if (this.#isAsleep) return { status: 200, body: { asleep: true } };
+        if (this.isAsleep) return { status: 200, body: { asleep: true } };
         return { status: 200, body: this.#hasCanary ? canaryOf(this.weights) : {} };
       case "sleep":
-        this.#isAsleep = true;
+        this.isAsleep = true;
         if (operation.level === 2) this.weights = MIXED;
         return { status: 200, body: {} };
       case "wake":
-        this.#isAsleep = false;
+        this.isAsleep = false;
         return { status: 200, body: {} };
       default:
-        return { status: 200, body: { world_size: 1, is_sleeping: this.#isAsleep } };
+        return { status: 200, body: { world_size: 1, is_sleeping: this.isAsleep } };
     }
   }
 
