@@ -8,12 +8,13 @@
 // The continuation after token i is stored before candidate i + 1, the one before the first token before candidate 0: a
 // path's candidate i is its token i, so that a token's data are adjacent. A tree has more candidates than tokens.
 
-import { TREE_TOKENS_MAX } from "../abi";
+import { DRAFT_TOKENS_MAX, TREE_TOKENS_MAX } from "../abi";
 import { FEATURE_BYTES } from "./feature-vector";
 
 // A path's candidates are its tokens and the one that was not probable enough; a tree's are all that it looked at,
 // drafted or not, while there is room. Without those that are not drafted the model would learn only from tokens that it
-// believed in.
+// believed in. A path has the best two after each token. The feature vector of one of them is in a second place, behind
+// the first places of all.
 @unmanaged
 class Head {
   isTree: bool;
@@ -30,8 +31,9 @@ export class Continuation {
 
 const CONTINUATIONS: usize = offsetof<Head>();
 const CANDIDATES: usize = CONTINUATIONS + offsetof<Continuation>();
-const CANDIDATES_MAX: u32 = 64;
-// A candidate is its feature vector, its token, and the index of the draft's token that precedes it, or -1.
+const CANDIDATES_MAX: u32 = 2 * DRAFT_TOKENS_MAX;
+// A candidate is its feature vector, its token, and a word: in a tree the index of the draft's token that precedes it,
+// or -1; in a path the other of the two best tokens there, or NONE.
 export const CANDIDATE_BYTES: usize = FEATURE_BYTES + 8 + offsetof<Continuation>();
 const HEAD_BYTES: usize = CONTINUATIONS + <usize>CANDIDATES_MAX * CANDIDATE_BYTES;
 
@@ -107,11 +109,11 @@ export function candidatesFull(head: usize): bool {
   return changetype<Head>(head).candidates == CANDIDATES_MAX;
 }
 
-export function candidateKeep(head: usize, token: u32, parent: i32): void {
+export function candidateKeep(head: usize, token: u32, word: u32): void {
   assert(!candidatesFull(head));
   const at = candidatesEnd(head);
   store<u32>(at, token, FEATURE_BYTES);
-  store<i32>(at, parent, FEATURE_BYTES + 4);
+  store<u32>(at, word, FEATURE_BYTES + 4);
   changetype<Head>(head).candidates += 1;
 }
 
@@ -121,6 +123,15 @@ export function candidateToken(at: usize): u32 {
 
 export function candidateParent(at: usize): i32 {
   return load<i32>(at, FEATURE_BYTES + 4);
+}
+
+export function candidateOther(at: usize): u32 {
+  return load<u32>(at, FEATURE_BYTES + 4);
+}
+
+// The second place of the candidate at `at` of a path.
+export function secondPlace(at: usize): usize {
+  return at + <usize>DRAFT_TOKENS_MAX * CANDIDATE_BYTES;
 }
 
 // The budget has cut the draft to `count` tokens: what a path has behind them is not learned from.

@@ -3,7 +3,7 @@
 // for sequences that this instance drafts for, and only if it learns: replicas do not agree on any of it.
 
 import { G_SERIAL } from "../suffix/arena";
-import { lenOf, linkOf } from "../suffix/node";
+import { lenOf, linkOf, NONE } from "../suffix/node";
 import {
   Q_DRAFT_AT,
   Q_DRAFT_COUNT,
@@ -18,6 +18,7 @@ import {
 } from "../suffix/record";
 import {
   CANDIDATE_BYTES,
+  candidateOther,
   candidateParent,
   candidatesBegin,
   candidatesEnd,
@@ -26,10 +27,11 @@ import {
   drafts,
   headAt,
   headIsTree,
+  secondPlace,
   wordAt,
 } from "./drafts";
 import { recoveryBegin, recoveryFollow } from "./match-recovery";
-import { isLearning, mixerUpdate, oddsNow } from "./mixer";
+import { isLearning, mixerUpdate, oddsNow, secondUpdate, statesUpdate } from "./mixer";
 import { CROSS_CONTEXT_MAX, crossNgramsReady, crossNgramsUpdate } from "./ngram-cross-request";
 import { sequenceKey, sequenceNgramsReady, sequenceNgramsUpdate } from "./ngram-sequence";
 import { acceptanceBegin, acceptanceRaise } from "./recent-acceptance";
@@ -97,12 +99,27 @@ function isChild(index: i32, parent: i32, token: u32): bool {
   return load<u32>(wordAt(drafts.tokens, index)) == token;
 }
 
-// A path has one candidate after each token.
+// A path has two candidates after each token, the best and the second best, or one. States learn from the one in the
+// first place alone, mostly the candidate that was judged first: learning from the best, or from both, drafts worse.
 function learnPath(head: usize, parent: i32, before: u32, right: u32): void {
   const at = candidatesBegin(head) + <usize>(parent + 1) * CANDIDATE_BYTES;
   if (at >= candidatesEnd(head)) return;
   const token = candidateToken(at);
-  mixerUpdate(at, before, token, token == right, oddsNow(at, before, token), 1);
+  const odds = oddsNow(at, before, token);
+  const other = candidateOther(at);
+  if (other == NONE) mixerUpdate(at, before, token, token == right, odds, 1);
+  else {
+    const place = secondPlace(at);
+    const otherOdds = oddsNow(place, before, other);
+    if (otherOdds > odds) {
+      mixerUpdate(place, before, other, other == right, otherOdds, 1);
+      secondUpdate(at, before, token, token == right, odds);
+    } else {
+      mixerUpdate(at, before, token, token == right, odds, 1);
+      secondUpdate(place, before, other, other == right, otherOdds);
+    }
+  }
+  statesUpdate(at, token == right);
 }
 
 // The candidates of a tree that stand behind the same token competed with each other.
@@ -117,5 +134,6 @@ function learnTree(head: usize, parent: i32, before: u32, right: u32): void {
     const token = candidateToken(at);
     const odds = oddsNow(at, before, token);
     mixerUpdate(at, before, token, token == right, odds, max<f64>(all - odds, 1));
+    statesUpdate(at, token == right);
   }
 }

@@ -37,6 +37,12 @@ const PAIR_RATE: f64 = 0.05;
 const PAIR_MAX: f64 = 3;
 const pairBiases: usize = memory.data(4 << PAIRS_BITS, 16);
 
+// The odds of second best candidates are this many times as high as the model says. Without it the probabilities of the
+// best, which alone are drafted, would be too low.
+const SECOND_RATE: f64 = 0.002;
+const SECOND_MAX: f64 = 8;
+let secondTimes: f64 = 1;
+
 // The sum of the weight vectors that all candidates of the position select.
 const shared: usize = memory.data(VECTOR_BYTES, 16);
 
@@ -50,6 +56,7 @@ const PLAIN_SLOPE: f64 = 0.74;
 export function mixerBegin(learning: bool): void {
   learns = learning;
   learned = 0;
+  secondTimes = 1;
   logisticBegin();
   modelBegin();
   memory.fill(pairBiases, 0, 4 << PAIRS_BITS);
@@ -139,7 +146,7 @@ export function oddsNow(features: usize, before: u32, token: u32): f64 {
 }
 
 // One step down the gradient of the log loss, for a token of these odds (oddsNow). `others` is one plus the odds of the
-// candidates that it competed with: 1 if it was the only one.
+// candidates that it competed with: 1 if it was the only one. Returns the error of the probability.
 export function mixerUpdate(
   features: usize,
   before: u32,
@@ -147,7 +154,7 @@ export function mixerUpdate(
   wasAccepted: bool,
   odds: f64,
   others: f64,
-): void {
+): f64 {
   const error = (wasAccepted ? 1.0 : 0.0) - odds / (others + odds);
   if (learned < LEARNED_MAX) learned += 1;
   const times: f32 = 1.0 + (FIRST_TIMES * FIRST_TOKENS) / (FIRST_TOKENS + <f32>learned);
@@ -155,6 +162,24 @@ export function mixerUpdate(
   const bias = pairBias(before, token);
   const moved = <f64>load<f32>(bias) + error * PAIR_RATE;
   store<f32>(bias, <f32>min<f64>(max<f64>(moved, -PAIR_MAX), PAIR_MAX));
+  return error;
+}
+
+// As mixerUpdate, for the second best candidate of a position of a path.
+export function secondUpdate(
+  features: usize,
+  before: u32,
+  token: u32,
+  wasAccepted: bool,
+  odds: f64,
+): void {
+  const error = mixerUpdate(features, before, token, wasAccepted, odds * secondTimes, 1);
+  const times = secondTimes * (1 + SECOND_RATE * error);
+  secondTimes = min<f64>(max<f64>(times, 1 / SECOND_MAX), SECOND_MAX);
+}
+
+// Counts a token in the adaptive states of its inputs. After mixerUpdate, which reads them.
+export function statesUpdate(features: usize, wasAccepted: bool): void {
   for (let i = INPUT_FIRST_STATE; i < INPUTS; i++) {
     const state = stateIn(features, i);
     // Feature vectors are in the output area, to which a faulty host might write.

@@ -5,7 +5,7 @@
 import { bestTarget, bestToken, countOf, NONE } from "../suffix/node";
 import { judge, positionLook } from "./candidate";
 import { draft, draftContinues, draftEmit } from "./draft";
-import { candidateKeep, candidatesEnd } from "./drafts";
+import { candidateKeep, candidatesEnd, secondPlace } from "./drafts";
 import { FEATURE_BYTES, featuresCopy } from "./feature-vector";
 import {
   contextAt,
@@ -44,10 +44,15 @@ let triedCount: i32 = 0;
 let best: u32 = NONE;
 let bestP: f64 = 0;
 let bestTargetSeen: usize = 0;
-// The best candidate's feature vector: in the draft, where that of its next candidate belongs, or in `spare`. That of
-// the candidate being judged is in the other.
+// The second best, from which the model learns too.
+let second: u32 = NONE;
+let secondP: f64 = 0;
+// Feature vectors of the best, of the second best and of the candidate being judged: in any order those places of the
+// draft where its next candidate and that one's second belong, and `spare`.
 const spare: usize = memory.data(FEATURE_BYTES, 16);
 let bestFeatures: usize = 0;
+let secondFeatures: usize = 0;
+let freeFeatures: usize = 0;
 
 function isTried(token: u32): bool {
   for (let i: i32 = 0; i < triedCount; i++) {
@@ -60,13 +65,34 @@ function isTried(token: u32): bool {
 
 function consider(token: u32, isLikeliest: bool): void {
   if (token == NONE || isTried(token)) return;
-  const features = bestFeatures == spare ? candidatesEnd(draft.head) : spare;
+  const features = freeFeatures;
   const p = judge(features, token, interpolated(token), isLikeliest);
-  if (p < bestP || (p == bestP && token >= best)) return;
+  if (p < bestP || (p == bestP && token >= best)) {
+    if (p > secondP || (p == secondP && token < second)) secondSet(token, p, features);
+    return;
+  }
+  secondSet(best, bestP, bestFeatures);
   best = token;
   bestP = p;
   bestTargetSeen = targetSeen;
   bestFeatures = features;
+}
+
+function secondSet(token: u32, p: f64, features: usize): void {
+  freeFeatures = secondFeatures;
+  second = token;
+  secondP = p;
+  secondFeatures = features;
+}
+
+// Keeps both for verification feedback. The first candidate of a position is in the first place if it is one of them.
+function keep(): void {
+  if (bestFeatures == spare) {
+    featuresCopy(freeFeatures, spare);
+    bestFeatures = freeFeatures;
+  } else if (second != NONE && secondFeatures == spare) featuresCopy(freeFeatures, spare);
+  if (bestFeatures == candidatesEnd(draft.head)) candidateKeep(draft.head, best, second);
+  else candidateKeep(draft.head, second, best);
 }
 
 // The most probable candidate, or NONE: each context's best continuation, the per-sequence followers, what the recovery
@@ -75,6 +101,10 @@ function consider(token: u32, isLikeliest: bool): void {
 function choose(partMin: f64): u32 {
   best = NONE;
   bestP = 0;
+  second = NONE;
+  secondP = 0;
+  freeFeatures = candidatesEnd(draft.head);
+  secondFeatures = secondPlace(freeFeatures);
   bestFeatures = spare;
   triedCount = 0;
   for (let j: i32 = 0; j < contextCount; j++) {
@@ -115,10 +145,7 @@ export function draftPath(): i32 {
     const state = bestTargetSeen == 0 ? stateBehind(position.state, token) : bestTargetSeen;
     const last = draft.count - 1;
     draftContinues(last, state, token);
-    if (draft.learns) {
-      if (bestFeatures == spare) featuresCopy(candidatesEnd(draft.head), spare);
-      candidateKeep(draft.head, token, last);
-    }
+    if (draft.learns) keep();
     p *= bestP;
     if (p < draft.probabilityMin) break;
     draftEmit(token, last, p);

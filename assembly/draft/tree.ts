@@ -157,7 +157,7 @@ function goTo(parent: i32, state: usize): void {
 function keep(candidate: Candidate, parent: i32): void {
   if (candidatesFull(draft.head)) return;
   featuresCopy(candidatesEnd(draft.head), featuresOf(candidate));
-  candidateKeep(draft.head, candidate.token, parent);
+  candidateKeep(draft.head, candidate.token, <u32>parent);
 }
 
 // Queues the continuations of the token `parent`, of probability `p`, which leads to `state`.

@@ -129,3 +129,27 @@ function draftAfterGroup(isDropped: boolean): number[] {
 test("learning: a group does not take what another with its handle wrote for its own", () => {
   expect(draftAfterGroup(true)).toEqual(draftAfterGroup(false));
 });
+
+/** The probability of 9 after 7 in a new group, after many responses that had 9 after `before` and neither after 7. */
+function probabilityAfter(before: number): number {
+  const index = new SuffixIndex({}, unexpectedFull);
+  const phrase = [...from(40, 12), 7];
+  for (let k = 0; k < 40; k += 1) {
+    const handle = index.create(Int32Array.of(1)) ?? unexpectedFull();
+    index.append(handle, 0, Int32Array.of(...phrase, 8), 0);
+    write(index, handle, 1, [300, before, 9, ...phrase, 33]);
+    index.drop(handle);
+  }
+  const handle = index.create(Int32Array.of(2)) ?? unexpectedFull();
+  index.append(handle, 0, Int32Array.of(...from(400, 12), 7, 9), 0);
+  index.append(handle, 1, Int32Array.of(...from(400, 12), 7), 0);
+  index.begin(1);
+  index.draft(handle, 1, { ...ASK, tokensMax: 1 });
+  const { tokens, probabilities } = index.step();
+  expect(tokens[0]).toBe(9);
+  return probabilities[0] ?? 0;
+}
+
+test("learning: a second best candidate that is wrong again and again loses its probability", () => {
+  expect(probabilityAfter(7)).toBeLessThan(probabilityAfter(6));
+});
