@@ -38,7 +38,11 @@ export class VirtualTime {
 
   /** Until `end` the process's own timers and clocks are these. */
   begin(): void {
-    const timeout = (act: () => void, ms = 0) => this.#add(act, ms, this.#owner);
+    // With their arguments: sockets of other tests in this process set timers, too.
+    const timeout = <T extends unknown[]>(act: (...own: T) => void, ms = 0, ...own: T) =>
+      this.#add(() => act(...own), ms, this.#owner);
+    const immediate = <T extends unknown[]>(act: (...own: T) => void, ...own: T) =>
+      timeout(act, 0, ...own);
     const interval = (act: () => void, ms = 0): Timer => {
       const again = () => {
         act();
@@ -51,7 +55,7 @@ export class VirtualTime {
       if (timer !== undefined) timer.isOver = true;
     };
     Object.assign(globalThis, {
-      ...{ setTimeout: timeout, setInterval: interval, setImmediate: timeout },
+      ...{ setTimeout: timeout, setInterval: interval, setImmediate: immediate },
       ...{ clearTimeout: clear, clearInterval: clear },
     });
     WebAssembly.Instance = sharedInstance as unknown as typeof Instance;
