@@ -91,7 +91,8 @@ export function partsOf(options: ServeOptions, opened: Opened, features: readonl
   };
   const keepWeights = () => {
     const canaries = pool.canaries.stateIn(sidecar.rollout.epoch);
-    journals?.weights.write({ ...heldNow(), canaries, isAwake: pool.isAwake });
+    const { isAwake } = pool;
+    journals?.weights.write({ ...heldNow(), canaries, isAwake, isOpen: weights.isOpen });
   };
   const weights: WeightUpdates = new WeightUpdates({
     ...{ sidecar, pool, clock: wallClock, later },
@@ -109,7 +110,7 @@ export function partsOf(options: ServeOptions, opened: Opened, features: readonl
   });
   for (const one of savedWeights(journaled)) weights.name(one.epoch, one.version);
   // It resolves at once, as nothing runs.
-  weights.restore(held?.isAwake ?? null).catch(options.events.failed);
+  weights.restore(held?.isAwake ?? null, held?.isOpen === true).catch(options.events.failed);
   const learned = new LearnedEpochs({
     ...{ sidecar, pool, weights, clock: wallClock, later },
     stale: (notice) => options.events.weightsNotice({ kind: "stale", ...notice }),

@@ -67,6 +67,8 @@ export class WeightUpdates {
   readonly #names = new Map<WeightEpoch, string>();
   /** null: no update of several requests is open. */
   #open: { isChanged: boolean } | null = null;
+  /** An update of several requests was open when the process before this one ended, and no other has come since. */
+  #isCutOff = false;
   /** Gives an engine the weights of the epoch, without adapters. */
   #base: Recipe["base"];
   readonly #adapters = new Adapters();
@@ -162,6 +164,9 @@ export class WeightUpdates {
             ({ kind: "begun", took: took.get(member) ?? "none", isAgain }) as const;
           pool.tell(pool.members, eventOf);
           this.#open ??= { isChanged: false };
+          this.#isCutOff = false;
+          this.#options.changed?.();
+          await this.#options.kept?.();
         }
         return answerTo(operation, outcome);
       } finally {
@@ -170,11 +175,22 @@ export class WeightUpdates {
     });
   }
 
-  /** Part of an open update, or an update by itself. */
+  /**
+   * Part of an open update, or an update by itself.
+   * @throws AppError conflict: part of an update that this process did not see begin.
+   */
   async part(operation: EngineOperation): Promise<Response> {
-    return await this.#called(() =>
-      this.#open === null ? this.#whole(operation) : this.#part(operation, this.#open),
-    );
+    return await this.#called(() => {
+      if (this.#open !== null) return this.#part(operation, this.#open);
+      if (!this.#isCutOff) return this.#whole(operation);
+      const problem = "a weight update was open when the sidecar ended: begin it again";
+      throw new AppError("conflict", problem);
+    });
+  }
+
+  /** An update of several requests is open, or was when the process before this one ended. */
+  get isOpen(): boolean {
+    return this.#open !== null || this.#isCutOff;
   }
 
   async finish(operation: EngineOperation): Promise<Response> {
@@ -198,7 +214,11 @@ export class WeightUpdates {
 
   /** A request that changes the weights by itself, such as `reload_weights`. */
   async whole(operation: EngineOperation): Promise<Response> {
-    return await this.#called(() => this.#whole(operation));
+    return await this.#called(async () => {
+      const answer = await this.#whole(operation);
+      if (answer.ok) this.#isCutOff = false;
+      return answer;
+    });
   }
 
   /** Adapters that clients may name as the model. */
@@ -233,8 +253,9 @@ export class WeightUpdates {
   }
 
   /** An earlier process's trainer told the engines so. Nothing is generated until they are woken, or have come awake. */
-  async restore(isAwake: boolean | null): Promise<void> {
+  async restore(isAwake: boolean | null, isOpen: boolean): Promise<void> {
     const { pool } = this.#options;
+    this.#isCutOff = isOpen;
     pool.isAwake = isAwake;
     if (isAwake !== false) return;
     pool.leftAsleep = () => {

@@ -19,7 +19,7 @@ const SIDECAR_SEEDS = 60;
  * Seeds that found faults: engines that missed a wake-up, or slept while the sidecar restarted, served; a trainer's canary
  * of the next weights judged the present ones; a part of an update that all engines refused was forgotten.
  */
-const FOUND_SEEDS = [14675, 30518, 42275, 42287, 53620, 59237, 61981, 65203, 401405];
+const FOUND_SEEDS = [14675, 30518, 42275, 42287, 53620, 59237, 61981, 65203, 76546, 81037, 401405];
 const SEEDS_PER_CORE = 200;
 
 test("faults: whatever is lost, late, slow or repeated, every response comes out whole, once, in order", async () => {
