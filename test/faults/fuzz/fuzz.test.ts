@@ -1,5 +1,6 @@
 // The fuzzer finds the faults that it looks for, and a share of its inputs finds none in the parsers.
 
+import { heapStats } from "bun:jsc";
 import { expect, setDefaultTimeout, test } from "bun:test";
 import { join } from "node:path";
 import { rounds } from "../attacks/scale.ts";
@@ -77,3 +78,18 @@ test.each([...targets])(
     expect({ SEED, findings }).toEqual({ SEED, findings: [] });
   },
 );
+
+const parsers = targets.filter(({ name }) => !/^(http |sequences)/.test(name));
+
+test.each(parsers)("fuzz: $name keeps nothing of the inputs that it took", async (target) => {
+  const to = shareOf(target.name);
+  const counts: number[] = [];
+  for (let pass = 0; pass < 5; pass += 1) {
+    await runTarget(target, { seed: SEED, from: 0, to, findingsMax: 3 });
+    Bun.gc(true);
+    counts.push(heapStats().objectCount);
+  }
+  // What is made once adds to one pass or two, what is kept of each input to all of them.
+  const grown = Math.min(...counts.slice(1).map((count, at) => count - (counts[at] ?? 0)));
+  expect(grown).toBeLessThan(to / 3);
+});

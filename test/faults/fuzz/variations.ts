@@ -87,21 +87,23 @@ const JSON_VALUES = ["null", "true", "false", "0", "-0", "-1", "1", "2", "1.5", 
   .concat(["[null]", '{"":null}', "[1,2,3]", '["a"]']);
 const VALUES = [...JSON_VALUES, "nan", "x", ",", ":", "]", "}", "\n"];
 
+/** In a text: from, to, from, to ... */
+type Ranges = Uint16Array | Uint32Array;
+
 interface Tokens {
-  readonly text: string;
-  /** Ranges of strings, numbers, names and brackets: from, to, from, to ... */
-  readonly places: readonly number[];
-  /** Ranges of values alone: with another value in its place it is still JSON. */
-  readonly values: readonly number[];
+  /** Strings, numbers, names and brackets. */
+  readonly places: Ranges;
+  /** Values alone: with another value in its place it is still JSON. */
+  readonly values: Ranges;
 }
 
+/** Thousands of texts are varied again and again: kept is what takes long to find, in few bytes. */
 const known = new WeakMap<Uint8Array, Tokens>();
 const TOKEN = /"(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]*|\w+|[[\]{},:=]/g;
 
-function tokensIn(bytes: Uint8Array): Tokens {
+function tokensIn(bytes: Uint8Array, text: string): Tokens {
   const found = known.get(bytes);
   if (found !== undefined) return found;
-  const text = new TextDecoder().decode(bytes);
   const places: number[] = [];
   const values: number[] = [];
   for (const { index, 0: token } of text.matchAll(TOKEN)) {
@@ -109,12 +111,14 @@ function tokensIn(bytes: Uint8Array): Tokens {
     const isValue = !"[]{},:=".includes(token) && text[index + token.length] !== ":";
     if (isValue) values.push(index, index + token.length);
   }
-  const tokens = { text, places, values };
+  const Kind = text.length < 2 ** 16 ? Uint16Array : Uint32Array;
+  const tokens = { places: new Kind(places), values: new Kind(values) };
   known.set(bytes, tokens);
   return tokens;
 }
 
 const encoder = new TextEncoder();
+const decoder = new TextDecoder();
 const EDITED_AS_BYTES = 8;
 const FORMS = 5;
 
@@ -122,8 +126,8 @@ const FORMS = 5;
 export function editedText(base: Uint8Array, other: Uint8Array, dice: Dice): Bytes {
   if (dice.below(EDITED_AS_BYTES) === 0) return editedBytes(base, other, dice);
   const isValue = dice.below(2) === 0;
-  const { text, ...own } = tokensIn(base);
-  const { text: others, ...from } = tokensIn(other);
+  const [text, others] = [decoder.decode(base), decoder.decode(other)];
+  const [own, from] = [tokensIn(base, text), tokensIn(other, others)];
   const [places, sources] = isValue ? [own.values, from.values] : [own.places, from.places];
   const count = places.length / 2;
   if (count === 0) return editedBytes(base, other, dice);
