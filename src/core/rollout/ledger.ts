@@ -199,8 +199,9 @@ export class Ledger {
       const steps = made.outputTokens - before.outputTokens - accepted;
       if (steps < SPAN_STEPS) return;
       const drafted = made.draftedTokens - before.draftedTokens;
-      this.paces.observe(workerId, { busyMs, requestMs, steps, drafted });
-      this.#repace();
+      const isLearnt = this.paces.observe(workerId, { busyMs, requestMs, steps, drafted });
+      if (isLearnt) this.#repace();
+      else account.slot.baseRequests = this.paces.baseRequests(workerId);
     }
     account.made = made;
     account.busyMs = 0;

@@ -5,7 +5,7 @@
 // needs only counts that every engine reports. A guess in its place calls a slow engine with few requests 8 times slower, not 3.
 
 import type { WorkerId } from "../base/ids.ts";
-import { quantileOf } from "../base/quantile.ts";
+import { quantileOf, selectQuantile } from "../base/quantile.ts";
 
 /** Work of an engine in some seconds. */
 export interface Span {
@@ -81,7 +81,8 @@ export class Paces {
     return this.error === 0 ? Number.NaN : this.#row * this.of(id);
   }
 
-  observe(id: WorkerId, { busyMs, requestMs, steps, drafted }: Span): void {
+  /** true: paces may have changed; false: only what is known of this engine's rows. */
+  observe(id: WorkerId, { busyMs, requestMs, steps, drafted }: Span): boolean {
     const engine = this.#engines.getOrInsertComputed(id, unseen);
     const requests = requestMs / busyMs;
     engine.rowsPerRequest = 1 + drafted / steps;
@@ -89,9 +90,10 @@ export class Paces {
     engine.next = (engine.next + 1) % SPANS_KEPT;
     this.#fresh += 1;
     // A span of each engine between two fits: linear in the number of engines for each of them.
-    if (this.#fresh < this.#engines.size) return;
+    if (this.#fresh < this.#engines.size) return false;
     this.#fresh = 0;
     this.#learn();
+    return true;
   }
 
   forget(id: WorkerId): void {
@@ -111,7 +113,7 @@ export class Paces {
     for (const engine of known) engine.fitted = 1;
     for (let i = 0; i < ITERATIONS; i += 1) {
       this.#fit(known, { rows, ms: values, typicalRows });
-      for (const engine of known) engine.fitted = quantile(this.#ratios(engine), 1 / 2);
+      for (const engine of known) engine.fitted = selectQuantile(this.#ratios(engine), 1 / 2) ?? 1;
     }
     at = 0;
     for (const engine of known) {
@@ -138,9 +140,9 @@ export class Paces {
   }
 
   #judge(engine: Engine, median: number): void {
-    const ratios = this.#ratios(engine).map((ratio) => ratio / median);
-    const isSlow = quantile(ratios, 1 / 4) > BAND;
-    const isFast = quantile(ratios, 3 / 4) < 1 / BAND;
+    const ratios = this.#ratios(engine);
+    const isSlow = (selectQuantile(ratios, 1 / 4) ?? 1) / median > BAND;
+    const isFast = (selectQuantile(ratios, 3 / 4) ?? 1) / median < 1 / BAND;
     const pace = isSlow || isFast ? engine.fitted / median : 1;
     const change = Math.max(pace / engine.pace, engine.pace / pace);
     if (pace === 1 || change > CHANGE) engine.pace = pace;
