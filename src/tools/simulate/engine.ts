@@ -52,7 +52,8 @@ interface Run extends Drafting {
   kvTokens: number;
   /** Output tokens until the chunk ends. Fractional between two changes. */
   left: number;
-  /** Output tokens of the response that the listener knows of. */
+  /** Output tokens of the response at the last report; and those that the listener knows of. */
+  made: number;
   reported: number;
 }
 
@@ -66,7 +67,7 @@ export interface EngineOptions {
   readonly kvTokens: number;
   readonly speculation: Speculation | null;
   readonly world: EngineWorld;
-  /** Maximum of tokens of a request before they are reported; the end of a chunk is reported at once. */
+  /** Maximum of tokens of a request before they are reported; the end of a chunk is reported at once. Infinity: whole requests. */
   readonly reportTokens: number;
   /** Whether the engine reports its step times. */
   readonly isPaced: boolean;
@@ -197,6 +198,13 @@ export class SimulatedEngine implements Worker {
     return true;
   }
 
+  /** Hands over tokens that reports have left out: what the listener would know by now. */
+  flush(): void {
+    for (const runs of [this.#running, this.#waiting]) for (const run of runs) this.#tell(run);
+    this.#listener?.(EPOCH, this.#events);
+    this.#events = [];
+  }
+
   #obey(command: WorkerCommand): void {
     switch (command.kind) {
       case "run":
@@ -227,6 +235,7 @@ export class SimulatedEngine implements Worker {
       context: prompt.length + position,
       kvTokens: this.#unpark(requestId),
       left: tokens,
+      made: position,
       reported: position,
       quality: speculation === null ? 0 : world.qualityOf(requestId),
       isUrgent: priority === "high",
@@ -266,6 +275,7 @@ export class SimulatedEngine implements Worker {
       this.#isCounted = false;
       loseStep(run);
       this.#park(run);
+      run.made = madeBy(run);
       this.#tell(run);
     }
     const tokens = this.#parked.get(requestId);
@@ -325,8 +335,10 @@ export class SimulatedEngine implements Worker {
     const preempted = this.#isNearlyFull && this.#makeRoom();
     // As in vLLM, a step that had to preempt admits no request.
     if (!preempted) this.#admit();
-    const due = REPORT_EARLY * this.#options.reportTokens * this.#running.length;
-    if (preempted || this.#unreported >= due) this.#report();
+    const { reportTokens } = this.#options;
+    const due = REPORT_EARLY * reportTokens * this.#running.length;
+    // Where requests are whole, one step after the other may preempt, and no decision depends on tokens.
+    if (preempted || this.#unreported >= due) this.#report(reportTokens < Infinity);
     if (this.#running.length > 0 && this.#reportMs === Infinity) {
       this.#reportMs = this.#atMs + REPORT_MS;
     }
@@ -366,6 +378,7 @@ export class SimulatedEngine implements Worker {
       run.left = 0;
       run.context = Math.round(run.context);
       if (!isLast) this.#park(run);
+      run.made = madeBy(run);
       this.#tell(run);
       this.#events.push({ kind: "chunk_done", requestId, finish: isLast ? "stop" : null });
     }
@@ -407,11 +420,12 @@ export class SimulatedEngine implements Worker {
     }
   }
 
-  /** Tokens of all that runs, and counts. */
-  #report(): void {
+  /** Counts, and tokens of all that runs; false: only the first of each chunk, others with a later report. */
+  #report(hasTokens = true): void {
     const { speculation, world } = this.#options;
     for (const run of this.#running) {
-      this.#tell(run);
+      run.made = madeBy(run);
+      if (hasTokens || run.reported === run.position) this.#tell(run);
       if (speculation !== null) run.quality = world.qualityOf(run.requestId);
     }
     this.#events.push({ kind: "stats", stats: this.#stats() });
@@ -421,11 +435,10 @@ export class SimulatedEngine implements Worker {
 
   /** The tokens of the run that the listener does not have yet. */
   #tell(run: Run): void {
-    const reached = run.position + Math.floor(run.tokens - run.left + EPSILON);
-    const { requestId, reported: offset } = run;
-    if (reached <= offset) return;
-    run.reported = reached;
-    const { tokens, logprobs } = tokensOf(reached - offset);
+    const { requestId, made, reported: offset } = run;
+    if (made <= offset) return;
+    run.reported = made;
+    const { tokens, logprobs } = tokensOf(made - offset);
     this.#events.push({ kind: "tokens", requestId, offset, tokens, logprobs, top: null });
   }
 
@@ -516,6 +529,11 @@ export class SimulatedEngine implements Worker {
     this.counters.sequenceSteps += steps * this.#running.length;
     this.#schedule();
   }
+}
+
+/** Output tokens of the response: those of whole steps. */
+function madeBy({ position, tokens, left }: Run): number {
+  return position + Math.floor(tokens - left + EPSILON);
 }
 
 /** A step under way is lost. */

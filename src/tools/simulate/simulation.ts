@@ -191,6 +191,7 @@ export class Simulation implements EngineWorld {
       // The rollout has none as long as no engine says anything.
       while (!this.#isTurn() && !this.#moveOn() && !this.#isDone);
     }
+    for (const engine of this.#serving) engine.flush();
     this.#rollout.stop();
     return this.#result();
   }
