@@ -1,5 +1,6 @@
 // Sessions on simulated workers: which group a turn joins, where its KV is, what is kept, and when it goes.
 
+import { heapStats } from "bun:jsc";
 import { expect, test } from "bun:test";
 import fc from "fast-check";
 import { simulatedToken } from "../../test/faults/simulated/worker.ts";
@@ -136,6 +137,21 @@ test("kept texts stay below their bound; an abandoned turn keeps nothing", async
   await bed.finish();
   await bed.step();
   expect(kvUsed(bed)).toBe(used);
+});
+
+test("nothing of a session without a name is kept once its group is closed", async () => {
+  const bed = new Bed({ workers: 1, lengthOf: () => 40, limits: { groupsMax: 4 } });
+  const arrays = (): number => {
+    Bun.gc(true);
+    return heapStats().objectTypeCounts.Int32Array ?? 0;
+  };
+  const before = arrays();
+  for (let i = 0; i < 80; i += 1) {
+    bed.generate([500, i + 1], 1);
+    await bed.finish();
+  }
+  expect(arrays() - before).toBeLessThan(80);
+  expect(bed.sidecar.sessions.kept.count).toBeLessThan(5);
 });
 
 test("KV of ended turns makes way for requests that wait, and comes back from the pool", async () => {

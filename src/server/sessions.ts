@@ -74,8 +74,8 @@ export class Sessions {
   readonly #byGroup = new Map<Group, Set<Session>>();
   /** Session of each unfinished request, and whether the request is a later turn. */
   readonly #running = new Map<Request, { session: Session; isLater: boolean }>();
-  /** Last turns of the sessions without a name. */
-  readonly #texts = new KnownTexts<Session>();
+  /** Keys of the sessions without a name, by their last turns: a key outlives its session, which holds all of its group. */
+  readonly #texts = new KnownTexts<string>();
   readonly trace = new SessionTrace();
   #bytes = 0;
   #unnamed = 0;
@@ -104,13 +104,14 @@ export class Sessions {
   keyFor({ scope, name }: SessionScope, prompt: Int32Array): string {
     if (name !== null) return `${scope} ${name}`;
     const owners = this.#texts.owners(hashString(scope), prompt);
-    const session = owners.findLast((one) => {
-      const { last } = one;
-      const isOpen = last !== null && this.#sessions.get(one.key) === one;
-      return isOpen && one.scope === scope && sharedWith(prompt, last) > last.spec.prompt.length;
+    const known = owners.findLast((key) => {
+      const session = this.#sessions.get(key);
+      const last = session?.last ?? null;
+      if (last === null || session?.scope !== scope) return false;
+      return sharedWith(prompt, last) > last.spec.prompt.length;
     });
     this.#unnamed += 1;
-    return session?.key ?? `${scope} #${this.#unnamed}`;
+    return known ?? `#${this.#unnamed}`;
   }
 
   /** Sessions that wait for their clients, the longest paused first; and how many those are in all. */
@@ -184,7 +185,7 @@ export class Sessions {
       return;
     }
     this.#setLast(session, request);
-    if (session.name === null) this.#texts.add(session, hashString(session.scope), request);
+    if (session.name === null) this.#texts.add(session.key, hashString(session.scope), request);
     this.#use(session);
     this.#shrink();
   }
