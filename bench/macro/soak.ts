@@ -1,6 +1,7 @@
 // Whether the sidecar's memory is bounded: `foretoken serve` with embedded engines, its journal and its history, takes as
 // many requests as a long run has, of every kind: whole, streamed, groups, rollouts, given up, wrong, and weight updates.
-// Resident memory after each tenth; the last over that at the half says whether it grows.
+// Resident memory after each tenth, and what of it is finished work that is kept up to a bound (`foretoken_kept_bytes`); the
+// last over that at the half says whether memory grows, and whether it does without what is kept.
 //
 //   bun bench/macro/soak.ts [--requests 16384] [--json FILE]
 
@@ -60,6 +61,7 @@ async function send(i: number): Promise<number> {
 
 const statuses: Record<number, number> = {};
 const rssMib: number[] = [];
+const keptMib: number[] = [];
 let next = 0;
 async function client(until: number): Promise<void> {
   while (next < until) {
@@ -68,17 +70,37 @@ async function client(until: number): Promise<void> {
     statuses[status] = (statuses[status] ?? 0) + 1;
   }
 }
+
+/** Finished work of all kinds that the server keeps. */
+async function keptNow(): Promise<number> {
+  const metrics = await (await http.call("/metrics", {})).text();
+  const values = metrics.matchAll(/^foretoken_kept_bytes\{[^}]*\} (\S+)$/gm);
+  return [...values].reduce((sum, [, bytes]) => sum + Number(bytes) / 2 ** 20, 0);
+}
+
 const startMs = performance.now();
 for (let part = 1; part <= PARTS; part += 1) {
   const until = Math.round((count * part) / PARTS);
   await Promise.all(Array.from({ length: CLIENTS }, () => client(until)));
   rssMib.push(Math.round(served.residentMib));
-  console.error(`${until} requests: ${rssMib.at(-1)} MiB`);
+  keptMib.push(Math.round(await keptNow()));
+  console.error(`${until} requests: ${rssMib.at(-1)} MiB, of which ${keptMib.at(-1)} MiB are kept`);
 }
 const seconds = Math.round((performance.now() - startMs) / 1000);
-const growth = (rssMib.at(-1) ?? 0) / (rssMib[PARTS / 2 - 1] ?? 1);
+const ratio = (mib: readonly number[]): number => (mib.at(-1) ?? 0) / (mib[PARTS / 2 - 1] ?? 1);
+const growth = ratio(rssMib);
+const unkept = ratio(rssMib.map((mib, part) => mib - (keptMib[part] ?? 0)));
 console.log(`memory at the end is ${growth.toFixed(2)} times that at the half; ${seconds} s`);
+console.log(`without what is kept, ${unkept.toFixed(2)} times`);
 console.log(`answers by status: ${JSON.stringify(statuses)}`);
-writeReport(values.json, { requests: count, seconds, rss_mib: rssMib, growth, statuses });
+writeReport(values.json, {
+  requests: count,
+  seconds,
+  rss_mib: rssMib,
+  kept_mib: keptMib,
+  growth,
+  unkept,
+  statuses,
+});
 await served.kill();
 rmSync(folder, { recursive: true, force: true });
