@@ -61,3 +61,17 @@ test("time left: none before a response has ended, and none while nothing runs",
   const fresh = groupsOf([null], false);
   expect(new TimeLeft().seconds(fresh, () => 100, SPEED)).toBeGreaterThan(5);
 });
+
+test("time left: of very many complete groups the last ones count", () => {
+  const [short] = groupsOf([10], true);
+  const [long] = groupsOf([400], true);
+  if (short === undefined || long === undefined) throw new Error("groups have requests");
+  const left = new TimeLeft();
+  for (let i = 0; i < 40_000; i += 1) left.completed(short.group);
+  for (let i = 0; i < 40_000; i += 1) left.completed(long.group);
+  // As if the earlier ones had never been.
+  const seconds = left.seconds(groupsOf([null], true), unknown, SPEED) ?? 0;
+  const alone = new TimeLeft();
+  for (let i = 0; i < 40_000; i += 1) alone.completed(long.group);
+  expect(seconds).toBe(alone.seconds(groupsOf([null], true), unknown, SPEED) ?? 0);
+});

@@ -16,6 +16,8 @@ const ITERATIONS = 8;
 const GOLDEN = (Math.sqrt(5) - 1) / 2;
 /** The last measurement counts so much beside those before it. */
 const SMOOTHING = 0.2;
+/** Complete groups that count, the last ones: a server whose weights never change has one iteration as long as it lives. */
+const GROUPS_MAX = 16_384;
 
 /** Load and speed of the engines. */
 export interface Speed {
@@ -34,7 +36,7 @@ interface Lengths {
 }
 
 export class TimeLeft {
-  /** Groups that are complete. */
+  /** Groups that are complete, up to twice as many as count. */
   #complete: Lengths[] = [];
   /** Output tokens a second of one response. */
   #speed = 0;
@@ -50,6 +52,7 @@ export class TimeLeft {
   /** A closed group has only finished responses. */
   completed(group: Group): void {
     this.#complete.push(lengthsOf(group, null));
+    if (this.#complete.length >= 2 * GROUPS_MAX) this.#complete = this.#complete.slice(-GROUPS_MAX);
   }
 
   /** Seconds; null: no response has finished, or nothing runs. `learned`: see ContextManager. */
