@@ -1,0 +1,94 @@
+// What the loss of an engine costs: a rollout over two `foretoken worker` processes, in turn `calm` (no loss, the baseline),
+// `notice` (DELETE /workers) and `killed` (SIGKILL) at two fifths of the tokens; a fresh worker comes 2 s later. ETTR is
+// calm's time over a run's. Kernels are the portable ones: every response must be the same each time.
+//
+//   bun bench/macro/elastic.ts [--rounds 5] [--tokens 192] [--json FILE]
+
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+import { parseArgs } from "node:util";
+import { median } from "../../src/cli/rounds.ts";
+import { ToolProcess } from "../../test/faults/process.ts";
+import { writeReport } from "../harness.ts";
+
+const text = { type: "string" } as const;
+const { values } = parseArgs({ options: { rounds: text, tokens: text, json: text } });
+const prompts = readFileSync(join(import.meta.dir, "..", "..", "model", "prompts.jsonl"), "utf8");
+const sampling_params = { max_tokens: Number(values.tokens ?? 192), temperature: 1, seed: 42 };
+const groups = prompts.split("\n", 8).map((line) => ({ ...JSON.parse(line), n: 8 }));
+const body = JSON.stringify({ id: "elastic", groups, sampling_params });
+const FLAGS = ["worker", "--listen", "127.0.0.1:0", "--kv-tokens", "16384", "--deterministic"];
+const CASES = ["calm", "notice", "killed"] as const;
+
+async function run(how: (typeof CASES)[number], goal: number) {
+  const [lost, kept] = [
+    await ToolProcess.listening(...FLAGS),
+    await ToolProcess.listening(...FLAGS),
+  ];
+  const sidecar = await ToolProcess.serving("--worker", lost.url, "--worker", kept.url);
+  const { http } = sidecar;
+  const [all, startMs] = [[lost, kept, sidecar], performance.now()];
+  const since = (ms: number): number => (performance.now() - ms) / 1000;
+  const loss = async (): Promise<number> => {
+    const made = async () =>
+      Object(await http.json("/v1/rollouts/elastic")).progress?.output_tokens;
+    while (!((await made()) >= goal)) await Bun.sleep(20);
+    if (how === "killed") await lost.kill();
+    await http.call(`/workers?url=${encodeURIComponent(lost.url)}`, { method: "DELETE" });
+    while ((await http.workers()).some(({ name }) => name === lost.url)) await Bun.sleep(20);
+    await lost.kill();
+    const leftS = since(startMs);
+    await Bun.sleep(2000);
+    const freshMs = performance.now();
+    const fresh = await ToolProcess.listening(...FLAGS);
+    all.push(fresh);
+    await http.ask("/workers", { url: fresh.url });
+    return leftS - (freshMs - startMs) / 1000;
+  };
+  const losing = how === "calm" ? null : loss();
+  const asked = { method: "POST", body, timeout: false } as RequestInit;
+  const lines = (await (await fetch(`${http.url.origin}/v1/rollouts`, asked)).text())
+    .trim()
+    .split("\n");
+  const { report } = JSON.parse(lines.pop() ?? "");
+  // Of all processes, as long as they were there.
+  const engineS = 2 * since(startMs) + ((await losing) ?? 0);
+  const count = (name: string) => http.metric(`foretoken_${name}_tokens_total`);
+  const recomputed = await count("recomputed");
+  const twice = (await count("duplicated")) + (await count("late")) + (await count("restarted"));
+  for (const one of all) await one.kill();
+  const texts = lines
+    .map((line) => JSON.parse(line))
+    .map((one) => [one.group, one.index, one.token_ids, one.logprobs]);
+  const same = Bun.hash(JSON.stringify(texts.map((one) => JSON.stringify(one)).sort())).toString(
+    16,
+  );
+  return {
+    wall_s: report.wall_s,
+    engine_s: engineS,
+    tokens: report.output_tokens,
+    recomputed,
+    twice,
+    same,
+  };
+}
+
+const runs = { calm: [], notice: [], killed: [] } as Record<
+  string,
+  Awaited<ReturnType<typeof run>>[]
+>;
+for (let round = 0; round < Number(values.rounds ?? 5); round += 1) {
+  for (const how of CASES) {
+    const one = await run(how, (runs.calm?.[0]?.tokens ?? 0) * 0.4);
+    runs[how]?.push(one);
+    const ratio = (key: "wall_s" | "engine_s") =>
+      median(
+        (runs[how] ?? []).map((other, i) => other[key] / (runs.calm?.[i]?.[key] ?? Number.NaN)),
+      );
+    const ratios = [ratio("wall_s"), 1 / ratio("wall_s"), ratio("engine_s")].map((x) =>
+      x.toFixed(2),
+    );
+    console.log(`${how}: wall, ETTR, cost x calm ${ratios.join(", ")}: ${JSON.stringify(one)}`);
+  }
+}
+writeReport(values.json, runs);
