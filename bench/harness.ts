@@ -34,17 +34,13 @@ export function conditions(): Conditions {
   } catch {
     // Not a checkout: the result says so.
   }
-  const runtime = `bun ${Bun.version}`;
   const [cpu] = cpus();
-  const load = loadavg()[0] ?? 0;
-  return {
-    commit,
-    runtime,
+  const machine = {
     cpu: cpu?.model ?? "unknown",
     cores: cpus().length,
-    load_1m: load,
-    seed: SEED,
+    load_1m: loadavg()[0] ?? 0,
   };
+  return { commit, runtime: `bun ${Bun.version}`, ...machine, seed: SEED };
 }
 
 function figure(value: number): string {

@@ -16,7 +16,7 @@ const METRICS = {
   drafted: `${SPEC}draft_tokens_total`,
   accepted: `${SPEC}accepted_tokens_total`,
   alarms: "foretoken_draft_alarms_total",
-  kl: 'foretoken_sampling_kl_nats\\{[^}]*"drafted"\\}',
+  kl: 'foretoken_sampling_kl_nats\\{[^}]*"drafted"[^}]*\\}',
 };
 
 async function guarded(name: string) {

@@ -21,18 +21,15 @@ const FLAGS = ["worker", "--listen", "127.0.0.1:0", "--kv-tokens", "16384", "--d
 const CASES = ["calm", "notice", "killed"] as const;
 
 async function run(how: (typeof CASES)[number], goal: number) {
-  const [lost, kept] = [
-    await ToolProcess.listening(...FLAGS),
-    await ToolProcess.listening(...FLAGS),
-  ];
+  const lost = await ToolProcess.listening(...FLAGS);
+  const kept = await ToolProcess.listening(...FLAGS);
   const sidecar = await ToolProcess.serving("--worker", lost.url, "--worker", kept.url);
   const { http } = sidecar;
   const [all, startMs] = [[lost, kept, sidecar], performance.now()];
   const since = (ms: number): number => (performance.now() - ms) / 1000;
   const loss = async (): Promise<number> => {
-    const made = async () =>
-      Object(await http.json("/v1/rollouts/elastic")).progress?.output_tokens;
-    while (!((await made()) >= goal)) await Bun.sleep(20);
+    const now = async () => Object(await http.json("/v1/rollouts/elastic")).progress;
+    while (!((await now())?.output_tokens >= goal)) await Bun.sleep(20);
     if (how === "killed") await lost.kill();
     await http.call(`/workers?url=${encodeURIComponent(lost.url)}`, { method: "DELETE" });
     while ((await http.workers()).some(({ name }) => name === lost.url)) await Bun.sleep(20);
@@ -47,9 +44,8 @@ async function run(how: (typeof CASES)[number], goal: number) {
   };
   const losing = how === "calm" ? null : loss();
   const asked = { method: "POST", body, timeout: false } as RequestInit;
-  const lines = (await (await fetch(`${http.url.origin}/v1/rollouts`, asked)).text())
-    .trim()
-    .split("\n");
+  const answer = await fetch(`${http.url.origin}/v1/rollouts`, asked);
+  const lines = (await answer.text()).trim().split("\n");
   const { report } = JSON.parse(lines.pop() ?? "");
   // Of all processes, as long as they were there.
   const engineS = 2 * since(startMs) + ((await losing) ?? 0);
@@ -57,37 +53,26 @@ async function run(how: (typeof CASES)[number], goal: number) {
   const recomputed = await count("recomputed");
   const twice = (await count("duplicated")) + (await count("late")) + (await count("restarted"));
   for (const one of all) await one.kill();
-  const texts = lines
-    .map((line) => JSON.parse(line))
-    .map((one) => [one.group, one.index, one.token_ids, one.logprobs]);
-  const same = Bun.hash(JSON.stringify(texts.map((one) => JSON.stringify(one)).sort())).toString(
-    16,
-  );
-  return {
-    wall_s: report.wall_s,
-    engine_s: engineS,
-    tokens: report.output_tokens,
-    recomputed,
-    twice,
-    same,
-  };
+  const texts = lines.map((line) => {
+    const { group, index, token_ids, logprobs } = JSON.parse(line);
+    return JSON.stringify([group, index, token_ids, logprobs]);
+  });
+  const same = Bun.hash(texts.sort().join()).toString(16);
+  const { wall_s, output_tokens: tokens } = report;
+  return { wall_s, engine_s: engineS, tokens, recomputed, twice, same };
 }
 
-const runs = { calm: [], notice: [], killed: [] } as Record<
-  string,
-  Awaited<ReturnType<typeof run>>[]
->;
+type Run = Awaited<ReturnType<typeof run>>;
+const runs: Record<string, Run[]> = { calm: [], notice: [], killed: [] };
 for (let round = 0; round < Number(values.rounds ?? 5); round += 1) {
   for (const how of CASES) {
     const one = await run(how, (runs.calm?.[0]?.tokens ?? 0) * 0.4);
     runs[how]?.push(one);
-    const ratio = (key: "wall_s" | "engine_s") =>
-      median(
-        (runs[how] ?? []).map((other, i) => other[key] / (runs.calm?.[i]?.[key] ?? Number.NaN)),
-      );
-    const ratios = [ratio("wall_s"), 1 / ratio("wall_s"), ratio("engine_s")].map((x) =>
-      x.toFixed(2),
-    );
+    const ratio = (key: "wall_s" | "engine_s", i: number, other: Run) =>
+      other[key] / (runs.calm?.[i]?.[key] ?? Number.NaN);
+    const wall = median((runs[how] ?? []).map((other, i) => ratio("wall_s", i, other)));
+    const cost = median((runs[how] ?? []).map((other, i) => ratio("engine_s", i, other)));
+    const ratios = [wall, 1 / wall, cost].map((x) => x.toFixed(2));
     console.log(`${how}: wall, ETTR, cost x calm ${ratios.join(", ")}: ${JSON.stringify(one)}`);
   }
 }

@@ -1,18 +1,23 @@
 // Does any policy lose? `seer` against the better of `group` and `divided`, cell by cell:
 //
 //   npm run bench:policies -- [--models bundled,priced] [--engines 2,1] [--groups 4,8,16,64] [--kv short,ample]
-//       [--rounds 3] [--report FILE.json]
+//       [--rounds 3] [--simulated 8,32] [--report FILE.json]
 //
 // A cell on embedded engines is `foretoken rollout --compare group,divided,seer`, the three in turn in each round. Ratios
 // are of the better one's time over seer's: above 1 seer wins. Of wall, tail and CPU time, the median over rounds of the
-// ratios within a round. Small simulated cells, which it had until 1184b953, are no measurements.
+// ratios within a round. Cells of `--simulated` are no measurements: engines are modelled, groups a part of the paper's.
 
-import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
-import { dirname, join } from "node:path";
+import { mkdirSync, readFileSync } from "node:fs";
+import { join } from "node:path";
 import { parseArgs } from "node:util";
+import Table from "cli-table3";
 import { PRICED } from "../../src/cli/priced-model.ts";
 import { median, type Round } from "../../src/cli/rounds.ts";
-import { conditions } from "../harness.ts";
+import { loadCore } from "../../src/core/wasm/load.ts";
+import { type SimDraft, simulateCell } from "../../src/tools/simulate/cell.ts";
+import { chunkTokensOf } from "../../src/tools/simulate/systems.ts";
+import { WORKLOADS } from "../../src/tools/simulate/workload.ts";
+import { writeReport } from "../harness.ts";
 
 const ROOT = join(import.meta.dir, "..", "..");
 const OUT = join(ROOT, "out", "bench-policies");
@@ -25,10 +30,11 @@ interface Cell {
   readonly name: string;
   readonly wall: number;
   readonly tail: number;
-  readonly cpu: number;
+  /** null: simulated. */
+  readonly cpu: number | null;
 }
 
-type Times = Pick<Round, "wall_s" | "tail_s" | "cpu_s">;
+type Times = Pick<Round, "wall_s" | "tail_s"> & { readonly cpu_s: number | null };
 
 /** `rounds` by policy. */
 function cellOf(name: string, rounds: Readonly<Record<string, readonly Times[]>>): Cell {
@@ -40,7 +46,13 @@ function cellOf(name: string, rounds: Readonly<Record<string, readonly Times[]>>
         return Math.min(...others) / (round[key] ?? Number.NaN);
       }),
     );
-  return { name, wall: ratio("wall_s"), tail: ratio("tail_s"), cpu: ratio("cpu_s") };
+  const isMeasured = seer.every(({ cpu_s }) => cpu_s !== null);
+  return {
+    name,
+    wall: ratio("wall_s"),
+    tail: ratio("tail_s"),
+    cpu: isMeasured ? ratio("cpu_s") : null,
+  };
 }
 
 async function embedded(
@@ -63,10 +75,42 @@ async function embedded(
   const { runs } = JSON.parse(readFileSync(report, "utf8")) as {
     runs: Record<string, { rounds: Round[] }>;
   };
-  return cellOf(
-    name,
-    Object.fromEntries(Object.entries(runs).map(([policy, { rounds }]) => [policy, rounds])),
-  );
+  const rounds = Object.entries(runs).map(([policy, run]) => [policy, run.rounds] as const);
+  return cellOf(name, Object.fromEntries(rounds));
+}
+
+/** The Qwen2-VL workload of the paper on so many engines, with groups in proportion, or a quarter of them. */
+async function simulated(engines: number, kv: keyof typeof KV, seeds: number): Promise<Cell> {
+  const workload = WORKLOADS["qwen2-vl-72b"];
+  const part = kv === "short" ? 1 : 1 / 4;
+  const groups = Math.round((workload.shape.groups * engines * part) / workload.instances);
+  const cell = { ...workload, instances: engines, shape: { ...workload.shape, groups } };
+  const rounds: Record<string, Times[]> = {};
+  const systems = { group: "verl", divided: "divided", seer: "seer" } as const;
+  for (const [policy, system] of Object.entries(systems)) {
+    rounds[policy] = [];
+    for (let seed = 1; seed <= seeds; seed += 1) {
+      const draft: SimDraft = system === "seer" ? "grouped" : "off";
+      const chunkTokens = chunkTokensOf(system);
+      const options = { workload: cell, system, draft, seed, chunkTokens, isRecorded: false };
+      const { wallS, tailS } = await simulateCell(options, loadCore());
+      rounds[policy].push({ wall_s: wallS, tail_s: tailS, cpu_s: null });
+    }
+  }
+  return cellOf(`simulated, ${engines} engines, ${groups} groups, KV ${kv}`, rounds);
+}
+
+function tableOf(cells: readonly Cell[]): string {
+  const table = new Table({
+    head: ["seer against the better of group and divided", "wall", "tail", "CPU", ""],
+    style: { head: [], border: [] },
+    colAligns: ["left", "right", "right", "right", "left"],
+  });
+  for (const { name, wall, tail, cpu } of cells) {
+    const verdict = Math.min(wall, tail) < RATIO_MIN ? "loses" : "";
+    table.push([name, wall.toFixed(2), tail.toFixed(2), cpu?.toFixed(2) ?? "-", verdict]);
+  }
+  return table.toString();
 }
 
 async function main(): Promise<void> {
@@ -77,6 +121,7 @@ async function main(): Promise<void> {
       groups: { type: "string", default: "4,8,16,64" },
       kv: { type: "string", default: "short,ample" },
       rounds: { type: "string", default: "3" },
+      simulated: { type: "string", default: "8,32" },
       report: { type: "string" },
     },
   });
@@ -89,23 +134,24 @@ async function main(): Promise<void> {
   const cells: Cell[] = [];
   const done = (cell: Cell): void => {
     cells.push(cell);
-    const verdict = Math.min(cell.wall, cell.tail) < RATIO_MIN ? "loses" : "";
-    const [wall, tail, cpu] = [cell.wall, cell.tail, cell.cpu].map((ratio) => ratio.toFixed(2));
-    console.log(`${cell.name}: wall ${wall}, tail ${tail}, CPU ${cpu} ${verdict}`);
+    console.error(`${cell.name}: wall ${cell.wall.toFixed(2)}, tail ${cell.tail.toFixed(2)}`);
   };
-  for (const model of list(values.models)) {
-    for (const engines of list(values.engines)) {
-      for (const groups of list(values.groups)) {
-        for (const kv of kinds) {
-          const name = `${model}, ${engines} engine(s), ${groups} groups, KV ${kv}`;
-          done(await embedded(name, { model, engines, groups, kv, rounds: values.rounds }));
-        }
-      }
-    }
+  const rows = list(values.models).flatMap((model) =>
+    list(values.engines).flatMap((engines) =>
+      list(values.groups).flatMap((groups) =>
+        kinds.map((kv) => ({ model, engines, groups, kv }) as const),
+      ),
+    ),
+  );
+  for (const { model, engines, groups, kv } of rows) {
+    const name = `${model}, ${engines} engine(s), ${groups} groups, KV ${kv}`;
+    done(await embedded(name, { model, engines, groups, kv, rounds: values.rounds }));
   }
-  if (values.report === undefined) return;
-  mkdirSync(dirname(values.report), { recursive: true });
-  writeFileSync(values.report, `${JSON.stringify({ ...conditions(), cells }, null, 1)}\n`);
+  for (const engines of list(values.simulated)) {
+    for (const kv of kinds) done(await simulated(Number(engines), kv, Number(values.rounds)));
+  }
+  console.log(tableOf(cells));
+  writeReport(values.report, { cells });
 }
 
 if (import.meta.main) await main();

@@ -18,8 +18,7 @@ const OPTIONS = {
   json: { type: "string" },
 } as const;
 const { values } = parseArgs({ options: OPTIONS });
-const count = Number(values.requests);
-const PARTS = 10;
+const [count, PARTS] = [Number(values.requests), 10];
 /** Requests in flight. */
 const CLIENTS = 64;
 
@@ -90,8 +89,10 @@ const seconds = Math.round((performance.now() - startMs) / 1000);
 const ratio = (mib: readonly number[]): number => (mib.at(-1) ?? 0) / (mib[PARTS / 2 - 1] ?? 1);
 const growth = ratio(rssMib);
 const unkept = ratio(rssMib.map((mib, part) => mib - (keptMib[part] ?? 0)));
-console.log(`memory at the end is ${growth.toFixed(2)} times that at the half; ${seconds} s`);
-console.log(`without what is kept, ${unkept.toFixed(2)} times`);
+const [all, rest] = [growth.toFixed(2), unkept.toFixed(2)];
+console.log(
+  `memory at the end: ${all} times that at the half, ${rest} without what is kept; ${seconds} s`,
+);
 console.log(`answers by status: ${JSON.stringify(statuses)}`);
 writeReport(values.json, {
   requests: count,
