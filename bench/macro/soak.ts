@@ -89,19 +89,10 @@ const seconds = Math.round((performance.now() - startMs) / 1000);
 const ratio = (mib: readonly number[]): number => (mib.at(-1) ?? 0) / (mib[PARTS / 2 - 1] ?? 1);
 const growth = ratio(rssMib);
 const unkept = ratio(rssMib.map((mib, part) => mib - (keptMib[part] ?? 0)));
-const [all, rest] = [growth.toFixed(2), unkept.toFixed(2)];
-console.log(
-  `memory at the end: ${all} times that at the half, ${rest} without what is kept; ${seconds} s`,
-);
+console.log(`at the end ${growth.toFixed(2)} times the memory at the half; ${seconds} s`);
+console.log(`without what is kept ${unkept.toFixed(2)} times`);
 console.log(`answers by status: ${JSON.stringify(statuses)}`);
-writeReport(values.json, {
-  requests: count,
-  seconds,
-  rss_mib: rssMib,
-  kept_mib: keptMib,
-  growth,
-  unkept,
-  statuses,
-});
+const memory = { rss_mib: rssMib, kept_mib: keptMib, growth, unkept };
+writeReport(values.json, { requests: count, seconds, ...memory, statuses });
 await served.kill();
 rmSync(folder, { recursive: true, force: true });
