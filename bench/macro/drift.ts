@@ -36,7 +36,7 @@ async function guarded(name: string) {
     if (name !== "sound") await rpc("bring_back_defect");
     const draw = async (tokens: number, alarms: number) => {
       for (let seed = 0; ; seed += 4) {
-        // What the fault reads is the memory of other steps: of one temperature it would be right.
+        // The fault reads temperatures of earlier steps: if all were equal, they would be right.
         const asks = prompts.slice(seed % 64, (seed % 64) + 4).map((prompt, i) => {
           return fleet.complete({ prompt, n: 8, temperature: 1 - (i % 2) / 2, logprobs: 5, seed });
         });

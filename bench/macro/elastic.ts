@@ -1,4 +1,4 @@
-// What the loss of an engine costs: a rollout over two `foretoken worker` processes, in turn `calm` (no loss, the baseline),
+// The cost of losing an engine: a rollout over two `foretoken worker` processes, in turn `calm` (no loss, the baseline),
 // `notice` (DELETE /workers) and `killed` (SIGKILL) at two fifths of the tokens; a fresh worker comes 2 s later. ETTR is
 // calm's time over a run's. Kernels are the portable ones: every response must be the same each time.
 //
@@ -47,7 +47,7 @@ async function run(how: (typeof CASES)[number], goal: number) {
   const answer = await fetch(`${http.url.origin}/v1/rollouts`, asked);
   const lines = (await answer.text()).trim().split("\n");
   const { report } = JSON.parse(lines.pop() ?? "");
-  // Of all processes, as long as they were there.
+  // Seconds of all worker processes, each for as long as it existed.
   const engineS = 2 * since(startMs) + ((await losing) ?? 0);
   const count = (name: string) => http.metric(`foretoken_${name}_tokens_total`);
   const recomputed = await count("recomputed");

@@ -74,7 +74,7 @@ export class Sessions {
   readonly #byGroup = new Map<Group, Set<Session>>();
   /** Session of each unfinished request, and whether the request is a later turn. */
   readonly #running = new Map<Request, { session: Session; isLater: boolean }>();
-  /** Keys of the sessions without a name, by their last turns: a key outlives its session, which holds all of its group. */
+  /** Keys of the sessions without a name, by their last turns. Sessions themselves would keep their closed groups alive. */
   readonly #texts = new KnownTexts<string>();
   readonly trace = new SessionTrace();
   #bytes = 0;

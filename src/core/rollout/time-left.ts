@@ -16,7 +16,7 @@ const ITERATIONS = 8;
 const GOLDEN = (Math.sqrt(5) - 1) / 2;
 /** The last measurement counts so much beside those before it. */
 const SMOOTHING = 0.2;
-/** Complete groups that count, the last ones: a server whose weights never change has one iteration as long as it lives. */
+/** The last complete groups are counted, so many: an iteration ends only with a weight update or a minute without requests. */
 const GROUPS_MAX = 16_384;
 
 /** Load and speed of the engines. */

@@ -5,7 +5,7 @@ import { present } from "../../core/base/assert.ts";
 import type { RequestId } from "../../core/base/ids.ts";
 import type { Scheduler } from "../../core/schedule/scheduler.ts";
 import type { CoreExports } from "../../core/wasm/load.ts";
-import { type GroupLengths, type LengthShape, lengthsOf, sampleLengths } from "./lengths.ts";
+import { type GroupLengths, type LengthShape, sampleLengths } from "./lengths.ts";
 import { Random } from "./random.ts";
 import { type Iteration, type RelatedParts, runOf } from "./related.ts";
 import {
@@ -49,7 +49,7 @@ export async function simulateCell(cell: Cell, core: CoreExports): Promise<Simul
     const lengths: RelatedParts["lengths"] = (iteration, shape) => drawn(cell, iteration, shape);
     return related({ workload, lengths, simulate: run });
   }
-  return run({ lengths: workload.lengths ?? lengthsOf(workload.shape, seed) });
+  return run({ lengths: workload.lengths ?? sampleLengths(workload.shape, seed) });
 }
 
 function simulate(cell: Cell, core: CoreExports, iteration: Iteration): Promise<SimulationResult> {

@@ -52,7 +52,7 @@ interface Run extends Drafting {
   kvTokens: number;
   /** Output tokens until the chunk ends. Fractional between two changes. */
   left: number;
-  /** Output tokens of the response at the last report; and those that the listener knows of. */
+  /** Output tokens of the response at the last report. `reported`: those that the listener knows of. */
   made: number;
   reported: number;
 }

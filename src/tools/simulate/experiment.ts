@@ -4,7 +4,7 @@
 import type { Timeline } from "../../core/rollout/timeline.ts";
 import type { CoreExports } from "../../core/wasm/load.ts";
 import { type Cell, type SimDraft, simulateCell } from "./cell.ts";
-import { type GroupLengths, lengthsOf } from "./lengths.ts";
+import { type GroupLengths, sampleLengths } from "./lengths.ts";
 import { type Metric, PUBLISHED, type PublishedCell, publishedSpeedup } from "./published.ts";
 import { isOtherWork } from "./related.ts";
 import { meanOf, type SimulationResult } from "./simulation.ts";
@@ -106,7 +106,7 @@ export async function runWorkload(
   const best = bestOf(workload, options.draft);
   const bound = meanOf(
     seeds.map((seed) => {
-      const lengths = workload.lengths ?? lengthsOf(workload.shape, seed);
+      const lengths = workload.lengths ?? sampleLengths(workload.shape, seed);
       return lowerBoundS(workload, lengths, best);
     }),
   );

@@ -35,15 +35,6 @@ export interface LengthShape {
   readonly correlation: number;
 }
 
-/** Lengths of a workload's iterations, by seed: each of its systems gets the same. */
-const drawn = new WeakMap<LengthShape, Map<number, GroupLengths>>();
-
-/** As `sampleLengths`, whose result is kept as long as the shape is. */
-export function lengthsOf(shape: LengthShape, seed: number): GroupLengths {
-  const known = drawn.getOrInsertComputed(shape, () => new Map());
-  return known.getOrInsertComputed(seed, () => sampleLengths(shape, seed));
-}
-
 /** Draws the lengths of one iteration. Deterministic in `seed`; the mean is met exactly in expectation. */
 export function sampleLengths(shape: LengthShape, seed: number): GroupLengths {
   const random = new Random(seed, "lengths");

@@ -89,7 +89,7 @@ test.each(parsers)("fuzz: $name keeps nothing of the inputs that it took", async
     Bun.gc(true);
     counts.push(heapStats().objectCount);
   }
-  // What is made once adds to one pass or two, what is kept of each input to all of them.
+  // Objects made once add to one pass or two; objects kept for each input add to every pass.
   const grown = Math.min(...counts.slice(1).map((count, at) => count - (counts[at] ?? 0)));
   expect(grown).toBeLessThan(to / 3);
 });
