@@ -110,12 +110,14 @@ function outcomeLine(title: string, progress: Progress): string {
 function countsOf(progress: Progress, by: Painter): string[] {
   const count = (value: number, name: string) => `${formatCount(value)} ${by(name, "dim")}`;
   const preempted = count(progress.preemptions, "preempted");
+  const { meanAcceptanceLength: length } = progress;
   return [
     count(progress.tokensPerS, "tok/s"),
     count(progress.running, "running"),
     count(progress.waiting, "waiting"),
     count(progress.migrations, "moved"),
     progress.preemptions > 0 ? by(preempted, "yellow") : preempted,
-    `${by("acceptance", "dim")} ${progress.meanAcceptanceLength.toFixed(2)}`,
+    // 1: without drafts, where it would look like a rate of 100 %.
+    ...(length > 1 ? [`${by("acceptance", "dim")} ${length.toFixed(2)}`] : []),
   ];
 }
