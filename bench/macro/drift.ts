@@ -27,7 +27,9 @@ async function guarded(name: string) {
   const rpc = (method: string) => post(`${fleet.servers[0]?.url}/collective_rpc`, { method });
   const figures = async () => {
     const read = Object.entries(METRICS).map(async ([key, metric]) => {
-      return [key, await fleet.metric(metric, "sidecar")] as const;
+      // The sidecar reads a server's counters only now and then.
+      const of = metric.startsWith("vllm:") ? "servers" : "sidecar";
+      return [key, await fleet.metric(metric, of)] as const;
     });
     return Object.fromEntries(await Promise.all(read)) as Record<keyof typeof METRICS, number>;
   };

@@ -23,7 +23,7 @@ const CONCURRENCY = 16;
 
 /**
  * Has a plain server score finished responses, from output token `from` on, and tests whether the tokens are draws from
- * its distributions (src/tools/doctor/sampling-test.ts).
+ * its distributions (src/core/rollout/sampling-test.ts).
  */
 export async function heldAgainst(
   engine: Engine,

@@ -10,11 +10,8 @@ import { DriftGuard } from "./drift-guard.ts";
 const ENGINE = workerId(3);
 /** At every position; token `i` has the i-th of them. */
 const LOGPROBS = [0.5, 0.2, 0.15, 0.1, 0.05].map(Math.log);
-const TOP = {
-  count: 4,
-  tokens: Int32Array.of(0, 1, 2, 3),
-  logprobs: Float32Array.from(LOGPROBS.slice(0, 4)),
-};
+const FIRST = Float32Array.from(LOGPROBS.slice(0, 4));
+const TOP = { count: 4, tokens: Int32Array.of(0, 1, 2, 3), logprobs: FIRST };
 const CHUNK = 64;
 
 function drawn(place: number): number {
@@ -26,33 +23,34 @@ function drawn(place: number): number {
   return LOGPROBS.length - 1;
 }
 
-/** Every second token has the likeliest as its draft, which is taken as `takes` says. */
-function guarded(takes: "never" | "drafted" | "always") {
+/** As vLLM reports logits that are no numbers. */
+const NONE = -9999;
+const NO_TOP = { ...TOP, logprobs: FIRST.map(() => NONE) };
+
+/** Every second token has the likeliest as its draft, which is taken as `takes` says; `nothing`: no token is possible. */
+function guarded(takes: "never" | "drafted" | "always" | "nothing") {
   const guard = new DriftGuard();
   const verdicts: (string | undefined)[] = [];
   for (let startMs = 0; startMs < 200; startMs += 1) {
     const response = new Response(CHUNK, TOP.count);
     response.openChunk(ENGINE, weightEpoch(0), null, { startMs, tokensMax: CHUNK, kvTokens: 0 });
     const verifications: number[] = [];
+    const isBroken = takes === "nothing" && guard.mayDraft(ENGINE);
     for (let at = 0; at < CHUNK; at += 1) {
       const isTaken = takes === "always" || (takes === "drafted" && at % 2 === 1);
       const token = isTaken ? 0 : drawn(startMs * CHUNK + at);
       if (at % 2 === 1) verifications.push(at, 1, token === 0 ? 1 : 0);
-      response.append(at, Int32Array.of(token), Float32Array.of(LOGPROBS[token] ?? 0), TOP);
+      const logprob = isBroken ? NONE : (LOGPROBS[token] ?? 0);
+      response.append(at, Int32Array.of(token), Float32Array.of(logprob), isBroken ? NO_TOP : TOP);
     }
-    const drafts = {
-      draftedTokens: 0,
-      acceptedTokens: 0,
-      verifications: Int32Array.from(verifications),
-    };
-    // An engine that takes what it likes does not say which tokens had drafts.
-    if (takes !== "always") Object.assign(response.lastChunk?.run ?? {}, { drafts });
+    const tokens = { draftedTokens: 0, acceptedTokens: 0 };
+    const drafts = { ...tokens, verifications: Int32Array.from(verifications) };
+    // vLLM does not say which tokens had drafts, and that it drafts only after some.
+    if (takes === "never" || takes === "drafted")
+      Object.assign(response.lastChunk?.run ?? {}, { drafts });
     const sampling = { temperature: 1, shaping: null, engineFields: null };
-    const reason = guard.ended(
-      { spec: { sampling }, response } as unknown as Request,
-      true,
-      startMs,
-    );
+    const request = { spec: { sampling }, response } as unknown as Request;
+    const reason = guard.ended(request, startMs > 0, startMs);
     if (reason !== null) verdicts.push(reason.split("; ").at(-1));
   }
   return { mayDraft: guard.mayDraft(ENGINE), verdicts, engine: guard.engines.get(ENGINE) };
@@ -66,10 +64,13 @@ test("drift guard: an engine that takes wrong drafts gets none, and it is said o
   expect(engine?.plain.kl).toBeLessThan(0.002);
 });
 
+test("drift guard: an engine that reports nothing possible where it drafts gets no drafts", () => {
+  expect(guarded("nothing")).toMatchObject({ mayDraft: false, verdicts: ["it gets no drafts"] });
+});
+
 test("drift guard: an engine that is wrong without drafts too gets them again", () => {
-  const { mayDraft, verdicts } = guarded("always");
-  expect(verdicts).toEqual(["it gets no drafts", "drafts are not the cause, and on again"]);
-  expect(mayDraft).toBe(true);
+  const verdicts = ["it gets no drafts", "drafts are not the cause, and on again"];
+  expect(guarded("always")).toMatchObject({ mayDraft: true, verdicts });
 });
 
 test("drift guard: a sound engine drafts on, though its likeliest tokens are drafted", () => {

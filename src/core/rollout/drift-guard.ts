@@ -55,7 +55,7 @@ export class PositionsTest {
 
 class EngineDrift {
   readonly drafted = new PositionsTest();
-  readonly plain = new PositionsTest();
+  plain = new PositionsTest();
   /** null: it may have drafts. */
   offMs: number | null = null;
 }
@@ -89,8 +89,11 @@ export class DriftGuard {
     if (chunk === null || top === null) return null;
     const { workerId, offset, run, tokens } = chunk;
     const engine = this.engines.getOrInsertComputed(workerId, () => new EngineDrift());
-    const { drafted, plain, offMs } = engine;
+    const { drafted, offMs } = engine;
     const isDrafted = hasDrafts && (offMs === null || (run?.startMs ?? 0) <= offMs);
+    // Draws from before the engine reported its first drafts may have had some.
+    if (isDrafted && drafted.test.draws === 0) engine.plain = new PositionsTest();
+    const { plain } = engine;
     const marks = draftedPositions(new Uint8Array(tokens), offset, run?.drafts ?? null, isDrafted);
     for (const [i, logprob] of response.logprobs(offset).entries()) {
       const row = top.logprobs.subarray(i * top.count, (i + 1) * top.count - 1);

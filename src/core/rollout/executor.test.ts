@@ -38,14 +38,10 @@ function parked(options: { pooledTokens: number }) {
   });
   const request: Request = present(requests[0], "one request");
   const executor = new Executor(ledger, performed);
-  const dispatch = {
-    kind: "dispatch",
-    chunkTokens: 100,
-    reservedTokens: PROMPT_TOKENS + 100,
-  } as const;
+  const tokens = { chunkTokens: 100, reservedTokens: PROMPT_TOKENS + 100 };
   const run = (id: typeof HOME) => {
     buffer.move(request, "moving");
-    executor.execute({ ...dispatch, request, workerId: id });
+    executor.execute({ kind: "dispatch", ...tokens, request, workerId: id });
   };
   const start = () => {
     executor.start(request, { workerId: HOME, chunkTokens: 100 });

@@ -26,14 +26,9 @@ test("meter: the tail is exact after more requests than it keeps the times of", 
     meter.requestFinished(request);
   }
   meter.ended();
-  const report = meter.report({
-    policy: "seer",
-    draft: "off",
-    deterministic: false,
-    epoch: weightEpoch(0),
-    interrupted: false,
-    pool: NO_POOL_STATS,
-  });
+  const asked = { policy: "seer", draft: "off", deterministic: false } as const;
+  const ended = { epoch: weightEpoch(0), interrupted: false, pool: NO_POOL_STATS };
+  const report = meter.report({ ...asked, ...ended });
   expect(report.finished_requests).toBe(requests);
   expect(report.tail_s).toBeCloseTo((requests * 0.1) / 1000, 6);
   expect(meter.progress().requestsDone).toBe(requests);
@@ -55,14 +50,8 @@ test("meter: progress counts the current iteration alone, and requests that are 
   now.ms = 5000;
   join(buffer, meter, "b", 4);
   expect(carried).toHaveLength(2);
-  expect(meter.progress()).toMatchObject({
-    iteration: 2,
-    isTail: false,
-    elapsedS: 0,
-    requests: 6,
-    requestsDone: 0,
-    migrations: 0,
-  });
+  const begun = { iteration: 2, isTail: false, elapsedS: 0, requestsDone: 0, migrations: 0 };
+  expect(meter.progress()).toMatchObject({ ...begun, requests: 6 });
   expect(meter.counts.migrations).toBe(1);
 });
 
@@ -75,11 +64,8 @@ test("meter: of a worker that was removed for good only its counts stay", () => 
     meter.stats(id, { ...NO_WORKER_STATS, preemptions: 1, drafts: 1, acceptedTokens: 2 });
     meter.workerForgotten(id);
   }
-  expect(meter.progress()).toMatchObject({
-    preemptions: 100,
-    meanAcceptanceLength: 3,
-    workers: [],
-  });
+  const left = { preemptions: 100, meanAcceptanceLength: 3, workers: [] };
+  expect(meter.progress()).toMatchObject(left);
   expect(meter.timeline().workers).toEqual([]);
   expect(meter.latest(workerId(7))).toBeNull();
 });

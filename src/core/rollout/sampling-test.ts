@@ -11,6 +11,10 @@
 /** nats. Less likely tokens count as this likely, which bounds an increment. */
 const SCORE_MIN = -6;
 const INCREMENT_MAX = -SCORE_MIN;
+/** The tokens not reported are at most so many, each at most as likely as the least reported: no more mass is left. */
+const VOCABULARY_MAX = 2 ** 24;
+/** Mass that may be missing for rounding. What else is missing counts as 0 nats, so that no draw may be less likely. */
+const MASS_ERROR = 0.01;
 /** Geometric from 0.002 to 1: shifts of the mean from 0.01 nats to several. */
 const GRID = Float64Array.from({ length: 19 }, (_, index) => 0.002 * 2 ** (index / 2));
 const PSI = GRID.map(
@@ -77,7 +81,9 @@ export class SamplingTest {
       mean += p * score;
       square += p * score * score;
     }
-    const left = Math.max(0, 1 - mass);
+    // A row that is not full ends in -Infinity, which bounds nothing.
+    const bound = least === Number.NEGATIVE_INFINITY ? 1 : VOCABULARY_MAX * Math.exp(least);
+    const left = Math.max(0, Math.min(1 - mass, Math.max(MASS_ERROR, bound)));
     mean += left * rest;
     square += left * rest * rest;
     const score = Math.max(SCORE_MIN, logprob >= least ? logprob : rest);
