@@ -7,7 +7,7 @@ import type { DataPlane } from "../server/openai/plane.ts";
 import type { Row } from "../server/route.ts";
 
 export interface Adapter {
-  /** Routes that make responses, or end them: `generates` and `replies` make such rows. */
+  /** Routes that make responses, or end them: `generates` and `replies` (server/openai/data-plane.ts) make such rows. */
   readonly data?: readonly Row<DataPlane>[];
   /** Routes of the control plane; `translated` makes a row that answers in the dialect's own shape. */
   readonly control?: readonly Row<Control>[];

@@ -42,6 +42,7 @@ export function translated({ call, answer, method, ...info }: Translated): Row<C
 export const verdict = ({ isSuccess, status, message }: Done) =>
   jsonResponse({ success: isSuccess, message }, isSuccess ? 200 : Math.max(400, status));
 
+/** Loads weights from a path. Generation waits until it is done or has failed: no `pause` and `resume` around it. */
 export function reload(control: Control, path: string, version: string | null = null) {
   return control.weights.whole({ kind: "load", path, version, options: {} });
 }

@@ -40,6 +40,9 @@ export interface EngineKind {
   readonly form: string;
   /** null: a worker of ours, here or on another machine. It reports no model: tokenizer and text are this sidecar's. */
   readonly server: EngineServer | null;
-  /** Opens nothing yet. What the result opens, one after the other, are workers on the same engine. */
+  /**
+   * Opens nothing yet. What the result opens, one after the other, are workers on the same engine. It throws AppError
+   * worker_failed while the engine does not answer, and is called again; the log names the URL before the message.
+   */
   readonly opener: (url: string, access: EngineAccess) => (options: OpenOptions) => Promise<Worker>;
 }

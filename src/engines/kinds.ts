@@ -1,7 +1,7 @@
 // The registry of engines that a URL names: one row for each kind, found by the URL's scheme. The only place that knows
 // all kinds.
 //
-// An inference server over HTTP needs no worker of its own. It is an `EngineDialect` (vllm/dialect.ts) in a folder as
+// A server of an API as vLLM's, which streams over HTTP, needs no worker of its own. It is an `EngineDialect` (vllm/dialect.ts) in a folder as
 // vllm/sglang, asked by `findEngine` (vllm/open.ts), with a row as SGLANG in vllm/kind.ts and here. It must answer
 // GET /health with 200. Its double: as test/faults/stand-in/sglang-stand-in.ts; its tests: a line of vllm/contract.test.ts, and as
 // vllm/sglang/worker.test.ts.
@@ -10,9 +10,11 @@
 // - kind.ts of the folder exports the row, an `EngineKind` (as remote/kind.ts): its schemes, the form of its URLs, `server` (null
 //   where it does not tell its model: then `--model` or `--tokenizer` names the vocabulary), and the function that opens a worker.
 // - The worker implements `Worker` of core/rollout/worker.ts, whose header tells the life of a request on it. The shortest one is
-//   test/faults/simulated/worker.ts. Operations (operation.ts beside the port) that it lacks it answers with 404.
-// - Its test calls `workerSuite` (test/suite/worker-suite.ts), as llama/contract.test.ts. The folder may import what the row
-//   "engines/*" of test/tidy.test.ts names, and no other engine; UPDATE_BUDGET=1 gives it a budget there.
+//   test/faults/simulated/worker.ts. Operations (operation.ts beside the port) that it lacks it answers with 404. Without KV
+//   moves it answers `export` with `kv: null` and `adopt` with `evicted`.
+// - Its test calls `workerSuite` (test/suite/worker-suite.ts), as vllm/contract.test.ts, with `lacks` for such operations. The
+//   folder may import core, proto, text and engines/kind.ts, and no other engine; UPDATE_BUDGET=1 gives it a budget. Nothing
+//   else lists the kinds; kinds.test.ts has a line for each.
 
 import { AppError } from "../core/base/errors.ts";
 import type { EngineKind, EngineServer } from "./kind.ts";

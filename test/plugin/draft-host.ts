@@ -7,6 +7,7 @@ import { parseArgs } from "node:util";
 import { type GroupId, groupId, weightEpoch } from "../../src/core/base/ids.ts";
 import { DraftServer } from "../../src/core/draft/service/server.ts";
 import { TokenColumn } from "../../src/core/request/columns.ts";
+import { wallTimers } from "../../src/engines/vllm/clock.ts";
 import { DraftSocketService } from "../../src/server/drafts/draft-socket.ts";
 import { EngineTelemetry } from "../../src/server/drafts/engine-telemetry.ts";
 import { serveHttp } from "../../src/server/http.ts";
@@ -51,10 +52,7 @@ const telemetry = new EngineTelemetry({
 const service = new DraftSocketService({
   server,
   reports: { telemetryMs: 100, report: (engine, figures) => telemetry.report(engine, figures) },
-  later: (act, ms) => {
-    const timer = setTimeout(act, ms);
-    return () => clearTimeout(timer);
-  },
+  later: (act, ms) => wallTimers.after(ms, act),
 });
 const http = serveHttp({
   host: "127.0.0.1",

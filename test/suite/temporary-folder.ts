@@ -1,7 +1,7 @@
 // A folder of a test file's own, which goes when the tests around it are over.
 
 import { afterAll } from "bun:test";
-import { mkdtempSync, rmSync } from "node:fs";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 
@@ -10,4 +10,11 @@ export function temporaryFolder(name: string): string {
   const folder = mkdtempSync(join(tmpdir(), `foretoken-${name}-`));
   afterAll(() => rmSync(folder, { recursive: true, force: true }));
   return folder;
+}
+
+/** A file in it; its path. */
+export function written(folder: string, name: string, bytes: Uint8Array): string {
+  const path = join(folder, name);
+  writeFileSync(path, bytes);
+  return path;
 }

@@ -1,10 +1,11 @@
 // What every worker must hold, whatever engine makes its tokens. Each kind of engine calls it from its own test file.
-// `engines/llama/contract.test.ts` is the smallest such file.
+// `engines/llama/contract.test.ts` is the smallest such file; for a server: `engines/vllm/contract.test.ts`.
 
 import { expect, test } from "bun:test";
 import { present } from "../../src/core/base/assert.ts";
 import { requestId, type WeightEpoch, weightEpoch } from "../../src/core/base/ids.ts";
 import type { RequestSpec } from "../../src/core/request/request.ts";
+import type { EngineOperation } from "../../src/core/rollout/operation.ts";
 import type { KvBlob, Worker, WorkerEvent } from "../../src/core/rollout/worker.ts";
 import { runCommand, samplingOf, specOf } from "./request-spec.ts";
 
@@ -13,9 +14,11 @@ export interface WorkerHarness {
   readonly worker: Worker;
   /** Path of weights that the engine can load. Default: any but ABSENT. */
   readonly weights?: string;
+  /** Operations that the engine does not know: they are a 404. Default: none. */
+  readonly lacks?: readonly EngineOperation["kind"][];
   /** Makes the engine take a step; absent: it takes steps by itself. */
   readonly step?: () => void;
-  /** Ends the engine; absent: nothing but the machine's end does. */
+  /** Ends the engine, and has the worker ask it if it would not notice; absent: nothing but the machine's end does. */
   readonly fail?: () => void | Promise<void>;
   close(): Promise<void>;
 }
@@ -226,35 +229,39 @@ export function workerSuite(name: string, make: () => Promise<WorkerHarness>): v
     expect((await b.chunk(specOfId(1))).tokens).toEqual(whole.tokens);
   });
 
-  fact("asleep and awake again, it generates for a canary and goes on", async (b) => {
-    const { worker } = b;
-    const epoch = weightEpoch(1);
-    const whole = await b.chunk(specOfId(1));
-    for (const operation of [
-      { kind: "canary", adapter: null },
-      { kind: "sleep", level: 1, mode: "keep" },
-      { kind: "canary", adapter: null },
-      { kind: "wake", tags: ["weights"] },
-      { kind: "wake", tags: ["kv_cache"] },
-      { kind: "canary", adapter: null },
-    ] as const) {
-      expect([operation, (await worker.perform(operation, epoch)).status]).toEqual([
-        operation,
-        200,
-      ]);
-    }
-    expect(await b.chunk(specOfId(1))).toEqual(whole);
-  });
+  fact(
+    "asleep and awake again, it generates for a canary and goes on",
+    async (b, { lacks = [] }) => {
+      const { worker } = b;
+      const epoch = weightEpoch(1);
+      const whole = await b.chunk(specOfId(1));
+      for (const operation of [
+        { kind: "canary", adapter: null },
+        { kind: "sleep", level: 1, mode: "keep" },
+        { kind: "canary", adapter: null },
+        { kind: "wake", tags: ["weights"] },
+        { kind: "wake", tags: ["kv_cache"] },
+        { kind: "canary", adapter: null },
+      ] as const) {
+        expect([operation, (await worker.perform(operation, epoch)).status]).toEqual([
+          operation,
+          lacks.includes(operation.kind) ? 404 : 200,
+        ]);
+      }
+      expect(await b.chunk(specOfId(1))).toEqual(whole);
+    },
+  );
 
   fact(
     "weights are loaded under the next epoch, or refused, and then the old ones serve",
-    async (b, { weights = "/weights" }) => {
+    async (b, { weights = "/weights", lacks = [] }) => {
       const { worker } = b;
       const whole = await b.chunk(specOfId(1));
       const load = { kind: "load", version: "step-1", options: {} } as const;
       const refused = await worker.perform({ ...load, path: ABSENT }, weightEpoch(1));
-      expect([400, 500]).toContain(refused.status);
+      expect(lacks.includes("load") ? [404] : [400, 500]).toContain(refused.status);
       expect(await b.chunk(specOfId(1))).toEqual(whole);
+      if (lacks.includes("load")) return;
       const { status } = await worker.perform({ ...load, path: weights }, weightEpoch(1));
       expect(status).toBe(200);
       worker.send([{ kind: "advance", epoch: weightEpoch(1) }]);

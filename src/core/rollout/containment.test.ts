@@ -66,8 +66,7 @@ test("receive: a response that lacks a report, not a token, when its worker fail
     rollout.addWorker(join());
     const group = submit("g", 1, Int32Array.of(1, 2), field);
     await steps(2);
-    const [request] = group.requests;
-    if (request === undefined) throw new Error("one was submitted");
+    const request = present(group.requests[0], "one was submitted");
     const { length } = request.response;
     const last = {
       ...{ kind: "tokens", requestId: request.spec.requestId, offset: length, top: null },

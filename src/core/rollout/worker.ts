@@ -101,7 +101,8 @@ export type WorkerEvent =
   /**
    * `finish` null: the chunk is used up, the response goes on. Otherwise its KV is freed, or parked if the spec says so
    * and it was not given up. `refusal`: why the
-   * engine would not run it, or could not go on with it, whatever was tried; its `finish` is "abort" then.
+   * engine would not run it, or could not go on with it, whatever was tried (`status` 4xx: the request is wrong; 5xx: the
+   * engine); its `finish` is "abort" then. An engine that does not answer any more ends with `failed`.
    * `promptTokensCached`: tokens of the prompt that the engine found in a cache of its own at the request's first
    * chunk; absent: it did not say. `promptReport`: of the first chunk, where it was asked for. `experts`: rows of this
    * chunk as an .npy file, from `expertsFrom` on; a chunk that was ended early has none. `drafts`: of this chunk; absent:
@@ -133,7 +134,7 @@ export type WorkerEvent =
    */
   | { kind: "failed"; message: string; isCut?: boolean };
 
-/** Counters are cumulative since the worker started; gauges are as of the last step. */
+/** Counters are cumulative since the worker started, gauges as of the last step; 0 where an engine does not know it. */
 export interface WorkerStats {
   /** Gauges. */
   readonly running: number;
@@ -196,7 +197,7 @@ export type WorkerListener = (epoch: WeightEpoch, events: readonly WorkerEvent[]
 
 /**
  * divided: a response may stop after any token and go on, here or elsewhere, as if nothing had happened.
- * whole: only in one piece. refused: this engine cannot honour `field`.
+ * whole: only in one piece. refused: this engine cannot honour `field`, in the client's words (`min_tokens`).
  */
 export type SamplingSupport =
   | { readonly kind: "divided" }

@@ -1,8 +1,10 @@
 // The registry of policies: one row each. `--policy` (its choices and help), `--compare`, the default of `--draft`, the
-// simulator's systems and the tests over all policies are read from it. A new one is a row, last in the table, and a file:
-// as fewest-tokens.ts (a number for each request, the lowest first), or as probe-first.ts (a number for each group, which
-// may change while requests wait). Its tests: scheduler.test.ts, and for one that is bounded a row of CASES in
-// bounded-wait.test.ts. Tests of admission, attempts, faults and the simulator run over all rows; no other list has them.
+// simulator's systems and the tests over all policies are read from it. A new one is a row, last in the table, and a file.
+// - A number for each request, fixed while it waits, the lowest first: a function for `keyed`, as in fewest-tokens.ts.
+// - A number that follows the group's estimate: a class as KeyedPolicy (keyed.ts), whose `refresh(group)` calls
+//   `heap.update(request.index, key)` for the group's waiting requests. A number for each group: as probe-first.ts.
+// - Tests: scheduler.test.ts, as "seer: a group whose estimate rises while it waits moves up", and for one that is bounded
+//   a row of CASES in bounded-wait.test.ts. Tests of faults and of the simulator run over all rows; no other list has them.
 
 import type { ContextManager } from "../context/context.ts";
 import type { DraftMode } from "../draft/registry.ts";
@@ -19,9 +21,13 @@ import { type DispatchMode, Scheduler } from "./scheduler.ts";
 
 export interface PolicyParts {
   readonly buffer: RequestBuffer;
+  /**
+   * `estimate(group)`: tokens of its longest response, `max_tokens` until one has ended. `learned(group)`: the same, null
+   * until then. `prior(group)`: by earlier epochs, or null.
+   */
   readonly context: ContextManager;
   readonly chunks: ChunkLength;
-  /** Holds the heaps. */
+  /** Holds the heaps, which order indices by keys. `update` and `remove` of an absent index return false. */
   readonly core: CoreExports;
 }
 
@@ -33,7 +39,7 @@ interface Policy {
   readonly draft: DraftMode;
   /** false: whole groups, each pinned to a worker. */
   readonly isDivided: boolean;
-  /** No request waits without end, whatever the order prefers (`bounded-wait.ts`). */
+  /** No request waits without end, and the last quarter goes by fewest tokens, whatever the order (`bounded-wait.ts`). */
   readonly isBounded: boolean;
   readonly order: (parts: OrderParts) => SchedulePolicy;
 }
@@ -82,10 +88,10 @@ export const POLICY_NAMES = Object.keys(POLICIES) as [PolicyName, ...PolicyName[
 
 export const POLICY_HELP = POLICY_NAMES.map((name) => `${name}: ${POLICIES[name].help}`).join(". ");
 
+const DRAFTING = POLICY_NAMES.filter((name) => POLICIES[name].draft === "grouped");
+
 /** The default of `--draft`, in words. */
-export const DRAFT_DEFAULT = `grouped with ${POLICY_NAMES.filter(
-  (name) => POLICIES[name].draft === "grouped",
-).join(" and ")}, off with the others`;
+export const DRAFT_DEFAULT = `grouped with ${new Intl.ListFormat("en").format(DRAFTING)}, off with the others`;
 
 export function isDivided(policy: PolicyName): boolean {
   return POLICIES[policy].isDivided;

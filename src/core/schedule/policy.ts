@@ -12,7 +12,7 @@ export interface SchedulePolicy {
   take(request: Request): void;
   /** Takes a request out because it was given up; nothing happens if it is no candidate. */
   remove(request: Request): void;
-  /** The context of the group has changed. */
+  /** The group's estimate has changed, or one of its responses has ended; also where none of its requests waits. */
   refresh(group: Group): void;
   /** Forgets a group that is complete. */
   forget(group: Group): void;

@@ -6,7 +6,7 @@ import { copyFileSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { valueAt } from "../../../test/llama/checkpoint.ts";
 import { MODEL_PATH, skipReason } from "../../../test/llama/engine-fixture.ts";
-import { temporaryFolder } from "../../../test/suite/temporary-folder.ts";
+import { temporaryFolder, written } from "../../../test/suite/temporary-folder.ts";
 import type { AppError } from "../../core/base/errors.ts";
 import { MemoryFile } from "./memory-file.ts";
 import { type ReadOptions, readWeights } from "./weights-reader.ts";
@@ -31,12 +31,6 @@ function folder(name: string, ...files: string[]): string {
   return path;
 }
 
-function written(name: string, bytes: Uint8Array): string {
-  const path = join(scratch, name);
-  writeFileSync(path, bytes);
-  return path;
-}
-
 describe.skipIf(skipReason !== null)("readWeights", () => {
   test("a path that is no model: what it is, and what to give", async () => {
     const pipe = join(scratch, "pipe");
@@ -47,9 +41,9 @@ describe.skipIf(skipReason !== null)("readWeights", () => {
       [folder("checkpoint", "config.json", "model.safetensors"), "is a Hugging Face checkpoint"],
       [folder("models", "b.gguf", "a.gguf"), "a.gguf, one of 2"],
       [folder("empty"), "is a folder without a model"],
-      [written("model.safetensors", new Uint8Array(8)), "holds safetensors"],
-      [written("empty.gguf", new Uint8Array(0)), "is empty"],
-      [written("foreign.gguf", new Uint8Array(99)), "not a GGUF file"],
+      [written(scratch, "model.safetensors", new Uint8Array(8)), "holds safetensors"],
+      [written(scratch, "empty.gguf", new Uint8Array(0)), "is empty"],
+      [written(scratch, "foreign.gguf", new Uint8Array(99)), "not a GGUF file"],
       [pipe, "is a FIFO, not a file"],
     ];
     for (const [path, problem] of cases) {
@@ -65,7 +59,7 @@ describe.skipIf(skipReason !== null)("readWeights", () => {
   test("damage that aborts llama.cpp ends the child alone, and its last words are the reason", async () => {
     const bytes = readFileSync(MODEL_PATH);
     bytes.writeUInt32LE(0, valueAt(bytes, "qwen3.block_count"));
-    const path = written("damaged.gguf", bytes);
+    const path = written(scratch, "damaged.gguf", bytes);
     await expect(read(path)).rejects.toMatchObject({
       code: "model_unreadable",
       message: expect.stringMatching(/damaged: loading it ended with SIGABRT .*GGML_ASSERT/),

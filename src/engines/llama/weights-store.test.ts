@@ -14,7 +14,7 @@ import {
   skipReason,
   soloResponse,
 } from "../../../test/llama/engine-fixture.ts";
-import { temporaryFolder } from "../../../test/suite/temporary-folder.ts";
+import { temporaryFolder, written } from "../../../test/suite/temporary-folder.ts";
 import { weightEpoch } from "../../core/base/ids.ts";
 import { readGgufHead } from "./gguf.ts";
 import { loadBackend, openLibrary } from "./native.ts";
@@ -45,12 +45,6 @@ describe.skipIf(skipReason !== null)("weights", () => {
     const lease = await opened.store.acquire(path, EPOCH);
     lease.release();
     return lease.weights.id;
-  }
-
-  function written(name: string, bytes: Uint8Array): string {
-    const path = join(scratch, name);
-    writeFileSync(path, bytes);
-    return path;
   }
 
   test("a file that is rewritten in place, then cut short, changes no token of those who serve it", async () => {
@@ -99,15 +93,15 @@ describe.skipIf(skipReason !== null)("weights", () => {
     const { tensors } = readGgufHead(OTHER_MODEL_PATH);
     const renamed = Buffer.from(bytes);
     renamed.write("somebody", valueAt(bytes, "general.name") + 8);
-    expect(await idOf(written("renamed.gguf", renamed))).toBe(first);
+    expect(await idOf(written(scratch, "renamed.gguf", renamed))).toBe(first);
     const turned = Buffer.from(bytes);
     turned.writeFloatLE(20_000, valueAt(bytes, "qwen3.rope.freq_base"));
-    expect(await idOf(written("turned.gguf", turned))).not.toBe(first);
+    expect(await idOf(written(scratch, "turned.gguf", turned))).not.toBe(first);
     for (const tensor of [tensors[0], tensors.at(-1)]) {
       const flipped = Buffer.from(bytes);
       const at = (tensor?.offset as number) + 1;
       flipped[at] = (flipped[at] as number) ^ 1;
-      expect(await idOf(written("flipped.gguf", flipped))).not.toBe(first);
+      expect(await idOf(written(scratch, "flipped.gguf", flipped))).not.toBe(first);
     }
   });
 

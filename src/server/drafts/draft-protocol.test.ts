@@ -16,6 +16,7 @@ import { groupId } from "../../core/base/ids.ts";
 import { DRAFT_PROTOCOL_VERSION, type DraftServerLimits } from "../../core/draft/service/limits.ts";
 import type { ClientMessage } from "../../core/draft/service/message.ts";
 import { DraftServer, EPOCHS_AHEAD_MAX } from "../../core/draft/service/server.ts";
+import { wallTimers } from "../../engines/vllm/clock.ts";
 import { serveHttp } from "../http.ts";
 import { DraftSocketService } from "./draft-socket.ts";
 
@@ -35,10 +36,7 @@ function serve(limits: Partial<DraftServerLimits> = {}, leads = false) {
   const service = new DraftSocketService({
     server,
     reports: null,
-    later: (act, ms) => {
-      const timer = setTimeout(act, ms);
-      return () => clearTimeout(timer);
-    },
+    later: (act, ms) => wallTimers.after(ms, act),
   });
   const http = serveHttp({
     host: "127.0.0.1",

@@ -6,6 +6,7 @@ import {
   type FixtureOptions,
   PlaneFixture,
 } from "../../../test/golden/requests/plane-fixture.ts";
+import { ADAPTER_DATA } from "../../adapters/list.ts";
 import type { Request as Wanted } from "../../core/request/buffer.ts";
 import { DATA_ROUTES } from "./data-plane.ts";
 import { jsonSchemaOf } from "./fields.ts";
@@ -204,6 +205,10 @@ test("routes: every bad field is a 400 that names it, and the next good request 
     ]);
     expect(error.message).toContain(field);
   }
+  const posts = [...DATA_ROUTES, ...ADAPTER_DATA].filter(({ method }) => method === "POST");
+  expect(Object.keys(GOOD).toSorted()).toEqual(
+    posts.flatMap(({ path }) => (path === "/abort_request" ? [] : [path])).toSorted(),
+  );
   for (const [path, body] of Object.entries(GOOD)) {
     const response = await fixture.until(fixture.post(path, body));
     expect([path, response.status]).toEqual([path, 200]);

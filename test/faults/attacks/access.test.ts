@@ -4,6 +4,7 @@
 import { beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { cpSync, mkdirSync, symlinkSync } from "node:fs";
 import { join } from "node:path";
+import { ADAPTER_CONTROL } from "../../../src/adapters/list.ts";
 import { routeTable } from "../../../src/features.ts";
 import { BUNDLED_MODEL } from "../../../src/host/installation.ts";
 import { engineMissing } from "../../e2e/tool.ts";
@@ -77,6 +78,10 @@ describe.skipIf(engineMissing() !== null)("rights", () => {
   });
 });
 
+/** Adapters' calls that pause, say which weights come by a transfer, or check them. */
+const WITHOUT_PATH =
+  /flush_cache|generation$|memory_occupation$|_group$|_from_(distributed|tensor)$|(begin|end)_weight_update|pull_weights|weights(_checker)?$|_meta(_lora)?$|_xccl$|finish_session|init_broadcaster|unload_/;
+
 describe.skipIf(engineMissing() !== null)("weights", () => {
   const root = join(scratch, "root");
   const outside = join(scratch, "outside");
@@ -105,6 +110,14 @@ describe.skipIf(engineMissing() !== null)("weights", () => {
     ["/start_weight_update", { weight_dir: path }],
     ["/finish_weight_update", { weight_dir: path }],
   ];
+
+  test("weights: every control call of an adapter is attacked below, or names no path", () => {
+    const attacked = calls("").map(([route]) => route);
+    const posts = ADAPTER_CONTROL.filter(({ method }) => method === "POST").map(({ path }) => path);
+    expect(posts.filter((path) => !attacked.includes(path) && !WITHOUT_PATH.test(path))).toEqual(
+      [],
+    );
+  });
 
   test("weights: no call and no spelling reaches a file outside of the root", async () => {
     const paths = [

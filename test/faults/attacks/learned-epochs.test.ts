@@ -4,6 +4,7 @@
 // with old weights must not serve once that can be known.
 
 import { expect, setDefaultTimeout, test } from "bun:test";
+import { present } from "../../../src/core/base/assert.ts";
 import { type Choice, until } from "../http-client.ts";
 import { rounds } from "./scale.ts";
 import { expectedOf, StandInBed } from "./stand-in-bed.ts";
@@ -13,8 +14,7 @@ setDefaultTimeout(180_000);
 async function generate(bed: StandInBed, prompt: number[], more: object = {}): Promise<Choice> {
   const { extra = {}, ...fields } = more as { extra?: object };
   const params = { max_tokens: 24, extra_args: extra };
-  const [choice] = await bed.http.choices(prompt, params, fields);
-  if (choice === undefined) throw new Error("no choice");
+  const choice = present((await bed.http.choices(prompt, params, fields))[0], "no choice");
   return choice;
 }
 
@@ -138,8 +138,7 @@ test("an engine that restarts with its first weights is fenced until the trainer
   await updated(bed, "step-1");
   await updated(bed, "step-2");
   await until(() => bed.sidecar.sidecar.rollout.workers.length === 2, "both");
-  const [first] = bed.standIns;
-  if (first === undefined) throw new Error("two stand-ins");
+  const first = present(bed.standIns[0], "two stand-ins");
   first.weightVersion = "default";
   await first.restart();
   await until(() => bed.sidecar.sidecar.rollout.workers.length === 1, "it is fenced");

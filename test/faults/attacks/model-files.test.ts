@@ -5,6 +5,7 @@
 import { describe, expect, setDefaultTimeout, test } from "bun:test";
 import { readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { present } from "../../../src/core/base/assert.ts";
 import { AppError } from "../../../src/core/base/errors.ts";
 import { weightEpoch } from "../../../src/core/base/ids.ts";
 import type { ControlAnswer } from "../../../src/core/rollout/operation.ts";
@@ -83,8 +84,10 @@ async function tryModel(path: string): Promise<void> {
     return;
   }
   try {
-    const [worker] = await model.openWorkers({ ...CAPACITY, epoch: weightEpoch(0) });
-    if (worker === undefined) throw new Error("no worker");
+    const worker = present(
+      (await model.openWorkers({ ...CAPACITY, epoch: weightEpoch(0) }))[0],
+      "no worker",
+    );
     const ear = new Ear(worker);
     worker.send([run(newRequest(0, { tokensMax: 8 }))]);
     await ear.until(() => finished(ear) === 1 || ear.kinds().includes("failed"));
@@ -165,8 +168,10 @@ function version(index: number, bytes: Buffer): string {
 
 async function serving(): Promise<{ model: LlamaModel; worker: Worker }> {
   const model = await openLlamaModel({ path: MODEL_PATH, deterministic: true });
-  const [worker] = await model.openWorkers({ ...CAPACITY, epoch: weightEpoch(0) });
-  if (worker === undefined) throw new Error("no worker");
+  const worker = present(
+    (await model.openWorkers({ ...CAPACITY, epoch: weightEpoch(0) }))[0],
+    "no worker",
+  );
   return { model, worker };
 }
 
