@@ -1,7 +1,7 @@
 // What an operator sees of a sidecar: ids of requests, a line for whatever went wrong or was ordered, one for each
 // iteration; and an end within its time, whoever does not read. Real processes over stand-ins for vLLM.
 
-import { afterEach, expect, setDefaultTimeout, test } from "bun:test";
+import { expect, onTestFinished, setDefaultTimeout, test } from "bun:test";
 import net from "node:net";
 import { join } from "node:path";
 import { until } from "../faults/http-client.ts";
@@ -12,18 +12,13 @@ import { ROOT } from "./tool.ts";
 setDefaultTimeout(180_000);
 
 const TOKENIZER = join(ROOT, "test", "fixtures", "foretoken-3m-hf");
-const open: { end(): Promise<void> }[] = [];
-
-afterEach(async () => {
-  for (const one of open.splice(0)) await one.end();
-});
 
 async function serve(...args: string[]): Promise<ToolProcess> {
   const standIn = await VllmStandIn.start({ contextTokens: 65_536, blocks: 65_536 });
-  open.push({ end: () => standIn.stop() });
+  onTestFinished(() => standIn.stop());
   const fixed = ["--port", "0", "--tokenizer", TOKENIZER, "--worker", standIn.url];
   const proc = await ToolProcess.listening("serve", ...fixed, ...args);
-  open.push({ end: () => proc.kill() });
+  onTestFinished(() => proc.kill());
   return proc;
 }
 

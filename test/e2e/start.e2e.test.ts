@@ -1,7 +1,7 @@
 // How a sidecar begins: it listens at once, says what it waits for, serves with the workers that are there, and goes on
 // trying the others. Real processes over stand-ins for vLLM.
 
-import { afterEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { describe, expect, onTestFinished, setDefaultTimeout, test } from "bun:test";
 import { readdirSync } from "node:fs";
 import { join } from "node:path";
 import { freePort } from "../../src/tools/up/ports.ts";
@@ -13,24 +13,19 @@ import { ended, engineMissing, PROMPTS, ROOT, scratch, start } from "./tool.ts";
 setDefaultTimeout(180_000);
 
 const TOKENIZER = join(ROOT, "test", "fixtures", "foretoken-3m-hf");
-const open: { end(): Promise<void> }[] = [];
-
-afterEach(async () => {
-  for (const one of open.splice(0)) await one.end();
-});
 
 async function standIn(
   options: Parameters<typeof VllmStandIn.start>[0] = {},
 ): Promise<VllmStandIn> {
   const one = await VllmStandIn.start(options);
-  open.push({ end: () => one.stop() });
+  onTestFinished(() => one.stop());
   return one;
 }
 
 async function serve(...args: string[]): Promise<{ proc: ToolProcess; url: string }> {
   const port = freePort("127.0.0.1");
   const proc = new ToolProcess(["serve", "--port", String(port), ...args]);
-  open.push({ end: () => proc.kill() });
+  onTestFinished(() => proc.kill());
   const url = `http://127.0.0.1:${port}`;
   await proc.said(/listening/);
   return { proc, url };
@@ -140,7 +135,7 @@ describe.skipIf(engineMissing() !== null)("with embedded engines", () => {
     await until(async () => (await health(url)).status === 200, proc.text);
     expect((await complete(url)).status).toBe(200);
     const worker = new ToolProcess(["worker", "--listen", `127.0.0.1:${port}`]);
-    open.push({ end: () => worker.kill() });
+    onTestFinished(() => worker.kill());
     await proc.said(new RegExp(`worker=ws://127.0.0.1:${port} state=ready`));
   });
 
