@@ -27,8 +27,8 @@ function table(head: readonly string[], rows: readonly (readonly string[])[]): s
 /** By path: what each file should hold. */
 export async function referenceFiles(): Promise<Map<string, string>> {
   return new Map([
-    [join(REFERENCE, "CLI.md"), commands()],
-    [join(REFERENCE, "CONFIGURATION.md"), configuration()],
+    [join(REFERENCE, "CLI.md"), await commands()],
+    [join(REFERENCE, "CONFIGURATION.md"), await configuration()],
     [join(REFERENCE, "HTTP.md"), routes()],
     [join(REFERENCE, "METRICS.md"), await metrics()],
     [join(ROOT, "docs", "llms.txt"), index()],
@@ -44,8 +44,8 @@ export async function staleReferences(): Promise<string[]> {
   return stale;
 }
 
-function commands(): string {
-  const all = programOf(() => {}).commands;
+async function commands(): Promise<string> {
+  const all = (await programOf(() => {})).commands;
   const rows = new Map<string, string>();
   // An option of `serve` is described there; other commands name it alone where it means the same.
   for (const one of all.toSorted(
@@ -82,8 +82,8 @@ function command(one: Command, describedAt: ReadonlyMap<string, string>): string
   return parts.join("\n\n");
 }
 
-function configuration(): string {
-  const serve = programOf(() => {}).commands.find((one) => one.name() === "serve");
+async function configuration(): Promise<string> {
+  const [serve] = (await programOf(() => {}, "serve")).commands;
   const flags = new Set(serve?.options.map(({ long }) => long));
   const fields: Field[] = Object.values(FIELDS);
   const seen = new Set<string>();

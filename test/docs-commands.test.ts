@@ -53,7 +53,7 @@ function wordsOf(command: string): string[] {
 const numberFor = (word: string) => (/^([NGSK]|\$.*)$/.test(word) ? "2" : word);
 
 const commands = new Map(
-  programOf(() => {}).commands.map((command) => [
+  (await programOf(() => {})).commands.map((command) => [
     command.name(),
     command.exitOverride().configureOutput({ writeErr: () => {}, writeOut: () => {} }),
   ]),

@@ -4,26 +4,34 @@ import { Command, CommanderError, type Option } from "commander";
 import packageJson from "../../package.json" with { type: "json" };
 import { checkEnvironment } from "../config/environment.ts";
 import { AppError } from "../core/base/errors.ts";
-import { doctorCommand } from "./doctor-command.ts";
-import { draftServerCommand } from "./draft-server-command.ts";
 import { EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE } from "./output.ts";
-import { replayCommand } from "./replay-command.ts";
-import { rolloutCommand } from "./rollout-command.ts";
-import { serveCommand } from "./serve-command.ts";
-import { simulateCommand } from "./simulate-command.ts";
-import { statusCommand } from "./status-command.ts";
-import { traceCommand } from "./trace-command.ts";
-import { upCommand } from "./up-command.ts";
-import { verifyCommand } from "./verify-command.ts";
-import { workerCommand } from "./worker-command.ts";
+
+/** Sets the exit status. */
+type SetStatus = (status: number) => void;
+
+/** Commands by name. Modules of the others are not loaded, which takes longer than many a command. */
+const COMMANDS: Readonly<Record<string, () => Promise<(setStatus: SetStatus) => Command>>> = {
+  rollout: async () => (await import("./rollout-command.ts")).rolloutCommand,
+  serve: async () => (await import("./serve-command.ts")).serveCommand,
+  up: async () => (await import("./up-command.ts")).upCommand,
+  status: async () => (await import("./status-command.ts")).statusCommand,
+  doctor: async () => (await import("./doctor-command.ts")).doctorCommand,
+  verify: async () => (await import("./verify-command.ts")).verifyCommand,
+  replay: async () => (await import("./replay-command.ts")).replayCommand,
+  simulate: async () => (await import("./simulate-command.ts")).simulateCommand,
+  trace: async () => (await import("./trace-command.ts")).traceCommand,
+  "draft-server": async () => (await import("./draft-server-command.ts")).draftServerCommand,
+  worker: async () => (await import("./worker-command.ts")).workerCommand,
+};
 
 /** Runs the tool; returns the exit status. Errors are printed on stderr. */
 export async function main(args: readonly string[]): Promise<number> {
   let status = 0;
-  const program = programOf((value) => {
+  const setStatus: SetStatus = (value) => {
     status = value;
-  });
+  };
   try {
+    const program = await programOf(setStatus, args[0]);
     await program.parseAsync(args, { from: "user" });
     return status;
   } catch (error) {
@@ -31,28 +39,17 @@ export async function main(args: readonly string[]): Promise<number> {
   }
 }
 
-/** The tool with all of its commands; each sets the exit status. */
-export function programOf(setStatus: (status: number) => void): Command {
+/** The tool with the command of that name; with all of its commands if there is none. */
+export async function programOf(setStatus: SetStatus, name = ""): Promise<Command> {
   const program = new Command("foretoken")
     .description("A proxy between an RL trainer and its vLLM servers that shortens the rollout.")
     .version(packageJson.version)
     .exitOverride()
     .showHelpAfterError("(foretoken COMMAND --help lists the options)")
     .hook("preAction", () => checkEnvironment(Object.keys(process.env)));
-  const commands = [
-    rolloutCommand,
-    serveCommand,
-    upCommand,
-    statusCommand,
-    doctorCommand,
-    verifyCommand,
-    replayCommand,
-    simulateCommand,
-    traceCommand,
-    draftServerCommand,
-    workerCommand,
-  ];
-  for (const command of commands) {
+  const named = Object.hasOwn(COMMANDS, name) ? COMMANDS[name] : undefined;
+  for (const load of named === undefined ? Object.values(COMMANDS) : [named]) {
+    const command = await load();
     program.addCommand(laidOut(command(setStatus).exitOverride()));
   }
   return laidOut(program);

@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
 import { programOf } from "./cli.ts";
 
-const { commands } = programOf(() => {});
+const { commands } = await programOf(() => {});
 
 test("help: no option of a command has two defaults", () => {
   const doubled = commands.flatMap((command) =>
@@ -12,8 +12,10 @@ test("help: no option of a command has two defaults", () => {
   expect(doubled).toEqual([]);
 });
 
-test("help: the environment's rule is shown by an option of the command itself", () => {
+test("help: the environment's rule is shown by an option of the command itself, which loads alone", async () => {
   for (const command of commands) {
+    const [own, ...others] = (await programOf(() => {}, command.name())).commands;
+    expect([own?.name(), others]).toEqual([command.name(), []]);
     let help = "";
     command.configureOutput({ writeOut: (text) => (help += text) }).outputHelp();
     const flag = /in the environment: (--\S+) is/.exec(help)?.[1];

@@ -4,7 +4,7 @@ import { programOf } from "../cli/cli.ts";
 const OPTIONS_MAX = 60;
 const SERVE_OPTIONS_MAX = 25;
 
-const { commands } = programOf(() => {});
+const { commands } = await programOf(() => {});
 const flagsOf = (names: readonly string[]) =>
   commands
     .filter((command) => names.length === 0 || names.includes(command.name()))
