@@ -57,18 +57,30 @@ function scaled(deviations: readonly (readonly number[])[], shape: LengthShape):
       `mean length ${tokensMean} is not below the maximum ${tokensMax}`,
     );
   }
-  const lengthAt = (logScale: number, deviation: number) =>
-    Math.max(1, Math.min(tokensMax, Math.round(Math.exp(logScale + deviation))));
+  const all = Float64Array.from(deviations.flat());
   let low = 0;
   let high = Math.log(tokensMax) + 10;
-  for (let round = 0; round < 60; round += 1) {
+  let [lowSum, highSum] = [0, Number.POSITIVE_INFINITY];
+  // Sums that differ by one token have nothing between them.
+  for (let round = 0; round < 60 && highSum - lowSum > 1; round += 1) {
     const middle = (low + high) / 2;
-    let sum = 0;
-    for (const group of deviations) for (const d of group) sum += lengthAt(middle, d);
-    if (sum / (shape.groups * shape.groupSize) < tokensMean) low = middle;
-    else high = middle;
+    const sum = sumAt(middle, all, tokensMax);
+    if (sum / all.length < tokensMean) [low, lowSum] = [middle, sum];
+    else [high, highSum] = [middle, sum];
   }
-  return deviations.map((group) => group.map((d) => lengthAt(low, d)));
+  return deviations.map((group) => group.map((d) => lengthAt(low + d, tokensMax)));
+}
+
+function sumAt(logScale: number, deviations: Float64Array, tokensMax: number): number {
+  let sum = 0;
+  for (let i = 0; i < deviations.length; i += 1) {
+    sum += lengthAt(logScale + (deviations[i] as number), tokensMax);
+  }
+  return sum;
+}
+
+function lengthAt(log: number, tokensMax: number): number {
+  return Math.max(1, Math.min(tokensMax, Math.round(Math.exp(log))));
 }
 
 /** Inverse distribution function by linear interpolation; flat beyond the outermost quantiles. */
