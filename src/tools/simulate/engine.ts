@@ -100,6 +100,8 @@ export class SimulatedEngine implements Worker {
     outputTokens: 0,
     lastTokenMs: 0,
   };
+  /** As `nextMs`, which is costly to ask for; -Infinity: not known. */
+  quietMs = Number.NEGATIVE_INFINITY;
   readonly #options: EngineOptions;
   readonly #running: Run[] = [];
   /** First come, first served; a preempted run goes to the front. */
@@ -163,12 +165,14 @@ export class SimulatedEngine implements Worker {
     this.#advance();
     for (const command of commands) this.#obey(command);
     this.#isStale = true;
+    this.quietMs = Number.NEGATIVE_INFINITY;
   }
 
   /** Virtual time of the next change without a command; Infinity: none. */
   get nextMs(): number {
     if (!this.#isPlanned) this.#plan();
-    return Math.min(this.#changeMs, this.#reportMs, this.#transferMs);
+    this.quietMs = Math.min(this.#changeMs, this.#reportMs, this.#transferMs);
+    return this.quietMs;
   }
 
   /** Tokens of KV held now, by running and parked requests. */
@@ -180,6 +184,7 @@ export class SimulatedEngine implements Worker {
   turn(): boolean {
     const nowMs = this.#options.world.nowMs();
     if (!this.#isStale && nowMs < this.nextMs) return false;
+    this.quietMs = Number.NEGATIVE_INFINITY;
     this.#advance();
     while (this.#transferMs <= nowMs) {
       this.#transfers.shift()?.act();

@@ -199,7 +199,9 @@ export class Simulation implements EngineWorld {
   /** Performs what is due at the engines. true: the rollout got events. */
   #isTurn(): boolean {
     let isTurn = false;
-    for (const engine of this.#serving) if (engine.turn()) isTurn = true;
+    for (const engine of this.#serving) {
+      if (engine.quietMs <= this.#nowMs && engine.turn()) isTurn = true;
+    }
     return isTurn;
   }
 
@@ -207,7 +209,10 @@ export class Simulation implements EngineWorld {
   #moveOn(): boolean {
     const changeMs = this.#changes.at(0)?.atMs ?? Number.POSITIVE_INFINITY;
     let atMs = changeMs;
-    for (const engine of this.#serving) atMs = Math.min(atMs, engine.nextMs);
+    for (const engine of this.#serving) {
+      const { quietMs } = engine;
+      atMs = Math.min(atMs, quietMs === Number.NEGATIVE_INFINITY ? engine.nextMs : quietMs);
+    }
     assert(Number.isFinite(atMs), "work is left, so something is due");
     this.#engineMs += (atMs - this.#nowMs) * this.#serving.length;
     this.#nowMs = atMs;
@@ -266,7 +271,8 @@ export class Simulation implements EngineWorld {
       finished: (request) => this.#ended(request),
       groupFinished: ({ requests }) => {
         this.#finishedGroups += 1;
-        const taken = firstComplete(requests, this.#options.finishFirst ?? requests.length);
+        const { finishFirst } = this.#options;
+        const taken = finishFirst === null ? requests : firstComplete(requests, finishFirst);
         this.#returnedLengths.push(...taken.map(({ response }) => response.length));
       },
       restarted() {},
