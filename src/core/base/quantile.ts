@@ -3,11 +3,11 @@ export function quantileOf(values: ArrayLike<number>, part: number): number | un
   return selectQuantile(new Float64Array(values), part);
 }
 
-/** As `quantileOf`, but reorders the values. O(n) on average: Hoare's selection, which sorts only around that value. */
-export function selectQuantile(values: Float64Array, part: number): number | undefined {
-  const at = Math.min(values.length - 1, Math.floor(part * values.length));
-  let low = 0;
-  let high = values.length - 1;
+/** As `quantileOf`, of values in [from, end), which it reorders. O(n) on average: Hoare's selection sorts around that one. */
+export function selectQuantile(values: Float64Array, part: number, from = 0, end = values.length) {
+  const at = from + Math.min(end - from - 1, Math.floor(part * (end - from)));
+  let low = from;
+  let high = end - 1;
   while (low < high) {
     const pivot = values[at] as number;
     let i = low;

@@ -33,8 +33,9 @@ const DEVIATION = 0.02;
 const PRIOR = 0.02;
 
 interface Engine {
-  /** Rows of a step, and its time in ms; a ring. */
-  readonly spans: { rows: number; ms: number }[];
+  /** Rows of a step, and its time in ms, in spans of late; two rings. */
+  readonly rows: number[];
+  readonly ms: number[];
   next: number;
   /** Rows of a step for each request, of late. */
   rowsPerRequest: number;
@@ -43,7 +44,16 @@ interface Engine {
   pace: number;
 }
 
-const unseen = (): Engine => ({ spans: [], next: 0, rowsPerRequest: 1, fitted: 1, pace: 1 });
+const unseen = (): Engine => ({ rows: [], ms: [], next: 0, rowsPerRequest: 1, fitted: 1, pace: 1 });
+
+/** Columns of all spans, by engine; `ratios`: times over those with pace 1, in any order within an engine. */
+interface Spans {
+  readonly engines: readonly Engine[];
+  readonly rows: Float64Array;
+  readonly typicalRows: number;
+  readonly ms: Float64Array;
+  readonly ratios: Float64Array;
+}
 
 export class Paces {
   readonly #engines = new Map<WorkerId, Engine>();
@@ -86,7 +96,8 @@ export class Paces {
     const engine = this.#engines.getOrInsertComputed(id, unseen);
     const requests = requestMs / busyMs;
     engine.rowsPerRequest = 1 + drafted / steps;
-    engine.spans[engine.next] = { rows: requests * engine.rowsPerRequest, ms: requestMs / steps };
+    engine.rows[engine.next] = requests * engine.rowsPerRequest;
+    engine.ms[engine.next] = requestMs / steps;
     engine.next = (engine.next + 1) % SPANS_KEPT;
     this.#fresh += 1;
     // A span of each engine between two fits: linear in the number of engines for each of them.
@@ -102,69 +113,37 @@ export class Paces {
   }
 
   #learn(): void {
-    const known = [...this.#engines.values()].filter(({ spans }) => spans.length >= SPANS_KNOWN);
-    if (known.length === 0) return;
-    const count = known.reduce((sum, { spans }) => sum + spans.length, 0);
-    const [rows, values] = [new Float64Array(count), new Float64Array(count)];
-    let at = 0;
-    for (const { spans } of known) for (const span of spans) rows[at++] = span.rows;
-    const typicalRows = quantile(rows, 1 / 2);
+    const engines = [...this.#engines.values()].filter(({ ms }) => ms.length >= SPANS_KNOWN);
+    if (engines.length === 0) return;
+    const rows = Float64Array.from(engines.flatMap((engine) => engine.rows));
+    const [ms, ratios] = [new Float64Array(rows.length), new Float64Array(rows.length)];
+    const spans = { engines, rows, typicalRows: quantileOf(rows, 1 / 2) ?? 1, ms, ratios };
     // What rows can explain is no matter of pace.
-    for (const engine of known) engine.fitted = 1;
-    for (let i = 0; i < ITERATIONS; i += 1) {
-      this.#fit(known, { rows, ms: values, typicalRows });
-      for (const engine of known) engine.fitted = selectQuantile(this.#ratios(engine), 1 / 2) ?? 1;
-    }
-    at = 0;
-    for (const engine of known) {
-      for (const ratio of this.#ratios(engine)) values[at++] = Math.abs(ratio / engine.fitted - 1);
-    }
-    this.error = quantile(values, 1 / 2);
+    for (const engine of engines) engine.fitted = 1;
+    for (let i = 0; i < ITERATIONS; i += 1) this.#fit(spans);
     // Of two, the faster one: most engines are as fast as they should be.
-    const median = quantile(
-      Float64Array.from(known, ({ fitted }) => fitted),
-      (known.length - 1) / 2 / known.length,
-    );
-    for (const engine of known) this.#judge(engine, median);
+    const fitted = Float64Array.from(engines, (engine) => engine.fitted);
+    judge(spans, selectQuantile(fitted, (engines.length - 1) / 2 / engines.length) ?? 1);
+    this.error = selectQuantile(ms, 1 / 2) ?? 1;
   }
 
-  /** Times of the engine's spans over those of an engine with pace 1. */
-  #ratios({ spans }: Engine): Float64Array {
-    const ratios = new Float64Array(spans.length);
-    let i = 0;
-    for (const { rows, ms } of spans) {
-      ratios[i] = ms / (this.#base + this.#row * rows);
-      i += 1;
-    }
-    return ratios;
-  }
-
-  #judge(engine: Engine, median: number): void {
-    const ratios = this.#ratios(engine);
-    const isSlow = (selectQuantile(ratios, 1 / 4) ?? 1) / median > BAND;
-    const isFast = (selectQuantile(ratios, 3 / 4) ?? 1) / median < 1 / BAND;
-    const pace = isSlow || isFast ? engine.fitted / median : 1;
-    const change = Math.max(pace / engine.pace, engine.pace / pace);
-    if (pace === 1 || change > CHANGE) engine.pace = pace;
-  }
-
-  /** Base and row by iteratively reweighted least squares of relative deviations; neither is below zero. */
-  #fit(
-    known: readonly Engine[],
-    all: { rows: Float64Array; ms: Float64Array; typicalRows: number },
-  ) {
-    const { typicalRows } = all;
+  /** Base and row by iteratively reweighted least squares of relative deviations, neither below zero; and by these, paces. */
+  #fit({ engines, rows, typicalRows, ms: all, ratios }: Spans): void {
     let at = 0;
-    for (const { spans, fitted } of known) for (const { ms } of spans) all.ms[at++] = ms / fitted;
-    const typicalMs = quantile(all.ms, 1 / 2);
+    for (const { ms, fitted } of engines) {
+      for (let k = 0; k < ms.length; k += 1, at += 1) all[at] = (ms[k] as number) / fitted;
+    }
+    const typicalMs = quantileOf(all, 1 / 2) ?? 1;
+    const [base, row] = [this.#base, this.#row];
     let [bb, br, rr, b, r, total] = [0, 0, 0, 0, 0, 0];
     for (let i = 0; i < at; i += 1) {
-      const rows = all.rows[i] as number;
-      const ms = all.ms[i] as number;
-      const deviation = Math.abs(1 - (this.#base + this.#row * rows) / ms);
+      const own = rows[i] as number;
+      const ms = all[i] as number;
+      const deviation = Math.abs(1 - (base + row * own) / ms);
       // Without an earlier fit all count alike.
       const weight = this.error === 0 ? 1 : 1 / Math.max(deviation, DEVIATION);
-      const [x, y] = [1 / ms, rows / ms];
+      const x = 1 / ms;
+      const y = own / ms;
       bb += weight * x * x;
       br += weight * x * y;
       rr += weight * y * y;
@@ -181,8 +160,27 @@ export class Paces {
     this.#row = (r * bb - b * br) / determinant;
     if (this.#base < 0) [this.#base, this.#row] = [0, r / rr];
     else if (this.#row < 0) [this.#base, this.#row] = [b / bb, 0];
+    at = 0;
+    for (const engine of engines) {
+      const from = at;
+      for (let k = 0; k < engine.ms.length; k += 1, at += 1) {
+        ratios[at] = (engine.ms[k] as number) / (this.#base + this.#row * (rows[at] as number));
+      }
+      engine.fitted = selectQuantile(ratios, 1 / 2, from, at) ?? 1;
+    }
   }
 }
 
-/** 1 of no values: as fast as the others. */
-const quantile = (values: Float64Array, part: number) => quantileOf(values, part) ?? 1;
+/** Sets the paces that count, and `ms` to the deviations. */
+function judge({ engines, ratios, ms }: Spans, median: number): void {
+  let from = 0;
+  for (const engine of engines) {
+    const end = from + engine.ms.length;
+    const isSlow = (selectQuantile(ratios, 1 / 4, from, end) ?? 1) / median > BAND;
+    const isFast = (selectQuantile(ratios, 3 / 4, from, end) ?? 1) / median < 1 / BAND;
+    const pace = isSlow || isFast ? engine.fitted / median : 1;
+    const change = Math.max(pace / engine.pace, engine.pace / pace);
+    if (pace === 1 || change > CHANGE) engine.pace = pace;
+    for (; from < end; from += 1) ms[from] = Math.abs((ratios[from] as number) / engine.fitted - 1);
+  }
+}
