@@ -76,10 +76,7 @@ export class ContextManager {
 
   /** Call after tokens were appended to an unfinished response. true: the group's estimate has changed. */
   progressed(request: Request): boolean {
-    const { estimate } = this.#of(request.group);
-    const before = estimate.tokens;
-    estimate.progressed(request.response.length);
-    return estimate.tokens !== before;
+    return this.#of(request.group).estimate.progressed(request.response.length);
   }
 
   finished(request: Request): void {

@@ -33,8 +33,11 @@ export class LengthEstimate {
     this.#finishedMax = Math.max(this.#finishedMax, tokens);
   }
 
-  /** A response of the group has `tokens` output tokens and is not finished. */
-  progressed(tokens: number): void {
-    this.#runningMax = Math.max(this.#runningMax, tokens);
+  /** A response of the group has `tokens` output tokens and is not finished. true: the estimate has changed. */
+  progressed(tokens: number): boolean {
+    if (tokens <= this.#runningMax) return false;
+    const before = this.tokens;
+    this.#runningMax = tokens;
+    return this.tokens !== before;
   }
 }

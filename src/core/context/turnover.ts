@@ -4,8 +4,6 @@
 import type { Request } from "../request/buffer.ts";
 
 export class Turnover {
-  /** Requests that had ended when a request joined. */
-  readonly #endedBefore = new WeakMap<Request, number>();
   #open = 0;
   #ended = 0;
   /** Most that were open at the same time, since `#since` had ended, and in the window before that. */
@@ -14,7 +12,7 @@ export class Turnover {
   #since = 0;
 
   joined(request: Request): void {
-    this.#endedBefore.set(request, this.#ended);
+    request.endedBefore = this.#ended;
     this.#open += 1;
     this.#peak = Math.max(this.#peak, this.#open);
   }
@@ -36,7 +34,7 @@ export class Turnover {
 
   /** Requests that have ended since the request joined. */
   endedSince(request: Request): number {
-    return this.#ended - (this.#endedBefore.get(request) ?? this.#ended);
+    return this.#ended - request.endedBefore;
   }
 
   /** Most requests that were open at the same time, of late: for as long as it takes to end as many, at least. */

@@ -184,11 +184,12 @@ export class DraftRegistry {
   }
 
   #known(request: Request): Log | null {
-    const log = this.#logs[request.index];
+    const log = this.#mode === "off" ? undefined : this.#logs[request.index];
     return log?.request === request ? log : null;
   }
 
   #log(request: Request): Log | null {
+    if (this.#mode === "off") return null;
     const known = this.#known(request);
     if (known !== null) return known;
     const source = this.#sourceOf(request);
@@ -200,7 +201,6 @@ export class DraftRegistry {
   }
 
   #sourceOf(request: Request): DraftSource | null {
-    if (this.#mode === "off") return null;
     const index = this.#sequences.indexOf(request);
     if (index >= SEQUENCES_MAX) return null;
     const { groupId: id, leadTokens } = request.spec;

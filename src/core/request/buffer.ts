@@ -7,7 +7,7 @@
 import { assert, present } from "../base/assert.ts";
 import { type GroupId, type RequestId, requestId, type WorkerId } from "../base/ids.ts";
 import type { Attempts } from "./attempts.ts";
-import { type DrawKey, drawKey, type RequestSpec, type SamplingParams } from "./request.ts";
+import { type DrawKey, drawKeys, type RequestSpec, type SamplingParams } from "./request.ts";
 import { Response } from "./response.ts";
 
 /** One prompt and how many responses to it are wanted. */
@@ -83,6 +83,7 @@ export interface Request {
   readonly priority: number;
   readonly isStrict: boolean;
   readonly stalenessMax: number;
+  readonly promptTokens: number;
   readonly response: Response;
   /** Changed by `RequestBuffer.move` alone. */
   readonly status: RequestStatus;
@@ -96,6 +97,8 @@ export interface Request {
   computedTokens: number;
   /** Turns of its session before it. */
   turn: number;
+  /** Requests that had ended when it joined (`context/turnover.ts`). */
+  endedBefore: number;
   /** The tool that runs behind it as far as is known: the one that it calls, else the last one of its session. */
   tool: string | null;
   /** Workers that died while they ran it; null: none. */
@@ -129,10 +132,10 @@ export class RequestBuffer {
   add(spec: GroupSpec): Group {
     assert(spec.size >= 1, "a group has at least one request");
     const group = this.open(spec.groupId, spec.prompt);
+    const { sampling, divisible = true } = spec;
+    const drawAt = drawKeys(sampling.seed, spec.groupId);
     for (let index = 0; index < spec.size; index += 1) {
-      const draw = drawKey(spec.sampling.seed, spec.groupId, index);
-      const { sampling, divisible = true } = spec;
-      this.join(group, { sampling, draw, divisible, priority: 0 });
+      this.join(group, { sampling, draw: drawAt(index), divisible, priority: 0 });
     }
     group.isClosed = true;
     return group;
@@ -157,7 +160,7 @@ export class RequestBuffer {
   }
 
   join(to: Group, wanted: Wanted): Request {
-    const group = present(this.#groups.get(to.groupId), `group ${to.groupId} is in the buffer`);
+    const group = present(this.#groups.get(to.groupId), "the group is in the buffer");
     assert(group === to && !group.isClosed, "a group is open when a request joins it");
     assert(this.#requests.size < REQUESTS_MAX, `at most ${REQUESTS_MAX} requests`);
     const { sampling, draw, divisible, priority, turn } = wanted;
@@ -183,6 +186,7 @@ export class RequestBuffer {
       priority,
       isStrict,
       stalenessMax,
+      promptTokens: prompt.length,
       response: new Response(sampling.tokensMax, sampling.topLogprobs, lead),
       status: "waiting",
       workerId: null,
@@ -190,6 +194,7 @@ export class RequestBuffer {
       residentTokens: 0,
       computedTokens: 0,
       turn: 0,
+      endedBefore: 0,
       tool: wanted.tool ?? null,
       attempts: null,
     };
@@ -203,7 +208,7 @@ export class RequestBuffer {
   /** Forgets a group all of whose requests are finished. */
   remove(group: Group): void {
     assert(group.finished === group.requests.length, "a removed group has nothing left to do");
-    assert(this.#groups.delete(group.groupId), `group ${group.groupId} is in the buffer`);
+    assert(this.#groups.delete(group.groupId), "the group is in the buffer");
     this.#groupAt[group.index] = null;
     this.#groupHoles.push(group.index);
     for (const request of group.requests) {
@@ -236,11 +241,11 @@ export class RequestBuffer {
   }
 
   groupAt(index: number): Group {
-    return present(this.#groupAt[index], `group number ${index} is not in the buffer`);
+    return present(this.#groupAt[index], "the group of the index is in the buffer");
   }
 
   requestAt(index: number): Request {
-    return present(this.#requestAt[index], `request number ${index} is not in the buffer`);
+    return present(this.#requestAt[index], "the request of the index is in the buffer");
   }
 
   /** The one transition of a request. A finished one has given its KV back, or keeps it for the next turn. */
@@ -280,5 +285,5 @@ export function isSuspect(request: Request): boolean {
 
 /** Prompt + output tokens: what the request's KV holds when nothing is missing. */
 export function contextTokens(request: Request): number {
-  return request.spec.prompt.length + request.response.length;
+  return request.promptTokens + request.response.length;
 }

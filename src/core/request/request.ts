@@ -115,12 +115,14 @@ export interface DrawKey {
 }
 
 /** Key of a response's random numbers: a seed, the name of a group, an index in it, and nothing else. */
-export function drawKey(seed: number, group: string, index: number): DrawKey {
-  const seedLow = seed | 0;
+export const drawKey = (seed: number, group: string, at: number) => drawKeys(seed, group)(at);
+
+/** Keys of a group's responses by index. */
+export function drawKeys(seed: number, group: string): (index: number) => DrawKey {
   const seedHigh = Math.floor(seed / 4294967296) | 0;
-  const half = (salt: number): number =>
-    fold32(hashString(group, fold32(fold32(salt, seedLow), seedHigh)), index);
-  return { hi: half(0x243f6a88), lo: half(0x85a308d3) };
+  const half = (salt: number) => hashString(group, fold32(fold32(salt, seed | 0), seedHigh));
+  const [high, low] = [half(0x243f6a88), half(0x85a308d3)];
+  return (index) => ({ hi: fold32(high, index), lo: fold32(low, index) });
 }
 
 export interface RequestSpec {

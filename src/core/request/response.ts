@@ -16,7 +16,7 @@ export interface Chunk {
   readonly offset: number;
   tokens: number;
   /** Absent: an earlier process ran it. */
-  readonly run?: ChunkRun;
+  readonly run?: ChunkRun | undefined;
 }
 
 /**
@@ -119,7 +119,7 @@ export class Response extends OutputColumns {
     workerId: WorkerId,
     epoch: WeightEpoch,
     weights: WeightsId | null = null,
-    began: Pick<ChunkRun, "startMs" | "tokensMax" | "kvTokens"> | null = null,
+    began?: Pick<ChunkRun, "startMs" | "tokensMax" | "kvTokens">,
   ): void {
     const run = began && {
       startMs: began.startMs,
@@ -131,7 +131,7 @@ export class Response extends OutputColumns {
       drafts: null,
       preemptions: 0,
     };
-    const chunk = { workerId, epoch, weights, offset: this.length, tokens: 0, ...(run && { run }) };
+    const chunk = { workerId, epoch, weights, offset: this.length, tokens: 0, run };
     this.chunks.push(chunk);
     this.#lastChunk = chunk;
   }

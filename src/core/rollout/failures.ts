@@ -51,6 +51,7 @@ export class Failures {
   }
 
   rejectJoined(): void {
+    if (this.#rejected.size === 0) return;
     for (const [request, message] of [...this.#rejected]) this.#reject(request, message);
   }
 

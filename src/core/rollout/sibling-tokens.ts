@@ -38,7 +38,7 @@ export class SiblingTokens {
     }
     const count = Math.min(this.#left, DELTA_REQUESTS_MAX);
     this.#left -= count;
-    for (const { workerId, update } of this.#registry.flush(count)) {
+    for (const { workerId, update } of count === 0 ? [] : this.#registry.flush(count)) {
       this.#outbox.post(workerId, update);
     }
   }
