@@ -18,14 +18,15 @@ const requestArbitrary = fc.record({
 
 interface Played {
   readonly endMs: number[];
+  readonly made: number[];
   readonly engine: SimulatedEngine;
   readonly kvMost: number;
 }
 
-/** Submits all requests at once; `kicksMs`: times at which the engine is looked at in between. */
+/** Submits all at once; `kicksMs`: times of looks in between. `until`: of whole requests, preemptions to stop at. */
 function play(
   requests: readonly { promptTokens: number; tokens: number }[],
-  options: { kvTokens: number; slots: number; kicksMs: readonly number[] },
+  options: { kvTokens: number; slots: number; kicksMs: readonly number[]; until?: number },
 ): Played {
   const endMs: number[] = [];
   let nowMs = 0;
@@ -44,7 +45,7 @@ function play(
       stored() {},
       loading: () => 0,
     },
-    reportTokens: 64,
+    reportTokens: options.until === undefined ? 64 : Infinity,
     isPaced: true,
   });
   const made = requests.map(() => 0);
@@ -65,20 +66,18 @@ function play(
   );
   engine.turn();
   let kvMost = engine.kvUsed;
-  const kicks = [...options.kicksMs];
+  const kicks = options.kicksMs.toSorted((a, b) => a - b);
   while (Number.isFinite(engine.nextMs)) {
-    const kick = kicks.shift();
-    if (kick !== undefined && kick > nowMs && kick < engine.nextMs) {
-      nowMs = kick;
-      engine.send([]);
-    } else {
-      nowMs = engine.nextMs;
-    }
+    const kick = kicks.shift() ?? Infinity;
+    const isKick = kick > nowMs && kick < engine.nextMs;
+    nowMs = isKick ? kick : engine.nextMs;
+    if (isKick) engine.send([]);
     engine.turn();
     kvMost = Math.max(kvMost, engine.kvUsed);
+    if (engine.counters.preemptions === options.until) return { endMs, made, engine, kvMost };
   }
   expect(made).toEqual(requests.map(({ tokens }) => tokens));
-  return { endMs, engine, kvMost };
+  return { endMs, made, engine, kvMost };
 }
 
 test("engine: with room for all, every request ends when the step-by-step twin ends it", () => {
@@ -87,9 +86,8 @@ test("engine: with room for all, every request ends when the step-by-step twin e
       fc.array(requestArbitrary, { minLength: 1, maxLength: 12 }),
       fc.integer({ min: 1, max: 12 }),
       fc.array(fc.integer({ min: 1, max: 20_000 }), { maxLength: 5 }),
-      (requests, slots, kicks) => {
+      (requests, slots, kicksMs) => {
         const kvTokens = 1_000_000;
-        const kicksMs = [...kicks].sort((a, b) => a - b);
         const twin = runStepByStep(model, { kvTokens, slots, requests });
         const { endMs } = play(requests, { kvTokens, slots, kicksMs });
         for (const [i, ms] of twin.endMs.entries()) {
@@ -111,13 +109,20 @@ test("engine: short of KV, it preempts as the twin does, loses no token and keep
         expect(kvMost).toBeLessThanOrEqual(kvTokens + 1e-3);
         expect(endMs.filter((ms) => ms > 0).length).toBe(requests.length);
         const wanted = requests.reduce((sum, { tokens }) => sum + tokens, 0);
-        expect(Math.abs(engine.counters.outputTokens - wanted)).toBeLessThan(
-          1 + engine.counters.preemptions,
-        );
-        expect(engine.counters.preemptions > 0).toBe(twin.preemptions > 0);
+        const { outputTokens, preemptions } = engine.counters;
+        expect(Math.abs(outputTokens - wanted)).toBeLessThan(1 + preemptions);
+        expect(preemptions > 0).toBe(twin.preemptions > 0);
         const last = Math.max(...twin.endMs);
         expect(Math.abs(Math.max(...endMs) - last)).toBeLessThan(0.05 * last + 50);
       },
     ),
   );
+});
+
+test("engine: tokens of whole requests that a preemption does not report are handed over in the end", () => {
+  const requests = [1, 2, 3].map(() => ({ promptTokens: 100, tokens: 400 }));
+  const { made, engine } = play(requests, { kvTokens: 700, slots: 8, kicksMs: [], until: 2 });
+  expect(made[0]).toBe(133);
+  engine.flush();
+  expect(made[0]).toBe(250);
 });
