@@ -264,9 +264,11 @@ export class Simulation implements EngineWorld {
   }
 
   #listener(): RolloutListener {
+    const hasDrafts = this.#options.speculationFor !== null;
     return {
       tokens: ({ spec, response }) => {
-        this.#reached.tokens[spec.requestId] = response.length;
+        // Without drafts nobody asks, and the specification is not fetched from memory for each batch.
+        if (hasDrafts) this.#reached.tokens[spec.requestId] = response.length;
       },
       finished: (request) => this.#ended(request),
       groupFinished: ({ requests }) => {
