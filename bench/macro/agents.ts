@@ -21,7 +21,7 @@ import { MODELLED, simulated } from "./agents/simulate.ts";
 import { AGENT_SYSTEMS, type AgentSystem, setOf } from "./agents/systems.ts";
 import { CONTEXT_TOKENS, SHAPES, tasksOf, type WorkloadName } from "./agents/workload.ts";
 import { separate } from "./vllm/neighbour.ts";
-import { readSettings } from "./vllm/settings.ts";
+import { readSettings, systemsOf } from "./vllm/settings.ts";
 import { Servers } from "./vllm/systems.ts";
 
 const FIGURES = {
@@ -100,12 +100,7 @@ function settingsOf(args: readonly string[]) {
     throw new Error(`--workload is ${asked}; it is one of ${Object.keys(SHAPES).join(", ")}`);
   }
   const workload = asked as WorkloadName;
-  const asks = values.systems.split(",");
-  const unknown = asks.find((name) => !AGENT_SYSTEMS.some((known) => known === name));
-  if (unknown !== undefined) {
-    throw new Error(`--systems names ${unknown}; there are ${AGENT_SYSTEMS.join(", ")}`);
-  }
-  const systems = AGENT_SYSTEMS.filter((name) => asks.includes(name));
+  const systems = systemsOf(values.systems, AGENT_SYSTEMS);
   const tasks = Number(values.tasks ?? 32 / SHAPES[workload].siblings);
   const { launch } = readSettings([
     ...["--priced", "--kv-blocks", values["kv-blocks"], "--max-model-len", String(CONTEXT_TOKENS)],

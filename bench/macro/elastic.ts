@@ -8,6 +8,7 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { parseArgs } from "node:util";
 import { median } from "../../src/cli/rounds.ts";
+import { rolledOut } from "../../test/faults/chaos/response-line.ts";
 import { ToolProcess } from "../../test/faults/process.ts";
 import { writeReport } from "../harness.ts";
 
@@ -43,20 +44,16 @@ async function run(how: (typeof CASES)[number], goal: number) {
     return leftS - (freshMs - startMs) / 1000;
   };
   const losing = how === "calm" ? null : loss();
-  const asked = { method: "POST", body, timeout: false } as RequestInit;
-  const answer = await fetch(`${http.url.origin}/v1/rollouts`, asked);
-  const lines = (await answer.text()).trim().split("\n");
-  const { report } = JSON.parse(lines.pop() ?? "");
+  const { lines, report } = await rolledOut(http.url, body);
   // Seconds of all worker processes, each for as long as it existed.
   const engineS = 2 * since(startMs) + ((await losing) ?? 0);
   const count = (name: string) => http.metric(`foretoken_${name}_tokens_total`);
   const recomputed = await count("recomputed");
   const twice = (await count("duplicated")) + (await count("late")) + (await count("restarted"));
   for (const one of all) await one.kill();
-  const texts = lines.map((line) => {
-    const { group, index, token_ids, logprobs } = JSON.parse(line);
-    return JSON.stringify([group, index, token_ids, logprobs]);
-  });
+  const texts = lines.map((line) =>
+    JSON.stringify([line.group, line.index, line.token_ids, line.logprobs]),
+  );
   const same = Bun.hash(texts.sort().join()).toString(16);
   const { wall_s, output_tokens: tokens } = report;
   return { wall_s, engine_s: engineS, tokens, recomputed, twice, same };

@@ -7,15 +7,7 @@ import type { Clock } from "../../src/core/base/clock.ts";
 import { type RequestId, type WorkerId, weightEpoch, workerId } from "../../src/core/base/ids.ts";
 import { DRAFT_MODES, type DraftMode } from "../../src/core/draft/registry.ts";
 import { type RequestSpec, SAMPLING_DEFAULTS } from "../../src/core/request/request.ts";
-import type { ControlAnswer } from "../../src/core/rollout/operation.ts";
-import type {
-  SamplingSupport,
-  Worker,
-  WorkerCapacity,
-  WorkerCommand,
-  WorkerEvent,
-  WorkerListener,
-} from "../../src/core/rollout/worker.ts";
+import type { WorkerCapacity, WorkerCommand, WorkerEvent } from "../../src/core/rollout/worker.ts";
 import { loadCore } from "../../src/core/wasm/load.ts";
 import { EmbeddedKvPool } from "../../src/host/embedded-pool.ts";
 import { type Socket, type SocketService, serveHttp } from "../../src/server/http.ts";
@@ -25,6 +17,7 @@ import { Sidecar } from "../../src/server/sidecar.ts";
 import { StreamService } from "../../src/server/stream/service.ts";
 import type { Text } from "../../src/text/text.ts";
 import { inlineEncoder } from "../../test/suite/inline-encoder.ts";
+import { StubWorker } from "../../test/suite/stub-worker.ts";
 import {
   GROUP_SIZE,
   type Load,
@@ -66,7 +59,7 @@ interface Running {
 }
 
 /** Makes tokens that say when they were made. */
-class StampingWorker implements Worker {
+class StampingWorker extends StubWorker {
   readonly workerId: WorkerId;
   readonly name: string;
   readonly capacity: WorkerCapacity = {
@@ -76,26 +69,12 @@ class StampingWorker implements Worker {
     kvBytesPerToken: 1,
   };
   readonly #running = new Map<RequestId, Running>();
-  #listener: WorkerListener | null = null;
 
   constructor(id: WorkerId) {
+    super();
     this.workerId = id;
     this.name = `stamping worker ${id}`;
   }
-
-  listen(listener: WorkerListener): void {
-    this.#listener = listener;
-  }
-
-  supports(): SamplingSupport {
-    return { kind: "divided" };
-  }
-
-  async perform(): Promise<ControlAnswer> {
-    return { status: 404, body: null };
-  }
-
-  async close(): Promise<void> {}
 
   send(commands: readonly WorkerCommand[]): void {
     for (const command of commands) {
@@ -107,7 +86,7 @@ class StampingWorker implements Worker {
         this.#running.delete(command.requestId);
       } else if (command.kind === "export") {
         const { requestId } = command;
-        queueMicrotask(() => this.#listener?.(EPOCH, [{ kind: "exported", requestId, kv: null }]));
+        queueMicrotask(() => this.tell(EPOCH, [{ kind: "exported", requestId, kv: null }]));
       }
     }
   }
@@ -136,7 +115,7 @@ class StampingWorker implements Worker {
       this.#running.delete(requestId);
       events.push({ kind: "chunk_done", requestId, finish: isOver ? "length" : null });
     }
-    this.#listener?.(EPOCH, events);
+    this.tell(EPOCH, events);
     return made;
   }
 }

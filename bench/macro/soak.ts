@@ -13,12 +13,9 @@ import { BUNDLED_MODEL } from "../../src/host/installation.ts";
 import { ToolProcess } from "../../test/faults/process.ts";
 import { writeReport } from "../harness.ts";
 
-const OPTIONS = {
-  requests: { type: "string", default: "16384" },
-  json: { type: "string" },
-} as const;
-const { values } = parseArgs({ options: OPTIONS });
-const [count, PARTS] = [Number(values.requests), 10];
+const text = { type: "string" } as const;
+const { values } = parseArgs({ options: { requests: text, json: text } });
+const [count, PARTS] = [Number(values.requests ?? 16384), 10];
 /** Requests in flight. */
 const CLIENTS = 64;
 

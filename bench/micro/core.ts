@@ -37,13 +37,10 @@ const noneFull = (): never => {
 /** The tokens that a worker has just decoded: the index copies them, so one array serves all. */
 const delta = new Int32Array(STEP_TOKENS);
 
+type Groups = readonly Int32Array[][];
+
 /** Appends STEP_TOKENS tokens from `at` to every sibling. */
-function gain(
-  index: SuffixIndex,
-  handles: readonly number[],
-  groups: readonly Int32Array[][],
-  at: number,
-): void {
+function gain(index: SuffixIndex, handles: readonly number[], groups: Groups, at: number): void {
   for (const [g, group] of groups.entries()) {
     for (let k = 0; k < group.length; k += 1) {
       const text = group[k];
@@ -55,11 +52,7 @@ function gain(
 }
 
 /** Feeds whole groups, their siblings in turn. */
-function feed(
-  index: SuffixIndex,
-  handles: readonly number[],
-  groups: readonly Int32Array[][],
-): void {
+function feed(index: SuffixIndex, handles: readonly number[], groups: Groups): void {
   const length = groups[0]?.[0]?.length ?? 0;
   for (let at = 0; at < length; at += STEP_TOKENS) gain(index, handles, groups, at);
   index.flush();

@@ -53,10 +53,7 @@ test.each(["/areal_update_weights", "/update_weights_from_disk"])(
 );
 
 test("areal: ranks of a broadcast follow each other; an engine that does not know it answers 404", async () => {
-  const fixture = await Fixture.open();
-  for (const [i, size] of [1, 4, 2].entries()) {
-    fixture.worker(i).script = () => ({ status: 200, body: { world_size: size } });
-  }
+  const fixture = await Fixture.ofRanks(1, 4, 2);
   const group = { master_address: "a", master_port: "1", rank_offset: 1, world_size: 8 };
   await fixture.call("POST", "/areal_init_weights_update_group", group);
   const bodies = [0, 1, 2].map((i) => fixture.worker(i).lastBody);

@@ -51,7 +51,7 @@ function usage(): Usage {
 /** Linux counts in ticks of a hundredth of a second (proc(5), /proc/stat). */
 const TICK_S = 0.01;
 
-function machineUsage(): Usage["machine"] {
+export function machineUsage(): Usage["machine"] {
   if (process.platform !== "linux") return null;
   const [, ...ticks] = readFileSync("/proc/stat", "utf8").split("\n", 1)[0]?.split(/\s+/) ?? [];
   // user nice system idle iowait irq softirq steal; what follows is counted in user already.

@@ -48,11 +48,7 @@ for (const kind of KINDS) {
 
 test("observer: what it throws reaches neither the rollout nor the observers after it", async () => {
   const failures: unknown[] = [];
-  const bed = new Bed({
-    workers: 1,
-    lengthOf: () => 5,
-    failed: (error) => failures.push(error),
-  });
+  const bed = new Bed({ workers: 1, lengthOf: () => 5, failed: (error) => failures.push(error) });
   const fault = () => {
     throw new Error("fault");
   };

@@ -4,6 +4,7 @@ import { expect, setDefaultTimeout } from "bun:test";
 import { readFileSync, statSync, truncateSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import type { ReportFile } from "../../src/core/rollout/report.ts";
+import { keyOf, linesIn } from "../faults/chaos/response-line.ts";
 import { until } from "../faults/http-client.ts";
 import { ToolProcess } from "../faults/process.ts";
 import { engineTest } from "../suite/engine-test.ts";
@@ -26,17 +27,13 @@ function job(out: string, ...more: string[]): string[] {
 
 /** Tokens, logprobs and reason of every response by name. */
 function responses(out: string): Map<string, unknown> {
-  const lines = readFileSync(join(folder, out), "utf8").trim().split("\n");
-  const parsed = lines.map((line) => JSON.parse(line));
-  expect(new Set(parsed.map(({ group, index }) => `${group} ${index}`)).size).toBe(lines.length);
-  return new Map(
-    parsed
-      .map(({ group, index, token_ids, logprobs, finish_reason }): [string, unknown] => [
-        `${group} ${index}`,
-        { token_ids, logprobs, finish_reason },
-      ])
-      .toSorted(([a], [b]) => (a < b ? -1 : 1)),
-  );
+  const lines = linesIn(readFileSync(join(folder, out), "utf8"));
+  const entries = lines.map((line): [string, unknown] => {
+    const { token_ids, logprobs, finish_reason } = line;
+    return [keyOf(line), { token_ids, logprobs, finish_reason }];
+  });
+  expect(new Set(lines.map(keyOf)).size).toBe(lines.length);
+  return new Map(entries.toSorted(([a], [b]) => (a < b ? -1 : 1)));
 }
 
 function tokensOf(out: string): { resumed: number; generated: number } {

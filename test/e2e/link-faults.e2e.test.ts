@@ -32,7 +32,9 @@ const askAll = (sidecar: ToolProcess) =>
   Promise.all(Array.from({ length: REQUESTS }, (_, n) => generate(sidecar, n, TOKENS)));
 
 /** All are asked for before the first token, and some tokens are there. */
-async function underLoad(sidecar: ToolProcess): Promise<{ asked: ReturnType<typeof askAll> }> {
+async function underLoad() {
+  const { workers, sidecar } = await fleet();
+  const undisturbed = await askAll(sidecar);
   let asked: ReturnType<typeof askAll> = Promise.resolve([]);
   await generatingAfter(sidecar, async () => {
     asked = askAll(sidecar);
@@ -40,17 +42,15 @@ async function underLoad(sidecar: ToolProcess): Promise<{ asked: ReturnType<type
     const load = async () => (await sidecar.http.json("/load")) as { server_load: number };
     await until(async () => (await load()).server_load === REQUESTS, "the load");
   });
-  return { asked };
+  return { workers, sidecar, undisturbed, asked };
 }
 
 const untilState = (sidecar: ToolProcess, state: string) =>
   until(async () => (await sidecar.http.workers())[0]?.state === state, state);
 
 engineTest("a worker that is killed is seen at once, and its requests end elsewhere", async () => {
-  const { workers, sidecar } = await fleet();
+  const { workers, sidecar, undisturbed, asked } = await underLoad();
   const [first] = workers;
-  const undisturbed = await askAll(sidecar);
-  const { asked } = await underLoad(sidecar);
   const url = first?.url ?? "";
   await first?.kill();
   await untilState(sidecar, "reconnecting");
@@ -66,9 +66,7 @@ engineTest("a worker that is killed is seen at once, and its requests end elsewh
 });
 
 engineTest("a worker that stands still for a while is seen, and loses nothing", async () => {
-  const { workers, sidecar } = await fleet();
-  const undisturbed = await askAll(sidecar);
-  const { asked } = await underLoad(sidecar);
+  const { workers, sidecar, undisturbed, asked } = await underLoad();
   workers[0]?.signal("SIGSTOP");
   await untilState(sidecar, "reconnecting");
   // What comes now is served by the other one.
@@ -79,9 +77,7 @@ engineTest("a worker that stands still for a while is seen, and loses nothing", 
 });
 
 engineTest("a sidecar that is killed and started again has its workers at once", async () => {
-  const { workers, sidecar } = await fleet();
-  const undisturbed = await askAll(sidecar);
-  const { asked } = await underLoad(sidecar);
+  const { workers, sidecar, undisturbed, asked } = await underLoad();
   await sidecar.kill();
   // On a fast machine all had ended before.
   expect(await asked.catch(() => undisturbed)).toEqual(undisturbed);

@@ -5,6 +5,7 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { writePricedModel } from "../../scripts/model-priced.ts";
 import { writePricedGguf } from "../../src/cli/priced-model.ts";
+import { linesIn, type ResponseLine } from "../faults/chaos/response-line.ts";
 import { engineTest } from "../suite/engine-test.ts";
 import { temporaryFolder } from "../suite/temporary-folder.ts";
 import { foretoken, PROMPTS, ROOT } from "./tool.ts";
@@ -13,20 +14,13 @@ setDefaultTimeout(180_000);
 
 const folder = temporaryFolder("e2e");
 
-interface Line {
-  readonly group: string;
-  readonly token_ids: readonly number[];
-  readonly logprobs: readonly number[];
-}
-
-async function greedy(model: string): Promise<Map<string, Line>> {
+async function greedy(model: string): Promise<Map<string, ResponseLine>> {
   const out = `${model}.jsonl`;
   const sampling = ["--temperature", "0", "--group-size", "1", "--max-tokens", "128"];
   const run = ["--workers", "1", "--policy", "divided", "--limit", "4", "--quiet", "--out", out];
   const ended = await foretoken("rollout", PROMPTS, "--model", model, ...sampling, ...run);
   expect(ended.status).toBe(0);
-  const lines = readFileSync(out, "utf8").trim().split("\n");
-  return new Map(lines.map((text) => JSON.parse(text) as Line).map((line) => [line.group, line]));
+  return new Map(linesIn(readFileSync(out, "utf8")).map((line) => [line.group, line]));
 }
 
 engineTest("priced model: wider, it draws the same tokens with the same logprobs", async () => {

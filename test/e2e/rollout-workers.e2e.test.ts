@@ -3,6 +3,7 @@
 import { expect, setDefaultTimeout, test } from "bun:test";
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { linesIn } from "../faults/chaos/response-line.ts";
 import { standInResponse } from "../faults/stand-in/tokens.ts";
 import { VllmStandIn } from "../faults/stand-in/vllm-stand-in.ts";
 import { foretoken, ROOT, scratch, start } from "./tool.ts";
@@ -13,14 +14,6 @@ const TOKENIZER = join(ROOT, "test", "fixtures", "foretoken-3m-hf");
 const GROUPS = 6;
 const N = 4;
 const TOKENS_MAX = 40;
-
-interface Line {
-  readonly group: string;
-  readonly index: number;
-  readonly prompt_token_ids: number[];
-  readonly token_ids: number[];
-  readonly chunks: { readonly worker: number }[];
-}
 
 function prompts(): string {
   const path = join(scratch(), "prompts.jsonl");
@@ -51,8 +44,7 @@ test("rollout --worker: every response of two servers, one of which is still loa
       status: 0,
       stderr: expect.stringContaining("waiting for"),
     });
-    const lines = readFileSync(out, "utf8").trimEnd().split("\n");
-    const responses = lines.map((line): Line => JSON.parse(line));
+    const responses = linesIn(readFileSync(out, "utf8"));
     expect(responses).toHaveLength(GROUPS * N);
     const used = new Set(responses.flatMap(({ chunks }) => chunks.map(({ worker }) => worker)));
     expect([...used].toSorted()).toEqual([0, 1]);

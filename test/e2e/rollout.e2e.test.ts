@@ -14,6 +14,7 @@ import { join } from "node:path";
 import type { ReportFile, RunReport } from "../../src/core/rollout/report.ts";
 import type { ChunkRow } from "../../src/core/rollout/timeline.ts";
 import type { TraceFile } from "../../src/tools/trace/events.ts";
+import type { ResponseLine } from "../faults/chaos/response-line.ts";
 import { until } from "../faults/http-client.ts";
 import { engineTest } from "../suite/engine-test.ts";
 import { ended, foretoken, PROMPTS, ROOT, scratch, spawn, start } from "./tool.ts";
@@ -22,24 +23,18 @@ setDefaultTimeout(300_000);
 
 const words = (text: string): string[] => text.split(" ");
 
-interface ResponseLine {
-  readonly group: string;
-  readonly index: number;
-  readonly token_ids: readonly number[];
-  readonly logprobs: readonly number[];
+interface Line extends ResponseLine {
   readonly text: string;
-  readonly finish_reason: string;
   readonly weight_epoch: number;
-  readonly chunks: readonly { worker: number; offset: number; tokens: number }[];
 }
 
-function readLines(path: string): ResponseLine[] {
+function readLines(path: string): Line[] {
   const text = readFileSync(path, "utf8");
   if (text !== "" && !text.endsWith("\n")) throw new Error("the last line is torn");
   return text
     .split("\n")
     .slice(0, -1)
-    .map((line) => JSON.parse(line) as ResponseLine);
+    .map((line) => JSON.parse(line) as Line);
 }
 
 function readReport(path: string): ReportFile {

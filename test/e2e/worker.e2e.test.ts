@@ -81,10 +81,7 @@ engineTest(
     });
     const worker = await openLinkWorker({ ...options, token: TOKEN });
     expect(worker.weights).toMatch(/^q8_0-[0-9a-f]{16}$/);
-    expect(worker).toMatchObject({
-      vocabularySize: model.vocabularySize,
-      capacity: CAPACITY,
-    });
+    expect(worker).toMatchObject({ vocabularySize: model.vocabularySize, capacity: CAPACITY });
     const linked = await responses([worker], groups);
     await worker.close();
     const local = await model.openWorkers({ workers: 1, epoch: EPOCH, ...CAPACITY });

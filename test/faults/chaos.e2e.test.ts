@@ -12,11 +12,7 @@ setDefaultTimeout(600_000);
 
 const CHAOS = [process.execPath, join(import.meta.dir, "chaos.ts")];
 const chaos = (...args: string[]) =>
-  Bun.spawn([...CHAOS, ...args], {
-    stdin: "ignore",
-    stdout: "pipe",
-    stderr: "pipe",
-  });
+  Bun.spawn([...CHAOS, ...args], { stdin: "ignore", stdout: "pipe", stderr: "pipe" });
 
 const folder = temporaryFolder("chaos-test");
 

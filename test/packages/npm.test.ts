@@ -4,22 +4,14 @@ import { beforeAll, describe, expect, test } from "bun:test";
 import { mkdirSync, readdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { ROOT, scratch } from "../e2e/tool.ts";
-
-/** The demo takes minutes. */
-const SMALL = ["--limit", "2", "--group-size", "2", "--max-tokens", "64"];
-const GOOD = expect.objectContaining({ status: 0 });
+import { GOOD, ranIn, SMALL_DEMO } from "./ran-in.ts";
 
 describe("the npm package", () => {
   const packed = scratch();
   const folder = scratch();
 
-  const run = (command: readonly string[], cwd = folder) => {
-    const { exitCode, stdout, stderr } = Bun.spawnSync([...command], {
-      cwd,
-      env: { ...process.env, npm_config_cache: join(packed, "cache") },
-    });
-    return { status: exitCode, said: `${stdout}${stderr}` };
-  };
+  const env = { ...process.env, npm_config_cache: join(packed, "cache") };
+  const run = (command: readonly string[], cwd = folder) => ranIn(cwd, command, env);
 
   let installed = "";
 
@@ -38,14 +30,7 @@ describe("the npm package", () => {
   });
 
   test("npm: npx runs the demo", () => {
-    const { status, said } = run([
-      "npx",
-      "--no-install",
-      "foretoken",
-      "rollout",
-      "--demo",
-      ...SMALL,
-    ]);
+    const { status, said } = run(["npx", "--no-install", ...SMALL_DEMO]);
     expect({ status, said }).toEqual(GOOD);
     expect(said).toContain("a real model's price");
     expect(said).toContain("vs group");

@@ -7,26 +7,21 @@ import { join } from "node:path";
 import { createPythonEnv, type PythonEnv } from "../../scripts/python-env.ts";
 import { buildWheel } from "../../scripts/wheel.ts";
 import { ROOT, scratch } from "../e2e/tool.ts";
+import { GOOD, ranIn, SMALL_DEMO } from "./ran-in.ts";
 
 const PYTHON = join(ROOT, "python");
 /** openssl: of the tests. */
 const COMMANDS = ["sh", "cat", "sleep", "openssl"];
 /** The package index's limit. */
 const SIZE_MAX = 100 * 1024 * 1024;
-/** The demo takes minutes. */
-const SMALL = ["--limit", "2", "--group-size", "2", "--max-tokens", "64"];
-const GOOD = expect.objectContaining({ status: 0 });
 
 describe("the wheel", () => {
   const folder = scratch();
   let env: PythonEnv | null = null;
 
   const run = (command: readonly string[], cwd = folder) => {
-    const { exitCode, stdout, stderr } = Bun.spawnSync([...command], {
-      cwd,
-      env: { HOME: folder, PATH: `${env?.bin}:${join(folder, "bin")}`, LANG: "C.UTF-8" },
-    });
-    return { status: exitCode, said: `${stdout}${stderr}` };
+    const PATH = `${env?.bin}:${join(folder, "bin")}`;
+    return ranIn(cwd, command, { HOME: folder, PATH, LANG: "C.UTF-8" });
   };
 
   beforeAll(() => {
@@ -43,7 +38,7 @@ describe("the wheel", () => {
   }, 600_000);
 
   test("wheel: the demo ends with the comparison", () => {
-    const { status, said } = run(["foretoken", "rollout", "--demo", ...SMALL]);
+    const { status, said } = run(SMALL_DEMO);
     expect({ status, said }).toEqual(GOOD);
     expect(said).toContain("a real model's price");
     expect(said).toContain("vs group");

@@ -7,10 +7,8 @@ import { parseArgs } from "node:util";
 import { type GroupId, groupId, weightEpoch } from "../../src/core/base/ids.ts";
 import { DraftServer } from "../../src/core/draft/service/server.ts";
 import { TokenColumn } from "../../src/core/request/columns.ts";
-import { wallTimers } from "../../src/engines/vllm/clock.ts";
-import { DraftSocketService } from "../../src/server/drafts/draft-socket.ts";
 import { EngineTelemetry } from "../../src/server/drafts/engine-telemetry.ts";
-import { serveHttp } from "../../src/server/http.ts";
+import { serveDrafts } from "../suite/draft-client.ts";
 
 interface Command {
   /** Begins a weight epoch. */
@@ -49,21 +47,10 @@ const telemetry = new EngineTelemetry({
   drafts: !values["no-drafts"],
   notLossless: () => {},
 });
-const service = new DraftSocketService({
-  server,
+const { http, service } = serveDrafts(server, {
   reports: { telemetryMs: 100, report: (engine, figures) => telemetry.report(engine, figures) },
-  later: (act, ms) => wallTimers.after(ms, act),
-});
-const http = serveHttp({
-  host: "127.0.0.1",
   port: Number(values.port),
-  routes: [],
-  sockets: { "/v1/draft": service },
   apiToken: values.token ?? null,
-  bodyBytesMax: 1024,
-  frameBytesMax: server.limits.frameBytesMax,
-  answered: () => {},
-  failed: (error) => console.error(error),
 });
 
 const say = (value: unknown) => console.log(JSON.stringify(value));

@@ -113,6 +113,15 @@ export class ControlFixture extends Bed {
     return fixture;
   }
 
+  /** Engines that answer everything with their numbers of ranks. */
+  static async ofRanks(...sizes: readonly number[]): Promise<ControlFixture> {
+    const fixture = await ControlFixture.open();
+    for (const [i, world_size] of sizes.entries()) {
+      fixture.worker(i).script = () => ({ status: 200, body: { world_size } });
+    }
+    return fixture;
+  }
+
   #sourceOf(index: number): WorkerSource {
     const { keepsWeights, weightsOf, made } = this.#given;
     return {

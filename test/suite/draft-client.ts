@@ -14,6 +14,17 @@ import {
   type ServerMessage,
   type Update,
 } from "../../src/core/draft/service/message.ts";
+import type { DraftServer } from "../../src/core/draft/service/server.ts";
+import type { EngineReports } from "../../src/core/draft/service/session.ts";
+import { wallTimers } from "../../src/engines/vllm/clock.ts";
+import { DraftSocketService } from "../../src/server/drafts/draft-socket.ts";
+import { serveHttp } from "../../src/server/http.ts";
+
+interface Served {
+  readonly reports: EngineReports | null;
+  readonly port: number;
+  readonly apiToken: string | null;
+}
 
 export const TTL_MS = 60_000;
 
@@ -28,6 +39,22 @@ export function updateOf(groupId: GroupId, delta: SampleDelta, epoch = 0): Updat
 
 export function fetchOf(groupId: GroupId, have: readonly number[], epoch = 0): Fetch {
   return { kind: "fetch", epoch: weightEpoch(epoch), states: [{ groupId, have }] };
+}
+
+/** A draft server on a port of its own. */
+export function serveDrafts(
+  server: DraftServer,
+  { reports = null, port = 0, apiToken = null }: Partial<Served> = {},
+) {
+  const later = (act: () => void, ms: number) => wallTimers.after(ms, act);
+  const service = new DraftSocketService({ server, reports, later });
+  const http = serveHttp({
+    ...{ host: "127.0.0.1", port, apiToken, routes: [], sockets: { "/v1/draft": service } },
+    ...{ bodyBytesMax: 1024, frameBytesMax: server.limits.frameBytesMax },
+    answered: () => {},
+    failed: (error) => console.error(error),
+  });
+  return { http, service };
 }
 
 export interface Exchanged {

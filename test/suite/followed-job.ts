@@ -4,6 +4,7 @@ import type { Answer } from "../../src/server/openai/answer.ts";
 import { eventStream } from "../../src/server/openai/event-stream.ts";
 import { Job, OutputCoalescer } from "../../src/server/openai/job.ts";
 import { DataPlane, type Prepared } from "../../src/server/openai/plane.ts";
+import type { StopRules } from "../../src/server/openai/sampling-fields.ts";
 import type { Exchange } from "../../src/server/route.ts";
 import type { PlaneFixture } from "../golden/requests/plane-fixture.ts";
 import { EOS, TinyText, tinyEncoder } from "../golden/requests/tiny-text.ts";
@@ -14,6 +15,10 @@ const EXCHANGE = exchangeOf("POST", "/", null);
 /** Never rests: what is sent does not depend on how fast the machine is. */
 export const RESTLESS = { cpuMs: (): number => 0 };
 export const STALL_MS = 1000;
+export const NO_STOPS: StopRules = {
+  ...{ strings: [], keepStop: false, skipSpecial: true },
+  ...{ tokens: new Set(), tokensMin: 0, eos: EOS },
+};
 
 export async function followedJob<T>(
   { sidecar }: PlaneFixture,

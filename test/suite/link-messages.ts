@@ -81,11 +81,7 @@ const command: fc.Arbitrary<WireCommand> = fc.oneof(
     kind: fc.constantFrom("export" as const, "release" as const, "park" as const),
     requestId: request,
   }),
-  fc.record({
-    kind: kind("register_group"),
-    groupId: id,
-    prompt: tokens,
-  }),
+  fc.record({ kind: kind("register_group"), groupId: id, prompt: tokens }),
   fc.record({
     kind: kind("delta"),
     groupId: id,
@@ -163,31 +159,25 @@ const stepTimes = fc.record(
   { requiredKeys: [] },
 );
 
+const CHUNK_DONE = { kind: kind("chunk_done"), run: some };
 const event: fc.Arbitrary<WireEvent> = fc.oneof(
   { arbitrary: tokenEvent, weight: 4 },
   fc.record({
-    kind: kind("chunk_done"),
-    run: some,
+    ...CHUNK_DONE,
     finish: fc.option(fc.constantFrom("stop" as const, "length" as const, "abort" as const)),
   }),
   fc.record({
-    kind: kind("chunk_done"),
-    run: some,
-    finish: kind("abort"),
+    ...{ ...CHUNK_DONE, finish: kind("abort") },
     refusal: fc.record({ status: fc.integer({ min: 400, max: 599 }), message: text }),
   }),
   fc.record({
-    kind: kind("chunk_done"),
-    run: some,
-    finish: kind("stop"),
-    drafts: fc.tuple(uint31, uint31).map(([a, b]) => ({
-      draftedTokens: Math.max(a, b),
-      acceptedTokens: Math.min(a, b),
-      ...(a === b
-        ? {}
-        : { verifications: Int32Array.of(a, 1, 0, b, Math.max(a, b), Math.min(a, b)) }),
-      ...(a === 0 && b === 0 ? { verifications: new Int32Array(0) } : {}),
-    })),
+    ...{ ...CHUNK_DONE, finish: kind("stop") },
+    drafts: fc.tuple(uint31, uint31).map(([a, b]) => {
+      const [most, least] = [Math.max(a, b), Math.min(a, b)];
+      const counts = { draftedTokens: most, acceptedTokens: least };
+      if (a === b) return a === 0 ? { ...counts, verifications: new Int32Array(0) } : counts;
+      return { ...counts, verifications: Int32Array.of(a, 1, 0, b, most, least) };
+    }),
   }),
   fc.record({ kind: kind("exported"), requestId: request, kv }),
   fc.record({ kind: kind("evicted"), requestId: request }),

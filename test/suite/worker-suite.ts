@@ -32,6 +32,8 @@ const KV_MARGIN = PROMPT.length + TOKENS;
 
 const specOfId = (id: number): RequestSpec =>
   specOf(id, { prompt: PROMPT, sampling: samplingOf({ seed: 7, tokensMax: TOKENS }) });
+/** The whole of the first request. */
+const LONG = runCommand(specOfId(1), { chunkTokens: TOKENS });
 
 interface Heard {
   readonly epoch: WeightEpoch;
@@ -159,10 +161,7 @@ export function workerSuite(name: string, make: () => Promise<WorkerHarness>): v
   fact("a chunk that runs ends where it is when its KV is wanted", async (b) => {
     const whole = await b.chunk(specOfId(1));
     const from = b.heard.length;
-    b.worker.send([
-      runCommand(specOfId(1), { chunkTokens: TOKENS }),
-      { kind: "export", requestId: requestId(1) },
-    ]);
+    b.worker.send([LONG, { kind: "export", requestId: requestId(1) }]);
     await b.until(() => b.of("exported", from).length === 1, "it is answered");
     const tokens = b.tokens(1, { from });
     expect(tokens).toEqual(whole.tokens.slice(0, tokens.length));
@@ -175,10 +174,7 @@ export function workerSuite(name: string, make: () => Promise<WorkerHarness>): v
   fact("a chunk that is parked ends where it is, says so, and goes on from there", async (b) => {
     const whole = await b.chunk(specOfId(1));
     const from = b.heard.length;
-    b.worker.send([
-      runCommand(specOfId(1), { chunkTokens: TOKENS }),
-      { kind: "park", requestId: requestId(1) },
-    ]);
+    b.worker.send([LONG, { kind: "park", requestId: requestId(1) }]);
     await b.until(() => b.of("chunk_done", from).length === 1, "it ends");
     const first = b.tokens(1, { from });
     expect(first).toEqual(whole.tokens.slice(0, first.length));
@@ -189,10 +185,7 @@ export function workerSuite(name: string, make: () => Promise<WorkerHarness>): v
 
   fact("a released request emits nothing more, and can run again", async (b) => {
     const whole = await b.chunk(specOfId(1));
-    b.worker.send([
-      runCommand(specOfId(1), { chunkTokens: TOKENS }),
-      { kind: "release", requestId: requestId(1) },
-    ]);
+    b.worker.send([LONG, { kind: "release", requestId: requestId(1) }]);
     const from = b.heard.length;
     await b.chunk(specOfId(2));
     expect(b.tokens(1, { from })).toEqual([]);
@@ -215,11 +208,8 @@ export function workerSuite(name: string, make: () => Promise<WorkerHarness>): v
     const epoch = weightEpoch(3);
     const whole = await b.chunk(specOfId(1));
     const from = b.heard.length;
-    b.worker.send([
-      runCommand(specOfId(1), { chunkTokens: TOKENS }),
-      { kind: "advance", epoch },
-      runCommand(specOfId(2), { chunkTokens: TOKENS }),
-    ]);
+    const other = runCommand(specOfId(2), { chunkTokens: TOKENS });
+    b.worker.send([LONG, { kind: "advance", epoch }, other]);
     await b.until(() => b.of("chunk_done", from).some((one) => one.requestId === 2), "it ends");
     const advanced = b.heard.findIndex(({ event }) => event.kind === "advanced");
     const after = b.heard.slice(advanced);
@@ -288,14 +278,14 @@ export function workerSuite(name: string, make: () => Promise<WorkerHarness>): v
     await b.worker.close();
     await b.worker.close();
     const from = b.heard.length;
-    b.worker.send([runCommand(specOfId(1), { chunkTokens: TOKENS })]);
+    b.worker.send([LONG]);
     await new Promise((resolve) => setImmediate(resolve));
     expect(b.heard.slice(from)).toEqual([]);
   });
 
   fact("a worker that fails reports it once, as its last event", async (b, { fail }) => {
     if (fail === undefined) return;
-    b.worker.send([runCommand(specOfId(1), { chunkTokens: TOKENS })]);
+    b.worker.send([LONG]);
     await fail();
     await b.until(() => b.of("failed").length > 0, "it fails");
     b.worker.send([runCommand(specOfId(2), { chunkTokens: TOKENS })]);

@@ -93,6 +93,9 @@ export interface RolloutSummary {
 const POLL_MS = 50;
 const CALL_MS_MAX = 600_000;
 
+export const metricsOf = (urls: readonly string[]): Promise<string[]> =>
+  Promise.all(urls.map(async (url) => await (await fetch(`${url}/metrics`)).text()));
+
 export class Fleet {
   readonly log: LogEntry[] = [];
   readonly #child;
@@ -206,9 +209,7 @@ export class Fleet {
     const servers = this.servers.map(({ url }) => url);
     const urls =
       of === "sidecar" ? [this.#url] : of === "servers" ? servers : servers.slice(of, of + 1);
-    const texts = await Promise.all(
-      urls.map(async (url) => await (await fetch(`${url}/metrics`)).text()),
-    );
+    const texts = await metricsOf(urls);
     const lines = new RegExp(`^${name}(?:\\{[^}]*\\})? (\\S+)`, "gm");
     const values = texts.flatMap((text) => [...text.matchAll(lines)].map(([, v]) => Number(v)));
     return values.reduce((sum, value) => sum + value, 0);

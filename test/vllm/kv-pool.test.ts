@@ -101,9 +101,7 @@ describe.skipIf(missing !== null)("two vLLM servers with one KV pool", () => {
     const { text, salt } = await made(1, 200);
     const before = await hits(1);
     const found = await generate(1, text, salt, 24);
-    expect((await hits(1)) - before).toBe(
-      Math.floor((text.length - 1) / BLOCK_TOKENS) * BLOCK_TOKENS,
-    );
+    expect((await hits(1)) - before).toBe(inBlocks(text));
     const anew = await generate(1, text, newSalt(), 24);
     expect((await hits(1)) - before).toBeLessThanOrEqual(text.length);
     expect(found).toEqual(anew);
@@ -131,9 +129,7 @@ describe.skipIf(missing !== null)("two vLLM servers with one KV pool", () => {
     const { fleet, prompts } = ready();
     const before = (await keys()) ?? 0;
     const rolled = await roll(ready(), {
-      id: "moves",
-      n: GROUP_SIZE,
-      sampling: { temperature: 1, seed: 11, stop_token_ids: [EOS] },
+      ...asked("moves", 11),
       afterTokens: 200,
       meanwhile: () => standStill(ready()),
     });
@@ -162,18 +158,12 @@ describe.skipIf(missing !== null)("two vLLM servers with one KV pool", () => {
     for (let i = 0; tokens < 1.25 * blocksMax * BLOCK_TOKENS; i += 1) {
       // A block that another server looked up is removed when its lease is over.
       if (i > 0) await Bun.sleep(LEASE_MS);
-      const rolled = await roll(ready(), {
-        id: `finished-${i}`,
-        n: GROUP_SIZE,
-        sampling: { temperature: 1, seed: 60 + i, stop_token_ids: [EOS] },
-      });
+      const rolled = await roll(ready(), { ...asked(`finished-${i}`, 60 + i) });
       tokens += rolled.summary.report.output_tokens;
     }
     const before = await hits(1);
     const found = await generate(1, text, salt, 8);
-    expect((await hits(1)) - before).toBe(
-      Math.floor((text.length - 1) / BLOCK_TOKENS) * BLOCK_TOKENS,
-    );
+    expect((await hits(1)) - before).toBe(inBlocks(text));
     expect(found).toEqual(await generate(1, text, newSalt(), 8));
     console.log(`kv-pool: ${tokens} tokens of finished responses; ${await keys()} keys are left`);
   });
@@ -244,9 +234,7 @@ describe.skipIf(missing !== null)("two vLLM servers with one KV pool", () => {
     const from = fleet.log.length;
     const beginMs = performance.now();
     const rolled = await roll(ready(), {
-      id: "no-master",
-      n: GROUP_SIZE,
-      sampling: { temperature: 1, seed: 12, stop_token_ids: [EOS] },
+      ...asked("no-master", 12),
       afterTokens: 200,
       meanwhile: async () => {
         process.kill(-masterPid(), "SIGKILL");
@@ -277,9 +265,7 @@ describe.skipIf(missing !== null)("two vLLM servers with one KV pool", () => {
     const { fleet } = ready();
     const texts = [await made(401, 150), await made(402, 150)];
     const rolled = await roll(ready(), {
-      id: "no-owner",
-      n: GROUP_SIZE,
-      sampling: { temperature: 1, seed: 13, stop_token_ids: [EOS] },
+      ...asked("no-owner", 13),
       afterTokens: 200,
       meanwhile: async () => {
         process.kill(-(fleet.servers[0]?.pid ?? 0), "SIGKILL");
@@ -290,6 +276,15 @@ describe.skipIf(missing !== null)("two vLLM servers with one KV pool", () => {
       expect(await generate(1, text, salt, 16)).toEqual(await generate(1, text, newSalt(), 16));
     }
   });
+});
+
+/** Tokens of the text that others can find. */
+const inBlocks = (text: readonly number[]): number =>
+  Math.floor((text.length - 1) / BLOCK_TOKENS) * BLOCK_TOKENS;
+
+const asked = (id: string, seed: number) => ({
+  ...{ id, n: GROUP_SIZE },
+  sampling: { temperature: 1, seed, stop_token_ids: [EOS] },
 });
 
 /** `count` tokens that belong to `seed`: KV of a text does not care what it says. */

@@ -2,18 +2,13 @@
 
 import type { RequestId, WorkerId } from "../../../src/core/base/ids.ts";
 import { weightEpoch, workerId } from "../../../src/core/base/ids.ts";
-import type {
-  SamplingSupport,
-  Worker,
-  WorkerCommand,
-  WorkerEvent,
-  WorkerListener,
-} from "../../../src/core/rollout/worker.ts";
+import type { WorkerCommand, WorkerEvent } from "../../../src/core/rollout/worker.ts";
 import { Timeline } from "../../../test/faults/simulated/timeline.ts";
 import { ManualClock } from "../../../test/suite/manual-clock.ts";
 import { NO_WORKER_STATS } from "../../../test/suite/no-figures.ts";
 import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { newSidecar } from "../../../test/suite/sidecar-bed.ts";
+import { StubWorker } from "../../../test/suite/stub-worker.ts";
 import type { AgentsRun } from "./drive.ts";
 import { type ModelledRequest, ModelledServer, type ServerSizes } from "./modelled.ts";
 import {
@@ -72,7 +67,7 @@ async function converse(
 }
 
 /** A modelled server as a worker over plain HTTP: it says nothing of what its prefix cache holds. */
-class ModelledWorker implements Worker {
+class ModelledWorker extends StubWorker {
   readonly workerId: WorkerId;
   readonly name = "modelled";
   readonly keepsKv = true;
@@ -81,9 +76,9 @@ class ModelledWorker implements Worker {
   readonly #nextOf: NextOf;
   readonly #runs = new Map<RequestId, ModelledRequest>();
   #events: WorkerEvent[] = [];
-  #listener: WorkerListener = () => {};
 
   constructor(id: number, server: ModelledServer, nextOf: NextOf, sharesKv: boolean) {
+    super();
     const { slots, kvBlocks, blockTokens } = server.sizes;
     this.workerId = workerId(id);
     this.#server = server;
@@ -97,20 +92,6 @@ class ModelledWorker implements Worker {
     };
     this.capacity = { slots, ahead: slots / 8, contextTokens: CONTEXT_TOKENS, ...kv };
   }
-
-  listen(listener: WorkerListener): void {
-    this.#listener = listener;
-  }
-
-  supports(): SamplingSupport {
-    return { kind: "divided" };
-  }
-
-  async perform() {
-    return { status: 200, body: {} };
-  }
-
-  async close(): Promise<void> {}
 
   send(commands: readonly WorkerCommand[]): void {
     for (const command of commands) {
@@ -130,7 +111,7 @@ class ModelledWorker implements Worker {
 
   report(): void {
     const events = this.#events.splice(0);
-    if (events.length > 0) this.#listener(weightEpoch(0), [...events, this.#stats()]);
+    if (events.length > 0) this.tell(weightEpoch(0), [...events, this.#stats()]);
   }
 
   #end(requestId: RequestId): void {

@@ -1,10 +1,12 @@
 // Makes one iteration on one system: all responses of all groups, each a request of its own, all sent at once, all with
 // the same `max_tokens`. Returns what was seen from outside and from inside of the engines.
 
+import { machineUsage } from "../../../src/cli/rounds.ts";
+import { present } from "../../../src/core/base/assert.ts";
 import { readMetrics, type ServerCounters } from "../../../src/engines/vllm/metrics.ts";
-import type { Fleet } from "../../../test/vllm/fleet.ts";
+import { type Fleet, metricsOf } from "../../../test/vllm/fleet.ts";
 import { type EngineLog, type Plan, readLog, type Texts, tellPlan } from "./engine-log.ts";
-import { cpuSecondsOf, cpuSecondsOfProcess, machineSeconds } from "./machine.ts";
+import { cpuSecondsOf, cpuSecondsOfProcess } from "./machine.ts";
 import { hasPool, post, type Servers, type System } from "./systems.ts";
 
 /** The tail: the last tenth of the requests (Seer, section 4.2). */
@@ -134,10 +136,7 @@ function serverFor(system: System, group: number, open: ReadonlyMap<string, numb
 }
 
 async function countersOf({ urls }: System): Promise<ServerCounters> {
-  const texts = await Promise.all(
-    urls.map(async (url) => await (await fetch(`${url}/metrics`)).text()),
-  );
-  const [first, ...others] = texts.map((text) => readMetrics(text).counters);
+  const [first, ...others] = (await metricsOf(urls)).map((text) => readMetrics(text).counters);
   if (first === undefined) throw new Error("there is no server");
   return others.reduce((sum, counters) => combined(sum, counters, 1), first);
 }
@@ -157,5 +156,5 @@ function usageOf(system: System, servers: Servers): Usage {
   const sidecarS = cpuSecondsOfProcess(system.fleet.pid);
   const fillersS = servers.fillers.pids.reduce((sum, pid) => sum + cpuSecondsOfProcess(pid), 0);
   const oursS = idle + serversS + sidecarS + fillersS + cpuSecondsOfProcess(process.pid);
-  return { serversS, sidecarS, idleS: idle, oursS, machine: machineSeconds() };
+  return { serversS, sidecarS, idleS: idle, oursS, machine: present(machineUsage(), "on Linux") };
 }

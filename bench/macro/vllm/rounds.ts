@@ -28,11 +28,7 @@ export async function workloadsOf(
   return Array.from({ length: rounds + 1 }, (_, round) => {
     const from = round === 0 ? 0 : WARM_UP_GROUPS + (round - 1) * groups;
     const to = round === 0 ? WARM_UP_GROUPS : from + groups;
-    const plan = {
-      eos,
-      prompts: prompts.slice(from, to),
-      texts: texts?.slice(from, to) ?? null,
-    };
+    const plan = { eos, prompts: prompts.slice(from, to), texts: texts?.slice(from, to) ?? null };
     return { model, plan, siblings, maxTokens, seed: SEED + from * siblings };
   });
 }

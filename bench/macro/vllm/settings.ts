@@ -79,7 +79,7 @@ export function readSettings(args: readonly string[]): Settings {
   const contextTokens = of("max-model-len", 0);
   const chunk = values["chunk-tokens"];
   return {
-    systems: systemsOf(values.systems),
+    systems: systemsOf(values.systems, SYSTEMS),
     setting,
     sizes: {
       rounds: count("rounds", values.rounds),
@@ -103,13 +103,13 @@ export function readSettings(args: readonly string[]): Settings {
   };
 }
 
-function systemsOf(text: string): SystemName[] {
+export function systemsOf<Name extends string>(text: string, known: readonly Name[]): Name[] {
   const asked = text.split(",");
-  const unknown = asked.find((name) => !SYSTEMS.some((known) => known === name));
+  const unknown = asked.find((name) => !known.some((one) => one === name));
   if (unknown !== undefined) {
-    throw new Error(`--systems names ${unknown}; there are ${SYSTEMS.join(", ")}`);
+    throw new Error(`--systems names ${unknown}; there are ${known.join(", ")}`);
   }
-  return SYSTEMS.filter((name) => asked.includes(name));
+  return known.filter((name) => asked.includes(name));
 }
 
 /** The folder of `npm run model:priced`, made if it is not there. */

@@ -12,10 +12,7 @@ import { KeyedPolicy } from "./keyed.ts";
 const core = loadCore();
 
 const waitingArbitrary = fc.array(
-  fc.record({
-    tokens: fc.integer({ min: 0, max: 30 }),
-    priority: fc.integer({ min: -2, max: 2 }),
-  }),
+  fc.record({ tokens: fc.integer({ min: 0, max: 30 }), priority: fc.integer({ min: -2, max: 2 }) }),
   { minLength: 1, maxLength: 20 },
 );
 

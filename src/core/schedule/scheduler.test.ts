@@ -95,10 +95,17 @@ test("seer: of the probes, the one with the fewest tokens is served first", () =
   expect(order(policy)).toEqual(["1:0", "2:0", "0:0"]);
 });
 
-test("seer: after the probes, the group with the longest estimate is served first", () => {
-  const buffer = bufferOf(3, 3);
+const arrivalOf = (buffer: RequestBuffer): KeyedPolicy =>
+  new KeyedPolicy({ buffer, heap: new Heap(core), keyOf: byArrival });
+
+function seerOf(groups: number, size: number) {
+  const buffer = bufferOf(groups, size);
   const context = contextOf(buffer);
-  const policy = probeFirst(buffer, context);
+  return { buffer, context, policy: probeFirst(buffer, context) };
+}
+
+test("seer: after the probes, the group with the longest estimate is served first", () => {
+  const { buffer, context, policy } = seerOf(3, 3);
   const lengths = [100, 300, 200];
   for (const group of buffer.groups) {
     const probe = member(buffer, group.index, 0);
@@ -110,9 +117,7 @@ test("seer: after the probes, the group with the longest estimate is served firs
 });
 
 test("seer: within a group, the response that has come furthest is served first", () => {
-  const buffer = bufferOf(1, 4);
-  const context = contextOf(buffer);
-  const policy = probeFirst(buffer, context);
+  const { buffer, context, policy } = seerOf(1, 4);
   context.finished(member(buffer, 0, 0));
   generate(member(buffer, 0, 2), 40);
   for (const sample of [1, 2, 3]) policy.add(member(buffer, 0, sample));
@@ -120,9 +125,7 @@ test("seer: within a group, the response that has come furthest is served first"
 });
 
 test("seer: a group whose estimate rises while it waits moves up", () => {
-  const buffer = bufferOf(2, 3);
-  const context = contextOf(buffer);
-  const policy = probeFirst(buffer, context);
+  const { buffer, context, policy } = seerOf(2, 3);
   for (const [index, tokens] of [100, 50].entries()) {
     const probe = member(buffer, index, 0);
     generate(probe, tokens);
@@ -137,9 +140,7 @@ test("seer: a group whose estimate rises while it waits moves up", () => {
 });
 
 test("seer: a waiting probe joins the rest when a sibling finishes first", () => {
-  const buffer = bufferOf(2, 2);
-  const context = contextOf(buffer);
-  const policy = probeFirst(buffer, context);
+  const { buffer, context, policy } = seerOf(2, 2);
   policy.add(member(buffer, 0, 0));
   policy.add(member(buffer, 1, 0));
   const sibling = member(buffer, 0, 1);
@@ -151,9 +152,7 @@ test("seer: a waiting probe joins the rest when a sibling finishes first", () =>
 });
 
 test("seer: a group with a short estimate is served within one starvation period", () => {
-  const buffer = bufferOf(2, 64);
-  const context = contextOf(buffer);
-  const policy = probeFirst(buffer, context);
+  const { buffer, context, policy } = seerOf(2, 64);
   for (const [index, tokens] of [900, 1].entries()) {
     const probe = member(buffer, index, 0);
     generate(probe, tokens);
@@ -166,7 +165,7 @@ test("seer: a group with a short estimate is served within one starvation period
 
 test("divided: requests are served in order of arrival, also after a chunk", () => {
   const buffer = bufferOf(2, 2);
-  const policy = new KeyedPolicy({ buffer, heap: new Heap(core), keyOf: byArrival });
+  const policy = arrivalOf(buffer);
   for (const request of [...buffer.requests].toReversed()) policy.add(request);
   expect(order(policy)).toEqual(["0:0", "0:1", "1:0", "1:1"]);
 });
@@ -229,8 +228,10 @@ test("place: a worker without a slot or without KV for the whole chunk is no cho
 
 test("schedule: parked KV of requests that must wait makes way", () => {
   const buffer = bufferOf(1, 3);
-  const policy = new KeyedPolicy({ buffer, heap: new Heap(core), keyOf: byArrival });
-  const scheduler = new Scheduler(policy, { kind: "divided", chunks: new ChunkLength(8) });
+  const scheduler = new Scheduler(arrivalOf(buffer), {
+    kind: "divided",
+    chunks: new ChunkLength(8),
+  });
   for (const request of buffer.requests) {
     request.residentOn = workerId(0);
     request.residentTokens = 3;
@@ -246,8 +247,7 @@ test("schedule: parked KV of requests that must wait makes way", () => {
 
 test("group: whole groups go to the workers in turn, undivided, without admission", () => {
   const buffer = bufferOf(3, 4);
-  const policy = new KeyedPolicy({ buffer, heap: new Heap(core), keyOf: byArrival });
-  const scheduler = new Scheduler(policy, { kind: "pinned" });
+  const scheduler = new Scheduler(arrivalOf(buffer), { kind: "pinned" });
   for (const request of buffer.requests) scheduler.enqueue(request);
   const commands = scheduler.schedule([slot(0, { slots: 1 }), slot(1, { slots: 1 })]);
   expect(commands.length).toBe(12);
@@ -272,8 +272,7 @@ function mixed(
 function arrivalOrder(requests: readonly Request[], chunkTokens = 10): Scheduler {
   const byIndex = new Map(requests.map((request) => [request.index, request]));
   const buffer = { requestAt: (index: number) => byIndex.get(index) } as unknown as RequestBuffer;
-  const policy = new KeyedPolicy({ buffer, heap: new Heap(core), keyOf: byArrival });
-  const scheduler = new Scheduler(policy, {
+  const scheduler = new Scheduler(arrivalOf(buffer), {
     kind: "divided",
     chunks: new ChunkLength(chunkTokens),
   });
@@ -303,7 +302,7 @@ test("even tail: the last quarter goes in order, and nothing passes a large requ
     const context = new ContextManager();
     for (const request of requests) context.joined(request);
     const buffer = { requestAt: (index: number) => requests[index] } as unknown as RequestBuffer;
-    const keyed = () => new KeyedPolicy({ buffer, heap: new Heap(core), keyOf: byArrival });
+    const keyed = () => arrivalOf(buffer);
     const orders = { order: keyed(), tail: keyed(), arrivals: keyed() };
     const policy = new BoundedWaitPolicy(orders, context.turnover);
     const scheduler = new Scheduler(policy, { kind: "divided", chunks: new ChunkLength(10) });

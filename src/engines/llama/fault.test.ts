@@ -105,10 +105,7 @@ describe.skipIf(skipReason !== null)("faults of one request", () => {
 
   test("an error while one request is drawn ends it alone, with its draft", () => {
     const specs = Array.from({ length: 6 }, (_, id) =>
-      newRequest(id, {
-        tokensMax: 20,
-        shaping: id % 2 === 0 ? null : breakingShaping(3 + 2 * id),
-      }),
+      newRequest(id, { tokensMax: 20, shaping: id % 2 === 0 ? null : breakingShaping(3 + 2 * id) }),
     );
     const futures = new Map(
       specs.map((spec) => {
@@ -309,11 +306,7 @@ const command: fc.Arbitrary<WorkerCommand | "step"> = fc.oneof(
     weight: 4,
   },
   fc.record({ kind: fc.constantFrom("export" as const, "release" as const), requestId: request }),
-  fc.record({
-    kind: fc.constant("register_group" as const),
-    groupId: group,
-    prompt: tokenIds,
-  }),
+  fc.record({ kind: fc.constant("register_group" as const), groupId: group, prompt: tokenIds }),
   fc.record({
     kind: fc.constant("delta" as const),
     groupId: group,

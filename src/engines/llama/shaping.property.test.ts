@@ -147,9 +147,7 @@ test("embeddedSupport: everything but engine fields, unknown tokens and too many
       field,
     });
   }
-  expect(embeddedSupport({ ...plain, topLogprobs: 33 }, 9)).toMatchObject({
-    field: "logprobs",
-  });
+  expect(embeddedSupport({ ...plain, topLogprobs: 33 }, 9)).toMatchObject({ field: "logprobs" });
 });
 
 const SHAPINGS: Record<string, Partial<LogitShaping>> = {

@@ -254,10 +254,7 @@ describe.skipIf(skipReason !== null)("control", () => {
     await ear.until(() => ear.collector.response(1).chunks === 1);
     worker.send([run(spec)]);
     await ear.until(() => ear.collector.response(0).tokens.length > 0);
-    expect(await worker.perform(sleepOf(1), EPOCH_1)).toEqual({
-      status: 200,
-      body: {},
-    });
+    expect(await worker.perform(sleepOf(1), EPOCH_1)).toEqual({ status: 200, body: {} });
     expect((await worker.perform(askOf("is_asleep"), EPOCH_1)).body).toEqual({ is_sleeping: true });
     expect(ear.kinds()).toContain("evicted");
     expect(ear.stats).toMatchObject({ kvTokensUsed: 0, running: 0, waiting: 1 });

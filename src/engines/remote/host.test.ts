@@ -231,11 +231,16 @@ test("host: a sidecar that takes nothing is dropped as slow, and the worker stop
   await expectServing(host, simulated);
 });
 
-test("host: a close tells the sidecar to go, whose worker has failed once", async () => {
+/** A host, and a worker of it whose events are kept. */
+async function opened() {
   const simulated = newSimulated();
   const host = await listen(simulated);
   const worker = await open(host.url);
-  const events = eventsOf(worker);
+  return { simulated, host, worker, events: eventsOf(worker) };
+}
+
+test("host: a close tells the sidecar to go, whose worker has failed once", async () => {
+  const { host, worker, events } = await opened();
   await host.close();
   await until(() => events.length > 0, "the worker has failed");
   expect(events).toEqual([{ kind: "failed", message: expect.stringContaining("draining") }]);
@@ -264,10 +269,7 @@ test("link: a sidecar that counts from lower gets a failure in its own epoch", a
 });
 
 test("host: a worker that fails ends its session at once, and the one in its place is served", async () => {
-  const simulated = newSimulated();
-  const host = await listen(simulated);
-  const worker = await open(host.url);
-  const events = eventsOf(worker);
+  const { simulated, host, worker, events } = await opened();
   worker.send([runOf(newSpec(1))]);
   await settled(worker);
   simulated.kill();

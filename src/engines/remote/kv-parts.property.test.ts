@@ -6,8 +6,9 @@ import fc from "fast-check";
 import { CuttingProxy } from "../../../test/faults/cutting-proxy.ts";
 import { listen, open, turn, until } from "../../../test/suite/link-fixture.ts";
 import { newSpec, runOf } from "../../../test/suite/simulated-runs.ts";
+import { StubWorker } from "../../../test/suite/stub-worker.ts";
 import { type RequestId, requestId, weightEpoch, workerId } from "../../core/base/ids.ts";
-import type { KvBlob, Worker, WorkerCommand, WorkerListener } from "../../core/rollout/worker.ts";
+import type { KvBlob, WorkerCommand } from "../../core/rollout/worker.ts";
 import { decodeSidecarMessage } from "./codec.ts";
 import { KvInbox, kvMessages } from "./kv-parts.ts";
 import { LINK_LIMITS } from "./limits.ts";
@@ -25,22 +26,13 @@ function blobOf(id: number, size: number): KvBlob {
 const same = (a: ArrayBuffer, b: ArrayBuffer) => Buffer.from(a).equals(Buffer.from(b));
 
 /** Takes a run's KV, makes a token and parks; hands out KV of the size that is asked for. */
-class KvWorker implements Worker {
+class KvWorker extends StubWorker {
   readonly workerId = workerId(0);
   readonly name = "kv";
   readonly capacity = { slots: 64, kvTokens: 1000, contextTokens: 64, kvBytesPerToken: 1 };
   readonly taken = new Map<RequestId, KvBlob | null>();
   readonly released: RequestId[] = [];
   exportBytes = (_id: RequestId): number => 0;
-  #listener: WorkerListener = () => {};
-
-  supports() {
-    return { kind: "divided" } as const;
-  }
-
-  listen(listener: WorkerListener): void {
-    this.#listener = listener;
-  }
 
   send(commands: readonly WorkerCommand[]): void {
     for (const command of commands) {
@@ -50,23 +42,17 @@ class KvWorker implements Worker {
         this.taken.set(id, command.kv);
         const made = { tokens: Int32Array.of(1), logprobs: Float32Array.of(-1), top: null };
         const offset = command.output.length;
-        this.#listener(EPOCH, [
+        this.tell(EPOCH, [
           { kind: "tokens", requestId: id, offset, ...made },
           { kind: "chunk_done", requestId: id, finish: null },
         ]);
       } else if (command.kind === "export") {
         const { requestId: id } = command;
         const kv = blobOf(id, this.exportBytes(id));
-        this.#listener(EPOCH, [{ kind: "exported", requestId: id, kv }]);
+        this.tell(EPOCH, [{ kind: "exported", requestId: id, kv }]);
       } else if (command.kind === "release") this.released.push(command.requestId);
     }
   }
-
-  perform() {
-    return Promise.resolve({ status: 200, body: null });
-  }
-
-  async close(): Promise<void> {}
 }
 
 const kvRun = (id: number, bytes: number) =>

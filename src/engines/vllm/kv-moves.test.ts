@@ -39,10 +39,14 @@ const pool = (savesOutput: boolean): Partial<StandInOptions> => ({
   kvPool: { blocks: new Set<number>(), savesOutput },
 });
 
-test("a request that moves finds its output's KV, and the tokens are the same", async () => {
-  const options = pool(true);
+/** Two servers, of which one has generated the first tokens. */
+async function pair(options = pool(true)) {
   const [a, b] = [await add(options), await add(options)];
-  const first = await chunk(a, { id: 1, output: [], tokens: 30 });
+  return { a, b, first: await chunk(a, { id: 1, output: [], tokens: 30 }) };
+}
+
+test("a request that moves finds its output's KV, and the tokens are the same", async () => {
+  const { a, b, first } = await pair();
   const rest = await chunk(b, { id: 1, output: first, tokens: 20 });
   // 40 prompt tokens and 30 of output are four blocks of 16 and six tokens.
   expect(movesOf(b)).toMatchObject({ moves: 1, movedTokens: 24, recomputedMoves: 0 });
@@ -53,9 +57,7 @@ test("a request that moves finds its output's KV, and the tokens are the same", 
 });
 
 test("a request that stays has not moved, and one that comes back has only what it lacks", async () => {
-  const options = pool(true);
-  const [a, b] = [await add(options), await add(options)];
-  const first = await chunk(a, { id: 1, output: [], tokens: 30 });
+  const { a, b, first } = await pair();
   const second = await chunk(a, { id: 1, output: first, tokens: 30 });
   expect(movesOf(a)).toMatchObject({ moves: 0, recomputedMoves: 0 });
   const third = await chunk(b, { id: 1, output: [...first, ...second], tokens: 30 });
@@ -67,8 +69,7 @@ test("a request that stays has not moved, and one that comes back has only what 
 
 test("a pool that has dropped the KV, and one of prompts alone, mean that it is computed again", async () => {
   for (const options of [pool(true), pool(false)]) {
-    const [a, b] = [await add(options), await add(options)];
-    const first = await chunk(a, { id: 1, output: [], tokens: 30 });
+    const { b, first } = await pair(options);
     if (options.kvPool?.savesOutput) options.kvPool.blocks.clear();
     await chunk(b, { id: 1, output: first, tokens: 20 });
     expect(movesOf(b)).toMatchObject({ moves: 0, recomputedMoves: 1 });
@@ -77,9 +78,7 @@ test("a pool that has dropped the KV, and one of prompts alone, mean that it is 
 });
 
 test("the pool's keys hold the epoch: nothing of another one is found", async () => {
-  const options = pool(true);
-  const [a, b] = [await add(options), await add(options)];
-  const first = await chunk(a, { id: 1, output: [], tokens: 30 });
+  const { a, b, first } = await pair();
   for (const { worker } of [a, b]) worker.send([{ kind: "advance", epoch: weightEpoch(1) }]);
   await chunk(b, { id: 1, output: first, tokens: 10 });
   expect(b.server.engine.externalTokens).toBe(0);

@@ -8,10 +8,7 @@ import { weightEpoch } from "../../core/base/ids.ts";
 const reload = { method: "reload_weights", kwargs: { weights_path: "/w/1" } };
 
 test("get_world_size: the sum of the engines'", async () => {
-  const fixture = await Fixture.open();
-  for (const [i, size] of [1, 4, 2].entries()) {
-    fixture.worker(i).script = () => ({ status: 200, body: { world_size: size } });
-  }
+  const fixture = await Fixture.ofRanks(1, 4, 2);
   expect((await fixture.call("GET", "/get_world_size")).body).toEqual({ world_size: 7 });
 });
 
@@ -30,10 +27,7 @@ test("calls to engines that do not answer are bounded, and /health answers all t
 });
 
 test("init_weight_transfer_engine: each engine's ranks follow those before it", async () => {
-  const fixture = await Fixture.open();
-  for (const [i, size] of [1, 4, 2].entries()) {
-    fixture.worker(i).script = () => ({ status: 200, body: { world_size: size } });
-  }
+  const fixture = await Fixture.ofRanks(1, 4, 2);
   const info = { master_address: "a", master_port: 1, rank_offset: 1, world_size: 8 };
   await fixture.call("POST", "/init_weight_transfer_engine", { init_info: info });
   const bodies = [0, 1, 2].map((i) => fixture.worker(i).lastBody);

@@ -36,10 +36,7 @@ test("canary: an engine that does not generate with its new weights is fenced an
 
 test("canary: an engine that computes otherwise than the others is fenced before a token of it is served", async () => {
   const fixture = await Fixture.open();
-  const made = (by: number) => () => ({
-    status: 200,
-    body: { tokens: [7], logprobs: [-1 - by] },
-  });
+  const made = (by: number) => () => ({ status: 200, body: { tokens: [7], logprobs: [-1 - by] } });
   for (const [i, by] of [0, 2, 0].entries()) fixture.worker(i).generates = made(by);
   const answer = await fixture.call("POST", "/collective_rpc", reload);
   expect([answer.status, fixture.states]).toEqual([500, ["ready", "fenced", "ready"]]);
@@ -114,6 +111,9 @@ test("weight_checker: reset changes the weights, checksum does not", async () =>
   expect(fixture.sidecar.rollout.epoch).toBe(weightEpoch(1));
 });
 
+const said = ({ status, body }: { status: number; body: unknown }): string =>
+  `${status} ${JSON.stringify(body)}`;
+
 test("deadline: a silent engine is named with 504 and opened again; the others and later updates continue", async () => {
   const fixture = await Fixture.open({ keepsWeights: false });
   const requests = fixture.ask(4);
@@ -122,9 +122,7 @@ test("deadline: a silent engine is named with 504 and opened again; the others a
   await fixture.steps(20);
   expect((await fixture.call("GET", "/is_paused")).body).toMatchObject({ is_paused: true });
   await fixture.passTime();
-  const { status, body } = await answer;
-  expect(status).toBe(504);
-  expect(JSON.stringify(body)).toContain("engine-1 answered 504: no answer within 5 s");
+  expect(said(await answer)).toMatch(/^504 .*engine-1 answered 504: no answer within 5 s/);
   expect(fixture.states).toEqual(["ready", "down", "ready"]);
   await fixture.retry();
   expect(fixture.states).toEqual(["ready", "ready", "ready"]);
@@ -165,9 +163,7 @@ test("an engine that dies before it has answered does not hold the update", asyn
   const { answer } = await begun(fixture, "/collective_rpc", reload);
   await fixture.step();
   fixture.worker(2).kill();
-  const { status, body } = await answer;
-  expect(status).toBe(500);
-  expect(JSON.stringify(body)).toContain("engine-2 answered 502: killed");
+  expect(said(await answer)).toMatch(/^500 .*engine-2 answered 502: killed/);
   expect(fixture.states).toEqual(["ready", "ready", "down"]);
 });
 
@@ -254,9 +250,7 @@ test("an engine whose connection stays lost is not waited for until the deadline
   const { answer } = await begun(fixture, "/collective_rpc", reload);
   fixture.lose(1);
   for (let second = 0; second < 5; second += 1) await fixture.passPolls();
-  const { status, body } = await answer;
-  expect(status).toBe(500);
-  expect(JSON.stringify(body)).toContain("engine-1 answered 502: its connection is lost");
+  expect(said(await answer)).toMatch(/^500 .*engine-1 answered 502: its connection is lost/);
   expect(fixture.states).toEqual(["ready", "down", "ready"]);
 });
 
@@ -280,30 +274,29 @@ test("an engine that failed at an update does not serve because it reports the n
   expect(fixture.states).toEqual(["ready", "fenced", "ready"]);
 });
 
-test("an engine that refuses the weights that it is given is fenced, with its reason", async () => {
+/** An engine comes back, and answers so to the weights that it is given. */
+async function given(status: number, error: string): Promise<Fixture> {
   const fixture = await Fixture.open();
   await fixture.call("POST", "/collective_rpc", reload);
   fixture.worker(0).kill();
   const open = fixture.gateNext();
   await fixture.retry();
-  fixture.worker(0).script = () => ({ status: 400, body: { error: "no such file" } });
+  fixture.worker(0).script = () => ({ status, body: { error } });
   open();
   await fixture.steps(3);
-  expect(fixture.states[0]).toBe("fenced");
-  expect(fixture.pool.members[0]?.reason).toBe(
+  return fixture;
+}
+
+test("an engine that refuses the weights that it is given is fenced, with its reason", async () => {
+  const { states, pool } = await given(400, "no such file");
+  expect(states[0]).toBe("fenced");
+  expect(pool.members[0]?.reason).toBe(
     "came back without the current weights; given them by load, answered 400: no such file",
   );
 });
 
 test("an engine that has no room for the weights that it is given is opened again until it has", async () => {
-  const fixture = await Fixture.open();
-  await fixture.call("POST", "/collective_rpc", reload);
-  fixture.worker(0).kill();
-  const open = fixture.gateNext();
-  await fixture.retry();
-  fixture.worker(0).script = () => ({ status: 503, body: { error: "EFBIG, write" } });
-  open();
-  await fixture.steps(3);
+  const fixture = await given(503, "EFBIG, write");
   expect(fixture.states[0]).toBe("down");
   expect(fixture.pool.members[0]?.reason).toContain("by load, answered 503: EFBIG, write");
   await fixture.retry();

@@ -9,6 +9,7 @@ import {
   exchange,
   fetchOf,
   registerOf,
+  serveDrafts,
   TTL_MS,
   updateOf,
 } from "../../../test/suite/draft-client.ts";
@@ -16,9 +17,6 @@ import { groupId } from "../../core/base/ids.ts";
 import { DRAFT_PROTOCOL_VERSION, type DraftServerLimits } from "../../core/draft/service/limits.ts";
 import type { ClientMessage } from "../../core/draft/service/message.ts";
 import { DraftServer, EPOCHS_AHEAD_MAX } from "../../core/draft/service/server.ts";
-import { wallTimers } from "../../engines/vllm/clock.ts";
-import { serveHttp } from "../http.ts";
-import { DraftSocketService } from "./draft-socket.ts";
 
 const A = groupId("group-a");
 const PROMPT = Int32Array.of(1, 2, 3);
@@ -33,22 +31,7 @@ function serve(limits: Partial<DraftServerLimits> = {}, leads = false) {
   let skippedMs = 0;
   const clock = { nowMs: () => performance.now() + skippedMs };
   const server = new DraftServer({ clock, instanceId: 7, limits, leads, release: RELEASE });
-  const service = new DraftSocketService({
-    server,
-    reports: null,
-    later: (act, ms) => wallTimers.after(ms, act),
-  });
-  const http = serveHttp({
-    host: "127.0.0.1",
-    port: 0,
-    routes: [],
-    sockets: { "/v1/draft": service },
-    apiToken: null,
-    bodyBytesMax: 1024,
-    frameBytesMax: server.limits.frameBytesMax,
-    answered: () => {},
-    failed: (error) => console.error(error),
-  });
+  const { http } = serveDrafts(server);
   return {
     port: Number(http.url.port),
     url: `ws://${http.url.host}/v1/draft`,

@@ -103,10 +103,7 @@ test("live: a pause is reported as it begins, while requests wait for it, and as
 test("live: without a ready worker the state names them", () => {
   const { view, members } = shown();
   for (const member of members) member.state = "fenced";
-  expect(view.state).toEqual({
-    state: "no_worker",
-    reason: "vllm-0 is fenced, vllm-1 is fenced",
-  });
+  expect(view.state).toEqual({ state: "no_worker", reason: "vllm-0 is fenced, vllm-1 is fenced" });
 });
 
 test("live: samples of the iteration are there for a page that comes later, and go with the next one", async () => {

@@ -6,22 +6,13 @@ import {
   type FixtureOptions,
   PlaneFixture,
 } from "../../../test/golden/requests/plane-fixture.ts";
-import { EOS, TinyText } from "../../../test/golden/requests/tiny-text.ts";
-import { followedJob, RESTLESS } from "../../../test/suite/followed-job.ts";
+import { TinyText } from "../../../test/golden/requests/tiny-text.ts";
+import { followedJob, NO_STOPS, RESTLESS } from "../../../test/suite/followed-job.ts";
 import { specFor } from "../../../test/suite/sidecar-bed.ts";
 import { eventsOf, tokensIn } from "../../../test/suite/sse.ts";
 import type { Answer } from "./answer.ts";
 import { prepareGenerate } from "./generate.ts";
 import { Job, OutputCoalescer } from "./job.ts";
-
-const NO_STOPS = {
-  strings: [],
-  keepStop: false,
-  tokensMin: 0,
-  tokens: new Set<number>(),
-  eos: EOS,
-  skipSpecial: true,
-};
 
 afterEach(closeFixtures);
 
@@ -132,10 +123,7 @@ test("streams: a fault in writing one answer ends this stream with an error, and
 
 test("coalescer: a job that throws fails by itself; present and later jobs continue", async () => {
   const failures: unknown[] = [];
-  const coalescer = new OutputCoalescer({
-    ...RESTLESS,
-    failed: (error) => failures.push(error),
-  });
+  const coalescer = new OutputCoalescer({ ...RESTLESS, failed: (error) => failures.push(error) });
   const { fixture } = await begun(20);
   const detokenizer = (isFaulty: boolean) => ({
     push: (tokens: ArrayLike<number>) => {

@@ -1,5 +1,6 @@
 import { expect, test } from "bun:test";
 import { EOS, TinyText } from "../../../test/golden/requests/tiny-text.ts";
+import { NO_STOPS } from "../../../test/suite/followed-job.ts";
 import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { groupId, weightEpoch, weightsId, workerId } from "../../core/base/ids.ts";
 import { RequestBuffer } from "../../core/request/buffer.ts";
@@ -8,22 +9,13 @@ import { Output } from "./output.ts";
 import type { StopRules } from "./sampling-fields.ts";
 
 const STOP = 999;
-const RULES: StopRules = {
-  strings: [],
-  keepStop: false,
-  tokensMin: 0,
-  tokens: new Set([EOS, STOP]),
-  eos: EOS,
-  skipSpecial: true,
-};
-
 function made(rules: Partial<StopRules> = {}) {
   const buffer = new RequestBuffer();
   const group = buffer.open(groupId("g"), Int32Array.of(1));
   const sampling = samplingOf({ seed: 1, tokensMax: 100, stopTokenIds: [EOS, STOP] });
   const draw = drawKey(1, "g", 0);
   const request = buffer.join(group, { sampling, draw, divisible: true, priority: 0 });
-  const stops = { ...RULES, ...rules };
+  const stops = { ...NO_STOPS, tokens: new Set([EOS, STOP]), ...rules };
   let ends = 0;
   const output = new Output({
     index: 0,

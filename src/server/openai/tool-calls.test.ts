@@ -128,10 +128,7 @@ test("tools: what the renderer asks of the response goes to the engine, which th
 test("tools: a choice without tools is a 400; tool_choice none is parsed by nobody", async () => {
   const seen: Body[] = [];
   await started(() => ({ routes: parses(seen) }));
-  const lost = await open().post(CHAT, {
-    messages: MESSAGES,
-    tool_choice: "required",
-  });
+  const lost = await open().post(CHAT, { messages: MESSAGES, tool_choice: "required" });
   expect([lost.status, await lost.text()]).toEqual([400, expect.stringContaining("tool_choice")]);
   const [plain] = await choicesOf(await open().post(CHAT, { ...chat, tool_choice: "none" }));
   expect([typeof plain?.message.content, plain?.message.tool_calls]).toEqual(["string", undefined]);

@@ -63,8 +63,28 @@ function world(saved: readonly SavedRun[] = []) {
   });
   known.takeOver(saved.map(savedRollout));
   const savedNow = () => written.flatMap((file) => file.saved ?? []);
-  return { ...bed, step: () => bed.step(), finish: () => bed.finish(), known, written, savedNow };
+  const advance = (): void => {
+    const epoch = weightEpoch(1);
+    bed.sidecar.advance(epoch);
+    for (const worker of bed.workers) worker.send([{ kind: "advance", epoch }]);
+  };
+  const finish = () => bed.finish();
+  return { ...bed, step: () => bed.step(), finish, known, written, savedNow, advance };
 }
+
+/** A process that has begun the rollout, and made so many steps; null: all. */
+async function begun(steps: number | null, fields: Partial<RolloutPlan> = {}) {
+  const first = world();
+  first.known.begin(planOf(fields), "hash");
+  if (steps === null) await first.finish();
+  for (let i = 0; i < (steps ?? 0); i += 1) await first.step();
+  for (const file of first.written) await file.settled();
+  return first;
+}
+
+const thrown = (error: unknown): never => {
+  throw error;
+};
 
 function planOf(fields: Partial<RolloutPlan> = {}): RolloutPlan {
   const sampling = samplingOf({ seed: 3, tokensMax: 50 });
@@ -96,21 +116,13 @@ const shown = (known: KnownRollouts) =>
   );
 
 test("resume: what was kept continues with the same random numbers, and comes out as from one process", async () => {
-  const whole = world();
-  whole.known.begin(planOf(), "hash");
-  await whole.finish();
-
-  const first = world();
-  first.known.begin(planOf(), "hash");
-  for (let i = 0; i < 22; i += 1) await first.step();
-  await first.written[0]?.settled();
+  const whole = await begun(null);
+  const first = await begun(22);
   expect(first.known.run("r").finishedGroups.map(({ id }) => id)).toEqual(["s"]);
 
   const second = world(first.savedNow());
   expect(() => second.known.run("r")).toThrow("go on when the engines serve");
-  second.known.resume([], (error) => {
-    throw error;
-  });
+  second.known.resume([], thrown);
   const run = second.known.run("r");
   expect(second.known.begin(planOf(), "hash")).toBe(run);
   await second.step();
@@ -150,8 +162,7 @@ test("resume: finished rollouts, and those of an epoch before the engines' one, 
   first.sidecar.advance(weightEpoch(1));
   for (const file of first.written) await file.settled();
   const second = world(first.savedNow());
-  second.sidecar.advance(weightEpoch(1));
-  for (const worker of second.workers) worker.send([{ kind: "advance", epoch: weightEpoch(1) }]);
+  second.advance();
   const failures: string[] = [];
   second.known.resume([weightsId("f32:bb")], (error) => failures.push(String(error)));
   await second.finish();
@@ -163,25 +174,20 @@ test("resume: finished rollouts, and those of an epoch before the engines' one, 
 });
 
 test("resume: rollouts that go on while weights are updated begin once, under the new ones", async () => {
-  const first = world();
-  first.known.begin(planOf(), "hash");
-  for (let i = 0; i < 12; i += 1) await first.step();
+  const first = await begun(12);
   await first.known.close();
   const second = world(first.savedNow());
   const paused = second.sidecar.rollout.pause("keep");
   second.known.resume([], () => {});
   await paused;
-  second.sidecar.advance(weightEpoch(1));
-  for (const worker of second.workers) worker.send([{ kind: "advance", epoch: weightEpoch(1) }]);
+  second.advance();
   second.sidecar.rollout.resume();
   await second.finish();
   expect(second.known.run("r").state).toBe("finished");
 });
 
 test("journals name the newest weights, and what gives them to an engine, also if no rollout runs", async () => {
-  const first = world();
-  first.known.begin(planOf(), "hash");
-  await first.finish();
+  const first = await begun(null);
   first.sidecar.advance(weightEpoch(1));
   for (const file of first.written) await file.settled();
   expect(lastWeights(first.savedNow().map(savedRollout))).toEqual({
@@ -196,17 +202,10 @@ test("journals name the newest weights, and what gives them to an engine, also i
 });
 
 test("carry_from: groups that an earlier process did not make whole go on where they were", async () => {
-  const whole = world();
-  whole.known.begin(planOf(), "hash");
-  await whole.finish();
-  const first = world();
-  first.known.begin(planOf({ finishGroups: 1 }), "hash");
-  await first.finish();
-  await first.written[0]?.settled();
+  const whole = await begun(null);
+  const first = await begun(null, { finishGroups: 1 });
   const second = world(first.savedNow());
-  second.known.resume([], (error) => {
-    throw error;
-  });
+  second.known.resume([], thrown);
   await second.finish();
   expect(second.known.run("r").carried.map(({ plan }) => plan.id)).toEqual(["long"]);
   second.known.begin(planOf({ id: "next", groups: [], carryFrom: "r" }), "other");
@@ -224,13 +223,10 @@ test("carry_from: groups that an earlier process did not make whole go on where 
 
 test("a strict response does not go on from tokens of earlier weights, a mixed one does", async () => {
   for (const isStrict of [true, false]) {
-    const first = world();
-    first.known.begin(planOf({ isStrict }), "hash");
-    for (let i = 0; i < 12; i += 1) await first.step();
+    const first = await begun(12, { isStrict });
     await first.known.close();
     const second = world(first.savedNow());
-    second.sidecar.advance(weightEpoch(1));
-    for (const worker of second.workers) worker.send([{ kind: "advance", epoch: weightEpoch(1) }]);
+    second.advance();
     second.known.resume([], () => {});
     await second.finish();
     const epochs = second.known

@@ -22,12 +22,7 @@ class CountingReplica extends Replica {
   }
 }
 
-const OPTIONS: ReplayOptions = {
-  drafter: "grouped",
-  budget: 4,
-  probabilityMin: 0.01,
-  live: 2,
-};
+const OPTIONS: ReplayOptions = { drafter: "grouped", budget: 4, probabilityMin: 0.01, live: 2 };
 
 function groupOf(prompt: number[], ...responses: number[][]): TraceGroup {
   const lists = responses.map((response) => Int32Array.from(response));

@@ -97,10 +97,12 @@ const PLUGIN = {
   runner: 1,
 } as const;
 
+const speculationOf = (command: readonly string[]): unknown =>
+  JSON.parse(command[command.indexOf("--speculative-config") + 1] ?? "");
+
 test("launchOf: under the second runner the plugin's method runs with asynchronous scheduling", () => {
   const { command, env } = launchOf({ ...OPTIONS, plugin: { ...PLUGIN, runner: 2 } });
-  const told: unknown = JSON.parse(command[command.indexOf("--speculative-config") + 1] ?? "");
-  expect(told).toEqual({
+  expect(speculationOf(command)).toEqual({
     method: "ngram_gpu",
     model: "foretoken_vllm.speculator",
     num_speculative_tokens: 8,
@@ -111,8 +113,7 @@ test("launchOf: under the second runner the plugin's method runs with asynchrono
 test("launchOf: the plugin gets the sidecar's address, its name and token by the environment", () => {
   const plugin = PLUGIN;
   const { command, env } = launchOf({ ...OPTIONS, plugin });
-  const told: unknown = JSON.parse(command[command.indexOf("--speculative-config") + 1] ?? "");
-  expect(told).toEqual({
+  expect(speculationOf(command)).toEqual({
     method: "custom_class",
     model: "foretoken_vllm.proposer.ForetokenProposer",
     num_speculative_tokens: DRAFT_TOKENS,

@@ -71,9 +71,14 @@ for (const [name, hintOf] of HINTS) {
       }
     }
     expect(epochOf(bed)).toBeGreaterThanOrEqual(steps - 1);
-    expect(bed.failures).toEqual([]);
-    await bed.stop();
+    await stopped(bed);
   });
+}
+
+/** Stops it: nothing has failed. */
+async function stopped(bed: StandInBed): Promise<void> {
+  expect(bed.failures).toEqual([]);
+  await bed.stop();
 }
 
 test("updates past the sidecar that only the engines report begin an epoch within a poll", async () => {
@@ -89,8 +94,7 @@ test("updates past the sidecar that only the engines report begin an epoch withi
     // Once for both engines, however they were polled.
     expect(epochOf(bed)).toBeLessThanOrEqual(before + 1);
   }
-  expect(bed.failures).toEqual([]);
-  await bed.stop();
+  await stopped(bed);
 });
 
 /** Starts two engines, of which `left` has stale weights, as the sidecar knows. */
@@ -122,8 +126,7 @@ test("an engine that was not updated is fenced, counted, named, and serves again
   left.weightVersion = "step-2";
   await until(() => bed.sidecar.sidecar.rollout.workers.length === 2, "it serves");
   expect(await bed.http.metric("foretoken_workers_stale{")).toBe(0);
-  expect(bed.failures).toEqual([]);
-  await bed.stop();
+  await stopped(bed);
 });
 
 test("a stale engine that is removed is not counted any more", async () => {
@@ -171,8 +174,7 @@ test("a weight changes under a running wave: every response is whole, and of ver
     const numbers = versions.map(({ version }) => Number(version));
     expect(numbers).toEqual([...numbers].sort((a, b) => a - b));
   }
-  expect(bed.failures).toEqual([]);
-  await bed.stop();
+  await stopped(bed);
 });
 
 test("salts that count requests, name tenants or are random begin no epoch while requests run", async () => {

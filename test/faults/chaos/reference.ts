@@ -11,6 +11,7 @@ import { type Asked, type Call, type Installation, type Oracle, promptLines } fr
 import type { ChaosPlan } from "./plan.ts";
 import {
   keyOf,
+  linesIn,
   mixedWeights,
   type ResponseLine,
   WEIGHTS,
@@ -87,9 +88,8 @@ export class Reference implements Oracle {
       const said = child.lines.join("\n");
       throw new AppError("worker_failed", `the undisturbed run ended with ${status}: ${said}`);
     }
-    const lines = readFileSync(out, "utf8").trim().split("\n");
-    const parsed = lines.map((line) => JSON.parse(line) as ResponseLine);
-    const responses = new Map(parsed.map((line) => [keyOf(line), line]));
+    const lines = linesIn(readFileSync(out, "utf8"));
+    const responses = new Map(lines.map((line) => [keyOf(line), line]));
     this.#known.set(name, responses);
     return responses;
   }

@@ -17,8 +17,22 @@ export interface ResponseLine {
   readonly chunks: readonly {
     readonly weight_version?: string;
     readonly weights?: string;
+    readonly weight_epoch?: number;
+    readonly worker?: number | string;
     readonly tokens: number;
   }[];
+}
+
+/** Lines of a file or an answer. */
+export const linesIn = (text: string): ResponseLine[] =>
+  Array.from(text.trim().split("\n"), (line) => JSON.parse(line));
+
+/** Lines and report of a rollout, however long it takes. */
+export async function rolledOut(url: URL, body: string) {
+  const init = { method: "POST", body, timeout: false } as RequestInit;
+  const answer = await (await fetch(new URL("/v1/rollouts", url), init)).text();
+  const lines = Array.from(answer.trim().split("\n"), (line) => JSON.parse(line));
+  return { report: lines.pop().report, lines: lines as ResponseLine[] };
 }
 
 export const keyOf = ({ group, index }: ResponseLine): string => `${group}/${index}`;

@@ -2,17 +2,13 @@
 
 import { resolve } from "node:path";
 import { Progress } from "./progress.ts";
-import { runTarget } from "./run.ts";
+import { type RunRange, runTarget } from "./run.ts";
 import type { FuzzTarget } from "./target.ts";
 
-export interface ChildOptions {
+export interface ChildOptions extends RunRange {
   /** Exports `targets`. */
   readonly module: string;
   readonly name: string;
-  readonly seed: number;
-  readonly from: number;
-  readonly to: number;
-  readonly findingsMax: number;
   readonly progress: string;
 }
 

@@ -11,13 +11,16 @@ export interface Finding {
   readonly input: string;
 }
 
-export interface RunOptions {
+export interface RunRange {
   readonly seed: number;
   /** Indices of the inputs: `from` inclusive, `to` exclusive. */
   readonly from: number;
   readonly to: number;
   /** Ends the run. */
   readonly findingsMax: number;
+}
+
+interface RunOptions extends RunRange {
   /** Called before and after each input. */
   readonly started?: (index: number, slot: number) => void;
   readonly ended?: (slot: number) => void;

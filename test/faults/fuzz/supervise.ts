@@ -9,15 +9,9 @@ import { Progress } from "./progress.ts";
 import type { Finding } from "./run.ts";
 import { timesOf, Watchdog } from "./watchdog.ts";
 
-export interface Supervised {
-  readonly module: string;
-  readonly name: string;
-  readonly seed: number;
-  readonly from: number;
-  readonly to: number;
+export interface Supervised extends Omit<ChildOptions, "progress"> {
   /** An input that takes longer has hung. Time without a core is not counted: see watchdog.ts. */
   readonly hangMs: number;
-  readonly findingsMax: number;
 }
 
 export interface Outcome {

@@ -177,12 +177,7 @@ export class Trainer {
       stream: isStream,
       sampling_params: { max_tokens: tokens, n, ignore_eos: true },
     };
-    const aborts = this.#aborts;
-    this.#await("/inference/v1/generate", body, async (answer) => {
-      const text = await answer.text();
-      if (this.#isUnserved(answer, text)) return;
-      if (answer.status !== 200) throw new Error(`generate: ${answer.status}: ${text}`);
-      const mayEnd = this.#aborts > aborts;
+    this.#await("/inference/v1/generate", body, (text, mayEnd) => {
       if (!isStream) checkGenerated(JSON.parse(text), { tokens, n, mayEnd });
       else if (!text.endsWith("data: [DONE]\n\n") && !this.#isHurt) {
         throw new Error(`the stream ends with ${text.slice(-200)}`);
@@ -203,24 +198,23 @@ export class Trainer {
       sampling_params: { max_tokens: tokens, ignore_eos: true },
       on_policy: isStrict ? "strict" : "mixed",
     };
-    const aborts = this.#aborts;
-    this.#await("/v1/rollouts", body, async (answer) => {
-      const text = await answer.text();
-      // 409: another rollout has this name.
-      if (answer.status === 409 || this.#isUnserved(answer, text)) return;
-      if (answer.status !== 200) throw new Error(`rollout: ${answer.status}: ${text}`);
-      const mayEnd = this.#aborts > aborts || this.#isHurt;
+    this.#await("/v1/rollouts", body, (text, isCut) => {
+      const mayEnd = isCut || this.#isHurt;
       checkRollout(text, { tokens, isStrict, mayEnd, responses: 3 });
     });
   }
 
-  #isUnserved({ status }: Response, text: string): boolean {
-    if (!this.#isHurt) return false;
-    return UNSERVED.includes(status) || text.includes('"error"');
-  }
-
-  #await(path: string, body: unknown, check: (answer: Response) => Promise<void>): void {
-    const answered = this.#bed.call("POST", path, body).then(check);
+  /** `mayEnd`: requests have been aborted meanwhile. */
+  #await(path: string, body: object, check: (text: string, mayEnd: boolean) => void): void {
+    const aborts = this.#aborts;
+    const answered = this.#bed.call("POST", path, body).then(async (answer) => {
+      const [{ status }, text] = [answer, await answer.text()];
+      // Another rollout has this name.
+      if (status === 409 && "id" in body) return;
+      if (this.#isHurt && (UNSERVED.includes(status) || text.includes('"error"'))) return;
+      if (status !== 200) throw new Error(`${path}: ${status}: ${text}`);
+      check(text, this.#aborts > aborts);
+    });
     // It is awaited at the end.
     answered.catch(() => {});
     this.#pending.push({ answered, what: path });

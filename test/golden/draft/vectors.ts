@@ -81,22 +81,15 @@ const CLIENT: Readonly<Record<string, ClientMessage>> = {
   fetch_past: { kind: "fetch_past", epoch: EPOCH, groupId: A, have: 2 },
 };
 
+const WELCOME = {
+  ...({ kind: "welcome", protocolVersion: 1 } as const),
+  ...{ epoch: EPOCH, frameBytesMax: 1_048_576 },
+};
+const REGISTERED = { kind: "registered", epoch: EPOCH, groupId: A } as const;
+
 const SERVER: Readonly<Record<string, ServerMessage>> = {
-  welcome: {
-    kind: "welcome",
-    protocolVersion: 1,
-    instanceId: 4_294_967_295,
-    epoch: EPOCH,
-    frameBytesMax: 1_048_576,
-  },
-  welcome_past: {
-    kind: "welcome",
-    protocolVersion: 1,
-    instanceId: 5,
-    epoch: EPOCH,
-    frameBytesMax: 1_048_576,
-    hasPast: true,
-  },
+  welcome: { ...WELCOME, instanceId: 4_294_967_295 },
+  welcome_past: { ...WELCOME, instanceId: 5, hasPast: true },
   past: {
     kind: "past",
     epoch: EPOCH,
@@ -106,30 +99,9 @@ const SERVER: Readonly<Record<string, ServerMessage>> = {
     responses: [Int32Array.of(1, 2, 0x7fffffff), Int32Array.of(4)],
     more: true,
   },
-  welcome_telemetry: {
-    kind: "welcome",
-    protocolVersion: 1,
-    instanceId: 0,
-    epoch: weightEpoch(0),
-    frameBytesMax: 1_048_576,
-    telemetryMs: 1_000,
-  },
-  registered: {
-    kind: "registered",
-    epoch: EPOCH,
-    status: "ok",
-    groupId: A,
-    version: 9,
-    have: [0, 0, 7],
-  },
-  conflict: {
-    kind: "registered",
-    epoch: EPOCH,
-    status: "conflict",
-    groupId: A,
-    version: 0,
-    have: [],
-  },
+  welcome_telemetry: { ...WELCOME, instanceId: 0, epoch: weightEpoch(0), telemetryMs: 1_000 },
+  registered: { ...REGISTERED, status: "ok", version: 9, have: [0, 0, 7] },
+  conflict: { ...REGISTERED, status: "conflict", version: 0, have: [] },
   updated: {
     kind: "updated",
     epoch: EPOCH,

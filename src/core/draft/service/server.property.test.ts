@@ -36,29 +36,41 @@ const message = draftMessages({ epoch, groupId: id, sampleIndex, have: count, to
 const PAST = [400, 100, 150, 5].map((length) => new Int32Array(length));
 const past = () => PAST;
 
+/** A server and a session of it, whose answers all fit in a frame. */
+function opened(source: ResponseSource = { each: () => {}, find: () => null, past }) {
+  const clock = new ManualClock();
+  const server = new DraftServer({ clock, instanceId: 1, limits: LIMITS, source });
+  const session = new DraftSession(server);
+  session.receive({ kind: "hello", protocolVersion: 1 });
+  const asked = (request: Parameters<typeof session.receive>[0]) => {
+    const answer = session.receive(request);
+    if (answer.kind !== "reply") throw new Error(answer.problem);
+    const frame = encodeServerMessage(answer.message);
+    expect(frame.length).toBeLessThanOrEqual(LIMITS.frameBytesMax);
+    return answer.message;
+  };
+  /** Everything left has had its time by then. */
+  const emptied = () => {
+    clock.advance(3001);
+    server.sweep();
+    expect(server.stats()).toMatchObject({ bytes: 0, groups: 0 });
+  };
+  return { clock, server, asked, emptied };
+}
+
 test("server: limits hold after every message, and every answer fits in a frame", () => {
   const steps = fc.array(fc.tuple(message, fc.nat({ max: 900 })), { maxLength: 40 });
   fc.assert(
     fc.property(steps, (list) => {
-      const clock = new ManualClock();
-      const source = { each: () => {}, find: () => null, past };
-      const server = new DraftServer({ clock, instanceId: 1, limits: LIMITS, source });
-      const session = new DraftSession(server);
-      session.receive({ kind: "hello", protocolVersion: 1 });
+      const { clock, server, asked, emptied } = opened();
       for (const [request, ms] of list) {
-        const answer = session.receive(request);
-        if (answer.kind !== "reply") throw new Error(answer.problem);
-        const frame = encodeServerMessage(answer.message);
-        expect(frame.length).toBeLessThanOrEqual(LIMITS.frameBytesMax);
+        asked(request);
         const { bytes, groups } = server.stats();
         expect(bytes).toBeLessThanOrEqual(LIMITS.bytesMax);
         expect(groups).toBeLessThanOrEqual(LIMITS.groupsMax);
         clock.advance(ms);
       }
-      // Whatever is left has had its time by then.
-      clock.advance(3001);
-      server.sweep();
-      expect(server.stats()).toMatchObject({ bytes: 0, groups: 0 });
+      emptied();
     }),
     { numRuns: 500 },
   );
@@ -71,7 +83,6 @@ test("server: responses that it follows are answered as they are, and count for 
   const steps = fc.array(fc.oneof(message, grown), { maxLength: 60, size: "max" });
   fc.assert(
     fc.property(steps, (list) => {
-      const clock = new ManualClock();
       const columns = new Map<string, TokenColumn[]>();
       const columnsOf = (name: string) => {
         const known = columns.get(name) ?? [0, 1, 2, 3].map(() => new TokenColumn(RESPONSE_TOKENS));
@@ -85,9 +96,7 @@ test("server: responses that it follows are answered as they are, and count for 
         find: (name, sample) => columnsOf(name)[sample] ?? null,
         past,
       };
-      const server = new DraftServer({ clock, instanceId: 1, limits: LIMITS, source });
-      const session = new DraftSession(server);
-      session.receive({ kind: "hello", protocolVersion: 1 });
+      const { clock, server, asked, emptied } = opened(source);
       for (const one of list) {
         clock.advance(1);
         if ("count" in one) {
@@ -96,12 +105,9 @@ test("server: responses that it follows are answered as they are, and count for 
           column?.append(TRUTH.subarray(0, end), column.length);
           continue;
         }
-        const answer = session.receive(one);
-        if (answer.kind !== "reply") throw new Error(answer.problem);
-        const frame = encodeServerMessage(answer.message);
-        expect(frame.length).toBeLessThanOrEqual(LIMITS.frameBytesMax);
-        if (answer.message.kind === "fetched") {
-          for (const { groupId: name, deltas, behind } of answer.message.groups) {
+        const answer = asked(one);
+        if (answer.kind === "fetched") {
+          for (const { groupId: name, deltas, behind } of answer.groups) {
             // A response that has not begun has no log.
             const begun = behind.filter(({ sampleIndex }) => columnsOf(name)[sampleIndex]?.length);
             expect(begun).toEqual([]);
@@ -117,9 +123,7 @@ test("server: responses that it follows are answered as they are, and count for 
         expect(bytes).toBeLessThanOrEqual(LIMITS.bytesMax + largest);
         expect(groups).toBeLessThanOrEqual(LIMITS.groupsMax);
       }
-      clock.advance(3001);
-      server.sweep();
-      expect(server.stats()).toMatchObject({ bytes: 0, groups: 0 });
+      emptied();
     }),
     { numRuns: 300 },
   );
@@ -160,9 +164,7 @@ test("server: fetching again and again until there is no more gets everything", 
 });
 
 test("server: fetching the past again and again gets every response, what fits in no frame cut", () => {
-  const clock = new ManualClock();
-  const source = { each: () => {}, find: () => null, past };
-  const server = new DraftServer({ clock, instanceId: 1, limits: LIMITS, source });
+  const { server } = opened();
   const [a, b] = [groupId("a"), groupId("b")];
   server.register(registerOf(a, new Int32Array(0)));
   const ask = { kind: "fetch_past", epoch: weightEpoch(0), have: 0 } as const;

@@ -94,9 +94,7 @@ const VALUES = ["0", "1.5", "NaN", "+Inf", "-1", "1e999", "", "0x10", "9".repeat
 const metricsText = fc
   .array(
     fc.tuple(fc.constantFrom(...NAMES), fc.constantFrom(...LABELS), fc.constantFrom(...VALUES)),
-    {
-      maxLength: 8,
-    },
+    { maxLength: 8 },
   )
   .map((lines) => lines.map((parts) => `${parts[0]}${parts[1]} ${parts[2]}\n`).join(""));
 

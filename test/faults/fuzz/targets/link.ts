@@ -20,11 +20,7 @@ import { editedBytes, listInputs } from "../variations.ts";
 
 const VOCABULARY = 1000;
 /** Small: what goes beyond them is drawn often. */
-const LIMITS = {
-  messageBytesMax: 2 ** 16,
-  kvBytesMax: 2 ** 12,
-  requestsMax: 4,
-};
+const LIMITS = { messageBytesMax: 2 ** 16, kvBytesMax: 2 ** 12, requestsMax: 4 };
 const several = <T>(one: fc.Arbitrary<T>) => fc.array(one, { minLength: 1, maxLength: 6 });
 
 function newWorker(): SimulatedWorker {

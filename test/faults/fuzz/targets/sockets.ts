@@ -96,10 +96,7 @@ const FILTER: Schema = {
     attempt: { type: "integer" },
   },
 };
-const MESSAGE: Schema = {
-  type: "object",
-  properties: { subscribe: FILTER },
-};
+const MESSAGE: Schema = { type: "object", properties: { subscribe: FILTER } };
 
 const several = <T>(one: fc.Arbitrary<T>) => fc.array(one, { minLength: 1, maxLength: 6 });
 
