@@ -1,11 +1,13 @@
 // The features of the server: one row each, in the order in which they observe and close. A row says which routes and
 // sockets it has, what it observes, what it keeps, and how it ends; serve.ts knows no more of it.
 //
-// To add one: a class in `server` (as server/deadlines.ts: its `observer` gets joined, tokens, finished, restarted, advanced ...
-// of every request; `SidecarObserver` in server/sidecar.ts names them) and a row in `featuresOf`: a `Feature` (serve-parts.ts),
-// made of `Parts`. Its routes are a table beside the class (as PLUGIN_ROUTES in
-// server/drafts/engine-telemetry.ts): `routes: bound(TABLE, what its handlers get)` in the row, and `...TABLE` in `routeTable`;
-// a test calls them by `exchangeOf` (test/suite/exchange.ts). `kept` is for memory that is bounded in bytes alone. An event for the log is a member of ServeEvents (serve-options.ts). Tests: server/deadlines.test.ts.
+// To add one: a class in `server` (as server/deadlines.ts) and a row in `featuresOf`: a `Feature` (serve-parts.ts), made of
+// `Parts`. Its `observer` gets `joined(request, spec)`, `finished(request)` (complete or given up), `advanced(epoch)` (the weights
+// have changed to that epoch), and the rest of `RolloutListener` (core/rollout/listener.ts). `iterationEnded` comes at other times,
+// too: when nothing has run for a while. Its routes are a table beside the class: `const TABLE: readonly Row<{ readonly mine: Mine
+// }>[] = [{ method, path, summary, handle: ({ mine }) => jsonResponse(...) }]` (server/route.ts), `routes: bound(TABLE, { mine })`
+// in the row, and `...TABLE` in `routeTable`. `kept` is for memory that is bounded in bytes alone. An event for the log is a member
+// of ServeEvents (serve-options.ts) and its line in cli/serve-events.ts. Tests: as server/deadlines.test.ts, with `exchangeOf`.
 
 import { ADAPTER_CONTROL, ADAPTER_DATA, ADAPTER_SESSION_HEADERS } from "./adapters/list.ts";
 import { randomWord, wallClock } from "./app.ts";

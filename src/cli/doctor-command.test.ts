@@ -58,5 +58,5 @@ engineTest("doctor, rollout: a Foretoken with an engine is named as such", async
 test("doctor: what is no URL of an engine is a usage error", async () => {
   const { status, stderr } = await doctor("ws://127.0.0.1:1");
   expect(status).toBe(2);
-  expect(stderr).toContain('"ws://127.0.0.1:1" is no engine\'s URL');
+  expect(stderr).toContain('http://HOST:PORT; "ws://127.0.0.1:1" is none');
 });

@@ -67,7 +67,7 @@ async function doctor(given: readonly string[], settings: DoctorSettings): Promi
 function httpUrlOf(url: string): string {
   const server = serverOf(url);
   if (server !== null) return server.httpUrl(url);
-  throw new AppError("usage", `"${url}" is no engine's URL; it is http://HOST:PORT`);
+  throw new AppError("usage", `doctor checks servers at http://HOST:PORT; "${url}" is none`);
 }
 
 function isSound({ findings }: Diagnosis): boolean {

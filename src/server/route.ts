@@ -6,9 +6,11 @@
 // - Requests that generate, and questions about the model: DATA_ROUTES (openai/data-plane.ts; `generates`, `replies`).
 // - Rollouts: ROLLOUT_ROUTES (rollouts/routes.ts). The page and live figures: LIVE_ROUTES (live/routes.ts, the shortest).
 // - A trainer's own: adapters/list.ts. A table of its own: features.ts. docs.test.ts asks for `bun scripts/gen-reference.ts`.
-// The state of a group or response that is not over: sidecar.rollout (`group(id)`, `request(id)`); where there is none,
-// AppError "not_found". Router, rights, OpenAPI, fuzz targets and the attack without a token read the row. Test: as
-// rollouts/routes.test.ts, a Router over Bed (test/suite/sidecar-bed.ts) and `exchangeOf`.
+// The state of a group or response that is still held: `sidecar.rollout.group(groupId(text))`, `.request(requestId(number))`
+// (core/base/ids.ts; a group that its client named NAME is `g7:NAME`); where there is none, AppError "not_found". A `Group` has
+// `requests` and `finished`, a `Request` `spec`, `status` and `response` (`length` in tokens, `finish`): core/request/buffer.ts.
+// Router, rights, OpenAPI, fuzz targets and the attack without a token read the row. Test: a `Router` of `bound(TABLE, {
+// sidecar: bed.sidecar })` over Bed (test/suite/sidecar-bed.ts: `bed.generate([1, 2], 2)`, `await bed.step()`), by `exchangeOf`.
 
 import type { GenericSchema } from "valibot";
 import { InvalidFieldError } from "../core/base/errors.ts";

@@ -132,7 +132,7 @@ export interface RequestSpec {
   readonly sampleIndex: number;
   readonly prompt: Int32Array;
   readonly sampling: SamplingParams;
-  /** An engine that draws by itself seeds each part from it and the offset (`chunkSeed`): siblings share `sampling.seed`. */
+  /** Seeds an engine (siblings share `sampling.seed`), with the offset where each chunk restarts its generator, as vLLM's. */
   readonly draw: DrawKey;
   /** false: some state of its sampling lives in the engine, so it must run in one piece. */
   readonly divisible: boolean;

@@ -16,7 +16,7 @@ import type { ControlAnswer, EngineOperation } from "./operation.ts";
 
 /** Bounds of a worker; constant over its life. */
 export interface WorkerCapacity {
-  /** Requests that run at the same time, at most. */
+  /** Requests that run at the same time, at most; 2 or more. An engine with one at a time lets two take turns. */
   readonly slots: number;
   /**
    * Requests sent to it beyond its slots, which wait in its own queue: a slot that gets free is taken in the engine's
@@ -228,7 +228,7 @@ export interface Worker {
   readonly takesAborts?: boolean;
   /** Never blocks and never throws; a worker that has failed ignores commands. */
   send(commands: readonly WorkerCommand[]): void;
-  /** Exactly one listener; set before the first command. A worker that has failed already says so again. */
+  /** Exactly one listener; set before the first command, never called within `send`. A failed worker says so again. */
   listen(listener: WorkerListener): void;
   /** How the worker supports these sampling parameters. */
   supports(sampling: SamplingParams): SamplingSupport;
