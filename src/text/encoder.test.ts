@@ -1,4 +1,4 @@
-import { afterEach, expect, test } from "bun:test";
+import { expect, onTestFinished, test } from "bun:test";
 import { join } from "node:path";
 import { openTinyThread, TinyText } from "../../test/golden/requests/tiny-text.ts";
 import { ThreadedEncoder } from "./encoder.ts";
@@ -10,11 +10,6 @@ import type { Text } from "./text.ts";
 const LONG = "a".repeat(100_000);
 const MEDIUM = "b".repeat(10_000);
 const ALWAYS = new AbortController().signal;
-const encoders: ThreadedEncoder[] = [];
-
-afterEach(() => {
-  for (const encoder of encoders.splice(0)) encoder.close();
-});
 
 /** A thread that answers when it is told to. */
 class HeldThread implements EncoderThread {
@@ -52,7 +47,7 @@ function heldEncoder(msMax = 60_000): { encoder: ThreadedEncoder; threads: HeldT
     },
     limits: { charactersMax: 1_000_000, msMax },
   });
-  encoders.push(encoder);
+  onTestFinished(() => encoder.close());
   return { encoder, threads };
 }
 
@@ -99,7 +94,7 @@ test("encode: a list of texts is encoded in pieces, in order", async () => {
 function realEncoder(text: Text, openThread: () => EncoderThread): ThreadedEncoder {
   const limits = { charactersMax: 1_000_000, msMax: 30_000 };
   const encoder = new ThreadedEncoder({ text, openThread, limits });
-  encoders.push(encoder);
+  onTestFinished(() => encoder.close());
   return encoder;
 }
 

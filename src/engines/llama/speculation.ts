@@ -18,6 +18,8 @@ const HIGH_WEIGHT = 2;
 const LENGTH_MAX = 16;
 
 const DRAFT_MS_RATE = 0.1;
+/** After as many steps with drafts in a row one is taken without, to see what a plain step takes by now. */
+const DRAFTED_STEPS_MAX = 16;
 
 const NO_DRAFTS: Drafts = {
   start: new Int32Array(1),
@@ -45,6 +47,8 @@ export class Speculation {
   #proposed: Drafts = NO_DRAFTS;
   /** Milliseconds that the drafts of a step take to make, of late. */
   #stepDraftMs = 0;
+  /** Steps with drafts since the last one without. */
+  #draftedSteps = 0;
 
   constructor(options: { drafter: Drafter; planner: DraftPlanner; clock: Clock }) {
     this.#drafter = options.drafter;
@@ -60,7 +64,8 @@ export class Speculation {
     this.length = 0;
     const batch = decoding.length;
     const lengthMax = Math.min(LENGTH_MAX, Math.floor(room / Math.max(1, batch)));
-    if (batch === 0 || lengthMax < 1 || !this.#planner.wantsDrafts()) return;
+    if (batch === 0 || lengthMax < 1 || this.#looksAtPlainStep() || !this.#planner.wantsDrafts())
+      return;
     const startMs = this.#clock.nowMs();
     let whole = 0;
     const queries: DraftQuery[] = [];
@@ -81,6 +86,7 @@ export class Speculation {
       const offer = { batch, whole, gains: this.#gainsOf(lengthMax), draftMs: this.#stepDraftMs };
       this.length = this.#planner.choose(offer, stepMs);
       if (this.length > 0) this.#take();
+      this.#draftedSteps = this.length > 0 ? this.#draftedSteps + 1 : 0;
     }
     const ms = this.#clock.nowMs() - startMs;
     this.#stepDraftMs += DRAFT_MS_RATE * (ms - this.#stepDraftMs);
@@ -91,6 +97,12 @@ export class Speculation {
   token(sequence: Sequence, depth: number): number {
     if (depth >= sequence.draftLength) return -1;
     return this.#proposed.tokens[sequence.draftFrom + depth] as number;
+  }
+
+  #looksAtPlainStep(): boolean {
+    if (this.#draftedSteps < DRAFTED_STEPS_MAX) return false;
+    this.#draftedSteps = 0;
+    return true;
   }
 
   /** Weighted tokens that the drafts' tokens at each depth bring, if they are verified. */

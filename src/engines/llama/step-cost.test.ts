@@ -1,4 +1,6 @@
 import { expect, test } from "bun:test";
+import { ConstantLength } from "../../core/draft/draft-length.ts";
+import { Speculation } from "./speculation.ts";
 import { LearnedStepCost, ProfiledStepCost, profileSteps } from "./step-cost.ts";
 
 const SAMPLES = [
@@ -80,4 +82,31 @@ test("error: how far steps are from what is expected, however long a single one 
   expect(cost.error).toBeCloseTo(learnt + 0.02, 2);
   for (let i = 0; i < 500; i += 1) cost.observe(1, 1, i % 2 === 0 ? 1 : 3);
   expect(cost.error).toBeGreaterThan(0.3);
+});
+
+test("LearnedStepCost: plain steps count for draft rows too, and one among steps with drafts for all of them", () => {
+  const cost = new LearnedStepCost(new ProfiledStepCost(SAMPLES));
+  const [plainMs, draftMs] = [cost.ms(1, 1), cost.ms(1, 5)];
+  for (let i = 0; i < 300; i += 1) cost.observe(1, 1, 2 * plainMs);
+  expect(cost.ms(1, 5)).toBeCloseTo(2 * draftMs, 1);
+  for (let i = 0; i < 16; i += 1) cost.observe(1, 5, 2 * draftMs);
+  cost.observe(1, 1, 3 * plainMs);
+  expect(cost.ms(1, 1)).toBeGreaterThan(2.5 * plainMs);
+});
+
+test("Speculation: the step after sixteen with drafts has none", () => {
+  const drafter = {
+    propose: () => ({
+      ...{ start: Int32Array.of(0, 1), tokens: Int32Array.of(7) },
+      ...{ parents: Int32Array.of(-1), probabilities: Float32Array.of(1) },
+    }),
+  };
+  const options = { drafter, planner: new ConstantLength(), clock: { nowMs: () => 0 } };
+  const speculation = new Speculation(options as never);
+  const sequence = { draft: {}, chunkEnd: 9, length: 1, priority: "low" };
+  const lengths = Array.from({ length: 35 }, () => {
+    speculation.propose([sequence as never], 8, { ms: () => 1 });
+    return speculation.length;
+  });
+  expect(lengths.flatMap((length, i) => (length === 0 ? [i] : []))).toEqual([16, 33]);
 });

@@ -41,12 +41,17 @@ const LEARNING_RATE = 0.02;
 /** No step counts for more in the error: other load makes some take many times as long. */
 const ERROR_MAX = 1;
 
-/** The profile, corrected by the steps that really run: attention gets dearer as responses grow. */
+/** A plain step among steps with drafts stands for as many plain steps, at most: it moves what was learned by as much more. */
+const STANDS_FOR_MAX = 16;
+
+/** The profile, corrected by the steps that really run: attention gets dearer as responses grow, for draft rows as well. */
 export class LearnedStepCost implements StepTimes {
   readonly #profile: StepTimes;
-  /** Real over profiled time: of plain steps, and of what draft rows add to them. */
+  /** Real over profiled time of plain steps; the same of what draft rows add to them, over that of plain steps. */
   #plain = 1;
   #extra = 1;
+  /** Steps with drafts since the last plain one. */
+  #drafted = 0;
   /** Recent deviation of step times from the expected ones, relative to these. */
   error = 0;
 
@@ -56,7 +61,7 @@ export class LearnedStepCost implements StepTimes {
 
   ms(batch: number, rows: number): number {
     const plainMs = this.#profile.ms(batch, batch);
-    return plainMs * this.#plain + (this.#profile.ms(batch, rows) - plainMs) * this.#extra;
+    return this.#plain * (plainMs + (this.#profile.ms(batch, rows) - plainMs) * this.#extra);
   }
 
   /** A step of decoding requests alone took `ms`. */
@@ -66,17 +71,20 @@ export class LearnedStepCost implements StepTimes {
     const deviation = Math.abs(ms / this.ms(batch, rows) - 1);
     this.error += LEARNING_RATE * (Math.min(ERROR_MAX, deviation) - this.error);
     if (rows === batch) {
-      this.#plain = learn(this.#plain, ms / plainMs);
+      this.#plain = learn(this.#plain, ms / plainMs, 1 + Math.min(STANDS_FOR_MAX, this.#drafted));
+      this.#drafted = 0;
       return;
     }
+    this.#drafted += 1;
     const extraMs = this.#profile.ms(batch, rows) - plainMs;
     if (extraMs <= 0) return;
-    this.#extra = learn(this.#extra, (ms - plainMs * this.#plain) / extraMs);
+    this.#extra = learn(this.#extra, (ms / this.#plain - plainMs) / extraMs, 1);
   }
 }
 
-function learn(factor: number, seen: number): number {
-  const most = LEARNING_RATE * factor;
+/** `steps`: as many steps have shown it. */
+function learn(factor: number, seen: number, steps: number): number {
+  const most = LEARNING_RATE * steps * factor;
   return factor + Math.min(most, Math.max(-most, seen - factor));
 }
 

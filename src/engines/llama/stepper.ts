@@ -91,9 +91,15 @@ export class Stepper {
       if (sequence.pending > 1) this.#addPrefillRows(sequence);
       else this.#addDecodeRows(sequence);
     }
-    this.#decode();
-    const acceptedBefore = this.#options.speculation?.acceptedTokens ?? 0;
+    const { context, speculation, cpuClock, stepMs } = this.#options;
+    const { rows } = context;
+    const prefills = this.#parts.some(({ pending }) => pending > 1);
+    const startMs = cpuClock.nowMs();
+    context.decode();
+    const acceptedBefore = speculation?.acceptedTokens ?? 0;
     for (const sequence of running) if (sequence.rowCount > 0) this.#readOrRefuse(sequence);
+    // With what verification takes beside the rows.
+    if (!prefills) stepMs.observe(this.#parts.length, rows, cpuClock.nowMs() - startMs);
     this.#countSaved(acceptedBefore);
   }
 
@@ -123,15 +129,6 @@ export class Stepper {
       sequence.refusal = refusal;
       sequence.finish = "abort";
     }
-  }
-
-  #decode(): void {
-    const { context, cpuClock, stepMs } = this.#options;
-    const rows = context.rows;
-    const startMs = cpuClock.nowMs();
-    context.decode();
-    const prefills = this.#parts.some(({ pending }) => pending > 1);
-    if (!prefills) stepMs.observe(this.#parts.length, rows, cpuClock.nowMs() - startMs);
   }
 
   /** The pending token, its draft, and rows up to the step's length whose logits nobody reads. */

@@ -1,19 +1,13 @@
 // The routes over HTTP: what is refused and how, what groups are made of, and clients that go away.
 
-import { afterEach, expect, test } from "bun:test";
-import {
-  closeFixtures,
-  type FixtureOptions,
-  PlaneFixture,
-} from "../../../test/golden/requests/plane-fixture.ts";
+import { expect, test } from "bun:test";
+import { type FixtureOptions, ownFixture } from "../../../test/golden/requests/plane-fixture.ts";
 import { ADAPTER_DATA } from "../../adapters/list.ts";
 import type { Request as Wanted } from "../../core/request/buffer.ts";
 import { DATA_ROUTES } from "./data-plane.ts";
 import { jsonSchemaOf } from "./fields.ts";
 
-const fixtureOf = (options: FixtureOptions = {}) => new PlaneFixture(options);
-
-afterEach(closeFixtures);
+const fixtureOf = (options: FixtureOptions = {}) => ownFixture(options);
 
 const GENERATE = "/inference/v1/generate";
 const CHAT = "/v1/chat/completions";

@@ -1,11 +1,7 @@
 // Streams that do not end well: a client that does not read, a worker that fails, a rollout that breaks.
 
-import { afterEach, expect, test } from "bun:test";
-import {
-  closeFixtures,
-  type FixtureOptions,
-  PlaneFixture,
-} from "../../../test/golden/requests/plane-fixture.ts";
+import { expect, test } from "bun:test";
+import { type FixtureOptions, ownFixture } from "../../../test/golden/requests/plane-fixture.ts";
 import { TinyText } from "../../../test/golden/requests/tiny-text.ts";
 import { followedJob, NO_STOPS, RESTLESS } from "../../../test/suite/followed-job.ts";
 import { specFor } from "../../../test/suite/sidecar-bed.ts";
@@ -14,10 +10,8 @@ import type { Answer } from "./answer.ts";
 import { prepareGenerate } from "./generate.ts";
 import { Job, OutputCoalescer } from "./job.ts";
 
-afterEach(closeFixtures);
-
 async function begun(length: number, options: FixtureOptions = {}) {
-  const fixture = new PlaneFixture({ lengthOf: () => length, ...options });
+  const fixture = ownFixture({ lengthOf: () => length, ...options });
   const body = { token_ids: [1], sampling_params: { max_tokens: 900 }, stream: true };
   return { fixture, ...(await followedJob(fixture, prepareGenerate, body)) };
 }

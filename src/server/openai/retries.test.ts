@@ -1,10 +1,10 @@
 // Repeated requests, and clients that go away, over HTTP.
 
-import { afterEach, expect, test } from "bun:test";
+import { expect, test } from "bun:test";
 import {
-  closeFixtures,
   type FixtureOptions,
-  PlaneFixture,
+  ownFixture,
+  type PlaneFixture,
 } from "../../../test/golden/requests/plane-fixture.ts";
 import { tokensIn } from "../../../test/suite/sse.ts";
 import { weightEpoch } from "../../core/base/ids.ts";
@@ -16,7 +16,7 @@ const GRACE_MS = 1_000_000;
 /** `joined`: responses that were begun. */
 function fixtureOf(options: FixtureOptions = {}) {
   const limits = { graceMs: GRACE_MS, ...options.limits };
-  const fixture = new PlaneFixture({ lengthOf: () => 20, ...options, limits });
+  const fixture = ownFixture({ lengthOf: () => 20, ...options, limits });
   let joined = 0;
   fixture.sidecar.observe({
     joined: () => {
@@ -25,8 +25,6 @@ function fixtureOf(options: FixtureOptions = {}) {
   });
   return { fixture, rollout: fixture.sidecar.rollout, joined: () => joined };
 }
-
-afterEach(closeFixtures);
 
 const body = { token_ids: [1, 2], sampling_params: { max_tokens: 50 } };
 const tokensOf = async (answer: Response | Promise<Response>) => {

@@ -1,19 +1,12 @@
-import { afterEach, expect, test } from "bun:test";
+import { expect, onTestFinished, test } from "bun:test";
 import { type StandInOptions, VllmStandIn } from "../../../test/faults/stand-in/vllm-stand-in.ts";
 import { checkPool } from "./shared-checks.ts";
-
-const cleanups: (() => Promise<void>)[] = [];
-afterEach(async () => {
-  for (const cleanup of cleanups.splice(0)) await cleanup();
-});
 
 async function servers(...options: Partial<StandInOptions>[]): Promise<readonly [string, string]> {
   const [a, b] = await Promise.all(options.map((one) => VllmStandIn.start(one)));
   if (a === undefined || b === undefined) throw new Error("two servers are compared");
-  cleanups.push(
-    () => a.stop(),
-    () => b.stop(),
-  );
+  onTestFinished(() => a.stop());
+  onTestFinished(() => b.stop());
   return [a.url, b.url];
 }
 

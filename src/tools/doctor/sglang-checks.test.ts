@@ -1,15 +1,10 @@
-import { afterEach, expect, test } from "bun:test";
+import { expect, onTestFinished, test } from "bun:test";
 import { SglangStandIn } from "../../../test/faults/stand-in/sglang-stand-in.ts";
 import { VllmStandIn } from "../../../test/faults/stand-in/vllm-stand-in.ts";
 import { examineSglang } from "./sglang-checks.ts";
 
-const servers: { stop(): Promise<void> }[] = [];
-afterEach(async () => {
-  for (const server of servers.splice(0)) await server.stop();
-});
-
 const examine = async (server: { url: string; stop(): Promise<void> }) => {
-  servers.push(server);
+  onTestFinished(() => server.stop());
   return await examineSglang({ url: server.url, token: null, salt: "s", began: () => {} });
 };
 

@@ -1,6 +1,7 @@
 // The data plane behind a real HTTP server, over simulated workers that a test steps: every token that comes
 // out is known beforehand.
 
+import { onTestFinished } from "bun:test";
 import { ADAPTER_DATA, ADAPTER_SESSION_HEADERS } from "../../../src/adapters/list.ts";
 import type { RequestSpec } from "../../../src/core/request/request.ts";
 import { type HttpServer, serveHttp } from "../../../src/server/http.ts";
@@ -29,11 +30,11 @@ function noSource(): never {
   throw new Error("no worker joins");
 }
 
-const running = new Set<PlaneFixture>();
-
-/** Closes the fixtures that no test has closed itself. */
-export async function closeFixtures(): Promise<void> {
-  for (const fixture of running) await fixture.close();
+/** A fixture that its test closes at the end. */
+export function ownFixture(options: FixtureOptions): PlaneFixture {
+  const fixture = new PlaneFixture(options);
+  onTestFinished(() => fixture.close());
+  return fixture;
 }
 
 /** One server with two workers. */
@@ -52,7 +53,6 @@ export class PlaneFixture extends Bed {
       ...{ vocabularySize: VOCABULARY, isWhole: options.whole ?? false, limits: { requestsMax } },
       lengthOf: options.lengthOf ?? (({ requestId }) => 5 + (requestId % 7)),
     });
-    running.add(this);
     const registry = new WorkerRegistry({ sourceOf: noSource, hasFixed: true, drainMs: 0 });
     this.#http = serveHttp({
       host: "127.0.0.1",
@@ -134,7 +134,6 @@ export class PlaneFixture extends Bed {
   }
 
   async close(): Promise<void> {
-    running.delete(this);
     await this.#http.stop();
     this.#encoder.close();
   }
