@@ -1,4 +1,4 @@
-// What workers of single tests and benches have in common: they take every request, and answer every call.
+// The part that workers of single tests and benches share: they take every request, and answer every call.
 
 import type { WorkerId } from "../../src/core/base/ids.ts";
 import type { ControlAnswer } from "../../src/core/rollout/operation.ts";

@@ -267,7 +267,7 @@ export class Simulation implements EngineWorld {
     const hasDrafts = this.#options.speculationFor !== null;
     return {
       tokens: ({ spec, response }) => {
-        // Without drafts nobody asks, and the specification is not fetched from memory for each batch.
+        // Read by drafts alone; without them no batch fetches the specification from memory.
         if (hasDrafts) this.#reached.tokens[spec.requestId] = response.length;
       },
       finished: (request) => this.#ended(request),
