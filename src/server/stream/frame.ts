@@ -21,13 +21,6 @@ export interface RestartedEntry {
   readonly attempt: number;
 }
 
-/** `token_ids` is a view of the response, which is written before anything else happens to it. */
-interface TokensEntry {
-  readonly request: number;
-  readonly offset: number;
-  readonly token_ids: Int32Array;
-}
-
 export interface FinishedEntry {
   readonly request: number;
   readonly finish_reason: ResponseEnd;
@@ -37,28 +30,51 @@ export interface FinishedEntry {
 
 type Fields = Readonly<Record<string, unknown>>;
 
-/** One frame; its fields are in the order in which clients read them. */
-export interface Frame {
+/** Lists of a frame. All fields are sent in this order: state, refused, these, weight_epoch, progress. */
+const LISTS = ["joined", "restarted", "tokens", "lengths", "finished", "groups_finished"] as const;
+type List = (typeof LISTS)[number];
+
+/** One frame, with the entries of its lists as JSON: a server sends some hundred thousand of them a second. */
+export interface Frame extends Record<List, string> {
   readonly subscription: string;
   /** ended: nothing more can come. */
   state: "subscribed" | "ended" | null;
   refused: { readonly code: string; readonly message: string } | null;
-  readonly joined: JoinedEntry[];
-  readonly restarted: RestartedEntry[];
-  readonly tokens: TokensEntry[];
-  readonly lengths: { readonly request: number; readonly length: number }[];
-  readonly finished: FinishedEntry[];
-  readonly groups_finished: string[];
   weight_epoch: WeightEpoch | null;
   progress: Fields | null;
 }
 
 export function newFrame(subscription: string): Frame {
   return {
-    ...{ subscription, state: null, refused: null },
-    ...{ joined: [], restarted: [], tokens: [], lengths: [], finished: [], groups_finished: [] },
-    ...{ weight_epoch: null, progress: null },
+    subscription,
+    state: null,
+    refused: null,
+    joined: "",
+    restarted: "",
+    tokens: "",
+    lengths: "",
+    finished: "",
+    groups_finished: "",
+    weight_epoch: null,
+    progress: null,
   };
+}
+
+export function addEntry(frame: Frame, list: List, entry: unknown): void {
+  frame[list] += `${frame[list] === "" ? "" : ","}${JSON.stringify(entry)}`;
+}
+
+/** The tokens `ids[0..count)` of a response, from `offset` on. */
+export function addTokens(
+  frame: Frame,
+  { request, offset }: { readonly request: number; readonly offset: number },
+  ids: Int32Array,
+  count: number,
+): void {
+  const comma = frame.tokens === "" ? "" : ",";
+  let json = `${comma}{"request":${request},"offset":${offset},"token_ids":[${ids[0]}`;
+  for (let i = 1; i < count; i += 1) json += `,${ids[i]}`;
+  frame.tokens += `${json}]}`;
 }
 
 export function finishedEntry({ spec, response }: Request): FinishedEntry {
@@ -71,23 +87,15 @@ export function finishedEntry({ spec, response }: Request): FinishedEntry {
 }
 
 /** The frame without what is empty in it; null: all of it is. */
-export function frameJson({ subscription, ...fields }: Frame): string | null {
-  const parts = Object.entries(fields).flatMap(([name, value]) => {
-    if (value === null || (Array.isArray(value) && value.length === 0)) return [];
-    const json = name === "tokens" ? tokensJson(fields.tokens) : JSON.stringify(value);
-    return `,"${name}":${json}`;
-  });
-  if (parts.length === 0) return null;
-  return `{"subscription":${JSON.stringify(subscription)}${parts.join("")}}`;
-}
-
-/** Tokens are most of the traffic, and JSON.stringify would need a list of them. */
-function tokensJson(entries: readonly TokensEntry[]): string {
-  const parts = entries.map(
-    ({ request, offset, token_ids }) =>
-      `{"request":${request},"offset":${offset},"token_ids":[${token_ids.join(",")}]}`,
-  );
-  return `[${parts.join(",")}]`;
+export function frameJson(frame: Frame): string | null {
+  const { subscription, state, refused, weight_epoch, progress } = frame;
+  let json = "";
+  if (state !== null) json += `,"state":"${state}"`;
+  if (refused !== null) json += `,"refused":${JSON.stringify(refused)}`;
+  for (const list of LISTS) if (frame[list] !== "") json += `,"${list}":[${frame[list]}]`;
+  if (weight_epoch !== null) json += `,"weight_epoch":${weight_epoch}`;
+  if (progress !== null) json += `,"progress":${JSON.stringify(progress)}`;
+  return json === "" ? null : `{"subscription":${JSON.stringify(subscription)}${json}}`;
 }
 
 /** The rollout's progress by the names of the wire: those of `Progress` in snake case. */

@@ -9,11 +9,11 @@ import { CLOSE, closeReason } from "../../proto/close-codes.ts";
 import type { Socket, SocketService } from "../http.ts";
 import type { Sidecar } from "../sidecar.ts";
 import { decodeClientMessage, type Filter, type Subscribe } from "./client-message.ts";
-import { type Frame, frameJson, newFrame, progressFields } from "./frame.ts";
+import { addEntry, type Frame, frameJson, newFrame, progressFields } from "./frame.ts";
 import {
+  bringOn,
   type Client,
   type Cursor,
-  frames,
   isOver,
   keyOf,
   type Subject,
@@ -193,6 +193,11 @@ export class StreamService implements SocketService {
     };
   }
 
+  /** How far a client is that has had every frame, `offset` tokens of the response. */
+  #after(request: Request, offset: number, isDeclared = true): Cursor {
+    return { offset, attempt: this.#attemptOf(request), isDeclared };
+  }
+
   #refuse(client: Client, key: string, error: AppError): void {
     this.#say(client, key, { refused: { code: error.code, message: error.message } });
   }
@@ -224,10 +229,10 @@ export class StreamService implements SocketService {
 
   #listen(): () => void {
     const stopObserving = this.#options.sidecar.observe({
-      joined: (request) => this.#changed(request, { offset: 0, isDeclared: false }),
-      tokens: (request, offset) => this.#changed(request, { offset }),
+      joined: (request) => this.#changed(request, this.#after(request, 0, false)),
+      tokens: (request, offset) => this.#changed(request, this.#after(request, offset)),
       finished: (request) => {
-        this.#changed(request, { offset: request.response.length });
+        this.#changed(request, this.#after(request, request.response.length));
         const { group } = request;
         if (!isFinished(group)) return;
         for (const { groupsFinished } of this.#subscribed("progress", "all", group)) {
@@ -235,7 +240,8 @@ export class StreamService implements SocketService {
         }
       },
       restarted: (request) => {
-        this.#changed(request, { offset: 0, attempt: this.#attemptOf(request) - 1 });
+        const attempt = this.#attemptOf(request) - 1;
+        this.#changed(request, { ...this.#after(request, 0), attempt });
       },
       groupFinished: (group) => {
         for (const subscription of this.#subscribed(group)) {
@@ -260,13 +266,23 @@ export class StreamService implements SocketService {
     for (const subject of subjects) yield* this.#subscriptions.get(subject) ?? [];
   }
 
-  /** `before`: how far a client is that has had every frame. */
-  #changed(request: Request, before: Partial<Cursor> & { readonly offset: number }): void {
-    for (const subscription of this.#subscribed("progress", "all", request.group, request)) {
+  /** Called for every piece of every response. `before`: how far a client is that has had every frame so far. */
+  #changed(request: Request, before: Cursor): void {
+    this.#lacks(this.#subscriptions.get("all"), request, before);
+    this.#lacks(this.#subscriptions.get(request.group), request, before);
+    this.#lacks(this.#subscriptions.get(request), request, before);
+    this.#lacks(this.#subscriptions.get("progress"), request, before);
+  }
+
+  #lacks(
+    subscriptions: ReadonlySet<Subscription> | undefined,
+    request: Request,
+    { offset, attempt, isDeclared }: Cursor,
+  ): void {
+    if (subscriptions === undefined) return;
+    for (const subscription of subscriptions) {
       const { cursors } = subscription;
-      if (!cursors.has(request)) {
-        cursors.set(request, { attempt: this.#attemptOf(request), isDeclared: true, ...before });
-      }
+      if (!cursors.has(request)) cursors.set(request, { offset, attempt, isDeclared });
       this.#touch(subscription);
     }
   }
@@ -331,14 +347,12 @@ export class StreamService implements SocketService {
       isDone = true;
       if (subscription.epoch !== epoch) frame.weight_epoch = epoch;
       subscription.epoch = epoch;
-      frame.groups_finished.push(...groupsFinished.splice(0));
+      for (const groupId of groupsFinished.splice(0)) addEntry(frame, "groups_finished", groupId);
       frame.progress = progress();
       if (over) frame.state = "ended";
     };
-    for (const json of frames(subscription, { attemptOf: this.#attemptOf, last })) {
-      if (!this.#send(client, json)) return;
-      if (!isDone && !hasRoom()) return;
-    }
+    const send = (json: string) => this.#send(client, json) && (isDone || hasRoom());
+    if (!bringOn(subscription, { attemptOf: this.#attemptOf, last, send })) return;
     if (over) this.#forget(subscription);
     cursors.clear();
     subscription.isLive = true;

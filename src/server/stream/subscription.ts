@@ -4,7 +4,15 @@
 import type { WeightEpoch } from "../../core/base/ids.ts";
 import type { Group, Request } from "../../core/request/buffer.ts";
 import type { Socket } from "../http.ts";
-import { type Frame, finishedEntry, frameJson, newFrame } from "./frame.ts";
+import {
+  addEntry,
+  addTokens,
+  type Frame,
+  finishedEntry,
+  frameJson,
+  type JoinedEntry,
+  newFrame,
+} from "./frame.ts";
 
 export interface Client {
   readonly socket: Socket;
@@ -55,61 +63,59 @@ export function isOver({ subject, isRetired }: Subscription): boolean {
 }
 
 /**
- * Frames with what the cursors lack, which are moved on; none is empty. `last`: completes the last one, after which
- * nothing is lacking.
+ * Sends what the cursors lack, which are moved on, in frames none of which is empty. `last` completes the last one, after
+ * which nothing is lacking. `send`: whether to go on. false: it was stopped.
  */
-export function* frames(
+export function bringOn(
   { key, subject, cursors }: Subscription,
   about: {
     readonly attemptOf: (request: Request) => number;
     readonly last: (frame: Frame) => void;
+    readonly send: (json: string) => boolean;
   },
-): Generator<string> {
+): boolean {
   let frame = newFrame(key);
   let [tokens, entries] = [0, 0];
-  const full = function* () {
-    yield* written(frame);
+  const isSent = () => {
+    const json = frameJson(frame);
     frame = newFrame(key);
     [tokens, entries] = [0, 0];
+    return json === null || about.send(json);
   };
   for (const [request, cursor] of cursors) {
-    const { spec, response } = request;
-    const { requestId } = spec;
-    if (entries >= FRAME_ENTRIES) yield* full();
+    const { response } = request;
+    const { requestId } = request.spec;
+    if (entries >= FRAME_ENTRIES && !isSent()) return false;
     entries += 1;
     const attempt = about.attemptOf(request);
     if (cursor.attempt !== attempt) {
-      frame.restarted.push({ request: requestId, attempt });
+      addEntry(frame, "restarted", { request: requestId, attempt });
       Object.assign(cursor, { attempt, offset: 0 });
     }
-    if (!cursor.isDeclared) frame.joined.push(joinedEntry(request, cursor));
+    if (!cursor.isDeclared) addEntry(frame, "joined", joinedEntry(request, cursor));
     cursor.isDeclared = true;
     while (cursor.offset < response.length) {
       if (subject === "progress") {
-        frame.lengths.push({ request: requestId, length: response.length });
+        addEntry(frame, "lengths", { request: requestId, length: response.length });
         cursor.offset = response.length;
         break;
       }
-      if (tokens >= FRAME_TOKENS) yield* full();
-      const ids = response.tokens(cursor.offset).subarray(0, FRAME_TOKENS - tokens);
-      frame.tokens.push({ request: requestId, offset: cursor.offset, token_ids: ids });
-      cursor.offset += ids.length;
-      tokens += ids.length;
+      if (tokens >= FRAME_TOKENS && !isSent()) return false;
+      const ids = response.tokens(cursor.offset);
+      const count = Math.min(ids.length, FRAME_TOKENS - tokens);
+      addTokens(frame, { request: requestId, offset: cursor.offset }, ids, count);
+      cursor.offset += count;
+      tokens += count;
     }
     if (request.status !== "finished") continue;
-    frame.finished.push(finishedEntry(request));
+    addEntry(frame, "finished", finishedEntry(request));
     cursors.delete(request);
   }
   about.last(frame);
-  yield* written(frame);
+  return isSent();
 }
 
-function* written(frame: Frame): Generator<string> {
-  const json = frameJson(frame);
-  if (json !== null) yield json;
-}
-
-function joinedEntry({ spec }: Request, { offset, attempt }: Cursor): Frame["joined"][number] {
+function joinedEntry({ spec }: Request, { offset, attempt }: Cursor): JoinedEntry {
   return {
     request: spec.requestId,
     group: spec.groupId,
