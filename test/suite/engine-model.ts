@@ -68,26 +68,16 @@ export class ModelEngine {
       return Promise.resolve(this.#generates ? OK : { status: 500, body: { error: "NaN" } });
     }
     const fault = this.faults.shift();
-    switch (fault) {
-      case "refused":
-        return Promise.resolve({ status: 400, body: { error: "not mine" } });
-      case "halfway":
-        if (this.#apply(operation)) this.base = `${this.base}~`;
-        return Promise.resolve({ status: 500, body: { error: "CUDA error" } });
-      case "unreachable":
-        return Promise.resolve({ status: 502, body: { error: "gone" } });
-      case "silent":
-        return new Promise(() => {});
-      case "silent_done":
-        this.#apply(operation);
-        return new Promise(() => {});
-      case "no_canary":
-        if (this.#apply(operation)) this.#generates = false;
-        return Promise.resolve(OK);
-      default:
-        this.#apply(operation);
-        return Promise.resolve(OK);
-    }
+    const failed = (status: number, error: string) => Promise.resolve({ status, body: { error } });
+    if (fault === "refused") return failed(400, "not mine");
+    if (fault === "unreachable") return failed(502, "gone");
+    if (fault === "silent") return new Promise(() => {});
+    const isChanged = this.#apply(operation);
+    if (fault === "silent_done") return new Promise(() => {});
+    if (fault === "no_canary" && isChanged) this.#generates = false;
+    if (fault !== "halfway") return Promise.resolve(OK);
+    if (isChanged) this.base = `${this.base}~`;
+    return failed(500, "CUDA error");
   }
 
   /** false: the weights are as they were. */

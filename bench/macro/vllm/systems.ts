@@ -79,25 +79,19 @@ function launchOf(
     // would be compared on noise.
     env: { FORETOKEN_REPAIR: "1" },
   });
-  switch (name) {
-    case "plain":
-      return { up: [], vllm: [], env: {} };
-    case "ngram": {
-      const lookup = { prompt_lookup_max: 4, prompt_lookup_min: 2 };
-      const launch = drafting({ method: "ngram", num_speculative_tokens: ngramTokens, ...lookup });
-      // Its search runs in numba, which would set OpenMP, and torch with it, back to as many threads as there are
-      // cores: with two servers on two cores steps then took five times as long.
-      return { ...launch, env: { ...launch.env, NUMBA_NUM_THREADS: "1" } };
-    }
-    case "suffix":
-      return drafting({ method: "suffix", num_speculative_tokens: suffixTokens });
-    case "pool":
-      return { up: pool, vllm: [], env: {} };
-    case "plugin":
-      return { up: ["--plugin"], vllm: [], env: {} };
-    case "plugin_pool":
-      return { up: ["--plugin", ...pool], vllm: [], env: {} };
-  }
+  const up = (...flags: string[]) => ({ up: flags, vllm: [], env: {} });
+  const lookup = { prompt_lookup_max: 4, prompt_lookup_min: 2 };
+  const ngram = drafting({ method: "ngram", num_speculative_tokens: ngramTokens, ...lookup });
+  return {
+    plain: up(),
+    // Its search runs in numba, which would set OpenMP, and torch with it, back to as many threads as there are
+    // cores: with two servers on two cores steps then took five times as long.
+    ngram: { ...ngram, env: { ...ngram.env, NUMBA_NUM_THREADS: "1" } },
+    suffix: drafting({ method: "suffix", num_speculative_tokens: suffixTokens }),
+    pool: up(...pool),
+    plugin: up("--plugin"),
+    plugin_pool: up("--plugin", ...pool),
+  }[name];
 }
 
 /** Time after a set resumes within which its sidecar polls its servers again, and the plugins reconnect. */

@@ -87,29 +87,15 @@ export class Mangler {
     this.changed += 1;
     const other = this.#last;
     this.#last = frame;
-    switch (this.#dice.below(12)) {
-      case 0:
-      case 1:
-      case 2:
-        relay(editedBytes(frame, other, this.#dice));
-        return;
-      case 3:
-        relay(frame);
-        relay(frame);
-        return;
-      case 4:
-        return;
-      case 5:
-        relay("text where frames are binary");
-        return;
-      case 6:
-        relay(new Uint8Array(2 ** 21));
-        return;
-      case 7:
-        from.terminate();
-        return;
-      default:
-        relay(this.#rewritten(frame));
+    const way = this.#dice.below(12);
+    if (way <= 2) relay(editedBytes(frame, other, this.#dice));
+    else if (way === 5) relay("text where frames are binary");
+    else if (way === 6) relay(new Uint8Array(2 ** 21));
+    else if (way === 7) from.terminate();
+    else if (way > 7) relay(this.#rewritten(frame));
+    else if (way === 3) {
+      relay(frame);
+      relay(frame);
     }
   }
 

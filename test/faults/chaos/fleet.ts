@@ -121,36 +121,19 @@ export class Fleet {
   async inflict(fault: PlannedFault): Promise<void> {
     const { kind, ms } = fault;
     const { member, proxy } = present(this.#links[fault.worker], "a fault is of one of the links");
-    switch (kind) {
-      case "worker_kill":
-        return await member.killFor(ms);
-      case "worker_stop":
-        return await member.stopFor(ms);
-      case "sidecar_stop":
-        return await this.#sidecar.stopFor(ms);
-      case "sidecar_kill":
-        return await this.#killSidecar(ms);
-      case "link_cut":
-        proxy.refuse();
-        break;
-      case "link_silent":
-        proxy.stall();
-        break;
-      case "link_slow":
-        proxy.slow(fault.latencyMs);
-        break;
-      case "disk_full":
-        this.#limitFiles(this.#fileBytesMax());
-        await Bun.sleep(ms);
-        this.#limitFiles(null);
-        return;
-      case "weights":
-        return assert(false, "the trainer updates the weights");
-      default:
-        return unreachable(kind);
-    }
+    assert(kind !== "weights", "the trainer updates the weights");
+    if (kind === "worker_kill") return await member.killFor(ms);
+    if (kind === "worker_stop") return await member.stopFor(ms);
+    if (kind === "sidecar_stop") return await this.#sidecar.stopFor(ms);
+    if (kind === "sidecar_kill") return await this.#killSidecar(ms);
+    if (kind === "disk_full") this.#limitFiles(this.#fileBytesMax());
+    else if (kind === "link_cut") proxy.refuse();
+    else if (kind === "link_silent") proxy.stall();
+    else if (kind === "link_slow") proxy.slow(fault.latencyMs);
+    else unreachable(kind);
     await Bun.sleep(ms);
-    proxy.heal();
+    if (kind === "disk_full") this.#limitFiles(null);
+    else proxy.heal();
   }
 
   async close(): Promise<void> {

@@ -184,21 +184,14 @@ export class EngineServer implements WorkerSource {
 
   #update(step: string, body: { weights?: number; part?: number; of?: number }): ControlAnswer {
     const { weights = MIXED, part = 0, of = 1 } = body;
-    switch (step) {
-      case "start":
-        if (this.#parts !== null) return { status: 400, body: { error: "an update is open" } };
-        this.#parts = new Set();
-        break;
-      case "part":
-        this.#parts?.add(part);
-        this.weights = (this.#parts?.size ?? 1) === of ? weights : MIXED;
-        break;
-      case "finish":
-        if (this.#parts === null) return { status: 400, body: { error: "no update is open" } };
-        this.#parts = null;
-        break;
-      default:
-        break;
+    const isOpen = this.#parts !== null;
+    if (step === "start" || step === "finish") {
+      const error = isOpen ? "an update is open" : "no update is open";
+      if (isOpen === (step === "start")) return { status: 400, body: { error } };
+      this.#parts = isOpen ? null : new Set();
+    } else if (step === "part") {
+      this.#parts?.add(part);
+      this.weights = (this.#parts?.size ?? 1) === of ? weights : MIXED;
     }
     return { status: 200, body: {} };
   }

@@ -94,42 +94,27 @@ export function pickLost(random: Random): LostPart {
   return (["up", "down", "end"] as const)[random.below(3)] ?? "end";
 }
 
+const KILLED: Fault = { kind: "sidecar_killed" };
+
 function faultOf(random: Random, workers: number): Fault {
   const worker = random.below(workers + 1);
-  switch (random.below(16)) {
-    case 0:
-      return { kind: "kill", worker };
-    case 1:
-      return { kind: "join" };
-    case 2:
-    case 3:
-      return { kind: "slow", worker, latencyMs: random.below(60) };
-    case 4:
-      return { kind: "cut", worker };
-    case 5:
-      return { kind: "lose", worker, direction: pickLost(random) };
-    case 6:
-      return { kind: "repeat", worker };
-    case 7:
-      return { kind: "evict", worker };
-    case 8:
-      return { kind: "pool_lost" };
-    case 9:
-      return { kind: "drafts_lost", worker };
-    case 10:
-      return { kind: "pause", mode: random.below(4) === 0 ? "wait" : "keep", ms: random.below(40) };
-    case 11:
-      return {
-        kind: "end",
-        request: random.below(30),
-        reason: random.below(2) === 0 ? "abort" : "stop",
-      };
-    case 12:
-    case 13:
-      return { kind: "advance" };
-    case 14:
-      return { kind: random.below(4) === 0 ? "disk_full" : "sidecar_killed" };
-    default:
-      return { kind: "sidecar_killed" };
-  }
+  const slow = (): Fault => ({ kind: "slow", worker, latencyMs: random.below(60) });
+  const isOne = (of: number) => random.below(of) === 0;
+  const faults: readonly (() => Fault)[] = [
+    () => ({ kind: "kill", worker }),
+    () => ({ kind: "join" }),
+    ...[slow, slow],
+    () => ({ kind: "cut", worker }),
+    () => ({ kind: "lose", worker, direction: pickLost(random) }),
+    () => ({ kind: "repeat", worker }),
+    () => ({ kind: "evict", worker }),
+    () => ({ kind: "pool_lost" }),
+    () => ({ kind: "drafts_lost", worker }),
+    () => ({ kind: "pause", mode: isOne(4) ? "wait" : "keep", ms: random.below(40) }),
+    () => ({ kind: "end", request: random.below(30), reason: isOne(2) ? "abort" : "stop" }),
+    () => ({ kind: "advance" }),
+    () => ({ kind: "advance" }),
+    () => (isOne(4) ? { kind: "disk_full" } : KILLED),
+  ];
+  return faults[random.below(16)]?.() ?? KILLED;
 }

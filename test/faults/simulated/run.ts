@@ -227,32 +227,17 @@ class FaultWorld implements RolloutListener {
 
   #inflict(fault: Fault): void {
     this.#hash = hashString(fault.kind, this.#hash);
-    switch (fault.kind) {
-      case "join":
-        this.#join();
-        break;
-      case "pool_lost":
-        this.#pool.lose();
-        break;
-      case "pause":
-        this.#pause(fault.mode, fault.ms);
-        break;
-      case "end":
-        this.#end(fault.request, fault.reason);
-        break;
-      case "advance":
-        this.#epoch = weightEpoch(this.#epoch + 1);
-        this.#rollout.advance(this.#epoch);
-        break;
-      case "disk_full":
-        this.#journal.fill();
-        break;
-      case "sidecar_killed":
-        this.#restart();
-        break;
-      default:
-        this.#inflictOn(this.#links[fault.worker], fault);
-    }
+    const { kind } = fault;
+    if (kind === "join") this.#join();
+    else if (kind === "pool_lost") this.#pool.lose();
+    else if (kind === "pause") this.#pause(fault.mode, fault.ms);
+    else if (kind === "end") this.#end(fault.request, fault.reason);
+    else if (kind === "disk_full") this.#journal.fill();
+    else if (kind === "sidecar_killed") this.#restart();
+    else if (kind === "advance") {
+      this.#epoch = weightEpoch(this.#epoch + 1);
+      this.#rollout.advance(this.#epoch);
+    } else this.#inflictOn(this.#links[fault.worker], fault);
   }
 
   #pause(mode: "keep" | "wait", ms: number): void {
@@ -286,32 +271,16 @@ class FaultWorld implements RolloutListener {
 
   #inflictOn(link: FaultyLink | undefined, fault: Fault): void {
     if (link === undefined) return;
-    switch (fault.kind) {
-      case "kill":
-        link.inner.kill();
-        break;
-      case "slow":
-        link.slow(fault.latencyMs);
-        break;
-      case "cut":
-        link.cut();
-        break;
-      case "lose":
-        link.lose(fault.direction);
-        break;
-      case "repeat":
-        link.repeat();
-        break;
-      case "evict":
-        link.inner.evictOne();
-        break;
-      case "drafts_lost":
-        link.forgetDrafts(
-          this.#groups.flatMap((group) => group.requests.map((request) => request.spec)),
-        );
-        break;
-      default:
-        break;
+    const { kind } = fault;
+    if (kind === "kill") link.inner.kill();
+    else if (kind === "slow") link.slow(fault.latencyMs);
+    else if (kind === "cut") link.cut();
+    else if (kind === "lose") link.lose(fault.direction);
+    else if (kind === "repeat") link.repeat();
+    else if (kind === "evict") link.inner.evictOne();
+    else if (kind === "drafts_lost") {
+      const requests = this.#groups.flatMap((group) => group.requests);
+      link.forgetDrafts(requests.map((request) => request.spec));
     }
   }
 

@@ -1,6 +1,7 @@
 // What a whole sidecar, its engines and its trainer go through in one run, all drawn from the seed. In every third run
 // nothing goes wrong, and every call must be answered as in the documentation.
 
+import { present } from "../../../src/core/base/assert.ts";
 import { POLICY_NAMES, type PolicyName } from "../../../src/core/schedule/policies.ts";
 import { Random } from "../../../src/tools/simulate/random.ts";
 import type { ControlFault } from "./engine-server.ts";
@@ -98,25 +99,20 @@ const CONTROL_FAULTS: readonly ControlFault[] = ["fail", "refuse", "hang", "wron
 
 function faultOf(random: Random, engines: number, hasCanary: boolean): SidecarFault {
   const engine = random.below(engines);
-  switch (random.below(9)) {
-    case 0:
-      return { kind: "kill", engine, ms: random.below(300) };
-    case 1:
-      return { kind: "stop", engine, ms: random.below(300) };
-    case 2:
-      return { kind: "cut", engine };
-    case 3:
-      return { kind: "lose", engine, direction: pickLost(random) };
-    case 4:
-      return { kind: "repeat", engine };
-    case 5:
-      return { kind: "slow", engine, ms: random.below(60) };
-    case 6:
-    case 7: {
-      const fault = CONTROL_FAULTS[random.below(hasCanary ? 4 : 3)] ?? "fail";
-      return { kind: "control", engine, fault };
-    }
-    default:
-      return { kind: "sidecar_killed", share: random.below(100) / 100, engine: null };
-  }
+  const control = (): SidecarFault => {
+    const fault = CONTROL_FAULTS[random.below(hasCanary ? 4 : 3)] ?? "fail";
+    return { kind: "control", engine, fault };
+  };
+  const faults: readonly (() => SidecarFault)[] = [
+    () => ({ kind: "kill", engine, ms: random.below(300) }),
+    () => ({ kind: "stop", engine, ms: random.below(300) }),
+    () => ({ kind: "cut", engine }),
+    () => ({ kind: "lose", engine, direction: pickLost(random) }),
+    () => ({ kind: "repeat", engine }),
+    () => ({ kind: "slow", engine, ms: random.below(60) }),
+    control,
+    control,
+    () => ({ kind: "sidecar_killed", share: random.below(100) / 100, engine: null }),
+  ];
+  return present(faults[random.below(9)], "one of nine")();
 }

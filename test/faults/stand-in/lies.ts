@@ -14,36 +14,20 @@ export function lieOf(kind: FaultKind, json: unknown): string | null {
     honest
       .replace(/"logprob":-?[\d.]+/g, `"logprob":${logprob}`)
       .replace(/"token_logprobs":\[-?[\d.]+/, `"token_logprobs":[${logprob}`);
-  switch (kind) {
-    case "wild_token":
-      return event(withTokens(String(VOCABULARY_SIZE + 5_000)));
-    case "huge_token":
-      return event(withTokens("4294967296"));
-    case "negative_token":
-      return event(withTokens("-7"));
-    case "fractional_token":
-      return event(withTokens("1.5"));
-    case "text_token":
-      return event(withTokens('"seven"'));
-    case "no_logprobs":
-      return event(honest.replace(/"logprobs":\{.*\}\}\]/, '"logprobs":null}]'));
-    case "nan_logprob":
-      return event(withLogprob("NaN"));
-    case "infinite_logprob":
-      return event(withLogprob("1e999"));
-    case "wrong_count":
-      return event(honest.replace(/"completion_tokens":\d+/, '"completion_tokens":999999'));
-    case "wrong_shape":
-      return event('{"choices":{"0":[[]]},"usage":[1]}');
-    case "deep_json":
-      return event(`{"choices":${"[".repeat(DEPTH)}${"]".repeat(DEPTH)}}`);
-    case "random_bytes":
-      return "\u0000\u0001data\u00ff:\r\r\n\n\ndata: \n\nid: 7\n\n:\n";
-    default:
-      return null;
-  }
-}
-
-function event(text: string): string {
-  return `data: ${text}\n\n`;
+  const lies: Partial<Record<FaultKind, () => string>> = {
+    wild_token: () => withTokens(String(VOCABULARY_SIZE + 5_000)),
+    huge_token: () => withTokens("4294967296"),
+    negative_token: () => withTokens("-7"),
+    fractional_token: () => withTokens("1.5"),
+    text_token: () => withTokens('"seven"'),
+    no_logprobs: () => honest.replace(/"logprobs":\{.*\}\}\]/, '"logprobs":null}]'),
+    nan_logprob: () => withLogprob("NaN"),
+    infinite_logprob: () => withLogprob("1e999"),
+    wrong_count: () => honest.replace(/"completion_tokens":\d+/, '"completion_tokens":999999'),
+    wrong_shape: () => '{"choices":{"0":[[]]},"usage":[1]}',
+    deep_json: () => `{"choices":${"[".repeat(DEPTH)}${"]".repeat(DEPTH)}}`,
+  };
+  if (kind === "random_bytes") return "\u0000\u0001data\u00ff:\r\r\n\n\ndata: \n\nid: 7\n\n:\n";
+  const lie = lies[kind];
+  return lie === undefined ? null : `data: ${lie()}\n\n`;
 }

@@ -71,47 +71,25 @@ export class StandInStream {
   }
 
   #show(fault: Fault, text: string): void {
-    switch (fault.kind) {
-      case "cut":
-        this.#break();
-        return;
-      case "cut_line":
-        this.#write(text.slice(0, Math.floor(text.length / 2)));
-        this.#break();
-        return;
-      case "mute":
-        this.#isMute = true;
-        return;
-      case "silence":
+    const { kind } = fault;
+    if (kind === "mute") this.#isMute = true;
+    else if (kind === "disorder") this.#overtaken = text;
+    else if (kind === "no_reason") this.#last("data: [DONE]\n\n");
+    else if (kind === "garbage") this.#last('data: {"choices":[{"token_ids":[1\n\n');
+    else if (kind === "ended") this.#last("");
+    else if (kind === "error_inside") {
+      this.#last(eventText({ error: { message: "engine error", type: "X", code: 500 } }));
+    } else if (kind === "cut" || kind === "cut_line") {
+      if (kind === "cut_line") this.#write(text.slice(0, Math.floor(text.length / 2)));
+      this.#break();
+    } else {
+      if (kind === "silence") {
         this.#later = [];
-        this.#write(text);
         setTimeout(() => this.#speak(), this.#silenceMs);
-        return;
-      case "disorder":
-        this.#overtaken = text;
-        return;
-      case "repeat":
-        this.#write(text);
-        this.#write(text);
-        return;
-      case "error_inside":
-        this.#last(eventText({ error: { message: "engine error", type: "X", code: 500 } }));
-        return;
-      case "no_reason":
-        this.#last("data: [DONE]\n\n");
-        return;
-      case "garbage":
-        this.#last('data: {"choices":[{"token_ids":[1\n\n');
-        return;
-      case "ended":
-        this.#last("");
-        return;
-      case "abort":
-        this.#write(text);
-        this.#abort(false);
-        return;
-      default:
-        this.#write(text);
+      }
+      this.#write(text);
+      if (kind === "repeat") this.#write(text);
+      if (kind === "abort") this.#abort(false);
     }
   }
 
