@@ -182,7 +182,7 @@ function circles(imports: ReadonlyMap<string, readonly string[]>): string[][] {
 test("circles: files do not import one another, type imports included", () => {
   const drawn = Object.entries({ a: ["b"], b: ["c"], c: ["a"], d: ["a"] });
   expect(circles(new Map(drawn))).toEqual([["a", "b", "c"]]);
-  const files = [...new Glob("{src,assembly,bench,scripts,test}/**/*.ts").scanSync(ROOT)];
+  const files = [...new Glob("{src,examples,assembly,bench,scripts,test}/**/*.ts").scanSync(ROOT)];
   expect(circles(new Map(files.map((file) => [file, importsOf(file, ROOT)])))).toEqual([]);
 });
 
@@ -268,9 +268,10 @@ function measure(): Budget {
       if (length > MAX_FUNCTION_LINES) functions[key] = Math.max(functions[key] ?? 0, length);
     }
   }
-  for (const pattern of ["src/**/*.test.ts", "test/**/*.ts", "bench/**/*.ts"]) {
+  for (const pattern of ["examples/**/*.ts", "src/**/*.test.ts", "{test,bench}/**/*.ts"]) {
     for (const file of new Glob(pattern).scanSync(ROOT)) {
-      add("test and bench", linesOf(join(ROOT, file)).length);
+      const isExample = /^examples.*(?<!\.test)\.ts$/.test(file);
+      add(isExample ? "examples" : "test and bench", linesOf(join(ROOT, file)).length);
     }
   }
   return { rooms, files, functions };
@@ -316,7 +317,9 @@ const SUBJECTLESS =
 test("comments: every doc comment begins with its subject", () => {
   expect("/** Of a response; null: none. */".match(SUBJECTLESS)).toHaveLength(1);
   const wrong: string[] = [];
-  for (const file of new Glob("{src,test,bench,scripts,assembly}/**/*.ts").scanSync(ROOT)) {
+  for (const file of new Glob("{src,examples,test,bench,scripts,assembly}/**/*.ts").scanSync(
+    ROOT,
+  )) {
     const found = readFileSync(join(ROOT, file), "utf8").match(SUBJECTLESS) ?? [];
     wrong.push(...found.map((comment) => `${file}: ${comment.trim()}`));
   }
@@ -336,7 +339,7 @@ const PHRASES: readonly (readonly [RegExp, string])[] = [
 ];
 
 const WRITTEN = [
-  "{src,assembly,native,scripts,bench}/**/*.{ts,py,c,html}",
+  "{src,examples,assembly,native,scripts,bench}/**/*.{ts,py,c,html}",
   "{docs,proto}/**/*.{md,proto}",
   "*.md",
 ];

@@ -1,5 +1,5 @@
 // What every worker must hold, whatever engine makes its tokens. Each kind of engine calls it from its own test file.
-// `engines/llama/contract.test.ts` is the smallest such file; for a server: `engines/vllm/contract.test.ts`.
+// `engines/llama/contract.test.ts` is the smallest such file; for a server: `examples/engine/worker.test.ts`.
 
 import { expect, test } from "bun:test";
 import { present } from "../../src/core/base/assert.ts";
