@@ -23,7 +23,7 @@ export interface ServedModel {
   readonly root: string | null;
 }
 
-/** An inference server, and no worker of ours. */
+/** An inference server that names its model. */
 export interface EngineServer {
   /** The engine's HTTP address, from its URL. */
   readonly httpUrl: (url: string) => string;
@@ -38,7 +38,7 @@ export interface EngineKind {
   readonly schemes: readonly string[];
   /** The form of its URLs in messages: "http://HOST:PORT". */
   readonly form: string;
-  /** null: a worker of ours, here or on another machine. It reports no model: tokenizer and text are this sidecar's. */
+  /** null: it names no model, as a worker of ours: `--model` or `--tokenizer` gives the vocabulary, and text is made here. */
   readonly server: EngineServer | null;
   /**
    * Opens nothing yet. What the result opens, one after the other, are workers on the same engine. It throws AppError

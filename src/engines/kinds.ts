@@ -6,17 +6,12 @@
 // here. It must answer GET /health with 200. Its double: as test/faults/stand-in/sglang-stand-in.ts; its tests: a line of
 // vllm/contract.test.ts, and as vllm/sglang/worker.test.ts.
 //
-// Any other engine is a folder beside `vllm` and `remote`, and a row here.
-// - kind.ts of the folder exports the row, an `EngineKind` (as remote/kind.ts): its schemes, the form of its URLs, `server` (null
-//   where it does not tell its model: then `--model` or `--tokenizer` names the vocabulary), and the function that opens a worker.
-// - The worker implements `Worker` of core/rollout/worker.ts, whose header tells the life of a request on it. The shortest one is
-//   test/faults/simulated/worker.ts, of which one without KV moves needs `#obey` and `perform`: it answers `export` with `kv:
-//   null` and `adopt` with `evicted`. Operations (load, sleep, wake, canary ..., see core/rollout/operation.ts) that it lacks
-//   it answers with `{ status: 404, body: { error } }`. Ids: `workerId(n)` ... of core/base/ids.ts; errors: `AppError` of
-//   core/base/errors.ts; JSON: `parseJson` of proto/json.ts. run-check.ts and packed-events.ts are no business of a server's.
-// - Its test calls `workerSuite` (test/suite/worker-suite.ts), as vllm/contract.test.ts, with `lacks` for such operations and
-//   a double in test/faults/stand-in. The folder may import core, proto, text and engines/kind.ts, and no other engine;
-//   UPDATE_BUDGET=1 gives it a budget. Nothing else lists the kinds but kinds.test.ts and ARCHITECTURE.md's layers.
+// Any other engine begins as a copy of examples/engine: kind.ts, worker.ts and worker.test.ts go to a folder beside `vllm` and
+// `remote` (in imports "../../src/" becomes "../../", and "../../test/" "../../../test/"), with a row here and a line in
+// kinds.test.ts; its double is as test/faults/stand-in/example-stand-in.ts. The folder may import core, proto, text and
+// engines/kind.ts, and no other engine; UPDATE_BUDGET=1 gives it a budget. ARCHITECTURE.md's layers list it, and nothing else.
+// - An engine that parks and moves KV, or takes drafts: as well test/faults/simulated/worker.ts. One that does operations
+//   (core/rollout/operation.ts): without `lacks` in its test. One that names its model: `server`, as VLLM in vllm/kind.ts.
 
 import { AppError } from "../core/base/errors.ts";
 import type { EngineKind, EngineServer } from "./kind.ts";
@@ -34,7 +29,7 @@ export function engineKind(url: string): EngineKind {
   throw new AppError("usage", `an engine's URL is "${url}"; it is ${list}`);
 }
 
-/** null: a worker of ours, or no engine has such URLs. */
+/** null: its engines name no model, or no engine has such URLs. */
 export function serverOf(url: string): EngineServer | null {
   return kindOf(url)?.server ?? null;
 }
