@@ -10,6 +10,8 @@ import { openVllmWorker } from "./open.ts";
 setDefaultTimeout(180_000);
 
 const LIMITS = { retryMs: 1, retryMsMax: 2, pollMs: 5, failedAttemptsMax: 5, goneMsMax: 20 };
+/** The worker has noticed by then that its server is gone. */
+const NOTICED_MS = 200;
 const SERVERS = {
   "vLLM /inference/v1/generate": () => VllmStandIn.start(),
   "vLLM /v1/completions": () => VllmStandIn.start({ generate: "disabled" }),
@@ -22,7 +24,10 @@ for (const [name, start] of Object.entries(SERVERS)) {
     const worker = await openVllmWorker({ workerId: workerId(0), url: server.url, limits: LIMITS });
     return {
       worker,
-      fail: () => server.stop(),
+      fail: async () => {
+        await server.stop();
+        await Bun.sleep(NOTICED_MS);
+      },
       close: async () => {
         await worker.close();
         if (!server.isStopped) await server.stop();

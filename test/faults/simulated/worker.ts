@@ -334,7 +334,8 @@ export class SimulatedWorker implements Worker {
     resident.kvTokens += 1;
     this.#counters.outputTokens += 1;
     let finish: FinishReason | null = null;
-    if (resident.position >= this.#lengthOf(resident.spec)) finish = "stop";
+    const isStop = sampling.stopTokenIds.includes(token);
+    if (isStop || resident.position >= this.#lengthOf(resident.spec)) finish = "stop";
     else if (resident.position >= sampling.tokensMax) finish = "length";
     if (finish === null && resident.chunkLeft > 0) return;
     this.#running = this.#running.filter((r) => r !== resident);
