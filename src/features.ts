@@ -1,13 +1,18 @@
 // The features of the server: one row each, in the order in which they observe and close. A row says which routes and
 // sockets it has, what it observes, what it keeps, and how it ends; serve.ts knows no more of it.
 //
-// To add one: a class in `server` (as server/deadlines.ts) and a row in `featuresOf`: a `Feature` (serve-parts.ts), made of
-// `Parts`. Its `observer` gets `joined(request, spec)`, `finished(request)` (complete or given up), `advanced(epoch)` (the weights
-// have changed to that epoch), and the rest of `RolloutListener` (core/rollout/listener.ts). `iterationEnded` comes at other times,
-// too: when nothing has run for a while. Its routes are a table beside the class: `const TABLE: readonly Row<{ readonly mine: Mine
-// }>[] = [{ method, path, summary, handle: ({ mine }) => jsonResponse(...) }]` (server/route.ts), `routes: bound(TABLE, { mine })`
-// in the row, and `...TABLE` in `routeTable`. `kept` is for memory that is bounded in bytes alone. An event for the log is a member
-// of ServeEvents (serve-options.ts) and its line in cli/serve-events.ts. Tests: as server/deadlines.test.ts, with `exchangeOf`.
+// To add one: a class in `server` (as server/deadlines.ts) and a row in `featuresOf`, at its end if the order is nothing to it: a
+// `Feature` (serve-parts.ts), made of `Parts`. Its `observer` gets `joined(request, spec)`, `finished(request)` (complete or given
+// up), `advanced(epoch)` (an update has succeeded; what finished before it is of the old weights), and the rest of `RolloutListener`
+// (core/rollout/listener.ts). A finished request has `spec.requestId` and `response`: `length` in tokens, `joinedMs` and `finishedMs`
+// by the rollout's clock, and `finish`, of which `isCut` (core/request/request.ts) says that it was given up. `iterationEnded` comes
+// at other times, too: when nothing has run for a while. Its routes are a table beside the class: `const TABLE: readonly Row<{
+// readonly mine: Mine }>[] = [{ method, path, summary, handle: ({ mine }) => jsonResponse(...) }]` (server/route.ts; without `right`
+// it asks for the API token, as the live view does), `routes: bound(TABLE, { mine })` in the row, and `...TABLE` in `routeTable`.
+// `kept` is for memory that is bounded in bytes alone. An event for the log is a member of ServeEvents (serve-options.ts) and its
+// line in cli/serve-events.ts: `log(level, event, fields)`, where the event is a fixed word. Tests: a `Bed` with its observer as in
+// server/deadlines.test.ts (`bed.sidecar.advance(epoch)` changes the weights); `await new Router(bound(TABLE, { mine }))
+// .handle(exchangeOf("GET", path, null))` (test/suite/exchange.ts) asks a route. Docs: bun scripts/gen-reference.ts, no prose.
 
 import { ADAPTER_CONTROL, ADAPTER_DATA, ADAPTER_SESSION_HEADERS } from "./adapters/list.ts";
 import { randomWord, wallClock } from "./app.ts";

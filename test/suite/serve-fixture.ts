@@ -7,23 +7,8 @@ import type { ServeEvents, ServeOptions } from "../../src/serve-options.ts";
 import { EOS } from "../faults/stand-in/tokens.ts";
 import { openTinyThread, TinyText } from "../golden/requests/tiny-text.ts";
 
-const NO_EVENTS: ServeEvents = {
-  workerChanged() {},
-  weightsChanged() {},
-  weightsNotice() {},
-  notLossless() {},
-  quarantined() {},
-  answered() {},
-  refused() {},
-  iterationEnded() {},
-  deadline() {},
-  stateChanged() {},
-  resumed() {},
-  journalFailed() {},
-  unread() {},
-  failed() {},
-  broken() {},
-};
+/** Every event does nothing. */
+const NO_EVENTS = new Proxy({}, { get: () => () => {} }) as ServeEvents;
 
 /** `eosTokenId`: of the model that the workers simulate. Default: that of the stand-ins for vLLM. */
 type Given = Partial<Omit<ServeOptions, "events" | "model">> &
@@ -55,7 +40,7 @@ export function serveOptions({ events, eosTokenId = EOS, model, ...given }: Give
       llama: null,
       ...model,
     },
-    events: { ...NO_EVENTS, ...events },
+    events: Object.assign(Object.create(NO_EVENTS), events),
   };
 }
 

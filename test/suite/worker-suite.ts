@@ -138,10 +138,10 @@ export function workerSuite(name: string, make: () => Promise<WorkerHarness>): v
   fact("a stop token ends the response, however it is divided", async (b) => {
     const { tokens } = await b.chunk(specOfId(1));
     const last = tokens.findIndex((token, i) => i > TOKENS / 3 && tokens.indexOf(token) === i);
-    const { sampling } = specOfId(1);
     const stopTokenIds = [present(tokens[last], "a token comes for the first time")];
-    const spec = { ...specOfId(1), sampling: { ...sampling, stopTokenIds } };
-    const stopped = { tokens: tokens.slice(0, last + 1), finish: "stop" };
+    const sampling = samplingOf({ seed: 7, tokensMax: TOKENS, stopTokenIds });
+    const spec = { ...specOfId(1), sampling };
+    const stopped = { tokens: tokens.slice(0, last + 1), finish: "stop" } as const;
     expect(await b.chunk(spec)).toEqual(stopped);
     const first = await b.chunk(spec, { chunkTokens: last - 1 });
     expect(first.finish).toBeNull();

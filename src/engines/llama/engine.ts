@@ -39,8 +39,12 @@ export interface EngineOptions {
   readonly clock: Clock;
   /** Measures steps for the draft planner: CPU time of this thread, which contention does not distort. */
   readonly cpuClock: Clock;
-  /** null: never drafts. */
-  readonly speculation: { readonly drafter: Drafter; readonly planner: DraftPlanner } | null;
+  /** null: never drafts. `startMs`: see Speculation; default: 0. */
+  readonly speculation: {
+    readonly drafter: Drafter;
+    readonly planner: DraftPlanner;
+    readonly startMs?: number;
+  } | null;
   /** Tokens prefilled in one step, at most, over all requests. */
   readonly prefillRows?: number;
   /** Streams beyond the slots, for parked requests. */
@@ -108,7 +112,8 @@ export class LlamaEngine {
     this.#context = this.#openContext();
     this.#residency = new Residency(this.#context, this.#streams);
     const { speculation, slots } = options;
-    this.#speculation = speculation && new Speculation({ ...speculation, clock: options.cpuClock });
+    this.#speculation =
+      speculation && new Speculation({ startMs: 0, ...speculation, clock: options.cpuClock });
     this.#groups = speculation && new DraftGroups(speculation.drafter, this.#shape.vocabularySize);
     this.#stepper = this.#newStepper();
     this.capacity = {

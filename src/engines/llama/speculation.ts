@@ -3,7 +3,7 @@
 // nobody reads. It never decides which tokens are drawn.
 
 import type { Clock } from "../../core/base/clock.ts";
-import type { DraftPlanner, StepTimes } from "../../core/draft/draft-length.ts";
+import { type DraftPlanner, GAIN_MIN, type StepTimes } from "../../core/draft/draft-length.ts";
 import {
   DRAFT_TOKENS_MAX,
   type Drafter,
@@ -20,6 +20,10 @@ const LENGTH_MAX = 16;
 const DRAFT_MS_RATE = 0.1;
 /** After as many steps with drafts in a row one is taken without, to see what a plain step takes by now. */
 const DRAFTED_STEPS_MAX = 16;
+
+/** Share of draft tokens that engines accept where drafts are good, and a length that pays there. */
+const GOOD_SHARE = 0.8;
+const GOOD_LENGTH = 4;
 
 const NO_DRAFTS: Drafts = {
   start: new Int32Array(1),
@@ -49,8 +53,20 @@ export class Speculation {
   #stepDraftMs = 0;
   /** Steps with drafts since the last one without. */
   #draftedSteps = 0;
+  /** Time that good drafts must have been able to save before the first one is made. */
+  #startMs: number;
 
-  constructor(options: { drafter: Drafter; planner: DraftPlanner; clock: Clock }) {
+  /**
+   * `startMs`: what the first drafts cost, whose code is compiled then: they begin once good ones could have saved as much.
+   * So work that ends before that does not pay for them, and no other pays more than twice. 0: at once.
+   */
+  constructor(options: {
+    drafter: Drafter;
+    planner: DraftPlanner;
+    clock: Clock;
+    startMs: number;
+  }) {
+    this.#startMs = options.startMs;
     this.#drafter = options.drafter;
     this.#planner = options.planner;
     this.#clock = options.clock;
@@ -64,8 +80,8 @@ export class Speculation {
     this.length = 0;
     const batch = decoding.length;
     const lengthMax = Math.min(LENGTH_MAX, Math.floor(room / Math.max(1, batch)));
-    if (batch === 0 || lengthMax < 1 || this.#looksAtPlainStep() || !this.#planner.wantsDrafts())
-      return;
+    if (batch === 0 || lengthMax < 1 || !this.#hasBegun(batch, stepMs)) return;
+    if (this.#looksAtPlainStep() || !this.#planner.wantsDrafts()) return;
     const startMs = this.#clock.nowMs();
     let whole = 0;
     const queries: DraftQuery[] = [];
@@ -97,6 +113,18 @@ export class Speculation {
   token(sequence: Sequence, depth: number): number {
     if (depth >= sequence.draftLength) return -1;
     return this.#proposed.tokens[sequence.draftFrom + depth] as number;
+  }
+
+  #hasBegun(batch: number, stepMs: StepTimes): boolean {
+    if (this.#startMs <= 0) return true;
+    const plainMs = stepMs.ms(batch, batch);
+    let [tokens, leastMs] = [1, plainMs];
+    for (let length = 1; length <= GOOD_LENGTH; length += 1) {
+      tokens += GOOD_SHARE ** length;
+      leastMs = Math.min(leastMs, stepMs.ms(batch, batch * (1 + length)) / tokens);
+    }
+    this.#startMs -= Math.max(0, plainMs / GAIN_MIN - leastMs);
+    return false;
   }
 
   #looksAtPlainStep(): boolean {
