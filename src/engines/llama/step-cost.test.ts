@@ -101,8 +101,8 @@ test("Speculation: the step after sixteen with drafts has none", () => {
       ...{ parents: Int32Array.of(-1), probabilities: Float32Array.of(1) },
     }),
   };
-  const options = { drafter, planner: new ConstantLength(), clock: { nowMs: () => 0 } };
-  const speculation = new Speculation(options as never);
+  const rest = { planner: new ConstantLength(), clock: { nowMs: () => 0 }, startMs: 0 };
+  const speculation = new Speculation({ drafter: drafter as never, ...rest });
   const sequence = { draft: {}, chunkEnd: 9, length: 1, priority: "low" };
   const lengths = Array.from({ length: 35 }, () => {
     speculation.propose([sequence as never], 8, { ms: () => 1 });
