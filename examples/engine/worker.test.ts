@@ -47,9 +47,9 @@ test("example: steps have the text so far and seeds of their own; stop tokens an
   };
   const whole = await run([]);
   expect([whole.tokens.length, whole.end]).toEqual([40, "length"]);
-  const texts = [0, 16, 32].map((made) => [1, ...whole.tokens.slice(0, made)]);
+  const texts = [0, 6, 12, 16, 22, 28, 32, 38].map((at) => [1, ...whole.tokens.slice(0, at)]);
   expect(server.steps.map((step) => step.tokens)).toEqual(texts);
-  expect(new Set(server.steps.map(({ seed }) => seed)).size).toBe(3);
+  expect(new Set(server.steps.map(({ seed }) => seed)).size).toBe(8);
   const tokens = whole.tokens.slice(0, 21);
   expect(await run([], tokens.slice(-1))).toEqual({ tokens, end: "stop" });
   expect(await run([422])).toEqual({ tokens: [], end: 422 });

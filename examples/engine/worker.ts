@@ -194,7 +194,8 @@ class ExampleWorker implements Worker {
         made = [...output]; // Other weights drew it.
         continue;
       }
-      // Only these end a response before `tokensMax`, and not an end of text of the server's own.
+      if (known.length === tokens.length) continue;
+      // Only these end a response before `tokensMax`: the model's end of text is one, unless the client ignores it.
       const stopAt = tokens.findIndex((id, i) => i >= known.length && stopTokenIds.includes(id));
       const fresh = [known.length, stopAt < 0 ? tokens.length : stopAt + 1] as const;
       const columns = {

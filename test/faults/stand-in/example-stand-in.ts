@@ -22,7 +22,8 @@ export function startStandIn() {
       const step = (await request.json()) as Step;
       steps.push(step);
       const drawn: number[] = [];
-      for (let i = 0; i < step.n; i += 1) {
+      // Most answers are shorter than asked.
+      for (let i = 0; i < Math.min(step.n, 6); i += 1) {
         const before = drawn.at(-1) ?? step.tokens.at(-1) ?? 0;
         drawn.push(fold32(fold32(step.seed, i), before) % 1000);
       }
