@@ -4,7 +4,7 @@ import type { EngineKind } from "../../src/engines/kind.ts";
 import { openExampleWorker } from "./worker.ts";
 
 export const EXAMPLE: EngineKind = {
-  // What stands before "://" in its URLs, and in those of no other kind.
+  // The part of its URLs before "://", which no other kind has.
   schemes: ["example"],
   form: "example://HOST:PORT",
   // null: the server does not tell its model, and `--model` or `--tokenizer` names the vocabulary.
