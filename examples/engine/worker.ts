@@ -3,6 +3,7 @@
 // other, by a random generator that starts at `seed`. GET /health answers 200.
 // The rollout decides what runs where (at most `slots` chunks at a time), checks tokens (ids, logprobs, number), and makes
 // text of them. Offsets count output tokens. Ids are numbers and texts with a brand; tests make them with core/base/ids.ts.
+// The size of an answer is not bounded here, as an engine's must be: see engines/vllm/whole-answer.ts.
 // Timers are those of the runtime; the `clock` of EngineAccess is for measuring.
 
 import * as v from "valibot";

@@ -9,7 +9,8 @@
 // Any other engine begins as a copy of examples/engine: kind.ts, worker.ts and worker.test.ts go to a folder beside `vllm` and
 // `remote` (in imports "../../src/" becomes "../../", and "../../test/" "../../../test/"), with a row here and a line in
 // kinds.test.ts; its double is as test/faults/stand-in/example-stand-in.ts. The folder may import core, proto, text and
-// engines/kind.ts, and no other engine; UPDATE_BUDGET=1 gives it a budget. ARCHITECTURE.md's layers list it, and nothing else (no help).
+// engines/kind.ts, and no other engine; UPDATE_BUDGET=1 gives it a budget. ARCHITECTURE.md's layers list it, and nothing else:
+// no help text names the kinds.
 // - An engine that parks and moves KV, or takes drafts: as well test/faults/simulated/worker.ts. One that does operations
 //   (core/rollout/operation.ts): without `lacks` in its test. One that names its model: `server`, as VLLM in vllm/kind.ts.
 

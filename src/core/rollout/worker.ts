@@ -100,8 +100,9 @@ export type WorkerEvent =
     }
   /**
    * `finish` null: the chunk is used up, the response goes on; "stop": its last token is one of `stopTokenIds`, which
-   * hold the model's end of text. If not null its KV is freed, or parked if the spec says so and it was not given up. `refusal`: why the engine would not run it, or could not go on with it, whatever was tried
-   * (`status` 4xx: the request is wrong); `finish` is "abort" then. An engine that answers no more ends with `failed`.
+   * hold the model's end of text. If not null its KV is freed, or parked if the spec says so and it was not given up.
+   * `refusal`: why the engine would not run it, or could not go on with it, whatever was tried (`status` 4xx: the request
+   * is wrong); `finish` is "abort" then. An engine that answers no more ends with `failed`.
    * `promptTokensCached`: tokens of the prompt that the engine found in a cache of its own at the request's first
    * chunk; absent: it did not say. `promptReport`: of the first chunk, where it was asked for. `experts`: rows of this
    * chunk as an .npy file, from `expertsFrom` on; a chunk that was ended early has none. `drafts`: of this chunk; absent:

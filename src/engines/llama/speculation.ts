@@ -57,8 +57,8 @@ export class Speculation {
   #startMs: number;
 
   /**
-   * `startMs`: what the first drafts cost, whose code is compiled then: they begin once good ones could have saved as much.
-   * So work that ends before that does not pay for them, and no other pays more than twice. 0: at once.
+   * `startMs`: what it costs to begin with drafts, whose code is compiled then: they begin once good ones could have saved
+   * as much. So work that ends before that does not pay for them. 0: at once.
    */
   constructor(options: {
     drafter: Drafter;

@@ -34,7 +34,7 @@ type Fields = Readonly<Record<string, unknown>>;
 const LISTS = ["joined", "restarted", "tokens", "lengths", "finished", "groups_finished"] as const;
 type List = (typeof LISTS)[number];
 
-/** One frame, with the entries of its lists as JSON: a server sends some hundred thousand of them a second. */
+/** One frame, with the entries of its lists as JSON: an object for each of them would slow busy streams. */
 export interface Frame extends Record<List, string> {
   readonly subscription: string;
   /** ended: nothing more can come. */
