@@ -554,7 +554,8 @@ export class Rollout {
 
   #launch(request: Request, target: Target, kv: KvBlob | null): void {
     const { workerId, chunkTokens } = target;
-    const weights = this.#parts.ledger.worker(workerId)?.weights ?? null;
+    const worker = this.#parts.ledger.worker(workerId);
+    const weights = worker?.weights ?? null;
     this.#kv.executor.start(request, target);
     this.#parts.buffer.move(request, "running");
     const startMs = this.#parts.clock.nowMs();
@@ -564,10 +565,12 @@ export class Rollout {
     this.meter.count("chunks");
     this.#parts.chunks.began(request, startMs);
     // The worker must have the request's own text before it adds to it; its siblings' can follow.
-    for (const update of this.#parts.registry.dispatched(request, workerId))
-      this.#post(workerId, update);
-    for (const update of this.#parts.registry.catchUp(request, workerId))
-      this.#post(workerId, update);
+    if (worker?.wantsGroups !== false) {
+      for (const update of this.#parts.registry.dispatched(request, workerId))
+        this.#post(workerId, update);
+      for (const update of this.#parts.registry.catchUp(request, workerId))
+        this.#post(workerId, update);
+    }
     this.#post(workerId, {
       kind: "run",
       request: request.spec,

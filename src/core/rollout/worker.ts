@@ -217,6 +217,8 @@ export interface Worker {
   /** Name for people: a URL, or which embedded engine it is. */
   readonly name: string;
   readonly capacity: WorkerCapacity;
+  /** false: the worker does not draft yet, so that draft groups and their tokens need not be sent. Default: true. */
+  readonly wantsGroups?: boolean;
   /** true: the worker keeps the KV of a finished request whose spec says so, until it is adopted, exported or released. */
   readonly keepsKv?: boolean;
   /** Name of the worker's weights, as of its last control answer; null or absent: it cannot say. */

@@ -46,9 +46,11 @@ class EngineThread {
   #loop: NodeJS.Immediate | null = null;
   #flushedMs = 0;
   #statsMs = 0;
+  #wantsGroups: boolean;
 
   constructor(weights: SharedWeights, settings: EngineSettings) {
     this.#weights = share(weights);
+    this.#wantsGroups = settings.draftsAlways;
     this.#engine = new LlamaEngine({
       model: this.#weights,
       slots: settings.slots,
@@ -131,6 +133,10 @@ class EngineThread {
   #turn(): void {
     this.#loop = null;
     const worked = this.#engine.step();
+    if (!this.#wantsGroups && this.#engine.wantsGroups) {
+      this.#wantsGroups = true;
+      send({ kind: "wants_groups" });
+    }
     const nowMs = clock.nowMs();
     if (!worked || this.#engine.urgent || nowMs - this.#flushedMs >= FLUSH_MS) this.#flush();
     if (worked) this.#wake();

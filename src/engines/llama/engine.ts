@@ -133,6 +133,11 @@ export class LlamaEngine {
     return this.#urgent;
   }
 
+  /** Whether it drafts, or will once it has groups; a new engine without `startMs` does. */
+  get wantsGroups(): boolean {
+    return this.#speculation?.hasBegun === true;
+  }
+
   /** Measures what steps cost, in about `budgetMs`. Only while nothing is here; leaves no trace. */
   profile(budgetMs: number): StepTimes {
     assert(this.#all.size === 0, "only an empty engine is profiled");
@@ -517,7 +522,7 @@ export class LlamaEngine {
     this.#residency.gather(this.#running);
     const added = this.#stepper.plan(this.#running, {
       room: kvTokens - this.#committed(),
-      drafting: this.#groups !== null && this.#groups.size > 0,
+      drafting: this.#groups !== null && (this.#groups.size > 0 || !this.wantsGroups),
     });
     assert(this.#resident() + added <= kvTokens, "the KV budget is kept");
     this.#stepper.run(this.#running);

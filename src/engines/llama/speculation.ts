@@ -72,6 +72,11 @@ export class Speculation {
     this.#clock = options.clock;
   }
 
+  /** false: it makes no drafts yet, and needs no tokens for them. */
+  get hasBegun(): boolean {
+    return this.#startMs <= 0;
+  }
+
   /**
    * Sets `length` and the draft of each decoding sequence, with at most `room` rows and KV tokens beyond the pending
    * tokens in all.
@@ -80,7 +85,7 @@ export class Speculation {
     this.length = 0;
     const batch = decoding.length;
     const lengthMax = Math.min(LENGTH_MAX, Math.floor(room / Math.max(1, batch)));
-    if (batch === 0 || lengthMax < 1 || !this.#hasBegun(batch, stepMs)) return;
+    if (batch === 0 || lengthMax < 1 || !this.#begins(decoding, stepMs)) return;
     if (this.#looksAtPlainStep() || !this.#planner.wantsDrafts()) return;
     const startMs = this.#clock.nowMs();
     let whole = 0;
@@ -115,8 +120,10 @@ export class Speculation {
     return this.#proposed.tokens[sequence.draftFrom + depth] as number;
   }
 
-  #hasBegun(batch: number, stepMs: StepTimes): boolean {
-    if (this.#startMs <= 0) return true;
+  #begins(decoding: readonly Sequence[], stepMs: StepTimes): boolean {
+    if (this.hasBegun) return true;
+    if (decoding.every(({ draft }) => draft === null)) return false;
+    const batch = decoding.length;
     const plainMs = stepMs.ms(batch, batch);
     let [tokens, leastMs] = [1, plainMs];
     for (let length = 1; length <= GOOD_LENGTH; length += 1) {
