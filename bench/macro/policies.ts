@@ -1,26 +1,36 @@
 // Does any policy lose? `seer` against the better of `group` and `divided`, cell by cell:
 //
 //   npm run bench:policies -- [--models bundled,priced] [--engines 2,1] [--groups 4,8,16,64] [--kv short,ample]
-//       [--rounds 3] [--simulated 8,32] [--report FILE.json]
+//       [--rounds 5] [--simulated 8,32] [--report FILE.json]
 //
-// A cell on embedded engines is `foretoken rollout --compare group,divided,seer`, the three in turn in each round. Ratios
-// are of the better one's time over seer's: above 1 seer wins. Of wall, tail and CPU time, the median over rounds of the
-// ratios within a round. Cells of `--simulated` are no measurements: engines are modelled, groups a part of the paper's.
+// A round of a cell on embedded engines is a `foretoken rollout` of each policy, on the same prompts and seed; other ones in
+// each round, since which responses are long, and when they come, decides more than any policy. Cells of few groups have
+// more rounds: their times are short, and vary more. A ratio is the geometric mean over rounds of the baseline's time
+// over seer's, with its 95 % t interval, against the baseline where it is lower: above 1 seer wins. Cells of `--simulated`
+// are no measurements: engines are modelled, groups a part of the paper's.
 
-import { mkdirSync, readFileSync } from "node:fs";
+import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { parseArgs } from "node:util";
 import Table from "cli-table3";
 import { PRICED } from "../../src/cli/priced-model.ts";
-import { median, type Round } from "../../src/cli/rounds.ts";
+import type { Round } from "../../src/cli/rounds.ts";
+import { present } from "../../src/core/base/assert.ts";
 import { loadCore } from "../../src/core/wasm/load.ts";
 import { type SimDraft, simulateCell } from "../../src/tools/simulate/cell.ts";
+import { Random } from "../../src/tools/simulate/random.ts";
 import { chunkTokensOf } from "../../src/tools/simulate/systems.ts";
 import { WORKLOADS } from "../../src/tools/simulate/workload.ts";
 import { writeReport } from "../harness.ts";
+import { type Ratio, ratioOf } from "./vllm/statistics.ts";
 
 const ROOT = join(import.meta.dir, "..", "..");
 const OUT = join(ROOT, "out", "bench-policies");
+const PROMPTS = join(OUT, "prompts.jsonl");
+const SEED = 42;
+const POLICIES = ["group", "divided", "seer"] as const;
+/** Cells of fewer groups have rounds in proportion. */
+const GROUPS_OF_ROUNDS = 16;
 /** A ratio below it is a loss. */
 const RATIO_MIN = 0.97;
 /** Tokens of KV of an engine: a response of the bundled prompts takes 2,150 at most. */
@@ -28,25 +38,25 @@ const KV = { short: 2304, ample: 40_960 } as const;
 
 interface Cell {
   readonly name: string;
-  readonly wall: number;
-  readonly tail: number;
+  readonly wall: Ratio;
+  readonly tail: Ratio;
   /** null: simulated. */
-  readonly cpu: number | null;
+  readonly cpu: Ratio | null;
 }
 
 type Times = Pick<Round, "wall_s" | "tail_s"> & { readonly cpu_s: number | null };
 
 /** `rounds` by policy. */
 function cellOf(name: string, rounds: Readonly<Record<string, readonly Times[]>>): Cell {
-  const { group = [], divided = [], seer = [] } = rounds;
-  const ratio = (key: keyof Times): number =>
-    median(
-      seer.map((round, i) => {
-        const others = [group[i], divided[i]].map((other) => other?.[key] ?? Number.NaN);
-        return Math.min(...others) / (round[key] ?? Number.NaN);
-      }),
-    );
-  const isMeasured = seer.every(({ cpu_s }) => cpu_s !== null);
+  const times = (policy: string, key: keyof Times): number[] =>
+    (rounds[policy] ?? []).map((round) => round[key] ?? Number.NaN);
+  const ratio = (key: keyof Times): Ratio => {
+    const [group, divided] = [times("group", key), times("divided", key)].map((baseline) =>
+      ratioOf(baseline, times("seer", key)),
+    ) as [Ratio, Ratio];
+    return group.mean < divided.mean ? group : divided;
+  };
+  const isMeasured = rounds["seer"]?.every(({ cpu_s }) => cpu_s !== null) === true;
   return {
     name,
     wall: ratio("wall_s"),
@@ -55,28 +65,55 @@ function cellOf(name: string, rounds: Readonly<Record<string, readonly Times[]>>
   };
 }
 
-async function embedded(
+interface EmbeddedCell {
+  readonly model: string;
+  readonly engines: string;
+  readonly groups: string;
+  readonly kv: keyof typeof KV;
+}
+
+async function embedded(name: string, cell: EmbeddedCell, rounds: number): Promise<Cell> {
+  const times: Record<string, Round[]> = {};
+  for (const policy of POLICIES) times[policy] = [];
+  for (let round = 0; round < rounds; round += 1) {
+    writeFileSync(PROMPTS, shuffled(round).join("\n"));
+    for (const policy of [...POLICIES.slice(round % 3), ...POLICIES.slice(0, round % 3)])
+      times[policy]?.push(await run(name, cell, { policy, seed: SEED + round }));
+  }
+  return cellOf(name, times);
+}
+
+async function run(
   name: string,
-  cell: { model: string; engines: string; groups: string; kv: keyof typeof KV; rounds: string },
-): Promise<Cell> {
-  const report = join(OUT, `${name.replaceAll(/\W+/g, "-")}.json`);
+  cell: EmbeddedCell,
+  { policy, seed }: { policy: string; seed: number },
+): Promise<Round> {
+  const report = join(OUT, `${name.replaceAll(/\W+/g, "-")}-${seed}-${policy}.json`);
   const model = cell.model === "priced" ? ["--model", PRICED] : [];
   const child = Bun.spawn(
     [
       ...[process.execPath, join(ROOT, "src", "main.ts"), "rollout"],
-      ...[join(ROOT, "model", "prompts.jsonl"), "--limit", cell.groups, ...model],
-      ...["--workers", cell.engines, "--kv-tokens", String(KV[cell.kv]), "--rounds", cell.rounds],
-      ...["--compare", "group,divided,seer", "--out", join(OUT, "responses.jsonl")],
-      ...["--report", report, "--quiet"],
+      ...[PROMPTS, "--limit", cell.groups, "--seed", String(seed), ...model],
+      ...["--workers", cell.engines, "--kv-tokens", String(KV[cell.kv]), "--policy", policy],
+      ...["--out", join(OUT, "responses.jsonl"), "--report", report, "--quiet"],
     ],
     { cwd: ROOT, stdin: "ignore", stdout: "ignore", stderr: "inherit" },
   );
-  if ((await child.exited) !== 0) throw new Error(`the cell ${name} failed`);
+  if ((await child.exited) !== 0) throw new Error(`${policy} failed in the cell ${name}`);
   const { runs } = JSON.parse(readFileSync(report, "utf8")) as {
     runs: Record<string, { rounds: Round[] }>;
   };
-  const rounds = Object.entries(runs).map(([policy, run]) => [policy, run.rounds] as const);
-  return cellOf(name, Object.fromEntries(rounds));
+  return present(runs[policy]?.rounds[0], "it ran");
+}
+
+/** The bundled prompts in an order of the round's own. */
+function shuffled(round: number): string[] {
+  const lines = readFileSync(join(ROOT, "model", "prompts.jsonl"), "utf8")
+    .trim()
+    .split("\n");
+  const random = new Random(SEED + round, "prompts");
+  const keyed = lines.map((line) => ({ line, key: random.uniform() }));
+  return keyed.sort((a, b) => a.key - b.key).map(({ line }) => line);
 }
 
 /** The Qwen2-VL workload of the paper on so many engines, with groups in proportion, or a quarter of them. */
@@ -107,10 +144,16 @@ function tableOf(cells: readonly Cell[]): string {
     colAligns: ["left", "right", "right", "right", "left"],
   });
   for (const { name, wall, tail, cpu } of cells) {
-    const verdict = Math.min(wall, tail) < RATIO_MIN ? "loses" : "";
-    table.push([name, wall.toFixed(2), tail.toFixed(2), cpu?.toFixed(2) ?? "-", verdict]);
+    const verdict = Math.min(wall.mean, tail.mean) < RATIO_MIN ? "loses" : "";
+    table.push([name, textOf(wall), textOf(tail), cpu === null ? "-" : textOf(cpu), verdict]);
   }
   return table.toString();
+}
+
+function textOf({ mean, low, high }: Ratio): string {
+  const interval =
+    low === null || high === null ? "" : ` (${low.toFixed(2)} to ${high.toFixed(2)})`;
+  return `${mean.toFixed(3)}${interval}`;
 }
 
 async function main(): Promise<void> {
@@ -120,7 +163,7 @@ async function main(): Promise<void> {
       engines: { type: "string", default: "2,1" },
       groups: { type: "string", default: "4,8,16,64" },
       kv: { type: "string", default: "short,ample" },
-      rounds: { type: "string", default: "3" },
+      rounds: { type: "string", default: "5" },
       simulated: { type: "string", default: "8,32" },
       report: { type: "string" },
     },
@@ -134,7 +177,7 @@ async function main(): Promise<void> {
   const cells: Cell[] = [];
   const done = (cell: Cell): void => {
     cells.push(cell);
-    console.error(`${cell.name}: wall ${cell.wall.toFixed(2)}, tail ${cell.tail.toFixed(2)}`);
+    console.error(`${cell.name}: wall ${textOf(cell.wall)}, tail ${textOf(cell.tail)}`);
   };
   const rows = list(values.models).flatMap((model) =>
     list(values.engines).flatMap((engines) =>
@@ -145,7 +188,8 @@ async function main(): Promise<void> {
   );
   for (const { model, engines, groups, kv } of rows) {
     const name = `${model}, ${engines} engine(s), ${groups} groups, KV ${kv}`;
-    done(await embedded(name, { model, engines, groups, kv, rounds: values.rounds }));
+    const rounds = Number(values.rounds) * Math.max(1, GROUPS_OF_ROUNDS / Number(groups));
+    done(await embedded(name, { model, engines, groups, kv }, Math.ceil(rounds)));
   }
   for (const engines of list(values.simulated)) {
     for (const kv of kinds) done(await simulated(Number(engines), kv, Number(values.rounds)));
