@@ -56,7 +56,7 @@ function cellOf(name: string, rounds: Readonly<Record<string, readonly Times[]>>
     ) as [Ratio, Ratio];
     return group.mean < divided.mean ? group : divided;
   };
-  const isMeasured = rounds["seer"]?.every(({ cpu_s }) => cpu_s !== null) === true;
+  const isMeasured = rounds.seer?.every(({ cpu_s }) => cpu_s !== null) === true;
   return {
     name,
     wall: ratio("wall_s"),
