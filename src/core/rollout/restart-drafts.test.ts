@@ -1,5 +1,5 @@
 // A response that begins anew on another worker is drafted for there: its worker's replica knows its new tokens, and
-// those of its first beginning, as of a sibling.
+// those of its first beginning, as of a sibling. A worker that begins to draft late gets what it lacks.
 
 import { expect, test } from "bun:test";
 import { simulatedToken } from "../../../test/faults/simulated/worker.ts";
@@ -67,4 +67,34 @@ test("a response that restarted is drafted for where it runs then", async () => 
   rollout.close(group);
   expectWhole([group]);
   expect(rollout.epoch).toBe(EPOCH);
+});
+
+test("a worker that does not draft yet gets no draft groups, and all that run there once it does", async () => {
+  const { rollout, join, steps, clock } = world({});
+  const worker = join();
+  const { replica } = replicaOf(worker);
+  const late: { wantsGroups?: boolean } = worker;
+  late.wantsGroups = false;
+  rollout.addWorker(worker);
+  const group = rollout.open(groupId("g"), Int32Array.of(1, 2));
+  const sampling = samplingOf({ seed: 1, tokensMax: 60 });
+  const wanted = { sampling, draw: drawKey(1, "", 0), divisible: false, priority: 0 };
+  const requests = [0, 1].map(() => rollout.join(group, wanted));
+  await steps(12);
+  expect(replica.has(groupId("g"))).toBe(false);
+  late.wantsGroups = true;
+  await steps(2);
+  clock.advance(100);
+  await steps(2);
+  const had = requests.map(({ response }) => response.length);
+  expect(Math.min(...had)).toBeGreaterThan(8);
+  const have = requests.map((_, i) => {
+    const update = replica.update(groupId("g"), i, 1000, Int32Array.of(1));
+    return update.kind === "gap" ? update.have : null;
+  });
+  // The worker adds what it makes itself.
+  expect(have.every((tokens) => tokens !== null && tokens > 8)).toBe(true);
+  await steps(60);
+  rollout.close(group);
+  expectWhole([group]);
 });
