@@ -17,7 +17,7 @@ import { PRICED } from "../../src/cli/priced-model.ts";
 import type { Round } from "../../src/cli/rounds.ts";
 import { present } from "../../src/core/base/assert.ts";
 import { loadCore } from "../../src/core/wasm/load.ts";
-import { type SimDraft, simulateCell } from "../../src/tools/simulate/cell.ts";
+import { simulateCell } from "../../src/tools/simulate/cell.ts";
 import { Random } from "../../src/tools/simulate/random.ts";
 import { chunkTokensOf } from "../../src/tools/simulate/systems.ts";
 import { WORKLOADS } from "../../src/tools/simulate/workload.ts";
@@ -36,84 +36,57 @@ const RATIO_MIN = 0.97;
 /** Tokens of KV of an engine: a response of the bundled prompts takes 2,150 at most. */
 const KV = { short: 2304, ample: 40_960 } as const;
 
+type Times = Pick<Round, "wall_s" | "tail_s" | "cpu_s">;
+
 interface Cell {
   readonly name: string;
   readonly wall: Ratio;
   readonly tail: Ratio;
-  /** null: simulated. */
-  readonly cpu: Ratio | null;
+  /** NaN: simulated. */
+  readonly cpu: Ratio;
 }
 
-type Times = Pick<Round, "wall_s" | "tail_s"> & { readonly cpu_s: number | null };
+type Rounds = Record<(typeof POLICIES)[number], Times[]>;
 
-/** `rounds` by policy. */
-function cellOf(name: string, rounds: Readonly<Record<string, readonly Times[]>>): Cell {
-  const times = (policy: string, key: keyof Times): number[] =>
-    (rounds[policy] ?? []).map((round) => round[key] ?? Number.NaN);
+function cellOf(name: string, rounds: Rounds): Cell {
   const ratio = (key: keyof Times): Ratio => {
-    const [group, divided] = [times("group", key), times("divided", key)].map((baseline) =>
-      ratioOf(baseline, times("seer", key)),
-    ) as [Ratio, Ratio];
+    const times = (policy: keyof Rounds) => rounds[policy].map((round) => round[key]);
+    const group = ratioOf(times("group"), times("seer"));
+    const divided = ratioOf(times("divided"), times("seer"));
     return group.mean < divided.mean ? group : divided;
   };
-  const isMeasured = rounds.seer?.every(({ cpu_s }) => cpu_s !== null) === true;
-  return {
-    name,
-    wall: ratio("wall_s"),
-    tail: ratio("tail_s"),
-    cpu: isMeasured ? ratio("cpu_s") : null,
-  };
+  return { name, wall: ratio("wall_s"), tail: ratio("tail_s"), cpu: ratio("cpu_s") };
 }
 
-interface EmbeddedCell {
-  readonly model: string;
-  readonly engines: string;
-  readonly groups: string;
-  readonly kv: keyof typeof KV;
-}
-
-async function embedded(name: string, cell: EmbeddedCell, rounds: number): Promise<Cell> {
-  const times: Record<string, Round[]> = {};
-  for (const policy of POLICIES) times[policy] = [];
-  for (let round = 0; round < rounds; round += 1) {
-    writeFileSync(PROMPTS, shuffled(round).join("\n"));
-    for (const policy of [...POLICIES.slice(round % 3), ...POLICIES.slice(0, round % 3)])
-      times[policy]?.push(await run(name, cell, { policy, seed: SEED + round }));
+/** `flags`: of `foretoken rollout`, those of the cell. */
+async function embedded(name: string, flags: readonly string[], rounds: number): Promise<Cell> {
+  const times: Rounds = { group: [], divided: [], seer: [] };
+  const lines = readFileSync(join(ROOT, "model", "prompts.jsonl"), "utf8")
+    .trim()
+    .split("\n");
+  for (let seed = SEED; seed < SEED + rounds; seed += 1) {
+    const random = new Random(seed, "prompts");
+    const keyed = lines.map((line) => ({ line, key: random.uniform() }));
+    const shuffled = keyed.sort((a, b) => a.key - b.key).map(({ line }) => line);
+    writeFileSync(PROMPTS, shuffled.join("\n"));
+    for (const policy of [...POLICIES.slice(seed % 3), ...POLICIES.slice(0, seed % 3)]) {
+      const round = [...flags, "--seed", String(seed), "--policy", policy];
+      times[policy].push(await run(`${name}-${seed}-${policy}`, round));
+    }
   }
   return cellOf(name, times);
 }
 
-async function run(
-  name: string,
-  cell: EmbeddedCell,
-  { policy, seed }: { policy: string; seed: number },
-): Promise<Round> {
-  const report = join(OUT, `${name.replaceAll(/\W+/g, "-")}-${seed}-${policy}.json`);
-  const model = cell.model === "priced" ? ["--model", PRICED] : [];
-  const child = Bun.spawn(
-    [
-      ...[process.execPath, join(ROOT, "src", "main.ts"), "rollout"],
-      ...[PROMPTS, "--limit", cell.groups, "--seed", String(seed), ...model],
-      ...["--workers", cell.engines, "--kv-tokens", String(KV[cell.kv]), "--policy", policy],
-      ...["--out", join(OUT, "responses.jsonl"), "--report", report, "--quiet"],
-    ],
-    { cwd: ROOT, stdin: "ignore", stdout: "ignore", stderr: "inherit" },
-  );
-  if ((await child.exited) !== 0) throw new Error(`${policy} failed in the cell ${name}`);
+async function run(name: string, flags: readonly string[]): Promise<Round> {
+  const report = join(OUT, `${name.replaceAll(/\W+/g, "-")}.json`);
+  const files = ["--out", join(OUT, "responses.jsonl"), "--report", report, "--quiet"];
+  const tool = [process.execPath, join(ROOT, "src", "main.ts"), "rollout", PROMPTS];
+  const child = Bun.spawn([...tool, ...flags, ...files], { cwd: ROOT, stdout: "ignore" });
+  if ((await child.exited) !== 0) throw new Error(`${name} failed`);
   const { runs } = JSON.parse(readFileSync(report, "utf8")) as {
     runs: Record<string, { rounds: Round[] }>;
   };
-  return present(runs[policy]?.rounds[0], "it ran");
-}
-
-/** The bundled prompts in an order of the round's own. */
-function shuffled(round: number): string[] {
-  const lines = readFileSync(join(ROOT, "model", "prompts.jsonl"), "utf8")
-    .trim()
-    .split("\n");
-  const random = new Random(SEED + round, "prompts");
-  const keyed = lines.map((line) => ({ line, key: random.uniform() }));
-  return keyed.sort((a, b) => a.key - b.key).map(({ line }) => line);
+  return present(Object.values(runs)[0]?.rounds[0], "it ran");
 }
 
 /** The Qwen2-VL workload of the paper on so many engines, with groups in proportion, or a quarter of them. */
@@ -122,16 +95,22 @@ async function simulated(engines: number, kv: keyof typeof KV, seeds: number): P
   const part = kv === "short" ? 1 : 1 / 4;
   const groups = Math.round((workload.shape.groups * engines * part) / workload.instances);
   const cell = { ...workload, instances: engines, shape: { ...workload.shape, groups } };
-  const rounds: Record<string, Times[]> = {};
-  const systems = { group: "verl", divided: "divided", seer: "seer" } as const;
-  for (const [policy, system] of Object.entries(systems)) {
-    rounds[policy] = [];
+  const rounds: Rounds = { group: [], divided: [], seer: [] };
+  for (const policy of POLICIES) {
+    const system = policy === "group" ? "verl" : policy;
+    const draft = policy === "seer" ? "grouped" : "off";
     for (let seed = 1; seed <= seeds; seed += 1) {
-      const draft: SimDraft = system === "seer" ? "grouped" : "off";
       const chunkTokens = chunkTokensOf(system);
-      const options = { workload: cell, system, draft, seed, chunkTokens, isRecorded: false };
+      const options = {
+        workload: cell,
+        system,
+        draft,
+        seed,
+        chunkTokens,
+        isRecorded: false,
+      } as const;
       const { wallS, tailS } = await simulateCell(options, loadCore());
-      rounds[policy].push({ wall_s: wallS, tail_s: tailS, cpu_s: null });
+      rounds[policy].push({ wall_s: wallS, tail_s: tailS, cpu_s: Number.NaN });
     }
   }
   return cellOf(`simulated, ${engines} engines, ${groups} groups, KV ${kv}`, rounds);
@@ -145,12 +124,13 @@ function tableOf(cells: readonly Cell[]): string {
   });
   for (const { name, wall, tail, cpu } of cells) {
     const verdict = Math.min(wall.mean, tail.mean) < RATIO_MIN ? "loses" : "";
-    table.push([name, textOf(wall), textOf(tail), cpu === null ? "-" : textOf(cpu), verdict]);
+    table.push([name, textOf(wall), textOf(tail), textOf(cpu), verdict]);
   }
   return table.toString();
 }
 
 function textOf({ mean, low, high }: Ratio): string {
+  if (Number.isNaN(mean)) return "-";
   const interval =
     low === null || high === null ? "" : ` (${low.toFixed(2)} to ${high.toFixed(2)})`;
   return `${mean.toFixed(3)}${interval}`;
@@ -179,17 +159,18 @@ async function main(): Promise<void> {
     cells.push(cell);
     console.error(`${cell.name}: wall ${textOf(cell.wall)}, tail ${textOf(cell.tail)}`);
   };
-  const rows = list(values.models).flatMap((model) =>
-    list(values.engines).flatMap((engines) =>
-      list(values.groups).flatMap((groups) =>
-        kinds.map((kv) => ({ model, engines, groups, kv }) as const),
-      ),
-    ),
-  );
-  for (const { model, engines, groups, kv } of rows) {
-    const name = `${model}, ${engines} engine(s), ${groups} groups, KV ${kv}`;
-    const rounds = Number(values.rounds) * Math.max(1, GROUPS_OF_ROUNDS / Number(groups));
-    done(await embedded(name, { model, engines, groups, kv }, Math.ceil(rounds)));
+  for (const model of list(values.models)) {
+    for (const engines of list(values.engines)) {
+      for (const groups of list(values.groups)) {
+        for (const kv of kinds) {
+          const flags = ["--workers", engines, "--limit", groups, "--kv-tokens", String(KV[kv])];
+          if (model === "priced") flags.push("--model", PRICED);
+          const name = `${model}, ${engines} engine(s), ${groups} groups, KV ${kv}`;
+          const rounds = Number(values.rounds) * Math.max(1, GROUPS_OF_ROUNDS / Number(groups));
+          done(await embedded(name, flags, Math.ceil(rounds)));
+        }
+      }
+    }
   }
   for (const engines of list(values.simulated)) {
     for (const kv of kinds) done(await simulated(Number(engines), kv, Number(values.rounds)));

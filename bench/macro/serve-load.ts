@@ -16,11 +16,7 @@ export interface Load {
 export interface Ran {
   readonly tokensOut: number;
   readonly cpuUs: number;
-  /** Rate in the fastest slice: other work on the same cores slows the others down. */
-  readonly tokensPerCpuSBest: number;
   readonly seconds: number;
-  /** Half way and at the end. */
-  readonly rssMib: readonly [number, number];
 }
 
 export type Order =
@@ -37,9 +33,6 @@ export const stamp = () =>
   Math.floor((performance.timeOrigin + performance.now()) * 100) % (STAMP_MASK + 1);
 export const turn = () => new Promise<void>((resolve) => setImmediate(resolve));
 
-/** CPU time of a slice: long enough for a few collections of garbage. */
-const SLICE_CPU_US = 250_000;
-
 function cpuUs(): number {
   const { user, system } = process.cpuUsage();
   return user + system;
@@ -53,28 +46,19 @@ export async function run(
   const startMs = performance.now();
   const startUs = cpuUs();
   const lengthMs = load.seconds * 1000;
-  let [tokensOut, steps, rssHalf, best] = [0, 0, 0, 0];
-  let slice = { tokens: 0, us: startUs };
+  let [tokensOut, steps] = [0, 0];
   for (;;) {
     const elapsedMs = performance.now() - startMs;
     if (elapsedMs >= lengthMs) break;
-    if (rssHalf === 0 && elapsedMs > lengthMs / 2) rssHalf = process.memoryUsage.rss();
     // The generated tokens show how far it is ahead.
     const dueMs = load.tokensPerS === null ? 0 : (tokensOut * 1000) / load.tokensPerS;
     if (dueMs > elapsedMs) await Bun.sleep(dueMs - elapsedMs);
     tokensOut += await act(steps, load.stepTokens);
     steps += 1;
-    const sliceUs = cpuUs() - slice.us;
-    if (sliceUs < SLICE_CPU_US) continue;
-    best = Math.max(best, ((tokensOut - slice.tokens) * 1e6) / sliceUs);
-    slice = { tokens: tokensOut, us: slice.us + sliceUs };
   }
-  const mib = (bytes: number) => bytes / 2 ** 20;
   return {
     tokensOut,
     cpuUs: cpuUs() - startUs,
-    tokensPerCpuSBest: best,
     seconds: (performance.now() - startMs) / 1000,
-    rssMib: [mib(rssHalf), mib(process.memoryUsage.rss())],
   };
 }

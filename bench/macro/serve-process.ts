@@ -318,13 +318,7 @@ async function spawnProxied(): Promise<Served> {
     run: async (load) => {
       const order: Order = { kind: "run", load };
       const [behind, proxied] = await Promise.all([upstream.order(order), proxy.order(order)]);
-      const carried = ranOf(proxied);
-      return {
-        ...ranOf(behind),
-        cpuUs: carried.cpuUs,
-        tokensPerCpuSBest: 0,
-        rssMib: carried.rssMib,
-      };
+      return { ...ranOf(behind), cpuUs: ranOf(proxied).cpuUs };
     },
     stop: async () => {
       await proxy.stop();

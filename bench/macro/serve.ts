@@ -22,8 +22,6 @@ export interface ServeRow {
   readonly requests: number;
   readonly clients: number;
   readonly tokens_per_cpu_s: number;
-  /** Rate in the best slice of a quarter of a second of CPU; 0: not measured. */
-  readonly tokens_per_cpu_s_best: number;
   /** Ratio to the plain proxy's rate in the same run; NaN: the proxy was not run. */
   over_proxy: number;
   /** Rate on this machine, clients included: the capacity that paced loads are shares of. */
@@ -31,8 +29,6 @@ export interface ServeRow {
   readonly bytes_per_token: number;
   /** Latencies from a worker's step to the client's frame, including the clients' own wait for a core. */
   readonly latencies: readonly LatencyRow[];
-  /** Memory of the process, half way and at the end of the run at full load. */
-  readonly rss_mib: readonly [number, number];
   /** Tokens that clients counted, of those that were sent to them; read whole only in small runs. */
   readonly received_share: number;
 }
@@ -92,12 +88,10 @@ export async function measure(
       requests: shape.requests,
       clients: clients.count,
       tokens_per_cpu_s: full.tokensOut / (full.cpuUs / 1e6),
-      tokens_per_cpu_s_best: full.tokensPerCpuSBest,
       over_proxy: Number.NaN,
       tokens_per_s: tokensPerS,
       bytes_per_token: bytes / full.tokensOut,
       latencies: latencies.toSorted((a, b) => (a.load ?? 1) - (b.load ?? 1)),
-      rss_mib: full.rssMib,
       received_share: shape.isWhole ? tokens / full.tokensOut : Number.NaN,
     };
   } finally {
@@ -296,13 +290,11 @@ function tableOf(rows: readonly ServeRow[]): string {
       "requests",
       "clients",
       "tokens/CPU s",
-      "best slice",
       "over proxy",
       "tokens/s",
       "bytes/token",
       ...paced.map((at) => `p50 / p99 ms ${at}`),
       "saturated",
-      "RSS MiB",
     ],
     style: { head: [], border: [] },
   });
@@ -313,12 +305,10 @@ function tableOf(rows: readonly ServeRow[]): string {
       whole(row.requests),
       whole(row.clients),
       whole(row.tokens_per_cpu_s),
-      row.tokens_per_cpu_s_best === 0 ? "" : whole(row.tokens_per_cpu_s_best),
       Number.isNaN(row.over_proxy) ? "" : `${row.over_proxy.toFixed(2)}x`,
       whole(row.tokens_per_s),
       row.bytes_per_token.toFixed(1),
       ...row.latencies.map(({ p50_ms, p99_ms }) => `${p50_ms.toFixed(1)} / ${p99_ms.toFixed(1)}`),
-      `${row.rss_mib.map(whole).join(" -> ")} (${(row.rss_mib[1] / row.rss_mib[0]).toFixed(2)}x)`,
     ]);
   }
   return table.toString();

@@ -9,8 +9,7 @@ import { loadCore } from "../../src/core/wasm/load.ts";
 import { SuffixIndex } from "../../src/core/wasm/suffix-index.ts";
 import { InspectedHeap } from "../../test/suite/inspected-heap.ts";
 import { fastestMs, type Measurement, ratioTable, SEED, writeReport } from "../harness.ts";
-import { hasPeer, peerMissing } from "../peer.ts";
-import { besidePeer } from "./peer-core.ts";
+import { besidePeer, hasPeer, peerMissing } from "./peer-core.ts";
 import { texts, type Workload } from "./workload.ts";
 
 interface Sizes {

@@ -1,8 +1,28 @@
-// The native peer beside the core's micro benches: peer_core.py times it on the same texts. It measures nothing of ours.
+// The native peer, arctic-inference, beside the core's micro benches: peer_core.py times it on the same texts. Optional.
 
 import { join } from "node:path";
 import { type Measurement, SEED } from "../harness.ts";
 import { texts } from "./workload.ts";
+
+/** Whether this Python has the peer. */
+export function hasPeer(python: string): boolean {
+  const probe = [python, "-c", "import arctic_inference.suffix_decoding"];
+  try {
+    return Bun.spawnSync(probe, { stdout: "ignore", stderr: "ignore" }).exitCode === 0;
+  } catch {
+    return false;
+  }
+}
+
+/** The message if Python lacks it. */
+export function peerMissing(python: string): string {
+  return [
+    `${python} cannot import arctic_inference; to install it without a GPU:`,
+    "  python3 -m venv peer && peer/bin/pip install numpy",
+    "  peer/bin/pip install --no-deps arctic-inference==0.1.1",
+    "and name it: --python peer/bin/python",
+  ].join("\n");
+}
 
 /** The output of peer_core.py. */
 interface PeerFigures {

@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import type { RunReport } from "../core/rollout/report.ts";
-import { busyNote, measured, type RoundsReport, withRounds } from "./rounds.ts";
+import { busyNote, measured, parseCompare, type RoundsReport, withRounds } from "./rounds.ts";
 
 const report = (wall_s: number) => ({ wall_s, tail_s: wall_s / 10 }) as RunReport;
 const round = (wall_s: number, others_cpu_share: number | null = 0) => ({
@@ -37,4 +37,20 @@ test("busyNote: only where other processes used a tenth of the machine", () => {
   expect(busyNote(of(null))).toBeNull();
   expect(busyNote(of(0.05, 0.4))).toContain("used 5 % to 40 % of its CPU time");
   expect(busyNote(of(0.4))).toContain("used 40 % of its CPU time");
+});
+
+test("compare: drafting is on with seer and off with the baselines; one that a run names wins over --draft", () => {
+  expect(parseCompare("group,seer", null)).toEqual([
+    { name: "group", policy: "group", draft: "off" },
+    { name: "seer", policy: "seer", draft: "grouped" },
+  ]);
+  const drafts = parseCompare("seer:off,seer", "grouped").map((run) => run.draft);
+  expect(drafts).toEqual(["off", "grouped"]);
+});
+
+test("compare: names the part that is wrong", () => {
+  expect(() => parseCompare("group,best", null)).toThrow('--compare names "best"');
+  expect(() => parseCompare("seer:much", null)).toThrow("grouped, off");
+  expect(() => parseCompare("seer,seer", null)).toThrow("twice");
+  expect(() => parseCompare("", null)).toThrow('names ""');
 });

@@ -74,8 +74,6 @@ export class Rollout {
   readonly #pause = new Pause();
   /** Workers that are listened to. */
   readonly #watched = new WeakSet<Worker>();
-  /** Workers that got requests without their draft groups, as they did not draft yet. */
-  readonly #draftless = new WeakSet<Worker>();
   #epoch: WeightEpoch;
   #isWoken = false;
   #isStopped = false;
@@ -399,9 +397,7 @@ export class Rollout {
     const isCurrent = epoch === this.#epoch;
     this.meter.turn();
     this.#turn(() => {
-      if (worker.wantsGroups === true && this.#draftless.delete(worker)) {
-        for (const request of this.#runningOn(worker)) this.#share(request, worker.workerId);
-      }
+      this.#siblings.catchUp(worker, this.#parts.buffer.requests);
       for (const event of events) {
         if (event.kind === "failed") this.#failed(worker, event.message, event.isCut);
         // A late message: of weights that are no longer current, or of a removed worker.
@@ -452,17 +448,13 @@ export class Rollout {
   #failed(worker: Worker, message: string, isCut = false): void {
     if (isCut) this.removeWorker(worker);
     else if (this.#parts.ledger.worker(worker.workerId) === worker) {
-      const running = this.#runningOn(worker);
+      const running = [...this.#parts.buffer.requests].filter(
+        ({ status, workerId }) => status === "running" && workerId === worker.workerId,
+      );
       const report = message.startsWith(worker.name) ? message : `${worker.name}: ${message}`;
       this.#failures.died(report, running, () => this.#remove(worker));
     }
     this.#parts.listener.workerFailed(worker, message);
-  }
-
-  #runningOn(worker: Worker): Request[] {
-    return [...this.#parts.buffer.requests].filter(
-      ({ status, workerId }) => status === "running" && workerId === worker.workerId,
-    );
   }
 
   #reject(request: Request, message: string): void {
@@ -573,9 +565,7 @@ export class Rollout {
     request.response.startedMs ??= startMs;
     this.meter.count("chunks");
     this.#parts.chunks.began(request, startMs);
-    // The worker must have the request's own text before it adds to it; its siblings' can follow.
-    if (worker?.wantsGroups === false) this.#draftless.add(worker);
-    else this.#share(request, workerId);
+    if (worker !== null) this.#siblings.begin(request, worker);
     this.#post(workerId, {
       kind: "run",
       request: request.spec,
@@ -587,14 +577,6 @@ export class Rollout {
       ...expertsWanted(request),
     });
     if (this.#pause.mode === "keep") this.#life.park(request);
-  }
-
-  /** The worker gets the request's draft group. */
-  #share(request: Request, workerId: WorkerId): void {
-    for (const update of this.#parts.registry.dispatched(request, workerId))
-      this.#post(workerId, update);
-    for (const update of this.#parts.registry.catchUp(request, workerId))
-      this.#post(workerId, update);
   }
 
   #post(workerId: WorkerId, command: WorkerCommand): void {

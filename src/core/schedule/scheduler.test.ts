@@ -12,7 +12,7 @@ import { ChunkLength } from "./chunk-length.ts";
 import { KeyedPolicy } from "./keyed.ts";
 import type { Slot } from "./placement.ts";
 import { place } from "./placement.ts";
-import { byArrival } from "./policy.ts";
+import { byArrival, type SchedulePolicy } from "./policy.ts";
 import { ProbeFirstPolicy, STARVATION_PERIOD } from "./probe-first.ts";
 import { DISPATCHES_AHEAD_MIN, PASSED_MAX, Scheduler } from "./scheduler.ts";
 
@@ -97,6 +97,9 @@ test("seer: of the probes, the one with the fewest tokens is served first", () =
 
 const arrivalOf = (buffer: RequestBuffer): KeyedPolicy =>
   new KeyedPolicy({ buffer, heap: new Heap(core), keyOf: byArrival });
+
+const dividing = (policy: SchedulePolicy, chunkTokens: number): Scheduler =>
+  new Scheduler(policy, { kind: "divided", chunks: new ChunkLength(chunkTokens) });
 
 function seerOf(groups: number, size: number) {
   const buffer = bufferOf(groups, size);
@@ -228,10 +231,7 @@ test("place: a worker without a slot or without KV for the whole chunk is no cho
 
 test("schedule: parked KV of requests that must wait makes way", () => {
   const buffer = bufferOf(1, 3);
-  const scheduler = new Scheduler(arrivalOf(buffer), {
-    kind: "divided",
-    chunks: new ChunkLength(8),
-  });
+  const scheduler = dividing(arrivalOf(buffer), 8);
   for (const request of buffer.requests) {
     request.residentOn = workerId(0);
     request.residentTokens = 3;
@@ -272,10 +272,7 @@ function mixed(
 function arrivalOrder(requests: readonly Request[], chunkTokens = 10): Scheduler {
   const byIndex = new Map(requests.map((request) => [request.index, request]));
   const buffer = { requestAt: (index: number) => byIndex.get(index) } as unknown as RequestBuffer;
-  const scheduler = new Scheduler(arrivalOf(buffer), {
-    kind: "divided",
-    chunks: new ChunkLength(chunkTokens),
-  });
+  const scheduler = dividing(arrivalOf(buffer), chunkTokens);
   for (const request of requests) scheduler.enqueue(request);
   return scheduler;
 }
@@ -305,7 +302,7 @@ test("even tail: the last quarter goes in order, and nothing passes a large requ
     const keyed = () => arrivalOf(buffer);
     const orders = { order: keyed(), tail: keyed(), arrivals: keyed() };
     const policy = new BoundedWaitPolicy(orders, context.turnover);
-    const scheduler = new Scheduler(policy, { kind: "divided", chunks: new ChunkLength(10) });
+    const scheduler = dividing(policy, 10);
     for (const request of requests.slice(0, 2)) scheduler.enqueue(request);
     for (const request of requests.slice(-ended)) context.finished(request);
     const free = slot(0, { kvTokens: 1000, kvTokensFree: 480 });
