@@ -24,6 +24,8 @@ const DRAFTED_STEPS_MAX = 16;
 /** Share of draft tokens that engines accept where drafts are good, and a length that pays there. */
 const GOOD_SHARE = 0.8;
 const GOOD_LENGTH = 4;
+/** Steps between two looks at what such drafts could save, which take time as well. */
+const LOOK_STEPS = 16;
 
 const NO_DRAFTS: Drafts = {
   start: new Int32Array(1),
@@ -55,6 +57,7 @@ export class Speculation {
   #draftedSteps = 0;
   /** Time that good drafts must have been able to save before the first one is made. */
   #startMs: number;
+  #stepsBefore = 0;
 
   /**
    * `startMs`: what it costs to begin with drafts, whose code is compiled then: they begin once good ones could have saved
@@ -122,6 +125,8 @@ export class Speculation {
 
   #begins(decoding: readonly Sequence[], stepMs: StepTimes): boolean {
     if (this.hasBegun) return true;
+    this.#stepsBefore += 1;
+    if (this.#stepsBefore % LOOK_STEPS !== 0) return false;
     if (decoding.every(({ draft }) => draft === null)) return false;
     const batch = decoding.length;
     const plainMs = stepMs.ms(batch, batch);
@@ -130,7 +135,7 @@ export class Speculation {
       tokens += GOOD_SHARE ** length;
       leastMs = Math.min(leastMs, stepMs.ms(batch, batch * (1 + length)) / tokens);
     }
-    this.#startMs -= Math.max(0, plainMs / GAIN_MIN - leastMs);
+    this.#startMs -= LOOK_STEPS * Math.max(0, plainMs / GAIN_MIN - leastMs);
     return false;
   }
 
