@@ -45,18 +45,10 @@ function probeFirst(buffer: RequestBuffer, context: ContextManager): ProbeFirstP
 
 function slot(id: number, overrides: Partial<Slot> = {}): Slot {
   const room = { slots: 16, ahead: 0, inFlight: 0, kvTokens: 10_000, kvTokensFree: 10_000 };
-  const nobody = {
-    hasSuspect: false,
-    isReserved: false,
-    pace: 1,
-    baseRequests: 0,
-    sharesKv: false,
-    recomputeMs: Number.NaN,
-    running: [],
-    kvTokensLeaving: 0,
-  };
-  const aheadTokens = Number.POSITIVE_INFINITY;
-  return { workerId: workerId(id), aheadTokens, blockTokens: 1, ...room, ...nobody, ...overrides };
+  const nobody = { hasSuspect: false, isReserved: false, running: [], kvTokensLeaving: 0 };
+  const usual = { pace: 1, baseRequests: 0, sharesKv: false, recomputeMs: Number.NaN };
+  const kv = { aheadTokens: Number.POSITIVE_INFINITY, blockTokens: 1 };
+  return { workerId: workerId(id), ...kv, ...room, ...nobody, ...usual, ...overrides };
 }
 
 function member(buffer: RequestBuffer, group: number, sample: number): Request {
@@ -346,15 +338,9 @@ test("schedule: one that no worker there can hold waits for a larger one, and de
   const requests = mixed([...Array(100).fill({ prompt: 3000 }), { prompt: 10 }]);
   const scheduler = arrivalOrder(requests);
   const small = { kvTokens: 1000, kvTokensFree: 1000 };
-  expect(scheduler.schedule([slot(0, small)], 4000)).toEqual([
-    {
-      kind: "dispatch",
-      request: requests[100] as Request,
-      workerId: workerId(0),
-      chunkTokens: 10,
-      reservedTokens: 20,
-    },
-  ]);
+  const [first, ...rest] = scheduler.schedule([slot(0, small)], 4000);
+  expect(first).toMatchObject({ kind: "dispatch", chunkTokens: 10, reservedTokens: 20 });
+  expect([first?.request, ...rest]).toEqual([requests[100] as Request]);
   expect(scheduler.schedule([slot(0, small)], 4000)).toEqual([]);
   const large = slot(1, { slots: 200, kvTokens: 4000, kvTokensFree: 4000 });
   expect(dispatched(scheduler, [slot(0, small), large], 4000)).toEqual(["0@1"]);
@@ -400,6 +386,20 @@ test("schedule: 16,000 requests that fit nowhere cost a turn a bounded number of
   } finally {
     looked.mockRestore();
   }
+});
+
+test("schedule: what found no room is looked at again once another request comes, or a worker has more", () => {
+  const requests = mixed([{ prompt: 500 }, { prompt: 10 }]);
+  const scheduler = arrivalOrder(requests);
+  const room = (kvTokensFree: number) => slot(0, { kvTokens: 1000, kvTokensFree, inFlight: 2 });
+  expect(dispatched(scheduler, [slot(0, { kvTokens: 1000, kvTokensFree: 100 })])).toEqual(["1@0"]);
+  const looked = spyOn(KeyedPolicy.prototype, "peek");
+  expect(dispatched(scheduler, [room(80)])).toEqual([]);
+  expect(looked).not.toHaveBeenCalled();
+  looked.mockRestore();
+  scheduler.enqueue(present(requests[1], "the small one"));
+  expect(dispatched(scheduler, [room(80)])).toEqual(["1@0"]);
+  expect(dispatched(scheduler, [room(600)])).toEqual(["0@0"]);
 });
 
 test("seer: nothing is kept of groups that are done with", async () => {

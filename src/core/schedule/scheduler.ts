@@ -118,6 +118,8 @@ export class Scheduler {
   readonly #passedAt = new Map<Request, number>();
   #dispatches = 0;
   #reservation: { request: Request; workerId: WorkerId } | null = null;
+  /** Workers as they were when no request that waits had room; null: others wait since. */
+  #full: readonly Slot[] | null = null;
 
   constructor(policy: SchedulePolicy, mode: DispatchMode, sessions = new SessionOutlook()) {
     this.#policy = policy;
@@ -128,6 +130,7 @@ export class Scheduler {
   /** The request waits: new, at the end of a chunk, or after its worker failed. */
   enqueue(request: Request): void {
     assert(request.status === "waiting", "only a waiting request is scheduled");
+    this.#full = null;
     if (isSuspect(request)) this.#suspects.add(request);
     else {
       this.#policy.add(request);
@@ -267,6 +270,10 @@ export class Scheduler {
   }
 
   #serveInOrder(turn: Turn): void {
+    if (this.#isStillFull(turn)) {
+      turn.isBlocked = true;
+      return;
+    }
     const passed: Request[] = [];
     for (let request = this.#policy.peek(); request !== null; request = this.#policy.peek()) {
       const chunkTokens = this.#chunkOf(request, turn);
@@ -289,6 +296,22 @@ export class Scheduler {
       this.#policy.add(request);
       this.#passedOver(request, turn);
     }
+    this.#full = turn.isBlocked ? turn.slots.map((slot) => ({ ...slot })) : null;
+  }
+
+  /**
+   * Whether no worker has more room than when it had too little for all that wait. While a request runs, the next look is
+   * soon.
+   */
+  #isStillFull({ slots }: Turn): boolean {
+    const full = this.#full;
+    if (full === null || slots.length !== full.length) return false;
+    let running = 0;
+    for (const [i, slot] of slots.entries()) {
+      if (!isAsFull(slot, full[i] as Slot)) return false;
+      running += slot.inFlight;
+    }
+    return running > 0;
   }
 
   /** Starts at most one suspect on a worker, and on half of the workers at most: new requests need the others. */
@@ -458,6 +481,18 @@ export class Scheduler {
       return this.#policy.isStrict !== true && needed > LARGE_PART * slot.kvTokens;
     });
   }
+}
+
+function isAsFull(slot: Slot, before: Slot): boolean {
+  return (
+    slot.workerId === before.workerId &&
+    slot.inFlight >= before.inFlight &&
+    slot.kvTokensFree <= before.kvTokensFree &&
+    slot.aheadTokens >= before.aheadTokens &&
+    (slot.growthTokens ?? 0) >= (before.growthTokens ?? 0) &&
+    slot.hasSuspect >= before.hasSuspect &&
+    slot.isReserved >= before.isReserved
+  );
 }
 
 /** Cost of getting KV back that made way, as a part of computing it. */
