@@ -119,7 +119,7 @@ export class Scheduler {
   #dispatches = 0;
   #reservation: { request: Request; workerId: WorkerId } | null = null;
   /** Workers as they were when no request that waits had room; null: others wait since. */
-  #full: readonly Slot[] | null = null;
+  #full: readonly Full[] | null = null;
 
   constructor(policy: SchedulePolicy, mode: DispatchMode, sessions = new SessionOutlook()) {
     this.#policy = policy;
@@ -296,7 +296,7 @@ export class Scheduler {
       this.#policy.add(request);
       this.#passedOver(request, turn);
     }
-    this.#full = turn.isBlocked ? turn.slots.map((slot) => ({ ...slot })) : null;
+    this.#full = turn.isBlocked ? turn.slots.map(fullOf) : null;
   }
 
   /**
@@ -308,7 +308,7 @@ export class Scheduler {
     if (full === null || slots.length !== full.length) return false;
     let running = 0;
     for (const [i, slot] of slots.entries()) {
-      if (!isAsFull(slot, full[i] as Slot)) return false;
+      if (!isAsFull(slot, full[i] as Full)) return false;
       running += slot.inFlight;
     }
     return running > 0;
@@ -375,6 +375,7 @@ export class Scheduler {
 
   /** The request waits no more. */
   #leave(request: Request): void {
+    this.#full = null;
     this.#parked.delete(request);
     this.#turns.delete(request);
     this.#suspects.delete(request);
@@ -483,7 +484,14 @@ export class Scheduler {
   }
 }
 
-function isAsFull(slot: Slot, before: Slot): boolean {
+/** A worker as it was then; `groups`: those whose prompts it held. */
+type Full = Slot & { readonly groups: number };
+
+function fullOf(slot: Slot): Full {
+  return { ...slot, groups: slot.residents?.size ?? 0 };
+}
+
+function isAsFull(slot: Slot, before: Full): boolean {
   return (
     slot.workerId === before.workerId &&
     slot.inFlight >= before.inFlight &&
@@ -491,7 +499,8 @@ function isAsFull(slot: Slot, before: Slot): boolean {
     slot.aheadTokens >= before.aheadTokens &&
     (slot.growthTokens ?? 0) >= (before.growthTokens ?? 0) &&
     slot.hasSuspect >= before.hasSuspect &&
-    slot.isReserved >= before.isReserved
+    slot.isReserved >= before.isReserved &&
+    (slot.residents?.size ?? 0) <= before.groups
   );
 }
 
