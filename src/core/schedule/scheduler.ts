@@ -118,8 +118,9 @@ export class Scheduler {
   readonly #passedAt = new Map<Request, number>();
   #dispatches = 0;
   #reservation: { request: Request; workerId: WorkerId } | null = null;
-  /** Workers as they were when no request that waits had room; null: others wait since. */
-  #full: readonly Full[] | null = null;
+  /** true: no request that waits had room when the workers were as in `#before`, and no other waits since. */
+  #isFull = false;
+  readonly #before: Full[] = [];
 
   constructor(policy: SchedulePolicy, mode: DispatchMode, sessions = new SessionOutlook()) {
     this.#policy = policy;
@@ -130,7 +131,7 @@ export class Scheduler {
   /** The request waits: new, at the end of a chunk, or after its worker failed. */
   enqueue(request: Request): void {
     assert(request.status === "waiting", "only a waiting request is scheduled");
-    this.#full = null;
+    this.#isFull = false;
     if (isSuspect(request)) this.#suspects.add(request);
     else {
       this.#policy.add(request);
@@ -296,7 +297,8 @@ export class Scheduler {
       this.#policy.add(request);
       this.#passedOver(request, turn);
     }
-    this.#full = turn.isBlocked ? turn.slots.map(fullOf) : null;
+    this.#isFull = turn.isBlocked;
+    if (turn.isBlocked) this.#remember(turn.slots);
   }
 
   /**
@@ -304,14 +306,24 @@ export class Scheduler {
    * soon.
    */
   #isStillFull({ slots }: Turn): boolean {
-    const full = this.#full;
-    if (full === null || slots.length !== full.length) return false;
+    if (!this.#isFull || slots.length !== this.#before.length) return false;
     let running = 0;
-    for (const [i, slot] of slots.entries()) {
-      if (!isAsFull(slot, full[i] as Full)) return false;
+    for (let i = 0; i < slots.length; i += 1) {
+      const slot = slots[i] as Slot;
+      if (!isAsFull(slot, this.#before[i] as Full)) return false;
       running += slot.inFlight;
     }
     return running > 0;
+  }
+
+  #remember(slots: readonly Slot[]): void {
+    this.#before.length = Math.min(this.#before.length, slots.length);
+    for (let i = 0; i < slots.length; i += 1) {
+      const slot = slots[i] as Slot;
+      const before = this.#before[i];
+      if (before === undefined) this.#before.push(fullOf(slot));
+      else copyInto(before, slot);
+    }
   }
 
   /** Starts at most one suspect on a worker, and on half of the workers at most: new requests need the others. */
@@ -375,7 +387,7 @@ export class Scheduler {
 
   /** The request waits no more. */
   #leave(request: Request): void {
-    this.#full = null;
+    this.#isFull = false;
     this.#parked.delete(request);
     this.#turns.delete(request);
     this.#suspects.delete(request);
@@ -484,11 +496,34 @@ export class Scheduler {
   }
 }
 
-/** A worker as it was then; `groups`: those whose prompts it held. */
-type Full = Slot & { readonly groups: number };
+/** What decides whether a worker has room; `groups`: those whose prompts it holds. */
+interface Full {
+  workerId: WorkerId;
+  inFlight: number;
+  kvTokensFree: number;
+  aheadTokens: number;
+  growthTokens: number;
+  hasSuspect: boolean;
+  isReserved: boolean;
+  groups: number;
+}
 
-function fullOf(slot: Slot): Full {
-  return { ...slot, groups: slot.residents?.size ?? 0 };
+function fullOf({ workerId, inFlight, kvTokensFree, aheadTokens, ...rest }: Slot): Full {
+  const { growthTokens = 0, hasSuspect, isReserved, residents } = rest;
+  const groups = residents?.size ?? 0;
+  const room = { inFlight, kvTokensFree, aheadTokens, growthTokens };
+  return { workerId, ...room, hasSuspect, isReserved, groups };
+}
+
+function copyInto(full: Full, slot: Slot): void {
+  full.workerId = slot.workerId;
+  full.inFlight = slot.inFlight;
+  full.kvTokensFree = slot.kvTokensFree;
+  full.aheadTokens = slot.aheadTokens;
+  full.growthTokens = slot.growthTokens ?? 0;
+  full.hasSuspect = slot.hasSuspect;
+  full.isReserved = slot.isReserved;
+  full.groups = slot.residents?.size ?? 0;
 }
 
 function isAsFull(slot: Slot, before: Full): boolean {
@@ -497,7 +532,7 @@ function isAsFull(slot: Slot, before: Full): boolean {
     slot.inFlight >= before.inFlight &&
     slot.kvTokensFree <= before.kvTokensFree &&
     slot.aheadTokens >= before.aheadTokens &&
-    (slot.growthTokens ?? 0) >= (before.growthTokens ?? 0) &&
+    (slot.growthTokens ?? 0) >= before.growthTokens &&
     slot.hasSuspect >= before.hasSuspect &&
     slot.isReserved >= before.isReserved &&
     (slot.residents?.size ?? 0) <= before.groups
