@@ -320,9 +320,8 @@ export class Scheduler {
     this.#before.length = Math.min(this.#before.length, slots.length);
     for (let i = 0; i < slots.length; i += 1) {
       const slot = slots[i] as Slot;
-      const before = this.#before[i];
-      if (before === undefined) this.#before.push(fullOf(slot));
-      else copyInto(before, slot);
+      this.#before[i] ??= { ...slot, growthTokens: 0, groups: 0 };
+      copyInto(this.#before[i] as Full, slot);
     }
   }
 
@@ -496,7 +495,7 @@ export class Scheduler {
   }
 }
 
-/** What decides whether a worker has room; `groups`: those whose prompts it holds. */
+/** Figures that decide whether a worker has room; `groups`: those whose prompts it holds. */
 interface Full {
   workerId: WorkerId;
   inFlight: number;
@@ -506,13 +505,6 @@ interface Full {
   hasSuspect: boolean;
   isReserved: boolean;
   groups: number;
-}
-
-function fullOf({ workerId, inFlight, kvTokensFree, aheadTokens, ...rest }: Slot): Full {
-  const { growthTokens = 0, hasSuspect, isReserved, residents } = rest;
-  const groups = residents?.size ?? 0;
-  const room = { inFlight, kvTokensFree, aheadTokens, growthTokens };
-  return { workerId, ...room, hasSuspect, isReserved, groups };
 }
 
 function copyInto(full: Full, slot: Slot): void {
