@@ -82,7 +82,7 @@ test("a worker that does not draft yet gets no draft groups, and all that run th
   expect(replica.has(groupId("g"))).toBe(false);
   late.wantsGroups = true;
   await steps(2);
-  // What it makes from then on it adds itself.
+  // Later tokens are the engine's to add.
   const had = replica.update(groupId("g"), 0, 60, Int32Array.of(1));
   expect(had.kind === "gap" && had.have).toBeGreaterThan(8);
   expect(request.status).toBe("running");

@@ -31,6 +31,7 @@ import {
 } from "./placement.ts";
 import { PRIORITY_STRIDE, type SchedulePolicy } from "./policy.ts";
 import { Returns } from "./returns.ts";
+import { Rooms } from "./rooms.ts";
 
 export type ScheduleCommand = ExecutableCommand | RejectCommand;
 
@@ -118,9 +119,9 @@ export class Scheduler {
   readonly #passedAt = new Map<Request, number>();
   #dispatches = 0;
   #reservation: { request: Request; workerId: WorkerId } | null = null;
-  /** true: no request that waits had room when the workers were as in `#before`, and no other waits since. */
+  /** true: no request that waits had room when `#rooms` was taken, and none has come or gone since. */
   #isFull = false;
-  readonly #before: Full[] = [];
+  readonly #rooms = new Rooms();
 
   constructor(policy: SchedulePolicy, mode: DispatchMode, sessions = new SessionOutlook()) {
     this.#policy = policy;
@@ -271,7 +272,9 @@ export class Scheduler {
   }
 
   #serveInOrder(turn: Turn): void {
-    if (this.#isStillFull(turn)) {
+    // While a request runs, the next look is soon.
+    const runs = turn.slots.some(({ inFlight }) => inFlight > 0);
+    if (this.#isFull && runs && !this.#rooms.haveGrown(turn.slots)) {
       turn.isBlocked = true;
       return;
     }
@@ -298,31 +301,7 @@ export class Scheduler {
       this.#passedOver(request, turn);
     }
     this.#isFull = turn.isBlocked;
-    if (turn.isBlocked) this.#remember(turn.slots);
-  }
-
-  /**
-   * Whether no worker has more room than when it had too little for all that wait. While a request runs, the next look is
-   * soon.
-   */
-  #isStillFull({ slots }: Turn): boolean {
-    if (!this.#isFull || slots.length !== this.#before.length) return false;
-    let running = 0;
-    for (let i = 0; i < slots.length; i += 1) {
-      const slot = slots[i] as Slot;
-      if (!isAsFull(slot, this.#before[i] as Full)) return false;
-      running += slot.inFlight;
-    }
-    return running > 0;
-  }
-
-  #remember(slots: readonly Slot[]): void {
-    this.#before.length = Math.min(this.#before.length, slots.length);
-    for (let i = 0; i < slots.length; i += 1) {
-      const slot = slots[i] as Slot;
-      this.#before[i] ??= { ...slot, growthTokens: 0, groups: 0 };
-      copyInto(this.#before[i] as Full, slot);
-    }
+    if (turn.isBlocked) this.#rooms.remember(turn.slots);
   }
 
   /** Starts at most one suspect on a worker, and on half of the workers at most: new requests need the others. */
@@ -493,42 +472,6 @@ export class Scheduler {
       return this.#policy.isStrict !== true && needed > LARGE_PART * slot.kvTokens;
     });
   }
-}
-
-/** Figures that decide whether a worker has room; `groups`: those whose prompts it holds. */
-interface Full {
-  workerId: WorkerId;
-  inFlight: number;
-  kvTokensFree: number;
-  aheadTokens: number;
-  growthTokens: number;
-  hasSuspect: boolean;
-  isReserved: boolean;
-  groups: number;
-}
-
-function copyInto(full: Full, slot: Slot): void {
-  full.workerId = slot.workerId;
-  full.inFlight = slot.inFlight;
-  full.kvTokensFree = slot.kvTokensFree;
-  full.aheadTokens = slot.aheadTokens;
-  full.growthTokens = slot.growthTokens ?? 0;
-  full.hasSuspect = slot.hasSuspect;
-  full.isReserved = slot.isReserved;
-  full.groups = slot.residents?.size ?? 0;
-}
-
-function isAsFull(slot: Slot, before: Full): boolean {
-  return (
-    slot.workerId === before.workerId &&
-    slot.inFlight >= before.inFlight &&
-    slot.kvTokensFree <= before.kvTokensFree &&
-    slot.aheadTokens >= before.aheadTokens &&
-    (slot.growthTokens ?? 0) >= before.growthTokens &&
-    slot.hasSuspect >= before.hasSuspect &&
-    slot.isReserved >= before.isReserved &&
-    (slot.residents?.size ?? 0) <= before.groups
-  );
 }
 
 /** Cost of getting KV back that made way, as a part of computing it. */
