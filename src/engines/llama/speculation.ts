@@ -3,7 +3,7 @@
 // nobody reads. It never decides which tokens are drawn.
 
 import type { Clock } from "../../core/base/clock.ts";
-import { type DraftPlanner, GAIN_MIN, type StepTimes } from "../../core/draft/draft-length.ts";
+import type { DraftPlanner, StepTimes } from "../../core/draft/draft-length.ts";
 import {
   DRAFT_TOKENS_MAX,
   type Drafter,
@@ -24,6 +24,8 @@ const DRAFTED_STEPS_MAX = 16;
 /** Share of draft tokens that engines accept where drafts are good, and a length that pays there. */
 const GOOD_SHARE = 0.8;
 const GOOD_LENGTH = 4;
+/** What such drafts gain beyond this counts: where it is less, a model in the CPU's cache, real ones gained nothing. */
+const GOOD_GAIN_MIN = 1.25;
 /** Steps between two looks at what such drafts could save, which take time as well. */
 const LOOK_STEPS = 16;
 
@@ -135,7 +137,7 @@ export class Speculation {
       tokens += GOOD_SHARE ** length;
       leastMs = Math.min(leastMs, stepMs.ms(batch, batch * (1 + length)) / tokens);
     }
-    this.#startMs -= LOOK_STEPS * Math.max(0, plainMs / GAIN_MIN - leastMs);
+    this.#startMs -= LOOK_STEPS * Math.max(0, plainMs / GOOD_GAIN_MIN - leastMs);
     return false;
   }
 
