@@ -33,7 +33,7 @@ export interface DraftPlanner {
 }
 
 /** Least speedup by drafts: a smaller one is lost in the noise of step times and in what drafts take beside the step. */
-export const GAIN_MIN = 1.1;
+const GAIN_MIN = 1.1;
 /** Steps in a row whose drafts did not pay before drafting is skipped; each time for twice as many steps. */
 const SKIP_AFTER = 4;
 const SKIPS_MAX = 32;

@@ -24,7 +24,7 @@ const DRAFTED_STEPS_MAX = 16;
 /** Share of draft tokens that engines accept where drafts are good, and a length that pays there. */
 const GOOD_SHARE = 0.8;
 const GOOD_LENGTH = 4;
-/** What such drafts gain beyond this counts: where it is less, a model in the CPU's cache, real ones gained nothing. */
+/** Gain beyond which such drafts count: with a model in the CPU's cache theirs is less, and real ones gain nothing. */
 const GOOD_GAIN_MIN = 1.25;
 /** Steps between two looks at what such drafts could save, which take time as well. */
 const LOOK_STEPS = 16;
