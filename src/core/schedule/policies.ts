@@ -39,7 +39,7 @@ interface Policy {
   readonly draft: DraftMode;
   /** false: whole groups, each pinned to a worker. */
   readonly isDivided: boolean;
-  /** No request waits without end, whatever the order (`bounded-wait.ts`). */
+  /** No request waits without end, and the last quarter goes by fewest tokens, whatever the order (`bounded-wait.ts`). */
   readonly isBounded: boolean;
   readonly order: (parts: OrderParts) => SchedulePolicy;
 }
@@ -107,7 +107,8 @@ export function schedulerFor(name: PolicyName, parts: PolicyParts): Scheduler {
   const { chunks, context } = parts;
   let order = policy.order(parts);
   if (policy.isBounded) {
-    const orders = { order, arrivals: keyed(parts, byArrival) };
+    const byTokens = byFewestTokens(() => null);
+    const orders = { order, tail: keyed(parts, byTokens), arrivals: keyed(parts, byArrival) };
     order = new BoundedWaitPolicy(orders, context.turnover);
   }
   const mode: DispatchMode = policy.isDivided ? { kind: "divided", chunks } : { kind: "pinned" };

@@ -7,6 +7,7 @@ import { Attempts } from "../request/attempts.ts";
 import { type Request, RequestBuffer } from "../request/buffer.ts";
 import { Heap } from "../wasm/heap.ts";
 import { loadCore } from "../wasm/load.ts";
+import { BoundedWaitPolicy } from "./bounded-wait.ts";
 import { ChunkLength } from "./chunk-length.ts";
 import { KeyedPolicy } from "./keyed.ts";
 import type { Slot } from "./placement.ts";
@@ -279,6 +280,26 @@ test("schedule: small requests go ahead of a large one that must wait for room",
   const small = dispatched(scheduler, [slot(0, { slots: 64, kvTokens: 1000, kvTokensFree: 480 })]);
   expect(small.length).toBe(480 / 20);
   expect(small[0]).toBe("1@0");
+});
+
+test("even tail: the last quarter goes in order, and nothing passes a large request", () => {
+  for (const [ended, served] of [
+    [5, ["1@0"]],
+    [6, []],
+  ] as const) {
+    const requests = mixed([{ prompt: 500 }, ...Array(7).fill({ prompt: 10 })]);
+    const context = new ContextManager();
+    for (const request of requests) context.joined(request);
+    const buffer = { requestAt: (index: number) => requests[index] } as unknown as RequestBuffer;
+    const keyed = () => arrivalOf(buffer);
+    const orders = { order: keyed(), tail: keyed(), arrivals: keyed() };
+    const policy = new BoundedWaitPolicy(orders, context.turnover);
+    const scheduler = dividing(policy, 10);
+    for (const request of requests.slice(0, 2)) scheduler.enqueue(request);
+    for (const request of requests.slice(-ended)) context.finished(request);
+    const free = slot(0, { kvTokens: 1000, kvTokensFree: 480 });
+    expect(dispatched(scheduler, [free])).toEqual([...served]);
+  }
 });
 
 test("schedule: a request that a worker could soon hold keeps its place", () => {
