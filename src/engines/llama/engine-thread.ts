@@ -36,8 +36,8 @@ const REPLICA_BYTES = 256 * 1024 * 1024;
 const PROFILE_MS = 1000;
 
 /**
- * Drafts cost each of two engines which hardly used them some 0.3 s of CPU time, siblings' tokens included. Less, since
- * only what good ones gain beyond GOOD_GAIN_MIN counts.
+ * Drafts cost each of two engines which hardly used them some 0.3 s of CPU time, siblings' tokens included. The limit
+ * is lower, since only what good drafts save beyond GOOD_SPEEDUP_MIN counts.
  */
 const DRAFT_START_MS = 200;
 

@@ -24,8 +24,8 @@ const DRAFTED_STEPS_MAX = 16;
 /** Share of draft tokens that engines accept where drafts are good, and a length that pays there. */
 const GOOD_SHARE = 0.8;
 const GOOD_LENGTH = 4;
-/** Gain beyond which such drafts count: with a model in the CPU's cache theirs is less, and real ones gain nothing. */
-const GOOD_GAIN_MIN = 1.25;
+/** Speedup beyond which they count: with a model in the CPU's cache theirs is lower, and real drafts gain nothing. */
+const GOOD_SPEEDUP_MIN = 1.25;
 /** Steps between two looks at what such drafts could save, which take time as well. */
 const LOOK_STEPS = 16;
 
@@ -137,7 +137,7 @@ export class Speculation {
       tokens += GOOD_SHARE ** length;
       leastMs = Math.min(leastMs, stepMs.ms(batch, batch * (1 + length)) / tokens);
     }
-    this.#startMs -= LOOK_STEPS * Math.max(0, plainMs / GOOD_GAIN_MIN - leastMs);
+    this.#startMs -= LOOK_STEPS * Math.max(0, plainMs / GOOD_SPEEDUP_MIN - leastMs);
     return false;
   }
 
