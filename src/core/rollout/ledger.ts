@@ -209,10 +209,11 @@ export class Ledger {
   }
 
   #repace(): void {
-    for (const { slot } of this.#accounts.values()) {
+    for (const { slot, worker } of this.#accounts.values()) {
       slot.recomputeMs = this.paces.rowMs(slot.workerId) * slot.kvTokens;
       slot.pace = this.paces.of(slot.workerId);
       slot.baseRequests = this.paces.baseRequests(slot.workerId);
+      slot.baseRows = worker.capacity.baseRows ?? this.paces.base;
     }
   }
 
@@ -270,11 +271,11 @@ export class Ledger {
 
 function slotOf({ workerId, capacity }: Worker, held: Pick<Slot, "residents" | "running">): Slot {
   const { slots, ahead = 0, kvTokens, kvBlockTokens = 1, kvBytesPerToken } = capacity;
-  const { sharesKv = kvBytesPerToken > 0 } = capacity;
+  const { sharesKv = kvBytesPerToken > 0, baseRows = Number.MAX_SAFE_INTEGER } = capacity;
   return {
     ...{ workerId, slots: slots + ahead, ahead, kvTokens, blockTokens: kvBlockTokens, sharesKv },
     ...{ ...held, sessions: 0, growthTokens: 0, inFlight: 0, hasSuspect: false },
-    ...{ pace: 1, recomputeMs: Number.NaN, baseRequests: 0, kvTokensFree: kvTokens },
+    ...{ pace: 1, recomputeMs: Number.NaN, baseRequests: 0, baseRows, kvTokensFree: kvTokens },
     ...{ aheadTokens: 0, kvTokensLeaving: 0, isReserved: false },
   };
 }

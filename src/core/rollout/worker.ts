@@ -33,6 +33,8 @@ export interface WorkerCapacity {
   readonly kvBytesPerToken: number;
   /** Other workers can load its KV, and it theirs. Default: where KV can be exported. */
   readonly sharesKv?: boolean;
+  /** The part of a step that does not depend on its rows, as the number of rows that take as long. Default: learnt. */
+  readonly baseRows?: number;
   /** Requests of one group hold the KV of their prompt once. Default: false. */
   readonly sharesPrompts?: boolean;
 }

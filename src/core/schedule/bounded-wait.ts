@@ -1,8 +1,9 @@
 // Two bounds on an order by length. Such an order lets smaller requests pass a large one that waits for room.
 //
 // Tail: where KV is short the large ones pile up, and at the end two do not fit into one worker, and run one after the
-// other. So once few requests are open, the one with the fewest tokens goes first and none is passed: all of them grow
-// alike, while there are enough to fill the workers.
+// other. So once the rows of all open requests take less time than the rest of the steps, the request with the fewest
+// tokens goes first and none is passed: all grow alike, and each step has as many of them as it can. Before that, steps
+// of fewer requests are shorter, and the room that is left empty would cost more.
 //
 // Bound: where new requests come all the time, there may always be one that the order prefers, and another waits
 // without end. So a request goes first once ROUNDS times as many requests as were open at most have ended since it
@@ -10,18 +11,14 @@
 
 import type { Turnover } from "../context/turnover.ts";
 import type { Group, Request } from "../request/buffer.ts";
+import type { Slot } from "./placement.ts";
 import type { SchedulePolicy } from "./policy.ts";
 
 /** By Little's law a request ends, on average, when as many have ended as were open when it came. */
 export const ROUNDS = 2;
 
-/**
- * Open requests as a part of the most that were open, from which on the tail begins. Tails of the demo are alike from
- * 0.2 to 0.8; from 0.6 on the iteration takes up to 1.5 % longer, since what small requests do not fill stays empty.
- */
+/** The tail is at most this part of the requests: room that is too small for a large one stays empty meanwhile. */
 const TAIL_PART = 1 / 4;
-/** Where more are open, workers are full without it: some engines have hundreds of requests. */
-const TAIL_MAX = 128;
 
 /** Orders of the same requests: each knows all that wait. */
 export interface Orders {
@@ -35,6 +32,8 @@ export class BoundedWaitPolicy implements SchedulePolicy {
   readonly #orders: Orders;
   readonly #all: readonly SchedulePolicy[];
   readonly #turnover: Turnover;
+  /** Rows that take as long as the rest of the workers' steps. */
+  #baseRows = 0;
 
   constructor(orders: Orders, turnover: Turnover) {
     this.#orders = orders;
@@ -44,7 +43,11 @@ export class BoundedWaitPolicy implements SchedulePolicy {
 
   get isStrict(): boolean {
     const { open, openMax } = this.#turnover;
-    return open <= Math.min(TAIL_MAX, TAIL_PART * openMax);
+    return open <= Math.min(this.#baseRows, TAIL_PART * openMax);
+  }
+
+  begin(slots: readonly Slot[]): void {
+    this.#baseRows = slots.reduce((sum, { baseRows }) => sum + baseRows, 0);
   }
 
   add(request: Request): void {

@@ -39,7 +39,7 @@ interface Policy {
   readonly draft: DraftMode;
   /** false: whole groups, each pinned to a worker. */
   readonly isDivided: boolean;
-  /** No request waits without end, and the last quarter goes by fewest tokens, whatever the order (`bounded-wait.ts`). */
+  /** No request waits without end, and the last ones go by fewest tokens, whatever the order (`bounded-wait.ts`). */
   readonly isBounded: boolean;
   readonly order: (parts: OrderParts) => SchedulePolicy;
 }

@@ -2,8 +2,11 @@
 // and whether there is room, is placement's business.
 
 import type { Group, Request } from "../request/buffer.ts";
+import type { Slot } from "./placement.ts";
 
 export interface SchedulePolicy {
+  /** A turn begins, with these workers. Absent: the order does not depend on them. */
+  begin?(slots: readonly Slot[]): void;
   /** The request becomes a candidate. It must not be one already. */
   add(request: Request): void;
   /** The next request to serve, or null. Does not modify; the same answer until something changes. */

@@ -46,7 +46,7 @@ function probeFirst(buffer: RequestBuffer, context: ContextManager): ProbeFirstP
 function slot(id: number, overrides: Partial<Slot> = {}): Slot {
   const room = { slots: 16, ahead: 0, inFlight: 0, kvTokens: 10_000, kvTokensFree: 10_000 };
   const nobody = { hasSuspect: false, isReserved: false, running: [], kvTokensLeaving: 0 };
-  const usual = { pace: 1, baseRequests: 0, sharesKv: false, recomputeMs: Number.NaN };
+  const usual = { pace: 1, baseRequests: 0, baseRows: 0, sharesKv: false, recomputeMs: Number.NaN };
   const kv = { aheadTokens: Number.POSITIVE_INFINITY, blockTokens: 1 };
   return { workerId: workerId(id), ...kv, ...room, ...nobody, ...usual, ...overrides };
 }
@@ -282,10 +282,11 @@ test("schedule: small requests go ahead of a large one that must wait for room",
   expect(small[0]).toBe("1@0");
 });
 
-test("even tail: the last quarter goes in order, and nothing passes a large request", () => {
-  for (const [ended, served] of [
-    [5, ["1@0"]],
-    [6, []],
+test("even tail: the last quarter goes in order, and none passes a large one, where its rows are cheap", () => {
+  for (const [ended, baseRows, served] of [
+    [5, 2, ["1@0"]],
+    [6, 1.5, ["1@0"]],
+    [6, 2, []],
   ] as const) {
     const requests = mixed([{ prompt: 500 }, ...Array(7).fill({ prompt: 10 })]);
     const context = new ContextManager();
@@ -297,7 +298,7 @@ test("even tail: the last quarter goes in order, and nothing passes a large requ
     const scheduler = dividing(policy, 10);
     for (const request of requests.slice(0, 2)) scheduler.enqueue(request);
     for (const request of requests.slice(-ended)) context.finished(request);
-    const free = slot(0, { kvTokens: 1000, kvTokensFree: 480 });
+    const free = slot(0, { kvTokens: 1000, kvTokensFree: 480, baseRows });
     expect(dispatched(scheduler, [free])).toEqual([...served]);
   }
 });

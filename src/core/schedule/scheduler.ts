@@ -190,6 +190,7 @@ export class Scheduler {
       blockTokens: slots.reduce((most, slot) => Math.max(most, slot.blockTokens), 1),
       isBlocked: false,
     };
+    this.#policy.begin?.(slots);
     this.#expectGrowth(slots);
     this.#recall(turn);
     this.#serveReservation(turn);

@@ -18,6 +18,7 @@ import {
   transfersOf,
 } from "./messages.ts";
 import { openLibrary } from "./native.ts";
+import { baseRowsOf } from "./step-cost.ts";
 import { LlamaWeights } from "./weights.ts";
 
 declare const self: Worker;
@@ -73,8 +74,8 @@ class EngineThread {
         startMs: settings.draftsAlways ? 0 : DRAFT_START_MS,
       },
     });
-    this.#engine.profile(PROFILE_MS);
-    send({ kind: "opened", capacity: this.#engine.capacity });
+    const baseRows = baseRowsOf(this.#engine.profile(PROFILE_MS));
+    send({ kind: "opened", capacity: { ...this.#engine.capacity, baseRows } });
   }
 
   receive(message: Exclude<ToEngine, { kind: "open" }>): void {

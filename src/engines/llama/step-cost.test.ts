@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
 import { ConstantLength } from "../../core/draft/draft-length.ts";
 import { Speculation } from "./speculation.ts";
-import { LearnedStepCost, ProfiledStepCost, profileSteps } from "./step-cost.ts";
+import { baseRowsOf, LearnedStepCost, ProfiledStepCost, profileSteps } from "./step-cost.ts";
 
 const SAMPLES = [
   { rows: 1, ms: 1 },
@@ -92,6 +92,11 @@ test("LearnedStepCost: plain steps count for draft rows too, and one among steps
   for (let i = 0; i < 16; i += 1) cost.observe(1, 5, 2 * draftMs);
   cost.observe(1, 1, 3 * plainMs);
   expect(cost.ms(1, 1)).toBeGreaterThan(2.5 * plainMs);
+});
+
+test("baseRowsOf: 8 ms and 2 ms a row are 4 rows", () => {
+  expect(baseRowsOf({ ms: (_, rows) => 8 + 2 * rows })).toBeCloseTo(4);
+  expect(baseRowsOf({ ms: () => 8 })).toBe(Number.MAX_SAFE_INTEGER);
 });
 
 test("Speculation: the step after sixteen with drafts has none", () => {

@@ -125,3 +125,13 @@ export function profileSteps(
   }
   return new ProfiledStepCost([...least].map(([rows, ms]) => ({ rows, ms })));
 }
+
+/** Rows of the step that is compared with one of a single row: always measured. */
+const BASE_BATCH = 16;
+
+/** The part of a step that does not depend on its rows, as the number of rows that take as long. */
+export function baseRowsOf(times: StepTimes): number {
+  const oneMs = times.ms(1, 1);
+  const rowMs = (times.ms(BASE_BATCH, BASE_BATCH) - oneMs) / (BASE_BATCH - 1);
+  return rowMs > 0 ? Math.max(0, oneMs / rowMs - 1) : Number.MAX_SAFE_INTEGER;
+}
