@@ -103,7 +103,8 @@ function settingsOf(args: readonly string[]) {
   const systems = systemsOf(values.systems, AGENT_SYSTEMS);
   const tasks = Number(values.tasks ?? 32 / SHAPES[workload].siblings);
   const { launch } = readSettings([
-    ...["--priced", "--kv-blocks", values["kv-blocks"], "--max-model-len", String(CONTEXT_TOKENS)],
+    ...["--priced", "--dtype", "float32", "--kv-blocks", values["kv-blocks"]],
+    ...["--max-model-len", String(CONTEXT_TOKENS)],
   ]);
   const engines = values.simulate === undefined ? null : Number(values.simulate);
   const { rounds, json } = values;

@@ -1,12 +1,11 @@
 // The same rollout on two real vLLM servers, by each of the systems in vllm/systems.ts, interleaved in rounds of one run.
 //
-//   npm run bench:vllm -- --priced [--setting paper|bulk] [--systems a,b] [--rounds N] [--groups N]
-//       [--report FILE.json, and FILE.html and FILE.svg beside it] [--account]
+//   npm run bench:vllm -- --priced [--dtype float32|bfloat16] [--setting paper|bulk] [--systems a,b] [--rounds N]
+//       [--groups N] [--report FILE.json, and FILE.html and FILE.svg beside it] [--account]
 //
-// `--priced`: with the bundled model widened (npm run model:priced), so that a decode step is bound by memory; without it
-// the bundled model itself. `--setting`: how short KV is (vllm/settings.ts). Every request has the same `max_tokens`. Systems that
-// draft draw other texts from the same seeds; so that all have the same work, each token drawn is the one that plain vLLM
-// drew in a run before (`--texts drawn`: each system draws its own).
+// `--priced`: with the bundled model widened (npm run model:priced), so that a decode step is bound by memory, in bfloat16
+// where the CPU has matrix units. `--setting`: how short KV is (vllm/settings.ts). All requests have one `max_tokens`, and
+// each token is the one that plain vLLM drew in a run before, so that all systems have the same work.
 
 import { writeFileSync } from "node:fs";
 import { iterationsPage, iterationsSvg, type MeasuredRun } from "../../src/tools/picture/page.ts";
@@ -61,14 +60,8 @@ function save(runs: Runs, settings: Settings, machine: object): void {
   const path = settings.report.replace(/(\.json)?$/, "");
   writeFileSync(`${path}.html`, iterationsPage(pictures, []));
   writeFileSync(`${path}.svg`, iterationsSvg(pictures));
-  const { setting, sizes, launch, areTextsRecorded } = settings;
-  const about = {
-    setting,
-    machine,
-    ...sizes,
-    ...launch,
-    texts: areTextsRecorded ? "recorded" : "drawn",
-  };
+  const { setting, sizes, launch } = settings;
+  const about = { setting, machine, ...sizes, ...launch };
   const report = reportOf(found, { ...conditions(), ...about });
   const all = { ...report, account: Object.fromEntries(accountsOf(runs)) };
   writeFileSync(settings.report, `${JSON.stringify(all)}\n`);

@@ -17,18 +17,17 @@ export async function workloadsOf(
   settings: Settings,
   servers: Servers,
 ): Promise<Workload[]> {
-  const { sizes, launch, areTextsRecorded } = settings;
+  const { sizes, launch } = settings;
   const { rounds, groups, siblings, maxTokens } = sizes;
   const { model } = launch;
   const prompts = await promptsOf(plain.urls[0] ?? "", model, WARM_UP_GROUPS + rounds * groups);
   const { eos_token_id: eos } = JSON.parse(readFileSync(join(model, "config.json"), "utf8"));
-  const texts = areTextsRecorded
-    ? await textsOf(plain, { model, eos, prompts, siblings, maxTokens, seed: SEED }, servers)
-    : null;
+  const options = { model, eos, prompts, siblings, maxTokens, seed: SEED };
+  const texts = await textsOf(plain, options, servers);
   return Array.from({ length: rounds + 1 }, (_, round) => {
     const from = round === 0 ? 0 : WARM_UP_GROUPS + (round - 1) * groups;
     const to = round === 0 ? WARM_UP_GROUPS : from + groups;
-    const plan = { eos, prompts: prompts.slice(from, to), texts: texts?.slice(from, to) ?? null };
+    const plan = { eos, prompts: prompts.slice(from, to), texts: texts.slice(from, to) };
     return { model, plan, siblings, maxTokens, seed: SEED + from * siblings };
   });
 }

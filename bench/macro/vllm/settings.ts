@@ -1,11 +1,11 @@
 // What the bench is asked to do: model, setting and sizes. The settings differ in how short KV is.
 
-import { existsSync } from "node:fs";
+import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { parseArgs } from "node:util";
 import { writePricedModel } from "../../../scripts/model-priced.ts";
 import { MODEL, ROOT } from "../../../test/vllm/fleet.ts";
-import { type LaunchSettings, SYSTEMS, type SystemName } from "./systems.ts";
+import { type Dtype, type LaunchSettings, SYSTEMS, type SystemName } from "./systems.ts";
 
 export interface Sizes {
   readonly rounds: number;
@@ -19,7 +19,6 @@ export interface Settings {
   readonly setting: string;
   readonly sizes: Sizes;
   readonly launch: LaunchSettings;
-  readonly areTextsRecorded: boolean;
   readonly report: string | null;
   readonly account: boolean;
 }
@@ -40,6 +39,7 @@ const PRESETS: Readonly<Record<string, Preset>> = {
 
 const OPTIONS = {
   priced: { type: "boolean", default: false },
+  dtype: { type: "string" },
   setting: { type: "string" },
   systems: { type: "string", default: SYSTEMS.join(",") },
   rounds: { type: "string", default: "5" },
@@ -53,7 +53,6 @@ const OPTIONS = {
   "chunk-tokens": { type: "string" },
   "ngram-tokens": { type: "string", default: "4" },
   "suffix-tokens": { type: "string", default: "16" },
-  texts: { type: "string", default: "recorded" },
   report: { type: "string" },
   account: { type: "boolean", default: false },
 } as const;
@@ -66,9 +65,6 @@ export function readSettings(args: readonly string[]): Settings {
   if (preset === undefined) {
     throw new Error(`--setting is ${setting}; it is one of ${Object.keys(PRESETS).join(", ")}`);
   }
-  if (values.texts !== "recorded" && values.texts !== "drawn") {
-    throw new Error(`--texts is ${values.texts}; it is recorded or drawn`);
-  }
   const count = (name: string, text: string, least = 1): number => {
     const value = Number(text);
     if (Number.isInteger(value) && value >= least) return value;
@@ -76,6 +72,9 @@ export function readSettings(args: readonly string[]): Settings {
   };
   const of = (name: keyof Preset, least = 1): number =>
     count(name, values[name] ?? preset[name], least);
+  const dtype = values.dtype ?? usualDtype(values.priced);
+  if (dtype !== "float32" && dtype !== "bfloat16")
+    throw new Error(`--dtype is ${dtype}; it is float32 or bfloat16`);
   const contextTokens = of("max-model-len", 0);
   const chunk = values["chunk-tokens"];
   return {
@@ -88,7 +87,8 @@ export function readSettings(args: readonly string[]): Settings {
       maxTokens: count("max-tokens", values["max-tokens"], 2),
     },
     launch: {
-      model: values.priced ? pricedModel() : MODEL,
+      model: values.priced ? pricedModel(LAYERS[dtype]) : MODEL,
+      dtype,
       slots: count("max-num-seqs", values["max-num-seqs"]),
       kvBlocks: of("kv-blocks", 0),
       contextTokens: contextTokens === 0 ? null : contextTokens,
@@ -97,7 +97,6 @@ export function readSettings(args: readonly string[]): Settings {
       ngramTokens: count("ngram-tokens", values["ngram-tokens"]),
       suffixTokens: count("suffix-tokens", values["suffix-tokens"]),
     },
-    areTextsRecorded: values.texts === "recorded",
     report: values.report ?? null,
     account: values.account,
   };
@@ -112,10 +111,19 @@ export function systemsOf<Name extends string>(text: string, known: readonly Nam
   return known.filter((name) => asked.includes(name));
 }
 
-/** The folder of `npm run model:priced`, made if it is not there. */
-function pricedModel(): string {
-  const out = join(ROOT, ".cache", "model-priced");
+/** Layers of the priced model with which a step of one row takes about 40 ms. */
+const LAYERS: Readonly<Record<Dtype, number>> = { float32: 4, bfloat16: 12 };
+
+/** With matrix units (AMX), more rows lengthen a step little, as on GPUs; without, float32 may be faster. */
+function usualDtype(isPriced: boolean): Dtype {
+  const hasAmx = readFileSync("/proc/cpuinfo", "utf8").includes("amx_bf16");
+  return isPriced && hasAmx ? "bfloat16" : "float32";
+}
+
+/** The folder of `npm run model:priced -- --layers N`, made if it is not there. */
+function pricedModel(layers: number): string {
+  const out = join(ROOT, ".cache", layers === 4 ? "model-priced" : `model-priced-${layers}`);
   const folder = join(out, "hf");
   if (existsSync(join(folder, "config.json"))) return folder;
-  return writePricedModel({ factor: 4, layers: 4, out }).folder;
+  return writePricedModel({ factor: 4, layers, out }).folder;
 }

@@ -50,9 +50,12 @@ export interface System {
   readonly urls: readonly string[];
 }
 
+export type Dtype = "float32" | "bfloat16";
+
 export interface LaunchSettings {
   /** A Hugging Face directory. */
   readonly model: string;
+  readonly dtype: Dtype;
   readonly slots: number;
   /** 0: as many as vLLM makes of its memory. */
   readonly kvBlocks: number;
@@ -75,8 +78,7 @@ function launchOf(
   const drafting = (config: object) => ({
     up: [],
     vllm: ["--speculative-config", JSON.stringify(config)],
-    // On a CPU vLLM's drafts are not lossless at temperatures above 0 (docs/VLLM.md): without the repair they
-    // would be compared on noise.
+    // On a CPU vLLM's drafts are lossless at temperatures above 0 with the repair alone (docs/VLLM.md).
     env: { FORETOKEN_REPAIR: "1" },
   });
   const up = (...flags: string[]) => ({ up: flags, vllm: [], env: {} });
@@ -94,7 +96,7 @@ function launchOf(
   }[name];
 }
 
-/** Time after a set resumes within which its sidecar polls its servers again, and the plugins reconnect. */
+/** Until a resumed set's sidecar has polled its servers and the plugins have connected. */
 const SETTLE_MS = 2500;
 const READY_MS_MAX = 60_000;
 
@@ -175,18 +177,18 @@ export class Servers {
   }
 
   async #start(name: SetName, settings: LaunchSettings): Promise<Fleet> {
-    const { model, slots, kvBlocks, contextTokens, chunkTokens } = settings;
+    const { model, dtype, slots, kvBlocks, contextTokens, chunkTokens } = settings;
     const { up, vllm, env } = launchOf(name, settings);
     const startMs = performance.now();
     const previous = { ...process.env };
     Object.assign(process.env, env, { PYTHONPATH: import.meta.dir });
     try {
       const fleet = await Fleet.up([
-        // Drafts that are not lossless end the bench: it would compare with a system that does not draft.
         ...["--workers", "2", "--model", model, "--logs", join(ROOT, "out", "bench-vllm", name)],
         ...(chunkTokens === null ? [] : ["--chunk-tokens", String(chunkTokens)]),
         ...up,
         "--",
+        ...["--dtype", dtype],
         ...["--max-num-seqs", String(slots), "--worker-extension-cls", "vllm_bench.Bench"],
         ...(kvBlocks === 0 ? [] : ["--num-gpu-blocks-override", String(kvBlocks)]),
         ...(contextTokens === null ? [] : ["--max-model-len", String(contextTokens)]),
