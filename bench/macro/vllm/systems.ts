@@ -78,7 +78,7 @@ function launchOf(
   const drafting = (config: object) => ({
     up: [],
     vllm: ["--speculative-config", JSON.stringify(config)],
-    // On a CPU vLLM's drafts are lossless at temperatures above 0 with the repair alone (docs/VLLM.md).
+    // On a CPU vLLM's drafts are lossless at temperatures above 0 only with the repair (docs/VLLM.md).
     env: { FORETOKEN_REPAIR: "1" },
   });
   const up = (...flags: string[]) => ({ up: flags, vllm: [], env: {} });
@@ -96,7 +96,7 @@ function launchOf(
   }[name];
 }
 
-/** Until a resumed set's sidecar has polled its servers and the plugins have connected. */
+/** Time in which the sidecar of a resumed set polls its servers again, and the plugins reconnect. */
 const SETTLE_MS = 2500;
 const READY_MS_MAX = 60_000;
 
