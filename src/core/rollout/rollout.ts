@@ -397,7 +397,6 @@ export class Rollout {
     const isCurrent = epoch === this.#epoch;
     this.meter.turn();
     this.#turn(() => {
-      this.#siblings.catchUp(worker, this.#parts.buffer.requests);
       for (const event of events) {
         if (event.kind === "failed") this.#failed(worker, event.message, event.isCut);
         // A late message: of weights that are no longer current, or of a removed worker.

@@ -1,5 +1,5 @@
 // When draft groups and siblings' tokens go out to the workers that draft from them: tokens in rounds, so that messages
-// stay few and turns short; nothing to a worker that does not draft yet.
+// stay few and turns short; nothing to a worker that does not draft.
 
 import type { Clock } from "../base/clock.ts";
 import type { DraftRegistry } from "../draft/registry.ts";
@@ -21,8 +21,6 @@ export class SiblingTokens {
   readonly #clock: Clock;
   readonly #registry: DraftRegistry;
   readonly #outbox: Outbox;
-  /** Workers that run requests without their draft groups. */
-  readonly #draftless = new WeakSet<Worker>();
   #dueMs = Number.NEGATIVE_INFINITY;
   /** Requests whose tokens are still to go out in this round. */
   #left = 0;
@@ -35,24 +33,12 @@ export class SiblingTokens {
 
   /** The worker is about to run the request, and must have its own text before it adds to it; its siblings' can follow. */
   begin(request: Request, worker: Worker): void {
-    const { workerId, wantsGroups } = worker;
-    if (wantsGroups === false) {
-      this.#draftless.add(worker);
-      return;
-    }
+    const { workerId, capacity } = worker;
+    if (capacity.drafts === false) return;
     for (const update of this.#registry.dispatched(request, workerId))
       this.#outbox.post(workerId, update);
     for (const update of this.#registry.catchUp(request, workerId))
       this.#outbox.post(workerId, update);
-  }
-
-  /** A worker that drafts by now gets the groups of those of the requests that it runs. */
-  catchUp(worker: Worker, requests: Iterable<Request>): void {
-    if (worker.wantsGroups !== true || !this.#draftless.delete(worker)) return;
-    for (const request of requests) {
-      const isThere = request.status === "running" && request.workerId === worker.workerId;
-      if (isThere) this.begin(request, worker);
-    }
   }
 
   /** Posts the updates of this turn. */

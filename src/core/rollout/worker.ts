@@ -35,6 +35,8 @@ export interface WorkerCapacity {
   readonly sharesKv?: boolean;
   /** The part of a step that does not depend on its rows, as the number of rows that take as long. Default: learnt. */
   readonly baseRows?: number;
+  /** false: it makes no drafts, so that draft groups and their tokens need not be sent. Default: true. */
+  readonly drafts?: boolean;
   /** Requests of one group hold the KV of their prompt once. Default: false. */
   readonly sharesPrompts?: boolean;
 }
@@ -219,8 +221,6 @@ export interface Worker {
   /** Name for people: a URL, or which embedded engine it is. */
   readonly name: string;
   readonly capacity: WorkerCapacity;
-  /** false: the worker does not draft yet, so that draft groups and their tokens need not be sent. Default: true. */
-  readonly wantsGroups?: boolean;
   /** true: the worker keeps the KV of a finished request whose spec says so, until it is adopted, exported or released. */
   readonly keepsKv?: boolean;
   /** Name of the worker's weights, as of its last control answer; null or absent: it cannot say. */

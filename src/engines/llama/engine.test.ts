@@ -124,26 +124,6 @@ describe.skipIf(skipReason !== null)("exactness", () => {
     engine.close();
   });
 
-  test("drafts begin once good ones could have saved what their start costs", () => {
-    const drafts = [1000, 2, 0].map((startMs) => {
-      let nowMs = 0;
-      const cpuClock = { nowMs: () => ++nowMs };
-      const spec = newRequest(0);
-      const drafter = drafterFor([spec], (view) => pathDraft(view, 2));
-      const speculation = { drafter, planner: new FixedPlanner(), startMs };
-      const engine = newEngine({ cpuClock, speculation });
-      // Each step takes a millisecond, whatever its rows.
-      engine.profile(60);
-      register(engine, [spec]);
-      engine.command(run(spec));
-      expectSolo(runToEnd(engine), spec);
-      engine.close();
-      return drafter.proposals;
-    });
-    expect(drafts).toEqual(drafts.toSorted((a, b) => a - b));
-    expect([drafts[0], new Set(drafts).size]).toEqual([0, 3]);
-  });
-
   test("a request without a draft source, or of a group not registered, is not drafted for", () => {
     const specs = [newRequest(0), newRequest(1)];
     const drafter = drafterFor(specs, (view) => pathDraft(view, 3));

@@ -39,11 +39,10 @@ export interface EngineOptions {
   readonly clock: Clock;
   /** Measures steps for the draft planner: CPU time of this thread, which contention does not distort. */
   readonly cpuClock: Clock;
-  /** null: never drafts. `startMs`: see Speculation; default: 0. */
+  /** null: never drafts. */
   readonly speculation: {
     readonly drafter: Drafter;
     readonly planner: DraftPlanner;
-    readonly startMs?: number;
   } | null;
   /** Tokens prefilled in one step, at most, over all requests. */
   readonly prefillRows?: number;
@@ -112,8 +111,7 @@ export class LlamaEngine {
     this.#context = this.#openContext();
     this.#residency = new Residency(this.#context, this.#streams);
     const { speculation, slots } = options;
-    this.#speculation =
-      speculation && new Speculation({ startMs: 0, ...speculation, clock: options.cpuClock });
+    this.#speculation = speculation && new Speculation({ ...speculation, clock: options.cpuClock });
     this.#groups = speculation && new DraftGroups(speculation.drafter, this.#shape.vocabularySize);
     this.#stepper = this.#newStepper();
     this.capacity = {
@@ -131,11 +129,6 @@ export class LlamaEngine {
   /** An event waits that a listener acts upon: everything but tokens. */
   get urgent(): boolean {
     return this.#urgent;
-  }
-
-  /** Whether it drafts, or will once it has groups; a new engine without `startMs` does. */
-  get wantsGroups(): boolean {
-    return this.#speculation?.hasBegun === true;
   }
 
   /** Measures what steps cost, in about `budgetMs`. Only while nothing is here; leaves no trace. */
@@ -522,7 +515,7 @@ export class LlamaEngine {
     this.#residency.gather(this.#running);
     const added = this.#stepper.plan(this.#running, {
       room: kvTokens - this.#committed(),
-      drafting: this.#groups !== null && (this.#groups.size > 0 || !this.wantsGroups),
+      drafting: this.#groups !== null && this.#groups.size > 0,
     });
     assert(this.#resident() + added <= kvTokens, "the KV budget is kept");
     this.#stepper.run(this.#running);

@@ -37,8 +37,6 @@ export type ToEngine =
 
 export type FromEngine =
   | { kind: "opened"; capacity: WorkerCapacity }
-  /** Once, unless `draftsAlways`: draft groups are of use from now on. */
-  | { kind: "wants_groups" }
   | { kind: "events"; epoch: WeightEpoch; events: ThreadEvents }
   /** `problem` null: it worked. */
   | { kind: "done"; problem: { code: ErrorCode; message: string } | null }

@@ -21,14 +21,6 @@ const DRAFT_MS_RATE = 0.1;
 /** After as many steps with drafts in a row one is taken without, to see what a plain step takes by now. */
 const DRAFTED_STEPS_MAX = 16;
 
-/** Share of draft tokens that engines accept where drafts are good, and a length that pays there. */
-const GOOD_SHARE = 0.8;
-const GOOD_LENGTH = 4;
-/** Speedup beyond which they count: with a model in the CPU's cache theirs is lower, and real drafts gain nothing. */
-const GOOD_SPEEDUP_MIN = 1.25;
-/** Steps between two looks at what such drafts could save, which take time as well. */
-const LOOK_STEPS = 16;
-
 const NO_DRAFTS: Drafts = {
   start: new Int32Array(1),
   tokens: new Int32Array(0),
@@ -57,29 +49,14 @@ export class Speculation {
   #stepDraftMs = 0;
   /** Steps with drafts since the last one without. */
   #draftedSteps = 0;
-  /** Time that good drafts must have been able to save before the first one is made. */
-  #startMs: number;
-  #stepsBefore = 0;
-
-  /**
-   * `startMs`: what it costs to begin with drafts, whose code is compiled then: they begin once good ones could have saved
-   * as much. So work that ends before that does not pay for them. 0: at once.
-   */
   constructor(options: {
     drafter: Drafter;
     planner: DraftPlanner;
     clock: Clock;
-    startMs: number;
   }) {
-    this.#startMs = options.startMs;
     this.#drafter = options.drafter;
     this.#planner = options.planner;
     this.#clock = options.clock;
-  }
-
-  /** false: it makes no drafts yet, and needs no tokens for them. */
-  get hasBegun(): boolean {
-    return this.#startMs <= 0;
   }
 
   /**
@@ -90,7 +67,7 @@ export class Speculation {
     this.length = 0;
     const batch = decoding.length;
     const lengthMax = Math.min(LENGTH_MAX, Math.floor(room / Math.max(1, batch)));
-    if (batch === 0 || lengthMax < 1 || !this.#begins(decoding, stepMs)) return;
+    if (batch === 0 || lengthMax < 1) return;
     if (this.#looksAtPlainStep() || !this.#planner.wantsDrafts()) return;
     const startMs = this.#clock.nowMs();
     let whole = 0;
@@ -123,22 +100,6 @@ export class Speculation {
   token(sequence: Sequence, depth: number): number {
     if (depth >= sequence.draftLength) return -1;
     return this.#proposed.tokens[sequence.draftFrom + depth] as number;
-  }
-
-  #begins(decoding: readonly Sequence[], stepMs: StepTimes): boolean {
-    if (this.hasBegun) return true;
-    this.#stepsBefore += 1;
-    if (this.#stepsBefore % LOOK_STEPS !== 0) return false;
-    if (decoding.every(({ draft }) => draft === null)) return false;
-    const batch = decoding.length;
-    const plainMs = stepMs.ms(batch, batch);
-    let [tokens, leastMs] = [1, plainMs];
-    for (let length = 1; length <= GOOD_LENGTH; length += 1) {
-      tokens += GOOD_SHARE ** length;
-      leastMs = Math.min(leastMs, stepMs.ms(batch, batch * (1 + length)) / tokens);
-    }
-    this.#startMs -= LOOK_STEPS * Math.max(0, plainMs / GOOD_SPEEDUP_MIN - leastMs);
-    return false;
   }
 
   #looksAtPlainStep(): boolean {

@@ -106,7 +106,7 @@ test("Speculation: the step after sixteen with drafts has none", () => {
       ...{ parents: Int32Array.of(-1), probabilities: Float32Array.of(1) },
     }),
   };
-  const rest = { planner: new ConstantLength(), clock: { nowMs: () => 0 }, startMs: 0 };
+  const rest = { planner: new ConstantLength(), clock: { nowMs: () => 0 } };
   const speculation = new Speculation({ drafter: drafter as never, ...rest });
   const sequence = { draft: {}, chunkEnd: 9, length: 1, priority: "low" };
   const lengths = Array.from({ length: 35 }, () => {

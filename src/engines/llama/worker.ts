@@ -35,7 +35,6 @@ export class LlamaWorker implements RolloutWorker {
   readonly name: string;
   readonly capacity: WorkerCapacity;
   readonly keepsKv = true;
-  wantsGroups: boolean;
   readonly #thread: Worker;
   readonly #store: WeightsStore;
   /** The same for all weights that may take the first ones' place. */
@@ -66,7 +65,6 @@ export class LlamaWorker implements RolloutWorker {
     this.#vocabularySize = options.lease.weights.info.shape.vocabularySize;
     this.#lease = options.lease;
     this.#epoch = options.settings.epoch;
-    this.wantsGroups = options.settings.draftsAlways;
     thread.onmessage = ({ data }: MessageEvent<FromEngine>) => this.#receive(data);
     thread.onerror = (event) => this.#fail(event.message);
     thread.addEventListener("close", () => this.#exited());
@@ -186,9 +184,6 @@ export class LlamaWorker implements RolloutWorker {
       case "events":
         this.#epoch = message.epoch;
         this.#deliver(unpack(message.events));
-        break;
-      case "wants_groups":
-        this.wantsGroups = true;
         break;
       case "done":
         this.#acts.shift()?.(message.problem && errorOf(message.problem));
