@@ -96,8 +96,8 @@ export function rolloutCommand(setStatus: (status: number) => void): Command {
 const DEMO = {
   model: PRICED,
   limit: 4,
-  groupSize: 12,
-  maxTokens: 900,
+  groupSize: 10,
+  maxTokens: 700,
   kvTokens: 1150,
   compare: "group,divided,seer",
 } as const;
