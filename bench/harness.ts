@@ -1,11 +1,19 @@
 // What every bench shares: the seed, the conditions a result was taken under, ratio tables and JSON.
 
 import { execFileSync } from "node:child_process";
-import { writeFileSync } from "node:fs";
+import { readFileSync, writeFileSync } from "node:fs";
 import { cpus, loadavg } from "node:os";
 import { relative } from "node:path";
 
 export const SEED = 42;
+
+/** With `--help` prints the comment that the bench at `path` begins with, and ends the process. */
+export function helpFrom(path: string): void {
+  if (!process.argv.includes("--help")) return;
+  const [comment = ""] = readFileSync(path, "utf8").split(/^(?!\/\/)/m);
+  console.log(comment.replaceAll(/^\/\/ ?/gm, ""));
+  process.exit(0);
+}
 
 /** One measured quantity. Lower is better for every unit used here. */
 export interface Measurement {

@@ -5,7 +5,7 @@
 
 import { join } from "node:path";
 import { Fleet, promptIds } from "../../test/vllm/fleet.ts";
-import { writeReport } from "../harness.ts";
+import { helpFrom, writeReport } from "../harness.ts";
 import { post } from "./vllm/systems.ts";
 
 /** After the first without an alarm a server is called sound; the others are drawn after an alarm. */
@@ -57,6 +57,7 @@ async function guarded(name: string) {
   }
 }
 
+helpFrom(import.meta.path);
 const found: Record<string, Awaited<ReturnType<typeof guarded>>> = {};
 for (const name of ["sound", "processed", "raw"]) {
   const one = await guarded(name);

@@ -10,9 +10,10 @@ import { parseArgs } from "node:util";
 import { median } from "../../src/cli/rounds.ts";
 import { rolledOut } from "../../test/faults/chaos/response-line.ts";
 import { ToolProcess } from "../../test/faults/process.ts";
-import { writeReport } from "../harness.ts";
+import { helpFrom, writeReport } from "../harness.ts";
 
 const text = { type: "string" } as const;
+helpFrom(import.meta.path);
 const { values } = parseArgs({ options: { rounds: text, tokens: text, json: text } });
 const prompts = readFileSync(join(import.meta.dir, "..", "..", "model", "prompts.jsonl"), "utf8");
 const sampling_params = { max_tokens: Number(values.tokens ?? 192), temperature: 1, seed: 42 };

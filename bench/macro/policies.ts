@@ -21,7 +21,7 @@ import { simulateCell } from "../../src/tools/simulate/cell.ts";
 import { Random } from "../../src/tools/simulate/random.ts";
 import { chunkTokensOf } from "../../src/tools/simulate/systems.ts";
 import { WORKLOADS } from "../../src/tools/simulate/workload.ts";
-import { writeReport } from "../harness.ts";
+import { helpFrom, writeReport } from "../harness.ts";
 import { type Ratio, ratioOf } from "./vllm/statistics.ts";
 
 const ROOT = join(import.meta.dir, "..", "..");
@@ -137,6 +137,7 @@ function textOf({ mean, low, high }: Ratio): string {
 }
 
 async function main(): Promise<void> {
+  helpFrom(import.meta.path);
   const { values } = parseArgs({
     options: {
       models: { type: "string", default: "bundled,priced" },

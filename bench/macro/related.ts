@@ -22,7 +22,7 @@ import {
   rolledOut,
 } from "../../test/faults/chaos/response-line.ts";
 import { ToolProcess } from "../../test/faults/process.ts";
-import { SEED, writeReport } from "../harness.ts";
+import { helpFrom, SEED, writeReport } from "../harness.ts";
 
 const [ITERATIONS, GROUPS, SIZE] = [3, 16, 8];
 
@@ -55,6 +55,7 @@ type Name = keyof typeof ROWS;
 
 const [text, flag] = [{ type: "string" }, { type: "boolean", default: false }] as const;
 const options = { rows: text, rounds: text, tokens: text, deterministic: flag, json: text };
+helpFrom(import.meta.path);
 const { values } = parseArgs({ options });
 const FLAGS = ["--llama", "2", "--history-mb", "0"];
 const file = join(import.meta.dir, "..", "..", "model", "prompts.jsonl");

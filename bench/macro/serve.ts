@@ -6,14 +6,14 @@
 // Latency is taken at a quarter and at half of what the machine carries (the same steps, spread evenly over time),
 // and at all of it; the proxy's at the same tokens a second.
 //
-//   bun bench/macro/serve.ts [--requests 16384] [--seconds 5] [--draft grouped] [--json FILE]
+//   bun bench/macro/serve.ts [--requests 16384] [--seconds 5] [--draft grouped] [--modes all,...] [--json FILE]
 
 import { cpus, loadavg } from "node:os";
 import { parseArgs } from "node:util";
 import Table from "cli-table3";
 import { assert } from "../../src/core/base/assert.ts";
 import { DRAFT_MODES, type DraftMode } from "../../src/core/draft/registry.ts";
-import { writeReport } from "../harness.ts";
+import { helpFrom, writeReport } from "../harness.ts";
 import { type Load, MODES, type Mode, STAMP_MASK } from "./serve-load.ts";
 import { type Served, spawnServed } from "./serve-process.ts";
 
@@ -250,6 +250,7 @@ function stampAge(nowMs: number, stamp: number): number {
 }
 
 async function main(): Promise<void> {
+  helpFrom(import.meta.path);
   const { values } = parseArgs({
     options: {
       requests: { type: "string", default: "16384" },

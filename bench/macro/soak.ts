@@ -11,9 +11,10 @@ import { join } from "node:path";
 import { parseArgs } from "node:util";
 import { BUNDLED_MODEL } from "../../src/host/installation.ts";
 import { ToolProcess } from "../../test/faults/process.ts";
-import { writeReport } from "../harness.ts";
+import { helpFrom, writeReport } from "../harness.ts";
 
 const text = { type: "string" } as const;
+helpFrom(import.meta.path);
 const { values } = parseArgs({ options: { requests: text, json: text } });
 const [count, PARTS] = [Number(values.requests ?? 16384), 10];
 /** Requests in flight. */

@@ -5,14 +5,15 @@
 //
 // `--priced`: with the bundled model widened (npm run model:priced), so that a decode step is bound by memory, in bfloat16
 // where the CPU has matrix units. `--setting`: how short KV is (vllm/settings.ts). All requests have one `max_tokens`, and
-// each token is the one that plain vLLM drew in a run before, so that all systems have the same work.
+// each token is the one that plain vLLM drew in a run before, so that all systems have the same work. Further sizes:
+// --siblings, --max-tokens, --max-num-seqs, --kv-blocks, --max-model-len, --chunk-tokens, --ngram-tokens, --suffix-tokens.
 
 import { writeFileSync } from "node:fs";
 import { iterationsPage, iterationsSvg, type MeasuredRun } from "../../src/tools/picture/page.ts";
 import { findVllm } from "../../src/tools/up/find-vllm.ts";
 import { ensurePlugin } from "../../src/tools/up/install-plugin.ts";
 import { ROOT, vllmMissing } from "../../test/vllm/fleet.ts";
-import { conditions } from "../harness.ts";
+import { conditions, helpFrom } from "../harness.ts";
 import { type Account, accountOf, accountTables } from "./vllm/account.ts";
 import type { Run } from "./vllm/drive.ts";
 import { figuresOf, figuresOfAll } from "./vllm/figures.ts";
@@ -75,6 +76,7 @@ function tell(runs: Runs, settings: Settings): void {
 }
 
 async function main(): Promise<void> {
+  helpFrom(import.meta.path);
   const settings = readSettings(process.argv.slice(2));
   const missing = vllmMissing();
   if (missing !== null) throw new Error(missing);

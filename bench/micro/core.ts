@@ -8,7 +8,14 @@ import { mix32 } from "../../src/core/base/hash.ts";
 import { loadCore } from "../../src/core/wasm/load.ts";
 import { SuffixIndex } from "../../src/core/wasm/suffix-index.ts";
 import { InspectedHeap } from "../../test/suite/inspected-heap.ts";
-import { fastestMs, type Measurement, ratioTable, SEED, writeReport } from "../harness.ts";
+import {
+  fastestMs,
+  helpFrom,
+  type Measurement,
+  ratioTable,
+  SEED,
+  writeReport,
+} from "../harness.ts";
 import { besidePeer, hasPeer, peerMissing } from "./peer-core.ts";
 import { texts, type Workload } from "./workload.ts";
 
@@ -259,6 +266,7 @@ if (import.meta.main) {
     python: { type: "string", default: "python3" },
     json: { type: "string" },
   } as const;
+  helpFrom(import.meta.path);
   const { values } = parseArgs({ options });
   const sizes = values.smoke === true ? SMOKE : FULL;
   const ours = await coreBenches(sizes);
