@@ -216,7 +216,7 @@ export const FIELDS = {
   ),
   demo: toggle(
     "--demo",
-    "answer 8 bundled prompts under three policies and compare them, with the bundled model at a real model's price (`--model priced`): needs no further option",
+    "answer 4 bundled prompts under three policies and compare them, with the bundled model at a real model's price (`--model priced`): needs no further option",
   ),
   report: text("--report REPORT.json", {
     help: "write the closing table and the engines over time as JSON, and as a page beside it (.html)",
