@@ -60,7 +60,7 @@ export function iterationsSvg(runs: readonly MeasuredRun[]): string {
 }
 
 function captionOf({ name, wall_s, tail_s, preemptions }: MeasuredRun): string {
-  return `<b>${escaped(name)}</b> ${minutes(wall_s)}, tail ${minutes(tail_s)}, ${preemptions.toLocaleString("en-US")} preemptions`;
+  return `<b>${escaped(name)}</b> ${minutes(wall_s)}, tail ${minutes(tail_s)}, ${preemptions.toLocaleString("en-US")} preemption${preemptions === 1 ? "" : "s"}`;
 }
 
 /** On one time axis and one scale. */
