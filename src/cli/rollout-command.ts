@@ -96,8 +96,8 @@ export function rolloutCommand(setStatus: (status: number) => void): Command {
 const DEMO = {
   model: PRICED,
   limit: 4,
-  groupSize: 10,
-  maxTokens: 700,
+  groupSize: 8,
+  maxTokens: 900,
   kvTokens: 1150,
   compare: "group,divided,seer",
 } as const;
