@@ -3,11 +3,10 @@
 //   npm run bench:policies -- [--models bundled,priced] [--engines 2,1] [--groups 4,8,16,64] [--kv short,ample]
 //       [--rounds 5] [--simulated 8,32] [--report FILE.json]
 //
-// A round of a cell on embedded engines is a `foretoken rollout` of each policy, on the same prompts and seed; other ones in
-// each round, since which responses are long, and when they come, decides more than any policy. Cells of few groups have
-// more rounds: their times are short, and vary more. A ratio is the geometric mean over rounds of the baseline's time
-// over seer's, with its 95 % t interval, against the baseline where it is lower: above 1 seer wins. Cells of `--simulated`
-// are no measurements: engines are modelled, groups a part of the paper's.
+// A round of a cell on embedded engines is a `foretoken rollout` of each policy, on the same prompts and seed, with others
+// in each round: which responses are long decides more than any policy. Cells of few groups have more rounds: their times
+// are short, and vary more. A ratio is the geometric mean over rounds of the baseline's time over seer's, with its 95 %
+// t interval, against the baseline where it is lower: above 1 seer wins. Cells of `--simulated` are modelled.
 
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";

@@ -225,6 +225,8 @@ const welcome = fc.record({
     kvTokens: whole.map((value) => value + 1).filter(Number.isSafeInteger),
     contextTokens: some,
     kvBytesPerToken: uint32,
+    baseRows: whole,
+    drafts: fc.boolean(),
   }),
   limits: fc.record({ messageBytesMax: uint32, kvBytesMax: whole, requestsMax: some }),
   weights,

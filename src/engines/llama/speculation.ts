@@ -49,6 +49,7 @@ export class Speculation {
   #stepDraftMs = 0;
   /** Steps with drafts since the last one without. */
   #draftedSteps = 0;
+
   constructor(options: {
     drafter: Drafter;
     planner: DraftPlanner;

@@ -161,6 +161,8 @@ const welcome = v.object({
     kvTokens: whole(Number.MAX_SAFE_INTEGER, 1),
     contextTokens: whole(INT_MAX, 1),
     kvBytesPerToken: uint,
+    baseRows: v.exactOptional(v.pipe(v.number(), v.minValue(0))),
+    drafts: v.exactOptional(v.boolean()),
   }),
   limits: hostLimits,
   /** null: not known. */
