@@ -3,7 +3,7 @@
 // it. It holds one `export const NAME: i32 = NUMBER;` a line and nothing else.
 
 // Raised with every change of an exported signature, a record layout or a constant below.
-export const ABI_VERSION: i32 = 5;
+export const ABI_VERSION: i32 = 6;
 
 // Results are >= 0; these are the errors.
 export const STATUS_OK: i32 = 0;
@@ -26,6 +26,15 @@ export const APPEND_HEADER_WORDS: i32 = 3;
 // flags, probabilityMin (f32 bits), weight (f32 bits).
 export const DRAFT_WORDS: i32 = 6;
 export const DRAFT_FLAG_TREE: i32 = 1;
+export const DRAFT_FLAG_TABLE: i32 = 2;
+
+// A device's tables (tables.ts): nodes of a row, words before them, bits of a token and of the places of the followers'
+// words, and the words of a request's record in a step.
+export const TABLE_NODES: i32 = 60;
+export const TABLE_HEAD_WORDS: i32 = 3;
+export const TABLE_TOKEN_BITS: i32 = 21;
+export const TABLE_STEP_WORDS: i32 = 6;
+export const FOLLOWER_WORDS_BITS: i32 = 23;
 
 // The words of a group's figures as `group_figures` writes them.
 export const FIGURES_WORDS: i32 = 6;

@@ -10,6 +10,7 @@ import {
   STATUS_INVALID,
   STATUS_OK,
 } from "./abi";
+import { promptTake } from "./append";
 import { mixerBegin } from "./draft/mixer";
 import { crossNgramsBegin } from "./draft/ngram-cross-request";
 import { sequenceNgramsBegin } from "./draft/ngram-sequence";
@@ -29,13 +30,7 @@ import {
   groupHandle,
   isGroup,
 } from "./suffix/arena";
-import {
-  groupTake,
-  historyAppend,
-  matchState,
-  promptAppend,
-  sequenceSeen,
-} from "./suffix/automaton";
+import { groupTake, historyAppend, matchState, sequenceSeen } from "./suffix/automaton";
 import { groupCheck } from "./suffix/check";
 import { contextBegin } from "./suffix/context";
 import { bestToken, countOf, edgeOf, lenOf, STATE_BYTES } from "./suffix/node";
@@ -43,6 +38,11 @@ import { bestToken, countOf, edgeOf, lenOf, STATE_BYTES } from "./suffix/node";
 const STATE_WORDS: u32 = <u32>STATE_BYTES >> 2;
 
 export { inputReserve as input_reserve, outputReserve as output_reserve, step } from "./step";
+export {
+  tableClear as table_clear,
+  tableStep as table_step,
+  tablesReserve as tables_reserve,
+} from "./tables";
 
 export function abi_version(): i32 {
   return ABI_VERSION;
@@ -75,7 +75,7 @@ export function group_prompt(handle: i32, tokens: usize, count: i32): i32 {
   const group = groupAt(handle);
   if (!isGroup(group) || count < 0) return STATUS_INVALID;
   assert(arePoolWords(tokens, count));
-  return promptAppend(group, tokens, count);
+  return promptTake(group, tokens, count);
 }
 
 // Tokens of a response of an earlier epoch, after its first `offset`, from the beginning of the input area; after the

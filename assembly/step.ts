@@ -4,6 +4,7 @@
 
 import {
   APPEND_HEADER_WORDS,
+  DRAFT_FLAG_TABLE,
   DRAFT_FLAG_TREE,
   DRAFT_WORDS,
   STATUS_INVALID,
@@ -18,12 +19,14 @@ import {
   draftsBytes,
   draftsPlace,
   headAt,
+  headCandidates,
   headClear,
   wordAt,
 } from "./draft/drafts";
 import { draftRemember } from "./draft/feedback";
 import { draftPath } from "./draft/path";
 import { positionBegin } from "./draft/position";
+import { draftTable } from "./draft/table";
 import { draftTree } from "./draft/tree";
 import { largeGiveBack, largeTake } from "./memory/pool";
 import { G_DEAD, groupAt, isGroup } from "./suffix/arena";
@@ -103,31 +106,42 @@ function isDrafted(group: usize): bool {
   return isGroup(group) && load<u32>(group, G_DEAD) == 0;
 }
 
-// Drafts for record number `i`, behind the `at` tokens that the step has drafted before; how many.
-function draftFor(record: usize, i: i32, at: i32): i32 {
-  const isTree = (load<i32>(record, FLAGS) & DRAFT_FLAG_TREE) != 0;
-  headClear(headAt(i), isTree);
+// The address of the input area if it has `bytes`, and the output area room for `count` drafts; else 0.
+export function inputHolds(bytes: usize, count: i32): usize {
+  return bytes <= inputBytes && count >= 0 && count <= outputDrafts ? input : 0;
+}
+
+// Draft number `i` of the step, behind the `at` tokens that it has drafted before; how many. The record begins with the
+// words group and sequence; `drafts`: of the step.
+export function draftFor(
+  record: usize,
+  i: i32,
+  at: i32,
+  tokensMax: i32,
+  flags: i32,
+  probabilityMin: f64,
+  drafts: i32,
+): i32 {
+  headClear(headAt(i), flags == DRAFT_FLAG_TREE);
   const group = groupAt(load<u32>(record));
-  const tokensMax = load<i32>(record, TOKENS_MAX);
   if (!isDrafted(group) || tokensMax <= 0) return 0;
   const index = load<u32>(record, 4);
   const sequence = sequenceSeen(group, index);
-  draftBegin(group, index, sequence, tokensMax, load<f32>(record, PROBABILITY_MIN), isTree);
+  draftBegin(group, index, sequence, tokensMax, probabilityMin, flags == DRAFT_FLAG_TREE);
   draftPlace(i, at);
   positionBegin(group, sequence);
-  return isTree ? draftTree() : draftPath();
+  if (flags == DRAFT_FLAG_TABLE) return draftTable(drafts);
+  return flags == DRAFT_FLAG_TREE ? draftTree() : draftPath();
 }
 
-// Remembers each record's draft, for the verification feedback on it.
-function remember(records: usize, count: i32): void {
-  let record = records;
-  for (let i: i32 = 0; i < count; i++) {
-    const at = load<i32>(wordAt(drafts.starts, i));
-    const end = load<i32>(wordAt(drafts.starts, i + 1));
-    const group = groupAt(load<u32>(record));
-    if (isDrafted(group)) draftRemember(sequenceSeen(group, load<u32>(record, 4)), i, at, end - at);
-    record += RECORD_BYTES;
-  }
+// Remembers draft number `i` of the step, tokens [at, end), for the verification feedback on it: of a table, the places
+// that were judged.
+export function remember(record: usize, i: i32, at: i32, end: i32, flags: i32): void {
+  const group = groupAt(load<u32>(record));
+  if (!isDrafted(group)) return;
+  const count =
+    flags == DRAFT_FLAG_TABLE ? min<i32>(end - at, headCandidates(headAt(i))) : end - at;
+  draftRemember(sequenceSeen(group, load<u32>(record, 4)), i, at, count);
 }
 
 // Returns the number of draft tokens, at most `budget` for all records together, or STATUS_INVALID if a
@@ -141,10 +155,24 @@ export function step(appendRecords: i32, draftRecords: i32, budget: i32): i32 {
   if (draftRecords > 0) draftsBegin();
   for (let i: i32 = 0; i < draftRecords; i++) {
     store<i32>(wordAt(drafts.starts, i), count);
-    count += draftFor(records + <usize>i * RECORD_BYTES, i, count);
+    const record = records + <usize>i * RECORD_BYTES;
+    const least = load<f32>(record, PROBABILITY_MIN);
+    count += draftFor(
+      record,
+      i,
+      count,
+      load<i32>(record, TOKENS_MAX),
+      load<i32>(record, FLAGS),
+      least,
+      draftRecords,
+    );
   }
   store<i32>(wordAt(drafts.starts, draftRecords), count);
   count = budgetCut(draftRecords, records + WEIGHT, RECORD_BYTES, budget);
-  remember(records, draftRecords);
+  for (let i: i32 = 0; i < draftRecords; i++) {
+    const record = records + <usize>i * RECORD_BYTES;
+    const at = load<i32>(wordAt(drafts.starts, i));
+    remember(record, i, at, load<i32>(wordAt(drafts.starts, i + 1)), load<i32>(record, FLAGS));
+  }
   return count;
 }

@@ -74,11 +74,16 @@ export function draftParent(index: i32): i32 {
 
 // One token more; where the draft continues after it is not known yet.
 export function draftEmit(token: u32, parent: i32, probability: f64): void {
+  continuationOf(draft.head, draft.count).state = 0;
+  draftEmitLeaf(token, parent, probability);
+}
+
+// One token more, from which nothing is learned.
+export function draftEmitLeaf(token: u32, parent: i32, probability: f64): void {
   const index = draft.count;
   store<u32>(wordAt(draft.tokens, index), token);
   store<i32>(wordAt(draft.parents, index), parent);
   store<f32>(wordAt(draft.probabilities, index), <f32>probability);
-  continuationOf(draft.head, index).state = 0;
   draft.count = index + 1;
 }
 

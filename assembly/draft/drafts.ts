@@ -84,6 +84,11 @@ export function headClear(head: usize, isTree: bool): void {
   continuationOf(head, -1).state = 0;
 }
 
+// Places that candidates were kept of: of a path, one each.
+export function headCandidates(head: usize): i32 {
+  return changetype<Head>(head).candidates;
+}
+
 export function headIsTree(head: usize): bool {
   return changetype<Head>(head).isTree;
 }

@@ -65,8 +65,6 @@ export function feedback(group: usize, index: u32, sequence: usize, token: u32):
   if (lenOf(linkOf(last)) < CROSS_CONTEXT_MAX && crossNgramsReady()) {
     crossNgramsUpdate(first, second, third, token);
   }
-  store<u32>(sequence, second, Q_THIRD);
-  store<u32>(sequence, first, Q_SECOND);
 }
 
 // The draft's tokens and candidates behind what was accepted of it so far: `token` is the right one.

@@ -38,12 +38,13 @@ const SURE: f64 = 0.6;
 const FOLLOWER_PART: f64 = 0.7;
 
 // The candidates of the position, each judged once: at most contexts, followers, recovery and cross-request orders.
-const tried: usize = memory.data(16 * 4, 16);
-let triedCount: i32 = 0;
+const triedTokens: usize = memory.data(16 * 4, 16);
+const triedProbabilities: usize = memory.data(16 * 8, 16);
+export let triedCount: i32 = 0;
 // The best of them, its probability, and where it leads, 0 if no context of the group has it.
-let best: u32 = NONE;
-let bestP: f64 = 0;
-let bestTargetSeen: usize = 0;
+export let best: u32 = NONE;
+export let bestP: f64 = 0;
+export let bestTargetSeen: usize = 0;
 // The second best, from which the model learns too.
 let second: u32 = NONE;
 let secondP: f64 = 0;
@@ -54,12 +55,16 @@ let bestFeatures: usize = 0;
 let secondFeatures: usize = 0;
 let freeFeatures: usize = 0;
 
-function isTried(token: u32): bool {
-  for (let i: i32 = 0; i < triedCount; i++) {
-    if (load<u32>(tried + ((<usize>i) << 2)) == token) return true;
-  }
-  store<u32>(tried + ((<usize>triedCount) << 2), token);
-  triedCount += 1;
+export function triedToken(index: i32): u32 {
+  return load<u32>(triedTokens + ((<usize>index) << 2));
+}
+
+export function triedProbability(index: i32): f64 {
+  return load<f64>(triedProbabilities + ((<usize>index) << 3));
+}
+
+export function isTried(token: u32): bool {
+  for (let i: i32 = 0; i < triedCount; i++) if (triedToken(i) == token) return true;
   return false;
 }
 
@@ -67,6 +72,9 @@ function consider(token: u32, isLikeliest: bool): void {
   if (token == NONE || isTried(token)) return;
   const features = freeFeatures;
   const p = judge(features, token, interpolated(token), isLikeliest);
+  store<u32>(triedTokens + ((<usize>triedCount) << 2), token);
+  store<f64>(triedProbabilities + ((<usize>triedCount) << 3), p);
+  triedCount += 1;
   if (p < bestP || (p == bestP && token >= best)) {
     if (p > secondP || (p == secondP && token < second)) secondSet(token, p, features);
     return;
@@ -86,7 +94,7 @@ function secondSet(token: u32, p: f64, features: usize): void {
 }
 
 // Keeps both for verification feedback. The first candidate of a position is in the first place if it is one of them.
-function keep(): void {
+export function keep(): void {
   if (bestFeatures == spare) {
     featuresCopy(freeFeatures, spare);
     bestFeatures = freeFeatures;
@@ -98,7 +106,7 @@ function keep(): void {
 // The most probable candidate, or NONE: each context's best continuation, the per-sequence followers, what the recovery
 // and the cross-request cache propose, until one is more probable than all others can be. A shorter context's
 // continuation is looked at if its part of the interpolated probability alone is at least `partMin`.
-function choose(partMin: f64): u32 {
+export function choose(partMin: f64): u32 {
   best = NONE;
   bestP = 0;
   second = NONE;

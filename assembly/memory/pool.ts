@@ -128,15 +128,21 @@ export function largeTake(bytes: usize): usize {
   return area;
 }
 
+// Takes an area beside what the limit counts, of zeros and never given back; 0 if there is no room.
+export function areaTake(bytes: usize): usize {
+  const size = (bytes + CHUNK_BYTES - 1) & ~(CHUNK_BYTES - 1);
+  if (!makeUnused(size)) return 0;
+  const area = topUnused;
+  topUnused += size;
+  return area;
+}
+
 // Takes a table of the core's own, of zeros and never given back, if at most half of the limit is used; 0 if there is no
 // room.
 export function tableTake(bytes: usize): usize {
   if (bytes > limitBytes / TABLE_PART || usedBytes > limitBytes / 2) return 0;
-  const size = (bytes + CHUNK_BYTES - 1) & ~(CHUNK_BYTES - 1);
-  if (!makeUnused(size)) return 0;
-  const table = topUnused;
-  topUnused += size;
-  usedBytes += size;
+  const table = areaTake(bytes);
+  if (table != 0) usedBytes += (bytes + CHUNK_BYTES - 1) & ~(CHUNK_BYTES - 1);
   return table;
 }
 

@@ -42,7 +42,7 @@ import {
   stateCopy,
   stateTake,
 } from "./node";
-import { Q_LAST, Q_SPLIT, Q_TOKEN, Q_TOP, Q_WHOLE, SEQ_BYTES } from "./record";
+import { Q_LAST, Q_SECOND, Q_SPLIT, Q_THIRD, Q_TOKEN, Q_TOP, Q_WHOLE, SEQ_BYTES } from "./record";
 
 export function groupTake(): usize {
   const group = descriptorTake();
@@ -157,6 +157,8 @@ function atPromptEnd(group: usize, sequence: usize): void {
   store<u32>(sequence, load<u32>(group, G_PROMPT + Q_LAST), Q_LAST);
   store<u32>(sequence, load<u32>(group, G_PROMPT + Q_TOP), Q_TOP);
   store<u32>(sequence, load<u32>(group, G_PROMPT + Q_TOKEN), Q_TOKEN);
+  store<u32>(sequence, load<u32>(group, G_PROMPT + Q_SECOND), Q_SECOND);
+  store<u32>(sequence, load<u32>(group, G_PROMPT + Q_THIRD), Q_THIRD);
 }
 
 // Whether there is room for one token more. Once a group is full it stays so: a sequence with a hole is useless.

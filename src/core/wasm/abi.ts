@@ -1,7 +1,7 @@
 // Generated from assembly/abi.ts by scripts/build-core.ts; never edited by hand. The host compares
 // ABI_VERSION with the core it has loaded.
 
-export const ABI_VERSION = 5;
+export const ABI_VERSION = 6;
 export const STATUS_OK = 0;
 export const STATUS_FULL = -1;
 export const STATUS_INVALID = -2;
@@ -15,4 +15,10 @@ export const CONTEXT_TOKENS_DEFAULT = 64;
 export const APPEND_HEADER_WORDS = 3;
 export const DRAFT_WORDS = 6;
 export const DRAFT_FLAG_TREE = 1;
+export const DRAFT_FLAG_TABLE = 2;
+export const TABLE_NODES = 60;
+export const TABLE_HEAD_WORDS = 3;
+export const TABLE_TOKEN_BITS = 21;
+export const TABLE_STEP_WORDS = 6;
+export const FOLLOWER_WORDS_BITS = 23;
 export const FIGURES_WORDS = 6;

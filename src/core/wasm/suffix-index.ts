@@ -6,6 +6,7 @@ import { assert } from "../base/assert.ts";
 import { AppError } from "../base/errors.ts";
 import {
   APPEND_HEADER_WORDS,
+  DRAFT_FLAG_TABLE,
   DRAFT_FLAG_TREE,
   DRAFT_WORDS,
   STATUS_FULL,
@@ -33,8 +34,11 @@ export interface DraftWanted {
   readonly tokensMax: number;
   /** A draft token is proposed only if the whole path up to it is accepted with at least this probability. */
   readonly probabilityMin: number;
-  /** true: a tree (several continuations); false: a path. No path in a tree is longer than DRAFT_TOKENS_MAX. */
-  readonly tree: boolean;
+  /**
+   * true: a tree (several continuations); false: a path; "table": a path of `tokensMax` and branches of it, TABLE_NODES in
+   * all, for a device that is a step ahead. No path in any is longer than DRAFT_TOKENS_MAX.
+   */
+  readonly tree: boolean | "table";
 }
 
 /**
@@ -174,7 +178,8 @@ export class SuffixIndex {
     input[at] = Math.max(handle, 0);
     input[at + 1] = sequence;
     input[at + 2] = wanted.tokensMax;
-    input[at + 3] = wanted.tree ? DRAFT_FLAG_TREE : 0;
+    const flags = wanted.tree ? DRAFT_FLAG_TREE : 0;
+    input[at + 3] = wanted.tree === "table" ? DRAFT_FLAG_TABLE : flags;
     this.#inputFloats[at + 4] = wanted.probabilityMin;
     this.#inputFloats[at + 5] = weight;
     this.#drafts += 1;

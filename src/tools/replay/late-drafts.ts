@@ -7,12 +7,6 @@ import { assert } from "../../core/base/assert.ts";
 import { DRAFT_TOKENS_MAX, type Drafts } from "../../core/draft/drafter.ts";
 import { Followers, type Keys } from "./followers.ts";
 
-/** Nodes of a tree: what the plugin's table has room for. */
-export const NODES = 60;
-
-/** Least probability of a tree's node: less likely ones are seldom reached. */
-export const NODE_PROBABILITY_MIN = 0.01;
-
 /** One request's tree, rooted at its token number `known`. */
 export interface Table {
   readonly known: number;

@@ -6,13 +6,18 @@
 import { assert } from "../../core/base/assert.ts";
 import type { Clock } from "../../core/base/clock.ts";
 import { type GroupId, groupId } from "../../core/base/ids.ts";
-import type { Drafter, DraftQuery, Drafts } from "../../core/draft/drafter.ts";
+import {
+  DRAFT_TOKENS_MAX,
+  type Drafter,
+  type DraftQuery,
+  type Drafts,
+} from "../../core/draft/drafter.ts";
 import type { History } from "../../core/draft/history.ts";
 import { promptKey } from "../../core/request/prompt-key.ts";
 import { acceptedOf, Calibration } from "./calibration.ts";
 import { CONTEXT, type Keys, keysOf } from "./followers.ts";
 import { CopiedText, FollowedTokens } from "./known-text.ts";
-import { LateDrafts, NODE_PROBABILITY_MIN, NODES, type Table, tableOf } from "./late-drafts.ts";
+import { LateDrafts, type Table, tableOf } from "./late-drafts.ts";
 import type { TraceGroup } from "./recordings.ts";
 
 export const DRAFTERS = ["self", "grouped", "history", "late", "tree", "copies", "oracle"] as const;
@@ -198,7 +203,7 @@ class Replay {
   #bounds(): Omit<DraftQuery, "groupId" | "sampleIndex"> {
     const { budget, probabilityMin, drafter } = this.#options;
     return drafter === "late"
-      ? { tokensMax: NODES, probabilityMin: NODE_PROBABILITY_MIN, tree: true }
+      ? { tokensMax: Math.min(2 * budget + 2, DRAFT_TOKENS_MAX), probabilityMin: 0, tree: "table" }
       : { tokensMax: budget, probabilityMin, tree: drafter === "tree" };
   }
 

@@ -1,0 +1,155 @@
+// Drafts for a device that is a step ahead of the host: a tree that it walks with the tokens that it has sampled since.
+// A whole tree (tree.ts) asks the model about each of its nodes. Here the model judges the first places of one path
+// only. Behind them the path follows the automaton's best edges, and so do the branches that leave it: each begins with
+// a continuation that was looked at beside the path's. Drafts 97 to 99 % of what whole trees of as many nodes do, in a
+// sixth of the time (docs/experiments/second-runner.md).
+
+import { TABLE_NODES } from "../abi";
+import {
+  bestTarget,
+  bestToken,
+  countOf,
+  degreeOf,
+  linkOf,
+  NONE,
+  pairsBegin,
+  pairsEnd,
+} from "../suffix/node";
+import { positionLook } from "./candidate";
+import { draft, draftContinues, draftEmit, draftEmitLeaf } from "./draft";
+import { contextAt, contextCount, scaleAt, stateBehind } from "./interpolate";
+import {
+  best,
+  bestP,
+  bestTargetSeen,
+  choose,
+  isTried,
+  keep,
+  triedCount,
+  triedProbability,
+  triedToken,
+} from "./path";
+import { position, positionAdvance } from "./position";
+
+// Places of the path that the model judges, in all drafts of a step and in one: each costs as much as ten nodes without
+// it, and most walks leave the path before.
+const JUDGED_STEP: i32 = 400;
+const JUDGED_MAX: i32 = 6;
+const JUDGED_MIN: i32 = 2;
+// Of this many places, all continuations of their contexts begin branches, not only those that the model has judged.
+const SCANNED: i32 = 2;
+// A context with more continuations predicts little, and a scan is expensive.
+const SCAN_MAX: u32 = 16;
+// Tokens of a branch behind its first.
+const BRANCH_TOKENS: i32 = 6;
+const BRANCHES_MAX: i32 = 8;
+// Less likely branches are left to the tokens that followed the same ones (followers.ts).
+const BRANCH_MIN: f64 = 0.01;
+// Least probability of a context's part at which it is asked for its continuation.
+const CONTEXT_MIN: f64 = 0.0001;
+
+@unmanaged
+class Branch {
+  probability: f64;
+  token: u32;
+  // The path's token before it, and the state that this is in.
+  parent: i32;
+  state: usize;
+}
+
+const BRANCH_BYTES: usize = offsetof<Branch>();
+const branches: usize = memory.data(8 * offsetof<Branch>(), 16);
+let branchCount: i32 = 0;
+
+function branchAt(index: i32): Branch {
+  return changetype<Branch>(branches + <usize>index * BRANCH_BYTES);
+}
+
+function branchCopy(to: Branch, from: Branch): void {
+  to.probability = from.probability;
+  to.token = from.token;
+  to.parent = from.parent;
+  to.state = from.state;
+}
+
+// Keeps the most likely branches, those first.
+function offer(token: u32, parent: i32, probability: f64): void {
+  if (probability < BRANCH_MIN) return;
+  if (branchCount < BRANCHES_MAX) branchCount += 1;
+  else if (probability <= branchAt(BRANCHES_MAX - 1).probability) return;
+  let at = branchCount - 1;
+  while (at > 0 && branchAt(at - 1).probability < probability) {
+    branchCopy(branchAt(at), branchAt(at - 1));
+    at -= 1;
+  }
+  const branch = branchAt(at);
+  branch.probability = probability;
+  branch.token = token;
+  branch.parent = parent;
+  branch.state = position.state;
+}
+
+// What was judged beside the best token, and at the first places what else the contexts continue with. `p` is the
+// probability of the path up to here.
+function offerOthers(parent: i32, p: f64): void {
+  for (let i: i32 = 0; i < triedCount; i++) {
+    if (triedToken(i) != best) offer(triedToken(i), parent, p * triedProbability(i));
+  }
+  if (parent + 1 >= SCANNED) return;
+  for (let j: i32 = 0; j < contextCount; j++) {
+    const v = contextAt(j);
+    const degree = degreeOf(v);
+    if (degree == 1 || degree > SCAN_MAX) continue;
+    const scale = p * scaleAt(j);
+    if (scale * <f64>countOf(bestTarget(v)) < BRANCH_MIN) continue;
+    const end = pairsEnd(v);
+    for (let at = pairsBegin(v); at < end; at += 8) {
+      const token = load<u32>(at);
+      if (token == NONE || isTried(token)) continue;
+      offer(token, parent, scale * <f64>countOf(load<u32>(at, 4)));
+    }
+  }
+}
+
+// Appends the automaton's likeliest continuation of `state`, `count` tokens at most, behind the draft's last token.
+function follow(state: usize, probability: f64, count: i32): void {
+  let v = state;
+  let p = probability;
+  for (let left = count; left > 0 && draft.count < <i32>TABLE_NODES; left--) {
+    while (v != 0 && bestToken(v) == NONE) v = linkOf(v);
+    if (v == 0) return;
+    const target = bestTarget(v);
+    p *= <f64>countOf(target) / <f64>(countOf(v) + 1);
+    draftEmitLeaf(bestToken(v), draft.count - 1, p);
+    v = target;
+  }
+}
+
+// One of the `count` drafts of a step; returns its size. The path has `draft.tokensMax` tokens at most, and stands before
+// the branches.
+export function draftTable(count: i32): i32 {
+  let p: f64 = 1;
+  branchCount = 0;
+  const share = max<i32>(min<i32>(JUDGED_STEP / max<i32>(count, 1), JUDGED_MAX), JUDGED_MIN);
+  const judged = min<i32>(share, draft.tokensMax);
+  while (draft.count < judged) {
+    positionLook();
+    const token = choose(CONTEXT_MIN);
+    if (token == NONE) break;
+    const state = bestTargetSeen == 0 ? stateBehind(position.state, token) : bestTargetSeen;
+    const last = draft.count - 1;
+    draftContinues(last, state, token);
+    if (draft.learns) keep();
+    offerOthers(last, p);
+    p *= bestP;
+    draftEmit(token, last, p);
+    positionAdvance(token, state);
+  }
+  if (draft.count == judged) follow(position.state, p, draft.tokensMax - judged);
+  for (let i: i32 = 0; i < branchCount && draft.count < <i32>TABLE_NODES; i++) {
+    const branch = branchAt(i);
+    draftEmitLeaf(branch.token, branch.parent, branch.probability);
+    follow(stateBehind(branch.state, branch.token), branch.probability, BRANCH_TOKENS);
+  }
+  return draft.count;
+}
