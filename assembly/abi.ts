@@ -28,13 +28,17 @@ export const DRAFT_WORDS: i32 = 6;
 export const DRAFT_FLAG_TREE: i32 = 1;
 export const DRAFT_FLAG_TABLE: i32 = 2;
 
-// A device's tables (tables.ts): nodes of a row, words before them, bits of a token and of the places of the followers'
-// words, and the words of a request's record in a step.
+// A device's tables (tables.ts): words of the area before the rows, of a row, and of it before its nodes; bits of a token
+// and of its parent; words of the followers; words of a request's record in a step.
+export const TABLE_AREA_WORDS: i32 = 1024;
+export const TABLE_ROW_WORDS: i32 = 64;
+export const TABLE_HEAD_WORDS: i32 = 4;
 export const TABLE_NODES: i32 = 60;
-export const TABLE_HEAD_WORDS: i32 = 3;
 export const TABLE_TOKEN_BITS: i32 = 21;
+export const TABLE_PARENT_BITS: i32 = 6;
+export const FOLLOWERS_BITS: i32 = 23;
+export const FOLLOWERS_WORDS: i32 = 8388608;
 export const TABLE_STEP_WORDS: i32 = 6;
-export const FOLLOWER_WORDS_BITS: i32 = 23;
 
 // The words of a group's figures as `group_figures` writes them.
 export const FIGURES_WORDS: i32 = 6;

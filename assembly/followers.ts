@@ -2,14 +2,14 @@
 // table of words that a device reads, and drafts from where it has left a request's tree (tables.ts). Tokens enter it as
 // they are appended, whoever made them.
 //
-//   word:  token | sure << FOLLOWER_TOKEN_BITS | check << CHECK_SHIFT; 0: nothing
+//   word:  token | sure << TABLE_TOKEN_BITS | check << CHECK_SHIFT; 0: nothing
 //   sure   how often in turn the token came, at most SURE_MAX; other tokens lower it, and then take the place
 //   check  tells a context from others of the same place
 //
 // The device may read while a word is written: a word is old or new, and a wrong one drafts a token that the model refuses.
 // src/tools/replay/followers.ts is the same table.
 
-import { FOLLOWER_WORDS_BITS, TABLE_TOKEN_BITS } from "./abi";
+import { FOLLOWERS_BITS, TABLE_TOKEN_BITS } from "./abi";
 
 const SURE_MAX: u32 = 3;
 const TOKEN_MASK: u32 = (1 << TABLE_TOKEN_BITS) - 1;
@@ -18,7 +18,6 @@ const FACTOR: u32 = 0x2c1b3c6d;
 const HASH_BITS: u32 = 31;
 // A context of all texts together.
 const ANY: u32 = 0;
-export const FOLLOWERS_BYTES: usize = (<usize>4) << FOLLOWER_WORDS_BITS;
 
 let words: usize = 0;
 
@@ -41,7 +40,7 @@ export function followerKey(handle: u32, index: i32): u32 {
 }
 
 function raise(hash: u32, token: u32): void {
-  const at = words + ((<usize>(hash >> (HASH_BITS - FOLLOWER_WORDS_BITS))) << 2);
+  const at = words + ((<usize>(hash >> (HASH_BITS - FOLLOWERS_BITS))) << 2);
   const word = load<u32>(at);
   const check = hash & 0xff;
   let now = token;

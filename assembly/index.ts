@@ -38,11 +38,7 @@ import { bestToken, countOf, edgeOf, lenOf, STATE_BYTES } from "./suffix/node";
 const STATE_WORDS: u32 = <u32>STATE_BYTES >> 2;
 
 export { inputReserve as input_reserve, outputReserve as output_reserve, step } from "./step";
-export {
-  tableClear as table_clear,
-  tableStep as table_step,
-  tablesReserve as tables_reserve,
-} from "./tables";
+export { tableStep as table_step, tablesReserve as tables_reserve } from "./tables";
 
 export function abi_version(): i32 {
   return ABI_VERSION;

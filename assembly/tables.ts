@@ -1,8 +1,8 @@
 // Tables of continuations, from which a device drafts that is a step ahead of its host: a row for each of the engine's
 // slots, in an area that the device reads while the host goes on (docs/PLUGIN.md).
 //
-//   area:  selected, then nothing up to HEAD_BYTES | two buffers of `slots` rows | followers (followers.ts)
-//   row:   known | key | own key | TABLE_NODES nodes
+//   area:  selected, then nothing up to TABLE_AREA_WORDS | two buffers of `slots` rows | followers (followers.ts)
+//   row:   known | key | own key | nothing | TABLE_NODES nodes
 //   known  tokens of the request up to the tree's root; 0: there is no tree
 //   key    of the request's group, and of the request, among the followers
 //   node   token | (parent + 1) << TABLE_TOKEN_BITS | odds << ODDS_SHIFT; parent -1: the root; -1: no node. Parents come before
@@ -14,23 +14,29 @@
 
 import {
   DRAFT_FLAG_TABLE,
+  FOLLOWERS_BITS,
+  FOLLOWERS_WORDS,
   STATUS_INVALID,
   STATUS_OK,
+  TABLE_AREA_WORDS,
   TABLE_HEAD_WORDS,
   TABLE_NODES,
+  TABLE_PARENT_BITS,
+  TABLE_ROW_WORDS,
   TABLE_STEP_WORDS,
   TABLE_TOKEN_BITS,
 } from "./abi";
 import { sequenceAppend } from "./append";
 import { drafts, draftsBegin, wordAt } from "./draft/drafts";
-import { FOLLOWERS_BYTES, followerKey, followersPlace } from "./followers";
+import { followerKey, followersPlace } from "./followers";
 import { areaTake } from "./memory/pool";
 import { draftFor, inputHolds, remember } from "./step";
 import { groupAt, isGroup } from "./suffix/arena";
 
-export const HEAD_BYTES: usize = 4096;
-const ROW_BYTES: usize = (<usize>(TABLE_HEAD_WORDS + TABLE_NODES)) << 2;
-const ODDS_SHIFT: u32 = TABLE_TOKEN_BITS + 6;
+const HEAD_BYTES: usize = (<usize>TABLE_AREA_WORDS) << 2;
+const ROW_BYTES: usize = (<usize>TABLE_ROW_WORDS) << 2;
+const FOLLOWERS_BYTES: usize = (<usize>FOLLOWERS_WORDS) << 2;
+const ODDS_SHIFT: u32 = TABLE_TOKEN_BITS + TABLE_PARENT_BITS;
 const ODDS_MAX: u32 = 15;
 const SLOTS_MAX: i32 = 1 << 16;
 // A record of a step: group, sequence, count of tokens, slot, known, longest path (0: no table).
@@ -47,7 +53,10 @@ let slots: i32 = 0;
 // then on every token that is appended is among the followers.
 export function tablesReserve(count: i32): usize {
   assert(area == 0 && count > 0 && count <= SLOTS_MAX);
-  const rows = (2 * <usize>count * ROW_BYTES + 63) & ~63;
+  assert(
+    TABLE_HEAD_WORDS + TABLE_NODES == TABLE_ROW_WORDS && 1 << FOLLOWERS_BITS == FOLLOWERS_WORDS,
+  );
+  const rows = 2 * <usize>count * ROW_BYTES;
   area = areaTake(HEAD_BYTES + rows + FOLLOWERS_BYTES);
   if (area == 0) return 0;
   slots = count;
@@ -57,13 +66,6 @@ export function tablesReserve(count: i32): usize {
 
 function bufferAt(index: i32): usize {
   return area + HEAD_BYTES + <usize>index * <usize>slots * ROW_BYTES;
-}
-
-// The slot belongs to another request.
-export function tableClear(slot: i32): void {
-  assert(slot >= 0 && slot < slots);
-  store<i32>(bufferAt(0) + <usize>slot * ROW_BYTES, 0);
-  store<i32>(bufferAt(1) + <usize>slot * ROW_BYTES, 0);
 }
 
 function odds(index: i32, from: i32): u32 {

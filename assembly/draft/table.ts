@@ -111,13 +111,14 @@ function offerOthers(parent: i32, p: f64): void {
   }
 }
 
-// Appends the automaton's likeliest continuation of `state`, `count` tokens at most, behind the draft's last token.
+// Appends the automaton's likeliest continuation of `state`, `count` tokens at most, behind the draft's last token. The
+// root, which has no link, is no context.
 function follow(state: usize, probability: f64, count: i32): void {
   let v = state;
   let p = probability;
   for (let left = count; left > 0 && draft.count < <i32>TABLE_NODES; left--) {
-    while (v != 0 && bestToken(v) == NONE) v = linkOf(v);
-    if (v == 0) return;
+    while (linkOf(v) != 0 && bestToken(v) == NONE) v = linkOf(v);
+    if (linkOf(v) == 0) return;
     const target = bestTarget(v);
     p *= <f64>countOf(target) / <f64>(countOf(v) + 1);
     draftEmitLeaf(bestToken(v), draft.count - 1, p);

@@ -21,11 +21,12 @@ ROWS_MAX = 256
 RUIN_FROM = 64 * 1024
 
 
-def config(tokens: int = 8, length_max: int = LENGTH_MAX, **foretoken: Any) -> Any:
+def config(tokens: int = 8, length_max: int = LENGTH_MAX, slots: int = ROWS_MAX, **foretoken: Any) -> Any:
     """The parts of a VllmConfig that are read."""
     return SimpleNamespace(
         additional_config={"foretoken": foretoken},
         speculative_config=SimpleNamespace(num_speculative_tokens=tokens),
+        scheduler_config=SimpleNamespace(max_num_seqs=slots),
         model_config=SimpleNamespace(max_model_len=length_max, get_vocab_size=lambda: VOCABULARY),
     )
 

@@ -28,7 +28,9 @@ def step(core: SuffixCore, operation: dict[str, Any]) -> dict[str, Any]:
         flags = abi.DRAFT_FLAG_TREE if tree else 0
         asks += (handle, sequence, tokens_max, flags, float_word(least), float_word(weight))
     found = core.step(words, len(owners), array("i", asks), len(operation["asks"]), operation["budget"])
-    parents, probabilities = core.details(len(found.tokens))
+    count = len(found.tokens)
+    parents_at = core._drafts_max * (1 + abi.TREE_TOKENS_MAX) + 2
+    parents, probabilities = core._output[parents_at : parents_at + count].tolist(), core.probabilities(count)
     return {
         "starts": found.starts,
         "tokens": found.tokens,

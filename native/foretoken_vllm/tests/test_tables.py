@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,14 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from foretoken_vllm import engine, runner_v2
+from foretoken_vllm import abi, engine, runner_v2
+from foretoken_vllm.core import SuffixCore
 from foretoken_vllm.faults import Faults
-from foretoken_vllm.followers import WORDS_BITS, Followers, key_of, mixed
 from foretoken_vllm.length import LengthBudget
+from foretoken_vllm.mailbox import Batch, Delta, Made, SteppedRows
 from foretoken_vllm.mirror import Mirror
-from foretoken_vllm.table import NODES, ROW_WORDS, Tables, rows_of, walk
+from foretoken_vllm.table import Tables
 from foretoken_vllm.table_drafter import TableDrafter
 from harness import config, extra, ruin
+from walk_twin import drafted, key_of, mixed, row_of, walk
 
 PROMPT = [1, 2, 3]
 STORY = [10, 11, 12, 13, 14, 15, 16]
@@ -32,27 +35,49 @@ def data(name: str, given: list[int], group: str = "g", sample: int = 0, max_tok
     return SimpleNamespace(req_id=name, prefill_token_ids=given, prompt_len=len(given), sampling_params=params)
 
 
+WIDTH = 9
+
+
 class Device:
     """What the runner and the kernel do, with a table drafter behind them."""
 
     def __init__(self, **settings: Any) -> None:
-        self.buffers = np.zeros((2, SLOTS, ROW_WORDS), np.int32)
-        self.selected = np.zeros(1, np.int32)
-        self.words = np.zeros(1 << WORDS_BITS, np.int32)
-        tables, followers = Tables(self.buffers, self.selected), Followers(self.words)
-        self.drafter = TableDrafter(config(8, **{"probability_min": 0.01, **settings}), tables, followers)
+        self.drafter = TableDrafter(config(8, slots=SLOTS, **{"probability_min": 0.01, **settings}))
         self.tokens: dict[int, list[int]] = {}
+
+    @property
+    def tables(self) -> Tables:
+        tables = self.drafter.tables
+        assert tables is not None
+        return tables
 
     def add(self, request: Any, slot: int) -> None:
         self.tokens[slot] = list(request.prefill_token_ids)
-        self.drafter.tables.clear(slot)
+        self.tables.clear(slot)
         self.drafter.news.append(partial(self.drafter.mirror.add, request.req_id, request, slot))
+
+    def remove(self, name: str) -> None:
+        self.drafter.news.append(partial(self.drafter.mirror.remove, name))
 
     def sample(self, slot: int, tokens: list[int]) -> None:
         self.tokens[slot] += tokens
 
+    def take(self, ids: list[str], sampled: list[list[int]]) -> None:
+        """As vLLM's output has them: rows of one width, and how many of each are tokens."""
+        self.drafter.take(ids, *arrays(sampled))
+
     def drafts(self, slot: int) -> list[int]:
-        return walk(self.buffers[self.selected[0], slot], self.words, self.tokens[slot], 8)
+        return drafted(self.row(slot), self.tables.followers, self.tokens[slot], 8)
+
+    def row(self, slot: int) -> Any:
+        return self.tables.buffers[self.tables.selected[0], slot]
+
+
+def arrays(sampled: list[list[int]]) -> tuple[Any, Any]:
+    tokens = np.full((len(sampled), WIDTH), 7, np.int64)
+    for row, of in zip(tokens, sampled, strict=True):
+        row[: len(of)] = of
+    return tokens, np.array([len(of) for of in sampled], np.int32)
 
 
 def told(device: Device) -> None:
@@ -62,8 +87,8 @@ def told(device: Device) -> None:
         device.add(data(name, PROMPT, sample=10 + sample), 0)
         for token in STORY:
             device.sample(0, [token])
-            device.drafter.take([name], [[token]])
-        device.drafter.news.append(partial(device.drafter.mirror.remove, name))
+            device.take([name], [[token]])
+        device.remove(name)
 
 
 def test_a_step_in_which_no_request_takes_drafts_is_no_fault() -> None:
@@ -71,7 +96,7 @@ def test_a_step_in_which_no_request_takes_drafts_is_no_fault() -> None:
     told(device)
     device.add(data("b", PROMPT, sample=1, max_tokens=1), 1)
     device.sample(1, [10])
-    device.drafter.take(["b"], [[10]])
+    device.take(["b"], [[10]])
     assert (device.drafts(1), device.drafter.faults.total) == ([], 0)
 
 
@@ -80,7 +105,7 @@ def test_a_table_is_walked_with_tokens_that_the_host_has_not_seen() -> None:
     told(device)
     device.add(data("b", PROMPT, sample=1), 1)
     device.sample(1, [10])
-    device.drafter.take(["b"], [[10]])
+    device.take(["b"], [[10]])
     assert device.drafts(1) == STORY[1:]
     # A step later, of which the host knows nothing: two accepted and one sampled.
     device.sample(1, [11, 12, 13])
@@ -92,7 +117,7 @@ def test_a_request_has_a_table_before_its_first_token() -> None:
     device = Device()
     told(device)
     device.add(data("b", PROMPT, sample=1), 1)
-    device.drafter.take([], [])
+    device.take([], [])
     device.sample(1, [10])
     assert device.drafts(1) == STORY[1:]
 
@@ -101,7 +126,7 @@ def test_a_chunk_continues_with_what_it_was_given() -> None:
     device = Device()
     told(device)
     device.add(data("b", PROMPT + STORY[:3], sample=1, offset=3), 1)
-    device.drafter.take([], [])
+    device.take([], [])
     device.sample(1, [13])
     assert device.drafts(1) == STORY[4:]
 
@@ -114,46 +139,153 @@ def test_a_slot_of_another_request_has_no_table() -> None:
 
 
 def test_tokens_behind_a_stop_token_or_the_limit_are_not_the_responses() -> None:
-    mirror = Mirror(512)
+    mirror = Mirror(SLOTS, 512)
     mirror.add("stop", data("stop", PROMPT), 0)
     mirror.add("limit", data("limit", PROMPT, max_tokens=2), 1)
-    kept, requests = mirror.step(["stop", "limit"], [[5, 99, 6], [5, 6, 7]])
-    assert kept == [[5, 99], [5, 6]] and all(request.ended for request in requests)
+    other = data("other", PROMPT)
+    other.sampling_params.all_stop_token_ids = {6}
+    mirror.add("other", other, 2)
+    ids = ["stop", "limit", "other"]
+    assert mirror.take(ids, *arrays([[5, 99, 6], [5, 6, 7], [99, 5]])).tolist() == [2, 2, 2]
+    assert mirror.tokens[:3, 3:5].tolist() == [[5, 99], [5, 6], [99, 5]]
     # The step that was under way when they ended, and one of a request that was removed.
     mirror.remove("limit")
-    assert mirror.step(["stop", "limit"], [[7], [8]]) == ([], [])
+    assert mirror.take(ids, *arrays([[7], [8], [9, 6]])).tolist() == [0, 0, 2]
+    assert mirror.totals[:3].tolist() == [5, 5, 7]
+
+
+def core_of(slots: int = SLOTS) -> tuple[SuffixCore, Tables]:
+    core = SuffixCore()
+    return core, Tables(core.reserve_tables(slots), slots)
 
 
 def test_a_walk_that_leaves_the_tree_goes_on_with_what_followed_in_the_group() -> None:
-    followers = Followers(np.zeros(1 << WORDS_BITS, np.int32))
+    core, tables = core_of()
+    other, group = core.create(), core.create()
     # Two paths: 4 5 6 and 8.
-    row = np.concatenate([[3, 7, key_of(7, 2)], rows_of([0, 4], [4, 5, 6, 8], [-1, 0, 1, -1])[0]])
+    row = row_of(3, group, key_of(group, 2), [4, 5, 6, 8], [-1, 0, 1, -1])
 
-    def drafted(*since: int) -> list[int]:
-        return walk(row, followers.words, [1, 2, 3, *since], 4)
+    def of(*since: int) -> list[int]:
+        return drafted(row, tables.followers, [1, 2, 3, *since], 4)
 
-    assert [drafted(), drafted(4, 5), drafted(9, 5)] == [[4, 5, 6], [6], []]
+    def take(*words: int, records: int = 1) -> None:
+        core.step(list(words), records, array("i"), 0)
+
+    assert [of(), of(4, 5), of(9, 5)] == [[4, 5, 6], [6], []]
     # Of another group, the prompt's end and a first response, in two pieces; then a second one.
-    followers.take([6, 0, 3, 5, 6, 9])
-    followers.take_prompt(7, [1, 2, 3])
-    followers.take([7, 0, 3, 4, 5, 6, 7, 1, 2, 9, 5])
-    followers.take([7, 0, 2, 30, 31, 7, 1, 2, 20, 21])
-    assert drafted() == [4, 5, 6, 30]
-    assert drafted(4, 5) == [6, 30, 31]
-    assert drafted(9, 5) == [20, 21]
+    take(other, 0, 3, 5, 6, 9)
+    core.prompt(group, array("i", [1, 2, 3]))
+    take(group, 0, 3, 4, 5, 6, group, 1, 2, 9, 5, records=2)
+    take(group, 0, 2, 30, 31, group, 1, 2, 20, 21, records=2)
+    assert of() == [4, 5, 6, 30]
+    assert of(4, 5) == [6, 30, 31]
+    assert of(9, 5) == [20, 21]
     # What came last follows two tokens, unless a third one tells.
-    followers.take([7, 2, 3, 40, 9, 5, 7, 2, 1, 41])
-    assert [drafted(9, 5), drafted(40, 9, 5), drafted(8, 9, 5)] == [[20, 21], [41], [41]]
+    take(group, 2, 3, 40, 9, 5, group, 2, 1, 41, records=2)
+    assert [of(9, 5), of(40, 9, 5), of(8, 9, 5)] == [[20, 21], [41], [41]]
 
 
-def test_publishing_keeps_the_tables_of_requests_that_are_not_in_the_step() -> None:
-    buffers, selected = np.zeros((2, SLOTS, ROW_WORDS), np.int32), np.zeros(1, np.int32)
-    tables = Tables(buffers, selected)
-    tables.publish([1], [3], [(1, 2)], rows_of([0, 1], [7], [-1]))
-    tables.publish([2], [4], [(1, 2)], rows_of([0, 1], [8], [-1]))
-    now = buffers[selected[0]]
-    words = np.zeros(1 << WORDS_BITS, np.int32)
-    assert [walk(now[slot], words, [0] * known, 4) for slot, known in ((0, 3), (1, 3), (2, 4))] == [[], [7], [8]]
+def test_a_step_keeps_the_tables_of_requests_that_are_not_in_it() -> None:
+    core, tables = core_of()
+    group = core.create()
+    core.prompt(group, array("i", PROMPT))
+    core.step([group, 0, len(STORY), *STORY], 1, array("i"), 0)
+
+    def step(slot: int, sample: int, tokens: list[int]) -> None:
+        record = [group, sample, len(tokens), slot, len(PROMPT) + len(tokens), 8]
+        assert core.table_step(np.array([record], np.int32), np.array([tokens])) == []
+
+    step(1, 1, STORY[:1])
+    step(2, 2, STORY[:3])
+    rows = tables.buffers[tables.selected[0]]
+    found = [drafted(rows[slot], tables.followers, PROMPT + STORY[:at], 4) for slot, at in ((0, 3), (1, 1), (2, 3))]
+    assert found == [[], STORY[1:5], STORY[3:]]
+
+
+def test_odds_of_a_draft_are_higher_where_siblings_agree() -> None:
+    device = Device()
+    told(device)
+    device.add(data("b", PROMPT, sample=1), 1)
+    device.sample(1, [10])
+    device.take(["b"], [[10]])
+    tokens = device.tokens[1]
+    sure = walk(device.row(1), device.tables.followers, tokens, 1)[0][1]
+    for sample in range(2, 8):
+        device.add(data(f"c{sample}", PROMPT, sample=sample), 2)
+        device.take(["b", f"c{sample}"], [[], [10]])
+        device.take(["b", f"c{sample}"], [[], [20 + sample]])
+        device.remove(f"c{sample}")
+    device.take(["b"], [[]])
+    token, unsure = walk(device.row(1), device.tables.followers, tokens, 1)[0]
+    assert token == 11 and 0 < unsure < sure < 1
+
+
+def test_a_record_without_room_fails_alone() -> None:
+    core, tables = core_of()
+    group = core.create()
+    core.prompt(group, array("i", PROMPT))
+    records = np.array([[group, 0, 1, 0, 4, 8], [group + 9999, 0, 1, 1, 4, 8], [group, 1, 1, 2, 4, 8]], np.int32)
+    assert core.table_step(records, np.array([[10], [10], [10]])) == [1]
+    assert tables.buffers[tables.selected[0], :3, 0].tolist() == [4, 0, 4]
+
+
+def reported(device: Device) -> dict[int, list[int]]:
+    """What the link was told of each response, in order; nothing of it twice, nothing left out."""
+    found: dict[int, list[int]] = {}
+    for item in device.drafter._mailbox.up:
+        made: list[Made] = []
+        if isinstance(item, Batch):
+            made = [*item.given, *item.made]
+        elif isinstance(item, SteppedRows):
+            made = item.made()
+        for _, index, offset, tokens in made:
+            assert offset == len(found.setdefault(index, []))
+            found[index] += tokens
+    return found
+
+
+def test_steady_steps_draft_and_report_as_single_ones() -> None:
+    """The same tokens, with each step steady and with none: equal rows, equal reports."""
+    random = np.random.default_rng(5)
+    devices = [Device(), Device()]
+    for device in devices:
+        device.drafter._link = SimpleNamespace()  # type: ignore[assignment]
+        told(device)
+        device.drafter._mailbox.up.clear()
+        for slot in range(3):
+            device.add(data(f"r{slot}", PROMPT, sample=slot), slot)
+    lasts = [0, 0, 0]
+    for step in range(60):
+        counts = random.integers(0, 4, size=3)
+        sampled = [[STORY[(lasts[i] + k) % len(STORY)] for k in range(counts[i])] for i in range(3)]
+        lasts = [at + int(count) for at, count in zip(lasts, counts, strict=True)]
+        for each, device in enumerate(devices):
+            if each == 1:
+                device.drafter._leave()
+            for slot in range(3):
+                device.sample(slot, sampled[slot])
+            device.take(["r0", "r1", "r2"], sampled)
+        steady, single = devices
+        assert [steady.drafts(slot) for slot in range(3)] == [single.drafts(slot) for slot in range(3)], step
+    assert reported(steady) == reported(single)
+    assert {index: len(tokens) for index, tokens in reported(steady).items()} == dict(enumerate(lasts))
+    assert steady.drafter.counters.quick - single.drafter.counters.quick >= 57
+    assert steady.drafter.faults.total == single.drafter.faults.total == 0
+
+
+def test_siblings_tokens_from_elsewhere_end_no_steady_batch() -> None:
+    device = Device()
+    device.add(data("a", PROMPT, sample=0), 0)
+    for token in (10, 20, 30):
+        device.sample(0, [token])
+        device.take(["a"], [[token]])
+    tokens = array("i", STORY).tobytes()
+    device.drafter._mailbox.down.append(Delta(0, "g", 5, 0, tokens))
+    quick = device.drafter.counters.quick
+    device.sample(0, [11])
+    device.take(["a"], [[11]])
+    assert device.drafter.counters.quick == quick + 1
+    assert device.drafts(0) == STORY[2:]
 
 
 def test_a_trap_of_the_core_ends_no_step() -> None:
@@ -162,13 +294,13 @@ def test_a_trap_of_the_core_ends_no_step() -> None:
     assert device.drafter._replica is not None
     ruin(device.drafter._replica._core)
     device.add(data("b", PROMPT, sample=1), 1)
-    device.drafter.take(["b"], [[10]])
+    device.take(["b"], [[10]])
     assert device.drafter.faults.counts == {"core trap": 1}
 
 
-def test_256_requests_take_less_than_64_kib_a_step() -> None:
-    assert 256 * ROW_WORDS * 4 < 64 * 1024
-    assert len(rows_of([0, NODES], [5] * NODES, [-1] * NODES)[0]) == NODES
+def test_256_requests_take_64_kib_a_step() -> None:
+    assert 256 * abi.TABLE_ROW_WORDS * 4 <= 64 * 1024
+    assert abi.TABLE_HEAD_WORDS + abi.TABLE_NODES == abi.TABLE_ROW_WORDS
 
 
 @pytest.mark.parametrize(
@@ -203,10 +335,10 @@ def test_requests_without_siblings_have_no_drafts_and_the_scheduler_hears_of_it(
     alone = data("alone", PROMPT)
     alone.sampling_params.extra_args = {}
     device.add(alone, 0)
-    device.drafter.take(["alone"], [[10]])
+    device.take(["alone"], [[10]])
     assert scheduler.dynamic_sd_lookup == [0] * 5
     device.add(data("b", PROMPT, sample=1), 1)
-    device.drafter.take(["alone", "b"], [[11], [10]])
+    device.take(["alone", "b"], [[11], [10]])
     # Step times are not known yet: as many as are configured.
     assert scheduler.dynamic_sd_lookup is None
     assert device.drafter.faults.total == 0

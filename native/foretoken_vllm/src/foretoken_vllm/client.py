@@ -135,7 +135,7 @@ class DraftClient:
                 self._advance(item.epoch)
             elif item.epoch != self.epoch:
                 continue
-            elif isinstance(item, post.Stepped):
+            elif isinstance(item, (post.Stepped, post.SteppedRows)):
                 self._batch(item.made(), now)
             elif isinstance(item, post.Batch):
                 for name, index, offset, tokens in item.given:

@@ -14,7 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import wasmtime
+from numpy.typing import NDArray
 
 from . import abi
 
@@ -105,7 +107,8 @@ class SuffixCore:
             raise CoreError(f"{path} exports no memory")
         self._memory = memory
         self._call("configure", limit_bytes, context_tokens, 1 if learning else 0)
-        self._step = _step_function(self._store, self._exports, holds_lock)
+        self._step = _step_function(self._store, self._exports, "step", 3, holds_lock)
+        self._table_step = _step_function(self._store, self._exports, "table_step", 2, holds_lock)
         # Of the memory: the input area, as words that cannot be below 0 and as any; the output area, and in it the
         # probabilities. Views of fixed places, because a step has no time to ask where they are.
         self._input: Any = memoryview(array("I"))
@@ -186,12 +189,38 @@ class SuffixCore:
         # Not by its own constructor, which is Python.
         return tuple.__new__(StepDrafts, (starts, output[tokens_at : tokens_at + count].tolist(), failed))
 
-    def details(self, count: int) -> tuple[list[int], list[float]]:
-        """Parents and probabilities of the `count` tokens that the last step drafted."""
-        room = self._drafts_max * abi.TREE_TOKENS_MAX
-        at = self._drafts_max + 2 + room
-        output = self._output
-        return output[at : at + count].tolist(), self._probabilities[:count].tolist()
+    def reserve_tables(self, slots: int) -> memoryview[int]:
+        """The area of the tables of `slots` slots (assembly/tables.ts), once and before any group; never moves."""
+        at = self._call("tables_reserve", slots) & 0xFFFFFFFF
+        if at == 0:
+            raise CoreError(f"the core's memory leaves no room for the tables of {slots} slots")
+        return self._view(at, abi.TABLE_AREA_WORDS + 2 * slots * abi.TABLE_ROW_WORDS + abi.FOLLOWERS_WORDS)
+
+    def table_step(self, records: NDArray[np.int32], tokens: NDArray[Any]) -> list[int]:
+        """Appends tokens of requests and writes their tables: records and layouts are assembly/tables.ts's.
+
+        `records`: [requests, TABLE_STEP_WORDS]; `tokens`: [requests, width], ids >= 0. The rows of records that failed.
+        """
+        requests, width = tokens.shape
+        words = records.size + tokens.size
+        if words > self._words_max:
+            raise CoreError(f"{words} words are more than the input area holds, {self._words_max}")
+        if requests > self._drafts_max:
+            self._reserve(2 * requests)
+        area = np.frombuffer(self._input_signed, np.int32, words)
+        area[: records.size] = records.ravel()
+        area[records.size :] = tokens.ravel()
+        if self._has_trapped:
+            raise CoreTrapError("core table_step: refused, the core has trapped")
+        try:
+            failed = self._table_step(requests, width, 0)
+        except CoreTrapError:
+            self._has_trapped = True
+            raise
+        if failed < 0:
+            raise CoreError(f"core table_step: status {failed}")
+        paths = area[abi.TABLE_STEP_WORDS - 1 : records.size : abi.TABLE_STEP_WORDS]
+        return np.flatnonzero(paths < 0).tolist() if failed > 0 else []
 
     def probabilities(self, count: int) -> list[float]:
         """Of the `count` tokens that the last step drafted: that the path up to each is accepted."""
@@ -247,19 +276,21 @@ class SuffixCore:
         return failed
 
 
-def _step_function(store: wasmtime.Store, exports: Any, holds_lock: bool) -> Callable[[int, int, int], int]:
-    """`step`, called without wasmtime's checks of each argument where this wasmtime allows it.
+def _step_function(
+    store: wasmtime.Store, exports: Any, name: str, arity: int, holds_lock: bool
+) -> Callable[[int, int, int], int]:
+    """A function of three or fewer integers, without wasmtime's checks of each argument where this wasmtime allows it.
 
     The public call looks the function's type up and boxes every value: 25 us of a budget of 100. The raw call is
     no public API of the package, so it is tried against the public one first.
     """
-    function = exports["step"]
+    function = exports[name]
 
-    def checked(appends: int, drafts: int, budget: int) -> int:
+    def checked(*arguments: int) -> int:
         try:
-            return int(function(store, appends, drafts, budget))
+            return int(function(store, *arguments[:arity]))
         except (wasmtime.WasmtimeError, wasmtime.Trap) as error:
-            raise CoreTrapError(f"core step: {error}") from error
+            raise CoreTrapError(f"core {name}: {error}") from error
 
     try:
         raw = _raw_step(store, function, holds_lock)
@@ -270,7 +301,7 @@ def _step_function(store: wasmtime.Store, exports: Any, holds_lock: bool) -> Cal
 
 
 def _raw_step(store: wasmtime.Store, function: Any, holds_lock: bool) -> Callable[[int, int, int], int]:
-    """Calls a function of three or fewer integers by wasmtime's C API. Its arguments are made once."""
+    """Calls it by wasmtime's C API. Its arguments are made once."""
     bindings: Any = importlib.import_module("wasmtime._bindings")
     values = (bindings.wasmtime_val_raw_t * _RAW_VALUES)()
     # Each value is a union of 16 bytes, of which an integer takes the first four.
@@ -287,10 +318,8 @@ def _raw_step(store: wasmtime.Store, function: Any, holds_lock: bool) -> Callabl
     call = library["wasmtime_func_call_unchecked"]
     call.restype = ctypes.c_void_p
 
-    def invoke(appends: int, drafts: int, budget: int) -> int:
-        words[0] = appends
-        words[second] = drafts
-        words[third] = budget
+    def invoke(*arguments: int) -> int:
+        words[0], words[second], words[third] = arguments
         error = call(context, target, values, count, trap_at)
         if error or trap:
             raise CoreTrapError("core.wasm gave up in a step")

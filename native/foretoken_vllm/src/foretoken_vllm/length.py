@@ -52,11 +52,11 @@ class LengthBudget:
         """A step without prefill took `us`."""
         self.step_time.observe(requests, drafted, us)
 
-    def accept(self, verified: int, accepted: int) -> None:
-        """Of the `verified` tokens of one request in one step, the first `accepted` were right."""
+    def accept(self, verified: int, accepted: int, times: int = 1) -> None:
+        """Of the `verified` tokens of a request in one step, the first `accepted` were right; `times` over."""
         for k in range(min(verified, self.tokens_max)):
-            self._verified[k] += 1
-            self._accepted[k] += k < accepted
+            self._verified[k] += times
+            self._accepted[k] += times * (k < accepted)
 
     def learn(self) -> None:
         """Every few steps."""

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
 
 UP_MAX = 8192
 DOWN_MAX = 4096
@@ -55,6 +58,22 @@ class Stepped:
 
 
 @dataclass(frozen=True, slots=True)
+class SteppedRows:
+    """Up: as Stepped, in arrays: row i had `totals[i]` tokens and made the first `counts[i]` of `tokens[i]`."""
+
+    epoch: int
+    who: tuple[Who, ...]
+    totals: NDArray[Any]
+    tokens: NDArray[Any]
+    counts: NDArray[Any]
+
+    def made(self) -> list[Made]:
+        """As a Batch has it."""
+        rows = zip(self.who, self.totals.tolist(), self.tokens.tolist(), self.counts.tolist(), strict=True)
+        return [(name, i, base + total, tokens[:count]) for (name, i, base), total, tokens, count in rows if count > 0]
+
+
+@dataclass(frozen=True, slots=True)
 class Lacks:
     """Up: the engine's replica has `have` tokens and was given later ones."""
 
@@ -88,7 +107,7 @@ class LacksPast:
     group: str
 
 
-Up = Began | Batch | Stepped | Lacks | LacksPast | Ended | Advanced
+Up = Began | Batch | Stepped | SteppedRows | Lacks | LacksPast | Ended | Advanced
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What the host knows of the second runner's requests: their tokens, a step late, in the form that the proposer reads.
+"""What the host knows of the second runner's requests: their tokens, a step late, in arrays by the runner's slots.
 
 The first runner keeps requests and tokens on the host; of the second, the plugin learns them from what the runner is
 given (`add_requests`) and from the copy of the sampled tokens that vLLM makes anyway. A step may still run when its
@@ -11,86 +11,104 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+
+_GONE = -1
 
 
 class MirroredRequest:
-    """One request of the runner, and its tokens."""
+    """One request of the runner."""
 
-    __slots__ = ("ended", "is_new", "limit", "num_prompt_tokens", "sampling_params", "slot", "stops", "tokens", "total")
+    __slots__ = ("num_prompt_tokens", "sampling_params", "slot", "stops")
 
-    def __init__(self, data: Any, slot: int, length_max: int) -> None:
+    def __init__(self, data: Any, slot: int) -> None:
         """`data`: vLLM's NewRequestData."""
-        given = data.prefill_token_ids
-        params = data.sampling_params
         self.slot = slot
-        self.sampling_params = params
+        self.sampling_params = data.sampling_params
         self.num_prompt_tokens = int(data.prompt_len)
-        self.total = len(given)
-        self.limit = min(length_max, self.num_prompt_tokens + int(getattr(params, "max_tokens", None) or length_max))
-        self.tokens = np.empty(max(self.total, self.limit), dtype=np.int32)
-        self.tokens[: self.total] = given
-        self.stops: frozenset[int] = frozenset(getattr(params, "all_stop_token_ids", None) or ())
-        self.ended = False
-        self.is_new = True
-
-    def take(self, tokens: list[int]) -> list[int]:
-        """Those of the tokens that are the response's."""
-        if self.ended:
-            return []
-        taken = tokens[: max(0, self.limit - self.total)]
-        if not self.stops.isdisjoint(taken):
-            first = next(i for i, token in enumerate(taken) if token in self.stops)
-            taken = taken[: first + 1]
-        self.ended = len(taken) < len(tokens) or (bool(taken) and taken[-1] in self.stops)
-        self.tokens[self.total : self.total + len(taken)] = taken
-        self.total += len(taken)
-        return taken
+        self.stops: frozenset[int] = frozenset(getattr(data.sampling_params, "all_stop_token_ids", None) or ())
 
 
 class Mirror:
     """Has what the proposer reads of the first runner: `requests`, and the `input_batch` of one step."""
 
-    def __init__(self, length_max: int) -> None:
+    def __init__(self, slots: int, length_max: int) -> None:
         self._length_max = length_max
         self.requests: dict[str, MirroredRequest] = {}
         self.input_batch = SimpleNamespace(req_ids=[], num_prompt_tokens=[])
+        # Of each slot's request: its tokens and their number, the most that it may have, and whether it has ended.
+        # Where no request has had tokens yet, pages take no memory.
+        self.tokens = np.zeros((slots, length_max), np.int32)
+        self.totals = np.zeros(slots, np.int64)
+        self._limits = np.zeros(slots, np.int64)
+        self._ended = np.zeros(slots, bool)
         self._new: list[str] = []
+        # Stop tokens of any request; None: to be collected.
+        self._stop_ids: NDArray[np.int64] | None = None
+        # Of the step before: its requests, and their slots.
+        self._ids: list[str] = []
+        self._slots = np.zeros(0, np.int64)
 
     def add(self, request_id: str, data: Any, slot: int) -> None:
         """A request begins, or goes on after it was preempted."""
-        self.requests[request_id] = MirroredRequest(data, slot, self._length_max)
+        request = MirroredRequest(data, slot)
+        given = data.prefill_token_ids
+        self.requests[request_id] = request
+        self.tokens[slot, : len(given)] = given
+        self.totals[slot] = len(given)
+        most = int(getattr(request.sampling_params, "max_tokens", None) or self._length_max)
+        self._limits[slot] = min(self._length_max, request.num_prompt_tokens + most)
+        self._ended[slot] = False
         self._new.append(request_id)
+        self._forget()
 
     def remove(self, request_id: str) -> None:
         self.requests.pop(request_id, None)
+        self._forget()
 
-    def step(self, ids: list[str], sampled: list[list[int]]) -> tuple[list[list[int]], list[MirroredRequest]]:
-        """The requests that have new tokens, and those that have begun: they may have none."""
-        batch: dict[str, list[int]] = {}
-        for request_id, tokens in zip(ids, sampled, strict=True):
-            request = self.requests.get(request_id)
-            if request is not None and tokens:
-                taken = request.take(tokens)
-                if taken:
-                    batch[request_id] = taken
-        for request_id in self._new:
-            if request_id in self.requests:
-                batch.setdefault(request_id, [])
+    def take(self, ids: list[str], tokens: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.int64]:
+        """A step's tokens, [requests, width], of which `counts` are there; how many of each are the response's."""
+        slots = self.slots_of(ids)
+        places = np.arange(tokens.shape[1])
+        totals = self.totals[slots]
+        rest = np.where((slots == _GONE) | self._ended[slots], 0, np.maximum(self._limits[slots] - totals, 0))
+        kept: NDArray[np.int64] = np.minimum(counts, rest)
+        if self._stop_ids is None:
+            self._stop_ids = np.array(sorted(frozenset().union(*(one.stops for one in self.requests.values()))), int)
+        if len(self._stop_ids) > 0:
+            may_stop = np.isin(tokens, self._stop_ids) & (places < kept[:, None])
+            for row in np.flatnonzero(may_stop.any(axis=1)).tolist():
+                stops = self.requests[ids[row]].stops
+                first = next((i for i in np.flatnonzero(may_stop[row]).tolist() if int(tokens[row, i]) in stops), None)
+                if first is not None:
+                    kept[row] = first + 1
+                    self._ended[slots[row]] = True
+        self._ended[slots[(kept < counts) & (slots != _GONE)]] = True
+        rows, columns = np.nonzero(places < kept[:, None])
+        self.tokens[slots[rows], totals[rows] + columns] = tokens[rows, columns]
+        self.totals[slots[slots != _GONE]] += kept[slots != _GONE]
+        return kept
+
+    def slots_of(self, ids: list[str]) -> NDArray[np.int64]:
+        """The requests' slots; of one that is gone -1."""
+        if ids != self._ids:
+            found = (self.requests.get(name) for name in ids)
+            self._slots = np.array([_GONE if one is None else one.slot for one in found], np.int64)
+            self._ids = ids.copy()
+        return self._slots
+
+    def step(self, ids: list[str], tokens: NDArray[Any], kept: NDArray[Any]) -> tuple[list[str], list[list[int]]]:
+        """Those that have begun and are not in the step; and tokens of the step's `input_batch`, in which they are."""
+        batch = {name: tokens[row, : kept[row]].tolist() for row, name in enumerate(ids) if kept[row] > 0}
+        begun = [name for name in dict.fromkeys(self._new) if name in self.requests]
         self._new.clear()
-        requests = [self.requests[request_id] for request_id in batch]
+        for name in begun:
+            batch.setdefault(name, [])
         self.input_batch.req_ids = list(batch)
-        self.input_batch.num_prompt_tokens = [request.num_prompt_tokens for request in requests]
-        return list(batch.values()), requests
+        self.input_batch.num_prompt_tokens = [self.requests[name].num_prompt_tokens for name in batch]
+        known = set(ids)
+        return [name for name in begun if name not in known], list(batch.values())
 
-
-class TokenRows:
-    """The tokens of a step's requests, read as the first runner's `token_ids_cpu`: `rows[i, :n]` and `rows[i]`."""
-
-    def __init__(self, requests: list[MirroredRequest]) -> None:
-        self._requests = requests
-
-    def __getitem__(self, at: Any) -> Any:
-        if isinstance(at, tuple):
-            row, part = at
-            return self._requests[row].tokens[part]
-        return self._requests[at].tokens
+    def _forget(self) -> None:
+        self._ids, self._slots = [], np.zeros(0, np.int64)
+        self._stop_ids = None

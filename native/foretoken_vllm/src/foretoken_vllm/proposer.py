@@ -30,7 +30,7 @@ from .stats import Counters
 # As vLLM's own rejection sampler has it; the core's limit is lower.
 TOKENS_MAX = abi.DRAFT_TOKENS_MAX
 TRAPS_MAX = 3
-_SWEEP_STEPS = 128
+SWEEP_STEPS = 128
 # Longer pauses between two steps are an engine's that had nothing to do.
 _STEP_S_MAX = 1.0
 # How often it is counted what steps took.
@@ -47,8 +47,7 @@ _CONFLICT_S = 10.0
 class ForetokenProposer:
     """The `model` of a `--speculative-config` whose `method` is `custom_class` (docs/PLUGIN.md)."""
 
-    # Of the core's draft records; whether a request without a new token gets a draft; whether batches have plans.
-    _flags = 0
+    # Whether a request without a new token is read, and whether batches have plans.
     _drafts_ahead = False
     _has_lineups = True
 
@@ -96,12 +95,15 @@ class ForetokenProposer:
         self._tokens_max = min(wanted, TOKENS_MAX)
         self._length_max = int(config.model_config.max_model_len)
         vocabulary = int(config.model_config.get_vocab_size())
-        self._replica = Replica(self._settings, self.faults, vocabulary, holds_lock=self._has_lineups)
+        self._replica = self._new_replica(vocabulary)
         self._bits = float_word(self._settings.probability_min)
         # Drafts that the sampler would judge wrongly are worse than none.
         self._is_lossless = self._judges_rightly()
         self._may_draft = self._is_lossless and self._settings.drafts > 0
         self._is_on = True
+
+    def _new_replica(self, vocabulary: int) -> Replica:
+        return Replica(self._settings, self.faults, vocabulary)
 
     def _judges_rightly(self) -> bool:
         return repair.ensure(self.faults)
@@ -204,7 +206,7 @@ class ForetokenProposer:
             plan.prepare(plan.tokens_max, self._probability_bits(requests))
         steps = self._steps + 1
         # Every few steps it may not, for what is done seldom.
-        if self._mailbox.down or steps % _SWEEP_STEPS == 0:
+        if self._mailbox.down or steps % SWEEP_STEPS == 0:
             return None
         if not plan.heads:
             drafts = _none_for(sampled)
@@ -358,7 +360,7 @@ class ForetokenProposer:
                 continue
             room = request.limit - total
             if room > 0 and tokens_max > 0 and sample.have == end:
-                draft_words += (handle, sample.index, min(room, tokens_max), self._flags, bits, WEIGHT_ONE)
+                draft_words += (handle, sample.index, min(room, tokens_max), 0, bits, WEIGHT_ONE)
                 asked.append(i)
                 asked_progress.append(progress[-1])
         self.counters.accepted += accepted
@@ -368,7 +370,7 @@ class ForetokenProposer:
         if found is not None:
             self._use(replica, drafts, asked, found, asked_progress, progress)
         self._steps += 1
-        if self._steps % _SWEEP_STEPS == 0:
+        if self._steps % SWEEP_STEPS == 0:
             self._sweep(replica)
         return drafts
 

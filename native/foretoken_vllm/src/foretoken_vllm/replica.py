@@ -9,11 +9,14 @@ from __future__ import annotations
 from array import array
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from . import abi
 from .core import BUDGET_NONE, StepDrafts, SuffixCore, float_word
 from .faults import Faults
-from .followers import Followers
 from .settings import Settings
+from .table import Tables
 
 # Tokens passed in one step beside its own: a moved response, a prompt, siblings from elsewhere.
 CATCH_UP_TOKENS = 4096
@@ -71,11 +74,14 @@ class Group:
 class Replica:
     """The groups of one engine. `words` and `owners`, `draft_words`: the records that `cross` hands over."""
 
-    def __init__(self, settings: Settings, faults: Faults, vocabulary: int, *, holds_lock: bool = True) -> None:
+    def __init__(self, settings: Settings, faults: Faults, vocabulary: int, *, slots: int = 0) -> None:
+        """`slots`: of a device that reads the core's tables; 0: there is none."""
         self._settings = settings
-        self._holds_lock = holds_lock
+        self._slots = slots
         self._faults = faults
         self._vocabulary = vocabulary
+        # Those of cores that have trapped too: a device may still read their tables.
+        self._cores: list[SuffixCore] = []
         self._core = self._new_core()
         self.groups: dict[str, Group] = {}
         self._making: list[Group] = []
@@ -86,15 +92,18 @@ class Replica:
         self.tokens_taken = 0
         # Of responses of earlier epochs.
         self.past_tokens = 0
-        # Gets every token, where a device goes on with what followed the same ones.
-        self.followers: Followers | None = None
         # How often everything was forgotten.
         self.cleared = 0
         # How often a group was dropped or given up.
         self.losses = 0
 
     def _new_core(self) -> SuffixCore:
-        return SuffixCore(limit_bytes=self._settings.core_mb * 2**20, holds_lock=self._holds_lock)
+        # A step of a device's tables is long, and the engine's thread goes on meanwhile.
+        core = SuffixCore(limit_bytes=self._settings.core_mb * 2**20, holds_lock=self._slots == 0)
+        if self._slots > 0:
+            self.tables = Tables(core.reserve_tables(self._slots), self._slots)
+        self._cores.append(core)
+        return core
 
     def used_bytes(self) -> int:
         """Bytes that the groups take in the core."""
@@ -209,8 +218,6 @@ class Replica:
         words = self.words
         drafts = self._core.step(words, len(owners), queries, len(queries) // abi.DRAFT_WORDS, budget)
         self.words = []
-        if self.followers is not None:
-            self.followers.take(words)
         self.tokens_taken += len(words) - abi.APPEND_HEADER_WORDS * len(owners)
         if drafts.failed:
             self._refused(owners, drafts.failed)
@@ -220,9 +227,12 @@ class Replica:
         """Of the `count` tokens that the last crossing drafted: that the path up to each is accepted."""
         return self._core.probabilities(count)
 
-    def details(self, count: int) -> tuple[list[int], list[float]]:
-        """Their parents, as indices within each draft, and probabilities."""
-        return self._core.details(count)
+    def draft_tables(self, owners: list[Group], records: NDArray[np.int32], tokens: NDArray[Any]) -> None:
+        """Takes the tokens of a step, [records, width], and writes the tables of its requests."""
+        failed = self._core.table_step(records, tokens)
+        self.tokens_taken += int(records[:, 2].sum())
+        if failed:
+            self._refused(owners, failed)
 
     def _refused(self, owners: list[Group], records: list[int]) -> None:
         for record in records:
@@ -241,8 +251,6 @@ class Replica:
             while group.making == abi.STATUS_FULL and self._drop_oldest(but=group):
                 group.making = self._core.create()
         piece = group.prompt[group.prompt_done : group.prompt_done + self.allowance]
-        if self.followers is not None:
-            self.followers.take_prompt(group.making, piece.tolist())
         is_full = group.making <= 0 or self._core.prompt(group.making, piece) != abi.STATUS_OK
         group.prompt_done += len(piece)
         self.allowance -= len(piece)
@@ -267,8 +275,6 @@ class Replica:
         held = group.handle if group.handle > 0 else group.making
         if held > 0:
             self._core.drop(held)
-            if self.followers is not None:
-                self.followers.drop(held)
         group.handle = 0
         group.making = 0
 

@@ -35,7 +35,8 @@ RELIED_ON: Signatures = (
     (f"{_GPU}.model_runner", "GPUModelRunner.reload_weights", ("553da7253690",)),
     (f"{_GPU}.states", "RequestState.__init__", ("f4b2b9fcebc4",)),
     (f"{_GPU}.states", "RequestState.add_request", ("dadd0459afad",)),
-    (f"{_GPU}.buffer_utils", "UvaBuffer.__init__", ("66a986cae556",)),
+    (f"{_GPU}.async_utils", "AsyncOutput.__init__", ("0811b92de592",)),
+    ("vllm.utils.torch_utils", "get_accelerator_view_from_cpu_tensor", ("e80d8ee9911a",)),
     (f"{_GPU}.spec_decode.rejection_sampler_utils", "rejection_sample", ("a5fc51fc0a1e", "fdc3c6e5ff49")),
     (f"{_GPU}.sample.gumbel", "gumbel_sample", ("63660c1cc971",)),
 )

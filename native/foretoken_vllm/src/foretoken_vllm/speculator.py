@@ -13,13 +13,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from vllm.v1.worker.gpu import buffer_utils
 from vllm.v1.worker.gpu.spec_decode.speculator import BaseSpeculator
 
-from . import exact, runner_v2, settings
+from . import abi, exact, runner_v2, settings
 from .faults import Faults
-from .followers import ODDS, WORDS_BITS, Followers
-from .table import ROW_WORDS, Tables
+from .table import ODDS, Tables
 from .table_drafter import TableDrafter
 from .walk import walk
 
@@ -41,18 +39,33 @@ class ForetokenSpeculator(BaseSpeculator):  # type: ignore[misc]
         self.num_speculative_steps = int(vllm_config.speculative_config.num_speculative_tokens)
         slots = int(vllm_config.scheduler_config.max_num_seqs)
         self._drafts = torch.zeros((slots, self.num_speculative_steps), dtype=torch.int64, device=device)
-        # Memory of the host that the device reads.
-        self._buffers = buffer_utils.UvaBuffer((2, slots, ROW_WORDS), torch.int32)
-        self._selected = buffer_utils.UvaBuffer((1,), torch.int32)
-        self._followers = buffer_utils.UvaBuffer((1 << WORDS_BITS,), torch.int32)
+        # vLLM's adaptive verification ranks the drafts of all requests by these, and estimates nothing itself.
+        self.draft_token_confidence_probs = torch.zeros_like(self._drafts, dtype=torch.float32)
+        self.use_acceptance_estimator = False
+        self.enable_adaptive_verification = bool(
+            getattr(vllm_config.speculative_config, "enable_adaptive_verification", False)
+        )
         self._odds = torch.tensor(ODDS, dtype=torch.int32, device=device)
-        tables = Tables(self._buffers.np, self._selected.np)
-        self.drafter = TableDrafter(vllm_config, tables, Followers(self._followers.np))
+        self.drafter = TableDrafter(vllm_config)
+        # What the device reads of the tables, and of which.
+        self._tables: Tables | None = None
+        self._views: tuple[Any, Any, Any] = (None, None, None)
+        self._map(device)
         self.faults = self.drafter.faults
         self._is_sound = True
         self.is_exact = self.drafter.is_exact
         if self.is_exact:
             _verify_exactly()
+
+    def _map(self, device: Any) -> bool:
+        """Lets the device read the drafter's tables; others come after a fault. False: there are none."""
+        tables = self.drafter.tables
+        if tables is not self._tables and tables is not None:
+            buffers, area = tables.buffers, _mapped(torch.from_numpy(tables.area), device)
+            begin, end = abi.TABLE_AREA_WORDS, abi.TABLE_AREA_WORDS + buffers.size
+            self._views = area[begin:end].view(buffers.shape), area[:1], area[end:]
+            self._tables = tables
+        return tables is not None
 
     def init_cudagraph_manager(self, cudagraph_mode: Any) -> None:
         """There is no model of its own."""
@@ -83,12 +96,12 @@ class ForetokenSpeculator(BaseSpeculator):  # type: ignore[misc]
             verified = int(input_batch.num_draft_tokens)
             is_decode = int(input_batch.num_tokens) == requests + verified
             self.drafter.in_flight.append((requests, verified, is_decode))
-            if self._is_sound:
+            if self._is_sound and self._map(drafts.device):
                 total, tokens = self.req_states.total_len.gpu, self.req_states.all_token_ids.gpu
                 last = last_sampled.view(-1)
-                tables = self._buffers.uva(), self._selected.uva(), self._followers.uva(), self._odds
+                confidences = self.draft_token_confidence_probs
                 with torch.inference_mode():
-                    walk(*tables, slots, total, last, tokens, drafts)
+                    walk(*self._views, self._odds, slots, total, last, tokens, drafts, confidences)
                 return drafts
         except Exception as error:  # noqa: BLE001 - one that raises here ends the server
             self._is_sound = False
@@ -96,6 +109,22 @@ class ForetokenSpeculator(BaseSpeculator):  # type: ignore[misc]
         # Something that the model can read; it is refused like any other.
         drafts.copy_(last_sampled.view(-1)[slots].unsqueeze(1).expand_as(drafts))
         return drafts
+
+
+def _mapped(words: Any, device: Any) -> Any:
+    """The device's view of memory of the host, which its driver knows for as long as the process lasts.
+
+    Raises RuntimeError where it cannot be.
+    """
+    if device.type == "cpu":
+        return words
+    from vllm.utils.torch_utils import get_accelerator_view_from_cpu_tensor
+
+    result = torch.cuda.cudart().cudaHostRegister(words.data_ptr(), words.nbytes, 0)
+    # vLLM makes a copy of what is not pinned, which would never change.
+    if int(getattr(result, "value", result)) != 0 or not words.is_pinned():
+        raise RuntimeError(f"the tables' memory cannot be registered with the device's driver: {result}")
+    return get_accelerator_view_from_cpu_tensor(words)
 
 
 def take_over(faults: Faults) -> bool:
@@ -184,7 +213,8 @@ def _added(speculator: ForetokenSpeculator, runner: Any, _result: Any, scheduler
     drafter = speculator.drafter
     for data in scheduler_output.scheduled_new_reqs:
         slot = runner.req_states.req_id_to_index[data.req_id]
-        drafter.tables.clear(slot)
+        if drafter.tables is not None:
+            drafter.tables.clear(slot)
         drafter.news.append(functools.partial(drafter.mirror.add, data.req_id, data, slot))
 
 
@@ -196,5 +226,5 @@ def _reloaded(speculator: ForetokenSpeculator, *_arguments: Any) -> None:
     speculator.drafter.news.append(speculator.drafter.advance)
 
 
-def _came(speculator: ForetokenSpeculator, _output: Any, result: Any) -> None:
-    speculator.drafter.take(result.req_ids, result.sampled_token_ids)
+def _came(speculator: ForetokenSpeculator, output: Any, result: Any) -> None:
+    speculator.drafter.take(result.req_ids, output.sampled_token_ids, output.num_sampled_tokens_np)

@@ -1,8 +1,9 @@
-"""The host's half of the second runner's drafts: trees for all requests, a step late, written into tables.
+"""The host's half of the second runner's drafts: tables for all requests, a step late, in memory that the device reads.
 
-Shares requests, core, link, history, epochs and faults with the first runner's proposer, whose step it runs on the
-tokens that have come. Belongs to the thread of the outputs, but for `news` and `in_flight`, which the runner's thread
-appends to.
+Shares requests, core, link, history, epochs and faults with the first runner's proposer. A batch that is as it was in
+the step before takes one call into the core, outside of Python's lock, and no loop over requests (lineup.py); any other
+is read by the proposer's step, which goes request by request. Belongs to the thread of the outputs, but for `news` and
+`in_flight`, which the runner's thread appends to.
 """
 
 from __future__ import annotations
@@ -13,37 +14,54 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from . import abi
-from .core import BUDGET_NONE, StepDrafts
+from .core import BUDGET_NONE, CoreTrapError
 from .faults import Faults
-from .followers import TOKEN_BITS, Followers, key_of
 from .length import LengthBudget
-from .mirror import Mirror, MirroredRequest, TokenRows
-from .proposer import ForetokenProposer
+from .lineup import Lineup, lineup_of
+from .mailbox import SteppedRows
+from .mirror import Mirror
+from .proposer import SWEEP_STEPS, ForetokenProposer
 from .replica import Replica
-from .table import NODES, Tables, rows_of
+from .table import Tables
 
 # Steps that are under way at a time: more were lost count of.
 _IN_FLIGHT_MAX = 16
 
 
+class TokenRows:
+    """The tokens of a step's requests, read as the first runner's `token_ids_cpu`: `rows[i, :n]` and `rows[i]`."""
+
+    def __init__(self, tokens: NDArray[np.int32], slots: NDArray[np.int64]) -> None:
+        self._tokens = tokens
+        self._slots = slots
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, tuple):
+            row, part = at
+            return self._tokens[self._slots[row], part]
+        return self._tokens[self._slots[at]]
+
+
 class TableDrafter(ForetokenProposer):
     """One a runner. `take` once for each step's output."""
 
-    _flags = abi.DRAFT_FLAG_TREE
     _drafts_ahead = True
     _has_lineups = False
 
-    def __init__(self, config: Any, tables: Tables, followers: Followers) -> None:
-        self.tables = tables
-        self._followers = followers
-        self.mirror = Mirror(int(config.model_config.max_model_len))
+    def __init__(self, config: Any) -> None:
+        self._slots = int(config.scheduler_config.max_num_seqs)
+        self.mirror = Mirror(self._slots, int(config.model_config.max_model_len))
         # What the runner's thread has to tell: called in order, before the next step's tokens are taken.
         self.news: deque[Callable[[], None]] = deque()
         # Of the steps under way: requests, draft tokens verified, whether there is no prefill in it.
         self.in_flight: deque[tuple[int, int, bool]] = deque(maxlen=_IN_FLIGHT_MAX)
-        self._batch: list[MirroredRequest] = []
+        # The batch of the step before.
+        self._lineup: Lineup | None = None
+        # Tokens of the longest path of a table.
+        self._path = 0
         self._is_decode = False
         self._length = LengthBudget(0, Faults())
         super().__init__(config)
@@ -52,13 +70,17 @@ class TableDrafter(ForetokenProposer):
 
     def _open(self, config: Any) -> None:
         super()._open(config)
-        length_max, self._tokens_max = self._tokens_max, NODES
-        self._length = LengthBudget(length_max, self.faults)
+        # Until the next table comes, a step may accept all of its drafts, and those of the next step follow them.
+        self._path = min(2 * self._tokens_max + 2, abi.DRAFT_TOKENS_MAX)
+        self._length = LengthBudget(self._tokens_max, self.faults)
         self._budget = self._length  # type: ignore[assignment]
-        if self._replica is not None:
-            self._replica.followers = self._followers
-        if int(config.model_config.get_vocab_size()) > 1 << TOKEN_BITS:
-            raise ValueError(f"a vocabulary of more than {1 << TOKEN_BITS} tokens")
+        # The proposer's step drafts nothing: the tables are drafts.
+        self._tokens_max = 0
+        if int(config.model_config.get_vocab_size()) > 1 << abi.TABLE_TOKEN_BITS:
+            raise ValueError(f"a vocabulary of more than {1 << abi.TABLE_TOKEN_BITS} tokens")
+
+    def _new_replica(self, vocabulary: int) -> Replica:
+        return Replica(self._settings, self.faults, vocabulary, slots=self._slots)
 
     def _judges_rightly(self) -> bool:
         """The fault of the first runner's sampler on a CPU is not in this one."""
@@ -68,46 +90,114 @@ class TableDrafter(ForetokenProposer):
     def is_exact(self) -> bool:
         return self._settings.exact > 0
 
+    @property
+    def tables(self) -> Tables | None:
+        """None: there are none, or none any more."""
+        return None if self._replica is None or not self._is_on else self._replica.tables
+
     def advance(self) -> None:
         """Other weights, unless the requests say which."""
         if self._run is None:
             self._advance(self._epoch + 1)
 
-    def take(self, ids: list[str], sampled: list[list[int]]) -> None:
-        """The tokens of a step; writes the tables for the steps to come. Never raises."""
+    def take(self, ids: list[str], tokens: NDArray[Any], counts: NDArray[Any]) -> None:
+        """The tokens of a step, [requests, width], of which `counts` are there; writes the tables. Never raises."""
+        began = time.perf_counter()
         try:
-            while self.news:
-                self.news.popleft()()
-            self._took_part(ids, sampled)
-            kept, self._batch = self.mirror.step(ids, sampled)
-            totals = np.array([request.total for request in self._batch], dtype=np.int32)
-            self.propose(kept, totals, TokenRows(self._batch))
-            # A least probability is given where step times are not to decide.
-            if self._settings.probability_min == 0:
-                self._length.choose(len(ids), sum(map(self._is_tracked, ids)))
-                self._length.apply()
+            self._take(ids, tokens, counts)
+        except CoreTrapError as error:
+            self._lineup = None
+            self._trapped(error)
         except Exception as error:  # noqa: BLE001 - the step has its output
             self.faults.add("take", error)
+            # What the core has of the step is not known.
+            self._lineup = None
+            self._requests.clear()
+            if self._replica is not None:
+                self._replica.clear()
+        try:
+            self._end_step(began, len(ids))
+        except Exception as error:  # noqa: BLE001 - only counters
+            self.faults.add("finish", error)
 
-    def _took_part(self, ids: list[str], sampled: list[list[int]]) -> None:
+    def _take(self, ids: list[str], tokens: NDArray[Any], counts: NDArray[Any]) -> None:
+        if self.news:
+            self._leave()
+            while self.news:
+                self.news.popleft()()
+        replica = self._replica
+        if replica is None or not self._is_on:
+            return
+        lineup = self._steady(replica, ids)
+        kept = self.mirror.take(ids, tokens, counts)
+        if lineup is not None:
+            self._steps += 1
+            self.counters.quick += 1
+            rows = lineup.rows
+            self.counters.accepted += int(np.maximum(kept[rows] - 1, 0).sum())
+            if self._link is not None:
+                before = self.mirror.totals[lineup.slots] - kept[rows]
+                self._mailbox.up.append(SteppedRows(self._epoch, lineup.who, before, tokens[rows], kept[rows]))
+            self._draft(replica, lineup, tokens, kept)
+        else:
+            begun, sampled = self.mirror.step(ids, tokens, kept)
+            slots = self.mirror.slots_of(self.mirror.input_batch.req_ids)
+            self._step(replica, sampled, self.mirror.totals[slots], TokenRows(self.mirror.tokens, slots))
+            lineup = lineup_of([*ids, *begun], self.mirror, self._requests, replica)
+            self._draft(replica, lineup, tokens, None)
+            # Without those that have begun, it is not the batch of the next step.
+            self._lineup = lineup if lineup.is_whole and not begun else None
+        self._learn(ids, counts, lineup)
+
+    def _steady(self, replica: Replica, ids: list[str]) -> Lineup | None:
+        """The batch, if it is as in the step before; else all requests are up to date."""
+        lineup = self._lineup
+        if lineup is not None and lineup.is_current(ids, replica) and (self._steps + 1) % SWEEP_STEPS != 0:
+            if not self._mailbox.down:
+                return lineup
+            lineup.settle(self.mirror.totals)
+            replica.begin()
+            self._take_down(replica)
+            replica.cross()
+            if lineup.is_current(ids, replica) and not replica.is_making and lineup.holds(self.mirror.totals):
+                return lineup
+            self._lineup = None
+        self._leave()
+        return None
+
+    def _draft(self, replica: Replica, lineup: Lineup, tokens: NDArray[Any], kept: NDArray[np.int64] | None) -> None:
+        """One call into the core, which has not got the `kept` tokens of the batch yet; None: it has."""
+        records = lineup.fill(kept, self.mirror.totals, self._path if self._allowed() > 0 else 0)
+        if len(records) > 0:
+            given = np.zeros((len(records), 0), np.int32) if kept is None else tokens[lineup.rows[lineup.inside]]
+            replica.draft_tables(lineup.owners, records, given)
+
+    def _leave(self) -> None:
+        """The requests are brought up to date before anybody reads them."""
+        super()._leave()
+        lineup, self._lineup = self._lineup, None
+        if lineup is not None:
+            lineup.settle(self.mirror.totals)
+
+    def _learn(self, ids: list[str], counts: NDArray[Any], lineup: Lineup) -> None:
+        """What the step verified and accepted; chooses the length of the steps to come."""
         requests, verified, is_decode = self.in_flight.popleft() if self.in_flight else (0, 0, False)
         self._is_decode = is_decode and requests == len(ids)
         self._verified = verified
         self.counters.drafted += verified
-        if not self._is_decode or verified == 0:
-            return
-        each = verified // requests
-        for request_id, tokens in zip(ids, sampled, strict=True):
-            if self._is_tracked(request_id):
-                self._length.accept(each, len(tokens) - 1)
+        accepted = np.maximum(counts[lineup.rows[lineup.rows < len(ids)]] - 1, 0)
+        if self._is_decode and verified > 0:
+            for found, times in enumerate(np.bincount(accepted).tolist()):
+                self._length.accept(verified // requests, found, times)
+        # A least probability is given where step times are not to decide.
+        if self._settings.probability_min == 0:
+            self._length.choose(len(ids), lineup.tracked)
+            self._length.apply()
 
-    def _is_tracked(self, request_id: str) -> bool:
-        return self._requests.get(request_id, self._untracked) is not self._untracked
-
-    def _end_step(self, began: float, drafts: list[list[int]]) -> None:
+    def _end_step(self, began: float, requests: int) -> None:  # type: ignore[override]
         ended = time.perf_counter()
         verified = self._verified if self._is_decode and self._returned_at > 0 else -1
-        self._ledger.append((len(drafts), began - self._returned_at, verified, 0.0, ended - began, 0))
+        self._ledger.append((requests, began - self._returned_at, verified, 0.0, ended - began, 0))
         self._returned_at = began
         if len(self._ledger) >= 16:
             self._settle_ledger()
@@ -117,20 +207,3 @@ class TableDrafter(ForetokenProposer):
         allowed = super()._allowed()
         self._length.allowed = None if allowed == BUDGET_NONE else allowed
         return BUDGET_NONE if self._may_draft else 0
-
-    def _use(
-        self,
-        replica: Replica,
-        drafts: list[list[int]],
-        asked: list[int],
-        found: StepDrafts,
-        asked_progress: list[int],
-        progress: list[int],
-    ) -> None:
-        parents, _ = replica.details(len(found.tokens))
-        requests = [self._batch[i] for i in asked]
-        slots, known = [request.slot for request in requests], [request.total for request in requests]
-        ids = self.mirror.input_batch.req_ids
-        kept = [self._requests[ids[i]] for i in asked]
-        keys = [(one.group.handle, key_of(one.group.handle, one.sample.index)) for one in kept]
-        self.tables.publish(slots, known, keys, rows_of(found.starts, found.tokens, parents))
