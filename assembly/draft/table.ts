@@ -31,11 +31,13 @@ import {
 } from "./path";
 import { position, positionAdvance } from "./position";
 
-// Places of the path that the model judges, in all drafts of a step and in one: each costs as much as ten nodes without
-// it, and most walks leave the path before.
+// Places of the path that the model judges: each costs as much as ten nodes without it, and most walks leave the path
+// before. A step of many drafts has fewer of them and smaller tables, so that it takes a part of the engine's step.
 const JUDGED_STEP: i32 = 400;
 const JUDGED_MAX: i32 = 6;
 const JUDGED_MIN: i32 = 2;
+const NODES_STEP: i32 = 8192;
+const NODES_MIN: i32 = 32;
 // Of this many places, all continuations of their contexts begin branches, not only those that the model has judged.
 const SCANNED: i32 = 2;
 // A context with more continuations predicts little, and a scan is expensive.
@@ -47,6 +49,9 @@ const BRANCHES_MAX: i32 = 8;
 const BRANCH_MIN: f64 = 0.01;
 // Least probability of a context's part at which it is asked for its continuation.
 const CONTEXT_MIN: f64 = 0.0001;
+
+// Of the draft being made, at most.
+let nodes: i32 = 0;
 
 @unmanaged
 class Branch {
@@ -116,7 +121,7 @@ function offerOthers(parent: i32, p: f64): void {
 function follow(state: usize, probability: f64, count: i32): void {
   let v = state;
   let p = probability;
-  for (let left = count; left > 0 && draft.count < <i32>TABLE_NODES; left--) {
+  for (let left = count; left > 0 && draft.count < nodes; left--) {
     while (linkOf(v) != 0 && bestToken(v) == NONE) v = linkOf(v);
     if (linkOf(v) == 0) return;
     const target = bestTarget(v);
@@ -131,8 +136,10 @@ function follow(state: usize, probability: f64, count: i32): void {
 export function draftTable(count: i32): i32 {
   let p: f64 = 1;
   branchCount = 0;
-  const share = max<i32>(min<i32>(JUDGED_STEP / max<i32>(count, 1), JUDGED_MAX), JUDGED_MIN);
-  const judged = min<i32>(share, draft.tokensMax);
+  const share = max<i32>(count, 1);
+  nodes = min<i32>(max<i32>(NODES_STEP / share, NODES_MIN), TABLE_NODES);
+  const places = min<i32>(max<i32>(JUDGED_STEP / share, JUDGED_MIN), JUDGED_MAX);
+  const judged = min<i32>(places, draft.tokensMax);
   while (draft.count < judged) {
     positionLook();
     const token = choose(CONTEXT_MIN);
@@ -147,7 +154,7 @@ export function draftTable(count: i32): i32 {
     positionAdvance(token, state);
   }
   if (draft.count == judged) follow(position.state, p, draft.tokensMax - judged);
-  for (let i: i32 = 0; i < branchCount && draft.count < <i32>TABLE_NODES; i++) {
+  for (let i: i32 = 0; i < branchCount && draft.count < nodes; i++) {
     const branch = branchAt(i);
     draftEmitLeaf(branch.token, branch.parent, branch.probability);
     follow(stateBehind(branch.state, branch.token), branch.probability, BRANCH_TOKENS);

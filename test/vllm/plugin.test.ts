@@ -12,6 +12,7 @@ import { pluginTests, type Runner } from "./plugin-cases.ts";
 setDefaultTimeout(TEST_MS_MAX);
 
 const PYTHON = join(import.meta.dir, "python");
+const TWINS = join(ROOT, "native", "foretoken_vllm", "tests");
 const TRITON = join(ROOT, ".cache", "vllm", "triton");
 const INTERPRETER = {
   PYTHONPATH: [TRITON, join(import.meta.dir, "interpreter"), PYTHON].join(":"),
@@ -60,7 +61,10 @@ describe.skipIf(tritonMissing !== null)("the plugin under vLLM's second model ru
   pluginTests(SECOND);
 
   test("the kernel drafts what the core drafts, nothing from another request's table, and no fault gets out", () => {
-    const { cases, drafted } = JSON.parse(scripted(["walk_cases.py"], INTERPRETER));
+    const { cases, drafted } = JSON.parse(scripted(["walk_cases.py"], {
+      ...INTERPRETER,
+      PYTHONPATH: `${INTERPRETER.PYTHONPATH}:${TWINS}`,
+    }));
     expect(cases).toBeGreaterThan(100);
     expect(drafted).toBeGreaterThan(500);
   });

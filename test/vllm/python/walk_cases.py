@@ -17,15 +17,15 @@ import torch
 from foretoken_vllm import abi, speculator
 from foretoken_vllm.core import SuffixCore, float_word
 from foretoken_vllm.exact import accept
-from foretoken_vllm.followers import ODDS, TOKEN_BITS, WORDS_BITS, Followers, key_of
-from foretoken_vllm.table import NODES, ROW_WORDS, Tables, rows_of
-from foretoken_vllm.table import walk as expected_walk
-from foretoken_vllm.walk import walk
+from foretoken_vllm.table import ODDS, Tables
+from foretoken_vllm.walk import _NO_CONFIDENCE, walk
+from walk_twin import drafted
+from walk_twin import walk as expected_walk
 
 SLOTS = 20
 WIDTH = 512
 DRAFTS = 8
-LEAST = float_word(0.01)
+PATH = 16
 ONE = float_word(1.0)
 
 
@@ -35,7 +35,7 @@ def main() -> None:
     faulty()
     cases = deep = left = 0
     for group in range(8):
-        vocabulary = random.choice([2, 5, 40, (1 << TOKEN_BITS) - 1])
+        vocabulary = random.choice([2, 5, 40, (1 << abi.TABLE_TOKEN_BITS) - 1])
         cases_of, deep_of, left_of = walked(vocabulary)
         cases, deep, left = cases + cases_of, deep + deep_of, left + left_of
     print(json.dumps({"cases": cases, "drafted": deep, "left": left}))
@@ -67,8 +67,8 @@ def faulty() -> None:
     if proposed(batch) != wanted:
         raise SystemExit("a request without a table does not draft its last token")
     proposed(batch, dummy_run=True)
-    made.drafter.take(["unknown"], [[7]])
-    made.drafter.take(None, None)  # type: ignore[arg-type]
+    made.drafter.take(["unknown"], np.array([[7]]), np.array([1]))
+    made.drafter.take(["unknown"], None, None)  # type: ignore[arg-type]
     # vLLM writes -1 behind the tokens of a shorter step.
     made._drafts.fill_(-1)
 
@@ -106,63 +106,63 @@ def accepts() -> None:
 def walked(vocabulary: int) -> tuple[int, int, int]:
     pieces = [[random.randrange(vocabulary) for _ in range(12)] for _ in range(4)]
     texts = [sum((random.choice(pieces) for _ in range(8)), []) for _ in range(6)]
-    core = SuffixCore()
+    ends = [len(text) if i < 3 else random.randrange(5, 40) for i, text in enumerate(texts)]
+    core = SuffixCore(learning=False)
+    tables = Tables(core.reserve_tables(SLOTS), SLOTS)
     handle = core.create()
     core.prompt(handle, array("i", [1, 2, 3]))
-    followers = torch.zeros((1 << WORDS_BITS,), dtype=torch.int32)
-    odds = torch.tensor(ODDS, dtype=torch.int32)
-    told = Followers(followers.numpy())
-    told.take_prompt(handle, [1, 2, 3])
     words: list[int] = []
-    ends = [len(text) if i < 3 else random.randrange(5, 40) for i, text in enumerate(texts)]
     for i, text in enumerate(texts):
         words += [handle, i, ends[i], *text[: ends[i]]]
-    queries = array("i", [x for i in range(6) for x in (handle, i, NODES, abi.DRAFT_FLAG_TREE, LEAST, ONE)])
+    queries = array("i", [x for i in range(6) for x in (handle, i, PATH, abi.DRAFT_FLAG_TABLE, 0, ONE)])
     found = core.step(words, 6, queries, 6)
-    told.take(words)
-    parents, _ = core.details(len(found.tokens))
-    rows = rows_of(found.starts, found.tokens, parents)
+    parents_at = core._drafts_max * (1 + abi.TREE_TOKENS_MAX) + 2
+    parents = core._output[parents_at : parents_at + len(found.tokens)].tolist()
+    # Each table in several slots.
+    records = [(handle, slot % 6, 0, slot, ends[slot % 6], PATH) for slot in range(SLOTS)]
+    if core.table_step(np.array(records, np.int32), np.zeros((SLOTS, 0), np.int32)) != []:
+        raise SystemExit("a record failed")
+    rows = tables.buffers[tables.selected[0]].copy()
 
-    buffers = torch.zeros((2, SLOTS, ROW_WORDS), dtype=torch.int32)
-    selected = torch.zeros((1,), dtype=torch.int32)
-    tables = Tables(buffers.numpy(), selected.numpy())
     all_tokens = torch.zeros((SLOTS, WIDTH), dtype=torch.int32)
     total = torch.zeros((SLOTS,), dtype=torch.int32)
     last = torch.zeros((SLOTS,), dtype=torch.int64)
     requests = []
-    # Each table in several slots, with 0 to 4 unknown tokens, of the tree or not.
+    # With 0 to 4 unknown tokens, of the tree or not.
     for slot in range(SLOTS):
         i, unknown = slot % 6, slot // 6 % 5
-        known = texts[i][: ends[i]]
-        follow: list[int] = []
-        row = np.concatenate([[len(known), handle, key_of(handle, i)], rows[i]])
+        tokens = texts[i][: ends[i]]
         for _ in range(unknown):
-            next_one = expected_walk(row, told.words, known + follow, 1)
-            children = next_one if random.random() < 0.8 else []
-            follow.append(children[0] if children else random.randrange(vocabulary))
-        tokens = known + follow
+            children = drafted(rows[slot], tables.followers, tokens, 1) if random.random() < 0.8 else []
+            tokens = [*tokens, children[0] if children else random.randrange(vocabulary)]
         all_tokens[slot, : len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
         total[slot], last[slot] = len(tokens), tokens[-1]
-        requests.append((i, len(known), tokens))
-    knowns = [known for _, known, _ in requests]
-    tables.publish(list(range(SLOTS)), knowns, [(handle, key_of(handle, i)) for i, _, _ in requests], rows[[i for i, _, _ in requests]])
+        requests.append((i, tokens))
     order = random.sample(range(SLOTS), SLOTS)
     drafts = torch.full((SLOTS, DRAFTS), -7, dtype=torch.int64)
-    walk(buffers, selected, followers, odds, torch.tensor(order, dtype=torch.int64), total, last, all_tokens, drafts)
+    confidences = torch.zeros((SLOTS, DRAFTS), dtype=torch.float32)
+    views = [torch.from_numpy(words) for words in (tables.buffers, tables.selected, tables.followers)]
+    odds = torch.tensor(ODDS, dtype=torch.int32)
+    given = (*views, odds, torch.tensor(order, dtype=torch.int64), total, last, all_tokens, drafts, confidences)
+    walk(*given)
     deep = left = 0
-    for line, slot in zip(drafts.tolist(), order, strict=True):
-        i, known, tokens = requests[slot]
-        wanted = expected_walk(np.concatenate([[known, handle, key_of(handle, i)], rows[i]]), told.words, tokens, DRAFTS)
+    for line, likely, slot in zip(drafts.tolist(), confidences.tolist(), order, strict=True):
+        i, tokens = requests[slot]
+        expected = expected_walk(rows[slot], tables.followers, tokens, DRAFTS)
+        wanted = [token for token, _ in expected]
+        empty = DRAFTS - len(wanted)
         deep, left = deep + len(wanted), left + (len(wanted) == 0)
-        if line != wanted + [tokens[-1]] * (DRAFTS - len(wanted)):
+        if line != wanted + [tokens[-1]] * empty:
             raise SystemExit(f"slot {slot}: {line}, not {wanted}")
-        if len(tokens) == known:
+        if not np.allclose(likely, [odd for _, odd in expected] + [_NO_CONFIDENCE] * empty):
+            raise SystemExit(f"slot {slot}: confidences {likely}, not {expected}")
+        if len(tokens) == ends[i]:
             check_path(found, i, parents, wanted)
     # A slot that another request has: nothing of the old table is drafted.
     for slot in range(SLOTS):
         tables.clear(slot)
-    walk(buffers, selected, followers, odds, torch.tensor(order, dtype=torch.int64), total, last, all_tokens, drafts)
-    if any(line != [requests[slot][2][-1]] * DRAFTS for line, slot in zip(drafts.tolist(), order, strict=True)):
+    walk(*given)
+    if any(line != [requests[slot][1][-1]] * DRAFTS for line, slot in zip(drafts.tolist(), order, strict=True)):
         raise SystemExit("a cleared table drafts")
     return SLOTS, deep, left
 

@@ -6,10 +6,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.compiler.compiler import ir, make_backend
 
-from foretoken_vllm.followers import CHECK_SHIFT, FACTOR, WORDS_BITS
-from foretoken_vllm.followers import TOKEN_BITS as FOLLOWER_BITS
-from foretoken_vllm.table import HEAD_WORDS, NODES, ROW_WORDS, TOKEN_BITS
-from foretoken_vllm.walk import _kernel
+from foretoken_vllm.walk import CONSTANTS, _kernel
 
 KINDS = {
     "buffers": "*i32",
@@ -21,11 +18,11 @@ KINDS = {
     "last_sampled": "*i64",
     "all_tokens": "*i32",
     "drafts": "*i64",
+    "confidences": "*fp32",
 }
 
 names = _kernel.arg_names
-values = {"nodes": NODES, "lane_count": 64, "token_bits": TOKEN_BITS, "head_words": HEAD_WORDS, "row_words": ROW_WORDS}
-values |= {"words_bits": WORDS_BITS, "follower_bits": FOLLOWER_BITS, "check_shift": CHECK_SHIFT, "factor": FACTOR}
+values = CONSTANTS
 constants = {(names.index(name),): value for name, value in values.items()}
 for slots in ("*i32", "*i64"):
     signature = {name: "constexpr" if name in values else KINDS.get(name, "i32") for name in names} | {"slots": slots}

@@ -4,9 +4,12 @@ Drives the proposer as vLLM would, without vLLM: groups of 8 that vary one story
 ended elsewhere; drafts are accepted as far as they are right.
 Seed 42; the hash of what was drafted shows that two runs did the same.
 
-Each is measured twice. Hot: one step straight after the other, as no engine runs. Cold: before each step other memory
-is written, outside the timed part, so that the caches hold nothing of the step before, nor the interpreter itself: as
-after a model's forward pass, or colder, for there the engine's own Python has run since.
+The first runner's `propose` is measured twice. Hot: one step straight after the other, as no engine runs. Cold: before
+each step other memory is written, outside the timed part, so that the caches hold nothing of the step before, nor the
+interpreter itself: as after a model's forward pass, or colder, for there the engine's own Python has run since.
+
+The second runner's `take` (tables of a device, 8,000 tokens a request): its time, what of it is the core's, outside of
+Python's lock, and how long a thread that always wants the lock waits for it in a step.
 """
 
 from __future__ import annotations
@@ -16,8 +19,10 @@ import hashlib
 import json
 import statistics
 import sys
+import threading
 import time
 from array import array
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,12 +31,18 @@ import numpy as np
 from .budget import DraftBudget
 from .mailbox import Delta
 from .proposer import ForetokenProposer
+from .table_drafter import TableDrafter
 
 GROUP_SIZE = 8
 ELSEWHERE = 2
 VOCABULARY = 4096
 PROMPT_TOKENS = 64
 BATCHES = (1, 8, 32, 128)
+TABLE_BATCHES = (1, 8, 32, 128, 256)
+TABLE_TOKENS = 8000
+AT_ONCE_US = 10.0
+# num_speculative_tokens on a GPU.
+TABLE_DRAFTS = 7
 SEED = 42
 # So that about as much is drafted and accepted as of real responses (docs/DRAFTING.md: 4.1 and 1.5 a step).
 CHANGED = 0.25
@@ -186,6 +197,107 @@ def measure(requests: int, steps: int, tokens: int, *, cold: bool, grouped: bool
     }
 
 
+class _Waiter(threading.Thread):
+    """Takes Python's lock again and again; how long it waited for it, in all, where it did not get it at once."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.us = 0.0
+        self.is_on = True
+
+    def run(self) -> None:
+        while self.is_on:
+            began = time.perf_counter()
+            # Gives the lock away, and asks for it back.
+            time.sleep(0)
+            took = (time.perf_counter() - began) * 1e6
+            if took > AT_ONCE_US:
+                self.us += took
+
+
+class _Tables:
+    """A table drafter whose requests have 8,000 tokens each, in groups, and get one to three in a step."""
+
+    def __init__(self, requests: int, steps: int, drafts: int) -> None:
+        self._random = np.random.default_rng(SEED)
+        self._width = drafts + 1
+        self.waiter = _Waiter()
+        context = PROMPT_TOKENS + TABLE_TOKENS + 4 * steps + 1000
+        self.drafter = TableDrafter(
+            SimpleNamespace(
+                additional_config={"foretoken": {"probability_min": 0.01}},
+                speculative_config=SimpleNamespace(num_speculative_tokens=drafts),
+                scheduler_config=SimpleNamespace(max_num_seqs=requests),
+                model_config=SimpleNamespace(max_model_len=context, get_vocab_size=lambda: VOCABULARY),
+            )
+        )
+        self._ids = [f"r{i}" for i in range(requests)]
+        self._texts: list[np.ndarray[Any, Any]] = []
+        self._ends = np.full(requests, PROMPT_TOKENS + TABLE_TOKENS)
+        story = prompt = np.zeros(0, np.int64)
+        for i, name in enumerate(self._ids):
+            group, sample = divmod(i, GROUP_SIZE)
+            if sample == 0:
+                story = self._random.integers(VOCABULARY, size=context)
+                prompt = self._random.integers(VOCABULARY, size=PROMPT_TOKENS)
+            text = np.concatenate([prompt, _variant(story, self._random)])
+            self._texts.append(text)
+            extra = {"foretoken_group": f"g{group}", "foretoken_sample": sample, "foretoken_offset": TABLE_TOKENS}
+            params = SimpleNamespace(extra_args=extra, max_tokens=context, all_stop_token_ids={VOCABULARY})
+            given = text[: self._ends[i]].tolist()
+            data = SimpleNamespace(prefill_token_ids=given, prompt_len=len(given), sampling_params=params)
+            self.drafter.news.append(partial(self.drafter.mirror.add, name, data, i))
+
+    def step(self, most: int) -> tuple[float, float, float]:
+        """Of a step that brings each request one to `most` tokens, microseconds: wall, processor, waits of the waiter."""
+        counts = self._random.integers(1, most + 1, size=len(self._ids), dtype=np.int32)
+        ends = zip(self._texts, self._ends.tolist(), strict=True)
+        rows = np.stack([text[end : end + self._width] for text, end in ends])
+        waited, began, cpu = self.waiter.us, time.perf_counter(), time.thread_time_ns()
+        self.drafter.take(self._ids, rows, counts)
+        wall_us, cpu_us = (time.perf_counter() - began) * 1e6, (time.thread_time_ns() - cpu) / 1e3
+        self._ends += counts
+        return wall_us, cpu_us, self.waiter.us - waited
+
+
+def measure_tables(requests: int, steps: int, drafts: int) -> dict[str, Any]:
+    """Medians of a step's `take`, in microseconds."""
+    tables = _Tables(requests, steps, drafts)
+    counters = tables.drafter.counters
+    # Until all that was made before is in the core.
+    for _ in range(900):
+        tables.step(1)
+        if counters.quick >= 3:
+            break
+    replica = tables.drafter._replica
+    if replica is None or counters.quick < 3 or tables.drafter.faults.total > 0:
+        raise RuntimeError(f"no steady step: {tables.drafter.faults.counts}")
+    core = replica._core
+    inner, calls = core._table_step, []
+
+    def timed(*arguments: int) -> int:
+        began = time.perf_counter()
+        result = inner(*arguments)
+        calls.append((time.perf_counter() - began) * 1e6)
+        return result
+
+    core._table_step = timed
+    whole, cpu, _ = zip(*(tables.step(3) for _ in range(steps)), strict=True)
+    call = statistics.median(calls)
+    tables.waiter.start()
+    _, _, waited = zip(*(tables.step(3) for _ in range(steps)), strict=True)
+    tables.waiter.is_on = False
+    return {
+        "requests": requests,
+        "take_us": statistics.median(whole),
+        "take_us_p95": statistics.quantiles(whole, n=20)[18],
+        "cpu_us": statistics.median(cpu),
+        "core_us": call,
+        "python_us": statistics.median(whole) - call,
+        "waited_us": statistics.median(waited),
+    }
+
+
 def call_costs(rounds: int = 20_000) -> dict[str, float]:
     """Microseconds of one empty call into the core, raw and by wasmtime's public API, and of writing 4 KiB."""
     from .core import SuffixCore
@@ -221,14 +333,16 @@ def main(arguments: list[str]) -> int:
         if cold or not given.cold
         for requests, grouped in (*((requests, True) for requests in BATCHES), (BATCHES[-2], False))
     ]
+    tables = [measure_tables(requests, given.steps, TABLE_DRAFTS) for requests in TABLE_BATCHES]
     calls = call_costs()
     if given.json:
-        print(json.dumps({"batches": rows, "calls": calls}))
+        print(json.dumps({"batches": rows, "tables": tables, "calls": calls}))
         return 0
-    names = list(rows[0])
-    print(" | ".join(names))
-    for row in rows:
-        print(" | ".join(f"{row[name]:.2f}" if isinstance(row[name], float) else str(row[name]) for name in names))
+    for title, table in (("propose, first runner", rows), ("take, second runner", tables)):
+        names = list(table[0])
+        print(f"{title}\n{' | '.join(names)}")
+        for row in table:
+            print(" | ".join(f"{row[name]:.2f}" if isinstance(row[name], float) else str(row[name]) for name in names))
     print(", ".join(f"{name} {value:.2f}" for name, value in calls.items()))
     return 0
 

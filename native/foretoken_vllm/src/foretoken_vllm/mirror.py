@@ -44,7 +44,7 @@ class Mirror:
         self._ended = np.zeros(slots, bool)
         self._new: list[str] = []
         # Stop tokens of any request; None: to be collected.
-        self._stop_ids: NDArray[np.int64] | None = None
+        self._stop_ids: frozenset[int] | None = None
         # Of the step before: its requests, and their slots.
         self._ids: list[str] = []
         self._slots = np.zeros(0, np.int64)
@@ -74,9 +74,12 @@ class Mirror:
         rest = np.where((slots == _GONE) | self._ended[slots], 0, np.maximum(self._limits[slots] - totals, 0))
         kept: NDArray[np.int64] = np.minimum(counts, rest)
         if self._stop_ids is None:
-            self._stop_ids = np.array(sorted(frozenset().union(*(one.stops for one in self.requests.values()))), int)
-        if len(self._stop_ids) > 0:
-            may_stop = np.isin(tokens, self._stop_ids) & (places < kept[:, None])
+            self._stop_ids = frozenset().union(*(one.stops for one in self.requests.values()))
+        if self._stop_ids:
+            may_stop = np.zeros(tokens.shape, bool)
+            for stop in self._stop_ids:
+                may_stop |= tokens == stop
+            may_stop &= places < kept[:, None]
             for row in np.flatnonzero(may_stop.any(axis=1)).tolist():
                 stops = self.requests[ids[row]].stops
                 first = next((i for i in np.flatnonzero(may_stop[row]).tolist() if int(tokens[row, i]) in stops), None)

@@ -9,6 +9,19 @@ from .table import CHECK_SHIFT, FACTOR, ODDS_SHIFT
 
 # What vLLM's adaptive verification is told of a place for which there is no draft.
 _NO_CONFIDENCE = 0.01
+CONSTANTS = {
+    "nodes": abi.TABLE_NODES,
+    "lane_count": triton.next_power_of_2(abi.TABLE_NODES),
+    "token_bits": abi.TABLE_TOKEN_BITS,
+    "parent_mask": (1 << abi.TABLE_PARENT_BITS) - 1,
+    "odds_shift": ODDS_SHIFT,
+    "head_words": abi.TABLE_HEAD_WORDS,
+    "row_words": abi.TABLE_ROW_WORDS,
+    "words_bits": abi.FOLLOWERS_BITS,
+    "check_shift": CHECK_SHIFT,
+    "factor": FACTOR,
+    "no_confidence": _NO_CONFIDENCE,
+}
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -157,16 +170,6 @@ def walk(
         buffers.stride(0),
         drafts.stride(0),
         drafts.shape[1],
-        nodes=abi.TABLE_NODES,
-        lane_count=triton.next_power_of_2(abi.TABLE_NODES),
-        token_bits=abi.TABLE_TOKEN_BITS,
-        parent_mask=(1 << abi.TABLE_PARENT_BITS) - 1,
-        odds_shift=ODDS_SHIFT,
-        head_words=abi.TABLE_HEAD_WORDS,
-        row_words=abi.TABLE_ROW_WORDS,
-        words_bits=abi.FOLLOWERS_BITS,
-        check_shift=CHECK_SHIFT,
-        factor=FACTOR,
-        no_confidence=_NO_CONFIDENCE,
+        **CONSTANTS,
         num_warps=1,
     )
