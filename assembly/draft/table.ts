@@ -77,18 +77,26 @@ function branchCopy(to: Branch, from: Branch): void {
   to.state = from.state;
 }
 
-// Keeps the most likely branches, those first.
+// Keeps the most likely branches, those first. Contexts that continue with the same token add up, as in the interpolated
+// probability.
 function offer(token: u32, parent: i32, probability: f64): void {
-  if (probability < BRANCH_MIN) return;
-  if (branchCount < BRANCHES_MAX) branchCount += 1;
-  else if (probability <= branchAt(BRANCHES_MAX - 1).probability) return;
-  let at = branchCount - 1;
-  while (at > 0 && branchAt(at - 1).probability < probability) {
+  let p = probability;
+  let at = 0;
+  while (at < branchCount && (branchAt(at).token != token || branchAt(at).parent != parent))
+    at += 1;
+  if (at < branchCount) p += branchAt(at).probability;
+  else if (p < BRANCH_MIN) return;
+  else if (branchCount < BRANCHES_MAX) branchCount += 1;
+  else {
+    at -= 1;
+    if (p <= branchAt(at).probability) return;
+  }
+  while (at > 0 && branchAt(at - 1).probability < p) {
     branchCopy(branchAt(at), branchAt(at - 1));
     at -= 1;
   }
   const branch = branchAt(at);
-  branch.probability = probability;
+  branch.probability = p;
   branch.token = token;
   branch.parent = parent;
   branch.state = position.state;
@@ -116,16 +124,18 @@ function offerOthers(parent: i32, p: f64): void {
   }
 }
 
-// Appends the automaton's likeliest continuation of `state`, `count` tokens at most, behind the draft's last token. The
+// Appends the automaton's likeliest continuation of `state`, `tokens` at most, behind the draft's last token. The
 // root, which has no link, is no context.
-function follow(state: usize, probability: f64, count: i32): void {
+function follow(state: usize, probability: f64, tokens: i32): void {
   let v = state;
   let p = probability;
-  for (let left = count; left > 0 && draft.count < nodes; left--) {
+  for (let left = tokens; left > 0 && draft.count < nodes; left--) {
     while (linkOf(v) != 0 && bestToken(v) == NONE) v = linkOf(v);
     if (linkOf(v) == 0) return;
     const target = bestTarget(v);
-    p *= <f64>countOf(target) / <f64>(countOf(v) + 1);
+    // The prompt's end counts once for each response, so more often than what precedes it.
+    const count = countOf(v) + 1;
+    p *= <f64>min<u32>(countOf(target), count) / <f64>count;
     draftEmitLeaf(bestToken(v), draft.count - 1, p);
     v = target;
   }

@@ -344,6 +344,17 @@ def test_requests_without_siblings_have_no_drafts_and_the_scheduler_hears_of_it(
     assert device.drafter.faults.total == 0
 
 
+def test_vllms_adaptive_verification_chooses_the_length_where_it_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler = SimpleNamespace(dynamic_sd_lookup=None, scheduler_config=SimpleNamespace(max_num_seqs=4))
+    monkeypatch.setattr(engine, "scheduler", lambda: scheduler)
+    given = config(8, slots=SLOTS)
+    given.speculative_config.enable_adaptive_verification = True
+    drafter = TableDrafter(given)
+    drafter.take(["alone"], *arrays([[10]]))
+    # Otherwise: no drafts, as there are no siblings.
+    assert scheduler.dynamic_sd_lookup is None
+
+
 def test_an_unknown_signature_is_named(tmp_path: Path) -> None:
     package = tmp_path / "vllm" / "v1" / "worker" / "gpu" / "spec_decode"
     package.mkdir(parents=True)

@@ -5,6 +5,7 @@ import { expect, test } from "bun:test";
 import fc from "fast-check";
 import { draftIn, SuffixTwin, unexpectedFull } from "../../../test/reference/suffix-twin.ts";
 import { kind, weighted } from "../../../test/suite/arbitraries.ts";
+import { TABLE_NODES } from "./abi.ts";
 import { SuffixIndex } from "./suffix-index.ts";
 
 /** Groups on both sides; null: dropped. */
@@ -56,6 +57,33 @@ function checkDrafts(world: World, handle: number, twin: SuffixTwin, probability
   }
 }
 
+/** A table is the likeliest path, then branches: a tree whose parents come first, of tokens that the group has. */
+function checkTables(world: World, handle: number, twin: SuffixTwin): void {
+  const { index } = world;
+  const known = new Set([twin.prompt, ...twin.outputs].flat());
+  for (let sequence = 0; sequence <= twin.outputs.length; sequence += 1) {
+    const tokensMax = 1 + ((sequence * 5) % 32);
+    index.begin(1);
+    index.draft(handle, sequence, { tokensMax, probabilityMin: 0, tree: "table" });
+    const { tokens, parents, probabilities } = draftIn(index.step(), 0);
+    expect(tokens.length).toBeLessThanOrEqual(TABLE_NODES);
+    const [first] = twin.path(sequence, { tokensMax: 1, probabilityMin: 0 }).tokens;
+    if (first !== undefined) expect(tokens[0]).toBe(first);
+    const places = tokens.map((token, i) => `${parents[i]}: ${token}`);
+    expect(new Set(places).size).toBe(places.length);
+    const depths = new Map([[-1, 0]]);
+    for (const [i, token] of tokens.entries()) {
+      const parent = parents[i] ?? Number.NaN;
+      depths.set(i, (depths.get(parent) ?? Number.NaN) + 1);
+      expect(known).toContain(token);
+      expect(probabilities[i]).toBeLessThanOrEqual((probabilities[parent] ?? 1) * 1.001);
+    }
+    const path = tokens.findIndex((_, i) => parents[i] !== i - 1);
+    expect(path < 0 ? tokens.length : path).toBeLessThanOrEqual(tokensMax);
+    expect(Math.max(...depths.values())).toBeLessThanOrEqual(tokensMax + 7);
+  }
+}
+
 type Op =
   | { kind: "append"; group: number; sequence: number; tokens: readonly number[] }
   /** Appends what another sequence has written, or its beginning: long repeats, equal sequences, prefixes. */
@@ -81,6 +109,7 @@ function act(op: Op, world: World): void {
   const { twin, handle } = group;
   if (op.kind === "draft") {
     checkDrafts(world, handle, twin, op.probabilityMin);
+    checkTables(world, handle, twin);
     checkSubstrings(world, handle, twin);
     return;
   }

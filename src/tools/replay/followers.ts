@@ -1,5 +1,5 @@
 // The tokens that followed the same one, two or three tokens in a request's own text, in its group's and in any: drafts of
-// a device that has left its tree. The layout is that of native/foretoken_vllm/src/foretoken_vllm/followers.py.
+// a device that has left its tree. The layout is that of assembly/followers.ts.
 
 const WORDS_BITS = 23;
 const TOKEN_BITS = 21;

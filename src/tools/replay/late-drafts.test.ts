@@ -49,5 +49,5 @@ test("followers: the odds are the plugin's", () => {
   const plugin = join(import.meta.dir, "../../../native/foretoken_vllm/src/foretoken_vllm");
   const own = numbersIn(join(import.meta.dir, "followers.ts"), "const ODDS = [", "];");
   expect(own).toHaveLength(36);
-  expect(numbersIn(join(plugin, "followers.py"), "ODDS = (", "\n)")).toEqual(own);
+  expect(numbersIn(join(plugin, "table.py"), "ODDS = (", "\n)")).toEqual(own);
 });

@@ -33,6 +33,7 @@ def main() -> None:
     random.seed(7)
     accepts()
     faulty()
+    adapts()
     cases = deep = left = 0
     for group in range(8):
         vocabulary = random.choice([2, 5, 40, (1 << abi.TABLE_TOKEN_BITS) - 1])
@@ -101,6 +102,32 @@ def accepts() -> None:
             wanted = [drawn[row] for row in rows[: right + 1]]
             if (count, sampled[i, :count].tolist()) != (len(wanted), wanted):
                 raise SystemExit(f"request {i}: {sampled[i, :count].tolist()}, not {wanted}")
+
+
+def adapts() -> None:
+    """vLLM's adaptive verification gives its budget to the requests whose tables say something."""
+    from vllm.v1.worker.gpu.spec_decode.adaptive_verification import _assign_draft_token_budget as assign
+
+    core = SuffixCore(learning=False)
+    tables = Tables(core.reserve_tables(2), 2)
+    handle = core.create()
+    core.prompt(handle, array("i", [1, 2, 3]))
+    story = list(range(10, 40))
+    core.step([word for i in range(4) for word in (handle, i, len(story), *story)], 4, array("i"), 0)
+    core.table_step(np.array([(handle, 5, 1, 1, 4, PATH)], np.int32), np.array([[story[0]]], np.int32))
+    views = [torch.from_numpy(words) for words in (tables.buffers, tables.selected, tables.followers)]
+    tokens = torch.zeros((2, WIDTH), dtype=torch.int32)
+    tokens[:, :4] = torch.tensor([1, 2, 3, story[0]])
+    drafts, confidences = torch.zeros((2, DRAFTS), dtype=torch.int64), torch.zeros((2, DRAFTS), dtype=torch.float32)
+    total, last = torch.full((2,), 4, dtype=torch.int32), torch.full((2,), story[0])
+    slots = torch.tensor([0, 1])
+    walk(*views, torch.tensor(ODDS, dtype=torch.int32), slots, total, last, tokens, drafts, confidences)
+    if drafts[1].tolist() != story[1 : DRAFTS + 1]:
+        raise SystemExit(f"drafts {drafts.tolist()}")
+    capacities = torch.full((2,), DRAFTS, dtype=torch.int32)
+    assign(confidences, slots, capacities, DRAFTS, DRAFTS)
+    if capacities.tolist() != [0, DRAFTS]:
+        raise SystemExit(f"{capacities.tolist()} of {confidences.tolist()}")
 
 
 def walked(vocabulary: int) -> tuple[int, int, int]:

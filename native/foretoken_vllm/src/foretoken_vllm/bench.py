@@ -249,7 +249,7 @@ class _Tables:
             self.drafter.news.append(partial(self.drafter.mirror.add, name, data, i))
 
     def step(self, most: int) -> tuple[float, float, float]:
-        """Of a step that brings each request one to `most` tokens, microseconds: wall, processor, waits of the waiter."""
+        """Microseconds of a step of one to `most` tokens a request: wall, processor, waits of the waiter."""
         counts = self._random.integers(1, most + 1, size=len(self._ids), dtype=np.int32)
         ends = zip(self._texts, self._ends.tolist(), strict=True)
         rows = np.stack([text[end : end + self._width] for text, end in ends])

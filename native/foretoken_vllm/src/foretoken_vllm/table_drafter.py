@@ -63,6 +63,7 @@ class TableDrafter(ForetokenProposer):
         # Tokens of the longest path of a table.
         self._path = 0
         self._is_decode = False
+        self._chooses_length = False
         self._length = LengthBudget(0, Faults())
         super().__init__(config)
         if self._is_on:
@@ -74,6 +75,10 @@ class TableDrafter(ForetokenProposer):
         self._path = min(2 * self._tokens_max + 2, abi.DRAFT_TOKENS_MAX)
         self._length = LengthBudget(self._tokens_max, self.faults)
         self._budget = self._length  # type: ignore[assignment]
+        # A least probability is given where step times are not to decide; and vLLM's adaptive verification does not
+        # verify all that is scheduled, so it is left to choose by what it has measured itself.
+        is_adaptive = bool(getattr(config.speculative_config, "enable_adaptive_verification", False))
+        self._chooses_length = self._settings.probability_min == 0 and not is_adaptive
         # The proposer's step drafts nothing: the tables are drafts.
         self._tokens_max = 0
         if int(config.model_config.get_vocab_size()) > 1 << abi.TABLE_TOKEN_BITS:
@@ -189,8 +194,7 @@ class TableDrafter(ForetokenProposer):
         if self._is_decode and verified > 0:
             for found, times in enumerate(np.bincount(accepted).tolist()):
                 self._length.accept(verified // requests, found, times)
-        # A least probability is given where step times are not to decide.
-        if self._settings.probability_min == 0:
+        if self._chooses_length:
             self._length.choose(len(ids), lineup.tracked)
             self._length.apply()
 
