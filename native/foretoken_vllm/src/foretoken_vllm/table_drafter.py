@@ -63,7 +63,7 @@ class TableDrafter(ForetokenProposer):
         # Tokens of the longest path of a table.
         self._path = 0
         self._is_decode = False
-        self._chooses_length = False
+        self._is_adaptive = False
         self._length = LengthBudget(0, Faults())
         super().__init__(config)
         if self._is_on:
@@ -75,10 +75,7 @@ class TableDrafter(ForetokenProposer):
         self._path = min(2 * self._tokens_max + 2, abi.DRAFT_TOKENS_MAX)
         self._length = LengthBudget(self._tokens_max, self.faults)
         self._budget = self._length  # type: ignore[assignment]
-        # A least probability is given where step times are not to decide; and vLLM's adaptive verification does not
-        # verify all that is scheduled, so it is left to choose by what it has measured itself.
-        is_adaptive = bool(getattr(config.speculative_config, "enable_adaptive_verification", False))
-        self._chooses_length = self._settings.probability_min == 0 and not is_adaptive
+        self._is_adaptive = bool(getattr(config.speculative_config, "enable_adaptive_verification", False))
         # The proposer's step drafts nothing: the tables are drafts.
         self._tokens_max = 0
         if int(config.model_config.get_vocab_size()) > 1 << abi.TABLE_TOKEN_BITS:
@@ -194,7 +191,9 @@ class TableDrafter(ForetokenProposer):
         if self._is_decode and verified > 0:
             for found, times in enumerate(np.bincount(accepted).tolist()):
                 self._length.accept(verified // requests, found, times)
-        if self._chooses_length:
+        # A least probability is given where step times are not to decide; and vLLM's adaptive verification does not
+        # verify all that is scheduled, so it is left to choose by what it has measured itself.
+        if self._settings.probability_min == 0 and not self._is_adaptive:
             self._length.choose(len(ids), lineup.tracked)
             self._length.apply()
 
