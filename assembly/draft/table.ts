@@ -41,7 +41,7 @@ const NODES_MIN: i32 = 32;
 // Of this many places, all continuations of their contexts begin branches, not only those that the model has judged.
 const SCANNED: i32 = 2;
 // A context with more continuations predicts little, and a scan is expensive.
-const SCAN_MAX: u32 = 16;
+const SCAN_MAX: u32 = 8;
 // Tokens of a branch behind its first.
 const BRANCH_TOKENS: i32 = 6;
 const BRANCHES_MAX: i32 = 8;
@@ -130,7 +130,7 @@ function follow(state: usize, probability: f64, tokens: i32): void {
   let v = state;
   let p = probability;
   for (let left = tokens; left > 0 && draft.count < nodes; left--) {
-    while (linkOf(v) != 0 && bestToken(v) == NONE) v = linkOf(v);
+    while (bestToken(v) == NONE && linkOf(v) != 0) v = linkOf(v);
     if (linkOf(v) == 0) return;
     const target = bestTarget(v);
     // The prompt's end counts once for each response, so more often than what precedes it.

@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_GONE = -1
-
 
 class MirroredRequest:
     """One request of the runner."""
@@ -36,12 +34,12 @@ class Mirror:
         self._length_max = length_max
         self.requests: dict[str, MirroredRequest] = {}
         self.input_batch = SimpleNamespace(req_ids=[], num_prompt_tokens=[])
-        # Of each slot's request: its tokens and their number, the most that it may have, and whether it has ended.
-        # Where no request has had tokens yet, pages take no memory.
-        self.tokens = np.zeros((slots, length_max), np.int32)
-        self.totals = np.zeros(slots, np.int64)
-        self._limits = np.zeros(slots, np.int64)
-        self._ended = np.zeros(slots, bool)
+        # Of each slot's request: its tokens and their number, and the most that it may have, which is no more once it has
+        # ended. A request that is gone has the slot behind all others. Pages that have had no tokens take no memory.
+        self._gone = slots
+        self.tokens = np.zeros((slots + 1, length_max), np.int32)
+        self.totals = np.zeros(slots + 1, np.int64)
+        self._limits = np.zeros(slots + 1, np.int64)
         self._new: list[str] = []
         # Stop tokens of any request; None: to be collected.
         self._stop_ids: frozenset[int] | None = None
@@ -58,7 +56,6 @@ class Mirror:
         self.totals[slot] = len(given)
         most = int(getattr(request.sampling_params, "max_tokens", None) or self._length_max)
         self._limits[slot] = min(self._length_max, request.num_prompt_tokens + most)
-        self._ended[slot] = False
         self._new.append(request_id)
         self._forget()
 
@@ -71,32 +68,30 @@ class Mirror:
         slots = self.slots_of(ids)
         places = np.arange(tokens.shape[1])
         totals = self.totals[slots]
-        rest = np.where((slots == _GONE) | self._ended[slots], 0, np.maximum(self._limits[slots] - totals, 0))
-        kept: NDArray[np.int64] = np.minimum(counts, rest)
+        kept: NDArray[np.int64] = np.minimum(counts, self._limits[slots] - totals)
         if self._stop_ids is None:
             self._stop_ids = frozenset().union(*(one.stops for one in self.requests.values()))
-        if self._stop_ids:
-            may_stop = np.zeros(tokens.shape, bool)
-            for stop in self._stop_ids:
-                may_stop |= tokens == stop
-            may_stop &= places < kept[:, None]
-            for row in np.flatnonzero(may_stop.any(axis=1)).tolist():
-                stops = self.requests[ids[row]].stops
-                first = next((i for i in np.flatnonzero(may_stop[row]).tolist() if int(tokens[row, i]) in stops), None)
-                if first is not None:
-                    kept[row] = first + 1
-                    self._ended[slots[row]] = True
-        self._ended[slots[(kept < counts) & (slots != _GONE)]] = True
+        may_stop = np.zeros(tokens.shape, bool)
+        for stop in self._stop_ids:
+            may_stop |= tokens == stop
+        for row, place in np.argwhere(may_stop).tolist():
+            # In order: of the tokens behind a stop token none is kept.
+            if place < kept[row] and int(tokens[row, place]) in self.requests[ids[row]].stops:
+                kept[row] = place + 1
+                self._limits[slots[row]] = totals[row] + place + 1
         rows, columns = np.nonzero(places < kept[:, None])
         self.tokens[slots[rows], totals[rows] + columns] = tokens[rows, columns]
-        self.totals[slots[slots != _GONE]] += kept[slots != _GONE]
+        totals += kept
+        self.totals[slots] = totals
+        is_cut = kept < counts
+        self._limits[slots[is_cut]] = totals[is_cut]
         return kept
 
     def slots_of(self, ids: list[str]) -> NDArray[np.int64]:
-        """The requests' slots; of one that is gone -1."""
+        """The requests' slots; of one that is gone the one behind all."""
         if ids != self._ids:
             found = (self.requests.get(name) for name in ids)
-            self._slots = np.array([_GONE if one is None else one.slot for one in found], np.int64)
+            self._slots = np.array([self._gone if one is None else one.slot for one in found], np.int64)
             self._ids = ids.copy()
         return self._slots
 
