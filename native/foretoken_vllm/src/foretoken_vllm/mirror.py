@@ -34,7 +34,7 @@ class Mirror:
         self._length_max = length_max
         self.requests: dict[str, MirroredRequest] = {}
         self.input_batch = SimpleNamespace(req_ids=[], num_prompt_tokens=[])
-        # Of each slot's request: its tokens and their number, and the most that it may have, which is no more once it has
+        # Of each slot's request: its tokens and their number, and the most that it may have: no more, once it has
         # ended. A request that is gone has the slot behind all others. Pages that have had no tokens take no memory.
         self._gone = slots
         self.tokens = np.zeros((slots + 1, length_max), np.int32)
