@@ -101,8 +101,8 @@ async function up(given: UpSettings, vllmArgs: readonly string[]): Promise<numbe
     const installed = await ensurePlugin({ python: found.python, root: FOLDER });
     log("info", "plugin", { installed });
   }
-  const runner = settings.plugin ? await pluginRunner(found.python, process.env) : null;
-  if (runner !== null) log("info", "plugin_runner", { ...runner });
+  const runner = settings.plugin ? await pluginRunner(found.python) : null;
+  if (runner !== null) log(runner.runner === 0 ? "warn" : "info", "plugin_runner", { ...runner });
   const stopping = untilSignal();
   let servers: readonly ManagedServer[] = [];
   // Runs last, also after an uncaught error.
@@ -155,7 +155,7 @@ function serversOf(
     found: FoundVllm;
     vllmArgs: readonly string[];
     pool: UpPool | null;
-    /** null: no plugin. */
+    /** null: no plugin; its 0: the plugin drafts nothing, and the servers are started as without it. */
     runner: PluginRunner | null;
     log: Log;
   },
@@ -180,7 +180,7 @@ function serversOf(
       contextTokens: settings.contextTokens,
       servedName: settings.servedModelName,
       apiKey: settings.workerToken,
-      plugin: runner === null ? null : pluginOf(settings, name, runner),
+      plugin: pluginOf(settings, name, runner?.runner ?? 0),
       kvConnector: settings.kvConnector === null ? null : { name: settings.kvConnector, ...pool },
       extraArgs: vllmArgs,
     });
@@ -211,7 +211,8 @@ function checkPoolSettings({ kvConnector, kvSegmentMb }: UpSettings): void {
   throw new AppError("usage", `${FIELDS.kvSegmentMb.flag} has no effect here: ${why}`);
 }
 
-function pluginOf(settings: UpSettings, name: string, { runner }: PluginRunner): PluginLaunch {
+function pluginOf(settings: UpSettings, name: string, runner: 0 | 1 | 2): PluginLaunch | null {
+  if (runner === 0) return null;
   const isAny = settings.host === "0.0.0.0" || settings.host === "::";
   const host = isAny ? SERVER_HOST : settings.host;
   return {

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from foretoken_vllm import padding
+from foretoken_vllm import padding, settings
 from foretoken_vllm.faults import Faults
 
 
@@ -28,7 +28,7 @@ def platform(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 @pytest.mark.usefixtures("platform")
 def test_on_a_cpu_every_size_of_batch_gets_the_same_number_of_drafts() -> None:
     faults, made = Faults(), scheduler(num_spec_tokens=16, dynamic_sd_lookup=None)
-    assert padding.skip(made, faults) and not padding.skip(made, faults)
+    assert padding.fit(made, faults) and not padding.fit(made, faults)
     assert made.dynamic_sd_lookup == [16, 16, 16, 16]
     assert faults.counts == {}
 
@@ -37,19 +37,30 @@ def test_on_a_cpu_every_size_of_batch_gets_the_same_number_of_drafts() -> None:
 @pytest.mark.parametrize(("tokens", "table"), [(0, None), (16, [0, 8, 4, 2])])
 def test_what_the_user_has_configured_stays(tokens: int, table: list[int] | None) -> None:
     made = scheduler(num_spec_tokens=tokens, dynamic_sd_lookup=table)
-    assert not padding.skip(made, Faults())
+    assert not padding.fit(made, Faults())
     assert made.dynamic_sd_lookup == table
 
 
-def test_graphs_of_a_gpu_stay_whole(platform: SimpleNamespace) -> None:
+@pytest.mark.parametrize(
+    ("model", "table", "fitted"),
+    [
+        (settings.SPECULATOR, [0, 7, 0, 7], None),
+        (settings.SPECULATOR, None, None),
+        ("eagle", [0, 3, 3, 1], [0, 3, 3, 1]),
+    ],
+)
+def test_on_a_gpu_the_table_that_names_lengths_for_graphs_is_taken_away(
+    platform: SimpleNamespace, model: str, table: list[int] | None, fitted: list[int] | None
+) -> None:
     platform.is_cpu = lambda: False
-    made = scheduler(num_spec_tokens=16, dynamic_sd_lookup=None)
-    assert not padding.skip(made, Faults())
-    assert made.dynamic_sd_lookup is None
+    config = SimpleNamespace(speculative_config=SimpleNamespace(model=model))
+    made = scheduler(num_spec_tokens=7, dynamic_sd_lookup=table, vllm_config=config)
+    assert padding.fit(made, Faults()) == (table != fitted)
+    assert made.dynamic_sd_lookup == fitted
 
 
 @pytest.mark.usefixtures("platform")
 def test_a_scheduler_of_another_shape_stays_as_it_is() -> None:
     faults = Faults()
-    assert not padding.skip(scheduler(), faults)
+    assert not padding.fit(scheduler(), faults)
     assert faults.counts == {"padding": 1}

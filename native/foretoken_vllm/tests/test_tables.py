@@ -306,17 +306,17 @@ def test_256_requests_take_64_kib_a_step() -> None:
 @pytest.mark.parametrize(
     ("row_us", "requests", "lengths"),
     [
-        (1.0, 8, (6, 7, 8)),
+        (1.0, 8, (7, 8)),
         (400.0, 8, (0,)),
         # Where the step itself is long, a few requests have rows for nothing; many have made it short for each.
-        (30.0, 2, (6, 7, 8)),
+        (30.0, 2, (7, 8)),
         (30.0, 512, (0,)),
     ],
 )
 def test_the_length_is_the_fastest_by_measured_step_times(
     row_us: float, requests: int, lengths: tuple[int, ...]
 ) -> None:
-    budget = LengthBudget(8, Faults())
+    budget = LengthBudget((0, 1, 3, 7, 8), Faults())
     for i in range(400):
         drafted = 0 if i % 4 == 0 else requests * (1 + i % 8)
         budget.observe(requests, drafted, 1000 + 10 * requests + row_us * drafted)

@@ -22,7 +22,7 @@ export function gpusPerServer(vllmArgs: readonly string[]): number {
 }
 
 /** The last one wins, as in vLLM. null: it is not given. */
-function sizeIn(args: readonly string[], names: readonly string[]): number | null {
+export function sizeIn(args: readonly string[], names: readonly string[]): number | null {
   let size: number | null = null;
   for (const [i, arg] of args.entries()) {
     const [flag = "", inside] = arg.split("=", 2);

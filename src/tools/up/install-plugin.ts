@@ -33,14 +33,14 @@ export async function ensurePlugin(parts: { python: string; root: string }): Pro
   const name = createHash("sha256").update(python).digest("hex").slice(0, 16);
   const stamp = join(root, ".cache", "plugin", `installed-${name}`);
   const isThere = existsSync(stamp) && readFileSync(stamp, "utf8") === wanted;
-  if (isThere && (await run([python, "-c", ASK_PLACE])) === null) return false;
+  const ask = async () => (await ran([python, "-c", ASK_PLACE])).problem;
+  if (isThere && (await ask()) === null) return false;
   // Packages of vLLM are left as they are; of the plugin's needs only wasmtime is missing.
   const pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
-  const problem =
-    (await run([...pip, "--no-input", join(root, PACKAGE)])) ??
-    (await run([python, "-c", ASK_PLACE]));
-  if (problem !== null) {
-    throw new AppError("invalid_config", `the plugin cannot be installed: ${problem}`);
+  const { problem } = await ran([...pip, "--no-input", join(root, PACKAGE)]);
+  const reason = problem ?? (await ask());
+  if (reason !== null) {
+    throw new AppError("invalid_config", `the plugin cannot be installed: ${reason}`);
   }
   mkdirSync(dirname(stamp), { recursive: true });
   writeFileSync(stamp, wanted);
@@ -58,11 +58,16 @@ export async function pluginHash(root: string): Promise<string> {
   return hash.digest("hex");
 }
 
-/** null: success; else its last message. */
-async function run(command: string[]): Promise<string | null> {
-  const child = Bun.spawn(command, { stdin: "ignore", stdout: "ignore", stderr: "pipe" });
-  const stderr = await new Response(child.stderr).text();
-  const exitCode = await child.exited;
-  if (exitCode === 0) return null;
-  return `${command.slice(0, 4).join(" ")} ended with ${exitCode}: ${stderr.trim().slice(-OUTPUT_CHARS)}`;
+/** `problem`: null: success; else its last message. */
+export async function ran(
+  command: string[],
+): Promise<{ readonly output: string; readonly problem: string | null }> {
+  const child = Bun.spawn(command, { stdin: "ignore", stdout: "pipe", stderr: "pipe" });
+  const streams = [child.stdout, child.stderr].map((stream) => new Response(stream).text());
+  const [output = "", stderr = ""] = await Promise.all(streams);
+  const code = await child.exited;
+  const said = (stderr.trim() || output.trim()).slice(-OUTPUT_CHARS);
+  const problem =
+    code === 0 ? null : `${command.slice(0, 4).join(" ")} ended with ${code}: ${said}`;
+  return { output, problem };
 }

@@ -100,14 +100,51 @@ const PLUGIN = {
 const speculationOf = (command: readonly string[]): unknown =>
   JSON.parse(command[command.indexOf("--speculative-config") + 1] ?? "");
 
+const valuesOf = (command: readonly string[], flag: string): readonly number[] => {
+  const from = command.indexOf(flag) + 1;
+  const values = command.slice(from).map(Number);
+  return from === 0 ? [] : values.slice(0, [...values, Number.NaN].findIndex(Number.isNaN));
+};
+
 test("launchOf: under the second runner the plugin's method runs with asynchronous scheduling", () => {
   const { command, env } = launchOf({ ...OPTIONS, plugin: { ...PLUGIN, runner: 2 } });
   expect(speculationOf(command)).toEqual({
     method: "ngram_gpu",
     model: "foretoken_vllm.speculator",
-    num_speculative_tokens: 8,
+    num_speculative_tokens: 7,
   });
   expect(env.VLLM_USE_V2_MODEL_RUNNER).toBe("1");
+  expect(command).not.toContain("--cudagraph-capture-sizes");
+});
+
+test("launchOf: on GPUs the second runner captures graphs of every length that may be chosen", () => {
+  const launched = (...extraArgs: string[]) => {
+    const build = { version: "0.32.0", isCpu: false };
+    const { command } = launchOf({
+      ...OPTIONS,
+      build,
+      plugin: { ...PLUGIN, runner: 2 },
+      extraArgs,
+    });
+    return command;
+  };
+  const sizes = valuesOf(launched(), "--cudagraph-capture-sizes");
+  expect([sizes.length, sizes[0], sizes.at(-1)]).toEqual([52, 8, 2048]);
+  expect(sizes.every((size) => size % 8 === 0)).toBe(true);
+  expect(valuesOf(launched(), "--max-num-seqs")).toEqual([256]);
+  expect(speculationOf(launched("--max_num_seqs=6"))).toMatchObject({
+    num_speculative_tokens_per_batch_size: [
+      [1, 2, 7],
+      [3, 3, 0],
+      [4, 4, 1],
+      [5, 5, 3],
+      [6, 6, 7],
+    ],
+  });
+  expect(valuesOf(launched("--max-num-seqs", "6"), "--cudagraph-capture-sizes").at(-1)).toBe(48);
+  // vLLM takes the sizes once.
+  const own = ["--compilation-config", '{"cudagraph_capture_sizes":[1,2]}'];
+  expect(launched(...own)).not.toContain("--cudagraph-capture-sizes");
 });
 
 test("launchOf: the plugin gets the sidecar's address, its name and token by the environment", () => {

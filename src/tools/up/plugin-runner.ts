@@ -1,10 +1,12 @@
 // Asks the plugin in a vLLM's environment which of vLLM's model runners it is to draft under: the second where vLLM
-// would use it and the plugin knows its signatures, else the first. The plugin decides (foretoken_vllm/runner_v2.py).
+// would use it and the plugin knows its signatures; on a CPU else the first. The plugin decides (foretoken_vllm/runner_v2.py).
 
 import { AppError } from "../../core/base/errors.ts";
+import { ran } from "./install-plugin.ts";
 
 export interface PluginRunner {
-  readonly runner: 1 | 2;
+  /** 0: under none. */
+  readonly runner: 0 | 1 | 2;
   /** Why; for the log. */
   readonly reason: string;
 }
@@ -12,30 +14,16 @@ export interface PluginRunner {
 /** Parses the last line of the output; vLLM may log on the lines before. */
 export function parsePluginRunner(output: string): PluginRunner | null {
   const [, number, reason = ""] =
-    /^runner ([12]): (.+)$/.exec(output.trim().split("\n").at(-1) ?? "") ?? [];
-  return number === undefined ? null : { runner: number === "2" ? 2 : 1, reason };
+    /^runner (\d): (.+)$/.exec(output.trim().split("\n").at(-1) ?? "") ?? [];
+  const runner = ([0, 1, 2] as const).find((one) => String(one) === number);
+  return runner === undefined ? null : { runner, reason };
 }
 
 /** @throws AppError invalid_config: the plugin does not answer. */
-export async function pluginRunner(
-  python: string,
-  env: Readonly<Record<string, string | undefined>>,
-): Promise<PluginRunner> {
-  const child = Bun.spawn([python, "-m", "foretoken_vllm.runner_v2", "--choose"], {
-    env: { ...env },
-    stdin: "ignore",
-    stdout: "pipe",
-    stderr: "pipe",
-  });
-  const [output, stderr] = await Promise.all([
-    new Response(child.stdout).text(),
-    new Response(child.stderr).text(),
-  ]);
-  const found = (await child.exited) === 0 ? parsePluginRunner(output) : null;
+export async function pluginRunner(python: string): Promise<PluginRunner> {
+  const { output, problem } = await ran([python, "-m", "foretoken_vllm.runner_v2", "--choose"]);
+  const found = problem === null ? parsePluginRunner(output) : null;
   if (found !== null) return found;
-  const said = (stderr.trim() || output.trim()).slice(-800);
-  throw new AppError(
-    "invalid_config",
-    `the plugin does not say which runner it drafts under: ${said}`,
-  );
+  const answer = `the plugin does not say which runner it drafts under: ${problem ?? output}`;
+  throw new AppError("invalid_config", answer);
 }

@@ -65,9 +65,15 @@ def faulty() -> None:
     def proposed(of: object, **options: bool) -> list[list[int]]:
         return made.propose(of, *[None] * 6, last, **options).tolist()
 
-    if proposed(batch) != wanted:
-        raise SystemExit("a request without a table does not draft its last token")
+    graphed = SimpleNamespace(cg_mode=SimpleNamespace(name="FULL"))
+    for graph in (graphed, SimpleNamespace(cg_mode=SimpleNamespace(name="NONE")), graphed):
+        speculator._dispatched(made, None, graph)
+        if proposed(batch) != wanted:
+            raise SystemExit("a request without a table does not draft its last token")
     proposed(batch, dummy_run=True)
+    counters = made.drafter.counters
+    if (counters.graph_steps, counters.outside_steps) != (2, 1):
+        raise SystemExit(f"steps in graphs and outside: {counters}")
     made.drafter.take(["unknown"], np.array([[7]]), np.array([1]))
     made.drafter.take(["unknown"], None, None)  # type: ignore[arg-type]
     # vLLM writes -1 behind the tokens of a shorter step.

@@ -24,19 +24,18 @@ NAMES = {
     "worker.gpu.states": ("req_id_to_index", "total_len", "all_token_ids"),
     "worker.gpu.spec_decode.rejection_sampler": ("rejection_sample",),
     "worker.gpu.model_runner": ("init_speculator", "draft_tokens[:, num_spec_tokens:] = -1"),
-    "core.sched.scheduler": ("self.dynamic_sd_lookup",),
+    "worker.gpu.cudagraph_utils": ("cg_mode", "_graphs_captured", "_capture_descs", "_candidates", "ubatch_runner"),
+    "core.sched.scheduler": ("self.dynamic_sd_lookup", "self.num_spec_tokens > 0 and self.dynamic_sd_lookup is None"),
     "core.sched.output": ("req_id", "prefill_token_ids", "prompt_len", "sampling_params", "scheduled_new_reqs"),
     "outputs": ("req_ids", "sampled_token_ids"),
 }
 
 
-def main(version: str) -> int:
-    modules = {f"vllm.v1.{module}": names for module, names in NAMES.items()}
-    wanted = {*modules, *(module for module, _, _ in RELIED_ON)}
-    paths = {module.replace(".", "/") + end for module in wanted for end in (".py", "/__init__.py")}
+def extract(version: str, paths: set[str], folder: str) -> None:
+    """Those of the paths that the wheel has."""
     command = create_command("download")
     options, _ = command.parse_args([])
-    with command.main_context(), tempfile.TemporaryDirectory() as name:
+    with command.main_context():
         session = command.get_default_session(options)
         finder = command._build_package_finder(options=options, session=session)
         best = finder.find_best_candidate("vllm", SpecifierSet(f"=={version}")).best_candidate
@@ -44,7 +43,15 @@ def main(version: str) -> int:
             raise SystemExit(f"pip's index has no wheel of vLLM {version} for this Python")
         with LazyZipOverHTTP(best.link.url_without_fragment, session) as remote, ZipFile(remote) as wheel:
             for path in paths.intersection(wheel.namelist()):
-                wheel.extract(path, name)
+                wheel.extract(path, folder)
+
+
+def main(version: str) -> int:
+    modules = {f"vllm.v1.{module}": names for module, names in NAMES.items()}
+    wanted = {*modules, *(module for module, _, _ in RELIED_ON)}
+    paths = {module.replace(".", "/") + end for module in wanted for end in (".py", "/__init__.py")}
+    with tempfile.TemporaryDirectory() as name:
+        extract(version, paths, name)
         problems = runner_v2.unknown_in(Path(name), RELIED_ON)
         for module, names in modules.items():
             source = Path(name, module.replace(".", "/") + ".py")
@@ -54,4 +61,5 @@ def main(version: str) -> int:
     return 1 if problems else 0
 
 
-sys.exit(main(sys.argv[1]))
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -25,7 +25,9 @@ _OTHER_STEPS = 512
 class LengthBudget:
     """Of one thread; `step_time` may be read by others."""
 
-    def __init__(self, tokens_max: int, faults: Faults) -> None:
+    def __init__(self, lengths: tuple[int, ...], faults: Faults) -> None:
+        self.lengths = lengths
+        tokens_max = lengths[-1]
         self.step_time = StepTime()
         self.tokens_max = tokens_max
         # Draft tokens that the sidecar allows in a step; None: any number.
@@ -75,24 +77,25 @@ class LengthBudget:
         best = self._best(requests, tracked)
         if self._steps >= self._other_at:
             self._other_at = self._steps + min(_OTHER_STEPS, self._steps)
-            best = 0 if best > 0 else self.tokens_max
+            best = self.lengths[0] if best > self.lengths[0] else self.tokens_max
         if self.allowed is not None:
-            best = min(best, self.allowed // max(1, requests))
+            most = min(best, self.allowed // max(1, requests))
+            best = max((length for length in self.lengths if length <= most), default=self.lengths[0])
         self.length = best
         return best
 
     def _best(self, requests: int, tracked: int) -> int:
         if tracked == 0:
-            return 0
+            return self.lengths[0]
         if not self.step_time.is_known:
             return self.tokens_max
         time = self.step_time
         plain = time.plain(requests)
-        tokens, best, speed = float(requests), 0, _GAIN_MIN * requests / plain
+        tokens, best, speed = float(requests), self.lengths[0], _GAIN_MIN * requests / plain
         for length in range(1, self.tokens_max + 1):
             tokens += tracked * self.survival(length - 1)
             us = plain + time.drafts + time.row * requests * length
-            if tokens > speed * us:
+            if length in self.lengths and tokens > speed * us:
                 best, speed = length, tokens / us
         return best
 

@@ -1,33 +1,35 @@
-"""Keeps vLLM on a CPU from padding requests that begin.
+"""Says where vLLM pads requests that begin: on GPUs, where its CUDA graphs need it, and nowhere else.
 
-Where drafts are configured, vLLM 0.32 gives a request that lacks the KV of one token only (a chunk that goes on, a
-sibling whose prompt is cached) as many rows as it may ever draft, so that the step still fits a CUDA graph
-(Scheduler.schedule, `pad_spec_decode`). A CPU has no such graphs, and computes 16 rows for nothing. vLLM does not pad
-if the number of drafts depends on the size of the batch: so it gets a table that names the same number for each size.
+Where drafts are configured, vLLM gives a request that lacks the KV of one token only (a chunk that goes on, a sibling
+whose prompt is cached) as many rows as it may ever draft, so that the step still fits a CUDA graph (Scheduler.schedule,
+`pad_spec_decode`). It does so only while it has no table of drafts by the size of the batch. A CPU has no such graphs
+and computes 16 rows for nothing: it gets a table that names the same number for each size. On a GPU the table that
+names the lengths to be captured has done its work when the scheduler is made, and is taken away (length.py brings its
+own where fewer drafts are faster).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from . import settings
 from .faults import Faults
 
 
-def skip(scheduler: Any, faults: Faults) -> bool:
-    """Never raises. False: it is none on a CPU that drafts and pads, or not what is known here."""
+def fit(scheduler: Any, faults: Faults) -> bool:
+    """Never raises. False: it drafts nothing, has what it needs, or is not what is known here."""
     try:
-        tokens = scheduler.num_spec_tokens
-        if tokens == 0 or scheduler.dynamic_sd_lookup is not None or not _is_cpu():
+        tokens, table = scheduler.num_spec_tokens, scheduler.dynamic_sd_lookup
+        if tokens == 0:
             return False
-        # By the number of requests in a step.
-        scheduler.dynamic_sd_lookup = [tokens] * (scheduler.scheduler_config.max_num_seqs + 1)
-    except Exception as error:  # noqa: BLE001 - requests are padded
+        if settings.is_cpu():
+            # By the number of requests in a step; what the user has configured stays.
+            wanted = table or [tokens] * (scheduler.scheduler_config.max_num_seqs + 1)
+        else:
+            is_ours = scheduler.vllm_config.speculative_config.model == settings.SPECULATOR
+            wanted = None if is_ours else table
+        scheduler.dynamic_sd_lookup = wanted
+    except Exception as error:  # noqa: BLE001 - requests are padded, or not
         faults.add("padding", error)
         return False
-    return True
-
-
-def _is_cpu() -> bool:
-    from vllm.platforms import current_platform
-
-    return bool(current_platform.is_cpu())
+    return wanted is not table

@@ -2,8 +2,8 @@
 
 Inert unless vLLM's configuration names Foretoken. Once a model is loaded, it repairs the sampler if that is faulty,
 for every method of speculation, keys its noise where the settings ask for `exact`, and binds the proposer to its
-runner. It keeps a reference to the scheduler for its counters, lets it cache the last blocks of a chunk, and on a CPU
-keeps it from padding. It changes nothing that it does not recognise.
+runner. It keeps a reference to the scheduler for its counters, lets it cache the last blocks of a chunk, and says where
+it pads. It changes nothing that it does not recognise.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def register() -> None:
         for runner_class in _runner_classes():
             wrap(runner_class)
         for scheduler_class in _scheduler_classes():
-            engine.watch(scheduler_class, lambda scheduler: padding.skip(scheduler, faults))
+            engine.watch(scheduler_class, lambda scheduler: padding.fit(scheduler, faults))
             chunk_end.keep(scheduler_class, faults)
         _second_runner()
     except Exception as error:  # noqa: BLE001 - a plugin that raises ends vLLM

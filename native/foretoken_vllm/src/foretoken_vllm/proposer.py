@@ -15,7 +15,7 @@ from itertools import pairwise
 from operator import neg, sub
 from typing import Any
 
-from . import abi, engine, repair, shortcut
+from . import abi, engine, repair, runner_v2, settings, shortcut
 from .batch_plan import BatchPlan, plan_of
 from .budget import DraftBudget, weights_of
 from .core import BUDGET_NONE, CoreTrapError, StepDrafts, float_word
@@ -99,11 +99,22 @@ class ForetokenProposer:
         self._bits = float_word(self._settings.probability_min)
         # Drafts that the sampler would judge wrongly are worse than none.
         self._is_lossless = self._judges_rightly()
-        self._may_draft = self._is_lossless and self._settings.drafts > 0
+        problem = self._problem(config)
+        if problem:
+            self.faults.add("no drafts", problem)
+        self._may_draft = self._is_lossless and self._settings.drafts > 0 and problem == ""
         self._is_on = True
 
     def _new_replica(self, vocabulary: int) -> Replica:
         return Replica(self._settings, self.faults, vocabulary)
+
+    def _problem(self, config: Any) -> str:
+        """Why nothing is drafted here."""
+        model = config.model_config
+        is_recurrent = getattr(model, "is_hybrid", False) or getattr(model, "has_inner_state", False)
+        if is_recurrent and settings.is_older(0, 32):
+            return "before vLLM 0.32, steps with fewer drafts corrupt the state of a recurrent (hybrid) model"
+        return runner_v2.first_runner_problem() if self._has_lineups else ""
 
     def _judges_rightly(self) -> bool:
         return repair.ensure(self.faults)

@@ -18,9 +18,11 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-from .settings import vllm_version
+from .settings import is_cpu, is_older, vllm_version
 
 _VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"
+# Its removal is announced and overdue; what it looks like in releases to come is not known.
+FIRST_RUNNER_UNKNOWN = (0, 34)
 _GPU = "vllm.v1.worker.gpu"
 # Module, qualified name, and the hashes of the signatures that are known: 0.32 and, where it differs, 0.33.
 Signatures = tuple[tuple[str, str, tuple[str, ...]], ...]
@@ -33,6 +35,10 @@ RELIED_ON: Signatures = (
     (f"{_GPU}.model_runner", "GPUModelRunner.add_requests", ("018b8a6a3ea0",)),
     (f"{_GPU}.model_runner", "GPUModelRunner._remove_request", ("502a15f37e40",)),
     (f"{_GPU}.model_runner", "GPUModelRunner.reload_weights", ("553da7253690",)),
+    (f"{_GPU}.cudagraph_utils", "CudaGraphManager.dispatch", ("2bcf5db4b807",)),
+    (f"{_GPU}.cudagraph_utils", "CudaGraphManager._init_candidates", ("06c604b332b3",)),
+    (f"{_GPU}.cudagraph_utils", "CudaGraphManager._build_lora_dispatch_map", ("06c604b332b3",)),
+    (f"{_GPU}.lora_utils", "get_lora_capture_cases", ("a50df239934a",)),
     (f"{_GPU}.states", "RequestState.__init__", ("f4b2b9fcebc4",)),
     (f"{_GPU}.states", "RequestState.add_request", ("dadd0459afad",)),
     (f"{_GPU}.async_utils", "AsyncOutput.__init__", ("0811b92de592",)),
@@ -102,22 +108,42 @@ def _read(folder: Path, module: str, name: str) -> list[str] | None:
 
 
 def choose(environment: Mapping[str, str] = os.environ) -> tuple[int, str]:
-    """The runner that the plugin drafts under in a vLLM of this environment, and why."""
+    """The runner that the plugin drafts under in a vLLM of this environment (0: under none), and why."""
     found = f"vLLM {vllm_version()}"
-    asked = environment.get(_VARIABLE, "")
-    if asked.lower() in ("0", "false"):
-        return 1, f"{_VARIABLE}={asked}"
     spec = find_spec("vllm")
     if spec is None or spec.origin is None:
-        return 1, "there is no vLLM here"
-    unknown = unknown_in(Path(spec.origin).parents[1])
+        return 0, "there is no vLLM here"
+    problem = _second_runner_problem(Path(spec.origin).parents[1], environment)
+    if problem == "":
+        return 2, f"{found} has Triton here"
+    first = first_runner_problem()
+    return (1, f"{found}: {problem}") if first == "" else (0, f"{found}: {problem}; {first}")
+
+
+def _second_runner_problem(folder: Path, environment: Mapping[str, str]) -> str:
+    asked = environment.get(_VARIABLE, "")
+    if asked.lower() in ("0", "false"):
+        return f"{_VARIABLE}={asked}"
+    unknown = unknown_in(folder)
     if unknown:
-        return 1, f"{found} has a second runner that is not known: {'; '.join(unknown)}"
+        return f"its second runner is not known: {'; '.join(unknown)}"
     try:
         from vllm.triton_utils import HAS_TRITON
     except ImportError as error:
-        return 1, f"{found}: {error}"
-    return (2, f"{found} has Triton here") if HAS_TRITON else (1, f"{found} has no Triton here")
+        return str(error)
+    return "" if HAS_TRITON else "it has no Triton here"
+
+
+def first_runner_problem() -> str:
+    """Why the plugin drafts nothing under the first runner; "": it drafts there."""
+    try:
+        if not is_cpu():
+            return "on GPUs the plugin drafts under the second runner alone: the first one is deprecated"
+    except ImportError:
+        return ""
+    if not is_older(*FIRST_RUNNER_UNKNOWN):
+        return f"the first runner is not known from vLLM {'.'.join(map(str, FIRST_RUNNER_UNKNOWN))} on"
+    return ""
 
 
 def main(arguments: list[str]) -> int:

@@ -6,6 +6,7 @@ An invalid setting is logged once and keeps its default: vLLM never fails to sta
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -14,6 +15,8 @@ from typing import Any
 from .faults import Faults
 
 _ENV_PREFIX = "FORETOKEN_"
+# Of the speculative configuration of servers that the plugin drafts for under the second runner.
+SPECULATOR = "foretoken_vllm.speculator"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,19 @@ def load(additional: object, faults: Faults, environment: Mapping[str, str] = os
 def is_wanted(environment: Mapping[str, str] = os.environ) -> bool:
     """The general plugin is inert in every vLLM of the environment that is not configured for it."""
     return any(environment.get(_ENV_PREFIX + name) for name in ("DRAFT_URL", "REPAIR", "STATS_FILE", "DRAFTS", "EXACT"))
+
+
+def is_cpu() -> bool:
+    """That the models of this process run on. Raises ImportError: there is no vLLM."""
+    from vllm.platforms import current_platform
+
+    return bool(current_platform.is_cpu())
+
+
+def is_older(major: int, minor: int) -> bool:
+    """Than that release of vLLM. A version that has no number counts as the newest."""
+    found = re.match(r"(\d+)\.(\d+)", vllm_version())
+    return found is not None and (int(found[1]), int(found[2])) < (major, minor)
 
 
 def vllm_version() -> str:

@@ -9,20 +9,19 @@ core, link, history, epochs and faults are the proposer's.
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from vllm.v1.worker.gpu.spec_decode.speculator import BaseSpeculator
 
-from . import abi, exact, runner_v2, settings
+from . import abi, exact, graphs, runner_v2, settings
 from .faults import Faults
 from .table import ODDS, Tables
 from .table_drafter import TableDrafter
 from .walk import walk
 
-# Of the speculative configuration of servers that are the plugin's; its method is `ngram_gpu`.
-MODEL = "foretoken_vllm.speculator"
 _MARK = "_foretoken_second_runner"
 # The process's one; a runner has one speculator.
 _current: ForetokenSpeculator | None = None
@@ -36,6 +35,7 @@ class ForetokenSpeculator(BaseSpeculator):  # type: ignore[misc]
 
     def __init__(self, vllm_config: Any, device: Any, req_states: Any) -> None:
         self.req_states = req_states
+        self._config = vllm_config
         self.num_speculative_steps = int(vllm_config.speculative_config.num_speculative_tokens)
         slots = int(vllm_config.scheduler_config.max_num_seqs)
         self._drafts = torch.zeros((slots, self.num_speculative_steps), dtype=torch.int64, device=device)
@@ -53,6 +53,8 @@ class ForetokenSpeculator(BaseSpeculator):  # type: ignore[misc]
         self._map(device)
         self.faults = self.drafter.faults
         self._is_sound = True
+        # The graph that was chosen last is a full one: the step's, when its drafts are asked for.
+        self.is_graph = False
         self.is_exact = self.drafter.is_exact
         if self.is_exact:
             _verify_exactly()
@@ -68,7 +70,15 @@ class ForetokenSpeculator(BaseSpeculator):  # type: ignore[misc]
         return tables is not None
 
     def init_cudagraph_manager(self, cudagraph_mode: Any) -> None:
-        """There is no model of its own."""
+        """There is no model of its own; but from here on the configuration says what is captured."""
+        try:
+            lengths, problem = graphs.lengths_of(self._config)
+            if problem:
+                self.faults.add("graphs", problem, level=logging.INFO)
+        except Exception as error:  # noqa: BLE001 - the configured number has what vLLM captures without a table
+            lengths = (self.num_speculative_steps,)
+            self.faults.add("graphs", error)
+        self.drafter.choose_among(lengths)
 
     def capture(self) -> None:
         """There is no model of its own."""
@@ -96,6 +106,10 @@ class ForetokenSpeculator(BaseSpeculator):  # type: ignore[misc]
             verified = int(input_batch.num_draft_tokens)
             is_decode = int(input_batch.num_tokens) == requests + verified
             self.drafter.in_flight.append((requests, verified, is_decode))
+            if is_decode:
+                counters = self.drafter.counters
+                counters.graph_steps += self.is_graph
+                counters.outside_steps += not self.is_graph
             if self._is_sound and self._map(drafts.device):
                 total, tokens = self.req_states.total_len.gpu, self.req_states.all_token_ids.gpu
                 last = last_sampled.view(-1)
@@ -129,7 +143,7 @@ def _mapped(words: Any, device: Any) -> Any:
 
 def take_over(faults: Faults) -> bool:
     """Puts the speculator in place of vLLM's own n-gram drafts where the server is configured for it. Idempotent."""
-    from vllm.v1.worker.gpu import async_utils, model_runner
+    from vllm.v1.worker.gpu import async_utils, cudagraph_utils, model_runner
 
     if getattr(model_runner.init_speculator, _MARK, False):
         return False
@@ -142,7 +156,7 @@ def take_over(faults: Faults) -> bool:
     @functools.wraps(original)
     def init_speculator(vllm_config: Any, device: Any, req_states: Any) -> Any:
         global _current
-        if vllm_config.speculative_config.model != MODEL:
+        if vllm_config.speculative_config.model != settings.SPECULATOR:
             return original(vllm_config, device, req_states)
         try:
             _current = ForetokenSpeculator(vllm_config, device, req_states)
@@ -159,6 +173,7 @@ def take_over(faults: Faults) -> bool:
     _after(runner, "_remove_request", _removed, faults)
     _after(runner, "reload_weights", _reloaded, faults)
     _after(async_utils.AsyncOutput, "get_output", _came, faults)
+    _after(cudagraph_utils.CudaGraphManager, "dispatch", _dispatched, faults)
     return True
 
 
@@ -224,6 +239,10 @@ def _removed(speculator: ForetokenSpeculator, _runner: Any, _result: Any, reques
 
 def _reloaded(speculator: ForetokenSpeculator, *_arguments: Any) -> None:
     speculator.drafter.news.append(speculator.drafter.advance)
+
+
+def _dispatched(speculator: ForetokenSpeculator, _manager: Any, graph: Any, *_arguments: Any) -> None:
+    speculator.is_graph = graph.cg_mode.name == "FULL"
 
 
 def _came(speculator: ForetokenSpeculator, output: Any, result: Any) -> None:

@@ -30,6 +30,9 @@ class Counters:
     """Draft tokens that the engine was not given, since they would not have paid for their rows or their step."""
     over_budget: int = 0
     """Steps in which the sidecar allowed no drafts."""
+    graph_steps: int = 0
+    """Steps without prefill that ran in a full CUDA graph, and that did not: of the second runner, by its thread."""
+    outside_steps: int = 0
 
     def figures(self) -> dict[str, Any]:
         """As JSON can hold them."""

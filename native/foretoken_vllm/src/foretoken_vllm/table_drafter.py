@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from . import abi
 from .core import BUDGET_NONE, CoreTrapError
 from .faults import Faults
+from .graphs import ladder
 from .length import LengthBudget
 from .lineup import Lineup, lineup_of
 from .mailbox import SteppedRows
@@ -64,7 +65,7 @@ class TableDrafter(ForetokenProposer):
         self._path = 0
         self._is_decode = False
         self._is_adaptive = False
-        self._length = LengthBudget(0, Faults())
+        self._length = LengthBudget((0,), Faults())
         super().__init__(config)
         if self._is_on:
             self.bind_runner(self.mirror)
@@ -73,9 +74,8 @@ class TableDrafter(ForetokenProposer):
         super()._open(config)
         # Until the next table comes, a step may accept all of its drafts, and those of the next step follow them.
         self._path = min(2 * self._tokens_max + 2, abi.DRAFT_TOKENS_MAX)
-        self._length = LengthBudget(self._tokens_max, self.faults)
-        self._budget = self._length  # type: ignore[assignment]
         self._is_adaptive = bool(getattr(config.speculative_config, "enable_adaptive_verification", False))
+        self.choose_among(ladder(self._tokens_max))
         # The proposer's step drafts nothing: the tables are drafts.
         self._tokens_max = 0
         if int(config.model_config.get_vocab_size()) > 1 << abi.TABLE_TOKEN_BITS:
@@ -83,6 +83,11 @@ class TableDrafter(ForetokenProposer):
 
     def _new_replica(self, vocabulary: int) -> Replica:
         return Replica(self._settings, self.faults, vocabulary, slots=self._slots)
+
+    def choose_among(self, lengths: tuple[int, ...]) -> None:
+        """Numbers of draft tokens of a request in a step; before the first one."""
+        self._length = LengthBudget(lengths, self.faults)
+        self._budget = self._length  # type: ignore[assignment]
 
     def _judges_rightly(self) -> bool:
         """The fault of the first runner's sampler on a CPU is not in this one."""
