@@ -5,6 +5,7 @@ import { createHash } from "node:crypto";
 import { fold32 } from "../../core/base/hash.ts";
 import type { WeightEpoch } from "../../core/base/ids.ts";
 import { reportsPrompt } from "../../core/request/request.ts";
+import type { Refusal } from "../../core/request/response.ts";
 import type { ChunkRun } from "./chunk-run.ts";
 import type { ChunkRequest } from "./dialect.ts";
 import type { VllmLimits } from "./limits.ts";
@@ -61,12 +62,17 @@ export function chunkRequest(
   };
 }
 
-/** request: it can never run here. worker: nothing can. passing: another attempt may succeed. */
-export type RefusalKind = "request" | "worker" | "passing";
+/** request: it can never run here. worker: nothing can. full: others run. passing: another attempt may succeed. */
+export type RefusalKind = "request" | "worker" | "full" | "passing";
 
-/** The kind of a refusal, by the status of an answer or of an error inside a stream; 0: none. */
-export function classify(status: number): RefusalKind {
+/** vLLM's 503 at --max-num-queued-reqs and --max-num-queued-tokens. A proxy's, or a failed load's, has another text. */
+const FULL = /cannot accept new requests|token backlog limit/;
+
+/** The kind of a refusal, by an answer or an error inside a stream; its status is 0 where there is none. */
+export function classify({ status, message }: Refusal): RefusalKind {
   switch (status) {
+    case 503:
+      return FULL.test(message) ? "full" : "passing";
     // The key is not accepted; the route or the model is gone.
     case 401:
     case 403:

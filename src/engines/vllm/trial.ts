@@ -6,6 +6,7 @@ import { groupId, requestId, type WeightEpoch, weightEpoch } from "../../core/ba
 import { type RequestSpec, SAMPLING_DEFAULTS } from "../../core/request/request.ts";
 import type { Refusal } from "../../core/request/response.ts";
 import type { ControlAnswer } from "../../core/rollout/operation.ts";
+import { classify } from "./chunk-request.ts";
 import {
   type ChunkRequest,
   ENDPOINT_PATHS,
@@ -173,7 +174,8 @@ export async function weightsCanary(
       const problem = tried.kind === "refused" ? refusalText(tried) : problemOf(tried);
       if (tried.kind === "made") made[rank] = { tokens: tried.tokens, logprobs: tried.logprobs };
       if (problem === null) return null;
-      return { status: 500, error: `the weights do not generate: ${problem}` };
+      const isFull = tried.kind === "refused" && classify(tried) === "full";
+      return { status: isFull ? 503 : 500, error: `the weights do not generate: ${problem}` };
     }),
   );
   const first = problems.find((problem) => problem !== null);

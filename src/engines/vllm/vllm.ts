@@ -3,6 +3,7 @@
 
 import { AppError } from "../../core/base/errors.ts";
 import { chunkBody } from "./body.ts";
+import { classify } from "./chunk-request.ts";
 import { connectorOf } from "./connectors.ts";
 import { vllmControl } from "./control.ts";
 import {
@@ -192,6 +193,10 @@ async function formOf(
   );
 }
 
+      // The other endpoint, which tells less, might be let in a moment later.
+      if (tried.kind === "refused" && classify(tried) === "full") {
+        throw new AppError("worker_failed", `${access.client.url} is full: ${tried.message}`);
+      }
 const NO_SETTINGS = { hasStreamSettings: false } as const;
 
 /** From the most that a server may understand to the least. */

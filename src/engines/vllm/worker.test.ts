@@ -196,6 +196,28 @@ test("run: a server that was broken for a while is no reason to refuse a request
   expect(bench.tokens()).toEqual(expected());
 });
 
+test("run: a server whose queue is full for long is waited for, and nothing is wrong with it", async () => {
+  let isFull = true;
+  // The probe's request comes through.
+  const faults: FaultPlan = (arrival) =>
+    arrival > 0 && isFull ? { kind: "full", afterTokens: 0 } : null;
+  const server = await serve({ faults });
+  const bench = await open(server, { limits: { retryMs: 1, retryMsMax: 2 } });
+  bench.run();
+  await bench.until(() => (server.shown.get("full") ?? 0) > 4 * LIMITS.failedAttemptsMax);
+  const canary = await bench.worker.perform({ kind: "canary", adapter: null });
+  expect([canary.status, bench.all("failed"), bench.all("chunk_done")]).toEqual([503, [], []]);
+  isFull = false;
+  expect((await bench.kind("chunk_done")).finish).toBe("length");
+  expect(bench.tokens()).toEqual(expected());
+});
+
+test("openVllmWorker: a full server is no server without token ids", async () => {
+  const faults: FaultPlan = (arrival) => (arrival < 1 ? { kind: "full", afterTokens: 0 } : null);
+  const server = await serve({ faults });
+  await expect(open(server)).rejects.toThrow(`${server.url} is full: The engine is currently busy`);
+});
+
 test("run: a response ends where the server's context does", async () => {
   for (const generate of ["enabled", "disabled"] as const) {
     const bench = await open(await serve({ generate, contextTokens: 30 }));

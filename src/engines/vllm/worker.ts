@@ -439,9 +439,14 @@ export class VllmWorker implements Worker {
   /** `status` 0: not said. */
   #refusedBy(run: ChunkRun, status: number, message: string, retryAfterMs: number | null): void {
     const refusal = { status, message };
-    const kind = classify(status);
-    if (kind === "passing") this.#retry(run, refusalText(refusal), retryAfterMs);
-    else if (kind === "request") this.#refuse(run, refusal);
+    const kind = classify(refusal);
+    if (kind === "full") {
+      // It is waited for as in its queue: nothing is wrong with it, or with the request.
+      const attemptsMax = this.#parts.limits.failedAttemptsMax - 2;
+      run.failedAttempts = Math.min(run.failedAttempts, attemptsMax);
+    }
+    if (kind === "request") this.#refuse(run, refusal);
+    else if (kind !== "worker") this.#retry(run, refusalText(refusal), retryAfterMs);
     else {
       this.#streams.close(run);
       run.hasSecondChance = false;
@@ -490,7 +495,7 @@ export class VllmWorker implements Worker {
     const { limits } = this.#parts;
     this.#proof ??= proveServing(this.#server, { msMax: limits.checkMsMax }).then((tried) => {
       this.#proof = null;
-      return tried.kind === "made";
+      return tried.kind === "made" || (tried.kind === "refused" && classify(tried) === "full");
     });
     return this.#proof;
   }

@@ -5,6 +5,8 @@ import { fold32 } from "../../../src/core/base/hash.ts";
 export const FAULT_KINDS = [
   /** HTTP 503, and 500, before anything else. */
   "unavailable",
+  /** HTTP 503 as vLLM's --max-num-queued-reqs answers. */
+  "full",
   "broken",
   /** No answer at all, until the client goes. */
   "hang",

@@ -160,6 +160,9 @@ export abstract class StandIn<O extends StandInBase> {
         response.setHeader("retry-after", "0");
         send(response, 503, errorOf(503, "the stand-in is not available"));
         break;
+      case "full":
+        send(response, 503, errorOf(503, QUEUE_FULL));
+        break;
       case "broken":
         send(response, 500, errorOf(500, "the stand-in is broken"));
         break;
@@ -171,7 +174,9 @@ export abstract class StandIn<O extends StandInBase> {
   }
 }
 
-const EARLY: readonly string[] = ["unavailable", "broken", "hang", "restart"];
+const QUEUE_FULL =
+  "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance.";
+const EARLY: readonly string[] = ["unavailable", "full", "broken", "hang", "restart"];
 
 export type Body = Readonly<Record<string, unknown>>;
 
