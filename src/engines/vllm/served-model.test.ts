@@ -32,6 +32,17 @@ test("compare: what differs is named with both servers; what is not said is not 
   expect(mixed.compare("http://d", of(null))).toContain("quantization is not told");
 });
 
+test("compare: servers that share KV and hash its blocks differently are refused by name", () => {
+  const of = (hashes: string | null) => ({ ...TRAITS, disable_lookahead_block_hashes: hashes });
+  const comparison = new ModelComparison();
+  for (const hashes of ["false", null, "false"]) {
+    expect(comparison.compare(`http://${hashes}`, of(hashes))).toBe(null);
+  }
+  expect(() => comparison.compare("http://b", of("true"))).toThrow(
+    "http://b: disable_lookahead_block_hashes is true, of http://false false: engines of one pool name",
+  );
+});
+
 const servers: VllmStandIn[] = [];
 afterAll(() => Promise.all(servers.map((server) => server.stop())));
 

@@ -56,37 +56,47 @@ export interface ServedTraits {
   /** null: not reported (only in development mode). */
   readonly dtype: string | null;
   readonly quantization: string | null;
+  /** Absent or null: not reported, or the server shares no KV. */
+  readonly disable_lookahead_block_hashes?: string | null;
 }
 
-const TRAITS = ["model", "max_model_len", "dtype", "quantization"] as const;
+type Trait = keyof ServedTraits;
+/** Rules for the servers of a pool that differ in a trait. null: the difference is reported. */
+const RULES: Readonly<Record<Trait, string | null>> = {
+  model: null,
+  max_model_len: null,
+  dtype: null,
+  quantization: "have the same precision",
+  disable_lookahead_block_hashes: "name blocks of shared KV in the same way",
+};
 
 export class ModelComparison {
   /** First known value of each trait. */
-  readonly #first = new Map<(typeof TRAITS)[number], { url: string; value: string | number }>();
+  readonly #first = new Map<Trait, { url: string; value: string | number }>();
 
   /**
    * null: as the servers of the run before it; otherwise how it differs. Responses of a quantised model are of another
    * distribution, which a trainer could not tell apart.
-   * @throws AppError invalid_config: its quantization is another one.
+   * @throws AppError invalid_config: there is a rule about what differs.
    */
   compare(url: string, traits: ServedTraits): string | null {
     const differences: string[] = [];
-    let isRefused = false;
-    for (const name of TRAITS) {
-      const value = traits[name];
+    let rule: string | null = null;
+    for (const name of Object.keys(RULES) as Trait[]) {
+      const value = traits[name] ?? null;
       const first = this.#first.get(name);
       if (first === undefined || first.url === url) {
         if (value !== null) this.#first.set(name, { url, value });
       } else if (value === null && name === "quantization") {
         differences.push(`${name} is not told (dev mode), of ${first.url} ${first.value}`);
       } else if (value !== null && value !== first.value) {
-        isRefused ||= name === "quantization";
+        rule ??= RULES[name];
         differences.push(`${name} is ${value}, of ${first.url} ${first.value}`);
       }
     }
     if (differences.length === 0) return null;
-    if (isRefused) {
-      const problem = `${differences.join("; ")}: engines of one pool have the same precision`;
+    if (rule !== null) {
+      const problem = `${differences.join("; ")}: engines of one pool ${rule}`;
       throw new AppError("invalid_config", `${url}: ${problem}`);
     }
     return `it may have other weights than the servers before it: ${differences.join("; ")}`;

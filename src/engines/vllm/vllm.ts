@@ -51,6 +51,11 @@ async function probe(access: ServerAccess): Promise<Capabilities> {
   const version = jsonIn(await get("/version"))?.version;
   const model = modelIn(client.url, await get("/v1/models"));
   const info = infoIn(await get("/server_info?config_format=json"));
+  const { verification } = info;
+  if (isLossy(verification)) {
+    const problem = `accepts drafts by rejection_sample_method ${verification}, so that its tokens are of another distribution`;
+    throw new AppError("invalid_config", `${client.url} ${problem}: start it with "standard"`);
+  }
   const { reportsExperts, ...form } = await formOf(access, get, { model: model.id, info });
   const { metrics, problem } = metricsIn(await get("/metrics"));
   if (metrics === null) throw new AppError("worker_failed", `${client.url}${problem}`);
@@ -70,6 +75,7 @@ async function probe(access: ServerAccess): Promise<Capabilities> {
       max_model_len: model.contextTokens,
       dtype: info.dtype,
       quantization: info.quantization,
+      disable_lookahead_block_hashes: info.connector?.row?.reach === "pool" ? info.hashes : null,
     },
     slots,
     kvTokens,
@@ -85,6 +91,11 @@ async function probe(access: ServerAccess): Promise<Capabilities> {
       ...(hybrid === null ? [] : [hybrid]),
     ],
   };
+}
+
+/** vLLM's rejection_sample_method accepts drafts that the model would not have drawn. */
+export function isLossy(method: unknown): boolean {
+  return method === "fly" || method === "synthetic";
 }
 
 function metricsIn(answer: HttpAnswer): Polled {
@@ -139,6 +150,8 @@ function infoIn(answer: HttpAnswer) {
     dtype: find("dtype", "[\\w.]+"),
     quantization: find("quantization", "\\w+")?.replace(/^(null|None)$/, "none") ?? null,
     policy: /["']?\bpolicy["']?\s*[:=]\s*["'](fcfs|priority)/.exec(text)?.[1] ?? null,
+    verification: find("rejection_sample_method", "\\w+"),
+    hashes: find("disable_lookahead_block_hashes", "\\w+")?.toLowerCase() ?? null,
     logprobsMode: find("logprobs_mode", "\\w+"),
     // -1: as many as the vocabulary has. The port reports 20 at most.
     logprobsMax: logprobsMax < 0 ? Number.MAX_SAFE_INTEGER : logprobsMax,
@@ -180,6 +193,10 @@ async function formOf(
         const { hasCount, reportsExperts } = tried;
         return { ...form, ...(hasCount ? {} : NO_SETTINGS), reportsExperts };
       }
+      // The other endpoint, which tells less, might be let in a moment later.
+      if (tried.kind === "refused" && classify(tried) === "full") {
+        throw new AppError("worker_failed", `${access.client.url} is full: ${tried.message}`);
+      }
       problems.push(`${path}: ${tried.message}`);
       // Nothing that is left away helps against these.
       if (tried.kind === "unreachable" || tried.status >= 500) break;
@@ -193,10 +210,6 @@ async function formOf(
   );
 }
 
-      // The other endpoint, which tells less, might be let in a moment later.
-      if (tried.kind === "refused" && classify(tried) === "full") {
-        throw new AppError("worker_failed", `${access.client.url} is full: ${tried.message}`);
-      }
 const NO_SETTINGS = { hasStreamSettings: false } as const;
 
 /** From the most that a server may understand to the least. */

@@ -218,6 +218,25 @@ test("openVllmWorker: a full server is no server without token ids", async () =>
   await expect(open(server)).rejects.toThrow(`${server.url} is full: The engine is currently busy`);
 });
 
+test("openVllmWorker: a server that accepts drafts by a lossy rule is refused by name", async () => {
+  const opened = async (method: string) =>
+    await open(
+      await serve({
+        routes: (path) => {
+          const config = { speculative_config: { rejection_sample_method: method } };
+          return path === "/server_info" ? { status: 200, body: { vllm_config: config } } : null;
+        },
+      }),
+    ).then(
+      () => "opened",
+      (error: Error) => error.message,
+    );
+  for (const method of ["fly", "synthetic"]) {
+    expect(await opened(method)).toContain(`by rejection_sample_method ${method}`);
+  }
+  for (const method of ["standard", "block"]) expect(await opened(method)).toBe("opened");
+});
+
 test("run: a response ends where the server's context does", async () => {
   for (const generate of ["enabled", "disabled"] as const) {
     const bench = await open(await serve({ generate, contextTokens: 30 }));

@@ -17,6 +17,15 @@ export async function make(engine: Engine, request: CompletionRequest): Promise<
   );
 }
 
+function greedy(
+  engine: Engine,
+  tokens: readonly number[],
+  maxTokens: number,
+  more: Partial<CompletionRequest> = {},
+): Promise<Made> {
+  return make(engine, { tokens, maxTokens, temperature: 0, ...more });
+}
+
 const TEXT = "Count: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20. Again: 1 2 3 4 5 6 7 8 9";
 
 /** Token ids of repetitive text, at least `length`. */
@@ -38,8 +47,7 @@ export async function checkChunks(
   isHybrid: boolean,
 ): Promise<Finding> {
   const found = await checkDivided(
-    (tokens, { tokensMax, hasTop }) =>
-      make(engine, { tokens, maxTokens: tokensMax, temperature: 0, ...(hasTop ? { top: 2 } : {}) }),
+    (tokens, { tokensMax, hasTop }) => greedy(engine, tokens, tokensMax, hasTop ? { top: 2 } : {}),
     prompt,
   );
   return chunksFinding(
@@ -51,18 +59,13 @@ export async function checkChunks(
 
 export async function checkLength(engine: Engine, prompt: readonly number[]): Promise<Finding> {
   const check = "stop tokens and lengths";
-  const plain = await make(engine, { tokens: prompt, maxTokens: 24, temperature: 0 });
+  const plain = await greedy(engine, prompt, 24);
   if (plain.tokens.length !== 24 || plain.finish !== "length") {
     const reason = `24 tokens asked for with ignore_eos; ${plain.tokens.length} came (${plain.finish})`;
     return fail(check, reason, "chunks cannot be cut there: use another version");
   }
   const stop = plain.tokens[12] ?? 0;
-  const stopped = await make(engine, {
-    tokens: prompt,
-    maxTokens: 24,
-    temperature: 0,
-    stopTokenIds: [stop],
-  });
+  const stopped = await greedy(engine, prompt, 24, { stopTokenIds: [stop] });
   const length = plain.tokens.indexOf(stop) + 1;
   const isRight = stopped.finish === "stop" && stopped.tokens.length === length;
   if (isRight && stopped.tokens.at(-1) === stop) {
@@ -80,11 +83,8 @@ export async function checkSeeds(engine: Engine, prompt: readonly number[]): Pro
   const same = one.tokens.every((token, index) => token === again.tokens[index]);
   const differs = one.tokens.some((token, index) => token !== other.tokens[index]);
   if (!differs) {
-    return fail(
-      check,
-      "two seeds drew the same 48 tokens at temperature 2",
-      "groups would be copies of one response: is the temperature ignored?",
-    );
+    const fix = "groups would be copies of one response: is the temperature ignored?";
+    return fail(check, "two seeds drew the same 48 tokens at temperature 2", fix);
   }
   if (!same)
     return warn(check, "one seed drew two different texts", "a rollout cannot be repeated there");
@@ -98,27 +98,16 @@ export async function checkPrefixCache(
 ): Promise<Finding[]> {
   const { prompt, blockSize, salt } = options;
   const check = "prefix cache";
-  const first = await make(engine, {
-    tokens: prompt,
-    maxTokens: blockSize,
-    temperature: 0,
-    cacheSalt: salt,
-  });
+  const first = await greedy(engine, prompt, blockSize, { cacheSalt: salt });
   const tokens = [...prompt, ...first.tokens];
-  const next = await make(engine, { tokens, maxTokens: 1, temperature: 0, cacheSalt: salt });
+  const next = await greedy(engine, tokens, 1, { cacheSalt: salt });
   if (next.cachedTokens === null) {
-    return [
-      warn(check, "the number of cached tokens is not reported", "--enable-prompt-tokens-details"),
-    ];
+    const reason = "the number of cached tokens is not reported";
+    return [warn(check, reason, "--enable-prompt-tokens-details")];
   }
   if (next.cachedTokens === 0) {
-    return [
-      warn(
-        check,
-        "a continued chunk found nothing of the one before: each is prefilled again",
-        "--enable-prefix-caching",
-      ),
-    ];
+    const reason = "a continued chunk found nothing of the one before: each is prefilled again";
+    return [warn(check, reason, "--enable-prefix-caching")];
   }
   const found = `of ${tokens.length} tokens, ${next.cachedTokens} were cached when a chunk went on (blocks of ${blockSize})`;
   const findings = [
@@ -126,12 +115,7 @@ export async function checkPrefixCache(
       ? ok(check, found)
       : info(check, `${found}: generated tokens are not kept`),
   ];
-  const salted = await make(engine, {
-    tokens,
-    maxTokens: 1,
-    temperature: 0,
-    cacheSalt: `${salt}-2`,
-  });
+  const salted = await greedy(engine, tokens, 1, { cacheSalt: `${salt}-2` });
   findings.push(
     salted.cachedTokens === 0
       ? ok("cache salt", "another salt finds nothing: KV of old weights is not used")
@@ -148,12 +132,7 @@ export async function checkPrefixCache(
 export async function checkLogprobs(engine: Engine, prompt: readonly number[]): Promise<Finding> {
   const check = "logprobs";
   const likeliest = async (temperature: number) => {
-    const { top } = await make(engine, {
-      tokens: prompt,
-      maxTokens: 4,
-      temperature,
-      top: 4,
-    });
+    const { top } = await greedy(engine, prompt, 4, { temperature, top: 4 });
     return top[0] ?? [];
   };
   const [plain, hot] = [await likeliest(1), await likeliest(2)];
@@ -168,12 +147,8 @@ export async function checkLogprobs(engine: Engine, prompt: readonly number[]): 
 }
 
 export async function checkPriority(engine: Engine, prompt: readonly number[]): Promise<Finding> {
-  const outcome = await engine.generate({
-    tokens: prompt,
-    maxTokens: 1,
-    temperature: 0,
-    priority: -1,
-  });
+  const request = { tokens: prompt, maxTokens: 1, temperature: 0, priority: -1 };
+  const outcome = await engine.generate(request);
   if (outcome.kind === "made") return ok("priorities", "taken");
   return warn("priorities", `refused: ${outcome.message}`, "--scheduling-policy priority");
 }

@@ -56,11 +56,12 @@ test("checkVersion: too old, known, and newer than known", () => {
 });
 
 test("checkPlugin: names the runner that the plugin drafts under, and nothing without the plugin", () => {
-  const found = (model: string | null, isAsync: boolean) => {
+  const found = (model: string | null, isAsync: boolean, device = "cpu") => {
     const speculation = model === null ? null : { model };
     const config = {
       speculative_config: speculation,
       scheduler_config: { async_scheduling: isAsync },
+      device_config: { device },
     };
     return checkPlugin({ ...SERVER, config }).map(({ verdict, reason }) => [verdict, reason]);
   };
@@ -71,6 +72,9 @@ test("checkPlugin: names the runner that the plugin drafts under, and nothing wi
   ]);
   expect(found("foretoken_vllm.proposer.ForetokenProposer", false)).toEqual([
     ["info", expect.stringContaining("first model runner, with synchronous steps: vLLM 0.32.0")],
+  ]);
+  expect(found("foretoken_vllm.proposer.ForetokenProposer", false, "cuda")).toEqual([
+    ["warn", expect.stringContaining("it drafts nothing on a GPU")],
   ]);
 });
 
@@ -97,6 +101,15 @@ test("checkFlags: bfloat16 on CPU and the model's own sampling defaults are warn
   const good = flags("torch.float32", "vllm");
   expect(named(good, "number format")?.verdict).toBe("info");
   expect(named(good, "sampling defaults")?.verdict).toBe("ok");
+});
+
+test("checkFlags: a rule that accepts what the model would not draw is a failure", () => {
+  const verdict = (method: string) => {
+    const config = { speculative_config: { rejection_sample_method: method } };
+    return named(checkFlags({ ...SERVER, config }), "verification")?.verdict;
+  };
+  for (const method of ["fly", "synthetic"]) expect(verdict(method)).toBe("fail");
+  for (const method of ["standard", "block"]) expect(verdict(method)).toBeUndefined();
 });
 
 test("checkKvBudget: blocks, slots and full requests, from the metrics", () => {

@@ -3,6 +3,7 @@
 import { connectorOf } from "../../engines/vllm/connectors.ts";
 import { ENDPOINT_PATHS } from "../../engines/vllm/dialect.ts";
 import { readMetrics, type ServerMetrics } from "../../engines/vllm/metrics.ts";
+import { isLossy } from "../../engines/vllm/vllm.ts";
 import { type Answer, type Engine, fieldOf, listOf, messageOf, pathOf } from "./engine.ts";
 import { type Finding, fail, info, ok, warn } from "./finding.ts";
 
@@ -74,19 +75,18 @@ export async function checkProxy(engine: Engine): Promise<Finding | null> {
   return fail("server", reason, fix);
 }
 
-const VERSION_MIN = [0, 22] as const;
-/** The newest one that these checks were run against. */
-const VERSION_RUN = [0, 32] as const;
+/** The minor numbers of the oldest release with RL routes, and of the newest that these checks were run against. */
+const [RELEASE_MIN, RELEASE_RUN] = [22, 32];
 
 export function checkVersion({ version }: ServerInfo): Finding {
   const [, major, minor] = /^(\d+)\.(\d+)/.exec(version ?? "") ?? [];
   if (major === undefined)
     return warn("version", "it reports no version", "use vLLM 0.22 or newer");
-  const number = Number(major) * 1000 + Number(minor);
-  const least = VERSION_MIN[0] * 1000 + VERSION_MIN[1];
+  const release = Number(major) * 1000 + Number(minor);
   const text = `vLLM ${version}`;
-  if (number < least) return fail("version", `${text} has no RL routes`, "use 0.22 or newer");
-  if (number > VERSION_RUN[0] * 1000 + VERSION_RUN[1])
+  if (release < RELEASE_MIN)
+    return fail("version", `${text} has no RL routes`, "use 0.22 or newer");
+  if (release > RELEASE_RUN)
     return info("version", `${text}, newer than what this was tested with`);
   return ok("version", text);
 }
@@ -100,8 +100,14 @@ export function checkPlugin({ config, version }: ServerInfo): Finding[] {
   if (model === "foretoken_vllm.speculator") {
     return [ok("plugin", `it drafts under vLLM's second model runner, with ${steps}`)];
   }
-  const reason = `it drafts under vLLM's first model runner, with ${steps}: vLLM ${version} has no Triton there, or another second runner than the plugin knows`;
-  return [info("plugin", `${reason} (python -m foretoken_vllm.runner_v2 --choose tells)`)];
+  const why = "python -m foretoken_vllm.runner_v2 --choose";
+  if (pathOf(config, "device_config", "device") !== "cpu") {
+    const reason =
+      "it drafts nothing on a GPU under vLLM's first model runner, which is deprecated";
+    return [warn("plugin", reason, `the second one (docs/PLUGIN.md; ${why})`)];
+  }
+  const reason = `it drafts under vLLM's first model runner, with ${steps}: vLLM ${version} has no Triton there`;
+  return [info("plugin", `${reason}, or another second runner than the plugin knows (${why})`)];
 }
 
 /** A route exists if it answers GET with 405, or anything but 403 and 404. */
@@ -150,6 +156,11 @@ export function checkFlags({ config, isSeedSafe }: ServerInfo): Finding[] {
         )
       : info("number format", setup),
   );
+  const accepts = pathOf(config, "speculative_config", "rejection_sample_method");
+  if (isLossy(accepts)) {
+    const reason = `rejection_sample_method ${accepts} changes the distribution that is sampled`;
+    findings.push(fail("verification", reason, 'start it with "standard" or "block"'));
+  }
   const generation = pathOf(config, "model_config", "generation_config");
   findings.push(
     generation === "vllm"
