@@ -10,7 +10,7 @@ import { AppError } from "../core/base/errors.ts";
 import { BUNDLED_HF_MODEL, FOLDER } from "../host/installation.ts";
 import { type FoundVllm, findVllm } from "../tools/up/find-vllm.ts";
 import { gpusOf, gpusPerServer, visibleGpus } from "../tools/up/gpus.ts";
-import { ensurePlugin } from "../tools/up/install-plugin.ts";
+import { ensurePlugin, type PluginRunner, pluginRunner } from "../tools/up/install-plugin.ts";
 import { launchOf, type PluginLaunch } from "../tools/up/launch.ts";
 import { ManagedServer, type ServerEvent } from "../tools/up/managed-server.ts";
 import {
@@ -20,7 +20,6 @@ import {
   segmentMib,
   writePoolConfig,
 } from "../tools/up/mooncake.ts";
-import { type PluginRunner, pluginRunner } from "../tools/up/plugin-runner.ts";
 import { freePort, freePorts } from "../tools/up/ports.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { type Log, type LogLevel, stderrLog } from "./log.ts";

@@ -1,5 +1,6 @@
 // Sees to it that a vLLM's environment has the plugin of this checkout: builds it from native/foretoken_vllm and
-// build/core.wasm by that environment's own pip, and does nothing where that has been done. It starts no vLLM.
+// build/core.wasm by that environment's own pip, and does nothing where that has been done; and asks it which of vLLM's
+// model runners it is to draft under there (foretoken_vllm/runner_v2.py decides). It starts no vLLM.
 
 import { createHash } from "node:crypto";
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
@@ -58,8 +59,32 @@ export async function pluginHash(root: string): Promise<string> {
   return hash.digest("hex");
 }
 
+export interface PluginRunner {
+  /** 0: under none. */
+  readonly runner: 0 | 1 | 2;
+  /** Why; for the log. */
+  readonly reason: string;
+}
+
+/** Parses the last line of the output; vLLM may log on the lines before. */
+export function parsePluginRunner(output: string): PluginRunner | null {
+  const [, number, reason = ""] =
+    /^runner (\d): (.+)$/.exec(output.trim().split("\n").at(-1) ?? "") ?? [];
+  const runner = ([0, 1, 2] as const).find((one) => String(one) === number);
+  return runner === undefined ? null : { runner, reason };
+}
+
+/** @throws AppError invalid_config: the plugin does not answer. */
+export async function pluginRunner(python: string): Promise<PluginRunner> {
+  const { output, problem } = await ran([python, "-m", "foretoken_vllm.runner_v2", "--choose"]);
+  const found = problem === null ? parsePluginRunner(output) : null;
+  if (found !== null) return found;
+  const answer = `the plugin does not say which runner it drafts under: ${problem ?? output}`;
+  throw new AppError("invalid_config", answer);
+}
+
 /** `problem`: null: success; else its last message. */
-export async function ran(
+async function ran(
   command: string[],
 ): Promise<{ readonly output: string; readonly problem: string | null }> {
   const child = Bun.spawn(command, { stdin: "ignore", stdout: "pipe", stderr: "pipe" });

@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { DRAFT_TOKENS, type LaunchOptions, launchOf } from "./launch.ts";
+import { type LaunchOptions, launchOf } from "./launch.ts";
 
 const OPTIONS: LaunchOptions = {
   command: "/v/bin/vllm",
@@ -153,7 +153,7 @@ test("launchOf: the plugin gets the sidecar's address, its name and token by the
   expect(speculationOf(command)).toEqual({
     method: "custom_class",
     model: "foretoken_vllm.proposer.ForetokenProposer",
-    num_speculative_tokens: DRAFT_TOKENS,
+    num_speculative_tokens: 16,
   });
   expect(env).toMatchObject({
     VLLM_USE_V2_MODEL_RUNNER: "0",

@@ -26,10 +26,13 @@ export interface PluginLaunch {
 }
 
 /**
- * Draft tokens of one request in one step, at most. The plugin drafts only what pays; a larger number costs nothing
- * but that vLLM drafts nothing while any request is that close to the context's end.
+ * The plugin drafts only what pays of 16 tokens; a larger number costs nothing but that vLLM drafts nothing while any
+ * request is that close to the context's end.
  */
-export const DRAFT_TOKENS = 16;
+const FIRST_RUNNER = [
+  "--speculative-config",
+  '{"method":"custom_class","model":"foretoken_vllm.proposer.ForetokenProposer","num_speculative_tokens":16}',
+] as const;
 /**
  * Rows of a request in a step under the second runner, where all have as many: the token before, and 0, 1, 3 or 7
  * drafts. Steps of these fit into the same CUDA graphs. With 16, 256 requests would take 4,096 rows, and on an H100 a step
@@ -183,14 +186,17 @@ export function launchOf(options: LaunchOptions): Launch {
       ...options.extraArgs,
     ],
     env: {
-      ...merged(rows.map((row) => row.env)),
+      ...Object.assign({}, ...rows.map((row) => row.env)),
       ...drafts.env,
       ...kvConnector?.env,
       // Not among the arguments, which every user of the machine can see.
       ...(apiKey === null ? {} : { VLLM_API_KEY: apiKey }),
       ...(options.gpus === null ? {} : { CUDA_VISIBLE_DEVICES: options.gpus }),
     },
-    envDefaults: { ...merged(rows.map((row) => row.envDefaults)), ...kvConnector?.envDefaults },
+    envDefaults: {
+      ...Object.assign({}, ...rows.map((row) => row.envDefaults)),
+      ...kvConnector?.envDefaults,
+    },
   };
 }
 
@@ -202,7 +208,7 @@ function pluginLaunch(options: LaunchOptions): Required<Pick<Row, "args" | "env"
   const { plugin, host, port } = options;
   if (plugin === null) return { args: [], env: {} };
   return {
-    args: plugin.runner === 1 ? FIRST_RUNNER_ARGS : secondRunnerArgs(options),
+    args: plugin.runner === 1 ? FIRST_RUNNER : secondRunner(options),
     env: {
       VLLM_USE_V2_MODEL_RUNNER: plugin.runner === 1 ? "0" : "1",
       FORETOKEN_DRAFT_URL: plugin.draftUrl,
@@ -213,17 +219,8 @@ function pluginLaunch(options: LaunchOptions): Required<Pick<Row, "args" | "env"
   };
 }
 
-const FIRST_RUNNER_ARGS = [
-  "--speculative-config",
-  JSON.stringify({
-    method: "custom_class",
-    model: "foretoken_vllm.proposer.ForetokenProposer",
-    num_speculative_tokens: DRAFT_TOKENS,
-  }),
-];
-
 /** A CPU has no CUDA graphs. vLLM is not given capture sizes twice: it ends. */
-function secondRunnerArgs({ build, extraArgs }: LaunchOptions): string[] {
+function secondRunner({ build, extraArgs }: LaunchOptions): string[] {
   const requests = sizeIn(extraArgs, ["--max-num-seqs"]) ?? REQUESTS_MAX;
   const speculation = {
     method: "ngram_gpu",
@@ -264,12 +261,6 @@ function captureSizes(requests: number): number[] {
     for (let n = Math.floor(largest) * ROWS_MAX || rows; n <= end; n += rows) sizes.add(n);
   }
   return [...sizes].sort((a, b) => a - b);
-}
-
-function merged(
-  parts: readonly (Readonly<Record<string, string>> | undefined)[],
-): Record<string, string> {
-  return Object.assign({}, ...parts);
 }
 
 function releaseOf(version: string): number {
