@@ -51,9 +51,8 @@ async function probe(access: ServerAccess): Promise<Capabilities> {
   const version = jsonIn(await get("/version"))?.version;
   const model = modelIn(client.url, await get("/v1/models"));
   const info = infoIn(await get("/server_info?config_format=json"));
-  const { verification } = info;
-  if (isLossy(verification)) {
-    const problem = `accepts drafts by rejection_sample_method ${verification}, so that its tokens are of another distribution`;
+  if (isLossy(info.verification)) {
+    const problem = `accepts drafts by rejection_sample_method ${info.verification}, so that its tokens are of another distribution`;
     throw new AppError("invalid_config", `${client.url} ${problem}: start it with "standard"`);
   }
   const { reportsExperts, ...form } = await formOf(access, get, { model: model.id, info });
@@ -156,16 +155,12 @@ function infoIn(answer: HttpAnswer) {
     // -1: as many as the vocabulary has. The port reports 20 at most.
     logprobsMax: logprobsMax < 0 ? Number.MAX_SAFE_INTEGER : logprobsMax,
     isSpeculative: speculative !== null && !/^(null|None)$/.test(speculative),
-    showsCachedTokens: flagOf(find("enable_prompt_tokens_details", "true|false|True|False")),
+    hidesCachedTokens: find("enable_prompt_tokens_details", "[fF]alse") !== null,
     connector: connectorOf(jsonIn(answer)?.vllm_config),
     // On CPU the server ends when a prompt is split over two steps and its request has a seed: vLLM takes back the
     // random number of the first one, and "CPU Generator does not use offset" (seen in 0.32).
-    hasSeeds: !ON_CPU.test(text) || flagOf(find("enable_chunked_prefill", "true|True")) !== true,
+    hasSeeds: !ON_CPU.test(text) || find("enable_chunked_prefill", "[tT]rue") === null,
   };
-}
-
-function flagOf(text: string | null): boolean | null {
-  return text === null ? null : text.toLowerCase() === "true";
 }
 
 /** @throws AppError worker_failed: no endpoint takes and reports what is needed. */
@@ -202,12 +197,9 @@ async function formOf(
       if (tried.kind === "unreachable" || tried.status >= 500) break;
     }
   }
+  const missing = "no endpoint for token ids in, and token ids with logprobs out (vLLM >= 0.22)";
   const why = [...new Set(problems)].join("; ");
-  const missing = "token ids in, and token ids with logprobs out (vLLM >= 0.22)";
-  throw new AppError(
-    "worker_failed",
-    `${access.client.url} has no endpoint for ${missing}: ${why}`,
-  );
+  throw new AppError("worker_failed", `${access.client.url} has ${missing}: ${why}`);
 }
 
 const NO_SETTINGS = { hasStreamSettings: false } as const;
@@ -241,7 +233,7 @@ function warningsOf(form: RequestForm, info: ServerInfo): string[] {
       "seeds are not sent, for it would end at the first prompt that is split over two steps: --no-enable-chunked-prefill",
     );
   }
-  if (info.showsCachedTokens === false) {
+  if (info.hidesCachedTokens) {
     warnings.push(
       "cached tokens are not reported, so reuse of KV cannot be seen: --enable-prompt-tokens-details",
     );

@@ -110,8 +110,7 @@ export class VllmWorker implements Worker {
       {
         event: (run, event) => this.#take(run, event),
         ended: (run, message) => this.#ended(run, message),
-        refused: (run, status, message, retryAfterMs) =>
-          this.#refusedBy(run, status, message, retryAfterMs),
+        refused: (run, status, message, ms) => this.#refusedBy(run, { status, message }, ms),
         tooLarge: (run, message) => this.#retry(run, message),
         unreadable: (run, message) => {
           if (this.#runs.get(run.spec.requestId) === run) {
@@ -378,7 +377,7 @@ export class VllmWorker implements Worker {
         this.#settle(run);
         return false;
       case "error":
-        this.#refusedBy(run, event.status, event.message, null);
+        this.#refusedBy(run, { status: event.status, message: event.message });
         return false;
       case "unreadable":
         this.#retry(run, "an event of its stream is not readable");
@@ -436,9 +435,8 @@ export class VllmWorker implements Worker {
     this.#outbox.say({ kind: "chunk_done", requestId, finish, ...why, ...found, ...reports });
   }
 
-  /** `status` 0: not said. */
-  #refusedBy(run: ChunkRun, status: number, message: string, retryAfterMs: number | null): void {
-    const refusal = { status, message };
+  /** `retryAfterMs` null: not said. */
+  #refusedBy(run: ChunkRun, refusal: Refusal, retryAfterMs: number | null = null): void {
     const kind = classify(refusal);
     if (kind === "full") {
       // It is waited for as in its queue: nothing is wrong with it, or with the request.
