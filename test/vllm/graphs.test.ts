@@ -43,6 +43,7 @@ const OWN = {
     num_speculative_tokens: 8,
     num_speculative_tokens_per_batch_size: [[1, 9, 8]],
   }),
+  adaptive: drafting({ num_speculative_tokens: 7, enable_adaptive_verification: true }),
   eager: ["--enforce-eager"],
   ranks: ["--data-parallel-size", "2"],
   elsewhere: ["--distributed-executor-backend", "mp"],
@@ -57,7 +58,7 @@ test.skipIf(missing !== null).each(["here", "0.33.0"])(
     const env = { PYTHONPATH: join(ROOT, "native", "foretoken_vllm", "src") };
     const all: Found[] = JSON.parse(scripted(["graph_cases.py", version, ...cases], env));
     for (const found of all.slice(0, fitting.length)) expectFitting(found);
-    const [plain, sizes, eight, eager, ranks, elsewhere] = all.slice(fitting.length);
+    const [plain, sizes, eight, adaptive, eager, ranks, elsewhere] = all.slice(fitting.length);
     expect(plain).toMatchObject({ lengths: [7], chosen: [7] });
     expect(plain?.problem).toContain("without a CUDA graph: 0 beyond 0, 1 beyond 0, 3 beyond 0;");
     expect(sizes).toMatchObject({ lengths: [1, 7], chosen: [1, 7], outside: [7] });
@@ -65,6 +66,8 @@ test.skipIf(missing !== null).each(["here", "0.33.0"])(
       "of up to 256 requests, draft lengths without a CUDA graph: 0 beyond 64, 3 beyond 128, 7 beyond 64;",
     );
     expect(eight).toMatchObject({ lengths: [8], outside: [8] });
+    // A graph for as many rows as there are, however they are shared out.
+    expect(adaptive).toMatchObject({ lengths: [0, 1, 2, 3, 4, 5, 6, 7], problem: "", outside: [] });
     // None is worse than another.
     expect(eager).toMatchObject({ lengths: [0, 1, 3, 7], captured: {} });
     expect(eager?.problem).toContain("--enforce-eager");

@@ -1,15 +1,15 @@
-"""Which steps leave vLLM's full CUDA graphs, for servers started with given flags? Asked of vLLM's own code, without a GPU.
+"""Which steps leave vLLM's full CUDA graphs, for servers with given flags? Asked of vLLM's own code, without a GPU.
 
 `graph_cases.py VERSION FLAGS...` prints JSON of each FLAGS (a JSON list of vLLM's arguments). VERSION "here" is the
 installed vLLM; of another one the manager of CUDA graphs is read out of its wheel on pip's index.
 """
 
 from __future__ import annotations
-
 import __future__
 
 import argparse
 import ast
+import functools
 import json
 import sys
 import tempfile
@@ -70,6 +70,7 @@ def configuration(flags: list[str]) -> Any:
             model=drafting["model"],
             num_speculative_tokens=drafting["num_speculative_tokens"],
             num_speculative_tokens_per_batch_size=table,
+            enable_adaptive_verification=drafting.get("enable_adaptive_verification", False),
             uses_dynamic_speculative_decoding=lambda: table is not None,
         ),
         num_speculative_tokens=drafting["num_speculative_tokens"],
@@ -97,7 +98,7 @@ def asked(config: Any) -> dict[str, Any]:
     return {
         "lengths": lengths,
         "problem": problem,
-        "chosen": (chosen := sorted(choices(lengths, config))),
+        "chosen": (chosen := sorted(choices(lengths))),
         "outside": [length for length in chosen if leaves(manager, config, length)],
         "others_outside": [n for n in range(longest) if n not in lengths and leaves(manager, config, n)],
         "captured": {mode.name: len(of) for mode, of in manager._capture_descs.items()},
@@ -110,13 +111,14 @@ def made(config: Any) -> Any:
     """The manager, by its own constructor."""
     rank = SimpleNamespace(is_first_rank=True, is_last_rank=True)
     platform = SimpleNamespace(get_global_graph_pool=lambda: None)
-    mode = config.compilation_config.cudagraph_mode
+    mode, drafts = config.compilation_config.cudagraph_mode, config.num_speculative_tokens
+    varlen = config.speculative_config.enable_adaptive_verification
     with (
         patch.object(vllm_graphs, "get_pp_group", lambda: rank),
         patch.object(vllm_graphs, "current_platform", platform),
         patch.object(vllm_graphs, "is_breakable_cudagraph_enabled", lambda: False),
     ):
-        return vllm_graphs.CudaGraphManager(config, torch.device("cpu"), mode, config.num_speculative_tokens + 1)
+        return vllm_graphs.CudaGraphManager(config, torch.device("cpu"), mode, drafts + 1, varlen_decode=varlen)
 
 
 def leaves(manager: Any, config: Any, length: int) -> bool:
@@ -127,11 +129,12 @@ def leaves(manager: Any, config: Any, length: int) -> bool:
     return any(one.cg_mode != CUDAGraphMode.FULL for one in found)
 
 
-def choices(lengths: tuple[int, ...], config: Any) -> set[int]:
+@functools.cache
+def choices(lengths: tuple[int, ...]) -> set[int]:
     """The controller's, at many batches, costs and odds."""
     found: set[int] = set()
-    for requests in (1, 3, 16, config.scheduler_config.max_num_seqs):
-        for row_us in (0.1, 10.0, 200.0, 2000.0):
+    for requests in (1, 16, 256):
+        for row_us in (0.1, 200.0, 2000.0):
             for right in (0, 1, 3, 7):
                 budget = LengthBudget(lengths, Faults())
                 for _ in range(400):
