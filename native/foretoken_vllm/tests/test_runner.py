@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from importlib.machinery import ModuleSpec
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -24,17 +22,16 @@ class Vllm:
 
 
 @pytest.fixture
-def vllm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Vllm:
+def vllm(monkeypatch: pytest.MonkeyPatch) -> Vllm:
     made = Vllm()
     package, platforms, triton = (ModuleType(name) for name in ("vllm", "vllm.platforms", "vllm.triton_utils"))
-    package.__spec__ = ModuleSpec("vllm", None, origin=str(tmp_path / "vllm" / "__init__.py"))
     platforms.__dict__["current_platform"] = SimpleNamespace(is_cpu=lambda: made.is_cpu)
     triton.__getattr__ = lambda _: made.has_triton  # type: ignore[method-assign]
     for module in (package, platforms, triton):
         monkeypatch.setitem(sys.modules, module.__name__, module)
     for owner in (settings, runner_v2):
         monkeypatch.setattr(owner, "vllm_version", lambda: made.version)
-    monkeypatch.setattr(runner_v2, "unknown_in", lambda *_: [])
+    monkeypatch.setattr(runner_v2, "unknown_here", list)
     return made
 
 

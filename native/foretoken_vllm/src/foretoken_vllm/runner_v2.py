@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping
-from functools import partial
-from importlib import import_module
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -53,17 +50,16 @@ def hash_of(parameters: list[str]) -> str:
 
 
 def unknown_here(relied_on: Signatures = RELIED_ON) -> list[str]:
-    """What this process's vLLM has otherwise, or not at all."""
-    return _problems(_imported, relied_on)
+    """What the installed vLLM has otherwise, or not at all. Raises ImportError: there is none."""
+    spec = find_spec("vllm")
+    if spec is None or spec.origin is None:
+        raise ImportError("there is no vLLM here")
+    return unknown_in(Path(spec.origin).parents[1], relied_on)
 
 
 def unknown_in(folder: Path, relied_on: Signatures = RELIED_ON) -> list[str]:
     """The same of a vLLM whose package is `folder`/vllm, without importing it."""
-    return _problems(partial(_read, folder), relied_on)
-
-
-def _problems(look: Callable[[str, str], list[str] | None], relied_on: Signatures) -> list[str]:
-    found = [_problem(name, look(module, name), known) for module, name, known in relied_on]
+    found = [_problem(name, _read(folder, module, name), known) for module, name, known in relied_on]
     return [problem for problem in found if problem is not None]
 
 
@@ -72,16 +68,6 @@ def _problem(name: str, parameters: list[str] | None, known: tuple[str, ...]) ->
         return f"{name} is missing"
     found = hash_of(parameters)
     return None if found in known else f"{name}({', '.join(parameters)}) has hash {found}"
-
-
-def _imported(module: str, name: str) -> list[str] | None:
-    try:
-        found = import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-        return list(inspect.signature(found).parameters)  # type: ignore[arg-type]
-    except (ImportError, AttributeError, TypeError, ValueError):
-        return None
 
 
 def _read(folder: Path, module: str, name: str) -> list[str] | None:
@@ -110,27 +96,24 @@ def _read(folder: Path, module: str, name: str) -> list[str] | None:
 def choose(environment: Mapping[str, str] = os.environ) -> tuple[int, str]:
     """The runner that the plugin drafts under in a vLLM of this environment (0: under none), and why."""
     found = f"vLLM {vllm_version()}"
-    spec = find_spec("vllm")
-    if spec is None or spec.origin is None:
-        return 0, "there is no vLLM here"
-    problem = _second_runner_problem(Path(spec.origin).parents[1], environment)
+    try:
+        problem = _second_runner_problem(environment)
+    except ImportError as error:
+        problem = str(error)
     if problem == "":
         return 2, f"{found} has Triton here"
     first = first_runner_problem()
     return (1, f"{found}: {problem}") if first == "" else (0, f"{found}: {problem}; {first}")
 
 
-def _second_runner_problem(folder: Path, environment: Mapping[str, str]) -> str:
+def _second_runner_problem(environment: Mapping[str, str]) -> str:
     asked = environment.get(_VARIABLE, "")
     if asked.lower() in ("0", "false"):
         return f"{_VARIABLE}={asked}"
-    unknown = unknown_in(folder)
-    if unknown:
+    if unknown := unknown_here():
         return f"its second runner is not known: {'; '.join(unknown)}"
-    try:
-        from vllm.triton_utils import HAS_TRITON
-    except ImportError as error:
-        return str(error)
+    from vllm.triton_utils import HAS_TRITON
+
     return "" if HAS_TRITON else "it has no Triton here"
 
 
