@@ -116,16 +116,13 @@ export async function checkPrefixCache(
       : info(check, `${found}: generated tokens are not kept`),
   ];
   const salted = await greedy(engine, tokens, 1, { cacheSalt: `${salt}-2` });
-  findings.push(
-    salted.cachedTokens === 0
-      ? ok("cache salt", "another salt finds nothing: KV of old weights is not used")
-      : fail(
-          "cache salt",
-          `another salt found ${salted.cachedTokens} tokens: KV of old weights may be used`,
-          "reset the cache after every weight update; use vLLM 0.22 or newer",
-        ),
-  );
-  return findings;
+  if (salted.cachedTokens === 0) {
+    const reason = "another salt finds nothing: KV of old weights is not used";
+    return [...findings, ok("cache salt", reason)];
+  }
+  const wrong = `another salt found ${salted.cachedTokens} tokens: KV of old weights may be used`;
+  const fix = "reset the cache after every weight update; use vLLM 0.22 or newer";
+  return [...findings, fail("cache salt", wrong, fix)];
 }
 
 /** Whether logprobs are of the distribution that was sampled from. */

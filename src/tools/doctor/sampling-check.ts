@@ -63,13 +63,9 @@ export async function checkSampling(
     drafted > 0 ? `${drafted} drafted and ${accepted} accepted meanwhile` : "no drafts";
   const findings = [...sampled(state, { drafts, drafted })];
   if (isSpeculative === true && drafted === 0) {
-    findings.push(
-      warn(
-        "drafts",
-        "it is configured to draft but drafted nothing for this text, so its drafts are not tested",
-        "run it again on a text that it drafts for",
-      ),
-    );
+    const reason =
+      "it is configured to draft but drafted nothing for this text, so its drafts are not tested";
+    findings.push(warn("drafts", reason, "run it again on a text that it drafts for"));
   }
   return findings;
 }
@@ -109,39 +105,23 @@ function sampled(state: State, drafting: { drafts: string; drafted: number }): F
       drafting.drafted > 0
         ? "switch drafts off there (no --speculative-config): vLLM 0.32 on CPU draws wrongly with every method at temperature > 0"
         : "do not sample there: report it to vLLM";
-    findings.push(
-      fail(
-        check,
-        `${means}; ${rate}; ${drafting.drafts}: it does not sample from the model's distribution`,
-        fix,
-      ),
-    );
+    const seen = `${means}; ${rate}; ${drafting.drafts}`;
+    findings.push(fail(check, `${seen}: it does not sample from the model's distribution`, fix));
   } else {
     const seen = `differences from ${test.resolution.toFixed(3)} on would show; ${rate}`;
     findings.push(ok(check, `${means}; ${seen}; ${drafting.drafts}`));
   }
+  const reported = "reported logprobs";
   if (!isScored) {
-    findings.push(
-      warn(
-        "reported logprobs",
-        "it does not score a finished text (prompt_logprobs): draws were held against its own report alone",
-        "give it --max-logprobs 20 or more",
-      ),
-    );
-    return findings;
+    const reason =
+      "it does not score a finished text (prompt_logprobs): draws were held against its own report alone";
+    return [...findings, warn(reported, reason, "give it --max-logprobs 20 or more")];
   }
   const distance = differences / Math.max(1, test.draws);
   const text = `${distance.toFixed(4)} nats a token from those of the finished text`;
-  findings.push(
-    distance < DISTANCE_MAX
-      ? ok("reported logprobs", text)
-      : fail(
-          "reported logprobs",
-          `${text}: a trainer's importance weights would be wrong`,
-          "compare --dtype float32 and drafts off",
-        ),
-  );
-  return findings;
+  if (distance < DISTANCE_MAX) return [...findings, ok(reported, text)];
+  const wrong = `${text}: a trainer's importance weights would be wrong`;
+  return [...findings, fail(reported, wrong, "compare --dtype float32 and drafts off")];
 }
 
 async function countersOf(engine: Engine): Promise<ServerCounters> {

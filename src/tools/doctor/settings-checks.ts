@@ -130,9 +130,8 @@ export async function checkEndpoints(engine: Engine): Promise<Finding[]> {
     const fix = "vllm serve --enable-scale-out (before 0.32: VLLM_ENABLE_SCALE_OUT_ENDPOINTS=1)";
     return [warn(check, why, fix)];
   }
-  return [
-    fail(check, "it has neither /inference/v1/generate nor /v1/completions", "use vllm serve"),
-  ];
+  const neither = "it has neither /inference/v1/generate nor /v1/completions";
+  return [fail(check, neither, "use vllm serve")];
 }
 
 export function checkFlags({ config, isSeedSafe }: ServerInfo): Finding[] {
@@ -147,32 +146,23 @@ export function checkFlags({ config, isSeedSafe }: ServerInfo): Finding[] {
   const device = String(pathOf(config, "device_config", "device") ?? "unknown");
   const executor = String(pathOf(config, "parallel_config", "distributed_executor_backend"));
   const setup = `${dtype} on ${device}, executor ${executor}`;
-  findings.push(
-    device === "cpu" && dtype === "bfloat16"
-      ? warn(
-          "number format",
-          `${setup}: ends silently if the first prompt is very short`,
-          "--dtype float32",
-        )
-      : info("number format", setup),
-  );
+  if (device === "cpu" && dtype === "bfloat16") {
+    const ends = `${setup}: ends silently if the first prompt is very short`;
+    findings.push(warn("number format", ends, "--dtype float32"));
+  } else findings.push(info("number format", setup));
   const accepts = pathOf(config, "speculative_config", "rejection_sample_method");
   if (isLossy(accepts)) {
     const reason = `rejection_sample_method ${accepts} changes the distribution that is sampled`;
     findings.push(fail("verification", reason, 'start it with "standard" or "block"'));
   }
   const generation = pathOf(config, "model_config", "generation_config");
+  const defaults = "sampling defaults";
+  const reason = "the model's generation_config.json sets what a client leaves out (top_p, ...)";
+  const isOwn = generation === "vllm";
   findings.push(
-    generation === "vllm"
-      ? ok("sampling defaults", "vLLM's own")
-      : warn(
-          "sampling defaults",
-          "the model's generation_config.json sets what a client leaves out (top_p, top_k, ...)",
-          "--generation-config vllm",
-        ),
+    isOwn ? ok(defaults, "vLLM's own") : warn(defaults, reason, "--generation-config vllm"),
   );
-  findings.push(checkConnector(config));
-  return findings;
+  return [...findings, checkConnector(config)];
 }
 
 export function checkKvBudget(server: ServerInfo): Finding {

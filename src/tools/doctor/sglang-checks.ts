@@ -63,11 +63,9 @@ function settingsOf(server: SglangServer, found: Capabilities): Finding[] {
     ? ok("seeds", "a response is drawn by its seed, chunks and moves included")
     : info("seeds", "it draws without the request's seed (--enable-deterministic-inference)");
   const budget = `${found.kvTokens} tokens of KV, ${found.slots} requests, ${found.contextTokens} tokens each`;
+  const endpoint = `/generate of SGLang ${found.version ?? ""}: token ids with logprobs`;
   return [
-    ok(
-      "token ids in and out",
-      `/generate of SGLang ${found.version ?? ""}: token ids with logprobs`,
-    ),
+    ok("token ids in and out", endpoint),
     ok("KV budget", budget),
     seeds,
     ...found.warnings.map((message) => {

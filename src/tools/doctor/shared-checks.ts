@@ -71,11 +71,8 @@ async function handOver(parts: {
   const recomputed = await make(to, { ...request, cacheSalt: `${salt}-other` });
   const text = `of ${request.tokens.length} tokens made at ${from.url}`;
   if (recomputed.cachedTokens !== null && recomputed.cachedTokens > 0) {
-    return fail(
-      CHECK,
-      `${text}, ${recomputed.cachedTokens} were found under another salt: KV of old weights may be used`,
-      "start it without --kv-transfer-config",
-    );
+    const reason = `${text}, ${recomputed.cachedTokens} were found under another salt: KV of old weights may be used`;
+    return fail(CHECK, reason, "start it without --kv-transfer-config");
   }
   if (next.tokens.some((token, i) => token !== recomputed.tokens[i])) {
     const reason = `${text}, ${next.cachedTokens} were found, and the text continued differently than after recomputation`;
@@ -85,11 +82,9 @@ async function handOver(parts: {
     return warn(CHECK, "the tokens found are not reported", "--enable-prompt-tokens-details");
   }
   if (next.cachedTokens <= prompt.length) {
-    return warn(
-      CHECK,
-      `${text}, ${next.cachedTokens} were found: a request that moves is prefilled again`,
-      "the same master, model path, PYTHONHASHSEED and --block-size for all; save_decode_cache (docs/KV.md)",
-    );
+    const reason = `${text}, ${next.cachedTokens} were found: a request that moves is prefilled again`;
+    const same = "the same master, model path, PYTHONHASHSEED and --block-size for all";
+    return warn(CHECK, reason, `${same}; save_decode_cache (docs/KV.md)`);
   }
   return ok(CHECK, `${text}, ${next.cachedTokens} were found, none under another salt`);
 }
