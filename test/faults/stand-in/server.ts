@@ -161,7 +161,12 @@ export abstract class StandIn<O extends StandInBase> {
         send(response, 503, errorOf(503, "the stand-in is not available"));
         break;
       case "full":
-        send(response, 503, errorOf(503, QUEUE_FULL));
+        // vLLM has begun the answer where a stream is asked for: the error is within.
+        if (this.arrivals % 2 === 0) send(response, 503, errorOf(503, QUEUE_FULL));
+        else {
+          response.writeHead(200, { "content-type": "text/event-stream" });
+          response.end(`data: ${JSON.stringify(errorOf(503, QUEUE_FULL))}\n\ndata: [DONE]\n\n`);
+        }
         break;
       case "broken":
         send(response, 500, errorOf(500, "the stand-in is broken"));
