@@ -1,6 +1,6 @@
 """The requests of the second runner's step as arrays: what a step needs of a batch that is as in the step before.
 
-Of each request that has a group it holds what the core and the link are told, so that a step has no loop over requests.
+It holds what the core and the link get of each request that has a group, so that a step has no loop over requests.
 Requests are brought up to date by `settle` before anybody reads them; the first runner's batch_plan.py is alike.
 """
 

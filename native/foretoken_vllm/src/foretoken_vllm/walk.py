@@ -7,7 +7,7 @@ from vllm.triton_utils import tl, triton
 from . import abi
 from .table import CHECK_SHIFT, FACTOR, ODDS_SHIFT
 
-# What vLLM's adaptive verification is told of a place for which there is no draft.
+# What vLLM's adaptive verification gets for a place that has no draft.
 _NO_CONFIDENCE = 0.01
 CONSTANTS = {
     "nodes": abi.TABLE_NODES,
