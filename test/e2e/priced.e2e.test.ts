@@ -1,9 +1,8 @@
 // The priced model writes what the bundled model writes: the same tokens with the same logprobs.
 
-import { expect, setDefaultTimeout, test } from "bun:test";
+import { expect, setDefaultTimeout } from "bun:test";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
-import { writePricedModel } from "../../scripts/model-priced.ts";
 import { writePricedGguf } from "../../src/cli/priced-model.ts";
 import { linesIn, type ResponseLine } from "../faults/chaos/response-line.ts";
 import { engineTest } from "../suite/engine-test.ts";
@@ -39,10 +38,4 @@ engineTest("priced model: wider, it draws the same tokens with the same logprobs
     // Zeros change no sum; the order of the others may differ with the length of a row.
     expect(Math.max(...errors)).toBeLessThan(1e-3);
   }
-});
-
-test("model:priced: a factor that is no power of four, or fewer layers, is refused by name", () => {
-  const out = join(folder, "none");
-  expect(() => writePricedModel({ factor: 2, layers: 4, out })).toThrow("--factor is 2");
-  expect(() => writePricedModel({ factor: 4, layers: 3, out })).toThrow("--layers is 3");
 });

@@ -123,7 +123,6 @@ function usualDtype(isPriced: boolean): Dtype {
 /** The folder of `npm run model:priced -- --layers N`, made if it is not there. */
 function pricedModel(layers: number): string {
   const out = join(ROOT, ".cache", layers === 4 ? "model-priced" : `model-priced-${layers}`);
-  const folder = join(out, "hf");
-  if (existsSync(join(folder, "config.json"))) return folder;
-  return writePricedModel({ factor: 4, layers, out }).folder;
+  const isThere = existsSync(join(out, "hf", "config.json"));
+  return isThere ? join(out, "hf") : writePricedModel({ hidden: 1024, layers, out });
 }
