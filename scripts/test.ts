@@ -18,7 +18,7 @@ const CLIENT_TESTS = "test/clients";
 /** --all runs them once their packages are installed. */
 const PYTHON_TESTS = [`${CLIENT_TESTS}/light.test.ts`, "test/e2e/grpo.e2e.test.ts"];
 const PACKAGE_TESTS = "test/packages";
-/** A bench at its smallest, for one to two minutes: run with --vllm, not with --all. */
+/** Benches at their smallest, for one to two minutes each: run with --vllm, not with --all. */
 const VLLM_BENCH_TEST = `${VLLM_TESTS}/bench.test.ts`;
 /** ms for one test, on a machine that does other work too; a rollout, a restart and a start of two servers fit into the second. */
 const TIMEOUT_MS = "180000";

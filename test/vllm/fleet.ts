@@ -10,6 +10,13 @@ import { linesOf } from "../suite/lines.ts";
 
 export const ROOT = join(import.meta.dir, "..", "..");
 export const MODEL = join(ROOT, "model", "hf");
+export const PYTHON = join(import.meta.dir, "python");
+export const TRITON = join(ROOT, ".cache", "vllm", "triton");
+/** Environment of vLLM's second model runner where there is no GPU: Triton's interpreter runs its kernels. */
+export const INTERPRETER = {
+  PYTHONPATH: [TRITON, join(import.meta.dir, "interpreter"), PYTHON].join(":"),
+  TRITON_INTERPRET: "1",
+};
 /** Length of a chunk; most responses of the bundled model are longer. */
 export const CHUNK_TOKENS = 32;
 /**
@@ -35,7 +42,7 @@ export function vllmMissing(): string | null {
 export function scripted(command: readonly string[], env: NodeJS.Dict<string> = {}): string {
   const [name = "", ...args] = command;
   const { python } = findVllm(process.env.FORETOKEN_VLLM ?? null, ROOT);
-  const ran = Bun.spawnSync([python, join(import.meta.dir, "python", name), ...args], {
+  const ran = Bun.spawnSync([python, join(PYTHON, name), ...args], {
     env: { ...process.env, VLLM_LOGGING_LEVEL: "ERROR", ...env },
     timeout: SCRIPT_MS_MAX,
   });

@@ -6,18 +6,12 @@ import { describe, expect, setDefaultTimeout, test } from "bun:test";
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { TEST_MS_MAX } from "./bed.ts";
-import { ROOT, scripted, vllmMissing } from "./fleet.ts";
+import { INTERPRETER, PYTHON, ROOT, scripted, TRITON, vllmMissing } from "./fleet.ts";
 import { pluginTests, type Runner } from "./plugin-cases.ts";
 
 setDefaultTimeout(TEST_MS_MAX);
 
-const PYTHON = join(import.meta.dir, "python");
 const TWINS = join(ROOT, "native", "foretoken_vllm", "tests");
-const TRITON = join(ROOT, ".cache", "vllm", "triton");
-const INTERPRETER = {
-  PYTHONPATH: [TRITON, join(import.meta.dir, "interpreter"), PYTHON].join(":"),
-  TRITON_INTERPRET: "1",
-};
 
 const FIRST: Runner = {
   number: 1,
@@ -61,10 +55,12 @@ describe.skipIf(tritonMissing !== null)("the plugin under vLLM's second model ru
   pluginTests(SECOND);
 
   test("the kernel drafts what the core drafts, nothing from another request's table, and no fault gets out", () => {
-    const { cases, drafted } = JSON.parse(scripted(["walk_cases.py"], {
-      ...INTERPRETER,
-      PYTHONPATH: `${INTERPRETER.PYTHONPATH}:${TWINS}`,
-    }));
+    const { cases, drafted } = JSON.parse(
+      scripted(["walk_cases.py"], {
+        ...INTERPRETER,
+        PYTHONPATH: `${INTERPRETER.PYTHONPATH}:${TWINS}`,
+      }),
+    );
     expect(cases).toBeGreaterThan(100);
     expect(drafted).toBeGreaterThan(500);
   });
