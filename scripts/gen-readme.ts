@@ -12,7 +12,7 @@ import type { SimulateReport } from "../src/tools/simulate/experiment.ts";
 
 const ROOT = join(import.meta.dir, "..");
 const README = join(ROOT, "README.md");
-const REPORTS = ["start", "vllm-priced", "simulated"] as const;
+const REPORTS = ["start", "vllm-priced", "simulated", "gpu"] as const;
 type ReportName = (typeof REPORTS)[number];
 
 const pathOf = (name: ReportName): string => join(ROOT, "docs", "experiments", `${name}.json`);
@@ -69,6 +69,12 @@ function measuredTable(): string {
       ratioRow(where, against, systems[system].rounds, systems.foretoken_plugin_pool.rounds),
     );
   }
+  const { tokens_per_s: speeds } = read("gpu") as { tokens_per_s: Record<string, number[]> };
+  const { plain = [], plugin_always_8: drafted = [] } = speeds;
+  const ratios = ratioText(plain.map((speed, i) => (drafted[i] ?? Number.NaN) / speed));
+  const where =
+    "one H100, an 8 B model's price, plugin with 8 draft tokens, 1, 8 and 32 requests, no sidecar ([conditions](docs/experiments/gpu.md))";
+  rows.push(`| ${where} | plain vLLM | ${ratios} tokens/s | not measured |`);
   return rows.join("\n");
 }
 
