@@ -13,8 +13,6 @@ import pytest
 
 from foretoken_vllm import abi, engine, runner_v2
 from foretoken_vllm.core import SuffixCore
-from foretoken_vllm.faults import Faults
-from foretoken_vllm.length import LengthBudget
 from foretoken_vllm.mailbox import Batch, Delta, Made, SteppedRows
 from foretoken_vllm.mirror import Mirror
 from foretoken_vllm.table import Tables
@@ -303,33 +301,11 @@ def test_256_requests_take_64_kib_a_step() -> None:
     assert abi.TABLE_HEAD_WORDS + abi.TABLE_NODES == abi.TABLE_ROW_WORDS
 
 
-@pytest.mark.parametrize(
-    ("row_us", "requests", "lengths"),
-    [
-        (1.0, 8, (7, 8)),
-        (400.0, 8, (0,)),
-        # Where the step itself is long, a few requests have rows for nothing; many have made it short for each.
-        (30.0, 2, (7, 8)),
-        (30.0, 512, (0,)),
-    ],
-)
-def test_the_length_is_the_fastest_by_measured_step_times(
-    row_us: float, requests: int, lengths: tuple[int, ...]
-) -> None:
-    budget = LengthBudget((0, 1, 3, 7, 8), Faults())
-    for i in range(400):
-        drafted = 0 if i % 4 == 0 else requests * (1 + i % 8)
-        budget.observe(requests, drafted, 1000 + 10 * requests + row_us * drafted)
-        budget.learn()
-    for i in range(400):
-        budget.accept(8, 6 if i % 2 else 2)
-    assert budget._best(requests, requests) in lengths
-
-
 def test_requests_without_siblings_have_no_drafts_and_the_scheduler_hears_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    scheduler = SimpleNamespace(dynamic_sd_lookup=None, scheduler_config=SimpleNamespace(max_num_seqs=4))
+    limits = SimpleNamespace(max_num_seqs=4)
+    scheduler = SimpleNamespace(dynamic_sd_lookup=None, num_spec_tokens=8, scheduler_config=limits)
     monkeypatch.setattr(engine, "scheduler", lambda: scheduler)
     device = Device(probability_min=0)
     alone = data("alone", PROMPT)
@@ -339,13 +315,14 @@ def test_requests_without_siblings_have_no_drafts_and_the_scheduler_hears_of_it(
     assert scheduler.dynamic_sd_lookup == [0] * 5
     device.add(data("b", PROMPT, sample=1), 1)
     device.take(["alone", "b"], [[11], [10]])
-    # Step times are not known yet: as many as are configured.
+    # Step times are not known yet, and rows of two requests cost next to nothing.
     assert scheduler.dynamic_sd_lookup is None
     assert device.drafter.faults.total == 0
 
 
 def test_vllms_adaptive_verification_chooses_the_length_where_it_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    scheduler = SimpleNamespace(dynamic_sd_lookup=None, scheduler_config=SimpleNamespace(max_num_seqs=4))
+    limits = SimpleNamespace(max_num_seqs=4)
+    scheduler = SimpleNamespace(dynamic_sd_lookup=None, num_spec_tokens=8, scheduler_config=limits)
     monkeypatch.setattr(engine, "scheduler", lambda: scheduler)
     given = config(8, slots=SLOTS)
     given.speculative_config.enable_adaptive_verification = True
