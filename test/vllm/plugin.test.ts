@@ -65,6 +65,22 @@ describe.skipIf(tritonMissing !== null)("the plugin under vLLM's second model ru
     expect(drafted).toBeGreaterThan(500);
   });
 
+  test("what a rollout's requests run is compiled before the first of them", () => {
+    const path = `${join(ROOT, "native", "foretoken_vllm", "src")}:${INTERPRETER.PYTHONPATH}`;
+    const env = { ...INTERPRETER, PYTHONPATH: path, VLLM_USE_V2_MODEL_RUNNER: "1" };
+    const said = scripted(["warm_cases.py", join(ROOT, "model", "hf")], env);
+    const { cold, cold_alone, left, left_alone, drafted, faults } = JSON.parse(
+      said.split("\n").at(-1) ?? "",
+    );
+    expect({ cold, left, faults }).toEqual({ cold: [], left: 0, faults: {} });
+    expect(drafted).toBeGreaterThan(100);
+    // vLLM's own warm-up leaves these to the first requests, and steps without an output.
+    expect(left_alone).toBeGreaterThan(0);
+    expect(cold_alone).toEqual(
+      expect.arrayContaining(["_rejection_kernel", "_resample_kernel", "_topk_log_softmax_kernel"]),
+    );
+  });
+
   test("the kernel compiles for a GPU", () => {
     const said = scripted(["walk_compiles.py"], { ...INTERPRETER, TRITON_INTERPRET: undefined });
     expect(said).toMatch(/^\*i32: \d+ characters of PTX\n\*i64: \d+ characters of PTX$/);

@@ -23,6 +23,8 @@ NAMES = {
     "worker.gpu.input_batch": ("num_reqs", "num_tokens", "num_draft_tokens", "idx_mapping"),
     "worker.gpu.states": ("req_id_to_index", "total_len", "all_token_ids"),
     "worker.gpu.spec_decode.rejection_sampler": ("rejection_sample",),
+    "worker.gpu.warmup": ("SamplingParams.for_sampler_warmup()",),
+    "worker.gpu_worker": ("import warmup_kernels", "warmup_kernels("),
     "worker.gpu.model_runner": ("init_speculator", "draft_tokens[:, num_spec_tokens:] = -1"),
     "worker.gpu.cudagraph_utils": ("cg_mode", "_graphs_captured", "_capture_descs", "_candidates", "ubatch_runner"),
     "core.sched.scheduler": ("self.dynamic_sd_lookup", "self.num_spec_tokens > 0 and self.dynamic_sd_lookup is None"),

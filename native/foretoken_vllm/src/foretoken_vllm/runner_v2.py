@@ -41,6 +41,7 @@ RELIED_ON: Signatures = (
     (f"{_GPU}.async_utils", "AsyncOutput.__init__", ("0811b92de592",)),
     ("vllm.utils.torch_utils", "get_accelerator_view_from_cpu_tensor", ("e80d8ee9911a",)),
     (f"{_GPU}.spec_decode.rejection_sampler_utils", "rejection_sample", ("a5fc51fc0a1e", "fdc3c6e5ff49")),
+    (f"{_GPU}.warmup", "warmup_kernels", ("bbb2f2eb56d8",)),
     (f"{_GPU}.sample.gumbel", "gumbel_sample", ("63660c1cc971",)),
 )
 

@@ -169,12 +169,42 @@ def take_over(faults: Faults) -> bool:
     model_runner.init_speculator = init_speculator
     runner = model_runner.GPUModelRunner
     _keep_seeds(runner, faults)
+    _warm_up_as_rollouts_sample(faults)
     _after(runner, "add_requests", _added, faults)
     _after(runner, "_remove_request", _removed, faults)
     _after(runner, "reload_weights", _reloaded, faults)
     _after(async_utils.AsyncOutput, "get_output", _came, faults)
     _after(cudagraph_utils.CudaGraphManager, "dispatch", _dispatched, faults)
     return True
+
+
+def _warm_up_as_rollouts_sample(faults: Faults) -> None:
+    """vLLM's warm-up samples with every feature on; for plain logits and few logprobs Triton compiles other kernels.
+
+    Every worker does the same, whether it has the speculator or not: steps of several workers wait for each other.
+    """
+    from vllm import SamplingParams
+    from vllm.v1.worker import gpu_worker
+
+    original, features = gpu_worker.warmup_kernels, SamplingParams.for_sampler_warmup
+    plain = [functools.partial(SamplingParams, temperature=t, logprobs=n) for t in (1.0, 0.9) for n in (0, 1)]
+
+    @functools.wraps(original)
+    def warmup_kernels(runner: Any, *step: Any) -> None:
+        original(runner, *step)
+        try:
+            for made in plain if getattr(runner.speculative_config, "model", None) == settings.SPECULATOR else []:
+                SamplingParams.for_sampler_warmup = staticmethod(made)
+                original(runner, *step)
+        except Exception as error:  # noqa: BLE001 - kernels are then compiled while serving
+            faults.add("warm-up", error)
+        SamplingParams.for_sampler_warmup = staticmethod(features)
+        if _current is not None:
+            # Of these steps nobody asks for the output, and none has a graph yet.
+            _current.drafter.in_flight.clear()
+            _current.drafter.counters.outside_steps = 0
+
+    gpu_worker.warmup_kernels = warmup_kernels
 
 
 def _verify_exactly() -> None:
