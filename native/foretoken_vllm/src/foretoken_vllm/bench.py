@@ -225,7 +225,7 @@ class _Tables:
         context = PROMPT_TOKENS + TABLE_TOKENS + 4 * steps + 1000
         self.drafter = TableDrafter(
             SimpleNamespace(
-                additional_config={"foretoken": {"probability_min": 0.01}},
+                additional_config={},
                 speculative_config=SimpleNamespace(num_speculative_tokens=drafts),
                 scheduler_config=SimpleNamespace(max_num_seqs=requests),
                 model_config=SimpleNamespace(max_model_len=context, get_vocab_size=lambda: VOCABULARY),
