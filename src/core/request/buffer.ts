@@ -231,6 +231,11 @@ export class RequestBuffer {
     return this.#unfinished;
   }
 
+  /** Ids of requests are the numbers below it. */
+  get begun(): number {
+    return this.#nextId;
+  }
+
   group(id: GroupId): Group | null {
     return this.#groups.get(id) ?? null;
   }

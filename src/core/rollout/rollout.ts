@@ -136,6 +136,11 @@ export class Rollout {
     return this.#parts.buffer.request(id);
   }
 
+  /** Ids of requests are the numbers below it. */
+  get requestsBegun(): number {
+    return this.#parts.buffer.begun;
+  }
+
   /** The length that the scheduler expects of the longest response of an incomplete group; null: nothing is known yet. */
   lengthEstimate(group: Group): number | null {
     return this.#parts.context.learned(group);
@@ -247,7 +252,8 @@ export class Rollout {
    */
   restore(request: Request, saved: SavedOutput): boolean {
     assert(request.status === "waiting" && request.response.length === 0, "it has just joined");
-    if (saved.finish === null && !this.#continues(request, saved)) return false;
+    const canContinue = request.spec.divisible && !isStale(request, saved.chunks, this.#epoch);
+    if (saved.finish === null && !canContinue) return false;
     this.#turn(() => {
       this.#parts.scheduler.remove(request);
       const { response } = request;
@@ -263,10 +269,6 @@ export class Rollout {
       this.#wait(request);
     });
     return true;
-  }
-
-  #continues(request: Request, { chunks }: SavedOutput): boolean {
-    return request.spec.divisible && !isStale(request, chunks, this.#epoch);
   }
 
   /** Drops the KV that was kept for a further turn of the session. */

@@ -16,7 +16,7 @@ function connect() {
     groups.clear();
     responses.clear();
     drawState();
-    send({ subscribe: { progress: true } });
+    send({ subscribe: { progress: true, snapshot: true } });
     if (followed !== null) follow(followed);
     void look(true);
   };

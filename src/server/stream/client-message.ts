@@ -6,12 +6,12 @@ import { parseJson } from "../../proto/json.ts";
 import { unknownField } from "../openai/unknown-field.ts";
 
 /** Subject of a client's subscription, in one of its fields. progress: lengths and counters some times a second, no tokens. */
-export type Filter = Omit<v.InferOutput<typeof SubscribeSchema>, "offset" | "attempt">;
+export type Filter = Omit<v.InferOutput<typeof SubscribeSchema>, "snapshot" | "offset" | "attempt">;
 
 export interface Subscribe {
   readonly filter: Filter;
-  /** For a request: the number of output tokens that the client has. */
-  readonly offset: number;
+  /** First output token of responses that are there already; 0: a snapshot of all of them. null: only what comes. */
+  readonly offset: number | null;
   /** The attempt that those belong to; null: whichever is current. */
   readonly attempt: number | null;
 }
@@ -25,6 +25,7 @@ const SubscribeSchema = v.strictObject({
   group: v.optional(v.pipe(v.string(), v.minLength(1), v.maxLength(GROUP_NAME_MAX))),
   all: v.optional(v.literal(true)),
   progress: v.optional(v.literal(true)),
+  snapshot: v.optional(v.boolean()),
   offset: v.optional(uint32),
   attempt: v.optional(uint32),
 });
@@ -46,14 +47,16 @@ export function decodeClientMessage(text: string): Decoded<Subscribe> {
     const problem = isUnknown ? unknownField(ClientMessageSchema, issue.path) : issue.message;
     return invalid(`${v.getDotPath(issue) ?? "frame"}: ${problem}`);
   }
-  const { offset = 0, attempt = null, ...filter } = result.output.subscribe;
+  const { snapshot = false, offset, attempt = null, ...filter } = result.output.subscribe;
   if (Object.keys(filter).length !== 1) {
     return invalid("name one of request, group, all and progress");
   }
-  if (filter.request === undefined && (offset > 0 || attempt !== null)) {
-    return invalid("offset and attempt are for a request");
+  const isResumed = offset !== undefined || attempt !== null;
+  if (isResumed && (filter.request === undefined || snapshot)) {
+    return invalid("offset and attempt are for a request, without snapshot");
   }
-  return { kind: "ok", message: { filter, offset, attempt } };
+  const first = snapshot || isResumed ? (offset ?? 0) : null;
+  return { kind: "ok", message: { filter, offset: first, attempt } };
 }
 
 function invalid(problem: string): { kind: "invalid_message"; problem: string } {

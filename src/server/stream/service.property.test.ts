@@ -11,10 +11,17 @@ import { weightEpoch } from "../../core/base/ids.ts";
 import type { Request } from "../../core/request/buffer.ts";
 import { StreamService } from "./service.ts";
 
+/** `isEarly`: by the number or name of what may not be there yet. */
+interface How {
+  readonly what: "request" | "group" | "all";
+  readonly snapshot: boolean;
+  readonly isEarly: boolean;
+}
+
 type Action =
   | { kind: "step" }
   | { kind: "ask"; prompt: number; n: number }
-  | { kind: "follow"; client: number; what: "request" | "group" | "all"; which: number }
+  | { kind: "follow"; client: number; how: How; which: number }
   | { kind: "cut"; client: number }
   | { kind: "reading"; client: number; is: boolean }
   | { kind: "kill" }
@@ -22,12 +29,19 @@ type Action =
   | { kind: "advance" };
 
 const CLIENTS = 3;
+/** The name that all groups have from their clients. */
+const NAME = "p";
+const EARLY = (requestId: number) => ({ requestId, groupId: NAME });
 const client = fc.nat({ max: CLIENTS - 1 });
-const what = fc.constantFrom("request" as const, "group" as const, "all" as const);
+const how: fc.Arbitrary<How> = fc.record({
+  what: fc.constantFrom("request", "group", "all"),
+  snapshot: fc.boolean(),
+  isEarly: fc.boolean(),
+});
 const action: fc.Arbitrary<Action> = fc.oneof(
   weighted(6, { kind: kind("step") }),
   weighted(3, { kind: kind("ask"), prompt: fc.nat(3), n: fc.integer({ min: 1, max: 4 }) }),
-  weighted(5, { kind: kind("follow"), client, what, which: fc.nat() }),
+  weighted(5, { kind: kind("follow"), client, how, which: fc.nat() }),
   weighted(2, { kind: kind("cut"), client }),
   weighted(2, { kind: kind("reading"), client, is: fc.boolean() }),
   weighted(1, { kind: kind("kill") }),
@@ -42,6 +56,8 @@ class Follower {
   socket: FakeSocket;
   /** Readers by subscription: filters overlap, and each has its own guarantees. */
   readers = new Map<string, Reader>();
+  /** Whether a subscription began with a snapshot, and how many requests there were. */
+  readonly begun = new Map<string, { readonly snapshot: boolean; readonly at: number }>();
   /** Subscriptions asked for whose answers are not read yet: a second one could begin where the first has ended. */
   readonly #unanswered = new Set<string>();
 
@@ -63,27 +79,26 @@ class Follower {
     return socket;
   }
 
-  follow(what: "request" | "group" | "all", which: number): void {
-    const request = this.#requests[which % Math.max(1, this.#requests.length)];
-    if (request === undefined) return;
-    const { requestId, groupId } = request.spec;
-    const filters = {
+  follow({ what, snapshot, isEarly }: How, which: number): void {
+    const known = this.#requests[which % Math.max(1, this.#requests.length)]?.spec;
+    const early = this.#requests.length + (which % 4);
+    const { requestId, groupId } = isEarly || known === undefined ? EARLY(early) : known;
+    const filter = {
       request: { request: requestId },
       group: { group: groupId },
       all: { all: true },
     };
     const key = { request: `request:${requestId}`, group: `group:${groupId}`, all: "all" }[what];
-    const known = this.readers.get(key)?.known.get(requestId);
-    const isOpen = this.#isSubscribed(key);
-    if (isOpen || this.#unanswered.has(key)) return;
-    let subscribe: Record<string, unknown> = filters[what];
-    if (what === "request" && known !== undefined && known.finish === null) {
-      subscribe = { ...subscribe, offset: known.tokens.length, attempt: known.attempt };
-    } else {
+    if (this.#isSubscribed(key) || this.#unanswered.has(key)) return;
+    const had = this.readers.get(key)?.known.get(requestId);
+    const isResumed = what === "request" && had !== undefined && had.finish === null;
+    const more = isResumed ? { offset: had.tokens.length, attempt: had.attempt } : { snapshot };
+    if (!isResumed) {
       this.readers.delete(key);
+      this.begun.set(key, { snapshot, at: this.#requests.length });
     }
     this.#unanswered.add(key);
-    this.#service.message(this.socket, JSON.stringify({ subscribe }));
+    this.#service.message(this.socket, JSON.stringify({ subscribe: { ...filter[what], ...more } }));
   }
 
   #isSubscribed(key: string): boolean {
@@ -119,10 +134,10 @@ async function act(
     case "step":
       return await bed.step();
     case "ask":
-      requests.push(...bed.generate([one.prompt, 1, 2], one.n, { group: "p" }));
+      requests.push(...bed.generate([one.prompt, 1, 2], one.n, { group: NAME }));
       return;
     case "follow":
-      return followers[one.client]?.follow(one.what, one.which);
+      return followers[one.client]?.follow(one.how, one.which);
     case "cut":
       return followers[one.client]?.cut();
     case "reading":
@@ -167,6 +182,12 @@ test("stream: every client gets exactly the response's tokens, once, in order", 
           for (const [key, reader] of follower.readers) {
             const states = reader.frames.flatMap(({ state }) => state ?? []);
             if (states[0] !== "subscribed") continue;
+            const { snapshot = true, at = 0 } = follower.begun.get(key) ?? {};
+            if ((key === "all" || key === `group:${NAME}`) && states.length === 1) {
+              for (const { spec } of requests.slice(at)) {
+                expect(reader.known.has(spec.requestId)).toBe(true);
+              }
+            }
             for (const [id, known] of reader.known) {
               const request = requests.find(({ spec }) => spec.requestId === id);
               const tokens = [...(request?.response.tokens() ?? [])];
@@ -174,7 +195,7 @@ test("stream: every client gets exactly the response's tokens, once, in order", 
               expect(known.tokens.slice(from)).toEqual(tokens.slice(from));
               expect(known.tokens.length).toBe(tokens.length);
               expect(known.finish as string | null).toBe(request?.response.finish ?? null);
-              if (key !== "all") expect(from).toBe(0);
+              if (snapshot || id >= at) expect(from).toBe(0);
               followed += 1;
             }
           }

@@ -63,7 +63,9 @@ test("history that a client does not read waits in the response, not in its queu
   await bed.finish();
   const { socket, frames } = connect();
   socket.isReading = false;
-  for (let request = 0; request < 4; request += 1) say(socket, { subscribe: { request } });
+  for (let request = 0; request < 4; request += 1) {
+    say(socket, { subscribe: { request, snapshot: true } });
+  }
   expect(socket.unread.length).toBeLessThan(8);
   socket.isReading = true;
   socket.readAll();
@@ -80,6 +82,7 @@ test.each([
   ['{"subscribe":{"all":true,"progress":true}}', 1007],
   ['{"subscribe":{"all":true,"offset":3}}', 1007],
   ['{"subscribe":{"request":-1}}', 1007],
+  ['{"subscribe":{"request":1,"offset":3,"snapshot":true}}', 1007],
   [Uint8Array.of(1), 1003],
 ] as const)("the frame %j closes the connection with its code, and no other one", (data, code) => {
   const { service, connect, say } = world();
@@ -90,22 +93,111 @@ test.each([
   expect(good.frames[0]?.state).toBe("subscribed");
 });
 
-test("refusals: unknown requests, doubled subscriptions, offsets beyond the response", () => {
+test("refusals: responses that are over, doubled subscriptions, offsets beyond the response", async () => {
   const { bed, connect, say } = world({ subscriptionsMax: 2 });
+  bed.generate([9], 1);
+  await bed.finish();
+  bed.sidecar.advance(weightEpoch(1));
   bed.generate([1], 1, { group: "mine" });
   const { socket, frames } = connect();
   const answer = (message: object) => {
     say(socket, message);
     return frames.at(-1)?.refused?.code;
   };
-  expect(answer({ subscribe: { request: 99 } })).toBe("not_found");
-  expect(answer({ subscribe: { group: "nobody's" } })).toBe("not_found");
-  expect(answer({ subscribe: { request: 0, offset: 5 } })).toBe("conflict");
+  expect(answer({ subscribe: { request: 0 } })).toBe("not_found");
+  expect(answer({ subscribe: { request: 1, offset: 5 } })).toBe("conflict");
+  expect(answer({ subscribe: { request: 99, offset: 5 } })).toBe("conflict");
   say(socket, { subscribe: { group: "mine" } });
-  expect(answer({ subscribe: { group: "g1:mine" } })).toBe("conflict");
+  expect(answer({ subscribe: { group: "mine" } })).toBe("conflict");
   say(socket, { subscribe: { all: true } });
   expect(answer({ subscribe: { progress: true } })).toBe("queue_full");
   expect(socket.closed).toBeNull();
+});
+
+const ended = (frames: readonly ReadFrame[]) =>
+  frames.flatMap(({ finished }) => finished.map(({ request }) => request));
+
+test("all: nothing of what had ended before comes, and what runs goes on from where it is", async () => {
+  const { bed, connect, say } = world();
+  bed.generate([1], 2);
+  await bed.finish();
+  const [running] = bed.generate([2], 1);
+  await bed.step();
+  const had = running?.response.length;
+  expect(had).toBeGreaterThan(0);
+  const { socket, frames } = connect();
+  say(socket, { subscribe: { all: true } });
+  expect(frames.flatMap(({ joined }) => joined)).toMatchObject([{ request: 2, offset: had }]);
+  bed.generate([3], 1);
+  await bed.finish();
+  expect(ended(frames)).toEqual([2, 3]);
+});
+
+test("snapshot: what is there comes first, with its tokens and ends, and for progress with its lengths", async () => {
+  const { bed, connect, say } = world();
+  bed.generate([1], 2);
+  await bed.finish();
+  for (const filter of [{ all: true }, { group: "g1" }, { request: 0 }, { progress: true }]) {
+    const { socket, frames } = connect();
+    say(socket, { subscribe: { ...filter, snapshot: true } });
+    const all = "request" in filter ? [0] : [0, 1];
+    expect(ended(frames)).toEqual(all);
+    expect(frames.flatMap(({ groupsFinished }) => groupsFinished)).toEqual(
+      "request" in filter ? [] : ["g1"],
+    );
+    const tokens = frames.flatMap((frame) => frame.tokens.map((one) => one.token_ids.length));
+    expect(tokens).toEqual("progress" in filter ? [] : all.map(() => 11));
+  }
+});
+
+test("names: a group and a request may be subscribed before they are there, and come whole", async () => {
+  const { bed, connect, say } = world();
+  const { socket, frames } = connect();
+  say(socket, { subscribe: { group: "mine" } });
+  say(socket, { subscribe: { request: 1 } });
+  expect(frames.map(({ state }) => state)).toEqual(["subscribed", "subscribed"]);
+  bed.generate([1], 2, { group: "mine" });
+  await bed.finish();
+  const of = (name: string) => frames.filter(({ subscription }) => subscription === name);
+  for (const [name, numbers] of [
+    ["group:mine", [0, 1]],
+    ["request:1", [1]],
+  ] as const) {
+    const tokens = of(name).flatMap((frame) => frame.tokens);
+    expect(tokens.filter(({ offset }) => offset === 0).map(({ request }) => request)).toEqual([
+      ...numbers,
+    ]);
+    expect(ended(of(name)).toSorted()).toEqual([...numbers]);
+  }
+  expect(of("request:1").at(-1)?.state).toBe("ended");
+  expect(of("group:mine").at(-1)?.state).toBeNull();
+  bed.sidecar.advance(weightEpoch(1));
+  await bed.finish();
+  expect(of("group:mine").at(-1)?.state).toBe("ended");
+});
+
+test("names: of a group's name that is used again, the ended group is not sent and does not end the subscription", async () => {
+  const { bed, connect, say } = world();
+  bed.generate([1], 2, { group: "mine" });
+  await bed.finish();
+  const { socket, frames } = connect();
+  say(socket, { subscribe: { group: "mine" } });
+  bed.sidecar.advance(weightEpoch(1));
+  bed.generate([2], 1, { group: "mine" });
+  await bed.finish();
+  expect(ended(frames)).toEqual([2]);
+  expect(frames.flatMap(({ state }) => state ?? [])).toEqual(["subscribed"]);
+});
+
+test("resuming: at another server, a response that is not there yet restarts and then comes from token 0", async () => {
+  const { bed, connect, say } = world();
+  const { socket, frames } = connect();
+  say(socket, { subscribe: { request: 0, offset: 40, attempt: 77 } });
+  bed.generate([1], 1);
+  await bed.finish();
+  expect(frames.flatMap(({ restarted }) => restarted)).toEqual([{ request: 0, attempt: 5 }]);
+  expect(frames.flatMap(({ tokens }) => tokens)[0]?.offset).toBe(0);
+  expect(ended(frames)).toEqual([0]);
 });
 
 test("limits: one client too many, a frame too long", () => {
@@ -178,12 +270,4 @@ test("a client that is dropped for what its own message brings about leaves noth
   say(socket, { subscribe: { request: 0 } });
   expect(socket.closed).toMatchObject({ code: 1013 });
   expect(service.stats()).toMatchObject({ clients: 0, subscriptions: 0 });
-});
-
-test("a client's name stands for the group that was opened last under it", () => {
-  const { bed, connect, say } = world();
-  for (const prompt of [[1], [2], [1]]) bed.generate(prompt, 1, { group: "mine" });
-  const { socket, frames } = connect();
-  say(socket, { subscribe: { group: "mine" } });
-  expect(frames[0]?.subscription).toBe("group:g2:mine");
 });

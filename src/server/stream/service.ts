@@ -3,8 +3,9 @@
 // without a follower cost nothing.
 
 import { AppError } from "../../core/base/errors.ts";
-import { type GroupId, requestId } from "../../core/base/ids.ts";
+import { requestId } from "../../core/base/ids.ts";
 import type { Group, Request } from "../../core/request/buffer.ts";
+import type { Rollout } from "../../core/rollout/rollout.ts";
 import { CLOSE, closeReason } from "../../proto/close-codes.ts";
 import type { Socket, SocketService } from "../http.ts";
 import type { Sidecar } from "../sidecar.ts";
@@ -14,7 +15,6 @@ import {
   bringOn,
   type Client,
   type Cursor,
-  isOver,
   keyOf,
   type Subject,
   type Subscription,
@@ -54,6 +54,8 @@ export class StreamService implements SocketService {
   readonly #limits: StreamLimits;
   readonly #clients = new Map<Socket, Client>();
   readonly #subscriptions = new Map<Subject, Set<Subscription>>();
+  /** By the name in the filter: a response's number, or a group's name, which is looked up whenever a response joins. */
+  readonly #named = new Map<string | number, Set<Subscription>>();
   /** Subscriptions that lack something of this turn. */
   readonly #touched = new Set<Subscription>();
   /** Differs between servers, so that a client sees that it resumes at another one. */
@@ -136,34 +138,43 @@ export class StreamService implements SocketService {
     this.#flush();
     // It did not read what that sent.
     if (client.isClosing) return;
-    const subject = this.#find(message.filter);
-    if (subject instanceof AppError) {
-      this.#refuse(client, nameOf(message.filter), subject);
-      return;
-    }
-    const problem = this.#problemOf(client, subject, message);
-    if (problem !== null) {
-      this.#refuse(client, keyOf(subject), problem);
-      return;
-    }
+    const { filter, offset } = message;
     const { rollout } = this.#options.sidecar;
-    const requests = [...requestsOf(subject, rollout.requests)];
-    const isEnded = typeof subject !== "string" && "groupId" in subject && isFinished(subject);
+    const key = keyOf(filter);
+    const there = requestsOf(filter, rollout);
+    const problem = this.#problemOf(client, message, there);
+    if (problem !== null) {
+      this.#say(client, key, { refused: { code: problem.code, message: problem.message } });
+      return;
+    }
+    const sent = there.filter((request) => offset !== null || !isEnded(request));
+    const groups = filter.request === undefined ? new Set(sent.map(({ group }) => group)) : [];
     const subscription: Subscription = {
-      ...{ client, subject, key: keyOf(subject), epoch: rollout.epoch },
-      cursors: new Map(requests.map((request) => [request, this.#cursor(request, message)])),
-      groupsFinished: isEnded ? [subject.groupId] : [],
-      ...{ isLive: false, isRetired: false },
+      ...{ client, message, key, epoch: rollout.epoch },
+      subjects: new Set(),
+      cursors: new Map(sent.map((request) => [request, this.#cursor(request, message)])),
+      groupsFinished: [...groups].filter(isFinished).map(({ groupId }) => groupId),
+      isLive: false,
+      isOver: false,
     };
-    client.subscriptions.set(subscription.key, subscription);
-    this.#subscriptions.getOrInsertComputed(subject, () => new Set()).add(subscription);
+    client.subscriptions.set(key, subscription);
+    const name = filter.request ?? filter.group;
+    if (name === undefined) this.#bind(subscription, filter.all === true ? "all" : "progress");
+    else {
+      addTo(this.#named, name, subscription);
+      for (const subject of filter.group === undefined ? there : groups) {
+        this.#bind(subscription, subject);
+      }
+    }
+    subscription.isOver = filter.request !== undefined && there.some(isEnded);
     this.#stopListening ??= this.#listen();
     const begun = { state: "subscribed", weight_epoch: rollout.epoch } as const;
-    if (this.#say(client, subscription.key, begun)) this.#catchUp(subscription);
+    if (this.#say(client, key, begun)) this.#catchUp(subscription);
   }
 
-  #problemOf(client: Client, subject: Subject, message: Subscribe): AppError | null {
-    const key = keyOf(subject);
+  #problemOf(client: Client, message: Subscribe, there: readonly Request[]): AppError | null {
+    const { filter, offset, attempt } = message;
+    const key = keyOf(filter);
     const { subscriptionsMax } = this.#limits;
     if (client.subscriptions.has(key)) {
       return new AppError("conflict", `you are subscribed to ${key}`);
@@ -172,22 +183,26 @@ export class StreamService implements SocketService {
       const problem = `a client has at most ${subscriptionsMax} subscriptions`;
       return new AppError("queue_full", problem);
     }
-    if (typeof subject === "string" || !("response" in subject)) return null;
-    const { length } = subject.response;
-    const attempt = this.#attemptOf(subject);
-    if ((message.attempt ?? attempt) !== attempt || message.offset <= length) return null;
-    const problem = `offset is ${message.offset}, but the response has ${length} tokens`;
+    if (filter.request === undefined) return null;
+    const [request] = there;
+    if (request === undefined && filter.request < this.#options.sidecar.rollout.requestsBegun) {
+      return new AppError("not_found", `request ${filter.request} is over, and not kept`);
+    }
+    const length = request?.response.length ?? 0;
+    const current = this.#attemptOf(request);
+    if ((attempt ?? current) !== current || (offset ?? 0) <= length) return null;
+    const problem = `offset is ${offset}, but the response has ${length} tokens`;
     return new AppError("conflict", problem);
   }
 
   /** Changes when the response restarts; its tokens so far are void then. */
-  readonly #attemptOf = ({ response }: Request): number =>
-    (this.#firstAttempt + response.restarts) >>> 0;
+  readonly #attemptOf = (request: Request | undefined): number =>
+    (this.#firstAttempt + (request?.response.restarts ?? 0)) >>> 0;
 
   #cursor(request: Request, { filter, offset, attempt }: Subscribe): Cursor {
-    const isAll = (filter.all ?? filter.progress) === true;
+    const { length } = request.response;
     return {
-      offset: isAll ? request.response.length : offset,
+      offset: filter.progress === true ? length : (offset ?? length),
       attempt: attempt ?? this.#attemptOf(request),
       isDeclared: false,
     };
@@ -198,41 +213,39 @@ export class StreamService implements SocketService {
     return { offset, attempt: this.#attemptOf(request), isDeclared };
   }
 
-  #refuse(client: Client, key: string, error: AppError): void {
-    this.#say(client, key, { refused: { code: error.code, message: error.message } });
+  #bind(subscription: Subscription, subject: Subject): void {
+    subscription.isOver = false;
+    subscription.subjects.add(subject);
+    addTo(this.#subscriptions, subject, subscription);
   }
 
-  #find(filter: Filter): Subject | AppError {
-    const { rollout } = this.#options.sidecar;
-    const { request, group: name } = filter;
-    if (request !== undefined) {
-      const none = new AppError("not_found", `there is no request ${request}`);
-      return rollout.request(requestId(request)) ?? none;
-    }
-    if (name === undefined) return filter.all === true ? "all" : "progress";
-    const group = rollout.group(name as GroupId) ?? groupNamed(name, rollout.requests);
-    return group ?? new AppError("not_found", `there is no group ${name}`);
-  }
-
-  /** Takes a subscription away from its client and its subject. */
+  /** Takes a subscription away from its client and its subjects. */
   #forget(subscription: Subscription): void {
-    const { client, key, subject } = subscription;
+    const { client, key, message, subjects } = subscription;
     if (!client.subscriptions.delete(key)) return;
     this.#touched.delete(subscription);
-    const others = this.#subscriptions.get(subject);
-    others?.delete(subscription);
-    if (others?.size === 0) this.#subscriptions.delete(subject);
-    if (this.#subscriptions.size > 0) return;
+    for (const subject of subjects) removeFrom(this.#subscriptions, subject, subscription);
+    removeFrom(this.#named, message.filter.request ?? message.filter.group ?? "", subscription);
+    if (this.#subscriptions.size + this.#named.size > 0) return;
     this.#stopListening?.();
     this.#stopListening = null;
   }
 
   #listen(): () => void {
     const stopObserving = this.#options.sidecar.observe({
-      joined: (request) => this.#changed(request, this.#after(request, 0, false)),
+      joined: (request) => {
+        for (const name of [Number(request.spec.requestId), ...namesOf(request.group)]) {
+          for (const subscription of this.#named.get(name) ?? []) {
+            this.#bind(subscription, typeof name === "number" ? request : request.group);
+            subscription.cursors.set(request, this.#cursor(request, subscription.message));
+          }
+        }
+        this.#changed(request, this.#after(request, 0, false));
+      },
       tokens: (request, offset) => this.#changed(request, this.#after(request, offset)),
       finished: (request) => {
         this.#changed(request, this.#after(request, request.response.length));
+        this.#over(request);
         const { group } = request;
         if (!isFinished(group)) return;
         for (const { groupsFinished } of this.#subscribed("progress", "all", group)) {
@@ -243,15 +256,10 @@ export class StreamService implements SocketService {
         const attempt = this.#attemptOf(request) - 1;
         this.#changed(request, { ...this.#after(request, 0), attempt });
       },
-      groupFinished: (group) => {
-        for (const subscription of this.#subscribed(group)) {
-          subscription.isRetired = true;
-          this.#touch(subscription);
-        }
-      },
+      groupFinished: (group) => this.#over(group),
       advanced: () => {
-        for (const subject of this.#subscriptions.keys()) {
-          for (const subscription of this.#subscribed(subject)) this.#touch(subscription);
+        for (const { subscriptions } of this.#clients.values()) {
+          for (const subscription of subscriptions.values()) this.#touch(subscription);
         }
       },
     });
@@ -264,6 +272,16 @@ export class StreamService implements SocketService {
 
   *#subscribed(...subjects: readonly Subject[]): Generator<Subscription> {
     for (const subject of subjects) yield* this.#subscriptions.get(subject) ?? [];
+  }
+
+  /** The subject has no more events: a subscription ends with the last of its own. */
+  #over(subject: Request | Group): void {
+    for (const subscription of this.#subscribed(subject)) {
+      removeFrom(this.#subscriptions, subject, subscription);
+      subscription.subjects.delete(subject);
+      subscription.isOver = subscription.subjects.size === 0;
+      this.#touch(subscription);
+    }
   }
 
   /** Called for every piece of every response. `before`: how far a client is that has had every frame so far. */
@@ -289,7 +307,7 @@ export class StreamService implements SocketService {
 
   /** Everything that happens before the next microtask is one turn. */
   #touch(subscription: Subscription): void {
-    if (subscription.subject === "progress") return;
+    if (subscription.message.filter.progress === true) return;
     this.#touched.add(subscription);
     if (this.#isFlushDue) return;
     this.#isFlushDue = true;
@@ -341,7 +359,7 @@ export class StreamService implements SocketService {
     // What is new goes out at once; `#send` drops a client that does not read it.
     const hasRoom = () => subscription.isLive || client.socket.getBufferedAmount() <= roomMax;
     if (!hasRoom()) return;
-    const over = isOver(subscription);
+    const { isOver } = subscription;
     let isDone = false;
     const last = (frame: Frame) => {
       isDone = true;
@@ -349,11 +367,11 @@ export class StreamService implements SocketService {
       subscription.epoch = epoch;
       for (const groupId of groupsFinished.splice(0)) addEntry(frame, "groups_finished", groupId);
       frame.progress = progress();
-      if (over) frame.state = "ended";
+      if (isOver) frame.state = "ended";
     };
     const send = (json: string) => this.#send(client, json) && (isDone || hasRoom());
     if (!bringOn(subscription, { attemptOf: this.#attemptOf, last, send })) return;
-    if (over) this.#forget(subscription);
+    if (isOver) this.#forget(subscription);
     cursors.clear();
     subscription.isLive = true;
   }
@@ -383,15 +401,25 @@ export class StreamService implements SocketService {
   }
 }
 
-function nameOf({ request, group, all }: Filter): string {
-  if (request !== undefined) return `request:${request}`;
-  if (group !== undefined) return `group:${group}`;
-  return all === true ? "all" : "progress";
+function addTo<K>(sets: Map<K, Set<Subscription>>, key: K, subscription: Subscription): void {
+  sets.getOrInsertComputed(key, () => new Set()).add(subscription);
 }
 
-function requestsOf(subject: Subject, all: Iterable<Request>): Iterable<Request> {
-  if (typeof subject === "string") return all;
-  return "requests" in subject ? subject.requests : [subject];
+function removeFrom<K>(sets: Map<K, Set<Subscription>>, key: K, subscription: Subscription): void {
+  const others = sets.get(key);
+  others?.delete(subscription);
+  if (others?.size === 0) sets.delete(key);
+}
+
+/** Responses of the filter that are there. */
+function requestsOf({ request: id, group: name }: Filter, rollout: Rollout): Request[] {
+  if (id !== undefined) return [rollout.request(requestId(id)) ?? []].flat();
+  const all = [...rollout.requests];
+  return name === undefined ? all : all.filter(({ group }) => namesOf(group).includes(name));
+}
+
+function isEnded({ status }: Request): boolean {
+  return status === "finished";
 }
 
 /** All of its requests have ended; others may join yet. */
@@ -399,14 +427,8 @@ function isFinished(group: Group): boolean {
   return group.finished === group.requests.length;
 }
 
-/** The newest of a client's name: JoinableGroups writes it behind a number of its own, `g7:name`. */
-function groupNamed(name: string, requests: Iterable<Request>): Group | null {
-  let newest: Group | null = null;
-  for (const request of requests) {
-    const { group } = request;
-    const { groupId } = group;
-    const isFirst = group.requests[0] === request;
-    if (isFirst && groupId.slice(groupId.indexOf(":") + 1) === name) newest = group;
-  }
-  return newest;
+/** The server's name of a group and the client's, which JoinableGroups writes behind a number of its own: `g7:name`. */
+function namesOf({ groupId }: Group): readonly string[] {
+  const colon = groupId.indexOf(":");
+  return colon < 0 ? [groupId] : [groupId, groupId.slice(colon + 1)];
 }

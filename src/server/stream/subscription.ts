@@ -4,6 +4,7 @@
 import type { WeightEpoch } from "../../core/base/ids.ts";
 import type { Group, Request } from "../../core/request/buffer.ts";
 import type { Socket } from "../http.ts";
+import type { Filter, Subscribe } from "./client-message.ts";
 import {
   addEntry,
   addTokens,
@@ -20,7 +21,7 @@ export interface Client {
   isClosing: boolean;
 }
 
-/** Subject of a filter; progress: lengths and counters of everything, no tokens. */
+/** A source of events: one response, a group, or everything; progress: as lengths and counters, without tokens. */
 export type Subject = Request | Group | "all" | "progress";
 
 /** How far a client is with one response. */
@@ -33,9 +34,11 @@ export interface Cursor {
 
 export interface Subscription {
   readonly client: Client;
-  readonly subject: Subject;
-  /** Name of the subject in frames. */
+  readonly message: Subscribe;
+  /** Name of the filter in frames. */
   readonly key: string;
+  /** Subjects that are there and may have more: a name may be of a response or group to come, or of several groups. */
+  readonly subjects: Set<Subject>;
   /** Responses with output that the client lacks. */
   readonly cursors: Map<Request, Cursor>;
   /** Weight epoch that it was told, and finished groups that it was not. */
@@ -43,23 +46,18 @@ export interface Subscription {
   readonly groupsFinished: string[];
   /** The client has had everything: what is new is sent at once. */
   isLive: boolean;
-  /** The group is complete: no response joins any more. */
-  isRetired: boolean;
+  /** No more can come: its response has finished, its groups are complete. */
+  isOver: boolean;
 }
 
 /** Maximum tokens in a frame: 16,384 tokens are some 100 KiB. */
 const FRAME_TOKENS = 16_384;
 const FRAME_ENTRIES = 1_024;
 
-export function keyOf(subject: Subject): string {
-  if (typeof subject === "string") return subject;
-  return "spec" in subject ? `request:${subject.spec.requestId}` : `group:${subject.groupId}`;
-}
-
-/** Whether nothing more can come. */
-export function isOver({ subject, isRetired }: Subscription): boolean {
-  if (typeof subject === "string" || !("spec" in subject)) return isRetired;
-  return subject.status === "finished";
+export function keyOf({ request, group, all }: Filter): string {
+  if (request !== undefined) return `request:${request}`;
+  if (group !== undefined) return `group:${group}`;
+  return all === true ? "all" : "progress";
 }
 
 /**
@@ -67,7 +65,7 @@ export function isOver({ subject, isRetired }: Subscription): boolean {
  * which nothing is lacking. `send`: whether to go on. false: it was stopped.
  */
 export function bringOn(
-  { key, subject, cursors }: Subscription,
+  { key, message, cursors }: Subscription,
   about: {
     readonly attemptOf: (request: Request) => number;
     readonly last: (frame: Frame) => void;
@@ -95,7 +93,7 @@ export function bringOn(
     if (!cursor.isDeclared) addEntry(frame, "joined", joinedEntry(request, cursor));
     cursor.isDeclared = true;
     while (cursor.offset < response.length) {
-      if (subject === "progress") {
+      if (message.filter.progress === true) {
         addEntry(frame, "lengths", { request: requestId, length: response.length });
         cursor.offset = response.length;
         break;

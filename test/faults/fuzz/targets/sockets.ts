@@ -78,7 +78,10 @@ const filter = fc.oneof(
   fc.constant({}),
 );
 const subscription = fc
-  .tuple(filter, fc.record({ offset: uint32, attempt: uint32 }, { requiredKeys: [] }))
+  .tuple(
+    filter,
+    fc.record({ offset: uint32, attempt: uint32, snapshot: fc.boolean() }, { requiredKeys: [] }),
+  )
   .map(([of, more]) => ({ ...of, ...more }));
 const streamMessage = fc.oneof({
   arbitrary: subscription.map((subscribe) => ({ subscribe })),
@@ -92,6 +95,7 @@ const FILTER: Schema = {
     group: { type: "string" },
     all: { const: true },
     progress: { const: true },
+    snapshot: { type: "boolean" },
     offset: { type: "integer" },
     attempt: { type: "integer" },
   },
