@@ -5,6 +5,8 @@ import { join } from "node:path";
 const root = join(import.meta.dir, "..");
 const checks = [
   ["tsc", "--noEmit", "-p", "."],
+  // The page's scripts, in a browser's types and those of the routes that they read.
+  ["tsc", "--noEmit", "-p", "scripts/page.tsconfig.json"],
   ["biome", "check", "."],
 ];
 

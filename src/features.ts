@@ -20,6 +20,7 @@ import { SAMPLES_MAX } from "./core/draft/service/limits.ts";
 import { DraftServer } from "./core/draft/service/server.ts";
 import { METRICS_ROUTES, metered } from "./metered.ts";
 import type { Feature, Parts } from "./serve-parts.ts";
+import { workersOf } from "./server/control/calls.ts";
 import { CONTROL_ROUTES, controlRoutes } from "./server/control/routes.ts";
 import { confined } from "./server/control/weights-roots.ts";
 import { Deadlines } from "./server/deadlines.ts";
@@ -107,10 +108,11 @@ export function featuresOf(parts: Parts): Feature[] {
   return features;
 }
 
-function liveView({ sidecar, pool, weights, timers, options }: Parts): LiveView {
+function liveView({ sidecar, pool, weights, learned, timers, options }: Parts): LiveView {
   const { events, iterationsFile = null } = options;
   return new LiveView({
     ...{ sidecar, pool, weights, clock: wallClock, every: timers.repeatedly, iterationsFile },
+    workers: () => workersOf({ sidecar, pool, learned }),
     nowS: () => Date.now() / 1000,
     completedBytesMax: COMPLETED_BYTES_MAX,
     changed: (state) => events.stateChanged(state),

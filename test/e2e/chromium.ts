@@ -93,6 +93,21 @@ export class Page {
     await this.call("Input.dispatchKeyEvent", { type: "keyUp", key, code: key });
   }
 
+  /** A click of the mouse, `x` and `y` pixels into the element. */
+  async click(id: string, { x = 5, y = 5 } = {}): Promise<void> {
+    const box = `(() => {
+      const element = document.getElementById(${JSON.stringify(id)});
+      element.scrollIntoView({ block: "center" });
+      const { x, y } = element.getBoundingClientRect();
+      return { x, y };
+    })()`;
+    const at = await this.evaluate<{ x: number; y: number }>(box);
+    const where = { x: at.x + x, y: at.y + y, button: "left", clickCount: 1 };
+    for (const type of ["mousePressed", "mouseReleased"]) {
+      await this.call("Input.dispatchMouseEvent", { type, ...where });
+    }
+  }
+
   async close(): Promise<void> {
     this.#socket.close();
     this.#child.kill();

@@ -10,7 +10,7 @@ import { engineMissing } from "./tool.ts";
 setDefaultTimeout(180_000);
 
 const isMissing = CHROMIUM === null || engineMissing() !== null;
-const LIVE = 'document.getElementById("state").textContent === "live" && progress !== null';
+const LIVE = 'document.getElementById("state").textContent === "live" && live !== null';
 
 const post = ({ http }: ToolProcess, path: string, body: object = {}) => http.post(path, body);
 
@@ -37,6 +37,30 @@ function startRollout(victim: ToolProcess, groups: number): Promise<Response> {
   const body = { groups: prompts, n: 4, sampling_params: sampling, detached: true };
   return post(victim, "/v1/rollouts", body);
 }
+
+const text = (id: string) => `document.getElementById("${id}").textContent`;
+
+/** The page's counts at one moment, from every place that shows them: requests and groups, all and those that have ended. */
+const COUNTED = String.raw`(() => {
+  const text = (id) => document.getElementById(id).textContent;
+  const numbers = (text) => (text.match(/\d[\d,]*/g) ?? []).map((one) => Number(one.replaceAll(",", "")));
+  const figures = [...document.querySelectorAll("#figures > div")].map(({ children: [name, value] }) => [
+    name.textContent.replaceAll(" ", "_"),
+    numbers(value.textContent)[0],
+  ]);
+  const counted = Object.fromEntries(figures);
+  const [line = ""] = /waits for [\d,]+ of [\d,]+/.exec(text("lines")) ?? [];
+  const [left, of] = line === "" ? [null, null] : numbers(line);
+  const [groups, unfinished] = numbers(text("map-name"));
+  return {
+    requests: [counted.requests, ...numbers(text("total")), of ?? counted.requests],
+    done: [counted.finished_requests, ...numbers(text("done")), left === null ? counted.finished_requests : of - left],
+    groups: [counted.groups, groups],
+    groupsDone: [counted.finished_groups, groups - unfinished],
+  };
+})()`;
+/** Requests of the long rollout, and of the short ones beside it. */
+const [LONG, SHORT] = [24, 18];
 
 describe.skipIf(isMissing)(`page${NO_CHROMIUM}`, () => {
   let victim: ToolProcess;
@@ -68,6 +92,11 @@ describe.skipIf(isMissing)(`page${NO_CHROMIUM}`, () => {
       "performance.getEntriesByType('resource').every(({ name }) => name.startsWith(location.origin))";
     expect(await page.evaluate<boolean>(loaded)).toBe(true);
     await page.until("samples.length >= 3 && live.stragglers.length > 0");
+    expect(await page.evaluate('document.getElementById("back").checkVisibility()')).toBe(false);
+    await page.click("map", { x: 12, y: 16 });
+    await page.until(`${text("facts")}.startsWith("request 0 ")`);
+    const { texts } = (await victim.http.json("/foretoken/responses/0")) as { texts: string[] };
+    await page.until(`${text("text")} === ${JSON.stringify(texts.join(""))}`);
     await page.evaluate('document.getElementById("map").focus()');
     for (const key of ["ArrowRight", "ArrowDown", "Enter"]) await page.press(key);
     await page.evaluate('document.querySelector("#strips .plot").focus()');
@@ -89,6 +118,37 @@ describe.skipIf(isMissing)(`page${NO_CHROMIUM}`, () => {
     await page.until('document.getElementById("banner").hidden');
   });
 
+  test("shows one count in all its places, whenever one looks, and nothing that is not defined", async () => {
+    const sampling = { max_tokens: 40, temperature: 1, ignore_eos: true };
+    const prompt = "<|user|>countdown 3 6 2 to 18<|assistant|>";
+    const short = Array.from({ length: 6 }, (_, i) =>
+      post(victim, "/v1/completions", { prompt: `${prompt}${i}`, n: 3, ...sampling }),
+    );
+    let isOver = false;
+    const all = Promise.all(short).then(() => {
+      isOver = true;
+    });
+    let seen = 0;
+    const look = async () => {
+      const shown = await page.evaluate<Record<string, number[]>>(COUNTED);
+      for (const [what, counts] of Object.entries(shown)) {
+        expect({ what, different: [...new Set(counts)] }).toEqual({
+          what,
+          different: [counts[0] ?? -1],
+        });
+      }
+      seen = Math.max(seen, shown.requests?.[0] ?? 0);
+    };
+    while (!isOver) await look();
+    await all;
+    await until(async () => {
+      await look();
+      return seen === LONG + SHORT;
+    }, "all requests on the page");
+    const body = await page.evaluate<string>("document.body.innerText");
+    expect(body).not.toMatch(/undefined|NaN|null|\[object/);
+  });
+
   test("shows what an iteration that is over waited for, with the responses of its complete groups", async () => {
     const known = await fetch(new URL("/v1/rollouts", victim.url));
     const { rollouts } = (await known.json()) as { rollouts: { id: string }[] };
@@ -99,10 +159,9 @@ describe.skipIf(isMissing)(`page${NO_CHROMIUM}`, () => {
     // It has ended with its rollout, its groups are complete: a page that is opened later knows them too.
     await page.call("Page.reload");
     await page.until('live?.iterations.length === 1 && document.querySelector("#numbers a")');
-    expect(await page.evaluate<number>("responses.size")).toBe(24);
+    expect(await page.evaluate<number>("responses.size")).toBe(LONG + SHORT);
     await page.evaluate('document.querySelector("#numbers a").click()');
-    await page.until('EARLIER === "1" && live !== null && responses.size === 24');
-    const text = (id: string) => `document.getElementById("${id}").textContent`;
+    await page.until(`EARLIER === "1" && live !== null && responses.size === ${LONG + SHORT}`);
     expect(await page.evaluate<string>(text("waits"))).toBe("The iteration waited for");
     await page.until("samples.length >= 3");
     await page.evaluate('document.querySelector("#stragglers button").click()');

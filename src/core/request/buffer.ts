@@ -55,6 +55,8 @@ export interface Group {
   readonly index: number;
   readonly requests: readonly Request[];
   finished: number;
+  /** The iteration in which the last of its requests ended, by the meter; null: not all have. */
+  endedIn: number | null;
   /** No request joins it any more. */
   isClosed: boolean;
   /** Workers that have computed its prompt. */
@@ -151,6 +153,7 @@ export class RequestBuffer {
       index,
       requests: [],
       finished: 0,
+      endedIn: null,
       isClosed: false,
       promptOn: new Set(),
     };

@@ -27,7 +27,7 @@ type KeyOf<Row extends { readonly key: string | null }> = Exclude<Row["key"], nu
 /** Figures that `Meter.count` counts. Five of them are the rollout's contract: lost and twice are 0 in a right run. */
 const COUNTED = [
   { key: "groups", metric: null, unit: "groups", help: "Groups." },
-  { key: "finished_groups", metric: null, unit: "groups", help: "Groups that are complete." },
+  { key: "finished_groups", metric: null, unit: "groups", help: "Groups that have ended." },
   { key: "requests", metric: null, unit: "requests", help: "Requests." },
   { key: "finished_requests", metric: null, unit: "requests", help: "Requests that have ended." },
   {

@@ -55,6 +55,37 @@ test("meter: progress counts the current iteration alone, and requests that are 
   expect(meter.counts.migrations).toBe(1);
 });
 
+test("meter: a group counts as finished while all its requests have ended, and once in each iteration", () => {
+  const buffer = new RequestBuffer();
+  const meter = new Meter({ nowMs: () => 0 });
+  const group = buffer.open(groupId("a"), Int32Array.of(1));
+  const draw = { hi: 0, lo: 0 };
+  const join = () => {
+    const sampling = samplingOf({ tokensMax: 9 });
+    const request = buffer.join(group, { sampling, draw, divisible: true, priority: 0 });
+    meter.requestJoined(request, weightEpoch(0));
+    return request;
+  };
+  const end = (request: ReturnType<typeof join>) => {
+    buffer.move(request, "finished");
+    meter.requestFinished(request);
+  };
+  const counted = () => [meter.figures().groups, meter.figures().finished_groups];
+  end(join());
+  expect(counted()).toEqual([1, 1]);
+  const second = join();
+  expect(counted()).toEqual([1, 0]);
+  end(second);
+  expect(counted()).toEqual([1, 1]);
+  meter.endIteration();
+  const third = join();
+  expect(counted()).toEqual([1, 0]);
+  meter.endIteration();
+  // It is carried into the next one, which begins with a group of its own.
+  end(third);
+  expect(group.endedIn).toBe(2);
+});
+
 test("meter: of a worker that was removed for good only its counts stay", () => {
   const meter = new Meter({ nowMs: () => 0 });
   const capacity = { slots: 1, kvTokens: 10, contextTokens: 10, kvBytesPerToken: 1 };

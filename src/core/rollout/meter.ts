@@ -140,13 +140,16 @@ export class Meter {
   }
 
   groupFinished(group: Group): void {
-    this.#counts.finished_groups += 1;
     this.#timeLeft.completed(group);
   }
 
   requestJoined(request: Request, epoch: WeightEpoch): void {
     if (this.#isOver) this.#begin(epoch);
-    if (request.spec.sampleIndex === 0) this.#counts.groups += 1;
+    const { group, spec } = request;
+    // A group that had ended goes on: in another iteration it is one of that, too.
+    if (group.endedIn === this.iteration) this.#counts.finished_groups -= 1;
+    else if (spec.sampleIndex === 0 || group.endedIn !== null) this.#counts.groups += 1;
+    group.endedIn = null;
     this.#counts.requests += 1;
   }
 
@@ -184,8 +187,12 @@ export class Meter {
   }
 
   requestFinished(request: Request): void {
-    const { response } = request;
+    const { response, group } = request;
     this.#counts.finished_requests += 1;
+    if (group.finished === group.requests.length) {
+      this.#counts.finished_groups += 1;
+      group.endedIn = this.iteration;
+    }
     this.#timeline.finished(request);
     if (response.refusal !== null) this.#counts.failed_requests += 1;
     else if (response.finish === "abort") this.#counts.aborted_requests += 1;
@@ -240,7 +247,7 @@ export class Meter {
   progress(): Progress {
     const now = this.#clock.nowMs();
     let running = 0;
-    for (const tally of this.#tallies.values()) running += tally.stats?.running ?? 0;
+    for (const { stats } of this.#tallies.values()) running += stats?.running ?? 0;
     if (now - this.#rateStartMs >= RATE_WINDOW_MS) {
       const tokens = this.#counts.output_tokens - this.#rateStartTokens;
       this.#tokensPerS = (tokens * 1000) / (now - this.#rateStartMs);
@@ -324,13 +331,8 @@ export class Meter {
     };
   }
 
-  #workerReport({
-    worker,
-    stats,
-    outputTokens,
-    kvTokensPeak,
-    lastTokenMs,
-  }: WorkerTally): WorkerReport {
+  #workerReport(tally: WorkerTally): WorkerReport {
+    const { worker, stats, outputTokens, kvTokensPeak, lastTokenMs } = tally;
     const wallMs = Math.max(1e-9, this.#endMs - this.#startMs);
     return {
       ...sumsOf(WORKER_FIGURES, stats === null ? [] : [stats]),

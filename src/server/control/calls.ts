@@ -29,7 +29,8 @@ export interface ControlOptions {
 export type Control = ControlOptions & { readonly calls: CallBound };
 export type Act = (control: Control, call: ControlCall) => Promise<Response> | Response;
 
-export function workersOf({ pool, sidecar, learned }: ControlOptions) {
+export function workersOf(of: Pick<ControlOptions, "pool" | "sidecar" | "learned">) {
+  const { pool, sidecar, learned } = of;
   const { meter } = sidecar.rollout;
   return pool.members.map(({ source, workerId, state, reason, worker }) => ({
     worker: workerId,

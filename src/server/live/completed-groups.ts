@@ -44,15 +44,10 @@ export class CompletedGroups {
     return this.#requests.get(id) ?? null;
   }
 
-  /** Responses of an iteration in columns, one value for each. */
+  /** Groups of an iteration, as `columnsOf`. */
   ofIteration(iteration: number) {
     const entries = [...this.#entries].filter((entry) => entry.iteration === iteration);
-    return entries.map(({ group: { groupId, requests } }) => ({
-      group: groupId,
-      requests: requests.map(({ spec }) => spec.requestId),
-      lengths: requests.map(({ response }) => response.length),
-      finish_reasons: requests.map(({ response }) => response.finish),
-    }));
+    return entries.map(({ group }) => columnsOf(group));
   }
 
   #drop(entry: Entry): void {
@@ -60,6 +55,16 @@ export class CompletedGroups {
     this.#bytes -= entry.bytes;
     for (const { spec } of entry.group.requests) this.#requests.delete(spec.requestId);
   }
+}
+
+/** Responses of a group in columns, one value for each. */
+export function columnsOf({ groupId, requests }: Group) {
+  return {
+    group: groupId,
+    requests: requests.map(({ spec }) => spec.requestId),
+    lengths: requests.map(({ response }) => response.length),
+    finish_reasons: requests.map(({ response }) => response.finish),
+  };
 }
 
 /** Turns of a session have prompts of their own. */

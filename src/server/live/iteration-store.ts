@@ -6,6 +6,7 @@ import { dirname } from "node:path";
 import * as v from "valibot";
 import { AppError, errorText } from "../../core/base/errors.ts";
 import type { Figures } from "../../core/rollout/figures.ts";
+import type { Samples } from "./samples.ts";
 import type { LastFinished } from "./waited-for.ts";
 
 /**
@@ -25,8 +26,7 @@ export interface IterationRecord extends Readonly<Figures> {
 
 /** The part of one iteration that is read on its own: larger than its figures. */
 export interface IterationDetail {
-  /** Samples in the form of Samples.columns. */
-  readonly samples: object;
+  readonly samples: ReturnType<Samples["columns"]>;
   readonly workers: readonly { worker: number; name: string; slots: number }[];
   readonly waited_for: readonly LastFinished[];
 }

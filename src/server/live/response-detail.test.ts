@@ -6,7 +6,9 @@ import type { Request } from "../../core/request/buffer.ts";
 import { Response } from "../../core/request/response.ts";
 import { responseDetail } from "./response-detail.ts";
 
-function detailFrom(from: number) {
+const NO_TEXT = () => new Uint8Array();
+
+function detailFrom(from: number, bytes: (token: number) => Uint8Array = NO_TEXT) {
   const response = new Response(100);
   const began = { startMs: 0, tokensMax: 6, kvTokens: 0 };
   for (const offset of [0, 6]) {
@@ -19,7 +21,7 @@ function detailFrom(from: number) {
   if (run !== undefined) run.drafts = { draftedTokens: 4, acceptedTokens: 2, verifications };
   const spec = { requestId: requestId(7), prompt: [], groupId: "g", sampleIndex: 0 };
   const request = { spec, response, status: "running" } as unknown as Request;
-  const text = { bytes: () => new Uint8Array() } as never;
+  const text = { bytes } as never;
   return responseDetail(request, { from, text, nameOf: () => "vllm-0" });
 }
 
@@ -37,4 +39,15 @@ test("detail: a page that begins within a verification", () => {
     accepted: [true, false, false, false, ...new Array(6).fill(null)],
     refused: [0, 1, 1, 0, 0, 0, 0, 0, 0, 0],
   });
+});
+
+test("detail: a character over several tokens is whole, on whatever page it begins", () => {
+  // The bytes of a character of two bytes and of one of four, a token each.
+  const all = new TextEncoder().encode("é😀");
+  const bytes = (token: number) => all.subarray(token - 1, token);
+  const { texts } = detailFrom(0, bytes);
+  expect(texts).toEqual(["", "é", "", "", "", "😀", "", "é", "", "", "", "😀"]);
+  for (let from = 1; from < 12; from += 1) {
+    expect(detailFrom(from, bytes).texts).toEqual(texts.slice(from));
+  }
 });

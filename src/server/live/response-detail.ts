@@ -1,11 +1,12 @@
 // One response taken apart: which chunks ran where, under which weights, and its tokens with their logprobs.
 
 import type { Request } from "../../core/request/buffer.ts";
-import { type Chunk, VERIFICATION_WORDS } from "../../core/request/response.ts";
+import { type Chunk, type Response, VERIFICATION_WORDS } from "../../core/request/response.ts";
 import type { Text } from "../../text/text.ts";
 
 /** Tokens in one answer: a page. */
 const TOKENS_MAX = 4096;
+const CHARACTER_BYTES_MAX = 4;
 
 /** Tokens from `from` on. */
 export function responseDetail(
@@ -15,11 +16,10 @@ export function responseDetail(
     readonly text: Text;
     readonly nameOf: (worker: number) => string;
   },
-): object {
+) {
   const { from, text, nameOf } = about;
   const tokens = response.tokens().slice(from, from + TOKENS_MAX);
   const logprobs = response.logprobs().slice(from, from + TOKENS_MAX);
-  const decoder = new TextDecoder();
   return {
     request: spec.requestId,
     group: spec.groupId,
@@ -44,15 +44,27 @@ export function responseDetail(
     token_ids: [...tokens],
     logprobs: Array.from(logprobs, (value) => (Number.isFinite(value) ? value : -9999)),
     ...draftColumns(response.chunks, from, tokens.length),
-    texts: Array.from(tokens, (token) => decoder.decode(text.bytes(token))),
+    texts: textsOf(response, from, tokens.length, text),
   };
+}
+
+/** A character over several tokens is the last one's; joined, the texts of all pages are the response's. */
+function textsOf(response: Response, from: number, count: number, text: Text): string[] {
+  const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
+  const start = Math.max(0, from - CHARACTER_BYTES_MAX);
+  const tokens = response.tokens(start).subarray(0, from - start + count);
+  const last = response.finish === null ? Number.POSITIVE_INFINITY : response.length - 1;
+  const pieces = Array.from(tokens, (token, i) =>
+    decoder.decode(text.bytes(token), { stream: start + i < last }),
+  );
+  return pieces.slice(from - start);
 }
 
 /**
  * For each token from `from` on, whether it was an accepted draft token; for each that was drawn behind a draft, how many
  * draft tokens were refused there. null: not reported, or its chunk is not over.
  */
-function draftColumns(chunks: readonly Chunk[], from: number, count: number): object {
+function draftColumns(chunks: readonly Chunk[], from: number, count: number) {
   const accepted = new Array<boolean | null>(count).fill(null);
   const refused = new Array<number>(count).fill(0);
   for (const { offset, tokens, run } of chunks) {

@@ -42,7 +42,7 @@ export const LIVE_ROUTES: readonly Row<Parts>[] = [
     method: "GET",
     path: "/foretoken/iterations/:number",
     summary:
-      "One of the last 50 iterations: figures, samples over time, the responses that ended last, and complete groups that are kept",
+      "One of the last 50 iterations: figures, samples over time, the responses that ended last, and its groups that are kept; of the current one, its groups",
     handle: ({ live }, { params }) =>
       jsonResponse(live.earlier(wholeNumber("number", params.number ?? ""))),
   },

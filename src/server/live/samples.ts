@@ -11,7 +11,9 @@ export class Samples {
   #every = 1;
   #offered = 0;
 
-  clear(): void {
+  /** Drops samples of another iteration. */
+  keepOnly(iteration: number): void {
+    if (this.#samples[0]?.iteration === iteration) return;
     this.#samples = [];
     this.#every = 1;
     this.#offered = 0;

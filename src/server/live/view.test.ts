@@ -39,6 +39,7 @@ function shown(
     sidecar: bed.sidecar,
     pool: { members } as never,
     weights,
+    workers: () => [],
     clock: bed.clock,
     nowS: () => 1000,
     iterationsFile: options.file ?? null,
@@ -239,6 +240,29 @@ test("live: an iteration that ended names what it waited for, after a restart of
   later.bed.generate([1], 1);
   expect(later.view.iteration).toBe(2);
   await later.bed.finish();
+});
+
+test("live: the groups of an iteration are those that its figures count, complete or not", async () => {
+  const { bed, view } = shown();
+  const groupsOf = (number: number) => {
+    const { groups } = view.earlier(number) as { groups: { group: string }[] };
+    return groups.map(({ group }) => group);
+  };
+  bed.generate([1], 2);
+  bed.generate([2], 2);
+  await bed.finish();
+  const { figures, progress } = view.answer();
+  const counted = figures.filter(({ key }) => key.endsWith("groups")).map(({ value }) => value);
+  expect(counted).toEqual([2, 2]);
+  expect(progress).toMatchObject({ groups: 2, groups_done: 2, requests: 4, requests_done: 4 });
+  expect(groupsOf(1)).toEqual(["g1", "g2"]);
+  bed.sidecar.rollout.meter.endIteration();
+  view.iterationEnded(SUMMARY);
+  bed.generate([3], 1);
+  await bed.finish();
+  // An update closes all groups: those of the first iteration stay that one's.
+  bed.sidecar.advance(weightEpoch(1));
+  expect([groupsOf(1), groupsOf(2)]).toEqual([["g1", "g2"], ["g3"]]);
 });
 
 test("live: complete groups are kept up to a bound, the oldest dropped first", async () => {

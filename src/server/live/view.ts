@@ -5,14 +5,16 @@
 import type { Clock } from "../../core/base/clock.ts";
 import { AppError } from "../../core/base/errors.ts";
 import { requestId, workerId } from "../../core/base/ids.ts";
-import type { Request } from "../../core/request/buffer.ts";
+import type { Group, Request } from "../../core/request/buffer.ts";
 import { type Figures, SHOWN_FIGURES } from "../../core/rollout/figures.ts";
 import type { IterationSummary } from "../../core/rollout/iteration-span.ts";
 import type { Progress } from "../../core/rollout/report.ts";
 import type { WorkerStats } from "../../core/rollout/worker.ts";
 import type { WorkerPool } from "../../pool/pool.ts";
+import type { workersOf } from "../control/calls.ts";
 import type { Sidecar } from "../sidecar.ts";
-import { CompletedGroups } from "./completed-groups.ts";
+import { progressFields } from "../stream/frame.ts";
+import { CompletedGroups, columnsOf } from "./completed-groups.ts";
 import { ITERATIONS_KEPT, type IterationRecord, IterationStore } from "./iteration-store.ts";
 import { Samples } from "./samples.ts";
 import { type ServingState, servingState, type Weights } from "./serving-state.ts";
@@ -28,6 +30,8 @@ export interface LiveOptions {
   readonly sidecar: Sidecar;
   readonly pool: WorkerPool;
   readonly weights: Weights;
+  /** As GET /foretoken/workers. */
+  readonly workers: () => ReturnType<typeof workersOf>;
   readonly clock: Clock;
   readonly nowS: () => number;
   /** File for the last iterations; null: they are kept in memory. */
@@ -57,7 +61,6 @@ export class LiveView {
   readonly #store: IterationStore;
   /** Ends the sampling. */
   readonly close: () => void;
-  #iteration = 0;
   /** The rollout's number of the last iteration that ended. */
   #ended = 0;
   #state: ServingState = { state: "serving", reason: null };
@@ -71,7 +74,7 @@ export class LiveView {
     this.#sinceMs = options.clock.nowMs();
     options.sidecar.observe({
       finished: (request) => this.#lastFinished.finished(request),
-      groupFinished: (group) => this.completed.add(group, this.#store.last + 1),
+      groupFinished: (group) => this.completed.add(group, this.#iterationOf(group)),
     });
     this.close = options.every(() => this.sample(), SAMPLE_MS);
   }
@@ -86,6 +89,18 @@ export class LiveView {
     return iteration > this.#ended ? this.#store.last + 1 : this.#store.last;
   }
 
+  /** Number of the iteration in which the group has ended, or of the one in which it goes on. */
+  #iterationOf({ endedIn }: Group): number {
+    const { meter } = this.#options.sidecar.rollout;
+    return this.iteration - (endedIn === null ? 0 : meter.iteration - endedIn);
+  }
+
+  #groupsOf(number: number) {
+    const open = new Set([...this.#options.sidecar.rollout.requests].map(({ group }) => group));
+    const ofIt = [...open].filter((group) => this.#iterationOf(group) === number);
+    return [...this.completed.ofIteration(number), ...ofIt.map(columnsOf)];
+  }
+
   /** A response that is not finished, or that is kept. null: neither. */
   request(id: number): Request | null {
     return this.#options.sidecar.rollout.request(requestId(id)) ?? this.completed.request(id);
@@ -94,22 +109,15 @@ export class LiveView {
   sample(): void {
     this.#lookAtState();
     const { meter, unfinished } = this.#options.sidecar.rollout;
-    this.#dropEarlierSamples();
+    this.#samples.keepOnly(meter.iteration);
     if (unfinished > 0) this.#samples.add(meter.progress());
-  }
-
-  /** Clears the samples when another iteration has begun. */
-  #dropEarlierSamples(): void {
-    const { iteration } = this.#options.sidecar.rollout.meter;
-    if (iteration !== this.#iteration) this.#samples.clear();
-    this.#iteration = iteration;
   }
 
   iterationEnded(summary: IterationSummary): void {
     const { meter } = this.#options.sidecar.rollout;
     const progress = meter.progress();
     this.#ended = meter.iteration;
-    this.#dropEarlierSamples();
+    this.#samples.keepOnly(meter.iteration);
     const record: IterationRecord = {
       ...summary.figures,
       ended_at_s: Math.round(this.#options.nowS()),
@@ -136,10 +144,11 @@ export class LiveView {
   }
 
   /** The answer of GET /foretoken/iterations/:number. @throws AppError not_found. */
-  earlier(number: number): object {
-    const groups = this.completed.ofIteration(number);
-    if (number === this.iteration && number > this.#store.last)
+  earlier(number: number) {
+    const groups = this.#groupsOf(number);
+    if (number === this.iteration && number > this.#store.last) {
       return { iteration: number, groups };
+    }
     const kept = this.#store.find(number);
     if (kept === null) {
       const reason =
@@ -160,6 +169,8 @@ export class LiveView {
     const stragglers = this.#stragglers(progress, state);
     return {
       ...state,
+      progress: progressFields(progress, rollout.epoch),
+      workers: this.#options.workers(),
       state_s: this.#stateS(state),
       waiting: this.#lines(progress, state, stragglers),
       iteration: this.iteration,
@@ -178,10 +189,10 @@ export class LiveView {
   waiting() {
     const { meter } = this.#options.sidecar.rollout;
     const progress = meter.progress();
-    const { state } = this;
+    const { state, iteration } = this;
     const stragglers = this.#stragglers(progress, state);
     return {
-      iteration: this.iteration,
+      iteration,
       unfinished: progress.requests - progress.requestsDone,
       estimate_s: progress.etaS,
       waiting: this.#lines(progress, state, stragglers),

@@ -96,15 +96,11 @@ function stragglerOf(request: Request, about: Look): Straggler {
   const speed =
     chunk == null || seconds <= 0 ? null : Math.round((10 * chunk.tokens) / seconds) / 10;
   const saidMs = Math.max(startMs, request.response.lastTokenMs ?? 0);
-  const silent = chunk == null ? null : rounded((about.nowMs - saidMs) / 1000);
-  const rarity = about.rarityOf(request);
   return {
-    ...waited(request, parts),
-    worker,
-    beside,
+    ...{ ...waited(request, parts), worker, beside },
     tokens_per_s: speed,
-    silent_s: silent,
-    rarity,
+    silent_s: chunk == null ? null : rounded((about.nowMs - saidMs) / 1000),
+    rarity: about.rarityOf(request),
   };
 }
 

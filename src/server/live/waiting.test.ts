@@ -30,6 +30,7 @@ function watched(lengthOf: (sample: number, request: number) => number) {
       pauseState: () => ({ is_paused: false, reason: null }),
     },
     clock: bed.clock,
+    workers: () => [],
     nowS: () => 1000,
     iterationsFile: null,
     completedBytesMax: 0,

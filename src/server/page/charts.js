@@ -1,3 +1,4 @@
+// @ts-check
 // The charts over time, drawn by uPlot: throughput and expected end of the iteration, its workers, the last iterations.
 // The charts of one iteration share their cursor and their zoom.
 
@@ -5,25 +6,42 @@
 const SAMPLES_MAX = 1200;
 const STRIP_HEIGHT = 64;
 const AXIS_HEIGHT = 24;
-/** All charts of the iteration, in the order of the page. */
+/** @type {[string, string, string, string]} */
+const STRIP_CLASSES = ["strip", "name", "plot", "values"];
+/** @typedef {(number | null)[]} Column */
+/** All charts of the iteration, in the order of the page. @type {{ chart: uPlot, columns: () => Column[] }[]} */
 let iterationCharts = [];
+/** @type {uPlot | null} */
 let historyChart = null;
 let chartedWorkers = "";
 let isZoomed = false;
 
+/** @typedef {"tail" | "kv" | "run" | "line" | "edge" | "ink" | "soft"} Color */
+/** @param {Color} name */
 const stroke = (name) => () => colorsOf()[name];
+/** @param {Color} name */
 const faint = (name) => () => `${colorsOf()[name]}38`;
-/** Minutes and seconds: what is a minute apart differs. */
+/**
+ * Minutes and seconds: what is a minute apart differs.
+ * @param {number} s
+ */
 const clock = (s) =>
   s < 90
     ? `${Math.round(s)} s`
     : s < 5400
       ? `${Math.floor(Math.round(s) / 60)}:${String(Math.round(s) % 60).padStart(2, "0")}`
       : `${(s / 3600).toFixed(1)} h`;
+/** @type {(part: number, whole: number) => string} */
+const share = (part, whole) => `${Math.round((100 * part) / Math.max(1e-9, whole))} %`;
+/** @type {uPlot.Series.Value} */
 const inSeconds = (_, value) => (value == null ? "–" : clock(value));
 const compact = new Intl.NumberFormat("en", { notation: "compact" });
-const short = (value) => compact.format(value);
+const short = (/** @type {number} */ value) => compact.format(value);
 
+/**
+ * @param {uPlot.Axis} options
+ * @returns {uPlot.Axis}
+ */
 function axis(options) {
   return {
     stroke: stroke("soft"),
@@ -34,7 +52,11 @@ function axis(options) {
   };
 }
 
-/** `host`: an empty element whose width the chart takes. Its keys move the cursor and end a zoom. */
+/**
+ * `host`: an empty element whose width the chart takes. Its keys move the cursor and end a zoom.
+ * @param {HTMLElement} host
+ * @param {Omit<uPlot.Options, "width">} options
+ */
 function newChart(host, options) {
   const width = () => Math.max(80, host.clientWidth);
   const chart = new uPlot(
@@ -45,26 +67,28 @@ function newChart(host, options) {
   new ResizeObserver(() => chart.setSize({ width: width(), height: options.height })).observe(host);
   host.tabIndex = 0;
   host.onkeydown = (event) => {
-    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    const step = stepOf(event);
     if (event.key === "Escape") endZoom();
-    if (step === undefined || chart.data[0].length === 0) return;
+    if (step === 0 || chart.data[0].length === 0) return;
     event.preventDefault();
     const last = chart.data[0].length - 1;
     const at = Math.max(0, Math.min(last, (chart.cursor.idx ?? last + 1) + step));
-    chart.setCursor({ left: chart.valToPos(chart.data[0][at], "x"), top: 1 });
+    chart.setCursor({ left: chart.valToPos(chart.data[0][at] ?? 0, "x"), top: 1 });
     const legend =
-      chart.root.querySelector(".u-legend") ?? host.parentElement.querySelector(".u-legend");
-    const values = [...legend.rows].filter(({ classList }) => !classList.contains("quiet"));
-    host.setAttribute(
-      "aria-description",
-      values.map(({ cells }) => [...cells].map((cell) => cell.textContent).join(" ")).join(", "),
+      chart.root.querySelector(".u-legend") ?? host.parentElement?.querySelector(".u-legend");
+    const values = [...(legend?.querySelectorAll("tr:not(.quiet)") ?? [])].map((row) =>
+      [...row.children].map((cell) => cell.textContent).join(" "),
     );
+    host.setAttribute("aria-description", values.join(", "));
   };
   host.onblur = () => chart.setCursor({ left: -10, top: -10 });
   return chart;
 }
 
-/** The legend shows the values under the cursor; without one, the last values. */
+/**
+ * The legend shows the values under the cursor; without one, the last values.
+ * @param {uPlot} chart
+ */
 function showLast(chart) {
   if ((chart.cursor.left ?? -1) < 0)
     chart.setLegend({ idx: Math.max(0, chart.data[0].length - 1) }, false);
@@ -76,8 +100,12 @@ function endZoom() {
   dueDraw();
 }
 
-/** Of a chart over the time of the iteration. */
-function overTime(options) {
+/**
+ * The options of a chart over the time of the iteration.
+ * @param {Omit<uPlot.Options, "width">} options
+ * @returns {Omit<uPlot.Options, "width">}
+ */
+function overTime(options, isTimeHidden = false) {
   return {
     cursor: {
       sync: { key: "iteration", scales: ["x", null] },
@@ -97,13 +125,13 @@ function overTime(options) {
     ...options,
     scales: { x: { time: false, range: rangeOfTime }, ...options.scales },
     series: [
-      { label: "at", value: inSeconds, class: options.isTimeHidden ? "quiet" : undefined },
+      { label: "at", value: inSeconds, ...(isTimeHidden && { class: "quiet" }) },
       // Behind the others.
       {
         label: "tail",
         class: "quiet",
         scale: "tail",
-        paths: uPlot.paths.stepped({ align: -1 }),
+        ...pathsOf(uPlot.paths.stepped?.({ align: -1 })),
         width: 0,
         fill: stroke("tail"),
         points: { show: false },
@@ -113,38 +141,55 @@ function overTime(options) {
   };
 }
 
+/** @param {uPlot.Series.PathBuilder | undefined} paths */
+function pathsOf(paths) {
+  return paths === undefined ? {} : { paths };
+}
+
+/** @type {(chart: uPlot, low: number | null, high: number | null) => uPlot.Range.MinMax} */
 function rangeOfTime(_, low, high) {
   if (isZoomed && low !== null) return [low, high];
   const end = samples.at(-1)?.at ?? 0;
   return [Math.min(samples[0]?.at ?? 0, Math.max(0, end - 20)), Math.max(20, end)];
 }
 
+/** @type {uPlot.Scales} */
 const tailScale = { tail: { range: [0, 1] } };
+/** @type {uPlot.Axis.DynamicValues} */
 const wholeSeconds = (_, splits) => splits.map((at) => (at % 1 === 0 ? clock(at) : ""));
+/** @type {uPlot.Axis.DynamicValues} */
+const inShort = (_, splits) => splits.map(short);
+/** @type {uPlot.Series.Value} */
+const rounded = (_, value) => (value == null ? "–" : number(value));
 const timeAxis = (show = true) => axis({ show, size: AXIS_HEIGHT, values: wholeSeconds });
+/** @type {(chart: uPlot, low: number | null, high: number | null) => uPlot.Range.MinMax} */
 const fromZero = (_, __, high) => [0, Math.max(1, (high ?? 0) * 1.08)];
 
+/** @param {HTMLElement} host */
 function rateChart(host) {
   return newChart(
     host,
     overTime({
       height: 150,
       scales: { y: { range: fromZero }, ...tailScale },
-      axes: [timeAxis(), axis({ size: 48, values: (_, splits) => splits.map(short) })],
+      axes: [timeAxis(), axis({ size: 48, values: inShort })],
       series: [
         {
           label: "tokens/s",
           stroke: stroke("run"),
           width: 1.5,
           points: { show: false },
-          value: (_, value) => (value == null ? "–" : number(value)),
+          value: rounded,
         },
       ],
     }),
   );
 }
 
-/** When the iteration was expected to end, as it went: the band closes on the end. */
+/**
+ * When the iteration was expected to end, as it went: the band closes on the end.
+ * @param {HTMLElement} host
+ */
 function etaChart(host) {
   const edge = { stroke: stroke("kv"), width: 1, points: { show: false }, value: inSeconds };
   return newChart(
@@ -170,50 +215,52 @@ function etaChart(host) {
   );
 }
 
-/** KV and running requests of one worker. */
+/**
+ * KV and running requests of one worker.
+ * @param {HTMLElement} host
+ * @param {{ values: HTMLElement, slots: number, isLast: boolean }} about
+ */
 function stripChart(host, { values, slots, isLast }) {
-  return newChart(
-    host,
-    overTime({
-      isTimeHidden: true,
-      height: STRIP_HEIGHT + (isLast ? AXIS_HEIGHT : 0),
-      padding: [4, 4, 2, 0],
-      legend: { mount: (_, legend) => values.append(legend) },
-      scales: {
-        kv: { range: [0, 1.02] },
-        run: { range: [0, Math.max(1, slots) * 1.02] },
-        ...tailScale,
+  /** @type {Omit<uPlot.Options, "width">} */
+  const options = {
+    height: STRIP_HEIGHT + (isLast ? AXIS_HEIGHT : 0),
+    padding: [4, 4, 2, 0],
+    legend: { mount: (_, legend) => values.append(legend) },
+    scales: {
+      kv: { range: [0, 1.02] },
+      run: { range: [0, Math.max(1, slots) * 1.02] },
+      ...tailScale,
+    },
+    axes: [
+      timeAxis(isLast),
+      axis({ scale: "kv", size: 44, splits: [0, 0.5, 1], values: ["", "", "100 %"] }),
+    ],
+    series: [
+      {
+        label: "KV",
+        scale: "kv",
+        stroke: stroke("kv"),
+        fill: faint("kv"),
+        width: 1.5,
+        points: { show: false },
+        value: (_, value) => (value == null ? "–" : share(value, 1)),
       },
-      axes: [
-        timeAxis(isLast),
-        axis({ scale: "kv", size: 44, splits: [0, 0.5, 1], values: ["", "", "100 %"] }),
-      ],
-      series: [
-        {
-          label: "KV",
-          scale: "kv",
-          stroke: stroke("kv"),
-          fill: faint("kv"),
-          width: 1.5,
-          points: { show: false },
-          value: (_, value) => (value == null ? "–" : `${Math.round(100 * value)} %`),
-        },
-        {
-          label: "running",
-          scale: "run",
-          stroke: stroke("run"),
-          width: 1.5,
-          points: { show: false },
-          value: (_, value) => (value == null ? "–" : `${value} of ${slots}`),
-        },
-      ],
-    }),
-  );
+      {
+        label: "running",
+        scale: "run",
+        stroke: stroke("run"),
+        width: 1.5,
+        points: { show: false },
+        value: (_, value) => (value == null ? "–" : `${value} of ${slots}`),
+      },
+    ],
+  };
+  return newChart(host, overTime(options, true));
 }
 
 /** Another set of workers needs other charts. */
 function buildCharts() {
-  const names = progress.workers.map(({ worker, slots }) => `${worker}:${slots}`).join();
+  const names = engines.map(({ worker, slots }) => `${worker}:${slots}`).join();
   if (names === chartedWorkers) return;
   chartedWorkers = names;
   for (const { chart } of iterationCharts) chart.destroy();
@@ -222,26 +269,32 @@ function buildCharts() {
     { chart: etaChart($("ends")), columns: endColumns },
   ];
   $("strips").replaceChildren();
-  for (const [i, { worker, slots }] of progress.workers.entries()) {
-    const strip = document.createElement("div");
-    strip.className = "strip";
+  for (const [i, { worker, slots }] of engines.entries()) {
+    const label = element("div", element("span"), element("b"));
+    const [host, values] = [element("div"), element("div")];
+    const strip = element("div", label, host, values);
+    [strip.className, label.className, host.className, values.className] = STRIP_CLASSES;
+    if (label.lastElementChild !== null) label.lastElementChild.className = "bad";
+    host.role = "img";
     strip.id = `worker-${worker}`;
-    strip.innerHTML =
-      '<div class="name"><span></span><b class="bad"></b></div><div class="plot" role="img"></div><div class="values"></div>';
     $("strips").append(strip);
-    const [, host, values] = strip.children;
-    const isLast = i === progress.workers.length - 1;
-    const of = (name) => samples.map((sample) => sample.workers.get(worker)?.[name] ?? null);
+    const of = (/** @type {"kv" | "running"} */ name) =>
+      samples.map((sample) => sample.workers.get(worker)?.[name] ?? null);
     iterationCharts.push({
-      chart: stripChart(host, { values, slots, isLast }),
+      chart: stripChart(host, { values, slots, isLast: i === engines.length - 1 }),
       columns: () => [of("kv"), of("running")],
     });
   }
 }
 
 function endColumns() {
-  const of = (name) => samples.map((one) => (one[name] === null ? null : one.at + one[name]));
-  return [of("low"), of("high"), samples.map(({ at }) => at)];
+  const end = (/** @type {number} */ at, /** @type {number | null} */ left) =>
+    left === null ? null : at + left;
+  return [
+    samples.map(({ at, low }) => end(at, low)),
+    samples.map(({ at, high }) => end(at, high)),
+    samples.map(({ at }) => at),
+  ];
 }
 
 /** Drawn anew once for each sample, and not for each message. */
@@ -258,20 +311,21 @@ function drawCharts() {
 
 /** Names and states, which change between samples. */
 function drawStripNames() {
-  for (const { worker, kv_tokens_used, kv_tokens, running, slots } of progress.workers) {
+  for (const { worker, name, state, reason, use } of engines) {
     const [label, host] = $(`worker-${worker}`).children;
-    const { state = "ready", reason = null } = workers.get(worker) ?? {};
-    write(label.firstChild, workerName(worker));
-    label.title = `${workerName(worker)}${reason === null ? "" : `: ${reason}`}`;
-    write(label.lastChild, state === "ready" ? "" : state);
-    const share = Math.round((100 * kv_tokens_used) / Math.max(1, kv_tokens));
-    const use = EARLIER === null ? `: ${share} % of KV in use, ${running} of ${slots} slots` : "";
-    host.setAttribute("aria-label", `${workerName(worker)}${use}`);
+    const [shown, away] = label?.children ?? [];
+    if (!(label instanceof HTMLElement) || !host || !shown || !away) continue;
+    write(shown, name);
+    label.title = `${name}${reason === null ? "" : `: ${reason}`}`;
+    write(away, state === "ready" ? "" : state);
+    host.setAttribute("aria-label", `${name}${use}`);
   }
 }
 
+/** @param {HTMLElement} host */
 function newHistory(host) {
-  const bars = uPlot.paths.bars({ size: [0.7, 36] });
+  const bars = pathsOf(uPlot.paths.bars?.({ size: [0.7, 36] }));
+  /** @type {uPlot.Axis.DynamicValues} */
   const whole = (_, splits) => splits.map((at) => (at % 1 === 0 ? at : ""));
   return newChart(host, {
     height: 170,
@@ -287,13 +341,13 @@ function newHistory(host) {
     },
     axes: [
       axis({ size: AXIS_HEIGHT, values: whole }),
-      axis({ size: 48, values: (_, splits) => splits.map((at) => clock(at)) }),
+      axis({ size: 48, values: (_, splits) => splits.map(clock) }),
       axis({
         scale: "rate",
         side: 1,
         size: 48,
         grid: { show: false },
-        values: (_, splits) => splits.map(short),
+        values: inShort,
       }),
     ],
     series: [
@@ -302,7 +356,7 @@ function newHistory(host) {
         label: "wall time",
         stroke: stroke("kv"),
         fill: stroke("kv"),
-        paths: bars,
+        ...bars,
         points: { show: false },
         value: inSeconds,
       },
@@ -310,12 +364,10 @@ function newHistory(host) {
         label: "tail",
         stroke: stroke("edge"),
         fill: stroke("edge"),
-        paths: bars,
+        ...bars,
         points: { show: false },
         value: (chart, value, _, at) =>
-          value == null
-            ? "–"
-            : `${clock(value)}, ${Math.round((100 * value) / Math.max(1e-9, chart.data[1][at]))} %`,
+          value == null ? "–" : `${clock(value)}, ${share(value, chart.data[1]?.[at ?? 0] ?? 0)}`,
       },
       {
         label: "tokens/s",
@@ -323,7 +375,7 @@ function newHistory(host) {
         stroke: stroke("ink"),
         width: 1.5,
         points: { show: true, size: 5 },
-        value: (_, value) => (value == null ? "–" : number(value)),
+        value: rounded,
       },
       {
         label: "time estimates that held",
@@ -331,56 +383,62 @@ function newHistory(host) {
         scale: "share",
         paths: () => null,
         points: { show: false },
-        value: (_, value) => (value == null ? "–" : `${Math.round(100 * value)} %`),
+        value: (_, value) => (value == null ? "–" : share(value, 1)),
       },
     ],
   });
 }
 
-/** How good the estimates of the last iteration were. */
+/**
+ * How good the estimates of the last iteration were.
+ * @param {Live} live
+ */
 function heldText({ iterations }) {
-  const share = iterations.at(-1)?.eta_inside ?? null;
-  return share === null ? "" : `${Math.round(100 * share)} % held in the last iteration`;
+  const held = iterations.at(-1)?.eta_inside ?? null;
+  return held === null ? "" : `${share(held, 1)} held in the last iteration`;
 }
 
-function drawHistory() {
-  const { iterations } = live;
+/** @param {Live} live */
+function drawHistory({ iterations }) {
   const isEmpty = iterations.length === 0;
   $("history").hidden = isEmpty;
   $("links").hidden = isEmpty;
   $("no-history").hidden = !isEmpty;
   if (isEmpty) return;
-  historyChart ??= newHistory($("history"));
+  const chart = historyChart ?? newHistory($("history"));
+  historyChart = chart;
   $("history").onclick = () => {
-    const chosen = historyChart.data[0][historyChart.cursor.idx];
+    const chosen = chart.data[0][chart.cursor.idx ?? -1];
     if (chosen !== undefined) location.href = addressOf(chosen);
   };
-  const of = (name) => iterations.map((one) => one[name]);
-  if (historyChart.data[0].at(-1) === iterations.at(-1).number) return;
-  historyChart.setData([
-    of("number"),
-    of("wall_s"),
-    of("tail_s"),
-    of("tokens_per_s"),
-    of("eta_inside"),
+  const numbers = iterations.map((one) => one.number);
+  if (chart.data[0].at(-1) === numbers.at(-1)) return;
+  chart.setData([
+    numbers,
+    iterations.map((one) => one.wall_s),
+    iterations.map((one) => one.tail_s),
+    iterations.map((one) => one.tokens_per_s),
+    iterations.map((one) => one.eta_inside),
   ]);
-  showLast(historyChart);
-  drawHistoryLinks(of("number"));
+  showLast(chart);
+  drawHistoryLinks(numbers);
 }
 
-/** The address of the page with an iteration; null: the current one. */
+/**
+ * The address of the page with an iteration; null: the current one.
+ * @param {number | null} iteration
+ */
 function addressOf(iteration) {
-  const url = urlOf("");
-  if (iteration !== null) url.searchParams.set("iteration", iteration);
-  return url.href;
+  return urlOf("", iteration === null ? {} : { iteration }).href;
 }
 
+/** @param {readonly number[]} numbers */
 function drawHistoryLinks(numbers) {
   $("numbers").replaceChildren(
     ...numbers.toReversed().map((one) => {
       const link = document.createElement("a");
       link.href = addressOf(one);
-      link.textContent = one;
+      link.textContent = String(one);
       if (String(one) === EARLIER) link.setAttribute("aria-current", "page");
       return link;
     }),
@@ -393,5 +451,5 @@ function renewCharts() {
   historyChart?.destroy();
   historyChart = null;
   areChartsDirty = true;
-  if (live !== null) drawHistory();
+  if (live !== null) drawHistory(live);
 }

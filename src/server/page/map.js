@@ -1,7 +1,10 @@
+// @ts-check
 // The map of groups and their responses: a column of cells for each group, as pixels of one image, and the group's
 // length estimate above them. A click or the keys choose a response.
 
+/** @type {number | null} */
 let selected = null;
+/** @type {ReturnType<typeof layOut> | null} */
 let grid = null;
 let isMapDirty = true;
 
@@ -12,7 +15,7 @@ function layOut() {
     1,
     shown.reduce((most, group) => Math.max(most, group.responses.length), 1),
   );
-  const room = Math.max(40, $("map").parentElement.clientWidth);
+  const room = Math.max(40, $("map").parentElement?.clientWidth ?? 0);
   const cells = shown.length * rows;
   const wanted = Math.floor(Math.sqrt((room * 440) / Math.max(1, cells)));
   const size = Math.max(
@@ -26,27 +29,38 @@ function layOut() {
   return { shown, rows, size, columns, above, band, width: columns * size, height: bands * band };
 }
 
-/** Cells are written as pixels: one call to the canvas, however many there are. */
+/** @param {{ estimate: number | null }} group */
+const estimateOf = ({ estimate }) => estimate ?? 0;
+
+/**
+ * Cells are written as pixels: one call to the canvas, however many there are.
+ * @param {ReturnType<typeof colorsOf>} colors
+ */
 function drawMap(colors) {
-  grid = layOut();
-  const { shown, size, columns, above, band } = grid;
-  const canvas = $("map");
+  const laid = layOut();
+  grid = laid;
+  const { shown, size, columns, above, band } = laid;
+  const canvas = elementOf("map", HTMLCanvasElement);
+  const context = canvas.getContext("2d");
+  if (context === null) return;
   const ratio = Math.max(1, Math.round(window.devicePixelRatio || 1));
-  const [width, height] = [grid.width * ratio, Math.max(60, grid.height) * ratio];
+  const [width, height] = [laid.width * ratio, Math.max(60, laid.height) * ratio];
   if (canvas.width !== width) canvas.width = width;
   if (canvas.height !== height) canvas.height = height;
-  canvas.style.width = `${grid.width}px`;
+  canvas.style.width = `${laid.width}px`;
   canvas.style.height = `${height / ratio}px`;
   let longest = 1;
   for (const { length } of responses.values()) if (length > longest) longest = length;
-  for (const { estimate } of shown) if (estimate > longest) longest = estimate;
-  const image = canvas.getContext("2d").createImageData(width, height);
+  for (const group of shown) longest = Math.max(longest, estimateOf(group));
+  const image = context.createImageData(width, height);
   const pixels = new Uint32Array(image.data.buffer);
   const side = size * ratio;
   const gap = size > 5 ? ratio : size > 4 ? 1 : 0;
   const ramp = Array.from({ length: 65 }, (_, i) => pack(mix(colors.cell0, colors.cell1, i / 64)));
-  const shadeOf = (length) => ramp[Math.round(64 * Math.sqrt(length / longest))];
-  const [edge, line, ink] = [colors.edge, colors.line, colors.ink].map((color) => pack(rgb(color)));
+  const shadeOf = (/** @type {number} */ length) =>
+    ramp[Math.round(64 * Math.sqrt(length / longest))] ?? 0;
+  const [edge, line, ink] = [pack(rgb(colors.edge)), pack(rgb(colors.line)), pack(rgb(colors.ink))];
+  /** @type {(x: number, y: number, w: number, h: number, color: number) => void} */
   const fill = (x, y, w, h, color) => {
     for (let start = y * width + x, row = 0; row < h; row += 1, start += width) {
       for (let at = start; at < start + w; at += 1) pixels[at] = color;
@@ -76,23 +90,23 @@ function drawMap(colors) {
           y + thick,
           w - 2 * thick,
           w - 2 * thick,
-          length > 0 || finish !== null ? shade : ramp[0],
+          length > 0 || finish !== null ? shade : shadeOf(0),
         );
       }
     }
   }
-  canvas.getContext("2d").putImageData(image, 0, 0);
-  const open = shown.reduce((count, group) => count + (group.open > 0 ? 1 : 0), 0);
-  $("map-name").textContent =
-    shown.length === 0 ? "Groups" : `${number(shown.length)} groups, ${number(open)} unfinished`;
-  if (shown.length > 0 && $("hint").textContent === "No requests yet.") {
-    $("hint").textContent = "A click on a cell, or Enter, follows that response.";
+  context.putImageData(image, 0, 0);
+  if (shown.length > 0) {
+    if ($("hint").textContent === "No requests yet.") {
+      write($("hint"), "A click on a cell, or Enter, follows that response.");
+    }
+    write($("longest"), `0 to ${number(longest)} tokens`);
   }
-  if (shown.length > 0) $("longest").textContent = `0 to ${number(longest)} tokens`;
   $("scale").style.background =
     `linear-gradient(90deg, ${css(colors.cell0)}, ${css(colors.cell1)})`;
 }
 
+/** @param {MouseEvent} event */
 function responseAt({ offsetX, offsetY }) {
   if (grid === null) return undefined;
   const { shown, size, columns, above, band } = grid;
@@ -102,6 +116,7 @@ function responseAt({ offsetX, offsetY }) {
   return group?.responses[Math.floor(((offsetY % band) - above) / size)];
 }
 
+/** @param {Cell} response */
 function describe({ id, index, length, finish, group }) {
   const done = group.responses
     .filter((one) => one.finish !== null)
@@ -109,12 +124,12 @@ function describe({ id, index, length, finish, group }) {
     .sort((a, b) => a - b);
   const median =
     finish === null && done.length > 0
-      ? ` · siblings' median ${number(done[done.length >> 1])}`
+      ? ` · siblings' median ${number(done[done.length >> 1] ?? 0)}`
       : "";
   const expected =
     group.estimate === null ? "" : ` · estimate of the group ${number(group.estimate)}`;
   $("hint").textContent =
-    `${nameOf(group)}, response ${index} · request ${id} · ${number(length)} tokens · ${finish ?? "not finished"}${median}${expected}`;
+    `${nameOf(group.name)}, response ${index} · request ${id} · ${number(length)} tokens · ${finish ?? "not finished"}${median}${expected}`;
 }
 
 $("map").onclick = (event) => {
@@ -129,16 +144,17 @@ $("map").onmousemove = (event) => {
   if (response !== undefined) describe(response);
 };
 $("map").onkeydown = (event) => {
-  const moves = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
-  const move = moves[event.key];
-  if (grid === null || grid.shown.length === 0) return;
-  if (event.key === "Enter" && selected !== null) follow(selected);
-  else if (move !== undefined) {
-    const current = responses.get(selected);
-    const at = current === undefined ? 0 : grid.shown.indexOf(current.group);
-    const group = grid.shown[Math.max(0, Math.min(grid.shown.length - 1, at + move[0]))];
-    const place = current === undefined ? 0 : current.group.responses.indexOf(current) + move[1];
-    const next = group.responses[Math.max(0, Math.min(group.responses.length - 1, place))];
+  const [across, down] = [stepOf(event), stepOf(event, ["ArrowUp", "ArrowDown"])];
+  const shown = grid?.shown ?? [];
+  const current = responses.get(selected ?? -1);
+  if (event.key === "Enter" && current !== undefined) follow(current.id);
+  else if (across !== 0 || down !== 0) {
+    const at = current === undefined ? 0 : shown.indexOf(current.group) + across;
+    const group = shown[Math.max(0, Math.min(shown.length - 1, at))];
+    const last = (group?.responses.length ?? 0) - 1;
+    const place = current === undefined ? 0 : current.group.responses.indexOf(current) + down;
+    const next = group?.responses[Math.max(0, Math.min(last, place))];
+    if (next === undefined) return;
     selected = next.id;
     describe(next);
   } else return;

@@ -1,27 +1,36 @@
-// What the page knows of the rollout, from /v1/stream and from /foretoken/live, and when it is drawn. An iteration that
-// is over is read once, and nothing of it changes.
+// @ts-check
+// Where the page's state comes from and when it is drawn. GET /foretoken/live is asked once a second, and each answer is
+// drawn as a whole; /v1/stream adds responses and their lengths to the map. An iteration that is over is read once.
 
+/** @typedef {import("../stream/frame.ts").JoinedEntry} Joined */
+/** @typedef {import("../stream/frame.ts").RestartedEntry} Restarted */
+/** @typedef {import("../stream/frame.ts").FinishedEntry} Finished */
+/** @typedef {{ joined?: Joined[], restarted?: Restarted[], lengths?: { request: number, length: number }[], finished?: Finished[] }} Frame */
+
+const LOOK_MS = 1000;
 const GROUPS_MAX = 4096;
+/** @type {WebSocket | null} */
 let socket = null;
 let retryMs = 500;
 let isDrawDue = false;
 let areChartsDirty = false;
+/** The answers of one look are taken before another look begins. */
+let isLooking = false;
 
 function connect() {
   const url = urlOf("v1/stream");
   url.protocol = location.protocol === "https:" ? "wss:" : "ws:";
-  socket = new WebSocket(url);
-  socket.onopen = () => {
+  const opened = new WebSocket(url);
+  socket = opened;
+  opened.onopen = () => {
     retryMs = 500;
-    groups.clear();
-    responses.clear();
-    drawState();
-    send({ subscribe: { progress: true, snapshot: true } });
+    live = null;
+    opened.send(JSON.stringify({ subscribe: { progress: true } }));
     if (followed !== null) follow(followed);
-    void look(true);
+    void look();
   };
-  socket.onmessage = ({ data }) => take(JSON.parse(data));
-  socket.onclose = ({ reason }) => {
+  opened.onmessage = ({ data }) => take(JSON.parse(data));
+  opened.onclose = ({ reason }) => {
     $("state").textContent = reason || "not connected; trying again";
     $("state").classList.remove("on");
     setTimeout(connect, retryMs);
@@ -29,171 +38,188 @@ function connect() {
   };
 }
 
-function send(message) {
-  if (socket?.readyState === WebSocket.OPEN) socket.send(JSON.stringify(message));
-}
-
-function take(frame) {
-  if (frame.subscription === "progress") takeProgress(frame);
+/** @param {Frame} frame */
+function take({ joined = [], restarted = [], lengths = [], finished = [] }) {
+  for (const { request, group, index, offset } of joined) {
+    set(request, { length: offset }, () => ({ group, index }));
+  }
+  for (const { request } of restarted) set(request, { length: 0 });
+  for (const { request, length } of lengths) set(request, { length });
+  for (const { request, length, finish_reason: finish } of finished) {
+    set(request, { length, finish });
+  }
   dueDraw();
 }
 
-function takeProgress(frame) {
-  for (const one of frame.joined ?? []) {
-    const group = groups.get(one.group) ?? {
-      name: one.group,
-      responses: [],
-      open: 0,
-      estimate: null,
-    };
-    groups.set(one.group, group);
-    const known = responses.get(one.request);
-    const response = known ?? { id: one.request, group, finish: null };
-    Object.assign(response, { index: one.index, length: one.offset });
-    if (known === undefined) {
-      group.responses.push(response);
-      group.open += 1;
-    }
-    responses.set(one.request, response);
-  }
-  for (const { request } of frame.restarted ?? []) set(request, { length: 0 });
-  for (const { request, length } of frame.lengths ?? []) set(request, { length });
-  for (const one of frame.finished ?? []) {
-    const response = responses.get(one.request);
-    if (response !== undefined && response.finish === null) response.group.open -= 1;
-    set(one.request, { length: one.length, finish: one.finish_reason });
-  }
-  if (frame.joined || frame.lengths || frame.finished || frame.restarted) isMapDirty = true;
-  if (frame.progress === undefined) return;
-  const isNext = progress !== null && frame.progress.iteration !== progress.iteration;
-  progress = frame.progress;
-  if (isNext) {
-    samples = [];
-    isZoomed = false;
-    areChartsDirty = true;
-    forget(0);
-  }
-  if (groups.size > GROUPS_MAX) forget(GROUPS_MAX);
-  const at = progress.elapsed_s;
-  const last = samples.at(-1);
-  if (progress.running + progress.waiting > 0 && (last === undefined || at - last.at >= 1)) {
-    samples.push({
-      at,
-      isTail: progress.is_tail,
-      rate: progress.tokens_per_s,
-      low: progress.eta_low_s,
-      high: progress.eta_high_s,
-      workers: new Map(
-        progress.workers.map((one) => [
-          one.worker,
-          {
-            running: one.running,
-            kv: one.kv_tokens === 0 ? 0 : one.kv_tokens_used / one.kv_tokens,
-          },
-        ]),
-      ),
-    });
-    if (samples.length > SAMPLES_MAX) samples = samples.filter((_, i) => i % 2 === 0);
-    areChartsDirty = true;
+/**
+ * Sets what is known of a response. `place`: where it belongs, if it may be a new one.
+ * @param {number} id
+ * @param {{ length: number, finish?: string | null }} known
+ * @param {() => { group: string, index: number }} [place]
+ */
+function set(id, known, place) {
+  const response = responses.get(id);
+  isMapDirty = true;
+  if (response !== undefined) Object.assign(response, known);
+  else if (place !== undefined) {
+    const { group: name, index } = place();
+    const group = groups.get(name) ?? { name, responses: [], estimate: null };
+    groups.set(name, group);
+    const added = { id, group, index, finish: null, ...known };
+    group.responses.push(added);
+    responses.set(id, added);
   }
 }
 
-/** Finished groups, the oldest first, until no more than `max` groups are left. Those that run stay. */
-function forget(max) {
+/** Finished groups, the oldest first, until no more than GROUPS_MAX are left. Those that run stay. */
+function forget() {
   for (const [name, group] of groups) {
-    if (groups.size <= max) return;
-    if (group.open > 0) continue;
+    if (groups.size <= GROUPS_MAX) return;
+    if (group.responses.some(({ finish }) => finish === null)) continue;
     for (const { id } of group.responses) responses.delete(id);
     groups.delete(name);
-  }
-  isMapDirty = true;
-}
-
-function set(request, fields) {
-  const response = responses.get(request);
-  if (response !== undefined) Object.assign(response, fields);
-}
-
-/** `all`: also the iteration so far, which a page that comes later has not seen. */
-async function look(all) {
-  try {
-    const [report, latest] = await Promise.all([
-      json("foretoken/workers"),
-      json("foretoken/live", all ? {} : { samples: "false" }),
-    ]);
-    for (const one of report.workers) workers.set(one.worker, one);
-    live = latest;
-    if (all) {
-      samples = samplesOf(latest.samples);
-      areChartsDirty = true;
-      addComplete(
-        await json(`foretoken/iterations/${latest.iteration}`).catch(() => ({ groups: [] })),
-      );
-    }
-    takeEstimates(latest.estimates);
-    drawState();
-    drawLive();
-    if (followed !== null) await drawDetail(followed);
-  } catch {
-    // The socket's state shows that there is no connection.
-  }
-  dueDraw();
-}
-
-function samplesOf(columns) {
-  const ids = Object.keys(columns.workers).map(Number);
-  return columns.at_s.map((at, i) => ({
-    at,
-    isTail: columns.tail[i],
-    rate: columns.tokens_per_s[i],
-    low: columns.eta_low_s[i],
-    high: columns.eta_high_s[i],
-    workers: new Map(
-      ids.flatMap((id) => {
-        const { running, kv } = columns.workers[id];
-        return running[i] === null ? [] : [[id, { running: running[i], kv: kv[i] }]];
-      }),
-    ),
-  }));
-}
-
-/** Groups that the stream no longer has. */
-function addComplete({ groups: complete }) {
-  for (const { group: name, requests, lengths, finish_reasons } of complete) {
-    if (groups.has(name)) continue;
-    const group = { name, responses: [], open: 0, estimate: null };
-    groups.set(name, group);
-    for (const [index, id] of requests.entries()) {
-      const response = { id, group, index, length: lengths[index], finish: finish_reasons[index] };
-      group.responses.push(response);
-      responses.set(id, response);
-    }
-  }
-  isMapDirty = true;
-}
-
-/** By what the scheduler has learned of each group: its longest response. */
-function takeEstimates({ groups: names, tokens }) {
-  for (const [i, name] of names.entries()) {
-    const group = groups.get(name);
-    if (group === undefined || group.estimate === tokens[i]) continue;
-    group.estimate = tokens[i];
     isMapDirty = true;
   }
 }
 
-/** Whether what is shown is current, and whether every worker serves. */
-function drawState() {
-  if (socket.readyState !== WebSocket.OPEN) return;
-  const away = [...workers.values()].filter(({ state }) => state !== "ready");
+/** One answer of the server feeds one drawing. */
+async function look() {
+  if (isLooking || socket?.readyState !== WebSocket.OPEN) return;
+  isLooking = true;
+  try {
+    /** @type {Live} */
+    let latest = await json("foretoken/live", live === null ? {} : { samples: "false" });
+    if (latest.iteration !== live?.iteration) latest = await begin();
+    live = latest;
+    addSample(latest.progress);
+    show(latest);
+    if (followed !== null) await drawDetail(followed);
+  } catch {
+    // The socket's state shows that there is no connection.
+  }
+  isLooking = false;
+  dueDraw();
+}
+
+/** Another iteration, or the first that this page sees: all of it so far. */
+async function begin() {
+  groups.clear();
+  responses.clear();
+  isZoomed = false;
+  /** @type {Live} */
+  const latest = await json("foretoken/live");
+  samples = latest.samples === undefined ? [] : samplesOf(latest.samples);
+  if (latest.iteration > 0) addGroups(await json(`foretoken/iterations/${latest.iteration}`));
+  areChartsDirty = true;
+  return latest;
+}
+
+/** @param {Live} latest */
+function show(latest) {
+  const { progress, workers } = latest;
+  const known = new Map(workers.map((one) => [Number(one.worker), one]));
+  engines = progress.workers.map(({ worker, slots, running, kv_tokens_used, kv_tokens }) => {
+    const { name = `worker ${worker}`, state = "ready", reason = null } = known.get(worker) ?? {};
+    const use = `: ${share(kv_tokens_used, kv_tokens)} of KV in use, ${running} of ${slots} slots`;
+    return { worker, slots, name, state, reason, use };
+  });
+  takeEstimates(latest.estimates);
+  forget();
+  drawState(latest);
+  drawTiles(latest);
+  drawLive(latest);
+  drawTable(latest);
+  drawStragglers(latest.stragglers, latest.waited_for);
+}
+
+/** @param {Live["progress"]} progress */
+function addSample(progress) {
+  const { elapsed_s: at, running, waiting, workers } = progress;
+  const last = samples.at(-1)?.at ?? Number.NEGATIVE_INFINITY;
+  if (running + waiting === 0 || at - last < LOOK_MS / 2000) return;
+  const loads = workers.map(({ worker, running, kv_tokens, kv_tokens_used: used }) => {
+    const load = { running, kv: used / Math.max(1, kv_tokens) };
+    return /** @type {const} */ ([worker, load]);
+  });
+  samples.push({
+    at,
+    isTail: progress.is_tail,
+    rate: progress.tokens_per_s,
+    low: progress.eta_low_s,
+    high: progress.eta_high_s,
+    workers: new Map(loads),
+  });
+  if (samples.length > SAMPLES_MAX) samples = samples.filter((_, i) => i % 2 === 0);
+  areChartsDirty = true;
+}
+
+/**
+ * @param {Columns} columns
+ * @returns {Sample[]}
+ */
+function samplesOf({ at_s, tail, tokens_per_s, eta_low_s, eta_high_s, workers }) {
+  return at_s.map((at, i) => ({
+    at,
+    isTail: tail[i] ?? false,
+    rate: tokens_per_s[i] ?? 0,
+    low: eta_low_s[i] ?? null,
+    high: eta_high_s[i] ?? null,
+    workers: new Map(
+      Object.entries(workers).map(([worker, { running, kv }]) => [
+        Number(worker),
+        { running: running[i] ?? null, kv: kv[i] ?? null },
+      ]),
+    ),
+  }));
+}
+
+/**
+ * Groups of the iteration. The stream may have been quicker about some of them.
+ * @param {Iteration} iteration
+ */
+function addGroups({ groups: all }) {
+  for (const { group, requests, lengths, finish_reasons: ends } of all) {
+    for (const [index, id] of requests.entries()) {
+      const known = responses.get(id);
+      const length = Math.max(lengths[index] ?? 0, known?.length ?? 0);
+      const finish = ends[index] ?? known?.finish ?? null;
+      set(id, { length, finish }, () => ({ group, index }));
+    }
+  }
+}
+
+/**
+ * By what the scheduler has learned of each group: its longest response.
+ * @param {Live["estimates"]} estimates
+ */
+function takeEstimates({ groups: names, tokens }) {
+  for (const [i, name] of names.entries()) {
+    const group = groups.get(name);
+    const estimate = tokens[i] ?? null;
+    if (group === undefined || group.estimate === estimate) continue;
+    group.estimate = estimate;
+    isMapDirty = true;
+  }
+}
+
+/** @param {Live} live */
+const stateText = ({ state }) => state.replace("_", " ");
+
+/**
+ * Whether what is shown is current, and whether every worker serves.
+ * @param {Live} live
+ */
+function drawState(live) {
+  const away = live.workers.filter(({ state }) => state !== "ready");
   const names = away.map(({ name, state }) => `${name} ${state}`);
-  const states = live === null || live.state === "serving" ? names : [stateText(live), ...names];
-  $("state").textContent = states.length === 0 ? "live" : states.join(", ");
+  const states = live.state === "serving" ? names : [stateText(live), ...names];
+  write($("state"), states.length === 0 ? "live" : states.join(", "));
   $("state").classList.toggle("on", states.length === 0);
 }
 
-function drawTiles() {
-  if (EARLIER !== null) return;
+/** @param {Live} live */
+function drawTiles(live) {
+  const { progress, iteration } = live;
   write($("rate"), number(progress.tokens_per_s));
   write($("running"), number(progress.running));
   write($("waiting"), `${number(progress.waiting)} waiting`);
@@ -204,30 +230,27 @@ function drawTiles() {
   const { eta_low_s: low, eta_high_s: high } = progress;
   write($("eta"), low === null || high === null ? "–" : `${seconds(low)} – ${seconds(high)}`);
   // No response of this iteration has ended: there are no lengths to draw from.
-  if (low === null && progress.running + progress.waiting > 0) {
-    write($("judged"), "unknown until responses finish");
-  } else if (live !== null) write($("judged"), heldText(live));
-  const current = live?.iteration ?? 0;
-  const iteration = current > 0 ? `iteration ${current}, ` : "";
-  write($("epoch"), `${iteration}weight epoch ${progress.weight_epoch}`);
+  const isUnknown = low === null && progress.running + progress.waiting > 0;
+  write($("judged"), isUnknown ? "unknown until responses finish" : heldText(live));
+  const current = iteration > 0 ? `iteration ${iteration}, ` : "";
+  write($("epoch"), `${current}weight epoch ${progress.weight_epoch}`);
+  drawGroupCount(progress.groups, progress.groups - progress.groups_done);
+}
+
+/** @type {(count: number, unfinished: number) => void} */
+function drawGroupCount(count, unfinished) {
+  const text = `${counted(count, "group")}, ${number(unfinished)} unfinished`;
+  write($("map-name"), count === 0 ? "Groups" : text);
 }
 
 function draw() {
   isDrawDue = false;
-  if (progress === null || document.hidden) return;
+  if (live === null || document.hidden) return;
   if (areChartsDirty) drawCharts();
   areChartsDirty = false;
   if (isMapDirty) drawMap(colorsOf());
   isMapDirty = false;
   drawStripNames();
-  drawTiles();
-  const response = responses.get(followed);
-  if (response !== undefined) {
-    $("who").textContent = `Response ${response.index} of ${nameOf(response.group)}`;
-    const state = response.finish ?? (response.length > 0 ? "not finished" : "not begun");
-    $("facts").textContent =
-      `request ${response.id} · ${number(response.length)} tokens · ${state}`;
-  }
 }
 
 /** At most one drawing for each frame of the screen, however many messages come. */
@@ -237,74 +260,74 @@ function dueDraw() {
   requestAnimationFrame(draw);
 }
 
-const stateText = ({ state }) => state.replace("_", " ");
-
-function drawLive() {
-  const isServing = live.state === "serving";
-  $("banner").hidden = isServing;
-  $("banner").firstElementChild.textContent = stateText(live);
-  $("banner").lastElementChild.textContent = `for ${seconds(live.state_s)}: ${live.reason ?? ""}`;
-  drawLines();
-  drawStragglers();
-  drawTable();
-  drawFigures(live.figures);
-  drawHistory();
-}
-
-/** What the server waits for; the banner says why nothing is generated. */
-function drawLines() {
+/** @param {Live} live */
+function drawLive(live) {
+  $("banner").hidden = live.state === "serving";
+  const [state, reason] = $("banner").children;
+  if (state) write(state, stateText(live));
+  if (reason) write(reason, `for ${seconds(live.state_s)}: ${live.reason ?? ""}`);
+  // The banner says why nothing is generated.
   const lines = live.waiting.filter(({ kind }) => kind !== "generation");
-  const list = $("lines");
-  list.hidden = lines.length === 0;
-  while (list.children.length > lines.length) list.lastChild.remove();
+  $("lines").hidden = lines.length === 0;
+  const items = itemsOf($("lines"), lines.length, () => element("li"));
   for (const [i, { verdict, line }] of lines.entries()) {
-    const item = list.children[i] ?? list.appendChild(document.createElement("li"));
+    const item = items[i];
+    if (item === undefined) continue;
     item.className = verdict;
     write(item, verdict === "ok" ? line : `${verdict}: ${line}`);
   }
+  drawFigures(live.figures);
+  drawHistory(live);
 }
 
-/** Every figure of the server's table, under its name in reports. */
+/**
+ * Every figure of the server's table, under its name in reports.
+ * @param {Live["figures"]} figures
+ */
 function drawFigures(figures) {
-  const list = $("figures");
-  while (list.children.length > figures.length) list.lastChild.remove();
+  const entry = () => element("div", element("dt"), element("dd"));
+  const items = itemsOf($("figures"), figures.length, entry);
   for (const [i, { key, help, unit, value }] of figures.entries()) {
-    const item = list.children[i] ?? list.appendChild(document.createElement("div"));
-    if (item.children.length === 0) {
-      item.append(document.createElement("dt"), document.createElement("dd"));
-    }
+    const [item, name, figure] = [items[i], items[i]?.firstChild, items[i]?.lastChild];
+    if (!item || !name || !figure) continue;
     item.title = help;
-    write(item.firstChild, key.replaceAll("_", " "));
-    write(item.lastChild, unit === "s" ? seconds(value) : number(value));
+    write(name, key.replaceAll("_", " "));
+    write(figure, unit === "s" ? seconds(value) : number(value));
   }
 }
 
-/** Responses that the iteration waits for; of one in which nothing runs, those that it waited for. */
-function drawStragglers() {
-  const isOver = live.stragglers.length === 0 && live.waited_for.length > 0;
-  const shown = isOver ? live.waited_for : live.stragglers;
+/**
+ * Responses that the iteration waits for; of one in which nothing runs, those that it waited for.
+ * @param {Live["stragglers"]} now
+ * @param {Live["waited_for"]} before
+ */
+function drawStragglers(now, before) {
+  const isOver = now.length === 0 && before.length > 0;
   write($("waits"), isOver ? "The iteration waited for" : "The iteration waits for");
+  const shown = isOver
+    ? before.map((one) => ({ ...one, about: endText(one) }))
+    : now.map((one) => ({ ...one, about: speedText(one) }));
   $("no-stragglers").hidden = shown.length > 0;
-  const list = $("stragglers");
-  while (list.children.length > shown.length) list.lastChild.remove();
-  for (const [i, one] of shown.entries()) {
-    // A button that stays keeps the focus of the keyboard.
-    const item = list.children[i] ?? list.appendChild(document.createElement("li"));
-    const button = item.firstChild ?? item.appendChild(document.createElement("button"));
+  const items = itemsOf($("stragglers"), shown.length, () => element("li", element("button")));
+  for (const [i, { request, group, length, about, reason }] of shown.entries()) {
+    const button = items[i]?.firstChild;
+    if (!(button instanceof HTMLButtonElement)) continue;
     write(
       button,
-      `request ${one.request} of group ${nameOf({ name: one.group })}: ${number(one.length)} tokens, ${isOver ? endText(one) : speedText(one)}${one.reason}`,
+      `request ${request} of group ${nameOf(group)}: ${number(length)} tokens, ${about}${reason}`,
     );
     // Numbers of requests begin again with every process.
-    button.disabled = EARLIER !== null && !responses.has(one.request);
-    button.onclick = () => follow(one.request);
+    button.disabled = EARLIER !== null && !responses.has(request);
+    button.onclick = () => follow(request);
   }
 }
 
+/** @param {Live["stragglers"][number]} straggler */
 function speedText({ tokens_per_s }) {
   return tokens_per_s === null ? "" : `${number(tokens_per_s)} tokens/s, `;
 }
 
+/** @param {Live["waited_for"][number]} response */
 function endText({ before_last_s }) {
   if (before_last_s === 0) return "ended last, ";
   return before_last_s < 0.05
@@ -312,49 +335,38 @@ function endText({ before_last_s }) {
     : `ended ${before_last_s.toFixed(1)} s before the last, `;
 }
 
-function row(cells) {
-  const line = document.createElement("tr");
-  for (const [i, value] of cells.entries()) {
-    const cell = document.createElement("td");
-    cell.textContent = value;
-    if (i > 2) cell.className = "n";
-    if (i === 1 && value !== "ready") cell.className = "bad";
-    line.append(cell);
-  }
-  return line;
-}
-
-/** An engine that does not know its step times gives a bound. */
+/**
+ * An engine that does not know its step times gives a bound.
+ * @param {Live["drafts"][number]} drafts
+ */
 function savedText({ drafted_tokens, saved_s, saved_s_max }) {
   if (drafted_tokens === 0) return "–";
   if (saved_s === null) return `at most ${saved_s_max.toFixed(1)} s`;
   return `${saved_s.toFixed(1)} s ${saved_s < 0 ? "lost" : "saved"}`.replace("-", "");
 }
 
-function drawTable() {
-  const drafts = new Map(live.drafts.map((one) => [one.worker, one]));
-  $("table").replaceChildren(
-    ...[...workers.values()].map((one) => {
-      const of = drafts.get(one.worker);
-      const weights = [one.weight_version, one.weights, one.stale ? "stale" : null].filter(
-        (part) => part !== null,
-      );
-      return row([
-        one.name,
-        one.reason === null ? one.state : `${one.state}: ${one.reason}`,
-        weights.join(", ") || `epoch ${live.weight_epoch}`,
-        ...(of === undefined
-          ? ["–", "–", "–", "–", "–"]
-          : [
-              number(of.drafted_tokens),
-              number(of.accepted_tokens),
-              of.mean_acceptance_length.toFixed(2),
-              `${of.drafting_s.toFixed(1)} s`,
-              savedText(of),
-            ]),
-      ]);
-    }),
-  );
+/** @param {Live} live */
+function drawTable(live) {
+  const drafts = new Map(live.drafts.map((one) => [Number(one.worker), one]));
+  const rows = live.workers.map(({ worker, name, state, reason, ...about }) => {
+    const of = drafts.get(worker);
+    const stale = about.stale ? "stale" : null;
+    const weights = [about.weight_version, about.weights, stale].filter((part) => part !== null);
+    const cells = [
+      name,
+      reason === null ? state : `${state}: ${reason}`,
+      weights.join(", ") || `epoch ${live.weight_epoch}`,
+      of === undefined ? "–" : number(of.drafted_tokens),
+      of === undefined ? "–" : number(of.accepted_tokens),
+      of === undefined ? "–" : of.mean_acceptance_length.toFixed(2),
+      of === undefined ? "–" : `${of.drafting_s.toFixed(1)} s`,
+      of === undefined ? "–" : savedText(of),
+    ].map((text) => element("td", text));
+    for (const [i, cell] of cells.entries()) if (i > 2) cell.className = "n";
+    if (state !== "ready" && cells[1] !== undefined) cells[1].className = "bad";
+    return element("tr", ...cells);
+  });
+  $("table").replaceChildren(...rows);
 }
 
 window.onresize = () => {
@@ -364,66 +376,72 @@ window.onresize = () => {
 matchMedia("(prefers-color-scheme: dark)").onchange = () => {
   colors = null;
   renewCharts();
-  window.onresize();
+  window.onresize?.(new UIEvent("resize"));
 };
 
-/** Reads the iteration that the address names. */
-async function showEarlier() {
+/**
+ * Reads the iteration that the address names.
+ * @param {string} iteration
+ */
+async function showEarlier(iteration) {
   document.body.classList.add("earlier");
-  $("back").href = addressOf(null);
+  const back = elementOf("back", HTMLAnchorElement);
+  back.hidden = false;
+  back.href = addressOf(null);
   try {
+    /** @type {[Iteration, Live]} */
     const [one, latest] = await Promise.all([
-      json(`foretoken/iterations/${EARLIER}`),
+      json(`foretoken/iterations/${iteration}`),
       json("foretoken/live", { samples: "false" }),
     ]);
+    addGroups(one);
+    if ("samples" in one) drawEarlier(one, latest);
     // It still runs.
-    if (one.samples === undefined) location.replace(addressOf(null));
-    for (const { worker, name } of one.workers) {
-      workers.set(worker, { name, state: "ready", reason: null });
-    }
-    const of = { kv_tokens_used: 0, kv_tokens: 0, running: 0 };
-    progress = { ...one, workers: one.workers.map((worker) => ({ ...worker, ...of })) };
-    samples = samplesOf(one.samples);
-    areChartsDirty = true;
-    addComplete(one);
-    live = { ...latest, stragglers: [], waited_for: one.waited_for };
-    drawFigures(one.figures);
-    drawEarlier(one);
-  } catch ({ message }) {
-    $("state").textContent = message;
+    else location.replace(addressOf(null));
+  } catch (error) {
+    write($("state"), textOf(error));
   }
 }
 
-function drawEarlier(one) {
-  write($("epoch"), `iteration ${EARLIER}, weight epoch ${one.weight_epoch}`);
+/**
+ * @param {Extract<Iteration, { samples: object }>} one
+ * @param {Live} latest
+ */
+function drawEarlier(one, latest) {
+  engines = one.workers.map((of) => ({ ...of, state: "ready", reason: null, use: "" }));
+  samples = samplesOf(one.samples);
+  areChartsDirty = true;
+  live = latest;
+  write($("epoch"), `iteration ${one.number}, weight epoch ${one.weight_epoch}`);
   write($("state"), `ended ${new Date(1000 * one.ended_at_s).toLocaleString()}`);
   write($("rate"), number(one.tokens_per_s));
-  write($("done"), number(one.requests));
-  write($("total"), "requests");
+  write($("done"), number(one.finished_requests));
+  write($("total"), `of ${number(one.requests)} requests`);
   write($("acceptance"), one.mean_acceptance_length.toFixed(2));
   write($("moves"), number(one.migrations));
   write($("running"), clock(one.tail_s));
-  write(
-    $("waiting"),
-    `${Math.round((100 * one.tail_s) / Math.max(1e-9, one.wall_s))} % of the time`,
-  );
+  write($("waiting"), `${share(one.tail_s, one.wall_s)} of the time`);
   write($("eta"), clock(one.wall_s));
   write($("running-name"), "tail");
   write($("eta-name"), "wall time");
+  const counts = new Map(one.figures.map(({ key, value }) => [key, value]));
+  const count = counts.get("groups") ?? 0;
+  drawGroupCount(count, count - (counts.get("finished_groups") ?? 0));
   if (responses.size < one.requests) {
     write(
       $("hint"),
       `${number(responses.size)} of ${number(one.requests)} responses are kept: the server keeps the last complete groups, in memory.`,
     );
   }
-  drawStragglers();
-  drawHistory();
+  drawFigures(one.figures);
+  drawStragglers([], one.waited_for);
+  drawHistory(latest);
   const { eta_inside: held } = one;
-  write($("judged"), held === null ? "" : `${Math.round(100 * held)} % of its estimates held`);
+  write($("judged"), held === null ? "" : `${share(held, 1)} of its estimates held`);
   dueDraw();
 }
 
 if (EARLIER === null) {
   connect();
-  setInterval(() => void look(false), 1000);
-} else void showEarlier();
+  setInterval(() => void look(), LOOK_MS);
+} else void showEarlier(EARLIER);

@@ -28,8 +28,6 @@ export interface FinishedEntry {
   readonly weight_epoch: number;
 }
 
-type Fields = Readonly<Record<string, unknown>>;
-
 /** Lists of a frame. All fields are sent in this order: state, refused, these, weight_epoch, progress. */
 const LISTS = ["joined", "restarted", "tokens", "lengths", "finished", "groups_finished"] as const;
 type List = (typeof LISTS)[number];
@@ -41,7 +39,7 @@ export interface Frame extends Record<List, string> {
   state: "subscribed" | "ended" | null;
   refused: { readonly code: string; readonly message: string } | null;
   weight_epoch: WeightEpoch | null;
-  progress: Fields | null;
+  progress: ReturnType<typeof progressFields> | null;
 }
 
 export function newFrame(subscription: string): Frame {
@@ -99,15 +97,20 @@ export function frameJson(frame: Frame): string | null {
 }
 
 /** The rollout's progress by the names of the wire: those of `Progress` in snake case. */
-export function progressFields(progress: Progress, epoch: WeightEpoch): Fields {
+export function progressFields(progress: Progress, epoch: WeightEpoch) {
   const workers = progress.workers.map(inSnakeCase);
   return { ...inSnakeCase(progress), weight_epoch: epoch, workers };
 }
 
-function inSnakeCase(fields: object): Fields {
+type SnakeCase<Name extends string> = Name extends `${infer First}${infer Rest}`
+  ? `${First extends Lowercase<First> ? First : `_${Lowercase<First>}`}${SnakeCase<Rest>}`
+  : Name;
+type InSnakeCase<T> = { readonly [Name in keyof T & string as SnakeCase<Name>]: T[Name] };
+
+function inSnakeCase<T extends object>(fields: T): InSnakeCase<T> {
   const renamed = Object.entries(fields).map(([name, value]) => [
     name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`),
     value,
   ]);
-  return Object.fromEntries(renamed);
+  return Object.fromEntries(renamed) as InSnakeCase<T>;
 }

@@ -269,5 +269,5 @@ test("a client that is dropped for what its own message brings about leaves noth
   bed.generate([1], 4);
   say(socket, { subscribe: { request: 0 } });
   expect(socket.closed).toMatchObject({ code: 1013 });
-  expect(service.stats()).toMatchObject({ clients: 0, subscriptions: 0 });
+  expect(service.stats()).toMatchObject({ clients: 0, subjects: 0 });
 });

@@ -76,10 +76,7 @@ export class StreamService implements SocketService {
   stats() {
     return {
       clients: this.#clients.size,
-      subscriptions: [...this.#clients.values()].reduce(
-        (sum, { subscriptions }) => sum + subscriptions.size,
-        0,
-      ),
+      subjects: this.#subscriptions.size + this.#named.size,
       framesSent: this.#framesSent,
       bytesSent: this.#bytesSent,
       closed: { ...this.#closed },
@@ -99,19 +96,15 @@ export class StreamService implements SocketService {
   message(socket: Socket, data: string | Uint8Array): void {
     const client = this.#clients.get(socket);
     if (client === undefined || client.isClosing) return;
-    if (data.length > this.#limits.frameBytesMax) {
-      const problem = `invalid_message: more than ${this.#limits.frameBytesMax} bytes`;
-      this.#end(client, CLOSE.invalid, problem);
-      return;
+    const { frameBytesMax } = this.#limits;
+    if (data.length > frameBytesMax) {
+      this.#end(client, CLOSE.invalid, `invalid_message: more than ${frameBytesMax} bytes`);
+    } else if (typeof data !== "string") this.#end(client, CLOSE.text, "frames are text");
+    else {
+      const decoded = decodeClientMessage(data);
+      if (decoded.kind === "ok") this.#subscribe(client, decoded.message);
+      else this.#end(client, CLOSE.invalid, `${decoded.kind}: ${decoded.problem}`);
     }
-    if (typeof data !== "string") {
-      this.#end(client, CLOSE.text, "frames are text");
-      return;
-    }
-    const decoded = decodeClientMessage(data);
-    if (decoded.kind !== "ok") {
-      this.#end(client, CLOSE.invalid, `${decoded.kind}: ${decoded.problem}`);
-    } else this.#subscribe(client, decoded.message);
   }
 
   close(socket: Socket): void {
@@ -286,22 +279,12 @@ export class StreamService implements SocketService {
 
   /** Called for every piece of every response. `before`: how far a client is that has had every frame so far. */
   #changed(request: Request, before: Cursor): void {
-    this.#lacks(this.#subscriptions.get("all"), request, before);
-    this.#lacks(this.#subscriptions.get(request.group), request, before);
-    this.#lacks(this.#subscriptions.get(request), request, before);
-    this.#lacks(this.#subscriptions.get("progress"), request, before);
-  }
-
-  #lacks(
-    subscriptions: ReadonlySet<Subscription> | undefined,
-    request: Request,
-    { offset, attempt, isDeclared }: Cursor,
-  ): void {
-    if (subscriptions === undefined) return;
-    for (const subscription of subscriptions) {
-      const { cursors } = subscription;
-      if (!cursors.has(request)) cursors.set(request, { offset, attempt, isDeclared });
-      this.#touch(subscription);
+    for (const subject of ["all", request.group, request, "progress"] as const) {
+      for (const subscription of this.#subscriptions.get(subject) ?? []) {
+        const { cursors } = subscription;
+        if (!cursors.has(request)) cursors.set(request, { ...before });
+        this.#touch(subscription);
+      }
     }
   }
 
@@ -323,14 +306,9 @@ export class StreamService implements SocketService {
   #tick(): void {
     this.#flush();
     const { meter, epoch } = this.#options.sidecar.rollout;
-    let fields: Frame["progress"] = null;
-    const progress = () => {
-      fields ??= progressFields(meter.progress(), epoch);
-      return fields;
-    };
-    for (const subscription of [...this.#subscribed("progress")]) {
-      this.#catchUp(subscription, progress);
-    }
+    const followers = [...this.#subscribed("progress")];
+    const progress = followers.length === 0 ? null : progressFields(meter.progress(), epoch);
+    for (const subscription of followers) this.#catchUp(subscription, progress);
     for (const client of [...this.#clients.values()]) this.#bringOn(client);
   }
 
@@ -341,7 +319,7 @@ export class StreamService implements SocketService {
   }
 
   /** Sends what a client lacks as far as it reads. An error in it ends this client alone. */
-  #catchUp(subscription: Subscription, progress: () => Frame["progress"] = () => null): void {
+  #catchUp(subscription: Subscription, progress: Frame["progress"] = null): void {
     if (subscription.client.isClosing) return;
     try {
       this.#bring(subscription, progress);
@@ -352,7 +330,7 @@ export class StreamService implements SocketService {
   }
 
   /** Sends the missing part to a subscription, which is live once it lacks nothing. */
-  #bring(subscription: Subscription, progress: () => Frame["progress"]): void {
+  #bring(subscription: Subscription, progress: Frame["progress"]): void {
     const { client, cursors, groupsFinished } = subscription;
     const { epoch } = this.#options.sidecar.rollout;
     const roomMax = this.#limits.sendQueueBytes / 2;
@@ -366,7 +344,7 @@ export class StreamService implements SocketService {
       if (subscription.epoch !== epoch) frame.weight_epoch = epoch;
       subscription.epoch = epoch;
       for (const groupId of groupsFinished.splice(0)) addEntry(frame, "groups_finished", groupId);
-      frame.progress = progress();
+      frame.progress = progress;
       if (isOver) frame.state = "ended";
     };
     const send = (json: string) => this.#send(client, json) && (isDone || hasRoom());
