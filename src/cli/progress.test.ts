@@ -116,7 +116,9 @@ test("ProgressDisplay: away from a terminal it writes a line every few seconds, 
     "seer 0:10, 80/",
     "seer finished:",
   ]);
-  expect(lines[3]).toBe("seer finished: 128/128 requests, 16/16 groups, 34,120 tokens in 0:12");
+  expect(lines[3]).toBe(
+    "seer finished: 128/128 requests, 16/16 groups, 34,120 tokens generated in 0:12",
+  );
   expect(stream.text).not.toContain("\u001B");
 });
 

@@ -104,7 +104,7 @@ function outcomeLine(title: string, progress: Progress): string {
   const { requestsDone, requests, groupsDone, groups, outputTokens, elapsedS } = progress;
   const how = requestsDone === requests ? "finished" : "stopped";
   const done = `${requestsDone}/${requests} requests, ${groupsDone}/${groups} groups`;
-  return `${title} ${how}: ${done}, ${formatCount(outputTokens)} tokens in ${formatClock(elapsedS)}`;
+  return `${title} ${how}: ${done}, ${formatCount(outputTokens)} tokens generated in ${formatClock(elapsedS)}`;
 }
 
 function countsOf(progress: Progress, by: Painter): string[] {

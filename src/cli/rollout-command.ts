@@ -14,6 +14,7 @@ import type { Text } from "../text/text.ts";
 import { iterationsPage, pagePath } from "../tools/picture/page.ts";
 import { speedupSentence } from "../tools/picture/speedup.ts";
 import { addFields, givenFields, readFields } from "./commander-fields.ts";
+import { formatCount } from "./format.ts";
 import { EXIT_FAILED, EXIT_INTERRUPTED, writeOutput } from "./output.ts";
 import { PRICED } from "./priced-model.ts";
 import { ProgressDisplay } from "./progress.ts";
@@ -262,14 +263,19 @@ async function runOne(options: {
 }
 
 function journalOf(
-  { journal }: RolloutSettings,
+  { journal: folder }: RolloutSettings,
   groups: readonly GroupSpec[],
   note: (text: string) => void,
 ): RolloutJournal | null {
-  if (journal === null) return null;
-  return new RolloutJournal(journal, groups, (error) =>
+  if (folder === null) return null;
+  const journal = new RolloutJournal(folder, groups, (error) =>
     note(`the journal ends here, the rollout goes on without it: ${errorText(error)}`),
   );
+  const { ended, tokens } = journal.kept;
+  const all = groups.reduce((sum, { size }) => sum + size, 0);
+  const what = `${formatCount(ended)} of ${formatCount(all)} responses had ended`;
+  if (tokens > 0) note(`resumed from ${folder}: ${what}, ${formatCount(tokens)} tokens are kept`);
+  return journal;
 }
 
 /** The finished responses of a group, which may have been interrupted. */

@@ -48,6 +48,13 @@ export class RolloutJournal implements IterationJournal {
     this.#streams = streamsOf(groups);
   }
 
+  /** Output of earlier processes: responses that have ended, and the tokens of all. */
+  get kept(): { readonly ended: number; readonly tokens: number } {
+    const outputs = [...(this.#saved?.outputs.values() ?? [])];
+    const ended = outputs.filter(({ finish }) => finish !== null).length;
+    return { ended, tokens: outputs.reduce((sum, { tokens }) => sum + tokens.length, 0) };
+  }
+
   /** @throws AppError invalid_config: the saved responses are of other weights than the workers'. */
   check(workers: readonly Worker[]): void {
     const before = this.#saved?.last?.weights ?? null;

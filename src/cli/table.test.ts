@@ -100,6 +100,9 @@ test("comparisonTable: one run: shows the report, in the units people read", () 
   expect(row(table, "wall time")).toEqual(["12.3 s"]);
   expect(row(table, "tail time (last 10 %)")).toEqual(["2.20 s"]);
   expect(row(table, "output tokens/s")).toEqual(["2,872"]);
+  expect(table).not.toContain("from the journal");
+  const resumed = comparisonTable({ seer: runOf({ output_tokens: 8_000, resumed_tokens: 5_000 }) });
+  expect(resumed).toMatch(/output tokens +13,000\n +from the journal +5,000/);
   expect(row(table, "preemptions")).toEqual(["0"]);
   expect(row(table, "recomputed tokens")).toEqual(["2,134"]);
   expect(row(table, "migrations")).toEqual(["72 (41.0 MB)"]);

@@ -61,7 +61,8 @@ const twoDigits = (value: number) => value.toFixed(2);
 
 const ROWS: readonly Row[] = [
   compared("output tokens/s", "rate", (run) => run.output_tokens_per_s),
-  { name: "output tokens", show: (run) => formatCount(run.output_tokens) },
+  { name: "output tokens", show: (run) => formatCount(run.output_tokens + run.resumed_tokens) },
+  ifAny("  from the journal", [(run) => run.resumed_tokens]),
   {
     name: "responses finished",
     show: (run) => `${formatCount(run.finished_requests)} of ${formatCount(run.requests)}`,

@@ -3,6 +3,7 @@
 import { expect, setDefaultTimeout } from "bun:test";
 import { readFileSync, statSync, truncateSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { formatCount } from "../../src/cli/format.ts";
 import type { ReportFile } from "../../src/core/rollout/report.ts";
 import { keyOf, linesIn } from "../faults/chaos/response-line.ts";
 import { until } from "../faults/http-client.ts";
@@ -68,9 +69,16 @@ engineTest(
     expect(generated).toBeGreaterThan(0);
 
     // Again: nothing is left to generate.
-    await foretoken(...job("again", ...journal));
+    const loud = job("again", ...journal).filter((argument) => argument !== "--quiet");
+    const again = await foretoken(...loud);
     expect(responses("again")).toEqual(whole);
     expect(tokensOf("again")).toEqual({ resumed: all, generated: 0 });
+    // It says so, and the table's total is of the file.
+    const total = formatCount(all);
+    expect(again.stderr).toContain(`9 of 9 responses had ended, ${total} tokens are kept`);
+    expect(again.stdout).toMatch(
+      new RegExp(`output tokens +${total}\\s+from the journal +${total}`),
+    );
   },
 );
 
