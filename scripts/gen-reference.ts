@@ -51,7 +51,7 @@ async function commands(): Promise<string> {
   for (const one of all.toSorted(
     (a, b) => Number(b.name() === "serve") - Number(a.name() === "serve"),
   )) {
-    for (const option of one.options)
+    for (const option of shownOf(one))
       rows.set(meaning(option), rows.get(meaning(option)) ?? one.name());
   }
   const parts = all.map((one) => command(one, rows));
@@ -60,6 +60,8 @@ async function commands(): Promise<string> {
 
 const meaning = ({ flags, description }: Option) => `${flags} ${description}`;
 
+const shownOf = ({ options }: Command) => options.filter(({ hidden }) => !hidden);
+
 /** A command, whose options are named alone where another one of `describedAt` has them. */
 function command(one: Command, describedAt: ReadonlyMap<string, string>): string {
   const taken = one.registeredArguments.map((argument) => {
@@ -67,7 +69,7 @@ function command(one: Command, describedAt: ReadonlyMap<string, string>): string
     return argument.required ? `<${name}>` : `[${name}]`;
   });
   const usage = ["foretoken", one.name(), "[options]", ...taken].join(" ");
-  const at = Map.groupBy(one.options, (option) => describedAt.get(meaning(option)) ?? one.name());
+  const at = Map.groupBy(shownOf(one), (option) => describedAt.get(meaning(option)) ?? one.name());
   const own = (at.get(one.name()) ?? []).map(({ flags, description }) => [
     `\`${flags}\``,
     description,

@@ -163,7 +163,7 @@ async function main(): Promise<void> {
     for (const engines of list(values.engines)) {
       for (const groups of list(values.groups)) {
         for (const kv of kinds) {
-          const flags = ["--workers", engines, "--limit", groups, "--kv-tokens", String(KV[kv])];
+          const flags = ["--llama", engines, "--limit", groups, "--kv-tokens", String(KV[kv])];
           if (model === "priced") flags.push("--model", PRICED);
           const name = `${model}, ${engines} engine(s), ${groups} groups, KV ${kv}`;
           const rounds = Number(values.rounds) * Math.max(1, GROUPS_OF_ROUNDS / Number(groups));

@@ -30,6 +30,13 @@ export function addFields(
   return first === undefined ? command : command.addHelpText("after", environmentNote(first));
 }
 
+/** A flag that has another name now: its use is an error that says so. */
+export function renamed(flag: string, now: string): Option {
+  return new Option(`${flag} <value>`).hideHelp().argParser(() => {
+    throw new InvalidArgumentError(`The flag is ${now} now.`);
+  });
+}
+
 function environmentNote(field: Field): string {
   return `
 Options can be set in the environment: ${field.flag} is ${envName(field)}.
@@ -45,17 +52,12 @@ export function readFields<N extends FieldName>(
   names: readonly N[],
 ): Settings<N> {
   const options = command.opts() as Record<string, unknown>;
-  const path = options.config;
-  const filed = typeof path === "string" ? readConfig(path, names) : null;
-  const settings: Record<string, unknown> = {};
-  for (const name of names) {
-    const key = optionOf(FIELDS[name]).attributeName();
-    const source = command.getOptionValueSource(key);
-    const isGiven = source !== undefined && source !== "default";
-    const isFiled = !isGiven && filed?.has(name);
-    settings[name] = isFiled ? filed?.get(name) : (options[key] ?? FIELDS[name].default);
-  }
-  return settings as Settings<N>;
+  const filed = readConfig(options.config, names);
+  const settings = names.map((name) => {
+    const isFiled = sourceOf(command, name) === null && filed.has(name);
+    return [name, isFiled ? filed.get(name) : (options[keyOf(name)] ?? FIELDS[name].default)];
+  });
+  return Object.fromEntries(settings) as Settings<N>;
 }
 
 /** The fields of `names` that a flag or the configuration file sets, and those that the environment sets. */
@@ -63,21 +65,29 @@ export function givenFields<N extends FieldName>(
   command: Command,
   names: readonly N[],
 ): { readonly explicit: readonly N[]; readonly inherited: readonly N[] } {
-  const options = command.opts() as Record<string, unknown>;
-  const path = options.config;
-  const filed =
-    typeof path === "string" ? readConfig(path, Object.keys(FIELDS) as FieldName[]) : null;
-  const explicit: N[] = [];
-  const inherited: N[] = [];
-  for (const name of names) {
-    const source = command.getOptionValueSource(optionOf(FIELDS[name]).attributeName());
-    if (source === "env") inherited.push(name);
-    else if (source === "cli" || filed?.has(name)) explicit.push(name);
-  }
-  return { explicit, inherited };
+  const filed = readConfig(command.opts().config, Object.keys(FIELDS) as FieldName[]);
+  const inherited = names.filter((name) => sourceOf(command, name) === "env");
+  const isSet = (name: N) => sourceOf(command, name) === "cli" || filed.has(name);
+  return { explicit: names.filter((name) => isSet(name) && !inherited.includes(name)), inherited };
 }
 
-function readConfig(path: string, names: readonly FieldName[]): Map<FieldName, unknown> {
+/** @throws AppError usage: one of `names` was given, which `reason` says can have no effect. */
+export function refuseGiven(command: Command, names: readonly FieldName[], reason: string): void {
+  const [first] = givenFields(command, names).explicit;
+  if (first === undefined) return;
+  throw new AppError("usage", `${FIELDS[first].flag} has no effect ${reason}`);
+}
+
+const keyOf = (name: FieldName) => optionOf(FIELDS[name]).attributeName();
+
+/** "cli" or "env"; null: the configuration file decides, or a default. */
+function sourceOf(command: Command, name: FieldName): string | null {
+  const source = command.getOptionValueSource(keyOf(name)) ?? "default";
+  return source === "default" ? null : source;
+}
+
+function readConfig(path: unknown, names: readonly FieldName[]): Map<FieldName, unknown> {
+  if (typeof path !== "string") return new Map();
   let content: unknown;
   try {
     const text = readFileSync(path, "utf8");

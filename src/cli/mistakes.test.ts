@@ -28,6 +28,8 @@ for (const [name, args, problem] of [
   ["no report", ["trace", LINE], `${LINE}: runs is missing: a report is what`],
   ["an absent configuration", ["serve", "--config", NONE], `${NONE}: there is no such file`],
   ["no servers", ["verify", "--vllm"], "--vllm http://gpu-0:8000,http://gpu-1:8000"],
+  ["no engines", ["rollout", LINE, ...OUT, "--llama", "0"], "--llama is 0; at least 1 engine"],
+  ["no engines to compare", ["verify", "--llama", "0"], "--llama is 0; at least 1 engine"],
   ["an unknown system", ["simulate", "--systems", "verl, vllm"], '--systems names "vllm"'],
 ] as const) {
   test(`mistakes: ${name}`, async () => {

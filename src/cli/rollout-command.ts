@@ -3,7 +3,7 @@
 import { cpus } from "node:os";
 import { Command } from "commander";
 import { runIteration } from "../app.ts";
-import { FIELDS, type Settings } from "../config/fields.ts";
+import type { Settings } from "../config/fields.ts";
 import { AppError, errorText } from "../core/base/errors.ts";
 import type { Group, GroupSpec } from "../core/request/buffer.ts";
 import type { ReportFile, RunReport } from "../core/rollout/report.ts";
@@ -13,7 +13,7 @@ import { type FinishedResponse, finishedResponse } from "../server/rollouts/resp
 import type { Text } from "../text/text.ts";
 import { iterationsPage, pagePath } from "../tools/picture/page.ts";
 import { speedupSentence } from "../tools/picture/speedup.ts";
-import { addFields, givenFields, readFields } from "./commander-fields.ts";
+import { addFields, givenFields, readFields, refuseGiven, renamed } from "./commander-fields.ts";
 import { formatCount } from "./format.ts";
 import { EXIT_FAILED, EXIT_INTERRUPTED, writeOutput } from "./output.ts";
 import { PRICED } from "./priced-model.ts";
@@ -85,8 +85,9 @@ export function rolloutCommand(setStatus: (status: number) => void): Command {
   const command = new Command("rollout")
     .description("Run one rollout iteration: every prompt answered n times.")
     .argument("[prompts]", "prompts, one JSON object a line")
+    .addOption(renamed("--workers", "--llama"))
     .addHelpText("after", EXAMPLES);
-  addFields(command, FIELD_NAMES, { startS: START_S });
+  addFields(command, FIELD_NAMES, { startS: START_S, llama: 2 });
   return command.action(async (prompts: string | undefined) => {
     const settings = settingsOf(command);
     setStatus(await rollout(promptsOf(prompts, settings.demo), settings));
@@ -125,12 +126,8 @@ function promptsOf(path: string | undefined, isDemo: boolean): string {
 /** @throws AppError usage: a setting that was given can have no effect. */
 function settingsOf(command: Command): RolloutSettings {
   const settings = withDemo(command, readFields(command, FIELD_NAMES));
-  if (settings.worker.length === 0) return settings;
-  const [first] = givenFields(command, EMBEDDED_ONLY).explicit;
-  if (first !== undefined) {
-    const problem = `${FIELDS[first].flag} has no effect on the engines that --worker names`;
-    throw new AppError("usage", problem);
-  }
+  const isRemote = settings.worker.length > 0;
+  if (isRemote) refuseGiven(command, EMBEDDED_ONLY, "on the engines that --worker names");
   return settings;
 }
 

@@ -21,14 +21,14 @@ export const ENGINE_FIELDS = [
   "tokenizer",
   "startS",
   "model",
-  "workers",
+  "llama",
   "slots",
   "kvTokens",
   "deterministic",
 ] as const;
 
 /** Fields of embedded engines alone. */
-export const EMBEDDED_ONLY = ["workers", "slots", "kvTokens", "deterministic"] as const;
+export const EMBEDDED_ONLY = ["llama", "slots", "kvTokens", "deterministic"] as const;
 
 export type EngineSettings = Settings<(typeof ENGINE_FIELDS)[number]>;
 
@@ -63,7 +63,8 @@ export async function openEngines(
 }
 
 async function embeddedEngines(settings: EngineSettings): Promise<RolloutEngines> {
-  const { workers, slots, kvTokens, deterministic } = settings;
+  const { slots, kvTokens, deterministic } = settings;
+  const workers = engineCount(settings.llama);
   const { model, name } = await openGguf(settings.model, deterministic);
   return {
     model: name,
@@ -79,6 +80,12 @@ async function embeddedEngines(settings: EngineSettings): Promise<RolloutEngines
       }),
     close: async () => model.close(),
   };
+}
+
+/** @throws AppError usage: none is to run. */
+export function engineCount(llama: number): number {
+  if (llama > 0) return llama;
+  throw new AppError("usage", "--llama is 0; at least 1 engine must run, and at most 64");
 }
 
 /** `path` null: the bundled model. */

@@ -21,7 +21,7 @@ import {
   remoteSource,
 } from "../sources.ts";
 import { losslessness } from "../tools/doctor/sampling-check.ts";
-import { addFields, givenFields, readFields } from "./commander-fields.ts";
+import { addFields, givenFields, readFields, refuseGiven } from "./commander-fields.ts";
 import { checkExposure } from "./exposure.ts";
 import { errorWithStack, type Log, stderrLog } from "./log.ts";
 import { EXIT_FAILED, EXIT_INTERRUPTED } from "./output.ts";
@@ -106,13 +106,8 @@ const EMBEDDED_ONLY = ["slots", "kvTokens", "deterministic"] as const;
 function checkUseless(command: Command, settings: ServeSettings, log: Log): void {
   if (settings.llama > 0) return;
   const of = "embedded engines (--llama)";
-  const { explicit, inherited } = givenFields(command, EMBEDDED_ONLY);
-  const [first] = explicit;
-  if (first !== undefined) {
-    const problem = `${FIELDS[first].flag} has no effect here: it is for ${of}, and there are none`;
-    throw new AppError("usage", problem);
-  }
-  for (const name of inherited) {
+  refuseGiven(command, EMBEDDED_ONLY, `here: it is for ${of}, and there are none`);
+  for (const name of givenFields(command, EMBEDDED_ONLY).inherited) {
     log("warn", "no_effect", { setting: envName(FIELDS[name]), reason: `it is for ${of}` });
   }
 }

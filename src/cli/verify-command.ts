@@ -6,15 +6,16 @@ import type { Settings } from "../config/fields.ts";
 import { openLlamaModel } from "../engines/llama/open.ts";
 import { BUNDLED_MODEL, BUNDLED_PROMPTS } from "../host/installation.ts";
 import { compareRuns, type VerifyReport } from "../tools/verify/compare-runs.ts";
-import { addFields, readFields } from "./commander-fields.ts";
+import { addFields, readFields, renamed } from "./commander-fields.ts";
 import { EXIT_FAILED } from "./output.ts";
 import { ProgressDisplay } from "./progress.ts";
 import { groupsOf, loadPrompts } from "./prompts.ts";
+import { engineCount } from "./rollout-engines.ts";
 import { SERVERS_HELP, verifyServers } from "./verify-servers.ts";
 
 const FIELD_NAMES = [
   "model",
-  "workers",
+  "llama",
   "slots",
   "kvTokens",
   "groupSize",
@@ -32,7 +33,7 @@ type VerifySettings = Settings<(typeof FIELD_NAMES)[number]>;
 
 /** Small chunks, few slots and little KV, so that most requests move and drafts pay. */
 const DEFAULTS = {
-  workers: 3,
+  llama: 3,
   slots: 4,
   kvTokens: 1024,
   limit: 8,
@@ -49,6 +50,7 @@ export function verifyCommand(setStatus: (status: number) => void): Command {
     )
     .argument("[prompts]", "prompts, one JSON object a line (default: the bundled ones)")
     .option("--vllm [URL,...]", "compare on running vLLM servers, http://HOST:PORT")
+    .addOption(renamed("--workers", "--llama"))
     .addHelpText("after", SERVERS_HELP);
   addFields(command, FIELD_NAMES, DEFAULTS);
   return command.action(async (given: string | undefined) => {
@@ -62,6 +64,7 @@ export function verifyCommand(setStatus: (status: number) => void): Command {
 }
 
 async function verify(promptsPath: string, settings: VerifySettings): Promise<number> {
+  const shape = { ...settings, workers: engineCount(settings.llama) };
   const model = await openLlamaModel({
     path: settings.model ?? BUNDLED_MODEL,
     deterministic: true,
@@ -78,7 +81,7 @@ async function verify(promptsPath: string, settings: VerifySettings): Promise<nu
       text: model.text,
     });
     const display = (title: string) => new ProgressDisplay({ title, quiet: settings.quiet });
-    const report = await compareRuns(model, groups, { shape: settings, display });
+    const report = await compareRuns(model, groups, { shape, display });
     if (settings.json) console.log(JSON.stringify(report, null, 2));
     else if (!settings.quiet) console.log(describe(report));
     return report.equal_requests === report.requests ? 0 : EXIT_FAILED;

@@ -2,15 +2,15 @@ import { expect, test } from "bun:test";
 import { FIELDS, type Field, parseField } from "./fields.ts";
 
 test("parseField: names the flag, the value and the bound of a number out of range", () => {
-  expect(() => parseField(FIELDS.workers, "0")).toThrow(
+  expect(() => parseField(FIELDS.servers, "0")).toThrow(
     "--workers is 0; it must be between 1 and 64",
   );
-  expect(() => parseField(FIELDS.workers, "65")).toThrow("between 1 and 64");
+  expect(() => parseField(FIELDS.servers, "65")).toThrow("between 1 and 64");
 });
 
 test("parseField: refuses what is not a whole number", () => {
   for (const text of ["", " ", "1.5", "x", "1e400", "NaN", "12abc"]) {
-    expect(() => parseField(FIELDS.workers, text)).toThrow("a whole number");
+    expect(() => parseField(FIELDS.servers, text)).toThrow("a whole number");
   }
 });
 

@@ -71,11 +71,6 @@ export const FIELDS = {
     help: "the model, a GGUF file; `rollout` knows `priced` too: the bundled one at a real model's price",
     otherwise: "the bundled foretoken-3m, q8_0",
   }),
-  workers: integer("--workers N", {
-    range: [1, 64],
-    default: 2,
-    help: "engines to run, one thread each",
-  }),
   slots: integer("--slots N", {
     range: [1, 128],
     default: 16,
@@ -227,7 +222,7 @@ export const FIELDS = {
   llama: integer("--llama N", {
     range: [0, 64],
     default: 0,
-    help: "embedded engines to run, with or without --worker",
+    help: "embedded engines to run, one thread each; with `serve` also beside --worker",
   }),
   contextTokens: integer("--max-model-len N", {
     range: [16, 16_777_216],

@@ -16,7 +16,7 @@ const folder = temporaryFolder("e2e");
 async function greedy(model: string): Promise<Map<string, ResponseLine>> {
   const out = `${model}.jsonl`;
   const sampling = ["--temperature", "0", "--group-size", "1", "--max-tokens", "128"];
-  const run = ["--workers", "1", "--policy", "divided", "--limit", "4", "--quiet", "--out", out];
+  const run = ["--llama", "1", "--policy", "divided", "--limit", "4", "--quiet", "--out", out];
   const ended = await foretoken("rollout", PROMPTS, "--model", model, ...sampling, ...run);
   expect(ended.status).toBe(0);
   return new Map(linesIn(readFileSync(out, "utf8")).map((line) => [line.group, line]));

@@ -178,8 +178,8 @@ engineTest(
         )
         .toSorted();
     };
-    const seer = await run("seer", "--workers", "3", "--chunk-tokens", "8");
-    expect(await run("group", "--policy", "group", "--workers", "1")).toEqual(seer);
+    const seer = await run("seer", "--llama", "3", "--chunk-tokens", "8");
+    expect(await run("group", "--policy", "group", "--llama", "1")).toEqual(seer);
     expect(await run("other", "--seed", "43")).not.toEqual(seer);
   },
 );
@@ -249,7 +249,7 @@ const BAD_INPUT: readonly [string, readonly string[], readonly string[], readonl
   ["a token out of vocabulary", ['{"id":"b","token_ids":[1,9999]}'], [], [":1", "9999", "1375"]],
   ["more tokens than the context", [GOOD], ["--max-tokens", "5000"], ["5000", "4096"]],
   ["a KV budget below one request", [GOOD], ["--kv-tokens", "512"], ["--kv-tokens 512", "2048"]],
-  ["a number out of range", [GOOD], ["--workers", "0"], ["--workers is 0", "64"]],
+  ["a number out of range", [GOOD], ["--llama", "0"], ["--llama is 0", "64"]],
   ["an unknown flag", [GOOD], ["--fast"], ["--fast"]],
   ["an unknown policy", [GOOD], ["--compare", "group,best"], ['"best"', "seer"]],
 ];
