@@ -56,6 +56,25 @@ test("host: a client that sends none is no browser", () => {
   expect(refusal({})).toBeNull();
 });
 
+test("token: the one for metrics opens /metrics and nothing else, and the server's opens both", () => {
+  const access = new Access({ ...LOOPBACK, apiToken: "secret" });
+  const opens = (path: string, token: string) => {
+    try {
+      access.authorize(new Headers(), new URL(`http://a${path}?token=${token}`));
+      return true;
+    } catch {
+      return false;
+    }
+  };
+  // printf metrics | openssl dgst -sha256 -hmac secret
+  const metrics = "a6312fb98077b7e932fa66d9c1d5ed96898071c128eea1a132c5603674ba28de";
+  for (const path of ["/metrics", "/v1/models", "/pause", "/metrics/", "/%6detrics"]) {
+    expect([path, opens(path, "secret")]).toEqual([path, true]);
+    expect([path, opens(path, metrics)]).toEqual([path, path === "/metrics"]);
+    expect([path, opens(path, metrics.slice(1))]).toEqual([path, false]);
+  }
+});
+
 test("origin: the server's own is let in, whatever the name it is reached by", () => {
   expect(refusal({ host: "127.0.0.1:8000", origin: "http://127.0.0.1:8000" })).toBeNull();
   expect(refusal({ host: "localhost", origin: "http://localhost" })).toBeNull();

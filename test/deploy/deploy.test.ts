@@ -13,8 +13,12 @@ setDefaultTimeout(180_000);
 
 const missing = engineMissing();
 
-test.skipIf(missing !== null)("deploy: the sidecar serves every metric in use", async () => {
-  const tool = start(["serve", "--llama", "1", "--slots", "2", "--kv-tokens", "1024", "--port=0"]);
+const API_TOKEN = "a-token";
+
+/** Calls `act` with the address of a sidecar that asks for API_TOKEN, once its engine serves. */
+async function served(act: (url: string) => Promise<void>): Promise<void> {
+  const engine = ["--llama", "1", "--slots", "2", "--kv-tokens", "1024"];
+  const tool = start(["serve", ...engine, "--port=0", "--api-token", API_TOKEN]);
   try {
     let said = "";
     for await (const piece of tool.stdout.pipeThrough(new TextDecoderStream())) {
@@ -23,24 +27,51 @@ test.skipIf(missing !== null)("deploy: the sidecar serves every metric in use", 
     }
     const [, url = ""] = /foretoken on (\S+)/.exec(said) ?? [];
     await until(async () => (await fetch(`${url}/health`)).ok, "the engine");
-    const scrape = await (await fetch(`${url}/metrics`)).text();
-    const served = new Set<string>();
+    await act(url);
+  } finally {
+    tool.kill("SIGKILL");
+  }
+}
+
+test.skipIf(missing !== null)("deploy: the pod's annotations scrape, and open nothing else", () =>
+  served(async (url) => {
+    const file = join(DEPLOY, "kubernetes", "sidecar.yaml");
+    const text = readFileSync(file, "utf8");
+    // As its head says, with the token of this sidecar.
+    const [, recipe = ""] = /^# {3}(METRICS=.*)$/m.exec(text) ?? [];
+    const script = `TOKEN=${API_TOKEN}; ${recipe}; sed "s/METRICS_TOKEN/$METRICS/" "$1"`;
+    const { stdout } = Bun.spawnSync(["bash", "-euc", script, "-", file]);
+    const [deployment] = Bun.YAML.parse(stdout.toString()) as {
+      spec: { template: { metadata: { annotations: Record<string, string> } } };
+    }[];
+    const { annotations } = deployment?.spec.template.metadata ?? { annotations: {} };
+    const status = async (path: string, token?: string) =>
+      (await fetch(`${url}${path}${token === undefined ? "" : `?token=${token}`}`)).status;
+    expect(await status("/metrics")).toBe(401);
+    const token = annotations["prometheus.io/param_token"];
+    expect(await status("/metrics", token)).toBe(200);
+    expect(await status("/v1/models", token)).toBe(401);
+  }),
+);
+
+test.skipIf(missing !== null)("deploy: the sidecar serves every metric in use", () =>
+  served(async (url) => {
+    const scrape = await (await fetch(`${url}/metrics?token=${API_TOKEN}`)).text();
+    const names = new Set<string>();
     for (const [, name = "", type] of scrape.matchAll(/^# TYPE (\S+) (\w+)$/gm)) {
       const parts = type === "histogram" ? ["_bucket", "_sum", "_count"] : [""];
-      for (const part of parts) served.add(`${name}${part}`);
+      for (const part of parts) names.add(`${name}${part}`);
     }
     const queries = [...panelQueries(), ...alertQueries()];
     expect(queries.length).toBeGreaterThan(40);
     const unknown = queries.flatMap((query) =>
       metricsIn(query)
-        .filter((name) => !served.has(name))
+        .filter((name) => !names.has(name))
         .map((name) => `${query.of}: ${name}`),
     );
     expect(unknown).toEqual([]);
-  } finally {
-    tool.kill("SIGKILL");
-  }
-});
+  }),
+);
 
 test("deploy: every YAML file is YAML, and every document has its kind", () => {
   for (const file of new Glob("**/*.{yaml,yml}").scanSync(DEPLOY)) {

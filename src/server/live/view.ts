@@ -8,7 +8,6 @@ import { requestId, workerId } from "../../core/base/ids.ts";
 import type { Group, Request } from "../../core/request/buffer.ts";
 import { type Figures, SHOWN_FIGURES } from "../../core/rollout/figures.ts";
 import type { IterationSummary } from "../../core/rollout/iteration-span.ts";
-import type { Progress } from "../../core/rollout/report.ts";
 import type { WorkerStats } from "../../core/rollout/worker.ts";
 import type { WorkerPool } from "../../pool/pool.ts";
 import type { workersOf } from "../control/calls.ts";
@@ -18,13 +17,8 @@ import { CompletedGroups, columnsOf } from "./completed-groups.ts";
 import { ITERATIONS_KEPT, type IterationRecord, IterationStore } from "./iteration-store.ts";
 import { Samples } from "./samples.ts";
 import { type ServingState, servingState, type Weights } from "./serving-state.ts";
-import {
-  type LastFinished,
-  LastFinishedResponses,
-  type Straggler,
-  stragglersOf,
-} from "./waited-for.ts";
-import { type WaitingLine, waitingLines } from "./waiting.ts";
+import { type LastFinished, LastFinishedResponses, stragglersOf } from "./waited-for.ts";
+import { waitingLines } from "./waiting.ts";
 
 export interface LiveOptions {
   readonly sidecar: Sidecar;
@@ -164,15 +158,13 @@ export class LiveView {
   /** The answer of GET /foretoken/live; the samples are most of it. */
   answer({ samples } = { samples: true }) {
     const { rollout } = this.#options.sidecar;
-    const progress = rollout.meter.progress();
-    const { state } = this;
-    const stragglers = this.#stragglers(progress, state);
+    const { progress, state, stragglers, waiting } = this.#look();
     return {
       ...state,
       progress: progressFields(progress, rollout.epoch),
       workers: this.#options.workers(),
       state_s: this.#stateS(state),
-      waiting: this.#lines(progress, state, stragglers),
+      waiting,
       iteration: this.iteration,
       weight_epoch: rollout.epoch,
       ...(samples ? { samples: this.#samples.columns() } : {}),
@@ -188,14 +180,12 @@ export class LiveView {
   /** The answer of GET /v1/waiting. */
   waiting() {
     const { meter } = this.#options.sidecar.rollout;
-    const progress = meter.progress();
-    const { state, iteration } = this;
-    const stragglers = this.#stragglers(progress, state);
+    const { progress, stragglers, waiting } = this.#look();
     return {
-      iteration,
+      iteration: this.iteration,
       unfinished: progress.requests - progress.requestsDone,
       estimate_s: progress.etaS,
-      waiting: this.#lines(progress, state, stragglers),
+      waiting,
       responses: stragglers,
       sessions: this.#options.sidecar.sessions.paused(),
       engines: meter.clocks().map((clock) => ({
@@ -216,31 +206,28 @@ export class LiveView {
     return this.#options.sidecar.rollout.meter.latest(workerId(worker));
   }
 
-  #stragglers({ workers }: Progress, { state }: ServingState): Straggler[] {
-    const { sidecar, clock } = this.#options;
+  /** State, progress, and the lines of what the server waits for, at one moment. */
+  #look() {
+    const { sidecar, pool, clock } = this.#options;
     const { meter, requests } = sidecar.rollout;
-    return stragglersOf(requests, {
-      nowMs: clock.nowMs(),
-      workers,
-      nameOf: this.nameOf,
+    const { state, nameOf } = this;
+    const [progress, nowMs] = [meter.progress(), clock.nowMs()];
+    const why = state.state === "serving" ? " for a slot" : `: ${state.state.replace("_", " ")}`;
+    const stragglers = stragglersOf(requests, {
+      ...{ nowMs, nameOf, workers: progress.workers, waitsFor: `waits${why}` },
       acceptanceOf: (worker) => acceptanceOf(this.#statsOf(worker)),
       rarityOf: (request) => meter.rarity(request),
-      waitsFor: state === "serving" ? "waits for a slot" : `waits: ${state.replace("_", " ")}`,
     });
-  }
-
-  #lines(progress: Progress, state: ServingState, stragglers: readonly Straggler[]): WaitingLine[] {
-    const { sidecar, pool, clock } = this.#options;
-    return waitingLines({
-      ...{ progress, state, stragglers, nameOf: this.nameOf, hasStarted: pool.hasStarted },
+    const waiting = waitingLines({
+      ...{ progress, state, stragglers, nameOf, nowMs, hasStarted: pool.hasStarted },
       stateS: this.#stateS(state),
       iteration: this.iteration,
       members: pool.members,
-      clocks: sidecar.rollout.meter.clocks(),
+      clocks: meter.clocks(),
       queued: (worker) => this.#statsOf(worker)?.waiting ?? 0,
       waits: sidecar.waits.open,
-      nowMs: clock.nowMs(),
     });
+    return { progress, state, stragglers, waiting };
   }
 
   /** The state may have changed since the last look. */
