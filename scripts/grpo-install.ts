@@ -20,7 +20,8 @@ function fail(reason: string): never {
   process.exit(1);
 }
 
-const wanted = createHash("sha256").update(readFileSync(requirements)).digest("hex");
+const pins = readFileSync(requirements, "utf8").replace(/^#.*\n/gm, "");
+const wanted = createHash("sha256").update(pins).digest("hex");
 if (!existsSync(stamp) || readFileSync(stamp, "utf8") !== wanted) {
   if (Bun.which("python3") === null) fail("there is no python3");
   mkdirSync(cache, { recursive: true });

@@ -1,7 +1,7 @@
 """GRPO with TRL through a Foretoken sidecar, on CPU: a real trainer, a real model, real weight updates.
 
     foretoken serve --llama 2 --model model/foretoken-3m-f16.gguf --port 8000
-    pip install -r requirements.txt
+    pip install -r requirements.txt        # read its head first: CUDA's 5 GB
     python train.py --server http://127.0.0.1:8000 --steps 10
 
 TRL is unmodified but for two methods of its client: its own ones send weights over NCCL, which needs a GPU.
