@@ -3,7 +3,7 @@
 
 import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { freemem, tmpdir } from "node:os";
-import { join, resolve } from "node:path";
+import { basename, join, resolve } from "node:path";
 import { Command } from "commander";
 import { FIELDS, type Settings } from "../config/fields.ts";
 import { AppError } from "../core/base/errors.ts";
@@ -143,8 +143,18 @@ async function serveServers(
   const { settings, log, stopping } = parts;
   const worker = servers.map((server) => server.spec.url);
   const tokenizer = settings.tokenizer ?? parts.model;
-  const engines = enginesOf({ ...NO_EMBEDDED, ...settings, worker, tokenizer }, log);
+  const servedModelName = settings.servedModelName ?? modelName(settings.hfModel);
+  const named = { worker, tokenizer, servedModelName };
+  const engines = enginesOf({ ...NO_EMBEDDED, ...settings, ...named }, log);
   return await serveOver(engines, { settings, log, stopping, pool: NO_POOL });
+}
+
+/** Name of a model for clients and metrics, by its folder; the servers' own name, the whole path, is taken beside it. */
+export function modelName(folder: string | null): string {
+  if (folder === null) return "foretoken-3m";
+  const path = resolve(folder);
+  const [, owner, name] = /\/models--([^/]+?)--([^/]+)\/snapshots\/[^/]+$/.exec(path) ?? [];
+  return name === undefined ? basename(path) : `${owner}/${name}`;
 }
 
 function serversOf(

@@ -235,7 +235,7 @@ export const FIELDS = {
   }),
   servedModelName: text("--served-model-name NAME", {
     help: "name of the model for clients",
-    otherwise: "the engines' name of it",
+    otherwise: "the engines' name of it; `up`: that of its folder",
   }),
   apiToken: text("--api-token TOKEN", {
     help: "token that clients must send as `Authorization: Bearer TOKEN`; better set in the environment",
