@@ -234,11 +234,6 @@ export class RequestBuffer {
     return this.#unfinished;
   }
 
-  /** Ids of requests are the numbers below it. */
-  get begun(): number {
-    return this.#nextId;
-  }
-
   group(id: GroupId): Group | null {
     return this.#groups.get(id) ?? null;
   }

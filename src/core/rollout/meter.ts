@@ -28,8 +28,6 @@ const RATE_WINDOW_MS = 1000;
 /** Interval between two estimates of the end: at least, and for each open request. */
 const ETA_MS = 1000;
 const ETA_REQUEST_MS = 1 / 16;
-/** The end is said to be within this factor of the estimate. */
-const ETA_FACTOR = 1.25;
 
 interface WorkerTally {
   readonly worker: Worker;
@@ -62,7 +60,7 @@ export class Meter {
   readonly #timeline = new TimelineRecorder();
   /** The last estimate, as times of the clock. */
   #ends: { readonly atMs: number; readonly leftS: number | null } | null = null;
-  readonly #timeLeft = new TimeLeft();
+  readonly timeLeft = new TimeLeft();
   readonly #load: Pick<Ledger, "paces" | "running">;
   #poolMemoryPeak = 0;
   #poolDiskPeak = 0;
@@ -136,16 +134,15 @@ export class Meter {
     this.#isOver = false;
     this.#timeline.clear();
     this.#ends = null;
-    this.#timeLeft.clear();
+    this.timeLeft.clear();
   }
 
   groupFinished(group: Group): void {
-    this.#timeLeft.completed(group);
+    this.timeLeft.completed(group);
   }
 
-  requestJoined(request: Request, epoch: WeightEpoch): void {
+  requestJoined({ group, spec }: Request, epoch: WeightEpoch): void {
     if (this.#isOver) this.#begin(epoch);
-    const { group, spec } = request;
     // A group that had ended goes on: in another iteration it is one of that, too.
     if (group.endedIn === this.iteration) this.#counts.finished_groups -= 1;
     else if (spec.sampleIndex === 0 || group.endedIn !== null) this.#counts.groups += 1;
@@ -223,11 +220,6 @@ export class Meter {
     });
   }
 
-  /** See TimeLeft; by the lengths known at the last estimate. */
-  rarity(request: Request): number {
-    return this.#timeLeft.rarity(request);
-  }
-
   pool(stats: KvPoolStats): void {
     this.#poolMemoryPeak = Math.max(this.#poolMemoryPeak, stats.memoryBytes);
     this.#poolDiskPeak = Math.max(this.#poolDiskPeak, stats.diskBytes);
@@ -274,8 +266,8 @@ export class Meter {
       preemptions: figures.preemptions,
       meanAcceptanceLength: meanAcceptanceLength(figures),
       etaS,
-      etaLowS: etaS && etaS / ETA_FACTOR,
-      etaHighS: etaS && etaS * ETA_FACTOR,
+      etaLowS: etaS && etaS / this.timeLeft.spread,
+      etaHighS: etaS && etaS * this.timeLeft.spread,
       workers: [...this.#tallies.values()].map(({ worker, stats }) => ({
         worker: worker.workerId,
         running: stats?.running ?? 0,
@@ -356,7 +348,7 @@ export class Meter {
         engines: this.#tallies.size,
         baseRequests: this.#load.paces.base,
       };
-      const leftS = this.#timeLeft.seconds(this.#open(), this.#learned, speed);
+      const leftS = this.timeLeft.seconds(this.#open(), this.#learned, speed);
       this.#ends = { atMs: now, leftS };
     }
     const { atMs, leftS } = this.#ends;

@@ -136,11 +136,6 @@ export class Rollout {
     return this.#parts.buffer.request(id);
   }
 
-  /** Ids of requests are the numbers below it. */
-  get requestsBegun(): number {
-    return this.#parts.buffer.begun;
-  }
-
   /** The length that the scheduler expects of the longest response of an incomplete group; null: nothing is known yet. */
   lengthEstimate(group: Group): number | null {
     return this.#parts.context.learned(group);

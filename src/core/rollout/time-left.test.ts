@@ -1,6 +1,7 @@
 // The time left by what is known of lengths, and by the speed of what runs.
 
 import { expect, test } from "bun:test";
+import recorded from "../../../test/fixtures/recorded-iterations.json";
 import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { groupId } from "../base/ids.ts";
 import { RequestBuffer } from "../request/buffer.ts";
@@ -74,4 +75,81 @@ test("time left: of very many complete groups the last ones count", () => {
   const alone = new TimeLeft();
   for (let i = 0; i < 40_000; i += 1) alone.completed(long.group);
   expect(seconds).toBe(alone.seconds(groupsOf([null], true), unknown, SPEED) ?? 0);
+});
+
+/** An iteration of `foretoken serve --llama 2` beside other work, looked at every three seconds. */
+interface Recorded {
+  /** The group of each response. */
+  readonly groups: number[];
+  readonly tokens_max: number;
+  readonly seconds: number;
+  /** Time, running, tokens a second; what has become longer, as pairs of response and length; what has ended. */
+  readonly looks: [number, number, number, number[], number[]][];
+}
+
+/** Requests of the iteration, in the order of its responses. */
+function requestsOf({ groups, tokens_max: tokensMax }: Recorded) {
+  const buffer = new RequestBuffer();
+  const made = Map.groupBy(groups.keys(), (i) => groups[i] ?? 0);
+  const all = [...made].flatMap(([name, places]) => {
+    const wanted = { prompt: Int32Array.of(1), size: places.length };
+    const sampling = samplingOf({ tokensMax });
+    const { requests } = buffer.add({ groupId: groupId(`g${name}`), ...wanted, sampling });
+    return requests.map((request, i) => [places[i] ?? 0, request] as const);
+  });
+  return { buffer, requests: all.sort(([a], [b]) => a - b).map(([, request]) => request) };
+}
+
+/** The share of ranges from a fifth of the time on that hold the end. */
+function heldIn(left: TimeLeft, iteration: Recorded): number {
+  const { buffer, requests } = requestsOf(iteration);
+  const held: boolean[] = [];
+  left.clear();
+  for (const [at, running, tokensPerS, longer, ended] of iteration.looks) {
+    for (let i = 0; i < longer.length; i += 2) {
+      const response = requests[longer[i] ?? 0]?.response;
+      const more = (longer[i + 1] ?? 0) - (response?.length ?? 0);
+      response?.append(response.length, new Int32Array(more), new Float32Array(more));
+    }
+    for (const request of ended.flatMap((i) => requests[i] ?? [])) {
+      request.response.finish = "stop";
+      buffer.move(request, "finished");
+      const { group } = request;
+      if (group.finished < group.requests.length) continue;
+      left.completed(group);
+      buffer.remove(group);
+    }
+    const speed = { running, tokensPerS, engines: 2, baseRequests: 4 };
+    const seconds = left.seconds(buffer.requests, unknown, speed);
+    if (seconds === null || at < iteration.seconds / 5) continue;
+    const truth = iteration.seconds - at;
+    held.push(seconds / left.spread <= truth && truth <= seconds * left.spread);
+  }
+  return held.filter(Boolean).length / held.length;
+}
+
+test("time left: the ranges of ten recorded iterations hold their ends in four of five cases", () => {
+  const left = new TimeLeft();
+  const shares = (recorded as unknown as Recorded[]).map((iteration) => {
+    const share = heldIn(left, iteration);
+    left.judged(share);
+    return share;
+  });
+  const mean = shares.reduce((sum, share) => sum + share, 0) / shares.length;
+  if (process.env.FIGURES === "1") console.log(shares.map((share) => share.toFixed(2)).join(" "));
+  expect(shares).toHaveLength(10);
+  expect(mean).toBeGreaterThan(0.74);
+  expect(mean).toBeLessThan(0.9);
+});
+
+test("time left: ranges grow while they hold too little, and shrink while they hold more than they say", () => {
+  const left = new TimeLeft();
+  const first = left.spread;
+  left.judged(0.1);
+  expect(left.spread).toBeGreaterThan(first);
+  for (let i = 0; i < 100; i += 1) left.judged(0);
+  expect(left.spread).toBeLessThan(25);
+  for (let i = 0; i < 100; i += 1) left.judged(1);
+  expect(left.spread).toBeLessThan(1.1);
+  expect(left.spread).toBeGreaterThan(1);
 });

@@ -14,6 +14,10 @@ const GROUP_SHAPE = 1;
 const ITERATIONS = 8;
 /** Fractions of its multiples are spread evenly (a Kronecker sequence). */
 const GOLDEN = (Math.sqrt(5) - 1) / 2;
+/** Share of estimates whose range is to hold the end. */
+const HELD = 0.8;
+/** Logarithm of the factor either way of an estimate, before one was judged: 2.2, as a machine with other work needs. */
+const SPREAD = { first: 0.8, gain: 0.5, min: 0.05, max: 3 };
 /** The last measurement counts so much beside those before it. */
 const SMOOTHING = 0.2;
 /** The last complete groups are counted, so many: an iteration ends only with a weight update or a minute without requests. */
@@ -40,6 +44,7 @@ export class TimeLeft {
   #complete: Lengths[] = [];
   /** Output tokens a second of one response. */
   #speed = 0;
+  #spread = SPREAD.first;
   /** Scale of the distribution of groups; 0: not known. */
   #scale = 0;
 
@@ -53,6 +58,17 @@ export class TimeLeft {
   completed(group: Group): void {
     this.#complete.push(lengthsOf(group, null));
     if (this.#complete.length >= 2 * GROUPS_MAX) this.#complete = this.#complete.slice(-GROUPS_MAX);
+  }
+
+  /** Factor either way of an estimate. */
+  get spread(): number {
+    return Math.exp(this.#spread);
+  }
+
+  /** An iteration is over, whose end this share of its ranges held: adaptive conformal inference (Gibbs and Candès 2021). */
+  judged(held: number): void {
+    const spread = this.#spread + SPREAD.gain * (HELD - held);
+    this.#spread = Math.min(SPREAD.max, Math.max(SPREAD.min, spread));
   }
 
   /** Seconds; null: no response has finished, or nothing runs. `learned`: see ContextManager. */
@@ -95,9 +111,10 @@ export class TimeLeft {
     requests: Iterable<Request>,
     learned: (group: Group) => number | null,
   ): Float64Array | null {
-    const open = [...requests].filter(({ status }) => status !== "finished");
+    const known = [...requests];
+    const open = known.filter(({ status }) => status !== "finished");
     const groups = new Map<Group, Lengths>();
-    for (const { group } of open) {
+    for (const { group } of known) {
       if (!groups.has(group)) groups.set(group, lengthsOf(group, learned(group)));
     }
     const all = [...this.#complete, ...groups.values()];

@@ -112,6 +112,8 @@ export class LiveView {
     const progress = meter.progress();
     this.#ended = meter.iteration;
     this.#samples.keepOnly(meter.iteration);
+    const held = this.#samples.etaInside(summary.seconds);
+    if (held !== null) meter.timeLeft.judged(held);
     const record: IterationRecord = {
       ...summary.figures,
       ended_at_s: Math.round(this.#options.nowS()),
@@ -120,7 +122,7 @@ export class LiveView {
       tail_s: summary.tailS,
       tokens_per_s: summary.tokensPerS,
       mean_acceptance_length: progress.meanAcceptanceLength,
-      eta_inside: this.#samples.etaInside(summary.seconds),
+      eta_inside: held,
     };
     const waited_for = this.#lastFinished.report(this.nameOf);
     this.#lastFinished.clear();
@@ -216,7 +218,7 @@ export class LiveView {
     const stragglers = stragglersOf(requests, {
       ...{ nowMs, nameOf, workers: progress.workers, waitsFor: `waits${why}` },
       acceptanceOf: (worker) => acceptanceOf(this.#statsOf(worker)),
-      rarityOf: (request) => meter.rarity(request),
+      rarityOf: (request) => meter.timeLeft.rarity(request),
     });
     const waiting = waitingLines({
       ...{ progress, state, stragglers, nameOf, nowMs, hasStarted: pool.hasStarted },

@@ -178,7 +178,9 @@ export class StreamService implements SocketService {
     }
     if (filter.request === undefined) return null;
     const [request] = there;
-    if (request === undefined && filter.request < this.#options.sidecar.rollout.requestsBegun) {
+    // Requests are numbered as they join.
+    const { requests: begun } = this.#options.sidecar.rollout.meter.counts;
+    if (request === undefined && filter.request < begun) {
       return new AppError("not_found", `request ${filter.request} is over, and not kept`);
     }
     const length = request?.response.length ?? 0;
