@@ -8,23 +8,30 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
+from collections.abc import Callable
 from typing import Any
 
 from foretoken_vllm import keyed
 from foretoken_vllm.proposer import ForetokenProposer
+from foretoken_vllm.table_drafter import TableDrafter
 
 _FILE = os.environ["STEERING_FILE"]
-_propose = ForetokenProposer.propose
 
 
-def propose(self: ForetokenProposer, *arguments: Any, **options: Any) -> list[list[int]]:
-    """Looks for the file before each step."""
-    if os.path.exists(_FILE):
-        with open(_FILE) as file:
-            steer(self, json.load(file))
-    return _propose(self, *arguments, **options)
+def steered(step: Callable[..., Any]) -> Callable[..., Any]:
+    """A step of either runner that looks for the file before."""
+
+    @functools.wraps(step)
+    def looking(self: ForetokenProposer, *arguments: Any, **options: Any) -> Any:
+        if os.path.exists(_FILE):
+            with open(_FILE) as file:
+                steer(self, json.load(file))
+        return step(self, *arguments, **options)
+
+    return looking
 
 
 def steer(proposer: ForetokenProposer, wanted: dict[str, Any]) -> None:
@@ -48,4 +55,5 @@ def be_exact(proposer: ForetokenProposer) -> None:
         speculator._verify_exactly()
 
 
-ForetokenProposer.propose = propose
+ForetokenProposer.propose = steered(ForetokenProposer.propose)
+TableDrafter.take = steered(TableDrafter.take)
