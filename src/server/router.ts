@@ -42,8 +42,9 @@ export class Router {
     const one = found.find(isWanted);
     permit(one?.route ?? null);
     if (one !== undefined) {
-      exchange.params = one.params;
-      return await one.route.handle(exchange);
+      const { route, params } = one;
+      const given = route.right === "open" ? bare(exchange) : exchange;
+      return await route.handle(Object.assign(given, { params }));
     }
     if (found.length === 0) return await this.#otherwise(exchange);
     const allow = [...new Set(found.map(({ route }) => route.method))].join(", ");
@@ -60,6 +61,12 @@ export class Router {
       return [{ route, params: Object.fromEntries(parts) }];
     });
   }
+}
+
+/** A stranger's request: whatever its handler is wrapped in, nothing of the query and the body is looked at. */
+function bare(exchange: Exchange): Exchange {
+  const url = new URL(exchange.url.pathname, exchange.url);
+  return { ...exchange, url, json: async () => null, digest: async () => "" };
 }
 
 function notFound({ url }: Exchange): never {

@@ -2,11 +2,11 @@
 // that never end. All the while /health answers, memory has a bound, and a good request is answered as before.
 
 import { expect, setDefaultTimeout } from "bun:test";
-import { connect, type Socket } from "node:net";
 import { gzipSync, zstdCompressSync } from "node:zlib";
 import { engineTest } from "../../suite/engine-test.ts";
 import { servedTool } from "../served-tool.ts";
 import { rounds } from "./scale.ts";
+import { dialled } from "./sockets.ts";
 
 setDefaultTimeout(180_000);
 
@@ -14,24 +14,7 @@ const MB = 1_000_000;
 
 const victim = servedTool();
 
-interface Connection {
-  readonly socket: Socket;
-  /** Received text; complete when `ended` resolves. */
-  text: string;
-  readonly ended: Promise<void>;
-}
-
-function dial(): Connection {
-  const { port, hostname } = victim().http.url;
-  const socket = connect(Number(port), hostname);
-  const ended = new Promise<void>((resolve) => socket.once("close", () => resolve()));
-  const connection: Connection = { socket, text: "", ended };
-  socket.on("error", () => {});
-  socket.on("data", (bytes) => {
-    connection.text += bytes.toString("latin1");
-  });
-  return connection;
-}
+const dial = () => dialled(victim().http.url);
 
 function head(length: number | null, more = ""): string {
   const size = length === null ? "Transfer-Encoding: chunked" : `Content-Length: ${length}`;
