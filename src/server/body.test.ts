@@ -24,7 +24,8 @@ class Timers {
 
 function budgetOf(bytesMax: number): { budget: BodyBudget; timers: Timers } {
   const timers = new Timers();
-  return { budget: new BodyBudget({ bytesMax, waitMsMax: 1000, after: timers.after }), timers };
+  const options = { bytesMax, waitMsMax: 1000, after: timers.after, nowMs: () => 0 };
+  return { budget: new BodyBudget(options), timers };
 }
 
 const still = new AbortController().signal;
@@ -73,6 +74,16 @@ test("take: one that is larger than the budget is served alone", async () => {
   const room = await budget.take(9 * MIB, still);
   room.release();
   expect(budget.used).toBe(0);
+});
+
+test("take: what is no number of bytes is never counted", async () => {
+  const { budget } = budgetOf(MIB);
+  for (const bytes of [Number.NaN, -1, 1.5, Number.POSITIVE_INFINITY]) {
+    await expect(budget.take(bytes, still)).rejects.toThrow("is a number of bytes");
+  }
+  const room = await budget.take(1000, still);
+  expect(() => room.grow(Number.POSITIVE_INFINITY)).toThrow("is a number of bytes");
+  expect(budget.used).toBe(1000);
 });
 
 test("grow: takes what there is, and does not wait for more", async () => {

@@ -9,7 +9,9 @@ import {
   createInflate,
   createZstdDecompress,
 } from "node:zlib";
+import { assert } from "../core/base/assert.ts";
 import { AppError, errorText } from "../core/base/errors.ts";
+import { wholeNumber } from "./route.ts";
 
 export interface BodyOptions {
   readonly bytesMax: number;
@@ -41,8 +43,8 @@ const WINDOW_MS = 10_000;
 const WINDOW_BYTES_MIN = 64 * 1024;
 
 /**
- * @throws AppError payload_too_large, unsupported_encoding, invalid_json (it does not unpack), queue_full (no room),
- * request_timeout.
+ * @throws AppError payload_too_large, unsupported_encoding, invalid_field (its length is no number), invalid_json (it does
+ * not unpack), queue_full (no room), request_timeout.
  */
 export async function readBody(request: Request, options: BodyOptions): Promise<Body> {
   const { bytesMax, budget } = options;
@@ -53,7 +55,7 @@ export async function readBody(request: Request, options: BodyOptions): Promise<
     throw new AppError("unsupported_encoding", message);
   }
   const said = request.body === null ? "0" : request.headers.get("content-length");
-  const length = said === null ? null : Number(said);
+  const length = said === null ? null : wholeNumber("content-length", said);
   if (length !== null && length > bytesMax) throw tooLarge(`has ${length} bytes, beyond`, bytesMax);
   const expected = encoding === "identity" ? length : null;
   const room = await budget.take(expected ?? FIRST_BYTES, request.signal);
@@ -169,6 +171,7 @@ export interface BodyBudgetOptions {
   readonly waitMsMax: number;
   /** Runs `act` after `ms`; returns what prevents it. */
   readonly after: (ms: number, act: () => void) => () => void;
+  readonly nowMs: () => number;
 }
 
 export interface Room {
@@ -190,6 +193,7 @@ export class BodyBudget {
   readonly #options: BodyBudgetOptions;
   #used = 0;
   #usedByLarge = 0;
+  #changedMs = 0;
   /** First come, first served; a large one does not hold up the small ones behind it. */
   readonly #waiting = new Set<Waiting>();
 
@@ -199,6 +203,11 @@ export class BodyBudget {
 
   get used(): number {
     return this.#used;
+  }
+
+  /** Time for which no room has been taken or given back, while there is none for a body; 0: there is room. */
+  get stuckMs(): number {
+    return this.#fits(FIRST_BYTES, 0) ? 0 : this.#options.nowMs() - this.#changedMs;
   }
 
   /** @throws AppError queue_full, after a while; interrupted: the client went. */
@@ -214,12 +223,12 @@ export class BodyBudget {
       grow: (wanted) => {
         if (wanted <= held) return;
         if (!this.#fits(wanted, held)) throw this.#full();
-        this.#remove(held);
+        this.#add(held, -1);
         held = wanted;
         this.#add(held);
       },
       release: () => {
-        this.#remove(held);
+        this.#add(held, -1);
         held = 0;
         this.#admit();
       },
@@ -228,6 +237,8 @@ export class BodyBudget {
 
   /** `held`: what the same body has already. A body always fits if it is the only one. */
   #fits(bytes: number, held: number): boolean {
+    // A sum with what is no number never becomes one again.
+    assert(Number.isSafeInteger(bytes) && bytes >= 0, `${bytes} is a number of bytes`);
     const { bytesMax } = this.#options;
     const others = this.#used - held;
     if (bytes <= SMALL_BYTES) return others === 0 || others + bytes <= bytesMax;
@@ -235,14 +246,10 @@ export class BodyBudget {
     return largeOthers === 0 || largeOthers + bytes <= 0.75 * bytesMax;
   }
 
-  #add(bytes: number): void {
-    this.#used += bytes;
-    if (bytes > SMALL_BYTES) this.#usedByLarge += bytes;
-  }
-
-  #remove(bytes: number): void {
-    this.#used -= bytes;
-    if (bytes > SMALL_BYTES) this.#usedByLarge -= bytes;
+  #add(bytes: number, sign: 1 | -1 = 1): void {
+    this.#used += sign * bytes;
+    if (bytes > SMALL_BYTES) this.#usedByLarge += sign * bytes;
+    this.#changedMs = this.#options.nowMs();
   }
 
   /** The room is taken when it resolves. */

@@ -4,6 +4,7 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { connect } from "node:net";
 import { deflateSync, gzipSync, zstdCompressSync } from "node:zlib";
 import { AppError } from "../core/base/errors.ts";
+import { BodyBudget } from "./body.ts";
 import { type AccessEntry, type HttpServer, type Socket, serveHttp } from "./http.ts";
 import { jsonResponse } from "./route.ts";
 
@@ -12,6 +13,9 @@ const answered: AccessEntry[] = [];
 const failures: unknown[] = [];
 const sockets: Socket[] = [];
 let server: HttpServer;
+let nowMs = 0;
+const budget = { bytesMax: 4 * BYTES_MAX, waitMsMax: 0, after: () => () => {}, nowMs: () => nowMs };
+const bodies = new BodyBudget(budget);
 
 beforeAll(() => {
   server = serveHttp({
@@ -23,6 +27,15 @@ beforeAll(() => {
         path: "/echo",
         summary: "",
         handle: async (exchange) => jsonResponse({ body: await exchange.json() }),
+      },
+      {
+        method: "POST",
+        path: "/health",
+        summary: "",
+        right: "open",
+        isProbe: true,
+        handle: async ({ url, json, digest }) =>
+          jsonResponse([url.pathname, url.search, await json(), await digest()]),
       },
       {
         method: "GET",
@@ -52,6 +65,7 @@ beforeAll(() => {
     },
     apiToken: "secret",
     bodyBytesMax: BYTES_MAX,
+    bodies,
     frameBytesMax: 1000,
     answered: (entry) => answered.push(entry),
     failed: (error) => failures.push(error),
@@ -124,6 +138,16 @@ describe("bodies", () => {
     expect(message).toContain("rot13");
   });
 
+  test("body: a length that is no number is a 400 that names it, and takes no room for good", async () => {
+    const head = "POST /echo HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer secret\r\n";
+    const lengths = `Content-Length: ${small.length}\r\n`.repeat(2);
+    const answer = await rawAnswer(`${head}${lengths}\r\n${small}`);
+    expect(answer).toStartWith("HTTP/1.1 400");
+    expect(answer).toMatch(/^connection: close\r$/im);
+    expect(bodies.used).toBe(0);
+    expect((await post(small)).status).toBe(200);
+  });
+
   test("body: a client that goes away in the middle is no failure of the server", async () => {
     const before = answered.length;
     const { hostname, port } = server.url;
@@ -138,6 +162,27 @@ describe("bodies", () => {
 });
 
 describe("routes", () => {
+  test("route: an open one sees nothing of a stranger's query and body", async () => {
+    const answer = await fetch(new URL("/health?path=/proc/self/cwd", server.url), {
+      method: "POST",
+      body: "{ not JSON",
+    });
+    expect(await answer.json()).toEqual(["/health", "", null, ""]);
+  });
+
+  test("route: a probe says no when bodies have found no room for too long", async () => {
+    const asked = async () => (await call("/health", { method: "POST" })).status;
+    const { signal } = new AbortController();
+    const room = await bodies.take(4 * BYTES_MAX, signal);
+    nowMs += 110_000;
+    expect(await asked()).toBe(200);
+    nowMs += 20_000;
+    const answer = await errorOf(await call("/health", { method: "POST" }));
+    expect(answer).toEqual({ status: 500, message: "no request body has found room for 130 s" });
+    room.release();
+    expect(await asked()).toBe(200);
+  });
+
   test("route: HEAD is answered as GET, without a body", async () => {
     const answer = await call("/things/a%20b", { method: "HEAD" });
     expect([answer.status, await answer.text()]).toEqual([200, ""]);

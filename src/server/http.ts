@@ -5,7 +5,7 @@ import { hostname } from "node:os";
 import { AppError, errorText } from "../core/base/errors.ts";
 import { CLOSE } from "../proto/close-codes.ts";
 import { Access } from "./access.ts";
-import { BodyBudget, type BodyOptions } from "./body.ts";
+import { BodyBudget } from "./body.ts";
 import { BodyReader } from "./body-reader.ts";
 import { type FetchExchange, fetchExchange } from "./fetch-exchange.ts";
 import { CLIENT_GONE, errorResponse, statusOf } from "./http-errors.ts";
@@ -45,6 +45,8 @@ export interface HttpOptions extends Served {
   /** Origins beyond the server's own; see AccessOptions. Default: none. */
   readonly allowOrigins?: readonly string[];
   readonly bodyBytesMax: number;
+  /** Room of the bodies that are read at the same time. Default: that of four of the largest. */
+  readonly bodies?: BodyBudget;
   readonly frameBytesMax: number;
   readonly answered: (entry: AccessEntry) => void;
   /** Called with an error that is not the client's. */
@@ -93,6 +95,8 @@ const IDLE_S = 120;
 const BODIES_READ_MAX = 4;
 const BODY_MS_MAX = 60_000;
 const BODY_WAIT_MS_MAX = 5_000;
+/** Every body gives its room back sooner, however slowly it comes and however long it takes to be read. */
+const BODIES_STUCK_MS = 2 * BODY_MS_MAX;
 
 export function serveHttp(options: HttpOptions): HttpServer {
   const front = new Front(options);
@@ -128,7 +132,7 @@ class Front {
   readonly streams = new Set<OpenStream>();
   readonly #options: HttpOptions;
   readonly #access: Access;
-  readonly #body: BodyOptions;
+  readonly #bodies: BodyBudget;
   #router: Router;
   #sockets: Served["sockets"];
 
@@ -142,7 +146,7 @@ class Front {
       apiToken: options.apiToken,
       allowOrigins: options.allowOrigins ?? [],
     });
-    this.#body = bodyOptionsOf(options);
+    this.#bodies = options.bodies ?? newBudget(options);
   }
 
   serve({ routes, sockets, otherwise }: Served): void {
@@ -153,12 +157,13 @@ class Front {
   /** undefined: the connection has become a socket. */
   async answer(request: Request, bun: BunServer): Promise<Response | undefined> {
     const startMs = performance.now();
+    const { bodyBytesMax } = this.#options;
     // Responses take as long as they take; a quiet stream is not a dead one.
     bun.timeout(request, 0);
     const exchange: FetchExchange = fetchExchange(request, {
       id: requestIdOf(request.headers),
       url: urlOf(request),
-      body: this.#body,
+      body: { bytesMax: bodyBytesMax, msMax: BODY_MS_MAX, budget: this.#bodies, after },
       reader: this.reader,
       streams: () => this.#stream(request, bun, exchange),
     });
@@ -205,11 +210,20 @@ class Front {
     if (service === undefined) {
       return await this.#router.handle(exchange, (route) => {
         if (route?.right !== "open") this.#access.authorize(headers, url);
+        if (route?.isProbe) this.#checkBodies();
       });
     }
     this.#access.authorize(headers, url);
     if (upgrade(service)) return null;
     throw new AppError("upgrade_required", `${url.pathname} is a WebSocket`);
+  }
+
+  /** A server that can read no request is not healthy, however well its engines are. @throws AppError internal_error. */
+  #checkBodies(): void {
+    const { stuckMs } = this.#bodies;
+    if (stuckMs <= BODIES_STUCK_MS) return;
+    const seconds = Math.round(stuckMs / 1000);
+    throw new AppError("internal_error", `no request body has found room for ${seconds} s`);
   }
 
   #stream(request: Request, bun: BunServer, { id, method, url }: Exchange): StreamHold {
@@ -244,14 +258,15 @@ function askedIn({ url, about = "" }: Exchange): string {
   return [query.toString(), about].filter((part) => part !== "").join(" ");
 }
 
-function bodyOptionsOf({ bodyBytesMax }: HttpOptions): BodyOptions {
-  const after = (ms: number, act: () => void) => {
-    const timer = setTimeout(act, ms);
-    return () => clearTimeout(timer);
-  };
+function after(ms: number, act: () => void): () => void {
+  const timer = setTimeout(act, ms);
+  return () => clearTimeout(timer);
+}
+
+function newBudget({ bodyBytesMax }: HttpOptions): BodyBudget {
   const bytesMax = BODIES_READ_MAX * bodyBytesMax;
-  const budget = new BodyBudget({ bytesMax, waitMsMax: BODY_WAIT_MS_MAX, after });
-  return { bytesMax: bodyBytesMax, msMax: BODY_MS_MAX, budget, after };
+  const nowMs = () => performance.now();
+  return new BodyBudget({ bytesMax, waitMsMax: BODY_WAIT_MS_MAX, after, nowMs });
 }
 
 /** Streams may say nothing for as long as an engine does. */

@@ -94,10 +94,10 @@ export function invalid(field: string, problem: string): InvalidFieldError {
   return new InvalidFieldError({ where: "request", field, problem });
 }
 
-/** A number in a path or a query. @throws InvalidFieldError: it is none, below 0, or above `max`. */
+/** A number in a path, a query or a header. @throws InvalidFieldError: it is not all digits, or is above `max`. */
 export function wholeNumber(field: string, text: string, max = Number.MAX_SAFE_INTEGER): number {
   const value = Number(text);
-  if (text !== "" && Number.isSafeInteger(value) && value >= 0 && value <= max) return value;
+  if (/^\d+$/.test(text) && value <= max) return value;
   const bound = max < Number.MAX_SAFE_INTEGER ? ` in 0..${max}` : "";
   throw invalid(field, `is ${JSON.stringify(text)}, not a whole number${bound}`);
 }
