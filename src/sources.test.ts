@@ -4,24 +4,25 @@ import { expect, test } from "bun:test";
 import { join } from "node:path";
 import { type ModelOptions, openModelSide } from "./sources.ts";
 
-const OPTIONS: Omit<ModelOptions, "urls"> = {
+const OPTIONS: Omit<ModelOptions, "engines"> = {
   llamaCount: 0,
   model: null,
   tokenizer: join(import.meta.dir, "..", "model", "hf"),
   servedName: null,
   deterministic: true,
-  token: null,
 };
+const addressed = (urls: readonly string[]) => urls.map((url) => ({ url, token: null }));
+
 /** An address without a listener. */
 const DEAD = "http://127.0.0.1:1";
 
 test("model: a server that leaves before it has answered is not waited for once a worker of ours has come", async () => {
   const rounds = [[DEAD], [], ["ws://127.0.0.1:1"]];
-  const urls = () => rounds[Math.min(seen.length, rounds.length - 1)] ?? [];
+  const engines = () => addressed(rounds[Math.min(seen.length, rounds.length - 1)] ?? []);
   const seen: number[] = [];
   const { signal } = new AbortController();
   const tried = (problems: readonly string[]) => seen.push(problems.length);
-  const { names } = await openModelSide({ ...OPTIONS, urls }, { signal, tried });
+  const { names } = await openModelSide({ ...OPTIONS, engines }, { signal, tried });
   // The second time there was nothing to ask, and so nothing that failed.
   expect(seen.slice(0, 2)).toEqual([1, 0]);
   expect(names).toEqual(["foretoken"]);
@@ -35,9 +36,9 @@ test("model: if the first worker leaves before it is asked, the next one is wait
   });
   try {
     let asked = 0;
-    const urls = () => (asked++ < 3 ? [] : [server.url.origin]);
+    const engines = () => addressed(asked++ < 3 ? [] : [server.url.origin]);
     const { signal } = new AbortController();
-    const { names } = await openModelSide({ ...OPTIONS, urls }, { signal, tried: () => {} });
+    const { names } = await openModelSide({ ...OPTIONS, engines }, { signal, tried: () => {} });
     expect(names).toEqual(["served"]);
   } finally {
     await server.stop(true);

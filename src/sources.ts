@@ -11,6 +11,7 @@ import { engineKind, serverOf } from "./engines/kinds.ts";
 import { type LlamaModel, openLlamaModel } from "./engines/llama/open.ts";
 import { BUNDLED_MODEL } from "./host/installation.ts";
 import type { WorkerSource } from "./pool/pool.ts";
+import type { EngineAddress } from "./server/worker-registry.ts";
 import type { EncoderThread } from "./text/encoder-job.ts";
 import {
   eosTokensOf,
@@ -74,8 +75,8 @@ export interface ModelSide {
 }
 
 export interface ModelOptions {
-  /** URLs of remote engines. More may be added during the wait. */
-  readonly urls: () => readonly string[];
+  /** Remote engines. More may be added during the wait. */
+  readonly engines: () => readonly EngineAddress[];
   readonly llamaCount: number;
   /** GGUF file. */
   readonly model: string | null;
@@ -83,7 +84,6 @@ export interface ModelOptions {
   readonly tokenizer: string | null;
   readonly servedName: string | null;
   readonly deterministic: boolean;
-  readonly token: string | null;
 }
 
 export interface ModelWait {
@@ -99,8 +99,8 @@ export interface ModelWait {
  */
 export async function openModelSide(options: ModelOptions, wait: ModelWait): Promise<ModelSide> {
   const { llamaCount, model, tokenizer, servedName, deterministic } = options;
-  const servers = () => options.urls().filter((url) => serverOf(url) !== null);
-  const isOurs = () => servers().length < options.urls().length || llamaCount > 0;
+  const servers = () => options.engines().filter(({ url }) => serverOf(url) !== null);
+  const isOurs = () => servers().length < options.engines().length || llamaCount > 0;
   const needsFile =
     llamaCount > 0 || model !== null || (tokenizer === null && servers().length === 0);
   const open = async () => await openLlamaModel({ path: model ?? BUNDLED_MODEL, deterministic });
@@ -108,10 +108,7 @@ export async function openModelSide(options: ModelOptions, wait: ModelWait): Pro
   try {
     let side = tokenizer === null ? null : folderSide(tokenizer, llama);
     const isKnown = (side ?? llama) !== null && servedName !== null;
-    const served = await anyServed(servers, options.token, {
-      ...wait,
-      isNeeded: () => !isOurs() && !isKnown,
-    });
+    const served = await anyServed(servers, { ...wait, isNeeded: () => !isOurs() && !isKnown });
     if (side === null && llama === null) {
       const folder = localFolder(served?.root ?? null);
       if (folder !== null) side = folderSide(folder, null);
@@ -180,15 +177,14 @@ const RETRY_MS_MAX = 5_000;
  * Both are checked before every attempt, because workers come and go during the wait.
  */
 async function anyServed(
-  urls: () => readonly string[],
-  token: string | null,
+  engines: () => readonly EngineAddress[],
   wait: ModelWait & { isNeeded: () => boolean },
 ): Promise<ServedModel | null> {
-  if (urls().length === 0 && !wait.isNeeded()) return null;
+  if (engines().length === 0 && !wait.isNeeded()) return null;
   for (let pauseMs = RETRY_MS; ; pauseMs = Math.min(RETRY_MS_MAX, pauseMs * 2)) {
     try {
       return await Promise.any(
-        urls().flatMap((url) => serverOf(url)?.servedModel(url, token) ?? []),
+        engines().flatMap(({ url, token }) => serverOf(url)?.servedModel(url, token) ?? []),
       );
     } catch (error) {
       const problems = error instanceof AggregateError ? error.errors : [error];

@@ -13,6 +13,7 @@ import { bindServer } from "../serve.ts";
 import type { BindOptions, BoundServer, RunningSidecar, ServeEvents } from "../serve-options.ts";
 import { isLoopbackHost } from "../server/access.ts";
 import { openRoots, type WeightsRoots } from "../server/control/weights-roots.ts";
+import type { EngineAddress } from "../server/worker-registry.ts";
 import {
   llamaSources,
   type ModelSide,
@@ -121,7 +122,7 @@ async function serve(settings: ServeSettings, log: Log): Promise<number> {
   }
   const engines = { ...enginesOf(settings, log), hasFixed: count > 0 };
   // An invalid URL is reported before any wait.
-  for (const url of settings.worker) noticedSource(url, settings.workerToken, log);
+  for (const engine of namedEngines(settings)) noticedSource(engine, log);
   const pool =
     settings.llama === 0 && settings.worker.every((url) => serverOf(url) !== null) && count > 0
       ? NO_POOL
@@ -145,18 +146,20 @@ export function enginesOf(settings: EngineSettings, log: Log): Engines {
     model: (wait, registered) =>
       openModelSide(
         {
-          urls: () => [...settings.worker, ...registered()],
+          engines: () => [
+            ...namedEngines(settings),
+            ...registered().map((engine) => withToken(engine, settings)),
+          ],
           llamaCount: settings.llama,
           model: settings.model,
           tokenizer: settings.tokenizer,
           servedName: settings.servedModelName,
           deterministic: settings.deterministic,
-          token: settings.workerToken,
         },
         wait,
       ),
     sources: (model) => sourcesOf(settings, model, log),
-    sourceOf: (url) => servedSource(url, settings, log),
+    sourceOf: (engine) => servedSource(withToken(engine, settings), log),
     hasFixed: true,
   };
 }
@@ -173,11 +176,11 @@ export const NO_POOL: PoolOptions = { poolMemoryBytes: 0, poolDiskBytes: 0, pool
 
 /** Sources of the engines, and the facts known about their model. */
 export interface Engines {
-  /** `registered`: URLs of engines that clients have named so far. */
-  model(wait: ModelWait, registered: () => readonly string[]): Promise<ModelSide>;
+  /** `registered`: engines that clients have named so far. */
+  model(wait: ModelWait, registered: () => readonly EngineAddress[]): Promise<ModelSide>;
   sources(model: ModelSide): WorkerSource[];
   /** An engine that a client names. @throws AppError usage: the URL is none. */
-  sourceOf(url: string): WorkerSource;
+  sourceOf(engine: EngineAddress): WorkerSource;
   /** false: the server starts without engines, and waits for clients to name some. */
   readonly hasFixed: boolean;
 }
@@ -215,7 +218,7 @@ export async function serveOver(
   broken.promise.catch(() => undefined);
   const uncatch = catchUncaught(log);
   const joining = {
-    sourceOf: (url: string) => engines.sourceOf(url),
+    sourceOf: (engine: EngineAddress) => engines.sourceOf(engine),
     hasFixed: engines.hasFixed,
     drainMs: settings.drainS * 1000,
   };
@@ -292,7 +295,7 @@ async function modelOf(
     },
     signal: stopped.signal,
   };
-  const model = engines.model(wait, () => registry.urls);
+  const model = engines.model(wait, () => registry.early);
   const first = await Promise.race([model, stopping.first.then(() => "stopped" as const)]);
   if (first !== "stopped") return first;
   log("info", "stopping", { state: "waiting for the model" });
@@ -327,7 +330,7 @@ function bindOptionsOf(
 }
 
 function sourcesOf(settings: EngineSettings, model: ModelSide, log: Log): WorkerSource[] {
-  const sources = settings.worker.map((url) => servedSource(url, settings, log));
+  const sources = namedEngines(settings).map((engine) => servedSource(engine, log));
   if (settings.llama === 0 || model.llama === null) return sources;
   const { contextTokens } = model.llama;
   const embedded = llamaSources(model.llama, {
@@ -340,18 +343,28 @@ function sourcesOf(settings: EngineSettings, model: ModelSide, log: Log): Worker
   return [...sources, ...embedded];
 }
 
+type Named = Pick<ServeSettings, "worker" | "workerToken">;
+
+/** The engines that the operator named: they alone are sent the operator's token. */
+function namedEngines({ worker, workerToken: token }: Named): EngineAddress[] {
+  return worker.map((url) => ({ url, token }));
+}
+
+/** An engine that the operator named may leave and come back. */
+function withToken({ url, token }: EngineAddress, { worker, workerToken }: Named): EngineAddress {
+  const isNamed = worker.some((one) => URL.parse(one)?.href === URL.parse(url)?.href);
+  return { url, token: token ?? (isNamed ? workerToken : null) };
+}
+
 /** A remote engine that serves only if its drafts do not change what it draws. */
-function servedSource(
-  url: string,
-  { workerToken }: Pick<ServeSettings, "workerToken">,
-  log: Log,
-): WorkerSource {
-  const source = noticedSource(url, workerToken, log);
-  return serverOf(url)?.mayDraft === true ? losslessSource(source, workerToken, log) : source;
+function servedSource(engine: EngineAddress, log: Log): WorkerSource {
+  const source = noticedSource(engine, log);
+  const mayDraft = serverOf(engine.url)?.mayDraft === true;
+  return mayDraft ? losslessSource(source, engine.token, log) : source;
 }
 
 /** A remote engine whose notices go to the log. */
-function noticedSource(url: string, token: string | null, log: Log): WorkerSource {
+function noticedSource({ url, token }: EngineAddress, log: Log): WorkerSource {
   return remoteSource(url, {
     token,
     notice: (worker, { kind, ...fields }) => log("warn", `worker_${kind}`, { worker, ...fields }),

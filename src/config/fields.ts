@@ -178,7 +178,7 @@ export const FIELDS = {
     help: "where a worker listens for its sidecar; port 0: any free one; beyond loopback a token is required",
   }),
   workerToken: text("--worker-token TOKEN", {
-    help: "token that a worker requires and its sidecar sends; better set in the environment",
+    help: "token that a worker requires, and that a sidecar sends to the engines of --worker; better set in the environment",
     otherwise: "none",
   }),
   workload: text("--workload NAME,...", {

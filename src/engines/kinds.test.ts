@@ -6,7 +6,7 @@ import { SGLANG, VLLM } from "./vllm/kind.ts";
 test("engines: a URL's scheme names the kind, and no other part of it", () => {
   for (const [url, kind] of [
     ["http://a:8000", VLLM],
-    ["https://a/vllm?ws://b", VLLM],
+    ["https://a/vllm/ws://b", VLLM],
     ["sglang://a:30000", SGLANG],
     ["ws://a:8900", LINK],
     ["WSS://a:8900", LINK],
@@ -23,6 +23,13 @@ test("engines: a server answers over HTTP under its own scheme's URL; a worker o
     null,
     null,
   ]);
+});
+
+test("engines: a URL with more than an address is refused, and not shown", () => {
+  const urls = ["http://u:secret@a", "ws:u:secret@a", "ftp://u:secret@a:b", "http://a?k=secret"];
+  for (const url of [...urls, "http://a#secret", "http://a/\r\nsecret: b"]) {
+    expect(() => engineKind(url)).toThrow(/^an engine's URL holds (?!.*secret)/);
+  }
 });
 
 test("engines: what no engine has is a usage error that lists the kinds", () => {

@@ -21,8 +21,16 @@ import { SGLANG, VLLM } from "./vllm/kind.ts";
 
 const KINDS: readonly EngineKind[] = [VLLM, SGLANG, LINK];
 
+/** A user, a password, a query, a fragment, a line break: no engine is sent these, and logs and lists would show them. */
+const MORE_THAN_ADDRESS = /[@?#]|[^\x21-\x7e]/;
+
 /** @throws AppError usage: no engine has such URLs. */
 export function engineKind(url: string): EngineKind {
+  if (MORE_THAN_ADDRESS.test(url)) {
+    const problem = "an engine's URL holds @, ?, # or what is not visible ASCII";
+    const fix = "it is an address, and a token is given with --worker-token or api_key";
+    throw new AppError("usage", `${problem}: ${fix}`);
+  }
   const kind = kindOf(url);
   if (kind !== undefined) return kind;
   const known = KINDS.map(({ form }) => form);

@@ -57,7 +57,7 @@ export interface AccessEntry {
   readonly id: string;
   readonly method: string;
   readonly path: string;
-  /** The query without a token, and what a route says of its body. */
+  /** The query without tokens, and what a route says of its body. */
   readonly asked: string;
   readonly status: number;
   /** Time until the answer began. */
@@ -254,7 +254,7 @@ function requestIdOf(headers: Headers): string {
 function askedIn({ url, about = "" }: Exchange): string {
   if (url.search === "" && about === "") return "";
   const query = new URLSearchParams(url.search);
-  query.delete("token");
+  for (const secret of ["token", "api_key"]) query.delete(secret);
   return [query.toString(), about].filter((part) => part !== "").join(" ");
 }
 

@@ -18,9 +18,16 @@ import {
 } from "./route.ts";
 import { decoded } from "./router.ts";
 
+/** An engine that a client named. */
+export interface EngineAddress {
+  readonly url: string;
+  /** The token that the client gave for it; null: none. Tokens of the server's own do not go where clients say. */
+  readonly token: string | null;
+}
+
 export interface WorkerRegistryOptions {
   /** @throws AppError usage: no engine has such a URL. */
-  readonly sourceOf: (url: string) => WorkerSource;
+  readonly sourceOf: (engine: EngineAddress) => WorkerSource;
   /** Engines were named when the server was started. */
   readonly hasFixed: boolean;
   /** A worker that is removed has this long to end what it runs. */
@@ -34,7 +41,7 @@ const URL_CHARACTERS_MAX = 2048;
 
 export class WorkerRegistry {
   readonly #options: WorkerRegistryOptions;
-  readonly #early = new Map<string, WorkerSource>();
+  readonly #early = new Map<string, EngineAddress & { readonly source: WorkerSource }>();
   readonly #first = Promise.withResolvers<void>();
   #pool: WorkerPool | null = null;
   #hasChanged = false;
@@ -48,16 +55,16 @@ export class WorkerRegistry {
     return this.#first.promise;
   }
 
-  /** Addresses that have come before there was a pool. */
-  get urls(): readonly string[] {
-    return [...this.#early.keys()];
+  /** Engines that have come before there was a pool. */
+  get early(): readonly EngineAddress[] {
+    return [...this.#early.values()];
   }
 
   /** Workers join this pool from now on, those that came before it at once. */
   attach(pool: WorkerPool): void {
     assert(this.#pool === null, "a registry has one pool");
     this.#pool = pool;
-    for (const source of this.#early.values()) pool.join(source);
+    for (const { source } of this.#early.values()) pool.join(source);
   }
 
   routes(): Route[] {
@@ -91,12 +98,14 @@ export class WorkerRegistry {
   #entries() {
     if (this.#pool !== null) return this.#pool.members.map(entryOf);
     const early = { state: "down", reason: "not opened yet", worker: null } as const;
-    return [...this.#early.values()].map((source) => entryOf({ ...early, source }));
+    return [...this.#early.values()].map(({ source }) => entryOf({ ...early, source }));
   }
 
   async add(exchange: Exchange): Promise<Response> {
-    const { url: given, type } = await askedFor(exchange);
-    const url = urlIn(given);
+    const { url: given, type, key } = await askedFor(exchange);
+    const url = textIn({ url: given }, "url", URL_CHARACTERS_MAX).replace(/\/+$/, "");
+    const engine = { url, token: keyIn(key) };
+    const source = this.#sourceOf(engine);
     if (type !== REGULAR) {
       const problem = `is ${JSON.stringify(type)}, not ${REGULAR}: engines here prefill and decode what they run`;
       throw invalid("worker_type", problem);
@@ -109,18 +118,17 @@ export class WorkerRegistry {
     if (this.#entries().length >= WORKERS_MAX) {
       throw new AppError("queue_full", `${WORKERS_MAX} workers are the server's maximum`);
     }
-    const source = this.#sourceOf(url);
     this.#hasChanged = true;
     if (this.#pool === null) {
-      this.#early.set(url, source);
+      this.#early.set(url, { ...engine, source });
       this.#first.resolve();
     } else this.#pool.join(source);
     return jsonResponse(accepted(idOf(url), url), 202);
   }
 
-  #sourceOf(url: string): WorkerSource {
+  #sourceOf(engine: EngineAddress): WorkerSource {
     try {
-      return this.#options.sourceOf(url);
+      return this.#options.sourceOf(engine);
     } catch (error) {
       if (error instanceof AppError && error.code === "usage") throw invalid("url", error.message);
       throw error;
@@ -189,22 +197,27 @@ function accepted(id: string, url: string) {
 }
 
 /** The worker named by the query (sglang-router to 0.2.1) or by the body. */
-async function askedFor(exchange: Exchange): Promise<{ url: unknown; type: unknown }> {
-  const { searchParams } = exchange.url;
-  const { url, worker_type: type } = searchParams.has("url")
-    ? { url: searchParams.get("url"), worker_type: searchParams.get("worker_type") }
-    : Object(await exchange.json());
-  return { url, type: type ?? REGULAR };
+async function askedFor(
+  exchange: Exchange,
+): Promise<{ url: unknown; type: unknown; key: unknown }> {
+  const { searchParams: query } = exchange.url;
+  const asked = query.has("url") ? Object.fromEntries(query) : Object(await exchange.json());
+  return { url: asked.url, type: asked.worker_type ?? REGULAR, key: asked.api_key ?? null };
 }
 
-function urlIn(given: unknown): string {
-  const url = textIn({ url: given }, "url", URL_CHARACTERS_MAX);
-  if (!URL.canParse(url)) throw invalid("url", `is "${url}", which is no URL`);
-  return url.replace(/\/+$/, "");
+/** A token that can stand in a header. */
+function keyIn(given: unknown): string | null {
+  if (given === null || (typeof given === "string" && /^[\x21-\x7e]{1,4096}$/.test(given)))
+    return given;
+  throw invalid("api_key", "is not a text of 1 to 4096 visible ASCII characters");
 }
 
 const URL_FIELD = { url: { type: "string", minLength: 1 } } as const;
-const WORKER_FIELDS = { ...URL_FIELD, worker_type: { enum: [REGULAR] } } as const;
+const WORKER_FIELDS = {
+  ...URL_FIELD,
+  worker_type: { enum: [REGULAR] },
+  api_key: { type: "string", minLength: 1 },
+} as const;
 const WORKER = { type: "object", properties: WORKER_FIELDS, required: ["url"] } as const;
 
 type More = Pick<RouteInfo, "schema" | "query">;

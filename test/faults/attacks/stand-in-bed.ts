@@ -91,7 +91,7 @@ export class StandInBed {
     const sidecar = await startSidecar(
       serveOptions({
         sources: urls.map(sourceOf),
-        joining: { sourceOf, hasFixed: true, drainMs: 30_000 },
+        joining: { sourceOf: ({ url }) => sourceOf(url), hasFixed: true, drainMs: 30_000 },
         policy: "foretoken",
         chunkTokens: 5,
         retryGraceMs: 1_000,

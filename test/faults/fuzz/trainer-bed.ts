@@ -43,7 +43,7 @@ export async function openTrainerBed() {
   });
   const bed = await SidecarBed.open({
     sources: [source("http://one:1"), source("http://two:1")],
-    joining: { sourceOf: source, hasFixed: true, drainMs: 100 },
+    joining: { sourceOf: ({ url }) => source(url), hasFixed: true, drainMs: 100 },
     weightsTimeoutMs: UPDATE_MS_MAX,
     chunkTokens: 3,
   });
