@@ -89,10 +89,7 @@ export function serveCommand(setStatus: (status: number) => void): Command {
   const command = new Command("serve")
     .description("Serve a pool of engines to a trainer as if it were one `vllm serve`.")
     .addHelpText("after", EXAMPLES);
-  addFields(command, FIELD_NAMES, {
-    port: PORT,
-    kvTokens: KV_TOKENS,
-  });
+  addFields(command, FIELD_NAMES, { port: PORT, kvTokens: KV_TOKENS });
   return command.action(async () => {
     const settings = readFields(command, FIELD_NAMES);
     const log = stderrLog(settings.log);
@@ -142,24 +139,17 @@ export const NO_EMBEDDED = {
 
 /** The engines that the settings name. */
 export function enginesOf(settings: EngineSettings, log: Log): Engines {
+  const { llama: llamaCount, model, tokenizer, servedModelName: servedName } = settings;
+  const { deterministic } = settings;
+  const own = (engine: EngineAddress) => withToken(engine, settings);
   return {
-    model: (wait, registered) =>
-      openModelSide(
-        {
-          engines: () => [
-            ...namedEngines(settings),
-            ...registered().map((engine) => withToken(engine, settings)),
-          ],
-          llamaCount: settings.llama,
-          model: settings.model,
-          tokenizer: settings.tokenizer,
-          servedName: settings.servedModelName,
-          deterministic: settings.deterministic,
-        },
-        wait,
-      ),
-    sources: (model) => sourcesOf(settings, model, log),
-    sourceOf: (engine) => servedSource(withToken(engine, settings), log),
+    model: (wait, registered) => {
+      const engines = () => [...namedEngines(settings), ...registered().map(own)];
+      const known = { engines, llamaCount, model, tokenizer, servedName, deterministic };
+      return openModelSide(known, wait);
+    },
+    sources: (side) => sourcesOf(settings, side, log),
+    sourceOf: (engine) => servedSource(own(engine), log),
     hasFixed: true,
   };
 }

@@ -5,7 +5,7 @@ import { hostname } from "node:os";
 import { AppError, errorText } from "../core/base/errors.ts";
 import { CLOSE } from "../proto/close-codes.ts";
 import { Access } from "./access.ts";
-import { BodyBudget } from "./body.ts";
+import { BodyBudget, type BodyOptions } from "./body.ts";
 import { BodyReader } from "./body-reader.ts";
 import { type FetchExchange, fetchExchange } from "./fetch-exchange.ts";
 import { CLIENT_GONE, errorResponse, statusOf } from "./http-errors.ts";
@@ -132,7 +132,7 @@ class Front {
   readonly streams = new Set<OpenStream>();
   readonly #options: HttpOptions;
   readonly #access: Access;
-  readonly #bodies: BodyBudget;
+  readonly #body: BodyOptions;
   #router: Router;
   #sockets: Served["sockets"];
 
@@ -146,7 +146,7 @@ class Front {
       apiToken: options.apiToken,
       allowOrigins: options.allowOrigins ?? [],
     });
-    this.#bodies = options.bodies ?? newBudget(options);
+    this.#body = bodyOptionsOf(options);
   }
 
   serve({ routes, sockets, otherwise }: Served): void {
@@ -157,13 +157,12 @@ class Front {
   /** undefined: the connection has become a socket. */
   async answer(request: Request, bun: BunServer): Promise<Response | undefined> {
     const startMs = performance.now();
-    const { bodyBytesMax } = this.#options;
     // Responses take as long as they take; a quiet stream is not a dead one.
     bun.timeout(request, 0);
     const exchange: FetchExchange = fetchExchange(request, {
       id: requestIdOf(request.headers),
       url: urlOf(request),
-      body: { bytesMax: bodyBytesMax, msMax: BODY_MS_MAX, budget: this.#bodies, after },
+      body: this.#body,
       reader: this.reader,
       streams: () => this.#stream(request, bun, exchange),
     });
@@ -220,7 +219,7 @@ class Front {
 
   /** A server that can read no request is not healthy, however well its engines are. @throws AppError internal_error. */
   #checkBodies(): void {
-    const { stuckMs } = this.#bodies;
+    const { stuckMs } = this.#body.budget;
     if (stuckMs <= BODIES_STUCK_MS) return;
     const seconds = Math.round(stuckMs / 1000);
     throw new AppError("internal_error", `no request body has found room for ${seconds} s`);
@@ -258,15 +257,16 @@ function askedIn({ url, about = "" }: Exchange): string {
   return [query.toString(), about].filter((part) => part !== "").join(" ");
 }
 
-function after(ms: number, act: () => void): () => void {
-  const timer = setTimeout(act, ms);
-  return () => clearTimeout(timer);
-}
-
-function newBudget({ bodyBytesMax }: HttpOptions): BodyBudget {
-  const bytesMax = BODIES_READ_MAX * bodyBytesMax;
+function bodyOptionsOf({ bodyBytesMax, bodies }: HttpOptions): BodyOptions {
+  const after = (ms: number, act: () => void) => {
+    const timer = setTimeout(act, ms);
+    return () => clearTimeout(timer);
+  };
   const nowMs = () => performance.now();
-  return new BodyBudget({ bytesMax, waitMsMax: BODY_WAIT_MS_MAX, after, nowMs });
+  const bytesMax = BODIES_READ_MAX * bodyBytesMax;
+  const limits = { bytesMax, waitMsMax: BODY_WAIT_MS_MAX, after, nowMs };
+  const budget = bodies ?? new BodyBudget(limits);
+  return { bytesMax: bodyBytesMax, msMax: BODY_MS_MAX, budget, after };
 }
 
 /** Streams may say nothing for as long as an engine does. */

@@ -3,22 +3,16 @@
 import { jsonSchemaOf } from "./openai/fields.ts";
 import { jsonResponse, type Route, type RouteInfo, type Schema } from "./route.ts";
 
-const ERROR_SCHEMA = {
+const TEXT = { type: "string" } as const;
+const ERROR = {
   type: "object",
-  required: ["error"],
+  required: ["message", "type", "code"],
   properties: {
-    error: {
-      type: "object",
-      required: ["message", "type", "code"],
-      properties: {
-        message: { type: "string" },
-        type: { type: "string" },
-        param: { type: ["string", "null"] },
-        code: { type: "integer" },
-      },
-    },
+    ...{ message: TEXT, type: TEXT },
+    ...{ param: { type: ["string", "null"] }, code: { type: "integer" } },
   },
 };
+const ERROR_SCHEMA = { type: "object", required: ["error"], properties: { error: ERROR } };
 
 export function openApiRoute(routes: readonly RouteInfo[], version: string): Route {
   let document: object | null = null;
@@ -72,12 +66,7 @@ function operationOf(route: RouteInfo): object {
     // A server without a token needs none.
     security: right === "open" ? [] : [{}, { token: [] }],
     parameters: [
-      ...names.map((name) => ({
-        name,
-        in: "path",
-        required: true,
-        schema: { type: "string" },
-      })),
+      ...names.map((name) => ({ name, in: "path", required: true, schema: TEXT })),
       ...Object.entries(query).map(([name, schema]) => ({ name, in: "query", schema })),
     ],
     ...(schema === undefined ? {} : { requestBody: bodyOf(schema) }),

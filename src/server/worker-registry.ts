@@ -102,9 +102,10 @@ export class WorkerRegistry {
   }
 
   async add(exchange: Exchange): Promise<Response> {
-    const { url: given, type, key } = await askedFor(exchange);
-    const url = textIn({ url: given }, "url", URL_CHARACTERS_MAX).replace(/\/+$/, "");
-    const engine = { url, token: keyIn(key) };
+    const asked = await askedFor(exchange);
+    const url = textIn(asked, "url", URL_CHARACTERS_MAX).replace(/\/+$/, "");
+    const type = asked.worker_type ?? REGULAR;
+    const engine = { url, token: keyIn(asked.api_key ?? null) };
     const source = this.#sourceOf(engine);
     if (type !== REGULAR) {
       const problem = `is ${JSON.stringify(type)}, not ${REGULAR}: engines here prefill and decode what they run`;
@@ -197,12 +198,9 @@ function accepted(id: string, url: string) {
 }
 
 /** The worker named by the query (sglang-router to 0.2.1) or by the body. */
-async function askedFor(
-  exchange: Exchange,
-): Promise<{ url: unknown; type: unknown; key: unknown }> {
+async function askedFor(exchange: Exchange): Promise<Readonly<Record<string, unknown>>> {
   const { searchParams: query } = exchange.url;
-  const asked = query.has("url") ? Object.fromEntries(query) : Object(await exchange.json());
-  return { url: asked.url, type: asked.worker_type ?? REGULAR, key: asked.api_key ?? null };
+  return query.has("url") ? Object.fromEntries(query) : Object(await exchange.json());
 }
 
 /** A token that can stand in a header. */
