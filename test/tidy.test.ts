@@ -153,6 +153,13 @@ test("layers: the core names no clock, no chance and nothing outside", () => {
   expect(wrong).toEqual([]);
 });
 
+test("layers: nothing asks the proxy of the environment, as fetch does for every address", () => {
+  const calls = sources.filter((file) =>
+    /(?<![#.\w])fetch\(/.test(readFileSync(join(SRC, file), "utf8")),
+  );
+  expect(calls).toEqual([]);
+});
+
 /** Strongly connected components of more than one file (Tarjan 1972), each in alphabetical order. */
 function circles(imports: ReadonlyMap<string, readonly string[]>): string[][] {
   const order = new Map<string, number>();

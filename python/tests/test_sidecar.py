@@ -79,7 +79,13 @@ def test_rollout_weights_and_pause(caplog: pytest.LogCaptureFixture) -> None:
     assert "listening" in caplog.text
 
 
-def test_async_sidecar() -> None:
+def test_async_sidecar(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A cluster's proxy knows no way back to this machine.
+    for name in ("HTTP_PROXY", "http_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+
     async def use() -> None:
         async with AsyncSidecar(**ENGINE) as sidecar, Client(sidecar.url) as client:  # type: ignore[arg-type]
             assert await client.is_healthy()

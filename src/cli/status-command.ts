@@ -3,7 +3,8 @@
 import { Command } from "commander";
 import { array, number, object, parse, picklist, string } from "valibot";
 import type { Settings } from "../config/fields.ts";
-import { AppError, errorText } from "../core/base/errors.ts";
+import { AppError } from "../core/base/errors.ts";
+import { getOnce, jsonIn, problemIn } from "../engines/vllm/http.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { EXIT_FAILED } from "./output.ts";
 
@@ -50,15 +51,10 @@ async function status(
   return waiting.some(({ verdict }) => verdict === "stuck") ? EXIT_FAILED : 0;
 }
 
-/** @throws AppError worker_failed: the server cannot be asked. */
+/** @throws AppError worker_failed: the server cannot be asked; invalid_config: the URL is that of none. */
 async function answerOf(url: string, token: string | null): Promise<unknown> {
-  const headers = token === null ? {} : { authorization: `Bearer ${token}` };
-  try {
-    const target = new URL("/v1/waiting", url);
-    const answer = await fetch(target, { headers, signal: AbortSignal.timeout(ANSWER_MS_MAX) });
-    if (answer.ok) return await answer.json();
-    throw new Error(`it answered ${answer.status}: ${(await answer.text()).slice(0, 300)}`);
-  } catch (cause) {
-    throw new AppError("worker_failed", `${url}/v1/waiting: ${errorText(cause)}`, { cause });
-  }
+  const answer = await getOnce({ url, token }, "/v1/waiting", ANSWER_MS_MAX);
+  const json = jsonIn(answer);
+  if (json !== null) return json;
+  throw new AppError("worker_failed", `${url}/v1/waiting: ${problemIn(answer)}`);
 }

@@ -7,7 +7,8 @@ import { join } from "node:path";
 import { until } from "../faults/http-client.ts";
 import { ToolProcess } from "../faults/process.ts";
 import { VllmStandIn } from "../faults/stand-in/vllm-stand-in.ts";
-import { ROOT } from "./tool.ts";
+import { DEAD_PROXY } from "../suite/dead-proxy.ts";
+import { ended, ROOT, start } from "./tool.ts";
 
 setDefaultTimeout(180_000);
 
@@ -45,6 +46,14 @@ async function lineOf(
 }
 
 const PROMPT = { prompt: [1, 2, 3], max_tokens: 8 };
+
+test("status: a server is asked without the environment's proxy, and one that is not there is named", async () => {
+  const proc = await serve();
+  const { status, stdout } = await ended(start(["status", `${proc.url}/`], DEAD_PROXY));
+  expect([status, stdout]).toEqual([0, expect.stringContaining("waits for")]);
+  const dead = await ended(start(["status", "http://127.0.0.1:9"]));
+  expect([dead.status, dead.stderr]).toEqual([1, expect.stringContaining("http://127.0.0.1:9")]);
+});
 
 test("log: every request has an id, and one that is refused a line with the reason", async () => {
   const proc = await serve("--log", "json");

@@ -126,7 +126,9 @@ class Client:
         headers = {} if api_token is None else {"authorization": f"Bearer {api_token}"}
         # A rollout in flight holds its connection, so their number has no limit.
         limits = httpx.Limits(max_connections=None)
-        self._http = httpx.AsyncClient(base_url=url, headers=headers, timeout=CONTROL_S, limits=limits, verify=verify)
+        # A transport of one's own asks no proxy (HTTP_PROXY): a sidecar is on this machine or in this cluster.
+        transport = httpx.AsyncHTTPTransport(limits=limits, verify=verify)
+        self._http = httpx.AsyncClient(base_url=url, headers=headers, timeout=CONTROL_S, transport=transport)
 
     async def aclose(self) -> None:
         """Ends its connections; a rollout that is not detached is cancelled."""

@@ -1,6 +1,8 @@
 // One attempt to reach a host: opens a WebSocket, sends the hello, and hands over what follows. Owns nothing
 // afterwards. Also asks whether a host that was lost is still there.
 
+import http from "node:http";
+import https from "node:https";
 import { WebSocket } from "ws";
 import type { Clock } from "../../core/base/clock.ts";
 import { AppError } from "../../core/base/errors.ts";
@@ -103,15 +105,24 @@ export async function isStillThere(options: DialOptions, hostRun: string): Promi
   for (;;) {
     const leftMs = Math.max(1, endMs - clock.nowMs());
     try {
-      const signal = AbortSignal.timeout(leftMs);
-      const answer = await fetch(address, { signal, redirect: "manual" });
-      return answer.headers.get(RUN_HEADER) === hostRun;
+      return (await runAt(address, leftMs)) === hostRun;
     } catch (error) {
-      const code = error instanceof Error ? Reflect.get(error, "code") : null;
-      const isRefused = code === "ECONNREFUSED" || code === "ConnectionRefused";
+      const isRefused = Reflect.get(Object(error), "code") === "ECONNREFUSED";
       if (isRefused || clock.nowMs() + pauseMs >= endMs) return false;
     }
     await new Promise((resolve) => setTimeout(resolve, pauseMs));
     pauseMs = Math.min(2 * pauseMs, limits.retryMsMax);
   }
+}
+
+/** The run of the host that answers; by node:http, which asks no proxy (HTTP_PROXY) for the address. */
+async function runAt(address: URL, msMax: number): Promise<unknown> {
+  const { get } = address.protocol === "https:" ? https : http;
+  return await new Promise((resolve, reject) => {
+    const asked = get(address, { signal: AbortSignal.timeout(msMax) }, ({ headers }) => {
+      resolve(headers[RUN_HEADER]);
+      asked.destroy();
+    });
+    asked.on("error", reject);
+  });
 }

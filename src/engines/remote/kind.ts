@@ -11,8 +11,7 @@ export const LINK: EngineKind = {
     // One for all sessions of the opener: a new one takes the place of the last, should the host still have it.
     const sidecar = newIdentity();
     return async ({ epoch, ...options }) => {
-      const named = token === null ? {} : { token };
-      const worker = await openLinkWorker({ ...options, ...named, url, clock, sidecar });
+      const worker = await openLinkWorker({ ...options, token, url, clock, sidecar });
       // A host that served another sidecar before counts from its own epochs.
       if (worker.epoch !== epoch) worker.send([{ kind: "advance", epoch }]);
       return worker;

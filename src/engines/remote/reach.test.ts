@@ -3,6 +3,7 @@
 
 import { afterEach, expect, setDefaultTimeout, test } from "bun:test";
 import { CuttingProxy } from "../../../test/faults/cutting-proxy.ts";
+import { behindDeadProxy } from "../../../test/suite/dead-proxy.ts";
 import {
   closeAll,
   eventsOf,
@@ -39,6 +40,17 @@ test("reach: a connection that breaks while the host lives is a cut, reported be
   const message = expect.stringContaining("is lost");
   expect(events).toEqual([{ kind: "failed", message, isCut: true }]);
   await until(() => simulated.kvTokensUsed === 0, "the host releases what it ran");
+});
+
+test("reach: a host is looked for without the environment's proxy", async () => {
+  const { proxy, worker, events } = await bedWith();
+  await behindDeadProxy(async () => {
+    worker.send([runOf(newSpec(1), { chunkTokens: 8 })]);
+    await settled(worker);
+    proxy.cut();
+    await until(() => events.length > 0, "the worker has failed");
+  });
+  expect(events).toMatchObject([{ kind: "failed", isCut: true }]);
 });
 
 test("reach: a host whose process has ended, or is another one, has failed and was not cut", async () => {

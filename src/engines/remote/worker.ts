@@ -40,7 +40,7 @@ export interface LinkWorkerOptions {
   /** `ws://HOST:PORT` */
   readonly url: string;
   /** The token that the host requires; default: none. */
-  readonly token?: string;
+  readonly token?: string | null;
   readonly clock: Clock;
   /** Default: another one each time, named by this machine and process. */
   readonly sidecar?: SidecarIdentity;
@@ -68,8 +68,7 @@ const WATCH_MS = 250;
  */
 export async function openLinkWorker(options: LinkWorkerOptions): Promise<LinkedWorker> {
   const limits = { ...LINK_LIMITS, ...options.limits };
-  const { clock, token = null } = options;
-  const { sidecar = newIdentity() } = options;
+  const { clock, token = null, sidecar = newIdentity() } = options;
   const dialOptions: DialOptions = { url: hostUrl(options.url), token, sidecar, limits, clock };
   const startMs = clock.nowMs();
   return await new Promise((resolve, reject) => {
@@ -118,7 +117,6 @@ class LinkWorker implements LinkedWorker {
   readonly capacity: WorkerCapacity;
   readonly vocabularySize: number;
   readonly #dial: DialOptions;
-  readonly #limits: LinkLimits;
   readonly #welcome: Welcome;
   readonly #session: SidecarState;
   readonly #connection: HostConnection;
@@ -141,17 +139,15 @@ class LinkWorker implements LinkedWorker {
     connection: HostConnection,
     welcome: Welcome,
   ) {
-    const { limits } = options;
     this.workerId = workerId;
     this.#reach = reach ?? (() => {});
     this.name = options.url.origin;
     this.capacity = welcome.capacity;
     this.vocabularySize = welcome.vocabularySize;
     this.#dial = options;
-    this.#limits = limits;
     this.#welcome = welcome;
     this.#connection = connection;
-    this.#session = new SidecarState(welcome.vocabularySize, limits.kvBytesMax);
+    this.#session = new SidecarState(welcome.vocabularySize, options.limits.kvBytesMax);
     this.#epoch = welcome.epoch;
     this.#weights = welcome.weights;
     this.#watch = setInterval(() => this.#checkStandstill(), WATCH_MS);
@@ -194,7 +190,7 @@ class LinkWorker implements LinkedWorker {
     const bytes = kv.bytes.byteLength;
     if (bytes > this.#welcome.limits.kvBytesMax) return false;
     const messages = kvMessages(kv, {
-      partBytes: this.#limits.kvPartBytes,
+      partBytes: this.#dial.limits.kvPartBytes,
       last: () => encodeSidecarMessage({ kind: "commands", commands: [begin()] }),
       isWanted,
     });
@@ -203,7 +199,7 @@ class LinkWorker implements LinkedWorker {
 
   perform(operation: EngineOperation, nextEpoch: WeightEpoch): Promise<ControlAnswer> {
     if (this.#state !== "running") return Promise.resolve(this.#unreachable());
-    if (this.#operations.size >= this.#limits.operationsMax) {
+    if (this.#operations.size >= this.#dial.limits.operationsMax) {
       const error = `${this.name} has not answered ${this.#operations.size} requests yet`;
       return Promise.resolve({ status: 502, body: { error } });
     }
@@ -268,11 +264,9 @@ class LinkWorker implements LinkedWorker {
   #checkStandstill(): void {
     const isStill = this.#session.takeStandstill() && !this.#connection.isQuiet;
     this.#stillMs = isStill ? this.#stillMs + WATCH_MS : 0;
-    if (this.#stillMs <= this.#limits.standstillMsMax) return;
-    this.#connection.end(
-      CLOSE.protocol,
-      `standstill: no event of its requests for ${this.#stillMs} ms`,
-    );
+    if (this.#stillMs <= this.#dial.limits.standstillMsMax) return;
+    const problem = `standstill: no event of its requests for ${this.#stillMs} ms`;
+    this.#connection.end(CLOSE.protocol, problem);
   }
 
   #send(message: SidecarMessage): void {

@@ -1,13 +1,15 @@
 // HTTP to one server: whole answers, and streams as they come. It decides nothing about what they mean.
 //
 // It uses node:http because `fetch` in Bun keeps 256 requests of a process open at the same time, which only
-// an environment variable set before the start changes; further ones, health checks too, wait unseen.
+// an environment variable set before the start changes; further ones, health checks too, wait unseen. `fetch` also asks
+// the proxy that HTTP_PROXY names, for every address, and a cluster's proxy knows no way back into it.
 
 import http from "node:http";
 import https from "node:https";
 import { AppError } from "../../core/base/errors.ts";
 import { parseJson } from "../../proto/json.ts";
-import type { TimerClock } from "./clock.ts";
+import { type TimerClock, wallTimers } from "./clock.ts";
+import { VLLM_LIMITS } from "./limits.ts";
 import { errorMessage } from "./stream-event.ts";
 
 export interface HttpCall {
@@ -157,6 +159,17 @@ export class HttpClient {
     else request.end(body);
     return request;
   }
+}
+
+/** Asks a server once, and keeps no connection to it. Never rejects, as `answer`. @throws AppError invalid_config. */
+export function getOnce(
+  { url, token }: { url: string; token: string | null },
+  path: string,
+  msMax: number,
+): Promise<HttpAnswer> {
+  const { answerBytesMax } = VLLM_LIMITS;
+  const client = new HttpClient({ url, apiKey: token, clock: wallTimers, answerBytesMax });
+  return client.get(path, msMax).finally(() => client.close());
 }
 
 function parsedUrl(text: string): URL {

@@ -4,25 +4,17 @@
 
 import { AppError } from "../../core/base/errors.ts";
 import type { ServedModel } from "../kind.ts";
-import { wallTimers } from "./clock.ts";
-import { type HttpAnswer, HttpClient, jsonIn, problemIn } from "./http.ts";
-import { VLLM_LIMITS } from "./limits.ts";
+import { getOnce, type HttpAnswer, jsonIn, problemIn } from "./http.ts";
 
 const MS_MAX = 5_000;
 const STILL_LOADING = 503;
 
 /** @throws AppError worker_failed, which names the URL: it is not there, is still loading, or lists no model. */
 export async function servedModel(url: string, token: string | null): Promise<ServedModel> {
-  const { answerBytesMax } = VLLM_LIMITS;
-  const client = new HttpClient({ url, apiKey: token, clock: wallTimers, answerBytesMax });
-  try {
-    const answer = await client.get("/v1/models", MS_MAX);
-    const model = servedModelIn(answer);
-    if (model !== null) return model;
-    throw new AppError("worker_failed", `${client.url} ${missing(answer)}`);
-  } finally {
-    client.close();
-  }
+  const answer = await getOnce({ url, token }, "/v1/models", MS_MAX);
+  const model = servedModelIn(answer);
+  if (model !== null) return model;
+  throw new AppError("worker_failed", `${url.replace(/\/+$/, "")} ${missing(answer)}`);
 }
 
 function missing(answer: HttpAnswer): string {

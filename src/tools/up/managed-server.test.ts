@@ -2,6 +2,7 @@
 
 import { afterAll, expect, test } from "bun:test";
 import { join } from "node:path";
+import { behindDeadProxy } from "../../../test/suite/dead-proxy.ts";
 import { temporaryFolder } from "../../../test/suite/temporary-folder.ts";
 import { ManagedServer, type ServerEvent, type ServerSpec } from "./managed-server.ts";
 import { freePort } from "./ports.ts";
@@ -66,6 +67,13 @@ test("start: resolves when the server is healthy", async () => {
   await server.stop();
   expect(server.pid).toBeNull();
   await expect(fetch(server.spec.url)).rejects.toThrow();
+});
+
+test("start: its health is asked for without the environment's proxy", async () => {
+  const { server, events } = manage(GOOD, { startMsMax: 10_000 });
+  await behindDeadProxy(() => server.start());
+  expect(events.map(({ kind }) => kind)).toContain("healthy");
+  await server.stop();
 });
 
 test("a server that dies is reported with its last lines, restarted, and given up in the end", async () => {

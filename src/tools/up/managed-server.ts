@@ -3,6 +3,7 @@
 
 import { closeSync } from "node:fs";
 import { AppError } from "../../core/base/errors.ts";
+import { getOnce, statusProblem } from "../../engines/vllm/http.ts";
 import { Backoff, type BackoffLimits } from "./backoff.ts";
 import { openLog, ProcessGroup, tailOf } from "./process-group.ts";
 
@@ -140,15 +141,8 @@ export class ManagedServer {
   }
 
   async #isHealthy(): Promise<boolean> {
-    try {
-      const answer = await fetch(`${this.spec.url}/health`, {
-        signal: AbortSignal.timeout(HEALTH_MS_MAX),
-      });
-      await answer.arrayBuffer();
-      return answer.status === 200;
-    } catch {
-      return false;
-    }
+    const answer = await getOnce({ url: this.spec.url, token: null }, "/health", HEALTH_MS_MAX);
+    return statusProblem(answer) === null;
   }
 }
 
