@@ -6,6 +6,9 @@
 // The size of an answer is not bounded here, as an engine's must be: see engines/vllm/whole-answer.ts.
 // Timers are those of the runtime; the `clock` of EngineAccess is for measuring.
 
+import { once } from "node:events";
+import { type IncomingMessage, request } from "node:http";
+import { text } from "node:stream/consumers";
 import * as v from "valibot";
 import { AppError, errorText, RefusedError } from "../../src/core/base/errors.ts";
 import { fold32 } from "../../src/core/base/hash.ts";
@@ -226,15 +229,20 @@ class ExampleWorker implements Worker {
 
   async #ask(path: string, signal: AbortSignal, body?: object): Promise<string> {
     const { url, token } = this.#options;
-    const answer = await fetch(`http${url.slice(url.indexOf(":"))}${path}`, {
-      ...(body === undefined ? {} : { method: "POST", body: JSON.stringify(body) }),
+    // Not by fetch: it asks the proxy of the environment for every address.
+    const asked = request(`http${url.slice(url.indexOf(":"))}${path}`, {
+      method: body === undefined ? "GET" : "POST",
       headers: token === null ? {} : { authorization: `Bearer ${token}` },
-      ...{ signal, redirect: "manual" },
+      ...{ signal, agent: false },
     });
-    const text = await answer.text();
-    if (answer.status === 200) return text;
-    const message = `${path} answers ${answer.status}: ${text.slice(0, 400)}`;
-    throw new RefusedError({ status: answer.status, message });
+    asked.on("error", () => {});
+    asked.end(body === undefined ? body : JSON.stringify(body));
+    const [answer] = (await once(asked, "response")) as [IncomingMessage];
+    const said = await text(answer);
+    const status = answer.statusCode ?? 0;
+    if (status === 200) return said;
+    const message = `${path} answers ${status}: ${said.slice(0, 400)}`;
+    throw new RefusedError({ status, message });
   }
 
   /** Reason why the server cannot serve; null: it can. */
