@@ -58,6 +58,35 @@ engineTest("serve: the end of its parent ends it, with a request in flight", asy
   }
 });
 
+engineTest(
+  "serve: a signal to the npx that started it drains it, and its port is free",
+  async () => {
+    const tool = new ToolProcess(EMBEDDED, { program: ["npx", "--offline", "foretoken"] });
+    try {
+      await tool.listens();
+      const { http } = tool;
+      await until(() => http.isServing(), "the engine");
+      await http.post("/pause?mode=keep", {});
+      const body = { prompt: "<|user|>", max_tokens: 300, ignore_eos: true };
+      const made = http.post("/v1/completions", body);
+      const unfinished = () => http.metric("foretoken_requests_unfinished");
+      await until(async () => (await unfinished()) === 1, "a request in flight");
+      tool.signal("SIGTERM");
+      await until(
+        () => tool.line(/draining/) !== null,
+        () => tool.text,
+        10_000,
+      );
+      await http.post("/resume", {});
+      expect(await (await made).json()).toMatchObject({ usage: { completion_tokens: 300 } });
+      // Both outputs are closed when the last process that writes to them has ended.
+      await tool.exited;
+    } finally {
+      await tool.kill();
+    }
+  },
+);
+
 test("serve: a parent that has ended already ends it", async () => {
   const parent = Bun.spawn(["true"]);
   await parent.exited;

@@ -1,4 +1,4 @@
-// Signals that stop a command: SIGINT, SIGTERM, and the end of the process that FORETOKEN_PARENT numbers.
+// Signals that stop a command: SIGINT, SIGTERM, and the end of a process that FORETOKEN_PARENT or FORETOKEN_LAUNCHER numbers.
 
 import { readFileSync } from "node:fs";
 import { AppError } from "../core/base/errors.ts";
@@ -13,7 +13,8 @@ export interface Signals {
 
 /**
  * The first SIGINT or SIGTERM, and the one after it. The end of the parent counts as both: its requests are its own.
- * @throws AppError usage: as parentOf.
+ * That of the launcher (bin/foretoken) is the signal that ended it, which the terminal may have sent to both.
+ * @throws AppError usage: as pidIn.
  */
 export function untilSignal(): Signals {
   const first = Promise.withResolvers<void>();
@@ -30,13 +31,13 @@ export function untilSignal(): Signals {
   };
   process.on("SIGINT", onSignal);
   process.on("SIGTERM", onSignal);
-  const parent = parentOf(process.env);
-  if (parent !== null) {
-    whenProcessEnds(parent, () => {
-      onSignal();
-      onSignal();
-    });
-  }
+  whenProcessEnds(pidIn("FORETOKEN_PARENT"), () => {
+    onSignal();
+    onSignal();
+  });
+  whenProcessEnds(pidIn("FORETOKEN_LAUNCHER"), () => {
+    if (isFirst) onSignal();
+  });
   return { first: first.promise, second: second.promise, release };
 }
 
@@ -49,16 +50,17 @@ export async function untilStopSignal(): Promise<void> {
 
 const WATCH_MS = 200;
 
-/** @throws AppError usage: FORETOKEN_PARENT is no number of a process. */
-function parentOf(env: Readonly<Record<string, string | undefined>>): number | null {
-  const text = env.FORETOKEN_PARENT;
+/** @throws AppError usage: the variable is no number of a process. */
+function pidIn(variable: string): number | null {
+  const text = process.env[variable];
   if (text === undefined) return null;
   if (/^[1-9]\d{0,6}$/.test(text)) return Number(text);
-  throw new AppError("usage", `FORETOKEN_PARENT is "${text}"; it is the number of a process`);
+  throw new AppError("usage", `${variable} is "${text}"; it is the number of a process`);
 }
 
-/** Calls `act` once when process `pid` has ended, also if it has already. */
-function whenProcessEnds(pid: number, act: () => void): void {
+/** Calls `act` once when process `pid` has ended, also if it has already. null: there is none. */
+function whenProcessEnds(pid: number | null, act: () => void): void {
+  if (pid === null) return;
   const started = startOf(pid);
   const timer = setInterval(() => {
     if (started !== null && startOf(pid) === started) return;
