@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { chmodSync, existsSync, mkdirSync, statSync, writeFileSync } from "node:fs";
+import { chmodSync, existsSync, mkdirSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { temporaryFolder } from "../../test/suite/temporary-folder.ts";
 import { JournalLog } from "../core/journal/log.ts";
@@ -161,3 +161,25 @@ test.skipIf(!isRoot)(
     }
   },
 );
+
+test.each([...["a.journal", "weights", "history", "lock", "lock.sqlite", "iterations.json"]])(
+  "journal folder: a FIFO or a folder as %s is refused by its name",
+  (name) => {
+    const at = join(folder, `held-${name}`);
+    mkdirSync(join(at, name), { recursive: true });
+    const refused = `--journal ${at}: ${name} in it is no regular file`;
+    expect(() => takeJournalFolder(at)).toThrow(refused);
+    rmSync(join(at, name), { recursive: true });
+    expect(Bun.spawnSync(["mkfifo", join(at, name)]).exitCode).toBe(0);
+    expect(() => takeJournalFolder(at)).toThrow(refused);
+    rmSync(join(at, name));
+    takeJournalFolder(at)();
+  },
+);
+
+test("journal folder: what is not of a journal stands there as it is", () => {
+  const at = join(folder, "beside");
+  mkdirSync(join(at, "notes"), { recursive: true });
+  expect(Bun.spawnSync(["mkfifo", join(at, "pipe")]).exitCode).toBe(0);
+  takeJournalFolder(at)();
+});

@@ -5,13 +5,12 @@
 import { Database } from "bun:sqlite";
 import { randomUUID } from "node:crypto";
 import {
-  closeSync,
   existsSync,
   mkdirSync,
-  openSync,
   readdirSync,
   readFileSync,
   rmSync,
+  statSync,
   writeFileSync,
 } from "node:fs";
 import { type FileHandle, open } from "node:fs/promises";
@@ -31,15 +30,17 @@ const SYNC_MS = 1_000;
 
 /** null: there is none, or nothing whole in it. @throws AppError journal_damaged, output_failed. */
 export function readJournalFile(path: string): SavedRun | null {
-  let bytes: Uint8Array;
   try {
-    bytes = readFileSync(path);
-  } catch (error) {
-    if (hasCode(error, "ENOENT")) return null;
-    throw new AppError("output_failed", `--journal: ${errorText(error)}`, { cause: error });
+    return readJournal(readFileSync(path), path);
+  } catch (cause) {
+    if (cause instanceof AppError) throw cause;
+    if (hasCode(cause, "ENOENT")) return null;
+    throw new AppError("output_failed", `--journal: ${errorText(cause)}`, { cause });
   }
-  return readJournal(bytes, path);
 }
+
+/** Names of what is kept in a folder. Nothing else is read there: a FIFO waits without end for somebody who writes to it. */
+const OWN_NAME = /^(?:weights|history|lock|lock\.sqlite|iterations\.json)$|\.journal$/;
 
 /** Locks of this process; one that is collected as garbage would end. */
 const locks = new Set<Database>();
@@ -53,6 +54,10 @@ export function takeJournalFolder(folder: string): () => void {
   const holder = join(folder, "lock");
   try {
     mkdirSync(folder, { recursive: true, mode: FOLDER_MODE });
+    for (const name of readdirSync(folder).filter((entry) => OWN_NAME.test(entry))) {
+      const isFile = statSync(join(folder, name), { throwIfNoEntry: false })?.isFile();
+      if (isFile === false) throw new Error(`${name} in it is no regular file`);
+    }
     const database = new Database(`${holder}.sqlite`, { create: true });
     database.run("BEGIN EXCLUSIVE");
     locks.add(database);
@@ -74,7 +79,7 @@ export function takeJournalFolder(folder: string): () => void {
 /** The place of a history in a journal's folder, as the server opens it. @throws AppError invalid_config: it cannot be used. */
 export function historyPlace(path: string, failed: (error: unknown) => void) {
   try {
-    closeSync(openSync(path, "a", FILE_MODE));
+    writeFileSync(path, "", { flag: "a", mode: FILE_MODE });
     const given = (cause: unknown) =>
       failed(new Error(`the history file ${path} is given up: ${errorText(cause)}`, { cause }));
     return {
@@ -132,8 +137,7 @@ export function openRunFiles(folder: string, failed: (error: unknown) => void) {
       return taken;
     },
     open: (log: JournalLog, run: SavedRun | null): JournalFile => {
-      const known = run === null ? undefined : paths.get(run);
-      const path = known ?? join(folder, `${randomUUID()}${SUFFIX}`);
+      const path = (run && paths.get(run)) ?? join(folder, `${randomUUID()}${SUFFIX}`);
       return new JournalFile({ path, log, keptBytes: run?.bytes ?? 0, failed });
     },
     /** Read them before they are written. */
@@ -153,11 +157,9 @@ function weightsFileIn(
 ): WeightsFile {
   try {
     return new WeightsFile(folder, goesOn, failed);
-  } catch (error) {
-    if (error instanceof AppError) throw error;
-    throw new AppError("output_failed", `--journal ${folder}: ${errorText(error)}`, {
-      cause: error,
-    });
+  } catch (cause) {
+    if (cause instanceof AppError) throw cause;
+    throw new AppError("output_failed", `--journal ${folder}: ${errorText(cause)}`, { cause });
   }
 }
 
