@@ -177,10 +177,8 @@ export function connectorLaunch(name: string, site: ConnectorSite): readonly str
   if (row === undefined || row.launch === null) {
     const what =
       row === undefined ? "is not known" : "needs settings of its own: give them after --";
-    throw new AppError(
-      "invalid_config",
-      `--kv-connector ${name} ${what}; it is one of ${startable.join(", ")}`,
-    );
+    const refusal = `--kv-connector ${name} ${what}; it is one of ${startable.join(", ")}`;
+    throw new AppError("invalid_config", refusal);
   }
   return ["--kv-transfer-config", JSON.stringify(row.launch(site))];
 }

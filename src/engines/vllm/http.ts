@@ -109,9 +109,11 @@ export class HttpClient {
     };
     const request = this.#open(call, (response) => {
       if (response.statusCode !== 200) {
+        const cancelTimer = this.#clock.after(VLLM_LIMITS.checkMsMax, () => response.destroy());
         const retryAfterS = Number(response.headers["retry-after"] ?? Number.NaN);
         const retryAfterMs = retryAfterS >= 0 ? retryAfterS * 1000 : null;
         readAll(response, this.#answerBytesMax, (body, problem) => {
+          cancelTimer();
           if (problem !== null) end(() => listener.ended(problem));
           else end(() => listener.refused(response.statusCode ?? 0, body, retryAfterMs));
         });
@@ -142,33 +144,35 @@ export class HttpClient {
     if (body !== null) headers["content-type"] = "application/json";
     if (call.rank !== undefined) headers[RANK_HEADER] = String(call.rank);
     if (call.method === "POST") headers["content-length"] = String(body?.length ?? 0);
-    const request = this.#send(
-      {
-        protocol: this.#base.protocol,
-        hostname: this.#base.hostname.replace(/^\[|\]$/g, ""),
-        port: this.#base.port,
-        path: this.#base.pathname.replace(/\/+$/, "") + call.path,
-        method: call.method,
-        headers,
-        agent: this.#agent,
-      },
-      answered,
-    );
+    const request = this.#send({
+      protocol: this.#base.protocol,
+      hostname: this.#base.hostname.replace(/^\[|\]$/g, ""),
+      port: this.#base.port,
+      path: this.#base.pathname.replace(/\/+$/, "") + call.path,
+      method: call.method,
+      headers,
+      agent: this.#agent,
+    });
+    // An answer that changes the protocol (101) is no response and no error here.
+    const unanswered = () =>
+      request.emit("error", new Error("the connection was closed unanswered"));
+    request.on("close", unanswered);
+    request.on("response", (response) => {
+      request.off("close", unanswered);
+      answered(response);
+    });
     request.setNoDelay(true);
-    if (body === null) request.end();
-    else request.end(body);
+    request.end(body ?? undefined);
     return request;
   }
 }
 
+type Server = { readonly url: string; readonly token: string | null };
+
 /** Asks a server once, and keeps no connection to it. Never rejects, as `answer`. @throws AppError invalid_config. */
-export function getOnce(
-  { url, token }: { url: string; token: string | null },
-  path: string,
-  msMax: number,
-): Promise<HttpAnswer> {
-  const { answerBytesMax } = VLLM_LIMITS;
-  const client = new HttpClient({ url, apiKey: token, clock: wallTimers, answerBytesMax });
+export function getOnce(server: Server, path: string, msMax: number): Promise<HttpAnswer> {
+  const { url, token: apiKey } = server;
+  const client = new HttpClient({ ...VLLM_LIMITS, url, apiKey, clock: wallTimers });
   return client.get(path, msMax).finally(() => client.close());
 }
 
@@ -213,9 +217,7 @@ export function jsonIn(answer: HttpAnswer): Readonly<Record<string, unknown>> | 
   if (answer.kind !== "answer" || answer.status !== 200) return null;
   try {
     const json: unknown = parseJson(answer.body);
-    return typeof json === "object" && json !== null
-      ? (json as Readonly<Record<string, unknown>>)
-      : null;
+    return Object(json) === json ? (json as Readonly<Record<string, unknown>>) : null;
   } catch {
     return null;
   }

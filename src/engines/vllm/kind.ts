@@ -44,7 +44,6 @@ function opener(
       url,
       cacheSalt: RUN_SALT,
       comparison: RUN_SERVERS,
-      ...(token === null ? {} : { apiKey: token }),
-      notice,
+      ...{ apiKey: token, notice },
     });
 }

@@ -22,7 +22,7 @@ export interface VllmWorkerOptions {
   /** Absent: it is found out, by what the server answers. */
   readonly kind?: "sglang" | undefined;
   /** Sent as a bearer token. */
-  readonly apiKey?: string;
+  readonly apiKey?: string | null;
   /**
    * Begins the salt of the server's prefix cache; the weight epoch follows. All workers of a run must have the same,
    * so that they can share a cache; another run on the same servers must have another one. Default: "foretoken".
@@ -44,11 +44,9 @@ export interface VllmWorkerOptions {
  */
 export async function openVllmWorker(options: VllmWorkerOptions): Promise<VllmWorker> {
   const { url, workerId, epoch = weightEpoch(0), clock = wallTimers } = options;
-  const { cacheSalt = "foretoken", notice = () => {}, reach = () => {} } = options;
+  const { cacheSalt = "foretoken", apiKey = null, notice = () => {}, reach = () => {} } = options;
   const limits = { ...VLLM_LIMITS, ...options.limits };
-  const apiKey = options.apiKey ?? null;
-  const { answerBytesMax } = limits;
-  const client = new HttpClient({ url, apiKey, clock, answerBytesMax });
+  const client = new HttpClient({ ...limits, url, apiKey, clock });
   const access = { client, clock, limits, cacheSalt };
   try {
     const { dialect, capabilities } = await findEngine(access, options.kind);
@@ -113,10 +111,8 @@ function movesOf(
   const { className, row, problem, fix, mixesWeights } = connector;
   const problemText = `${className}: ${problem}${fix === null ? "" : `: ${fix}`}`;
   if (mixesWeights) {
-    throw new AppError(
-      "invalid_config",
-      `${url} has ${problemText}. After a weight update it might use KV of the old weights: start it without --kv-transfer-config`,
-    );
+    const refusal = `${url} has ${problemText}. After a weight update it might use KV of the old weights: start it without --kv-transfer-config`;
+    throw new AppError("invalid_config", refusal);
   }
   if (problem !== null) warn(`no KV moves through ${problemText}`);
   return problem === null && row?.reach === "pool" ? new KvMoves(className) : null;
