@@ -117,6 +117,23 @@ test("sglang: an abort by a name of the list ends that prompt's response alone",
   ]);
 });
 
+test("sglang: abort_all with the empty rid that SGLang's clients send ends all responses", async () => {
+  const body = { input_ids: [1, 2], sampling_params: { ...params, max_new_tokens: 500, n: 2 } };
+  const answer = fixture.post("/generate", body);
+  await fixture.when(() => fixture.sidecar.rollout.unfinished === 2);
+  await fixture.step(5);
+  const aborted = await fixture.post("/abort_request", { rid: "", abort_all: true });
+  expect(await aborted.json()).toEqual({ success: true, aborted: 1 });
+  const answers = (await (await fixture.until(answer)).json()) as Answer[];
+  expect(answers.map(({ meta_info: meta }) => meta.finish_reason?.type)).toEqual([
+    "abort",
+    "abort",
+  ]);
+  for (const none of [{ rid: "" }, { rid: "", prefix: true }]) {
+    expect((await fixture.post("/abort_request", none)).status).toBe(400);
+  }
+});
+
 test("sglang: an abort by a prefix ends the responses whose ids begin with it", async () => {
   const ask = (rid: string) =>
     fixture.post("/generate", {

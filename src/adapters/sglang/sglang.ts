@@ -10,7 +10,8 @@ import { SGLANG_CONTROL } from "./control.ts";
 import { prepareSglang, sglangRequest } from "./generate.ts";
 
 const abortRequest = v.strictObject({
-  rid: f.name,
+  /** "" is SGLang's own default: none. */
+  rid: v.nullish(f.text),
   /** `rid` is what the ids begin with (miles: of all requests of an adapter). */
   prefix: f.flag,
   abort_all: f.flag,
