@@ -195,6 +195,14 @@ describe("routes", () => {
     expect((await errorOf(answer)).status).toBe(405);
   });
 
+  test("route: a slash at the end is none, with its method, body and right", async () => {
+    expect(await (await call("/things/a/")).json()).toEqual({ name: "a" });
+    const answer = await call("/echo//?x=/", { method: "POST", body: small });
+    expect(await answer.json()).toEqual({ body: { text: "small" } });
+    expect((await fetch(new URL("/echo/", server.url), { method: "POST" })).status).toBe(401);
+    expect((await call("/")).status).toBe(404);
+  });
+
   test("route: an unknown path is a 404; doubled slashes are one", async () => {
     expect((await errorOf(await call("/nothing"))).status).toBe(404);
     expect((await call(`${server.url.origin}//things//a`)).status).toBe(200);

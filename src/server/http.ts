@@ -310,12 +310,12 @@ function closes(request: Request): boolean {
 
 /**
  * URL of a request: its path alone if the Host cannot stand in a URL. Double slashes, from a base URL that ends with
- * one, become one.
+ * one, become one, and one at the end of the path goes: FastAPI, and so vLLM, redirects to the path without it.
  */
 function urlOf(request: Request): URL {
   const path = request.url.replace(/^\w+:\/\/[^/]*/, "");
   const url = URL.canParse(request.url) ? new URL(request.url) : new URL(path, "http://invalid");
-  if (url.pathname.includes("//")) url.pathname = url.pathname.replace(/\/{2,}/g, "/");
+  url.pathname = url.pathname.replace(/\/{2,}/g, "/").replace(/(.)\/$/, "$1");
   return url;
 }
 
