@@ -28,3 +28,42 @@ test.skipIf(vllmMissing() !== null)("requests: each field of vLLM's classes is k
     ).toEqual([]);
   }
 });
+
+/** Fields of vLLM's classes whose values are not read here, as no answer depends on them. */
+const HARMLESS = {
+  // For the client's own records, or for the caches of OpenAI's service.
+  CompletionRequest: [
+    ...["metadata", "prompt_cache_key", "safety_identifier", "service_tier", "store", "user"],
+    // Of a chat's parser, of the size of chunks, of beam search alone, of the renderer's endpoints, of images.
+    ...["chat_template_kwargs", "include_reasoning", "length_penalty", "parallel_tool_calls"],
+    ...["reasoning_effort", "return_mm_kwargs", "return_token_offsets", "stream_interval"],
+    "top_logprobs",
+  ],
+  ChatCompletionRequest: [
+    ...["metadata", "prompt_cache_key", "safety_identifier", "service_tier", "store", "user"],
+    ...["length_penalty", "return_mm_kwargs", "return_token_offsets", "stream_interval"],
+  ],
+  GenerateRequest: [
+    ...["assistant_tokens_mask", "reasoning_ended", "reasoning_parser_kwargs", "stream_interval"],
+    "token_offsets",
+  ],
+  // Ways in which vLLM holds a request in its own memory.
+  SamplingParams: [
+    ...["flat_logprobs", "length_penalty", "output_text_buffer_length", "reasoning_effort"],
+    ...["skip_clone", "skip_reading_prefix_cache", "stream_interval"],
+  ],
+};
+
+test.skipIf(vllmMissing() !== null)(
+  "requests: what is ignored of vLLM's classes is harmless",
+  () => {
+    const fields = JSON.parse(scripted(["request_fields.py"]).split("\n").at(-1) ?? "");
+    const ignored = completionsRequest.entries.user;
+    for (const [name, { entries }] of Object.entries(SCHEMAS)) {
+      const found = fields[name].filter((field: string) => Reflect.get(entries, field) === ignored);
+      const harmless: readonly string[] = HARMLESS[name as keyof typeof HARMLESS];
+      const unlisted = found.filter((field: string) => !harmless.includes(field));
+      expect([name, unlisted]).toEqual([name, []]);
+    }
+  },
+);

@@ -20,7 +20,8 @@ const samplingParams = v.strictObject({
   extra_args: v.nullish(f.fieldsOfAnyKind),
   /** 0 cumulative, 1 delta, 2 final only: streams carry deltas and answers are final, as in vLLM. */
   output_kind: f.integer(0, 2),
-  ...f.ignoring("stream_interval", "reasoning_effort", "trace_decode_token_ids"),
+  ...f.ignoring("stream_interval", "reasoning_effort"),
+  trace_decode_token_ids: f.unsupported("responses are drawn, not replayed"),
   // Ways in which vLLM holds a request in its own memory.
   ...f.ignoring("flat_logprobs", "output_text_buffer_length"),
   ...f.ignoring("skip_clone", "skip_reading_prefix_cache"),

@@ -58,12 +58,18 @@ export const MAX_TOKENS_FIELD = whole(bounds.MAX_TOKENS);
 /** Alternatives that a response can hold per token (SamplingParams.topLogprobs). */
 export const TOP_LOGPROBS_FIELD = whole(bounds.TOP_LOGPROBS);
 
+const notToken = (biases: object) => Object.keys(biases).find((name) => !/^\d+$/.test(name));
 const biasMessage = f.isNot(`a number in ±${bounds.LOGIT_BIAS.max}`);
 /** Biases by token. Which tokens there are, and how many biases may be, the core checks. */
 const logitBias = v.pipe(
   f.fieldsOfAnyKind,
+  // Here, since `record` drops __proto__ unseen.
+  v.check(
+    (biases) => notToken(biases) === undefined,
+    ({ input }) => `holds ${f.show(notToken(input))}, not a token id`,
+  ),
   v.record(
-    v.pipe(v.string(), v.regex(/^\d+$/, f.isNot("a token id"))),
+    v.string(),
     v.pipe(
       v.number(biasMessage),
       v.minValue(bounds.LOGIT_BIAS.min, biasMessage),
