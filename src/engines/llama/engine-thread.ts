@@ -7,6 +7,7 @@ import type { WeightEpoch } from "../../core/base/ids.ts";
 import { AdaptiveLength, ConstantLength } from "../../core/draft/draft-length.ts";
 import { History } from "../../core/draft/history.ts";
 import { Replica } from "../../core/draft/replica.ts";
+import type { WorkerStats } from "../../core/rollout/worker.ts";
 import { generateWith } from "./canary.ts";
 import { LlamaEngine } from "./engine.ts";
 import {
@@ -51,23 +52,21 @@ class EngineThread {
   #loop: NodeJS.Immediate | null = null;
   #flushedMs = 0;
   #statsMs = 0;
+  /** Requests and KV of the last figures. */
+  #held = "";
 
   constructor(weights: SharedWeights, settings: EngineSettings) {
     this.#weights = share(weights);
+    const { historyBytes: limitBytes } = settings;
     this.#engine = new LlamaEngine({
+      ...settings,
       model: this.#weights,
-      slots: settings.slots,
-      kvTokens: settings.kvTokens,
-      contextTokens: settings.contextTokens,
-      epoch: settings.epoch,
       clock,
       cpuClock: { nowMs: () => openLibrary().threadCpuMs() },
       speculation: {
         drafter: new Replica({
           limitBytes: REPLICA_BYTES,
-          ...(settings.historyBytes > 0 && {
-            history: new History({ limitBytes: settings.historyBytes }),
-          }),
+          ...(limitBytes > 0 && { history: new History({ limitBytes }) }),
         }),
         planner: settings.draftsAlways ? new ConstantLength() : new AdaptiveLength(),
       },
@@ -137,25 +136,36 @@ class EngineThread {
     this.#loop = null;
     const worked = this.#engine.step();
     const nowMs = clock.nowMs();
-    if (!worked || this.#engine.urgent || nowMs - this.#flushedMs >= FLUSH_MS) this.#flush();
+    if (!worked || this.#engine.urgent || nowMs - this.#flushedMs >= FLUSH_MS) this.#flush(!worked);
     if (worked) this.#wake();
   }
 
-  #flush(): void {
+  #flush(isIdle = true): void {
     const nowMs = clock.nowMs();
-    const figuresDue = this.#engine.urgent || nowMs - this.#statsMs >= STATS_MS;
+    const stats = this.#figuresDue(nowMs, isIdle);
     const events = this.#engine.drain();
     this.#flushedMs = nowMs;
-    if (events.length === 0 && !figuresDue) return;
-    if (figuresDue) {
-      this.#statsMs = nowMs;
+    if (events.length === 0 && stats === null) return;
+    if (stats !== null) {
       // First: the end of the last response ends an iteration, whose report has these figures.
       // Events of an epoch begin with `advanced`.
       const first = events[0]?.kind === "advanced" ? 1 : 0;
-      events.splice(first, 0, { kind: "stats", stats: this.#engine.stats() });
+      events.splice(first, 0, { kind: "stats", stats });
     }
     const packed = pack(events);
     send({ kind: "events", epoch: this.#engine.epoch, events: packed }, transfersOf(packed));
+  }
+
+  /** null: none are. An idle engine says nothing more: what it holds now is not left as it was with its last step. */
+  #figuresDue(nowMs: number, isIdle: boolean): WorkerStats | null {
+    const isTime = this.#engine.urgent || nowMs - this.#statsMs >= STATS_MS;
+    if (!isTime && !isIdle) return null;
+    const stats = this.#engine.stats();
+    const held = `${stats.running} ${stats.waiting} ${stats.kvTokensUsed}`;
+    if (!isTime && held === this.#held) return null;
+    this.#statsMs = nowMs;
+    this.#held = held;
+    return stats;
   }
 }
 

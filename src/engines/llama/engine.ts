@@ -110,16 +110,12 @@ export class LlamaEngine {
     this.#model = options.model;
     this.#context = this.#openContext();
     this.#residency = new Residency(this.#context, this.#streams);
-    const { speculation, slots } = options;
+    const { speculation, slots, kvTokens, contextTokens } = options;
     this.#speculation = speculation && new Speculation({ ...speculation, clock: options.cpuClock });
     this.#groups = speculation && new DraftGroups(speculation.drafter, this.#shape.vocabularySize);
     this.#stepper = this.#newStepper();
-    this.capacity = {
-      slots,
-      kvTokens: options.kvTokens,
-      contextTokens: options.contextTokens,
-      kvBytesPerToken: kvBytesPerToken(this.#context),
-    };
+    const bytesPerToken = kvBytesPerToken(this.#context);
+    this.capacity = { slots, kvTokens, contextTokens, kvBytesPerToken: bytesPerToken };
   }
 
   get epoch(): WeightEpoch {
@@ -275,15 +271,13 @@ export class LlamaEngine {
 
   stats(): WorkerStats {
     const speculation = this.#speculation;
+    const { draftMs = 0, draftedTokens = 0, acceptedTokens = 0, drafts = 0 } = speculation ?? {};
     return {
       running: this.#running.length,
       waiting: this.#waiting.length,
       kvTokensUsed: this.#resident(),
       ...this.#counts,
-      draftMs: speculation?.draftMs ?? 0,
-      draftedTokens: speculation?.draftedTokens ?? 0,
-      acceptedTokens: speculation?.acceptedTokens ?? 0,
-      drafts: speculation?.drafts ?? 0,
+      ...{ draftMs, draftedTokens, acceptedTokens, drafts },
       ...(speculation !== null &&
         this.#isProfiled && { draftSavedMs: speculation.savedMs - speculation.draftMs }),
       ...(this.#isProfiled && { stepError: this.#cost.error }),

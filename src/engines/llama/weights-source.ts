@@ -70,13 +70,10 @@ function isCheckpoint(path: string): boolean {
 /** Refuses special files, which may block their reader for ever. */
 function checkKind(path: string, stats: BigIntStats): void {
   if (stats.isFile()) return;
-  const kind = stats.isFIFO()
-    ? "a FIFO"
-    : stats.isSocket()
-      ? "a socket"
-      : stats.isDirectory()
-        ? "a folder"
-        : "a device";
+  let kind = "a device";
+  if (stats.isFIFO()) kind = "a FIFO";
+  else if (stats.isSocket()) kind = "a socket";
+  else if (stats.isDirectory()) kind = "a folder";
   throw unreadable(path, `is ${kind}, not a file`);
 }
 

@@ -64,6 +64,28 @@ describe.skipIf(skipReason !== null)("control", () => {
     return ear.collector.response(id).tokens;
   }
 
+  test("figures: an engine whose requests are released, or that sleeps, ends with none running and no KV", async () => {
+    const { worker, ear } = await openOne();
+    const held = () => [ear.stats?.running, ear.stats?.waiting, ear.stats?.kvTokensUsed];
+    const isHeld = () => (ear.stats?.kvTokensUsed ?? 0) > 0;
+    const begun = async (id: number) => {
+      const sampling = { temperature: 1, tokensMax: 200, stopTokenIds: [] };
+      worker.send([run(newRequest(id, sampling))]);
+      await ear.until(() => isHeld() || ear.collector.response(id).finish !== null);
+      return isHeld();
+    };
+    let id = 1000;
+    for (let released = 0; released < 3; id += 1) {
+      if (await begun(id)) released += 1;
+      worker.send([{ kind: "release", requestId: requestId(id) }]);
+      await ear.until(() => held().every((count) => count === 0));
+    }
+    while (!(await begun(id))) id += 1;
+    await worker.perform(sleepOf(1), weightEpoch(0));
+    await ear.until(() => ear.stats?.running === 0 && !isHeld());
+    await worker.close();
+  });
+
   test("openLlamaModel: describes the model", async () => {
     await open(0);
     expect(models.find(({ path }) => path === MODEL_PATH)).toMatchObject({
