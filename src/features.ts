@@ -108,12 +108,14 @@ export function featuresOf(parts: Parts): Feature[] {
   return features;
 }
 
-function liveView({ sidecar, pool, weights, learned, timers, options }: Parts): LiveView {
+function liveView(parts: Parts): LiveView {
+  const { http, encoder, sidecar, pool, weights, learned, timers, options } = parts;
   const { events, iterationsFile = null } = options;
   return new LiveView({
     ...{ sidecar, pool, weights, clock: wallClock, every: timers.repeatedly, iterationsFile },
     workers: () => workersOf({ sidecar, pool, learned }),
     nowS: () => Date.now() / 1000,
+    threadWaits: () => ["waits" in encoder ? encoder.waits : [], http.bodyWait() ?? []].flat(),
     completedBytesMax: COMPLETED_BYTES_MAX,
     changed: (state) => events.stateChanged(state),
     failed: events.failed,

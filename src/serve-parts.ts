@@ -14,7 +14,7 @@ import { LearnedEpochs } from "./server/control/learned-epochs.ts";
 import { WeightUpdates } from "./server/control/weights.ts";
 import { EngineEncoder, PoolCalls } from "./server/engine-calls.ts";
 import type { PromptHistory } from "./server/history/prompt-history.ts";
-import type { AccessEntry, Served } from "./server/http.ts";
+import type { AccessEntry, HttpServer, Served } from "./server/http.ts";
 import type { Kept } from "./server/kept.ts";
 import { type SavedRequest, savedRequest } from "./server/openai/request-journals.ts";
 import { type SavedRollout, savedRollout } from "./server/rollouts/known.ts";
@@ -48,6 +48,7 @@ export interface Feature {
 
 /** Resources that are opened before the server serves, and closed after it. */
 export interface Opened {
+  readonly http: HttpServer;
   readonly kv: EmbeddedKvPool;
   readonly registry: WorkerRegistry;
   readonly history: PromptHistory | null;

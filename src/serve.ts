@@ -111,7 +111,7 @@ export function listening(
 /** `features` are filled. @throws AppError: the core cannot be loaded. */
 export function serveWith(
   options: ServeOptions,
-  opened: Opened & { readonly http: HttpServer },
+  opened: Opened,
   features: Feature[],
 ): RunningSidecar {
   const { http, kv, registry, history, journals } = opened;

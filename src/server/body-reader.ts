@@ -26,7 +26,7 @@ const INLINE_BYTES_MAX = 256 * 1024;
 const READ_MS_MAX = 30_000;
 
 export class BodyReader {
-  readonly #lane = new Lane<Uint8Array>({
+  readonly lane = new Lane<Uint8Array>({
     openThread: () => openThread(new URL("./json-thread.ts", import.meta.url), null),
     msMax: READ_MS_MAX,
     sizeMax: Number.POSITIVE_INFINITY,
@@ -39,12 +39,12 @@ export class BodyReader {
       const value = jsonOf(bytes);
       return { digest: digestOf(bytes), json: () => value };
     }
-    const { digest, value } = (await this.#lane.run(bytes, bytes.length, signal)) as ReadBody;
+    const { digest, value } = (await this.lane.run(bytes, bytes.length, signal)) as ReadBody;
     return { digest, json: (lists) => (lists === "packed" ? value : unpacked(value)) };
   }
 
   close(): void {
-    this.#lane.close();
+    this.lane.close();
   }
 }
 

@@ -3,6 +3,7 @@
 
 import { hostname } from "node:os";
 import { AppError, errorText } from "../core/base/errors.ts";
+import type { OpenWait } from "../pool/waits.ts";
 import { CLOSE } from "../proto/close-codes.ts";
 import { Access } from "./access.ts";
 import { BodyBudget, type BodyOptions } from "./body.ts";
@@ -71,6 +72,8 @@ export interface HttpServer {
   /** Serves this from now on in place of what it served before. */
   serve(served: Served): void;
   streams(): OpenStream[];
+  /** The body whose turn to be read comes next; null: none waits. */
+  bodyWait(): OpenWait | null;
   /** Takes no more connections; resolves when every answer has gone out and every socket is closed. */
   finish(): Promise<void>;
   stop(): Promise<void>;
@@ -114,6 +117,7 @@ export function serveHttp(options: HttpOptions): HttpServer {
     url: server.url,
     serve: (served) => front.serve(served),
     streams: () => [...front.streams],
+    bodyWait: () => front.reader.lane.wait,
     finish: async () => {
       await server.stop();
       front.reader.close();

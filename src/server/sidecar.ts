@@ -291,10 +291,8 @@ export class Sidecar {
     if (workers.length === 0) throw new AppError("no_worker", "no worker is in service");
     const { requestsMax } = this.#limits;
     if (this.rollout.unfinished + n > requestsMax) {
-      throw new AppError(
-        "queue_full",
-        `${requestsMax} requests are in flight, the server's maximum`,
-      );
+      const problem = `${requestsMax} requests are in flight, the server's maximum`;
+      throw new AppError("queue_full", problem);
     }
     if (prompt.length === 0) throw invalid("prompt", "holds no tokens");
     const { vocabularySize } = this.#options;

@@ -4,7 +4,7 @@ import { openTinyThread, TinyText } from "../../test/golden/requests/tiny-text.t
 import { ThreadedEncoder } from "./encoder.ts";
 import type { EncoderJob, EncoderThread } from "./encoder-job.ts";
 import { openHuggingFaceText, openHuggingFaceThread } from "./hugging-face.ts";
-import type { JobAnswer } from "./job-lane.ts";
+import { type JobAnswer, Lane } from "./job-lane.ts";
 import type { Text } from "./text.ts";
 
 const LONG = "a".repeat(100_000);
@@ -144,4 +144,32 @@ test("a thread of a Hugging Face tokenizer does what its text does, errors too",
 test("a thread that cannot open its tokenizer reports the reason", async () => {
   const encoder = realEncoder(new TinyText(), () => openHuggingFaceThread("/nowhere"));
   expect(await failureOf(encode(encoder, MEDIUM))).toContain("/nowhere");
+});
+
+test("wait: a job whose turn comes too late is given up by name, and one behind it is not", async () => {
+  const threads: HeldThread[] = [];
+  const openThread = () => {
+    const thread = new HeldThread();
+    threads.push(thread);
+    return thread;
+  };
+  const words = { thread: "the tokenizer", unit: "characters", done: "encoded" };
+  const limits = { msMax: 60_000, sizeMax: 1e9, waitMsMax: 50 };
+  const lane = new Lane<EncoderJob>({ ...limits, openThread, words });
+  onTestFinished(() => lane.close());
+  const job: EncoderJob = { kind: "decode", tokens: Int32Array.of(1) };
+  const first = lane.run(job, 7, ALWAYS);
+  expect(lane.wait).toBeNull();
+  const second = failureOf(lane.run(job, 9, ALWAYS));
+  const about = { what: "a job of 9 characters", forWhom: "the tokenizer", reason: "1 wait there" };
+  expect(lane.wait).toMatchObject({ ...about, msMax: 50, isLate: false });
+  const { sinceMs = 0 } = lane.wait ?? {};
+  while (performance.now() - sinceMs <= 50) await new Promise((resolve) => setImmediate(resolve));
+  expect(lane.wait?.isLate).toBe(true);
+  const third = lane.run(job, 3, ALWAYS);
+  threads[0]?.finish(1);
+  expect(await first).toEqual([Int32Array.of(1)]);
+  expect(await second).toBe("9 characters waited 0.05 s to be encoded");
+  threads[0]?.finish(2);
+  expect(await third).toEqual([Int32Array.of(2)]);
 });

@@ -81,6 +81,10 @@ export class ThreadedEncoder implements Encoder {
     return await this.#run({ kind: "names", tokens }, tokens.length, signal);
   }
 
+  get waits() {
+    return [this.#short, this.#long].flatMap(({ wait }) => wait ?? []);
+  }
+
   close(): void {
     this.#short.close();
     this.#long.close();

@@ -84,7 +84,11 @@ export interface LaneOptions<Job> {
   readonly sizeMax: number;
   /** Words for messages: "the tokenizer", "characters", "encoded". */
   readonly words: { readonly thread: string; readonly unit: string; readonly done: string };
+  /** Time after which a job is given up when its turn comes. Default: that of a silent engine. */
+  readonly waitMsMax?: number;
 }
+
+const WAIT_MS_MAX = 600_000;
 
 /** Limit of the number of waiting jobs: as many as a sidecar takes requests. */
 const WAITING_MAX = 65_536;
@@ -92,6 +96,7 @@ const WAITING_MAX = 65_536;
 interface Waiting<Job> {
   readonly job: Job;
   readonly size: number;
+  readonly sinceMs: number;
   readonly resolve: (value: unknown) => void;
   readonly reject: (error: unknown) => void;
 }
@@ -119,7 +124,7 @@ export class Lane<Job> {
     const gone = new AppError("interrupted", "the client disconnected");
     if (signal.aborted) throw gone;
     const { promise, resolve, reject } = Promise.withResolvers<unknown>();
-    const waiting = { job, size, resolve, reject };
+    const waiting = { job, size, sinceMs: performance.now(), resolve, reject };
     const leave = () => {
       if (this.#remove(waiting)) reject(gone);
     };
@@ -128,6 +133,17 @@ export class Lane<Job> {
     signal.addEventListener("abort", leave, { once: true });
     this.#next();
     return await promise.finally(() => signal.removeEventListener("abort", leave));
+  }
+
+  /** The wait of the job whose turn comes next, as Waits has it; null: none waits. */
+  get wait() {
+    const [next] = this.#waiting;
+    if (next === undefined) return null;
+    const { words, waitMsMax: msMax = WAIT_MS_MAX } = this.#options;
+    const reason = `${this.#waiting.size} wait there`;
+    const about = { what: `a job of ${next.size} ${words.unit}`, forWhom: words.thread, reason };
+    const isLate = 2 * (performance.now() - next.sinceMs) > msMax;
+    return { ...about, msMax, sinceMs: next.sinceMs, isLate };
   }
 
   close(): void {
@@ -149,8 +165,14 @@ export class Lane<Job> {
     const [next] = this.#waiting;
     if (this.#current !== null || next === undefined) return;
     this.#remove(next);
+    const { msMax, words, waitMsMax = WAIT_MS_MAX } = this.#options;
+    if (performance.now() - next.sinceMs > waitMsMax) {
+      const problem = `${next.size} ${words.unit} waited ${waitMsMax / 1000} s to be ${words.done}`;
+      next.reject(new AppError("deadline_exceeded", problem));
+      this.#next();
+      return;
+    }
     this.#current = next;
-    const { msMax, words } = this.#options;
     this.#timer = setTimeout(() => {
       const message = `${next.size} ${words.unit} were not ${words.done} in ${msMax / 1000} s`;
       this.#abandon(new AppError("deadline_exceeded", message));

@@ -54,10 +54,8 @@ export class Adapters {
     if (steps.modelNames.includes(name))
       throw invalid("lora_name", `is ${name}, the model's own name`);
     if (!this.#loads.has(name) && this.#loads.size >= ADAPTERS_MAX) {
-      throw invalid(
-        "lora_name",
-        `would be one more than ${ADAPTERS_MAX} adapters; unload another first`,
-      );
+      const problem = `would be one more than ${ADAPTERS_MAX} adapters; unload another first`;
+      throw invalid("lora_name", problem);
     }
     const engines = await steps.engines.available();
     for (const { worker } of engines) {

@@ -42,6 +42,7 @@ function shown(
     workers: () => [],
     clock: bed.clock,
     nowS: () => 1000,
+    threadWaits: () => [],
     iterationsFile: options.file ?? null,
     completedBytesMax: options.completedBytesMax ?? 2 ** 20,
     every: () => () => {},

@@ -10,6 +10,7 @@ import { type Figures, SHOWN_FIGURES } from "../../core/rollout/figures.ts";
 import type { IterationSummary } from "../../core/rollout/iteration-span.ts";
 import type { WorkerStats } from "../../core/rollout/worker.ts";
 import type { WorkerPool } from "../../pool/pool.ts";
+import type { OpenWait } from "../../pool/waits.ts";
 import type { workersOf } from "../control/calls.ts";
 import type { Sidecar } from "../sidecar.ts";
 import { progressFields } from "../stream/frame.ts";
@@ -28,6 +29,8 @@ export interface LiveOptions {
   readonly workers: () => ReturnType<typeof workersOf>;
   readonly clock: Clock;
   readonly nowS: () => number;
+  /** Waits for a thread. */
+  readonly threadWaits: () => readonly OpenWait[];
   /** File for the last iterations; null: they are kept in memory. */
   readonly iterationsFile: string | null;
   readonly completedBytesMax: number;
@@ -227,7 +230,7 @@ export class LiveView {
       members: pool.members,
       clocks: meter.clocks(),
       queued: (worker) => this.#statsOf(worker)?.waiting ?? 0,
-      waits: sidecar.waits.open,
+      waits: [...sidecar.waits.open, ...this.#options.threadWaits()],
     });
     return { progress, state, stragglers, waiting };
   }

@@ -7,12 +7,16 @@ import { ControlFixture } from "../../../test/suite/control-fixture.ts";
 import { Bed, DEAF, specFor } from "../../../test/suite/sidecar-bed.ts";
 import { assert } from "../../core/base/assert.ts";
 import { fold32 } from "../../core/base/hash.ts";
+import type { OpenWait } from "../../pool/waits.ts";
 import { LiveView } from "./view.ts";
 import type { WaitingLine } from "./waiting.ts";
 
 const ITERATIONS = 100;
 
-function watched(lengthOf: (sample: number, request: number) => number) {
+function watched(
+  lengthOf: (sample: number, request: number) => number,
+  { threadWaits = [], state = "ready" }: { threadWaits?: OpenWait[]; state?: string } = {},
+) {
   const bed = new Bed({
     workers: 2,
     lengthOf: ({ sampleIndex, requestId }) => lengthOf(sampleIndex, requestId),
@@ -21,8 +25,9 @@ function watched(lengthOf: (sample: number, request: number) => number) {
     sidecar: bed.sidecar,
     pool: {
       members: bed.workers.map(({ workerId }) => ({
-        ...{ source: { name: `vllm-${workerId}` }, workerId, state: "ready", reason: null },
+        ...{ source: { name: `vllm-${workerId}` }, workerId, state, reason: null },
       })),
+      hasStarted: true,
     } as never,
     weights: {
       isUpdating: false,
@@ -32,6 +37,7 @@ function watched(lengthOf: (sample: number, request: number) => number) {
     clock: bed.clock,
     workers: () => [],
     nowS: () => 1000,
+    threadWaits: () => threadWaits,
     iterationsFile: null,
     completedBytesMax: 0,
     every: () => () => {},
@@ -112,4 +118,33 @@ test("waiting: an update that one engine does not answer is late by the others",
   held.resolve();
   await fixture.steps(5);
   expect([(await answer).status, waits.open]).toEqual([200, []]);
+});
+
+test("waiting: what waits for a thread has a line with its limit", () => {
+  const about = { what: "a job of 9 characters", forWhom: "the tokenizer", reason: "3 wait there" };
+  const wait = { ...about, msMax: 600_000, sinceMs: 0, isLate: true };
+  const { view } = watched(() => 8, { threadWaits: [wait] });
+  expect(view.waiting().waiting).toMatchObject([
+    {
+      ...{ kind: "call", verdict: "slow" },
+      line: expect.stringMatching(
+        /^a job of 9 characters waits for the tokenizer for \S+ s; 3 wait there; gives up in \S+ s$/,
+      ),
+    },
+  ]);
+});
+
+test("waiting: without an engine, nothing is stuck before a response waits for one", async () => {
+  const { bed, view } = watched(() => 8, { state: "down" });
+  const generation = () => view.waiting().waiting.find(({ kind }) => kind === "generation");
+  view.sample();
+  expect(generation()).toMatchObject({
+    verdict: "ok",
+    line: expect.stringMatching(/^no response waits for 0 s: no worker; vllm-0 is down/),
+  });
+  bed.generate([1, 2], 1);
+  expect(generation()).toMatchObject({
+    verdict: "stuck",
+    line: expect.stringMatching(/^1 response waits for/),
+  });
 });

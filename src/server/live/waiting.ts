@@ -57,8 +57,9 @@ export function waitingLines(seen: Seen): WaitingLine[] {
 function generationLine({ state, stateS, progress, hasStarted }: Seen): WaitingLine[] {
   if (state.state === "serving") return [];
   const open = progress.requests - progress.requestsDone;
-  const line = `${counted(open, "response")} wait${open === 1 ? "s" : ""} for ${stateS} s: ${state.state.replace("_", " ")}; ${state.reason}`;
-  const verdict = state.state === "no_worker" && hasStarted ? "stuck" : "ok";
+  const who = open === 0 ? "no response" : counted(open, "response");
+  const line = `${who} wait${open > 1 ? "" : "s"} for ${stateS} s: ${state.state.replace("_", " ")}; ${state.reason}`;
+  const verdict = state.state === "no_worker" && hasStarted && open > 0 ? "stuck" : "ok";
   return [{ kind: "generation", verdict, line, since_s: stateS, deadline_s: null }];
 }
 

@@ -75,10 +75,9 @@ export async function prepareCompletions(
   });
   if (fields.echo === true && !plane.hasText) throw invalid("echo", "needs the prompt's text");
   if (fields.echo === true && typeof fields.logprobs === "number") {
-    throw invalid(
-      "echo",
-      "is true with logprobs: prompt_logprobs reports on the prompt, where the workers are vLLM servers",
-    );
+    const problem =
+      "is true with logprobs: prompt_logprobs reports on the prompt, where the workers are vLLM servers";
+    throw invalid("echo", problem);
   }
   const { truncate_prompt_tokens: keep = null, truncation_side: side } = fields;
   const addSpecial = fields.add_special_tokens ?? true;

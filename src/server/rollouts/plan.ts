@@ -279,10 +279,8 @@ export function givenPrompt(
   const given = PROMPT_FIELDS.filter((field) => (group[field] ?? null) !== null);
   const [first, second] = given;
   if (first === undefined) {
-    throw invalid(
-      `${at}prompt`,
-      "is missing, and so are messages and token_ids; a group has one of them",
-    );
+    const problem = "is missing, and so are messages and token_ids; a group has one of them";
+    throw invalid(`${at}prompt`, problem);
   }
   if (second !== undefined) {
     throw invalid(`${at}${first}`, `is given beside ${second}; a group has one of them`);
