@@ -38,6 +38,19 @@ const GAIN_MIN = 1.1;
 const SKIP_AFTER = 4;
 const SKIPS_MAX = 32;
 
+/** The length that makes the most tokens a millisecond, and how many. */
+export function fastest({ batch, whole, gains, draftMs }: Offer, times: StepTimes) {
+  let best = { length: 0, speed: whole / times.ms(batch, batch) };
+  let tokens = whole;
+  for (const [depth, gain] of gains.entries()) {
+    if (gain === 0) break;
+    tokens += gain;
+    const speed = tokens / (draftMs + times.ms(batch, batch * (depth + 2)));
+    if (speed > best.speed) best = { length: depth + 1, speed };
+  }
+  return best;
+}
+
 export class AdaptiveLength implements DraftPlanner {
   readonly probabilityMin = 0.06;
   #unpaid = 0;
@@ -50,18 +63,10 @@ export class AdaptiveLength implements DraftPlanner {
     return false;
   }
 
-  choose({ batch, whole, gains, draftMs }: Offer, times: StepTimes): number {
-    let length = 0;
-    let best = (GAIN_MIN * whole) / times.ms(batch, batch);
-    let tokens = whole;
-    for (const [depth, gain] of gains.entries()) {
-      if (gain === 0) break;
-      tokens += gain;
-      const speed = tokens / (draftMs + times.ms(batch, batch * (depth + 2)));
-      if (speed <= best) continue;
-      best = speed;
-      length = depth + 1;
-    }
+  choose(offer: Offer, times: StepTimes): number {
+    const best = fastest(offer, times);
+    const least = (GAIN_MIN * offer.whole) / times.ms(offer.batch, offer.batch);
+    const length = best.speed > least ? best.length : 0;
     this.#unpaid = length > 0 ? 0 : this.#unpaid + 1;
     if (this.#unpaid >= SKIP_AFTER)
       this.#skips = Math.min(SKIPS_MAX, 2 ** (this.#unpaid - SKIP_AFTER));

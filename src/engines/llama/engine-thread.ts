@@ -19,7 +19,7 @@ import {
   transfersOf,
 } from "./messages.ts";
 import { openLibrary } from "./native.ts";
-import { baseRowsOf } from "./step-cost.ts";
+import { baseRowsOf, draftsPay } from "./step-cost.ts";
 import { LlamaWeights } from "./weights.ts";
 
 declare const self: Worker;
@@ -36,13 +36,6 @@ const REPLICA_BYTES = 256 * 1024 * 1024;
  * will be when the engines work.
  */
 const PROFILE_MS = 1000;
-
-/**
- * An engine drafts if the part of a step that does not depend on its rows takes as long as so many of them. Drafts of
- * which 80 % of the tokens are accepted speed up a step of four requests by 22 % there. The priced model has 5 to 10, the
- * bundled one, in the CPU's cache, 2 to 3.5: drafts gained less there than making them costs.
- */
-const DRAFT_BASE_ROWS_MIN = 4;
 
 const clock = { nowMs: () => performance.now() };
 
@@ -71,9 +64,10 @@ class EngineThread {
         planner: settings.draftsAlways ? new ConstantLength() : new AdaptiveLength(),
       },
     });
-    const baseRows = baseRowsOf(this.#engine.profile(PROFILE_MS));
-    const drafts = settings.draftsAlways || baseRows >= DRAFT_BASE_ROWS_MIN;
-    send({ kind: "opened", capacity: { ...this.#engine.capacity, baseRows, drafts } });
+    const times = this.#engine.profile(PROFILE_MS);
+    const drafts = settings.draftsAlways || draftsPay(times, settings.slots);
+    const measured = { baseRows: baseRowsOf(times), drafts };
+    send({ kind: "opened", capacity: { ...this.#engine.capacity, ...measured } });
   }
 
   receive(message: Exclude<ToEngine, { kind: "open" }>): void {

@@ -490,11 +490,10 @@ export class LlamaEngine {
     }
   }
 
+  /** KV tokens of all that are parked or wait, but for one that waits. */
   #evictable(except: Sequence): number {
-    let tokens = 0;
-    for (const sequence of this.#parked) tokens += sequence.computed;
-    for (const sequence of this.#waiting) if (sequence !== except) tokens += sequence.computed;
-    return tokens;
+    const left = this.#resident() - except.computed;
+    return this.#running.reduce((tokens, { computed }) => tokens - computed, left);
   }
 
   #activate(sequence: Sequence): void {

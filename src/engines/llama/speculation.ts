@@ -21,12 +21,11 @@ const DRAFT_MS_RATE = 0.1;
 /** After as many steps with drafts in a row one is taken without, to see what a plain step takes by now. */
 const DRAFTED_STEPS_MAX = 16;
 
-const NO_DRAFTS: Drafts = {
-  start: new Int32Array(1),
-  tokens: new Int32Array(0),
-  parents: new Int32Array(0),
-  probabilities: new Float32Array(0),
-};
+export interface SpeculationOptions {
+  readonly drafter: Pick<Drafter, "propose">;
+  readonly planner: DraftPlanner;
+  readonly clock: Clock;
+}
 
 export class Speculation {
   /** Draft rows of each decoding request in this step. */
@@ -38,26 +37,19 @@ export class Speculation {
   acceptedTokens = 0;
   /** Time that accepted tokens saved, less what their verification took, by the step times that are known. */
   savedMs = 0;
-  readonly #drafter: Drafter;
-  readonly #planner: DraftPlanner;
-  readonly #clock: Clock;
-  /** Sequences whose drafts `#proposed` holds, in its order. */
+  readonly #options: SpeculationOptions;
+  /** Sequences that have asked for drafts in this step, in the drafts' order. */
   #asking: Sequence[] = [];
   readonly #gains = new Float64Array(DRAFT_TOKENS_MAX);
-  #proposed: Drafts = NO_DRAFTS;
+  /** Tokens of the drafts of this step, one draft after another. */
+  #tokens: Int32Array = new Int32Array(0);
   /** Milliseconds that the drafts of a step take to make, of late. */
   #stepDraftMs = 0;
   /** Steps with drafts since the last one without. */
   #draftedSteps = 0;
 
-  constructor(options: {
-    drafter: Drafter;
-    planner: DraftPlanner;
-    clock: Clock;
-  }) {
-    this.#drafter = options.drafter;
-    this.#planner = options.planner;
-    this.#clock = options.clock;
+  constructor(options: SpeculationOptions) {
+    this.#options = options;
   }
 
   /**
@@ -69,8 +61,11 @@ export class Speculation {
     const batch = decoding.length;
     const lengthMax = Math.min(LENGTH_MAX, Math.floor(room / Math.max(1, batch)));
     if (batch === 0 || lengthMax < 1) return;
-    if (this.#looksAtPlainStep() || !this.#planner.wantsDrafts()) return;
-    const startMs = this.#clock.nowMs();
+    const { drafter, planner, clock } = this.#options;
+    const looksAtPlainStep = this.#draftedSteps === DRAFTED_STEPS_MAX;
+    if (looksAtPlainStep) this.#draftedSteps = 0;
+    if (looksAtPlainStep || !planner.wantsDrafts()) return;
+    const startMs = clock.nowMs();
     let whole = 0;
     const queries: DraftQuery[] = [];
     this.#asking = [];
@@ -81,18 +76,20 @@ export class Speculation {
       const { draft } = sequence;
       if (draft === null || tokensMax < 1) continue;
       const { groupId, sampleIndex } = draft;
-      const { probabilityMin } = this.#planner;
+      const { probabilityMin } = planner;
       queries.push({ groupId, sampleIndex, tokensMax, probabilityMin, tree: false });
       this.#asking.push(sequence);
     }
     if (queries.length > 0) {
-      this.#proposed = this.#drafter.propose(queries);
-      const offer = { batch, whole, gains: this.#gainsOf(lengthMax), draftMs: this.#stepDraftMs };
-      this.length = this.#planner.choose(offer, stepMs);
-      if (this.length > 0) this.#take();
+      const drafts = drafter.propose(queries);
+      this.#tokens = drafts.tokens;
+      const gains = this.#gainsOf(drafts, lengthMax);
+      const offer = { batch, whole, gains, draftMs: this.#stepDraftMs };
+      this.length = planner.choose(offer, stepMs);
+      if (this.length > 0) this.#take(drafts);
       this.#draftedSteps = this.length > 0 ? this.#draftedSteps + 1 : 0;
     }
-    const ms = this.#clock.nowMs() - startMs;
+    const ms = clock.nowMs() - startMs;
     this.#stepDraftMs += DRAFT_MS_RATE * (ms - this.#stepDraftMs);
     this.draftMs += ms;
   }
@@ -100,18 +97,11 @@ export class Speculation {
   /** The token at `depth` (0 = first) of the sequence's draft; beyond its end: none. */
   token(sequence: Sequence, depth: number): number {
     if (depth >= sequence.draftLength) return -1;
-    return this.#proposed.tokens[sequence.draftFrom + depth] as number;
-  }
-
-  #looksAtPlainStep(): boolean {
-    if (this.#draftedSteps < DRAFTED_STEPS_MAX) return false;
-    this.#draftedSteps = 0;
-    return true;
+    return this.#tokens[sequence.draftFrom + depth] as number;
   }
 
   /** Weighted tokens that the drafts' tokens at each depth bring, if they are verified. */
-  #gainsOf(lengthMax: number): Float64Array {
-    const { start, probabilities } = this.#proposed;
+  #gainsOf({ start, probabilities }: Drafts, lengthMax: number): Float64Array {
     this.#gains.fill(0);
     for (const [i, sequence] of this.#asking.entries()) {
       const from = start[i] as number;
@@ -123,8 +113,7 @@ export class Speculation {
     return this.#gains.subarray(0, lengthMax);
   }
 
-  #take(): void {
-    const { start } = this.#proposed;
+  #take({ start }: Drafts): void {
     for (const [i, sequence] of this.#asking.entries()) {
       const from = start[i] as number;
       const tokens = Math.min(this.length, (start[i + 1] as number) - from);

@@ -1,7 +1,13 @@
 import { expect, test } from "bun:test";
 import { ConstantLength } from "../../core/draft/draft-length.ts";
 import { Speculation } from "./speculation.ts";
-import { baseRowsOf, LearnedStepCost, ProfiledStepCost, profileSteps } from "./step-cost.ts";
+import {
+  baseRowsOf,
+  draftsPay,
+  LearnedStepCost,
+  ProfiledStepCost,
+  profileSteps,
+} from "./step-cost.ts";
 
 const SAMPLES = [
   { rows: 1, ms: 1 },
@@ -99,6 +105,14 @@ test("baseRowsOf: 8 ms and 2 ms a row are 4 rows", () => {
   expect(baseRowsOf({ ms: () => 8 })).toBe(Number.MAX_SAFE_INTEGER);
 });
 
+test("draftsPay: where rows are cheap in steps of some requests, not by a line through all of them", () => {
+  // A second row costs more than the first, and from there six cost what two do.
+  const kernels = { ms: (_batch: number, rows: number) => (rows === 1 ? 4 : 10 + rows / 4) };
+  expect([draftsPay(kernels, 8), draftsPay(kernels, 1)]).toEqual([true, false]);
+  const line = (base: number) => ({ ms: (_batch: number, rows: number) => base + rows });
+  expect([1, 3, 4, 8].map((base) => draftsPay(line(base), 8))).toEqual([false, false, true, true]);
+});
+
 test("Speculation: the step after sixteen with drafts has none", () => {
   const drafter = {
     propose: () => ({
@@ -107,7 +121,7 @@ test("Speculation: the step after sixteen with drafts has none", () => {
     }),
   };
   const rest = { planner: new ConstantLength(), clock: { nowMs: () => 0 } };
-  const speculation = new Speculation({ drafter: drafter as never, ...rest });
+  const speculation = new Speculation({ drafter, ...rest });
   const sequence = { draft: {}, chunkEnd: 9, length: 1, priority: "low" };
   const lengths = Array.from({ length: 35 }, () => {
     speculation.propose([sequence as never], 8, { ms: () => 1 });

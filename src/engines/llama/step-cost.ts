@@ -3,7 +3,7 @@
 
 import { assert } from "../../core/base/assert.ts";
 import type { Clock } from "../../core/base/clock.ts";
-import type { StepTimes } from "../../core/draft/draft-length.ts";
+import { fastest, type StepTimes } from "../../core/draft/draft-length.ts";
 
 /** One measured step of `rows` token rows. */
 export interface StepSample {
@@ -24,11 +24,9 @@ export class ProfiledStepCost implements StepTimes {
   }
 
   ms(_batch: number, rows: number): number {
-    const all = this.#samples;
-    const last = all.at(-1) as StepSample;
-    const above = all.findIndex((sample) => sample.rows >= rows);
-    const to = above < 0 ? last : (all[Math.max(1, above)] as StepSample);
-    const from = all[all.indexOf(to) - 1] as StepSample;
+    const below = this.#samples.findLastIndex((sample) => sample.rows < rows);
+    const at = Math.max(0, Math.min(below, this.#samples.length - 2));
+    const [from, to] = this.#samples.slice(at, at + 2) as [StepSample, StepSample];
     return from.ms + ((rows - from.rows) * (to.ms - from.ms)) / (to.rows - from.rows);
   }
 }
@@ -134,4 +132,20 @@ export function baseRowsOf(times: StepTimes): number {
   const oneMs = times.ms(1, 1);
   const rowMs = (times.ms(BASE_BATCH, BASE_BATCH) - oneMs) / (BASE_BATCH - 1);
   return rowMs > 0 ? Math.max(0, oneMs / rowMs - 1) : Number.MAX_SAFE_INTEGER;
+}
+
+/** Usual drafts: at each depth so many of the tokens are accepted if those before are, as in the demo. */
+const USUAL = Float64Array.from({ length: 8 }, (_, depth) => 0.7 ** (depth + 1));
+/** Least speedup of these steps together: an engine that drafts takes siblings' tokens and compiles the drafts' code. */
+const START_GAIN_MIN = 1.25;
+
+/** Whether drafts pay in steps of few requests, with which every iteration ends. Each step is decided anew afterwards. */
+export function draftsPay(times: StepTimes, slots: number): boolean {
+  let [plainMs, draftedMs] = [0, 0];
+  for (const batch of [1, 2, 4].filter((requests) => requests <= slots)) {
+    const gains = USUAL.map((accepted) => batch * accepted);
+    plainMs += times.ms(batch, batch);
+    draftedMs += batch / fastest({ batch, whole: batch, gains, draftMs: 0 }, times).speed;
+  }
+  return plainMs >= START_GAIN_MIN * draftedMs;
 }
