@@ -106,7 +106,6 @@ function draw(seed: number, drafts: boolean): Record<string, number> {
     kvTokens: 20_000,
     contextTokens: 128,
     epoch: EPOCH,
-    clock: stillClock,
     cpuClock: stillClock,
     speculation: drafts ? { drafter, planner } : null,
   });

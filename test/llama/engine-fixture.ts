@@ -68,7 +68,6 @@ export function newEngine(options: Partial<EngineOptions> = {}): LlamaEngine {
     kvTokens: 4000,
     contextTokens: 512,
     epoch: EPOCH,
-    clock: stillClock,
     cpuClock: stillClock,
     speculation: null,
     ...options,

@@ -191,7 +191,7 @@ export const WORKER_FIGURES = [
     key: "busy_s",
     metric: "foretoken_engine_busy_seconds_total",
     unit: "s",
-    help: "Time in engine steps.",
+    help: "Time in engine steps; of embedded engines, CPU time of their threads.",
     read: (s) => s.busyMs / 1000,
   },
   {

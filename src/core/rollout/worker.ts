@@ -146,7 +146,7 @@ export interface WorkerStats {
   readonly kvTokensUsed: number;
   /** Counters. */
   readonly steps: number;
-  /** Time inside engine steps, ms. */
+  /** Time inside engine steps, ms; of embedded engines, CPU time of their threads. */
   readonly busyMs: number;
   /** Time inside the drafter, ms (part of busyMs). */
   readonly draftMs: number;

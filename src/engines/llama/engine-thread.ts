@@ -54,7 +54,6 @@ class EngineThread {
     this.#engine = new LlamaEngine({
       ...settings,
       model: this.#weights,
-      clock,
       cpuClock: { nowMs: () => openLibrary().threadCpuMs() },
       speculation: {
         drafter: new Replica({

@@ -108,7 +108,12 @@ describe.skipIf(skipReason !== null)("exactness", () => {
     expect(cost.ms(4, 4)).toBeGreaterThan(0);
     expect(engine.stats().draftSavedMs).toBeUndefined();
     for (const spec of specs) engine.command(run(spec));
+    const [startMs, before] = [clock.nowMs(), engine.stats().busyMs];
     expectSolo(runToEnd(engine), ...specs);
+    // Engine time is of the same clock, in steps alone.
+    const busyMs = engine.stats().busyMs - before;
+    expect(busyMs).toBeGreaterThan(0);
+    expect(busyMs).toBeLessThan(clock.nowMs() - startMs);
     engine.close();
   });
 

@@ -36,14 +36,10 @@ export interface EngineOptions {
   readonly kvTokens: number;
   readonly contextTokens: number;
   readonly epoch: WeightEpoch;
-  readonly clock: Clock;
-  /** Measures steps for the draft planner: CPU time of this thread, which contention does not distort. */
+  /** Measures steps: CPU time of this thread, which other load on the machine does not distort. */
   readonly cpuClock: Clock;
   /** null: never drafts. */
-  readonly speculation: {
-    readonly drafter: Drafter;
-    readonly planner: DraftPlanner;
-  } | null;
+  readonly speculation: { readonly drafter: Drafter; readonly planner: DraftPlanner } | null;
   /** Tokens prefilled in one step, at most, over all requests. */
   readonly prefillRows?: number;
   /** Streams beyond the slots, for parked requests. */
@@ -250,13 +246,13 @@ export class LlamaEngine {
   /** One engine pass. false: there was nothing to do. @throws AppError worker_failed. */
   step(): boolean {
     if (this.#asleep || (this.#running.length === 0 && this.#waiting.length === 0)) return false;
-    const startMs = this.#options.clock.nowMs();
+    const startMs = this.#options.cpuClock.nowMs();
     // As in vLLM, a step that had to preempt admits no request: the freed KV is needed by running ones.
     if (!this.#makeRoom()) this.#admit();
     this.#advance();
     this.#settle();
     this.#counts.steps += 1;
-    this.#counts.busyMs += this.#options.clock.nowMs() - startMs;
+    this.#counts.busyMs += this.#options.cpuClock.nowMs() - startMs;
     return true;
   }
 
