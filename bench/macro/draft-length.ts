@@ -30,9 +30,13 @@ import { samplingOf, specOf } from "../../test/suite/request-spec.ts";
 import { helpFrom, writeReport } from "../harness.ts";
 
 const ENGINES = 2;
-const [SLOTS, CHUNK_TOKENS, TOKENS_MAX, GROUP_MAX] = [16, 128, 900, 8];
-/** KV of an engine: the demo's, and room for all. */
-const KV = { short: 1150, ample: 40_960 };
+const [SLOTS, CHUNK_TOKENS, GROUP_MAX] = [16, 128, 8];
+/** KV of an engine and tokens of a response, at most: the demo's, longer ones, and room for all of these. */
+const SIZES = [
+  { kvTokens: 600, tokensMax: 450 },
+  { kvTokens: 1150, tokensMax: 900 },
+  { kvTokens: 40_960, tokensMax: 900 },
+] as const;
 const ROOM_ROWS = 64;
 /** Attention's time for a row by the KV of the step's longest request, beyond the tokens under which steps are profiled. */
 const [ATTENTION_MS, PROFILED_TOKENS] = [7.6e-5, 96];
@@ -104,15 +108,16 @@ interface Running {
 }
 
 /** Responses that have generated nothing yet: probes first, then the longest groups. */
-function inOrder(groups: readonly Recorded[]): Running[] {
+function inOrder(groups: readonly Recorded[], tokensMax: number): Running[] {
   const tokens = ({ responses }: Recorded) => responses.reduce((sum, text) => sum + text.length, 0);
   const byLength = groups.toSorted((a, b) => tokens(b) - tokens(a));
   const all = byLength.flatMap(({ prompt, responses }, g) =>
-    responses.map((text, sampleIndex) => {
-      const sampling = samplingOf({ seed: 1, tokensMax: TOKENS_MAX });
+    responses.map((whole, sampleIndex) => {
+      const text = whole.slice(0, tokensMax);
+      const sampling = samplingOf({ seed: 1, tokensMax });
       const wanted = { groupId: groupId(`g${g}`), sampleIndex, prompt: Int32Array.from(prompt) };
       const request = specOf(g * GROUP_MAX + sampleIndex, { ...wanted, sampling });
-      const start = { output: new Int32Array(0), chunkTokens: TOKENS_MAX, kv: null } as const;
+      const start = { output: new Int32Array(0), chunkTokens: tokensMax, kv: null } as const;
       const draft = { groupId: wanted.groupId, sampleIndex };
       const priority = sampleIndex === 0 ? "high" : "low";
       return { sequence: new Sequence({ kind: "run", request, ...start, draft, priority }), text };
@@ -122,12 +127,18 @@ function inOrder(groups: readonly Recorded[]): Running[] {
   return [...all.filter(isProbe), ...all.filter((one) => !isProbe(one))];
 }
 
+interface Cell {
+  readonly samples: readonly StepSample[];
+  readonly kvTokens: number;
+  readonly tokensMax: number;
+}
+
 /** The time of all engines by the table. `newPlanner` null: without drafts. */
 function modelled(
-  { samples, kvTokens }: { samples: readonly StepSample[]; kvTokens: number },
+  { samples, kvTokens, tokensMax }: Cell,
   newPlanner: (() => DraftPlanner) | null,
 ): number {
-  const waiting = inOrder(recorded());
+  const waiting = inOrder(recorded(), tokensMax);
   const replica = new Replica();
   for (const { sequence } of waiting) replica.register(sequence.spec.groupId, sequence.spec.prompt);
   const engines = Array.from(
@@ -232,13 +243,13 @@ export interface Row {
 
 export function rows(): Row[] {
   return Object.entries(TABLES).flatMap(([model, samples]) =>
-    Object.entries(KV).map(([kv, kvTokens]) => {
-      const cell = { samples, kvTokens };
+    SIZES.map((size) => {
+      const cell = { samples, ...size };
       const off = modelled(cell, null);
       const fixed = LENGTHS.map((length) => modelled(cell, () => new FixedLength(length)));
       const drafts = draftsPay(new ProfiledStepCost(samples), SLOTS);
       const rule = drafts ? modelled(cell, () => new AdaptiveLength()) : off;
-      return { name: `${model}, KV ${kv}`, off, fixed, rule };
+      return { name: `${model}, KV ${size.kvTokens}`, off, fixed, rule };
     }),
   );
 }
