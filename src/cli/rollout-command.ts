@@ -30,16 +30,17 @@ import {
 } from "./rollout-engines.ts";
 import { RolloutJournal } from "./rollout-journal.ts";
 import {
-  busyNote,
+  busyNotes,
+  equalResponses,
   measured,
   median,
   parseCompare,
-  type RoundsReport,
+  type Round,
   type Run,
   withRounds,
 } from "./rounds.ts";
 import { untilSignal } from "./signals.ts";
-import { comparisonTable } from "./table.ts";
+import { comparisonTable, type Runs } from "./table.ts";
 
 const FIELD_NAMES = [
   "demo",
@@ -132,8 +133,7 @@ function settingsOf(command: Command): RolloutSettings {
 }
 
 async function rollout(promptsPath: string, settings: RolloutSettings): Promise<number> {
-  const outPath = settings.out;
-  if (outPath === null && !settings.demo) {
+  if (settings.out === null && !settings.demo) {
     throw new AppError("usage", "--out RESPONSES.jsonl is required");
   }
   const runs = runsOf(settings);
@@ -150,10 +150,17 @@ async function rollout(promptsPath: string, settings: RolloutSettings): Promise<
     engines = await openEngines(settings, abort.signal);
     if (settings.model === PRICED && !settings.quiet) console.error(engines.model);
     const groups = await readGroups(promptsPath, engines, settings);
-    const reports = await runRounds(runs, { groups, engines, settings, outPath, abort });
-    const file = reportFile(settings, engines.model, reports);
-    if (settings.report !== null) writeReports(settings.report, file, reports);
-    show(reports, file, settings);
+    const reports = await runRounds(runs, { groups, engines, settings, abort });
+    const file = {
+      command: ["foretoken", ...process.argv.slice(2)].join(" "),
+      ...{ model: engines.model, seed: settings.seed },
+      host: { cpu: cpus()[0]?.model ?? "unknown", cores: cpus().length, bun: Bun.version },
+      runs: reports,
+    };
+    const facts = [...speedups(reports, settings.worker), ...busyNotes(Object.values(reports))];
+    if (settings.report !== null) writeReports(settings.report, file, facts);
+    if (settings.json) console.log(formatReport(file));
+    else if (!settings.quiet) show(reports, facts, settings);
     if (abort.signal.aborted) return EXIT_INTERRUPTED;
     const haveFailed = Object.values(reports).some((report) => report.failed_requests > 0);
     return haveFailed ? EXIT_FAILED : 0;
@@ -163,28 +170,33 @@ async function rollout(promptsPath: string, settings: RolloutSettings): Promise<
   }
 }
 
+/** The part that all runs of one command share. */
+interface Job {
+  readonly groups: readonly GroupSpec[];
+  readonly engines: RolloutEngines;
+  readonly settings: RolloutSettings;
+  readonly abort: AbortController;
+}
+
 /** The runs in turn, as often as there are rounds. The responses written are those of the very last run. */
-async function runRounds(
-  runs: readonly Run[],
-  job: {
-    groups: readonly GroupSpec[];
-    engines: RolloutEngines;
-    settings: RolloutSettings;
-    /** null: the responses are not kept. */
-    outPath: string | null;
-    abort: AbortController;
-  },
-): Promise<Record<string, RoundsReport>> {
+async function runRounds(runs: readonly Run[], job: Job): Promise<Runs> {
   const { settings, abort } = job;
   const done = new Map<string, Awaited<ReturnType<typeof measured>>[]>();
+  const first = new Map<string, unknown>();
   const order = Array.from({ length: settings.rounds }, () => runs).flat();
   for (const [i, run] of order.entries()) {
     const isLast = i === order.length - 1;
-    const responses = isLast && job.outPath !== null ? new ResponseWriter(job.outPath) : null;
+    const responses = isLast && settings.out !== null ? new ResponseWriter(settings.out) : null;
     const title =
       settings.rounds === 1 ? run.name : `${run.name} ${Math.floor(i / runs.length) + 1}`;
+    let equal = 0;
+    const onGroup = (group: Group) => {
+      equal += equalResponses(first, group);
+      responses?.writeGroup(finishedResponses(group, job.engines.text));
+    };
     try {
-      const outcome = await measured(() => runOne({ ...job, run, title, responses }));
+      const { report, round } = await measured(() => runOne(job, { run, title, onGroup }));
+      const outcome = { report, round: { ...round, equal_responses: equal } };
       done.set(run.name, [...(done.get(run.name) ?? []), outcome]);
     } finally {
       responses?.close();
@@ -202,33 +214,18 @@ function runsOf(settings: RolloutSettings): Run[] {
 
 async function readGroups(
   path: string,
-  { text, contextTokens, kvTokens, stopTokenIds }: RolloutEngines,
+  engines: RolloutEngines,
   settings: RolloutSettings,
 ): Promise<GroupSpec[]> {
-  const { vocabularySize } = text;
+  const { vocabularySize } = engines.text;
   const prompts = await loadPrompts(path, { vocabularySize, limit: settings.limit });
-  return groupsOf(prompts, {
-    path,
-    ...settings,
-    contextTokens,
-    kvTokens,
-    vocabularySize,
-    stopTokenIds,
-    text,
-  });
+  return groupsOf(prompts, { path, ...settings, ...engines, vocabularySize });
 }
 
-async function runOne(options: {
-  run: Run;
-  /** Title of the progress display. */
-  title: string;
-  groups: readonly GroupSpec[];
-  engines: RolloutEngines;
-  settings: RolloutSettings;
-  responses: ResponseWriter | null;
-  abort: AbortController;
-}): Promise<RunReport> {
-  const { run, title, groups, engines, settings, responses, abort } = options;
+async function runOne(
+  { groups, engines, settings, abort }: Job,
+  { run, title, onGroup }: { run: Run; title: string; onGroup: (group: Group) => void },
+): Promise<RunReport> {
   const display = new ProgressDisplay({ title, quiet: settings.quiet });
   const announceStop = () =>
     display.note("stopping: finished responses are kept; once more to quit at once");
@@ -241,12 +238,11 @@ async function runOne(options: {
       epoch: EPOCH,
       groups,
       chunkTokens: settings.chunkTokens,
-      policy: run.policy,
-      draft: run.draft,
+      ...run,
       poolMemoryBytes: settings.poolMemoryMb * MIB,
       poolDiskBytes: POOL_DISK_SHARE * settings.poolMemoryMb * MIB,
       poolDir: null,
-      onGroup: (group) => responses?.writeGroup(finishedResponses(group, engines.text)),
+      onGroup,
       onFailed: ({ response }) => display.note(`failed: ${response.refusal?.message}`),
       journal,
       onProgress: (progress) => display.update(progress),
@@ -285,20 +281,6 @@ function finishedResponses({ requests }: Group, text: Text): FinishedResponse[] 
   });
 }
 
-function reportFile(
-  settings: RolloutSettings,
-  model: string,
-  reports: Record<string, RoundsReport>,
-): ReportFile {
-  return {
-    command: ["foretoken", ...process.argv.slice(2)].join(" "),
-    model,
-    seed: settings.seed,
-    host: { cpu: cpus()[0]?.model ?? "unknown", cores: cpus().length, bun: Bun.version },
-    runs: reports,
-  };
-}
-
 /** Lists of numbers and names take one line each: a timeline has thousands. No string in JSON has a line end. */
 function formatReport(report: ReportFile): string {
   return JSON.stringify(report, null, 2).replace(/\[\n[^[\]{}]*\]/g, (list) =>
@@ -307,41 +289,40 @@ function formatReport(report: ReportFile): string {
 }
 
 /** The report, and beside it the same as a page of pictures. */
-function writeReports(path: string, file: ReportFile, reports: Record<string, RoundsReport>): void {
-  const runs = Object.entries(reports).map(([name, report]) => ({ name, ...report }));
+function writeReports(path: string, file: ReportFile, facts: readonly string[]): void {
+  const runs = Object.entries(file.runs).map(([name, report]) => ({ name, ...report }));
   writeOutput("--report", path, formatReport(file));
-  writeOutput("--report", pagePath(path), iterationsPage(runs, speedups(reports)));
+  writeOutput("--report", pagePath(path), iterationsPage(runs, facts));
 }
 
-/** A sentence for each run after the first: medians of the rounds' ratios, as in the table. */
-export function speedups(reports: Record<string, RoundsReport>): string[] {
+/**
+ * A sentence for each run after the first: medians of the rounds' ratios, as in the table. They are of engine times where
+ * other processes lengthen wall times. They say why a run has no drafts, and how many responses are as in the first run.
+ */
+export function speedups(reports: Runs, servers: readonly string[] = []): string[] {
   const [base, ...others] = Object.entries(reports);
   if (base === undefined || base[1].interrupted) return [];
+  const isEngineTime = busyNotes(Object.values(reports)).length > 0;
+  const ofServers = "these servers make none";
+  const none = servers.length > 0 ? ofServers : "by the step times measured here they do not pay";
+  const secondsOf = ({ wall_s, engine_s }: Round) => (isEngineTime ? engine_s : wall_s);
   return others.flatMap(([name, run]) => {
     if (run.interrupted) return [];
-    const ratios = run.rounds.flatMap(({ wall_s }, i) => {
+    const ratios = run.rounds.flatMap((round, i) => {
       const of = base[1].rounds[i];
-      return of === undefined ? [] : [of.wall_s / wall_s];
+      return of === undefined ? [] : [secondsOf(of) / secondsOf(round)];
     });
-    return [speedupSentence(base, [name, run], median(ratios))];
+    const speedup = speedupSentence(base, [name, run], { speedup: median(ratios), isEngineTime });
+    const equal = Math.min(...run.rounds.map((round) => round.equal_responses ?? Number.NaN));
+    const why = run.draft !== "off" && run.drafts === 0 ? `; no drafts were made: ${none}` : "";
+    const same = equal >= 0 ? `; ${equal} of ${run.requests} responses are equal` : "";
+    return [`${speedup}${why}${same}.`];
   });
 }
 
-function show(
-  reports: Record<string, RoundsReport>,
-  file: ReportFile,
-  settings: RolloutSettings,
-): void {
-  if (settings.json) {
-    console.log(formatReport(file));
-    return;
-  }
-  if (settings.quiet) return;
+function show(reports: Runs, facts: readonly string[], settings: RolloutSettings): void {
   console.log(comparisonTable(reports));
-  const note = busyNote(Object.values(reports));
   const picture =
     settings.report === null ? [] : [`Engines over time: ${pagePath(settings.report)}`];
-  for (const line of [...speedups(reports), ...(note === null ? [] : [note]), ...picture]) {
-    console.log(`\n${line}`);
-  }
+  for (const line of [...facts, ...picture]) console.log(`\n${line}`);
 }

@@ -1,12 +1,26 @@
 import { expect, test } from "bun:test";
+import type { Group } from "../core/request/buffer.ts";
 import type { RunReport } from "../core/rollout/report.ts";
-import { busyNote, measured, parseCompare, type RoundsReport, withRounds } from "./rounds.ts";
+import {
+  busyNotes,
+  equalResponses,
+  measured,
+  parseCompare,
+  type RoundsReport,
+  withRounds,
+} from "./rounds.ts";
 
-const report = (wall_s: number) => ({ wall_s, tail_s: wall_s / 10 }) as RunReport;
+const report = (wall_s: number) =>
+  ({
+    wall_s,
+    tail_s: wall_s / 10,
+    workers: [{ busy_s: 0.4 }, { busy_s: 0.9 }],
+  }) as unknown as RunReport;
 const round = (wall_s: number, others_cpu_share: number | null = 0) => ({
   wall_s,
   tail_s: 0,
   cpu_s: 1,
+  engine_s: 1,
   others_cpu_share,
 });
 
@@ -24,19 +38,33 @@ test("measured: CPU time is this process's, and other processes' share lies betw
     return report(0.1);
   });
   expect(one.cpu_s).toBeGreaterThan(0);
+  expect(one.engine_s).toBe(0.9);
   if (process.platform !== "linux") return;
   expect(one.others_cpu_share).toBeGreaterThanOrEqual(0);
   expect(one.others_cpu_share).toBeLessThanOrEqual(1);
 });
 
-test("busyNote: only where other processes used a tenth of the machine", () => {
+test("busyNotes: only where other processes used a tenth of the machine", () => {
   const of = (...shares: (number | null)[]): RoundsReport[] => [
     { ...report(1), rounds: shares.map((share) => round(1, share)) },
   ];
-  expect(busyNote(of(0, 0.09))).toBeNull();
-  expect(busyNote(of(null))).toBeNull();
-  expect(busyNote(of(0.05, 0.4))).toContain("used 5 % to 40 % of its CPU time");
-  expect(busyNote(of(0.4))).toContain("used 40 % of its CPU time");
+  expect(busyNotes(of(0, 0.09))).toEqual([]);
+  expect(busyNotes(of(null))).toEqual([]);
+  expect(busyNotes(of(0.05, 0.4))[0]).toContain("used 5 % to 40 % of its CPU time");
+  expect(busyNotes(of(0.4))[0]).toContain("used 40 % of its CPU time");
+});
+
+test("equalResponses: counts the finished responses whose tokens are those of the first run", () => {
+  const group = (...texts: (number[] | null)[]) =>
+    ({
+      requests: texts.map((tokens, sampleIndex) => ({
+        spec: { groupId: "g", sampleIndex },
+        response: { finish: tokens && "stop", tokens: () => Int32Array.from(tokens ?? []) },
+      })),
+    }) as unknown as Group;
+  const first = new Map();
+  const runs = [group([1, 2], [3], null), group([1, 2], [4], [5]), group([1], null, [5])];
+  expect(runs.map((run) => equalResponses(first, run))).toEqual([2, 2, 1]);
 });
 
 test("compare: drafting is on with seer and off with the baselines; one that a run names wins over --draft", () => {

@@ -5,6 +5,7 @@
 import { readFileSync } from "node:fs";
 import { AppError } from "../core/base/errors.ts";
 import { DRAFT_MODES, type DraftMode } from "../core/draft/registry.ts";
+import type { Group } from "../core/request/buffer.ts";
 import type { RunReport } from "../core/rollout/report.ts";
 import { defaultDraft, POLICY_NAMES, type PolicyName } from "../core/schedule/policies.ts";
 
@@ -14,6 +15,10 @@ export interface Round {
   readonly tail_s: number;
   /** CPU time of this process, engines included. */
   readonly cpu_s: number;
+  /** Time in steps of the engine that has most of it: the iteration's, on a machine of its own. */
+  readonly engine_s: number;
+  /** Responses with the tokens that they have in the first run. Absent in older reports. */
+  readonly equal_responses?: number;
   /** CPU time of other processes, as a share of all cores' time; null: the system does not report it. */
   readonly others_cpu_share: number | null;
 }
@@ -23,18 +28,18 @@ export type RoundsReport = RunReport & { readonly rounds: readonly Round[] };
 
 /** From this share on, wall times of rounds do not compare. */
 const BUSY_SHARE = 0.1;
+const INSTEAD =
+  "Wall times do not compare; engine times do: CPU time in steps, of the engine with most of it.";
 
 /** Runs once, and measures what it took of the machine. */
-export async function measured(
-  run: () => Promise<RunReport>,
-): Promise<{ report: RunReport; round: Round }> {
+export async function measured(run: () => Promise<RunReport>) {
   const before = usage();
   const report = await run();
   const after = usage();
-  const cpuS = after.ownS - before.ownS;
-  const { wall_s, tail_s } = report;
-  const round = { wall_s, tail_s, cpu_s: cpuS, others_cpu_share: othersShare(before, after) };
-  return { report, round };
+  const { wall_s, tail_s, workers } = report;
+  const engineS = Math.max(0, ...workers.map(({ busy_s }) => busy_s));
+  const times = { wall_s, tail_s, cpu_s: after.ownS - before.ownS, engine_s: engineS };
+  return { report, round: { ...times, others_cpu_share: othersShare(before, after) } };
 }
 
 interface Usage {
@@ -86,17 +91,29 @@ export function withRounds(
   return { ...middle.report, rounds: runs.map(({ round }) => round) };
 }
 
-/** A warning about wall times of a busy machine; null: it was quiet enough, or its load is unknown. */
-export function busyNote(reports: readonly RoundsReport[]): string | null {
+/** A warning about wall times of a busy machine; none: it was quiet enough, or its load is unknown. */
+export function busyNotes(reports: readonly RoundsReport[]): string[] {
   const shares = reports.flatMap(({ rounds }) =>
     rounds.flatMap(({ others_cpu_share }) => (others_cpu_share === null ? [] : [others_cpu_share])),
   );
   const largest = Math.max(0, ...shares);
-  if (largest < BUSY_SHARE) return null;
+  if (largest < BUSY_SHARE) return [];
   const percent = (share: number) => `${Math.round(100 * share)} %`;
   const [low, high] = [percent(Math.min(...shares)), percent(largest)];
   const range = low === high ? low : `${low} to ${high}`;
-  return `The machine was busy: other processes used ${range} of its CPU time. Wall times do not compare; CPU times do.`;
+  return [`The machine was busy: other processes used ${range} of its CPU time. ${INSTEAD}`];
+}
+
+/** How many finished responses of the group have the tokens that `first` has of them; those it lacks it takes. */
+export function equalResponses(first: Map<string, unknown>, { requests }: Group): number {
+  const equal = requests.filter(({ response, spec }) => {
+    if (response.finish === null) return false;
+    const key = `${spec.groupId}/${spec.sampleIndex}`;
+    const tokens = Bun.hash(response.tokens());
+    if (!first.has(key)) first.set(key, tokens);
+    return first.get(key) === tokens;
+  });
+  return equal.length;
 }
 
 export interface Run {

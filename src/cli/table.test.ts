@@ -35,7 +35,7 @@ function runOf(overrides: Partial<RoundsReport> = {}): RoundsReport {
   return {
     ...sumsOf(ROLLOUT_FIGURES, []),
     ...sumsOf(WORKER_FIGURES, []),
-    rounds: [{ wall_s, tail_s, cpu_s: 2 * wall_s, others_cpu_share: 0 }],
+    rounds: [{ wall_s, tail_s, cpu_s: 2 * wall_s, engine_s: wall_s - 1, others_cpu_share: 0 }],
     timeline: { chunk_columns: [], responses: [], responses_left_out: 0, workers: [] },
     policy: "group",
     draft: "off",
@@ -86,6 +86,7 @@ const seer = runOf({
   mean_acceptance_length: 2.31,
   tokens_per_step: 1.62,
   kv_pool: { ...runOf().kv_pool, memory_bytes_peak: 23.1e6, hits: 70, misses: 2 },
+  workers: [workerOf(0), workerOf(1)].map((worker) => ({ ...worker, steps: 3000 })),
 });
 
 /** The cells of the row with this name, split where columns part. */
@@ -125,7 +126,11 @@ test("comparisonTable: sets every run against the first", () => {
   const table = comparisonTable({ group, seer });
   expect(row(table, " ")).toEqual(["group", "seer", "vs group"]);
   expect(row(table, "wall time")).toEqual(["17.8 s", "12.3 s", "1.45x faster"]);
+  expect(row(table, "engine time (busiest)")).toEqual(["16.8 s", "11.3 s", "1.49x faster"]);
+  expect(row(table, "engine steps (busiest)")).toEqual(["4,000", "3,000", "1.33x fewer"]);
+  expect(row(table, "rows (busiest)")).toEqual(["18,604", "18,604", "same"]);
   expect(row(table, "tail time (last 10 %)")).toEqual(["8.31 s", "2.20 s", "3.78x faster"]);
+  expect(row(table, "engine time (busiest)")).toEqual(["16.8 s", "11.3 s", "1.49x faster"]);
   expect(row(table, "output tokens/s")).toEqual(["1,980", "2,872", "1.45x more"]);
   expect(row(table, "preemptions")).toEqual(["62", "0", "none"]);
   expect(row(table, "recomputed tokens")).toEqual(["21,340", "2,134", "10.0x fewer"]);
@@ -134,7 +139,7 @@ test("comparisonTable: sets every run against the first", () => {
 
 test("comparisonTable: of several rounds it shows medians, paired ratios and their ranges", () => {
   const rounds = (...walls: number[]) =>
-    walls.map((wall_s) => ({ wall_s, tail_s: 1, cpu_s: 10, others_cpu_share: null }));
+    walls.map((wall_s) => ({ wall_s, tail_s: 1, cpu_s: 10, engine_s: 5, others_cpu_share: null }));
   const table = comparisonTable({
     group: { ...group, rounds: rounds(10, 12, 30) },
     seer: { ...seer, rounds: rounds(5, 8, 10) },

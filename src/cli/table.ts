@@ -30,15 +30,11 @@ interface Row {
 type RatioKind = "time" | "rate" | "count";
 
 /** Measured in every round: medians, ratios within rounds, and from two rounds on their ranges. */
-interface TimeRow {
-  readonly name: string;
-  readonly secondsOf: (round: Round) => number;
-}
-
-const TIMES: readonly TimeRow[] = [
-  { name: "wall time", secondsOf: (round) => round.wall_s },
-  { name: "tail time (last 10 %)", secondsOf: (round) => round.tail_s },
-  { name: "CPU time", secondsOf: (round) => round.cpu_s },
+const TIMES: readonly (readonly [name: string, secondsOf: (round: Round) => number])[] = [
+  ["wall time", (round) => round.wall_s],
+  ["tail time (last 10 %)", (round) => round.tail_s],
+  ["CPU time", (round) => round.cpu_s],
+  ["engine time (busiest)", (round) => round.engine_s],
 ];
 
 type Figure = (run: RoundsReport) => number;
@@ -57,6 +53,16 @@ function ifAny(name: string, values: readonly Figure[], show = formatCount): Row
   };
 }
 
+/** The figure of the engine that has most of it. */
+function most(of: (worker: WorkerReport) => number): Figure {
+  return ({ workers }) => Math.max(0, ...workers.map(of));
+}
+
+const stepsOf = ({ steps }: WorkerReport) => steps;
+/** Tokens that an engine computed: prefilled, drawn one by one, or drafted. */
+const rowsOf = (of: WorkerReport) =>
+  of.prefill_tokens + of.output_tokens - of.accepted_tokens + of.drafted_tokens;
+
 const twoDigits = (value: number) => value.toFixed(2);
 
 const ROWS: readonly Row[] = [
@@ -70,6 +76,8 @@ const ROWS: readonly Row[] = [
   },
   compared("preemptions", "count", (run) => run.preemptions),
   compared("recomputed tokens", "count", (run) => run.recomputed_tokens),
+  compared("engine steps (busiest)", "count", most(stepsOf)),
+  compared("rows (busiest)", "count", most(rowsOf)),
   { name: "chunks", show: (run) => formatCount(run.chunks) },
   {
     name: "migrations",
@@ -86,7 +94,8 @@ const ROWS: readonly Row[] = [
   compared("tokens per step", "rate", (run) => run.tokens_per_step, twoDigits),
   {
     name: "workers busy",
-    show: (run) => formatShare(mean(run.workers.map((worker) => worker.busy_share))),
+    show: ({ workers }) =>
+      formatShare(workers.reduce((sum, { busy_share }) => sum + busy_share / workers.length, 0)),
   },
   ifAny("KV pool hits / misses", [(run) => run.kv_pool.hits, (run) => run.kv_pool.misses]),
   ifAny("KV pool peak", [(run) => run.kv_pool.memory_bytes_peak], formatBytes),
@@ -144,7 +153,7 @@ function comparison(first: NamedRun, others: readonly NamedRun[]): string {
 }
 
 function timeRows(
-  { name, secondsOf }: TimeRow,
+  [name, secondsOf]: (typeof TIMES)[number],
   first: RoundsReport,
   others: readonly NamedRun[],
 ): string[][] {
@@ -161,11 +170,10 @@ function timeRows(
         : seconds.map((value, i) => (base[i] ?? Number.NaN) / value).filter(Number.isFinite);
     const ratio = factors.length === 0 ? "" : describeRatio("time", median(factors), 1);
     medians.push(formatSeconds(median(seconds)), ratio);
-    const sorted = factors.toSorted((a, b) => a - b);
-    const [low = 0, high = 0] = [sorted.at(0), sorted.at(-1)];
+    const [low, high] = [Math.min(...factors), Math.max(...factors)];
     ranges.push(
       rangeOf(seconds),
-      sorted.length === 0 ? "" : `${low.toFixed(2)} - ${high.toFixed(2)}`,
+      factors.length === 0 ? "" : `${low.toFixed(2)} - ${high.toFixed(2)}`,
     );
   }
   return first.rounds.length > 1 ? [medians, ranges] : [medians];
@@ -192,11 +200,8 @@ export function describeRatio(kind: RatioKind, from: number, to: number): string
     count: worse ? "more" : "fewer",
   };
   const digits = factor < 10 ? 2 : factor < 100 ? 1 : 0;
-  return paint(`${formatFactor(factor, digits)}x ${words[kind]}`, style);
-}
-
-function formatFactor(factor: number, digits: number): string {
-  return factor >= 1e4 ? factor.toExponential(1) : factor.toFixed(digits);
+  const text = factor >= 1e4 ? factor.toExponential(1) : factor.toFixed(digits);
+  return paint(`${text}x ${words[kind]}`, style);
 }
 
 const WORKER_HEAD = [
@@ -225,8 +230,4 @@ function workerCells(worker: WorkerReport): string[] {
     formatCount(worker.preemptions),
     `${formatShare(worker.kv_tokens_peak / Math.max(1, worker.kv_tokens))} of ${formatCount(worker.kv_tokens)}`,
   ];
-}
-
-function mean(values: readonly number[]): number {
-  return values.reduce((sum, value) => sum + value, 0) / Math.max(1, values.length);
 }

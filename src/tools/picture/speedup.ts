@@ -7,14 +7,14 @@ export interface SpeedupRun {
 }
 
 /**
- * `speedup`: wall time of `base` over that of `run`. Without drafts, `run`'s engines would have been busy for
+ * `speedup`: time of `base` over that of `run`, wall time or engine time. Without drafts, `run`'s engines would have been busy for
  * `draft_saved_s` longer (by their models of step time), so that drafts made it (busy + saved) / busy times as fast.
  * The rest is that engines idle less and recompute less KV.
  */
 export function speedupSentence(
   [baseName, base]: readonly [string, SpeedupRun],
   [name, run]: readonly [string, SpeedupRun],
-  speedup: number,
+  { speedup, isEngineTime = false }: { speedup: number; isEngineTime?: boolean },
 ): string {
   const factor = ({ busy_s, draft_saved_s }: SpeedupRun): number =>
     busy_s === 0 ? 1 : Math.max(1, (busy_s + draft_saved_s) / busy_s);
@@ -23,5 +23,6 @@ export function speedupSentence(
   if (run.draft_saved_s !== 0 || base.draft_saved_s !== 0) {
     parts.push(`${drafts.toFixed(2)} from drafts`);
   }
-  return `${name} finished ${speedup.toFixed(2)} times as fast as ${baseName}: ${parts.join(", ")}.`;
+  const by = isEngineTime ? "By engine time " : "";
+  return `${by}${name} finished ${speedup.toFixed(2)} times as fast as ${baseName}: ${parts.join(", ")}`;
 }
