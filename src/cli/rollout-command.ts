@@ -100,8 +100,9 @@ const DEMO = {
   model: PRICED,
   limit: 4,
   groupSize: 8,
-  maxTokens: 900,
-  kvTokens: 1150,
+  maxTokens: 450,
+  kvTokens: 600,
+  rounds: 2,
   compare: "group,divided,seer",
 } as const;
 const DEMO_FIELDS = Object.keys(DEMO) as (keyof typeof DEMO)[];
