@@ -42,8 +42,8 @@ const NODES_MIN: i32 = 32;
 const SCANNED: i32 = 2;
 // A context with more continuations predicts little, and a scan is expensive.
 const SCAN_MAX: u32 = 8;
-// Tokens of a branch behind its first.
-const BRANCH_TOKENS: i32 = 6;
+// Tokens of a branch behind its first, in eighths of the longest path.
+const BRANCH_PART: i32 = 3;
 const BRANCHES_MAX: i32 = 8;
 // Less likely branches are left to the tokens that followed the same ones (followers.ts).
 const BRANCH_MIN: f64 = 0.01;
@@ -163,11 +163,12 @@ export function draftTable(count: i32): i32 {
     draftEmit(token, last, p);
     positionAdvance(token, state);
   }
+  const branchTokens = (BRANCH_PART * draft.tokensMax) >> 3;
   if (draft.count == judged) follow(position.state, p, draft.tokensMax - judged);
   for (let i: i32 = 0; i < branchCount && draft.count < nodes; i++) {
     const branch = branchAt(i);
     draftEmitLeaf(branch.token, branch.parent, branch.probability);
-    follow(stateBehind(branch.state, branch.token), branch.probability, BRANCH_TOKENS);
+    follow(stateBehind(branch.state, branch.token), branch.probability, branchTokens);
   }
   return draft.count;
 }

@@ -80,7 +80,7 @@ function checkTables(world: World, handle: number, twin: SuffixTwin): void {
     }
     const path = tokens.findIndex((_, i) => parents[i] !== i - 1);
     expect(path < 0 ? tokens.length : path).toBeLessThanOrEqual(tokensMax);
-    expect(Math.max(...depths.values())).toBeLessThanOrEqual(tokensMax + 7);
+    expect(Math.max(...depths.values())).toBeLessThanOrEqual(tokensMax + 13);
   }
 }
 

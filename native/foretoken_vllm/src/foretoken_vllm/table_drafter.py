@@ -61,8 +61,6 @@ class TableDrafter(ForetokenProposer):
         self.in_flight: deque[tuple[int, int, bool]] = deque(maxlen=_IN_FLIGHT_MAX)
         # The batch of the step before.
         self._lineup: Lineup | None = None
-        # Tokens of the longest path of a table.
-        self._path = 0
         self._is_decode = False
         self._is_adaptive = False
         self._length = LengthBudget((0,), Faults())
@@ -72,8 +70,6 @@ class TableDrafter(ForetokenProposer):
 
     def _open(self, config: Any) -> None:
         super()._open(config)
-        # Until the next table comes, a step may accept all of its drafts, and those of the next step follow them.
-        self._path = min(2 * self._tokens_max + 2, abi.DRAFT_TOKENS_MAX)
         self._is_adaptive = bool(getattr(config.speculative_config, "enable_adaptive_verification", False))
         self.choose_among(ladder(self._tokens_max))
         # The proposer's step drafts nothing: the tables are drafts.
@@ -174,7 +170,9 @@ class TableDrafter(ForetokenProposer):
 
     def _draft(self, replica: Replica, lineup: Lineup, tokens: NDArray[Any], kept: NDArray[np.int64] | None) -> None:
         """One call into the core, which has not got the `kept` tokens of the batch yet; None: it has."""
-        records = lineup.fill(kept, self.mirror.totals, self._path if self._allowed() > 0 else 0)
+        # Until the next table comes, a step may accept all of its drafts, and those of the next step follow them.
+        path = min(2 * self._length.length + 2, abi.DRAFT_TOKENS_MAX)
+        records = lineup.fill(kept, self.mirror.totals, path if self._allowed() > 0 else 0)
         if len(records) > 0:
             given = np.zeros((len(records), 0), np.int32) if kept is None else tokens[lineup.rows[lineup.inside]]
             replica.draft_tables(lineup.owners, records, given)
