@@ -1,19 +1,166 @@
 // Output of commands: files that an option names, JSON, and tables of text.
 
-import { mkdirSync, writeFileSync } from "node:fs";
-import { dirname } from "node:path";
-import { stripVTControlCharacters } from "node:util";
-import Table from "cli-table3";
+import {
+  closeSync,
+  existsSync,
+  fsyncSync,
+  ftruncateSync,
+  mkdirSync,
+  openSync,
+  realpathSync,
+  renameSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from "node:fs";
+import { dirname, resolve } from "node:path";
 import { AppError, errorText } from "../core/base/errors.ts";
+import { pagePath } from "../tools/picture/page.ts";
 import { paint } from "./terminal.ts";
 
-/** Writes the file that `flag` names, and its folders. @throws AppError output_failed. */
-export function writeOutput(flag: string, path: string, text: string): void {
+/**
+ * The file that an option names. Until `finish` it is written beside its place, as PATH.PID.part, so what was there
+ * before stays whatever ends the command. A pipe or a device is written in place.
+ */
+export class OutputFile {
+  readonly #what: string;
+  readonly #place: string;
+  readonly #part: string;
+  readonly #mode: number | undefined;
+  #file: number | null = null;
+  #isWhole = false;
+  /** Length of the file up to the end of the last piece. */
+  #bytes = 0;
+
+  /** Makes the folders, and changes no file. @throws AppError output_failed: it cannot be written. */
+  constructor(flag: string, path: string) {
+    this.#what = `${flag} ${path}`;
+    try {
+      mkdirSync(dirname(path), { recursive: true });
+      const found = statSync(path, { throwIfNoEntry: false });
+      // A descriptor's name may lead to a file, which other output goes to as well.
+      const isPlain = (found?.isFile() || found?.isDirectory()) && !/^\/(dev|proc)\//.test(path);
+      this.#place = isPlain ? realpathSync(path) : path;
+      this.#part = isPlain || !found ? freePart(this.#place) : path;
+      this.#mode = found?.mode;
+      if (this.isStream) return;
+      if (isPlain) closeSync(openSync(path, "a"));
+      closeSync(this.#open());
+      rmSync(this.#part);
+    } catch (error) {
+      throw this.#failure(error);
+    }
+  }
+
+  get isEmpty(): boolean {
+    return this.#bytes === 0;
+  }
+
+  /** A pipe or a device. */
+  get isStream(): boolean {
+    return this.#part === this.#place;
+  }
+
+  /** The part that holds what was finished, where it never got its place; null: there is none. */
+  get left(): string | null {
+    return this.isEmpty || this.isStream || this.#isWhole ? null : this.#part;
+  }
+
+  /** Appends a piece, which is in the part on return. On failure the pieces before it stay. @throws AppError output_failed. */
+  append(piece: string): void {
+    try {
+      this.#file ??= this.#open();
+      writeFileSync(this.#file, piece);
+    } catch (error) {
+      this.#takeBack();
+      throw this.#failure(error);
+    }
+    this.#bytes += Buffer.byteLength(piece);
+  }
+
+  /** Puts the file in its place, durable. Call it once. @throws AppError output_failed: the pieces stay in the part. */
+  finish(): void {
+    try {
+      const file = this.#file ?? this.#open();
+      syncIfPossible(file);
+      closeSync(file);
+      if (!this.isStream) renameSync(this.#part, this.#place);
+      this.#isWhole = true;
+    } catch (error) {
+      throw this.#failure(error);
+    }
+  }
+
+  /** The whole file at once. @throws AppError output_failed. */
+  write(text: string): void {
+    this.append(text.endsWith("\n") ? text : `${text}\n`);
+    this.finish();
+  }
+
+  #open(): number {
+    return openSync(this.#part, "a", this.#mode);
+  }
+
+  #takeBack(): void {
+    try {
+      if (this.#file !== null) ftruncateSync(this.#file, this.#bytes);
+      if (this.isEmpty && !this.isStream) rmSync(this.#part, { force: true });
+    } catch {
+      // A pipe or a device cannot be cut; the error that brought us here is the one to tell.
+    }
+  }
+
+  #failure(cause: unknown): AppError {
+    return new AppError("output_failed", `${this.#what}: ${errorText(cause)}`, { cause });
+  }
+}
+
+/** In a container each process has the number of the one before, whose part may be all that is left of it. */
+function freePart(place: string): string {
+  for (let n = 1; ; n += 1) {
+    const part = `${place}.${process.pid}${n === 1 ? "" : `-${n}`}.part`;
+    if (!existsSync(part)) return part;
+  }
+}
+
+/**
+ * Opens the outputs of a command, which come before its work; a path of null is none. `inputs` may be absent.
+ * @throws AppError usage: one is an input, or another output; output_failed.
+ */
+export function outputsOf(inputs: readonly string[]) {
+  const taken = new Map(inputs.map((path) => [identityOf(path), "the command reads it"]));
+  return (flag: string, path: string | null): OutputFile | null => {
+    if (path === null) return null;
+    const file = new OutputFile(flag, path);
+    const identity = identityOf(path);
+    const use = identity === null ? undefined : taken.get(identity);
+    if (use !== undefined) throw new AppError("usage", `${flag} ${path}: ${use}; name another`);
+    taken.set(identity, `${flag} writes it too`);
+    return file;
+  };
+}
+
+/** The file of --report, and that of the page beside it; a stream has none beside it. @throws as outputsOf. */
+export function reportFiles(open: ReturnType<typeof outputsOf>, path: string | null) {
+  const report = open("--report", path);
+  const page = path === null || report?.isStream ? null : open("--report", pagePath(path));
+  return { report, page };
+}
+
+/** Equal for all names of a file; null: a pipe or device. */
+function identityOf(path: string): string | null {
+  const found = statSync(path, { throwIfNoEntry: false });
+  if (found === undefined) return resolve(path);
+  return found.isFile() ? `${found.dev} ${found.ino}` : null;
+}
+
+function syncIfPossible(file: number): void {
   try {
-    mkdirSync(dirname(path), { recursive: true });
-    writeFileSync(path, text.endsWith("\n") ? text : `${text}\n`);
-  } catch (cause) {
-    throw new AppError("output_failed", `${flag} ${path}: ${errorText(cause)}`, { cause });
+    fsyncSync(file);
+  } catch (error) {
+    // Pipes and devices such as /dev/stdout have nothing to make durable.
+    const code = error instanceof Error && "code" in error ? error.code : null;
+    if (code !== "EINVAL" && code !== "ENOTSUP" && code !== "EROFS") throw error;
   }
 }
 
@@ -27,25 +174,18 @@ export function textTable(
   rows: readonly (readonly string[])[],
   left = 1,
 ): string {
-  const sides = ["top", "mid", "bottom", "left", "right"];
-  const joints = ["top", "mid", "bottom"].flatMap((at) => [
-    `${at}-mid`,
-    `${at}-left`,
-    `${at}-right`,
-  ]);
-  const rules = [...sides, ...joints, "left-mid", "right-mid"].map((name) => [name, "─"]);
-  const table = new Table({
-    head: head.map((name) => paint(name, "bold")),
-    colAligns: head.map((_, i) => (i < left ? "left" : "right")),
-    chars: { ...Object.fromEntries(rules), left: "", middle: " ", right: "" },
-    style: { head: [], border: [], compact: true, "padding-left": 0, "padding-right": 1 },
+  const all = [head.map((name) => paint(name, "bold")), ...rows];
+  const widths = head.map((_, i) => Math.max(...all.map((row) => Bun.stringWidth(row[i] ?? ""))));
+  const lines = all.map((row) => {
+    const cells = widths.map((width, i) => {
+      const [cell = "", room] = [row[i], " ".repeat(width - Bun.stringWidth(row[i] ?? ""))];
+      return i < left ? cell + room : room + cell;
+    });
+    return cells.join("  ").trimEnd();
   });
-  table.push(...rows.map((row) => [...row]));
-  const lines = table.toString().split("\n");
-  const isRule = (line: string) => /^─+$/.test(line);
-  const shown = lines.filter((line) => !isRule(line)).map((line) => line.trimEnd());
-  const width = Math.max(...shown.map((line) => stripVTControlCharacters(line).length));
-  return lines.map((line) => (isRule(line) ? line.slice(0, width) : line.trimEnd())).join("\n");
+  const rule = "─".repeat(Math.max(...lines.map((line) => Bun.stringWidth(line))));
+  const [top = "", ...body] = lines;
+  return [rule, top, rule, ...body, ...(body.length > 0 ? [rule] : [])].join("\n");
 }
 
 export const EXIT_FAILED = 1;

@@ -15,7 +15,7 @@ import { readGroups } from "../tools/replay/recordings.ts";
 import { DRAFTERS, type DrafterKind, FIRST_TOKENS, isOracle } from "../tools/replay/replay.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { formatCount } from "./format.ts";
-import { jsonOf, textTable, writeOutput } from "./output.ts";
+import { jsonOf, outputsOf, textTable } from "./output.ts";
 import { Status } from "./terminal.ts";
 
 const FIELD_NAMES = [
@@ -74,6 +74,7 @@ export function replayCommand(setStatus: (status: number) => void): Command {
 async function replayFiles(files: readonly string[], settings: ReplaySettings): Promise<void> {
   const { quiet } = settings;
   const engine = engineOf(settings.engineSteps);
+  const reportFile = outputsOf(files)("--report", settings.report);
   const status = new Status({ quiet });
   const results: CellResult[] = [];
   const tables: string[] = [];
@@ -84,7 +85,7 @@ async function replayFiles(files: readonly string[], settings: ReplaySettings): 
   }
   status.end();
   const report: ReplayReport = { results };
-  if (settings.report !== null) writeOutput("--report", settings.report, jsonOf(report));
+  reportFile?.write(jsonOf(report));
   if (settings.json) console.log(jsonOf(report));
   else if (!quiet) console.log(tables.join("\n\n"));
 }

@@ -9,17 +9,22 @@ import type { Group, GroupSpec } from "../core/request/buffer.ts";
 import type { ReportFile, RunReport } from "../core/rollout/report.ts";
 import { defaultDraft } from "../core/schedule/policies.ts";
 import { BUNDLED_PROMPTS } from "../host/installation.ts";
-import { type FinishedResponse, finishedResponse } from "../server/rollouts/response-line.ts";
+import { finishedResponse, formatLine } from "../server/rollouts/response-line.ts";
 import type { Text } from "../text/text.ts";
 import { iterationsPage, pagePath } from "../tools/picture/page.ts";
 import { speedupSentence } from "../tools/picture/speedup.ts";
 import { addFields, givenFields, readFields, refuseGiven, renamed } from "./commander-fields.ts";
 import { formatCount } from "./format.ts";
-import { EXIT_FAILED, EXIT_INTERRUPTED, writeOutput } from "./output.ts";
+import {
+  EXIT_FAILED,
+  EXIT_INTERRUPTED,
+  type OutputFile,
+  outputsOf,
+  reportFiles,
+} from "./output.ts";
 import { PRICED } from "./priced-model.ts";
 import { ProgressDisplay } from "./progress.ts";
 import { groupsOf, loadPrompts } from "./prompts.ts";
-import { ResponseWriter } from "./responses.ts";
 import {
   EMBEDDED_ONLY,
   ENGINE_FIELDS,
@@ -28,7 +33,7 @@ import {
   type RolloutEngines,
   START_S,
 } from "./rollout-engines.ts";
-import { RolloutJournal } from "./rollout-journal.ts";
+import { journalFileIn, openRolloutJournal } from "./rollout-journal.ts";
 import {
   busyNotes,
   equalResponses,
@@ -141,6 +146,7 @@ async function rollout(promptsPath: string, settings: RolloutSettings): Promise<
   if (settings.journal !== null && runs.length * settings.rounds > 1) {
     throw new AppError("usage", "--journal is for one run: not beside --compare or --rounds");
   }
+  const files = filesOf(promptsPath, settings);
   const abort = new AbortController();
   // The first signal ends the iteration in order; a second one ends the process.
   const signals = untilSignal();
@@ -151,7 +157,7 @@ async function rollout(promptsPath: string, settings: RolloutSettings): Promise<
     engines = await openEngines(settings, abort.signal);
     if (settings.model === PRICED && !settings.quiet) console.error(engines.model);
     const groups = await readGroups(promptsPath, engines, settings);
-    const reports = await runRounds(runs, { groups, engines, settings, abort });
+    const reports = await runRounds(runs, { groups, engines, settings, out: files.out, abort });
     const file = {
       command: ["foretoken", ...process.argv.slice(2)].join(" "),
       ...{ model: engines.model, seed: settings.seed },
@@ -159,16 +165,29 @@ async function rollout(promptsPath: string, settings: RolloutSettings): Promise<
       runs: reports,
     };
     const facts = [...speedups(reports, settings.worker), ...busyNotes(Object.values(reports))];
-    if (settings.report !== null) writeReports(settings.report, file, facts);
     if (settings.json) console.log(formatReport(file));
     else if (!settings.quiet) show(reports, facts, settings);
+    files.report?.write(formatReport(file));
+    const pictured = Object.entries(reports).map(([name, report]) => ({ name, ...report }));
+    files.page?.write(iterationsPage(pictured, facts));
     if (abort.signal.aborted) return EXIT_INTERRUPTED;
     const haveFailed = Object.values(reports).some((report) => report.failed_requests > 0);
     return haveFailed ? EXIT_FAILED : 0;
+  } catch (error) {
+    const left = files.out?.left ?? null;
+    if (left !== null) console.error(`the finished responses are in ${left}`);
+    throw error;
   } finally {
     signals.release();
     await engines?.close();
   }
+}
+
+/** @throws AppError usage, output_failed. */
+function filesOf(prompts: string, { model, journal, out, report }: RolloutSettings) {
+  const kept = journal === null ? [] : [journalFileIn(journal)];
+  const open = outputsOf([prompts, ...(model === null ? [] : [model]), ...kept]);
+  return { out: open("--out", out), ...reportFiles(open, report) };
 }
 
 /** The part that all runs of one command share. */
@@ -176,6 +195,8 @@ interface Job {
   readonly groups: readonly GroupSpec[];
   readonly engines: RolloutEngines;
   readonly settings: RolloutSettings;
+  /** null: the responses are not kept. */
+  readonly out: OutputFile | null;
   readonly abort: AbortController;
 }
 
@@ -187,21 +208,19 @@ async function runRounds(runs: readonly Run[], job: Job): Promise<Runs> {
   const order = Array.from({ length: settings.rounds }, () => runs).flat();
   for (const [i, run] of order.entries()) {
     const isLast = i === order.length - 1;
-    const responses = isLast && settings.out !== null ? new ResponseWriter(settings.out) : null;
+    const out = isLast ? job.out : null;
     const title =
       settings.rounds === 1 ? run.name : `${run.name} ${Math.floor(i / runs.length) + 1}`;
     let equal = 0;
     const onGroup = (group: Group) => {
       equal += equalResponses(first, group);
-      responses?.writeGroup(finishedResponses(group, job.engines.text));
+      out?.append(linesOf(group, job.engines.text));
     };
-    try {
-      const { report, round } = await measured(() => runOne(job, { run, title, onGroup }));
-      const outcome = { report, round: { ...round, equal_responses: equal } };
-      done.set(run.name, [...(done.get(run.name) ?? []), outcome]);
-    } finally {
-      responses?.close();
-    }
+    const { report, round } = await measured(() => runOne(job, { run, title, onGroup }));
+    const outcome = { report, round: { ...round, equal_responses: equal } };
+    done.set(run.name, [...(done.get(run.name) ?? []), outcome]);
+    // An interrupt before the first finished response leaves the file of an earlier command.
+    if (!abort.signal.aborted || out?.isEmpty === false) out?.finish();
     if (abort.signal.aborted) break;
   }
   return Object.fromEntries([...done].map(([name, outcomes]) => [name, withRounds(outcomes)]));
@@ -260,9 +279,9 @@ function journalOf(
   { journal: folder }: RolloutSettings,
   groups: readonly GroupSpec[],
   note: (text: string) => void,
-): RolloutJournal | null {
+): ReturnType<typeof openRolloutJournal> | null {
   if (folder === null) return null;
-  const journal = new RolloutJournal(folder, groups, (error) =>
+  const journal = openRolloutJournal(folder, groups, (error) =>
     note(`the journal ends here, the rollout goes on without it: ${errorText(error)}`),
   );
   const { ended, tokens } = journal.kept;
@@ -272,14 +291,15 @@ function journalOf(
   return journal;
 }
 
-/** The finished responses of a group, which may have been interrupted. */
-function finishedResponses({ requests }: Group, text: Text): FinishedResponse[] {
+/** A line for each finished response of a group, which may have been interrupted. */
+function linesOf({ requests }: Group, text: Text): string {
   const finished = requests.filter(({ response }) => response.finish !== null);
-  return finished.map((request) => {
+  const lines = finished.map((request) => {
     const { groupId: group, sampleIndex: index } = request.spec;
     const written = text.decode(request.response.tokens(), { skipSpecial: false });
-    return finishedResponse(request, { group, index, text: written });
+    return `${formatLine(finishedResponse(request, { group, index, text: written }))}\n`;
   });
+  return lines.join("");
 }
 
 /** Lists of numbers and names take one line each: a timeline has thousands. No string in JSON has a line end. */
@@ -287,13 +307,6 @@ function formatReport(report: ReportFile): string {
   return JSON.stringify(report, null, 2).replace(/\[\n[^[\]{}]*\]/g, (list) =>
     list.replace(/,\n\s*/g, ", ").replace(/\n\s*/g, ""),
   );
-}
-
-/** The report, and beside it the same as a page of pictures. */
-function writeReports(path: string, file: ReportFile, facts: readonly string[]): void {
-  const runs = Object.entries(file.runs).map(([name, report]) => ({ name, ...report }));
-  writeOutput("--report", path, formatReport(file));
-  writeOutput("--report", pagePath(path), iterationsPage(runs, facts));
 }
 
 /**

@@ -397,10 +397,7 @@ async function untilStopped(
     setTimeout(() => resolve("time_up"), settings.drainS * 1000).unref();
   });
   const outcome = await Promise.race([
-    running.drain().then(
-      () => "drained" as const,
-      (error: unknown) => errorWithStack(error),
-    ),
+    running.drain().then(() => "drained" as const, errorWithStack),
     signals.second.then(() => "second_signal" as const),
     timeUp,
   ]);

@@ -5,7 +5,6 @@ import { Command } from "commander";
 import type { Settings } from "../config/fields.ts";
 import { AppError } from "../core/base/errors.ts";
 import { loadCore } from "../core/wasm/load.ts";
-import { pagePath } from "../tools/picture/page.ts";
 import {
   type CheckedCell,
   checkPublished,
@@ -25,7 +24,7 @@ import {
 import { WORKLOAD_NAMES, type Workload } from "../tools/simulate/workload.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { formatBytes, formatCount, formatSeconds, formatShare } from "./format.ts";
-import { jsonOf, textTable, writeOutput } from "./output.ts";
+import { jsonOf, outputsOf, reportFiles, textTable } from "./output.ts";
 import { withLengths, withTrace, workloadsOf } from "./simulate-workload.ts";
 import { Status } from "./terminal.ts";
 
@@ -78,6 +77,7 @@ async function simulate(settings: SimulateSettings): Promise<void> {
 }
 
 async function printPublished(settings: SimulateSettings): Promise<void> {
+  const file = outputsOf([])("--report", settings.report);
   const status = new Status(settings);
   const cells = await checkPublished({
     seeds: settings.seeds,
@@ -88,13 +88,16 @@ async function printPublished(settings: SimulateSettings): Promise<void> {
   });
   status.end();
   const report = { simulated: true, seeds: settings.seeds, cells };
-  if (settings.report !== null) writeOutput("--report", settings.report, jsonOf(report));
+  file?.write(jsonOf(report));
   if (settings.json) console.log(jsonOf(report));
   else if (!settings.quiet) console.log(publishedTable(cells, settings.seeds));
 }
 
 async function printWorkloads(settings: SimulateSettings): Promise<void> {
   const systems = systemsOf(settings.systems);
+  const { lengths, trace, workload: names } = settings;
+  const inputs = [lengths, trace, ...names.split(",")].filter((input) => input !== null);
+  const files = reportFiles(outputsOf(inputs), settings.report);
   const workloads = await wantedWorkloads(settings);
   const reports: Record<string, WorkloadReport> = {};
   const pictures: Picture[] = [];
@@ -107,7 +110,7 @@ async function printWorkloads(settings: SimulateSettings): Promise<void> {
       chunkTokens: settings.chunkTokens,
       core: loadCore(),
       onCell: simulating(status),
-      isPictured: settings.report !== null,
+      isPictured: files.page !== null,
     });
     reports[workload.name] = made.report;
     pictures.push(...made.pictures);
@@ -115,10 +118,8 @@ async function printWorkloads(settings: SimulateSettings): Promise<void> {
     if (!settings.quiet && !settings.json) console.log(workloadTable(workload.name, made.report));
   }
   const report: SimulateReport = { simulated: true, workloads: reports };
-  if (settings.report !== null) {
-    writeOutput("--report", settings.report, jsonOf(report));
-    writeOutput("--report", pagePath(settings.report), htmlReport(report, pictures));
-  }
+  files.report?.write(jsonOf(report));
+  files.page?.write(htmlReport(report, pictures));
   if (settings.json) console.log(jsonOf(report));
 }
 
@@ -128,11 +129,10 @@ async function wantedWorkloads(settings: SimulateSettings): Promise<Workload[]> 
   if (lengths !== null && trace !== null) {
     throw new AppError("usage", "--lengths and --trace each give the response lengths: use one");
   }
-  if (trace !== null) {
-    return Promise.all(workloads.map((workload) => withTrace(workload, trace)));
-  }
-  if (lengths === null) return workloads;
-  return Promise.all(workloads.map((workload) => withLengths(workload, lengths)));
+  const path = trace ?? lengths;
+  if (path === null) return workloads;
+  const recorded = trace === null ? withLengths : withTrace;
+  return Promise.all(workloads.map((workload) => recorded(workload, path)));
 }
 
 function systemsOf(text: string): readonly SystemName[] {
@@ -152,11 +152,10 @@ function systemsOf(text: string): readonly SystemName[] {
 }
 
 function simulating(status: Status): (name: string) => void {
-  return (name) =>
-    status.show(
-      () => [`simulating ${name}`],
-      () => `simulating ${name}`,
-    );
+  return (name) => {
+    const text = () => `simulating ${name}`;
+    status.show(() => [text()], text);
+  };
 }
 
 const WORKLOAD_HEAD = [

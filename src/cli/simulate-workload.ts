@@ -230,11 +230,8 @@ function checkedBy<S extends v.GenericSchema>(schema: S, value: object, where: s
   const parsed = v.safeParse(schema, value);
   if (parsed.success) return parsed.output;
   const [issue] = parsed.issues;
-  throw new InvalidFieldError({
-    where,
-    field: v.getDotPath(issue) ?? "it",
-    problem: problemWith(issue),
-  });
+  const field = v.getDotPath(issue) ?? "it";
+  throw new InvalidFieldError({ where, field, problem: problemWith(issue) });
 }
 
 function problemWith(issue: v.BaseIssue<unknown>): string {

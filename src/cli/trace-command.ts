@@ -4,7 +4,7 @@ import { Command } from "commander";
 import { traceOf } from "../tools/trace/events.ts";
 import { readTracedRuns } from "../tools/trace/report.ts";
 import { addFields, readFields } from "./commander-fields.ts";
-import { writeOutput } from "./output.ts";
+import { outputsOf } from "./output.ts";
 
 const FIELD_NAMES = ["traceOut", "quiet"] as const;
 
@@ -24,10 +24,11 @@ export function traceCommand(setStatus: (status: number) => void): Command {
   addFields(command, FIELD_NAMES);
   return command.action((report: string) => {
     const { traceOut, quiet } = readFields(command, FIELD_NAMES);
+    const out = outputsOf([report])("--out", traceOut);
     const trace = traceOf(readTracedRuns(report));
-    if (traceOut === null) console.log(JSON.stringify(trace));
+    if (out === null) console.log(JSON.stringify(trace));
     else {
-      writeOutput("--out", traceOut, JSON.stringify(trace));
+      out.write(JSON.stringify(trace));
       const events = trace.traceEvents.length.toLocaleString("en-US");
       if (!quiet) console.log(`${traceOut}: ${events} events; open it at https://ui.perfetto.dev`);
     }

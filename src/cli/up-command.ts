@@ -116,7 +116,8 @@ async function up(given: UpSettings, vllmArgs: readonly string[]): Promise<numbe
     if (!(await areStarted(servers, stopping))) return EXIT_INTERRUPTED;
     return await serveServers(servers, { settings, model, log, stopping });
   } finally {
-    await stopAll(servers, log);
+    log("info", "stopping_servers", { servers: servers.length });
+    await Promise.all(servers.map((server) => server.stop()));
     await pool?.master?.stop();
     process.off("exit", killAll);
   }
@@ -129,11 +130,6 @@ async function areStarted(servers: readonly ManagedServer[], stopping: Signals):
   // A failure after the stop is expected.
   if (first === "stopped") started.catch(() => {});
   return first !== "stopped";
-}
-
-async function stopAll(servers: readonly ManagedServer[], log: Log): Promise<void> {
-  log("info", "stopping_servers", { servers: servers.length });
-  await Promise.all(servers.map((server) => server.stop()));
 }
 
 async function serveServers(

@@ -70,16 +70,10 @@ async function verify(promptsPath: string, settings: VerifySettings): Promise<nu
     deterministic: true,
   });
   try {
-    const { vocabularySize, contextTokens, stopTokenIds } = model;
+    const { vocabularySize, contextTokens, stopTokenIds, text } = model;
     const prompts = await loadPrompts(promptsPath, { vocabularySize, limit: settings.limit });
-    const groups = groupsOf(prompts, {
-      path: promptsPath,
-      ...settings,
-      contextTokens,
-      vocabularySize,
-      stopTokenIds,
-      text: model.text,
-    });
+    const about = { path: promptsPath, vocabularySize, contextTokens, stopTokenIds, text };
+    const groups = groupsOf(prompts, { ...settings, ...about });
     const display = (title: string) => new ProgressDisplay({ title, quiet: settings.quiet });
     const report = await compareRuns(model, groups, { shape, display });
     if (settings.json) console.log(JSON.stringify(report, null, 2));

@@ -153,7 +153,7 @@ export const FIELDS = {
     otherwise: "none",
   }),
   out: text("--out RESPONSES.jsonl", {
-    help: "output file: a line for every response, written when its group finishes (required)",
+    help: "output file: a line for every response (required); until the end it is FILE.PID.part, which a group is in when it has finished",
   }),
   traceOut: text("--out TRACE.json", { help: "file for the trace", otherwise: "standard output" }),
   host: text("--host HOST", {

@@ -85,9 +85,12 @@ engineTest(
 engineTest(
   "rollout --journal: another run's journal and a damaged one are refused by name",
   async () => {
-    const other = await foretoken(...job("other", ...journal, "--seed", "9"));
+    const made = readFileSync(join(folder, "whole"), "utf8");
+    const other = await foretoken(...job("whole", ...journal, "--seed", "9"));
     expect(other.status).toBe(2);
     expect(other.stderr).toContain("holds another run");
+    // A refused command changes no output of an earlier one.
+    expect(readFileSync(join(folder, "whole"), "utf8")).toBe(made);
     const bytes = readFileSync(file);
     bytes[200] = (bytes[200] ?? 0) ^ 1;
     writeFileSync(file, bytes);

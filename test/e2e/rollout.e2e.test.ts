@@ -191,7 +191,8 @@ engineTest("rollout: an interrupt keeps every finished response and exits with 1
     ...["rollout", PROMPTS, "--limit", "64", "--deterministic", "--max-tokens", "600"],
     ...["--policy", "divided", "--out", out, "--report", reportPath],
   ]);
-  await until(() => existsSync(out) && readFileSync(out, "utf8") !== "", "a finished group");
+  await until(() => existsSync(`${out}.${child.pid}.part`), "a finished group");
+  expect(existsSync(out)).toBe(false);
   child.kill("SIGINT");
   const { status, stderr } = await ended(child);
   expect(status).toBe(130);
