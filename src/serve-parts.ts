@@ -110,6 +110,7 @@ export function partsOf(options: ServeOptions, opened: Opened, features: readonl
     }),
   });
   for (const one of savedWeights(journaled)) weights.name(one.epoch, one.version);
+  if (before !== null) options.events.weightsChanged(before.epoch, before.version);
   // It resolves at once, as nothing runs.
   weights.restore(held?.isAwake ?? null, held?.isOpen === true).catch(options.events.failed);
   const learned = new LearnedEpochs({

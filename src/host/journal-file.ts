@@ -124,7 +124,7 @@ export function openRunFiles(folder: string, failed: (error: unknown) => void) {
       paths.set(run, path);
       saved.push(run);
     }
-    weights = weightsFileIn(folder, saved.length > 0, failed);
+    weights = weightsFileIn(folder, failed);
   } catch (error) {
     release();
     throw error;
@@ -150,13 +150,9 @@ export function openRunFiles(folder: string, failed: (error: unknown) => void) {
   };
 }
 
-function weightsFileIn(
-  folder: string,
-  goesOn: boolean,
-  failed: (error: unknown) => void,
-): WeightsFile {
+function weightsFileIn(folder: string, failed: (error: unknown) => void): WeightsFile {
   try {
-    return new WeightsFile(folder, goesOn, failed);
+    return new WeightsFile(folder, failed);
   } catch (cause) {
     if (cause instanceof AppError) throw cause;
     throw new AppError("output_failed", `--journal ${folder}: ${errorText(cause)}`, { cause });

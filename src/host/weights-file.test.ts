@@ -6,6 +6,7 @@ import { weightEpoch } from "../core/base/ids.ts";
 import type { HeldWeights } from "../core/journal/held-weights.ts";
 import { WeightsFile } from "./weights-file.ts";
 
+const SLOT_BYTES = 16_384;
 const folder = () => mkdtempSync(join(tmpdir(), "foretoken-weights-"));
 const heldAt = (epoch: number, path = `/ckpt/${epoch}`): HeldWeights => ({
   ...{ epoch: weightEpoch(epoch), version: `step-${epoch}`, weights: null },
@@ -13,7 +14,7 @@ const heldAt = (epoch: number, path = `/ckpt/${epoch}`): HeldWeights => ({
 });
 
 function opened(at: string, errors: unknown[] = []): WeightsFile {
-  return new WeightsFile(at, true, (error) => errors.push(error));
+  return new WeightsFile(at, (error) => errors.push(error));
 }
 
 test("weights file: the next process reads what was written last, and the file never grows", async () => {
@@ -25,15 +26,6 @@ test("weights file: the next process reads what was written last, and the file n
   await first.close();
   expect(opened(at).held).toEqual({ ...heldAt(5), canaries });
   expect(statSync(join(at, "weights")).size).toBe(32_768);
-});
-
-test("weights file: a process that continues nothing drops those of another run, also for the process after it", async () => {
-  const at = folder();
-  const first = opened(at);
-  for (const epoch of [1, 2]) first.write(heldAt(epoch));
-  await first.close();
-  expect(new WeightsFile(at, false, () => {}).held).toBeNull();
-  expect(opened(at).held).toBeNull();
 });
 
 test("weights file: a write that a crash cut leaves the one before", async () => {
@@ -48,6 +40,10 @@ test("weights file: a write that a crash cut leaves the one before", async () =>
   bytes.fill(0, 40, 60);
   writeFileSync(path, bytes);
   expect(opened(at).held).toEqual(heldAt(1));
+  // No crash spoils both; without either, the weights are not known to be the first.
+  bytes.fill(0, SLOT_BYTES + 40, SLOT_BYTES + 60);
+  writeFileSync(path, bytes);
+  expect(() => opened(at)).toThrow(`${path} is of another program`);
   writeFileSync(path, "other");
   expect(() => opened(at)).toThrow(`${path} is of another program`);
 });

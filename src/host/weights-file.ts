@@ -37,24 +37,23 @@ export class WeightsFile {
   /** Resolves when all that was given has been written, or never will be. */
   #writing: Promise<void> = Promise.resolve();
 
-  /**
-   * `goesOn`: this process continues what an earlier one did; otherwise what the file has is of another run, and goes.
-   * @throws AppError invalid_config: it is no such file; Error: it cannot be made.
-   */
-  constructor(folder: string, goesOn: boolean, failed: (error: unknown) => void) {
+  /** Goes on with the file's weights, however its process ended. @throws AppError invalid_config: it cannot be read; Error: it cannot be made. */
+  constructor(folder: string, failed: (error: unknown) => void) {
     this.#failed = failed;
     const path = join(folder, NAME);
     this.#path = path;
     const bytes = existsSync(path) ? readFileSync(path) : new Uint8Array(0);
-    if (bytes.byteLength !== FILE_BYTES && bytes.some((byte) => byte !== 0)) {
+    this.#newest = newestIn(bytes);
+    // A crash spoils at most the slot that is being written.
+    const slots = [bytes.subarray(0, SLOT_BYTES), bytes.subarray(SLOT_BYTES)];
+    const isSpoilt = this.#newest === null && slots.every((slot) => slot.some((byte) => byte > 0));
+    if (isSpoilt || (bytes.byteLength !== FILE_BYTES && bytes.some((byte) => byte > 0))) {
       throw new AppError("invalid_config", `--journal: ${path} is of another program or release`);
     }
-    this.#newest = goesOn ? newestIn(bytes) : null;
-    if (goesOn && bytes.byteLength === FILE_BYTES) return;
     // The file's space is taken now.
-    const fresh = new Uint8Array(FILE_BYTES);
-    if (goesOn) fresh.set(bytes);
-    writeFileSync(path, fresh, { mode: FILE_MODE });
+    if (bytes.byteLength < FILE_BYTES) {
+      writeFileSync(path, new Uint8Array(FILE_BYTES), { mode: FILE_MODE });
+    }
   }
 
   /** The weights that were recorded last, by this process or an earlier one; null: none were. */

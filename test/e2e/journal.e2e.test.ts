@@ -11,7 +11,7 @@ import { ToolProcess } from "../faults/process.ts";
 import { engineTest } from "../suite/engine-test.ts";
 import { temporaryFolder } from "../suite/temporary-folder.ts";
 import { untilStopped } from "./stopping-itself.ts";
-import { ended, foretoken, MAIN, PROMPTS, spawn } from "./tool.ts";
+import { ended, foretoken, MAIN, PROMPTS, ROOT, spawn } from "./tool.ts";
 
 setDefaultTimeout(300_000);
 
@@ -214,5 +214,35 @@ engineTest(
     expect(await ask(third, "long")).toEqual(long);
     expect(await ask(third, "other", { max_tokens: 21, seed: 4 })).toEqual(other);
     await third.kill();
+  },
+);
+
+engineTest(
+  "serve --journal: the last weights go on while nothing runs, after kill -9 and after SIGTERM",
+  async () => {
+    const more = ["--journal", join(folder, "updated")];
+    const held = async ({ http }: ToolProcess) => {
+      const weights = (await http.workers()).map((worker) => worker.weights);
+      return { weights, info: await http.json("/weight_info") };
+    };
+    let server = await serving(more);
+    const model = join(ROOT, "model", "foretoken-3m-f16.gguf");
+    const update = { model_path: model, weight_version: "step-1" };
+    expect(await server.http.ask("/update_weights_from_disk", update)).toMatchObject({
+      status: 200,
+    });
+    const before = await held(server);
+    expect(before).toEqual({
+      weights: [expect.stringMatching(/^f16-/), expect.stringMatching(/^f16-/)],
+      info: expect.objectContaining({ weight_version: "step-1" }),
+    });
+    for (const signal of ["SIGKILL", "SIGTERM"] as const) {
+      server.signal(signal);
+      await server.exited;
+      server = await serving(more);
+      expect([signal, await held(server)]).toEqual([signal, before]);
+    }
+    server.signal("SIGTERM");
+    await server.exited;
   },
 );
