@@ -115,7 +115,7 @@ export function partsOf(options: ServeOptions, opened: Opened, features: readonl
   weights.restore(held?.isAwake ?? null, held?.isOpen === true).catch(options.events.failed);
   const learned = new LearnedEpochs({
     ...{ sidecar, pool, weights, clock: wallClock, later },
-    stale: (notice) => options.events.weightsNotice({ kind: "stale", ...notice }),
+    notice: (notice) => options.events.weightsNotice(notice),
   });
   const engines = new PoolCalls({ pool, sidecar, later });
   const encoder = encoderOf(options, engines);

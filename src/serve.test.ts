@@ -5,15 +5,22 @@ import { SimulatedWorker } from "../test/faults/simulated/worker.ts";
 import { exchange, fetchOf, registerOf } from "../test/suite/draft-client.ts";
 import { serveOptions } from "../test/suite/serve-fixture.ts";
 import { untilSettled } from "../test/suite/sidecar-bed.ts";
-import { groupId, type WorkerId, weightEpoch } from "./core/base/ids.ts";
+import { groupId, type WeightsId, type WorkerId, weightEpoch, weightsId } from "./core/base/ids.ts";
 import type { ClientMessage, Fetched } from "./core/draft/service/message.ts";
 import type { WorkerSource } from "./pool/pool.ts";
 import { startSidecar } from "./serve.ts";
 import type { ServeOptions } from "./serve-options.ts";
+import type { WeightsNotice } from "./server/control/weights.ts";
 
 class Engines {
   readonly workers: SimulatedWorker[] = [];
   readonly closed: WorkerId[] = [];
+  /** Name that the engines give their weights; null: they have none. */
+  readonly #weights: WeightsId | null;
+
+  constructor(weights: WeightsId | null = null) {
+    this.#weights = weights;
+  }
 
   get source(): WorkerSource {
     return {
@@ -32,7 +39,7 @@ class Engines {
           await close();
         };
         this.workers.push(worker);
-        return worker;
+        return Object.assign(worker, { weights: this.#weights });
       },
     };
   }
@@ -85,6 +92,52 @@ test("drain: a follower of the stream is disconnected with 1001", async () => {
   expect(await closed).toBe(1001);
   await running.stop();
 });
+
+for (const [engines, believed] of [
+  ["engines that name their weights", false],
+  ["engines that cannot", true],
+] as const) {
+  const does = believed ? "begins an epoch" : "changes nothing for others";
+  test(`weights: a version that a request names ${does} on ${engines}, and the log says who`, async () => {
+    const fleet = new Engines(believed ? null : weightsId("f16-0123456789abcdef"));
+    const notices: WeightsNotice[] = [];
+    const events = { weightsNotice: (notice: WeightsNotice) => void notices.push(notice) };
+    const options = optionsOf(fleet);
+    Object.assign(options.events, events);
+    const running = await startSidecar(options);
+    const post = async (path: string, asked: object, id = "r") =>
+      await fleet.until(
+        fetch(new URL(path, running.url), {
+          method: "POST",
+          headers: { "x-request-id": id },
+          body: JSON.stringify(asked),
+        }).then((answer) => answer.text()),
+      );
+    const groups = [{ id: "g", token_ids: [1], n: 2 }];
+    const rollout = post("/v1/rollouts", {
+      id: "one",
+      groups,
+      sampling_params: { max_tokens: 999 },
+    });
+    for (let i = 0; i < 3; i += 1) {
+      const sampling_params = { max_tokens: 1 };
+      const named = { token_ids: [2], sampling_params, policy_version: `v${i}` };
+      // A refused request says nothing.
+      await post(
+        "/inference/v1/generate",
+        { ...named, token_ids: [1e6], policy_version: "w" },
+        "no",
+      );
+      await post("/inference/v1/generate", named, `id-${i}`);
+    }
+    const { report } = JSON.parse((await rollout).trimEnd().split("\n").at(-1) ?? "");
+    expect([report.restarts > 0, running.sidecar.rollout.epoch > 0]).toEqual([believed, believed]);
+    const kind = believed ? "learned" : "doubted";
+    expect(notices[0]).toMatchObject({ kind, version: "v1", by: "request id-1" });
+    expect(notices).toHaveLength(believed ? 2 : 1);
+    await running.stop();
+  });
+}
 
 test("start: where the port is taken, no worker is opened", async () => {
   const first = await startSidecar(optionsOf(new Engines()));

@@ -29,7 +29,8 @@ export function eventsOf(log: Log, broken: (error: unknown) => void): ServeEvent
     workerChanged: ({ source, state, reason }) =>
       log(state === "ready" ? "info" : "warn", "worker", { worker: source.name, state, reason }),
     weightsChanged: (epoch, version) => log("info", "weights", { epoch, version }),
-    weightsNotice: ({ kind, ...fields }) => log("warn", `weights_${kind}`, fields),
+    weightsNotice: ({ kind, ...fields }) =>
+      log(kind === "learned" ? "info" : "warn", `weights_${kind}`, fields),
     notLossless: (engine, reason) => log("error", "not_lossless", { engine, reason }),
     quarantined: (reason) => log("error", "quarantined", { reason }),
     answered: ({ status, ms, method, asked, ...rest }) => {

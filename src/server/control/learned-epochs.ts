@@ -1,8 +1,9 @@
 // Weight epochs that nobody announces here: trainers that start their own engines also update them, past this server. It
 // learns of an update from the versions that requests name (`policy_version`, `weight_version`, a numbered
 // `cache_salt`), and from those that engines report (/weight_info, the end of an answer). A version that was not seen
-// before begins the next epoch, so that KV and drafts of two are never mixed. Trainers and engines may have names of
-// their own for one version. An engine is stale, and is fenced, if it reports another version than the current one
+// before begins the next epoch, so that KV and drafts of two are never mixed. Who may generate may not update: a request
+// is not believed where every engine names its weights, as such an engine is updated through this server alone. Trainers
+// and engines may have names of their own for one version. An engine is stale, and is fenced, if it reports another version than the current one
 // while another engine reports that.
 
 import type { Clock } from "../../core/base/clock.ts";
@@ -10,7 +11,7 @@ import type { WorkerId } from "../../core/base/ids.ts";
 import { answerOf } from "../../pool/engine-answer.ts";
 import { connected, type Member, type WorkerPool } from "../../pool/pool.ts";
 import type { Sidecar } from "../sidecar.ts";
-import type { WeightUpdates } from "./weights.ts";
+import type { WeightsNotice, WeightUpdates } from "./weights.ts";
 
 export interface LearnedEpochsOptions {
   readonly sidecar: Sidecar;
@@ -18,13 +19,15 @@ export interface LearnedEpochsOptions {
   readonly weights: WeightUpdates;
   readonly clock: Clock;
   readonly later: (act: () => void, ms: number) => () => void;
-  readonly stale: (notice: { readonly worker: string; readonly reason: string }) => void;
+  readonly notice: (notice: WeightsNotice) => void;
 }
 
 /** Names of the weights in a request. */
 export interface VersionHint {
   readonly version: string | null;
   readonly salt: string | null;
+  /** The request, for the log. */
+  readonly by: string;
 }
 
 /** Versions remembered, so that a late request of an older one changes nothing. */
@@ -48,6 +51,8 @@ export class LearnedEpochs {
   /** A request has begun the epoch: the next new name that an engine reports is this epoch's. */
   #awaitsName = false;
   #salt = { name: "", count: 0 };
+  /** A request of this epoch was not believed: one line of the log is enough. */
+  #hasDoubted = false;
   readonly #reported = new Map<WorkerId, string>();
   /** Start of the time for which an engine has reported the current version; null: none does. */
   #currentSinceMs: number | null = null;
@@ -63,9 +68,9 @@ export class LearnedEpochs {
   }
 
   /** A request has come that names the version of its weights. Call before it joins a group. */
-  requested({ version, salt }: VersionHint): void {
-    if (version !== null) this.#expect(version);
-    else if (salt !== null && salt !== this.#requested) this.#salted(salt);
+  requested({ version, salt, by }: VersionHint): void {
+    if (version !== null) this.#expect(version, by);
+    else if (salt !== null && salt !== this.#requested) this.#salted(salt, by);
   }
 
   poll(): void {
@@ -77,7 +82,7 @@ export class LearnedEpochs {
       const before = this.#reported.get(member.workerId) ?? null;
       if (name === null || name === before) continue;
       this.#reported.set(member.workerId, name);
-      this.#read(name, before);
+      this.#read(name, before, `worker ${member.source.name}`);
     }
     this.#judge();
   }
@@ -87,20 +92,35 @@ export class LearnedEpochs {
     return this.#noticed;
   }
 
-  #expect(version: string): void {
+  #expect(version: string, by: string): void {
     if (version === this.#requested) return;
     const { weights } = this.#options;
     if (version === weights.current) this.#requested = version;
-    if (!this.#remember(version) || weights.isUpdating) return;
-    if (this.#requested !== null) {
-      this.#begin(version);
+    if (this.#seen.has(version)) return;
+    const isNext = this.#requested !== null && !weights.isUpdating;
+    if (isNext && this.#isDoubtful(version, by)) return;
+    this.#remember(version);
+    if (weights.isUpdating) return;
+    if (isNext) {
+      this.#begin(version, by);
       this.#awaitsName = true;
     } else weights.nameUnlessNamed(version);
     this.#requested = version;
   }
 
+  /** Every engine names its weights: they are those of the last update. */
+  #isDoubtful(version: string, by: string): boolean {
+    const { pool, notice } = this.#options;
+    const engines = connected(pool.members);
+    const areNamed = engines.every(({ worker }) => (worker.weights ?? null) !== null);
+    if (engines.length === 0 || !areNamed) return false;
+    if (!this.#hasDoubted) notice({ kind: "doubted", version, by });
+    this.#hasDoubted = true;
+    return true;
+  }
+
   /** A numbered salt counts the versions of the policy (prime-rl); any other only separates. */
-  #salted(salt: string): void {
+  #salted(salt: string, by: string): void {
     if (this.#seen.has(salt) || !/\d$/.test(salt)) return;
     if (this.#requested === null) {
       this.#remember(salt);
@@ -110,11 +130,11 @@ export class LearnedEpochs {
     if (!isLater(salt, this.#requested)) return;
     this.#salt = { name: salt, count: this.#salt.name === salt ? this.#salt.count + 1 : 1 };
     const isAlone = this.#options.sidecar.rollout.unfinished === 0;
-    if (isAlone || this.#salt.count >= SALTS_BELIEVED) this.#expect(salt);
+    if (isAlone || this.#salt.count >= SALTS_BELIEVED) this.#expect(salt, by);
   }
 
   /** An engine reports another version than it did before. */
-  #read(name: string, before: string | null): void {
+  #read(name: string, before: string | null, by: string): void {
     const { weights } = this.#options;
     const known = this.#engineName;
     if (name === weights.current) this.#engineName = name;
@@ -130,12 +150,13 @@ export class LearnedEpochs {
     // An engine that is seen for the first time may have old weights; one that has changed has new ones.
     const isNew = before === null ? isLater(name, known ?? "") : !isLater(known ?? "", name);
     if (!isNew) return;
-    this.#begin(name);
+    this.#begin(name, by);
     this.#engineName = name;
   }
 
-  #begin(version: string): void {
-    const { weights, pool } = this.#options;
+  #begin(version: string, by: string): void {
+    const { weights, pool, notice } = this.#options;
+    notice({ kind: "learned", version, by });
     this.#remember(weights.current);
     this.#remember(version);
     // An engine that reports no version, or reported its last one before this, may have been updated by now.
@@ -177,6 +198,7 @@ export class LearnedEpochs {
     this.#engineName = null;
     this.#awaitsName = false;
     this.#currentSinceMs = null;
+    this.#hasDoubted = false;
   }
 
   #judge(): void {
@@ -218,7 +240,7 @@ export class LearnedEpochs {
     const reason = this.#reasonOf(workerId, current);
     if (this.#noticed.get(workerId) === reason) return;
     this.#noticed.set(workerId, reason);
-    this.#options.stale({ worker: source.name, reason });
+    this.#options.notice({ kind: "stale", worker: source.name, reason });
   }
 
   #reasonOf(workerId: WorkerId, current: string): string {

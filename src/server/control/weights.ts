@@ -51,6 +51,8 @@ export type WeightsNotice =
   | { readonly kind: "abandoned"; readonly reason: string; readonly reopened: string }
   /** The engine was updated by somebody else, or was not while the others were. */
   | { readonly kind: "stale"; readonly worker: string; readonly reason: string }
+  /** `by`, a worker or a request, names weights of an update past this server. doubted: engines name theirs. */
+  | { readonly kind: "learned" | "doubted"; readonly version: string; readonly by: string }
   | CanaryFailed;
 
 /** A trainer waits for the answer to one before it sends the next; several trainers, or retries, are few. */

@@ -58,7 +58,7 @@ export interface DataPlaneOptions {
   /** The name of the weights of an epoch, as the trainer gave it. */
   readonly version: (epoch: WeightEpoch) => string;
   /** Called with the weights that a request expects, before the request begins. */
-  readonly expected?: (hint: Pick<Origin, "version" | "salt">) => void;
+  readonly expected?: (hint: Pick<Origin, "version" | "salt"> & { readonly by: string }) => void;
   /** Trainers' headers that name a session. Default: none. */
   readonly sessionHeaders?: readonly string[];
   readonly limits?: Partial<DataPlaneLimits>;
@@ -250,19 +250,24 @@ export class DataPlane {
     const { at = "", params } = own;
     this.checkModel(fields.model);
     checkPromptReport(fields.stream, params, at);
-    const { sessionHeaders } = this.#options;
+    const { sessionHeaders, expected } = this.#options;
     const origin = originOf(exchange.headers, fields, own.extraArgs, sessionHeaders);
     const drawing = drawingOf(params, own, this.#samplingContext(at));
     return (
       prompts: readonly Int32Array[],
       how: Pick<Prepared, "wantsText" | "answer" | "parse">,
-    ): Prepared => ({
-      specs: this.#specsOf(prompts, drawing, { fields, own, origin }),
-      stops: prompts.map(() => drawing.stops),
-      isStream: fields.stream ?? false,
-      requestId: fields.request_id ?? null,
-      ...how,
-    });
+    ): Prepared => {
+      const specs = this.#specsOf(prompts, drawing, { fields, own, origin });
+      // A request that is refused says nothing about weights.
+      expected?.({ ...origin, by: `request ${exchange.id}` });
+      return {
+        specs,
+        stops: prompts.map(() => drawing.stops),
+        isStream: fields.stream ?? false,
+        requestId: fields.request_id ?? null,
+        ...how,
+      };
+    };
   }
 
   #specsOf(
@@ -272,7 +277,6 @@ export class DataPlane {
   ): GenerationSpec[] {
     const { fields, own, origin } = asked;
     const adapter = this.checkModel(fields.model);
-    this.#options.expected?.(origin);
     const { group, session, salt } = origin;
     const { tool = null, clamps = false } = own;
     const [priority, deadline] = [fields.priority ?? 0, fields.deadline ?? null];

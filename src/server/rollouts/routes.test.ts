@@ -431,6 +431,18 @@ test("on_policy strict: with weights that change all the time a response ends wi
   for (const line of given) expect(line.error?.message).toContain("the weights changed 17 times");
 });
 
+test("on_policy strict: a rollout all of whose responses were given up has failed, and says why", async () => {
+  // Every response is longer than an epoch lasts.
+  const groups = [{ id: "a", prompt: "abc", n: 3 }];
+  const lines = await updated({ groups }, { updates: 20, steps: 2 });
+  expect(lines.slice(0, -1).map((line) => line.finish_reason)).toEqual(["abort", "abort", "abort"]);
+  expect(lines.at(-1)).toMatchObject({
+    state: "failed",
+    error: { message: expect.stringContaining("the weights changed 17 times") },
+    report: { finish_reasons: { abort: 3 } },
+  });
+});
+
 const GROUPS = ["a", "b", "c"].map((id, i) => ({ id, token_ids: [i + 1], n: 4 }));
 
 test("finish_first: a group is whole with the first responses to finish, and the report has the bias", async () => {

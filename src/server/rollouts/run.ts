@@ -155,7 +155,7 @@ export class Run {
     this.#end("cancelled");
   }
 
-  /** The rollout engine has stopped for good. */
+  /** The rollout engine has stopped for good, or every response was given up. */
   fail(problem: string): void {
     this.#problem = problem;
     this.#end("failed");
@@ -233,8 +233,13 @@ export class Run {
   #complete(group: RunGroup): void {
     if (this.#state !== "running") return;
     this.finishedGroups.push(group);
-    if (this.finishedGroups.length >= this.#finishGroups) this.#end("finished");
-    else this.#wake();
+    const taken = this.finishedGroups.flatMap((one) => one.taken);
+    if (this.finishedGroups.length < this.#finishGroups) this.#wake();
+    else if (!taken.every(isGivenUp)) this.#end("finished");
+    else {
+      const reason = taken[0]?.response.refusal?.message ?? "they were aborted";
+      this.fail(`all its responses were given up, the first because ${reason}`);
+    }
   }
 
   #end(state: RolloutState): void {
@@ -282,6 +287,11 @@ export class Run {
   *#requests(): Iterable<Request> {
     for (const { requests } of this.groups) yield* requests;
   }
+}
+
+/** Whether nothing of the response is of use. */
+function isGivenUp({ response: { finish, refusal, length } }: Request): boolean {
+  return finish === "abort" && (refusal !== null || length === 0);
 }
 
 /** Keys that RunReport has mean the same here; what belongs to workers is in /metrics, for other rollouts share them. */
