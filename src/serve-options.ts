@@ -46,7 +46,7 @@ export interface ServeOptions {
   readonly model: ModelSide;
   /** /health is 503 until this many workers have been ready at the same time. Default: 1. */
   readonly workersMin?: number;
-  /** Milliseconds for which a request continues after its client disconnected. */
+  /** Milliseconds for which a request with an id continues after its client disconnected. */
   readonly retryGraceMs: number;
   /** Milliseconds for an engine to answer a control request, and between calls of an open weight update. */
   readonly weightsTimeoutMs: number;

@@ -75,7 +75,7 @@ const PORT = 8000;
 const KV_TOKENS = 32_768;
 /** From the end of serving to the end of the process, at most. */
 const EXIT_MS_MAX = 1_000;
-/** An identical retry within it takes over what its disconnected client began. */
+/** A retry with the id of a request whose client has left takes it over within this time. */
 const RETRY_GRACE_MS = 30_000;
 
 const EXAMPLES = `

@@ -14,8 +14,8 @@ export interface PulledStream {
   readonly next: () => Piece | null;
   /** Called whenever the client has taken everything written. */
   readonly took: () => void;
-  /** Once. `gone`: the client has not had everything. */
-  readonly closed: (gone: boolean) => void;
+  /** Once: the client has had everything, or has gone. */
+  readonly closed: () => void;
 }
 
 export interface Piece {
@@ -35,18 +35,17 @@ export function pulledStream(options: PulledStream): { response: Response; news:
   let isClosed = false;
   let isSending = false;
   let cancelStall: (() => void) | null = null;
-  const close = (gone: boolean) => {
+  const close = () => {
     if (isClosed) return;
     isClosed = true;
     cancelStall?.();
-    signal?.removeEventListener("abort", leave);
-    options.closed(gone);
+    signal?.removeEventListener("abort", close);
+    options.closed();
   };
-  const leave = () => close(true);
   const fail = (error: unknown) => {
     if (isClosed) return;
     controller?.error(error);
-    leave();
+    close();
   };
   const watch = () => {
     cancelStall ??= after(stallMsMax, () => {
@@ -66,7 +65,7 @@ export function pulledStream(options: PulledStream): { response: Response; news:
         controller?.enqueue(encoder.encode(piece.text));
         if (piece.end === undefined) continue;
         controller?.close();
-        close(piece.end === "failed");
+        close();
       }
       if (!isClosed && piece?.hasMore === true) watch();
     } catch (error) {
@@ -75,8 +74,8 @@ export function pulledStream(options: PulledStream): { response: Response; news:
       isSending = false;
     }
   };
-  if (signal?.aborted) leave();
-  signal?.addEventListener("abort", leave, { once: true });
+  if (signal?.aborted) close();
+  signal?.addEventListener("abort", close, { once: true });
   const stream = new ReadableStream<Uint8Array>(
     {
       start: (own) => {
@@ -88,7 +87,7 @@ export function pulledStream(options: PulledStream): { response: Response; news:
         took();
         send();
       },
-      cancel: leave,
+      cancel: close,
     },
     { highWaterMark: 1 },
   );

@@ -177,13 +177,9 @@ engineTest(
   async () => {
     const kept = join(folder, "requests");
     const ask = async ({ http }: ToolProcess, id: string, fields: object = {}) => {
-      const body = { prompt: [5, 6, 7, 8], max_tokens: LONG, seed: 3, n: 3, ...fields };
-      const more = { temperature: 1, ignore_eos: true, logprobs: 1 };
-      const answer = await http.post(
-        "/v1/completions",
-        { ...body, ...more },
-        { "x-request-id": id },
-      );
+      const body = { prompt: [5, 6, 7, 8], max_tokens: LONG, seed: 3, n: 3, request_id: id };
+      const more = { temperature: 1, ignore_eos: true, logprobs: 1, ...fields };
+      const answer = await http.post("/v1/completions", { ...body, ...more });
       const { choices } = (await answer.json()) as { choices?: object[] };
       return { status: answer.status, choices };
     };

@@ -40,8 +40,8 @@ export async function followedJob<T>(
     { sidecar, coalescer: new OutputCoalescer(RESTLESS) },
   );
   const timers: (() => void)[] = [];
-  /** For each stream that has ended: whether its client had gone. */
-  const ends: boolean[] = [];
+  /** An entry for each stream that has ended. */
+  const ends: string[] = [];
   const crashes: unknown[] = [];
   const follow = (by: Answer = answer): Response =>
     eventStream(job, by.stream(job), {
@@ -54,7 +54,7 @@ export async function followedJob<T>(
           timers.splice(timers.indexOf(run), 1);
         };
       },
-      closed: (gone) => ends.push(gone),
+      closed: () => void ends.push("closed"),
     });
   return { job, answer, follow, timers, ends, crashes };
 }

@@ -110,7 +110,7 @@ test("streams: put together, they are the answer that does not stream", async ()
         const { job, answer, follow, ends, crashes } = streamed;
         const written = await fixture.until(read(follow(), fixture, pauses));
         const { events, isDone } = eventsOf(written);
-        expect([isDone, ends, crashes]).toEqual([true, [false], []]);
+        expect([isDone, ends, crashes]).toEqual([true, ["closed"], []]);
         const whole = JSON.parse(answer.whole(job));
         expect(seen(events as Body[])).toEqual(seen([whole]));
       } finally {

@@ -22,7 +22,7 @@ test("streams: a client that takes nothing is dropped, and costs no memory until
   await fixture.step(100);
   expect(timers.length).toBe(1);
   timers[0]?.();
-  expect(ends).toEqual([true]);
+  expect(ends).toEqual(["closed"]);
   await expect(response.text()).rejects.toThrow("the client took nothing for 1000 ms");
 });
 
@@ -39,7 +39,7 @@ test("streams: a client that reads late gets all of it, in few pieces", async ()
   }
   const { events, isDone } = eventsOf(text);
   expect([tokensIn(events).length, isDone, pieces < 5]).toEqual([500, true, true]);
-  expect([ends, timers]).toEqual([[false], []]);
+  expect([ends, timers]).toEqual([["closed"], []]);
 });
 
 test("streams: an error after the first byte is an event, and no [DONE] follows", async () => {
@@ -58,7 +58,7 @@ test("streams: an error after the first byte is an event, and no [DONE] follows"
       code: 502,
     },
   });
-  expect(ends).toEqual([true]);
+  expect(ends).toEqual(["closed"]);
 });
 
 test("streams: tokens that a client has seen cannot be taken back: that is an error", async () => {
@@ -112,7 +112,7 @@ test("streams: a fault in writing one answer ends this stream with an error, and
   });
   expect([eventsOf(goodText).isDone, job.completionTokens]).toEqual([true, 50]);
   expect(crashes.map(String)).toEqual(["Error: fault"]);
-  expect(ends).toEqual([true, false]);
+  expect(ends).toEqual(["closed", "closed"]);
 });
 
 test("coalescer: a job that throws fails by itself; present and later jobs continue", async () => {

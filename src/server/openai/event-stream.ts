@@ -42,9 +42,9 @@ export function eventStream(job: Job, view: StreamView, options: StreamOptions):
     }
   };
   let endReading = () => {};
-  const closed = (gone: boolean) => {
+  const closed = () => {
     endReading();
-    options.closed(gone);
+    options.closed();
   };
   const { response, news } = pulledStream({ ...options, headers: HEADERS, next, closed });
   endReading = job.read({

@@ -37,7 +37,7 @@ const DATA_PLANE_LIMITS: DataPlaneLimits = {
   responsesMax: 16_384,
   stallMsMax: 30_000,
   graceMs: 30_000,
-  orphansMax: 1024,
+  leftMax: 1024,
   keptBytesMax: 256 * 2 ** 20,
 };
 
@@ -90,7 +90,7 @@ export interface RequestFields {
 export interface Prepared extends Pick<JobPlan, "specs" | "stops" | "names" | "parse"> {
   readonly wantsText: boolean;
   readonly isStream: boolean;
-  /** The body's own id; the X-Request-Id header goes before it. */
+  /** The body's own id, which a retry has too; in the answer the X-Request-Id header goes before it, as in vLLM. */
   readonly requestId: string | null;
   readonly answer: Answer;
 }
@@ -148,7 +148,7 @@ export class DataPlane {
     });
   }
 
-  /** Memory of requests whose clients have gone, or may ask again. */
+  /** Memory of requests without a client, which may ask for them again. */
   get kept(): Kept {
     return this.#retries.kept;
   }
@@ -250,32 +250,28 @@ export class DataPlane {
     const { at = "", params } = own;
     this.checkModel(fields.model);
     checkPromptReport(fields.stream, params, at);
-    const { sessionHeaders, expected } = this.#options;
+    const { sessionHeaders } = this.#options;
+    const by = `request ${exchange.id}`;
     const origin = originOf(exchange.headers, fields, own.extraArgs, sessionHeaders);
     const drawing = drawingOf(params, own, this.#samplingContext(at));
     return (
       prompts: readonly Int32Array[],
       how: Pick<Prepared, "wantsText" | "answer" | "parse">,
-    ): Prepared => {
-      const specs = this.#specsOf(prompts, drawing, { fields, own, origin });
-      // A request that is refused says nothing about weights.
-      expected?.({ ...origin, by: `request ${exchange.id}` });
-      return {
-        specs,
-        stops: prompts.map(() => drawing.stops),
-        isStream: fields.stream ?? false,
-        requestId: fields.request_id ?? null,
-        ...how,
-      };
-    };
+    ): Prepared => ({
+      specs: this.#specsOf(prompts, drawing, { fields, own, origin, by }),
+      stops: prompts.map(() => drawing.stops),
+      isStream: fields.stream ?? false,
+      requestId: fields.request_id ?? null,
+      ...how,
+    });
   }
 
   #specsOf(
     prompts: readonly Int32Array[],
     { sampling: drawn, seeded, n }: Drawing,
-    asked: { fields: Partial<CommonFields>; own: RequestFields; origin: Origin },
+    asked: { fields: Partial<CommonFields>; own: RequestFields; origin: Origin; by: string },
   ): GenerationSpec[] {
-    const { fields, own, origin } = asked;
+    const { fields, own, origin, by } = asked;
     const adapter = this.checkModel(fields.model);
     const { group, session, salt } = origin;
     const { tool = null, clamps = false } = own;
@@ -286,7 +282,7 @@ export class DataPlane {
       ...(salt !== null && { cacheSalt: salt }),
     };
     this.checkCount(prompts.length * n, "n", `is ${n}: with ${prompts.length} prompts that is`);
-    return prompts.map((prompt) => {
+    const specs = prompts.map((prompt) => {
       const room = (this.contextTokens ?? 0) - prompt.length;
       if (room < 1 && this.contextTokens !== null) throw noRoom(prompt.length, this.contextTokens);
       const most = Math.max(1, room);
@@ -295,6 +291,9 @@ export class DataPlane {
       const wants = { ...sampling, tokensMax };
       return { prompt, n, sampling: wants, seeded, group, session, tool, priority, deadline };
     });
+    // A request that is refused says nothing about weights.
+    this.#options.expected?.({ ...origin, by });
+    return specs;
   }
 
   /** @throws InvalidFieldError naming `field`: a request is for too many responses. */
@@ -308,10 +307,11 @@ export class DataPlane {
   async respond(exchange: Exchange, prepared: Prepared): Promise<Response> {
     const { isStream, answer } = prepared;
     const { journals = null } = this.#options;
-    const id = exchange.headers.get("x-request-id") ?? prepared.requestId;
+    const { requestId: id } = prepared;
+    const name = exchange.headers.get("x-request-id") ?? id;
     const digest = await exchange.digest();
     exchange.release();
-    const key = { path: exchange.url.pathname, id, digest, outlivesClient: !isStream };
+    const key = { path: exchange.url.pathname, id, digest };
     const lease = this.#retries.lease(key, () => {
       const draws = journals?.drawsOf(key) ?? [];
       const specs = prepared.specs.map((spec, i) => {
@@ -321,7 +321,7 @@ export class DataPlane {
       const { stops, names } = prepared;
       const needsText = prepared.wantsText || hasStrings(stops);
       return this.#keep({
-        id: id ?? crypto.randomUUID().replaceAll("-", ""),
+        id: name ?? crypto.randomUUID().replaceAll("-", ""),
         ...{ specs, stops },
         ...(names === undefined ? {} : { names }),
         text: needsText && this.hasText ? this.text : null,
@@ -332,9 +332,9 @@ export class DataPlane {
     const { job } = lease;
     if (isStream) {
       const hold = exchange.streams();
-      const closed = (gone: boolean) => {
+      const closed = () => {
         hold.ended();
-        lease.release(gone);
+        lease.release();
       };
       try {
         return eventStream(job, answer.stream(job), {
@@ -342,18 +342,17 @@ export class DataPlane {
           ...{ signal: exchange.signal, took: hold.took, closed },
         });
       } catch (error) {
-        closed(true);
+        closed();
         throw error;
       }
     }
-    let isGone = true;
     try {
-      isGone = !(await doneBefore(job, exchange.signal));
-      if (isGone) return new Response(null, { status: CLIENT_GONE });
+      if (!(await doneBefore(job, exchange.signal)))
+        return new Response(null, { status: CLIENT_GONE });
       const headers = { "content-type": "application/json" };
       return new Response(answer.whole(job), { headers });
     } finally {
-      lease.release(isGone);
+      lease.release();
     }
   }
 

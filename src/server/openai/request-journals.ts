@@ -1,4 +1,4 @@
-// Journals of requests with an id. A process that takes the place of this one has none of their clients: when one repeats
+// Journals of requests with an id in their body (retries.ts). A process that takes the place of this one has none of their clients: when one repeats
 // its request, the responses continue with what was kept of them, and with the same random numbers. Until then nothing
 // of them is generated. Both the number of journals and the time that they are kept have a bound.
 
@@ -25,8 +25,6 @@ export interface RequestJournalsOptions {
   readonly graceMs: number;
   readonly after: (ms: number, run: () => void) => () => void;
 }
-
-type RequestKey = Omit<RetryKey, "outlivesClient">;
 
 /** Limit of requests with kept responses; further ones are served without a journal. */
 const JOURNALS_MAX = 1024;
@@ -85,7 +83,7 @@ export class RequestJournals {
   }
 
   /** The random numbers of a request that an earlier process began; null: they are new. */
-  drawsOf({ path, id, digest }: RequestKey): Header["draws"] | null {
+  drawsOf({ path, id, digest }: RetryKey): Header["draws"] | null {
     const saved = this.#saved.get(nameOf({ path, id }));
     return saved?.digest === digest ? saved.draws : null;
   }
@@ -94,7 +92,7 @@ export class RequestJournals {
    * Journals the responses to each prompt, which have just joined, and restores their saved output. null: no journal is
    * kept, because the request has no id, wants reports that journals do not have, or there are too many.
    */
-  begin(key: RequestKey, responses: readonly (readonly Request[])[]): RunJournal | null {
+  begin(key: RetryKey, responses: readonly (readonly Request[])[]): RunJournal | null {
     const { path, id, digest } = key;
     if (id === null || this.#isClosed || this.#live.size >= JOURNALS_MAX) return null;
     const requests = responses.flat();

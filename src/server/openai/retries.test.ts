@@ -97,12 +97,28 @@ test("retries: another body under an id that is being served is a 409", async ()
   expect(joined()).toBe(2);
 });
 
-test("retries: the header's id goes before the body's", async () => {
+test("retries: four clients under one X-Request-Id get four samples, and it names their answers", async () => {
   const { fixture, joined } = fixtureOf();
-  const headers = { "x-request-id": "h" };
-  const answer = await fixture.json(GENERATE, { ...body, request_id: "a" }, { headers });
-  expect(answer).toMatchObject({ request_id: "generate-tokens-h" });
-  await fixture.json(GENERATE, { ...body, request_id: "a" }, { headers });
+  const sent = { headers: { "x-request-id": "trace-1" } };
+  const all = Array.from({ length: 4 }, () => fixture.post(GENERATE, body, sent));
+  await fixture.when(() => joined() === 4);
+  const answers = await fixture.until(Promise.all(all));
+  const read = await Promise.all(answers.map((answer) => answer.json()));
+  expect(new Set(read.map((one) => `${Object(one).choices[0].token_ids}`)).size).toBe(4);
+  for (const one of read) expect(one).toMatchObject({ request_id: "generate-tokens-trace-1" });
+  // Nor afterwards.
+  await fixture.json(GENERATE, body, sent);
+  expect(joined()).toBe(5);
+});
+
+test("retries: the body's id identifies a repetition, whatever header the gateway adds", async () => {
+  const { fixture, joined } = fixtureOf();
+  for (const header of ["h", "i"]) {
+    const headers = { "x-request-id": header };
+    const answer = await fixture.json(GENERATE, { ...body, request_id: "a" }, { headers });
+    // Of the one that began it.
+    expect(answer).toMatchObject({ request_id: "generate-tokens-h" });
+  }
   expect(joined()).toBe(1);
 });
 
@@ -114,50 +130,51 @@ test("retries: eight equal requests whose clients are all there are eight sample
   expect(new Set(all.map(String)).size).toBe(8);
 });
 
-test("retries: without an id, the same body takes over what a client left", async () => {
+test("retries: without an id a request ends with its client, and the next equal one is another draw", async () => {
+  for (const stream of [{}, { stream: true }]) {
+    const { fixture, joined, rollout } = fixtureOf();
+    await leave(fixture, GENERATE, { ...body, ...stream });
+    await fixture.when(() => rollout.unfinished === 0);
+    await fixture.json(GENERATE, body);
+    expect(joined()).toBe(2);
+  }
+});
+
+test("retries: with an id, the same body takes over what a client left", async () => {
   const { fixture, joined, rollout } = fixtureOf();
-  await leave(fixture, GENERATE, body);
+  await leave(fixture, GENERATE, { ...body, request_id: "a" });
   expect(rollout.unfinished).toBe(1);
-  const other = await tokensOf(fixture.until(fixture.post(GENERATE, { ...body, priority: 1 })));
-  expect(joined()).toBe(2);
-  const adopted = await tokensOf(fixture.until(fixture.post(GENERATE, body)));
-  expect(joined()).toBe(2);
-  expect(adopted).not.toEqual(other);
-  // It is taken over once.
   await fixture.json(GENERATE, body);
-  expect(joined()).toBe(3);
+  expect(joined()).toBe(2);
+  await fixture.json(GENERATE, { ...body, request_id: "a" });
+  expect(joined()).toBe(2);
 });
 
 test("retries: what was left is finished in the meantime, and kept", async () => {
   const { fixture, joined, rollout } = fixtureOf();
-  await leave(fixture, COMPLETIONS, { prompt: [1], n: 2 });
+  const sent = { prompt: [1], n: 2, request_id: "a" };
+  await leave(fixture, COMPLETIONS, sent);
   await fixture.step(40);
   expect(rollout.unfinished).toBe(0);
-  const response = await fixture.post(COMPLETIONS, { prompt: [1], n: 2 });
+  const response = await fixture.post(COMPLETIONS, sent);
   expect(await response.json()).toMatchObject({ usage: { completion_tokens: 32 } });
   expect(joined()).toBe(2);
 });
 
 test("retries: a job without a client is aborted after the grace time", async () => {
   const { fixture, rollout } = fixtureOf({ lengthOf: () => 1000 });
-  await leave(fixture, GENERATE, { token_ids: [1], sampling_params: {} });
+  await leave(fixture, GENERATE, { token_ids: [1], sampling_params: {}, request_id: "a" });
   expect(rollout.unfinished).toBe(1);
   fixture.pass(GRACE_MS + 1);
   expect(rollout.unfinished).toBe(0);
 });
 
-test("retries: beyond the bound, the oldest orphan is given up", async () => {
-  const { fixture, rollout } = fixtureOf({ lengthOf: () => 1000, limits: { orphansMax: 2 } });
+test("retries: beyond the bound, the oldest request without a client is given up", async () => {
+  const { fixture, rollout } = fixtureOf({ lengthOf: () => 1000, limits: { leftMax: 2 } });
   for (const token of [1, 2, 3]) {
-    await leave(fixture, GENERATE, { token_ids: [token], sampling_params: {} });
+    await leave(fixture, GENERATE, { ...body, request_id: `${token}` });
   }
   expect(rollout.unfinished).toBe(2);
-});
-
-test("retries: a stream without an id ends with its client", async () => {
-  const { fixture, rollout } = fixtureOf({ lengthOf: () => 1000 });
-  await leave(fixture, GENERATE, { token_ids: [1], sampling_params: {}, stream: true });
-  await fixture.when(() => rollout.unfinished === 0);
 });
 
 test("retries: a stream with an id is sent from its beginning to the client that reconnects", async () => {
@@ -172,11 +189,10 @@ test("retries: a stream with an id is sent from its beginning to the client that
 test("retries: new weights end what was kept of the old ones", async () => {
   const { fixture, joined, rollout } = fixtureOf({ lengthOf: () => 30 });
   await fixture.json(GENERATE, { ...body, request_id: "a" });
-  await leave(fixture, GENERATE, body);
+  await leave(fixture, GENERATE, { ...body, request_id: "b" });
   fixture.sidecar.advance(weightEpoch(1));
   expect(rollout.unfinished).toBe(0);
-  await fixture.json(GENERATE, { ...body, request_id: "a" });
-  await fixture.json(GENERATE, body);
+  for (const id of ["a", "b"]) await fixture.json(GENERATE, { ...body, request_id: id });
   expect(joined()).toBe(4);
 });
 
@@ -184,12 +200,13 @@ test("retries: an aborted request is generated again for a retry", async () => {
   const { fixture, joined, rollout } = fixtureOf();
   const named = fixture.post(GENERATE, { ...body, request_id: "a" });
   await fixture.when(() => joined() === 1);
-  await leave(fixture, GENERATE, body);
+  const left = { ...body, request_id: "b" };
+  await leave(fixture, GENERATE, left);
   await fixture.until(rollout.pause("abort"));
   rollout.resume();
   expect(await tokensOf(named)).toHaveLength(2);
   await fixture.step(2);
-  expect(await tokensOf(fixture.until(fixture.post(GENERATE, body)))).toHaveLength(20);
+  expect(await tokensOf(fixture.until(fixture.post(GENERATE, left)))).toHaveLength(20);
   const again = fixture.post(GENERATE, { ...body, request_id: "a" });
   expect(await tokensOf(fixture.until(again))).toHaveLength(20);
   expect(joined()).toBe(4);

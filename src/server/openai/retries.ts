@@ -1,9 +1,11 @@
-// Makes repeated requests harmless. Trainers repeat a POST after a failure, most of them without an id:
+// Makes repeated requests harmless. What identifies a repetition is the same in all tables of them: an id that the client
+// has put into the body (`request_id`, SGLang's `rid`, the `id` of a rollout), with the same path and the same body.
 //
-//  - With an id: the same body again gets the same responses, while they are generated and for a while after.
-//  - Without one: if the client goes away in the middle, its responses are finished as orphans, and the same
-//    body sent again within the grace time takes them over. Two clients that are both there are two requests,
-//    whatever they send: eight equal single requests are eight samples.
+//  - With an id: the same body again gets the same responses, while they are generated and for a while after, whether
+//    or not its client is still there.
+//  - Without one every request is a draw of its own, and ends with its client. A body is no identity: a client leaves
+//    long responses on purpose, and whoever got them next would get longer ones than were drawn. Nor is a header: a
+//    gateway gives all requests of a trace the same X-Request-Id.
 //
 // Results of an earlier weight epoch and aborted ones are not reused: the request is generated again.
 // Everything here has a bound.
@@ -16,7 +18,7 @@ export interface RetryLimits {
   /** Time for which responses without a client continue, and finished ones are kept. */
   readonly graceMs: number;
   /** Jobs without a client, at most; the oldest one is given up for one more. */
-  readonly orphansMax: number;
+  readonly leftMax: number;
   /** Limit of jobs without a client, prompts and texts included. */
   readonly keptBytesMax: number;
 }
@@ -27,23 +29,23 @@ export interface RetryOptions extends RetryLimits {
 
 export interface RetryKey {
   readonly path: string;
-  /** null: the client gave none. */
+  /** The id in the body; null: there is none. */
   readonly id: string | null;
   /** Digest of the body. Cryptographic: the answer to one body must not be fetched with another. */
   readonly digest: string;
-  /** Without an id: whether responses continue without the client; otherwise they end with it. */
-  readonly outlivesClient: boolean;
 }
 
 /** One client's hold on a job. */
 export interface Lease {
   readonly job: Job;
-  /** Exactly once. `gone`: the client left before it had everything. */
-  release(gone: boolean): void;
+  /** The client has everything, or has left. */
+  release(): void;
 }
 
+/** A job that can be asked for again. */
 interface Entry {
-  readonly key: RetryKey;
+  readonly name: string;
+  readonly digest: string;
   readonly job: Job;
   clients: number;
   /** Memory that the job was counted with when its last client left. */
@@ -71,21 +73,25 @@ export class RetriedJobs {
 
   /** @throws AppError conflict: another request with this id is being served; and what `begin` throws. */
   lease(key: RetryKey, begin: () => Job): Lease {
-    const found = key.id === null ? this.#orphanOf(key) : this.#namedLike(key);
-    const entry = found ?? newEntry(key, begin());
-    if (found === null && key.id !== null) this.#named.set(nameOf(key), entry);
+    const { id, digest } = key;
+    if (id === null) {
+      const job = begin();
+      return { job, release: () => job.forget() };
+    }
+    const name = nameOf(key);
+    const found = this.#namedLike(key);
+    const entry = found ?? { name, digest, job: begin(), clients: 0, bytes: 0, cancelExpiry: null };
+    this.#named.set(name, entry);
     this.#wake(entry);
     entry.clients += 1;
     let isReleased = false;
-    return {
-      job: entry.job,
-      release: (gone) => {
-        if (isReleased) return;
-        isReleased = true;
-        entry.clients -= 1;
-        if (entry.clients === 0) this.#left(entry, gone);
-      },
+    const release = () => {
+      if (isReleased) return;
+      isReleased = true;
+      entry.clients -= 1;
+      if (entry.clients === 0) this.#left(entry);
     };
+    return { job: entry.job, release };
   }
 
   /** New weights: results of the old ones are not given to new clients. */
@@ -97,7 +103,7 @@ export class RetriedJobs {
   #namedLike(key: RetryKey): Entry | null {
     const there = this.#named.get(nameOf(key));
     if (there === undefined) return null;
-    if (there.key.digest === key.digest && !there.job.isAborted) return there;
+    if (there.digest === key.digest && !there.job.isAborted) return there;
     if (!there.job.isDone) {
       const message = `request_id: another request with the id ${JSON.stringify(key.id)} is being served`;
       throw new AppError("conflict", message);
@@ -106,32 +112,20 @@ export class RetriedJobs {
     return null;
   }
 
-  /** The oldest one of a client without an id that sent the same. */
-  #orphanOf({ path, digest }: RetryKey): Entry | null {
-    for (const entry of this.#idle) {
-      const { key, job } = entry;
-      const isSame = key.id === null && key.digest === digest && key.path === path;
-      if (isSame && !job.isAborted) return entry;
-    }
-    return null;
-  }
-
-  #left(entry: Entry, gone: boolean): void {
-    const { key, job } = entry;
-    // Delivered, and no id under which it could be asked for again.
-    if (key.id === null && !gone) return;
-    const isKept = key.id === null ? key.outlivesClient : this.#named.get(nameOf(key)) === entry;
-    if (!isKept) {
+  #left(entry: Entry): void {
+    const { name, job } = entry;
+    // Nobody can ask for it again.
+    if (this.#named.get(name) !== entry) {
       job.forget();
       return;
     }
-    const { graceMs, orphansMax, keptBytesMax, after } = this.#options;
+    const { graceMs, leftMax, keptBytesMax, after } = this.#options;
     this.#idle.add(entry);
     entry.bytes = job.bytes;
     this.#keptBytes += entry.bytes;
     entry.cancelExpiry = after(graceMs, () => this.#remove(entry));
     for (const oldest of this.#idle) {
-      if (this.#idle.size <= orphansMax && this.#keptBytes <= keptBytesMax) return;
+      if (this.#idle.size <= leftMax && this.#keptBytes <= keptBytesMax) return;
       this.#remove(oldest);
     }
   }
@@ -145,15 +139,11 @@ export class RetriedJobs {
 
   #remove(entry: Entry): void {
     this.#wake(entry);
-    if (this.#named.get(nameOf(entry.key)) === entry) this.#named.delete(nameOf(entry.key));
+    if (this.#named.get(entry.name) === entry) this.#named.delete(entry.name);
     if (entry.clients === 0) entry.job.forget();
   }
 }
 
 export function nameOf({ path, id }: Pick<RetryKey, "path" | "id">): string {
   return `${path} ${id}`;
-}
-
-function newEntry(key: RetryKey, job: Job): Entry {
-  return { key, job, clients: 0, bytes: 0, cancelExpiry: null };
 }
