@@ -20,3 +20,35 @@ test("chunk run: an undivided response that begins anew behind its stop token do
   expect([run.isFull, run.outcome(100).kind]).toEqual([false, "short"]);
   expect([run.take(said), run.outcome(100).kind, run.made]).toEqual(["full", "finished", 2]);
 });
+
+test("chunk run: a count that is no whole number, shrinks or is too small breaks the stream, and adds no token", () => {
+  const sampling = samplingOf({ tokensMax: 8, stopTokenIds: [] });
+  const piece = { kind: "piece", alternatives: [], weightVersion: null } as const;
+  const taken = (tokens: number[], completionTokens: number, run: ChunkRun) =>
+    run.take({
+      ...{ ...piece, tokens, logprobs: tokens.map(() => -1), finishReason: null },
+      usage: { promptTokens: 1, completionTokens, cachedTokens: null },
+    });
+  for (const [tokens, count] of [
+    [[5], 3],
+    [[5, 6], 2.5],
+    [[5], 0],
+    [[5, 6], 1],
+    [[5], -1],
+    [[5], Number.NaN],
+    [[5], 2 ** 40],
+    [[5.5], 2],
+    [[-1], 2],
+  ] as const) {
+    const run = new ChunkRun({
+      spec: specOf(0, { prompt: Int32Array.of(1), sampling }),
+      output: new Int32Array(0),
+      ...{ chunkTokens: 8, draft: null, isUrgent: false, chunk: 1 },
+    });
+    run.begin();
+    expect([taken([3, 4], 2, run), run.made]).toEqual(["more", 2]);
+    const isRight = tokens.length === 1 && tokens[0] === 5 && count === 3;
+    expect([count, taken([...tokens], count, run)]).toEqual([count, isRight ? "more" : "broken"]);
+    expect([...run.context()]).toEqual(isRight ? [1, 3, 4, 5] : [1, 3, 4]);
+  }
+});

@@ -1,16 +1,16 @@
 // One chunk on a server: the tokens received over all attempts, and its state. Tokens
 // are taken by their offset, so a repeat is skipped and a gap is seen. It does no I/O.
 
+import { present } from "../../core/base/assert.ts";
 import type { DraftSource } from "../../core/draft/group-update.ts";
 import { OutputColumns } from "../../core/request/columns.ts";
 import { type FinishReason, type RequestSpec, reportsPrompt } from "../../core/request/request.ts";
 import type { PromptReport } from "../../core/request/response.ts";
 import type { WorkerEvent } from "../../core/rollout/worker.ts";
 import type { HttpCall } from "./http.ts";
-import type { EventUsage, StreamEvent } from "./stream-event.ts";
+import { countOf, type EventUsage, type Piece } from "./stream-event.ts";
 
 type ChunkDone = Extract<WorkerEvent, { kind: "chunk_done" }>;
-type Piece = Extract<StreamEvent, { kind: "piece" }>;
 
 /**
  * more: the chunk continues. full: it is complete. broken: tokens are missing or invalid; none of the event's were
@@ -152,11 +152,13 @@ export class ChunkRun {
   take(piece: Piece): Taken {
     const { tokens, usage } = piece;
     const count = tokens.length;
-    const from = usage === null ? this.#counted : usage.completionTokens - count;
-    const skipped = this.made - this.#base - from;
-    if (skipped < 0 || piece.logprobs.length < count) return "broken";
-    for (let i = 0; i < count; i += 1) if (!isToken(tokens[i])) return "broken";
-    this.#counted = Math.max(this.#counted, from + count);
+    const total = usage === null ? this.#counted + count : usage.completionTokens;
+    const skipped = this.made - this.#base - (total - count);
+    // A server that counts backwards has lost count of what it sends.
+    const hasShrunk = total < Math.max(count, this.#counted);
+    if (hasShrunk || skipped < 0 || piece.logprobs.length < count) return "broken";
+    if ([total, ...tokens].some((one) => countOf(one) === null)) return "broken";
+    this.#counted = total;
     for (let i = skipped; i < count && !this.isFull; i += 1) this.#append(piece, i);
     if (piece.finishReason !== null) {
       this.reason = this.#isForeignStop(piece) ? FOREIGN_STOP : piece.finishReason;
@@ -223,14 +225,11 @@ export class ChunkRun {
   }
 
   #append(piece: Piece, i: number): void {
-    const token = piece.tokens[i] ?? 0;
-    this.#made.push(token, piece.logprobs[i] ?? 0, piece.alternatives[i]);
+    const token = present(piece.tokens[i], "take has checked it");
+    const logprob = present(piece.logprobs[i], "there is one for each token");
+    this.#made.push(token, logprob, piece.alternatives[i]);
     if (this.spec.sampling.stopTokenIds.includes(token)) this.#hasStopped = true;
   }
-}
-
-function isToken(value: number | undefined): boolean {
-  return value !== undefined && Number.isInteger(value) && value >= 0 && value <= 0x7fffffff;
 }
 
 function hasReport(report: PromptReport | null): boolean {

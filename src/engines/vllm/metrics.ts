@@ -1,6 +1,8 @@
 // Reads what a worker needs from vLLM's /metrics (Prometheus text, 0.22 to 0.32). A name that is missing counts
 // as zero; what several engines of one server report is added up.
 
+import { countOf } from "./stream-event.ts";
+
 export interface ServerMetrics {
   /** Gauges. */
   readonly running: number;
@@ -65,7 +67,7 @@ export function readMetrics(text: string): ServerMetrics {
       continue;
     }
     const value = Number(line.slice(valueAt));
-    if (!Number.isFinite(value)) continue;
+    if (!Number.isFinite(value) || value < 0) continue;
     sums.set(name, (sums.get(name) ?? 0) + value);
     samples.set(name, (samples.get(name) ?? 0) + 1);
   }
@@ -100,9 +102,10 @@ export function hasRestarted(before: ServerMetrics, after: ServerMetrics): boole
 }
 
 function added(cache: CacheConfig | null, line: string): CacheConfig | null {
-  const blockSize = Number(labelOf(line, "block_size"));
-  const blocks = Number(labelOf(line, "num_gpu_blocks") ?? labelOf(line, "num_cpu_blocks"));
-  if (!(blockSize > 0) || !(blocks > 0)) return cache;
+  const blockSize = countOf(Number(labelOf(line, "block_size"))) ?? 0;
+  const named = labelOf(line, "num_gpu_blocks") ?? labelOf(line, "num_cpu_blocks");
+  const blocks = countOf(Number(named)) ?? 0;
+  if (blockSize === 0 || blocks === 0) return cache;
   const isHybrid = Number(labelOf(line, "mamba_block_size")) > 0;
   if (cache === null) return { blockSize, blocks, engines: 1, blocksMin: blocks, isHybrid };
   return {

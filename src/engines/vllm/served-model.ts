@@ -5,6 +5,7 @@
 import { AppError } from "../../core/base/errors.ts";
 import type { ServedModel } from "../kind.ts";
 import { getOnce, type HttpAnswer, jsonIn, problemIn } from "./http.ts";
+import { countOf } from "./stream-event.ts";
 
 const MS_MAX = 5_000;
 const STILL_LOADING = 503;
@@ -38,7 +39,7 @@ export function servedModelIn(
   return {
     id,
     root: typeof root === "string" ? root : null,
-    contextTokens: typeof context === "number" ? context : null,
+    contextTokens: countOf(context),
   };
 }
 

@@ -1,6 +1,7 @@
 // Events as a live vLLM 0.32 wrote them, and the shapes of older versions.
 
 import { expect, test } from "bun:test";
+import { sglangPiece } from "./sglang/event.ts";
 import { errorMessage, readEvent } from "./stream-event.ts";
 
 const event = (json: unknown, top = 0) => readEvent(Buffer.from(JSON.stringify(json)), top);
@@ -138,4 +139,37 @@ test("errors that are nested too deep to be shown are errors all the same", () =
   expect(errorMessage(`{"detail":${deep}}`)).toHaveLength(500);
   const event = readEvent(Buffer.from(`{"error":{"code":400,"detail":${deep}}}`), 0);
   expect(event).toMatchObject({ kind: "error", status: 400 });
+});
+
+test("readEvent: a count that is no whole number within bounds makes the event unreadable", () => {
+  const choices = [{ index: 0, token_ids: [7], logprobs: null, finish_reason: null }];
+  for (const count of [1.5, -1, "2", 2 ** 31, true, [1]]) {
+    for (const usage of [
+      { completion_tokens: count },
+      { prompt_tokens: count, completion_tokens: 1 },
+      { completion_tokens: 1, prompt_tokens_details: { cached_tokens: count } },
+    ]) {
+      expect(event({ usage, choices })).toEqual({ kind: "unreadable" });
+    }
+    const triples = { output_token_logprobs: [[-1, 7, null]] };
+    const meta = { completion_tokens: 1, ...triples, cached_tokens: count };
+    expect(sglangPiece({ output_ids: [7], meta_info: meta }, 0)).toEqual({ kind: "unreadable" });
+  }
+});
+
+test("readEvent: no name of a token stands for token 0 but its own", () => {
+  const names = ["token_id:", "token_id: ", "token_id:0x0", "token_id:1e400", "x", "token_id:0"];
+  const logprobs = { tokens: names, token_logprobs: names.map(() => -1) };
+  expect(event({ choices: [{ logprobs }] })).toMatchObject({ tokens: [-1, -1, -1, -1, -1, 0] });
+  const row = {
+    output_top_logprobs: [
+      [
+        [-1, null],
+        [-2, 3],
+      ],
+    ],
+  };
+  const meta = { completion_tokens: 1, output_token_logprobs: [[-1, 7, null]], ...row };
+  const piece = sglangPiece({ output_ids: [7], meta_info: meta }, 2);
+  expect(piece).toMatchObject({ alternatives: [[-1, -1, 3, -2]] });
 });

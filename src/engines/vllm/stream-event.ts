@@ -52,20 +52,24 @@ export function numberOr(value: unknown): number {
   return typeof value === "number" ? value : LOGPROB_UNKNOWN;
 }
 
+/** Limit of counts and token ids. */
+const COUNT_MAX = 0x7fffffff;
+
+/** A whole number that a server counts or numbers something with; null: it is none. */
+export function countOf(value: unknown): number | null {
+  const isCount = Number.isInteger(value) && Number(value) >= 0 && Number(value) <= COUNT_MAX;
+  return isCount ? Number(value) : null;
+}
+
 export function isJson(value: unknown): value is Json {
   return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 
-/** Columns of an event's tokens that come after the first `have` of the request: SGLang repeats those before. */
-export function freshIn(event: Extract<StreamEvent, { kind: "piece" }>, have: number) {
-  const { tokens, logprobs, alternatives, usage } = event;
-  const from = usage === null ? have : usage.completionTokens - tokens.length;
-  const skipped = Math.max(0, have - from);
-  return {
-    tokens: tokens.slice(skipped),
-    logprobs: logprobs.slice(skipped),
-    alternatives: alternatives.slice(skipped),
-  };
+export type Piece = Extract<StreamEvent, { kind: "piece" }>;
+
+/** Number of the event's tokens that are among the first `have` of the request: SGLang repeats those. */
+export function repeatedIn({ tokens, usage }: Piece, have: number): number {
+  return usage === null ? 0 : Math.max(0, have - (usage.completionTokens - tokens.length));
 }
 
 const DONE: StreamEvent = { kind: "done" };
@@ -87,7 +91,8 @@ export function readEvent(
 }
 
 function vllmPiece(json: Json, topLogprobs: number): StreamEvent {
-  const usage = usageOf(json.usage);
+  const usage = isJson(json.usage) ? openAiUsage(json.usage) : null;
+  if (usage === null && isJson(json.usage)) return UNREADABLE;
   const choices = json.choices;
   const choice: unknown = Array.isArray(choices) ? choices[0] : undefined;
   if (!isJson(choice)) return usage === null ? UNREADABLE : { kind: "usage", usage };
@@ -146,15 +151,19 @@ function written(value: unknown): string {
   }
 }
 
-function usageOf(value: unknown): EventUsage | null {
-  if (!isJson(value)) return null;
-  const { prompt_tokens: prompt, completion_tokens: completion, prompt_tokens_details } = value;
+function openAiUsage(usage: Json): EventUsage | null {
+  const { prompt_tokens: prompt, completion_tokens: completion, prompt_tokens_details } = usage;
   const cached = isJson(prompt_tokens_details) ? prompt_tokens_details.cached_tokens : null;
-  return {
-    promptTokens: typeof prompt === "number" ? prompt : 0,
-    completionTokens: typeof completion === "number" ? completion : 0,
-    cachedTokens: typeof cached === "number" ? cached : null,
-  };
+  return usageOf(prompt, completion, cached);
+}
+
+/** null: one of them is no count. */
+export function usageOf(prompt: unknown, completion: unknown, cached: unknown): EventUsage | null {
+  const counts = [prompt, completion, cached].map((one) => countOf(one ?? 0));
+  const [promptTokens, completionTokens, found] = counts;
+  if (promptTokens == null || completionTokens == null || found == null) return null;
+  const cachedTokens = (cached ?? null) === null ? null : found;
+  return { promptTokens, completionTokens, cachedTokens };
 }
 
 /** Servers that send no `token_ids` name tokens in the logprobs, if asked to: "token_id:17". */
@@ -166,9 +175,10 @@ function tokensOf(ids: unknown, positions: unknown, names: unknown): readonly nu
   return Array.isArray(names) ? names.map((name) => tokenOf({ token: name })) : NONE;
 }
 
+/** -1: it is no token. */
 function tokenOf({ token_id: id, token: name }: Json): number {
-  if (typeof id === "number") return id;
-  return typeof name === "string" && name.startsWith("token_id:") ? Number(name.slice(9)) : -1;
+  const isNamed = typeof name === "string" && /^token_id:\d+$/.test(name);
+  return countOf(id ?? (isNamed ? Number(name.slice(9)) : null)) ?? -1;
 }
 
 function alternativesOf(logprobs: Json, count: number): readonly Alternatives[] {

@@ -15,7 +15,7 @@ import {
   type ServerAccess,
 } from "./dialect.ts";
 import { SseReader } from "./sse.ts";
-import { type Alternatives, errorMessage, freshIn } from "./stream-event.ts";
+import { type Alternatives, errorMessage, repeatedIn } from "./stream-event.ts";
 import { withoutExperts } from "./whole-answer.ts";
 
 export interface TrialServer extends ServerAccess {
@@ -115,10 +115,10 @@ function madeIn(body: string, read: (data: Buffer) => ReturnType<EngineDialect["
       seen.hasCount = event.usage?.completionTokens === event.tokens.length;
       seen.reportsExperts = withoutExperts({ expertsFrom: 0 }, data).experts !== null;
     }
-    const fresh = freshIn(event, tokens.length);
-    tokens.push(...fresh.tokens);
-    logprobs.push(...fresh.logprobs);
-    alternatives.push(...fresh.alternatives);
+    const repeated = repeatedIn(event, tokens.length);
+    tokens.push(...event.tokens.slice(repeated));
+    logprobs.push(...event.logprobs.slice(repeated));
+    alternatives.push(...event.alternatives.slice(repeated));
     return true;
   });
   return refusal ?? { kind: "made", tokens, logprobs, alternatives, ...seen };

@@ -140,8 +140,8 @@ function infoIn(answer: HttpAnswer) {
   const text = answer.kind === "answer" && answer.status === 200 ? answer.body : "";
   const find = (name: string, value: string): string | null =>
     new RegExp(`["']?\\b${name}["']?\\s*[:=]\\s*["']?(${value})`).exec(text)?.[1] ?? null;
-  const slots = Number(find("max_num_seqs", "\\d+") ?? 0);
-  const logprobsMax = Number(find("max_logprobs", "-?\\d+") ?? LOGPROBS_MAX_DEFAULT);
+  const slots = Number(find("max_num_seqs", "\\d{1,9}") ?? 0);
+  const logprobsMax = Number(find("max_logprobs", "-?\\d{1,9}") ?? LOGPROBS_MAX_DEFAULT);
   const speculative = find("speculative_config", "\\w+|[({<]");
   return {
     slots: slots > 0 ? slots : null,

@@ -3,11 +3,13 @@
 
 import {
   type Alternatives,
+  countOf,
   isJson,
   type Json,
   likeliest,
   numberOr,
   type StreamEvent,
+  usageOf,
 } from "../stream-event.ts";
 
 const UNREADABLE: StreamEvent = { kind: "unreadable" };
@@ -18,12 +20,15 @@ const INTERNAL_ERROR = 500;
 export function sglangPiece(json: Json, topLogprobs: number): StreamEvent {
   const { meta_info: meta } = json;
   if (!isJson(meta)) return UNREADABLE;
-  const { completion_tokens: total, finish_reason: finish, output_token_logprobs: triples } = meta;
-  if (typeof total !== "number" || !Array.isArray(triples)) return UNREADABLE;
+  const { finish_reason: finish, output_token_logprobs: triples } = meta;
+  const usage = usageOf(meta.prompt_tokens, meta.completion_tokens, meta.cached_tokens);
+  if (usage === null || !Array.isArray(triples)) return UNREADABLE;
   // Absent in older releases, whose triples name the tokens.
   const ids: unknown = json.output_ids ?? triples.map((triple) => at(triple, 1));
   if (!Array.isArray(ids)) return UNREADABLE;
-  const shown = rowsOf(triples, { tokens: ids.length, total });
+  const size = { tokens: ids.length, total: usage.completionTokens };
+  const shown = rowsOf(triples, size);
+  const tops = rowsOf(meta.output_top_logprobs, size) ?? [];
   if (shown === null || shown.some((triple, i) => at(triple, 1) !== ids[i])) return UNREADABLE;
   const reason = isJson(finish) ? finish : null;
   if (reason?.matched === NOT_NUMBERS) {
@@ -33,14 +38,9 @@ export function sglangPiece(json: Json, topLogprobs: number): StreamEvent {
     kind: "piece",
     tokens: ids,
     logprobs: shown.map((triple) => numberOr(at(triple, 0))),
-    alternatives:
-      topLogprobs === 0 ? [] : alternativesOf(meta, { tokens: ids.length, total, topLogprobs }),
+    alternatives: tops.map((row) => pairsIn(row, topLogprobs)),
     finishReason: typeof reason?.type === "string" ? reason.type : null,
-    usage: {
-      promptTokens: countOf(meta.prompt_tokens) ?? 0,
-      completionTokens: total,
-      cachedTokens: countOf(meta.cached_tokens),
-    },
+    usage,
     weightVersion:
       reason !== null && typeof meta.weight_version === "string" ? meta.weight_version : null,
     ...(typeof reason?.matched === "number" ? { matched: reason.matched } : {}),
@@ -50,37 +50,28 @@ export function sglangPiece(json: Json, topLogprobs: number): StreamEvent {
 
 /**
  * Rows of the event's tokens. Releases with `--stream-output` list new tokens beside all rows. null: there are fewer
- * rows than tokens.
+ * rows than tokens, or none.
  */
 function rowsOf(
-  rows: readonly unknown[],
+  rows: unknown,
   { tokens, total }: { tokens: number; total: number },
 ): readonly unknown[] | null {
+  if (!Array.isArray(rows)) return null;
   if (rows.length === tokens) return rows;
   const from = rows.length >= total ? total - tokens : rows.length - tokens;
   return from < 0 ? null : rows.slice(from, from + tokens);
 }
 
-function alternativesOf(
-  { output_top_logprobs: rows }: Json,
-  { tokens, total, topLogprobs }: { tokens: number; total: number; topLogprobs: number },
-): readonly Alternatives[] {
-  const shown = Array.isArray(rows) ? rowsOf(rows, { tokens, total }) : null;
-  return (shown ?? []).map((row) => {
-    const pairs = Array.isArray(row) ? row : [];
-    return likeliest(
-      pairs.map((pair): [number, number] => [Number(at(pair, 1)), numberOr(at(pair, 0))]),
-      topLogprobs,
-    );
-  });
+function pairsIn(row: unknown, count: number): Alternatives {
+  const pairs: readonly unknown[] = Array.isArray(row) ? row : [];
+  return likeliest(
+    pairs.map((pair): [number, number] => [countOf(at(pair, 1)) ?? -1, numberOr(at(pair, 0))]),
+    count,
+  );
 }
 
 function at(list: unknown, index: number): unknown {
   return Array.isArray(list) ? list[index] : undefined;
-}
-
-function countOf(value: unknown): number | null {
-  return typeof value === "number" ? value : null;
 }
 
 /**

@@ -5,6 +5,7 @@ import { hashString } from "../../../core/base/hash.ts";
 import type { Get, Polled } from "../dialect.ts";
 import { jsonIn } from "../http.ts";
 import { NO_COUNTERS } from "../metrics.ts";
+import { countOf } from "../stream-event.ts";
 
 type Json = Readonly<Record<string, unknown>>;
 
@@ -98,10 +99,6 @@ async function firstOf(
     if (json !== null) return { path, json };
   }
   return null;
-}
-
-function countOf(value: unknown): number | null {
-  return typeof value === "number" && value >= 0 ? value : null;
 }
 
 function textOf(value: unknown): string | null {
