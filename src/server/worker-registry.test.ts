@@ -4,6 +4,10 @@ import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { expectedOf, StandInBed } from "../../test/faults/attacks/stand-in-bed.ts";
 import { SglangStandIn } from "../../test/faults/stand-in/sglang-stand-in.ts";
 import { VllmStandIn } from "../../test/faults/stand-in/vllm-stand-in.ts";
+import { exchangeOf } from "../../test/suite/exchange.ts";
+import { hashString } from "../core/base/hash.ts";
+import { Router } from "./router.ts";
+import { type EngineAddress, WorkerRegistry } from "./worker-registry.ts";
 
 setDefaultTimeout(180_000);
 
@@ -144,4 +148,20 @@ test.each([
   const answer = await bed.post("/workers", body);
   expect([answer.status, await answer.text()]).toEqual([400, expect.stringContaining(problem)]);
   expect((await bed.call("DELETE", "/workers/nobody")).status).toBe(404);
+});
+
+test("workers: two URLs have two ids, also where a hash of 32 bits has one for both", async () => {
+  const never = () => Promise.reject(new Error("nothing is opened here"));
+  const sourceOf = ({ url: name }: EngineAddress) => ({ name, keepsWeights: true, open: never });
+  const registry = new WorkerRegistry({ sourceOf, hasFixed: false, drainMs: 0 });
+  const router = new Router(registry.routes());
+  const urls = ["http://10.0.47.164:8000", "http://10.0.100.194:8000"];
+  expect(new Set(urls.map((url) => hashString(url))).size).toBe(1);
+  const ids: string[] = [];
+  for (const url of urls) {
+    const answer = await router.handle(exchangeOf("POST", "/workers", { url }));
+    ids.push(((await answer.json()) as { worker_id: string }).worker_id);
+  }
+  await router.handle(exchangeOf("DELETE", `/workers/${ids[1]}`, null));
+  expect(registry.early.map(({ url }) => url)).toEqual(urls.slice(0, 1));
 });

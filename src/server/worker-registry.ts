@@ -1,9 +1,9 @@
 // GET, POST and DELETE /workers, as vllm-router and SGLang's gateway have them: engines come and go while the server
 // runs. Before anything is known of the model, the addresses that come are kept for the pool that opens them.
 
+import { createHash } from "node:crypto";
 import { assert } from "../core/base/assert.ts";
 import { AppError } from "../core/base/errors.ts";
-import { hashString } from "../core/base/hash.ts";
 import type { Member, WorkerPool, WorkerSource } from "../pool/pool.ts";
 import { isLoopbackHost } from "./access.ts";
 import {
@@ -38,6 +38,8 @@ export interface WorkerRegistryOptions {
 const REGULAR = "regular";
 const WORKERS_MAX = 1024;
 const URL_CHARACTERS_MAX = 2048;
+/** 128 bits. */
+const ID_CHARACTERS = 32;
 
 export class WorkerRegistry {
   readonly #options: WorkerRegistryOptions;
@@ -164,9 +166,9 @@ export class WorkerRegistry {
   }
 }
 
-/** The same for a URL whenever it comes. */
+/** The same for a URL whenever it comes, and for no other one: who removes a worker names it so. */
 function idOf(url: string): string {
-  return hashString(url).toString(16).padStart(8, "0");
+  return createHash("sha256").update(url).digest("hex").slice(0, ID_CHARACTERS);
 }
 
 function entryOf({

@@ -83,7 +83,7 @@ export class KnownRollouts {
 
   get kept(): Kept {
     const { keptBytesMax: bytesMax } = this.#options.limits;
-    const over = [...this.#runs.values()].filter(({ state }) => state !== "running");
+    const over = this.#over();
     return { bytes: over.reduce((sum, { bytes }) => sum + bytes, 0), bytesMax, count: over.length };
   }
 
@@ -112,16 +112,21 @@ export class KnownRollouts {
       if (there.hash === hash) return there;
       throw new AppError("conflict", `rollout ${JSON.stringify(id)} was begun with another body`);
     }
-    this.#makeRoom();
-    if (there !== undefined) this.#drop(there);
-    if (plan.carryFrom == null) return this.#start(id, plan, hash);
-    const from = this.run(plan.carryFrom);
-    if (from.state !== "finished") {
+    const from = plan.carryFrom == null ? null : this.run(plan.carryFrom);
+    if (from !== null && from.state !== "finished") {
       const problem = `is ${from.state}: carry_from names one that is finished`;
       throw new AppError("conflict", `rollout ${JSON.stringify(from.id)} ${problem}`);
     }
-    const run = this.#start(id, withCarried(plan, from.carried), hash, null, from.carried);
-    from.carried = [];
+    const { rolloutsMax } = this.#options.limits;
+    if (this.#runs.size - this.#over().length >= rolloutsMax) {
+      const problem = `${rolloutsMax} rollouts are running, the server's maximum`;
+      throw new AppError("queue_full", problem);
+    }
+    const carried = from?.carried ?? [];
+    const run = this.#start(id, withCarried(plan, carried), hash, null, carried);
+    if (from !== null) from.carried = [];
+    // Not before it has begun: a request that is refused costs no earlier rollout, and this one may go on with the oldest.
+    this.#shrink();
     return run;
   }
 
@@ -201,6 +206,8 @@ export class KnownRollouts {
       const { epoch } = sidecar.rollout;
       journal?.describe({ id, hash, plan, draws, epoch, version: versionOf(epoch), ...held() });
     }
+    // A cancelled one may have had the id: this one is the youngest.
+    this.#runs.delete(id);
     this.#runs.set(id, run);
     return run;
   }
@@ -211,32 +218,27 @@ export class KnownRollouts {
     throw new AppError("no_worker", message);
   }
 
-  #makeRoom(): void {
-    const { rolloutsMax } = this.#options.limits;
-    if (this.#runs.size < rolloutsMax || this.#dropOldest()) return;
-    throw new AppError("queue_full", `${rolloutsMax} rollouts are running, the server's maximum`);
-  }
-
   #ended(run: Run): void {
     if (this.#runs.get(run.id) !== run) return;
     this.#runs.delete(run.id);
     this.#runs.set(run.id, run);
     if (run.state === "cancelled" && !this.#isClosed) void run.journal?.remove();
-    while (this.kept.bytes > this.#options.limits.keptBytesMax && this.#dropOldest()) {
-      // One at a time, the oldest first.
+    this.#shrink();
+  }
+
+  /** Rollouts that are over, the one that ended longest ago first. */
+  #over(): Run[] {
+    return [...this.#runs.values()].filter(({ state }) => state !== "running");
+  }
+
+  /** Drops what ended longest ago, until the rest keeps to the limits. */
+  #shrink(): void {
+    const { rolloutsMax, keptBytesMax } = this.#options.limits;
+    for (const { id, journal } of this.#over()) {
+      if (this.#runs.size <= rolloutsMax && this.kept.bytes <= keptBytesMax) return;
+      this.#runs.delete(id);
+      if (!this.#isClosed) void journal?.remove();
     }
-  }
-
-  /** false: none is over. */
-  #dropOldest(): boolean {
-    const oldest = [...this.#runs.values()].find(({ state }) => state !== "running");
-    if (oldest !== undefined) this.#drop(oldest);
-    return oldest !== undefined;
-  }
-
-  #drop({ id, journal }: Run): void {
-    this.#runs.delete(id);
-    if (!this.#isClosed) void journal?.remove();
   }
 }
 

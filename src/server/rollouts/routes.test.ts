@@ -502,3 +502,25 @@ test("carry_from: tokens older than max_staleness are made anew; without it, all
     expect(new Set(epochsOf)).toEqual(new Set([epochs]));
   }
 });
+
+test("carry_from: goes on with the oldest rollout where there is no room for another", async () => {
+  const { call, roll } = world({ rolloutsMax: 2 }, 40);
+  await roll({ id: "one", groups: GROUPS, finish_groups: 1 });
+  await roll({ id: "two" });
+  const known = async () => {
+    const listed = (await (await call("GET", "/v1/rollouts")).json()) as {
+      rollouts: { id: string }[];
+    };
+    return listed.rollouts.map(({ id }) => id);
+  };
+  // A request that is refused costs nothing.
+  const twice = call("POST", "/v1/rollouts", body({ id: "x", groups: GROUPS, carry_from: "one" }));
+  await expect(twice).rejects.toMatchObject({ field: "groups.1.id" });
+  const absent = call("POST", "/v1/rollouts", body({ id: "x", carry_from: "none" }));
+  await expect(absent).rejects.toMatchObject({ code: "not_found" });
+  expect(await known()).toEqual(["one", "two"]);
+  const own = [{ id: "d", token_ids: [9], n: 1 }];
+  const lines = await roll({ id: "three", groups: own, carry_from: "one" });
+  expect(new Set(lines.slice(0, -1).map(({ group }) => group)).size).toBe(3);
+  expect(await known()).toEqual(["two", "three"]);
+});
