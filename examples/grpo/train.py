@@ -85,7 +85,7 @@ class PathClient(VLLMClient):
 
 
 def prompts(path: Path, kinds: list[str], limit: int) -> Dataset:
-    lines = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
     chosen = [line["prompt"] for line in lines if line["id"].split("-")[0] in kinds]
     return Dataset.from_list([{"prompt": prompt} for prompt in chosen[:limit]])
 

@@ -33,6 +33,14 @@ test("log, json: an object a line", () => {
   });
 });
 
+test("log: a reader that splits at every line end of Unicode gets one line", () => {
+  for (const form of ["text", "json"] as const) {
+    const { log, lines } = logged(form);
+    log("warn", "worker_down", { reason: "\u0085\u2028\u2029" });
+    expect(lines).toEqual([expect.stringContaining('"\\u0085\\u2028\\u2029"')]);
+  }
+});
+
 test("log: lines below the level are left out", () => {
   const counts = (["debug", "info", "warn", "error"] as const).map((level) => {
     const { log, lines } = logged("text", level);

@@ -2,6 +2,7 @@
 // any number of times is counted beyond a few lines, so that a flood of errors is not a flood of lines.
 
 import type { Settings } from "../config/fields.ts";
+import { oneLine } from "../core/base/json-line.ts";
 
 const LOG_FORMS = ["text", "json", "off"] as const;
 export type LogForm = (typeof LOG_FORMS)[number];
@@ -46,12 +47,12 @@ export function createLog(form: LogForm, options: LogOptions): Log {
   const kinds = new Map<string, Kind>();
   const print = (level: LogLevel, event: string, fields: LogFields) => {
     const time = new Date(nowMs()).toISOString();
-    if (form === "json") {
-      write(`${JSON.stringify({ time, level, event, ...fields })}\n`);
-      return;
-    }
     const parts = Object.entries(fields).map(([name, value]) => `${name}=${quoted(value)}`);
-    write(`${[time, level.toUpperCase().padEnd(5), event, ...parts].join(" ")}\n`);
+    const line =
+      form === "json"
+        ? JSON.stringify({ time, level, event, ...fields })
+        : [time, level.toUpperCase().padEnd(5), event, ...parts].join(" ");
+    write(`${oneLine(line)}\n`);
   };
   return (level, event, fields = {}) => {
     if (LOG_LEVELS.indexOf(level) < LOG_LEVELS.indexOf(least)) return;

@@ -2,6 +2,7 @@
 // nothing for too long while there is something to take is dropped.
 
 import { AppError } from "../core/base/errors.ts";
+import { oneLine } from "../core/base/json-line.ts";
 
 export interface PulledStream {
   readonly headers: Readonly<Record<string, string>>;
@@ -19,6 +20,7 @@ export interface PulledStream {
 }
 
 export interface Piece {
+  /** JSON, in lines or events. */
   readonly text: string;
   /** Another piece is there already. */
   readonly hasMore?: boolean;
@@ -62,7 +64,7 @@ export function pulledStream(options: PulledStream): { response: Response; news:
       while (!isClosed && hasRoom()) {
         piece = next();
         if (piece === null) break;
-        controller?.enqueue(encoder.encode(piece.text));
+        controller?.enqueue(encoder.encode(oneLine(piece.text)));
         if (piece.end === undefined) continue;
         controller?.close();
         close();

@@ -96,7 +96,7 @@ class Rollout:
         async with self._http.stream("POST", "/v1/rollouts", json=self._body, timeout=TIMEOUT) as answer:
             await check(answer)
             responses: list[Response] = []
-            async for line in answer.aiter_lines():
+            async for line in lines_of(answer):
                 fields = json.loads(line)
                 # A group's lines are adjacent.
                 if responses and responses[0].group != fields.get("group"):
@@ -161,7 +161,7 @@ class Client:
         """One iteration over `groups`; nothing is sent before it is iterated.
 
         n: responses to each group without its own `n`.
-        sampling_params: vLLM's sampling parameters, `max_tokens` and `temperature` among them, of groups without their own.
+        sampling_params: vLLM's sampling parameters, with `max_tokens` and `temperature`, of groups without their own.
         id: a second call with the same id and groups attaches to the first.
         on_policy: strict: all tokens of a response are of one weight epoch. mixed: it continues under new weights.
         max_staleness: mixed, for tokens of weights at most that many epochs old.
@@ -226,6 +226,17 @@ class Client:
         await check(answer)
         found = answer.json() if answer.content else {}
         return found if isinstance(found, dict) else {"answer": found}
+
+
+async def lines_of(answer: httpx.Response) -> AsyncIterator[bytes]:
+    """Lines of JSON, each ended by LF alone. httpx also ends one at U+2028 and the like, which JSON leaves in texts."""
+    parts: list[bytes] = []
+    async for read in answer.aiter_bytes():
+        first, *others = read.split(b"\n")
+        parts.append(first)
+        for other in others:
+            yield b"".join(parts)
+            parts = [other]
 
 
 async def check(answer: httpx.Response) -> None:

@@ -2,6 +2,7 @@
 
 import { assert, present } from "../../core/base/assert.ts";
 import { type WeightEpoch, weightEpoch } from "../../core/base/ids.ts";
+import { oneLine } from "../../core/base/json-line.ts";
 import type { Request } from "../../core/request/buffer.ts";
 import type { ResponseEnd } from "../../core/request/request.ts";
 import type { Chunk, Refusal } from "../../core/request/response.ts";
@@ -49,7 +50,7 @@ export function formatLine(response: FinishedResponse): string {
     Number.isFinite(value) ? formatFloat32(value) : LOGPROB_MIN,
   );
   const { refusal } = response;
-  return [
+  const fields = [
     `{"group":${JSON.stringify(response.group)}`,
     `"index":${response.index}`,
     `"prompt_token_ids":[${response.promptTokenIds.join(",")}]`,
@@ -60,9 +61,8 @@ export function formatLine(response: FinishedResponse): string {
     `"weight_epoch":${epochOf(response)}`,
     `"chunks":[${chunks.join(",")}]`,
     ...(refusal ? [`"error":${JSON.stringify({ message: refusal.message })}`] : []),
-  ]
-    .join(",")
-    .concat("}");
+  ];
+  return oneLine(`${fields.join(",")}}`);
 }
 
 function chunkFields(chunk: Chunk, { versionOf }: FinishedResponse) {

@@ -139,6 +139,21 @@ test("POST /v1/rollouts: messages become prompts by the model's chat template", 
   expect([promptOf("chat"), promptOf("open"), promptOf("text")]).toEqual(["TuxyazA", "uxyaz", "p"]);
 });
 
+test("NDJSON: a line is one for readers that split at every line end of Unicode, and its texts are as they were", async () => {
+  const { call, finish } = world();
+  const odd = "\u0085\u2028\u2029";
+  const groups = [{ id: odd, prompt: "abc", n: 1 }];
+  const answer = await call("POST", "/v1/rollouts", body({ id: odd, groups }));
+  await finish();
+  const traced = await call("GET", `/v1/rollouts/${encodeURIComponent(odd)}/trace`);
+  const written = [await answer.text(), await traced.text()];
+  for (const lines of written) expect(lines).not.toMatch(/[\u0085\u2028\u2029]/);
+  const [response, summary] = (written[0] ?? "")
+    .split("\n")
+    .map((line) => line && JSON.parse(line));
+  expect([response.group, summary.rollout]).toEqual([odd, odd]);
+});
+
 test("POST /v1/rollouts: a finished group is sent while others run", async () => {
   const { call, step, finish } = world();
   const reader = (await call("POST", "/v1/rollouts", body())).body?.getReader();

@@ -1,6 +1,7 @@
 // The rollout API: a whole iteration in one request. Finished groups stream out at once as NDJSON, in the
 // shape of RESPONSES.jsonl; the last line is a summary.
 
+import { oneLine } from "../../core/base/json-line.ts";
 import { pulledStream } from "../pulled-stream.ts";
 import { bound, type Exchange, jsonResponse, type Row, wholeNumber } from "../route.ts";
 import { KnownRollouts, type KnownRolloutsOptions } from "./known.ts";
@@ -96,7 +97,7 @@ function traceOf({ known, sidecar }: Parts, exchange: Exchange): Response {
   const { id = "" } = exchange.params;
   const groups = id === "sessions" ? null : new Set(known.run(id).groups.map(streamGroupOf));
   const lines = sidecar.sessions.trace.lines(groups).map((line) => `${JSON.stringify(line)}\n`);
-  return new Response(lines.join(""), { headers: { "content-type": NDJSON[0] ?? "" } });
+  return new Response(oneLine(lines.join("")), { headers: { "content-type": NDJSON[0] ?? "" } });
 }
 
 /** Name of the group in streams and traces. */

@@ -87,7 +87,7 @@ def run(name: str, main: Callable[[Driver], Awaitable[None]]) -> None:
 
 def prompts(kind: str, count: int) -> list[str]:
     """User messages of the bundled prompts."""
-    lines = (ROOT / "model" / "prompts.jsonl").read_text().splitlines()
+    lines = (ROOT / "model" / "prompts.jsonl").read_text(encoding="utf-8").split("\n")
     found = [json.loads(line)["prompt"] for line in lines if line.strip()]
     texts = [text.removeprefix("<|user|>").removesuffix("<|assistant|>") for text in found]
     return [text for text in texts if text.startswith(kind)][:count]
