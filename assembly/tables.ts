@@ -39,7 +39,7 @@ const FOLLOWERS_BYTES: usize = (<usize>FOLLOWERS_WORDS) << 2;
 const ODDS_SHIFT: u32 = TABLE_TOKEN_BITS + TABLE_PARENT_BITS;
 const ODDS_MAX: u32 = 15;
 const SLOTS_MAX: i32 = 1 << 16;
-// A record of a step: group, sequence, count of tokens, slot, known, longest path (0: no table).
+// A record of a step: group, sequence, count of tokens, slot, known, longest path (0: no table; below: it stays as it is).
 const COUNT: usize = 8;
 const SLOT: usize = 12;
 const KNOWN: usize = 16;
@@ -95,8 +95,8 @@ function rowWrite(row: usize, record: usize, from: i32, count: i32): void {
 }
 
 // A step: of each of `records` requests its new tokens are appended, `width` words in a row behind all records, of which
-// `count` belong to it; then all get new tables, and the device sees them. Where an append fails, the record's path is
-// replaced by the status, and there is no table.
+// `count` belong to it; then all get new tables, and the device sees them. Where an append fails, the record's count
+// is replaced by the status, and there is no table.
 // Returns how many appends failed, or STATUS_INVALID if a reserve is missing or too small.
 export function tableStep(records: i32, width: i32): i32 {
   const bytes = <usize>records * (RECORD_BYTES + ((<usize>width) << 2));
@@ -114,7 +114,8 @@ export function tableStep(records: i32, width: i32): i32 {
       status = sequenceAppend(group, load<u32>(record, 4), tokens, count);
     if (status != STATUS_OK) {
       failed += 1;
-      store<i32>(record, status, PATH);
+      store<i32>(record, status, COUNT);
+      store<i32>(record, 0, PATH);
     }
     tokens += (<usize>width) << 2;
   }
@@ -130,10 +131,8 @@ export function tableStep(records: i32, width: i32): i32 {
     assert(slot >= 0 && slot < slots);
     const row = buffer + <usize>slot * ROW_BYTES;
     const path = load<i32>(record, PATH);
-    if (path <= 0) {
-      store<i32>(row, 0);
-      continue;
-    }
+    if (path == 0) store<i32>(row, 0);
+    if (path <= 0) continue;
     const count = draftFor(record, i, at, path, DRAFT_FLAG_TABLE, 0, records);
     remember(record, i, at, at + count, DRAFT_FLAG_TABLE);
     rowWrite(row, record, at, count);

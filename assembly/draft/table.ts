@@ -38,8 +38,8 @@ const JUDGED_MAX: i32 = 6;
 const JUDGED_MIN: i32 = 2;
 const NODES_STEP: i32 = 8192;
 const NODES_MIN: i32 = 32;
-// Of this many places, all continuations of their contexts begin branches, not only those that the model has judged.
-const SCANNED: i32 = 2;
+// Of the judged places, a third: there all continuations of the contexts begin branches, not only those that were judged.
+const SCANNED_PART: i32 = 3;
 // A context with more continuations predicts little, and a scan is expensive.
 const SCAN_MAX: u32 = 8;
 // Tokens of a branch behind its first, in eighths of the longest path.
@@ -50,8 +50,9 @@ const BRANCH_MIN: f64 = 0.01;
 // Least probability of a context's part at which it is asked for its continuation.
 const CONTEXT_MIN: f64 = 0.0001;
 
-// Of the draft being made, at most.
+// Of the draft being made: nodes at most, and places whose contexts are asked for all continuations.
 let nodes: i32 = 0;
+let scanned: i32 = 0;
 
 @unmanaged
 class Branch {
@@ -108,7 +109,7 @@ function offerOthers(parent: i32, p: f64): void {
   for (let i: i32 = 0; i < triedCount; i++) {
     if (triedToken(i) != best) offer(triedToken(i), parent, p * triedProbability(i));
   }
-  if (parent + 1 >= SCANNED) return;
+  if (parent + 1 >= scanned) return;
   for (let j: i32 = 0; j < contextCount; j++) {
     const v = contextAt(j);
     const degree = degreeOf(v);
@@ -150,6 +151,7 @@ export function draftTable(count: i32): i32 {
   nodes = min<i32>(max<i32>(NODES_STEP / share, NODES_MIN), TABLE_NODES);
   const places = min<i32>(max<i32>(JUDGED_STEP / share, JUDGED_MIN), JUDGED_MAX);
   const judged = min<i32>(places, draft.tokensMax);
+  scanned = places / SCANNED_PART;
   while (draft.count < judged) {
     positionLook();
     const token = choose(CONTEXT_MIN);

@@ -13,6 +13,7 @@ import pytest
 
 from foretoken_vllm import abi, engine, runner_v2
 from foretoken_vllm.core import SuffixCore
+from foretoken_vllm.lineup import TURNS_FROM
 from foretoken_vllm.mailbox import Batch, Delta, Made, SteppedRows
 from foretoken_vllm.mirror import Mirror
 from foretoken_vllm.table import Tables
@@ -39,8 +40,8 @@ WIDTH = 9
 class Device:
     """What the runner and the kernel do, with a table drafter behind them."""
 
-    def __init__(self, **settings: Any) -> None:
-        self.drafter = TableDrafter(config(8, slots=SLOTS, **{"probability_min": 0.01, **settings}))
+    def __init__(self, slots: int = SLOTS, **settings: Any) -> None:
+        self.drafter = TableDrafter(config(8, slots=slots, **{"probability_min": 0.01, **settings}))
         self.tokens: dict[int, list[int]] = {}
 
     @property
@@ -269,6 +270,23 @@ def test_steady_steps_draft_and_report_as_single_ones() -> None:
     assert {index: len(tokens) for index, tokens in reported(steady).items()} == dict(enumerate(lasts))
     assert steady.drafter.counters.quick - single.drafter.counters.quick >= 57
     assert steady.drafter.faults.total == single.drafter.faults.total == 0
+
+
+def test_many_requests_get_new_tables_in_turns_and_draft_from_older_ones() -> None:
+    slots = TURNS_FROM
+    device = Device(slots=slots)
+    told(device)
+    ids = [f"r{slot}" for slot in range(slots)]
+    for slot, name in enumerate(ids):
+        device.add(data(name, PROMPT, sample=20 + slot), slot)
+    for at, token in enumerate(STORY[:4], start=1):
+        for slot in range(slots):
+            device.sample(slot, [token])
+        device.take(ids, [[token]] * slots)
+        assert all(device.drafts(slot)[: len(STORY) - at] == STORY[at:] for slot in range(slots)), at
+    known = np.bincount(device.tables.buffers[device.tables.selected[0], :slots, 0])
+    assert known[len(PROMPT) + 3 :].tolist() == [slots // 2, slots // 2]
+    assert device.drafter.counters.quick >= 2 and device.drafter.faults.total == 0
 
 
 def test_siblings_tokens_from_elsewhere_end_no_steady_batch() -> None:

@@ -219,8 +219,8 @@ class SuffixCore:
             raise
         if failed < 0:
             raise CoreError(f"core table_step: status {failed}")
-        paths = area[abi.TABLE_STEP_WORDS - 1 : records.size : abi.TABLE_STEP_WORDS]
-        return np.flatnonzero(paths < 0).tolist() if failed > 0 else []
+        counts = area[2 : records.size : abi.TABLE_STEP_WORDS]
+        return np.flatnonzero(counts < 0).tolist() if failed > 0 else []
 
     def probabilities(self, count: int) -> list[float]:
         """Of the `count` tokens that the last step drafted: that the path up to each is accepted."""

@@ -170,9 +170,9 @@ class TableDrafter(ForetokenProposer):
 
     def _draft(self, replica: Replica, lineup: Lineup, tokens: NDArray[Any], kept: NDArray[np.int64] | None) -> None:
         """One call into the core, which has not got the `kept` tokens of the batch yet; None: it has."""
-        # Until the next table comes, a step may accept all of its drafts, and those of the next step follow them.
-        path = min(2 * self._length.length + 2, abi.DRAFT_TOKENS_MAX)
-        records = lineup.fill(kept, self.mirror.totals, path if self._allowed() > 0 else 0)
+        # Where no drafts are made now, they may be in the next step.
+        drafts = max(1, self._length.length) if self._allowed() > 0 else 0
+        records = lineup.fill(kept, self.mirror.totals, drafts)
         if len(records) > 0:
             given = np.zeros((len(records), 0), np.int32) if kept is None else tokens[lineup.rows[lineup.inside]]
             replica.draft_tables(lineup.owners, records, given)
