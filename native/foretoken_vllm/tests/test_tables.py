@@ -28,7 +28,9 @@ SLOTS = 4
 
 def data(name: str, given: list[int], group: str = "g", sample: int = 0, max_tokens: int = 100, **more: Any) -> Any:
     """vLLM's NewRequestData."""
-    params = SimpleNamespace(extra_args=extra(group, sample, **more), max_tokens=max_tokens, all_stop_token_ids={99})
+    params = SimpleNamespace(
+        extra_args=extra(group, sample, **more), max_tokens=max_tokens, eos_token_id=99, stop_token_ids=None
+    )
     offset = int(more.get("offset", 0))
     assert offset < len(given)
     return SimpleNamespace(req_id=name, prefill_token_ids=given, prompt_len=len(given), sampling_params=params)
@@ -142,20 +144,20 @@ def test_tokens_behind_a_stop_token_or_the_limit_are_not_the_responses() -> None
     mirror.add("stop", data("stop", PROMPT), 0)
     mirror.add("limit", data("limit", PROMPT, max_tokens=2), 1)
     other = data("other", PROMPT)
-    other.sampling_params.all_stop_token_ids = {6}
+    other.sampling_params.eos_token_id, other.sampling_params.stop_token_ids = None, [6]
     mirror.add("other", other, 2)
     ids = ["stop", "limit", "other"]
-    assert mirror.take(ids, *arrays([[5, 99, 6], [5, 6, 7], [99, 5]])).tolist() == [2, 2, 2]
+    assert mirror.take(ids, *arrays([[5, 99, 6], [5, 6, 7], [99, 5]]), 1).tolist() == [2, 2, 2]
     assert mirror.tokens[:3, 3:5].tolist() == [[5, 99], [5, 6], [99, 5]]
     # The step that was under way when they ended, and one of a request that was removed.
     mirror.remove("limit")
-    assert mirror.take(ids, *arrays([[7], [8], [9, 6]])).tolist() == [0, 0, 2]
+    assert mirror.take(ids, *arrays([[7], [8], [9, 6]]), 2).tolist() == [0, 0, 2]
     assert mirror.totals[:3].tolist() == [5, 5, 7]
 
 
 def core_of(slots: int = SLOTS) -> tuple[SuffixCore, Tables]:
     core = SuffixCore()
-    return core, Tables(core.reserve_tables(slots), slots)
+    return core, Tables(core, slots)
 
 
 def test_a_walk_that_leaves_the_tree_goes_on_with_what_followed_in_the_group() -> None:
@@ -287,6 +289,56 @@ def test_many_requests_get_new_tables_in_turns_and_draft_from_older_ones() -> No
     known = np.bincount(device.tables.buffers[device.tables.selected[0], :slots, 0])
     assert known[len(PROMPT) + 3 :].tolist() == [slots // 2, slots // 2]
     assert device.drafter.counters.quick >= 2 and device.drafter.faults.total == 0
+
+
+def test_a_fault_before_the_tokens_are_taken_leaves_no_hole() -> None:
+    device = Device()
+    device.drafter._link = SimpleNamespace()  # type: ignore[assignment]
+    device.add(data("a", PROMPT, sample=0), 0)
+    for token in STORY:
+        if token == STORY[4]:
+            # Its bytes are no whole words.
+            device.drafter._mailbox.down.append(Delta(0, "g", 5, 0, b"abc"))
+        device.sample(0, [token])
+        device.take(["a"], [[token]])
+    assert device.drafter.faults.counts == {"take": 1}
+    assert device.drafter.mirror.tokens[0, : len(PROMPT + STORY)].tolist() == PROMPT + STORY
+    told_of: list[int] = []
+    for item in device.drafter._mailbox.up:
+        made = [*item.given, *item.made] if isinstance(item, Batch) else item.made() if hasattr(item, "made") else []
+        for _, _, offset, tokens in made:
+            assert offset <= len(told_of)
+            told_of[offset:] = tokens
+    assert told_of == STORY
+
+
+def test_tokens_of_steps_before_a_request_came_back_are_dropped() -> None:
+    mirror = Mirror(SLOTS, 512)
+    mirror.add("a", data("a", PROMPT), 0, 1)
+    assert mirror.take(["a"], *arrays([[10]]), 1).tolist() == [1]
+    # Preempted while step 2 was under way; it goes on with step 3.
+    mirror.remove("a")
+    mirror.add("a", data("a", [*PROMPT, 10]), 0, 3)
+    kept = [mirror.take(["a"], *arrays([[token]]), step).tolist() for step, token in ((2, 11), (3, 12), (4, 13))]
+    assert kept == [[0], [1], [1]]
+    assert mirror.tokens[0, : mirror.totals[0]].tolist() == [*PROMPT, 10, 12, 13]
+
+
+def test_a_drafter_without_a_core_lets_no_step_verify_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler = SimpleNamespace(
+        dynamic_sd_lookup=None, num_spec_tokens=8, scheduler_config=SimpleNamespace(max_num_seqs=4)
+    )
+    monkeypatch.setattr(engine, "scheduler", lambda: scheduler)
+    device = Device(probability_min=0)
+    for _ in range(3):
+        told(device)
+        assert device.drafter._replica is not None
+        ruin(device.drafter._replica._core)
+        device.add(data("b", PROMPT, sample=1), 1)
+        device.take(["b"], [[10]])
+    assert (device.drafter.tables, device.drafter.faults.counts) == (None, {"core trap": 3})
+    device.take(["a"], [[11]])
+    assert scheduler.dynamic_sd_lookup == [0] * 5
 
 
 def test_siblings_tokens_from_elsewhere_end_no_steady_batch() -> None:

@@ -115,7 +115,7 @@ def adapts() -> None:
     from vllm.v1.worker.gpu.spec_decode.adaptive_verification import _assign_draft_token_budget as assign
 
     core = SuffixCore(learning=False)
-    tables = Tables(core.reserve_tables(2), 2)
+    tables = Tables(core, 2)
     handle = core.create()
     core.prompt(handle, array("i", [1, 2, 3]))
     story = list(range(10, 40))
@@ -141,7 +141,7 @@ def walked(vocabulary: int) -> tuple[int, int, int]:
     texts = [sum((random.choice(pieces) for _ in range(8)), []) for _ in range(6)]
     ends = [len(text) if i < 3 else random.randrange(5, 40) for i, text in enumerate(texts)]
     core = SuffixCore(learning=False)
-    tables = Tables(core.reserve_tables(SLOTS), SLOTS)
+    tables = Tables(core, SLOTS)
     handle = core.create()
     core.prompt(handle, array("i", [1, 2, 3]))
     words: list[int] = []

@@ -243,7 +243,7 @@ class _Tables:
             text = np.concatenate([prompt, _variant(story, self._random)])
             self._texts.append(text)
             extra = {"foretoken_group": f"g{group}", "foretoken_sample": sample, "foretoken_offset": TABLE_TOKENS}
-            params = SimpleNamespace(extra_args=extra, max_tokens=context, all_stop_token_ids={VOCABULARY})
+            params = SimpleNamespace(extra_args=extra, max_tokens=context, stop_token_ids=[VOCABULARY])
             given = text[: self._ends[i]].tolist()
             data = SimpleNamespace(prefill_token_ids=given, prompt_len=len(given), sampling_params=params)
             self.drafter.news.append(partial(self.drafter.mirror.add, name, data, i))

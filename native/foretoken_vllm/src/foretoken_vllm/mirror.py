@@ -24,7 +24,9 @@ class MirroredRequest:
         self.slot = slot
         self.sampling_params = data.sampling_params
         self.num_prompt_tokens = int(data.prompt_len)
-        self.stops: frozenset[int] = frozenset(getattr(data.sampling_params, "all_stop_token_ids", None) or ())
+        # Those at which vLLM's scheduler ends a response (`check_stop`): with `ignore_eos` there is no `eos_token_id`.
+        ends = [getattr(data.sampling_params, "eos_token_id", None), *(data.sampling_params.stop_token_ids or ())]
+        self.stops = frozenset(token for token in ends if token is not None)
 
 
 class Mirror:
@@ -40,6 +42,8 @@ class Mirror:
         self.tokens = np.zeros((slots + 1, length_max), np.int32)
         self.totals = np.zeros(slots + 1, np.int64)
         self._limits = np.zeros(slots + 1, np.int64)
+        # The first step that was launched with it: earlier ones have made tokens that vLLM drops.
+        self._begins = np.zeros(slots + 1, np.int64)
         self._new: list[str] = []
         # Stop tokens of any request; None: to be collected.
         self._stop_ids: frozenset[int] | None = None
@@ -47,8 +51,8 @@ class Mirror:
         self._ids: list[str] = []
         self._slots = np.zeros(0, np.int64)
 
-    def add(self, request_id: str, data: Any, slot: int) -> None:
-        """A request begins, or goes on after it was preempted."""
+    def add(self, request_id: str, data: Any, slot: int, begins: int = 0) -> None:
+        """A request begins with step number `begins`, or goes on after it was preempted."""
         request = MirroredRequest(data, slot)
         given = data.prefill_token_ids
         self.requests[request_id] = request
@@ -56,6 +60,7 @@ class Mirror:
         self.totals[slot] = len(given)
         most = int(getattr(request.sampling_params, "max_tokens", None) or self._length_max)
         self._limits[slot] = min(self._length_max, request.num_prompt_tokens + most)
+        self._begins[slot] = begins
         self._new.append(request_id)
         self._forget()
 
@@ -63,12 +68,13 @@ class Mirror:
         self.requests.pop(request_id, None)
         self._forget()
 
-    def take(self, ids: list[str], tokens: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.int64]:
+    def take(self, ids: list[str], tokens: NDArray[Any], counts: NDArray[Any], step: int) -> NDArray[np.int64]:
         """A step's tokens, [requests, width], of which `counts` are there; how many of each are the response's."""
         slots = self.slots_of(ids)
         places = np.arange(tokens.shape[1])
         totals = self.totals[slots]
-        kept: NDArray[np.int64] = np.minimum(counts, self._limits[slots] - totals)
+        made = np.where(self._begins[slots] <= step, counts, 0)
+        kept: NDArray[np.int64] = np.minimum(made, self._limits[slots] - totals)
         if self._stop_ids is None:
             self._stop_ids = frozenset().union(*(one.stops for one in self.requests.values()))
         may_stop = np.zeros(tokens.shape, bool)
@@ -83,7 +89,7 @@ class Mirror:
         self.tokens[slots[rows], totals[rows] + columns] = tokens[rows, columns]
         totals += kept
         self.totals[slots] = totals
-        is_cut = kept < counts
+        is_cut = kept < made
         self._limits[slots[is_cut]] = totals[is_cut]
         return kept
 

@@ -101,7 +101,7 @@ class Replica:
         # A step of a device's tables is long, and the engine's thread goes on meanwhile.
         core = SuffixCore(limit_bytes=self._settings.core_mb * 2**20, holds_lock=self._slots == 0)
         if self._slots > 0:
-            self.tables = Tables(core.reserve_tables(self._slots), self._slots)
+            self.tables = Tables(core, self._slots)
         self._cores.append(core)
         return core
 

@@ -105,7 +105,8 @@ class ForetokenSpeculator(BaseSpeculator):  # type: ignore[misc]
         try:
             verified = int(input_batch.num_draft_tokens)
             is_decode = int(input_batch.num_tokens) == requests + verified
-            self.drafter.in_flight.append((requests, verified, is_decode))
+            self.drafter.launched += 1
+            self.drafter.in_flight.append((self.drafter.launched, requests, verified, is_decode))
             if is_decode:
                 counters = self.drafter.counters
                 counters.graph_steps += self.is_graph
@@ -157,6 +158,10 @@ def take_over(faults: Faults) -> bool:
     def init_speculator(vllm_config: Any, device: Any, req_states: Any) -> Any:
         global _current
         if vllm_config.speculative_config.model != settings.SPECULATOR:
+            return original(vllm_config, device, req_states)
+        if vllm_config.parallel_config.tensor_parallel_size > 1:
+            # Each rank takes the drafts that it has made itself, and only one is given the tokens of a step.
+            faults.add("tensor parallel", "its ranks would draft differently: vLLM's own drafts stay")
             return original(vllm_config, device, req_states)
         try:
             _current = ForetokenSpeculator(vllm_config, device, req_states)
@@ -255,16 +260,19 @@ def _after(owner: Any, name: str, act: Callable[..., None], faults: Faults) -> N
 
 
 def _added(speculator: ForetokenSpeculator, runner: Any, _result: Any, scheduler_output: Any) -> None:
-    drafter = speculator.drafter
+    drafter, tables = speculator.drafter, speculator.drafter.tables
+    # Without tables nobody reads the news.
+    if tables is None:
+        return
     for data in scheduler_output.scheduled_new_reqs:
         slot = runner.req_states.req_id_to_index[data.req_id]
-        if drafter.tables is not None:
-            drafter.tables.clear(slot)
-        drafter.news.append(functools.partial(drafter.mirror.add, data.req_id, data, slot))
+        tables.clear(slot)
+        drafter.news.append(functools.partial(drafter.mirror.add, data.req_id, data, slot, drafter.launched + 1))
 
 
 def _removed(speculator: ForetokenSpeculator, _runner: Any, _result: Any, request_id: str) -> None:
-    speculator.drafter.news.append(functools.partial(speculator.drafter.mirror.remove, request_id))
+    if speculator.drafter.tables is not None:
+        speculator.drafter.news.append(functools.partial(speculator.drafter.mirror.remove, request_id))
 
 
 def _reloaded(speculator: ForetokenSpeculator, *_arguments: Any) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from . import abi
+from .core import SuffixCore
 
 # Above a token and its parent in the word of a node: how likely it is where its parent is right, in sixteenths.
 ODDS_SHIFT = abi.TABLE_TOKEN_BITS + abi.TABLE_PARENT_BITS
@@ -31,8 +32,11 @@ ODDS = (
 class Tables:
     """Views of one core's area of tables, valid as long as it is kept: it keeps the core's memory."""
 
-    def __init__(self, area: memoryview[int], slots: int) -> None:
-        self.area = np.frombuffer(area, np.int32)
+    def __init__(self, core: SuffixCore, slots: int) -> None:
+        """Takes the area; the core has no group yet."""
+        # Its memory goes with it.
+        self._core = core
+        self.area = np.frombuffer(core.reserve_tables(slots), np.int32)
         begin, row = abi.TABLE_AREA_WORDS, abi.TABLE_ROW_WORDS
         end = begin + 2 * slots * row
         self.selected = self.area[:1]

@@ -57,25 +57,29 @@ class TableDrafter(ForetokenProposer):
         self.mirror = Mirror(self._slots, int(config.model_config.max_model_len))
         # What the runner's thread has to tell: called in order, before the next step's tokens are taken.
         self.news: deque[Callable[[], None]] = deque()
-        # Of the steps under way: requests, draft tokens verified, whether there is no prefill in it.
-        self.in_flight: deque[tuple[int, int, bool]] = deque(maxlen=_IN_FLIGHT_MAX)
+        # Steps that were launched; of those under way the number, requests, draft tokens verified, and whether none of
+        # it is prefill.
+        self.launched = 0
+        self.in_flight: deque[tuple[int, int, int, bool]] = deque(maxlen=_IN_FLIGHT_MAX)
         # The batch of the step before.
         self._lineup: Lineup | None = None
         self._is_decode = False
         self._is_adaptive = False
+        # The step's tokens are in the mirror.
+        self._is_mirrored = False
         self._length = LengthBudget((0,), Faults())
         super().__init__(config)
         if self._is_on:
             self.bind_runner(self.mirror)
 
     def _open(self, config: Any) -> None:
+        if int(config.model_config.get_vocab_size()) > 1 << abi.TABLE_TOKEN_BITS:
+            raise ValueError(f"a vocabulary of more than {1 << abi.TABLE_TOKEN_BITS} tokens")
         super()._open(config)
         self._is_adaptive = bool(getattr(config.speculative_config, "enable_adaptive_verification", False))
         self.choose_among(ladder(self._tokens_max))
         # The proposer's step drafts nothing: the tables are drafts.
         self._tokens_max = 0
-        if int(config.model_config.get_vocab_size()) > 1 << abi.TABLE_TOKEN_BITS:
-            raise ValueError(f"a vocabulary of more than {1 << abi.TABLE_TOKEN_BITS} tokens")
 
     def _new_replica(self, vocabulary: int) -> Replica:
         return Replica(self._settings, self.faults, vocabulary, slots=self._slots)
@@ -106,33 +110,49 @@ class TableDrafter(ForetokenProposer):
     def take(self, ids: list[str], tokens: NDArray[Any], counts: NDArray[Any]) -> None:
         """The tokens of a step, [requests, width], of which `counts` are there; writes the tables. Never raises."""
         began = time.perf_counter()
+        launched, requests, self._verified, is_decode = (
+            self.in_flight.popleft() if self.in_flight else (self.launched, 0, 0, False)
+        )
+        self._is_decode = is_decode and requests == len(ids)
+        self._is_mirrored = False
         try:
-            self._take(ids, tokens, counts)
-        except CoreTrapError as error:
-            self._lineup = None
-            self._trapped(error)
+            self._take(ids, tokens, counts, launched)
         except Exception as error:  # noqa: BLE001 - the step has its output
-            self.faults.add("take", error)
-            # What the core has of the step is not known.
-            self._lineup = None
-            self._requests.clear()
-            if self._replica is not None:
-                self._replica.clear()
+            self._recover_step(error, ids, tokens, counts, launched)
         try:
             self._end_step(began, len(ids))
         except Exception as error:  # noqa: BLE001 - only counters
             self.faults.add("finish", error)
 
-    def _take(self, ids: list[str], tokens: NDArray[Any], counts: NDArray[Any]) -> None:
+    def _recover_step(self, error: Exception, *step: Any) -> None:
+        """What the core has of the step is not known, so that all begins again; only the mirror misses nothing."""
+        self._lineup = None
+        try:
+            if not self._is_mirrored:
+                self.mirror.take(*step)
+            if isinstance(error, CoreTrapError):
+                self._trapped(error)
+                return
+            self.faults.add("take", error)
+            self._requests.clear()
+            if self._replica is not None:
+                self._replica.clear()
+        except Exception as failure:  # noqa: BLE001 - see take
+            self.faults.add("recover", failure)
+
+    def _take(self, ids: list[str], tokens: NDArray[Any], counts: NDArray[Any], launched: int) -> None:
         if self.news:
             self._leave()
             while self.news:
                 self.news.popleft()()
         replica = self._replica
         if replica is None or not self._is_on:
+            # No step verifies what nobody drafts.
+            self._choose(len(ids), 0)
             return
         lineup = self._steady(replica, ids)
-        kept = self.mirror.take(ids, tokens, counts)
+        kept = self.mirror.take(ids, tokens, counts, launched)
+        self._is_mirrored = True
         if lineup is not None:
             self._steps += 1
             self.counters.quick += 1
@@ -186,18 +206,18 @@ class TableDrafter(ForetokenProposer):
 
     def _learn(self, ids: list[str], counts: NDArray[Any], lineup: Lineup) -> None:
         """What the step verified and accepted; chooses the length of the steps to come."""
-        requests, verified, is_decode = self.in_flight.popleft() if self.in_flight else (0, 0, False)
-        self._is_decode = is_decode and requests == len(ids)
-        self._verified = verified
-        self.counters.drafted += verified
+        self.counters.drafted += self._verified
         accepted = np.maximum(counts[lineup.rows[lineup.rows < len(ids)]] - 1, 0)
-        if self._is_decode and verified > 0:
+        if self._is_decode and self._verified > 0:
             for found, times in enumerate(np.bincount(accepted).tolist()):
-                self._length.accept(verified // requests, found, times)
+                self._length.accept(self._verified // len(ids), found, times)
+        self._choose(len(ids), lineup.tracked)
+
+    def _choose(self, requests: int, tracked: int) -> None:
         # A least probability is given where step times are not to decide; and vLLM's adaptive verification does not
         # verify all that is scheduled, so it is left to choose by what it has measured itself.
         if self._settings.probability_min == 0 and not self._is_adaptive:
-            self._length.choose(len(ids), lineup.tracked)
+            self._length.choose(requests, tracked)
             self._length.apply()
 
     def _end_step(self, began: float, requests: int) -> None:  # type: ignore[override]
