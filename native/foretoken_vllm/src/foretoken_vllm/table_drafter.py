@@ -128,12 +128,13 @@ class TableDrafter(ForetokenProposer):
         """What the core has of the step is not known, so that all begins again; only the mirror misses nothing."""
         self._lineup = None
         try:
+            if not isinstance(error, CoreTrapError):
+                self.faults.add("take", error)
             if not self._is_mirrored:
                 self.mirror.take(*step)
             if isinstance(error, CoreTrapError):
                 self._trapped(error)
                 return
-            self.faults.add("take", error)
             self._requests.clear()
             if self._replica is not None:
                 self._replica.clear()
