@@ -20,7 +20,7 @@ const read = (name: ReportName) => JSON.parse(readFileSync(pathOf(name), "utf8")
 
 /** Rows of the closing table that README shows. */
 const SHOWN =
-  /^(?: {3,}|─|drafts |wall time|tail time| {2}by round|output tokens |preemptions|recomputed|tokens per step)/;
+  /^(?: {3,}|─|drafts |wall time|tail time|engine time|output tokens |preemptions|recomputed|tokens per step)/;
 
 function consoleRun(): string {
   const { runs } = read("start") as { runs: Record<string, RoundsReport> };
