@@ -93,9 +93,12 @@ test("drain: a follower of the stream is disconnected with 1001", async () => {
   await running.stop();
 });
 
-for (const [engines, believed] of [
-  ["engines that name their weights", false],
-  ["engines that cannot", true],
+for (const [engines, believed, first] of [
+  ["engines that name their weights", false, "v0"],
+  ["engines that cannot", true, "v0"],
+  // The server's own name for the epoch: naming it again begins none.
+  ["engines that name their weights, after the current one", false, "0"],
+  ["engines that cannot, after the current one", true, "0"],
 ] as const) {
   const does = believed ? "begins an epoch" : "changes nothing for others";
   test(`weights: a version that a request names ${does} on ${engines}, and the log says who`, async () => {
@@ -121,7 +124,7 @@ for (const [engines, believed] of [
     });
     for (let i = 0; i < 3; i += 1) {
       const sampling_params = { max_tokens: 1 };
-      const named = { token_ids: [2], sampling_params, policy_version: `v${i}` };
+      const named = { token_ids: [2], sampling_params, policy_version: i === 0 ? first : `v${i}` };
       // A refused request says nothing.
       await post(
         "/inference/v1/generate",

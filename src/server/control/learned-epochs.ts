@@ -95,7 +95,11 @@ export class LearnedEpochs {
   #expect(version: string, by: string): void {
     if (version === this.#requested) return;
     const { weights } = this.#options;
-    if (version === weights.current) this.#requested = version;
+    if (version === weights.current) {
+      this.#requested = version;
+      this.#remember(version);
+      return;
+    }
     if (this.#seen.has(version)) return;
     const isNext = this.#requested !== null && !weights.isUpdating;
     if (isNext && this.#isDoubtful(version, by)) return;
