@@ -410,8 +410,9 @@ function down(member: MemberRecord, reason: string): Step {
   return step(later, ...effects, { kind: "retry", attempt, ms: retryMs });
 }
 
+/** One that leaves already keeps its time, unless it has none left. */
 function leave(member: MemberRecord, msMax: number): Step {
-  if (member.state === "leaving") return step(member);
+  if (member.state === "leaving" && msMax > 0) return step(member);
   const departure = member.departure + 1;
   const leaving = {
     ...member,

@@ -150,6 +150,25 @@ test.each([
   expect((await bed.call("DELETE", "/workers/nobody")).status).toBe(404);
 });
 
+test("workers: one that is registered again with another token joins anew with it", async () => {
+  const engine = await VllmStandIn.start({ apiKey: "right" });
+  const add = async (api_key?: string) =>
+    (await bed.post("/workers", { url: engine.url, api_key })).status;
+  const state = async () => (await listed()).find(({ url }) => url === engine.url)?.state;
+  try {
+    expect([await add("wrong"), await add("wrong")]).toEqual([202, 200]);
+    expect(await state()).not.toBe("ready");
+    expect([await add("right"), await add("right"), await add()]).toEqual([202, 200, 200]);
+    await until((entries) => entries.some(({ url, is_healthy: is }) => url === engine.url && is));
+    const { length } = await listed();
+    expect(await bed.complete([8, 6, 7])).toEqual(expectedOf([8, 6, 7]));
+    await bed.call("DELETE", `/workers/${encodeURIComponent(engine.url)}`);
+    await until((entries) => entries.length === length - 1);
+  } finally {
+    await engine.stop();
+  }
+});
+
 test("workers: two URLs have two ids, also where a hash of 32 bits has one for both", async () => {
   const never = () => Promise.reject(new Error("nothing is opened here"));
   const sourceOf = ({ url: name }: EngineAddress) => ({ name, keepsWeights: true, open: never });
@@ -164,4 +183,8 @@ test("workers: two URLs have two ids, also where a hash of 32 bits has one for b
   }
   await router.handle(exchangeOf("DELETE", `/workers/${ids[1]}`, null));
   expect(registry.early.map(({ url }) => url)).toEqual(urls.slice(0, 1));
+  for (const api_key of ["old", "new"]) {
+    await router.handle(exchangeOf("POST", "/workers", { url: urls[0], api_key }));
+    expect(registry.early).toMatchObject([{ url: urls[0], token: api_key }]);
+  }
 });

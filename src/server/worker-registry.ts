@@ -44,6 +44,8 @@ const ID_CHARACTERS = 32;
 export class WorkerRegistry {
   readonly #options: WorkerRegistryOptions;
   readonly #early = new Map<string, EngineAddress & { readonly source: WorkerSource }>();
+  /** Tokens that clients gave; engines named at the start have none here. */
+  readonly #tokens = new WeakMap<WorkerSource, string | null>();
   readonly #first = Promise.withResolvers<void>();
   #pool: WorkerPool | null = null;
   #hasChanged = false;
@@ -115,13 +117,20 @@ export class WorkerRegistry {
     }
     // slime's engine class registers the engine that it was given at the router that it was given: both are this server.
     if (isSame(new URL(url), exchange.url)) return jsonResponse(accepted(idOf(url), url));
+    const early = this.#pool === null ? this.#early.get(url) : undefined;
+    const member = this.#pool?.members.find((one) => one.source.name === url);
+    const before = member?.source ?? early?.source;
+    const { token } = engine;
+    const isRenewed = before && token !== null && this.#tokens.get(before) !== token;
     // One that is about to leave is not there: by joining it stays.
-    const there = this.#entries().find((entry) => entry.url === url && entry.state !== "leaving");
-    if (there !== undefined) return jsonResponse(accepted(there.id, url));
-    if (this.#entries().length >= WORKERS_MAX) {
+    const isThere = before !== undefined && member?.state !== "leaving";
+    if (isThere && !isRenewed) return jsonResponse(accepted(idOf(url), url));
+    if (!isThere && this.#entries().length >= WORKERS_MAX) {
       throw new AppError("queue_full", `${WORKERS_MAX} workers are the server's maximum`);
     }
-    this.#hasChanged = true;
+    if (!isThere) this.#hasChanged = true;
+    // A connection keeps its token. The old one ends at once, as two would count the engine's room twice.
+    if (member !== undefined && isRenewed) this.#pool?.leave(member.workerId, 0);
     if (this.#pool === null) {
       this.#early.set(url, { ...engine, source });
       this.#first.resolve();
@@ -131,7 +140,9 @@ export class WorkerRegistry {
 
   #sourceOf(engine: EngineAddress): WorkerSource {
     try {
-      return this.#options.sourceOf(engine);
+      const source = this.#options.sourceOf(engine);
+      this.#tokens.set(source, engine.token);
+      return source;
     } catch (error) {
       if (error instanceof AppError && error.code === "usage") throw invalid("url", error.message);
       throw error;

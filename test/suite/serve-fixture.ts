@@ -50,10 +50,14 @@ export function collecting(failures: unknown[]): Partial<ServeEvents> {
   return { failed: collect, broken: collect };
 }
 
-export function vllmSource(url: string, limits: Partial<VllmLimits>): WorkerSource {
+export function vllmSource(
+  url: string,
+  limits: Partial<VllmLimits>,
+  token: string | null = null,
+): WorkerSource {
   return {
     name: url,
     keepsWeights: true,
-    open: ({ workerId, epoch }) => openVllmWorker({ workerId, epoch, url, limits }),
+    open: ({ workerId, epoch }) => openVllmWorker({ workerId, epoch, url, apiKey: token, limits }),
   };
 }

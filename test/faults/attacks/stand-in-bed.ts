@@ -5,6 +5,7 @@ import { engineKind } from "../../../src/engines/kinds.ts";
 import type { VllmLimits } from "../../../src/engines/vllm/limits.ts";
 import { startSidecar } from "../../../src/serve.ts";
 import type { RunningSidecar } from "../../../src/serve-options.ts";
+import type { EngineAddress } from "../../../src/server/worker-registry.ts";
 import { collecting, serveOptions, vllmSource } from "../../suite/serve-fixture.ts";
 import { eventsOf } from "../../suite/sse.ts";
 import { HttpClient } from "../http-client.ts";
@@ -83,15 +84,15 @@ export class StandInBed {
       Array.from({ length: count }, (_, index) => VllmStandIn.start(standIn(index))),
     );
     const seen: Seen = { quarantined: [], failures: [], notices: [] };
-    const sourceOf = (url: string) => {
+    const sourceOf = ({ url, token }: EngineAddress) => {
       engineKind(url);
-      return vllmSource(url, { ...LIMITS, ...limits });
+      return vllmSource(url, { ...LIMITS, ...limits }, token);
     };
     const urls = await Promise.all(standIns.map(({ url }) => reach?.(url) ?? url));
     const sidecar = await startSidecar(
       serveOptions({
-        sources: urls.map(sourceOf),
-        joining: { sourceOf: ({ url }) => sourceOf(url), hasFixed: true, drainMs: 30_000 },
+        sources: urls.map((url) => sourceOf({ url, token: null })),
+        joining: { sourceOf, hasFixed: true, drainMs: 30_000 },
         policy: "foretoken",
         chunkTokens: 5,
         retryGraceMs: 1_000,
