@@ -3,11 +3,14 @@
 import { afterAll, expect, test } from "bun:test";
 import { spawnSync } from "node:child_process";
 import {
+  chmodSync,
+  chownSync,
   existsSync,
   linkSync,
   mkdirSync,
   readdirSync,
   readFileSync,
+  readlinkSync,
   statSync,
   symlinkSync,
   writeFileSync,
@@ -17,9 +20,9 @@ import { temporaryFolder } from "../../test/suite/temporary-folder.ts";
 import { AppError } from "../core/base/errors.ts";
 import { OutputFile, outputsOf, reportFiles } from "./output.ts";
 
-let mounted: string | null = null;
+const mounted: string[] = [];
 afterAll(() => {
-  if (mounted !== null) spawnSync("umount", ["-l", mounted]);
+  for (const place of mounted.toReversed()) spawnSync("umount", ["-l", place]);
 });
 const root = temporaryFolder("output");
 
@@ -53,12 +56,32 @@ test("OutputFile: what was there stays until then, with its mode, behind a link 
   const [path, link] = [join(root, "old"), join(root, "link")];
   writeFileSync(path, "old", { mode: 0o600 });
   symlinkSync(path, link);
+  // Not what the umask allows new files.
+  chmodSync(path, 0o622);
+  const isRoot = process.getuid?.() === 0;
+  if (isRoot) chownSync(path, 4321, 1234);
+  const { uid, gid } = statSync(path);
   const file = new OutputFile("--out", link);
   file.append("new");
   expect(read(path)).toBe("old");
   file.finish();
-  expect([read(path), statSync(path).mode & 0o777]).toEqual(["new", 0o600]);
+  expect([read(path), statSync(path).mode & 0o777]).toEqual(["new", 0o622]);
+  expect(statSync(path)).toMatchObject({ uid, gid });
   expect(read(link)).toBe("new");
+});
+
+test("OutputFile: a link to a file that is not there stays, and the file is made", () => {
+  const [path, link] = [join(root, "later", "target"), join(root, "dangling")];
+  symlinkSync("second", link);
+  symlinkSync(join("later", "target"), join(root, "second"));
+  const file = new OutputFile("--out", link);
+  file.write("new");
+  expect([read(path), readlinkSync(link), file.left]).toEqual(["new\n", "second", null]);
+  const twice = outputsOf([]);
+  symlinkSync("absent", join(root, "to-absent"));
+  twice("--out", join(root, "to-absent"));
+  const error = refusal(() => twice("--report", join(root, "absent")));
+  expect(error.message).toContain("--out writes it too");
 });
 
 test("OutputFile: what an earlier process of the same number left is not written over", () => {
@@ -114,7 +137,7 @@ function mountSmall(directory: string): string | null {
   mkdirSync(directory);
   const mount = spawnSync("mount", ["-t", "tmpfs", "-o", "size=65536", "tmpfs", directory]);
   if (mount.status !== 0) return "mounting a tmpfs is not permitted here";
-  mounted = directory;
+  mounted.push(directory);
   return null;
 }
 
@@ -141,6 +164,32 @@ test.skipIf(noMount !== null)(
     expect(readdirSync(small).filter((name) => name.startsWith("report"))).toEqual([]);
   },
 );
+
+test.skipIf(noMount !== null).each([
+  ["a mounted file", "rw"],
+  ["a mounted file in a folder that takes no other", "ro"],
+])(`OutputFile: %s gets a copy${noMount === null ? "" : ` (skipped: ${noMount})`}`, (_, mode) => {
+  const folder = join(root, `mounts-${mode}`);
+  mountSmall(folder);
+  const [path, host] = [join(folder, "out.jsonl"), join(root, `host-${mode}`)];
+  writeFileSync(path, "");
+  writeFileSync(host, "what was there is longer\n");
+  for (const args of [
+    ["--bind", host, path],
+    ["-o", `remount,${mode}`, folder],
+  ]) {
+    expect(spawnSync("mount", args).status).toBe(0);
+  }
+  mounted.push(path);
+  const file = new OutputFile("--out", path);
+  file.append("one\n");
+  const part = file.left ?? "";
+  expect([read(part), read(host)]).toEqual(["one\n", "what was there is longer\n"]);
+  file.append("two\n");
+  file.finish();
+  expect([read(host), existsSync(part), file.left]).toEqual(["one\ntwo\n", false, null]);
+  expect(readdirSync(folder)).toEqual(["out.jsonl"]);
+});
 
 test("OutputFile: a process that is killed leaves the old file, and whole pieces beside it", () => {
   const path = join(root, "killed.jsonl");

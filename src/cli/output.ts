@@ -1,32 +1,43 @@
 // Output of commands: files that an option names, JSON, and tables of text.
 
+import { randomUUID } from "node:crypto";
 import {
   closeSync,
   existsSync,
+  fchmodSync,
+  fchownSync,
+  fstatSync,
   fsyncSync,
   ftruncateSync,
+  lstatSync,
   mkdirSync,
   openSync,
+  readlinkSync,
+  readSync,
   realpathSync,
   renameSync,
   rmSync,
+  type Stats,
   statSync,
   writeFileSync,
 } from "node:fs";
-import { dirname, resolve } from "node:path";
+import { tmpdir } from "node:os";
+import { basename, dirname, join, resolve } from "node:path";
 import { AppError, errorText } from "../core/base/errors.ts";
 import { pagePath } from "../tools/picture/page.ts";
 import { paint } from "./terminal.ts";
 
 /**
  * The file that an option names. Until `finish` it is written beside its place, as PATH.PID.part, so what was there
- * before stays whatever ends the command. A pipe or a device is written in place.
+ * before stays whatever ends the command. A pipe or a device is written in place. A file that nothing can take the place
+ * of, as it is mounted or its folder is closed, gets a copy of the part.
  */
 export class OutputFile {
   readonly #what: string;
   readonly #place: string;
-  readonly #part: string;
-  readonly #mode: number | undefined;
+  #part: string;
+  /** The file that is there. */
+  readonly #found: Stats | undefined;
   #file: number | null = null;
   #isWhole = false;
   /** Length of the file up to the end of the last piece. */
@@ -40,13 +51,13 @@ export class OutputFile {
       const found = statSync(path, { throwIfNoEntry: false });
       // A descriptor's name may lead to a file, which other output goes to as well.
       const isPlain = (found?.isFile() || found?.isDirectory()) && !/^\/(dev|proc)\//.test(path);
-      this.#place = isPlain ? realpathSync(path) : path;
+      this.#place = isPlain ? realpathSync(path) : found ? path : endOf(path);
       this.#part = isPlain || !found ? freePart(this.#place) : path;
-      this.#mode = found?.mode;
+      this.#found = found;
       if (this.isStream) return;
+      mkdirSync(dirname(this.#place), { recursive: true });
       if (isPlain) closeSync(openSync(path, "a"));
-      closeSync(this.#open());
-      rmSync(this.#part);
+      this.#tryPart(isPlain === true);
     } catch (error) {
       throw this.#failure(error);
     }
@@ -84,7 +95,7 @@ export class OutputFile {
       const file = this.#file ?? this.#open();
       syncIfPossible(file);
       closeSync(file);
-      if (!this.isStream) renameSync(this.#part, this.#place);
+      if (!this.isStream) this.#takePlace();
       this.#isWhole = true;
     } catch (error) {
       throw this.#failure(error);
@@ -97,8 +108,33 @@ export class OutputFile {
     this.finish();
   }
 
+  /** Beside a file that is there a part may be impossible: the folder is closed, the file is not. */
+  #tryPart(isThere: boolean): void {
+    try {
+      closeSync(this.#open());
+    } catch (error) {
+      if (!isThere || !IS_CLOSED.has(codeOf(error))) throw error;
+      // Others may write there too: a name that nobody can foretell leads to no file of theirs.
+      this.#part = join(tmpdir(), `${basename(this.#place)}.${randomUUID()}.part`);
+      closeSync(this.#open());
+    }
+    rmSync(this.#part);
+  }
+
   #open(): number {
-    return openSync(this.#part, "a", this.#mode);
+    const file = openSync(this.#part, "a", this.#found?.mode);
+    if (this.#found !== undefined && !this.isStream) ownAs(file, this.#found);
+    return file;
+  }
+
+  #takePlace(): void {
+    try {
+      renameSync(this.#part, this.#place);
+    } catch (error) {
+      if (!IS_CLOSED.has(codeOf(error)) && !IS_MOUNTED.has(codeOf(error))) throw error;
+      copyOver(this.#part, this.#place);
+      rmSync(this.#part);
+    }
   }
 
   #takeBack(): void {
@@ -113,6 +149,57 @@ export class OutputFile {
   #failure(cause: unknown): AppError {
     return new AppError("output_failed", `${this.#what}: ${errorText(cause)}`, { cause });
   }
+}
+
+const IS_CLOSED: ReadonlySet<unknown> = new Set(["EACCES", "EPERM", "EROFS"]);
+const IS_MOUNTED: ReadonlySet<unknown> = new Set(["EBUSY", "EXDEV"]);
+const COPY_BYTES = 2 ** 20;
+
+function codeOf(error: unknown): unknown {
+  return error instanceof Error && "code" in error ? error.code : null;
+}
+
+/** Gives the file the owner and the mode of another, as far as this user may. */
+function ownAs(file: number, { uid, gid, mode }: Stats): void {
+  const may = (act: () => void): boolean => {
+    try {
+      act();
+      return true;
+    } catch {
+      return false;
+    }
+  };
+  // Who may not give files away may still keep the group.
+  if (!may(() => fchownSync(file, uid, gid))) {
+    may(() => fchownSync(file, fstatSync(file).uid, gid));
+  }
+  may(() => fchmodSync(file, mode & 0o7777));
+}
+
+/** Durable on return. */
+function copyOver(from: string, to: string): void {
+  const source = openSync(from, "r");
+  const target = openSync(to, "a");
+  const bytes = Buffer.allocUnsafe(COPY_BYTES);
+  try {
+    ftruncateSync(target);
+    for (let count = readSync(source, bytes); count > 0; count = readSync(source, bytes)) {
+      writeFileSync(target, bytes.subarray(0, count));
+    }
+    fsyncSync(target);
+  } finally {
+    closeSync(target);
+    closeSync(source);
+  }
+}
+
+/** The file that a path leads to through links, also where it is not there yet. */
+function endOf(path: string): string {
+  let place = path;
+  while (lstatSync(place, { throwIfNoEntry: false })?.isSymbolicLink()) {
+    place = resolve(realpathSync(dirname(place)), readlinkSync(place));
+  }
+  return place;
 }
 
 /** In a container each process has the number of the one before, whose part may be all that is left of it. */
@@ -150,7 +237,7 @@ export function reportFiles(open: ReturnType<typeof outputsOf>, path: string | n
 /** Equal for all names of a file; null: a pipe or device. */
 function identityOf(path: string): string | null {
   const found = statSync(path, { throwIfNoEntry: false });
-  if (found === undefined) return resolve(path);
+  if (found === undefined) return resolve(endOf(path));
   return found.isFile() ? `${found.dev} ${found.ino}` : null;
 }
 
@@ -159,7 +246,7 @@ function syncIfPossible(file: number): void {
     fsyncSync(file);
   } catch (error) {
     // Pipes and devices such as /dev/stdout have nothing to make durable.
-    const code = error instanceof Error && "code" in error ? error.code : null;
+    const code = codeOf(error);
     if (code !== "EINVAL" && code !== "ENOTSUP" && code !== "EROFS") throw error;
   }
 }
