@@ -173,3 +173,27 @@ test("wait: a job whose turn comes too late is given up by name, and one behind 
   threads[0]?.finish(2);
   expect(await third).toEqual([Int32Array.of(2)]);
 });
+
+test("wait: as many late jobs as a lane holds are given up in one turn", async () => {
+  let thread = new HeldThread();
+  const openThread = () => {
+    thread = new HeldThread();
+    return thread;
+  };
+  const words = { thread: "the tokenizer", unit: "characters", done: "encoded" };
+  const limits = { msMax: 60_000, sizeMax: 1e9, waitMsMax: 1 };
+  const lane = new Lane<EncoderJob>({ ...limits, openThread, words });
+  onTestFinished(() => lane.close());
+  const job: EncoderJob = { kind: "decode", tokens: Int32Array.of(1) };
+  const first = lane.run(job, 1, ALWAYS);
+  const late = Array.from({ length: 65_536 }, () =>
+    failureOf(lane.run(job, 1, new AbortController().signal)),
+  );
+  const endMs = performance.now() + 2;
+  while (performance.now() <= endMs) await new Promise((resolve) => setImmediate(resolve));
+  thread.finish(1);
+  await first;
+  expect(new Set(await Promise.all(late))).toEqual(
+    new Set(["1 characters waited 0.001 s to be encoded"]),
+  );
+});

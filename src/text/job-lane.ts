@@ -161,17 +161,22 @@ export class Lane<Job> {
     return true;
   }
 
-  #next(): void {
-    const [next] = this.#waiting;
-    if (this.#current !== null || next === undefined) return;
-    this.#remove(next);
-    const { msMax, words, waitMsMax = WAIT_MS_MAX } = this.#options;
-    if (performance.now() - next.sinceMs > waitMsMax) {
+  /** The first job that is not too late. */
+  #taken(): Waiting<Job> | null {
+    const { words, waitMsMax = WAIT_MS_MAX } = this.#options;
+    for (const next of this.#waiting) {
+      this.#remove(next);
+      if (performance.now() - next.sinceMs <= waitMsMax) return next;
       const problem = `${next.size} ${words.unit} waited ${waitMsMax / 1000} s to be ${words.done}`;
       next.reject(new AppError("deadline_exceeded", problem));
-      this.#next();
-      return;
     }
+    return null;
+  }
+
+  #next(): void {
+    const next = this.#current === null ? this.#taken() : null;
+    if (next === null) return;
+    const { msMax, words } = this.#options;
     this.#current = next;
     this.#timer = setTimeout(() => {
       const message = `${next.size} ${words.unit} were not ${words.done} in ${msMax / 1000} s`;
