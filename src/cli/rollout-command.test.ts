@@ -38,6 +38,10 @@ test("speedups: of wall times, and of engine times where other processes used th
   expect(speedups({ group, seer: disturbed })[0]).toStartWith(
     "By engine time seer finished 3.03 times as fast as group: ",
   );
+  // Servers count the time of a step by the clock.
+  expect(speedups({ group, seer: disturbed }, ["http://gpu-0:8000"])[0]).toStartWith(
+    "seer finished 0.81 times as fast as group: ",
+  );
 });
 
 test("speedups: a run that may draft and did not says why, and how many responses are equal", () => {

@@ -164,7 +164,8 @@ async function rollout(promptsPath: string, settings: RolloutSettings): Promise<
       host: { cpu: cpus()[0]?.model ?? "unknown", cores: cpus().length, bun: Bun.version },
       runs: reports,
     };
-    const facts = [...speedups(reports, settings.worker), ...busyNotes(Object.values(reports))];
+    const notes = busyNotes(Object.values(reports), settings.worker.length > 0);
+    const facts = [...speedups(reports, settings.worker), ...notes];
     if (settings.json) console.log(formatReport(file));
     else if (!settings.quiet) show(reports, facts, settings);
     files.report?.write(formatReport(file));
@@ -311,12 +312,12 @@ function formatReport(report: ReportFile): string {
 
 /**
  * A sentence for each run after the first: medians of the rounds' ratios, as in the table. They are of engine times where
- * other processes lengthen wall times. They say why a run has no drafts, and how many responses are as in the first run.
+ * other processes lengthen wall times and all engines are embedded. They say why a run has no drafts, and how many responses are as in the first run.
  */
 export function speedups(reports: Runs, servers: readonly string[] = []): string[] {
   const [base, ...others] = Object.entries(reports);
   if (base === undefined || base[1].interrupted) return [];
-  const isEngineTime = busyNotes(Object.values(reports)).length > 0;
+  const isEngineTime = servers.length === 0 && busyNotes(Object.values(reports)).length > 0;
   const ofServers = "these servers make none";
   const none = servers.length > 0 ? ofServers : "by the step times measured here they do not pay";
   const secondsOf = ({ wall_s, engine_s }: Round) => (isEngineTime ? engine_s : wall_s);

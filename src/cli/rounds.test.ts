@@ -52,6 +52,8 @@ test("busyNotes: only where other processes used a tenth of the machine", () => 
   expect(busyNotes(of(null))).toEqual([]);
   expect(busyNotes(of(0.05, 0.4))[0]).toContain("used 5 % to 40 % of its CPU time");
   expect(busyNotes(of(0.4))[0]).toContain("used 40 % of its CPU time");
+  expect(busyNotes(of(0.4))[0]).toContain("engine times do");
+  expect(busyNotes(of(0.4), true)[0]).toEndWith("CPU time. Wall times do not compare.");
 });
 
 test("equalResponses: counts the finished responses whose tokens are those of the first run", () => {

@@ -28,8 +28,7 @@ export type RoundsReport = RunReport & { readonly rounds: readonly Round[] };
 
 /** From this share on, wall times of rounds do not compare. */
 const BUSY_SHARE = 0.1;
-const INSTEAD =
-  "Wall times do not compare; engine times do: CPU time in steps, of the engine with most of it.";
+const INSTEAD = "; engine times do: CPU time in steps, of the engine with most of it";
 
 /** Runs once, and measures what it took of the machine. */
 export async function measured(run: () => Promise<RunReport>) {
@@ -91,8 +90,11 @@ export function withRounds(
   return { ...middle.report, rounds: runs.map(({ round }) => round) };
 }
 
-/** A warning about wall times of a busy machine; none: it was quiet enough, or its load is unknown. */
-export function busyNotes(reports: readonly RoundsReport[]): string[] {
+/**
+ * A warning about wall times of a busy machine; none: it was quiet enough, or its load is unknown. Engines that are
+ * servers of their own do not tell their CPU time.
+ */
+export function busyNotes(reports: readonly RoundsReport[], areServers = false): string[] {
   const shares = reports.flatMap(({ rounds }) =>
     rounds.flatMap(({ others_cpu_share }) => (others_cpu_share === null ? [] : [others_cpu_share])),
   );
@@ -101,7 +103,8 @@ export function busyNotes(reports: readonly RoundsReport[]): string[] {
   const percent = (share: number) => `${Math.round(100 * share)} %`;
   const [low, high] = [percent(Math.min(...shares)), percent(largest)];
   const range = low === high ? low : `${low} to ${high}`;
-  return [`The machine was busy: other processes used ${range} of its CPU time. ${INSTEAD}`];
+  const used = `The machine was busy: other processes used ${range} of its CPU time`;
+  return [`${used}. Wall times do not compare${areServers ? "" : INSTEAD}.`];
 }
 
 /** How many finished responses of the group have the tokens that `first` has of them; those it lacks it takes. */
