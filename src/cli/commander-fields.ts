@@ -30,10 +30,12 @@ export function addFields(
   return first === undefined ? command : command.addHelpText("after", environmentNote(first));
 }
 
-/** A flag that has another name now: its use is an error that says so. */
-export function renamed(flag: string, now: string): Option {
-  return new Option(`${flag} <value>`).hideHelp().argParser(() => {
-    throw new InvalidArgumentError(`The flag is ${now} now.`);
+/** A flag that has another name now: its use is an error that says so, in the environment too. */
+export function renamed(flag: string, now: FieldName): Option {
+  const field = FIELDS[now];
+  const option = new Option(`${flag} <value>`).env(envName({ flag })).hideHelp();
+  return option.argParser(() => {
+    throw new InvalidArgumentError(`The flag is ${field.flag} now, and ${envName(field)}.`);
   });
 }
 

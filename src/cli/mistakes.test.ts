@@ -2,6 +2,7 @@
 // what is wrong with it.
 
 import { afterEach, expect, spyOn, test } from "bun:test";
+import { spawnSync } from "node:child_process";
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { temporaryFolder } from "../../test/suite/temporary-folder.ts";
@@ -54,6 +55,20 @@ test("mistakes: a misspelt name in the environment", async () => {
     "FORETOKEN_KVTOKEN in the environment is not known; did you mean FORETOKEN_KV_TOKENS?";
   expect(said.mock.calls.flat().join("\n")).toContain(problem);
 });
+
+test.each([[["rollout", LINE, ...OUT]], [["verify", LINE]]])(
+  "mistakes: the former name of --llama in the environment of %p",
+  (args) => {
+    const program = join(import.meta.dir, "..", "main.ts");
+    const env = { ...process.env, FORETOKEN_WORKERS: "2" };
+    const { status, stderr } = spawnSync(process.execPath, [program, ...args, "--model", LINE], {
+      env,
+      encoding: "utf8",
+    });
+    expect(stderr).toContain("--llama now, and FORETOKEN_LLAMA");
+    expect(status).toBe(EXIT_USAGE);
+  },
+);
 
 test("mistakes: a port in use", async () => {
   const taken = Bun.serve({ port: 0, hostname: "127.0.0.1", fetch: () => new Response() });

@@ -91,7 +91,7 @@ export function rolloutCommand(setStatus: (status: number) => void): Command {
   const command = new Command("rollout")
     .description("Run one rollout iteration: every prompt answered n times.")
     .argument("[prompts]", "prompts, one JSON object a line")
-    .addOption(renamed("--workers", "--llama"))
+    .addOption(renamed("--workers", "llama"))
     .addHelpText("after", EXAMPLES);
   addFields(command, FIELD_NAMES, { startS: START_S, llama: 2 });
   return command.action(async (prompts: string | undefined) => {

@@ -50,7 +50,7 @@ export function verifyCommand(setStatus: (status: number) => void): Command {
     )
     .argument("[prompts]", "prompts, one JSON object a line (default: the bundled ones)")
     .option("--vllm [URL,...]", "compare on running vLLM servers, http://HOST:PORT")
-    .addOption(renamed("--workers", "--llama"))
+    .addOption(renamed("--workers", "llama"))
     .addHelpText("after", SERVERS_HELP);
   addFields(command, FIELD_NAMES, DEFAULTS);
   return command.action(async (given: string | undefined) => {

@@ -327,12 +327,12 @@ export function defaultText(field: Field, own?: number | string): string | null 
 }
 
 /** `--kv-tokens` is KV_TOKENS with the prefix FORETOKEN_ in the environment. */
-export function envName(field: Field): string {
+export function envName(field: Pick<Field, "flag">): string {
   return `FORETOKEN_${fileKey(field).toUpperCase()}`;
 }
 
 /** `--kv-tokens` is `kv_tokens` in a configuration file. */
-export function fileKey(field: Field): string {
+export function fileKey(field: Pick<Field, "flag">): string {
   return field.flag.slice(2).replaceAll("-", "_");
 }
 
