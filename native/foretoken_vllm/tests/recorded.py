@@ -106,7 +106,7 @@ def run(
 ) -> Run:
     """Steps vary by 3 %, and one in fifty takes ten times as long.
 
-    A length that is chosen runs two steps later, and steps are told of 16 at a time, as in a server.
+    A length that is chosen runs two steps later, and steps are reported 16 at a time, as in a server.
     """
     chance = random.Random(seed)
     budget = LengthBudget(LENGTHS, Faults())

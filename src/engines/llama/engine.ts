@@ -273,7 +273,10 @@ export class LlamaEngine {
       waiting: this.#waiting.length,
       kvTokensUsed: this.#resident(),
       ...this.#counts,
-      ...{ draftMs, draftedTokens, acceptedTokens, drafts },
+      draftMs,
+      draftedTokens,
+      acceptedTokens,
+      drafts,
       ...(speculation !== null &&
         this.#isProfiled && { draftSavedMs: speculation.savedMs - speculation.draftMs }),
       ...(this.#isProfiled && { stepError: this.#cost.error }),

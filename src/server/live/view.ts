@@ -219,12 +219,20 @@ export class LiveView {
     const [progress, nowMs] = [meter.progress(), clock.nowMs()];
     const why = state.state === "serving" ? " for a slot" : `: ${state.state.replace("_", " ")}`;
     const stragglers = stragglersOf(requests, {
-      ...{ nowMs, nameOf, workers: progress.workers, waitsFor: `waits${why}` },
+      nowMs,
+      nameOf,
+      workers: progress.workers,
+      waitsFor: `waits${why}`,
       acceptanceOf: (worker) => acceptanceOf(this.#statsOf(worker)),
       rarityOf: (request) => meter.timeLeft.rarity(request),
     });
     const waiting = waitingLines({
-      ...{ progress, state, stragglers, nameOf, nowMs, hasStarted: pool.hasStarted },
+      progress,
+      state,
+      stragglers,
+      nameOf,
+      nowMs,
+      hasStarted: pool.hasStarted,
       stateS: this.#stateS(state),
       iteration: this.iteration,
       members: pool.members,

@@ -143,7 +143,10 @@ export class StreamService implements SocketService {
     const sent = there.filter((request) => offset !== null || !isEnded(request));
     const groups = filter.request === undefined ? new Set(sent.map(({ group }) => group)) : [];
     const subscription: Subscription = {
-      ...{ client, message, key, epoch: rollout.epoch },
+      client,
+      message,
+      key,
+      epoch: rollout.epoch,
       subjects: new Set(),
       cursors: new Map(sent.map((request) => [request, this.#cursor(request, message)])),
       groupsFinished: [...groups].filter(isFinished).map(({ groupId }) => groupId),

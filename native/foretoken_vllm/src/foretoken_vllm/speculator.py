@@ -205,7 +205,7 @@ def _warm_up_as_rollouts_sample(faults: Faults) -> None:
             faults.add("warm-up", error)
         SamplingParams.for_sampler_warmup = staticmethod(features)
         if _current is not None:
-            # Of these steps nobody asks for the output, and none has a graph yet.
+            # vLLM does not read the output of these steps, and none of them has a graph yet.
             _current.drafter.in_flight.clear()
             _current.drafter.counters.outside_steps = 0
 
