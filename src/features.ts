@@ -16,6 +16,7 @@
 
 import { ADAPTER_CONTROL, ADAPTER_DATA, ADAPTER_SESSION_HEADERS } from "./adapters/list.ts";
 import { randomWord, wallClock } from "./app.ts";
+import { weightEpoch } from "./core/base/ids.ts";
 import { SAMPLES_MAX } from "./core/draft/service/limits.ts";
 import { DraftServer } from "./core/draft/service/server.ts";
 import { METRICS_ROUTES, metered } from "./metered.ts";
@@ -38,6 +39,8 @@ import { PAGE_ROUTE } from "./server/page/html.ts";
 import { ROLLOUT_ROUTES, rolloutSide } from "./server/rollouts/routes.ts";
 import { bound, type RouteInfo } from "./server/route.ts";
 import { StreamService } from "./server/stream/service.ts";
+import { SESSION_ROUTES } from "./server/trajectories/routes.ts";
+import { Trajectories } from "./server/trajectories/trajectories.ts";
 import { WORKER_ROUTES } from "./server/worker-registry.ts";
 
 /** Every route of the server, as its row describes it. */
@@ -49,6 +52,7 @@ export function routeTable(): readonly RouteInfo[] {
     ...DATA_ROUTES,
     ...ADAPTER_DATA,
     ...ROLLOUT_ROUTES,
+    ...SESSION_ROUTES,
     PAGE_ROUTE,
     ...LIVE_ROUTES,
     ...PLUGIN_ROUTES,
@@ -61,6 +65,10 @@ export function routeTable(): readonly RouteInfo[] {
 const VERSION_POLL_MS = 250;
 /** Limit of the page's responses of complete groups. */
 const COMPLETED_BYTES_MAX = 64 * 2 ** 20;
+/** Limit of the trajectories of all sessions: 16,000 of 30 turns, with 250 new and 250 drawn tokens each, take 1.8 GB. */
+const TRAJECTORY_BYTES_MAX = 2 * 2 ** 30;
+/** Time after its last turn at which a session counts as ended: as long as a tool may take. */
+const SESSION_MS_MAX = 600_000;
 /** Interval of the sweep for unused draft groups. */
 const DRAFT_SWEEP_MS = 1000;
 
@@ -204,8 +212,10 @@ function requests(parts: Parts): Feature[] {
   const versionOf = weights.version.bind(weights);
   const files = journals;
   const requestJournals = files && new RequestJournals({ files, sidecar, held, graceMs, after });
+  const trajectories = trajectoriesOf(parts);
   const plane = new DataPlane({
     ...{ sidecar, text, encoder, engines, eosTokenIds, after },
+    trajectories,
     journals: requestJournals,
     modelNames: names,
     adapters: () => weights.adapters,
@@ -240,8 +250,13 @@ function requests(parts: Parts): Feature[] {
         ...parts.registry.routes(),
         ...dataRoutes(plane, ADAPTER_DATA),
         ...rollouts.routes,
+        ...bound(SESSION_ROUTES, { sidecar, trajectories, after }),
       ],
-      kept: { requests: () => plane.kept, rollouts: () => rollouts.known.kept },
+      kept: {
+        trajectories: () => trajectories.kept,
+        requests: () => plane.kept,
+        rollouts: () => rollouts.known.kept,
+      },
       ...(journals && {
         observer: { advanced: parts.keepWeights },
         workerChanged: parts.keepWeights,
@@ -253,6 +268,16 @@ function requests(parts: Parts): Feature[] {
     },
     resuming(parts, rollouts.known),
   ];
+}
+
+function trajectoriesOf({ sidecar, weights }: Parts): Trajectories {
+  return new Trajectories({
+    bytesMax: TRAJECTORY_BYTES_MAX,
+    msMax: SESSION_MS_MAX,
+    nowMs: () => Date.now(),
+    iteration: () => sidecar.rollout.meter.iteration,
+    version: (epoch) => weights.version(weightEpoch(epoch)),
+  });
 }
 
 /** Rollouts of an earlier process go on as soon as the engines serve, before anybody can see that they do. */

@@ -14,7 +14,7 @@ import { logprobText } from "../server/openai/json.ts";
 import { supportAt } from "../server/openai/meta-info.ts";
 import type { Output } from "../server/openai/output.ts";
 import type { DataPlane, Prepared } from "../server/openai/plane.ts";
-import { type Exchange, invalid, jsonResponse } from "../server/route.ts";
+import { type Exchange, invalid } from "../server/route.ts";
 import type { Adapter } from "./adapter.ts";
 
 /** A support of one token says nothing that the token itself does not. */
@@ -113,17 +113,5 @@ export const SKYRL: Adapter = {
       "SkyRL: a response with the tokens from which each of its tokens was drawn, packed",
       { schema: skyrlRequest, prepare: prepareSkyrl, streams: false },
     ),
-  ],
-  control: [
-    {
-      method: "POST",
-      path: "/finish_session",
-      summary: "SkyRL: a session is over",
-      schema: { type: "object" },
-      handle: async ({ sidecar }, exchange) => {
-        const { session_id: name } = Object(await exchange.json());
-        return jsonResponse({ ended: typeof name === "string" ? sidecar.sessions.end(name) : 0 });
-      },
-    },
   ],
 };

@@ -5,6 +5,7 @@
 
 import { createHmac, timingSafeEqual } from "node:crypto";
 import { AppError } from "../core/base/errors.ts";
+import { apiKeyIn, sessionKeyOf } from "./session-key.ts";
 
 export interface AccessOptions {
   readonly boundHost: string;
@@ -65,8 +66,8 @@ export class Access {
   authorize(headers: Headers, { pathname, searchParams }: URL): void {
     const { apiToken } = this.#options;
     if (apiToken === null) return;
-    const header = headers.get("authorization")?.replace(/^Bearer /i, "");
-    const given = header ?? searchParams.get("token") ?? "";
+    const key = apiKeyIn(headers) ?? searchParams.get("token") ?? "";
+    const given = sessionKeyOf(key)?.token ?? key;
     if (isSame(given, apiToken)) return;
     if (pathname === "/metrics" && isSame(given, metricsToken(apiToken))) return;
     const message = "the API token is missing or wrong (Authorization: Bearer ...)";

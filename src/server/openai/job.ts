@@ -9,9 +9,10 @@ import type { PromptReport } from "../../core/request/response.ts";
 import type { Text } from "../../text/text.ts";
 import { promptBytes, responseBytes } from "../kept.ts";
 import type { Generation, GenerationListener, GenerationSpec, Sidecar } from "../sidecar.ts";
+import type { Trajectories } from "../trajectories/trajectories.ts";
 import { Output } from "./output.ts";
 import type { StopRules } from "./sampling-fields.ts";
-import { calledTool, type ParsedMessage } from "./tool-calls.ts";
+import { calledTool, callsIn, type ParsedMessage } from "./tool-calls.ts";
 
 /** A reader, which is called after each turn in which outputs have grown. It contains its own errors. */
 export interface JobReader {
@@ -39,6 +40,8 @@ export interface JobPlan {
 export interface JobContext {
   readonly sidecar: Sidecar;
   readonly coalescer: OutputCoalescer;
+  /** Records the turns of sessions. Default: nothing does. */
+  readonly trajectories?: Trajectories | undefined;
 }
 
 /** Readers wait for one another's turn no longer than this. */
@@ -253,7 +256,10 @@ export class Job {
 
   #parse(grown: readonly Output[]): void {
     const { parse = null } = this.plan;
-    if (parse === null) return;
+    if (parse === null) {
+      for (const output of grown) this.#record(output);
+      return;
+    }
     for (const output of grown) {
       const isNew = !this.#messages.has(output) && !this.#parsing.has(output);
       if (output.finish === null || !isNew) continue;
@@ -261,6 +267,7 @@ export class Job {
       parse(output).then(
         (message) => {
           this.#messages.set(output, message);
+          this.#record(output, message);
           output.request.tool = calledTool(message) ?? output.request.tool;
           this.#parsing.delete(output);
           this.#touch(output);
@@ -273,12 +280,24 @@ export class Job {
     }
   }
 
+  /** A turn of a session is what its client gets of the response. */
+  #record(output: Output, message: ParsedMessage | null = null): void {
+    const { request, tokens, finish } = output;
+    if (finish === null) return;
+    const toolCalls = callsIn(message);
+    this.#context.trajectories?.ended(request, { tokens, finish, toolCalls });
+  }
+
   #begin(spec: GenerationSpec, stops: StopRules): void {
     const { text } = this.plan;
     const { skipSpecial } = stops;
     const base = this.outputs.length;
     const generation = this.#context.sidecar.generate(spec, this.#listener(base));
     this.#generations.push(generation);
+    const { session = null, group } = spec;
+    if (session !== null) {
+      this.#context.trajectories?.began({ name: session, group }, generation.requests);
+    }
     for (const [index, request] of generation.requests.entries()) {
       const output = new Output({
         ...{ index: base + index, request, stops },
@@ -325,6 +344,9 @@ export class Job {
     if (this.#isDone) return;
     this.#isDone = true;
     this.#hasFailed = true;
+    for (const { request } of this.outputs) {
+      this.#context.trajectories?.failed(request, `failed: ${failure.message}`);
+    }
     this.#ended.reject(failure);
     for (const reader of [...this.#readers]) reader.failed(failure);
   }

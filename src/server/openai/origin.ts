@@ -4,6 +4,7 @@
 
 import * as v from "valibot";
 import { invalid } from "../route.ts";
+import { apiKeyIn, sessionKeyOf } from "../session-key.ts";
 import { isNot, name } from "./fields.ts";
 
 export interface Origin {
@@ -35,7 +36,8 @@ type OriginFields = {
 };
 
 /**
- * Headers go before fields, fields before extra arguments, and these before `sessionHeaders`, the trainers' own.
+ * Headers go before fields, fields before extra arguments, these before `sessionHeaders`, the trainers' own, and all
+ * before an API key that names a session.
  * X-Session-ID: vllm-router's, SkyRL's trajectory, verifiers' and prime-rl's trace. `program_id`: ThunderAgent's and vllm-router's.
  */
 export function originOf(
@@ -52,9 +54,11 @@ export function originOf(
   const [group = null, session, program, policy, weights] = EXTRA_FIELDS.map(given);
   const named = (header: string) => nameIn(header, headers.get(header));
   const own = () => sessionHeaders.map(named).find((name) => name !== null) ?? null;
+  const key = sessionKeyOf(apiKeyIn(headers));
+  const keyName = (field: "session" | "group") => nameIn("the API key", key?.[field] ?? null);
   return {
-    group: named("X-Foretoken-Group") ?? group,
-    session: named("X-Session-ID") ?? session ?? program ?? own(),
+    group: named("X-Foretoken-Group") ?? group ?? keyName("group"),
+    session: named("X-Session-ID") ?? session ?? program ?? own() ?? keyName("session"),
     salt: fields.cache_salt ?? null,
     version: policy ?? weights ?? null,
   };

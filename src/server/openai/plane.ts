@@ -9,6 +9,7 @@ import { CLIENT_GONE } from "../http-errors.ts";
 import type { Kept } from "../kept.ts";
 import { type Exchange, invalid } from "../route.ts";
 import type { GenerationSpec, Sidecar } from "../sidecar.ts";
+import type { Trajectories } from "../trajectories/trajectories.ts";
 import type { Answer } from "./answer.ts";
 import type { CommonFields } from "./common-fields.ts";
 import { eventStream } from "./event-stream.ts";
@@ -66,6 +67,8 @@ export interface DataPlaneOptions {
   readonly failed?: (error: unknown) => void;
   /** Keeps requests with an id over the end of the process. Default: nothing does. */
   readonly journals?: RequestJournals | null;
+  /** Records the turns of sessions. Default: nothing does. */
+  readonly trajectories?: Trajectories;
   /** Runs `run` after `ms`; returns what prevents it. Default: setTimeout. */
   readonly after?: (ms: number, run: () => void) => () => void;
 }
@@ -370,7 +373,9 @@ export class DataPlane {
   }
 
   #keep(plan: JobPlan): Job {
-    const job = new Job(plan, { sidecar: this.sidecar, coalescer: this.#coalescer });
+    const { trajectories } = this.#options;
+    const context = { sidecar: this.sidecar, coalescer: this.#coalescer, trajectories };
+    const job = new Job(plan, context);
     this.#jobs.add(job);
     const forget = () => this.#jobs.delete(job);
     job.done.then(forget, forget);

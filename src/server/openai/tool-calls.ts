@@ -6,6 +6,7 @@ import { AppError } from "../../core/base/errors.ts";
 import { isCut } from "../../core/request/request.ts";
 import type { EngineCalls } from "../engine-calls.ts";
 import { fieldOf, invalid } from "../route.ts";
+import type { ToolCall } from "../trajectories/trajectory.ts";
 import { isTokenList, type TokenList } from "./fields.ts";
 import type { Output } from "./output.ts";
 
@@ -145,6 +146,17 @@ export async function parseTools(
     reasoning: textOf(fieldOf(message, "reasoning")),
     toolCalls: Array.isArray(toolCalls) ? toolCalls : [],
   };
+}
+
+/** The functions that the message calls; null: it was not parsed for any. */
+export function callsIn(message: ParsedMessage | null): ToolCall[] {
+  return (message?.toolCalls ?? []).map((call) => {
+    const asked = fieldOf(call, "function");
+    return {
+      name: textOf(fieldOf(asked, "name")) ?? "",
+      arguments: textOf(fieldOf(asked, "arguments")) ?? "",
+    };
+  });
 }
 
 /** The tool that the message calls first; null: none. */

@@ -7,6 +7,9 @@ import type { RequestSpec } from "../../../src/core/request/request.ts";
 import { type HttpServer, serveHttp } from "../../../src/server/http.ts";
 import { dataRoutes } from "../../../src/server/openai/data-plane.ts";
 import { DataPlane, type DataPlaneLimits } from "../../../src/server/openai/plane.ts";
+import { bound } from "../../../src/server/route.ts";
+import { SESSION_ROUTES } from "../../../src/server/trajectories/routes.ts";
+import { Trajectories } from "../../../src/server/trajectories/trajectories.ts";
 import { WorkerRegistry } from "../../../src/server/worker-registry.ts";
 import { ManualTimers } from "../../suite/manual-clock.ts";
 import { Bed, untilSettled } from "../../suite/sidecar-bed.ts";
@@ -22,6 +25,9 @@ export interface FixtureOptions {
   readonly contextTokens?: number;
   readonly requestsMax?: number;
   readonly chunkTokens?: number;
+  readonly trajectoryBytesMax?: number;
+  /** Default: the server asks for none. */
+  readonly apiToken?: string;
   /** The workers take responses in one piece only. */
   readonly whole?: boolean;
 }
@@ -53,29 +59,43 @@ export class PlaneFixture extends Bed {
       ...{ vocabularySize: VOCABULARY, isWhole: options.whole ?? false, limits: { requestsMax } },
       lengthOf: options.lengthOf ?? (({ requestId }) => 5 + (requestId % 7)),
     });
+    const trajectories = new Trajectories({
+      bytesMax: options.trajectoryBytesMax ?? 2 ** 30,
+      msMax: 600_000,
+      nowMs: () => this.clock.nowMs(),
+      version: (of) => `step-${of}`,
+      iteration: () => this.sidecar.rollout.meter.iteration,
+    });
+    const after = (ms: number, run: () => void) => this.#timers.later(run, this.clock.nowMs() + ms);
     const registry = new WorkerRegistry({ sourceOf: noSource, hasFixed: true, drainMs: 0 });
     this.#http = serveHttp({
       host: "127.0.0.1",
       port: 0,
       routes: [
         ...registry.routes(),
+        ...bound(SESSION_ROUTES, {
+          sidecar: this.sidecar,
+          trajectories,
+          after,
+        }),
         ...dataRoutes(
           new DataPlane({
             sidecar: this.sidecar,
             text: new TinyText(),
             encoder: this.#encoder,
             modelNames: ["tiny"],
+            trajectories,
             eosTokenIds: [EOS],
             version: (of) => `step-${of}`,
             sessionHeaders: ADAPTER_SESSION_HEADERS,
-            after: (ms, run) => this.#timers.later(run, this.clock.nowMs() + ms),
+            after,
             ...(options.limits === undefined ? {} : { limits: options.limits }),
           }),
           ADAPTER_DATA,
         ),
       ],
       sockets: {},
-      apiToken: null,
+      apiToken: options.apiToken ?? null,
       bodyBytesMax: 1_000_000,
       frameBytesMax: 1_000_000,
       answered: ({ status }) => this.statuses.push(status),

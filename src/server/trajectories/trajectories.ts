@@ -1,0 +1,352 @@
+// The trajectories of all named sessions, within a bound of bytes. A session is whole, or it says why it is not: a turn
+// that was given up and was not asked for again, a part that the bound or a restart took. What happens now and what a
+// file says of an earlier process change a session in one way, `apply`.
+
+import type { Request } from "../../core/request/buffer.ts";
+import { promptKey } from "../../core/request/prompt-key.ts";
+import { isCut } from "../../core/request/request.ts";
+import type { Kept } from "../kept.ts";
+import { type ToolCall, Trajectory, type Turn, type WeightsSpan } from "./trajectory.ts";
+
+/** Names a session. Sessions of two groups may have the same name. */
+export interface SessionName {
+  readonly name: string;
+  /** The client's name for the group; null: it gave none. */
+  readonly group: string | null;
+}
+
+/** The part of a response that its client gets: nothing behind a stop string. */
+export interface Answered {
+  readonly tokens: number;
+  readonly finish: Turn["finish"];
+  readonly toolCalls: readonly ToolCall[];
+}
+
+/** An event of a session, as it is kept. */
+export type TrajectoryEvent = SessionName &
+  /** `prompt`: see promptKey. */
+  (
+    | { readonly kind: "began"; readonly requestId: number; readonly prompt: number }
+    | { readonly kind: "ended"; readonly turn: Turn }
+    /** The turn came to nothing. */
+    | { readonly kind: "failed"; readonly requestId: number; readonly reason: string }
+    /** The session is not whole, and no later turn makes it so. */
+    | { readonly kind: "flawed"; readonly reason: string }
+    /** No turn follows: one with the same name begins another session. */
+    | { readonly kind: "over" }
+    | { readonly kind: "dropped"; readonly reason: string }
+  );
+
+export interface TrajectoriesOptions {
+  /** Limit of all trajectories together. */
+  readonly bytesMax: number;
+  /** Time after its last turn at which a session counts as ended. */
+  readonly msMax: number;
+  /** Unix time, milliseconds. */
+  readonly nowMs: () => number;
+  /** The trainer's name for the weights of an epoch. */
+  readonly version: (epoch: number) => string;
+  /** Number of the trainer's iteration. */
+  readonly iteration: () => number;
+  /** Called with each event, in order. Default: nothing keeps them. */
+  readonly keep?: (event: TrajectoryEvent) => void;
+}
+
+/** A session as readers see it. */
+export interface Session extends SessionName {
+  /** The first session with its name and group is 1. */
+  readonly run: number;
+  readonly trajectory: Trajectory;
+  readonly state: "running" | "open" | "ended";
+  /** Why it is not whole; none: it is. */
+  readonly flaws: readonly string[];
+  /** Unix time of its last event, seconds. */
+  readonly lastS: number;
+}
+
+interface Entry extends SessionName {
+  readonly run: number;
+  readonly trajectory: Trajectory;
+  /** The prompts of turns that run, by request. */
+  readonly running: Map<number, number>;
+  /** Reasons why turns came to nothing, by prompt: the turn that asks again takes them away. */
+  readonly failed: Map<number, string>;
+  readonly flaws: Set<string>;
+  isOver: boolean;
+  lastMs: number;
+}
+
+/** Sessions of which no more is kept than why they are gone. */
+const DROPPED_MAX = 65_536;
+/** An entry, its maps and its names. */
+const SESSION_OVERHEAD = 1_024;
+const FLAWS_MAX = 16;
+
+export class Trajectories {
+  readonly #options: TrajectoriesOptions;
+  /** The least recently used first. */
+  readonly #entries = new Set<Entry>();
+  /** The last run of each session. */
+  readonly #last = new Map<string, Entry>();
+  /** Why a session is gone, by its key. */
+  readonly #dropped = new Map<string, string>();
+  /** Requests whose turns run, with the times of their begins. */
+  readonly #running = new Map<Request, SessionName & { readonly beganS: number }>();
+  #bytes = 0;
+
+  constructor(options: TrajectoriesOptions) {
+    this.#options = options;
+  }
+
+  get kept(): Kept {
+    return { bytes: this.#bytes, bytesMax: this.#options.bytesMax, count: this.#entries.size };
+  }
+
+  /** The requests are for a turn of the session. Only one response can be what the agent goes on from. */
+  began({ name, group }: SessionName, requests: readonly Request[]): void {
+    const session = { name, group };
+    const [request] = requests;
+    if (request === undefined || requests.length > 1) {
+      const reason = `a turn asked for ${requests.length} responses, and is not recorded`;
+      this.#happened({ kind: "flawed", ...session, reason });
+      return;
+    }
+    const { requestId, prompt } = request.spec;
+    this.#running.set(request, { ...session, beganS: this.#nowS });
+    this.#happened({ kind: "began", ...session, requestId, prompt: promptKey(prompt) });
+  }
+
+  ended(request: Request, { tokens, finish, toolCalls }: Answered): void {
+    const known = this.#running.get(request);
+    if (known === undefined) return;
+    if (isCut(finish)) {
+      this.failed(request, `was given up after ${tokens} tokens (${finish})`);
+      return;
+    }
+    this.#running.delete(request);
+    const { name, group, beganS } = known;
+    const { spec, response } = request;
+    const trajectory = this.#last.get(keyOf(known))?.trajectory ?? new Trajectory();
+    const { segment, parent, shared } = trajectory.placeOf(spec.prompt);
+    const turn: Turn = {
+      requestId: spec.requestId,
+      iteration: this.#options.iteration(),
+      promptTokens: spec.prompt.length,
+      beganS,
+      endedS: this.#nowS,
+      finish,
+      cachedTokens: response.promptTokensCached,
+      adapter: spec.sampling.adapter ?? null,
+      toolCalls,
+      place: { segment, parent },
+      news: spec.prompt.slice(shared),
+      output: response.tokens().slice(0, tokens),
+      logprobs: response.logprobs().slice(0, tokens),
+      spans: this.#spansOf(request, tokens),
+    };
+    this.#happened({ kind: "ended", name, group, turn });
+  }
+
+  /** The client gets no response. */
+  failed(request: Request, problem: string): void {
+    const known = this.#running.get(request);
+    if (known === undefined) return;
+    this.#running.delete(request);
+    const { requestId } = request.spec;
+    const reason = `response ${requestId} ${problem}`;
+    this.#happened({ kind: "failed", name: known.name, group: known.group, requestId, reason });
+  }
+
+  /** Sessions with this name are over; returns how many there were. */
+  end(name: string): number {
+    const open = [...this.#last.values()].filter((one) => one.name === name && !one.isOver);
+    for (const { group } of open) this.#happened({ kind: "over", name, group });
+    return open.length;
+  }
+
+  /** Sessions that match, the least recently used first. */
+  *sessions(
+    isMeant: (session: Pick<Session, "name" | "group" | "run" | "trajectory">) => boolean,
+  ): Generator<Session> {
+    for (const entry of [...this.#entries]) if (isMeant(entry)) yield this.#viewOf(entry);
+  }
+
+  /** Why a session with this name is gone; null: none is. */
+  whyDropped(name: string): string | null {
+    for (const [key, reason] of this.#dropped) if (nameIn(key).name === name) return reason;
+    return null;
+  }
+
+  /** Forgets all runs of the session, for good. */
+  forget({ name, group }: SessionName): void {
+    this.#happened({ kind: "dropped", name, group, reason: "a client deleted it" });
+  }
+
+  /** The events that an earlier process kept, in order. Turns that ran when it ended came to nothing. */
+  restore(events: Iterable<TrajectoryEvent>): void {
+    for (const event of events) this.#apply(event);
+    for (const { running, failed } of this.#entries) {
+      for (const [id, prompt] of running)
+        failed.set(prompt, `the server ended while response ${id} ran`);
+      running.clear();
+    }
+  }
+
+  /** Events that make again all that is kept. */
+  *events(): Generator<TrajectoryEvent> {
+    for (const [key, reason] of this.#dropped) yield { kind: "dropped", ...nameIn(key), reason };
+    for (const entry of this.#entries) {
+      const { name, group, trajectory, running, failed, flaws, isOver } = entry;
+      const session = { name, group };
+      for (const turn of trajectory.turns) yield { kind: "ended", ...session, turn };
+      for (const reason of flaws) yield { kind: "flawed", ...session, reason };
+      for (const [prompt, reason] of failed) {
+        yield { kind: "began", ...session, requestId: -1, prompt };
+        yield { kind: "failed", ...session, requestId: -1, reason };
+      }
+      for (const [requestId, prompt] of running) {
+        yield { kind: "began", ...session, requestId, prompt };
+      }
+      if (isOver) yield { kind: "over", ...session };
+    }
+  }
+
+  get #nowS(): number {
+    return this.#options.nowMs() / 1000;
+  }
+
+  #happened(event: TrajectoryEvent): void {
+    this.#apply(event);
+    this.#options.keep?.(event);
+    this.#shrink();
+  }
+
+  #apply(event: TrajectoryEvent): void {
+    const key = keyOf(event);
+    if (event.kind === "dropped") {
+      this.#drop(key, event.reason);
+      return;
+    }
+    const entry = this.#entryOf(event, key);
+    entry.lastMs = this.#options.nowMs();
+    this.#entries.delete(entry);
+    this.#entries.add(entry);
+    switch (event.kind) {
+      case "began":
+        entry.running.set(event.requestId, event.prompt);
+        break;
+      case "ended": {
+        const prompt = entry.running.get(event.turn.requestId);
+        entry.running.delete(event.turn.requestId);
+        if (prompt !== undefined) entry.failed.delete(prompt);
+        this.#bytes -= entry.trajectory.bytes;
+        entry.trajectory.add(event.turn);
+        this.#bytes += entry.trajectory.bytes;
+        break;
+      }
+      case "failed": {
+        const prompt = entry.running.get(event.requestId);
+        entry.running.delete(event.requestId);
+        if (prompt !== undefined) entry.failed.set(prompt, event.reason);
+        break;
+      }
+      case "flawed":
+        if (entry.flaws.size < FLAWS_MAX) entry.flaws.add(event.reason);
+        break;
+      case "over":
+        entry.isOver = true;
+    }
+  }
+
+  /** The session that an event is about: a new one, where the last with its name is over. */
+  #entryOf({ name, group }: SessionName, key: string): Entry {
+    const last = this.#last.get(key);
+    if (last !== undefined && !last.isOver) return last;
+    const gone = this.#dropped.get(key);
+    this.#dropped.delete(key);
+    const entry: Entry = {
+      name,
+      group,
+      run: (last?.run ?? 0) + 1,
+      trajectory: new Trajectory(),
+      running: new Map(),
+      failed: new Map(),
+      flaws: new Set(gone === undefined ? [] : [`what came before is gone: ${gone}`]),
+      isOver: false,
+      lastMs: 0,
+    };
+    this.#last.set(key, entry);
+    this.#entries.add(entry);
+    this.#bytes += SESSION_OVERHEAD;
+    return entry;
+  }
+
+  #drop(key: string, reason: string): void {
+    for (const entry of this.#entries) {
+      if (keyOf(entry) !== key) continue;
+      this.#entries.delete(entry);
+      this.#bytes -= SESSION_OVERHEAD + entry.trajectory.bytes;
+    }
+    this.#last.delete(key);
+    this.#dropped.delete(key);
+    this.#dropped.set(key, reason);
+    if (this.#dropped.size <= DROPPED_MAX) return;
+    const [oldest] = this.#dropped.keys();
+    if (oldest !== undefined) this.#dropped.delete(oldest);
+  }
+
+  #shrink(): void {
+    const { bytesMax, keep } = this.#options;
+    for (const { name, group } of this.#entries) {
+      if (this.#bytes <= bytesMax) return;
+      const reason = `the trajectories of all sessions had more than ${bytesMax} bytes`;
+      const event = { kind: "dropped", name, group, reason } as const;
+      this.#apply(event);
+      keep?.(event);
+    }
+  }
+
+  #spansOf({ response }: Request, tokens: number): WeightsSpan[] {
+    const spans: WeightsSpan[] = [];
+    let left = tokens;
+    for (const chunk of response.chunks) {
+      const count = Math.min(left, chunk.tokens);
+      if (count === 0) continue;
+      left -= count;
+      const before = spans.at(-1);
+      if (before?.epoch === chunk.epoch) {
+        spans[spans.length - 1] = { ...before, tokens: before.tokens + count };
+      } else {
+        const { epoch } = chunk;
+        spans.push({ tokens: count, epoch, version: this.#options.version(epoch) });
+      }
+    }
+    return spans;
+  }
+
+  #viewOf(entry: Entry): Session {
+    const { name, group, run, trajectory, running, failed, flaws, isOver, lastMs } = entry;
+    const idleMs = this.#options.nowMs() - lastMs;
+    const isIdle = isOver || idleMs > this.#options.msMax;
+    const state = running.size > 0 ? "running" : isIdle ? "ended" : "open";
+    const runs = [...running.keys()].map((id) => `response ${id} runs`);
+    return {
+      name,
+      group,
+      run,
+      trajectory,
+      state,
+      flaws: [...flaws, ...failed.values(), ...runs],
+      lastS: lastMs / 1000,
+    };
+  }
+}
+
+function keyOf({ name, group }: SessionName): string {
+  return JSON.stringify([name, group]);
+}
+
+function nameIn(key: string): SessionName {
+  const [name, group]: [string, string | null] = JSON.parse(key);
+  return { name, group };
+}

@@ -1,0 +1,205 @@
+// What one session of an agent was for the model: the token ids of its turns as contiguous sequences, which of them the
+// model drew, with which logprobs and weights. A turn whose prompt begins with everything before it goes on in the same
+// segment. One whose prompt leaves it (the agent edited or dropped a part, or went back to an earlier turn) begins
+// another segment, which knows from which one, and how many first tokens the two have in common.
+//
+//   segment 0   [ prompt | output 0 | tool's answer | output 1 ]
+//   segment 1   [ parent 0, up to output 0 | another tool's answer | output 2 ]
+
+import type { ResponseEnd } from "../../core/request/request.ts";
+
+/** Tokens of one output that were drawn from the same weights. */
+export interface WeightsSpan {
+  readonly tokens: number;
+  readonly epoch: number;
+  /** The trainer's name for the weights. */
+  readonly version: string;
+}
+
+/** A function that the model called, as the answer to the client named it. */
+export interface ToolCall {
+  readonly name: string;
+  /** JSON, as the model wrote it. */
+  readonly arguments: string;
+}
+
+export interface Parent {
+  readonly segment: number;
+  /** First tokens that both have. */
+  readonly tokens: number;
+}
+
+/** Where a turn goes on: behind all of `segment`, which it begins if `parent` is set or there is none yet. */
+export interface Place {
+  readonly segment: number;
+  /** null: the turn begins no segment, or the first one. */
+  readonly parent: Parent | null;
+}
+
+/** A turn that has ended. */
+export interface Turn {
+  readonly requestId: number;
+  /** Number of the trainer's iteration in which it ended. */
+  readonly iteration: number;
+  readonly promptTokens: number;
+  /** Unix time, seconds. */
+  readonly beganS: number;
+  readonly endedS: number;
+  readonly finish: ResponseEnd | null;
+  /** Tokens of the prompt that an engine had in its KV cache; null: not reported. */
+  readonly cachedTokens: number | null;
+  readonly adapter: string | null;
+  readonly toolCalls: readonly ToolCall[];
+  readonly place: Place;
+  /** The prompt behind what its place has. */
+  readonly news: Int32Array;
+  readonly output: Int32Array;
+  readonly logprobs: Float32Array;
+  readonly spans: readonly WeightsSpan[];
+}
+
+interface Segment {
+  /** null: the first. */
+  readonly parent: Parent | null;
+  readonly turns: Turn[];
+  /** All its tokens, those of the parent included. */
+  length: number;
+}
+
+/** The output [from, to) of its segment. */
+export interface SpanView {
+  readonly turn: number;
+  readonly from: number;
+  readonly to: number;
+  readonly epoch: number;
+  readonly version: string;
+}
+
+export interface SegmentView {
+  readonly parent: Parent | null;
+  readonly tokenIds: Int32Array;
+  /** 1: output of a turn of this segment. What the model drew in a parent is 0 here: it is trained on once. */
+  readonly lossMask: Uint8Array;
+  /** NaN where `lossMask` is 0. */
+  readonly logprobs: Float32Array;
+  readonly spans: readonly SpanView[];
+}
+
+/** Objects of one turn: its record and its spans. */
+const TURN_OVERHEAD = 768;
+
+export class Trajectory {
+  /** In the order of their ends. */
+  readonly turns: Turn[] = [];
+  readonly #segments: Segment[] = [];
+  #bytes = 0;
+
+  get bytes(): number {
+    return this.#bytes;
+  }
+
+  get segmentCount(): number {
+    return this.#segments.length;
+  }
+
+  /** Place of a turn with this prompt, and the first tokens of the prompt that are there. */
+  placeOf(prompt: Int32Array): Place & { readonly shared: number } {
+    const shared = this.#sharedWith(prompt);
+    const most = Math.max(0, ...shared);
+    const whole = this.#segments.findLastIndex(
+      ({ length }, i) => length === most && shared[i] === most,
+    );
+    if (whole >= 0) return { segment: whole, parent: null, shared: most };
+    const segment = this.#segments.length;
+    if (segment === 0) return { segment, parent: null, shared: 0 };
+    return { segment, parent: { segment: shared.lastIndexOf(most), tokens: most }, shared: most };
+  }
+
+  /** `turn.place` is of `placeOf`, with no turn added since. */
+  add(turn: Turn): void {
+    const { place, news, output, logprobs } = turn;
+    let segment = this.#segments[place.segment];
+    if (segment === undefined) {
+      segment = { parent: place.parent, turns: [], length: place.parent?.tokens ?? 0 };
+      this.#segments.push(segment);
+    }
+    segment.turns.push(turn);
+    segment.length += news.length + output.length;
+    this.turns.push(turn);
+    this.#bytes += TURN_OVERHEAD + news.byteLength + output.byteLength + logprobs.byteLength;
+  }
+
+  /** All tokens that the model had read or drawn at the end of the turn. */
+  textOf(turn: Turn): Int32Array {
+    const { segment } = turn.place;
+    let end = this.#segments[segment]?.parent?.tokens ?? 0;
+    for (const one of this.#segments[segment]?.turns ?? []) {
+      end += one.news.length + one.output.length;
+      if (one === turn) break;
+    }
+    return this.#tokensOf(segment, end);
+  }
+
+  segment(index: number): SegmentView {
+    const { parent, turns, length } = this.#segments[index] ?? NO_SEGMENT;
+    const lossMask = new Uint8Array(length);
+    const logprobs = new Float32Array(length).fill(Number.NaN);
+    const spans: SpanView[] = [];
+    let from = parent?.tokens ?? 0;
+    for (const turn of turns) {
+      from += turn.news.length;
+      lossMask.fill(1, from, from + turn.output.length);
+      logprobs.set(turn.logprobs, from);
+      const number = this.turns.indexOf(turn);
+      for (const { tokens, epoch, version } of turn.spans) {
+        spans.push({ turn: number, from, to: from + tokens, epoch, version });
+        from += tokens;
+      }
+    }
+    return { parent, tokenIds: this.#tokensOf(index, length), lossMask, logprobs, spans };
+  }
+
+  /** First tokens of each segment that the prompt has, too. Parents come before their children. */
+  #sharedWith(prompt: Int32Array): number[] {
+    const shared: number[] = [];
+    for (const { parent, turns } of this.#segments) {
+      let at = parent === null ? 0 : Math.min(shared[parent.segment] ?? 0, parent.tokens);
+      let isEqual = at === (parent?.tokens ?? 0);
+      for (const tokens of turns.flatMap(({ news, output }) => [news, output])) {
+        if (!isEqual) break;
+        const count = commonTokens(prompt, at, tokens);
+        at += count;
+        isEqual = count === tokens.length;
+      }
+      shared.push(at);
+    }
+    return shared;
+  }
+
+  /** The first `length` tokens of a segment. */
+  #tokensOf(index: number, length: number): Int32Array {
+    const all = new Int32Array(length);
+    let end = length;
+    for (let segment = this.#segments[index]; segment !== undefined && end > 0; ) {
+      const { parent, turns }: Segment = segment;
+      let at = parent?.tokens ?? 0;
+      for (const tokens of turns.flatMap(({ news, output }) => [news, output])) {
+        if (at < end) all.set(tokens.subarray(0, end - at), at);
+        at += tokens.length;
+      }
+      end = Math.min(end, parent?.tokens ?? 0);
+      segment = this.#segments[parent?.segment ?? -1];
+    }
+    return all;
+  }
+}
+
+const NO_SEGMENT: Segment = { parent: null, turns: [], length: 0 };
+
+/** First tokens of `tokens` that `prompt` has from `from` on. */
+function commonTokens(prompt: Int32Array, from: number, tokens: Int32Array): number {
+  const end = Math.min(tokens.length, prompt.length - from);
+  let count = 0;
+  while (count < end && prompt[from + count] === tokens[count]) count += 1;
+  return count;
+}
