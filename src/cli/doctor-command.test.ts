@@ -32,7 +32,7 @@ test("doctor --json: the same, one entry for each engine, and nothing else on st
 async function expectNamed(server: ToolProcess): Promise<void> {
   const { status, stdout } = await doctor(server.url);
   expect(status).toBe(1);
-  expect(stdout).toContain("it is Foretoken");
+  expect(stdout).toContain("is Foretoken");
   expect(stdout).not.toContain("vLLM 0.1.0");
 }
 

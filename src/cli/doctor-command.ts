@@ -7,6 +7,7 @@ import { Command } from "commander";
 import type { Settings } from "../config/fields.ts";
 import { AppError } from "../core/base/errors.ts";
 import { serverOf } from "../engines/kinds.ts";
+import { Engine } from "../tools/doctor/engine.ts";
 import { examine } from "../tools/doctor/examine.ts";
 import type { Diagnosis, Verdict } from "../tools/doctor/finding.ts";
 import { checkPool, checkWeights } from "../tools/doctor/shared-checks.ts";
@@ -40,21 +41,20 @@ export function doctorCommand(setStatus: (status: number) => void): Command {
 }
 
 async function doctor(given: readonly string[], settings: DoctorSettings): Promise<number> {
-  const urls = given.map(httpUrlOf);
+  const engines = given.map((url) => new Engine(httpUrlOf(url), settings.workerToken));
   const diagnoses: Diagnosis[] = [];
   // One after the other: on one machine they would share its cores.
-  for (const [i, url] of urls.entries()) {
+  for (const [i, engine] of engines.entries()) {
     const began = (check: string) => {
-      if (!settings.quiet) console.error(`${url}: ${check}`);
+      if (!settings.quiet) console.error(`${engine.url}: ${check}`);
     };
-    const token = settings.workerToken;
     const salt = `doctor-${crypto.randomUUID()}`;
-    const alone = await examine({ url, token, samplesMax: settings.samples, salt, began });
-    const before = urls[i - 1];
+    const alone = await examine(engine, { samplesMax: settings.samples, salt, began });
+    const before = engines[i - 1];
     const isBoth = before !== undefined && alone.model !== null;
     if (isBoth) began("KV pool");
-    const pool = isBoth ? await checkPool([before, url], { token, salt }) : null;
-    const weights = isBoth ? await checkWeights([before, url], token) : null;
+    const pool = isBoth ? await checkPool(before, engine, salt) : null;
+    const weights = isBoth ? await checkWeights(before, engine) : null;
     const together = [pool, weights].filter((finding) => finding !== null);
     const diagnosis = { ...alone, findings: [...alone.findings, ...together] };
     diagnoses.push(diagnosis);

@@ -8,6 +8,7 @@ import type { PoolOptions } from "../app.ts";
 import { envName, FIELDS, type Settings } from "../config/fields.ts";
 import { AppError } from "../core/base/errors.ts";
 import { serverOf } from "../engines/kinds.ts";
+import { VllmWorker } from "../engines/vllm/worker.ts";
 import type { WorkerSource } from "../pool/pool.ts";
 import { bindServer } from "../serve.ts";
 import type { BindOptions, BoundServer, RunningSidecar, ServeEvents } from "../serve-options.ts";
@@ -367,7 +368,8 @@ function losslessSource(source: WorkerSource, token: string | null, log: Log): W
     ...source,
     open: async (options) => {
       const worker = await source.open(options);
-      const found = await losslessness(source.name, token);
+      if (!(worker instanceof VllmWorker)) return worker;
+      const found = await losslessness(source.name, token, worker.found);
       if (found.kind === "none") return worker;
       if (found.kind !== "faulty") {
         log("info", "drafts", { worker: source.name, state: found.kind, reason: found.reason });

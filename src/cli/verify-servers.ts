@@ -3,7 +3,7 @@
 import type { Settings } from "../config/fields.ts";
 import { AppError } from "../core/base/errors.ts";
 import { quantileOf } from "../core/base/quantile.ts";
-import { type Engine, fieldOf, listOf } from "../tools/doctor/engine.ts";
+import type { Engine } from "../tools/doctor/engine.ts";
 import {
   compareServers,
   openServer,
@@ -63,9 +63,7 @@ export async function verifyServers(
 async function tokensOf(engine: Engine, { id, prompt }: PromptLine): Promise<VerifyPrompt> {
   if (prompt.kind === "token_ids") return { id, tokens: [...prompt.tokenIds] };
   const text = prompt.kind === "text" ? { prompt: prompt.text } : prompt.chat;
-  const asked = { model: engine.model, add_special_tokens: false, ...text };
-  const { body } = await engine.call("POST", "/tokenize", asked);
-  const tokens = listOf(fieldOf(body, "tokens")).filter((one) => typeof one === "number");
+  const tokens = await engine.tokenize(text);
   if (tokens.length > 0) return { id, tokens };
   throw new AppError("worker_failed", `${engine.url}/tokenize gives no tokens for prompt ${id}`);
 }

@@ -133,7 +133,7 @@ export async function plainly(
 ): Promise<Written> {
   const request = { maxTokens: tokensMax, stopTokenIds: [eos], ...ask };
   const outcome = await fleet.plain(server).generate(request);
-  if (outcome.kind === "refused") throw new Error(outcome.message);
-  const { tokens, logprobs } = outcome.made;
+  if (outcome.kind !== "made") throw new Error(outcome.message);
+  const { tokens, logprobs } = outcome;
   return { prompt: ask.tokens, tokens, logprobs };
 }

@@ -76,7 +76,7 @@ export function controlTests(bed: LateBed): void {
     const tokens = Array.from({ length: 300 }, (_, i) => prompts.flat()[i] ?? 0);
     const cachedIn = async (index: number) => {
       const outcome = await fleet.plain(index).generate({ tokens, maxTokens: 1, temperature: 0 });
-      return outcome.kind === "made" ? outcome.made.cachedTokens : outcome.message;
+      return outcome.kind === "made" ? outcome.cachedTokens : outcome.message;
     };
     const both = async () => [await cachedIn(0), await cachedIn(1)];
     await both();

@@ -168,9 +168,7 @@ export class Fleet {
 
   /** A server without the sidecar. */
   plain(index: number): Engine {
-    const engine = new Engine(this.servers[index]?.url ?? "", null);
-    engine.model = MODEL;
-    return engine;
+    return new Engine(this.servers[index]?.url ?? "", null);
   }
 
   async call(method: "GET" | "POST", path: string, body: unknown = null): Promise<Response> {
@@ -266,16 +264,7 @@ export async function promptIds(fleet: Fleet, count: number): Promise<number[][]
     .slice(0, count)
     .map((line): string => JSON.parse(line).prompt);
   const engine = fleet.plain(0);
-  return await Promise.all(
-    prompts.map(async (prompt) => {
-      const { body } = await engine.call("POST", "/tokenize", {
-        model: MODEL,
-        prompt,
-        add_special_tokens: false,
-      });
-      return (body as { tokens: number[] }).tokens;
-    }),
-  );
+  return await Promise.all(prompts.map((prompt) => engine.tokenize({ prompt })));
 }
 
 /** Processes of the group that have not ended. */

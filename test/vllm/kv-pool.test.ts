@@ -70,8 +70,8 @@ describe.skipIf(missing !== null)("two vLLM servers with one KV pool", () => {
     const outcome = await ready()
       .fleet.plain(at)
       .generate({ tokens: ids, maxTokens: count, temperature: 0, cacheSalt: salt });
-    if (outcome.kind === "refused") throw new Error(outcome.message);
-    return [...outcome.made.tokens];
+    if (outcome.kind !== "made") throw new Error(outcome.message);
+    return [...outcome.tokens];
   };
 
   /** Keys that the master has; null: it does not answer. */
@@ -108,9 +108,10 @@ describe.skipIf(missing !== null)("two vLLM servers with one KV pool", () => {
   });
 
   test("doctor: finds the pool, in both directions", async () => {
-    const [a = "", b = ""] = ready().fleet.servers.map(({ url }) => url);
-    for (const pair of [[a, b] as const, [b, a] as const]) {
-      const found = await checkPool(pair, { token: null, salt: newSalt() });
+    const [a, b] = [ready().fleet.plain(0), ready().fleet.plain(1)];
+    await Promise.all([a.probe(), b.probe()]);
+    for (const [from, to] of [[a, b] as const, [b, a] as const]) {
+      const found = await checkPool(from, to, newSalt());
       expect(found).toMatchObject({ check: "KV pool", verdict: "ok" });
     }
   });

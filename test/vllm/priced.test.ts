@@ -3,7 +3,7 @@
 
 import { expect, setDefaultTimeout, test } from "bun:test";
 import { writePricedModel } from "../../scripts/model-priced.ts";
-import type { Made } from "../../src/tools/doctor/engine.ts";
+import type { Made } from "../../src/engines/vllm/trial.ts";
 import { temporaryFolder } from "../suite/temporary-folder.ts";
 import { TEST_MS_MAX } from "./bed.ts";
 import { Fleet, MODEL, promptIds, vllmMissing } from "./fleet.ts";
@@ -21,10 +21,9 @@ if (missing !== null) console.log(`priced: skipped, ${missing}`);
 
 async function greedy(fleet: Fleet, tokens: readonly number[]): Promise<Made> {
   const engine = fleet.plain(0);
-  engine.model = null;
   const outcome = await engine.generate({ tokens, maxTokens: TOKENS, temperature: 0 });
-  if (outcome.kind === "refused") throw new Error(outcome.message);
-  return outcome.made;
+  if (outcome.kind !== "made") throw new Error(outcome.message);
+  return outcome;
 }
 
 test.skipIf(missing !== null)(

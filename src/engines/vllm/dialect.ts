@@ -117,10 +117,18 @@ export interface Capabilities extends RequestForm {
   readonly isDivisible: boolean;
   /** Data parallel ranks that a canary can name, each with weights of its own. */
   readonly ranks: number;
+  /** vLLM's own settings (`vllm_config`), for people; undefined: not reported (only in development mode). */
+  readonly config?: unknown;
   /** Metrics read during the probe. */
   readonly metrics: ServerMetrics;
   /** Limitations of the server's settings, with remedies. */
   readonly warnings: readonly string[];
+}
+
+/** A server's kind, and what the probe found of it. */
+export interface FoundEngine {
+  readonly dialect: EngineDialect;
+  readonly capabilities: Capabilities;
 }
 
 /** How the answer comes. whole: in one piece, with what a stream does not bring. */

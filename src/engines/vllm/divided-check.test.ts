@@ -3,7 +3,7 @@ import { checkDivided } from "./divided-check.ts";
 
 test("divided: logprobs of a response in chunks are compared with the whole one's", async () => {
   const found = await checkDivided(
-    async ({ length }, { tokensMax }) => {
+    async ({ length }, tokensMax) => {
       const tokens = Array.from({ length: tokensMax }, (_, i) => length + i);
       return { tokens, top: tokens.map(() => [length > 1 ? -0.5 - 2 ** -20 : -0.5, -1]) };
     },

@@ -3,22 +3,19 @@
 // continuation computes its state in another way than the step by step of decoding.
 
 import { errorText } from "../../core/base/errors.ts";
-import { type TrialServer, trialRequest, tryRequest } from "./trial.ts";
+import { refusalText, type TrialServer, trialRequest, tryRequest } from "./trial.ts";
 
 const TOKENS = 192;
 const CHUNK_TOKENS = 48;
 
-export interface Greedy {
+interface Greedy {
   readonly tokens: readonly number[];
-  /** Logprobs of the likeliest tokens at each position, highest first. Empty: not asked for. */
+  /** Logprobs of the likeliest tokens at each position, highest first. */
   readonly top: readonly (readonly number[])[];
 }
 
-/** Generates `tokensMax` tokens greedily, and reports the two likeliest at each where `hasTop`. */
-export type GenerateGreedy = (
-  prompt: readonly number[],
-  options: { tokensMax: number; hasTop: boolean },
-) => Promise<Greedy>;
+/** Generates `tokensMax` tokens greedily, and reports the two likeliest at each. */
+type GenerateGreedy = (prompt: readonly number[], tokensMax: number) => Promise<Greedy>;
 
 export interface DividedCheck {
   readonly tokens: number;
@@ -35,12 +32,12 @@ export async function checkDivided(
   generate: GenerateGreedy,
   prompt: readonly number[],
 ): Promise<DividedCheck> {
-  const whole = await generate(prompt, { tokensMax: TOKENS, hasTop: true });
+  const whole = await generate(prompt, TOKENS);
   const tokens: number[] = [];
   const top: (readonly number[])[] = [];
   while (tokens.length < TOKENS) {
     const tokensMax = Math.min(CHUNK_TOKENS, TOKENS - tokens.length);
-    const chunk = await generate([...prompt, ...tokens], { tokensMax, hasTop: true });
+    const chunk = await generate([...prompt, ...tokens], tokensMax);
     if (chunk.tokens.length === 0) break;
     tokens.push(...chunk.tokens);
     top.push(...chunk.top);
@@ -58,7 +55,7 @@ export async function checkDivided(
 }
 
 /** Ids that every vocabulary has. */
-const HYBRID_PROMPT = Array.from({ length: 96 }, (_, index) => 10 + (index % 32));
+const PROMPT = Array.from({ length: 96 }, (_, index) => 10 + (index % 32));
 const ABOUT = "the model is hybrid (Mamba or linear attention)";
 
 /** Why responses of a hybrid model run undivided; null: they can be divided. */
@@ -76,15 +73,14 @@ export async function hybridProblem(server: TrialServer): Promise<string | null>
 /** @throws Error: the server generates nothing. */
 export async function dividedCheck(server: TrialServer): Promise<DividedCheck> {
   const { limits, cacheSalt } = server;
-  return await checkDivided(async (prompt, { tokensMax, hasTop }) => {
+  return await checkDivided(async (prompt, tokensMax) => {
     const request = trialRequest(cacheSalt, {
       name: "ft-divided",
       prompt: Int32Array.from(prompt),
-      sampling: { tokensMax, topLogprobs: hasTop ? 2 : 0 },
+      sampling: { tokensMax, topLogprobs: 2 },
     });
     const tried = await tryRequest(server, request, { msMax: limits.startMsMax });
-    if (tried.kind !== "made") throw new Error(tried.message);
-    const top = tried.alternatives.map((row) => row.filter((_, i) => i % 2 === 1));
-    return { tokens: tried.tokens, top };
-  }, HYBRID_PROMPT);
+    if (tried.kind !== "made") throw new Error(refusalText({ status: 0, ...tried }));
+    return tried;
+  }, PROMPT);
 }

@@ -4,7 +4,7 @@ import { AppError } from "../../core/base/errors.ts";
 import { type WeightEpoch, type WorkerId, weightEpoch } from "../../core/base/ids.ts";
 import type { EngineNotice } from "../kind.ts";
 import { type TimerClock, wallTimers } from "./clock.ts";
-import type { Capabilities, EngineDialect, ServerAccess } from "./dialect.ts";
+import type { Capabilities, FoundEngine, ServerAccess } from "./dialect.ts";
 import { HttpClient, jsonIn, problemIn } from "./http.ts";
 import { VLLM_LIMITS, type VllmLimits } from "./limits.ts";
 import type { ModelComparison } from "./served-model.ts";
@@ -64,26 +64,34 @@ export async function openVllmWorker(options: VllmWorkerOptions): Promise<VllmWo
 }
 
 /**
- * Asks what a healthy server is. `kind` absent: any.
+ * Asks what a healthy server is: the one probe of workers and of the doctor. `kind` absent: any.
  * @throws AppError worker_failed, unauthorized, not_found or invalid_config.
  */
 export async function findEngine(
   access: ServerAccess,
   kind?: "sglang" | undefined,
-): Promise<{ dialect: EngineDialect; capabilities: Capabilities }> {
-  const { client, limits } = access;
+): Promise<FoundEngine> {
+  const { client } = access;
+  await refuseProxy(access);
   await checkHealth(access);
-  const release = jsonIn(await client.get("/version", limits.checkMsMax));
-  if (release?.server === "foretoken") {
-    const message = `is Foretoken ${release.version}, a proxy and no engine: give the URLs of its workers`;
-    throw new AppError("invalid_config", `${client.url} ${message}`);
-  }
   for (const dialect of kind === "sglang" ? [SGLANG_DIALECT] : [SGLANG_DIALECT, VLLM_DIALECT]) {
     const capabilities = await dialect.probe(access);
     if (capabilities !== null) return { dialect, capabilities };
   }
   const message = "has no /model_info, /server_info and /v1/loads: it is not SGLang";
   throw new AppError("worker_failed", `${client.url} ${message}`);
+}
+
+/** A sidecar answers as vLLM and SGLang do, and computes nothing. @throws AppError invalid_config: it is one. */
+async function refuseProxy({ client, limits }: ServerAccess): Promise<void> {
+  const get = async (path: string) => jsonIn(await client.get(path, limits.checkMsMax));
+  const release = await get("/version");
+  if (release?.server !== "foretoken") return;
+  const workers = (await get("/foretoken/workers"))?.workers;
+  const names = Array.isArray(workers) ? workers.map((one) => String(Object(one).name)) : [];
+  const urls = names.filter((name) => /^https?:/.test(name));
+  const message = `is Foretoken ${release.version}, a proxy and no engine: give the URLs of its workers`;
+  throw new AppError("invalid_config", `${client.url} ${[message, ...urls].join(" ")}`);
 }
 
 async function checkHealth({ client, limits }: ServerAccess): Promise<void> {

@@ -4,7 +4,7 @@
 
 import { groupId, requestId, type WeightEpoch, weightEpoch } from "../../core/base/ids.ts";
 import { type RequestSpec, SAMPLING_DEFAULTS } from "../../core/request/request.ts";
-import type { Refusal } from "../../core/request/response.ts";
+import type { PromptReport, Refusal } from "../../core/request/response.ts";
 import type { ControlAnswer } from "../../core/rollout/operation.ts";
 import { classify } from "./chunk-request.ts";
 import {
@@ -15,8 +15,8 @@ import {
   type ServerAccess,
 } from "./dialect.ts";
 import { SseReader } from "./sse.ts";
-import { type Alternatives, errorMessage, repeatedIn } from "./stream-event.ts";
-import { withoutExperts } from "./whole-answer.ts";
+import { errorMessage, repeatedIn, type StreamEvent } from "./stream-event.ts";
+import { wholeAnswer, withoutExperts } from "./whole-answer.ts";
 
 export interface TrialServer extends ServerAccess {
   readonly dialect: EngineDialect;
@@ -69,7 +69,13 @@ export interface Made {
   readonly kind: "made";
   readonly tokens: readonly number[];
   readonly logprobs: readonly number[];
-  readonly alternatives: readonly Alternatives[];
+  /** Logprobs of the likeliest tokens at each position, highest first; empty: none were asked for. */
+  readonly top: readonly (readonly number[])[];
+  /** null: not reported, as of those that follow. */
+  readonly finish: string | null;
+  readonly cachedTokens: number | null;
+  /** The prompt's logprobs, of an answer in one piece. */
+  readonly report: PromptReport | null;
   /** The first event counted its tokens. */
   readonly hasCount: boolean;
   readonly reportsExperts: boolean;
@@ -95,33 +101,66 @@ export async function tryRequest(
   const { status } = answer;
   if (status !== 200) return { kind: "refused", status, message: errorMessage(answer.body) };
   const topLogprobs = Math.min(chunk.spec.sampling.topLogprobs, form.logprobsMax);
-  return madeIn(answer.body, (data) => dialect.read(data, topLogprobs));
+  const read = (data: Buffer) => dialect.read(data, topLogprobs);
+  const bytes = Buffer.from(answer.body);
+  const events: StreamEvent[] = [];
+  let reportsExperts = false;
+  const take = (event: StreamEvent, data: Buffer) => {
+    events.push(event);
+    reportsExperts ||= withoutExperts({ expertsFrom: 0 }, data).experts !== null;
+    return event.kind !== "error";
+  };
+  if (chunk.form === "stream") {
+    new SseReader(bytes.length + 1).push(bytes, (data) => take(read(data), data));
+    return madeOf(events, { reportsExperts, report: null });
+  }
+  const { events: parts, report } = wholeAnswer(bytes, read);
+  for (const event of parts) take(event, bytes);
+  return madeOf(events, { reportsExperts, report });
 }
 
-function madeIn(body: string, read: (data: Buffer) => ReturnType<EngineDialect["read"]>): Tried {
+/** Joins the events of an answer. */
+function madeOf(
+  events: readonly StreamEvent[],
+  about: Pick<Made, "reportsExperts" | "report">,
+): Tried {
+  const error = events.find((event) => event.kind === "error");
+  if (error !== undefined) return { ...error, kind: "refused" };
+  const pieces = events.filter((event) => event.kind === "piece");
   const tokens: number[] = [];
   const logprobs: number[] = [];
-  const alternatives: Alternatives[] = [];
-  const seen = { hasCount: false, reportsExperts: false, hasUnreadable: false };
-  let refusal: Extract<Tried, { kind: "refused" }> | null = null;
-  new SseReader(body.length + 1).push(Buffer.from(body), (data) => {
-    const event = read(data);
-    if (event.kind === "unreadable") seen.hasUnreadable = true;
-    if (event.kind === "error") {
-      refusal = { kind: "refused", status: event.status, message: event.message };
-    }
-    if (event.kind !== "piece") return event.kind !== "error";
-    if (tokens.length === 0) {
-      seen.hasCount = event.usage?.completionTokens === event.tokens.length;
-      seen.reportsExperts = withoutExperts({ expertsFrom: 0 }, data).experts !== null;
-    }
-    const repeated = repeatedIn(event, tokens.length);
-    tokens.push(...event.tokens.slice(repeated));
-    logprobs.push(...event.logprobs.slice(repeated));
-    alternatives.push(...event.alternatives.slice(repeated));
-    return true;
-  });
-  return refusal ?? { kind: "made", tokens, logprobs, alternatives, ...seen };
+  const top: number[][] = [];
+  for (const piece of pieces) {
+    const repeated = repeatedIn(piece, tokens.length);
+    tokens.push(...piece.tokens.slice(repeated));
+    logprobs.push(...piece.logprobs.slice(repeated));
+    // Rows of token, logprob, token, logprob.
+    const rows = piece.alternatives.slice(repeated);
+    top.push(...rows.map((row) => row.filter((_, i) => i % 2 === 1)));
+  }
+  const usages = events.flatMap((event) => ("usage" in event ? (event.usage ?? []) : []));
+  return {
+    kind: "made",
+    tokens,
+    logprobs,
+    top,
+    finish: pieces.at(-1)?.finishReason ?? null,
+    cachedTokens: usages.at(-1)?.cachedTokens ?? null,
+    hasCount: pieces[0]?.usage?.completionTokens === pieces[0]?.tokens.length,
+    hasUnreadable: events.some(({ kind }) => kind === "unreadable"),
+    ...about,
+  };
+}
+
+/** As `tryRequest`; an answer without a token, or whose tokens lack ids or logprobs, is a refusal. */
+export async function tryTokens(...request: Parameters<typeof tryRequest>): Promise<Tried> {
+  const tried = await tryRequest(...request);
+  if (tried.kind !== "made") return tried;
+  const refused = (message: string): Tried => ({ kind: "refused", status: 0, message });
+  if (tried.tokens.length === 0) return refused("its answer holds no token");
+  if ((tried.tokens[0] ?? -1) < 0) return refused("it reports no token ids");
+  if (tried.logprobs.length !== tried.tokens.length) return refused("it reports no logprobs");
+  return tried;
 }
 
 /** Has the server make one token: the proof that it serves. */
@@ -129,13 +168,7 @@ export async function proveServing(
   server: TrialServer,
   options: { msMax: number },
 ): Promise<Tried> {
-  const tried = await tryRequest(server, trialRequest(server.cacheSalt), options);
-  if (tried.kind !== "made") return tried;
-  const refused = (message: string): Tried => ({ kind: "refused", status: 0, message });
-  if (tried.tokens.length === 0) return refused("its stream holds no token");
-  if ((tried.tokens[0] ?? -1) < 0) return refused("it reports no token ids");
-  if (tried.logprobs.length !== tried.tokens.length) return refused("it reports no logprobs");
-  return tried;
+  return await tryTokens(server, trialRequest(server.cacheSalt), options);
 }
 
 /** Number of positions that must all be flat before the weights count as flat: ties of two tokens happen. */
@@ -190,16 +223,12 @@ export function refusalText({ status, message }: Refusal): string {
 }
 
 /** null: its tokens have finite logprobs, and not all the same ones. */
-function problemOf({ logprobs, alternatives, hasUnreadable }: Made): string | null {
+function problemOf({ logprobs, top, hasUnreadable }: Made): string | null {
   if (hasUnreadable) return "an event of its stream is not JSON";
   if (logprobs.length === 0) return "it generated no token";
   const wrong = logprobs.find((one) => !(one > LOGPROB_NONE && one <= 0.001));
   if (wrong !== undefined) return `a token's logprob is ${wrong <= LOGPROB_NONE ? "none" : wrong}`;
-  const isFlat = alternatives.length === OUTPUT_TOKENS && alternatives.every(isTie);
+  const isTie = (row: readonly number[]) => row.length >= 2 && row[0] === row[1];
+  const isFlat = top.length === OUTPUT_TOKENS && top.every(isTie);
   return isFlat ? "all tokens are equally likely" : null;
-}
-
-/** Token, logprob, token, logprob. */
-function isTie(row: Alternatives): boolean {
-  return row.length >= 4 && row[1] === row[3];
 }

@@ -28,6 +28,9 @@ export const SLOTS_DEFAULT = 256;
 /** vLLM's default `--max-logprobs`. */
 export const LOGPROBS_MAX_DEFAULT = 20;
 
+/** Values of rejection_sample_method that accept drafts which the model would not have drawn. */
+const LOSSY: ReadonlySet<string | null> = new Set(["fly", "synthetic"]);
+
 export const VLLM_DIALECT: EngineDialect = {
   probe,
   body: chunkBody,
@@ -51,9 +54,10 @@ async function probe(access: ServerAccess): Promise<Capabilities> {
   const version = jsonIn(await get("/version"))?.version;
   const model = modelIn(client.url, await get("/v1/models"));
   const info = infoIn(await get("/server_info?config_format=json"));
-  if (isLossy(info.verification)) {
+  if (LOSSY.has(info.verification)) {
     const problem = `accepts drafts by rejection_sample_method ${info.verification}, so that its tokens are of another distribution`;
-    throw new AppError("invalid_config", `${client.url} ${problem}: start it with "standard"`);
+    const fix = `start it with "standard" or "block"`;
+    throw new AppError("invalid_config", `${client.url} ${problem}: ${fix}`);
   }
   const { reportsExperts, ...form } = await formOf(access, get, { model: model.id, info });
   const { metrics, problem } = metricsIn(await get("/metrics"));
@@ -83,6 +87,7 @@ async function probe(access: ServerAccess): Promise<Capabilities> {
     kvBlockTokens: metrics.cache?.blockSize ?? 1,
     isSpeculative: info.isSpeculative,
     connector: info.connector,
+    config: info.config,
     metrics,
     warnings: [
       ...warningsOf(form, info),
@@ -90,11 +95,6 @@ async function probe(access: ServerAccess): Promise<Capabilities> {
       ...(hybrid === null ? [] : [hybrid]),
     ],
   };
-}
-
-/** vLLM's rejection_sample_method accepts drafts that the model would not have drawn. */
-export function isLossy(method: unknown): boolean {
-  return method === "fly" || method === "synthetic";
 }
 
 function metricsIn(answer: HttpAnswer): Polled {
@@ -143,7 +143,9 @@ function infoIn(answer: HttpAnswer) {
   const slots = Number(find("max_num_seqs", "\\d{1,9}") ?? 0);
   const logprobsMax = Number(find("max_logprobs", "-?\\d{1,9}") ?? LOGPROBS_MAX_DEFAULT);
   const speculative = find("speculative_config", "\\w+|[({<]");
+  const config = jsonIn(answer)?.vllm_config;
   return {
+    config,
     slots: slots > 0 ? slots : null,
     // null: not seen, as of those that follow.
     dtype: find("dtype", "[\\w.]+"),
@@ -156,7 +158,7 @@ function infoIn(answer: HttpAnswer) {
     logprobsMax: logprobsMax < 0 ? Number.MAX_SAFE_INTEGER : logprobsMax,
     isSpeculative: speculative !== null && !/^(null|None)$/.test(speculative),
     hidesCachedTokens: find("enable_prompt_tokens_details", "[fF]alse") !== null,
-    connector: connectorOf(jsonIn(answer)?.vllm_config),
+    connector: connectorOf(config),
     // On CPU the server ends when a prompt is split over two steps and its request has a seed: vLLM takes back the
     // random number of the first one, and "CPU Generator does not use offset" (seen in 0.32).
     hasSeeds: !ON_CPU.test(text) || find("enable_chunked_prefill", "[tT]rue") === null,

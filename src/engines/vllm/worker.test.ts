@@ -46,7 +46,7 @@ test("openVllmWorker: finds out what the server is", async () => {
     sharesKv: false,
     sharesPrompts: true,
   });
-  expect(worker.capabilities).toMatchObject({
+  expect(worker.found.capabilities).toMatchObject({
     endpoint: "generate",
     model: "stand-in",
     hasPriorities: true,
@@ -66,7 +66,7 @@ test("openVllmWorker: takes what an old server offers, and reports what is missi
     spelling: "0.22",
   });
   const bench = await open(server);
-  expect(bench.worker.capabilities).toMatchObject({
+  expect(bench.worker.found.capabilities).toMatchObject({
     endpoint: "completions",
     hasPriorities: false,
     hasStreamSettings: false,

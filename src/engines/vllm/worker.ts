@@ -22,7 +22,7 @@ import type { EngineNotice } from "../kind.ts";
 import { chunkRequest, classify, retryDelayMs } from "./chunk-request.ts";
 import { ChunkRun } from "./chunk-run.ts";
 import { contained } from "./clock.ts";
-import type { Capabilities, EngineDialect, ServerAccess } from "./dialect.ts";
+import type { Capabilities, EngineDialect, FoundEngine, ServerAccess } from "./dialect.ts";
 import type { ServerMetrics } from "./metrics.ts";
 import { Monitor, type PollFailure } from "./monitor.ts";
 import { Outbox } from "./outbox.ts";
@@ -131,9 +131,8 @@ export class VllmWorker implements Worker {
     );
   }
 
-  /** Capabilities that the probe found. */
-  get capabilities(): Capabilities {
-    return this.#parts.capabilities;
+  get found(): FoundEngine {
+    return this.#parts;
   }
 
   get weightVersion(): ReportedVersion | null {

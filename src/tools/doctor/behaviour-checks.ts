@@ -1,20 +1,21 @@
 // Checks of an engine's behaviour: each has the engine generate a few tokens and examines them. All are small; none
 // pauses, updates or resets anything.
 
+import { errorText } from "../../core/base/errors.ts";
 import { ENDPOINT_PATHS } from "../../engines/vllm/dialect.ts";
-import { checkDivided } from "../../engines/vllm/divided-check.ts";
-import { type CompletionRequest, type Engine, fieldOf, listOf, type Made } from "./engine.ts";
+import { dividedCheck } from "../../engines/vllm/divided-check.ts";
+import { type Made, refusalText } from "../../engines/vllm/trial.ts";
+import type { CompletionRequest, Engine } from "./engine.ts";
 import { chunksFinding, type Finding, fail, info, ok, warn } from "./finding.ts";
 
 /** Something that an engine did not do when it was asked. */
 export class Refused extends Error {}
 
 export async function make(engine: Engine, request: CompletionRequest): Promise<Made> {
-  const outcome = await engine.generate(request);
-  if (outcome.kind === "made") return outcome.made;
-  throw new Refused(
-    `${ENDPOINT_PATHS[engine.endpoint]} answered ${outcome.status}: ${outcome.message}`,
-  );
+  const tried = await engine.generate(request);
+  if (tried.kind === "made") return tried;
+  const { endpoint } = engine.server.form;
+  throw new Refused(`${ENDPOINT_PATHS[endpoint]}: ${refusalText({ status: 0, ...tried })}`);
 }
 
 function greedy(
@@ -30,9 +31,7 @@ const TEXT = "Count: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20. Again: 
 
 /** Token ids of repetitive text, at least `length`. */
 export async function somePrompt(engine: Engine, length: number): Promise<number[]> {
-  const asked = { model: engine.model, prompt: TEXT, add_special_tokens: false };
-  const { body } = await engine.call("POST", "/tokenize", asked);
-  const ids = listOf(fieldOf(body, "tokens")).filter((id) => typeof id === "number");
+  const ids = await engine.tokenize({ prompt: TEXT });
   // Without a tokenizer, ids that every vocabulary has.
   const base = ids.length > 0 ? ids : Array.from({ length: 32 }, (_, index) => 10 + index);
   const prompt: number[] = [];
@@ -41,20 +40,12 @@ export async function somePrompt(engine: Engine, length: number): Promise<number
 }
 
 /** The same prompt whole and in chunks, at temperature 0. */
-export async function checkChunks(
-  engine: Engine,
-  prompt: readonly number[],
-  isHybrid: boolean,
-): Promise<Finding> {
-  const found = await checkDivided(
-    (tokens, { tokensMax, hasTop }) => greedy(engine, tokens, tokensMax, hasTop ? { top: 2 } : {}),
-    prompt,
-  );
-  return chunksFinding(
-    found,
-    "compare --dtype float32, drafts off, another attention backend; report it to vLLM",
-    isHybrid,
-  );
+export async function checkChunks(engine: Engine): Promise<Finding> {
+  try {
+    return chunksFinding(await dividedCheck(engine.server));
+  } catch (error) {
+    throw new Refused(errorText(error), { cause: error });
+  }
 }
 
 export async function checkLength(engine: Engine, prompt: readonly number[]): Promise<Finding> {
@@ -141,11 +132,4 @@ export async function checkLogprobs(engine: Engine, prompt: readonly number[]): 
   const reason =
     "at temperature 2 they are those of temperature 1: a trainer's importance weights are wrong at every temperature but 1";
   return warn(check, reason, "--logprobs-mode processed_logprobs");
-}
-
-export async function checkPriority(engine: Engine, prompt: readonly number[]): Promise<Finding> {
-  const request = { tokens: prompt, maxTokens: 1, temperature: 0, priority: -1 };
-  const outcome = await engine.generate(request);
-  if (outcome.kind === "made") return ok("priorities", "taken");
-  return warn("priorities", `refused: ${outcome.message}`, "--scheduling-policy priority");
 }

@@ -1,4 +1,5 @@
 import { expect, test } from "bun:test";
+import { connectorOf } from "../../engines/vllm/connectors.ts";
 import { checkConnector } from "./settings-checks.ts";
 
 const config = (name: string, extra: object = {}) => ({
@@ -11,7 +12,7 @@ test("checkConnector: what no other server finds is a warning, what may mix weig
     ["SomeConnector", "fail"],
     ["ExampleConnector", "fail"],
   ] as const) {
-    const { verdict, fix } = checkConnector(config(name));
+    const { verdict, fix } = checkConnector({ connector: connectorOf(config(name)) });
     expect(verdict).toBe(wanted);
     expect(fix).toContain("MooncakeStoreConnector");
   }

@@ -1,16 +1,20 @@
-// One engine as the checks ask it: whole answers by the vLLM client, which are returned and not judged. It uses text
-// completions if the token-id endpoint is not available.
+// One server as the checks ask it: by the worker's own probe and trial requests, whose answers are returned and not judged.
 
 import { groupId, weightEpoch } from "../../core/base/ids.ts";
 import type { SamplingParams } from "../../core/request/request.ts";
 import { wallTimers } from "../../engines/vllm/clock.ts";
-import { ENDPOINT_PATHS, type Endpoint } from "../../engines/vllm/dialect.ts";
+import type { FoundEngine, RequestForm } from "../../engines/vllm/dialect.ts";
 import { HttpClient } from "../../engines/vllm/http.ts";
 import { VLLM_LIMITS } from "../../engines/vllm/limits.ts";
-import { errorMessage } from "../../engines/vllm/stream-event.ts";
-import { trialRequest } from "../../engines/vllm/trial.ts";
+import { findEngine } from "../../engines/vllm/open.ts";
+import {
+  type Made,
+  type TrialServer,
+  type Tried,
+  trialRequest,
+  tryTokens,
+} from "../../engines/vllm/trial.ts";
 import { LOGPROBS_MAX_DEFAULT, VLLM_DIALECT } from "../../engines/vllm/vllm.ts";
-import { type WholeAnswer, wholeAnswer } from "../../engines/vllm/whole-answer.ts";
 
 export interface Answer {
   /** 0: no answer. */
@@ -31,43 +35,36 @@ export interface CompletionRequest {
   /** Most likely tokens to report at each position. Default: none. */
   readonly top?: number;
   readonly cacheSalt?: string;
-  readonly priority?: number;
   /** The response's group and its place in it, by which the project's own plugin knows what to draft from. */
   readonly sibling?: { readonly group: string; readonly sample: number };
-}
-
-export interface Made {
-  readonly tokens: readonly number[];
-  readonly logprobs: readonly number[];
-  /** Logprobs of the most likely tokens of each position, highest first. */
-  readonly top: readonly (readonly number[])[];
-  readonly finish: string | null;
-  /** null: not reported. */
-  readonly cachedTokens: number | null;
 }
 
 /** Logprobs of the tokens at some places of a text, and of the likeliest tokens there, highest first. */
 export type Scored = Pick<Made, "logprobs" | "top">;
 
-export type Outcome =
-  | { readonly kind: "made"; readonly made: Made }
-  | { readonly kind: "refused"; readonly status: number; readonly message: string };
-
 const TIMEOUT_MS = 120_000;
-const MESSAGE_CHARACTERS = 300;
 const SALT_DEFAULT = "foretoken-doctor";
 /** The plugin takes a request without an epoch as one of no run, and keeps the drafts of the run that it serves. */
 const NO_EPOCH = weightEpoch(-1);
+/** A vLLM server that was not probed: given no name, it takes the one model that it has. */
+const FORM_DEFAULT: RequestForm = {
+  endpoint: "generate",
+  model: "",
+  hasPriorities: false,
+  logprobsMax: LOGPROBS_MAX_DEFAULT,
+  hasStreamSettings: false,
+  hasSeeds: true,
+};
 
 export class Engine {
   readonly #client: HttpClient;
-  /** Set once it is known. */
-  model: string | null = null;
-  endpoint: Endpoint = "generate";
+  #found: FoundEngine | null;
 
-  constructor(url: string, token: string | null) {
+  /** `found`: what a probe has found before. */
+  constructor(url: string, token: string | null, found: FoundEngine | null = null) {
     const answerBytesMax = VLLM_LIMITS.reportBytesMax;
     this.#client = new HttpClient({ url, apiKey: token, clock: wallTimers, answerBytesMax });
+    this.#found = found;
   }
 
   /** Without a slash at its end. */
@@ -75,28 +72,53 @@ export class Engine {
     return this.#client.url;
   }
 
+  /** null: it was not probed, or not with success. */
+  get found(): FoundEngine | null {
+    return this.#found;
+  }
+
+  get server(): TrialServer {
+    const { dialect, capabilities: form } = this.#found ?? {
+      dialect: VLLM_DIALECT,
+      capabilities: FORM_DEFAULT,
+    };
+    return {
+      client: this.#client,
+      clock: wallTimers,
+      limits: VLLM_LIMITS,
+      cacheSalt: SALT_DEFAULT,
+      dialect,
+      form,
+    };
+  }
+
+  /** Probes it as a worker does. @throws AppError: it cannot be a worker's. */
+  async probe(): Promise<FoundEngine> {
+    this.#found = await findEngine(this.server);
+    return this.#found;
+  }
+
   /** Never rejects. */
   async call(method: "GET" | "POST", path: string, body: unknown = null): Promise<Answer> {
-    return await this.#answer(method, path, body === null ? null : JSON.stringify(body));
+    const call = { method, path, body: body === null ? null : JSON.stringify(body) };
+    const answer = await twice(() => this.#client.answer(call, TIMEOUT_MS));
+    if (answer.kind === "unreachable") {
+      return { status: 0, text: answer.message, body: answer.message };
+    }
+    return { status: answer.status, text: answer.body, body: parsed(answer.body) };
+  }
+
+  /** Token ids of a text, or of a chat; empty: it has no tokenizer. */
+  async tokenize(given: object): Promise<number[]> {
+    const asked = { model: this.server.form.model || null, add_special_tokens: false, ...given };
+    const { body } = await this.call("POST", "/tokenize", asked);
+    return listOf(fieldOf(body, "tokens")).filter((id) => typeof id === "number");
   }
 
   /** Ends at `maxTokens` or a stop token, and at nothing else. */
-  async generate(request: CompletionRequest): Promise<Outcome> {
-    const { maxTokens: tokensMax, temperature, stopTokenIds = [], top = 0 } = request;
-    const sampling = { tokensMax, temperature, stopTokenIds, topLogprobs: top };
-    const { status, text } = await this.#generated(request, sampling);
-    if (status !== 200) return { kind: "refused", status, message: messageOf(text) };
-    const [event] = read(text, top).events;
-    if (event?.kind !== "piece" || (event.tokens[0] ?? -1) < 0) {
-      return { kind: "refused", status, message: "its answer holds no token ids" };
-    }
-    const { tokens, logprobs, alternatives, finishReason: finish, usage } = event;
-    if (tokens.length !== logprobs.length) {
-      return { kind: "refused", status, message: "its answer holds no logprobs" };
-    }
-    const tops = alternatives.map((row) => row.filter((_, i) => i % 2 === 1));
-    const cachedTokens = usage?.cachedTokens ?? null;
-    return { kind: "made", made: { tokens, logprobs, top: tops, finish, cachedTokens } };
+  async generate(request: CompletionRequest): Promise<Tried> {
+    const { maxTokens: tokensMax, temperature, stopTokenIds = [], top: topLogprobs = 0 } = request;
+    return await this.#try(request, { tokensMax, temperature, stopTokenIds, topLogprobs });
   }
 
   /**
@@ -105,11 +127,9 @@ export class Engine {
    */
   async score(tokens: readonly number[], from: number, top: number): Promise<Scored | null> {
     const engineFields = { prompt_logprobs: top };
-    const sampling = { tokensMax: 1, temperature: 1, engineFields };
-    const { status, text } = await this.#generated({ tokens }, sampling);
-    if (status !== 200) return null;
-    const { logprobs: listed } = read(text, 0).report;
-    const places = listed === null ? [] : listOf(JSON.parse(Buffer.from(listed).toString()));
+    const tried = await this.#try({ tokens }, { tokensMax: 1, temperature: 1, engineFields });
+    const listed = tried.kind === "made" ? tried.report?.logprobs : null;
+    const places = listed == null ? [] : listOf(JSON.parse(Buffer.from(listed).toString()));
     if (places.length !== tokens.length) return null;
     const logprobs: number[] = [];
     const tops: number[][] = [];
@@ -124,11 +144,13 @@ export class Engine {
     return { logprobs, top: tops };
   }
 
-  async #generated(
+  async #try(
     request: Omit<CompletionRequest, "maxTokens" | "temperature">,
     sampling: Partial<SamplingParams> & Pick<SamplingParams, "tokensMax">,
-  ): Promise<Answer> {
-    const { offset = 0, seed = 0, cacheSalt = SALT_DEFAULT, priority = 0, sibling } = request;
+  ): Promise<Tried> {
+    const { offset = 0, seed = 0, cacheSalt = SALT_DEFAULT, sibling } = request;
+    const { server } = this;
+    const form = { ...server.form, hasSeeds: server.form.hasSeeds && request.seed !== undefined };
     const ask = trialRequest(cacheSalt, {
       name: `ft-doctor-${crypto.randomUUID()}`,
       prompt: Int32Array.from(request.tokens),
@@ -137,7 +159,7 @@ export class Engine {
       draw: { hi: seed, lo: seed },
       // The request's KV stays in a pool, where the next one finds it.
       isLast: false,
-      priority,
+      priority: 0,
       epoch: NO_EPOCH,
       draft:
         sibling === undefined
@@ -145,38 +167,17 @@ export class Engine {
           : { groupId: groupId(sibling.group), sampleIndex: sibling.sample },
       form: "whole",
     });
-    const { endpoint } = this;
-    const body = VLLM_DIALECT.body(ask, {
-      endpoint,
-      // A server that is given no name takes the one model that it has.
-      model: this.model ?? "",
-      hasPriorities: request.priority !== undefined,
-      logprobsMax: LOGPROBS_MAX_DEFAULT,
-      hasStreamSettings: false,
-      hasSeeds: request.seed !== undefined,
-    });
-    return await this.#answer("POST", ENDPOINT_PATHS[endpoint], body);
-  }
-
-  async #answer(method: "GET" | "POST", path: string, body: string | null): Promise<Answer> {
-    const ask = () => this.#client.answer({ method, path, body }, TIMEOUT_MS);
-    let answer = await ask();
-    // A kept connection may be closed by the server while the request is on its way.
-    if (answer.kind === "unreachable" && answer.isRefused !== true) answer = await ask();
-    if (answer.kind === "unreachable") {
-      return { status: 0, text: answer.message, body: answer.message };
-    }
-    return { status: answer.status, text: answer.body, body: parsed(answer.body) };
+    return await twice(() => tryTokens({ ...server, form }, ask, { msMax: TIMEOUT_MS }));
   }
 }
 
-function read(text: string, top: number): WholeAnswer {
-  return wholeAnswer(Buffer.from(text), (data) => VLLM_DIALECT.read(data, top));
-}
-
-/** A server's error message. */
-export function messageOf(text: string): string {
-  return errorMessage(text).slice(0, MESSAGE_CHARACTERS);
+/** A kept connection may be closed by the server while the request is on its way. */
+async function twice<T extends { kind: string; isRefused?: boolean }>(
+  ask: () => Promise<T>,
+): Promise<T> {
+  const answer = await ask();
+  const isLost = answer.kind === "unreachable" && answer.isRefused !== true;
+  return isLost ? await ask() : answer;
 }
 
 export function fieldOf(value: unknown, name: string): unknown {

@@ -1,35 +1,31 @@
 // Examines one engine by all checks, in order. Checks that can no longer run are left out; earlier findings stay.
 
+import { AppError, type ErrorCode } from "../../core/base/errors.ts";
+import type { Capabilities } from "../../engines/vllm/dialect.ts";
+import { VLLM_DIALECT } from "../../engines/vllm/vllm.ts";
 import {
   checkChunks,
   checkLength,
   checkLogprobs,
   checkPrefixCache,
-  checkPriority,
   checkSeeds,
   Refused,
   somePrompt,
 } from "./behaviour-checks.ts";
-import { Engine } from "./engine.ts";
+import type { Engine } from "./engine.ts";
 import { CHUNKS, type Diagnosis, type Finding, fail } from "./finding.ts";
 import { checkSampling } from "./sampling-check.ts";
 import {
-  checkEndpoints,
+  checkCapabilities,
+  checkConnector,
   checkFlags,
-  checkKvBudget,
   checkPlugin,
-  checkProxy,
   checkTrainerRoutes,
   checkVersion,
-  readServerInfo,
-  type ServerInfo,
+  ENDPOINT,
 } from "./settings-checks.ts";
-import { examineSglang } from "./sglang-checks.ts";
 
 export interface ExamineOptions {
-  readonly url: string;
-  /** null: none. */
-  readonly token: string | null;
   /** Tokens that the test of sampling draws, at most. */
   readonly samplesMax: number;
   /** Salt of this examination, so that KV of another one is not found in the prefix cache. */
@@ -39,61 +35,72 @@ export interface ExamineOptions {
 }
 
 const PROMPT_TOKENS = 96;
-const BLOCK_DEFAULT = 16;
 
-export async function examine(options: ExamineOptions): Promise<Diagnosis> {
-  const engine = new Engine(options.url, options.token);
-  const proxy = await checkProxy(engine);
-  if (proxy !== null) {
-    return { url: engine.url, version: null, model: null, findings: [proxy] };
+/** Begins with the probe that a worker is opened by: what that refuses is no engine of a rollout. */
+export async function examine(engine: Engine, options: ExamineOptions): Promise<Diagnosis> {
+  options.began(ENDPOINT);
+  const probed = await engine.probe().catch((error: unknown) => {
+    if (error instanceof AppError) return error;
+    throw error;
+  });
+  if (probed instanceof AppError) {
+    const reason = probed.message.replace(`${engine.url} `, "");
+    const finding = fail("health", reason, FIXES[probed.code] ?? "see docs/VLLM.md");
+    return { url: engine.url, version: null, model: null, findings: [finding] };
   }
-  const sglang = await examineSglang(options);
-  if (sglang !== null) return sglang;
-  const findings: Finding[] = [];
-  const server = await readServerInfo(engine, findings);
-  if (server !== null) await look(engine, { server, findings, options });
-  const version = server?.version ?? null;
-  return { url: engine.url, version, model: engine.model, findings };
+  const { capabilities } = probed;
+  const findings = checkCapabilities(capabilities);
+  const checks = await checksOf(engine, { findings, capabilities, options });
+  await carryOut(checks, findings, options.began);
+  const { version, model } = capabilities;
+  return { url: engine.url, version, model, findings };
 }
 
-async function look(
+const FIXES: Partial<Record<ErrorCode, string>> = {
+  worker_failed: "start it, or give its URL: http://HOST:PORT; see its log",
+  unauthorized: "give --worker-token",
+  invalid_config: "start it with other settings, or give another URL",
+};
+
+type Checks = readonly [string, () => Promise<Finding | Finding[]>][];
+
+async function checksOf(
   engine: Engine,
-  parts: { server: ServerInfo; findings: Finding[]; options: ExamineOptions },
-): Promise<void> {
-  const { server, findings, options } = parts;
-  findings.push(checkVersion(server), ...(await checkEndpoints(engine)), ...checkFlags(server));
+  parts: { findings: Finding[]; capabilities: Capabilities; options: ExamineOptions },
+): Promise<Checks> {
+  const { findings, capabilities, options } = parts;
+  // The probe has divided a response of a hybrid model.
+  const chunks: Checks = capabilities.isDivisible ? [[CHUNKS, () => checkChunks(engine)]] : [];
+  if (engine.server.dialect !== VLLM_DIALECT) return chunks;
   findings.push(
-    ...checkPlugin(server),
-    checkKvBudget(server),
-    ...(await checkTrainerRoutes(engine, server)),
+    checkVersion(capabilities),
+    ...checkFlags(capabilities),
+    checkConnector(capabilities),
+    ...checkPlugin(capabilities),
+    ...(await checkTrainerRoutes(engine, capabilities)),
   );
-  if (findings.some(({ verdict }) => verdict === "fail")) return;
+  if (findings.some(({ verdict }) => verdict === "fail")) return [];
+  const { kvBlockTokens: blockSize, hasSeeds, isSpeculative } = capabilities;
   const prompt = await somePrompt(engine, PROMPT_TOKENS);
-  const blockSize = server.metrics?.cache?.blockSize ?? BLOCK_DEFAULT;
   const long = await somePrompt(engine, 2 * blockSize + 1);
-  const checks: readonly [string, () => Promise<Finding | Finding[]>][] = [
+  const { salt, samplesMax: tokensMax } = options;
+  return [
     ["stop tokens and lengths", () => checkLength(engine, prompt)],
-    [CHUNKS, () => checkChunks(engine, prompt, server.metrics?.cache?.isHybrid === true)],
-    ["seeds", async () => (server.isSeedSafe ? await checkSeeds(engine, prompt) : [])],
+    ...chunks,
+    ["seeds", async () => (hasSeeds ? await checkSeeds(engine, prompt) : [])],
     ["logprobs", () => checkLogprobs(engine, prompt)],
-    ["priorities", () => checkPriority(engine, prompt)],
-    [
-      "prefix cache",
-      () => checkPrefixCache(engine, { prompt: long, blockSize, salt: options.salt }),
-    ],
-    [
-      "sampling",
-      () =>
-        checkSampling(engine, {
-          prompt,
-          tokensMax: options.samplesMax,
-          isSpeculative: server.isSpeculative,
-          hasSeeds: server.isSeedSafe,
-        }),
-    ],
+    ["prefix cache", () => checkPrefixCache(engine, { prompt: long, blockSize, salt })],
+    ["sampling", () => checkSampling(engine, { prompt, tokensMax, isSpeculative, hasSeeds })],
   ];
+}
+
+async function carryOut(
+  checks: Checks,
+  findings: Finding[],
+  began: (check: string) => void,
+): Promise<void> {
   for (const [check, run] of checks) {
-    options.began(check);
+    began(check);
     try {
       findings.push(...[await run()].flat());
     } catch (error) {

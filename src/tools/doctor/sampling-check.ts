@@ -4,11 +4,12 @@
 // the distribution of that temperature.
 
 import { SamplingTest } from "../../core/rollout/sampling-test.ts";
+import type { FoundEngine } from "../../engines/vllm/dialect.ts";
 import { readMetrics, type ServerCounters } from "../../engines/vllm/metrics.ts";
+import type { Made } from "../../engines/vllm/trial.ts";
 import { make, Refused, somePrompt } from "./behaviour-checks.ts";
-import { Engine, type Made, pathOf, type Scored } from "./engine.ts";
+import { Engine, pathOf, type Scored } from "./engine.ts";
 import { type Finding, fail, ok, warn } from "./finding.ts";
-import { checkEndpoints, readServerInfo } from "./settings-checks.ts";
 
 /** The chance that a sound engine is called faulty. */
 export const ALPHA = 1e-6;
@@ -30,7 +31,7 @@ export async function checkSampling(
   options: {
     prompt: readonly number[];
     tokensMax: number;
-    isSpeculative: boolean | null;
+    isSpeculative: boolean;
     hasSeeds: boolean;
   },
 ): Promise<Finding[]> {
@@ -62,7 +63,7 @@ export async function checkSampling(
   const drafts =
     drafted > 0 ? `${drafted} drafted and ${accepted} accepted meanwhile` : "no drafts";
   const findings = [...sampled(state, { drafts, drafted })];
-  if (isSpeculative === true && drafted === 0) {
+  if (isSpeculative && drafted === 0) {
     const reason =
       "it is configured to draft but drafted nothing for this text, so its drafts are not tested";
     findings.push(warn("drafts", reason, "run it again on a text that it drafts for"));
@@ -142,20 +143,22 @@ export type Losslessness =
   | { readonly kind: "unknown"; readonly reason: string }
   | { readonly kind: "faulty"; readonly reason: string };
 
-/** `token`: sent to the engine; null: none. */
-export async function losslessness(url: string, token: string | null): Promise<Losslessness> {
-  const engine = new Engine(url, token);
-  const server = await readServerInfo(engine, []);
-  const speculation = pathOf(server?.config, "speculative_config");
-  const isForetoken = FORETOKEN_PROPOSER.test(String(pathOf(speculation, "model")));
-  if (server === null || server.isSpeculative !== true || isForetoken) return { kind: "none" };
-  await checkEndpoints(engine);
+/** `found`: by the probe of its worker. `token`: sent to the engine; null: none. */
+export async function losslessness(
+  url: string,
+  token: string | null,
+  found: FoundEngine,
+): Promise<Losslessness> {
+  const { config, isSpeculative, hasSeeds } = found.capabilities;
+  const proposer = String(pathOf(config, "speculative_config", "model"));
+  if (!isSpeculative || FORETOKEN_PROPOSER.test(proposer)) return { kind: "none" };
+  const engine = new Engine(url, token, found);
   try {
     const findings = await checkSampling(engine, {
       prompt: await somePrompt(engine, PROMPT_TOKENS),
       tokensMax: DRAWS,
       isSpeculative: true,
-      hasSeeds: server.isSeedSafe,
+      hasSeeds,
     });
     const [sampling] = findings;
     const wrong = findings.find(({ verdict }) => verdict === "fail");

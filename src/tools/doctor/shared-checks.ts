@@ -1,38 +1,24 @@
 // Checks of several engines together: whether two share a KV pool as a rollout needs it, and whether they have the same
 // weights. Small; nothing is reset.
 
-import { connectorOf } from "../../engines/vllm/connectors.ts";
 import { make, Refused, somePrompt } from "./behaviour-checks.ts";
-import { Engine, fieldOf } from "./engine.ts";
+import { type Engine, fieldOf } from "./engine.ts";
 import { type Finding, fail, info, ok, warn } from "./finding.ts";
-import { checkEndpoints, readServerInfo, type ServerInfo } from "./settings-checks.ts";
 
 const CHECK = "KV pool";
 /** KV is saved beside the engine's steps, which others need too. */
 const SAVE_MS = [500, 2_000, 5_000] as const;
 const OUTPUT_BLOCKS = 2;
 const NEXT_TOKENS = 8;
-const BLOCK_DEFAULT = 16;
 
-export interface PoolCheckOptions {
-  /** null: none. */
-  readonly token: string | null;
-  /** Names this examination. */
-  readonly salt: string;
-}
-
-/** From the first engine to the second; null: they have no pool that output is saved to, or not the same kind. */
-export async function checkPool(
-  urls: readonly [from: string, to: string],
-  { token, salt }: PoolCheckOptions,
-): Promise<Finding | null> {
-  const [from, to] = urls.map((url) => new Engine(url, token));
-  if (from === undefined || to === undefined) return null;
-  const [fromServer, toServer] = [await readServerInfo(from, []), await readServerInfo(to, [])];
-  const kinds = [fromServer, toServer].map(poolOf);
-  if (kinds[0] === null || kinds[0] !== kinds[1]) return null;
-  await Promise.all([from, to].map((engine) => checkEndpoints(engine)));
-  const blockSize = toServer?.metrics?.cache?.blockSize ?? BLOCK_DEFAULT;
+/**
+ * From the first engine to the second, both of which were probed; null: they have no pool that output is saved to, or
+ * not the same kind. `salt` names this examination.
+ */
+export async function checkPool(from: Engine, to: Engine, salt: string): Promise<Finding | null> {
+  const pool = poolOf(to);
+  if (pool === null || pool !== poolOf(from)) return null;
+  const blockSize = to.found?.capabilities.kvBlockTokens ?? 1;
   try {
     let found: Finding | null = null;
     for (const [i, saveMs] of SAVE_MS.entries()) {
@@ -48,10 +34,10 @@ export async function checkPool(
 }
 
 /** The connector's class; null: other engines cannot find its KV, or it saves no output. */
-function poolOf(server: ServerInfo | null): string | null {
-  const found = connectorOf(server?.config);
-  const isPool = found?.row?.reach === "pool" && found.problem === null && found.savesOutput;
-  return isPool ? found.className : null;
+function poolOf({ found }: Engine): string | null {
+  const connector = found?.capabilities.connector;
+  const isPool = connector?.row?.reach === "pool" && connector.problem === null;
+  return isPool && connector.savesOutput ? connector.className : null;
 }
 
 async function handOver(parts: {
@@ -95,19 +81,15 @@ const UNNAMED = "default";
 const FIX = "send the update to every engine, or let the sidecar pass it on";
 
 /** Compares the weights of two engines; null: one reports neither names nor checksums. */
-export async function checkWeights(
-  urls: readonly [one: string, other: string],
-  token: string | null,
-): Promise<Finding | null> {
-  const engines = urls.map((url) => new Engine(url, token));
-  const [a, b] = await Promise.all(engines.map(versionOf));
+export async function checkWeights(one: Engine, other: Engine): Promise<Finding | null> {
+  const [a, b] = [await versionOf(one), await versionOf(other)];
   if (a == null || b == null) return null;
   if (a !== b) {
-    const reason = `its weights are ${b}, those of ${urls[0]} are ${a}: one of them has stale weights`;
+    const reason = `its weights are ${b}, those of ${one.url} are ${a}: one of them has stale weights`;
     return fail(SAME_WEIGHTS, reason, FIX);
   }
   if (a !== UNNAMED) return ok(SAME_WEIGHTS, `both are ${a}`);
-  const [first, second] = await Promise.all(engines.map(checksumsOf));
+  const [first, second] = [await checksumsOf(one), await checksumsOf(other)];
   if (first == null || second == null) {
     return info(SAME_WEIGHTS, "their weights have no names, so that stale ones cannot be seen");
   }
@@ -115,7 +97,7 @@ export async function checkWeights(
   const different = names.filter((name) => first[name] !== second[name]);
   if (different.length === 0)
     return ok(SAME_WEIGHTS, `the checksums of ${names.length} parts are equal`);
-  const reason = `${different.length} of ${names.length} checksums differ from those of ${urls[0]}: one of them has stale weights`;
+  const reason = `${different.length} of ${names.length} checksums differ from those of ${one.url}: one of them has stale weights`;
   return fail(SAME_WEIGHTS, reason, FIX);
 }
 

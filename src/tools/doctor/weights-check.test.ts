@@ -1,4 +1,6 @@
 import { expect, test } from "bun:test";
+import { present } from "../../core/base/assert.ts";
+import { Engine } from "./engine.ts";
 import { checkWeights } from "./shared-checks.ts";
 
 function engine(version: string | null, checksums: Record<string, string> | null) {
@@ -19,8 +21,8 @@ function engine(version: string | null, checksums: Record<string, string> | null
 
 async function found(...engines: readonly Parameters<typeof engine>[]) {
   const servers = engines.map((one) => engine(...one));
-  const [one, other] = servers.map(({ url }) => url.origin);
-  const finding = await checkWeights([one ?? "", other ?? ""], null);
+  const [one, other] = servers.map(({ url }) => new Engine(url.origin, null));
+  const finding = await checkWeights(present(one, "one"), present(other, "another"));
   for (const server of servers) server.stop(true);
   return finding;
 }

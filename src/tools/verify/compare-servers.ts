@@ -6,9 +6,8 @@ import { present } from "../../core/base/assert.ts";
 import { AppError } from "../../core/base/errors.ts";
 import { quantileOf } from "../../core/base/quantile.ts";
 import { readMetrics } from "../../engines/vllm/metrics.ts";
-import { Engine, type Made } from "../doctor/engine.ts";
-import type { Finding } from "../doctor/finding.ts";
-import { checkEndpoints, readServerInfo } from "../doctor/settings-checks.ts";
+import type { Made } from "../../engines/vllm/trial.ts";
+import { Engine } from "../doctor/engine.ts";
 
 /** `moves`: each piece runs on another server than the one before. */
 const PLAIN = { pieces: "one", moves: false, drafts: false } as const;
@@ -46,15 +45,11 @@ export type WayReport = ReturnType<typeof compared> & {
   readonly accepted_tokens: number;
 };
 
-/** @throws AppError worker_failed: it is not fit to be asked. */
+/** @throws AppError: it is not fit to be asked. */
 export async function openServer(url: string, token: string | null): Promise<Engine> {
   const engine = new Engine(url, token);
-  const findings: Finding[] = [];
-  const server = await readServerInfo(engine, findings);
-  if (server !== null) findings.push(...(await checkEndpoints(engine)));
-  const failure = findings.find(({ verdict }) => verdict === "fail");
-  if (failure !== undefined) throw new AppError("worker_failed", `${url}: ${failure.reason}`);
-  if (server?.isSeedSafe === false) {
+  const { capabilities } = await engine.probe();
+  if (!capabilities.hasSeeds) {
     const fix = "start it with --no-enable-chunked-prefill";
     throw new AppError("worker_failed", `${url} ends at requests with a seed: ${fix}`);
   }
@@ -111,7 +106,7 @@ async function respond(run: Run & Named, way: Way, index: number): Promise<Respo
   for (let piece = 0; tokens.length < maxTokens; piece += 1) {
     const engine = present(engines[(index + (moves ? piece : 0)) % engines.length], "a server");
     const offset = tokens.length;
-    const outcome = await engine.generate({
+    const made = await engine.generate({
       tokens: [...prompt, ...tokens],
       maxTokens: Math.min(size, maxTokens - offset),
       temperature,
@@ -120,14 +115,11 @@ async function respond(run: Run & Named, way: Way, index: number): Promise<Respo
       cacheSalt: `${name}-${way}`,
       ...(drafts ? { offset, sibling: { group: `${name}-${group}`, sample } } : {}),
     });
-    if (outcome.kind === "refused") {
-      throw new AppError("worker_failed", `${engine.url}: ${outcome.message}`);
+    if (made.kind !== "made") {
+      throw new AppError("worker_failed", `${engine.url}: ${made.message}`);
     }
-    if (outcome.made.tokens.length === 0) {
-      throw new AppError("worker_failed", `${engine.url} answers without a token`);
-    }
-    tokens.push(...outcome.made.tokens);
-    logprobs.push(...outcome.made.logprobs);
+    tokens.push(...made.tokens);
+    logprobs.push(...made.logprobs);
   }
   return { tokens, logprobs };
 }

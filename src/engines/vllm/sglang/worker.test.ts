@@ -48,7 +48,7 @@ for (const release of ["0.5.23", "old"] as const) {
         textOf().flatMap((token) => standInCandidates(token).map((c) => c.token)),
       );
       expect(bench.done()).toMatchObject({ finish: "length", promptTokensCached: 0 });
-      expect(bench.worker.capabilities).toMatchObject({
+      expect(bench.worker.found.capabilities).toMatchObject({
         endpoint: "sglang",
         model: "stand-in",
         slots: 64,
@@ -217,5 +217,8 @@ test("sglang: weights that make all tokens equally likely fail the canary, howev
 
 test("sglang: a hybrid model is divided once it was shown that its responses stay the same", async () => {
   const { worker } = await open({ architectures: ["Qwen3NextForCausalLM"] });
-  expect(worker.capabilities).toMatchObject({ isDivisible: true, warnings: [expect.any(String)] });
+  expect(worker.found.capabilities).toMatchObject({
+    isDivisible: true,
+    warnings: [expect.any(String)],
+  });
 });
