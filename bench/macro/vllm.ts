@@ -9,7 +9,9 @@
 // --siblings, --max-tokens, --max-num-seqs, --kv-blocks, --max-model-len, --chunk-tokens, --ngram-tokens, --suffix-tokens.
 
 import { writeFileSync } from "node:fs";
-import { iterationsPage, iterationsSvg, type MeasuredRun } from "../../src/tools/picture/page.ts";
+import { figureOf, type MeasuredRun } from "../../src/observe/picture/figure.ts";
+import { comparisonPage, headlineOf } from "../../src/observe/picture/page.ts";
+import { picture } from "../../src/observe/picture/svg.ts";
 import { findVllm } from "../../src/tools/up/find-vllm.ts";
 import { ensurePlugin } from "../../src/tools/up/install-plugin.ts";
 import { ROOT, vllmMissing } from "../../test/vllm/fleet.ts";
@@ -36,12 +38,14 @@ const TITLES: Partial<Record<SystemName, string>> = {
 };
 
 /** All systems in the round that is the median of the last system's over plain. */
-function pictured(runs: Runs): MeasuredRun[] {
+function pictured(runs: Runs): (MeasuredRun & { requests: number })[] {
   const all = [...runs];
   const last = all.at(-1)?.[1] ?? [];
   const i = middleRound(runs.get("plain") ?? last, last);
   return all.flatMap(([name, of]) =>
-    of[i] === undefined ? [] : [measuredRun(TITLES[name] ?? name, of[i])],
+    of[i] === undefined
+      ? []
+      : [{ ...measuredRun(TITLES[name] ?? name, of[i]), requests: of[i].texts.flat().length }],
   );
 }
 
@@ -59,8 +63,10 @@ function save(runs: Runs, settings: Settings, machine: object): void {
   if (settings.report === null) return;
   const pictures = pictured(runs);
   const path = settings.report.replace(/(\.json)?$/, "");
-  writeFileSync(`${path}.html`, iterationsPage(pictures, []));
-  writeFileSync(`${path}.svg`, iterationsSvg(pictures));
+  // The texts were drawn before: every system made the same responses.
+  writeFileSync(`${path}.html`, comparisonPage(pictures, { areEqual: true, facts: [] }));
+  const headline = headlineOf(pictures, true);
+  writeFileSync(`${path}.svg`, picture(headline, pictures.map(figureOf)));
   const { setting, sizes, launch } = settings;
   const about = { setting, machine, ...sizes, ...launch };
   const report = reportOf(found, { ...conditions(), ...about });

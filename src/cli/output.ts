@@ -24,7 +24,7 @@ import {
 import { tmpdir } from "node:os";
 import { basename, dirname, join, resolve } from "node:path";
 import { AppError, errorText } from "../core/base/errors.ts";
-import { pagePath } from "../tools/picture/page.ts";
+import { pagePath } from "../observe/picture/page.ts";
 import { paint } from "./terminal.ts";
 
 /**

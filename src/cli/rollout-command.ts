@@ -9,10 +9,9 @@ import type { Group, GroupSpec } from "../core/request/buffer.ts";
 import type { ReportFile, RunReport } from "../core/rollout/report.ts";
 import { defaultDraft } from "../core/schedule/policies.ts";
 import { BUNDLED_PROMPTS } from "../host/installation.ts";
+import { comparisonPage, pagePath } from "../observe/picture/page.ts";
 import { finishedResponse, formatLine } from "../server/rollouts/response-line.ts";
 import type { Text } from "../text/text.ts";
-import { iterationsPage, pagePath } from "../tools/picture/page.ts";
-import { speedupSentence } from "../tools/picture/speedup.ts";
 import { addFields, givenFields, readFields, refuseGiven, renamed } from "./commander-fields.ts";
 import { formatCount } from "./format.ts";
 import {
@@ -45,6 +44,7 @@ import {
   withRounds,
 } from "./rounds.ts";
 import { untilSignal } from "./signals.ts";
+import { speedupSentence } from "./speedup.ts";
 import { comparisonTable, type Runs } from "./table.ts";
 
 const FIELD_NAMES = [
@@ -170,7 +170,7 @@ async function rollout(promptsPath: string, settings: RolloutSettings): Promise<
     else if (!settings.quiet) show(reports, facts, settings);
     files.report?.write(formatReport(file));
     const pictured = Object.entries(reports).map(([name, report]) => ({ name, ...report }));
-    files.page?.write(iterationsPage(pictured, facts));
+    files.page?.write(comparisonPage(pictured, { areEqual: areEqual(reports), facts }));
     if (abort.signal.aborted) return EXIT_INTERRUPTED;
     const haveFailed = Object.values(reports).some((report) => report.failed_requests > 0);
     return haveFailed ? EXIT_FAILED : 0;
@@ -290,6 +290,13 @@ function journalOf(
   const what = `${formatCount(ended)} of ${formatCount(all)} responses had ended`;
   if (tokens > 0) note(`resumed from ${folder}: ${what}, ${formatCount(tokens)} tokens are kept`);
   return journal;
+}
+
+/** All runs made the same responses, in every round. */
+export function areEqual(reports: Runs): boolean {
+  return Object.values(reports).every(({ requests, rounds }) =>
+    rounds.every(({ equal_responses }) => equal_responses === requests),
+  );
 }
 
 /** A line for each finished response of a group, which may have been interrupted. */

@@ -1,12 +1,12 @@
-// The pictures of a run: the page of `foretoken rollout --report`, and its charts as one SVG for a document, of the round
-// whose ratio of wall times is the median.
+// The runs of one round as the picture of `foretoken rollout --report` takes them: the round whose ratio of wall times is the
+// median.
 
 import type { ChunkRow } from "../../../src/core/rollout/timeline.ts";
-import type { MeasuredRun } from "../../../src/tools/picture/page.ts";
+import type { MeasuredRun } from "../../../src/observe/picture/figure.ts";
 import type { Run } from "./drive.ts";
-import { timelineOf } from "./figures.ts";
+import { computedAgain, timelineOf } from "./figures.ts";
+import { sumOf } from "./statistics.ts";
 
-const STEP_COLUMNS = 120;
 /** KV is logged as a share. */
 const KV_WHOLE = 1000;
 
@@ -18,34 +18,44 @@ export function measuredRun(name: string, run: Run): MeasuredRun {
     wall_s: wallS,
     tail_s: tailS,
     preemptions: counters.preemptions,
-    tokens_per_step_over_time: counters.acceptedTokens === 0 ? null : tokensPerStep(run),
     timeline: {
       responses: responsesOf(run),
-      workers: servers.map(({ running, kv_share }, worker) => ({
-        worker,
-        name: `server ${worker}`,
-        slots: 0,
-        kv_tokens: KV_WHOLE,
-        at_ms: running.map((_, i) => i * interval_s * 1000),
-        running,
-        waiting: [],
-        kv_tokens_used: kv_share.map((share) => share * KV_WHOLE),
-      })),
+      workers: servers.map(({ running, kv_share }, worker) => {
+        const at_ms = running.map((_, i) => i * interval_s * 1000);
+        return {
+          worker,
+          name: `server ${worker}`,
+          slots: 0,
+          kv_tokens: KV_WHOLE,
+          at_ms,
+          running,
+          waiting: [],
+          kv_tokens_used: kv_share.map((share) => share * KV_WHOLE),
+          recomputing_ms: recomputingMs(run, worker, at_ms),
+        };
+      }),
     },
   };
 }
 
-/** Tokens of a request in a step, by even parts of the wall time. */
-function tokensPerStep({ log, startS, wallS }: Run): number[] {
-  const made = new Float64Array(STEP_COLUMNS);
-  const requests = new Float64Array(STEP_COLUMNS);
-  for (const step of log.steps.flat()) {
-    const at = Math.floor(((step.beginS - startS) / wallS) * STEP_COLUMNS);
-    const column = Math.max(0, Math.min(STEP_COLUMNS - 1, at));
-    made[column] = (made[column] ?? 0) + step.tokensMade;
-    requests[column] = (requests[column] ?? 0) + step.requests;
-  }
-  return Array.from(made, (tokens, i) => Math.max(1, tokens / Math.max(1, requests[i] ?? 0)));
+/** Time of the rows that were computed again, up to each of the times: rows of prefill take their part of a step. */
+function recomputingMs({ log, startS }: Run, server: number, atMs: readonly number[]): number[] {
+  const steps = (log.steps[server] ?? []).filter(({ prefillRows }) => prefillRows > 0);
+  const prefillS = sumOf(
+    steps,
+    ({ beginS, endS, prefillRows, rows }) => ((endS - beginS) * prefillRows) / rows,
+  );
+  const rowS =
+    prefillS /
+    Math.max(
+      1,
+      sumOf(steps, ({ prefillRows }) => prefillRows),
+    );
+  const prefills = log.prefills.filter((prefill) => prefill.server === server);
+  return atMs.map((ms) => {
+    const before = prefills.filter(({ atS }) => (atS - startS) * 1000 <= ms);
+    return computedAgain({ ...log, prefills: before }) * rowS * 1000;
+  });
 }
 
 /** A chunk begins with its prefill and ends where the server lets go of it. */

@@ -203,7 +203,8 @@ export class Meter {
     if (hasWorked(tally.stats, stats)) tally.progressMs = this.#turnMs;
     tally.stats = stats;
     tally.kvTokensPeak = Math.max(tally.kvTokensPeak, stats.kvTokensUsed);
-    this.#timeline.sample(workerId, this.#turnMs, stats);
+    const { baseRows = this.#load.paces.base } = tally.worker.capacity;
+    this.#timeline.sample(workerId, this.#turnMs, stats, baseRows);
   }
 
   /** The worker's last report; null: none yet. */

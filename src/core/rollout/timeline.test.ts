@@ -75,7 +75,7 @@ test("timeline: beyond its maximum it keeps the responses that finished last, an
 
 test("timeline: samples are bounded and cover the whole time; a new iteration begins empty", () => {
   const recorder = new TimelineRecorder();
-  for (let ms = 0; ms < 1_000_000; ms += 5) recorder.sample(ENGINE, ms, STATS);
+  for (let ms = 0; ms < 1_000_000; ms += 5) recorder.sample(ENGINE, ms, STATS, 4);
   const [worker] = recorder.report({ startMs: 0, open: [], workers: WORKERS }).workers;
   const { length } = worker?.at_ms ?? [];
   expect(length).toBeLessThan(SAMPLES_MAX);
@@ -85,4 +85,20 @@ test("timeline: samples are bounded and cover the whole time; a new iteration be
   expect(worker?.at_ms.at(-1)).toBeGreaterThan(990_000);
   recorder.clear();
   expect(recorder.report({ startMs: 0, open: [], workers: WORKERS }).workers[0]?.at_ms).toEqual([]);
+});
+
+test("timeline: time of recomputing is that of the rows which were computed again", () => {
+  const timeOf = (baseRows: number) => {
+    const recorder = new TimelineRecorder();
+    const before = { ...STATS, steps: 10, busyMs: 100, prefillTokens: 50, outputTokens: 70 };
+    recorder.sample(ENGINE, 0, before, baseRows);
+    // Ten steps of 100 rows in all: 60 prefilled, 30 of them again, and 40 decoded, of which 10 were drafted.
+    const work = { steps: 20, busyMs: 300, prefillTokens: 110, outputTokens: 105 };
+    const drafts = { recomputedTokens: 30, draftedTokens: 10, acceptedTokens: 5 };
+    recorder.sample(ENGINE, 1000, { ...before, ...work, ...drafts }, baseRows);
+    const [worker] = recorder.report({ startMs: 0, open: [], workers: WORKERS }).workers;
+    return worker?.recomputing_ms;
+  };
+  expect(timeOf(20)).toEqual([0, (200 * 30) / (20 * 10 + 100)]);
+  expect(timeOf(Number.MAX_SAFE_INTEGER)).toEqual([0, (200 * 30) / (100 + 100)]);
 });

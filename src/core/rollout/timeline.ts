@@ -55,6 +55,8 @@ export interface WorkerTimeline {
   readonly running: readonly number[];
   readonly waiting: readonly number[];
   readonly kv_tokens_used: readonly number[];
+  /** Time in which KV was computed again, up to here: the part of the engine's busy time that such rows took. */
+  readonly recomputing_ms: readonly number[];
 }
 
 export interface Timeline {
@@ -71,19 +73,43 @@ const CHUNKS_MAX = 262_144 + 16_384;
 export const SAMPLES_MAX = 1024;
 const SAMPLE_MS = 10;
 
+interface Sample extends Pick<WorkerStats, "running" | "waiting" | "kvTokensUsed"> {
+  readonly atMs: number;
+  readonly recomputingMs: number;
+}
+
 /** Samples of one worker: when they are full, every second one is dropped, and the next ones come half as often. */
 class WorkerSamples {
-  all: (Pick<WorkerStats, "running" | "waiting" | "kvTokensUsed"> & { readonly atMs: number })[] =
-    [];
+  all: Sample[] = [];
   #everyMs = SAMPLE_MS;
+  #recomputingMs = 0;
+  #last: WorkerStats | null = null;
 
-  add(atMs: number, { running, waiting, kvTokensUsed }: WorkerStats): void {
+  add(atMs: number, stats: WorkerStats, baseRows: number): void {
+    if (this.#last !== null) this.#recomputingMs += recomputingMs(this.#last, stats, baseRows);
+    this.#last = stats;
     if (atMs - (this.all.at(-1)?.atMs ?? Number.NEGATIVE_INFINITY) < this.#everyMs) return;
-    this.all.push({ atMs, running, waiting, kvTokensUsed });
+    const { running, waiting, kvTokensUsed } = stats;
+    this.all.push({ atMs, running, waiting, kvTokensUsed, recomputingMs: this.#recomputingMs });
     if (this.all.length < SAMPLES_MAX) return;
     this.all = this.all.filter((_, i) => i % 2 === 0);
     this.#everyMs *= 2;
   }
+}
+
+/**
+ * Time of the rows that were computed again between two reports. A step takes as long as its rows and `baseRows` more;
+ * where that is not known, half of a step is counted for its rows.
+ */
+function recomputingMs(before: WorkerStats, now: WorkerStats, baseRows: number): number {
+  const again = Math.max(0, now.recomputedTokens - before.recomputedTokens);
+  const since = (key: "prefillTokens" | "outputTokens" | "draftedTokens" | "acceptedTokens") =>
+    Math.max(0, now[key] - before[key]);
+  const decoded = Math.max(0, since("outputTokens") - since("acceptedTokens"));
+  const rows = since("prefillTokens") + decoded + since("draftedTokens");
+  const base = baseRows < Number.MAX_SAFE_INTEGER ? baseRows * (now.steps - before.steps) : rows;
+  const busyMs = Math.max(0, now.busyMs - before.busyMs);
+  return (busyMs * again) / Math.max(1, again, base + rows);
 }
 
 /** The record of a finished response; its tokens are not kept. */
@@ -134,8 +160,10 @@ export class TimelineRecorder {
     this.#samples.delete(workerId);
   }
 
-  sample(workerId: WorkerId, nowMs: number, stats: WorkerStats): void {
-    this.#samples.getOrInsertComputed(workerId, () => new WorkerSamples()).add(nowMs, stats);
+  /** `baseRows`: the part of a step that does not depend on its rows, as a number of rows. */
+  sample(id: WorkerId, nowMs: number, stats: WorkerStats, baseRows: number): void {
+    const samples = this.#samples.getOrInsertComputed(id, () => new WorkerSamples());
+    samples.add(nowMs, stats, baseRows);
   }
 
   /** `open`: requests of which some may not have finished. */
@@ -170,6 +198,7 @@ export class TimelineRecorder {
           running: samples.map((sample) => sample.running),
           waiting: samples.map((sample) => sample.waiting),
           kv_tokens_used: samples.map((sample) => sample.kvTokensUsed),
+          recomputing_ms: samples.map((sample) => Math.round(sample.recomputingMs)),
         };
       }),
     };

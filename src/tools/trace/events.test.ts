@@ -18,6 +18,7 @@ function runOf(name: string, responses: readonly (readonly Times[])[]): TracedRu
   const worker = { slots: 8, kv_tokens: 200, at_ms: [100, 150], running: [0, 2] };
   const workers = [0, 1].map((id) => ({
     ...{ ...worker, worker: id, name: `engine ${id}`, waiting: [0, 0], kv_tokens_used: [0, 50] },
+    recomputing_ms: [0, 0],
   }));
   const timeline = {
     responses: responses.map((chunks, index) => ({

@@ -1,0 +1,300 @@
+// The picture of iterations, drawn as SVG text that loads nothing: all runs on one time axis, each with two lanes an engine
+// (its time, its KV), and thin bars for the responses of the longest group. Colours follow the reader's colour scheme.
+
+import { COLUMNS, type EngineLane, type ResponseBar, type RunFigure } from "./figure.ts";
+
+const WIDTH = 840;
+const LEFT = 130;
+/** Room for an engine's shares, right of its lane. */
+const RIGHT = 178;
+const PLOT = WIDTH - LEFT - RIGHT;
+const CAPTION = 22;
+const LANES_HEIGHT_MAX = 170;
+/** Below this height a lane has no text of its own. */
+const TEXT_HEIGHT = 12;
+const BAR = 6;
+/** Room for the words beside the bars. */
+const BARS_HEIGHT_MIN = 42;
+/** Width of a character of the small text, at most. */
+const CHARACTER = 6.6;
+/** Levels of a share: even stretches are drawn as one piece. */
+const LEVELS = 12;
+/** Shades of work, from few running requests to many. */
+const SHADES = 4;
+const ENGINE_COLORS = 6;
+const NAME_MAX = 15;
+
+/** `headline`: the sentence over it. */
+export function picture(headline: string, runs: readonly RunFigure[]): string {
+  const axisS = runs.reduce((most, { wall_s }) => Math.max(most, wall_s), 1e-3);
+  const marks = timeMarks(axisS);
+  const scale = (s: number) => LEFT + (Math.min(s, axisS) / axisS) * PLOT;
+  let top = 38;
+  const panels = runs.map((run) => {
+    const panel = panelOf(run, { top, scale, marks });
+    top = panel.bottom + 14;
+    return panel.svg;
+  });
+  const height = top + 62;
+  return [
+    `<svg xmlns="http://www.w3.org/2000/svg" class="picture" viewBox="0 0 ${WIDTH} ${height}" role="img" aria-label="${escaped(headline)}">`,
+    `<style>${STYLE}</style><rect class="back" width="${WIDTH}" height="${height}" rx="8"/>`,
+    `<text x="14" y="24" class="headline">${escaped(headline)}</text>`,
+    ...panels,
+    ...marks.map(
+      (s) => `<text x="${px(scale(s))}" y="${px(top + 6)}" class="mid">${markOf(s, marks)}</text>`,
+    ),
+    legend(top + 30),
+    "</svg>",
+  ].join("\n");
+}
+
+type Scale = (s: number) => number;
+
+function panelOf(
+  run: RunFigure,
+  { top, scale, marks }: { top: number; scale: Scale; marks: readonly number[] },
+): { svg: string; bottom: number } {
+  const { engines, longest, wall_s, tail_s } = run;
+  const end = scale(wall_s);
+  const row = Math.min(34, LANES_HEIGHT_MAX / Math.max(1, engines.length));
+  const lanesTop = top + CAPTION;
+  const lanes = engines.map((lane, i) => {
+    const isNamed = row >= TEXT_HEIGHT || i === 0 || i === engines.length - 1;
+    return laneOf(lane, { index: i, top: lanesTop + i * row, row, end, isNamed });
+  });
+  const barsTop = lanesTop + engines.length * row + 4;
+  const bars = longest?.responses ?? [];
+  const bottom = barsTop + Math.max(longest === null ? 0 : BARS_HEIGHT_MIN, bars.length * BAR);
+  const tail = scale(wall_s - tail_s);
+  return {
+    bottom,
+    svg: [
+      `<rect x="${px(tail)}" y="${px(lanesTop - 3)}" width="${px(end - tail)}" height="${px(bottom - lanesTop + 4)}" class="tail"/>`,
+      `<path d="${marks.map((s) => `M${px(scale(s))} ${px(lanesTop)}V${px(bottom)}`).join("")}" class="grid"/>`,
+      `<text x="${LEFT}" y="${px(top + 14)}"><tspan class="name">${escaped(run.name)}</tspan> ${captionOf(run)}</text>`,
+      ...lanes,
+      ...(longest === null ? [] : [longestText(longest, barsTop)]),
+      ...bars.map((bar, i) => barOf(bar, barsTop + i * BAR, scale)),
+    ].join("\n"),
+  };
+}
+
+function captionOf({ wall_s, tail_s, preemptions, engines }: RunFigure): string {
+  const mean = (of: (lane: EngineLane) => number) =>
+    percent(engines.reduce((sum, lane) => sum + of(lane), 0) / Math.max(1, engines.length));
+  const lost = `engines ${mean(({ idle }) => idle)} idle, ${mean((lane) => lane.recomputing)} recomputing`;
+  const count = `${preemptions.toLocaleString("en-US")} preemption${preemptions === 1 ? "" : "s"}`;
+  return `${duration(wall_s)} · ${lost} · tail ${duration(tail_s)} · ${count}`;
+}
+
+interface Place {
+  readonly index: number;
+  readonly top: number;
+  /** Height of both lanes and the gap below them. */
+  readonly row: number;
+  /** Right end. */
+  readonly end: number;
+  readonly isNamed: boolean;
+}
+
+function laneOf(lane: EngineLane, { index, top, row, end, isNamed }: Place): string {
+  const height = row * 0.6;
+  const kvHeight = row * 0.2;
+  const { idle, recomputing, running, kv } = lane.over_time;
+  const width = (end - LEFT) / COLUMNS;
+  const levels = idle.map((_, i) => {
+    const free = level(idle[i]);
+    return { free, again: Math.min(LEVELS - free, level(recomputing[i])) };
+  });
+  const bottom = top + height;
+  const unit = height / LEVELS;
+  const columns = new Columns(LEFT, width);
+  for (const [i, { free, again }] of levels.entries()) {
+    const work = LEVELS - free - again;
+    const shade = Math.min(SHADES - 1, Math.floor(Math.sqrt(running[i] ?? 0) * SHADES));
+    columns.add(`w${shade}`, i, { y: bottom - work * unit, height: work * unit });
+    columns.add("again", i, { y: top + free * unit, height: again * unit });
+    columns.add("idle", i, { y: top, height: free * unit });
+    const use = kvHeight * Math.min(1, kv[i] ?? 0);
+    columns.add("kv", i, { y: bottom + 1 + kvHeight - use, height: use });
+  }
+  return [
+    `<g><title>${escaped(`${lane.name}: ${sharesOf(lane).join(", ")}`)}</title>`,
+    columns.paths(),
+    ...(isNamed ? [nameOf(lane.name, index, top + height / 2)] : []),
+    ...(height < TEXT_HEIGHT ? [] : [shareTexts(lane, levels, { top, height, end, width })]),
+    "</g>",
+  ].join("");
+}
+
+function nameOf(name: string, index: number, middle: number): string {
+  const plain = name.replace(/^(embedded |modelled |https?:\/\/)/, "");
+  const shown = plain.length > NAME_MAX ? `…${plain.slice(1 - NAME_MAX)}` : plain;
+  return `<rect x="14" y="${px(middle - 4)}" width="7" height="7" class="e${index % ENGINE_COLORS}"/><text x="25" y="${px(middle + 4)}">${escaped(shown)}</text>`;
+}
+
+const sharesOf = ({ idle, recomputing }: EngineLane): string[] => [
+  `${percent(idle)} idle`,
+  `${percent(recomputing)} recomputing`,
+];
+
+/** The idle share stands in the widest idle stretch, where that has room for it; else, as the other one, beside the lane. */
+function shareTexts(
+  lane: EngineLane,
+  levels: readonly { readonly free: number }[],
+  at: { top: number; height: number; end: number; width: number },
+): string {
+  const { top, height, end, width } = at;
+  const [idle = "", again = ""] = sharesOf(lane);
+  const gap = widestIdle(levels);
+  const isInside = (gap.to - gap.from) * width >= idle.length * CHARACTER + 8;
+  const y = top + height / 2 + 4;
+  const middle = LEFT + ((gap.from + gap.to) / 2) * width;
+  const inside = isInside ? `<text x="${px(middle)}" y="${px(y)}" class="in">${idle}</text>` : "";
+  const beside = [isInside ? "" : idle, again].filter((text) => /^[^0]/.test(text)).join(", ");
+  if (beside === "") return inside;
+  return `${inside}<text x="${px(end + 8)}" y="${px(y)}" class="lost">${beside}</text>`;
+}
+
+function widestIdle(levels: readonly { readonly free: number }[]): { from: number; to: number } {
+  let widest = { from: 0, to: 0 };
+  let from = 0;
+  for (const [i, { free }] of levels.entries()) {
+    if (free < LEVELS) from = i + 1;
+    else if (i + 1 - from > widest.to - widest.from) widest = { from, to: i + 1 };
+  }
+  return widest;
+}
+
+/** Rectangles by class, neighbours of one height as one piece. */
+class Columns {
+  readonly #left: number;
+  readonly #width: number;
+  readonly #pieces = new Map<string, { from: number; to: number; y: string; height: string }[]>();
+
+  constructor(left: number, width: number) {
+    this.#left = left;
+    this.#width = width;
+  }
+
+  add(kind: string, column: number, at: { y: number; height: number }): void {
+    if (at.height < 0.05) return;
+    const [y, height] = [px(at.y), px(at.height)];
+    const pieces = this.#pieces.getOrInsertComputed(kind, () => []);
+    const last = pieces.at(-1);
+    if (last?.to === column && last.y === y && last.height === height) last.to += 1;
+    else pieces.push({ from: column, to: column + 1, y, height });
+  }
+
+  paths(): string {
+    const paths = [...this.#pieces].map(([kind, pieces]) => {
+      const parts = pieces.map(({ from, to, y, height }) => {
+        const x = px(this.#left + from * this.#width);
+        return `M${x} ${y}h${px((to - from) * this.#width)}v${height}H${x}z`;
+      });
+      return `<path class="${kind}" d="${parts.join("")}"/>`;
+    });
+    return paths.join("");
+  }
+}
+
+function longestText(longest: NonNullable<RunFigure["longest"]>, top: number): string {
+  const { group, size, responses } = longest;
+  const moves = responses.reduce((sum, one) => sum + one.moves, 0);
+  const shown = responses.length < size ? `${responses.length} of ${size}` : String(size);
+  const lines = [
+    "longest group",
+    `${shown} response${size === 1 ? "" : "s"}`,
+    `${moves} move${moves === 1 ? "" : "s"}`,
+  ];
+  const texts = lines.map((line, i) => `<text x="25" y="${px(top + 9 + i * 13)}">${line}</text>`);
+  return `<g><title>${escaped(group)}</title>${texts.join("")}</g>`;
+}
+
+function barOf(bar: ResponseBar, top: number, scale: Scale): string {
+  const { index, tokens, joined_s, end_s, pieces } = bar;
+  const from = scale(joined_s);
+  const parts = pieces.map(([engine, fromS, toS], i) => {
+    const [left, right] = [scale(fromS), scale(toS)];
+    const before = pieces[i - 1];
+    // A move is seen where the colours are alike too.
+    const moved =
+      before === undefined || before[0] === engine
+        ? ""
+        : `<path d="M${px(left)} ${px(top)}v5" class="move"/>`;
+    return `<rect x="${px(left)}" y="${px(top + 0.5)}" width="${px(Math.max(0.6, right - left))}" height="4" class="e${engine % ENGINE_COLORS}"/>${moved}`;
+  });
+  const waits = `<path d="M${px(from)} ${px(top + 2.5)}H${px(scale(end_s))}" class="waits"/>`;
+  return `<g><title>response ${index}: ${tokens.toLocaleString("en-US")} tokens</title>${waits}${parts.join("")}</g>`;
+}
+
+const STEPS_S = [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 28800];
+
+function timeMarks(axisS: number): number[] {
+  const stepS = STEPS_S.find((s) => s * 8 >= axisS) ?? 86_400;
+  return Array.from({ length: Math.floor(axisS / stepS) + 1 }, (_, i) => i * stepS);
+}
+
+function markOf(s: number, [, stepS = 1]: readonly number[]): string {
+  if (s === 0) return "0";
+  return stepS < 60 ? `${s} s` : `${Math.round(s / 60)} min`;
+}
+
+function legend(top: number): string {
+  const rows: readonly (readonly (readonly [classes: readonly string[], text: string])[])[] = [
+    [
+      [Array.from({ length: SHADES }, (_, i) => `w${i}`), "work, few to many requests running"],
+      [["idle"], "idle: no request"],
+      [["again"], "recomputing KV that was dropped"],
+      [["kv"], "KV in use"],
+    ],
+    [
+      [["tail"], "tail: the last 10 % of the responses"],
+      [["e0", "e1"], "responses of the longest group, by engine; a line: it waits"],
+    ],
+  ];
+  const parts = rows.flatMap((row, i) => {
+    let x = 14;
+    const y = top + i * 18;
+    return row.map(([classes, text]) => {
+      const swatches = classes.map(
+        (kind, k) =>
+          `<rect x="${x + k * 10}" y="${px(y - 8)}" width="10" height="9" class="${kind}"/>`,
+      );
+      const at = x + classes.length * 10 + 5;
+      x = at + text.length * CHARACTER + 14;
+      return `${swatches.join("")}<text x="${at}" y="${px(y)}">${text}</text>`;
+    });
+  });
+  return parts.join("");
+}
+
+const level = (share = 0): number => Math.round(Math.max(0, Math.min(1, share)) * LEVELS);
+const percent = (share: number): string => `${Math.round(100 * share)} %`;
+/** At most one decimal: a file has thousands of these. */
+const px = (value: number): string => String(Math.round(value * 10) / 10);
+
+export function duration(seconds: number): string {
+  if (seconds < 20) return `${seconds.toFixed(1)} s`;
+  return seconds < 120 ? `${Math.round(seconds)} s` : `${(seconds / 60).toFixed(1)} min`;
+}
+
+export function escaped(text: string): string {
+  return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll('"', "&quot;");
+}
+
+/** Engines' colours are those of Okabe and Ito, distinct to colour-blind eyes. */
+const STYLE = [
+  ".picture{--back:#fff;--ink:#1b1c1e;--soft:#64666a;--grid:#ecebe6;--tail:#f8e3c0;--idle:#d9364f;--again:#8c1127;--kv:#7a8794;--w0:#a9c8ea;--w1:#7aaae0;--w2:#4a8bd4;--w3:#1f6bc0;display:block;width:100%;max-width:1120px;height:auto;font:11px system-ui,sans-serif}",
+  "@media (prefers-color-scheme:dark){.picture{--back:#1a1d20;--ink:#eceae4;--soft:#a0a3a8;--grid:#2c3035;--tail:#463718;--idle:#e0475c;--again:#a31a33;--kv:#85919e;--w0:#234a73;--w1:#2b66a3;--w2:#3583d1;--w3:#57a6f5}}",
+  ".picture text{fill:var(--soft)}.picture .headline{font-size:16px;font-weight:650;fill:var(--ink)}.picture .name{font-size:13px;font-weight:650;fill:var(--ink)}",
+  ".picture .mid{text-anchor:middle}.picture .in{text-anchor:middle;fill:#fff;font-weight:600}.picture .lost{fill:var(--idle);font-weight:600}",
+  ".picture rect,.picture path{shape-rendering:crispEdges}.picture .back{fill:var(--back)}.picture .grid{stroke:var(--grid)}.picture .waits{stroke:var(--soft);opacity:.55}.picture .move{stroke:var(--back);stroke-width:2}",
+  ...["tail", "idle", "again", "kv", "w0", "w1", "w2", "w3"].map(
+    (name) => `.picture .${name}{fill:var(--${name})}`,
+  ),
+  ...["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9"].map(
+    (color, i) => `.picture .e${i}{fill:${color}}`,
+  ),
+].join("\n");
