@@ -16,9 +16,11 @@
 
 import { ADAPTER_CONTROL, ADAPTER_DATA, ADAPTER_SESSION_HEADERS } from "./adapters/list.ts";
 import { randomWord, wallClock } from "./app.ts";
+import { errorText } from "./core/base/errors.ts";
 import { weightEpoch } from "./core/base/ids.ts";
 import { SAMPLES_MAX } from "./core/draft/service/limits.ts";
 import { DraftServer } from "./core/draft/service/server.ts";
+import { SegmentedLog } from "./host/segmented-log.ts";
 import { METRICS_ROUTES, metered } from "./metered.ts";
 import type { Feature, Parts } from "./serve-parts.ts";
 import { workersOf } from "./server/control/calls.ts";
@@ -39,6 +41,7 @@ import { PAGE_ROUTE } from "./server/page/html.ts";
 import { ROLLOUT_ROUTES, rolloutSide } from "./server/rollouts/routes.ts";
 import { bound, type RouteInfo } from "./server/route.ts";
 import { StreamService } from "./server/stream/service.ts";
+import { encodeEvent, eventsIn } from "./server/trajectories/event-frame.ts";
 import { SESSION_ROUTES } from "./server/trajectories/routes.ts";
 import { Trajectories } from "./server/trajectories/trajectories.ts";
 import { WORKER_ROUTES } from "./server/worker-registry.ts";
@@ -67,6 +70,7 @@ const VERSION_POLL_MS = 250;
 const COMPLETED_BYTES_MAX = 64 * 2 ** 20;
 /** Limit of the trajectories of all sessions: 16,000 of 30 turns, with 250 new and 250 drawn tokens each, take 1.8 GB. */
 const TRAJECTORY_BYTES_MAX = 2 * 2 ** 30;
+const TRAJECTORY_LOG_BYTES_MAX = 2 ** 30;
 /** Time after its last turn at which a session counts as ended: as long as a tool may take. */
 const SESSION_MS_MAX = 600_000;
 /** Interval of the sweep for unused draft groups. */
@@ -212,7 +216,7 @@ function requests(parts: Parts): Feature[] {
   const versionOf = weights.version.bind(weights);
   const files = journals;
   const requestJournals = files && new RequestJournals({ files, sidecar, held, graceMs, after });
-  const trajectories = trajectoriesOf(parts);
+  const { trajectories, feature } = recorded(parts);
   const plane = new DataPlane({
     ...{ sidecar, text, encoder, engines, eosTokenIds, after },
     trajectories,
@@ -250,10 +254,8 @@ function requests(parts: Parts): Feature[] {
         ...parts.registry.routes(),
         ...dataRoutes(plane, ADAPTER_DATA),
         ...rollouts.routes,
-        ...bound(SESSION_ROUTES, { sidecar, trajectories, after }),
       ],
       kept: {
-        trajectories: () => trajectories.kept,
         requests: () => plane.kept,
         rollouts: () => rollouts.known.kept,
       },
@@ -266,17 +268,46 @@ function requests(parts: Parts): Feature[] {
         await Promise.all([rollouts.known.close(), requestJournals?.close()]);
       },
     },
+    feature,
     resuming(parts, rollouts.known),
   ];
 }
 
-function trajectoriesOf({ sidecar, weights }: Parts): Trajectories {
-  return new Trajectories({
+/** The trajectories of sessions; with a journal, over the end of the process. */
+function recorded({ sidecar, weights, timers, options }: Parts) {
+  const log = trajectoryLog(options);
+  const trajectories = new Trajectories({
     bytesMax: TRAJECTORY_BYTES_MAX,
     msMax: SESSION_MS_MAX,
     nowMs: () => Date.now(),
     iteration: () => sidecar.rollout.meter.iteration,
     version: (epoch) => weights.version(weightEpoch(epoch)),
+    ...(log && { keep: (event) => log.append(encodeEvent(event)) }),
+  });
+  if (log !== null) trajectories.restore(log.read().flatMap(eventsIn));
+  const after = (ms: number, run: () => void) => timers.afterwards(run, ms);
+  const feature: Feature = {
+    routes: bound(SESSION_ROUTES, { sidecar, trajectories, after }),
+    kept: { trajectories: () => trajectories.kept },
+    stopped: async () => {
+      log?.append(encodeEvent({ kind: "stopped" }));
+      await log?.close();
+    },
+  };
+  return { trajectories, feature };
+}
+
+function trajectoryLog({ journal = null, events }: Parts["options"]): SegmentedLog | null {
+  if (journal === null) return null;
+  const failed = (cause: unknown) => {
+    const problem = `trajectories are kept in memory alone: ${errorText(cause)}`;
+    events.failed(new Error(problem, { cause }));
+  };
+  return new SegmentedLog({
+    folder: journal,
+    name: "trajectories",
+    bytesMax: TRAJECTORY_LOG_BYTES_MAX,
+    failed,
   });
 }
 

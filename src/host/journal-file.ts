@@ -40,7 +40,8 @@ export function readJournalFile(path: string): SavedRun | null {
 }
 
 /** Names of what is kept in a folder. Nothing else is read there: a FIFO waits without end for somebody who writes to it. */
-const OWN_NAME = /^(?:weights|history|lock|lock\.sqlite|iterations\.json)$|\.journal$/;
+const OWN_NAME =
+  /^(?:weights|history|lock|lock\.sqlite|iterations\.json|trajectories-\d+)$|\.journal$/;
 
 /** Locks of this process; one that is collected as garbage would end. */
 const locks = new Set<Database>();

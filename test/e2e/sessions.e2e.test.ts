@@ -4,6 +4,7 @@
 import { expect, setDefaultTimeout } from "bun:test";
 import { ToolProcess } from "../faults/process.ts";
 import { engineTest } from "../suite/engine-test.ts";
+import { temporaryFolder } from "../suite/temporary-folder.ts";
 
 setDefaultTimeout(180_000);
 
@@ -52,3 +53,70 @@ engineTest(
     for (const part of within.kept) expect(part).toBeGreaterThan(0.5);
   },
 );
+
+interface Exported {
+  readonly is_complete: boolean;
+  readonly incomplete_because: string[];
+  readonly segments: { token_ids: number[]; loss_mask: number[]; logprobs: (number | null)[] }[];
+  readonly turns: unknown[];
+}
+
+const LONG = 30;
+const BY_NUMBER = { return_tokens_as_token_ids: true };
+
+engineTest(
+  "sessions: a trajectory of 30 turns scores as it was drawn, and outlives the server with a journal",
+  async () => {
+    const journal = ["--journal", temporaryFolder("trajectories")];
+    let server = await ToolProcess.serving(...journal);
+    const text = [...FIRST.slice(0, 10)];
+    const turn = async () => {
+      const sampling = { max_tokens: 8, temperature: 1, seed: text.length };
+      const body = { token_ids: text, sampling_params: sampling };
+      const named = { authorization: "Bearer SESSION:long;GROUP:g" };
+      const answer = await server.http.post("/inference/v1/generate", body, named);
+      const { choices } = (await answer.json()) as Answer;
+      text.push(...(choices[0]?.token_ids ?? []), ...NEWS);
+    };
+    for (let i = 0; i < LONG; i += 1) await turn();
+    const exported = async () => (await server.http.json("/v1/sessions/long")) as Exported;
+    const before = await exported();
+    expect(before).toMatchObject({ is_complete: true });
+    expect(before.turns).toHaveLength(LONG);
+    expect(before.segments).toHaveLength(1);
+    const [{ token_ids: ids, loss_mask: mask, logprobs } = EMPTY] = before.segments;
+    expect(ids).toEqual(text.slice(0, -NEWS.length));
+    let scored = 0;
+    for (const [at, drawn] of mask.entries()) {
+      if (drawn === 0) continue;
+      const body = { prompt: ids.slice(0, at), max_tokens: 1, logprobs: 20, ...BY_NUMBER };
+      const answer = await server.http.post("/v1/completions", body);
+      const { choices } = (await answer.json()) as Scored;
+      const score = choices[0]?.logprobs.top_logprobs[0]?.[`token_id:${ids[at]}`];
+      // A token that was drawn although 20 others are likelier has no score there.
+      if (score === undefined) continue;
+      expect(Math.abs(score - (logprobs[at] ?? Number.NaN))).toBeLessThan(1e-4);
+      scored += 1;
+    }
+    expect(scored).toBeGreaterThan(0.8 * mask.filter((bit) => bit === 1).length);
+    server.signal("SIGTERM");
+    await server.exited;
+    server = await ToolProcess.serving(...journal);
+    expect((await exported()).segments).toEqual(before.segments);
+    await turn();
+    expect(await exported()).toMatchObject({ is_complete: true, turns: { length: LONG + 1 } });
+    server.signal("SIGKILL");
+    await server.exited;
+    server = await ToolProcess.serving(...journal);
+    expect((await exported()).incomplete_because).toContainEqual(
+      expect.stringContaining("the server did not stop in order"),
+    );
+    await server.kill();
+  },
+);
+
+const EMPTY: Exported["segments"][number] = { token_ids: [], loss_mask: [], logprobs: [] };
+
+interface Scored {
+  readonly choices: { logprobs: { top_logprobs: Record<string, number>[] } }[];
+}

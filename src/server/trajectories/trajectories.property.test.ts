@@ -6,6 +6,7 @@ import fc from "fast-check";
 import { Bed } from "../../../test/suite/sidecar-bed.ts";
 import { weightEpoch } from "../../core/base/ids.ts";
 import type { Request } from "../../core/request/buffer.ts";
+import { encodeEvent, eventsIn } from "./event-frame.ts";
 import { Trajectories, type TrajectoryEvent } from "./trajectories.ts";
 import type { Trajectory } from "./trajectory.ts";
 
@@ -106,10 +107,9 @@ test("trajectory: whatever an agent keeps of its turns, each text is what the mo
         bed.sidecar.advance(weightEpoch(epoch));
       }
       const again = recorder(bed, []);
-      again.restore(structuredClone(events));
-      const anew = recorder(bed, []);
-      anew.restore([...trajectories.events()]);
-      for (const one of [trajectories, again, anew]) {
+      const frames = Buffer.concat(events.map(encodeEvent));
+      again.restore([...eventsIn(frames), { kind: "stopped" }]);
+      for (const one of [trajectories, again]) {
         const [session] = one.sessions(() => true);
         if (session === undefined) throw new Error("one session");
         const { trajectory, flaws } = session;
@@ -148,7 +148,42 @@ test("trajectories: the bound takes whole sessions, the least recently used firs
   const [again] = trajectories.sessions(({ name }) => name === "b");
   expect(again?.flaws).toEqual([expect.stringContaining("what came before is gone")]);
   const restored = recorder(bed, [], 8_000);
-  restored.restore(events);
+  restored.restore([...events, { kind: "stopped" }]);
   expect([...restored.sessions(() => true)].map(({ name }) => name)).toEqual(names());
   expect(restored.kept).toEqual(trajectories.kept);
+});
+
+test("trajectories: what a killed process, or the log's bound, has taken is named in the next one, and in those after it", async () => {
+  const bed = new Bed({ workers: 1, lengthOf: () => 20 });
+  const events: TrajectoryEvent[] = [];
+  const trajectories = recorder(bed, events);
+  const begin = (name: string) => {
+    const [request] = bed.generate(PROMPT, 1, { session: name });
+    if (request === undefined) throw new Error("one request");
+    trajectories.began({ name, group: null }, [request]);
+    return request;
+  };
+  for (const name of ["over", "open", "cut", "cut"]) {
+    const request = begin(name);
+    await bed.finish();
+    ended(trajectories, request);
+  }
+  trajectories.end("over");
+  begin("ran");
+  const kept: TrajectoryEvent[] = [];
+  const killed = recorder(bed, kept);
+  const firstOfCut = events.findIndex(({ kind, name }) => kind === "ended" && name === "cut");
+  killed.restore(events.filter((_, i) => i !== firstOfCut));
+  const flawsOf = (of: Trajectories) =>
+    Object.fromEntries([...of.sessions(() => true)].map(({ name, flaws }) => [name, flaws]));
+  const named = {
+    over: [],
+    open: [expect.stringContaining("did not stop in order")],
+    ran: [expect.stringContaining("did not stop"), expect.stringContaining("while response")],
+  };
+  expect(flawsOf(killed)).toEqual(named);
+  expect(killed.whyDropped("cut")).toContain("its beginning is gone");
+  const later = recorder(bed, []);
+  later.restore([...events.filter((_, i) => i !== firstOfCut), ...kept, { kind: "stopped" }]);
+  expect(flawsOf(later)).toEqual(named);
 });

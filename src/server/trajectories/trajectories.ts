@@ -27,7 +27,8 @@ export type TrajectoryEvent = SessionName &
   /** `prompt`: see promptKey. */
   (
     | { readonly kind: "began"; readonly requestId: number; readonly prompt: number }
-    | { readonly kind: "ended"; readonly turn: Turn }
+    /** `number`: turns of the session before it. */
+    | { readonly kind: "ended"; readonly turn: Turn; readonly number: number }
     /** The turn came to nothing. */
     | { readonly kind: "failed"; readonly requestId: number; readonly reason: string }
     /** The session is not whole, and no later turn makes it so. */
@@ -36,6 +37,15 @@ export type TrajectoryEvent = SessionName &
     | { readonly kind: "over" }
     | { readonly kind: "dropped"; readonly reason: string }
   );
+
+/** The last event of a process that stopped in order. */
+export interface Stopped {
+  readonly kind: "stopped";
+}
+
+/** Why a session that an earlier process left open may not be whole. */
+const KILLED = "the server did not stop in order: turns of its last second may be missing";
+const CUT = "its beginning is gone: the journal's bound was reached";
 
 export interface TrajectoriesOptions {
   /** Limit of all trajectories together. */
@@ -144,7 +154,8 @@ export class Trajectories {
       logprobs: response.logprobs().slice(0, tokens),
       spans: this.#spansOf(request, tokens),
     };
-    this.#happened({ kind: "ended", name, group, turn });
+    const number = trajectory.turns.length;
+    this.#happened({ kind: "ended", name, group, turn, number });
   }
 
   /** The client gets no response. */
@@ -182,32 +193,21 @@ export class Trajectories {
     this.#happened({ kind: "dropped", name, group, reason: "a client deleted it" });
   }
 
-  /** The events that an earlier process kept, in order. Turns that ran when it ended came to nothing. */
-  restore(events: Iterable<TrajectoryEvent>): void {
-    for (const event of events) this.#apply(event);
-    for (const { running, failed } of this.#entries) {
-      for (const [id, prompt] of running)
-        failed.set(prompt, `the server ended while response ${id} ran`);
-      running.clear();
+  /** The events that earlier processes kept, in order. Turns that ran when the last one ended came to nothing. */
+  restore(events: Iterable<TrajectoryEvent | Stopped>): void {
+    let isWhole = true;
+    for (const event of events) {
+      isWhole = event.kind === "stopped";
+      if (event.kind === "stopped") continue;
+      this.#apply(event);
+      this.#shrink();
     }
-  }
-
-  /** Events that make again all that is kept. */
-  *events(): Generator<TrajectoryEvent> {
-    for (const [key, reason] of this.#dropped) yield { kind: "dropped", ...nameIn(key), reason };
-    for (const entry of this.#entries) {
-      const { name, group, trajectory, running, failed, flaws, isOver } = entry;
-      const session = { name, group };
-      for (const turn of trajectory.turns) yield { kind: "ended", ...session, turn };
-      for (const reason of flaws) yield { kind: "flawed", ...session, reason };
-      for (const [prompt, reason] of failed) {
-        yield { kind: "began", ...session, requestId: -1, prompt };
-        yield { kind: "failed", ...session, requestId: -1, reason };
+    for (const { name, group, running, isOver } of [...this.#entries]) {
+      for (const requestId of [...running.keys()]) {
+        const reason = `the server ended while response ${requestId} ran`;
+        this.#happened({ kind: "failed", name, group, requestId, reason });
       }
-      for (const [requestId, prompt] of running) {
-        yield { kind: "began", ...session, requestId, prompt };
-      }
-      if (isOver) yield { kind: "over", ...session };
+      if (!isWhole && !isOver) this.#happened({ kind: "flawed", name, group, reason: KILLED });
     }
   }
 
@@ -236,6 +236,10 @@ export class Trajectories {
         entry.running.set(event.requestId, event.prompt);
         break;
       case "ended": {
+        if (event.number !== entry.trajectory.turns.length) {
+          this.#drop(key, CUT);
+          break;
+        }
         const prompt = entry.running.get(event.turn.requestId);
         entry.running.delete(event.turn.requestId);
         if (prompt !== undefined) entry.failed.delete(prompt);

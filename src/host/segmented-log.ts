@@ -1,0 +1,116 @@
+// A log of frames in numbered files, of which the oldest are deleted at a bound. Each process begins a file of its own. A
+// log that cannot be written is deleted, so that nobody takes its beginning for the whole.
+
+import { readdirSync, readFileSync, rmSync, statSync } from "node:fs";
+import { join } from "node:path";
+import { JournalFile } from "./journal-file.ts";
+
+export interface SegmentedLogOptions {
+  readonly folder: string;
+  /** The files are `name-1`, `name-2`, ... */
+  readonly name: string;
+  /** Limit of all files together. */
+  readonly bytesMax: number;
+  /** Called once: the log has been deleted. */
+  readonly failed: (error: unknown) => void;
+}
+
+interface Segment {
+  readonly path: string;
+  bytes: number;
+}
+
+/** Files at the bound, so that a deleted one is a small part. */
+const FILES = 8;
+
+export class SegmentedLog {
+  readonly #options: SegmentedLogOptions;
+  /** The oldest first. */
+  readonly #segments: Segment[] = [];
+  #number: number;
+  #file: JournalFile | null = null;
+  #frames: Uint8Array[] = [];
+  #closing: Promise<unknown> = Promise.resolve();
+  #hasFailed = false;
+
+  constructor(options: SegmentedLogOptions) {
+    this.#options = options;
+    const prefix = `${options.name}-`;
+    const numbers = readdirSync(options.folder)
+      .filter((name) => name.startsWith(prefix) && /^\d+$/.test(name.slice(prefix.length)))
+      .map((name) => Number(name.slice(prefix.length)))
+      .sort((a, b) => a - b);
+    for (const number of numbers) {
+      const path = this.#pathOf(number);
+      this.#segments.push({ path, bytes: statSync(path).size });
+    }
+    this.#number = numbers.at(-1) ?? 0;
+  }
+
+  /** The files of earlier processes, the oldest first. */
+  *read(): Generator<Uint8Array> {
+    for (const { path } of [...this.#segments]) yield readFileSync(path);
+  }
+
+  append(frame: Uint8Array): void {
+    if (this.#hasFailed) return;
+    const last = this.#segments.at(-1);
+    const isFull = (last?.bytes ?? 0) + frame.byteLength > this.#options.bytesMax / FILES;
+    if (this.#file === null || isFull) this.#begin();
+    this.#frames.push(frame);
+    const segment = this.#segments.at(-1);
+    if (segment !== undefined) segment.bytes += frame.byteLength;
+    this.#file?.touch();
+  }
+
+  /** Resolves when everything is in the files. */
+  async close(): Promise<void> {
+    this.#end();
+    await this.#closing;
+  }
+
+  #begin(): void {
+    this.#end();
+    this.#number += 1;
+    const path = this.#pathOf(this.#number);
+    this.#segments.push({ path, bytes: 0 });
+    this.#frames = [];
+    const frames = this.#frames;
+    this.#file = new JournalFile({
+      path,
+      log: {
+        get hasNews() {
+          return frames.length > 0;
+        },
+        take: () => Buffer.concat(frames.splice(0)),
+        stop: () => frames.splice(0),
+      },
+      keptBytes: 0,
+      failed: (error) => this.#fail(error),
+    });
+    let total = this.#segments.reduce((sum, { bytes }) => sum + bytes, 0);
+    while (this.#segments.length > 1 && total > this.#options.bytesMax * (1 - 1 / FILES)) {
+      const oldest = this.#segments.shift();
+      total -= oldest?.bytes ?? 0;
+      if (oldest !== undefined) rmSync(oldest.path, { force: true });
+    }
+  }
+
+  #end(): void {
+    const file = this.#file;
+    if (file === null) return;
+    this.#file = null;
+    this.#closing = Promise.all([this.#closing, file.close()]);
+  }
+
+  #fail(error: unknown): void {
+    if (this.#hasFailed) return;
+    this.#hasFailed = true;
+    for (const { path } of this.#segments) rmSync(path, { force: true });
+    this.#options.failed(error);
+  }
+
+  #pathOf(number: number): string {
+    return join(this.#options.folder, `${this.#options.name}-${number}`);
+  }
+}
