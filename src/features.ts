@@ -207,7 +207,8 @@ function iterations({ sidecar, timers }: Parts, features: () => readonly Feature
 
 /** Requests, rollouts and control calls of clients, and what is kept of them over the end of the process. */
 function requests(parts: Parts): Feature[] {
-  const { options, sidecar, encoder, engines, pool, weights, learned, journals, saved } = parts;
+  const { options, sidecar, encoder, engines, chats, pool, weights, learned, journals, saved } =
+    parts;
   const { text, names, eosTokenIds, openTextThread } = options.model;
   const { afterwards: later } = parts.timers;
   const { events, retryGraceMs: graceMs, version } = options;
@@ -218,7 +219,7 @@ function requests(parts: Parts): Feature[] {
   const requestJournals = files && new RequestJournals({ files, sidecar, held, graceMs, after });
   const { trajectories, feature } = recorded(parts);
   const plane = new DataPlane({
-    ...{ sidecar, text, encoder, engines, eosTokenIds, after },
+    ...{ sidecar, text, encoder, engines, chats, eosTokenIds, after },
     trajectories,
     journals: requestJournals,
     modelNames: names,
@@ -231,7 +232,7 @@ function requests(parts: Parts): Feature[] {
     failed: events.failed,
   });
   const rollouts = rolloutSide({
-    ...{ sidecar, text, encoder, eosTokenIds, clock: wallClock, files, after },
+    ...{ sidecar, text, encoder, chats, eosTokenIds, clock: wallClock, files, after },
     adapterOf: (model) => plane.checkModel(model),
     versionOf,
     held: () => pool.held,
@@ -259,9 +260,12 @@ function requests(parts: Parts): Feature[] {
         requests: () => plane.kept,
         rollouts: () => rollouts.known.kept,
       },
+      workerChanged: () => {
+        chats.forget();
+        if (journals !== null) parts.keepWeights();
+      },
       ...(journals && {
         observer: { advanced: parts.keepWeights },
-        workerChanged: parts.keepWeights,
       }),
       // A client that is cut off later gives up nothing.
       stopped: async () => {

@@ -84,6 +84,7 @@ export function metered(
     },
     workerChanged: lookAtEngines,
     weightsHeld: (seconds) => metrics.weightsUpdated(seconds),
+    chatRendered: (by, seconds) => metrics.chatRendered(by, seconds),
     iterationEnded: (summary) => metrics.iterationEnded(summary),
     answered: ({ status }) => metrics.answered(status),
   };

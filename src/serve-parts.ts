@@ -16,6 +16,7 @@ import { EngineEncoder, PoolCalls } from "./server/engine-calls.ts";
 import type { PromptHistory } from "./server/history/prompt-history.ts";
 import type { AccessEntry, HttpServer, Served } from "./server/http.ts";
 import type { Kept } from "./server/kept.ts";
+import { ChatRenderer, type RenderedBy } from "./server/openai/rendering.ts";
 import { type SavedRequest, savedRequest } from "./server/openai/request-journals.ts";
 import { type SavedRollout, savedRollout } from "./server/rollouts/known.ts";
 import type { Route } from "./server/route.ts";
@@ -34,6 +35,8 @@ export interface Feature {
   readonly workerChanged?: (member: Member) => void;
   /** Called after a weight update with the seconds for which it held generation. */
   readonly weightsHeld?: (seconds: number) => void;
+  /** Called with each chat that has become a prompt. */
+  readonly chatRendered?: (by: RenderedBy, seconds: number) => void;
   readonly iterationEnded?: (summary: IterationSummary) => void;
   readonly answered?: (entry: AccessEntry) => void;
   /** Memory kept for finished work, by kind: /metrics shows it. */
@@ -118,9 +121,9 @@ export function partsOf(options: ServeOptions, opened: Opened, features: readonl
     notice: (notice) => options.events.weightsNotice(notice),
   });
   const engines = new PoolCalls({ pool, sidecar, later });
-  const encoder = encoderOf(options, engines);
+  const texts = textsOf(options, engines, features);
   return {
-    ...{ ...opened, options, timers, saved, pool, sidecar, weights, learned, engines, encoder },
+    ...{ ...opened, ...texts, options, timers, saved, pool, sidecar, weights, learned, engines },
     /** The weights in service, for journals. */
     held: heldNow,
     /** Writes them where another process finds them. */
@@ -140,11 +143,17 @@ function savedIn(journals: RunJournals | null) {
   return { requests, rollouts };
 }
 
-function encoderOf({ model }: ServeOptions, engines: PoolCalls): EngineEncoder | ThreadedEncoder {
+/** Makers of tokens from texts, and of prompts from chats. */
+function textsOf({ model }: ServeOptions, engines: PoolCalls, features: readonly Feature[]) {
   const { text, openTextThread: openThread } = model;
-  return openThread === null
-    ? new EngineEncoder(engines, ENCODER_LIMITS)
-    : new ThreadedEncoder({ text, openThread, limits: ENCODER_LIMITS });
+  const encoder =
+    openThread === null
+      ? new EngineEncoder(engines, ENCODER_LIMITS)
+      : new ThreadedEncoder({ text, openThread, limits: ENCODER_LIMITS });
+  const rendered = (by: RenderedBy, seconds: number) => {
+    for (const { chatRendered } of features) chatRendered?.(by, seconds);
+  };
+  return { encoder, chats: new ChatRenderer({ engines, encoder, rendered }) };
 }
 
 function sidecarOf(

@@ -31,17 +31,14 @@ test("groupsOf: sampling out of bounds is refused before anything runs", () => {
 });
 
 test("groupsOf: messages are rendered, and a template's refusal names the prompt", () => {
-  const chat = {
-    messages: [{ role: "user", content: "hi" }],
-    options: { addGenerationPrompt: true, continueFinalMessage: false, tools: null, variables: {} },
-  };
+  const chat = '{"messages":[]}';
   const line: PromptLine = { line: 3, id: "a", prompt: { kind: "chat", chat }, n: null };
   const text: JobOptions["text"] = {
     encode: (rendered, { addSpecial }) => Int32Array.of(rendered.length, Number(addSpecial)),
-    renderChat: (messages) => `<${messages[0]?.role}>${messages[0]?.content}`,
+    renderChat: (given) => `<${given.length}>`,
   };
   const [group] = groupsOf([line], { ...OPTIONS, text });
-  expect([...(group?.prompt ?? [])]).toEqual([8, 0]);
+  expect([...(group?.prompt ?? [])]).toEqual([4, 0]);
   const renderChat = () => {
     throw new InvalidFieldError({ where: "chat", field: "messages", problem: "are refused" });
   };

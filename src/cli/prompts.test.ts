@@ -44,22 +44,12 @@ test("loadPrompts: reads text, token ids and n", async () => {
   ]);
 });
 
-test("loadPrompts: reads messages, with what the chat template reads beside them", async () => {
-  const messages = [{ role: "user", content: [{ type: "text", text: "hi" }] }];
-  const line = { id: "a", messages, tools: [{ name: "t" }], chat_template_kwargs: { deep: true } };
-  const [prompt] = await load(`${JSON.stringify(line)}\n`);
-  expect(prompt?.prompt).toEqual({
-    kind: "chat",
-    chat: {
-      messages: [{ role: "user", content: "hi" }],
-      options: {
-        addGenerationPrompt: true,
-        continueFinalMessage: false,
-        tools: [{ name: "t" }],
-        variables: { deep: true },
-      },
-    },
-  });
+test("loadPrompts: reads messages as they are written, with what the chat template reads beside them", async () => {
+  const messages = '[{ "role": "user", "content": [{ "type": "text", "text": "hi" }] }]';
+  const beside = '"tools":[{"2":1.0,"1":9223372036854775807}],"chat_template_kwargs":{"deep":true}';
+  const [prompt] = await load(`{"id": "a", "messages": ${messages}, ${beside}}\n`);
+  const chat = `{"messages":${messages},${beside},"max_completion_tokens":1}`;
+  expect(prompt?.prompt).toEqual({ kind: "chat", chat });
 });
 
 test.each([

@@ -10,9 +10,9 @@ import { SAMPLING_DEFAULTS } from "../core/request/request.ts";
 import { outOfBounds, problemOf } from "../core/request/sampling-bounds.ts";
 import { chunksOf, linesOf, objectOf, show } from "../host/json-lines.ts";
 import { checked, text, wellFormed } from "../server/openai/fields.ts";
-import { type Chat, chatOf } from "../server/openai/messages.ts";
+import { chatOf } from "../server/openai/messages.ts";
 import { GROUP_ENTRIES, givenPrompt } from "../server/rollouts/plan.ts";
-import type { Text } from "../text/text.ts";
+import type { Chat, Text } from "../text/text.ts";
 
 export interface PromptLine {
   /** Line of the file; the first one is 1. */
@@ -80,7 +80,10 @@ function parseLine(
     const tokenIds = givenPrompt(fields, { text: { vocabularySize }, at: "" });
     if (tokenIds !== null) return { ...about, prompt: { kind: "token_ids", tokenIds } };
     if (!messages) return { ...about, prompt: { kind: "text", text: prompt ?? "" } };
-    return { ...about, prompt: { kind: "chat", chat: chatOf({ ...fields, messages }) } };
+    return {
+      ...about,
+      prompt: { kind: "chat", chat: chatOf({ ...fields, messages }, { source }) },
+    };
   } catch (error) {
     if (!(error instanceof InvalidFieldError)) throw error;
     throw new InvalidFieldError({ where, field: error.field, problem: error.problem });
@@ -136,8 +139,7 @@ function tokensOf({ line, id, prompt }: PromptLine, { path, text }: JobOptions):
       return text.encode(prompt.text, { addSpecial: false });
     case "chat":
       try {
-        const { messages, options } = prompt.chat;
-        return text.encode(text.renderChat(messages, options), { addSpecial: false });
+        return text.encode(text.renderChat(prompt.chat), { addSpecial: false });
       } catch (error) {
         if (!(error instanceof InvalidFieldError)) throw error;
         const { field, problem } = error;

@@ -62,7 +62,7 @@ export async function verifyServers(
 /** Token ids as the server has them. @throws AppError worker_failed: it has no tokenizer. */
 async function tokensOf(engine: Engine, { id, prompt }: PromptLine): Promise<VerifyPrompt> {
   if (prompt.kind === "token_ids") return { id, tokens: [...prompt.tokenIds] };
-  const text = prompt.kind === "text" ? { prompt: prompt.text } : prompt.chat;
+  const text = prompt.kind === "text" ? { prompt: prompt.text } : JSON.parse(prompt.chat);
   const tokens = await engine.tokenize(text);
   if (tokens.length > 0) return { id, tokens };
   throw new AppError("worker_failed", `${engine.url}/tokenize gives no tokens for prompt ${id}`);

@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import fc from "fast-check";
-import { JSON_DEPTH_MAX, JsonLimitError, parseJson } from "./json.ts";
+import { JSON_DEPTH_MAX, JsonLimitError, membersOf, parseJson } from "./json.ts";
 
 const nested = (depth: number) => "[".repeat(depth) + "]".repeat(depth);
 
@@ -63,4 +63,22 @@ test("parseJson: counts objects, lists and texts, and no numbers", () => {
   expect(() => parseJson(`[${'"",'.repeat(600_000)}1]`)).toThrow(JsonLimitError);
   expect(() => parseJson(`[${"[],".repeat(600_000)}1]`)).toThrow(JsonLimitError);
   expect(parseJson(`[${"1,".repeat(600_000)}1]`)).toHaveLength(600_001);
+});
+
+test("membersOf: the text of each member, which reads as the member does", () => {
+  const text = ' {"a" : {"x": [1.0, "}"]} , "\\"b\\u0061":"\\\\", "c":[], "a": 2}';
+  expect([...membersOf(text)]).toEqual([
+    ["a", "2"],
+    ['"ba', '"\\\\"'],
+    ["c", "[]"],
+  ]);
+  expect([...membersOf("[]")]).toEqual([]);
+  const any = fc.oneof(fc.dictionary(fc.string(), fc.jsonValue()), fc.array(fc.jsonValue()));
+  fc.assert(
+    fc.property(any, fc.integer({ min: 0, max: 2 }), (value, indent) => {
+      const read = [...membersOf(JSON.stringify(value, null, indent))];
+      const entries = Object.entries(value).map(([name, one]) => [name, JSON.stringify(one)]);
+      expect(read.map(([name, one]) => [name, JSON.stringify(JSON.parse(one))])).toEqual(entries);
+    }),
+  );
 });

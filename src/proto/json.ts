@@ -73,6 +73,8 @@ function checkLimits(text: string, { depthMax, entriesMax }: JsonLimits): void {
 
 const QUOTE = 0x22;
 const BACKSLASH = 0x5c;
+const COMMA = 0x2c;
+const COLON = 0x3a;
 const BRACKET_OPEN = 0x5b;
 const BRACKET_CLOSED = 0x5d;
 const BRACE_OPEN = 0x7b;
@@ -87,6 +89,53 @@ function count(text: string, character: string, max: number): number {
     at = text.indexOf(character, at + 1);
   }
   return found;
+}
+
+/** The text of each field of an object, or of each entry of a list by its index. `text` is JSON already. */
+export function membersOf(text: string): Map<string, string> {
+  const members = new Map<string, string>();
+  let name: string | null = null;
+  let depth = 0;
+  let start = 0;
+  const end = (at: number) => {
+    const value = text.slice(start, at).trim();
+    if (value !== "") members.set(name ?? `${members.size}`, value);
+    name = null;
+    start = at + 1;
+  };
+  for (let i = 0; i < text.length; i += 1) {
+    switch (text.charCodeAt(i)) {
+      case QUOTE:
+        i = endOfString(text, i);
+        break;
+      case BRACKET_OPEN:
+      case BRACE_OPEN:
+        depth += 1;
+        if (depth === 1) start = i + 1;
+        break;
+      case BRACKET_CLOSED:
+      case BRACE_CLOSED:
+        depth -= 1;
+        if (depth === 0) end(i);
+        break;
+      case COMMA:
+        if (depth === 1) end(i);
+        break;
+      case COLON:
+        if (depth !== 1) break;
+        name = JSON.parse(text.slice(start, i));
+        start = i + 1;
+        break;
+      default:
+    }
+  }
+  return members;
+}
+
+/** The object with these fields, whose values are JSON texts. */
+export function objectOf(members: ReadonlyMap<string, string>): string {
+  const fields = [...members].map(([name, value]) => `${JSON.stringify(name)}:${value}`);
+  return `{${fields.join(",")}}`;
 }
 
 /** The index of the quote that ends the string whose first quote is at `start`; the text's end where none does. */

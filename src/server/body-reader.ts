@@ -12,11 +12,14 @@ export type IdLists = "plain" | "packed";
 export interface JsonBody {
   /** Stands for the bytes. */
   readonly digest: string;
+  /** The body's text, where it may hold a chat; else empty. */
+  readonly source: string;
   json(lists: IdLists): unknown;
 }
 
 export interface ReadBody {
   readonly digest: string;
+  readonly source: string;
   readonly value: unknown;
 }
 
@@ -36,11 +39,11 @@ export class BodyReader {
   /** The bytes are the reader's until it resolves. @throws AppError invalid_json, and as Lane.run. */
   async read(bytes: Uint8Array<ArrayBuffer>, signal: AbortSignal): Promise<JsonBody> {
     if (bytes.length <= INLINE_BYTES_MAX) {
-      const value = jsonOf(bytes);
-      return { digest: digestOf(bytes), json: () => value };
+      const { value, ...about } = readBytes(bytes);
+      return { ...about, json: () => value };
     }
-    const { digest, value } = (await this.lane.run(bytes, bytes.length, signal)) as ReadBody;
-    return { digest, json: (lists) => (lists === "packed" ? value : unpacked(value)) };
+    const { value, ...about } = (await this.lane.run(bytes, bytes.length, signal)) as ReadBody;
+    return { ...about, json: (lists) => (lists === "packed" ? value : unpacked(value)) };
   }
 
   close(): void {
@@ -48,14 +51,13 @@ export class BodyReader {
   }
 }
 
-export function digestOf(bytes: Uint8Array): string {
-  return createHash("sha256").update(bytes).digest("hex");
-}
-
-export function jsonOf(bytes: Uint8Array): unknown {
-  if (bytes.length === 0) return null;
+export function readBytes(bytes: Uint8Array): ReadBody {
+  const digest = createHash("sha256").update(bytes).digest("hex");
+  if (bytes.length === 0) return { digest, source: "", value: null };
   try {
-    return parseJson(new TextDecoder("utf-8", { fatal: true }).decode(bytes));
+    const text = new TextDecoder("utf-8", { fatal: true }).decode(bytes);
+    const source = text.includes("messages") ? text : "";
+    return { digest, source, value: parseJson(text) };
   } catch (cause) {
     const problem = cause instanceof JsonLimitError ? "is refused" : "is not JSON";
     throw new AppError("invalid_json", `the body ${problem}: ${errorText(cause)}`, { cause });

@@ -1,18 +1,14 @@
 // Calls of the data plane to a route that only some engines have: a chat rendered or parsed with the engine's own
 // tokenizer, template and parsers, and texts and tokens where the model's tokenizer is not on this machine. Any engine
-// that has the route can answer: none of it depends on weights.
+// that has the route can answer, whatever its state: none of it depends on weights.
 
 import { AppError, RefusedError } from "../core/base/errors.ts";
 import type { ControlAnswer, EngineOperation } from "../core/rollout/operation.ts";
+import type { Worker } from "../core/rollout/worker.ts";
 import { type AnswerLimits, answerOf } from "../pool/engine-answer.ts";
 import { connected, type WorkerPool } from "../pool/pool.ts";
-import type {
-  ChatMessage,
-  ChatOptions,
-  EncodedChat,
-  EncodeOptions,
-  Encoder,
-} from "../text/text.ts";
+import { membersOf, objectOf } from "../proto/json.ts";
+import type { Chat, EncodedChat, EncodeOptions, Encoder } from "../text/text.ts";
 import { fieldOf, invalid } from "./route.ts";
 import type { Sidecar } from "./sidecar.ts";
 
@@ -20,7 +16,8 @@ type TextOperation = Extract<EngineOperation, { kind: "text" }>;
 
 export interface EngineCall {
   readonly form: TextOperation["form"];
-  readonly body: unknown;
+  /** JSON as the engine gets it. */
+  readonly body: string;
   /** Aborts when the answer is no longer needed. */
   readonly signal: AbortSignal;
 }
@@ -44,6 +41,8 @@ export class PoolCalls implements EngineCalls {
   readonly #parts: { pool: WorkerPool; sidecar: Sidecar; later: AnswerLimits["later"] };
   /** The engine that is asked first; it takes turns. */
   #turn = 0;
+  /** Answers of engines that lack a route, by route. An engine that is opened again is another worker. */
+  readonly #lacking = new WeakMap<Worker, Map<string, string>>();
 
   constructor(parts: { pool: WorkerPool; sidecar: Sidecar; later: AnswerLimits["later"] }) {
     this.#parts = parts;
@@ -51,7 +50,7 @@ export class PoolCalls implements EngineCalls {
 
   async post({ form, body, signal }: EngineCall): Promise<EngineReply> {
     const { pool, sidecar, later } = this.#parts;
-    const engines = connected(pool.members).filter(({ member }) => member.state === "ready");
+    const engines = connected(pool.members);
     if (engines.length === 0) throw new AppError("no_worker", "no worker is in service");
     this.#turn += 1;
     const missing: string[] = [];
@@ -59,6 +58,12 @@ export class PoolCalls implements EngineCalls {
     for (let i = 0; i < engines.length; i += 1) {
       const engine = engines[(this.#turn + i) % engines.length];
       if (engine === undefined) continue;
+      const lacking = this.#lacking.getOrInsertComputed(engine.worker, () => new Map());
+      const known = lacking.get(form);
+      if (known !== undefined) {
+        missing.push(known);
+        continue;
+      }
       const { epoch: nextEpoch } = sidecar.rollout;
       const answer = await answerOf(
         engine.worker,
@@ -68,8 +73,10 @@ export class PoolCalls implements EngineCalls {
       if (answer.status === 200) return { kind: "answer", body: answer.body };
       if (signal.aborted) throw new AppError("interrupted", "the client disconnected");
       const said = `${engine.member.source.name}: ${messageOf(answer)}`;
-      if (MISSING.has(answer.status)) missing.push(said);
-      else if (answer.status < 500)
+      if (MISSING.has(answer.status)) {
+        missing.push(said);
+        lacking.set(form, said);
+      } else if (answer.status < 500)
         throw new RefusedError({ status: answer.status, message: said });
       else broken.push(said);
     }
@@ -84,6 +91,31 @@ function messageOf({ status, body }: ControlAnswer): string {
   return `HTTP ${status}: ${typeof text === "string" ? text : JSON.stringify(body)}`;
 }
 
+const TOKENIZED_FIELDS = [
+  "messages",
+  "tools",
+  "add_generation_prompt",
+  "continue_final_message",
+  "add_special_tokens",
+  "chat_template",
+];
+
+/** The body of /tokenize, which has fewer fields, for a chat: templates read the others as variables. */
+export function tokenizedChat(chat: Chat): string {
+  const fields = membersOf(chat);
+  const variables = membersOf(fields.get("chat_template_kwargs") ?? "{}");
+  for (const name of ["documents", "reasoning_effort"]) {
+    const given = fields.get(name);
+    if (given !== undefined && !variables.has(name)) variables.set(name, given);
+  }
+  const body = new Map([["chat_template_kwargs", objectOf(variables)]]);
+  for (const name of TOKENIZED_FIELDS) {
+    const given = fields.get(name);
+    if (given !== undefined) body.set(name, given);
+  }
+  return objectOf(body);
+}
+
 export class EngineEncoder implements Encoder {
   readonly #engines: EngineCalls;
   readonly #charactersMax: number;
@@ -96,35 +128,21 @@ export class EngineEncoder implements Encoder {
   async encode(texts: readonly string[], options: EncodeOptions): Promise<Int32Array[]> {
     const encoded: Int32Array[] = [];
     for (const prompt of texts) {
-      const body = { prompt, add_special_tokens: options.addSpecial };
+      const body = JSON.stringify({ prompt, add_special_tokens: options.addSpecial });
       encoded.push(await this.#tokenize(body, prompt.length, options));
     }
     return encoded;
   }
 
-  async encodeChat(
-    messages: readonly ChatMessage[],
-    chat: ChatOptions,
-    options: EncodeOptions,
-  ): Promise<EncodedChat> {
-    const body = {
-      messages,
-      add_special_tokens: options.addSpecial,
-      add_generation_prompt: chat.addGenerationPrompt,
-      continue_final_message: chat.continueFinalMessage,
-      chat_template_kwargs: chat.variables,
-      ...(chat.tools === null ? {} : { tools: chat.tools }),
-    };
-    const tokens = await this.#tokenize(body, JSON.stringify(messages).length, options);
-    // Only the engine has the template; what it writes is known as tokens.
-    return { text: "", tokens };
+  /** For engines without the route that renders. */
+  async encodeChat(chat: Chat, options: EncodeOptions): Promise<EncodedChat> {
+    const tokens = await this.#tokenize(tokenizedChat(chat), chat.length, options);
+    return { text: null, tokens };
   }
 
   async decode(tokens: Int32Array, signal: AbortSignal): Promise<string> {
-    const prompt = fieldOf(
-      await this.#post("detokenize", { tokens: [...tokens] }, signal),
-      "prompt",
-    );
+    const body = JSON.stringify({ tokens: [...tokens] });
+    const prompt = fieldOf(await this.#post("detokenize", body, signal), "prompt");
     if (typeof prompt === "string") return prompt;
     throw new AppError("worker_failed", "an engine's answer to detokenize holds no text");
   }
@@ -137,7 +155,7 @@ export class EngineEncoder implements Encoder {
 
   close(): void {}
 
-  async #tokenize(body: object, characters: number, options: EncodeOptions): Promise<Int32Array> {
+  async #tokenize(body: string, characters: number, options: EncodeOptions): Promise<Int32Array> {
     const max = this.#charactersMax;
     if (characters > max) {
       const message = `a text has ${characters} characters, beyond the server's ${max}`;
@@ -149,7 +167,7 @@ export class EngineEncoder implements Encoder {
     throw new AppError("worker_failed", "an engine's answer to tokenize lists no tokens");
   }
 
-  async #post(form: TextOperation["form"], body: object, signal: AbortSignal): Promise<unknown> {
+  async #post(form: TextOperation["form"], body: string, signal: AbortSignal): Promise<unknown> {
     const reply = await this.#engines.post({ form, body, signal });
     if (reply.kind === "answer") return reply.body;
     const problem = `needs a tokenizer, and no worker has one (${reply.reasons}): give --tokenizer DIR, or send token ids`;

@@ -43,6 +43,7 @@ export function fetchExchange(request: Request, options: ExchangeOptions): Fetch
     },
     json: async (lists = "plain") => (await whole()).json(lists),
     digest: async () => (await whole()).digest,
+    source: async () => (await whole()).source,
     release: () => {
       read = null;
     },

@@ -2,8 +2,9 @@
 // serving thread at the speed of memory.
 
 import { serveJobs } from "../text/job-lane.ts";
-import { digestOf, jsonOf, packed, type ReadBody } from "./body-reader.ts";
+import { packed, type ReadBody, readBytes } from "./body-reader.ts";
 
 serveJobs(() => (bytes: Uint8Array, moves): ReadBody => {
-  return { digest: digestOf(bytes), value: packed(jsonOf(bytes), moves) };
+  const read = readBytes(bytes);
+  return { ...read, value: packed(read.value, moves) };
 });

@@ -34,6 +34,8 @@ export interface Exchange {
   json(lists?: IdLists): Promise<unknown>;
   /** Stands for the body's bytes: other bytes have another one. @throws AppError as `json`. */
   digest(): Promise<string>;
+  /** The body's text, where it may hold a chat; else empty. @throws AppError as `json`. */
+  source(): Promise<string>;
   /** The body is not asked for any more. Who answers much later calls it, so that it is not kept in memory. */
   release(): void;
   /** The answer is a stream, whose writer reports its progress. */

@@ -66,7 +66,8 @@ export class Router {
 /** A stranger's request: whatever its handler is wrapped in, nothing of the query and the body is looked at. */
 function bare(exchange: Exchange): Exchange {
   const url = new URL(exchange.url.pathname, exchange.url);
-  return { ...exchange, url, json: async () => null, digest: async () => "" };
+  const none = async () => "";
+  return { ...exchange, url, json: async () => null, digest: none, source: none };
 }
 
 function notFound({ url }: Exchange): never {

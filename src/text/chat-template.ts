@@ -3,7 +3,7 @@
 
 import { Template } from "@huggingface/jinja";
 import { errorText, InvalidFieldError } from "../core/base/errors.ts";
-import type { ChatMessage, ChatOptions } from "./text.ts";
+import type { Chat } from "./text.ts";
 
 export class ChatTemplate {
   readonly #source: string | null;
@@ -18,9 +18,22 @@ export class ChatTemplate {
   }
 
   /** @throws InvalidFieldError: no template, one that cannot be read, or one that refuses the messages. */
-  render(messages: readonly ChatMessage[], options: ChatOptions): string {
+  render(chat: Chat): string {
     if (this.#source === null) throw refused("need a chat template, and the model has none");
-    const { addGenerationPrompt, continueFinalMessage, tools, variables } = options;
+    const {
+      messages,
+      tools = null,
+      chat_template: own = null,
+      documents = null,
+      reasoning_effort: effort = null,
+      chat_template_kwargs: variables = {},
+      continue_final_message: continueFinalMessage = false,
+      add_generation_prompt: addGenerationPrompt = !continueFinalMessage,
+    } = JSON.parse(chat);
+    if (own !== null) {
+      const problem = "is given, but only engines that render chats take one (vLLM)";
+      throw new InvalidFieldError({ where: "chat", field: "chat_template", problem });
+    }
     if (continueFinalMessage && addGenerationPrompt) {
       throw refused("cannot both be continued and be answered (add_generation_prompt)");
     }
@@ -29,6 +42,8 @@ export class ChatTemplate {
       this.#template ??= new Template(this.#source);
       text = this.#template.render({
         ...this.#tokens,
+        ...(documents && { documents }),
+        ...(effort && { reasoning_effort: effort }),
         ...variables,
         messages,
         tools,
@@ -46,7 +61,7 @@ function refused(problem: string): InvalidFieldError {
 }
 
 /** Cut behind the last message's content, as transformers does: templates may trim its ends. */
-function leftOpen(text: string, message: ChatMessage | undefined): string {
+function leftOpen(text: string, message: { content?: unknown } | undefined): string {
   const content = message?.content;
   if (typeof content !== "string") throw refused("end with no text that could be continued");
   const at = text.lastIndexOf(content.trim());

@@ -3,7 +3,7 @@
 
 import { InvalidFieldError } from "../core/base/errors.ts";
 import type { ChatTemplate } from "./chat-template.ts";
-import type { ChatMessage, ChatOptions, Detokenizer, Text } from "./text.ts";
+import type { Chat, Detokenizer, Text } from "./text.ts";
 
 const AS_WRITTEN = { skipSpecial: false };
 
@@ -31,8 +31,8 @@ export abstract class VocabularyText implements Text {
     return this.#known(token).slice();
   }
 
-  renderChat(messages: readonly ChatMessage[], options: ChatOptions): string {
-    return this.template.render(messages, options);
+  renderChat(chat: Chat): string {
+    return this.template.render(chat);
   }
 
   /** @throws InvalidFieldError for a token out of vocabulary. */

@@ -3,7 +3,7 @@
 
 import { AppError } from "../core/base/errors.ts";
 import { type JobThread, serveJobs } from "./job-lane.ts";
-import type { ChatMessage, ChatOptions, EncodedChat, Text } from "./text.ts";
+import type { Chat, EncodedChat, Text } from "./text.ts";
 
 export type EncoderJob =
   | {
@@ -15,8 +15,7 @@ export type EncoderJob =
     }
   | {
       readonly kind: "chat";
-      /** Messages and ChatOptions as JSON, which crosses threads faster than objects. */
-      readonly request: string;
+      readonly chat: Chat;
       readonly addSpecial: boolean;
       readonly tokensMax: number | null;
       /** Limit of the text that the template makes. */
@@ -55,12 +54,8 @@ export const ENCODERS: {
       checkRoom(text, one, tokensMax);
       return text.encode(one, { addSpecial });
     }),
-  chat: (text, { request, addSpecial, tokensMax, charactersMax }) => {
-    const { messages, chat } = JSON.parse(request) as {
-      messages: ChatMessage[];
-      chat: ChatOptions;
-    };
-    const written = text.renderChat(messages, chat);
+  chat: (text, { chat, addSpecial, tokensMax, charactersMax }) => {
+    const written = text.renderChat(chat);
     if (written.length > charactersMax) {
       const message = `the chat template makes a text of ${written.length} characters, beyond the server's ${charactersMax}`;
       throw new AppError("context_length_exceeded", message);

@@ -120,15 +120,10 @@ test("a thread of a Hugging Face tokenizer does what its text does, errors too",
   const options = { addSpecial: false, tokensMax: null, signal: ALWAYS };
   const [tokens] = await encoder.encode([content], options);
   expect(tokens).toEqual(text.encode(content, { addSpecial: false }));
-  const chat = {
-    addGenerationPrompt: true,
-    continueFinalMessage: false,
-    tools: null,
-    variables: {},
-  };
   const messages = [{ role: "user", content }];
-  const written = text.renderChat(messages, chat);
-  expect(await encoder.encodeChat(messages, chat, options)).toEqual({
+  const chat = JSON.stringify({ messages });
+  const written = text.renderChat(chat);
+  expect(await encoder.encodeChat(chat, options)).toEqual({
     text: written,
     tokens: text.encode(written, { addSpecial: false }),
   });
@@ -136,8 +131,9 @@ test("a thread of a Hugging Face tokenizer does what its text does, errors too",
   expect(await encoder.decode(all, ALWAYS)).toBe(text.decode(all, { skipSpecial: false }));
   const names = JSON.parse(await encoder.namesJson(all, ALWAYS));
   expect(names.join("")).toBe(content);
-  const both = { ...chat, continueFinalMessage: true };
-  const failure = await encoder.encodeChat(messages, both, options).catch((error) => error);
+  const open = { continue_final_message: true, add_generation_prompt: false };
+  const empty = JSON.stringify({ messages: [{ role: "user" }], ...open });
+  const failure = await encoder.encodeChat(empty, options).catch((error) => error);
   expect(failure).toMatchObject({ code: "invalid_field", field: "messages" });
 });
 

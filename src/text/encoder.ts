@@ -4,14 +4,7 @@
 import { AppError } from "../core/base/errors.ts";
 import { ENCODERS, type EncoderJob, type EncoderThread, type ResultOf } from "./encoder-job.ts";
 import { Lane } from "./job-lane.ts";
-import type {
-  ChatMessage,
-  ChatOptions,
-  EncodedChat,
-  EncodeOptions,
-  Encoder,
-  Text,
-} from "./text.ts";
+import type { Chat, EncodedChat, EncodeOptions, Encoder, Text } from "./text.ts";
 
 export interface EncoderLimits {
   readonly charactersMax: number;
@@ -58,17 +51,12 @@ export class ThreadedEncoder implements Encoder {
     return encoded;
   }
 
-  async encodeChat(
-    messages: readonly ChatMessage[],
-    chat: ChatOptions,
-    options: EncodeOptions,
-  ): Promise<EncodedChat> {
+  async encodeChat(chat: Chat, options: EncodeOptions): Promise<EncodedChat> {
     const { signal, ...rest } = options;
-    const request = JSON.stringify({ messages, chat });
     const { charactersMax } = this.#options.limits;
-    this.#checkLength(request.length);
-    const job = { kind: "chat", request, charactersMax, ...rest } as const;
-    return await this.#run(job, request.length, signal);
+    this.#checkLength(chat.length);
+    const job = { kind: "chat", chat, charactersMax, ...rest } as const;
+    return await this.#run(job, chat.length, signal);
   }
 
   async decode(tokens: Int32Array, signal: AbortSignal): Promise<string> {

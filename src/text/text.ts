@@ -9,26 +9,24 @@ export interface Detokenizer {
   flush(): string;
 }
 
-/** A chat message as clients send it; templates read further fields (`tool_calls`, ...) as they come. */
-export interface ChatMessage {
-  readonly role: string;
-  readonly content: string | null;
-  readonly [field: string]: unknown;
-}
+/**
+ * A chat as JSON, in the fields of vLLM's requests that its renderer reads (`messages`, `tools`, `chat_template_kwargs`, ...),
+ * each as its client wrote it: 1.0 and 2^63-1 are other numbers to a template when JavaScript has read them.
+ */
+export type Chat = string;
 
-export interface ChatOptions {
-  /** End with the beginning of an assistant's turn. */
-  readonly addGenerationPrompt: boolean;
-  /** Leave the last message open, so that the model continues it. */
-  readonly continueFinalMessage: boolean;
-  readonly tools: readonly unknown[] | null;
-  /** Further variables of the template. */
-  readonly variables: Readonly<Record<string, unknown>>;
-}
+/** Types of parts of a message that are text, as vLLM has them, and the field that holds it. */
+export const TEXT_OF_PART: ReadonlyMap<unknown, string> = new Map([
+  ["text", "text"],
+  ["input_text", "text"],
+  ["output_text", "text"],
+  ["refusal", "refusal"],
+  ["thinking", "thinking"],
+]);
 
 export interface EncodedChat {
-  /** The chat as text, by the model's chat template. */
-  readonly text: string;
+  /** The chat as text, by the model's chat template; null: only an engine knows it. */
+  readonly text: string | null;
   readonly tokens: Int32Array;
 }
 
@@ -47,11 +45,7 @@ export interface EncodeOptions {
 export interface Encoder {
   encode(texts: readonly string[], options: EncodeOptions): Promise<Int32Array[]>;
   /** @throws AppError also invalid_field, as Text.renderChat. */
-  encodeChat(
-    messages: readonly ChatMessage[],
-    chat: ChatOptions,
-    options: EncodeOptions,
-  ): Promise<EncodedChat>;
+  encodeChat(chat: Chat, options: EncodeOptions): Promise<EncodedChat>;
   /** Special tokens are written out. */
   decode(tokens: Int32Array, signal: AbortSignal): Promise<string>;
   /** The text of each token, as a JSON list. */
@@ -68,5 +62,5 @@ export interface Text {
   /** The bytes of one token, special ones written out. @throws InvalidFieldError as `decode`. */
   bytes(token: number): Uint8Array;
   /** The prompt that the model's chat template makes. @throws AppError invalid_field: no template, or it refuses. */
-  renderChat(messages: readonly ChatMessage[], options: ChatOptions): string;
+  renderChat(chat: Chat): string;
 }

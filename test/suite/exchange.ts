@@ -15,6 +15,7 @@ export function exchangeOf(
     digest: async () => JSON.stringify(body),
     release: () => {},
     json: async () => body,
+    source: async () => JSON.stringify(body) ?? "",
     ...fields,
   };
 }

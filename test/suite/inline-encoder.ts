@@ -6,10 +6,8 @@ import type { Encoder, Text } from "../../src/text/text.ts";
 export function inlineEncoder(text: Text): Encoder {
   return {
     encode: async (texts, options) => ENCODERS.encode(text, { kind: "encode", texts, ...options }),
-    encodeChat: async (messages, chat, options) => {
-      const request = JSON.stringify({ messages, chat });
-      return ENCODERS.chat(text, { kind: "chat", request, charactersMax: 2 ** 20, ...options });
-    },
+    encodeChat: async (chat, options) =>
+      ENCODERS.chat(text, { kind: "chat", chat, charactersMax: 2 ** 20, ...options }),
     decode: async (tokens) => ENCODERS.decode(text, { kind: "decode", tokens }),
     namesJson: async (tokens) => ENCODERS.names(text, { kind: "names", tokens }),
   };

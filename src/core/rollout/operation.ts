@@ -79,7 +79,8 @@ export const OPERATION = v.variant("kind", [
   v.object({
     kind: v.literal("text"),
     form: v.picklist(["tokenize", "detokenize", "render", "derender"]),
-    body: contents,
+    /** JSON as the engine gets it: a chat's numerals and the order of its keys are its client's. */
+    body: v.string(),
   }),
   /** A method of all ranks of the engine. The answer lists what each returned. */
   v.object({ kind: v.literal("rpc"), body: contents }),

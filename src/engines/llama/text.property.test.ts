@@ -7,7 +7,7 @@ import fc from "fast-check";
 import { HF_FOLDER, sharedModel, skipReason } from "../../../test/llama/engine-fixture.ts";
 import { temporaryFolder } from "../../../test/suite/temporary-folder.ts";
 import { openHuggingFaceText } from "../../text/hugging-face.ts";
-import type { ChatMessage, ChatOptions, Text } from "../../text/text.ts";
+import type { Text } from "../../text/text.ts";
 
 /**
  * Scripts of the higher planes, among them those that are new in Unicode 16 (JavaScript's tables): libllama's tables are
@@ -35,12 +35,8 @@ const textArbitrary = fc
   )
   .map((parts) => parts.join("").replace(YOUNG, ""));
 
-const OPTIONS: ChatOptions = {
-  addGenerationPrompt: true,
-  continueFinalMessage: false,
-  tools: null,
-  variables: {},
-};
+const chatOf = (messages: readonly object[], fields: object = {}) =>
+  JSON.stringify({ messages, ...fields });
 
 describe.skipIf(skipReason !== null)("both texts", () => {
   const llama = (): Text => sharedModel().tokenizer;
@@ -95,18 +91,20 @@ describe.skipIf(skipReason !== null)("both texts", () => {
   });
 
   test("renderChat: the same prompt, which ends as it was asked to", () => {
-    const turns: ChatMessage[] = [
+    const turns = [
       { role: "user", content: "sort 9 27 4" },
       { role: "assistant", content: "<think>\n9 27 " },
     ];
     for (const text of [hf, llama()]) {
-      expect(text.renderChat(turns.slice(0, 1), OPTIONS)).toBe("<|user|>sort 9 27 4<|assistant|>");
-      const closed = text.renderChat(turns, { ...OPTIONS, addGenerationPrompt: false });
+      expect(text.renderChat(chatOf(turns.slice(0, 1)))).toBe("<|user|>sort 9 27 4<|assistant|>");
+      const closed = text.renderChat(chatOf(turns, { add_generation_prompt: false }));
       expect(closed).toBe("<|user|>sort 9 27 4<|assistant|><think>\n9 27 <|end|>");
-      const open = { ...OPTIONS, addGenerationPrompt: false, continueFinalMessage: true };
-      expect(text.renderChat(turns, open)).toBe("<|user|>sort 9 27 4<|assistant|><think>\n9 27 ");
-      expect(() => text.renderChat(turns, { ...open, addGenerationPrompt: true })).toThrow("chat");
-      expect(() => text.renderChat([], open)).toThrow("no text that could be continued");
+      const open = { add_generation_prompt: false, continue_final_message: true };
+      expect(text.renderChat(chatOf(turns, open))).toBe(
+        "<|user|>sort 9 27 4<|assistant|><think>\n9 27 ",
+      );
+      const nothing = chatOf([{ role: "user", content: null }], open);
+      expect(() => text.renderChat(nothing)).toThrow("no text that could be continued");
     }
   });
 });
@@ -144,7 +142,7 @@ describe("the files of a Hugging Face model", () => {
     expect(text.decode([5, 4, 2, 3, 7], { skipSpecial: false })).toBe("<s> aé");
     expect([...text.encode("a aé", { addSpecial: false })]).toEqual([0, 4, 2, 3]);
     expect(text.vocabularySize).toBe(8);
-    expect(() => text.renderChat([], OPTIONS)).toThrow("the model has none");
+    expect(() => text.renderChat(chatOf([]))).toThrow("the model has none");
     // Models of text and images; and a model that has more ids than its files say.
     write("config.json", { text_config: { vocab_size: 9 } });
     expect(openHuggingFaceText(folder).vocabularySize).toBe(9);
@@ -161,9 +159,10 @@ describe("the files of a Hugging Face model", () => {
     });
     const text = openHuggingFaceText(folder);
     const say = { role: "user", content: "x" };
-    const options = { ...OPTIONS, tools: [{}, {}], variables: { mood: "calm" } };
-    expect(text.renderChat([say], options)).toBe("<s>2 tools calm");
-    expect(() => text.renderChat([], options)).toThrow("nothing to say");
+    const tools = [1, 2].map(() => ({ type: "function", function: { name: "f" } }));
+    const options = { tools, chat_template_kwargs: { mood: "calm" } };
+    expect(text.renderChat(chatOf([say], options))).toBe("<s>2 tools calm");
+    expect(() => text.renderChat(chatOf([], options))).toThrow("nothing to say");
   });
 
   test("a file that is absent, no JSON, or of an unknown kind is model_unreadable, by name", () => {

@@ -84,7 +84,7 @@ function callOf(operation: ServerOperation): HttpCall {
       return post(withQuery(CACHE_PATHS[operation.cache], query), null);
     }
     case "text":
-      return post(TEXT_PATHS[operation.form], operation.body);
+      return { method: "POST", path: TEXT_PATHS[operation.form], body: operation.body };
     case "rpc":
       return post("/collective_rpc", operation.body);
     case "extension":

@@ -294,6 +294,8 @@ const ENGINE_FIGURES: readonly Omit<Figure<WorkerStats>, "key" | "unit">[] = [
 /** Seconds of an iteration, of its tail, of a weight update. */
 const DURATION_BUCKETS = [1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200];
 
+const RENDER_BUCKETS = [0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2];
+
 export class Metrics {
   readonly #registry = new Registry();
   readonly #sources: MetricsSources;
@@ -306,6 +308,7 @@ export class Metrics {
   readonly #iteration: Histogram;
   readonly #tail: Histogram;
   readonly #update: Histogram;
+  readonly #render: Histogram;
 
   constructor(sources: MetricsSources) {
     this.#sources = sources;
@@ -350,6 +353,13 @@ export class Metrics {
       "foretoken_weight_update_seconds",
       "Time for which a weight update held generation back.",
     );
+    this.#render = new Histogram({
+      name: "foretoken_chat_render_seconds",
+      help: "Time in which a chat became a prompt, by who made it: engine, kept (an engine's, made before), template (here).",
+      labelNames: ["by"],
+      buckets: RENDER_BUCKETS,
+      registers,
+    });
   }
 
   get contentType(): string {
@@ -376,6 +386,10 @@ export class Metrics {
 
   weightsUpdated(seconds: number): void {
     this.#update.observe(seconds);
+  }
+
+  chatRendered(by: string, seconds: number): void {
+    this.#render.observe({ by }, seconds);
   }
 
   /** An engine that restarts counts from 0 again. */

@@ -2,22 +2,21 @@
 // (prime-rl), /render answers with the request to /inference/v1/generate that the chat amounts to.
 
 import { present } from "../../core/base/assert.ts";
-import type { EncodedChat, EncodeOptions } from "../../text/text.ts";
+import type { Chat, EncodeOptions } from "../../text/text.ts";
 import { type Exchange, invalid } from "../route.ts";
 import { chatAnswer } from "./chat-answer.ts";
 import { type ChatFields, chatRequest, chatTokensRequest } from "./chat-fields.ts";
 import { truncated, withFormat } from "./common-fields.ts";
 import * as f from "./fields.ts";
 import * as json from "./json.ts";
-import { chatOf, type TemplateFields } from "./messages.ts";
+import { chatOf } from "./messages.ts";
 import type { DataPlane, Prepared } from "./plane.ts";
 import { SAMPLING_ENTRIES } from "./sampling-fields.ts";
 import {
   answeringTool,
-  chatForEngine,
+  type Constraints,
+  constraintsOf,
   parseTools,
-  type RenderedTools,
-  renderTools,
   wantsTools,
 } from "./tool-calls.ts";
 
@@ -72,16 +71,6 @@ export async function renderChatRequest(
   };
 }
 
-/** The prompt that messages make, as text and as tokens. @throws InvalidFieldError; AppError as Encoder.encodeChat. */
-export async function encodeMessages(
-  plane: DataPlane,
-  fields: TemplateFields,
-  encoding: EncodeOptions,
-): Promise<EncodedChat> {
-  const { messages, options } = chatOf(fields);
-  return await plane.encoder.encodeChat(messages, options, encoding);
-}
-
 /** Maps SGLang's names of fields that vLLM has too. */
 function fromSglang(fields: Fields): Fields {
   const { no_stop_trim: keeps, lora_path: adapter, routed_experts_start_len: start } = fields;
@@ -113,8 +102,15 @@ async function planChat(
   }
   const tokensMax = given.max_completion_tokens ?? given.max_tokens ?? null;
   const formatted = withFormat(given);
-  const chat = wantsTools(given) ? chatForEngine(formatted, tokensMax) : null;
-  const tooled = chat === null ? null : await renderTools(plane.engines, chat, exchange.signal);
+  const isParsed = wantsTools(given);
+  const { truncate_prompt_tokens: keep = null, truncation_side: side } = formatted;
+  const addSpecial = formatted.add_special_tokens ?? false;
+  const encoding = plane.encoding(exchange, { addSpecial, truncates: keep !== null });
+  const source = await exchange.source();
+  const chat = tokens && !isParsed ? null : chatOf(formatted, { source, tokensMax, isParsed });
+  // What the engine asks of the response is checked with the rest.
+  const early = chat === null || !isParsed ? null : await plane.chats.render(chat, encoding);
+  const tooled = early === null ? null : constraintsOf(early.reply, formatted.tool_choice);
   const fields = tooled === null ? formatted : withTools(formatted, tooled);
   const request = plane.begin(exchange, fields, {
     params: fields,
@@ -124,26 +120,23 @@ async function planChat(
     tool: answeringTool(fields.messages),
     beside: tooled?.beside ?? {},
   });
-  const { truncate_prompt_tokens: keep = null, truncation_side: side } = fields;
-  const addSpecial = fields.add_special_tokens ?? false;
-  const encoding = plane.encoding(exchange, { addSpecial, truncates: keep !== null });
-  const ready = tokens ?? tooled?.tokens ?? null;
-  const written = ready === null ? await encodeMessages(plane, fields, encoding) : null;
+  const written =
+    tokens || chat === null ? null : (early ?? (await plane.chats.render(chat, encoding)));
   const whole =
-    written === null
-      ? plane.promptOf(ready ?? [], tokens ? at : "messages", encoding.tokensMax)
-      : written.tokens;
+    written === null ? plane.promptOf(tokens ?? [], at, encoding.tokensMax) : written.tokens;
+  const textOf = async () => written?.text ?? (await plane.encoder.decode(whole, exchange.signal));
   const room = (plane.contextTokens ?? 0) - (tokensMax ?? 0);
   const prompt = truncated(whole, { keep, side, room });
   if (prompt.length === 0) throw invalid("messages", "make a prompt without tokens");
+  const wantsPrompt = fields.return_prompt_text === true;
   const how = {
     wantsText: true,
-    answer: chatAnswer(plane, fields, written?.text ?? null),
-    parse: chat === null ? null : parserOf(plane, chat),
+    answer: chatAnswer(plane, fields, wantsPrompt && written !== null ? await textOf() : null),
+    parse: chat === null || !isParsed ? null : parserOf(plane, chat),
   };
   const prepared = request([prompt], how);
   if (written === null || prompt !== whole) return { prepared, fields };
-  const exact = await continued(plane, prepared, written.text, encoding);
+  const exact = await continued(plane, prepared, textOf, encoding);
   return { prepared: exact === null ? prepared : request([exact], how), fields };
 }
 
@@ -154,19 +147,20 @@ async function planChat(
 async function continued(
   plane: DataPlane,
   { specs: [spec] }: Prepared,
-  text: string,
+  textOf: () => Promise<string>,
   encoding: EncodeOptions,
 ): Promise<Int32Array | null> {
   const before = spec === undefined ? null : plane.sidecar.turnBefore(spec);
   if (before === null || before.every((token, i) => token === spec?.prompt[i])) return null;
   const said = await plane.encoder.decode(before, encoding.signal);
+  const text = await textOf();
   if (!text.startsWith(said)) return null;
   const news = [text.slice(said.length)];
   const [rest = []] = await plane.encoder.encode(news, { ...encoding, addSpecial: false });
   return Int32Array.from([...before, ...rest]);
 }
 
-function withTools(fields: Fields, { structured, stopTokenIds }: RenderedTools): Fields {
+function withTools(fields: Fields, { structured, stopTokenIds }: Constraints): Fields {
   const stops = [...(fields.stop_token_ids ?? []), ...stopTokenIds];
   return {
     ...fields,
@@ -175,10 +169,7 @@ function withTools(fields: Fields, { structured, stopTokenIds }: RenderedTools):
   };
 }
 
-function parserOf(
-  plane: DataPlane,
-  chat: Readonly<Record<string, unknown>>,
-): NonNullable<Prepared["parse"]> {
+function parserOf(plane: DataPlane, chat: Chat): NonNullable<Prepared["parse"]> {
   const engines = present(plane.engines, "an engine has rendered the chat");
   return async (output) => await parseTools(engines, output, chat);
 }

@@ -94,7 +94,6 @@ const BAD_OF: Readonly<Record<string, Bad>> = {
     top_logprobs: [2],
     logprobs: [3],
     tool_choice: ["auto"],
-    chat_template: ["x"],
     echo: [true],
     required_prefix_token_ids: [[1]],
   },

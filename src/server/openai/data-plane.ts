@@ -4,12 +4,12 @@
 import * as v from "valibot";
 import { assert } from "../../core/base/assert.ts";
 import { bound, type Exchange, invalid, jsonResponse, type Route, type Row } from "../route.ts";
-import { encodeMessages, prepareChat, prepareChatTokens, renderChatRequest } from "./chat.ts";
+import { prepareChat, prepareChatTokens, renderChatRequest } from "./chat.ts";
 import { chatRequest, chatTokensRequest } from "./chat-fields.ts";
 import { completionsRequest, prepareCompletions } from "./completions.ts";
 import { checked, flag, text, tokenList } from "./fields.ts";
 import { generateRequest, prepareGenerate } from "./generate.ts";
-import { messageList, TEMPLATE_ENTRIES } from "./messages.ts";
+import { chatOf, messageList, TEMPLATE_ENTRIES } from "./messages.ts";
 import type { DataPlane, Prepared } from "./plane.ts";
 
 const ENTRIES = { model: v.nullish(text), add_special_tokens: flag, return_token_strs: flag };
@@ -35,8 +35,10 @@ async function tokenize(plane: DataPlane, exchange: Exchange, body: unknown): Pr
   // A template writes the special tokens itself. What has no room in the context can be counted all the same.
   const addSpecial = fields.add_special_tokens ?? !isChat;
   const encoding = plane.encoding(exchange, { addSpecial, truncates: true });
+  const written = async () =>
+    chatOf({ ...fields, messages: messages ?? [] }, { source: await exchange.source() });
   const tokens = isChat
-    ? (await encodeMessages(plane, { ...fields, messages }, encoding)).tokens
+    ? (await plane.chats.render(await written(), encoding)).tokens
     : (await plane.encoder.encode([prompt ?? ""], encoding))[0];
   assert(tokens !== undefined, "a text has its tokens");
   const names =

@@ -1,9 +1,10 @@
-// Chat messages as clients send them, and what the model's template is given of them: one schema for the chat route,
-// /tokenize, rollouts and prompt files.
+// Chats as clients send them, and what of them goes to who makes the prompt: one schema for the chat route, /tokenize,
+// rollouts and prompt files.
 
 import * as v from "valibot";
-import type { ChatMessage, ChatOptions } from "../../text/text.ts";
-import { invalid } from "../route.ts";
+import { membersOf, objectOf } from "../../proto/json.ts";
+import { type Chat, TEXT_OF_PART } from "../../text/text.ts";
+import { fieldOf, invalid } from "../route.ts";
 import * as f from "./fields.ts";
 
 const MESSAGES_MAX = 65_536;
@@ -23,7 +24,8 @@ export const TEMPLATE_ENTRIES = {
   tools: v.nullish(f.listOf(f.fieldsOfAnyKind, TOOLS_MAX)),
   add_generation_prompt: f.flag,
   continue_final_message: f.flag,
-  chat_template: f.unsupported("prompts are made with the model's own template"),
+  /** For engines that trust it; without one, it is refused. */
+  chat_template: v.nullish(f.text),
   chat_template_kwargs: v.nullish(f.fieldsOfAnyKind),
   documents: v.nullish(f.listOf(f.fieldsOfAnyKind, TOOLS_MAX)),
   reasoning_effort: f.oneOf("none", "minimal", "low", "medium", "high", "xhigh", "max"),
@@ -36,50 +38,76 @@ export const messageList = f.listOf(message, MESSAGES_MAX);
 const TemplateSchema = v.object({ ...TEMPLATE_ENTRIES, messages: messageList });
 export type TemplateFields = v.InferOutput<typeof TemplateSchema>;
 
-export interface Chat {
-  readonly messages: readonly ChatMessage[];
-  readonly options: ChatOptions;
-}
-
 /** The first field of those that only a template reads; null: there is none. */
 export function templateFieldOf(fields: object): string | null {
   const given: Record<string, unknown> = { ...fields };
   return Object.keys(TEMPLATE_ENTRIES).find((name) => (given[name] ?? null) !== null) ?? null;
 }
 
-/** `at`: where the fields stand in the body, for errors. @throws InvalidFieldError. */
-export function chatOf(fields: TemplateFields, at = ""): Chat {
+/** Fields of a request that its prompt depends on. */
+const RENDERED_FIELDS = [
+  "messages",
+  "tools",
+  "tool_choice",
+  "add_generation_prompt",
+  "continue_final_message",
+  "add_special_tokens",
+  "chat_template",
+  "chat_template_kwargs",
+  "documents",
+  "reasoning_effort",
+  "truncate_prompt_tokens",
+  "truncation_side",
+] as const;
+/** Beside them, what an engine's parser of tool calls reads. */
+const PARSED_FIELDS = [
+  "parallel_tool_calls",
+  "include_reasoning",
+  "structured_outputs",
+  "stop_token_ids",
+] as const;
+
+export interface ChatContext {
+  /** JSON of the object whose fields these are, as the client wrote it. */
+  readonly source: string;
+  /** Where the fields stand in the body, for errors. Default: at its top. */
+  readonly at?: string;
+  /** Maximum length of the response. Default: 1, as the engine fills its context where nothing is said. */
+  readonly tokensMax?: number | null;
+  /** The response is parsed for tool calls. Default: no. */
+  readonly isParsed?: boolean;
+}
+
+/** @throws InvalidFieldError. */
+export function chatOf(fields: TemplateFields, context: ChatContext): Chat {
+  const { source, at = "", tokensMax = null, isParsed = false } = context;
   if (fields.messages.length === 0) throw invalid(`${at}messages`, "is empty");
-  const continues = fields.continue_final_message ?? false;
+  for (const [i, { content }] of fields.messages.entries()) {
+    const parts = Array.isArray(content) ? content : [];
+    const wrong = parts.findIndex((part) => !isText(part));
+    if (wrong < 0) continue;
+    throw invalid(`${at}messages.${i}.content.${wrong}`, "is not a part of text: prompts are text");
+  }
+  const continues = fields.continue_final_message === true;
   // vLLM has a generation prompt by default, and refuses both only when both are asked for.
   if (continues && fields.add_generation_prompt === true) {
     throw invalid(`${at}continue_final_message`, "and add_generation_prompt are both true");
   }
-  const variables: Record<string, unknown> = { ...fields.chat_template_kwargs };
-  if (fields.documents) variables.documents = fields.documents;
-  if (fields.reasoning_effort) variables.reasoning_effort ??= fields.reasoning_effort;
-  const options = {
-    addGenerationPrompt: !continues && (fields.add_generation_prompt ?? true),
-    continueFinalMessage: continues,
-    tools: fields.tools ?? null,
-    variables,
-  };
-  return {
-    messages: fields.messages.map((one, i) => plainMessage(one, `${at}messages.${i}`)),
-    options,
-  };
+  const given: Readonly<Record<string, unknown>> = fields;
+  const written = membersOf(source);
+  const chat = new Map<string, string>();
+  const names = isParsed ? [...RENDERED_FIELDS, ...PARSED_FIELDS] : RENDERED_FIELDS;
+  for (const name of names) {
+    const value = given[name] ?? null;
+    if (value !== null) chat.set(name, written.get(name) ?? JSON.stringify(value));
+  }
+  if (continues) chat.set("add_generation_prompt", "false");
+  chat.set("max_completion_tokens", `${tokensMax ?? 1}`);
+  return objectOf(chat);
 }
 
-function plainMessage(given: v.InferOutput<typeof message>, at: string): ChatMessage {
-  const { content } = given;
-  if (typeof content === "string" || content === null || content === undefined) {
-    return { ...given, content: content ?? null };
-  }
-  const parts = content.map((part, i) => {
-    const isText =
-      typeof part === "object" && part !== null && "text" in part && typeof part.text === "string";
-    if (isText) return part.text;
-    throw invalid(`${at}.content.${i}`, "is not a part of text: prompts are text");
-  });
-  return { ...given, content: parts.join("\n") };
+function isText(part: unknown): boolean {
+  if (typeof part === "string") return true;
+  const field = TEXT_OF_PART.get(fieldOf(part, "type") ?? "text");
+  return field !== undefined && typeof fieldOf(part, field) === "string";
 }

@@ -17,6 +17,7 @@ import { indexBeyond, type TokenList } from "./fields.ts";
 import { Job, type JobPlan, OutputCoalescer } from "./job.ts";
 import { numberedNames, type TokenNames, writtenNames } from "./json.ts";
 import { type Origin, originOf } from "./origin.ts";
+import { ChatRenderer } from "./rendering.ts";
 import type { RequestJournals } from "./request-journals.ts";
 import { RetriedJobs, type RetryLimits } from "./retries.ts";
 import {
@@ -54,6 +55,8 @@ export interface DataPlaneOptions {
   readonly hasText?: boolean;
   /** Routes that only engines have. Default: none has any. */
   readonly engines?: EngineCalls;
+  /** Default: one that asks `engines` and `encoder`. */
+  readonly chats?: ChatRenderer;
   /** Tokens that end a response unless `ignore_eos`; the first is the EOS proper. */
   readonly eosTokenIds: readonly number[];
   /** The name of the weights of an epoch, as the trainer gave it. */
@@ -113,6 +116,7 @@ export class DataPlane {
   readonly hasText: boolean;
   /** null: no engine has routes of its own. */
   readonly engines: EngineCalls | null;
+  readonly chats: ChatRenderer;
   readonly modelName: string;
   readonly limits: DataPlaneLimits;
   readonly startedS = Math.floor(Date.now() / 1000);
@@ -133,6 +137,7 @@ export class DataPlane {
     this.text = options.text;
     this.encoder = options.encoder;
     this.engines = options.engines ?? null;
+    this.chats = options.chats ?? new ChatRenderer({ ...options, engines: this.engines });
     this.hasText = options.hasText ?? true;
     this.modelName = options.modelNames[0];
     this.limits = { ...DATA_PLANE_LIMITS, ...options.limits };

@@ -125,14 +125,17 @@ test("tools: what the renderer asks of the response goes to the engine, which th
   expect(params.stop_token_ids).toContain(77);
 });
 
-test("tools: a choice without tools is a 400; tool_choice none is parsed by nobody", async () => {
+test("tools: a choice without tools is a 400; tool_choice none is rendered and parsed by nobody", async () => {
   const seen: Body[] = [];
   await started(() => ({ routes: parses(seen) }));
   const lost = await open().post(CHAT, { messages: MESSAGES, tool_choice: "required" });
   expect([lost.status, await lost.text()]).toEqual([400, expect.stringContaining("tool_choice")]);
   const [plain] = await choicesOf(await open().post(CHAT, { ...chat, tool_choice: "none" }));
   expect([typeof plain?.message.content, plain?.message.tool_calls]).toEqual(["string", undefined]);
-  expect(seen).toEqual([]);
+  // The prompt is the engine's with tools, too.
+  expect(seen).toEqual([
+    { messages: MESSAGES, tools: TOOLS, tool_choice: "none", max_completion_tokens: 12 },
+  ]);
 });
 
 test("tools: the engine that has the routes is found, and what it refuses is a 400 in its words", async () => {
@@ -141,16 +144,17 @@ test("tools: the engine that has the routes is found, and what it refuses is a 4
       ? { status: 400, body: { error: { message: '"auto" needs --enable-auto-tool-choice' } } }
       : null;
   let routes = parses([]);
-  await started((index) => (index === 0 ? {} : { routes: (path, body) => routes(path, body) }), 2);
+  await started((index) => (index === 0 ? {} : { routes: (...asked) => routes(...asked) }), 2);
   for (let i = 0; i < 3; i += 1) await choicesOf(await open().post(CHAT, chat));
   routes = refuses;
-  const refused = await open().post(CHAT, chat);
+  const asking = (content: string) => ({ ...chat, messages: [{ role: "user", content }] });
+  const refused = await open().post(CHAT, asking("2 + 2?"));
   expect([refused.status, await refused.text()]).toEqual([
     400,
     expect.stringContaining("--enable-auto-tool-choice"),
   ]);
   routes = () => null;
-  const missing = await open().post(CHAT, chat);
+  const missing = await open().post(CHAT, asking("3 + 2?"));
   const text = await missing.text();
   expect([missing.status, text]).toEqual([
     400,
@@ -163,8 +167,8 @@ test("tools: a parser that fails is a 502 of this request alone", async () => {
   let isBroken = true;
   const good = parses([]);
   await started(() => ({
-    routes: (path, body) =>
-      isBroken && path === `${CHAT}/derender` ? { status: 500, body: {} } : good(path, body),
+    routes: (...asked) =>
+      isBroken && asked[0] === `${CHAT}/derender` ? { status: 500, body: {} } : good(...asked),
   }));
   const failed = await open().post(CHAT, chat);
   expect([failed.status, await failed.text()]).toEqual([502, expect.stringContaining("derender")]);

@@ -1,13 +1,14 @@
-// Chats with tools. An engine with a tool parser (vLLM) renders them, with its own template and the constraints that
-// tool_choice means, and parses what was generated: both with routes of its own, at the begin and at the end.
-// In between the request is one like any other, and is divided and scheduled like it.
+// Chats with tools. The engine that renders one (rendering.ts) says which constraints its tool_choice means, and an engine
+// with a tool parser parses what was generated. In between the request is one like any other.
 
 import { AppError } from "../../core/base/errors.ts";
 import { isCut } from "../../core/request/request.ts";
-import type { EngineCalls } from "../engine-calls.ts";
+import { objectOf } from "../../proto/json.ts";
+import type { Chat } from "../../text/text.ts";
+import type { EngineCalls, EngineReply } from "../engine-calls.ts";
 import { fieldOf, invalid } from "../route.ts";
 import type { ToolCall } from "../trajectories/trajectory.ts";
-import { isTokenList, type TokenList } from "./fields.ts";
+import { isTokenList } from "./fields.ts";
 import type { Output } from "./output.ts";
 
 const ADVICE = "send tool_choice: none and parse the text";
@@ -24,9 +25,8 @@ export interface ParsedMessage {
   readonly toolCalls: readonly unknown[];
 }
 
-/** A chat with tools, as the engine renders it. */
-export interface RenderedTools {
-  readonly tokens: TokenList;
+/** Constraints on the response, as the engine has them that rendered a chat with tools. */
+export interface Constraints {
   /** Constraint that makes the response readable for the parser; null: none (tool_choice auto). */
   readonly structured: Record<string, unknown> | null;
   readonly stopTokenIds: readonly number[];
@@ -39,23 +39,6 @@ export interface ToolFields {
   readonly tool_choice?: unknown;
 }
 
-/** Fields of a chat that the engine's renderer and parser read. */
-const READ_FIELDS = [
-  "messages",
-  "tools",
-  "tool_choice",
-  "parallel_tool_calls",
-  "include_reasoning",
-  "add_generation_prompt",
-  "continue_final_message",
-  "add_special_tokens",
-  "chat_template_kwargs",
-  "documents",
-  "reasoning_effort",
-  "structured_outputs",
-  "stop_token_ids",
-] as const;
-
 /** Whether a response has to be parsed for tool calls. @throws InvalidFieldError: a choice without tools. */
 export function wantsTools({ tools, tool_choice: choice }: ToolFields): boolean {
   const hasTools = (tools?.length ?? 0) > 0;
@@ -65,41 +48,20 @@ export function wantsTools({ tools, tool_choice: choice }: ToolFields): boolean 
   return true;
 }
 
-/** The part of a chat request that goes to engines. `tokensMax`: of the response. */
-export function chatForEngine(
-  fields: Readonly<Record<string, unknown>>,
-  tokensMax: number | null,
-): Readonly<Record<string, unknown>> {
-  const chat: Record<string, unknown> = {};
-  for (const name of READ_FIELDS) {
-    if ((fields[name] ?? null) !== null) chat[name] = fields[name];
-  }
-  // Without it the engine fills its context, which an overlong prompt has no room in.
-  return { ...chat, max_completion_tokens: tokensMax ?? 1 };
-}
-
-/** @throws InvalidFieldError: no engine parses tool calls; AppError as EngineCalls.post. */
-export async function renderTools(
-  engines: EngineCalls | null,
-  chat: Readonly<Record<string, unknown>>,
-  signal: AbortSignal,
-): Promise<RenderedTools> {
-  const choice = JSON.stringify(chat.tool_choice ?? "auto");
-  const reply = (await engines?.post({ form: "render", body: chat, signal })) ?? null;
-  if (reply === null || reply.kind === "missing") {
-    const why = reply === null ? "" : ` (${reply.reasons})`;
-    throw invalid("tool_choice", `is ${choice}, and no worker parses tool calls${why}: ${ADVICE}`);
+/** @throws InvalidFieldError: no engine parses tool calls. */
+export function constraintsOf(reply: EngineReply, choice: unknown): Constraints {
+  if (reply.kind === "missing") {
+    const asked = JSON.stringify(choice ?? "auto");
+    const problem = `is ${asked}, and no worker parses tool calls (${reply.reasons}): ${ADVICE}`;
+    throw invalid("tool_choice", problem);
   }
   const { body } = reply;
   const params = fieldOf(body, "sampling_params");
-  const tokens = fieldOf(body, "token_ids");
-  if (!isTokenList(tokens)) throw unreadable("render", "lists no token_ids");
   const structured = withoutNulls(fieldOf(params, "structured_outputs"));
   const stops = fieldOf(params, "stop_token_ids");
   const ended = fieldOf(body, "reasoning_ended");
   const kwargs = fieldOf(body, "reasoning_parser_kwargs");
   return {
-    tokens,
     structured,
     stopTokenIds: isTokenList(stops) ? [...stops] : [],
     beside:
@@ -116,30 +78,32 @@ export async function renderTools(
 export async function parseTools(
   engines: EngineCalls,
   output: Output,
-  chat: Readonly<Record<string, unknown>>,
+  chat: Chat,
 ): Promise<ParsedMessage> {
   const tokens = output.textTokens();
   if (tokens.length === 0) return { content: "", reasoning: null, toolCalls: [] };
   const finish = isCut(output.finish) ? "stop" : output.finish;
-  const body = {
-    generate_response: {
-      request_id: "foretoken",
-      choices: [{ index: 0, token_ids: [...tokens], finish_reason: finish }],
-    },
-    prompt_token_ids: [...output.prompt],
-    chat_request: chat,
+  const response = {
+    request_id: "foretoken",
+    choices: [{ index: 0, token_ids: [...tokens], finish_reason: finish }],
   };
+  const body = objectOf(
+    new Map([
+      ["generate_response", JSON.stringify(response)],
+      ["prompt_token_ids", `[${output.prompt.join(",")}]`],
+      ["chat_request", chat],
+    ]),
+  );
   // The response is there: its client may ask for it again, so that no client's leaving ends this.
   const reply = await engines.post({
     form: "derender",
     body,
     signal: new AbortController().signal,
   });
-  if (reply.kind === "missing") throw unreadable("derender", `is gone (${reply.reasons})`);
+  if (reply.kind === "missing") throw unreadable(`is gone (${reply.reasons})`);
   const choices = fieldOf(reply.body, "choices");
   const message = Array.isArray(choices) ? fieldOf(choices[0], "message") : null;
-  if (typeof message !== "object" || message === null)
-    throw unreadable("derender", "has no message");
+  if (typeof message !== "object" || message === null) throw unreadable("has no message");
   const toolCalls = fieldOf(message, "tool_calls");
   return {
     content: withoutStop(textOf(fieldOf(message, "content")), output),
@@ -201,8 +165,8 @@ function withoutStop(content: string | null, output: Output): string | null {
   return at < 0 ? content : content.slice(0, at);
 }
 
-function unreadable(path: string, problem: string): AppError {
-  return new AppError("worker_failed", `an engine's answer to ${path} ${problem}`);
+function unreadable(problem: string): AppError {
+  return new AppError("worker_failed", `an engine's answer to derender ${problem}`);
 }
 
 function textOf(value: unknown): string | null {

@@ -4,6 +4,7 @@
 import * as v from "valibot";
 import { AppError, InvalidFieldError } from "../../core/base/errors.ts";
 import type { SamplingParams } from "../../core/request/request.ts";
+import { membersOf } from "../../proto/json.ts";
 import type { Encoder, Text } from "../../text/text.ts";
 import { DEADLINE_FIELD, type Deadline } from "../openai/common-fields.ts";
 import * as f from "../openai/fields.ts";
@@ -14,6 +15,7 @@ import {
   type TemplateFields,
   templateFieldOf,
 } from "../openai/messages.ts";
+import type { ChatRenderer } from "../openai/rendering.ts";
 import { drawingOf, MAX_TOKENS_FIELD, SAMPLING_ENTRIES } from "../openai/sampling-fields.ts";
 import { invalid } from "../route.ts";
 
@@ -137,6 +139,9 @@ export interface RolloutPlan {
 export interface PlanContext {
   readonly text: Text;
   readonly encoder: Encoder;
+  readonly chats: ChatRenderer;
+  /** The body's text. */
+  readonly source: string;
   readonly contextTokens: number | null;
   readonly signal: AbortSignal;
   readonly eosTokenIds: readonly number[];
@@ -232,12 +237,13 @@ function groupOf(
 async function withPrompts(
   plans: readonly UnwrittenPlan[],
   groups: readonly GroupFields[],
-  { encoder, contextTokens, signal }: PlanContext,
+  { encoder, chats, source, contextTokens, signal }: PlanContext,
 ): Promise<GroupPlan[]> {
   const texts = groups.flatMap(({ prompt }) => (typeof prompt === "string" ? [prompt] : []));
   const options = { tokensMax: contextTokens, signal };
   const encoded =
     texts.length === 0 ? [] : await encoder.encode(texts, { ...options, addSpecial: true });
+  const sources = membersOf(membersOf(source).get("groups") ?? "[]");
   let next = 0;
   const written: GroupPlan[] = [];
   for (const [i, plan] of plans.entries()) {
@@ -255,13 +261,9 @@ async function withPrompts(
   return written;
 
   async function chatPrompt(fields: TemplateFields, i: number): Promise<Int32Array> {
-    const chat = chatOf(fields, `groups.${i}.`);
+    const chat = chatOf(fields, { source: sources.get(`${i}`) ?? "{}", at: `groups.${i}.` });
     try {
-      const done = await encoder.encodeChat(chat.messages, chat.options, {
-        ...options,
-        addSpecial: false,
-      });
-      return done.tokens;
+      return (await chats.render(chat, { ...options, addSpecial: false })).tokens;
     } catch (error) {
       if (!(error instanceof InvalidFieldError)) throw error;
       throw invalid(`groups.${i}.${error.field}`, error.problem);

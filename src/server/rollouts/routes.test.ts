@@ -9,6 +9,7 @@ import { InvalidFieldError } from "../../core/base/errors.ts";
 import { weightEpoch } from "../../core/base/ids.ts";
 import { drawKey } from "../../core/request/request.ts";
 import type { Text } from "../../text/text.ts";
+import { ChatRenderer } from "../openai/rendering.ts";
 import type { Exchange } from "../route.ts";
 import { Router } from "../router.ts";
 import type { RolloutLimits } from "./plan.ts";
@@ -26,12 +27,16 @@ const text: Text = {
     flush: () => "",
   }),
   bytes: (token) => new TextEncoder().encode(String.fromCodePoint(token)),
-  renderChat: (messages, { tools, addGenerationPrompt }) => {
-    if (messages.some(({ role }) => role === "robot")) {
-      throw new InvalidFieldError({ where: "chat", field: "messages", problem: "no robots" });
+  renderChat: (chat) => {
+    const { messages, tools, add_generation_prompt: adds = true } = JSON.parse(chat);
+    let turns = tools === undefined ? "" : "T";
+    for (const { role, content } of messages) {
+      if (role === "robot") {
+        throw new InvalidFieldError({ where: "chat", field: "messages", problem: "no robots" });
+      }
+      turns += `${role[0]}${content[0].text ?? content}`;
     }
-    const turns = messages.map(({ role, content }) => `${role[0]}${content}`).join("");
-    return `${tools === null ? "" : "T"}${turns}${addGenerationPrompt ? "A" : ""}`;
+    return `${turns}${adds ? "A" : ""}`;
   },
 };
 
@@ -41,10 +46,12 @@ const stalls = new ManualTimers();
 function world(limits: Partial<RolloutLimits> = {}, length = 20) {
   const bed = new Bed({ workers: 2, lengthOf: ({ sampleIndex }) => length + sampleIndex });
   const { sidecar, clock } = bed;
+  const encoder = inlineEncoder(text);
   const { routes, known } = rolloutSide({
     sidecar,
     text,
-    encoder: inlineEncoder(text),
+    encoder,
+    chats: new ChatRenderer({ encoder, engines: null }),
     eosTokenIds: [0],
     adapterOf: () => null,
     clock,

@@ -14,7 +14,7 @@ import {
 } from "./plan.ts";
 import type { Run } from "./run.ts";
 
-type Plan = Pick<PlanContext, "encoder" | "eosTokenIds" | "adapterOf">;
+type Plan = Pick<PlanContext, "encoder" | "chats" | "eosTokenIds" | "adapterOf">;
 
 export interface RolloutRoutesOptions extends Omit<KnownRolloutsOptions, "limits" | "newId">, Plan {
   readonly limits?: Partial<RolloutLimits>;
@@ -113,7 +113,8 @@ async function begin(parts: Parts, exchange: Exchange): Promise<Response> {
   const { contextTokens: room } = parts.sidecar;
   const contextTokens = Number.isFinite(room) ? room : null;
   const digest = await exchange.digest();
-  const context = { ...parts, contextTokens, signal: exchange.signal };
+  const source = await exchange.source();
+  const context = { ...parts, source, contextTokens, signal: exchange.signal };
   const plan = await planOf(await exchange.json("packed"), context);
   exchange.release();
   const run = parts.known.begin(plan, digest);

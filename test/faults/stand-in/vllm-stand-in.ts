@@ -59,7 +59,11 @@ export interface StandInOptions extends StandInBase {
   readonly reportsExperts: boolean;
   /** Routes of the test's own, before all others but those for tokens; null: it has none for the path. A body of bytes is
    * sent as it is. */
-  readonly routes: (path: string, body: Body) => { status: number; body: unknown } | null;
+  readonly routes: (
+    path: string,
+    body: Body,
+    source: string,
+  ) => { status: number; body: unknown } | null;
 }
 
 /** Beyond it a model that divides wrongly says something else. */
@@ -180,7 +184,7 @@ export class VllmStandIn extends StandIn<StandInOptions> {
   ): { status: number; body: unknown } {
     const { engine, options } = this;
     const ok = (body: unknown) => ({ status: 200, body });
-    const own = options.routes(path, jsonOf(text) ?? {});
+    const own = options.routes(path, jsonOf(text) ?? {}, text);
     if (own !== null) return own;
     switch (`${method} ${path}`) {
       case "GET /health":

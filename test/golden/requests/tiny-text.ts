@@ -4,11 +4,17 @@ import { InvalidFieldError } from "../../../src/core/base/errors.ts";
 import { ThreadedEncoder } from "../../../src/text/encoder.ts";
 import type { EncoderThread } from "../../../src/text/encoder-job.ts";
 import { openThread } from "../../../src/text/job-lane.ts";
-import type { Detokenizer, Text } from "../../../src/text/text.ts";
+import type { Chat, Detokenizer, Text } from "../../../src/text/text.ts";
 
 export const EOS = 1000;
 export const VOCABULARY = 1001;
 const BYTES = 256;
+
+/** The text of a message, whose parts are on lines of their own. */
+function shown(content: unknown): string {
+  const parts = Array.isArray(content) ? content : [{ text: content ?? "" }];
+  return parts.map(({ text }) => text).join("\n");
+}
 
 /** 0..255 are bytes, 256..999 their own number after a blank, 1000 is the special token <eos>. */
 export class TinyText implements Text {
@@ -52,12 +58,11 @@ export class TinyText implements Text {
     };
   }
 
-  renderChat(
-    messages: readonly { role: string; content: string | null }[],
-    options: { addGenerationPrompt: boolean },
-  ): string {
-    const turns = messages.map(({ role, content }) => `[${role}] ${content ?? ""}\n`);
-    return turns.join("") + (options.addGenerationPrompt ? "[assistant] " : "");
+  renderChat(chat: Chat): string {
+    const { messages, add_generation_prompt: adds = true } = JSON.parse(chat);
+    let text = "";
+    for (const { role, content } of messages) text += `[${role}] ${shown(content)}\n`;
+    return text + (adds ? "[assistant] " : "");
   }
 }
 

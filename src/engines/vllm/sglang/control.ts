@@ -104,12 +104,16 @@ function textCall(
   { form, body }: Extract<ServerOperation, { kind: "text" }>,
   { model }: SglangServer,
 ): Translated | null {
-  if (form === "tokenize") return { call: post("/tokenize", { model, ...Object(body) }) };
+  if (form === "tokenize") return { call: withFields("/tokenize", { model }, body) };
   if (form !== "detokenize") return null;
   // Otherwise it leaves special tokens out.
-  const written = { model, skip_special_tokens: false, ...Object(body) };
-  const call = post("/detokenize", written);
+  const call = withFields("/detokenize", { model, skip_special_tokens: false }, body);
   return { call, body: (answer) => ({ prompt: Object(answer).text }) };
+}
+
+/** `body`: the JSON of an object that is not empty. */
+function withFields(path: string, fields: object, body: string): HttpCall {
+  return { method: "POST", path, body: `${JSON.stringify(fields).slice(0, -1)},${body.slice(1)}` };
 }
 
 function tagsOf({ tags }: { readonly tags: readonly string[] }): readonly string[] {

@@ -163,7 +163,7 @@ test("sglang: operations become its own calls", async () => {
   expect((await ask("is_asleep")).body).toEqual({ is_sleeping: false });
   expect((await worker.perform(CANARY)).body).toMatchObject({ prompt: [0, 1, 2, 3] });
   expect(await statusOf({ kind: "update", step: "connect", body: {} })).toBe(404);
-  const text = { kind: "text", form: "detokenize", body: { tokens: [104, 105] } } as const;
+  const text = { kind: "text", form: "detokenize", body: '{"tokens":[104,105]}' } as const;
   expect((await worker.perform(text)).body).toEqual({ prompt: "hi" });
 });
 
