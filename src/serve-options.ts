@@ -3,8 +3,8 @@
 import type { DraftMode } from "./core/draft/registry.ts";
 import type { IterationSummary } from "./core/rollout/iteration-span.ts";
 import type { PolicyName } from "./core/schedule/policies.ts";
-import type { Member, WorkerSource } from "./pool/pool.ts";
-import type { WeightsNotice } from "./server/control/weights.ts";
+import type { Member, WorkerSource } from "./fleet/pool.ts";
+import type { WeightsNotice } from "./fleet/updates.ts";
 import type { WeightsRoots } from "./server/control/weights-roots.ts";
 import type { DeadlineNotice } from "./server/deadlines.ts";
 import type { AccessEntry, OpenStream } from "./server/http.ts";

@@ -7,10 +7,10 @@ import { serveOptions } from "../test/suite/serve-fixture.ts";
 import { untilSettled } from "../test/suite/sidecar-bed.ts";
 import { groupId, type WeightsId, type WorkerId, weightEpoch, weightsId } from "./core/base/ids.ts";
 import type { ClientMessage, Fetched } from "./core/draft/service/message.ts";
-import type { WorkerSource } from "./pool/pool.ts";
+import type { WorkerSource } from "./fleet/pool.ts";
+import type { WeightsNotice } from "./fleet/updates.ts";
 import { startSidecar } from "./serve.ts";
 import type { ServeOptions } from "./serve-options.ts";
-import type { WeightsNotice } from "./server/control/weights.ts";
 
 class Engines {
   readonly workers: SimulatedWorker[] = [];

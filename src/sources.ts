@@ -9,8 +9,8 @@ import { AppError, errorText } from "./core/base/errors.ts";
 import type { EngineNotice, ServedModel } from "./engines/kind.ts";
 import { engineKind, serverOf } from "./engines/kinds.ts";
 import { type LlamaModel, openLlamaModel } from "./engines/llama/open.ts";
+import type { WorkerSource } from "./fleet/pool.ts";
 import { BUNDLED_MODEL } from "./host/installation.ts";
-import type { WorkerSource } from "./pool/pool.ts";
 import type { EngineAddress } from "./server/worker-registry.ts";
 import type { EncoderThread } from "./text/encoder-job.ts";
 import {

@@ -2,7 +2,14 @@
 // are passed on to the engines, which answer 404 where they do not know it.
 
 import type { EngineOperation } from "../core/rollout/operation.ts";
-import { broadcast, type Control, connectTrainer, pause, resume } from "../server/control/calls.ts";
+import {
+  broadcast,
+  type Control,
+  connectTrainer,
+  pause,
+  resume,
+  updated,
+} from "../server/control/calls.ts";
 import { loadAdapter, passed } from "../server/control/routes.ts";
 import { textIn } from "../server/route.ts";
 import type { Adapter } from "./adapter.ts";
@@ -20,7 +27,7 @@ const extended = (
     act(control, { kind: "extension", name, body }),
   );
 
-const whole = ({ weights }: Control, operation: Extension) => weights.whole(operation);
+const whole = (control: Control, operation: Extension) => updated(control, "whole", operation);
 
 export const AREAL: Adapter = {
   control: [

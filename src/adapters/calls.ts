@@ -2,7 +2,7 @@
 // loads weights from a path. No dialect is known here.
 
 import { AppError, errorText } from "../core/base/errors.ts";
-import type { Control } from "../server/control/calls.ts";
+import { type Control, updated } from "../server/control/calls.ts";
 import { statusOf } from "../server/http-errors.ts";
 import { jsonResponse, type RouteInfo, type Row, reasonIn } from "../server/route.ts";
 
@@ -44,5 +44,5 @@ export const verdict = ({ isSuccess, status, message }: Done) =>
 
 /** Loads weights from a path. Generation waits until it is done or has failed: no `pause` and `resume` around it. */
 export function reload(control: Control, path: string, version: string | null = null) {
-  return control.weights.whole({ kind: "load", path, version, options: {} });
+  return updated(control, "whole", { kind: "load", path, version, options: {} });
 }

@@ -9,7 +9,7 @@ import { envName, FIELDS, type Settings } from "../config/fields.ts";
 import { AppError } from "../core/base/errors.ts";
 import { serverOf } from "../engines/kinds.ts";
 import { VllmWorker } from "../engines/vllm/worker.ts";
-import type { WorkerSource } from "../pool/pool.ts";
+import type { WorkerSource } from "../fleet/pool.ts";
 import { bindServer } from "../serve.ts";
 import type { BindOptions, BoundServer, RunningSidecar, ServeEvents } from "../serve-options.ts";
 import { isLoopbackHost } from "../server/access.ts";

@@ -3,7 +3,7 @@
 
 import { hostname } from "node:os";
 import { AppError, errorText } from "../core/base/errors.ts";
-import type { OpenWait } from "../pool/waits.ts";
+import type { OpenWait } from "../fleet/waits.ts";
 import { CLOSE } from "../proto/close-codes.ts";
 import { Access } from "./access.ts";
 import { BodyBudget, type BodyOptions } from "./body.ts";

@@ -15,7 +15,7 @@ import { outOfBounds, problemOf } from "../core/request/sampling-bounds.ts";
 import type { RolloutListener } from "../core/rollout/listener.ts";
 import { Rollout, type RolloutOptions } from "../core/rollout/rollout.ts";
 import { PRIORITY_MAX } from "../core/schedule/policy.ts";
-import { Waits } from "../pool/waits.ts";
+import { Waits } from "../fleet/waits.ts";
 import { JoinableGroups } from "./joinable-groups.ts";
 import type { Kept } from "./kept.ts";
 import type { Deadline } from "./openai/common-fields.ts";

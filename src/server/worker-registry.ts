@@ -4,7 +4,7 @@
 import { createHash } from "node:crypto";
 import { assert } from "../core/base/assert.ts";
 import { AppError } from "../core/base/errors.ts";
-import type { Member, WorkerPool, WorkerSource } from "../pool/pool.ts";
+import type { Member, WorkerPool, WorkerSource } from "../fleet/pool.ts";
 import { isLoopbackHost } from "./access.ts";
 import {
   bound,

@@ -2,7 +2,7 @@
 
 import type { VllmLimits } from "../../src/engines/vllm/limits.ts";
 import { openVllmWorker } from "../../src/engines/vllm/open.ts";
-import type { WorkerSource } from "../../src/pool/pool.ts";
+import type { WorkerSource } from "../../src/fleet/pool.ts";
 import type { ServeEvents, ServeOptions } from "../../src/serve-options.ts";
 import { EOS } from "../faults/stand-in/tokens.ts";
 import { openTinyThread, TinyText } from "../golden/requests/tiny-text.ts";

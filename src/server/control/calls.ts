@@ -4,14 +4,15 @@
 import type { EngineOperation } from "../../core/rollout/operation.ts";
 import type { PauseMode } from "../../core/rollout/pause.ts";
 import { kvMovesReport } from "../../core/rollout/report.ts";
-import { connected, type Reachable, reachable, type WorkerPool } from "../../pool/pool.ts";
+import { type CallBound, fanOut, isSuccess, type Outcome } from "../../fleet/fan-out.ts";
+import type { LearnedEpochs } from "../../fleet/learned-epochs.ts";
+import { connected, type Reachable, reachable, type WorkerPool } from "../../fleet/pool.ts";
+import type { WeightUpdates } from "../../fleet/updates.ts";
 import { invalid, jsonResponse, textIn } from "../route.ts";
 import type { Sidecar } from "../sidecar.ts";
+import { answerTo, merged } from "./answers.ts";
 import { type ControlCall, rpcOf } from "./control-call.ts";
-import { answerTo, type CallBound, fanOut, isSuccess, merged, type Outcome } from "./fan-out.ts";
-import type { LearnedEpochs } from "./learned-epochs.ts";
 import { rpcEffect } from "./rpc-methods.ts";
-import type { WeightUpdates } from "./weights.ts";
 
 export interface ControlOptions {
   readonly sidecar: Sidecar;
@@ -144,6 +145,24 @@ function rankIn(value: unknown, field: string): number {
   throw invalid(field, `is ${shown}; it is a whole number from 0 to ${RANKS_MAX}`);
 }
 
+/** Changes weights by a step of an update, or by a whole one. */
+export async function updated(
+  { weights }: Control,
+  step: "start" | "part" | "finish" | "whole",
+  operation: EngineOperation,
+): Promise<Response> {
+  return answerTo(operation, await weights[step](operation));
+}
+
+const ADAPTER_CHARACTERS_MAX = 256;
+
+export const changeAdapter =
+  (change: "load" | "unload"): Act =>
+  async ({ weights }, { body }) => {
+    const name = textIn(body, "lora_name", ADAPTER_CHARACTERS_MAX);
+    return merged(await weights.changeAdapter(name, { kind: "adapter", change, body }));
+  };
+
 export const renameWeights: Act = ({ weights }, { body }) => {
   const version = textIn(body, "new_version");
   weights.rename(version);
@@ -155,7 +174,7 @@ export const collectiveRpc: Act = async (control, { body }) => {
   const effect = rpcEffect(method);
   const operation = rpcOf(body);
   if (effect.kind === "harmless") return answerTo(operation, await asked(control, operation));
-  if (effect.kind !== "refused") return await control.weights[effect.kind](operation);
+  if (effect.kind !== "refused") return await updated(control, effect.kind, operation);
   throw invalid("method", `is "${method}"; POST ${effect.route} does it`);
 };
 
@@ -164,7 +183,7 @@ export const weightChecker: Act = async (control, { body }) => {
   const action = textIn(body, "action");
   const operation = { kind: "update", step: "compare", body } as const;
   const isRead = action === "checksum" || action === "compare";
-  return isRead ? await broadcast(control, operation) : await control.weights.whole(operation);
+  return isRead ? await broadcast(control, operation) : await updated(control, "whole", operation);
 };
 
 export async function pause(control: ControlOptions, mode: PauseMode, clearsCache = true) {

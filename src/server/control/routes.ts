@@ -2,7 +2,8 @@
 // known to accept are described.
 
 import * as v from "valibot";
-import { CANARY } from "../../pool/canary-agreement.ts";
+import { CANARY } from "../../fleet/canary-agreement.ts";
+import { CallBound } from "../../fleet/fan-out.ts";
 import { checked, number } from "../openai/fields.ts";
 import { bound, invalid, jsonResponse, type Route, type RouteInfo, type Row } from "../route.ts";
 import { HEALTH_ROUTES, VERSION_ROUTE, versionAnswer } from "../starting.ts";
@@ -12,6 +13,7 @@ import {
   broadcast,
   type Control,
   type ControlOptions,
+  changeAdapter,
   collectiveRpc,
   connectTrainer,
   health,
@@ -22,13 +24,13 @@ import {
   resetPrefixCache,
   resume,
   sleep,
+  updated,
   wakeUp,
   weightChecker,
   workersOf,
   worldSize,
 } from "./calls.ts";
 import { type ControlCall, callOf, RPC_PATH } from "./control-call.ts";
-import { CallBound } from "./fan-out.ts";
 
 const FLAG = { type: "boolean" } as const;
 const TEXT = { type: "string", minLength: 1 } as const;
@@ -76,10 +78,8 @@ export const call = (path: string, summary: string, act: Act, more: More = {}): 
 export const passed = (path: string, summary: string, act: Act): Row<Control> =>
   call(path, summary, act, { schema: ANY });
 
-export const loadAdapter: Act = ({ weights }, { body }) =>
-  weights.changeAdapter({ kind: "adapter", change: "load", body });
-export const unloadAdapter: Act = ({ weights }, { body }) =>
-  weights.changeAdapter({ kind: "adapter", change: "unload", body });
+export const loadAdapter = changeAdapter("load");
+export const unloadAdapter = changeAdapter("unload");
 
 type Caches = "multimodal" | "encoder";
 const dropped =
@@ -124,22 +124,23 @@ export const CONTROL_ROUTES: readonly Row<Control>[] = [
     (control, { body }) => connectTrainer(control, { kind: "update", step: "connect", body }),
     { schema: INIT },
   ),
-  passed("/start_weight_update", "Begins a weight update", ({ weights }, { body }) =>
-    weights.start({ kind: "update", step: "start", body }),
+  passed("/start_weight_update", "Begins a weight update", (control, { body }) =>
+    updated(control, "start", { kind: "update", step: "start", body }),
   ),
-  passed("/update_weights", "Part of a weight update, or a complete one", ({ weights }, { body }) =>
-    weights.part({ kind: "update", step: "part", body }),
+  passed("/update_weights", "Part of a weight update, or a complete one", (control, { body }) =>
+    updated(control, "part", { kind: "update", step: "part", body }),
   ),
   passed(
     "/finish_weight_update",
     "Ends a weight update: the next weight epoch",
-    ({ weights }, { body }) => weights.finish({ kind: "update", step: "finish", body }),
+    (control, { body }) => updated(control, "finish", { kind: "update", step: "finish", body }),
   ),
   {
     method: "POST",
     path: "/abort_weight_update",
     summary: "Gives up the update that is open or under way: the epoch stays",
-    handle: ({ weights }) => weights.abort(),
+    handle: async ({ weights }) =>
+      jsonResponse({ status: "aborted", reopened: await weights.abort() }),
   },
   call(
     "/v1/weights/expect",
@@ -161,7 +162,7 @@ export const CONTROL_ROUTES: readonly Row<Control>[] = [
     broadcast(control, { kind: "update", step: "disconnect", body }),
   ),
   passed("/start_draft_weight_update", "Begins an update of draft weights", (control, { body }) =>
-    control.weights.start({ kind: "update", step: "start_draft", body }),
+    updated(control, "start", { kind: "update", step: "start_draft", body }),
   ),
   passed("/weight_checker", "Compares weights", weightChecker),
   call("/v1/load_lora_adapter", "Loads an adapter into every engine", loadAdapter, {

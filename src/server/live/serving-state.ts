@@ -1,6 +1,6 @@
 // The serving state: whether tokens are generated, and the reason if not. Without it a pause would look like a hang.
 
-import type { WorkerPool } from "../../pool/pool.ts";
+import type { WorkerPool } from "../../fleet/pool.ts";
 import type { Sidecar } from "../sidecar.ts";
 
 export const SERVING_STATES = [

@@ -7,7 +7,7 @@ import { ControlFixture } from "../../../test/suite/control-fixture.ts";
 import { Bed, DEAF, specFor } from "../../../test/suite/sidecar-bed.ts";
 import { assert } from "../../core/base/assert.ts";
 import { fold32 } from "../../core/base/hash.ts";
-import type { OpenWait } from "../../pool/waits.ts";
+import type { OpenWait } from "../../fleet/waits.ts";
 import { LiveView } from "./view.ts";
 import type { WaitingLine } from "./waiting.ts";
 

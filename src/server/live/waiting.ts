@@ -3,8 +3,8 @@
 
 import type { EngineClock, Verdict } from "../../core/rollout/progress-clock.ts";
 import type { Progress } from "../../core/rollout/report.ts";
-import type { Member } from "../../pool/pool.ts";
-import type { OpenWait } from "../../pool/waits.ts";
+import type { Member } from "../../fleet/pool.ts";
+import type { OpenWait } from "../../fleet/waits.ts";
 import type { ServingState } from "./serving-state.ts";
 import type { Straggler } from "./waited-for.ts";
 

@@ -9,7 +9,7 @@ import type { Response } from "../../../src/core/request/response.ts";
 import type { LinkHost } from "../../../src/engines/remote/host.ts";
 import type { LinkLimits } from "../../../src/engines/remote/limits.ts";
 import { openLinkWorker } from "../../../src/engines/remote/worker.ts";
-import { WorkerPool } from "../../../src/pool/pool.ts";
+import { WorkerPool } from "../../../src/fleet/pool.ts";
 import type { Sidecar } from "../../../src/server/sidecar.ts";
 import { clock, listen } from "../../suite/link-fixture.ts";
 import { samplingOf } from "../../suite/request-spec.ts";

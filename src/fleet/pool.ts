@@ -7,7 +7,7 @@ import { type WeightEpoch, type WorkerId, weightEpoch, workerId } from "../core/
 import type { HeldWeights } from "../core/journal/held-weights.ts";
 import type { OpenOptions, Worker } from "../core/rollout/worker.ts";
 import { CanaryAgreement } from "./canary-agreement.ts";
-import type { PoolHost } from "./engine-answer.ts";
+import type { FleetHost } from "./engine-answer.ts";
 import { type Given, giveWeights, type Recipe, sleeps } from "./give-weights.ts";
 import {
   type Check,
@@ -92,7 +92,7 @@ export class WorkerPool {
   isAwake: boolean | null = null;
   /** Called once all engines that are there have come awake, although an earlier process left them asleep; null: it did not. */
   leftAsleep: (() => void) | null = null;
-  #sidecar: PoolHost | null = null;
+  #sidecar: FleetHost | null = null;
   /** Members that open at the start and wait for one another; null: the start is over. */
   #missing: Set<PoolMember> | null = null;
   readonly #gathered = Promise.withResolvers<void>();
@@ -153,7 +153,7 @@ export class WorkerPool {
   }
 
   /** The sidecar whose rollout gets the workers. Call before `open`. */
-  attach(sidecar: PoolHost): void {
+  attach(sidecar: FleetHost): void {
     this.#sidecar = sidecar;
     this.#initialEpoch = sidecar.rollout.epoch;
     sidecar.observe({ workerFailed: (worker, message) => this.#failed(worker, message) });
@@ -450,7 +450,7 @@ export class WorkerPool {
   }
 
   /** Gives the candidate what it lacks, and compares it with the others. */
-  async #check(member: PoolMember, worker: Worker, sidecar: PoolHost): Promise<void> {
+  async #check(member: PoolMember, worker: Worker, sidecar: FleetHost): Promise<void> {
     const { record } = member;
     const { epoch } = sidecar.rollout;
     const { attempt } = record;

@@ -9,16 +9,12 @@
 // request itself (4xx), nothing has changed; where none succeeded but one may have begun, the next epoch begins without
 // engines. Nothing waits for an engine for longer than `timeoutMs`.
 
-import { AppError } from "../../core/base/errors.ts";
-import type { WeightEpoch } from "../../core/base/ids.ts";
-import type { EngineOperation } from "../../core/rollout/operation.ts";
-import type { CanaryAgreement } from "../../pool/canary-agreement.ts";
-import type { Recipe } from "../../pool/give-weights.ts";
-import { connected, type Member, type WorkerPool } from "../../pool/pool.ts";
-import { jsonResponse } from "../route.ts";
+import { AppError } from "../core/base/errors.ts";
+import type { WeightEpoch } from "../core/base/ids.ts";
+import type { EngineOperation } from "../core/rollout/operation.ts";
 import { type AdapterChange, Adapters } from "./adapters.ts";
+import type { CanaryAgreement } from "./canary-agreement.ts";
 import {
-  answerTo,
   lostIn,
   mayHaveChanged,
   type Outcome,
@@ -28,6 +24,8 @@ import {
   tookIn,
 } from "./fan-out.ts";
 import { GenerationHold, type GenerationHoldOptions, type PauseState } from "./generation-hold.ts";
+import type { Recipe } from "./give-weights.ts";
+import { connected, type Member, type WorkerPool } from "./pool.ts";
 import { type CanaryFailed, UpdateEngines, type UpdateEnginesOptions } from "./update-engines.ts";
 
 export interface WeightsOptions
@@ -153,7 +151,7 @@ export class WeightUpdates {
     return this.hold.state(() => this.#holdReason());
   }
 
-  async start(operation: EngineOperation): Promise<Response> {
+  async start(operation: EngineOperation): Promise<Outcome> {
     return await this.#called(async () => {
       try {
         await this.#stop();
@@ -170,7 +168,7 @@ export class WeightUpdates {
           this.#options.changed?.();
           await this.#options.kept?.();
         }
-        return answerTo(operation, outcome);
+        return outcome;
       } finally {
         if (this.#open === null) this.#close();
       }
@@ -181,7 +179,7 @@ export class WeightUpdates {
    * Part of an open update, or an update by itself.
    * @throws AppError conflict: part of an update that this process did not see begin.
    */
-  async part(operation: EngineOperation): Promise<Response> {
+  async part(operation: EngineOperation): Promise<Outcome> {
     return await this.#called(() => {
       if (this.#open !== null) return this.#part(operation, this.#open);
       if (!this.#isCutOff) return this.#whole(operation);
@@ -195,19 +193,18 @@ export class WeightUpdates {
     return this.#open !== null || this.#isCutOff;
   }
 
-  async finish(operation: EngineOperation): Promise<Response> {
+  async finish(operation: EngineOperation): Promise<Outcome> {
     return await this.#called(async () => {
       const outcome = await this.#engines.send(operation);
       // Refused by all: the update is still open, and can be finished in another way.
-      if (outcome.answers.length > 0 && !mayHaveChanged(outcome))
-        return answerTo(operation, outcome);
+      if (outcome.answers.length > 0 && !mayHaveChanged(outcome)) return outcome;
       try {
-        if (this.#open?.isChanged !== true) return answerTo(operation, outcome);
+        if (this.#open?.isChanged !== true) return outcome;
         this.#options.pool.canaries.begin(this.#engines.next);
         const tried = await this.#engines.tried(outcome);
         const current = new Set([...takenIn(tried)].filter(({ record }) => record.update.isWhole));
         await this.#advance(current, { operation, base: "unknown", outcome: tried });
-        return answerTo(operation, tried);
+        return tried;
       } finally {
         this.#close();
       }
@@ -215,11 +212,11 @@ export class WeightUpdates {
   }
 
   /** A request that changes the weights by itself, such as `reload_weights`. */
-  async whole(operation: EngineOperation): Promise<Response> {
+  async whole(operation: EngineOperation): Promise<Outcome> {
     return await this.#called(async () => {
-      const answer = await this.#whole(operation);
-      if (answer.ok) this.#isCutOff = false;
-      return answer;
+      const outcome = await this.#whole(operation);
+      if (outcome.answers.length > 0 && outcome.failed.length === 0) this.#isCutOff = false;
+      return outcome;
     });
   }
 
@@ -228,8 +225,11 @@ export class WeightUpdates {
     return this.#adapters.names;
   }
 
-  /** Gives up the update that is open or under way. @throws AppError conflict: there is none. */
-  async abort(): Promise<Response> {
+  /**
+   * Gives up the update that is open or under way. Resolves to the names of the engines that are opened again.
+   * @throws AppError conflict: there is none.
+   */
+  async abort(): Promise<string[]> {
     if (!this.hold.isHeld) {
       throw new AppError("conflict", "no weight update is open or under way");
     }
@@ -238,7 +238,7 @@ export class WeightUpdates {
     this.#aborting ??= this.#alone(() => this.#abandon("aborted by a client")).finally(() => {
       this.#aborting = null;
     });
-    return jsonResponse({ status: "aborted", reopened: await this.#aborting });
+    return await this.#aborting;
   }
 
   /** Call when nothing runs, before engines sleep. */
@@ -290,7 +290,7 @@ export class WeightUpdates {
     return tried;
   }
 
-  async #whole(operation: EngineOperation): Promise<Response> {
+  async #whole(operation: EngineOperation): Promise<Outcome> {
     let isOver = this.#open === null;
     try {
       await this.#stop();
@@ -300,20 +300,20 @@ export class WeightUpdates {
         await this.#engines.sendTo(this.#engines.begun, FINISH);
       }
       const outcome = await this.#engines.send(operation);
-      if (!mayHaveChanged(outcome)) return answerTo(operation, outcome);
+      if (!mayHaveChanged(outcome)) return outcome;
       isOver = true;
       this.#options.pool.canaries.begin(this.#engines.next);
       const tried = await this.#engines.tried(outcome);
       const current = takenIn(tried);
       const base = current.size > 0 ? baseAfter(operation) : "unknown";
       await this.#advance(current, { operation, base, outcome: tried });
-      return answerTo(operation, tried);
+      return tried;
     } finally {
       if (isOver) this.#close();
     }
   }
 
-  async #part(operation: EngineOperation, open: { isChanged: boolean }): Promise<Response> {
+  async #part(operation: EngineOperation, open: { isChanged: boolean }): Promise<Outcome> {
     const { pool } = this.#options;
     const engines = await this.#engines.available();
     const members = engines.map(({ member }) => member);
@@ -329,17 +329,17 @@ export class WeightUpdates {
       isVoid,
     }));
     open.isChanged ||= !isVoid;
-    return answerTo(operation, outcome);
+    return outcome;
   }
 
-  async changeAdapter(asked: AdapterChange): Promise<Response> {
+  async changeAdapter(name: string, asked: AdapterChange): Promise<Outcome> {
     return await this.#called(async () => {
       if (this.#open !== null) {
         throw new AppError("conflict", "a weight update is open: finish it before adapters change");
       }
       try {
         await this.#stop();
-        return await this.#adapters.change(asked, {
+        return await this.#adapters.change(name, asked, {
           ...this.#options,
           engines: this.#engines,
           advance: (current, outcome) =>

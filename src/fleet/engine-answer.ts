@@ -23,19 +23,27 @@ export function isUnavailable({ status }: ControlAnswer): boolean {
   return UNAVAILABLE.includes(status);
 }
 
-/** The side of the sidecar that the pool needs. The pool never sees requests or clients. */
-export interface PoolHost {
+/** The side of the sidecar that the fleet needs. The fleet never sees requests or clients. */
+export interface FleetHost {
   readonly rollout: Rollout;
   readonly waits: Waits;
   /** Returns what ends the observation. */
-  observe(observer: Partial<Pick<RolloutListener, "workerFailed">>): () => void;
+  observe(observer: FleetObserver): () => void;
+  /** Begins the next weight epoch. */
+  advance(epoch: WeightEpoch): void;
+  /** Unfinished requests of the adapter. */
+  unfinishedOf(adapter: string): number;
 }
+
+type FleetObserver = Partial<Pick<RolloutListener, "workerFailed" | "stats">> & {
+  advanced?(): void;
+};
 
 export interface AnswerLimits {
   readonly msMax: number;
   readonly later: (act: () => void, ms: number) => () => void;
   /** Source of events about failed workers; null: none. */
-  readonly sidecar: PoolHost | null;
+  readonly sidecar: FleetHost | null;
   /** Ends the wait for the answer when it aborts. */
   readonly signal?: AbortSignal;
   /** Whether its connection is lost and being made again; default: no. */

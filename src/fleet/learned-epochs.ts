@@ -6,15 +6,14 @@
 // and engines may have names of their own for one version. An engine is stale, and is fenced, if it reports another version than the current one
 // while another engine reports that.
 
-import type { Clock } from "../../core/base/clock.ts";
-import type { WorkerId } from "../../core/base/ids.ts";
-import { answerOf } from "../../pool/engine-answer.ts";
-import { connected, type Member, type WorkerPool } from "../../pool/pool.ts";
-import type { Sidecar } from "../sidecar.ts";
-import type { WeightsNotice, WeightUpdates } from "./weights.ts";
+import type { Clock } from "../core/base/clock.ts";
+import type { WorkerId } from "../core/base/ids.ts";
+import { answerOf, type FleetHost } from "./engine-answer.ts";
+import { connected, type Member, type WorkerPool } from "./pool.ts";
+import type { WeightsNotice, WeightUpdates } from "./updates.ts";
 
 export interface LearnedEpochsOptions {
-  readonly sidecar: Sidecar;
+  readonly sidecar: FleetHost;
   readonly pool: WorkerPool;
   readonly weights: WeightUpdates;
   readonly clock: Clock;

@@ -1,27 +1,24 @@
 // Adapters (LoRA) over all engines: one is served where every engine that serves has it, under its name as the model's.
 // An engine that cannot load one keeps its weights and serves on; the adapter is then served by none.
 
-import { AppError } from "../../core/base/errors.ts";
-import { SAMPLING_DEFAULTS, type SamplingParams } from "../../core/request/request.ts";
-import type { EngineOperation } from "../../core/rollout/operation.ts";
-import { UNREACHABLE } from "../../pool/engine-answer.ts";
-import type { Recipe } from "../../pool/give-weights.ts";
-import type { Member, WorkerPool } from "../../pool/pool.ts";
-import { invalid, textIn } from "../route.ts";
-import type { Sidecar } from "../sidecar.ts";
-import { isSuccess, lostIn, mayHaveChanged, merged, type Outcome, takenIn } from "./fan-out.ts";
+import { AppError, InvalidFieldError } from "../core/base/errors.ts";
+import { SAMPLING_DEFAULTS, type SamplingParams } from "../core/request/request.ts";
+import type { EngineOperation } from "../core/rollout/operation.ts";
+import { type FleetHost, UNREACHABLE } from "./engine-answer.ts";
+import { isSuccess, lostIn, mayHaveChanged, type Outcome, takenIn } from "./fan-out.ts";
+import type { Recipe } from "./give-weights.ts";
+import type { Member, WorkerPool } from "./pool.ts";
 import type { UpdateEngines } from "./update-engines.ts";
 
 /** Adapters served at the same time, at most. */
 const ADAPTERS_MAX = 64;
-const NAME_CHARACTERS_MAX = 256;
 
 /** A load or an unload, as a client asks for it. */
 export type AdapterChange = Extract<EngineOperation, { kind: "adapter" }>;
 
 /** Parts of a change of adapters; the caller pauses the rollout meanwhile. */
 export interface AdapterSteps {
-  readonly sidecar: Sidecar;
+  readonly sidecar: FleetHost;
   readonly pool: WorkerPool;
   /** Names of the model itself. */
   readonly modelNames: readonly string[];
@@ -44,30 +41,28 @@ export class Adapters {
   }
 
   /** @throws AppError invalid_field, conflict; then nothing has happened. */
-  async change(asked: AdapterChange, steps: AdapterSteps): Promise<Response> {
-    const name = textIn(asked.body, "lora_name", NAME_CHARACTERS_MAX);
+  async change(name: string, asked: AdapterChange, steps: AdapterSteps): Promise<Outcome> {
     if (asked.change === "load") return await this.#load(name, asked, steps);
     return await this.#unload(name, asked, steps);
   }
 
-  async #load(name: string, asked: AdapterChange, steps: AdapterSteps): Promise<Response> {
-    if (steps.modelNames.includes(name))
-      throw invalid("lora_name", `is ${name}, the model's own name`);
+  async #load(name: string, asked: AdapterChange, steps: AdapterSteps): Promise<Outcome> {
+    if (steps.modelNames.includes(name)) throw invalid(`is ${name}, the model's own name`);
     if (!this.#loads.has(name) && this.#loads.size >= ADAPTERS_MAX) {
       const problem = `would be one more than ${ADAPTERS_MAX} adapters; unload another first`;
-      throw invalid("lora_name", problem);
+      throw invalid(problem);
     }
     const engines = await steps.engines.available();
     for (const { worker } of engines) {
       const support = worker.supports({ ...BASE, adapter: name });
       if (support.kind !== "refused") continue;
-      throw invalid("lora_name", `cannot be served: ${worker.name}: ${support.reason}`);
+      throw invalid(`cannot be served: ${worker.name}: ${support.reason}`);
     }
     const outcome = await steps.engines.sendTo(engines, asked);
     if (!outcome.answers.some(({ answer }) => isSuccess(answer))) {
       // An adapter of that name may be gone with the attempt to replace it.
       if (mayHaveChanged(outcome)) await this.#drop(name, steps, outcome);
-      return merged(outcome);
+      return outcome;
     }
     const tried = await steps.engines.tried(outcome, name);
     // One that has gone is opened again, and gets it then.
@@ -77,17 +72,17 @@ export class Adapters {
       const unload = { kind: "adapter", change: "unload", body: { lora_name: name } } as const;
       await steps.engines.sendTo(took, unload);
       await this.#drop(name, steps, tried);
-      return merged(tried);
+      return tried;
     }
     this.#loads.delete(name);
     // An engine that has been given it before takes it again.
     const body = { ...Object(asked.body), load_inplace: true };
     this.#loads.set(name, { ...asked, body });
     await steps.advance(serving(takenIn(tried)), tried);
-    return merged(tried);
+    return tried;
   }
 
-  async #unload(name: string, asked: AdapterChange, steps: AdapterSteps): Promise<Response> {
+  async #unload(name: string, asked: AdapterChange, steps: AdapterSteps): Promise<Outcome> {
     const inHand = steps.sidecar.unfinishedOf(name);
     if (inHand > 0) {
       throw new AppError("conflict", `${inHand} requests of the adapter ${name} are in flight`);
@@ -95,7 +90,7 @@ export class Adapters {
     const engines = await steps.engines.available();
     const outcome = await steps.engines.sendTo(engines, asked);
     if (mayHaveChanged(outcome)) await this.#drop(name, steps, outcome);
-    return merged(outcome);
+    return outcome;
   }
 
   /** The adapter is served no more; the weights under it are as they were. */
@@ -114,6 +109,10 @@ const BASE: SamplingParams = {
   ...{ temperature: 1, seed: 0, tokensMax: 1, stopTokenIds: [] },
   ...SAMPLING_DEFAULTS,
 };
+
+function invalid(problem: string): InvalidFieldError {
+  return new InvalidFieldError({ where: "request", field: "lora_name", problem });
+}
 
 /** An adapter belongs to its base weights: an engine with other weights is excluded. */
 function serving(taken: ReadonlySet<Member>): Set<Member> {

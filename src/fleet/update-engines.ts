@@ -1,18 +1,17 @@
 // The engines that a weight update is sent to: which can be reached, what they answer, and whether they generate with the
 // weights that they have then. An update that is given up waits for none of them.
 
-import type { Clock } from "../../core/base/clock.ts";
-import { type WeightEpoch, weightEpoch } from "../../core/base/ids.ts";
-import type { EngineOperation } from "../../core/rollout/operation.ts";
-import type { Worker } from "../../core/rollout/worker.ts";
-import { type AnswerLimits, answerOf } from "../../pool/engine-answer.ts";
-import { WAKE } from "../../pool/give-weights.ts";
-import { connected, type Member, type Reachable, type WorkerPool } from "../../pool/pool.ts";
-import type { Sidecar } from "../sidecar.ts";
+import type { Clock } from "../core/base/clock.ts";
+import { type WeightEpoch, weightEpoch } from "../core/base/ids.ts";
+import type { EngineOperation } from "../core/rollout/operation.ts";
+import type { Worker } from "../core/rollout/worker.ts";
+import { type AnswerLimits, answerOf, type FleetHost } from "./engine-answer.ts";
 import { fanOut, isSuccess, type Outcome, outcomeOf, textOf } from "./fan-out.ts";
+import { WAKE } from "./give-weights.ts";
+import { connected, type Member, type Reachable, type WorkerPool } from "./pool.ts";
 
 export interface UpdateEnginesOptions {
-  readonly sidecar: Sidecar;
+  readonly sidecar: FleetHost;
   readonly pool: WorkerPool;
   readonly clock: Clock;
   readonly timeoutMs: number;

@@ -1,19 +1,17 @@
-// Has every engine carry out one operation and makes one answer of theirs.
+// Has every engine carry out one operation, and what their answers mean together.
 
-import { AppError } from "../../core/base/errors.ts";
-import type { ControlAnswer, EngineOperation } from "../../core/rollout/operation.ts";
-import type { Worker } from "../../core/rollout/worker.ts";
+import { AppError } from "../core/base/errors.ts";
+import type { ControlAnswer } from "../core/rollout/operation.ts";
+import type { Worker } from "../core/rollout/worker.ts";
 import {
   type AnswerLimits,
   type Asked,
   answerOf,
   isUnavailable,
   reasonOf,
-  SILENT,
-} from "../../pool/engine-answer.ts";
-import type { Took } from "../../pool/member.ts";
-import type { Member, Reachable } from "../../pool/pool.ts";
-import { jsonResponse } from "../route.ts";
+} from "./engine-answer.ts";
+import type { Took } from "./member.ts";
+import type { Member, Reachable } from "./pool.ts";
 
 export interface Answered {
   readonly member: Member;
@@ -105,54 +103,6 @@ export function lostIn({ failed }: Outcome): Set<Member> {
 
 function mayHaveTaken({ status }: ControlAnswer): boolean {
   return status < 400 || status >= 500;
-}
-
-/**
- * One engine's answer stands for all where all agree that it worked. Otherwise the engines that failed are
- * named; a status that they all share (404: no such route) is the answer's too, and a deadline that passed is.
- */
-export function merged(outcome: Outcome): Response {
-  const { answers, failed } = outcome;
-  const first = answers[0];
-  if (first === undefined) throw new AppError("no_worker", "no worker can be reached");
-  if (failed.length === 0) return whole(first.answer);
-  const statuses = new Set(answers.map(({ answer }) => answer.status));
-  const isSilent = failed.some(({ answer }) => answer.status === SILENT);
-  const status = statuses.size === 1 ? first.answer.status : isSilent ? SILENT : 500;
-  return jsonResponse(
-    {
-      error: {
-        message: `${failed.length} of ${answers.length} workers failed: ${failed.map(textOf).join("; ")}`,
-        type: status < 500 ? "BadRequestError" : "InternalServerError",
-        param: null,
-        code: status,
-      },
-      workers: answers.map(({ member, answer }) => ({
-        worker: member.source.name,
-        status: answer.status,
-        answer: answer.body,
-      })),
-    },
-    status,
-  );
-}
-
-/** The answer of `merged`; for a method of ranks the results of all engines, in their order. */
-export function answerTo({ kind }: EngineOperation, outcome: Outcome): Response {
-  const isList = kind === "rpc" || kind === "load";
-  if (!isList || outcome.failed.length > 0 || outcome.answers.length === 0) return merged(outcome);
-  const results = outcome.answers.flatMap(({ answer }) => {
-    const { results: own } = Object(answer.body);
-    return Array.isArray(own) ? own : [answer.body];
-  });
-  return jsonResponse({ results });
-}
-
-/** Some routes of vLLM's answer plain text, or nothing. */
-function whole({ body, status }: ControlAnswer): Response {
-  if (body === null) return new Response(null, { status });
-  if (typeof body === "string") return new Response(body, { status });
-  return jsonResponse(body, status);
 }
 
 export function textOf({ member, answer }: Answered): string {
