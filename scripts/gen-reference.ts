@@ -164,6 +164,7 @@ async function metrics(): Promise<string> {
   const source = {
     modelName: "m",
     meter: new Meter({ nowMs: none }),
+    drift: { engines: new Map() },
     unfinished: none,
     epoch: none,
     engineName: String,

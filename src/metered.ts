@@ -45,6 +45,7 @@ export function metered(
   const metrics = new Metrics({
     modelName: options.model.names[0],
     meter: rollout.meter,
+    drift: rollout.drift,
     unfinished: () => rollout.unfinished,
     epoch: () => rollout.epoch,
     engineTime: () => {

@@ -11,7 +11,7 @@ import type { Clock } from "../core/base/clock.ts";
 import { hashString } from "../core/base/hash.ts";
 import { contextTokens, type Group, type Request, type Turn } from "../core/request/buffer.ts";
 import { isCut } from "../core/request/request.ts";
-import type { PreviousTurn } from "../core/rollout/kv-moves.ts";
+import type { PreviousTurn } from "../core/rollout/rollout.ts";
 import { type Kept, promptBytes } from "./kept.ts";
 import { KnownTexts } from "./known-texts.ts";
 import { SessionTrace, type TraceLine } from "./session-trace.ts";

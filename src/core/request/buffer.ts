@@ -77,7 +77,20 @@ const NEXT: Readonly<Record<RequestStatus, readonly RequestStatus[]>> = {
   finished: [],
 };
 
-export interface Request {
+/** Where a request is. Its dispatch (`core/rollout/dispatch.ts`) changes it, and nobody else. */
+export interface Whereabouts {
+  status: RequestStatus;
+  /** The worker that runs it, or ran its last chunk; null before the first. */
+  workerId: WorkerId | null;
+  /** The worker on which its KV is resident, running or parked. */
+  residentOn: WorkerId | null;
+  /** KV tokens that its residence counts for: reserved while it runs, held while it is parked. */
+  residentTokens: number;
+  /** First tokens that `workerId` has computed in the turn before, whether or not it has their KV still. */
+  computedTokens: number;
+}
+
+export interface Request extends Readonly<Whereabouts> {
   readonly spec: RequestSpec;
   readonly group: Group;
   /** Dense, and free for another request once the group is removed. */
@@ -87,16 +100,6 @@ export interface Request {
   readonly stalenessMax: number;
   readonly promptTokens: number;
   readonly response: Response;
-  /** Changed by `RequestBuffer.move` alone. */
-  readonly status: RequestStatus;
-  /** The worker that runs it, or ran its last chunk; null before the first. */
-  workerId: WorkerId | null;
-  /** The worker on which its KV is resident, running or parked. */
-  residentOn: WorkerId | null;
-  /** KV tokens that its residence counts for: reserved while it runs, held while it is parked. */
-  residentTokens: number;
-  /** First tokens that `workerId` has computed in the turn before, whether or not it has their KV still. */
-  computedTokens: number;
   /** Turns of its session before it. */
   turn: number;
   /** Requests that had ended when it joined (`context/turnover.ts`). */
@@ -114,6 +117,9 @@ interface OpenGroup extends Group {
   readonly requests: Request[];
 }
 
+/** The buffer as all see it but the one who moves requests. */
+export type Requests = Omit<RequestBuffer, "move" | "whereabouts">;
+
 export class RequestBuffer {
   readonly #groups = new Map<GroupId, OpenGroup>();
   readonly #groupAt: (OpenGroup | null)[] = [];
@@ -121,14 +127,8 @@ export class RequestBuffer {
   readonly #requests = new Map<RequestId, Request>();
   readonly #requestAt: (Request | null)[] = [];
   readonly #requestHoles: number[] = [];
-  readonly #moved: (request: Request, from: RequestStatus) => void;
   #nextId = 0;
   #unfinished = 0;
-
-  /** `moved`: the status of a request has changed. */
-  constructor(moved: (request: Request, from: RequestStatus) => void = () => {}) {
-    this.#moved = moved;
-  }
 
   /** A group of `size` requests that is complete from the start. */
   add(spec: GroupSpec): Group {
@@ -255,13 +255,16 @@ export class RequestBuffer {
   move(request: Request, to: RequestStatus): void {
     const from = request.status;
     assert(NEXT[from].includes(to), "a request goes from status to status as the table says");
-    const writable: { -readonly [K in keyof Request]: Request[K] } = request;
-    writable.status = to;
+    this.whereabouts(request).status = to;
     if (to === "finished") {
       this.#unfinished -= 1;
       request.group.finished += 1;
     }
-    this.#moved(request, from);
+  }
+
+  /** The side of a request that can be written. */
+  whereabouts(request: Request): Whereabouts {
+    return request;
   }
 }
 

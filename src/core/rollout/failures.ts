@@ -1,44 +1,36 @@
-// Handles requests whose worker died: they wait a little before they are tried again, and one that killed several
-// workers is rejected, as are equal ones. `AttemptBudget` judges; the rollout ends and schedules.
+// Judges requests whose worker died: they wait a little before they are tried again, and one that killed several workers
+// is rejected, as are equal ones. `AttemptBudget` counts; the loop ends and schedules.
 
+import type { Clock } from "../base/clock.ts";
 import { isSuspect, type Request } from "../request/buffer.ts";
 import { AttemptBudget } from "./attempt-budget.ts";
-import type { RolloutParts } from "./parts.ts";
 import { Quarantine } from "./quarantine.ts";
 
 /**
  * Delay before requests of a dead worker run again: if something outside kills all workers, as at a shutdown, the next
  * worker has died meanwhile without running them.
  */
-const RETRY_DELAY_MS = 500;
+export const RETRY_DELAY_MS = 500;
 /** Maximum of dead workers' last messages in the message about a request. */
 const REPORTS_MAX = 4;
 
-/** See RolloutOptions. */
-type Later = (act: () => void, ms: number) => () => void;
+/** A request that is not tried again, and why. */
+export interface Verdict {
+  readonly request: Request;
+  readonly message: string;
+}
 
 export class Failures {
-  readonly #parts: RolloutParts;
-  readonly #later: Later | undefined;
-  /** Ends a request, of which workers died. */
-  readonly #reject: (request: Request, message: string) => void;
   readonly #attempts: AttemptBudget;
   readonly #quarantine: Quarantine;
   /** Requests whose worker has just died: what waits of them is not scheduled yet. */
   readonly #delayed = new Set<Request>();
-  /** Requests that are to be rejected in the next turn, and why. */
+  /** Requests that have joined and are to be rejected, and why. */
   readonly #rejected = new Map<Request, string>();
 
-  constructor(
-    parts: RolloutParts,
-    later: Later | undefined,
-    reject: (request: Request, message: string) => void,
-  ) {
-    this.#parts = parts;
-    this.#later = later;
-    this.#reject = reject;
-    this.#attempts = new AttemptBudget(parts.clock);
-    this.#quarantine = new Quarantine(parts.clock);
+  constructor(clock: Clock) {
+    this.#attempts = new AttemptBudget(clock);
+    this.#quarantine = new Quarantine(clock);
   }
 
   /**
@@ -50,9 +42,12 @@ export class Failures {
     if (reason !== null) this.#rejected.set(request, reason);
   }
 
-  rejectJoined(): void {
-    if (this.#rejected.size === 0) return;
-    for (const [request, message] of [...this.#rejected]) this.#reject(request, message);
+  /** Requests that have joined since the last call and are refused. */
+  refused(): readonly Verdict[] {
+    if (this.#rejected.size === 0) return NONE;
+    const refused = Array.from(this.#rejected, ([request, message]) => ({ request, message }));
+    this.#rejected.clear();
+    return refused;
   }
 
   /** true: the request's worker has just died, and it is not tried again yet. */
@@ -80,32 +75,39 @@ export class Failures {
     this.#quarantine.clear();
   }
 
-  /** A worker died while it ran `running`. `remove` takes the worker out, after which they wait. */
-  died(report: string, running: readonly Request[], remove: () => void): void {
-    const { turn, wait } = this.#parts;
-    const spent = this.#attempts.died(report, running);
-    if (this.#later !== undefined) for (const request of running) this.#delayed.add(request);
-    remove();
-    for (const request of spent) this.#giveUp(request);
-    const retry = () => {
-      for (const request of running) if (this.#delayed.delete(request)) wait(request);
-    };
-    this.#later?.(() => turn(retry), RETRY_DELAY_MS);
+  /** A worker died while it ran `running`. Returns those that are not to be tried again. */
+  died(report: string, running: readonly Request[]): readonly Request[] {
+    return this.#attempts.died(report, running);
   }
 
-  /** Workers died of the request: it is ended, and with it those that ask for the same and are suspects too. */
-  #giveUp(request: Request): void {
+  /** The requests are not tried again until they are released. */
+  hold(requests: readonly Request[]): void {
+    for (const request of requests) this.#delayed.add(request);
+  }
+
+  /** The requests that are still held. */
+  release(requests: readonly Request[]): Request[] {
+    return requests.filter((request) => this.#delayed.delete(request));
+  }
+
+  /** Workers died of the request: it is rejected, and with it those that ask for the same, wait, and are suspects too. */
+  verdicts(request: Request): Verdict[] {
     const { spec, group, attempts } = request;
-    if (request.status === "finished" || attempts === null) return;
+    if (request.status === "finished" || attempts === null) return [];
     const { requestId, sampleIndex, sampling } = spec;
     const name = `request ${requestId} (group ${group.groupId}, response ${sampleIndex})`;
     const reports = attempts.reports.slice(-REPORTS_MAX).join("; ");
     const message = `${name}: ${attempts.total} workers ended while they ran it, it is not tried again: ${reports}`;
     this.#quarantine.add(request, message);
-    this.#reject(request, message);
-    for (const sibling of group.requests) {
-      const isAlike = sibling.spec.sampling === sampling && isSuspect(sibling);
-      if (isAlike && sibling.status === "waiting") this.#reject(sibling, message);
-    }
+    const alike = group.requests.filter(
+      (sibling) =>
+        sibling !== request &&
+        sibling.spec.sampling === sampling &&
+        isSuspect(sibling) &&
+        sibling.status === "waiting",
+    );
+    return [request, ...alike].map((one) => ({ request: one, message }));
   }
 }
+
+const NONE: readonly Verdict[] = [];

@@ -1,10 +1,10 @@
 // The table of figures of a rollout. A row names a figure for every place that shows it: its key in reports and in the
 // live view, its name at /metrics, its unit, what it means, and where its value is read. Reports, the page, /metrics and
 // docs/reference/METRICS.md are made from these rows. A new counter of the rollout is a row of COUNTED and a call of
-// `meter.count(key)` where it happens: responses end in Meter.requestFinished; chunks begin in Rollout.#launch, end in
-// RequestLife.chunkDone (after `closeChunk`, `response.lastChunk.run.end` says why) and `unplace`, end early and migrate in
-// kv-moves.ts. Figures are sums, of which the live view subtracts earlier ones: no maximum or mean can be a row. No other
-// list of keys needs it; the report of `/v1/rollouts` (server/rollouts/run.ts) has keys of its own. Test: meter.test.ts, by
+// `meter.count(key)` where it happens: responses end in Meter.requestFinished; chunks begin, end early and migrate in
+// dispatch.ts, and end in loop.ts: `#chunkDone` (after `closeChunk`, `response.lastChunk.run.end` says why) and `#unplace`.
+// Figures are sums, of which the live view subtracts earlier ones: no maximum or mean can be a row. No other list of keys
+// needs it; the report of `/v1/rollouts` (server/rollouts/run.ts) has keys of its own. Test: meter.test.ts, by
 // `world({ policy, chunkTokens })` of test/suite/rollout-bed.ts: `rollout.addWorker(join())`, `submit("a")`, `await steps(40)`.
 
 import type { KvPoolStats } from "../kv/pool.ts";

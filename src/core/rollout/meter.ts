@@ -4,7 +4,6 @@ import type { Clock } from "../base/clock.ts";
 import type { WeightEpoch, WorkerId } from "../base/ids.ts";
 import type { KvPoolStats } from "../kv/pool.ts";
 import type { Group, Request } from "../request/buffer.ts";
-import { DriftGuard } from "./drift-guard.ts";
 import {
   type CountKey,
   type Counts,
@@ -43,7 +42,6 @@ export class Meter {
   readonly #clock: Clock;
   readonly #tallies = new Map<WorkerId, WorkerTally>();
   readonly #counts: Counts = sumsOf(ROLLOUT_FIGURES, []);
-  readonly drift = new DriftGuard();
   /** Sums over workers that were removed. */
   #forgotten: Readonly<Record<WorkerKey, number>> = sumsOf(WORKER_FIGURES, []);
   #turnMs = 0;
@@ -110,7 +108,6 @@ export class Meter {
   workerForgotten(workerId: WorkerId): void {
     const stats = this.#tallies.get(workerId)?.stats ?? null;
     this.#tallies.delete(workerId);
-    this.drift.forget(workerId);
     this.#timeline.forget(workerId);
     if (stats === null) return;
     this.#forgotten = this.#sums([stats]);

@@ -2,8 +2,11 @@
 // stay few and turns short; nothing to a worker that does not draft.
 
 import type { Clock } from "../base/clock.ts";
+import type { WorkerId } from "../base/ids.ts";
+import type { DraftSource } from "../draft/group-update.ts";
 import type { DraftRegistry } from "../draft/registry.ts";
 import type { Request } from "../request/buffer.ts";
+import type { DriftGuard } from "./drift-guard.ts";
 import type { Outbox } from "./outbox.ts";
 import type { Worker } from "./worker.ts";
 
@@ -20,15 +23,27 @@ const DELTA_REQUESTS_PER_MS = 20;
 export class SiblingTokens {
   readonly #clock: Clock;
   readonly #registry: DraftRegistry;
+  readonly #drift: DriftGuard;
   readonly #outbox: Outbox;
   #dueMs = Number.NEGATIVE_INFINITY;
   /** Requests whose tokens are still to go out in this round. */
   #left = 0;
 
-  constructor(clock: Clock, registry: DraftRegistry, outbox: Outbox) {
-    this.#clock = clock;
-    this.#registry = registry;
-    this.#outbox = outbox;
+  constructor(parts: {
+    clock: Clock;
+    registry: DraftRegistry;
+    drift: DriftGuard;
+    outbox: Outbox;
+  }) {
+    this.#clock = parts.clock;
+    this.#registry = parts.registry;
+    this.#drift = parts.drift;
+    this.#outbox = parts.outbox;
+  }
+
+  /** Where the request drafts from on the worker; null: it gets no drafts there. */
+  source(request: Request, workerId: WorkerId): DraftSource | null {
+    return this.#drift.mayDraft(workerId) ? this.#registry.source(request) : null;
   }
 
   /** The worker is about to run the request, and must have its own text before it adds to it; its siblings' can follow. */

@@ -2,7 +2,7 @@
 // the request that has come furthest first. Who asks decides which of the two orders counts.
 
 import { present } from "../base/assert.ts";
-import type { Group, Request, RequestBuffer } from "../request/buffer.ts";
+import type { Group, Request, Requests } from "../request/buffer.ts";
 import type { Heap } from "../wasm/heap.ts";
 
 export interface GroupQueueHeaps {
@@ -22,14 +22,14 @@ interface Waiting {
 }
 
 export class GroupQueue {
-  readonly #buffer: RequestBuffer;
+  readonly #buffer: Requests;
   readonly #heaps: GroupQueueHeaps;
   readonly #keyOf: (group: Group) => number;
   /** Waiting requests by group index. */
   readonly #waiting: (Waiting | undefined)[] = [];
 
   constructor(options: {
-    buffer: RequestBuffer;
+    buffer: Requests;
     heaps: GroupQueueHeaps;
     keyOf: (group: Group) => number;
   }) {

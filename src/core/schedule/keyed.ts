@@ -2,17 +2,17 @@
 // request's index, which is used again and so is not its arrival. The number is taken when a request becomes a
 // candidate and does not change until it is taken out.
 
-import type { Request, RequestBuffer } from "../request/buffer.ts";
+import type { Request, Requests } from "../request/buffer.ts";
 import type { Heap } from "../wasm/heap.ts";
 import type { SchedulePolicy } from "./policy.ts";
 
 export class KeyedPolicy implements SchedulePolicy {
-  readonly #buffer: RequestBuffer;
+  readonly #buffer: Requests;
   readonly #heap: Heap;
   readonly #keyOf: (request: Request) => number;
 
   constructor(options: {
-    buffer: RequestBuffer;
+    buffer: Requests;
     heap: Heap;
     keyOf: (request: Request) => number;
   }) {

@@ -8,7 +8,7 @@
 
 import type { ContextManager } from "../context/context.ts";
 import type { DraftMode } from "../draft/registry.ts";
-import type { RequestBuffer } from "../request/buffer.ts";
+import type { Requests } from "../request/buffer.ts";
 import { Heap } from "../wasm/heap.ts";
 import type { CoreExports } from "../wasm/load.ts";
 import { BoundedWaitPolicy } from "./bounded-wait.ts";
@@ -20,7 +20,7 @@ import { ProbeFirstPolicy } from "./probe-first.ts";
 import { type DispatchMode, Scheduler } from "./scheduler.ts";
 
 export interface PolicyParts {
-  readonly buffer: RequestBuffer;
+  readonly buffer: Requests;
   /**
    * `estimate(group)`: tokens of its longest response, `max_tokens` until one has ended. `learned(group)`: the same, null
    * until then. `prior(group)`: by earlier epochs, or null.

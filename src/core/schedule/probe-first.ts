@@ -5,7 +5,7 @@
 
 import { assert } from "../base/assert.ts";
 import type { ContextManager } from "../context/context.ts";
-import type { Group, Request, RequestBuffer } from "../request/buffer.ts";
+import type { Group, Request, Requests } from "../request/buffer.ts";
 import type { Heap } from "../wasm/heap.ts";
 import { GroupQueue, type GroupQueueHeaps } from "./group-queue.ts";
 import { PRIORITY_STRIDE, type SchedulePolicy } from "./policy.ts";
@@ -19,7 +19,7 @@ export interface ProbeFirstHeaps extends GroupQueueHeaps {
 }
 
 export class ProbeFirstPolicy implements SchedulePolicy {
-  readonly #buffer: RequestBuffer;
+  readonly #buffer: Requests;
   readonly #context: ContextManager;
   readonly #probes: Heap;
   /** Probe of each group, until a sibling finishes and the probe is ordered like other requests. */
@@ -29,7 +29,7 @@ export class ProbeFirstPolicy implements SchedulePolicy {
   #picks = 0;
 
   constructor(options: {
-    buffer: RequestBuffer;
+    buffer: Requests;
     context: ContextManager;
     heaps: ProbeFirstHeaps;
   }) {

@@ -4,7 +4,7 @@ import { present } from "../base/assert.ts";
 import { groupId, workerId } from "../base/ids.ts";
 import { ContextManager } from "../context/context.ts";
 import { Attempts } from "../request/attempts.ts";
-import { type Request, RequestBuffer } from "../request/buffer.ts";
+import { type Request, RequestBuffer, type Whereabouts } from "../request/buffer.ts";
 import { Heap } from "../wasm/heap.ts";
 import { loadCore } from "../wasm/load.ts";
 import { BoundedWaitPolicy } from "./bounded-wait.ts";
@@ -53,6 +53,11 @@ function slot(id: number, overrides: Partial<Slot> = {}): Slot {
 
 function member(buffer: RequestBuffer, group: number, sample: number): Request {
   return present(buffer.groupAt(group).requests[sample], "the request exists");
+}
+
+/** As its dispatch does. */
+function put(request: Request, fields: Partial<Whereabouts>): void {
+  Object.assign(new RequestBuffer().whereabouts(request), fields);
 }
 
 function generate(request: Request, tokens: number): void {
@@ -167,8 +172,7 @@ test("divided: requests are served in order of arrival, also after a chunk", () 
 
 test("place: stays where the KV is while the load is balanced, else goes to the least loaded", () => {
   const request = member(bufferOf(1, 1), 0, 0);
-  request.residentOn = workerId(0);
-  request.residentTokens = 3;
+  put(request, { residentOn: workerId(0), residentTokens: 3 });
   const at = (home: number, other: number) =>
     place(request, [slot(0, { inFlight: home }), slot(1, { inFlight: other })], 8)?.workerId;
   expect(at(0, 0)).toBe(workerId(0));
@@ -188,7 +192,7 @@ test("place: a slow worker gets fewer requests, and keeps one only while its tok
   // Where steps hardly depend on their requests, only the pace counts.
   const alone = { inFlight: 0, pace: 2, baseRequests: 100 };
   expect(chosen([slot(0, alone), slot(1, { inFlight: 4, baseRequests: 100 })])).toBe(workerId(1));
-  request.residentOn = workerId(0);
+  put(request, { residentOn: workerId(0) });
   expect(chosen([slot(0, { inFlight: 2, pace: 2 }), fast])).toBe(workerId(0));
   expect(chosen([slot(0, { inFlight: 3, pace: 2 }), fast])).toBe(workerId(1));
 });
@@ -204,8 +208,7 @@ test("place: a turn goes where its prefix is until the load there costs more tha
     place(request, [slot(0, { inFlight: home, ...more }), slot(1, more)], 100)?.workerId;
   expect(at(1)).toBe(workerId(1));
   // The turn before ran there, and its KV is in the prefix cache.
-  request.workerId = workerId(0);
-  request.computedTokens = 790;
+  put(request, { workerId: workerId(0), computedTokens: 790 });
   expect([at(3), at(4)]).toEqual([workerId(0), workerId(1)]);
   // Prefill on a worker delays the requests that run there.
   const busy = [slot(0, { inFlight: 6 }), slot(1, { inFlight: 2 })];
@@ -225,8 +228,7 @@ test("schedule: parked KV of requests that must wait makes way", () => {
   const buffer = bufferOf(1, 3);
   const scheduler = dividing(arrivalOf(buffer), 8);
   for (const request of buffer.requests) {
-    request.residentOn = workerId(0);
-    request.residentTokens = 3;
+    put(request, { residentOn: workerId(0), residentTokens: 3 });
     scheduler.enqueue(request);
   }
   const commands = scheduler.schedule([slot(0, { slots: 1 })]);
@@ -432,7 +434,7 @@ function running(requests: readonly Request[], tokens: number): Request[] {
   for (const request of requests) {
     buffer.move(request, "moving");
     buffer.move(request, "running");
-    request.residentTokens = tokens;
+    put(request, { residentTokens: tokens });
   }
   return [...requests];
 }
@@ -475,7 +477,7 @@ test("admission: where chunks are short, two of them stay free for those that ru
 test("admission: short of KV, the smallest request that frees a sixteenth of it makes way, else the largest", () => {
   const requests = running([...bufferOf(1, 6).requests], 0);
   const sizes = [900, 100, 500, 130, 20, 200];
-  for (const [i, request] of requests.entries()) request.residentTokens = sizes[i] ?? 0;
+  for (const [i, request] of requests.entries()) put(request, { residentTokens: sizes[i] ?? 0 });
   const at = (kvTokensFree: number) => {
     const overrides = { kvTokens: 2048, running: requests, inFlight: 6, aheadTokens: 0 };
     const commands = arrivalOrder([]).schedule([slot(0, { ...overrides, kvTokensFree })]);
@@ -497,7 +499,7 @@ test("admission: short of KV, the request makes way that lies least beyond a ful
   const room = { kvTokens: 2048, blockTokens: 32, inFlight: 4, aheadTokens: 0, kvTokensFree: -1 };
   const slots = [slot(0, { ...room, running: running(requests, 0) })];
   const at = (sizes: number[]) => {
-    for (const [i, request] of requests.entries()) request.residentTokens = sizes[i] ?? 0;
+    for (const [i, request] of requests.entries()) put(request, { residentTokens: sizes[i] ?? 0 });
     const [command] = arrivalOrder([]).schedule(slots);
     return requests.indexOf(present(command, "one makes way").request);
   };

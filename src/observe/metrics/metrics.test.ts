@@ -30,6 +30,7 @@ beforeEach(() => {
   metrics = new Metrics({
     modelName: "tiny",
     meter,
+    drift: { engines: new Map() },
     unfinished: () => 3,
     epoch: () => 1,
     engineName: (worker) => `http://gpu-${worker}:8000`,

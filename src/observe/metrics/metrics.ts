@@ -6,7 +6,7 @@ import { type WorkerId, workerId } from "../../core/base/ids.ts";
 import type { Telemetry } from "../../core/draft/service/message.ts";
 import type { KvPoolStats } from "../../core/kv/pool.ts";
 import type { Request } from "../../core/request/buffer.ts";
-import type { PositionsTest } from "../../core/rollout/drift-guard.ts";
+import type { DriftGuard, PositionsTest } from "../../core/rollout/drift-guard.ts";
 import {
   type Figure,
   KV_MOVE_FIGURES,
@@ -23,6 +23,7 @@ import { requestTimes } from "./request-times.ts";
 export interface MetricsSources {
   readonly modelName: string;
   readonly meter: Meter;
+  readonly drift: Pick<DriftGuard, "engines">;
   readonly unfinished: () => number;
   readonly epoch: () => number;
   /** An engine's name for people: a server's URL. */
@@ -114,8 +115,8 @@ function perPlugin(name: string, help: string, value: (figures: PluginFigures) =
 
 /** A value of each engine for positions with a draft token, and one for the others. */
 function perPositions(name: string, help: string, value: (test: PositionsTest) => number): Row {
-  const read = ({ meter, engineName }: MetricsSources) =>
-    [...meter.drift.engines].flatMap(([worker, { drafted, plain }]): Value[] => [
+  const read = ({ drift, engineName }: MetricsSources) =>
+    [...drift.engines].flatMap(([worker, { drafted, plain }]): Value[] => [
       [value(drafted), engineName(worker), "drafted"],
       [value(plain), engineName(worker), "plain"],
     ]);
