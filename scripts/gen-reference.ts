@@ -5,10 +5,10 @@ import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 
 import { dirname, join, relative } from "node:path";
 import type { Command, Option } from "commander";
 import { programOf } from "../src/cli/cli.ts";
+import { routeTable } from "../src/compose/features.ts";
 import { defaultText, envName, FIELDS, type Field, fileKey } from "../src/config/fields.ts";
 import { KV_MOVE_FIGURES, POOL_FIGURES, SHOWN_FIGURES } from "../src/core/rollout/figures.ts";
 import { Meter } from "../src/core/rollout/meter.ts";
-import { routeTable } from "../src/features.ts";
 import { EngineTime } from "../src/observe/metrics/effective-time.ts";
 import { Metrics } from "../src/observe/metrics/metrics.ts";
 import { SERVING_STATES } from "../src/server/live/serving-state.ts";

@@ -1,20 +1,11 @@
 // The wiring: the only place where the rollout, the embedded engines, the KV pool and the core meet.
 
-import { tmpdir } from "node:os";
-import type { Clock } from "./core/base/clock.ts";
 import { type IterationOptions as CoreOptions, Iteration } from "./core/rollout/iteration.ts";
 import type { Progress, RunReport } from "./core/rollout/report.ts";
 import type { Worker } from "./core/rollout/worker.ts";
 import { loadCore } from "./core/wasm/load.ts";
-import { EmbeddedKvPool } from "./host/embedded-pool.ts";
-import { DirectoryTierFiles } from "./host/tier-files.ts";
-
-export const wallClock: Clock = { nowMs: () => performance.now() };
-
-/** 32 bits of the system's chance. */
-export function randomWord(): number {
-  return crypto.getRandomValues(new Uint32Array(1))[0] ?? 0;
-}
+import { openPool, type PoolOptions } from "./host/open-pool.ts";
+import { wallClock } from "./host/system.ts";
 
 /**
  * Opens the workers of one iteration, which are closed at its end. `contextTokens`: prompt + output of its longest
@@ -75,27 +66,4 @@ async function watched(iteration: Iteration, options: IterationOptions): Promise
     clearInterval(timer);
     options.signal.removeEventListener("abort", interrupt);
   }
-}
-
-/** DRAM for blobs on their way to the disk: some hundred milliseconds of writing. */
-const PENDING_BYTES_MAX = 64 * 1024 * 1024;
-
-export interface PoolOptions {
-  readonly poolMemoryBytes: number;
-  /** 0: no SSD tier. */
-  readonly poolDiskBytes: number;
-  /** Parent of the pool's own directory; null: the system's temporary one. */
-  readonly poolDir: string | null;
-}
-
-/**
- * Opens the KV pool. Its directory is removed when it closes; that of a killed process, when the next pool opens beside
- * it.
- */
-export async function openPool(options: PoolOptions): Promise<EmbeddedKvPool> {
-  const { poolMemoryBytes: memoryBytesMax, poolDiskBytes: bytesMax } = options;
-  if (bytesMax === 0) return new EmbeddedKvPool({ clock: wallClock, memoryBytesMax, disk: null });
-  const files = await DirectoryTierFiles.open(options.poolDir ?? tmpdir());
-  const disk = { files, bytesMax, pendingBytesMax: PENDING_BYTES_MAX };
-  return new EmbeddedKvPool({ clock: wallClock, memoryBytesMax, disk });
 }

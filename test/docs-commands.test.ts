@@ -7,7 +7,7 @@ import { join } from "node:path";
 import { Glob } from "bun";
 import packageJson from "../package.json" with { type: "json" };
 import { programOf } from "../src/cli/cli.ts";
-import { routeTable } from "../src/features.ts";
+import { routeTable } from "../src/compose/features.ts";
 
 const ROOT = join(import.meta.dir, "..");
 const PATTERNS = [

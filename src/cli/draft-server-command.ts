@@ -4,11 +4,11 @@
 
 import { Command } from "commander";
 import packageJson from "../../package.json" with { type: "json" };
-import { randomWord, wallClock } from "../app.ts";
+import { listening } from "../compose/server.ts";
 import type { Settings } from "../config/fields.ts";
 import { DraftServer } from "../core/draft/service/server.ts";
+import { randomWord, wallClock } from "../host/system.ts";
 import { timersOf } from "../host/timers.ts";
-import { listening } from "../serve.ts";
 import { DraftSocketService } from "../server/drafts/draft-socket.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { checkExposure } from "./exposure.ts";

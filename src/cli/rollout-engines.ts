@@ -2,6 +2,7 @@
 // for every run; servers are waited for while they load.
 
 import type { OpenWorkers } from "../app.ts";
+import { enginesOf } from "../compose/engines.ts";
 import type { Settings } from "../config/fields.ts";
 import { AppError, errorText } from "../core/base/errors.ts";
 import { weightEpoch, workerId } from "../core/base/ids.ts";
@@ -12,8 +13,8 @@ import type { WorkerSource } from "../fleet/pool.ts";
 import { BUNDLED_MODEL } from "../host/installation.ts";
 import type { Text } from "../text/text.ts";
 import { createLog } from "./log.ts";
+import { operatorLog } from "./operator-log.ts";
 import { PRICED, writePricedGguf } from "./priced-model.ts";
-import { enginesOf, NO_EMBEDDED } from "./serve-command.ts";
 
 export const ENGINE_FIELDS = [
   "worker",
@@ -118,7 +119,8 @@ async function remoteEngines(
   const waits = waitsFor(settings.startS, signal);
   const log = createLog("text", { level: "warn", write: (line) => process.stderr.write(line) });
   const named = { worker, workerToken, tokenizer, servedModelName: null };
-  const engines = enginesOf({ ...NO_EMBEDDED, ...named, model }, log);
+  const events = operatorLog(log, () => {});
+  const engines = enginesOf({ ...named, model, embedded: null }, events);
   const wait = {
     tried: (problems: readonly string[]) => waits.tried(problems.join("; ")),
     signal: waits.signal,

@@ -24,14 +24,7 @@ import { freePort, freePorts } from "../tools/up/ports.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { type Log, type LogLevel, stderrLog } from "./log.ts";
 import { EXIT_INTERRUPTED } from "./output.ts";
-import {
-  enginesOf,
-  NO_EMBEDDED,
-  NO_POOL,
-  SERVING_FIELDS,
-  serveOver,
-  warnIfExposed,
-} from "./serve-command.ts";
+import { SERVING_FIELDS, serveOver, warnIfExposed } from "./serve-command.ts";
 import { type Signals, untilSignal } from "./signals.ts";
 
 const FIELD_NAMES = [
@@ -114,7 +107,7 @@ async function up(given: UpSettings, vllmArgs: readonly string[]): Promise<numbe
     await pool?.master?.start();
     servers = serversOf(settings, { model, found, vllmArgs, pool, runner, log });
     if (!(await areStarted(servers, stopping))) return EXIT_INTERRUPTED;
-    return await serveServers(servers, { settings, model, log, stopping });
+    return await serveServers(servers, { settings, folder: model, log, signals: stopping });
   } finally {
     log("info", "stopping_servers", { servers: servers.length });
     await Promise.all(servers.map((server) => server.stop()));
@@ -134,15 +127,18 @@ async function areStarted(servers: readonly ManagedServer[], stopping: Signals):
 
 async function serveServers(
   servers: readonly ManagedServer[],
-  parts: { settings: UpSettings; model: string; log: Log; stopping: Signals },
+  parts: { settings: UpSettings; folder: string; log: Log; signals: Signals },
 ): Promise<number> {
-  const { settings, log, stopping } = parts;
-  const worker = servers.map((server) => server.spec.url);
-  const tokenizer = settings.tokenizer ?? parts.model;
-  const servedModelName = settings.servedModelName ?? modelName(settings.hfModel);
-  const named = { worker, tokenizer, servedModelName };
-  const engines = enginesOf({ ...NO_EMBEDDED, ...settings, ...named }, log);
-  return await serveOver(engines, { settings, log, stopping, pool: NO_POOL });
+  const { settings, folder } = parts;
+  const named = {
+    worker: servers.map((server) => server.spec.url),
+    workerToken: settings.workerToken,
+    tokenizer: settings.tokenizer ?? folder,
+    servedModelName: settings.servedModelName ?? modelName(settings.hfModel),
+    model: null,
+    embedded: null,
+  };
+  return await serveOver(named, parts);
 }
 
 /** Name of a model for clients and metrics, by its folder; the servers' own name, the whole path, is taken beside it. */

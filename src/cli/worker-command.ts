@@ -3,7 +3,6 @@
 // elsewhere.
 
 import { Command } from "commander";
-import { wallClock } from "../app.ts";
 import type { Settings } from "../config/fields.ts";
 import { AppError, errorText } from "../core/base/errors.ts";
 import { weightEpoch } from "../core/base/ids.ts";
@@ -11,12 +10,13 @@ import type { Worker } from "../core/rollout/worker.ts";
 import { type LlamaModel, openLlamaModel } from "../engines/llama/open.ts";
 import { LinkHost, type LinkHostEvent } from "../engines/remote/host.ts";
 import { BUNDLED_MODEL } from "../host/installation.ts";
+import { wallClock } from "../host/system.ts";
 import { EngineKeeper } from "../tools/up/engine-keeper.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { checkExposure } from "./exposure.ts";
 import { type Log, stderrLog } from "./log.ts";
+import { catchUncaught } from "./operator-log.ts";
 import { EXIT_FAILED } from "./output.ts";
-import { catchUncaught } from "./serve-events.ts";
 import { untilStopSignal } from "./signals.ts";
 
 const FIELD_NAMES = [

@@ -41,7 +41,7 @@ export interface WeightsOptions
   /** Resolves when a process that takes the place of this one would know of the epoch, within some seconds. */
   readonly kept?: () => Promise<void>;
   /** Called when an update begins and ends, or canaries are known: what such a process has to know has changed. */
-  readonly changed?: () => void;
+  readonly changed?: (weights: WeightUpdates) => void;
 }
 
 /** Events for the operator's log, besides the answers. */
@@ -165,7 +165,7 @@ export class WeightUpdates {
           pool.tell(pool.members, eventOf);
           this.#open ??= { isChanged: false };
           this.#isCutOff = false;
-          this.#options.changed?.();
+          this.#options.changed?.(this);
           await this.#options.kept?.();
         }
         return outcome;
@@ -251,7 +251,7 @@ export class WeightUpdates {
 
   #toldTo(isAwake: boolean): void {
     Object.assign(this.#options.pool, { isAwake, leftAsleep: null });
-    this.#options.changed?.();
+    this.#options.changed?.(this);
   }
 
   /** An earlier process's trainer told the engines so. Nothing is generated until they are woken, or have come awake. */
@@ -271,7 +271,7 @@ export class WeightUpdates {
   /** The trainer's canary of the next weights. */
   async expect(...canary: Parameters<CanaryAgreement["expect"]>): Promise<void> {
     this.#options.pool.canaries.expect(...canary);
-    this.#options.changed?.();
+    this.#options.changed?.(this);
     await this.#options.kept?.();
   }
 
@@ -416,14 +416,14 @@ export class WeightUpdates {
   async #stop(): Promise<void> {
     const engines = this.#engines;
     await this.hold.hold(engines.signal, (busy, reason) => engines.reopen(busy, reason));
-    this.#options.changed?.();
+    this.#options.changed?.(this);
     await this.#options.kept?.();
   }
 
   #close(): void {
     this.#open = null;
     this.hold.release();
-    this.#options.changed?.();
+    this.#options.changed?.(this);
   }
 
   #holdReason(): string {

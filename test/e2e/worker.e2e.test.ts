@@ -2,7 +2,6 @@
 
 import { expect, setDefaultTimeout, test } from "bun:test";
 import { join } from "node:path";
-import { wallClock } from "../../src/app.ts";
 import { groupId, weightEpoch, workerId } from "../../src/core/base/ids.ts";
 import type { Group, GroupSpec } from "../../src/core/request/buffer.ts";
 import type { RequestSpec } from "../../src/core/request/request.ts";
@@ -14,6 +13,7 @@ import { LINK_LIMITS } from "../../src/engines/remote/limits.ts";
 import { openLinkWorker } from "../../src/engines/remote/worker.ts";
 import { EmbeddedKvPool } from "../../src/host/embedded-pool.ts";
 import { BUNDLED_MODEL } from "../../src/host/installation.ts";
+import { wallClock } from "../../src/host/system.ts";
 import { until } from "../faults/http-client.ts";
 import { ToolProcess } from "../faults/process.ts";
 import { engineTest } from "../suite/engine-test.ts";

@@ -1,19 +1,21 @@
 // Options of a sidecar for tests: loopback, a free port, the tiny tokenizer, wide limits, and events that nothing reads.
 
+import type { OperatorLog } from "../../src/compose/operator-log.ts";
+import type { RunningServer, ServeOptions } from "../../src/compose/options.ts";
+import { bindServer } from "../../src/compose/server.ts";
 import type { VllmLimits } from "../../src/engines/vllm/limits.ts";
 import { openVllmWorker } from "../../src/engines/vllm/open.ts";
 import type { WorkerSource } from "../../src/fleet/pool.ts";
-import type { ServeEvents, ServeOptions } from "../../src/serve-options.ts";
 import { EOS } from "../faults/stand-in/tokens.ts";
 import { openTinyThread, TinyText } from "../golden/requests/tiny-text.ts";
 
 /** Every event does nothing. */
-const NO_EVENTS = new Proxy({}, { get: () => () => {} }) as ServeEvents;
+const NO_EVENTS = new Proxy({}, { get: () => () => {} }) as OperatorLog;
 
 /** `eosTokenId`: of the model that the workers simulate. Default: that of the stand-ins for vLLM. */
 type Given = Partial<Omit<ServeOptions, "events" | "model">> &
   Pick<ServeOptions, "sources"> & {
-    readonly events?: Partial<ServeEvents>;
+    readonly events?: Partial<OperatorLog>;
     readonly eosTokenId?: number;
     /** Default: that of the stand-ins, with a tokenizer of bytes. */
     readonly model?: Partial<ServeOptions["model"]>;
@@ -44,8 +46,20 @@ export function serveOptions({ events, eosTokenId = EOS, model, ...given }: Give
   };
 }
 
+/** Resolves when each worker has been tried once. @throws AppError: the address is taken, or no retry would open one. */
+export async function startServer(options: ServeOptions): Promise<RunningServer> {
+  const running = await bindServer(options).serve(options.model, options.sources);
+  try {
+    await running.opened;
+    return running;
+  } catch (error) {
+    await running.stop();
+    throw error;
+  }
+}
+
 /** Events that collect the errors of the server itself. */
-export function collecting(failures: unknown[]): Partial<ServeEvents> {
+export function collecting(failures: unknown[]): Partial<OperatorLog> {
   const collect = (error: unknown) => failures.push(error);
   return { failed: collect, broken: collect };
 }

@@ -25,7 +25,7 @@ export function isEpoch(value: unknown): boolean {
   return Number.isInteger(value) && Number(value) >= 0 && Number(value) <= 0xffffffff;
 }
 
-type SavedWeights = HeldWeights & { readonly run: Pick<SavedRun, "epochs"> };
+export type SavedWeights = HeldWeights & { readonly run: Pick<SavedRun, "epochs"> };
 
 /** Whether a value has the form of HeldWeights. */
 export function isHeldWeights(value: unknown): value is HeldWeights {

@@ -4,6 +4,7 @@
 import { lstat, readdir, realpath } from "node:fs/promises";
 import { basename, dirname, join, resolve, sep } from "node:path";
 import { AppError, errorText, type InvalidFieldError } from "../../core/base/errors.ts";
+import { isLoopbackHost } from "../access.ts";
 import { type Exchange, invalid, type Route } from "../route.ts";
 
 /** null: paths are not confined. Empty: none is allowed. */
@@ -25,6 +26,11 @@ const SHOWN_MAX = 200;
  * below a second.
  */
 const ENTRIES_MAX = 10_000;
+
+/** On loopback a caller reads files of this machine anyway. Beyond it, paths are allowed where the operator says so. */
+export async function rootsFor(host: string, folders: readonly string[]): Promise<WeightsRoots> {
+  return folders.length === 0 && isLoopbackHost(host) ? null : await openRoots(folders);
+}
 
 /** Real paths of the folders. @throws AppError invalid_config: one cannot be resolved. */
 export async function openRoots(folders: readonly string[]): Promise<string[]> {

@@ -5,7 +5,7 @@ import { beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { cpSync, mkdirSync, symlinkSync } from "node:fs";
 import { join } from "node:path";
 import { ADAPTER_CONTROL } from "../../../src/adapters/list.ts";
-import { routeTable } from "../../../src/features.ts";
+import { routeTable } from "../../../src/compose/features.ts";
 import { BUNDLED_MODEL } from "../../../src/host/installation.ts";
 import { engineMissing } from "../../e2e/tool.ts";
 import { temporaryFolder } from "../../suite/temporary-folder.ts";

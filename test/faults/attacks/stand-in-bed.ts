@@ -1,12 +1,11 @@
 // A sidecar on a real port over stand-ins for vLLM servers on theirs, and clients that compare tokens: for attacks by
 // engines, and on what happens when engines die.
 
+import type { RunningServer } from "../../../src/compose/options.ts";
 import { engineKind } from "../../../src/engines/kinds.ts";
 import type { VllmLimits } from "../../../src/engines/vllm/limits.ts";
-import { startSidecar } from "../../../src/serve.ts";
-import type { RunningSidecar } from "../../../src/serve-options.ts";
 import type { EngineAddress } from "../../../src/server/worker-registry.ts";
-import { collecting, serveOptions, vllmSource } from "../../suite/serve-fixture.ts";
+import { collecting, serveOptions, startServer, vllmSource } from "../../suite/serve-fixture.ts";
 import { eventsOf } from "../../suite/sse.ts";
 import { HttpClient } from "../http-client.ts";
 import { standInResponse } from "../stand-in/tokens.ts";
@@ -60,13 +59,13 @@ export async function stopBeds(): Promise<void> {
 
 export class StandInBed {
   readonly standIns: readonly VllmStandIn[];
-  readonly sidecar: RunningSidecar;
+  readonly sidecar: RunningServer;
   readonly http: HttpClient;
   readonly quarantined: string[];
   readonly failures: unknown[];
   readonly notices: string[];
 
-  private constructor(standIns: readonly VllmStandIn[], sidecar: RunningSidecar, seen: Seen) {
+  private constructor(standIns: readonly VllmStandIn[], sidecar: RunningServer, seen: Seen) {
     this.standIns = standIns;
     this.sidecar = sidecar;
     this.http = new HttpClient(sidecar.url);
@@ -89,7 +88,7 @@ export class StandInBed {
       return vllmSource(url, { ...LIMITS, ...limits }, token);
     };
     const urls = await Promise.all(standIns.map(({ url }) => reach?.(url) ?? url));
-    const sidecar = await startSidecar(
+    const sidecar = await startServer(
       serveOptions({
         sources: urls.map((url) => sourceOf({ url, token: null })),
         joining: { sourceOf, hasFixed: true, drainMs: 30_000 },

@@ -2,7 +2,7 @@
 // with questions in the query. Clients with the token are served as before, and a stranger learns nothing.
 
 import { describe, expect, setDefaultTimeout, test } from "bun:test";
-import { routeTable } from "../../../src/features.ts";
+import { routeTable } from "../../../src/compose/features.ts";
 import { engineMissing } from "../../e2e/tool.ts";
 import { temporaryFolder } from "../../suite/temporary-folder.ts";
 import { until } from "../http-client.ts";

@@ -1,12 +1,11 @@
 // A whole sidecar in this process whose requests need no sockets: the handlers that it gives to Bun.serve are called
 // with requests and frames directly. Its engine computes nothing and accepts every control call.
 
+import type { RunningServer, ServeOptions } from "../../../src/compose/options.ts";
 import { present } from "../../../src/core/base/assert.ts";
 import type { ControlAnswer, EngineOperation } from "../../../src/core/rollout/operation.ts";
 import type { WorkerCommand } from "../../../src/core/rollout/worker.ts";
-import { startSidecar } from "../../../src/serve.ts";
-import type { RunningSidecar, ServeOptions } from "../../../src/serve-options.ts";
-import { collecting, serveOptions } from "../../suite/serve-fixture.ts";
+import { collecting, serveOptions, startServer } from "../../suite/serve-fixture.ts";
 import { SimulatedWorker } from "../simulated/worker.ts";
 
 /** Makes tokens as long as something runs, one step per turn of the event loop. */
@@ -67,12 +66,12 @@ export class FuzzSocket {
 }
 
 export class SidecarBed {
-  readonly sidecar: RunningSidecar;
+  readonly sidecar: RunningServer;
   readonly #handlers: Handlers;
   /** Errors that are the sidecar's own. */
   readonly #failures: unknown[];
 
-  private constructor(sidecar: RunningSidecar, handlers: Handlers, failures: unknown[]) {
+  private constructor(sidecar: RunningServer, handlers: Handlers, failures: unknown[]) {
     this.sidecar = sidecar;
     this.#handlers = handlers;
     this.#failures = failures;
@@ -89,7 +88,7 @@ export class SidecarBed {
   static async #open(given: Partial<ServeOptions>): Promise<SidecarBed> {
     const failures: unknown[] = [];
     const options = { ...bedOptions(failures), ...given };
-    const { handlers, sidecar } = await captured(() => startSidecar(options));
+    const { handlers, sidecar } = await captured(() => startServer(options));
     return new SidecarBed(sidecar, handlers, failures);
   }
 

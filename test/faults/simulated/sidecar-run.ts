@@ -2,10 +2,12 @@
 // simulated engine servers that fail, and a trainer that speaks its protocols. It reports the first violation: a token that
 // is not what its weights draw, a call that nobody answers, an error that is the server's own.
 
-import { wallClock } from "../../../src/app.ts";
+import { OperatorFeed } from "../../../src/compose/operator-log.ts";
+import type { RunningServer } from "../../../src/compose/options.ts";
+import { listening, serveOver } from "../../../src/compose/server.ts";
+import { composeSidecar } from "../../../src/compose/sidecar.ts";
 import { EmbeddedKvPool } from "../../../src/host/embedded-pool.ts";
-import { listening, serveWith } from "../../../src/serve.ts";
-import type { RunningSidecar } from "../../../src/serve-options.ts";
+import { wallClock } from "../../../src/host/system.ts";
 import { WorkerRegistry } from "../../../src/server/worker-registry.ts";
 import { Random } from "../../../src/tools/simulate/random.ts";
 import { serveOptions } from "../../suite/serve-fixture.ts";
@@ -55,7 +57,7 @@ class SidecarWorld implements TrainedSidecar {
   readonly #trainer: SimulatedTrainer;
   /** Number of the sidecar that lives. */
   #number = 0;
-  #server: { running: RunningSidecar; handle: Handle };
+  #server: { running: RunningServer; handle: Handle };
   #lost = Promise.withResolvers<never>();
   #problem: { kind: "wrong" | "stuck" | "crash"; message: string } | null = null;
   #lookMs = 0;
@@ -135,7 +137,7 @@ class SidecarWorld implements TrainedSidecar {
     if (held > 0) throw new Wrong(`engines hold ${held} tokens of KV although nothing is left`);
   }
 
-  #started(number: number): { running: RunningSidecar; handle: Handle } {
+  #started(number: number): { running: RunningServer; handle: Handle } {
     const { plan } = this;
     const failed = (error: unknown) => {
       if (number === this.#number) this.#fail("crash", error);
@@ -162,18 +164,17 @@ class SidecarWorld implements TrainedSidecar {
     }) as unknown as typeof serve;
     try {
       const kv = { clock: wallClock, memoryBytesMax: plan.poolBytes, disk: null };
-      const opened = {
-        http: listening(options, { routes: [], sockets: {}, answered() {}, failed }),
+      const http = listening(options, { routes: [], sockets: {}, answered() {}, failed });
+      const sourceOf = () => sources[0] as never;
+      const registry = new WorkerRegistry({ sourceOf, hasFixed: true, drainMs: 0 });
+      const composed = composeSidecar(options, {
         kv: new EmbeddedKvPool(kv),
-        registry: new WorkerRegistry({
-          sourceOf: () => sources[0] as never,
-          hasFixed: true,
-          drainMs: 0,
-        }),
+        feed: new OperatorFeed(options.events),
+        front: { registry, bodyWait: () => http.bodyWait() },
         history: null,
         journals: this.#disk.open(),
-      };
-      const running = serveWith(options, opened, []);
+      });
+      const running = serveOver(http, composed, options);
       running.sidecar.observe({
         tokens: () => {
           this.made += 1;

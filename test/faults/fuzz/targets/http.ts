@@ -4,7 +4,7 @@
 
 import { gzipSync } from "node:zlib";
 import fc from "fast-check";
-import { routeTable } from "../../../../src/features.ts";
+import { routeTable } from "../../../../src/compose/features.ts";
 import { jsonSchemaOf } from "../../../../src/server/openai/fields.ts";
 import type { RouteInfo } from "../../../../src/server/route.ts";
 import { charactersOf } from "../../../suite/characters.ts";

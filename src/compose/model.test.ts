@@ -2,12 +2,12 @@
 
 import { expect, test } from "bun:test";
 import { join } from "node:path";
-import { type ModelOptions, openModelSide } from "./sources.ts";
+import { type ModelOptions, openModelSide } from "./model.ts";
 
 const OPTIONS: Omit<ModelOptions, "engines"> = {
   llamaCount: 0,
   model: null,
-  tokenizer: join(import.meta.dir, "..", "model", "hf"),
+  tokenizer: join(import.meta.dir, "..", "..", "model", "hf"),
   servedName: null,
   deterministic: true,
 };

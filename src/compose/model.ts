@@ -1,66 +1,24 @@
-// Where workers come from, and what is known of their model: the part of the wiring that names every kind.
+// What is known of the model that all engines have: from files of this machine, or from the first server that answers.
 
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
-import { wallClock } from "./app.ts";
-import { assert } from "./core/base/assert.ts";
-import { AppError, errorText } from "./core/base/errors.ts";
-import type { EngineNotice, ServedModel } from "./engines/kind.ts";
-import { engineKind, serverOf } from "./engines/kinds.ts";
-import { type LlamaModel, openLlamaModel } from "./engines/llama/open.ts";
-import type { WorkerSource } from "./fleet/pool.ts";
-import { BUNDLED_MODEL } from "./host/installation.ts";
-import type { EngineAddress } from "./server/worker-registry.ts";
-import type { EncoderThread } from "./text/encoder-job.ts";
+import { assert } from "../core/base/assert.ts";
+import { AppError, errorText } from "../core/base/errors.ts";
+import type { ServedModel } from "../engines/kind.ts";
+import { serverOf } from "../engines/kinds.ts";
+import { type LlamaModel, openLlamaModel } from "../engines/llama/open.ts";
+import { BUNDLED_MODEL } from "../host/installation.ts";
+import type { EngineAddress } from "../server/worker-registry.ts";
+import type { EncoderThread } from "../text/encoder-job.ts";
 import {
   eosTokensOf,
   openHuggingFaceText,
   openHuggingFaceThread,
   vocabularySizeOf,
-} from "./text/hugging-face.ts";
-import { IdText, VOCABULARY_UNKNOWN } from "./text/id-text.ts";
-import type { Text } from "./text/text.ts";
-
-/** Embedded engines on one model. */
-export function llamaSources(
-  model: LlamaModel,
-  options: {
-    count: number;
-    slots: number;
-    kvTokens: number;
-    contextTokens: number;
-    historyBytes?: number;
-  },
-): WorkerSource[] {
-  const { count, ...capacity } = options;
-  return Array.from({ length: count }, (_, index) => ({
-    name: `embedded engine ${index}`,
-    keepsWeights: false,
-    open: async ({ workerId, epoch }) => {
-      const [worker] = await model.openWorkers({
-        workers: 1,
-        firstWorkerId: workerId,
-        epoch,
-        ...capacity,
-      });
-      if (worker === undefined) throw new AppError("worker_failed", "no engine was opened");
-      return worker;
-    },
-  }));
-}
-
-export interface RemoteOptions {
-  /** Sent to the engine; null: none. */
-  readonly token: string | null;
-  readonly notice: (url: string, notice: EngineNotice) => void;
-}
-
-/** The engine that a URL names. @throws AppError usage: there is no such kind. */
-export function remoteSource(url: string, { token, notice }: RemoteOptions): WorkerSource {
-  const access = { token, clock: wallClock, notice: (one: EngineNotice) => notice(url, one) };
-  return { name: url, keepsWeights: true, open: engineKind(url).opener(url, access) };
-}
+} from "../text/hugging-face.ts";
+import { IdText, VOCABULARY_UNKNOWN } from "../text/id-text.ts";
+import type { Text } from "../text/text.ts";
 
 /** The edge's view of the model that all engines have. */
 export interface ModelSide {

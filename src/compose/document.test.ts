@@ -1,15 +1,14 @@
 // Every GET route of the OpenAPI document answers in the form that the document tells.
 
 import { afterAll, beforeAll, expect, test } from "bun:test";
-import { SimulatedWorker } from "../test/faults/simulated/worker.ts";
-import { EOS } from "../test/golden/requests/tiny-text.ts";
-import { collecting, serveOptions } from "../test/suite/serve-fixture.ts";
-import type { WorkerSource } from "./fleet/pool.ts";
-import { startSidecar } from "./serve.ts";
-import type { RunningSidecar } from "./serve-options.ts";
+import { SimulatedWorker } from "../../test/faults/simulated/worker.ts";
+import { EOS } from "../../test/golden/requests/tiny-text.ts";
+import { collecting, serveOptions, startServer } from "../../test/suite/serve-fixture.ts";
+import type { WorkerSource } from "../fleet/pool.ts";
+import type { RunningServer } from "./options.ts";
 
 const failures: unknown[] = [];
-let sidecar: RunningSidecar;
+let sidecar: RunningServer;
 
 const source: WorkerSource = {
   name: "simulated",
@@ -21,7 +20,7 @@ const source: WorkerSource = {
 };
 
 beforeAll(async () => {
-  sidecar = await startSidecar(
+  sidecar = await startServer(
     serveOptions({
       sources: [source, source],
       limits: { requestsMax: 200, groupsMax: 20, keptBytesMax: 320000, keptResponsesMax: 300 },

@@ -1,16 +1,21 @@
 // The sidecar as a whole, over simulated workers and a real port: how it begins and how it ends.
 
 import { expect, test } from "bun:test";
-import { SimulatedWorker } from "../test/faults/simulated/worker.ts";
-import { exchange, fetchOf, registerOf } from "../test/suite/draft-client.ts";
-import { serveOptions } from "../test/suite/serve-fixture.ts";
-import { untilSettled } from "../test/suite/sidecar-bed.ts";
-import { groupId, type WeightsId, type WorkerId, weightEpoch, weightsId } from "./core/base/ids.ts";
-import type { ClientMessage, Fetched } from "./core/draft/service/message.ts";
-import type { WorkerSource } from "./fleet/pool.ts";
-import type { WeightsNotice } from "./fleet/updates.ts";
-import { startSidecar } from "./serve.ts";
-import type { ServeOptions } from "./serve-options.ts";
+import { SimulatedWorker } from "../../test/faults/simulated/worker.ts";
+import { exchange, fetchOf, registerOf } from "../../test/suite/draft-client.ts";
+import { serveOptions, startServer } from "../../test/suite/serve-fixture.ts";
+import { untilSettled } from "../../test/suite/sidecar-bed.ts";
+import {
+  groupId,
+  type WeightsId,
+  type WorkerId,
+  weightEpoch,
+  weightsId,
+} from "../core/base/ids.ts";
+import type { ClientMessage, Fetched } from "../core/draft/service/message.ts";
+import type { WorkerSource } from "../fleet/pool.ts";
+import type { WeightsNotice } from "../fleet/updates.ts";
+import type { ServeOptions } from "./options.ts";
 
 class Engines {
   readonly workers: SimulatedWorker[] = [];
@@ -68,7 +73,7 @@ function optionsOf(engines: Engines, port = 0): ServeOptions {
 
 test("drain: earlier requests are answered before the server stops", async () => {
   const engines = new Engines();
-  const running = await startSidecar(optionsOf(engines));
+  const running = await startServer(optionsOf(engines));
   const body = JSON.stringify({ token_ids: [1], sampling_params: { max_tokens: 1000, n: 8 } });
   const url = new URL("/inference/v1/generate", running.url);
   const asked = fetch(url, { method: "POST", body });
@@ -82,7 +87,7 @@ test("drain: earlier requests are answered before the server stops", async () =>
 
 test("drain: a follower of the stream is disconnected with 1001", async () => {
   const engines = new Engines();
-  const running = await startSidecar(optionsOf(engines));
+  const running = await startServer(optionsOf(engines));
   const socket = new WebSocket(new URL("/v1/stream", running.url.href.replace("http", "ws")));
   await new Promise((resolve) => socket.addEventListener("open", resolve));
   const closed = new Promise<number>((resolve) => {
@@ -107,7 +112,7 @@ for (const [engines, believed, first] of [
     const events = { weightsNotice: (notice: WeightsNotice) => void notices.push(notice) };
     const options = optionsOf(fleet);
     Object.assign(options.events, events);
-    const running = await startSidecar(options);
+    const running = await startServer(options);
     const post = async (path: string, asked: object, id = "r") =>
       await fleet.until(
         fetch(new URL(path, running.url), {
@@ -143,9 +148,9 @@ for (const [engines, believed, first] of [
 }
 
 test("start: where the port is taken, no worker is opened", async () => {
-  const first = await startSidecar(optionsOf(new Engines()));
+  const first = await startServer(optionsOf(new Engines()));
   const engines = new Engines();
-  const again = startSidecar(optionsOf(engines, Number(first.url.port)));
+  const again = startServer(optionsOf(engines, Number(first.url.port)));
   await expect(again).rejects.toThrow(first.url.port);
   expect(engines.workers).toEqual([]);
   await first.stop();
@@ -153,7 +158,7 @@ test("start: where the port is taken, no worker is opened", async () => {
 
 test("v1/draft: an engine gets the sidecar's tokens of a group, and new weight epochs", async () => {
   const engines = new Engines();
-  const running = await startSidecar({ ...optionsOf(engines), apiToken: "secret" });
+  const running = await startServer({ ...optionsOf(engines), apiToken: "secret" });
   const headers = { authorization: "Bearer secret" };
   const body = JSON.stringify({ token_ids: [1], sampling_params: { max_tokens: 40, n: 2 } });
   const url = new URL("/inference/v1/generate", running.url);
@@ -181,7 +186,7 @@ test("v1/draft: an engine gets the sidecar's tokens of a group, and new weight e
 
 test("abort_requests: takes ids as clients gave them or read them, and none for all", async () => {
   const engines = new Engines();
-  const running = await startSidecar(optionsOf(engines));
+  const running = await startServer(optionsOf(engines));
   const post = async (path: string, body: object) => {
     const url = new URL(path, running.url);
     return await (await fetch(url, { method: "POST", body: JSON.stringify(body) })).json();

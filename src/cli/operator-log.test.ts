@@ -2,13 +2,13 @@
 
 import { expect, test } from "bun:test";
 import { createLog } from "./log.ts";
-import { eventsOf } from "./serve-events.ts";
+import { operatorLog } from "./operator-log.ts";
 
 function levelOf(path: string, status: number): string | undefined {
   const lines: string[] = [];
   const log = createLog("json", { level: "debug", write: (line) => lines.push(line) });
   const answer = { status, ms: 1, id: "a", method: "GET", path, asked: "", reason: null };
-  eventsOf(log, () => {}).answered(answer);
+  operatorLog(log, () => {}).answered(answer);
   return JSON.parse(lines[0] ?? "{}").level;
 }
 

@@ -2,9 +2,9 @@
 // process nor a request, unless many occur within a minute; then a supervisor restarts it.
 
 import { ADAPTER_CONTROL } from "../adapters/list.ts";
+import type { OperatorLog } from "../compose/operator-log.ts";
 import { errorText } from "../core/base/errors.ts";
 import type { IterationSummary } from "../core/rollout/iteration-span.ts";
-import type { ServeEvents } from "../serve-options.ts";
 import { CONTROL_ROUTES } from "../server/control/routes.ts";
 import type { OpenStream } from "../server/http.ts";
 import { rounded } from "../server/live/samples.ts";
@@ -24,13 +24,20 @@ function isControl(path: string): boolean {
 }
 
 /** `broken` is called with the error that ended the rollout. */
-export function eventsOf(log: Log, broken: (error: unknown) => void): ServeEvents {
+export function operatorLog(log: Log, broken: (error: unknown) => void): OperatorLog {
   return {
     workerChanged: ({ source, state, reason }) =>
       log(state === "ready" ? "info" : "warn", "worker", { worker: source.name, state, reason }),
+    engineNotice: (worker, { kind, ...fields }) =>
+      log("warn", `worker_${kind}`, { worker, ...fields }),
+    draftsTested: (worker, state, reason) => log("info", "drafts", { worker, state, reason }),
+    modelUnknown: (reason) => log("warn", "model_unknown", { reason }),
     weightsChanged: (epoch, version) => log("info", "weights", { epoch, version }),
     weightsNotice: ({ kind, ...fields }) =>
       log(kind === "learned" ? "info" : "warn", `weights_${kind}`, fields),
+    weightsHeld: (seconds) => log("debug", "weights_held", { seconds: rounded(seconds) }),
+    // One for every chat: the metrics count them.
+    chatRendered: () => {},
     notLossless: (engine, reason) => log("error", "not_lossless", { engine, reason }),
     quarantined: (reason) => log("error", "quarantined", { reason }),
     answered: ({ status, ms, method, asked, ...rest }) => {

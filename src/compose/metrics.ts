@@ -1,15 +1,15 @@
 // What of the sidecar is in its metrics.
 
-import { wallClock } from "./app.ts";
-import { EngineTime } from "./observe/metrics/effective-time.ts";
-import { Metrics } from "./observe/metrics/metrics.ts";
-import type { Feature, Parts } from "./serve-parts.ts";
-import type { EngineTelemetry } from "./server/drafts/engine-telemetry.ts";
-import type { Kept } from "./server/kept.ts";
-import { SERVING_STATES } from "./server/live/serving-state.ts";
-import type { LiveView } from "./server/live/view.ts";
-import { bound, type Row } from "./server/route.ts";
-import type { StreamService } from "./server/stream/service.ts";
+import { wallClock } from "../host/system.ts";
+import { EngineTime } from "../observe/metrics/effective-time.ts";
+import { Metrics } from "../observe/metrics/metrics.ts";
+import type { EngineTelemetry } from "../server/drafts/engine-telemetry.ts";
+import { SERVING_STATES } from "../server/live/serving-state.ts";
+import type { LiveView } from "../server/live/view.ts";
+import { bound, type Row } from "../server/route.ts";
+import type { StreamService } from "../server/stream/service.ts";
+import type { Feature } from "./feature.ts";
+import type { Parts } from "./parts.ts";
 
 export const METRICS_ROUTES: readonly Row<Metrics>[] = [
   {
@@ -22,17 +22,16 @@ export const METRICS_ROUTES: readonly Row<Metrics>[] = [
   },
 ];
 
-/** `features`: those whose kept work is shown. */
 export function metered(
   { sidecar, pool, kv, learned, options }: Parts,
   seen: {
     stream: StreamService;
     telemetry: EngineTelemetry;
     live: LiveView;
-    features: () => readonly Feature[];
+    kept: NonNullable<Feature["kept"]>;
   },
 ): Feature {
-  const { stream, telemetry, live, features } = seen;
+  const { stream, telemetry, live, kept } = seen;
   const { rollout } = sidecar;
   const engineTime = new EngineTime();
   let isBusy = false;
@@ -66,10 +65,7 @@ export function metered(
     kvPool: () => kv.stats(),
     stream: () => stream.stats(),
     plugins: () => telemetry.figures(),
-    kept: () => {
-      const levels = features().flatMap(({ kept = {} }) => Object.entries<() => Kept>(kept));
-      return levels.map(([of, level]) => ({ of, ...level() }));
-    },
+    kept: () => Object.entries(kept).map(([of, level]) => ({ of, ...level() })),
   });
   return {
     routes: bound(METRICS_ROUTES, metrics),
@@ -83,10 +79,12 @@ export function metered(
       },
       stats: (workerId, stats) => metrics.stats(workerId, stats),
     },
-    workerChanged: lookAtEngines,
-    weightsHeld: (seconds) => metrics.weightsUpdated(seconds),
-    chatRendered: (by, seconds) => metrics.chatRendered(by, seconds),
-    iterationEnded: (summary) => metrics.iterationEnded(summary),
-    answered: ({ status }) => metrics.answered(status),
+    log: {
+      workerChanged: lookAtEngines,
+      weightsHeld: (seconds) => metrics.weightsUpdated(seconds),
+      chatRendered: (by, seconds) => metrics.chatRendered(by, seconds),
+      iterationEnded: (summary) => metrics.iterationEnded(summary),
+      answered: ({ status }) => metrics.answered(status),
+    },
   };
 }

@@ -1,0 +1,145 @@
+// The engines that settings name, as sources that the pool opens workers from: the part of the wiring that names every
+// kind of engine.
+
+import { totalmem } from "node:os";
+import { AppError } from "../core/base/errors.ts";
+import type { EngineNotice } from "../engines/kind.ts";
+import { engineKind, serverOf } from "../engines/kinds.ts";
+import type { LlamaModel } from "../engines/llama/open.ts";
+import { VllmWorker } from "../engines/vllm/worker.ts";
+import type { WorkerSource } from "../fleet/pool.ts";
+import type { PoolOptions } from "../host/open-pool.ts";
+import { wallClock } from "../host/system.ts";
+import type { EngineAddress } from "../server/worker-registry.ts";
+import { losslessness } from "../tools/doctor/sampling-check.ts";
+import { type ModelSide, type ModelWait, openModelSide } from "./model.ts";
+import type { OperatorLog } from "./operator-log.ts";
+
+export interface EngineSettings {
+  /** URLs of engines. */
+  readonly worker: readonly string[];
+  /** Sent to the engines that are named here; null: none. */
+  readonly workerToken: string | null;
+  /** Hugging Face directory; null: an engine's own, or that of the GGUF file. */
+  readonly tokenizer: string | null;
+  readonly servedModelName: string | null;
+  /** GGUF file; null: the bundled one, if any is needed. */
+  readonly model: string | null;
+  /** null: no engine runs in this process. */
+  readonly embedded: EmbeddedSettings | null;
+}
+
+export interface EmbeddedSettings {
+  readonly count: number;
+  readonly slots: number;
+  readonly kvTokens: number;
+  readonly deterministic: boolean;
+  /** Limit of the responses of earlier weight epochs that an engine drafts from. */
+  readonly historyBytes: number;
+}
+
+/** Sources of the engines, and the facts known about their model. */
+export interface Engines {
+  /** `registered`: engines that clients have named so far. */
+  model(wait: ModelWait, registered: () => readonly EngineAddress[]): Promise<ModelSide>;
+  sources(model: ModelSide): WorkerSource[];
+  /** An engine that a client names. @throws AppError usage: the URL is none. */
+  sourceOf(engine: EngineAddress): WorkerSource;
+  /** false: the server starts without engines, and waits for clients to name some. */
+  readonly hasFixed: boolean;
+  /** The KV pool that they need. */
+  readonly pool: PoolOptions;
+}
+
+const MIB = 1024 * 1024;
+/** DRAM that the pool takes at most: a sixteenth of the machine's, which engines and their models need more of. */
+const POOL_MEMORY_BYTES = Math.max(256 * MIB, Math.floor(totalmem() / 16));
+const POOL: PoolOptions = {
+  poolMemoryBytes: POOL_MEMORY_BYTES,
+  poolDiskBytes: 4 * POOL_MEMORY_BYTES,
+  poolDir: null,
+};
+/** vLLM servers hand no KV to the sidecar's pool. */
+const NO_POOL: PoolOptions = { poolMemoryBytes: 0, poolDiskBytes: 0, poolDir: null };
+
+/** @throws AppError usage: a URL names no kind of engine. */
+export function enginesOf(settings: EngineSettings, log: OperatorLog): Engines {
+  const { worker, workerToken, embedded, model, tokenizer, servedModelName: servedName } = settings;
+  const llamaCount = embedded?.count ?? 0;
+  const named = worker.map((url) => ({ url, token: workerToken }));
+  // An invalid URL is reported before any wait.
+  const fixed = named.map((engine) => servedSource(engine, log));
+  const own = (engine: EngineAddress) => withToken(engine, named);
+  const haveKv = worker.some((url) => serverOf(url) === null) || llamaCount > 0;
+  const hasFixed = worker.length + llamaCount > 0;
+  return {
+    model: (wait, registered) => {
+      const engines = () => [...named, ...registered().map(own)];
+      const deterministic = embedded?.deterministic ?? false;
+      return openModelSide(
+        { engines, llamaCount, model, tokenizer, servedName, deterministic },
+        wait,
+      );
+    },
+    sources: ({ llama }) => {
+      if (embedded === null || llama === null) return fixed;
+      return [...fixed, ...embeddedSources(llama, embedded)];
+    },
+    sourceOf: (engine) => servedSource(own(engine), log),
+    hasFixed,
+    pool: haveKv || !hasFixed ? POOL : NO_POOL,
+  };
+}
+
+/** An engine that the operator named may leave and come back: it alone is sent the operator's token. */
+function withToken({ url, token }: EngineAddress, named: readonly EngineAddress[]): EngineAddress {
+  const own = named.find((one) => URL.parse(one.url)?.href === URL.parse(url)?.href);
+  return { url, token: token ?? own?.token ?? null };
+}
+
+function embeddedSources(model: LlamaModel, settings: EmbeddedSettings): WorkerSource[] {
+  const { count, slots, kvTokens, historyBytes } = settings;
+  const contextTokens = Math.min(model.contextTokens, kvTokens);
+  const capacity = { slots, kvTokens, contextTokens, historyBytes };
+  return Array.from({ length: count }, (_, index) => ({
+    name: `embedded engine ${index}`,
+    keepsWeights: false,
+    open: async ({ workerId: firstWorkerId, epoch }) => {
+      const [worker] = await model.openWorkers({ workers: 1, firstWorkerId, epoch, ...capacity });
+      if (worker === undefined) throw new AppError("worker_failed", "no engine was opened");
+      return worker;
+    },
+  }));
+}
+
+/** A remote engine that serves only if its drafts do not change what it draws. */
+function servedSource({ url, token }: EngineAddress, log: OperatorLog): WorkerSource {
+  const notice = (one: EngineNotice) => log.engineNotice(url, one);
+  const open = engineKind(url).opener(url, { token, clock: wallClock, notice });
+  const source = { name: url, keepsWeights: true, open };
+  return serverOf(url)?.mayDraft === true ? losslessSource(source, token, log) : source;
+}
+
+/** A server that drafts serves only if it still samples from its model's distribution; its drafts cannot be switched off here. */
+function losslessSource(
+  source: WorkerSource,
+  token: string | null,
+  log: OperatorLog,
+): WorkerSource {
+  return {
+    ...source,
+    open: async (options) => {
+      const worker = await source.open(options);
+      if (!(worker instanceof VllmWorker)) return worker;
+      const found = await losslessness(source.name, token, worker.found);
+      if (found.kind === "none") return worker;
+      if (found.kind !== "faulty") {
+        log.draftsTested(source.name, found.kind, found.reason);
+        return worker;
+      }
+      await worker.close();
+      const fix = "start it without --speculative-config";
+      throw new AppError("not_lossless", `${source.name}: ${found.reason}: ${fix}`);
+    },
+  };
+}

@@ -1,0 +1,320 @@
+// The features of the server: one row each, in the order in which they observe and close. A row says which routes and
+// sockets it has, which events it reads, what it keeps, and how it ends; sidecar.ts knows no more of it. To add one:
+// docs/EXTENDING.md.
+
+import { join } from "node:path";
+import { ADAPTER_CONTROL, ADAPTER_DATA, ADAPTER_SESSION_HEADERS } from "../adapters/list.ts";
+import { errorText } from "../core/base/errors.ts";
+import { weightEpoch } from "../core/base/ids.ts";
+import { SAMPLES_MAX } from "../core/draft/service/limits.ts";
+import { DraftServer } from "../core/draft/service/server.ts";
+import { SegmentedLog } from "../host/segmented-log.ts";
+import { randomWord, wallClock } from "../host/system.ts";
+import { workersOf } from "../server/control/calls.ts";
+import { CONTROL_ROUTES, controlRoutes } from "../server/control/routes.ts";
+import { confined } from "../server/control/weights-roots.ts";
+import { Deadlines } from "../server/deadlines.ts";
+import { DraftSocketService } from "../server/drafts/draft-socket.ts";
+import { EngineTelemetry, PLUGIN_ROUTES } from "../server/drafts/engine-telemetry.ts";
+import { followedResponses } from "../server/drafts/followed-responses.ts";
+import { Iterations } from "../server/iterations.ts";
+import { LIVE_ROUTES } from "../server/live/routes.ts";
+import { LiveView } from "../server/live/view.ts";
+import { DATA_ROUTES, dataRoutes } from "../server/openai/data-plane.ts";
+import { DataPlane } from "../server/openai/plane.ts";
+import { RequestJournals } from "../server/openai/request-journals.ts";
+import { OPENAPI_ROUTE } from "../server/openapi.ts";
+import { PAGE_ROUTE } from "../server/page/html.ts";
+import type { KnownRollouts } from "../server/rollouts/known.ts";
+import { ROLLOUT_ROUTES, rolloutSide } from "../server/rollouts/routes.ts";
+import { bound, type RouteInfo } from "../server/route.ts";
+import { StreamService } from "../server/stream/service.ts";
+import { encodeEvent, eventsIn } from "../server/trajectories/event-frame.ts";
+import { SESSION_ROUTES } from "../server/trajectories/routes.ts";
+import { Trajectories } from "../server/trajectories/trajectories.ts";
+import { WORKER_ROUTES } from "../server/worker-registry.ts";
+import type { Feature } from "./feature.ts";
+import { heldWeights } from "./kept-weights.ts";
+import { METRICS_ROUTES, metered } from "./metrics.ts";
+import type { Parts } from "./parts.ts";
+
+/** Every route of the server, as its row describes it. */
+export function routeTable(): readonly RouteInfo[] {
+  return [
+    ...CONTROL_ROUTES,
+    ...ADAPTER_CONTROL,
+    ...WORKER_ROUTES,
+    ...DATA_ROUTES,
+    ...ADAPTER_DATA,
+    ...ROLLOUT_ROUTES,
+    ...SESSION_ROUTES,
+    PAGE_ROUTE,
+    ...LIVE_ROUTES,
+    ...PLUGIN_ROUTES,
+    ...METRICS_ROUTES,
+    OPENAPI_ROUTE,
+  ];
+}
+
+/** Interval between polls of the versions that engines report; fenced engines send no events. */
+const VERSION_POLL_MS = 250;
+/** Limit of the page's responses of complete groups. */
+const COMPLETED_BYTES_MAX = 64 * 2 ** 20;
+/** Limit of the trajectories of all sessions: 16,000 of 30 turns, with 250 new and 250 drawn tokens each, take 1.8 GB. */
+const TRAJECTORY_BYTES_MAX = 2 * 2 ** 30;
+const TRAJECTORY_LOG_BYTES_MAX = 2 ** 30;
+/** Time after its last turn at which a session counts as ended: as long as a tool may take. */
+const SESSION_MS_MAX = 600_000;
+/** Interval of the sweep for unused draft groups. */
+const DRAFT_SWEEP_MS = 1000;
+
+export interface Features {
+  readonly features: readonly Feature[];
+  readonly rollouts: KnownRollouts;
+}
+
+export function featuresOf(parts: Parts): Features {
+  const { sidecar, history, learned, timers, log, options } = parts;
+  const { text } = options.model;
+  const { repeatedly: every } = timers;
+  const stream = new StreamService({ sidecar, random: randomWord, every, failed: log.failed });
+  const drafts = draftService(parts);
+  const deadlines = new Deadlines({ sidecar, every, clock: wallClock, ended: log.deadline });
+  const live = liveView(parts);
+  const served = requests(parts);
+  const features: readonly Feature[] = [
+    { kept: { groups: () => sidecar.kept, sessions: () => sidecar.sessions.kept } },
+    history === null
+      ? {}
+      : {
+          observer: {
+            finished: (request) => history.finished(request),
+            advanced: () => history.advance(),
+          },
+          kept: { history: () => history.kept },
+        },
+    { close: every(() => learned.poll(), VERSION_POLL_MS) },
+    { sockets: { "/v1/stream": stream }, drained: () => stream.end() },
+    drafts.feature,
+    operatorsLog(parts),
+    { observer: deadlines.observer, close: deadlines.stop },
+    // Ends the last iteration before the view closes that keeps it.
+    iterations(parts),
+    {
+      routes: [PAGE_ROUTE, ...bound(LIVE_ROUTES, { live, sidecar, text })],
+      log: { iterationEnded: (summary) => live.iterationEnded(summary) },
+      kept: { completed: () => live.completed.kept },
+      close: () => live.close(),
+    },
+    ...served.features,
+  ];
+  const kept = Object.assign({}, ...features.map((feature) => feature.kept));
+  const metrics = metered(parts, { stream, telemetry: drafts.telemetry, live, kept });
+  return { features: [...features, metrics], rollouts: served.rollouts };
+}
+
+function liveView(parts: Parts): LiveView {
+  const { front, encoder, sidecar, pool, weights, learned, timers, log, options } = parts;
+  const { journal = null } = options;
+  return new LiveView({
+    ...{ sidecar, pool, weights, clock: wallClock, every: timers.repeatedly },
+    iterationsFile: journal === null ? null : join(journal, "iterations.json"),
+    workers: () => workersOf({ sidecar, pool, learned }),
+    nowS: () => Date.now() / 1000,
+    threadWaits: () => ["waits" in encoder ? encoder.waits : [], front?.bodyWait() ?? []].flat(),
+    completedBytesMax: COMPLETED_BYTES_MAX,
+    changed: log.stateChanged,
+    failed: log.failed,
+  });
+}
+
+/** The draft service behind /v1/draft: all groups of the sidecar, under its weight epochs, for engines with the plugin. */
+function draftService({ options, sidecar, history, timers, log }: Parts) {
+  const server = new DraftServer({
+    clock: wallClock,
+    instanceId: randomWord(),
+    // Responses to a prompt that comes again and again are all of one group.
+    limits: { samplesMax: SAMPLES_MAX },
+    leads: true,
+    source: followedResponses(sidecar.rollout, history),
+    release: options.version,
+  });
+  const telemetry = new EngineTelemetry({
+    clock: wallClock,
+    drafts: options.draft !== "off",
+    notLossless: log.notLossless,
+  });
+  const service = new DraftSocketService({ server, reports: telemetry, later: timers.afterwards });
+  const stopSweeping = timers.repeatedly(() => server.sweep(), DRAFT_SWEEP_MS);
+  const end = () => {
+    stopSweeping();
+    service.end();
+  };
+  const feature: Feature = {
+    routes: bound(PLUGIN_ROUTES, { server, telemetry, service }),
+    sockets: { "/v1/draft": service },
+    observer: { advanced: (epoch) => server.advance(epoch) },
+    drained: end,
+    close: end,
+  };
+  return { feature, telemetry };
+}
+
+/** Events of requests that are the operator's as well. */
+function operatorsLog({ pool, weights, log }: Parts): Feature {
+  return {
+    observer: {
+      advanced: (epoch) => log.weightsChanged(epoch, weights.version(epoch)),
+      quarantined: ({ response }) => log.quarantined(response.refusal?.message ?? ""),
+      draftsOff: (worker, reason) => log.notLossless(worker.name, reason),
+      finished: (request) => {
+        const { refusal } = request.response;
+        if (refusal === null) return;
+        const worker = pool.members.find(({ workerId }) => workerId === request.workerId);
+        log.refused({
+          request: request.spec.requestId,
+          worker: worker?.source.name ?? null,
+          status: refusal.status,
+          reason: refusal.message,
+        });
+      },
+      threw: (error) => log.failed(error),
+      broken: (error) => log.broken(error),
+    },
+  };
+}
+
+function iterations({ sidecar, timers, log }: Parts): Feature {
+  const all = new Iterations({ sidecar, later: timers.afterwards, ended: log.iterationEnded });
+  return { drained: () => all.end(), close: () => all.end() };
+}
+
+/** Requests, rollouts and control calls of clients, and what is kept of them over the end of the process. */
+function requests(parts: Parts): Features {
+  const { options, front, log, sidecar, encoder, engines, chats, pool, weights, learned } = parts;
+  const { journals, kept, saved, timers } = parts;
+  const { text, names, eosTokenIds, openTextThread } = options.model;
+  const { afterwards: later } = timers;
+  const { retryGraceMs: graceMs, version } = options;
+  const held = () => heldWeights({ sidecar, pool, weights });
+  const after = (ms: number, run: () => void) => later(run, ms);
+  const versionOf = weights.version.bind(weights);
+  const requestJournals =
+    journals && new RequestJournals({ files: journals, sidecar, held, graceMs, after });
+  const { trajectories, feature: recording } = recorded(parts);
+  const plane = new DataPlane({
+    ...{ sidecar, text, encoder, engines, chats, eosTokenIds, after },
+    trajectories,
+    journals: requestJournals,
+    modelNames: names,
+    adapters: () => weights.adapters,
+    hasText: openTextThread !== null,
+    version: versionOf,
+    expected: (hint) => learned.requested(hint),
+    sessionHeaders: ADAPTER_SESSION_HEADERS,
+    limits: { graceMs },
+    failed: log.failed,
+  });
+  const { known: rollouts, routes } = rolloutSide({
+    ...{ sidecar, text, encoder, chats, eosTokenIds, clock: wallClock, files: journals, after },
+    adapterOf: (model) => plane.checkModel(model),
+    versionOf,
+    held: () => pool.held,
+  });
+  requestJournals?.takeOver(saved.requests);
+  rollouts.takeOver(saved.rollouts);
+  const control = controlRoutes(
+    {
+      ...{ sidecar, pool, weights, learned, version, later },
+      modelName: names[0],
+      abortRequests: (ids) => plane.abort(ids),
+      timeoutMs: options.weightsTimeoutMs,
+    },
+    ADAPTER_CONTROL,
+  );
+  const keep = () => kept.write({ sidecar, pool, weights });
+  const feature: Feature = {
+    routes: [
+      ...confined(control, options.weightsRoots ?? null),
+      ...(front?.registry.routes() ?? []),
+      ...dataRoutes(plane, ADAPTER_DATA),
+      ...routes,
+    ],
+    kept: { requests: () => plane.kept, rollouts: () => rollouts.kept },
+    observer: { advanced: keep },
+    log: {
+      workerChanged: () => {
+        chats.forget();
+        keep();
+      },
+    },
+    // A client that is cut off later gives up nothing.
+    stopped: async () => {
+      await Promise.all([rollouts.close(), requestJournals?.close()]);
+    },
+  };
+  return { features: [feature, recording, resuming(parts, rollouts)], rollouts };
+}
+
+interface Recording {
+  readonly trajectories: Trajectories;
+  readonly feature: Feature;
+}
+
+/** The trajectories of sessions; with a journal, over the end of the process. */
+function recorded(parts: Parts): Recording {
+  const { sidecar, weights, timers } = parts;
+  const kept = trajectoryLog(parts);
+  const trajectories = new Trajectories({
+    bytesMax: TRAJECTORY_BYTES_MAX,
+    msMax: SESSION_MS_MAX,
+    nowMs: () => Date.now(),
+    iteration: () => sidecar.rollout.meter.iteration,
+    version: (epoch) => weights.version(weightEpoch(epoch)),
+    ...(kept && { keep: (event) => kept.append(encodeEvent(event)) }),
+  });
+  if (kept !== null) trajectories.restore(kept.read().flatMap(eventsIn));
+  const after = (ms: number, run: () => void) => timers.afterwards(run, ms);
+  const feature: Feature = {
+    routes: bound(SESSION_ROUTES, { sidecar, trajectories, after }),
+    kept: { trajectories: () => trajectories.kept },
+    stopped: async () => {
+      kept?.append(encodeEvent({ kind: "stopped" }));
+      await kept?.close();
+    },
+  };
+  return { trajectories, feature };
+}
+
+function trajectoryLog({ options, log }: Parts): SegmentedLog | null {
+  const { journal = null } = options;
+  if (journal === null) return null;
+  const failed = (cause: unknown) => {
+    const problem = `trajectories are kept in memory alone: ${errorText(cause)}`;
+    log.failed(new Error(problem, { cause }));
+  };
+  return new SegmentedLog({
+    folder: journal,
+    name: "trajectories",
+    bytesMax: TRAJECTORY_LOG_BYTES_MAX,
+    failed,
+  });
+}
+
+/** Rollouts of an earlier process go on as soon as the engines serve, before anybody can see that they do. */
+function resuming({ pool, sidecar, log }: Parts, rollouts: KnownRollouts): Feature {
+  let isOver = false;
+  const workerChanged = () => {
+    const count = rollouts.waiting;
+    if (isOver || count === 0) return;
+    if (!pool.hasStarted || sidecar.rollout.workers.length === 0) return;
+    isOver = true;
+    const weights = sidecar.rollout.workers.flatMap((worker) => worker.weights ?? []);
+    rollouts.resume(weights, log.failed);
+    log.resumed(count);
+  };
+  const close = () => {
+    isOver = true;
+  };
+  return { log: { workerChanged }, close };
+}

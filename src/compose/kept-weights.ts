@@ -1,0 +1,62 @@
+// The weights that were in service when an earlier process ended, and what is written of today's for the next one.
+
+import {
+  type HeldWeights,
+  lastWeights,
+  type SavedWeights,
+  savedWeights,
+} from "../core/journal/held-weights.ts";
+import type { WorkerPool } from "../fleet/pool.ts";
+import type { WeightUpdates } from "../fleet/updates.ts";
+import type { RunJournals } from "../host/journal-file.ts";
+import type { Sidecar } from "../server/sidecar.ts";
+
+/** Parts that know the weights in service. */
+interface Source {
+  readonly sidecar: Sidecar;
+  readonly pool: WorkerPool;
+  readonly weights: WeightUpdates;
+}
+
+export class KeptWeights {
+  /** The weights of the newest epoch that is known of; null: this process is the first. */
+  readonly before: HeldWeights | null;
+  readonly #file: RunJournals["weights"] | null;
+  readonly #saved: readonly SavedWeights[];
+
+  /** `journaled`: what journals of requests and rollouts say. */
+  constructor(file: RunJournals["weights"] | null, journaled: readonly SavedWeights[]) {
+    this.#file = file;
+    const held = file?.held ?? null;
+    // The first record of an epoch counts: the weights file's, as journals of runs do not know what became of the engines.
+    const own = held === null ? [] : [{ ...held, run: { epochs: [] } }];
+    this.#saved = [...own, ...journaled];
+    this.before = lastWeights(this.#saved);
+  }
+
+  /** Before any engine is opened. */
+  restore({ pool, weights }: Source, failed: (error: unknown) => void): void {
+    const held = this.#file?.held ?? null;
+    pool.canaries.restore(held?.canaries, held?.epoch === this.before?.epoch);
+    for (const { epoch, version } of savedWeights(this.#saved)) weights.name(epoch, version);
+    // It resolves at once, as nothing runs.
+    weights.restore(held?.isAwake ?? null, held?.isOpen === true).catch(failed);
+  }
+
+  /** Writes them where another process finds them, if there is a journal. */
+  write(source: Source): void {
+    const { sidecar, pool, weights } = source;
+    if (this.#file === null) return;
+    const canaries = pool.canaries.stateIn(sidecar.rollout.epoch);
+    const { isAwake } = pool;
+    this.#file.write({ ...heldWeights(source), canaries, isAwake, isOpen: weights.isOpen });
+  }
+}
+
+/** The weights in service, for journals. */
+export function heldWeights({ sidecar, pool, weights }: Source): HeldWeights {
+  const { epoch } = sidecar.rollout;
+  const now = { epoch, version: weights.version(epoch), ...pool.held };
+  if (!weights.isUpdating) return now;
+  return { ...now, base: now.base === "first" ? "unknown" : now.base, doubted: "all" };
+}

@@ -1,0 +1,110 @@
+// The events that an operator wants to know of a server. The command writes them as lines of its log; metrics and the page
+// read some of them as well.
+
+import type { IterationSummary } from "../core/rollout/iteration-span.ts";
+import type { EngineNotice } from "../engines/kind.ts";
+import type { Member } from "../fleet/pool.ts";
+import type { WeightsNotice } from "../fleet/updates.ts";
+import type { DeadlineNotice } from "../server/deadlines.ts";
+import type { AccessEntry, OpenStream } from "../server/http.ts";
+import type { ServingState } from "../server/live/serving-state.ts";
+import type { RenderedBy } from "../server/openai/rendering.ts";
+
+export interface OperatorLog {
+  workerChanged(member: Member): void;
+  engineNotice(engine: string, notice: EngineNotice): void;
+  /** A server that drafts by itself was tested before it serves. */
+  draftsTested(engine: string, state: string, reason: string): void;
+  /** No server has reported its model yet. */
+  modelUnknown(problem: string): void;
+  weightsChanged(epoch: number, version: string): void;
+  weightsNotice(notice: WeightsNotice): void;
+  /** A weight update held generation for so many seconds. */
+  weightsHeld(seconds: number): void;
+  /** A chat has become a prompt, which took so many seconds. */
+  chatRendered(by: RenderedBy, seconds: number): void;
+  /** An engine's plugin, or its output, shows that its sampler verifies drafts wrongly: it gets none. */
+  notLossless(engine: string, reason: string): void;
+  /** A request that made workers die was ended. `reason` names it and them. */
+  quarantined(reason: string): void;
+  answered(entry: AccessEntry): void;
+  /** A request was ended with an error that an engine gave, or that an engine is to blame for. */
+  refused(entry: RefusedEntry): void;
+  iterationEnded(summary: IterationSummary): void;
+  /** The serving state has changed. Also called every minute while requests wait for it. */
+  stateChanged(state: ServingState & { waiting: number; seconds: number }): void;
+  /** A deadline has ended responses. */
+  deadline(notice: DeadlineNotice): void;
+  /** Rollouts of an earlier process have gone on. */
+  resumed(rollouts: number): void;
+  /** A journal is not written any more; its rollout goes on without it. */
+  journalFailed(error: unknown): void;
+  /** All responses are generated, but these clients have not read theirs: the server stops when they have, or stall. */
+  unread(streams: readonly OpenStream[]): void;
+  failed(error: unknown): void;
+  /** A bug stopped the rollout: nothing can be served any more. */
+  broken(error: unknown): void;
+}
+
+export interface RefusedEntry {
+  /** The rollout's number of the request. */
+  readonly request: number;
+  readonly worker: string | null;
+  /** 0: not given. */
+  readonly status: number;
+  readonly reason: string;
+}
+
+/** Every event of the interface once, which the compiler checks. */
+const EVENTS: Readonly<Record<keyof OperatorLog, true>> = {
+  workerChanged: true,
+  engineNotice: true,
+  draftsTested: true,
+  modelUnknown: true,
+  weightsChanged: true,
+  weightsNotice: true,
+  weightsHeld: true,
+  chatRendered: true,
+  notLossless: true,
+  quarantined: true,
+  answered: true,
+  refused: true,
+  iterationEnded: true,
+  stateChanged: true,
+  deadline: true,
+  resumed: true,
+  journalFailed: true,
+  unread: true,
+  failed: true,
+  broken: true,
+};
+
+/** Several readers of the same events, in the order in which they were added. What one of them throws stops no other. */
+export class OperatorFeed {
+  /** Every event goes here. */
+  readonly log: OperatorLog;
+  readonly #readers: Partial<OperatorLog>[];
+
+  /** `operator`: the first reader, which also gets the errors that others throw. */
+  constructor(operator: OperatorLog) {
+    this.#readers = [operator];
+    const relays = Object.keys(EVENTS).map((event) => [event, this.#relay(event, operator)]);
+    this.log = Object.fromEntries(relays) as OperatorLog;
+  }
+
+  add(reader: Partial<OperatorLog>): void {
+    this.#readers.push(reader);
+  }
+
+  #relay(event: string, operator: OperatorLog) {
+    return (...given: unknown[]): void => {
+      for (const reader of this.#readers) {
+        try {
+          Reflect.get(reader, event)?.apply(reader, given);
+        } catch (error) {
+          operator.failed(error);
+        }
+      }
+    };
+  }
+}

@@ -1,0 +1,92 @@
+// The options of a sidecar and of its server, and the interfaces of both as they run.
+
+import type { DraftMode } from "../core/draft/registry.ts";
+import type { PolicyName } from "../core/schedule/policies.ts";
+import type { WorkerSource } from "../fleet/pool.ts";
+import type { PoolOptions } from "../host/open-pool.ts";
+import type { WeightsRoots } from "../server/control/weights-roots.ts";
+import type { OpenStream } from "../server/http.ts";
+import type { KnownRollouts } from "../server/rollouts/known.ts";
+import type { Sidecar, SidecarLimits } from "../server/sidecar.ts";
+import type { WorkerRegistry, WorkerRegistryOptions } from "../server/worker-registry.ts";
+import type { ModelSide } from "./model.ts";
+import type { OperatorLog } from "./operator-log.ts";
+
+export interface ComposeOptions extends Partial<PoolOptions> {
+  /** Folders that weights and adapters may be loaded from; null, the default: any. */
+  readonly weightsRoots?: WeightsRoots;
+  readonly limits?: Partial<SidecarLimits>;
+  readonly policy: PolicyName;
+  readonly draft: DraftMode;
+  /** null: chosen by what the end of a chunk costs. */
+  readonly chunkTokens: number | null;
+  /** Workers from the start. */
+  readonly sources: readonly WorkerSource[];
+  /**
+   * Limit of responses of earlier weight epochs, which engines with the plugin draft from; 0, the default: none are
+   * kept.
+   */
+  readonly historyBytes?: number;
+  /** Directory that keeps /v1/rollouts, history and iterations over the end of the process; null, the default: nothing does. */
+  readonly journal?: string | null;
+  readonly model: ModelSide;
+  /** The sidecar has started when this many workers have been ready at the same time. Default: 1. */
+  readonly workersMin?: number;
+  /** Milliseconds for which a request with an id continues after its client disconnected. */
+  readonly retryGraceMs: number;
+  /** Milliseconds for an engine to answer a control request, and between calls of an open weight update. */
+  readonly weightsTimeoutMs: number;
+  readonly version: string;
+  readonly events: OperatorLog;
+}
+
+export interface ServeOptions extends ComposeOptions {
+  readonly host: string;
+  readonly port: number;
+  readonly apiToken: string | null;
+  readonly allowOrigins?: readonly string[];
+  /** How workers come later, by POST /workers. Default: none does. */
+  readonly joining?: WorkerRegistryOptions;
+}
+
+/** A sidecar in this process. */
+export interface RunningSidecar {
+  readonly sidecar: Sidecar;
+  /** Whole iterations, as POST /v1/rollouts runs them. */
+  readonly rollouts: KnownRollouts;
+  /** Each worker has been tried once. @throws AppError: no further try would open one. */
+  readonly opened: Promise<void>;
+  /** The wanted number of workers has been ready at the same time. */
+  readonly hasStarted: boolean;
+  /** Takes nothing new; resolves when all that was in flight has ended. */
+  drain(): Promise<void>;
+  /** Ends everything at once. */
+  stop(): Promise<void>;
+}
+
+/** A sidecar behind an HTTP port. */
+export interface RunningServer extends RunningSidecar {
+  readonly url: URL;
+  /** Streams that are being written. */
+  streams(): OpenStream[];
+  /**
+   * As that of the sidecar, and every client has its answer.
+   * @throws AppError deadline_exceeded: clients do not take theirs.
+   */
+  drain(): Promise<void>;
+}
+
+export type BindOptions = Omit<ServeOptions, "model" | "sources">;
+
+/** The port is open; /health gives the reasons for the wait. */
+export interface BoundServer {
+  readonly url: URL;
+  /** The answer of /health until serving begins. */
+  waitFor(what: string): void;
+  /** Workers that clients name. */
+  readonly registry: WorkerRegistry;
+  /** Once. The workers are opened from now on. @throws AppError: the core cannot be loaded. */
+  serve(model: ModelSide, sources: readonly WorkerSource[]): Promise<RunningServer>;
+  /** Ends every connection. */
+  stop(): Promise<void>;
+}

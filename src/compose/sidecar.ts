@@ -1,0 +1,110 @@
+// A sidecar out of its parts and features, with or without a server in front of it: it opens its engines, runs, and ends
+// in order.
+
+import { join } from "node:path";
+import { historyPlace, openRunFiles } from "../host/journal-file.ts";
+import { openPool } from "../host/open-pool.ts";
+import { PromptHistory } from "../server/history/prompt-history.ts";
+import type { Served } from "../server/http.ts";
+import type { Feature } from "./feature.ts";
+import { featuresOf } from "./features.ts";
+import { OperatorFeed } from "./operator-log.ts";
+import type { ComposeOptions, RunningSidecar } from "./options.ts";
+import { type Front, partsOf, type Resources } from "./parts.ts";
+
+/** The operator that a sidecar reports to, and the server in front of it. */
+interface Around {
+  readonly feed: OperatorFeed;
+  /** null: it is used in this process alone. */
+  readonly front: Front | null;
+}
+
+/**
+ * Opens a sidecar, which opens its engines from now on. `around`: default: nothing is in front of it.
+ * @throws AppError invalid_config: a file or a folder cannot be used; and as `composeSidecar`.
+ */
+export async function openSidecar(
+  options: ComposeOptions,
+  around: Around = { feed: new OperatorFeed(options.events), front: null },
+): Promise<ComposedSidecar> {
+  const { poolMemoryBytes = 0, poolDiskBytes = 0, poolDir = null, journal = null } = options;
+  const { log } = around.feed;
+  const journals = journal === null ? null : openRunFiles(journal, log.journalFailed);
+  try {
+    const history = openHistory({ ...options, events: log });
+    const kv = await openPool({ poolMemoryBytes, poolDiskBytes, poolDir });
+    return composeSidecar(options, { ...around, kv, history, journals });
+  } catch (error) {
+    await journals?.release();
+    throw error;
+  }
+}
+
+/** @throws AppError invalid_config: the file cannot be used. */
+function openHistory(
+  options: Pick<ComposeOptions, "journal" | "historyBytes" | "model" | "events">,
+): PromptHistory | null {
+  const { historyBytes: limitBytes = 0, journal = null, events } = options;
+  if (limitBytes === 0) return null;
+  const history = new PromptHistory({ limitBytes, model: options.model.names[0] });
+  if (journal !== null) history.keepIn(historyPlace(join(journal, "history"), events.failed));
+  return history;
+}
+
+/** A sidecar that runs, and what a server in front of it needs. */
+export interface ComposedSidecar extends RunningSidecar {
+  readonly served: Pick<Served, "routes" | "sockets">;
+  /** As that of a sidecar; `hangUp` is called when requests have ended, and before what answers them is closed. */
+  stop(hangUp?: () => Promise<void>): Promise<void>;
+}
+
+/** @throws AppError: the core cannot be loaded, or a journal is of something else. */
+export function composeSidecar(
+  options: ComposeOptions,
+  opened: Resources & Around,
+): ComposedSidecar {
+  const parts = partsOf(options, opened);
+  const { sidecar, pool, encoder, timers, kv, history, journals } = parts;
+  const { features, rollouts } = featuresOf(parts);
+  for (const { observer, log } of features) {
+    if (observer !== undefined) sidecar.observe(observer);
+    if (log !== undefined) opened.feed.add(log);
+  }
+  pool.attach(sidecar);
+  const all = pool.open();
+  opened.front?.registry.attach(pool);
+  // Callers that await it get the error; an unhandled rejection would end the process.
+  all.catch(() => undefined);
+  return {
+    sidecar,
+    rollouts,
+    served: servedBy(features),
+    opened: all,
+    get hasStarted() {
+      return pool.hasStarted;
+    },
+    drain: async () => {
+      await sidecar.drain();
+      for (const { drained } of features) drained?.();
+    },
+    stop: async (hangUp = async () => {}) => {
+      for (const { close } of features) close?.();
+      sidecar.rollout.stop();
+      await Promise.all(features.map(({ stopped }) => stopped?.()));
+      await journals?.release();
+      await hangUp();
+      encoder.close();
+      await pool.close();
+      await kv.close();
+      await history?.close();
+      timers.stop();
+    },
+  };
+}
+
+function servedBy(features: readonly Feature[]): ComposedSidecar["served"] {
+  return {
+    routes: features.flatMap((feature) => feature.routes ?? []),
+    sockets: Object.assign({}, ...features.map((feature) => feature.sockets)),
+  };
+}
