@@ -5,10 +5,10 @@
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { stripVTControlCharacters } from "node:util";
+import type { SimulateReport } from "../bench/lab/simulate/experiment.ts";
 import { speedups } from "../src/cli/rollout-command.ts";
 import type { RoundsReport } from "../src/cli/rounds.ts";
 import { comparisonTable } from "../src/cli/table.ts";
-import type { SimulateReport } from "../src/tools/simulate/experiment.ts";
 
 const ROOT = join(import.meta.dir, "..");
 const README = join(ROOT, "README.md");

@@ -51,7 +51,7 @@ const MAY_IMPORT: Record<string, readonly string[]> = {
   adapters: ["core", "server"],
   "tools/doctor": ["core", "engines/vllm"],
   "tools/replay": ["core", "host"],
-  "tools/simulate": ["core", "host", "observe/picture"],
+  "tools/simulate": ["core", "host", "tools/trace"],
   "tools/trace": ["core"],
   "tools/verify": ["app.ts", "core", "engines/llama", "engines/vllm", "tools/doctor"],
   "tools/up": ["core", "engines/vllm"],
@@ -288,7 +288,8 @@ function measure(): Budget {
   for (const pattern of ["examples/**/*.ts", "src/**/*.test.ts", "{test,bench}/**/*.ts"]) {
     for (const file of new Glob(pattern).scanSync(ROOT)) {
       const isExample = /^examples.*(?<!\.test)\.ts$/.test(file);
-      add(isExample ? "examples" : "test and bench", linesOf(join(ROOT, file)).length);
+      const apart = isExample ? "examples" : "test and bench";
+      add(isWithin(file, "bench/lab") ? "bench/lab" : apart, linesOf(join(ROOT, file)).length);
     }
   }
   return { rooms, files, functions };

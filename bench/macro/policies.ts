@@ -16,11 +16,11 @@ import { PRICED } from "../../src/cli/priced-model.ts";
 import type { Round } from "../../src/cli/rounds.ts";
 import { present } from "../../src/core/base/assert.ts";
 import { loadCore } from "../../src/core/wasm/load.ts";
-import { simulateCell } from "../../src/tools/simulate/cell.ts";
-import { Random } from "../../src/tools/simulate/random.ts";
-import { chunkTokensOf } from "../../src/tools/simulate/systems.ts";
-import { WORKLOADS } from "../../src/tools/simulate/workload.ts";
+import { Random } from "../../test/suite/random.ts";
 import { helpFrom, writeReport } from "../harness.ts";
+import { simulateCell } from "../lab/simulate/cell.ts";
+import { chunkTokensOf } from "../lab/simulate/systems.ts";
+import { WORKLOADS } from "../lab/simulate/workload.ts";
 import { type Ratio, ratioOf } from "./vllm/statistics.ts";
 
 const ROOT = join(import.meta.dir, "..", "..");

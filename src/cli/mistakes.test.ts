@@ -26,8 +26,7 @@ for (const [name, args, problem] of [
   ["prompts as output", ["rollout", LINE, "--out", LINE], `--out ${LINE}: the command reads it`],
   ["a report as output", ["trace", LINE, "--out", LINE], `--out ${LINE}: the command reads it`],
   ["traces as output", ["replay", LINE, "--report", LINE], `${LINE}: the command reads it`],
-  ["a workload as output", ["simulate", "--workload", LINE, "--report", LINE], "reads it"],
-  ["lengths as output", ["simulate", "--lengths", LINE, "--report", LINE], "the command reads it"],
+  ["a trace as output", ["simulate", "--trace", LINE, "--report", LINE], "the command reads it"],
   ["no model", ["rollout", LINE, ...OUT, "--model", LINE], `${LINE}: not a GGUF file`],
   ["absent responses", ["replay", NONE], `cannot read ${NONE}: there is no such file`],
   ["an absent report", ["trace", NONE], `${NONE}: there is no such file`],
@@ -36,7 +35,11 @@ for (const [name, args, problem] of [
   ["no servers", ["verify", "--vllm"], "--vllm http://gpu-0:8000,http://gpu-1:8000"],
   ["no engines", ["rollout", LINE, ...OUT, "--llama", "0"], "--llama is 0; at least 1 engine"],
   ["no engines to compare", ["verify", "--llama", "0"], "--llama is 0; at least 1 engine"],
-  ["an unknown system", ["simulate", "--systems", "verl, vllm"], '--systems names "vllm"'],
+  [
+    "an unknown policy",
+    ["simulate", "--trace", LINE, "--policies", "vllm"],
+    '--policies names "vllm"',
+  ],
 ] as const) {
   test(`mistakes: ${name}`, async () => {
     expect(await main(args)).toBe(EXIT_USAGE);

@@ -181,34 +181,13 @@ export const FIELDS = {
     help: "token that a worker requires, and that a sidecar sends to the engines of --worker; better set in the environment",
     otherwise: "none",
   }),
-  workload: text("--workload NAME,...", {
-    default: "qwen2-vl-72b",
-    help: "requests and engines: moonlight, qwen2-vl-72b, kimi-k2 (the Seer paper's), all, or a FILE.json with your model and GPU (docs/SIMULATOR.md)",
+  trace: text("--trace REPORT.json", {
+    help: "the recorded iteration: a rollout's report (required)",
   }),
-  systems: text("--systems NAME,...", {
-    default: "all",
-    help: "the schedulers to simulate: verl, streamrl-oracle, partial-rollout, oracle, policies that divide, all of these, or related: one idea each of related systems; speed-ups are over verl without drafting",
+  policies: text("--policies NAME,...", {
+    help: "policies to simulate; speed-ups are over the first",
+    otherwise: "all",
   }),
-  simulatedDraft: choice("--draft", {
-    choices: ["off", "grouped", "own"],
-    default: "off",
-    help: "grouped: drafts from the group's responses (baselines: as in the paper). own: as grouped, but foretoken with its own drafter, as measured. off: no speculative decoding",
-  }),
-  seeds: integer("--seeds N", {
-    range: [1, 1000],
-    default: 5,
-    help: "iterations with different response lengths, for means and 95 % intervals",
-  }),
-  lengths: text("--lengths RESPONSES", {
-    help: "take the response lengths from recorded responses, as `foretoken replay` reads them",
-  }),
-  trace: text("--trace FILE", {
-    help: "take groups and lengths from a trace of sessions (/v1/rollouts/ID/trace) or of Mooncake; the turns of one are a response, tools take no time",
-  }),
-  published: toggle(
-    "--published",
-    "simulate every figure of the Seer paper, and print predicted, published and error",
-  ),
   demo: toggle(
     "--demo",
     "answer 4 bundled prompts under three policies and compare them, with the bundled model at a real model's price (`--model priced`): needs no further option",

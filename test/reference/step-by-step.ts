@@ -1,6 +1,6 @@
 // The slow, obvious twin of the modelled engine: one step at a time, every token of its own. No drafts.
 
-import type { StepModel } from "../../src/tools/simulate/step-time.ts";
+import type { EngineTimes } from "../../src/tools/simulate/engine.ts";
 
 export interface TwinRequest {
   readonly promptTokens: number;
@@ -21,7 +21,7 @@ interface Live {
 
 /** All requests are there from the start, in this order. */
 export function runStepByStep(
-  model: StepModel,
+  times: EngineTimes,
   options: { kvTokens: number; slots: number; requests: readonly TwinRequest[] },
 ): TwinResult {
   const { kvTokens, slots, requests } = options;
@@ -45,10 +45,10 @@ export function runStepByStep(
       const next = waiting[0];
       if (next === undefined || used() + contextOf(next) + 1 > kvTokens) break;
       waiting.shift();
-      nowMs += model.prefillMs(contextOf(next), 0);
+      nowMs += times.prefillMs(contextOf(next), 0);
       running.push(next);
     }
-    nowMs += model.stepMs(running.length, running.length, used());
+    nowMs += times.stepMs(running.length, running.length, used());
     for (const live of [...running]) {
       live.made += 1;
       if (live.made < live.request.tokens) continue;

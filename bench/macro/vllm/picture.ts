@@ -74,6 +74,8 @@ function responsesOf({ log, startS }: Run): MeasuredRun["timeline"]["responses"]
       group: String(last?.group),
       index: last?.sample ?? 0,
       request,
+      prompt_tokens: 0,
+      tokens_max: last?.madeTokens ?? 0,
       joined_ms: 0,
       end_ms: ms(last?.atS ?? startS),
       finish_reason: null,

@@ -28,7 +28,7 @@ LOADS: dict[str, Load] = {
 
 
 def drafts(chance: random.Random, requests: int, skill: float) -> list[float]:
-    """Probabilities of the paths of a step's drafts: Beta distributed by draft (src/tools/simulate/speculation.ts)."""
+    """Probabilities of the paths of a step's drafts: Beta distributed by draft (bench/lab/simulate/speculation.ts)."""
     found: list[float] = []
     for _ in range(requests):
         one, path = chance.betavariate(1.6 * skill, 1.6 * (1 - skill)), 1.0

@@ -38,6 +38,9 @@ export interface ResponseTimeline {
   readonly group: string;
   readonly index: number;
   readonly request: number;
+  readonly prompt_tokens: number;
+  /** Output tokens that it may have. */
+  readonly tokens_max: number;
   readonly joined_ms: number;
   /** null: it has not finished. */
   readonly end_ms: number | null;
@@ -210,6 +213,8 @@ function kept({ spec, response }: Request): Kept {
     group: spec.groupId,
     index: spec.sampleIndex,
     request: spec.requestId,
+    prompt_tokens: spec.prompt.length,
+    tokens_max: response.tokensMax,
     finish_reason: response.finish,
     tokens: response.length,
     joinedMs: response.joinedMs ?? 0,

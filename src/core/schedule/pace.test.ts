@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { Random } from "../../tools/simulate/random.ts";
+import { Random } from "../../../test/suite/random.ts";
 import { type WorkerId, workerId } from "../base/ids.ts";
 import { Paces } from "./pace.ts";
 

@@ -18,6 +18,8 @@ function runOf(engines: number, responses: number): MeasuredRun & { requests: nu
         group: `g<${i >> 3}`,
         index: i & 7,
         request: i,
+        prompt_tokens: 4,
+        tokens_max: 64,
         joined_ms: 0,
         end_ms: 10_000 - i / 2,
         finish_reason: "stop",

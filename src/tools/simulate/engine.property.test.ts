@@ -5,11 +5,15 @@ import fc from "fast-check";
 import { runStepByStep } from "../../../test/reference/step-by-step.ts";
 import { runCommand, samplingOf, specOf } from "../../../test/suite/request-spec.ts";
 import { workerId } from "../../core/base/ids.ts";
-import { SimulatedEngine } from "./engine.ts";
-import { StepModel } from "./step-time.ts";
-import { WORKLOADS } from "./workload.ts";
+import { type EngineTimes, SimulatedEngine } from "./engine.ts";
 
-const model = new StepModel(WORKLOADS.moonlight);
+/** As on a GPU: most of a step does not depend on the batch, and contexts count. */
+const times: EngineTimes = {
+  kvBytesPerToken: 1,
+  stepMs: (_, rows, contextTokens) => 12 + 0.05 * rows + 2e-5 * contextTokens,
+  prefillMs: (tokens, before) => 5 + 0.01 * tokens + 1e-6 * tokens * (before + tokens / 2),
+  transferMs: (tokens) => 0.5 + 1e-4 * tokens,
+};
 
 const requestArbitrary = fc.record({
   promptTokens: fc.integer({ min: 1, max: 300 }),
@@ -33,7 +37,7 @@ function play(
   const engine = new SimulatedEngine({
     workerId: workerId(0),
     slots: options.slots,
-    model,
+    times,
     contextTokens: options.kvTokens,
     kvTokens: options.kvTokens,
     speculation: null,
@@ -88,7 +92,7 @@ test("engine: with room for all, every request ends when the step-by-step twin e
       fc.array(fc.integer({ min: 1, max: 20_000 }), { maxLength: 5 }),
       (requests, slots, kicksMs) => {
         const kvTokens = 1_000_000;
-        const twin = runStepByStep(model, { kvTokens, slots, requests });
+        const twin = runStepByStep(times, { kvTokens, slots, requests });
         const { endMs } = play(requests, { kvTokens, slots, kicksMs });
         for (const [i, ms] of twin.endMs.entries()) {
           expect(Math.abs((endMs[i] ?? 0) - ms)).toBeLessThan(0.005 * ms + 1);
@@ -104,7 +108,7 @@ test("engine: short of KV, it preempts as the twin does, loses no token and keep
       fc.array(requestArbitrary, { minLength: 2, maxLength: 10 }),
       fc.integer({ min: 701, max: 1500 }),
       (requests, kvTokens) => {
-        const twin = runStepByStep(model, { kvTokens, slots: 8, requests });
+        const twin = runStepByStep(times, { kvTokens, slots: 8, requests });
         const { endMs, engine, kvMost } = play(requests, { kvTokens, slots: 8, kicksMs: [] });
         expect(kvMost).toBeLessThanOrEqual(kvTokens + 1e-3);
         expect(endMs.filter((ms) => ms > 0).length).toBe(requests.length);

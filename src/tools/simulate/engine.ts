@@ -8,6 +8,7 @@
 
 import { assert, present } from "../../core/base/assert.ts";
 import { type RequestId, type WorkerId, weightEpoch } from "../../core/base/ids.ts";
+import type { StepTimes } from "../../core/draft/draft-length.ts";
 import { DRAFT_TOKENS_MAX } from "../../core/draft/drafter.ts";
 import type { ControlAnswer } from "../../core/rollout/operation.ts";
 import type {
@@ -20,8 +21,34 @@ import type {
   WorkerStats,
 } from "../../core/rollout/worker.ts";
 import { tokensOf } from "./counted-response.ts";
-import type { Drafting, Speculation } from "./speculation.ts";
-import type { StepModel } from "./step-time.ts";
+
+/** Times of one engine, in ms. */
+export interface EngineTimes {
+  readonly kvBytesPerToken: number;
+  /**
+   * A step that decodes `rows` tokens of `batch` requests whose contexts add up to `contextTokens`: rows >= batch >= 1.
+   */
+  stepMs(batch: number, rows: number, contextTokens: number): number;
+  /** Prefill of `tokens` behind `before` tokens of which the KV is there. */
+  prefillMs(tokens: number, before: number): number;
+  /** Transfer of the KV of `tokens` between the engine and the pool that all share. */
+  transferMs(tokens: number): number;
+}
+
+/** A running request, as the drafter knows it. */
+export interface Drafting {
+  /** Mean chance that the next draft token is accepted, 0..1, in hundredths. */
+  quality: number;
+  readonly isUrgent: boolean;
+  /** Set by `plan`: tokens that a step yields, >= 1, and rows that it verifies, >= 1. */
+  rate: number;
+  rows: number;
+}
+
+export interface Speculation {
+  /** Sets rate and rows of each; returns the milliseconds that drafting adds to a step. */
+  plan(running: readonly Drafting[], times: StepTimes): number;
+}
 
 /** The world that all engines of a simulation share. */
 export interface EngineWorld {
@@ -60,7 +87,7 @@ interface Run extends Drafting {
 export interface EngineOptions {
   readonly workerId: WorkerId;
   readonly slots: number;
-  readonly model: StepModel;
+  readonly times: EngineTimes;
   /** Prompt + output of one request, at most. */
   readonly contextTokens: number;
   /** KV budget in tokens. */
@@ -140,11 +167,11 @@ export class SimulatedEngine implements Worker {
   #unreported = 0;
 
   constructor(options: EngineOptions) {
-    const { workerId, slots, kvTokens, contextTokens, model } = options;
+    const { workerId, slots, kvTokens, contextTokens, times } = options;
     this.#options = options;
     this.workerId = workerId;
     this.name = `modelled engine ${workerId}`;
-    this.capacity = { slots, kvTokens, contextTokens, kvBytesPerToken: model.kvBytesPerToken };
+    this.capacity = { slots, kvTokens, contextTokens, kvBytesPerToken: times.kvBytesPerToken };
   }
 
   listen(listener: WorkerListener): void {
@@ -299,7 +326,7 @@ export class SimulatedEngine implements Worker {
   /** A transfer of `tokens` over the link begins as soon as that is free. */
   #transfer(tokens: number, act: () => void): void {
     const startMs = Math.max(this.#atMs, this.#transfers.at(-1)?.atMs ?? 0);
-    const atMs = startMs + this.#options.model.transferMs(tokens);
+    const atMs = startMs + this.#options.times.transferMs(tokens);
     this.#transfers.push({ atMs, act });
     this.#transferMs = Math.min(this.#transferMs, atMs);
   }
@@ -409,14 +436,14 @@ export class SimulatedEngine implements Worker {
   }
 
   #admit(): void {
-    const { model, world } = this.#options;
+    const { times, world } = this.#options;
     const { slots, kvTokens } = this.capacity;
     while (this.#waiting.length > 0 && this.#running.length < slots) {
       const run = this.#waiting[0];
       if (run === undefined || this.kvUsed + run.context + 1 > kvTokens) return;
       this.#waiting.shift();
       const missing = run.context - run.kvTokens;
-      this.#stallMs += model.prefillMs(missing, run.kvTokens);
+      this.#stallMs += times.prefillMs(missing, run.kvTokens);
       this.counters.prefillTokens += missing;
       if (run.position > 0 || run.left < run.tokens) this.counters.recomputedTokens += missing;
       this.#kvUsed += run.context;
@@ -472,14 +499,15 @@ export class SimulatedEngine implements Worker {
   /** Takes what runs now as it is until the next change. */
   #plan(): void {
     this.#isPlanned = true;
-    const { model, speculation, reportTokens } = this.#options;
+    const { times, speculation, reportTokens } = this.#options;
     const batch = this.#running.length;
     if (batch === 0) {
       this.#changeMs = Number.POSITIVE_INFINITY;
       return;
     }
-    const times = model.timesAt(this.#kvUsed / batch);
-    const draftMs = speculation?.plan(this.#running, times) ?? 0;
+    const context = this.#kvUsed / batch;
+    const stepTimes = { ms: (b: number, rows: number) => times.stepMs(b, rows, b * context) };
+    const draftMs = speculation?.plan(this.#running, stepTimes) ?? 0;
     let rows = 0;
     let rate = 0;
     let steps = Number.POSITIVE_INFINITY;
@@ -495,8 +523,8 @@ export class SimulatedEngine implements Worker {
     this.#rows = rows;
     this.#rate = rate;
     this.#steps = steps;
-    this.#stepMs = model.stepMs(batch, rows, this.#kvUsed) + draftMs;
-    const last = model.stepMs(batch, rows, this.#kvUsed + steps * rate) + draftMs;
+    this.#stepMs = times.stepMs(batch, rows, this.#kvUsed) + draftMs;
+    const last = times.stepMs(batch, rows, this.#kvUsed + steps * rate) + draftMs;
     this.#growthMs = (last - this.#stepMs) / steps;
     this.#schedule();
   }

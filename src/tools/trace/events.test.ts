@@ -23,6 +23,7 @@ function runOf(name: string, responses: readonly (readonly Times[])[]): TracedRu
   const timeline = {
     responses: responses.map((chunks, index) => ({
       ...{ group: "g", index, request: index, joined_ms: 100, finish_reason: null },
+      ...{ prompt_tokens: 4, tokens_max: 64 },
       ...{ end_ms: chunks.at(-1)?.[2] ?? null, tokens: 10, chunks: chunks.map(chunkOf) },
     })),
     responses_left_out: 0,

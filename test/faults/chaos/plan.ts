@@ -1,7 +1,7 @@
 // What happens to one rollout: everything is drawn from the seed, so the seed repeats it. A fault begins when the rollout
 // has generated a share of its tokens, because speeds differ between machines.
 
-import { Random } from "../../../src/tools/simulate/random.ts";
+import { Random } from "../../suite/random.ts";
 
 export const CHAOS_KINDS = [
   /** kill -9 of a worker process; it is started again after a while. */

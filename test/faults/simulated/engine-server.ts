@@ -10,7 +10,7 @@ import type {
   WorkerCommand,
 } from "../../../src/core/rollout/worker.ts";
 import type { WorkerSource } from "../../../src/fleet/pool.ts";
-import type { Random } from "../../../src/tools/simulate/random.ts";
+import type { Random } from "../../suite/random.ts";
 import { FaultyLink } from "./link.ts";
 import type { VirtualTime } from "./virtual-time.ts";
 import { SimulatedWorker } from "./worker.ts";

@@ -4,7 +4,7 @@ import { JournalLog } from "../../../src/core/journal/log.ts";
 import { readJournal } from "../../../src/core/journal/read.ts";
 import type { Request } from "../../../src/core/request/buffer.ts";
 import type { SavedOutput } from "../../../src/core/request/saved-output.ts";
-import type { Random } from "../../../src/tools/simulate/random.ts";
+import type { Random } from "../../suite/random.ts";
 
 export class FaultJournal {
   #log = new JournalLog();

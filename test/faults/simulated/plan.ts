@@ -3,7 +3,7 @@
 
 import { DRAFT_MODES, type DraftMode } from "../../../src/core/draft/registry.ts";
 import { POLICY_NAMES, type PolicyName } from "../../../src/core/schedule/policies.ts";
-import { Random } from "../../../src/tools/simulate/random.ts";
+import { Random } from "../../suite/random.ts";
 
 export type LostPart = "up" | "down" | "end";
 

@@ -12,7 +12,7 @@ import type { RolloutListener } from "../../../src/core/rollout/listener.ts";
 import { Rollout } from "../../../src/core/rollout/rollout.ts";
 import type { CoreExports } from "../../../src/core/wasm/load.ts";
 import { EmbeddedKvPool, type EmbeddedKvPoolOptions } from "../../../src/host/embedded-pool.ts";
-import { Random } from "../../../src/tools/simulate/random.ts";
+import { Random } from "../../suite/random.ts";
 import { samplingOf } from "../../suite/request-spec.ts";
 import { FaultJournal } from "./journal.ts";
 import { FaultyLink } from "./link.ts";

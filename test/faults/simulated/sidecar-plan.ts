@@ -3,7 +3,7 @@
 
 import { present } from "../../../src/core/base/assert.ts";
 import { POLICY_NAMES, type PolicyName } from "../../../src/core/schedule/policies.ts";
-import { Random } from "../../../src/tools/simulate/random.ts";
+import { Random } from "../../suite/random.ts";
 import type { ControlFault } from "./engine-server.ts";
 import { type LostPart, pickLost } from "./plan.ts";
 

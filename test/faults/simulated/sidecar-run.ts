@@ -9,7 +9,7 @@ import { composeSidecar } from "../../../src/compose/sidecar.ts";
 import { EmbeddedKvPool } from "../../../src/host/embedded-pool.ts";
 import { wallClock } from "../../../src/host/system.ts";
 import { WorkerRegistry } from "../../../src/server/worker-registry.ts";
-import { Random } from "../../../src/tools/simulate/random.ts";
+import { Random } from "../../suite/random.ts";
 import { serveOptions } from "../../suite/serve-fixture.ts";
 import { EngineServer } from "./engine-server.ts";
 import { MemoryDisk } from "./memory-journals.ts";

@@ -1,8 +1,8 @@
 // The time of one engine step as a roofline: what must be read, computed and sent, plus what the engine
 // itself costs. Also what fits into its KV memory. It depends only on sums over requests.
 
-import { assert } from "../../core/base/assert.ts";
-import type { StepTimes } from "../../core/draft/draft-length.ts";
+import { assert } from "../../../src/core/base/assert.ts";
+import type { EngineTimes } from "../../../src/tools/simulate/engine.ts";
 import type { Hardware, ModelSpec } from "./hardware.ts";
 
 /** How one instance spreads a model: tensor parallel, or data parallel attention with spread experts. */
@@ -59,7 +59,7 @@ export function kvTokensOf(options: {
   return Math.floor(kvBytes / model.kvBytesPerToken);
 }
 
-export class StepModel {
+export class StepModel implements EngineTimes {
   readonly kvTokens: number;
   readonly constants: EngineConstants;
   readonly #hardware: Hardware;
@@ -137,11 +137,6 @@ export class StepModel {
     // request's KV on one of them.
     const rate = poolBytesPerMs * Math.min(1, nodes);
     return poolLatencyMs + (tokens * this.#model.kvBytesPerToken) / rate;
-  }
-
-  /** Step times at the given mean context, as the draft budget reads them. */
-  timesAt(contextPerRequest: number): StepTimes {
-    return { ms: (batch, rows) => this.stepMs(batch, rows, batch * contextPerRequest) };
   }
 
   /** Data-parallel ranks. */

@@ -1,23 +1,23 @@
 // Ideas of related systems (reference tables: APRIL, RollPacker, StreamRL, RLHFuse, TailSieve, CANN, RLBoost), one row each: the
 // scheduler that it runs on, and what it does with iterations. Each is off unless it is asked for by name.
 
-import { present } from "../../core/base/assert.ts";
-import type { PolicyName } from "../../core/schedule/policies.ts";
+import { present } from "../../../src/core/base/assert.ts";
+import type { PolicyName } from "../../../src/core/schedule/policies.ts";
+import type { IterationOptions, IterationResult } from "./iteration.ts";
 import type { GroupLengths } from "./lengths.ts";
 import { CANN_GRAPHS } from "./rebalance.ts";
-import type { SimulationOptions, SimulationResult } from "./simulation.ts";
 import { FORWARD_PART, type Workload } from "./workload.ts";
 
 /** Choices of a system about a simulated iteration; the rest is the cell's. */
-export type Iteration = Partial<
-  Pick<SimulationOptions, "lengths" | "until" | "progress" | "finishFirst" | "workload" | "elastic">
+export type IterationChoices = Partial<
+  Pick<IterationOptions, "lengths" | "until" | "progress" | "finishFirst" | "workload" | "elastic">
 >;
 
 /** Parts that a row is made of: `lengths` draws groups of an iteration, `simulate` runs one. */
 export interface RelatedParts {
   readonly workload: Workload;
   readonly lengths: (iteration: number, shape: Partial<Workload["shape"]>) => GroupLengths;
-  readonly simulate: (iteration: Iteration) => Promise<SimulationResult>;
+  readonly simulate: (iteration: IterationChoices) => Promise<IterationResult>;
 }
 
 /** Schedulers that are only of related systems. */
@@ -27,7 +27,7 @@ interface Related {
   /** Scheduler: of a policy, or one of systems.ts. */
   readonly on: "verl" | Special | Exclude<PolicyName, "group">;
   /** Absent: one iteration as usual. */
-  readonly run?: (parts: RelatedParts) => Promise<SimulationResult>;
+  readonly run?: (parts: RelatedParts) => Promise<IterationResult>;
 }
 
 const RELATED = {
@@ -97,7 +97,7 @@ interface Carried {
 async function partialRollout(
   { workload, lengths: draw, simulate }: RelatedParts,
   stalenessMax: number,
-): Promise<SimulationResult> {
+): Promise<IterationResult> {
   const { groups: wanted } = workload.shape;
   let carried: Carried[] = [];
   const returned: number[] = [];
@@ -147,14 +147,14 @@ const isWhole = ({ lengths, reached }: ReturnType<typeof withReached>[number]): 
 
 const OVER_SAMPLE = 1.25;
 
-async function finishFirst(parts: RelatedParts): Promise<SimulationResult> {
+async function finishFirst(parts: RelatedParts): Promise<IterationResult> {
   const { groupSize } = parts.workload.shape;
   const lengths = parts.lengths(0, { groupSize: Math.ceil(groupSize * OVER_SAMPLE) });
   return withoutWaste(await parts.simulate({ lengths, finishFirst: groupSize }));
 }
 
 /** Tokens of responses that were given up are no output. */
-function withoutWaste(result: SimulationResult): SimulationResult {
+function withoutWaste(result: IterationResult): IterationResult {
   return { ...result, outputTokens: sumOf(result.returnedLengths) };
 }
 
@@ -163,13 +163,13 @@ const sumOf = (values: readonly number[]) => values.reduce((sum, value) => sum +
 /** Iterations whose prompts are dealt out together: those with the longest history come in the last one. */
 const ROUNDS = 4;
 
-async function tailBatching(parts: RelatedParts): Promise<SimulationResult> {
+async function tailBatching(parts: RelatedParts): Promise<IterationResult> {
   const { groups, groupSize } = parts.workload.shape;
   // To each prompt the last epoch's responses, then this one's.
   const epochs = parts.lengths(0, { groups: groups * ROUNDS, groupSize: groupSize * 2 });
   const longest = (group: readonly number[]) => Math.max(...group.slice(0, groupSize));
   const byHistory = [...epochs].sort((a, b) => longest(a) - longest(b));
-  const rounds: SimulationResult[] = [];
+  const rounds: IterationResult[] = [];
   for (let round = 0; round < ROUNDS; round += 1) {
     const own = byHistory.slice(round * groups, (round + 1) * groups);
     rounds.push(await parts.simulate({ lengths: own.map((group) => group.slice(groupSize)) }));
@@ -181,10 +181,10 @@ async function tailBatching(parts: RelatedParts): Promise<SimulationResult> {
 const LEFT_PARTS = [0.1, 0.04, 0.01];
 const INSTANCES_PART = 1 / 4;
 
-async function rlhfuse(parts: RelatedParts): Promise<SimulationResult> {
-  const found: SimulationResult[] = [];
+async function rlhfuse(parts: RelatedParts): Promise<IterationResult> {
+  const found: IterationResult[] = [];
   for (const part of LEFT_PARTS) found.push(await fused(parts, part));
-  const timeOf = ({ wallS, freeS }: SimulationResult) =>
+  const timeOf = ({ wallS, freeS }: IterationResult) =>
     wallS - Math.min(freeS, FORWARD_PART * parts.workload.after.training * wallS);
   return found.reduce((best, one) => (timeOf(one) < timeOf(best) ? one : best));
 }
@@ -206,7 +206,7 @@ async function fused({ workload, lengths, simulate }: RelatedParts, part: number
   return { ...result, tailS, freeS: free * after.wallS, returnedLengths: all.flat() };
 }
 
-function onGraphs({ workload, lengths, simulate }: RelatedParts): Promise<SimulationResult> {
+function onGraphs({ workload, lengths, simulate }: RelatedParts): Promise<IterationResult> {
   return simulate({ lengths: lengths(0, {}), workload: { ...workload, graphs: CANN_GRAPHS } });
 }
 
@@ -223,7 +223,7 @@ async function elastic({ lengths, simulate }: RelatedParts, noticeS: number) {
 }
 
 /** Results one after the other, as the mean of `iterations` iterations. */
-function added(results: readonly SimulationResult[], iterations: number): SimulationResult {
+function added(results: readonly IterationResult[], iterations: number): IterationResult {
   const [first, ...rest] = results;
   const sum = { ...present(first, "something was simulated") };
   for (const result of rest) {

@@ -2,23 +2,23 @@
 // schedulers as they stand; oracles and baselines differ in the order or the placement alone.
 // A policy that divides is a system of its own name, with the paper's chunks; nothing here changes for a new one.
 
-import { present } from "../../core/base/assert.ts";
-import type { WorkerId } from "../../core/base/ids.ts";
-import type { Request } from "../../core/request/buffer.ts";
-import { KeyedPolicy } from "../../core/schedule/keyed.ts";
+import { present } from "../../../src/core/base/assert.ts";
+import type { WorkerId } from "../../../src/core/base/ids.ts";
+import type { Request } from "../../../src/core/request/buffer.ts";
+import { KeyedPolicy } from "../../../src/core/schedule/keyed.ts";
 import {
   isDivided,
   POLICY_NAMES,
   type PolicyName,
   schedulerFor,
-} from "../../core/schedule/policies.ts";
-import { byArrival } from "../../core/schedule/policy.ts";
-import { Scheduler } from "../../core/schedule/scheduler.ts";
-import { Heap } from "../../core/wasm/heap.ts";
+} from "../../../src/core/schedule/policies.ts";
+import { byArrival } from "../../../src/core/schedule/policy.ts";
+import { Scheduler } from "../../../src/core/schedule/scheduler.ts";
+import { Heap } from "../../../src/core/wasm/heap.ts";
 import { isolating } from "./isolation.ts";
+import type { SchedulerParts } from "./iteration.ts";
 import { pinOf, rebalancing } from "./rebalance.ts";
 import { baseOf, RELATED_NAMES, type RelatedName } from "./related.ts";
-import type { SchedulerParts } from "./simulation.ts";
 
 /** Baselines of the paper, which draft as they did there, and the order that no system can know. */
 const BASELINES = ["verl", "streamrl-oracle"] as const;

@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import type { StepTimes } from "../../core/draft/draft-length.ts";
+import type { StepTimes } from "../../../src/core/draft/draft-length.ts";
 import { breakEvenAcceptance, planDrafts } from "./draft-budget.ts";
 import { bestUniformGamma } from "./throughput.ts";
 

@@ -1,19 +1,19 @@
 // One cell of a comparison: one system on one workload with one kind of drafting and one seed. Everything that is drawn
 // by chance is drawn from the seed, so a cell is repeated exactly by naming it.
 
-import { present } from "../../core/base/assert.ts";
-import type { RequestId } from "../../core/base/ids.ts";
-import type { Scheduler } from "../../core/schedule/scheduler.ts";
-import type { CoreExports } from "../../core/wasm/load.ts";
-import { type GroupLengths, type LengthShape, sampleLengths } from "./lengths.ts";
-import { Random } from "./random.ts";
-import { type Iteration, type RelatedParts, runOf } from "./related.ts";
+import { present } from "../../../src/core/base/assert.ts";
+import type { RequestId } from "../../../src/core/base/ids.ts";
+import type { Scheduler } from "../../../src/core/schedule/scheduler.ts";
+import type { CoreExports } from "../../../src/core/wasm/load.ts";
+import { Random } from "../../../test/suite/random.ts";
 import {
+  Iteration,
+  type IterationOptions,
+  type IterationResult,
   type Reached,
-  Simulation,
-  type SimulationOptions,
-  type SimulationResult,
-} from "./simulation.ts";
+} from "./iteration.ts";
+import { type GroupLengths, type LengthShape, sampleLengths } from "./lengths.ts";
+import { type IterationChoices, type RelatedParts, runOf } from "./related.ts";
 import {
   DRAFTER_GAIN,
   groupedAcceptanceLength,
@@ -35,15 +35,15 @@ export interface Cell {
   readonly seed: number;
   readonly chunkTokens: number;
   readonly isRecorded: boolean;
-  /** See SimulationOptions. */
+  /** See IterationOptions. */
   readonly isPaced?: boolean;
   /** Admission as in the paper: a chunk's KV is reserved as a whole. Default: a few tokens ahead. */
   readonly reservesChunks?: boolean;
 }
 
-export async function simulateCell(cell: Cell, core: CoreExports): Promise<SimulationResult> {
+export async function simulateCell(cell: Cell, core: CoreExports): Promise<IterationResult> {
   const { workload, seed, system } = cell;
-  const run = (iteration: Iteration) => simulate(cell, core, iteration);
+  const run = (iteration: IterationChoices) => simulate(cell, core, iteration);
   const related = runOf(system);
   if (related !== null) {
     const lengths: RelatedParts["lengths"] = (iteration, shape) => drawn(cell, iteration, shape);
@@ -52,9 +52,13 @@ export async function simulateCell(cell: Cell, core: CoreExports): Promise<Simul
   return run({ lengths: workload.lengths ?? sampleLengths(workload.shape, seed) });
 }
 
-function simulate(cell: Cell, core: CoreExports, iteration: Iteration): Promise<SimulationResult> {
+function simulate(
+  cell: Cell,
+  core: CoreExports,
+  iteration: IterationChoices,
+): Promise<IterationResult> {
   const { workload, system, chunkTokens, isRecorded, isPaced } = cell;
-  return new Simulation({
+  return new Iteration({
     ...{ workload, lengths: [], until: null, progress: null, finishFirst: null, elastic: null },
     ...iteration,
     core,
@@ -67,7 +71,7 @@ function simulate(cell: Cell, core: CoreExports, iteration: Iteration): Promise<
     ...draftingOf(cell),
     isRecorded,
     ...(isPaced === undefined ? {} : { isPaced }),
-  }).run();
+  }).result();
 }
 
 /** More than any chunk has. */
@@ -102,7 +106,7 @@ function drawn(cell: Cell, iteration: number, changes: Partial<LengthShape>): Gr
 /** Iterations of one seed share no lengths with those of another. */
 const SEED_STRIDE = 1_000_003;
 
-function draftingOf(cell: Cell): Pick<SimulationOptions, "speculationFor" | "qualityOf"> {
+function draftingOf(cell: Cell): Pick<IterationOptions, "speculationFor" | "qualityOf"> {
   const { workload, draft } = cell;
   const { vanilla, selfAcceptanceLength } = workload;
   const suffix = () => new SuffixSpeculation();

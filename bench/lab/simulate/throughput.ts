@@ -1,7 +1,7 @@
 // The throughput model of speculation (paper, section 3.4.1): what a draft of a given length gains
 // for a batch on an engine whose step times were measured.
 
-import type { StepTimes } from "../../core/draft/draft-length.ts";
+import type { StepTimes } from "../../../src/core/draft/draft-length.ts";
 
 /** Expected tokens per request and step with `gamma` draft tokens, each accepted with probability alpha. */
 export function expectedTokens(alpha: number, gamma: number): number {

@@ -1,6 +1,6 @@
 // Seeded chance of simulations and fault tests: one stream for each purpose, so that one more draw here changes nothing there.
 
-import { fold32, hashString, uniformAt } from "../../core/base/hash.ts";
+import { fold32, hashString, uniformAt } from "../../src/core/base/hash.ts";
 
 export class Random {
   readonly #key: { hi: number; lo: number };

@@ -1,26 +1,12 @@
 // Speculative decoding on a modelled engine: how many tokens a step yields and verifies. The lengths of drafts are
 // decided by draft-budget.ts, the paper's rule; acceptance probabilities come from measurements.
 
-import { assert } from "../../core/base/assert.ts";
-import type { StepTimes } from "../../core/draft/draft-length.ts";
-import { DRAFT_TOKENS_MAX } from "../../core/draft/drafter.ts";
+import { assert } from "../../../src/core/base/assert.ts";
+import type { StepTimes } from "../../../src/core/draft/draft-length.ts";
+import { DRAFT_TOKENS_MAX } from "../../../src/core/draft/drafter.ts";
+import type { Drafting, Speculation } from "../../../src/tools/simulate/engine.ts";
 import { type ClassPlan, planDrafts, THRESHOLDS } from "./draft-budget.ts";
 import { bestUniformGamma, expectedTokens } from "./throughput.ts";
-
-/** A running request, as the drafter knows it. */
-export interface Drafting {
-  /** Mean chance that the next draft token is accepted, 0..1, in hundredths. */
-  quality: number;
-  readonly isUrgent: boolean;
-  /** Set by `plan`: tokens that a step yields, >= 1, and rows that it verifies, >= 1. */
-  rate: number;
-  rows: number;
-}
-
-export interface Speculation {
-  /** Sets rate and rows of each; returns the milliseconds that drafting adds to a step. */
-  plan(running: readonly Drafting[], times: StepTimes): number;
-}
 
 /**
  * Acceptance of one draft: its tokens are accepted with probability q each, and q differs from draft to draft as

@@ -1,7 +1,7 @@
 // The time left as a rollout estimates it, on ten simulated iterations, from a third of the time on.
 
 import { expect, test } from "bun:test";
-import { loadCore } from "../../core/wasm/load.ts";
+import { loadCore } from "../../../src/core/wasm/load.ts";
 import { simulateCell } from "./cell.ts";
 import { chunkTokensOf } from "./systems.ts";
 import { WORKLOADS } from "./workload.ts";

@@ -1,8 +1,8 @@
 // Response lengths: how long each response of each group will be. The shape within and between groups
 // comes from real traces (as aggregates: no length of a trace is stored here), the scale from the workload.
 
-import { AppError } from "../../core/base/errors.ts";
-import { Random } from "./random.ts";
+import { AppError } from "../../../src/core/base/errors.ts";
+import { Random } from "../../../test/suite/random.ts";
 
 /** lengths[group][sample], output tokens >= 1. */
 export type GroupLengths = readonly (readonly number[])[];

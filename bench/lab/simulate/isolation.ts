@@ -2,11 +2,12 @@
 // a few engines of their own, with so few beside them that a step is short; the rest fills the others. How many requests
 // and engines: those with which both lanes are expected to end first.
 
-import type { Request } from "../../core/request/buffer.ts";
-import type { Slot } from "../../core/schedule/placement.ts";
-import { schedulerFor } from "../../core/schedule/policies.ts";
-import type { Scheduler } from "../../core/schedule/scheduler.ts";
-import { meanOf, type SchedulerParts } from "./simulation.ts";
+import type { Request } from "../../../src/core/request/buffer.ts";
+import type { Slot } from "../../../src/core/schedule/placement.ts";
+import { schedulerFor } from "../../../src/core/schedule/policies.ts";
+import type { Scheduler } from "../../../src/core/schedule/scheduler.ts";
+import { meanOf } from "../../../src/tools/simulate/simulation.ts";
+import type { SchedulerParts } from "./iteration.ts";
 
 /** Turns after which the lanes are chosen anew. */
 const TURNS = 64;

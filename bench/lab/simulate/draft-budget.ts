@@ -1,8 +1,8 @@
 // How much to draft now, on one engine: the length cap of each priority class from MBA, and the
 // acceptance below which one more draft token costs more time than it saves. Off where it does not pay.
 
-import type { StepTimes } from "../../core/draft/draft-length.ts";
-import { DRAFT_TOKENS_MAX } from "../../core/draft/drafter.ts";
+import type { StepTimes } from "../../../src/core/draft/draft-length.ts";
+import { DRAFT_TOKENS_MAX } from "../../../src/core/draft/drafter.ts";
 import { LAMBDA, marginalBenefitLengths } from "./mba.ts";
 import { bestUniformGamma } from "./throughput.ts";
 

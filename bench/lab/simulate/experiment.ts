@@ -1,13 +1,13 @@
 // Runs cells over seeds and sums them up: means, 95 % confidence intervals, speed-ups over veRL on the same seeds, the
 // lower bound, and the published numbers beside ours. It computes; printing is src/cli's.
 
-import type { Timeline } from "../../core/rollout/timeline.ts";
-import type { CoreExports } from "../../core/wasm/load.ts";
+import type { CoreExports } from "../../../src/core/wasm/load.ts";
+import { meanOf } from "../../../src/tools/simulate/simulation.ts";
 import { type Cell, type SimDraft, simulateCell } from "./cell.ts";
+import type { IterationResult } from "./iteration.ts";
 import { type GroupLengths, sampleLengths } from "./lengths.ts";
 import { type Metric, PUBLISHED, type PublishedCell, publishedSpeedup } from "./published.ts";
 import { isOtherWork } from "./related.ts";
-import { meanOf, type SimulationResult } from "./simulation.ts";
 import { bestTokensPerStep, DRAFTER_GAIN } from "./speculation.ts";
 import { StepModel } from "./step-time.ts";
 import { chunkTokensOf, isBaseline, isOfThePaper, type SystemName } from "./systems.ts";
@@ -59,14 +59,6 @@ export interface SimulateReport {
   readonly workloads: Readonly<Record<string, WorkloadReport>>;
 }
 
-/** One system's run on the first seed, for charts. */
-export interface Picture {
-  readonly workload: string;
-  readonly system: SystemName;
-  readonly result: SimulationResult;
-  readonly timeline: Timeline;
-}
-
 export interface ExperimentOptions {
   readonly systems: readonly SystemName[];
   readonly draft: DraftOption;
@@ -74,9 +66,6 @@ export interface ExperimentOptions {
   /** null: each system's own. */
   readonly chunkTokens: number | null;
   readonly core: CoreExports;
-  readonly onCell: (name: string) => void;
-  /** Keeps series of the first seed. */
-  readonly isPictured: boolean;
 }
 
 export type DraftOption = "off" | "grouped" | "own";
@@ -92,17 +81,18 @@ function draftOf(system: SystemName, draft: DraftOption): SimDraft {
 export async function runWorkload(
   workload: Workload,
   options: ExperimentOptions,
-): Promise<{ report: WorkloadReport; pictures: Picture[] }> {
-  const pictures: Picture[] = [];
-  const cell = (system: SystemName, draft: SimDraft, seed: number, isRecorded: boolean) => {
-    options.onCell(`${workload.name}, ${system}, seed ${seed}`);
-    const chunkTokens = options.chunkTokens ?? chunkTokensOf(system);
-    const made = { workload, system, draft, seed, chunkTokens, isRecorded };
-    return simulateCell(made, options.core);
-  };
+): Promise<WorkloadReport> {
   const seeds = Array.from({ length: options.seeds }, (_, i) => i + 1);
-  const base: SimulationResult[] = [];
-  for (const seed of seeds) base.push(await cell("verl", "off", seed, false));
+  const runsOf = async (system: SystemName, draft: SimDraft): Promise<IterationResult[]> => {
+    const chunkTokens = options.chunkTokens ?? chunkTokensOf(system);
+    const runs: IterationResult[] = [];
+    for (const seed of seeds) {
+      const cell = { workload, system, draft, seed, chunkTokens, isRecorded: false };
+      runs.push(await simulateCell(cell, options.core));
+    }
+    return runs;
+  };
+  const base = await runsOf("verl", "off");
   const best = bestOf(workload, options.draft);
   const bound = meanOf(
     seeds.map((seed) => {
@@ -113,20 +103,14 @@ export async function runWorkload(
   const systems: Record<string, SystemReport> = {};
   for (const system of options.systems) {
     const draft = draftOf(system, options.draft);
-    const runs: SimulationResult[] = [];
-    for (const seed of seeds) {
-      const result = await cell(system, draft, seed, options.isPictured && runs.length === 0);
-      runs.push(result);
-      const { timeline } = result;
-      if (timeline !== null) pictures.push({ workload: workload.name, system, result, timeline });
-    }
+    const runs = await runsOf(system, draft);
     systems[system] = summed({ workload, system, draft, runs, base, bound });
   }
   const requests =
     workload.lengths?.flat().length ?? workload.shape.groups * workload.shape.groupSize;
   const tokensMean = meanOf(base.map((run) => run.outputTokens / requests));
   const all = { seeds: options.seeds, requests, tokens_mean: tokensMean };
-  return { report: { systems, lower_bound_s: bound, ...all }, pictures };
+  return { systems, lower_bound_s: bound, ...all };
 }
 
 function bestOf(workload: Workload, draft: DraftOption): number {
@@ -138,15 +122,15 @@ function summed(input: {
   workload: Workload;
   system: SystemName;
   draft: SimDraft;
-  runs: readonly SimulationResult[];
-  base: readonly SimulationResult[];
+  runs: readonly IterationResult[];
+  base: readonly IterationResult[];
   bound: number;
 }): SystemReport {
   const { workload, system, draft, runs, base, bound } = input;
-  const mean = (value: (run: SimulationResult) => number) => meanOf(runs.map(value));
+  const mean = (value: (run: IterationResult) => number) => meanOf(runs.map(value));
   const speedups = runs.map((run, i) => rateOf(run) / rateOf(base[i] ?? run));
   const wallS = mean((run) => run.wallS);
-  const lengthOf = (run: SimulationResult) => meanOf(run.biasLengths ?? run.returnedLengths);
+  const lengthOf = (run: IterationResult) => meanOf(run.biasLengths ?? run.returnedLengths);
   const iterationS = meanOf(runs.map((run, i) => iterationOf(workload, run, base[i] ?? run)));
   return {
     wall_s: wallS,
@@ -175,11 +159,11 @@ function summed(input: {
 }
 
 /** Tokens that an iteration hands out. */
-const returnedTokens = (run: SimulationResult) =>
+const returnedTokens = (run: IterationResult) =>
   run.returnedLengths.reduce((sum, n) => sum + n, 0) / run.iterations;
 
 /** Seconds of an iteration. Training takes time by the tokens that it gets; what can run beside the rollout does. */
-function iterationOf({ after }: Workload, run: SimulationResult, verl: SimulationResult): number {
+function iterationOf({ after }: Workload, run: IterationResult, verl: IterationResult): number {
   const perToken = (after.training * verl.wallS) / verl.outputTokens;
   const training = perToken * returnedTokens(run);
   const hidden = Math.min(FORWARD_PART * training, run.freeS);
@@ -208,9 +192,8 @@ export async function checkPublished(options: {
   readonly chunkTokens: number | null;
   readonly core: CoreExports;
   readonly workloads: readonly string[];
-  readonly onCell: (name: string) => void;
 }): Promise<CheckedCell[]> {
-  const known = new Map<string, SimulationResult[]>();
+  const known = new Map<string, IterationResult[]>();
   const runsOf = async (
     cell: PublishedCell,
     { system, draft, reservesChunks = false }: Pick<Cell, "system" | "draft" | "reservesChunks">,
@@ -220,9 +203,8 @@ export async function checkPublished(options: {
     const key = `${workload.name} ${workload.shape.groupSize} ${system} ${draft}${admission}`;
     const before = known.get(key);
     if (before !== undefined) return before;
-    const runs: SimulationResult[] = [];
+    const runs: IterationResult[] = [];
     for (let seed = 1; seed <= options.seeds; seed += 1) {
-      options.onCell(`${key}, seed ${seed}`);
       const chunkTokens = options.chunkTokens ?? chunkTokensOf(system);
       const made = { workload, system, draft, seed, chunkTokens, isRecorded: false };
       runs.push(await simulateCell({ ...made, reservesChunks }, options.core));
@@ -255,7 +237,7 @@ function resized(workload: Workload, groupSize: number | null): Workload {
   return { ...workload, shape: { ...shape, groupSize } };
 }
 
-function measured(metric: Metric, run: SimulationResult, base: SimulationResult): number {
+function measured(metric: Metric, run: IterationResult, base: IterationResult): number {
   switch (metric) {
     case "speedup":
       return rateOf(run) / rateOf(base);
@@ -278,7 +260,7 @@ function measured(metric: Metric, run: SimulationResult, base: SimulationResult)
   }
 }
 
-const rateOf = (run: SimulationResult) => run.outputTokens / run.wallS;
+const rateOf = (run: IterationResult) => run.outputTokens / run.wallS;
 
 /** 97.5 % quantiles of Student's t at 1, 2, 3 ... degrees of freedom; beyond the table, the normal's. */
 const STUDENT = [12.71, 4.3, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23];

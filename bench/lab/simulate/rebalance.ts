@@ -1,10 +1,10 @@
 // Re-balance of CANN's rollout recipe, on any scheduler: a step takes as long as the next larger graph that the engine has
 // captured. As soon as every engine can drop to a smaller one, requests move from those above it to the others.
 
-import type { Request } from "../../core/request/buffer.ts";
-import type { Slot } from "../../core/schedule/placement.ts";
-import type { ScheduleCommand, Scheduler } from "../../core/schedule/scheduler.ts";
-import type { SchedulerParts } from "./simulation.ts";
+import type { Request } from "../../../src/core/request/buffer.ts";
+import type { Slot } from "../../../src/core/schedule/placement.ts";
+import type { ScheduleCommand, Scheduler } from "../../../src/core/schedule/scheduler.ts";
+import type { SchedulerParts } from "./iteration.ts";
 import { type Graphs, graphOf } from "./step-time.ts";
 
 /**
