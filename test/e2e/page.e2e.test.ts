@@ -99,10 +99,14 @@ describe.skipIf(isMissing)(`page${NO_CHROMIUM}`, () => {
     await page.until(`${text("text")} === ${JSON.stringify(texts.join(""))}`);
     await page.evaluate('document.getElementById("map").focus()');
     for (const key of ["ArrowRight", "ArrowDown", "Enter"]) await page.press(key);
-    await page.evaluate('document.querySelector("#strips .plot").focus()');
+    await page.evaluate('document.getElementById("rates").focus()');
     await page.press("ArrowLeft");
-    const values = 'document.querySelector("#strips .plot").getAttribute("aria-description")';
-    expect(await page.evaluate<string>(values)).toMatch(/KV \d+ %, running \d+ of \d+/);
+    const values = 'document.getElementById("rates").getAttribute("aria-description")';
+    expect(await page.evaluate<string>(values)).toMatch(/tokens\/s:? [\d,]+/);
+    await page.until('document.querySelector("#picture svg .longest")');
+    const save = 'document.getElementById("save").href';
+    const saved = await fetch(await page.evaluate<string>(save));
+    expect(await saved.text()).toContain('<script type="application/json" id="data">');
     await page.until('document.getElementById("who").textContent.startsWith("Response")');
     await page.until('document.getElementById("chunks").children.length > 0');
     await page.until('document.getElementById("tokens").textContent.length > 0');
@@ -164,6 +168,8 @@ describe.skipIf(isMissing)(`page${NO_CHROMIUM}`, () => {
     await page.until(`EARLIER === "1" && live !== null && responses.size === ${LONG + SHORT}`);
     expect(await page.evaluate<string>(text("waits"))).toBe("The iteration waited for");
     await page.until("samples.length >= 3");
+    const named = 'document.querySelector("#picture svg .name")?.textContent === "iteration 1"';
+    await page.until(named);
     await page.evaluate('document.querySelector("#stragglers button").click()');
     await page.until(`${text("who")}.startsWith("Response")`);
     // Of those that were given up, not every one had begun.

@@ -14,7 +14,7 @@ import {
   WORKER_FIGURES,
   type WorkerKey,
 } from "./figures.ts";
-import { IterationSpan, type IterationSummary } from "./iteration-span.ts";
+import { Ends, IterationSpan, type IterationSummary } from "./iteration-span.ts";
 import { Ledger } from "./ledger.ts";
 import { type EngineClock, engineClock } from "./progress-clock.ts";
 import { kvMovesReport, type Progress, type RunReport, type WorkerReport } from "./report.ts";
@@ -275,6 +275,16 @@ export class Meter {
         kvTokens: worker.capacity.kvTokens,
       })),
     };
+  }
+
+  /** Time of the current iteration so far, or of the last one, and of its tail. */
+  get times(): { readonly wallS: number; readonly tailS: number } {
+    const { requests, finished_requests: finished } = this.figures();
+    const nowMs = this.#clock.nowMs();
+    const { startMs, ends } = this.#span ?? { startMs: this.#startMs, ends: new Ends() };
+    const endMs = finished < requests ? nowMs : (ends.lastMs ?? nowMs);
+    const tailMs = requests === 0 ? 0 : endMs - ends.tailStartMs(requests, { startMs, endMs });
+    return { wallS: (endMs - startMs) / 1000, tailS: tailMs / 1000 };
   }
 
   /** Chunks and load of the current iteration, or of the last one. */

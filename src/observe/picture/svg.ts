@@ -209,7 +209,7 @@ function longestText(longest: NonNullable<RunFigure["longest"]>, top: number): s
     `${moves} move${moves === 1 ? "" : "s"}`,
   ];
   const texts = lines.map((line, i) => `<text x="25" y="${px(top + 9 + i * 13)}">${line}</text>`);
-  return `<g><title>${escaped(group)}</title>${texts.join("")}</g>`;
+  return `<g class="longest"><title>${escaped(group)}</title>${texts.join("")}</g>`;
 }
 
 function barOf(bar: ResponseBar, top: number, scale: Scale): string {

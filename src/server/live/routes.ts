@@ -2,6 +2,7 @@
 
 import { AppError } from "../../core/base/errors.ts";
 import type { Text } from "../../text/text.ts";
+import { pageResponse } from "../page/html.ts";
 import { jsonResponse, type Row, wholeNumber } from "../route.ts";
 import type { Sidecar } from "../sidecar.ts";
 import { responseDetail } from "./response-detail.ts";
@@ -36,6 +37,18 @@ export const LIVE_ROUTES: readonly Row<Parts>[] = [
     handle: ({ live, sidecar }) => {
       const timeline = sidecar.rollout.meter.timeline();
       return jsonResponse({ runs: { [`iteration ${live.iteration}`]: { timeline } } });
+    },
+  },
+  {
+    method: "GET",
+    path: "/foretoken/picture",
+    summary:
+      "The picture of the current iteration, or of one of the last 50, as a page with its data",
+    query: { iteration: { type: "integer", minimum: 1 } },
+    answers: ["text/html"],
+    handle: ({ live }, { url }) => {
+      const number = url.searchParams.get("iteration");
+      return pageResponse(live.picture(number === null ? null : wholeNumber("iteration", number)));
     },
   },
   {

@@ -41,22 +41,12 @@ export class Samples {
   columns(max = SAMPLES_MAX) {
     const every = Math.ceil(this.#samples.length / max);
     const samples = this.#samples.filter((_, i) => i % every === 0);
-    const byWorker = samples.map(({ workers }) => new Map(workers.map((one) => [one.worker, one])));
-    const workers: Record<string, { running: (number | null)[]; kv: (number | null)[] }> = {};
-    for (const id of new Set(byWorker.flatMap((one) => [...one.keys()]))) {
-      const of = byWorker.map((one) => one.get(id));
-      workers[id] = {
-        running: of.map((one) => one?.running ?? null),
-        kv: of.map((one) => (one ? rounded(one.kvTokensUsed / Math.max(1, one.kvTokens)) : null)),
-      };
-    }
     return {
       at_s: samples.map(({ elapsedS }) => rounded(elapsedS)),
       tail: samples.map(({ isTail }) => isTail),
       tokens_per_s: samples.map(({ tokensPerS }) => Math.round(tokensPerS)),
       eta_low_s: samples.map(({ etaLowS }) => etaLowS && rounded(etaLowS)),
       eta_high_s: samples.map(({ etaHighS }) => etaHighS && rounded(etaHighS)),
-      workers,
     };
   }
 }

@@ -115,9 +115,8 @@ test("live: samples of the iteration are there for a page that comes later, and 
     await bed.step();
     view.sample();
   }
-  const { samples } = answer() as unknown as { samples: { at_s: number[]; workers: object } };
+  const { samples } = answer() as unknown as { samples: { at_s: number[] } };
   expect(samples.at_s).toHaveLength(5);
-  expect(Object.keys(samples.workers)).toEqual(["0", "1"]);
   await bed.finish();
   bed.sidecar.rollout.meter.endIteration();
   view.iterationEnded(SUMMARY);
@@ -180,6 +179,25 @@ test("live: whom the iteration waits for, and why", async () => {
   expect(one?.reason).toMatch(/^[0-9.]+ times its siblings' median, alone on vllm-[01]/);
 });
 
+test("live: the picture is of the iteration as it stands, and kept with those that are over", async () => {
+  const { bed, view } = shown({ lengthOf: ({ sampleIndex: i }) => (i === 3 ? 90 : 10) });
+  expect(() => view.picture(1)).toThrow("iteration 1 has not begun");
+  bed.generate([1], 4);
+  while (bed.sidecar.rollout.unfinished > 1) await bed.step();
+  const running = view.picture(null);
+  expect(running).toContain(">3 of 4 responses: ");
+  expect(view.picture(1)).toBe(running);
+  await bed.finish();
+  expect(view.picture(null)).toContain(">4 responses: ");
+  bed.sidecar.rollout.meter.endIteration();
+  view.iterationEnded(SUMMARY);
+  bed.generate([2], 1);
+  await bed.step();
+  expect(view.picture(null)).toContain(">iteration 2</tspan>");
+  expect(view.picture(1)).toContain(">iteration 1</tspan>");
+  await bed.finish();
+});
+
 test("live: the last iterations outlive the server, 50 of them", () => {
   const file = join(FOLDER, "deep", "iterations.json");
   const many = shown();
@@ -226,7 +244,9 @@ test("live: an iteration that ended names what it waited for, after a restart of
     {},
     {},
   ];
-  const ended = { iteration: 1, wall_s: 10, workers: [{ worker: 0 }, { worker: 1 }], waited_for };
+  const engines = [{ name: expect.any(String) }, {}];
+  const figure = { name: "iteration 1", engines, longest: { size: 4 } };
+  const ended = { iteration: 1, wall_s: 10, figure, waited_for };
   // Bun writes the pattern's matchers into what it compares.
   expect(structuredClone(view.earlier(1))).toMatchObject({
     ...ended,

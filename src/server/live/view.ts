@@ -11,6 +11,8 @@ import type { IterationSummary } from "../../core/rollout/iteration-span.ts";
 import type { WorkerStats } from "../../core/rollout/worker.ts";
 import type { WorkerPool } from "../../fleet/pool.ts";
 import type { OpenWait } from "../../fleet/waits.ts";
+import { figureOf, type RunFigure } from "../../observe/picture/figure.ts";
+import { headlineOf, savedPage } from "../../observe/picture/page.ts";
 import type { workersOf } from "../control/calls.ts";
 import type { Sidecar } from "../sidecar.ts";
 import { progressFields } from "../stream/frame.ts";
@@ -45,6 +47,8 @@ const SAMPLE_MS = 1000;
 const EARLIER_SAMPLES_MAX = 240;
 /** Groups whose estimates one answer holds. */
 const ESTIMATES_MAX = 16_384;
+/** Time for which a picture of a running iteration is kept, in times of what it took. */
+const PICTURE_COST = 50;
 /** Interval between reports of a state that keeps requests waiting. */
 const REMIND_S = 60;
 
@@ -63,6 +67,7 @@ export class LiveView {
   #state: ServingState = { state: "serving", reason: null };
   #sinceMs: number;
   #remindedMs = 0;
+  #picture = { page: "", dueMs: Number.NEGATIVE_INFINITY };
 
   constructor(options: LiveOptions) {
     this.#options = options;
@@ -132,9 +137,7 @@ export class LiveView {
     try {
       this.#store.add(record, {
         samples: this.#samples.columns(EARLIER_SAMPLES_MAX),
-        workers: progress.workers.map(({ worker, slots }) => {
-          return { worker, slots, name: this.nameOf(worker) };
-        }),
+        figure: this.#figure(this.#store.last + 1),
         waited_for,
       });
     } catch (error) {
@@ -148,16 +151,45 @@ export class LiveView {
     if (number === this.iteration && number > this.#store.last) {
       return { iteration: number, groups };
     }
-    const kept = this.#store.find(number);
-    if (kept === null) {
-      const reason =
-        number > this.iteration
-          ? `has not begun: the current one is ${this.iteration}`
-          : `is not kept: the last ${ITERATIONS_KEPT} are`;
-      throw new AppError("not_found", `iteration ${number} ${reason}`);
-    }
-    const { record, detail } = kept;
+    const { record, detail } = this.#kept(number);
     return { iteration: number, ...record, ...detail, groups, figures: shown(record) };
+  }
+
+  #kept(number: number) {
+    const kept = this.#store.find(number);
+    if (kept !== null) return kept;
+    const reason =
+      number > this.iteration
+        ? `has not begun: the current one is ${this.iteration}`
+        : `is not kept: the last ${ITERATIONS_KEPT} are`;
+    throw new AppError("not_found", `iteration ${number} ${reason}`);
+  }
+
+  /** The page of GET /foretoken/picture. `number` null: the current iteration. @throws AppError not_found. */
+  picture(number: number | null): string {
+    if (number !== null && number <= this.#store.last) {
+      const { record, detail } = this.#kept(number);
+      if (detail.figure === undefined) {
+        throw new AppError("not_found", `iteration ${number} was recorded without a picture`);
+      }
+      return pictured(detail.figure, record);
+    }
+    if (number !== null && number !== this.iteration) this.#kept(number);
+    const { clock, sidecar } = this.#options;
+    const nowMs = clock.nowMs();
+    if (nowMs < this.#picture.dueMs) return this.#picture.page;
+    const page = pictured(this.#figure(this.iteration), sidecar.rollout.meter.figures());
+    // A page that looks on costs a large iteration a fiftieth of the time at most.
+    this.#picture = { page, dueMs: nowMs + PICTURE_COST * (clock.nowMs() - nowMs) };
+    return page;
+  }
+
+  #figure(number: number): RunFigure {
+    const { meter } = this.#options.sidecar.rollout;
+    const { wallS, tailS } = meter.times;
+    const { preemptions } = meter.figures();
+    const about = { name: `iteration ${number}`, wall_s: wallS, tail_s: tailS, preemptions };
+    return figureOf({ ...about, timeline: meter.timeline() });
   }
 
   /** The answer of GET /foretoken/live; the samples are most of it. */
@@ -275,6 +307,15 @@ export class LiveView {
     this.#remindedMs = nowMs;
     changed({ ...now, waiting, seconds: Math.round((nowMs - this.#sinceMs) / 1000) });
   }
+}
+
+function pictured(
+  figure: RunFigure,
+  { requests, finished_requests: done }: Pick<Figures, "requests" | "finished_requests">,
+): string {
+  const of = done === requests ? "" : `${done.toLocaleString("en-US")} of `;
+  const headline = `${of}${headlineOf([{ ...figure, requests }], false)}`;
+  return savedPage(figure.name, [{ title: null, headline, runs: [figure], facts: [] }]);
 }
 
 /** Figures with their names, for people. A file may hold an iteration that was recorded without some of them. */

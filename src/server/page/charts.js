@@ -1,19 +1,15 @@
 // @ts-check
-// The charts over time, drawn by uPlot: throughput and expected end of the iteration, its workers, the last iterations.
+// The charts over time, drawn by uPlot: throughput and expected end of the iteration, the last iterations.
 // The charts of one iteration share their cursor and their zoom.
 
 /** As the server keeps of one iteration. */
 const SAMPLES_MAX = 1200;
-const STRIP_HEIGHT = 64;
 const AXIS_HEIGHT = 24;
-/** @type {[string, string, string, string]} */
-const STRIP_CLASSES = ["strip", "name", "plot", "values"];
 /** @typedef {(number | null)[]} Column */
 /** All charts of the iteration, in the order of the page. @type {{ chart: uPlot, columns: () => Column[] }[]} */
 let iterationCharts = [];
 /** @type {uPlot | null} */
 let historyChart = null;
-let chartedWorkers = "";
 let isZoomed = false;
 
 /** @typedef {"tail" | "kv" | "run" | "line" | "edge" | "ink" | "soft"} Color */
@@ -74,9 +70,7 @@ function newChart(host, options) {
     const last = chart.data[0].length - 1;
     const at = Math.max(0, Math.min(last, (chart.cursor.idx ?? last + 1) + step));
     chart.setCursor({ left: chart.valToPos(chart.data[0][at] ?? 0, "x"), top: 1 });
-    const legend =
-      chart.root.querySelector(".u-legend") ?? host.parentElement?.querySelector(".u-legend");
-    const values = [...(legend?.querySelectorAll("tr:not(.quiet)") ?? [])].map((row) =>
+    const values = [...chart.root.querySelectorAll(".u-legend tr:not(.quiet)")].map((row) =>
       [...row.children].map((cell) => cell.textContent).join(" "),
     );
     host.setAttribute("aria-description", values.join(", "));
@@ -105,7 +99,7 @@ function endZoom() {
  * @param {Omit<uPlot.Options, "width">} options
  * @returns {Omit<uPlot.Options, "width">}
  */
-function overTime(options, isTimeHidden = false) {
+function overTime(options) {
   return {
     cursor: {
       sync: { key: "iteration", scales: ["x", null] },
@@ -125,7 +119,7 @@ function overTime(options, isTimeHidden = false) {
     ...options,
     scales: { x: { time: false, range: rangeOfTime }, ...options.scales },
     series: [
-      { label: "at", value: inSeconds, ...(isTimeHidden && { class: "quiet" }) },
+      { label: "at", value: inSeconds },
       // Behind the others.
       {
         label: "tail",
@@ -161,7 +155,7 @@ const wholeSeconds = (_, splits) => splits.map((at) => (at % 1 === 0 ? clock(at)
 const inShort = (_, splits) => splits.map(short);
 /** @type {uPlot.Series.Value} */
 const rounded = (_, value) => (value == null ? "–" : number(value));
-const timeAxis = (show = true) => axis({ show, size: AXIS_HEIGHT, values: wholeSeconds });
+const timeAxis = () => axis({ size: AXIS_HEIGHT, values: wholeSeconds });
 /** @type {(chart: uPlot, low: number | null, high: number | null) => uPlot.Range.MinMax} */
 const fromZero = (_, __, high) => [0, Math.max(1, (high ?? 0) * 1.08)];
 
@@ -215,76 +209,12 @@ function etaChart(host) {
   );
 }
 
-/**
- * KV and running requests of one worker.
- * @param {HTMLElement} host
- * @param {{ values: HTMLElement, slots: number, isLast: boolean }} about
- */
-function stripChart(host, { values, slots, isLast }) {
-  /** @type {Omit<uPlot.Options, "width">} */
-  const options = {
-    height: STRIP_HEIGHT + (isLast ? AXIS_HEIGHT : 0),
-    padding: [4, 4, 2, 0],
-    legend: { mount: (_, legend) => values.append(legend) },
-    scales: {
-      kv: { range: [0, 1.02] },
-      run: { range: [0, Math.max(1, slots) * 1.02] },
-      ...tailScale,
-    },
-    axes: [
-      timeAxis(isLast),
-      axis({ scale: "kv", size: 44, splits: [0, 0.5, 1], values: ["", "", "100 %"] }),
-    ],
-    series: [
-      {
-        label: "KV",
-        scale: "kv",
-        stroke: stroke("kv"),
-        fill: faint("kv"),
-        width: 1.5,
-        points: { show: false },
-        value: (_, value) => (value == null ? "–" : share(value, 1)),
-      },
-      {
-        label: "running",
-        scale: "run",
-        stroke: stroke("run"),
-        width: 1.5,
-        points: { show: false },
-        value: (_, value) => (value == null ? "–" : `${value} of ${slots}`),
-      },
-    ],
-  };
-  return newChart(host, overTime(options, true));
-}
-
-/** Another set of workers needs other charts. */
 function buildCharts() {
-  const names = engines.map(({ worker, slots }) => `${worker}:${slots}`).join();
-  if (names === chartedWorkers) return;
-  chartedWorkers = names;
-  for (const { chart } of iterationCharts) chart.destroy();
+  if (iterationCharts.length > 0) return;
   iterationCharts = [
     { chart: rateChart($("rates")), columns: () => [samples.map((one) => one.rate)] },
     { chart: etaChart($("ends")), columns: endColumns },
   ];
-  $("strips").replaceChildren();
-  for (const [i, { worker, slots }] of engines.entries()) {
-    const label = element("div", element("span"), element("b"));
-    const [host, values] = [element("div"), element("div")];
-    const strip = element("div", label, host, values);
-    [strip.className, label.className, host.className, values.className] = STRIP_CLASSES;
-    if (label.lastElementChild !== null) label.lastElementChild.className = "bad";
-    host.role = "img";
-    strip.id = `worker-${worker}`;
-    $("strips").append(strip);
-    const of = (/** @type {"kv" | "running"} */ name) =>
-      samples.map((sample) => sample.workers.get(worker)?.[name] ?? null);
-    iterationCharts.push({
-      chart: stripChart(host, { values, slots, isLast: i === engines.length - 1 }),
-      columns: () => [of("kv"), of("running")],
-    });
-  }
 }
 
 function endColumns() {
@@ -306,19 +236,6 @@ function drawCharts() {
     chart.setData([at, tail, ...columns()], !isZoomed);
     if (isZoomed) chart.redraw();
     showLast(chart);
-  }
-}
-
-/** Names and states, which change between samples. */
-function drawStripNames() {
-  for (const { worker, name, state, reason, use } of engines) {
-    const [label, host] = $(`worker-${worker}`).children;
-    const [shown, away] = label?.children ?? [];
-    if (!(label instanceof HTMLElement) || !host || !shown || !away) continue;
-    write(shown, name);
-    label.title = `${name}${reason === null ? "" : `: ${reason}`}`;
-    write(away, state === "ready" ? "" : state);
-    host.setAttribute("aria-label", `${name}${use}`);
   }
 }
 
@@ -447,7 +364,8 @@ function drawHistoryLinks(numbers) {
 
 /** After the colours have changed: legends do not follow them. */
 function renewCharts() {
-  chartedWorkers = "";
+  for (const { chart } of iterationCharts) chart.destroy();
+  iterationCharts = [];
   historyChart?.destroy();
   historyChart = null;
   areChartsDirty = true;

@@ -25,22 +25,25 @@ const PAGE_HTML = MARKUP.replace("/* styles */", () => chartsStyle + style).repl
 );
 
 /** Inline script and style are the page's own; nothing in it contains clients' input. */
-const POLICY =
-  "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; " +
-  "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+const OWN =
+  "script-src 'unsafe-inline'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/** A page of HTML that loads nothing. `policy`: what it may do beyond having styles. */
+export function pageResponse(html: string, policy = "frame-ancestors 'none'"): Response {
+  return new Response(html, {
+    headers: {
+      "content-type": "text/html; charset=utf-8",
+      "content-security-policy": `default-src 'none'; style-src 'unsafe-inline'; ${policy}`,
+      "referrer-policy": "no-referrer",
+      "cache-control": "no-cache",
+    },
+  });
+}
 
 export const PAGE_ROUTE: Route = {
   method: "GET",
   path: "/",
   summary: "A page that shows the rollout",
   answers: ["text/html"],
-  handle: () =>
-    new Response(PAGE_HTML, {
-      headers: {
-        "content-type": "text/html; charset=utf-8",
-        "content-security-policy": POLICY,
-        "referrer-policy": "no-referrer",
-        "cache-control": "no-cache",
-      },
-    }),
+  handle: () => pageResponse(PAGE_HTML, OWN),
 };

@@ -8,6 +8,8 @@
 /** @typedef {{ joined?: Joined[], restarted?: Restarted[], lengths?: { request: number, length: number }[], finished?: Finished[] }} Frame */
 
 const LOOK_MS = 1000;
+const PICTURE_MS = 3000;
+let picturedMs = 0;
 const GROUPS_MAX = 4096;
 /** @type {WebSocket | null} */
 let socket = null;
@@ -94,6 +96,7 @@ async function look() {
     addSample(latest.progress);
     show(latest);
     if (followed !== null) await drawDetail(followed);
+    await drawPicture(latest.iteration);
   } catch {
     // The socket's state shows that there is no connection.
   }
@@ -116,13 +119,6 @@ async function begin() {
 
 /** @param {Live} latest */
 function show(latest) {
-  const { progress, workers } = latest;
-  const known = new Map(workers.map((one) => [Number(one.worker), one]));
-  engines = progress.workers.map(({ worker, slots, running, kv_tokens_used, kv_tokens }) => {
-    const { name = `worker ${worker}`, state = "ready", reason = null } = known.get(worker) ?? {};
-    const use = `: ${share(kv_tokens_used, kv_tokens)} of KV in use, ${running} of ${slots} slots`;
-    return { worker, slots, name, state, reason, use };
-  });
   takeEstimates(latest.estimates);
   forget();
   drawState(latest);
@@ -132,22 +128,33 @@ function show(latest) {
   drawStragglers(latest.stragglers, latest.waited_for);
 }
 
+/**
+ * The picture of an iteration, as the server draws it: of one that runs, anew now and then.
+ * @param {number} iteration
+ */
+async function drawPicture(iteration) {
+  if (iteration === 0 || document.hidden || Date.now() - picturedMs < PICTURE_MS) return;
+  picturedMs = Date.now();
+  const url = urlOf("foretoken/picture", EARLIER === null ? {} : { iteration });
+  const answer = await fetch(url);
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const drawn = page.querySelector("svg.picture");
+  $("engines").hidden = drawn === null;
+  if (drawn !== null) $("picture").replaceChildren(drawn);
+  elementOf("save", HTMLAnchorElement).href = url.href;
+}
+
 /** @param {Live["progress"]} progress */
 function addSample(progress) {
-  const { elapsed_s: at, running, waiting, workers } = progress;
+  const { elapsed_s: at, running, waiting } = progress;
   const last = samples.at(-1)?.at ?? Number.NEGATIVE_INFINITY;
   if (running + waiting === 0 || at - last < LOOK_MS / 2000) return;
-  const loads = workers.map(({ worker, running, kv_tokens, kv_tokens_used: used }) => {
-    const load = { running, kv: used / Math.max(1, kv_tokens) };
-    return /** @type {const} */ ([worker, load]);
-  });
   samples.push({
     at,
     isTail: progress.is_tail,
     rate: progress.tokens_per_s,
     low: progress.eta_low_s,
     high: progress.eta_high_s,
-    workers: new Map(loads),
   });
   if (samples.length > SAMPLES_MAX) samples = samples.filter((_, i) => i % 2 === 0);
   areChartsDirty = true;
@@ -157,19 +164,13 @@ function addSample(progress) {
  * @param {Columns} columns
  * @returns {Sample[]}
  */
-function samplesOf({ at_s, tail, tokens_per_s, eta_low_s, eta_high_s, workers }) {
+function samplesOf({ at_s, tail, tokens_per_s, eta_low_s, eta_high_s }) {
   return at_s.map((at, i) => ({
     at,
     isTail: tail[i] ?? false,
     rate: tokens_per_s[i] ?? 0,
     low: eta_low_s[i] ?? null,
     high: eta_high_s[i] ?? null,
-    workers: new Map(
-      Object.entries(workers).map(([worker, { running, kv }]) => [
-        Number(worker),
-        { running: running[i] ?? null, kv: kv[i] ?? null },
-      ]),
-    ),
   }));
 }
 
@@ -250,7 +251,6 @@ function draw() {
   areChartsDirty = false;
   if (isMapDirty) drawMap(colorsOf());
   isMapDirty = false;
-  drawStripNames();
 }
 
 /** At most one drawing for each frame of the screen, however many messages come. */
@@ -408,7 +408,6 @@ async function showEarlier(iteration) {
  * @param {Live} latest
  */
 function drawEarlier(one, latest) {
-  engines = one.workers.map((of) => ({ ...of, state: "ready", reason: null, use: "" }));
   samples = samplesOf(one.samples);
   areChartsDirty = true;
   live = latest;
@@ -436,6 +435,7 @@ function drawEarlier(one, latest) {
   drawFigures(one.figures);
   drawStragglers([], one.waited_for);
   drawHistory(latest);
+  void drawPicture(one.iteration);
   const { eta_inside: held } = one;
   write($("judged"), held === null ? "" : `${share(held, 1)} of its estimates held`);
   dueDraw();

@@ -8,9 +8,7 @@
 /** @typedef {ReturnType<typeof import("../live/response-detail.ts").responseDetail>} Detail */
 /** @typedef {{ name: string, responses: Cell[], estimate: number | null }} Group */
 /** @typedef {{ id: number, group: Group, index: number, length: number, finish: string | null }} Cell */
-/** @typedef {{ running: number | null, kv: number | null }} Load */
-/** @typedef {{ worker: number, slots: number, name: string, state: string, reason: string | null, use: string }} Shown */
-/** @typedef {{ at: number, isTail: boolean, rate: number, low: number | null, high: number | null, workers: Map<number, Load> }} Sample */
+/** @typedef {{ at: number, isTail: boolean, rate: number, low: number | null, high: number | null }} Sample */
 
 /**
  * @template {HTMLElement} T
@@ -35,8 +33,6 @@ const responses = new Map();
 let samples = [];
 /** @type {Live | null} */
 let live = null;
-/** The engines of the iteration that is shown. @type {Shown[]} */
-let engines = [];
 
 /**
  * @param {string} path
@@ -80,9 +76,6 @@ const seconds = (s) =>
     : s < 5400
       ? `${Math.round(s / 60)} min`
       : `${(s / 3600).toFixed(1)} h`;
-/** @param {number} worker */
-const workerName = (worker) =>
-  engines.find((one) => one.worker === worker)?.name ?? `worker ${worker}`;
 /** @param {number} worker */
 const hue = (worker) => `hsl(${(worker * 67 + 210) % 360} 55% 55%)`;
 
