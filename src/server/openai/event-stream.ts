@@ -12,8 +12,12 @@ export interface StreamView {
   head?(): string;
   /** The output since the cursor, which is moved to the end. */
   delta(output: Output, cursor: Cursor): string;
-  /** Events after all outputs have ended; without [DONE]. */
+  /** Events after all outputs have ended; without `done`. */
   tail?(): string;
+  /** The last event. Default: OpenAI's `data: [DONE]`. */
+  readonly done?: string;
+  /** The event of an error. Default: OpenAI's. */
+  failed?(error: unknown): string;
 }
 
 export interface StreamOptions extends Omit<PulledStream, "headers" | "next"> {
@@ -33,12 +37,15 @@ export function eventStream(job: Job, view: StreamView, options: StreamOptions):
   const pieces = piecesOf(job, view);
   let failure: unknown = null;
   const next = (): Piece | null => {
-    if (failure !== null) return failed(failure);
+    if (failure !== null) return failed(view, failure);
     try {
       return pieces.next();
     } catch (error) {
       options.crashed(error);
-      return failed(new AppError("internal_error", `a fault of the server: ${errorText(error)}`));
+      return failed(
+        view,
+        new AppError("internal_error", `a fault of the server: ${errorText(error)}`),
+      );
     }
   };
   let endReading = () => {};
@@ -61,8 +68,9 @@ export function eventStream(job: Job, view: StreamView, options: StreamOptions):
   return response;
 }
 
-function failed(error: unknown, before = ""): Piece {
-  return { text: `${before}data: ${JSON.stringify(errorBody(error))}\n\n`, end: "failed" };
+function failed(view: StreamView, error: unknown, before = ""): Piece {
+  const written = view.failed?.(error) ?? `data: ${JSON.stringify(errorBody(error))}\n\n`;
+  return { text: `${before}${written}`, end: "failed" };
 }
 
 function piecesOf(job: Job, view: StreamView) {
@@ -84,7 +92,7 @@ function piecesOf(job: Job, view: StreamView) {
         if (cursor === undefined || cursor.isOver) continue;
         if (cursor.restarts !== output.restarts && cursor.tokens > 0) {
           const message = `response ${output.index} had to restart after a worker failed`;
-          return failed(new AppError("worker_failed", message), text);
+          return failed(view, new AppError("worker_failed", message), text);
         }
         cursor.restarts = output.restarts;
         text += view.delta(output, cursor);
@@ -93,7 +101,9 @@ function piecesOf(job: Job, view: StreamView) {
       }
       const written = text;
       text = "";
-      if (open === 0) return { text: written + (view.tail?.() ?? "") + DONE, end: "done" };
+      if (open === 0) {
+        return { text: written + (view.tail?.() ?? "") + (view.done ?? DONE), end: "done" };
+      }
       return written === "" ? null : { text: written, hasMore: fresh.size > 0 };
     },
   };

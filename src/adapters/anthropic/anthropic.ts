@@ -1,0 +1,50 @@
+// Anthropic's Messages API, over the same data plane as OpenAI's chats.
+
+import { AppError } from "../../core/base/errors.ts";
+import { prepareChat } from "../../server/openai/chat.ts";
+import { generates, replies } from "../../server/openai/data-plane.ts";
+import { checked } from "../../server/openai/fields.ts";
+import type { DataPlane, Prepared } from "../../server/openai/plane.ts";
+import type { Exchange } from "../../server/route.ts";
+import type { Adapter } from "../adapter.ts";
+import { messageAnswer } from "./answer.ts";
+import { chatFieldsOf, countRequest, messagesRequest, promptFieldsOf } from "./fields.ts";
+
+async function prepareMessages(
+  plane: DataPlane,
+  exchange: Exchange,
+  body: unknown,
+): Promise<Prepared> {
+  const fields = checked(messagesRequest, body);
+  const prepared = await prepareChat(plane, exchange, chatFieldsOf(fields));
+  return { ...prepared, answer: messageAnswer(plane.answeredName(fields.model)) };
+}
+
+async function countTokens(plane: DataPlane, exchange: Exchange, body: unknown): Promise<object> {
+  const fields = promptFieldsOf(checked(countRequest, body));
+  const { specs } = await prepareChat(plane, exchange, { ...fields, max_tokens: 1 });
+  return { input_tokens: specs[0]?.prompt.length ?? 0 };
+}
+
+export const ANTHROPIC: Adapter = {
+  data: [
+    generates("/v1/messages", "Anthropic: the next message of a conversation", {
+      schema: messagesRequest,
+      prepare: prepareMessages,
+    }),
+    replies("/v1/messages/count_tokens", "Anthropic: the tokens of a conversation", {
+      schema: countRequest,
+      reply: countTokens,
+    }),
+    {
+      method: "POST",
+      path: "/v1/responses",
+      summary: "Not served: the answer names the routes that are",
+      schema: { type: "object" },
+      handle: () => {
+        const message = "/v1/responses is not served: use /v1/chat/completions or /v1/messages";
+        throw new AppError("not_found", message);
+      },
+    },
+  ],
+};

@@ -1,0 +1,228 @@
+// Bodies of Anthropic's Messages API (https://docs.anthropic.com/en/api/messages), and the chat that each amounts to, as
+// vLLM makes it of them (vllm/entrypoints/anthropic/serving.py).
+
+import * as v from "valibot";
+import * as f from "../../server/openai/fields.ts";
+import { MAX_TOKENS_FIELD } from "../../server/openai/sampling-fields.ts";
+import { invalid } from "../../server/route.ts";
+
+const MESSAGES_MAX = 65_536;
+const BLOCKS_MAX = 65_536;
+const TOOLS_MAX = 1024;
+/** The first words of a block by which Claude Code attributes a request; they differ with each, and are no prompt. */
+const ATTRIBUTION = "x-anthropic-billing-header";
+
+const blocks = v.union(
+  [f.text, f.listOf(f.fieldsOfAnyKind, BLOCKS_MAX)],
+  f.isNot("a text or a list of blocks"),
+);
+const required = <T extends v.GenericSchema>(schema: T) => v.nonOptional(schema, "is missing");
+
+const message = v.looseObject({
+  role: required(v.picklist(["user", "assistant", "system"], f.isNot("user, assistant or system"))),
+  content: required(blocks),
+});
+
+const tool = v.looseObject({
+  name: required(f.text),
+  description: v.nullish(f.text),
+  input_schema: required(f.fieldsOfAnyKind),
+});
+
+const choice = v.strictObject({
+  type: required(v.picklist(["auto", "any", "tool", "none"], f.isNot("auto, any, tool or none"))),
+  name: v.nullish(f.text),
+  disable_parallel_tool_use: f.flag,
+});
+
+const NO_SERVER_TOOLS = "tools run where the agent is";
+
+const PROMPT_ENTRIES = {
+  model: v.nullish(f.text),
+  messages: required(f.listOf(message, MESSAGES_MAX)),
+  system: v.nullish(blocks),
+  tools: v.nullish(f.listOf(tool, TOOLS_MAX)),
+  tool_choice: v.nullish(choice),
+  thinking: v.nullish(
+    v.strictObject({
+      type: required(
+        v.picklist(["enabled", "disabled", "adaptive"], f.isNot("enabled, disabled or adaptive")),
+      ),
+      budget_tokens: f.integer(1, 2 ** 31 - 1),
+      display: v.nullish(f.text),
+    }),
+  ),
+  output_config: v.nullish(
+    v.strictObject({
+      effort: f.oneOf("low", "medium", "high", "xhigh", "max"),
+      format: v.nullish(v.looseObject({ type: f.oneOf("json_schema"), schema: f.fieldsOfAnyKind })),
+    }),
+  ),
+  chat_template_kwargs: v.nullish(f.fieldsOfAnyKind),
+  ...f.refusing(NO_SERVER_TOOLS, "mcp_servers", "container"),
+  ...f.refusing("the agent edits its own history", "context_management"),
+} as const;
+
+export const countRequest = v.strictObject(PROMPT_ENTRIES);
+
+export const messagesRequest = v.strictObject({
+  ...PROMPT_ENTRIES,
+  max_tokens: required(MAX_TOKENS_FIELD),
+  stop_sequences: v.nullish(f.listOf(f.text, 256)),
+  stream: f.flag,
+  temperature: v.nullish(v.unknown()),
+  top_p: v.nullish(v.unknown()),
+  top_k: v.nullish(v.unknown()),
+  cache_salt: f.name,
+  vllm_xargs: v.nullish(f.fieldsOfAnyKind),
+  group_id: f.name,
+  session_id: f.name,
+  // Change nothing in the answer.
+  ...f.ignoring("metadata", "service_tier", "inference_geo"),
+});
+
+export type CountFields = v.InferOutput<typeof countRequest>;
+export type MessagesFields = v.InferOutput<typeof messagesRequest>;
+type Message = CountFields["messages"][number];
+type Block = Readonly<Record<string, unknown>>;
+
+/** The part of a body of /v1/chat/completions that makes the prompt. @throws InvalidFieldError. */
+export function promptFieldsOf(fields: CountFields): Record<string, unknown> {
+  const messages: object[] = [];
+  const system = systemText(fields.system ?? "", "system");
+  if (system !== null) messages.push({ role: "system", content: system });
+  for (const [i, one] of fields.messages.entries())
+    messages.push(...chatMessages(one, `messages.${i}`));
+  const { output_config: output, thinking } = fields;
+  const effort = thinking?.type === "disabled" ? "none" : output?.effort;
+  const schema = output?.format?.schema;
+  return {
+    model: fields.model,
+    messages,
+    tools: fields.tools?.map(functionOf),
+    tool_choice: fields.tools ? choiceOf(fields.tool_choice) : undefined,
+    parallel_tool_calls: fields.tool_choice?.disable_parallel_tool_use === true ? false : undefined,
+    reasoning_effort: effort,
+    chat_template_kwargs: fields.chat_template_kwargs,
+    response_format: schema && {
+      type: "json_schema",
+      json_schema: { name: "json_schema", schema },
+    },
+  };
+}
+
+/** The whole body. @throws InvalidFieldError. */
+export function chatFieldsOf(fields: MessagesFields): Record<string, unknown> {
+  return {
+    ...promptFieldsOf(fields),
+    max_tokens: fields.max_tokens,
+    stop: fields.stop_sequences,
+    stream: fields.stream,
+    temperature: fields.temperature,
+    top_p: fields.top_p,
+    top_k: fields.top_k,
+    thinking_token_budget: fields.thinking?.budget_tokens,
+    cache_salt: fields.cache_salt,
+    vllm_xargs: fields.vllm_xargs,
+    group_id: fields.group_id,
+    session_id: fields.session_id,
+  };
+}
+
+function functionOf({
+  name,
+  description,
+  input_schema: schema,
+}: NonNullable<CountFields["tools"]>[number]) {
+  const parameters = "type" in schema ? schema : { ...schema, type: "object" };
+  return { type: "function", function: { name, ...(description && { description }), parameters } };
+}
+
+function choiceOf(asked: CountFields["tool_choice"]): unknown {
+  const { type = "auto", name = null } = asked ?? {};
+  if (type === "any") return "required";
+  if (type !== "tool") return type;
+  if (name === null) throw invalid("tool_choice.name", "is missing");
+  return { type: "function", function: { name } };
+}
+
+/** null: there is nothing in it. */
+function systemText(content: Message["content"], at: string): string | null {
+  const texts =
+    typeof content === "string"
+      ? [content]
+      : content.map((block, i) => textOf(block, `${at}.${i}`));
+  const text = texts.filter((one) => !one.startsWith(ATTRIBUTION)).join("");
+  return text === "" ? null : text;
+}
+
+/** Results of tools are messages of their own, before what else the user says. */
+function chatMessages({ role, content }: Message, at: string): object[] {
+  if (role === "system") {
+    const text = systemText(content, `${at}.content`);
+    return text === null ? [] : [{ role, content: text }];
+  }
+  if (typeof content === "string") return [{ role, content }];
+  const results: object[] = [];
+  const texts: string[] = [];
+  const thoughts: string[] = [];
+  const calls: object[] = [];
+  for (const [i, block] of content.entries()) {
+    const place = `${at}.content.${i}`;
+    if (block.type === "text") texts.push(textOf(block, place));
+    else if (block.type === "thinking") thoughts.push(stringIn(block, "thinking", place));
+    else if (block.type === "tool_use") calls.push(callOf(block, place));
+    else if (block.type === "tool_result" && role === "user") results.push(resultOf(block, place));
+    // What it hides is not known here.
+    else if (block.type !== "redacted_thinking") {
+      throw invalid(
+        `${place}.type`,
+        `is ${f.show(block.type)}: prompts are text, tool calls and their results`,
+      );
+    }
+  }
+  const parts = texts.filter((text) => text !== "").map((text) => ({ type: "text", text }));
+  const said = parts.length === 1 ? (parts[0]?.text ?? "") : parts;
+  if (role === "user") return parts.length === 0 ? results : [...results, { role, content: said }];
+  return [
+    {
+      role,
+      content: parts.length === 0 ? null : said,
+      ...(thoughts.length > 0 && { reasoning: thoughts.join("") }),
+      ...(calls.length > 0 && { tool_calls: calls }),
+    },
+  ];
+}
+
+function callOf(block: Block, at: string): object {
+  const { input = {} } = block;
+  if (!f.isObject(input)) throw invalid(`${at}.input`, `is ${f.show(input)}, not an object`);
+  const called = { name: stringIn(block, "name", at), arguments: JSON.stringify(input) };
+  return { id: stringIn(block, "id", at), type: "function", function: called };
+}
+
+function resultOf(block: Block, at: string): object {
+  const { content = "" } = block;
+  const text = Array.isArray(content)
+    ? content.map((part, i) => textOf(part, `${at}.content.${i}`)).join("\n")
+    : content;
+  if (typeof text !== "string") throw invalid(`${at}.content`, "is not a text or a list of blocks");
+  return { role: "tool", tool_call_id: stringIn(block, "tool_use_id", at), content: text };
+}
+
+function textOf(block: unknown, at: string): string {
+  const type = f.isObject(block) ? block.type : block;
+  if (!f.isObject(block) || type !== "text") {
+    throw invalid(`${at}.type`, `is ${f.show(type)}, not text: prompts are text`);
+  }
+  return stringIn(block, "text", at);
+}
+
+function stringIn(block: Block, field: string, at: string): string {
+  const value = block[field];
+  if (typeof value === "string") return value;
+  throw invalid(
+    `${at}.${field}`,
+    value === undefined ? "is missing" : f.isNot("a text")({ input: value }),
+  );
+}
