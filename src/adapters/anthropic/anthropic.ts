@@ -16,13 +16,14 @@ async function prepareMessages(
   body: unknown,
 ): Promise<Prepared> {
   const fields = checked(messagesRequest, body);
-  const prepared = await prepareChat(plane, exchange, chatFieldsOf(fields));
+  const chat = chatFieldsOf(fields);
+  const prepared = await prepareChat(plane, exchange, chat, JSON.stringify(chat));
   return { ...prepared, answer: messageAnswer(plane.answeredName(fields.model)) };
 }
 
 async function countTokens(plane: DataPlane, exchange: Exchange, body: unknown): Promise<object> {
-  const fields = promptFieldsOf(checked(countRequest, body));
-  const { specs } = await prepareChat(plane, exchange, { ...fields, max_tokens: 1 });
+  const chat = { ...promptFieldsOf(checked(countRequest, body)), max_tokens: 1 };
+  const { specs } = await prepareChat(plane, exchange, chat, JSON.stringify(chat));
   return { input_tokens: specs[0]?.prompt.length ?? 0 };
 }
 
@@ -40,7 +41,6 @@ export const ANTHROPIC: Adapter = {
       method: "POST",
       path: "/v1/responses",
       summary: "Not served: the answer names the routes that are",
-      schema: { type: "object" },
       handle: () => {
         const message = "/v1/responses is not served: use /v1/chat/completions or /v1/messages";
         throw new AppError("not_found", message);

@@ -22,12 +22,16 @@ import {
 
 type Fields = ChatFields;
 
+/** `source`: the body's JSON, if it is not the client's own. */
 export async function prepareChat(
   plane: DataPlane,
   exchange: Exchange,
   body: unknown,
+  source?: string,
 ): Promise<Prepared> {
-  return (await planChat(plane, exchange, f.checked(chatRequest, body))).prepared;
+  const fields = f.checked(chatRequest, body);
+  const given = { tokens: fields.input_ids, at: "input_ids", source };
+  return (await planChat(plane, exchange, fields, given)).prepared;
 }
 
 export async function prepareChatTokens(
@@ -46,7 +50,10 @@ export async function renderChatRequest(
   body: unknown,
 ): Promise<object> {
   const given = f.checked(chatRequest, body);
-  const { prepared, fields } = await planChat(plane, exchange, given);
+  const { prepared, fields } = await planChat(plane, exchange, given, {
+    tokens: given.input_ids,
+    at: "input_ids",
+  });
   const [spec] = prepared.specs;
   const params: Record<string, unknown> = {};
   for (const name of Object.keys(SAMPLING_ENTRIES) as (keyof typeof SAMPLING_ENTRIES)[]) {
@@ -87,11 +94,9 @@ async function planChat(
   plane: DataPlane,
   exchange: Exchange,
   asked: Fields,
-  { tokens, at }: { tokens: f.TokenList | null | undefined; at: string } = {
-    tokens: asked.input_ids,
-    at: "input_ids",
-  },
+  prompt: { tokens: f.TokenList | null | undefined; at: string; source?: string | undefined },
 ): Promise<{ prepared: Prepared; fields: Fields }> {
+  const { tokens, at } = prompt;
   const given = fromSglang(asked);
   plane.checkModel(given.model);
   if (given.return_meta_info === true && given.stream === true) {
@@ -106,7 +111,7 @@ async function planChat(
   const { truncate_prompt_tokens: keep = null, truncation_side: side } = formatted;
   const addSpecial = formatted.add_special_tokens ?? false;
   const encoding = plane.encoding(exchange, { addSpecial, truncates: keep !== null });
-  const source = await exchange.source();
+  const source = prompt.source ?? (await exchange.source());
   const chat = tokens && !isParsed ? null : chatOf(formatted, { source, tokensMax, isParsed });
   // What the engine asks of the response is checked with the rest.
   const early = chat === null || !isParsed ? null : await plane.chats.render(chat, encoding);
@@ -126,16 +131,16 @@ async function planChat(
     written === null ? plane.promptOf(tokens ?? [], at, encoding.tokensMax) : written.tokens;
   const textOf = async () => written?.text ?? (await plane.encoder.decode(whole, exchange.signal));
   const room = (plane.contextTokens ?? 0) - (tokensMax ?? 0);
-  const prompt = truncated(whole, { keep, side, room });
-  if (prompt.length === 0) throw invalid("messages", "make a prompt without tokens");
+  const kept = truncated(whole, { keep, side, room });
+  if (kept.length === 0) throw invalid("messages", "make a prompt without tokens");
   const wantsPrompt = fields.return_prompt_text === true;
   const how = {
     wantsText: true,
     answer: chatAnswer(plane, fields, wantsPrompt && written !== null ? await textOf() : null),
     parse: chat === null || !isParsed ? null : parserOf(plane, chat),
   };
-  const prepared = request([prompt], how);
-  if (written === null || prompt !== whole) return { prepared, fields };
+  const prepared = request([kept], how);
+  if (written === null || kept !== whole) return { prepared, fields };
   const exact = await continued(plane, prepared, textOf, encoding);
   return { prepared: exact === null ? prepared : request([exact], how), fields };
 }

@@ -29,6 +29,8 @@ const GOOD: Record<string, object> = {
     return_sample_support: true,
     sampling_params: { max_tokens: 2, top_k: 4 },
   },
+  "/v1/messages": { max_tokens: 2, messages: [{ role: "user", content: "a" }] },
+  "/v1/messages/count_tokens": { messages: [{ role: "user", content: "a" }] },
   "/tokenize": { prompt: "a" },
   "/detokenize": { tokens: [97] },
 };
