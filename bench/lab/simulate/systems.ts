@@ -14,7 +14,6 @@ import {
 } from "../../../src/core/schedule/policies.ts";
 import { byArrival } from "../../../src/core/schedule/policy.ts";
 import { Scheduler } from "../../../src/core/schedule/scheduler.ts";
-import { Heap } from "../../../src/core/wasm/heap.ts";
 import { isolating } from "./isolation.ts";
 import type { SchedulerParts } from "./iteration.ts";
 import { pinOf, rebalancing } from "./rebalance.ts";
@@ -59,7 +58,7 @@ export function isBaseline(system: SystemName): boolean {
 const WHOLE = [...BASELINES, "streamrl", "rebalance-verl"] as const;
 
 export function simSchedulerFor(system: SystemName, parts: SchedulerParts): Scheduler {
-  const { buffer, chunks, core, lengthOf } = parts;
+  const { chunks, lengthOf } = parts;
   const base = baseOf(system);
   switch (base) {
     case "verl":
@@ -71,7 +70,7 @@ export function simSchedulerFor(system: SystemName, parts: SchedulerParts): Sche
     case "isolation":
       return isolating(parts);
     case "rebalance-verl": {
-      const order = new KeyedPolicy({ buffer, heap: new Heap(core), keyOf: byArrival });
+      const order = new KeyedPolicy(parts, byArrival);
       return rebalancing(new Scheduler(order, { kind: "pinned", pin: pinOf }), parts);
     }
     case "rebalance-seer":
@@ -79,7 +78,7 @@ export function simSchedulerFor(system: SystemName, parts: SchedulerParts): Sche
     case "oracle": {
       // Longest true remaining length first: what no system can know.
       const keyOf = (request: Request) => request.response.length - lengthOf(request);
-      const order = new KeyedPolicy({ buffer, heap: new Heap(core), keyOf });
+      const order = new KeyedPolicy(parts, keyOf);
       return new Scheduler(order, { kind: "divided", chunks });
     }
     default:
@@ -96,18 +95,15 @@ function groupMeans(lengthOf: SchedulerParts["lengthOf"]): SchedulerParts["lengt
 /** StreamRL (2504.15930) calls the longest 20 % the long tail. */
 const TAIL_SHARE = 0.2;
 
-function streamRl(
-  { buffer, core }: SchedulerParts,
-  lengthOf: SchedulerParts["lengthOf"],
-): Scheduler {
+function streamRl(parts: SchedulerParts, lengthOf: SchedulerParts["lengthOf"]): Scheduler {
   const keyOf = (request: Request) => -lengthOf(request);
-  const order = new KeyedPolicy({ buffer, heap: new Heap(core), keyOf });
+  const order = new KeyedPolicy(parts, keyOf);
   let places: ReadonlyMap<Request, WorkerId> | null = null;
   return new Scheduler(order, {
     kind: "pinned",
     pin: (request, able) => {
       const workers = able.map(({ workerId }) => workerId);
-      places ??= placesOf([...buffer.requests], workers, lengthOf);
+      places ??= placesOf([...parts.buffer.requests], workers, lengthOf);
       const workerId = present(places.get(request), "all requests come at once");
       return able.find((slot) => slot.workerId === workerId);
     },

@@ -173,7 +173,7 @@ export class Loop {
     this.context.continued(next, from);
     if (from.status !== "finished") return;
     const gapMs = this.#clock.nowMs() - (from.response.finishedMs ?? 0);
-    this.scheduler.returns.came(gapMs, next.tool ?? from.tool);
+    this.scheduler.sessions.returns.came(gapMs, next.tool ?? from.tool);
     next.tool ??= from.tool;
     this.dispatch.inherit(next, from, sharedTokens);
   }

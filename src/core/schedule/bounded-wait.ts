@@ -71,14 +71,14 @@ export class BoundedWaitPolicy implements SchedulePolicy {
   }
 
   refresh(group: Group): void {
-    this.#orders.order.refresh(group);
+    this.#orders.order.refresh?.(group);
   }
 
   forget(group: Group): void {
-    this.#orders.order.forget(group);
+    this.#orders.order.forget?.(group);
   }
 
   isUrgent(request: Request): boolean {
-    return this.#orders.order.isUrgent(request);
+    return this.#orders.order.isUrgent?.(request) ?? false;
   }
 }

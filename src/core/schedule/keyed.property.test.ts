@@ -4,7 +4,6 @@ import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { groupId } from "../base/ids.ts";
 import { type Request, RequestBuffer } from "../request/buffer.ts";
 import { drawKey } from "../request/request.ts";
-import { Heap } from "../wasm/heap.ts";
 import { loadCore } from "../wasm/load.ts";
 import { byFewestTokens } from "./fewest-tokens.ts";
 import { KeyedPolicy } from "./keyed.ts";
@@ -21,7 +20,7 @@ test("fewest tokens: serves by priority, then tokens, then index, whatever is gi
     fc.property(waitingArbitrary, fc.nat(19), (waiting, dropped) => {
       const buffer = new RequestBuffer();
       const keyOf = byFewestTokens(() => null);
-      const policy = new KeyedPolicy({ buffer, heap: new Heap(core), keyOf });
+      const policy = new KeyedPolicy({ buffer, core }, keyOf);
       const group = buffer.open(groupId("g"), Int32Array.of(1));
       const sampling = samplingOf({ tokensMax: 100 });
       const requests = waiting.map(({ tokens, priority }, i) => {
@@ -53,7 +52,7 @@ test("fewest tokens: of equally many, the group whose earlier responses were lon
   const buffer = new RequestBuffer();
   const priors: Record<string, number | null> = { a: null, b: 5, c: 1 << 20 };
   const keyOf = byFewestTokens(({ groupId: name }) => priors[name] ?? null);
-  const policy = new KeyedPolicy({ buffer, heap: new Heap(core), keyOf });
+  const policy = new KeyedPolicy({ buffer, core }, keyOf);
   for (const name of Object.keys(priors)) {
     const wanted = { prompt: Int32Array.of(1), sampling: samplingOf({ tokensMax: 100 }) };
     const { requests } = buffer.add({ groupId: groupId(name), size: 2, ...wanted });

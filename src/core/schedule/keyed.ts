@@ -3,7 +3,8 @@
 // candidate and does not change until it is taken out.
 
 import type { Request, Requests } from "../request/buffer.ts";
-import type { Heap } from "../wasm/heap.ts";
+import { Heap } from "../wasm/heap.ts";
+import type { CoreExports } from "../wasm/load.ts";
 import type { SchedulePolicy } from "./policy.ts";
 
 export class KeyedPolicy implements SchedulePolicy {
@@ -11,14 +12,14 @@ export class KeyedPolicy implements SchedulePolicy {
   readonly #heap: Heap;
   readonly #keyOf: (request: Request) => number;
 
-  constructor(options: {
-    buffer: Requests;
-    heap: Heap;
-    keyOf: (request: Request) => number;
-  }) {
-    this.#buffer = options.buffer;
-    this.#heap = options.heap;
-    this.#keyOf = options.keyOf;
+  /** `core`: holds the heap. */
+  constructor(
+    { buffer, core }: { buffer: Requests; core: CoreExports },
+    keyOf: (request: Request) => number,
+  ) {
+    this.#buffer = buffer;
+    this.#heap = new Heap(core);
+    this.#keyOf = keyOf;
   }
 
   add(request: Request): void {
@@ -36,13 +37,5 @@ export class KeyedPolicy implements SchedulePolicy {
 
   remove(request: Request): void {
     this.#heap.remove(request.index);
-  }
-
-  refresh(): void {}
-
-  forget(): void {}
-
-  isUrgent(): boolean {
-    return false;
   }
 }

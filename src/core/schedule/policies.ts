@@ -1,6 +1,6 @@
 // The registry of policies: one row each. `--policy` (its choices and help), `--compare`, the default of `--draft`, the
 // simulator's systems and the tests over all policies are read from it. A new one is a row, last in the table, and a file.
-// - A number for each request, fixed while it waits, the lowest first: a function for `keyed`, as in fewest-tokens.ts.
+// - A number for each request, fixed while it waits, the lowest first: a function for `KeyedPolicy`, as in fewest-tokens.ts.
 // - A number that follows the group's estimate: a class as KeyedPolicy (keyed.ts), whose `refresh(group)` calls
 //   `heap.update(request.index, key)` for the group's waiting requests. A number for each group: as probe-first.ts.
 // - Tests: scheduler.test.ts, as "seer: a group whose estimate rises while it waits moves up", and for one that is bounded
@@ -9,7 +9,6 @@
 import type { ContextManager } from "../context/context.ts";
 import type { DraftMode } from "../draft/registry.ts";
 import type { Requests } from "../request/buffer.ts";
-import { Heap } from "../wasm/heap.ts";
 import type { CoreExports } from "../wasm/load.ts";
 import { BoundedWaitPolicy } from "./bounded-wait.ts";
 import type { ChunkLength } from "./chunk-length.ts";
@@ -31,8 +30,6 @@ export interface PolicyParts {
   readonly core: CoreExports;
 }
 
-type OrderParts = Omit<PolicyParts, "chunks">;
-
 interface Policy {
   readonly help: string;
   /** Draft mode where no other is chosen. */
@@ -41,7 +38,7 @@ interface Policy {
   readonly isDivided: boolean;
   /** No request waits without end, and the last ones go by fewest tokens, whatever the order (`bounded-wait.ts`). */
   readonly isBounded: boolean;
-  readonly order: (parts: OrderParts) => SchedulePolicy;
+  readonly order: (parts: PolicyParts) => SchedulePolicy;
 }
 
 const POLICIES = {
@@ -50,24 +47,21 @@ const POLICIES = {
     draft: "off",
     isDivided: false,
     isBounded: false,
-    order: (parts) => keyed(parts, byArrival),
+    order: (parts) => new KeyedPolicy(parts, byArrival),
   },
   divided: {
     help: "chunks, first come first served",
     draft: "off",
     isDivided: true,
     isBounded: false,
-    order: (parts) => keyed(parts, byArrival),
+    order: (parts) => new KeyedPolicy(parts, byArrival),
   },
   seer: {
     help: "chunks, probes first, longest group first",
     draft: "grouped",
     isDivided: true,
     isBounded: true,
-    order: ({ buffer, context, core }) => {
-      const heaps = { probes: new Heap(core), keyed: new Heap(core), served: new Heap(core) };
-      return new ProbeFirstPolicy({ buffer, context, heaps });
-    },
+    order: (parts) => new ProbeFirstPolicy(parts),
   },
   foretoken: {
     help: "chunks, the response with the fewest tokens first",
@@ -75,7 +69,7 @@ const POLICIES = {
     isDivided: true,
     isBounded: true,
     order: (parts) =>
-      keyed(
+      new KeyedPolicy(
         parts,
         byFewestTokens((group) => parts.context.prior(group)),
       ),
@@ -108,13 +102,13 @@ export function schedulerFor(name: PolicyName, parts: PolicyParts): Scheduler {
   let order = policy.order(parts);
   if (policy.isBounded) {
     const byTokens = byFewestTokens(() => null);
-    const orders = { order, tail: keyed(parts, byTokens), arrivals: keyed(parts, byArrival) };
+    const orders = {
+      order,
+      tail: new KeyedPolicy(parts, byTokens),
+      arrivals: new KeyedPolicy(parts, byArrival),
+    };
     order = new BoundedWaitPolicy(orders, context.turnover);
   }
   const mode: DispatchMode = policy.isDivided ? { kind: "divided", chunks } : { kind: "pinned" };
   return new Scheduler(order, mode, context.sessions);
-}
-
-function keyed({ buffer, core }: OrderParts, keyOf: typeof byArrival): SchedulePolicy {
-  return new KeyedPolicy({ buffer, heap: new Heap(core), keyOf });
 }

@@ -16,13 +16,13 @@ export interface SchedulePolicy {
   /** Takes a request out because it was given up; nothing happens if it is no candidate. */
   remove(request: Request): void;
   /** The group's estimate has changed, or one of its responses has ended; also where none of its requests waits. */
-  refresh(group: Group): void;
+  refresh?(group: Group): void;
   /** Forgets a group that is complete. */
-  forget(group: Group): void;
+  forget?(group: Group): void;
   /** true: no request goes ahead of one that is large and waits for room. Absent: they do. */
   readonly isStrict?: boolean;
-  /** true: `request` runs in the high class of the draft budget. */
-  isUrgent(request: Request): boolean;
+  /** true: `request` runs in the high class of the draft budget. Absent: none does. */
+  isUrgent?(request: Request): boolean;
 }
 
 /** A client's priority comes before everything else that orders requests: keys below are smaller than this. */

@@ -1,4 +1,4 @@
-// The room of all workers as it was at some time, to see whether any has more since.
+// The room of all workers as it was when a request had none, to see whether any has more since.
 
 import type { Slot } from "./placement.ts";
 
@@ -7,23 +7,32 @@ const FIGURES = 8;
 export class Rooms {
   #before: Float64Array = new Float64Array(0);
   #now: Float64Array = new Float64Array(0);
+  #isFull = false;
 
-  remember(slots: readonly Slot[]): void {
-    this.#before = write(slots, this.#before);
+  /** All requests were looked at. `isFull`: one of them had no room. */
+  lookedAt(slots: readonly Slot[], isFull: boolean): void {
+    this.#isFull = isFull;
+    if (isFull) this.#before = write(slots, this.#before);
   }
 
-  /** Whether a worker has more room than at `remember`, or others are there. */
-  haveGrown(slots: readonly Slot[]): boolean {
+  /** A request has come or gone. */
+  changed(): void {
+    this.#isFull = false;
+  }
+
+  /** No request that waits had room at the last look, and no worker has more since, nor are others there. */
+  areFull(slots: readonly Slot[]): boolean {
+    if (!this.#isFull) return false;
     this.#now = write(slots, this.#now);
-    if (this.#now.length !== this.#before.length) return true;
+    if (this.#now.length !== this.#before.length) return false;
     for (let i = 0; i < this.#now.length; i += 1) {
-      if ((this.#now[i] as number) > (this.#before[i] as number)) return true;
+      if ((this.#now[i] as number) > (this.#before[i] as number)) return false;
     }
-    return false;
+    return true;
   }
 }
 
-/** Figures that decide whether a request has room, larger where there is more; a worker's id both ways: none other is it. */
+/** One row per worker; larger means more room. The id is there as id and as -id, so that any other worker is a change. */
 function write(slots: readonly Slot[], given: Float64Array): Float64Array {
   const length = slots.length * FIGURES;
   const to = given.length === length ? given : new Float64Array(length);

@@ -5,7 +5,6 @@ import { groupId, workerId } from "../base/ids.ts";
 import { ContextManager } from "../context/context.ts";
 import { Attempts } from "../request/attempts.ts";
 import { type Request, RequestBuffer, type Whereabouts } from "../request/buffer.ts";
-import { Heap } from "../wasm/heap.ts";
 import { loadCore } from "../wasm/load.ts";
 import { BoundedWaitPolicy } from "./bounded-wait.ts";
 import { ChunkLength } from "./chunk-length.ts";
@@ -14,7 +13,8 @@ import type { Slot } from "./placement.ts";
 import { place } from "./placement.ts";
 import { byArrival, type SchedulePolicy } from "./policy.ts";
 import { ProbeFirstPolicy, STARVATION_PERIOD } from "./probe-first.ts";
-import { DISPATCHES_AHEAD_MIN, PASSED_MAX, Scheduler } from "./scheduler.ts";
+import { DISPATCHES_AHEAD_MIN } from "./reservation.ts";
+import { PASSED_MAX, Scheduler } from "./scheduler.ts";
 
 const core = loadCore();
 const TOKENS_MAX = 1000;
@@ -39,8 +39,7 @@ function contextOf(buffer: RequestBuffer): ContextManager {
 }
 
 function probeFirst(buffer: RequestBuffer, context: ContextManager): ProbeFirstPolicy {
-  const heaps = { probes: new Heap(core), keyed: new Heap(core), served: new Heap(core) };
-  return new ProbeFirstPolicy({ buffer, context, heaps });
+  return new ProbeFirstPolicy({ buffer, context, core });
 }
 
 function slot(id: number, overrides: Partial<Slot> = {}): Slot {
@@ -93,7 +92,7 @@ test("seer: of the probes, the one with the fewest tokens is served first", () =
 });
 
 const arrivalOf = (buffer: RequestBuffer): KeyedPolicy =>
-  new KeyedPolicy({ buffer, heap: new Heap(core), keyOf: byArrival });
+  new KeyedPolicy({ buffer, core }, byArrival);
 
 const dividing = (policy: SchedulePolicy, chunkTokens: number): Scheduler =>
   new Scheduler(policy, { kind: "divided", chunks: new ChunkLength(chunkTokens) });

@@ -14,7 +14,6 @@ import {
   contextTokens,
   type Group,
   isFirstTurn,
-  isLaterTurn,
   isSuspect,
   type Request,
 } from "../request/buffer.ts";
@@ -29,9 +28,11 @@ import {
   spareTokens,
   tokensNeeded,
 } from "./placement.ts";
-import { PRIORITY_STRIDE, type SchedulePolicy } from "./policy.ts";
-import { Returns } from "./returns.ts";
+import type { SchedulePolicy } from "./policy.ts";
+import { Reservation } from "./reservation.ts";
 import { Rooms } from "./rooms.ts";
+import { Sessions } from "./sessions.ts";
+import { Suspects } from "./suspects.ts";
 
 export type ScheduleCommand = ExecutableCommand | RejectCommand;
 
@@ -76,15 +77,6 @@ export const PASSED_MAX = 32;
  * free all the time: passing it over would only change the policy's order.
  */
 const LARGE_PART = 1 / 8;
-/**
- * Dispatches that may go ahead of a request that was passed over, as a multiple of all slots and at least. After that,
- * a worker is kept free for the request.
- */
-const ROUNDS_AHEAD = 4;
-export const DISPATCHES_AHEAD_MIN = 64;
-
-/** A probe's session has more to do than any other. */
-const PROBE_TOKENS = 2 ** 31;
 
 /** State of one call of `schedule`. */
 interface Turn {
@@ -102,67 +94,54 @@ interface Turn {
 export class Scheduler {
   readonly #policy: SchedulePolicy;
   readonly #mode: DispatchMode;
-  readonly #sessions: SessionOutlook;
   /** Waiting requests whose KV still lies on a worker. */
   readonly #parked = new Set<Request>();
-  /** Finished requests whose KV stays for the next turn of their sessions; the one finished longest ago comes first. */
-  readonly #retained = new Set<Request>();
-  /** Waiting turns of sessions that have begun, in order of arrival. */
-  readonly #turns = new Set<Request>();
-  readonly returns = new Returns();
-  /** Waiting requests that are not the policy's, in order of arrival. */
-  readonly #suspects = new Set<Request>();
+  readonly sessions: Sessions;
+  readonly #suspects = new Suspects();
+  /** Requests that are too large for every worker that is there, and not for one that may come back. */
   readonly #stranded = new Set<Request>();
   /** KV budgets in the turn that last checked the stranded requests. */
   #strandedAt = { kvTokens: 0, kvTokensMax: 0 };
-  /** Requests that were passed over: the count of dispatches at the first time. */
-  readonly #passedAt = new Map<Request, number>();
-  #dispatches = 0;
-  #reservation: { request: Request; workerId: WorkerId } | null = null;
-  /** true: no request that waits had room when `#rooms` was taken, and none has come or gone since. */
-  #isFull = false;
+  readonly #reservation = new Reservation();
   readonly #rooms = new Rooms();
 
   constructor(policy: SchedulePolicy, mode: DispatchMode, sessions = new SessionOutlook()) {
     this.#policy = policy;
     this.#mode = mode;
-    this.#sessions = sessions;
+    this.sessions = new Sessions(sessions);
   }
 
   /** The request waits: new, at the end of a chunk, or after its worker failed. */
   enqueue(request: Request): void {
     assert(request.status === "waiting", "only a waiting request is scheduled");
-    this.#isFull = false;
+    this.#rooms.changed();
     if (isSuspect(request)) this.#suspects.add(request);
     else {
       this.#policy.add(request);
-      const hasBegun = request.spec.keepsKv === true && request.response.length > 0;
-      if (this.#mode.kind === "divided" && (hasBegun || isLaterTurn(request))) {
-        this.#turns.add(request);
-      }
+      if (this.#mode.kind === "divided") this.sessions.enqueue(request);
     }
     if (request.residentOn !== null) this.#parked.add(request);
   }
 
   /** The request is finished, and its KV stays parked: it makes way before that of requests that wait. */
   retained(request: Request): void {
-    this.#retained.add(request);
+    this.sessions.paused.add(request);
   }
 
   /** The length context of the group has changed. */
   refresh(group: Group): void {
-    this.#policy.refresh(group);
+    this.#policy.refresh?.(group);
   }
 
   /** The group is done with. */
   forget(group: Group): void {
-    this.#policy.forget(group);
+    this.#policy.forget?.(group);
   }
 
   /** The request's parked KV is gone from its worker (exported, evicted, or the worker failed). */
   unparked(request: Request): void {
     this.#parked.delete(request);
-    this.#retained.delete(request);
+    this.sessions.paused.delete(request);
   }
 
   /** The request was given up. */
@@ -172,7 +151,7 @@ export class Scheduler {
   }
 
   isUrgent(request: Request): boolean {
-    return this.#policy.isUrgent(request);
+    return this.#policy.isUrgent?.(request) ?? false;
   }
 
   /**
@@ -191,11 +170,11 @@ export class Scheduler {
       isBlocked: false,
     };
     this.#policy.begin?.(slots);
-    this.#expectGrowth(slots);
+    this.sessions.expectGrowth(slots);
     this.#recall(turn);
     this.#serveReservation(turn);
-    if (this.#suspects.size > 0) this.#serveSuspects(turn);
-    if (this.#turns.size > 0) this.#serveTurns(turn);
+    this.#serveSuspects(turn);
+    if (this.sessions.turns.size > 0) this.#serveSessions(turn);
     this.#serveInOrder(turn);
     if (turn.isBlocked) this.#makeRoom(turn, nowMs);
     if (this.#mode.kind === "divided") this.#preempt(turn);
@@ -208,10 +187,7 @@ export class Scheduler {
       let short = -spareTokens(slot);
       if (short <= 0) continue;
       const { workerId } = slot;
-      for (const request of this.#retained) {
-        if (short <= 0) break;
-        if (request.residentOn !== workerId) continue;
-        this.#retained.delete(request);
+      for (const request of this.sessions.makeWay(workerId, short)) {
         commands.push({ kind: "offload", request, workerId });
         short -= request.residentTokens;
       }
@@ -225,9 +201,9 @@ export class Scheduler {
   }
 
   /** Turns of sessions that have begun; one that has no room now is left to the policy. */
-  #serveTurns(turn: Turn): void {
+  #serveSessions(turn: Turn): void {
     let passed = 0;
-    for (const request of this.#turnsInOrder()) {
+    for (const request of this.sessions.inOrder((one) => this.isUrgent(one))) {
       if (passed >= PASSED_MAX) return;
       const chunkTokens = this.#chunkOf(request, turn);
       const slot = place(request, turn.slots, chunkTokens);
@@ -240,42 +216,10 @@ export class Scheduler {
     }
   }
 
-  /** Room that the sessions of each worker are expected to need beyond what they have. */
-  #expectGrowth(slots: readonly Slot[]): void {
-    for (const slot of slots) {
-      slot.growthTokens = 0;
-      if (slot.sessions === 0) continue;
-      for (const { spec, group } of slot.running)
-        if (spec.keepsKv === true) this.#grow(slot, group);
-    }
-    if (this.#retained.size + this.#turns.size === 0) return;
-    const slotOf = new Map(slots.map((slot) => [slot.workerId, slot]));
-    for (const there of [this.#retained, this.#turns]) {
-      for (const { residentOn, group } of there) {
-        const slot = residentOn === null ? undefined : slotOf.get(residentOn);
-        if (slot !== undefined) this.#grow(slot, group);
-      }
-    }
-  }
-
-  #grow(slot: Slot, group: Group): void {
-    const growth = this.#sessions.growthTokens(group) * roomCost(slot);
-    slot.growthTokens = (slot.growthTokens ?? 0) + growth;
-  }
-
-  /** Turns of sessions that have begun: by the clients' priority, a group's probe first, then those with most to do yet. */
-  #turnsInOrder(): Request[] {
-    const keyed = Array.from(this.#turns, (request) => {
-      const left = this.isUrgent(request) ? PROBE_TOKENS : this.#sessions.tokensLeft(request);
-      return { request, key: request.priority * PRIORITY_STRIDE - left };
-    });
-    return keyed.sort((a, b) => a.key - b.key).map(({ request }) => request);
-  }
-
   #serveInOrder(turn: Turn): void {
     // While a request runs, the next look is soon.
     const runs = turn.slots.some(({ inFlight }) => inFlight > 0);
-    if (this.#isFull && runs && !this.#rooms.haveGrown(turn.slots)) {
+    if (runs && this.#rooms.areFull(turn.slots)) {
       turn.isBlocked = true;
       return;
     }
@@ -301,18 +245,15 @@ export class Scheduler {
       this.#policy.add(request);
       this.#passedOver(request, turn);
     }
-    this.#isFull = turn.isBlocked;
-    if (turn.isBlocked) this.#rooms.remember(turn.slots);
+    this.#rooms.lookedAt(turn.slots, turn.isBlocked);
   }
 
-  /** Starts at most one suspect on a worker, and on half of the workers at most: new requests need the others. */
+  /** Starts at most one suspect on a worker. */
   #serveSuspects(turn: Turn): void {
     const { slots } = turn;
-    const most = Math.max(1, Math.floor(slots.length / 2));
-    let count = slots.reduce((sum, slot) => sum + (slot.hasSuspect ? 1 : 0), 0);
     let looked = 0;
-    for (const request of this.#suspects) {
-      if (count >= most || looked >= PASSED_MAX) return;
+    for (const request of this.#suspects.startable(slots)) {
+      if (looked >= PASSED_MAX) return;
       looked += 1;
       const chunkTokens = this.#chunkOf(request, turn);
       if (this.#strand(request, chunkTokens, turn)) {
@@ -325,9 +266,7 @@ export class Scheduler {
         this.#passedOver(request, turn);
         continue;
       }
-      this.#suspects.delete(request);
       slot.hasSuspect = true;
-      count += 1;
       this.#dispatch(request, slot, chunkTokens, turn);
     }
   }
@@ -355,24 +294,23 @@ export class Scheduler {
 
   #dispatch(request: Request, slot: Slot, chunkTokens: number, { commands }: Turn): void {
     this.#leave(request);
-    this.#dispatches += 1;
+    this.#reservation.dispatched();
     const reservedTokens = reservationOf(request, slot, chunkTokens);
     slot.kvTokensFree -= tokensNeeded(request, slot, chunkTokens);
     slot.inFlight += 1;
-    if (isFirstTurn(request)) this.#grow(slot, request.group);
+    if (isFirstTurn(request)) this.sessions.grow(slot, request.group);
     const { workerId } = slot;
     commands.push({ kind: "dispatch", request, workerId, chunkTokens, reservedTokens });
   }
 
   /** The request waits no more. */
   #leave(request: Request): void {
-    this.#isFull = false;
+    this.#rooms.changed();
     this.#parked.delete(request);
-    this.#turns.delete(request);
+    this.sessions.turns.delete(request);
     this.#suspects.delete(request);
     this.#stranded.delete(request);
-    this.#passedAt.delete(request);
-    if (this.#reservation?.request === request) this.#reservation = null;
+    this.#reservation.leaves(request);
   }
 
   /** true: no worker that is there can ever hold it. It waits for one, or is rejected. */
@@ -394,38 +332,19 @@ export class Scheduler {
     for (const request of stranded) this.enqueue(request);
   }
 
-  /**
-   * Counts dispatches that went ahead of the request. After a limit, a worker that can hold the request takes no other.
-   */
+  /** Counts that others were served ahead of the request in this turn. */
   #passedOver(request: Request, turn: Turn): void {
-    const { slots } = turn;
-    const since = this.#passedAt.get(request);
-    if (since === undefined) {
-      this.#passedAt.set(request, this.#dispatches);
-      return;
-    }
-    if (this.#reservation !== null) return;
-    const rounds = ROUNDS_AHEAD * slots.reduce((sum, slot) => sum + slot.slots, 0);
-    if (this.#dispatches - since < Math.max(DISPATCHES_AHEAD_MIN, rounds)) return;
-    const needed = contextTokens(request) + this.#chunkOf(request, turn);
-    let best: Slot | null = null;
-    for (const slot of slots) {
-      if (slot.kvTokens < needed) continue;
-      if (best === null || slot.kvTokensFree > best.kvTokensFree) best = slot;
-    }
-    if (best !== null) this.#reservation = { request, workerId: best.workerId };
+    const tokens = contextTokens(request) + this.#chunkOf(request, turn);
+    this.#reservation.passedOver(request, turn.slots, tokens);
   }
 
   /** The worker that is kept free runs the request for which it is as soon as there is room. */
   #serveReservation(turn: Turn): void {
-    const { request, workerId } = this.#reservation ?? {};
-    if (request === undefined) return;
-    const slot = turn.slots.find((one) => one.workerId === workerId);
+    const { request } = this.#reservation;
+    if (request === null) return;
     const chunkTokens = this.#chunkOf(request, turn);
-    if (slot === undefined || slot.kvTokens < contextTokens(request) + chunkTokens) {
-      this.#reservation = null;
-      return;
-    }
+    const slot = this.#reservation.slot(turn.slots, contextTokens(request) + chunkTokens);
+    if (slot === null) return;
     if (isOpenTo(request, slot) && hasRoom(request, slot, chunkTokens)) {
       this.#policy.remove(request);
       if (isSuspect(request)) slot.hasSuspect = true;
@@ -440,26 +359,21 @@ export class Scheduler {
   #makeRoom(turn: Turn, nowMs: number): void {
     // KV of paused sessions is offloaded before KV of waiting requests.
     const keepers = new Set<WorkerId>();
-    for (const leaving of [this.#retained, this.#parked]) {
-      for (const request of leaving) {
-        const workerId = present(request.residentOn, "a parked request is resident");
-        const isRetained = leaving === this.#retained;
-        if (isRetained) keepers.add(workerId);
-        const stays = isRetained ? this.#staysFor(request, turn, nowMs) : keepers.has(workerId);
-        if (stays) continue;
-        leaving.delete(request);
-        turn.commands.push({ kind: "offload", request, workerId });
-      }
+    const offload = (request: Request, workerId: WorkerId) =>
+      turn.commands.push({ kind: "offload", request, workerId });
+    for (const request of this.sessions.paused) {
+      const workerId = present(request.residentOn, "a paused session is resident");
+      keepers.add(workerId);
+      if (this.sessions.stays(request, turn.slots, nowMs)) continue;
+      this.sessions.paused.delete(request);
+      offload(request, workerId);
     }
-  }
-
-  /** Whether the session is expected back so soon that others wait. Nobody waits for a worker that runs nothing. */
-  #staysFor({ residentOn, response, tool }: Request, { slots }: Turn, nowMs: number): boolean {
-    const slot = slots.find(({ workerId }) => workerId === residentOn);
-    if (slot === undefined || slot.inFlight === 0) return false;
-    const { recomputeMs } = slot;
-    const keepMs = this.returns.keepMs({ recomputeMs, cost: roomCost(slot), tool });
-    return nowMs - (response.finishedMs ?? 0) < keepMs;
+    for (const request of this.#parked) {
+      const workerId = present(request.residentOn, "a parked request is resident");
+      if (keepers.has(workerId)) continue;
+      this.#parked.delete(request);
+      offload(request, workerId);
+    }
   }
 
   /** Whether requests behind one that has no room are served before it. */
@@ -473,11 +387,6 @@ export class Scheduler {
       return this.#policy.isStrict !== true && needed > LARGE_PART * slot.kvTokens;
     });
   }
-}
-
-/** Cost of getting KV back that made way, as a part of computing it. */
-function roomCost({ sharesKv }: Slot): number {
-  return sharesKv ? LOAD_COST : 1;
 }
 
 /** A chunk that ends early should free this part of its worker's KV: then the next one does not have to end soon. */
