@@ -7,7 +7,7 @@
 //   check  tells a context from others of the same place
 //
 // The device may read while a word is written: a word is old or new, and a wrong one drafts a token that the model refuses.
-// src/tools/replay/followers.ts is the same table.
+// bench/lab/replay/followers.ts is the same table.
 
 import { FOLLOWERS_BITS, TABLE_TOKEN_BITS } from "./abi";
 

@@ -288,8 +288,9 @@ function measure(): Budget {
   for (const pattern of ["examples/**/*.ts", "src/**/*.test.ts", "{test,bench}/**/*.ts"]) {
     for (const file of new Glob(pattern).scanSync(ROOT)) {
       const isExample = /^examples.*(?<!\.test)\.ts$/.test(file);
-      const apart = isExample ? "examples" : "test and bench";
-      add(isWithin(file, "bench/lab") ? "bench/lab" : apart, linesOf(join(ROOT, file)).length);
+      const isLab = isWithin(file, "bench/lab") && !file.includes(".test.");
+      const apart = isLab ? "bench/lab" : "test and bench";
+      add(isExample ? "examples" : apart, linesOf(join(ROOT, file)).length);
     }
   }
   return { rooms, files, functions };

@@ -71,19 +71,11 @@ test("replay: both formats of the same responses give the same report, but for n
   const figures = (text: string) =>
     (JSON.parse(text) as ReplayReport).results.map(({ file, us_per_token, ...rest }) => rest);
   expect(figures(ours)).toEqual(figures(trace));
-  expect(figures(ours).map((result) => result.drafter)).toEqual([
-    "self",
-    "grouped",
-    "history",
-    "late",
-    "tree",
-    "copies",
-    "oracle",
-  ]);
+  expect(figures(ours).map((result) => result.drafter)).toEqual(["self", "grouped", "history"]);
 });
 
 test.each([
-  [["--drafter", "magic"], '--drafter is "magic"; it is one of self, grouped'],
+  [["--drafter", "magic"], '--drafter is "magic"; it is one of self, grouped, history'],
   [["--engine-steps", "8,20"], 'usage: --engine-steps is "8,20"; it is REQUESTS,MS,US'],
   [["--engine-steps", "8,x,1"], 'usage: --engine-steps is "8,x,1"'],
   [["--engine-steps", "8.5,20,1"], 'usage: --engine-steps is "8.5,20,1"'],
@@ -104,7 +96,7 @@ test("replay: a file that is not there, is no trace by name, or is cut is refuse
 
 test("replay: says whether drafting would pay, and on an engine whose step times are given", async () => {
   const plain = await run(responsesPath);
-  expect(plain.out).toMatch(/verdict: drafting \((self|grouped|late|tree)\) pays where a step/);
+  expect(plain.out).toMatch(/verdict: drafting \((self|grouped)\) pays where a step/);
   const pays = await run(responsesPath, "--engine-steps", "8,20,0");
   expect(pays.out).toContain("speed-up");
   expect(pays.out).toMatch(/verdict: drafting pays: [1-9][0-9.]*x the decoding speed/);

@@ -4,29 +4,15 @@ import { basename } from "node:path";
 import { Command } from "commander";
 import type { Settings } from "../config/fields.ts";
 import { AppError } from "../core/base/errors.ts";
-import {
-  type CellResult,
-  type EngineSteps,
-  runCell,
-  runEqual,
-  speedUp,
-} from "../tools/replay/cell.ts";
+import { type CellResult, type EngineSteps, runCell, speedUp } from "../tools/replay/cell.ts";
 import { readGroups } from "../tools/replay/recordings.ts";
-import { DRAFTERS, type DrafterKind, FIRST_TOKENS, isOracle } from "../tools/replay/replay.ts";
+import { DRAFTERS, type DrafterKind } from "../tools/replay/replay.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { formatCount } from "./format.ts";
 import { jsonOf, outputsOf, textTable } from "./output.ts";
 import { Status } from "./terminal.ts";
 
-const FIELD_NAMES = [
-  "limit",
-  "drafter",
-  "drafted",
-  "engineSteps",
-  "report",
-  "json",
-  "quiet",
-] as const;
+const FIELD_NAMES = ["limit", "drafter", "engineSteps", "report", "json", "quiet"] as const;
 
 type ReplaySettings = Settings<(typeof FIELD_NAMES)[number]>;
 
@@ -45,15 +31,10 @@ const LIVE = 8;
 const EXAMPLES = `
 TRACES are responses as \`foretoken rollout\` writes them (*.jsonl: group, index,
 token_ids and, if known, prompt_token_ids; lines of a group beside one another),
-or traces (*.json); each may be gzipped (*.gz). The drafter self drafts a path
-from a response's own prompt and text; grouped drafts a path and tree a tree,
-from its siblings too, of 8 groups at a time. late drafts as grouped, but from what
-was known a step before, as the plugin under vLLM's second model runner. history also
-drafts from earlier groups of the prompt: "seen prompts" and "their first" are of
-groups that have some, and of their first 64 tokens. copies and oracle know what
-comes: the longest continuation of the last token in the group's text, and every
-token that has followed the one before it in any text. The columns of these names
-are accepted + 1, had each draft as many tokens, but theirs.
+or traces (*.json); each may be gzipped (*.gz). The drafter self drafts from a
+response's own prompt and text, grouped from its siblings too, 8 groups at a time,
+and history from earlier groups of the prompt as well: the column "seen prompts" is
+of groups that have some.
 
 Examples:
   $ foretoken replay out/responses.jsonl
@@ -107,18 +88,20 @@ async function replayFile(file: string, settings: ReplaySettings, status: Status
 }
 
 function replayCell(
-  wanted: Pick<ReplaySettings, "limit" | "drafted"> & { file: string; drafter: DrafterKind },
+  { file, drafter, limit }: Pick<ReplaySettings, "limit"> & { file: string; drafter: DrafterKind },
   status: Status,
 ): Promise<CellResult> {
-  const { file, drafter, limit, drafted } = wanted;
-  const run = (probabilityMin: number) => {
-    const options = { file, drafter, budget: BUDGET, probabilityMin, live: LIVE };
-    return runCell(readGroups(file, limit), options, (tokens) => {
-      const text = () => `${file}, ${drafter}: ${formatCount(tokens)} tokens`;
-      status.show(() => [text()], text);
-    });
+  const options = {
+    file,
+    drafter,
+    budget: BUDGET,
+    probabilityMin: PROBABILITY_MIN,
+    live: LIVE,
   };
-  return drafted === null || isOracle(drafter) ? run(PROBABILITY_MIN) : runEqual(run, drafted);
+  return runCell(readGroups(file, limit), options, (tokens) => {
+    const text = () => `${file}, ${drafter}: ${formatCount(tokens)} tokens`;
+    status.show(() => [text()], text);
+  });
 }
 
 /** null: no step times were given. @throws AppError usage. */
@@ -137,13 +120,9 @@ const HEAD = [
   "drafter",
   "accepted + 1",
   "95 % interval",
-  "copies",
-  "oracle",
-  `first ${FIRST_TOKENS} tokens`,
   "drafted/step",
   "accepted/drafted",
   "drafting us/token",
-  "calibration error",
 ];
 
 function fileTable(
@@ -160,18 +139,13 @@ function fileTable(
     result.drafter,
     result.accepted_plus_1.toFixed(3),
     result.ci95?.map((bound) => bound.toFixed(3)).join(" - ") ?? "-",
-    result.copies_plus_1.toFixed(3),
-    result.oracle_plus_1.toFixed(3),
-    result.first_plus_1.toFixed(3),
     result.drafted_per_step.toFixed(2),
     result.accepted_per_drafted.toFixed(3),
     result.us_per_token.toFixed(2),
-    result.ece?.toFixed(3) ?? "-",
     ...(result.returning === null ? [] : [result.returning.accepted_plus_1.toFixed(3)]),
-    ...(result.returning === null ? [] : [result.returning.first_plus_1.toFixed(3)]),
     ...(engine === null ? [] : [times(speedUp(result, engine))]),
   ]);
-  const head = [...HEAD, ...(first.returning === null ? [] : ["seen prompts", "their first"])];
+  const head = [...HEAD, ...(first.returning === null ? [] : ["seen prompts"])];
   if (engine !== null) head.push("speed-up");
   const table = textTable(head, rows);
   return `${title}\n${table}\n${verdictOf(results, engine)}`;
@@ -183,8 +157,7 @@ const times = (ratio: number): string => `${ratio.toFixed(2)}x`;
 function verdictOf(results: readonly CellResult[], engine: EngineSteps | null): string {
   const gain = (result: CellResult) =>
     engine === null ? result.accepted_plus_1 : speedUp(result, engine);
-  const drafters = results.filter(({ drafter }) => !isOracle(drafter));
-  const [best] = drafters.toSorted((a, b) => gain(b) - gain(a));
+  const [best] = results.toSorted((a, b) => gain(b) - gain(a));
   if (best === undefined || best.accepted_plus_1 <= 1) {
     return "verdict: drafting does not pay on any engine: no token was accepted";
   }

@@ -139,17 +139,12 @@ export const FIELDS = {
     "portable kernels: logits do not depend on the batch, so every run is bit-identical (about 5 times slower)",
   ),
   drafter: list("--drafter NAME", {
-    choices: ["self", "grouped", "history", "late", "tree", "copies", "oracle"],
-    help: "self, grouped, history, late, tree, copies or oracle; may be given several times",
+    choices: ["self", "grouped", "history"],
+    help: "self, grouped or history; may be given several times",
     otherwise: "all",
   }),
-  drafted: number("--drafted N", {
-    range: [0.1, 16],
-    help: "tokens that each drafter drafts a step: what they accept at equal cost of verification",
-    otherwise: "those with a probability of 0.1",
-  }),
   engineSteps: text("--engine-steps REQUESTS,MS,US", {
-    help: "your engine, for the speed-up: requests decoded in one step, time of that step without drafts in ms (its inter-token latency), and time that each further token to verify adds, in us",
+    help: "your engine without drafts, for a speed-up: with REQUESTS in a step it takes MS milliseconds (the inter-token latency), and US microseconds more for each further token",
     otherwise: "none",
   }),
   out: text("--out RESPONSES.jsonl", {

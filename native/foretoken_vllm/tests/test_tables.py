@@ -414,5 +414,5 @@ def test_an_unknown_signature_is_named(tmp_path: Path) -> None:
 
 
 def test_contexts_are_where_the_replay_has_them() -> None:
-    # src/tools/replay/late-drafts.test.ts has the same number.
+    # bench/lab/replay/late-drafts.test.ts has the same number.
     assert mixed(mixed(7, 123_456), 1) == 534169118

@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import type { Drafts } from "../../core/draft/drafter.ts";
-import { acceptedOf, Calibration } from "./calibration.ts";
+import { acceptedOf } from "./acceptance.ts";
 
 type Node = readonly [token: number, parent: number, probability: number];
 
@@ -22,9 +22,11 @@ function draftsOf(...queries: readonly (readonly Node[])[]): Drafts {
 const RESPONSE = Int32Array.of(5, 6, 7, 8, 9);
 
 function judge(drafts: Drafts, at: number, query = 0) {
-  const calibration = new Calibration();
-  const accepted = acceptedOf(drafts, query, RESPONSE, at, calibration);
-  return { accepted, bins: calibration.bins() };
+  const judged: [probability: number, isAccepted: boolean][] = [];
+  const accepted = acceptedOf(drafts, query, { response: RESPONSE, at }, (...token) =>
+    judged.push(token),
+  );
+  return { accepted, judged };
 }
 
 const PATH: Node[] = [
@@ -68,13 +70,9 @@ test("acceptance: a query reads its own range of the arrays, parents counted wit
   expect(judge(draftsOf([[1, -1, 1]], PATH), 1, 1).accepted).toBe(2);
 });
 
-test("acceptance: every drafted token is added to the calibration, accepted or not", () => {
-  const { bins } = judge(draftsOf(TREE), 1);
-  const accepted = bins.filter((bin) => bin.accepted > 0);
-  expect(bins.reduce((sum, bin) => sum + bin.count, 0)).toBe(7);
-  expect(accepted.map((bin) => [bin.from, bin.count])).toEqual([
-    [0.5, 1],
-    [0.6, 1],
-    [0.8, 1],
-  ]);
+test("acceptance: every drafted token is judged, accepted or not", () => {
+  const { judged } = judge(draftsOf(TREE), 1);
+  expect(judged).toHaveLength(7);
+  const accepted = judged.filter(([, isAccepted]) => isAccepted).map(([chance]) => chance);
+  expect(accepted.map((chance) => chance.toFixed(1))).toEqual(["0.8", "0.6", "0.5"]);
 });

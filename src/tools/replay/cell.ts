@@ -4,7 +4,6 @@
 import type { Clock } from "../../core/base/clock.ts";
 import { History } from "../../core/draft/history.ts";
 import { Replica } from "../../core/draft/replica.ts";
-import type { ReliabilityBin } from "./calibration.ts";
 import type { TraceGroup } from "./recordings.ts";
 import {
   type DrafterKind,
@@ -21,11 +20,6 @@ export interface CellResult {
   readonly budget: number;
   /** 1 + accepted draft tokens a verification step. */
   readonly accepted_plus_1: number;
-  /** The same, had every draft as many tokens, but those of the drafter `copies`, and of `oracle`. */
-  readonly copies_plus_1: number;
-  readonly oracle_plus_1: number;
-  /** accepted_plus_1 of the steps within the first FIRST_TOKENS of a response. */
-  readonly first_plus_1: number;
   readonly drafted_per_step: number;
   /** Groups whose prompt an earlier group had; null: there are none. */
   readonly returning: ReturnType<typeof totalOf> | null;
@@ -35,9 +29,6 @@ export interface CellResult {
   readonly us_per_token: number;
   /** Confidence interval of accepted_plus_1, over groups; null below two groups. */
   readonly ci95: readonly [low: number, high: number] | null;
-  /** Expected calibration error of the returned probabilities; null if nothing was drafted. */
-  readonly ece: number | null;
-  readonly reliability: readonly ReliabilityBin[];
   readonly probability_min: number;
   readonly live: number;
   readonly groups: number;
@@ -72,46 +63,12 @@ export async function runCell(
   return resultOf(options, await replay(groups, options, host));
 }
 
-/** Runs of `runEqual`, at most. */
-const RUNS_MAX = 12;
-/** Numbers of drafted tokens are equal to within this part. */
-const TOLERANCE = 0.005;
-
-/**
- * Replays with the least probability at which `wanted` tokens are drafted a step: drafters are compared at equal cost of
- * verification. The cell of the nearest number, where fewer are drafted whatever the probability.
- */
-export async function runEqual(
-  run: (probabilityMin: number) => Promise<CellResult>,
-  wanted: number,
-): Promise<CellResult> {
-  let best = await run(PROBABILITY_LEAST);
-  // Drafted tokens fall with the logarithm of the probability, nearly in a straight line, to none at 1.
-  let [low, most, high, least] = [Math.log(PROBABILITY_LEAST), best.drafted_per_step, 0, 0];
-  const off = (cell: CellResult) => Math.abs(cell.drafted_per_step / wanted - 1);
-  for (let runs = 1; most > wanted && runs < RUNS_MAX && off(best) > TOLERANCE; runs += 1) {
-    const part = (most - wanted) / (most - least);
-    const ln = low + (high - low) * Math.min(0.9, Math.max(0.1, part));
-    const cell = await run(Math.exp(ln));
-    if (cell.drafted_per_step > wanted) [low, most] = [ln, cell.drafted_per_step];
-    else [high, least] = [ln, cell.drafted_per_step];
-    if (off(cell) < off(best)) best = cell;
-  }
-  return best;
-}
-
-/** The core drafts nothing less probable than 1/128. */
-const PROBABILITY_LEAST = 1 / 128;
-
-function totalOf(groups: readonly Tally[]) {
+export function totalOf(groups: readonly Tally[]) {
   const sum = (key: Exclude<keyof Tally, "returns">) =>
     groups.reduce((total, group) => total + group[key], 0);
   const [steps, drafted, accepted] = [sum("steps"), sum("drafted"), sum("accepted")];
   return {
     accepted_plus_1: 1 + ratio(accepted, steps),
-    copies_plus_1: 1 + ratio(sum("copied"), steps),
-    oracle_plus_1: 1 + ratio(sum("followed"), steps),
-    first_plus_1: 1 + ratio(sum("firstAccepted"), sum("firstSteps")),
     drafted_per_step: ratio(drafted, steps),
     accepted_per_drafted: ratio(accepted, drafted),
     groups: groups.length,
@@ -133,15 +90,13 @@ function resultOf(options: CellOptions, outcome: ReplayOutcome): CellResult {
     us_per_token: ratio(outcome.drafterMs * 1000, total.tokens),
     ci95: ratioInterval(outcome.groups),
     returning: returning.length === 0 ? null : totalOf(returning),
-    ece: outcome.calibration.error(),
-    reliability: outcome.calibration.bins(),
     probability_min: probabilityMin,
     live,
     full_groups: outcome.fullGroups,
   };
 }
 
-function ratio(numerator: number, denominator: number): number {
+export function ratio(numerator: number, denominator: number): number {
   return denominator === 0 ? 0 : numerator / denominator;
 }
 

@@ -6,26 +6,14 @@
 import { assert } from "../../core/base/assert.ts";
 import type { Clock } from "../../core/base/clock.ts";
 import { type GroupId, groupId } from "../../core/base/ids.ts";
-import {
-  DRAFT_TOKENS_MAX,
-  type Drafter,
-  type DraftQuery,
-  type Drafts,
-} from "../../core/draft/drafter.ts";
+import type { Drafter, DraftQuery, Drafts } from "../../core/draft/drafter.ts";
 import type { History } from "../../core/draft/history.ts";
 import { promptKey } from "../../core/request/prompt-key.ts";
-import { acceptedOf, Calibration } from "./calibration.ts";
-import { CONTEXT, type Keys, keysOf } from "./followers.ts";
-import { CopiedText, FollowedTokens } from "./known-text.ts";
-import { LateDrafts, type Table, tableOf } from "./late-drafts.ts";
+import { acceptedOf } from "./acceptance.ts";
 import type { TraceGroup } from "./recordings.ts";
 
-export const DRAFTERS = ["self", "grouped", "history", "late", "tree", "copies", "oracle"] as const;
-/**
- * self: a path from the response's own prompt and text. grouped: a path, siblings too. history: as grouped, and from
- * earlier groups of the prompt. late: as grouped, from what was known a step before (late-drafts.ts). tree: a tree,
- * siblings too. copies and oracle draft only what is right: known-text.ts.
- */
+/** self: from the response's own prompt and text. grouped: siblings too. history: also earlier groups of the prompt. */
+export const DRAFTERS = ["self", "grouped", "history"] as const;
 export type DrafterKind = (typeof DRAFTERS)[number];
 
 export interface ReplayOptions {
@@ -37,8 +25,6 @@ export interface ReplayOptions {
   readonly live: number;
 }
 
-export const isOracle = (drafter: DrafterKind) => drafter === "copies" || drafter === "oracle";
-
 /** Sums over the steps of one group's responses. */
 export interface Tally {
   responses: number;
@@ -46,23 +32,13 @@ export interface Tally {
   steps: number;
   drafted: number;
   accepted: number;
-  /** Tokens that drafts of the same lengths would have had accepted, had their tokens been those of `copies`, `oracle`. */
-  copied: number;
-  followed: number;
-  /** Steps within the first FIRST_TOKENS of a response, and what they accepted. */
-  firstSteps: number;
-  firstAccepted: number;
   /** An earlier group had its prompt. */
   readonly returns: boolean;
 }
 
-/** Where siblings have said little yet. */
-export const FIRST_TOKENS = 64;
-
 export interface ReplayOutcome {
   /** One of each recorded group, in their order. */
   readonly groups: readonly Tally[];
-  readonly calibration: Calibration;
   /** Time in the drafter: registering, appending, proposing and dropping. */
   readonly drafterMs: number;
   /** Groups of the drafter that ran out of room, and drafted nothing from then on. */
@@ -81,7 +57,6 @@ export interface ReplayHost {
 /** A group of the drafter, and how many live responses still use it. */
 interface Source {
   readonly id: GroupId;
-  readonly text: CopiedText;
   readonly key: number | null;
   left: number;
   isFull: boolean;
@@ -96,16 +71,6 @@ interface Live {
   readonly group: { left: number };
   /** Output tokens that are out, and which the drafter has: 0 <= at <= response.length. */
   at: number;
-  /** Where they end in `source.text`. */
-  end: number;
-  /** The token before the next one; undefined: there is none. */
-  last: number | undefined;
-  /** Late drafts: the table of the round before; the tokens since, and the CONTEXT tokens before them and behind. */
-  table: Table | null;
-  since: Int32Array;
-  before: readonly number[];
-  tail: readonly number[];
-  readonly keys: Keys;
 }
 
 /** Replays every group. The drafter must be fresh, and is spent afterwards. */
@@ -117,11 +82,6 @@ export function replay(
   return new Replay(options, host).run(groups);
 }
 
-function tallyOf(responses: number, returns: boolean): Tally {
-  const sums = { tokens: 0, steps: 0, drafted: 0, accepted: 0, copied: 0, followed: 0 };
-  return { responses, ...sums, firstSteps: 0, firstAccepted: 0, returns };
-}
-
 /** null: the recording has no prompt, which may be any. */
 function keyOf(prompt: Int32Array): number | null {
   return prompt.length === 0 ? null : promptKey(prompt);
@@ -131,7 +91,6 @@ class Replay {
   readonly #options: ReplayOptions;
   readonly #host: ReplayHost;
   readonly #tallies: Tally[] = [];
-  readonly #calibration = new Calibration();
   #live: Live[] = [];
   #queries: DraftQuery[] = [];
   #groups = 0;
@@ -139,8 +98,6 @@ class Replay {
   #tokens = 0;
   #fullGroups = 0;
   #drafterMs = 0;
-  readonly #lateDrafts = new LateDrafts();
-  readonly #followed = new FollowedTokens();
   /** Keys of prompts that have come. */
   readonly #came = new Set<number>();
 
@@ -163,7 +120,6 @@ class Replay {
     }
     return {
       groups: this.#tallies,
-      calibration: this.#calibration,
       drafterMs: this.#drafterMs,
       fullGroups: this.#fullGroups,
     };
@@ -176,42 +132,35 @@ class Replay {
   }
 
   #start({ prompt, responses }: TraceGroup): void {
-    const { drafter } = this.#options;
+    const { drafter, budget: tokensMax, probabilityMin } = this.#options;
     const key = keyOf(prompt);
-    const tally = tallyOf(responses.length, key !== null && this.#came.has(key));
+    const tally: Tally = {
+      responses: responses.length,
+      tokens: 0,
+      steps: 0,
+      drafted: 0,
+      accepted: 0,
+      returns: key !== null && this.#came.has(key),
+    };
     this.#tallies.push(tally);
     const started = [...responses.entries()].filter(([, response]) => response.length > 0);
     if (started.length === 0) return;
     this.#groups += 1;
     if (key !== null) this.#came.add(key);
     this.#host.history?.advance();
-    if (drafter === "late") this.#follow(keysOf(this.#sources + 1, -1), [0, 0, 0], prompt);
     const shared = drafter === "self" ? null : this.#register(prompt, started.length);
     const group = { left: started.length };
     for (const [sampleIndex, response] of started) {
       const source = shared ?? this.#register(prompt, 1);
-      const query = { groupId: source.id, sampleIndex, ...this.#bounds() };
-      const begin = { at: 0, end: source.text.begin, last: prompt.at(-1), table: null };
-      const tail = [0, 0, 0, ...prompt.subarray(-CONTEXT)].slice(-CONTEXT);
-      const late = { since: prompt.subarray(0, 0), before: tail, tail };
-      const keys = keysOf(this.#sources, sampleIndex);
-      this.#live.push({ query, response, source, tally, group, keys, ...begin, ...late });
+      const query = { groupId: source.id, sampleIndex, tokensMax, probabilityMin, tree: false };
+      this.#live.push({ query, response, source, tally, group, at: 0 });
       this.#queries.push(query);
     }
   }
 
-  #bounds(): Omit<DraftQuery, "groupId" | "sampleIndex"> {
-    const { budget, probabilityMin, drafter } = this.#options;
-    return drafter === "late"
-      ? { tokensMax: Math.min(2 * budget + 2, DRAFT_TOKENS_MAX), probabilityMin: 0, tree: "table" }
-      : { tokensMax: budget, probabilityMin, tree: drafter === "tree" };
-  }
-
   #register(prompt: Int32Array, left: number): Source {
-    this.#followed.append(undefined, prompt);
-    const text = new CopiedText(prompt, this.#host.history?.past(prompt) ?? []);
     const id = groupId(String(this.#sources));
-    const source: Source = { id, text, key: keyOf(prompt), left, isFull: false };
+    const source: Source = { id, key: keyOf(prompt), left, isFull: false };
     this.#sources += 1;
     const begun = this.#host.clock.nowMs();
     this.#host.drafter.register(source.id, prompt);
@@ -223,76 +172,28 @@ class Replay {
   #round(): boolean {
     const { drafter, clock } = this.#host;
     const begun = clock.nowMs();
-    const made = drafter.propose(this.#queries);
+    const drafts = drafter.propose(this.#queries);
     const proposed = clock.nowMs();
-    const drafts = this.#options.drafter === "late" ? this.#late(made) : made;
     const came = this.#live.map((one, i) => ({ one, tokens: this.#judge(one, i, drafts) }));
     const judged = clock.nowMs();
     for (const { one, tokens } of came) {
       this.#append(one.source, one.query.sampleIndex, one.at, tokens);
     }
     this.#drafterMs += proposed - begun + (clock.nowMs() - judged);
-    for (const { one, tokens } of came) {
-      this.#followed.append(one.last, tokens);
-      one.end = one.source.text.append(one.end, tokens);
-      one.at += tokens.length;
-      one.last = tokens.at(-1);
-      one.since = tokens;
-      one.before = one.tail;
-      one.tail = [...one.tail, ...tokens].slice(-CONTEXT);
-    }
+    for (const { one, tokens } of came) one.at += tokens.length;
     return this.#live.some(({ at, response }) => at === response.length);
   }
 
   /** Counts a step of request number `i`; returns the tokens that come out of it. */
-  #judge({ response, source, tally, at, last }: Live, i: number, drafts: Drafts): Int32Array {
-    const { drafter, budget } = this.#options;
-    const next = response.subarray(at, at + budget);
-    const copied = source.text.reach(last, next);
-    const followed = this.#followed.reach(last, next);
-    let drafted = (drafts.start[i + 1] ?? 0) - (drafts.start[i] ?? 0);
-    let accepted = drafter === "copies" ? copied : followed;
-    if (isOracle(drafter)) {
-      drafted = accepted;
-      for (let j = 0; j < drafted; j += 1) this.#calibration.add(1, true);
-    } else {
-      accepted = acceptedOf(drafts, i, response, at, this.#calibration);
-    }
+  #judge({ response, tally, at }: Live, i: number, drafts: Drafts): Int32Array {
+    const accepted = acceptedOf(drafts, i, { response, at });
     const tokens = response.subarray(at, at + accepted + 1);
     tally.steps += 1;
-    tally.drafted += drafted;
+    tally.drafted += (drafts.start[i + 1] ?? 0) - (drafts.start[i] ?? 0);
     tally.accepted += accepted;
-    tally.copied += Math.min(copied, drafted);
-    tally.followed += Math.min(followed, drafted);
     tally.tokens += tokens.length;
-    if (at < FIRST_TOKENS) {
-      tally.firstSteps += 1;
-      tally.firstAccepted += accepted;
-    }
     this.#tokens += tokens.length;
     return tokens;
-  }
-
-  /** Drafts from the trees of the round before; those just made are for the next. */
-  #late(made: Drafts): Drafts {
-    const { budget, probabilityMin } = this.#options;
-    this.#lateDrafts.begin(this.#live.length);
-    for (const [i, one] of this.#live.entries()) {
-      this.#lateDrafts.add(one, { tokensMax: budget, probabilityMin });
-      one.table = tableOf(made, i, one.at);
-    }
-    for (const { keys, before, since } of this.#live) this.#follow(keys, before, since);
-    return this.#lateDrafts;
-  }
-
-  /** Late drafts: `tokens` have come behind `before`. */
-  #follow(keys: Keys, before: readonly number[], tokens: Int32Array): void {
-    const tail = [...before];
-    for (const token of tokens) {
-      this.#lateDrafts.followers.take(keys, tail, token);
-      tail.push(token);
-      tail.shift();
-    }
   }
 
   #append(source: Source, sampleIndex: number, offset: number, tokens: Int32Array): void {

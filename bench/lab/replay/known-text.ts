@@ -3,7 +3,7 @@
 // (Blumer et al. 1985) of texts that grow at the same time, shares nothing with the core's, and need not be as fast.
 // `FollowedTokens`: how many have each followed the token before them in any text: no earlier text offers the next one.
 
-import { assert } from "../../core/base/assert.ts";
+import { assert } from "../../../src/core/base/assert.ts";
 
 const ROOT = 0;
 const NONE = -1;

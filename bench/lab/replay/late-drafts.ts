@@ -3,8 +3,8 @@
 // children; outside of the tree it goes on with what followed the same tokens (followers.ts). The device's half is
 // native/foretoken_vllm/src/foretoken_vllm/walk.py.
 
-import { assert } from "../../core/base/assert.ts";
-import { DRAFT_TOKENS_MAX, type Drafts } from "../../core/draft/drafter.ts";
+import { assert } from "../../../src/core/base/assert.ts";
+import { DRAFT_TOKENS_MAX, type Drafts } from "../../../src/core/draft/drafter.ts";
 import { Followers, type Keys } from "./followers.ts";
 
 /** One request's tree, rooted at its token number `known`. */

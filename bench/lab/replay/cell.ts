@@ -1,0 +1,106 @@
+// One cell of the lab's comparison: a file and a drafter, replayed as `foretoken replay` does, with what was foreseen.
+
+import { History } from "../../../src/core/draft/history.ts";
+import { Replica } from "../../../src/core/draft/replica.ts";
+import { cpuClock, ratio, ratioInterval, totalOf } from "../../../src/tools/replay/cell.ts";
+import type { TraceGroup } from "../../../src/tools/replay/recordings.ts";
+import { replay, type Tally } from "../../../src/tools/replay/replay.ts";
+import type { ReliabilityBin } from "./calibration.ts";
+import { type Foreseen, type LabDrafter, WatchedDrafter } from "./watched.ts";
+
+/** A line of the report. */
+export interface LabCell extends ReturnType<typeof sumOf> {
+  readonly file: string;
+  readonly drafter: LabDrafter;
+  /** Groups whose prompt an earlier group had; null: there are none. */
+  readonly returning: ReturnType<typeof sumOf> | null;
+  /** Confidence interval of accepted_plus_1, over groups; null below two groups. */
+  readonly ci95: readonly [low: number, high: number] | null;
+  /** Expected calibration error of the returned probabilities; null if nothing was drafted. */
+  readonly ece: number | null;
+  readonly reliability: readonly ReliabilityBin[];
+  readonly probability_min: number;
+  /** Groups that the drafter had no room for; above 0 the figures understate it. */
+  readonly full_groups: number;
+}
+
+export interface LabCellOptions {
+  readonly file: string;
+  readonly drafter: LabDrafter;
+  readonly probabilityMin: number;
+  /** Draft tokens of one step, at most. */
+  readonly budget: number;
+  /** Groups that are generated at the same time. */
+  readonly live: number;
+}
+
+export async function labCell(
+  groups: AsyncIterable<TraceGroup>,
+  options: LabCellOptions,
+): Promise<LabCell> {
+  const { file, drafter: kind, probabilityMin } = options;
+  const history = kind === "history" ? new History() : undefined;
+  const watched = new WatchedDrafter(new Replica(history && { history }), kind, history);
+  const drafter = kind === "self" || kind === "history" ? kind : "grouped";
+  const host = { drafter: watched, clock: cpuClock, ...(history && { history }) };
+  const outcome = await replay(watched.watching(groups), { ...options, drafter }, host);
+  const all = outcome.groups.map((tally, i) => ({ ...tally, ...watched.groups[i] }) as Group);
+  const returning = all.filter(({ returns }) => returns);
+  return {
+    file,
+    drafter: kind,
+    ...sumOf(all),
+    returning: returning.length === 0 ? null : sumOf(returning),
+    ci95: ratioInterval(all),
+    ece: watched.calibration.error(),
+    reliability: watched.calibration.bins(),
+    probability_min: probabilityMin,
+    full_groups: watched.fullGroups,
+  };
+}
+
+type Group = Tally & Foreseen;
+
+function sumOf(groups: readonly Group[]) {
+  const sum = (key: keyof Foreseen) => groups.reduce((total, group) => total + group[key], 0);
+  const total = totalOf(groups);
+  return {
+    ...total,
+    /** accepted_plus_1, had every draft as many tokens, but those of the drafter `copies`, and of `oracle`. */
+    copies_plus_1: 1 + ratio(sum("copied"), total.steps),
+    oracle_plus_1: 1 + ratio(sum("followed"), total.steps),
+    /** accepted_plus_1 of the steps within the first FIRST_TOKENS of a response. */
+    first_plus_1: 1 + ratio(sum("firstAccepted"), sum("firstSteps")),
+  };
+}
+
+/** Runs of `runEqual`, at most. */
+const RUNS_MAX = 12;
+/** Numbers of drafted tokens are equal to within this part. */
+const TOLERANCE = 0.005;
+
+/**
+ * Replays with the least probability at which `wanted` tokens are drafted a step: drafters are compared at equal cost of
+ * verification. The cell of the nearest number, where fewer are drafted whatever the probability.
+ */
+export async function runEqual(
+  run: (probabilityMin: number) => Promise<LabCell>,
+  wanted: number,
+): Promise<LabCell> {
+  let best = await run(PROBABILITY_LEAST);
+  // Drafted tokens fall with the logarithm of the probability, nearly in a straight line, to none at 1.
+  let [low, most, high, least] = [Math.log(PROBABILITY_LEAST), best.drafted_per_step, 0, 0];
+  const off = (cell: LabCell) => Math.abs(cell.drafted_per_step / wanted - 1);
+  for (let runs = 1; most > wanted && runs < RUNS_MAX && off(best) > TOLERANCE; runs += 1) {
+    const part = (most - wanted) / (most - least);
+    const ln = low + (high - low) * Math.min(0.9, Math.max(0.1, part));
+    const cell = await run(Math.exp(ln));
+    if (cell.drafted_per_step > wanted) [low, most] = [ln, cell.drafted_per_step];
+    else [high, least] = [ln, cell.drafted_per_step];
+    if (off(cell) < off(best)) best = cell;
+  }
+  return best;
+}
+
+/** The core drafts nothing less probable than 1/128. */
+const PROBABILITY_LEAST = 1 / 128;
