@@ -103,8 +103,9 @@ function sentenceOf(recorded: ComparisonReport["recorded"]): string {
   const open = unfinished === 0 ? "" : ` (${formatCount(unfinished)} unfinished)`;
   const size = `${formatCount(responses)} responses${open} on ${formatCount(engines)} engines`;
   const step = `a step takes ${stepMs.toFixed(1)} ms and ${rowMs.toFixed(2)} ms for each further row, within ${formatShare(error)}`;
+  const moves = recorded.moves_kv ? "" : ", and KV of a request that moves is computed again";
   const drafts = rate > 1 ? `, and makes ${rate.toFixed(2)} tokens of a request` : "";
-  return `${name}, recorded: ${formatSeconds(wallS)}, ${size}; ${step}${drafts}`;
+  return `${name}, recorded: ${formatSeconds(wallS)}, ${size}; ${step}${drafts}${moves}`;
 }
 
 const FLAG = "Simulated: the production scheduler on modelled engines in virtual time.";

@@ -25,13 +25,13 @@ const GROUPS: readonly GroupModel[] = Array.from({ length: 8 }, (_, i) => ({
 }));
 
 /** A report of `seer` on two engines of so little KV that tokens are reported as they come. */
-async function recorded(slowdowns: readonly number[] = [1, 1]) {
+async function recorded(slowdowns: readonly number[] = [1, 1], base = TIMES) {
   const simulation = new Simulation({
     groups: GROUPS,
     engines: slowdowns.map((slowdown) => ({
       slots: 8,
       kvTokens: 2048,
-      times: { ...TIMES, stepMs: (_, rows) => slowdown * (10 + 0.5 * rows) },
+      times: { ...base, stepMs: (_, rows) => slowdown * (10 + 0.5 * rows) },
       speculation: null,
     })),
     tokensMax: 512,
@@ -39,7 +39,7 @@ async function recorded(slowdowns: readonly number[] = [1, 1]) {
     chunkTokens: 32,
     reportsTokens: true,
     schedulerFor: (parts) => schedulerFor("seer", parts),
-    movesKv: true,
+    movesKv: false,
     isPaced: true,
   });
   await simulation.run();
@@ -82,6 +82,23 @@ test("simulate: the policy that was recorded takes as long as it took, and other
   expect(runs.group?.migrations).toBe(0);
   expect(runs.group?.speedup).toBe(1);
   expect(runs.seer?.speedup).toBeGreaterThan(1);
+});
+
+test("recording: what prefill took is no part of the steps", async () => {
+  const prefillMs = (tokens: number): number => 2 * tokens;
+  const { run, wallS } = await recorded([1, 1], { ...TIMES, prefillMs });
+  const recording = recordingOf(run, "report.json");
+  const [engine] = recording.engines;
+  expect(Math.abs((engine?.times.prefillMs(100, 0) ?? 0) / prefillMs(100) - 1)).toBeLessThan(0.25);
+  expect(Math.abs((engine?.times.stepMs(8, 8, 0) ?? 0) / TIMES.stepMs(8, 8, 0) - 1)).toBeLessThan(
+    0.25,
+  );
+  const { runs } = await comparePolicies(recording, {
+    policies: ["seer"],
+    chunkTokens: 32,
+    core,
+  });
+  expect(Math.abs((runs.seer?.wall_s ?? 0) / wallS - 1)).toBeLessThan(0.1);
 });
 
 test("recording: an engine that was slower than the other stays so", async () => {

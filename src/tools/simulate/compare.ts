@@ -33,6 +33,7 @@ export interface ComparisonReport {
     readonly row_ms: number;
     readonly step_error: number;
     readonly tokens_per_step: number;
+    readonly moves_kv: boolean;
   };
   readonly runs: Readonly<Record<string, PolicyReport>>;
 }
@@ -87,6 +88,7 @@ export async function comparePolicies(
       row_ms: rowMs,
       step_error: error,
       tokens_per_step: tokensPerStep,
+      moves_kv: recording.movesKv,
     },
     runs,
   };

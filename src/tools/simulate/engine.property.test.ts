@@ -123,6 +123,48 @@ test("engine: short of KV, it preempts as the twin does, loses no token and keep
   );
 });
 
+test("engine: KV that is parked goes before a request is preempted, the oldest first", () => {
+  let nowMs = 0;
+  const engine = new SimulatedEngine({
+    workerId: workerId(0),
+    slots: 4,
+    times,
+    contextTokens: 400,
+    kvTokens: 401,
+    speculation: null,
+    world: {
+      nowMs: () => nowMs,
+      lengthOf: () => 300,
+      qualityOf: () => 0,
+      admitted() {},
+      stored() {},
+      loading: () => 0,
+    },
+    reportTokens: 64,
+    isPaced: true,
+  });
+  const told: string[] = [];
+  engine.listen((_epoch, events) => {
+    for (const { kind, ...event } of events) {
+      if (kind === "chunk_done" || kind === "evicted") {
+        told.push(`${kind} ${"requestId" in event ? event.requestId : ""}`);
+      }
+    }
+  });
+  const run = (id: number, chunkTokens: number) => {
+    const sampling = samplingOf({ tokensMax: 300 });
+    return runCommand(specOf(id, { prompt: new Int32Array(90), sampling }), { chunkTokens });
+  };
+  engine.send([run(0, 10), run(1, 20), run(2, 300)]);
+  engine.turn();
+  while (Number.isFinite(engine.nextMs)) {
+    nowMs = engine.nextMs;
+    engine.turn();
+  }
+  expect(told).toEqual(["chunk_done 0", "chunk_done 1", "evicted 0", "evicted 1", "chunk_done 2"]);
+  expect(engine.counters.preemptions).toBe(0);
+});
+
 test("engine: tokens of whole requests that a preemption does not report are handed over in the end", () => {
   const requests = [1, 2, 3].map(() => ({ promptTokens: 100, tokens: 400 }));
   const { made, engine } = play(requests, { kvTokens: 700, slots: 8, kicksMs: [], until: 2 });

@@ -423,6 +423,7 @@ export class SimulatedEngine implements Worker {
       let next = 0;
       for (const run of this.#running) next += Math.min(run.rate, run.left);
       if (this.kvUsed + next <= kvTokens + EPSILON) return preempted;
+      if (this.#evict()) continue;
       const youngest = present(this.#running.pop(), "running requests hold the KV");
       assert(this.#running.length > 0, "one request fits into the KV");
       this.#kvUsed -= youngest.context;
@@ -433,6 +434,15 @@ export class SimulatedEngine implements Worker {
       preempted = true;
       this.#isCounted = false;
     }
+  }
+
+  /** Drops the KV that has been parked longest; false: none is. */
+  #evict(): boolean {
+    const oldest = this.#parked.keys().next().value;
+    if (oldest === undefined) return false;
+    this.#unpark(oldest);
+    this.#events.push({ kind: "evicted", requestId: oldest });
+    return true;
   }
 
   #admit(): void {

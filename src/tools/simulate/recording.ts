@@ -3,7 +3,7 @@
 
 import { AppError, InvalidFieldError } from "../../core/base/errors.ts";
 import { type WorkerId, workerId } from "../../core/base/ids.ts";
-import type { ChunkRow, ResponseTimeline } from "../../core/rollout/timeline.ts";
+import type { ChunkRow, ResponseTimeline, WorkerTimeline } from "../../core/rollout/timeline.ts";
 import { Paces, type Span } from "../../core/schedule/pace.ts";
 import type { TracedRun } from "../trace/report.ts";
 import type { EngineTimes, Speculation } from "./engine.ts";
@@ -20,7 +20,7 @@ export interface Recording {
   readonly movesKv: boolean;
   /** Median deviation of the recorded steps from the fitted step times, relative to these. */
   readonly error: number;
-  /** Mean over the engines of the time of a step with one row, and what each further row adds. */
+  /** Time of a step with one row on the median engine, and what each further row adds. */
   readonly stepMs: number;
   readonly rowMs: number;
   /** Output tokens that a step made of a request, on average: above 1 drafts were accepted. */
@@ -34,23 +34,24 @@ interface Decoding {
   readonly startMs: number;
   readonly endMs: number;
   readonly steps: number;
+  readonly tokens: number;
   readonly drafted: number;
 }
 
-/** Time from a chunk's dispatch to its first token, and the tokens whose KV was computed or loaded in it. */
+/** From the dispatch of a chunk, or of several that overlap, to the first token; tokens of which it takes the KV. */
 interface Begin {
-  readonly ms: number;
+  readonly startMs: number;
+  readonly endMs: number;
   readonly tokens: number;
 }
 
-/** Chunks by what is learnt from them. */
+/** Chunks of one engine by what is learnt from them. */
 interface Learned {
-  readonly decoding: Map<WorkerId, Decoding[]>;
+  readonly decoding: Decoding[];
   readonly computed: Begin[];
   readonly loaded: Begin[];
-  steps: number;
-  tokens: number;
-  drafted: number;
+  /** The same as `computed`, and what preempted requests needed again, at some time while they ran. */
+  readonly prefills: Begin[];
 }
 
 /** @throws InvalidFieldError, AppError usage: it cannot be simulated. */
@@ -68,27 +69,30 @@ export function recordingOf({ name, timeline }: TracedRun, where: string): Recor
     throw new InvalidFieldError({ where, field: "prompt_tokens", problem });
   }
   const learned = learnedFrom(ran);
-  const paces = new Paces();
-  for (const [id, chunks] of learned.decoding) {
-    for (const span of spansOf(chunks)) paces.observe(id, span);
-  }
-  if (paces.error === 0) {
+  const all = [...learned.values()];
+  const prefillMs = msPerToken(all.flatMap(({ computed }) => merged(computed)));
+  const transferMs = msPerToken(all.flatMap(({ loaded }) => merged(loaded)));
+  const spans = workers.flatMap((samples) => {
+    const engine = learned.get(samples.worker);
+    const found = engine === undefined ? [] : spansOf(engine, samples, prefillMs);
+    return found.map((span) => ({ id: workerId(samples.worker), span }));
+  });
+  const steps = stepTimesOf(spans);
+  if (steps === null) {
     throw new AppError("usage", `${where}: ${name} is too short to learn the engines' step times`);
   }
-  const rows = 1 + learned.drafted / learned.steps;
-  const rate = learned.tokens / learned.steps;
-  const movesKv = learned.loaded.length > 0;
-  const prefillMs = msPerToken(learned.computed);
-  const transferMs = msPerToken(learned.loaded);
+  const decoding = all.flatMap((engine) => engine.decoding);
+  const sum = (key: "steps" | "tokens" | "drafted") =>
+    decoding.reduce((total, chunk) => total + chunk[key], 0);
+  const rows = 1 + sum("drafted") / sum("steps");
+  const rate = sum("tokens") / sum("steps");
+  const movesKv = all.some(({ loaded }) => loaded.length > 0);
   const speculation = rate > 1 ? constantDrafts(rate, rows) : null;
-  const known = workerId(learned.decoding.keys().next().value ?? 0);
-  const typicalMs = (paces.stepMs(known, 0) ?? 0) / paces.of(known);
   const engines = workers.map(({ worker, slots, kv_tokens: kvTokens }) => {
-    const rowMs = paces.rowMs(workerId(worker));
-    const baseMs = typicalMs * paces.of(workerId(worker));
+    const pace = steps.paceOf(workerId(worker));
     const times: EngineTimes = {
       kvBytesPerToken: 0,
-      stepMs: (_, stepRows) => baseMs + stepRows * rowMs,
+      stepMs: (_, stepRows) => pace * (steps.baseMs + stepRows * steps.rowMs),
       prefillMs: (tokens) => tokens * prefillMs,
       transferMs: (tokens) => tokens * transferMs,
     };
@@ -101,36 +105,39 @@ export function recordingOf({ name, timeline }: TracedRun, where: string): Recor
     engines,
     tokensMax: ran.reduce((most, { tokens_max: tokens }) => Math.max(most, tokens), 1),
     movesKv,
-    error: paces.error,
-    stepMs: meanOf(engines.map(({ times }) => times.stepMs(1, 1, 0))),
-    rowMs: meanOf(workers.map(({ worker }) => paces.rowMs(workerId(worker)))),
+    error: steps.error,
+    stepMs: steps.baseMs + steps.rowMs,
+    rowMs: steps.rowMs,
     tokensPerStep: rate,
     unfinished: ran.filter(({ end_ms: end }) => end === null).length,
   };
 }
 
-function learnedFrom(responses: readonly ResponseTimeline[]): Learned {
-  const computed: Begin[] = [];
-  const loaded: Begin[] = [];
-  const learned: Learned = {
-    decoding: new Map(),
-    computed,
-    loaded,
-    steps: 0,
-    tokens: 0,
-    drafted: 0,
-  };
+function learnedFrom(responses: readonly ResponseTimeline[]): Map<number, Learned> {
+  const learned = new Map<number, Learned>();
   for (const { prompt_tokens: promptTokens, chunks } of responses) {
     let context = promptTokens;
     let before: number | null = null;
     for (const chunk of chunks) {
       const [worker, startMs, , firstMs, tokens, kvTokens] = chunk;
-      learnChunk(learned, chunk);
+      const engine = learned.getOrInsertComputed(worker, () => ({
+        decoding: [],
+        computed: [],
+        loaded: [],
+        prefills: [],
+      }));
+      engine.decoding.push(...decodingOf(chunk));
+      const [, , endMs] = chunk;
       if (worker !== before && firstMs !== null) {
         const missing = context - (kvTokens ?? 0);
         const isLoaded = missing < context / 2;
-        const begin = { ms: firstMs - startMs, tokens: isLoaded ? context : missing };
-        (isLoaded ? loaded : computed).push(begin);
+        const begin = { startMs, endMs: firstMs, tokens: isLoaded ? context : missing };
+        (isLoaded ? engine.loaded : engine.computed).push(begin);
+        engine.prefills.push({ ...begin, tokens: missing });
+      }
+      const again = chunk[8] ?? 0;
+      if (again > 0 && endMs !== null) {
+        engine.prefills.push({ startMs, endMs, tokens: again * (context + tokens / 2) });
       }
       before = worker;
       context += tokens;
@@ -139,59 +146,123 @@ function learnedFrom(responses: readonly ResponseTimeline[]): Learned {
   return learned;
 }
 
-function learnChunk(learned: Learned, chunk: ChunkRow): void {
-  const [worker, , endMs, firstMs, tokens, , draftedTokens, acceptedTokens] = chunk;
-  if (firstMs === null || endMs === null || endMs <= firstMs) return;
+/** None of a chunk that did not run all the time: its engine took its KV. */
+function decodingOf([, , endMs, firstMs, made, , drafted, accepted, preemptions]: ChunkRow) {
+  if (firstMs === null || endMs === null || endMs <= firstMs || (preemptions ?? 0) > 0) return [];
   // The first token is there when decoding begins.
-  const made = tokens - 1;
-  const steps = made - Math.min(made, acceptedTokens ?? 0);
-  if (steps <= 0) return;
-  const drafted = draftedTokens ?? 0;
-  learned.steps += steps;
-  learned.tokens += made;
-  learned.drafted += drafted;
-  const decoding = { startMs: firstMs, endMs, steps, drafted };
-  learned.decoding.getOrInsertComputed(workerId(worker), () => []).push(decoding);
+  const tokens = made - 1;
+  const steps = tokens - Math.min(tokens, accepted ?? 0);
+  if (steps <= 0) return [];
+  return [{ startMs: firstMs, endMs, steps, tokens, drafted: drafted ?? 0 }];
 }
 
 /** Spans of an engine: as many as `Paces` keeps. */
 const SPANS = 16;
 
-/** The work of an engine in even parts of its time. */
-function spansOf(chunks: readonly Decoding[]): Span[] {
-  const fromMs = Math.min(...chunks.map(({ startMs }) => startMs));
-  const toMs = Math.max(...chunks.map(({ endMs }) => endMs));
-  const spanMs = (toMs - fromMs) / SPANS;
-  const spans = Array.from({ length: SPANS }, (_, i) => {
-    const beginMs = fromMs + i * spanMs;
-    return { beginMs, coveredMs: beginMs, busyMs: 0, requestMs: 0, steps: 0, drafted: 0 };
-  });
-  for (const { startMs, endMs, steps, drafted } of chunks.toSorted(byStart)) {
-    for (const span of spans) {
-      const begin = Math.max(startMs, span.beginMs);
-      const end = Math.min(endMs, span.beginMs + spanMs);
-      if (begin >= end) continue;
-      const part = (end - begin) / (endMs - startMs);
-      span.requestMs += end - begin;
-      span.steps += part * steps;
-      span.drafted += part * drafted;
-      span.busyMs += Math.max(0, end - Math.max(begin, span.coveredMs));
-      span.coveredMs = Math.max(end, span.coveredMs);
+/**
+ * The decoding of an engine in even parts of its time. Requests that ran are as it sampled them; what prefill took of a part
+ * is taken out of it.
+ */
+function spansOf(
+  { decoding, prefills }: Learned,
+  samples: WorkerTimeline,
+  prefillMs: number,
+): Span[] {
+  const fromMs = Math.min(...decoding.map(({ startMs }) => startMs));
+  const spanMs = (Math.max(...decoding.map(({ endMs }) => endMs)) - fromMs) / SPANS;
+  const spans: Span[] = [];
+  for (let i = 0; i < SPANS; i += 1) {
+    const startMs = fromMs + i * spanMs;
+    const endMs = startMs + spanMs;
+    const sums = { requestMs: 0, steps: 0, drafted: 0, prefillTokens: 0 };
+    for (const chunk of decoding) {
+      const part = partIn(chunk, startMs, endMs);
+      sums.requestMs += part * (chunk.endMs - chunk.startMs);
+      sums.steps += part * chunk.steps;
+      sums.drafted += part * chunk.drafted;
     }
+    for (const prefill of prefills) {
+      sums.prefillTokens += partIn(prefill, startMs, endMs) * prefill.tokens;
+    }
+    const running = samples.running.filter((count, k) => {
+      const atMs = samples.at_ms[k] ?? -1;
+      return count > 0 && atMs >= startMs && atMs < endMs;
+    });
+    if (sums.steps < 1 || running.length === 0) continue;
+    const left = Math.max(DECODING_LEAST, 1 - (sums.prefillTokens * prefillMs) / spanMs);
+    const requestMs = left * sums.requestMs;
+    spans.push({ ...sums, requestMs, busyMs: requestMs / meanOf(running) });
   }
-  return spans.filter(({ steps }) => steps >= 1);
+  return spans;
 }
 
-const byStart = (a: Decoding, b: Decoding): number => a.startMs - b.startMs;
+/** Part of a span's time that is decoding, at least: prefill's time is an estimate. */
+const DECODING_LEAST = 1 / 4;
+
+/** The part of a piece of time that is between two others. */
+function partIn(piece: { startMs: number; endMs: number }, startMs: number, endMs: number) {
+  const inside = Math.min(piece.endMs, endMs) - Math.max(piece.startMs, startMs);
+  return inside <= 0 ? 0 : inside / (piece.endMs - piece.startMs);
+}
+
+interface StepTimes {
+  readonly baseMs: number;
+  readonly rowMs: number;
+  readonly error: number;
+  readonly paceOf: (id: WorkerId) => number;
+}
+
+/**
+ * The shape and the paces are those that the scheduler would learn, which do not mind spans that something else made long;
+ * the size is such that all steps together take the recorded time. null: there are too few spans.
+ */
+function stepTimesOf(
+  spans: readonly { readonly id: WorkerId; readonly span: Span }[],
+): StepTimes | null {
+  const paces = new Paces();
+  for (const { id, span } of spans) paces.observe(id, span);
+  const [first] = spans;
+  if (paces.error === 0 || first === undefined) return null;
+  const baseMs = (paces.stepMs(first.id, 0) ?? 0) / paces.of(first.id);
+  const rowMs = paces.rowMs(first.id) / paces.of(first.id);
+  let recorded = 0;
+  let expected = 0;
+  for (const { id, span } of spans) {
+    const rows = (span.requestMs / span.busyMs) * (1 + span.drafted / span.steps);
+    recorded += span.requestMs;
+    expected += span.steps * paces.of(id) * (baseMs + rowMs * rows);
+  }
+  const size = recorded / expected;
+  const { error } = paces;
+  return { baseMs: size * baseMs, rowMs: size * rowMs, error, paceOf: (id) => paces.of(id) };
+}
+
+/** Times between first tokens: an engine computes, or loads, one after the other, and those that come together at once. */
+function merged(begins: readonly Begin[]): Begin[] {
+  const all: Begin[] = [];
+  for (const { startMs, endMs, tokens } of begins.toSorted((a, b) => a.endMs - b.endMs)) {
+    const last = all.at(-1);
+    if (last !== undefined && endMs - last.endMs < TOGETHER_MS) {
+      all[all.length - 1] = { ...last, tokens: last.tokens + tokens };
+    } else {
+      all.push({ startMs: Math.max(startMs, last?.endMs ?? 0), endMs, tokens });
+    }
+  }
+  return all;
+}
+
+/** First tokens of one step come so close together. */
+const TOGETHER_MS = 1;
 
 /** A token's time in the quarter that was fastest, counted in tokens: in the others something else was waited for. */
 function msPerToken(begins: readonly Begin[]): number {
-  const sorted = begins.toSorted((a, b) => a.ms / a.tokens - b.ms / b.tokens);
+  const timeOf = ({ startMs, endMs, tokens }: Begin): number => (endMs - startMs) / tokens;
+  const sorted = begins.toSorted((a, b) => timeOf(a) - timeOf(b));
   const all = sorted.reduce((sum, { tokens }) => sum + tokens, 0);
   let counted = 0;
-  for (const { ms, tokens } of sorted) {
-    counted += tokens;
-    if (counted >= all / 4) return ms / tokens;
+  for (const begin of sorted) {
+    counted += begin.tokens;
+    if (counted >= all / 4) return timeOf(begin);
   }
   return 0;
 }
