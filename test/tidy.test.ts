@@ -236,12 +236,22 @@ const BUDGET = join(import.meta.dir, "budget.json");
 const MAX_FILE_LINES = 600;
 const MAX_FUNCTION_LINES = 70;
 
-/** Lines that a room may have, and the files and functions over the limits with the length that they may not exceed. */
+/**
+ * A glide, not a ceiling: `rooms` has the lines of today, above which no change takes a room, and `targets` those that it is
+ * to come down to. Files and functions over the limits have the length that they may not exceed.
+ */
 interface Budget {
   readonly rooms: Record<string, number>;
+  readonly targets: Record<string, number>;
   readonly files: Record<string, number>;
   readonly functions: Record<string, number>;
 }
+
+/** Targets together: of the product, of which the core is a part. */
+const PRODUCT_LINES = 43_300;
+const CORE_LINES = 10_000;
+/** Rooms that are no part of the product. */
+const BESIDE = ["test and bench", "bench/lab", "examples"];
 
 const linesOf = (path: string): string[] => readFileSync(path, "utf8").trimEnd().split("\n");
 
@@ -267,7 +277,7 @@ function functionsOf(lines: readonly string[]): [name: string, length: number][]
   return found;
 }
 
-function measure(): Budget {
+function measure(): Omit<Budget, "targets"> {
   const rooms: Record<string, number> = { "test and bench": 0 };
   const files: Record<string, number> = {};
   const functions: Record<string, number> = {};
@@ -301,21 +311,18 @@ test("sizes: a function's length counts from its signature to its closing brace"
   expect(functionsOf(text)).toEqual([["a", 7]]);
 });
 
-test("sizes: rooms, files and functions keep to test/budget.json (UPDATE_BUDGET=1 raises what is over, =tight lowers all)", async () => {
+test("sizes: rooms, files and functions keep to test/budget.json (UPDATE_BUDGET=1 lowers it to what they have)", async () => {
   const now = measure();
-  const { UPDATE_BUDGET: update } = process.env;
-  if (update !== undefined) {
-    const kept: Budget =
-      update === "tight"
-        ? { rooms: {}, files: {}, functions: {} }
-        : JSON.parse(readFileSync(BUDGET, "utf8"));
-    // Room for a small change.
-    const raised = (lines: number, limit = 0): number =>
-      lines > limit ? Math.ceil((lines + 30) / 10) * 10 : limit;
+  const kept: Budget = JSON.parse(readFileSync(BUDGET, "utf8"));
+  if (process.env.UPDATE_BUDGET !== undefined) {
+    // A new room is as large as it is. No other row rises: where a change needs that, its author says why.
     const rooms = Object.fromEntries(
-      Object.entries(now.rooms).map(([room, lines]) => [room, raised(lines, kept.rooms[room])]),
+      Object.entries(now.rooms).map(([room, lines]) => [
+        room,
+        Math.min(kept.rooms[room] ?? lines, lines),
+      ]),
     );
-    await Bun.write(BUDGET, `${JSON.stringify({ ...now, rooms }, null, 2)}\n`);
+    await Bun.write(BUDGET, `${JSON.stringify({ ...kept, ...now, rooms }, null, 2)}\n`);
   }
   const budget: Budget = JSON.parse(readFileSync(BUDGET, "utf8"));
   const over: string[] = [];
@@ -325,8 +332,16 @@ test("sizes: rooms, files and functions keep to test/budget.json (UPDATE_BUDGET=
       if (count > limit) over.push(`${part}: ${name} has ${count}, budget.json allows ${limit}`);
     }
   }
-  // To update: UPDATE_BUDGET=1 npx bun test test/tidy.test.ts; the commit says what the lines are for.
   expect(over).toEqual([]);
+});
+
+test("sizes: every room has a target, and together they are what the product is to have", () => {
+  const { rooms, targets }: Budget = JSON.parse(readFileSync(BUDGET, "utf8"));
+  expect(Object.keys(rooms).filter((room) => targets[room] === undefined)).toEqual([]);
+  const sumOf = (isCounted: (room: string) => boolean): number =>
+    Object.entries(targets).reduce((sum, [room, lines]) => sum + (isCounted(room) ? lines : 0), 0);
+  expect(sumOf((room) => !BESIDE.includes(room))).toBeLessThanOrEqual(PRODUCT_LINES);
+  expect(sumOf((room) => room.startsWith("core/"))).toBeLessThanOrEqual(CORE_LINES);
 });
 
 /** Beginnings of a doc comment that leave its subject to be guessed: pronouns and relative clauses. */
