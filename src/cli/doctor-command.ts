@@ -46,7 +46,7 @@ async function doctor(given: readonly string[], settings: DoctorSettings): Promi
   // One after the other: on one machine they would share its cores.
   for (const [i, engine] of engines.entries()) {
     const began = (check: string) => {
-      if (!settings.quiet) console.error(`${engine.url}: ${check}`);
+      if (!settings.quiet) console.warn(`${engine.url}: ${check}`);
     };
     const salt = `doctor-${crypto.randomUUID()}`;
     const alone = await examine(engine, { samplesMax: settings.samples, salt, began });

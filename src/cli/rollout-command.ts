@@ -155,7 +155,7 @@ async function rollout(promptsPath: string, settings: RolloutSettings): Promise<
   let engines: RolloutEngines | null = null;
   try {
     engines = await openEngines(settings, abort.signal);
-    if (settings.model === PRICED && !settings.quiet) console.error(engines.model);
+    if (settings.model === PRICED && !settings.quiet) console.warn(engines.model);
     const groups = await readGroups(promptsPath, engines, settings);
     const reports = await runRounds(runs, { groups, engines, settings, out: files.out, abort });
     const file = {

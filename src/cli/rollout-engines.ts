@@ -211,7 +211,7 @@ function waitsFor(seconds: number, stopped: AbortSignal) {
   const timeUp = AbortSignal.timeout(seconds * 1000);
   let shown = "";
   const tried = (problem: string) => {
-    if (problem !== shown) console.error(`waiting for ${problem}`);
+    if (problem !== shown) console.warn(`waiting for ${problem}`);
     shown = problem;
   };
   return {

@@ -52,7 +52,7 @@ export async function verifyServers(
   const prompts = await Promise.all(lines.map((line) => tokensOf(first, line)));
   const chunkTokens = settings.chunkTokens ?? maxTokens;
   const ways = await compareServers({ ...settings, chunkTokens, engines, prompts }, (way) => {
-    if (!settings.quiet) console.error(`${way} ...`);
+    if (!settings.quiet) console.warn(`${way} ...`);
   });
   if (settings.json) console.log(jsonOf({ servers: urls, slots, temperature, ways }));
   else if (!settings.quiet) console.log(tableOf(ways));

@@ -7,7 +7,7 @@ import { writePricedGguf } from "../../src/cli/priced-model.ts";
 import { linesIn, type ResponseLine } from "../faults/chaos/response-line.ts";
 import { engineTest } from "../suite/engine-test.ts";
 import { temporaryFolder } from "../suite/temporary-folder.ts";
-import { foretoken, PROMPTS, ROOT } from "./tool.ts";
+import { ended, foretoken, PROMPTS, ROOT, start } from "./tool.ts";
 
 setDefaultTimeout(180_000);
 
@@ -38,4 +38,13 @@ engineTest("priced model: wider, it draws the same tokens with the same logprobs
     // Zeros change no sum; the order of the others may differ with the length of a row.
     expect(Math.max(...errors)).toBeLessThan(1e-3);
   }
+});
+
+// Bun writes by `console.error` in red, and by `console.warn` plainly.
+engineTest("demo: its first line is a note, and not in red", async () => {
+  const small = ["--limit", "1", "--group-size", "1", "--max-tokens", "2", "--rounds", "1"];
+  const run = ["rollout", "--demo", ...small, "--compare", "seer"];
+  const { status, stderr } = await ended(start(run, { FORCE_COLOR: "1" }));
+  expect(status).toBe(0);
+  expect(stderr).toStartWith("the bundled model, widened");
 });
