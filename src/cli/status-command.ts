@@ -13,9 +13,9 @@ const URL_DEFAULT = "http://127.0.0.1:8000";
 const ANSWER_MS_MAX = 10_000;
 
 const EXAMPLES = `
-Each line begins with a verdict. ok: as it should be. slow: a response far longer
-than its siblings, an engine with longer steps than the others, a call that takes
-longer than it used to. stuck: an engine makes no token for much longer than its
+Each line begins with a state. ok: as it should be. slow: a response far longer
+than its siblings, an engine with longer steps than the others, a call that has
+taken half of its time. stuck: an engine makes no token for much longer than its
 measured steps take, or does not serve. A long prefill or a compilation is ok.
 
 Examples:
@@ -24,7 +24,7 @@ Examples:
 
 const ANSWER = object({
   unfinished: number(),
-  waiting: array(object({ verdict: picklist(["ok", "slow", "stuck"]), line: string() })),
+  waiting: array(object({ state: picklist(["ok", "slow", "stuck"]), reason: string() })),
 });
 
 export function statusCommand(setStatus: (status: number) => void): Command {
@@ -47,8 +47,8 @@ async function status(
   if (json) console.log(JSON.stringify(body, null, 2));
   else if (waiting.length === 0)
     console.log(`${url} waits for nothing; ${unfinished} responses are open`);
-  else for (const { verdict, line } of waiting) console.log(`${verdict.padEnd(5)}  ${line}`);
-  return waiting.some(({ verdict }) => verdict === "stuck") ? EXIT_FAILED : 0;
+  else for (const { state, reason } of waiting) console.log(`${state.padEnd(5)}  ${reason}`);
+  return waiting.some(({ state }) => state === "stuck") ? EXIT_FAILED : 0;
 }
 
 /** @throws AppError worker_failed: the server cannot be asked; invalid_config: the URL is that of none. */

@@ -69,7 +69,7 @@ export function answerOf(
     const ends: (() => void)[] = [];
     const hasAnswered = sidecar?.waits.begin(waitOf(worker, operation, msMax));
     const settle = (answer: ControlAnswer) => {
-      hasAnswered?.(answer.status < 500);
+      hasAnswered?.();
       for (const end of ends.splice(0)) end();
       resolve(answer);
     };

@@ -91,7 +91,7 @@ describe.skipIf(isMissing)(`page${NO_CHROMIUM}`, () => {
     const loaded =
       "performance.getEntriesByType('resource').every(({ name }) => name.startsWith(location.origin))";
     expect(await page.evaluate<boolean>(loaded)).toBe(true);
-    await page.until("samples.length >= 3 && live.stragglers.length > 0");
+    await page.until("samples.length >= 3 && live.longest.length > 0");
     expect(await page.evaluate('document.getElementById("back").checkVisibility()')).toBe(false);
     await page.click("map", { x: 12, y: 16 });
     await page.until(`${text("facts")}.startsWith("request 0 ")`);

@@ -40,7 +40,6 @@ engineTest("priced model: wider, it draws the same tokens with the same logprobs
   }
 });
 
-// Bun writes by `console.error` in red, and by `console.warn` plainly.
 engineTest("demo: its first line is a note, and not in red", async () => {
   const small = ["--limit", "1", "--group-size", "1", "--max-tokens", "2", "--rounds", "1"];
   const run = ["rollout", "--demo", ...small, "--compare", "seer"];

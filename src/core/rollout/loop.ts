@@ -457,7 +457,6 @@ export class Loop {
     for (const request of group.requests) {
       if (request.spec.keepsKv === true) this.dispatch.letGo(request);
     }
-    this.meter.groupFinished(group);
     this.#listener.groupFinished(group);
     this.scheduler.forget(group);
     this.context.forget(group);

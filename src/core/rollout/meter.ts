@@ -18,7 +18,7 @@ import { Ends, IterationSpan, type IterationSummary } from "./iteration-span.ts"
 import { Ledger } from "./ledger.ts";
 import { type EngineClock, engineClock } from "./progress-clock.ts";
 import { kvMovesReport, type Progress, type RunReport, type WorkerReport } from "./report.ts";
-import { TimeLeft } from "./time-left.ts";
+import { ETA_FACTOR, TimeLeft } from "./time-left.ts";
 import { type Timeline, TimelineRecorder } from "./timeline.ts";
 import type { Worker, WorkerStats } from "./worker.ts";
 
@@ -58,7 +58,7 @@ export class Meter {
   readonly #timeline = new TimelineRecorder();
   /** The last estimate, as times of the clock. */
   #ends: { readonly atMs: number; readonly leftS: number | null } | null = null;
-  readonly timeLeft = new TimeLeft();
+  readonly #timeLeft = new TimeLeft();
   readonly #load: Pick<Ledger, "paces" | "running">;
   #poolMemoryPeak = 0;
   #poolDiskPeak = 0;
@@ -131,11 +131,7 @@ export class Meter {
     this.#isOver = false;
     this.#timeline.clear();
     this.#ends = null;
-    this.timeLeft.clear();
-  }
-
-  groupFinished(group: Group): void {
-    this.timeLeft.completed(group);
+    this.#timeLeft.clear();
   }
 
   requestJoined({ group, spec }: Request, epoch: WeightEpoch): void {
@@ -188,6 +184,7 @@ export class Meter {
       group.endedIn = this.iteration;
     }
     this.#timeline.finished(request);
+    this.#timeLeft.finished(request);
     if (response.refusal !== null) this.#counts.failed_requests += 1;
     else if (response.finish === "abort") this.#counts.aborted_requests += 1;
     else if (response.finish === "deadline") this.#counts.deadline_requests += 1;
@@ -264,8 +261,8 @@ export class Meter {
       preemptions: figures.preemptions,
       meanAcceptanceLength: meanAcceptanceLength(figures),
       etaS,
-      etaLowS: etaS && etaS / this.timeLeft.spread,
-      etaHighS: etaS && etaS * this.timeLeft.spread,
+      etaLowS: etaS && etaS / ETA_FACTOR,
+      etaHighS: etaS && etaS * ETA_FACTOR,
       workers: [...this.#tallies.values()].map(({ worker, stats }) => ({
         worker: worker.workerId,
         running: stats?.running ?? 0,
@@ -350,13 +347,8 @@ export class Meter {
   #secondsLeft(now: number, running: number, open: number): number | null {
     const everyMs = Math.max(ETA_MS, ETA_REQUEST_MS * open);
     if (this.#ends === null || now - this.#ends.atMs >= everyMs) {
-      const speed = {
-        running,
-        tokensPerS: this.#tokensPerS,
-        engines: this.#tallies.size,
-        baseRequests: this.#load.paces.base,
-      };
-      const leftS = this.timeLeft.seconds(this.#open(), this.#learned, speed);
+      const speed = { running, tokensPerS: this.#tokensPerS };
+      const leftS = this.#timeLeft.seconds(this.#open(), this.#learned, speed);
       this.#ends = { atMs: now, leftS };
     }
     const { atMs, leftS } = this.#ends;

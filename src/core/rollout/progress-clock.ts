@@ -1,39 +1,35 @@
-// The progress clock of each engine: how long ago it last did something for its requests, and how long that may take by its
-// measured step time. An engine that is silent for longer is stuck, whatever its health check says; one that prefills a
-// long prompt, or has not made its first token, is not. It decides nothing: it is for people.
+// The progress clock of each engine: how long ago it last did something for its requests, beside how long that may take by
+// its measured step time. An engine that is silent for longer is stuck, whatever its health check says; one that prefills
+// a long prompt, or has not made its first token, is not. It decides nothing: it is for people.
 
 import type { WorkerId } from "../base/ids.ts";
 import { contextTokens, type Request } from "../request/buffer.ts";
 import type { Paces } from "../schedule/pace.ts";
 import type { WorkerStats } from "./worker.ts";
 
-export type Verdict = "ok" | "slow" | "stuck";
-
-/** starting: it has made no token yet, and loads, compiles or warms up. */
-export type Doing = "idle" | "starting" | "prefill" | "decode";
+export type WaitState = "ok" | "slow" | "stuck";
 
 export interface EngineClock {
   readonly worker: WorkerId;
-  readonly doing: Doing;
+  /** starting: it has made no token yet, and loads, compiles or warms up. */
+  readonly doing: "idle" | "starting" | "prefill" | "decode";
   readonly running: number;
-  /** Time since its last progress while it has had something to do, ms. */
+  /** Time since its last progress while it has had something to do, ms; and whether that is longer than it may take. */
   readonly silentMs: number;
-  /** Time for which it may be silent; null: no step of it was measured. */
-  readonly silentMsMax: number | null;
+  readonly isSilent: boolean;
   /** Time of one step with what it runs; null: not measured. */
   readonly stepMs: number | null;
   /** Step time over that of the median engine. */
   readonly pace: number;
-  readonly verdict: Verdict;
+  readonly state: WaitState;
 }
 
 /** Silence that the network and the event loop may cause, ms. */
 const NOISE_MS = 1_000;
 /** Steps that one message of an engine may hold, and some. */
 const MESSAGE_STEPS = 40;
-/** A prompt token takes at most this part of a step that decodes. */
-const PROMPT_TOKEN_STEPS = 1 / 64;
-const PREFILL_FACTOR = 2;
+/** The part of a decoding step that a token of prefill takes, at most, twice. */
+const PREFILL_STEPS = 1 / 32;
 /** Silence of an engine without a measured step that is called slow, ms. */
 const STARTING_MS = 60_000;
 
@@ -50,43 +46,25 @@ export function engineClock(
   paces: Paces,
   nowMs: number,
 ): EngineClock {
-  const begun = [...running].map(({ response }) => response.chunks.at(-1)?.run?.startMs ?? nowMs);
-  const oldestMs = Math.min(...begun, nowMs);
-  const silentMs = Math.max(0, nowMs - Math.max(progressMs, oldestMs));
-  const pace = paces.of(worker);
-  const stepMs = paces.stepMs(worker, running.size) ?? meanStepMs(stats);
-  const prefill = prefillTokens(running);
-  const silentMsMax =
-    stepMs === null
-      ? null
-      : NOISE_MS + stepMs * (MESSAGE_STEPS + PREFILL_FACTOR * prefill * PROMPT_TOKEN_STEPS);
-  const isOver = silentMs > (silentMsMax ?? STARTING_MS);
-  const late: Verdict = silentMsMax === null ? "slow" : "stuck";
-  const isIdle = running.size === 0;
-  const hasDecoded = [...running].some(({ response }) => (response.chunks.at(-1)?.tokens ?? 0) > 0);
-  const busy: Doing = stepMs === null ? "starting" : hasDecoded ? "decode" : "prefill";
-  const verdict = isIdle ? "ok" : isOver ? late : pace > 1 ? "slow" : "ok";
-  const doing = isIdle ? "idle" : busy;
-  return { worker, doing, running: running.size, silentMs, silentMsMax, stepMs, pace, verdict };
-}
-
-function meanStepMs(stats: WorkerStats | null): number | null {
-  return stats === null || stats.steps === 0 ? null : stats.busyMs / stats.steps;
-}
-
-/** Tokens whose KV running requests may still lack: siblings share their prompt's. */
-function prefillTokens(running: ReadonlySet<Request>): number {
-  const prompts = new Set<Request["group"]>();
-  let tokens = 0;
+  let oldestMs = nowMs;
+  let prefill = 0;
+  let hasDecoded = false;
   for (const request of running) {
-    const { group, response, spec } = request;
-    const [before, chunk] = response.chunks.slice(-2);
-    const current = chunk ?? before;
-    if (current === undefined || current.tokens > 0) continue;
-    if (chunk === undefined && !prompts.has(group)) tokens += spec.prompt.length;
-    else if (chunk !== undefined && before?.workerId !== chunk.workerId)
-      tokens += contextTokens(request);
-    prompts.add(group);
+    const chunk = request.response.chunks.at(-1);
+    oldestMs = Math.min(oldestMs, chunk?.run?.startMs ?? nowMs);
+    if ((chunk?.tokens ?? 0) > 0) hasDecoded = true;
+    else prefill += contextTokens(request);
   }
-  return tokens;
+  const silentMs = Math.max(0, nowMs - Math.max(progressMs, oldestMs));
+  const meanStepMs = stats === null || stats.steps === 0 ? null : stats.busyMs / stats.steps;
+  const stepMs = paces.stepMs(worker, running.size) ?? meanStepMs;
+  const silentMsMax =
+    stepMs === null ? STARTING_MS : NOISE_MS + stepMs * (MESSAGE_STEPS + prefill * PREFILL_STEPS);
+  const isSilent = running.size > 0 && silentMs > silentMsMax;
+  const pace = paces.of(worker);
+  const busy = stepMs === null ? "starting" : hasDecoded ? "decode" : "prefill";
+  const slow = running.size > 0 && pace > 1 ? "slow" : "ok";
+  const state = isSilent ? (stepMs === null ? "slow" : "stuck") : slow;
+  const doing = running.size === 0 ? "idle" : busy;
+  return { worker, doing, running: running.size, silentMs, isSilent, stepMs, pace, state };
 }

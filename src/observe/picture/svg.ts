@@ -277,7 +277,7 @@ const px = (value: number): string => String(Math.round(value * 10) / 10);
 
 export function duration(seconds: number): string {
   if (seconds < 20) return `${seconds.toFixed(1)} s`;
-  return seconds < 120 ? `${Math.round(seconds)} s` : `${(seconds / 60).toFixed(1)} min`;
+  return seconds < 300 ? `${Math.round(seconds)} s` : `${(seconds / 60).toFixed(1)} min`;
 }
 
 export function escaped(text: string): string {

@@ -21,8 +21,6 @@ export interface IterationRecord extends Readonly<Figures> {
   readonly tail_s: number;
   readonly tokens_per_s: number;
   readonly mean_acceptance_length: number;
-  /** Share of the estimates after a fifth of the time whose range held the end; null: none were made. */
-  readonly eta_inside: number | null;
 }
 
 /** The part of one iteration that is read on its own: larger than its figures. */

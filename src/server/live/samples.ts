@@ -28,15 +28,6 @@ export class Samples {
     this.#every *= 2;
   }
 
-  /** Share of the estimates after a fifth of the time that held the end; null: there are none. */
-  etaInside(endS: number): number | null {
-    const held = this.#samples.flatMap(({ elapsedS, etaLowS, etaHighS }) => {
-      if (elapsedS < endS / 5 || etaLowS === null || etaHighS === null) return [];
-      return [elapsedS + etaLowS <= endS && endS <= elapsedS + etaHighS];
-    });
-    return held.length === 0 ? null : held.filter(Boolean).length / held.length;
-  }
-
   /** Samples in columns for the page: all, or about `max` at equal distances. */
   columns(max = SAMPLES_MAX) {
     const every = Math.ceil(this.#samples.length / max);

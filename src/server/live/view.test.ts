@@ -51,7 +51,7 @@ function shown(
       throw error;
     },
   });
-  const answer = () => view.answer() as unknown as Record<string, never> & { stragglers: object[] };
+  const answer = () => view.answer() as unknown as Record<string, never> & { longest: object[] };
   return { bed, view, weights, changes, answer, members };
 }
 
@@ -173,10 +173,10 @@ test("live: whom the iteration waits for, and why", async () => {
   view.sample();
   answer();
   bed.clock.advance(1000);
-  const [one, ...others] = answer().stragglers as { reason: string; siblings_median: number }[];
+  const [one, ...others] = answer().longest as { reason: string; siblings_median: number }[];
   expect(others).toEqual([]);
   expect(one?.siblings_median).toBe(10);
-  expect(one?.reason).toMatch(/^[0-9.]+ times its siblings' median, alone on vllm-[01]/);
+  expect(one?.reason).toMatch(/^it is [0-9.]+ times its siblings' median$/);
 });
 
 test("live: the picture is of the iteration as it stands, and kept with those that are over", async () => {
@@ -238,7 +238,7 @@ test("live: an iteration that ended names what it waited for, after a restart of
   const waited_for = [
     {
       ...{ request: 3, index: 3, length: 90, siblings_median: 10, before_last_s: 0 },
-      reason: expect.stringMatching(/^9.0 times its siblings' median, took 0.\d s, .*vllm-[01]$/),
+      reason: expect.stringMatching(/^it is 9.0 times its siblings' median$/),
     },
     {},
     {},
@@ -305,27 +305,14 @@ test("live: complete groups are kept up to a bound, the oldest dropped first", a
   expect(none.view.completed.kept).toEqual({ bytes: 0, bytesMax: 0, count: 0 });
 });
 
-test("samples: bounded however long an iteration is, and the estimates are judged at its end", () => {
+test("samples: bounded however long an iteration is", () => {
   const samples = new Samples();
   const { bed } = shown();
   const progress = bed.sidecar.rollout.meter.progress();
   for (let s = 0; s < 10_000; s += 1) {
-    const isRight = s % 4 !== 0;
-    const etaHighS = isRight ? 20_000 : 1;
-    samples.add({ ...progress, elapsedS: s, etaLowS: 0, etaHighS });
+    samples.add({ ...progress, elapsedS: s });
   }
   const { at_s: kept } = samples.columns();
   expect(kept.length).toBeLessThan(SAMPLES_MAX);
   expect(kept.at(-1)).toBeGreaterThan(9_900);
-  const early = new Samples();
-  for (let s = 0; s < 100; s += 1) {
-    early.add({ ...progress, elapsedS: s, etaLowS: 0, etaHighS: s < 60 ? 1 : 200 });
-  }
-  const { eta_low_s, eta_high_s } = early.columns() as {
-    eta_low_s: number[];
-    eta_high_s: number[];
-  };
-  expect([eta_low_s[99], eta_high_s[59], eta_high_s[60]]).toEqual([0, 1, 200]);
-  // Of the samples from 20 s on, those from 60 s on hold the end at 100 s.
-  expect(early.etaInside(100)).toBeCloseTo(0.5, 1);
 });

@@ -20,8 +20,8 @@ import { CompletedGroups, columnsOf } from "./completed-groups.ts";
 import { ITERATIONS_KEPT, type IterationRecord, IterationStore } from "./iteration-store.ts";
 import { Samples } from "./samples.ts";
 import { type ServingState, servingState, type Weights } from "./serving-state.ts";
-import { type LastFinished, LastFinishedResponses, stragglersOf } from "./waited-for.ts";
-import { waitingLines } from "./waiting.ts";
+import { type LastFinished, LastFinishedResponses, longestOpen } from "./waited-for.ts";
+import { waitingFor } from "./waiting.ts";
 
 export interface LiveOptions {
   readonly sidecar: Sidecar;
@@ -120,8 +120,6 @@ export class LiveView {
     const progress = meter.progress();
     this.#ended = meter.iteration;
     this.#samples.keepOnly(meter.iteration);
-    const held = this.#samples.etaInside(summary.seconds);
-    if (held !== null) meter.timeLeft.judged(held);
     const record: IterationRecord = {
       ...summary.figures,
       ended_at_s: Math.round(this.#options.nowS()),
@@ -130,7 +128,6 @@ export class LiveView {
       tail_s: summary.tailS,
       tokens_per_s: summary.tokensPerS,
       mean_acceptance_length: progress.meanAcceptanceLength,
-      eta_inside: held,
     };
     const waited_for = this.#lastFinished.report(this.nameOf);
     this.#lastFinished.clear();
@@ -195,7 +192,7 @@ export class LiveView {
   /** The answer of GET /foretoken/live; the samples are most of it. */
   answer({ samples } = { samples: true }) {
     const { rollout } = this.#options.sidecar;
-    const { progress, state, stragglers, waiting } = this.#look();
+    const { progress, state, longest, waiting } = this.#look();
     return {
       ...state,
       progress: progressFields(progress, rollout.epoch),
@@ -207,7 +204,7 @@ export class LiveView {
       ...(samples ? { samples: this.#samples.columns() } : {}),
       estimates: estimatesOf(rollout),
       iterations: this.#store.all(),
-      stragglers,
+      longest,
       waited_for: rollout.unfinished > 0 ? [] : this.#lastWaitedFor(),
       figures: shown(rollout.meter.figures()),
       drafts: progress.workers.map(({ worker }) => draftsOf(worker, this.#statsOf(worker))),
@@ -217,13 +214,13 @@ export class LiveView {
   /** The answer of GET /v1/waiting. */
   waiting() {
     const { meter } = this.#options.sidecar.rollout;
-    const { progress, stragglers, waiting } = this.#look();
+    const { progress, longest, waiting } = this.#look();
     return {
       iteration: this.iteration,
       unfinished: progress.requests - progress.requestsDone,
       estimate_s: progress.etaS,
       waiting,
-      responses: stragglers,
+      responses: longest,
       sessions: this.#options.sidecar.sessions.paused(),
       engines: meter.clocks().map((clock) => ({
         engine: clock.worker,
@@ -231,10 +228,9 @@ export class LiveView {
         doing: clock.doing,
         running: clock.running,
         silent_s: clock.silentMs / 1000,
-        silent_s_max: clock.silentMsMax && clock.silentMsMax / 1000,
         step_ms: clock.stepMs,
         pace: clock.pace,
-        verdict: clock.verdict,
+        state: clock.state,
       })),
     };
   }
@@ -250,18 +246,12 @@ export class LiveView {
     const { state, nameOf } = this;
     const [progress, nowMs] = [meter.progress(), clock.nowMs()];
     const why = state.state === "serving" ? " for a slot" : `: ${state.state.replace("_", " ")}`;
-    const stragglers = stragglersOf(requests, {
-      nowMs,
-      nameOf,
-      workers: progress.workers,
-      waitsFor: `waits${why}`,
-      acceptanceOf: (worker) => acceptanceOf(this.#statsOf(worker)),
-      rarityOf: (request) => meter.timeLeft.rarity(request),
-    });
-    const waiting = waitingLines({
+    const waitsFor = `it waits${why}`;
+    const longest = longestOpen(requests, { nowMs, workers: progress.workers, nameOf, waitsFor });
+    const waiting = waitingFor({
       progress,
       state,
-      stragglers,
+      longest,
       nameOf,
       nowMs,
       hasStarted: pool.hasStarted,
@@ -269,10 +259,9 @@ export class LiveView {
       iteration: this.iteration,
       members: pool.members,
       clocks: meter.clocks(),
-      queued: (worker) => this.#statsOf(worker)?.waiting ?? 0,
       waits: [...sidecar.waits.open, ...this.#options.threadWaits()],
     });
-    return { progress, state, stragglers, waiting };
+    return { progress, state, longest, waiting };
   }
 
   /** The state may have changed since the last look. */

@@ -1,8 +1,6 @@
-// Which responses an iteration waits for, or has waited for, and why: how long they are beside their siblings, where they
-// run, how fast, and how long they waited.
+// The responses that an iteration waits for, or has waited for, with one reason each: it is long, it waited, or where it runs.
 
 import type { Request } from "../../core/request/buffer.ts";
-import type { Response } from "../../core/request/response.ts";
 import type { Progress } from "../../core/rollout/report.ts";
 import { rounded } from "./samples.ts";
 
@@ -13,19 +11,13 @@ interface Waited {
   readonly length: number;
   /** Median length of its finished siblings; null: none has finished. */
   readonly siblings_median: number | null;
-  /** Reason in words, for people. */
   readonly reason: string;
 }
 
-export interface Straggler extends Waited {
+export interface OpenResponse extends Waited {
   readonly worker: number | null;
-  /** Requests that run beside it on its worker. */
-  readonly beside: number;
-  /** Rate of the chunk that runs, and time since its last token; null: none runs. */
+  /** Rate of the chunk that runs; null: none runs. */
   readonly tokens_per_s: number | null;
-  readonly silent_s: number | null;
-  /** Probability that a response of its group gets as long: see TimeLeft. */
-  readonly rarity: number;
 }
 
 export interface LastFinished extends Waited {
@@ -39,27 +31,32 @@ export interface LastFinished extends Waited {
 
 type NameOf = (worker: number) => string;
 
-interface Look {
-  readonly nowMs: number;
-  readonly workers: Progress["workers"];
-  readonly nameOf: NameOf;
-  readonly acceptanceOf: (worker: number) => number;
-  readonly rarityOf: (request: Request) => number;
-  /** Reason why a waiting request waits, in words. */
-  readonly waitsFor: string;
-}
-
 const SHOWN_MAX = 5;
-/** Ratio to its siblings' median from which a response is called long for its group. */
-const LONG_RATIO = 1.5;
-/** Stretches on one worker that a reason names: the last ones. */
-const STRETCHES = 3;
-/** Share of its time that a response waited, from which that is called a reason. */
+/** Ratio to its siblings' median from which a response is far too long; and from which that is the reason for waiting. */
+export const LONG_RATIO = 8;
+const LONGER_RATIO = 1.5;
+/** Share of its time that a response waited, from which that is the reason. */
 const WAITED_SHARE = 0.1;
 
-/** The unfinished responses with the most tokens, longest first. */
-export function stragglersOf(requests: Iterable<Request>, about: Look): Straggler[] {
-  return longestOf(requests).map((request) => stragglerOf(request, about));
+/** The unfinished responses with the most tokens, longest first. `waitsFor`: why one that waits does. */
+export function longestOpen(
+  requests: Iterable<Request>,
+  about: { nowMs: number; workers: Progress["workers"]; nameOf: NameOf; waitsFor: string },
+): OpenResponse[] {
+  const { nowMs, workers, nameOf, waitsFor } = about;
+  return longestOf(requests).map((request) => {
+    const { status, workerId, response } = request;
+    const worker = status === "running" ? workerId : null;
+    const chunk = worker === null ? null : response.chunks.at(-1);
+    const seconds = (nowMs - (chunk?.run?.startMs ?? nowMs)) / 1000;
+    const speed = chunk == null || seconds <= 0 ? null : chunk.tokens / seconds;
+    const beside = (workers.find((one) => one.worker === worker)?.running ?? 1) - 1;
+    const others = beside > 0 ? `with ${beside} other${beside === 1 ? "" : "s"}` : "alone";
+    const moving = status === "moving" ? "its KV is on the way" : waitsFor;
+    const place = worker === null ? moving : `it runs ${others} on ${nameOf(worker)}`;
+    const tokens_per_s = speed === null ? null : Math.round(10 * speed) / 10;
+    return { ...waited(request, place), worker, tokens_per_s };
+  });
 }
 
 function longestOf(requests: Iterable<Request>): Request[] {
@@ -72,36 +69,6 @@ function longestOf(requests: Iterable<Request>): Request[] {
     if (longest.length > SHOWN_MAX) longest.pop();
   }
   return longest;
-}
-
-function stragglerOf(request: Request, about: Look): Straggler {
-  const { group, status, workerId } = request;
-  const worker = status === "running" ? workerId : null;
-  const on = about.workers.find((one) => one.worker === worker);
-  const beside = Math.max(0, (on?.running ?? 0) - 1);
-  const parts: string[] = [];
-  const isFirst = siblingsMedian(request) === null && group.requests.length > 1;
-  if (isFirst) parts.push("no sibling has finished");
-  if (worker === null) parts.push(status === "moving" ? "its KV is on the way" : about.waitsFor);
-  else {
-    const others = `with ${beside} other${beside === 1 ? "" : "s"}`;
-    parts.push(`${beside === 0 ? "alone" : others} on ${about.nameOf(worker)}`);
-    const acceptance = about.acceptanceOf(worker);
-    if (acceptance > 1.005) parts.push(`${acceptance.toFixed(1)} tokens a step with drafts`);
-  }
-  parts.push(...restartsOf(request));
-  const chunk = worker === null ? null : request.response.chunks.at(-1);
-  const { startMs = about.nowMs } = chunk?.run ?? {};
-  const seconds = (about.nowMs - startMs) / 1000;
-  const speed =
-    chunk == null || seconds <= 0 ? null : Math.round((10 * chunk.tokens) / seconds) / 10;
-  const saidMs = Math.max(startMs, request.response.lastTokenMs ?? 0);
-  return {
-    ...{ ...waited(request, parts), worker, beside },
-    tokens_per_s: speed,
-    silent_s: chunk == null ? null : rounded((about.nowMs - saidMs) / 1000),
-    rarity: about.rarityOf(request),
-  };
 }
 
 export class LastFinishedResponses {
@@ -130,11 +97,11 @@ function lastFinishedOf(request: Request, lastMs: number, nameOf: NameOf): LastF
     return run === undefined ? ms : ms + (run.endMs ?? finishedMs ?? run.startMs) - run.startMs;
   }, 0);
   const waitedS = Math.max(0, seconds - ranMs / 1000);
-  const parts = [`took ${seconds.toFixed(1)} s`];
-  if (waitedS > WAITED_SHARE * seconds) parts.push(`${waitedS.toFixed(1)} s of them waiting`);
-  parts.push(...restartsOf(request), ...stretches(request.response, nameOf));
+  const names = [...new Set(chunks.map(({ workerId }) => nameOf(workerId)))].join(", ");
+  const isLate = waitedS > WAITED_SHARE * seconds;
+  const time = isLate ? `, ${waitedS.toFixed(1)} s of them waiting` : ` on ${names}`;
   return {
-    ...waited(request, parts),
+    ...waited(request, `it took ${seconds.toFixed(1)} s${time}`),
     finish_reason: finish,
     before_last_s: rounded((lastMs - (finishedMs ?? lastMs)) / 1000),
     seconds: rounded(seconds),
@@ -142,36 +109,19 @@ function lastFinishedOf(request: Request, lastMs: number, nameOf: NameOf): LastF
   };
 }
 
-function stretches({ chunks }: Response, nameOf: NameOf): string[] {
-  const all: { worker: number; from: number; to: number }[] = [];
-  for (const { workerId, offset, tokens } of chunks) {
-    const last = all.at(-1);
-    if (last?.worker === workerId) last.to = offset + tokens;
-    else all.push({ worker: workerId, from: offset, to: offset + tokens });
-  }
-  if (all.length === 1) return all.map(({ worker }) => `on ${nameOf(worker)}`);
-  return all
-    .slice(-STRETCHES)
-    .map(({ worker, from, to }) => `tokens ${from} to ${to} on ${nameOf(worker)}`);
-}
-
-function restartsOf({ response: { restarts } }: Request): string[] {
-  return restarts > 0 ? [`restarted ${restarts} times`] : [];
-}
-
-/** `reasons`: beside its length. */
-function waited(request: Request, reasons: readonly string[]): Waited {
+/** `place`: the reason of one that is not long, and has not begun again. */
+function waited(request: Request, place: string): Waited {
   const { spec, response } = request;
   const median = siblingsMedian(request);
   const ratio = median === null ? 0 : response.length / Math.max(1, median);
-  const long = ratio >= LONG_RATIO ? [`${ratio.toFixed(1)} times its siblings' median`] : [];
+  const again = response.restarts > 0 ? `it was restarted ${response.restarts} times` : place;
   return {
     request: spec.requestId,
     group: spec.groupId,
     index: spec.sampleIndex,
     length: response.length,
     siblings_median: median,
-    reason: [...long, ...reasons].join(", "),
+    reason: ratio < LONGER_RATIO ? again : `it is ${ratio.toFixed(1)} times its siblings' median`,
   };
 }
 

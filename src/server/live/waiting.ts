@@ -1,21 +1,22 @@
-// What the server waits for, as lines for people: the iteration for its responses, responses for engines, calls for
-// answers. Each says for how long, and what ends it; `verdict` says whether that is as it should be.
+// What the server waits for: the iteration for its responses, responses for engines, calls for answers. Each row is a state,
+// a reason in words, and an estimate of the time until it ends.
 
-import type { EngineClock, Verdict } from "../../core/rollout/progress-clock.ts";
+import type { EngineClock, WaitState } from "../../core/rollout/progress-clock.ts";
 import type { Progress } from "../../core/rollout/report.ts";
 import type { Member } from "../../fleet/pool.ts";
 import type { OpenWait } from "../../fleet/waits.ts";
 import type { ServingState } from "./serving-state.ts";
-import type { Straggler } from "./waited-for.ts";
+import { LONG_RATIO, type OpenResponse } from "./waited-for.ts";
 
-export interface WaitingLine {
+export interface Waiting {
   readonly kind: "generation" | "iteration" | "engine" | "call";
-  readonly verdict: Verdict;
-  readonly line: string;
+  readonly state: WaitState;
+  /** The waiting part, whom it waits for, and why. */
+  readonly reason: string;
   /** Time for which it has waited; null: it did not begin at one time. */
   readonly since_s: number | null;
-  /** Time until it is given up; null: it has no deadline. */
-  readonly deadline_s: number | null;
+  /** Time until it ends, or is given up; null: not known. */
+  readonly estimate_s: number | null;
 }
 
 export interface Seen {
@@ -23,13 +24,12 @@ export interface Seen {
   readonly iteration: number;
   readonly state: ServingState;
   readonly stateS: number;
-  readonly stragglers: readonly Straggler[];
+  /** The longest responses that are not finished. */
+  readonly longest: readonly OpenResponse[];
   /** The wanted number of workers has been ready at the same time. */
   readonly hasStarted: boolean;
   readonly members: readonly Pick<Member, "source" | "workerId" | "state" | "reason" | "record">[];
   readonly clocks: readonly EngineClock[];
-  /** Requests that wait in the engine's own queue. */
-  readonly queued: (worker: number) => number;
   readonly waits: readonly OpenWait[];
   readonly nameOf: (worker: number) => string;
   readonly nowMs: number;
@@ -37,106 +37,84 @@ export interface Seen {
 
 /** Prefix of a group's id before the client's name of it. */
 const OWN_NAME = /^g\d+:(rollout-[0-9a-f-]+\/)?/;
-/** A response is called long if fewer than this many as long are to be expected in an iteration. */
-const EXPECTED_MAX = 1e-6;
-/** Ratio to the silence that its engine may keep from which a response counts as silent. */
-const SILENCES = 10;
 
-export function waitingLines(seen: Seen): WaitingLine[] {
-  const { members, clocks, waits, nowMs } = seen;
-  const engines = clocks.filter(({ verdict }) => verdict !== "ok");
+export function waitingFor(seen: Seen): Waiting[] {
+  const { members, clocks, waits, nameOf, nowMs } = seen;
+  const late = clocks.filter(({ state }) => state !== "ok");
   return [
-    ...generationLine(seen),
-    ...iterationLine(seen),
-    ...members.flatMap((member) => memberLine(member)),
-    ...engines.map((clock) => engineLine(clock, seen.nameOf(clock.worker))),
-    ...waits.map((wait) => waitLine(wait, nowMs)),
+    ...generation(seen),
+    ...iteration(seen),
+    ...members.flatMap((member) => away(member)),
+    ...late.map((clock) => engine(clock, nameOf(clock.worker))),
+    ...waits.map((wait) => call(wait, nowMs)),
   ];
 }
 
-function generationLine({ state, stateS, progress, hasStarted }: Seen): WaitingLine[] {
-  if (state.state === "serving") return [];
+function generation({ state: { state: name, reason }, stateS, progress, hasStarted }: Seen) {
+  if (name === "serving") return [];
   const open = progress.requests - progress.requestsDone;
-  const who = open === 0 ? "no response" : counted(open, "response");
-  const line = `${who} wait${open > 1 ? "" : "s"} for ${stateS} s: ${state.state.replace("_", " ")}; ${state.reason}`;
-  const verdict = state.state === "no_worker" && hasStarted && open > 0 ? "stuck" : "ok";
-  return [{ kind: "generation", verdict, line, since_s: stateS, deadline_s: null }];
+  const who = open === 0 ? "no response waits" : waiters(open);
+  const state: WaitState = name === "no_worker" && hasStarted && open > 0 ? "stuck" : "ok";
+  const why = `${who} for ${stateS} s: ${name.replace("_", " ")}; ${reason}`;
+  return [{ kind: "generation" as const, state, reason: why, since_s: stateS, estimate_s: null }];
 }
 
-function iterationLine(seen: Seen): WaitingLine[] {
-  const { progress, iteration, stragglers } = seen;
-  const [first] = stragglers;
+function iteration({ progress, iteration: number, longest }: Seen): Waiting[] {
+  const [first] = longest;
   const { requests, requestsDone, etaS, elapsedS } = progress;
   if (first === undefined) return [];
   const open = requests - requestsDone;
-  const problem = problemOf(first, seen);
-  const where = first.worker === null ? first.reason : `engine ${first.worker}`;
+  const named = `group ${first.group.replace(OWN_NAME, "")} response ${first.index}`;
+  const isLong = first.length > LONG_RATIO * (first.siblings_median ?? Number.POSITIVE_INFINITY);
   const parts = [
-    `${open > 1 ? "the longest is " : ""}group ${first.group.replace(OWN_NAME, "")} response ${first.index}`,
-    counted(first.length, "token"),
-    where,
-    ...(first.tokens_per_s === null ? [] : [`${number(first.tokens_per_s)} tokens/s`]),
+    `iteration ${number} waits for ${figure(open)} of ${figure(requests)}: ${open > 1 ? "the longest is " : ""}${named}, ${figure(first.length)} tokens`,
+    first.reason,
+    ...(etaS === null ? [] : [`estimate ${figure(etaS)} s`]),
   ];
-  const estimate = etaS === null ? [] : [`estimate ${number(etaS)} s`];
-  const facts = [parts.join(", "), ...(problem === null ? [] : [problem]), ...estimate];
-  const line = `iteration ${iteration} waits for ${number(open)} of ${number(requests)}: ${facts.join("; ")}`;
-  const verdict = problem === null ? "ok" : "slow";
-  return [{ kind: "iteration", verdict, line, since_s: elapsedS, deadline_s: null }];
+  return [
+    {
+      kind: "iteration",
+      state: isLong ? "slow" : "ok",
+      reason: parts.join("; "),
+      since_s: elapsedS,
+      estimate_s: etaS,
+    },
+  ];
 }
 
-/** null: the response is as it should be. */
-function problemOf(one: Straggler, { progress, clocks, queued }: Seen): string | null {
-  if (one.rarity * progress.requests < EXPECTED_MAX) return `it is ${one.reason}`;
-  const engine = clocks.find(({ worker }) => worker === one.worker);
-  const { silent_s: silentS } = one;
-  if (engine?.verdict !== "ok" || silentS === null || queued(engine.worker) > 0) return null;
-  const isSilent = engine.silentMsMax !== null && silentS * 1000 > SILENCES * engine.silentMsMax;
-  return isSilent ? `it has got no token for ${number(silentS)} s, while its engine works` : null;
+/** An engine that has not come yet is being opened: that wait has a row of its own. */
+function away({ source, workerId, state, reason: why, record }: Seen["members"][number]) {
+  const isOpening = state === "down" && record.tries === 0;
+  if (state === "ready" || state === "leaving" || why === null || isOpening) return [];
+  const reason = `engine ${workerId} (${source.name}) does not serve: ${state}; ${why}`;
+  const how: WaitState = state === "reconnecting" ? "slow" : "stuck";
+  return [{ kind: "engine" as const, state: how, reason, since_s: null, estimate_s: null }];
 }
 
-/** An engine that has not come yet is being opened: that wait has a line of its own. */
-function memberLine({
-  source,
-  workerId,
-  state,
-  reason,
-  record,
-}: Seen["members"][number]): WaitingLine[] {
-  if (state === "ready" || state === "leaving" || reason === null) return [];
-  if (state === "down" && record.tries === 0) return [];
-  const line = `engine ${workerId} (${source.name}) does not serve: ${state}; ${reason}`;
-  const verdict = state === "reconnecting" ? "slow" : "stuck";
-  return [{ kind: "engine", verdict, line, since_s: null, deadline_s: null }];
-}
-
-function engineLine(clock: EngineClock, name: string): WaitingLine {
-  const { worker, verdict, doing, running, silentMs, silentMsMax, stepMs, pace } = clock;
-  const isSilent = silentMsMax === null || silentMs > silentMsMax;
-  const step = stepMs === null ? "it has made no step yet" : `a step takes ${number(stepMs)} ms`;
-  const engine = `engine ${worker} (${name})`;
-  const line = isSilent
-    ? `${counted(running, "response")} wait${running === 1 ? "s" : ""} for ${engine}: no token or step for ${number(silentMs / 1000)} s (${doing}); ${step}`
-    : `${engine} is slow: its steps take ${number(pace)} times those of the others`;
+function engine(clock: EngineClock, name: string): Waiting {
+  const { worker, state, doing, running, silentMs, isSilent, stepMs, pace } = clock;
+  const step = stepMs === null ? "it has made no step yet" : `a step takes ${figure(stepMs)} ms`;
+  const who = `engine ${worker} (${name})`;
+  const reason = isSilent
+    ? `${waiters(running)} for ${who}: no token or step for ${figure(silentMs / 1000)} s (${doing}); ${step}`
+    : `${who} is slow: its steps take ${figure(pace)} times those of the others`;
   const since_s = isSilent ? silentMs / 1000 : null;
-  return { kind: "engine", verdict, line, since_s, deadline_s: null };
+  return { kind: "engine", state, reason, since_s, estimate_s: null };
 }
 
-function waitLine(
-  { what, forWhom, reason, msMax, sinceMs, isLate }: OpenWait,
-  nowMs: number,
-): WaitingLine {
+function call(wait: OpenWait, nowMs: number): Waiting {
+  const { what, forWhom, reason: why, msMax, sinceMs, isLate } = wait;
   const since_s = (nowMs - sinceMs) / 1000;
-  const deadline_s = msMax === null ? null : Math.max(0, msMax / 1000 - since_s);
-  const end = deadline_s === null ? "" : `; gives up in ${number(deadline_s)} s`;
-  const line = `${what} waits for ${forWhom} for ${number(since_s)} s; ${reason}${end}`;
-  return { kind: "call", verdict: isLate ? "slow" : "ok", line, since_s, deadline_s };
+  const estimate_s = msMax === null ? null : Math.max(0, msMax / 1000 - since_s);
+  const end = estimate_s === null ? "" : `; gives up in ${figure(estimate_s)} s`;
+  const reason = `${what} waits for ${forWhom} for ${figure(since_s)} s; ${why}${end}`;
+  return { kind: "call", state: isLate ? "slow" : "ok", reason, since_s, estimate_s };
 }
 
-function counted(count: number, noun: string): string {
-  return `${number(count)} ${noun}${count === 1 ? "" : "s"}`;
-}
+const waiters = (count: number): string =>
+  count === 1 ? "1 response waits" : `${figure(count)} responses wait`;
 
 /** Digits that matter: 8,412; 31; 1.4. */
-function number(value: number): string {
+function figure(value: number): string {
   return value.toLocaleString("en-US", { maximumFractionDigits: value < 10 ? 1 : 0 });
 }

@@ -294,25 +294,8 @@ function newHistory(host) {
         points: { show: true, size: 5 },
         value: rounded,
       },
-      {
-        label: "time estimates that held",
-        show: true,
-        scale: "share",
-        paths: () => null,
-        points: { show: false },
-        value: (_, value) => (value == null ? "–" : share(value, 1)),
-      },
     ],
   });
-}
-
-/**
- * How good the estimates of the last iteration were.
- * @param {Live} live
- */
-function heldText({ iterations }) {
-  const held = iterations.at(-1)?.eta_inside ?? null;
-  return held === null ? "" : `${share(held, 1)} held in the last iteration`;
 }
 
 /** @param {Live} live */
@@ -335,7 +318,6 @@ function drawHistory({ iterations }) {
     iterations.map((one) => one.wall_s),
     iterations.map((one) => one.tail_s),
     iterations.map((one) => one.tokens_per_s),
-    iterations.map((one) => one.eta_inside),
   ]);
   showLast(chart);
   drawHistoryLinks(numbers);

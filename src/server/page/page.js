@@ -125,7 +125,7 @@ function show(latest) {
   drawTiles(latest);
   drawLive(latest);
   drawTable(latest);
-  drawStragglers(latest.stragglers, latest.waited_for);
+  drawWaited(latest.longest, latest.waited_for);
 }
 
 /**
@@ -232,7 +232,7 @@ function drawTiles(live) {
   write($("eta"), low === null || high === null ? "–" : `${seconds(low)} – ${seconds(high)}`);
   // No response of this iteration has ended: there are no lengths to draw from.
   const isUnknown = low === null && progress.running + progress.waiting > 0;
-  write($("judged"), isUnknown ? "unknown until responses finish" : heldText(live));
+  write($("judged"), isUnknown ? "unknown until responses finish" : "");
   const current = iteration > 0 ? `iteration ${iteration}, ` : "";
   write($("epoch"), `${current}weight epoch ${progress.weight_epoch}`);
   drawGroupCount(progress.groups, progress.groups - progress.groups_done);
@@ -270,11 +270,11 @@ function drawLive(live) {
   const lines = live.waiting.filter(({ kind }) => kind !== "generation");
   $("lines").hidden = lines.length === 0;
   const items = itemsOf($("lines"), lines.length, () => element("li"));
-  for (const [i, { verdict, line }] of lines.entries()) {
+  for (const [i, { state, reason }] of lines.entries()) {
     const item = items[i];
     if (item === undefined) continue;
-    item.className = verdict;
-    write(item, verdict === "ok" ? line : `${verdict}: ${line}`);
+    item.className = state;
+    write(item, state === "ok" ? reason : `${state}: ${reason}`);
   }
   drawFigures(live.figures);
   drawHistory(live);
@@ -298,10 +298,10 @@ function drawFigures(figures) {
 
 /**
  * Responses that the iteration waits for; of one in which nothing runs, those that it waited for.
- * @param {Live["stragglers"]} now
+ * @param {Live["longest"]} now
  * @param {Live["waited_for"]} before
  */
-function drawStragglers(now, before) {
+function drawWaited(now, before) {
   const isOver = now.length === 0 && before.length > 0;
   write($("waits"), isOver ? "The iteration waited for" : "The iteration waits for");
   const shown = isOver
@@ -322,7 +322,7 @@ function drawStragglers(now, before) {
   }
 }
 
-/** @param {Live["stragglers"][number]} straggler */
+/** @param {Live["longest"][number]} response */
 function speedText({ tokens_per_s }) {
   return tokens_per_s === null ? "" : `${number(tokens_per_s)} tokens/s, `;
 }
@@ -433,11 +433,9 @@ function drawEarlier(one, latest) {
     );
   }
   drawFigures(one.figures);
-  drawStragglers([], one.waited_for);
+  drawWaited([], one.waited_for);
   drawHistory(latest);
   void drawPicture(one.iteration);
-  const { eta_inside: held } = one;
-  write($("judged"), held === null ? "" : `${share(held, 1)} of its estimates held`);
   dueDraw();
 }
 
