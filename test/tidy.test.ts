@@ -33,18 +33,9 @@ const MAY_IMPORT: Record<string, readonly string[]> = {
   "observe/metrics": ["core"],
   "observe/picture": ["core"],
   "engines/kind.ts": ["core"],
-  "engines/packed-events.ts": ["core"],
-  "engines/run-check.ts": ["core"],
   "engines/kinds.ts": ["core", "engines"],
   // Each engine's folder: leaves, which do not import one another.
-  "engines/*": [
-    "core",
-    "proto",
-    "text",
-    "engines/kind.ts",
-    "engines/packed-events.ts",
-    "engines/run-check.ts",
-  ],
+  "engines/*": ["core", "proto", "text", "engines/kind.ts"],
   fleet: ["core"],
   server: ["core", "fleet", "observe/picture", "proto", "text"],
   // Leaves: the server imports none of them.

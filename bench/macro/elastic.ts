@@ -1,31 +1,36 @@
-// The cost of losing an engine: a rollout over two `foretoken worker` processes, in turn `calm` (no loss, the baseline),
-// `notice` (DELETE /workers) and `killed` (SIGKILL) at two fifths of the tokens; a fresh worker comes 2 s later. ETTR is
-// calm's time over a run's. Kernels are the portable ones: every response must be the same each time.
+// The cost of losing an engine: a rollout over two processes of stand-ins for vLLM (a step takes 20 ms, prefill nothing), in
+// turn `calm` (no loss, the baseline), `notice` (DELETE /workers) and `killed` (SIGKILL) at two fifths of the tokens; a fresh
+// server comes 2 s later. ETTR is calm's time over a run's. Every response must be the same each time.
 //
 //   bun bench/macro/elastic.ts [--rounds 5] [--tokens 192] [--json FILE]
 
-import { readFileSync } from "node:fs";
-import { join } from "node:path";
 import { parseArgs } from "node:util";
 import { median } from "../../src/cli/rounds.ts";
+import { BUNDLED_HF_MODEL } from "../../src/host/installation.ts";
 import { rolledOut } from "../../test/faults/chaos/response-line.ts";
-import { ToolProcess } from "../../test/faults/process.ts";
+import { startStandIn, ToolProcess } from "../../test/faults/process.ts";
 import { helpFrom, writeReport } from "../harness.ts";
 
 const text = { type: "string" } as const;
 helpFrom(import.meta.path);
 const { values } = parseArgs({ options: { rounds: text, tokens: text, json: text } });
-const prompts = readFileSync(join(import.meta.dir, "..", "..", "model", "prompts.jsonl"), "utf8");
 const sampling_params = { max_tokens: Number(values.tokens ?? 192), temperature: 1, seed: 42 };
-const groups = prompts.split("\n", 8).map((line) => ({ ...JSON.parse(line), n: 8 }));
+const groups = Array.from({ length: 8 }, (_, i) => ({ id: `g${i}`, token_ids: [i, 7, 9], n: 8 }));
 const body = JSON.stringify({ id: "elastic", groups, sampling_params });
-const FLAGS = ["worker", "--listen", "127.0.0.1:0", "--kv-tokens", "16384", "--deterministic"];
+const SERVER = { slots: 16, blocks: 1024, stepMs: 20, isExact: true };
 const CASES = ["calm", "notice", "killed"] as const;
 
+async function startServer(): Promise<ToolProcess> {
+  const server = startStandIn(SERVER);
+  await server.listens();
+  return server;
+}
+
 async function run(how: (typeof CASES)[number], goal: number) {
-  const lost = await ToolProcess.listening(...FLAGS);
-  const kept = await ToolProcess.listening(...FLAGS);
-  const sidecar = await ToolProcess.serving("--worker", lost.url, "--worker", kept.url);
+  const lost = await startServer();
+  const kept = await startServer();
+  const workers = ["--worker", lost.url, "--worker", kept.url];
+  const sidecar = await ToolProcess.serving("--tokenizer", BUNDLED_HF_MODEL, ...workers);
   const { http } = sidecar;
   const [all, startMs] = [[lost, kept, sidecar], performance.now()];
   const since = (ms: number): number => (performance.now() - ms) / 1000;
@@ -39,14 +44,14 @@ async function run(how: (typeof CASES)[number], goal: number) {
     const leftS = since(startMs);
     await Bun.sleep(2000);
     const freshMs = performance.now();
-    const fresh = await ToolProcess.listening(...FLAGS);
+    const fresh = await startServer();
     all.push(fresh);
     await http.ask("/workers", { url: fresh.url });
     return leftS - (freshMs - startMs) / 1000;
   };
   const losing = how === "calm" ? null : loss();
   const { lines, report } = await rolledOut(http.url, body);
-  // Seconds of all worker processes, each for as long as it existed.
+  // Seconds of all servers, each for as long as it existed.
   const engineS = 2 * since(startMs) + ((await losing) ?? 0);
   const count = (name: string) => http.metric(`foretoken_${name}_tokens_total`);
   const recomputed = await count("recomputed");

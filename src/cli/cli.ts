@@ -21,7 +21,6 @@ const COMMANDS: Readonly<Record<string, () => Promise<(setStatus: SetStatus) => 
   simulate: async () => (await import("./simulate-command.ts")).simulateCommand,
   trace: async () => (await import("./trace-command.ts")).traceCommand,
   "draft-server": async () => (await import("./draft-server-command.ts")).draftServerCommand,
-  worker: async () => (await import("./worker-command.ts")).workerCommand,
 };
 
 /** Runs the tool; returns the exit status. Errors are printed on stderr. */

@@ -30,7 +30,6 @@ test("checkExposure: loopback or a token is enough, --insecure is a warning", ()
 test.each([
   ["serve --llama 1 --port 0 --host 0.0.0.0", "--api-token"],
   ["up --port 0 --host ::", "--api-token"],
-  ["worker --listen 0.0.0.0:0", "--worker-token"],
   ["draft-server --port 0 --host 0.0.0.0", "--api-token"],
 ])("foretoken %s: is refused", async (line, flag) => {
   const { status, stderr } = await foretoken(...line.split(" "));

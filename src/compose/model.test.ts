@@ -16,8 +16,8 @@ const addressed = (urls: readonly string[]) => urls.map((url) => ({ url, token: 
 /** An address without a listener. */
 const DEAD = "http://127.0.0.1:1";
 
-test("model: a server that leaves before it has answered is not waited for once a worker of ours has come", async () => {
-  const rounds = [[DEAD], [], ["ws://127.0.0.1:1"]];
+test("model: a server that leaves before it has answered is not waited for once an engine that names no model has come", async () => {
+  const rounds = [[DEAD], [], ["example://127.0.0.1:1"]];
   const engines = () => addressed(rounds[Math.min(seen.length, rounds.length - 1)] ?? []);
   const seen: number[] = [];
   const { signal } = new AbortController();

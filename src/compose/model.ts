@@ -72,7 +72,7 @@ export async function openModelSide(options: ModelOptions, wait: ModelWait): Pro
       if (folder !== null) side = folderSide(folder, null);
       else if (served !== null)
         side = { text: new IdText(), openTextThread: null, eosTokenIds: [] };
-      // Workers of ours serve the bundled model unless another one was named.
+      // Engines that name no model serve the bundled one unless another one was named.
       else if (served === null) llama = await open();
     }
     const names = namesOf(servedName, served?.id ?? null);

@@ -168,12 +168,8 @@ export const FIELDS = {
     default: 7447,
     help: "the port to listen on; 0: any free one",
   }),
-  listen: text("--listen HOST:PORT", {
-    default: "127.0.0.1:7448",
-    help: "where a worker listens for its sidecar; port 0: any free one; beyond loopback a token is required",
-  }),
   workerToken: text("--worker-token TOKEN", {
-    help: "token that a worker requires, and that a sidecar sends to the engines of --worker; better set in the environment",
+    help: "token that is sent to the engines of --worker, as --api-key of vLLM wants it; better set in the environment",
     otherwise: "none",
   }),
   trace: text("--trace REPORT.json", {
@@ -191,7 +187,7 @@ export const FIELDS = {
     help: "write the closing table and the engines over time as JSON, and as a page beside it (.html)",
   }),
   worker: list("--worker URL", {
-    help: "an engine: http://HOST:PORT of a vLLM or SGLang server, ws://HOST:PORT of `foretoken worker`, or another URL that the error for an unknown one lists; may be repeated",
+    help: "an engine: http://HOST:PORT of a vLLM or SGLang server, or another URL that the error for an unknown one lists; may be repeated",
   }),
   llama: integer("--llama N", {
     range: [0, 64],
@@ -200,7 +196,7 @@ export const FIELDS = {
   }),
   contextTokens: integer("--max-model-len N", {
     range: [16, 16_777_216],
-    help: "maximum of prompt + output tokens of a request, on the worker's engine or a vLLM server that is started",
+    help: "maximum of prompt + output tokens of a request, on an embedded engine or a vLLM server that is started",
     otherwise: "what model and KV budget allow",
   }),
   tokenizer: text("--tokenizer DIR", {

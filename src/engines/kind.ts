@@ -38,7 +38,7 @@ export interface EngineKind {
   readonly schemes: readonly string[];
   /** The form of its URLs in messages: "http://HOST:PORT". */
   readonly form: string;
-  /** null: it names no model, as a worker of ours: `--model` or `--tokenizer` gives the vocabulary, and text is made here. */
+  /** null: it names no model: `--model` or `--tokenizer` gives the vocabulary, and text is made here. */
   readonly server: EngineServer | null;
   /**
    * Opens nothing yet. What the result opens, one after the other, are workers on the same engine. It throws AppError

@@ -6,8 +6,8 @@
 // here. It must answer GET /health with 200. Its double: as test/faults/stand-in/sglang-stand-in.ts; its tests: a line of
 // vllm/contract.test.ts, and as vllm/sglang/worker.test.ts.
 //
-// Any other engine begins as a copy of examples/engine: kind.ts, worker.ts and worker.test.ts go to a folder beside `vllm` and
-// `remote` (in imports "../../src/" becomes "../../", and "../../test/" "../../../test/"), with a row here and a line in
+// Any other engine begins as a copy of examples/engine: kind.ts, worker.ts and worker.test.ts go to a folder beside `vllm`
+// (in imports "../../src/" becomes "../../", and "../../test/" "../../../test/"), with a row here and a line in
 // kinds.test.ts; its double is as test/faults/stand-in/example-stand-in.ts. The folder may import core, proto, text and
 // engines/kind.ts, and no other engine; UPDATE_BUDGET=1 gives it a budget. ARCHITECTURE.md's layers list it, and nothing else:
 // no help text names the kinds.
@@ -16,13 +16,15 @@
 
 import { AppError } from "../core/base/errors.ts";
 import type { EngineKind, EngineServer } from "./kind.ts";
-import { LINK } from "./remote/kind.ts";
 import { SGLANG, VLLM } from "./vllm/kind.ts";
 
-const KINDS: readonly EngineKind[] = [VLLM, SGLANG, LINK];
+const KINDS: readonly EngineKind[] = [VLLM, SGLANG];
 
 /** A user, a password, a query, a fragment, a line break: no engine is sent these, and logs and lists would show them. */
 const MORE_THAN_ADDRESS = /[@?#]|[^\x21-\x7e]/;
+
+/** `foretoken worker` of former versions listened here. */
+const FORMER_WORKER = /^wss?:\/\//i;
 
 /** @throws AppError usage: no engine has such URLs. */
 export function engineKind(url: string): EngineKind {
@@ -33,6 +35,10 @@ export function engineKind(url: string): EngineKind {
   }
   const kind = kindOf(url);
   if (kind !== undefined) return kind;
+  if (FORMER_WORKER.test(url)) {
+    const fix = "start a vLLM server on that machine, and give its http://HOST:PORT";
+    throw new AppError("usage", `"${url}" is the address of a worker of former versions: ${fix}`);
+  }
   const known = KINDS.map(({ form }) => form);
   const list = `${known.slice(0, -1).join(", ")} or ${known.at(-1)}`;
   throw new AppError("usage", `an engine's URL is "${url}"; it is ${list}`);

@@ -1,15 +1,18 @@
-// Preloaded into a process under test: SIGUSR2 ends all of its threads, as a fault in an engine's native code would.
+// Preloaded into a process under test: SIGUSR2 ends the oldest thread of an engine, as a fault in its native code would.
 
 const threads = new Set<Worker>();
 
 globalThis.Worker = class extends Worker {
   constructor(url: string | URL, options?: WorkerOptions) {
     super(url, options);
+    if (!`${url}`.includes("engine-thread")) return;
+    console.error("an engine's thread begins");
     threads.add(this);
+    this.addEventListener("close", () => threads.delete(this));
   }
 };
 
 process.on("SIGUSR2", () => {
-  for (const thread of threads) thread.terminate();
-  threads.clear();
+  const [oldest] = threads;
+  oldest?.terminate();
 });

@@ -119,7 +119,8 @@ test("start: what no further try would change ends it at once", async () => {
     ],
     [["--llama", "1", "--model", "/nowhere.gguf"], 2, /\/nowhere\.gguf/],
     [["--worker", "http://127.0.0.1:9", "--slots", "4"], 2, /--slots has no effect here/],
-    [["--worker", "ws://127.0.0.1:9", "--kv-tokens", "4096"], 2, /--kv-tokens has no effect/],
+    [["--worker", "ws://127.0.0.1:9"], 2, /"ws:\/\/127.0.0.1:9" .* start a vLLM server/],
+    [["--worker", "http://127.0.0.1:9", "--kv-tokens", "4096"], 2, /--kv-tokens has no effect/],
     [["--worker", "http://127.0.0.1:9", "--pool-dir", "/tmp"], 2, /--pool-dir/],
   ];
   for (const [args, status, told] of cases) {
@@ -129,14 +130,13 @@ test("start: what no further try would change ends it at once", async () => {
 });
 
 describe.skipIf(engineMissing() !== null)("with embedded engines", () => {
-  test("start: an absent linked worker delays no request", async () => {
+  test("start: an absent server beside an embedded engine delays no request", async () => {
     const port = freePort("127.0.0.1");
-    const { proc, url } = await serve("--llama", "1", "--worker", `ws://127.0.0.1:${port}`);
+    const { proc, url } = await serve("--llama", "1", "--worker", `http://127.0.0.1:${port}`);
     await until(async () => (await health(url)).status === 200, proc.text);
     expect((await complete(url)).status).toBe(200);
-    const worker = new ToolProcess(["worker", "--listen", `127.0.0.1:${port}`]);
-    onTestFinished(() => worker.kill());
-    await proc.said(new RegExp(`worker=ws://127.0.0.1:${port} state=ready`));
+    await standIn({ port });
+    await proc.said(new RegExp(`worker=http://127.0.0.1:${port} state=ready`));
   });
 
   test("pool: its SSD tier is used, and its directory is gone after the end, after kill -9 with the next start", async () => {

@@ -5,7 +5,7 @@ import { afterEach, expect, setDefaultTimeout, test } from "bun:test";
 import { StandInBed, stopBeds } from "../faults/attacks/stand-in-bed.ts";
 import { until } from "../faults/http-client.ts";
 import { standInResponse } from "../faults/stand-in/tokens.ts";
-import { adapterSample } from "../faults/stand-in/vllm-stand-in.ts";
+import { pathSample } from "../faults/stand-in/vllm-stand-in.ts";
 
 setDefaultTimeout(180_000);
 
@@ -36,7 +36,7 @@ async function tokensOf({ http }: StandInBed, model: string, n = 4): Promise<num
 
 /** Tokens of `n` responses of the model, or of the adapter at `path`. */
 function expected(path: string | undefined, n = 4): number[][] {
-  const first = adapterSample(path);
+  const first = pathSample(path);
   return Array.from({ length: n }, (_, i) =>
     standInResponse({ prompt: PROMPT, sample: first + i, tokensMax: TOKENS_MAX }),
   );

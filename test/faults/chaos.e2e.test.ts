@@ -18,7 +18,7 @@ const folder = temporaryFolder("chaos-test");
 
 /** A `vllm` command: its interpreter says the version, or runs the stand-in. */
 function standInVllm(): string {
-  const program = join(import.meta.dir, "..", "e2e", "vllm-program.ts");
+  const program = join(import.meta.dir, "stand-in", "program.ts");
   const write = (name: string, text: string) => {
     const path = join(folder, name);
     writeFileSync(path, text);
@@ -52,7 +52,7 @@ async function reportOf(kinds: string[], args: string[], hasBegun: (report: Repo
   }
 }
 
-engineTest("chaos: no response is lost, repeated or changed, and the sums say so", async () => {
+test("chaos: no response is lost, repeated or changed, and the sums say so", async () => {
   const kinds = ["sidecar_kill", "worker_kill", "link_cut"];
   const report = await reportOf(kinds, ["--seeds", "2"], ({ faults }) => faults > 1);
   expect(report).toMatchObject({ rollouts: 2, responses: 12 });
@@ -60,6 +60,15 @@ engineTest("chaos: no response is lost, repeated or changed, and the sums say so
   expect(report.ettr).toBeGreaterThan(0);
   expect(report.ettr).toBeLessThan(1);
 });
+
+engineTest(
+  "chaos --llama: embedded engines continue bit for bit where a sidecar was killed",
+  async () => {
+    const args = ["--llama", "--seed", "4", "--seeds", "1"];
+    const report = await reportOf(["sidecar_kill"], args, ({ faults }) => faults > 0);
+    expect(report).toMatchObject({ rollouts: 1, responses: 6 });
+  },
+);
 
 test("chaos --vllm: servers are killed and updated, and every token has the model's logprob", async () => {
   const kinds = ["worker_kill", "weights"];
@@ -69,9 +78,11 @@ test("chaos --vllm: servers are killed and updated, and every token has the mode
   expect(Object.keys(report.kinds)).toEqual(kinds);
 });
 
-engineTest("chaos: an unknown fault is refused, and a signal ends every process", async () => {
+test("chaos: an unknown fault is refused, and a signal ends every process", async () => {
   const refused = await ended(chaos("--fault", "meteor"));
   expect([refused.status, refused.stderr]).toEqual([2, expect.stringContaining("worker_kill")]);
+  const useless = await ended(chaos("--llama", "--fault", "worker_kill"));
+  expect([useless.status, useless.stderr]).toEqual([2, expect.stringContaining("disk_full")]);
   const child = new ToolProcess(["--seeds", "1000000"], { program: CHAOS });
   // A seed is under way: the line of progress names the rollouts.
   await child.said(/rollouts/);

@@ -16,13 +16,14 @@ import {
 } from "../../src/host/installation.ts";
 import { findVllm } from "../../src/tools/up/find-vllm.ts";
 import { possibleKinds } from "./chaos/fleet.ts";
-import { type Fleets, linkedFleets, vllmFleets } from "./chaos/fleets.ts";
+import { embeddedFleets, type Fleets, standInFleets, vllmFleets } from "./chaos/fleets.ts";
 import {
   CHAOS_KINDS,
   type ChaosKind,
   type ChaosPlan,
   planChaos,
   planOneOfMany,
+  SERVER_KINDS,
 } from "./chaos/plan.ts";
 import { type ChaosBed, healed, runSeed, type SeedOutcome, WeightUpdater } from "./chaos/run.ts";
 import { ChaosTally } from "./chaos/tally.ts";
@@ -31,6 +32,7 @@ interface ChaosSettings {
   readonly seed: number;
   readonly seeds?: number;
   readonly fault: readonly string[];
+  readonly llama?: true;
   /** true: the vllm command that is found. */
   readonly vllm?: string | true;
   readonly killEvery?: number;
@@ -47,19 +49,21 @@ const FAILURES_MAX = 5;
 const LINES_SHOWN = 20;
 
 const EXAMPLES = `
-It starts a sidecar with one engine of its own, a journal and two worker
-processes behind links that it can cut. Each seed runs a rollout of 6 responses
-on them, and inflicts 1 to 4 faults while it runs:
+It starts a sidecar with a journal over two engine servers, behind connections
+that it can cut. Each seed runs a rollout of 6 responses on them, and inflicts 1
+to 4 faults while it runs:
   ${CHAOS_KINDS.slice(0, 4).join(", ")},
   ${CHAOS_KINDS.slice(4, 8).join(", ")},
   ${CHAOS_KINDS.slice(8).join(", ")} (no fault: the trainer updates them)
-Then it compares every token and logprob with an undisturbed run.
+The servers are stand-ins for vLLM, whose every token and logprob is known.
 
 ETTR is the share of the wall time that went into tokens which were kept: engine
 time in service / engine time x tokens kept / tokens generated. With --seeds
 faults come every second, so it is low; --kill-every measures it.
 
-With --vllm two vLLM servers take the place of the engines. Their arithmetic
+With --llama the sidecar has two embedded engines in their place: every token and
+logprob is compared with an undisturbed run, under faults of the sidecar alone.
+With --vllm two real vLLM servers take their place. Their arithmetic
 depends on the batch, so a server compares each token's logprob with the model's
 own for the finished text, under the same weights: a third of the responses
 is at temperature 0, where each token is the likeliest one; the rest is drawn.
@@ -69,6 +73,7 @@ Examples:
   $ npm run chaos -- --seeds 1000
   $ npm run chaos -- --seed 17 --seeds 1     one that failed, alone
   $ npm run chaos -- --seeds 100 --fault sidecar_kill --fault disk_full
+  $ npm run chaos -- --llama --seeds 10
   $ npm run chaos -- --vllm --seeds 5        a killed server needs 16 to 80 s
   $ npm run chaos -- --kill-every 30 --minutes 5`;
 
@@ -80,8 +85,9 @@ const program = new Command("chaos")
   .option("--seed <N>", "the first seed", integer, 1)
   .option("--seeds <N>", `rollouts, each under the faults of its seed (default: ${SEEDS})`, integer)
   .option("--fault <KIND>", "draw only faults of this kind; may be repeated", listed, [])
+  .option("--llama", "run on embedded engines of the sidecar")
   .option("--vllm [PATH]", "run on vLLM servers, started with this vllm command or the one found")
-  .option("--kill-every <S>", "in place of seeds: kill a worker process every S seconds", integer)
+  .option("--kill-every <S>", "in place of seeds: kill a server every S seconds", integer)
   .option("--minutes <M>", "with --kill-every: duration of the run", integer, 5)
   .option("--json", "print the sums as JSON")
   .option("--quiet", "print failures alone")
@@ -108,7 +114,7 @@ async function chaos(settings: ChaosSettings): Promise<number> {
   const note = noteOf(settings);
   try {
     const fleets = fleetsOf(settings, folder);
-    note("starting a sidecar and two workers");
+    note("starting a sidecar and two engines");
     let bed = await newBed(fleets);
     try {
       for (const plan of plansOf(settings, kinds, tally)) {
@@ -145,17 +151,18 @@ async function chaos(settings: ChaosSettings): Promise<number> {
 }
 
 /** Kinds of --fault that this machine can inflict. @throws AppError usage. */
-function kindsOf({ fault, killEvery, seeds }: ChaosSettings): ChaosKind[] {
-  if (killEvery !== undefined && seeds !== undefined) {
-    throw new AppError("usage", "--kill-every takes --minutes, not --seeds");
+function kindsOf({ fault, killEvery, seeds, llama }: ChaosSettings): ChaosKind[] {
+  if (killEvery !== undefined && (seeds !== undefined || llama)) {
+    throw new AppError("usage", "--kill-every takes --minutes, not --seeds or --llama");
   }
-  const possible = possibleKinds();
+  const isInflicted = (kind: ChaosKind) => llama !== true || !SERVER_KINDS.includes(kind);
+  const possible = possibleKinds().filter(isInflicted);
   for (const name of fault) {
     if (possible.some((kind) => kind === name)) continue;
-    const isKnown = CHAOS_KINDS.some((kind) => kind === name);
-    const problem = isKnown
+    const known = CHAOS_KINDS.filter(isInflicted);
+    const problem = known.some((kind) => kind === name)
       ? "it needs prlimit of util-linux, which is not here"
-      : `it is one of ${CHAOS_KINDS.join(", ")}`;
+      : `it is one of ${known.join(", ")}`;
     throw new AppError("usage", `--fault is "${name}"; ${problem}`);
   }
   return fault.length === 0 ? possible : possible.filter((kind) => fault.includes(kind));
@@ -180,9 +187,10 @@ function* plansOf(
 }
 
 /** @throws AppError invalid_config, usage: there is no vLLM, or too few GPUs. */
-function fleetsOf({ vllm }: ChaosSettings, folder: string): Fleets {
+function fleetsOf({ llama, vllm }: ChaosSettings, folder: string): Fleets {
   const common = { prompts: BUNDLED_PROMPTS };
-  if (vllm === undefined) return linkedFleets({ ...common, model: BUNDLED_MODEL }, folder);
+  if (llama) return embeddedFleets({ ...common, model: BUNDLED_MODEL }, folder);
+  if (vllm === undefined) return standInFleets(BUNDLED_HF_MODEL, folder);
   const found = findVllm(vllm === true ? null : vllm, FOLDER);
   return vllmFleets({ ...common, model: BUNDLED_HF_MODEL }, found, folder);
 }
@@ -199,8 +207,12 @@ function report({ plan, verdict }: SeedOutcome, settings: ChaosSettings, bed: Ch
   console.error(`seed ${plan.seed}: ${faults.join("; ")}`);
   for (const problem of verdict.problems) console.error(`  ${problem}`);
   for (const line of bed.fleet.lines.slice(-LINES_SHOWN)) console.error(`  | ${line}`);
-  const { fault, vllm } = settings;
-  const servers = vllm === undefined ? "" : ` --vllm ${vllm === true ? "" : vllm}`.trimEnd();
+  const { fault, llama, vllm } = settings;
+  const servers = llama
+    ? " --llama"
+    : vllm === undefined
+      ? ""
+      : ` --vllm ${vllm === true ? "" : vllm}`.trimEnd();
   const only = fault.map((kind) => ` --fault ${kind}`).join("") + servers;
   console.error(`  repeat it: npm run chaos -- --seed ${plan.seed} --seeds 1${only}`);
 }

@@ -2,11 +2,13 @@
 // answers while it is attacked.
 
 import { readFileSync } from "node:fs";
+import { join } from "node:path";
 import { assert } from "../../src/core/base/assert.ts";
 import { AppError } from "../../src/core/base/errors.ts";
 import { PROGRAM } from "../../src/host/installation.ts";
 import { linesOf } from "../suite/lines.ts";
 import { HttpClient, until } from "./http-client.ts";
+import type { StandInOptions } from "./stand-in/vllm-stand-in.ts";
 
 /** Deadline of a start on a busy machine. */
 export const START_MS_MAX = 300_000;
@@ -15,6 +17,13 @@ const POLL_MS = 5;
 const PAGE_BYTES = 4096;
 /** Deadline of /health under attack: attack, engine and server share the machine. */
 const HEALTH_MS_MAX = 60_000;
+
+const STAND_IN = [process.execPath, join(import.meta.dir, "stand-in", "program.ts")];
+
+/** A stand-in for a vLLM server as a process of its own. It listens when it has said so. */
+export function startStandIn(options: Partial<StandInOptions> = {}): ToolProcess {
+  return new ToolProcess(["--stand-in", JSON.stringify(options)], { program: STAND_IN });
+}
 
 interface ProcessOptions {
   /** Command to start; default: the tool. */
@@ -66,7 +75,7 @@ export class ToolProcess {
   }
 
   async listens(): Promise<string> {
-    const [, url = ""] = (await this.said(/^(?:foretoken|worker|draft server) on (\S+)/)) ?? [];
+    const [, url = ""] = (await this.said(/^(?:foretoken|stand-in|draft server) on (\S+)/)) ?? [];
     this.#http = new HttpClient(url);
     return url;
   }

@@ -45,7 +45,7 @@ class SidecarError(RuntimeError):
 class Sidecar:
     """`foretoken serve` on this machine, in front of `workers`.
 
-    workers: URLs of vLLM servers, `http://HOST:PORT`, or of `foretoken worker`, `ws://HOST:PORT`.
+    workers: URLs of vLLM servers, `http://HOST:PORT`.
     llama: embedded engines to run besides, on the CPU.
     policy: the order of requests; None: the program's default.
     host, port: where it listens; port 0: any free one.

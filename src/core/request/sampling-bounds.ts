@@ -1,5 +1,5 @@
-// The range of every sampling parameter. The HTTP edge builds its schemas from it, the command line, linked
-// workers and the embedded engine check with it: whatever passes can be drawn with by every engine, in float32.
+// The range of every sampling parameter. The HTTP edge builds its schemas from it, the command line and the
+// embedded engine check with it: whatever passes can be drawn with by every engine, in float32.
 // An engine's own limits (context, KV, supported parameters) are checked elsewhere, where they are known.
 
 import type { LogitShaping, SamplingParams } from "./request.ts";

@@ -192,7 +192,7 @@ export class Loop {
     this.meter.turn();
     this.turns.run(() => {
       for (const event of events) {
-        if (event.kind === "failed") this.#failed(worker, event.message, event.isCut);
+        if (event.kind === "failed") this.#failed(worker, event.message);
         // A late message: of weights that are no longer current, or of a removed worker.
         else if (isCurrent && this.ledger.worker(worker.workerId) === worker) {
           this.#take(worker, event);
@@ -326,11 +326,8 @@ export class Loop {
   // A worker is gone.
 
   /** The owner of a worker gets its failure even if the worker does not serve, or not any more. */
-  #failed(worker: Worker, message: string, isCut = false): void {
-    if (this.ledger.worker(worker.workerId) === worker) {
-      if (isCut) this.remove(worker);
-      else this.#died(worker, message);
-    }
+  #failed(worker: Worker, message: string): void {
+    if (this.ledger.worker(worker.workerId) === worker) this.#died(worker, message);
     this.#listener.workerFailed(worker, message);
   }
 

@@ -1,5 +1,5 @@
 // The one port between the rollout and an engine. Every kind of worker implements it: the embedded
-// engine, a stock vLLM, a worker on another machine, a simulated one.
+// engine, a vLLM or SGLang server, a simulated one.
 //
 // Life of a request on a worker: `run` makes it waiting, then running; the worker streams `tokens`;
 // at the end of the chunk it says `chunk_done` and the request is *parked*: its KV stays until the
@@ -132,11 +132,8 @@ export type WorkerEvent =
   | { kind: "advanced"; epoch: WeightEpoch }
   /** A registered group's replica missed tokens: the log is wanted again from `offset`. */
   | { kind: "gap"; groupId: GroupId; sampleIndex: number; offset: number }
-  /**
-   * The worker is gone; nothing else will follow. `isCut`: only the connection to it broke, and the engine lives; so
-   * nothing that ran there ended it.
-   */
-  | { kind: "failed"; message: string; isCut?: boolean };
+  /** The worker is gone; nothing else will follow. */
+  | { kind: "failed"; message: string };
 
 /** Counters are cumulative since the worker started, gauges as of the last step; 0 where an engine does not know it. */
 export interface WorkerStats {

@@ -10,15 +10,9 @@ import { Replica } from "../../core/draft/replica.ts";
 import type { WorkerStats } from "../../core/rollout/worker.ts";
 import { generateWith } from "./canary.ts";
 import { LlamaEngine } from "./engine.ts";
-import {
-  type EngineSettings,
-  type FromEngine,
-  pack,
-  type SharedWeights,
-  type ToEngine,
-  transfersOf,
-} from "./messages.ts";
+import type { EngineSettings, FromEngine, SharedWeights, ToEngine } from "./messages.ts";
 import { openLibrary } from "./native.ts";
+import { pack, transfersOf } from "./packed-events.ts";
 import { baseRowsOf, draftsPay } from "./step-cost.ts";
 import { LlamaWeights } from "./weights.ts";
 

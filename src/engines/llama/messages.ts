@@ -2,9 +2,9 @@
 // traffic, travel as a few transferred buffers: a message then costs a few microseconds however many they are.
 
 import type { ErrorCode } from "../../core/base/errors.ts";
-import { requestId, type WeightEpoch, type WeightsId } from "../../core/base/ids.ts";
-import type { WorkerCapacity, WorkerCommand, WorkerEvent } from "../../core/rollout/worker.ts";
-import { type PackedEvents, packEvents, unpackEvents } from "../packed-events.ts";
+import type { WeightEpoch, WeightsId } from "../../core/base/ids.ts";
+import type { WorkerCapacity, WorkerCommand } from "../../core/rollout/worker.ts";
+import type { PackedEvents } from "./packed-events.ts";
 import type { ModelInfo } from "./weights.ts";
 
 /** Weights that this process has loaded: any of its threads may use the pointer. */
@@ -37,36 +37,9 @@ export type ToEngine =
 
 export type FromEngine =
   | { kind: "opened"; capacity: WorkerCapacity }
-  | { kind: "events"; epoch: WeightEpoch; events: ThreadEvents }
+  | { kind: "events"; epoch: WeightEpoch; events: PackedEvents }
   /** `problem` null: it worked. */
   | { kind: "done"; problem: { code: ErrorCode; message: string } | null }
   /** The engine has ended and is freed. */
   | { kind: "failed"; code: ErrorCode; message: string }
   | { kind: "closed" };
-
-export type ThreadEvents = PackedEvents<Exclude<WorkerEvent, TokensEvent>>;
-type TokensEvent = Extract<WorkerEvent, { kind: "tokens" }>;
-
-export function pack(events: readonly WorkerEvent[]): ThreadEvents {
-  return packEvents<TokensEvent, Exclude<WorkerEvent, TokensEvent>>(
-    events,
-    (event) => event.requestId,
-  );
-}
-
-export function unpack(packed: ThreadEvents): WorkerEvent[] {
-  return unpackEvents(packed, (id, columns): TokensEvent => {
-    return { kind: "tokens", requestId: requestId(id), ...columns };
-  });
-}
-
-/** Buffers that move with a message in place of being copied. */
-export function transfersOf(packed: ThreadEvents): ArrayBuffer[] {
-  const { heads, tokens, logprobs, topTokens, topLogprobs } = packed;
-  const arrays = [heads, tokens, logprobs, topTokens, topLogprobs];
-  const buffers = arrays.map(({ buffer }) => buffer as ArrayBuffer);
-  for (const event of packed.others) {
-    if (event.kind === "exported" && event.kv !== null) buffers.push(event.kv.bytes);
-  }
-  return buffers;
-}

@@ -14,9 +14,10 @@ import type {
   WorkerEvent,
   WorkerListener,
 } from "../../core/rollout/worker.ts";
-import { embeddedSupport } from "../run-check.ts";
 import { answerTo } from "./control.ts";
-import { type EngineSettings, type FromEngine, type ToEngine, unpack } from "./messages.ts";
+import { embeddedSupport } from "./limits.ts";
+import type { EngineSettings, FromEngine, ToEngine } from "./messages.ts";
+import { unpack } from "./packed-events.ts";
 import type { WeightsLease, WeightsStore } from "./weights-store.ts";
 
 export interface LlamaWorkerOptions {

@@ -1,13 +1,13 @@
-// Attacks weight updates of a real `foretoken serve` over an embedded engine and a linked worker process: weights that
+// Attacks weight updates of a real `foretoken serve` over two embedded engines: weights that
 // are not numbers, all zero, cut short, of other shapes, behind FIFOs, devices and foreign folders; bodies of every
-// kind; updates begun and never finished, two at once, resumed and aborted in between; a worker killed meanwhile. Every
+// kind; updates begun and never finished, two at once, resumed and aborted in between; engines whose thread ends meanwhile. Every
 // call is answered within its deadline, and every token is of the weights that its answer names.
 
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { mkdirSync, readFileSync, rmSync, truncateSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { readGgufHead } from "../../../src/engines/llama/gguf.ts";
-import { engineMissing, scratch } from "../../e2e/tool.ts";
+import { engineMissing, MAIN, scratch } from "../../e2e/tool.ts";
 import { checkpoint, type Weights, writeSafetensors } from "../../llama/checkpoint.ts";
 import { OTHER_MODEL_PATH } from "../../llama/engine-fixture.ts";
 import { ANSWER_MS_MAX, type Choice, until } from "../http-client.ts";
@@ -22,6 +22,9 @@ const TRIALS = rounds(9, 300);
 /** An update that nobody goes on with is given up after so long. */
 const TIMEOUT_S = 15;
 const ENGINE = ["--deterministic", "--slots", "4", "--kv-tokens", "4096"];
+/** SIGUSR2 ends the thread of an engine. */
+const PRELOADED = join(import.meta.dir, "..", "..", "e2e", "ending-threads.ts");
+const PROGRAM = [process.execPath, "--preload", PRELOADED, MAIN];
 
 /** Files of weights by name: some good, most bad. */
 class Files {
@@ -110,7 +113,6 @@ class Files {
 describe.skipIf(engineMissing() !== null)("weight updates", () => {
   const files = new Files();
   let sidecar: ToolProcess;
-  let worker: ToolProcess;
   /** The engines' output under each of the good weights. */
   const expected = new Map<string, string>();
   const failures: string[] = [];
@@ -118,13 +120,12 @@ describe.skipIf(engineMissing() !== null)("weight updates", () => {
   const below = (count: number) => dice.below(count);
   const one = <T>(of: readonly T[]): T => dice.one(of);
 
-  const startWorker = (listen: string) =>
-    ToolProcess.listening("worker", "--listen", listen, ...ENGINE);
-
   beforeAll(async () => {
-    worker = await startWorker("127.0.0.1:0");
-    const serving = ["--llama", "1", "--worker", worker.url, "--weights-timeout-s", `${TIMEOUT_S}`];
-    sidecar = await ToolProcess.serving("--log", "off", ...serving, ...ENGINE);
+    const serving = ["--port", "0", "--llama", "2", "--weights-timeout-s", `${TIMEOUT_S}`];
+    const args = ["serve", "--log", "off", ...serving, ...ENGINE];
+    sidecar = new ToolProcess(args, { program: PROGRAM });
+    await sidecar.listens();
+    await until(() => sidecar.http.isServing(), sidecar.text);
     expected.set("0", (await generated()).tokens);
     for (const path of files.good) {
       const body = { update_info: { weights_path: path }, weight_version: path };
@@ -135,7 +136,7 @@ describe.skipIf(engineMissing() !== null)("weight updates", () => {
   });
 
   afterAll(async () => {
-    await Promise.all([sidecar?.kill(), worker?.kill()]);
+    await sidecar?.kill();
     rmSync(files.folder, { recursive: true });
   });
 
@@ -235,9 +236,8 @@ describe.skipIf(engineMissing() !== null)("weight updates", () => {
     kill: async (about) => {
       const update = attempt(about, ...good());
       if (below(2) === 0) await Bun.sleep(below(200));
-      await worker.kill();
+      sidecar.signal("SIGUSR2");
       await update;
-      worker = await startWorker(new URL(worker.url).host);
     },
   };
 
@@ -269,13 +269,14 @@ describe.skipIf(engineMissing() !== null)("weight updates", () => {
     const [path = ""] = files.good;
     // An engine that is being opened meanwhile is given the weights afterwards.
     let told = "";
-    const isDone = async () => {
+    const isTaken = async () => {
       const body = { weight_dir: path, weight_version: path };
       const { status, text } = await sidecar.http.ask("/update_weights", body);
       told = text;
-      return status === 200 && (await sidecar.http.isServing());
+      return status === 200;
     };
-    await until(isDone, () => told, 3 * ANSWER_MS_MAX);
+    await until(isTaken, () => told, ANSWER_MS_MAX);
+    await until(() => sidecar.http.isServing(), "both engines");
     const answers = await Promise.all(Array.from({ length: 8 }, generated));
     for (const { tokens } of answers) expect(tokens).toBe(expected.get(path) ?? "");
   });

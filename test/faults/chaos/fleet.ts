@@ -1,4 +1,4 @@
-// The processes of a chaos run: engine processes behind links, and the sidecar with a journal. It inflicts faults on them
+// The processes of a chaos run: engine servers behind proxies, and the sidecar with a journal. It inflicts faults on them
 // and starts again what was killed, as a supervisor would.
 
 import { readdirSync, statSync } from "node:fs";
@@ -20,9 +20,8 @@ export function possibleKinds(): ChaosKind[] {
 }
 
 export interface FleetParts {
-  /** Engine processes, already starting. */
+  /** Engine servers, already starting. */
   readonly members: readonly Member[];
-  readonly scheme: "ws" | "http";
   /** Number of engines in the sidecar's own process. */
   readonly ownEngines: number;
   readonly sidecarArgs: readonly string[];
@@ -120,20 +119,24 @@ export class Fleet {
   /** Resolves when the fault is over, and what was killed runs again. The trainer's updates are not inflicted here. */
   async inflict(fault: PlannedFault): Promise<void> {
     const { kind, ms } = fault;
-    const { member, proxy } = present(this.#links[fault.worker], "a fault is of one of the links");
     assert(kind !== "weights", "the trainer updates the weights");
-    if (kind === "worker_kill") return await member.killFor(ms);
-    if (kind === "worker_stop") return await member.stopFor(ms);
     if (kind === "sidecar_stop") return await this.#sidecar.stopFor(ms);
     if (kind === "sidecar_kill") return await this.#killSidecar(ms);
-    if (kind === "disk_full") this.#limitFiles(this.#fileBytesMax());
-    else if (kind === "link_cut") proxy.refuse();
+    if (kind === "disk_full") {
+      this.#limitFiles(this.#fileBytesMax());
+      await Bun.sleep(ms);
+      this.#limitFiles(null);
+      return;
+    }
+    const { member, proxy } = present(this.#links[fault.worker], "a fault is of one of the links");
+    if (kind === "worker_kill") return await member.killFor(ms);
+    if (kind === "worker_stop") return await member.stopFor(ms);
+    if (kind === "link_cut") proxy.refuse();
     else if (kind === "link_silent") proxy.stall();
     else if (kind === "link_slow") proxy.slow(fault.latencyMs);
     else unreachable(kind);
     await Bun.sleep(ms);
-    if (kind === "disk_full") this.#limitFiles(null);
-    else proxy.heal();
+    proxy.heal();
   }
 
   async close(): Promise<void> {
@@ -153,10 +156,10 @@ export class Fleet {
   }
 
   #startSidecar(): ToolProcess {
-    const { scheme, sidecarArgs } = this.#parts;
+    const { sidecarArgs } = this.#parts;
     return new ToolProcess([
       ...["serve", "--port", `${this.#port}`, "--journal", this.#journal],
-      ...this.#links.flatMap(({ proxy }) => ["--worker", `${scheme}://${HOST}:${proxy.port}`]),
+      ...this.#links.flatMap(({ proxy }) => ["--worker", `http://${HOST}:${proxy.port}`]),
       ...["--chunk-tokens", "12", "--log", "text:warn"],
       ...sidecarArgs,
     ]);

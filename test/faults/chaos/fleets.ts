@@ -1,5 +1,5 @@
-// The two fleets of a chaos run: worker processes with embedded engines beside a sidecar that has one of its own, and vLLM
-// servers; each with what decides whether its responses are right.
+// The fleets of a chaos run: processes of stand-ins for vLLM servers, real vLLM servers, and embedded engines of the sidecar;
+// each with what decides whether its responses are right.
 
 import { mkdtempSync } from "node:fs";
 import { join } from "node:path";
@@ -7,7 +7,8 @@ import type { FoundVllm } from "../../../src/tools/up/find-vllm.ts";
 import { gpusOf, visibleGpus } from "../../../src/tools/up/gpus.ts";
 import { freePorts } from "../../../src/tools/up/ports.ts";
 import { Fleet, HOST } from "./fleet.ts";
-import { LinkedWorker } from "./member.ts";
+import { Foretold } from "./foretold.ts";
+import { StandInMember } from "./member.ts";
 import type { Installation, Oracle } from "./oracle.ts";
 import { LINKS } from "./plan.ts";
 import { Reference } from "./reference.ts";
@@ -17,7 +18,9 @@ import { VllmServer } from "./vllm-server.ts";
 /** Context of a vLLM server. */
 const CONTEXT_TOKENS = 512;
 const ENGINE = ["--deterministic", "--slots", "2", "--kv-tokens", "2048"];
-/** A rollout takes one to three seconds, and a silent link is given up after 30 s. */
+/** A step takes as long as faults need to come in the middle of a chunk. */
+const STAND_IN = { slots: 2, stepMs: 8, isExact: true };
+/** A rollout takes one to three seconds, and a server that does not answer is given up after some more. */
 const ROLLOUT_MS_MAX = 120_000;
 /** Both servers may have to start, one after the other. */
 const VLLM_ROLLOUT_MS_MAX = 600_000;
@@ -28,18 +31,30 @@ export interface Fleets {
   start(): Promise<Fleet>;
 }
 
-/** `folder`: for their files. */
-export function linkedFleets(installation: Installation, folder: string): Fleets {
+/** `tokenizer`: a Hugging Face directory. `folder`: for their files. */
+export function standInFleets(tokenizer: string, folder: string): Fleets {
+  return {
+    oracle: new Foretold(),
+    start: () =>
+      Fleet.start({
+        members: freePorts(LINKS, HOST).map((port) => new StandInMember(STAND_IN, port)),
+        ownEngines: 0,
+        sidecarArgs: ["--tokenizer", tokenizer],
+        rolloutMsMax: ROLLOUT_MS_MAX,
+        folder: mkdtempSync(join(folder, "fleet-")),
+      }),
+  };
+}
+
+/** Fleets of embedded engines alone: faults are those of the sidecar. */
+export function embeddedFleets(installation: Installation, folder: string): Fleets {
   return {
     oracle: new Reference(installation, folder),
     start: () =>
       Fleet.start({
-        members: freePorts(LINKS, HOST).map(
-          (port) => new LinkedWorker(ENGINE, { host: HOST, port }),
-        ),
-        scheme: "ws",
-        ownEngines: 1,
-        sidecarArgs: ["--llama", "1", ...ENGINE],
+        members: [],
+        ownEngines: 2,
+        sidecarArgs: ["--llama", "2", ...ENGINE],
         rolloutMsMax: ROLLOUT_MS_MAX,
         folder: mkdtempSync(join(folder, "fleet-")),
       }),
@@ -65,8 +80,11 @@ export function vllmFleets(installation: Installation, found: FoundVllm, folder:
         return new VllmServer({ ...common, gpus: gpus?.[i] ?? null, folder: logs });
       });
       return Fleet.start({
-        ...{ members: servers, scheme: "http", ownEngines: 0, folder: logs },
-        ...{ sidecarArgs: ["--tokenizer", model], rolloutMsMax: VLLM_ROLLOUT_MS_MAX },
+        members: servers,
+        ownEngines: 0,
+        folder: logs,
+        sidecarArgs: ["--tokenizer", model],
+        rolloutMsMax: VLLM_ROLLOUT_MS_MAX,
       });
     },
   };

@@ -1,7 +1,8 @@
-// One engine process of a chaos run's fleet, behind a link: a worker process of this program here, a vLLM server in
-// `vllm-server.ts`. It is killed and stopped on request, and runs again afterwards.
+// One engine server of a chaos run's fleet, behind a proxy: a stand-in's process here, a vLLM server in `vllm-server.ts`. It is
+// killed and stopped on request, and runs again afterwards.
 
-import { ToolProcess } from "../process.ts";
+import { startStandIn, type ToolProcess } from "../process.ts";
+import type { StandInOptions } from "../stand-in/vllm-stand-in.ts";
 
 export interface Member {
   readonly port: number;
@@ -18,15 +19,14 @@ export interface Member {
   close(): Promise<void>;
 }
 
-export class LinkedWorker implements Member {
+export class StandInMember implements Member {
   readonly port: number;
   readonly #start: () => ToolProcess;
   #process: ToolProcess;
 
-  /** `args`: further ones of `foretoken worker`. */
-  constructor(args: readonly string[], at: { host: string; port: number }) {
-    this.port = at.port;
-    this.#start = () => new ToolProcess(["worker", "--listen", `${at.host}:${at.port}`, ...args]);
+  constructor(options: Partial<StandInOptions>, port: number) {
+    this.port = port;
+    this.#start = () => startStandIn({ ...options, port });
     this.#process = this.#start();
   }
 
@@ -39,7 +39,7 @@ export class LinkedWorker implements Member {
   }
 
   async started(): Promise<void> {
-    await this.#process.said(/^worker on/);
+    await this.#process.listens();
   }
 
   async killFor(ms: number): Promise<void> {

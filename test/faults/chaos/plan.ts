@@ -4,15 +4,15 @@
 import { Random } from "../../suite/random.ts";
 
 export const CHAOS_KINDS = [
-  /** kill -9 of a worker process; it is started again after a while. */
+  /** kill -9 of an engine server; it is started again after a while. */
   "worker_kill",
-  /** SIGSTOP of a worker process, later SIGCONT. */
+  /** SIGSTOP of an engine server, later SIGCONT. */
   "worker_stop",
-  /** The connections of a link are closed, and new ones refused for a while. */
+  /** The connections to a server are closed, and new ones refused for a while. */
   "link_cut",
-  /** A link stays open and passes nothing. */
+  /** The connections to a server stay open and pass nothing. */
   "link_silent",
-  /** Every byte of a link is late. */
+  /** Every byte to and from a server is late. */
   "link_slow",
   /** Writes of the journal fail, the first one in its middle. */
   "disk_full",
@@ -24,17 +24,20 @@ export const CHAOS_KINDS = [
   "weights",
 ] as const;
 
+/** Kinds that need an engine server. */
+export const SERVER_KINDS: readonly ChaosKind[] = CHAOS_KINDS.slice(0, 5);
+
 export type ChaosKind = (typeof CHAOS_KINDS)[number];
 
 export interface PlannedFault {
   readonly kind: ChaosKind;
-  /** Index among the linked workers. */
+  /** Index among the engine servers. */
   readonly worker: number;
   /** Share of the rollout's tokens after which the fault begins. */
   readonly share: number;
   /** Time until it is over, or until what was killed is started again. */
   readonly ms: number;
-  /** Delay of every byte, where the link is slow. */
+  /** Delay of every byte, where they are late. */
   readonly latencyMs: number;
 }
 
@@ -48,7 +51,7 @@ export interface ChaosPlan {
 
 /** Different sets of prompts: each is generated once undisturbed, whatever the number of seeds. */
 export const JOBS = 6;
-/** Processes that are linked, beside the sidecar's own engine. */
+/** Engine servers. */
 export const LINKS = 2;
 
 const FAULTS_MAX = 4;
@@ -57,7 +60,6 @@ const LATENCY_MS_MAX = 80;
 /** Milliseconds, least and most. */
 const DURATIONS: Readonly<Record<ChaosKind, readonly [number, number]>> = {
   worker_kill: [0, 400],
-  // A link is taken for lost after a second of silence.
   worker_stop: [50, 1_800],
   link_cut: [0, 300],
   link_silent: [50, 1_800],

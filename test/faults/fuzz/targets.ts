@@ -4,7 +4,6 @@ import type { FuzzTarget } from "./target.ts";
 import { engineTargets } from "./targets/engine.ts";
 import { httpTargets } from "./targets/http.ts";
 import { journalTargets } from "./targets/journal.ts";
-import { linkTargets } from "./targets/link.ts";
 import { recordingTargets } from "./targets/recordings.ts";
 import { sequenceTargets } from "./targets/sequences.ts";
 import { socketTargets } from "./targets/sockets.ts";
@@ -17,7 +16,6 @@ export const targets: readonly FuzzTarget[] = [
   ...stateTargets,
   ...journalTargets,
   ...socketTargets,
-  ...linkTargets,
   ...engineTargets,
   ...sequenceTargets,
   ...httpTargets(),

@@ -64,6 +64,8 @@ export interface EngineOptions {
   readonly blocks: number;
   readonly blockSize: number;
   readonly contextTokens: number;
+  /** Time of a step; 0: as little as it takes. */
+  readonly stepMs: number;
 }
 
 export interface EngineCounters {
@@ -175,7 +177,9 @@ export class StandInEngine {
   #wake(): void {
     if (this.#isStepping) return;
     this.#isStepping = true;
-    setImmediate(() => {
+    const { stepMs } = this.options;
+    const later = stepMs === 0 ? setImmediate : (step: () => void) => setTimeout(step, stepMs);
+    later(() => {
       this.#isStepping = false;
       try {
         this.#step();

@@ -197,6 +197,7 @@ export const BASE_DEFAULTS: StandInBase = {
   blocks: 4096,
   blockSize: 16,
   contextTokens: 4096,
+  stepMs: 0,
   faults: NO_FAULTS,
   silenceMs: 20,
   downMs: 10,

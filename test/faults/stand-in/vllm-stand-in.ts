@@ -55,6 +55,11 @@ export interface StandInOptions extends StandInBase {
   readonly isHybrid: boolean;
   /** KV computed for a long prompt differs from the KV of the generation. */
   readonly dividesWrongly: boolean;
+  /**
+   * As with the plugin's `exact`, a response that has a seed is drawn by it alone, and by the weights that were loaded: it
+   * comes out the same however often it is begun again.
+   */
+  readonly isExact: boolean;
   /** --enable-return-routed-experts. */
   readonly reportsExperts: boolean;
   /** Routes of the test's own, before all others but those for tokens; null: it has none for the path. A body of bytes is
@@ -89,6 +94,7 @@ export const STAND_IN_DEFAULTS: StandInOptions = {
   ranks: 1,
   isHybrid: false,
   dividesWrongly: false,
+  isExact: false,
   reportsExperts: false,
   routes: () => null,
 };
@@ -109,6 +115,8 @@ export class VllmStandIn extends StandIn<StandInOptions> {
   readonly adapters = new Map<string, string>();
   /** The kind of logits that the weights compute. */
   weights: "good" | "nan" | "flat" = "good";
+  /** Path of the weights that were loaded last; undefined: the first ones. */
+  #weightsPath: string | undefined;
   #startedS = 1_795_274_109.5;
   #isSleeping = false;
 
@@ -124,6 +132,7 @@ export class VllmStandIn extends StandIn<StandInOptions> {
   }
 
   protected forget(): void {
+    this.#weightsPath = undefined;
     this.others = this.#newOthers();
     this.#startedS += 100;
   }
@@ -259,6 +268,7 @@ export class VllmStandIn extends StandIn<StandInOptions> {
           return { status: 500, body: errorJson(500, "Cannot find any model weights") };
         }
         if (typeof path === "string") {
+          this.#weightsPath = path;
           this.weights = path.includes("nan") ? "nan" : path.includes("flat") ? "flat" : "good";
         }
         return ok({ results: [null] });
@@ -393,6 +403,11 @@ export class VllmStandIn extends StandIn<StandInOptions> {
     return null;
   }
 
+  #drawnBy({ foretoken_seed: seed, foretoken_sample: sample }: Body): number {
+    if (!this.options.isExact || typeof seed !== "number") return numberOf(sample, 0);
+    return exactSample(seed, this.#weightsPath);
+  }
+
   #generate(
     endpoint: "generate" | "completions",
     exchange: {
@@ -445,8 +460,8 @@ export class VllmStandIn extends StandIn<StandInOptions> {
       prompt,
       sample:
         (options.dividesWrongly && prompt.length > LONG_PROMPT ? prompt.length : 0) +
-        numberOf(extra.foretoken_sample, 0) +
-        adapterSample(this.adapters.get(String(body.model))),
+        this.#drawnBy(extra) +
+        pathSample(this.adapters.get(String(body.model))),
       tokensMax: Math.min(numberOf(params.max_tokens, 16), options.contextTokens - prompt.length),
       tokensMin: numberOf(params.min_tokens, 0),
       stopTokenIds: Array.isArray(params.stop_token_ids) ? params.stop_token_ids : [],
@@ -485,9 +500,14 @@ export class VllmStandIn extends StandIn<StandInOptions> {
   }
 }
 
-/** An adapter's offset for the number of a sample: each adapter has other responses. */
-export function adapterSample(path: string | undefined): number {
+/** The offset of an adapter, or of weights, for the number of a sample: each has other responses. */
+export function pathSample(path: string | undefined): number {
   return path === undefined ? 0 : 10_000 + (hashString(path) % 1_000_000);
+}
+
+/** The number of a sample that is drawn by its seed (`isExact`). */
+export function exactSample(seed: number, weightsPath: string | undefined): number {
+  return (seed % 2 ** 31) + pathSample(weightsPath);
 }
 
 /** Weights that are not numbers give no logprobs; those that are all the same give every token the same one. */
