@@ -149,4 +149,11 @@ engineTest("an embedded engine whose thread ends is opened again, each time", as
     await untilSaid(/ state=down /, life);
     expect(await asked).toEqual(undisturbed);
   }
+  sidecar.signal("SIGUSR2");
+  // Opening takes much longer than the signal: this thread ends before it has opened.
+  await untilSaid(/engine's thread begins/, 5);
+  sidecar.signal("SIGUSR2");
+  await untilSaid(/engine's thread begins/, 6);
+  await until(() => http.isServing(), "the engine");
+  expect(await greedy()).toEqual(undisturbed);
 });

@@ -30,6 +30,7 @@ export interface LlamaWorkerOptions {
 
 /** A step of a large prefill is the longest that an engine does not look at its messages. */
 const CLOSE_MS_MAX = 10_000;
+const ENDED = "the engine's thread has ended";
 
 export class LlamaWorker implements RolloutWorker {
   readonly workerId: WorkerId;
@@ -80,6 +81,7 @@ export class LlamaWorker implements RolloutWorker {
         else if (data.kind === "failed") reject(errorOf(data));
       };
       thread.onerror = (event) => reject(new AppError("worker_failed", event.message));
+      thread.addEventListener("close", () => reject(new AppError("worker_failed", ENDED)));
     });
     const { settings } = options;
     thread.postMessage({
@@ -217,7 +219,7 @@ export class LlamaWorker implements RolloutWorker {
   }
 
   #exited(): void {
-    this.#fail("the engine's thread has ended");
+    this.#fail(ENDED);
     this.#onClosed();
   }
 
