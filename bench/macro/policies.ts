@@ -106,7 +106,6 @@ async function simulated(engines: number, kv: keyof typeof KV, seeds: number): P
         draft,
         seed,
         chunkTokens,
-        isRecorded: false,
       } as const;
       const { wallS, tailS } = await simulateCell(options, loadCore());
       rounds[policy].push({ wall_s: wallS, tail_s: tailS, cpu_s: Number.NaN });

@@ -34,7 +34,6 @@ export interface Cell {
   readonly draft: SimDraft;
   readonly seed: number;
   readonly chunkTokens: number;
-  readonly isRecorded: boolean;
   /** See IterationOptions. */
   readonly isPaced?: boolean;
   /** Admission as in the paper: a chunk's KV is reserved as a whole. Default: a few tokens ahead. */
@@ -43,7 +42,8 @@ export interface Cell {
 
 export async function simulateCell(cell: Cell, core: CoreExports): Promise<IterationResult> {
   const { workload, seed, system } = cell;
-  const run = (iteration: IterationChoices) => simulate(cell, core, iteration);
+  const run = (iteration: IterationChoices) =>
+    new Iteration(iterationOf(cell, core, iteration)).result();
   const related = runOf(system);
   if (related !== null) {
     const lengths: RelatedParts["lengths"] = (iteration, shape) => drawn(cell, iteration, shape);
@@ -52,14 +52,14 @@ export async function simulateCell(cell: Cell, core: CoreExports): Promise<Itera
   return run({ lengths: workload.lengths ?? sampleLengths(workload.shape, seed) });
 }
 
-function simulate(
+export function iterationOf(
   cell: Cell,
   core: CoreExports,
   iteration: IterationChoices,
-): Promise<IterationResult> {
-  const { workload, system, chunkTokens, isRecorded, isPaced } = cell;
-  return new Iteration({
-    ...{ workload, lengths: [], until: null, progress: null, finishFirst: null, elastic: null },
+): IterationOptions {
+  const { workload, system, chunkTokens, isPaced = true } = cell;
+  return {
+    workload,
     ...iteration,
     core,
     chunkTokens,
@@ -69,9 +69,8 @@ function simulate(
       return cell.reservesChunks === true ? reservingChunks(scheduler) : scheduler;
     },
     ...draftingOf(cell),
-    isRecorded,
-    ...(isPaced === undefined ? {} : { isPaced }),
-  }).result();
+    isPaced,
+  };
 }
 
 /** More than any chunk has. */

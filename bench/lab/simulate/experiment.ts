@@ -13,37 +13,18 @@ import { StepModel } from "./step-time.ts";
 import { chunkTokensOf, isBaseline, isOfThePaper, type SystemName } from "./systems.ts";
 import { engineSlots, FORWARD_PART, WORKLOADS, type Workload } from "./workload.ts";
 
-/** A system's figures over all seeds. Its keys are a public format. */
-export interface SystemReport {
-  readonly wall_s: number;
-  readonly tail_s: number;
-  readonly preemptions: number;
-  readonly output_tokens_per_s: number;
-  readonly speedup_over_verl: number;
-  /** Interval of speedup_over_verl, Student's t over the seeds; null with one seed. */
-  readonly ci95: readonly [number, number] | null;
-  readonly published_speedup: number | null;
-  /** 1 - tail_s / veRL's. */
-  readonly tail_cut: number;
-  /** wall_s over the lower bound; null where none holds (a partial rollout does other work). */
-  readonly over_lower_bound: number | null;
-  readonly idle_share: number;
-  readonly migrations: number;
-  readonly migrated_bytes: number;
-  readonly tokens_per_step: number;
-  /** Rollout, training and weight update, for as many responses as veRL returns; and veRL's over it. */
-  readonly iteration_s: number;
-  readonly iteration_speedup: number;
-  /** Mean length of the responses that are returned over that of all, less one. */
-  readonly length_bias: number;
-  /** Part of the returned tokens that weights of earlier iterations made. */
-  readonly stale_share: number;
-  /** Seconds of GPUs that 1,000 returned tokens take. */
-  readonly gpu_s_per_1000_tokens: number;
-  /** Effective training time ratio: the iteration's time if no engine left over its own; null: none leaves. */
-  readonly ettr: number | null;
+/** Runs of a system on all seeds, and veRL's without drafts on the same. */
+interface Measured {
+  readonly workload: Workload;
+  readonly system: SystemName;
   readonly draft: SimDraft;
+  readonly runs: readonly IterationResult[];
+  readonly base: readonly IterationResult[];
+  readonly boundS: number;
 }
+
+/** A system's figures over all seeds. Its keys are a public format. */
+export type SystemReport = ReturnType<typeof summed>;
 
 export interface WorkloadReport {
   readonly systems: Readonly<Record<string, SystemReport>>;
@@ -87,14 +68,14 @@ export async function runWorkload(
     const chunkTokens = options.chunkTokens ?? chunkTokensOf(system);
     const runs: IterationResult[] = [];
     for (const seed of seeds) {
-      const cell = { workload, system, draft, seed, chunkTokens, isRecorded: false };
+      const cell = { workload, system, draft, seed, chunkTokens };
       runs.push(await simulateCell(cell, options.core));
     }
     return runs;
   };
   const base = await runsOf("verl", "off");
   const best = bestOf(workload, options.draft);
-  const bound = meanOf(
+  const boundS = meanOf(
     seeds.map((seed) => {
       const lengths = workload.lengths ?? sampleLengths(workload.shape, seed);
       return lowerBoundS(workload, lengths, best);
@@ -104,13 +85,13 @@ export async function runWorkload(
   for (const system of options.systems) {
     const draft = draftOf(system, options.draft);
     const runs = await runsOf(system, draft);
-    systems[system] = summed({ workload, system, draft, runs, base, bound });
+    systems[system] = summed({ workload, system, draft, runs, base, boundS });
   }
   const requests =
     workload.lengths?.flat().length ?? workload.shape.groups * workload.shape.groupSize;
   const tokensMean = meanOf(base.map((run) => run.outputTokens / requests));
   const all = { seeds: options.seeds, requests, tokens_mean: tokensMean };
-  return { systems, lower_bound_s: bound, ...all };
+  return { systems, lower_bound_s: boundS, ...all };
 }
 
 function bestOf(workload: Workload, draft: DraftOption): number {
@@ -118,40 +99,43 @@ function bestOf(workload: Workload, draft: DraftOption): number {
   return bestTokensPerStep(workload, draft === "own" ? DRAFTER_GAIN : 1);
 }
 
-function summed(input: {
-  workload: Workload;
-  system: SystemName;
-  draft: SimDraft;
-  runs: readonly IterationResult[];
-  base: readonly IterationResult[];
-  bound: number;
-}): SystemReport {
-  const { workload, system, draft, runs, base, bound } = input;
+function summed({ workload, system, draft, runs, base, boundS }: Measured) {
   const mean = (value: (run: IterationResult) => number) => meanOf(runs.map(value));
   const speedups = runs.map((run, i) => rateOf(run) / rateOf(base[i] ?? run));
   const wallS = mean((run) => run.wallS);
   const lengthOf = (run: IterationResult) => meanOf(run.biasLengths ?? run.returnedLengths);
-  const iterationS = meanOf(runs.map((run, i) => iterationOf(workload, run, base[i] ?? run)));
+  const iterationS = meanOf(
+    runs.map((run, i) => iterationSecondsOf(workload, run, base[i] ?? run)),
+  );
+  const baseS = meanOf(base.map((run) => iterationSecondsOf(workload, run, run)));
   return {
     wall_s: wallS,
     tail_s: mean((run) => run.tailS),
     preemptions: mean((run) => run.preemptions),
     output_tokens_per_s: mean(rateOf),
     speedup_over_verl: meanOf(speedups),
+    /** Interval of speedup_over_verl, Student's t over the seeds; null with one seed. */
     ci95: interval(speedups),
     published_speedup: publishedSpeedup(workload.name, system, draft),
+    /** 1 - tail_s / veRL's. */
     tail_cut: 1 - mean((run) => run.tailS) / meanOf(base.map((run) => run.tailS)),
-    over_lower_bound: isOtherWork(system) ? null : wallS / bound,
+    /** wall_s over the lower bound; null where none holds (a partial rollout does other work). */
+    over_lower_bound: isOtherWork(system) ? null : wallS / boundS,
     idle_share: mean((run) => run.idleShare),
     migrations: mean((run) => run.migrations),
     migrated_bytes: mean((run) => run.migratedBytes),
     tokens_per_step: mean((run) => run.tokensPerStep),
+    /** Rollout, training and weight update, for as many responses as veRL returns; and veRL's over it. */
     iteration_s: iterationS,
-    iteration_speedup: meanOf(base.map((run) => iterationOf(workload, run, run))) / iterationS,
+    iteration_speedup: baseS / iterationS,
+    /** Mean length of the responses that are returned over that of all, less one. */
     length_bias: mean(lengthOf) / meanOf(base.map(lengthOf)) - 1,
+    /** Part of the returned tokens that weights of earlier iterations made. */
     stale_share: mean((run) => run.staleShare),
+    /** Seconds of GPUs that 1,000 returned tokens take. */
     gpu_s_per_1000_tokens:
       1000 * workload.deployment.gpus * mean((run) => run.engineS / returnedTokens(run)),
+    /** Effective training time ratio: the iteration's time if no engine left over its own; null: none leaves. */
     ettr:
       runs[0]?.calmS == null ? null : 1 - mean((run) => run.wallS - (run.calmS ?? 0)) / iterationS,
     draft,
@@ -163,7 +147,11 @@ const returnedTokens = (run: IterationResult) =>
   run.returnedLengths.reduce((sum, n) => sum + n, 0) / run.iterations;
 
 /** Seconds of an iteration. Training takes time by the tokens that it gets; what can run beside the rollout does. */
-function iterationOf({ after }: Workload, run: IterationResult, verl: IterationResult): number {
+function iterationSecondsOf(
+  { after }: Workload,
+  run: IterationResult,
+  verl: IterationResult,
+): number {
   const perToken = (after.training * verl.wallS) / verl.outputTokens;
   const training = perToken * returnedTokens(run);
   const hidden = Math.min(FORWARD_PART * training, run.freeS);
@@ -206,7 +194,7 @@ export async function checkPublished(options: {
     const runs: IterationResult[] = [];
     for (let seed = 1; seed <= options.seeds; seed += 1) {
       const chunkTokens = options.chunkTokens ?? chunkTokensOf(system);
-      const made = { workload, system, draft, seed, chunkTokens, isRecorded: false };
+      const made = { workload, system, draft, seed, chunkTokens };
       runs.push(await simulateCell({ ...made, reservesChunks }, options.core));
     }
     known.set(key, runs);

@@ -6,7 +6,6 @@ import { type RequestId, workerId } from "../../../src/core/base/ids.ts";
 import type { Group, Request } from "../../../src/core/request/buffer.ts";
 import { isCut } from "../../../src/core/request/request.ts";
 import { endRest, firstComplete } from "../../../src/core/rollout/selection.ts";
-import type { Timeline } from "../../../src/core/rollout/timeline.ts";
 import type { PolicyParts } from "../../../src/core/schedule/policies.ts";
 import type { Scheduler } from "../../../src/core/schedule/scheduler.ts";
 import type { CoreExports } from "../../../src/core/wasm/load.ts";
@@ -52,20 +51,15 @@ export interface IterationOptions {
   readonly speculationFor: (() => Speculation) | null;
   /** Chance that the next draft token of the request is accepted. */
   readonly qualityOf: (requestId: RequestId, reached: Reached) => number;
-  /** Whether the simulation stops, which is asked with what is finished and what is not; null: at the end of all. */
-  readonly until:
-    | ((at: { readonly groups: number; readonly unfinished: number }) => boolean)
-    | null;
-  /** Responses of each group after which the others are given up; null: all are wanted. */
-  readonly finishFirst: number | null;
-  /** Output tokens that request number i has from an earlier iteration; null: none. */
-  readonly progress: readonly number[] | null;
-  /** null: all engines stay. */
-  readonly elastic: Elastic | null;
-  /** false: all engines count as equally fast; default: as measured. */
-  readonly isPaced?: boolean;
-  /** Keeps the load of every engine, and the estimates of the time left. */
-  readonly isRecorded: boolean;
+  /** Whether the simulation stops, which is asked with what is finished and what is not; default: at the end of all. */
+  readonly until?: (at: { readonly groups: number; readonly unfinished: number }) => boolean;
+  /** Responses of each group after which the others are given up; default: all are wanted. */
+  readonly finishFirst?: number;
+  /** Output tokens that request number i has from an earlier iteration; default: none. */
+  readonly progress?: readonly number[];
+  /** Default: all engines stay. */
+  readonly elastic?: Elastic;
+  readonly isPaced: boolean;
 }
 
 /** Output tokens that the rollout has of each request. Requests of a group have consecutive ids. */
@@ -99,16 +93,10 @@ export interface IterationResult extends Figures {
   readonly iterations: number;
   /** Time in which all instances could have begun to train, for which the rollout did not need them. */
   readonly freeS: number;
-  /** The chunks, and the load of each engine over time; null: not recorded. */
-  readonly timeline: Timeline | null;
-  /** The rollout's estimates of the time left; none if not recorded. */
-  readonly timeLeft: readonly { readonly atS: number; readonly leftS: number }[];
 }
 
 /** The paper gives the time at which the last 5 % began. */
 const LAST_SHARE = 0.05;
-/** Between two records. */
-const RECORD_S = 10;
 
 export class Iteration extends Simulation {
   readonly #options: IterationOptions;
@@ -117,14 +105,13 @@ export class Iteration extends Simulation {
   readonly #startedMs: number[] = [];
   readonly #finished: Request[] = [];
   readonly #returnedLengths: number[] = [];
-  readonly #timeLeft: { atS: number; leftS: number }[] = [];
   #finishedGroups = 0;
   #engineMs = 0;
   /** Engines that have got their notice: the first ones of `serving`. */
   #leaving = 0;
 
   constructor(options: IterationOptions) {
-    const { workload, lengths, core, chunkTokens, isDivided, isPaced = true } = options;
+    const { workload, lengths, core, chunkTokens, isDivided, isPaced } = options;
     const model = new StepModel(workload);
     const flat = lengths.flat();
     const lengthOf = ({ spec }: Request) => present(flat[spec.requestId], "one for each");
@@ -156,7 +143,7 @@ export class Iteration extends Simulation {
     for (const [index, tokens] of options.progress?.entries() ?? []) {
       if (tokens > 0) this.#restore(present(this.requests[index], "one for each"), tokens);
     }
-    if (options.elastic !== null) this.#expectNotice(options.elastic);
+    if (options.elastic !== undefined) this.#expectNotice(options.elastic);
   }
 
   async result(): Promise<IterationResult> {
@@ -180,8 +167,6 @@ export class Iteration extends Simulation {
       freeS: 0,
       biasLengths: null,
       staleShare: 0,
-      timeLeft: this.#timeLeft,
-      timeline: this.#options.isRecorded ? this.rollout.meter.timeline() : null,
     };
   }
 
@@ -207,23 +192,18 @@ export class Iteration extends Simulation {
     super.finished(request);
     if (!isCut(request.response.finish)) this.#finished.push(request);
     const { finishFirst } = this.#options;
-    if (finishFirst !== null) endRest(this.rollout, request.group.requests, finishFirst);
+    if (finishFirst !== undefined) endRest(this.rollout, request.group.requests, finishFirst);
   }
 
   protected override groupFinished({ requests }: Group): void {
     this.#finishedGroups += 1;
     const { finishFirst } = this.#options;
-    const taken = finishFirst === null ? requests : firstComplete(requests, finishFirst);
+    const taken = finishFirst === undefined ? requests : firstComplete(requests, finishFirst);
     this.#returnedLengths.push(...taken.map(({ response }) => response.length));
   }
 
   protected override passing(ms: number): void {
     this.#engineMs += ms * this.serving.length;
-    if (!this.#options.isRecorded) return;
-    const atS = this.nowMs() / 1000;
-    if (atS < (this.#timeLeft.at(-1)?.atS ?? 0) + RECORD_S) return;
-    const leftS = this.rollout.meter.progress().etaS;
-    if (leftS !== null) this.#timeLeft.push({ atS, leftS });
   }
 
   /** The request has `reached` tokens from an earlier iteration. */

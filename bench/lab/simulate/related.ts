@@ -9,9 +9,10 @@ import { CANN_GRAPHS } from "./rebalance.ts";
 import { FORWARD_PART, type Workload } from "./workload.ts";
 
 /** Choices of a system about a simulated iteration; the rest is the cell's. */
-export type IterationChoices = Partial<
-  Pick<IterationOptions, "lengths" | "until" | "progress" | "finishFirst" | "workload" | "elastic">
->;
+export type IterationChoices = Pick<
+  IterationOptions,
+  "lengths" | "until" | "progress" | "finishFirst" | "elastic"
+> & { readonly workload?: Workload };
 
 /** Parts that a row is made of: `lengths` draws groups of an iteration, `simulate` runs one. */
 export interface RelatedParts {

@@ -25,7 +25,6 @@ const cell = (options: Partial<Cell>): Cell => ({
   draft: "off",
   seed: 1,
   chunkTokens: 2048,
-  isRecorded: false,
   ...options,
 });
 const wanted = sampleLengths(small.shape, 1);
