@@ -41,8 +41,7 @@ export function renamed(flag: string, now: FieldName): Option {
 
 function environmentNote(field: Field): string {
   return `
-Options can be set in the environment: ${field.flag} is ${envName(field)}.
-Flags override it.`;
+Options can be set in the environment: ${field.flag} is ${envName(field)}; flags override it.`;
 }
 
 /**

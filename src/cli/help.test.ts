@@ -12,12 +12,15 @@ test("help: no option of a command has two defaults", () => {
   expect(doubled).toEqual([]);
 });
 
-test("help: the environment's rule is shown by an option of the command itself, which loads alone", async () => {
+test("help: the environment's rule is shown by an option of the command, which loads alone; serve's fits a screen", async () => {
   for (const command of commands) {
     const [own, ...others] = (await programOf(() => {}, command.name())).commands;
     expect([own?.name(), others]).toEqual([command.name(), []]);
     let help = "";
-    command.configureOutput({ writeOut: (text) => (help += text) }).outputHelp();
+    const writeOut = (text: string) => (help += text);
+    command.configureOutput({ writeOut, getOutHelpWidth: () => 80 }).outputHelp();
+    // A screen.
+    if (command.name() === "serve") expect(help.trim().split("\n").length).toBeLessThanOrEqual(60);
     const flag = /in the environment: (--\S+) is/.exec(help)?.[1];
     expect(command.options.map(({ long }) => long)).toContain(flag);
   }

@@ -68,13 +68,13 @@ const LOG_CHOICES = [
 
 export const FIELDS = {
   model: text("--model FILE.gguf", {
-    help: "the model, a GGUF file; `rollout` knows `priced` too: the bundled one at a real model's price",
-    otherwise: "the bundled foretoken-3m, q8_0",
+    help: "the model, a GGUF file",
+    otherwise: "the bundled one",
   }),
   slots: integer("--slots N", {
     range: [1, 128],
     default: 16,
-    help: "requests that one worker runs at the same time",
+    help: "requests a worker runs at once",
   }),
   groupSize: integer("--group-size G", {
     range: [1, 256],
@@ -99,13 +99,13 @@ export const FIELDS = {
   }),
   chunkTokens: integer("--chunk-tokens N", {
     range: [1, 1_048_576],
-    help: "output tokens of one chunk, after which a request may move to another worker",
-    otherwise: "64 to 2048, by the KV of a worker and by what the end of a chunk costs there",
+    help: "output tokens after which a request may move to another worker",
+    otherwise: "64 to 2048, as KV allows",
   }),
   kvTokens: integer("--kv-tokens N", {
     range: [16, 16_777_216],
     default: 4096,
-    help: "KV budget of one worker, in tokens",
+    help: "KV budget of a worker, tokens",
   }),
   poolMemoryMb: integer("--pool-memory-mb MB", {
     range: [0, 1_048_576],
@@ -117,13 +117,13 @@ export const FIELDS = {
     otherwise: "a new one in the system's temporary directory",
   }),
   journal: text("--journal DIR", {
-    help: "directory that keeps what is generated (serve: of /v1/rollouts and of requests with an id, the responses of --history-mb, and the figures of the last 50 iterations): after a crash the same command continues from there",
+    help: "folder to go on from after a crash: rollouts, requests with an id",
     otherwise: "none",
   }),
   policy: choice("--policy POLICY", { choices: POLICY_NAMES, default: "seer", help: POLICY_HELP }),
   draft: choice("--draft", {
     choices: ["grouped", "off"],
-    help: "speculative decoding from the group's responses",
+    help: "speculate from siblings",
     otherwise: DRAFT_DEFAULT,
   }),
   rounds: integer("--rounds N", {
@@ -136,7 +136,7 @@ export const FIELDS = {
   }),
   deterministic: toggle(
     "--deterministic",
-    "portable kernels: logits do not depend on the batch, so every run is bit-identical (about 5 times slower)",
+    "the same bits in every run, whatever runs beside a request (5 times slower)",
   ),
   drafter: list("--drafter NAME", {
     choices: ["self", "grouped", "history"],
@@ -153,23 +153,23 @@ export const FIELDS = {
   traceOut: text("--out TRACE.json", { help: "file for the trace", otherwise: "standard output" }),
   host: text("--host HOST", {
     default: "127.0.0.1",
-    help: "the address to listen on; beyond loopback a token is required",
+    help: "address to listen on",
   }),
   insecure: toggle(
     "--insecure",
-    "listen beyond loopback without a token: any client that reaches the port can use it, and replace weights where it has any",
+    "listen beyond loopback without a token: whoever reaches the port can use it, and load weights",
   ),
   allowOrigin: list("--allow-origin ORIGIN", {
-    help: "a site like https://board.example under whose name the server is reached, or whose pages may use it; * allows any; may be repeated",
-    otherwise: "loopback, addresses and this machine's name; the server's own page",
+    help: "web site (https://HOST) whose pages may call the server, or as which it is reached; *: any; repeatable",
+    otherwise: "its own",
   }),
   port: integer("--port N", {
     range: [0, 65_535],
     default: 7447,
-    help: "the port to listen on; 0: any free one",
+    help: "port to listen on; 0: any free one",
   }),
   workerToken: text("--worker-token TOKEN", {
-    help: "token that is sent to the engines of --worker, as --api-key of vLLM wants it; better set in the environment",
+    help: "the engines' --api-key; better set in the environment",
     otherwise: "none",
   }),
   trace: text("--trace REPORT.json", {
@@ -187,12 +187,12 @@ export const FIELDS = {
     help: "write the closing table and the engines over time as JSON, and as a page beside it (.html)",
   }),
   worker: list("--worker URL", {
-    help: "an engine: http://HOST:PORT of a vLLM or SGLang server, or another URL that the error for an unknown one lists; may be repeated",
+    help: "engine: http://HOST:PORT of a vLLM or SGLang server; repeatable",
   }),
   llama: integer("--llama N", {
     range: [0, 64],
     default: 0,
-    help: "embedded engines to run, one thread each; with `serve` also beside --worker",
+    help: "embedded engines to run",
   }),
   contextTokens: integer("--max-model-len N", {
     range: [16, 16_777_216],
@@ -200,45 +200,45 @@ export const FIELDS = {
     otherwise: "what model and KV budget allow",
   }),
   tokenizer: text("--tokenizer DIR", {
-    help: "a model's Hugging Face directory, for its tokenizer",
-    otherwise: "that of the embedded model or of the vLLM server's model",
+    help: "Hugging Face folder of a tokenizer",
+    otherwise: "that of the engines' model",
   }),
   servedModelName: text("--served-model-name NAME", {
-    help: "name of the model for clients",
-    otherwise: "the engines' name of it; `up`: that of its folder",
+    help: "the model's name for clients",
+    otherwise: "its own",
   }),
   apiToken: text("--api-token TOKEN", {
-    help: "token that clients must send as `Authorization: Bearer TOKEN`; better set in the environment",
+    help: "token that clients must send; better set in the environment",
     otherwise: "none",
   }),
   weightsRoot: list("--weights-root DIR", {
-    help: "a folder from which weights and adapters may be loaded, with symbolic links resolved; other paths in control calls are refused; may be repeated",
+    help: "folder that weights are loaded from, none other; repeatable",
     otherwise: "any on loopback, none beyond",
   }),
   historyMb: integer("--history-mb MB", {
     range: [0, 65_536],
     default: 64,
-    help: "responses of earlier weight epochs to draft from and to estimate lengths by when their prompts come again, in the sidecar and in each embedded engine; 0: none",
+    help: "memory for earlier responses, to draft from when a prompt comes again; 0: none",
   }),
   minWorkers: integer("--min-workers N", {
     range: [1, 4096],
     default: 1,
-    help: "/health answers 503 until this many workers are ready; for a trainer that counts its engines, set it to their number",
+    help: "ready workers that /health waits for",
   }),
   weightsTimeoutS: integer("--weights-timeout-s S", {
     range: [1, 86_400],
     default: 600,
-    help: "time for an engine to answer a control request, after which it is opened again; time between calls of an open weight update, after which it is aborted",
+    help: "seconds for an engine's answer, and between calls of a weight update",
   }),
   drainS: integer("--drain-s S", {
     range: [0, 86_400],
     default: 600,
-    help: "time for requests in flight to finish after the first SIGTERM or SIGINT",
+    help: "seconds to finish after SIGTERM",
   }),
   log: choice("--log FORMAT[:LEVEL]", {
     choices: LOG_CHOICES,
     default: "text",
-    help: "the log on stderr: text, json or off; :debug, :warn or :error is the minimum level of its lines, otherwise info",
+    help: "log on stderr: text, json or off; :debug, :warn or :error behind it",
   }),
   hfModel: text("--model DIR", {
     help: "the model's Hugging Face directory",
@@ -263,8 +263,8 @@ export const FIELDS = {
   }),
   kvSegmentMb: integer("--kv-segment-mb MB", {
     range: [16, 16_777_216],
-    help: "memory of each server's engine for the mooncake pool",
-    otherwise: "1024 or less: all together a quarter of the free memory",
+    help: "memory that each server gives to the KV pool (mooncake)",
+    otherwise: "1024, and at most a quarter of the free memory in all",
   }),
   logs: text("--logs DIR", { default: "out/up", help: "directory of the servers' logs" }),
   startS: integer("--start-s S", {
@@ -278,7 +278,7 @@ export const FIELDS = {
     help: "maximum number of tokens in the sampling test; it ends early when it finds a fault",
   }),
   config: text("--config FILE", {
-    help: "settings from a TOML or JSON file: keys are the flags' names with _ for -; flags and environment override it",
+    help: "TOML or JSON file of settings, named as the flags, with _ for -; flags and environment override it",
   }),
   json: toggle("--json", "print JSON for programs"),
   quiet: toggle("--quiet", "no progress and no table"),

@@ -40,7 +40,7 @@ function runOf(engines: number, responses: number): MeasuredRun & { requests: nu
   };
 }
 
-/** Boxes of an SVG's texts, by their number of characters, and of the rectangles that are drawn in lanes and bars. */
+/** Texts of an SVG, with where they stand. */
 function textsOf(svg: string): { text: string; x: number; y: number; anchor: string }[] {
   const texts = svg.matchAll(/<text x="([\d.]+)" y="([\d.]+)"(?: class="(\w+)")?>(.*?)<\/text>/g);
   return [...texts].map(([, x, y, anchor = "", text = ""]) => ({

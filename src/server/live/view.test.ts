@@ -309,9 +309,7 @@ test("samples: bounded however long an iteration is", () => {
   const samples = new Samples();
   const { bed } = shown();
   const progress = bed.sidecar.rollout.meter.progress();
-  for (let s = 0; s < 10_000; s += 1) {
-    samples.add({ ...progress, elapsedS: s });
-  }
+  for (let s = 0; s < 10_000; s += 1) samples.add({ ...progress, elapsedS: s });
   const { at_s: kept } = samples.columns();
   expect(kept.length).toBeLessThan(SAMPLES_MAX);
   expect(kept.at(-1)).toBeGreaterThan(9_900);
