@@ -9,12 +9,13 @@ import { TOP_LOGPROBS } from "../core/request/sampling-bounds.ts";
 import { type Answer, endOf, idsOf, spanOf } from "../server/openai/answer.ts";
 import { generates } from "../server/openai/data-plane.ts";
 import { checked, flag } from "../server/openai/fields.ts";
-import { generateRequest, prepareGenerate } from "../server/openai/generate.ts";
+import { generateRequest, parseGenerate } from "../server/openai/generate.ts";
 import { logprobText } from "../server/openai/json.ts";
 import { supportAt } from "../server/openai/meta-info.ts";
 import type { Output } from "../server/openai/output.ts";
-import type { DataPlane, Prepared } from "../server/openai/plane.ts";
-import { type Exchange, invalid } from "../server/route.ts";
+import type { ParsedRequest } from "../server/openai/request.ts";
+import type { ServedModel } from "../server/openai/served-model.ts";
+import { invalid } from "../server/route.ts";
 import type { Adapter } from "./adapter.ts";
 
 /** A support of one token says nothing that the token itself does not. */
@@ -24,7 +25,7 @@ const PADDING = -1;
 
 const skyrlRequest = v.strictObject({ ...generateRequest.entries, return_sample_support: flag });
 
-function prepareSkyrl(plane: DataPlane, exchange: Exchange, body: unknown): Prepared {
+function parseSkyrl(body: unknown): ParsedRequest {
   const { return_sample_support: wantsSupport, ...fields } = checked(skyrlRequest, body);
   const { sampling_params: params } = fields;
   if ((params.n ?? 1) !== 1) throw invalid("sampling_params.n", `is ${params.n}, not 1`);
@@ -33,9 +34,11 @@ function prepareSkyrl(plane: DataPlane, exchange: Exchange, body: unknown): Prep
   // SkyRL comes here for one of two arrays. A request for a support does not say whether it wants experts too.
   const wanted = topK === null ? { return_routed_experts: true } : { logprobs: topK };
   const sampling_params = { ...params, ...wanted };
-  const prepared = prepareGenerate(plane, exchange, { ...fields, sampling_params });
   const wantsLogprobs = (sampling_params.logprobs ?? null) !== null;
-  return { ...prepared, answer: answerOf(plane, topK, wantsLogprobs) };
+  return {
+    ...parseGenerate({ ...fields, sampling_params }),
+    answer: (model) => answerOf(model, topK, wantsLogprobs),
+  };
 }
 
 function supportWidth(topK: number): number {
@@ -45,7 +48,7 @@ function supportWidth(topK: number): number {
 }
 
 /** `topK` null: no support is wanted. */
-function answerOf(plane: DataPlane, topK: number | null, wantsLogprobs: boolean): Answer {
+function answerOf(model: ServedModel, topK: number | null, wantsLogprobs: boolean): Answer {
   const logprobsOf = (output: Output) => {
     if (!wantsLogprobs) return "null";
     const logprobs = spanOf(output)?.response.logprobs() ?? [];
@@ -63,7 +66,7 @@ function answerOf(plane: DataPlane, topK: number | null, wantsLogprobs: boolean)
     whole(job) {
       const choices = job.outputs.map(
         (output) =>
-          `{"token_ids":${idsOf(spanOf(output))},${endOf(output, plane)},"logprobs":${logprobsOf(output)},"routed_experts":${packedExperts(output)},"rollout_sample_support":${supportJson(output)}}`,
+          `{"token_ids":${idsOf(spanOf(output))},${endOf(output, model)},"logprobs":${logprobsOf(output)},"routed_experts":${packedExperts(output)},"rollout_sample_support":${supportJson(output)}}`,
       );
       return `{"choices":[${choices.join(",")}]}`;
     },
@@ -111,7 +114,7 @@ export const SKYRL: Adapter = {
     generates(
       "/skyrl/v1/generate",
       "SkyRL: a response with the tokens from which each of its tokens was drawn, packed",
-      { schema: skyrlRequest, prepare: prepareSkyrl, streams: false },
+      { schema: skyrlRequest, parse: parseSkyrl, streams: false },
     ),
   ],
 };

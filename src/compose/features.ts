@@ -217,7 +217,7 @@ function requests(parts: Parts): Features {
   });
   const { known: rollouts, routes } = rolloutSide({
     ...{ sidecar, text, encoder, chats, eosTokenIds, clock: wallClock, files: journals, after },
-    adapterOf: (model) => plane.checkModel(model),
+    adapterOf: (model) => plane.model.adapterOf(model),
     versionOf,
     held: () => pool.held,
   });
@@ -227,7 +227,7 @@ function requests(parts: Parts): Features {
     {
       ...{ sidecar, pool, weights, learned, version, later },
       modelName: names[0],
-      abortRequests: (ids) => plane.abort(ids),
+      abortRequests: (ids) => plane.jobs.abort(ids),
       timeoutMs: options.weightsTimeoutMs,
     },
     ADAPTER_CONTROL,
@@ -240,7 +240,7 @@ function requests(parts: Parts): Features {
       ...dataRoutes(plane, ADAPTER_DATA),
       ...routes,
     ],
-    kept: { requests: () => plane.kept, rollouts: () => rollouts.kept },
+    kept: { requests: () => plane.jobs.kept, rollouts: () => rollouts.kept },
     observer: { advanced: keep },
     log: {
       workerChanged: () => {

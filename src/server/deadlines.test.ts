@@ -3,7 +3,7 @@
 import { expect, test } from "bun:test";
 import { Bed } from "../../test/suite/sidecar-bed.ts";
 import { type DeadlineNotice, Deadlines } from "./deadlines.ts";
-import type { Deadline } from "./openai/common-fields.ts";
+import type { Deadline } from "./sidecar.ts";
 
 function bedWith() {
   const bed = new Bed({ workers: 2, lengthOf: ({ sampleIndex: i }) => (i === 0 ? 90 : 10) });

@@ -18,9 +18,16 @@ import { PRIORITY_MAX } from "../core/schedule/policy.ts";
 import { Waits } from "../fleet/waits.ts";
 import { JoinableGroups } from "./joinable-groups.ts";
 import type { Kept } from "./kept.ts";
-import type { Deadline } from "./openai/common-fields.ts";
 import { invalid } from "./route.ts";
 import { type SessionScope, Sessions } from "./sessions.ts";
+
+/** Times since the first of the responses that carry it, and their output tokens in all: see Deadlines. Absent: no limit. */
+export interface Deadline {
+  readonly group_s?: number | null | undefined;
+  readonly group_tokens?: number | null | undefined;
+  readonly iteration_s?: number | null | undefined;
+  readonly iteration_tokens?: number | null | undefined;
+}
 
 /** A client's request: `n` responses to one prompt. */
 export interface GenerationSpec {

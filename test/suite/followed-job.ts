@@ -3,9 +3,9 @@
 import type { Answer } from "../../src/server/openai/answer.ts";
 import { eventStream } from "../../src/server/openai/event-stream.ts";
 import { Job, OutputCoalescer } from "../../src/server/openai/job.ts";
-import { DataPlane, type Prepared } from "../../src/server/openai/plane.ts";
+import { DataPlane } from "../../src/server/openai/plane.ts";
+import type { ParsedRequest } from "../../src/server/openai/request.ts";
 import type { StopRules } from "../../src/server/openai/sampling-fields.ts";
-import type { Exchange } from "../../src/server/route.ts";
 import type { PlaneFixture } from "../golden/requests/plane-fixture.ts";
 import { EOS, TinyText, tinyEncoder } from "../golden/requests/tiny-text.ts";
 import { exchangeOf } from "./exchange.ts";
@@ -22,7 +22,7 @@ export const NO_STOPS: StopRules = {
 
 export async function followedJob<T>(
   { sidecar }: PlaneFixture,
-  prepare: (plane: DataPlane, exchange: Exchange, body: T) => Prepared | Promise<Prepared>,
+  parse: (body: T, source: string) => ParsedRequest,
   body: T,
 ) {
   const plane = new DataPlane({
@@ -33,10 +33,11 @@ export async function followedJob<T>(
     eosTokenIds: [EOS],
     version: (epoch) => `v${epoch}`,
   });
-  const { specs, stops, answer, wantsText } = await prepare(plane, EXCHANGE, body);
+  const request = parse(body, JSON.stringify(body));
+  const { specs, stops, answer, wantsText } = await plane.planner.plan(request, EXCHANGE);
   const needsText = wantsText || stops.some(({ strings }) => strings.length > 0);
   const job = new Job(
-    { id: "x", specs, stops, text: needsText ? plane.text : null },
+    { id: "x", specs, stops, text: needsText ? plane.model.text : null },
     { sidecar, coalescer: new OutputCoalescer(RESTLESS) },
   );
   const timers: (() => void)[] = [];

@@ -47,19 +47,18 @@ export function messageAnswer(model: string): Answer {
           });
         },
         delta(output, cursor) {
-          const message = job.messageOf(output);
-          if ((job.plan.parse ?? null) !== null && message === null) return "";
-          const news = advanced(output, cursor, false);
+          const news = advanced(job, output, cursor, false);
           if (news === null) return "";
+          const { message, text } = news;
           if (message !== null) {
             const blocks = blocksOf(output, message);
             return blocks
               .map((block) => begin(emptied(block)) + deltasOf(block).map(delta).join(""))
               .join("");
           }
-          if (news.piece === "") return "";
+          if (text === "") return "";
           const begun = open < 0 ? begin(textBlock("")) : "";
-          return begun + delta({ type: "text_delta", text: news.piece });
+          return begun + delta({ type: "text_delta", text });
         },
         tail() {
           const [output] = job.outputs;

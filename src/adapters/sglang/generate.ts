@@ -4,20 +4,20 @@
 import * as v from "valibot";
 import { present } from "../../core/base/assert.ts";
 import { TOKENS_MAX, TOP_LOGPROBS } from "../../core/request/sampling-bounds.ts";
-import { type Answer, advanced, idsOf, spanOf } from "../../server/openai/answer.ts";
-import type { CommonFields } from "../../server/openai/common-fields.ts";
+import { type Answer, idsOf, moved, spanOf } from "../../server/openai/answer.ts";
 import * as f from "../../server/openai/fields.ts";
 import type { Job } from "../../server/openai/job.ts";
 import { metaInfoJson } from "../../server/openai/meta-info.ts";
 import { VERSION_FIELD } from "../../server/openai/origin.ts";
 import type { Output } from "../../server/openai/output.ts";
-import type { DataPlane, Prepared } from "../../server/openai/plane.ts";
+import type { ParsedRequest, Prompts, RequestPart } from "../../server/openai/request.ts";
 import {
   MAX_TOKENS_FIELD,
   SAMPLING_ENTRIES,
   TOP_LOGPROBS_FIELD,
 } from "../../server/openai/sampling-fields.ts";
-import { type Exchange, invalid } from "../../server/route.ts";
+import type { ServedModel } from "../../server/openai/served-model.ts";
+import { invalid } from "../../server/route.ts";
 
 /** SGLang's. */
 const TOKENS_MAX_DEFAULT = 128;
@@ -107,33 +107,28 @@ export const sglangRequest = v.strictObject({
 
 type Fields = v.InferOutput<typeof sglangRequest>;
 
-export async function prepareSglang(
-  plane: DataPlane,
-  exchange: Exchange,
-  body: unknown,
-): Promise<Prepared> {
+/** @throws InvalidFieldError. */
+export function parseSglang(body: unknown): ParsedRequest {
   const fields = f.checked(sglangRequest, body);
-  const { prompts, isBatch } = await promptsOf(fields, plane, exchange);
-  const items = itemsOf(fields, prompts.length);
+  const { prompts, count, isBatch } = promptsIn(fields);
+  const items = itemsOf(fields, count);
   const samples = items[0]?.params.n ?? 1;
   if (items.some(({ params }) => (params.n ?? 1) !== samples)) {
     throw invalid("sampling_params", "holds different n: SGLang takes one for all prompts");
   }
-  const answer = answerOf(plane, fields, { items, isList: isBatch || samples > 1, samples });
-  const parts = prompts.map((prompt, index) => {
-    const item = present(items[index], "there is one for each prompt");
-    return requestOf(plane, exchange, fields, item)([prompt], { wantsText: true, answer });
-  });
-  const specs = parts.flatMap((part) => part.specs);
-  plane.checkCount(prompts.length * samples, "input_ids", "asks for");
   const { rid } = fields;
+  const about = { items, isList: isBatch || samples > 1, samples };
   return {
-    ...present(parts[0], "a request has a prompt"),
-    ...{ specs, stops: parts.flatMap((part) => part.stops) },
+    fields: { ...fields, request_id: typeof rid === "string" ? rid : null } as Placing,
+    parts: items.map((item) => partOf(fields, item)),
+    ...{ prompts, wantsText: true },
     ...(Array.isArray(rid) ? { names: rid.map((one) => one ?? "") } : {}),
-    requestId: typeof rid === "string" ? rid : null,
+    answer: (model) => answerOf(model, fields, about),
   };
 }
+
+/** Fields that this endpoint has in common with vLLM's. */
+type Placing = ParsedRequest["fields"];
 
 /** Parameters that may differ from prompt to prompt. */
 interface Item {
@@ -189,12 +184,11 @@ function supportWidth({ custom_params, top_k, temperature }: Item["params"]): nu
   return width >= 1 && width <= TOP_LOGPROBS.max ? width : 0;
 }
 
-/** The request of one prompt in vLLM's words. */
-function requestOf(plane: DataPlane, exchange: Exchange, fields: Fields, item: Item) {
+/** The parameters of one prompt in vLLM's words. */
+function partOf(fields: Fields, item: Item): RequestPart {
   const { params, tokensMax, top, support, salt } = item;
   const { return_routed_experts: experts, routed_experts_start_len: start } = fields;
-  const common = { ...fields, model: item.adapter ?? fields.model, cache_salt: salt };
-  return plane.begin(exchange, common as Partial<CommonFields>, {
+  return {
     params: {
       ...params,
       seed: params.sampling_seed,
@@ -204,11 +198,9 @@ function requestOf(plane: DataPlane, exchange: Exchange, fields: Fields, item: I
       return_routed_experts: experts ?? false,
       ...(experts === true ? { routed_experts_prompt_start: start } : {}),
     },
-    at: "sampling_params.",
+    ...{ at: "sampling_params.", tokensMax, salt, model: item.adapter ?? fields.model },
     topLogprobs: Math.max(top, support),
-    tokensMax,
-    extraArgs: {},
-  });
+  };
 }
 
 /** SGLang's names of vLLM's kinds of structured output. */
@@ -230,31 +222,31 @@ function structureOf(params: Item["params"]): Record<string, unknown> | null {
   return { [kind]: params[name] };
 }
 
-async function promptsOf(
-  { input_ids: ids, text: written }: Fields,
-  plane: DataPlane,
-  exchange: Exchange,
-): Promise<{ prompts: Int32Array[]; isBatch: boolean }> {
+function promptsIn({ input_ids: ids, text: written }: Fields): {
+  readonly prompts: Prompts;
+  readonly count: number;
+  readonly isBatch: boolean;
+} {
   const hasIds = ids !== null && ids !== undefined;
   if (hasIds === (written !== null && written !== undefined)) {
     throw invalid("input_ids", "or text must be there, and not both");
   }
-  if (hasIds) {
-    if (ids.length === 0) throw invalid("input_ids", "holds no tokens");
-    if (f.isTokenList(ids)) return { prompts: [plane.promptOf(ids, "input_ids")], isBatch: false };
-    return { prompts: ids.map((one, i) => plane.promptOf(one, `input_ids.${i}`)), isBatch: true };
+  if (!hasIds) {
+    const texts = typeof written === "string" ? [written] : (written ?? []);
+    if (texts.length === 0) throw invalid("text", "is empty");
+    const prompts: Prompts = { kind: "texts", texts, names: () => "text", addSpecial: true };
+    return { prompts, count: texts.length, isBatch: typeof written !== "string" };
   }
-  const texts = typeof written === "string" ? [written] : (written ?? []);
-  if (texts.length === 0) throw invalid("text", "is empty");
-  const encoding = plane.encoding(exchange, { addSpecial: true, truncates: false });
-  const prompts = await plane.encoder.encode(texts, encoding);
-  if (prompts.some((tokens) => tokens.length === 0)) throw invalid("text", "holds no tokens");
-  return { prompts, isBatch: typeof written !== "string" };
+  if (ids.length === 0) throw invalid("input_ids", "holds no tokens");
+  const isBatch = !f.isTokenList(ids);
+  const lists = isBatch ? ids : [ids];
+  const names = (index: number) => (isBatch ? `input_ids.${index}` : "input_ids");
+  return { prompts: { kind: "tokens", lists, names }, count: lists.length, isBatch };
 }
 
 /** `samples`: responses to a prompt. */
 function answerOf(
-  plane: DataPlane,
+  model: ServedModel,
   { rid, ...fields }: Fields,
   about: { items: readonly Item[]; isList: boolean; samples: number },
 ): Answer {
@@ -270,7 +262,7 @@ function answerOf(
     const meta = metaInfoJson(output, {
       ...item,
       id: idOf(job, output.index),
-      plane,
+      model,
       writesTokens: fields.return_text_in_logprobs ?? false,
       returnsExperts: fields.return_routed_experts ?? false,
     });
@@ -285,8 +277,11 @@ function answerOf(
     },
     /** Each event holds all of a response so far, as SGLang's do without --incremental-streaming-output. */
     stream: (job) => ({
-      delta: (output, cursor) =>
-        advanced(output, cursor, true) === null ? "" : `data: ${one(job, output)}\n\n`,
+      delta(output, cursor) {
+        if (output.finish === null && output.tokens <= cursor.tokens) return "";
+        moved(cursor, output);
+        return `data: ${one(job, output)}\n\n`;
+      },
     }),
   };
 }

@@ -7,7 +7,7 @@ import type { DataPlane } from "../../server/openai/plane.ts";
 import { invalid } from "../../server/route.ts";
 import type { Adapter } from "../adapter.ts";
 import { SGLANG_CONTROL } from "./control.ts";
-import { prepareSglang, sglangRequest } from "./generate.ts";
+import { parseSglang, sglangRequest } from "./generate.ts";
 
 const abortRequest = v.strictObject({
   /** "" is SGLang's own default: none. */
@@ -24,7 +24,7 @@ export const SGLANG: Adapter = {
   data: [
     generates("/generate", "Responses in SGLang's shape", {
       schema: sglangRequest,
-      prepare: prepareSglang,
+      parse: parseSglang,
       streams: false,
     }),
     replies("/abort_request", "Gives up a request, or all, in SGLang's shape", {
@@ -41,5 +41,5 @@ function abort(plane: DataPlane, fields: v.InferOutput<typeof abortRequest>): ob
   if (fields.abort_all !== true && name === "") throw invalid("rid", "or abort_all must be there");
   const isNamed = (id: string) => (fields.prefix === true ? id.startsWith(name) : id === name);
   const isMeant = (id: string) => fields.abort_all === true || isNamed(id);
-  return { success: true, aborted: plane.abortNamed(isMeant) };
+  return { success: true, aborted: plane.jobs.abortNamed(isMeant) };
 }

@@ -1,11 +1,13 @@
-// Parts that the answers of all generating endpoints share: the end of a response, its tokens, and the new output in a
-// stream.
+// The one writer of answers: choices of a whole answer and of a stream's events are written by the same lines. An endpoint
+// gives its form: the members of JSON in which it differs from the others.
 
-import type { WeightEpoch } from "../../core/base/ids.ts";
+import type { Usage } from "./common-fields.ts";
 import type { StreamView } from "./event-stream.ts";
 import type { Job } from "./job.ts";
 import { expertsJson, type Span, tokensJson, usageJson } from "./json.ts";
-import type { Cursor, Output } from "./output.ts";
+import { type Cursor, newCursor, type Output } from "./output.ts";
+import type { ServedModel } from "./served-model.ts";
+import type { ParsedMessage } from "./tool-calls.ts";
 
 export interface Answer {
   /**
@@ -17,13 +19,126 @@ export interface Answer {
   stream(job: Job): StreamView;
 }
 
-/** Names of weights, as clients know them. */
-interface Versions {
-  readonly version: (epoch: WeightEpoch) => string;
+/** The part of an output that a choice is about: all of it, or what is new since the last event. */
+export interface News {
+  readonly job: Job;
+  readonly output: Output;
+  /** null: no tokens. */
+  readonly span: Span | null;
+  readonly text: string;
+  /** The parsed response; null: it is not parsed. */
+  readonly message: ParsedMessage | null;
+  readonly isWhole: boolean;
+  /** The output begins here. */
+  readonly isFirst: boolean;
+  readonly cursor: Cursor;
+}
+
+/** Members of JSON, without a comma around them. */
+export interface AnswerForm {
+  readonly model: ServedModel;
+  readonly usage: Usage;
+  /** Tokens are shown by themselves; else they wait for the text that they become. */
+  readonly showsTokens: boolean;
+  /** Members of the answer before its choices. */
+  opening(job: Job, isStream: boolean): string;
+  /** Members of a choice between its index and its end. */
+  choice(news: News): string;
+  /** Members of a whole answer behind its usage. */
+  closing(job: Job): string;
+  /** The reason for the end of a parsed response. Default: the output's own. */
+  finish?(output: Output, message: ParsedMessage): string;
+  /** Events before all others. */
+  head?(job: Job, opening: string): string;
+  /** Members of an event behind its choices, each after a comma. Default: none. */
+  beside?(job: Job, isFirst: boolean): string;
+}
+
+export function answerBy(form: AnswerForm): Answer {
+  const { model, usage, showsTokens } = form;
+  const choiceOf = (news: News): string => {
+    const { output, message, isWhole, cursor } = news;
+    const experts = cursor.isOver ? expertsJson(output.response) : "null";
+    const isTold = isWhole || experts !== "null";
+    const finish = message === null ? null : (form.finish?.(output, message) ?? null);
+    const end = cursor.isOver
+      ? endOf(output, model, finish)
+      : `"finish_reason":null,"stop_reason":null`;
+    return `{"index":${output.index},${form.choice(news)},${end}${isTold ? `,"routed_experts":${experts}` : ""}}`;
+  };
+  return {
+    whole(job) {
+      const choices = job.outputs.map((output) => {
+        const cursor = newCursor();
+        const news = newsOf(job, output, cursor);
+        return choiceOf({ ...news, isWhole: true, cursor: moved(cursor, output) });
+      });
+      return `{${form.opening(job, false)},"choices":[${choices.join(",")}],"usage":${usageJson(job)},${form.closing(job)}}`;
+    },
+    stream(job) {
+      const opening = `data: {${form.opening(job, true)},"choices":[`;
+      let isFirst = true;
+      return {
+        head: () => form.head?.(job, opening) ?? "",
+        delta(output, cursor) {
+          const news = advanced(job, output, cursor, showsTokens);
+          if (news === null) return "";
+          const choice = choiceOf(news);
+          const counts = usage.always ? `,"usage":${usageSoFar(output, cursor)}` : "";
+          const beside = form.beside?.(job, isFirst) ?? "";
+          isFirst = false;
+          return `${opening}${choice}]${counts}${beside}}\n\n`;
+        },
+        tail: () => (usage.atEnd ? `${opening}],"usage":${usageJson(job)}}\n\n` : ""),
+      };
+    },
+  };
+}
+
+function newsOf(job: Job, output: Output, cursor: Cursor): News {
+  const { pieces } = output;
+  const isFirst = cursor.tokens === 0 && cursor.pieces === 0;
+  return {
+    ...{ job, output, cursor, isFirst, isWhole: false },
+    span: spanOf(output, cursor.tokens),
+    text: (isFirst ? pieces : pieces.slice(cursor.pieces)).join(""),
+    message: job.messageOf(output),
+  };
+}
+
+/**
+ * Moves the cursor over the new output; null: nothing to write. A parsed message comes whole: a parser may take back what a
+ * part of the text seemed to be.
+ */
+export function advanced(
+  job: Job,
+  output: Output,
+  cursor: Cursor,
+  showsTokens: boolean,
+): News | null {
+  const isParsed = (job.plan.parse ?? null) !== null;
+  if (isParsed && job.messageOf(output) === null) return null;
+  const news = newsOf(job, output, cursor);
+  const hasTokens = news.span !== null && showsTokens;
+  if (news.text === "" && output.finish === null && !hasTokens) return null;
+  moved(cursor, output);
+  return news;
+}
+
+/** The cursor behind all that there is of the output. */
+export function moved(cursor: Cursor, output: Output): Cursor {
+  cursor.tokens = output.tokens;
+  cursor.pieces = output.pieces.length;
+  cursor.isOver = output.finish !== null;
+  return cursor;
 }
 
 /** Why a response ended, and under which weights its tokens were drawn. `finish`: takes the place of its own reason. */
-export function endOf(output: Output, of: Versions, finish: string | null = null): string {
+export function endOf(
+  output: Output,
+  of: Pick<ServedModel, "version">,
+  finish: string | null = null,
+): string {
   const versions = JSON.stringify(output.weightSpans(of.version));
   return `"finish_reason":"${finish ?? output.finish}","stop_reason":${JSON.stringify(output.stopReason)},"weight_versions":${versions}`;
 }
@@ -36,41 +151,13 @@ export function idsOf(span: Span | null): string {
   return span === null ? "[]" : tokensJson(span);
 }
 
-/**
- * Moves the cursor over the new output; null: nothing to write. Tokens that show neither as text nor as ids wait for
- * the text that they become.
- */
-export function advanced(
-  output: Output,
-  cursor: Cursor,
-  showsTokens: boolean,
-): { span: Span | null; piece: string } | null {
-  const span = spanOf(output, cursor.tokens);
-  const piece = output.pieces.slice(cursor.pieces).join("");
-  const isOver = output.finish !== null;
-  if (piece === "" && !isOver && (span === null || !showsTokens)) return null;
-  cursor.tokens = output.tokens;
-  cursor.pieces = output.pieces.length;
-  cursor.isOver = isOver;
-  return { span, piece };
-}
-
-/** The fields of a stream's event that come with a response's last one. After `advanced`. */
-export function restOf(
-  output: Output,
-  cursor: Cursor,
-  of: Versions,
-  finish: string | null = null,
-): { end: string; experts: string } {
-  const experts = cursor.isOver ? expertsJson(output.response) : "null";
-  return {
-    end: cursor.isOver ? endOf(output, of, finish) : `"finish_reason":null,"stop_reason":null`,
-    experts: experts === "null" ? "" : `,"routed_experts":${experts}`,
-  };
+/** The tokens of a request's prompt. */
+export function promptIds({ prompt }: Pick<Output, "prompt">): string {
+  return `[${prompt.join(",")}]`;
 }
 
 /** Usage of one response, as far as the stream has come. */
-export function usageSoFar({ prompt }: Output, { tokens: completionTokens }: Cursor): string {
+function usageSoFar({ prompt }: Output, { tokens: completionTokens }: Cursor): string {
   return usageJson({ promptTokens: prompt.length, completionTokens, promptTokensCached: null });
 }
 

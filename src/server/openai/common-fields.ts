@@ -14,7 +14,7 @@ const TRANSFER = "the sidecar moves KV between workers itself";
 const DEADLINE_S_MAX = 1e6;
 const DEADLINE_TOKENS_MAX = 2 ** 40;
 
-/** Times since the first of the responses that carry it, and their output tokens in all: see Deadlines. */
+/** The fields of a `Deadline`. */
 export const DEADLINE_FIELD = v.nullish(
   v.strictObject({
     group_s: f.numberAbove(0, DEADLINE_S_MAX),
@@ -23,8 +23,6 @@ export const DEADLINE_FIELD = v.nullish(
     iteration_tokens: f.integer(1, DEADLINE_TOKENS_MAX),
   }),
 );
-
-export type Deadline = NonNullable<v.InferOutput<typeof DEADLINE_FIELD>>;
 
 export const COMMON_ENTRIES = {
   model: v.nullish(f.text),
@@ -95,17 +93,7 @@ export function withFormat<T extends OpenAiFields & SamplingFields>(fields: T): 
   return { ...fields, structured_outputs: structure };
 }
 
-/** `keep` -1: as many tokens as `room`. */
-export function truncated(
-  tokens: Int32Array,
-  about: { keep: number | null; side: OpenAiFields["truncation_side"]; room: number },
-): Int32Array {
-  const { keep, side, room } = about;
-  const most = keep === -1 ? Math.max(0, room) : (keep ?? tokens.length);
-  if (tokens.length <= most) return tokens;
-  return side === "right" ? tokens.slice(0, most) : tokens.slice(tokens.length - most);
-}
-
+/** The usage that a stream reports: behind its last event, and in each. */
 export interface Usage {
   readonly atEnd: boolean;
   readonly always: boolean;

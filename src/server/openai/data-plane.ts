@@ -4,13 +4,14 @@
 import * as v from "valibot";
 import { assert } from "../../core/base/assert.ts";
 import { bound, type Exchange, invalid, jsonResponse, type Route, type Row } from "../route.ts";
-import { prepareChat, prepareChatTokens, renderChatRequest } from "./chat.ts";
+import { parseChat, parseChatTokens, renderedChat } from "./chat.ts";
 import { chatRequest, chatTokensRequest } from "./chat-fields.ts";
-import { completionsRequest, prepareCompletions } from "./completions.ts";
+import { completionsRequest, parseCompletions } from "./completions.ts";
 import { checked, flag, text, tokenList } from "./fields.ts";
-import { generateRequest, prepareGenerate } from "./generate.ts";
+import { generateRequest, parseGenerate } from "./generate.ts";
 import { chatOf, messageList, TEMPLATE_ENTRIES } from "./messages.ts";
-import type { DataPlane, Prepared } from "./plane.ts";
+import type { DataPlane } from "./plane.ts";
+import type { ParsedRequest } from "./request.ts";
 
 const ENTRIES = { model: v.nullish(text), add_special_tokens: flag, return_token_strs: flag };
 
@@ -26,7 +27,8 @@ const detokenizeRequest = v.strictObject({ model: v.nullish(text), tokens: token
 
 async function tokenize(plane: DataPlane, exchange: Exchange, body: unknown): Promise<object> {
   const fields = checked(tokenizeRequest, body);
-  plane.checkModel(fields.model);
+  const { model } = plane;
+  model.adapterOf(fields.model);
   const { prompt, messages } = fields;
   const isChat = messages !== null && messages !== undefined;
   if (isChat === (prompt !== null && prompt !== undefined)) {
@@ -34,7 +36,7 @@ async function tokenize(plane: DataPlane, exchange: Exchange, body: unknown): Pr
   }
   // A template writes the special tokens itself. What has no room in the context can be counted all the same.
   const addSpecial = fields.add_special_tokens ?? !isChat;
-  const encoding = plane.encoding(exchange, { addSpecial, truncates: true });
+  const encoding = { addSpecial, tokensMax: null, signal: exchange.signal };
   const written = async () =>
     chatOf({ ...fields, messages: messages ?? [] }, { source: await exchange.source() });
   const tokens = isChat
@@ -47,7 +49,7 @@ async function tokenize(plane: DataPlane, exchange: Exchange, body: unknown): Pr
       : null;
   return {
     count: tokens.length,
-    max_model_len: plane.contextTokens,
+    max_model_len: model.contextTokens,
     tokens: [...tokens],
     token_strs: names,
   };
@@ -55,43 +57,29 @@ async function tokenize(plane: DataPlane, exchange: Exchange, body: unknown): Pr
 
 async function detokenize(plane: DataPlane, exchange: Exchange, body: unknown): Promise<object> {
   const fields = checked(detokenizeRequest, body);
-  plane.checkModel(fields.model);
+  plane.model.adapterOf(fields.model);
   if (fields.tokens.length === 0) return { prompt: "" };
-  const tokens = plane.promptOf(fields.tokens, "tokens", null);
+  const tokens = plane.model.promptOf(fields.tokens, "tokens", null);
   return { prompt: await plane.encoder.decode(tokens, exchange.signal) };
 }
 
-/** An entry of GET /v1/models. */
-function modelCard(plane: DataPlane, id: string): object {
-  return {
-    id,
-    object: "model",
-    created: plane.startedS,
-    owned_by: "foretoken",
-    root: plane.modelName,
-    parent: plane.adapters.has(id) ? plane.modelName : null,
-    max_model_len: plane.contextTokens,
-    permission: [],
-  };
-}
-
-type Prepare = (
-  plane: DataPlane,
-  exchange: Exchange,
-  body: unknown,
-) => Prepared | Promise<Prepared>;
+/** `source`: the body as its client wrote it, where it may hold a chat. @throws InvalidFieldError. */
+type Parse = (body: unknown, source: string) => ParsedRequest;
 type Reply = (plane: DataPlane, exchange: Exchange, body: unknown) => object | Promise<object>;
 
 export function generates(
   path: string,
   summary: string,
-  row: { readonly schema: v.GenericSchema; readonly prepare: Prepare; readonly streams?: boolean },
+  row: { readonly schema: v.GenericSchema; readonly parse: Parse; readonly streams?: boolean },
 ): Row<DataPlane> {
-  const { schema, prepare, streams = true } = row;
+  const { schema, parse, streams = true } = row;
   const handle: Row<DataPlane>["handle"] = async (plane, exchange) => {
     // The body has no name here, which would keep it in memory until the answer.
-    const prepared = await prepare(plane, exchange, await exchange.json("packed"));
-    return await plane.respond(exchange, prepared);
+    const plan = await plane.planner.plan(
+      parse(await exchange.json("packed"), await exchange.source()),
+      exchange,
+    );
+    return await plane.jobs.submit(plan, exchange);
   };
   return { method: "POST", path, summary, schema, streams, handle };
 }
@@ -106,28 +94,33 @@ export function replies(
   return { method: "POST", path, summary, schema, handle };
 }
 
+async function renderChat(plane: DataPlane, exchange: Exchange, body: unknown): Promise<object> {
+  const request = parseChat(body, await exchange.source());
+  return renderedChat(plane.model, body, await plane.planner.plan(request, exchange));
+}
+
 export const DATA_ROUTES: readonly Row<DataPlane>[] = [
   generates("/v1/completions", "Responses to one or more prompts, as text and tokens", {
     schema: completionsRequest,
-    prepare: prepareCompletions,
+    parse: parseCompletions,
   }),
   generates("/v1/chat/completions", "Responses to a conversation", {
     schema: chatRequest,
-    prepare: prepareChat,
+    parse: parseChat,
   }),
   generates(
     "/v1/chat/completions/tokens",
     "Responses to a conversation whose prompt is given as tokens",
-    { schema: chatTokensRequest, prepare: prepareChatTokens },
+    { schema: chatTokensRequest, parse: parseChatTokens },
   ),
   replies(
     "/v1/chat/completions/render",
     "The request to /inference/v1/generate that a conversation amounts to",
-    { schema: chatRequest, reply: renderChatRequest },
+    { schema: chatRequest, reply: renderChat },
   ),
   generates("/inference/v1/generate", "Responses to one prompt, token ids in and out", {
     schema: generateRequest,
-    prepare: prepareGenerate,
+    parse: parseGenerate,
   }),
   replies("/tokenize", "The tokens of a text or a conversation", {
     schema: tokenizeRequest,
@@ -138,19 +131,13 @@ export const DATA_ROUTES: readonly Row<DataPlane>[] = [
     method: "GET",
     path: "/v1/models",
     summary: "The model that is served, and its context",
-    handle: (plane) => {
-      const names = [...plane.modelNames, ...plane.adapters];
-      return jsonResponse({ object: "list", data: names.map((id) => modelCard(plane, id)) });
-    },
+    handle: ({ model }) => jsonResponse({ object: "list", data: model.cards() }),
   },
   {
     method: "GET",
     path: "/v1/models/:model",
     summary: "One model",
-    handle: (plane, { params: { model = "" } }) => {
-      plane.checkModel(model);
-      return jsonResponse(modelCard(plane, model));
-    },
+    handle: ({ model }, { params }) => jsonResponse(model.card(params.model ?? "")),
   },
 ];
 

@@ -5,9 +5,9 @@ import fc from "fast-check";
 import { PlaneFixture } from "../../../test/golden/requests/plane-fixture.ts";
 import { followedJob } from "../../../test/suite/followed-job.ts";
 import { eventsOf } from "../../../test/suite/sse.ts";
-import { prepareChat } from "./chat.ts";
-import { prepareCompletions } from "./completions.ts";
-import { prepareGenerate } from "./generate.ts";
+import { parseChat } from "./chat.ts";
+import { parseCompletions } from "./completions.ts";
+import { parseGenerate } from "./generate.ts";
 
 interface Choice {
   index: number;
@@ -69,17 +69,17 @@ const stream = { stream: true, stream_options: { include_usage: true } };
 const requests = fc.oneof(
   fc.record({ ...common, logprobs: fc.constantFrom(null, 0, 2), echo: fc.boolean() }).map((own) => {
     const echo = own.echo && own.logprobs === null;
-    return { prepare: prepareCompletions, body: { ...own, ...stream, echo, prompt: ["ab", "c"] } };
+    return { parse: parseCompletions, body: { ...own, ...stream, echo, prompt: ["ab", "c"] } };
   }),
   fc.record({ ...common, logprobs: fc.boolean() }).map((own) => ({
-    prepare: prepareChat,
+    parse: parseChat,
     body: { ...own, ...stream, messages: [{ role: "user", content: "hi" }] },
   })),
   fc
     .record({ mode: fc.constantFrom("text", "tokens"), logprobs: fc.constantFrom(null, 0, 2) })
     .chain(({ mode, logprobs }) =>
       fc.record(common).map(({ return_token_ids, return_tokens_as_token_ids: _, ...params }) => ({
-        prepare: prepareGenerate,
+        parse: parseGenerate,
         body: {
           ...stream,
           return_token_ids,
@@ -105,8 +105,8 @@ test("streams: put together, they are the answer that does not stream", async ()
       const lengthOf = ({ requestId }: { requestId: number }) => length + requestId;
       const fixture = new PlaneFixture({ lengthOf, chunkTokens });
       try {
-        const prepare = request.prepare as typeof prepareChat;
-        const streamed = await followedJob<object>(fixture, prepare, request.body);
+        const parse = request.parse as typeof parseChat;
+        const streamed = await followedJob<object>(fixture, parse, request.body);
         const { job, answer, follow, ends, crashes } = streamed;
         const written = await fixture.until(read(follow(), fixture, pauses));
         const { events, isDone } = eventsOf(written);

@@ -7,13 +7,13 @@ import { followedJob, NO_STOPS, RESTLESS } from "../../../test/suite/followed-jo
 import { specFor } from "../../../test/suite/sidecar-bed.ts";
 import { eventsOf, tokensIn } from "../../../test/suite/sse.ts";
 import type { Answer } from "./answer.ts";
-import { prepareGenerate } from "./generate.ts";
+import { parseGenerate } from "./generate.ts";
 import { Job, OutputCoalescer } from "./job.ts";
 
 async function begun(length: number, options: FixtureOptions = {}) {
   const fixture = ownFixture({ lengthOf: () => length, ...options });
   const body = { token_ids: [1], sampling_params: { max_tokens: 900 }, stream: true };
-  return { fixture, ...(await followedJob(fixture, prepareGenerate, body)) };
+  return { fixture, ...(await followedJob(fixture, parseGenerate, body)) };
 }
 
 test("streams: a client that takes nothing is dropped, and costs no memory until then", async () => {

@@ -3,14 +3,15 @@
 
 import * as v from "valibot";
 import { TOKENS_MAX } from "../../core/request/sampling-bounds.ts";
-import { type Exchange, invalid } from "../route.ts";
-import { type Answer, advanced, endOf, idsOf, restOf, spanOf, usageSoFar } from "./answer.ts";
+import { invalid } from "../route.ts";
+import { type Answer, answerBy, idsOf, promptIds } from "./answer.ts";
 import { COMMON_ENTRIES, usageWanted } from "./common-fields.ts";
 import * as f from "./fields.ts";
 import type { Job } from "./job.ts";
 import * as json from "./json.ts";
-import type { DataPlane, Prepared } from "./plane.ts";
+import type { ParsedRequest } from "./request.ts";
 import { MAX_TOKENS_FIELD, SAMPLING_ENTRIES, TOP_LOGPROBS_FIELD } from "./sampling-fields.ts";
+import type { ServedModel } from "./served-model.ts";
 
 const samplingParams = v.strictObject({
   ...SAMPLING_ENTRIES,
@@ -50,19 +51,11 @@ export const generateRequest = v.strictObject({
 
 type Fields = v.InferOutput<typeof generateRequest>;
 
-export function prepareGenerate(plane: DataPlane, exchange: Exchange, body: unknown): Prepared {
+/** @throws InvalidFieldError. */
+export function parseGenerate(body: unknown): ParsedRequest {
   const fields = f.checked(generateRequest, body);
   const { sampling_params: params } = fields;
   const { prompt_logprob_token_ids, prompt_logprob_start } = params;
-  const prepared = plane.begin(exchange, fields, {
-    ...{ params, at: "sampling_params." },
-    topLogprobs: json.alternativesFor(params.logprobs ?? 0),
-    tokensMax: params.max_tokens ?? null,
-    extraArgs: { ...params.extra_args },
-    beside: { prompt_logprob_token_ids, prompt_logprob_start },
-    // Here vLLM silently truncates to the context.
-    clamps: true,
-  });
   const wantsText = fields.output_mode === "text";
   const hasStop = Array.isArray(params.stop)
     ? params.stop.length > 0
@@ -71,52 +64,55 @@ export function prepareGenerate(plane: DataPlane, exchange: Exchange, body: unkn
     const problem = "is false, but stop strings and output_mode text need the text";
     throw invalid("sampling_params.detokenize", problem);
   }
-  const prompts = [plane.promptOf(fields.token_ids, "token_ids")];
-  return prepared(prompts, { wantsText, answer: answerOf(plane, fields) });
+  const part = {
+    ...{ params, at: "sampling_params." },
+    topLogprobs: json.alternativesFor(params.logprobs ?? 0),
+    tokensMax: params.max_tokens ?? null,
+    extraArgs: params.extra_args ?? {},
+    beside: { prompt_logprob_token_ids, prompt_logprob_start },
+    // Here vLLM silently truncates to the context.
+    clamps: true,
+  };
+  return {
+    ...{ fields, parts: [part], wantsText },
+    prompts: { kind: "tokens", lists: [fields.token_ids], names: () => "token_ids" },
+    answer: (model) => answerOf(model, fields),
+  };
 }
 
-function answerOf(plane: DataPlane, fields: Fields): Answer {
-  const { output_mode, return_token_ids: returnsPrompt, sampling_params: params } = fields;
-  const { logprobs: top = null } = params;
+function answerOf(model: ServedModel, fields: Fields): Answer {
+  const top = fields.sampling_params.logprobs ?? null;
+  const mode = fields.output_mode ?? "tokens";
+  const named = JSON.stringify(model.answeredName(fields.model));
   const usage = usageWanted(fields);
-  const mode = output_mode ?? "tokens";
-  const model = JSON.stringify(plane.answeredName(fields.model));
-  const openingOf = ({ id }: Job) =>
-    `"request_id":${JSON.stringify(`generate-tokens-${id}`)},"output_mode":"${mode}"`;
-  const promptOf = ({ plan }: Job) =>
-    returnsPrompt ? `[${plan.specs[0]?.prompt.join(",") ?? ""}]` : "null";
-  const textOf = (written: string) => (mode === "text" ? `"text":${JSON.stringify(written)},` : "");
   const logprobsOf = (span: json.Span | null) => {
     if (top === null) return "null";
     if (span === null) return `{"content":[]}`;
-    if (mode === "text") return json.chatLogprobs(span, plane.writtenNames, top);
+    if (mode === "text") return json.chatLogprobs(span, model.writtenNames, top);
     return json.generateLogprobs(span, Math.max(1, top));
   };
-  return {
-    whole(job) {
-      const choices = job.outputs.map((output) => {
-        const span = spanOf(output);
-        return `{"index":${output.index},${textOf(output.pieces.join(""))}"logprobs":${logprobsOf(span)},${endOf(output, plane)},"token_ids":${idsOf(span)},"routed_experts":${json.expertsJson(output.response)},"sampling_mask":null}`;
-      });
+  const promptOf = ({ outputs: [first] }: Job) =>
+    fields.return_token_ids === true && first !== undefined ? promptIds(first) : "null";
+  return answerBy({
+    ...{ model, usage, showsTokens: true },
+    opening({ id, created }, isStream) {
+      const request = `"request_id":${JSON.stringify(`generate-tokens-${id}`)},"output_mode":"${mode}"`;
+      return isStream ? request : `${request},"model":${named},"created":${created}`;
+    },
+    choice({ span, text, isWhole }) {
+      const written = mode === "text" ? `"text":${JSON.stringify(text)},` : "";
+      const mask = isWhole ? `,"sampling_mask":null` : "";
+      return `${written}"logprobs":${logprobsOf(span)},"token_ids":${idsOf(span)}${mask}`;
+    },
+    closing(job) {
       const [first] = job.outputs;
       const report = first === undefined ? null : job.promptReportOf(first);
-      return `{${openingOf(job)},"model":${model},"created":${job.created},"choices":[${choices.join(",")}],"usage":${json.usageJson(job)},"prompt_logprobs":${json.reportJson(report?.logprobs)},"prompt_token_id_logprobs":${json.reportJson(report?.tokenIdLogprobs)},"prompt_token_ids":${promptOf(job)},"metrics":null,"kv_transfer_params":null,"ec_transfer_params":null}`;
+      return `"prompt_logprobs":${json.reportJson(report?.logprobs)},"prompt_token_id_logprobs":${json.reportJson(report?.tokenIdLogprobs)},"prompt_token_ids":${promptOf(job)},"metrics":null,"kv_transfer_params":null,"ec_transfer_params":null`;
     },
-    stream(job) {
-      const opening = `data: {${openingOf(job)},"choices":[`;
-      let isFirst = true;
-      return {
-        delta(output, cursor) {
-          const news = advanced(output, cursor, true);
-          if (news === null) return "";
-          const prompt = isFirst && returnsPrompt ? `,"prompt_token_ids":${promptOf(job)}` : "";
-          isFirst = false;
-          const rest = restOf(output, cursor, plane);
-          const counts = usage.always ? usageSoFar(output, cursor) : "null";
-          return `${opening}{"index":${output.index},${textOf(news.piece)}"logprobs":${logprobsOf(news.span)},${rest.end},"token_ids":${idsOf(news.span)}${rest.experts}}],"usage":${counts}${prompt}}\n\n`;
-        },
-        tail: () => (usage.atEnd ? `${opening}],"usage":${json.usageJson(job)}}\n\n` : ""),
-      };
+    beside(job, isFirst) {
+      const counts = usage.always ? "" : `,"usage":null`;
+      const isTold = isFirst && fields.return_token_ids === true;
+      return isTold ? `${counts},"prompt_token_ids":${promptOf(job)}` : counts;
     },
-  };
+  });
 }

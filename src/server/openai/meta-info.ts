@@ -5,11 +5,11 @@ import type { Response } from "../../core/request/response.ts";
 import { spanOf } from "./answer.ts";
 import { logprobText } from "./json.ts";
 import type { Output } from "./output.ts";
-import type { DataPlane } from "./plane.ts";
+import type { ServedModel } from "./served-model.ts";
 
 export interface MetaInfo {
   readonly id: string;
-  readonly plane: DataPlane;
+  readonly model: ServedModel;
   readonly returnsLogprobs: boolean;
   /** Alternatives of each token that are reported. */
   readonly top: number;
@@ -21,7 +21,7 @@ export interface MetaInfo {
 }
 
 export function metaInfoJson(output: Output, about: MetaInfo): string {
-  const versions = output.weightSpans(about.plane.version);
+  const versions = output.weightSpans(about.model.version);
   const cached = output.response.promptTokensCached;
   const meta = {
     id: about.id,
@@ -68,8 +68,8 @@ function logprobsJson(output: Output, about: MetaInfo): string {
   return `,"output_token_logprobs":[${triples.join(",")}],"output_token_logprobs_length":${output.tokens}${tops}`;
 }
 
-function triple(logprob: number, token: number, { writesTokens, plane }: MetaInfo): string {
-  const written = writesTokens ? plane.writtenNames(token).json : "null";
+function triple(logprob: number, token: number, { writesTokens, model }: MetaInfo): string {
+  const written = writesTokens ? model.writtenNames(token).json : "null";
   return `[${logprobText(logprob)},${token},${written}]`;
 }
 

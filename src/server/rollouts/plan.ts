@@ -6,7 +6,7 @@ import { AppError, InvalidFieldError } from "../../core/base/errors.ts";
 import type { SamplingParams } from "../../core/request/request.ts";
 import { membersOf } from "../../proto/json.ts";
 import type { Encoder, Text } from "../../text/text.ts";
-import { DEADLINE_FIELD, type Deadline } from "../openai/common-fields.ts";
+import { DEADLINE_FIELD } from "../openai/common-fields.ts";
 import * as f from "../openai/fields.ts";
 import {
   chatOf,
@@ -18,6 +18,7 @@ import {
 import type { ChatRenderer } from "../openai/rendering.ts";
 import { drawingOf, MAX_TOKENS_FIELD, SAMPLING_ENTRIES } from "../openai/sampling-fields.ts";
 import { invalid } from "../route.ts";
+import type { Deadline } from "../sidecar.ts";
 
 export interface RolloutLimits {
   readonly requestsMax: number;

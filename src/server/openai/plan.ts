@@ -1,0 +1,263 @@
+// The second step of a request: parsed fields become generations. Prompts are encoded or rendered, parameters are checked
+// against the model and the engines, and the request gets its place: adapter, group, session.
+
+import { present } from "../../core/base/assert.ts";
+import type { EncodeOptions, Encoder } from "../../text/text.ts";
+import type { EngineCalls } from "../engine-calls.ts";
+import { type Exchange, invalid } from "../route.ts";
+import type { GenerationSpec, Sidecar } from "../sidecar.ts";
+import type { Answer } from "./answer.ts";
+import { type Origin, originOf } from "./origin.ts";
+import type { Output } from "./output.ts";
+import type { ChatRenderer, RenderedChat } from "./rendering.ts";
+import type { ChatPrompt, ParsedRequest, Prompts, RequestPart, Truncation } from "./request.ts";
+import {
+  checkPromptReport,
+  type Drawing,
+  drawingOf,
+  type SamplingFields,
+  type StopRules,
+} from "./sampling-fields.ts";
+import { noRoom, type ServedModel } from "./served-model.ts";
+import { constraintsOf, type ParsedMessage, parseTools } from "./tool-calls.ts";
+
+export interface PlannerOptions {
+  readonly model: ServedModel;
+  readonly sidecar: Sidecar;
+  readonly encoder: Encoder;
+  readonly chats: ChatRenderer;
+  /** null: no engine has routes of its own. */
+  readonly engines: EngineCalls | null;
+  /** Called with the weights that a request expects, when nothing can refuse it but the sidecar. */
+  readonly expected: (hint: Pick<Origin, "version" | "salt"> & { readonly by: string }) => void;
+  /** Trainers' headers that name a session. */
+  readonly sessionHeaders: readonly string[];
+  /** Responses that one request may ask for, over all its prompts. */
+  readonly responsesMax: number;
+}
+
+export interface Plan {
+  /** One entry for each prompt, as of `stops`. */
+  readonly specs: readonly GenerationSpec[];
+  readonly stops: readonly StopRules[];
+  readonly names?: readonly string[];
+  readonly isStream: boolean;
+  /** The body's own id, which a retry has too; in the answer the X-Request-Id header goes before it, as in vLLM. */
+  readonly requestId: string | null;
+  readonly wantsText: boolean;
+  /** Makes a message of a response that has ended; null: its text is the message. */
+  readonly parse: ((output: Output) => Promise<ParsedMessage>) | null;
+  readonly answer: Answer;
+  /** Parameters of the first prompt, with what an engine has added to them. */
+  readonly params: SamplingFields;
+}
+
+/** Checked parameters of one part, and its place. */
+interface Drawn {
+  readonly part: RequestPart;
+  readonly drawing: Drawing;
+  readonly adapter: string | null;
+  readonly origin: Origin;
+}
+
+/** The whole prompts. */
+interface Written {
+  readonly prompts: readonly Int32Array[];
+  /** The chat as text; null: no chat has been rendered. */
+  readonly chatText: (() => Promise<string>) | null;
+}
+
+const UNCUT: Truncation = { keep: null, side: null };
+
+export class Planner {
+  readonly #options: PlannerOptions;
+
+  constructor(options: PlannerOptions) {
+    this.#options = options;
+  }
+
+  /** @throws InvalidFieldError; AppError not_found, context_length_exceeded, and as Encoder and EngineCalls. */
+  async plan(request: ParsedRequest, exchange: Exchange): Promise<Plan> {
+    const { model, expected } = this.#options;
+    const { fields, prompts, truncation = UNCUT } = request;
+    for (const part of request.parts) model.adapterOf(part.model ?? fields.model);
+    const encoding = this.#encoding(request, exchange);
+    // What the engine asks of the response is checked with the rest.
+    const early = await this.#rendered(prompts, encoding);
+    const parts = request.parts.map((part) => withTools(part, prompts, early));
+    const drawn = parts.map((part) => this.#drawn(part, fields, exchange));
+    const of = (index: number) => present(drawn[index] ?? drawn[0], "each prompt has parameters");
+    const written = await this.#written(prompts, early, encoding);
+    const cut = written.prompts.map((tokens, i) => this.#cut(tokens, of(i), truncation));
+    if (prompts.kind === "chat" && cut[0]?.length === 0) {
+      throw invalid("messages", "make a prompt without tokens");
+    }
+    this.#checkCount(cut.map((_, i) => of(i)));
+    let specs = cut.map((prompt, i) => this.#specOf(prompt, of(i), fields));
+    const { chatText } = written;
+    const showsText = prompts.kind === "chat" && prompts.wantsText;
+    const promptText = showsText && chatText !== null ? await chatText() : null;
+    const answer = request.answer(model, promptText);
+    const isWhole = cut[0] === written.prompts[0];
+    const exact = chatText && isWhole ? await this.#continued(specs, chatText, encoding) : null;
+    if (exact !== null) specs = [this.#specOf(exact, of(0), fields)];
+    // A request that is refused says nothing about weights.
+    for (const { origin } of drawn) expected({ ...origin, by: `request ${exchange.id}` });
+    const { names } = request;
+    return {
+      ...{ specs, answer, wantsText: request.wantsText },
+      stops: specs.map((_, i) => of(i).drawing.stops),
+      ...(names === undefined ? {} : { names }),
+      isStream: fields.stream ?? false,
+      requestId: fields.request_id ?? null,
+      parse: early === null ? null : this.#parserOf(prompts),
+      params: of(0).part.params,
+    };
+  }
+
+  /** A prompt that is cut afterwards may be longer than the context. */
+  #encoding({ prompts, truncation }: ParsedRequest, { signal }: Exchange): EncodeOptions {
+    const isCut = (truncation?.keep ?? null) !== null;
+    const tokensMax = isCut ? null : this.#options.model.contextTokens;
+    return { addSpecial: prompts.kind !== "tokens" && prompts.addSpecial, tokensMax, signal };
+  }
+
+  /** The chat, where an engine parses the response to it; else null. */
+  async #rendered(prompts: Prompts, encoding: EncodeOptions): Promise<RenderedChat | null> {
+    if (prompts.kind !== "chat" || prompts.toolChoice === null) return null;
+    return await this.#options.chats.render(chatOf(prompts), encoding);
+  }
+
+  /** @throws InvalidFieldError. */
+  #drawn(part: RequestPart, fields: ParsedRequest["fields"], exchange: Exchange): Drawn {
+    const { model, sidecar, sessionHeaders } = this.#options;
+    const { params, at = "" } = part;
+    checkPromptReport(fields.stream, params, at);
+    const extraArgs = { ...part.extraArgs };
+    const named = part.salt === undefined ? fields : { ...fields, cache_salt: part.salt };
+    const origin = originOf(exchange.headers, named, extraArgs, sessionHeaders);
+    const { text, hasText, eosTokenIds } = model;
+    const tokensIn = (word: string) => text.encode(word, { addSpecial: false }).length;
+    const drawing = drawingOf(
+      params,
+      { ...part, extraArgs },
+      {
+        ...{ vocabularySize: text.vocabularySize, eosTokenIds, at },
+        reportsExperts: sidecar.reportsExperts,
+        ...(hasText ? { tokensIn } : {}),
+      },
+    );
+    return { part, drawing, adapter: model.adapterOf(part.model ?? fields.model), origin };
+  }
+
+  async #written(
+    prompts: Prompts,
+    early: RenderedChat | null,
+    encoding: EncodeOptions,
+  ): Promise<Written> {
+    const { model, encoder, chats } = this.#options;
+    const { tokensMax, signal } = encoding;
+    if (prompts.kind === "tokens") {
+      const { lists, names } = prompts;
+      const checked = lists.map((list, i) => model.promptOf(list, names(i), tokensMax));
+      return { prompts: checked, chatText: null };
+    }
+    if (prompts.kind === "texts") {
+      const encoded = await encoder.encode(prompts.texts, encoding);
+      const empty = encoded.findIndex((tokens) => tokens.length === 0);
+      if (empty >= 0) throw invalid(prompts.names(empty), "holds no tokens");
+      return { prompts: encoded, chatText: null };
+    }
+    const { given } = prompts;
+    if (given !== null) {
+      const tokens = model.promptOf(given.tokens, given.name, tokensMax);
+      return { prompts: [tokens], chatText: null };
+    }
+    const { tokens, text } = early ?? (await chats.render(chatOf(prompts), encoding));
+    return { prompts: [tokens], chatText: async () => text ?? encoder.decode(tokens, signal) };
+  }
+
+  #cut(tokens: Int32Array, { part }: Drawn, { keep, side }: Truncation): Int32Array {
+    const room = (this.#options.model.contextTokens ?? 0) - (part.tokensMax ?? 0);
+    const most = keep === -1 ? Math.max(0, room) : (keep ?? tokens.length);
+    if (tokens.length <= most) return tokens;
+    return side === "right" ? tokens.slice(0, most) : tokens.slice(tokens.length - most);
+  }
+
+  /** @throws InvalidFieldError: the request is for too many responses. */
+  #checkCount(parts: readonly Drawn[]): void {
+    const { responsesMax } = this.#options;
+    const count = parts.reduce((sum, { drawing }) => sum + drawing.n, 0);
+    if (count <= responsesMax) return;
+    const asks = `asks for ${count} responses to ${parts.length} prompts`;
+    throw invalid(`${parts[0]?.part.at ?? ""}n`, `${asks}, more than ${responsesMax} in a request`);
+  }
+
+  #specOf(
+    prompt: Int32Array,
+    { part, drawing, adapter, origin }: Drawn,
+    fields: ParsedRequest["fields"],
+  ): GenerationSpec {
+    const { contextTokens } = this.#options.model;
+    const { seeded, n } = drawing;
+    const { group, session, salt } = origin;
+    const room = (contextTokens ?? 0) - prompt.length;
+    if (room < 1 && contextTokens !== null) throw noRoom(prompt.length, contextTokens);
+    const most = Math.max(1, room);
+    const wanted = part.tokensMax ?? most;
+    const sampling = {
+      ...drawing.sampling,
+      ...(adapter !== null && { adapter }),
+      ...(salt !== null && { cacheSalt: salt }),
+      tokensMax: part.clamps === true ? Math.min(wanted, most) : wanted,
+    };
+    const { tool = null } = part;
+    const { priority, deadline = null } = fields;
+    return { prompt, n, sampling, seeded, group, session, tool, priority: priority ?? 0, deadline };
+  }
+
+  /**
+   * The tokens of the turn before, and those of what the chat has behind their text. Encoded as a whole, the chat may get
+   * other tokens for what the model said. null: it has not, or it is no such turn.
+   */
+  async #continued(
+    [spec]: readonly GenerationSpec[],
+    textOf: () => Promise<string>,
+    encoding: EncodeOptions,
+  ): Promise<Int32Array | null> {
+    const { sidecar, encoder } = this.#options;
+    const before = spec === undefined ? null : sidecar.turnBefore(spec);
+    if (before === null || before.every((token, i) => token === spec?.prompt[i])) return null;
+    const said = await encoder.decode(before, encoding.signal);
+    const text = await textOf();
+    if (!text.startsWith(said)) return null;
+    const news = [text.slice(said.length)];
+    const [rest = []] = await encoder.encode(news, { ...encoding, addSpecial: false });
+    return Int32Array.from([...before, ...rest]);
+  }
+
+  #parserOf(prompts: Prompts): Plan["parse"] {
+    if (prompts.kind !== "chat") return null;
+    const engines = present(this.#options.engines, "an engine has rendered the chat");
+    const chat = chatOf(prompts);
+    return async (output) => await parseTools(engines, output, chat);
+  }
+}
+
+function chatOf({ chat }: ChatPrompt) {
+  return present(chat, "a chat without tokens is written");
+}
+
+/** The parameters with what the engine that renders the chat asks of the response. @throws InvalidFieldError. */
+function withTools(part: RequestPart, prompts: Prompts, rendered: RenderedChat | null) {
+  if (rendered === null || prompts.kind !== "chat") return part;
+  const { reply } = rendered;
+  const { structured, stopTokenIds, beside } = constraintsOf(reply, prompts.toolChoice?.choice);
+  const stops = [...(part.params.stop_token_ids ?? []), ...stopTokenIds];
+  const params = {
+    ...part.params,
+    stop_token_ids: [...new Set(stops)],
+    ...(structured === null ? {} : { structured_outputs: structured }),
+  };
+  return { ...part, params, beside };
+}

@@ -1,0 +1,76 @@
+// A request as its client's words make it: what each endpoint reads its body as. Nothing here depends on engines, on the
+// model or on other requests; plan.ts makes generations of it.
+
+import type { Chat } from "../../text/text.ts";
+import type { Answer } from "./answer.ts";
+import type { CommonFields } from "./common-fields.ts";
+import type { TokenList } from "./fields.ts";
+import type { SamplingFields } from "./sampling-fields.ts";
+import type { ServedModel } from "./served-model.ts";
+
+export interface ParsedRequest {
+  /** Fields that place the request, in vLLM's words. */
+  readonly fields: Partial<CommonFields>;
+  /** Parameters of all prompts, or of each. */
+  readonly parts: readonly RequestPart[];
+  readonly prompts: Prompts;
+  /** Default: prompts are not cut. */
+  readonly truncation?: Truncation;
+  readonly wantsText: boolean;
+  /** The client's name for the responses of each prompt. Default: only the whole request has a name. */
+  readonly names?: readonly string[];
+  /** `promptText`: null: it is not asked for, or not known. @throws InvalidFieldError: the model cannot be answered for so. */
+  readonly answer: (model: ServedModel, promptText: string | null) => Answer;
+}
+
+export interface RequestPart {
+  readonly params: SamplingFields;
+  /** Prefix of their names in messages. Default: none. */
+  readonly at?: string;
+  readonly topLogprobs: number;
+  /** null: as many as the context has room for. */
+  readonly tokensMax: number | null;
+  /** Arguments for the engine. */
+  readonly extraArgs?: Readonly<Record<string, unknown>>;
+  /** Further fields of the engine's own endpoint. */
+  readonly beside?: Readonly<Record<string, unknown>>;
+  /** The tool whose output the prompt ends with; null or absent: none, or not known. */
+  readonly tool?: string | null;
+  /** `tokensMax` beyond the context is cut, not refused. */
+  readonly clamps?: boolean;
+  /** Default: that of the request. */
+  readonly model?: string | null | undefined;
+  readonly salt?: string | null | undefined;
+}
+
+/** Where the tokens of prompts come from. `names` name them in errors. */
+export type Prompts =
+  | { readonly kind: "tokens"; readonly lists: readonly TokenList[]; readonly names: Names }
+  | {
+      readonly kind: "texts";
+      readonly texts: readonly string[];
+      readonly names: Names;
+      readonly addSpecial: boolean;
+    }
+  | ChatPrompt;
+
+export type Names = (index: number) => string;
+
+export interface ChatPrompt {
+  readonly kind: "chat";
+  /** null: only its tokens are needed. */
+  readonly chat: Chat | null;
+  /** The prompt's tokens, which the client gave beside the chat; null: the chat makes them. */
+  readonly given: { readonly tokens: TokenList; readonly name: string } | null;
+  readonly addSpecial: boolean;
+  /** null: the response is not parsed for tool calls. */
+  readonly toolChoice: { readonly choice: unknown } | null;
+  readonly wantsText: boolean;
+}
+
+export interface Truncation {
+  /** Tokens of a prompt that stay; -1: as many as leave room for the response. null: all. */
+  readonly keep: number | null;
+  /** The side that is cut. Default: left. */
+  readonly side: "left" | "right" | null | undefined;
+}
