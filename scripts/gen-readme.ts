@@ -18,18 +18,24 @@ type ReportName = (typeof REPORTS)[number];
 const pathOf = (name: ReportName): string => join(ROOT, "docs", "experiments", `${name}.json`);
 const read = (name: ReportName) => JSON.parse(readFileSync(pathOf(name), "utf8"));
 
+interface StartReport {
+  readonly runs: Record<string, RoundsReport>;
+  readonly seed: number;
+  readonly host: { readonly cpu: string; readonly cores: number };
+}
+
 /** Rows of the closing table that README shows. */
 const SHOWN =
   /^(?: {3,}|─|drafts |wall time|tail time|engine time|output tokens |preemptions|recomputed|tokens per step)/;
 
 function consoleRun(): string {
-  const { runs } = read("start") as { runs: Record<string, RoundsReport> };
+  const { runs, seed, host } = read("start") as StartReport;
   const [, table = ""] = stripVTControlCharacters(comparisonTable(runs)).split("\n\n");
   const lines = table.split("\n").filter((line) => SHOWN.test(line));
   const said = speedups(runs).join("\n");
-  return ["```console", "$ npm install && npm start", "...", ...lines, "...", said, "```"].join(
-    "\n",
-  );
+  const made = `Seed ${seed}, on ${host.cores} cores of ${host.cpu}.`;
+  const head = ["```console", "$ npm install && npm start", "..."];
+  return [...head, ...lines, "...", said, "```", "", made].join("\n");
 }
 
 const ratioText = (values: readonly number[]): string => {
@@ -51,14 +57,17 @@ function ratioRow(
 }
 
 function measuredTable(): string {
-  const rows = ["| where | against | wall time | tail time |", "|---|---|---|---|"];
-  const { runs } = read("start") as { runs: Record<string, RoundsReport> };
+  const rows = [
+    "| on two CPU cores, but for the last row | against | wall time | tail time |",
+    "|---|---|---|---|",
+  ];
+  const { runs, seed, host } = read("start") as StartReport;
   const [[baseName, base] = ["", undefined], ...others] = Object.entries(runs);
   for (const [name, run] of others) {
     const where = `two embedded engines, the run above: \`${name}\``;
     rows.push(ratioRow(where, `\`${baseName}\` (as veRL)`, base?.rounds ?? [], run.rounds));
   }
-  const { systems } = read("vllm-priced");
+  const { systems, conditions } = read("vllm-priced");
   for (const [system, against] of [
     ["plain", "plain vLLM"],
     ["suffix", "vLLM with suffix decoding"],
@@ -69,17 +78,25 @@ function measuredTable(): string {
       ratioRow(where, against, systems[system].rounds, systems.foretoken_plugin_pool.rounds),
     );
   }
-  const { tokens_per_s: speeds } = read("gpu") as { tokens_per_s: Record<string, number[]> };
+  const { tokens_per_s: speeds, gpu } = read("gpu") as {
+    tokens_per_s: Record<string, number[]>;
+    gpu: string;
+  };
   const { plain = [], plugin_always_8: drafted = [] } = speeds;
   const ratios = ratioText(plain.map((speed, i) => (drafted[i] ?? Number.NaN) / speed));
   const where =
     "one H100, an 8 B model's price, plugin with 8 draft tokens, 1, 8 and 32 requests, no sidecar ([conditions](docs/experiments/gpu.md))";
   rows.push(`| ${where} | plain vLLM | ${ratios} tokens/s | not measured |`);
-  return rows.join("\n");
+  const made = [
+    `1 and 2 by \`npm start\`, seed ${seed}, on ${host.cores} cores of ${host.cpu}`,
+    `3 and 4 by \`npm run bench:vllm -- --priced\`, seed ${conditions.seed}, on ${conditions.cores} cores of ${conditions.cpu}`,
+    `5 by \`npm run bench:gpu\`, a seed for each response, on ${gpu}`,
+  ];
+  return `${rows.join("\n")}\n\nThe rows are made: ${made.join("; ")}.`;
 }
 
 function simulatedTable(): string {
-  const { workloads } = read("simulated") as SimulateReport;
+  const { workloads, command } = read("simulated") as SimulateReport & { command: string };
   const names = ["divided", "seer", "foretoken"] as const;
   const rows = Object.entries(workloads).map(([workload, { systems }]) => {
     const cells = names.map((name) => {
@@ -90,7 +107,10 @@ function simulatedTable(): string {
     return `| ${workload} | ${cells.join(" | ")} |`;
   });
   const head = `| simulated, 32 nodes, throughput over veRL | ${names.join(" | ")} |`;
-  return [head, `|---|${names.map(() => "---").join("|")}|`, ...rows].join("\n");
+  const [seeds] = Object.values(workloads).map((workload) => workload.seeds);
+  const made = `Made by \`${command}\`, seeds 1 to ${seeds}: the same on every machine.`;
+  const table = [head, `|---|${names.map(() => "---").join("|")}|`, ...rows].join("\n");
+  return `${table}\n\n${made}`;
 }
 
 const BLOCKS = { run: consoleRun, measured: measuredTable, simulated: simulatedTable };
