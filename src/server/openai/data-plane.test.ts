@@ -35,6 +35,8 @@ const GOOD: Record<string, object> = {
   "/detokenize": { tokens: [97] },
 };
 
+const WITHOUT_A_PROMPT: readonly string[] = ["/abort_request", "/v1/responses"];
+
 const text = "x";
 /** Invalid values of each field. */
 type Bad = Readonly<Record<string, readonly unknown[]>>;
@@ -207,7 +209,10 @@ test("routes: every bad field is a 400 that names it, and the next good request 
   }
   const posts = [...DATA_ROUTES, ...ADAPTER_DATA].filter(({ schema }) => schema !== undefined);
   expect(Object.keys(GOOD).toSorted()).toEqual(
-    posts.flatMap(({ path }) => (path === "/abort_request" ? [] : [path])).toSorted(),
+    posts
+      .map(({ path }) => path)
+      .filter((path) => !WITHOUT_A_PROMPT.includes(path))
+      .toSorted(),
   );
   for (const [path, body] of Object.entries(GOOD)) {
     const response = await fixture.until(fixture.post(path, body));
