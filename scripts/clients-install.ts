@@ -1,6 +1,6 @@
 // Prepares what `npm run test:clients` needs, in the project's ignored cache: an environment with trainers' own client
 // packages, without torch (400 MB); with --torch a second one with AReaL and verl, over that of `npm run grpo:install`,
-// which has torch and TRL. Does nothing where that has been done. Ends with 0 and the path of its Python, or with 1 and
+// which has torch and TRL; with --agents a third one with agents' packages, without those that only their benchmarks need. Does nothing where that has been done. Ends with 0 and the path of its Python, or with 1 and
 // the reason.
 
 import { createHash } from "node:crypto";
@@ -18,11 +18,12 @@ import { createPythonEnv, pythonEnv } from "./python-env.ts";
 
 const root = join(import.meta.dir, "..");
 const withTorch = process.argv.includes("--torch");
+const name = withTorch ? "clients-torch" : process.argv.includes("--agents") ? "agents" : "clients";
 const grpo = join(root, ".cache", "grpo");
-const folder = join(root, ".cache", withTorch ? "clients-torch" : "clients");
+const folder = join(root, ".cache", name);
 const stamp = join(folder, "installed");
 /** All that the clients import, and nothing else: nothing is resolved. */
-const pinsFile = join(import.meta.dir, withTorch ? "clients-torch.pins.txt" : "clients.pins.txt");
+const pinsFile = join(import.meta.dir, `${name}.pins.txt`);
 const DISK_GB = 1;
 /** Least minor version of Python 3 for skyrl and agentlightning. */
 const MINOR_MIN = 12;
@@ -59,11 +60,11 @@ function pythonOfGrpo(): string {
 }
 
 function addPackagesOfGrpo(): void {
-  const [name = ""] = readdirSync(join(folder, "lib")).filter((entry) =>
+  const [library = ""] = readdirSync(join(folder, "lib")).filter((entry) =>
     entry.startsWith("python3."),
   );
-  const packages = join(grpo, "lib", name, "site-packages");
-  writeFileSync(join(folder, "lib", name, "site-packages", "grpo.pth"), `${packages}\n`);
+  const packages = join(grpo, "lib", library, "site-packages");
+  writeFileSync(join(folder, "lib", library, "site-packages", "grpo.pth"), `${packages}\n`);
 }
 
 const wanted = createHash("sha256").update(readFileSync(pinsFile)).digest("hex");

@@ -16,7 +16,11 @@ const VLLM_TESTS = "test/vllm";
 const ADVERSARY_TESTS = "test/faults/attacks";
 const CLIENT_TESTS = "test/clients";
 /** --all runs them once their packages are installed. */
-const PYTHON_TESTS = [`${CLIENT_TESTS}/light.test.ts`, "test/e2e/grpo.e2e.test.ts"];
+const PYTHON_TESTS = [
+  `${CLIENT_TESTS}/light.test.ts`,
+  `${CLIENT_TESTS}/agents.test.ts`,
+  "test/e2e/grpo.e2e.test.ts",
+];
 const PACKAGE_TESTS = "test/packages";
 /** Benches at their smallest, for one to two minutes each: run with --vllm, not with --all. */
 const VLLM_BENCH_TEST = `${VLLM_TESTS}/bench.test.ts`;
@@ -41,8 +45,8 @@ interface Counts {
 }
 
 /** Installs packages beside the tests; resolves to what the script prints, or "" where they cannot be installed. */
-async function installed(script: string): Promise<string> {
-  const command = [bun, join("scripts", script)];
+async function installed(script: string, ...args: string[]): Promise<string> {
+  const command = [bun, join("scripts", script), ...args];
   const child = Bun.spawn(command, { cwd: root, stdout: "pipe", stderr: "inherit" });
   const told = await new Response(child.stdout).text();
   return (await child.exited) === 0 ? told.trim() : "";
@@ -100,7 +104,7 @@ if (run([bun, join("scripts", "build-core.ts")]) !== 0) {
   const whole = { FORETOKEN_ADVERSARY: "all" };
   runs.push(tested([...timeout, `./${ADVERSARY_TESTS}/`, ...args], whole));
 } else if (flags.includes("--clients")) {
-  const [onEmbedded, onVllm] = [["light", "torch", "sources"], ["vllm"]];
+  const [onEmbedded, onVllm] = [["light", "agents", "torch", "sources"], ["vllm"]];
   const kinds = flags.includes("--vllm") ? onVllm : onEmbedded;
   const files = kinds.map((kind) => `./${CLIENT_TESTS}/${kind}.test.ts`);
   runs.push(tested(["--timeout", VLLM_TIMEOUT_MS, ...files, ...args]));
@@ -108,7 +112,11 @@ if (run([bun, join("scripts", "build-core.ts")]) !== 0) {
   if (!flags.includes("--vllm")) {
     const { FORETOKEN_GRPO_PYTHON: given } = process.env;
     const packages = isStrict
-      ? Promise.all([given ?? installed("grpo-install.ts"), installed("clients-install.ts")])
+      ? Promise.all([
+          given ?? installed("grpo-install.ts"),
+          installed("clients-install.ts"),
+          installed("clients-install.ts", "--agents"),
+        ])
       : null;
     const ignored = [
       `${VLLM_TESTS}/**`,

@@ -27,6 +27,9 @@ export const LIGHT = environment("clients", "npm run clients:install");
 /** With torch, TRL, AReaL and verl. */
 export const TORCH = environment("clients-torch", "npm run clients:install -- --torch");
 
+/** Agents' packages. */
+export const AGENTS = environment("agents", "npm run clients:install -- --agents");
+
 /** A driver, and the steps that it takes. `sources`: names the variable with the folder of its sources. */
 export interface DriverTest {
   readonly name: string;

@@ -6,7 +6,7 @@ import { generates, replies } from "../../server/openai/data-plane.ts";
 import { checked } from "../../server/openai/fields.ts";
 import type { DataPlane } from "../../server/openai/plane.ts";
 import type { ParsedRequest } from "../../server/openai/request.ts";
-import type { Exchange } from "../../server/route.ts";
+import { type Exchange, fieldOf, jsonResponse } from "../../server/route.ts";
 import type { Adapter } from "../adapter.ts";
 import { messageAnswer } from "./answer.ts";
 import { chatFieldsOf, countRequest, messagesRequest, promptFieldsOf } from "./fields.ts";
@@ -26,12 +26,31 @@ async function countTokens(plane: DataPlane, exchange: Exchange, body: unknown):
   return { input_tokens: specs[0]?.prompt.length ?? 0 };
 }
 
+const MESSAGES = generates("/v1/messages", "Anthropic: the next message of a conversation", {
+  schema: messagesRequest,
+  parse: parseMessages,
+});
+
+/** Anthropic's client sends the whole conversation instead when it reads this. */
+const NO_THREADS = {
+  type: "error",
+  error: {
+    type: "invalid_request_error",
+    message: "thread is not served: send the whole conversation",
+    details: { error_code: "thread_unsupported_request", unsupported: ["thread"] },
+  },
+};
+
 export const ANTHROPIC: Adapter = {
   data: [
-    generates("/v1/messages", "Anthropic: the next message of a conversation", {
-      schema: messagesRequest,
-      parse: parseMessages,
-    }),
+    {
+      ...MESSAGES,
+      handle: async (plane, exchange) => {
+        const thread = fieldOf(await exchange.json("packed"), "thread");
+        if (thread !== null && thread !== false) return jsonResponse(NO_THREADS, 400);
+        return await MESSAGES.handle(plane, exchange);
+      },
+    },
     replies("/v1/messages/count_tokens", "Anthropic: the tokens of a conversation", {
       schema: countRequest,
       reply: countTokens,

@@ -59,6 +59,7 @@ const PROMPT_ENTRIES = {
     }),
   ),
   chat_template_kwargs: v.nullish(f.fieldsOfAnyKind),
+  thread: f.unsupported("send the whole conversation", false),
   ...f.refusing(NO_SERVER_TOOLS, "mcp_servers", "container"),
   ...f.refusing("the agent edits its own history", "context_management"),
 } as const;

@@ -7,6 +7,7 @@ import type { EngineCalls } from "../engine-calls.ts";
 import { type Exchange, invalid } from "../route.ts";
 import type { GenerationSpec, Sidecar } from "../sidecar.ts";
 import type { Answer } from "./answer.ts";
+import { continued, type EndsOfTurns } from "./continuation.ts";
 import { type Origin, originOf } from "./origin.ts";
 import type { Output } from "./output.ts";
 import type { ChatRenderer, RenderedChat } from "./rendering.ts";
@@ -28,6 +29,8 @@ export interface PlannerOptions {
   readonly chats: ChatRenderer;
   /** null: no engine has routes of its own. */
   readonly engines: EngineCalls | null;
+  /** Texts that the next prompt of a session may begin with: of each of its sequences, the newest first. */
+  readonly textsBefore: (spec: GenerationSpec) => readonly EndsOfTurns[];
   /** Called with the weights that a request expects, when nothing can refuse it but the sidecar. */
   readonly expected: (hint: Pick<Origin, "version" | "salt"> & { readonly by: string }) => void;
   /** Trainers' headers that name a session. */
@@ -216,24 +219,24 @@ export class Planner {
     return { prompt, n, sampling, seeded, group, session, tool, priority: priority ?? 0, deadline };
   }
 
-  /**
-   * The tokens of the turn before, and those of what the chat has behind their text. Encoded as a whole, the chat may get
-   * other tokens for what the model said. null: it has not, or it is no such turn.
-   */
+  /** null: the session's tokens are in the prompt already, or it has none that the chat begins with. */
   async #continued(
     [spec]: readonly GenerationSpec[],
-    textOf: () => Promise<string>,
+    text: () => Promise<string>,
     encoding: EncodeOptions,
   ): Promise<Int32Array | null> {
-    const { sidecar, encoder } = this.#options;
-    const before = spec === undefined ? null : sidecar.turnBefore(spec);
-    if (before === null || before.every((token, i) => token === spec?.prompt[i])) return null;
-    const said = await encoder.decode(before, encoding.signal);
-    const text = await textOf();
-    if (!text.startsWith(said)) return null;
-    const news = [text.slice(said.length)];
-    const [rest = []] = await encoder.encode(news, { ...encoding, addSpecial: false });
-    return Int32Array.from([...before, ...rest]);
+    const { textsBefore, encoder } = this.#options;
+    if (spec === undefined) return null;
+    const chat = {
+      prompt: spec.prompt,
+      text,
+      decode: (tokens: Int32Array) => encoder.decode(tokens, encoding.signal),
+      encode: async (news: string) => {
+        const [tokens] = await encoder.encode([news], { ...encoding, addSpecial: false });
+        return tokens ?? new Int32Array(0);
+      },
+    };
+    return await continued(chat, textsBefore(spec));
   }
 
   #parserOf(prompts: Prompts): Plan["parse"] {

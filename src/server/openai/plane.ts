@@ -3,7 +3,8 @@
 
 import type { Encoder } from "../../text/text.ts";
 import type { EngineCalls } from "../engine-calls.ts";
-import type { Sidecar } from "../sidecar.ts";
+import type { GenerationSpec, Sidecar } from "../sidecar.ts";
+import type { EndsOfTurns } from "./continuation.ts";
 import { Planner, type PlannerOptions } from "./plan.ts";
 import { ChatRenderer } from "./rendering.ts";
 import { ServedModel, type ServedModelOptions } from "./served-model.ts";
@@ -46,7 +47,16 @@ export class DataPlane {
     this.model = model;
     this.encoder = encoder;
     this.chats = chats;
+    const textsBefore = (spec: GenerationSpec): readonly EndsOfTurns[] => {
+      const { session = null, group } = spec;
+      if (session !== null && trajectories !== undefined) {
+        return trajectories.textsBefore({ name: session, group });
+      }
+      const text = sidecar.turnBefore(spec);
+      return text === null ? [] : [[() => text]];
+    };
     this.planner = new Planner({
+      textsBefore,
       ...{ model, sidecar, encoder, chats, engines, expected, sessionHeaders },
       responsesMax: limits.responsesMax,
     });

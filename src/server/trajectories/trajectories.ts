@@ -91,6 +91,8 @@ const DROPPED_MAX = 65_536;
 /** An entry, its maps and its names. */
 const SESSION_OVERHEAD = 1_024;
 const FLAWS_MAX = 16;
+/** Branches that an agent may go back and forth between with the recorded tokens. */
+const SEGMENTS_TRIED = 4;
 
 export class Trajectories {
   readonly #options: TrajectoriesOptions;
@@ -180,6 +182,16 @@ export class Trajectories {
     isMeant: (session: Pick<Session, "name" | "group" | "run" | "trajectory">) => boolean,
   ): Generator<Session> {
     for (const entry of [...this.#entries]) if (isMeant(entry)) yield this.#viewOf(entry);
+  }
+
+  /**
+   * Texts that the session's next prompt may begin with: for each of its newest segments the texts at the ends of its
+   * turns, the shortest first, as functions, because a text may be long.
+   */
+  textsBefore({ name, group }: SessionName): (() => Int32Array)[][] {
+    const entry = this.#last.get(keyOf({ name, group }));
+    if (entry === undefined || entry.isOver) return [];
+    return entry.trajectory.endsOfTurns(SEGMENTS_TRIED);
   }
 
   /** Why a session with this name is gone; null: none is. */

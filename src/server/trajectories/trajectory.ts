@@ -140,6 +140,12 @@ export class Trajectory {
     return this.#tokensOf(segment, end);
   }
 
+  /** The texts at the ends of the turns of the newest segments, the newest segment first, its shortest text first. */
+  endsOfTurns(segmentsMax: number): (() => Int32Array)[][] {
+    const newest = this.#segments.slice(-segmentsMax).toReversed();
+    return newest.map(({ turns }) => turns.map((turn) => () => this.textOf(turn)));
+  }
+
   segment(index: number): SegmentView {
     const { parent, turns, length } = this.#segments[index] ?? NO_SEGMENT;
     const lossMask = new Uint8Array(length);
