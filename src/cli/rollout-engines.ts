@@ -9,7 +9,7 @@ import { weightEpoch, workerId } from "../core/base/ids.ts";
 import type { Worker } from "../core/rollout/worker.ts";
 import { MemoryFile } from "../engines/llama/memory-file.ts";
 import { type LlamaModel, openLlamaModel } from "../engines/llama/open.ts";
-import type { WorkerSource } from "../fleet/pool.ts";
+import type { WorkerSource } from "../fleet/engines.ts";
 import { BUNDLED_MODEL } from "../host/installation.ts";
 import type { Text } from "../text/text.ts";
 import { createLog } from "./log.ts";

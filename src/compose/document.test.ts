@@ -4,7 +4,7 @@ import { afterAll, beforeAll, expect, test } from "bun:test";
 import { SimulatedWorker } from "../../test/faults/simulated/worker.ts";
 import { EOS } from "../../test/golden/requests/tiny-text.ts";
 import { collecting, serveOptions, startServer } from "../../test/suite/serve-fixture.ts";
-import type { WorkerSource } from "../fleet/pool.ts";
+import type { WorkerSource } from "../fleet/engines.ts";
 import type { RunningServer } from "./options.ts";
 
 const failures: unknown[] = [];

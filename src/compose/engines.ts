@@ -7,7 +7,7 @@ import type { EngineNotice } from "../engines/kind.ts";
 import { engineKind, serverOf } from "../engines/kinds.ts";
 import type { LlamaModel } from "../engines/llama/open.ts";
 import { VllmWorker } from "../engines/vllm/worker.ts";
-import type { WorkerSource } from "../fleet/pool.ts";
+import type { WorkerSource } from "../fleet/engines.ts";
 import type { PoolOptions } from "../host/open-pool.ts";
 import { wallClock } from "../host/system.ts";
 import type { EngineAddress } from "../server/worker-registry.ts";

@@ -37,7 +37,7 @@ export class KeptWeights {
   /** Before any engine is opened. */
   restore({ pool, weights }: Source, failed: (error: unknown) => void): void {
     const held = this.#file?.held ?? null;
-    pool.canaries.restore(held?.canaries, held?.epoch === this.before?.epoch);
+    pool.agreement.restore(held?.canaries, held?.epoch === this.before?.epoch);
     for (const { epoch, version } of savedWeights(this.#saved)) weights.name(epoch, version);
     // It resolves at once, as nothing runs.
     weights.restore(held?.isAwake ?? null, held?.isOpen === true).catch(failed);
@@ -47,7 +47,7 @@ export class KeptWeights {
   write(source: Source): void {
     const { sidecar, pool, weights } = source;
     if (this.#file === null) return;
-    const canaries = pool.canaries.stateIn(sidecar.rollout.epoch);
+    const canaries = pool.agreement.stateIn(sidecar.rollout.epoch);
     const { isAwake } = pool;
     this.#file.write({ ...heldWeights(source), canaries, isAwake, isOpen: weights.isOpen });
   }

@@ -3,7 +3,7 @@
 
 import type { IterationSummary } from "../core/rollout/iteration-span.ts";
 import type { EngineNotice } from "../engines/kind.ts";
-import type { Member } from "../fleet/pool.ts";
+import type { Member } from "../fleet/engines.ts";
 import type { WeightsNotice } from "../fleet/updates.ts";
 import type { DeadlineNotice } from "../server/deadlines.ts";
 import type { AccessEntry, OpenStream } from "../server/http.ts";

@@ -13,7 +13,7 @@ import {
   weightsId,
 } from "../core/base/ids.ts";
 import type { ClientMessage, Fetched } from "../core/draft/service/message.ts";
-import type { WorkerSource } from "../fleet/pool.ts";
+import type { WorkerSource } from "../fleet/engines.ts";
 import type { WeightsNotice } from "../fleet/updates.ts";
 import type { ServeOptions } from "./options.ts";
 

@@ -4,11 +4,19 @@
 import { AppError, InvalidFieldError } from "../core/base/errors.ts";
 import { SAMPLING_DEFAULTS, type SamplingParams } from "../core/request/request.ts";
 import type { EngineOperation } from "../core/rollout/operation.ts";
-import { type FleetHost, UNREACHABLE } from "./engine-answer.ts";
-import { isSuccess, lostIn, mayHaveChanged, type Outcome, takenIn } from "./fan-out.ts";
+import {
+  type FleetHost,
+  isSuccess,
+  lostIn,
+  type Member,
+  mayHaveChanged,
+  type Outcome,
+  takenIn,
+  UNREACHABLE,
+  type UpdateEngines,
+} from "./engines.ts";
 import type { Recipe } from "./give-weights.ts";
-import type { Member, WorkerPool } from "./pool.ts";
-import type { UpdateEngines } from "./update-engines.ts";
+import type { WorkerPool } from "./pool.ts";
 
 /** Adapters served at the same time, at most. */
 const ADAPTERS_MAX = 64;

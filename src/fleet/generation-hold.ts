@@ -5,7 +5,7 @@ import type { Clock } from "../core/base/clock.ts";
 import { AppError } from "../core/base/errors.ts";
 import type { PauseMode } from "../core/rollout/pause.ts";
 import type { Worker } from "../core/rollout/worker.ts";
-import type { FleetHost } from "./engine-answer.ts";
+import type { FleetHost } from "./engines.ts";
 import type { Wait } from "./waits.ts";
 
 export interface GenerationHoldOptions {

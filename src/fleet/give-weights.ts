@@ -3,8 +3,8 @@
 import type { WeightEpoch } from "../core/base/ids.ts";
 import { type EngineOperation, operationName } from "../core/rollout/operation.ts";
 import type { Worker } from "../core/rollout/worker.ts";
-import type { CanaryAgreement } from "./canary-agreement.ts";
-import { type AnswerLimits, answerOf, isUnavailable, reasonOf } from "./engine-answer.ts";
+import type { Agreement } from "./agreement.ts";
+import { type AnswerLimits, answerOf, isUnavailable, reasonOf, WAKE } from "./engines.ts";
 
 /** The operations that bring an engine to the weights that the others have. */
 export interface Recipe {
@@ -16,7 +16,6 @@ export interface Recipe {
 
 const MODEL_CANARY: EngineOperation = { kind: "canary", adapter: null };
 const IS_ASLEEP: EngineOperation = { kind: "ask", about: "is_asleep", settings: {} };
-export const WAKE: EngineOperation = { kind: "wake", tags: [] };
 
 /** given: with what it lacked. lost: it has not answered, and what it has is unknown. */
 export type Given =
@@ -37,11 +36,11 @@ export async function giveWeights(
     hasBase: boolean;
     isAsOpened: boolean;
     isAwake: boolean;
-    canaries: CanaryAgreement;
+    agreement: Agreement;
     limits: AnswerLimits;
   },
 ): Promise<Given> {
-  const { epoch, hasBase, isAsOpened, isAwake, canaries, limits } = about;
+  const { epoch, hasBase, isAsOpened, isAwake, agreement, limits } = about;
   const ask = (operation: EngineOperation) =>
     answerOf(worker, { operation, nextEpoch: epoch }, limits);
   const missedWake = isAwake && (await sleeps(worker, epoch, limits));
@@ -63,7 +62,7 @@ export async function giveWeights(
   for (const operation of [...whole, ...adapters, MODEL_CANARY]) {
     const answer = await ask(operation);
     const { status, body } = answer;
-    const difference = operation === MODEL_CANARY ? canaries.difference(body) : null;
+    const difference = operation === MODEL_CANARY ? agreement.canaryDifference(body) : null;
     if (status < 300 && difference !== null) return { kind: "refused", reason: `; ${difference}` };
     if (status < 300) continue;
     const said = `${operationName(operation)}, answered ${status}: ${reasonOf(body)}`;

@@ -8,8 +8,8 @@
 
 import type { Clock } from "../core/base/clock.ts";
 import type { WorkerId } from "../core/base/ids.ts";
-import { answerOf, type FleetHost } from "./engine-answer.ts";
-import { connected, type Member, type WorkerPool } from "./pool.ts";
+import { answerOf, connected, type FleetHost, type Member } from "./engines.ts";
+import type { WorkerPool } from "./pool.ts";
 import type { WeightsNotice, WeightUpdates } from "./updates.ts";
 
 export interface LearnedEpochsOptions {

@@ -5,9 +5,9 @@ import { unreachable } from "../core/base/assert.ts";
 import { AppError, type ErrorCode, errorText } from "../core/base/errors.ts";
 import { type WeightEpoch, type WorkerId, weightEpoch, workerId } from "../core/base/ids.ts";
 import type { HeldWeights } from "../core/journal/held-weights.ts";
-import type { OpenOptions, Worker } from "../core/rollout/worker.ts";
-import { CanaryAgreement } from "./canary-agreement.ts";
-import type { FleetHost } from "./engine-answer.ts";
+import type { Worker } from "../core/rollout/worker.ts";
+import { Agreement, type NamedWeights } from "./agreement.ts";
+import type { FleetHost, Member, WorkerSource } from "./engines.ts";
 import { type Given, giveWeights, type Recipe, sleeps } from "./give-weights.ts";
 import {
   type Check,
@@ -19,22 +19,8 @@ import {
   newMember,
   next,
 } from "./member.ts";
-import { type NamedWeights, WeightsAgreement } from "./weights-agreement.ts";
 
-export interface WorkerSource {
-  readonly name: string;
-  /**
-   * true: the engine is a server of its own, which keeps its weights across connections. false: it is
-   * opened with the weights that the sidecar began with.
-   */
-  readonly keepsWeights: boolean;
-  /** @throws AppError: the engine cannot be reached, or is of another kind or model. */
-  open(options: OpenOptions): Promise<Worker>;
-}
-
-export type Member = Readonly<Omit<PoolMember, "candidate" | "opening" | "isAwake">>;
-
-class PoolMember {
+class PoolMember implements Member {
   readonly source: WorkerSource;
   readonly workerId: WorkerId;
   /** The only place that says which weights the engine has. */
@@ -86,12 +72,10 @@ export class WorkerPool {
   readonly #options: WorkerPoolOptions;
   readonly #members: PoolMember[];
   readonly #cancels = new Set<() => void>();
-  readonly #agreement = new WeightsAgreement();
-  readonly canaries = new CanaryAgreement();
-  /** The trainer's last word to the engines was to wake up (one that comes asleep is woken), or to sleep. null: none. */
-  isAwake: boolean | null = null;
+  readonly agreement = new Agreement();
+  #isAwake: boolean | null = null;
   /** Called once all engines that are there have come awake, although an earlier process left them asleep; null: it did not. */
-  leftAsleep: (() => void) | null = null;
+  #cameAwake: (() => void) | null = null;
   #sidecar: FleetHost | null = null;
   /** Members that open at the start and wait for one another; null: the start is over. */
   #missing: Set<PoolMember> | null = null;
@@ -117,11 +101,28 @@ export class WorkerPool {
     return new PoolMember(source, workerId(this.#lastId), newMember(epoch));
   }
 
+  /** The trainer's last word to the engines was to wake up (one that comes asleep is woken), or to sleep. null: none. */
+  get isAwake(): boolean | null {
+    return this.#isAwake;
+  }
+
+  /** Records the trainer's word to the engines: to wake up, or to sleep. */
+  tellAwake(isAwake: boolean): void {
+    this.#isAwake = isAwake;
+    this.#cameAwake = null;
+  }
+
+  /** Records the last word of an earlier process's trainer. `cameAwake`: called where the engines come awake by themselves. */
+  inheritAwake(isAwake: boolean | null, cameAwake: () => void): void {
+    this.#isAwake = isAwake;
+    if (isAwake === false) this.#cameAwake = cameAwake;
+  }
+
   /** The weights in service, and what gives them to an engine. */
   get held(): Pick<HeldWeights, "base" | "weights" | "doubted"> {
     const doubted = this.#members.filter((one) => this.#isDoubted(one));
     const names = doubted.map(({ source }) => source.name);
-    return { base: this.#recipe.base, weights: this.#agreement.weights, doubted: names };
+    return { base: this.#recipe.base, weights: this.agreement.weights, doubted: names };
   }
 
   /** Another process could not trust its weights. One that was not opened yet is as an earlier process left it. */
@@ -191,7 +192,7 @@ export class WorkerPool {
     if (this.#missing === null) return;
     this.#missing = null;
     if (this.#sidecar?.rollout.epoch === this.#initialEpoch) {
-      this.#agreement.begin(this.#inherited ?? this.#members.map(namedWeightsOf));
+      this.agreement.begin(this.#inherited ?? this.#members.map(namedWeightsOf));
     }
     this.#gathered.resolve();
   }
@@ -276,10 +277,10 @@ export class WorkerPool {
   /** A new epoch begins with the weights that most of these have; who has others is fenced. */
   #agree(current: ReadonlySet<Member>): void {
     const there = this.#members.filter((member) => current.has(member) && member.worker !== null);
-    this.#agreement.begin(there.map(namedWeightsOf));
+    this.agreement.begin(there.map(namedWeightsOf));
     for (const member of there) {
-      const difference = this.#agreement.difference(namedWeightsOf(member));
-      if (difference === null) this.#agreement.accept(namedWeightsOf(member));
+      const difference = this.agreement.digestDifference(namedWeightsOf(member));
+      if (difference === null) this.agreement.accept(namedWeightsOf(member));
       else this.#apply(member, { kind: "differs", reason: difference });
     }
   }
@@ -361,7 +362,7 @@ export class WorkerPool {
   }
 
   #place(member: PoolMember, worker: Worker): void {
-    this.#agreement.accept(namedWeightsOf(member));
+    this.agreement.accept(namedWeightsOf(member));
     this.#sidecar?.rollout.addWorker(worker);
     const { length: ready } = this.#members.filter(({ state }) => state === "ready");
     if (ready >= (this.#options.workersMin ?? 1)) this.#hasStarted = true;
@@ -459,16 +460,15 @@ export class WorkerPool {
       this.#apply(member, { kind: "checked", attempt, checked: record.wanted, epoch, result });
     }
     const limits = { msMax: this.#options.controlMsMax, later: this.#options.later, sidecar };
-    if (this.leftAsleep !== null) {
-      member.isAwake = !(await sleeps(worker, epoch, limits));
-      const there = this.#members.filter((one) => (one.worker ?? one.candidate) !== null);
-      if (there.every((one) => one.isAwake)) this.leftAsleep?.();
-    }
+    if (this.#cameAwake !== null) await this.#noteAwake(member, sleeps(worker, epoch, limits));
     const difference = this.#difference(member);
     const hasBase = difference === null;
     const { isAwake } = this;
     const given = await giveWeights(worker, this.#recipe, {
-      ...{ epoch, hasBase, canaries: this.canaries, isAsOpened: member.record.uncertain === null },
+      epoch,
+      hasBase,
+      agreement: this.agreement,
+      isAsOpened: member.record.uncertain === null,
       isAwake: isAwake === true,
       limits,
     });
@@ -481,13 +481,22 @@ export class WorkerPool {
     this.#apply(member, { kind: "checked", attempt, checked: epoch, epoch: now, result });
   }
 
+  async #noteAwake(member: PoolMember, sleeps: Promise<boolean>): Promise<void> {
+    member.isAwake = !(await sleeps);
+    const there = this.#members.filter((one) => (one.worker ?? one.candidate) !== null);
+    const cameAwake = this.#cameAwake;
+    if (cameAwake === null || !there.every((one) => one.isAwake)) return;
+    this.tellAwake(true);
+    cameAwake();
+  }
+
   #resultOf(member: PoolMember, given: Given, difference: string | null): Check {
     switch (given.kind) {
       case "lost":
         return { kind: "silent", reason: given.reason };
       case "given": {
         const reason =
-          difference === null ? null : this.#agreement.difference(namedWeightsOf(member));
+          difference === null ? null : this.agreement.digestDifference(namedWeightsOf(member));
         return reason === null ? { kind: "current" } : { kind: "behind", reason, isGiven: true };
       }
       case "refused": {
@@ -503,8 +512,8 @@ export class WorkerPool {
   #difference(member: PoolMember): string | null {
     const engine = namedWeightsOf(member);
     // It names the weights that serve, whatever was uncertain before.
-    if (engine.weights !== null && engine.weights === this.#agreement.weights) return null;
-    const difference = this.#agreement.difference(engine);
+    if (engine.weights !== null && engine.weights === this.agreement.weights) return null;
+    const difference = this.agreement.digestDifference(engine);
     if (isCurrent(member.record)) return difference;
     return difference ?? "came back without the current weights";
   }
@@ -527,22 +536,4 @@ const FINAL_CODES: readonly ErrorCode[] = [
 
 function isFinal(error: unknown): boolean {
   return error instanceof AppError && FINAL_CODES.includes(error.code);
-}
-
-export interface Reachable {
-  readonly member: Member;
-  readonly worker: Worker;
-}
-
-export function connected(members: readonly Member[]): Reachable[] {
-  return members.flatMap((member) =>
-    member.worker === null ? [] : [{ member, worker: member.worker }],
-  );
-}
-
-/** The members that can be spoken to, in order. @throws AppError no_worker: there is none. */
-export function reachable(members: readonly Member[]): Reachable[] {
-  const there = connected(members);
-  if (there.length === 0) throw new AppError("no_worker", "no worker can be reached");
-  return there;
 }

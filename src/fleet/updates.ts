@@ -13,24 +13,30 @@ import { AppError } from "../core/base/errors.ts";
 import type { WeightEpoch } from "../core/base/ids.ts";
 import type { EngineOperation } from "../core/rollout/operation.ts";
 import { type AdapterChange, Adapters } from "./adapters.ts";
-import type { CanaryAgreement } from "./canary-agreement.ts";
+import type { Agreement } from "./agreement.ts";
 import {
+  CallBound,
+  type CanaryFailed,
+  connected,
   lostIn,
+  type Member,
   mayHaveChanged,
   type Outcome,
   outcomeOf,
   takenIn,
   textOf,
   tookIn,
-} from "./fan-out.ts";
+  UpdateEngines,
+  type UpdateEnginesOptions,
+} from "./engines.ts";
 import { GenerationHold, type GenerationHoldOptions, type PauseState } from "./generation-hold.ts";
 import type { Recipe } from "./give-weights.ts";
-import { connected, type Member, type WorkerPool } from "./pool.ts";
-import { type CanaryFailed, UpdateEngines, type UpdateEnginesOptions } from "./update-engines.ts";
+import type { WorkerPool } from "./pool.ts";
 
 export interface WeightsOptions
   extends GenerationHoldOptions,
     Omit<UpdateEnginesOptions, "notice"> {
+  readonly pool: WorkerPool;
   /** Names of the model itself, which no adapter can have. */
   readonly modelNames: readonly string[];
   /** Time for an engine to answer, and between calls of an open update. */
@@ -74,7 +80,10 @@ export class WeightUpdates {
   readonly #adapters = new Adapters();
   /** Queue of control requests that change weights: one at a time. */
   #tail: Promise<unknown> = Promise.resolve();
-  #calls = 0;
+  readonly #bound = new CallBound(
+    CALLS_MAX,
+    "that change weights or adapters are under way or wait",
+  );
   /** An abort that waits for its turn; null: none does. */
   #aborting: Promise<string[]> | null = null;
   #cancelIdle: () => void = () => {};
@@ -119,7 +128,7 @@ export class WeightUpdates {
   begin(version: string, current: ReadonlySet<Member>, reasonOf: (member: Member) => string): void {
     const { pool, sidecar } = this.#options;
     this.#give(this.#engines.next, version);
-    pool.canaries.begin(this.#engines.next);
+    pool.agreement.prepare(this.#engines.next);
     // An engine that restarts has its first weights again, and only the trainer has these.
     if ([...current].some(({ source }) => source.keepsWeights)) this.#base = "unknown";
     this.#begin({ current, lost: new Set(), reasonOf, othersUnknown: false });
@@ -200,7 +209,7 @@ export class WeightUpdates {
       if (outcome.answers.length > 0 && !mayHaveChanged(outcome)) return outcome;
       try {
         if (this.#open?.isChanged !== true) return outcome;
-        this.#options.pool.canaries.begin(this.#engines.next);
+        this.#options.pool.agreement.prepare(this.#engines.next);
         const tried = await this.#engines.tried(outcome);
         const current = new Set([...takenIn(tried)].filter(({ record }) => record.update.isWhole));
         await this.#advance(current, { operation, base: "unknown", outcome: tried });
@@ -244,33 +253,26 @@ export class WeightUpdates {
   /** Call when nothing runs, before engines sleep. */
   async beforeSleep(): Promise<void> {
     await this.#engines.compareOnce();
-    this.#toldTo(false);
+    this.#options.pool.tellAwake(false);
+    this.#options.changed?.(this);
     // A successor would wake the engines of a trainer that needs their memory.
     await this.#options.kept?.();
   }
 
-  #toldTo(isAwake: boolean): void {
-    Object.assign(this.#options.pool, { isAwake, leftAsleep: null });
-    this.#options.changed?.(this);
-  }
-
   /** An earlier process's trainer told the engines so. Nothing is generated until they are woken, or have come awake. */
   async restore(isAwake: boolean | null, isOpen: boolean): Promise<void> {
-    const { pool } = this.#options;
     this.#isCutOff = isOpen;
-    pool.isAwake = isAwake;
-    if (isAwake !== false) return;
-    pool.leftAsleep = () => {
-      Object.assign(pool, { isAwake: true, leftAsleep: null });
+    this.#options.pool.inheritAwake(isAwake, () => {
       if (this.hold.isAsleep) this.resume();
-    };
+    });
+    if (isAwake !== false) return;
     this.hold.slept();
     await this.hold.pause("keep");
   }
 
   /** The trainer's canary of the next weights. */
-  async expect(...canary: Parameters<CanaryAgreement["expect"]>): Promise<void> {
-    this.#options.pool.canaries.expect(...canary);
+  async expect(...canary: Parameters<Agreement["expect"]>): Promise<void> {
+    this.#options.pool.agreement.expect(...canary);
     this.#options.changed?.(this);
     await this.#options.kept?.();
   }
@@ -278,7 +280,8 @@ export class WeightUpdates {
   /** Engines that cannot generate with what they have are fenced. Call when nothing runs. */
   async checkAwake(): Promise<Outcome> {
     const { pool } = this.#options;
-    this.#toldTo(true);
+    pool.tellAwake(true);
+    this.#options.changed?.(this);
     const engines = connected(pool.members);
     const there = engines.map((one) => ({ ...one, answer: { status: 200, body: null } }));
     const tried = await this.#engines.tried(outcomeOf(there));
@@ -302,7 +305,7 @@ export class WeightUpdates {
       const outcome = await this.#engines.send(operation);
       if (!mayHaveChanged(outcome)) return outcome;
       isOver = true;
-      this.#options.pool.canaries.begin(this.#engines.next);
+      this.#options.pool.agreement.prepare(this.#engines.next);
       const tried = await this.#engines.tried(outcome);
       const current = takenIn(tried);
       const base = current.size > 0 ? baseAfter(operation) : "unknown";
@@ -435,13 +438,16 @@ export class WeightUpdates {
 
   /** A client's call, which is refused when too many wait. @throws AppError queue_full. */
   #called<T>(act: () => Promise<T>): Promise<T> {
-    if (this.#calls < CALLS_MAX) return this.#alone(act);
-    const message = `${CALLS_MAX} calls that change weights or adapters are under way or wait, the server's maximum: try again when they have ended`;
-    throw new AppError("queue_full", message);
+    return this.#bound.during(() => this.#inTurn(act));
+  }
+
+  /** A turn that is never refused. */
+  #alone<T>(act: () => Promise<T>): Promise<T> {
+    return this.#bound.unbounded(() => this.#inTurn(act));
   }
 
   /** Runs requests one after the other; an update that stays open without a request for too long is abandoned. */
-  #alone<T>(act: () => Promise<T>): Promise<T> {
+  #inTurn<T>(act: () => Promise<T>): Promise<T> {
     const turn = async () => {
       this.#cancelIdle();
       this.#engines.begin();
@@ -451,16 +457,15 @@ export class WeightUpdates {
         this.#watchIdle();
       }
     };
-    this.#calls += 1;
     const reason = "calls that change weights are carried out one by one";
     const forWhom = "the call before it";
     const { waits } = this.#options.sidecar;
     const mayBegin =
-      this.#calls > 1 ? waits.begin({ what: "weight update", forWhom, reason, msMax: null }) : null;
+      this.#bound.calls > 1
+        ? waits.begin({ what: "weight update", forWhom, reason, msMax: null })
+        : null;
     const begun = this.#tail.then(() => mayBegin?.());
-    const done = begun.then(turn).finally(() => {
-      this.#calls -= 1;
-    });
+    const done = begun.then(turn);
     this.#tail = done.catch((_: AppError | Error) => undefined);
     return done;
   }

@@ -16,7 +16,7 @@ const FILE_MODE = 0o600;
 const SLOT_BYTES = 16_384;
 const FILE_BYTES = 2 * SLOT_BYTES;
 
-/** `canaries`: the state of their agreement in that epoch (`fleet/canary-agreement.ts`). `isAwake`: that of `WorkerPool`. `isOpen`: that of `WeightUpdates`. */
+/** `canaries`: the state of their agreement in that epoch (`fleet/agreement.ts`). `isAwake`: that of `WorkerPool`. `isOpen`: that of `WeightUpdates`. */
 export interface KeptWeights extends HeldWeights {
   readonly canaries?: unknown;
   readonly isAwake?: boolean | null;

@@ -5,8 +5,8 @@
 import { AppError, RefusedError } from "../core/base/errors.ts";
 import type { ControlAnswer, EngineOperation } from "../core/rollout/operation.ts";
 import type { Worker } from "../core/rollout/worker.ts";
-import { type AnswerLimits, answerOf } from "../fleet/engine-answer.ts";
-import { connected, type WorkerPool } from "../fleet/pool.ts";
+import { type AnswerLimits, answerOf, connected } from "../fleet/engines.ts";
+import type { WorkerPool } from "../fleet/pool.ts";
 import { membersOf, objectOf } from "../proto/json.ts";
 import type { Chat, EncodedChat, EncodeOptions, Encoder } from "../text/text.ts";
 import { fieldOf, invalid } from "./route.ts";

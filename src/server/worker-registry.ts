@@ -4,7 +4,8 @@
 import { createHash } from "node:crypto";
 import { assert } from "../core/base/assert.ts";
 import { AppError } from "../core/base/errors.ts";
-import type { Member, WorkerPool, WorkerSource } from "../fleet/pool.ts";
+import type { Member, WorkerSource } from "../fleet/engines.ts";
+import type { WorkerPool } from "../fleet/pool.ts";
 import { isLoopbackHost } from "./access.ts";
 import {
   bound,

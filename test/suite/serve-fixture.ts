@@ -5,7 +5,7 @@ import type { RunningServer, ServeOptions } from "../../src/compose/options.ts";
 import { bindServer } from "../../src/compose/server.ts";
 import type { VllmLimits } from "../../src/engines/vllm/limits.ts";
 import { openVllmWorker } from "../../src/engines/vllm/open.ts";
-import type { WorkerSource } from "../../src/fleet/pool.ts";
+import type { WorkerSource } from "../../src/fleet/engines.ts";
 import { EOS } from "../faults/stand-in/tokens.ts";
 import { openTinyThread, TinyText } from "../golden/requests/tiny-text.ts";
 

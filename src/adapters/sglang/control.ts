@@ -4,6 +4,7 @@
 import {
   askFirst,
   type Control,
+  callOf,
   health,
   pause,
   resetPrefixCache,
@@ -14,7 +15,6 @@ import {
   weightChecker,
   worldSizes,
 } from "../../server/control/calls.ts";
-import { callOf } from "../../server/control/control-call.ts";
 import { get } from "../../server/control/routes.ts";
 import { invalid, jsonResponse, optionalTextIn, type Row, textIn } from "../../server/route.ts";
 import { type Done, reload, translated, verdict } from "../calls.ts";

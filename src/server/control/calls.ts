@@ -1,18 +1,63 @@
-// Calls of the control plane: each is answered as if all engines were one. The table of the routes is
-// routes.ts; adapters make the same calls.
+// Calls of the control plane: how each is read, what it does, and one answer for those of all engines. The table of the routes
+// is routes.ts; adapters make the same calls.
 
-import type { EngineOperation } from "../../core/rollout/operation.ts";
+import { AppError } from "../../core/base/errors.ts";
+import type { ControlAnswer, EngineOperation } from "../../core/rollout/operation.ts";
 import type { PauseMode } from "../../core/rollout/pause.ts";
 import { kvMovesReport } from "../../core/rollout/report.ts";
-import { type CallBound, fanOut, isSuccess, type Outcome } from "../../fleet/fan-out.ts";
+import {
+  type CallBound,
+  connected,
+  fanOut,
+  isSuccess,
+  type Outcome,
+  type Reachable,
+  reachable,
+  SILENT,
+  textOf,
+} from "../../fleet/engines.ts";
 import type { LearnedEpochs } from "../../fleet/learned-epochs.ts";
-import { connected, type Reachable, reachable, type WorkerPool } from "../../fleet/pool.ts";
+import type { WorkerPool } from "../../fleet/pool.ts";
 import type { WeightUpdates } from "../../fleet/updates.ts";
-import { invalid, jsonResponse, textIn } from "../route.ts";
+import { type Exchange, invalid, jsonResponse, textIn } from "../route.ts";
 import type { Sidecar } from "../sidecar.ts";
-import { answerTo, merged } from "./answers.ts";
-import { type ControlCall, rpcOf } from "./control-call.ts";
 import { rpcEffect } from "./rpc-methods.ts";
+
+export interface ControlCall {
+  readonly query: Readonly<Record<string, string>>;
+  /** Body as parsed JSON; null: none. */
+  readonly body: unknown;
+}
+
+export const RPC_PATH = "/collective_rpc";
+
+const METHOD_CHARACTERS = 100;
+
+/** Values of a key that comes several times (`tags`) are joined with commas. */
+export async function callOf(exchange: Exchange): Promise<ControlCall> {
+  const { searchParams: params } = exchange.url;
+  const query = Object.fromEntries(
+    [...params.keys()].map((key) => [key, params.getAll(key).join(",")]),
+  );
+  const body = exchange.method === "GET" ? null : await exchange.json();
+  const method: unknown = exchange.url.pathname === RPC_PATH ? Object(body).method : null;
+  if (typeof method === "string") exchange.about = method.slice(0, METHOD_CHARACTERS);
+  return { query, body };
+}
+
+const LOAD_FIELDS: ReadonlySet<string> = new Set(["method", "kwargs", "weight_version"]);
+
+/** A call of `/collective_rpc`: `reload_weights` with a path and nothing unusual is the operation that every engine has. */
+function rpcOf(body: unknown): EngineOperation {
+  const { method, kwargs, weight_version: version = null } = Object(body);
+  const { weights_path: path, ...options } = Object(kwargs);
+  const isLoad =
+    method === "reload_weights" &&
+    Object.keys(Object(body)).every((field) => LOAD_FIELDS.has(field));
+  const isNamed = version === null || typeof version === "string";
+  if (!isLoad || typeof path !== "string" || !isNamed) return { kind: "rpc", body };
+  return { kind: "load", path, version, options };
+}
 
 export interface ControlOptions {
   readonly sidecar: Sidecar;
@@ -74,6 +119,54 @@ async function asked(
   engines = reachable(control.pool.members),
 ): Promise<Outcome> {
   return await control.calls.during(() => fanned(control, engines, () => operation));
+}
+
+/**
+ * One engine's answer stands for all where all agree that it worked. Otherwise the engines that failed are
+ * named; a status that they all share (404: no such route) is the answer's too, and a deadline that passed is.
+ */
+function merged(outcome: Outcome): Response {
+  const { answers, failed } = outcome;
+  const first = answers[0];
+  if (first === undefined) throw new AppError("no_worker", "no worker can be reached");
+  if (failed.length === 0) return whole(first.answer);
+  const statuses = new Set(answers.map(({ answer }) => answer.status));
+  const isSilent = failed.some(({ answer }) => answer.status === SILENT);
+  const status = statuses.size === 1 ? first.answer.status : isSilent ? SILENT : 500;
+  return jsonResponse(
+    {
+      error: {
+        message: `${failed.length} of ${answers.length} workers failed: ${failed.map(textOf).join("; ")}`,
+        type: status < 500 ? "BadRequestError" : "InternalServerError",
+        param: null,
+        code: status,
+      },
+      workers: answers.map(({ member, answer }) => ({
+        worker: member.source.name,
+        status: answer.status,
+        answer: answer.body,
+      })),
+    },
+    status,
+  );
+}
+
+/** The answer of `merged`; for a method of ranks the results of all engines, in their order. */
+export function answerTo({ kind }: EngineOperation, outcome: Outcome): Response {
+  const isList = kind === "rpc" || kind === "load";
+  if (!isList || outcome.failed.length > 0 || outcome.answers.length === 0) return merged(outcome);
+  const results = outcome.answers.flatMap(({ answer }) => {
+    const { results: own } = Object(answer.body);
+    return Array.isArray(own) ? own : [answer.body];
+  });
+  return jsonResponse({ results });
+}
+
+/** Some routes of vLLM's answer plain text, or nothing. */
+function whole({ body, status }: ControlAnswer): Response {
+  if (body === null) return new Response(null, { status });
+  if (typeof body === "string") return new Response(body, { status });
+  return jsonResponse(body, status);
 }
 
 export async function broadcast(control: Control, operation: EngineOperation): Promise<Response> {

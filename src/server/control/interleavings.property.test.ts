@@ -10,7 +10,7 @@ import { FAULTS, type Fault, ModelEngine } from "../../../test/suite/engine-mode
 import { assert } from "../../core/base/assert.ts";
 import { AppError } from "../../core/base/errors.ts";
 import type { Request } from "../../core/request/buffer.ts";
-import type { Member } from "../../fleet/pool.ts";
+import type { Member } from "../../fleet/engines.ts";
 
 const SEED = Number(process.env.SEED ?? 21);
 const RUNS = rounds(15, 20_000);

@@ -2,8 +2,8 @@
 // known to accept are described.
 
 import * as v from "valibot";
-import { CANARY } from "../../fleet/canary-agreement.ts";
-import { CallBound } from "../../fleet/fan-out.ts";
+import { CANARY } from "../../fleet/agreement.ts";
+import { CallBound } from "../../fleet/engines.ts";
 import { checked, number } from "../openai/fields.ts";
 import { bound, invalid, jsonResponse, type Route, type RouteInfo, type Row } from "../route.ts";
 import { HEALTH_ROUTES, VERSION_ROUTE, versionAnswer } from "../starting.ts";
@@ -12,7 +12,9 @@ import {
   abortRequests,
   broadcast,
   type Control,
+  type ControlCall,
   type ControlOptions,
+  callOf,
   changeAdapter,
   collectiveRpc,
   connectTrainer,
@@ -20,6 +22,7 @@ import {
   isSleeping,
   modeIn,
   pause,
+  RPC_PATH,
   renameWeights,
   resetPrefixCache,
   resume,
@@ -30,7 +33,6 @@ import {
   workersOf,
   worldSize,
 } from "./calls.ts";
-import { type ControlCall, callOf, RPC_PATH } from "./control-call.ts";
 
 const FLAG = { type: "boolean" } as const;
 const TEXT = { type: "string", minLength: 1 } as const;
@@ -155,7 +157,7 @@ export const CONTROL_ROUTES: readonly Row<Control>[] = [
   get(
     "/v1/weights/canary",
     "The canary of the current weights: prompt, tokens, logprobs",
-    ({ pool }) => jsonResponse(pool.canaries.reference),
+    ({ pool }) => jsonResponse(pool.agreement.reference),
   ),
   call("/update_weight_version", "Names the current weights", renameWeights, { schema: VERSION }),
   call("/shutdown_weight_transfer_engine", "Ends the weight transfer", (control, { body }) =>
@@ -202,6 +204,12 @@ export const CONTROL_ROUTES: readonly Row<Control>[] = [
   ),
 ];
 
+/** Concurrent calls that ask engines and change no weights, at most: more than all ranks of a large trainer make. */
+const CALLS_MAX = 1024;
+
 export function controlRoutes(options: ControlOptions, more: readonly Row<Control>[]): Route[] {
-  return bound([...CONTROL_ROUTES, ...more], { ...options, calls: new CallBound() });
+  return bound([...CONTROL_ROUTES, ...more], {
+    ...options,
+    calls: new CallBound(CALLS_MAX, "to engines are under way"),
+  });
 }

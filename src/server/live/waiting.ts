@@ -3,7 +3,7 @@
 
 import type { EngineClock, WaitState } from "../../core/rollout/progress-clock.ts";
 import type { Progress } from "../../core/rollout/report.ts";
-import type { Member } from "../../fleet/pool.ts";
+import type { Member } from "../../fleet/engines.ts";
 import type { OpenWait } from "../../fleet/waits.ts";
 import type { ServingState } from "./serving-state.ts";
 import { LONG_RATIO, type OpenResponse } from "./waited-for.ts";

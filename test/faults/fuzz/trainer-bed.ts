@@ -2,7 +2,7 @@
 
 import { present } from "../../../src/core/base/assert.ts";
 import type { ControlAnswer, EngineOperation } from "../../../src/core/rollout/operation.ts";
-import type { WorkerSource } from "../../../src/fleet/pool.ts";
+import type { WorkerSource } from "../../../src/fleet/engines.ts";
 import { tellingToken } from "./generated.ts";
 import { SidecarBed, SteppingWorker } from "./sidecar-bed.ts";
 

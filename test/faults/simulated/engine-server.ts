@@ -9,7 +9,7 @@ import type {
   WorkerCapacity,
   WorkerCommand,
 } from "../../../src/core/rollout/worker.ts";
-import type { WorkerSource } from "../../../src/fleet/pool.ts";
+import type { WorkerSource } from "../../../src/fleet/engines.ts";
 import type { Random } from "../../suite/random.ts";
 import { FaultyLink } from "./link.ts";
 import type { VirtualTime } from "./virtual-time.ts";

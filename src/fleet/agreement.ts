@@ -1,9 +1,10 @@
-// Whether engines compute alike: each makes the same few greedy tokens (its canary) when it has got weights and when it has
-// woken up, and their logprobs are compared with each other, with those of the same epoch before, and with the trainer's.
-// It decides only: the caller fences. An engine that reports no logprobs of its canary is not compared.
+// Whether the engines of one weight epoch have the same weights, by what each can show of its own: the digest that names them
+// (embedded engines), and the canary, a few greedy tokens that each makes when it has got weights and when it has woken up. Digests
+// are equal or not. Canaries are compared by logprobs: with one another, with those of the same epoch before, and with the
+// trainer's. It decides only: the pool fences. An engine that shows neither is not compared.
 
 import * as v from "valibot";
-import type { WeightEpoch } from "../core/base/ids.ts";
+import type { WeightEpoch, WeightsId } from "../core/base/ids.ts";
 
 const TOKENS_MAX = 256;
 
@@ -34,30 +35,67 @@ const STATE = v.object({
 });
 type State = v.InferOutput<typeof STATE>;
 
+const UNKNOWN: State = {
+  reference: null,
+  before: null,
+  expected: null,
+  noise: null,
+  hasCompared: false,
+};
+
 /** Kernels and batch sizes change low bits: logprobs may differ by so much before engines were seen to agree. */
 const TOLERANCE_MAX = 0.25;
 const TOLERANCE_MIN = 0.01;
 /** Ratio to the largest difference of engines that agreed. */
 const NOISE_RATIO = 10;
 
-export class CanaryAgreement {
-  #state: State = {
-    ...{ reference: null, before: null, expected: null },
-    ...{ noise: null, hasCompared: false },
-  };
-  /** The state before epoch `next` was prepared; null: none was. */
+/** An engine's name for people, and the digest of its weights; null: it cannot name them. */
+export interface NamedWeights {
+  readonly name: string;
+  readonly weights: WeightsId | null;
+}
+
+export class Agreement {
+  /** The engine whose digest others are compared with in this epoch; null: none that serves has one. */
+  #digest: NamedWeights | null = null;
+  #state: State = { ...UNKNOWN };
+  /** The canaries' state before epoch `next` was prepared; null: none was. */
   #ended: { readonly next: WeightEpoch; readonly state: State } | null = null;
 
+  /** A new epoch begins with the weights that most of these engines have, of several the first one's. */
+  begin(engines: readonly NamedWeights[]): void {
+    const named = engines.filter(({ weights }) => weights !== null);
+    this.#digest = mostAlike(named, (a, b) => a.weights === b.weights).best[0] ?? null;
+  }
+
+  /** The digest that engines are compared with; null: none is known. */
+  get weights(): WeightsId | null {
+    return this.#digest?.weights ?? null;
+  }
+
+  /** Why the engine may not serve with the weights that it names; null: it may. */
+  digestDifference({ weights }: NamedWeights): string | null {
+    const digest = this.#digest;
+    if (weights === null || digest === null || weights === digest.weights) return null;
+    return `has weights ${weights}, ${digest.name} has ${digest.weights}: engines of one weight epoch have the same`;
+  }
+
+  /** The engine serves: its weights do so from now on. */
+  accept(engine: NamedWeights): void {
+    if (engine.weights !== null) this.#digest ??= engine;
+  }
+
+  /** Canaries were compared at least once. */
   get hasCompared(): boolean {
     return this.#state.hasCompared;
   }
 
-  /** null: not known. */
+  /** The canary of this epoch; null: not known. */
   get reference(): CanaryTokens | null {
     return this.#state.reference?.made ?? null;
   }
 
-  /** The state in this epoch, as JSON: another process goes on with it by `restore`. */
+  /** The canaries' state in this epoch, as JSON: another process goes on with it by `restore`. */
   stateIn(epoch: WeightEpoch): unknown {
     return this.#ended !== null && epoch < this.#ended.next ? this.#ended.state : this.#state;
   }
@@ -71,14 +109,14 @@ export class CanaryAgreement {
     this.#state = isOfEpoch ? read.output : { ...read.output, ...old };
   }
 
-  /** The trainer's own, of the next weights. */
+  /** The trainer's own canary, of the next weights. */
   expect(made: CanaryTokens, tolerance = TOLERANCE_MAX): void {
     const isDue = this.#ended !== null && this.#state.reference === null;
     this.#state.expected = { canary: { name: "the trainer", made }, tolerance, isDue };
   }
 
-  /** Other weights may be there from now on, of which nothing is known; they serve from the epoch `next` on. */
-  begin(next: WeightEpoch): void {
+  /** Engines may have other weights from now on, whose canary is not known; they serve from the epoch `next` on. */
+  prepare(next: WeightEpoch): void {
     const { reference, before, expected } = this.#state;
     this.#ended = { next, state: { ...this.#state } };
     this.#state.before = reference ?? before;
@@ -87,12 +125,12 @@ export class CanaryAgreement {
   }
 
   /** Why an engine whose canary was answered with `body` may not serve; null: it may. */
-  difference(body: unknown): string | null {
+  canaryDifference(body: unknown): string | null {
     const { reference } = this.#state;
     return reference && this.#problem(canariesOf("it", body), reference, this.#tolerance);
   }
 
-  /** As `difference`, of several that were asked at the same time. Without a reference, most of them are right. */
+  /** As `canaryDifference`, of several that were asked at the same time. Without a reference, most of them are right. */
   compare(answers: readonly { name: string; body: unknown }[]): (string | null)[] {
     const { reference } = this.#state;
     this.#state.hasCompared = true;
@@ -104,8 +142,7 @@ export class CanaryAgreement {
     const tolerance = expected?.tolerance ?? this.#tolerance;
     const right = expected?.canary ?? reference ?? this.#most(known);
     if (right === null && known.length > 0) {
-      const [first, ...others] = known as [Canary, ...Canary[]];
-      const by = Math.max(...others.map((one) => differenceOf(one.made, first.made)));
+      const by = Math.max(...known.map(({ made }) => differenceOf(made, known[0]?.made ?? made)));
       const reason = `its canary's logprobs differ by ${by.toFixed(3)} between engines, and nothing says which is right: POST /v1/weights/expect does`;
       return canaries.map(({ length }) => (length === 0 ? null : reason));
     }
@@ -125,19 +162,13 @@ export class CanaryAgreement {
 
   /** The canary that most agree with; of as many, one that is not as under the weights before. null: several. */
   #most(known: readonly Canary[]): Canary | null {
-    const agreeing = (canary: Canary) =>
-      known.filter(({ made }) => differenceOf(made, canary.made) <= this.#tolerance).length;
-    const most = Math.max(0, ...known.map(agreeing));
-    let best = known.filter((canary) => agreeing(canary) === most);
+    const isAlike = (a: Canary, b: Canary) => differenceOf(a.made, b.made) <= this.#tolerance;
+    const { best, count } = mostAlike(known, isAlike);
     const { before } = this.#state;
-    if (before !== null && 2 * most <= known.length) {
-      best = best.filter(({ made }) => differenceOf(made, before.made) > 0);
-    }
-    const [first] = best;
-    const isOne = best.every(
-      ({ made }) => first !== undefined && differenceOf(made, first.made) <= this.#tolerance,
-    );
-    return isOne ? (first ?? null) : null;
+    const isSplit = before !== null && 2 * count <= known.length;
+    const fresh = isSplit ? best.filter(({ made }) => differenceOf(made, before.made) > 0) : best;
+    const [first] = fresh;
+    return first !== undefined && fresh.every((canary) => isAlike(canary, first)) ? first : null;
   }
 
   /** null: none of an engine's canaries differs. */
@@ -153,6 +184,13 @@ export class CanaryAgreement {
     }
     return null;
   }
+}
+
+/** The items that most others are like, in order, and how many these are, each included. */
+function mostAlike<T>(all: readonly T[], isAlike: (one: T, other: T) => boolean) {
+  const counts = all.map((one) => all.filter((other) => isAlike(other, one)).length);
+  const count = Math.max(0, ...counts);
+  return { best: all.filter((_, i) => counts[i] === count), count };
 }
 
 /** One of each rank; empty: the engine reports none. */

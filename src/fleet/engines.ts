@@ -1,0 +1,452 @@
+// The engines as they are asked: one operation of one engine or of all, which always ends: by the answer, a failure, a deadline
+// or an abort. All operations pass here, so that nothing waits for an engine that never answers. Then what the answers mean
+// together, and whether engines that have taken weights generate with them.
+
+import type { Clock } from "../core/base/clock.ts";
+import { AppError } from "../core/base/errors.ts";
+import { type WeightEpoch, type WorkerId, weightEpoch } from "../core/base/ids.ts";
+import type { RolloutListener } from "../core/rollout/listener.ts";
+import {
+  type ControlAnswer,
+  type EngineOperation,
+  operationName,
+} from "../core/rollout/operation.ts";
+import type { Rollout } from "../core/rollout/rollout.ts";
+import type { OpenOptions, Worker } from "../core/rollout/worker.ts";
+import type { Agreement } from "./agreement.ts";
+import type { MemberEvent, MemberRecord, MemberState, Took } from "./member.ts";
+import type { Wait, Waits } from "./waits.ts";
+
+export interface WorkerSource {
+  readonly name: string;
+  /**
+   * true: the engine is a server of its own, which keeps its weights across connections. false: it is
+   * opened with the weights that the sidecar began with.
+   */
+  readonly keepsWeights: boolean;
+  /** @throws AppError: the engine cannot be reached, or is of another kind or model. */
+  open(options: OpenOptions): Promise<Worker>;
+}
+
+/** An engine of the fleet: where it is opened, and its record. */
+export interface Member {
+  readonly source: WorkerSource;
+  readonly workerId: WorkerId;
+  /** The only place that says which weights the engine has. */
+  readonly record: MemberRecord;
+  /** Connection to the engine and its control plane; null: it is down. */
+  readonly worker: Worker | null;
+  readonly state: MemberState;
+  /** Reason why the engine does not serve; null: it serves. */
+  readonly reason: string | null;
+}
+
+export interface Reachable {
+  readonly member: Member;
+  readonly worker: Worker;
+}
+
+export function connected(members: readonly Member[]): Reachable[] {
+  return members.flatMap((member) =>
+    member.worker === null ? [] : [{ member, worker: member.worker }],
+  );
+}
+
+/** The members that can be spoken to, in order. @throws AppError no_worker: there is none. */
+export function reachable(members: readonly Member[]): Reachable[] {
+  const there = connected(members);
+  if (there.length === 0) throw new AppError("no_worker", "no worker can be reached");
+  return there;
+}
+
+/** The engine could not be reached, or the connection ended before the answer: see ControlAnswer. */
+export const UNREACHABLE = 502;
+/** The engine has not answered in time: whether the operation was carried out is unknown. */
+export const SILENT = 504;
+/** Statuses after which an engine is opened again: it is not there, its state is unknown, or it has no room now (503). */
+const UNAVAILABLE: readonly number[] = [UNREACHABLE, 503, SILENT];
+
+export function isUnavailable({ status }: ControlAnswer): boolean {
+  return UNAVAILABLE.includes(status);
+}
+
+/** The side of the sidecar that the fleet needs. The fleet never sees requests or clients. */
+export interface FleetHost {
+  readonly rollout: Rollout;
+  readonly waits: Waits;
+  /** Returns what ends the observation. */
+  observe(observer: FleetObserver): () => void;
+  /** Begins the next weight epoch. */
+  advance(epoch: WeightEpoch): void;
+  /** Unfinished requests of the adapter. */
+  unfinishedOf(adapter: string): number;
+}
+
+type FleetObserver = Partial<Pick<RolloutListener, "workerFailed" | "stats">> & {
+  advanced?(): void;
+};
+
+export interface AnswerLimits {
+  readonly msMax: number;
+  readonly later: (act: () => void, ms: number) => () => void;
+  /** Source of events about failed workers; null: none. */
+  readonly sidecar: FleetHost | null;
+  /** Ends the wait for the answer when it aborts. */
+  readonly signal?: AbortSignal;
+  /** Whether its connection is lost and being made again; default: no. */
+  readonly isLost?: () => boolean;
+}
+
+/** Time after which an engine with a lost connection is not waited for: its requests have moved by then. */
+const LOST_MS_MAX = 5_000;
+const LOST_POLL_MS = 1_000;
+
+export interface Asked {
+  readonly operation: EngineOperation;
+  readonly nextEpoch: WeightEpoch;
+}
+
+/** Never rejects. */
+export function answerOf(
+  worker: Worker,
+  { operation, nextEpoch }: Asked,
+  { msMax, later, sidecar, signal, isLost }: AnswerLimits,
+): Promise<ControlAnswer> {
+  return new Promise((resolve) => {
+    const ends: (() => void)[] = [];
+    const hasAnswered = sidecar?.waits.begin(waitOf(worker, operation, msMax));
+    const settle = (answer: ControlAnswer) => {
+      hasAnswered?.();
+      for (const end of ends.splice(0)) end();
+      resolve(answer);
+    };
+    const failed = (status: number, error: string) => settle({ status, body: { error } });
+    ends.push(later(() => failed(SILENT, `no answer within ${msMax / 1000} s`), msMax));
+    if (isLost !== undefined) {
+      ends.push(whileLost({ later, isLost }, () => failed(UNREACHABLE, "its connection is lost")));
+    }
+    if (sidecar !== null) {
+      const workerFailed = (gone: Worker, message: string) => {
+        if (gone === worker) failed(UNREACHABLE, message);
+      };
+      ends.push(sidecar.observe({ workerFailed }));
+    }
+    if (signal !== undefined) {
+      const give = () => failed(SILENT, "given up before it had answered");
+      signal.addEventListener("abort", give, { once: true });
+      ends.push(() => signal.removeEventListener("abort", give));
+      if (signal.aborted) return give();
+    }
+    worker.perform(operation, nextEpoch).then(settle, (error: unknown) => {
+      failed(500, error instanceof Error ? error.message : String(error));
+    });
+  });
+}
+
+function waitOf({ workerId }: Worker, operation: EngineOperation, msMax: number): Wait {
+  const what = operationName(operation);
+  const isCanary = operation.kind === "canary";
+  const reason = isCanary ? "it has not generated the canary's tokens" : "it has not answered";
+  return { what, forWhom: `engine ${workerId}`, reason, msMax };
+}
+
+/** Calls `act` once the connection has been lost for too long; returns what ends the watch. */
+function whileLost(
+  { later, isLost }: { later: AnswerLimits["later"]; isLost: () => boolean },
+  act: () => void,
+): () => void {
+  let lostMs = 0;
+  let cancel = () => {};
+  const look = () => {
+    lostMs = isLost() ? lostMs + LOST_POLL_MS : 0;
+    if (lostMs >= LOST_MS_MAX) act();
+    else cancel = later(look, LOST_POLL_MS);
+  };
+  cancel = later(look, LOST_POLL_MS);
+  return () => cancel();
+}
+
+export const WAKE: EngineOperation = { kind: "wake", tags: [] };
+
+const REASON_CHARACTERS = 500;
+
+export function reasonOf(body: unknown): string {
+  const { error = body } = Object(body);
+  const { message = error } = Object(error);
+  const text = typeof message === "string" ? message : JSON.stringify(message);
+  return (text ?? "no reason").slice(0, REASON_CHARACTERS);
+}
+
+export interface Answered {
+  readonly member: Member;
+  readonly worker: Worker;
+  readonly answer: ControlAnswer;
+}
+
+export interface Outcome {
+  readonly answers: readonly Answered[];
+  readonly failed: readonly Answered[];
+}
+
+/** Limit of calls that clients make at the same time. */
+export class CallBound {
+  readonly #max: number;
+  readonly #what: string;
+  #calls = 0;
+
+  /** `what`: the calls, as a refusal names them. */
+  constructor(max: number, what: string) {
+    this.#max = max;
+    this.#what = what;
+  }
+
+  get calls(): number {
+    return this.#calls;
+  }
+
+  /** @throws AppError queue_full; what `act` throws. */
+  async during<T>(act: () => Promise<T>): Promise<T> {
+    if (this.#calls < this.#max) return await this.unbounded(act);
+    const message = `${this.#max} calls ${this.#what}, the server's maximum: try again when they have ended`;
+    throw new AppError("queue_full", message);
+  }
+
+  /** Counts a call that is never refused. */
+  async unbounded<T>(act: () => Promise<T>): Promise<T> {
+    this.#calls += 1;
+    try {
+      return await act();
+    } finally {
+      this.#calls -= 1;
+    }
+  }
+}
+
+/** `askedOf`: an engine's own version of the operation, by its place in the order of engines. */
+export async function fanOut(
+  engines: readonly Reachable[],
+  askedOf: (index: number) => Asked,
+  limits: AnswerLimits,
+): Promise<Outcome> {
+  const answers = await Promise.all(
+    engines.map(async ({ member, worker }, index) => ({
+      member,
+      worker,
+      answer: await answerOf(worker, askedOf(index), {
+        ...limits,
+        isLost: () => member.worker === worker && member.state === "reconnecting",
+      }),
+    })),
+  );
+  return outcomeOf(answers);
+}
+
+export function outcomeOf(answers: readonly Answered[]): Outcome {
+  return { answers, failed: answers.filter(({ answer }) => !isSuccess(answer)) };
+}
+
+export function isSuccess(answer: ControlAnswer | undefined): boolean {
+  return answer !== undefined && answer.status >= 200 && answer.status < 300;
+}
+
+/** Engines that took the request; one that was opened again since has lost what it took. */
+export function takenIn({ answers }: Outcome): Set<Member> {
+  const good = answers.filter(
+    ({ member, worker, answer }) => isSuccess(answer) && member.worker === worker,
+  );
+  return new Set(good.map(({ member }) => member));
+}
+
+/** The request's effect on each engine, over the connection that the engine has now. */
+export function tookIn({ answers }: Outcome): Map<Member, Took> {
+  return new Map(
+    answers.map(({ member, worker, answer }): [Member, Took] => {
+      if (member.worker !== worker || !mayHaveTaken(answer)) return [member, "none"];
+      return [member, isSuccess(answer) ? "took" : "touched"];
+    }),
+  );
+}
+
+/** An engine took it, or failed in the middle of it, or its outcome is unknown. */
+export function mayHaveChanged({ answers }: Outcome): boolean {
+  return answers.some(({ answer }) => mayHaveTaken(answer));
+}
+
+/** Engines that are not there any more, or whose state is unknown: they are opened again. */
+export function lostIn({ failed }: Outcome): Set<Member> {
+  const lost = failed.filter(({ answer }) => isUnavailable(answer));
+  return new Set(lost.map(({ member }) => member));
+}
+
+function mayHaveTaken({ status }: ControlAnswer): boolean {
+  return status < 400 || status >= 500;
+}
+
+export function textOf({ member, answer }: Answered): string {
+  return `${member.source.name} answered ${answer.status}: ${reasonOf(answer.body)}`;
+}
+
+/** The pool as an update sees it. */
+interface UpdatedPool {
+  readonly members: readonly Member[];
+  readonly agreement: Agreement;
+  readonly isAwake: boolean | null;
+  tell(members: Iterable<Member>, eventOf: (member: Member) => MemberEvent): void;
+}
+
+export interface UpdateEnginesOptions {
+  readonly sidecar: FleetHost;
+  readonly pool: UpdatedPool;
+  readonly clock: Clock;
+  readonly timeoutMs: number;
+  readonly later: (act: () => void, ms: number) => () => void;
+  readonly notice: (notice: CanaryFailed) => void;
+}
+
+/** The engine has taken the weights, and does not generate with them, or not as the others do. */
+export interface CanaryFailed {
+  readonly kind: "canary_failed";
+  readonly worker: string;
+  readonly reason: string;
+}
+
+/** Time for which an update waits for an engine that is being opened again, if there is no other. */
+const REOPEN_MS = 5_000;
+const REOPEN_POLL_MS = 50;
+
+export class UpdateEngines {
+  readonly #options: UpdateEnginesOptions;
+  /** Gives up what the request under way waits for. */
+  #giveUp = new AbortController();
+  /** Engines that did not stop for the request under way. */
+  #reopened: ReadonlySet<Member> = new Set();
+
+  constructor(options: UpdateEnginesOptions) {
+    this.#options = options;
+  }
+
+  get next(): WeightEpoch {
+    return weightEpoch(this.#options.sidecar.rollout.epoch + 1);
+  }
+
+  /** Aborted once the request under way is given up. */
+  get signal(): AbortSignal {
+    return this.#giveUp.signal;
+  }
+
+  begin(): void {
+    this.#giveUp = new AbortController();
+    this.#reopened = new Set();
+  }
+
+  giveUp(): void {
+    this.#giveUp.abort();
+  }
+
+  /** Reopens the busy engines; `available` waits for them. */
+  reopen(busy: ReadonlySet<Worker>, reason: string): void {
+    const { pool } = this.#options;
+    this.#reopened = new Set(
+      pool.members.filter(({ worker }) => worker !== null && busy.has(worker)),
+    );
+    pool.tell(this.#reopened, () => ({ kind: "reopen", reason }));
+  }
+
+  async send(operation: EngineOperation): Promise<Outcome> {
+    return await this.sendTo(await this.available(), operation);
+  }
+
+  async sendTo(engines: readonly Reachable[], operation: EngineOperation): Promise<Outcome> {
+    const asked = { operation, nextEpoch: this.next };
+    return await fanOut(engines, () => asked, this.#limits);
+  }
+
+  /**
+   * If none is available, one may be soon: a failed engine is opened again. So are those that did not stop for this
+   * update.
+   */
+  async available(): Promise<Reachable[]> {
+    const { pool, later, clock } = this.#options;
+    const endMs = clock.nowMs() + REOPEN_MS;
+    for (;;) {
+      const engines = connected(pool.members);
+      const isComplete = [...this.#reopened].every(({ worker }) => worker !== null);
+      if ((engines.length > 0 && isComplete) || clock.nowMs() >= endMs) return engines;
+      if (this.#giveUp.signal.aborted) return engines;
+      await new Promise<void>((resolve) => {
+        later(resolve, REOPEN_POLL_MS);
+      });
+    }
+  }
+
+  /** Engines on which an update of several requests is still open. */
+  get begun(): Reachable[] {
+    return connected(this.#options.pool.members).filter(
+      ({ member }) => member.record.update.isBegun,
+    );
+  }
+
+  /** Engines that are there, and that the request of `outcome` was not sent to. */
+  without({ answers }: Outcome): Member[] {
+    const asked = new Set(answers.map(({ worker }) => worker));
+    const engines = connected(this.#options.pool.members);
+    return engines.filter(({ worker }) => !asked.has(worker)).map(({ member }) => member);
+  }
+
+  /** Before weights change for the first time: how much engines that have the same ones differ. Fences none of them. */
+  async compareOnce(): Promise<void> {
+    const { pool } = this.#options;
+    if (pool.agreement.hasCompared) return;
+    const asked = { operation: { kind: "canary", adapter: null } as const, nextEpoch: this.next };
+    const answers = connected(pool.members).map(async ({ member, worker }) => {
+      const { body } = await answerOf(worker, asked, this.#limits);
+      return { name: member.source.name, body };
+    });
+    pool.agreement.compare(await Promise.all(answers));
+  }
+
+  /** Engines that took it, as far as they generate; a canary's result replaces their answer. */
+  async tried(outcome: Outcome, adapter: string | null = null): Promise<Outcome> {
+    const operation = { kind: "canary", adapter } as const;
+    const asked = { operation, nextEpoch: this.next };
+    const { isAwake } = this.#options.pool;
+    const tried = await Promise.all(
+      outcome.answers.map(async (one) => {
+        if (!isSuccess(one.answer)) return { one, canary: one.answer };
+        const canary = await answerOf(one.worker, asked, this.#limits);
+        if (isAwake !== true || Object(canary.body).asleep !== true) return { one, canary };
+        // It came while the others were being woken.
+        await answerOf(one.worker, { operation: WAKE, nextEpoch: this.next }, this.#limits);
+        return { one, canary: await answerOf(one.worker, asked, this.#limits) };
+      }),
+    );
+    const good = tried.filter(({ one, canary }) => isSuccess(one.answer) && isSuccess(canary));
+    const named = good.map(({ one, canary }) => ({
+      name: one.member.source.name,
+      body: canary.body,
+    }));
+    // An adapter's canary is another than the model's.
+    const problems =
+      adapter === null ? this.#options.pool.agreement.compare(named) : good.map(() => null);
+    for (const [i, { canary }] of good.entries()) {
+      if (isAwake === true && Object(canary.body).asleep === true) problems[i] = "it sleeps";
+    }
+    const answers = tried.map((each) => {
+      const { one, canary } = each;
+      const problem = problems[good.indexOf(each)] ?? null;
+      if (isSuccess(canary) && problem === null) return one;
+      const answer = problem === null ? canary : { status: 500, body: { error: problem } };
+      const failed = { ...one, answer };
+      if (!isSuccess(one.answer)) return failed;
+      const worker = one.member.source.name;
+      this.#options.notice({ kind: "canary_failed", worker, reason: textOf(failed) });
+      return failed;
+    });
+    return outcomeOf(answers);
+  }
+
+  get #limits(): AnswerLimits {
+    const { timeoutMs: msMax, later, sidecar } = this.#options;
+    return { msMax, later, sidecar, signal: this.#giveUp.signal };
+  }
+}
