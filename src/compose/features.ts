@@ -114,12 +114,12 @@ export function featuresOf(parts: Parts): Features {
 }
 
 function liveView(parts: Parts): LiveView {
-  const { front, encoder, sidecar, pool, weights, learned, timers, log, options } = parts;
+  const { front, encoder, sidecar, pool, weights, timers, log, options } = parts;
   const { journal = null } = options;
   return new LiveView({
     ...{ sidecar, pool, weights, clock: wallClock, every: timers.repeatedly },
     iterationsFile: journal === null ? null : join(journal, "iterations.json"),
-    workers: () => workersOf({ sidecar, pool, learned }),
+    workers: () => workersOf({ sidecar, pool }),
     nowS: () => Date.now() / 1000,
     threadWaits: () => ["waits" in encoder ? encoder.waits : [], front?.bodyWait() ?? []].flat(),
     completedBytesMax: COMPLETED_BYTES_MAX,
@@ -225,7 +225,7 @@ function requests(parts: Parts): Features {
   rollouts.takeOver(saved.rollouts);
   const control = controlRoutes(
     {
-      ...{ sidecar, pool, weights, learned, version, later },
+      ...{ sidecar, pool, weights, version, later },
       modelName: names[0],
       abortRequests: (ids) => plane.jobs.abort(ids),
       timeoutMs: options.weightsTimeoutMs,

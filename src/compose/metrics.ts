@@ -23,7 +23,7 @@ export const METRICS_ROUTES: readonly Row<Metrics>[] = [
 ];
 
 export function metered(
-  { sidecar, pool, kv, learned, options }: Parts,
+  { sidecar, pool, kv, options }: Parts,
   seen: {
     stream: StreamService;
     telemetry: EngineTelemetry;
@@ -60,7 +60,7 @@ export function metered(
     paces: () => rollout.paces,
     servingState: () => live.state.state,
     servingStates: SERVING_STATES,
-    staleWorkers: () => learned.stale.size,
+    staleWorkers: () => pool.members.filter(({ record }) => record.stale !== null).length,
     sessions: () => sidecar.sessions.figures,
     kvPool: () => kv.stats(),
     stream: () => stream.stats(),

@@ -88,7 +88,6 @@ export function partsOf(
   const weights = new WeightUpdates({
     ...{ sidecar, pool, clock: wallClock, later, timeoutMs },
     modelNames: options.model.names,
-    ...(before === null ? {} : { base: before.base }),
     notice: log.weightsNotice,
     held: log.weightsHeld,
     ...(journals && {

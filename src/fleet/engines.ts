@@ -200,19 +200,12 @@ export class CallBound {
     this.#what = what;
   }
 
-  get calls(): number {
-    return this.#calls;
-  }
-
   /** @throws AppError queue_full; what `act` throws. */
   async during<T>(act: () => Promise<T>): Promise<T> {
-    if (this.#calls < this.#max) return await this.unbounded(act);
-    const message = `${this.#max} calls ${this.#what}, the server's maximum: try again when they have ended`;
-    throw new AppError("queue_full", message);
-  }
-
-  /** Counts a call that is never refused. */
-  async unbounded<T>(act: () => Promise<T>): Promise<T> {
+    if (this.#calls >= this.#max) {
+      const message = `${this.#max} calls ${this.#what}, the server's maximum: try again when they have ended`;
+      throw new AppError("queue_full", message);
+    }
     this.#calls += 1;
     try {
       return await act();
@@ -294,12 +287,16 @@ interface UpdatedPool {
   tell(members: Iterable<Member>, eventOf: (member: Member) => MemberEvent): void;
 }
 
-export interface UpdateEnginesOptions {
+/** Clock and limits of an update. `timeoutMs`: for an engine to answer, and between calls of an open update. */
+export interface UpdateTimes {
   readonly sidecar: FleetHost;
-  readonly pool: UpdatedPool;
   readonly clock: Clock;
   readonly timeoutMs: number;
   readonly later: (act: () => void, ms: number) => () => void;
+}
+
+export interface UpdateEnginesOptions extends UpdateTimes {
+  readonly pool: UpdatedPool;
   readonly notice: (notice: CanaryFailed) => void;
 }
 

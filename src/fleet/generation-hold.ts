@@ -1,18 +1,13 @@
 // Whether generation may run: the trainer's pause, and the hold of a weight update. They are independent: an update
 // holds generation whatever the trainer does meanwhile, and a pause of the trainer's outlasts it.
 
-import type { Clock } from "../core/base/clock.ts";
 import { AppError } from "../core/base/errors.ts";
 import type { PauseMode } from "../core/rollout/pause.ts";
 import type { Worker } from "../core/rollout/worker.ts";
-import type { FleetHost } from "./engines.ts";
+import type { UpdateTimes } from "./engines.ts";
 import type { Wait } from "./waits.ts";
 
-export interface GenerationHoldOptions {
-  readonly sidecar: FleetHost;
-  readonly clock: Clock;
-  readonly timeoutMs: number;
-  readonly later: (act: () => void, ms: number) => () => void;
+export interface GenerationHoldOptions extends UpdateTimes {
   /** Called after an update with the seconds for which it held generation. */
   readonly held?: (seconds: number) => void;
 }

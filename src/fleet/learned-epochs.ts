@@ -6,18 +6,13 @@
 // and engines may have names of their own for one version. An engine is stale, and is fenced, if it reports another version than the current one
 // while another engine reports that.
 
-import type { Clock } from "../core/base/clock.ts";
-import type { WorkerId } from "../core/base/ids.ts";
-import { answerOf, connected, type FleetHost, type Member } from "./engines.ts";
+import { answerOf, connected, type Member, type UpdateTimes } from "./engines.ts";
 import type { WorkerPool } from "./pool.ts";
 import type { WeightsNotice, WeightUpdates } from "./updates.ts";
 
-export interface LearnedEpochsOptions {
-  readonly sidecar: FleetHost;
+export interface LearnedEpochsOptions extends Omit<UpdateTimes, "timeoutMs"> {
   readonly pool: WorkerPool;
   readonly weights: WeightUpdates;
-  readonly clock: Clock;
-  readonly later: (act: () => void, ms: number) => () => void;
   readonly notice: (notice: WeightsNotice) => void;
 }
 
@@ -52,10 +47,8 @@ export class LearnedEpochs {
   #salt = { name: "", count: 0 };
   /** A request of this epoch was not believed: one line of the log is enough. */
   #hasDoubted = false;
-  readonly #reported = new Map<WorkerId, string>();
   /** Start of the time for which an engine has reported the current version; null: none does. */
   #currentSinceMs: number | null = null;
-  readonly #noticed = new Map<WorkerId, string>();
 
   constructor(options: LearnedEpochsOptions) {
     this.#options = options;
@@ -75,20 +68,14 @@ export class LearnedEpochs {
   poll(): void {
     const { weights, pool } = this.#options;
     if (weights.isUpdating) return;
-    this.#forgetRemoved();
     for (const { member, worker } of connected(pool.members)) {
       const name = worker.weightVersion?.name ?? null;
-      const before = this.#reported.get(member.workerId) ?? null;
+      const before = member.record.reported;
       if (name === null || name === before) continue;
-      this.#reported.set(member.workerId, name);
+      pool.tell([member], () => ({ kind: "reports", version: name }));
       this.#read(name, before, `worker ${member.source.name}`);
     }
     this.#judge();
-  }
-
-  /** Reasons for stale weights, by worker. */
-  get stale(): ReadonlyMap<WorkerId, string> {
-    return this.#noticed;
   }
 
   #expect(version: string, by: string): void {
@@ -164,11 +151,12 @@ export class LearnedEpochs {
     this.#remember(version);
     // An engine that reports no version, or reported its last one before this, may have been updated by now.
     const members = connected(pool.members).map(({ member }) => member);
-    const others = members.some(({ workerId }) => this.#reported.get(workerId) === version)
-      ? members.filter(({ workerId }) => this.#isBehind(workerId, version))
-      : [];
+    const hasIt = members.some(({ record }) => record.reported === version);
+    const isBehind = ({ record: { reported } }: Member) =>
+      reported !== null && reported !== version;
+    const others = hasIt ? members.filter(isBehind) : [];
     const current = new Set(members.filter((member) => !others.includes(member)));
-    weights.begin(version, current, ({ workerId }) => this.#reasonOf(workerId, version));
+    weights.begin(version, current, (member) => reasonOf(member, version));
     for (const member of others) void this.#readAgain(member);
   }
 
@@ -187,13 +175,8 @@ export class LearnedEpochs {
     const name: unknown = Object(body).weight_version;
     if (sidecar.rollout.epoch !== epoch || member.worker !== worker) return;
     if (typeof name !== "string" || name !== weights.current) return;
-    this.#reported.set(member.workerId, name);
+    pool.tell([member], () => ({ kind: "reports", version: name }));
     pool.tell([member], () => ({ kind: "reports_current", epoch }));
-  }
-
-  #isBehind(workerId: WorkerId, version: string): boolean {
-    const reported = this.#reported.get(workerId);
-    return reported !== undefined && reported !== version;
   }
 
   #begun(): void {
@@ -205,60 +188,44 @@ export class LearnedEpochs {
   }
 
   #judge(): void {
-    const { weights, pool, clock } = this.#options;
+    const { weights, pool, clock, sidecar } = this.#options;
     const current = this.#engineName ?? weights.current;
-    const reports = connected(pool.members).filter(({ worker }) => worker.weightVersion);
-    const hasCurrent = reports.some(({ worker }) => worker.weightVersion?.name === current);
-    if (!hasCurrent) this.#currentSinceMs = null;
+    const reports = connected(pool.members).flatMap(({ member, worker: { weightVersion } }) =>
+      weightVersion == null ? [] : [{ member, ...weightVersion }],
+    );
+    if (!reports.some(({ name }) => name === current)) this.#currentSinceMs = null;
     else this.#currentSinceMs ??= clock.nowMs();
     const sinceMs = this.#currentSinceMs ?? Number.POSITIVE_INFINITY;
-    const stale = new Set<Member>();
-    const cured = new Set<Member>();
-    for (const { member, worker } of reports) {
-      const { name, readMs } = worker.weightVersion ?? { name: current, readMs: 0 };
-      if (name === current) {
-        this.#noticed.delete(member.workerId);
-        if (member.state === "fenced" && this.#engineName !== null) cured.add(member);
-      } else if (readMs > sinceMs) stale.add(member);
-    }
-    for (const member of stale) this.#notice(member, current);
-    const fenced = [...stale].filter(({ state }) => state !== "leaving");
-    pool.tell(fenced, ({ workerId }) => ({
-      kind: "differs",
-      reason: this.#reasonOf(workerId, current),
-    }));
-    const { epoch } = this.#options.sidecar.rollout;
-    pool.tell(cured, () => ({ kind: "reports_current", epoch }));
-  }
-
-  /** Workers that a client has removed from the pool: their ids are not used again. */
-  #forgetRemoved(): void {
-    const ids = new Set(this.#options.pool.members.map(({ workerId }) => workerId));
-    for (const known of [this.#reported, this.#noticed]) {
-      for (const id of known.keys()) if (!ids.has(id)) known.delete(id);
+    const { epoch } = sidecar.rollout;
+    for (const { member, name, readMs } of reports) {
+      if (name !== current) {
+        if (readMs > sinceMs) this.#stale(member, reasonOf(member, current));
+        continue;
+      }
+      pool.tell([member], () => ({ kind: "stale", reason: null }));
+      if (this.#engineName !== null)
+        pool.tell([member], () => ({ kind: "reports_current", epoch }));
     }
   }
 
-  #notice({ workerId, source }: Member, current: string): void {
-    const reason = this.#reasonOf(workerId, current);
-    if (this.#noticed.get(workerId) === reason) return;
-    this.#noticed.set(workerId, reason);
-    this.#options.notice({ kind: "stale", worker: source.name, reason });
+  #stale(member: Member, reason: string): void {
+    const { pool, notice } = this.#options;
+    if (member.record.stale !== reason) {
+      notice({ kind: "stale", worker: member.source.name, reason });
+    }
+    pool.tell([member], () => ({ kind: "stale", reason }));
   }
 
-  #reasonOf(workerId: WorkerId, current: string): string {
-    const has = this.#reported.get(workerId) ?? "of no version";
-    return `has stale weights: it reports ${has}, the current ones are ${current}`;
-  }
-
-  /** false: it was known. */
-  #remember(version: string): boolean {
-    if (this.#seen.has(version)) return false;
+  #remember(version: string): void {
     this.#seen.add(version);
     const [oldest] = this.#seen;
     if (this.#seen.size > VERSIONS_MAX && oldest !== undefined) this.#seen.delete(oldest);
-    return true;
   }
+}
+
+function reasonOf({ record }: Member, current: string): string {
+  const has = record.reported ?? "of no version";
+  return `has stale weights: it reports ${has}, the current ones are ${current}`;
 }
 
 /** Longer numbers are times or hashes, and would not be exact. */

@@ -40,6 +40,10 @@ export interface MemberRecord {
   readonly tries: number;
   readonly retryMs: number;
   readonly isGone: boolean;
+  /** Version of the weights that the engine's server has reported last; null: none. */
+  readonly reported: string | null;
+  /** Reason why what it reports is not current, although another engine's report is; null: it is not known to be. */
+  readonly stale: string | null;
 }
 
 /**
@@ -121,6 +125,9 @@ export type MemberEvent =
   | { readonly kind: "unusable"; readonly reason: string }
   /** The engine did not carry out a request: it is opened again. */
   | { readonly kind: "reopen"; readonly reason: string }
+  | { readonly kind: "reports"; readonly version: string }
+  /** The engine's report is of other weights than the current ones (`reason`), or is not any more (null). */
+  | { readonly kind: "stale"; readonly reason: string | null }
   /** The engine's server reports the current weights. */
   | { readonly kind: "reports_current"; readonly epoch: WeightEpoch };
 
@@ -177,6 +184,8 @@ export function newMember(wanted: WeightEpoch): MemberRecord {
     tries: 0,
     retryMs: RETRY_MS,
     isGone: false,
+    reported: null,
+    stale: null,
   };
 }
 
@@ -231,6 +240,10 @@ export function next(member: MemberRecord, event: MemberEvent): Step {
       return lose({ ...member, uncertain: event.reason }, event.reason);
     case "reopen":
       return lose(member, event.reason);
+    case "reports":
+      return step({ ...member, reported: event.version });
+    case "stale":
+      return stale({ ...member, stale: event.reason });
     case "reports_current":
       return reportsCurrent(member, event.epoch);
     default:
@@ -352,6 +365,11 @@ function missed(member: MemberRecord, event: Extract<MemberEvent, { kind: "misse
   const uncertain = isUnknown ? (member.uncertain ?? event.reason) : member.uncertain;
   const behind = { ...member, uncertain, held: null };
   return member.state === "fenced" ? step(behind) : fence(behind, event.reason);
+}
+
+function stale(member: MemberRecord): Step {
+  const serves = member.isPlaced && member.link === "open" && member.state !== "leaving";
+  return serves && member.stale !== null ? fence(member, member.stale) : step(member);
 }
 
 function reportsCurrent(member: MemberRecord, epoch: WeightEpoch): Step {

@@ -27,23 +27,16 @@ import {
   textOf,
   tookIn,
   UpdateEngines,
-  type UpdateEnginesOptions,
 } from "./engines.ts";
 import { GenerationHold, type GenerationHoldOptions, type PauseState } from "./generation-hold.ts";
 import type { Recipe } from "./give-weights.ts";
 import type { WorkerPool } from "./pool.ts";
 
-export interface WeightsOptions
-  extends GenerationHoldOptions,
-    Omit<UpdateEnginesOptions, "notice"> {
+export interface WeightsOptions extends GenerationHoldOptions {
   readonly pool: WorkerPool;
   /** Names of the model itself, which no adapter can have. */
   readonly modelNames: readonly string[];
-  /** Time for an engine to answer, and between calls of an open update. */
-  readonly timeoutMs: number;
   readonly notice: (notice: WeightsNotice) => void;
-  /** Gives an engine the first epoch's weights. Default: those it is opened with. */
-  readonly base?: Recipe["base"];
   /** Resolves when a process that takes the place of this one would know of the epoch, within some seconds. */
   readonly kept?: () => Promise<void>;
   /** Called when an update begins and ends, or canaries are known: what such a process has to know has changed. */
@@ -75,8 +68,6 @@ export class WeightUpdates {
   #open: { isChanged: boolean } | null = null;
   /** An update of several requests was open when the process before this one ended, and no other has come since. */
   #isCutOff = false;
-  /** Gives an engine the weights of the epoch, without adapters. */
-  #base: Recipe["base"];
   readonly #adapters = new Adapters();
   /** Queue of control requests that change weights: one at a time. */
   #tail: Promise<unknown> = Promise.resolve();
@@ -92,7 +83,6 @@ export class WeightUpdates {
     this.#options = options;
     this.hold = new GenerationHold(options);
     this.#engines = new UpdateEngines(options);
-    this.#base = options.base ?? "first";
   }
 
   /** The name of an epoch's weights for clients: the trainer's, or the epoch's number. */
@@ -104,11 +94,6 @@ export class WeightUpdates {
     return this.version(this.#options.sidecar.rollout.epoch);
   }
 
-  /** The trainer, or an engine, has named the current weights. */
-  get isNamed(): boolean {
-    return this.#names.has(this.#options.sidecar.rollout.epoch);
-  }
-
   get isAsleep(): boolean {
     return this.hold.isAsleep;
   }
@@ -118,7 +103,7 @@ export class WeightUpdates {
   }
 
   nameUnlessNamed(version: string): void {
-    if (!this.isNamed) this.rename(version);
+    if (!this.#names.has(this.#options.sidecar.rollout.epoch)) this.rename(version);
   }
 
   /**
@@ -130,8 +115,9 @@ export class WeightUpdates {
     this.#give(this.#engines.next, version);
     pool.agreement.prepare(this.#engines.next);
     // An engine that restarts has its first weights again, and only the trainer has these.
-    if ([...current].some(({ source }) => source.keepsWeights)) this.#base = "unknown";
-    this.#begin({ current, lost: new Set(), reasonOf, othersUnknown: false });
+    const isServers = [...current].some(({ source }) => source.keepsWeights);
+    const base = isServers ? "unknown" : pool.held.base;
+    this.#begin(base, { current, lost: new Set(), reasonOf, othersUnknown: false });
     const { epoch } = sidecar.rollout;
     pool.tell(current, () => ({ kind: "reports_current", epoch }));
   }
@@ -254,6 +240,7 @@ export class WeightUpdates {
   async beforeSleep(): Promise<void> {
     await this.#engines.compareOnce();
     this.#options.pool.tellAwake(false);
+    this.hold.slept();
     this.#options.changed?.(this);
     // A successor would wake the engines of a trainer that needs their memory.
     await this.#options.kept?.();
@@ -348,7 +335,7 @@ export class WeightUpdates {
           advance: (current, outcome) =>
             this.#advance(current, {
               operation: asked,
-              base: this.#base,
+              base: this.#options.pool.held.base,
               outcome,
               keepsName: true,
             }),
@@ -378,18 +365,20 @@ export class WeightUpdates {
     const kept = about.keepsName === true ? this.#names.get(sidecar.rollout.epoch) : null;
     const name = versionIn(operation) ?? kept ?? null;
     if (current.size > 0 && name !== null) this.#give(this.#engines.next, name);
-    this.#base = base;
     const reasonOf = (member: Member) =>
       reasons.get(member) ?? "missed a part of the weight update";
-    this.#begin({ current, lost, reasonOf, othersUnknown: true });
+    this.#begin(base, { current, lost, reasonOf, othersUnknown: true });
     await this.#options.kept?.();
     await pool.unfence(current);
   }
 
   /** Begins the next epoch. */
-  #begin(changed: Omit<Parameters<WorkerPool["changedWeights"]>[0], "recipe">): void {
+  #begin(
+    base: Recipe["base"],
+    changed: Omit<Parameters<WorkerPool["changedWeights"]>[0], "recipe">,
+  ): void {
     const { pool, sidecar } = this.#options;
-    const recipe = { base: this.#base, adapters: this.#adapters.loads };
+    const recipe = { base, adapters: this.#adapters.loads };
     pool.changedWeights({ ...changed, recipe });
     sidecar.advance(this.#engines.next);
   }
@@ -438,16 +427,11 @@ export class WeightUpdates {
 
   /** A client's call, which is refused when too many wait. @throws AppError queue_full. */
   #called<T>(act: () => Promise<T>): Promise<T> {
-    return this.#bound.during(() => this.#inTurn(act));
-  }
-
-  /** A turn that is never refused. */
-  #alone<T>(act: () => Promise<T>): Promise<T> {
-    return this.#bound.unbounded(() => this.#inTurn(act));
+    return this.#bound.during(() => this.#alone(act));
   }
 
   /** Runs requests one after the other; an update that stays open without a request for too long is abandoned. */
-  #inTurn<T>(act: () => Promise<T>): Promise<T> {
+  #alone<T>(act: () => Promise<T>): Promise<T> {
     const turn = async () => {
       this.#cancelIdle();
       this.#engines.begin();
@@ -460,12 +444,8 @@ export class WeightUpdates {
     const reason = "calls that change weights are carried out one by one";
     const forWhom = "the call before it";
     const { waits } = this.#options.sidecar;
-    const mayBegin =
-      this.#bound.calls > 1
-        ? waits.begin({ what: "weight update", forWhom, reason, msMax: null })
-        : null;
-    const begun = this.#tail.then(() => mayBegin?.());
-    const done = begun.then(turn);
+    const mayBegin = waits.begin({ what: "weight update", forWhom, reason, msMax: null });
+    const done = this.#tail.then(mayBegin).then(turn);
     this.#tail = done.catch((_: AppError | Error) => undefined);
     return done;
   }

@@ -98,7 +98,6 @@ export class ControlFixture extends Bed {
       {
         ...shared,
         weights: this.weights,
-        learned: { stale: new Map() },
         modelName: "model",
         version: "1.2.3",
         abortRequests: (ids) => ids?.length ?? 0,

@@ -15,8 +15,8 @@ import {
   reachable,
   SILENT,
   textOf,
+  type UpdateTimes,
 } from "../../fleet/engines.ts";
-import type { LearnedEpochs } from "../../fleet/learned-epochs.ts";
 import type { WorkerPool } from "../../fleet/pool.ts";
 import type { WeightUpdates } from "../../fleet/updates.ts";
 import { type Exchange, invalid, jsonResponse, textIn } from "../route.ts";
@@ -59,26 +59,23 @@ function rpcOf(body: unknown): EngineOperation {
   return { kind: "load", path, version, options };
 }
 
-export interface ControlOptions {
+export interface ControlOptions extends Omit<UpdateTimes, "clock"> {
   readonly sidecar: Sidecar;
   readonly pool: WorkerPool;
   readonly weights: WeightUpdates;
-  readonly learned: Pick<LearnedEpochs, "stale">;
   readonly modelName: string;
   readonly version: string;
   /** Gives up requests by the ids that clients gave them, or read in answers; null: all. Returns how many there were. */
   readonly abortRequests: (ids: readonly string[] | null) => number;
-  readonly timeoutMs: number;
-  readonly later: (act: () => void, ms: number) => () => void;
 }
 
 export type Control = ControlOptions & { readonly calls: CallBound };
 export type Act = (control: Control, call: ControlCall) => Promise<Response> | Response;
 
-export function workersOf(of: Pick<ControlOptions, "pool" | "sidecar" | "learned">) {
-  const { pool, sidecar, learned } = of;
+export function workersOf(of: Pick<ControlOptions, "pool" | "sidecar">) {
+  const { pool, sidecar } = of;
   const { meter } = sidecar.rollout;
-  return pool.members.map(({ source, workerId, state, reason, worker }) => ({
+  return pool.members.map(({ source, workerId, record, state, reason, worker }) => ({
     worker: workerId,
     name: source.name,
     state,
@@ -88,7 +85,7 @@ export function workersOf(of: Pick<ControlOptions, "pool" | "sidecar" | "learned
     context_tokens: worker?.capacity.contextTokens ?? null,
     weights: worker?.weights ?? null,
     weight_version: worker?.weightVersion?.name ?? null,
-    stale: learned.stale.has(workerId),
+    stale: record.stale !== null,
     kv_moves: kvMovesReport([meter.latest(workerId)?.kvMoves]),
   }));
 }
@@ -306,7 +303,6 @@ export async function sleep(
   return await control.calls.during(async () => {
     await control.weights.hold.pause(mode ?? "keep");
     await control.weights.beforeSleep();
-    control.weights.hold.slept();
     forgetKv(control);
     const engines = reachable(control.pool.members);
     return merged(await fanned(control, engines, () => ({ kind: "sleep", level, mode })));

@@ -235,5 +235,5 @@ test("names of epochs before a restart stay; a number is no name", async () => {
     "5",
   ]);
   weights.rename("step-0");
-  expect(weights.isNamed).toBe(true);
+  expect(weights.current).toBe("step-0");
 });

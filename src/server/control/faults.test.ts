@@ -81,13 +81,6 @@ test("canary: not between the parts of an update, whose weights are mixed", asyn
   expect([canaries, Number(fixture.sidecar.rollout.epoch)]).toEqual([1, 1]);
 });
 
-test("collective_rpc update_weight: the next epoch begins", async () => {
-  const fixture = await Fixture.open();
-  const update = { method: "update_weight" };
-  expect((await fixture.call("POST", "/collective_rpc", update)).status).toBe(200);
-  expect(fixture.sidecar.rollout.epoch).toBe(weightEpoch(1));
-});
-
 test("collective_rpc: harmless methods leave the epoch, and every engine's results come back", async () => {
   const fixture = await Fixture.open();
   for (const i of [0, 1, 2]) {

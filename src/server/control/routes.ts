@@ -90,9 +90,8 @@ const dropped =
     await broadcast(control, { kind: "drop_cache", cache, settings });
 
 function levelIn({ level = "1" }: ControlCall["query"]): 0 | 1 | 2 {
-  if (level === "0") return 0;
-  if (level === "1") return 1;
-  if (level === "2") return 2;
+  const known = ([0, 1, 2] as const).find((one) => String(one) === level);
+  if (known !== undefined) return known;
   throw invalid("level", `is ${level}; it is one of 0, 1, 2`);
 }
 
@@ -102,10 +101,7 @@ const slept: Act = async (control, { query }) => {
 };
 
 const woken: Act = async (control, { query: { tags = "" } }) =>
-  await wakeUp(
-    control,
-    tags.split(",").filter((tag) => tag !== ""),
-  );
+  await wakeUp(control, tags.split(",").filter(Boolean));
 
 export const CONTROL_ROUTES: readonly Row<Control>[] = [
   ...HEALTH_ROUTES.map((route) => ({ ...route, handle: health })),
