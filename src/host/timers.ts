@@ -1,5 +1,7 @@
 // The process's timers, for code that serves many clients.
 
+import { contain } from "../core/base/contain.ts";
+
 /** One-shot and periodic timers, which `stop` cancels. */
 export type Timers = ReturnType<typeof timersOf>;
 
@@ -7,13 +9,6 @@ export type Timers = ReturnType<typeof timersOf>;
 export function timersOf(failed: (error: unknown) => void) {
   const pending = new Set<ReturnType<typeof setTimeout>>();
   let isStopped = false;
-  const contained = (act: () => void) => () => {
-    try {
-      act();
-    } catch (error) {
-      failed(error);
-    }
-  };
   const kept = (timer: ReturnType<typeof setTimeout>) => {
     pending.add(timer);
     return () => {
@@ -24,16 +19,15 @@ export function timersOf(failed: (error: unknown) => void) {
   return {
     afterwards(act: () => void, ms: number): () => void {
       if (isStopped) return () => {};
-      const run = contained(act);
       const timer = setTimeout(() => {
         pending.delete(timer);
-        run();
+        contain(act, failed);
       }, ms);
       return kept(timer);
     },
     repeatedly(act: () => void, ms: number): () => void {
       if (isStopped) return () => {};
-      return kept(setInterval(contained(act), ms));
+      return kept(setInterval(() => contain(act, failed), ms));
     },
     /** Cancels all timers, so that none keeps the process alive. */
     stop(): void {

@@ -2,6 +2,7 @@
 // routes do.
 
 import { hostname } from "node:os";
+import { contain } from "../core/base/contain.ts";
 import { AppError, errorText } from "../core/base/errors.ts";
 import type { OpenWait } from "../fleet/waits.ts";
 import { CLOSE } from "../proto/close-codes.ts";
@@ -282,14 +283,14 @@ function isStream(response: Response): boolean {
 /** Hands each socket to the service that it was opened for. What a service throws ends this one connection. */
 function socketsOf({ frameBytesMax, failed }: HttpOptions): Bun.WebSocketHandler<SocketService> {
   type Opened = Bun.ServerWebSocket<SocketService>;
-  const contained = (socket: Opened, act: (service: SocketService) => void) => {
-    try {
-      act(socket.data);
-    } catch (error) {
-      failed(error);
-      socket.close(CLOSE.internal, "internal_error");
-    }
-  };
+  const contained = (socket: Opened, act: (service: SocketService) => void) =>
+    contain(
+      () => act(socket.data),
+      (error) => {
+        failed(error);
+        socket.close(CLOSE.internal, "internal_error");
+      },
+    );
   return {
     maxPayloadLength: frameBytesMax,
     idleTimeout: IDLE_S,

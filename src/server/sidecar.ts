@@ -2,6 +2,7 @@
 // no wire format; the routes know no rollout.
 
 import { assert } from "../core/base/assert.ts";
+import { contain } from "../core/base/contain.ts";
 import { AppError } from "../core/base/errors.ts";
 import type { WeightEpoch } from "../core/base/ids.ts";
 import type { Group, Request } from "../core/request/buffer.ts";
@@ -384,32 +385,21 @@ export class Sidecar {
   }
 
   #tell(request: Request, place: Place | undefined, event: "finished" | "restarted"): void {
-    try {
-      place?.listener[event](place.index, request);
-    } catch (error) {
-      this.#crashed(request, place, error);
-    }
+    const crashed = (error: unknown) => this.#crashed(request, place, error);
+    contain(() => place?.listener[event](place.index, request), crashed);
   }
 
   /** One observer's error does not affect the others. */
   #each(tell: (observer: SidecarObserver) => void): void {
-    for (const observer of this.#observers) {
-      try {
-        tell(observer);
-      } catch (error) {
-        this.#options.failed?.(error);
-      }
-    }
+    for (const observer of this.#observers) contain(() => tell(observer), this.#failed);
   }
+
+  readonly #failed = (error: unknown): void => this.#options.failed?.(error);
 
   /** A listener threw: its client cannot get the result of the request. */
   #crashed(request: Request, place: Place | undefined, error: unknown): void {
-    this.#options.failed?.(error);
-    try {
-      place?.listener.failed?.(error);
-    } catch (again) {
-      this.#options.failed?.(again);
-    }
+    this.#failed(error);
+    contain(() => place?.listener.failed?.(error), this.#failed);
     // Not inside the rollout's turn, which is still about this request.
     queueMicrotask(() => this.rollout.end(request, "abort"));
   }

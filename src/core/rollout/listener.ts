@@ -1,6 +1,7 @@
 // The listener of a rollout, and the guard around it: an error that a listener throws is a failure of the client behind
 // it. It is reported, the request of the call is ended, and all others continue.
 
+import { contain } from "../base/contain.ts";
 import type { WorkerId } from "../base/ids.ts";
 import type { Group, Request } from "../request/buffer.ts";
 import type { Worker, WorkerStats } from "./worker.ts";
@@ -35,13 +36,8 @@ type Threw = (error: unknown, request: Request | null) => void;
 
 /** `listener` with everything that it throws passed to `threw` instead. */
 export function contained(listener: RolloutListener, threw: Threw): RolloutListener {
-  const guard = (act: () => void, request: Request | null = null): void => {
-    try {
-      act();
-    } catch (error) {
-      threw(error, request);
-    }
-  };
+  const guard = (act: () => void, request: Request | null = null): void =>
+    contain(act, (error) => threw(error, request));
   return {
     // Called for every batch of tokens, so it makes no closure.
     tokens: (request, offset) => {
@@ -58,13 +54,12 @@ export function contained(listener: RolloutListener, threw: Threw): RolloutListe
     workerFailed: (worker, message) => guard(() => listener.workerFailed(worker, message)),
     quarantined: (request) => guard(() => listener.quarantined(request)),
     draftsOff: (worker, reason) => guard(() => listener.draftsOff?.(worker, reason)),
-    threw: (error, request) => {
-      try {
-        listener.threw(error, request);
-      } catch {
-        // No listener is left for it.
-      }
-    },
+    // No listener is left for what this throws.
+    threw: (error, request) =>
+      contain(
+        () => listener.threw(error, request),
+        () => {},
+      ),
     broken: (error) => listener.broken(error),
   };
 }

@@ -2,6 +2,7 @@
 // An error here is a bug in the state that all requests share, so it stops the rollout. Errors of one listener
 // (`contained`), of one worker's `send` (Loop) or of the KV pool (`PooledKv`) are caught where they arise.
 
+import { contain } from "../base/contain.ts";
 export class Turns {
   readonly #follow: () => void;
   readonly #broken: (error: unknown) => void;
@@ -40,11 +41,9 @@ export class Turns {
 
   #guarded(act: () => void): void {
     if (this.#isStopped) return;
-    try {
-      act();
-    } catch (error) {
+    contain(act, (error) => {
       this.#isStopped = true;
       this.#broken(error);
-    }
+    });
   }
 }

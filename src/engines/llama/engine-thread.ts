@@ -2,6 +2,7 @@
 // there is none, and sends events in batches. Started by worker.ts with a message of kind `open`.
 
 import { assert, unreachable } from "../../core/base/assert.ts";
+import { contain } from "../../core/base/contain.ts";
 import { AppError, type ErrorCode, errorText } from "../../core/base/errors.ts";
 import type { WeightEpoch } from "../../core/base/ids.ts";
 import { AdaptiveLength, ConstantLength } from "../../core/draft/draft-length.ts";
@@ -177,14 +178,12 @@ function send(message: FromEngine, transfers: ArrayBuffer[] = []): void {
 
 /** A worker that throws has failed: the rollout gets one `failed` event for any error. */
 function guard(act: () => void): void {
-  try {
-    act();
-  } catch (error) {
+  contain(act, (error) => {
     self.onmessage = null;
     thread?.stop();
     const code = error instanceof AppError ? error.code : "worker_failed";
     send({ kind: "failed", code, message: errorText(error) });
-  }
+  });
 }
 
 let thread: EngineThread | null = null;

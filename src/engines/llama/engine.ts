@@ -6,6 +6,7 @@
 
 import { assert, unreachable } from "../../core/base/assert.ts";
 import type { Clock } from "../../core/base/clock.ts";
+import { contain } from "../../core/base/contain.ts";
 import type { RequestId, WeightEpoch } from "../../core/base/ids.ts";
 import type { DraftPlanner, StepTimes } from "../../core/draft/draft-length.ts";
 import { DRAFT_TOKENS_MAX, type Drafter } from "../../core/draft/drafter.ts";
@@ -322,14 +323,12 @@ export class LlamaEngine {
 
   /** The boundary of one request outside of a step: what goes wrong ends this request and no other. */
   #contain(requestId: RequestId, act: () => void): void {
-    try {
-      act();
-    } catch (error) {
+    contain(act, (error) => {
       const refusal = refusalOf(error);
       if (refusal === null) throw error;
       this.#release(requestId);
       this.#push({ kind: "chunk_done", requestId, finish: "abort", refusal });
-    }
+    });
   }
 
   #run(command: RunCommand): void {

@@ -1,6 +1,7 @@
 // Time as a vLLM worker uses it: the only file of the folder that names a clock or a timer.
 
 import type { Clock } from "../../core/base/clock.ts";
+import { contain } from "../../core/base/contain.ts";
 
 export interface TimerClock extends Clock {
   /** Runs `what` once, after `ms`; 0: after the I/O of this turn. The result cancels it. */
@@ -23,14 +24,7 @@ export const wallTimers: TimerClock = {
 export function contained(clock: TimerClock, failed: (error: unknown) => void): TimerClock {
   return {
     nowMs: () => clock.nowMs(),
-    after: (ms, what) =>
-      clock.after(ms, () => {
-        try {
-          what();
-        } catch (error) {
-          failed(error);
-        }
-      }),
+    after: (ms, what) => clock.after(ms, () => contain(what, failed)),
   };
 }
 

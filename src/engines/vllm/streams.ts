@@ -1,6 +1,7 @@
 // The open streams of a worker: one request for each attempt at a chunk, read event by event. It sees to it that
 // nothing is read of a stream that was left, and that the server ends it. What an event means is decided by the worker.
 
+import { contain } from "../../core/base/contain.ts";
 import { errorText } from "../../core/base/errors.ts";
 import type { ChunkRun } from "./chunk-run.ts";
 import type { TimerClock } from "./clock.ts";
@@ -64,13 +65,9 @@ export class Streams {
     const reader = new SseReader(bytesMax);
     const path = ENDPOINT_PATHS[form.endpoint];
     const body = dialect.body(chunk, form);
-    const guarded = (act: () => void) => {
-      try {
-        act();
-      } catch (error) {
-        this.#listener.unreadable(run, `its stream: ${errorText(error)}`);
-      }
-    };
+    const unreadable = (error: unknown) =>
+      this.#listener.unreadable(run, `its stream: ${errorText(error)}`);
+    const guarded = (act: () => void) => contain(act, unreadable);
     run.isOpen = true;
     run.abort = dialect.abort(chunk);
     run.heardMs = clock.nowMs();
