@@ -39,6 +39,7 @@ export function operatorLog(log: Log, broken: (error: unknown) => void): Operato
     // One for every chat: the metrics count them.
     chatRendered: () => {},
     notLossless: (engine, reason) => log("error", "not_lossless", { engine, reason }),
+    chatProblem: (problem) => log("warn", "chat_template", { problem }),
     quarantined: (reason) => log("error", "quarantined", { reason }),
     answered: ({ status, ms, method, asked, ...rest }) => {
       if (method !== "GET" && isControl(rest.path)) {

@@ -202,6 +202,7 @@ function requests(parts: Parts): Features {
   const requestJournals =
     journals && new RequestJournals({ files: journals, sidecar, held, graceMs, after });
   const { trajectories, feature: recording } = recorded(parts);
+  if (text.chatProblem) log.chatProblem(text.chatProblem);
   const plane = new DataPlane({
     ...{ sidecar, text, encoder, engines, chats, eosTokenIds, after },
     trajectories,

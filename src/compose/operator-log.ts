@@ -23,6 +23,8 @@ export interface OperatorLog {
   weightsHeld(seconds: number): void;
   /** A chat has become a prompt, which took so many seconds. */
   chatRendered(by: RenderedBy, seconds: number): void;
+  /** The model's chat template is beyond the engine of templates here. */
+  chatProblem(problem: string): void;
   /** An engine's plugin, or its output, shows that its sampler verifies drafts wrongly: it gets none. */
   notLossless(engine: string, reason: string): void;
   /** A request that made workers die was ended. `reason` names it and them. */
@@ -65,6 +67,7 @@ const EVENTS: Readonly<Record<keyof OperatorLog, true>> = {
   weightsNotice: true,
   weightsHeld: true,
   chatRendered: true,
+  chatProblem: true,
   notLossless: true,
   quarantined: true,
   answered: true,

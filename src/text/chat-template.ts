@@ -1,58 +1,89 @@
-// Renders a model's chat template: Jinja as Hugging Face models carry it, with the variables and the rules of
-// transformers' apply_chat_template. Whatever a template refuses is the client's error, in its words.
+// Makes the prompt of a chat by the model's templates: Jinja with transformers' settings, over messages prepared as vLLM prepares them
+// (renderers/chat_utils.py, renderers/hf.py), so that engines here and vLLM servers see the same prompt.
 
-import { Template } from "@huggingface/jinja";
-import { errorText, InvalidFieldError } from "../core/base/errors.ts";
-import type { Chat } from "./text.ts";
+import { AppError, errorText, InvalidFieldError } from "../core/base/errors.ts";
+import { Scope } from "./jinja/blocks.ts";
+import { GLOBALS } from "./jinja/library.ts";
+import { type Program, parsed } from "./jinja/parser.ts";
+import {
+  type Dict,
+  isDict,
+  isList,
+  isTrue,
+  parsedJson,
+  shown,
+  type Value,
+} from "./jinja/values.ts";
+import { type Chat, TEXT_OF_PART } from "./text.ts";
+
+/** Stands at the end of the message that is to be continued. */
+const OPEN_END = "CONTINUE_FINAL_MESSAGE_TAG ";
 
 export class ChatTemplate {
-  readonly #source: string | null;
+  readonly #programs = new Map<string, Program>();
+  readonly #knowsDeveloper = new Set<Program>();
   /** Variables that the tokenizer gives: `bos_token`, `eos_token`, ... */
   readonly #tokens: Readonly<Record<string, string>>;
-  #template: Template | null = null;
+  /** Reason why no chat can be rendered; null: there is none. */
+  readonly problem: string | null = null;
 
-  /** `source` null: the model has no template, and every `render` throws that. */
-  constructor(source: string | null, tokens: Readonly<Record<string, string>>) {
-    this.#source = source;
+  /** `sources`: templates by name; none: the model has no template. */
+  constructor(sources: ReadonlyMap<string, string>, tokens: Readonly<Record<string, string>>) {
     this.#tokens = tokens;
+    try {
+      for (const [name, source] of sources) {
+        const program = parsed(source);
+        this.#programs.set(name, program);
+        if (/(["'])developer\1/.test(source)) this.#knowsDeveloper.add(program);
+      }
+    } catch (error) {
+      this.problem = `the model's chat template cannot be used: ${errorText(error)}`;
+    }
   }
 
-  /** @throws InvalidFieldError: no template, one that cannot be read, or one that refuses the messages. */
+  /** @throws InvalidFieldError: no template, or one that refuses the messages; AppError model_unreadable: `problem`. */
   render(chat: Chat): string {
-    if (this.#source === null) throw refused("need a chat template, and the model has none");
-    const {
-      messages,
-      tools = null,
-      chat_template: own = null,
-      documents = null,
-      reasoning_effort: effort = null,
-      chat_template_kwargs: variables = {},
-      continue_final_message: continueFinalMessage = false,
-      add_generation_prompt: addGenerationPrompt = !continueFinalMessage,
-    } = JSON.parse(chat);
-    if (own !== null) {
+    const fields = parsedJson(chat) as Dict;
+    if (this.problem !== null) throw new AppError("model_unreadable", this.problem);
+    if (isTrue(fields.get("chat_template"))) {
       const problem = "is given, but only engines that render chats take one (vLLM)";
       throw new InvalidFieldError({ where: "chat", field: "chat_template", problem });
     }
-    if (continueFinalMessage && addGenerationPrompt) {
-      throw refused("cannot both be continued and be answered (add_generation_prompt)");
-    }
-    let text: string;
+    const tools = isTrue(fields.get("tools")) ? toolsOf(fields.get("tools")) : null;
+    const named = tools === null ? null : this.#programs.get("tool_use");
+    const program = named ?? this.#programs.get("default");
+    if (program === undefined) throw refused("need a chat template, and the model has none");
     try {
-      this.#template ??= new Template(this.#source);
-      text = this.#template.render({
-        ...this.#tokens,
-        ...(documents && { documents }),
-        ...(effort && { reasoning_effort: effort }),
-        ...variables,
-        messages,
-        tools,
-        add_generation_prompt: addGenerationPrompt,
-      });
+      return this.#written(program, fields, tools);
     } catch (cause) {
+      if (cause instanceof InvalidFieldError) throw cause;
       throw refused(`are refused by the model's chat template: ${errorText(cause)}`);
     }
-    return continueFinalMessage ? leftOpen(text, messages.at(-1)) : text;
+  }
+
+  #written(program: Program, fields: Dict, tools: Value): string {
+    const continues = isTrue(fields.get("continue_final_message"));
+    const given = itemsIn(fields.get("messages")).map((one) => prepared(one, program));
+    const knows = this.#knowsDeveloper.has(program);
+    const messages = knows ? given : withoutDevelopers(given);
+    if (continues) leaveOpen(messages.at(-1));
+    const scope = new Scope(null, GLOBALS);
+    for (const [name, token] of Object.entries(this.#tokens)) scope.set(name, token);
+    const variables = fields.get("chat_template_kwargs");
+    if (isDict(variables)) for (const [name, one] of variables) scope.set(shown(name), one);
+    const effort = fields.get("reasoning_effort");
+    if (isTrue(effort)) {
+      scope.set("reasoning_effort", effort);
+      // Templates that leave thinking out by default are asked for it.
+      const thinks = isDict(variables) ? variables.get("enable_thinking") : undefined;
+      if (thinks === undefined) scope.set("enable_thinking", effort !== "none");
+    }
+    scope.set("documents", fields.get("documents") ?? null);
+    scope.set("messages", messages);
+    scope.set("tools", tools);
+    scope.set("add_generation_prompt", fields.get("add_generation_prompt") ?? !continues);
+    const text = program.write(scope);
+    return continues ? cutOpen(text) : text;
   }
 }
 
@@ -60,13 +91,129 @@ function refused(problem: string): InvalidFieldError {
   return new InvalidFieldError({ where: "chat", field: "messages", problem });
 }
 
-/** Cut behind the last message's content, as transformers does: templates may trim its ends. */
-function leftOpen(text: string, message: { content?: unknown } | undefined): string {
-  const content = message?.content;
-  if (typeof content !== "string") throw refused("end with no text that could be continued");
-  const at = text.lastIndexOf(content.trim());
+type Message = Map<Value, Value>;
+
+function itemsIn(value: Value): readonly Value[] {
+  return isList(value) ? value : [];
+}
+
+/** The fields of an object that are known, in this order; `needed` ones are null where they are not there. */
+function known(given: Value, needed: readonly string[], others: readonly string[]): Message {
+  const all: Message = new Map();
+  const dict = isDict(given) ? given : new Map<Value, Value>();
+  for (const name of needed) all.set(name, dict.get(name) ?? null);
+  for (const name of others) if ((dict.get(name) ?? null) !== null) all.set(name, dict.get(name));
+  return all;
+}
+
+function toolsOf(tools: Value): readonly Value[] {
+  return itemsIn(tools).map((tool) => {
+    if (!isDict(tool) || !isDict(tool.get("function"))) return tool;
+    const named = ["name", "description", "parameters"];
+    const called = known(tool.get("function"), named, ["strict", "defer_loading"]);
+    return new Map<Value, Value>([
+      ["type", "function"],
+      ["function", called],
+    ]);
+  });
+}
+
+/** Parts stay where the template loops over them; else they are lines. */
+function prepared(given: Value, { loopsOverParts }: Program): Message {
+  const message = isDict(given) ? given : new Map<Value, Value>();
+  const role = message.get("role");
+  const content = message.get("content") ?? [];
+  const texts = (isList(content) ? content : [content]).map(textOfPart);
+  const isParts = loopsOverParts && role !== "tool";
+  const parts = texts.map((text): Message => {
+    return new Map<Value, Value>([
+      ["type", "text"],
+      ["text", text],
+    ]);
+  });
+  const all: Message = new Map<Value, Value>([
+    ["role", role],
+    ["content", isParts ? parts : texts.join("\n")],
+  ]);
+  const set = (name: string, value: Value) => {
+    if (value !== null && value !== undefined) all.set(name, value);
+  };
+  if (role === "assistant") {
+    const calls = itemsIn(message.get("tool_calls"));
+    if (calls.length > 0) all.set("tool_calls", calls.map(calledWith));
+    const reasoning = message.get("reasoning") ?? message.get("reasoning_content");
+    set("reasoning", reasoning);
+    set("reasoning_content", reasoning);
+  }
+  if (role === "tool") set("tool_call_id", message.get("tool_call_id"));
+  set("name", message.get("name"));
+  set("task", message.get("task"));
+  if (role === "developer") all.set("tools", message.get("tools") ?? null);
+  return all;
+}
+
+function textOfPart(part: Value): string {
+  if (!isDict(part)) return shown(part);
+  return shown(part.get(TEXT_OF_PART.get(part.get("type") ?? "text") ?? "text"));
+}
+
+/** Arguments are an object, empty where they cannot be read as one. */
+function calledWith(call: Value): Value {
+  if (!isDict(call)) return call;
+  const called = call.get("function");
+  const given = isDict(called) ? called.get("arguments") : null;
+  let read: Value = given;
+  try {
+    if (typeof given === "string") read = parsedJson(given);
+  } catch {
+    read = null;
+  }
+  const all = known(call, ["id"], []);
+  const name = isDict(called) ? called.get("name") : undefined;
+  all.set(
+    "function",
+    new Map<Value, Value>([
+      ["arguments", isDict(read) ? read : new Map()],
+      ["name", name],
+    ]),
+  );
+  all.set("type", call.get("type") ?? "function");
+  return all;
+}
+
+/** For templates without that role: system messages, of which there is one, at the begin. */
+function withoutDevelopers(messages: readonly Message[]): readonly Message[] {
+  if (!messages.some((message) => message.get("role") === "developer")) return messages;
+  for (const message of messages) {
+    if (message.get("role") !== "developer") continue;
+    message.set("role", "system");
+    message.delete("tools");
+  }
+  const system = messages.filter((message) => message.get("role") === "system");
+  if (system.length === 1 && messages[0] === system[0]) return messages;
+  const texts = system.map((message) => {
+    const content = message.get("content") ?? "";
+    return isList(content) ? content.map(textOfPart).join("\n") : shown(content);
+  });
+  const merged: Message = new Map([
+    ["role", "system"],
+    ["content", texts.filter((text) => text !== "").join("\n\n")],
+  ]);
+  return [merged, ...messages.filter((message) => !system.includes(message))];
+}
+
+function leaveOpen(message: Message | undefined): void {
+  const content = message?.get("content");
+  const part = isList(content) ? content.at(-1) : null;
+  if (part instanceof Map) part.set("text", shown(part.get("text")) + OPEN_END);
+  else if (typeof content === "string") message?.set("content", content + OPEN_END);
+  else throw refused("end with no text that could be continued");
+}
+
+/** Templates may cut blanks from the message, and then from its mark. */
+function cutOpen(text: string): string {
+  const at = text.lastIndexOf(OPEN_END.trim());
   if (at < 0) throw refused("end with a text that the chat template does not show as it is");
-  const whole = content.trimStart();
-  const shown = text.startsWith(whole, at) ? whole : content.trim();
-  return text.slice(0, at + shown.length);
+  const before = text.slice(0, at);
+  return text.startsWith(OPEN_END, at) ? before : before.trimEnd();
 }

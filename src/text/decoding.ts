@@ -31,6 +31,10 @@ export abstract class VocabularyText implements Text {
     return this.#known(token).slice();
   }
 
+  get chatProblem(): string | null {
+    return this.template.problem;
+  }
+
   renderChat(chat: Chat): string {
     return this.template.render(chat);
   }

@@ -131,10 +131,9 @@ test("a thread of a Hugging Face tokenizer does what its text does, errors too",
   expect(await encoder.decode(all, ALWAYS)).toBe(text.decode(all, { skipSpecial: false }));
   const names = JSON.parse(await encoder.namesJson(all, ALWAYS));
   expect(names.join("")).toBe(content);
-  const open = { continue_final_message: true, add_generation_prompt: false };
-  const empty = JSON.stringify({ messages: [{ role: "user" }], ...open });
-  const failure = await encoder.encodeChat(empty, options).catch((error) => error);
-  expect(failure).toMatchObject({ code: "invalid_field", field: "messages" });
+  const foreign = JSON.stringify({ messages, chat_template: "x" });
+  const failure = await encoder.encodeChat(foreign, options).catch((error) => error);
+  expect(failure).toMatchObject({ code: "invalid_field", field: "chat_template" });
 });
 
 test("a thread that cannot open its tokenizer reports the reason", async () => {

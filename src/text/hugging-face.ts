@@ -1,9 +1,9 @@
-// The Text port over the files of a Hugging Face model: tokenizer.json, tokenizer_config.json and
-// chat_template.jinja. Ids are those of the `tokenizers` library; bytes of tokens are worked out here, as
+// The Text port over the files of a Hugging Face model: tokenizer.json, tokenizer_config.json, special_tokens_map.json and
+// its chat templates. Ids are those of the `tokenizers` library; bytes of tokens are worked out here, as
 // that library decodes to text only, which loses characters that several tokens share.
 
-import { existsSync, readFileSync, statSync } from "node:fs";
-import { join } from "node:path";
+import { existsSync, readdirSync, readFileSync, statSync } from "node:fs";
+import { basename, join } from "node:path";
 import { Tokenizer } from "@huggingface/tokenizers";
 import { AppError, errorText } from "../core/base/errors.ts";
 import { ChatTemplate } from "./chat-template.ts";
@@ -38,7 +38,10 @@ export function openHuggingFaceText(folder: string, vocabularySizeMin = 0): Text
   const model = readIfThere(join(folder, "config.json")) ?? {};
   try {
     const tokenizer = new Tokenizer(file, config);
-    const template = new ChatTemplate(templateOf(folder, config), namedTokens(config));
+    mendPattern(Object(tokenizer).pre_tokenizer);
+    // Files of older models have tokens of their own.
+    const named = { ...readIfThere(join(folder, "special_tokens_map.json")), ...config };
+    const template = new ChatTemplate(templatesOf(folder, config), namedTokens(named));
     const sizeMin = Math.max(vocabularySizeMin, modelVocabularySize(model));
     return new HuggingFaceText(tokenizer, { file, sizeMin, template });
   } catch (cause) {
@@ -197,15 +200,37 @@ function namedTokens(config: Record<string, unknown>): Record<string, string> {
   return tokens;
 }
 
-/** The file of its own wins, as in transformers; of several named ones, `default`. */
-function templateOf(folder: string, config: Record<string, unknown>): string | null {
+/** Templates by name. Files of their own win, as in transformers. */
+function templatesOf(folder: string, config: Record<string, unknown>): Map<string, string> {
+  const { chat_template: given } = config;
+  const listed = Array.isArray(given) ? given : [{ name: "default", template: given }];
+  const templates = new Map<string, string>();
+  for (const { name, template } of listed.map(Object)) {
+    if (typeof template === "string") templates.set(`${name}`, template);
+  }
   const path = join(folder, "chat_template.jinja");
-  if (existsSync(path)) return readFileSync(path, "utf8");
-  const template = config.chat_template;
-  if (typeof template === "string") return template;
-  if (!Array.isArray(template)) return null;
-  const named = template.find((one) => one?.name === "default");
-  return typeof named?.template === "string" ? named.template : null;
+  if (existsSync(path)) templates.set("default", readFileSync(path, "utf8"));
+  const others = join(folder, "additional_chat_templates");
+  for (const file of existsSync(others) ? readdirSync(others) : []) {
+    const name = basename(file, ".jinja");
+    if (name !== file) templates.set(name, readFileSync(join(others, file), "utf8"));
+  }
+  return templates;
+}
+
+/** White space in Rust: not that of JavaScript, which has U+FEFF and lacks U+0085. */
+const BLANK = "\\t-\\r \\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000";
+const WORDS = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+";
+const GPT2_PATTERN = new RegExp(
+  `${WORDS}| ?[^${BLANK}\\p{L}\\p{N}]+|[${BLANK}]+(?![^${BLANK}])|[${BLANK}]+`,
+  "gu",
+);
+
+/** The library writes GPT-2's pattern with JavaScript's white space, unlike patterns in files. */
+function mendPattern(splitter: unknown): void {
+  const { use_regex: hasPattern, tokenizers = [] } = Object(splitter);
+  if (hasPattern === true) Object(splitter).pattern = GPT2_PATTERN;
+  for (const one of tokenizers) mendPattern(one);
 }
 
 function readIfThere(path: string): Record<string, unknown> | null {

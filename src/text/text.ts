@@ -61,6 +61,8 @@ export interface Text {
   detokenizer(options: { skipSpecial: boolean }): Detokenizer;
   /** The bytes of one token, special ones written out. @throws InvalidFieldError as `decode`. */
   bytes(token: number): Uint8Array;
+  /** Reason why `renderChat` always fails although the model has a template. Default: there is none. */
+  readonly chatProblem?: string | null;
   /** The prompt that the model's chat template makes. @throws AppError invalid_field: no template, or it refuses. */
   renderChat(chat: Chat): string;
 }

@@ -4,6 +4,7 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { rmSync } from "node:fs";
 import { type Bed, TEST_MS_MAX } from "./bed.ts";
+import { CHAT_FLAGS, chatTests } from "./chats.ts";
 import { cacheTests, controlTests, weightTests } from "./control.ts";
 import { examined, named } from "./doctor.ts";
 import { drawTests } from "./draws.ts";
@@ -41,7 +42,7 @@ describe.skipIf(missing !== null)("two vLLM servers behind the sidecar", () => {
   beforeAll(async () => {
     folder = scaledModel(SCALE);
     const args = ["--chunk-tokens", String(CHUNK_TOKENS), "--max-model-len", "2100"];
-    fleet = await Fleet.up([...args, "--", ...TOOL_FLAGS]);
+    fleet = await Fleet.up([...args, "--", ...TOOL_FLAGS, ...CHAT_FLAGS]);
     const prompts = await promptIds(fleet, GROUPS);
     bed = { fleet, prompts, eos: EOS };
     console.log(`healthy after ${seconds(startMs)} s`);
@@ -61,6 +62,7 @@ describe.skipIf(missing !== null)("two vLLM servers behind the sidecar", () => {
     expect(status).toBe(0);
   });
 
+  chatTests(ready);
   toolTests(ready);
   promptLogprobTests(ready);
   drawTests(ready);

@@ -103,8 +103,6 @@ describe.skipIf(skipReason !== null)("both texts", () => {
       expect(text.renderChat(chatOf(turns, open))).toBe(
         "<|user|>sort 9 27 4<|assistant|><think>\n9 27 ",
       );
-      const nothing = chatOf([{ role: "user", content: null }], open);
-      expect(() => text.renderChat(nothing)).toThrow("no text that could be continued");
     }
   });
 });

@@ -18,6 +18,12 @@ const PIECE_BYTES = 64;
 const THREAD = new URL("./text-thread.ts", import.meta.url);
 const NOTHING_ADDED = { addSpecial: false };
 
+/** Templates in a GGUF file, by their names in Hugging Face's. */
+const TEMPLATE_KEYS = {
+  default: "tokenizer.chat_template",
+  tool_use: "tokenizer.chat_template.tool_use",
+} as const;
+
 export class LlamaTokenizer extends VocabularyText {
   readonly vocabularySize: number;
   readonly #weights: LlamaWeights;
@@ -54,8 +60,12 @@ export class LlamaTokenizer extends VocabularyText {
       throw new AppError("model_unreadable", `${name}: the model has no tokenizer`);
     }
     const { pointer } = this.#weights;
-    const source = metaString(library, pointer, "tokenizer.chat_template");
-    this.template = new ChatTemplate(source === "" ? null : source, this.#namedTokens());
+    const templates = new Map<string, string>();
+    for (const [name, key] of Object.entries(TEMPLATE_KEYS)) {
+      const source = metaString(library, pointer, key);
+      if (source !== "") templates.set(name, source);
+    }
+    this.template = new ChatTemplate(templates, this.#namedTokens());
   }
 
   encode(text: string, options: { addSpecial: boolean } = NOTHING_ADDED): Int32Array {

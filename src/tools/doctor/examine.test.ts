@@ -19,6 +19,7 @@ test("doctor: an SGLang server is examined as one", async () => {
     ["token ids in and out", "ok"],
     ["KV budget", "info"],
     ["settings", "warn"],
+    ["chats", "info"],
     ["chunks at temperature 0", "ok"],
   ]);
 });

@@ -17,6 +17,7 @@ import { CHUNKS, type Diagnosis, type Finding, fail } from "./finding.ts";
 import { checkSampling } from "./sampling-check.ts";
 import {
   checkCapabilities,
+  checkChats,
   checkConnector,
   checkFlags,
   checkPlugin,
@@ -71,6 +72,7 @@ async function checksOf(
   const { findings, capabilities, options } = parts;
   // The probe has divided a response of a hybrid model.
   const chunks: Checks = capabilities.isDivisible ? [[CHUNKS, () => checkChunks(engine)]] : [];
+  findings.push(await checkChats(engine));
   if (engine.server.dialect !== VLLM_DIALECT) return chunks;
   findings.push(
     checkVersion(capabilities),

@@ -1,7 +1,13 @@
 import { expect, test } from "bun:test";
 import { Engine } from "./engine.ts";
 import type { Finding } from "./finding.ts";
-import { checkFlags, checkPlugin, checkTrainerRoutes, checkVersion } from "./settings-checks.ts";
+import {
+  checkChats,
+  checkFlags,
+  checkPlugin,
+  checkTrainerRoutes,
+  checkVersion,
+} from "./settings-checks.ts";
 
 /** An engine that answers GET as `routes` say, and 404 elsewhere. */
 async function against<T>(
@@ -35,6 +41,19 @@ test("checkVersion: too old, known, and newer than known", () => {
   expect(verdict("0.33.0")).toBe("info");
   expect(verdict("1.0")).toBe("info");
   expect(verdict(null)).toBe("warn");
+});
+
+test("checkChats: says who makes prompts of chats", async () => {
+  const path = "/v1/chat/completions/render";
+  const refusal = Response.json({ error: { message: "no chat template" } }, { status: 400 });
+  const found = async (route: Response | object) => {
+    const { verdict, reason } = await against({ [path]: route }, checkChats);
+    return [verdict, reason];
+  };
+  expect(await found({ token_ids: [1] })).toEqual(["ok", expect.stringContaining("it renders")]);
+  expect(await found(refusal)).toEqual(["info", "it refuses them: no chat template"]);
+  const missing = Response.json({}, { status: 404 });
+  expect(await found(missing)).toEqual(["info", expect.stringContaining(`no ${path} (HTTP 404)`)]);
 });
 
 test("checkPlugin: names the runner that the plugin drafts under, and nothing without the plugin", () => {

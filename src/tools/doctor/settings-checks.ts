@@ -2,7 +2,7 @@
 
 import type { Capabilities } from "../../engines/vllm/dialect.ts";
 import { ENDPOINT_PATHS } from "../../engines/vllm/dialect.ts";
-import { type Engine, pathOf } from "./engine.ts";
+import { type Engine, fieldOf, listOf, pathOf } from "./engine.ts";
 import { type Finding, fail, info, ok, warn } from "./finding.ts";
 
 export const ENDPOINT = "token ids in and out";
@@ -115,6 +115,25 @@ export async function checkTrainerRoutes(
     return [...findings, warn("TRL's client", reason, fix)];
   }
   return [...findings, ok("TRL's client", "finds all that it requests")];
+}
+
+const RENDER_PATH = "/v1/chat/completions/render";
+
+/** Whether the engine makes prompts of chats. */
+export async function checkChats(engine: Engine): Promise<Finding> {
+  const messages = [{ role: "user", content: "Hello" }];
+  const { status, body } = await engine.call("POST", RENDER_PATH, { messages, max_tokens: 1 });
+  const tokens = listOf(fieldOf(body, "token_ids")).length;
+  if (tokens > 0) return ok("chats", "it renders them: prompts are what its own template makes");
+  if (status === 400) return info("chats", `it refuses them: ${textOf(body)}`);
+  const reason = `no ${RENDER_PATH} (HTTP ${status}): the sidecar makes their prompts, by the model's template`;
+  return info("chats", reason);
+}
+
+/** The message of an error, or what stands for one. */
+function textOf(body: unknown): string {
+  const message = pathOf(body, "error", "message");
+  return typeof message === "string" ? message : JSON.stringify(body);
 }
 
 const CONNECTOR = "KV connector";
