@@ -41,6 +41,7 @@ export function operatorLog(log: Log, broken: (error: unknown) => void): Operato
     notLossless: (engine, reason) => log("error", "not_lossless", { engine, reason }),
     chatProblem: (problem) => log("warn", "chat_template", { problem }),
     quarantined: (reason) => log("error", "quarantined", { reason }),
+    waitEnded: (reason) => log("warn", "wait_ended", { reason }),
     answered: ({ status, ms, method, asked, ...rest }) => {
       if (method !== "GET" && isControl(rest.path)) {
         const fields = { status, ms: Math.round(ms), ...rest, asked };

@@ -167,6 +167,7 @@ function operatorsLog({ pool, weights, log }: Parts): Feature {
       advanced: (epoch) => log.weightsChanged(epoch, weights.version(epoch)),
       quarantined: ({ response }) => log.quarantined(response.refusal?.message ?? ""),
       draftsOff: (worker, reason) => log.notLossless(worker.name, reason),
+      waitEnded: log.waitEnded,
       finished: (request) => {
         const { refusal } = request.response;
         if (refusal === null) return;

@@ -41,6 +41,8 @@ export interface OperatorLog {
   resumed(rollouts: number): void;
   /** A journal is not written any more; its rollout goes on without it. */
   journalFailed(error: unknown): void;
+  /** A wait of the rollout has reached its bound; `reason` names both, and what was given up. */
+  waitEnded(reason: string): void;
   /** All responses are generated, but these clients have not read theirs: the server stops when they have, or stall. */
   unread(streams: readonly OpenStream[]): void;
   failed(error: unknown): void;
@@ -77,6 +79,7 @@ const EVENTS: Readonly<Record<keyof OperatorLog, true>> = {
   deadline: true,
   resumed: true,
   journalFailed: true,
+  waitEnded: true,
   unread: true,
   failed: true,
   broken: true,

@@ -378,6 +378,7 @@ export class Sidecar {
       workerFailed: (worker, message) =>
         this.#each((observer) => observer.workerFailed?.(worker, message)),
       quarantined: (request) => this.#each((observer) => observer.quarantined?.(request)),
+      waitEnded: (message) => this.#each((observer) => observer.waitEnded?.(message)),
       draftsOff: (worker, reason) => this.#each((observer) => observer.draftsOff?.(worker, reason)),
       threw: (error, request) => this.#each((observer) => observer.threw?.(error, request)),
       broken: (error) => this.#each((observer) => observer.broken?.(error)),

@@ -26,8 +26,9 @@ export function newSidecar(
   {
     chunkTokens = 4,
     draft = "grouped",
+    later,
     ...more
-  }: Partial<Pick<RolloutOptions, "chunkTokens" | "draft">> &
+  }: Partial<Pick<RolloutOptions, "chunkTokens" | "draft" | "later">> &
     Partial<Pick<SidecarOptions, "vocabularySize" | "failed" | "limits">> = {},
 ): Sidecar {
   let drawn = 0;
@@ -35,6 +36,7 @@ export function newSidecar(
     rollout: {
       ...{ policy: "seer", draft, chunkTokens, epoch: weightEpoch(0), clock, core },
       pool: new EmbeddedKvPool({ clock, memoryBytesMax: 2 ** 20, disk: null }),
+      ...(later && { later }),
     },
     vocabularySize: 1000,
     random: () => {
@@ -72,6 +74,7 @@ export interface BedOptions {
   readonly vocabularySize?: number;
   readonly limits?: Partial<SidecarLimits>;
   readonly failed?: (error: unknown) => void;
+  readonly later?: NonNullable<RolloutOptions["later"]>;
 }
 
 export class Bed {
@@ -83,7 +86,9 @@ export class Bed {
   constructor(options: BedOptions) {
     this.#options = options;
     const { chunkTokens = 7, vocabularySize = 1000, limits = {}, failed = () => {} } = options;
-    this.sidecar = newSidecar(this.clock, { chunkTokens, vocabularySize, limits, failed });
+    const later = options.later === undefined ? {} : { later: options.later };
+    const fields = { chunkTokens, vocabularySize, limits, failed, ...later };
+    this.sidecar = newSidecar(this.clock, fields);
     for (let i = 0; i < options.workers; i += 1) this.addWorker();
   }
 

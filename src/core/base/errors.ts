@@ -27,6 +27,9 @@ export type ErrorCode =
   | "worker_failed"
   | "not_lossless"
   | "no_worker"
+  | "no_open_worker"
+  | "no_large_worker"
+  | "paused_too_long"
   | "output_failed"
   | "journal_damaged"
   | "internal_error"
@@ -42,12 +45,12 @@ export class AppError extends Error {
   }
 }
 
-/** An engine would not run a request: its message, and its HTTP status if that is a 4xx. */
+/** An engine would not run a request, or none could: the message, and the engine's HTTP status if that is a 4xx. */
 export class RefusedError extends AppError {
   readonly status: number | null;
 
-  constructor(refusal: { status: number; message: string }) {
-    super("worker_failed", refusal.message);
+  constructor(refusal: { status: number; message: string; code?: ErrorCode }) {
+    super(refusal.code ?? "worker_failed", refusal.message);
     this.status = refusal.status >= 400 && refusal.status < 500 ? refusal.status : null;
   }
 }

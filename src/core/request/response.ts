@@ -2,6 +2,7 @@
 // offset only, so nothing is lost, repeated or reordered without being seen.
 
 import { assert } from "../base/assert.ts";
+import type { ErrorCode } from "../base/errors.ts";
 import type { WeightEpoch, WeightsId, WorkerId } from "../base/ids.ts";
 import { OutputColumns, type TopLogprobs } from "./columns.ts";
 import type { ExpertRows } from "./expert-rows.ts";
@@ -61,6 +62,8 @@ export interface Refusal {
   /** 4xx: the request is wrong, as over HTTP; else: the engine is. */
   readonly status: number;
   readonly message: string;
+  /** The condition that ended it, where no engine is to blame for it; absent: `worker_failed`. */
+  readonly code?: ErrorCode;
 }
 
 /** An engine's report about a prompt: JSON, handed on as it came. null: not asked for. */

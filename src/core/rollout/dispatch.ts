@@ -27,6 +27,7 @@ import { PooledKv } from "./pooled-kv.ts";
 import { expertsWanted } from "./reports.ts";
 import type { SiblingTokens } from "./sibling-tokens.ts";
 import type { Turns } from "./turns.ts";
+import type { BoundedWaits } from "./waits.ts";
 import type { KvBlob, Worker } from "./worker.ts";
 
 /** Where a request runs next, and for how many output tokens. */
@@ -38,6 +39,7 @@ interface Target {
 interface Departure {
   readonly from: WorkerId;
   readonly tokens: number;
+  readonly endWait: () => void;
 }
 
 export interface DispatchParts {
@@ -52,6 +54,7 @@ export interface DispatchParts {
   readonly meter: Meter;
   readonly clock: Clock;
   readonly turns: Turns;
+  readonly waits: BoundedWaits;
   readonly epoch: WeightEpoch;
 }
 
@@ -139,7 +142,14 @@ export class Dispatch {
       return;
     }
     assert(!this.#departing.has(requestId), "KV leaves a worker once");
-    this.#departing.set(requestId, { from, tokens });
+    const late = (): boolean => {
+      this.#parts.meter.count("kv_waits_ended");
+      this.exported(requestId, null, from);
+      return true;
+    };
+    const what = `KV of request ${requestId} (engine ${from})`;
+    const endWait = this.#parts.waits.begin("kv_out", what, late);
+    this.#departing.set(requestId, { from, tokens, endWait });
     this.#ledger.leaving(from, tokens);
     this.#parts.outbox.post(from, { kind: "export", requestId });
   }
@@ -167,6 +177,7 @@ export class Dispatch {
   #departed(requestId: RequestId): boolean {
     const departure = this.#departing.get(requestId);
     if (departure === undefined) return false;
+    departure.endWait();
     this.#departing.delete(requestId);
     this.#pending.delete(requestId);
     this.#ledger.book(departure.from, { inFlight: 0, kvTokens: -departure.tokens });
@@ -176,20 +187,32 @@ export class Dispatch {
 
   /** Brings the target whatever the KV pool has of the request, and starts its chunk, at once or later. */
   #load(request: Request, target: Target): void {
-    const { meter, turns } = this.#parts;
-    const blob = this.#pooled.blob(request.spec.requestId, this.#weightsOf(target.workerId));
+    const { meter, turns, waits } = this.#parts;
+    const { requestId } = request.spec;
+    const { workerId } = target;
+    const blob = this.#pooled.blob(requestId, this.#weightsOf(workerId));
     if (blob === null) {
       this.#start(request, target, null);
       return;
     }
     const epoch = this.#epoch;
+    // While the disk is read, the worker may fail, the request go back to the buffer or be given up, or the weights
+    // change; or it takes too long.
+    const isAwaited = (): boolean =>
+      request.status === "moving" && request.residentOn === workerId && this.#epoch === epoch;
+    const late = (): boolean => {
+      if (!isAwaited()) return false;
+      meter.count("kv_waits_ended");
+      this.#start(request, target, null);
+      return true;
+    };
+    const what = `KV of request ${requestId} (engine ${workerId})`;
+    const endWait = waits.begin("kv_in", what, late);
     void this.#pooled.bytes(blob).then((bytes) => {
-      // While the disk was read, the worker may have failed, the request gone back to the buffer or been
-      // given up, or the weights changed.
-      const isOnItsWay = request.status === "moving" && request.residentOn === target.workerId;
-      if (!isOnItsWay || this.#epoch !== epoch) return;
+      endWait();
+      if (!isAwaited()) return;
       turns.run(() => {
-        if (bytes !== null && request.workerId !== target.workerId) {
+        if (bytes !== null && request.workerId !== workerId) {
           meter.count("migrated_bytes", bytes.byteLength);
         }
         this.#start(request, target, bytes === null ? null : { tokens: blob.tokens, bytes });
@@ -389,6 +412,7 @@ export class Dispatch {
   /** No worker holds anything, and nothing in the pool is of use. Every request is `lost` as well. */
   clear(): void {
     this.#pooled.clear();
+    for (const { endWait } of this.#departing.values()) endWait();
     this.#departing.clear();
     this.#pending.clear();
     this.#ending.clear();

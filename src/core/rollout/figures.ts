@@ -117,6 +117,12 @@ const COUNTED = [
     help: "Calls to the KV pool that failed; the KV was recomputed.",
   },
   {
+    key: "kv_waits_ended",
+    metric: "foretoken_kv_waits_ended_total",
+    unit: "",
+    help: "KV that left an engine, or came from the pool, too slowly (60 s, 30 s); it was recomputed.",
+  },
+  {
     key: "quarantined_requests",
     metric: "foretoken_quarantined_requests_total",
     unit: "requests",

@@ -24,6 +24,8 @@ export interface RolloutListener {
   workerFailed(worker: Worker, message: string): void;
   /** The request has been ended because it makes workers die; `response.refusal` is the reason. Before `finished`. */
   quarantined(request: Request): void;
+  /** A wait has reached its bound: what was given up, in words for an operator. Before requests end for it. */
+  waitEnded?(message: string): void;
   /** The worker gets no drafts, as it did not draw what it reported where it had them; or gets them again. */
   draftsOff?(worker: Worker, reason: string): void;
   /** One of the calls above threw. `request`: the request of that call, which has been ended; null: none. */
@@ -53,6 +55,7 @@ export function contained(listener: RolloutListener, threw: Threw): RolloutListe
     stats: (workerId, stats) => guard(() => listener.stats(workerId, stats)),
     workerFailed: (worker, message) => guard(() => listener.workerFailed(worker, message)),
     quarantined: (request) => guard(() => listener.quarantined(request)),
+    waitEnded: (message) => guard(() => listener.waitEnded?.(message)),
     draftsOff: (worker, reason) => guard(() => listener.draftsOff?.(worker, reason)),
     // No listener is left for what this throws.
     threw: (error, request) =>

@@ -35,6 +35,7 @@ import { lacksReports, takeReports } from "./reports.ts";
 import { SiblingTokens } from "./sibling-tokens.ts";
 import { problemOf } from "./token-check.ts";
 import { Turns } from "./turns.ts";
+import { BoundedWaits, type WaitState } from "./waits.ts";
 import type { Worker, WorkerEvent } from "./worker.ts";
 
 export interface LoopOptions {
@@ -64,6 +65,7 @@ const STRICT_RESTARTS_MAX = 16;
 
 /** Status of a request for which an engine sent an invalid answer. */
 const BAD_GATEWAY = 502;
+const UNAVAILABLE = 503;
 
 export class Loop {
   readonly requests: Requests;
@@ -75,6 +77,7 @@ export class Loop {
   readonly meter: Meter;
   readonly pause = new Pause();
   readonly turns: Turns;
+  readonly waits: BoundedWaits;
   readonly dispatch: Dispatch;
   readonly outbox = new Outbox();
   readonly #clock: Clock;
@@ -88,14 +91,18 @@ export class Loop {
   constructor(options: LoopOptions) {
     const { clock, core, pool, epoch, schedulerFor: given } = options;
     const { outbox, drift, pause } = this;
+    const { later } = options;
     this.#clock = clock;
-    this.#later = options.later;
+    this.#later = later;
     this.#vocabularySize = options.vocabularySize ?? Number.POSITIVE_INFINITY;
     this.#listener = contained(options.listener, (error, request) => this.#threw(error, request));
     this.turns = new Turns(
       () => this.#turn(),
       (error) => this.#listener.broken(error),
     );
+    const giveUp = (state: WaitState, message: string) => this.#giveUp(state, message);
+    const ended = (message: string) => this.#listener.waitEnded?.(message);
+    this.waits = new BoundedWaits({ clock, later, turns: this.turns, giveUp, ended });
     const buffer = new RequestBuffer();
     this.requests = buffer;
     this.context = new ContextManager(options.lengthPrior);
@@ -120,6 +127,7 @@ export class Loop {
       meter: this.meter,
       clock,
       turns: this.turns,
+      waits: this.waits,
       epoch,
     });
   }
@@ -136,7 +144,10 @@ export class Loop {
         if (command.kind === "reject") this.#tooLarge(command);
         else this.dispatch.execute(command);
       }
+      this.waits.lasts("no_open_worker", slots.length === 0 && this.requests.unfinished > 0);
+      this.waits.lasts("no_large_worker", scheduler.stranded.size > 0);
     }
+    this.waits.lasts("paused_too_long", this.pause.mode !== null && this.requests.unfinished > 0);
     this.#siblings.post();
     this.#send();
     this.pause.resolveOver();
@@ -474,6 +485,17 @@ export class Loop {
     const message = `${needs}, and the largest worker has ${this.ledger.kvTokensMax}`;
     request.response.refusal = { status: BAD_GATEWAY, message };
     this.end(request, "abort");
+  }
+
+  /** The state has held responses up for as long as it may. */
+  #giveUp(state: WaitState, message: string): void {
+    const { scheduler, requests } = this;
+    const waiting = state === "no_large_worker" ? scheduler.stranded : requests.requests;
+    for (const request of [...waiting]) {
+      if (request.status !== "waiting") continue;
+      request.response.refusal = { status: UNAVAILABLE, message, code: state };
+      this.end(request, "abort");
+    }
   }
 
   /** A listener failed at something: that is no reason to stop for the requests of others. */

@@ -18,6 +18,7 @@ import { Loop, type LoopOptions, unreportedEnd } from "./loop.ts";
 import type { Meter } from "./meter.ts";
 import type { PauseMode } from "./pause.ts";
 import { isStale } from "./selection.ts";
+import type { RolloutWait } from "./waits.ts";
 import type { Worker } from "./worker.ts";
 
 export type RolloutOptions = LoopOptions;
@@ -86,6 +87,11 @@ export class Rollout {
   /** The request that owns a sequence of a draft group; null: none, or its beginning was taken back. */
   draftOwner(source: DraftSource): Request | null {
     return this.#loop.registry.ownerOf(source, (id) => this.group(id));
+  }
+
+  /** Waits for what no other request gives. */
+  get waits(): readonly RolloutWait[] {
+    return this.#loop.waits.open;
   }
 
   // Workers.
@@ -298,5 +304,6 @@ export class Rollout {
   /** Stops at once: no request is scheduled and no event taken any more. */
   stop(): void {
     this.#loop.turns.stop();
+    this.#loop.waits.clear();
   }
 }

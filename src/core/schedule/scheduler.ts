@@ -99,7 +99,7 @@ export class Scheduler {
   readonly sessions: Sessions;
   readonly #suspects = new Suspects();
   /** Requests that are too large for every worker that is there, and not for one that may come back. */
-  readonly #stranded = new Set<Request>();
+  readonly stranded = new Set<Request>();
   /** KV budgets in the turn that last checked the stranded requests. */
   #strandedAt = { kvTokens: 0, kvTokensMax: 0 };
   readonly #reservation = new Reservation();
@@ -309,7 +309,7 @@ export class Scheduler {
     this.#parked.delete(request);
     this.sessions.turns.delete(request);
     this.#suspects.delete(request);
-    this.#stranded.delete(request);
+    this.stranded.delete(request);
     this.#reservation.leaves(request);
   }
 
@@ -317,7 +317,7 @@ export class Scheduler {
   #strand(request: Request, chunkTokens: number, turn: Turn): boolean {
     const kvTokensNeeded = contextTokens(request) + chunkTokens;
     if (kvTokensNeeded <= turn.kvTokens) return false;
-    if (kvTokensNeeded <= turn.kvTokensMax) this.#stranded.add(request);
+    if (kvTokensNeeded <= turn.kvTokensMax) this.stranded.add(request);
     else turn.commands.push({ kind: "reject", request, kvTokensNeeded });
     return true;
   }
@@ -327,8 +327,8 @@ export class Scheduler {
     const at = this.#strandedAt;
     if (at.kvTokens === kvTokens && at.kvTokensMax === kvTokensMax) return;
     this.#strandedAt = { kvTokens, kvTokensMax };
-    const stranded = [...this.#stranded];
-    this.#stranded.clear();
+    const stranded = [...this.stranded];
+    this.stranded.clear();
     for (const request of stranded) this.enqueue(request);
   }
 

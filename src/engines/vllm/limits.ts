@@ -10,7 +10,7 @@ export const VLLM_LIMITS = {
   canaryMsMax: 120_000,
   /** A stream silent for this long has the server's health checked, ms. Preempted and queued requests are silent. */
   stallMs: 10_000,
-  /** A stream silent for this long on a healthy server is closed and asked for again, ms. */
+  /** A stream silent for this long on a healthy server is closed and asked for again, ms; a full server is waited for as long. */
   silenceMsMax: 600_000,
   /** Health checks that fail one after the other before the worker gives up. */
   healthFailuresMax: 3,

@@ -212,6 +212,17 @@ test("run: a server whose queue is full for long is waited for, and nothing is w
   expect(bench.tokens()).toEqual(expected());
 });
 
+test("run: a server that is full for longer than it may be silent refuses the request", async () => {
+  const faults: FaultPlan = (arrival) => (arrival > 0 ? { kind: "full", afterTokens: 0 } : null);
+  const limits = { retryMs: 1, retryMsMax: 2, silenceMsMax: 20 };
+  const bench = await open(await serve({ faults }), { limits });
+  bench.run();
+  const { finish, refusal } = await bench.kind("chunk_done");
+  expect([finish, refusal?.status]).toEqual(["abort", 502]);
+  expect(refusal?.message).toContain("busy");
+  expect(bench.all("failed")).toEqual([]);
+});
+
 test("openVllmWorker: a full server is no server without token ids", async () => {
   const faults: FaultPlan = (arrival) => (arrival < 1 ? { kind: "full", afterTokens: 0 } : null);
   const server = await serve({ faults });

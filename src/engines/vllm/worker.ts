@@ -437,10 +437,15 @@ export class VllmWorker implements Worker {
   /** `retryAfterMs` null: not said. */
   #refusedBy(run: ChunkRun, refusal: Refusal, retryAfterMs: number | null = null): void {
     const kind = classify(refusal);
+    if (kind !== "full" || run.hasProgressed) run.fullSinceMs = null;
     if (kind === "full") {
-      // It is waited for as in its queue: nothing is wrong with it, or with the request.
-      const attemptsMax = this.#parts.limits.failedAttemptsMax - 2;
-      run.failedAttempts = Math.min(run.failedAttempts, attemptsMax);
+      const { clock, limits } = this.#parts;
+      const nowMs = clock.nowMs();
+      run.fullSinceMs ??= nowMs;
+      // It is waited for as in its queue, and as long: nothing is wrong with it, or with the request.
+      const isWaitedFor = nowMs - run.fullSinceMs < limits.silenceMsMax;
+      const attemptsMax = limits.failedAttemptsMax - 2;
+      if (isWaitedFor) run.failedAttempts = Math.min(run.failedAttempts, attemptsMax);
     }
     if (kind === "request") this.#refuse(run, refusal);
     else if (kind !== "worker") this.#retry(run, refusalText(refusal), retryAfterMs);

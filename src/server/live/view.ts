@@ -259,7 +259,7 @@ export class LiveView {
       iteration: this.iteration,
       members: pool.members,
       clocks: meter.clocks(),
-      waits: [...sidecar.waits.open, ...this.#options.threadWaits()],
+      waits: [...sidecar.waits.open, ...sidecar.rollout.waits, ...this.#options.threadWaits()],
     });
     return { progress, state, longest, waiting };
   }

@@ -4,7 +4,8 @@
 import { expect, test } from "bun:test";
 import { StandInBed } from "../../../test/faults/attacks/stand-in-bed.ts";
 import { ControlFixture } from "../../../test/suite/control-fixture.ts";
-import { Bed, DEAF, specFor } from "../../../test/suite/sidecar-bed.ts";
+import { ManualTimers } from "../../../test/suite/manual-clock.ts";
+import { Bed, type BedOptions, DEAF, specFor } from "../../../test/suite/sidecar-bed.ts";
 import { assert } from "../../core/base/assert.ts";
 import { fold32 } from "../../core/base/hash.ts";
 import type { OpenWait } from "../../fleet/waits.ts";
@@ -15,10 +16,14 @@ const ITERATIONS = 100;
 
 function watched(
   lengthOf: (sample: number, request: number) => number,
-  { threadWaits = [], state = "ready" }: { threadWaits?: OpenWait[]; state?: string } = {},
+  {
+    threadWaits = [],
+    state = "ready",
+    ...more
+  }: { threadWaits?: OpenWait[]; state?: string } & Pick<BedOptions, "later"> = {},
 ) {
   const bed = new Bed({
-    workers: 2,
+    ...{ workers: 2, ...more },
     lengthOf: ({ sampleIndex, requestId }) => lengthOf(sampleIndex, requestId),
   });
   const view = new LiveView({
@@ -132,6 +137,18 @@ test("waiting: what waits for a thread has a line with its limit", () => {
       ),
     },
   ]);
+});
+
+test("waiting: a response without an open engine has a line with its bound", async () => {
+  const { later } = new ManualTimers();
+  const { bed, view } = watched(() => 8, { later });
+  for (const worker of bed.workers) bed.sidecar.rollout.setReachable(worker, false);
+  bed.generate([1, 2], 1);
+  await bed.step();
+  const line = /^generation waits for an engine for 0 s; none is open; gives up in 3,600 s$/;
+  expect(view.waiting().waiting).toContainEqual(
+    expect.objectContaining({ kind: "call", reason: expect.stringMatching(line) }),
+  );
 });
 
 test("waiting: without an engine, nothing is stuck before a response waits for one", async () => {

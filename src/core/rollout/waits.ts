@@ -1,0 +1,99 @@
+// Waits of requests for what no other request gives them: an engine, the end of a pause, KV on its way. Each has a bound.
+// At the bound requests are given up, with an error that names it; KV is given up, and computed again.
+
+import type { Clock } from "../base/clock.ts";
+import type { Turns } from "./turns.ts";
+
+const HOUR_MS = 3_600_000;
+const BOUNDS = {
+  no_open_worker: { msMax: HOUR_MS, forWhom: "an engine", reason: "none is open" },
+  no_large_worker: { msMax: HOUR_MS, forWhom: "a larger engine", reason: "none has enough KV" },
+  paused_too_long: { msMax: 24 * HOUR_MS, forWhom: "a resume", reason: "generation is paused" },
+  // An engine hands KV out between two steps; a pool reads it from a disk.
+  kv_out: { msMax: 60_000, forWhom: "an engine", reason: "it has not handed it out" },
+  kv_in: { msMax: 30_000, forWhom: "the KV pool", reason: "it has not read it" },
+} as const;
+
+/** Waits that last as long as a state of the rollout. */
+export type WaitState = "no_open_worker" | "no_large_worker" | "paused_too_long";
+
+/** A wait, for people. */
+export interface RolloutWait {
+  readonly what: string;
+  readonly forWhom: string;
+  readonly reason: string;
+  readonly msMax: number;
+  readonly sinceMs: number;
+  /** Whether it has lasted half of its bound. */
+  readonly isLate: boolean;
+}
+
+export interface BoundedWaitsOptions {
+  readonly clock: Clock;
+  /** Absent: no wait has a bound, and none is counted. */
+  readonly later: ((act: () => void, ms: number) => () => void) | undefined;
+  readonly turns: Turns;
+  /** A state has reached its bound: the requests that it holds up are to be given up. */
+  readonly giveUp: (state: WaitState, message: string) => void;
+  /** Called for any wait at its bound, inside a turn. */
+  readonly ended: (message: string) => void;
+}
+
+export class BoundedWaits {
+  readonly #options: BoundedWaitsOptions;
+  /** Open waits, and what cancels their bounds. */
+  readonly #open = new Map<Omit<RolloutWait, "isLate">, () => void>();
+  /** Ends of the waits of states that last. */
+  readonly #states = new Map<WaitState, () => void>();
+
+  constructor(options: BoundedWaitsOptions) {
+    this.#options = options;
+  }
+
+  /** Called in every turn with whether the state holds requests up. */
+  lasts(state: WaitState, isSo: boolean): void {
+    const end = this.#states.get(state);
+    if ((end !== undefined) === isSo) return;
+    end?.();
+    this.#states.delete(state);
+    if (!isSo) return;
+    const giveUp = (message: string): boolean => {
+      this.#states.delete(state);
+      this.#options.giveUp(state, message);
+      return true;
+    };
+    this.#states.set(state, this.begin(state, "generation", giveUp));
+  }
+
+  /** Returns the end of the wait. `late`: called at the bound, inside a turn; false: nobody waits any more. */
+  begin(name: keyof typeof BOUNDS, what: string, late: (message: string) => boolean): () => void {
+    const { clock, later, turns, ended } = this.#options;
+    if (later === undefined) return () => {};
+    const bound = BOUNDS[name];
+    const wait = { what, ...bound, sinceMs: clock.nowMs() };
+    const cancel = later(() => {
+      this.#open.delete(wait);
+      const message = `${name}: ${what} waited ${bound.msMax / 1000} s for ${bound.forWhom}, the bound: ${bound.reason}`;
+      turns.run(() => late(message) && ended(message));
+    }, bound.msMax);
+    this.#open.set(wait, cancel);
+    return () => {
+      cancel();
+      this.#open.delete(wait);
+    };
+  }
+
+  /** Ends all of them. */
+  clear(): void {
+    for (const cancel of this.#open.values()) cancel();
+    this.#open.clear();
+    this.#states.clear();
+  }
+
+  get open(): RolloutWait[] {
+    const nowMs = this.#options.clock.nowMs();
+    return Array.from(this.#open.keys(), (wait) => {
+      return { ...wait, isLate: 2 * (nowMs - wait.sinceMs) > wait.msMax };
+    });
+  }
+}
