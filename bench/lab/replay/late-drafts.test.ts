@@ -1,8 +1,8 @@
 import { expect, test } from "bun:test";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
-import { CONTEXT, keysOf, mixed } from "./followers.ts";
-import { LateDrafts } from "./late-drafts.ts";
+import { CONTEXT, Followers, keysOf, mixed } from "./followers.ts";
+import { lateDraft } from "./late-drafts.ts";
 
 /** Two paths: 4 5 6 7, and the less likely 8. */
 const TABLE = {
@@ -13,16 +13,14 @@ const TABLE = {
 };
 
 function drafted(since: readonly number[], probabilityMin = 0, told: number[] = []): number[] {
-  const drafts = new LateDrafts();
+  const followers = new Followers();
   for (const [i, token] of told.slice(CONTEXT).entries()) {
-    drafts.followers.take(keysOf(7, 0), told.slice(i, i + CONTEXT), token);
+    followers.take(keysOf(7, 0), told.slice(i, i + CONTEXT), token);
   }
-  drafts.begin(1);
   const response = Int32Array.of(1, 2, 3, ...since);
   const tail = [...response.subarray(-CONTEXT)];
   const request = { table: TABLE, response, at: response.length, keys: keysOf(7, 2), tail };
-  drafts.add(request, { tokensMax: 3, probabilityMin });
-  return [...drafts.tokens.subarray(0, drafts.start[1])];
+  return lateDraft(request, followers, { tokensMax: 3, probabilityMin }).map(({ token }) => token);
 }
 
 test("late drafts: the walk follows the tokens since, then the likeliest children", () => {

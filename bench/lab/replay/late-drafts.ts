@@ -4,8 +4,8 @@
 // native/foretoken_vllm/src/foretoken_vllm/walk.py.
 
 import { assert } from "../../../src/core/base/assert.ts";
-import { DRAFT_TOKENS_MAX, type Drafts } from "../../../src/core/draft/drafter.ts";
-import { Followers, type Keys } from "./followers.ts";
+import type { Drafts } from "../../../src/core/draft/drafter.ts";
+import type { Followers, Keys } from "./followers.ts";
 
 /** One request's tree, rooted at its token number `known`. */
 export interface Table {
@@ -35,54 +35,52 @@ export function tableOf(drafts: Drafts, query: number, known: number): Table {
   };
 }
 
-/** One path a request, written anew every round. */
-export class LateDrafts implements Drafts {
-  readonly followers = new Followers();
-  start = new Int32Array(1);
-  tokens = new Int32Array(0);
-  parents = new Int32Array(0);
-  probabilities = new Float32Array(0);
-  #query = 0;
+/** A token of a path: that it and all before it are accepted has this probability. */
+export interface PathToken {
+  readonly token: number;
+  readonly probability: number;
+}
 
-  begin(requests: number): void {
-    this.#query = 0;
-    if (this.start.length > requests) return;
-    this.start = new Int32Array(2 * requests + 1);
-    this.tokens = new Int32Array(2 * requests * DRAFT_TOKENS_MAX);
-    this.parents = new Int32Array(this.tokens.length);
-    this.probabilities = new Float32Array(this.tokens.length);
-  }
-
-  /** The draft of the next request, which has `at` tokens of `response`; a table of null: it has none yet. */
-  add(request: LateRequest, bounds: { tokensMax: number; probabilityMin: number }): void {
-    const { table, response, at, keys } = request;
-    const tail = [...request.tail];
-    const from = this.start[this.#query] ?? 0;
-    let end = from;
-    let node = table === null ? LEFT : reached(table, response, at);
-    const base = node < 0 ? 1 : (table?.probabilities[node] ?? 1);
-    let probability = 1;
-    while (table !== null && end - from < bounds.tokensMax) {
-      if (node !== LEFT) node = childOf(table, node);
-      let token = table.tokens[node] ?? 0;
-      if (node !== LEFT) {
-        probability = (table.probabilities[node] ?? 0) / base;
-      } else {
-        const follower = this.followers.next(keys, tail);
-        token = follower?.token ?? 0;
-        probability *= follower?.probability ?? 0;
-      }
-      if (probability < bounds.probabilityMin || probability === 0) break;
-      this.tokens[end] = token;
-      this.parents[end] = end - from - 1;
-      this.probabilities[end] = probability;
-      tail.push(token);
-      tail.shift();
-      end += 1;
+/** The draft of a request that has `at` tokens of `response`; with a table of null there is none yet. */
+export function lateDraft(
+  { table, response, at, keys, tail: behind }: LateRequest,
+  followers: Followers,
+  bounds: { readonly tokensMax: number; readonly probabilityMin: number },
+): PathToken[] {
+  const path: PathToken[] = [];
+  if (table === null) return path;
+  const tail = [...behind];
+  let node = reached(table, response, at);
+  const base = node < 0 ? 1 : (table.probabilities[node] ?? 1);
+  let probability = 1;
+  while (path.length < bounds.tokensMax) {
+    if (node !== LEFT) node = childOf(table, node);
+    let token = table.tokens[node] ?? 0;
+    if (node !== LEFT) {
+      probability = (table.probabilities[node] ?? 0) / base;
+    } else {
+      const follower = followers.next(keys, tail);
+      token = follower?.token ?? 0;
+      probability *= follower?.probability ?? 0;
     }
-    this.#query += 1;
-    this.start[this.#query] = end;
+    if (probability < bounds.probabilityMin || probability === 0) break;
+    path.push({ token, probability });
+    tail.push(token);
+    tail.shift();
   }
+  return path;
+}
+
+/** One path a query. */
+export function draftsOf(paths: readonly (readonly PathToken[])[]): Drafts {
+  const all = paths.flat();
+  let end = 0;
+  return {
+    start: Int32Array.from([0, ...paths.map(({ length }) => (end += length))]),
+    tokens: Int32Array.from(all, ({ token }) => token),
+    parents: Int32Array.from(paths.flatMap((path) => path.map((_, i) => i - 1))),
+    probabilities: Float32Array.from(all, ({ probability }) => probability),
+  };
 }
 
 /** The walk is outside of the tree. */

@@ -14,9 +14,9 @@ import type { History } from "../../../src/core/draft/history.ts";
 import { acceptedOf } from "../../../src/tools/replay/acceptance.ts";
 import type { TraceGroup } from "../../../src/tools/replay/recordings.ts";
 import { Calibration } from "./calibration.ts";
-import { CONTEXT, type Keys, keysOf } from "./followers.ts";
+import { CONTEXT, Followers, type Keys, keysOf } from "./followers.ts";
 import { CopiedText, FollowedTokens } from "./known-text.ts";
-import { LateDrafts, type Table, tableOf } from "./late-drafts.ts";
+import { draftsOf, lateDraft, type PathToken, type Table, tableOf } from "./late-drafts.ts";
 
 /**
  * self, grouped, history: as `foretoken replay`. late: as grouped, from what was known a step before (late-drafts.ts).
@@ -72,6 +72,14 @@ interface Source {
   isFull: boolean;
 }
 
+/** A query's response, and how many of its next tokens `copies` and `oracle` would draft. */
+interface Known {
+  readonly source: Source;
+  readonly one: Followed;
+  readonly copied: number;
+  readonly followed: number;
+}
+
 /** A recorded group whose responses are yet to be registered: so many times, as each of its own or all together. */
 interface Coming {
   readonly group: TraceGroup;
@@ -93,13 +101,13 @@ export class WatchedDrafter implements Drafter {
   #registered = 0;
   readonly #followedTokens = new FollowedTokens();
   /** null: drafts are not late. */
-  readonly #lateDrafts: LateDrafts | null;
+  readonly #followers: Followers | null;
 
   constructor(inner: Drafter, kind: LabDrafter, history?: History) {
     this.#inner = inner;
     this.#kind = kind;
     this.#history = history;
-    this.#lateDrafts = kind === "late" ? new LateDrafts() : null;
+    this.#followers = kind === "late" ? new Followers() : null;
   }
 
   /** The groups, as the replay is to read them. */
@@ -120,7 +128,7 @@ export class WatchedDrafter implements Drafter {
     coming.registrations -= 1;
     this.#registered += 1;
     const number = this.#registered;
-    if (this.#lateDrafts !== null) follow(this.#lateDrafts, keysOf(number, -1), [0, 0, 0], prompt);
+    if (this.#followers !== null) follow(this.#followers, keysOf(number, -1), [0, 0, 0], prompt);
     this.#followedTokens.append(undefined, prompt);
     const text = new CopiedText(prompt, this.#history?.past(prompt) ?? []);
     const { group, foreseen } = coming;
@@ -170,14 +178,7 @@ export class WatchedDrafter implements Drafter {
       const copied = source.text.reach(one.last, next);
       return { source, one, copied, followed: this.#followedTokens.reach(one.last, next) };
     });
-    const lengthOf = this.#kind === "copies" ? "copied" : "followed";
-    const drafts =
-      this.#kind === "copies" || this.#kind === "oracle"
-        ? rightDrafts(known.map(({ one, [lengthOf]: length }) => ({ ...one, length })))
-        : this.#drafts(
-            queries,
-            known.map(({ one }) => one),
-          );
+    const drafts = this.#drafts(queries, known);
     for (const [i, { source, one, copied, followed }] of known.entries()) {
       const drafted = (drafts.start[i + 1] ?? 0) - (drafts.start[i] ?? 0);
       const accepted = acceptedOf(drafts, i, one, (probability, isAccepted) =>
@@ -192,26 +193,37 @@ export class WatchedDrafter implements Drafter {
     return drafts;
   }
 
-  #drafts(queries: readonly DraftQuery[], all: readonly Followed[]): Drafts {
-    if (this.#kind === "tree") {
-      return this.#inner.propose(queries.map((query) => ({ ...query, tree: true })));
+  #drafts(queries: readonly DraftQuery[], known: readonly Known[]): Drafts {
+    const followers = this.#followers;
+    switch (this.#kind) {
+      case "copies":
+        return draftsOf(known.map(({ one, copied }) => certainPath(one, copied)));
+      case "oracle":
+        return draftsOf(known.map(({ one, followed }) => certainPath(one, followed)));
+      case "tree":
+        return this.#inner.propose(queries.map((query) => ({ ...query, tree: true })));
+      default:
+        return followers === null
+          ? this.#inner.propose(queries)
+          : this.#lateDrafts(queries, known, followers);
     }
-    const late = this.#lateDrafts;
-    if (late === null) return this.#inner.propose(queries);
+  }
+
+  /** Walks on the tables of the step before; those that are made now are for the next. */
+  #lateDrafts(queries: readonly DraftQuery[], known: readonly Known[], followers: Followers) {
     const made = this.#inner.propose(
       queries.map((query) => {
         const tokensMax = Math.min(2 * query.tokensMax + 2, DRAFT_TOKENS_MAX);
         return { ...query, tokensMax, probabilityMin: 0, tree: "table" as const };
       }),
     );
-    // Drafts are walked on the tables of the step before; those just made are for the next.
-    late.begin(queries.length);
-    for (const [i, one] of all.entries()) {
-      late.add(one, present(queries[i], "one for each"));
+    const paths = known.map(({ one }, i) => {
+      const path = lateDraft(one, followers, present(queries[i], "one for each"));
       one.table = tableOf(made, i, one.at);
-    }
-    for (const { keys, before, since } of all) follow(late, keys, before, since);
-    return late;
+      return path;
+    });
+    for (const { one } of known) follow(followers, one.keys, one.before, one.since);
+    return draftsOf(paths);
   }
 
   #source(id: GroupId): Source {
@@ -239,7 +251,7 @@ export class WatchedDrafter implements Drafter {
 
 /** `tokens` have come behind `before`. */
 function follow(
-  { followers }: LateDrafts,
+  followers: Followers,
   keys: Keys,
   before: readonly number[],
   tokens: Int32Array,
@@ -252,23 +264,7 @@ function follow(
   }
 }
 
-/** Paths of the tokens that come, which are certain. */
-function rightDrafts(
-  all: readonly (Pick<Followed, "response" | "at"> & { readonly length: number })[],
-): Drafts {
-  const start = new Int32Array(all.length + 1);
-  for (const [i, { length }] of all.entries()) start[i + 1] = (start[i] ?? 0) + length;
-  const count = start.at(-1) ?? 0;
-  const drafts = {
-    start,
-    tokens: new Int32Array(count),
-    parents: new Int32Array(count),
-    probabilities: new Float32Array(count).fill(1),
-  };
-  for (const [i, { response, at, length }] of all.entries()) {
-    const from = start[i] ?? 0;
-    drafts.tokens.set(response.subarray(at, at + length), from);
-    for (let j = 0; j < length; j += 1) drafts.parents[from + j] = j - 1;
-  }
-  return drafts;
+/** The next tokens of the response. */
+function certainPath({ response, at }: Followed, length: number): PathToken[] {
+  return Array.from(response.subarray(at, at + length), (token) => ({ token, probability: 1 }));
 }

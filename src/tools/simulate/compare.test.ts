@@ -173,6 +173,13 @@ test("recording: what cannot be simulated is refused by name", async () => {
   expect(refused({ responses: [] })).toContain("has no response");
   const older = timeline.responses.map(({ prompt_tokens: _, ...rest }) => rest);
   expect(refused({ responses: older })).toContain("prompt_tokens is missing");
+  const small = timeline.workers.map((worker) => ({ ...worker, kv_tokens: 350 }));
+  expect(refused({ workers: small })).toContain(
+    "kv_tokens is 350; the longest prompt and response",
+  );
+  const long = timeline.responses.map((response) => ({ ...response, tokens_max: 9999 }));
+  const capped = recordingOf({ name: "seer", timeline: { ...timeline, responses: long } }, "r");
+  expect(capped.tokensMax).toBe(2048 - 27 - 1);
   const short = timeline.responses.slice(0, 1).map((one) => ({ ...one, chunks: [] }));
   expect(refused({ responses: short })).toContain("too short");
 });

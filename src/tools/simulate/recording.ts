@@ -103,7 +103,7 @@ export function recordingOf({ name, timeline }: TracedRun, where: string): Recor
     wallS: Math.max(...ran.map(lastMs)) / 1000,
     groups: groupsOf(ran),
     engines,
-    tokensMax: ran.reduce((most, { tokens_max: tokens }) => Math.max(most, tokens), 1),
+    tokensMax: tokensMaxOf(ran, workers, where),
     movesKv,
     error: steps.error,
     stepMs: steps.baseMs + steps.rowMs,
@@ -278,6 +278,22 @@ function constantDrafts(rate: number, rows: number): Speculation {
       return 0;
     },
   };
+}
+
+/** The most that a response may have, as far as every engine has KV for it; the longest of them has to fit. */
+function tokensMaxOf(
+  responses: readonly ResponseTimeline[],
+  workers: readonly WorkerTimeline[],
+  where: string,
+): number {
+  const most = (key: "prompt_tokens" | "tokens" | "tokens_max") =>
+    responses.reduce((found, response) => Math.max(found, response[key]), 1);
+  const kvTokens = Math.min(...workers.map(({ kv_tokens: tokens }) => tokens));
+  const room = kvTokens - most("prompt_tokens") - 1;
+  if (room >= most("tokens")) return Math.min(room, most("tokens_max"));
+  const needed = most("prompt_tokens") + most("tokens") + 1;
+  const problem = `is ${kvTokens}; the longest prompt and response need ${needed}`;
+  throw new InvalidFieldError({ where, field: "kv_tokens", problem });
 }
 
 /** In the order in which they were submitted. What was carried into the iteration was there at its begin. */
