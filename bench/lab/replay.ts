@@ -18,7 +18,7 @@ import { textTable } from "../../src/cli/output.ts";
 import { readGroups } from "../../src/tools/replay/recordings.ts";
 import { helpFrom, writeReport } from "../harness.ts";
 import { type LabCell, labCell, runEqual } from "./replay/cell.ts";
-import { FIRST_TOKENS, LAB_DRAFTERS, type LabDrafter } from "./replay/watched.ts";
+import { FIRST_TOKENS, LAB_DRAFTERS, type LabDrafter } from "./replay/foresight.ts";
 
 const OPTIONS = {
   drafter: { type: "string" },

@@ -4,9 +4,9 @@ import { History } from "../../../src/core/draft/history.ts";
 import { Replica } from "../../../src/core/draft/replica.ts";
 import { cpuClock, ratio, ratioInterval, totalOf } from "../../../src/tools/replay/cell.ts";
 import type { TraceGroup } from "../../../src/tools/replay/recordings.ts";
-import { replay, type Tally } from "../../../src/tools/replay/replay.ts";
+import { type LiveResponse, replay, type Tally } from "../../../src/tools/replay/replay.ts";
 import type { ReliabilityBin } from "./calibration.ts";
-import { type Foreseen, type LabDrafter, WatchedDrafter } from "./watched.ts";
+import { type Foreseen, Foresight, type LabDrafter } from "./foresight.ts";
 
 /** A line of the report. */
 export interface LabCell extends ReturnType<typeof sumOf> {
@@ -40,11 +40,13 @@ export async function labCell(
 ): Promise<LabCell> {
   const { file, drafter: kind, probabilityMin } = options;
   const history = kind === "history" ? new History() : undefined;
-  const watched = new WatchedDrafter(new Replica(history && { history }), kind, history);
+  const replica = new Replica(history && { history });
+  const foresight = new Foresight(replica, kind, history);
+  const propose = (live: readonly LiveResponse[]) => foresight.propose(live);
   const drafter = kind === "self" || kind === "history" ? kind : "grouped";
-  const host = { drafter: watched, clock: cpuClock, ...(history && { history }) };
-  const outcome = await replay(watched.watching(groups), { ...options, drafter }, host);
-  const all = outcome.groups.map((tally, i) => ({ ...tally, ...watched.groups[i] }) as Group);
+  const host = { drafter: replica, clock: cpuClock, propose, ...(history && { history }) };
+  const outcome = await replay(groups, { ...options, drafter }, host);
+  const all = outcome.groups.map((tally) => ({ ...tally, ...foresight.of(tally) }));
   const returning = all.filter(({ returns }) => returns);
   return {
     file,
@@ -52,10 +54,10 @@ export async function labCell(
     ...sumOf(all),
     returning: returning.length === 0 ? null : sumOf(returning),
     ci95: ratioInterval(all),
-    ece: watched.calibration.error(),
-    reliability: watched.calibration.bins(),
+    ece: foresight.calibration.error(),
+    reliability: foresight.calibration.bins(),
     probability_min: probabilityMin,
-    full_groups: watched.fullGroups,
+    full_groups: outcome.fullGroups,
   };
 }
 

@@ -1,7 +1,6 @@
 import { expect, test } from "bun:test";
 import type { StepTimes } from "../../../src/core/draft/draft-length.ts";
-import { breakEvenAcceptance, planDrafts } from "./draft-budget.ts";
-import { bestUniformGamma } from "./throughput.ts";
+import { bestUniformGamma, breakEvenAcceptance, planDrafts } from "./draft-budget.ts";
 
 const chances = Float64Array.of(0.2, 0.5, 0.8, 0.95);
 /** A GPU in the memory-bound range: rows are almost free. */

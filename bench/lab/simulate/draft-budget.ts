@@ -3,8 +3,6 @@
 
 import type { StepTimes } from "../../../src/core/draft/draft-length.ts";
 import { DRAFT_TOKENS_MAX } from "../../../src/core/draft/drafter.ts";
-import { LAMBDA, marginalBenefitLengths } from "./mba.ts";
-import { bestUniformGamma } from "./throughput.ts";
 
 export interface ClassPlan {
   /** Draft tokens per request; 0: do not draft. */
@@ -128,4 +126,67 @@ export function breakEvenAcceptance(times: StepTimes, batch: number): number {
   const rows = Math.max(2, batch);
   const slope = (times.ms(batch, batch + rows) - plain) / rows;
   return (Math.max(0, slope) * batch) / plain;
+}
+
+/** Expected tokens per request and step with `gamma` draft tokens, each accepted with probability alpha. */
+export function expectedTokens(alpha: number, gamma: number): number {
+  if (alpha >= 1) return gamma + 1;
+  return (1 - alpha ** (gamma + 1)) / (1 - alpha);
+}
+
+/** The uniform draft length (paper, section 3.4.1), 0..gammaMax, with the least time per token, T_SD(B, gamma); the shorter of equals. */
+export function bestUniformGamma(
+  times: StepTimes,
+  { batch, alpha, gammaMax }: { batch: number; alpha: number; gammaMax: number },
+): number {
+  let best = 0;
+  let bestMs = Number.POSITIVE_INFINITY;
+  for (let gamma = 0; gamma <= gammaMax; gamma += 1) {
+    const ms = times.ms(batch, batch * (gamma + 1)) / expectedTokens(alpha, gamma);
+    if (ms < bestMs) {
+      best = gamma;
+      bestMs = ms;
+    }
+  }
+  return best;
+}
+
+/** A token of the low class goes first if its benefit is this many times that of the high class. */
+const LAMBDA = 2;
+
+export interface MbaInput {
+  readonly high: number;
+  readonly low: number;
+  /** gamma*: the best uniform draft length for high + low requests. */
+  readonly gammaUniform: number;
+  /** acceptance(g): probability that the first g >= 1 draft tokens are all accepted; it never rises. */
+  readonly acceptance: (position: number) => number;
+  readonly gammaMax: number;
+}
+
+/**
+ * Marginal-benefit-aware draft lengths (paper, Algorithm 1): hands out the batch's draft tokens to a high and a low class.
+ * The printed algorithm calls the *drop* in acceptance, beta[g] - beta[g+1], the benefit of one more position: that
+ * favours the class that is about to gain least. Here the benefit is beta[g+1], the tokens that the position adds.
+ */
+export function marginalBenefitLengths(input: MbaInput): { high: number; low: number } {
+  const { high: nHigh, low: nLow, gammaMax, gammaUniform, acceptance } = input;
+  const budget = gammaUniform * (nHigh + nLow);
+  if (budget === 0 || budget < nHigh) return { high: 0, low: 0 };
+  let high = nHigh > 0 ? 1 : 0;
+  let low = 0;
+  let left = budget - nHigh;
+  for (;;) {
+    const canHigh = nHigh > 0 && high < gammaMax && left >= nHigh;
+    const canLow = nLow > 0 && low < gammaMax && left >= nLow;
+    if (!canHigh && !canLow) return { high, low };
+    const isHigh = LAMBDA * nHigh * acceptance(high + 1) >= nLow * acceptance(low + 1);
+    if (canHigh && (isHigh || !canLow)) {
+      high += 1;
+      left -= nHigh;
+    } else {
+      low += 1;
+      left -= nLow;
+    }
+  }
 }

@@ -83,15 +83,19 @@ function lengthAt(log: number, tokensMax: number): number {
   return Math.max(1, Math.min(tokensMax, Math.round(Math.exp(log))));
 }
 
-/** Inverse distribution function by linear interpolation; flat beyond the outermost quantiles. */
-function quantile(table: readonly number[], probability: number): number {
+/** Inverse distribution function. */
+const quantile = (table: readonly number[], probability: number): number =>
+  interpolated(PROBABILITIES, table, probability);
+
+/** Linear between the points, flat beyond the outermost. */
+export function interpolated(xs: readonly number[], ys: readonly number[], x: number): number {
   let i = 0;
-  while (i < PROBABILITIES.length && (PROBABILITIES[i] ?? 1) < probability) i += 1;
-  if (i === 0) return table[0] ?? 0;
-  if (i === PROBABILITIES.length) return table[i - 1] ?? 0;
-  const before = PROBABILITIES[i - 1] ?? 0;
-  const share = (probability - before) / ((PROBABILITIES[i] ?? 1) - before);
-  return (table[i - 1] ?? 0) * (1 - share) + (table[i] ?? 0) * share;
+  while (i < xs.length && (xs[i] ?? 0) < x) i += 1;
+  if (i === 0) return ys[0] ?? 0;
+  if (i === xs.length) return ys[i - 1] ?? 0;
+  const before = xs[i - 1] ?? 0;
+  const share = (x - before) / ((xs[i] ?? 1) - before);
+  return (ys[i - 1] ?? 0) * (1 - share) + (ys[i] ?? 0) * share;
 }
 
 const SPREAD_RMS = rootMeanSquare(SPREAD);

@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { type MbaInput, marginalBenefitLengths } from "./mba.ts";
+import { type MbaInput, marginalBenefitLengths } from "./draft-budget.ts";
 
 const geometric = (alpha: number) => (position: number) => alpha ** position;
 

@@ -5,8 +5,14 @@ import { assert } from "../../../src/core/base/assert.ts";
 import type { StepTimes } from "../../../src/core/draft/draft-length.ts";
 import { DRAFT_TOKENS_MAX } from "../../../src/core/draft/drafter.ts";
 import type { Drafting, Speculation } from "../../../src/tools/simulate/engine.ts";
-import { type ClassPlan, planDrafts, THRESHOLDS } from "./draft-budget.ts";
-import { bestUniformGamma, expectedTokens } from "./throughput.ts";
+import {
+  bestUniformGamma,
+  type ClassPlan,
+  expectedTokens,
+  planDrafts,
+  THRESHOLDS,
+} from "./draft-budget.ts";
+import { interpolated } from "./lengths.ts";
 
 /**
  * Acceptance of one draft: its tokens are accepted with probability q each, and q differs from draft to draft as
@@ -33,10 +39,10 @@ export class SuffixSpeculation implements Speculation {
     const low = running.length - high;
     const plan = planDrafts({ high, low, chances: nodesOf(quality), stepMs: times });
     const isOff = plan.high.tokensMax === 0 && plan.low.tokensMax === 0;
-    const [urgent, other] = [outcomesOf(plan.high), outcomesOf(plan.low)];
     for (const run of running) {
-      if (run.isUrgent) apply(run, plan.high, urgent);
-      else apply(run, plan.low, other);
+      const { drafted, accepted } = outcome(run.quality, run.isUrgent ? plan.high : plan.low);
+      run.rate = 1 + accepted;
+      run.rows = 1 + drafted;
     }
     return isOff ? 0 : DRAFT_MS * running.length;
   }
@@ -84,12 +90,7 @@ const LENGTHS = [1.7, 2.04, 2.32, 2.53];
 
 /** Mean acceptance length with `references` siblings; `own`: that of the own text alone. Linear in log(1 + n). */
 export function groupedAcceptanceLength(own: number, references: number): number {
-  let i = 1;
-  while (i < REFERENCES.length - 1 && (REFERENCES[i] ?? 0) < references) i += 1;
-  const from = Math.log1p(REFERENCES[i - 1] ?? 0);
-  const to = Math.log1p(REFERENCES[i] ?? 0);
-  const share = Math.min(1, (Math.log1p(references) - from) / (to - from));
-  const published = (LENGTHS[i - 1] ?? 0) * (1 - share) + (LENGTHS[i] ?? 0) * share;
+  const published = interpolated(REFERENCES.map(Math.log1p), LENGTHS, Math.log1p(references));
   const first = LENGTHS[0] ?? 1;
   return 1 + ((published - 1) * (own - 1)) / (first - 1);
 }
@@ -116,34 +117,19 @@ export function bestTokensPerStep(
   );
 }
 
-function apply(run: Drafting, plan: ClassPlan, known: Outcomes): void {
-  const { drafted, accepted } = outcome(run.quality, plan, known);
-  run.rate = 1 + accepted;
-  run.rows = 1 + drafted;
-}
-
 interface Outcome {
   readonly drafted: number;
   readonly accepted: number;
 }
 
-/** By quality, in hundredths. */
-type Outcomes = (Outcome | undefined)[];
-
-const outcomes = new Map<number, Outcomes>();
-
-/** Outcomes of such a plan, as far as they are known. */
-function outcomesOf({ tokensMax, probabilityMin }: ClassPlan): Outcomes {
-  const key = Math.round(probabilityMin * THRESHOLDS) * 64 + tokensMax;
-  return outcomes.getOrInsertComputed(key, () => Array(100).fill(undefined));
-}
+const outcomes = new Map<number, Outcome>();
 
 /** Mean tokens drafted and accepted in a step: drafts end at tokensMax, or where the path gets too unlikely. */
-function outcome(quality: number, plan: ClassPlan, known = outcomesOf(plan)): Outcome {
-  const hundredths = Math.round(quality * 100);
-  const before = known[hundredths];
+function outcome(quality: number, { tokensMax, probabilityMin }: ClassPlan): Outcome {
+  const threshold = Math.round(probabilityMin * THRESHOLDS);
+  const key = (threshold * 64 + tokensMax) * 100 + Math.round(quality * 100);
+  const before = outcomes.get(key);
   if (before !== undefined) return before;
-  const { tokensMax, probabilityMin } = plan;
   let drafted = 0;
   let accepted = 0;
   for (const q of nodesOf(quality)) {
@@ -155,7 +141,7 @@ function outcome(quality: number, plan: ClassPlan, known = outcomesOf(plan)): Ou
     }
   }
   const made = { drafted: drafted / NODES, accepted: accepted / NODES };
-  known[hundredths] = made;
+  outcomes.set(key, made);
   return made;
 }
 

@@ -45,6 +45,15 @@ export interface ReplayOutcome {
   readonly fullGroups: number;
 }
 
+/** A response that is being generated. Which object it is stays; `at` is its output tokens that are out. */
+export interface LiveResponse {
+  readonly query: DraftQuery;
+  readonly prompt: Int32Array;
+  readonly response: Int32Array;
+  readonly tally: Tally;
+  readonly at: number;
+}
+
 export interface ReplayHost {
   readonly drafter: Drafter;
   /** The drafter's own, for `history`. */
@@ -52,6 +61,8 @@ export interface ReplayHost {
   readonly clock: Clock;
   /** Called with the number of output tokens so far, every round. */
   readonly onRound?: (tokens: number) => void;
+  /** Drafts of a round, in the order of the responses; default: what the drafter proposes. */
+  readonly propose?: (live: readonly LiveResponse[]) => Drafts;
 }
 
 /** A group of the drafter, and how many live responses still use it. */
@@ -62,14 +73,11 @@ interface Source {
   isFull: boolean;
 }
 
-interface Live {
-  readonly query: DraftQuery;
-  readonly response: Int32Array;
+interface Live extends LiveResponse {
   readonly source: Source;
-  readonly tally: Tally;
   /** How many of its group are live. */
   readonly group: { left: number };
-  /** Output tokens that are out, and which the drafter has: 0 <= at <= response.length. */
+  /** The drafter has these tokens: 0 <= at <= response.length. */
   at: number;
 }
 
@@ -153,7 +161,7 @@ class Replay {
     for (const [sampleIndex, response] of started) {
       const source = shared ?? this.#register(prompt, 1);
       const query = { groupId: source.id, sampleIndex, tokensMax, probabilityMin, tree: false };
-      this.#live.push({ query, response, source, tally, group, at: 0 });
+      this.#live.push({ query, prompt, response, source, tally, group, at: 0 });
       this.#queries.push(query);
     }
   }
@@ -170,9 +178,9 @@ class Replay {
 
   /** One step of every live response; true if a response has ended. */
   #round(): boolean {
-    const { drafter, clock } = this.#host;
+    const { drafter, clock, propose } = this.#host;
     const begun = clock.nowMs();
-    const drafts = drafter.propose(this.#queries);
+    const drafts = propose?.(this.#live) ?? drafter.propose(this.#queries);
     const proposed = clock.nowMs();
     const came = this.#live.map((one, i) => ({ one, tokens: this.#judge(one, i, drafts) }));
     const judged = clock.nowMs();

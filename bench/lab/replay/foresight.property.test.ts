@@ -4,7 +4,7 @@ import { expect, test } from "bun:test";
 import fc from "fast-check";
 import type { TraceGroup } from "../../../src/tools/replay/recordings.ts";
 import { labCell } from "./cell.ts";
-import { LAB_DRAFTERS } from "./watched.ts";
+import { LAB_DRAFTERS } from "./foresight.ts";
 
 // Few tokens, so that contexts repeat.
 const text = (maxLength: number) =>
@@ -23,7 +23,7 @@ async function* streamOf<T>(values: readonly T[]): AsyncGenerator<T> {
   yield* values;
 }
 
-test("watched: every token comes out, drafted tokens are judged once, and nobody beats who knows the future", async () => {
+test("foresight: every token comes out, drafted tokens are judged once, and nobody beats who knows the future", async () => {
   const options = { file: "f", budget: 8, live: 2, probabilityMin: 0.1 };
   await fc.assert(
     fc.asyncProperty(groupsArbitrary, async (groups) => {
