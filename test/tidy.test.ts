@@ -44,7 +44,7 @@ const MAY_IMPORT: Record<string, readonly string[]> = {
   "tools/replay": ["core", "host"],
   "tools/simulate": ["core", "host", "tools/trace"],
   "tools/trace": ["core"],
-  "tools/verify": ["app.ts", "core", "engines/llama", "engines/vllm", "tools/doctor"],
+  "tools/verify": ["compose", "core", "engines/vllm", "tools/doctor"],
   "tools/up": ["core", "engines/vllm"],
   // The one place where engines, requests, weights and the server meet.
   compose: [
@@ -60,7 +60,6 @@ const MAY_IMPORT: Record<string, readonly string[]> = {
   ],
   cli: [
     "adapters",
-    "app.ts",
     "compose",
     "config",
     "core",

@@ -15,8 +15,8 @@ import { dataRoutes } from "../../src/server/openai/data-plane.ts";
 import { DataPlane } from "../../src/server/openai/plane.ts";
 import { Sidecar } from "../../src/server/sidecar.ts";
 import { StreamService } from "../../src/server/stream/service.ts";
+import { inlineEncoder } from "../../src/text/inline-encoder.ts";
 import type { Text } from "../../src/text/text.ts";
-import { inlineEncoder } from "../../test/suite/inline-encoder.ts";
 import { StubWorker } from "../../test/suite/stub-worker.ts";
 import {
   GROUP_SIZE,

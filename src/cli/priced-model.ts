@@ -9,6 +9,7 @@
 import { closeSync, openSync, readFileSync, writeSync } from "node:fs";
 import { AppError } from "../core/base/errors.ts";
 import { GGML_TYPE, type GgufTensor, readGgufHead } from "../engines/llama/gguf.ts";
+import { MemoryFile } from "../engines/llama/memory-file.ts";
 
 /** The priced model's name as --model. */
 export const PRICED = "priced";
@@ -143,4 +144,20 @@ function textOf(text: string): Buffer {
   const length = Buffer.alloc(8);
   length.writeBigUInt64LE(BigInt(text.length));
   return Buffer.concat([length, Buffer.from(text)]);
+}
+
+/** The priced model in a memory file, which `close` frees: a child process reads it. */
+export function openPricedModel(source: string) {
+  const file = MemoryFile.create();
+  try {
+    const millions = Math.round(writePricedGguf(source, file.path) / 1e6);
+    return {
+      path: `/proc/${process.pid}/fd/${file.descriptor}`,
+      name: `the bundled model, widened to ${millions} M parameters in float32: the same text at a real model's price, a step waits for its weights`,
+      close: () => file.close(),
+    };
+  } catch (error) {
+    file.close();
+    throw error;
+  }
 }

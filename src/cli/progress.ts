@@ -2,6 +2,8 @@
 
 import type { Progress } from "../core/rollout/report.ts";
 import { formatClock, formatCount, formatShare } from "./format.ts";
+import { createLog } from "./log.ts";
+import { operatorLog } from "./operator-log.ts";
 import { paint, Status, type StatusOptions, type Style } from "./terminal.ts";
 
 const BAR_CELLS_MAX = 40;
@@ -39,6 +41,20 @@ export class ProgressDisplay {
     this.#status.end(this.#last && outcomeLine(this.#title, this.#last));
     this.#last = null;
   }
+}
+
+/** Shows on the display what a rollout tells of itself. */
+export function toldBy(display: ProgressDisplay) {
+  const log = createLog("text", {
+    level: "warn",
+    write: (line) => display.note(line.trimEnd()),
+  });
+  return {
+    onProgress: (progress: Progress) => display.update(progress),
+    note: (text: string) => display.note(text),
+    events: { ...operatorLog(log, () => {}), stateChanged: () => {} },
+    finish: () => display.finish(),
+  };
 }
 
 type Painter = (text: string, style: Style) => string;

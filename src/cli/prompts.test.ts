@@ -34,42 +34,23 @@ async function refusal(content: string | Uint8Array): Promise<{ code: string; me
   throw new Error("was not refused");
 }
 
-test("loadPrompts: reads text, token ids and n", async () => {
-  const prompts = await load(
-    '{"id": "a", "prompt": "two words"}\n{"id": "b", "token_ids": [0, 99, 7], "n": 256}\n',
-  );
-  expect(prompts).toEqual([
-    { line: 1, id: "a", prompt: { kind: "text", text: "two words" }, n: null },
-    { line: 2, id: "b", prompt: { kind: "token_ids", tokenIds: Int32Array.of(0, 99, 7) }, n: 256 },
+test("loadPrompts: reads text, token ids and n, and keeps lines as they are written", async () => {
+  const written = [
+    '{"id": "a", "prompt": "two words"}',
+    '{"id": "b", "token_ids": [0, 99, 7], "n": 256}',
+    '{"id": "c", "messages": [{"role": "user", "content": "hi"}], "tools": [{"2":1.0,"1":2}]}',
+  ];
+  const messages = [{ role: "user", content: "hi" }];
+  expect(await load(`${written.join("\n")}\n`)).toEqual([
+    { line: 1, group: { id: "a", prompt: "two words" }, source: written[0] ?? "" },
+    { line: 2, group: { id: "b", token_ids: [0, 99, 7], n: 256 }, source: written[1] ?? "" },
+    { line: 3, group: { id: "c", messages, tools: [{ 1: 2, 2: 1 }] }, source: written[2] ?? "" },
   ]);
-});
-
-test("loadPrompts: reads messages as they are written, with what the chat template reads beside them", async () => {
-  const messages = '[{ "role": "user", "content": [{ "type": "text", "text": "hi" }] }]';
-  const beside = '"tools":[{"2":1.0,"1":9223372036854775807}],"chat_template_kwargs":{"deep":true}';
-  const [prompt] = await load(`{"id": "a", "messages": ${messages}, ${beside}}\n`);
-  const chat = `{"messages":${messages},${beside},"max_completion_tokens":1}`;
-  expect(prompt?.prompt).toEqual({ kind: "chat", chat });
-});
-
-test.each([
-  ['{"id": "a", "messages": []}', ":1: messages is empty"],
-  ['{"id": "a", "messages": "hi"}', ':1: messages is "hi", not a list of at most 65536'],
-  ['{"id": "a", "messages": [{"content": "x"}]}', ":1: messages.0.role is missing"],
-  ['{"id": "a", "messages": [{"role": "user", "content": 5}]}', ":1: messages.0.content is 5, not"],
-  [
-    '{"id": "a", "messages": [{"role": "user", "content": [{"type": "image_url"}]}]}',
-    ":1: messages.0.content.0 is not a part of text",
-  ],
-  ['{"id": "a", "prompt": "x", "messages": []}', ":1: prompt is given beside messages"],
-  ['{"id": "a", "prompt": "x", "tools": []}', ":1: tools is given without messages"],
-])("loadPrompts: refuses %s by the name of the field", async (line, message) => {
-  expect((await refusal(`${line}\n`)).message).toStartWith(message);
 });
 
 test("loadPrompts: takes CRLF, a byte order mark, blank lines and a last line without its end", async () => {
   const prompts = await load('\uFEFF{"id":"a","prompt":"x"}\r\n\r\n  \n{"id":"b","prompt":"y"}');
-  expect(prompts.map(({ line, id }) => [line, id])).toEqual([
+  expect(prompts.map(({ line, group }) => [line, group.id])).toEqual([
     [1, "a"],
     [4, "b"],
   ]);
@@ -82,8 +63,8 @@ test("loadPrompts: characters cut anywhere by the reads come out whole", async (
   );
   const prompts = await load(lines.join("\n"));
   expect(prompts).toHaveLength(60);
-  for (const [i, { prompt }] of prompts.entries()) {
-    expect(prompt).toEqual({ kind: "text", text: `${"x".repeat(i)}${"🧮".repeat(1500)}` });
+  for (const [i, { group }] of prompts.entries()) {
+    expect(group.prompt).toBe(`${"x".repeat(i)}${"🧮".repeat(1500)}`);
   }
 });
 
@@ -102,6 +83,7 @@ const refused: [name: string, content: string, code: string, ...parts: string[]]
   ["a second use of an id", `${good}${good}`, "invalid_field", ':2: id is "a", as on line 1'],
   ["neither prompt nor ids", '{"id":"a"}', "invalid_field", ":1: prompt is missing", "token_ids"],
   ["both", '{"id":"a","prompt":"x","token_ids":[1]}', "invalid_field", "one of them"],
+  ["no messages", '{"id":"a","messages":[]}', "invalid_field", ":1: messages is empty"],
   ["half a surrogate pair", '{"id":"a","prompt":"\\ud800"}', "invalid_field", "half a character"],
   [
     "a token beyond the vocabulary",

@@ -1,31 +1,33 @@
-// Reads PROMPTS.jsonl, checks every line of it, and makes the groups of one iteration of them: the model's context and a
-// worker's KV budget must hold each request whole. Bad input ends here.
+// Reads PROMPTS.jsonl, checks every line of it, and makes the groups of one rollout of them. A line is a group of
+// /v1/rollouts in the same words. Bad input ends here, with the name of its line.
 
-import * as v from "valibot";
-import { unreachable } from "../core/base/assert.ts";
+import type { ModelSide } from "../compose/model.ts";
 import { AppError, InvalidFieldError } from "../core/base/errors.ts";
-import { groupId } from "../core/base/ids.ts";
-import { type GroupSpec, REQUESTS_MAX } from "../core/request/buffer.ts";
-import { SAMPLING_DEFAULTS } from "../core/request/request.ts";
+import { REQUESTS_MAX } from "../core/request/buffer.ts";
 import { outOfBounds, problemOf } from "../core/request/sampling-bounds.ts";
+import type { Worker } from "../core/rollout/worker.ts";
 import { chunksOf, linesOf, objectOf, show } from "../host/json-lines.ts";
-import { checked, text, wellFormed } from "../server/openai/fields.ts";
+import { checked } from "../server/openai/fields.ts";
 import { chatOf } from "../server/openai/messages.ts";
-import { GROUP_ENTRIES, givenPrompt } from "../server/rollouts/plan.ts";
-import type { Chat, Text } from "../text/text.ts";
+import { ChatRenderer } from "../server/openai/rendering.ts";
+import {
+  type GroupFields,
+  type GroupPlan,
+  GroupSchema,
+  type GroupsContext,
+  givenPrompt,
+  groupsOf,
+  type RolloutPlan,
+} from "../server/rollouts/plan.ts";
+import { inlineEncoder } from "../text/inline-encoder.ts";
+import type { Text } from "../text/text.ts";
 
 export interface PromptLine {
   /** Line of the file; the first one is 1. */
   readonly line: number;
-  readonly id: string;
-  readonly prompt:
-    | { readonly kind: "text"; readonly text: string }
-    | { readonly kind: "chat"; readonly chat: Chat }
-    | { readonly kind: "token_ids"; readonly tokenIds: Int32Array };
-  /** Number of responses; null: not given. */
-  readonly n: number | null;
-  /** Number of them after which the others are given up; absent: all are wanted. */
-  readonly finishFirst?: number;
+  readonly group: GroupFields;
+  /** The line as it is written. */
+  readonly source: string;
 }
 
 export interface PromptOptions {
@@ -37,134 +39,124 @@ export interface PromptOptions {
 
 /** A prompt of a million token ids, written in decimal, is 8 MB. */
 export const LINE_BYTES_MAX = 16 * 1024 * 1024;
-/** The request buffer's bound: more could not be run in one iteration. */
-const PROMPTS_MAX = 262_144;
-
-/** A group of /v1/rollouts is asked for in the same words. */
-const LineShape = v.strictObject({
-  ...GROUP_ENTRIES,
-  prompt: v.nullish(v.pipe(text, v.minLength(1, "is empty"), wellFormed)),
-});
 
 /** Reads the whole file, or its first `limit` prompts. Throws AppError `usage`, `invalid_json` or `invalid_field`. */
 export async function loadPrompts(path: string, options: PromptOptions): Promise<PromptLine[]> {
   const prompts: PromptLine[] = [];
   const lineOfId = new Map<string, number>();
   for await (const { line, where, text: source } of linesOf(path, chunksOf(path), LINE_BYTES_MAX)) {
-    const prompt = parseLine(source, { where, line, vocabularySize: options.vocabularySize });
-    const earlier = lineOfId.get(prompt.id);
+    const group = parseLine(source, where, options);
+    const earlier = lineOfId.get(group.id);
     if (earlier !== undefined) {
-      const problem = `is ${show(prompt.id)}, as on line ${earlier}; every id must be another one`;
+      const problem = `is ${show(group.id)}, as on line ${earlier}; every id must be another one`;
       throw new InvalidFieldError({ where, field: "id", problem });
     }
-    lineOfId.set(prompt.id, line);
-    prompts.push(prompt);
+    lineOfId.set(group.id, line);
+    prompts.push({ line, group, source });
     if (prompts.length === options.limit) break;
-    if (prompts.length > PROMPTS_MAX) {
-      throw new AppError("invalid_json", `${where}: more than ${PROMPTS_MAX} prompts`);
+    // More could not be run in one iteration.
+    if (prompts.length > REQUESTS_MAX) {
+      throw new AppError("invalid_json", `${where}: more than ${REQUESTS_MAX} prompts`);
     }
   }
   if (prompts.length === 0) throw new AppError("invalid_json", `${path}: holds no prompt`);
   return prompts;
 }
 
-function parseLine(
-  source: string,
-  { where, line, vocabularySize }: { where: string; line: number; vocabularySize: number },
-): PromptLine {
+function parseLine(source: string, where: string, { vocabularySize }: PromptOptions): GroupFields {
   const value = objectOf(source, where);
   try {
-    const fields = checked(LineShape, value);
-    const { id, n = null, finish_first: finishFirst, prompt, messages } = fields;
-    const about = { line, id, n, ...(finishFirst != null && { finishFirst }) };
-    const tokenIds = givenPrompt(fields, { text: { vocabularySize }, at: "" });
-    if (tokenIds !== null) return { ...about, prompt: { kind: "token_ids", tokenIds } };
-    if (!messages) return { ...about, prompt: { kind: "text", text: prompt ?? "" } };
-    return {
-      ...about,
-      prompt: { kind: "chat", chat: chatOf({ ...fields, messages }, { source }) },
-    };
+    const group = checked(GroupSchema, value);
+    givenPrompt(group, { text: { vocabularySize }, at: "" });
+    const { messages } = group;
+    if (messages) chatOf({ ...group, messages }, { source });
+    return group;
   } catch (error) {
     if (!(error instanceof InvalidFieldError)) throw error;
     throw new InvalidFieldError({ where, field: error.field, problem: error.problem });
   }
 }
 
-export interface JobOptions {
-  /** Names the prompt file in messages. */
+/** The prompts of a file, and what they are answered with where a line says nothing else. */
+export interface Prompts {
   readonly path: string;
+  readonly lines: readonly PromptLine[];
+  readonly model: Pick<ModelSide, "text" | "eosTokenIds" | "llama">;
   readonly groupSize: number;
   readonly maxTokens: number;
   readonly temperature: number;
   readonly seed: number;
-  readonly kvTokens: number;
-  readonly contextTokens: number;
-  readonly vocabularySize: number;
-  readonly stopTokenIds: readonly number[];
-  readonly text: Pick<Text, "encode" | "renderChat">;
 }
 
-export function groupsOf(prompts: readonly PromptLine[], options: JobOptions): GroupSpec[] {
-  const { temperature, seed, maxTokens: tokensMax, stopTokenIds, vocabularySize } = options;
-  const sampling = { temperature, seed, tokensMax, stopTokenIds, ...SAMPLING_DEFAULTS };
-  const wrong = outOfBounds(sampling, { vocabularySize });
-  if (wrong !== null) throw new AppError("invalid_config", `${wrong.field} ${problemOf(wrong)}`);
-  let requests = 0;
-  const groups = prompts.map((line) => {
-    const tokens = tokensOf(line, options);
-    checkSize(line, tokens.length, options);
-    const size = line.n ?? options.groupSize;
-    requests += size;
-    const { finishFirst = size } = line;
-    if (finishFirst > size) {
-      const where = `${options.path}:${line.line}`;
-      const problem = `is ${finishFirst} of ${size} responses`;
-      throw new InvalidFieldError({ where, field: "finish_first", problem });
+/** The part of a sidecar that makes tokens of texts. */
+type Writing = Pick<GroupsContext, "encoder" | "chats">;
+
+function writingOf(text: Text): Writing {
+  const encoder = inlineEncoder(text);
+  return { encoder, chats: new ChatRenderer({ encoder, engines: null }) };
+}
+
+/** A text has the special tokens that its author wrote. @throws AppError invalid_field, which names the line. */
+export async function planOfPrompts(
+  { path, lines, model, groupSize, maxTokens, temperature, seed }: Prompts,
+  writing: Writing = writingOf(model.text),
+): Promise<RolloutPlan> {
+  const { text, eosTokenIds } = model;
+  const fields = {
+    groups: lines.map(({ group }) => group),
+    n: groupSize,
+    sampling_params: { temperature, seed, max_tokens: maxTokens },
+  };
+  const { signal } = new AbortController();
+  const limits = { contextTokens: null, requestsMax: REQUESTS_MAX };
+  const sourceOf = (i: number) => lines[i]?.source ?? "{}";
+  const context = { ...writing, ...limits, text, eosTokenIds, signal };
+  try {
+    const written = { adapter: null, sourceOf, addSpecial: false };
+    const planned = await groupsOf(fields, context, written);
+    for (const { sampling } of planned.groups) {
+      const wrong = outOfBounds(sampling, text);
+      if (wrong !== null)
+        throw new AppError("invalid_config", `${wrong.field} ${problemOf(wrong)}`);
     }
-    return { groupId: groupId(line.id), prompt: tokens, size, sampling, finishFirst };
-  });
-  if (requests > REQUESTS_MAX) {
-    const problem = `${requests} responses are asked for; an iteration holds at most ${REQUESTS_MAX}`;
-    throw new AppError("invalid_config", `${options.path}: ${problem}`);
-  }
-  return groups;
-}
-
-/** A template writes the special tokens itself; a text has those that its author wrote. */
-function tokensOf({ line, id, prompt }: PromptLine, { path, text }: JobOptions): Int32Array {
-  switch (prompt.kind) {
-    case "token_ids":
-      return prompt.tokenIds;
-    case "text":
-      return text.encode(prompt.text, { addSpecial: false });
-    case "chat":
-      try {
-        return text.encode(text.renderChat(prompt.chat), { addSpecial: false });
-      } catch (error) {
-        if (!(error instanceof InvalidFieldError)) throw error;
-        const { field, problem } = error;
-        throw new InvalidFieldError({ where: `${path}:${line}: prompt "${id}"`, field, problem });
-      }
-    default:
-      return unreachable(prompt);
+    return { id: null, ...planned, priority: 0, isDetached: true, isStrict: true };
+  } catch (error) {
+    if (!(error instanceof InvalidFieldError)) throw error;
+    const [, index, field = error.field] = /^groups\.(\d+)\.(.*)$/.exec(error.field) ?? [];
+    const line = index === undefined ? undefined : lines[Number(index)];
+    const where = line === undefined ? path : `${path}:${line.line}: prompt "${line.group.id}"`;
+    throw new InvalidFieldError({ where, field, problem: error.problem });
   }
 }
 
-function checkSize(line: PromptLine, promptTokens: number, options: JobOptions): void {
-  const where = `${options.path}:${line.line}: prompt "${line.id}"`;
-  const total = promptTokens + options.maxTokens;
-  const sum = `has ${promptTokens} tokens; with --max-tokens ${options.maxTokens} that is ${total}`;
-  if (promptTokens === 0) throw new AppError("invalid_field", `${where} has no tokens`);
-  if (total > options.contextTokens) {
-    throw new AppError(
-      "context_length_exceeded",
-      `${where} ${sum}, more than the model's context of ${options.contextTokens}`,
-    );
-  }
-  if (total > options.kvTokens) {
-    throw new AppError(
-      "kv_budget_too_small",
-      `${where} ${sum}, more than a worker's whole KV budget, --kv-tokens ${options.kvTokens}`,
-    );
+const lengthOf = ({ prompt, sampling }: GroupPlan): number => prompt.length + sampling.tokensMax;
+
+/** Tokens of the longest prompt and its output. */
+export function longestIn({ groups }: RolloutPlan): number {
+  return Math.max(...groups.map(lengthOf));
+}
+
+/** @throws AppError: an engine has no room for a prompt, which it names. */
+export function checkRoom(
+  { groups }: RolloutPlan,
+  { path, lines, model }: Prompts,
+  engines: readonly Pick<Worker, "capacity">[],
+): void {
+  const capacities = engines.map(({ capacity }) => capacity);
+  const kvTokens = Math.min(...capacities.map((one) => one.kvTokens));
+  const contextTokens =
+    model.llama?.contextTokens ?? Math.min(...capacities.map((one) => one.contextTokens));
+  for (const [i, group] of groups.entries()) {
+    const total = lengthOf(group);
+    if (total <= Math.min(contextTokens, kvTokens)) continue;
+    const has = `has ${group.prompt.length} tokens`;
+    const sum = `with --max-tokens ${group.sampling.tokensMax} that is ${total}`;
+    const where = `${path}:${lines[i]?.line}: prompt "${group.id}" ${has}; ${sum}`;
+    if (total > contextTokens) {
+      const problem = `${where}, more than the model's context of ${contextTokens}`;
+      throw new AppError("context_length_exceeded", problem);
+    }
+    const problem = `${where}, more than a worker's whole KV budget, --kv-tokens ${kvTokens}`;
+    throw new AppError("kv_budget_too_small", problem);
   }
 }

@@ -1,19 +1,24 @@
-// `foretoken rollout`: one iteration over embedded engines, or several for comparison.
+// `foretoken rollout`: one iteration over embedded engines or servers, or several for comparison. Engines are opened anew
+// for every run.
 
 import { cpus } from "node:os";
 import { Command } from "commander";
-import { runIteration } from "../app.ts";
+import { type Engines, enginesOf } from "../compose/engines.ts";
+import type { ModelSide } from "../compose/model.ts";
+import { runRollout } from "../compose/rollout.ts";
 import type { Settings } from "../config/fields.ts";
-import { AppError, errorText } from "../core/base/errors.ts";
-import type { Group, GroupSpec } from "../core/request/buffer.ts";
+import { AppError } from "../core/base/errors.ts";
+import type { Request } from "../core/request/buffer.ts";
 import type { ReportFile, RunReport } from "../core/rollout/report.ts";
 import { defaultDraft } from "../core/schedule/policies.ts";
-import { BUNDLED_PROMPTS } from "../host/installation.ts";
+import { BUNDLED_MODEL, BUNDLED_PROMPTS } from "../host/installation.ts";
+import { journalsIn } from "../host/journal-file.ts";
 import { comparisonPage, pagePath } from "../observe/picture/page.ts";
 import { finishedResponse, formatLine } from "../server/rollouts/response-line.ts";
 import type { Text } from "../text/text.ts";
 import { addFields, givenFields, readFields, refuseGiven, renamed } from "./commander-fields.ts";
-import { formatCount } from "./format.ts";
+import { createLog } from "./log.ts";
+import { operatorLog } from "./operator-log.ts";
 import {
   EXIT_FAILED,
   EXIT_INTERRUPTED,
@@ -21,18 +26,9 @@ import {
   outputsOf,
   reportFiles,
 } from "./output.ts";
-import { PRICED } from "./priced-model.ts";
-import { ProgressDisplay } from "./progress.ts";
-import { groupsOf, loadPrompts } from "./prompts.ts";
-import {
-  EMBEDDED_ONLY,
-  ENGINE_FIELDS,
-  EPOCH,
-  openEngines,
-  type RolloutEngines,
-  START_S,
-} from "./rollout-engines.ts";
-import { journalFileIn, openRolloutJournal } from "./rollout-journal.ts";
+import { openPricedModel, PRICED } from "./priced-model.ts";
+import { ProgressDisplay, toldBy } from "./progress.ts";
+import { checkRoom, loadPrompts, longestIn, type Prompts, planOfPrompts } from "./prompts.ts";
 import {
   busyNotes,
   equalResponses,
@@ -46,6 +42,24 @@ import {
 import { untilSignal } from "./signals.ts";
 import { speedupSentence } from "./speedup.ts";
 import { comparisonTable, type Runs } from "./table.ts";
+
+const ENGINE_FIELDS = [
+  "worker",
+  "workerToken",
+  "tokenizer",
+  "startS",
+  "model",
+  "llama",
+  "slots",
+  "kvTokens",
+  "deterministic",
+] as const;
+
+/** Fields of embedded engines alone. */
+const EMBEDDED_ONLY = ["llama", "slots", "kvTokens", "deterministic"] as const;
+
+/** Seconds that servers get to load, where --start-s is not given. */
+const START_S = 60;
 
 const FIELD_NAMES = [
   "demo",
@@ -150,17 +164,23 @@ async function rollout(promptsPath: string, settings: RolloutSettings): Promise<
   const abort = new AbortController();
   // The first signal ends the iteration in order; a second one ends the process.
   const signals = untilSignal();
-  void signals.first.then(() => abort.abort());
+  void signals.first.then(() => abort.abort(new AppError("interrupted", "stopped by a signal")));
   void signals.second.then(() => process.exit(EXIT_INTERRUPTED));
-  let engines: RolloutEngines | null = null;
+  let opened: Opened | null = null;
   try {
-    engines = await openEngines(settings, abort.signal);
-    if (settings.model === PRICED && !settings.quiet) console.warn(engines.model);
-    const groups = await readGroups(promptsPath, engines, settings);
-    const reports = await runRounds(runs, { groups, engines, settings, out: files.out, abort });
+    opened = await openEngines(settings, abort.signal);
+    const { model, name } = opened;
+    if (settings.model === PRICED && !settings.quiet) console.warn(name);
+    const { vocabularySize } = model.text;
+    const lines = await loadPrompts(promptsPath, { vocabularySize, limit: settings.limit });
+    const prompts = { ...settings, path: promptsPath, lines, model };
+    const { signal } = abort;
+    const job = { ...opened, prompts, settings, out: files.out, signal };
+    const reports = await runRounds(runs, job);
     const file = {
       command: ["foretoken", ...process.argv.slice(2)].join(" "),
-      ...{ model: engines.model, seed: settings.seed },
+      model: name,
+      seed: settings.seed,
       host: { cpu: cpus()[0]?.model ?? "unknown", cores: cpus().length, bun: Bun.version },
       runs: reports,
     };
@@ -180,30 +200,79 @@ async function rollout(promptsPath: string, settings: RolloutSettings): Promise<
     throw error;
   } finally {
     signals.release();
-    await engines?.close();
+    opened?.model.llama?.close();
   }
 }
 
 /** @throws AppError usage, output_failed. */
 function filesOf(prompts: string, { model, journal, out, report }: RolloutSettings) {
-  const kept = journal === null ? [] : [journalFileIn(journal)];
+  const kept = journal === null ? [] : journalsIn(journal);
   const open = outputsOf([prompts, ...(model === null ? [] : [model]), ...kept]);
   return { out: open("--out", out), ...reportFiles(open, report) };
 }
 
+/** The engines of a command: embedded ones on a GGUF file, or the servers that --worker names. */
+interface Opened {
+  readonly engines: Engines;
+  readonly model: ModelSide;
+  /** The model's name in the report. */
+  readonly name: string;
+}
+
+/** @throws AppError: no model can be read, or no server reports one. */
+async function openEngines(settings: RolloutSettings, signal: AbortSignal): Promise<Opened> {
+  const { worker, startS, slots, kvTokens, deterministic } = settings;
+  const areServers = worker.length > 0;
+  const write = (line: string) => process.stderr.write(line);
+  const log = operatorLog(createLog("text", { level: "warn", write }), () => {});
+  const own = areServers
+    ? null
+    : { count: engineCount(settings.llama), slots, kvTokens, deterministic };
+  const priced = settings.model === PRICED ? openPricedModel(BUNDLED_MODEL) : null;
+  const path = priced?.path ?? settings.model;
+  const timeUp = AbortSignal.timeout(startS * 1000);
+  let problem = "";
+  const wait = {
+    tried: (problems: readonly string[]) => {
+      const found = problems.join("; ");
+      if (found !== problem) console.warn(`waiting for ${found}`);
+      problem = found;
+    },
+    signal: AbortSignal.any([signal, timeUp]),
+  };
+  try {
+    const named = { ...settings, model: path, servedModelName: null, embedded: own };
+    const engines = enginesOf(named, log);
+    const model = await engines.model(wait, () => []);
+    const file = priced?.name ?? settings.model ?? "foretoken-3m-q8_0.gguf (bundled)";
+    return { engines, model, name: areServers ? model.names[0] : file };
+  } catch (error) {
+    if (error !== timeUp.reason) throw error;
+    throw new AppError("worker_failed", `${problem} (after ${startS} s; --start-s)`);
+  } finally {
+    priced?.close();
+  }
+}
+
+/** @throws AppError usage: none is to run. */
+export function engineCount(llama: number): number {
+  if (llama > 0) return llama;
+  throw new AppError("usage", "--llama is 0; at least 1 engine must run, and at most 64");
+}
+
 /** The part that all runs of one command share. */
-interface Job {
-  readonly groups: readonly GroupSpec[];
-  readonly engines: RolloutEngines;
+interface Job extends Opened {
+  readonly prompts: Prompts;
   readonly settings: RolloutSettings;
   /** null: the responses are not kept. */
   readonly out: OutputFile | null;
-  readonly abort: AbortController;
+  readonly signal: AbortSignal;
 }
 
 /** The runs in turn, as often as there are rounds. The responses written are those of the very last run. */
 async function runRounds(runs: readonly Run[], job: Job): Promise<Runs> {
-  const { settings, abort } = job;
+  const { settings, signal } = job;
+  const { text } = job.model;
   const done = new Map<string, Awaited<ReturnType<typeof measured>>[]>();
   const first = new Map<string, unknown>();
   const order = Array.from({ length: settings.rounds }, () => runs).flat();
@@ -213,16 +282,16 @@ async function runRounds(runs: readonly Run[], job: Job): Promise<Runs> {
     const title =
       settings.rounds === 1 ? run.name : `${run.name} ${Math.floor(i / runs.length) + 1}`;
     let equal = 0;
-    const onGroup = (group: Group) => {
-      equal += equalResponses(first, group);
-      out?.append(linesOf(group, job.engines.text));
+    const onGroup = (group: string, finished: readonly Request[]) => {
+      equal += equalResponses(first, group, finished);
+      out?.append(linesOf(group, finished, text));
     };
     const { report, round } = await measured(() => runOne(job, { run, title, onGroup }));
     const outcome = { report, round: { ...round, equal_responses: equal } };
     done.set(run.name, [...(done.get(run.name) ?? []), outcome]);
     // An interrupt before the first finished response leaves the file of an earlier command.
-    if (!abort.signal.aborted || out?.isEmpty === false) out?.finish();
-    if (abort.signal.aborted) break;
+    if (!signal.aborted || out?.isEmpty === false) out?.finish();
+    if (signal.aborted) break;
   }
   return Object.fromEntries([...done].map(([name, outcomes]) => [name, withRounds(outcomes)]));
 }
@@ -233,64 +302,43 @@ function runsOf(settings: RolloutSettings): Run[] {
   return [{ name: policy, policy, draft: settings.draft ?? defaultDraft(policy) }];
 }
 
-async function readGroups(
-  path: string,
-  engines: RolloutEngines,
-  settings: RolloutSettings,
-): Promise<GroupSpec[]> {
-  const { vocabularySize } = engines.text;
-  const prompts = await loadPrompts(path, { vocabularySize, limit: settings.limit });
-  return groupsOf(prompts, { path, ...settings, ...engines, vocabularySize });
-}
-
 async function runOne(
-  { groups, engines, settings, abort }: Job,
-  { run, title, onGroup }: { run: Run; title: string; onGroup: (group: Group) => void },
+  { prompts, engines, model, settings, signal }: Job,
+  { run, title, onGroup }: { run: Run; title: string; onGroup: OnGroup },
 ): Promise<RunReport> {
   const display = new ProgressDisplay({ title, quiet: settings.quiet });
   const announceStop = () =>
     display.note("stopping: finished responses are kept; once more to quit at once");
-  abort.signal.addEventListener("abort", announceStop);
-  const journal = journalOf(settings, groups, (text) => display.note(text));
+  signal.addEventListener("abort", announceStop);
+  // Servers may have a tokenizer that is not on this machine.
+  const known = model.openTextThread === null ? null : await planOfPrompts(prompts);
   try {
-    return await runIteration({
-      openWorkers: engines.open,
-      deterministic: engines.deterministic,
-      epoch: EPOCH,
-      groups,
+    return await runRollout({
+      plan: async (running) => {
+        const plan = known ?? (await planOfPrompts(prompts, running));
+        checkRoom(plan, prompts, running.sidecar.rollout.workers);
+        return plan;
+      },
+      model,
+      sources: engines.sources(model, known === null ? undefined : longestIn(known)),
+      policy: run.policy,
+      draft: run.draft,
       chunkTokens: settings.chunkTokens,
-      ...run,
       poolMemoryBytes: settings.poolMemoryMb * MIB,
       poolDiskBytes: POOL_DISK_SHARE * settings.poolMemoryMb * MIB,
-      poolDir: null,
+      journal: settings.journal,
+      startS: settings.worker.length > 0 ? settings.startS : null,
       onGroup,
-      onFailed: ({ response }) => display.note(`failed: ${response.refusal?.message}`),
-      journal,
-      onProgress: (progress) => display.update(progress),
-      signal: abort.signal,
+      ...toldBy(display),
+      signal,
     });
   } finally {
-    abort.signal.removeEventListener("abort", announceStop);
-    await journal?.close();
+    signal.removeEventListener("abort", announceStop);
     display.finish();
   }
 }
 
-function journalOf(
-  { journal: folder }: RolloutSettings,
-  groups: readonly GroupSpec[],
-  note: (text: string) => void,
-): ReturnType<typeof openRolloutJournal> | null {
-  if (folder === null) return null;
-  const journal = openRolloutJournal(folder, groups, (error) =>
-    note(`the journal ends here, the rollout goes on without it: ${errorText(error)}`),
-  );
-  const { ended, tokens } = journal.kept;
-  const all = groups.reduce((sum, { size }) => sum + size, 0);
-  const what = `${formatCount(ended)} of ${formatCount(all)} responses had ended`;
-  if (tokens > 0) note(`resumed from ${folder}: ${what}, ${formatCount(tokens)} tokens are kept`);
-  return journal;
-}
+type OnGroup = (group: string, finished: readonly Request[]) => void;
 
 /** All runs made the same responses, in every round. */
 export function areEqual(reports: Runs): boolean {
@@ -299,11 +347,10 @@ export function areEqual(reports: Runs): boolean {
   );
 }
 
-/** A line for each finished response of a group, which may have been interrupted. */
-function linesOf({ requests }: Group, text: Text): string {
-  const finished = requests.filter(({ response }) => response.finish !== null);
-  const lines = finished.map((request) => {
-    const { groupId: group, sampleIndex: index } = request.spec;
+/** A line for each response; `group`: its name in the file of prompts. */
+function linesOf(group: string, requests: readonly Request[], text: Text): string {
+  const lines = requests.map((request) => {
+    const { sampleIndex: index } = request.spec;
     const written = text.decode(request.response.tokens(), { skipSpecial: false });
     return `${formatLine(finishedResponse(request, { group, index, text: written }))}\n`;
   });

@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import type { Group } from "../core/request/buffer.ts";
+import type { Request } from "../core/request/buffer.ts";
 import type { RunReport } from "../core/rollout/report.ts";
 import {
   busyNotes,
@@ -58,15 +58,14 @@ test("busyNotes: only where other processes used a tenth of the machine", () => 
 
 test("equalResponses: counts the finished responses whose tokens are those of the first run", () => {
   const group = (...texts: (number[] | null)[]) =>
-    ({
-      requests: texts.map((tokens, sampleIndex) => ({
-        spec: { groupId: "g", sampleIndex },
-        response: { finish: tokens && "stop", tokens: () => Int32Array.from(tokens ?? []) },
-      })),
-    }) as unknown as Group;
+    texts.flatMap((tokens, sampleIndex) =>
+      tokens === null
+        ? []
+        : { spec: { sampleIndex }, response: { tokens: () => Int32Array.from(tokens) } },
+    ) as unknown as Request[];
   const first = new Map();
   const runs = [group([1, 2], [3], null), group([1, 2], [4], [5]), group([1], null, [5])];
-  expect(runs.map((run) => equalResponses(first, run))).toEqual([2, 2, 1]);
+  expect(runs.map((run) => equalResponses(first, "g", run))).toEqual([2, 2, 1]);
 });
 
 test("compare: drafting is on with seer and off with the baselines; one that a run names wins over --draft", () => {

@@ -5,7 +5,7 @@
 import { readFileSync } from "node:fs";
 import { AppError } from "../core/base/errors.ts";
 import { DRAFT_MODES, type DraftMode } from "../core/draft/registry.ts";
-import type { Group } from "../core/request/buffer.ts";
+import type { Request } from "../core/request/buffer.ts";
 import type { RunReport } from "../core/rollout/report.ts";
 import { defaultDraft, POLICY_NAMES, type PolicyName } from "../core/schedule/policies.ts";
 
@@ -107,11 +107,14 @@ export function busyNotes(reports: readonly RoundsReport[], areServers = false):
   return [`${used}. Wall times do not compare${areServers ? "" : INSTEAD}.`];
 }
 
-/** How many finished responses of the group have the tokens that `first` has of them; those it lacks it takes. */
-export function equalResponses(first: Map<string, unknown>, { requests }: Group): number {
+/** How many responses of the group have the tokens that `first` has of them; those it lacks it takes. */
+export function equalResponses(
+  first: Map<string, unknown>,
+  group: string,
+  requests: readonly Request[],
+): number {
   const equal = requests.filter(({ response, spec }) => {
-    if (response.finish === null) return false;
-    const key = `${spec.groupId}/${spec.sampleIndex}`;
+    const key = `${group}/${spec.sampleIndex}`;
     const tokens = Bun.hash(response.tokens());
     if (!first.has(key)) first.set(key, tokens);
     return first.get(key) === tokens;

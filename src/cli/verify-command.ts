@@ -2,15 +2,16 @@
 // compared (tools/verify); or on running servers (verify-servers.ts).
 
 import { Command } from "commander";
+import { enginesOf } from "../compose/engines.ts";
 import type { Settings } from "../config/fields.ts";
-import { openLlamaModel } from "../engines/llama/open.ts";
-import { BUNDLED_MODEL, BUNDLED_PROMPTS } from "../host/installation.ts";
+import { BUNDLED_PROMPTS } from "../host/installation.ts";
 import { compareRuns, type VerifyReport } from "../tools/verify/compare-runs.ts";
 import { addFields, readFields, renamed } from "./commander-fields.ts";
+import { operatorLog } from "./operator-log.ts";
 import { EXIT_FAILED } from "./output.ts";
-import { ProgressDisplay } from "./progress.ts";
-import { groupsOf, loadPrompts } from "./prompts.ts";
-import { engineCount } from "./rollout-engines.ts";
+import { ProgressDisplay, toldBy } from "./progress.ts";
+import { checkRoom, loadPrompts, longestIn, planOfPrompts } from "./prompts.ts";
+import { engineCount } from "./rollout-command.ts";
 import { SERVERS_HELP, verifyServers } from "./verify-servers.ts";
 
 const FIELD_NAMES = [
@@ -63,24 +64,43 @@ export function verifyCommand(setStatus: (status: number) => void): Command {
   });
 }
 
-async function verify(promptsPath: string, settings: VerifySettings): Promise<number> {
-  const shape = { ...settings, workers: engineCount(settings.llama) };
-  const model = await openLlamaModel({
-    path: settings.model ?? BUNDLED_MODEL,
-    deterministic: true,
-  });
+async function verify(path: string, settings: VerifySettings): Promise<number> {
+  const { limit, kvTokens, slots, chunkTokens, quiet } = settings;
+  const files = { ...settings, worker: [], workerToken: null, tokenizer: null };
+  // Right drafts and wrong ones, as many as possible: this is a check, not a race.
+  const engines = (count: number, slots: number) => {
+    const embedded = { count, slots, kvTokens, deterministic: true, draftsAlways: true };
+    const log = operatorLog(
+      () => {},
+      () => {},
+    );
+    return enginesOf({ ...files, servedModelName: null, embedded }, log);
+  };
+  const full = engines(engineCount(settings.llama), slots);
+  const wait = { tried: () => {}, signal: new AbortController().signal };
+  const model = await full.model(wait, () => []);
   try {
-    const { vocabularySize, contextTokens, stopTokenIds, text } = model;
-    const prompts = await loadPrompts(promptsPath, { vocabularySize, limit: settings.limit });
-    const about = { path: promptsPath, vocabularySize, contextTokens, stopTokenIds, text };
-    const groups = groupsOf(prompts, { ...settings, ...about });
-    const display = (title: string) => new ProgressDisplay({ title, quiet: settings.quiet });
-    const report = await compareRuns(model, groups, { shape, display });
+    const lines = await loadPrompts(path, { vocabularySize: model.text.vocabularySize, limit });
+    const prompts = { ...settings, path, lines, model };
+    const plan = await planOfPrompts(prompts);
+    const longest = longestIn(plan);
+    const report = await compareRuns({
+      model,
+      chunkTokens,
+      plan: async ({ sidecar }) => {
+        checkRoom(plan, prompts, sidecar.rollout.workers);
+        return plan;
+      },
+      full: full.sources(model, longest),
+      // One slot: an engine that never sees two requests, nor a chunk, nor a draft.
+      alone: engines(1, 1).sources(model, longest),
+      display: (title) => toldBy(new ProgressDisplay({ title, quiet })),
+    });
     if (settings.json) console.log(JSON.stringify(report, null, 2));
     else if (!settings.quiet) console.log(describe(report));
     return report.equal_requests === report.requests ? 0 : EXIT_FAILED;
   } finally {
-    model.close();
+    model.llama?.close();
   }
 }
 

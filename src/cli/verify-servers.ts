@@ -3,6 +3,7 @@
 import type { Settings } from "../config/fields.ts";
 import { AppError } from "../core/base/errors.ts";
 import { quantileOf } from "../core/base/quantile.ts";
+import { chatOf } from "../server/openai/messages.ts";
 import type { Engine } from "../tools/doctor/engine.ts";
 import {
   compareServers,
@@ -60,9 +61,10 @@ export async function verifyServers(
 }
 
 /** Token ids as the server has them. @throws AppError worker_failed: it has no tokenizer. */
-async function tokensOf(engine: Engine, { id, prompt }: PromptLine): Promise<VerifyPrompt> {
-  if (prompt.kind === "token_ids") return { id, tokens: [...prompt.tokenIds] };
-  const text = prompt.kind === "text" ? { prompt: prompt.text } : JSON.parse(prompt.chat);
+async function tokensOf(engine: Engine, { group, source }: PromptLine): Promise<VerifyPrompt> {
+  const { id, prompt, messages, token_ids: given } = group;
+  if (given) return { id, tokens: [...given] };
+  const text = messages ? JSON.parse(chatOf({ ...group, messages }, { source })) : { prompt };
   const tokens = await engine.tokenize(text);
   if (tokens.length > 0) return { id, tokens };
   throw new AppError("worker_failed", `${engine.url}/tokenize gives no tokens for prompt ${id}`);

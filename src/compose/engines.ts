@@ -5,7 +5,7 @@ import { totalmem } from "node:os";
 import { AppError } from "../core/base/errors.ts";
 import type { EngineNotice } from "../engines/kind.ts";
 import { engineKind, serverOf } from "../engines/kinds.ts";
-import type { LlamaModel } from "../engines/llama/open.ts";
+import type { LlamaModel, LlamaWorkersOptions } from "../engines/llama/open.ts";
 import { VllmWorker } from "../engines/vllm/worker.ts";
 import type { WorkerSource } from "../fleet/engines.ts";
 import type { PoolOptions } from "../host/open-pool.ts";
@@ -29,20 +29,19 @@ export interface EngineSettings {
   readonly embedded: EmbeddedSettings | null;
 }
 
-export interface EmbeddedSettings {
+type EmbeddedOptions = Omit<LlamaWorkersOptions, "workers" | "firstWorkerId" | "epoch">;
+
+export interface EmbeddedSettings extends Omit<EmbeddedOptions, "contextTokens"> {
   readonly count: number;
-  readonly slots: number;
-  readonly kvTokens: number;
   readonly deterministic: boolean;
-  /** Limit of the responses of earlier weight epochs that an engine drafts from. */
-  readonly historyBytes: number;
 }
 
 /** Sources of the engines, and the facts known about their model. */
 export interface Engines {
   /** `registered`: engines that clients have named so far. */
   model(wait: ModelWait, registered: () => readonly EngineAddress[]): Promise<ModelSide>;
-  sources(model: ModelSide): WorkerSource[];
+  /** `contextTokensMax`: the longest request of embedded engines, of which each holds room. Default: what their KV holds. */
+  sources(model: ModelSide, contextTokensMax?: number): WorkerSource[];
   /** An engine that a client names. @throws AppError usage: the URL is none. */
   sourceOf(engine: EngineAddress): WorkerSource;
   /** false: the server starts without engines, and waits for clients to name some. */
@@ -81,9 +80,10 @@ export function enginesOf(settings: EngineSettings, log: OperatorLog): Engines {
         wait,
       );
     },
-    sources: ({ llama }) => {
+    sources: ({ llama }, contextTokensMax = Number.POSITIVE_INFINITY) => {
       if (embedded === null || llama === null) return fixed;
-      return [...fixed, ...embeddedSources(llama, embedded)];
+      const contextTokens = Math.min(llama.contextTokens, embedded.kvTokens, contextTokensMax);
+      return [...fixed, ...embeddedSources(llama, { ...embedded, contextTokens })];
     },
     sourceOf: (engine) => servedSource(own(engine), log),
     hasFixed,
@@ -97,15 +97,15 @@ function withToken({ url, token }: EngineAddress, named: readonly EngineAddress[
   return { url, token: token ?? own?.token ?? null };
 }
 
-function embeddedSources(model: LlamaModel, settings: EmbeddedSettings): WorkerSource[] {
-  const { count, slots, kvTokens, historyBytes } = settings;
-  const contextTokens = Math.min(model.contextTokens, kvTokens);
-  const capacity = { slots, kvTokens, contextTokens, historyBytes };
+function embeddedSources(
+  model: LlamaModel,
+  { count, deterministic: _, ...options }: EmbeddedSettings & EmbeddedOptions,
+): WorkerSource[] {
   return Array.from({ length: count }, (_, index) => ({
     name: `embedded engine ${index}`,
     keepsWeights: false,
     open: async ({ workerId: firstWorkerId, epoch }) => {
-      const [worker] = await model.openWorkers({ workers: 1, firstWorkerId, epoch, ...capacity });
+      const [worker] = await model.openWorkers({ workers: 1, firstWorkerId, epoch, ...options });
       if (worker === undefined) throw new AppError("worker_failed", "no engine was opened");
       return worker;
     },

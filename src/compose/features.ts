@@ -222,6 +222,7 @@ function requests(parts: Parts): Features {
     adapterOf: (model) => plane.model.adapterOf(model),
     versionOf,
     held: () => pool.held,
+    ...(options.rolloutLimits && { limits: options.rolloutLimits }),
   });
   requestJournals?.takeOver(saved.requests);
   rollouts.takeOver(saved.rollouts);
@@ -307,7 +308,7 @@ function trajectoryLog({ options, log }: Parts): SegmentedLog | null {
 function resuming({ pool, sidecar, log }: Parts, rollouts: KnownRollouts): Feature {
   let isOver = false;
   const workerChanged = () => {
-    const count = rollouts.waiting;
+    const { length: count } = rollouts.saved;
     if (isOver || count === 0) return;
     if (!pool.hasStarted || sidecar.rollout.workers.length === 0) return;
     isOver = true;

@@ -7,6 +7,7 @@ import type { PoolOptions } from "../host/open-pool.ts";
 import type { WeightsRoots } from "../server/control/weights-roots.ts";
 import type { OpenStream } from "../server/http.ts";
 import type { KnownRollouts } from "../server/rollouts/known.ts";
+import type { RolloutLimits } from "../server/rollouts/plan.ts";
 import type { Sidecar, SidecarLimits } from "../server/sidecar.ts";
 import type { WorkerRegistry, WorkerRegistryOptions } from "../server/worker-registry.ts";
 import type { ModelSide } from "./model.ts";
@@ -16,6 +17,7 @@ export interface ComposeOptions extends Partial<PoolOptions> {
   /** Folders that weights and adapters may be loaded from; null, the default: any. */
   readonly weightsRoots?: WeightsRoots;
   readonly limits?: Partial<SidecarLimits>;
+  readonly rolloutLimits?: Partial<RolloutLimits>;
   readonly policy: PolicyName;
   readonly draft: DraftMode;
   /** null: chosen by what the end of a chunk costs. */

@@ -10,7 +10,7 @@ import type { Feature } from "./feature.ts";
 import { featuresOf } from "./features.ts";
 import { OperatorFeed } from "./operator-log.ts";
 import type { ComposeOptions, RunningSidecar } from "./options.ts";
-import { type Front, partsOf, type Resources } from "./parts.ts";
+import { type Front, type Parts, partsOf, type Resources } from "./parts.ts";
 
 /** The operator that a sidecar reports to, and the server in front of it. */
 interface Around {
@@ -52,7 +52,7 @@ function openHistory(
 }
 
 /** A sidecar that runs, and what a server in front of it needs. */
-export interface ComposedSidecar extends RunningSidecar {
+export interface ComposedSidecar extends RunningSidecar, Pick<Parts, "kv" | "encoder" | "chats"> {
   readonly served: Pick<Served, "routes" | "sockets">;
   /** As that of a sidecar; `hangUp` is called when requests have ended, and before what answers them is closed. */
   stop(hangUp?: () => Promise<void>): Promise<void>;
@@ -78,6 +78,9 @@ export function composeSidecar(
   return {
     sidecar,
     rollouts,
+    kv,
+    encoder,
+    chats: parts.chats,
     served: servedBy(features),
     opened: all,
     get hasStarted() {

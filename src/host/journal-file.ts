@@ -101,6 +101,12 @@ function hasCode(error: unknown, code: string): boolean {
 
 const SUFFIX = ".journal";
 
+/** Paths of the journals in a folder, which may be absent. */
+export function journalsIn(folder: string): string[] {
+  const names = existsSync(folder) ? readdirSync(folder) : [];
+  return names.filter((name) => name.endsWith(SUFFIX)).map((name) => join(folder, name));
+}
+
 /** The files of journals, and what frees their folder. */
 export type RunJournals = ReturnType<typeof openRunFiles>;
 
@@ -115,8 +121,7 @@ export function openRunFiles(folder: string, failed: (error: unknown) => void) {
   let saved: SavedRun[] = [];
   let weights: WeightsFile;
   try {
-    for (const name of readdirSync(folder).filter((entry) => entry.endsWith(SUFFIX))) {
-      const path = join(folder, name);
+    for (const path of journalsIn(folder)) {
       const run = readJournalFile(path);
       if (run === null) {
         rmSync(path, { force: true });

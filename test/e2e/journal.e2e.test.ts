@@ -5,6 +5,7 @@ import { readFileSync, statSync, truncateSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { formatCount } from "../../src/cli/format.ts";
 import type { ReportFile } from "../../src/core/rollout/report.ts";
+import { journalsIn } from "../../src/host/journal-file.ts";
 import { keyOf, linesIn } from "../faults/chaos/response-line.ts";
 import { until } from "../faults/http-client.ts";
 import { ToolProcess } from "../faults/process.ts";
@@ -16,7 +17,12 @@ import { ended, foretoken, MAIN, PROMPTS, ROOT, spawn } from "./tool.ts";
 setDefaultTimeout(300_000);
 
 const folder = temporaryFolder("e2e");
-const file = join(folder, "journal", "rollout.journal");
+/** The journal of the one run. */
+function fileOf(): string {
+  const [file = "none", ...more] = journalsIn(join(folder, "journal"));
+  expect(more).toEqual([]);
+  return file;
+}
 /** Arguments of the runtime for a process that stops itself. */
 const STOPPING = ["--preload", join(import.meta.dir, "stopping-itself.ts"), MAIN];
 
@@ -52,13 +58,15 @@ engineTest(
     const whole = responses("whole");
     const { generated: all } = tokensOf("whole");
 
-    const env = { STOP_FOLDER: join(folder, "journal"), STOP_BYTES: "8000" };
+    // The file of the weights has 33 kB.
+    const env = { STOP_FOLDER: join(folder, "journal"), STOP_BYTES: "41000" };
     const killed = spawn([...STOPPING, ...job("resumed", ...journal)], env);
     await untilStopped(killed.pid);
     const second = await foretoken(...job("other", ...journal));
     expect(second.stderr).toContain(`process ${killed.pid} uses it`);
     killed.kill("SIGKILL");
     await ended(killed);
+    const file = fileOf();
     truncateSync(file, statSync(file).size - 5);
 
     expect((await foretoken(...job("resumed", ...journal))).stderr).toBe("");
@@ -91,12 +99,13 @@ engineTest(
     expect(other.stderr).toContain("holds another run");
     // A refused command changes no output of an earlier one.
     expect(readFileSync(join(folder, "whole"), "utf8")).toBe(made);
+    const file = fileOf();
     const bytes = readFileSync(file);
     bytes[200] = (bytes[200] ?? 0) ^ 1;
     writeFileSync(file, bytes);
     const damaged = await foretoken(...job("other", ...journal));
     expect(damaged.status).toBe(1);
-    expect(damaged.stderr).toMatch(/rollout\.journal: record \d+ at byte \d+ is damaged/);
+    expect(damaged.stderr).toMatch(/\.journal: record \d+ at byte \d+ is damaged/);
   },
 );
 

@@ -12,8 +12,8 @@ import { groupId, weightEpoch, workerId } from "../base/ids.ts";
 import type { Group, GroupSpec } from "../request/buffer.ts";
 import { isDivided, POLICY_NAMES, type PolicyName } from "../schedule/policies.ts";
 import { loadCore } from "../wasm/load.ts";
-import { Iteration } from "./iteration.ts";
-import type { RunReport } from "./report.ts";
+import type { Figures } from "./figures.ts";
+import { Rollout } from "./rollout.ts";
 
 const core = loadCore();
 const DIVIDED = POLICY_NAMES.filter(isDivided);
@@ -33,7 +33,7 @@ interface Load {
 }
 
 interface Outcome {
-  readonly report: RunReport;
+  readonly report: Figures;
   readonly groups: readonly Group[];
   /** Mean share of KV in use over the steps in which requests wait and slots are free. */
   readonly kvShare: number;
@@ -61,27 +61,32 @@ async function drive(load: Load): Promise<Outcome> {
     const spec = { workerId: id, capacity, epoch };
     return new SimulatedWorker({ ...spec, lengthOf: (request) => lengthOf(request.requestId) });
   });
-  const iteration = new Iteration({
-    groups: groupsOf(load),
-    ...{ workers, policy, draft: "off", chunkTokens, epoch, deterministic: true, clock, core },
+  let problem: unknown = null;
+  const fail = (error: unknown) => {
+    problem ??= error;
+  };
+  const rollout = new Rollout({
+    ...{ policy, draft: "off", chunkTokens, epoch, clock, core },
     pool: new EmbeddedKvPool({ clock, memoryBytesMax: 1_000_000, disk: null }),
-    onGroup: (group) => groups.push(group),
-    onFailed: () => {},
+    listener: {
+      tokens() {},
+      finished() {},
+      restarted() {},
+      stats() {},
+      groupFinished: (group) => groups.push(group),
+      workerFailed: (_worker, message) => fail(new Error(message)),
+      quarantined: ({ response }) => fail(new Error(response.refusal?.message)),
+      threw: fail,
+      broken: fail,
+    },
   });
-  const ended: { report: RunReport | null; error: unknown } = { report: null, error: null };
-  iteration.run().then(
-    (report) => {
-      ended.report = report;
-    },
-    (error: unknown) => {
-      ended.error = error;
-    },
-  );
+  for (const group of groupsOf(load)) rollout.submit(group);
+  for (const worker of workers) rollout.addWorker(worker);
   let [used, steps, kvExceeded] = [0, 0, false];
   for (let step = 0; step < STEPS_MAX; step += 1) {
     for (const worker of workers) worker.step();
     const running = workers.reduce((sum, worker) => sum + worker.stats().running, 0);
-    const waiting = iteration.rollout.meter.progress().waiting;
+    const waiting = rollout.meter.progress().waiting;
     if (waiting > 0 && running < slots * workers.length) {
       steps += 1;
       for (const { kvTokensUsed } of workers) used += kvTokensUsed / kvTokens / workers.length;
@@ -89,10 +94,10 @@ async function drive(load: Load): Promise<Outcome> {
     kvExceeded ||= workers.some((worker) => worker.kvTokensUsed > kvTokens);
     clock.advance(1);
     await new Promise<void>((resolve) => setImmediate(resolve));
-    if (ended.error !== null) throw ended.error;
-    if (ended.report !== null) {
-      return { report: ended.report, groups, kvShare: used / Math.max(1, steps), kvExceeded };
-    }
+    if (problem !== null) throw problem;
+    if (rollout.unfinished > 0) continue;
+    const report = rollout.meter.figures();
+    return { report, groups, kvShare: used / Math.max(1, steps), kvExceeded };
   }
   throw new Error(`no end after ${STEPS_MAX} steps: a request waits for ever`);
 }

@@ -1,7 +1,7 @@
 // The meter over many requests: it forgets when they finished, and no figure changes.
 
 import { expect, test } from "bun:test";
-import { NO_POOL_STATS, NO_WORKER_STATS } from "../../../test/suite/no-figures.ts";
+import { NO_WORKER_STATS } from "../../../test/suite/no-figures.ts";
 import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { groupId, weightEpoch, workerId } from "../base/ids.ts";
 import { RequestBuffer } from "../request/buffer.ts";
@@ -25,13 +25,10 @@ test("meter: the tail is exact after more requests than it keeps the times of", 
     now.ms += 1;
     meter.requestFinished(request);
   }
-  meter.ended();
-  const asked = { policy: "seer", draft: "off", deterministic: false } as const;
-  const ended = { epoch: weightEpoch(0), interrupted: false, pool: NO_POOL_STATS };
-  const report = meter.report({ ...asked, ...ended });
-  expect(report.finished_requests).toBe(requests);
-  expect(report.tail_s).toBeCloseTo((requests * 0.1) / 1000, 6);
   expect(meter.progress().requestsDone).toBe(requests);
+  const summary = meter.endIteration();
+  expect(summary?.figures.finished_requests).toBe(requests);
+  expect(summary?.tailS).toBeCloseTo((requests * 0.1) / 1000, 6);
 });
 
 test("meter: progress counts the current iteration alone, and requests that are carried into it", () => {

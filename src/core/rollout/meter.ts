@@ -1,4 +1,4 @@
-// Counts what happens in a run and renders it as Progress and RunReport. It changes nothing.
+// Counts what happens in a run and renders it as Progress and EnginesReport. It changes nothing.
 
 import type { Clock } from "../base/clock.ts";
 import type { WeightEpoch, WorkerId } from "../base/ids.ts";
@@ -17,7 +17,7 @@ import {
 import { Ends, IterationSpan, type IterationSummary } from "./iteration-span.ts";
 import { Ledger } from "./ledger.ts";
 import { type EngineClock, engineClock } from "./progress-clock.ts";
-import { kvMovesReport, type Progress, type RunReport, type WorkerReport } from "./report.ts";
+import { type EnginesReport, kvMovesReport, type Progress, type WorkerReport } from "./report.ts";
 import { ETA_FACTOR, TimeLeft } from "./time-left.ts";
 import { type Timeline, TimelineRecorder } from "./timeline.ts";
 import type { Worker, WorkerStats } from "./worker.ts";
@@ -45,8 +45,7 @@ export class Meter {
   /** Sums over workers that were removed. */
   #forgotten: Readonly<Record<WorkerKey, number>> = sumsOf(WORKER_FIGURES, []);
   #turnMs = 0;
-  #startMs: number;
-  #endMs: number;
+  readonly #startMs: number;
   #rateStartMs: number;
   #rateStartTokens = 0;
   #tokensPerS = 0;
@@ -78,7 +77,6 @@ export class Meter {
     this.#learned = learned;
     this.#load = load;
     this.#startMs = clock.nowMs();
-    this.#endMs = this.#startMs;
     this.#rateStartMs = this.#startMs;
   }
 
@@ -141,10 +139,6 @@ export class Meter {
     else if (spec.sampleIndex === 0 || group.endedIn !== null) this.#counts.groups += 1;
     group.endedIn = null;
     this.#counts.requests += 1;
-  }
-
-  ended(): void {
-    this.#endMs = this.#clock.nowMs();
   }
 
   /** The next events happen now: the clock is read once for all events of a message. */
@@ -263,7 +257,7 @@ export class Meter {
       etaS,
       etaLowS: etaS && etaS / ETA_FACTOR,
       etaHighS: etaS && etaS * ETA_FACTOR,
-      workers: [...this.#tallies.values()].map(({ worker, stats }) => ({
+      workers: this.#sorted.map(({ worker, stats }) => ({
         worker: worker.workerId,
         running: stats?.running ?? 0,
         waiting: stats?.waiting ?? 0,
@@ -287,60 +281,32 @@ export class Meter {
   /** Chunks and load of the current iteration, or of the last one. */
   timeline(): Timeline {
     const startMs = this.#span?.startMs ?? this.#startMs;
-    const workers = [...this.#tallies.values()].map(({ worker }) => worker);
+    const workers = this.#sorted.map(({ worker }) => worker);
     return this.#timeline.report({ startMs, open: this.#open(), workers });
   }
 
-  report(options: {
-    policy: string;
-    draft: string;
-    deterministic: boolean;
-    epoch: WeightEpoch;
-    interrupted: boolean;
-    pool: KvPoolStats;
-  }): RunReport {
-    const startMs = this.#startMs;
-    const endMs = this.#endMs;
-    const wallS = (endMs - startMs) / 1000;
+  /** Report of the engines since the beginning, for a rollout of these times. */
+  report(times: { startMs: number; endMs: number; pool: KvPoolStats }): EnginesReport {
     const counted = this.#counted();
-    const { requests, output_tokens: tokens, accepted_tokens: accepted } = counted;
-    const tailStartMs = this.#span?.ends.tailStartMs(requests, { startMs, endMs }) ?? startMs;
+    const { output_tokens: tokens, accepted_tokens: accepted } = counted;
     return {
       ...counted,
-      policy: options.policy,
-      draft: options.draft,
-      deterministic: options.deterministic,
-      weight_epoch: options.epoch,
-      wall_s: wallS,
-      output_tokens_per_s: wallS > 0 ? tokens / wallS : 0,
-      tail_s: (endMs - tailStartMs) / 1000,
       mean_acceptance_length: meanAcceptanceLength(counted),
       tokens_per_step: tokens / Math.max(1, tokens - accepted),
       kv_pool: {
         memory_bytes_peak: this.#poolMemoryPeak,
         disk_bytes_peak: this.#poolDiskPeak,
-        ...sumsOf(POOL_FIGURES, [options.pool]),
+        ...sumsOf(POOL_FIGURES, [times.pool]),
       },
       kv_moves: kvMovesReport([...this.#tallies.values()].map(({ stats }) => stats?.kvMoves)),
-      workers: [...this.#tallies.values()].map((tally) => this.#workerReport(tally)),
-      interrupted: options.interrupted,
+      workers: this.#sorted.map((tally) => workerReport(tally, times)),
       timeline: this.timeline(),
     };
   }
 
-  #workerReport(tally: WorkerTally): WorkerReport {
-    const { worker, stats, outputTokens, kvTokensPeak, lastTokenMs } = tally;
-    const wallMs = Math.max(1e-9, this.#endMs - this.#startMs);
-    return {
-      ...sumsOf(WORKER_FIGURES, stats === null ? [] : [stats]),
-      worker: worker.workerId,
-      busy_share: (stats?.busyMs ?? 0) / wallMs,
-      idle_tail_s: (this.#endMs - Math.max(lastTokenMs, this.#startMs)) / 1000,
-      output_tokens: outputTokens,
-      kv_tokens_peak: kvTokensPeak,
-      kv_tokens: worker.capacity.kvTokens,
-      draft_share: (stats?.draftMs ?? 0) / Math.max(1e-9, stats?.busyMs ?? 0),
-    };
+  /** Workers come in any order. */
+  get #sorted(): WorkerTally[] {
+    return [...this.#tallies.values()].sort((a, b) => a.worker.workerId - b.worker.workerId);
   }
 
   /** Estimated anew now and then; in between the time runs down. */
@@ -382,4 +348,21 @@ function hasWorked(before: WorkerStats | null, after: WorkerStats): boolean {
 /** 1 + accepted tokens / drafts; 1 where nothing was drafted. */
 function meanAcceptanceLength({ drafts, accepted_tokens: accepted }: Readonly<Figures>): number {
   return drafts <= 0 ? 1 : 1 + accepted / drafts;
+}
+
+function workerReport(
+  { worker, stats, outputTokens, kvTokensPeak, lastTokenMs }: WorkerTally,
+  { startMs, endMs }: { startMs: number; endMs: number },
+): WorkerReport {
+  const wallMs = Math.max(1e-9, endMs - startMs);
+  return {
+    ...sumsOf(WORKER_FIGURES, stats === null ? [] : [stats]),
+    worker: worker.workerId,
+    busy_share: (stats?.busyMs ?? 0) / wallMs,
+    idle_tail_s: (endMs - Math.max(lastTokenMs, startMs)) / 1000,
+    output_tokens: outputTokens,
+    kv_tokens_peak: kvTokensPeak,
+    kv_tokens: worker.capacity.kvTokens,
+    draft_share: (stats?.draftMs ?? 0) / Math.max(1e-9, stats?.busyMs ?? 0),
+  };
 }

@@ -1,6 +1,7 @@
-// The reports of a rollout: while it runs (Progress) and when it is over (RunReport).
-// RunReport is written to disk as it stands: its keys are a public format and stay stable.
+// The reports of a rollout: while it runs (Progress), when it is over (RolloutReport), and with what its engines did
+// (RunReport). The last two are written as they stand: their keys are a public format and stay stable.
 
+import type { Request } from "../request/buffer.ts";
 import {
   type Figures,
   KV_MOVE_FIGURES,
@@ -9,6 +10,8 @@ import {
   sumsOf,
   type WorkerKey,
 } from "./figures.ts";
+import type { Ends } from "./iteration-span.ts";
+import { lengthBias } from "./selection.ts";
 import type { Timeline } from "./timeline.ts";
 import type { KvMoveStats } from "./worker.ts";
 
@@ -41,17 +44,8 @@ export function kvMovesReport(all: readonly (KvMoveStats | undefined)[]): KvMove
   return { connectors, ...sumsOf(KV_MOVE_FIGURES, there) };
 }
 
-/** Report of a run: the figures of the table, and values derived from them. */
-export interface RunReport extends Readonly<Figures> {
-  readonly policy: string;
-  readonly draft: string;
-  readonly deterministic: boolean;
-  readonly weight_epoch: number;
-  /** Dispatch of the first request to the end of the last one. Model loading and profiling are not in it. */
-  readonly wall_s: number;
-  readonly output_tokens_per_s: number;
-  /** Time spent only on the last 10 % of requests to finish (paper, Fig. 8). */
-  readonly tail_s: number;
+/** Report of the engines: the figures of the table, and values derived from them. */
+export interface EnginesReport extends Readonly<Figures> {
   /** 1 + accepted ÷ drafts; 1 where nothing was drafted. */
   readonly mean_acceptance_length: number;
   /** Output tokens per request and engine step over the whole run. */
@@ -63,10 +57,80 @@ export interface RunReport extends Readonly<Figures> {
   /** Moves by the engines' own KV connectors; null: no engine has one. */
   readonly kv_moves: KvMovesReport | null;
   readonly workers: readonly WorkerReport[];
-  /** true: stopped by a signal before the end. */
-  readonly interrupted: boolean;
   /** Places and times of all chunks: `foretoken trace` draws it. */
   readonly timeline: Timeline;
+}
+
+export type RolloutReport = Readonly<ReturnType<typeof rolloutReport>>;
+
+/** Report of a rollout that had the engines to itself. Keys that both parts have are the engines'. */
+export interface RunReport extends Omit<RolloutReport, keyof EnginesReport>, EnginesReport {
+  readonly policy: string;
+  readonly draft: string;
+  readonly deterministic: boolean;
+}
+
+/** Responses of a rollout, and what became of them. */
+export interface RolloutOutcome {
+  readonly groups: readonly { readonly requests: readonly Request[] }[];
+  /** Groups that were handed out, with these responses. */
+  readonly finishedGroups: readonly { readonly taken: readonly Request[] }[];
+  readonly startMs: number;
+  readonly endMs: number;
+  readonly ends: Ends;
+  readonly restarts: number;
+  readonly carriedGroups: number;
+  readonly isWhole: boolean;
+}
+
+/** Report of a rollout's responses alone: other rollouts may share its engines. */
+export function rolloutReport(outcome: RolloutOutcome) {
+  const { groups, finishedGroups, startMs, endMs, ends, restarts } = outcome;
+  const requests = groups.flatMap((group) => group.requests);
+  let [tokens, chunks, migrations] = [0, 0, 0];
+  const taken = new Set(finishedGroups.flatMap((group) => group.taken));
+  const others = requests.filter((request) => !taken.has(request));
+  const epochs = new Set<number>();
+  const reasons = { stop: 0, length: 0, abort: 0, deadline: 0 };
+  for (const { response } of requests) {
+    tokens += response.length;
+    chunks += response.chunks.length;
+    for (const [i, chunk] of response.chunks.entries()) {
+      if (chunk.tokens > 0) epochs.add(chunk.epoch);
+      if (i > 0 && chunk.workerId !== response.chunks[i - 1]?.workerId) migrations += 1;
+    }
+    if (response.finish !== null) reasons[response.finish] += 1;
+  }
+  const weightEpochs = [...epochs].sort((a, b) => a - b);
+  const wallS = (endMs - startMs) / 1000;
+  const tailStartMs = ends.tailStartMs(requests.length, { startMs, endMs });
+  return {
+    /** Epoch of all tokens; null: responses are of several epochs, or there are no tokens. */
+    weight_epoch: epochs.size === 1 ? (weightEpochs[0] ?? null) : null,
+    weight_epochs: weightEpochs,
+    groups: groups.length,
+    finished_groups: finishedGroups.length,
+    requests: requests.length,
+    finished_requests: ends.count,
+    /** From the request to the last response's end. Model loading and profiling are not in it. */
+    wall_s: wallS,
+    output_tokens: tokens,
+    output_tokens_per_s: wallS > 0 ? tokens / wallS : 0,
+    /** Time spent only on the last 10 % of requests to finish (paper, Fig. 8). */
+    tail_s: (endMs - tailStartMs) / 1000,
+    chunks,
+    /** Chunks that ran on another worker than the chunk before. */
+    migrations,
+    restarts,
+    finish_reasons: reasons,
+    /** Responses that were handed out, and by how much they are longer than all: see `lengthBias`. */
+    returned_requests: taken.size,
+    length_bias: lengthBias([...taken], others),
+    /** Groups that a rollout with `carry_from` goes on with. */
+    carried_groups: outcome.carriedGroups,
+    /** The rollout ended before all its responses did. */
+    interrupted: !outcome.isWhole,
+  };
 }
 
 /** `foretoken rollout --compare` and `--report` write this. `run` order is the order they ran in. */

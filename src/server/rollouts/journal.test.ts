@@ -251,11 +251,11 @@ test("journals: that of a cancelled rollout goes, those of others stay after the
   expect(written.map(({ isRemoved }) => isRemoved)).toEqual([true, false]);
 });
 
-test("a journal of `foretoken rollout` is refused by its name", () => {
+test("a journal of an earlier release's `foretoken rollout` is refused by its name", () => {
   const writer = new RecordWriter();
   writer.json({ format: 1, job: "digest" });
   const run = present(readJournal(writer.take(), "folder/rollout.journal"), "it is whole");
   expect(() => savedRollout(run)).toThrow(
-    "folder/rollout.journal is no journal of /v1/rollouts; use another folder",
+    "folder/rollout.journal is no journal of a rollout, or one of an earlier release; use",
   );
 });

@@ -32,7 +32,7 @@ export interface SavedRollout extends Header {
 export function savedRollout(run: SavedRun): SavedRollout {
   checkFormat(run);
   if (!isHeader(run.header)) {
-    const problem = "is no journal of /v1/rollouts; use another folder for `foretoken rollout`";
+    const problem = "is no journal of a rollout, or one of an earlier release; use another folder";
     throw new AppError("invalid_config", `--journal: ${run.name} ${problem}`);
   }
   const { header } = run;
@@ -136,8 +136,8 @@ export class KnownRollouts {
   }
 
   /** Rollouts of an earlier process that have not begun again. */
-  get waiting(): number {
-    return this.#saved.length;
+  get saved(): readonly SavedRollout[] {
+    return this.#saved;
   }
 
   /**

@@ -62,29 +62,24 @@ const SamplingSchema = v.strictObject({
   max_tokens: MAX_TOKENS_FIELD,
 });
 
-/** Fields that a line of prompts has too (cli/prompts.ts). */
-export const GROUP_ENTRIES = {
+/** A group, and a line of prompts (cli/prompts.ts). */
+export const GroupSchema = v.strictObject({
   id,
   /** One of prompt, messages and token_ids. */
-  prompt: v.nullish(f.text),
+  prompt: v.nullish(v.pipe(f.text, f.wellFormed)),
   messages: v.nullish(messageList),
   token_ids: v.nullish(f.tokenList),
   ...TEMPLATE_ENTRIES,
   n: f.integer(1, GROUP_SIZE_MAX),
   /** The group is whole with the first that many of its responses; the others are given up. Default: all. */
   finish_first: f.integer(1, GROUP_SIZE_MAX),
-};
+  sampling_params: v.nullish(SamplingSchema),
+});
 
 export const RolloutRequestSchema = v.strictObject({
   /** Names the rollout; a second request with the same id and body attaches to the first. */
   id: f.name,
-  groups: f.listOf(
-    v.strictObject({
-      ...GROUP_ENTRIES,
-      sampling_params: v.nullish(SamplingSchema),
-    }),
-    GROUPS_MAX,
-  ),
+  groups: f.listOf(GroupSchema, GROUPS_MAX),
   /** Size of every group that does not set its own. */
   n: f.integer(1, GROUP_SIZE_MAX),
   sampling_params: v.nullish(SamplingSchema),
@@ -108,7 +103,10 @@ export const RolloutRequestSchema = v.strictObject({
 });
 
 type RolloutFields = v.InferOutput<typeof RolloutRequestSchema>;
-type GroupFields = RolloutFields["groups"][number];
+export type GroupFields = RolloutFields["groups"][number];
+/** Groups, and what those get that do not say otherwise. */
+type GroupsFields = Pick<RolloutFields, "groups"> &
+  Partial<Pick<RolloutFields, "n" | "finish_first" | "sampling_params">>;
 
 export interface GroupPlan {
   readonly id: string;
@@ -137,27 +135,61 @@ export interface RolloutPlan {
   readonly carryFrom?: string | null;
 }
 
-export interface PlanContext {
-  readonly text: Text;
-  readonly encoder: Encoder;
+export interface GroupsContext {
+  readonly text: Pick<Text, "vocabularySize">;
+  readonly encoder: Pick<Encoder, "encode">;
   readonly chats: ChatRenderer;
-  /** The body's text. */
-  readonly source: string;
+  /** null: no prompt is refused before it is encoded. */
   readonly contextTokens: number | null;
   readonly signal: AbortSignal;
   readonly eosTokenIds: readonly number[];
+  readonly requestsMax: number;
+}
+
+export interface PlanContext extends GroupsContext {
+  /** The body's text. */
+  readonly source: string;
   /** The adapter that a client means; null: none. @throws AppError not_found. */
   readonly adapterOf: (model: string | null | undefined) => string | null;
-  readonly limits: RolloutLimits;
 }
 
 /** @throws AppError invalid_field; not_found for a model that is not served here. */
 export async function planOf(body: unknown, context: PlanContext): Promise<RolloutPlan> {
   const fields = f.checked(RolloutRequestSchema, withNewNames(body));
   const adapter = context.adapterOf(fields.model);
-  const { requestsMax } = context.limits;
   if (fields.groups.length === 0) throw invalid("groups", "is empty");
   const { max_staleness: stalenessMax = null } = fields;
+  const sources = membersOf(membersOf(context.source).get("groups") ?? "[]");
+  const sourceOf = (i: number) => sources.get(`${i}`) ?? "{}";
+  return {
+    id: fields.id ?? null,
+    ...(await groupsOf(fields, context, { adapter, sourceOf, addSpecial: true })),
+    priority: fields.priority ?? 0,
+    deadline: fields.deadline ?? null,
+    isDetached: fields.detached ?? false,
+    isStrict: fields.on_policy !== "mixed" || stalenessMax !== null,
+    stalenessMax,
+    finishGroups: fields.finish_groups ?? null,
+    carryFrom: fields.carry_from ?? null,
+  };
+}
+
+interface Written {
+  readonly adapter: string | null;
+  /** Text of a group as its client wrote it. */
+  readonly sourceOf: (group: number) => string;
+  /** Texts get the tokenizer's own special tokens. */
+  readonly addSpecial: boolean;
+}
+
+/** @throws AppError invalid_field: by the field's place in the list of groups. */
+export async function groupsOf(
+  fields: GroupsFields,
+  context: GroupsContext,
+  written: Written,
+): Promise<Pick<RolloutPlan, "groups" | "requests">> {
+  const { requestsMax } = context;
+  const { adapter } = written;
   const ids = new Set<string>();
   let requests = 0;
   const unwritten = fields.groups.map((group, i) => {
@@ -170,19 +202,8 @@ export async function planOf(body: unknown, context: PlanContext): Promise<Rollo
   if (requests > requestsMax) {
     throw invalid("groups", `ask for ${requests} responses, more than ${requestsMax}`);
   }
-  const groups = await withPrompts(unwritten, fields.groups, context);
-  return {
-    id: fields.id ?? null,
-    groups,
-    requests,
-    priority: fields.priority ?? 0,
-    deadline: fields.deadline ?? null,
-    isDetached: fields.detached ?? false,
-    isStrict: fields.on_policy !== "mixed" || stalenessMax !== null,
-    stalenessMax,
-    finishGroups: fields.finish_groups ?? null,
-    carryFrom: fields.carry_from ?? null,
-  };
+  const groups = await withPrompts(unwritten, fields.groups, { ...context, ...written });
+  return { groups, requests };
 }
 
 /** `sampling` is what an earlier release called `sampling_params`; it is taken for one release more. */
@@ -201,7 +222,7 @@ function renamed(fields: unknown): unknown {
 
 function groupOf(
   group: GroupFields,
-  options: { fields: RolloutFields; adapter: string | null; context: PlanContext; at: string },
+  options: { fields: GroupsFields; adapter: string | null; context: GroupsContext; at: string },
 ): UnwrittenPlan {
   const { fields, adapter, context, at } = options;
   const { vocabularySize } = context.text;
@@ -238,13 +259,11 @@ function groupOf(
 async function withPrompts(
   plans: readonly UnwrittenPlan[],
   groups: readonly GroupFields[],
-  { encoder, chats, source, contextTokens, signal }: PlanContext,
+  { encoder, chats, contextTokens, signal, sourceOf, addSpecial }: GroupsContext & Written,
 ): Promise<GroupPlan[]> {
   const texts = groups.flatMap(({ prompt }) => (typeof prompt === "string" ? [prompt] : []));
   const options = { tokensMax: contextTokens, signal };
-  const encoded =
-    texts.length === 0 ? [] : await encoder.encode(texts, { ...options, addSpecial: true });
-  const sources = membersOf(membersOf(source).get("groups") ?? "[]");
+  const encoded = texts.length === 0 ? [] : await encoder.encode(texts, { ...options, addSpecial });
   let next = 0;
   const written: GroupPlan[] = [];
   for (const [i, plan] of plans.entries()) {
@@ -262,7 +281,7 @@ async function withPrompts(
   return written;
 
   async function chatPrompt(fields: TemplateFields, i: number): Promise<Int32Array> {
-    const chat = chatOf(fields, { source: sources.get(`${i}`) ?? "{}", at: `groups.${i}.` });
+    const chat = chatOf(fields, { source: sourceOf(i), at: `groups.${i}.` });
     try {
       return (await chats.render(chat, { ...options, addSpecial: false })).tokens;
     } catch (error) {

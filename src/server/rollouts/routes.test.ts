@@ -2,12 +2,12 @@
 
 import { expect, test } from "bun:test";
 import { exchangeOf } from "../../../test/suite/exchange.ts";
-import { inlineEncoder } from "../../../test/suite/inline-encoder.ts";
 import { ManualTimers } from "../../../test/suite/manual-clock.ts";
 import { Bed, DEAF, specFor } from "../../../test/suite/sidecar-bed.ts";
 import { InvalidFieldError } from "../../core/base/errors.ts";
 import { weightEpoch } from "../../core/base/ids.ts";
 import { drawKey } from "../../core/request/request.ts";
+import { inlineEncoder } from "../../text/inline-encoder.ts";
 import type { Text } from "../../text/text.ts";
 import { ChatRenderer } from "../openai/rendering.ts";
 import type { Exchange } from "../route.ts";
@@ -117,11 +117,12 @@ test("POST /v1/rollouts: its end is that of an iteration, told when all of its g
   const { call, roll, sidecar, step } = world();
   const told: string[] = [];
   sidecar.observe({
-    groupFinished: () => told.push("group"),
+    // A group that is complete leaves the engines at once, and not with the rollout.
+    groupFinished: () => told.push(`group, ${sidecar.rollout.unfinished} left`),
     rolloutOver: () => told.push(`over, ${sidecar.rollout.unfinished} left`),
   });
   await roll();
-  expect(told).toEqual(["group", "group", "over, 0 left"]);
+  expect(told).toEqual(["group, 2 left", "group, 0 left", "over, 0 left"]);
   void call("POST", "/v1/rollouts", body({ id: "two" }));
   await step();
   await call("DELETE", "/v1/rollouts/two");

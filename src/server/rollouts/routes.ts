@@ -114,7 +114,8 @@ async function begin(parts: Parts, exchange: Exchange): Promise<Response> {
   const contextTokens = Number.isFinite(room) ? room : null;
   const digest = await exchange.digest();
   const source = await exchange.source();
-  const context = { ...parts, source, contextTokens, signal: exchange.signal };
+  const { requestsMax } = parts.limits;
+  const context = { ...parts, source, contextTokens, requestsMax, signal: exchange.signal };
   const plan = await planOf(await exchange.json("packed"), context);
   exchange.release();
   const run = parts.known.begin(plan, digest);

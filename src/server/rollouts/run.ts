@@ -7,15 +7,14 @@ import type { RunJournal } from "../../core/journal/run-journal.ts";
 import type { Request } from "../../core/request/buffer.ts";
 import type { DrawKey } from "../../core/request/request.ts";
 import { Ends } from "../../core/rollout/iteration-span.ts";
-import { firstComplete, lengthBias } from "../../core/rollout/selection.ts";
+import { type RolloutReport, rolloutReport } from "../../core/rollout/report.ts";
+import { firstComplete } from "../../core/rollout/selection.ts";
 import type { Text } from "../../text/text.ts";
 import { promptBytes, responseBytes } from "../kept.ts";
 import type { Generation, Sidecar } from "../sidecar.ts";
 import { type CarriedGroup, carriedGroup, isFresh } from "./carried.ts";
 import { type GroupPlan, inGroup, type RolloutPlan } from "./plan.ts";
 import { finishedResponse, formatLine } from "./response-line.ts";
-
-type RolloutReport = Readonly<ReturnType<typeof reportOf>>;
 
 export type RolloutState = "running" | "finished" | "cancelled" | "failed";
 
@@ -134,6 +133,11 @@ export class Run {
     return (this.#options.clock.nowMs() - this.startMs) / 1000;
   }
 
+  /** Why it failed; null: it has not. */
+  get problem(): string | null {
+    return this.#problem;
+  }
+
   /** null: it is not over. */
   get report(): RolloutReport | null {
     return this.#report;
@@ -206,6 +210,8 @@ export class Run {
       },
     );
     this.#generations.push(generation);
+    // Groups are named after their rollout: no other request joins them, and a complete one leaves the engines at once.
+    generation.release();
     const wanted = plan.finishFirst ?? n;
     const { requests } = generation;
     group.current = { id: plan.id, n, wanted, requests, finished: 0, taken: [] };
@@ -256,14 +262,20 @@ export class Run {
     } else {
       for (const generation of generations) generation.abort();
     }
-    // Groups are named after their rollout: no other request joins them. Deferred: other listeners have not had the last event yet.
+    // Deferred: other listeners have not had the last event yet.
     queueMicrotask(() => {
       for (const generation of generations) generation.abort();
-      for (const generation of generations) generation.release();
       this.#options.sidecar.rolloutOver();
     });
     const endMs = this.#options.clock.nowMs();
-    this.#report = reportOf(this, { endMs, ends: this.#ends, restarts: this.#restarts });
+    const { groups, finishedGroups, startMs } = this;
+    this.#report = rolloutReport({
+      ...{ groups, finishedGroups, startMs, endMs },
+      ends: this.#ends,
+      restarts: this.#restarts,
+      carriedGroups: this.carried.length,
+      isWhole: state === "finished",
+    });
     // Of unfinished requests only the number of tokens can be queried.
     for (const group of this.groups) if (!whole.has(group)) group.requests = [];
     this.#plans = [];
@@ -292,55 +304,4 @@ export class Run {
 /** Whether nothing of the response is of use. */
 function isGivenUp({ response: { finish, refusal, length } }: Request): boolean {
   return finish === "abort" && (refusal !== null || length === 0);
-}
-
-/** Keys that RunReport has mean the same here; what belongs to workers is in /metrics, for other rollouts share them. */
-function reportOf(run: Run, about: { endMs: number; ends: Ends; restarts: number }) {
-  const { startMs, groups, finishedGroups } = run;
-  const { endMs, ends, restarts } = about;
-  const requests = groups.flatMap((group) => group.requests);
-  let [tokens, chunks, migrations] = [0, 0, 0];
-  const taken = new Set(finishedGroups.flatMap((group) => group.taken));
-  const others = requests.filter((request) => !taken.has(request));
-  const epochs = new Set<number>();
-  const reasons = { stop: 0, length: 0, abort: 0, deadline: 0 };
-  for (const { response } of requests) {
-    tokens += response.length;
-    chunks += response.chunks.length;
-    for (const [i, chunk] of response.chunks.entries()) {
-      if (chunk.tokens > 0) epochs.add(chunk.epoch);
-      if (i > 0 && chunk.workerId !== response.chunks[i - 1]?.workerId) migrations += 1;
-    }
-    if (response.finish !== null) reasons[response.finish] += 1;
-  }
-  const weightEpochs = [...epochs].sort((a, b) => a - b);
-  const wallS = (endMs - startMs) / 1000;
-  const tailStartMs = ends.tailStartMs(requests.length, { startMs, endMs });
-  return {
-    /** Epoch of all tokens; null: responses are of several epochs, or there are no tokens. */
-    weight_epoch: epochs.size === 1 ? (weightEpochs[0] ?? null) : null,
-    weight_epochs: weightEpochs,
-    groups: groups.length,
-    finished_groups: finishedGroups.length,
-    requests: requests.length,
-    finished_requests: ends.count,
-    /** Time from the request to the last response's end. */
-    wall_s: wallS,
-    output_tokens: tokens,
-    output_tokens_per_s: wallS > 0 ? tokens / wallS : 0,
-    /** Time spent only on the last 10 % of requests to finish (paper, Fig. 8). */
-    tail_s: (endMs - tailStartMs) / 1000,
-    chunks,
-    /** Chunks that ran on another worker than the chunk before. */
-    migrations,
-    restarts,
-    finish_reasons: reasons,
-    /** Responses that were handed out, and by how much they are longer than all: see `lengthBias`. */
-    returned_requests: taken.size,
-    length_bias: lengthBias([...taken], others),
-    /** Groups that a rollout with `carry_from` goes on with. */
-    carried_groups: run.carried.length,
-    /** The rollout ended before all its responses did. */
-    interrupted: run.state !== "finished",
-  };
 }

@@ -1,12 +1,10 @@
 // Runs the same requests twice on portable kernels: scheduled, divided, moved and drafted over several engines; and each
 // alone on one undisturbed engine. Every token and every logprob must be equal, bit for bit.
 
-import { runIteration } from "../../app.ts";
+import { type RolloutJob, runRollout } from "../../compose/rollout.ts";
 import { present } from "../../core/base/assert.ts";
-import { weightEpoch } from "../../core/base/ids.ts";
-import type { Group, GroupSpec, Request } from "../../core/request/buffer.ts";
+import type { Request } from "../../core/request/buffer.ts";
 import type { RunReport } from "../../core/rollout/report.ts";
-import type { LlamaModel, LlamaWorkersOptions } from "../../engines/llama/open.ts";
 
 const POOL_BYTES = 256 * 1024 * 1024;
 
@@ -22,35 +20,28 @@ export interface VerifyReport {
   readonly alone: RunReport;
 }
 
-type Shape = Pick<RunOptions, "chunkTokens" | "policy" | "draft"> &
-  Pick<LlamaWorkersOptions, "workers" | "slots" | "kvTokens">;
-type RunOptions = Parameters<typeof runIteration>[0];
-
 /** Shows how one of the two runs goes. */
-export interface RunDisplay {
-  update: RunOptions["onProgress"];
-  note(text: string): void;
+interface RunDisplay extends Pick<RolloutJob, "events" | "note" | "onProgress"> {
   finish(): void;
 }
 
-/** `model`: opened on portable kernels. `shape`: of the full stack. */
-export async function compareRuns(
-  model: LlamaModel,
-  groups: readonly GroupSpec[],
-  options: {
-    shape: Pick<Shape, "workers" | "slots" | "kvTokens" | "chunkTokens">;
-    display: (title: string) => RunDisplay;
-  },
-): Promise<VerifyReport> {
-  const { workers, slots, kvTokens, chunkTokens } = options.shape;
-  const full = await runOnce(model, groups, {
-    display: options.display("full stack"),
-    shape: { workers, slots, kvTokens, chunkTokens, policy: "seer", draft: "grouped" },
+interface Comparison extends Pick<RolloutJob, "model" | "plan" | "chunkTokens"> {
+  readonly full: RolloutJob["sources"];
+  /** One engine that runs one request at a time. */
+  readonly alone: RolloutJob["sources"];
+  readonly display: (title: string) => RunDisplay;
+}
+
+export async function compareRuns(comparison: Comparison): Promise<VerifyReport> {
+  const full = await runOnce(comparison, "full stack", {
+    sources: comparison.full,
+    policy: "seer",
+    draft: "grouped",
   });
-  // One slot: an engine that never sees two requests, nor a chunk, nor a draft.
-  const alone = await runOnce(model, groups, {
-    display: options.display("alone"),
-    shape: { workers: 1, slots: 1, kvTokens, chunkTokens, policy: "group", draft: "off" },
+  const alone = await runOnce(comparison, "alone", {
+    sources: comparison.alone,
+    policy: "group",
+    draft: "off",
   });
   const differences: string[] = [];
   let equal = 0;
@@ -60,7 +51,7 @@ export async function compareRuns(
     const other = present(alone.requests.get(id), "both runs have the same requests");
     const difference = differenceOf(request, other);
     if (difference === null) equal += 1;
-    else differences.push(`${request.spec.groupId} ${request.spec.sampleIndex}: ${difference}`);
+    else differences.push(`${id}: ${difference}`);
     tokens += request.response.length;
     if (new Set(request.response.chunks.map((chunk) => chunk.workerId)).size > 1) moved += 1;
   }
@@ -75,36 +66,31 @@ export async function compareRuns(
   };
 }
 
+/** Requests by the names of their groups and their indices there. */
 async function runOnce(
-  model: LlamaModel,
-  groups: readonly GroupSpec[],
-  { shape, display }: { shape: Shape; display: RunDisplay },
-): Promise<{ report: RunReport; requests: Map<number, Request> }> {
-  const requests = new Map<number, Request>();
+  { model, plan, chunkTokens, display: open }: Comparison,
+  title: string,
+  on: Pick<RolloutJob, "sources" | "policy" | "draft">,
+): Promise<{ report: RunReport; requests: Map<string, Request> }> {
+  const requests = new Map<string, Request>();
+  const { finish, ...told } = open(title);
   try {
-    const { workers, slots, kvTokens, ...rest } = shape;
-    const epoch = weightEpoch(0);
-    // Right drafts and wrong ones, as many as possible: this is a check, not a race.
-    const capacity = { workers, slots, kvTokens, draftsAlways: true, epoch } as const;
-    const report = await runIteration({
-      ...rest,
-      openWorkers: (contextTokens) => model.openWorkers({ ...capacity, contextTokens }),
-      deterministic: model.deterministic,
-      epoch,
-      groups,
+    const report = await runRollout({
+      ...on,
+      ...told,
+      model,
+      plan,
+      chunkTokens,
       poolMemoryBytes: POOL_BYTES,
-      poolDiskBytes: 0,
-      poolDir: null,
-      onGroup: (group: Group) => {
-        for (const request of group.requests) requests.set(request.spec.requestId, request);
+      startS: null,
+      onGroup: (id, finished) => {
+        for (const request of finished) requests.set(`${id} ${request.spec.sampleIndex}`, request);
       },
-      onFailed: ({ response }) => display.note(`failed: ${response.refusal?.message}`),
-      onProgress: (progress) => display.update(progress),
       signal: new AbortController().signal,
     });
     return { report, requests };
   } finally {
-    display.finish();
+    finish();
   }
 }
 

@@ -1,7 +1,7 @@
-// An encoder without a thread, for tests and benches whose texts are short.
+// An encoder without a thread, for a process that does nothing else meanwhile.
 
-import { ENCODERS } from "../../src/text/encoder-job.ts";
-import type { Encoder, Text } from "../../src/text/text.ts";
+import { ENCODERS } from "./encoder-job.ts";
+import type { Encoder, Text } from "./text.ts";
 
 export function inlineEncoder(text: Text): Encoder {
   return {

@@ -1,0 +1,233 @@
+// One rollout on a sidecar of its own in this process, as POST /v1/rollouts runs it: `foretoken rollout` and `verify`.
+
+import { createHash } from "node:crypto";
+import packageJson from "../../package.json" with { type: "json" };
+import { present } from "../core/base/assert.ts";
+import { AppError } from "../core/base/errors.ts";
+import { REQUESTS_MAX, type Request } from "../core/request/buffer.ts";
+import { isCut } from "../core/request/request.ts";
+import type { Progress, RunReport } from "../core/rollout/report.ts";
+import type { Member } from "../fleet/engines.ts";
+import type { RolloutPlan } from "../server/rollouts/plan.ts";
+import type { Run, RunGroup } from "../server/rollouts/run.ts";
+import type { ComposeOptions } from "./options.ts";
+import { type ComposedSidecar, openSidecar } from "./sidecar.ts";
+
+type Composed =
+  | ("model" | "sources" | "policy" | "draft" | "chunkTokens" | "events" | "journal")
+  | ("poolMemoryBytes" | "poolDiskBytes");
+
+export interface RolloutJob extends Pick<ComposeOptions, Composed> {
+  /** Called when all engines serve. An error that it throws ends the rollout. */
+  readonly plan: (engines: ComposedSidecar) => Promise<RolloutPlan>;
+  /** Seconds in which engines are tried again; null: each is tried once. */
+  readonly startS: number | null;
+  /**
+   * Called once for each group, as it finishes; after `signal` also for groups of which only some requests have
+   * finished. An error that it throws ends the rollout.
+   */
+  readonly onGroup: (group: string, finished: readonly Request[]) => void;
+  /** Called about `PROGRESS_HZ` times a second. */
+  readonly onProgress: (progress: Progress) => void;
+  readonly note: (text: string) => void;
+  /** Ends the rollout at once: finished requests are handed out, the rest is dropped. */
+  readonly signal: AbortSignal;
+}
+
+/** A journal's folder holds one rollout. */
+const ID = "rollout";
+const PROGRESS_HZ = 5;
+const CONTROL_MS = 600_000;
+
+/**
+ * @throws AppError: an engine cannot be opened, or refuses the sampling; none is left; the journal is of another job;
+ * interrupted: by `signal`, before the engines serve.
+ */
+export async function runRollout(job: RolloutJob): Promise<RunReport> {
+  const engines = new Engines(job);
+  const running = await openSidecar({
+    ...job,
+    retryGraceMs: 0,
+    weightsTimeoutMs: CONTROL_MS,
+    version: packageJson.version,
+    limits: { requestsMax: REQUESTS_MAX },
+    rolloutLimits: { keptBytesMax: Number.POSITIVE_INFINITY },
+    workersMin: job.sources.length,
+    events: {
+      ...job.events,
+      workerChanged: (member) => engines.changed(member),
+      broken: (error) => {
+        job.events.broken(error);
+        engines.fail(error);
+      },
+    },
+  });
+  try {
+    const report = engines.serve(running).then(() => rolledOut(job, running));
+    return await Promise.race([report, engines.failed]);
+  } finally {
+    engines.release();
+    await running.stop();
+  }
+}
+
+/** Tells when all engines serve, and when none is left. */
+class Engines {
+  readonly #job: RolloutJob;
+  readonly #serving = Promise.withResolvers<void>();
+  readonly #failed = Promise.withResolvers<never>();
+  #running: ComposedSidecar | null = null;
+  #problem = "";
+  #timer: ReturnType<typeof setTimeout> | undefined;
+  readonly fail = this.#failed.reject;
+  readonly failed = this.#failed.promise;
+  readonly #stopped = () => this.fail(new AppError("interrupted", "stopped by a signal"));
+
+  constructor(job: RolloutJob) {
+    this.#job = job;
+    // Whoever waits for it gets the error.
+    this.failed.catch(() => undefined);
+  }
+
+  async serve(running: ComposedSidecar): Promise<void> {
+    const { startS, signal } = this.#job;
+    this.#running = running;
+    signal.addEventListener("abort", this.#stopped);
+    if (signal.aborted) this.#stopped();
+    if (startS !== null) this.#timer = setTimeout(() => this.#giveUp(), startS * 1000);
+    running.opened.then(() => startS === null && this.#giveUp(), this.fail);
+    if (running.hasStarted) this.#serving.resolve();
+    await this.#serving.promise;
+    this.release();
+  }
+
+  release(): void {
+    clearTimeout(this.#timer);
+    this.#job.signal.removeEventListener("abort", this.#stopped);
+  }
+
+  changed({ source, state, reason }: Member): void {
+    const problem = `${source.name}: ${reason}`;
+    if (this.#running?.hasStarted) {
+      this.#serving.resolve();
+      if (this.#running.sidecar.rollout.workers.length > 0) return;
+      this.fail(new AppError("no_worker", `${problem}; no other engine is left`));
+    } else if (state === "fenced") this.fail(new AppError("invalid_config", problem));
+    else if (state !== "ready" && problem !== this.#problem) {
+      this.#problem = problem;
+      this.#job.note(`waiting for ${problem}`);
+    }
+  }
+
+  #giveUp(): void {
+    if (this.#running?.hasStarted) return;
+    const { startS } = this.#job;
+    const how = startS === null ? "" : ` (after ${startS} s; --start-s)`;
+    this.fail(new AppError("worker_failed", `${this.#problem}${how}`));
+  }
+}
+
+async function rolledOut(job: RolloutJob, running: ComposedSidecar): Promise<RunReport> {
+  const { onGroup, signal } = job;
+  const { rollout } = running.sidecar;
+  const run = await begun(job, running);
+  const over = Promise.withResolvers<RunReport>();
+  const rejecting = (act: () => void) => () => {
+    try {
+      act();
+    } catch (error) {
+      over.reject(error);
+    }
+  };
+  const handedOut = new Set<RunGroup>();
+  const handOut = (group: RunGroup, finished: readonly Request[]) => {
+    if (handedOut.has(group) || finished.length === 0) return;
+    handedOut.add(group);
+    onGroup(group.id, finished);
+  };
+  const news = rejecting(() => {
+    for (const group of run.finishedGroups) handOut(group, group.taken);
+    if (run.state === "failed" && handedOut.size < run.groups.length) {
+      throw new AppError("worker_failed", run.problem ?? "the rollout failed");
+    }
+    if (run.state !== "running") over.resolve(reportOf(job, run, running));
+  });
+  const interrupt = rejecting(() => {
+    rollout.stop();
+    for (const group of run.groups) handOut(group, group.requests.filter(isWhole));
+    // The same job goes on from its journal.
+    void running.rollouts.close();
+    run.cancel();
+  });
+  const show = () => job.onProgress(rollout.meter.progress());
+  const timer = setInterval(show, 1000 / PROGRESS_HZ);
+  signal.addEventListener("abort", interrupt);
+  run.attach(news);
+  try {
+    if (signal.aborted) interrupt();
+    news();
+    const report = await over.promise;
+    show();
+    return report;
+  } finally {
+    clearInterval(timer);
+    signal.removeEventListener("abort", interrupt);
+  }
+}
+
+/** @throws AppError invalid_config: the journal holds something else; and as KnownRollouts.begin. */
+async function begun(job: RolloutJob, running: ComposedSidecar): Promise<Run> {
+  const { sidecar, rollouts } = running;
+  const plan = await job.plan(running);
+  const hash = digestOf(plan);
+  if (rollouts.runs().some((run) => run.id !== ID || run.hash !== hash)) {
+    const problem = "holds another run: its prompts, their number or its sampling differ";
+    throw new AppError("invalid_config", `--journal ${job.journal}: ${problem}; use another one`);
+  }
+  const run = rollouts.begin({ ...plan, id: ID }, hash);
+  const { resumed_tokens: tokens } = sidecar.rollout.meter.counts;
+  if (tokens > 0) {
+    const ended = `${run.finishedRequests} of ${run.requests} responses had ended`;
+    const kept = `${tokens.toLocaleString("en-US")} tokens are kept`;
+    job.note(`resumed from ${job.journal}: ${ended}, ${kept}`);
+  }
+  return run;
+}
+
+/** Digest of all that decides which tokens are drawn, except the weights. */
+function digestOf({ groups }: RolloutPlan): string {
+  const hash = createHash("sha256");
+  for (const { id, prompt, n, sampling, finishFirst } of groups) {
+    hash.update(JSON.stringify([id, n, prompt.length, sampling, finishFirst]));
+    hash.update(new Uint8Array(prompt.buffer, prompt.byteOffset, prompt.byteLength));
+  }
+  return hash.digest("hex");
+}
+
+function isWhole({ response: { finish } }: Request): boolean {
+  return finish !== null && !isCut(finish);
+}
+
+function reportOf(job: RolloutJob, run: Run, { sidecar, kv }: ComposedSidecar): RunReport {
+  const { startMs } = run;
+  const own = present(run.report, "a rollout that is over has a report");
+  const endMs = startMs + own.wall_s * 1000;
+  const { timeline, ...engines } = sidecar.rollout.meter.report({
+    startMs,
+    endMs,
+    pool: kv.stats(),
+  });
+  // The sidecar's names of groups have the rollout's in front.
+  const named = timeline.responses.map((response) => ({
+    ...response,
+    group: response.group.slice(response.group.indexOf("/") + 1),
+  }));
+  return {
+    ...own,
+    ...engines,
+    timeline: { ...timeline, responses: named },
+    policy: job.policy,
+    draft: job.draft,
+    deterministic: job.model.llama?.deterministic ?? false,
+  };
+}
