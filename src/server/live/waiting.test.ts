@@ -71,7 +71,7 @@ test("waiting: nothing is amiss in iterations in which nothing is wrong", async 
 }, 180_000);
 
 test("waiting: an engine that makes no step is stuck, and one response is far too long", async () => {
-  const { bed, view, amiss } = watched((sample) => (sample === 0 ? 900 : 20));
+  const { bed, view, amiss } = watched((sample) => (sample === 0 ? 900 : 10));
   bed.sidecar.generate({ ...specFor([1], 8) }, DEAF);
   while (bed.sidecar.rollout.unfinished > 1) await bed.step();
   while (amiss().length === 0) await bed.step();
@@ -154,7 +154,7 @@ test("waiting: a response without an open engine has a line with its bound", asy
 test("waiting: without an engine, nothing is stuck before a response waits for one", async () => {
   const { bed, view } = watched(() => 8, { state: "down" });
   const generation = () => view.waiting().waiting.find(({ kind }) => kind === "generation");
-  view.sample();
+  view.look();
   expect(generation()).toMatchObject({
     state: "ok",
     reason: expect.stringMatching(/^no response waits for 0 s: no worker; vllm-0 is down/),

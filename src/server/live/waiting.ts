@@ -84,8 +84,8 @@ function iteration({ progress, iteration: number, longest }: Seen): Waiting[] {
 
 /** An engine that has not come yet is being opened: that wait has a row of its own. */
 function away({ source, workerId, state, reason: why, record }: Seen["members"][number]) {
-  const isOpening = state === "down" && record.tries === 0;
-  if (state === "ready" || state === "leaving" || why === null || isOpening) return [];
+  if (state === "ready" || state === "leaving" || why === null) return [];
+  if (state === "down" && record.tries === 0) return [];
   const reason = `engine ${workerId} (${source.name}) does not serve: ${state}; ${why}`;
   const how: WaitState = state === "reconnecting" ? "slow" : "stuck";
   return [{ kind: "engine" as const, state: how, reason, since_s: null, estimate_s: null }];
