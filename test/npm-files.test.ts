@@ -26,7 +26,7 @@ test("npm: the package has all that runs, and no tests", () => {
     "build/sample.wasm",
     "src/main.ts",
     "src/server/page/page.html",
-    "src/server/page/charts.js",
+    "src/server/page/map.js",
     "proto/draft.proto",
     "native/llama-shim.c",
     "native/foretoken_vllm/src/foretoken_vllm/plugin.py",

@@ -91,7 +91,7 @@ describe.skipIf(isMissing)(`page${NO_CHROMIUM}`, () => {
     const loaded =
       "performance.getEntriesByType('resource').every(({ name }) => name.startsWith(location.origin))";
     expect(await page.evaluate<boolean>(loaded)).toBe(true);
-    await page.until("samples.length >= 3 && live.longest.length > 0");
+    await page.until("live?.longest.length > 0");
     expect(await page.evaluate('document.getElementById("back").checkVisibility()')).toBe(false);
     await page.click("map", { x: 12, y: 16 });
     await page.until(`${text("facts")}.startsWith("request 0 ")`);
@@ -99,10 +99,6 @@ describe.skipIf(isMissing)(`page${NO_CHROMIUM}`, () => {
     await page.until(`${text("text")} === ${JSON.stringify(texts.join(""))}`);
     await page.evaluate('document.getElementById("map").focus()');
     for (const key of ["ArrowRight", "ArrowDown", "Enter"]) await page.press(key);
-    await page.evaluate('document.getElementById("rates").focus()');
-    await page.press("ArrowLeft");
-    const values = 'document.getElementById("rates").getAttribute("aria-description")';
-    expect(await page.evaluate<string>(values)).toMatch(/tokens\/s:? [\d,]+/);
     await page.until('document.querySelector("#picture svg .longest")');
     const save = 'document.getElementById("save").href';
     const saved = await fetch(await page.evaluate<string>(save));
@@ -113,10 +109,9 @@ describe.skipIf(isMissing)(`page${NO_CHROMIUM}`, () => {
     await page.until('!document.getElementById("banner").hidden');
     const banner = await page.evaluate<string>('document.getElementById("banner").textContent');
     expect(banner).toContain("POST /resume");
-    const before = await page.evaluate<number>("samples.length");
     await page.call("Page.reload");
     await page.until('document.getElementById("state").textContent === "paused"');
-    await page.until(`samples.length >= ${before}`);
+    await page.until('document.querySelector("#picture svg .longest")');
     expect(await page.evaluate<number>("responses.size")).toBe(24);
     await post(victim, "/resume");
     await page.until('document.getElementById("banner").hidden');
@@ -167,7 +162,6 @@ describe.skipIf(isMissing)(`page${NO_CHROMIUM}`, () => {
     await page.evaluate('document.querySelector("#numbers a").click()');
     await page.until(`EARLIER === "1" && live !== null && responses.size === ${LONG + SHORT}`);
     expect(await page.evaluate<string>(text("waits"))).toBe("The iteration waited for");
-    await page.until("samples.length >= 3");
     const named = 'document.querySelector("#picture svg .name")?.textContent === "iteration 1"';
     await page.until(named);
     await page.evaluate('document.querySelector("#stragglers button").click()');

@@ -43,6 +43,8 @@ export interface ResponseBar {
 
 export interface RunFigure extends Omit<MeasuredRun, "timeline"> {
   readonly engines: readonly EngineLane[];
+  /** Rate of all engines together, in COLUMNS even parts of the run's time. */
+  readonly tokens_per_s: readonly number[];
   /** The group with the most tokens, its longest responses first; null: nothing has run. */
   readonly longest: {
     readonly group: string;
@@ -74,7 +76,20 @@ export function figureOf(run: MeasuredRun): RunFigure {
     laneOf(worker, { busy: busy.get(worker.worker) ?? [], wallMs, runningMax }),
   );
   const longest = longestGroup(timeline);
-  return { name, wall_s, tail_s, preemptions, engines, longest };
+  const tokens_per_s = ratesOf(timeline, wallMs);
+  return { name, wall_s, tail_s, preemptions, engines, tokens_per_s, longest };
+}
+
+/** A chunk's tokens are spread evenly over its time. */
+function ratesOf({ responses }: MeasuredRun["timeline"], wallMs: number): number[] {
+  const rates = new Shares(wallMs);
+  for (const { chunks } of responses) {
+    for (const [, startMs, endMs, firstTokenMs, tokens] of chunks) {
+      const [from, to] = [firstTokenMs ?? startMs, endMs ?? wallMs];
+      if (to > from) rates.add(from, to, (1000 * tokens) / (to - from));
+    }
+  }
+  return rates.sums.map(Math.round);
 }
 
 function laneOf(
@@ -132,9 +147,13 @@ class Shares {
     }
   }
 
+  get sums(): number[] {
+    return [...this.#sums];
+  }
+
   get columns(): Column {
     // Two decimals, as the last iterations' are kept in a file.
-    return Array.from(this.#sums, (sum) => Math.round(100 * Math.min(1, sum)) / 100);
+    return this.sums.map((sum) => Math.round(100 * Math.min(1, sum)) / 100);
   }
 
   get mean(): number {

@@ -6,13 +6,14 @@ import { COLUMNS, type EngineLane, type ResponseBar, type RunFigure } from "./fi
 const WIDTH = 840;
 const LEFT = 130;
 /** Room for an engine's shares, right of its lane. */
-const RIGHT = 178;
+const RIGHT = 192;
 const PLOT = WIDTH - LEFT - RIGHT;
 const CAPTION = 22;
 const LANES_HEIGHT_MAX = 170;
 /** Below this height a lane has no text of its own. */
 const TEXT_HEIGHT = 12;
 const BAR = 6;
+const RATES_HEIGHT = 22;
 /** Room for the words beside the bars. */
 const BARS_HEIGHT_MIN = 42;
 /** Width of a character of the small text, at most. */
@@ -28,10 +29,14 @@ const NAME_MAX = 15;
 export function picture(headline: string, runs: readonly RunFigure[]): string {
   const axisS = runs.reduce((most, { wall_s }) => Math.max(most, wall_s), 1e-3);
   const marks = timeMarks(axisS);
+  const rateMax = runs.reduce(
+    (most, { tokens_per_s }) => tokens_per_s.reduce((higher, n) => Math.max(higher, n), most),
+    1,
+  );
   const scale = (s: number) => LEFT + (Math.min(s, axisS) / axisS) * PLOT;
   let top = 38;
   const panels = runs.map((run) => {
-    const panel = panelOf(run, { top, scale, marks });
+    const panel = panelOf(run, { top, scale, marks, rateMax });
     top = panel.bottom + 14;
     return panel.svg;
   });
@@ -53,8 +58,9 @@ type Scale = (s: number) => number;
 
 function panelOf(
   run: RunFigure,
-  { top, scale, marks }: { top: number; scale: Scale; marks: readonly number[] },
+  about: { top: number; scale: Scale; marks: readonly number[]; rateMax: number },
 ): { svg: string; bottom: number } {
+  const { top, scale, marks, rateMax } = about;
   const { engines, longest, wall_s, tail_s } = run;
   const end = scale(wall_s);
   const row = Math.min(34, LANES_HEIGHT_MAX / Math.max(1, engines.length));
@@ -63,7 +69,8 @@ function panelOf(
     const isNamed = row >= TEXT_HEIGHT || i === 0 || i === engines.length - 1;
     return laneOf(lane, { index: i, top: lanesTop + i * row, row, end, isNamed });
   });
-  const barsTop = lanesTop + engines.length * row + 4;
+  const ratesTop = lanesTop + engines.length * row + 4;
+  const barsTop = ratesTop + RATES_HEIGHT + 8;
   const bars = longest?.responses ?? [];
   const bottom = barsTop + Math.max(longest === null ? 0 : BARS_HEIGHT_MIN, bars.length * BAR);
   const tail = scale(wall_s - tail_s);
@@ -74,6 +81,7 @@ function panelOf(
       `<path d="${marks.map((s) => `M${px(scale(s))} ${px(lanesTop)}V${px(bottom)}`).join("")}" class="grid"/>`,
       `<text x="${LEFT}" y="${px(top + 14)}"><tspan class="name">${escaped(run.name)}</tspan> ${captionOf(run)}</text>`,
       ...lanes,
+      ratesOf(run, { top: ratesTop, end, rateMax }),
       ...(longest === null ? [] : [longestText(longest, barsTop)]),
       ...bars.map((bar, i) => barOf(bar, barsTop + i * BAR, scale)),
     ].join("\n"),
@@ -85,7 +93,8 @@ function captionOf({ wall_s, tail_s, preemptions, engines }: RunFigure): string 
     percent(engines.reduce((sum, lane) => sum + of(lane), 0) / Math.max(1, engines.length));
   const lost = `engines ${mean(({ idle }) => idle)} idle, ${mean((lane) => lane.recomputing)} recomputing`;
   const count = `${preemptions.toLocaleString("en-US")} preemption${preemptions === 1 ? "" : "s"}`;
-  return `${duration(wall_s)} · ${lost} · tail ${duration(tail_s)} · ${count}`;
+  const tail = tail_s === 0 ? "" : `tail ${duration(tail_s)} · `;
+  return `${duration(wall_s)} · ${lost} · ${tail}${count}`;
 }
 
 interface Place {
@@ -199,6 +208,23 @@ class Columns {
   }
 }
 
+/** Tokens a second, on one scale for all runs. */
+function ratesOf(
+  { tokens_per_s: rates }: RunFigure,
+  { top, end, rateMax }: { top: number; end: number; rateMax: number },
+): string {
+  const columns = new Columns(LEFT, (end - LEFT) / COLUMNS);
+  let most = 0;
+  for (const [i, rate] of rates.entries()) {
+    most = Math.max(most, rate);
+    const height = (RATES_HEIGHT * rate) / rateMax;
+    columns.add("rate", i, { y: top + RATES_HEIGHT - height, height });
+  }
+  const words = ["tokens/s", `up to ${most.toLocaleString("en-US")}`];
+  const texts = words.map((word, i) => `<text x="25" y="${px(top + 9 + i * 13)}">${word}</text>`);
+  return `${columns.paths()}${texts.join("")}`;
+}
+
 function longestText(longest: NonNullable<RunFigure["longest"]>, top: number): string {
   const { group, size, responses } = longest;
   const moves = responses.reduce((sum, one) => sum + one.moves, 0);
@@ -286,12 +312,12 @@ export function escaped(text: string): string {
 
 /** Engines' colours are those of Okabe and Ito, distinct to colour-blind eyes. */
 const STYLE = [
-  ".picture{--back:#fff;--ink:#1b1c1e;--soft:#64666a;--grid:#ecebe6;--tail:#f8e3c0;--idle:#d9364f;--again:#8c1127;--kv:#7a8794;--w0:#a9c8ea;--w1:#7aaae0;--w2:#4a8bd4;--w3:#1f6bc0;display:block;width:100%;max-width:1120px;height:auto;font:11px system-ui,sans-serif}",
-  "@media (prefers-color-scheme:dark){.picture{--back:#1a1d20;--ink:#eceae4;--soft:#a0a3a8;--grid:#2c3035;--tail:#463718;--idle:#e0475c;--again:#a31a33;--kv:#85919e;--w0:#234a73;--w1:#2b66a3;--w2:#3583d1;--w3:#57a6f5}}",
+  ".picture{--back:#fff;--ink:#1b1c1e;--soft:#64666a;--grid:#ecebe6;--tail:#f8e3c0;--idle:#d9364f;--again:#8c1127;--kv:#7a8794;--rate:#3f8f6b;--w0:#a9c8ea;--w1:#7aaae0;--w2:#4a8bd4;--w3:#1f6bc0;display:block;width:100%;max-width:1120px;height:auto;font:11px system-ui,sans-serif}",
+  "@media (prefers-color-scheme:dark){.picture{--back:#1a1d20;--ink:#eceae4;--soft:#a0a3a8;--grid:#2c3035;--tail:#463718;--idle:#e0475c;--again:#a31a33;--kv:#85919e;--rate:#58b58a;--w0:#234a73;--w1:#2b66a3;--w2:#3583d1;--w3:#57a6f5}}",
   ".picture text{fill:var(--soft)}.picture .headline{font-size:16px;font-weight:650;fill:var(--ink)}.picture .name{font-size:13px;font-weight:650;fill:var(--ink)}",
   ".picture .mid{text-anchor:middle}.picture .in{text-anchor:middle;fill:#fff;font-weight:600}.picture .lost{fill:var(--idle);font-weight:600}",
   ".picture rect,.picture path{shape-rendering:crispEdges}.picture .back{fill:var(--back)}.picture .grid{stroke:var(--grid)}.picture .waits{stroke:var(--soft);opacity:.55}.picture .move{stroke:var(--back);stroke-width:2}",
-  ...["tail", "idle", "again", "kv", "w0", "w1", "w2", "w3"].map(
+  ...["tail", "idle", "again", "kv", "rate", "w0", "w1", "w2", "w3"].map(
     (name) => `.picture .${name}{fill:var(--${name})}`,
   ),
   ...["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9"].map(

@@ -7,7 +7,6 @@ import * as v from "valibot";
 import { AppError, errorText } from "../../core/base/errors.ts";
 import type { Figures } from "../../core/rollout/figures.ts";
 import type { RunFigure } from "../../observe/picture/figure.ts";
-import type { Samples } from "./samples.ts";
 import type { LastFinished } from "./waited-for.ts";
 
 /**
@@ -25,7 +24,6 @@ export interface IterationRecord extends Readonly<Figures> {
 
 /** The part of one iteration that is read on its own: larger than its figures. */
 export interface IterationDetail {
-  readonly samples: ReturnType<Samples["columns"]>;
   /** Absent: an earlier version recorded the iteration. */
   readonly figure?: RunFigure;
   readonly waited_for: readonly LastFinished[];

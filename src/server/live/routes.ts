@@ -18,10 +18,8 @@ export const LIVE_ROUTES: readonly Row<Parts>[] = [
   {
     method: "GET",
     path: "/foretoken/live",
-    summary: "The current iteration over time, the last ones, and the responses that it waits for",
-    query: { samples: { type: "boolean" } },
-    handle: ({ live }, { url }) =>
-      jsonResponse(live.answer({ samples: url.searchParams.get("samples") !== "false" })),
+    summary: "The current iteration, the last ones, and the responses that it waits for",
+    handle: ({ live }) => jsonResponse(live.answer()),
   },
   {
     method: "GET",
@@ -55,7 +53,7 @@ export const LIVE_ROUTES: readonly Row<Parts>[] = [
     method: "GET",
     path: "/foretoken/iterations/:number",
     summary:
-      "One of the last 50 iterations: figures, samples over time, the responses that ended last, and its groups that are kept; of the current one, its groups",
+      "One of the last 50 iterations: figures, its picture's data, the responses that ended last, and its groups that are kept; of the current one, its groups",
     handle: ({ live }, { params }) =>
       jsonResponse(live.earlier(wholeNumber("number", params.number ?? ""))),
   },

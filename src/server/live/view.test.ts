@@ -8,7 +8,6 @@ import { temporaryFolder } from "../../../test/suite/temporary-folder.ts";
 import { weightEpoch } from "../../core/base/ids.ts";
 import { ROLLOUT_FIGURES, sumsOf, WORKER_FIGURES } from "../../core/rollout/figures.ts";
 import { ITERATIONS_KEPT, IterationStore } from "./iteration-store.ts";
-import { SAMPLES_MAX, Samples } from "./samples.ts";
 import { LiveView } from "./view.ts";
 
 const FOLDER = temporaryFolder("live");
@@ -71,29 +70,29 @@ const SUMMARY = {
 
 test("live: a pause is reported as it begins, while requests wait for it, and as it ends", async () => {
   const { bed, view, changes, weights, answer } = shown();
-  view.sample();
+  view.look();
   expect(changes).toEqual([]);
   void bed.sidecar.rollout.pause("keep");
   bed.generate([1], 2);
-  view.sample();
+  view.look();
   expect(changes).toEqual([{ state: "paused", waiting: 2 }]);
   expect(answer()).toMatchObject({
     state: "paused",
     reason: "paused with mode keep; POST /resume ends it",
   });
   bed.clock.advance(61_000);
-  view.sample();
+  view.look();
   expect(changes).toHaveLength(2);
   expect(answer()).toMatchObject({ state: "paused", state_s: 61 });
   weights.isAsleep = true;
   expect(answer()).toMatchObject({ state: "sleeping", state_s: 0 });
-  view.sample();
+  view.look();
   weights.isUpdating = true;
-  view.sample();
+  view.look();
   weights.isUpdating = false;
   weights.isAsleep = false;
   bed.sidecar.rollout.resume();
-  view.sample();
+  view.look();
   expect(changes.map(({ state }) => state)).toEqual([
     ...["paused", "paused", "sleeping", "updating", "serving"],
   ]);
@@ -106,31 +105,6 @@ test("live: without a ready worker the state names them", () => {
   const { view, members } = shown();
   for (const member of members) member.state = "fenced";
   expect(view.state).toEqual({ state: "no_worker", reason: "vllm-0 is fenced, vllm-1 is fenced" });
-});
-
-test("live: samples of the iteration are there for a page that comes later, and go with the next one", async () => {
-  const { bed, view, answer } = shown();
-  bed.generate([1], 6);
-  for (let i = 0; i < 5; i += 1) {
-    await bed.step();
-    view.sample();
-  }
-  const { samples } = answer() as unknown as { samples: { at_s: number[] } };
-  expect(samples.at_s).toHaveLength(5);
-  await bed.finish();
-  bed.sidecar.rollout.meter.endIteration();
-  view.iterationEnded(SUMMARY);
-  // One that is over between two looks has no samples, and not those of the one before.
-  bed.generate([3], 1);
-  await bed.finish();
-  bed.sidecar.rollout.meter.endIteration();
-  view.iterationEnded(SUMMARY);
-  const atOf = (number: number) =>
-    (view.earlier(number) as { samples: { at_s: number[] } }).samples.at_s;
-  expect([atOf(1).length, atOf(2).length]).toEqual([5, 0]);
-  bed.generate([2], 1);
-  view.sample();
-  expect((answer() as unknown as { samples: { at_s: number[] } }).samples.at_s).toHaveLength(1);
 });
 
 test("live: a tool that never returns holds up no other session, and its own is named until it is forgotten", async () => {
@@ -170,7 +144,7 @@ test("live: whom the iteration waits for, and why", async () => {
   bed.generate([1], 4);
   while (bed.sidecar.rollout.unfinished > 1) await bed.step();
   for (let i = 0; i < 5; i += 1) await bed.step();
-  view.sample();
+  view.look();
   answer();
   bed.clock.advance(1000);
   const [one, ...others] = answer().longest as { reason: string; siblings_median: number }[];
@@ -226,7 +200,7 @@ test("live: an iteration that ended names what it waited for, after a restart of
   const lengthOf = ({ sampleIndex: i }: { sampleIndex: number }) => (i === 3 ? 90 : 10);
   const { bed, view } = shown({ file, lengthOf });
   bed.generate([1], 4);
-  view.sample();
+  view.look();
   expect(view.iteration).toBe(1);
   await bed.finish();
   bed.sidecar.advance(weightEpoch(1));
@@ -303,14 +277,4 @@ test("live: complete groups are kept up to a bound, the oldest dropped first", a
   await none.bed.finish();
   none.bed.sidecar.advance(weightEpoch(1));
   expect(none.view.completed.kept).toEqual({ bytes: 0, bytesMax: 0, count: 0 });
-});
-
-test("samples: bounded however long an iteration is", () => {
-  const samples = new Samples();
-  const { bed } = shown();
-  const progress = bed.sidecar.rollout.meter.progress();
-  for (let s = 0; s < 10_000; s += 1) samples.add({ ...progress, elapsedS: s });
-  const { at_s: kept } = samples.columns();
-  expect(kept.length).toBeLessThan(SAMPLES_MAX);
-  expect(kept.at(-1)).toBeGreaterThan(9_900);
 });

@@ -1,7 +1,3 @@
-// Data of the page besides the stream: the iteration over time, the last iterations and their last requests,
-// stragglers, drafts by worker, and the serving state. It samples once a second, and reports every change of the
-// serving state.
-
 import type { Clock } from "../../core/base/clock.ts";
 import { AppError } from "../../core/base/errors.ts";
 import { requestId, workerId } from "../../core/base/ids.ts";
@@ -18,7 +14,6 @@ import type { Sidecar } from "../sidecar.ts";
 import { progressFields } from "../stream/frame.ts";
 import { CompletedGroups, columnsOf } from "./completed-groups.ts";
 import { ITERATIONS_KEPT, type IterationRecord, IterationStore } from "./iteration-store.ts";
-import { Samples } from "./samples.ts";
 import { type ServingState, servingState, type Weights } from "./serving-state.ts";
 import { type LastFinished, LastFinishedResponses, longestOpen } from "./waited-for.ts";
 import { waitingFor } from "./waiting.ts";
@@ -42,9 +37,7 @@ export interface LiveOptions {
   readonly failed: (error: unknown) => void;
 }
 
-const SAMPLE_MS = 1000;
-/** Samples of an earlier iteration: about as many as a page draws. */
-const EARLIER_SAMPLES_MAX = 240;
+const LOOK_MS = 1000;
 /** Groups whose estimates one answer holds. */
 const ESTIMATES_MAX = 16_384;
 /** Time for which a picture of a running iteration is kept, in times of what it took. */
@@ -57,10 +50,9 @@ export type LiveAnswer = ReturnType<LiveView["answer"]>;
 export class LiveView {
   readonly #options: LiveOptions;
   readonly completed: CompletedGroups;
-  readonly #samples = new Samples();
   readonly #lastFinished = new LastFinishedResponses();
   readonly #store: IterationStore;
-  /** Ends the sampling. */
+  /** Ends the looks. */
   readonly close: () => void;
   /** The rollout's number of the last iteration that ended. */
   #ended = 0;
@@ -78,7 +70,7 @@ export class LiveView {
       finished: (request) => this.#lastFinished.finished(request),
       groupFinished: (group) => this.completed.add(group, this.#iterationOf(group)),
     });
-    this.close = options.every(() => this.sample(), SAMPLE_MS);
+    this.close = options.every(() => this.look(), LOOK_MS);
   }
 
   get state(): ServingState {
@@ -108,18 +100,10 @@ export class LiveView {
     return this.#options.sidecar.rollout.request(requestId(id)) ?? this.completed.request(id);
   }
 
-  sample(): void {
-    this.#lookAtState();
-    const { meter, unfinished } = this.#options.sidecar.rollout;
-    this.#samples.keepOnly(meter.iteration);
-    if (unfinished > 0) this.#samples.add(meter.progress());
-  }
-
   iterationEnded(summary: IterationSummary): void {
     const { meter } = this.#options.sidecar.rollout;
     const progress = meter.progress();
     this.#ended = meter.iteration;
-    this.#samples.keepOnly(meter.iteration);
     const record: IterationRecord = {
       ...summary.figures,
       ended_at_s: Math.round(this.#options.nowS()),
@@ -133,7 +117,6 @@ export class LiveView {
     this.#lastFinished.clear();
     try {
       this.#store.add(record, {
-        samples: this.#samples.columns(EARLIER_SAMPLES_MAX),
         figure: this.#figure(this.#store.last + 1),
         waited_for,
       });
@@ -189,10 +172,10 @@ export class LiveView {
     return figureOf({ ...about, timeline: meter.timeline() });
   }
 
-  /** The answer of GET /foretoken/live; the samples are most of it. */
-  answer({ samples } = { samples: true }) {
+  /** The answer of GET /foretoken/live. */
+  answer() {
     const { rollout } = this.#options.sidecar;
-    const { progress, state, longest, waiting } = this.#look();
+    const { progress, state, longest, waiting } = this.#seen();
     return {
       ...state,
       progress: progressFields(progress, rollout.epoch),
@@ -201,7 +184,6 @@ export class LiveView {
       waiting,
       iteration: this.iteration,
       weight_epoch: rollout.epoch,
-      ...(samples ? { samples: this.#samples.columns() } : {}),
       estimates: estimatesOf(rollout),
       iterations: this.#store.all(),
       longest,
@@ -214,7 +196,7 @@ export class LiveView {
   /** The answer of GET /v1/waiting. */
   waiting() {
     const { meter } = this.#options.sidecar.rollout;
-    const { progress, longest, waiting } = this.#look();
+    const { progress, longest, waiting } = this.#seen();
     return {
       iteration: this.iteration,
       unfinished: progress.requests - progress.requestsDone,
@@ -240,7 +222,7 @@ export class LiveView {
   }
 
   /** State, progress, and the lines of what the server waits for, at one moment. */
-  #look() {
+  #seen() {
     const { sidecar, pool, clock } = this.#options;
     const { meter, requests } = sidecar.rollout;
     const { state, nameOf } = this;
@@ -282,8 +264,10 @@ export class LiveView {
     return members.find(({ workerId }) => workerId === worker)?.source.name ?? `worker ${worker}`;
   };
 
-  #lookAtState(): void {
+  /** Reports a change of the state, and keeps the rate and the time left current. */
+  look(): void {
     const { clock, sidecar, changed } = this.#options;
+    if (sidecar.rollout.unfinished > 0) sidecar.rollout.meter.progress();
     const now = servingState(this.#options);
     const nowMs = clock.nowMs();
     const waiting = sidecar.rollout.unfinished;

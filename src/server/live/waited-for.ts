@@ -2,7 +2,6 @@
 
 import type { Request } from "../../core/request/buffer.ts";
 import type { Progress } from "../../core/rollout/report.ts";
-import { rounded } from "./samples.ts";
 
 interface Waited {
   readonly request: number;
@@ -131,4 +130,9 @@ function siblingsMedian(request: Request): number | null {
     .map(({ response }) => response.length)
     .sort((a, b) => a - b);
   return lengths[Math.floor(lengths.length / 2)] ?? null;
+}
+
+/** A number of seconds, as people read it. */
+export function rounded(value: number): number {
+  return Math.round(value * 1000) / 1000;
 }

@@ -1,10 +1,7 @@
-// The page as one file: its markup with styles, scripts and the chart library in it. It talks to this server alone, and its
+// The page as one file: its markup with styles and scripts in it. It talks to this server alone, and its
 // policy lets the browser load nothing else, from here or from anywhere.
 
-import uplot from "uplot/dist/uPlot.iife.min.js" with { type: "text" };
-import chartsStyle from "uplot/dist/uPlot.min.css" with { type: "text" };
 import type { Route } from "../route.ts";
-import charts from "./charts.js" with { type: "text" };
 import detail from "./detail.js" with { type: "text" };
 import map from "./map.js" with { type: "text" };
 import style from "./page.css" with { type: "text" };
@@ -15,13 +12,10 @@ import state from "./state.js" with { type: "text" };
 /** Bun's types know HTML files only as bundles of a server. */
 const MARKUP = markup as unknown as string;
 
-const PAGE_HTML = MARKUP.replace("/* styles */", () => chartsStyle + style).replace(
+const PAGE_HTML = MARKUP.replace("/* styles */", () => style).replace(
   "<!-- scripts -->",
   // Scripts of one document share their declarations. The last one starts.
-  () =>
-    [uplot, state, charts, map, detail, page]
-      .map((text) => `<script>\n${text}</script>`)
-      .join("\n"),
+  () => [state, map, detail, page].map((text) => `<script>\n${text}</script>`).join("\n"),
 );
 
 /** Inline script and style are the page's own; nothing in it contains clients' input. */

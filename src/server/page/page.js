@@ -15,7 +15,6 @@ const GROUPS_MAX = 4096;
 let socket = null;
 let retryMs = 500;
 let isDrawDue = false;
-let areChartsDirty = false;
 /** The answers of one look are taken before another look begins. */
 let isLooking = false;
 
@@ -90,10 +89,9 @@ async function look() {
   isLooking = true;
   try {
     /** @type {Live} */
-    let latest = await json("foretoken/live", live === null ? {} : { samples: "false" });
+    let latest = await json("foretoken/live");
     if (latest.iteration !== live?.iteration) latest = await begin();
     live = latest;
-    addSample(latest.progress);
     show(latest);
     if (followed !== null) await drawDetail(followed);
     await drawPicture(latest.iteration);
@@ -108,12 +106,9 @@ async function look() {
 async function begin() {
   groups.clear();
   responses.clear();
-  isZoomed = false;
   /** @type {Live} */
   const latest = await json("foretoken/live");
-  samples = latest.samples === undefined ? [] : samplesOf(latest.samples);
   if (latest.iteration > 0) addGroups(await json(`foretoken/iterations/${latest.iteration}`));
-  areChartsDirty = true;
   return latest;
 }
 
@@ -142,36 +137,6 @@ async function drawPicture(iteration) {
   $("engines").hidden = drawn === null;
   if (drawn !== null) $("picture").replaceChildren(drawn);
   elementOf("save", HTMLAnchorElement).href = url.href;
-}
-
-/** @param {Live["progress"]} progress */
-function addSample(progress) {
-  const { elapsed_s: at, running, waiting } = progress;
-  const last = samples.at(-1)?.at ?? Number.NEGATIVE_INFINITY;
-  if (running + waiting === 0 || at - last < LOOK_MS / 2000) return;
-  samples.push({
-    at,
-    isTail: progress.is_tail,
-    rate: progress.tokens_per_s,
-    low: progress.eta_low_s,
-    high: progress.eta_high_s,
-  });
-  if (samples.length > SAMPLES_MAX) samples = samples.filter((_, i) => i % 2 === 0);
-  areChartsDirty = true;
-}
-
-/**
- * @param {Columns} columns
- * @returns {Sample[]}
- */
-function samplesOf({ at_s, tail, tokens_per_s, eta_low_s, eta_high_s }) {
-  return at_s.map((at, i) => ({
-    at,
-    isTail: tail[i] ?? false,
-    rate: tokens_per_s[i] ?? 0,
-    low: eta_low_s[i] ?? null,
-    high: eta_high_s[i] ?? null,
-  }));
 }
 
 /**
@@ -247,8 +212,6 @@ function drawGroupCount(count, unfinished) {
 function draw() {
   isDrawDue = false;
   if (live === null || document.hidden) return;
-  if (areChartsDirty) drawCharts();
-  areChartsDirty = false;
   if (isMapDirty) drawMap(colorsOf());
   isMapDirty = false;
 }
@@ -375,9 +338,38 @@ window.onresize = () => {
 };
 matchMedia("(prefers-color-scheme: dark)").onchange = () => {
   colors = null;
-  renewCharts();
   window.onresize?.(new UIEvent("resize"));
 };
+
+/**
+ * The last iterations, the latest first: a row for each, which leads to it.
+ * @param {Live} live
+ */
+function drawHistory({ iterations }) {
+  $("history").hidden = iterations.length === 0;
+  $("no-history").hidden = iterations.length > 0;
+  const longest = Math.max(...iterations.map((one) => one.wall_s));
+  const rows = iterations.toReversed().map(({ number: iteration, wall_s, tail_s, ...one }) => {
+    const link = element("a", String(iteration));
+    link.setAttribute("href", addressOf(iteration));
+    if (String(iteration) === EARLIER) link.setAttribute("aria-current", "page");
+    const bar = element("div");
+    const before = share(wall_s - tail_s, wall_s).replace(" ", "");
+    bar.style.width = share(wall_s, longest).replace(" ", "");
+    bar.style.background = `linear-gradient(90deg, var(--kv) ${before}, var(--edge) ${before})`;
+    const cells = [link, clock(wall_s), clock(tail_s), number(one.tokens_per_s), bar];
+    return element("tr", ...cells.map((cell) => element("td", cell)));
+  });
+  $("numbers").replaceChildren(...rows);
+}
+
+/**
+ * The address of the page with an iteration; null: the current one.
+ * @param {number | null} iteration
+ */
+function addressOf(iteration) {
+  return urlOf("", iteration === null ? {} : { iteration }).href;
+}
 
 /**
  * Reads the iteration that the address names.
@@ -392,10 +384,10 @@ async function showEarlier(iteration) {
     /** @type {[Iteration, Live]} */
     const [one, latest] = await Promise.all([
       json(`foretoken/iterations/${iteration}`),
-      json("foretoken/live", { samples: "false" }),
+      json("foretoken/live"),
     ]);
     addGroups(one);
-    if ("samples" in one) drawEarlier(one, latest);
+    if ("figures" in one) drawEarlier(one, latest);
     // It still runs.
     else location.replace(addressOf(null));
   } catch (error) {
@@ -404,12 +396,10 @@ async function showEarlier(iteration) {
 }
 
 /**
- * @param {Extract<Iteration, { samples: object }>} one
+ * @param {Extract<Iteration, { figures: object }>} one
  * @param {Live} latest
  */
 function drawEarlier(one, latest) {
-  samples = samplesOf(one.samples);
-  areChartsDirty = true;
   live = latest;
   write($("epoch"), `iteration ${one.number}, weight epoch ${one.weight_epoch}`);
   write($("state"), `ended ${new Date(1000 * one.ended_at_s).toLocaleString()}`);

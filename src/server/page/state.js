@@ -4,11 +4,9 @@
 
 /** @typedef {import("../live/view.ts").LiveAnswer} Live */
 /** @typedef {ReturnType<import("../live/view.ts").LiveView["earlier"]>} Iteration */
-/** @typedef {NonNullable<Live["samples"]>} Columns */
 /** @typedef {ReturnType<typeof import("../live/response-detail.ts").responseDetail>} Detail */
 /** @typedef {{ name: string, responses: Cell[], estimate: number | null }} Group */
 /** @typedef {{ id: number, group: Group, index: number, length: number, finish: string | null }} Cell */
-/** @typedef {{ at: number, isTail: boolean, rate: number, low: number | null, high: number | null }} Sample */
 
 /**
  * @template {HTMLElement} T
@@ -29,8 +27,6 @@ const EARLIER = new URLSearchParams(location.search).get("iteration");
 const groups = new Map();
 /** @type {Map<number, Cell>} */
 const responses = new Map();
-/** @type {Sample[]} */
-let samples = [];
 /** @type {Live | null} */
 let live = null;
 
@@ -78,6 +74,19 @@ const seconds = (s) =>
       : `${(s / 3600).toFixed(1)} h`;
 /** @param {number} worker */
 const hue = (worker) => `hsl(${(worker * 67 + 210) % 360} 55% 55%)`;
+
+/**
+ * Minutes and seconds: what is a minute apart differs.
+ * @param {number} s
+ */
+const clock = (s) =>
+  s < 90
+    ? `${Math.round(s)} s`
+    : s < 5400
+      ? `${Math.floor(Math.round(s) / 60)}:${String(Math.round(s) % 60).padStart(2, "0")}`
+      : `${(s / 3600).toFixed(1)} h`;
+/** @type {(part: number, whole: number) => string} */
+const share = (part, whole) => `${Math.round((100 * part) / Math.max(1e-9, whole))} %`;
 
 /**
  * Leaves the page as it is where the text is the same.
@@ -152,13 +161,9 @@ function readColors() {
     return value.length === 4 ? `#${[...value.slice(1)].map((c) => c + c).join("")}` : value;
   };
   return {
-    tail: color("tail"),
-    kv: color("kv"),
-    run: color("run"),
     line: color("line"),
     edge: color("edge"),
     ink: color("ink"),
-    soft: color("soft"),
     cell0: rgb(color("cell-0")),
     cell1: rgb(color("cell-1")),
   };
