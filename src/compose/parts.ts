@@ -79,12 +79,12 @@ export function partsOf(
   const { before } = kept;
   const { sources, weightsTimeoutMs: timeoutMs, workersMin = 1 } = options;
   const changed = log.workerChanged;
-  const pool = new WorkerPool({
-    ...{ before, sources, later, changed, workersMin },
-    controlMsMax: timeoutMs,
-  });
   const epoch = before?.epoch ?? EPOCH;
   const sidecar = sidecarOf(options, { kv, history, timers, epoch, log });
+  const pool = new WorkerPool({
+    ...{ sidecar, before, sources, later, changed, workersMin },
+    controlMsMax: timeoutMs,
+  });
   const weights = new WeightUpdates({
     ...{ sidecar, pool, clock: wallClock, later, timeoutMs },
     modelNames: options.model.names,

@@ -70,7 +70,6 @@ export function composeSidecar(
     if (observer !== undefined) sidecar.observe(observer);
     if (log !== undefined) opened.feed.add(log);
   }
-  pool.attach(sidecar);
   const all = pool.open();
   opened.front?.registry.attach(pool);
   // Callers that await it get the error; an unhandled rejection would end the process.

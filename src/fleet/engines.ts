@@ -89,8 +89,7 @@ type FleetObserver = Partial<Pick<RolloutListener, "workerFailed" | "stats">> & 
 export interface AnswerLimits {
   readonly msMax: number;
   readonly later: (act: () => void, ms: number) => () => void;
-  /** Source of events about failed workers; null: none. */
-  readonly sidecar: FleetHost | null;
+  readonly sidecar: FleetHost;
   /** Ends the wait for the answer when it aborts. */
   readonly signal?: AbortSignal;
   /** Whether its connection is lost and being made again; default: no. */
@@ -114,9 +113,9 @@ export function answerOf(
 ): Promise<ControlAnswer> {
   return new Promise((resolve) => {
     const ends: (() => void)[] = [];
-    const hasAnswered = sidecar?.waits.begin(waitOf(worker, operation, msMax));
+    const hasAnswered = sidecar.waits.begin(waitOf(worker, operation, msMax));
     const settle = (answer: ControlAnswer) => {
-      hasAnswered?.();
+      hasAnswered();
       for (const end of ends.splice(0)) end();
       resolve(answer);
     };
@@ -125,12 +124,10 @@ export function answerOf(
     if (isLost !== undefined) {
       ends.push(whileLost({ later, isLost }, () => failed(UNREACHABLE, "its connection is lost")));
     }
-    if (sidecar !== null) {
-      const workerFailed = (gone: Worker, message: string) => {
-        if (gone === worker) failed(UNREACHABLE, message);
-      };
-      ends.push(sidecar.observe({ workerFailed }));
-    }
+    const workerFailed = (gone: Worker, message: string) => {
+      if (gone === worker) failed(UNREACHABLE, message);
+    };
+    ends.push(sidecar.observe({ workerFailed }));
     if (signal !== undefined) {
       const give = () => failed(SILENT, "given up before it had answered");
       signal.addEventListener("abort", give, { once: true });
@@ -167,6 +164,7 @@ function whileLost(
 }
 
 export const WAKE: EngineOperation = { kind: "wake", tags: [] };
+export const MODEL_CANARY: EngineOperation = { kind: "canary", adapter: null };
 
 const REASON_CHARACTERS = 500;
 
@@ -392,49 +390,39 @@ export class UpdateEngines {
 
   /** Before weights change for the first time: how much engines that have the same ones differ. Fences none of them. */
   async compareOnce(): Promise<void> {
-    const { pool } = this.#options;
-    if (pool.agreement.hasCompared) return;
-    const asked = { operation: { kind: "canary", adapter: null } as const, nextEpoch: this.next };
-    const answers = connected(pool.members).map(async ({ member, worker }) => {
-      const { body } = await answerOf(worker, asked, this.#limits);
-      return { name: member.source.name, body };
-    });
-    pool.agreement.compare(await Promise.all(answers));
+    const { members, agreement } = this.#options.pool;
+    if (agreement.hasCompared) return;
+    const { answers } = await this.sendTo(connected(members), MODEL_CANARY);
+    agreement.compare(answers.map(({ member, answer }) => named(member, answer)));
   }
 
   /** Engines that took it, as far as they generate; a canary's result replaces their answer. */
   async tried(outcome: Outcome, adapter: string | null = null): Promise<Outcome> {
-    const operation = { kind: "canary", adapter } as const;
-    const asked = { operation, nextEpoch: this.next };
-    const { isAwake } = this.#options.pool;
+    const { agreement, isAwake } = this.#options.pool;
+    const taken = outcome.answers.filter(({ answer }) => isSuccess(answer));
+    const sleeps = ({ body }: ControlAnswer) => isAwake === true && Object(body).asleep === true;
     const tried = await Promise.all(
-      outcome.answers.map(async (one) => {
-        if (!isSuccess(one.answer)) return { one, canary: one.answer };
-        const canary = await answerOf(one.worker, asked, this.#limits);
-        if (isAwake !== true || Object(canary.body).asleep !== true) return { one, canary };
+      taken.map(async ({ member, worker }) => {
+        const ask = (operation: EngineOperation) =>
+          answerOf(worker, { operation, nextEpoch: this.next }, this.#limits);
+        const canary = await ask({ kind: "canary", adapter });
+        if (!sleeps(canary)) return { member, canary };
         // It came while the others were being woken.
-        await answerOf(one.worker, { operation: WAKE, nextEpoch: this.next }, this.#limits);
-        return { one, canary: await answerOf(one.worker, asked, this.#limits) };
+        await ask(WAKE);
+        return { member, canary: await ask({ kind: "canary", adapter }) };
       }),
     );
-    const good = tried.filter(({ one, canary }) => isSuccess(one.answer) && isSuccess(canary));
-    const named = good.map(({ one, canary }) => ({
-      name: one.member.source.name,
-      body: canary.body,
-    }));
+    const canaries = tried.map(({ member, canary }) => named(member, canary));
     // An adapter's canary is another than the model's.
-    const problems =
-      adapter === null ? this.#options.pool.agreement.compare(named) : good.map(() => null);
-    for (const [i, { canary }] of good.entries()) {
-      if (isAwake === true && Object(canary.body).asleep === true) problems[i] = "it sleeps";
-    }
-    const answers = tried.map((each) => {
-      const { one, canary } = each;
-      const problem = problems[good.indexOf(each)] ?? null;
+    const differences = adapter === null ? agreement.compare(canaries) : [];
+    const answers = outcome.answers.map((one) => {
+      const at = taken.indexOf(one);
+      const canary = tried[at]?.canary;
+      if (canary === undefined) return one;
+      const problem = sleeps(canary) ? "it sleeps" : (differences[at] ?? null);
       if (isSuccess(canary) && problem === null) return one;
-      const answer = problem === null ? canary : { status: 500, body: { error: problem } };
+      const answer = isSuccess(canary) ? { status: 500, body: { error: problem } } : canary;
       const failed = { ...one, answer };
-      if (!isSuccess(one.answer)) return failed;
       const worker = one.member.source.name;
       this.#options.notice({ kind: "canary_failed", worker, reason: textOf(failed) });
       return failed;
@@ -446,4 +434,8 @@ export class UpdateEngines {
     const { timeoutMs: msMax, later, sidecar } = this.#options;
     return { msMax, later, sidecar, signal: this.#giveUp.signal };
   }
+}
+
+function named({ source: { name } }: Member, { body }: ControlAnswer) {
+  return { name, body };
 }

@@ -4,7 +4,14 @@ import type { WeightEpoch } from "../core/base/ids.ts";
 import { type EngineOperation, operationName } from "../core/rollout/operation.ts";
 import type { Worker } from "../core/rollout/worker.ts";
 import type { Agreement } from "./agreement.ts";
-import { type AnswerLimits, answerOf, isUnavailable, reasonOf, WAKE } from "./engines.ts";
+import {
+  type AnswerLimits,
+  answerOf,
+  isUnavailable,
+  MODEL_CANARY,
+  reasonOf,
+  WAKE,
+} from "./engines.ts";
 
 /** The operations that bring an engine to the weights that the others have. */
 export interface Recipe {
@@ -14,7 +21,6 @@ export interface Recipe {
   readonly adapters: readonly EngineOperation[];
 }
 
-const MODEL_CANARY: EngineOperation = { kind: "canary", adapter: null };
 const IS_ASLEEP: EngineOperation = { kind: "ask", about: "is_asleep", settings: {} };
 
 /** given: with what it lacked. lost: it has not answered, and what it has is unknown. */
@@ -47,10 +53,8 @@ export async function giveWeights(
   if (missedWake) {
     const { status, body } = await ask(WAKE);
     if (status >= 300) {
-      return {
-        kind: "lost",
-        reason: `sleeps, and answered ${status} to a wake-up: ${reasonOf(body)}`,
-      };
+      const reason = `sleeps, and answered ${status} to a wake-up: ${reasonOf(body)}`;
+      return { kind: "lost", reason };
     }
   }
   // A server that cannot name its weights may have restarted with its first ones while no sidecar saw it.

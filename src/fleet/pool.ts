@@ -50,6 +50,8 @@ class PoolMember implements Member {
 }
 
 export interface WorkerPoolOptions {
+  /** Its rollout gets the workers. */
+  readonly sidecar: FleetHost;
   readonly sources: readonly WorkerSource[];
   readonly later: (act: () => void, ms: number) => () => void;
   /** Time for an engine to answer when it is given weights. */
@@ -76,13 +78,13 @@ export class WorkerPool {
   #isAwake: boolean | null = null;
   /** Called once all engines that are there have come awake, although an earlier process left them asleep; null: it did not. */
   #cameAwake: (() => void) | null = null;
-  #sidecar: FleetHost | null = null;
+  readonly #sidecar: FleetHost;
   /** Members that open at the start and wait for one another; null: the start is over. */
   #missing: Set<PoolMember> | null = null;
   readonly #gathered = Promise.withResolvers<void>();
   /** Requests that give a newly opened engine the current weights. */
   #recipe: Recipe = { base: "first", adapters: [] };
-  #initialEpoch: WeightEpoch | null = null;
+  readonly #initialEpoch: WeightEpoch;
   #isClosed = false;
   /** The wanted number of workers has been ready at the same time. */
   #hasStarted = false;
@@ -91,14 +93,15 @@ export class WorkerPool {
 
   constructor(options: WorkerPoolOptions) {
     this.#options = options;
+    this.#sidecar = options.sidecar;
+    this.#initialEpoch = options.sidecar.rollout.epoch;
     if (options.before) this.#recipe = { base: options.before.base, adapters: [] };
     this.#members = options.sources.map((source) => this.#newMember(source));
   }
 
   #newMember(source: WorkerSource): PoolMember {
     this.#lastId += 1;
-    const epoch = this.#sidecar?.rollout.epoch ?? weightEpoch(0);
-    return new PoolMember(source, workerId(this.#lastId), newMember(epoch));
+    return new PoolMember(source, workerId(this.#lastId), newMember(this.#sidecar.rollout.epoch));
   }
 
   /** The trainer's last word to the engines was to wake up (one that comes asleep is woken), or to sleep. null: none. */
@@ -153,18 +156,12 @@ export class WorkerPool {
     return ready === 0 ? "no worker is in service" : null;
   }
 
-  /** The sidecar whose rollout gets the workers. Call before `open`. */
-  attach(sidecar: FleetHost): void {
-    this.#sidecar = sidecar;
-    this.#initialEpoch = sidecar.rollout.epoch;
-    sidecar.observe({ workerFailed: (worker, message) => this.#failed(worker, message) });
-  }
-
   /**
    * Opens every worker, each for itself: one that cannot be opened is tried again and again. Resolves when each has
    * been tried once. @throws AppError: no further try would open one; then all are closed.
    */
   async open(): Promise<void> {
+    this.#sidecar.observe({ workerFailed: (worker, reason) => this.#failed(worker, reason) });
     this.#missing = new Set(this.#members);
     this.#after(GATHER_MS, () => this.#endGathering());
     try {
@@ -191,7 +188,7 @@ export class WorkerPool {
   #endGathering(): void {
     if (this.#missing === null) return;
     this.#missing = null;
-    if (this.#sidecar?.rollout.epoch === this.#initialEpoch) {
+    if (this.#sidecar.rollout.epoch === this.#initialEpoch) {
       this.agreement.begin(this.#inherited ?? this.#members.map(namedWeightsOf));
     }
     this.#gathered.resolve();
@@ -235,7 +232,7 @@ export class WorkerPool {
     othersUnknown: boolean;
   }): void {
     this.#recipe = options.recipe;
-    const epoch = weightEpoch((this.#sidecar?.rollout.epoch ?? 0) + 1);
+    const epoch = weightEpoch(this.#sidecar.rollout.epoch + 1);
     this.tell(options.current, () => ({ kind: "updated", epoch }));
     this.#agree(options.current);
     const { current, lost, othersUnknown } = options;
@@ -298,7 +295,7 @@ export class WorkerPool {
 
   #carryOut(member: PoolMember, effect: Effect): void {
     const { worker } = member;
-    const rollout = this.#sidecar?.rollout;
+    const rollout = this.#sidecar.rollout;
     switch (effect.kind) {
       case "open":
         member.opening = this.#attempt(member, effect.attempt);
@@ -314,18 +311,17 @@ export class WorkerPool {
         member.candidate = null;
         return;
       case "advance":
-        if (rollout === undefined) return;
         (member.candidate ?? worker)?.send([{ kind: "advance", epoch: rollout.epoch }]);
         return;
       case "place":
         if (worker !== null) this.#place(member, worker);
         return;
       case "remove":
-        if (worker !== null) rollout?.removeWorker(worker);
+        if (worker !== null) rollout.removeWorker(worker);
         return;
       case "set_reachable":
         if (worker !== null) {
-          rollout?.setReachable(worker, effect.isReachable, effect.isLeaving);
+          rollout.setReachable(worker, effect.isReachable, effect.isLeaving);
         }
         return;
       case "retry":
@@ -341,7 +337,7 @@ export class WorkerPool {
         return;
       case "forget":
         this.#members.splice(this.#members.indexOf(member), 1);
-        rollout?.forgetWorker(member.workerId);
+        rollout.forgetWorker(member.workerId);
         return;
       case "tell":
         this.#options.changed(member);
@@ -363,7 +359,7 @@ export class WorkerPool {
 
   #place(member: PoolMember, worker: Worker): void {
     this.agreement.accept(namedWeightsOf(member));
-    this.#sidecar?.rollout.addWorker(worker);
+    this.#sidecar.rollout.addWorker(worker);
     const { length: ready } = this.#members.filter(({ state }) => state === "ready");
     if (ready >= (this.#options.workersMin ?? 1)) this.#hasStarted = true;
   }
@@ -374,25 +370,25 @@ export class WorkerPool {
     { departure, msMax }: Extract<Effect, { kind: "drain" }>,
   ): Promise<void> {
     const { worker } = member;
-    const rollout = this.#sidecar?.rollout;
+    const rollout = this.#sidecar.rollout;
     const polls = Math.ceil(msMax / LEAVE_POLL_MS);
-    const isBusy = () => worker !== null && rollout?.busyWorkers.includes(worker) === true;
+    const isBusy = () => worker !== null && rollout.busyWorkers.includes(worker) === true;
     const what = `the removal of engine ${member.workerId}`;
     const wait = { what, forWhom: "its responses", reason: "they still run there", msMax };
-    const isDrained = this.#sidecar?.waits.begin(wait);
+    const isDrained = this.#sidecar.waits.begin(wait);
     for (let i = 0; i < polls && isBusy() && member.worker === worker && !this.#isClosed; i += 1) {
       await new Promise<void>((resolve) => {
         this.#options.later(resolve, LEAVE_POLL_MS);
       });
       if (member.record.departure !== departure) break;
     }
-    isDrained?.();
+    isDrained();
     this.#apply(member, { kind: "drained", departure });
   }
 
   /** Opens the member again; resolves to why it could not be opened, or null. */
   #open(member: PoolMember): Promise<unknown> {
-    if (this.#sidecar === null || this.#isClosed) return Promise.resolve(null);
+    if (this.#isClosed) return Promise.resolve(null);
     this.#apply(member, { kind: "open" });
     return member.opening;
   }
@@ -400,7 +396,6 @@ export class WorkerPool {
   /** Opens the member; it serves if its weights are, or can be made, current. Returns why it could not be opened. */
   async #attempt(member: PoolMember, attempt: number): Promise<unknown> {
     const sidecar = this.#sidecar;
-    if (sidecar === null) return null;
     const { source, workerId, worker: before, candidate } = member;
     const isLast = () =>
       member.record.attempt === attempt && member.state !== "leaving" && !this.#isClosed;
@@ -441,7 +436,7 @@ export class WorkerPool {
       sidecar.rollout.watch(worker);
       // At the start those who come at about the same time are compared with one another, in whatever order they opened.
       await this.#arrived(member);
-      while (member.candidate === worker && isLast()) await this.#check(member, worker, sidecar);
+      while (member.candidate === worker && isLast()) await this.#check(member, worker);
       return null;
     } catch (error) {
       void this.#arrived(member);
@@ -451,7 +446,8 @@ export class WorkerPool {
   }
 
   /** Gives the candidate what it lacks, and compares it with the others. */
-  async #check(member: PoolMember, worker: Worker, sidecar: FleetHost): Promise<void> {
+  async #check(member: PoolMember, worker: Worker): Promise<void> {
+    const sidecar = this.#sidecar;
     const { record } = member;
     const { epoch } = sidecar.rollout;
     const { attempt } = record;

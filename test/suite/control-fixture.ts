@@ -77,6 +77,7 @@ export class ControlFixture extends Bed {
     super({ workers: 0, lengthOf: () => 30, chunkTokens: 4, limits: { requestsMax: 100 } });
     this.#given = options;
     this.pool = new WorkerPool({
+      sidecar: this.sidecar,
       sources: this.opened.map((_, index) => this.#sourceOf(index)),
       later: this.#reopenings.later,
       controlMsMax: 1000,
@@ -108,7 +109,6 @@ export class ControlFixture extends Bed {
 
   static async open(options: FixtureOptions = { keepsWeights: true }): Promise<ControlFixture> {
     const fixture = new ControlFixture(options);
-    fixture.pool.attach(fixture.sidecar);
     await fixture.pool.open();
     return fixture;
   }
