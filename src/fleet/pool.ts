@@ -50,7 +50,7 @@ class PoolMember implements Member {
 }
 
 export interface WorkerPoolOptions {
-  /** Its rollout gets the workers. */
+  /** The sidecar whose rollout gets the workers. */
   readonly sidecar: FleetHost;
   readonly sources: readonly WorkerSource[];
   readonly later: (act: () => void, ms: number) => () => void;
