@@ -72,12 +72,13 @@ export class PoolCalls implements EngineCalls {
       );
       if (answer.status === 200) return { kind: "answer", body: answer.body };
       if (signal.aborted) throw new AppError("interrupted", "the client disconnected");
-      const said = `${engine.member.source.name}: ${messageOf(answer)}`;
+      const reason = messageOf(answer);
+      const said = `${engine.member.source.name}: HTTP ${answer.status}: ${reason}`;
       if (MISSING.has(answer.status)) {
         missing.push(said);
         lacking.set(form, said);
       } else if (answer.status < 500)
-        throw new RefusedError({ status: answer.status, message: said });
+        throw new RefusedError({ status: answer.status, message: reason });
       else broken.push(said);
     }
     if (broken.length === 0) return { kind: "missing", reasons: missing.join("; ") };
@@ -85,10 +86,10 @@ export class PoolCalls implements EngineCalls {
   }
 }
 
-function messageOf({ status, body }: ControlAnswer): string {
+function messageOf({ body }: ControlAnswer): string {
   const error = fieldOf(body, "error");
   const text = fieldOf(error, "message") ?? error ?? fieldOf(body, "detail");
-  return `HTTP ${status}: ${typeof text === "string" ? text : JSON.stringify(body)}`;
+  return typeof text === "string" ? text : JSON.stringify(body);
 }
 
 const TOKENIZED_FIELDS = [
