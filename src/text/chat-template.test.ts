@@ -62,6 +62,9 @@ test.each([
   ["{{ 1 | filesizeformat }}", "the filter 'filesizeformat' is not supported"],
   ["{{ 1 is prime }}", "the test 'prime' is not supported"],
   ["{{ 'a'.translate({}) }}", "the method 'translate' is not supported"],
+  ["{{ [1] | map('pprint') }}", "the filter 'pprint' is not supported"],
+  ["{{ x | selectattr('a', 'prime') }}", "the test 'prime' is not supported"],
+  ["{{ cycler(1, 2) }}", "the function 'cycler' is not supported"],
   ["{% if x %}", "missing endif"],
   ["{{ a ? b }}", 'unexpected "?" in a tag on line 1'],
 ])("%s is found when the model is opened, and no message is blamed", (source, problem) => {
@@ -69,6 +72,18 @@ test.each([
   expect(template.problem).toBe(`the model's chat template cannot be used: ${problem}`);
   const render = () => template.render(chatOf([{ role: "user", content: "x" }]));
   expect(render).toThrow(expect.objectContaining({ code: "model_unreadable" }));
+});
+
+test("what only a value shows to be beyond the engine is refused, not written wrong", () => {
+  const messages = [{ role: "user", content: "x" }];
+  for (const source of [
+    "{{ '{:>5}'.format(1) }}",
+    "{{ '%e' % 1.5 }}",
+    "{{ strftime_now('%U') }}",
+  ]) {
+    expect(() => templateOf(source).render(chatOf(messages))).toThrow(/supported|has no/);
+  }
+  expect(templateOf("{{ '{{{0}}}-{0}'.format('a') }}").render(chatOf(messages))).toBe("{a}-a");
 });
 
 test("tools: the template of that name is theirs, and sees the fields that vLLM gives it", () => {

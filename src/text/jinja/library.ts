@@ -56,15 +56,6 @@ function sorted(items: Value, key: (value: Value) => Value, isReverse: Value): V
   return itemsOf(items).toSorted((a, b) => sign * compare(key(a), key(b)));
 }
 
-function unique(items: Value, key: (value: Value) => Value): Value[] {
-  const seen: Value[] = [];
-  return itemsOf(items).filter((one) => {
-    const isNew = !contains(seen, key(one));
-    if (isNew) seen.push(key(one));
-    return isNew;
-  });
-}
-
 function rounded(value: Value, precision: Value = 0n, method: Value = "common"): Value {
   const scale = 10 ** countOf(precision);
   const number = countOf(value) * scale;
@@ -93,14 +84,10 @@ function toNumber(value: Value, otherwise: Value): Value {
 }
 
 function toInt(value: Value, otherwise: Value = 0n, base: Value = 10n): Value {
-  const given =
-    typeof value === "string" && countOf(base) !== 10
-      ? Number.parseInt(value, countOf(base))
-      : value;
-  const number = toNumber(given, otherwise);
-  return typeof number === "number" && Number.isFinite(number)
-    ? BigInt(Math.trunc(number))
-    : number;
+  const isBased = typeof value === "string" && countOf(base) !== 10;
+  const number = toNumber(isBased ? Number.parseInt(value, countOf(base)) : value, otherwise);
+  if (typeof number !== "number") return number;
+  return Number.isFinite(number) ? BigInt(Math.trunc(number)) : otherwise;
 }
 
 function toJson(
@@ -108,15 +95,12 @@ function toJson(
   ascii: Value,
   indent: Value = null,
   separators: Value = null,
-  sorts?: Value,
-) {
+  sorts: Value = false,
+): string {
   const [comma, colon] = separators === null ? [] : itemsOf(separators);
+  const margin = isNumber(indent) ? " ".repeat(countOf(indent)) : indent;
   return jsonOf(value, {
-    indent: isNumber(indent)
-      ? " ".repeat(countOf(indent))
-      : indent === null
-        ? null
-        : textOf(indent),
+    indent: margin === null ? null : textOf(margin),
     separators: [shown(comma ?? (indent === null ? ", " : ",")), shown(colon ?? ": ")],
     isAscii: isTrue(ascii),
     isSorted: isTrue(sorts),
@@ -180,7 +164,6 @@ const SIMPLE_FILTERS: Readonly<Record<string, Act>> = {
   title: (value) => titled(shown(value)),
   tojson: toJson,
   trim: (value, characters) => stripped(shown(value), characters),
-  unique: (items, minds, path) => unique(items, folding(path, minds)),
   upper: (value) => shown(value).toUpperCase(),
 };
 

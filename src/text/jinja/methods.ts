@@ -34,7 +34,6 @@ const PARAMETERS: Readonly<Record<string, string>> = {
   sum: "attribute start",
   tojson: "ensure_ascii indent separators sort_keys",
   trim: "chars",
-  unique: "case_sensitive attribute",
 };
 
 /** A function that takes arguments by name, too. */
@@ -127,12 +126,15 @@ type OfText = (text: string, ...given: Value[]) => Value;
 
 export const TEXT: Readonly<Record<string, OfText>> = {
   capitalize: capitalized,
-  casefold: (text) => text.toLowerCase(),
   count: (text, part) => BigInt(text.split(textOf(part)).length - 1),
   endswith: (text, end) => isOneOf(end, (part) => text.endsWith(part)),
   find: (text, part) => found(text, text.indexOf(textOf(part))),
   format: (text, ...given) =>
-    text.replace(/\{(\d*)\}/g, (_all, at) => shown(at ? given[at] : given.shift())),
+    text.replace(/\{(\d*)\}|\{\{|\}\}|[{}]/g, (all, at?: string) => {
+      if (at !== undefined) return shown(at === "" ? given.shift() : given[Number(at)]);
+      if (all.length === 2) return all.slice(1);
+      throw new TemplateError(`format() with more than {} is not supported: ${text}`);
+    }),
   index: (text, part) => {
     const at = text.indexOf(textOf(part));
     if (at < 0) throw new TemplateError("substring not found");
@@ -140,15 +142,11 @@ export const TEXT: Readonly<Record<string, OfText>> = {
   },
   isalnum: (text) => /^[\p{L}\p{N}]+$/u.test(text),
   isalpha: (text) => /^\p{L}+$/u.test(text),
-  isascii: (text) => !/[\u0080-\uffff]/.test(text),
-  isdecimal: (text) => /^\p{Nd}+$/u.test(text),
   isdigit: (text) => /^\p{Nd}+$/u.test(text),
   islower: (text) => /\p{Ll}/u.test(text) && !/\p{Lu}/u.test(text),
-  isnumeric: (text) => /^\p{N}+$/u.test(text),
   isspace: (text) => text !== "" && stripped(text, null) === "",
   isupper: (text) => /\p{Lu}/u.test(text) && !/\p{Ll}/u.test(text),
   join: (text, items) => itemsOf(items).map(textOf).join(text),
-  ljust: (text, width, fill = " ") => text.padEnd(countOf(width), textOf(fill)),
   lower: (text) => text.toLowerCase(),
   lstrip: (text, characters) => stripped(text, characters, true, false),
   partition: (text, sep) => {
@@ -163,7 +161,6 @@ export const TEXT: Readonly<Record<string, OfText>> = {
   },
   replace: (text, from, to, max) => replaced(text, textOf(from), textOf(to), max),
   rfind: (text, part) => found(text, text.lastIndexOf(textOf(part))),
-  rjust: (text, width, fill = " ") => text.padStart(countOf(width), textOf(fill)),
   rpartition: (text, sep) => {
     const at = text.lastIndexOf(textOf(sep));
     return at < 0 ? Tuple.of<Value>("", "", text) : partition(text, textOf(sep), at);
@@ -179,8 +176,6 @@ export const TEXT: Readonly<Record<string, OfText>> = {
   strip: (text, characters) => stripped(text, characters),
   title: titled,
   upper: (text) => text.toUpperCase(),
-  zfill: (text, width) =>
-    text.replace(/\d+/, (all) => all.padStart(countOf(width) - text.length + all.length, "0")),
 };
 
 export const pairsOf = (dict: Value) =>
@@ -219,8 +214,10 @@ export const METHODS: Readonly<Record<string, Readonly<Record<string, Callable>>
   tuple: methods(LIST),
 };
 
-/** Methods of Python's values, and of `loop`, that are not here. */
+/** Methods of Python's values and of `loop`, and functions of Jinja, that are not here. */
 export const LACKING: ReadonlySet<string> = new Set([
   ...["center", "encode", "expandtabs", "format_map", "fromkeys", "isidentifier", "isprintable"],
   ...["istitle", "maketrans", "rindex", "swapcase", "translate", "changed"],
+  ...["casefold", "isascii", "isdecimal", "isnumeric", "ljust", "rjust", "zfill"],
+  ...["cycler", "joiner", "lipsum"],
 ]);

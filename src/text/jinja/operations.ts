@@ -118,7 +118,7 @@ function calculated(operator: string, a: bigint | number, b: bigint | number): b
   return operator === "//" ? Math.floor(x / y) : ((x % y) + y) % y;
 }
 
-const PLACE = /%(?:\((\w+)\))?([-+ 0]*)(\d*)(?:\.(\d+))?([sdifxXr%])/g;
+const PLACE = /%(?:\((\w+)\))?([-+ 0]*)(\d*)(?:\.(\d+))?(.)/gs;
 
 /** `text % values`. */
 export function formatted(text: string, values: Value): string {
@@ -142,6 +142,9 @@ function written(value: Value, kind: string | undefined, digits: string | undefi
   if (kind === "s") return shown(value).slice(0, digits === undefined ? undefined : Number(digits));
   if (kind === "r") return repr(value);
   if (kind === "f") return countOf(value).toFixed(Number(digits ?? 6));
+  if (!["d", "i", "x", "X"].includes(kind ?? "")) {
+    throw new TemplateError(`%${kind} is not supported`);
+  }
   const number = numberOf(value);
   const whole = typeof number === "bigint" ? number : BigInt(Math.trunc(number));
   if (kind === "x") return whole.toString(16);

@@ -384,6 +384,9 @@ class Parser extends Cursor {
   #call(callee: Run): Run {
     const given = this.#arguments();
     const path = this.#paths.get(callee);
+    if (path !== undefined && LACKING.has(path)) {
+      throw new TemplateError(`the function '${path}' is not supported`);
+    }
     if (path !== undefined) {
       const positional = given.positional.map((one) => this.#paths.get(one));
       const named = [...given.named].map(([name, one]) => [name, this.#paths.get(one)] as const);
@@ -435,6 +438,8 @@ class Parser extends Cursor {
     const filter = FILTERS.get(name);
     if (filter === undefined) throw new TemplateError(`the filter '${name}' is not supported`);
     const given = this.isNext("(") ? this.#arguments() : NOTHING;
+    const named = given.positional[Number(name.endsWith("attr"))];
+    checkNamed(name, named === undefined ? undefined : constants.get(named));
     return (scope) => {
       const [positional, named] = given.values(scope);
       return filter([value(scope), ...positional], named);
@@ -471,6 +476,15 @@ class Parser extends Cursor {
 }
 
 const NOTHING: Given = { positional: [], named: new Map(), values: () => [[], new Map()] };
+
+/** Filters and tests that a filter has by name. */
+function checkNamed(filter: string, name: Value): void {
+  const isFilter = filter === "map";
+  const isTest = /^(?:select|reject)/.test(filter);
+  if (typeof name !== "string" || (!isFilter && !isTest)) return;
+  if ((isFilter ? FILTERS : TESTS).has(name)) return;
+  throw new TemplateError(`the ${isFilter ? "filter" : "test"} '${name}' is not supported`);
+}
 
 /** Values of expressions that are literals. */
 const constants = new WeakMap<Run, Value>();
