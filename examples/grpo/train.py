@@ -21,6 +21,7 @@ import trl.generation.vllm_generation as generation
 from datasets import Dataset
 from rewards import reward
 from safetensors.torch import save_file
+from sessions import Sessions
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 from trl.generation.vllm_client import VLLMClient
@@ -102,6 +103,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--groups", type=int, default=4, help="prompts of one step")
     parser.add_argument("--max-tokens", type=int, default=256)
     parser.add_argument("--learning-rate", type=float, default=1e-5)
+    parser.add_argument("--sessions", action="store_true", help="train on sessions of two chat turns (sessions.py)")
     parser.add_argument("--record", type=Path, help="write the responses of all steps to this file, a trace")
     parser.add_argument("--keep", type=Path, help="keep the weights of every step in this directory")
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "grpo")
@@ -122,6 +124,7 @@ def main() -> None:
         processing_class=tokenizer,
         reward_funcs=reward,
         train_dataset=prompts(options.prompts, options.kinds, options.limit),
+        rollout_func=Sessions(options.server, options.max_tokens) if options.sessions else None,
         args=GRPOConfig(
             output_dir=str(options.out),
             use_cpu=True,
