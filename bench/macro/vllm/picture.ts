@@ -32,10 +32,16 @@ export function measuredRun(name: string, run: Run): MeasuredRun {
           waiting: [],
           kv_tokens_used: kv_share.map((share) => share * KV_WHOLE),
           recomputing_ms: recomputingMs(run, worker, at_ms),
+          output_tokens: at_ms.map((ms) => madeBefore(run, worker, ms)),
         };
       }),
     },
   };
+}
+
+function madeBefore({ log, startS }: Run, server: number, ms: number): number {
+  const steps = (log.steps[server] ?? []).filter(({ endS }) => (endS - startS) * 1000 <= ms);
+  return sumOf(steps, ({ tokensMade }) => tokensMade);
 }
 
 /** Time of the rows that were computed again, up to each of the times: rows of prefill take their part of a step. */

@@ -60,6 +60,8 @@ export interface WorkerTimeline {
   readonly kv_tokens_used: readonly number[];
   /** Time in which KV was computed again, up to here: the part of the engine's busy time that such rows took. */
   readonly recomputing_ms: readonly number[];
+  /** Tokens that the engine has made, up to here. */
+  readonly output_tokens: readonly number[];
 }
 
 export interface Timeline {
@@ -76,7 +78,8 @@ const CHUNKS_MAX = 262_144 + 16_384;
 export const SAMPLES_MAX = 1024;
 const SAMPLE_MS = 10;
 
-interface Sample extends Pick<WorkerStats, "running" | "waiting" | "kvTokensUsed"> {
+interface Sample
+  extends Pick<WorkerStats, "running" | "waiting" | "kvTokensUsed" | "outputTokens"> {
   readonly atMs: number;
   readonly recomputingMs: number;
 }
@@ -89,11 +92,12 @@ class WorkerSamples {
   #last: WorkerStats | null = null;
 
   add(atMs: number, stats: WorkerStats, baseRows: number): void {
-    if (this.#last !== null) this.#recomputingMs += recomputingMs(this.#last, stats, baseRows);
+    if (this.#last !== null) this.#recomputingMs += recomputedMs(this.#last, stats, baseRows);
     this.#last = stats;
     if (atMs - (this.all.at(-1)?.atMs ?? Number.NEGATIVE_INFINITY) < this.#everyMs) return;
-    const { running, waiting, kvTokensUsed } = stats;
-    this.all.push({ atMs, running, waiting, kvTokensUsed, recomputingMs: this.#recomputingMs });
+    const { running, waiting, kvTokensUsed, outputTokens } = stats;
+    const recomputingMs = this.#recomputingMs;
+    this.all.push({ atMs, running, waiting, kvTokensUsed, recomputingMs, outputTokens });
     if (this.all.length < SAMPLES_MAX) return;
     this.all = this.all.filter((_, i) => i % 2 === 0);
     this.#everyMs *= 2;
@@ -104,7 +108,7 @@ class WorkerSamples {
  * Time of the rows that were computed again between two reports. A step takes as long as its rows and `baseRows` more;
  * where that is not known, half of a step is counted for its rows.
  */
-function recomputingMs(before: WorkerStats, now: WorkerStats, baseRows: number): number {
+function recomputedMs(before: WorkerStats, now: WorkerStats, baseRows: number): number {
   const again = Math.max(0, now.recomputedTokens - before.recomputedTokens);
   const since = (key: "prefillTokens" | "outputTokens" | "draftedTokens" | "acceptedTokens") =>
     Math.max(0, now[key] - before[key]);
@@ -202,6 +206,7 @@ export class TimelineRecorder {
           waiting: samples.map((sample) => sample.waiting),
           kv_tokens_used: samples.map((sample) => sample.kvTokensUsed),
           recomputing_ms: samples.map((sample) => Math.round(sample.recomputingMs)),
+          output_tokens: samples.map((sample) => sample.outputTokens),
         };
       }),
     };

@@ -80,13 +80,13 @@ export function figureOf(run: MeasuredRun): RunFigure {
   return { name, wall_s, tail_s, preemptions, engines, tokens_per_s, longest };
 }
 
-/** A chunk's tokens are spread evenly over its time. */
-function ratesOf({ responses }: MeasuredRun["timeline"], wallMs: number): number[] {
+function ratesOf({ workers }: MeasuredRun["timeline"], wallMs: number): number[] {
   const rates = new Shares(wallMs);
-  for (const { chunks } of responses) {
-    for (const [, startMs, endMs, firstTokenMs, tokens] of chunks) {
-      const [from, to] = [firstTokenMs ?? startMs, endMs ?? wallMs];
-      if (to > from) rates.add(from, to, (1000 * tokens) / (to - from));
+  for (const { at_ms, output_tokens: tokens } of workers) {
+    for (const [i, fromMs] of at_ms.entries()) {
+      const ms = (at_ms[i + 1] ?? fromMs) - fromMs;
+      const made = (tokens[i + 1] ?? 0) - (tokens[i] ?? 0);
+      if (ms > 0 && made > 0) rates.add(fromMs, fromMs + ms, (1000 * made) / ms);
     }
   }
   return rates.sums.map(Math.round);

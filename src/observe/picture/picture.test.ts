@@ -35,6 +35,7 @@ function runOf(engines: number, responses: number): MeasuredRun & { requests: nu
         kv_tokens_used: ms.map((at) => at / 10),
         // A quarter of the first two seconds.
         recomputing_ms: ms.map((at) => Math.min(500, at / 4)),
+        output_tokens: ms.map((at) => Math.floor(at / 50)),
       })),
     },
   };
@@ -68,9 +69,11 @@ test("picture: a small and a large run are drawn whole, and small", () => {
 });
 
 test("figure: idle is the time without a chunk, recomputing what was counted, and moves are changes of the engine", () => {
-  const { engines, longest } = figureOf(runOf(3, 16));
+  const { engines, longest, tokens_per_s } = figureOf(runOf(3, 16));
   expect(engines.map(({ idle }) => idle)).toEqual([0, 0, 1]);
   expect(engines[0]?.recomputing).toBeCloseTo(0.05, 3);
+  // Three engines of a token in 50 ms.
+  expect(tokens_per_s.slice(0, 3)).toEqual([60, 60, 60]);
   expect(engines[0]?.over_time.recomputing.slice(0, 2)).toEqual([0.25, 0.25]);
   expect(longest).toMatchObject({ group: "g<1", size: 8 });
   expect(longest?.responses[0]).toMatchObject({

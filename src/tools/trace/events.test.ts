@@ -19,6 +19,7 @@ function runOf(name: string, responses: readonly (readonly Times[])[]): TracedRu
   const workers = [0, 1].map((id) => ({
     ...{ ...worker, worker: id, name: `engine ${id}`, waiting: [0, 0], kv_tokens_used: [0, 50] },
     recomputing_ms: [0, 0],
+    output_tokens: [0, 9],
   }));
   const timeline = {
     responses: responses.map((chunks, index) => ({
