@@ -1,14 +1,17 @@
 // The measured parts of README.md, made from the reports in docs/experiments: `bun scripts/gen-readme.ts` writes them, and
 // test/docs.test.ts holds them. `bun scripts/gen-readme.ts start=out/report.json` takes a new report first, without its
-// time series; the names are those of REPORTS.
+// time series, of which it draws README's picture; the names are those of REPORTS.
 
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { stripVTControlCharacters } from "node:util";
 import type { SimulateReport } from "../bench/lab/simulate/experiment.ts";
-import { speedups } from "../src/cli/rollout-command.ts";
+import { areEqual, speedups } from "../src/cli/rollout-command.ts";
 import type { RoundsReport } from "../src/cli/rounds.ts";
 import { comparisonTable } from "../src/cli/table.ts";
+import { figureOf } from "../src/observe/picture/figure.ts";
+import { headlineOf } from "../src/observe/picture/page.ts";
+import { picture } from "../src/observe/picture/svg.ts";
 
 const ROOT = join(import.meta.dir, "..");
 const README = join(ROOT, "README.md");
@@ -113,7 +116,26 @@ function simulatedTable(): string {
   return `${table}\n\n${made}`;
 }
 
-const BLOCKS = { run: consoleRun, measured: measuredTable, simulated: simulatedTable };
+const PICTURE = join("docs", "start.svg");
+
+function pictureLine(): string {
+  const [, headline = ""] =
+    /aria-label="(.*?)"/.exec(readFileSync(join(ROOT, PICTURE), "utf8")) ?? [];
+  return `![${headline}](${PICTURE})`;
+}
+
+function drawPicture({ runs }: Pick<StartReport, "runs">): void {
+  const figures = Object.entries(runs).map(([name, run]) => figureOf({ ...run, name }));
+  const headline = headlineOf(Object.values(runs), areEqual(runs));
+  writeFileSync(join(ROOT, PICTURE), `${picture(headline, figures)}\n`);
+}
+
+const BLOCKS = {
+  picture: pictureLine,
+  run: consoleRun,
+  measured: measuredTable,
+  simulated: simulatedTable,
+};
 
 /** README as it should be: each block between `<!-- NAME -->` and `<!-- /NAME -->` made anew. */
 export function madeReadme(text: string): string {
@@ -140,6 +162,7 @@ if (import.meta.main) {
       LEFT_OUT.has(key) || isPath(value) ? undefined : value,
     );
     writeFileSync(pathOf(known), `${JSON.stringify(report, null, 1)}\n`);
+    if (known === "start") drawPicture(JSON.parse(readFileSync(path, "utf8")));
   }
   writeFileSync(README, madeReadme(readFileSync(README, "utf8")));
 }

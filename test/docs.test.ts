@@ -90,6 +90,13 @@ test("tables: every row stands below a head, without a gap", () => {
   expect(gaps).toEqual([]);
 });
 
+test("README: its first image is the picture of a run in which all responses were equal, and small", () => {
+  const text = readFileSync(join(ROOT, "README.md"), "utf8");
+  const [, headline, path = ""] = /!\[(.*?)\]\((.*?)\)/.exec(text) ?? [];
+  expect([headline?.slice(0, 22), path]).toEqual(["The same 32 responses:", "docs/start.svg"]);
+  expect(readFileSync(join(ROOT, path)).length).toBeLessThan(80_000);
+});
+
 test("README: its tables are those of the reports (bun scripts/gen-readme.ts writes them)", () => {
   const text = readFileSync(join(ROOT, "README.md"), "utf8");
   expect(madeReadme(text)).toBe(text);
