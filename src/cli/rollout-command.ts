@@ -310,8 +310,10 @@ async function runOne(
   const announceStop = () =>
     display.note("stopping: finished responses are kept; once more to quit at once");
   signal.addEventListener("abort", announceStop);
-  // Servers may have a tokenizer that is not on this machine.
-  const known = model.openTextThread === null ? null : await planOfPrompts(prompts);
+  // Servers may have a tokenizer that is not on this machine, and make the prompts of chats.
+  const isOurs =
+    settings.worker.length === 0 || prompts.lines.every(({ group }) => !group.messages);
+  const known = isOurs && model.openTextThread !== null ? await planOfPrompts(prompts) : null;
   try {
     return await runRollout({
       plan: async (running) => {

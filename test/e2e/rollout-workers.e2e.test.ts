@@ -57,6 +57,29 @@ test("rollout --worker: every response of two servers, one of which is still loa
   }
 });
 
+test("rollout --worker: the server makes the prompts of chats, from the file's own bytes", async () => {
+  const seen: string[] = [];
+  const server = await VllmStandIn.start({
+    routes: (path, _body, source) => {
+      if (path !== "/v1/chat/completions/render") return null;
+      seen.push(source);
+      return { status: 200, body: { token_ids: [7, 8, 9], sampling_params: {} } };
+    },
+  });
+  const [path, out] = [join(scratch(), "chats.jsonl"), join(scratch(), "responses.jsonl")];
+  const chat = '"messages":[{"role":"user","content":"hi"}],"tools":[{"2":1.0,"1":-0.0}]';
+  writeFileSync(path, `{"id": "a", ${chat}}\n`);
+  try {
+    const flags = ["--max-tokens", "8", "--tokenizer", TOKENIZER, "--out", out];
+    const ran = await foretoken("rollout", path, ...flags, "--worker", server.url);
+    expect(ran).toMatchObject({ status: 0 });
+    expect(linesIn(readFileSync(out, "utf8"))[0]?.prompt_token_ids).toEqual([7, 8, 9]);
+    expect(seen).toEqual([`{${chat},"max_completion_tokens":1}`]);
+  } finally {
+    await server.stop();
+  }
+});
+
 test("rollout --worker: a flag of embedded engines is refused, and so is a server that never answers", async () => {
   const out = join(scratch(), "responses.jsonl");
   const asked = ["rollout", prompts(), "--out", out, "--tokenizer", TOKENIZER, "--max-tokens", "8"];
