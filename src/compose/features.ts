@@ -27,7 +27,7 @@ import { OPENAPI_ROUTE } from "../server/openapi.ts";
 import { PAGE_ROUTE } from "../server/page/html.ts";
 import type { KnownRollouts } from "../server/rollouts/known.ts";
 import { ROLLOUT_ROUTES, rolloutSide } from "../server/rollouts/routes.ts";
-import { bound, type RouteInfo } from "../server/route.ts";
+import { bound, type Route, type RouteInfo } from "../server/route.ts";
 import { StreamService } from "../server/stream/service.ts";
 import { encodeEvent, eventsIn } from "../server/trajectories/event-frame.ts";
 import { SESSION_ROUTES } from "../server/trajectories/routes.ts";
@@ -81,7 +81,7 @@ export function featuresOf(parts: Parts): Features {
   const drafts = draftService(parts);
   const deadlines = new Deadlines({ sidecar, every, clock: wallClock, ended: log.deadline });
   const live = liveView(parts);
-  const served = requests(parts);
+  const served = requests(parts, () => drafts.telemetry.variesSeeds);
   const features: readonly Feature[] = [
     { kept: { groups: () => sidecar.kept, sessions: () => sidecar.sessions.kept } },
     history === null
@@ -191,12 +191,12 @@ function iterations({ sidecar, timers, log }: Parts): Feature {
 }
 
 /** Requests, rollouts and control calls of clients, and what is kept of them over the end of the process. */
-function requests(parts: Parts): Features {
+function requests(parts: Parts, variesSeeds: () => boolean): Features {
   const { options, front, log, sidecar, encoder, engines, chats, pool, weights, learned } = parts;
   const { journals, kept, saved, timers } = parts;
   const { text, names, eosTokenIds, openTextThread } = options.model;
   const { afterwards: later } = timers;
-  const { retryGraceMs: graceMs, version } = options;
+  const { retryGraceMs: graceMs } = options;
   const held = () => heldWeights({ sidecar, pool, weights });
   const after = (ms: number, run: () => void) => later(run, ms);
   const versionOf = weights.version.bind(weights);
@@ -205,7 +205,7 @@ function requests(parts: Parts): Features {
   const { trajectories, feature: recording } = recorded(parts);
   if (text.chatProblem) log.chatProblem(text.chatProblem);
   const plane = new DataPlane({
-    ...{ sidecar, text, encoder, engines, chats, eosTokenIds, after },
+    ...{ sidecar, text, encoder, engines, chats, eosTokenIds, after, variesSeeds },
     trajectories,
     journals: requestJournals,
     modelNames: names,
@@ -218,7 +218,17 @@ function requests(parts: Parts): Features {
     failed: log.failed,
   });
   const { known: rollouts, routes } = rolloutSide({
-    ...{ sidecar, text, encoder, chats, eosTokenIds, clock: wallClock, files: journals, after },
+    ...{
+      sidecar,
+      text,
+      encoder,
+      chats,
+      eosTokenIds,
+      clock: wallClock,
+      files: journals,
+      after,
+      variesSeeds,
+    },
     adapterOf: (model) => plane.model.adapterOf(model),
     versionOf,
     held: () => pool.held,
@@ -226,19 +236,10 @@ function requests(parts: Parts): Features {
   });
   requestJournals?.takeOver(saved.requests);
   rollouts.takeOver(saved.rollouts);
-  const control = controlRoutes(
-    {
-      ...{ sidecar, pool, weights, version, later },
-      modelName: names[0],
-      abortRequests: (ids) => plane.jobs.abort(ids),
-      timeoutMs: options.weightsTimeoutMs,
-    },
-    ADAPTER_CONTROL,
-  );
   const keep = () => kept.write({ sidecar, pool, weights });
   const feature: Feature = {
     routes: [
-      ...confined(control, options.weightsRoots ?? null),
+      ...controlOf(parts, plane),
       ...(front?.registry.routes() ?? []),
       ...dataRoutes(plane, ADAPTER_DATA),
       ...routes,
@@ -257,6 +258,15 @@ function requests(parts: Parts): Features {
     },
   };
   return { features: [feature, recording, resuming(parts, rollouts)], rollouts };
+}
+
+function controlOf(parts: Parts, { jobs }: DataPlane): Route[] {
+  const { sidecar, pool, weights, timers, options } = parts;
+  const { model, version, weightsTimeoutMs: timeoutMs, weightsRoots = null } = options;
+  const own = { sidecar, pool, weights, version, timeoutMs, later: timers.afterwards };
+  const abortRequests = (ids: readonly string[] | null) => jobs.abort(ids);
+  const calls = { ...own, modelName: model.names[0], abortRequests };
+  return confined(controlRoutes(calls, ADAPTER_CONTROL), weightsRoots);
 }
 
 interface Recording {

@@ -59,32 +59,6 @@ export interface RefusedEntry {
   readonly reason: string;
 }
 
-/** Every event of the interface once, which the compiler checks. */
-const EVENTS: Readonly<Record<keyof OperatorLog, true>> = {
-  workerChanged: true,
-  engineNotice: true,
-  draftsTested: true,
-  modelUnknown: true,
-  weightsChanged: true,
-  weightsNotice: true,
-  weightsHeld: true,
-  chatRendered: true,
-  chatProblem: true,
-  notLossless: true,
-  quarantined: true,
-  answered: true,
-  refused: true,
-  iterationEnded: true,
-  stateChanged: true,
-  deadline: true,
-  resumed: true,
-  journalFailed: true,
-  waitEnded: true,
-  unread: true,
-  failed: true,
-  broken: true,
-};
-
 /** Several readers of the same events, in the order in which they were added. What one of them throws stops no other. */
 export class OperatorFeed {
   /** Every event goes here. */
@@ -94,15 +68,17 @@ export class OperatorFeed {
   /** `operator`: the first reader, which also gets the errors that others throw. */
   constructor(operator: OperatorLog) {
     this.#readers = [operator];
-    const relays = Object.keys(EVENTS).map((event) => [event, this.#relay(event, operator)]);
-    this.log = Object.fromEntries(relays) as OperatorLog;
+    const relays = new Map<PropertyKey, (...given: unknown[]) => void>();
+    const relayOf = (_: object, event: PropertyKey) =>
+      relays.getOrInsertComputed(event, () => this.#relay(event, operator));
+    this.log = new Proxy({}, { get: relayOf }) as OperatorLog;
   }
 
   add(reader: Partial<OperatorLog>): void {
     this.#readers.push(reader);
   }
 
-  #relay(event: string, operator: OperatorLog) {
+  #relay(event: PropertyKey, operator: OperatorLog) {
     return (...given: unknown[]): void => {
       for (const reader of this.#readers) {
         try {

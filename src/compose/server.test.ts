@@ -3,6 +3,7 @@
 import { expect, test } from "bun:test";
 import { SimulatedWorker } from "../../test/faults/simulated/worker.ts";
 import { exchange, fetchOf, registerOf } from "../../test/suite/draft-client.ts";
+import { NO_TELEMETRY } from "../../test/suite/no-figures.ts";
 import { serveOptions, startServer } from "../../test/suite/serve-fixture.ts";
 import { untilSettled } from "../../test/suite/sidecar-bed.ts";
 import {
@@ -181,6 +182,37 @@ test("v1/draft: an engine gets the sidecar's tokens of a group, and new weight e
   expect(stale).toMatchObject({ status: "stale_epoch", epoch: 1 });
   const closed = await fetch(new URL("/foretoken/engines", running.url));
   expect(closed.status).toBe(401);
+  await running.stop();
+});
+
+test("seed: an answer says that it may not repeat while an engine drafts by other numbers", async () => {
+  const engines = new Engines();
+  const running = await startServer(optionsOf(engines));
+  const hello: ClientMessage = { kind: "hello", protocolVersion: 1, engine: "e" };
+  const seen: (string | null)[][] = [];
+  for (const repeatsSeeds of [true, false]) {
+    const report = { ...NO_TELEMETRY, repeatsSeeds };
+    await exchange(`ws://${running.url.host}/v1/draft`, [hello, report]);
+    const headerOf = async (path: string, body: object) => {
+      const init = { method: "POST", body: JSON.stringify(body) };
+      const answer = await engines.until(fetch(new URL(path, running.url), init));
+      await engines.until(answer.text());
+      return answer.headers.get("x-foretoken-seed");
+    };
+    const request = { token_ids: [1], sampling_params: { max_tokens: 3, seed: 7 } };
+    const groups = [{ id: "g", token_ids: [1] }];
+    const { sampling_params } = request;
+    seen.push([
+      await headerOf("/inference/v1/generate", request),
+      await headerOf("/inference/v1/generate", { ...request, stream: true }),
+      await headerOf("/v1/rollouts", { groups, sampling_params }),
+      await headerOf("/inference/v1/generate", { ...request, sampling_params: { max_tokens: 3 } }),
+    ]);
+  }
+  expect(seen).toEqual([
+    [null, null, null, null],
+    ["varies", "varies", "varies", null],
+  ]);
   await running.stop();
 });
 

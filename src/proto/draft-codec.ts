@@ -143,6 +143,7 @@ function telemetryOf(fields: Fields): Telemetry {
     tracedElsewhere: total(fields, "tracedElsewhere"),
     faults: total(fields, "faults"),
     stepError: total(fields, "stepError"),
+    repeatsSeeds: fields.repeatsSeeds === true,
   };
 }
 

@@ -58,6 +58,7 @@ export function draftMessages(of: {
       tracedElsewhere: total,
       faults: total,
       stepError: total,
+      repeatsSeeds: fc.boolean(),
     }),
   );
 }

@@ -14,7 +14,7 @@ export const NO_WORKER_STATS: WorkerStats = {
 export const NO_TELEMETRY: Telemetry = {
   ...{ kind: "telemetry", epoch: weightEpoch(0), isLossless: true, kvUsage: null, waiting: null },
   ...{ running: 0, steps: 0, stepUs: 0, proposeUs: 0, drafted: 0, accepted: 0, faults: 0 },
-  ...{ traced: 0, tracedElsewhere: 0, stepError: 0 },
+  ...{ traced: 0, tracedElsewhere: 0, stepError: 0, repeatsSeeds: false },
 };
 
 export const NO_POOL_STATS: KvPoolStats = {

@@ -78,6 +78,20 @@ def test_what_drafts_would_corrupt_or_slow_gets_none_and_the_log_says_why(
     made = ForetokenProposer(given)
     assert made._may_draft is drafts and made._is_lossless
     assert list(made.faults.counts) == ([] if drafts else ["no drafts"])
+    # Without drafts vLLM's own generators repeat a seed.
+    assert made.telemetry()["repeats_seeds"] is not drafts
+
+
+def test_a_seed_repeats_where_drafts_are_drawn_by_it_or_there_are_none(vllm: Vllm) -> None:
+    for own, repeats in (({}, False), ({"exact": 1}, True), ({"drafts": 0}, True)):
+        given = config()
+        given.additional_config = {"foretoken": own}
+        made = ForetokenProposer(given)
+        assert made.telemetry()["repeats_seeds"] is repeats
+    # The keyed noise could not be installed.
+    made.faults.add("exact")
+    made._may_draft = True
+    assert made.telemetry()["repeats_seeds"] is False
 
 
 def test_lengths_of_a_ladder_have_rows_that_divide_each_other() -> None:

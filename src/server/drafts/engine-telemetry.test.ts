@@ -38,6 +38,20 @@ test("report: an engine that verifies drafts wrongly gets none, and is reported 
   expect(told).toEqual(["e"]);
 });
 
+test("seeds: vary while an engine drafts that does not draw by them", () => {
+  const { telemetry, clock } = newTelemetry();
+  expect(telemetry.variesSeeds).toBe(false);
+  telemetry.report("exact", { ...TELEMETRY, repeatsSeeds: true });
+  expect(telemetry.variesSeeds).toBe(false);
+  telemetry.report("other", TELEMETRY);
+  expect(telemetry.variesSeeds).toBe(true);
+  clock.advance(40_000);
+  expect(telemetry.variesSeeds).toBe(false);
+  const { telemetry: off } = newTelemetry(false);
+  off.report("other", TELEMETRY);
+  expect(off.variesSeeds).toBe(false);
+});
+
 test("figures: are the last ones, by name, and go when an engine is silent", () => {
   const { telemetry, clock } = newTelemetry();
   telemetry.report("b", TELEMETRY);

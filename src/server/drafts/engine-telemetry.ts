@@ -48,6 +48,11 @@ export class EngineTelemetry implements EngineReports {
     return [...this.#engines.values()].sort((a, b) => (a.engine < b.engine ? -1 : 1));
   }
 
+  /** Engines draft now whose drafts change what a seed draws: the same request may get other tokens. */
+  get variesSeeds(): boolean {
+    return this.figures().some(({ stepTokens, repeatsSeeds }) => stepTokens > 0 && !repeatsSeeds);
+  }
+
   report(engine: string, { kind: _, ...telemetry }: Telemetry): Budget {
     const known = this.#engines.get(engine);
     if (!telemetry.isLossless && known?.isLossless !== false) {
@@ -110,5 +115,6 @@ function wireFigures(figures: EngineFigures): object {
     faults: rest.faults,
     step_error: rest.stepError,
     step_tokens_max: stepTokens,
+    repeats_seeds: rest.repeatsSeeds,
   };
 }

@@ -21,7 +21,7 @@ const LIMITS: DataPlaneLimits = {
 };
 
 type Optional = Pick<PlannerOptions, "expected" | "sessionHeaders" | "chats"> &
-  Pick<JobsOptions, "failed" | "journals" | "trajectories" | "after">;
+  Pick<JobsOptions, "failed" | "journals" | "trajectories" | "after" | "variesSeeds">;
 
 export interface DataPlaneOptions extends ServedModelOptions, Partial<Optional> {
   readonly sidecar: Sidecar;
@@ -40,6 +40,7 @@ export class DataPlane {
 
   constructor(options: DataPlaneOptions) {
     const { sidecar, encoder, journals = null, trajectories, sessionHeaders = [] } = options;
+    const { variesSeeds = () => false } = options;
     const { engines = null, after = later, failed = nothing, expected = nothing } = options;
     const limits = { ...LIMITS, ...options.limits };
     const model = new ServedModel(options, () => sidecar.contextTokens);
@@ -61,7 +62,7 @@ export class DataPlane {
       responsesMax: limits.responsesMax,
     });
     const shared = { model, sidecar, encoder, limits, failed, journals, trajectories, after };
-    this.jobs = new Jobs(shared);
+    this.jobs = new Jobs({ ...shared, variesSeeds });
   }
 }
 

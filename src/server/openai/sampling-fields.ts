@@ -44,6 +44,12 @@ export const SEED_FIELD = v.nullish(
   ),
 );
 
+/** The answer, with a header if its seed may draw other tokens next time. */
+export function noted(answer: Response, varies: boolean): Response {
+  if (varies) answer.headers.set("x-foretoken-seed", "varies");
+  return answer;
+}
+
 const STOP_STRINGS_MAX = 64;
 
 const stops = f.listOf(v.pipe(f.text, v.minLength(1, "holds an empty text")), STOP_STRINGS_MAX);

@@ -13,6 +13,7 @@ import { Job, type JobPlan, OutputCoalescer } from "./job.ts";
 import type { Plan } from "./plan.ts";
 import type { RequestJournals } from "./request-journals.ts";
 import { type Lease, RetriedJobs, type RetryLimits } from "./retries.ts";
+import { noted } from "./sampling-fields.ts";
 import type { ServedModel } from "./served-model.ts";
 
 export interface JobLimits extends RetryLimits {
@@ -29,6 +30,8 @@ export interface JobsOptions {
   readonly failed: (error: unknown) => void;
   /** Keeps requests with an id over the end of the process; null: nothing does. */
   readonly journals: RequestJournals | null;
+  /** Engines draft so that a seed may draw other tokens each time. */
+  readonly variesSeeds: () => boolean;
   /** Records the turns of sessions. Default: nothing does. */
   readonly trajectories?: Trajectories | undefined;
   /** Runs `run` after `ms`; returns what prevents it. */
@@ -96,12 +99,13 @@ export class Jobs {
     const digest = await exchange.digest();
     exchange.release();
     const lease = this.#leased(plan, exchange, digest);
-    if (plan.isStream) return this.#streamed(plan, exchange, lease);
+    const varies = plan.specs.some(({ seeded }) => seeded) && this.#options.variesSeeds();
+    if (plan.isStream) return noted(this.#streamed(plan, exchange, lease), varies);
     try {
       const isDone = await doneBefore(lease.job, exchange.signal);
       if (!isDone) return new Response(null, { status: CLIENT_GONE });
       const headers = { "content-type": "application/json" };
-      return new Response(plan.answer.whole(lease.job), { headers });
+      return noted(new Response(plan.answer.whole(lease.job), { headers }), varies);
     } finally {
       lease.release();
     }

@@ -2,6 +2,7 @@
 // shape of RESPONSES.jsonl; the last line is a summary.
 
 import { oneLine } from "../../core/base/json-line.ts";
+import { noted } from "../openai/sampling-fields.ts";
 import { pulledStream } from "../pulled-stream.ts";
 import { bound, type Exchange, jsonResponse, type Row, wholeNumber } from "../route.ts";
 import { KnownRollouts, type KnownRolloutsOptions } from "./known.ts";
@@ -18,6 +19,8 @@ type Plan = Pick<PlanContext, "encoder" | "chats" | "eosTokenIds" | "adapterOf">
 
 export interface RolloutRoutesOptions extends Omit<KnownRolloutsOptions, "limits" | "newId">, Plan {
   readonly limits?: Partial<RolloutLimits>;
+  /** Engines draft so that a seed may draw other tokens each time. Default: none does. */
+  readonly variesSeeds?: () => boolean;
   readonly after: (ms: number, run: () => void) => () => void;
 }
 
@@ -119,7 +122,8 @@ async function begin(parts: Parts, exchange: Exchange): Promise<Response> {
   const plan = await planOf(await exchange.json("packed"), context);
   exchange.release();
   const run = parts.known.begin(plan, digest);
-  return streamOf(run, { ...parts, from: 0, exchange });
+  const varies = plan.groups.some(({ seeded }) => seeded) && parts.variesSeeds?.() === true;
+  return noted(streamOf(run, { ...parts, from: 0, exchange }), varies);
 }
 
 /** Finished groups from number `from` on, then the others as they finish, then the summary. */

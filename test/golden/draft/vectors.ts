@@ -76,6 +76,7 @@ const CLIENT: Readonly<Record<string, ClientMessage>> = {
     tracedElsewhere: 7,
     faults: 1,
     stepError: 0.125,
+    repeatsSeeds: true,
   },
   telemetry_unknown: { ...NO_TELEMETRY, isLossless: false },
   fetch_past: { kind: "fetch_past", epoch: EPOCH, groupId: A, have: 2 },

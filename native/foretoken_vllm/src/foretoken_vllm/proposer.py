@@ -662,7 +662,13 @@ class ForetokenProposer:
             "accepted": counters.accepted,
             "faults": self.faults.total,
             "step_error": counters.step_error,
+            "repeats_seeds": self._repeats_seeds(),
         }
+
+    def _repeats_seeds(self) -> bool:
+        """Whether a seeded response has the same tokens each time."""
+        is_exact = self._settings.exact > 0 and "exact" not in self.faults.counts
+        return is_exact or not (self._is_on and self._may_draft)
 
     def stats(self) -> dict[str, Any]:
         """Counters as JSON can hold them; read by the link's thread, so figures may be a step apart."""

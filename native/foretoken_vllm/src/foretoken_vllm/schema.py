@@ -109,6 +109,7 @@ MESSAGES: dict[str, tuple[tuple[str, int, str, bool, bool], ...]] = {
         ("traced_elsewhere", 12, "double", False, False),
         ("faults", 13, "double", False, False),
         ("step_error", 14, "double", False, False),
+        ("repeats_seeds", 15, "bool", False, False),
     ),
     "Budget": (
         ("epoch", 1, "uint32", False, False),

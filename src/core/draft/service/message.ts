@@ -76,6 +76,8 @@ export interface Telemetry {
   readonly faults: number;
   /** How far steps took of late from what the plugin expected of them, as a part of that. */
   readonly stepError: number;
+  /** A seed repeats a response: it drafts nothing, or its drafts do not change the tokens. */
+  readonly repeatsSeeds: boolean;
 }
 
 /** Responses to the group's prompt of earlier weight epochs, after the first `have`. */
