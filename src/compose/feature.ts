@@ -3,14 +3,14 @@
 import type { Served } from "../server/http.ts";
 import type { Kept } from "../server/kept.ts";
 import type { Route } from "../server/route.ts";
-import type { SidecarObserver } from "../server/sidecar.ts";
+import type { SidecarReader } from "../server/sidecar.ts";
 import type { OperatorLog } from "./operator-log.ts";
 
 export interface Feature {
   readonly routes?: readonly Route[];
   readonly sockets?: Served["sockets"];
   /** Events of requests. */
-  readonly observer?: SidecarObserver;
+  readonly observer?: SidecarReader;
   /** Events of the server that it reads beside the operator. */
   readonly log?: Partial<OperatorLog>;
   /** Memory kept for finished work, by kind: /metrics shows it. */

@@ -179,7 +179,6 @@ function operatorsLog({ pool, weights, log }: Parts): Feature {
           reason: refusal.message,
         });
       },
-      threw: (error) => log.failed(error),
       broken: (error) => log.broken(error),
     },
   };

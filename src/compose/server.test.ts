@@ -37,7 +37,7 @@ class Engines {
           workerId,
           capacity: { slots: 4, kvTokens: 8192, contextTokens: 2048, kvBytesPerToken: 8 },
           epoch,
-          lengthOf: () => 1000,
+          lengthOf: () => 3000,
         });
         const close = worker.close.bind(worker);
         worker.close = async () => {
@@ -126,7 +126,7 @@ for (const [engines, believed, first] of [
     const rollout = post("/v1/rollouts", {
       id: "one",
       groups,
-      sampling_params: { max_tokens: 999 },
+      sampling_params: { max_tokens: 2000 },
     });
     for (let i = 0; i < 3; i += 1) {
       const sampling_params = { max_tokens: 1 };

@@ -5,7 +5,7 @@
 import type { Clock } from "../core/base/clock.ts";
 import { AppError } from "../core/base/errors.ts";
 import { type WeightEpoch, type WorkerId, weightEpoch } from "../core/base/ids.ts";
-import type { RolloutListener } from "../core/rollout/listener.ts";
+import type { RolloutReader } from "../core/rollout/events.ts";
 import {
   type ControlAnswer,
   type EngineOperation,
@@ -82,9 +82,7 @@ export interface FleetHost {
   unfinishedOf(adapter: string): number;
 }
 
-type FleetObserver = Partial<Pick<RolloutListener, "workerFailed" | "stats">> & {
-  advanced?(): void;
-};
+type FleetObserver = Pick<RolloutReader, "workerFailed" | "stats" | "advanced">;
 
 export interface AnswerLimits {
   readonly msMax: number;

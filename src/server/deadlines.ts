@@ -3,7 +3,7 @@
 
 import type { Clock } from "../core/base/clock.ts";
 import type { Group, Request } from "../core/request/buffer.ts";
-import type { Sidecar, SidecarObserver } from "./sidecar.ts";
+import type { Sidecar, SidecarReader } from "./sidecar.ts";
 
 /** Responses that a deadline has ended. */
 export interface DeadlineNotice {
@@ -42,7 +42,7 @@ export class Deadlines {
   /** Scopes of each request that is not finished. */
   readonly #of = new Map<Request, (Group | number)[]>();
   readonly stop: () => void;
-  readonly observer: SidecarObserver = {
+  readonly observer: SidecarReader = {
     joined: (request, { deadline }) => {
       if (deadline == null) return;
       const { group_s, group_tokens, iteration_s, iteration_tokens } = deadline;

@@ -2,7 +2,7 @@
 
 import { expect, test } from "bun:test";
 import { Bed, DEAF, specFor } from "../../test/suite/sidecar-bed.ts";
-import type { GenerationListener } from "./sidecar.ts";
+import type { RolloutReader } from "../core/rollout/events.ts";
 
 const KINDS = ["tokens", "finished", "restarted"] as const;
 
@@ -16,12 +16,12 @@ for (const kind of KINDS) {
       failed: (error) => failures.push(error),
     });
     const told: unknown[] = [];
-    const bad: GenerationListener = {
+    const bad: RolloutReader = {
       ...DEAF,
       [kind]: () => {
         throw new Error(`fault in ${kind}`);
       },
-      failed: (error) => {
+      threw: (error) => {
         told.push(error);
         throw new Error("fault in failed");
       },

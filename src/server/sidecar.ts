@@ -2,7 +2,6 @@
 // no wire format; the routes know no rollout.
 
 import { assert } from "../core/base/assert.ts";
-import { contain } from "../core/base/contain.ts";
 import { AppError } from "../core/base/errors.ts";
 import type { WeightEpoch } from "../core/base/ids.ts";
 import type { Group, Request } from "../core/request/buffer.ts";
@@ -13,7 +12,7 @@ import {
   withoutPromptReport,
 } from "../core/request/request.ts";
 import { outOfBounds, problemOf } from "../core/request/sampling-bounds.ts";
-import type { RolloutListener } from "../core/rollout/listener.ts";
+import type { RolloutReader } from "../core/rollout/events.ts";
 import { Rollout, type RolloutOptions } from "../core/rollout/rollout.ts";
 import { PRIORITY_MAX } from "../core/schedule/policy.ts";
 import { Waits } from "../fleet/waits.ts";
@@ -55,16 +54,6 @@ export interface GenerationSpec {
   readonly draws?: readonly DrawKey[];
 }
 
-/** Gets the events of one generation, inside the rollout's turn: it must be fast. An error ends this generation. */
-export interface GenerationListener {
-  tokens(index: number, request: Request, offset: number): void;
-  finished(index: number, request: Request): void;
-  /** The response's tokens are discarded; it restarts. */
-  restarted(index: number, request: Request): void;
-  /** One of the above threw this error: the generation is given up. */
-  failed?(error: unknown): void;
-}
-
 export interface Generation {
   readonly requests: readonly Request[];
   /** Ends one response with the tokens it has. */
@@ -74,13 +63,8 @@ export interface Generation {
   release(): void;
 }
 
-/** Gets all events, for streams, metrics and logs. As GenerationListener, but its errors end nothing. */
-export type SidecarObserver = Partial<RolloutListener> & {
-  joined?(request: Request, spec: GenerationSpec): void;
-  advanced?(epoch: WeightEpoch): void;
-  /** A rollout that a client asked for as a whole is over, and its groups are complete. */
-  rolloutOver?(): void;
-};
+/** A reader of events, for streams, metrics and logs. */
+export type SidecarReader = RolloutReader<GenerationSpec>;
 
 export interface SidecarLimits {
   /** Maximum of unfinished requests; more are refused with `queue_full`. */
@@ -112,14 +96,8 @@ export interface SidecarOptions {
   readonly vocabularySize: number;
   readonly limits?: Partial<SidecarLimits>;
   readonly random: () => number;
-  /** Called with an error of a listener or an observer; all others continue. */
+  /** Called with an error of a reader; all others continue. */
   readonly failed?: (error: unknown) => void;
-}
-
-interface Place {
-  readonly request: Request;
-  readonly listener: GenerationListener;
-  readonly index: number;
 }
 
 type SessionFields = Pick<GenerationSpec, "prompt" | "n" | "sampling" | "group" | "session">;
@@ -141,17 +119,18 @@ export class Sidecar {
   readonly #groups: JoinableGroups;
   readonly sessions: Sessions;
   readonly #limits: SidecarLimits;
-  /** Listeners by request index, which later requests may reuse. */
-  readonly #places: (Place | undefined)[] = [];
-  readonly #observers = new Set<SidecarObserver>();
-  /** Observers that follow tokens: called for every event. */
-  #followers: ((request: Request, offset: number) => void)[] = [];
   #isDraining = false;
 
   constructor(options: SidecarOptions) {
     this.#options = options;
     const { vocabularySize } = options;
-    const listener = this.#listener();
+    const listener = {
+      finished: (request: Request) => {
+        this.#groups.finished(request);
+        this.sessions.finished(request);
+      },
+      threw: (error: unknown) => options.failed?.(error),
+    };
     this.rollout = new Rollout({ ...options.rollout, vocabularySize, listener });
     this.waits = new Waits(options.rollout.clock);
     const limits = { ...LIMITS, ...options.limits };
@@ -188,10 +167,10 @@ export class Sidecar {
   }
 
   /**
-   * Begins `spec.n` responses.
+   * Begins `spec.n` responses, whose events `reader` gets; an error of it ends the response.
    * @throws AppError draining, no_worker, queue_full, context_length_exceeded, invalid_field.
    */
-  generate(spec: GenerationSpec, listener: GenerationListener): Generation {
+  generate(spec: GenerationSpec, reader: RolloutReader): Generation {
     const divisible = this.#check(spec);
     const { sampling, seeded, priority, tool = null, isStrict = false, stalenessMax = 0 } = spec;
     const { adapter = null, cacheSalt: salt = null } = sampling;
@@ -217,9 +196,9 @@ export class Sidecar {
       const request = this.rollout.join(group, wanted, isLater ? place.previous : null);
       const own = index === 0 ? key : `${key}.${index}`;
       this.sessions.joined(request, { ...session, key: own, isLater });
-      this.#places[request.index] = { request, listener, index };
+      this.rollout.events.own(request, reader);
       requests.push(request);
-      this.#each((observer) => observer.joined?.(request, spec));
+      this.#tell((one) => one.joined?.(request, spec));
     }
     return {
       requests,
@@ -241,32 +220,25 @@ export class Sidecar {
   }
 
   unfinishedOf(adapter: string): number {
-    let count = 0;
-    for (const place of this.#places) {
-      if (place?.request.spec.sampling.adapter === adapter) count += 1;
-    }
-    return count;
+    const unfinished = [...this.rollout.requests].filter(({ status }) => status !== "finished");
+    return unfinished.filter(({ spec }) => spec.sampling.adapter === adapter).length;
   }
 
-  observe(observer: SidecarObserver): () => void {
-    this.#observers.add(observer);
-    this.#followersChanged();
-    return () => {
-      this.#observers.delete(observer);
-      this.#followersChanged();
-    };
+  /** Returns what ends the reading. */
+  observe(reader: SidecarReader): () => void {
+    return this.rollout.events.add(reader as RolloutReader<unknown>);
   }
 
   /** Begins the next epoch, whose weights all workers have: KV and drafts of the old one are dropped. */
   advance(epoch: WeightEpoch): void {
     this.#groups.closeAll();
     this.rollout.advance(epoch);
-    this.#each((observer) => observer.advanced?.(epoch));
+    this.#tell((reader) => reader.advanced?.(epoch));
   }
 
   /** Called by the owner of a rollout that has ended as a whole. */
   rolloutOver(): void {
-    this.#each((observer) => observer.rolloutOver?.());
+    this.#tell((reader) => reader.rolloutOver?.());
   }
 
   /** Refuses new requests; resolves when all are finished. */
@@ -328,80 +300,11 @@ export class Sidecar {
     return divisible;
   }
 
-  #followersChanged(): void {
-    this.#followers = [...this.#observers].flatMap((one) =>
-      one.tokens === undefined ? [] : [one.tokens.bind(one)],
-    );
-  }
-
-  #placeOf(request: Request): Place | undefined {
-    const place = this.#places[request.index];
-    return place?.request === request ? place : undefined;
-  }
-
   #freshKey(): DrawKey {
     return { hi: this.#options.random(), lo: this.#options.random() };
   }
 
-  #listener(): RolloutListener {
-    return {
-      tokens: (request, offset) => {
-        const place = this.#placeOf(request);
-        try {
-          place?.listener.tokens(place.index, request, offset);
-        } catch (error) {
-          this.#crashed(request, place, error);
-        }
-        const followers = this.#followers;
-        for (let i = 0; i < followers.length; i += 1) {
-          try {
-            followers[i]?.(request, offset);
-          } catch (error) {
-            this.#options.failed?.(error);
-          }
-        }
-      },
-      finished: (request) => {
-        const place = this.#placeOf(request);
-        this.#places[request.index] = undefined;
-        this.#groups.finished(request);
-        this.sessions.finished(request);
-        this.#tell(request, place, "finished");
-        this.#each((observer) => observer.finished?.(request));
-      },
-      restarted: (request) => {
-        this.#tell(request, this.#placeOf(request), "restarted");
-        this.#each((observer) => observer.restarted?.(request));
-      },
-      groupFinished: (group) => this.#each((observer) => observer.groupFinished?.(group)),
-      stats: (workerId, stats) => this.#each((observer) => observer.stats?.(workerId, stats)),
-      workerFailed: (worker, message) =>
-        this.#each((observer) => observer.workerFailed?.(worker, message)),
-      quarantined: (request) => this.#each((observer) => observer.quarantined?.(request)),
-      waitEnded: (message) => this.#each((observer) => observer.waitEnded?.(message)),
-      draftsOff: (worker, reason) => this.#each((observer) => observer.draftsOff?.(worker, reason)),
-      threw: (error, request) => this.#each((observer) => observer.threw?.(error, request)),
-      broken: (error) => this.#each((observer) => observer.broken?.(error)),
-    };
-  }
-
-  #tell(request: Request, place: Place | undefined, event: "finished" | "restarted"): void {
-    const crashed = (error: unknown) => this.#crashed(request, place, error);
-    contain(() => place?.listener[event](place.index, request), crashed);
-  }
-
-  /** One observer's error does not affect the others. */
-  #each(tell: (observer: SidecarObserver) => void): void {
-    for (const observer of this.#observers) contain(() => tell(observer), this.#failed);
-  }
-
-  readonly #failed = (error: unknown): void => this.#options.failed?.(error);
-
-  /** A listener threw: its client cannot get the result of the request. */
-  #crashed(request: Request, place: Place | undefined, error: unknown): void {
-    this.#failed(error);
-    contain(() => place?.listener.failed?.(error), this.#failed);
-    // Not inside the rollout's turn, which is still about this request.
-    queueMicrotask(() => this.rollout.end(request, "abort"));
+  #tell(act: (reader: SidecarReader) => void): void {
+    this.rollout.events.tell(act);
   }
 }

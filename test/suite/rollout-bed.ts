@@ -5,7 +5,7 @@ import { groupId, type WeightEpoch, weightEpoch, workerId } from "../../src/core
 import type { KvPool } from "../../src/core/kv/pool.ts";
 import type { Group } from "../../src/core/request/buffer.ts";
 import type { SamplingParams } from "../../src/core/request/request.ts";
-import type { RolloutListener } from "../../src/core/rollout/listener.ts";
+import type { RolloutReader } from "../../src/core/rollout/events.ts";
 import { Rollout, type RolloutOptions } from "../../src/core/rollout/rollout.ts";
 import type { WorkerCommand, WorkerEvent, WorkerListener } from "../../src/core/rollout/worker.ts";
 import { loadCore } from "../../src/core/wasm/load.ts";
@@ -38,7 +38,7 @@ export class OpenWorker extends SimulatedWorker {
 
 export function world(options: {
   pool?: KvPool;
-  listener?: Partial<RolloutListener>;
+  listener?: RolloutReader;
   policy?: RolloutOptions["policy"];
   draft?: RolloutOptions["draft"];
   slots?: number;
@@ -64,13 +64,7 @@ export function world(options: {
     vocabularySize: options.vocabularySize ?? Number.POSITIVE_INFINITY,
     ...(options.later === undefined ? {} : { later: options.later }),
     listener: {
-      tokens() {},
-      finished() {},
-      groupFinished() {},
-      restarted() {},
-      stats() {},
       workerFailed: (worker, message) => failed.push(`${worker.workerId}: ${message}`),
-      quarantined() {},
       threw: (error) => threw.push(error),
       broken: (error) => {
         broken = error;

@@ -204,7 +204,7 @@ export async function simulated(
       sidecar.generate(spec, {
         tokens: () => {},
         restarted: () => {},
-        finished: (_, { response }) => resolve([...response.tokens()]),
+        finished: ({ response }) => resolve([...response.tokens()]),
       });
     });
   const wait = async (ms: number): Promise<void> => await new Promise((done) => at(ms, done));

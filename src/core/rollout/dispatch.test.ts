@@ -7,7 +7,6 @@ import { EmbeddedKvPool } from "../../host/embedded-pool.ts";
 import { present } from "../base/assert.ts";
 import { groupId, weightEpoch, workerId } from "../base/ids.ts";
 import { loadCore } from "../wasm/load.ts";
-import type { RolloutListener } from "./listener.ts";
 import { Loop } from "./loop.ts";
 import type { Worker } from "./worker.ts";
 
@@ -28,7 +27,7 @@ function parked() {
     clock,
     core,
     // No event comes, and an error has nobody to go to: it fails the test.
-    listener: {} as RolloutListener,
+    listener: {},
   });
   const capacity = { slots: 4, kvTokens: KV_TOKENS, contextTokens: 2048, kvBytesPerToken: 1 };
   const all: string[] = [];

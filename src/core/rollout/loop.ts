@@ -25,9 +25,9 @@ import type { RejectCommand, Scheduler } from "../schedule/scheduler.ts";
 import type { CoreExports } from "../wasm/load.ts";
 import { Dispatch } from "./dispatch.ts";
 import { DriftGuard } from "./drift-guard.ts";
+import { RolloutFeed, type RolloutReader } from "./events.ts";
 import { Failures, RETRY_DELAY_MS, type Verdict } from "./failures.ts";
 import { Ledger } from "./ledger.ts";
-import { contained, type RolloutListener } from "./listener.ts";
 import { Meter } from "./meter.ts";
 import { Outbox } from "./outbox.ts";
 import { Pause } from "./pause.ts";
@@ -53,7 +53,8 @@ export interface LoopOptions {
   readonly clock: Clock;
   /** Holds the scheduler's heaps. */
   readonly core: CoreExports;
-  readonly listener: RolloutListener;
+  /** The owner, to whom all requests belong. */
+  readonly listener: RolloutReader<unknown>;
   /** Runs something after a while; returns what cancels it. Absent: what would wait for a while does not. */
   readonly later?: (act: () => void, ms: number) => () => void;
   /** Lengths to be expected in groups whose prompt has a history. */
@@ -82,7 +83,7 @@ export class Loop {
   readonly outbox = new Outbox();
   readonly #clock: Clock;
   readonly #later: LoopOptions["later"];
-  readonly #listener: RolloutListener;
+  readonly events: RolloutFeed;
   readonly #failures: Failures;
   readonly #chunks: ChunkLength;
   readonly #siblings: SiblingTokens;
@@ -95,13 +96,14 @@ export class Loop {
     this.#clock = clock;
     this.#later = later;
     this.#vocabularySize = options.vocabularySize ?? Number.POSITIVE_INFINITY;
-    this.#listener = contained(options.listener, (error, request) => this.#threw(error, request));
+    const threw = (error: unknown, request: Request | null) => this.#threw(error, request);
+    this.events = new RolloutFeed(options.listener, threw);
     this.turns = new Turns(
       () => this.#turn(),
-      (error) => this.#listener.broken(error),
+      (error) => this.events.tell((reader) => reader.broken?.(error)),
     );
     const giveUp = (state: WaitState, message: string) => this.#giveUp(state, message);
-    const ended = (message: string) => this.#listener.waitEnded?.(message);
+    const ended = (message: string) => this.events.tell((reader) => reader.waitEnded?.(message));
     this.waits = new BoundedWaits({ clock, later, turns: this.turns, giveUp, ended });
     const buffer = new RequestBuffer();
     this.requests = buffer;
@@ -231,7 +233,7 @@ export class Loop {
         this.meter.stats(workerId, event.stats);
         this.ledger.preempted(workerId, event.stats.preemptions);
         this.ledger.counted(workerId, event.stats);
-        this.#listener.stats(workerId, event.stats);
+        this.events.tell((reader) => reader.stats?.(workerId, event.stats));
         return;
       case "gap": {
         const request = this.registry.ownerOf(event, (id) => this.requests.group(id));
@@ -287,7 +289,7 @@ export class Loop {
       if (chunk.run) chunk.run.firstTokenMs = meter.turnMs;
       this.#chunks.continued(request, this.#clock.nowMs());
     }
-    this.#listener.tokens(request, from);
+    this.events.tokens(request, from);
   }
 
   /** A chunk is over: the response goes on, or has ended. */
@@ -331,7 +333,7 @@ export class Loop {
     const reason = drift.ended(request, hasDrafts, meter.turnMs);
     if (reason === null) return;
     if (!drift.mayDraft(worker.workerId)) meter.count("draft_alarms");
-    this.#listener.draftsOff?.(worker, reason);
+    this.events.tell((reader) => reader.draftsOff?.(worker, reason));
   }
 
   // A worker is gone.
@@ -339,7 +341,7 @@ export class Loop {
   /** The owner of a worker gets its failure even if the worker does not serve, or not any more. */
   #failed(worker: Worker, message: string): void {
     if (this.ledger.worker(worker.workerId) === worker) this.#died(worker, message);
-    this.#listener.workerFailed(worker, message);
+    this.events.tell((reader) => reader.workerFailed?.(worker, message));
   }
 
   #died(worker: Worker, message: string): void {
@@ -395,7 +397,7 @@ export class Loop {
     if (isRestarted) this.#restart(request);
     this.dispatch.waits(request);
     this.enqueue(request);
-    if (isRestarted) this.#listener.restarted(request);
+    if (isRestarted) this.#tellRestarted(request);
   }
 
   /** A strict request that waits has tokens of weights that are no longer current, and nothing on a worker. */
@@ -412,7 +414,7 @@ export class Loop {
     this.scheduler.remove(request);
     this.#restart(request);
     this.enqueue(request);
-    this.#listener.restarted(request);
+    this.#tellRestarted(request);
   }
 
   #restart(request: Request): void {
@@ -451,7 +453,7 @@ export class Loop {
     this.#failures.ended(request, !isCut(reason));
     this.scheduler.refresh(group);
     this.meter.requestFinished(request);
-    this.#listener.finished(request);
+    this.events.finished(request);
     if (isComplete(group)) this.retire(group);
   }
 
@@ -465,7 +467,7 @@ export class Loop {
     for (const request of group.requests) {
       if (request.spec.keepsKv === true) this.dispatch.letGo(request);
     }
-    this.#listener.groupFinished(group);
+    this.events.tell((reader) => reader.groupFinished?.(group));
     this.scheduler.forget(group);
     this.context.forget(group);
     this.requests.remove(group);
@@ -476,7 +478,7 @@ export class Loop {
     if (request.status === "finished") return;
     request.response.refusal = { status: BAD_GATEWAY, message };
     this.meter.count("quarantined_requests");
-    this.#listener.quarantined(request);
+    this.events.tell((reader) => reader.quarantined?.(request));
     this.end(request, "abort");
   }
 
@@ -498,14 +500,17 @@ export class Loop {
     }
   }
 
-  /** A listener failed at something: that is no reason to stop for the requests of others. */
+  /** A reader failed at something: that is no reason to stop for the requests of others. */
   #threw(error: unknown, request: Request | null): void {
-    if (request !== null && request.status !== "finished") {
-      const message = `the server failed at this request: ${errorText(error)}`;
-      request.response.refusal = { status: 500, message };
-      this.end(request, "abort");
-    }
-    this.#listener.threw(error, request);
+    this.events.threw(error, request);
+    if (request === null || request.status === "finished") return;
+    const message = `the server failed at this request: ${errorText(error)}`;
+    request.response.refusal = { status: 500, message };
+    this.end(request, "abort");
+  }
+
+  #tellRestarted(request: Request): void {
+    this.events.tell((reader) => reader.restarted?.(request), request);
   }
 }
 

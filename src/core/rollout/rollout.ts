@@ -14,6 +14,7 @@ import {
 import { restore, type SavedOutput } from "../request/saved-output.ts";
 import type { Paces } from "../schedule/pace.ts";
 import type { DriftGuard } from "./drift-guard.ts";
+import type { RolloutFeed } from "./events.ts";
 import { Loop, type LoopOptions, unreportedEnd } from "./loop.ts";
 import type { Meter } from "./meter.ts";
 import type { PauseMode } from "./pause.ts";
@@ -32,6 +33,7 @@ export interface PreviousTurn {
 
 export class Rollout {
   readonly meter: Meter;
+  readonly events: RolloutFeed;
   readonly #loop: Loop;
   /** Workers that are listened to. */
   readonly #watched = new WeakSet<Worker>();
@@ -39,6 +41,7 @@ export class Rollout {
   constructor(options: RolloutOptions) {
     this.#loop = new Loop(options);
     this.meter = this.#loop.meter;
+    this.events = this.#loop.events;
   }
 
   get epoch(): WeightEpoch {

@@ -54,15 +54,10 @@ export function eventStream(job: Job, view: StreamView, options: StreamOptions):
     options.closed();
   };
   const { response, news } = pulledStream({ ...options, headers: HEADERS, next, closed });
-  endReading = job.read({
-    news: (outputs) => {
-      pieces.add(outputs);
-      news();
-    },
-    failed: (error) => {
-      failure = error;
-      news();
-    },
+  endReading = job.read((outputs, error) => {
+    failure ??= error;
+    pieces.add(outputs);
+    news();
   });
   if (options.signal?.aborted === true) endReading();
   return response;

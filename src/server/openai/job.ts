@@ -6,19 +6,17 @@ import { AppError, errorText, RefusedError } from "../../core/base/errors.ts";
 import type { RunJournal } from "../../core/journal/run-journal.ts";
 import type { Request } from "../../core/request/buffer.ts";
 import type { PromptReport } from "../../core/request/response.ts";
+import type { RolloutReader } from "../../core/rollout/events.ts";
 import type { Text } from "../../text/text.ts";
 import { promptBytes, responseBytes } from "../kept.ts";
-import type { Generation, GenerationListener, GenerationSpec, Sidecar } from "../sidecar.ts";
+import type { Generation, GenerationSpec, Sidecar } from "../sidecar.ts";
 import type { Trajectories } from "../trajectories/trajectories.ts";
 import { Output } from "./output.ts";
 import type { StopRules } from "./sampling-fields.ts";
 import { calledTool, callsIn, type ParsedMessage } from "./tool-calls.ts";
 
-/** A reader, which is called after each turn in which outputs have grown. It contains its own errors. */
-export interface JobReader {
-  news(outputs: readonly Output[]): void;
-  failed(error: unknown): void;
-}
+/** Called after each turn in which outputs have grown, and with the error that ended the job. It throws nothing. */
+export type JobReader = (outputs: readonly Output[], failure: AppError | null) => void;
 
 export interface JobPlan {
   /** The client's id, or a fresh one. */
@@ -118,6 +116,7 @@ export class Job {
   readonly created = Math.floor(Date.now() / 1000);
   readonly plan: JobPlan;
   readonly outputs: Output[] = [];
+  readonly #outputs = new Map<Request, Output>();
   readonly done: Promise<void>;
   readonly #context: JobContext;
   readonly #generations: Generation[] = [];
@@ -248,7 +247,7 @@ export class Job {
     // A stop string has ended its response just now, so it gets no later update.
     for (const output of grown) if (output.finish !== null) this.#dirty.delete(output);
     this.#parse(grown);
-    for (const reader of [...this.#readers]) reader.news(grown);
+    for (const read of [...this.#readers]) read(grown, null);
     if (this.#unfinished > 0 || this.#dirty.size > 0 || this.#parsing.size > 0) return;
     this.#isDone = true;
     this.#ended.resolve();
@@ -292,7 +291,7 @@ export class Job {
     const { text } = this.plan;
     const { skipSpecial } = stops;
     const base = this.outputs.length;
-    const generation = this.#context.sidecar.generate(spec, this.#listener(base));
+    const generation = this.#context.sidecar.generate(spec, this.#events);
     this.#generations.push(generation);
     const { session = null, group } = spec;
     if (session !== null) {
@@ -305,39 +304,41 @@ export class Job {
         stopped: () => generation.end(index, "stop"),
       });
       this.outputs.push(output);
+      this.#outputs.set(request, output);
     }
   }
 
-  #listener(base: number): GenerationListener {
-    const outputAt = (index: number): Output =>
-      present(this.outputs[base + index], "a response is one of the job's");
-    return {
-      tokens: (index, request) => {
-        this.#journal?.changed(request);
-        const output = outputAt(index);
-        // Responses without a follower are read once, at their end.
-        if (this.#readers.size > 0 || output.isWatched) this.#touch(output);
-      },
-      finished: (index, request) => {
-        const { response } = request;
-        this.#journal?.finished(request);
-        this.#unfinished -= 1;
-        if (response.refusal === null) {
-          this.#touch(outputAt(index));
-          return;
-        }
-        // What one response is refused for, the request is: as vLLM, which answers with the error alone.
-        this.#fail(new RefusedError(response.refusal));
-        this.abort();
-      },
-      restarted: (index, request) => {
-        this.#journal?.changed(request);
-        const output = outputAt(index);
-        output.restart();
-        this.#touch(output);
-      },
-      failed: (error) => this.crash(error),
-    };
+  /** Events of its requests. */
+  readonly #events: RolloutReader = {
+    tokens: (request) => {
+      this.#journal?.changed(request);
+      const output = this.#outputOf(request);
+      // Responses without a follower are read once, at their end.
+      if (this.#readers.size > 0 || output.isWatched) this.#touch(output);
+    },
+    finished: (request) => {
+      const { response } = request;
+      this.#journal?.finished(request);
+      this.#unfinished -= 1;
+      if (response.refusal === null) {
+        this.#touch(this.#outputOf(request));
+        return;
+      }
+      // What one response is refused for, the request is: as vLLM, which answers with the error alone.
+      this.#fail(new RefusedError(response.refusal));
+      this.abort();
+    },
+    restarted: (request) => {
+      this.#journal?.changed(request);
+      const output = this.#outputOf(request);
+      output.restart();
+      this.#touch(output);
+    },
+    threw: (error) => this.crash(error),
+  };
+
+  #outputOf(request: Request): Output {
+    return present(this.#outputs.get(request), "a response is one of the job's");
   }
 
   #fail(failure: AppError): void {
@@ -348,7 +349,7 @@ export class Job {
       this.#context.trajectories?.failed(request, `failed: ${failure.message}`);
     }
     this.#ended.reject(failure);
-    for (const reader of [...this.#readers]) reader.failed(failure);
+    for (const read of [...this.#readers]) read([], failure);
   }
 
   #touch(output: Output): void {

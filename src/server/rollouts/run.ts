@@ -199,11 +199,11 @@ export class Run {
         ...(draws === undefined ? {} : { draws }),
       },
       {
-        tokens: (_index, request) => journal?.changed(request),
-        finished: (_index, request) => {
+        tokens: (request) => journal?.changed(request),
+        finished: (request) => {
           if (group.current !== null) this.#finished(group.current, request);
         },
-        restarted: (_index, request) => {
+        restarted: (request) => {
           this.#restarts += 1;
           journal?.changed(request);
         },

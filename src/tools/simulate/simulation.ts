@@ -11,7 +11,7 @@ import {
 } from "../../core/base/ids.ts";
 import type { Group, Request } from "../../core/request/buffer.ts";
 import { SAMPLING_DEFAULTS } from "../../core/request/request.ts";
-import type { RolloutListener } from "../../core/rollout/listener.ts";
+import type { RolloutReader } from "../../core/rollout/events.ts";
 import { Rollout } from "../../core/rollout/rollout.ts";
 import type { PolicyParts } from "../../core/schedule/policies.ts";
 import type { Scheduler } from "../../core/schedule/scheduler.ts";
@@ -245,7 +245,7 @@ export class Simulation implements EngineWorld {
     return isChange;
   }
 
-  #listener(): RolloutListener {
+  #listener(): RolloutReader {
     const broke = (error: unknown): void => {
       this.#error ??= error;
     };
@@ -253,10 +253,7 @@ export class Simulation implements EngineWorld {
       tokens: (request) => this.took(request),
       finished: (request) => this.finished(request),
       groupFinished: (group) => this.groupFinished(group),
-      restarted() {},
-      stats() {},
       workerFailed: (_worker, message) => assert(false, message),
-      quarantined() {},
       threw: broke,
       broken: broke,
     };

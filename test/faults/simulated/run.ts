@@ -8,7 +8,7 @@ import type { KvKey } from "../../../src/core/kv/pool.ts";
 import type { Group, Request } from "../../../src/core/request/buffer.ts";
 import type { Chunk } from "../../../src/core/request/response.ts";
 import type { SavedOutput } from "../../../src/core/request/saved-output.ts";
-import type { RolloutListener } from "../../../src/core/rollout/listener.ts";
+import type { RolloutReader } from "../../../src/core/rollout/events.ts";
 import { Rollout } from "../../../src/core/rollout/rollout.ts";
 import type { CoreExports } from "../../../src/core/wasm/load.ts";
 import { EmbeddedKvPool, type EmbeddedKvPoolOptions } from "../../../src/host/embedded-pool.ts";
@@ -73,7 +73,7 @@ class VolatilePool extends EmbeddedKvPool {
   }
 }
 
-class FaultWorld implements RolloutListener {
+class FaultWorld implements RolloutReader {
   readonly timeline = new Timeline<() => void>();
   readonly #plan: FaultPlan;
   readonly #random: Random;
