@@ -35,12 +35,7 @@ async function reopen(fixture: ControlFixture, index: number): Promise<void> {
   await fixture.retry();
 }
 
-test("at the start the weights that most engines have serve, of several the first one's", async () => {
-  const most = await open(Q8, OLD, OLD);
-  expect(most.fixture.states).toEqual(["fenced", "ready", "ready"]);
-  expect(most.reason(0)).toBe(
-    "has weights q8_0-8, engine-1 has f16-01d: engines of one weight epoch have the same",
-  );
+test("at the start the weights of the engine that opens first serve", async () => {
   const first = await open(Q8, OLD, null);
   expect(first.fixture.states).toEqual(["ready", "fenced", "ready"]);
   const { status, body } = await first.fixture.call("GET", "/health");
@@ -48,10 +43,13 @@ test("at the start the weights that most engines have serve, of several the firs
   expect(body).toMatchObject({
     workers: [
       { name: "engine-0", state: "ready", weights: Q8 },
-      { name: "engine-1", state: "fenced", weights: OLD, reason: expect.stringContaining(Q8) },
+      { name: "engine-1", state: "fenced", weights: OLD },
       { name: "engine-2", state: "ready", weights: null },
     ],
   });
+  expect(first.reason(1)).toBe(
+    "has weights f16-01d, engine-0 has q8_0-8: engines of one weight epoch have the same",
+  );
 });
 
 test("a fenced engine is in neither the rollout nor forgotten: an update that all take brings it in", async () => {

@@ -63,8 +63,6 @@ export interface WorkerPoolOptions {
   readonly workersMin?: number;
 }
 
-/** Time at the start for which engines wait for one another before their weights are compared. */
-const GATHER_MS = 500;
 /** Time of service after which a worker begins with the shortest pause again. */
 const SERVED_MS = 10_000;
 /** Interval between polls of the requests that a leaving worker still runs. */
@@ -79,11 +77,8 @@ export class WorkerPool {
   /** Called once all engines that are there have come awake, although an earlier process left them asleep; null: it did not. */
   #cameAwake: (() => void) | null = null;
   readonly #sidecar: FleetHost;
-  /** Members that open at the start and wait for one another; null: the start is over. */
-  #missing: Set<PoolMember> | null = null;
-  readonly #gathered = Promise.withResolvers<void>();
   /** Requests that give a newly opened engine the current weights. */
-  #recipe: Recipe = { base: "first", adapters: [] };
+  #recipe: Recipe;
   readonly #initialEpoch: WeightEpoch;
   #isClosed = false;
   /** The wanted number of workers has been ready at the same time. */
@@ -95,7 +90,9 @@ export class WorkerPool {
     this.#options = options;
     this.#sidecar = options.sidecar;
     this.#initialEpoch = options.sidecar.rollout.epoch;
-    if (options.before) this.#recipe = { base: options.before.base, adapters: [] };
+    const { base = "first", weights = null } = options.before ?? {};
+    this.#recipe = { base, adapters: [] };
+    if (typeof base !== "string") this.agreement.begin([{ name: "the journal", weights }]);
     this.#members = options.sources.map((source) => this.#newMember(source));
   }
 
@@ -162,8 +159,6 @@ export class WorkerPool {
    */
   async open(): Promise<void> {
     this.#sidecar.observe({ workerFailed: (worker, reason) => this.#failed(worker, reason) });
-    this.#missing = new Set(this.#members);
-    this.#after(GATHER_MS, () => this.#endGathering());
     try {
       await Promise.all(
         this.#members.map(async (member) => {
@@ -175,23 +170,6 @@ export class WorkerPool {
       await this.close();
       throw error;
     }
-  }
-
-  /** Resolves when those who are opened at the start have arrived, or are not waited for any more. */
-  async #arrived(member: PoolMember): Promise<void> {
-    if (this.#missing === null) return;
-    this.#missing.delete(member);
-    if (this.#missing.size === 0) this.#endGathering();
-    await this.#gathered.promise;
-  }
-
-  #endGathering(): void {
-    if (this.#missing === null) return;
-    this.#missing = null;
-    if (this.#sidecar.rollout.epoch === this.#initialEpoch) {
-      this.agreement.begin(this.#inherited ?? this.#members.map(namedWeightsOf));
-    }
-    this.#gathered.resolve();
   }
 
   /** A worker that comes later. It is opened, given the current weights where it needs them, and serves. */
@@ -259,16 +237,9 @@ export class WorkerPool {
 
   async close(): Promise<void> {
     this.#isClosed = true;
-    this.#endGathering();
     for (const cancel of this.#cancels) cancel();
     const workers = this.#members.flatMap(({ worker, candidate }) => [worker, candidate]);
     await Promise.all(workers.map((worker) => worker?.close()));
-  }
-
-  /** The weights that engines are compared with at the start; null: those of one another. */
-  get #inherited(): NamedWeights[] | null {
-    const { base, weights } = this.#options.before ?? { base: "first", weights: null };
-    return typeof base === "string" || weights === null ? null : [{ name: "the journal", weights }];
   }
 
   /** A new epoch begins with the weights that most of these have; who has others is fenced. */
@@ -434,12 +405,9 @@ export class WorkerPool {
       const { keepsWeights } = source;
       this.#apply(member, { kind: "opened", attempt, epoch, isFirst, keepsWeights });
       sidecar.rollout.watch(worker);
-      // At the start those who come at about the same time are compared with one another, in whatever order they opened.
-      await this.#arrived(member);
       while (member.candidate === worker && isLast()) await this.#check(member, worker);
       return null;
     } catch (error) {
-      void this.#arrived(member);
       if (isLast()) this.#apply(member, { kind: "open_failed", attempt, reason: errorText(error) });
       return error;
     }
@@ -491,9 +459,10 @@ export class WorkerPool {
       case "lost":
         return { kind: "silent", reason: given.reason };
       case "given": {
-        const reason =
-          difference === null ? null : this.agreement.digestDifference(namedWeightsOf(member));
-        return reason === null ? { kind: "current" } : { kind: "behind", reason, isGiven: true };
+        // Engines that open at the same time are compared as each begins to serve.
+        const reason = this.agreement.digestDifference(namedWeightsOf(member));
+        if (reason === null) return { kind: "current" };
+        return { kind: "behind", reason, isGiven: difference !== null };
       }
       case "refused": {
         const lacks = difference ?? "came back without the adapters that the others serve";
