@@ -1,3 +1,6 @@
+// Data of the page besides the stream: the current iteration and the last ones with their pictures, what is waited for, drafts
+// by worker, and the serving state, of which it reports every change.
+
 import type { Clock } from "../../core/base/clock.ts";
 import { AppError } from "../../core/base/errors.ts";
 import { requestId, workerId } from "../../core/base/ids.ts";
@@ -116,10 +119,8 @@ export class LiveView {
     const waited_for = this.#lastFinished.report(this.nameOf);
     this.#lastFinished.clear();
     try {
-      this.#store.add(record, {
-        figure: this.#figure(this.#store.last + 1),
-        waited_for,
-      });
+      const times = { wallS: summary.seconds, tailS: summary.tailS };
+      this.#store.add(record, { figure: this.#figure(this.#store.last + 1, times), waited_for });
     } catch (error) {
       this.#options.failed(error);
     }
@@ -158,15 +159,15 @@ export class LiveView {
     const { clock, sidecar } = this.#options;
     const nowMs = clock.nowMs();
     if (nowMs < this.#picture.dueMs) return this.#picture.page;
-    const page = pictured(this.#figure(this.iteration), sidecar.rollout.meter.figures());
+    const { meter } = sidecar.rollout;
+    const page = pictured(this.#figure(this.iteration, meter.times), meter.figures());
     // A page that looks on costs a large iteration a fiftieth of the time at most.
     this.#picture = { page, dueMs: nowMs + PICTURE_COST * (clock.nowMs() - nowMs) };
     return page;
   }
 
-  #figure(number: number): RunFigure {
+  #figure(number: number, { wallS, tailS }: { wallS: number; tailS: number }): RunFigure {
     const { meter } = this.#options.sidecar.rollout;
-    const { wallS, tailS } = meter.times;
     const { preemptions } = meter.figures();
     const about = { name: `iteration ${number}`, wall_s: wallS, tail_s: tailS, preemptions };
     return figureOf({ ...about, timeline: meter.timeline() });
