@@ -23,8 +23,7 @@ import {
   type WorkloadReport,
 } from "./simulate/experiment.ts";
 import { withTrace, workloadsOf } from "./simulate/inputs.ts";
-import { RELATED_NAMES } from "./simulate/related.ts";
-import { COMPARED, SYSTEM_NAMES, type SystemName } from "./simulate/systems.ts";
+import { COMPARED, RELATED_NAMES, SYSTEM_NAMES, type SystemName } from "./simulate/systems.ts";
 import { WORKLOAD_NAMES } from "./simulate/workload.ts";
 
 const OPTIONS = {

@@ -13,7 +13,7 @@ import {
   type Reached,
 } from "./iteration.ts";
 import { type GroupLengths, type LengthShape, sampleLengths } from "./lengths.ts";
-import { type IterationChoices, type RelatedParts, runOf } from "./related.ts";
+import type { IterationChoices, RelatedParts } from "./related.ts";
 import {
   DRAFTER_GAIN,
   groupedAcceptanceLength,
@@ -21,7 +21,7 @@ import {
   qualityFor,
   SuffixSpeculation,
 } from "./speculation.ts";
-import { isBaseline, type SystemName, simSchedulerFor } from "./systems.ts";
+import { type SystemName, systemOf } from "./systems.ts";
 import type { Workload } from "./workload.ts";
 
 /** vanilla: as the paper's baselines drafted. grouped: from the group's responses, as Seer. own: by Foretoken's drafter. */
@@ -44,8 +44,8 @@ export async function simulateCell(cell: Cell, core: CoreExports): Promise<Itera
   const { workload, seed, system } = cell;
   const run = (iteration: IterationChoices) =>
     new Iteration(iterationOf(cell, core, iteration)).result();
-  const related = runOf(system);
-  if (related !== null) {
+  const related = systemOf(system).run;
+  if (related !== undefined) {
     const lengths: RelatedParts["lengths"] = (iteration, shape) => drawn(cell, iteration, shape);
     return related({ workload, lengths, simulate: run });
   }
@@ -63,9 +63,9 @@ export function iterationOf(
     ...iteration,
     core,
     chunkTokens,
-    isDivided: !isBaseline(system),
+    isDivided: !systemOf(system).isWhole,
     schedulerFor: (parts) => {
-      const scheduler = simSchedulerFor(system, parts);
+      const scheduler = systemOf(system).scheduler(parts);
       return cell.reservesChunks === true ? reservingChunks(scheduler) : scheduler;
     },
     ...draftingOf(cell),

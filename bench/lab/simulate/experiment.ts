@@ -7,10 +7,9 @@ import { type Cell, type SimDraft, simulateCell } from "./cell.ts";
 import type { IterationResult } from "./iteration.ts";
 import { type GroupLengths, sampleLengths } from "./lengths.ts";
 import { type Metric, PUBLISHED, type PublishedCell, publishedSpeedup } from "./published.ts";
-import { isOtherWork } from "./related.ts";
 import { bestTokensPerStep, DRAFTER_GAIN } from "./speculation.ts";
 import { StepModel } from "./step-time.ts";
-import { chunkTokensOf, isBaseline, isOfThePaper, type SystemName } from "./systems.ts";
+import { chunkTokensOf, isOfThePaper, isOtherWork, type SystemName, systemOf } from "./systems.ts";
 import { engineSlots, FORWARD_PART, WORKLOADS, type Workload } from "./workload.ts";
 
 /** Runs of a system on all seeds, and veRL's without drafts on the same. */
@@ -55,7 +54,7 @@ export type DraftOption = "off" | "grouped" | "own";
 function draftOf(system: SystemName, draft: DraftOption): SimDraft {
   if (draft === "off") return "off";
   if (draft === "own" && !isOfThePaper(system)) return "own";
-  return isBaseline(system) ? "vanilla" : "grouped";
+  return systemOf(system).isWhole ? "vanilla" : "grouped";
 }
 
 /** Speed-ups are over veRL without drafting, as the paper's are. */
@@ -209,7 +208,7 @@ export async function checkPublished(options: {
       const runs = await runsOf(cell, { system, draft, reservesChunks });
       return runs.map((run, i) => measured(cell.metric, run, base[i] ?? run));
     };
-    const isDivided = !isBaseline(system);
+    const isDivided = !systemOf(system).isWhole;
     const values = await valuesOf(isDivided);
     const improved = isDivided ? meanOf(await valuesOf(false)) : null;
     const predicted = meanOf(values);

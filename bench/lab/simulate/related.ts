@@ -1,8 +1,6 @@
-// Ideas of related systems (reference tables: APRIL, RollPacker, StreamRL, RLHFuse, TailSieve, CANN, RLBoost), one row each: the
-// scheduler that it runs on, and what it does with iterations. Each is off unless it is asked for by name.
+// Related systems do other things with iterations than to run one: how, for each row of systems.ts that does.
 
 import { present } from "../../../src/core/base/assert.ts";
-import type { PolicyName } from "../../../src/core/schedule/policies.ts";
 import type { IterationOptions, IterationResult } from "./iteration.ts";
 import type { GroupLengths } from "./lengths.ts";
 import { CANN_GRAPHS } from "./rebalance.ts";
@@ -21,66 +19,7 @@ export interface RelatedParts {
   readonly simulate: (iteration: IterationChoices) => Promise<IterationResult>;
 }
 
-/** Schedulers that are only of related systems. */
-type Special = "streamrl" | "isolation" | "rebalance-verl" | "rebalance-seer";
-
-interface Related {
-  /** Scheduler: of a policy, or one of systems.ts. */
-  readonly on: "verl" | Special | Exclude<PolicyName, "group">;
-  /** Absent: one iteration as usual. */
-  readonly run?: (parts: RelatedParts) => Promise<IterationResult>;
-}
-
-const RELATED = {
-  /** APRIL and CoPRIS, on whole requests. */
-  "partial-rollout": { on: "verl", run: (parts) => partialRollout(parts, Infinity) },
-  /** APRIL and CoPRIS on divided rollouts; admission bounds what runs at once. */
-  "partial-seer": { on: "seer", run: (parts) => partialRollout(parts, Infinity) },
-  /** The same with `max_staleness` 0: carried responses begin anew. */
-  "partial-strict": { on: "seer", run: (parts) => partialRollout(parts, 0) },
-  /** RollPacker's over-sampling: of a quarter more responses to each prompt, the first to finish. */
-  "finish-first": { on: "seer", run: finishFirst },
-  /** RollPacker's tail batching, by what the last epoch's responses show. */
-  "tail-batching": { on: "seer", run: tailBatching },
-  /** StreamRL: long prompts apart, by a ranker that is right about every group. */
-  streamrl: { on: "streamrl" },
-  /** RLHFuse: the last requests move to a few instances, and the others begin the next stage. */
-  rlhfuse: { on: "verl", run: rlhfuse },
-  /** TailSieve: requests of long groups run on engines of their own. */
-  isolation: { on: "isolation" },
-  /** Step times of an engine with graphs, and CANN's re-balance by their sizes. */
-  "graphs-verl": { on: "verl", run: onGraphs },
-  "rebalance-verl": { on: "rebalance-verl", run: onGraphs },
-  "graphs-seer": { on: "seer", run: onGraphs },
-  "rebalance-seer": { on: "rebalance-seer", run: onGraphs },
-  /** RLBoost, RobustRL: engines leave, with a notice in which their KV moves to the pool, and others come. */
-  elastic: { on: "seer", run: (parts) => elastic(parts, NOTICE_S) },
-  /** The same without a notice: what they hold is lost. */
-  "elastic-abrupt": { on: "seer", run: (parts) => elastic(parts, 0) },
-} as const satisfies Record<string, Related>;
-
-export type RelatedName = keyof typeof RELATED;
-
-export const RELATED_NAMES = Object.keys(RELATED) as RelatedName[];
-
-const rowOf = (system: string): Related | null =>
-  RELATED_NAMES.some((name) => name === system) ? RELATED[system as RelatedName] : null;
-
-/** The system whose scheduler it runs on: itself, unless it is a related one. */
-export function baseOf<Name extends string>(
-  system: Name,
-): Exclude<Name, RelatedName> | Related["on"] {
-  return rowOf(system)?.on ?? (system as Exclude<Name, RelatedName>);
-}
-
-/** null: the system runs one iteration as usual. */
-export function runOf(system: string): Required<Related>["run"] | null {
-  return rowOf(system)?.run ?? null;
-}
-
-/** Whether the requests that it finishes are not those of one iteration, or not all: no bound of those holds. */
-export const isOtherWork = (system: string): boolean =>
-  runOf(system) !== null && system !== "rlhfuse";
+export type Run = (parts: RelatedParts) => Promise<IterationResult>;
 
 /** APRIL starts twice the groups, ends with the required number, and continues the rest in the next iteration. */
 const OVER_ISSUE = 2;
@@ -95,7 +34,13 @@ interface Carried {
   readonly age: number;
 }
 
-async function partialRollout(
+/** `stalenessMax`: iterations over which a response may be carried. */
+export const partialRollout =
+  (stalenessMax: number): Run =>
+  (parts) =>
+    carrying(parts, stalenessMax);
+
+async function carrying(
   { workload, lengths: draw, simulate }: RelatedParts,
   stalenessMax: number,
 ): Promise<IterationResult> {
@@ -148,7 +93,7 @@ const isWhole = ({ lengths, reached }: ReturnType<typeof withReached>[number]): 
 
 const OVER_SAMPLE = 1.25;
 
-async function finishFirst(parts: RelatedParts): Promise<IterationResult> {
+export async function finishFirst(parts: RelatedParts): Promise<IterationResult> {
   const { groupSize } = parts.workload.shape;
   const lengths = parts.lengths(0, { groupSize: Math.ceil(groupSize * OVER_SAMPLE) });
   return withoutWaste(await parts.simulate({ lengths, finishFirst: groupSize }));
@@ -164,7 +109,7 @@ const sumOf = (values: readonly number[]) => values.reduce((sum, value) => sum +
 /** Iterations whose prompts are dealt out together: those with the longest history come in the last one. */
 const ROUNDS = 4;
 
-async function tailBatching(parts: RelatedParts): Promise<IterationResult> {
+export async function tailBatching(parts: RelatedParts): Promise<IterationResult> {
   const { groups, groupSize } = parts.workload.shape;
   // To each prompt the last epoch's responses, then this one's.
   const epochs = parts.lengths(0, { groups: groups * ROUNDS, groupSize: groupSize * 2 });
@@ -182,7 +127,7 @@ async function tailBatching(parts: RelatedParts): Promise<IterationResult> {
 const LEFT_PARTS = [0.1, 0.04, 0.01];
 const INSTANCES_PART = 1 / 4;
 
-async function rlhfuse(parts: RelatedParts): Promise<IterationResult> {
+export async function rlhfuse(parts: RelatedParts): Promise<IterationResult> {
   const found: IterationResult[] = [];
   for (const part of LEFT_PARTS) found.push(await fused(parts, part));
   const timeOf = ({ wallS, freeS }: IterationResult) =>
@@ -207,20 +152,22 @@ async function fused({ workload, lengths, simulate }: RelatedParts, part: number
   return { ...result, tailS, freeS: free * after.wallS, returnedLengths: all.flat() };
 }
 
-function onGraphs({ workload, lengths, simulate }: RelatedParts): Promise<IterationResult> {
+export function onGraphs({ workload, lengths, simulate }: RelatedParts): Promise<IterationResult> {
   return simulate({ lengths: lengths(0, {}), workload: { ...workload, graphs: CANN_GRAPHS } });
 }
 
-/** Life of an engine, the time from its leaving until another serves, and a notice shorter than any cloud's. */
+/** Life of an engine, and the time from its leaving until another serves. */
 const LIFE_S = 3_600;
 const ABSENT_S = 120;
-const NOTICE_S = 10;
 
-async function elastic({ lengths, simulate }: RelatedParts, noticeS: number) {
-  const groups = lengths(0, {});
-  const { wallS: calmS } = await simulate({ lengths: groups });
-  const times = { lifeS: LIFE_S, absentS: ABSENT_S, noticeS };
-  return { ...withoutWaste(await simulate({ lengths: groups, elastic: times })), calmS };
+/** `noticeS`: shorter than any cloud's. */
+export function elastic(noticeS: number): Run {
+  return async ({ lengths, simulate }) => {
+    const groups = lengths(0, {});
+    const { wallS: calmS } = await simulate({ lengths: groups });
+    const times = { lifeS: LIFE_S, absentS: ABSENT_S, noticeS };
+    return { ...withoutWaste(await simulate({ lengths: groups, elastic: times })), calmS };
+  };
 }
 
 /** Results one after the other, as the mean of `iterations` iterations. */

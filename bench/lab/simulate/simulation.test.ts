@@ -5,9 +5,8 @@ import { loadCore } from "../../../src/core/wasm/load.ts";
 import { type Cell, type SimDraft, simulateCell } from "./cell.ts";
 import { lowerBoundS } from "./experiment.ts";
 import { sampleLengths } from "./lengths.ts";
-import { runOf } from "./related.ts";
 import { bestTokensPerStep, DRAFTER_GAIN } from "./speculation.ts";
-import { isBaseline, SYSTEM_NAMES } from "./systems.ts";
+import { SYSTEM_NAMES, systemOf } from "./systems.ts";
 import { WORKLOADS, type Workload } from "./workload.ts";
 
 const core = loadCore();
@@ -41,14 +40,14 @@ for (const system of SYSTEM_NAMES) {
   for (const draft of ["off", ...(DRAFTS[system] ?? [])] as const) {
     test(`simulation: ${system} with drafts ${draft} makes every token once, within the bound`, async () => {
       const result = await simulateCell(cell({ system, draft }), core);
-      if (runOf(system) !== null) {
+      if (systemOf(system).run !== undefined) {
         const { groups, groupSize } = small.shape;
         const returned = result.returnedLengths.length / result.iterations;
         expect(returned).toBeGreaterThanOrEqual(groups * groupSize);
         return;
       }
       expect(result.reached).toEqual(wanted.flat());
-      expect(result.preemptions > 0).toBe(isBaseline(system));
+      expect(result.preemptions > 0).toBe(systemOf(system).isWhole);
       const best =
         draft === "off" ? 1 : bestTokensPerStep(small, draft === "own" ? DRAFTER_GAIN : 1);
       // A draft model's acceptance is not the suffix drafts' that the bound knows.

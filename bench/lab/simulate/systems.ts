@@ -1,6 +1,6 @@
-// The systems that are compared, each as the scheduler that it uses. veRL, divided and Seer are the production
-// schedulers as they stand; oracles and baselines differ in the order or the placement alone.
-// A policy that divides is a system of its own name, with the paper's chunks; nothing here changes for a new one.
+// The systems that are compared: of each the scheduler, and what it does with iterations. veRL, divided and Seer are the
+// production schedulers as they stand; oracles and baselines differ in the order or the placement alone. A policy that
+// divides is a system of its own name; nothing here changes for a new one.
 
 import { present } from "../../../src/core/base/assert.ts";
 import type { WorkerId } from "../../../src/core/base/ids.ts";
@@ -17,26 +17,90 @@ import { Scheduler } from "../../../src/core/schedule/scheduler.ts";
 import { isolating } from "./isolation.ts";
 import type { SchedulerParts } from "./iteration.ts";
 import { pinOf, rebalancing } from "./rebalance.ts";
-import { baseOf, RELATED_NAMES, type RelatedName } from "./related.ts";
+import {
+  elastic,
+  finishFirst,
+  onGraphs,
+  partialRollout,
+  type Run,
+  rlhfuse,
+  tailBatching,
+} from "./related.ts";
 
-/** Baselines of the paper, which draft as they did there, and the order that no system can know. */
-const BASELINES = ["verl", "streamrl-oracle"] as const;
-const ORACLE = "oracle";
+interface System {
+  readonly scheduler: (parts: SchedulerParts) => Scheduler;
+  /** Whether it runs whole requests, and drafts as the paper's baselines did. */
+  readonly isWhole: boolean;
+  /** Absent: one iteration as usual. */
+  readonly run?: Run;
+}
 
-/** Policies that divide, each a system of its own name; `group` is what veRL does. */
+const policy = (name: PolicyName): System => ({
+  scheduler: (parts) => schedulerFor(name, parts),
+  isWhole: !isDivided(name),
+});
+const verl = policy("group");
+const seer = policy("seer");
+
+/** Ideas of related systems, one row each: APRIL, RollPacker, StreamRL, RLHFuse, TailSieve, CANN, RLBoost. */
+const RELATED = {
+  /** APRIL and CoPRIS, on whole requests. */
+  "partial-rollout": { ...verl, run: partialRollout(Infinity) },
+  /** APRIL and CoPRIS on divided rollouts; admission bounds what runs at once. */
+  "partial-seer": { ...seer, run: partialRollout(Infinity) },
+  /** The same with `max_staleness` 0: carried responses begin anew. */
+  "partial-strict": { ...seer, run: partialRollout(0) },
+  /** RollPacker's over-sampling: of a quarter more responses to each prompt, the first to finish. */
+  "finish-first": { ...seer, run: finishFirst },
+  /** RollPacker's tail batching, by what the last epoch's responses show. */
+  "tail-batching": { ...seer, run: tailBatching },
+  /** StreamRL: long prompts apart, by a ranker that is right about every group. */
+  streamrl: { scheduler: (parts) => streamRl(parts, groupMeans(parts.lengthOf)), isWhole: true },
+  /** RLHFuse: the last requests move to a few instances, and the others begin the next stage. */
+  rlhfuse: { ...verl, run: rlhfuse },
+  /** TailSieve: requests of long groups run on engines of their own. */
+  isolation: { scheduler: isolating, isWhole: false },
+  /** Step times of an engine with graphs, and CANN's re-balance by their sizes. */
+  "graphs-verl": { ...verl, run: onGraphs },
+  "rebalance-verl": { scheduler: rebalancedVerl, isWhole: true, run: onGraphs },
+  "graphs-seer": { ...seer, run: onGraphs },
+  "rebalance-seer": {
+    scheduler: (parts) => rebalancing(seer.scheduler(parts), parts),
+    isWhole: false,
+    run: onGraphs,
+  },
+  /** RLBoost, RobustRL: engines leave, with a notice in which their KV moves to the pool, and others come. */
+  elastic: { ...seer, run: elastic(10) },
+  /** The same without a notice: what they hold is lost. */
+  "elastic-abrupt": { ...seer, run: elastic(0) },
+} as const satisfies Record<string, System>;
+
 type Divided = Exclude<PolicyName, "group">;
-export type SystemName = (typeof BASELINES)[number] | Divided | typeof ORACLE | RelatedName;
+const divided = POLICY_NAMES.filter((name): name is Divided => isDivided(name));
+
+const SYSTEMS = {
+  verl,
+  "streamrl-oracle": { scheduler: (parts) => streamRl(parts, parts.lengthOf), isWhole: true },
+  ...(Object.fromEntries(divided.map((name) => [name, policy(name)])) as Record<Divided, System>),
+  oracle: { scheduler: longestLeft, isWhole: false },
+  ...RELATED,
+} as const satisfies Record<string, System>;
+
+export type SystemName = keyof typeof SYSTEMS;
+const namesOf = <Of extends object>(table: Of) => Object.keys(table) as (keyof Of)[];
+export const SYSTEM_NAMES: readonly SystemName[] = namesOf(SYSTEMS);
+export const RELATED_NAMES: readonly SystemName[] = namesOf(RELATED);
 
 /** Systems of `--systems all`. */
 export const COMPARED: readonly SystemName[] = [
-  ...BASELINES,
+  "verl",
+  "streamrl-oracle",
   "partial-rollout",
-  ...POLICY_NAMES.filter((name): name is Divided => isDivided(name)),
-  ORACLE,
+  ...divided,
+  "oracle",
 ];
 
-/** All systems; those of `--systems related` last. */
-export const SYSTEM_NAMES: readonly SystemName[] = [...new Set([...COMPARED, ...RELATED_NAMES])];
+export const systemOf = (name: SystemName): System => SYSTEMS[name];
 
 /**
  * Output tokens of one chunk. The paper's text gives none; 8 K is from notes on its first version. Shorter chunks let the
@@ -51,39 +115,20 @@ export function isOfThePaper(system: SystemName): boolean {
   return system !== "foretoken";
 }
 
-/** Whether it runs whole requests. */
-export function isBaseline(system: SystemName): boolean {
-  return WHOLE.some((name) => name === baseOf(system));
-}
-const WHOLE = [...BASELINES, "streamrl", "rebalance-verl"] as const;
+/** Whether the requests that it finishes are not those of one iteration, or not all: no bound of those holds. */
+export const isOtherWork = (system: SystemName): boolean =>
+  systemOf(system).run !== undefined && system !== "rlhfuse";
 
-export function simSchedulerFor(system: SystemName, parts: SchedulerParts): Scheduler {
-  const { chunks, lengthOf } = parts;
-  const base = baseOf(system);
-  switch (base) {
-    case "verl":
-      return schedulerFor("group", parts);
-    case "streamrl-oracle":
-      return streamRl(parts, lengthOf);
-    case "streamrl":
-      return streamRl(parts, groupMeans(lengthOf));
-    case "isolation":
-      return isolating(parts);
-    case "rebalance-verl": {
-      const order = new KeyedPolicy(parts, byArrival);
-      return rebalancing(new Scheduler(order, { kind: "pinned", pin: pinOf }), parts);
-    }
-    case "rebalance-seer":
-      return rebalancing(schedulerFor("seer", parts), parts);
-    case "oracle": {
-      // Longest true remaining length first: what no system can know.
-      const keyOf = (request: Request) => request.response.length - lengthOf(request);
-      const order = new KeyedPolicy(parts, keyOf);
-      return new Scheduler(order, { kind: "divided", chunks });
-    }
-    default:
-      return schedulerFor(base, parts);
-  }
+/** Longest true remaining length first: what no system can know. */
+function longestLeft(parts: SchedulerParts): Scheduler {
+  const keyOf = (request: Request) => request.response.length - parts.lengthOf(request);
+  const order = new KeyedPolicy(parts, keyOf);
+  return new Scheduler(order, { kind: "divided", chunks: parts.chunks });
+}
+
+function rebalancedVerl(parts: SchedulerParts): Scheduler {
+  const order = new KeyedPolicy(parts, byArrival);
+  return rebalancing(new Scheduler(order, { kind: "pinned", pin: pinOf }), parts);
 }
 
 /** A ranker that reads prompts alone knows at best the mean of each group. */
