@@ -1,10 +1,25 @@
-// Judges requests whose worker died: they wait a little before they are tried again, and one that killed several workers
-// is rejected, as are equal ones. `AttemptBudget` counts; the loop ends and schedules.
+// How often a request may be tried: one that workers die of must not take one worker after the other. Workers are also
+// killed from outside, whatever they run: that must cost no request. It counts and judges; the loop ends and schedules.
+//
+// - A request that was running on a worker that died is a suspect (`Attempts`). The scheduler runs one suspect at a
+//   time on a worker, and begins no new request beside it, so that the next death has one explanation.
+// - A request on probation when a second worker dies has spent its budget: it is rejected, as are equal ones.
+// - A death of which all suspects were cleared came from outside. While such deaths occur, more are needed for a verdict.
 
 import type { Clock } from "../base/clock.ts";
+import { Attempts, type Death } from "../request/attempts.ts";
 import { isSuspect, type Request } from "../request/buffer.ts";
-import { AttemptBudget } from "./attempt-budget.ts";
 import { Quarantine } from "./quarantine.ts";
+
+/** Two workers that die of the same request, with nothing else to blame: one could be chance. */
+const ATTEMPTS_MAX = 2;
+/** Time for which a death from outside counts, and the maximum number that count. */
+const OUTSIDE_MS = 10_000;
+const OUTSIDE_MAX = 6;
+/** Even with progress in between: no request is present at this many deaths by chance. */
+const DEATHS_MAX = 64;
+/** Characters kept of a dying worker's last message. */
+const REPORT_CHARACTERS = 300;
 
 /**
  * Delay before requests of a dead worker run again: if something outside kills all workers, as at a shutdown, the next
@@ -21,7 +36,9 @@ export interface Verdict {
 }
 
 export class Failures {
-  readonly #attempts: AttemptBudget;
+  readonly #clock: Clock;
+  /** When deaths from outside were recognised, the oldest first. */
+  #outsideMs: number[] = [];
   readonly #quarantine: Quarantine;
   /** Requests whose worker has just died: what waits of them is not scheduled yet. */
   readonly #delayed = new Set<Request>();
@@ -29,7 +46,7 @@ export class Failures {
   readonly #rejected = new Map<Request, string>();
 
   constructor(clock: Clock) {
-    this.#attempts = new AttemptBudget(clock);
+    this.#clock = clock;
     this.#quarantine = new Quarantine(clock);
   }
 
@@ -59,15 +76,17 @@ export class Failures {
   progressed(request: Request): void {
     const { attempts, response } = request;
     if (attempts !== null && response.length > attempts.watermark) {
-      this.#attempts.progressed(request);
+      this.#clear(attempts.progressed(response.length));
     }
   }
 
-  /** The request has ended: it is neither tried again nor rejected later. */
+  /** The request has ended: it is neither tried again nor rejected later. `isKnown`: regularly, so workers did not die of it. */
   ended(request: Request, isKnown: boolean): void {
     this.#delayed.delete(request);
     this.#rejected.delete(request);
-    if (request.attempts !== null) this.#attempts.finished(request, isKnown);
+    const deaths = request.attempts?.cleared() ?? NONE;
+    if (!isKnown) for (const death of deaths) death.isUnknown = true;
+    this.#clear(deaths);
   }
 
   /** Other weights may run what these did not. */
@@ -75,9 +94,25 @@ export class Failures {
     this.#quarantine.clear();
   }
 
-  /** A worker died while it ran `running`. Returns those that are not to be tried again. */
-  died(report: string, running: readonly Request[]): readonly Request[] {
-    return this.#attempts.died(report, running);
+  /** A worker died while it ran `running`. Returns the requests that are not to be tried again. */
+  died(report: string, running: readonly Request[]): Request[] {
+    const death: Death = { suspects: running.length, isUnknown: false };
+    const max = ATTEMPTS_MAX + this.#outside();
+    const spent = running.filter((request) => {
+      request.attempts ??= new Attempts();
+      const { attempts, spec } = request;
+      const wasOnProbation = attempts.isOnProbation;
+      const tokens = request.response.length;
+      const about = {
+        tokens,
+        divisible: spec.divisible,
+        report: report.slice(0, REPORT_CHARACTERS),
+      };
+      attempts.died(death, about);
+      return attempts.total >= DEATHS_MAX || (wasOnProbation && attempts.deaths >= max);
+    });
+    if (running.length === 0) this.#fromOutside();
+    return spent;
   }
 
   /** The requests are not tried again until they are released. */
@@ -108,6 +143,24 @@ export class Failures {
     );
     return [request, ...alike].map((one) => ({ request: one, message }));
   }
+
+  #clear(deaths: readonly Death[]): void {
+    for (const death of deaths) {
+      death.suspects -= 1;
+      if (death.suspects === 0 && !death.isUnknown) this.#fromOutside();
+    }
+  }
+
+  #fromOutside(): void {
+    this.#outsideMs.push(this.#clock.nowMs());
+    if (this.#outsideMs.length > OUTSIDE_MAX) this.#outsideMs.shift();
+  }
+
+  #outside(): number {
+    const sinceMs = this.#clock.nowMs() - OUTSIDE_MS;
+    this.#outsideMs = this.#outsideMs.filter((atMs) => atMs >= sinceMs);
+    return this.#outsideMs.length;
+  }
 }
 
-const NONE: readonly Verdict[] = [];
+const NONE: readonly never[] = [];
