@@ -86,6 +86,14 @@ test("what only a value shows to be beyond the engine is refused, not written wr
   expect(templateOf("{{ '{{{0}}}-{0}'.format('a') }}").render(chatOf(messages))).toBe("{a}-a");
 });
 
+test("blanks: a text full of them is cut in no time", () => {
+  const content = `${" x".repeat(50_000)}${" ".repeat(200_000)}x🧮 `;
+  const source =
+    "{{ messages[0].content | trim }}|{{ '🧮a🧮'.strip('🧮') }}|{{ 'x🧩'.strip('🧮') }}";
+  const text = templateOf(source).render(chatOf([{ role: "user", content }]));
+  expect(text).toBe(`${content.slice(1, -1)}|a|x🧩`);
+});
+
 test("tools: the template of that name is theirs, and sees the fields that vLLM gives it", () => {
   const template = templateOf("plain", { tool_use: "{{ tools | tojson }}" });
   const messages = [{ role: "user", content: "x" }];

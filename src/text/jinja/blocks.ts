@@ -22,6 +22,7 @@ export type Statement = (scope: Scope, out: string[]) => "break" | "continue" | 
 export type Assign = (scope: Scope, value: Value) => void;
 
 export type Parameters = readonly (readonly [name: string, initial: Run | null])[];
+
 export function sequence(all: readonly Statement[]): Statement {
   return (scope, out) => {
     for (const statement of all) {

@@ -54,25 +54,30 @@ export function callable([name, act]: [string, Act]): [string, Callable] {
 /** Characters that are blank in Python: not those of JavaScript. */
 const BLANK =
   "\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000";
-const FIRST_BLANKS = new RegExp(`^[${BLANK}]+`);
-const LAST_BLANKS = new RegExp(`[${BLANK}]+$`);
+const IS_BLANK = new RegExp(`^[${BLANK}]$`);
+const BLANKS = new RegExp(`[${BLANK}]+`);
 // The constructor, because a literal must not hold control characters.
 const LINES = new RegExp(`\r\n|[\n-\r${String.fromCharCode(28, 29, 30)}\x85\u2028\u2029]`);
 
+/** Without the characters at its ends; null: blanks. A pattern with an end is slow where many blanks are inside. */
 export function stripped(text: string, characters: Value, isLeft = true, isRight = true): string {
-  if (characters === undefined || characters === null) {
-    const left = isLeft ? text.replace(FIRST_BLANKS, "") : text;
-    return isRight ? left.replace(LAST_BLANKS, "") : left;
+  const set = characters === undefined || characters === null ? null : textOf(characters);
+  const isCut = (one: string) => (set === null ? IS_BLANK.test(one) : set.includes(one));
+  let [start, end] = [0, text.length];
+  for (let one = ""; isLeft && start < end; start += one.length) {
+    one = String.fromCodePoint(text.codePointAt(start) ?? 0);
+    if (!isCut(one)) break;
   }
-  const all = Array.from(text);
-  const isKept = (one: string) => !textOf(characters).includes(one);
-  const start = isLeft ? all.findIndex(isKept) : 0;
-  const end = isRight ? all.findLastIndex(isKept) + 1 : all.length;
-  return start < 0 ? "" : all.slice(start, end).join("");
+  for (let one = ""; isRight && start < end; end -= one.length) {
+    const isPair = /^[\ud800-\udbff][\udc00-\udfff]$/.test(text.slice(end - 2, end));
+    one = text.slice(isPair ? end - 2 : end - 1, end);
+    if (!isCut(one)) break;
+  }
+  return text.slice(start, end);
 }
 
 function split(text: string, separator: Value = null, max: Value = -1n): string[] {
-  const by = separator === null ? new RegExp(`[${BLANK}]+`) : textOf(separator);
+  const by = separator === null ? BLANKS : textOf(separator);
   if (by === "") throw new TemplateError("empty separator");
   const whole = separator === null ? stripped(text, null) : text;
   const most = countOf(max);
@@ -161,10 +166,6 @@ export const TEXT: Readonly<Record<string, OfText>> = {
   },
   replace: (text, from, to, max) => replaced(text, textOf(from), textOf(to), max),
   rfind: (text, part) => found(text, text.lastIndexOf(textOf(part))),
-  rpartition: (text, sep) => {
-    const at = text.lastIndexOf(textOf(sep));
-    return at < 0 ? Tuple.of<Value>("", "", text) : partition(text, textOf(sep), at);
-  },
   rsplit: splitRight,
   rstrip: (text, characters) => stripped(text, characters, false, true),
   split,
@@ -219,5 +220,5 @@ export const LACKING: ReadonlySet<string> = new Set([
   ...["center", "encode", "expandtabs", "format_map", "fromkeys", "isidentifier", "isprintable"],
   ...["istitle", "maketrans", "rindex", "swapcase", "translate", "changed"],
   ...["casefold", "isascii", "isdecimal", "isnumeric", "ljust", "rjust", "zfill"],
-  ...["cycler", "joiner", "lipsum"],
+  ...["cycler", "joiner", "lipsum", "rpartition"],
 ]);

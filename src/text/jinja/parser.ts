@@ -41,6 +41,7 @@ interface Given {
   readonly named: ReadonlyMap<string, Run>;
   readonly values: (scope: Scope) => [Value[], Map<string, Value>];
 }
+
 const CONSTANTS: ReadonlyMap<string, Value> = new Map(
   Object.entries({ true: true, True: true, false: false, False: false, none: null, None: null }),
 );
