@@ -44,24 +44,19 @@ function madeBefore({ log, startS }: Run, server: number, ms: number): number {
   return sumOf(steps, ({ tokensMade }) => tokensMade);
 }
 
-/** Time of the rows that were computed again, up to each of the times: rows of prefill take their part of a step. */
+/** Time of the rows that were computed again, up to each of the times: they take their part of the step that follows. */
 function recomputingMs({ log, startS }: Run, server: number, atMs: readonly number[]): number[] {
-  const steps = (log.steps[server] ?? []).filter(({ prefillRows }) => prefillRows > 0);
-  const prefillS = sumOf(
-    steps,
-    ({ beginS, endS, prefillRows, rows }) => ((endS - beginS) * prefillRows) / rows,
-  );
-  const rowS =
-    prefillS /
-    Math.max(
-      1,
-      sumOf(steps, ({ prefillRows }) => prefillRows),
-    );
   const prefills = log.prefills.filter((prefill) => prefill.server === server);
-  return atMs.map((ms) => {
-    const before = prefills.filter(({ atS }) => (atS - startS) * 1000 <= ms);
-    return computedAgain({ ...log, prefills: before }) * rowS * 1000;
+  let beforeS = Number.NEGATIVE_INFINITY;
+  const steps = (log.steps[server] ?? []).map(({ beginS, endS, rows }) => {
+    const own = prefills.filter(({ atS }) => atS > beforeS && atS <= endS);
+    beforeS = endS;
+    const share = Math.min(1, computedAgain({ ...log, prefills: own }) / rows);
+    return { beginMs: (beginS - startS) * 1000, ms: (endS - beginS) * 1000, share };
   });
+  const doneBy = (at: number) => (of: { beginMs: number; ms: number; share: number }) =>
+    of.share * Math.max(0, Math.min(of.ms, at - of.beginMs));
+  return atMs.map((at) => sumOf(steps, doneBy(at)));
 }
 
 /** A chunk begins with its prefill and ends where the server lets go of it. */
