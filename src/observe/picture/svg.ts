@@ -2,6 +2,7 @@
 // (its time, its KV), and thin bars for the responses of the longest group. Colours follow the reader's colour scheme.
 
 import { COLUMNS, type EngineLane, type ResponseBar, type RunFigure } from "./figure.ts";
+import STYLE from "./picture.css" with { type: "text" };
 
 const WIDTH = 840;
 const LEFT = 130;
@@ -309,18 +310,3 @@ export function duration(seconds: number): string {
 export function escaped(text: string): string {
   return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll('"', "&quot;");
 }
-
-/** Engines' colours are those of Okabe and Ito, distinct to colour-blind eyes. */
-const STYLE = [
-  ".picture{--back:#fff;--ink:#1b1c1e;--soft:#64666a;--grid:#ecebe6;--tail:#f8e3c0;--idle:#d9364f;--again:#8c1127;--kv:#7a8794;--rate:#3f8f6b;--w0:#a9c8ea;--w1:#7aaae0;--w2:#4a8bd4;--w3:#1f6bc0;display:block;width:100%;max-width:1120px;height:auto;font:11px system-ui,sans-serif}",
-  "@media (prefers-color-scheme:dark){.picture{--back:#1a1d20;--ink:#eceae4;--soft:#a0a3a8;--grid:#2c3035;--tail:#463718;--idle:#e0475c;--again:#a31a33;--kv:#85919e;--rate:#58b58a;--w0:#234a73;--w1:#2b66a3;--w2:#3583d1;--w3:#57a6f5}}",
-  ".picture text{fill:var(--soft)}.picture .headline{font-size:16px;font-weight:650;fill:var(--ink)}.picture .name{font-size:13px;font-weight:650;fill:var(--ink)}",
-  ".picture .mid{text-anchor:middle}.picture .in{text-anchor:middle;fill:#fff;font-weight:600}.picture .lost{fill:var(--idle);font-weight:600}",
-  ".picture rect,.picture path{shape-rendering:crispEdges}.picture .back{fill:var(--back)}.picture .grid{stroke:var(--grid)}.picture .waits{stroke:var(--soft);opacity:.55}.picture .move{stroke:var(--back);stroke-width:2}",
-  ...["tail", "idle", "again", "kv", "rate", "w0", "w1", "w2", "w3"].map(
-    (name) => `.picture .${name}{fill:var(--${name})}`,
-  ),
-  ...["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9"].map(
-    (color, i) => `.picture .e${i}{fill:${color}}`,
-  ),
-].join("\n");
