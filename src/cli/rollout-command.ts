@@ -14,8 +14,7 @@ import { defaultDraft } from "../core/schedule/policies.ts";
 import { BUNDLED_MODEL, BUNDLED_PROMPTS } from "../host/installation.ts";
 import { journalsIn } from "../host/journal-file.ts";
 import { comparisonPage, pagePath } from "../observe/picture/page.ts";
-import { finishedResponse, formatLine } from "../server/rollouts/response-line.ts";
-import type { Text } from "../text/text.ts";
+import { linesOf } from "../server/rollouts/response-line.ts";
 import { addFields, givenFields, readFields, refuseGiven, renamed } from "./commander-fields.ts";
 import { createLog } from "./log.ts";
 import { operatorLog } from "./operator-log.ts";
@@ -284,7 +283,7 @@ async function runRounds(runs: readonly Run[], job: Job): Promise<Runs> {
     let equal = 0;
     const onGroup = (group: string, finished: readonly Request[]) => {
       equal += equalResponses(first, group, finished);
-      out?.append(linesOf(group, finished, text));
+      out?.append(linesOf(group, finished, { text, skipSpecial: false }));
     };
     const { report, round } = await measured(() => runOne(job, { run, title, onGroup }));
     const outcome = { report, round: { ...round, equal_responses: equal } };
@@ -310,11 +309,9 @@ async function runOne(
   const announceStop = () =>
     display.note("stopping: finished responses are kept; once more to quit at once");
   signal.addEventListener("abort", announceStop);
-  // Servers may have a tokenizer that is not on this machine, and make the prompts of chats.
-  const isOurs =
-    settings.worker.length === 0 || prompts.lines.every(({ group }) => !group.messages);
-  const known = isOurs && model.openTextThread !== null ? await planOfPrompts(prompts) : null;
   try {
+    // Servers make the prompts of chats, and may have a tokenizer that is not on this machine.
+    const known = settings.worker.length > 0 ? null : await planOfPrompts(prompts);
     return await runRollout({
       plan: async (running) => {
         const plan = known ?? (await planOfPrompts(prompts, running));
@@ -347,16 +344,6 @@ export function areEqual(reports: Runs): boolean {
   return Object.values(reports).every(({ requests, rounds }) =>
     rounds.every(({ equal_responses }) => equal_responses === requests),
   );
-}
-
-/** A line for each response; `group`: its name in the file of prompts. */
-function linesOf(group: string, requests: readonly Request[], text: Text): string {
-  const lines = requests.map((request) => {
-    const { sampleIndex: index } = request.spec;
-    const written = text.decode(request.response.tokens(), { skipSpecial: false });
-    return `${formatLine(finishedResponse(request, { group, index, text: written }))}\n`;
-  });
-  return lines.join("");
 }
 
 /** Lists of numbers and names take one line each: a timeline has thousands. No string in JSON has a line end. */

@@ -18,8 +18,6 @@ export interface GroupSpec {
   readonly sampling: SamplingParams;
   /** See RequestSpec. Default: true. */
   readonly divisible?: boolean;
-  /** Responses after which its owner gives up the others. Default: all. */
-  readonly finishFirst?: number;
 }
 
 /** A response wanted of a group. */

@@ -4,68 +4,61 @@ import { assert, present } from "../../core/base/assert.ts";
 import { type WeightEpoch, weightEpoch } from "../../core/base/ids.ts";
 import { oneLine } from "../../core/base/json-line.ts";
 import type { Request } from "../../core/request/buffer.ts";
-import type { ResponseEnd } from "../../core/request/request.ts";
-import type { Chunk, Refusal } from "../../core/request/response.ts";
+import type { Chunk } from "../../core/request/response.ts";
+import type { Text } from "../../text/text.ts";
 
-/** One response, complete. `logprobs[i]` belongs to `tokenIds[i]`. */
-export interface FinishedResponse {
-  readonly group: string;
-  readonly index: number;
-  readonly promptTokenIds: Int32Array;
-  readonly tokenIds: Int32Array;
-  readonly text: string;
-  readonly logprobs: Float32Array;
-  readonly finishReason: ResponseEnd;
-  /** The trainer's name for the weights of an epoch; absent: none was given. */
+/** A response that has finished. */
+type Finished = Pick<Request, "response"> & {
+  readonly spec: Pick<Request["spec"], "prompt" | "sampleIndex">;
+};
+
+export interface LineOptions {
+  readonly text: Pick<Text, "decode">;
+  /** Special tokens are left out of the text. */
+  readonly skipSpecial: boolean;
+  /** The trainer's name for the weights of an epoch. Default: none was given. */
   readonly versionOf?: (epoch: WeightEpoch) => string;
-  readonly chunks: readonly Chunk[];
-  /** Reason why an engine refused the request; null or absent: none did. */
-  readonly refusal?: Refusal | null;
 }
 
-/** `own`: the names under which its client knows it, and its text. */
-export function finishedResponse(
-  { spec, response }: Request,
-  own: Pick<FinishedResponse, "group" | "index" | "text" | "versionOf">,
-): FinishedResponse {
-  return {
-    ...own,
-    promptTokenIds: spec.prompt,
-    tokenIds: response.tokens(),
-    logprobs: response.logprobs(),
-    finishReason: present(response.finish, "only a finished response has a line"),
-    chunks: response.chunks,
-    refusal: response.refusal,
-  };
+/** A line for each response of a group, each with its line end; `group`: its client's name for it. */
+export function linesOf(
+  group: string,
+  finished: readonly Finished[],
+  options: LineOptions,
+): string {
+  return finished.map((one) => `${formatLine(group, one, options)}\n`).join("");
 }
 
 /** JSON has no infinities: as vLLM has it, of a token without probability. */
 const LOGPROB_MIN = "-9999";
 
-/** One response as a line of JSON, without its line end. */
-export function formatLine(response: FinishedResponse): string {
-  assert(response.tokenIds.length === response.logprobs.length, "every token has a logprob");
-  const chunks = response.chunks.map((chunk) => JSON.stringify(chunkFields(chunk, response)));
-  const logprobs = Array.from(response.logprobs, (value) =>
+function formatLine(group: string, { spec, response }: Finished, options: LineOptions): string {
+  const { text, skipSpecial } = options;
+  const { refusal } = response;
+  const tokens = response.tokens();
+  const logprobs = response.logprobs();
+  assert(tokens.length === logprobs.length, "every token has a logprob");
+  const finish = present(response.finish, "only a finished response has a line");
+  const chunks = response.chunks.map((chunk) => JSON.stringify(chunkFields(chunk, options)));
+  const written = Array.from(logprobs, (value) =>
     Number.isFinite(value) ? formatFloat32(value) : LOGPROB_MIN,
   );
-  const { refusal } = response;
   const fields = [
-    `{"group":${JSON.stringify(response.group)}`,
-    `"index":${response.index}`,
-    `"prompt_token_ids":[${response.promptTokenIds.join(",")}]`,
-    `"token_ids":[${response.tokenIds.join(",")}]`,
-    `"text":${JSON.stringify(response.text)}`,
-    `"logprobs":[${logprobs.join(",")}]`,
-    `"finish_reason":${JSON.stringify(response.finishReason)}`,
-    `"weight_epoch":${epochOf(response)}`,
+    `{"group":${JSON.stringify(group)}`,
+    `"index":${spec.sampleIndex}`,
+    `"prompt_token_ids":[${spec.prompt.join(",")}]`,
+    `"token_ids":[${tokens.join(",")}]`,
+    `"text":${JSON.stringify(text.decode(tokens, { skipSpecial }))}`,
+    `"logprobs":[${written.join(",")}]`,
+    `"finish_reason":${JSON.stringify(finish)}`,
+    `"weight_epoch":${epochOf(response.chunks)}`,
     `"chunks":[${chunks.join(",")}]`,
     ...(refusal ? [`"error":${JSON.stringify({ message: refusal.message })}`] : []),
   ];
   return oneLine(`${fields.join(",")}}`);
 }
 
-function chunkFields(chunk: Chunk, { versionOf }: FinishedResponse) {
+function chunkFields(chunk: Chunk, { versionOf }: LineOptions) {
   const { workerId, epoch, weights, offset, tokens } = chunk;
   return {
     worker: workerId,
@@ -78,7 +71,7 @@ function chunkFields(chunk: Chunk, { versionOf }: FinishedResponse) {
 }
 
 /** The epoch of all tokens; null: they are of several, which the chunks name. */
-function epochOf({ chunks }: FinishedResponse): WeightEpoch | null {
+function epochOf(chunks: readonly Chunk[]): WeightEpoch | null {
   let epoch: WeightEpoch | null = null;
   for (const chunk of chunks) {
     if (chunk.tokens === 0) continue;

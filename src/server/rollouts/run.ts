@@ -14,7 +14,7 @@ import { promptBytes, responseBytes } from "../kept.ts";
 import type { Generation, Sidecar } from "../sidecar.ts";
 import { type CarriedGroup, carriedGroup, isFresh } from "./carried.ts";
 import { type GroupPlan, inGroup, type RolloutPlan } from "./plan.ts";
-import { finishedResponse, formatLine } from "./response-line.ts";
+import { linesOf } from "./response-line.ts";
 
 export type RolloutState = "running" | "finished" | "cancelled" | "failed";
 
@@ -167,13 +167,8 @@ export class Run {
 
   /** The lines of a finished group, each with its line end. */
   linesOf({ id, taken }: RunGroup): string {
-    const { text: codec, versionOf } = this.#options;
-    const lines = taken.map((request) => {
-      const index = request.spec.sampleIndex;
-      const text = codec.decode(request.response.tokens(), { skipSpecial: true });
-      return `${formatLine(finishedResponse(request, { group: id, index, text, versionOf }))}\n`;
-    });
-    return lines.join("");
+    const { text, versionOf } = this.#options;
+    return linesOf(id, taken, { text, versionOf, skipSpecial: true });
   }
 
   summaryLine(): string {
