@@ -5,7 +5,7 @@ import { totalmem } from "node:os";
 import { AppError } from "../core/base/errors.ts";
 import type { EngineNotice } from "../engines/kind.ts";
 import { engineKind, serverOf } from "../engines/kinds.ts";
-import type { LlamaModel, LlamaWorkersOptions } from "../engines/llama/open.ts";
+import type { LlamaModel, LlamaWorkerOptions } from "../engines/llama/open.ts";
 import { VllmWorker } from "../engines/vllm/worker.ts";
 import type { WorkerSource } from "../fleet/engines.ts";
 import type { PoolOptions } from "../host/open-pool.ts";
@@ -29,7 +29,7 @@ export interface EngineSettings {
   readonly embedded: EmbeddedSettings | null;
 }
 
-type EmbeddedOptions = Omit<LlamaWorkersOptions, "workers" | "firstWorkerId" | "epoch">;
+type EmbeddedOptions = Omit<LlamaWorkerOptions, "workerId" | "epoch">;
 
 export interface EmbeddedSettings extends Omit<EmbeddedOptions, "contextTokens"> {
   readonly count: number;
@@ -104,11 +104,7 @@ function embeddedSources(
   return Array.from({ length: count }, (_, index) => ({
     name: `embedded engine ${index}`,
     keepsWeights: false,
-    open: async ({ workerId: firstWorkerId, epoch }) => {
-      const [worker] = await model.openWorkers({ workers: 1, firstWorkerId, epoch, ...options });
-      if (worker === undefined) throw new AppError("worker_failed", "no engine was opened");
-      return worker;
-    },
+    open: ({ workerId, epoch }) => model.openWorker({ workerId, epoch, ...options }),
   }));
 }
 

@@ -3,13 +3,18 @@
 import { afterAll, describe, setDefaultTimeout } from "bun:test";
 import { MODEL_PATH, skipReason } from "../../../test/llama/engine-fixture.ts";
 import { workerSuite } from "../../../test/suite/worker-suite.ts";
-import { present } from "../../core/base/assert.ts";
-import { weightEpoch } from "../../core/base/ids.ts";
+import { weightEpoch, workerId } from "../../core/base/ids.ts";
 import { type LlamaModel, openLlamaModel } from "./open.ts";
 
 setDefaultTimeout(180_000);
 
-const CAPACITY = { slots: 4, kvTokens: 600, contextTokens: 256, epoch: weightEpoch(0) };
+const CAPACITY = {
+  workerId: workerId(0),
+  slots: 4,
+  kvTokens: 600,
+  contextTokens: 256,
+  epoch: weightEpoch(0),
+};
 
 describe.skipIf(skipReason !== null)("embedded engine", () => {
   let model: LlamaModel | null = null;
@@ -17,8 +22,7 @@ describe.skipIf(skipReason !== null)("embedded engine", () => {
 
   workerSuite("embedded", async () => {
     model ??= await openLlamaModel({ path: MODEL_PATH, deterministic: true });
-    const [opened] = await model.openWorkers({ ...CAPACITY, workers: 1 });
-    const worker = present(opened, "one was asked for");
+    const worker = await model.openWorker(CAPACITY);
     return { worker, weights: MODEL_PATH, close: () => worker.close() };
   });
 });

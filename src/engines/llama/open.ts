@@ -1,11 +1,11 @@
 // The embedded engine's door: opens a model once for the process, and any number of workers on it.
 
-import { type WeightEpoch, type WorkerId, workerId } from "../../core/base/ids.ts";
+import type { WeightEpoch, WorkerId } from "../../core/base/ids.ts";
 import type { Worker as RolloutWorker } from "../../core/rollout/worker.ts";
 import type { EncoderThread } from "../../text/encoder-job.ts";
 import type { Text } from "../../text/text.ts";
 import { loadBackend, openLibrary } from "./native.ts";
-import { type WeightsLease, WeightsStore } from "./weights-store.ts";
+import { WeightsStore } from "./weights-store.ts";
 import { LlamaWorker } from "./worker.ts";
 
 export interface LlamaModelOptions {
@@ -34,20 +34,15 @@ export interface LlamaModel {
   readonly eosTokenId: number;
   /** Every token that ends a text, eos included. */
   readonly stopTokenIds: readonly number[];
-  /**
-   * Opens workers on this model's weights. @throws AppError invalid_config or worker_failed; then no worker is left
-   * running.
-   */
-  openWorkers(options: LlamaWorkersOptions): Promise<RolloutWorker[]>;
+  /** Opens a worker on this model's weights. @throws AppError invalid_config, worker_failed. */
+  openWorker(options: LlamaWorkerOptions): Promise<RolloutWorker>;
   /** Safe to call twice. */
   close(): void;
 }
 
-export interface LlamaWorkersOptions {
-  readonly workers: number;
-  /** Id of the first worker; the others follow. Default: 0. */
-  readonly firstWorkerId?: WorkerId;
-  /** Slots of each worker: see WorkerCapacity. */
+export interface LlamaWorkerOptions {
+  readonly workerId: WorkerId;
+  /** See WorkerCapacity. */
   readonly slots: number;
   readonly kvTokens: number;
   readonly contextTokens: number;
@@ -72,7 +67,10 @@ export async function openLlamaModel(options: LlamaModelOptions): Promise<LlamaM
     ...{ path: options.path, deterministic: options.deterministic, text: tokenizer },
     ...{ vocabularySize: shape.vocabularySize, contextTokens, eosTokenId, stopTokenIds },
     openTextThread: () => tokenizer.openThread(),
-    openWorkers: (wanted) => openWorkers(store, first, wanted),
+    openWorker: ({ workerId, ...wanted }) => {
+      const settings = { draftsAlways: false, historyBytes: HISTORY_BYTES, ...wanted };
+      return LlamaWorker.open({ workerId, store, lease: first.share(), settings });
+    },
     close: () => {
       if (isClosed) return;
       isClosed = true;
@@ -81,23 +79,4 @@ export async function openLlamaModel(options: LlamaModelOptions): Promise<LlamaM
       first.release();
     },
   };
-}
-
-async function openWorkers(
-  store: WeightsStore,
-  first: WeightsLease,
-  { workers, firstWorkerId = workerId(0), ...given }: LlamaWorkersOptions,
-): Promise<RolloutWorker[]> {
-  const defaults = { draftsAlways: false, historyBytes: HISTORY_BYTES };
-  const settings = { ...defaults, ...given };
-  const opening = Array.from({ length: workers }, (_, index) => {
-    const id = workerId(firstWorkerId + index);
-    return LlamaWorker.open({ workerId: id, store, lease: first.share(), settings });
-  });
-  const results = await Promise.allSettled(opening);
-  const failure = results.find((result) => result.status === "rejected");
-  const opened = results.flatMap((result) => (result.status === "fulfilled" ? [result.value] : []));
-  if (failure === undefined) return opened;
-  await Promise.all(opened.map((worker) => worker.close()));
-  throw failure.reason;
 }

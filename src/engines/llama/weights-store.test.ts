@@ -15,7 +15,7 @@ import {
   soloResponse,
 } from "../../../test/llama/engine-fixture.ts";
 import { temporaryFolder, written } from "../../../test/suite/temporary-folder.ts";
-import { weightEpoch } from "../../core/base/ids.ts";
+import { weightEpoch, workerId } from "../../core/base/ids.ts";
 import { readGgufHead } from "./gguf.ts";
 import { loadBackend, openLibrary } from "./native.ts";
 import { openLlamaModel } from "./open.ts";
@@ -23,7 +23,7 @@ import { type OpenedStore, WeightsStore } from "./weights-store.ts";
 
 setDefaultTimeout(180_000);
 
-const CAPACITY = { workers: 1, slots: 2, kvTokens: 512, contextTokens: 256 };
+const CAPACITY = { workerId: workerId(0), slots: 2, kvTokens: 512, contextTokens: 256 };
 const EPOCH = weightEpoch(1);
 
 describe.skipIf(skipReason !== null)("weights", () => {
@@ -52,8 +52,7 @@ describe.skipIf(skipReason !== null)("weights", () => {
     copyFileSync(MODEL_PATH, path);
     const model = await openLlamaModel({ path, deterministic: true });
     const tokens = async () => {
-      const [worker] = await model.openWorkers({ ...CAPACITY, epoch: weightEpoch(0) });
-      if (worker === undefined) throw new Error("no worker");
+      const worker = await model.openWorker({ ...CAPACITY, epoch: weightEpoch(0) });
       const ear = new Ear(worker);
       const spec = newRequest(0);
       worker.send([run(spec)]);

@@ -16,14 +16,20 @@ import {
   soloResponse,
 } from "../../../test/llama/engine-fixture.ts";
 import { temporaryFolder } from "../../../test/suite/temporary-folder.ts";
-import { requestId, weightEpoch } from "../../core/base/ids.ts";
+import { requestId, weightEpoch, workerId } from "../../core/base/ids.ts";
 import type { EngineOperation } from "../../core/rollout/operation.ts";
 import type { Worker } from "../../core/rollout/worker.ts";
 import { type LlamaModel, openLlamaModel } from "./open.ts";
 
 setDefaultTimeout(180_000);
 
-const CAPACITY = { slots: 4, kvTokens: 600, contextTokens: 256, epoch: weightEpoch(0) };
+const CAPACITY = {
+  workerId: workerId(0),
+  slots: 4,
+  kvTokens: 600,
+  contextTokens: 256,
+  epoch: weightEpoch(0),
+};
 
 const EPOCH_1 = weightEpoch(1);
 const loadOf = (path: string) => ({ kind: "load", path, version: null, options: {} }) as const;
@@ -42,20 +48,19 @@ describe.skipIf(skipReason !== null)("control", () => {
     for (const model of models) model.close();
   });
 
-  async function open(workers: number, path = MODEL_PATH): Promise<{ worker: Worker; ear: Ear }[]> {
+  async function modelAt(path: string): Promise<LlamaModel> {
     let model = models.find((one) => one.path === path);
     if (model === undefined) {
       model = await openLlamaModel({ path, deterministic: true });
       models.push(model);
     }
-    const opened = await model.openWorkers({ ...CAPACITY, workers });
-    return opened.map((worker) => ({ worker, ear: new Ear(worker) }));
+    return model;
   }
 
   async function openOne(path = MODEL_PATH): Promise<{ worker: Worker; ear: Ear }> {
-    const [one] = await open(1, path);
-    if (one === undefined) throw new Error("no worker");
-    return one;
+    const model = await modelAt(path);
+    const worker = await model.openWorker(CAPACITY);
+    return { worker, ear: new Ear(worker) };
   }
 
   async function tokensOf(worker: Worker, ear: Ear, id: number): Promise<number[]> {
@@ -87,7 +92,7 @@ describe.skipIf(skipReason !== null)("control", () => {
   });
 
   test("openLlamaModel: describes the model", async () => {
-    await open(0);
+    await modelAt(MODEL_PATH);
     expect(models.find(({ path }) => path === MODEL_PATH)).toMatchObject({
       deterministic: true,
       vocabularySize: 1376,
@@ -120,8 +125,8 @@ describe.skipIf(skipReason !== null)("control", () => {
   });
 
   test("a capacity the engine cannot have is refused at open", async () => {
-    await open(0);
-    const opening = models[0]?.openWorkers({ ...CAPACITY, workers: 2, slots: 0 });
+    const model = await modelAt(MODEL_PATH);
+    const opening = model.openWorker({ ...CAPACITY, slots: 0 });
     await expect(opening).rejects.toMatchObject({ code: "invalid_config" });
   });
 
@@ -161,7 +166,7 @@ describe.skipIf(skipReason !== null)("control", () => {
   });
 
   test("weights change on every worker under the next epoch, once; advance then does nothing", async () => {
-    const opened = await open(2);
+    const opened = await Promise.all([openOne(), openOne()]);
     const part = partOf({ update_info: { weights_path: OTHER_MODEL_PATH } });
     const answers = opened.map(({ worker }) => worker.perform(part, EPOCH_1));
     expect(await Promise.all(answers)).toEqual([

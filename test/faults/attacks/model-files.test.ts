@@ -5,9 +5,8 @@
 import { describe, expect, setDefaultTimeout, test } from "bun:test";
 import { readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { present } from "../../../src/core/base/assert.ts";
 import { AppError } from "../../../src/core/base/errors.ts";
-import { weightEpoch } from "../../../src/core/base/ids.ts";
+import { weightEpoch, workerId } from "../../../src/core/base/ids.ts";
 import type { ControlAnswer } from "../../../src/core/rollout/operation.ts";
 import type { Worker } from "../../../src/core/rollout/worker.ts";
 import { readGgufHead } from "../../../src/engines/llama/gguf.ts";
@@ -23,7 +22,7 @@ import { Dice } from "./settings.ts";
 setDefaultTimeout(600_000);
 
 const SEED = Number(process.env.SEED ?? 42);
-const CAPACITY = { workers: 1, slots: 2, kvTokens: 512, contextTokens: 128 };
+const CAPACITY = { workerId: workerId(0), slots: 2, kvTokens: 512, contextTokens: 128 };
 
 const NUMBERS = [0n, 1n, 2n, 7n, 255n, 0x7fffffffn, 0xffffffffn, 2n ** 32n].concat([
   ...[2n ** 63n - 1n, 2n ** 64n - 1n],
@@ -84,10 +83,7 @@ async function tryModel(path: string): Promise<void> {
     return;
   }
   try {
-    const worker = present(
-      (await model.openWorkers({ ...CAPACITY, epoch: weightEpoch(0) }))[0],
-      "no worker",
-    );
+    const worker = await model.openWorker({ ...CAPACITY, epoch: weightEpoch(0) });
     const ear = new Ear(worker);
     worker.send([run(newRequest(0, { tokensMax: 8 }))]);
     await ear.until(() => finished(ear) === 1 || ear.kinds().includes("failed"));
@@ -168,10 +164,7 @@ function version(index: number, bytes: Buffer): string {
 
 async function serving(): Promise<{ model: LlamaModel; worker: Worker }> {
   const model = await openLlamaModel({ path: MODEL_PATH, deterministic: true });
-  const worker = present(
-    (await model.openWorkers({ ...CAPACITY, epoch: weightEpoch(0) }))[0],
-    "no worker",
-  );
+  const worker = await model.openWorker({ ...CAPACITY, epoch: weightEpoch(0) });
   return { model, worker };
 }
 
