@@ -4,6 +4,7 @@
 import { AppError, errorText, InvalidFieldError } from "../core/base/errors.ts";
 import { Scope } from "./jinja/blocks.ts";
 import { GLOBALS } from "./jinja/library.ts";
+import { stripped } from "./jinja/methods.ts";
 import { type Program, parsed } from "./jinja/parser.ts";
 import {
   type Dict,
@@ -64,8 +65,7 @@ export class ChatTemplate {
   #written(program: Program, fields: Dict, tools: Value): string {
     const continues = isTrue(fields.get("continue_final_message"));
     const given = itemsIn(fields.get("messages")).map((one) => prepared(one, program));
-    const knows = this.#knowsDeveloper.has(program);
-    const messages = knows ? given : withoutDevelopers(given);
+    const messages = this.#knowsDeveloper.has(program) ? given : withoutDevelopers(given);
     if (continues) leaveOpen(messages.at(-1));
     const scope = new Scope(null, GLOBALS);
     for (const [name, token] of Object.entries(this.#tokens)) scope.set(name, token);
@@ -136,7 +136,7 @@ function prepared(given: Value, { loopsOverParts }: Program): Message {
     ["content", isParts ? parts : texts.join("\n")],
   ]);
   const set = (name: string, value: Value) => {
-    if (value !== null && value !== undefined) all.set(name, value);
+    if (typeof value === "string") all.set(name, value);
   };
   if (role === "assistant") {
     const calls = itemsIn(message.get("tool_calls"));
@@ -215,5 +215,5 @@ function cutOpen(text: string): string {
   const at = text.lastIndexOf(OPEN_END.trim());
   if (at < 0) throw refused("end with a text that the chat template does not show as it is");
   const before = text.slice(0, at);
-  return text.startsWith(OPEN_END, at) ? before : before.trimEnd();
+  return text.startsWith(OPEN_END, at) ? before : stripped(before, null, false);
 }
