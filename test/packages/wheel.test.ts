@@ -49,7 +49,14 @@ describe("the wheel", () => {
 
   test("wheel: a small verify is bit for bit equal, and the page and simulator are inside", () => {
     expect(run(["foretoken", "verify", "--limit", "1", "--quiet"])).toEqual(GOOD);
-    expect(run(["foretoken", "simulate", "--seeds", "1", "--systems", "verl"])).toEqual(GOOD);
+    const sizes = ["--limit", "4", "--group-size", "8", "--max-tokens", "512"];
+    const files = ["--out", "responses.jsonl", "--report", "report.json"];
+    const prompts = join(ROOT, "model", "prompts.jsonl");
+    const rollout = ["foretoken", "rollout", prompts, "--llama", "2", ...sizes, ...files];
+    expect(run([...rollout, "--quiet"])).toEqual(GOOD);
+    const { status, said } = run(["foretoken", "simulate", "--trace", "report.json"]);
+    expect({ status, said }).toEqual(GOOD);
+    expect(said).toStartWith("SIMULATED from seer, recorded:");
   });
 
   test("wheel: the Python package passes its own tests", () => {

@@ -7,7 +7,7 @@ import type { ChunkRow, ResponseTimeline, WorkerTimeline } from "../../core/roll
 import { Paces, type Span } from "../../core/schedule/pace.ts";
 import type { TracedRun } from "../trace/report.ts";
 import type { EngineTimes, Speculation } from "./engine.ts";
-import { type EngineModel, type GroupModel, meanOf } from "./simulation.ts";
+import type { EngineModel, GroupModel } from "./simulation.ts";
 
 export interface Recording {
   readonly name: string;
@@ -184,16 +184,27 @@ function spansOf(
     for (const prefill of prefills) {
       sums.prefillTokens += partIn(prefill, startMs, endMs) * prefill.tokens;
     }
-    const running = samples.running.filter((count, k) => {
-      const atMs = samples.at_ms[k] ?? -1;
-      return count > 0 && atMs >= startMs && atMs < endMs;
-    });
-    if (sums.steps < 1 || running.length === 0) continue;
+    const running = runningIn(samples, startMs, endMs);
+    if (sums.steps < 1 || running === 0) continue;
     const left = Math.max(DECODING_LEAST, 1 - (sums.prefillTokens * prefillMs) / spanMs);
     const requestMs = left * sums.requestMs;
-    spans.push({ ...sums, requestMs, busyMs: requestMs / meanOf(running) });
+    spans.push({ ...sums, requestMs, busyMs: requestMs / running });
   }
   return spans;
+}
+
+/** Requests that ran in a piece of time, on average while any did: as many as the sample before said; 0: not known. */
+function runningIn({ at_ms: times, running }: WorkerTimeline, startMs: number, endMs: number) {
+  let busyMs = 0;
+  let requestMs = 0;
+  for (const [k, atMs] of times.entries()) {
+    const ms = Math.min(endMs, times[k + 1] ?? endMs) - Math.max(startMs, atMs);
+    const count = running[k] ?? 0;
+    if (ms <= 0 || count === 0) continue;
+    busyMs += ms;
+    requestMs += ms * count;
+  }
+  return busyMs === 0 ? 0 : requestMs / busyMs;
 }
 
 /** Part of a span's time that is decoding, at least: prefill's time is an estimate. */
