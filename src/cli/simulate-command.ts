@@ -110,17 +110,14 @@ function sentenceOf(recorded: ComparisonReport["recorded"]): string {
 
 const FLAG = "Simulated: the production scheduler on modelled engines in virtual time.";
 
-function pageWith({ recorded, runs }: ComparisonReport): string {
-  const all = Object.entries(runs).map(([name, run]) => ({ name, ...run }));
+function pageWith({ recorded, runs: simulated }: ComparisonReport): string {
+  const all = Object.entries(simulated).map(([name, run]) => ({ name, ...run }));
   const { responses: requests } = recorded;
   const headline = headlineOf(
     all.map(({ wall_s }) => ({ wall_s, requests })),
     true,
   );
   const facts = [`From ${sentenceOf(recorded)}.`];
-  return savedPage(
-    "foretoken simulate",
-    [{ title: null, headline, runs: all.map(figureOf), facts }],
-    FLAG,
-  );
+  const runs = all.map(figureOf);
+  return savedPage({ title: "foretoken simulate", headline, runs, facts, flag: FLAG });
 }

@@ -91,7 +91,7 @@ test("figure: the picture's data are in the page, as JSON that cannot end its sc
   const page = comparisonPage([run], { areEqual: false, facts: [] });
   const [, json = ""] =
     /<script type="application\/json" id="data">(.*?)<\/script>/s.exec(page) ?? [];
-  expect(JSON.parse(json)).toEqual([{ headline: "8 responses: 10.0 s", runs: [figureOf(run)] }]);
+  expect(JSON.parse(json)).toEqual({ headline: "8 responses: 10.0 s", runs: [figureOf(run)] });
 });
 
 test("picture: idle stands in its red stretch where that is wide enough, and nothing else stands over a lane", () => {

@@ -289,7 +289,7 @@ function pictured(
 ): string {
   const of = done === requests ? "" : `${done.toLocaleString("en-US")} of `;
   const headline = `${of}${headlineOf([{ ...figure, requests }], false)}`;
-  return savedPage(figure.name, [{ title: null, headline, runs: [figure], facts: [] }]);
+  return savedPage({ title: figure.name, headline, runs: [figure], facts: [] });
 }
 
 /** Figures with their names, for people. A file may hold an iteration that was recorded without some of them. */
