@@ -89,7 +89,8 @@ const POOL_DISK_SHARE = 4;
 
 const EXAMPLES = `
 Prompts are JSON lines: {"id": "p1", "prompt": "text"},
-{"id": "p1", "token_ids": [1, 2]} or {"id": "p1", "messages": [...]}.
+{"id": "p1", "token_ids": [1, 2]} or {"id": "p1", "messages": [...]}, with
+"n", "finish_first" and "sampling_params" of its own where it needs them.
 With --compare, RESPONSES.jsonl holds the responses of the last run.
 
 Examples:

@@ -3,7 +3,6 @@
 
 import { AppError } from "../base/errors.ts";
 import type { Request } from "../request/buffer.ts";
-import type { SavedOutput } from "../request/saved-output.ts";
 import type { Rollout } from "../rollout/rollout.ts";
 import type { HeldWeights } from "./held-weights.ts";
 import { JournalLog } from "./log.ts";
@@ -67,13 +66,9 @@ export class RunJournal {
       if (request === undefined) continue;
       const output = this.#saved?.outputs.get(stream) ?? null;
       const isResumed = output !== null && rollout.restore(request, output);
-      this.began(request, stream, isResumed ? output : null);
+      const kept = isResumed ? output : null;
+      if (kept?.finish == null) this.#log.follow(request, stream, kept);
     }
-  }
-
-  /** `saved`: what the response begins with. */
-  began(request: Request, stream: number, saved: SavedOutput | null): void {
-    if (saved?.finish == null) this.#log.follow(request, stream, saved);
   }
 
   changed(request: Request): void {

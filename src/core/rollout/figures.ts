@@ -4,7 +4,7 @@
 // `meter.count(key)` where it happens: responses end in Meter.requestFinished; chunks begin, end early and migrate in
 // dispatch.ts, and end in loop.ts: `#chunkDone` (after `closeChunk`, `response.lastChunk.run.end` says why) and `#unplace`.
 // Figures are sums, of which the live view subtracts earlier ones: no maximum or mean can be a row. No other list of keys
-// needs it; the report of `/v1/rollouts` (server/rollouts/run.ts) has keys of its own. Test: meter.test.ts, by
+// needs it; the report of `/v1/rollouts` (core/rollout/report.ts) has keys of its own. Test: meter.test.ts, by
 // `world({ policy, chunkTokens })` of test/suite/rollout-bed.ts: `rollout.addWorker(join())`, `submit("a")`, `await steps(40)`.
 
 import type { KvPoolStats } from "../kv/pool.ts";
