@@ -87,8 +87,7 @@ test("registry: replicas converge to the responses", () => {
           log.length = Math.floor(log.length / 2);
           registry.missing(request, workerId(step.worker), log.length);
         } else {
-          for (const u of registry.dispatched(request, workerId(step.worker))) replica.apply(u);
-          for (const u of registry.catchUp(request, workerId(step.worker))) replica.apply(u);
+          for (const u of registry.begin(request, workerId(step.worker))) replica.apply(u);
           const offset = request.response.length;
           // Other tokens each time that it begins.
           const first = 1000 * (begun.get(request) ?? 0) + offset;
@@ -125,7 +124,7 @@ test("registry, off: has no source and sends nothing", () => {
   const request = present(group.requests[0], "one request");
   const registry = new DraftRegistry("off");
   expect(registry.source(request)).toBeNull();
-  expect(registry.dispatched(request, workerId(0))).toEqual([]);
+  expect(registry.begin(request, workerId(0))).toEqual([]);
 });
 
 test("registry: a response beyond those that a replica has room for is neither sent nor drafted for", () => {
@@ -138,9 +137,8 @@ test("registry: a response beyond those that a replica has room for is neither s
   expect(grouped.source(at(4095))).toEqual({ groupId: id, sampleIndex: 4095 });
   expect(grouped.source(beyond)).toBe(null);
   for (const w of [0, 1].map(workerId)) {
-    expect(grouped.dispatched(beyond, w)).toEqual([]);
-    expect(grouped.catchUp(beyond, w)).toEqual([]);
-    grouped.dispatched(at(0), w);
+    expect(grouped.begin(beyond, w)).toEqual([]);
+    grouped.begin(at(0), w);
   }
   beyond.response.append(0, Int32Array.of(1, 2), new Float32Array(2));
   grouped.generated(beyond);

@@ -1,7 +1,8 @@
-// The registry of draft groups: which worker holds a replica of which group, and how much of each
-// response it has been sent. It multicasts what a worker makes to every worker that runs a sibling.
-// The token log is the request buffer itself; nothing is stored twice. Responses beyond those that a replica has
-// room for (SEQUENCES_MAX of a group) have no source: they are neither sent nor drafted for.
+// The registry of draft groups: which worker holds a replica of which group, and how much of each response it has been
+// sent. It multicasts what a worker makes to every worker that runs a sibling. The log of a response's tokens is its column
+// in the request buffer, which the draft service reads as well: who follows it, a worker here or a client there, is a
+// cursor. Responses beyond those that a replica has room for (SEQUENCES_MAX of a group) have no source: they are neither
+// sent nor drafted for.
 
 import type { GroupId, WorkerId } from "../base/ids.ts";
 import type { Group, Request } from "../request/buffer.ts";
@@ -13,17 +14,15 @@ export const DRAFT_MODES = ["grouped", "off"] as const;
 /** grouped: from all responses of the group. */
 export type DraftMode = (typeof DRAFT_MODES)[number];
 
-/**
- * The token log of one source, and how much of it each worker has. The log is the response, in a later turn preceded by
- * the new part of its prompt.
- */
+/** The cursor of the worker that makes the tokens, and so has all of them. */
+const MAKES = Number.POSITIVE_INFINITY;
+
+/** A response and who follows it. In a later turn its log begins with the new part of its prompt. */
 interface Log {
   readonly request: Request;
   readonly source: DraftSource;
-  /** The worker that generates its tokens, and so has all of them; null: none for certain. */
-  producer: WorkerId | null;
-  /** Tokens that the others have or have been sent. */
-  readonly sent: Map<WorkerId, number>;
+  /** Tokens that each worker has or has been sent. Absent: none. */
+  readonly cursors: Map<WorkerId, number>;
   /** The workers with a replica of its group. */
   readonly holders: Set<WorkerId>;
 }
@@ -63,39 +62,36 @@ export class DraftRegistry {
     return group === null ? null : this.#sequences.ownerAt(group, source.sampleIndex);
   }
 
-  /** The request is about to run on the worker: its group must be known there. Before `catchUp`. */
-  dispatched(request: Request, workerId: WorkerId): GroupUpdate[] {
+  /**
+   * The request is about to run on the worker, which makes its tokens from now on: updates by which its replica knows the
+   * group, and the tokens that the worker lacks of this request.
+   */
+  begin(request: Request, workerId: WorkerId): GroupUpdate[] {
     const log = this.#log(request);
     if (log === null) return [];
-    if (log.producer !== workerId) {
-      if (log.producer !== null) log.sent.set(log.producer, request.response.column.length);
-      log.producer = null;
-    }
-    if (log.holders.has(workerId)) return [];
-    log.holders.add(workerId);
-    for (const sibling of request.group.requests) {
-      const other = sibling.response.column.length > 0 ? this.#log(sibling) : null;
-      if (other !== null) this.#dirty.add(other);
-    }
-    const { groupId: id } = log.source;
-    const { prompt } = request.group;
-    return [{ kind: "register_group", groupId: id, prompt }];
-  }
-
-  /** Makes the worker, which holds the group, the request's producer: what it lacks of the request is to be sent. */
-  catchUp(request: Request, workerId: WorkerId): GroupUpdate[] {
-    const log = this.#log(request);
-    if (log === null || log.producer === workerId) return [];
-    const offset = log.sent.get(workerId) ?? 0;
-    log.producer = workerId;
-    log.sent.delete(workerId);
+    const { source, cursors, holders } = log;
     const { column } = request.response;
-    if (offset >= column.length) return [];
-    const tokens = column.view(offset).slice();
-    return [{ kind: "delta", ...log.source, offset, tokens }];
+    const updates: GroupUpdate[] = [];
+    if (!holders.has(workerId)) {
+      holders.add(workerId);
+      for (const sibling of request.group.requests) {
+        const other = sibling.response.column.length > 0 ? this.#log(sibling) : null;
+        if (other !== null) this.#dirty.add(other);
+      }
+      const { prompt } = request.group;
+      updates.push({ kind: "register_group", groupId: source.groupId, prompt });
+    }
+    // The worker that made them has all that there is.
+    for (const [id, at] of cursors) if (at === MAKES) cursors.set(id, column.length);
+    const offset = cursors.get(workerId) ?? 0;
+    cursors.set(workerId, MAKES);
+    if (offset < column.length) {
+      updates.push({ kind: "delta", ...source, offset, tokens: column.view(offset).slice() });
+    }
+    return updates;
   }
 
-  /** The request's producer made tokens; they are in its response already. */
+  /** The request's worker made tokens; they are in its response already. */
   generated(request: Request): void {
     const log = this.#known(request);
     if (log !== null && log.holders.size > 1) this.#dirty.add(log);
@@ -105,8 +101,7 @@ export class DraftRegistry {
   missing(request: Request, workerId: WorkerId, have: number): void {
     const log = this.#known(request);
     if (log === null) return;
-    if (log.producer === workerId) log.producer = null;
-    log.sent.set(workerId, have);
+    log.cursors.set(workerId, have);
     this.#dirty.add(log);
   }
 
@@ -153,11 +148,7 @@ export class DraftRegistry {
   /** The worker was removed. */
   forget(workerId: WorkerId): void {
     for (const holders of this.#holders.values()) holders.delete(workerId);
-    for (const log of this.#logs) {
-      if (log === undefined) continue;
-      log.sent.delete(workerId);
-      if (log.producer === workerId) log.producer = null;
-    }
+    for (const log of this.#logs) log?.cursors.delete(workerId);
   }
 
   #drop(request: Request): void {
@@ -172,13 +163,12 @@ export class DraftRegistry {
     let from = -1;
     let tokens = NO_TOKENS;
     for (const workerId of log.holders) {
-      if (workerId === log.producer) continue;
-      const offset = log.sent.get(workerId) ?? 0;
+      const offset = log.cursors.get(workerId) ?? 0;
       if (offset >= column.length) continue;
       // Most holders lack the same tokens: they share one copy.
       if (offset !== from) tokens = column.view(offset).slice();
       from = offset;
-      log.sent.set(workerId, column.length);
+      log.cursors.set(workerId, column.length);
       yield { workerId, update: { kind: "delta", ...log.source, offset, tokens } };
     }
   }
@@ -195,7 +185,7 @@ export class DraftRegistry {
     const source = this.#sourceOf(request);
     if (source === null) return null;
     const holders = this.#holders.getOrInsertComputed(source.groupId, () => new Set());
-    const log: Log = { request, source, producer: null, sent: new Map(), holders };
+    const log: Log = { request, source, cursors: new Map(), holders };
     this.#logs[request.index] = log;
     return log;
   }

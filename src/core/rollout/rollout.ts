@@ -3,7 +3,7 @@
 
 import { assert } from "../base/assert.ts";
 import type { GroupId, RequestId, WeightEpoch, WorkerId } from "../base/ids.ts";
-import type { DraftSource } from "../draft/group-update.ts";
+import type { DraftRegistry } from "../draft/registry.ts";
 import {
   type Group,
   type GroupSpec,
@@ -82,14 +82,9 @@ export class Rollout {
     return this.#loop.drift;
   }
 
-  /** The draft group of the request, and its sequence there; null: none. */
-  draftSource(request: Request): DraftSource | null {
-    return this.#loop.registry.source(request);
-  }
-
-  /** The request that owns a sequence of a draft group; null: none, or its beginning was taken back. */
-  draftOwner(source: DraftSource): Request | null {
-    return this.#loop.registry.ownerOf(source, (id) => this.group(id));
+  /** Draft groups: the sequence that each request is, and the request of each sequence. */
+  get drafts(): Pick<DraftRegistry, "source" | "ownerOf"> {
+    return this.#loop.registry;
   }
 
   /** Waits for what no other request gives. */

@@ -50,10 +50,9 @@ export class SiblingTokens {
   begin(request: Request, worker: Worker): void {
     const { workerId, capacity } = worker;
     if (capacity.drafts === false) return;
-    for (const update of this.#registry.dispatched(request, workerId))
+    for (const update of this.#registry.begin(request, workerId)) {
       this.#outbox.post(workerId, update);
-    for (const update of this.#registry.catchUp(request, workerId))
-      this.#outbox.post(workerId, update);
+    }
   }
 
   /** Posts the updates of this turn. */

@@ -20,11 +20,13 @@ export function followedResponses(rollout: Rollout, history: PromptHistory | nul
     ...(history && { past }),
     each(groupId, take) {
       for (const request of rollout.group(groupId)?.requests ?? []) {
-        const { sampleIndex = SAMPLES_MAX } = rollout.draftSource(request) ?? {};
+        const { sampleIndex = SAMPLES_MAX } = rollout.drafts.source(request) ?? {};
         if (sampleIndex < SAMPLES_MAX) take(sampleIndex, request.response.column);
       }
     },
-    find: (groupId, sampleIndex) =>
-      rollout.draftOwner({ groupId, sampleIndex })?.response.column ?? null,
+    find(groupId, sampleIndex) {
+      const source = { groupId, sampleIndex };
+      return rollout.drafts.ownerOf(source, (id) => rollout.group(id))?.response.column ?? null;
+    },
   };
 }

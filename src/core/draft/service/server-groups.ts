@@ -4,16 +4,15 @@
 
 import type { GroupId } from "../../base/ids.ts";
 import type { TokenColumn } from "../../request/columns.ts";
-import { FollowedLog } from "./followed-log.ts";
 import { type DraftServerLimits, SAMPLES_MAX, TOKEN_BYTES } from "./limits.ts";
 import type { RefusalReason, SampleDelta } from "./message.ts";
-import { type Log, TokenLog } from "./token-log.ts";
+import { TokenLog } from "./token-log.ts";
 
 export interface ServerGroup {
   readonly groupId: GroupId;
   readonly prompt: Int32Array;
   /** Logs by sample index; null: none yet. */
-  readonly logs: (Log | null)[];
+  readonly logs: (TokenLog | null)[];
   ttlMs: number;
   usedAtMs: number;
   /** Counts the appends that added tokens. */
@@ -141,7 +140,7 @@ export class ServerGroups {
       if (isNew && (group.logs[sampleIndex] ?? null) === null)
         this.#follow(group, sampleIndex, tokens);
     });
-    for (const log of group.logs) if (log instanceof FollowedLog) this.#refresh(group, log);
+    for (const log of group.logs) if (log?.isFollowed) this.#refresh(group, log);
     this.#makeRoom(0, { nowMs, kept: group });
   }
 
@@ -159,22 +158,22 @@ export class ServerGroups {
   }
 
   /** The current log of a response; null: none. */
-  #known(group: ServerGroup, sampleIndex: number): Log | null {
+  #known(group: ServerGroup, sampleIndex: number): TokenLog | null {
     const known = group.logs[sampleIndex] ?? null;
-    if (known instanceof FollowedLog) this.#refresh(group, known);
+    if (known?.isFollowed) this.#refresh(group, known);
     if (known !== null || sampleIndex >= this.#samplesMax) return known;
     const tokens = this.#source?.find(group.groupId, sampleIndex) ?? null;
     return tokens === null ? null : this.#follow(group, sampleIndex, tokens);
   }
 
-  #follow(group: ServerGroup, sampleIndex: number, tokens: TokenColumn): FollowedLog {
-    const log = new FollowedLog(tokens);
+  #follow(group: ServerGroup, sampleIndex: number, tokens: TokenColumn): TokenLog {
+    const log = new TokenLog(tokens);
     this.#put(group, sampleIndex, log);
     this.#refresh(group, log);
     return log;
   }
 
-  #refresh(group: ServerGroup, log: FollowedLog): void {
+  #refresh(group: ServerGroup, log: TokenLog): void {
     const before = log.bytes;
     const added = log.catchUp();
     this.#grow(group, log.bytes - before);
@@ -183,7 +182,7 @@ export class ServerGroups {
     group.version += 1;
   }
 
-  #put(group: ServerGroup, sampleIndex: number, log: Log): void {
+  #put(group: ServerGroup, sampleIndex: number, log: TokenLog): void {
     while (group.logs.length <= sampleIndex) group.logs.push(null);
     group.logs[sampleIndex] = log;
     this.#grow(group, LOG_BYTES);

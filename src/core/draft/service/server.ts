@@ -5,7 +5,6 @@
 import { assert } from "../../base/assert.ts";
 import type { Clock } from "../../base/clock.ts";
 import { type GroupId, type WeightEpoch, weightEpoch } from "../../base/ids.ts";
-import { FollowedLog } from "./followed-log.ts";
 import {
   COUNT_BYTES,
   DELTA_OVERHEAD_BYTES,
@@ -278,7 +277,7 @@ function lacking(group: ServerGroup, state: CacheState, room: Room): FetchedGrou
     if (!isBaseTaken) return null;
     if (offset > have) {
       // Lost tokens of a response of this process need not be sent again.
-      if (!(log instanceof FollowedLog) && take(room, DELTA_OVERHEAD_BYTES))
+      if (log?.isFollowed !== true && take(room, DELTA_OVERHEAD_BYTES))
         behind.push({ sampleIndex, have });
       continue;
     }

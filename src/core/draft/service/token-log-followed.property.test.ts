@@ -3,7 +3,7 @@
 import { expect, test } from "bun:test";
 import fc from "fast-check";
 import { TokenColumn } from "../../request/columns.ts";
-import { FollowedLog } from "./followed-log.ts";
+import { TokenLog } from "./token-log.ts";
 
 const TRUTH = Int32Array.from({ length: 2000 }, (_, i) => i * 31);
 /** Tokens of an attempt that was given up: another one at every position. */
@@ -24,7 +24,7 @@ const window = fc.integer({ min: 0, max: 300 });
 
 function world() {
   const column = new TokenColumn(TRUTH.length);
-  const log = new FollowedLog(column);
+  const log = new TokenLog(column);
   const grow = (count: number) =>
     column.append(TRUTH.subarray(0, column.length + count), column.length);
   return { column, log, grow };
@@ -39,8 +39,10 @@ test("the log is the response and the tokens sent beyond it without a gap", () =
       for (const one of list) {
         const before = log.length;
         if (one.kind === "grow") {
+          const { bytes } = log;
           grow(one.count);
-          expect(log.length).toBe(before);
+          // What counts a group's bytes looks before and after each call.
+          expect([log.length, log.bytes]).toEqual([before, bytes]);
           continue;
         }
         const added = log.catchUp();
