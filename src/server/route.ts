@@ -1,16 +1,6 @@
 // Routes, which turn an exchange into a response. A handler throws AppError for every fault of the request; the server
 // turns it into the answer, once.
-//
-// To add one: a `Row` in the table of its room, and nothing else. It is bound to the parts that the other rows there use.
-// - vLLM's control calls, and calls to engines: CONTROL_ROUTES (control/routes.ts; `get`, `call` and `passed` make rows).
-// - Requests that generate, and questions about the model: DATA_ROUTES (openai/data-plane.ts; `generates`, `replies`).
-// - Rollouts: ROLLOUT_ROUTES (rollouts/routes.ts). The page and live figures: LIVE_ROUTES (live/routes.ts, the shortest).
-// - A trainer's own: adapters/list.ts. A table of its own: features.ts. docs.test.ts asks for `bun scripts/gen-reference.ts`.
-// The state of a group or response that is still held: `sidecar.rollout.group(groupId(text))`, `.request(requestId(number))`
-// (core/base/ids.ts; a group that its client named NAME is `g7:NAME`); where there is none, AppError "not_found". A `Group` has
-// `requests` and `finished`, a `Request` `spec`, `status` and `response` (`length` in tokens, `finish`): core/request/buffer.ts.
-// Router, rights, OpenAPI, fuzz targets and the attack without a token read the row. Test: a `Router` of `bound(TABLE, {
-// sidecar: bed.sidecar })` over Bed (test/suite/sidecar-bed.ts: `bed.generate([1, 2], 2)`, `await bed.step()`), by `exchangeOf`.
+// To add one: docs/EXTENDING.md.
 
 import type { GenericSchema } from "valibot";
 import { InvalidFieldError } from "../core/base/errors.ts";

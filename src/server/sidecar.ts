@@ -198,7 +198,7 @@ export class Sidecar {
       this.sessions.joined(request, { ...session, key: own, isLater });
       this.rollout.events.own(request, reader);
       requests.push(request);
-      this.#tell((one) => one.joined?.(request, spec));
+      this.rollout.events.tell((one) => one.joined?.(request, spec));
     }
     return {
       requests,
@@ -233,12 +233,12 @@ export class Sidecar {
   advance(epoch: WeightEpoch): void {
     this.#groups.closeAll();
     this.rollout.advance(epoch);
-    this.#tell((reader) => reader.advanced?.(epoch));
+    this.rollout.events.tell((reader) => reader.advanced?.(epoch));
   }
 
   /** Called by the owner of a rollout that has ended as a whole. */
   rolloutOver(): void {
-    this.#tell((reader) => reader.rolloutOver?.());
+    this.rollout.events.tell((reader) => reader.rolloutOver?.());
   }
 
   /** Refuses new requests; resolves when all are finished. */
@@ -302,9 +302,5 @@ export class Sidecar {
 
   #freshKey(): DrawKey {
     return { hi: this.#options.random(), lo: this.#options.random() };
-  }
-
-  #tell(act: (reader: SidecarReader) => void): void {
-    this.rollout.events.tell(act);
   }
 }

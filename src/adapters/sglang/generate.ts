@@ -122,7 +122,7 @@ export function parseSglang(body: unknown): ParsedRequest {
     fields: { ...fields, request_id: typeof rid === "string" ? rid : null } as Placing,
     parts: items.map((item) => partOf(fields, item)),
     ...{ prompts, wantsText: true },
-    ...(Array.isArray(rid) ? { names: rid.map((one) => one ?? "") } : {}),
+    names: Array.isArray(rid) ? rid.map((one) => one ?? "") : undefined,
     answer: (model) => answerOf(model, fields, about),
   };
 }

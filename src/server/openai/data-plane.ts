@@ -59,7 +59,7 @@ async function detokenize(plane: DataPlane, exchange: Exchange, body: unknown): 
   const fields = checked(detokenizeRequest, body);
   plane.model.adapterOf(fields.model);
   if (fields.tokens.length === 0) return { prompt: "" };
-  const tokens = plane.model.promptOf(fields.tokens, "tokens", null);
+  const tokens = plane.model.promptOf(fields.tokens, "tokens");
   return { prompt: await plane.encoder.decode(tokens, exchange.signal) };
 }
 

@@ -57,9 +57,7 @@ export function parseGenerate(body: unknown): ParsedRequest {
   const { sampling_params: params } = fields;
   const { prompt_logprob_token_ids, prompt_logprob_start } = params;
   const wantsText = fields.output_mode === "text";
-  const hasStop = Array.isArray(params.stop)
-    ? params.stop.length > 0
-    : (params.stop ?? null) !== null;
+  const hasStop = [params.stop ?? []].flat().length > 0;
   if (params.detokenize === false && (wantsText || hasStop)) {
     const problem = "is false, but stop strings and output_mode text need the text";
     throw invalid("sampling_params.detokenize", problem);

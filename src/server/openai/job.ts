@@ -26,7 +26,7 @@ export interface JobPlan {
   /** Stop rules, one entry for each prompt. */
   readonly stops: readonly StopRules[];
   /** The client's name for the responses of each prompt. Default: only the whole request has a name. */
-  readonly names?: readonly string[];
+  readonly names?: readonly string[] | undefined;
   /** null: no text is needed. */
   readonly text: Text | null;
   /** Makes a message of a response that has ended; the job is done when each has one. Default: none is made. */

@@ -2,14 +2,15 @@
 // against the model and the engines, and the request gets its place: adapter, group, session.
 
 import { present } from "../../core/base/assert.ts";
+import { AppError } from "../../core/base/errors.ts";
 import type { EncodeOptions, Encoder } from "../../text/text.ts";
 import type { EngineCalls } from "../engine-calls.ts";
 import { type Exchange, invalid } from "../route.ts";
 import type { GenerationSpec, Sidecar } from "../sidecar.ts";
 import type { Answer } from "./answer.ts";
 import { continued, type EndsOfTurns } from "./continuation.ts";
+import type { JobPlan } from "./job.ts";
 import { type Origin, originOf } from "./origin.ts";
-import type { Output } from "./output.ts";
 import type { ChatRenderer, RenderedChat } from "./rendering.ts";
 import type { ChatPrompt, ParsedRequest, Prompts, RequestPart, Truncation } from "./request.ts";
 import {
@@ -17,10 +18,9 @@ import {
   type Drawing,
   drawingOf,
   type SamplingFields,
-  type StopRules,
 } from "./sampling-fields.ts";
-import { noRoom, type ServedModel } from "./served-model.ts";
-import { constraintsOf, type ParsedMessage, parseTools } from "./tool-calls.ts";
+import type { ServedModel } from "./served-model.ts";
+import { constraintsOf, parseTools } from "./tool-calls.ts";
 
 export interface PlannerOptions {
   readonly model: ServedModel;
@@ -39,17 +39,11 @@ export interface PlannerOptions {
   readonly responsesMax: number;
 }
 
-export interface Plan {
-  /** One entry for each prompt, as of `stops`. */
-  readonly specs: readonly GenerationSpec[];
-  readonly stops: readonly StopRules[];
-  readonly names?: readonly string[];
+export interface Plan extends Pick<JobPlan, "specs" | "stops" | "names" | "parse"> {
   readonly isStream: boolean;
   /** The body's own id, which a retry has too; in the answer the X-Request-Id header goes before it, as in vLLM. */
   readonly requestId: string | null;
   readonly wantsText: boolean;
-  /** Makes a message of a response that has ended; null: its text is the message. */
-  readonly parse: ((output: Output) => Promise<ParsedMessage>) | null;
   readonly answer: Answer;
   /** Parameters of the first prompt, with what an engine has added to them. */
   readonly params: SamplingFields;
@@ -70,8 +64,6 @@ interface Written {
   readonly chatText: (() => Promise<string>) | null;
 }
 
-const UNCUT: Truncation = { keep: null, side: null };
-
 export class Planner {
   readonly #options: PlannerOptions;
 
@@ -82,7 +74,7 @@ export class Planner {
   /** @throws InvalidFieldError; AppError not_found, context_length_exceeded, and as Encoder and EngineCalls. */
   async plan(request: ParsedRequest, exchange: Exchange): Promise<Plan> {
     const { model, expected } = this.#options;
-    const { fields, prompts, truncation = UNCUT } = request;
+    const { fields, prompts, truncation = {} } = request;
     for (const part of request.parts) model.adapterOf(part.model ?? fields.model);
     const encoding = this.#encoding(request, exchange);
     // What the engine asks of the response is checked with the rest.
@@ -106,11 +98,9 @@ export class Planner {
     if (exact !== null) specs = [this.#specOf(exact, of(0), fields)];
     // A request that is refused says nothing about weights.
     for (const { origin } of drawn) expected({ ...origin, by: `request ${exchange.id}` });
-    const { names } = request;
     return {
-      ...{ specs, answer, wantsText: request.wantsText },
+      ...{ specs, answer, wantsText: request.wantsText, names: request.names },
       stops: specs.map((_, i) => of(i).drawing.stops),
-      ...(names === undefined ? {} : { names }),
       isStream: fields.stream ?? false,
       requestId: fields.request_id ?? null,
       parse: early === null ? null : this.#parserOf(prompts),
@@ -159,10 +149,9 @@ export class Planner {
     encoding: EncodeOptions,
   ): Promise<Written> {
     const { model, encoder, chats } = this.#options;
-    const { tokensMax, signal } = encoding;
     if (prompts.kind === "tokens") {
       const { lists, names } = prompts;
-      const checked = lists.map((list, i) => model.promptOf(list, names(i), tokensMax));
+      const checked = lists.map((list, i) => model.promptOf(list, names(i)));
       return { prompts: checked, chatText: null };
     }
     if (prompts.kind === "texts") {
@@ -173,14 +162,20 @@ export class Planner {
     }
     const { given } = prompts;
     if (given !== null) {
-      const tokens = model.promptOf(given.tokens, given.name, tokensMax);
-      return { prompts: [tokens], chatText: null };
+      return { prompts: [model.promptOf(given.tokens, given.name)], chatText: null };
     }
     const { tokens, text } = early ?? (await chats.render(chatOf(prompts), encoding));
-    return { prompts: [tokens], chatText: async () => text ?? encoder.decode(tokens, signal) };
+    return {
+      prompts: [tokens],
+      chatText: async () => text ?? encoder.decode(tokens, encoding.signal),
+    };
   }
 
-  #cut(tokens: Int32Array, { part }: Drawn, { keep, side }: Truncation): Int32Array {
+  #cut(
+    tokens: Int32Array,
+    { part }: Drawn,
+    { keep = null, side }: Partial<Truncation>,
+  ): Int32Array {
     const room = (this.#options.model.contextTokens ?? 0) - (part.tokensMax ?? 0);
     const most = keep === -1 ? Math.max(0, room) : (keep ?? tokens.length);
     if (tokens.length <= most) return tokens;
@@ -205,7 +200,11 @@ export class Planner {
     const { seeded, n } = drawing;
     const { group, session, salt } = origin;
     const room = (contextTokens ?? 0) - prompt.length;
-    if (room < 1 && contextTokens !== null) throw noRoom(prompt.length, contextTokens);
+    if (room < 1 && contextTokens !== null) {
+      // vLLM's words (renderers/params.py): NeMo Gym and verifiers search for "maximum context length".
+      const message = `This model's maximum context length is ${contextTokens} tokens. However, your prompt contains ${prompt.length} input tokens, which leaves no room for output tokens. Please reduce the length of the input prompt.`;
+      throw new AppError("context_length_exceeded", message);
+    }
     const most = Math.max(1, room);
     const wanted = part.tokensMax ?? most;
     const sampling = {
@@ -239,7 +238,7 @@ export class Planner {
     return await continued(chat, textsBefore(spec));
   }
 
-  #parserOf(prompts: Prompts): Plan["parse"] {
+  #parserOf(prompts: Prompts): NonNullable<JobPlan["parse"]> | null {
     if (prompts.kind !== "chat") return null;
     const engines = present(this.#options.engines, "an engine has rendered the chat");
     const chat = chatOf(prompts);

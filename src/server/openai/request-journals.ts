@@ -13,6 +13,7 @@ import {
   reportsPrompt,
   type SamplingParams,
 } from "../../core/request/request.ts";
+import { Repeats } from "../repeats.ts";
 import type { Sidecar } from "../sidecar.ts";
 import { nameOf, type RetryKey } from "./retries.ts";
 
@@ -61,7 +62,11 @@ export function savedRequest(run: SavedRun): SavedRequest | null {
 export class RequestJournals {
   readonly #options: RequestJournalsOptions;
   /** Requests of an earlier process, by `nameOf`. */
-  readonly #saved = new Map<string, SavedRequest>();
+  readonly #saved = new Repeats<SavedRequest>({
+    bytesMax: Number.POSITIVE_INFINITY,
+    isFree: (_, isSame) => !isSame,
+    dropped: ({ run }) => void new RunJournal(this.#options.files, run).remove(),
+  });
   readonly #live = new Set<RunJournal>();
   #isClosed = false;
 
@@ -72,14 +77,15 @@ export class RequestJournals {
         for (const journal of this.#live) journal.advanced(options.held());
       },
     });
-    options.after(options.graceMs, () => {
-      for (const saved of [...this.#saved.values()]) this.#drop(saved);
-    });
+    options.after(options.graceMs, () => this.#saved.forget(() => true));
   }
 
   /** Takes over requests of an earlier process, which wait for their clients. */
   takeOver(saved: Iterable<SavedRequest>): void {
-    for (const one of saved) this.#saved.set(nameOf(one), one);
+    for (const one of saved) {
+      this.#saved.add(nameOf(one), one.digest, one);
+      this.#saved.rest(nameOf(one), one, 0, Number.POSITIVE_INFINITY);
+    }
   }
 
   /** The random numbers of a request that an earlier process began; null: they are new. */
@@ -97,11 +103,12 @@ export class RequestJournals {
     if (id === null || this.#isClosed || this.#live.size >= JOURNALS_MAX) return null;
     const requests = responses.flat();
     if (!requests.every(({ spec: { sampling } }) => isKept(sampling))) return null;
-    const there = this.#saved.get(nameOf({ path, id })) ?? null;
-    const saved = there?.digest === digest && this.#isCurrent(there.run) ? there : null;
-    // Of another body, or of earlier weights.
-    if (there !== null && saved === null) this.#drop(there);
-    this.#saved.delete(nameOf({ path, id }));
+    const name = nameOf({ path, id });
+    const there = this.#saved.find(name, digest);
+    const saved = there !== null && this.#isCurrent(there.run) ? there : null;
+    if (saved !== null) this.#saved.use(name);
+    // Of earlier weights: it is dropped.
+    this.#saved.forget((one) => one === there);
     const { files, held, sidecar } = this.#options;
     const journal: RunJournal = new RunJournal(files, saved?.run ?? null, () =>
       this.#live.delete(journal),
@@ -126,11 +133,6 @@ export class RequestJournals {
     if (last === null) return true;
     const others = workers.some(({ weights = null }) => (weights ?? last.weights) !== last.weights);
     return last.epoch === epoch && (last.weights === null || !others);
-  }
-
-  #drop(saved: SavedRequest): void {
-    this.#saved.delete(nameOf(saved));
-    void new RunJournal(this.#options.files, saved.run).remove();
   }
 }
 

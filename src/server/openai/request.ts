@@ -18,7 +18,7 @@ export interface ParsedRequest {
   readonly truncation?: Truncation;
   readonly wantsText: boolean;
   /** The client's name for the responses of each prompt. Default: only the whole request has a name. */
-  readonly names?: readonly string[];
+  readonly names?: readonly string[] | undefined;
   /** `promptText`: null: it is not asked for, or not known. @throws InvalidFieldError: the model cannot be answered for so. */
   readonly answer: (model: ServedModel, promptText: string | null) => Answer;
 }
@@ -45,16 +45,18 @@ export interface RequestPart {
 
 /** Where the tokens of prompts come from. `names` name them in errors. */
 export type Prompts =
-  | { readonly kind: "tokens"; readonly lists: readonly TokenList[]; readonly names: Names }
+  | {
+      readonly kind: "tokens";
+      readonly lists: readonly TokenList[];
+      readonly names: (index: number) => string;
+    }
   | {
       readonly kind: "texts";
       readonly texts: readonly string[];
-      readonly names: Names;
+      readonly names: (index: number) => string;
       readonly addSpecial: boolean;
     }
   | ChatPrompt;
-
-export type Names = (index: number) => string;
 
 export interface ChatPrompt {
   readonly kind: "chat";

@@ -1,17 +1,9 @@
-// Makes repeated requests harmless. What identifies a repetition is the same in all tables of them: an id that the client
-// has put into the body (`request_id`, SGLang's `rid`, the `id` of a rollout), with the same path and the same body.
-//
-//  - With an id: the same body again gets the same responses, while they are generated and for a while after, whether
-//    or not its client is still there.
-//  - Without one every request is a draw of its own, and ends with its client. A body is no identity: a client leaves
-//    long responses on purpose, and whoever got them next would get longer ones than were drawn. Nor is a header: a
-//    gateway gives all requests of a trace the same X-Request-Id.
-//
-// Results of an earlier weight epoch and aborted ones are not reused: the request is generated again.
-// Everything here has a bound.
+// Jobs that may be asked for again (../repeats.ts): with an id in the body the same responses are given again, while they
+// are generated and for a while after, whether or not their client is still there. Without one every request is a draw of
+// its own, and ends with its client. Aborted jobs, and those of an earlier weight epoch, are generated again.
 
-import { AppError } from "../../core/base/errors.ts";
 import type { Kept } from "../kept.ts";
+import { Repeats } from "../repeats.ts";
 import type { Job } from "./job.ts";
 
 export interface RetryLimits {
@@ -23,15 +15,14 @@ export interface RetryLimits {
   readonly keptBytesMax: number;
 }
 
-export interface RetryOptions extends RetryLimits {
+type RetryOptions = RetryLimits & {
   readonly after: (ms: number, run: () => void) => () => void;
-}
+};
 
 export interface RetryKey {
   readonly path: string;
   /** The id in the body; null: there is none. */
   readonly id: string | null;
-  /** Digest of the body. Cryptographic: the answer to one body must not be fetched with another. */
   readonly digest: string;
 }
 
@@ -42,105 +33,71 @@ export interface Lease {
   release(): void;
 }
 
-/** A job that can be asked for again. */
-interface Entry {
-  readonly name: string;
-  readonly digest: string;
+interface SharedJob {
   readonly job: Job;
   clients: number;
-  /** Memory that the job was counted with when its last client left. */
-  bytes: number;
   /** While it has no client: the timer that ends it. */
   cancelExpiry: (() => void) | null;
 }
 
 export class RetriedJobs {
   readonly #options: RetryOptions;
-  readonly #named = new Map<string, Entry>();
-  /** Entries without a client, oldest first. */
-  readonly #idle = new Set<Entry>();
-  #keptBytes = 0;
+  readonly #jobs: Repeats<SharedJob>;
 
   constructor(options: RetryOptions) {
     this.#options = options;
+    this.#jobs = new Repeats({
+      bytesMax: options.keptBytesMax,
+      isFree: ({ job }, isSame) => job.isAborted || (job.isDone && !isSame),
+      dropped: ({ job, cancelExpiry }) => {
+        cancelExpiry?.();
+        job.forget();
+      },
+    });
   }
 
   /** Memory of jobs without a client. */
   get kept(): Kept {
-    const { keptBytesMax: bytesMax } = this.#options;
-    return { bytes: this.#keptBytes, bytesMax, count: this.#idle.size };
+    return this.#jobs.kept;
   }
 
   /** @throws AppError conflict: another request with this id is being served; and what `begin` throws. */
   lease(key: RetryKey, begin: () => Job): Lease {
-    const { id, digest } = key;
-    if (id === null) {
+    if (key.id === null) {
       const job = begin();
       return { job, release: () => job.forget() };
     }
+    const { id, digest } = key;
     const name = nameOf(key);
-    const found = this.#namedLike(key);
-    const entry = found ?? { name, digest, job: begin(), clients: 0, bytes: 0, cancelExpiry: null };
-    this.#named.set(name, entry);
-    this.#wake(entry);
-    entry.clients += 1;
+    const problem = () =>
+      `request_id: another request with the id ${JSON.stringify(id)} is being served`;
+    const found = this.#jobs.find(name, digest, problem);
+    const fresh = () => ({ job: begin(), clients: 0, cancelExpiry: null });
+    const shared = found ?? this.#jobs.add(name, digest, fresh());
+    this.#jobs.use(name);
+    shared.cancelExpiry?.();
+    shared.clients += 1;
     let isReleased = false;
     const release = () => {
       if (isReleased) return;
       isReleased = true;
-      entry.clients -= 1;
-      if (entry.clients === 0) this.#left(entry);
+      shared.clients -= 1;
+      if (shared.clients === 0) this.#left(name, shared);
     };
-    return { job: entry.job, release };
+    return { job: shared.job, release };
   }
 
   /** New weights: results of the old ones are not given to new clients. */
   clear(): void {
-    for (const entry of [...this.#idle]) this.#remove(entry);
-    for (const [name, { job }] of this.#named) if (job.isDone) this.#named.delete(name);
+    this.#jobs.forget(({ job, clients }) => clients === 0 || job.isDone);
   }
 
-  #namedLike(key: RetryKey): Entry | null {
-    const there = this.#named.get(nameOf(key));
-    if (there === undefined) return null;
-    if (there.digest === key.digest && !there.job.isAborted) return there;
-    if (!there.job.isDone) {
-      const message = `request_id: another request with the id ${JSON.stringify(key.id)} is being served`;
-      throw new AppError("conflict", message);
-    }
-    this.#remove(there);
-    return null;
-  }
-
-  #left(entry: Entry): void {
-    const { name, job } = entry;
-    // Nobody can ask for it again.
-    if (this.#named.get(name) !== entry) {
-      job.forget();
-      return;
-    }
-    const { graceMs, leftMax, keptBytesMax, after } = this.#options;
-    this.#idle.add(entry);
-    entry.bytes = job.bytes;
-    this.#keptBytes += entry.bytes;
-    entry.cancelExpiry = after(graceMs, () => this.#remove(entry));
-    for (const oldest of this.#idle) {
-      if (this.#idle.size <= leftMax && this.#keptBytes <= keptBytesMax) return;
-      this.#remove(oldest);
-    }
-  }
-
-  /** A client holds it again. */
-  #wake(entry: Entry): void {
-    entry.cancelExpiry?.();
-    entry.cancelExpiry = null;
-    if (this.#idle.delete(entry)) this.#keptBytes -= entry.bytes;
-  }
-
-  #remove(entry: Entry): void {
-    this.#wake(entry);
-    if (this.#named.get(entry.name) === entry) this.#named.delete(entry.name);
-    if (entry.clients === 0) entry.job.forget();
+  #left(name: string, shared: SharedJob): void {
+    const { graceMs, leftMax, after } = this.#options;
+    shared.cancelExpiry = after(graceMs, () => this.#jobs.forget((one) => one === shared));
+    if (this.#jobs.rest(name, shared, shared.job.bytes, leftMax)) return;
+    shared.cancelExpiry();
+    shared.job.forget();
   }
 }
 

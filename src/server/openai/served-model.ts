@@ -73,10 +73,9 @@ export class ServedModel {
     throw new AppError("not_found", `The model \`${model}\` does not exist.`);
   }
 
-  /** `tokensMax`: of prompt and response; null: no bound. @throws InvalidFieldError naming `field`. */
-  promptOf(tokens: TokenList, field: string, tokensMax: number | null): Int32Array {
+  /** @throws InvalidFieldError naming `field`. */
+  promptOf(tokens: TokenList, field: string): Int32Array {
     if (tokens.length === 0) throw invalid(field, "holds no tokens");
-    if (tokensMax !== null && tokens.length >= tokensMax) throw noRoom(tokens.length, tokensMax);
     const { vocabularySize } = this.text;
     const wrong = indexBeyond(tokens, vocabularySize);
     if (wrong >= 0) {
@@ -103,11 +102,4 @@ export class ServedModel {
       permission: [],
     };
   }
-}
-
-/** The error of a prompt without room for a response. */
-export function noRoom(tokens: number, tokensMax: number): AppError {
-  // vLLM's words (renderers/params.py): NeMo Gym and verifiers search for "maximum context length".
-  const message = `This model's maximum context length is ${tokensMax} tokens. However, your prompt contains ${tokens} input tokens, which leaves no room for output tokens. Please reduce the length of the input prompt.`;
-  return new AppError("context_length_exceeded", message);
 }

@@ -124,8 +124,7 @@ export class Jobs {
       const needsText = wantsText || hasStrings(stops);
       return this.#begun({
         id: headers.get("x-request-id") ?? id ?? crypto.randomUUID().replaceAll("-", ""),
-        ...{ specs, stops },
-        ...(names === undefined ? {} : { names }),
+        ...{ specs, stops, names },
         text: needsText && model.hasText ? model.text : null,
         parse: this.#parserOf(plan),
         journal: (responses) => journals?.begin(key, responses) ?? null,
@@ -152,7 +151,7 @@ export class Jobs {
   }
 
   /** Parser of a finished response. Without a tokenizer here, an engine makes the text at the end of the response. */
-  #parserOf({ parse, wantsText, stops }: Plan): Plan["parse"] {
+  #parserOf({ parse = null, wantsText, stops }: Plan): NonNullable<Plan["parse"]> | null {
     const { model, encoder } = this.#options;
     if (model.hasText) return parse;
     if (hasStrings(stops)) throw invalid("stop", NO_TEXT);

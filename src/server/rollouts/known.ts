@@ -8,6 +8,7 @@ import type { SavedRun } from "../../core/journal/read.ts";
 import { checkFormat, type RunFiles, RunJournal } from "../../core/journal/run-journal.ts";
 import type { DrawKey } from "../../core/request/request.ts";
 import type { Kept } from "../kept.ts";
+import { Repeats } from "../repeats.ts";
 import { type CarriedGroup, withCarried } from "./carried.ts";
 import type { RolloutLimits, RolloutPlan } from "./plan.ts";
 import { Run, type RunParts } from "./run.ts";
@@ -64,8 +65,7 @@ export interface KnownRolloutsOptions extends RunParts {
 
 export class KnownRollouts {
   readonly #options: KnownRolloutsOptions;
-  /** The one that began or ended longest ago comes first. */
-  readonly #runs = new Map<string, Run>();
+  readonly #runs: Repeats<Run>;
   /** Rollouts of an earlier process that have not begun again. */
   #saved: SavedRollout[] = [];
   /** The process ends: no journal is dropped any more. */
@@ -73,6 +73,14 @@ export class KnownRollouts {
 
   constructor(options: KnownRolloutsOptions) {
     this.#options = options;
+    this.#runs = new Repeats({
+      bytesMax: options.limits.keptBytesMax,
+      isFree: ({ state }) => state === "cancelled",
+      // A cancelled one has none any more.
+      dropped: ({ journal, state }) => {
+        if (!this.#isClosed && state !== "cancelled") void journal?.remove();
+      },
+    });
     options.sidecar.observe({
       advanced: (epoch) => this.#advanced(epoch),
       broken: (error) => {
@@ -82,21 +90,19 @@ export class KnownRollouts {
   }
 
   get kept(): Kept {
-    const { keptBytesMax: bytesMax } = this.#options.limits;
-    const over = this.#over();
-    return { bytes: over.reduce((sum, { bytes }) => sum + bytes, 0), bytesMax, count: over.length };
+    return this.#runs.kept;
   }
 
   runs(): Run[] {
     this.#checkResumed();
-    return [...this.#runs.values()];
+    return this.#runs.values();
   }
 
   /** @throws AppError not_found; no_worker: it may be one that has not begun again. */
   run(id: string): Run {
     this.#checkResumed();
     const run = this.#runs.get(id);
-    if (run !== undefined) return run;
+    if (run !== null) return run;
     throw new AppError("not_found", `there is no rollout ${JSON.stringify(id)}, or not any more`);
   }
 
@@ -107,18 +113,16 @@ export class KnownRollouts {
   begin(plan: RolloutPlan, hash: string): Run {
     this.#checkResumed();
     const id = plan.id ?? this.#options.newId();
-    const there = this.#runs.get(id);
-    if (there !== undefined && there.state !== "cancelled") {
-      if (there.hash === hash) return there;
-      throw new AppError("conflict", `rollout ${JSON.stringify(id)} was begun with another body`);
-    }
+    const problem = () => `rollout ${JSON.stringify(id)} was begun with another body`;
+    const there = this.#runs.find(id, hash, problem);
+    if (there !== null) return there;
     const from = plan.carryFrom == null ? null : this.run(plan.carryFrom);
     if (from !== null && from.state !== "finished") {
       const problem = `is ${from.state}: carry_from names one that is finished`;
       throw new AppError("conflict", `rollout ${JSON.stringify(from.id)} ${problem}`);
     }
     const { rolloutsMax } = this.#options.limits;
-    if (this.#runs.size - this.#over().length >= rolloutsMax) {
+    if (this.#runs.inUse >= rolloutsMax) {
       const problem = `${rolloutsMax} rollouts are running, the server's maximum`;
       throw new AppError("queue_full", problem);
     }
@@ -126,7 +130,7 @@ export class KnownRollouts {
     const run = this.#start(id, withCarried(plan, carried), hash, null, carried);
     if (from !== null) from.carried = [];
     // Not before it has begun: a request that is refused costs no earlier rollout, and this one may go on with the oldest.
-    this.#shrink();
+    this.#runs.trim(rolloutsMax - this.#runs.inUse);
     return run;
   }
 
@@ -169,13 +173,13 @@ export class KnownRollouts {
   /** Closes the journals at the end of the process; the next process continues unfinished rollouts. */
   async close(): Promise<void> {
     this.#isClosed = true;
-    await Promise.all([...this.#runs.values()].map(({ journal }) => journal?.close()));
+    await Promise.all(this.#runs.values().map(({ journal }) => journal?.close()));
   }
 
   /** The next process begins with these weights, also if no rollout runs at the moment. */
   #advanced(epoch: WeightEpoch): void {
     const { held, versionOf } = this.#options;
-    const runs = [...this.#runs.values()];
+    const runs = this.#runs.values();
     const running = runs.filter(({ state }) => state === "running");
     const weights = { epoch, version: versionOf(epoch), ...held() };
     for (const { journal } of running.length > 0 ? running : runs.slice(-1)) {
@@ -206,9 +210,8 @@ export class KnownRollouts {
       const { epoch } = sidecar.rollout;
       journal?.describe({ id, hash, plan, draws, epoch, version: versionOf(epoch), ...held() });
     }
-    // A cancelled one may have had the id: this one is the youngest.
-    this.#runs.delete(id);
-    this.#runs.set(id, run);
+    this.#runs.add(id, hash, run);
+    if (run.state !== "running") this.#ended(run);
     return run;
   }
 
@@ -219,26 +222,9 @@ export class KnownRollouts {
   }
 
   #ended(run: Run): void {
-    if (this.#runs.get(run.id) !== run) return;
-    this.#runs.delete(run.id);
-    this.#runs.set(run.id, run);
+    const countMax = this.#options.limits.rolloutsMax - this.#runs.inUse + 1;
+    if (!this.#runs.rest(run.id, run, run.bytes, countMax)) return;
     if (run.state === "cancelled" && !this.#isClosed) void run.journal?.remove();
-    this.#shrink();
-  }
-
-  /** Rollouts that are over, the one that ended longest ago first. */
-  #over(): Run[] {
-    return [...this.#runs.values()].filter(({ state }) => state !== "running");
-  }
-
-  /** Drops what ended longest ago, until the rest keeps to the limits. */
-  #shrink(): void {
-    const { rolloutsMax, keptBytesMax } = this.#options.limits;
-    for (const { id, journal } of this.#over()) {
-      if (this.#runs.size <= rolloutsMax && this.kept.bytes <= keptBytesMax) return;
-      this.#runs.delete(id);
-      if (!this.#isClosed) void journal?.remove();
-    }
   }
 }
 
