@@ -12,6 +12,7 @@ import {
   reasonOf,
   WAKE,
 } from "./engines.ts";
+import type { Check } from "./member.ts";
 
 /** The operations that bring an engine to the weights that the others have. */
 export interface Recipe {
@@ -23,60 +24,58 @@ export interface Recipe {
 
 const IS_ASLEEP: EngineOperation = { kind: "ask", about: "is_asleep", settings: {} };
 
-/** given: with what it lacked. lost: it has not answered, and what it has is unknown. */
-export type Given =
-  | { readonly kind: "given" }
-  /** Reason why the engine did not get the weights; appended to a message about its difference. */
-  | { readonly kind: "refused"; readonly reason: string }
-  | { readonly kind: "lost"; readonly reason: string };
-
 /**
- * `hasBase`: it has the base weights, not the adapters. `isAsOpened`: it has those that it was opened with. `isAwake`: the
- * others are, so it is woken if it sleeps.
+ * `lacks`: how the engine's base weights differ; null: it has them, not the adapters. `isAsOpened`: it has those that it
+ * was opened with. `isAwake`: the others are, so it is woken if it sleeps.
  */
 export async function giveWeights(
   worker: Worker,
   { base, adapters }: Recipe,
   about: {
     epoch: WeightEpoch;
-    hasBase: boolean;
+    lacks: string | null;
     isAsOpened: boolean;
     isAwake: boolean;
     agreement: Agreement;
     limits: AnswerLimits;
   },
-): Promise<Given> {
-  const { epoch, hasBase, isAsOpened, isAwake, agreement, limits } = about;
+): Promise<Check> {
+  const { epoch, lacks, isAsOpened, isAwake, agreement, limits } = about;
   const ask = (operation: EngineOperation) =>
     answerOf(worker, { operation, nextEpoch: epoch }, limits);
+  const hasBase = lacks === null;
+  const refused = (reason: string): Check => {
+    const what = lacks ?? "came back without the adapters that the others serve";
+    return { kind: "behind", reason: `${what}${reason}`, isGiven: false };
+  };
   const missedWake = isAwake && (await sleeps(worker, epoch, limits));
   if (missedWake) {
     const { status, body } = await ask(WAKE);
     if (status >= 300) {
       const reason = `sleeps, and answered ${status} to a wake-up: ${reasonOf(body)}`;
-      return { kind: "lost", reason };
+      return { kind: "silent", reason };
     }
   }
   // A server that cannot name its weights may have restarted with its first ones while no sidecar saw it.
   const isTrusted = base !== "unknown" || (worker.weights ?? null) !== null;
-  if (hasBase && isTrusted && adapters.length === 0 && !missedWake) return { kind: "given" };
+  if (hasBase && isTrusted && adapters.length === 0 && !missedWake) return { kind: "current" };
   const isFirst = base === "first" && isAsOpened;
-  if (!hasBase && !isFirst && typeof base === "string") return { kind: "refused", reason: "" };
+  if (!hasBase && !isFirst && typeof base === "string") return refused("");
   const whole = hasBase || typeof base === "string" ? [] : [base];
   for (const operation of [...whole, ...adapters, MODEL_CANARY]) {
     const answer = await ask(operation);
     const { status, body } = answer;
     const difference = operation === MODEL_CANARY ? agreement.canaryDifference(body) : null;
-    if (status < 300 && difference !== null) return { kind: "refused", reason: `; ${difference}` };
+    if (status < 300 && difference !== null) return refused(`; ${difference}`);
     if (status < 300) continue;
     const said = `${operationName(operation)}, answered ${status}: ${reasonOf(body)}`;
     if (isUnavailable(answer)) {
-      return { kind: "lost", reason: `was given the current weights by ${said}` };
+      return { kind: "silent", reason: `was given the current weights by ${said}` };
     }
-    return { kind: "refused", reason: `; given them by ${said}` };
+    return refused(`; given them by ${said}`);
   }
   worker.send([{ kind: "advance", epoch }]);
-  return { kind: "given" };
+  return { kind: "current" };
 }
 
 /** An engine that cannot say so has no sleep. */

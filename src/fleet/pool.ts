@@ -8,7 +8,7 @@ import type { HeldWeights } from "../core/journal/held-weights.ts";
 import type { Worker } from "../core/rollout/worker.ts";
 import { Agreement, type NamedWeights } from "./agreement.ts";
 import type { FleetHost, Member, WorkerSource } from "./engines.ts";
-import { type Given, giveWeights, type Recipe, sleeps } from "./give-weights.ts";
+import { giveWeights, type Recipe, sleeps } from "./give-weights.ts";
 import {
   type Check,
   type Effect,
@@ -425,12 +425,11 @@ export class WorkerPool {
     }
     const limits = { msMax: this.#options.controlMsMax, later: this.#options.later, sidecar };
     if (this.#cameAwake !== null) await this.#noteAwake(member, sleeps(worker, epoch, limits));
-    const difference = this.#difference(member);
-    const hasBase = difference === null;
+    const lacks = this.#difference(member);
     const { isAwake } = this;
     const given = await giveWeights(worker, this.#recipe, {
       epoch,
-      hasBase,
+      lacks,
       agreement: this.agreement,
       isAsOpened: member.record.uncertain === null,
       isAwake: isAwake === true,
@@ -441,7 +440,11 @@ export class WorkerPool {
     if (isAwake !== this.isAwake) return;
     // From here on nothing is awaited: the epoch is still that one when it serves.
     const now = sidecar.rollout.epoch;
-    const result = this.#resultOf(member, given, difference);
+    // Engines that open at the same time are compared as each begins to serve.
+    const reason =
+      given.kind === "current" ? this.agreement.digestDifference(namedWeightsOf(member)) : null;
+    const result: Check =
+      reason === null ? given : { kind: "behind", reason, isGiven: lacks !== null };
     this.#apply(member, { kind: "checked", attempt, checked: epoch, epoch: now, result });
   }
 
@@ -452,25 +455,6 @@ export class WorkerPool {
     if (cameAwake === null || !there.every((one) => one.isAwake)) return;
     this.tellAwake(true);
     cameAwake();
-  }
-
-  #resultOf(member: PoolMember, given: Given, difference: string | null): Check {
-    switch (given.kind) {
-      case "lost":
-        return { kind: "silent", reason: given.reason };
-      case "given": {
-        // Engines that open at the same time are compared as each begins to serve.
-        const reason = this.agreement.digestDifference(namedWeightsOf(member));
-        if (reason === null) return { kind: "current" };
-        return { kind: "behind", reason, isGiven: difference !== null };
-      }
-      case "refused": {
-        const lacks = difference ?? "came back without the adapters that the others serve";
-        return { kind: "behind", reason: `${lacks}${given.reason}`, isGiven: false };
-      }
-      default:
-        return unreachable(given);
-    }
   }
 
   /** null: a newly opened engine has the current weights. */
