@@ -194,7 +194,7 @@ function drawTiles(live) {
   write($("acceptance"), progress.mean_acceptance_length.toFixed(2));
   write($("moves"), number(progress.migrations));
   const { eta_low_s: low, eta_high_s: high } = progress;
-  write($("eta"), low === null || high === null ? "–" : `${seconds(low)} – ${seconds(high)}`);
+  write($("eta"), low === null || high === null ? "–" : `${clock(low)} – ${clock(high)}`);
   // No response of this iteration has ended: there are no lengths to draw from.
   const isUnknown = low === null && progress.running + progress.waiting > 0;
   write($("judged"), isUnknown ? "unknown until responses finish" : "");
@@ -228,7 +228,7 @@ function drawLive(live) {
   $("banner").hidden = live.state === "serving";
   const [state, reason] = $("banner").children;
   if (state) write(state, stateText(live));
-  if (reason) write(reason, `for ${seconds(live.state_s)}: ${live.reason ?? ""}`);
+  if (reason) write(reason, `for ${clock(live.state_s)}: ${live.reason ?? ""}`);
   // The banner says why nothing is generated.
   const lines = live.waiting.filter(({ kind }) => kind !== "generation");
   $("lines").hidden = lines.length === 0;
@@ -255,7 +255,7 @@ function drawFigures(figures) {
     if (!item || !name || !figure) continue;
     item.title = help;
     write(name, key.replaceAll("_", " "));
-    write(figure, unit === "s" ? seconds(value) : number(value));
+    write(figure, unit === "s" ? clock(value) : number(value));
   }
 }
 

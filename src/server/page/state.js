@@ -65,13 +65,6 @@ const textOf = (error) => (error instanceof Error ? error.message : String(error
 const nameOf = (group) => group.replace(/^g\d+:(rollout-[0-9a-f-]+\/)?/, "");
 /** @param {number} value */
 const number = (value) => Math.round(value).toLocaleString("en");
-/** @param {number} s */
-const seconds = (s) =>
-  s < 90
-    ? `${Math.ceil(s)} s`
-    : s < 5400
-      ? `${Math.round(s / 60)} min`
-      : `${(s / 3600).toFixed(1)} h`;
 /** @param {number} worker */
 const hue = (worker) => `hsl(${(worker * 67 + 210) % 360} 55% 55%)`;
 
