@@ -6,26 +6,46 @@ import { parseJson } from "../../proto/json.ts";
 import { unknownField } from "../openai/unknown-field.ts";
 
 /** Subject of a client's subscription, in one of its fields. progress: lengths and counters some times a second, no tokens. */
-export type Filter = Omit<v.InferOutput<typeof SubscribeSchema>, "snapshot" | "offset" | "attempt">;
+export type Filter = Omit<
+  v.InferOutput<typeof SubscribeSchema>,
+  "snapshot" | "resumed" | "offset" | "attempt"
+>;
 
 export interface Subscribe {
   readonly filter: Filter;
   /** First output token of responses that are there already; 0: a snapshot of all of them. null: only what comes. */
   readonly offset: number | null;
+  /** Output that the client has had over other connections; null: it begins. Complete groups are sent too then, as far as kept. */
+  readonly resumed: Resumed | null;
   /** The attempt that those belong to; null: whichever is current. */
   readonly attempt: number | null;
+}
+
+export interface Resumed {
+  /** The server that it had them of: another one numbers its responses anew. */
+  readonly server: number;
+  /** Responses with smaller numbers have been had whole, but for those of `have`, and for unfinished ones. */
+  readonly requests: number;
+  /** By number: tokens that it has had, and their attempt. */
+  readonly have: ReadonlyMap<number, { readonly offset: number; readonly attempt: number }>;
 }
 
 /** Group names are the clients' own; no prompt line may have a longer one. */
 const GROUP_NAME_MAX = 1024;
 
 const uint32 = v.pipe(v.number(), v.integer(), v.minValue(0), v.maxValue(0xffffffff));
+const ResumedSchema = v.strictObject({
+  server: uint32,
+  requests: uint32,
+  have: v.array(v.tuple([uint32, uint32, uint32])),
+});
 const SubscribeSchema = v.strictObject({
   request: v.optional(uint32),
   group: v.optional(v.pipe(v.string(), v.minLength(1), v.maxLength(GROUP_NAME_MAX))),
   all: v.optional(v.literal(true)),
   progress: v.optional(v.literal(true)),
   snapshot: v.optional(v.boolean()),
+  resumed: v.optional(ResumedSchema),
   offset: v.optional(uint32),
   attempt: v.optional(uint32),
 });
@@ -47,16 +67,23 @@ export function decodeClientMessage(text: string): Decoded<Subscribe> {
     const problem = isUnknown ? unknownField(ClientMessageSchema, issue.path) : issue.message;
     return invalid(`${v.getDotPath(issue) ?? "frame"}: ${problem}`);
   }
-  const { snapshot = false, offset, attempt = null, ...filter } = result.output.subscribe;
+  const { snapshot, resumed, offset, attempt = null, ...filter } = result.output.subscribe;
+  const isWhole = snapshot === true || resumed !== undefined;
   if (Object.keys(filter).length !== 1) {
     return invalid("name one of request, group, all and progress");
   }
-  const isResumed = offset !== undefined || attempt !== null;
-  if (isResumed && (filter.request === undefined || snapshot)) {
+  const isPlaced = offset !== undefined || attempt !== null;
+  if (isPlaced && (filter.request === undefined || isWhole)) {
     return invalid("offset and attempt are for a request, without snapshot");
   }
-  const first = snapshot || isResumed ? (offset ?? 0) : null;
-  return { kind: "ok", message: { filter, offset: first, attempt } };
+  const first = isWhole || isPlaced ? (offset ?? 0) : null;
+  const had = resumed === undefined ? null : resumedBy(resumed);
+  return { kind: "ok", message: { filter, offset: first, attempt, resumed: had } };
+}
+
+function resumedBy({ server, requests, have }: v.InferOutput<typeof ResumedSchema>): Resumed {
+  const had = have.map(([id, offset, attempt]) => [id, { offset, attempt }] as const);
+  return { server, requests, have: new Map(had) };
 }
 
 function invalid(problem: string): { kind: "invalid_message"; problem: string } {

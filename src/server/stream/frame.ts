@@ -28,7 +28,16 @@ export interface FinishedEntry {
   readonly weight_epoch: number;
 }
 
-/** Lists of a frame. All fields are sent in this order: state, refused, these, weight_epoch, progress. */
+export interface Begun {
+  /** Differs between servers, each of which numbers its responses from 0. */
+  readonly server: number;
+  /** The number of the next response. */
+  readonly requests: number;
+  /** Responses that `joined` names first. */
+  readonly joined: number;
+}
+
+/** Lists of a frame. All fields are sent in this order: state, refused, begun, these, weight_epoch, progress. */
 const LISTS = ["joined", "restarted", "tokens", "lengths", "finished", "groups_finished"] as const;
 type List = (typeof LISTS)[number];
 
@@ -38,6 +47,8 @@ export interface Frame extends Record<List, string> {
   /** ended: nothing more can come. */
   state: "subscribed" | "ended" | null;
   refused: { readonly code: string; readonly message: string } | null;
+  /** The beginning of a subscription, by which a client sees what it missed since another one. */
+  begun: Begun | null;
   weight_epoch: WeightEpoch | null;
   progress: ReturnType<typeof progressFields> | null;
 }
@@ -47,6 +58,7 @@ export function newFrame(subscription: string): Frame {
     subscription,
     state: null,
     refused: null,
+    begun: null,
     joined: "",
     restarted: "",
     tokens: "",
@@ -86,10 +98,11 @@ export function finishedEntry({ spec, response }: Request): FinishedEntry {
 
 /** The frame without what is empty in it; null: all of it is. */
 export function frameJson(frame: Frame): string | null {
-  const { subscription, state, refused, weight_epoch, progress } = frame;
+  const { subscription, state, refused, begun, weight_epoch, progress } = frame;
   let json = "";
   if (state !== null) json += `,"state":"${state}"`;
   if (refused !== null) json += `,"refused":${JSON.stringify(refused)}`;
+  if (begun !== null) json += `,"begun":${JSON.stringify(begun)}`;
   for (const list of LISTS) if (frame[list] !== "") json += `,"${list}":[${frame[list]}]`;
   if (weight_epoch !== null) json += `,"weight_epoch":${weight_epoch}`;
   if (progress !== null) json += `,"progress":${JSON.stringify(progress)}`;

@@ -200,6 +200,35 @@ test("resuming: at another server, a response that is not there yet restarts and
   expect(ended(frames)).toEqual([0]);
 });
 
+test("resuming: a subscription that broke gets what it lacks, of groups that are complete too, as far as they are kept", async () => {
+  const { bed, connect, say } = world({ keptTokens: 30 });
+  bed.generate([1], 3, { group: "mine" });
+  await bed.finish();
+  bed.sidecar.advance(weightEpoch(1));
+  await bed.finish();
+  const resume = (resumed: object) => {
+    const { socket, frames } = connect();
+    say(socket, { subscribe: { group: "mine", resumed } });
+    return frames;
+  };
+  // More than is kept.
+  expect(resume({ server: 5, requests: 0, have: [] }).map(({ state }) => state)).toEqual([
+    "subscribed",
+  ]);
+  bed.generate([2], 2, { group: "mine" });
+  await bed.finish();
+  bed.sidecar.advance(weightEpoch(2));
+  await bed.finish();
+  const frames = resume({ server: 5, requests: 5, have: [[4, 9, 5]] });
+  const sent = frames.flatMap(({ tokens }) => tokens);
+  expect(sent.map(({ request, offset, token_ids: ids }) => [request, offset, ids.length])).toEqual([
+    [4, 9, 2],
+  ]);
+  expect([ended(frames), frames.at(-1)?.state]).toEqual([[4], "ended"]);
+  // Of another server the numbers say nothing.
+  expect(ended(resume({ server: 6, requests: 5, have: [[4, 9, 5]] }))).toEqual([3, 4]);
+});
+
 test("limits: one client too many, a frame too long", () => {
   const { service, connect } = world({ clientsMax: 2, frameBytesMax: 50 });
   const first = connect();

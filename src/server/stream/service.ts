@@ -27,6 +27,8 @@ export interface StreamLimits {
   readonly frameBytesMax: number;
   /** Bytes that may wait for one client to read them. */
   readonly sendQueueBytes: number;
+  /** Tokens of complete groups that are kept for clients whose connection broke. */
+  readonly keptTokens: number;
 }
 
 const STREAM_LIMITS: StreamLimits = {
@@ -35,6 +37,8 @@ const STREAM_LIMITS: StreamLimits = {
   frameBytesMax: 16_384,
   // A second of all tokens at a million a second.
   sendQueueBytes: 4 * 2 ** 20,
+  // Some seconds of all tokens of a large rollout.
+  keptTokens: 262_144,
 };
 
 export interface StreamServiceOptions {
@@ -61,6 +65,10 @@ export class StreamService implements SocketService {
   /** Differs between servers, so that a client sees that it resumes at another one. */
   readonly #firstAttempt: number;
   readonly #closed: Record<number, number> = {};
+  /** Groups that were complete last. */
+  readonly #kept = new Map<Group, number>();
+  #keptTokens = 0;
+  readonly #stopKeeping: () => void;
   #framesSent = 0;
   #bytesSent = 0;
   #isFlushDue = false;
@@ -70,6 +78,7 @@ export class StreamService implements SocketService {
     this.#options = options;
     this.#limits = { ...STREAM_LIMITS, ...options.limits };
     this.#firstAttempt = options.random();
+    this.#stopKeeping = options.sidecar.observe({ groupFinished: (group) => this.#keep(group) });
   }
 
   /** Counters since the service began; gauges as of now. `closed`: clients that it ended, by close code. */
@@ -123,25 +132,39 @@ export class StreamService implements SocketService {
   /** Closes every connection: the server stops. */
   end(): void {
     this.#flush();
+    this.#stopKeeping();
     for (const client of this.#clients.values()) this.#end(client, CLOSE.goingAway, "draining");
   }
 
-  #subscribe(client: Client, message: Subscribe): void {
+  #subscribe(client: Client, asked: Subscribe): void {
     // A client that subscribes now gets nothing of the current turn twice.
     this.#flush();
     // It did not read what that sent.
     if (client.isClosing) return;
-    const { filter, offset } = message;
+    const message = this.#numberedHere(asked);
+    const { filter, offset, resumed } = message;
     const { rollout } = this.#options.sidecar;
     const key = keyOf(filter);
     const there = requestsOf(filter, rollout);
+    if (resumed !== null) {
+      there.push(...this.#keptOf(filter));
+      // A connection that breaks again has brought the first ones.
+      there.sort((a, b) => a.spec.requestId - b.spec.requestId);
+    }
     const problem = this.#problemOf(client, message, there);
     if (problem !== null) {
       this.#say(client, key, { refused: { code: problem.code, message: problem.message } });
       return;
     }
-    const sent = there.filter((request) => offset !== null || !isEnded(request));
-    const groups = filter.request === undefined ? new Set(sent.map(({ group }) => group)) : [];
+    const sent = there.filter((request) => {
+      const { requestId: id } = request.spec;
+      const isHad = resumed !== null && id < resumed.requests && !resumed.have.has(id);
+      return !isEnded(request) || (offset !== null && !isHad);
+    });
+    const isNamed = filter.request !== undefined;
+    // A client that resumes may lack no token of a group, but its end.
+    const followed = resumed === null ? sent : there;
+    const groups = isNamed ? [] : new Set(followed.map(({ group }) => group));
     const subscription: Subscription = {
       client,
       message,
@@ -159,13 +182,47 @@ export class StreamService implements SocketService {
     else {
       addTo(this.#named, name, subscription);
       for (const subject of filter.group === undefined ? there : groups) {
-        this.#bind(subscription, subject);
+        if (!("requests" in subject) || !this.#kept.has(subject)) this.#bind(subscription, subject);
       }
     }
-    subscription.isOver = filter.request !== undefined && there.some(isEnded);
+    const isComplete = resumed !== null && there.length > 0 && subscription.subjects.size === 0;
+    subscription.isOver = isNamed ? there.some(isEnded) : isComplete;
     this.#stopListening ??= this.#listen();
-    const begun = { state: "subscribed", weight_epoch: rollout.epoch } as const;
+    const begun: Partial<Frame> = {
+      state: "subscribed",
+      begun: {
+        server: this.#firstAttempt,
+        requests: rollout.meter.counts.requests,
+        joined: subscription.cursors.size,
+      },
+      weight_epoch: rollout.epoch,
+    };
     if (this.#say(client, key, begun)) this.#catchUp(subscription);
+  }
+
+  /** The message, without the numbers of another server. */
+  #numberedHere(message: Subscribe): Subscribe {
+    const { resumed } = message;
+    if (resumed === null || resumed.server === this.#firstAttempt) return message;
+    return { ...message, resumed: { ...resumed, requests: 0, have: new Map() } };
+  }
+
+  #keep(group: Group): void {
+    const tokens = group.requests.reduce((sum, { response }) => sum + response.length, 0);
+    this.#kept.set(group, tokens);
+    this.#keptTokens += tokens;
+    for (const [oldest, length] of this.#kept) {
+      if (this.#keptTokens <= this.#limits.keptTokens) return;
+      this.#kept.delete(oldest);
+      this.#keptTokens -= length;
+    }
+  }
+
+  #keptOf(filter: Filter): Request[] {
+    return matching(
+      filter,
+      [...this.#kept.keys()].flatMap(({ requests }) => requests),
+    );
   }
 
   #problemOf(client: Client, message: Subscribe, there: readonly Request[]): AppError | null {
@@ -197,11 +254,12 @@ export class StreamService implements SocketService {
   readonly #attemptOf = (request: Request | undefined): number =>
     (this.#firstAttempt + (request?.response.restarts ?? 0)) >>> 0;
 
-  #cursor(request: Request, { filter, offset, attempt }: Subscribe): Cursor {
+  #cursor(request: Request, { filter, offset, attempt, resumed }: Subscribe): Cursor {
     const { length } = request.response;
+    const had = resumed?.have.get(request.spec.requestId);
     return {
-      offset: filter.progress === true ? length : (offset ?? length),
-      attempt: attempt ?? this.#attemptOf(request),
+      offset: filter.progress === true ? length : (had?.offset ?? offset ?? length),
+      attempt: had?.attempt ?? attempt ?? this.#attemptOf(request),
       isDeclared: false,
     };
   }
@@ -395,10 +453,17 @@ function removeFrom<K>(sets: Map<K, Set<Subscription>>, key: K, subscription: Su
 }
 
 /** Responses of the filter that are there. */
-function requestsOf({ request: id, group: name }: Filter, rollout: Rollout): Request[] {
+function requestsOf(filter: Filter, rollout: Rollout): Request[] {
+  const { request: id } = filter;
   if (id !== undefined) return [rollout.request(requestId(id)) ?? []].flat();
-  const all = [...rollout.requests];
-  return name === undefined ? all : all.filter(({ group }) => namesOf(group).includes(name));
+  return matching(filter, [...rollout.requests]);
+}
+
+function matching({ request: id, group: name }: Filter, all: readonly Request[]): Request[] {
+  return all.filter(({ group, spec }) => {
+    if (id !== undefined) return spec.requestId === id;
+    return name === undefined || namesOf(group).includes(name);
+  });
 }
 
 function isEnded({ status }: Request): boolean {
