@@ -95,7 +95,8 @@ const args = process.argv.slice(2).filter((arg) => !FLAGS.includes(arg));
 /** A test that could have run and was skipped is a failure. */
 const isStrict = flags.includes("--all");
 const runs: Counts[] = [];
-if (run([bun, join("scripts", "build-core.ts")]) !== 0) {
+const builds = ["build-core.ts", "build-stream.ts"];
+if (builds.some((build) => run([bun, join("scripts", build)]) !== 0)) {
   runs.push({ passed: 0, failed: 1, skipped: 0 });
 } else if (flags.includes("--packages")) {
   runs.push(tested(["--timeout", VLLM_TIMEOUT_MS, `./${PACKAGE_TESTS}/`, ...args]));

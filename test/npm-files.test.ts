@@ -24,6 +24,8 @@ test("npm: the package has all that runs, and no tests", () => {
     "bin/foretoken",
     "build/core.wasm",
     "build/sample.wasm",
+    "build/stream/follow-tokens.js",
+    "build/stream/follow-tokens.d.ts",
     "src/main.ts",
     "src/server/page/page.html",
     "src/server/page/map.js",

@@ -131,11 +131,11 @@ test("page: killed while it follows the stream, its socket is closed, and the ro
   const clients = () => http.metric("foretoken_stream_clients");
   expect(await clients()).toBe(0);
   await diesAfter(
-    `const socket = new WebSocket(url.replace("http", "ws") + "v1/stream");
-    await new Promise((resolve) => socket.addEventListener("open", resolve));
-    socket.send('{"subscribe":{"all":true}}');
+    `const { followTokens } = await import("foretoken/stream");
+    const events = followTokens(url, { all: true });
+    await events.next();
     ${begin("page")}
-    await new Promise((resolve) => socket.addEventListener("message", resolve));
+    await events.next();
     ${SAY}`,
   );
   await until(async () => (await clients()) === 0, "no client");

@@ -7,8 +7,8 @@ import { type AddressInfo, connect, createServer, type Server, type Socket } fro
 export class CuttingProxy {
   readonly #server: Server;
   readonly #pairs = new Set<readonly [Socket, Socket]>();
-  /** Bytes, both ways together, after which the next connections break; null: never. */
-  cutAfterBytes: number | null = null;
+  /** Bytes, both ways together, after which the next connections break, or what draws them for each; null: never. */
+  cutAfterBytes: number | (() => number) | null = null;
   /** So many connections break because of it; later ones do not. */
   cutsMax = Number.POSITIVE_INFINITY;
   /** Connections broken because of it. */
@@ -94,7 +94,9 @@ export class CuttingProxy {
   #pass(near: Socket, far: Socket): void {
     const pair = [near, far] as const;
     this.#pairs.add(pair);
-    let left = this.cuts < this.cutsMax ? this.cutAfterBytes : null;
+    const { cutAfterBytes } = this;
+    const drawn = typeof cutAfterBytes === "function" ? cutAfterBytes() : cutAfterBytes;
+    let left = this.cuts < this.cutsMax ? drawn : null;
     const end = () => {
       this.#pairs.delete(pair);
       for (const socket of pair) socket.destroy();

@@ -4,6 +4,9 @@ import { beforeAll, describe, expect, test } from "bun:test";
 import { mkdirSync, readdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { ROOT, scratch } from "../e2e/tool.ts";
+import { until } from "../faults/http-client.ts";
+import { ToolProcess } from "../faults/process.ts";
+import { expectFollowed, streamExample } from "../suite/stream-example.ts";
 import { GOOD, ranIn, SMALL_DEMO } from "./ran-in.ts";
 
 describe("the npm package", () => {
@@ -35,6 +38,22 @@ describe("the npm package", () => {
     expect(said).toContain("a real model's price");
     expect(said).toContain("vs group");
   });
+
+  test("npm: Node follows a sidecar's tokens with foretoken/stream, as STREAM.md says", async () => {
+    const program = [join(folder, "node_modules", ".bin", "foretoken")];
+    const serve = ["serve", "--llama", "1", "--port", "0"];
+    const sidecar = new ToolProcess(serve, { program });
+    try {
+      await sidecar.listens();
+      await until(() => sidecar.http.isServing(), "the engine");
+      writeFileSync(join(folder, "follow.mjs"), await streamExample(sidecar.http.url.host));
+      const node = Bun.spawn(["node", "follow.mjs"], { cwd: folder, stdout: "pipe" });
+      expectFollowed(await new Response(node.stdout).text(), ["0", "1"]);
+      expect(await node.exited).toBe(0);
+    } finally {
+      await sidecar.kill();
+    }
+  }, 180_000);
 
   test("npm: the command runs without npx, and with no Bun on PATH", () => {
     const program = join(folder, "node_modules", ".bin", "foretoken");

@@ -7,6 +7,7 @@ import { expect, setDefaultTimeout, test } from "bun:test";
 import http from "node:http";
 import type { AddressInfo } from "node:net";
 import { fold32 } from "../../../src/core/base/hash.ts";
+import { followTokens } from "../../../src/stream-client/follow-tokens.ts";
 import { CuttingProxy } from "../cutting-proxy.ts";
 import { type FaultKind, LIE_KINDS } from "../stand-in/faults.ts";
 import type { StandInOptions } from "../stand-in/vllm-stand-in.ts";
@@ -39,17 +40,17 @@ function lying(): Promise<StandInBed> {
   return StandInBed.start(2, standIn, { limits: LIMITS });
 }
 
-/** Follows all responses, as the page does. */
-async function follower({ http: { url } }: StandInBed): Promise<WebSocket> {
-  const socket = new WebSocket(new URL("/v1/stream", url.href.replace("http", "ws")));
-  await new Promise((resolve) => socket.addEventListener("open", resolve));
-  socket.send(JSON.stringify({ subscribe: { all: true } }));
-  return socket;
+/** Follows all responses until the signal; each ends with as many tokens as came. */
+async function follow({ http }: StandInBed, signal: AbortSignal): Promise<void> {
+  for await (const event of followTokens(http.url.href, { all: true }, { signal })) {
+    expect(event.kind).not.toBe("lost");
+  }
 }
 
 test("lies of an engine: the request that meets one fails with an error, all others get their tokens", async () => {
   const bed = await lying();
-  const socket = await follower(bed);
+  const end = new AbortController();
+  const followed = follow(bed, end.signal);
   for (let trial = 0; trial < rounds(2, 40); trial += 1) {
     const seed = fold32(SEED, trial);
     const asks = LIES.flatMap((kind, number) =>
@@ -73,8 +74,8 @@ test("lies of an engine: the request that meets one fails with an error, all oth
     await Promise.all(asks);
     expect(await bed.http.status("/health")).toBe(200);
   }
-  expect(socket.readyState).toBe(WebSocket.OPEN);
-  socket.close();
+  end.abort();
+  await followed;
   expect(bed.sidecar.sidecar.rollout.unfinished).toBe(0);
   expect(bed.failures).toEqual([]);
   const told = await bed.complete([POISON, LIES.indexOf("wild_token"), 1, 3]);

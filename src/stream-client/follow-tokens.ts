@@ -1,0 +1,178 @@
+// Tokens as a server generates them, for programs in Node and Bun (docs/STREAM.md): one typed iterator over as many connections
+// as it takes. A connection that breaks is opened again within a deadline and goes on where it was, by offset: no token is lost
+// and none comes twice, and what the server no longer has is said. The queue between socket and reader is bounded.
+//
+// It is a package's entry, `foretoken/stream`: it imports `ws` and nothing of this program.
+
+import { setTimeout as sleep } from "node:timers/promises";
+import { WebSocket } from "ws";
+import { Follower, StreamError, type StreamEvent, type StreamFilter } from "./follower.ts";
+
+export { StreamError, type StreamEvent, type StreamFilter };
+
+export interface FollowOptions {
+  /** The server's API token. */
+  readonly token?: string;
+  /** true: first the responses that are there, from their first tokens. Default: only what comes. */
+  readonly snapshot?: boolean;
+  /** Ends the iterator without an error. */
+  readonly signal?: AbortSignal;
+  /** Time without a connection after which it fails, ms. Default: 30,000. */
+  readonly lostMsMax?: number;
+}
+
+/** Frames that wait for the reader; beyond them the socket is not read, and the server drops a reader that stays slow. */
+const FRAMES_MAX = 256;
+/** The server's frames have at most 16,384 tokens. */
+const FRAME_BYTES_MAX = 8 * 2 ** 20;
+const OPEN_MS_MAX = 10_000;
+/** A server that is silent for one interval is asked, for two it is given up. */
+const SILENCE_MS = 5_000;
+const RETRY_MS = 50;
+const RETRY_MS_MAX = 2_000;
+const LOST_MS_MAX = 30_000;
+/** Codes of RFC 6455 by which the server refuses what was sent: no repetition makes it better. */
+const FATAL_CLOSES: readonly number[] = [1002, 1003, 1007, 1008, 1009];
+
+/**
+ * Follows a response, the responses of a group, or all. `url`: the server's, as `http://127.0.0.1:8000`. It ends when nothing
+ * more can come. @throws StreamError: the server refuses it, or there was no connection for `lostMsMax`.
+ */
+export async function* followTokens(
+  url: string,
+  filter: StreamFilter,
+  options: FollowOptions = {},
+): AsyncGenerator<StreamEvent, void> {
+  const { signal, snapshot = false, lostMsMax = LOST_MS_MAX } = options;
+  const follower = new Follower(filter, snapshot);
+  let lostMs = performance.now();
+  for (let failures = 0; ; failures += 1) {
+    if (signal?.aborted) return;
+    let isLive = false;
+    const connection = new Connection(streamUrl(url), options.token, follower.subscribe());
+    const stop = () => connection.end();
+    signal?.addEventListener("abort", stop, { once: true });
+    try {
+      for (;;) {
+        const frame = await connection.next();
+        if (frame === null || signal?.aborted) break;
+        for (const event of follower.read(frame)) {
+          isLive = true;
+          yield event;
+        }
+        if (follower.isOver) return;
+        isLive ||= follower.isLive;
+      }
+    } finally {
+      signal?.removeEventListener("abort", stop);
+      connection.end();
+    }
+    if (connection.fatal !== null) throw connection.fatal;
+    if (isLive) {
+      failures = 0;
+      lostMs = performance.now();
+    }
+    const forMs = performance.now() - lostMs;
+    if (forMs > lostMsMax) {
+      const about = `no stream from ${url} for ${Math.round(forMs)} ms: ${connection.reason}`;
+      throw new StreamError("unreachable", about);
+    }
+    // Half of the pause is chance, so that many readers do not come back at once.
+    const pauseMs = Math.min(RETRY_MS_MAX, RETRY_MS * 2 ** failures);
+    const pausing = sleep(pauseMs * (0.5 + Math.random() / 2), undefined, signal && { signal });
+    await pausing.catch(() => undefined);
+  }
+}
+
+/** @throws StreamError usage. */
+function streamUrl(url: string): string {
+  const address = URL.canParse(url) ? new URL(url) : null;
+  if (address === null || !/^(http|ws)s?:$/.test(address.protocol)) {
+    throw new StreamError("usage", `the server's URL is "${url}"; it is as http://127.0.0.1:8000`);
+  }
+  const scheme = address.protocol.replace("http", "ws");
+  return `${scheme}//${address.host}${address.pathname.replace(/\/$/, "")}/v1/stream`;
+}
+
+/** One WebSocket. Frames that came before its end are read first. */
+class Connection {
+  /** Refused by the server for good. */
+  fatal: StreamError | null = null;
+  reason = "the connection was closed";
+  readonly #socket: WebSocket;
+  readonly #frames: string[] = [];
+  readonly #heart: ReturnType<typeof setInterval>;
+  #hasEnded = false;
+  #silences = 0;
+  #wake: () => void = () => {};
+
+  constructor(url: string, token: string | undefined, subscribe: string) {
+    const headers = token === undefined ? {} : { authorization: `Bearer ${token}` };
+    const limits = { maxPayload: FRAME_BYTES_MAX, handshakeTimeout: OPEN_MS_MAX };
+    const socket = new WebSocket(url, { headers, perMessageDeflate: false, ...limits });
+    this.#socket = socket;
+    this.#heart = setInterval(() => this.#beat(), SILENCE_MS);
+    socket.on("open", () => socket.send(subscribe));
+    socket.on("pong", () => {
+      this.#silences = 0;
+    });
+    socket.on("message", (data) => this.#received(String(data)));
+    socket.on("unexpected-response", (_request, { statusCode = 0 }) => {
+      this.reason = `the server answered ${statusCode}`;
+      const isLater = statusCode === 429 || statusCode >= 500;
+      if (!isLater) this.#refuse(statusCode === 401 ? "unauthorized" : "refused");
+      socket.terminate();
+    });
+    socket.on("error", ({ message }) => {
+      this.reason = message;
+    });
+    socket.on("close", (code, reason) => {
+      if (reason.length > 0) this.reason = String(reason);
+      if (FATAL_CLOSES.includes(code)) this.#refuse("refused");
+      this.#hasEnded = true;
+      clearInterval(this.#heart);
+      this.#wake();
+    });
+  }
+
+  /** Resolves with the next frame; null: the connection has ended. */
+  async next(): Promise<string | null> {
+    while (this.#frames.length === 0 && !this.#hasEnded) {
+      await new Promise<void>((resolve) => {
+        this.#wake = resolve;
+      });
+    }
+    const frame = this.#frames.shift() ?? null;
+    if (this.#frames.length === 0 && this.#socket.isPaused) this.#socket.resume();
+    return frame;
+  }
+
+  /** Frames that were not read are dropped. */
+  end(): void {
+    this.#frames.length = 0;
+    clearInterval(this.#heart);
+    this.#socket.terminate();
+  }
+
+  #received(frame: string): void {
+    this.#silences = 0;
+    this.#frames.push(frame);
+    if (this.#frames.length >= FRAMES_MAX) this.#socket.pause();
+    this.#wake();
+  }
+
+  #refuse(code: string): void {
+    this.fatal = new StreamError(code, this.reason);
+  }
+
+  /** A connection whose other end is gone may look open for hours. */
+  #beat(): void {
+    if (this.#socket.isPaused || this.#socket.readyState !== WebSocket.OPEN) return;
+    this.#silences += 1;
+    if (this.#silences === 1) this.#socket.ping();
+    else if (this.#silences > 2) {
+      this.reason = "the server was silent";
+      this.#socket.terminate();
+    }
+  }
+}

@@ -1,0 +1,291 @@
+// What a reader of a stream has had, over all connections: it says what to subscribe to next, and makes events of frames. What a
+// resumed stream repeats is dropped by offset; a response of another attempt begins anew.
+
+export type StreamFilter =
+  | { readonly all: true }
+  | { readonly group: string }
+  | { readonly request: number };
+
+export type StreamEvent =
+  /** The server follows the filter from here on. Once, before all others without a snapshot. */
+  | { readonly kind: "subscribed"; readonly weightEpoch: number }
+  /** A response, and the offset of the first token that comes. */
+  | {
+      readonly kind: "joined";
+      readonly request: number;
+      readonly group: string;
+      readonly index: number;
+      readonly promptTokens: number;
+      readonly offset: number;
+    }
+  /** The response's tokens are void; it starts again from token 0. */
+  | { readonly kind: "restarted"; readonly request: number }
+  /** `offset`: tokens of the response that came before. */
+  | {
+      readonly kind: "tokens";
+      readonly request: number;
+      readonly offset: number;
+      readonly tokens: readonly number[];
+    }
+  | {
+      readonly kind: "finished";
+      readonly request: number;
+      readonly reason: "stop" | "length" | "abort" | "deadline";
+      readonly length: number;
+      readonly weightEpoch: number;
+    }
+  /** The group has no unfinished response. Others may still join. */
+  | { readonly kind: "group_finished"; readonly group: string }
+  | { readonly kind: "weights"; readonly weightEpoch: number }
+  /** The response ended, or the server did, while there was no connection, and its tokens behind `offset` are gone. */
+  | { readonly kind: "lost"; readonly request: number; readonly offset: number };
+
+/** `code`: the server's (`conflict`, `not_found`, ...), or unauthorized, refused, unreachable, protocol, usage. */
+export class StreamError extends Error {
+  readonly code: string;
+
+  constructor(code: string, message: string) {
+    super(message);
+    this.name = "StreamError";
+    this.code = code;
+  }
+}
+
+/** Frames as docs/STREAM.md has them: empty fields are missing. */
+interface Frame {
+  readonly state?: "subscribed" | "ended";
+  readonly refused?: { readonly code: string; readonly message: string };
+  readonly begun?: { readonly server: number; readonly requests: number; readonly joined: number };
+  readonly joined?: readonly Joined[];
+  readonly restarted?: readonly { readonly request: number; readonly attempt: number }[];
+  readonly tokens?: readonly {
+    readonly request: number;
+    readonly offset: number;
+    readonly token_ids: readonly number[];
+  }[];
+  readonly finished?: readonly {
+    readonly request: number;
+    readonly finish_reason: "stop" | "length" | "abort" | "deadline";
+    readonly length: number;
+    readonly weight_epoch: number;
+  }[];
+  readonly groups_finished?: readonly string[];
+  readonly weight_epoch?: number;
+}
+
+interface Joined {
+  readonly request: number;
+  readonly group: string;
+  readonly index: number;
+  readonly prompt_tokens: number;
+  readonly offset: number;
+  readonly attempt: number;
+}
+
+interface Known {
+  attempt: number;
+  have: number;
+  isFinished: boolean;
+}
+
+/** Responses that are remembered; the oldest finished ones beyond them are not, which the server forgot long before. */
+const KNOWN_MAX = 262_144;
+/** Unfinished responses that fit into a frame of a client. */
+const HAVE_MAX = 500;
+
+export class Follower {
+  /** true: nothing more can come. */
+  isOver = false;
+  readonly #filter: StreamFilter;
+  readonly #snapshot: boolean;
+  readonly #known = new Map<number, Known>();
+  /** Groups of responses that the reader knows, and whether it was told that they have finished. */
+  readonly #groups = new Map<string, boolean>();
+  /** The subscription that all others continue; null: it has not begun. */
+  #begun: { server: number; requests: number } | null = null;
+  /** Responses with smaller numbers have been named, or were none of this stream. */
+  #next = 0;
+  /** Responses that a new subscription has still to name; those that it has named. */
+  #awaited = 0;
+  #named = new Set<number>();
+  /** Events of a subscription that has not begun yet. */
+  #early: StreamEvent[] = [];
+  #weightEpoch = -1;
+
+  constructor(filter: StreamFilter, snapshot: boolean) {
+    this.#filter = filter;
+    this.#snapshot = snapshot;
+  }
+
+  /** The subscription has brought all that there was when it began. */
+  get isLive(): boolean {
+    return this.#begun !== null && this.#awaited === 0;
+  }
+
+  /** The frame that subscribes a new connection. */
+  subscribe(): string {
+    // A subscription that broke before it named the responses that run never was.
+    if (this.#early.length > 0) {
+      this.#forgetResponses();
+      this.#early = [];
+      this.#begun = null;
+    }
+    const begun = this.#begun;
+    const from = begun === null ? { snapshot: this.#snapshot } : this.#resumed(begun.server);
+    return JSON.stringify({ subscribe: { ...this.#filter, ...from } });
+  }
+
+  /** Responses come in the order of their numbers: those before the newest that are not named have been had whole. */
+  #resumed(server: number): object {
+    const open = [...this.#known].filter(([, { isFinished }]) => !isFinished);
+    // The server's frames have a limit; without the list it sends all again, and what is repeated is dropped.
+    const isListed = open.length <= HAVE_MAX;
+    const have = isListed ? open.map(([id, { have, attempt }]) => [id, have, attempt]) : [];
+    return { resumed: { server, requests: isListed ? this.#next : 0, have } };
+  }
+
+  /** @throws StreamError: the server refuses the subscription, or breaks the protocol. */
+  *read(text: string): Generator<StreamEvent, void> {
+    const frame = parsed(text);
+    if (frame.refused !== undefined) {
+      yield* this.#refused(frame.refused);
+      return;
+    }
+    if (frame.begun !== undefined) yield* this.#begin(frame.begun, frame.weight_epoch ?? 0);
+    for (const entry of frame.joined ?? []) yield* this.#joined(entry);
+    for (const { request, attempt } of frame.restarted ?? [])
+      yield* this.#restarted(request, attempt);
+    for (const { request, offset, token_ids: ids } of frame.tokens ?? []) {
+      const known = this.#of(request);
+      const repeated = known.have - offset;
+      if (repeated < 0) throw protocol(`response ${request}: token ${known.have} is missing`);
+      if (known.isFinished || repeated >= ids.length) continue;
+      const tokens = repeated === 0 ? ids : ids.slice(repeated);
+      yield { kind: "tokens", request, offset: known.have, tokens };
+      known.have += tokens.length;
+    }
+    for (const { request, finish_reason: reason, length, weight_epoch } of frame.finished ?? []) {
+      const known = this.#of(request);
+      if (known.isFinished) continue;
+      if (known.have !== length) throw protocol(`response ${request} ends without its tokens`);
+      known.isFinished = true;
+      yield { kind: "finished", request, reason, length, weightEpoch: weight_epoch };
+    }
+    for (const group of frame.groups_finished ?? []) {
+      if (this.#groups.get(group) !== false) continue;
+      this.#groups.set(group, true);
+      yield { kind: "group_finished", group };
+    }
+    const { weight_epoch: epoch = this.#weightEpoch } = frame;
+    if (epoch !== this.#weightEpoch && this.#early.length === 0) {
+      this.#weightEpoch = epoch;
+      yield { kind: "weights", weightEpoch: epoch };
+    }
+    this.#prune();
+    if (frame.state === "ended") this.isOver = true;
+  }
+
+  *#refused({ code, message }: { code: string; message: string }): Generator<StreamEvent, void> {
+    if (code !== "not_found" || this.#known.size === 0) throw new StreamError(code, message);
+    // The response ended while there was no connection.
+    yield* this.#lost();
+    this.isOver = true;
+  }
+
+  *#begin(
+    { server, requests, joined }: { server: number; requests: number; joined: number },
+    weightEpoch: number,
+  ): Generator<StreamEvent, void> {
+    this.#awaited = joined;
+    this.#named = new Set();
+    if (this.#begun === null) {
+      this.#begun = { server, requests };
+      // Until then, a subscription without a snapshot counts as none.
+      if (!this.#snapshot) this.#next = requests;
+      this.#weightEpoch = weightEpoch;
+      this.#early.push({ kind: "subscribed", weightEpoch });
+      if (joined === 0 || this.#snapshot) yield* this.#early.splice(0);
+      return;
+    }
+    const isAnother = this.#begun.server !== server;
+    if (isAnother) this.#begun = { server, requests: 0 };
+    if (joined === 0 || isAnother) yield* this.#lost();
+    // All that the name was of has ended, whereas a group may be asked for again at another server.
+    const isNamed = "request" in this.#filter || ("group" in this.#filter && !isAnother);
+    if (joined === 0 && isNamed && this.#known.size > 0) this.isOver = true;
+    if (isAnother) this.#forgetResponses();
+  }
+
+  *#joined(entry: Joined): Generator<StreamEvent, void> {
+    const { request, group, index, attempt, offset } = entry;
+    const known = this.#known.get(request);
+    const isResumed = this.#early.length === 0 && this.#awaited > 0;
+    this.#named.add(request);
+    this.#next = Math.max(this.#next, request + 1);
+    if (known !== undefined) yield* this.#restarted(request, attempt);
+    else {
+      // The snapshot of a resumed stream has responses that had ended before it began.
+      const isPast = isResumed && !this.#snapshot && request < (this.#begun?.requests ?? 0);
+      this.#known.set(request, { attempt, have: offset, isFinished: isPast });
+      if (!isPast) {
+        this.#groups.set(group, false);
+        const { prompt_tokens: promptTokens } = entry;
+        this.#early.push({ kind: "joined", request, group, index, promptTokens, offset });
+      }
+    }
+    this.#awaited = Math.max(0, this.#awaited - 1);
+    if (this.#awaited > 0 && !isResumed) return;
+    yield* this.#early.splice(0);
+    if (isResumed && this.#awaited === 0) yield* this.#lost();
+  }
+
+  *#restarted(request: number, attempt: number): Generator<StreamEvent, void> {
+    const known = this.#of(request);
+    if (known.attempt === attempt) return;
+    this.#known.set(request, { attempt, have: 0, isFinished: false });
+    yield { kind: "restarted", request };
+  }
+
+  /** Responses that a resumed subscription does not name any more. */
+  *#lost(): Generator<StreamEvent, void> {
+    for (const [request, known] of this.#known) {
+      if (known.isFinished || this.#named.has(request)) continue;
+      known.isFinished = true;
+      yield { kind: "lost", request, offset: known.have };
+    }
+  }
+
+  /** Another server numbers its responses anew. */
+  #forgetResponses(): void {
+    this.#next = 0;
+    this.#known.clear();
+    this.#groups.clear();
+  }
+
+  #of(request: number): Known {
+    const known = this.#known.get(request);
+    if (known === undefined) throw protocol(`response ${request} was not declared`);
+    return known;
+  }
+
+  #prune(): void {
+    if (this.#known.size <= KNOWN_MAX) return;
+    for (const [request, { isFinished }] of this.#known) {
+      if (isFinished) this.#known.delete(request);
+      if (this.#known.size <= KNOWN_MAX) break;
+    }
+    this.#groups.clear();
+  }
+}
+
+function parsed(text: string): Frame {
+  try {
+    return JSON.parse(text) as Frame;
+  } catch {
+    throw protocol("a frame is not JSON");
+  }
+}
+
+function protocol(problem: string): StreamError {
+  return new StreamError("protocol", problem);
+}
