@@ -109,12 +109,8 @@ export function tokenizedChat(chat: Chat): string {
     const given = fields.get(name);
     if (given !== undefined && !variables.has(name)) variables.set(name, given);
   }
-  const body = new Map([["chat_template_kwargs", objectOf(variables)]]);
-  for (const name of TOKENIZED_FIELDS) {
-    const given = fields.get(name);
-    if (given !== undefined) body.set(name, given);
-  }
-  return objectOf(body);
+  const body = new Map([...fields].filter(([name]) => TOKENIZED_FIELDS.includes(name)));
+  return objectOf(body.set("chat_template_kwargs", objectOf(variables)));
 }
 
 export class EngineEncoder implements Encoder {

@@ -4,15 +4,29 @@ import { AppError } from "../../core/base/errors.ts";
 import { parseChat } from "../../server/openai/chat.ts";
 import { generates, replies } from "../../server/openai/data-plane.ts";
 import { checked } from "../../server/openai/fields.ts";
+import { withWrittenNumbers } from "../../server/openai/messages.ts";
 import type { DataPlane } from "../../server/openai/plane.ts";
 import type { ParsedRequest } from "../../server/openai/request.ts";
 import { type Exchange, fieldOf, jsonResponse } from "../../server/route.ts";
 import type { Adapter } from "../adapter.ts";
 import { messageAnswer } from "./answer.ts";
-import { chatFieldsOf, countRequest, messagesRequest, promptFieldsOf } from "./fields.ts";
+import {
+  type CountFields,
+  chatFieldsOf,
+  countRequest,
+  messagesRequest,
+  promptFieldsOf,
+} from "./fields.ts";
 
-function parseMessages(body: unknown): ParsedRequest {
-  const fields = checked(messagesRequest, body);
+/** Numbers in tools and their calls are the client's: JavaScript would make 1 of 1.0. `source` empty: they are not known. */
+function exactly<T extends CountFields>(fields: T, source: string): T {
+  if (source === "") return fields;
+  const { messages, tools } = withWrittenNumbers(source) as T;
+  return { ...fields, messages, tools };
+}
+
+function parseMessages(body: unknown, source: string): ParsedRequest {
+  const fields = exactly(checked(messagesRequest, body), source);
   const chat = chatFieldsOf(fields);
   return {
     ...parseChat(chat, JSON.stringify(chat)),
@@ -21,7 +35,8 @@ function parseMessages(body: unknown): ParsedRequest {
 }
 
 async function countTokens(plane: DataPlane, exchange: Exchange, body: unknown): Promise<object> {
-  const chat = { ...promptFieldsOf(checked(countRequest, body)), max_tokens: 1 };
+  const fields = exactly(checked(countRequest, body), await exchange.source());
+  const chat = { ...promptFieldsOf(fields), max_tokens: 1 };
   const { specs } = await plane.planner.plan(parseChat(chat, JSON.stringify(chat)), exchange);
   return { input_tokens: specs[0]?.prompt.length ?? 0 };
 }

@@ -96,8 +96,7 @@ export function chatOf(fields: TemplateFields, context: ChatContext): Chat {
   const given: Readonly<Record<string, unknown>> = fields;
   const written = membersOf(source);
   const chat = new Map<string, string>();
-  const names = isParsed ? [...RENDERED_FIELDS, ...PARSED_FIELDS] : RENDERED_FIELDS;
-  for (const name of names) {
+  for (const name of [...RENDERED_FIELDS, ...(isParsed ? PARSED_FIELDS : [])]) {
     const value = given[name] ?? null;
     if (value !== null) chat.set(name, written.get(name) ?? JSON.stringify(value));
   }
@@ -110,4 +109,14 @@ function isText(part: unknown): boolean {
   if (typeof part === "string") return true;
   const field = TEXT_OF_PART.get(fieldOf(part, "type") ?? "text");
   return field !== undefined && typeof fieldOf(part, field) === "string";
+}
+
+/** JSON.rawJSON, which the compiler's library does not know. */
+const rawJson: (source: string) => unknown = Reflect.get(JSON, "rawJSON");
+
+/** The value, whose numbers are written again as they stand in the text: 1.0 stays 1.0. They are for nothing else. */
+export function withWrittenNumbers(text: string): unknown {
+  const revived = (_name: string, value: unknown, { source = "" }: { source?: string }) =>
+    typeof value === "number" ? rawJson(source) : value;
+  return JSON.parse(text, revived as (name: string, value: unknown) => unknown);
 }

@@ -50,6 +50,32 @@ test("render: responses to one chat share one call, until engines come or go", a
   expect([calls.length, by]).toEqual([3, ["engine", "kept", "engine", "engine"]]);
 });
 
+test("render: numbers in Anthropic's tools and calls are the client's", async () => {
+  const seen: string[] = [];
+  const routes: StandInOptions["routes"] = (path, _body, source) => {
+    if (path !== `${CHAT}/render`) return null;
+    seen.push(source);
+    return { status: 200, body: { token_ids: [11, 12, 13], sampling_params: {} } };
+  };
+  const bed = await StandInBed.start(1, () => ({ routes }));
+  const schema = '{"type":"object","max":9223372036854775807,"min":-0.0}';
+  const use = '{"type":"tool_use","id":"c","name":"f","input":{"x":1.0}}';
+  const body = `{"messages":[{"role":"user","content":"q"},{"role":"assistant","content":[${use}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"c"}]}],"tools":[{"name":"f","input_schema":${schema}}]}`;
+  for (const [path, more] of [
+    ["v1/messages/count_tokens", "{"],
+    ["v1/messages", '{"max_tokens":3,"tool_choice":{"type":"none"},'],
+  ]) {
+    const whole = `${more}${body.slice(1)}`;
+    const response = await fetch(`${bed.sidecar.url}${path}`, { method: "POST", body: whole });
+    expect([path, response.status]).toEqual([path, 200]);
+  }
+  expect(seen).toHaveLength(2);
+  for (const source of seen) {
+    expect(source).toContain(`"parameters":${schema}`);
+    expect(source).toContain(JSON.stringify('{"x":1.0}'));
+  }
+});
+
 test("render: kept answers are bounded, the oldest go", async () => {
   const { calls, tokens } = rendererOf(() => answer(1));
   const large = (letter: string) => letter.repeat(20 * 2 ** 20);
@@ -94,7 +120,7 @@ test("render: what is only counted may be longer than the context", async () => 
   await expect(tokens(chat)).rejects.toThrow(message);
   expect(await tokens(chat, { ...OPTIONS, tokensMax: null })).toEqual([5, 6]);
   expect(calls.at(-1)?.body).toBe(
-    '{"chat_template_kwargs":{"b":1,"documents":[{}]},"messages":[1.0]}',
+    '{"messages":[1.0],"chat_template_kwargs":{"b":1,"documents":[{}]}}',
   );
 });
 

@@ -95,10 +95,8 @@ export class ChatRenderer {
       if (this.#keptCharacters <= KEPT_CHARACTERS_MAX) break;
       this.#drop(oldest);
     }
-    const dropOther = (reply: EngineReply | null) => {
-      if (reply?.kind !== "answer" && this.#kept.get(chat) === asked) this.#drop(chat);
-    };
-    asked.then(dropOther, () => dropOther(null));
+    const drop = () => this.#kept.get(chat) === asked && this.#drop(chat);
+    asked.then(({ kind }) => kind === "answer" || drop(), drop);
     return asked;
   }
 
