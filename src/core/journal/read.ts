@@ -7,7 +7,13 @@ import type { ResponseEnd } from "../request/request.ts";
 import type { Chunk, Refusal } from "../request/response.ts";
 import type { SavedOutput } from "../request/saved-output.ts";
 import { isOwnBeginning, scanFrame } from "./frame.ts";
-import { type EpochRecord, type OutputRecord, readRecords, type StreamRecord } from "./records.ts";
+import {
+  type ChangeRecord,
+  type EpochRecord,
+  type OutputRecord,
+  readRecords,
+  type StreamRecord,
+} from "./records.ts";
 
 export interface SavedRun {
   /** The journal's name, for messages. */
@@ -22,6 +28,8 @@ export interface SavedRun {
   readonly last: { readonly epoch: WeightEpoch; readonly weights: WeightsId | null } | null;
   /** Weight epochs that began meanwhile. */
   readonly epochs: readonly EpochRecord[];
+  /** Arguments of `RunJournal.change`, in order. */
+  readonly changes: readonly unknown[];
   /** End of the last whole frame; bytes after it are cut off. */
   readonly bytes: number;
 }
@@ -68,6 +76,7 @@ class RunReader {
   readonly #finished: number[] = [];
   #last: SavedRun["last"] = null;
   readonly #epochs: EpochRecord[] = [];
+  readonly #changes: unknown[] = [];
 
   constructor(name: string) {
     this.#name = name;
@@ -81,6 +90,10 @@ class RunReader {
     const known = knownRecord(record);
     if (known.type === "epoch") {
       this.#epochs.push(known);
+      return;
+    }
+    if (known.type === "change") {
+      this.#changes.push(known.change);
       return;
     }
     const stream = this.#stream(known);
@@ -115,8 +128,16 @@ class RunReader {
         refusal,
       });
     }
-    const [finished, last, epochs] = [this.#finished, this.#last, this.#epochs];
-    return { name: this.#name, header: this.#header, outputs, finished, last, epochs, bytes };
+    return {
+      name: this.#name,
+      header: this.#header,
+      outputs,
+      finished: this.#finished,
+      last: this.#last,
+      epochs: this.#epochs,
+      changes: this.#changes,
+      bytes,
+    };
   }
 
   /** Chunks begin one behind the other, the last one with the tokens or at their end. */
@@ -146,21 +167,24 @@ class RunReader {
   }
 }
 
-const TYPES = ["epoch", "output", "chunk", "finish"];
+const TYPES = ["epoch", "output", "chunk", "finish", "change"];
+/** Records that are about no response. */
+const WITHOUT_STREAM: readonly unknown[] = ["epoch", "change"];
 const COUNTS = ["stream", "epoch", "offset", "worker"];
 const COUNT_MAX = 0xffffffff;
 
 /** @throws RangeError: no run writes such a record. */
-function knownRecord(record: object): StreamRecord | EpochRecord {
+function knownRecord(record: object): StreamRecord | EpochRecord | ChangeRecord {
   const type: unknown = Reflect.get(record, "type");
   if (!TYPES.some((known) => known === type)) throw new RangeError("a record is of no known type");
   for (const field of COUNTS) {
     const value: unknown = Reflect.get(record, field);
     const isCount = Number.isInteger(value) && Number(value) >= 0 && Number(value) <= COUNT_MAX;
-    const isNeeded = field === "stream" ? type !== "epoch" : type === "chunk" || type === field;
+    const isNeeded =
+      field === "stream" ? !WITHOUT_STREAM.includes(type) : type === "chunk" || type === field;
     if (!isCount && isNeeded) throw new RangeError(`the ${field} of a record is no whole number`);
   }
-  return record as StreamRecord | EpochRecord;
+  return record as StreamRecord | EpochRecord | ChangeRecord;
 }
 
 function damaged(message: string): AppError {

@@ -1,7 +1,8 @@
 // What a frame's payload holds: records, one after the other, of 32-bit little-endian words. The first word is the kind.
 //
 //   1 JSON    length in bytes, UTF-8, filled up with spaces. The first record of a journal is the run's description;
-//             the others are beginnings of chunks, ends of responses, and new weights (ChunkRecord, FinishRecord, EpochRecord).
+//             the others are beginnings of chunks, ends of responses, new weights, and changes of the run by its client
+//             (ChunkRecord, FinishRecord, EpochRecord, ChangeRecord).
 //   2 output  stream, offset, tokens, alternatives of each; then columns: token ids i32, logprobs f32, and of each token
 //             the alternatives' ids i32 and logprobs f32. One without tokens: the response restarts.
 //
@@ -44,6 +45,12 @@ export interface EpochRecord {
   readonly version: string;
   readonly weights: WeightsId | null;
   readonly base: unknown;
+}
+
+/** A client has changed the run: what its owner wrote, in order. */
+export interface ChangeRecord {
+  readonly type: "change";
+  readonly change: unknown;
 }
 
 export interface OutputRecord {

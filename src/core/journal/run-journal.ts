@@ -7,7 +7,7 @@ import type { Rollout } from "../rollout/rollout.ts";
 import type { HeldWeights } from "./held-weights.ts";
 import { JournalLog } from "./log.ts";
 import type { SavedRun } from "./read.ts";
-import type { EpochRecord } from "./records.ts";
+import type { ChangeRecord, EpochRecord } from "./records.ts";
 
 /** The content of a journal's file, as far as it is not written. */
 export type FrameLog = Pick<JournalLog, "hasNews" | "take" | "stop">;
@@ -58,6 +58,13 @@ export class RunJournal {
     this.#file.touch();
   }
 
+  /** A client has changed the run; `SavedRun.changes` has it again. */
+  change(change: object): void {
+    const record: ChangeRecord = { type: "change", change };
+    this.#log.note(JSON.parse(JSON.stringify(record, asArrays)));
+    this.#file.touch();
+  }
+
   /** Restores saved output to the run's requests, which have just joined, in the order in which they had finished. */
   follow(rollout: Pick<Rollout, "restore">, requests: readonly Request[]): void {
     const streams = new Set([...(this.#saved?.finished ?? []), ...requests.keys()]);
@@ -69,6 +76,11 @@ export class RunJournal {
       const kept = isResumed ? output : null;
       if (kept?.finish == null) this.#log.follow(request, stream, kept);
     }
+  }
+
+  /** A request has joined the run that began without it; `stream`: its number in the run. */
+  joined(request: Request, stream: number): void {
+    this.#log.follow(request, stream, null);
   }
 
   changed(request: Request): void {

@@ -80,6 +80,8 @@ export interface RolloutOutcome {
   readonly ends: Ends;
   readonly restarts: number;
   readonly carriedGroups: number;
+  /** Changes by its client while it ran. */
+  readonly changed: Readonly<Record<"added_groups" | "added_requests" | "given_up_groups", number>>;
   readonly isWhole: boolean;
 }
 
@@ -128,6 +130,8 @@ export function rolloutReport(outcome: RolloutOutcome) {
     length_bias: lengthBias([...taken], others),
     /** Groups that a rollout with `carry_from` goes on with. */
     carried_groups: outcome.carriedGroups,
+    /** Groups and responses that the client added, and groups that it gave up. */
+    ...outcome.changed,
     /** The rollout ended before all its responses did. */
     interrupted: !outcome.isWhole,
   };

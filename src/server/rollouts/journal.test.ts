@@ -133,6 +133,36 @@ test("resume: what was kept continues with the same random numbers, and comes ou
   expect(second.sidecar.rollout.meter.counts.resumed_tokens).toBeGreaterThan(60);
 });
 
+test("resume: what a client added and gave up stays so", async () => {
+  const steered = async (stopsAt: number | null) => {
+    const first = await begun(3, { isOpen: true });
+    const run = first.known.run("r");
+    const [long] = planOf().groups;
+    run.add([{ plan: { ...present(long, "a group"), n: 2 }, base: 4 }], null);
+    run.add([{ plan: { ...present(long, "a group"), id: "new", n: 2 }, base: 0 }], false);
+    run.giveUp("s");
+    for (let i = 0; i < (stopsAt ?? 0); i += 1) await first.step();
+    if (stopsAt === null) await first.finish();
+    for (const file of first.written) await file.settled();
+    return first;
+  };
+  const whole = await steered(null);
+  const first = await steered(12);
+  expect(first.known.run("r").state).toBe("running");
+  const second = world(first.savedNow());
+  second.known.resume([], thrown);
+  await second.finish();
+  const run = second.known.run("r");
+  expect(run.state).toBe("finished");
+  expect(run.report).toMatchObject({ added_groups: 2, added_requests: 4, given_up_groups: 1 });
+  expect(run.finishedGroups.map(({ id, base }) => [id, base]).toSorted()).toEqual([
+    ["long", 0],
+    ["long", 4],
+    ["new", 0],
+  ]);
+  expect(shown(second.known)).toEqual(shown(whole.known));
+});
+
 test("resume: with other weights the rollout fails by name and keeps what had finished", async () => {
   const first = world();
   for (const worker of first.workers) Object.assign(worker, { weights: weightsId("f32:aa") });

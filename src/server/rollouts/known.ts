@@ -11,7 +11,7 @@ import type { Kept } from "../kept.ts";
 import { Repeats } from "../repeats.ts";
 import { type CarriedGroup, withCarried } from "./carried.ts";
 import type { RolloutLimits, RolloutPlan } from "./plan.ts";
-import { Run, type RunParts } from "./run.ts";
+import { Run, type RunChange, type RunParts } from "./run.ts";
 
 /** The first record of a rollout's journal. */
 interface Header extends HeldWeights {
@@ -156,7 +156,7 @@ export class KnownRollouts {
         const run = this.#start(rollout.id, rollout.plan, rollout.hash, rollout);
         const { last, finished } = rollout.run;
         // What has finished is as it was; other weights of a later epoch are what the trainer wanted.
-        const isOver = finished.length === rollout.plan.requests;
+        const isOver = finished.length === run.requests;
         const isLater = last !== null && last.epoch < this.#options.sidecar.rollout.epoch;
         const before = isOver || isLater ? null : (last?.weights ?? null);
         const other = before === null ? undefined : weights.find((one) => one !== before);
@@ -197,7 +197,8 @@ export class KnownRollouts {
     const { sidecar, versionOf, files, held } = this.#options;
     const journal = files ? new RunJournal(files, saved?.run ?? null) : null;
     const draws = saved?.draws ?? carried.map((group) => group.draws);
-    const own = { id, hash, plan, journal, draws, carried };
+    const changes = (saved?.run.changes ?? []).map(changeOf);
+    const own = { id, hash, plan, journal, draws, carried, changes };
     let run: Run;
     try {
       run = new Run({ ...this.#options, ...own, ended: (one) => this.#ended(one) });
@@ -226,6 +227,14 @@ export class KnownRollouts {
     if (!this.#runs.rest(run.id, run, run.bytes, countMax)) return;
     if (run.state === "cancelled" && !this.#isClosed) void run.journal?.remove();
   }
+}
+
+/** The frame's CRC vouches for its content. Prompts are lists in JSON. */
+function changeOf(saved: unknown): RunChange {
+  const change = saved as RunChange;
+  if (change.kind !== "added") return change;
+  const prompt = Int32Array.from(change.plan.prompt);
+  return { ...change, plan: { ...change.plan, prompt } };
 }
 
 function inRollout(error: unknown, id: string): Error {

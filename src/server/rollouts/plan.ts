@@ -2,6 +2,7 @@
 // response begins.
 
 import * as v from "valibot";
+import { present } from "../../core/base/assert.ts";
 import { AppError, InvalidFieldError } from "../../core/base/errors.ts";
 import type { SamplingParams } from "../../core/request/request.ts";
 import { membersOf } from "../../proto/json.ts";
@@ -100,6 +101,24 @@ export const RolloutRequestSchema = v.strictObject({
   finish_groups: f.integer(1, GROUPS_MAX),
   /** Id of an ended rollout: its groups that were not whole go on in this one, before its own. */
   carry_from: f.name,
+  /** The rollout does not end before a change with `open: false`, although all its groups are whole. Default: false. */
+  open: f.flag,
+});
+
+/** The body of POST /v1/rollouts/:id/groups. A group that the rollout has gets `n` more responses, and names no prompt. */
+export const AdditionSchema = v.strictObject({
+  groups: f.listOf(
+    v.strictObject({
+      ...GroupSchema.entries,
+      /** Responses that the group has before these: the same request again adds nothing. Default: as many as it has. */
+      from: f.integer(0, 2 ** 20),
+    }),
+    GROUPS_MAX,
+  ),
+  n: f.integer(1, GROUP_SIZE_MAX),
+  sampling_params: v.nullish(SamplingSchema),
+  finish_first: f.integer(1, GROUP_SIZE_MAX),
+  open: f.flag,
 });
 
 type RolloutFields = v.InferOutput<typeof RolloutRequestSchema>;
@@ -133,6 +152,23 @@ export interface RolloutPlan {
   readonly stalenessMax?: number | null;
   readonly finishGroups?: number | null;
   readonly carryFrom?: string | null;
+  readonly isOpen?: boolean;
+}
+
+/** Responses that a client adds to a rollout: a group, or more of one. */
+export interface AddedGroup {
+  readonly plan: GroupPlan;
+  /** Responses of the group before these. */
+  readonly base: number;
+}
+
+/** The part of a rollout that a change is checked against. */
+export interface Steered {
+  readonly requests: number;
+  /** null: the model without an adapter. */
+  readonly adapter: string | null;
+  /** null: it has no group with this id. */
+  groupOf(id: string): { readonly plan: GroupPlan; readonly size: number } | null;
 }
 
 export interface GroupsContext {
@@ -171,7 +207,68 @@ export async function planOf(body: unknown, context: PlanContext): Promise<Rollo
     stalenessMax,
     finishGroups: fields.finish_groups ?? null,
     carryFrom: fields.carry_from ?? null,
+    isOpen: fields.open ?? false,
   };
+}
+
+/**
+ * Responses that a client adds. What was added before by the same request is left out.
+ * @throws AppError invalid_field; conflict: the group has another number of responses than `from`.
+ */
+export async function additionsOf(
+  body: unknown,
+  context: PlanContext,
+  run: Steered,
+): Promise<{ readonly added: readonly AddedGroup[]; readonly isOpen: boolean | null }> {
+  const fields = f.checked(AdditionSchema, withNewNames(body));
+  const sources = membersOf(membersOf(context.source).get("groups") ?? "[]");
+  const isNew = fields.groups.map(({ id: name }) => run.groupOf(name) === null);
+  const fresh = fields.groups.flatMap((_group, i) => (isNew[i] ? [i] : []));
+  const { groups } = await groupsOf(
+    { ...fields, groups: fresh.map((i) => withoutFrom(fields.groups[i])) },
+    context,
+    {
+      adapter: run.adapter,
+      sourceOf: (i) => sources.get(`${fresh[i]}`) ?? "{}",
+      addSpecial: true,
+    },
+  );
+  const added = groups.map((plan): AddedGroup => ({ plan, base: 0 }));
+  for (const [i, group] of fields.groups.entries()) {
+    const known = run.groupOf(group.id);
+    if (known === null) continue;
+    const given = PROMPT_FIELDS.find((field) => (group[field] ?? null) !== null);
+    if (given !== undefined) {
+      const problem = `is given, but the rollout has a group ${JSON.stringify(group.id)}: more responses to it need none`;
+      throw invalid(`groups.${i}.${given}`, problem);
+    }
+    const n = group.n ?? fields.n ?? 1;
+    const { size } = known;
+    const { from } = group;
+    if (from !== null && from !== undefined && from + n === size) continue;
+    if (from !== null && from !== undefined && from !== size) {
+      throw new AppError(
+        "conflict",
+        `group ${JSON.stringify(group.id)} has ${size} responses, not ${from}`,
+      );
+    }
+    const finishFirst = group.finish_first ?? fields.finish_first ?? null;
+    added.push({ plan: { ...known.plan, n, finishFirst }, base: size });
+  }
+  const asked = added.reduce((sum, { plan }) => sum + plan.n, 0);
+  const { requestsMax } = context;
+  if (run.requests + asked > requestsMax) {
+    const problem = `ask for ${asked} responses beside ${run.requests}, more than ${requestsMax}`;
+    throw invalid("groups", problem);
+  }
+  return { added, isOpen: fields.open ?? null };
+}
+
+function withoutFrom(
+  group: (GroupFields & { from?: number | null | undefined }) | undefined,
+): GroupFields {
+  const { from: _from, ...fields } = present(group, "the group is one of the body's");
+  return fields;
 }
 
 interface Written {

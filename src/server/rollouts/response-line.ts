@@ -16,6 +16,8 @@ export interface LineOptions {
   readonly text: Pick<Text, "decode">;
   /** Special tokens are left out of the text. */
   readonly skipSpecial: boolean;
+  /** Number of the first response. Default: 0. */
+  readonly base?: number;
   /** The trainer's name for the weights of an epoch. Default: none was given. */
   readonly versionOf?: (epoch: WeightEpoch) => string;
 }
@@ -45,7 +47,7 @@ function formatLine(group: string, { spec, response }: Finished, options: LineOp
   );
   const fields = [
     `{"group":${JSON.stringify(group)}`,
-    `"index":${spec.sampleIndex}`,
+    `"index":${(options.base ?? 0) + spec.sampleIndex}`,
     `"prompt_token_ids":[${spec.prompt.join(",")}]`,
     `"token_ids":[${tokens.join(",")}]`,
     `"text":${JSON.stringify(text.decode(tokens, { skipSpecial }))}`,

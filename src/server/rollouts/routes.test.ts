@@ -547,3 +547,73 @@ test("carry_from: goes on with the oldest rollout where there is no room for ano
   expect(new Set(lines.slice(0, -1).map(({ group }) => group)).size).toBe(3);
   expect(await known()).toEqual(["two", "three"]);
 });
+
+test("rollouts: groups and responses are added while it runs, and a group is given up", async () => {
+  const { call, finish, step } = world();
+  const seeded = { max_tokens: 100, seed: 7 };
+  const open = { id: "steered", open: true, n: 2, sampling_params: seeded };
+  const groups = [
+    { id: "a", token_ids: [1] },
+    { id: "b", token_ids: [2] },
+  ];
+  const lines = linesOf(await call("POST", "/v1/rollouts", { ...open, groups }));
+  await step();
+  const change = async (body: object) => {
+    const answer = await call("POST", "/v1/rollouts/steered/groups", body);
+    return Object(await answer.json());
+  };
+  const more = { groups: [{ id: "a", n: 3, from: 2 }], open: true };
+  expect(await change(more)).toMatchObject({ added_requests: 3, progress: { requests: 7 } });
+  // The same request again adds nothing.
+  expect(await change(more)).toMatchObject({ added_requests: 0, progress: { requests: 7 } });
+  const fresh = { id: "c", token_ids: [3] };
+  await change({ n: 1, groups: [fresh], sampling_params: seeded });
+  const gone = await call("DELETE", "/v1/rollouts/steered/groups/b");
+  expect(Object(await gone.json())).toMatchObject({ given_up_requests: 2 });
+  await finish();
+  expect(Object(await (await call("GET", "/v1/rollouts/steered")).json())).toMatchObject({
+    state: "running",
+  });
+  await change({ groups: [], open: false });
+  await finish();
+  const all = await lines;
+  expect(all.at(-1)).toMatchObject({
+    state: "finished",
+    report: { added_groups: 2, added_requests: 4, given_up_groups: 1, finished_groups: 3 },
+  });
+  const named = all.slice(0, -1).map(({ group, index }) => `${group}${index}`);
+  expect(named.toSorted()).toEqual(["a0", "a1", "a2", "a3", "a4", "c0"]);
+  await expect(change({ groups: [{ id: "a", n: 1 }] })).rejects.toThrow("is finished");
+});
+
+test("rollouts: added responses have the random numbers of one larger group", async () => {
+  const { call, finish, sidecar } = world();
+  const body = { id: "one", open: true, n: 2, sampling_params: { max_tokens: 9, seed: 3 } };
+  await call("POST", "/v1/rollouts", { ...body, groups: [{ id: "a", token_ids: [1] }] });
+  const draws: unknown[] = [];
+  sidecar.observe({ joined: (request) => draws.push(request.spec.draw) });
+  await call("POST", "/v1/rollouts/one/groups", { n: 2, groups: [{ id: "a" }], open: false });
+  expect(draws).toEqual([drawKey(3, "a", 2), drawKey(3, "a", 3)]);
+  await finish();
+});
+
+test("rollouts: a change that cannot be made is refused, and changes nothing", async () => {
+  const { call, finish } = world({ requestsMax: 6 });
+  const body = { id: "one", open: true, n: 2, sampling_params: { max_tokens: 9 } };
+  await call("POST", "/v1/rollouts", { ...body, groups: [{ id: "a", token_ids: [1] }] });
+  const wrong: [object, string][] = [
+    [{ groups: [{ id: "a", token_ids: [1] }] }, "groups.0.token_ids is given, but the rollout has"],
+    [{ groups: [{ id: "x" }], sampling_params: { max_tokens: 2 } }, "groups.0.prompt is missing"],
+    [{ groups: [{ id: "x", token_ids: [1] }] }, "sampling_params.max_tokens is missing"],
+    [{ groups: [{ id: "a", n: 5 }] }, "ask for 5 responses beside 2, more than 6"],
+    [{ groups: [{ id: "a", from: 0 }] }, "has 2 responses, not 0"],
+  ];
+  for (const [change, message] of wrong) {
+    await expect(call("POST", "/v1/rollouts/one/groups", change)).rejects.toThrow(message);
+  }
+  await expect(call("DELETE", "/v1/rollouts/one/groups/z")).rejects.toThrow('no group "z"');
+  const state = Object(await (await call("GET", "/v1/rollouts/one")).json());
+  expect(state).toMatchObject({ state: "running", progress: { groups: 1, requests: 2 } });
+  await call("DELETE", "/v1/rollouts/one");
+  await finish();
+});

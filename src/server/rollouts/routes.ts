@@ -7,6 +7,8 @@ import { pulledStream } from "../pulled-stream.ts";
 import { bound, type Exchange, jsonResponse, type Row, wholeNumber } from "../route.ts";
 import { KnownRollouts, type KnownRolloutsOptions } from "./known.ts";
 import {
+  AdditionSchema,
+  additionsOf,
   type PlanContext,
   planOf,
   ROLLOUT_LIMITS,
@@ -70,6 +72,23 @@ export const ROLLOUT_ROUTES: readonly Row<Parts>[] = [
     },
   },
   {
+    method: "POST",
+    path: "/v1/rollouts/:id/groups",
+    summary: "Adds groups to a rollout that runs, or responses to one of its groups",
+    schema: AdditionSchema,
+    handle: add,
+  },
+  {
+    method: "DELETE",
+    path: "/v1/rollouts/:id/groups/:group",
+    summary: "Gives up a group that is not handed out",
+    handle: ({ known }, exchange) => {
+      const run = runOf(known, exchange);
+      const responses = run.giveUp(exchange.params.group ?? "");
+      return jsonResponse({ ...stateOf(run), given_up_requests: responses });
+    },
+  },
+  {
     method: "GET",
     path: "/v1/rollouts/:id/trace",
     summary:
@@ -112,13 +131,27 @@ function runOf(known: KnownRollouts, { params }: Exchange): Run {
   return known.run(params.id ?? "");
 }
 
-async function begin(parts: Parts, exchange: Exchange): Promise<Response> {
+async function contextOf(parts: Parts, exchange: Exchange): Promise<PlanContext> {
   const { contextTokens: room } = parts.sidecar;
   const contextTokens = Number.isFinite(room) ? room : null;
-  const digest = await exchange.digest();
-  const source = await exchange.source();
   const { requestsMax } = parts.limits;
-  const context = { ...parts, source, contextTokens, requestsMax, signal: exchange.signal };
+  const source = await exchange.source();
+  return { ...parts, source, contextTokens, requestsMax, signal: exchange.signal };
+}
+
+async function add(parts: Parts, exchange: Exchange): Promise<Response> {
+  const run = runOf(parts.known, exchange);
+  run.checkRunning();
+  const context = await contextOf(parts, exchange);
+  const { added, isOpen } = await additionsOf(await exchange.json("packed"), context, run);
+  run.add(added, isOpen);
+  const requests = added.reduce((sum, { plan }) => sum + plan.n, 0);
+  return jsonResponse({ ...stateOf(run), added_requests: requests });
+}
+
+async function begin(parts: Parts, exchange: Exchange): Promise<Response> {
+  const digest = await exchange.digest();
+  const context = await contextOf(parts, exchange);
   const plan = await planOf(await exchange.json("packed"), context);
   exchange.release();
   const run = parts.known.begin(plan, digest);

@@ -2,10 +2,11 @@
 // readers come and go, and read finished groups in the order in which they finished.
 
 import type { Clock } from "../../core/base/clock.ts";
+import { AppError } from "../../core/base/errors.ts";
 import type { WeightEpoch } from "../../core/base/ids.ts";
 import type { RunJournal } from "../../core/journal/run-journal.ts";
 import type { Request } from "../../core/request/buffer.ts";
-import type { DrawKey } from "../../core/request/request.ts";
+import { type DrawKey, drawKey } from "../../core/request/request.ts";
 import { Ends } from "../../core/rollout/iteration-span.ts";
 import { type RolloutReport, rolloutReport } from "../../core/rollout/report.ts";
 import { firstComplete } from "../../core/rollout/selection.ts";
@@ -13,13 +14,24 @@ import type { Text } from "../../text/text.ts";
 import { promptBytes, responseBytes } from "../kept.ts";
 import type { Generation, Sidecar } from "../sidecar.ts";
 import { type CarriedGroup, carriedGroup, isFresh } from "./carried.ts";
-import { type GroupPlan, inGroup, type RolloutPlan } from "./plan.ts";
+import {
+  type AddedGroup,
+  type GroupPlan,
+  inGroup,
+  type RolloutPlan,
+  type Steered,
+} from "./plan.ts";
 import { linesOf } from "./response-line.ts";
 
 export type RolloutState = "running" | "finished" | "cancelled" | "failed";
 
 export interface RunGroup {
   readonly id: string;
+  /** null: nothing can be added to it any more. */
+  plan: GroupPlan | null;
+  /** Number of its first response among those of the groups with this id. */
+  readonly base: number;
+  isGivenUp: boolean;
   readonly n: number;
   /** Number of responses with which it is whole. */
   readonly wanted: number;
@@ -53,9 +65,22 @@ export interface RunOptions extends RunParts {
   readonly draws: readonly (readonly DrawKey[])[];
   /** Groups of an earlier rollout, which the plan begins with. */
   readonly carried: readonly CarriedGroup[];
+  /** Changes by its client in an earlier process. */
+  readonly changes: readonly RunChange[];
 }
 
-export class Run {
+/** A change of a rollout by its client, as a journal keeps it. */
+export type RunChange =
+  | {
+      readonly kind: "added";
+      readonly plan: GroupPlan;
+      readonly base: number;
+      readonly draws: readonly DrawKey[];
+    }
+  | { readonly kind: "given_up"; readonly group: string; readonly bases: readonly number[] }
+  | { readonly kind: "closed" };
+
+export class Run implements Steered {
   readonly id: string;
   readonly hash: string;
   readonly journal: RunJournal | null;
@@ -66,13 +91,13 @@ export class Run {
   /** Finished groups in the order in which they finished. */
   readonly finishedGroups: RunGroup[] = [];
   readonly startMs: number;
-  readonly requests: number;
+  requests = 0;
   /** Groups that were not whole at its end, for a rollout that goes on with them. */
   carried: readonly CarriedGroup[] = [];
-  readonly #options: Omit<RunOptions, "plan" | "draws" | "carried">;
-  readonly #finishGroups: number;
-  /** Plans of the groups; none unless they may be carried on. */
-  #plans: readonly GroupPlan[] = [];
+  readonly #options: Omit<RunOptions, "plan" | "draws" | "carried" | "changes">;
+  readonly #how: Omit<RolloutPlan, "groups" | "requests">;
+  #isOpen: boolean;
+  readonly #changed = { added_groups: 0, added_requests: 0, given_up_groups: 0 };
   /** While it runs. */
   #generations: Generation[] = [];
   readonly #ends = new Ends();
@@ -85,23 +110,36 @@ export class Run {
 
   /** Begins every response, or none. @throws AppError as Sidecar.generate. */
   constructor(options: RunOptions) {
-    const { plan, draws, carried, ...rest } = options;
+    const { plan, draws, carried, changes, ...rest } = options;
+    const { groups, requests: _requests, ...how } = plan;
     this.id = options.id;
     this.hash = options.hash;
     this.journal = options.journal;
     this.isDetached = plan.isDetached;
-    this.requests = plan.requests;
     this.startMs = options.clock.nowMs();
     this.#options = rest;
-    this.#finishGroups = Math.min(plan.finishGroups ?? plan.groups.length, plan.groups.length);
-    if (this.#finishGroups < plan.groups.length) this.#plans = plan.groups;
-    for (const [i, group] of plan.groups.entries()) {
+    this.#how = how;
+    this.#isOpen = plan.isOpen ?? false;
+    const added = changes.flatMap((change) => (change.kind === "added" ? [change] : []));
+    const begins = [
+      ...groups.map((group, i) => ({ plan: group, base: 0, draws: draws[i] })),
+      ...added,
+    ];
+    for (const one of begins) {
       try {
-        this.#begin(group, plan, draws[i]);
+        this.#begin(one, one.draws);
       } catch (error) {
         this.#state = "failed";
         for (const generation of this.#generations) generation.abort();
-        throw inGroup(error, group.id);
+        throw inGroup(error, one.plan.id);
+      }
+    }
+    for (const change of changes) {
+      if (change.kind === "added") this.#countAdded(change.plan.n);
+      else if (change.kind === "closed") this.#isOpen = false;
+      else {
+        const { group: id, bases } = change;
+        this.#giveUp(this.groups.filter((one) => one.id === id && bases.includes(one.base)));
       }
     }
     const { rollout } = options.sidecar;
@@ -113,6 +151,106 @@ export class Run {
         if (rollout.restore(request, output)) options.journal?.changed(request);
       }
     }
+    for (const [i, { isGivenUp }] of this.groups.entries()) {
+      if (isGivenUp) this.#generations[i]?.abort();
+    }
+  }
+
+  get adapter(): string | null {
+    return this.groups[0]?.plan?.sampling.adapter ?? null;
+  }
+
+  groupOf(id: string): { readonly plan: GroupPlan; readonly size: number } | null {
+    const parts = this.groups.filter((group) => group.id === id);
+    const plan = parts[0]?.plan ?? null;
+    return plan === null ? null : { plan, size: parts.reduce((sum, { n }) => sum + n, 0) };
+  }
+
+  /**
+   * Adds groups, or responses to one; they finish and are handed out as groups of their own. `isOpen` false: nothing is
+   * added after them. Begins all of them, or none.
+   * @throws AppError conflict: the rollout is over; and as Sidecar.generate.
+   */
+  add(added: readonly AddedGroup[], isOpen: boolean | null): void {
+    this.checkRunning();
+    for (const { plan, base } of added) {
+      const size = this.groupOf(plan.id)?.size ?? 0;
+      if (size === base) continue;
+      // Another request has added to it since this one was checked.
+      const message = `group ${JSON.stringify(plan.id)} has ${size} responses, not ${base}`;
+      throw new AppError("conflict", message);
+    }
+    const before = this.groups.length;
+    const { journal } = this;
+    let stream = this.requests;
+    for (const one of added) {
+      try {
+        this.#begin(one, undefined);
+      } catch (error) {
+        for (const group of this.groups.splice(before)) {
+          group.isGivenUp = true;
+          this.requests -= group.n;
+        }
+        for (const generation of this.#generations.splice(before)) generation.abort();
+        throw inGroup(error, one.plan.id);
+      }
+    }
+    for (const { plan, base, requests } of this.groups.slice(before)) {
+      if (plan === null) continue;
+      journal?.change({
+        kind: "added",
+        plan,
+        base,
+        draws: requests.map(({ spec }) => spec.draw),
+      } satisfies RunChange);
+      for (const request of requests) {
+        journal?.joined(request, stream);
+        stream += 1;
+      }
+      this.#countAdded(plan.n);
+    }
+    if (isOpen !== false || !this.#isOpen) return;
+    journal?.change({ kind: "closed" } satisfies RunChange);
+    this.#isOpen = false;
+    this.#endIfWhole();
+  }
+
+  /**
+   * Gives up all of a group that is not handed out; returns the number of its responses.
+   * @throws AppError not_found; conflict: the rollout is over.
+   */
+  giveUp(id: string): number {
+    this.checkRunning();
+    if (!this.groups.some((group) => group.id === id)) {
+      throw new AppError("not_found", `the rollout has no group ${JSON.stringify(id)}`);
+    }
+    const given = this.groups.filter((group) => {
+      return group.id === id && !group.isGivenUp && group.taken.length === 0;
+    });
+    const bases = given.map(({ base }) => base);
+    this.journal?.change({ kind: "given_up", group: id, bases } satisfies RunChange);
+    this.#giveUp(given);
+    for (const group of given) this.#generations[this.groups.indexOf(group)]?.abort();
+    this.#endIfWhole();
+    return given.reduce((sum, { n }) => sum + n, 0);
+  }
+
+  /** Marks groups as given up; the caller ends their responses. */
+  #giveUp(groups: readonly RunGroup[]): void {
+    for (const group of groups) group.isGivenUp = true;
+    this.#changed.given_up_groups += groups.length;
+  }
+
+  #countAdded(n: number): void {
+    this.#changed.added_groups += 1;
+    this.#changed.added_requests += n;
+  }
+
+  /** @throws AppError conflict: it is over. */
+  checkRunning(): void {
+    if (this.#state === "running") return;
+    const message = `rollout ${JSON.stringify(this.id)} is ${this.#state}: nothing of it can be changed`;
+    throw new AppError("conflict", message);
   }
 
   get state(): RolloutState {
@@ -166,9 +304,9 @@ export class Run {
   }
 
   /** The lines of a finished group, each with its line end. */
-  linesOf({ id, taken }: RunGroup): string {
+  linesOf({ id, base, taken }: RunGroup): string {
     const { text, versionOf } = this.#options;
-    return linesOf(id, taken, { text, versionOf, skipSpecial: true });
+    return linesOf(id, taken, { text, versionOf, skipSpecial: true, base });
   }
 
   summaryLine(): string {
@@ -177,10 +315,14 @@ export class Run {
     return `${JSON.stringify(summary)}\n`;
   }
 
-  #begin(plan: GroupPlan, rollout: RolloutPlan, draws: readonly DrawKey[] | undefined): void {
+  #begin({ plan, base }: AddedGroup, given: readonly DrawKey[] | undefined): void {
     const { journal, id } = this;
     const { sidecar } = this.#options;
+    const rollout = this.#how;
     const { prompt, n, sampling, seeded } = plan;
+    const own = (index: number) => drawKey(sampling.seed, plan.id, base + index);
+    const draws =
+      given ?? (seeded && base > 0 ? Array.from({ length: n }, (_, i) => own(i)) : undefined);
     const group: { current: RunGroup | null } = { current: null };
     const generation = sidecar.generate(
       {
@@ -209,8 +351,10 @@ export class Run {
     generation.release();
     const wanted = plan.finishFirst ?? n;
     const { requests } = generation;
-    group.current = { id: plan.id, n, wanted, requests, finished: 0, taken: [] };
+    const empty = { isGivenUp: false, finished: 0, taken: [] };
+    group.current = { id: plan.id, plan, base, n, wanted, requests, ...empty };
     this.groups.push(group.current);
+    this.requests += n;
   }
 
   #finished(group: RunGroup, request: Request): void {
@@ -219,7 +363,7 @@ export class Run {
     group.finished += 1;
     const { journal } = this;
     journal?.finished(request);
-    if (group.taken.length > 0) return;
+    if (group.taken.length > 0 || group.isGivenUp) return;
     const { requests, wanted, n, finished } = group;
     const first = wanted < n ? firstComplete(requests, wanted) : [];
     if (first.length < wanted && finished < n) return;
@@ -234,13 +378,22 @@ export class Run {
   #complete(group: RunGroup): void {
     if (this.#state !== "running") return;
     this.finishedGroups.push(group);
+    if (!this.#endIfWhole()) this.#wake();
+  }
+
+  /** Whether it has ended. */
+  #endIfWhole(): boolean {
+    const { finishGroups = null } = this.#how;
+    const left = this.groups.reduce((sum, { isGivenUp }) => sum + Number(!isGivenUp), 0);
+    const wanted = Math.min(finishGroups ?? left, left);
+    if (this.#isOpen || this.finishedGroups.length < wanted) return false;
     const taken = this.finishedGroups.flatMap((one) => one.taken);
-    if (this.finishedGroups.length < this.#finishGroups) this.#wake();
-    else if (!taken.every(isGivenUp)) this.#end("finished");
+    if (taken.length === 0 || !taken.every(isCutOff)) this.#end("finished");
     else {
       const reason = taken[0]?.response.refusal?.message ?? "they were aborted";
       this.fail(`all its responses were given up, the first because ${reason}`);
     }
+    return true;
   }
 
   #end(state: RolloutState): void {
@@ -250,9 +403,10 @@ export class Run {
     this.#generations = [];
     const whole = new Set(this.finishedGroups);
     if (state === "finished") {
-      this.carried = this.#plans.flatMap((plan, i) => {
-        const group = this.groups[i];
-        return group === undefined || whole.has(group) ? [] : [carriedGroup(plan, group.requests)];
+      this.carried = this.groups.flatMap((group) => {
+        const { plan, base, requests, isGivenUp } = group;
+        const isLeft = plan !== null && base === 0 && !isGivenUp && !whole.has(group);
+        return isLeft ? [carriedGroup(plan, requests)] : [];
       });
     } else {
       for (const generation of generations) generation.abort();
@@ -269,11 +423,14 @@ export class Run {
       ends: this.#ends,
       restarts: this.#restarts,
       carriedGroups: this.carried.length,
+      changed: this.#changed,
       isWhole: state === "finished",
     });
     // Of unfinished requests only the number of tokens can be queried.
-    for (const group of this.groups) if (!whole.has(group)) group.requests = [];
-    this.#plans = [];
+    for (const group of this.groups) {
+      group.plan = null;
+      if (!whole.has(group)) group.requests = [];
+    }
     for (const { outputs } of this.carried) {
       for (const { tokens, logprobs } of outputs)
         this.bytes += tokens.byteLength + logprobs.byteLength;
@@ -297,6 +454,6 @@ export class Run {
 }
 
 /** Whether nothing of the response is of use. */
-function isGivenUp({ response: { finish, refusal, length } }: Request): boolean {
+function isCutOff({ response: { finish, refusal, length } }: Request): boolean {
   return finish === "abort" && (refusal !== null || length === 0);
 }
