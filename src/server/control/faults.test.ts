@@ -18,22 +18,6 @@ function mute(worker: ScriptedWorker): void {
   worker.gate = new Promise(() => {});
 }
 
-test("canary: an engine that does not generate with its new weights is fenced and named, the others continue", async () => {
-  const fixture = await Fixture.open();
-  fixture.worker(1).generates = () => NAN;
-  const answer = await fixture.call("POST", "/collective_rpc", reload);
-  expect(answer.status).toBe(500);
-  expect(JSON.stringify(answer.body)).toContain(
-    "engine-1 answered 500: the weights do not generate",
-  );
-  expect(fixture.states).toEqual(["ready", "fenced", "ready"]);
-  expect(fixture.pool.members[1]?.reason).toContain("do not generate");
-  expect(fixture.notices.map(({ kind }) => kind)).toEqual(["canary_failed"]);
-  const requests = fixture.ask(6);
-  await fixture.steps(80);
-  expect(requests.every(({ response }) => response.finish === "stop")).toBe(true);
-});
-
 test("canary: an engine that computes otherwise than the others is fenced before a token of it is served", async () => {
   const fixture = await Fixture.open();
   const made = (by: number) => () => ({ status: 200, body: { tokens: [7], logprobs: [-1 - by] } });

@@ -60,6 +60,7 @@ const SCENARIOS = `
   keeps / 500:1 reload 200:1 lora / rfr / 2 / an adapter does not bring a fenced engine back
   fresh / 500:1 reload; 502:1 reload; retry / rfr; rdr; rrr / 2 / an engine that cannot be reached is opened again
   fresh / 500:1 reload; kill:1; reload retry / rfr; rdr; rrr / 2 / a fenced engine that dies is opened again
+  keeps / nan:1 reload / rfr / 1 / one that does not generate with its new weights is fenced, and the others serve
   keeps / nan:* start part finish; good:* reload / fff; rrr / 2 / where no engine generates none serves, until good weights come
   fresh / sleep nan:2 wakeWeights; wakeKv; retry / rrr; rrd; rrr / 0 / one that does not generate when it is awake is opened again
   fresh / start 400:2 part 200:2 time; retry / ddr; rrr / 0 / an update that is left open is given up
