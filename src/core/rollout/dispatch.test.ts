@@ -1,11 +1,15 @@
 // Whether KV goes along with a request that leaves its worker, and what the workers are accounted for meanwhile.
 
 import { expect, test } from "bun:test";
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+import { Glob } from "bun";
 import { ManualClock } from "../../../test/suite/manual-clock.ts";
 import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { EmbeddedKvPool } from "../../host/embedded-pool.ts";
 import { present } from "../base/assert.ts";
 import { groupId, weightEpoch, workerId } from "../base/ids.ts";
+import { RequestBuffer, type Requests } from "../request/buffer.ts";
 import { loadCore } from "../wasm/load.ts";
 import { Loop } from "./loop.ts";
 import type { Worker } from "./worker.ts";
@@ -102,4 +106,21 @@ test("reached: what is reserved moves along with the tokens, and leaves with the
   dispatch.goesOn(request);
   exported(0);
   expect(free(HOME)).toBe(KV_TOKENS);
+});
+
+test("status: only the dispatch has the buffer that can change it", () => {
+  const root = join(import.meta.dir, "../..");
+  const files = [...new Glob("**/*.ts").scanSync(root)].filter((file) => !/\.test\./.test(file));
+  const naming = files.filter((file) =>
+    /\bRequestBuffer\b/.test(readFileSync(join(root, file), "utf8")),
+  );
+  expect(naming.sort()).toEqual([
+    "core/request/buffer.ts",
+    "core/rollout/dispatch.ts",
+    // It makes it, for the dispatch, and keeps what others see of it.
+    "core/rollout/loop.ts",
+  ]);
+  const others: Requests = new RequestBuffer();
+  // @ts-expect-error: those who see the requests cannot move one.
+  expect(others.move).toBeFunction();
 });
