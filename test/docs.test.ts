@@ -73,9 +73,9 @@ test("paths: files and folders that a document names exist", () => {
   expect(checked).toBeGreaterThan(200);
 });
 
-test("length: ARCHITECTURE.md has at most 175 lines", () => {
+test("length: ARCHITECTURE.md has at most 200 lines", () => {
   const lines = readFileSync(join(ROOT, "ARCHITECTURE.md"), "utf8").trimEnd().split("\n");
-  expect(lines.length).toBeLessThanOrEqual(175);
+  expect(lines.length).toBeLessThanOrEqual(200);
 });
 
 test("tables: every row stands below a head, without a gap", () => {
