@@ -334,6 +334,13 @@ test("sizes: every room has a target, and together they are what the product is 
   expect(sumOf((room) => room.startsWith("core/"))).toBeLessThanOrEqual(CORE_LINES);
 });
 
+test("layout: no object is spread where it is written, which only saves lines", () => {
+  const packed = sources.filter((file) =>
+    /^\s*\.\.\.\{/m.test(readFileSync(join(SRC, file), "utf8")),
+  );
+  expect(packed).toEqual([]);
+});
+
 /** Beginnings of a doc comment that leave its subject to be guessed: pronouns and relative clauses. */
 const SUBJECTLESS =
   /^\s*\/\*\*(?:\n\s*\*)? (?:Of|Those|What|Whose|Whatever|Who|Whoever|Which|Whichever|That|This|These|It|Its|They|Their|Nothing|Nobody|Somebody|Others)\b.*/gm;

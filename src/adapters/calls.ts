@@ -23,7 +23,8 @@ type Translated = Omit<RouteInfo, "method"> & {
 export function translated({ call, answer, method, ...info }: Translated): Row<Control> {
   const route = method ? { method } : ({ method: "POST", schema: { type: "object" } } as const);
   return {
-    ...{ ...route, ...info },
+    ...route,
+    ...info,
     handle: async (control, exchange) => {
       try {
         const body = method === "GET" ? null : await exchange.json();

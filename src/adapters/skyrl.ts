@@ -1,4 +1,5 @@
-// SkyRL beside the routes of vLLM that it uses as they are: the end of a session, and POST /skyrl/v1/generate (skyrl/backends/skyrl_train/inference_servers/vllm_server_actor.py): one response to
+// SkyRL beside the routes of vLLM that it uses as they are: the end of a session, and POST /skyrl/v1/generate
+// (skyrl/backends/skyrl_train/inference_servers/vllm_server_actor.py): one response to
 // one prompt, and beside it packed arrays: the tokens from which each of its tokens was drawn, and routed experts. A packed
 // array is {data, shape, dtype}, in this order and without spaces, because its client cuts `data` out of the body before it
 // reads the JSON.

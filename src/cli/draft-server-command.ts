@@ -63,7 +63,9 @@ async function serveDrafts(settings: DraftServerSettings): Promise<number> {
   });
   const http = listening(
     {
-      ...{ host, port: settings.port, apiToken: token },
+      host,
+      port: settings.port,
+      apiToken: token,
       allowOrigins: settings.allowOrigin,
     },
     { routes: [], sockets: { [PATH]: service }, answered: () => {}, failed },

@@ -53,7 +53,8 @@ test("OutputFile: makes the folders, and takes its place when it is whole", () =
 });
 
 test("OutputFile: what was there stays until then, with its mode, behind a link too", () => {
-  const [path, link] = [join(root, "old"), join(root, "link")];
+  const path = join(root, "old");
+  const link = join(root, "link");
   writeFileSync(path, "old", { mode: 0o600 });
   symlinkSync(path, link);
   // Not what the umask allows new files.
@@ -71,7 +72,8 @@ test("OutputFile: what was there stays until then, with its mode, behind a link 
 });
 
 test("OutputFile: a link to a file that is not there stays, and the file is made", () => {
-  const [path, link] = [join(root, "later", "target"), join(root, "dangling")];
+  const path = join(root, "later", "target");
+  const link = join(root, "dangling");
   symlinkSync("second", link);
   symlinkSync(join("later", "target"), join(root, "second"));
   const file = new OutputFile("--out", link);
@@ -171,7 +173,8 @@ test.skipIf(noMount !== null).each([
 ])(`OutputFile: %s gets a copy${noMount === null ? "" : ` (skipped: ${noMount})`}`, (_, mode) => {
   const folder = join(root, `mounts-${mode}`);
   mountSmall(folder);
-  const [path, host] = [join(folder, "out.jsonl"), join(root, `host-${mode}`)];
+  const path = join(folder, "out.jsonl");
+  const host = join(root, `host-${mode}`);
   writeFileSync(path, "");
   writeFileSync(host, "what was there is longer\n");
   for (const args of [

@@ -102,7 +102,8 @@ function doneOf({ requests, requestsDone, groups, groupsDone }: Progress, by: Pa
 /** The range in which the end is expected; nothing if it is not known. */
 function etaOf({ etaLowS, etaHighS }: Progress, by: Painter): string[] {
   if (etaLowS === null || etaHighS === null) return [];
-  const [low, high] = [formatClock(etaLowS), formatClock(etaHighS)];
+  const low = formatClock(etaLowS);
+  const high = formatClock(etaHighS);
   return [by(`ETA ${low === high ? low : `${low} - ${high}`}`, "dim")];
 }
 

@@ -22,7 +22,12 @@ for (const [args, problem] of [
 
 const runOf = (wall_s: number, engine_s: number, more: object = {}) =>
   ({
-    ...{ busy_s: 1, draft_saved_s: 0, draft: "off", drafts: 0, requests: 32, interrupted: false },
+    busy_s: 1,
+    draft_saved_s: 0,
+    draft: "off",
+    drafts: 0,
+    requests: 32,
+    interrupted: false,
     rounds: [
       { wall_s, engine_s, tail_s: 1, cpu_s: 1, others_cpu_share: 0, equal_responses: 32, ...more },
     ],

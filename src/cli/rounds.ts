@@ -101,7 +101,8 @@ export function busyNotes(reports: readonly RoundsReport[], areServers = false):
   const largest = Math.max(0, ...shares);
   if (largest < BUSY_SHARE) return [];
   const percent = (share: number) => `${Math.round(100 * share)} %`;
-  const [low, high] = [percent(Math.min(...shares)), percent(largest)];
+  const low = percent(Math.min(...shares));
+  const high = percent(largest);
   const range = low === high ? low : `${low} to ${high}`;
   const used = `The machine was busy: other processes used ${range} of its CPU time`;
   return [`${used}. Wall times do not compare${areServers ? "" : INSTEAD}.`];

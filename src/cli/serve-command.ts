@@ -149,7 +149,10 @@ export async function serveOver(
   try {
     return statusOf(
       await serveUntilStopped({
-        ...{ engines, options, events, stopping },
+        engines,
+        options,
+        events,
+        stopping,
         life: lifeLog(log),
         broken: broken.promise,
         drainS: settings.drainS,

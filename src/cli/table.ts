@@ -170,7 +170,8 @@ function timeRows(
         : seconds.map((value, i) => (base[i] ?? Number.NaN) / value).filter(Number.isFinite);
     const ratio = factors.length === 0 ? "" : describeRatio("time", median(factors), 1);
     medians.push(formatSeconds(median(seconds)), ratio);
-    const [low, high] = [Math.min(...factors), Math.max(...factors)];
+    const low = Math.min(...factors);
+    const high = Math.max(...factors);
     ranges.push(
       rangeOf(seconds),
       factors.length === 0 ? "" : `${low.toFixed(2)} - ${high.toFixed(2)}`,

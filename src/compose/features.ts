@@ -117,7 +117,11 @@ function liveView(parts: Parts): LiveView {
   const { front, encoder, sidecar, pool, weights, timers, log, options } = parts;
   const { journal = null } = options;
   return new LiveView({
-    ...{ sidecar, pool, weights, clock: wallClock, every: timers.repeatedly },
+    sidecar,
+    pool,
+    weights,
+    clock: wallClock,
+    every: timers.repeatedly,
     iterationsFile: journal === null ? null : join(journal, "iterations.json"),
     workers: () => workersOf({ sidecar, pool }),
     nowS: () => Date.now() / 1000,
@@ -203,8 +207,10 @@ function requests(parts: Parts, variesSeeds: () => boolean): Features {
     journals && new RequestJournals({ files: journals, sidecar, held, graceMs, after });
   const { trajectories, feature: recording } = recorded(parts);
   if (text.chatProblem) log.chatProblem(text.chatProblem);
+  const shared = { sidecar, text, encoder, chats, eosTokenIds, after, variesSeeds };
   const plane = new DataPlane({
-    ...{ sidecar, text, encoder, engines, chats, eosTokenIds, after, variesSeeds },
+    ...shared,
+    engines,
     trajectories,
     journals: requestJournals,
     modelNames: names,
@@ -217,17 +223,9 @@ function requests(parts: Parts, variesSeeds: () => boolean): Features {
     failed: log.failed,
   });
   const { known: rollouts, routes } = rolloutSide({
-    ...{
-      sidecar,
-      text,
-      encoder,
-      chats,
-      eosTokenIds,
-      clock: wallClock,
-      files: journals,
-      after,
-      variesSeeds,
-    },
+    ...shared,
+    clock: wallClock,
+    files: journals,
     adapterOf: (model) => plane.model.adapterOf(model),
     versionOf,
     held: () => pool.held,

@@ -82,11 +82,20 @@ export function partsOf(
   const epoch = before?.epoch ?? EPOCH;
   const sidecar = sidecarOf(options, { kv, history, timers, epoch, log });
   const pool = new WorkerPool({
-    ...{ sidecar, before, sources, later, changed, workersMin },
+    sidecar,
+    before,
+    sources,
+    later,
+    changed,
+    workersMin,
     controlMsMax: timeoutMs,
   });
   const weights = new WeightUpdates({
-    ...{ sidecar, pool, clock: wallClock, later, timeoutMs },
+    sidecar,
+    pool,
+    clock: wallClock,
+    later,
+    timeoutMs,
     modelNames: options.model.names,
     notice: log.weightsNotice,
     held: log.weightsHeld,
@@ -98,7 +107,11 @@ export function partsOf(
   kept.restore({ sidecar, pool, weights }, log.failed);
   if (before !== null) log.weightsChanged(before.epoch, before.version);
   const learned = new LearnedEpochs({
-    ...{ sidecar, pool, weights, clock: wallClock, later },
+    sidecar,
+    pool,
+    weights,
+    clock: wallClock,
+    later,
     notice: log.weightsNotice,
   });
   const engines = new PoolCalls({ pool, sidecar, later });
@@ -135,7 +148,13 @@ function sidecarOf(
   const { policy, draft, chunkTokens } = options;
   return new Sidecar({
     rollout: {
-      ...{ policy, draft, chunkTokens, epoch, pool: kv, clock: wallClock, core: loadCore() },
+      policy,
+      draft,
+      chunkTokens,
+      epoch,
+      pool: kv,
+      clock: wallClock,
+      core: loadCore(),
       later: timers.afterwards,
       ...(history && { lengthPrior: history.prior }),
     },

@@ -51,11 +51,18 @@ const absent: WorkerSource = {
 
 const sampling = samplingOf({ seed: 7, tokensMax: 1000 });
 const group = (id: string, n: number) => ({
-  ...{ id, n, sampling, seeded: true },
+  id,
+  n,
+  sampling,
+  seeded: true,
   prompt: Int32Array.of(1, 2, id.length),
 });
 const PLAN = {
-  ...{ id: null, priority: 0, isDetached: true, isStrict: true, requests: 5 },
+  id: null,
+  priority: 0,
+  isDetached: true,
+  isStrict: true,
+  requests: 5,
   groups: [group("long", 4), group("short", 1)],
 };
 

@@ -30,7 +30,8 @@ export function bindServer(options: BindOptions): BoundServer {
   const { answered, failed } = feed.log;
   const http = listening(options, {
     ...starting({ version: options.version, waitsFor: () => waitsFor, routes: registry.routes() }),
-    ...{ answered, failed },
+    answered,
+    failed,
   });
   return {
     url: http.url,
@@ -55,7 +56,11 @@ export function listening(
   const { host, port, apiToken, allowOrigins = [] } = where;
   try {
     return serveHttp({
-      ...{ ...served, host, port, apiToken, allowOrigins },
+      ...served,
+      host,
+      port,
+      apiToken,
+      allowOrigins,
       bodyBytesMax: BODY_BYTES_MAX,
       frameBytesMax: DRAFT_SERVER_LIMITS.frameBytesMax,
     });

@@ -9,10 +9,17 @@ import { OperatorFeed } from "./operator-log.ts";
 import { openSidecar } from "./sidecar.ts";
 
 const PLAN = {
-  ...{ id: null, requests: 3, priority: 0, isDetached: true, isStrict: true },
+  id: null,
+  requests: 3,
+  priority: 0,
+  isDetached: true,
+  isStrict: true,
   groups: [
     {
-      ...{ id: "a", prompt: Int32Array.of(1, 2), n: 3, seeded: false },
+      id: "a",
+      prompt: Int32Array.of(1, 2),
+      n: 3,
+      seeded: false,
       sampling: samplingOf({ tokensMax: 100 }),
     },
   ],

@@ -144,7 +144,7 @@ export const FIELDS = {
     otherwise: "all",
   }),
   engineSteps: text("--engine-steps REQUESTS,MS,US", {
-    help: "your engine without drafts, for a speed-up: with REQUESTS in a step it takes MS milliseconds (the inter-token latency), and US microseconds more for each further token",
+    help: "your engine without drafts, for a speed-up: a step of REQUESTS takes MS milliseconds, and US microseconds more for each further token",
     otherwise: "none",
   }),
   out: text("--out RESPONSES.jsonl", {
@@ -181,7 +181,7 @@ export const FIELDS = {
   }),
   demo: toggle(
     "--demo",
-    "answer 4 bundled prompts under three policies and compare them, with the bundled model at a real model's price (`--model priced`): needs no further option",
+    "answer 4 bundled prompts under three policies and compare them, with the bundled model at a real model's price (`--model priced`)",
   ),
   report: text("--report REPORT.json", {
     help: "write the closing table and the engines over time as JSON, and as a page beside it (.html)",

@@ -114,7 +114,10 @@ export class Adapters {
 }
 
 const BASE: SamplingParams = {
-  ...{ temperature: 1, seed: 0, tokensMax: 1, stopTokenIds: [] },
+  temperature: 1,
+  seed: 0,
+  tokensMax: 1,
+  stopTokenIds: [],
   ...SAMPLING_DEFAULTS,
 };
 

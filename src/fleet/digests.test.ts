@@ -6,7 +6,9 @@ import { ControlFixture } from "../../test/suite/control-fixture.ts";
 import { type WeightsId, weightsId } from "../core/base/ids.ts";
 import type { ControlAnswer } from "../core/rollout/operation.ts";
 
-const [OLD, NEW, Q8] = [weightsId("f16-01d"), weightsId("f16-2e3"), weightsId("q8_0-8")];
+const OLD = weightsId("f16-01d");
+const NEW = weightsId("f16-2e3");
+const Q8 = weightsId("q8_0-8");
 const GOOD: ControlAnswer = { status: 200, body: {} };
 const UPDATE = { update_info: { weights_path: "/step-1" } };
 

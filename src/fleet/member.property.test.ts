@@ -31,7 +31,11 @@ const at = (n: number) => weightEpoch(n);
 const opened =
   (isFirst: boolean, keepsWeights: boolean, late = 0): Make =>
   ({ attempt }, epoch) => ({
-    ...{ kind: "opened", attempt: attempt - late, epoch: at(epoch), isFirst, keepsWeights },
+    kind: "opened",
+    attempt: attempt - late,
+    epoch: at(epoch),
+    isFirst,
+    keepsWeights,
   });
 const checked =
   (kind: "current" | "behind" | "silent", { late = 0, before = 0, isGiven = false } = {}): Make =>

@@ -422,7 +422,8 @@ export class WeightUpdates {
     const { timeoutMs } = this.#options;
     const seconds = Math.round(this.hold.heldSeconds);
     const what = this.#open === null ? "is under way" : "is open";
-    return `a weight update ${what} since ${seconds} s: generation resumes when it ends; it is aborted after ${timeoutMs / 1000} s without a request, or by POST /abort_weight_update`;
+    const aborted = `after ${timeoutMs / 1000} s without a request, or by POST /abort_weight_update`;
+    return `a weight update ${what} since ${seconds} s: generation resumes when it ends; it is aborted ${aborted}`;
   }
 
   /** A client's call, which is refused when too many wait. @throws AppError queue_full. */

@@ -44,7 +44,8 @@ export async function* linesOf(
   };
   const taken = () => {
     const text = decoded(Buffer.concat(pieces), `${file}:${line}`);
-    [pieces, bytes] = [[], 0];
+    pieces = [];
+    bytes = 0;
     return text;
   };
   for await (const chunk of chunks) {

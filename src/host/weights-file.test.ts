@@ -9,7 +9,9 @@ import { WeightsFile } from "./weights-file.ts";
 const SLOT_BYTES = 16_384;
 const folder = () => mkdtempSync(join(tmpdir(), "foretoken-weights-"));
 const heldAt = (epoch: number, path = `/ckpt/${epoch}`): HeldWeights => ({
-  ...{ epoch: weightEpoch(epoch), version: `step-${epoch}`, weights: null },
+  epoch: weightEpoch(epoch),
+  version: `step-${epoch}`,
+  weights: null,
   base: { kind: "load", path, version: null, options: {} },
 });
 

@@ -57,8 +57,12 @@ const serverMessage: fc.Arbitrary<ServerMessage> = fc.oneof(
   fc.record(
     {
       kind: kind("welcome"),
-      ...{ protocolVersion: uint32, instanceId: uint32, epoch },
-      ...{ frameBytesMax: positive, telemetryMs: positive, hasPast: fc.constant(true as const) },
+      protocolVersion: uint32,
+      instanceId: uint32,
+      epoch,
+      frameBytesMax: positive,
+      telemetryMs: positive,
+      hasPast: fc.constant(true as const),
     },
     { requiredKeys: ["kind", "protocolVersion", "instanceId", "epoch", "frameBytesMax"] },
   ),

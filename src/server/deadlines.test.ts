@@ -9,7 +9,9 @@ function bedWith() {
   const bed = new Bed({ workers: 2, lengthOf: ({ sampleIndex: i }) => (i === 0 ? 90 : 10) });
   const notices: DeadlineNotice[] = [];
   const deadlines = new Deadlines({
-    ...{ sidecar: bed.sidecar, clock: bed.clock, every: () => () => {} },
+    sidecar: bed.sidecar,
+    clock: bed.clock,
+    every: () => () => {},
     ended: (notice) => notices.push(notice),
   });
   bed.sidecar.observe(deadlines.observer);
@@ -29,7 +31,8 @@ const endsOf = (requests: ReturnType<ReturnType<typeof bedWith>["ask"]>) =>
 
 test("deadlines: a group's ends its own responses, another runs to its end", async () => {
   const { notices, ask, run } = bedWith();
-  const [tight, other] = [ask(1, { group_tokens: 50 }), ask(2)];
+  const tight = ask(1, { group_tokens: 50 });
+  const other = ask(2);
   await run();
   expect([endsOf(tight), endsOf(other)]).toEqual([
     ["deadline", "stop", "stop"],

@@ -112,7 +112,8 @@ export class Deadlines {
       of: typeof key === "number" ? `iteration ${key}` : `group ${key.groupId}`,
       requests: open.length,
       seconds: ms / 1000,
-      ...{ tokens, savedS },
+      tokens,
+      savedS,
       longest: `group ${first?.spec.groupId} response ${first?.spec.sampleIndex}: ${first?.response.length} tokens`,
     });
   }

@@ -34,7 +34,10 @@ export function fetchExchange(request: Request, options: ExchangeOptions): Fetch
     return read;
   };
   return {
-    ...{ id, url, streams, params: {} },
+    id,
+    url,
+    streams,
+    params: {},
     method: request.method,
     headers: request.headers,
     signal: request.signal,

@@ -56,7 +56,9 @@ test("kept groups: a generation that lets its group go leaves nothing of it", as
 });
 
 test("groups: a wave of which 512 requests are in flight at a time is one group for each prompt", async () => {
-  const [prompts, size, inFlightMax] = [96, 16, 512];
+  const prompts = 96;
+  const size = 16;
+  const inFlightMax = 512;
   const bed = new Bed({ workers: 4, lengthOf: ({ sampleIndex }) => 5 + sampleIndex, slots: 128 });
   const groups = new Map<number, Set<string>>();
   // Samples of one prompt are far apart, so that the first are over long before the last come.
@@ -99,7 +101,9 @@ test("groups: another salt is another group", async () => {
     const spec = { ...specFor([1], 1), sampling: { ...sampling, cacheSalt } };
     return bed.sidecar.generate(spec, DEAF).requests[0]?.group;
   };
-  const [none, one, two] = [groupWith(null), groupWith("1"), groupWith("2")];
+  const none = groupWith(null);
+  const one = groupWith("1");
+  const two = groupWith("2");
   expect(new Set([none, one, two]).size).toBe(3);
   expect(groupWith("1")).toBe(one);
   await bed.finish();

@@ -8,8 +8,10 @@ const ERROR = {
   type: "object",
   required: ["message", "type", "code"],
   properties: {
-    ...{ message: TEXT, type: TEXT },
-    ...{ param: { type: ["string", "null"] }, code: { type: "integer" } },
+    message: TEXT,
+    type: TEXT,
+    param: { type: ["string", "null"] },
+    code: { type: "integer" },
   },
 };
 const ERROR_SCHEMA = { type: "object", required: ["error"], properties: { error: ERROR } };

@@ -50,7 +50,9 @@ export class SessionTrace {
   finished(line: TraceLine, { spec, response }: Request): void {
     line.out_lens.push(response.length);
     const ids: number[] = [];
-    let [high, low, filled] = [1, 2, 0];
+    let high = 1;
+    let low = 2;
+    let filled = 0;
     const fill = (): void => {
       ids.push(this.#numberOf((high & 0x1f_ffff) * 2 ** 32 + low));
       filled = 0;

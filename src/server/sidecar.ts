@@ -136,8 +136,10 @@ export class Sidecar {
     const limits = { ...LIMITS, ...options.limits };
     this.#limits = limits;
     this.sessions = new Sessions({
-      ...{ msMax: limits.sessionMsMax, bytesMax: limits.sessionBytesMax },
-      ...{ clock: options.rollout.clock, later: options.rollout.later },
+      msMax: limits.sessionMsMax,
+      bytesMax: limits.sessionBytesMax,
+      clock: options.rollout.clock,
+      later: options.rollout.later,
       letGo: (request) => this.rollout.letGo(request),
     });
     const closed = (group: Group) => this.sessions.closed(group);
@@ -282,7 +284,9 @@ export class Sidecar {
     }
     const wanted = prompt.length + sampling.tokensMax;
     if (wanted > this.contextTokens) {
-      const message = `This model's maximum context length is ${this.contextTokens} tokens. However, the prompt has ${prompt.length} tokens and max_tokens is ${sampling.tokensMax}: ${wanted} tokens in all.`;
+      const most = `This model's maximum context length is ${this.contextTokens} tokens`;
+      const all = `the prompt has ${prompt.length} tokens and max_tokens is ${sampling.tokensMax}`;
+      const message = `${most}. However, ${all}: ${wanted} tokens in all.`;
       throw new AppError("context_length_exceeded", message);
     }
     if (!Number.isInteger(priority) || Math.abs(priority) > PRIORITY_MAX) {

@@ -24,7 +24,8 @@ test("table: TRL's 41 templates render 16 chats as vLLM does", () => {
   const golden: Record<string, Row> = JSON.parse(read("golden.json"));
   const chats = membersOf(read("chats.json"));
   const wrong: string[] = [];
-  let [right, refused] = [0, 0];
+  let right = 0;
+  let refused = 0;
   for (const [name, { source, texts }] of Object.entries(golden)) {
     const template = templateOf(source);
     expect([name, template.problem]).toEqual([name, null]);

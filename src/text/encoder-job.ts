@@ -78,7 +78,9 @@ function checkRoom(text: Text, written: string, tokensMax: number | null): void 
   if (tokensMax === null || written.length <= tokensMax) return;
   const tokensMin = Math.ceil(written.length / longestToken(text));
   if (tokensMin <= tokensMax) return;
-  const message = `This model's maximum context length is ${tokensMax} tokens. However, your prompt contains ${written.length} characters, which are at least ${tokensMin} input tokens. Please reduce the length of the input prompt.`;
+  const most = `This model's maximum context length is ${tokensMax} tokens`;
+  const least = `${written.length} characters, which are at least ${tokensMin} input tokens`;
+  const message = `${most}. However, your prompt contains ${least}. Please reduce the length of the input prompt.`;
   throw new AppError("context_length_exceeded", message);
 }
 

@@ -91,7 +91,10 @@ export async function runEqual(
 ): Promise<LabCell> {
   let best = await run(PROBABILITY_LEAST);
   // Drafted tokens fall with the logarithm of the probability, nearly in a straight line, to none at 1.
-  let [low, most, high, least] = [Math.log(PROBABILITY_LEAST), best.drafted_per_step, 0, 0];
+  let low = Math.log(PROBABILITY_LEAST);
+  let most = best.drafted_per_step;
+  let high = 0;
+  let least = 0;
   const off = (cell: LabCell) => Math.abs(cell.drafted_per_step / wanted - 1);
   for (let runs = 1; most > wanted && runs < RUNS_MAX && off(best) > TOLERANCE; runs += 1) {
     const part = (most - wanted) / (most - least);

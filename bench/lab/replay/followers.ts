@@ -60,7 +60,8 @@ export class Followers {
 
   /** The likeliest follower of the CONTEXT tokens of `tail`; null: none is known. */
   next(keys: Keys, tail: readonly number[]): { token: number; probability: number } | null {
-    let [best, found] = [-1, 0];
+    let best = -1;
+    let found = 0;
     for (const [source, key] of [keys.own, keys.group, ANY].entries()) {
       this.#find(key, tail);
       for (const [i, place] of this.#places.entries()) {

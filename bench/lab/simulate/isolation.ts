@@ -23,7 +23,8 @@ interface Lanes {
 
 /** Two schedulers behind one: each waiting request is in the queue of its lane. */
 export function isolating(parts: SchedulerParts): Scheduler {
-  const [bulk, long] = [schedulerFor("seer", parts), schedulerFor("seer", parts)];
+  const bulk = schedulerFor("seer", parts);
+  const long = schedulerFor("seer", parts);
   let lanes: Lanes = { long: new Set(), engines: 0 };
   let turns = 0;
   const waits = new Map<Request, Scheduler>();
@@ -54,7 +55,9 @@ export function isolating(parts: SchedulerParts): Scheduler {
     return commands;
   };
   return Object.assign(Object.create(bulk) as Scheduler, {
-    ...{ enqueue, remove, schedule },
+    enqueue,
+    remove,
+    schedule,
     unparked: (request: Request) => waits.get(request)?.unparked(request),
     isUrgent: (request: Request) => bulk.isUrgent(request),
     refresh: (group: Request["group"]) => {

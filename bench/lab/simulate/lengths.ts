@@ -60,7 +60,8 @@ function scaled(deviations: readonly (readonly number[])[], shape: LengthShape):
   const all = Float64Array.from(deviations.flat());
   let low = 0;
   let high = Math.log(tokensMax) + 10;
-  let [lowSum, highSum] = [0, Number.POSITIVE_INFINITY];
+  let lowSum = 0;
+  let highSum = Number.POSITIVE_INFINITY;
   // Sums that differ by one token have nothing between them.
   for (let round = 0; round < 60 && highSum - lowSum > 1; round += 1) {
     const middle = (low + high) / 2;

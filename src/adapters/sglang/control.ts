@@ -174,8 +174,14 @@ async function serverInfo(control: Control, url: URL): Promise<object> {
     host: url.hostname,
     port: Number(url.port === "" ? 80 : url.port),
     tp_size: sum(sizes),
-    ...{ dp_size: 1, pp_size: 1, ep_size: 1, nnodes: 1, node_rank: 0 },
-    ...{ base_gpu_id: 0, gpu_id_step: 1, enable_memory_saver: false },
+    dp_size: 1,
+    pp_size: 1,
+    ep_size: 1,
+    nnodes: 1,
+    node_rank: 0,
+    base_gpu_id: 0,
+    gpu_id_step: 1,
+    enable_memory_saver: false,
     enable_return_routed_experts: control.sidecar.reportsExperts,
     max_running_requests: sum(capacities.map(({ slots }) => slots)),
     max_total_num_tokens: sum(capacities.map(({ kvTokens }) => kvTokens)),
@@ -186,7 +192,9 @@ async function serverInfo(control: Control, url: URL): Promise<object> {
 function modelInfo({ sidecar, weights, modelName }: Control): object {
   const { contextTokens } = sidecar;
   return {
-    ...{ model_path: modelName, served_model_name: modelName, tokenizer_path: modelName },
+    model_path: modelName,
+    served_model_name: modelName,
+    tokenizer_path: modelName,
     is_generation: true,
     weight_version: weights.current,
     context_length: Number.isFinite(contextTokens) ? contextTokens : null,

@@ -36,7 +36,9 @@ function accumulated(events: readonly Answer[]): { tokens: number[]; text: strin
     expect(sofar.startsWith(text)).toBe(true);
     const ids = pairs.map(([, id]) => id);
     expect(ids.slice(0, length)).toEqual(tokens);
-    [length, tokens, text] = [ids.length, ids, sofar];
+    length = ids.length;
+    tokens = ids;
+    text = sofar;
   }
   return { tokens, text };
 }

@@ -121,7 +121,8 @@ export function parseSglang(body: unknown): ParsedRequest {
   return {
     fields: { ...fields, request_id: typeof rid === "string" ? rid : null } as Placing,
     parts: items.map((item) => partOf(fields, item)),
-    ...{ prompts, wantsText: true },
+    prompts,
+    wantsText: true,
     names: Array.isArray(rid) ? rid.map((one) => one ?? "") : undefined,
     answer: (model) => answerOf(model, fields, about),
   };
@@ -198,7 +199,10 @@ function partOf(fields: Fields, item: Item): RequestPart {
       return_routed_experts: experts ?? false,
       ...(experts === true ? { routed_experts_prompt_start: start } : {}),
     },
-    ...{ at: "sampling_params.", tokensMax, salt, model: item.adapter ?? fields.model },
+    at: "sampling_params.",
+    tokensMax,
+    salt,
+    model: item.adapter ?? fields.model,
     topLogprobs: Math.max(top, support),
   };
 }

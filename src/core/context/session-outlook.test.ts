@@ -12,8 +12,11 @@ test("outlook: a session is expected to grow as far as the longest of its group,
   const turnOf = (group: Group | undefined, turn: number, leadTokens: number) => {
     if (group === undefined) throw new Error("a group");
     const request = buffer.join(group, {
-      ...{ sampling: samplingOf({ tokensMax: 8 }), draw: drawKey(1, "", 0), priority: 0 },
-      ...{ divisible: true, turn: { prompt: new Int32Array(10 + turn * 100), leadTokens } },
+      sampling: samplingOf({ tokensMax: 8 }),
+      draw: drawKey(1, "", 0),
+      priority: 0,
+      divisible: true,
+      turn: { prompt: new Int32Array(10 + turn * 100), leadTokens },
     });
     request.turn = turn;
     return request;
@@ -31,7 +34,9 @@ test("outlook: a session is expected to grow as far as the longest of its group,
   expect(outlook.leads(turnOf(long, 1, 0))).toBe(false);
   const single = buffer.open(groupId("c"), new Int32Array(10));
   buffer.join(single, {
-    ...{ sampling: samplingOf({ tokensMax: 8 }), draw: drawKey(1, "", 0), priority: 0 },
+    sampling: samplingOf({ tokensMax: 8 }),
+    draw: drawKey(1, "", 0),
+    priority: 0,
     divisible: true,
   });
   expect(outlook.tokens(single)).toBeNull();

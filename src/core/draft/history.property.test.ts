@@ -22,7 +22,8 @@ const act = fc.oneof(
 test("history: keeps what its twin keeps, and stays within its bytes", () => {
   fc.assert(
     fc.property(shape, fc.array(act, { maxLength: 40, size: "max" }), (options, acts) => {
-      const [history, twin] = [new History(options), new HistoryTwin(options)];
+      const history = new History(options);
+      const twin = new HistoryTwin(options);
       for (const { kind, prompt: ids, responses } of acts) {
         if (kind === "advance") {
           history.advance();

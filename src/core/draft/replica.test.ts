@@ -63,7 +63,8 @@ test("learning: a draft that is refused again and again loses its probability, a
 });
 
 test("update: repeats and overlaps change nothing", () => {
-  const [once, twice] = [ready(), ready()];
+  const once = ready();
+  const twice = ready();
   once.update(A, 0, 0, count(50, 80));
   twice.update(A, 0, 0, count(50, 60));
   expect(twice.update(A, 0, 0, count(50, 60))).toEqual({ kind: "ok" });

@@ -1,8 +1,8 @@
 // A worker's replica of the token logs of its draft groups, and the drafts made from them. It owns
 // one core instance. Tokens that arrive between two proposals cross into it together with the next
 // one, in one call. When a group no longer fits, its memory is freed and it drafts nothing; a response beyond the
-// SEQUENCES_MAX of a group is not taken and not drafted for: drafting may only ever cost time. With a history, a group whose prompt has a past begins with it in its index, and
-// leaves its own responses there. Lifetimes are the caller's.
+// SEQUENCES_MAX of a group is not taken and not drafted for: drafting may only ever cost time. With a history, a group
+// whose prompt has a past begins with it in its index, and leaves its own responses there. Lifetimes are the caller's.
 
 import { InvalidFieldError } from "../base/errors.ts";
 import type { GroupId } from "../base/ids.ts";

@@ -120,7 +120,8 @@ export class RecordWriter {
   }
 
   #outputHead(stream: number, offset: number, count: number, alternatives: number): void {
-    const [words, at] = [this.#words, this.#length];
+    const words = this.#words;
+    const at = this.#length;
     words[at] = OUTPUT_KIND;
     words[at + 1] = stream;
     words[at + 2] = offset;
@@ -157,12 +158,10 @@ export function* readRecords(payload: Uint8Array): Iterable<OutputRecord | objec
       continue;
     }
     assert(kind === OUTPUT_KIND, `kind ${kind} is a kind of record`);
-    const [stream, offset, count, alternatives] = [
-      word(at + 1),
-      word(at + 2),
-      word(at + 3),
-      word(at + 4),
-    ];
+    const stream = word(at + 1);
+    const offset = word(at + 2);
+    const count = word(at + 3);
+    const alternatives = word(at + 4);
     at += OUTPUT_WORDS;
     const rows = count * alternatives;
     const tokens = new Int32Array(buffer, 4 * at, count);

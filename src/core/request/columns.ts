@@ -65,7 +65,8 @@ export class TokenColumn {
 
   /** Whether the tokens `[from, to)` are those of `other` from `at` on. Both have them. */
   agrees(from: number, to: number, other: TokenColumn, at: number): boolean {
-    const [ids, others] = [this.#ids, other.#ids];
+    const ids = this.#ids;
+    const others = other.#ids;
     const shift = at - from;
     for (let i = from; i < to; i += 1) if (ids[i] !== others[i + shift]) return false;
     return true;
@@ -160,7 +161,8 @@ export class OutputColumns {
   topLogprobs(from = 0): TopLogprobs | null {
     const count = this.#topCount;
     if (count === 0) return null;
-    const [first, end] = [from * count, this.length * count];
+    const first = from * count;
+    const end = this.length * count;
     return {
       count,
       tokens: this.#topTokens.subarray(first, end),

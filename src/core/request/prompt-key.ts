@@ -8,7 +8,8 @@ import { fold32, hashString } from "../base/hash.ts";
  */
 export function promptKey(prompt: Int32Array, scope = ""): number {
   const seed = scope === "" ? 0 : hashString(scope);
-  let [high, low] = [prompt.length ^ seed, ~prompt.length ^ seed];
+  let high = prompt.length ^ seed;
+  let low = ~prompt.length ^ seed;
   for (let i = 0; i < prompt.length; i += 1) {
     const token = prompt[i] ?? 0;
     high = fold32(high, token);

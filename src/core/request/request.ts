@@ -121,7 +121,8 @@ export const drawKey = (seed: number, group: string, at: number) => drawKeys(see
 export function drawKeys(seed: number, group: string): (index: number) => DrawKey {
   const seedHigh = Math.floor(seed / 4294967296) | 0;
   const half = (salt: number) => hashString(group, fold32(fold32(salt, seed | 0), seedHigh));
-  const [high, low] = [half(0x243f6a88), half(0x85a308d3)];
+  const high = half(0x243f6a88);
+  const low = half(0x85a308d3);
   return (index) => ({ hi: fold32(high, index), lo: fold32(low, index) });
 }
 

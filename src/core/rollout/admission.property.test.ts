@@ -66,7 +66,12 @@ async function drive(load: Load): Promise<Outcome> {
     problem ??= error;
   };
   const rollout = new Rollout({
-    ...{ policy, draft: "off", chunkTokens, epoch, clock, core },
+    policy,
+    draft: "off",
+    chunkTokens,
+    epoch,
+    clock,
+    core,
     pool: new EmbeddedKvPool({ clock, memoryBytesMax: 1_000_000, disk: null }),
     listener: {
       tokens() {},
@@ -82,7 +87,9 @@ async function drive(load: Load): Promise<Outcome> {
   });
   for (const group of groupsOf(load)) rollout.submit(group);
   for (const worker of workers) rollout.addWorker(worker);
-  let [used, steps, kvExceeded] = [0, 0, false];
+  let used = 0;
+  let steps = 0;
+  let kvExceeded = false;
   for (let step = 0; step < STEPS_MAX; step += 1) {
     for (const worker of workers) worker.step();
     const running = workers.reduce((sum, worker) => sum + worker.stats().running, 0);

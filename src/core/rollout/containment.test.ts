@@ -47,7 +47,8 @@ test("receive: a worker that fails behind the last token of a response has made 
   await steps(2);
   const [first, second] = group.requests.map(({ spec, response }) => {
     const left = 40 - response.length;
-    const [tokens, logprobs] = [new Int32Array(left), new Float32Array(left)];
+    const tokens = new Int32Array(left);
+    const logprobs = new Float32Array(left);
     const { requestId: id } = spec;
     return { kind: "tokens", requestId: id, offset: response.length, tokens, logprobs, top: null };
   }) as WorkerEvent[];
@@ -69,7 +70,10 @@ test("receive: a response that lacks a report, not a token, when its worker fail
     const request = present(group.requests[0], "one was submitted");
     const { length } = request.response;
     const last = {
-      ...{ kind: "tokens", requestId: request.spec.requestId, offset: length, top: null },
+      kind: "tokens",
+      requestId: request.spec.requestId,
+      offset: length,
+      top: null,
       tokens: new Int32Array(40 - length),
       logprobs: new Float32Array(40 - length),
     } as WorkerEvent;

@@ -16,7 +16,8 @@ import type { Worker } from "./worker.ts";
 
 const PROMPT_TOKENS = 600;
 const KV_TOKENS = 4096;
-const [HOME, OTHER] = [workerId(0), workerId(1)];
+const HOME = workerId(0);
+const OTHER = workerId(1);
 const core = loadCore();
 
 /** A request that is parked on HOME. */

@@ -27,7 +27,8 @@ export class PositionsTest {
   add(logprob: number, top: Float32Array): void {
     this.test.add({ logprob, top });
     const ranks = Math.min(top.length, RANKS - 1);
-    let [rank, rest] = [0, 1];
+    let rank = 0;
+    let rest = 1;
     while (rank < ranks && (top[rank] ?? 0) > logprob) rank += 1;
     this.#count(this.#drawn, rank < ranks ? rank : RANKS - 1, 1);
     for (let i = 0; i < ranks; i += 1) {

@@ -273,10 +273,25 @@ function slotOf({ workerId, capacity }: Worker, held: Pick<Slot, "residents" | "
   const { slots, ahead = 0, kvTokens, kvBlockTokens = 1, kvBytesPerToken } = capacity;
   const { sharesKv = kvBytesPerToken > 0, baseRows = Number.MAX_SAFE_INTEGER } = capacity;
   return {
-    ...{ workerId, slots: slots + ahead, ahead, kvTokens, blockTokens: kvBlockTokens, sharesKv },
-    ...{ ...held, sessions: 0, growthTokens: 0, inFlight: 0, hasSuspect: false },
-    ...{ pace: 1, recomputeMs: Number.NaN, baseRequests: 0, baseRows, kvTokensFree: kvTokens },
-    ...{ aheadTokens: 0, kvTokensLeaving: 0, isReserved: false },
+    workerId,
+    slots: slots + ahead,
+    ahead,
+    kvTokens,
+    blockTokens: kvBlockTokens,
+    sharesKv,
+    ...held,
+    sessions: 0,
+    growthTokens: 0,
+    inFlight: 0,
+    hasSuspect: false,
+    pace: 1,
+    recomputeMs: Number.NaN,
+    baseRequests: 0,
+    baseRows,
+    kvTokensFree: kvTokens,
+    aheadTokens: 0,
+    kvTokensLeaving: 0,
+    isReserved: false,
   };
 }
 

@@ -56,7 +56,8 @@ export const OPERATION = v.variant("kind", [
   }),
   /**
    * Generate a few tokens with the weights in use, greedily and outside every cache and count; the status is 200 if
-   * their logprobs are finite. Its body may hold `tokens` and `logprobs`, by which engines are compared. An engine that sleeps may generate nothing; it answers `{"asleep": true}` then.
+   * their logprobs are finite. Its body may hold `tokens` and `logprobs`, by which engines are compared. An engine that
+   * sleeps may generate nothing; it answers `{"asleep": true}` then.
    * `adapter` null: the model itself.
    */
   v.object({ kind: v.literal("canary"), adapter: v.nullable(text) }),

@@ -9,7 +9,8 @@ import { groupId, weightEpoch, weightsId } from "../base/ids.ts";
 import { RequestBuffer } from "../request/buffer.ts";
 import { PooledKv } from "./pooled-kv.ts";
 
-const [F16, Q8] = [weightsId("f16-1"), weightsId("q8_0-2")];
+const F16 = weightsId("f16-1");
+const Q8 = weightsId("q8_0-2");
 
 test("PooledKv: siblings of one text share a blob under the same weights, and no other", () => {
   const pool = new EmbeddedKvPool({ clock: new ManualClock(), memoryBytesMax: 1000, disk: null });

@@ -89,7 +89,9 @@ export interface RolloutOutcome {
 export function rolloutReport(outcome: RolloutOutcome) {
   const { groups, finishedGroups, startMs, endMs, ends, restarts } = outcome;
   const requests = groups.flatMap((group) => group.requests);
-  let [tokens, chunks, migrations] = [0, 0, 0];
+  let tokens = 0;
+  let chunks = 0;
+  let migrations = 0;
   const taken = new Set(finishedGroups.flatMap((group) => group.taken));
   const others = requests.filter((request) => !taken.has(request));
   const epochs = new Set<number>();

@@ -39,7 +39,9 @@ export function lengthBias(taken: readonly Request[], others: readonly Request[]
     isCut: finish === null || isCut(finish),
   }));
   all.sort((a, b) => a.length - b.length || Number(a.isCut) - Number(b.isCut));
-  let [expected, share, from] = [0, 1, 0];
+  let expected = 0;
+  let share = 1;
+  let from = 0;
   for (const [i, one] of all.entries()) {
     expected += share * (one.length - from);
     from = one.length;

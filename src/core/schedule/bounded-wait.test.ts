@@ -53,10 +53,22 @@ class Bed {
   turn(): Request | null {
     const kvTokens = 1e6;
     const slot = {
-      ...{ workerId: workerId(0), slots: SLOTS, ahead: 0, inFlight: this.running.length, kvTokens },
-      ...{ kvTokensFree: kvTokens, hasSuspect: false, isReserved: false, pace: 1, running: [] },
-      ...{ baseRequests: 0, baseRows: Number.MAX_SAFE_INTEGER, recomputeMs: Number.NaN },
-      ...{ sharesKv: false, kvTokensLeaving: 0, aheadTokens: Number.POSITIVE_INFINITY },
+      workerId: workerId(0),
+      slots: SLOTS,
+      ahead: 0,
+      inFlight: this.running.length,
+      kvTokens,
+      kvTokensFree: kvTokens,
+      hasSuspect: false,
+      isReserved: false,
+      pace: 1,
+      running: [],
+      baseRequests: 0,
+      baseRows: Number.MAX_SAFE_INTEGER,
+      recomputeMs: Number.NaN,
+      sharesKv: false,
+      kvTokensLeaving: 0,
+      aheadTokens: Number.POSITIVE_INFINITY,
       blockTokens: 1,
     };
     for (const command of this.scheduler.schedule([slot])) {

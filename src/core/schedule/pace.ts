@@ -116,7 +116,8 @@ export class Paces {
     const engines = [...this.#engines.values()].filter(({ ms }) => ms.length >= SPANS_KNOWN);
     if (engines.length === 0) return;
     const rows = Float64Array.from(engines.flatMap((engine) => engine.rows));
-    const [ms, ratios] = [new Float64Array(rows.length), new Float64Array(rows.length)];
+    const ms = new Float64Array(rows.length);
+    const ratios = new Float64Array(rows.length);
     const spans = { engines, rows, typicalRows: quantileOf(rows, 1 / 2) ?? 1, ms, ratios };
     // What rows can explain is no matter of pace.
     for (const engine of engines) engine.fitted = 1;
@@ -134,8 +135,14 @@ export class Paces {
       for (let k = 0; k < ms.length; k += 1, at += 1) all[at] = (ms[k] as number) / fitted;
     }
     const typicalMs = quantileOf(all, 1 / 2) ?? 1;
-    const [base, row] = [this.#base, this.#row];
-    let [bb, br, rr, b, r, total] = [0, 0, 0, 0, 0, 0];
+    const base = this.#base;
+    const row = this.#row;
+    let bb = 0;
+    let br = 0;
+    let rr = 0;
+    let b = 0;
+    let r = 0;
+    let total = 0;
     for (let i = 0; i < at; i += 1) {
       const own = rows[i] as number;
       const ms = all[i] as number;

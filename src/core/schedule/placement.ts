@@ -1,5 +1,6 @@
 // On which worker a chunk runs: where its KV is while the load is balanced, else on the least loaded
-// worker with room (paper, section 4.5.3). Of workers that are not equally fast, where its tokens take the least time. Admission keeps each worker within its slots, and reserves KV
+// worker with room (paper, section 4.5.3). Of workers that are not equally fast, where its tokens take the least time.
+// Admission keeps each worker within its slots, and reserves KV
 // for what a request has and for some tokens ahead (`lookahead.ts`).
 
 import type { WorkerId } from "../base/ids.ts";

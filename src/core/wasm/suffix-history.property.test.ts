@@ -70,7 +70,8 @@ test("index: a past in pieces is one text; a piece that does not follow the one 
   const { core } = new SuffixIndex({}, unexpectedFull);
   const at = core.input_reserve(16);
   const words = new Int32Array(core.memory.buffer, at, 16);
-  const [handle, other] = [core.group_create(), core.group_create()];
+  const handle = core.group_create();
+  const other = core.group_create();
   words.set([5, 6, 7]);
   expect(core.group_history(handle, at, 3, 0)).toBe(STATUS_OK);
   expect(core.group_history(handle, at, 2, 3)).toBe(STATUS_OK);

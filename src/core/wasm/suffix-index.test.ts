@@ -40,7 +40,9 @@ test("step: under a budget the tokens of highest weight times probability are ke
     const sizes = [0, 1, 2, 3].map((i) => (kept.start[i + 1] ?? 0) - (kept.start[i] ?? 0));
     expect(sizes).toEqual(wanted);
     for (const i of [0, 1, 2, 3]) {
-      const [at, size, from] = [kept.start[i] ?? 0, sizes[i] ?? 0, whole[i] ?? 0];
+      const at = kept.start[i] ?? 0;
+      const size = sizes[i] ?? 0;
+      const from = whole[i] ?? 0;
       expect(kept.tokens.slice(at, at + size)).toEqual(tokens.slice(from, from + size));
       expect(kept.parents.slice(at, at + size)).toEqual(parents.slice(from, from + size));
     }

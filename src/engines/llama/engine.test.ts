@@ -59,11 +59,14 @@ describe.skipIf(skipReason !== null)("exactness", () => {
     register(engine, specs);
     for (const spec of specs) engine.command(run(spec));
     const { others, responses } = runToEnd(engine);
-    let [drafted, accepted] = [0, 0];
+    let drafted = 0;
+    let accepted = 0;
     for (const event of others) {
       if (event.kind !== "chunk_done") continue;
       const { draftedTokens, acceptedTokens, verifications = [] } = event.drafts ?? {};
-      let [chunkDrafted, chunkAccepted, end] = [0, 0, 0];
+      let chunkDrafted = 0;
+      let chunkAccepted = 0;
+      let end = 0;
       for (let i = 0; i < verifications.length; i += 3) {
         const [offset = -1, tokens = 0, kept = 0] = verifications.slice(i, i + 3);
         expect(offset).toBeGreaterThanOrEqual(end);
@@ -108,7 +111,8 @@ describe.skipIf(skipReason !== null)("exactness", () => {
     expect(cost.ms(4, 4)).toBeGreaterThan(0);
     expect(engine.stats().draftSavedMs).toBeUndefined();
     for (const spec of specs) engine.command(run(spec));
-    const [startMs, before] = [clock.nowMs(), engine.stats().busyMs];
+    const startMs = clock.nowMs();
+    const before = engine.stats().busyMs;
     expectSolo(runToEnd(engine), ...specs);
     // Engine time is of the same clock, in steps alone.
     const busyMs = engine.stats().busyMs - before;

@@ -64,8 +64,13 @@ export async function openLlamaModel(options: LlamaModelOptions): Promise<LlamaM
   const { shape, contextTokens, eosTokenId, stopTokenIds } = first.weights.info;
   let isClosed = false;
   return {
-    ...{ path: options.path, deterministic: options.deterministic, text: tokenizer },
-    ...{ vocabularySize: shape.vocabularySize, contextTokens, eosTokenId, stopTokenIds },
+    path: options.path,
+    deterministic: options.deterministic,
+    text: tokenizer,
+    vocabularySize: shape.vocabularySize,
+    contextTokens,
+    eosTokenId,
+    stopTokenIds,
     openTextThread: () => tokenizer.openThread(),
     openWorker: ({ workerId, ...wanted }) => {
       const settings = { draftsAlways: false, historyBytes: HISTORY_BYTES, ...wanted };

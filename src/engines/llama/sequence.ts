@@ -122,7 +122,8 @@ export class Sequence {
   takeTokens(): Extract<WorkerEvent, { kind: "tokens" }> {
     const { sent, length, chunkStart, promptLength, topTokens, topLogprobs } = this;
     const count = this.spec.sampling.topLogprobs;
-    const [from, to] = [(sent - chunkStart) * count, (length - chunkStart) * count];
+    const from = (sent - chunkStart) * count;
+    const to = (length - chunkStart) * count;
     const top = { count, tokens: topTokens.slice(from, to), logprobs: topLogprobs.slice(from, to) };
     this.sent = length;
     return {

@@ -92,7 +92,8 @@ test("error: how far steps are from what is expected, however long a single one 
 
 test("LearnedStepCost: plain steps count for draft rows too, and one among steps with drafts for all of them", () => {
   const cost = new LearnedStepCost(new ProfiledStepCost(SAMPLES));
-  const [plainMs, draftMs] = [cost.ms(1, 1), cost.ms(1, 5)];
+  const plainMs = cost.ms(1, 1);
+  const draftMs = cost.ms(1, 5);
   for (let i = 0; i < 300; i += 1) cost.observe(1, 1, 2 * plainMs);
   expect(cost.ms(1, 5)).toBeCloseTo(2 * draftMs, 1);
   for (let i = 0; i < 16; i += 1) cost.observe(1, 5, 2 * draftMs);
@@ -116,8 +117,10 @@ test("draftsPay: where rows are cheap in steps of some requests, not by a line t
 test("Speculation: the step after sixteen with drafts has none", () => {
   const drafter = {
     propose: () => ({
-      ...{ start: Int32Array.of(0, 1), tokens: Int32Array.of(7) },
-      ...{ parents: Int32Array.of(-1), probabilities: Float32Array.of(1) },
+      start: Int32Array.of(0, 1),
+      tokens: Int32Array.of(7),
+      parents: Int32Array.of(-1),
+      probabilities: Float32Array.of(1),
     }),
   };
   const rest = { planner: new ConstantLength(), clock: { nowMs: () => 0 } };

@@ -141,7 +141,8 @@ const START_GAIN_MIN = 1.25;
 
 /** Whether drafts pay in steps of few requests, with which every iteration ends. Each step is decided anew afterwards. */
 export function draftsPay(times: StepTimes, slots: number): boolean {
-  let [plainMs, draftedMs] = [0, 0];
+  let plainMs = 0;
+  let draftedMs = 0;
   for (const batch of [1, 2, 4].filter((requests) => requests <= slots)) {
     const gains = USUAL.map((accepted) => batch * accepted);
     plainMs += times.ms(batch, batch);

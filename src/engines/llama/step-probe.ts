@@ -10,7 +10,8 @@ const PROBE_CHUNK = 32;
 
 /** Bytes that one more token adds to exported KV. */
 export function kvBytesPerToken(context: LlamaContext): number {
-  const [few, many] = [2, 18];
+  const few = 2;
+  const many = 18;
   fill(context, 0, few);
   const fewBytes = context.stateBytes(0);
   fill(context, few, many);

@@ -123,7 +123,8 @@ function checkNames(head: GgufHead, tensors: Map<string, SafeTensor>, source: st
 function isTied(tensors: Map<string, SafeTensor>, output: SafeTensor): boolean {
   const embeddings = tensors.get(EMBEDDINGS);
   if (embeddings === undefined || embeddings.bytes !== output.bytes) return false;
-  const [a, b] = [readTensor(EMBEDDINGS, embeddings), readTensor(OUTPUT, output)];
+  const a = readTensor(EMBEDDINGS, embeddings);
+  const b = readTensor(OUTPUT, output);
   return a.every((value, i) => value === b[i]);
 }
 

@@ -17,8 +17,11 @@ function saltOf(cacheSalt: string | null, adapter: string | null, epoch = 3): st
     chunk: 1,
   });
   const ask = chunkRequest(run, {
-    ...{ contextTokens: 100, cacheSalt: "run", epoch: weightEpoch(epoch) },
-    ...{ openStreams: 1, streamIntervalMax: 8 },
+    contextTokens: 100,
+    cacheSalt: "run",
+    epoch: weightEpoch(epoch),
+    openStreams: 1,
+    streamIntervalMax: 8,
   });
   return ask?.cacheSalt ?? "";
 }

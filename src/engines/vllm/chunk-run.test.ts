@@ -5,11 +5,12 @@ import { ChunkRun } from "./chunk-run.ts";
 test("chunk run: an undivided response that begins anew behind its stop token does not end without tokens", () => {
   const sampling = samplingOf({ tokensMax: 8, stopTokenIds: [5] });
   const run = new ChunkRun({
-    ...{
-      spec: { ...specOf(0, { prompt: Int32Array.of(1), sampling }), divisible: false },
-      output: new Int32Array(0),
-    },
-    ...{ chunkTokens: 8, draft: null, isUrgent: false, chunk: 1 },
+    spec: { ...specOf(0, { prompt: Int32Array.of(1), sampling }), divisible: false },
+    output: new Int32Array(0),
+    chunkTokens: 8,
+    draft: null,
+    isUrgent: false,
+    chunk: 1,
   });
   const piece = { kind: "piece", alternatives: [], usage: null, weightVersion: null } as const;
   run.begin();
@@ -26,7 +27,10 @@ test("chunk run: a count that is no whole number, shrinks or is too small breaks
   const piece = { kind: "piece", alternatives: [], weightVersion: null } as const;
   const taken = (tokens: number[], completionTokens: number, run: ChunkRun) =>
     run.take({
-      ...{ ...piece, tokens, logprobs: tokens.map(() => -1), finishReason: null },
+      ...piece,
+      tokens,
+      logprobs: tokens.map(() => -1),
+      finishReason: null,
       usage: { promptTokens: 1, completionTokens, cachedTokens: null },
     });
   for (const [tokens, count] of [
@@ -43,7 +47,10 @@ test("chunk run: a count that is no whole number, shrinks or is too small breaks
     const run = new ChunkRun({
       spec: specOf(0, { prompt: Int32Array.of(1), sampling }),
       output: new Int32Array(0),
-      ...{ chunkTokens: 8, draft: null, isUrgent: false, chunk: 1 },
+      chunkTokens: 8,
+      draft: null,
+      isUrgent: false,
+      chunk: 1,
     });
     run.begin();
     expect([taken([3, 4], 2, run), run.made]).toEqual(["more", 2]);

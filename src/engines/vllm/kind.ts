@@ -44,6 +44,7 @@ function opener(
       url,
       cacheSalt: RUN_SALT,
       comparison: RUN_SERVERS,
-      ...{ apiKey: token, notice },
+      apiKey: token,
+      notice,
     });
 }

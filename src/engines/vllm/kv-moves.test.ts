@@ -41,7 +41,8 @@ const pool = (savesOutput: boolean): Partial<StandInOptions> => ({
 
 /** Two servers, of which one has generated the first tokens. */
 async function pair(options = pool(true)) {
-  const [a, b] = [await add(options), await add(options)];
+  const a = await add(options);
+  const b = await add(options);
   return { a, b, first: await chunk(a, { id: 1, output: [], tokens: 30 }) };
 }
 

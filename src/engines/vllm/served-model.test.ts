@@ -53,7 +53,9 @@ test("openVllmWorker: a server whose context differs is a warning, and serves", 
     const server = await VllmStandIn.start({ contextTokens });
     servers.push(server);
     const worker = await openVllmWorker({
-      ...{ workerId: workerId(0), url: server.url, comparison },
+      workerId: workerId(0),
+      url: server.url,
+      comparison,
       notice: (notice) => notices.push(notice),
     });
     await worker.close();

@@ -106,7 +106,8 @@ function metricsIn(answer: HttpAnswer): Polled {
 }
 
 const RANKS =
-  "it has data parallel ranks and places each chunk itself, so that little of its prefix may be found: give each rank a port (--data-parallel-rank), and all their URLs";
+  "it has data parallel ranks and places each chunk itself, so that little of its prefix may be found: " +
+  "give each rank a port (--data-parallel-rank), and all their URLs";
 
 /** Tokens that one rank has KV for: a request is in one, whatever the others have. */
 function rankTokens(cache: CacheConfig | null): number {

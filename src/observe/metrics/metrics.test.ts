@@ -13,8 +13,17 @@ import { Metrics } from "./metrics.ts";
 
 const STATS: WorkerStats = {
   ...NO_WORKER_STATS,
-  ...{ running: 2, kvTokensUsed: 10, steps: 100, busyMs: 1500, draftMs: 10, outputTokens: 50 },
-  ...{ prefillTokens: 40, recomputedTokens: 3, draftedTokens: 8, acceptedTokens: 6, drafts: 4 },
+  running: 2,
+  kvTokensUsed: 10,
+  steps: 100,
+  busyMs: 1500,
+  draftMs: 10,
+  outputTokens: 50,
+  prefillTokens: 40,
+  recomputedTokens: 3,
+  draftedTokens: 8,
+  acceptedTokens: 6,
+  drafts: 4,
   kvLoads: 1,
 };
 const POOL = { ...NO_POOL_STATS, memoryBytes: 5, puts: 2, hits: 1, misses: 7 };

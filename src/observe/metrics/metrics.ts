@@ -418,7 +418,10 @@ export class Metrics {
   #scraped({ name, help, labels = [], read }: Row): void {
     const sources = this.#sources;
     const config = {
-      ...{ name, help, labelNames: [...labels], registers: [this.#registry] },
+      name,
+      help,
+      labelNames: [...labels],
+      registers: [this.#registry],
       collect(this: Counter | Gauge) {
         this.reset();
         for (const [value, ...given] of read(sources)) {

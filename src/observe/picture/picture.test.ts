@@ -30,8 +30,13 @@ function runOf(engines: number, responses: number): MeasuredRun & { requests: nu
         }),
       })),
       workers: Array.from({ length: engines }, (_, worker) => ({
-        ...{ worker, name: `e${worker}`, slots: 8, kv_tokens: 1000, at_ms: ms },
-        ...{ running: ms.map((at) => (at / 50 + worker) % 9), waiting: ms.map(() => 0) },
+        worker,
+        name: `e${worker}`,
+        slots: 8,
+        kv_tokens: 1000,
+        at_ms: ms,
+        running: ms.map((at) => (at / 50 + worker) % 9),
+        waiting: ms.map(() => 0),
         kv_tokens_used: ms.map((at) => at / 10),
         // A quarter of the first two seconds.
         recomputing_ms: ms.map((at) => Math.min(500, at / 4)),

@@ -190,7 +190,8 @@ class Columns {
 
   add(kind: string, column: number, at: { y: number; height: number }): void {
     if (at.height < 0.05) return;
-    const [y, height] = [px(at.y), px(at.height)];
+    const y = px(at.y);
+    const height = px(at.height);
     const pieces = this.#pieces.getOrInsertComputed(kind, () => []);
     const last = pieces.at(-1);
     if (last?.to === column && last.y === y && last.height === height) last.to += 1;
@@ -243,7 +244,8 @@ function barOf(bar: ResponseBar, top: number, scale: Scale): string {
   const { index, tokens, joined_s, end_s, pieces } = bar;
   const from = scale(joined_s);
   const parts = pieces.map(([engine, fromS, toS], i) => {
-    const [left, right] = [scale(fromS), scale(toS)];
+    const left = scale(fromS);
+    const right = scale(toS);
     const before = pieces[i - 1];
     // A move is seen where the colours are alike too.
     const moved =

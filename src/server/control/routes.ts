@@ -72,7 +72,10 @@ export const get = (path: string, summary: string, handle: Handle, more: More = 
 
 /** A row whose call goes to the engines, with its query and body. */
 export const call = (path: string, summary: string, act: Act, more: More = {}): Row<Control> => ({
-  ...{ method: "POST", path, summary, ...more },
+  method: "POST",
+  path,
+  summary,
+  ...more,
   handle: async (control, exchange) => await act(control, await callOf(exchange)),
 });
 

@@ -151,7 +151,8 @@ test("register: a group lives as long as it is used, and no longer", async () =>
 
 test("limits: without room the group used longest ago goes", async () => {
   const { url, stop, stats, advance } = serve({ bytesMax: 8192 });
-  const [b, c] = [groupId("b"), groupId("c")];
+  const b = groupId("b");
+  const c = groupId("c");
   await exchange(url, [HELLO, register()]);
   advance(1);
   await exchange(url, [HELLO, register(0, b, new Int32Array(1000))]);

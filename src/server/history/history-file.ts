@@ -51,7 +51,8 @@ function decodeRecord(payload: Uint8Array): HistoryRecord | null {
   const count = (FRAME_HEADER_BYTES + bytes.length - FIXED_BYTES) / Int32Array.BYTES_PER_ELEMENT;
   if (!Number.isInteger(count) || count < 0 || count > HISTORY_TOKENS_MAX) return null;
   const view = new DataView(bytes.buffer);
-  const [key, epoch] = [view.getFloat64(0, true), view.getUint32(8, true)];
+  const key = view.getFloat64(0, true);
+  const epoch = view.getUint32(8, true);
   const tokens = new Int32Array(bytes.buffer, FIXED_BYTES - FRAME_HEADER_BYTES);
   return { key, epoch, length: view.getUint32(12, true), tokens };
 }

@@ -211,7 +211,11 @@ test("live: an iteration that ended names what it waited for, after a restart of
   expect(view.iteration).toBe(1);
   const waited_for = [
     {
-      ...{ request: 3, index: 3, length: 90, siblings_median: 10, before_last_s: 0 },
+      request: 3,
+      index: 3,
+      length: 90,
+      siblings_median: 10,
+      before_last_s: 0,
       reason: expect.stringMatching(/^it is 9.0 times its siblings' median$/),
     },
     {},

@@ -227,7 +227,8 @@ export class LiveView {
     const { sidecar, pool, clock } = this.#options;
     const { meter, requests } = sidecar.rollout;
     const { state, nameOf } = this;
-    const [progress, nowMs] = [meter.progress(), clock.nowMs()];
+    const progress = meter.progress();
+    const nowMs = clock.nowMs();
     const why = state.state === "serving" ? " for a slot" : `: ${state.state.replace("_", " ")}`;
     const waitsFor = `it waits${why}`;
     const longest = longestOpen(requests, { nowMs, workers: progress.workers, nameOf, waitsFor });

@@ -23,14 +23,18 @@ function watched(
   }: { threadWaits?: OpenWait[]; state?: string } & Pick<BedOptions, "later"> = {},
 ) {
   const bed = new Bed({
-    ...{ workers: 2, ...more },
+    workers: 2,
+    ...more,
     lengthOf: ({ sampleIndex, requestId }) => lengthOf(sampleIndex, requestId),
   });
   const view = new LiveView({
     sidecar: bed.sidecar,
     pool: {
       members: bed.workers.map(({ workerId }) => ({
-        ...{ source: { name: `vllm-${workerId}` }, workerId, state, reason: null },
+        source: { name: `vllm-${workerId}` },
+        workerId,
+        state,
+        reason: null,
       })),
       hasStarted: true,
     } as never,
@@ -131,7 +135,8 @@ test("waiting: what waits for a thread has a line with its limit", () => {
   const { view } = watched(() => 8, { threadWaits: [wait] });
   expect(view.waiting().waiting).toMatchObject([
     {
-      ...{ kind: "call", state: "slow" },
+      kind: "call",
+      state: "slow",
       reason: expect.stringMatching(
         /^a job of 9 characters waits for the tokenizer for \S+ s; 3 wait there; gives up in \S+ s$/,
       ),

@@ -99,7 +99,11 @@ function newsOf(job: Job, output: Output, cursor: Cursor): News {
   const { pieces } = output;
   const isFirst = cursor.tokens === 0 && cursor.pieces === 0;
   return {
-    ...{ job, output, cursor, isFirst, isWhole: false },
+    job,
+    output,
+    cursor,
+    isFirst,
+    isWhole: false,
     span: spanOf(output, cursor.tokens),
     text: (isFirst ? pieces : pieces.slice(cursor.pieces)).join(""),
     message: job.messageOf(output),

@@ -38,7 +38,9 @@ export function chatAnswer(
   const shown = { returnsLogprobs: top !== null, top: top ?? 0, writesTokens: false, support: 0 };
   const meta = { model, ...shown, returnsExperts: fields.return_routed_experts ?? false };
   return answerBy({
-    ...{ model, usage, showsTokens: top !== null || returnsIds === true },
+    model,
+    usage,
+    showsTokens: top !== null || returnsIds === true,
     opening: ({ id, created }, isStream) =>
       `"id":"chatcmpl-${escaped(id)}","object":"chat.completion${isStream ? ".chunk" : ""}","created":${created},"model":${named}`,
     choice(news) {

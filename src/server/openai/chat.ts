@@ -76,12 +76,17 @@ function parsed(asked: ChatFields, source: string, given: ChatPrompt["given"]): 
   const isParsed = wantsTools(fields);
   const needsChat = given === null || isParsed;
   const part = {
-    ...{ params: fields, tokensMax, topLogprobs: json.alternativesFor(top ?? 0) },
+    params: fields,
+    tokensMax,
+    topLogprobs: json.alternativesFor(top ?? 0),
     extraArgs: fields.vllm_xargs ?? {},
     tool: answeringTool(fields.messages),
   };
   return {
-    ...{ fields, parts: [part], truncation: { keep, side }, wantsText: true },
+    fields,
+    parts: [part],
+    truncation: { keep, side },
+    wantsText: true,
     prompts: {
       kind: "chat",
       chat: needsChat ? chatOf(fields, { source, tokensMax, isParsed }) : null,

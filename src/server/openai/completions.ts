@@ -60,7 +60,10 @@ export function parseCompletions(body: unknown): ParsedRequest {
     extraArgs: fields.vllm_xargs ?? {},
   };
   return {
-    ...{ fields, parts: [part], truncation: { keep, side }, wantsText: true },
+    fields,
+    parts: [part],
+    truncation: { keep, side },
+    wantsText: true,
     prompts: promptsIn(fields.prompt, fields.add_special_tokens ?? true),
     answer: (model) => answerOf(model, fields),
   };
@@ -95,7 +98,9 @@ function answerOf(model: ServedModel, fields: Fields): Answer {
     return written.json;
   };
   return answerBy({
-    ...{ model, usage: usageWanted(fields), showsTokens: top !== null || returnsIds === true },
+    model,
+    usage: usageWanted(fields),
+    showsTokens: top !== null || returnsIds === true,
     opening: ({ id, created }) =>
       `"id":"cmpl-${escaped(id)}","object":"text_completion","created":${created},"model":${named}`,
     choice(news) {

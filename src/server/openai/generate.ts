@@ -63,7 +63,8 @@ export function parseGenerate(body: unknown): ParsedRequest {
     throw invalid("sampling_params.detokenize", problem);
   }
   const part = {
-    ...{ params, at: "sampling_params." },
+    params,
+    at: "sampling_params.",
     topLogprobs: json.alternativesFor(params.logprobs ?? 0),
     tokensMax: params.max_tokens ?? null,
     extraArgs: params.extra_args ?? {},
@@ -72,7 +73,9 @@ export function parseGenerate(body: unknown): ParsedRequest {
     clamps: true,
   };
   return {
-    ...{ fields, parts: [part], wantsText },
+    fields,
+    parts: [part],
+    wantsText,
     prompts: { kind: "tokens", lists: [fields.token_ids], names: () => "token_ids" },
     answer: (model) => answerOf(model, fields),
   };
@@ -92,7 +95,9 @@ function answerOf(model: ServedModel, fields: Fields): Answer {
   const promptOf = ({ outputs: [first] }: Job) =>
     fields.return_token_ids === true && first !== undefined ? promptIds(first) : "null";
   return answerBy({
-    ...{ model, usage, showsTokens: true },
+    model,
+    usage,
+    showsTokens: true,
     opening({ id, created }, isStream) {
       const request = `"request_id":${JSON.stringify(`generate-tokens-${id}`)},"output_mode":"${mode}"`;
       return isStream ? request : `${request},"model":${named},"created":${created}`;

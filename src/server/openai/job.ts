@@ -299,7 +299,9 @@ export class Job {
     }
     for (const [index, request] of generation.requests.entries()) {
       const output = new Output({
-        ...{ index: base + index, request, stops },
+        index: base + index,
+        request,
+        stops,
         detokenizer: text === null ? null : () => text.detokenizer({ skipSpecial }),
         stopped: () => generation.end(index, "stop"),
       });

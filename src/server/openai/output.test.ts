@@ -98,7 +98,8 @@ test("output: weight spans merge chunks of one version and end where the text wa
 
 test("output: engines of one version with other weights have spans of their own", () => {
   const { output, response, add } = made();
-  const [f16, q8] = [weightsId("f16-1"), weightsId("q8_0-2")];
+  const f16 = weightsId("f16-1");
+  const q8 = weightsId("q8_0-2");
   for (const weights of [f16, f16, q8, null]) {
     response.openChunk(workerId(0), weightEpoch(1), weights);
     add(97);

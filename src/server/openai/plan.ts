@@ -99,7 +99,10 @@ export class Planner {
     // A request that is refused says nothing about weights.
     for (const { origin } of drawn) expected({ ...origin, by: `request ${exchange.id}` });
     return {
-      ...{ specs, answer, wantsText: request.wantsText, names: request.names },
+      specs,
+      answer,
+      wantsText: request.wantsText,
+      names: request.names,
       stops: specs.map((_, i) => of(i).drawing.stops),
       isStream: fields.stream ?? false,
       requestId: fields.request_id ?? null,
@@ -135,7 +138,9 @@ export class Planner {
       params,
       { ...part, extraArgs },
       {
-        ...{ vocabularySize: text.vocabularySize, eosTokenIds, at },
+        vocabularySize: text.vocabularySize,
+        eosTokenIds,
+        at,
         reportsExperts: sidecar.reportsExperts,
         ...(hasText ? { tokensIn } : {}),
       },

@@ -58,7 +58,13 @@ export class DataPlane {
     };
     this.planner = new Planner({
       textsBefore,
-      ...{ model, sidecar, encoder, chats, engines, expected, sessionHeaders },
+      model,
+      sidecar,
+      encoder,
+      chats,
+      engines,
+      expected,
+      sessionHeaders,
       responsesMax: limits.responsesMax,
     });
     const shared = { model, sidecar, encoder, limits, failed, journals, trajectories, after };

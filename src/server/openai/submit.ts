@@ -124,7 +124,9 @@ export class Jobs {
       const needsText = wantsText || hasStrings(stops);
       return this.#begun({
         id: headers.get("x-request-id") ?? id ?? crypto.randomUUID().replaceAll("-", ""),
-        ...{ specs, stops, names },
+        specs,
+        stops,
+        names,
         text: needsText && model.hasText ? model.text : null,
         parse: this.#parserOf(plan),
         journal: (responses) => journals?.begin(key, responses) ?? null,

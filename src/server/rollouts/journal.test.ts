@@ -55,7 +55,10 @@ function world(saved: readonly SavedRun[] = []) {
   };
   const bed = new Bed({ workers: 2, lengthOf: ({ sampleIndex }) => 20 + 10 * sampleIndex });
   const known = new KnownRollouts({
-    ...{ sidecar: bed.sidecar, clock: bed.clock, text, files },
+    sidecar: bed.sidecar,
+    clock: bed.clock,
+    text,
+    files,
     versionOf: (epoch) => `v${epoch}`,
     held: () => ({ weights: null, base: "first" }),
     limits: ROLLOUT_LIMITS,
@@ -221,7 +224,11 @@ test("journals name the newest weights, and what gives them to an engine, also i
   first.sidecar.advance(weightEpoch(1));
   for (const file of first.written) await file.settled();
   expect(lastWeights(first.savedNow().map(savedRollout))).toEqual({
-    ...{ epoch: weightEpoch(1), version: "v1", weights: null, base: "first", doubted: [] },
+    epoch: weightEpoch(1),
+    version: "v1",
+    weights: null,
+    base: "first",
+    doubted: [],
   });
   // Responses that ended under the weights before still name them.
   const named = savedWeights(first.savedNow().map(savedRollout));

@@ -16,7 +16,9 @@ const CHUNKS = [
 /** The only line of a group, read. */
 function lineOf(chunks: readonly Chunk[] = CHUNKS, options: Partial<LineOptions> = {}) {
   const response = {
-    ...{ finish: "stop", refusal: null, chunks },
+    finish: "stop",
+    refusal: null,
+    chunks,
     tokens: () => Int32Array.of(1, 2, 3),
     logprobs: () => Float32Array.of(-0.1, -1.3862944, 0),
   } as Partial<Response> as Response;
@@ -46,13 +48,21 @@ test("linesOf: a line holds the agreed fields in the agreed shape", () => {
 
 test("linesOf: tokens of several epochs have no common one, and each chunk has its own", () => {
   const chunk = (epoch: number, offset: number, tokens: number) => ({
-    ...{ workerId: workerId(0), epoch: weightEpoch(epoch), weights: null, offset, tokens },
+    workerId: workerId(0),
+    epoch: weightEpoch(epoch),
+    weights: null,
+    offset,
+    tokens,
   });
   const chunks = [chunk(3, 0, 0), chunk(4, 0, 2), chunk(5, 2, 1)];
   const mixed = lineOf(chunks, { versionOf: (epoch) => `step-${epoch}` });
   expect(mixed.weight_epoch).toBeNull();
   expect(mixed.chunks[2]).toEqual({
-    ...{ worker: 0, offset: 2, tokens: 1, weight_epoch: 5, weight_version: "step-5" },
+    worker: 0,
+    offset: 2,
+    tokens: 1,
+    weight_epoch: 5,
+    weight_version: "step-5",
   });
   // A chunk without tokens has no part in it.
   expect(lineOf([chunk(3, 0, 0), chunk(4, 0, 3)]).weight_epoch).toBe(4);

@@ -172,7 +172,10 @@ function streamOf(
       "content-type": "application/x-ndjson",
       "x-rollout-id": encodeURIComponent(run.id),
     },
-    ...{ stallMsMax: STALL_MS_MAX, after, signal: exchange.signal, took: hold.took },
+    stallMsMax: STALL_MS_MAX,
+    after,
+    signal: exchange.signal,
+    took: hold.took,
     next: () => {
       const group = run.finishedGroups[position];
       if (group === undefined) {

@@ -326,7 +326,10 @@ export class Run implements Steered {
     const group: { current: RunGroup | null } = { current: null };
     const generation = sidecar.generate(
       {
-        ...{ prompt, n, sampling, seeded },
+        prompt,
+        n,
+        sampling,
+        seeded,
         group: `${id}/${plan.id}`,
         priority: rollout.priority,
         deadline: rollout.deadline ?? null,
@@ -419,7 +422,10 @@ export class Run implements Steered {
     const endMs = this.#options.clock.nowMs();
     const { groups, finishedGroups, startMs } = this;
     this.#report = rolloutReport({
-      ...{ groups, finishedGroups, startMs, endMs },
+      groups,
+      finishedGroups,
+      startMs,
+      endMs,
       ends: this.#ends,
       restarts: this.#restarts,
       carriedGroups: this.carried.length,

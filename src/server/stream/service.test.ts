@@ -47,7 +47,8 @@ function world(limits: Partial<StreamLimits> = {}, failures: unknown[] = []): Wo
 test("a slow client is dropped with a reason, and no other client waits", async () => {
   const { bed, service, connect, say } = world({ sendQueueBytes: 600 });
   bed.generate([1], 4);
-  const [slow, quick] = [connect(), connect()];
+  const slow = connect();
+  const quick = connect();
   for (const { socket } of [slow, quick]) say(socket, { subscribe: { all: true } });
   slow.socket.isReading = false;
   await bed.finish();
@@ -86,7 +87,8 @@ test.each([
   [Uint8Array.of(1), 1003],
 ] as const)("the frame %j closes the connection with its code, and no other one", (data, code) => {
   const { service, connect, say } = world();
-  const [bad, good] = [connect(), connect()];
+  const bad = connect();
+  const good = connect();
   service.message(bad.socket, data);
   expect(bad.socket.closed).toMatchObject({ code });
   say(good.socket, { subscribe: { all: true } });
@@ -248,7 +250,8 @@ test("end: every connection is closed when the server stops", () => {
 test("fault: whatever cannot be written for one client closes it with 1011, and no other", async () => {
   const failures: unknown[] = [];
   const { bed, connect, say } = world({}, failures);
-  const [bad, good] = [connect(), connect()];
+  const bad = connect();
+  const good = connect();
   say(good.socket, { subscribe: { all: true } });
   bed.generate([1], 1);
   say(bad.socket, { subscribe: { request: 0 } });

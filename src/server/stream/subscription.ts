@@ -73,11 +73,13 @@ export function bringOn(
   },
 ): boolean {
   let frame = newFrame(key);
-  let [tokens, entries] = [0, 0];
+  let tokens = 0;
+  let entries = 0;
   const isSent = () => {
     const json = frameJson(frame);
     frame = newFrame(key);
-    [tokens, entries] = [0, 0];
+    tokens = 0;
+    entries = 0;
     return json === null || about.send(json);
   };
   for (const [request, cursor] of cursors) {

@@ -75,8 +75,11 @@ test("sessions: turns are one sequence, with a mask of what was drawn, its logpr
   expect(segment?.spans).toEqual([
     { turn: 0, from: 3, to: 3 + first.length, weight_epoch: 0, weight_version: "step-0" },
     {
-      ...{ turn: 1, from: prompt.length, to: prompt.length + second.length },
-      ...{ weight_epoch: 0, weight_version: "step-0" },
+      turn: 1,
+      from: prompt.length,
+      to: prompt.length + second.length,
+      weight_epoch: 0,
+      weight_version: "step-0",
     },
   ]);
   // The agent drops its first answer: another segment, whose common tokens are not trained on again.

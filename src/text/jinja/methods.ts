@@ -63,7 +63,8 @@ const LINES = new RegExp(`\r\n|[\n-\r${String.fromCharCode(28, 29, 30)}\x85\u202
 export function stripped(text: string, characters: Value, isLeft = true, isRight = true): string {
   const set = characters === undefined || characters === null ? null : textOf(characters);
   const isCut = (one: string) => (set === null ? IS_BLANK.test(one) : set.includes(one));
-  let [start, end] = [0, text.length];
+  let start = 0;
+  let end = text.length;
   for (let one = ""; isLeft && start < end; start += one.length) {
     one = String.fromCodePoint(text.codePointAt(start) ?? 0);
     if (!isCut(one)) break;

@@ -109,7 +109,8 @@ function calculated(operator: string, a: bigint | number, b: bigint | number): b
     if (operator === "*") return a * b;
     if (operator === "**" && b >= 0n) return a ** b;
   }
-  const [x, y] = [Number(a), Number(b)];
+  const x = Number(a);
+  const y = Number(b);
   if (operator === "+") return x + y;
   if (operator === "-") return x - y;
   if (operator === "*") return x * y;

@@ -289,7 +289,8 @@ class Parser extends Cursor {
     for (;;) {
       const operator = this.operator(operators);
       if (operator === null) return left;
-      const [a, b] = [left, this.#level(index + 1)];
+      const a = left;
+      const b = this.#level(index + 1);
       left = (scope) => binary(operator, a(scope), b(scope));
     }
   }

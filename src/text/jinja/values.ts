@@ -116,7 +116,8 @@ export function isEqual(a: Value, b: Value): boolean {
 /** Negative: a is before b. @throws TemplateError: they have no order. */
 export function compare(a: Value, b: Value): number {
   if (isNumber(a) && isNumber(b)) {
-    const [x, y] = [numberOf(a), numberOf(b)];
+    const x = numberOf(a);
+    const y = numberOf(b);
     return x < y ? -1 : Number(x > y);
   }
   if (typeof a === "string" && typeof b === "string") return a < b ? -1 : Number(a > b);

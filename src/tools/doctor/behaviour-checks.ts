@@ -70,7 +70,9 @@ export async function checkSeeds(engine: Engine, prompt: readonly number[]): Pro
   const check = "seeds";
   const draw = (seed: number) =>
     make(engine, { tokens: prompt, maxTokens: 48, temperature: 2, seed });
-  const [one, again, other] = [await draw(1), await draw(1), await draw(2)];
+  const one = await draw(1);
+  const again = await draw(1);
+  const other = await draw(2);
   const same = one.tokens.every((token, index) => token === again.tokens[index]);
   const differs = one.tokens.some((token, index) => token !== other.tokens[index]);
   if (!differs) {
@@ -123,7 +125,8 @@ export async function checkLogprobs(engine: Engine, prompt: readonly number[]): 
     const { top } = await greedy(engine, prompt, 4, { temperature, top: 4 });
     return top[0] ?? [];
   };
-  const [plain, hot] = [await likeliest(1), await likeliest(2)];
+  const plain = await likeliest(1);
+  const hot = await likeliest(2);
   const spread = (top: readonly number[]) => (top[0] ?? 0) - (top[2] ?? 0);
   const ratio = spread(hot) / spread(plain);
   if (Math.abs(ratio - 0.5) < 0.05) {

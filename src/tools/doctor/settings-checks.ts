@@ -12,7 +12,9 @@ export function checkCapabilities(found: Capabilities): Finding[] {
   const { endpoint, warnings, kvTokens, kvBlockTokens, slots, contextTokens } = found;
   const full = Math.floor(kvTokens / contextTokens);
   const { preemptions } = found.metrics.counters;
-  const budget = `${kvTokens} tokens in blocks of ${kvBlockTokens}; ${slots} slots; ${full} requests of full length (${contextTokens}) fit; ${preemptions} preemptions so far`;
+  const sizes = `${kvTokens} tokens in blocks of ${kvBlockTokens}; ${slots} slots`;
+  const fits = `${full} requests of full length (${contextTokens}) fit`;
+  const budget = `${sizes}; ${fits}; ${preemptions} preemptions so far`;
   return [
     ok(ENDPOINT, ENDPOINT_PATHS[endpoint]),
     info("KV budget", budget),
@@ -24,7 +26,8 @@ export function checkCapabilities(found: Capabilities): Finding[] {
 }
 
 /** The minor numbers of the oldest release with RL routes, and of the newest that these checks were run against. */
-const [RELEASE_MIN, RELEASE_RUN] = [22, 32];
+const RELEASE_MIN = 22;
+const RELEASE_RUN = 32;
 
 export function checkVersion({ version }: Pick<Capabilities, "version">): Finding {
   const [, major, minor] = /^(\d+)\.(\d+)/.exec(version ?? "") ?? [];

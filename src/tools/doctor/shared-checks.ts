@@ -82,14 +82,16 @@ const FIX = "send the update to every engine, or let the sidecar pass it on";
 
 /** Compares the weights of two engines; null: one reports neither names nor checksums. */
 export async function checkWeights(one: Engine, other: Engine): Promise<Finding | null> {
-  const [a, b] = [await versionOf(one), await versionOf(other)];
+  const a = await versionOf(one);
+  const b = await versionOf(other);
   if (a == null || b == null) return null;
   if (a !== b) {
     const reason = `its weights are ${b}, those of ${one.url} are ${a}: one of them has stale weights`;
     return fail(SAME_WEIGHTS, reason, FIX);
   }
   if (a !== UNNAMED) return ok(SAME_WEIGHTS, `both are ${a}`);
-  const [first, second] = [await checksumsOf(one), await checksumsOf(other)];
+  const first = await checksumsOf(one);
+  const second = await checksumsOf(other);
   if (first == null || second == null) {
     return info(SAME_WEIGHTS, "their weights have no names, so that stale ones cannot be seen");
   }

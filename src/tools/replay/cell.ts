@@ -66,7 +66,9 @@ export async function runCell(
 export function totalOf(groups: readonly Tally[]) {
   const sum = (key: Exclude<keyof Tally, "returns">) =>
     groups.reduce((total, group) => total + group[key], 0);
-  const [steps, drafted, accepted] = [sum("steps"), sum("drafted"), sum("accepted")];
+  const steps = sum("steps");
+  const drafted = sum("drafted");
+  const accepted = sum("accepted");
   return {
     accepted_plus_1: 1 + ratio(accepted, steps),
     drafted_per_step: ratio(drafted, steps),

@@ -100,7 +100,8 @@ export async function* readResponses(file: string, chunks: Chunks): AsyncGenerat
     const line = lineOf(objectOf(text, where), where);
     if (first !== null && first.group !== line.group) {
       yield groupOf(first, open);
-      [open, first] = [new Map(), null];
+      open = new Map();
+      first = null;
     }
     first ??= line;
     check(line, first, open);

@@ -17,15 +17,26 @@ const chunkOf = ([worker, startMs, endMs]: Times): ChunkRow => [
 function runOf(name: string, responses: readonly (readonly Times[])[]): TracedRun {
   const worker = { slots: 8, kv_tokens: 200, at_ms: [100, 150], running: [0, 2] };
   const workers = [0, 1].map((id) => ({
-    ...{ ...worker, worker: id, name: `engine ${id}`, waiting: [0, 0], kv_tokens_used: [0, 50] },
+    ...worker,
+    worker: id,
+    name: `engine ${id}`,
+    waiting: [0, 0],
+    kv_tokens_used: [0, 50],
     recomputing_ms: [0, 0],
     output_tokens: [0, 9],
   }));
   const timeline = {
     responses: responses.map((chunks, index) => ({
-      ...{ group: "g", index, request: index, joined_ms: 100, finish_reason: null },
-      ...{ prompt_tokens: 4, tokens_max: 64 },
-      ...{ end_ms: chunks.at(-1)?.[2] ?? null, tokens: 10, chunks: chunks.map(chunkOf) },
+      group: "g",
+      index,
+      request: index,
+      joined_ms: 100,
+      finish_reason: null,
+      prompt_tokens: 4,
+      tokens_max: 64,
+      end_ms: chunks.at(-1)?.[2] ?? null,
+      tokens: 10,
+      chunks: chunks.map(chunkOf),
     })),
     responses_left_out: 0,
     workers,

@@ -60,10 +60,10 @@ export function gpusOf(options: {
   const needed = servers * perServer;
   if (visible !== null && visible.length < needed) {
     const shape = `${servers} servers of ${perServer} GPUs each take ${needed}`;
-    throw new AppError(
-      "usage",
-      `${shape}, and there are ${visible.length}: give --workers ${Math.floor(visible.length / perServer)}, or smaller --tensor-parallel-size, --pipeline-parallel-size or --data-parallel-size`,
-    );
+    const fewer = `--workers ${Math.floor(visible.length / perServer)}`;
+    const sizes = "--tensor-parallel-size, --pipeline-parallel-size or --data-parallel-size";
+    const message = `${shape}, and there are ${visible.length}: give ${fewer}, or smaller ${sizes}`;
+    throw new AppError("usage", message);
   }
   const names = visible ?? Array.from({ length: needed }, (_, index) => String(index));
   return Array.from({ length: servers }, (_, index) =>

@@ -165,7 +165,8 @@ test("server: fetching again and again until there is no more gets everything", 
 
 test("server: fetching the past again and again gets every response, what fits in no frame cut", () => {
   const { server } = opened();
-  const [a, b] = [groupId("a"), groupId("b")];
+  const a = groupId("a");
+  const b = groupId("b");
   server.register(registerOf(a, new Int32Array(0)));
   const ask = { kind: "fetch_past", epoch: weightEpoch(0), have: 0 } as const;
   const lengths: number[] = [];

@@ -50,7 +50,8 @@ test("the log is the response and the tokens sent beyond it without a gap", () =
         if (one.kind === "tell") {
           const offset = Math.max(0, log.length + one.shift);
           const tokens = TRUTH.subarray(offset, offset + one.count);
-          const [length, bytes] = [log.length, log.bytes];
+          const length = log.length;
+          const bytes = log.bytes;
           const growth = log.growthBytes(offset, tokens.length);
           const result = log.append(offset, tokens, windowTokens);
           expect(log.bytes - bytes).toBeLessThanOrEqual(growth);
