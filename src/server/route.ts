@@ -1,6 +1,5 @@
 // Routes, which turn an exchange into a response. A handler throws AppError for every fault of the request; the server
-// turns it into the answer, once.
-// To add one: docs/EXTENDING.md.
+// turns it into the answer, once. To add one: docs/EXTENDING.md.
 
 import type { GenericSchema } from "valibot";
 import { InvalidFieldError } from "../core/base/errors.ts";

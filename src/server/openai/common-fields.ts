@@ -99,11 +99,7 @@ export interface Usage {
   readonly always: boolean;
 }
 
-/** @throws InvalidFieldError: stream_options belongs to streams. */
-export function usageWanted({ stream, stream_options: options = null }: CommonFields): Usage {
-  if (options !== null && stream !== true) {
-    throw invalid("stream_options", "is set, but stream is not true");
-  }
+export function usageWanted({ stream_options: options }: CommonFields): Usage {
   const atEnd = options?.include_usage ?? false;
   return { atEnd, always: atEnd && (options?.continuous_usage_stats ?? false) };
 }

@@ -65,6 +65,7 @@ export function parseCompletions(body: unknown): ParsedRequest {
     truncation: { keep, side },
     wantsText: true,
     prompts: promptsIn(fields.prompt, fields.add_special_tokens ?? true),
+    textField: echo === true ? "echo" : undefined,
     answer: (model) => answerOf(model, fields),
   };
 }
@@ -87,7 +88,6 @@ function promptsIn(prompt: Fields["prompt"], addSpecial: boolean): Prompts {
 
 function answerOf(model: ServedModel, fields: Fields): Answer {
   const { logprobs: top = null, return_token_ids: returnsIds, echo } = fields;
-  if (echo === true && !model.hasText) throw invalid("echo", "needs the prompt's text");
   const names = fields.return_tokens_as_token_ids ? model.numberedNames : model.writtenNames;
   const named = JSON.stringify(model.answeredName(fields.model));
   const logprobsOf = ({ span, cursor, isWhole }: News): string => {

@@ -44,7 +44,7 @@ export interface Plan extends Pick<JobPlan, "specs" | "stops" | "names" | "parse
   /** The body's own id, which a retry has too; in the answer the X-Request-Id header goes before it, as in vLLM. */
   readonly requestId: string | null;
   readonly wantsText: boolean;
-  readonly answer: Answer;
+  readonly answer: () => Answer;
   /** Parameters of the first prompt, with what an engine has added to them. */
   readonly params: SamplingFields;
 }
@@ -74,8 +74,12 @@ export class Planner {
   /** @throws InvalidFieldError; AppError not_found, context_length_exceeded, and as Encoder and EngineCalls. */
   async plan(request: ParsedRequest, exchange: Exchange): Promise<Plan> {
     const { model, expected } = this.#options;
-    const { fields, prompts, truncation = {} } = request;
+    const { fields, prompts, truncation = {}, answer, textField, names, wantsText } = request;
     for (const part of request.parts) model.adapterOf(part.model ?? fields.model);
+    if (fields.stream_options && fields.stream !== true) {
+      throw invalid("stream_options", "is set, but stream is not true");
+    }
+    if (textField && !model.hasText) throw invalid(textField, "needs the prompt's text");
     const encoding = this.#encoding(request, exchange);
     // What the engine asks of the response is checked with the rest.
     const early = await this.#rendered(prompts, encoding);
@@ -90,19 +94,18 @@ export class Planner {
     this.#checkCount(cut.map((_, i) => of(i)));
     let specs = cut.map((prompt, i) => this.#specOf(prompt, of(i), fields));
     const { chatText } = written;
-    const showsText = prompts.kind === "chat" && prompts.wantsText;
-    const promptText = showsText && chatText !== null ? await chatText() : null;
-    const answer = request.answer(model, promptText);
-    const isWhole = cut[0] === written.prompts[0];
-    const exact = chatText && isWhole ? await this.#continued(specs, chatText, encoding) : null;
+    const isShown = prompts.kind === "chat" && prompts.wantsText;
+    const promptText = isShown && chatText ? await chatText() : null;
+    const isCut = cut[0] !== written.prompts[0];
+    const exact = chatText && !isCut ? await this.#continued(specs, chatText, encoding) : null;
     if (exact !== null) specs = [this.#specOf(exact, of(0), fields)];
     // A request that is refused says nothing about weights.
     for (const { origin } of drawn) expected({ ...origin, by: `request ${exchange.id}` });
     return {
       specs,
-      answer,
-      wantsText: request.wantsText,
-      names: request.names,
+      wantsText,
+      names,
+      answer: () => answer(model, promptText),
       stops: specs.map((_, i) => of(i).drawing.stops),
       isStream: fields.stream ?? false,
       requestId: fields.request_id ?? null,

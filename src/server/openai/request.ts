@@ -19,7 +19,9 @@ export interface ParsedRequest {
   readonly wantsText: boolean;
   /** The client's name for the responses of each prompt. Default: only the whole request has a name. */
   readonly names?: readonly string[] | undefined;
-  /** `promptText`: null: it is not asked for, or not known. @throws InvalidFieldError: the model cannot be answered for so. */
+  /** The field that needs the prompt's text in the answer; absent: none does. */
+  readonly textField?: string | undefined;
+  /** Called when the request has begun. `promptText`: null: it is not asked for, or not known. */
   readonly answer: (model: ServedModel, promptText: string | null) => Answer;
 }
 

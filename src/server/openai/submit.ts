@@ -105,7 +105,7 @@ export class Jobs {
       const isDone = await doneBefore(lease.job, exchange.signal);
       if (!isDone) return new Response(null, { status: CLIENT_GONE });
       const headers = { "content-type": "application/json" };
-      return noted(new Response(plan.answer.whole(lease.job), { headers }), varies);
+      return noted(new Response(plan.answer().whole(lease.job), { headers }), varies);
     } finally {
       lease.release();
     }
@@ -135,17 +135,16 @@ export class Jobs {
   }
 
   #streamed({ answer }: Plan, exchange: Exchange, { job, release }: Lease): Response {
-    const { limits, failed: crashed, after } = this.#options;
-    const { signal } = exchange;
+    const { failed: crashed, after } = this.#options;
+    const { stallMsMax } = this.#options.limits;
     const { took, ended } = exchange.streams();
     const closed = () => {
       ended();
       release();
     };
     try {
-      const { stallMsMax } = limits;
-      const options = { stallMsMax, crashed, after, signal, took, closed };
-      return eventStream(job, answer.stream(job), options);
+      const options = { stallMsMax, crashed, after, took, closed, signal: exchange.signal };
+      return eventStream(job, answer().stream(job), options);
     } catch (error) {
       closed();
       throw error;
