@@ -27,44 +27,41 @@ export function tokensOf(template: string): Token[] {
   const source = template.replace(/\r\n?/g, "\n").replace(/\n$/, "");
   const tokens: Token[] = [];
   let at = 0;
-  const addText = (end: number, sign: string, strips: boolean) => {
-    const text = textBefore(source.slice(at, end), sign, strips && isLineStart(source, at));
+  const addText = (end: number, sign: string) => {
+    const isLineStart = at === 0 || source[at - 1] === "\n";
+    const text = textBefore(source.slice(at, end), sign, isLineStart);
     if (text !== "") tokens.push({ kind: "text", value: text });
   };
   for (;;) {
     const tag = matched(TAG, source, at);
     if (tag === null) {
-      addText(source.length, "+", false);
+      addText(source.length, "+");
       return tokens;
     }
     const [begin] = tag;
     const sign = source[tag.index + 2] ?? "";
-    addText(tag.index, sign, begin !== "{{");
+    // Blanks before what is shown stay.
+    addText(tag.index, begin === "{{" && sign !== "-" ? "+" : sign);
     const raw = matched(RAW, source, tag.index);
     if (raw !== null) {
       const start = tag.index + raw[0].length;
       const end = required(matched(RAW_END, source, start), "endraw");
       at = start;
-      addText(end.index, end[1] ?? "", true);
+      addText(end.index, end[1] ?? "");
       at = end.index + end[0].length;
     } else if (begin === "{#") {
       const end = required(matched(COMMENT_END, source, tag.index + 2), "#}");
       at = end.index + end[0].length;
     } else {
       tokens.push({ kind: "begin", value: begin });
-      const signs = begin === "{{" ? "-" : "-+";
-      const start = tag.index + 2 + Number(sign !== "" && signs.includes(sign));
+      const start = tag.index + 2 + Number(sign === "-" || sign === "+");
       at = addWords(source, start, { end: TAG_END[begin as keyof typeof TAG_END], tokens });
       tokens.push({ kind: "end", value: begin });
     }
   }
 }
 
-function isLineStart(source: string, at: number): boolean {
-  return at === 0 || source[at - 1] === "\n";
-}
-
-/** `isLineStart`: of the text; the last line of it goes where it is blank. */
+/** The last line goes where it is blank; `isLineStart`: the text begins one. */
 function textBefore(text: string, sign: string, isLineStart: boolean): string {
   if (sign === "-") return text.replace(/\s+$/, "");
   const line = text.lastIndexOf("\n") + 1;

@@ -1,16 +1,7 @@
 // What templates find defined: Jinja's filters, tests and functions, and those of transformers. What is not here is found when a
 // template is read (parser.ts).
 
-import {
-  type Act,
-  callable,
-  capitalized,
-  pairsOf,
-  replaced,
-  stripped,
-  TEXT,
-  titled,
-} from "./methods.ts";
+import { type Act, callable, capitalized, pairsOf, replaced, stripped, TEXT } from "./methods.ts";
 import { formatted, itemOf } from "./operations.ts";
 import {
   type Callable,
@@ -161,7 +152,11 @@ const SIMPLE_FILTERS: Readonly<Record<string, Act>> = {
     if (whole.every((one) => typeof one === "bigint")) return whole.reduce((a, b) => a + b, 0n);
     return whole.reduce((sum: number, one) => sum + Number(one), 0);
   },
-  title: (value) => titled(shown(value)),
+  title: (value) =>
+    shown(value)
+      .split(/([-\s({[<]+)/)
+      .map(capitalized)
+      .join(""),
   tojson: toJson,
   trim: (value, characters) => stripped(shown(value), characters),
   upper: (value) => shown(value).toUpperCase(),

@@ -119,10 +119,6 @@ export function capitalized(text: string): string {
   return first.toUpperCase() + rest.join("").toLowerCase();
 }
 
-export function titled(text: string): string {
-  return text.replace(/\p{L}+/gu, capitalized);
-}
-
 const isOneOf = (given: Value, holds: (part: string) => boolean) =>
   (given instanceof Tuple ? given : [given]).some((part) => holds(textOf(part)));
 const found = (text: string, at: number) =>
@@ -176,7 +172,7 @@ export const TEXT: Readonly<Record<string, OfText>> = {
   },
   startswith: (text, begin) => isOneOf(begin, (part) => text.startsWith(part)),
   strip: (text, characters) => stripped(text, characters),
-  title: titled,
+  title: (text) => text.replace(/\p{L}+/gu, capitalized),
   upper: (text) => text.toUpperCase(),
 };
 

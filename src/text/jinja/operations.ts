@@ -41,7 +41,6 @@ export function itemOf(object: Value, key: Value, path?: string): Value {
 
 /** Python's object[first:stop:step]; null: not given. */
 export function sliced(object: Value, bounds: readonly Value[]): Value {
-  if (object === undefined) return undefined;
   if (typeof object !== "string" && !isList(object)) {
     throw new TemplateError(`'${typeOf(object)}' object cannot be sliced`);
   }
@@ -90,7 +89,8 @@ export function binary(operator: string, a: Value, b: Value): Value {
   if (operator === "*" && isNumber(a) !== isNumber(b)) {
     const [one, times] = isNumber(a) ? [b, countOf(a)] : [a, countOf(b)];
     if (typeof one === "string") return one.repeat(Math.max(0, times));
-    if (isList(one)) return Array.from({ length: Math.max(0, times) }, () => one).flat();
+    const all = Array.from({ length: Math.max(0, times) }, () => one).flat();
+    if (isList(one)) return one instanceof Tuple ? Tuple.from(all) : all;
   }
   const types = `'${typeOf(a)}' and '${typeOf(b)}'`;
   throw new TemplateError(`unsupported operand types for ${operator}: ${types}`);
@@ -124,7 +124,7 @@ const PLACE = /%(?:\((\w+)\))?([-+ 0]*)(\d*)(?:\.(\d+))?(.)/gs;
 /** `text % values`. */
 export function formatted(text: string, values: Value): string {
   const given = values instanceof Tuple ? [...values] : [values];
-  return text.replace(PLACE, (...match) => {
+  const filled = text.replace(PLACE, (...match) => {
     const [, name, flags, width, digits, kind] = match as (string | undefined)[];
     if (kind === "%") return "%";
     const value = name !== undefined && isDict(values) ? values.get(name) : given.shift();
@@ -137,6 +137,9 @@ export function formatted(text: string, values: Value): string {
     const [minus = ""] = /^[-+ ]/.exec(whole) ?? [];
     return minus + whole.slice(minus.length).padStart(Number(width) - minus.length, "0");
   });
+  const isMapping = isDict(values) || typeOf(values) === "list";
+  if (given.length > 0 && !isMapping) throw new TemplateError("not all arguments were converted");
+  return filled;
 }
 
 function written(value: Value, kind: string | undefined, digits: string | undefined): string {

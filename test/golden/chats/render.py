@@ -1,5 +1,6 @@
-# Writes golden.json and constructs.json. The first: what vLLM 0.32 makes of each chat of chats.json with each template of TRL's wheel (trl/chat_templates, those that
-# are not for training): preparation, Jinja and tokenizer are vLLM's and transformers' own code; no server runs. The second: what
+# Writes golden.json and constructs.json. The first: what vLLM 0.32 makes of each chat of chats.json with each template of TRL 1.16.0
+# (Apache-2.0; trl/chat_templates of its wheel, those that are not for training): preparation, Jinja and tokenizer are vLLM's and
+# transformers' own code; no server runs. The second: what
 # Jinja makes of each template there, with transformers' settings; null: it refuses.
 #   .cache/vllm/bin/python test/golden/chats/render.py TRL_FOLDER MODEL_FOLDER
 import copy
