@@ -6,9 +6,10 @@ import { samplingOf } from "../../test/suite/request-spec.ts";
 import { serveOptions } from "../../test/suite/serve-fixture.ts";
 import { temporaryFolder } from "../../test/suite/temporary-folder.ts";
 import { AppError } from "../core/base/errors.ts";
-import { type WeightsId, weightsId } from "../core/base/ids.ts";
+import { type WeightsId, weightEpoch, weightsId } from "../core/base/ids.ts";
 import type { WorkerSource } from "../fleet/engines.ts";
 import { type RolloutJob, runRollout } from "./rollout.ts";
+import { openSidecar } from "./sidecar.ts";
 
 const capacity = { slots: 4, kvTokens: 8192, contextTokens: 2048, kvBytesPerToken: 8 };
 const LONG = 100;
@@ -134,6 +135,20 @@ test("rollout: engines with different weights are refused", async () => {
   const sources = [fleet.source(weightsId("f32:aa")), fleet.source(weightsId("f32:bb"))];
   const { report, handedOut } = rolled(fleet, { sources, startS: 60 });
   expect(report).rejects.toMatchObject({ code: "invalid_config" });
+  await report.catch(() => undefined);
+  expect(handedOut).toEqual([]);
+});
+
+test("rollout: the folder of a server that has updated its weights is refused", async () => {
+  const journal = temporaryFolder("server-journal");
+  const served = new Fleet();
+  const server = await openSidecar(serveOptions({ journal, sources: [served.source()] }));
+  await server.opened;
+  server.sidecar.advance(weightEpoch(1));
+  await server.stop();
+  const fleet = new Fleet();
+  const { report, handedOut } = rolled(fleet, { journal, sources: [fleet.source()] });
+  expect(report).rejects.toThrow("holds another run");
   await report.catch(() => undefined);
   expect(handedOut).toEqual([]);
 });

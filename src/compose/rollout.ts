@@ -180,7 +180,9 @@ async function begun(job: RolloutJob, running: ComposedSidecar): Promise<Run> {
   const { sidecar, rollouts } = running;
   const plan = await job.plan(running);
   const hash = digestOf(plan);
-  if (rollouts.runs().some((run) => run.id !== ID || run.hash !== hash)) {
+  const isOther = (run: Run) => run.id !== ID || run.hash !== hash;
+  // A server that updated its engines left its own weights in its folder.
+  if (sidecar.rollout.epoch > 0 || rollouts.runs().some(isOther)) {
     const problem = "holds another run: its prompts, their number or its sampling differ";
     throw new AppError("invalid_config", `--journal ${job.journal}: ${problem}; use another one`);
   }
@@ -204,9 +206,7 @@ function digestOf({ groups }: RolloutPlan): string {
   return hash.digest("hex");
 }
 
-function isWhole({ response: { finish } }: Request): boolean {
-  return finish !== null && !isCut(finish);
-}
+const isWhole = ({ response: { finish } }: Request) => finish !== null && !isCut(finish);
 
 function reportOf(job: RolloutJob, run: Run, { sidecar, kv }: ComposedSidecar): RunReport {
   const { startMs } = run;
