@@ -1,11 +1,14 @@
 // The sidecar as a whole, over simulated workers and a real port: how it begins and how it ends.
 
 import { expect, test } from "bun:test";
+import { cpSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
 import { SimulatedWorker } from "../../test/faults/simulated/worker.ts";
 import { exchange, fetchOf, registerOf } from "../../test/suite/draft-client.ts";
 import { NO_TELEMETRY } from "../../test/suite/no-figures.ts";
 import { serveOptions, startServer } from "../../test/suite/serve-fixture.ts";
 import { untilSettled } from "../../test/suite/sidecar-bed.ts";
+import { temporaryFolder } from "../../test/suite/temporary-folder.ts";
 import {
   groupId,
   type WeightsId,
@@ -16,6 +19,7 @@ import {
 import type { ClientMessage, Fetched } from "../core/draft/service/message.ts";
 import type { WorkerSource } from "../fleet/engines.ts";
 import type { WeightsNotice } from "../fleet/updates.ts";
+import { openHuggingFaceText, openHuggingFaceThread } from "../text/hugging-face.ts";
 import type { ServeOptions } from "./options.ts";
 
 class Engines {
@@ -246,4 +250,33 @@ test("abort_requests: takes ids as clients gave them or read them, and none for 
     expect(choices[0]?.finish_reason).toBe("abort");
   }
   await running.stop();
+});
+
+test("chats: a template beyond the engine is named at the start; chats end with it, texts do not", async () => {
+  const folder = temporaryFolder("template");
+  cpSync(join(import.meta.dir, "../../test/fixtures/foretoken-3m-hf"), folder, { recursive: true });
+  writeFileSync(join(folder, "chat_template.jinja"), "{% include 'x' %}");
+  const text = openHuggingFaceText(folder);
+  const told: string[] = [];
+  const engines = new Engines();
+  const running = await startServer(
+    serveOptions({
+      sources: [engines.source],
+      model: { text, openTextThread: () => openHuggingFaceThread(folder) },
+      events: { chatProblem: (problem) => told.push(problem) },
+    }),
+  );
+  try {
+    expect(told).toEqual([expect.stringContaining("the statement 'include' is not supported")]);
+    const ask = async (body: object) => {
+      const url = new URL("/tokenize", running.url);
+      const response = await fetch(url, { method: "POST", body: JSON.stringify(body) });
+      return [response.status, await response.text()];
+    };
+    const chat = { messages: [{ role: "user", content: "x" }] };
+    expect(await ask(chat)).toEqual([500, expect.stringContaining("'include' is not supported")]);
+    expect((await ask({ prompt: "x" }))[0]).toBe(200);
+  } finally {
+    await running.stop();
+  }
 });
