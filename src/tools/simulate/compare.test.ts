@@ -58,7 +58,7 @@ test("recording: requests, engines and their step times are those that were reco
   );
   expect(recording.groups.map(({ atMs }) => atMs)).toEqual(GROUPS.map(({ atMs }) => atMs));
   expect(recording.tokensMax).toBe(512);
-  expect(recording.wallS).toBeCloseTo(wallS, 3);
+  expect(recording.recorded.wall_s).toBeCloseTo(wallS, 3);
   // Most steps had eight rows.
   const [engine] = recording.engines;
   expect(Math.abs((engine?.times.stepMs(8, 8, 0) ?? 0) / TIMES.stepMs(8, 8, 0) - 1)).toBeLessThan(
@@ -68,7 +68,7 @@ test("recording: requests, engines and their step times are those that were reco
     [8, 2048],
     [8, 2048],
   ]);
-  expect(recording.error).toBeLessThan(0.1);
+  expect(recording.recorded.step_error).toBeLessThan(0.1);
 });
 
 test("simulate: the policy that was recorded takes as long as it took, and others what they would take", async () => {
@@ -152,10 +152,10 @@ test("recording: a step makes as many tokens of a request as the drafts of recor
   );
   const plain = recordingOf(run, "report.json");
   const recording = recordingOf(drafted, "report.json");
-  expect(plain.tokensPerStep).toBe(1);
-  expect(recording.tokensPerStep).toBeGreaterThan(1.8);
+  expect(plain.recorded.tokens_per_step).toBe(1);
+  expect(recording.recorded.tokens_per_step).toBeGreaterThan(1.8);
   // As many tokens in the same time: so much longer was a step.
-  expect(recording.stepMs / plain.stepMs).toBeGreaterThan(1.5);
+  expect(recording.recorded.step_ms / plain.recorded.step_ms).toBeGreaterThan(1.5);
 });
 
 test("recording: what cannot be simulated is refused by name", async () => {

@@ -3,7 +3,7 @@
 import type { Timeline } from "../../core/rollout/timeline.ts";
 import { type PolicyName, schedulerFor } from "../../core/schedule/policies.ts";
 import type { CoreExports } from "../../core/wasm/load.ts";
-import type { Recording } from "./recording.ts";
+import type { Recorded, Recording } from "./recording.ts";
 import { Simulation } from "./simulation.ts";
 
 /** Figures of one policy. Its keys are a public format. */
@@ -23,18 +23,7 @@ export interface PolicyReport {
 export interface ComparisonReport {
   /** Always true: these are no measurements of engines. */
   readonly simulated: true;
-  readonly recorded: {
-    readonly name: string;
-    readonly wall_s: number;
-    readonly responses: number;
-    readonly unfinished: number;
-    readonly engines: number;
-    readonly step_ms: number;
-    readonly row_ms: number;
-    readonly step_error: number;
-    readonly tokens_per_step: number;
-    readonly moves_kv: boolean;
-  };
+  readonly recorded: Recorded;
   readonly runs: Readonly<Record<string, PolicyReport>>;
 }
 
@@ -74,22 +63,5 @@ export async function comparePolicies(
       timeline: simulation.rollout.meter.timeline(),
     };
   }
-  const { name, wallS, groups, engines, stepMs, rowMs, error, tokensPerStep, unfinished } =
-    recording;
-  return {
-    simulated: true,
-    recorded: {
-      name,
-      wall_s: wallS,
-      responses: groups.reduce((sum, { lengths }) => sum + lengths.length, 0),
-      unfinished,
-      engines: engines.length,
-      step_ms: stepMs,
-      row_ms: rowMs,
-      step_error: error,
-      tokens_per_step: tokensPerStep,
-      moves_kv: recording.movesKv,
-    },
-    runs,
-  };
+  return { simulated: true, recorded: recording.recorded, runs };
 }

@@ -9,24 +9,32 @@ import type { TracedRun } from "../trace/report.ts";
 import type { EngineTimes, Speculation } from "./engine.ts";
 import type { EngineModel, GroupModel } from "./simulation.ts";
 
-export interface Recording {
+/** The recording in a report. Its keys are a public format. */
+export interface Recorded {
   readonly name: string;
-  readonly wallS: number;
+  readonly wall_s: number;
+  readonly responses: number;
+  /** Responses that had not finished, which count as far as they had come. */
+  readonly unfinished: number;
+  readonly engines: number;
+  /** Time of a step with one row on the median engine, and what each further row adds. */
+  readonly step_ms: number;
+  readonly row_ms: number;
+  /** Median deviation of the recorded steps from the fitted step times, relative to these. */
+  readonly step_error: number;
+  /** Output tokens that a step made of a request, on average: above 1 drafts were accepted. */
+  readonly tokens_per_step: number;
+  /** Whether a request that moved found its KV on the other engine. */
+  readonly moves_kv: boolean;
+}
+
+export interface Recording {
+  readonly recorded: Recorded;
   /** In the order in which they arrived. */
   readonly groups: readonly GroupModel[];
   readonly engines: readonly EngineModel[];
   readonly tokensMax: number;
-  /** Whether a request that moved found its KV on the other engine. */
   readonly movesKv: boolean;
-  /** Median deviation of the recorded steps from the fitted step times, relative to these. */
-  readonly error: number;
-  /** Time of a step with one row on the median engine, and what each further row adds. */
-  readonly stepMs: number;
-  readonly rowMs: number;
-  /** Output tokens that a step made of a request, on average: above 1 drafts were accepted. */
-  readonly tokensPerStep: number;
-  /** Responses that had not finished, which count as far as they had come. */
-  readonly unfinished: number;
 }
 
 /** A chunk from its first token on. */
@@ -99,17 +107,22 @@ export function recordingOf({ name, timeline }: TracedRun, where: string): Recor
     return { slots, kvTokens, times, speculation };
   });
   return {
-    name,
-    wallS: Math.max(...ran.map(lastMs)) / 1000,
+    recorded: {
+      name,
+      wall_s: Math.max(...ran.map(lastMs)) / 1000,
+      responses: ran.length,
+      unfinished: ran.filter(({ end_ms: end }) => end === null).length,
+      engines: engines.length,
+      step_ms: steps.baseMs + steps.rowMs,
+      row_ms: steps.rowMs,
+      step_error: steps.error,
+      tokens_per_step: rate,
+      moves_kv: movesKv,
+    },
     groups: groupsOf(ran),
     engines,
     tokensMax: tokensMaxOf(ran, workers, where),
     movesKv,
-    error: steps.error,
-    stepMs: steps.baseMs + steps.rowMs,
-    rowMs: steps.rowMs,
-    tokensPerStep: rate,
-    unfinished: ran.filter(({ end_ms: end }) => end === null).length,
   };
 }
 
