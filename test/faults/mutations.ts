@@ -2,7 +2,7 @@
 // mutations.json has them: those of this project's history ("ours"), and those that users of other projects reported. Each
 // is a change of a copy of the source, of a text that occurs once; the simulators run on it until one objects. A fault that a
 // later guard hides has that guard's line as a second change. `seed`: the first to run, for a fault that few seeds find, or that
-// others than the guard alone would find.
+// others than the guard alone would find. `test`: the file that has to find it, for what no simulator runs: connections.
 
 import { cpSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -23,6 +23,7 @@ interface Mutation {
   readonly fault: string;
   readonly from: string;
   readonly seed?: number;
+  readonly test?: string;
   readonly changes: readonly { file: string; search: string; replace: string }[];
 }
 
@@ -75,7 +76,7 @@ else {
 process.exitCode = found < SHARE_MIN * results.length ? 1 : 0;
 
 /** Runs the simulators on the tree with this fault in it. */
-function run({ fault, from, seed: first = 1, changes }: Mutation): Found {
+function run({ fault, from, seed: first = 1, test, changes }: Mutation): Found {
   const originals = new Map<string, string>();
   try {
     for (const { file, search, replace } of changes) {
@@ -89,6 +90,12 @@ function run({ fault, from, seed: first = 1, changes }: Mutation): Found {
         path,
         text.replace(search, () => replace),
       );
+    }
+    if (test !== undefined) {
+      const tested = [process.execPath, "test", `./${test}`];
+      const ended = Bun.spawnSync(tested, { cwd: tree, stderr: "pipe", timeout: HANG_MS });
+      const failed = /^\(fail\) (.*)$/m.exec(ended.stderr.toString())?.[1] ?? null;
+      return { fault, from, found: failed === null ? null : `test: ${failed}`, seeds: 1 };
     }
     const command = [
       process.execPath,
