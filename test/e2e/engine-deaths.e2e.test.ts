@@ -54,7 +54,7 @@ async function startSidecar(urls: readonly string[]): Promise<ToolProcess> {
 const promptOf = (n: number): number[] => [5, 6, 7, 8 + n, 9];
 const everyN = Array.from({ length: REQUESTS }, (_, n) => n);
 const EXPECTED = everyN.map((n) => {
-  const sample = exactSample(chunkSeed(drawKey(n, "", 0), 0), undefined);
+  const sample = exactSample(chunkSeed(drawKey(n, "", 0), 0), null);
   return standInResponse({ prompt: promptOf(n), sample, tokensMax: TOKENS, stopTokenIds: [] });
 });
 

@@ -36,7 +36,7 @@ async function tokensOf({ http }: StandInBed, model: string, n = 4): Promise<num
 
 /** Tokens of `n` responses of the model, or of the adapter at `path`. */
 function expected(path: string | undefined, n = 4): number[][] {
-  const first = pathSample(path);
+  const first = pathSample(path ?? null);
   return Array.from({ length: n }, (_, i) =>
     standInResponse({ prompt: PROMPT, sample: first + i, tokensMax: TOKENS_MAX }),
   );

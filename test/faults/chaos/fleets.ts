@@ -7,11 +7,12 @@ import type { FoundVllm } from "../../../src/tools/up/find-vllm.ts";
 import { gpusOf, visibleGpus } from "../../../src/tools/up/gpus.ts";
 import { freePorts } from "../../../src/tools/up/ports.ts";
 import { Fleet, HOST } from "./fleet.ts";
-import { Foretold } from "./foretold.ts";
+import { Foretold, pathOf } from "./foretold.ts";
 import { StandInMember } from "./member.ts";
 import type { Installation, Oracle } from "./oracle.ts";
 import { LINKS } from "./plan.ts";
 import { Reference } from "./reference.ts";
+import { WEIGHTS } from "./response-line.ts";
 import { Scoring } from "./scoring.ts";
 import { VllmServer } from "./vllm-server.ts";
 
@@ -19,7 +20,7 @@ import { VllmServer } from "./vllm-server.ts";
 const CONTEXT_TOKENS = 512;
 const ENGINE = ["--deterministic", "--slots", "2", "--kv-tokens", "2048"];
 /** A step takes as long as faults need to come in the middle of a chunk. */
-const STAND_IN = { slots: 2, stepMs: 8, isExact: true };
+const STAND_IN = { slots: 2, stepMs: 8, isExact: true, weightsPath: pathOf(WEIGHTS[0]) };
 /** A rollout takes one to three seconds, and a server that does not answer is given up after some more. */
 const ROLLOUT_MS_MAX = 120_000;
 /** Both servers may have to start, one after the other. */

@@ -48,8 +48,7 @@ export class Foretold implements Oracle {
   }
 }
 
-/** Stand-ins that start again have the first weights, which no path names. */
-const pathOf = (weights: WeightsName): string => `/weights/${weights}`;
+export const pathOf = (weights: WeightsName): string => `/weights/${weights}`;
 
 const promptOf = (job: number, group: number): number[] => [10 + job, 20 + group, 30, 40];
 
@@ -61,7 +60,7 @@ function responses(seed: number, job: number, weights: WeightsName): Map<string,
     for (let index = 0; index < GROUP_SIZE; index += 1) {
       const prompt = promptOf(job, i);
       const drawSeed = chunkSeed(drawKey(seed, group, index), 0);
-      const sample = exactSample(drawSeed, weights === WEIGHTS[0] ? undefined : pathOf(weights));
+      const sample = exactSample(drawSeed, pathOf(weights));
       const drawn = { prompt, sample, tokensMax: TOKENS_MAX, stopTokenIds: STOPS };
       const tokens = standInResponse(drawn);
       const isStopped = STOPS.includes(tokens.at(-1) ?? -1);

@@ -60,6 +60,8 @@ export interface StandInOptions extends StandInBase {
    * comes out the same however often it is begun again.
    */
   readonly isExact: boolean;
+  /** Path of the weights that it starts with; null: it has none. */
+  readonly weightsPath: string | null;
   /** --enable-return-routed-experts. */
   readonly reportsExperts: boolean;
   /** Routes of the test's own, before all others but those for tokens; null: it has none for the path. A body of bytes is
@@ -95,6 +97,7 @@ export const STAND_IN_DEFAULTS: StandInOptions = {
   isHybrid: false,
   dividesWrongly: false,
   isExact: false,
+  weightsPath: null,
   reportsExperts: false,
   routes: () => null,
 };
@@ -115,13 +118,14 @@ export class VllmStandIn extends StandIn<StandInOptions> {
   readonly adapters = new Map<string, string>();
   /** The kind of logits that the weights compute. */
   weights: "good" | "nan" | "flat" = "good";
-  /** Path of the weights that were loaded last; undefined: the first ones. */
-  #weightsPath: string | undefined;
+  /** Path of the weights that were loaded last. */
+  #weightsPath: string | null;
   #startedS = 1_795_274_109.5;
   #isSleeping = false;
 
   private constructor(options: StandInOptions) {
     super(options);
+    this.#weightsPath = options.weightsPath;
     this.isHealthy = !options.isLoading;
     this.others = this.#newOthers();
   }
@@ -132,7 +136,7 @@ export class VllmStandIn extends StandIn<StandInOptions> {
   }
 
   protected forget(): void {
-    this.#weightsPath = undefined;
+    this.#weightsPath = this.options.weightsPath;
     this.others = this.#newOthers();
     this.#startedS += 100;
   }
@@ -461,7 +465,7 @@ export class VllmStandIn extends StandIn<StandInOptions> {
       sample:
         (options.dividesWrongly && prompt.length > LONG_PROMPT ? prompt.length : 0) +
         this.#drawnBy(extra) +
-        pathSample(this.adapters.get(String(body.model))),
+        pathSample(this.adapters.get(String(body.model)) ?? null),
       tokensMax: Math.min(numberOf(params.max_tokens, 16), options.contextTokens - prompt.length),
       tokensMin: numberOf(params.min_tokens, 0),
       stopTokenIds: Array.isArray(params.stop_token_ids) ? params.stop_token_ids : [],
@@ -501,12 +505,12 @@ export class VllmStandIn extends StandIn<StandInOptions> {
 }
 
 /** The offset of an adapter, or of weights, for the number of a sample: each has other responses. */
-export function pathSample(path: string | undefined): number {
-  return path === undefined ? 0 : 10_000 + (hashString(path) % 1_000_000);
+export function pathSample(path: string | null): number {
+  return path === null ? 0 : 10_000 + (hashString(path) % 1_000_000);
 }
 
 /** The number of a sample that is drawn by its seed (`isExact`). */
-export function exactSample(seed: number, weightsPath: string | undefined): number {
+export function exactSample(seed: number, weightsPath: string | null): number {
   return (seed % 2 ** 31) + pathSample(weightsPath);
 }
 
