@@ -6,6 +6,7 @@ import { EOS, standInResponse } from "../../test/faults/stand-in/tokens.ts";
 import type { StandInOptions } from "../../test/faults/stand-in/vllm-stand-in.ts";
 import { eventsOf } from "../../test/suite/sse.ts";
 import { IdText } from "../text/id-text.ts";
+import { PoolCalls } from "./engine-calls.ts";
 
 const TOKENS = 20;
 const PROMPT = [500, 501, 502];
@@ -111,4 +112,35 @@ test("no tokenizer: what needs one here is a 400 that says so, and ids go on wor
   const good = { token_ids: [1, 2], sampling_params: { max_tokens: 4 } };
   expect((await bed.http.ask("/inference/v1/generate", good)).status).toBe(200);
   expect(bed.failures).toEqual([]);
+});
+
+test("post: engines in service are asked in turn, others only where none of them answers", async () => {
+  const asked: string[] = [];
+  let status = 200;
+  const member = (name: string, state: string) => ({
+    state,
+    source: { name },
+    worker: {
+      perform: async () => {
+        asked.push(name);
+        return { status: name === "away" ? 200 : status, body: {} };
+      },
+    },
+  });
+  const members = [member("a", "ready"), member("away", "reconnecting"), member("b", "ready")];
+  const sidecar = {
+    rollout: { epoch: 0 },
+    waits: { begin: () => () => {} },
+    observe: () => () => {},
+  };
+  const parts = { pool: { members }, sidecar, later: () => () => {} };
+  const calls = new PoolCalls(parts as unknown as ConstructorParameters<typeof PoolCalls>[0]);
+  const { signal } = new AbortController();
+  for (let i = 0; i < 6; i += 1) await calls.post({ form: "render", body: "{}", signal });
+  expect(new Set(asked)).toEqual(new Set(["a", "b"]));
+  status = 502;
+  asked.length = 0;
+  await calls.post({ form: "render", body: "{}", signal });
+  expect(asked.at(-1)).toBe("away");
+  expect(asked.slice(0, 2).toSorted()).toEqual(["a", "b"]);
 });

@@ -5,7 +5,7 @@
 import { AppError, RefusedError } from "../core/base/errors.ts";
 import type { ControlAnswer, EngineOperation } from "../core/rollout/operation.ts";
 import type { Worker } from "../core/rollout/worker.ts";
-import { type AnswerLimits, answerOf, connected } from "../fleet/engines.ts";
+import { type AnswerLimits, answerOf, connected, type Reachable } from "../fleet/engines.ts";
 import type { WorkerPool } from "../fleet/pool.ts";
 import { membersOf, objectOf } from "../proto/json.ts";
 import type { Chat, EncodedChat, EncodeOptions, Encoder } from "../text/text.ts";
@@ -50,14 +50,16 @@ export class PoolCalls implements EngineCalls {
 
   async post({ form, body, signal }: EngineCall): Promise<EngineReply> {
     const { pool, sidecar, later } = this.#parts;
-    const engines = connected(pool.members);
-    if (engines.length === 0) throw new AppError("no_worker", "no worker is in service");
-    this.#turn += 1;
+    const there = connected(pool.members);
+    if (there.length === 0) throw new AppError("no_worker", "no worker is in service");
+    this.#turn = (this.#turn + 1) % there.length;
+    const turned = [...there.slice(this.#turn), ...there.slice(0, this.#turn)];
+    // An engine whose connection is lost may be silent for long.
+    const last = ({ member }: Reachable) => Number(member.state !== "ready");
+    const engines = turned.toSorted((a, b) => last(a) - last(b));
     const missing: string[] = [];
     const broken: string[] = [];
-    for (let i = 0; i < engines.length; i += 1) {
-      const engine = engines[(this.#turn + i) % engines.length];
-      if (engine === undefined) continue;
+    for (const engine of engines) {
       const lacking = this.#lacking.getOrInsertComputed(engine.worker, () => new Map());
       const known = lacking.get(form);
       if (known !== undefined) {
