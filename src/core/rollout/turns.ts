@@ -1,8 +1,9 @@
 // When the rollout acts: something happens, and everything that happens before the next microtask is followed up together.
 // An error here is a bug in the state that all requests share, so it stops the rollout. Errors of one listener
-// (`contained`), of one worker's `send` (Loop) or of the KV pool (`PooledKv`) are caught where they arise.
+// (`events.ts`), of one worker's `send` (Loop) or of the KV pool (`PooledKv`) are caught where they arise.
 
 import { contain } from "../base/contain.ts";
+
 export class Turns {
   readonly #follow: () => void;
   readonly #broken: (error: unknown) => void;

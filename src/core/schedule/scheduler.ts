@@ -115,7 +115,7 @@ export class Scheduler {
   enqueue(request: Request): void {
     assert(request.status === "waiting", "only a waiting request is scheduled");
     this.#rooms.changed();
-    if (isSuspect(request)) this.#suspects.add(request);
+    if (isSuspect(request)) this.#suspects.waiting.add(request);
     else {
       this.#policy.add(request);
       if (this.#mode.kind === "divided") this.sessions.enqueue(request);
@@ -173,7 +173,7 @@ export class Scheduler {
     this.sessions.expectGrowth(slots);
     this.#recall(turn);
     this.#serveReservation(turn);
-    this.#serveSuspects(turn);
+    if (this.#suspects.waiting.size > 0) this.#serveSuspects(turn);
     if (this.sessions.turns.size > 0) this.#serveSessions(turn);
     this.#serveInOrder(turn);
     if (turn.isBlocked) this.#makeRoom(turn, nowMs);
@@ -257,7 +257,7 @@ export class Scheduler {
       looked += 1;
       const chunkTokens = this.#chunkOf(request, turn);
       if (this.#strand(request, chunkTokens, turn)) {
-        this.#suspects.delete(request);
+        this.#suspects.waiting.delete(request);
         continue;
       }
       const slot = this.#placeOf(request, slots, chunkTokens);
@@ -308,7 +308,7 @@ export class Scheduler {
     this.#rooms.changed();
     this.#parked.delete(request);
     this.sessions.turns.delete(request);
-    this.#suspects.delete(request);
+    this.#suspects.waiting.delete(request);
     this.stranded.delete(request);
     this.#reservation.leaves(request);
   }

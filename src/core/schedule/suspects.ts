@@ -6,22 +6,13 @@ import type { Slot } from "./placement.ts";
 
 export class Suspects {
   /** In order of arrival. */
-  readonly #waiting = new Set<Request>();
-
-  add(request: Request): void {
-    this.#waiting.add(request);
-  }
-
-  delete(request: Request): void {
-    this.#waiting.delete(request);
-  }
+  readonly waiting = new Set<Request>();
 
   /** The suspects that wait, while another one may start: new requests need the other half of the workers. */
   *startable(slots: readonly Slot[]): Iterable<Request> {
-    if (this.#waiting.size === 0) return;
     const most = Math.max(1, Math.floor(slots.length / 2));
     const running = () => slots.reduce((sum, slot) => sum + (slot.hasSuspect ? 1 : 0), 0);
-    for (const request of this.#waiting) {
+    for (const request of this.waiting) {
       if (running() >= most) return;
       yield request;
     }
