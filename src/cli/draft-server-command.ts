@@ -44,9 +44,8 @@ export function draftServerCommand(setStatus: (status: number) => void): Command
 }
 
 async function serveDrafts(settings: DraftServerSettings): Promise<number> {
-  const { host, apiToken: token, insecure } = settings;
-  const protection = { token, tokenFlag: "--api-token", insecure };
-  const warning = checkExposure({ flag: "--host", host, ...protection });
+  const { host, apiToken: token } = settings;
+  const warning = checkExposure(settings);
   if (warning !== null) console.error(`draft-server: ${warning} [insecure]`);
   const failed = (error: unknown) => console.error("draft-server:", error);
   const timers = timersOf(failed);

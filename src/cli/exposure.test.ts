@@ -5,13 +5,7 @@ import { foretoken, start } from "../../test/e2e/tool.ts";
 import { checkExposure } from "./exposure.ts";
 import { EXIT_USAGE } from "./output.ts";
 
-const DEFAULTS = {
-  flag: "--host",
-  host: "0.0.0.0",
-  token: null,
-  tokenFlag: "--api-token",
-  insecure: false,
-};
+const DEFAULTS = { host: "0.0.0.0", apiToken: null, insecure: false };
 
 test("checkExposure: loopback or a token is enough, --insecure is a warning", () => {
   expect(() => checkExposure(DEFAULTS)).toThrow(
@@ -20,7 +14,7 @@ test("checkExposure: loopback or a token is enough, --insecure is a warning", ()
   for (const host of ["127.0.0.1", "::1", "localhost"]) {
     expect(checkExposure({ ...DEFAULTS, host })).toBeNull();
   }
-  expect(checkExposure({ ...DEFAULTS, token: "t" })).toBeNull();
+  expect(checkExposure({ ...DEFAULTS, apiToken: "t" })).toBeNull();
   expect(checkExposure({ ...DEFAULTS, insecure: true })).toContain("no token protects it");
   for (const host of ["::", "10.0.0.1", "gpu-0"]) {
     expect(() => checkExposure({ ...DEFAULTS, host })).toThrow(host);
@@ -28,12 +22,12 @@ test("checkExposure: loopback or a token is enough, --insecure is a warning", ()
 });
 
 test.each([
-  ["serve --llama 1 --port 0 --host 0.0.0.0", "--api-token"],
-  ["up --port 0 --host ::", "--api-token"],
-  ["draft-server --port 0 --host 0.0.0.0", "--api-token"],
-])("foretoken %s: is refused", async (line, flag) => {
+  "serve --llama 1 --port 0 --host 0.0.0.0",
+  "up --port 0 --host ::",
+  "draft-server --port 0 --host 0.0.0.0",
+])("foretoken %s: is refused", async (line) => {
   const { status, stderr } = await foretoken(...line.split(" "));
-  expect(stderr).toContain(`no token protects it: give ${flag}, or --insecure`);
+  expect(stderr).toContain("no token protects it: give --api-token, or --insecure");
   expect(status).toBe(EXIT_USAGE);
 });
 

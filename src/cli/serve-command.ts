@@ -109,9 +109,7 @@ export function warnIfExposed(
   settings: Pick<ServeSettings, "host" | "apiToken" | "insecure">,
   log: Log,
 ): void {
-  const { host, apiToken, insecure } = settings;
-  const protection = { token: apiToken, tokenFlag: "--api-token", insecure };
-  const warning = checkExposure({ flag: "--host", host, ...protection });
+  const warning = checkExposure(settings);
   if (warning !== null) log("warn", "insecure", { reason: warning });
 }
 
