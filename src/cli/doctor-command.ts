@@ -9,7 +9,7 @@ import { AppError } from "../core/base/errors.ts";
 import { serverOf } from "../engines/kinds.ts";
 import { Engine } from "../tools/doctor/engine.ts";
 import { examine } from "../tools/doctor/examine.ts";
-import type { Diagnosis, Verdict } from "../tools/doctor/finding.ts";
+import type { Diagnosis, Severity } from "../tools/doctor/finding.ts";
 import { checkPool, checkWeights } from "../tools/doctor/shared-checks.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { EXIT_FAILED } from "./output.ts";
@@ -74,7 +74,7 @@ function isSound({ findings }: Diagnosis): boolean {
   return findings.every(({ verdict }) => verdict !== "fail");
 }
 
-const WORDS: Readonly<Record<Verdict, string>> = {
+const WORDS: Readonly<Record<Severity, string>> = {
   ok: "ok",
   info: "-",
   warn: "WARN",
@@ -93,7 +93,7 @@ function tableOf(diagnosis: Diagnosis): string {
   for (const { check, verdict, reason, fix } of diagnosis.findings) {
     table.push([check, WORDS[verdict], fix === null ? reason : `${reason}\n→ ${fix}`]);
   }
-  const counted = (verdict: Verdict, noun: string) => {
+  const counted = (verdict: Severity, noun: string) => {
     const count = diagnosis.findings.filter((finding) => finding.verdict === verdict).length;
     return `${count} ${noun}${count === 1 ? "" : "s"}`;
   };

@@ -1,17 +1,17 @@
 import { expect, test } from "bun:test";
 import { InvalidFieldError } from "../core/base/errors.ts";
 import type { Text } from "../text/text.ts";
-import { checkRoom, type PromptLine, type Prompts, planOfPrompts } from "./prompts.ts";
+import { checkRoom, type PromptFile, type PromptLine, planOfPrompts } from "./prompts.ts";
 
 const LINE: PromptLine = { line: 3, group: { id: "a", prompt: "one" }, source: "" };
 
-function modelOf(own: Partial<Text>): Prompts["model"] {
+function modelOf(own: Partial<Text>): PromptFile["model"] {
   const encode = (text: string) => Int32Array.from([...text].slice(0, 2).keys());
   const text = { vocabularySize: 100, encode, renderChat: () => "chat", ...own } as Text;
   return { text, eosTokenIds: [7], llama: null };
 }
 
-const PROMPTS: Prompts = {
+const PROMPTS: PromptFile = {
   path: "prompts.jsonl",
   lines: [LINE],
   groupSize: 2,

@@ -78,7 +78,7 @@ function parseLine(source: string, where: string, { vocabularySize }: PromptOpti
 }
 
 /** The prompts of a file, and what they are answered with where a line says nothing else. */
-export interface Prompts {
+export interface PromptFile {
   readonly path: string;
   readonly lines: readonly PromptLine[];
   readonly model: Pick<ModelSide, "text" | "eosTokenIds" | "llama">;
@@ -98,7 +98,7 @@ function writingOf(text: Text): Writing {
 
 /** A text has the special tokens that its author wrote. @throws AppError invalid_field, which names the line. */
 export async function planOfPrompts(
-  { path, lines, model, groupSize, maxTokens, temperature, seed }: Prompts,
+  { path, lines, model, groupSize, maxTokens, temperature, seed }: PromptFile,
   writing: Writing = writingOf(model.text),
 ): Promise<RolloutPlan> {
   const { text, eosTokenIds } = model;
@@ -139,7 +139,7 @@ export function longestIn({ groups }: RolloutPlan): number {
 /** @throws AppError: an engine has no room for a prompt, which it names. */
 export function checkRoom(
   { groups }: RolloutPlan,
-  { path, lines, model }: Prompts,
+  { path, lines, model }: PromptFile,
   engines: readonly Pick<Worker, "capacity">[],
 ): void {
   const capacities = engines.map(({ capacity }) => capacity);

@@ -3,7 +3,7 @@
 
 import { cpus } from "node:os";
 import { Command } from "commander";
-import { type Engines, enginesOf } from "../compose/engines.ts";
+import { type EngineSources, enginesOf } from "../compose/engines.ts";
 import type { ModelSide } from "../compose/model.ts";
 import { runRollout } from "../compose/rollout.ts";
 import type { Settings } from "../config/fields.ts";
@@ -27,15 +27,15 @@ import {
 } from "./output.ts";
 import { openPricedModel, PRICED } from "./priced-model.ts";
 import { ProgressDisplay, toldBy } from "./progress.ts";
-import { checkRoom, loadPrompts, longestIn, type Prompts, planOfPrompts } from "./prompts.ts";
+import { checkRoom, loadPrompts, longestIn, type PromptFile, planOfPrompts } from "./prompts.ts";
 import {
   busyNotes,
+  type ComparedRun,
   equalResponses,
   measured,
   median,
   parseCompare,
   type Round,
-  type Run,
   withRounds,
 } from "./rounds.ts";
 import { untilSignal } from "./signals.ts";
@@ -213,7 +213,7 @@ function filesOf(prompts: string, { model, journal, out, report }: RolloutSettin
 
 /** The engines of a command: embedded ones on a GGUF file, or the servers that --worker names. */
 interface Opened {
-  readonly engines: Engines;
+  readonly engines: EngineSources;
   readonly model: ModelSide;
   /** The model's name in the report. */
   readonly name: string;
@@ -262,7 +262,7 @@ export function engineCount(llama: number): number {
 
 /** The part that all runs of one command share. */
 interface Job extends Opened {
-  readonly prompts: Prompts;
+  readonly prompts: PromptFile;
   readonly settings: RolloutSettings;
   /** null: the responses are not kept. */
   readonly out: OutputFile | null;
@@ -270,7 +270,7 @@ interface Job extends Opened {
 }
 
 /** The runs in turn, as often as there are rounds. The responses written are those of the very last run. */
-async function runRounds(runs: readonly Run[], job: Job): Promise<Runs> {
+async function runRounds(runs: readonly ComparedRun[], job: Job): Promise<Runs> {
   const { settings, signal } = job;
   const { text } = job.model;
   const done = new Map<string, Awaited<ReturnType<typeof measured>>[]>();
@@ -296,7 +296,7 @@ async function runRounds(runs: readonly Run[], job: Job): Promise<Runs> {
   return Object.fromEntries([...done].map(([name, outcomes]) => [name, withRounds(outcomes)]));
 }
 
-function runsOf(settings: RolloutSettings): Run[] {
+function runsOf(settings: RolloutSettings): ComparedRun[] {
   if (settings.compare !== null) return parseCompare(settings.compare, settings.draft);
   const { policy } = settings;
   return [{ name: policy, policy, draft: settings.draft ?? defaultDraft(policy) }];
@@ -304,7 +304,7 @@ function runsOf(settings: RolloutSettings): Run[] {
 
 async function runOne(
   { prompts, engines, model, settings, signal }: Job,
-  { run, title, onGroup }: { run: Run; title: string; onGroup: OnGroup },
+  { run, title, onGroup }: { run: ComparedRun; title: string; onGroup: OnGroup },
 ): Promise<RunReport> {
   const display = new ProgressDisplay({ title, quiet: settings.quiet });
   const announceStop = () =>

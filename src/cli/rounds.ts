@@ -123,7 +123,7 @@ export function equalResponses(
   return equal.length;
 }
 
-export interface Run {
+export interface ComparedRun {
   /** Name as requested: the key in the report. */
   readonly name: string;
   readonly policy: PolicyName;
@@ -133,7 +133,7 @@ export interface Run {
 const RUNS_MAX = 16;
 
 /** @throws AppError `usage` naming the part that is wrong. */
-export function parseCompare(text: string, draft: DraftMode | null): Run[] {
+export function parseCompare(text: string, draft: DraftMode | null): ComparedRun[] {
   const names = text.split(",");
   if (names.length > RUNS_MAX) throw wrong(`names ${names.length} runs; at most ${RUNS_MAX}`);
   if (new Set(names).size !== names.length) throw wrong(`is "${text}"; it names a run twice`);

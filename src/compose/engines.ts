@@ -37,7 +37,7 @@ export interface EmbeddedSettings extends Omit<EmbeddedOptions, "contextTokens">
 }
 
 /** Sources of the engines, and the facts known about their model. */
-export interface Engines {
+export interface EngineSources {
   /** `registered`: engines that clients have named so far. */
   model(wait: ModelWait, registered: () => readonly EngineAddress[]): Promise<ModelSide>;
   /** `contextTokensMax`: the longest request of embedded engines, of which each holds room. Default: what their KV holds. */
@@ -62,7 +62,7 @@ const POOL: PoolOptions = {
 const NO_POOL: PoolOptions = { poolMemoryBytes: 0, poolDiskBytes: 0, poolDir: null };
 
 /** @throws AppError usage: a URL names no kind of engine. */
-export function enginesOf(settings: EngineSettings, log: OperatorLog): Engines {
+export function enginesOf(settings: EngineSettings, log: OperatorLog): EngineSources {
   const { worker, workerToken, embedded, model, tokenizer, servedModelName: servedName } = settings;
   const llamaCount = embedded?.count ?? 0;
   const named = worker.map((url) => ({ url, token: workerToken }));

@@ -9,7 +9,7 @@ import { isCut } from "../core/request/request.ts";
 import type { Progress, RunReport } from "../core/rollout/report.ts";
 import type { Member } from "../fleet/engines.ts";
 import type { RolloutPlan } from "../server/rollouts/plan.ts";
-import type { Run, RunGroup } from "../server/rollouts/run.ts";
+import type { RolloutRun, RunGroup } from "../server/rollouts/run.ts";
 import type { ComposeOptions } from "./options.ts";
 import { type ComposedSidecar, openSidecar } from "./sidecar.ts";
 
@@ -176,11 +176,11 @@ async function rolledOut(job: RolloutJob, running: ComposedSidecar): Promise<Run
 }
 
 /** @throws AppError invalid_config: the journal holds something else; and as KnownRollouts.begin. */
-async function begun(job: RolloutJob, running: ComposedSidecar): Promise<Run> {
+async function begun(job: RolloutJob, running: ComposedSidecar): Promise<RolloutRun> {
   const { sidecar, rollouts } = running;
   const plan = await job.plan(running);
   const hash = digestOf(plan);
-  const isOther = (run: Run) => run.id !== ID || run.hash !== hash;
+  const isOther = (run: RolloutRun) => run.id !== ID || run.hash !== hash;
   // A server that updated its engines left its own weights in its folder.
   if (sidecar.rollout.epoch > 0 || rollouts.runs().some(isOther)) {
     const problem = "holds another run: its prompts, their number or its sampling differ";
@@ -208,7 +208,7 @@ function digestOf({ groups }: RolloutPlan): string {
 
 const isWhole = ({ response: { finish } }: Request) => finish !== null && !isCut(finish);
 
-function reportOf(job: RolloutJob, run: Run, { sidecar, kv }: ComposedSidecar): RunReport {
+function reportOf(job: RolloutJob, run: RolloutRun, { sidecar, kv }: ComposedSidecar): RunReport {
   const { startMs } = run;
   const own = present(run.report, "a rollout that is over has a report");
   const endMs = startMs + own.wall_s * 1000;

@@ -3,7 +3,7 @@
 
 import { AppError } from "../core/base/errors.ts";
 import type { OpenStream } from "../server/http.ts";
-import type { Engines } from "./engines.ts";
+import type { EngineSources } from "./engines.ts";
 import type { ModelSide, ModelWait } from "./model.ts";
 import type { OperatorLog } from "./operator-log.ts";
 import type { BindOptions, BoundServer, RunningServer } from "./options.ts";
@@ -29,7 +29,7 @@ export interface LifeLog {
 }
 
 export interface ServingOptions {
-  readonly engines: Engines;
+  readonly engines: EngineSources;
   readonly options: Omit<BindOptions, "joining" | "events">;
   readonly events: OperatorLog;
   readonly life: LifeLog;

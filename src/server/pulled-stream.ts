@@ -12,14 +12,14 @@ export interface PulledStream {
   /** Aborts when the client has gone. */
   readonly signal?: AbortSignal;
   /** The next piece; null: there is none yet. An error ends the stream. */
-  readonly next: () => Piece | null;
+  readonly next: () => StreamPiece | null;
   /** Called whenever the client has taken everything written. */
   readonly took: () => void;
   /** Once: the client has had everything, or has gone. */
   readonly closed: () => void;
 }
 
-export interface Piece {
+export interface StreamPiece {
   /** JSON, in lines or events. */
   readonly text: string;
   /** Another piece is there already. */
@@ -60,7 +60,7 @@ export function pulledStream(options: PulledStream): { response: Response; news:
     if (isSending) return;
     isSending = true;
     try {
-      let piece: Piece | null = null;
+      let piece: StreamPiece | null = null;
       while (!isClosed && hasRoom()) {
         piece = next();
         if (piece === null) break;

@@ -67,7 +67,7 @@ interface Session extends SessionScope {
   dueMs: number;
 }
 
-export class Sessions {
+export class SessionTable {
   readonly #options: SessionsOptions;
   /** The one that was used longest ago comes first. */
   readonly #sessions = new Map<string, Session>();

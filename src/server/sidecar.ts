@@ -19,7 +19,7 @@ import { Waits } from "../fleet/waits.ts";
 import { JoinableGroups } from "./joinable-groups.ts";
 import type { Kept } from "./kept.ts";
 import { invalid } from "./route.ts";
-import { type SessionScope, Sessions } from "./sessions.ts";
+import { type SessionScope, SessionTable } from "./sessions.ts";
 
 /** Times since the first of the responses that carry it, and their output tokens in all: see Deadlines. Absent: no limit. */
 export interface Deadline {
@@ -117,7 +117,7 @@ export class Sidecar {
   readonly waits: Waits;
   readonly #options: SidecarOptions;
   readonly #groups: JoinableGroups;
-  readonly sessions: Sessions;
+  readonly sessions: SessionTable;
   readonly #limits: SidecarLimits;
   #isDraining = false;
 
@@ -135,7 +135,7 @@ export class Sidecar {
     this.waits = new Waits(options.rollout.clock);
     const limits = { ...LIMITS, ...options.limits };
     this.#limits = limits;
-    this.sessions = new Sessions({
+    this.sessions = new SessionTable({
       msMax: limits.sessionMsMax,
       bytesMax: limits.sessionBytesMax,
       clock: options.rollout.clock,

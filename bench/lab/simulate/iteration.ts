@@ -14,9 +14,9 @@ import type { Speculation } from "../../../src/tools/simulate/engine.ts";
 import {
   type EngineModel,
   EPOCH,
-  type Figures,
   meanOf,
   Simulation,
+  type SimulationFigures,
 } from "../../../src/tools/simulate/simulation.ts";
 import type { GroupLengths } from "./lengths.ts";
 import { StepModel } from "./step-time.ts";
@@ -71,7 +71,7 @@ export interface Reached {
 }
 
 /** Times in seconds. */
-export interface IterationResult extends Figures {
+export interface IterationResult extends SimulationFigures {
   /** Time of all engines that were there. */
   readonly engineS: number;
   /** Wall time of the same requests if no engine left; null: none did. */

@@ -8,7 +8,7 @@
 // So it contains waiting for restarts and recovery (an engine that is down, cut off or fenced does not serve), and tokens
 // that were generated again.
 
-export interface Engines {
+export interface EnginesInService {
   readonly serving: number;
   readonly size: number;
 }
@@ -16,13 +16,13 @@ export interface Engines {
 export class EngineTime {
   #atMs = 0;
   /** null: nothing is to be generated. */
-  #engines: Engines | null = null;
+  #engines: EnginesInService | null = null;
   #wallMs = 0;
   #engineMs = 0;
   #servedMs = 0;
 
   /** Sets the engines from `nowMs` on; null: there is nothing to generate, and time does not count. */
-  at(nowMs: number, engines: Engines | null): void {
+  at(nowMs: number, engines: EnginesInService | null): void {
     if (this.#engines !== null) {
       const ms = nowMs - this.#atMs;
       this.#wallMs += ms;

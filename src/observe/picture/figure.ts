@@ -30,7 +30,7 @@ export interface EngineLane {
 }
 
 /** A stretch of a response on one engine, seconds. */
-export type Piece = readonly [engine: number, fromS: number, toS: number];
+export type BarPiece = readonly [engine: number, fromS: number, toS: number];
 
 export interface ResponseBar {
   readonly index: number;
@@ -38,7 +38,7 @@ export interface ResponseBar {
   readonly joined_s: number;
   readonly end_s: number;
   readonly moves: number;
-  readonly pieces: readonly Piece[];
+  readonly pieces: readonly BarPiece[];
 }
 
 export interface RunFigure extends Omit<MeasuredRun, "timeline"> {

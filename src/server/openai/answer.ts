@@ -4,8 +4,8 @@
 import type { Usage } from "./common-fields.ts";
 import type { StreamView } from "./event-stream.ts";
 import type { Job } from "./job.ts";
-import { expertsJson, type Span, tokensJson, usageJson } from "./json.ts";
-import { type Cursor, newCursor, type Output } from "./output.ts";
+import { expertsJson, type TokenSpan, tokensJson, usageJson } from "./json.ts";
+import { newCursor, type Output, type OutputCursor } from "./output.ts";
 import type { ServedModel } from "./served-model.ts";
 import type { ParsedMessage } from "./tool-calls.ts";
 
@@ -24,14 +24,14 @@ export interface News {
   readonly job: Job;
   readonly output: Output;
   /** null: no tokens. */
-  readonly span: Span | null;
+  readonly span: TokenSpan | null;
   readonly text: string;
   /** The parsed response; null: it is not parsed. */
   readonly message: ParsedMessage | null;
   readonly isWhole: boolean;
   /** The output begins here. */
   readonly isFirst: boolean;
-  readonly cursor: Cursor;
+  readonly cursor: OutputCursor;
 }
 
 /** Members of JSON, without a comma around them. */
@@ -95,7 +95,7 @@ export function answerBy(form: AnswerForm): Answer {
   };
 }
 
-function newsOf(job: Job, output: Output, cursor: Cursor): News {
+function newsOf(job: Job, output: Output, cursor: OutputCursor): News {
   const { pieces } = output;
   const isFirst = cursor.tokens === 0 && cursor.pieces === 0;
   return {
@@ -117,7 +117,7 @@ function newsOf(job: Job, output: Output, cursor: Cursor): News {
 export function advanced(
   job: Job,
   output: Output,
-  cursor: Cursor,
+  cursor: OutputCursor,
   showsTokens: boolean,
 ): News | null {
   const isParsed = (job.plan.parse ?? null) !== null;
@@ -130,7 +130,7 @@ export function advanced(
 }
 
 /** The cursor behind all that there is of the output. */
-export function moved(cursor: Cursor, output: Output): Cursor {
+export function moved(cursor: OutputCursor, output: Output): OutputCursor {
   cursor.tokens = output.tokens;
   cursor.pieces = output.pieces.length;
   cursor.isOver = output.finish !== null;
@@ -147,11 +147,11 @@ export function endOf(
   return `"finish_reason":"${finish ?? output.finish}","stop_reason":${JSON.stringify(output.stopReason)},"weight_versions":${versions}`;
 }
 
-export function spanOf({ response, tokens: to }: Output, from = 0): Span | null {
+export function spanOf({ response, tokens: to }: Output, from = 0): TokenSpan | null {
   return to <= from ? null : { response, from, to };
 }
 
-export function idsOf(span: Span | null): string {
+export function idsOf(span: TokenSpan | null): string {
   return span === null ? "[]" : tokensJson(span);
 }
 
@@ -161,7 +161,7 @@ export function promptIds({ prompt }: Pick<Output, "prompt">): string {
 }
 
 /** Usage of one response, as far as the stream has come. */
-function usageSoFar({ prompt }: Output, { tokens: completionTokens }: Cursor): string {
+function usageSoFar({ prompt }: Output, { tokens: completionTokens }: OutputCursor): string {
   return usageJson({ promptTokens: prompt.length, completionTokens, promptTokensCached: null });
 }
 

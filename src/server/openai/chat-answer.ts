@@ -31,7 +31,7 @@ export function chatAnswer(
     const ids = returnsIds && first !== undefined ? promptIds(first) : "null";
     return `"prompt_token_ids":${ids},"prompt_text":${JSON.stringify(promptText)}`;
   };
-  const logprobsOf = (span: json.Span | null) => {
+  const logprobsOf = (span: json.TokenSpan | null) => {
     if (top === null) return "null";
     return span === null ? `{"content":[]}` : json.chatLogprobs(span, names, top);
   };

@@ -3,15 +3,15 @@
 
 import { AppError, errorText } from "../../core/base/errors.ts";
 import { errorBody } from "../http-errors.ts";
-import { type Piece, type PulledStream, pulledStream } from "../pulled-stream.ts";
+import { type PulledStream, pulledStream, type StreamPiece } from "../pulled-stream.ts";
 import type { Job } from "./job.ts";
-import { type Cursor, newCursor, type Output } from "./output.ts";
+import { newCursor, type Output, type OutputCursor } from "./output.ts";
 
 /** How one endpoint writes its stream. Each text is a number of whole `data:` events, or empty. */
 export interface StreamView {
   head?(): string;
   /** The output since the cursor, which is moved to the end. */
-  delta(output: Output, cursor: Cursor): string;
+  delta(output: Output, cursor: OutputCursor): string;
   /** Events after all outputs have ended; without `done`. */
   tail?(): string;
   /** The last event. Default: OpenAI's `data: [DONE]`. */
@@ -36,7 +36,7 @@ const HEADERS = {
 export function eventStream(job: Job, view: StreamView, options: StreamOptions): Response {
   const pieces = piecesOf(job, view);
   let failure: unknown = null;
-  const next = (): Piece | null => {
+  const next = (): StreamPiece | null => {
     if (failure !== null) return failed(view, failure);
     try {
       return pieces.next();
@@ -63,7 +63,7 @@ export function eventStream(job: Job, view: StreamView, options: StreamOptions):
   return response;
 }
 
-function failed(view: StreamView, error: unknown, before = ""): Piece {
+function failed(view: StreamView, error: unknown, before = ""): StreamPiece {
   const written = view.failed?.(error) ?? `data: ${JSON.stringify(errorBody(error))}\n\n`;
   return { text: `${before}${written}`, end: "failed" };
 }
@@ -79,7 +79,7 @@ function piecesOf(job: Job, view: StreamView) {
       for (const output of outputs) fresh.add(output);
     },
     /** null: there is nothing to write. */
-    next: (): Piece | null => {
+    next: (): StreamPiece | null => {
       text ??= view.head?.() ?? "";
       for (const output of fresh) {
         const cursor = cursors[output.index];

@@ -86,7 +86,7 @@ function answerOf(model: ServedModel, fields: Fields): Answer {
   const mode = fields.output_mode ?? "tokens";
   const named = JSON.stringify(model.answeredName(fields.model));
   const usage = usageWanted(fields);
-  const logprobsOf = (span: json.Span | null) => {
+  const logprobsOf = (span: json.TokenSpan | null) => {
     if (top === null) return "null";
     if (span === null) return `{"content":[]}`;
     if (mode === "text") return json.chatLogprobs(span, model.writtenNames, top);

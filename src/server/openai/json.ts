@@ -8,13 +8,13 @@ import type { Text } from "../../text/text.ts";
 const LOGPROB_MIN = -9999;
 
 /** The span of tokens that a fragment is about. */
-export interface Span {
+export interface TokenSpan {
   readonly response: Response;
   readonly from: number;
   readonly to: number;
 }
 
-export function tokensJson({ response, from, to }: Span): string {
+export function tokensJson({ response, from, to }: TokenSpan): string {
   return `[${response
     .tokens(from)
     .subarray(0, to - from)
@@ -63,7 +63,7 @@ interface Candidate {
 }
 
 /** The drawn token, then the likeliest others: vLLM's order, of which each endpoint shows a beginning. */
-function candidatesAt({ response }: Span, position: number, max: number): Candidate[] {
+function candidatesAt({ response }: TokenSpan, position: number, max: number): Candidate[] {
   const token = response.tokens(position)[0] ?? -1;
   const logprob = response.logprobs(position)[0] ?? LOGPROB_MIN;
   const top = response.topLogprobs(position);
@@ -83,7 +83,7 @@ const NO_CANDIDATES: readonly Candidate[] = [];
 
 /** Calls `write` with the tokens of a span in their order, each with the `max` first candidates of its position. */
 function eachDrawn(
-  span: Span,
+  span: TokenSpan,
   max: number,
   write: (token: number, value: string, others: readonly Candidate[]) => void,
 ): void {
@@ -106,7 +106,7 @@ export function alternativesFor(shown: number): number {
 
 /** OpenAI's completion logprobs; `top` alternatives beside the drawn token. `offset`: of the first token. */
 export function completionLogprobs(
-  span: Span,
+  span: TokenSpan,
   options: { names: TokenNames; top: number; offset: number },
 ): { json: string; offset: number } {
   const { names, top } = options;
@@ -136,7 +136,7 @@ export function completionLogprobs(
 export const NO_COMPLETION_LOGPROBS =
   '{"text_offset":[],"token_logprobs":[],"tokens":[],"top_logprobs":[]}';
 
-export function chatLogprobs(span: Span, names: TokenNames, top: number): string {
+export function chatLogprobs(span: TokenSpan, names: TokenNames, top: number): string {
   const entry = (token: number, value: string): string => {
     const { json, bytes } = names(token);
     return `{"token":${json},"logprob":${value},"bytes":${bytes}`;
@@ -153,7 +153,7 @@ export function chatLogprobs(span: Span, names: TokenNames, top: number): string
  * Logprobs of /inference/v1/generate. Newer vLLM writes `token_id`, older `"token":"token_id:N"`; clients of
  * either find theirs.
  */
-export function generateLogprobs(span: Span, top: number): string {
+export function generateLogprobs(span: TokenSpan, top: number): string {
   const entry = (token: number, value: string, rank: number | null): string =>
     `"token_id":${token},"token":"token_id:${token}","logprob":${value},"rank":${rank}`;
   const parts: string[] = [];

@@ -18,7 +18,7 @@ export interface WeightSpan {
   readonly weights?: WeightsId;
 }
 
-export interface Cursor {
+export interface OutputCursor {
   tokens: number;
   pieces: number;
   /** Characters of printed tokens so far: OpenAI's text_offset. */
@@ -27,7 +27,7 @@ export interface Cursor {
   restarts: number;
 }
 
-export function newCursor(): Cursor {
+export function newCursor(): OutputCursor {
   return { tokens: 0, pieces: 0, offset: 0, isOver: false, restarts: 0 };
 }
 

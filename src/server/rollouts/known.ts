@@ -11,7 +11,7 @@ import type { Kept } from "../kept.ts";
 import { Repeats } from "../repeats.ts";
 import { type CarriedGroup, withCarried } from "./carried.ts";
 import type { RolloutLimits, RolloutPlan } from "./plan.ts";
-import { Run, type RunChange, type RunParts } from "./run.ts";
+import { RolloutRun, type RunChange, type RunParts } from "./run.ts";
 
 /** The first record of a rollout's journal. */
 interface Header extends HeldWeights {
@@ -65,7 +65,7 @@ export interface KnownRolloutsOptions extends RunParts {
 
 export class KnownRollouts {
   readonly #options: KnownRolloutsOptions;
-  readonly #runs: Repeats<Run>;
+  readonly #runs: Repeats<RolloutRun>;
   /** Rollouts of an earlier process that have not begun again. */
   #saved: SavedRollout[] = [];
   /** The process ends: no journal is dropped any more. */
@@ -93,13 +93,13 @@ export class KnownRollouts {
     return this.#runs.kept;
   }
 
-  runs(): Run[] {
+  runs(): RolloutRun[] {
     this.#checkResumed();
     return this.#runs.values();
   }
 
   /** @throws AppError not_found; no_worker: it may be one that has not begun again. */
-  run(id: string): Run {
+  run(id: string): RolloutRun {
     this.#checkResumed();
     const run = this.#runs.get(id);
     if (run !== null) return run;
@@ -110,7 +110,7 @@ export class KnownRollouts {
    * Begins a rollout, or finds the one that the same body began. The id of a cancelled one is free again.
    * @throws AppError conflict, queue_full, and as Sidecar.generate.
    */
-  begin(plan: RolloutPlan, hash: string): Run {
+  begin(plan: RolloutPlan, hash: string): RolloutRun {
     this.#checkResumed();
     const id = plan.id ?? this.#options.newId();
     const problem = () => `rollout ${JSON.stringify(id)} was begun with another body`;
@@ -193,15 +193,15 @@ export class KnownRollouts {
     hash: string,
     saved: SavedRollout | null = null,
     carried: readonly CarriedGroup[] = [],
-  ): Run {
+  ): RolloutRun {
     const { sidecar, versionOf, files, held } = this.#options;
     const journal = files ? new RunJournal(files, saved?.run ?? null) : null;
     const draws = saved?.draws ?? carried.map((group) => group.draws);
     const changes = (saved?.run.changes ?? []).map(changeOf);
     const own = { id, hash, plan, journal, draws, carried, changes };
-    let run: Run;
+    let run: RolloutRun;
     try {
-      run = new Run({ ...this.#options, ...own, ended: (one) => this.#ended(one) });
+      run = new RolloutRun({ ...this.#options, ...own, ended: (one) => this.#ended(one) });
     } catch (error) {
       void (saved === null ? journal?.remove() : journal?.close());
       throw error;
@@ -222,7 +222,7 @@ export class KnownRollouts {
     throw new AppError("no_worker", message);
   }
 
-  #ended(run: Run): void {
+  #ended(run: RolloutRun): void {
     const countMax = this.#options.limits.rolloutsMax - this.#runs.inUse + 1;
     if (!this.#runs.rest(run.id, run, run.bytes, countMax)) return;
     if (run.state === "cancelled" && !this.#isClosed) void run.journal?.remove();

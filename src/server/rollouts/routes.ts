@@ -15,7 +15,7 @@ import {
   type RolloutLimits,
   RolloutRequestSchema,
 } from "./plan.ts";
-import type { Run } from "./run.ts";
+import type { RolloutRun } from "./run.ts";
 
 type Plan = Pick<PlanContext, "encoder" | "chats" | "eosTokenIds" | "adapterOf">;
 
@@ -123,11 +123,11 @@ function traceOf({ known, sidecar }: Parts, exchange: Exchange): Response {
 }
 
 /** Name of the group in streams and traces. */
-function streamGroupOf({ requests }: Run["groups"][number]): string {
+function streamGroupOf({ requests }: RolloutRun["groups"][number]): string {
   return String(requests[0]?.spec.groupId ?? "");
 }
 
-function runOf(known: KnownRollouts, { params }: Exchange): Run {
+function runOf(known: KnownRollouts, { params }: Exchange): RolloutRun {
   return known.run(params.id ?? "");
 }
 
@@ -161,7 +161,7 @@ async function begin(parts: Parts, exchange: Exchange): Promise<Response> {
 
 /** Finished groups from number `from` on, then the others as they finish, then the summary. */
 function streamOf(
-  run: Run,
+  run: RolloutRun,
   { from, exchange, after }: Pick<Parts, "after"> & { from: number; exchange: Exchange },
 ): Response {
   const hold = exchange.streams();
@@ -195,12 +195,12 @@ function streamOf(
   return response;
 }
 
-function fromOf(url: URL, run: Run): number {
+function fromOf(url: URL, run: RolloutRun): number {
   const given = url.searchParams.get("from");
   return given === null ? 0 : wholeNumber("from", given, run.groups.length);
 }
 
-function stateOf(run: Run) {
+function stateOf(run: RolloutRun) {
   return {
     id: run.id,
     state: run.state,
@@ -218,7 +218,7 @@ function stateOf(run: Run) {
 }
 
 /** Names under which /v1/stream knows its groups and responses, too. */
-function detailOf(run: Run) {
+function detailOf(run: RolloutRun) {
   const groups = run.groups.map((group) => ({
     id: group.id,
     stream_group: streamGroupOf(group),

@@ -58,7 +58,7 @@ export interface RunOptions extends RunParts {
   /** Plan of the rollout. It is not kept, because the requests hold the prompts. */
   readonly plan: RolloutPlan;
   /** Called at the end of the rollout; nothing follows. */
-  readonly ended: (run: Run) => void;
+  readonly ended: (run: RolloutRun) => void;
   /** null: none is kept. */
   readonly journal: RunJournal | null;
   /** Random numbers that an earlier process chose, by group. */
@@ -80,7 +80,7 @@ export type RunChange =
   | { readonly kind: "given_up"; readonly group: string; readonly bases: readonly number[] }
   | { readonly kind: "closed" };
 
-export class Run implements Steered {
+export class RolloutRun implements Steered {
   readonly id: string;
   readonly hash: string;
   readonly journal: RunJournal | null;

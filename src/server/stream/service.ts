@@ -14,8 +14,8 @@ import { addEntry, type Frame, frameJson, newFrame, progressFields } from "./fra
 import {
   bringOn,
   type Client,
-  type Cursor,
   keyOf,
+  type StreamCursor,
   type Subject,
   type Subscription,
 } from "./subscription.ts";
@@ -254,7 +254,7 @@ export class StreamService implements SocketService {
   readonly #attemptOf = (request: Request | undefined): number =>
     (this.#firstAttempt + (request?.response.restarts ?? 0)) >>> 0;
 
-  #cursor(request: Request, { filter, offset, attempt, resumed }: Subscribe): Cursor {
+  #cursor(request: Request, { filter, offset, attempt, resumed }: Subscribe): StreamCursor {
     const { length } = request.response;
     const had = resumed?.have.get(request.spec.requestId);
     return {
@@ -265,7 +265,7 @@ export class StreamService implements SocketService {
   }
 
   /** How far a client is that has had every frame, `offset` tokens of the response. */
-  #after(request: Request, offset: number, isDeclared = true): Cursor {
+  #after(request: Request, offset: number, isDeclared = true): StreamCursor {
     return { offset, attempt: this.#attemptOf(request), isDeclared };
   }
 
@@ -341,7 +341,7 @@ export class StreamService implements SocketService {
   }
 
   /** Called for every piece of every response. `before`: how far a client is that has had every frame so far. */
-  #changed(request: Request, before: Cursor): void {
+  #changed(request: Request, before: StreamCursor): void {
     for (const subject of ["all", request.group, request, "progress"] as const) {
       for (const subscription of this.#subscriptions.get(subject) ?? []) {
         const { cursors } = subscription;

@@ -25,7 +25,7 @@ export interface Client {
 export type Subject = Request | Group | "all" | "progress";
 
 /** How far a client is with one response. */
-export interface Cursor {
+export interface StreamCursor {
   offset: number;
   attempt: number;
   /** The response is known to it. */
@@ -40,7 +40,7 @@ export interface Subscription {
   /** Subjects that are there and may have more: a name may be of a response or group to come, or of several groups. */
   readonly subjects: Set<Subject>;
   /** Responses with output that the client lacks. */
-  readonly cursors: Map<Request, Cursor>;
+  readonly cursors: Map<Request, StreamCursor>;
   /** Weight epoch that it was told, and finished groups that it was not. */
   epoch: WeightEpoch;
   readonly groupsFinished: string[];
@@ -115,7 +115,7 @@ export function bringOn(
   return isSent();
 }
 
-function joinedEntry({ spec }: Request, { offset, attempt }: Cursor): JoinedEntry {
+function joinedEntry({ spec }: Request, { offset, attempt }: StreamCursor): JoinedEntry {
   return {
     request: spec.requestId,
     group: spec.groupId,

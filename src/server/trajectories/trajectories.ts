@@ -16,7 +16,7 @@ export interface SessionName {
 }
 
 /** The part of a response that its client gets: nothing behind a stop string. */
-export interface Answered {
+export interface DeliveredOutput {
   readonly tokens: number;
   readonly finish: Turn["finish"];
   readonly toolCalls: readonly ToolCall[];
@@ -128,7 +128,7 @@ export class Trajectories {
     this.#happened({ kind: "began", ...session, requestId, prompt: promptKey(prompt) });
   }
 
-  ended(request: Request, { tokens, finish, toolCalls }: Answered): void {
+  ended(request: Request, { tokens, finish, toolCalls }: DeliveredOutput): void {
     const known = this.#running.get(request);
     if (known === undefined) return;
     if (isCut(finish)) {

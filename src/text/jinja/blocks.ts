@@ -16,12 +16,12 @@ export class Scope extends Map<string, Value> {
   }
 }
 
-export type Run = (scope: Scope) => Value;
+export type Evaluate = (scope: Scope) => Value;
 /** Writes to `out`; returns a jump out of the loop around it. */
 export type Statement = (scope: Scope, out: string[]) => "break" | "continue" | undefined;
 export type Assign = (scope: Scope, value: Value) => void;
 
-export type Parameters = readonly (readonly [name: string, initial: Run | null])[];
+export type Parameters = readonly (readonly [name: string, initial: Evaluate | null])[];
 
 export function sequence(all: readonly Statement[]): Statement {
   return (scope, out) => {
@@ -40,7 +40,7 @@ export function doing(act: (scope: Scope) => unknown): Statement {
   };
 }
 
-export function writing(run: Run): Statement {
+export function writing(run: Evaluate): Statement {
   return (scope, out) => {
     out.push(shown(run(scope)));
     return undefined;

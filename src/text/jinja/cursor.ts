@@ -3,7 +3,7 @@
 import type { Token } from "./lexer.ts";
 import { TemplateError } from "./values.ts";
 
-export class Cursor {
+export class TokenCursor {
   protected readonly tokens: readonly Token[];
   protected at = 0;
 

@@ -4,10 +4,10 @@
 import {
   type Assign,
   doing,
+  type Evaluate,
   loopAt,
   macroOf,
   type Parameters,
-  type Run,
   Scope,
   type Statement,
   sequence,
@@ -15,7 +15,7 @@ import {
   textBy,
   writing,
 } from "./blocks.ts";
-import { Cursor } from "./cursor.ts";
+import { TokenCursor } from "./cursor.ts";
 import { tokensOf } from "./lexer.ts";
 import { FILTERS, TESTS } from "./library.ts";
 import { LACKING } from "./methods.ts";
@@ -37,8 +37,8 @@ export function parsed(template: string): Program {
 }
 
 interface Given {
-  readonly positional: readonly Run[];
-  readonly named: ReadonlyMap<string, Run>;
+  readonly positional: readonly Evaluate[];
+  readonly named: ReadonlyMap<string, Evaluate>;
   readonly values: (scope: Scope) => [Value[], Map<string, Value>];
 }
 
@@ -51,9 +51,9 @@ const COMPARISONS = ["==", "!=", "<=", ">=", "<", ">", "in"];
 /** Words that follow a test, and are no argument of it. */
 const NO_ARGUMENT = ["else", "or", "and", "if", "in", "is", "not"];
 
-class Parser extends Cursor {
+class Parser extends TokenCursor {
   /** Names and attributes that expressions are, whatever filters and slices are on them: `message.content`. */
-  readonly #paths = new Map<Run, string>();
+  readonly #paths = new Map<Evaluate, string>();
   readonly use = new PartsUse();
   #macro: string | null = null;
 
@@ -221,7 +221,7 @@ class Parser extends Cursor {
   }
 
   /** One expression, or several with commas between them. */
-  #tuple(one: () => Run = () => this.#expression()): Run {
+  #tuple(one: () => Evaluate = () => this.#expression()): Evaluate {
     const first = one();
     if (!this.isNext(",")) return first;
     const all = [first];
@@ -229,7 +229,7 @@ class Parser extends Cursor {
     return (scope) => Tuple.from(all, (run) => run(scope));
   }
 
-  #expression(): Run {
+  #expression(): Evaluate {
     const then = this.#or();
     if (!this.skip("if")) return then;
     const test = this.#or();
@@ -237,15 +237,15 @@ class Parser extends Cursor {
     return (scope) => (isTrue(test(scope)) ? then : otherwise)(scope);
   }
 
-  #or(): Run {
+  #or(): Evaluate {
     return this.#joined("or", () => this.#and());
   }
 
-  #and(): Run {
+  #and(): Evaluate {
     return this.#joined("and", () => this.#not());
   }
 
-  #joined(word: "or" | "and", next: () => Run): Run {
+  #joined(word: "or" | "and", next: () => Evaluate): Evaluate {
     const left = next();
     if (!this.skip(word)) return left;
     const right = this.#joined(word, next);
@@ -255,16 +255,16 @@ class Parser extends Cursor {
     };
   }
 
-  #not(): Run {
+  #not(): Evaluate {
     if (!this.skip("not")) return this.#comparison();
     const value = this.#not();
     return (scope) => !isTrue(value(scope));
   }
 
   /** `a < b < c` means that both hold. */
-  #comparison(): Run {
+  #comparison(): Evaluate {
     const first = this.#level(0);
-    const rest: [string, Run][] = [];
+    const rest: [string, Evaluate][] = [];
     for (;;) {
       const operator = this.skip("not", "in") ? "not in" : this.operator(COMPARISONS);
       if (operator === null) break;
@@ -282,7 +282,7 @@ class Parser extends Cursor {
     };
   }
 
-  #level(index: number): Run {
+  #level(index: number): Evaluate {
     const operators = LEVELS[index];
     if (operators === undefined) return this.#unary();
     let left = this.#level(index + 1);
@@ -295,9 +295,9 @@ class Parser extends Cursor {
     }
   }
 
-  #unary(takesFilters = true): Run {
+  #unary(takesFilters = true): Evaluate {
     const sign = this.operator(["-", "+"]);
-    let value: Run;
+    let value: Evaluate;
     if (sign === null) value = this.#primary();
     else {
       const inner = this.#unary(false);
@@ -307,7 +307,7 @@ class Parser extends Cursor {
     return takesFilters ? this.#filters(whole) : whole;
   }
 
-  #primary(): Run {
+  #primary(): Evaluate {
     const { kind, value } = this.next();
     if (kind === "integer") return constant(BigInt(value));
     if (kind === "float") return constant(Number(value));
@@ -339,7 +339,7 @@ class Parser extends Cursor {
     return (scope) => new Map(all.map(([key, one]) => [key(scope), one(scope)]));
   }
 
-  #postfix(start: Run): Run {
+  #postfix(start: Evaluate): Evaluate {
     let value = start;
     for (;;) {
       if (this.skip(".")) value = this.#attribute(value);
@@ -349,19 +349,19 @@ class Parser extends Cursor {
     }
   }
 
-  #attribute(object: Run): Run {
+  #attribute(object: Evaluate): Evaluate {
     const { kind, value: name } = this.next();
     if (kind === "integer") return (scope) => itemOf(object(scope), BigInt(name));
     if (LACKING.has(name) && this.isNext("(")) {
       throw new TemplateError(`the method '${name}' is not supported`);
     }
     const path = this.#paths.get(object);
-    const run: Run = (scope) => attributeOf(object(scope), name, path);
+    const run: Evaluate = (scope) => attributeOf(object(scope), name, path);
     return path === undefined ? run : this.#withPath(run, `${path}.${name}`);
   }
 
-  #subscript(object: Run): Run {
-    const parts: (Run | null)[] = [];
+  #subscript(object: Evaluate): Evaluate {
+    const parts: (Evaluate | null)[] = [];
     do {
       const isNone = this.isNext(":") || this.isNext("]");
       parts.push(isNone ? null : this.#tuple());
@@ -370,20 +370,20 @@ class Parser extends Cursor {
     const path = this.#paths.get(object);
     const [key = null] = parts;
     if (parts.length > 1 || key === null) {
-      const run: Run = (scope) =>
+      const run: Evaluate = (scope) =>
         sliced(
           object(scope),
           parts.map((one) => one?.(scope) ?? null),
         );
       return path === undefined ? run : this.#withPath(run, path);
     }
-    const run: Run = (scope) => itemOf(object(scope), key(scope), path);
+    const run: Evaluate = (scope) => itemOf(object(scope), key(scope), path);
     const name = constants.get(key);
     if (path === undefined || typeof name !== "string") return run;
     return this.#withPath(run, `${path}.${name}`);
   }
 
-  #call(callee: Run): Run {
+  #call(callee: Evaluate): Evaluate {
     const given = this.#arguments();
     const path = this.#paths.get(callee);
     if (path !== undefined && LACKING.has(path)) {
@@ -408,8 +408,8 @@ class Parser extends Cursor {
 
   #arguments(): Given {
     this.expect("(");
-    const positional: Run[] = [];
-    const named = new Map<string, Run>();
+    const positional: Evaluate[] = [];
+    const named = new Map<string, Evaluate>();
     this.list(")", () => {
       if (this.isNext("=", 1)) {
         const name = this.name();
@@ -424,7 +424,7 @@ class Parser extends Cursor {
     return { positional, named, values };
   }
 
-  #filters(start: Run): Run {
+  #filters(start: Evaluate): Evaluate {
     let value = start;
     for (;;) {
       const path = this.#paths.get(value);
@@ -435,7 +435,7 @@ class Parser extends Cursor {
     }
   }
 
-  #filter(value: Run): Run {
+  #filter(value: Evaluate): Evaluate {
     const name = this.name();
     const filter = FILTERS.get(name);
     if (filter === undefined) throw new TemplateError(`the filter '${name}' is not supported`);
@@ -448,7 +448,7 @@ class Parser extends Cursor {
     };
   }
 
-  #test(value: Run): Run {
+  #test(value: Evaluate): Evaluate {
     const isNegated = this.skip("not");
     const name = this.name();
     const test = TESTS.get(name);
@@ -471,7 +471,7 @@ class Parser extends Cursor {
     return ["string", "integer", "float"].includes(kind) || value === "[" || value === "{";
   }
 
-  #withPath(run: Run, path: string): Run {
+  #withPath(run: Evaluate, path: string): Evaluate {
     this.#paths.set(run, path);
     return run;
   }
@@ -489,10 +489,10 @@ function checkNamed(filter: string, name: Value): void {
 }
 
 /** Values of expressions that are literals. */
-const constants = new WeakMap<Run, Value>();
+const constants = new WeakMap<Evaluate, Value>();
 
-function constant(value: Value): Run {
-  const run: Run = () => value;
+function constant(value: Value): Evaluate {
+  const run: Evaluate = () => value;
   constants.set(run, value);
   return run;
 }

@@ -16,7 +16,7 @@ import {
 } from "../../engines/vllm/trial.ts";
 import { LOGPROBS_MAX_DEFAULT, VLLM_DIALECT } from "../../engines/vllm/vllm.ts";
 
-export interface Answer {
+export interface CheckAnswer {
   /** 0: no answer. */
   readonly status: number;
   readonly text: string;
@@ -99,7 +99,7 @@ export class Engine {
   }
 
   /** Never rejects. */
-  async call(method: "GET" | "POST", path: string, body: unknown = null): Promise<Answer> {
+  async call(method: "GET" | "POST", path: string, body: unknown = null): Promise<CheckAnswer> {
     const call = { method, path, body: body === null ? null : JSON.stringify(body) };
     const answer = await twice(() => this.#client.answer(call, TIMEOUT_MS));
     if (answer.kind === "unreachable") {

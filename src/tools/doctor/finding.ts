@@ -3,12 +3,12 @@
 import type { DividedCheck } from "../../engines/vllm/divided-check.ts";
 
 /** ok. info: good to know. warn: it works worse than it could. fail: a rollout over it would be wrong. */
-export type Verdict = "ok" | "info" | "warn" | "fail";
+export type Severity = "ok" | "info" | "warn" | "fail";
 
 export interface Finding {
   /** A few words, the same for every engine. */
   readonly check: string;
-  readonly verdict: Verdict;
+  readonly verdict: Severity;
   /** The observation, and its consequence. */
   readonly reason: string;
   /** A remedy; null: none. */

@@ -3,7 +3,7 @@
 import type { Timeline } from "../../core/rollout/timeline.ts";
 import { type PolicyName, schedulerFor } from "../../core/schedule/policies.ts";
 import type { CoreExports } from "../../core/wasm/load.ts";
-import type { Recorded, Recording } from "./recording.ts";
+import type { Recorded, RecordedIteration } from "./recording.ts";
 import { Simulation } from "./simulation.ts";
 
 /** Figures of one policy. Its keys are a public format. */
@@ -29,7 +29,7 @@ export interface ComparisonReport {
 
 /** Speed-ups are over the first policy. `chunkTokens` null: chosen as in production. */
 export async function comparePolicies(
-  recording: Recording,
+  recording: RecordedIteration,
   options: {
     readonly policies: readonly PolicyName[];
     readonly chunkTokens: number | null;

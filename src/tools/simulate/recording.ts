@@ -28,7 +28,7 @@ export interface Recorded {
   readonly moves_kv: boolean;
 }
 
-export interface Recording {
+export interface RecordedIteration {
   readonly recorded: Recorded;
   /** In the order in which they arrived. */
   readonly groups: readonly GroupModel[];
@@ -63,7 +63,7 @@ interface Learned {
 }
 
 /** @throws InvalidFieldError, AppError usage: it cannot be simulated. */
-export function recordingOf({ name, timeline }: TracedRun, where: string): Recording {
+export function recordingOf({ name, timeline }: TracedRun, where: string): RecordedIteration {
   const { responses, responses_left_out: leftOut, workers } = timeline;
   if (leftOut > 0) {
     const problem = `is ${leftOut}: a report that keeps all chunks of the iteration is required`;

@@ -55,7 +55,7 @@ export interface SimulationOptions {
 }
 
 /** Times in seconds. */
-export interface Figures {
+export interface SimulationFigures {
   readonly wallS: number;
   /** From the end of the first 90 % of requests to the end of all (paper, Fig. 8). */
   readonly tailS: number;
@@ -133,7 +133,7 @@ export class Simulation implements EngineWorld {
   }
 
   /** The figures of the run; once, when it is over. */
-  figures(): Figures {
+  figures(): SimulationFigures {
     const wallMs = this.#nowMs;
     const { tailS, figures } = present(this.rollout.meter.endIteration(), "an iteration ran");
     const ends = this.engines.map((engine) => engine.counters.lastTokenMs);
