@@ -341,22 +341,6 @@ test("layout: no object is spread where it is written, which only saves lines", 
   expect(packed).toEqual([]);
 });
 
-/** Beginnings of a doc comment that leave its subject to be guessed: pronouns and relative clauses. */
-const SUBJECTLESS =
-  /^\s*\/\*\*(?:\n\s*\*)? (?:Of|Those|What|Whose|Whatever|Who|Whoever|Which|Whichever|That|This|These|It|Its|They|Their|Nothing|Nobody|Somebody|Others)\b.*/gm;
-
-test("comments: every doc comment begins with its subject", () => {
-  expect("/** Of a response; null: none. */".match(SUBJECTLESS)).toHaveLength(1);
-  const wrong: string[] = [];
-  for (const file of new Glob("{src,examples,test,bench,scripts,assembly}/**/*.ts").scanSync(
-    ROOT,
-  )) {
-    const found = readFileSync(join(ROOT, file), "utf8").match(SUBJECTLESS) ?? [];
-    wrong.push(...found.map((comment) => `${file}: ${comment.trim()}`));
-  }
-  expect(wrong).toEqual([]);
-});
-
 /** Words that a reader of technical English stumbles over, beside the standard term. */
 const PHRASES: readonly (readonly [RegExp, string])[] = [
   [/\bin hand\b/i, "in flight, unfinished"],
