@@ -19,7 +19,7 @@ import {
 import type { Drafter } from "../../src/core/draft/drafter.ts";
 import { Replica } from "../../src/core/draft/replica.ts";
 import { Sequence } from "../../src/engines/llama/sequence.ts";
-import { Speculation } from "../../src/engines/llama/speculation.ts";
+import { StepSpeculation } from "../../src/engines/llama/speculation.ts";
 import {
   draftsPay,
   LearnedStepCost,
@@ -165,7 +165,7 @@ class Engine {
   running: Running[] = [];
   readonly #options: EngineOptions;
   readonly #learnt: LearnedStepCost;
-  readonly #speculation: Speculation | null;
+  readonly #speculation: StepSpeculation | null;
 
   constructor(options: EngineOptions) {
     const { truth, replica, newPlanner } = options;
@@ -177,7 +177,7 @@ class Engine {
       return replica.propose(queries);
     };
     const rest = { drafter: { propose }, clock: { nowMs: () => this.ms } };
-    this.#speculation = newPlanner && new Speculation({ planner: newPlanner(), ...rest });
+    this.#speculation = newPlanner && new StepSpeculation({ planner: newPlanner(), ...rest });
   }
 
   step(waiting: Running[]): void {

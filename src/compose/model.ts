@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { assert } from "../core/base/assert.ts";
 import { AppError, errorText } from "../core/base/errors.ts";
-import type { ServedModel } from "../engines/kind.ts";
+import type { ListedModel } from "../engines/kind.ts";
 import { serverOf } from "../engines/kinds.ts";
 import { type LlamaModel, openLlamaModel } from "../engines/llama/open.ts";
 import { BUNDLED_MODEL } from "../host/installation.ts";
@@ -137,7 +137,7 @@ const RETRY_MS_MAX = 5_000;
 async function anyServed(
   engines: () => readonly EngineAddress[],
   wait: ModelWait & { isNeeded: () => boolean },
-): Promise<ServedModel | null> {
+): Promise<ListedModel | null> {
   if (engines().length === 0 && !wait.isNeeded()) return null;
   for (let pauseMs = RETRY_MS; ; pauseMs = Math.min(RETRY_MS_MAX, pauseMs * 2)) {
     try {

@@ -17,7 +17,7 @@ export interface EngineAccess {
   readonly notice: (notice: EngineNotice) => void;
 }
 
-export interface ServedModel {
+export interface ListedModel {
   readonly id: string;
   /** A folder on the server's machine, or a name; null: not reported. */
   readonly root: string | null;
@@ -28,7 +28,7 @@ export interface EngineServer {
   /** The engine's HTTP address, from its URL. */
   readonly httpUrl: (url: string) => string;
   /** @throws AppError worker_failed, which names the URL: it is not there, is still loading, or lists no model. */
-  readonly servedModel: (url: string, token: string | null) => Promise<ServedModel>;
+  readonly servedModel: (url: string, token: string | null) => Promise<ListedModel>;
   /** The engine may draft by itself, so its sampling is tested before it serves. */
   readonly mayDraft: boolean;
 }

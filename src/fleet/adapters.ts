@@ -5,12 +5,12 @@ import { AppError, InvalidFieldError } from "../core/base/errors.ts";
 import { SAMPLING_DEFAULTS, type SamplingParams } from "../core/request/request.ts";
 import type { EngineOperation } from "../core/rollout/operation.ts";
 import {
+  type EngineAnswers,
   type FleetHost,
   isSuccess,
   lostIn,
   type Member,
   mayHaveChanged,
-  type Outcome,
   takenIn,
   UNREACHABLE,
   type UpdateEngines,
@@ -32,7 +32,7 @@ export interface AdapterSteps {
   readonly modelNames: readonly string[];
   readonly engines: UpdateEngines;
   /** The next epoch begins on `current`. */
-  readonly advance: (current: ReadonlySet<Member>, outcome: Outcome) => Promise<void>;
+  readonly advance: (current: ReadonlySet<Member>, outcome: EngineAnswers) => Promise<void>;
 }
 
 export class Adapters {
@@ -49,12 +49,12 @@ export class Adapters {
   }
 
   /** @throws AppError invalid_field, conflict; then nothing has happened. */
-  async change(name: string, asked: AdapterChange, steps: AdapterSteps): Promise<Outcome> {
+  async change(name: string, asked: AdapterChange, steps: AdapterSteps): Promise<EngineAnswers> {
     if (asked.change === "load") return await this.#load(name, asked, steps);
     return await this.#unload(name, asked, steps);
   }
 
-  async #load(name: string, asked: AdapterChange, steps: AdapterSteps): Promise<Outcome> {
+  async #load(name: string, asked: AdapterChange, steps: AdapterSteps): Promise<EngineAnswers> {
     if (steps.modelNames.includes(name)) throw invalid(`is ${name}, the model's own name`);
     if (!this.#loads.has(name) && this.#loads.size >= ADAPTERS_MAX) {
       const problem = `would be one more than ${ADAPTERS_MAX} adapters; unload another first`;
@@ -90,7 +90,7 @@ export class Adapters {
     return tried;
   }
 
-  async #unload(name: string, asked: AdapterChange, steps: AdapterSteps): Promise<Outcome> {
+  async #unload(name: string, asked: AdapterChange, steps: AdapterSteps): Promise<EngineAnswers> {
     const inHand = steps.sidecar.unfinishedOf(name);
     if (inHand > 0) {
       throw new AppError("conflict", `${inHand} requests of the adapter ${name} are in flight`);
@@ -102,7 +102,11 @@ export class Adapters {
   }
 
   /** The adapter is served no more; the weights under it are as they were. */
-  async #drop(name: string, { pool, advance }: AdapterSteps, outcome: Outcome): Promise<void> {
+  async #drop(
+    name: string,
+    { pool, advance }: AdapterSteps,
+    outcome: EngineAnswers,
+  ): Promise<void> {
     if (!this.#loads.delete(name)) {
       const reason = "has not answered about an adapter";
       pool.tell(lostIn(outcome), () => ({ kind: "reopen", reason }));

@@ -173,15 +173,15 @@ export function reasonOf(body: unknown): string {
   return (text ?? "no reason").slice(0, REASON_CHARACTERS);
 }
 
-export interface Answered {
+export interface EngineAnswer {
   readonly member: Member;
   readonly worker: Worker;
   readonly answer: ControlAnswer;
 }
 
-export interface Outcome {
-  readonly answers: readonly Answered[];
-  readonly failed: readonly Answered[];
+export interface EngineAnswers {
+  readonly answers: readonly EngineAnswer[];
+  readonly failed: readonly EngineAnswer[];
 }
 
 /** Limit of calls that clients make at the same time. */
@@ -216,7 +216,7 @@ export async function fanOut(
   engines: readonly Reachable[],
   askedOf: (index: number) => Asked,
   limits: AnswerLimits,
-): Promise<Outcome> {
+): Promise<EngineAnswers> {
   const answers = await Promise.all(
     engines.map(async ({ member, worker }, index) => ({
       member,
@@ -230,7 +230,7 @@ export async function fanOut(
   return outcomeOf(answers);
 }
 
-export function outcomeOf(answers: readonly Answered[]): Outcome {
+export function outcomeOf(answers: readonly EngineAnswer[]): EngineAnswers {
   return { answers, failed: answers.filter(({ answer }) => !isSuccess(answer)) };
 }
 
@@ -239,7 +239,7 @@ export function isSuccess(answer: ControlAnswer | undefined): boolean {
 }
 
 /** Engines that took the request; one that was opened again since has lost what it took. */
-export function takenIn({ answers }: Outcome): Set<Member> {
+export function takenIn({ answers }: EngineAnswers): Set<Member> {
   const good = answers.filter(
     ({ member, worker, answer }) => isSuccess(answer) && member.worker === worker,
   );
@@ -247,7 +247,7 @@ export function takenIn({ answers }: Outcome): Set<Member> {
 }
 
 /** The request's effect on each engine, over the connection that the engine has now. */
-export function tookIn({ answers }: Outcome): Map<Member, Took> {
+export function tookIn({ answers }: EngineAnswers): Map<Member, Took> {
   return new Map(
     answers.map(({ member, worker, answer }): [Member, Took] => {
       if (member.worker !== worker || !mayHaveTaken(answer)) return [member, "none"];
@@ -257,12 +257,12 @@ export function tookIn({ answers }: Outcome): Map<Member, Took> {
 }
 
 /** An engine took it, or failed in the middle of it, or its outcome is unknown. */
-export function mayHaveChanged({ answers }: Outcome): boolean {
+export function mayHaveChanged({ answers }: EngineAnswers): boolean {
   return answers.some(({ answer }) => mayHaveTaken(answer));
 }
 
 /** Engines that are not there any more, or whose state is unknown: they are opened again. */
-export function lostIn({ failed }: Outcome): Set<Member> {
+export function lostIn({ failed }: EngineAnswers): Set<Member> {
   const lost = failed.filter(({ answer }) => isUnavailable(answer));
   return new Set(lost.map(({ member }) => member));
 }
@@ -271,7 +271,7 @@ function mayHaveTaken({ status }: ControlAnswer): boolean {
   return status < 400 || status >= 500;
 }
 
-export function textOf({ member, answer }: Answered): string {
+export function textOf({ member, answer }: EngineAnswer): string {
   return `${member.source.name} answered ${answer.status}: ${reasonOf(answer.body)}`;
 }
 
@@ -345,11 +345,11 @@ export class UpdateEngines {
     pool.tell(this.#reopened, () => ({ kind: "reopen", reason }));
   }
 
-  async send(operation: EngineOperation): Promise<Outcome> {
+  async send(operation: EngineOperation): Promise<EngineAnswers> {
     return await this.sendTo(await this.available(), operation);
   }
 
-  async sendTo(engines: readonly Reachable[], operation: EngineOperation): Promise<Outcome> {
+  async sendTo(engines: readonly Reachable[], operation: EngineOperation): Promise<EngineAnswers> {
     const asked = { operation, nextEpoch: this.next };
     return await fanOut(engines, () => asked, this.#limits);
   }
@@ -380,7 +380,7 @@ export class UpdateEngines {
   }
 
   /** Engines that are there, and that the request of `outcome` was not sent to. */
-  without({ answers }: Outcome): Member[] {
+  without({ answers }: EngineAnswers): Member[] {
     const asked = new Set(answers.map(({ worker }) => worker));
     const engines = connected(this.#options.pool.members);
     return engines.filter(({ worker }) => !asked.has(worker)).map(({ member }) => member);
@@ -395,7 +395,7 @@ export class UpdateEngines {
   }
 
   /** Engines that took it, as far as they generate; a canary's result replaces their answer. */
-  async tried(outcome: Outcome, adapter: string | null = null): Promise<Outcome> {
+  async tried(outcome: EngineAnswers, adapter: string | null = null): Promise<EngineAnswers> {
     const { agreement, isAwake } = this.#options.pool;
     const taken = outcome.answers.filter(({ answer }) => isSuccess(answer));
     const sleeps = ({ body }: ControlAnswer) => isAwake === true && Object(body).asleep === true;

@@ -18,10 +18,10 @@ import {
   CallBound,
   type CanaryFailed,
   connected,
+  type EngineAnswers,
   lostIn,
   type Member,
   mayHaveChanged,
-  type Outcome,
   outcomeOf,
   takenIn,
   textOf,
@@ -146,7 +146,7 @@ export class WeightUpdates {
     return this.hold.state(() => this.#holdReason());
   }
 
-  async start(operation: EngineOperation): Promise<Outcome> {
+  async start(operation: EngineOperation): Promise<EngineAnswers> {
     return await this.#called(async () => {
       try {
         await this.#stop();
@@ -174,7 +174,7 @@ export class WeightUpdates {
    * Part of an open update, or an update by itself.
    * @throws AppError conflict: part of an update that this process did not see begin.
    */
-  async part(operation: EngineOperation): Promise<Outcome> {
+  async part(operation: EngineOperation): Promise<EngineAnswers> {
     return await this.#called(() => {
       if (this.#open !== null) return this.#part(operation, this.#open);
       if (!this.#isCutOff) return this.#whole(operation);
@@ -188,7 +188,7 @@ export class WeightUpdates {
     return this.#open !== null || this.#isCutOff;
   }
 
-  async finish(operation: EngineOperation): Promise<Outcome> {
+  async finish(operation: EngineOperation): Promise<EngineAnswers> {
     return await this.#called(async () => {
       const outcome = await this.#engines.send(operation);
       // Refused by all: the update is still open, and can be finished in another way.
@@ -207,7 +207,7 @@ export class WeightUpdates {
   }
 
   /** A request that changes the weights by itself, such as `reload_weights`. */
-  async whole(operation: EngineOperation): Promise<Outcome> {
+  async whole(operation: EngineOperation): Promise<EngineAnswers> {
     return await this.#called(async () => {
       const outcome = await this.#whole(operation);
       if (outcome.answers.length > 0 && outcome.failed.length === 0) this.#isCutOff = false;
@@ -265,7 +265,7 @@ export class WeightUpdates {
   }
 
   /** Engines that cannot generate with what they have are fenced. Call when nothing runs. */
-  async checkAwake(): Promise<Outcome> {
+  async checkAwake(): Promise<EngineAnswers> {
     const { pool } = this.#options;
     pool.tellAwake(true);
     this.#options.changed?.(this);
@@ -280,7 +280,7 @@ export class WeightUpdates {
     return tried;
   }
 
-  async #whole(operation: EngineOperation): Promise<Outcome> {
+  async #whole(operation: EngineOperation): Promise<EngineAnswers> {
     let isOver = this.#open === null;
     try {
       await this.#stop();
@@ -303,7 +303,7 @@ export class WeightUpdates {
     }
   }
 
-  async #part(operation: EngineOperation, open: { isChanged: boolean }): Promise<Outcome> {
+  async #part(operation: EngineOperation, open: { isChanged: boolean }): Promise<EngineAnswers> {
     const { pool } = this.#options;
     const engines = await this.#engines.available();
     const members = engines.map(({ member }) => member);
@@ -322,7 +322,7 @@ export class WeightUpdates {
     return outcome;
   }
 
-  async changeAdapter(name: string, asked: AdapterChange): Promise<Outcome> {
+  async changeAdapter(name: string, asked: AdapterChange): Promise<EngineAnswers> {
     return await this.#called(async () => {
       if (this.#open !== null) {
         throw new AppError("conflict", "a weight update is open: finish it before adapters change");
@@ -351,7 +351,7 @@ export class WeightUpdates {
     about: {
       operation: EngineOperation;
       base: Recipe["base"];
-      outcome: Outcome;
+      outcome: EngineAnswers;
       keepsName?: boolean;
     },
   ): Promise<void> {
@@ -464,7 +464,7 @@ export class WeightUpdates {
   }
 }
 
-function reasonsOf({ failed }: Outcome): Map<Member, string> {
+function reasonsOf({ failed }: EngineAnswers): Map<Member, string> {
   return new Map(failed.map((one) => [one.member, textOf(one)]));
 }
 

@@ -17,7 +17,7 @@ const SLOT_BYTES = 16_384;
 const FILE_BYTES = 2 * SLOT_BYTES;
 
 /** `canaries`: the state of their agreement in that epoch (`fleet/agreement.ts`). `isAwake`: that of `WorkerPool`. `isOpen`: that of `WeightUpdates`. */
-export interface KeptWeights extends HeldWeights {
+export interface WeightsState extends HeldWeights {
   readonly canaries?: unknown;
   readonly isAwake?: boolean | null;
   readonly isOpen?: boolean;
@@ -25,7 +25,7 @@ export interface KeptWeights extends HeldWeights {
 
 interface Slot {
   readonly count: number;
-  readonly held: KeptWeights;
+  readonly held: WeightsState;
 }
 
 export class WeightsFile {
@@ -57,11 +57,11 @@ export class WeightsFile {
   }
 
   /** The weights that were recorded last, by this process or an earlier one; null: none were. */
-  get held(): KeptWeights | null {
+  get held(): WeightsState | null {
     return this.#newest?.held ?? null;
   }
 
-  write(held: KeptWeights): void {
+  write(held: WeightsState): void {
     const count = (this.#newest?.count ?? 0) + 1;
     // If it is too long, only the trainer has the weights.
     const short = { ...held, base: "unknown", doubted: held.doubted?.length ? "all" : [] } as const;

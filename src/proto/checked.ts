@@ -11,7 +11,7 @@ export type Decoded<M> =
   | { readonly kind: "invalid_message"; readonly problem: string };
 
 /** A message as protobufjs decodes it: fields in camel case, defaults for absent ones. */
-export type Fields = Readonly<Record<string, unknown>>;
+export type RawFields = Readonly<Record<string, unknown>>;
 
 /** Thrown by the checks below and caught in `decodeAs`, nowhere else. */
 export class InvalidMessage extends Error {}
@@ -23,11 +23,11 @@ export function encodeAs(type: protobuf.Type, fields: object): Uint8Array {
 export function decodeAs<M>(
   type: protobuf.Type,
   bytes: Uint8Array,
-  check: (fields: Fields) => M,
+  check: (fields: RawFields) => M,
 ): Decoded<M> {
-  let fields: Fields;
+  let fields: RawFields;
   try {
-    fields = type.decode(bytes) as unknown as Fields;
+    fields = type.decode(bytes) as unknown as RawFields;
   } catch (error) {
     return { kind: "undecodable", problem: error instanceof Error ? error.message : "unreadable" };
   }

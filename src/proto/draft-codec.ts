@@ -25,7 +25,7 @@ import {
   type ServerMessage,
   type Telemetry,
 } from "../core/draft/service/message.ts";
-import { type Decoded, decodeAs, encodeAs, type Fields, InvalidMessage } from "./checked.ts";
+import { type Decoded, decodeAs, encodeAs, InvalidMessage, type RawFields } from "./checked.ts";
 
 const { root } = protobuf.parse(schema);
 const clientFrame = root.lookupType("foretoken.draft.v1.ClientFrame");
@@ -71,7 +71,7 @@ export function decodeClientMessage(frame: Uint8Array): Decoded<ClientMessage> {
   return decodeAs(clientFrame, frame, clientMessage);
 }
 
-function clientMessage(frame: Fields): ClientMessage {
+function clientMessage(frame: RawFields): ClientMessage {
   const kind = frame.body;
   const body = bodyOf(frame);
   switch (kind) {
@@ -102,29 +102,29 @@ function clientMessage(frame: Fields): ClientMessage {
   }
 }
 
-function groupDelta(fields: Fields): GroupDelta {
+function groupDelta(fields: RawFields): GroupDelta {
   return { groupId: idOf(fields), deltas: listOf(fields, "deltas").map(sampleDelta) };
 }
 
-function sampleDelta(fields: Fields): SampleDelta {
+function sampleDelta(fields: RawFields): SampleDelta {
   const tokens = tokensOf(fields, "tokens");
   if (tokens.length === 0) throw new InvalidMessage("tokens is empty");
   const offset = count(fields, "offset", { max: LOG_TOKENS_MAX - tokens.length });
   return { sampleIndex: sampleIndexOf(fields), offset, tokens };
 }
 
-function cacheState(fields: Fields): CacheState {
+function cacheState(fields: RawFields): CacheState {
   return { groupId: idOf(fields), have: countsOf(fields) };
 }
 
-function nameOf<F extends "engine" | "release">(fields: Fields, field: F): { [K in F]?: string } {
-  const name = fields[field] as string;
+function nameOf<F extends "engine" | "release">(raw: RawFields, field: F): { [K in F]?: string } {
+  const name = raw[field] as string;
   if (name === "") return {};
   if (idBytes(name) <= ENGINE_NAME_BYTES_MAX) return { [field]: name } as { [K in F]: string };
   throw new InvalidMessage(`${field} takes more than ${ENGINE_NAME_BYTES_MAX} bytes`);
 }
 
-function telemetryOf(fields: Fields): Telemetry {
+function telemetryOf(fields: RawFields): Telemetry {
   const waiting = fields.waiting as number;
   const kvUsage = fields.kvUsage as number;
   return {
@@ -148,39 +148,39 @@ function telemetryOf(fields: Fields): Telemetry {
 }
 
 /** A total since the engine's start; other values than numbers are refused, too. */
-function total(fields: Fields, name: string): number {
+function total(fields: RawFields, name: string): number {
   return count(fields, name, { max: Number.MAX_SAFE_INTEGER });
 }
 
-function bodyOf(frame: Fields): Fields {
+function bodyOf(frame: RawFields): RawFields {
   const kind = frame.body;
-  return (typeof kind === "string" ? (frame[kind] as Fields) : null) ?? {};
+  return (typeof kind === "string" ? (frame[kind] as RawFields) : null) ?? {};
 }
 
-function listOf(fields: Fields, name: string): readonly Fields[] {
-  return fields[name] as readonly Fields[];
+function listOf(fields: RawFields, name: string): readonly RawFields[] {
+  return fields[name] as readonly RawFields[];
 }
 
-function count(fields: Fields, name: string, range: { min?: number; max?: number } = {}): number {
-  const value = fields[name] as number;
+function count(raw: RawFields, name: string, range: { min?: number; max?: number } = {}): number {
+  const value = raw[name] as number;
   const { min = 0, max = 0xffffffff } = range;
   if (value >= min && value <= max) return value;
   throw new InvalidMessage(`${name} is ${value}, not in [${min}, ${max}]`);
 }
 
-function sampleIndexOf(fields: Fields): number {
+function sampleIndexOf(fields: RawFields): number {
   return count(fields, "sampleIndex", { max: SAMPLES_MAX - 1 });
 }
 
-function haveOf(fields: Fields): number {
+function haveOf(fields: RawFields): number {
   return count(fields, "have", { max: LOG_TOKENS_MAX });
 }
 
-function epochOf(fields: Fields): WeightEpoch {
+function epochOf(fields: RawFields): WeightEpoch {
   return weightEpoch(count(fields, "epoch"));
 }
 
-function idOf(fields: Fields): GroupId {
+function idOf(fields: RawFields): GroupId {
   const id = fields.groupId as string;
   if (id === "" || idBytes(id) > GROUP_ID_BYTES_MAX) {
     throw new InvalidMessage(`group_id is empty or takes more than ${GROUP_ID_BYTES_MAX} bytes`);
@@ -188,7 +188,7 @@ function idOf(fields: Fields): GroupId {
   return groupId(id);
 }
 
-function countsOf(fields: Fields): readonly number[] {
+function countsOf(fields: RawFields): readonly number[] {
   const counts = fields.have as readonly number[];
   if (counts.length > SAMPLES_MAX) throw new InvalidMessage(`have names ${counts.length} samples`);
   for (const have of counts) haveOf({ have });
@@ -212,7 +212,7 @@ function toBytes(tokens: Int32Array): Uint8Array {
   return new Uint8Array(tokens.buffer, tokens.byteOffset, tokens.byteLength);
 }
 
-function tokensOf(fields: Fields, name: string): Int32Array {
+function tokensOf(fields: RawFields, name: string): Int32Array {
   return tokensIn(fields[name] as Uint8Array, name);
 }
 

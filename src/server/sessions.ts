@@ -9,7 +9,12 @@
 
 import type { Clock } from "../core/base/clock.ts";
 import { hashString } from "../core/base/hash.ts";
-import { contextTokens, type Group, type Request, type Turn } from "../core/request/buffer.ts";
+import {
+  contextTokens,
+  type Group,
+  type Request,
+  type SessionTurn,
+} from "../core/request/buffer.ts";
 import { isCut } from "../core/request/request.ts";
 import type { PreviousTurn } from "../core/rollout/rollout.ts";
 import { type Kept, promptBytes } from "./kept.ts";
@@ -45,7 +50,7 @@ const PAUSED_SHOWN_MAX = 64;
 interface TurnPlace {
   /** null: that of its prompt. */
   readonly group: Group | null;
-  readonly turn: Turn;
+  readonly turn: SessionTurn;
   /** null: there is no finished turn before it. */
   readonly previous: PreviousTurn | null;
 }

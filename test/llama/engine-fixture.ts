@@ -12,7 +12,7 @@ import type { DraftPlanner, Offer } from "../../src/core/draft/draft-length.ts";
 import type { Drafter, DraftQuery, Drafts, UpdateResult } from "../../src/core/draft/drafter.ts";
 import type { RequestSpec } from "../../src/core/request/request.ts";
 import type { KvBlob, WorkerEvent } from "../../src/core/rollout/worker.ts";
-import { type EngineOptions, LlamaEngine } from "../../src/engines/llama/engine.ts";
+import { LlamaEngine, type LlamaEngineOptions } from "../../src/engines/llama/engine.ts";
 import { type LlamaLibrary, loadBackend, openLibrary } from "../../src/engines/llama/native.ts";
 import type { RunCommand } from "../../src/engines/llama/sequence.ts";
 import { LlamaTokenizer } from "../../src/engines/llama/tokenizer.ts";
@@ -61,7 +61,7 @@ export function sharedModel(): Shared {
 
 export const EPOCH = weightEpoch(0);
 
-export function newEngine(options: Partial<EngineOptions> = {}): LlamaEngine {
+export function newEngine(options: Partial<LlamaEngineOptions> = {}): LlamaEngine {
   return new LlamaEngine({
     model: sharedModel().model,
     slots: 4,

@@ -33,13 +33,13 @@ export interface Wanted {
   /** Epochs that the weights of a strict one's tokens may be behind those in service. Default: 0. */
   readonly stalenessMax?: number;
   /** Default: a response to the group's prompt, of which nothing is kept. */
-  readonly turn?: Turn;
+  readonly turn?: SessionTurn;
   /** The tool whose output its prompt ends with; null or absent: none, or it is not known. */
   readonly tool?: string | null;
 }
 
 /** A request that is a turn of a session. The group's prompt is that of the first turn. */
-export interface Turn {
+export interface SessionTurn {
   /** Begins with the group's. */
   readonly prompt: Int32Array;
   /** See RequestSpec. */

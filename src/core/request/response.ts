@@ -17,7 +17,7 @@ export interface Chunk {
   readonly offset: number;
   tokens: number;
   /** Absent: an earlier process ran it. */
-  readonly run?: ChunkRun | undefined;
+  readonly run?: ChunkStats | undefined;
 }
 
 /**
@@ -27,7 +27,7 @@ export interface Chunk {
 export type ChunkEnd = "used_up" | "ended_early" | "lost" | ResponseEnd;
 
 /** How a chunk ran. Times are those of the rollout's clock. */
-export interface ChunkRun {
+export interface ChunkStats {
   readonly startMs: number;
   /** null: none has come. */
   firstTokenMs: number | null;
@@ -122,7 +122,7 @@ export class Response extends OutputColumns {
     workerId: WorkerId,
     epoch: WeightEpoch,
     weights: WeightsId | null = null,
-    began?: Pick<ChunkRun, "startMs" | "tokensMax" | "kvTokens">,
+    began?: Pick<ChunkStats, "startMs" | "tokensMax" | "kvTokens">,
   ): void {
     const run = began && {
       startMs: began.startMs,

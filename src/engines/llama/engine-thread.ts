@@ -11,7 +11,7 @@ import { Replica } from "../../core/draft/replica.ts";
 import type { WorkerStats } from "../../core/rollout/worker.ts";
 import { generateWith } from "./canary.ts";
 import { LlamaEngine } from "./engine.ts";
-import type { EngineSettings, FromEngine, SharedWeights, ToEngine } from "./messages.ts";
+import type { FromEngine, LlamaEngineSettings, SharedWeights, ToEngine } from "./messages.ts";
 import { openLibrary } from "./native.ts";
 import { pack, transfersOf } from "./packed-events.ts";
 import { baseRowsOf, draftsPay } from "./step-cost.ts";
@@ -43,7 +43,7 @@ class EngineThread {
   /** Requests and KV of the last figures. */
   #held = "";
 
-  constructor(weights: SharedWeights, settings: EngineSettings) {
+  constructor(weights: SharedWeights, settings: LlamaEngineSettings) {
     this.#weights = share(weights);
     const { historyBytes: limitBytes } = settings;
     this.#engine = new LlamaEngine({

@@ -25,13 +25,13 @@ import { checkCapacity, checkRun } from "./limits.ts";
 import { Residency } from "./residency.ts";
 import { Sampler } from "./sampler.ts";
 import { type RunCommand, Sequence } from "./sequence.ts";
-import { Speculation } from "./speculation.ts";
+import { StepSpeculation } from "./speculation.ts";
 import { LearnedStepCost, profileSteps } from "./step-cost.ts";
 import { kvBytesPerToken, measureSteps } from "./step-probe.ts";
 import { Stepper } from "./stepper.ts";
 import { type LlamaWeights, shapeDifference } from "./weights.ts";
 
-export interface EngineOptions {
+export interface LlamaEngineOptions {
   readonly model: LlamaWeights;
   readonly slots: number;
   readonly kvTokens: number;
@@ -55,11 +55,11 @@ const SPARE_STREAMS_MAX = 16;
 
 export class LlamaEngine {
   readonly capacity: WorkerCapacity;
-  readonly #options: EngineOptions;
+  readonly #options: LlamaEngineOptions;
   readonly #streams: number;
   readonly #prefillRows: number;
   readonly #sampler: Sampler;
-  readonly #speculation: Speculation | null;
+  readonly #speculation: StepSpeculation | null;
   readonly #groups: DraftGroups | null;
   #model: LlamaWeights;
   #context: LlamaContext;
@@ -95,7 +95,7 @@ export class LlamaEngine {
   };
 
   /** @throws AppError worker_failed, or invalid_config for a capacity the engine cannot have. */
-  constructor(options: EngineOptions) {
+  constructor(options: LlamaEngineOptions) {
     checkCapacity({ ...options, modelContextTokens: options.model.info.contextTokens });
     this.#options = options;
     this.#epoch = options.epoch;
@@ -108,7 +108,8 @@ export class LlamaEngine {
     this.#context = this.#openContext();
     this.#residency = new Residency(this.#context, this.#streams);
     const { speculation, slots, kvTokens, contextTokens } = options;
-    this.#speculation = speculation && new Speculation({ ...speculation, clock: options.cpuClock });
+    this.#speculation =
+      speculation && new StepSpeculation({ ...speculation, clock: options.cpuClock });
     this.#groups = speculation && new DraftGroups(speculation.drafter, this.#shape.vocabularySize);
     this.#stepper = this.#newStepper();
     const bytesPerToken = kvBytesPerToken(this.#context);

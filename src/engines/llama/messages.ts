@@ -14,7 +14,7 @@ export interface SharedWeights {
   readonly info: ModelInfo;
 }
 
-export interface EngineSettings {
+export interface LlamaEngineSettings {
   readonly slots: number;
   readonly kvTokens: number;
   readonly contextTokens: number;
@@ -26,7 +26,7 @@ export interface EngineSettings {
 }
 
 export type ToEngine =
-  | { kind: "open"; weights: SharedWeights; settings: EngineSettings }
+  | { kind: "open"; weights: SharedWeights; settings: LlamaEngineSettings }
   | { kind: "commands"; commands: readonly WorkerCommand[] }
   /** Each is answered by `done`. `reload` with a problem: the weights of the epoch before still serve. */
   | { kind: "reload"; weights: SharedWeights; epoch: WeightEpoch }

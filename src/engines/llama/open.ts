@@ -50,7 +50,7 @@ export interface LlamaWorkerOptions {
   readonly epoch: WeightEpoch;
   /** true: drafts are verified whether it pays or not. Default: false. */
   readonly draftsAlways?: boolean;
-  /** See EngineSettings. Default: 64 MiB. */
+  /** See LlamaEngineSettings. Default: 64 MiB. */
   readonly historyBytes?: number;
 }
 

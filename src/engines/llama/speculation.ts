@@ -27,7 +27,7 @@ export interface SpeculationOptions {
   readonly clock: Clock;
 }
 
-export class Speculation {
+export class StepSpeculation {
   /** Draft rows of each decoding request in this step. */
   length = 0;
   /** Counters, cumulative. */

@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import { ConstantLength } from "../../core/draft/draft-length.ts";
-import { Speculation } from "./speculation.ts";
+import { StepSpeculation } from "./speculation.ts";
 import {
   baseRowsOf,
   draftsPay,
@@ -124,7 +124,7 @@ test("Speculation: the step after sixteen with drafts has none", () => {
     }),
   };
   const rest = { planner: new ConstantLength(), clock: { nowMs: () => 0 } };
-  const speculation = new Speculation({ drafter, ...rest });
+  const speculation = new StepSpeculation({ drafter, ...rest });
   const sequence = { draft: {}, chunkEnd: 9, length: 1, priority: "low" };
   const lengths = Array.from({ length: 35 }, () => {
     speculation.propose([sequence as never], 8, { ms: () => 1 });

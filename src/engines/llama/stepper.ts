@@ -10,7 +10,7 @@ import { BAD_GATEWAY, BAD_REQUEST, RequestFault, refusalOf } from "./fault.ts";
 import type { Residency } from "./residency.ts";
 import type { Sampler } from "./sampler.ts";
 import type { Sequence } from "./sequence.ts";
-import type { Speculation } from "./speculation.ts";
+import type { StepSpeculation } from "./speculation.ts";
 import type { LearnedStepCost } from "./step-cost.ts";
 import { GRAPH_ROWS } from "./structs.ts";
 
@@ -18,7 +18,7 @@ export interface StepperOptions {
   readonly context: LlamaContext;
   readonly residency: Residency;
   readonly sampler: Sampler;
-  readonly speculation: Speculation | null;
+  readonly speculation: StepSpeculation | null;
   readonly cpuClock: Clock;
   /** Used by the draft planner, and updated with step times. */
   readonly stepMs: LearnedStepCost;

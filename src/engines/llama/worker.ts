@@ -16,16 +16,16 @@ import type {
 } from "../../core/rollout/worker.ts";
 import { answerTo } from "./control.ts";
 import { embeddedSupport } from "./limits.ts";
-import type { EngineSettings, FromEngine, ToEngine } from "./messages.ts";
+import type { FromEngine, LlamaEngineSettings, ToEngine } from "./messages.ts";
 import { unpack } from "./packed-events.ts";
 import type { WeightsLease, WeightsStore } from "./weights-store.ts";
 
-export interface LlamaWorkerOptions {
+export interface LlamaThreadOptions {
   readonly workerId: WorkerId;
   readonly store: WeightsStore;
   /** The worker's from now on. */
   readonly lease: WeightsLease;
-  readonly settings: EngineSettings;
+  readonly settings: LlamaEngineSettings;
 }
 
 /** A step of a large prefill is the longest that an engine does not look at its messages. */
@@ -58,7 +58,7 @@ export class LlamaWorker implements RolloutWorker {
   #closing: Promise<void> | null = null;
   #onClosed: () => void = () => {};
 
-  private constructor(thread: Worker, capacity: WorkerCapacity, options: LlamaWorkerOptions) {
+  private constructor(thread: Worker, capacity: WorkerCapacity, options: LlamaThreadOptions) {
     this.workerId = options.workerId;
     this.name = `embedded engine ${options.workerId}`;
     this.capacity = capacity;
@@ -73,7 +73,7 @@ export class LlamaWorker implements RolloutWorker {
   }
 
   /** Starts the engine's thread and waits until it can take commands. @throws AppError as the engine does. */
-  static async open(options: LlamaWorkerOptions): Promise<LlamaWorker> {
+  static async open(options: LlamaThreadOptions): Promise<LlamaWorker> {
     const thread = new Worker(new URL("./engine-thread.ts", import.meta.url).href);
     const opened = new Promise<WorkerCapacity>((resolve, reject) => {
       thread.onmessage = ({ data }: MessageEvent<FromEngine>) => {

@@ -8,7 +8,7 @@ import { type FinishReason, type RequestSpec, reportsPrompt } from "../../core/r
 import type { PromptReport } from "../../core/request/response.ts";
 import type { WorkerEvent } from "../../core/rollout/worker.ts";
 import type { HttpCall } from "./http.ts";
-import { countOf, type EventUsage, type Piece } from "./stream-event.ts";
+import { countOf, type EventUsage, type PieceEvent } from "./stream-event.ts";
 
 type ChunkDone = Extract<WorkerEvent, { kind: "chunk_done" }>;
 
@@ -22,7 +22,7 @@ export type Taken = "more" | "full" | "broken";
 const FOREIGN_STOP = "its own EOS";
 
 /** short: the server ended before the chunk was used up. */
-export type Outcome =
+type AttemptOutcome =
   | { readonly kind: "finished"; readonly reason: FinishReason }
   | { readonly kind: "used_up" }
   | { readonly kind: "short" };
@@ -151,7 +151,7 @@ export class ChunkRun {
     if (this.#output.length + this.#base === 0) this.promptTokensCached = cachedTokens;
   }
 
-  take(piece: Piece): Taken {
+  take(piece: PieceEvent): Taken {
     const { tokens, usage } = piece;
     const count = tokens.length;
     const total = usage === null ? this.#counted + count : usage.completionTokens;
@@ -169,7 +169,7 @@ export class ChunkRun {
   }
 
   /** `contextTokens`: prompt + output that the server holds of one request. */
-  outcome(contextTokens: number): Outcome {
+  outcome(contextTokens: number): AttemptOutcome {
     const { sampling, prompt } = this.spec;
     const isStop = this.#hasStopped || this.reason === "stop" || this.reason === "repetition";
     if (isStop) return { kind: "finished", reason: "stop" };
@@ -183,7 +183,7 @@ export class ChunkRun {
    * Name of a report that should have come by the end of the chunk and did not; null: none is missing. Experts of a
    * chunk that does not end the response are reported by the next one.
    */
-  lacking(outcome: Outcome): string | null {
+  lacking(outcome: AttemptOutcome): string | null {
     if (outcome.kind === "short") return null;
     const isFirst = this.#output.length === 0;
     const isAsked = isFirst && reportsPrompt(this.spec.sampling);
@@ -220,13 +220,13 @@ export class ChunkRun {
   }
 
   /** The server stopped at its own EOS, which does not end this response. */
-  #isForeignStop({ finishReason, matched }: Piece): boolean {
+  #isForeignStop({ finishReason, matched }: PieceEvent): boolean {
     if (finishReason !== "stop" || matched === undefined) return false;
     const { stopTokenIds, engineFields } = this.spec.sampling;
     return engineFields?.ignore_eos !== false && !stopTokenIds.includes(matched);
   }
 
-  #append(piece: Piece, i: number): void {
+  #append(piece: PieceEvent, i: number): void {
     const token = present(piece.tokens[i], "take has checked it");
     const logprob = present(piece.logprobs[i], "there is one for each token");
     this.#made.push(token, logprob, piece.alternatives[i]);

@@ -13,7 +13,7 @@ import type { HttpAnswer, HttpCall, HttpClient } from "./http.ts";
 import type { VllmLimits } from "./limits.ts";
 import type { ServerMetrics } from "./metrics.ts";
 import type { ServedTraits } from "./served-model.ts";
-import type { StreamEvent } from "./stream-event.ts";
+import type { EngineEvent } from "./stream-event.ts";
 
 /** `server`, of what asks for one: as the dialect's own probe found it. */
 export interface EngineDialect {
@@ -22,7 +22,7 @@ export interface EngineDialect {
   /** @throws RangeError: the client's own fields are nested too deep to be written. */
   body(chunk: ChunkRequest, form: RequestForm): string;
   /** One event of a stream, or a whole answer. `topLogprobs`: alternatives wanted at each position. */
-  read(data: Buffer, topLogprobs: number): StreamEvent;
+  read(data: Buffer, topLogprobs: number): EngineEvent;
   /** Call that ends an abandoned request; null: closing its connection does. */
   abort(chunk: ChunkRequest): HttpCall | null;
   /** Trainers' clients abort requests at each engine that they find listed. */
@@ -132,7 +132,7 @@ export interface FoundEngine {
 }
 
 /** How the answer comes. whole: in one piece, with what a stream does not bring. */
-export type AnswerForm = "stream" | "whole";
+type AnswerMode = "stream" | "whole";
 
 export interface ChunkRequest {
   /** "ft-<requestId>-<chunk>-<attempt>". Other requests of the server may begin so. */
@@ -156,7 +156,7 @@ export interface ChunkRequest {
   readonly streamInterval: number;
   readonly draft: DraftSource | null;
   /** whole: with logprobs of the prompt, where they are wanted. */
-  readonly form: AnswerForm;
+  readonly form: AnswerMode;
   /** Position from which experts are reported; null: they are not wanted. */
   readonly expertsFrom: number | null;
 }

@@ -3,7 +3,7 @@
 // quantization is refused.
 
 import { AppError } from "../../core/base/errors.ts";
-import type { ServedModel } from "../kind.ts";
+import type { ListedModel } from "../kind.ts";
 import { getOnce, type HttpAnswer, jsonIn, problemIn } from "./http.ts";
 import { countOf } from "./stream-event.ts";
 
@@ -11,7 +11,7 @@ const MS_MAX = 5_000;
 const STILL_LOADING = 503;
 
 /** @throws AppError worker_failed, which names the URL: it is not there, is still loading, or lists no model. */
-export async function servedModel(url: string, token: string | null): Promise<ServedModel> {
+export async function servedModel(url: string, token: string | null): Promise<ListedModel> {
   const answer = await getOnce({ url, token }, "/v1/models", MS_MAX);
   const model = servedModelIn(answer);
   if (model !== null) return model;
@@ -28,7 +28,7 @@ function missing(answer: HttpAnswer): string {
 /** The first one of /v1/models that is no adapter. null: there is none. */
 export function servedModelIn(
   answer: HttpAnswer,
-): (ServedModel & { readonly contextTokens: number | null }) | null {
+): (ListedModel & { readonly contextTokens: number | null }) | null {
   const data = jsonIn(answer)?.data;
   if (!Array.isArray(data)) return null;
   const models = data.map((one): Readonly<Record<string, unknown>> => Object(one));

@@ -16,7 +16,7 @@ export interface EventUsage {
 /** The likeliest tokens at one position: token, logprob, token, logprob ... likeliest first. */
 export type Alternatives = readonly number[];
 
-export type StreamEvent =
+export type EngineEvent =
   | {
       readonly kind: "piece";
       readonly tokens: readonly number[];
@@ -65,23 +65,23 @@ export function isJson(value: unknown): value is Json {
   return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 
-export type Piece = Extract<StreamEvent, { kind: "piece" }>;
+export type PieceEvent = Extract<EngineEvent, { kind: "piece" }>;
 
 /** Number of the event's tokens that are among the first `have` of the request: SGLang repeats those. */
-export function repeatedIn({ tokens, usage }: Piece, have: number): number {
+export function repeatedIn({ tokens, usage }: PieceEvent, have: number): number {
   return usage === null ? 0 : Math.max(0, have - (usage.completionTokens - tokens.length));
 }
 
-const DONE: StreamEvent = { kind: "done" };
-const UNREADABLE: StreamEvent = { kind: "unreadable" };
+const DONE: EngineEvent = { kind: "done" };
+const UNREADABLE: EngineEvent = { kind: "unreadable" };
 const NONE: readonly never[] = [];
 
 /** `topLogprobs`: alternatives wanted at each position. `piece`: reads what is neither the end nor an error. */
 export function readEvent(
   data: Buffer,
   topLogprobs: number,
-  piece: (json: Json, topLogprobs: number) => StreamEvent = vllmPiece,
-): StreamEvent {
+  piece: (json: Json, topLogprobs: number) => EngineEvent = vllmPiece,
+): EngineEvent {
   if (data.length === 6 && data.toString("latin1") === "[DONE]") return DONE;
   const json = parsed(data);
   if (json === null) return UNREADABLE;
@@ -90,7 +90,7 @@ export function readEvent(
   return piece(json, topLogprobs);
 }
 
-function vllmPiece(json: Json, topLogprobs: number): StreamEvent {
+function vllmPiece(json: Json, topLogprobs: number): EngineEvent {
   const usage = isJson(json.usage) ? openAiUsage(json.usage) : null;
   if (usage === null && isJson(json.usage)) return UNREADABLE;
   const choices = json.choices;
@@ -133,7 +133,7 @@ export function errorMessage(body: string): string {
   return body.slice(0, 500);
 }
 
-function errorOf(error: Json): StreamEvent {
+function errorOf(error: Json): EngineEvent {
   const { message, code } = error;
   return {
     kind: "error",

@@ -14,13 +14,13 @@ import {
 import type { HttpClient } from "./http.ts";
 import type { VllmLimits } from "./limits.ts";
 import { SseReader } from "./sse.ts";
-import { errorMessage, type StreamEvent } from "./stream-event.ts";
-import type { Tally } from "./tally.ts";
+import { type EngineEvent, errorMessage } from "./stream-event.ts";
+import type { ServerTally } from "./tally.ts";
 import { WholeReader, wholeAnswer, withoutExperts } from "./whole-answer.ts";
 
 export interface StreamListener {
   /** Returns whether the stream goes on. */
-  event(run: ChunkRun, event: StreamEvent): boolean;
+  event(run: ChunkRun, event: EngineEvent): boolean;
   /** `message` null: it is complete. */
   ended(run: ChunkRun, message: string | null): void;
   /** `retryAfterMs` null: not given. */
@@ -37,7 +37,7 @@ export interface StreamParts {
   readonly limits: VllmLimits;
   readonly dialect: EngineDialect;
   readonly form: RequestForm;
-  readonly tally: Tally;
+  readonly tally: ServerTally;
 }
 
 export class Streams {
@@ -145,7 +145,7 @@ export class Streams {
     for (const event of events) if (!this.#listener.event(run, event)) return;
   }
 
-  #read(run: ChunkRun, data: Buffer): StreamEvent {
+  #read(run: ChunkRun, data: Buffer): EngineEvent {
     return this.#parts.dialect.read(data, run.spec.sampling.topLogprobs);
   }
 }

@@ -72,7 +72,7 @@ export class KvMoves {
   }
 }
 
-export class Tally {
+export class ServerTally {
   #latest: ServerMetrics;
   readonly #base: ServerCounters;
   #outputTokens = 0;

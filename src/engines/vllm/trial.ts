@@ -15,7 +15,7 @@ import {
   type ServerAccess,
 } from "./dialect.ts";
 import { SseReader } from "./sse.ts";
-import { errorMessage, repeatedIn, type StreamEvent } from "./stream-event.ts";
+import { type EngineEvent, errorMessage, repeatedIn } from "./stream-event.ts";
 import { wholeAnswer, withoutExperts } from "./whole-answer.ts";
 
 export interface TrialServer extends ServerAccess {
@@ -103,9 +103,9 @@ export async function tryRequest(
   const topLogprobs = Math.min(chunk.spec.sampling.topLogprobs, form.logprobsMax);
   const read = (data: Buffer) => dialect.read(data, topLogprobs);
   const bytes = Buffer.from(answer.body);
-  const events: StreamEvent[] = [];
+  const events: EngineEvent[] = [];
   let reportsExperts = false;
-  const take = (event: StreamEvent, data: Buffer) => {
+  const take = (event: EngineEvent, data: Buffer) => {
     events.push(event);
     reportsExperts ||= withoutExperts({ expertsFrom: 0 }, data).experts !== null;
     return event.kind !== "error";
@@ -121,7 +121,7 @@ export async function tryRequest(
 
 /** Joins the events of an answer. */
 function madeOf(
-  events: readonly StreamEvent[],
+  events: readonly EngineEvent[],
   about: Pick<Made, "reportsExperts" | "report">,
 ): Tried {
   const error = events.find((event) => event.kind === "error");

@@ -3,7 +3,7 @@
 
 import type { PromptReport } from "../../core/request/response.ts";
 import type { ChunkRun } from "./chunk-run.ts";
-import type { StreamEvent } from "./stream-event.ts";
+import type { EngineEvent } from "./stream-event.ts";
 
 /** Collects an answer's bytes. */
 export class WholeReader {
@@ -30,20 +30,20 @@ export class WholeReader {
 }
 
 export interface WholeAnswer {
-  readonly events: readonly StreamEvent[];
+  readonly events: readonly EngineEvent[];
   readonly report: PromptReport;
 }
 
-const DONE: StreamEvent = { kind: "done" };
+const DONE: EngineEvent = { kind: "done" };
 
-export function wholeAnswer(data: Buffer, read: (data: Buffer) => StreamEvent): WholeAnswer {
+export function wholeAnswer(data: Buffer, read: (data: Buffer) => EngineEvent): WholeAnswer {
   const byRank = cutField(data, "prompt_logprobs");
   const byToken = cutField(byRank?.rest ?? data, "prompt_token_id_logprobs");
   const event = read(byToken?.rest ?? byRank?.rest ?? data);
   const report = { logprobs: copyOf(byRank), tokenIdLogprobs: copyOf(byToken) };
   if (event.kind !== "piece") return { events: [event], report };
   const { usage } = event;
-  const counted: StreamEvent[] = usage === null ? [] : [{ kind: "usage", usage }];
+  const counted: EngineEvent[] = usage === null ? [] : [{ kind: "usage", usage }];
   return { events: [event, ...counted, DONE], report };
 }
 

@@ -23,12 +23,12 @@ import { chunkRequest, classify, retryDelayMs } from "./chunk-request.ts";
 import { ChunkRun } from "./chunk-run.ts";
 import { contained } from "./clock.ts";
 import type { Capabilities, EngineDialect, FoundEngine, ServerAccess } from "./dialect.ts";
+import { EventOutbox } from "./event-outbox.ts";
 import type { ServerMetrics } from "./metrics.ts";
 import { Monitor, type PollFailure } from "./monitor.ts";
-import { Outbox } from "./outbox.ts";
-import type { EventUsage, StreamEvent } from "./stream-event.ts";
+import type { EngineEvent, EventUsage } from "./stream-event.ts";
 import { Streams } from "./streams.ts";
-import { type KvMoves, Tally } from "./tally.ts";
+import { type KvMoves, ServerTally } from "./tally.ts";
 import { proveServing, refusalText, type TrialServer, weightsCanary } from "./trial.ts";
 
 export interface VllmWorkerParts extends ServerAccess {
@@ -63,7 +63,7 @@ export class VllmWorker implements Worker {
   /** KV stays in the server's prefix cache until it is overwritten. */
   readonly keepsKv = true;
   readonly #parts: VllmWorkerParts;
-  readonly #tally: Tally;
+  readonly #tally: ServerTally;
   #epoch: WeightEpoch;
   #listener: WorkerListener | null = null;
   readonly #runs = new Map<RequestId, ChunkRun>();
@@ -72,7 +72,7 @@ export class VllmWorker implements Worker {
   readonly #control: ReturnType<EngineDialect["control"]>;
   readonly #streams: Streams;
   #chunks = 0;
-  readonly #outbox: Outbox;
+  readonly #outbox: EventOutbox;
   readonly #monitor: Monitor;
   #state: "running" | "failed" | "closed" = "running";
   /** Reason of the worker's failure, for a listener that comes later. */
@@ -102,8 +102,8 @@ export class VllmWorker implements Worker {
     this.#epoch = parts.epoch;
     // A later epoch's weights were loaded since the server's start, as far as is known here.
     this.#hasOtherWeights = parts.epoch > 0;
-    this.#tally = new Tally(metrics);
-    this.#outbox = new Outbox(parts.clock, (events) => this.#send(events));
+    this.#tally = new ServerTally(metrics);
+    this.#outbox = new EventOutbox(parts.clock, (events) => this.#send(events));
     this.#control = dialect.control(parts.client, capabilities);
     this.#streams = new Streams(
       { ...parts, form: capabilities, tally: this.#tally },
@@ -343,7 +343,7 @@ export class VllmWorker implements Worker {
     }
   }
 
-  #take(run: ChunkRun, event: StreamEvent): boolean {
+  #take(run: ChunkRun, event: EngineEvent): boolean {
     switch (event.kind) {
       case "piece": {
         // All was there already, and the server goes on: it did not see the stop.

@@ -8,9 +8,9 @@ import { kvMovesReport } from "../../core/rollout/report.ts";
 import {
   type CallBound,
   connected,
+  type EngineAnswers,
   fanOut,
   isSuccess,
-  type Outcome,
   type Reachable,
   reachable,
   SILENT,
@@ -70,7 +70,7 @@ export interface ControlOptions extends Omit<UpdateTimes, "clock"> {
 }
 
 export type Control = ControlOptions & { readonly calls: CallBound };
-export type Act = (control: Control, call: ControlCall) => Promise<Response> | Response;
+export type ControlAct = (control: Control, call: ControlCall) => Promise<Response> | Response;
 
 export function workersOf(of: Pick<ControlOptions, "pool" | "sidecar">) {
   const { pool, sidecar } = of;
@@ -104,7 +104,7 @@ async function fanned(
   { timeoutMs: msMax, later, sidecar }: ControlOptions,
   engines: readonly Reachable[],
   own: (index: number) => EngineOperation,
-): Promise<Outcome> {
+): Promise<EngineAnswers> {
   const nextEpoch = sidecar.rollout.epoch;
   const limits = { msMax, later, sidecar };
   return await fanOut(engines, (index) => ({ operation: own(index), nextEpoch }), limits);
@@ -114,7 +114,7 @@ async function asked(
   control: Control,
   operation: EngineOperation,
   engines = reachable(control.pool.members),
-): Promise<Outcome> {
+): Promise<EngineAnswers> {
   return await control.calls.during(() => fanned(control, engines, () => operation));
 }
 
@@ -122,7 +122,7 @@ async function asked(
  * One engine's answer stands for all where all agree that it worked. Otherwise the engines that failed are
  * named; a status that they all share (404: no such route) is the answer's too, and a deadline that passed is.
  */
-function merged(outcome: Outcome): Response {
+function merged(outcome: EngineAnswers): Response {
   const { answers, failed } = outcome;
   const first = answers[0];
   if (first === undefined) throw new AppError("no_worker", "no worker can be reached");
@@ -149,7 +149,7 @@ function merged(outcome: Outcome): Response {
 }
 
 /** The answer of `merged`; for a method of ranks the results of all engines, in their order. */
-export function answerTo({ kind }: EngineOperation, outcome: Outcome): Response {
+export function answerTo({ kind }: EngineOperation, outcome: EngineAnswers): Response {
   const isList = kind === "rpc" || kind === "load";
   if (!isList || outcome.failed.length > 0 || outcome.answers.length === 0) return merged(outcome);
   const results = outcome.answers.flatMap(({ answer }) => {
@@ -192,7 +192,7 @@ export async function worldSizes(
 
 export const sum = (numbers: readonly number[]): number => numbers.reduce((a, b) => a + b, 0);
 
-export const worldSize: Act = async (control, { query }) => {
+export const worldSize: ControlAct = async (control, { query }) => {
   const sizes = await worldSizes(control, reachable(control.pool.members), query);
   return jsonResponse({ world_size: sum(sizes) });
 };
@@ -247,19 +247,19 @@ export async function updated(
 const ADAPTER_CHARACTERS_MAX = 256;
 
 export const changeAdapter =
-  (change: "load" | "unload"): Act =>
+  (change: "load" | "unload"): ControlAct =>
   async ({ weights }, { body }) => {
     const name = textIn(body, "lora_name", ADAPTER_CHARACTERS_MAX);
     return merged(await weights.changeAdapter(name, { kind: "adapter", change, body }));
   };
 
-export const renameWeights: Act = ({ weights }, { body }) => {
+export const renameWeights: ControlAct = ({ weights }, { body }) => {
   const version = textIn(body, "new_version");
   weights.rename(version);
   return jsonResponse({ weight_version: version });
 };
 
-export const collectiveRpc: Act = async (control, { body }) => {
+export const collectiveRpc: ControlAct = async (control, { body }) => {
   const method = textIn(body, "method");
   const effect = rpcEffect(method);
   const operation = rpcOf(body);
@@ -269,7 +269,7 @@ export const collectiveRpc: Act = async (control, { body }) => {
 };
 
 /** `reset` sets all weights to zero; the others only read them. */
-export const weightChecker: Act = async (control, { body }) => {
+export const weightChecker: ControlAct = async (control, { body }) => {
   const action = textIn(body, "action");
   const operation = { kind: "update", step: "compare", body } as const;
   const isRead = action === "checksum" || action === "compare";
@@ -320,7 +320,7 @@ export async function wakeUp(control: Control, tags: readonly string[]): Promise
   return merged(tried.failed.length > 0 ? tried : outcome);
 }
 
-export const isSleeping: Act = async (control, { query: settings }) => {
+export const isSleeping: ControlAct = async (control, { query: settings }) => {
   const { answers } = await asked(control, { kind: "ask", about: "is_asleep", settings });
   const asleep = answers.some(({ answer }) => Object(answer.body).is_sleeping === true);
   return jsonResponse({ is_sleeping: asleep });
@@ -341,7 +341,7 @@ function forgetKv({ sidecar }: ControlOptions): void {
 }
 
 /** vLLM's route for trainers takes no ids, or none at all, for all requests (`noneMeansAll`); its other one wants them. */
-export function abortRequests(noneMeansAll: boolean): Act {
+export function abortRequests(noneMeansAll: boolean): ControlAct {
   return ({ abortRequests: abort }, { body }) => {
     const ids: unknown = Object(body).request_ids ?? null;
     const isList = Array.isArray(ids);

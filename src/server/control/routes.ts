@@ -8,10 +8,10 @@ import { checked, number } from "../openai/fields.ts";
 import { bound, invalid, jsonResponse, type Route, type RouteInfo, type Row } from "../route.ts";
 import { HEALTH_ROUTES, VERSION_ROUTE, versionAnswer } from "../starting.ts";
 import {
-  type Act,
   abortRequests,
   broadcast,
   type Control,
+  type ControlAct,
   type ControlCall,
   type ControlOptions,
   callOf,
@@ -70,17 +70,18 @@ type Handle = Row<Control>["handle"];
 export const get = (path: string, summary: string, handle: Handle, more: More = {}) =>
   ({ method: "GET", path, summary, ...more, handle }) satisfies Row<Control>;
 
-/** A row whose call goes to the engines, with its query and body. */
-export const call = (path: string, summary: string, act: Act, more: More = {}): Row<Control> => ({
-  method: "POST",
-  path,
-  summary,
-  ...more,
-  handle: async (control, exchange) => await act(control, await callOf(exchange)),
-});
+/** A POST row whose call, with its query and body, is carried out by `act`. */
+export const call = (path: string, summary: string, act: ControlAct, more: More = {}) =>
+  ({
+    method: "POST",
+    path,
+    summary,
+    ...more,
+    handle: async (control, exchange) => await act(control, await callOf(exchange)),
+  }) satisfies Row<Control>;
 
-/** A route like that of `call`, with a body of fields that only engines know. */
-export const passed = (path: string, summary: string, act: Act): Row<Control> =>
+/** A row like `call`'s, whose body has fields that only engines know. */
+export const passed = (path: string, summary: string, act: ControlAct): Row<Control> =>
   call(path, summary, act, { schema: ANY });
 
 export const loadAdapter = changeAdapter("load");
@@ -88,22 +89,22 @@ export const unloadAdapter = changeAdapter("unload");
 
 type Caches = "multimodal" | "encoder";
 const dropped =
-  (cache: Caches): Act =>
+  (cache: Caches): ControlAct =>
   async (control, { query: settings }) =>
     await broadcast(control, { kind: "drop_cache", cache, settings });
 
 function levelIn({ level = "1" }: ControlCall["query"]): 0 | 1 | 2 {
-  const known = ([0, 1, 2] as const).find((one) => String(one) === level);
-  if (known !== undefined) return known;
+  const valid = ([0, 1, 2] as const).find((number) => String(number) === level);
+  if (valid !== undefined) return valid;
   throw invalid("level", `is ${level}; it is one of 0, 1, 2`);
 }
 
-const slept: Act = async (control, { query }) => {
+const slept: ControlAct = async (control, { query }) => {
   const mode = query.mode === undefined ? null : modeIn(query.mode, "keep");
   return await sleep(control, { level: levelIn(query), mode });
 };
 
-const woken: Act = async (control, { query: { tags = "" } }) =>
+const woken: ControlAct = async (control, { query: { tags = "" } }) =>
   await wakeUp(control, tags.split(",").filter(Boolean));
 
 export const CONTROL_ROUTES: readonly Row<Control>[] = [

@@ -5,7 +5,7 @@ import type { JournalLog } from "../../../src/core/journal/log.ts";
 import { readJournal, type SavedRun } from "../../../src/core/journal/read.ts";
 import type { RunFile } from "../../../src/core/journal/run-journal.ts";
 import type { RunJournals } from "../../../src/host/journal-file.ts";
-import type { KeptWeights } from "../../../src/host/weights-file.ts";
+import type { WeightsState } from "../../../src/host/weights-file.ts";
 
 const FLUSH_MS = 50;
 
@@ -51,7 +51,7 @@ class MemoryFile implements RunFile {
 /** The disk of processes that follow one another. */
 export class MemoryDisk {
   #files: MemoryFile[] = [];
-  #held: KeptWeights | null = null;
+  #held: WeightsState | null = null;
 
   /** Journals for a process that begins: it finds what earlier ones left. */
   open(): RunJournals {
@@ -77,7 +77,7 @@ export class MemoryDisk {
         get held() {
           return disk.#held;
         },
-        write: (held: KeptWeights) => {
+        write: (held: WeightsState) => {
           this.#held = JSON.parse(JSON.stringify(held));
         },
         settled: async () => {},

@@ -4,20 +4,20 @@
 import {
   type Alternatives,
   countOf,
+  type EngineEvent,
   isJson,
   type Json,
   likeliest,
   numberOr,
-  type StreamEvent,
   usageOf,
 } from "../stream-event.ts";
 
-const UNREADABLE: StreamEvent = { kind: "unreadable" };
+const UNREADABLE: EngineEvent = { kind: "unreadable" };
 /** Stop reason of SGLang for logits that were not numbers; it has replaced the last token then. */
 const NOT_NUMBERS = "NaN happened";
 const INTERNAL_ERROR = 500;
 
-export function sglangPiece(json: Json, topLogprobs: number): StreamEvent {
+export function sglangPiece(json: Json, topLogprobs: number): EngineEvent {
   const { meta_info: meta } = json;
   if (!isJson(meta)) return UNREADABLE;
   const { finish_reason: finish, output_token_logprobs: triples } = meta;

@@ -5,7 +5,7 @@ import type { WorkerEvent } from "../../core/rollout/worker.ts";
 import type { ChunkRun } from "./chunk-run.ts";
 import type { TimerClock } from "./clock.ts";
 
-export class Outbox {
+export class EventOutbox {
   readonly #clock: TimerClock;
   readonly #send: (events: WorkerEvent[]) => void;
   /** Runs with unsent tokens. */
