@@ -1,5 +1,5 @@
-// Adapters (LoRA) over all engines: one is served where every engine that serves has it, under its name as the model's.
-// An engine that cannot load one keeps its weights and serves on; the adapter is then served by none.
+// Adapters (LoRA) over all engines. Clients name an adapter as the model, once every engine in service has loaded it. If one
+// cannot, it keeps its weights and serves on, and the adapter is served by none.
 
 import { AppError, InvalidFieldError } from "../core/base/errors.ts";
 import { SAMPLING_DEFAULTS, type SamplingParams } from "../core/request/request.ts";
@@ -21,14 +21,14 @@ import type { WorkerPool } from "./pool.ts";
 /** Adapters served at the same time, at most. */
 const ADAPTERS_MAX = 64;
 
-/** A load or an unload, as a client asks for it. */
+/** A client's request to load or unload an adapter. */
 export type AdapterChange = Extract<EngineOperation, { kind: "adapter" }>;
 
-/** Parts of a change of adapters; the caller pauses the rollout meanwhile. */
+/** What a change of adapters needs; the caller pauses the rollout meanwhile. */
 export interface AdapterSteps {
   readonly sidecar: FleetHost;
   readonly pool: WorkerPool;
-  /** Names of the model itself. */
+  /** Names of the model itself, which no adapter can have. */
   readonly modelNames: readonly string[];
   readonly engines: UpdateEngines;
   /** The next epoch begins on `current`. */
@@ -36,19 +36,19 @@ export interface AdapterSteps {
 }
 
 export class Adapters {
-  /** Operations that load the adapters, in the order of their arrival. */
+  /** The operation that loads each adapter, in order of arrival. */
   readonly #loads = new Map<string, AdapterChange>();
 
   get names(): ReadonlySet<string> {
     return new Set(this.#loads.keys());
   }
 
-  /** Operations for an engine that is opened later, after its weights. */
+  /** Operations that load the adapters into an engine that is opened later, after its weights. */
   get loads(): Recipe["adapters"] {
     return [...this.#loads.values()];
   }
 
-  /** @throws AppError invalid_field, conflict; then nothing has happened. */
+  /** @throws AppError invalid_field, conflict: nothing has changed then. */
   async change(name: string, asked: AdapterChange, steps: AdapterSteps): Promise<EngineAnswers> {
     if (asked.change === "load") return await this.#load(name, asked, steps);
     return await this.#unload(name, asked, steps);
@@ -91,9 +91,9 @@ export class Adapters {
   }
 
   async #unload(name: string, asked: AdapterChange, steps: AdapterSteps): Promise<EngineAnswers> {
-    const inHand = steps.sidecar.unfinishedOf(name);
-    if (inHand > 0) {
-      throw new AppError("conflict", `${inHand} requests of the adapter ${name} are in flight`);
+    const unfinished = steps.sidecar.unfinishedOf(name);
+    if (unfinished > 0) {
+      throw new AppError("conflict", `${unfinished} requests of the adapter ${name} are in flight`);
     }
     const engines = await steps.engines.available();
     const outcome = await steps.engines.sendTo(engines, asked);
@@ -101,19 +101,15 @@ export class Adapters {
     return outcome;
   }
 
-  /** The adapter is served no more; the weights under it are as they were. */
-  async #drop(
-    name: string,
-    { pool, advance }: AdapterSteps,
-    outcome: EngineAnswers,
-  ): Promise<void> {
+  /** Stops serving the adapter; the base weights stay. */
+  async #drop(name: string, steps: AdapterSteps, outcome: EngineAnswers): Promise<void> {
     if (!this.#loads.delete(name)) {
       const reason = "has not answered about an adapter";
-      pool.tell(lostIn(outcome), () => ({ kind: "reopen", reason }));
+      steps.pool.tell(lostIn(outcome), () => ({ kind: "reopen", reason }));
       return;
     }
-    const there = outcome.answers.filter(({ member, worker }) => member.worker === worker);
-    await advance(serving(new Set(there.map(({ member }) => member))), outcome);
+    const open = outcome.answers.filter(({ member, worker }) => member.worker === worker);
+    await steps.advance(serving(new Set(open.map(({ member }) => member))), outcome);
   }
 }
 
@@ -129,12 +125,12 @@ function invalid(problem: string): InvalidFieldError {
   return new InvalidFieldError({ where: "request", field: "lora_name", problem });
 }
 
-/** An adapter belongs to its base weights: an engine with other weights is excluded. */
+/** The engines of `taken` that have the epoch's weights: an adapter belongs to its base weights. */
 function serving(taken: ReadonlySet<Member>): Set<Member> {
   return new Set([...taken].filter(isServing));
 }
 
-/** The engine has the epoch's weights, also while its connection is made again. */
+/** Whether the engine has the epoch's weights, be its connection lost or not. */
 function isServing({ state }: Member): boolean {
   return state === "ready" || state === "reconnecting";
 }

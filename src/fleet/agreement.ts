@@ -1,7 +1,7 @@
-// Whether the engines of one weight epoch have the same weights, by what each can show of its own: the digest that names them
-// (embedded engines), and the canary, a few greedy tokens that each makes when it has got weights and when it has woken up. Digests
-// are equal or not. Canaries are compared by logprobs: with one another, with those of the same epoch before, and with the
-// trainer's. It decides only: the pool fences. An engine that shows neither is not compared.
+// Whether the engines of one weight epoch have the same weights. Embedded engines name theirs by a digest, which is equal or not.
+// Every other engine generates a canary, a few greedy tokens, after it got weights or woke up; canaries are compared by logprobs:
+// with one another, with earlier ones of the same epoch, and with the trainer's. Engines that have neither are not compared. It
+// only decides: the pool fences.
 
 import * as v from "valibot";
 import type { WeightEpoch, WeightsId } from "../core/base/ids.ts";
@@ -15,7 +15,7 @@ const MADE = v.object({
 export const CANARY = v.object({ prompt: v.optional(v.array(v.number())), ...MADE.entries });
 export type CanaryTokens = v.InferOutput<typeof CANARY>;
 
-/** An engine's answer. ranks: what its other data parallel ranks have made. */
+/** An engine's answer. ranks: the canaries of its other data parallel ranks. */
 const ANSWER = v.object({ ...CANARY.entries, ranks: v.optional(v.array(MADE), []) });
 
 const NAMED = v.object({ name: v.string(), made: CANARY });
@@ -25,11 +25,11 @@ const STATE = v.object({
   /** The current epoch's canary, and that of the epoch before; null: not known. */
   reference: v.nullable(NAMED),
   before: v.nullable(NAMED),
-  /** isDue: engines may have its weights. Until then it says nothing about what they have. */
+  /** The trainer's canary of the next weights. isDue: engines may have these by now; before, it is compared with nothing. */
   expected: v.nullable(
     v.object({ canary: NAMED, tolerance: v.number(), isDue: v.optional(v.boolean(), false) }),
   ),
-  /** The largest difference of engines that agreed; null: none were compared. */
+  /** The largest difference in logprobs of engines that agreed; null: none were compared. */
   noise: v.nullable(v.number()),
   hasCompared: v.boolean(),
 });
@@ -43,13 +43,13 @@ const UNKNOWN: State = {
   hasCompared: false,
 };
 
-/** Kernels and batch sizes change low bits: logprobs may differ by so much before engines were seen to agree. */
+/** Kernels and batch sizes change low bits: until engines were seen to agree, logprobs may differ by this much. */
 const TOLERANCE_MAX = 0.25;
 const TOLERANCE_MIN = 0.01;
-/** Ratio to the largest difference of engines that agreed. */
+/** Afterwards, they may differ by this many times `noise`, within the bounds above. */
 const NOISE_RATIO = 10;
 
-/** An engine's name for people, and the digest of its weights; null: it cannot name them. */
+/** An engine's name for people, and the digest of its weights; null: it reports none. */
 export interface NamedWeights {
   readonly name: string;
   readonly weights: WeightsId | null;
@@ -59,10 +59,10 @@ export class Agreement {
   /** The engine whose digest others are compared with in this epoch; null: none that serves has one. */
   #digest: NamedWeights | null = null;
   #state: State = { ...UNKNOWN };
-  /** The canaries' state before epoch `next` was prepared; null: none was. */
+  /** The state as it was before epoch `next` was prepared; null: none was. */
   #ended: { readonly next: WeightEpoch; readonly state: State } | null = null;
 
-  /** A new epoch begins with the weights that most of these engines have, of several the first one's. */
+  /** Begins an epoch with the digest that most of these engines have; in a tie, the first one's. */
   begin(engines: readonly NamedWeights[]): void {
     const named = engines.filter(({ weights }) => weights !== null);
     this.#digest = mostAlike(named, (a, b) => a.weights === b.weights).best[0] ?? null;
@@ -80,12 +80,12 @@ export class Agreement {
     return `has weights ${weights}, ${digest.name} has ${digest.weights}: engines of one weight epoch have the same`;
   }
 
-  /** The engine serves: its weights do so from now on. */
+  /** The engine begins to serve: if no digest is known, the others are compared with its digest from now on. */
   accept(engine: NamedWeights): void {
     if (engine.weights !== null) this.#digest ??= engine;
   }
 
-  /** Canaries were compared at least once. */
+  /** Whether canaries were ever compared. */
   get hasCompared(): boolean {
     return this.#state.hasCompared;
   }
@@ -95,12 +95,12 @@ export class Agreement {
     return this.#state.reference?.made ?? null;
   }
 
-  /** The canaries' state in this epoch, as JSON: another process goes on with it by `restore`. */
+  /** The canaries' state in this epoch, as JSON for `restore` in a successor process. */
   stateIn(epoch: WeightEpoch): unknown {
     return this.#ended !== null && epoch < this.#ended.next ? this.#ended.state : this.#state;
   }
 
-  /** `isOfEpoch`: the epoch of `state` is the current one. Anything else than a state changes nothing. */
+  /** `isOfEpoch`: the epoch of `state` is the current one. A value of another form is ignored. */
   restore(state: unknown, isOfEpoch: boolean): void {
     const read = v.safeParse(STATE, state);
     if (!read.success) return;
@@ -109,13 +109,13 @@ export class Agreement {
     this.#state = isOfEpoch ? read.output : { ...read.output, ...old };
   }
 
-  /** The trainer's own canary, of the next weights. */
+  /** Sets the canary that the trainer computed of the next weights. */
   expect(made: CanaryTokens, tolerance = TOLERANCE_MAX): void {
     const isDue = this.#ended !== null && this.#state.reference === null;
     this.#state.expected = { canary: { name: "the trainer", made }, tolerance, isDue };
   }
 
-  /** Engines may have other weights from now on, whose canary is not known; they serve from the epoch `next` on. */
+  /** Engines may have new weights from now on, with an unknown canary; these serve from epoch `next` on. */
   prepare(next: WeightEpoch): void {
     const { reference, before, expected } = this.#state;
     this.#ended = { next, state: { ...this.#state } };
@@ -124,30 +124,30 @@ export class Agreement {
     this.#state.expected = expected && { ...expected, isDue: true };
   }
 
-  /** Why an engine whose canary was answered with `body` may not serve; null: it may. */
+  /** Why an engine that answered the canary with `body` may not serve; null: it may. */
   canaryDifference(body: unknown): string | null {
     const { reference } = this.#state;
     return reference && this.#problem(canariesOf("it", body), reference, this.#tolerance);
   }
 
-  /** As `canaryDifference`, of several that were asked at the same time. Without a reference, most of them are right. */
+  /** Like `canaryDifference`, for engines asked at the same time. Without a reference, the majority is right. */
   compare(answers: readonly { name: string; body: unknown }[]): (string | null)[] {
     const { reference } = this.#state;
     this.#state.hasCompared = true;
     const canaries = answers.map(({ name, body }) => canariesOf(name, body));
-    // Each engine has one voice.
-    const known = canaries.flatMap(([first]) => first ?? []);
+    // Each engine has one vote.
+    const votes = canaries.flatMap(([first]) => first ?? []);
     const isDue = reference === null && this.#state.expected?.isDue === true;
     const expected = isDue ? this.#state.expected : null;
     const tolerance = expected?.tolerance ?? this.#tolerance;
-    const right = expected?.canary ?? reference ?? this.#most(known);
-    if (right === null && known.length > 0) {
-      const by = Math.max(...known.map(({ made }) => differenceOf(made, known[0]?.made ?? made)));
+    const right = expected?.canary ?? reference ?? this.#most(votes);
+    if (right === null && votes.length > 0) {
+      const by = Math.max(...votes.map(({ made }) => differenceOf(made, votes[0]?.made ?? made)));
       const reason = `its canary's logprobs differ by ${by.toFixed(3)} between engines, and nothing says which is right: POST /v1/weights/expect does`;
       return canaries.map(({ length }) => (length === 0 ? null : reason));
     }
     if (right === null) return canaries.map(() => null);
-    const problems = canaries.map((own) => this.#problem(own, right, tolerance));
+    const problems = canaries.map((ranks) => this.#problem(ranks, right, tolerance));
     const [agreed] = canaries.find(({ length }, i) => length > 0 && problems[i] === null) ?? [];
     this.#state.reference ??= agreed ?? null;
     if (isDue && agreed !== undefined) this.#state.expected = null;
@@ -160,20 +160,20 @@ export class Agreement {
     return Math.min(TOLERANCE_MAX, Math.max(TOLERANCE_MIN, learned));
   }
 
-  /** The canary that most agree with; of as many, one that is not as under the weights before. null: several. */
-  #most(known: readonly Canary[]): Canary | null {
+  /** The canary of the majority; in a split, one that differs from the canary of the epoch before. null: it is ambiguous. */
+  #most(votes: readonly Canary[]): Canary | null {
     const isAlike = (a: Canary, b: Canary) => differenceOf(a.made, b.made) <= this.#tolerance;
-    const { best, count } = mostAlike(known, isAlike);
+    const { best, count } = mostAlike(votes, isAlike);
     const { before } = this.#state;
-    const isSplit = before !== null && 2 * count <= known.length;
+    const isSplit = before !== null && 2 * count <= votes.length;
     const fresh = isSplit ? best.filter(({ made }) => differenceOf(made, before.made) > 0) : best;
     const [first] = fresh;
     return first !== undefined && fresh.every((canary) => isAlike(canary, first)) ? first : null;
   }
 
-  /** null: none of an engine's canaries differs. */
-  #problem(own: readonly Canary[], right: Canary, tolerance: number): string | null {
-    for (const [rank, { name, made }] of own.entries()) {
+  /** How one of an engine's canaries differs from the right one; null: none does. */
+  #problem(ranks: readonly Canary[], right: Canary, tolerance: number): string | null {
+    for (const [rank, { name, made }] of ranks.entries()) {
       const by = differenceOf(made, right.made);
       if (by > tolerance) {
         const whose = rank === 0 ? "its" : `its rank ${rank}'s`;
@@ -186,14 +186,14 @@ export class Agreement {
   }
 }
 
-/** The items that most others are like, in order, and how many these are, each included. */
+/** The items that are alike to the most items, in order; `count`: how many that is, the item itself included. */
 function mostAlike<T>(all: readonly T[], isAlike: (one: T, other: T) => boolean) {
   const counts = all.map((one) => all.filter((other) => isAlike(other, one)).length);
   const count = Math.max(0, ...counts);
   return { best: all.filter((_, i) => counts[i] === count), count };
 }
 
-/** One of each rank; empty: the engine reports none. */
+/** The canary of each rank; empty: the answer has none. */
 function canariesOf(name: string, body: unknown): Canary[] {
   const read = v.safeParse(ANSWER, body);
   if (!read.success) return [];
@@ -204,7 +204,7 @@ function canariesOf(name: string, body: unknown): Canary[] {
   ];
 }
 
-/** The largest difference of logprobs, up to the first token that differs: after it the texts are others. */
+/** The largest difference of logprobs, up to the first token that differs: after it the contexts differ. */
 function differenceOf(one: CanaryTokens, other: CanaryTokens): number {
   let most = 0;
   const length = Math.min(one.logprobs.length, other.logprobs.length);

@@ -1,6 +1,6 @@
-// The engines as they are asked: one operation of one engine or of all, which always ends: by the answer, a failure, a deadline
-// or an abort. All operations pass here, so that nothing waits for an engine that never answers. Then what the answers mean
-// together, and whether engines that have taken weights generate with them.
+// Sends an operation to one engine or to all. Every call ends: by the answer, a failure, a deadline or an abort; all operations
+// pass here, so that nothing waits for an engine that never answers. Here is also what the engines' answers mean together, and
+// the test whether engines that took new weights generate with them.
 
 import type { Clock } from "../core/base/clock.ts";
 import { AppError } from "../core/base/errors.ts";
@@ -52,29 +52,29 @@ export function connected(members: readonly Member[]): Reachable[] {
   );
 }
 
-/** The members that can be spoken to, in order. @throws AppError no_worker: there is none. */
+/** The members with an open connection, in order. @throws AppError no_worker: there is none. */
 export function reachable(members: readonly Member[]): Reachable[] {
-  const there = connected(members);
-  if (there.length === 0) throw new AppError("no_worker", "no worker can be reached");
-  return there;
+  const engines = connected(members);
+  if (engines.length === 0) throw new AppError("no_worker", "no worker can be reached");
+  return engines;
 }
 
 /** The engine could not be reached, or the connection ended before the answer: see ControlAnswer. */
 export const UNREACHABLE = 502;
 /** The engine has not answered in time: whether the operation was carried out is unknown. */
 export const SILENT = 504;
-/** Statuses after which an engine is opened again: it is not there, its state is unknown, or it has no room now (503). */
+/** Statuses after which an engine is opened again: it is unreachable, its state is unknown, or it has no room now (503). */
 const UNAVAILABLE: readonly number[] = [UNREACHABLE, 503, SILENT];
 
 export function isUnavailable({ status }: ControlAnswer): boolean {
   return UNAVAILABLE.includes(status);
 }
 
-/** The side of the sidecar that the fleet needs. The fleet never sees requests or clients. */
+/** What the fleet needs of the sidecar. It never sees requests or clients. */
 export interface FleetHost {
   readonly rollout: Rollout;
   readonly waits: Waits;
-  /** Returns what ends the observation. */
+  /** Returns the function that removes the observer. */
   observe(observer: FleetObserver): () => void;
   /** Begins the next weight epoch. */
   advance(epoch: WeightEpoch): void;
@@ -90,11 +90,11 @@ export interface AnswerLimits {
   readonly sidecar: FleetHost;
   /** Ends the wait for the answer when it aborts. */
   readonly signal?: AbortSignal;
-  /** Whether its connection is lost and being made again; default: no. */
+  /** Whether the engine's connection is lost and is being made again; default: it is not. */
   readonly isLost?: () => boolean;
 }
 
-/** Time after which an engine with a lost connection is not waited for: its requests have moved by then. */
+/** An answer is not awaited from an engine whose connection has been lost for this long: its requests have moved by then. */
 const LOST_MS_MAX = 5_000;
 const LOST_POLL_MS = 1_000;
 
@@ -103,7 +103,7 @@ export interface Asked {
   readonly nextEpoch: WeightEpoch;
 }
 
-/** Never rejects. */
+/** Asks one engine. Never rejects: every failure becomes an answer with a status and an error. */
 export function answerOf(
   worker: Worker,
   { operation, nextEpoch }: Asked,
@@ -122,8 +122,8 @@ export function answerOf(
     if (isLost !== undefined) {
       ends.push(whileLost({ later, isLost }, () => failed(UNREACHABLE, "its connection is lost")));
     }
-    const workerFailed = (gone: Worker, message: string) => {
-      if (gone === worker) failed(UNREACHABLE, message);
+    const workerFailed = (failedWorker: Worker, message: string) => {
+      if (failedWorker === worker) failed(UNREACHABLE, message);
     };
     ends.push(sidecar.observe({ workerFailed }));
     if (signal !== undefined) {
@@ -145,7 +145,7 @@ function waitOf({ workerId }: Worker, operation: EngineOperation, msMax: number)
   return { what, forWhom: `engine ${workerId}`, reason, msMax };
 }
 
-/** Calls `act` once the connection has been lost for too long; returns what ends the watch. */
+/** Calls `act` once the connection has been lost for too long; returns the function that ends the watch. */
 function whileLost(
   { later, isLost }: { later: AnswerLimits["later"]; isLost: () => boolean },
   act: () => void,
@@ -184,13 +184,13 @@ export interface EngineAnswers {
   readonly failed: readonly EngineAnswer[];
 }
 
-/** Limit of calls that clients make at the same time. */
+/** Limits how many calls of clients are under way at the same time. */
 export class CallBound {
   readonly #max: number;
   readonly #what: string;
   #calls = 0;
 
-  /** `what`: the calls, as a refusal names them. */
+  /** `what`: the words after the number of calls in a refusal: "to engines are under way". */
   constructor(max: number, what: string) {
     this.#max = max;
     this.#what = what;
@@ -211,7 +211,7 @@ export class CallBound {
   }
 }
 
-/** `askedOf`: an engine's own version of the operation, by its place in the order of engines. */
+/** Asks each engine what `askedOf` returns for its index, and waits for all answers. */
 export async function fanOut(
   engines: readonly Reachable[],
   askedOf: (index: number) => Asked,
@@ -238,15 +238,15 @@ export function isSuccess(answer: ControlAnswer | undefined): boolean {
   return answer !== undefined && answer.status >= 200 && answer.status < 300;
 }
 
-/** Engines that took the request; one that was opened again since has lost what it took. */
+/** Engines that carried out the request, without those that were opened again since: they have lost its effect. */
 export function takenIn({ answers }: EngineAnswers): Set<Member> {
-  const good = answers.filter(
+  const successes = answers.filter(
     ({ member, worker, answer }) => isSuccess(answer) && member.worker === worker,
   );
-  return new Set(good.map(({ member }) => member));
+  return new Set(successes.map(({ member }) => member));
 }
 
-/** The request's effect on each engine, over the connection that the engine has now. */
+/** What the request did to each engine. An engine that was opened again since counts as untouched. */
 export function tookIn({ answers }: EngineAnswers): Map<Member, Took> {
   return new Map(
     answers.map(({ member, worker, answer }): [Member, Took] => {
@@ -256,12 +256,12 @@ export function tookIn({ answers }: EngineAnswers): Map<Member, Took> {
   );
 }
 
-/** An engine took it, or failed in the middle of it, or its outcome is unknown. */
+/** Whether any engine carried out the request, failed in the middle of it, or may have done either. */
 export function mayHaveChanged({ answers }: EngineAnswers): boolean {
   return answers.some(({ answer }) => mayHaveTaken(answer));
 }
 
-/** Engines that are not there any more, or whose state is unknown: they are opened again. */
+/** Engines that became unreachable, or whose state is unknown: they are opened again. */
 export function lostIn({ failed }: EngineAnswers): Set<Member> {
   const lost = failed.filter(({ answer }) => isUnavailable(answer));
   return new Set(lost.map(({ member }) => member));
@@ -275,7 +275,7 @@ export function textOf({ member, answer }: EngineAnswer): string {
   return `${member.source.name} answered ${answer.status}: ${reasonOf(answer.body)}`;
 }
 
-/** The pool as an update sees it. */
+/** The part of the pool that an update uses. */
 interface UpdatedPool {
   readonly members: readonly Member[];
   readonly agreement: Agreement;
@@ -283,7 +283,7 @@ interface UpdatedPool {
   tell(members: Iterable<Member>, eventOf: (member: Member) => MemberEvent): void;
 }
 
-/** Clock and limits of an update. `timeoutMs`: for an engine to answer, and between calls of an open update. */
+/** Clock and limits of an update. `timeoutMs` limits an engine's answer, and the pause between two calls of an open update. */
 export interface UpdateTimes {
   readonly sidecar: FleetHost;
   readonly clock: Clock;
@@ -296,22 +296,22 @@ export interface UpdateEnginesOptions extends UpdateTimes {
   readonly notice: (notice: CanaryFailed) => void;
 }
 
-/** The engine has taken the weights, and does not generate with them, or not as the others do. */
+/** The engine took the weights, but its canary failed: it does not generate, or not as the others do. */
 export interface CanaryFailed {
   readonly kind: "canary_failed";
   readonly worker: string;
   readonly reason: string;
 }
 
-/** Time for which an update waits for an engine that is being opened again, if there is no other. */
+/** Time for which an update waits for engines that are being opened again: see `available`. */
 const REOPEN_MS = 5_000;
 const REOPEN_POLL_MS = 50;
 
 export class UpdateEngines {
   readonly #options: UpdateEnginesOptions;
-  /** Gives up what the request under way waits for. */
+  /** Ends the waits of the current request. */
   #giveUp = new AbortController();
-  /** Engines that did not stop for the request under way. */
+  /** Engines that did not stop generating for the current request in time, and were opened again. */
   #reopened: ReadonlySet<Member> = new Set();
 
   constructor(options: UpdateEnginesOptions) {
@@ -322,7 +322,7 @@ export class UpdateEngines {
     return weightEpoch(this.#options.sidecar.rollout.epoch + 1);
   }
 
-  /** Aborted once the request under way is given up. */
+  /** Aborted once the current request is given up. */
   get signal(): AbortSignal {
     return this.#giveUp.signal;
   }
@@ -354,10 +354,7 @@ export class UpdateEngines {
     return await fanOut(engines, () => asked, this.#limits);
   }
 
-  /**
-   * If none is available, one may be soon: a failed engine is opened again. So are those that did not stop for this
-   * update.
-   */
+  /** The connected engines. Waits, within a limit, until there is one, and until those that `reopen` closed are back. */
   async available(): Promise<Reachable[]> {
     const { pool, later, clock } = this.#options;
     const endMs = clock.nowMs() + REOPEN_MS;
@@ -379,14 +376,14 @@ export class UpdateEngines {
     );
   }
 
-  /** Engines that are there, and that the request of `outcome` was not sent to. */
+  /** The connected engines that the request was not sent to. */
   without({ answers }: EngineAnswers): Member[] {
-    const asked = new Set(answers.map(({ worker }) => worker));
+    const recipients = new Set(answers.map(({ worker }) => worker));
     const engines = connected(this.#options.pool.members);
-    return engines.filter(({ worker }) => !asked.has(worker)).map(({ member }) => member);
+    return engines.filter(({ worker }) => !recipients.has(worker)).map(({ member }) => member);
   }
 
-  /** Before weights change for the first time: how much engines that have the same ones differ. Fences none of them. */
+  /** Before the first weight update, compares canaries to learn how much engines with equal weights differ. Fences nobody. */
   async compareOnce(): Promise<void> {
     const { members, agreement } = this.#options.pool;
     if (agreement.hasCompared) return;
@@ -394,12 +391,12 @@ export class UpdateEngines {
     agreement.compare(answers.map(({ member, answer }) => named(member, answer)));
   }
 
-  /** Engines that took it, as far as they generate; a canary's result replaces their answer. */
+  /** Has each engine that took the request generate a canary: where that fails, the failure replaces the engine's answer. */
   async tried(outcome: EngineAnswers, adapter: string | null = null): Promise<EngineAnswers> {
     const { agreement, isAwake } = this.#options.pool;
     const taken = outcome.answers.filter(({ answer }) => isSuccess(answer));
     const sleeps = ({ body }: ControlAnswer) => isAwake === true && Object(body).asleep === true;
-    const tried = await Promise.all(
+    const trials = await Promise.all(
       taken.map(async ({ member, worker }) => {
         const ask = (operation: EngineOperation) =>
           answerOf(worker, { operation, nextEpoch: this.next }, this.#limits);
@@ -410,12 +407,12 @@ export class UpdateEngines {
         return { member, canary: await ask({ kind: "canary", adapter }) };
       }),
     );
-    const canaries = tried.map(({ member, canary }) => named(member, canary));
+    const canaries = trials.map(({ member, canary }) => named(member, canary));
     // An adapter's canary is another than the model's.
     const differences = adapter === null ? agreement.compare(canaries) : [];
     const answers = outcome.answers.map((one) => {
       const at = taken.indexOf(one);
-      const canary = tried[at]?.canary;
+      const canary = trials[at]?.canary;
       if (canary === undefined) return one;
       const problem = sleeps(canary) ? "it sleeps" : (differences[at] ?? null);
       if (isSuccess(canary) && problem === null) return one;

@@ -18,15 +18,15 @@ export interface PauseState {
   readonly reason: string | null;
   /** Duration of the pause, s; null: generation is not paused. */
   readonly paused_s: number | null;
-  /** Generation resumes when the update ends. */
+  /** Generation resumes by itself when the update ends. */
   readonly resumes: boolean;
 }
 
 export class GenerationHold {
   readonly #options: GenerationHoldOptions;
-  /** An update holds generation, since when; null: none does. */
+  /** Start of the update that holds generation; null: none does. */
   #heldMs: number | null = null;
-  /** Generation resumes after the update: the trainer has not paused by itself. */
+  /** Generation resumes after the update, since the trainer has not paused it. */
   #resumes = false;
   #isAsleep = false;
   /** Start of the trainer's pause; null: it has not paused. */
@@ -40,7 +40,7 @@ export class GenerationHold {
     return this.#heldMs !== null;
   }
 
-  /** Time for which an update has held generation; 0: none does. */
+  /** How long the current update has held generation; 0: none does. */
   get heldSeconds(): number {
     return this.#heldMs === null ? 0 : (this.#nowMs - this.#heldMs) / 1000;
   }
@@ -57,7 +57,7 @@ export class GenerationHold {
 
   /**
    * The trainer's pause, which outlasts an update under way.
-   * @throws AppError conflict: it was resumed before it took hold, or waits for what an update holds back.
+   * @throws AppError conflict: a resume came before it took hold, or it would wait for requests that an update holds back.
    */
   async pause(mode: PauseMode): Promise<void> {
     if (this.#heldMs !== null && mode === "wait") {
@@ -70,7 +70,7 @@ export class GenerationHold {
     throw new AppError("conflict", "resumed before the pause had taken hold");
   }
 
-  /** The trainer's. false: it takes effect at the end of the update that is under way. */
+  /** The trainer's resume. false: it takes effect at the end of the current update. */
   resume(): boolean {
     this.#isAsleep = false;
     this.#pausedMs = null;
@@ -82,7 +82,7 @@ export class GenerationHold {
     return false;
   }
 
-  /** `holdReason`: of an update that holds generation. */
+  /** `holdReason`: returns the reason if an update holds generation. */
   state(holdReason: () => string): PauseState {
     const { pauseMode } = this.#options.sidecar.rollout;
     if (!this.isHeld && pauseMode === null) {
@@ -96,8 +96,8 @@ export class GenerationHold {
 
   /**
    * Stops generation until `release`, or until the trainer resumes if it has paused by itself. Resolves when nothing
-   * runs any more. `giveUp` ends the wait. `reopen`: called with engines that have not stopped in time, to take them
-   * from the rollout. @throws AppError deadline_exceeded: the trainer's own pause waits for requests that do not end.
+   * runs any more. `giveUp` ends the wait. `reopen` is called with engines that have not stopped in time, and takes
+   * them out of the rollout. @throws AppError deadline_exceeded: the trainer's own pause waits for requests that do not end.
    */
   async hold(
     giveUp: AbortSignal,
@@ -142,7 +142,7 @@ export class GenerationHold {
     return this.#options.clock.nowMs();
   }
 
-  /** false: the deadline passed before, or it was given up. */
+  /** Waits for `done`; false: the deadline passed, or the wait was given up. */
   async #inTime(done: Promise<unknown>, giveUp: AbortSignal): Promise<boolean> {
     const { later, timeoutMs } = this.#options;
     const { promise, resolve } = Promise.withResolvers<false>();

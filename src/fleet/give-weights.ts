@@ -14,19 +14,20 @@ import {
 } from "./engines.ts";
 import type { Check } from "./member.ts";
 
-/** The operations that bring an engine to the weights that the others have. */
+/** The operations that give an engine the weights that the others have. */
 export interface Recipe {
-  /** The operation that gives complete weights. first: those it is opened with; unknown: only the trainer has them. */
+  /** The operation that loads the base weights. first: the engine opens with them; unknown: only the trainer has them. */
   readonly base: EngineOperation | "first" | "unknown";
-  /** Adapters on top of them; an engine gets each again. */
+  /** LoRA adapters to load again on top of the base weights, in order. */
   readonly adapters: readonly EngineOperation[];
 }
 
 const IS_ASLEEP: EngineOperation = { kind: "ask", about: "is_asleep", settings: {} };
 
 /**
- * `lacks`: how the engine's base weights differ; null: it has them, not the adapters. `isAsOpened`: it has those that it
- * was opened with. `isAwake`: the others are, so it is woken if it sleeps.
+ * Brings a newly opened engine to the recipe's weights, and tests them by a canary. `lacks`: how its base weights differ;
+ * null: they do not. `isAsOpened`: it still has the weights that it was opened with. `isAwake`: the other engines are
+ * awake, so it is woken.
  */
 export async function giveWeights(
   worker: Worker,
@@ -68,17 +69,17 @@ export async function giveWeights(
     const difference = operation === MODEL_CANARY ? agreement.canaryDifference(body) : null;
     if (status < 300 && difference !== null) return refused(`; ${difference}`);
     if (status < 300) continue;
-    const said = `${operationName(operation)}, answered ${status}: ${reasonOf(body)}`;
+    const problem = `${operationName(operation)}, answered ${status}: ${reasonOf(body)}`;
     if (isUnavailable(answer)) {
-      return { kind: "silent", reason: `was given the current weights by ${said}` };
+      return { kind: "silent", reason: `was given the current weights by ${problem}` };
     }
-    return refused(`; given them by ${said}`);
+    return refused(`; given them by ${problem}`);
   }
   worker.send([{ kind: "advance", epoch }]);
   return { kind: "current" };
 }
 
-/** An engine that cannot say so has no sleep. */
+/** Whether the engine sleeps. One that does not know the question cannot sleep. */
 export async function sleeps(worker: Worker, nextEpoch: WeightEpoch, limits: AnswerLimits) {
   const { body } = await answerOf(worker, { operation: IS_ASLEEP, nextEpoch }, limits);
   return Object(body).is_sleeping === true;

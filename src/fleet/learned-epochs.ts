@@ -1,10 +1,10 @@
-// Weight epochs that nobody announces here: trainers that start their own engines also update them, past this server. It
-// learns of an update from the versions that requests name (`policy_version`, `weight_version`, a numbered
-// `cache_salt`), and from those that engines report (/weight_info, the end of an answer). A version that was not seen
-// before begins the next epoch, so that KV and drafts of two are never mixed. Who may generate may not update: a request
-// is not believed where every engine names its weights, as such an engine is updated through this server alone. Trainers
-// and engines may have names of their own for one version. An engine is stale, and is fenced, if it reports another version than the current one
-// while another engine reports that.
+// Weight epochs of trainers that update their engines directly, past this server. It learns of an update from the versions
+// that requests name (`policy_version`, `weight_version`, a numbered `cache_salt`), and from those that engines report
+// (/weight_info, the end of an answer). A version that was not seen before begins the next epoch, so that KV and drafts of
+// two versions are never mixed. A client that may generate may not update: requests are not believed where every engine
+// names its weights by a digest, since such engines are updated through this server alone. Trainers and engines may name
+// one version differently. An engine is stale, and is fenced, if it reports another version than the current one while
+// another engine reports the current one.
 
 import { answerOf, connected, type Member, type UpdateTimes } from "./engines.ts";
 import type { WorkerPool } from "./pool.ts";
@@ -16,38 +16,36 @@ export interface LearnedEpochsOptions extends Omit<UpdateTimes, "timeoutMs"> {
   readonly notice: (notice: WeightsNotice) => void;
 }
 
-/** Names of the weights in a request. */
+/** The weight version that a request names. */
 export interface VersionHint {
   readonly version: string | null;
   readonly salt: string | null;
-  /** The request, for the log. */
+  /** Names the request in the log. */
   readonly by: string;
 }
 
-/** Versions remembered, so that a late request of an older one changes nothing. */
+/** Versions remembered, so that a late request that names an older one changes nothing. */
 const VERSIONS_MAX = 1024;
-/**
- * Number of requests after which a version that only a salt names is accepted; at once if nothing else is in flight.
- */
+/** Requests that must name a version by salt alone before it is accepted; one is enough if nothing else is in flight. */
 const SALTS_BELIEVED = 2;
 const READ_MS_MAX = 2_000;
-/** vLLM's name for weights that nobody named. */
+/** vLLM's name for weights without a version. */
 const UNNAMED = "default";
 
 export class LearnedEpochs {
   readonly #options: LearnedEpochsOptions;
-  /** Versions that were current, or named by a request; the oldest first. */
+  /** Versions that were current or named by a request, oldest first. */
   readonly #seen = new Set<string>();
-  /** The version that requests of this epoch name; null: none has. */
+  /** The version that requests of this epoch name; null: none has named one. */
   #requested: string | null = null;
   /** The engines' name for the weights of this epoch; null: not reported yet. */
   #engineName: string | null = null;
-  /** A request has begun the epoch: the next new name that an engine reports is this epoch's. */
+  /** A request began the epoch: the next new name that an engine reports belongs to this epoch. */
   #awaitsName = false;
   #salt = { name: "", count: 0 };
-  /** A request of this epoch was not believed: one line of the log is enough. */
+  /** A request of this epoch was not believed; this is logged once. */
   #hasDoubted = false;
-  /** Start of the time for which an engine has reported the current version; null: none does. */
+  /** Since when some engine has reported the current version; null: none does. */
   #currentSinceMs: number | null = null;
 
   constructor(options: LearnedEpochsOptions) {
@@ -59,7 +57,7 @@ export class LearnedEpochs {
     });
   }
 
-  /** A request has come that names the version of its weights. Call before it joins a group. */
+  /** Takes note of the weight version that a request names. Call before the request joins a group. */
   requested({ version, salt, by }: VersionHint): void {
     if (version !== null) this.#expect(version, by);
     else if (salt !== null && salt !== this.#requested) this.#salted(salt, by);
@@ -98,7 +96,7 @@ export class LearnedEpochs {
     this.#requested = version;
   }
 
-  /** Every engine names its weights: they are those of the last update. */
+  /** Whether the request cannot be right: every engine has a digest, so the weights are those of the last update. */
   #isDoubtful(version: string, by: string): boolean {
     const { pool, notice } = this.#options;
     const engines = connected(pool.members);
@@ -109,7 +107,7 @@ export class LearnedEpochs {
     return true;
   }
 
-  /** A numbered salt counts the versions of the policy (prime-rl); any other only separates. */
+  /** A numbered salt counts versions of the policy (prime-rl); any other salt only separates caches. */
   #salted(salt: string, by: string): void {
     if (this.#seen.has(salt) || !/\d$/.test(salt)) return;
     if (this.#requested === null) {
@@ -123,13 +121,13 @@ export class LearnedEpochs {
     if (isAlone || this.#salt.count >= SALTS_BELIEVED) this.#expect(salt, by);
   }
 
-  /** An engine reports another version than it did before. */
+  /** Takes note that an engine reports another version than before. */
   #read(name: string, before: string | null, by: string): void {
     const { weights } = this.#options;
-    const known = this.#engineName;
+    const current = this.#engineName;
     if (name === weights.current) this.#engineName = name;
     if (name === UNNAMED || name === this.#engineName || this.#seen.has(name)) return;
-    const isFirst = before === null && known === null;
+    const isFirst = before === null && current === null;
     if (isFirst || this.#awaitsName) {
       this.#awaitsName = false;
       this.#engineName = name;
@@ -138,7 +136,7 @@ export class LearnedEpochs {
       return;
     }
     // An engine that is seen for the first time may have old weights; one that has changed has new ones.
-    const isNew = before === null ? isLater(name, known ?? "") : !isLater(known ?? "", name);
+    const isNew = before === null ? isLater(name, current ?? "") : !isLater(current ?? "", name);
     if (!isNew) return;
     this.#begin(name, by);
     this.#engineName = name;
@@ -154,15 +152,15 @@ export class LearnedEpochs {
     const hasIt = members.some(({ record }) => record.reported === version);
     const isBehind = ({ record: { reported } }: Member) =>
       reported !== null && reported !== version;
-    const others = hasIt ? members.filter(isBehind) : [];
-    const current = new Set(members.filter((member) => !others.includes(member)));
+    const behind = hasIt ? members.filter(isBehind) : [];
+    const current = new Set(members.filter((member) => !behind.includes(member)));
     weights.begin(version, current, (member) => reasonOf(member, version));
-    for (const member of others) void this.#readAgain(member);
+    for (const member of behind) void this.#readAgain(member);
   }
 
   /**
-   * Reads the version again, because the last report is up to a second old: an engine that was updated with the others
-   * serves on at once.
+   * Reads the version again, because the last report is up to a second old: if the engine was updated like the others,
+   * it serves again at once.
    */
   async #readAgain(member: Member): Promise<void> {
     const { sidecar, later, pool, weights } = this.#options;
@@ -231,7 +229,7 @@ function reasonOf({ record }: Member, current: string): string {
 /** Longer numbers are times or hashes, and would not be exact. */
 const NUMBERED = /^(.*?)(\d{1,15})$/s;
 
-/** Both end in a number after the same text, and that of `version` is greater: "step-9" comes before "step-10". */
+/** Whether both end in a number after the same text, and that of `version` is greater: "step-10" is later than "step-9". */
 function isLater(version: string, than: string): boolean {
   const [, text, digits] = NUMBERED.exec(version) ?? [];
   const [, before, less] = NUMBERED.exec(than) ?? [];

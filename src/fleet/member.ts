@@ -19,20 +19,20 @@ export interface MemberRecord {
   readonly state: MemberState;
   /** Reason why the engine does not serve; null: it serves. */
   readonly reason: string | null;
-  /** none: no worker. opening, checking: attempt `attempt` is under way; in the second its weights are compared. open: its worker is known. */
+  /** none: no worker. opening: attempt `attempt` connects. checking: the attempt compares weights. open: it has a worker. */
   readonly link: "none" | "opening" | "checking" | "open";
   readonly isPlaced: boolean;
   /** The weight epoch whose weights the engine was given or opened with; null: it has others. */
   readonly held: WeightEpoch | null;
-  /** The weight epoch that serves. */
+  /** The weight epoch in service, as far as this record has been notified. */
   readonly wanted: WeightEpoch;
   /** Reason why the engine's weights are uncertain; null: they are those of `held`. */
   readonly uncertain: string | null;
-  /** The weight update of several requests that is open, or was the last, as far as this connection has seen it. */
+  /** The engine's part in the open weight update of several requests, or in the last one, over this connection. */
   readonly update: UpdateShare;
   /** Reason why the connection is lost; null: connected. */
   readonly lost: string | null;
-  /** Number of the last opening: results of earlier ones are discarded. */
+  /** Number of the last attempt to open the engine: results of earlier ones are discarded. */
   readonly attempt: number;
   /** Number of the last departure: the end of an earlier one is ignored. */
   readonly departure: number;
@@ -42,15 +42,14 @@ export interface MemberRecord {
   readonly isGone: boolean;
   /** Version of the weights that the engine's server has reported last; null: none. */
   readonly reported: string | null;
-  /** Reason why what it reports is not current, although another engine's report is; null: it is not known to be. */
+  /** Why the engine is stale: it reports another version than the current one, which another engine reports; null: it is not. */
   readonly stale: string | null;
 }
 
 /**
- * An engine's part in a weight update of several requests. isBegun: the update was begun there, or may have been.
- * isWhole: the engine has taken every request so far. restarted: the update was begun again without a part since, and
- * whether the engine took that. isAsked: the engine's weights were certain until it was asked to take a part, which it
- * has not answered.
+ * An engine's part in a weight update of several requests. isBegun: the engine began the update, or may have. isWhole: it
+ * has taken every request so far. restarted: whether it took a second start that no part has followed yet; null: there is
+ * no such start. isAsked: its weights were certain until it was asked to take a part, which it has not answered.
  */
 export interface UpdateShare {
   readonly isBegun: boolean;
@@ -67,7 +66,7 @@ export type Took = "took" | "touched" | "none";
 
 const NO_UPDATE: UpdateShare = { isBegun: false, isWhole: false, restarted: null, isAsked: false };
 
-/** Result of the comparison of a newly opened engine's weights, under the epoch `checked`. */
+/** How the weights of a newly opened engine compare with those of the epoch `checked`. */
 export type Check =
   | { readonly kind: "current" }
   /** `isGiven`: the engine took the weights that it was given, and still differs from the others. */
@@ -77,7 +76,7 @@ export type Check =
 
 export type MemberEvent =
   | { readonly kind: "open" }
-  /** `isFirst`: the engine has the weights that serve since its opening. `keepsWeights`: see WorkerSource. */
+  /** `isFirst`: the engine was opened with the weights in service. `keepsWeights`: see WorkerSource. */
   | {
       readonly kind: "opened";
       readonly attempt: number;
@@ -95,7 +94,7 @@ export type MemberEvent =
       readonly result: Check;
     }
   | { readonly kind: "failed"; readonly reason: string }
-  /** The connection is lost (`reason`), or there again (null); the session goes on. */
+  /** The connection is lost (`reason`), or works again (null); the session goes on. */
   | { readonly kind: "reach"; readonly reason: string | null }
   | { readonly kind: "served"; readonly attempt: number }
   | { readonly kind: "leave"; readonly msMax: number }
@@ -126,13 +125,13 @@ export type MemberEvent =
   /** The engine did not carry out a request: it is opened again. */
   | { readonly kind: "reopen"; readonly reason: string }
   | { readonly kind: "reports"; readonly version: string }
-  /** The engine's report is of other weights than the current ones (`reason`), or is not any more (null). */
+  /** The engine reports other weights than the current ones (`reason`), or no longer does (null). */
   | { readonly kind: "stale"; readonly reason: string | null }
   /** The engine's server reports the current weights. */
   | { readonly kind: "reports_current"; readonly epoch: WeightEpoch };
 
 export type Effect =
-  /** Close what there is, then open it and report `opened` or `open_failed`. */
+  /** Close the member's workers, then open the engine and report `opened` or `open_failed`. */
   | { readonly kind: "open"; readonly attempt: number }
   | { readonly kind: "close" }
   /** Use the newly opened worker as the member's. */
@@ -159,7 +158,7 @@ export interface Step {
   readonly effects: readonly Effect[];
 }
 
-/** Pause between two attempts to open an engine that is down: at first, and at most. A try is an attempt to connect. */
+/** Pause between two attempts to open an engine that is down: the first one, and the longest. */
 export const RETRY_MS = 100;
 export const RETRY_MS_MAX = 2_000;
 /** Attempts that fail alike: the first ones are reported, and then about one per minute. */
@@ -189,7 +188,7 @@ export function newMember(wanted: WeightEpoch): MemberRecord {
   };
 }
 
-/** The engine is certain to have the weights that serve. */
+/** Whether the engine is certain to have the weights in service. */
 export function isCurrent({ held, wanted, uncertain }: MemberRecord): boolean {
   return held === wanted && uncertain === null;
 }
@@ -271,9 +270,9 @@ function open(member: MemberRecord): Step {
 function opened(member: MemberRecord, event: Extract<MemberEvent, { kind: "opened" }>): Step {
   if (!isUnderWay(member, event)) return step(member);
   const { epoch, isFirst, keepsWeights } = event;
-  const kept = keepsWeights ? member.held : null;
+  const heldBefore = keepsWeights ? member.held : null;
   const uncertain = keepsWeights ? member.uncertain : null;
-  const held = isFirst ? epoch : kept;
+  const held = isFirst ? epoch : heldBefore;
   return step({ ...member, link: "checking", wanted: epoch, held, uncertain });
 }
 
@@ -324,10 +323,7 @@ function fence(member: MemberRecord, reason: string): Step {
   return step({ ...member, ...fenced, held: null, isPlaced: false }, { kind: "remove" }, TELL);
 }
 
-/**
- * Records the start of an update. After a further start the parts are of the whole weights again, but earlier changes
- * remain.
- */
+/** Records the start of an update. After a second start the parts make up whole weights again; earlier changes remain. */
 function begun(member: MemberRecord, { took, isAgain }: { took: Took; isAgain: boolean }): Step {
   const before = isAgain ? member.update : { ...NO_UPDATE, isWhole: true };
   const isBegun = before.isBegun || took !== "none";
@@ -349,10 +345,7 @@ function part(member: MemberRecord, { took, isVoid }: { took: Took; isVoid: bool
   return step({ ...answered, update: share });
 }
 
-/**
- * Records the epoch's weights. A member whose connection has ended since is opened again, and its weights are compared
- * then.
- */
+/** Records the epoch's weights. A member that has lost its connection since is opened again, and compared then. */
 function updated(member: MemberRecord, epoch: WeightEpoch): Step {
   const held = member.link === "open" ? epoch : null;
   return step({ ...member, wanted: epoch, held, uncertain: null });
@@ -384,16 +377,16 @@ function reach(member: MemberRecord): Step {
   const isReachable = lost === null;
   if (link !== "open" || !isPlaced || (state === "leaving" && isReachable)) return step(member);
   if (state === "leaving") return step(member, { kind: "set_reachable", isReachable });
-  const told: Effect[] = reason === lost ? [] : [TELL];
+  const notices: Effect[] = reason === lost ? [] : [TELL];
   const reached = {
     ...member,
     state: isReachable ? "ready" : "reconnecting",
     reason: lost,
   } as const;
-  return step(reached, { kind: "set_reachable", isReachable }, ...told);
+  return step(reached, { kind: "set_reachable", isReachable }, ...notices);
 }
 
-/** Closes an engine that does not answer any more, or whose session must not go on. */
+/** Closes an engine that no longer answers, or whose session must not go on. */
 function lose(member: MemberRecord, reason: string): Step {
   if (member.link !== "open") return step(member);
   const state = member.state === "leaving" ? "leaving" : "down";
@@ -428,7 +421,7 @@ function down(member: MemberRecord, reason: string): Step {
   return step(later, ...effects, { kind: "retry", attempt, ms: retryMs });
 }
 
-/** One that leaves already keeps its time, unless it has none left. */
+/** A member that leaves already keeps its deadline, unless this one is immediate. */
 function leave(member: MemberRecord, msMax: number): Step {
   if (member.state === "leaving" && msMax > 0) return step(member);
   const departure = member.departure + 1;
@@ -447,7 +440,7 @@ function leave(member: MemberRecord, msMax: number): Step {
   return step(leaving, TELL, { kind: "set_reachable", isReachable, isLeaving: true }, drain);
 }
 
-/** Two connections to one engine would count its room twice: it stays what it was, where it can. */
+/** Takes back a departure: a second member for the same engine would count its KV and slots twice. */
 function stay(member: MemberRecord): Step {
   if (member.state !== "leaving") return step(member);
   const departure = member.departure + 1;

@@ -27,10 +27,10 @@ class PoolMember implements Member {
   record: MemberRecord;
   /** Connection to the engine and its control plane; null: it is down. */
   worker: Worker | null = null;
-  /** The engine being opened: nothing else uses it before it serves or is fenced. null: none. */
+  /** The worker being opened: nothing else uses it before it serves or is fenced. null: none. */
   candidate: Worker | null = null;
   opening: Promise<unknown> = Promise.resolve(null);
-  /** Whether it came awake, where an earlier process left the engines asleep. */
+  /** Whether the engine was awake when it was opened, although an earlier process left the engines asleep. */
   isAwake = false;
 
   constructor(source: WorkerSource, workerId: WorkerId, record: MemberRecord) {
@@ -63,7 +63,7 @@ export interface WorkerPoolOptions {
   readonly workersMin?: number;
 }
 
-/** Time of service after which a worker begins with the shortest pause again. */
+/** After this time of service, the pause before the next attempt to open the engine is the shortest again. */
 const SERVED_MS = 10_000;
 /** Interval between polls of the requests that a leaving worker still runs. */
 const LEAVE_POLL_MS = 50;
@@ -74,7 +74,7 @@ export class WorkerPool {
   readonly #cancels = new Set<() => void>();
   readonly agreement = new Agreement();
   #isAwake: boolean | null = null;
-  /** Called once all engines that are there have come awake, although an earlier process left them asleep; null: it did not. */
+  /** Called once all open engines are awake, although an earlier process left them asleep; null: it did not. */
   #cameAwake: (() => void) | null = null;
   readonly #sidecar: FleetHost;
   /** Requests that give a newly opened engine the current weights. */
@@ -83,7 +83,7 @@ export class WorkerPool {
   #isClosed = false;
   /** The wanted number of workers has been ready at the same time. */
   #hasStarted = false;
-  /** Id of the newest worker: ids are never used again. */
+  /** Id of the newest worker: ids are never reused. */
   #lastId = -1;
 
   constructor(options: WorkerPoolOptions) {
@@ -101,31 +101,31 @@ export class WorkerPool {
     return new PoolMember(source, workerId(this.#lastId), newMember(this.#sidecar.rollout.epoch));
   }
 
-  /** The trainer's last word to the engines was to wake up (one that comes asleep is woken), or to sleep. null: none. */
+  /** Whether the trainer last woke the engines (one that is asleep when opened is then woken) or sent them to sleep; null: neither. */
   get isAwake(): boolean | null {
     return this.#isAwake;
   }
 
-  /** Records the trainer's word to the engines: to wake up, or to sleep. */
+  /** Records that the trainer woke the engines, or sent them to sleep. */
   tellAwake(isAwake: boolean): void {
     this.#isAwake = isAwake;
     this.#cameAwake = null;
   }
 
-  /** Records the last word of an earlier process's trainer. `cameAwake`: called where the engines come awake by themselves. */
+  /** Takes over `isAwake` of an earlier process. `cameAwake`: called where all engines turn out to be awake all the same. */
   inheritAwake(isAwake: boolean | null, cameAwake: () => void): void {
     this.#isAwake = isAwake;
     if (isAwake === false) this.#cameAwake = cameAwake;
   }
 
-  /** The weights in service, and what gives them to an engine. */
+  /** The weights in service, the operation that loads them, and the engines that may have others. */
   get held(): Pick<HeldWeights, "base" | "weights" | "doubted"> {
-    const doubted = this.#members.filter((one) => this.#isDoubted(one));
+    const doubted = this.#members.filter((member) => this.#isDoubted(member));
     const names = doubted.map(({ source }) => source.name);
     return { base: this.#recipe.base, weights: this.agreement.weights, doubted: names };
   }
 
-  /** Another process could not trust its weights. One that was not opened yet is as an earlier process left it. */
+  /** Whether a successor process could not trust the engine's weights. One not opened yet is as an earlier process left it. */
   #isDoubted({ source, record }: PoolMember): boolean {
     const { attempt, link } = record;
     const isNew = attempt === 0 || (attempt === 1 && link === "opening");
@@ -154,8 +154,8 @@ export class WorkerPool {
   }
 
   /**
-   * Opens every worker, each for itself: one that cannot be opened is tried again and again. Resolves when each has
-   * been tried once. @throws AppError: no further try would open one; then all are closed.
+   * Opens all workers at the same time, and keeps trying those that fail. Resolves after the first attempt at each.
+   * @throws AppError: an engine can never be opened; then all are closed.
    */
   async open(): Promise<void> {
     this.#sidecar.observe({ workerFailed: (worker, reason) => this.#failed(worker, reason) });
@@ -172,7 +172,7 @@ export class WorkerPool {
     }
   }
 
-  /** A worker that comes later. It is opened, given the current weights where it needs them, and serves. */
+  /** Adds an engine later: it is opened, gets the current weights if it lacks them, and serves. */
   join(source: WorkerSource): Member {
     const leaving = this.#members.find(
       ({ state, source: { name } }) => state === "leaving" && name === source.name,
@@ -189,18 +189,18 @@ export class WorkerPool {
   }
 
   /**
-   * The worker takes nothing new, and is removed when what it runs has ended, or after `msMax`: what it runs then goes
-   * on elsewhere from its last token.
+   * Removes the worker once its requests have ended, or after `msMax`: the rest continue elsewhere from their last
+   * tokens. It gets no new requests meanwhile.
    */
   leave(workerId: WorkerId, msMax: number): void {
-    const member = this.#members.find((one) => one.workerId === workerId);
+    const member = this.#members.find((member) => member.workerId === workerId);
     if (member !== undefined) this.#apply(member, { kind: "leave", msMax });
   }
 
   /**
    * Records that the weights have changed on `current`. Every other member is fenced, or opened again if it is
-   * `lost`. Call before the sidecar advances. `recipe`: gives an engine that comes later the same weights.
-   * `othersUnknown`: the weights of the others are not known.
+   * `lost`. Call before the sidecar advances. `recipe` gives the same weights to an engine that is opened later.
+   * `othersUnknown`: which weights the others have is not known.
    */
   changedWeights(options: {
     current: ReadonlySet<Member>;
@@ -223,8 +223,8 @@ export class WorkerPool {
 
   /** Applies an event to each of the members: see MemberEvent. */
   tell(members: Iterable<Member>, eventOf: (member: Member) => MemberEvent): void {
-    const told = new Set(members);
-    for (const member of this.#members.filter((one) => told.has(one))) {
+    const recipients = new Set(members);
+    for (const member of this.#members.filter((member) => recipients.has(member))) {
       this.#apply(member, eventOf(member));
     }
   }
@@ -242,11 +242,11 @@ export class WorkerPool {
     await Promise.all(workers.map((worker) => worker?.close()));
   }
 
-  /** A new epoch begins with the weights that most of these have; who has others is fenced. */
+  /** Begins an epoch with the weights that most of `current` have, and fences those that have others. */
   #agree(current: ReadonlySet<Member>): void {
-    const there = this.#members.filter((member) => current.has(member) && member.worker !== null);
-    this.agreement.begin(there.map(namedWeightsOf));
-    for (const member of there) {
+    const open = this.#members.filter((member) => current.has(member) && member.worker !== null);
+    this.agreement.begin(open.map(namedWeightsOf));
+    for (const member of open) {
       const difference = this.agreement.digestDifference(namedWeightsOf(member));
       if (difference === null) this.agreement.accept(namedWeightsOf(member));
       else this.#apply(member, { kind: "differs", reason: difference });
@@ -318,7 +318,7 @@ export class WorkerPool {
     }
   }
 
-  /** Unless the pool is closed by then. */
+  /** Runs `act` after `ms`, unless the pool is closed by then. */
   #after(ms: number, act: () => void): void {
     if (this.#isClosed) return;
     const cancel = this.#options.later(() => {
@@ -357,14 +357,14 @@ export class WorkerPool {
     this.#apply(member, { kind: "drained", departure });
   }
 
-  /** Opens the member again; resolves to why it could not be opened, or null. */
+  /** Opens the member again. Resolves to the error if it could not be opened, else null. */
   #open(member: PoolMember): Promise<unknown> {
     if (this.#isClosed) return Promise.resolve(null);
     this.#apply(member, { kind: "open" });
     return member.opening;
   }
 
-  /** Opens the member; it serves if its weights are, or can be made, current. Returns why it could not be opened. */
+  /** Carries out an attempt: the member serves if its weights are, or can be made, current. Returns as `#open` does. */
   async #attempt(member: PoolMember, attempt: number): Promise<unknown> {
     const sidecar = this.#sidecar;
     const { source, workerId, worker: before, candidate } = member;
@@ -413,7 +413,7 @@ export class WorkerPool {
     }
   }
 
-  /** Gives the candidate what it lacks, and compares it with the others. */
+  /** Gives the candidate the weights and adapters that it lacks, and compares it with the others. */
   async #check(member: PoolMember, worker: Worker): Promise<void> {
     const sidecar = this.#sidecar;
     const { record } = member;
@@ -427,7 +427,7 @@ export class WorkerPool {
     if (this.#cameAwake !== null) await this.#noteAwake(member, sleeps(worker, epoch, limits));
     const lacks = this.#difference(member);
     const { isAwake } = this;
-    const given = await giveWeights(worker, this.#recipe, {
+    const outcome = await giveWeights(worker, this.#recipe, {
       epoch,
       lacks,
       agreement: this.agreement,
@@ -439,25 +439,25 @@ export class WorkerPool {
     // The others were woken or sent to sleep meanwhile: it begins again.
     if (isAwake !== this.isAwake) return;
     // From here on nothing is awaited: the epoch is still that one when it serves.
-    const now = sidecar.rollout.epoch;
+    const current = sidecar.rollout.epoch;
     // Engines that open at the same time are compared as each begins to serve.
     const reason =
-      given.kind === "current" ? this.agreement.digestDifference(namedWeightsOf(member)) : null;
+      outcome.kind === "current" ? this.agreement.digestDifference(namedWeightsOf(member)) : null;
     const result: Check =
-      reason === null ? given : { kind: "behind", reason, isGiven: lacks !== null };
-    this.#apply(member, { kind: "checked", attempt, checked: epoch, epoch: now, result });
+      reason === null ? outcome : { kind: "behind", reason, isGiven: lacks !== null };
+    this.#apply(member, { kind: "checked", attempt, checked: epoch, epoch: current, result });
   }
 
   async #noteAwake(member: PoolMember, sleeps: Promise<boolean>): Promise<void> {
     member.isAwake = !(await sleeps);
-    const there = this.#members.filter((one) => (one.worker ?? one.candidate) !== null);
+    const open = this.#members.filter(({ worker, candidate }) => (worker ?? candidate) !== null);
     const cameAwake = this.#cameAwake;
-    if (cameAwake === null || !there.every((one) => one.isAwake)) return;
+    if (cameAwake === null || !open.every(({ isAwake }) => isAwake)) return;
     this.tellAwake(true);
     cameAwake();
   }
 
-  /** null: a newly opened engine has the current weights. */
+  /** How the weights of a newly opened engine differ from the current ones; null: they do not. */
   #difference(member: PoolMember): string | null {
     const engine = namedWeightsOf(member);
     // It names the weights that serve, whatever was uncertain before.
@@ -472,7 +472,7 @@ function namedWeightsOf({ source, worker, candidate }: PoolMember): NamedWeights
   return { name: source.name, weights: (candidate ?? worker)?.weights ?? null };
 }
 
-/** Errors that no further try would cure: in the settings, or in files and libraries of this machine. */
+/** Errors that no further attempt would cure: in the settings, or in files and libraries of this machine. */
 const FINAL_CODES: readonly ErrorCode[] = [
   "usage",
   "invalid_config",

@@ -37,22 +37,22 @@ export interface WeightsOptions extends GenerationHoldOptions {
   /** Names of the model itself, which no adapter can have. */
   readonly modelNames: readonly string[];
   readonly notice: (notice: WeightsNotice) => void;
-  /** Resolves when a process that takes the place of this one would know of the epoch, within some seconds. */
+  /** Resolves, within some seconds, when a successor process would find the epoch on disk. */
   readonly kept?: () => Promise<void>;
-  /** Called when an update begins and ends, or canaries are known: what such a process has to know has changed. */
+  /** Called when something that a successor process has to know has changed: an update begins or ends, canaries are known. */
   readonly changed?: (weights: WeightUpdates) => void;
 }
 
 /** Events for the operator's log, besides the answers. */
 export type WeightsNotice =
   | { readonly kind: "abandoned"; readonly reason: string; readonly reopened: string }
-  /** The engine was updated by somebody else, or was not while the others were. */
+  /** The engine reports another weight version than the current one, which other engines report. */
   | { readonly kind: "stale"; readonly worker: string; readonly reason: string }
-  /** `by`, a worker or a request, names weights of an update past this server. doubted: engines name theirs. */
+  /** `by`, a worker or a request, names weights that were not loaded through this server. doubted: it was not believed. */
   | { readonly kind: "learned" | "doubted"; readonly version: string; readonly by: string }
   | CanaryFailed;
 
-/** A trainer waits for the answer to one before it sends the next; several trainers, or retries, are few. */
+/** Calls that change weights at the same time, at most: a trainer waits for each answer, and few send at once or retry. */
 const CALLS_MAX = 64;
 const NAMES_MAX = 1024;
 
@@ -62,7 +62,7 @@ export class WeightUpdates {
   readonly #options: WeightsOptions;
   readonly hold: GenerationHold;
   readonly #engines: UpdateEngines;
-  /** The trainer's own names for epochs' weights. */
+  /** The trainer's own names for the weights of epochs. */
   readonly #names = new Map<WeightEpoch, string>();
   /** null: no update of several requests is open. */
   #open: { isChanged: boolean } | null = null;
@@ -107,8 +107,8 @@ export class WeightUpdates {
   }
 
   /**
-   * The engines have got other weights by no request of ours: the next epoch begins with those that have them, and
-   * without the others. Not during an update.
+   * Begins the next epoch because engines got other weights past this server: `current` serve on, the others are
+   * fenced. Not during an update.
    */
   begin(version: string, current: ReadonlySet<Member>, reasonOf: (member: Member) => string): void {
     const { pool, sidecar } = this.#options;
@@ -137,7 +137,7 @@ export class WeightUpdates {
     if (this.#names.size > NAMES_MAX && oldest !== undefined) this.#names.delete(oldest);
   }
 
-  /** The trainer's; while an update is under way it takes effect at its end: then why, else null. */
+  /** The trainer's resume. During an update it takes effect at the end: then returns why, else null. */
   resume(): string | null {
     return this.hold.resume() ? null : this.#holdReason();
   }
@@ -171,8 +171,8 @@ export class WeightUpdates {
   }
 
   /**
-   * Part of an open update, or an update by itself.
-   * @throws AppError conflict: part of an update that this process did not see begin.
+   * Carries out a part of the open update, or an update by itself.
+   * @throws AppError conflict: the update began under an earlier process.
    */
   async part(operation: EngineOperation): Promise<EngineAnswers> {
     return await this.#called(() => {
@@ -206,7 +206,7 @@ export class WeightUpdates {
     });
   }
 
-  /** A request that changes the weights by itself, such as `reload_weights`. */
+  /** Carries out an operation that is a whole update, such as `reload_weights`. */
   async whole(operation: EngineOperation): Promise<EngineAnswers> {
     return await this.#called(async () => {
       const outcome = await this.#whole(operation);
@@ -246,7 +246,7 @@ export class WeightUpdates {
     await this.#options.kept?.();
   }
 
-  /** An earlier process's trainer told the engines so. Nothing is generated until they are woken, or have come awake. */
+  /** Takes over an earlier process's state. Engines that it left asleep generate nothing until they are awake. */
   async restore(isAwake: boolean | null, isOpen: boolean): Promise<void> {
     this.#isCutOff = isOpen;
     this.#options.pool.inheritAwake(isAwake, () => {
@@ -257,21 +257,21 @@ export class WeightUpdates {
     await this.hold.pause("keep");
   }
 
-  /** The trainer's canary of the next weights. */
+  /** Records the canary that the trainer computed of the next weights. */
   async expect(...canary: Parameters<Agreement["expect"]>): Promise<void> {
     this.#options.pool.agreement.expect(...canary);
     this.#options.changed?.(this);
     await this.#options.kept?.();
   }
 
-  /** Engines that cannot generate with what they have are fenced. Call when nothing runs. */
+  /** After a wake-up: engines whose canary fails are opened again. Call when nothing runs. */
   async checkAwake(): Promise<EngineAnswers> {
     const { pool } = this.#options;
     pool.tellAwake(true);
     this.#options.changed?.(this);
     const engines = connected(pool.members);
-    const there = engines.map((one) => ({ ...one, answer: { status: 200, body: null } }));
-    const tried = await this.#engines.tried(outcomeOf(there));
+    const awake = engines.map((engine) => ({ ...engine, answer: { status: 200, body: null } }));
+    const tried = await this.#engines.tried(outcomeOf(awake));
     const reasons = reasonsOf(tried);
     pool.tell(reasons.keys(), (member) => ({
       kind: "unusable",
@@ -362,8 +362,8 @@ export class WeightUpdates {
     // One that was opened after the request was sent can be given the weights as one that opens later.
     if (base !== "unknown") for (const late of this.#engines.without(outcome)) lost.add(late);
     // Under an adapter the weights, and their name, are as they were.
-    const kept = about.keepsName === true ? this.#names.get(sidecar.rollout.epoch) : null;
-    const name = versionIn(operation) ?? kept ?? null;
+    const sameName = about.keepsName === true ? this.#names.get(sidecar.rollout.epoch) : null;
+    const name = versionIn(operation) ?? sameName ?? null;
     if (current.size > 0 && name !== null) this.#give(this.#engines.next, name);
     const reasonOf = (member: Member) =>
       reasons.get(member) ?? "missed a part of the weight update";
@@ -383,7 +383,7 @@ export class WeightUpdates {
     sidecar.advance(this.#engines.next);
   }
 
-  /** The epoch stays. Engines that hold a part of it are opened again; returns their names. */
+  /** Ends the open update under the same epoch. Opens engines that hold a part of it again, and returns their names. */
   async #abandon(reason: string): Promise<string[]> {
     if (this.#open === null) return [];
     try {
@@ -426,7 +426,7 @@ export class WeightUpdates {
     return `a weight update ${what} since ${seconds} s: generation resumes when it ends; it is aborted ${aborted}`;
   }
 
-  /** A client's call, which is refused when too many wait. @throws AppError queue_full. */
+  /** Queues a client's call. @throws AppError queue_full: too many wait. */
   #called<T>(act: () => Promise<T>): Promise<T> {
     return this.#bound.during(() => this.#alone(act));
   }
@@ -465,7 +465,7 @@ export class WeightUpdates {
 }
 
 function reasonsOf({ failed }: EngineAnswers): Map<Member, string> {
-  return new Map(failed.map((one) => [one.member, textOf(one)]));
+  return new Map(failed.map((failure) => [failure.member, textOf(failure)]));
 }
 
 function versionIn(operation: EngineOperation): string | null {
@@ -476,7 +476,7 @@ function versionIn(operation: EngineOperation): string | null {
 
 const PATH_FIELDS = ["weights_path", "weight_dir"];
 
-/** The request contains the weights' path. Weights that a trainer sent over a network cannot be given again. */
+/** Whether the request contains the weights' path. Weights that a trainer sent over a network cannot be loaded again. */
 function namesPath(body: unknown): boolean {
   if (typeof body !== "object" || body === null) return false;
   return Object.entries(body).some(
@@ -485,7 +485,7 @@ function namesPath(body: unknown): boolean {
   );
 }
 
-/** How an engine that is opened later gets the weights after `operation`. */
+/** The operation by which an engine that is opened later gets the weights that `operation` loaded. */
 function baseAfter(operation: EngineOperation): Recipe["base"] {
   const isPath = operation.kind === "load" || ("body" in operation && namesPath(operation.body));
   return isPath ? operation : "unknown";

@@ -1,16 +1,16 @@
-// Waits of the server for somebody else, such as an engine's answer: each has a name, a begin, a deadline, and what ends it.
-// It ends no wait by itself.
+// Lists the server's open waits for somebody else, such as an engine's answer: each has a name, a start and a deadline. It ends
+// no wait by itself.
 
 import type { Clock } from "../core/base/clock.ts";
 
 export interface Wait {
   /** The waiting call or part: "update_weights". */
   readonly what: string;
-  /** Whom it waits for: "engine 1". */
+  /** Whom the wait is for: "engine 1". */
   readonly forWhom: string;
   /** Reason in words: "it has not answered /update_weights". */
   readonly reason: string;
-  /** Time after which it is given up, ms; null: it has no deadline, and `reason` says what ends it. */
+  /** Deadline, ms after the start; null: there is none, and `reason` says what ends the wait. */
   readonly msMax: number | null;
 }
 
@@ -31,7 +31,7 @@ export class Waits {
     this.#clock = clock;
   }
 
-  /** Returns what ends it. */
+  /** Returns the function that ends the wait. */
   begin(wait: Wait): () => void {
     const begun = { ...wait, sinceMs: this.#clock.nowMs() };
     this.#open.add(begun);

@@ -1,4 +1,4 @@
-// Calls of the control plane: how each is read, what it does, and one answer for those of all engines. The table of the routes
+// Calls of the control plane: how each is read, what it does, and how the engines' answers become one. The table of the routes
 // is routes.ts; adapters make the same calls.
 
 import { AppError } from "../../core/base/errors.ts";
@@ -33,7 +33,7 @@ export const RPC_PATH = "/collective_rpc";
 
 const METHOD_CHARACTERS = 100;
 
-/** Values of a key that comes several times (`tags`) are joined with commas. */
+/** Reads a call. Values of a query key that comes several times (`tags`) are joined with commas. */
 export async function callOf(exchange: Exchange): Promise<ControlCall> {
   const { searchParams: params } = exchange.url;
   const query = Object.fromEntries(
@@ -47,7 +47,7 @@ export async function callOf(exchange: Exchange): Promise<ControlCall> {
 
 const LOAD_FIELDS: ReadonlySet<string> = new Set(["method", "kwargs", "weight_version"]);
 
-/** A call of `/collective_rpc`: `reload_weights` with a path and nothing unusual is the operation that every engine has. */
+/** A call of `/collective_rpc`: `reload_weights` with a path and known fields is the load that every engine can do. */
 function rpcOf(body: unknown): EngineOperation {
   const { method, kwargs, weight_version: version = null } = Object(body);
   const { weights_path: path, ...options } = Object(kwargs);
@@ -65,7 +65,7 @@ export interface ControlOptions extends Omit<UpdateTimes, "clock"> {
   readonly weights: WeightUpdates;
   readonly modelName: string;
   readonly version: string;
-  /** Gives up requests by the ids that clients gave them, or read in answers; null: all. Returns how many there were. */
+  /** Aborts requests by the clients' ids or those in answers; null: all. Returns how many there were. */
   readonly abortRequests: (ids: readonly string[] | null) => number;
 }
 
@@ -99,15 +99,15 @@ export function health(control: ControlOptions): Response {
   return jsonResponse({ status, workers: workersOf(control) }, problem === null ? 200 : 503);
 }
 
-/** `own`: an engine's own version of the operation, by its place in the order of engines. */
+/** Asks each engine the operation that `operationOf` returns for its index. */
 async function fanned(
   { timeoutMs: msMax, later, sidecar }: ControlOptions,
   engines: readonly Reachable[],
-  own: (index: number) => EngineOperation,
+  operationOf: (index: number) => EngineOperation,
 ): Promise<EngineAnswers> {
   const nextEpoch = sidecar.rollout.epoch;
   const limits = { msMax, later, sidecar };
-  return await fanOut(engines, (index) => ({ operation: own(index), nextEpoch }), limits);
+  return await fanOut(engines, (index) => ({ operation: operationOf(index), nextEpoch }), limits);
 }
 
 async function asked(
@@ -119,8 +119,8 @@ async function asked(
 }
 
 /**
- * One engine's answer stands for all where all agree that it worked. Otherwise the engines that failed are
- * named; a status that they all share (404: no such route) is the answer's too, and a deadline that passed is.
+ * The first engine's answer if all succeeded. Otherwise an error that names those that failed: with their common status
+ * (404: no such route), else 504 if one did not answer in time, else 500.
  */
 function merged(outcome: EngineAnswers): Response {
   const { answers, failed } = outcome;
@@ -148,18 +148,18 @@ function merged(outcome: EngineAnswers): Response {
   );
 }
 
-/** The answer of `merged`; for a method of ranks the results of all engines, in their order. */
+/** As `merged`, but the results of a method that ranks run are those of all engines, in order. */
 export function answerTo({ kind }: EngineOperation, outcome: EngineAnswers): Response {
   const isList = kind === "rpc" || kind === "load";
   if (!isList || outcome.failed.length > 0 || outcome.answers.length === 0) return merged(outcome);
   const results = outcome.answers.flatMap(({ answer }) => {
-    const { results: own } = Object(answer.body);
-    return Array.isArray(own) ? own : [answer.body];
+    const { results: ranks } = Object(answer.body);
+    return Array.isArray(ranks) ? ranks : [answer.body];
   });
   return jsonResponse({ results });
 }
 
-/** Some routes of vLLM's answer plain text, or nothing. */
+/** An engine's answer as ours. Some of vLLM's routes answer plain text, or nothing. */
 function whole({ body, status }: ControlAnswer): Response {
   if (body === null) return new Response(null, { status });
   if (typeof body === "string") return new Response(body, { status });
@@ -170,13 +170,13 @@ export async function broadcast(control: Control, operation: EngineOperation): P
   return merged(await asked(control, operation));
 }
 
-/** All engines are of a kind: one answers for all. */
+/** Asks the first engine only: all are of a kind. */
 export async function askFirst(control: Control, operation: EngineOperation): Promise<Response> {
   const engines = reachable(control.pool.members).slice(0, 1);
   return merged(await asked(control, operation, engines));
 }
 
-/** Ranks of each engine. One without the route (vLLM without its development mode) is a world of one. */
+/** Ranks of each engine. An engine without the route (vLLM outside of development mode) counts as one rank. */
 export async function worldSizes(
   control: Control,
   engines = connected(control.pool.members),
@@ -205,14 +205,14 @@ export async function connectTrainer(
   // The same engines even if others join or leave meanwhile: their order determines the ranks.
   const engines = reachable(control.pool.members);
   const sizes = await worldSizes(control, engines);
-  const own = (index: number): EngineOperation => {
+  const operationOf = (index: number): EngineOperation => {
     const ranks = sum(sizes.slice(0, index));
     return { ...operation, body: shifted(operation.body, { ranks, engines: index }) };
   };
-  return merged(await control.calls.during(() => fanned(control, engines, own)));
+  return merged(await control.calls.during(() => fanned(control, engines, operationOf)));
 }
 
-/** vLLM has the rank in `init_info`, AReaL and prime-rl (`server_rank`: of a server, whose ranks it knows) have not. */
+/** Shifts a body's first rank: vLLM has it in `init_info`, AReaL at the top, prime-rl counts servers (`server_rank`). */
 function shifted(body: unknown, by: { ranks: number; engines: number }): unknown {
   if (typeof body !== "object" || body === null) return body;
   if ("init_info" in body) return { ...body, init_info: shifted(body.init_info, by) };
@@ -235,7 +235,7 @@ function rankIn(value: unknown, field: string): number {
   throw invalid(field, `is ${shown}; it is a whole number from 0 to ${RANKS_MAX}`);
 }
 
-/** Changes weights by a step of an update, or by a whole one. */
+/** Carries out a step of a weight update, or a whole update, and answers. */
 export async function updated(
   { weights }: Control,
   step: "start" | "part" | "finish" | "whole",
@@ -282,11 +282,11 @@ export async function pause(control: ControlOptions, mode: PauseMode, clearsCach
   return jsonResponse({ status: "paused" });
 }
 
-/** `field` of the query; null: the client gave none. */
+/** The pause mode of a query; null: the client gave none. */
 export function modeIn(mode: string | null | undefined, fallback: PauseMode): PauseMode {
-  const given = mode ?? fallback;
-  if (given === "abort" || given === "wait" || given === "keep") return given;
-  throw invalid("mode", `is "${given}"; it is one of abort, wait, keep`);
+  const chosen = mode ?? fallback;
+  if (chosen === "abort" || chosen === "wait" || chosen === "keep") return chosen;
+  throw invalid("mode", `is "${chosen}"; it is one of abort, wait, keep`);
 }
 
 export function resume({ weights }: ControlOptions): Response {
@@ -335,12 +335,12 @@ export async function resetPrefixCache(
   return answer;
 }
 
-/** KV that requests have left anywhere is dropped, and recomputed when it is wanted; unless something runs again. */
+/** Drops the KV that requests have on workers: it is computed again. Does nothing while something runs. */
 function forgetKv({ sidecar }: ControlOptions): void {
   if (sidecar.rollout.isQuiet) sidecar.rollout.forgetKv();
 }
 
-/** vLLM's route for trainers takes no ids, or none at all, for all requests (`noneMeansAll`); its other one wants them. */
+/** `noneMeansAll`: without ids, all requests are aborted, as by vLLM's route for trainers; its other route requires ids. */
 export function abortRequests(noneMeansAll: boolean): ControlAct {
   return ({ abortRequests: abort }, { body }) => {
     const ids: unknown = Object(body).request_ids ?? null;

@@ -1,5 +1,5 @@
-// What a method of `/collective_rpc` does to weights. A trainer's worker extension may give its methods any name, so
-// only methods that are known to leave the weights alone pass as they are. Names are compared exactly, as Python does.
+// What a method of `/collective_rpc` does to weights. A trainer's worker extension may name its methods as it likes, so
+// only methods that are known to leave the weights alone are passed on without an update. Names are compared exactly.
 
 /** Methods of vLLM's own workers (0.22 to 0.32) that read, measure, save, connect or drop caches. */
 const VLLM_METHODS = `

@@ -10,9 +10,9 @@ import { type Exchange, invalid, type Route } from "../route.ts";
 /** null: paths are not confined. Empty: none is allowed. */
 export type WeightsRoots = readonly string[] | null;
 
-/** A file system that does not answer holds up one call this long. */
+/** Time for which one call waits for a file system that does not answer. */
 const RESOLVE_MS_MAX = 10_000;
-/** Field names of the engines' own protocols for a place of weights. */
+/** Names of fields that hold a path of weights in the engines' own protocols. */
 const PATH_FIELD = /(?:^|_)(?:path|dir|directory|folder|file|checkpoint|uri)$/i;
 /** A path in any field: it begins like a path, climbs, or ends like a file of weights. Base64 does none of these. */
 const PATH_VALUE =
@@ -27,7 +27,7 @@ const SHOWN_MAX = 200;
  */
 const ENTRIES_MAX = 10_000;
 
-/** On loopback a caller reads files of this machine anyway. Beyond it, paths are allowed where the operator says so. */
+/** Callers on loopback can read this machine's files anyway; for others, only the operator's folders are allowed. */
 export async function rootsFor(host: string, folders: readonly string[]): Promise<WeightsRoots> {
   return folders.length === 0 && isLoopbackHost(host) ? null : await openRoots(folders);
 }
@@ -46,7 +46,7 @@ export async function openRoots(folders: readonly string[]): Promise<string[]> {
   return found;
 }
 
-/** The routes, whose bodies and queries name no path outside of `roots`. */
+/** The routes, which then refuse bodies and queries that name a path outside of `roots`. */
 export function confined(routes: readonly Route[], roots: WeightsRoots): Route[] {
   if (roots === null) return [...routes];
   return routes.map((route) => ({
@@ -61,7 +61,7 @@ export function confined(routes: readonly Route[], roots: WeightsRoots): Route[]
   }));
 }
 
-/** A body that cannot be read names no path; whether it may be so is the route's to say. */
+/** The body; null if it is not JSON: it names no path then, and the route itself refuses it if need be. */
 async function bodyOf(exchange: Exchange): Promise<unknown> {
   try {
     return await exchange.json();
@@ -80,7 +80,7 @@ async function checkBody(body: unknown, roots: readonly string[]): Promise<void>
   }
 }
 
-/** Every value in a body with the name of its field. Numbers in lists are left out: they name no path, and are many. */
+/** Every value in a body with its field's name. Numbers in lists are left out: there are many, and they name no path. */
 function* valuesIn(field: string, value: unknown): Generator<[field: string, value: unknown]> {
   yield [field, value];
   if (typeof value !== "object" || value === null || ArrayBuffer.isView(value)) return;
@@ -117,10 +117,7 @@ function isInside(root: string, path: string): boolean {
   return path === root || path.startsWith(root.endsWith(sep) ? root : root + sep);
 }
 
-/**
- * The path with symbolic links resolved as far as it exists on this machine. What does not exist here may exist where
- * the engine runs.
- */
+/** Resolves symbolic links as far as the path exists here: the rest may exist where the engine runs. */
 async function realPathOf(path: string): Promise<string> {
   try {
     return await realpath(path);
@@ -134,10 +131,7 @@ async function realPathOf(path: string): Promise<string> {
   }
 }
 
-/**
- * Target of a symbolic link that is not allowed, in the folder or in any below it, those behind links included. null:
- * there is none, or `path` is no folder of this machine.
- */
+/** A link that leads outside, in the folder or below it or behind a link; null: there is none, or `path` is no folder here. */
 async function linkOutside(
   path: string,
   isAllowed: (real: string) => boolean,
