@@ -1,6 +1,6 @@
 // A rollout in this process, over simulated engines: what ends it before its responses do.
 
-import { expect, test } from "bun:test";
+import { expect, spyOn, test } from "bun:test";
 import { SimulatedWorker } from "../../test/faults/simulated/worker.ts";
 import { samplingOf } from "../../test/suite/request-spec.ts";
 import { serveOptions } from "../../test/suite/serve-fixture.ts";
@@ -113,9 +113,14 @@ test("rollout: an engine that dies is opened again while another is left, and no
   expect((await rolled(fleet, { sources, onGroup }).report).finished_requests).toBe(5);
   const last = new Fleet();
   const kill = () => last.workers[0]?.kill();
+  using began = spyOn(globalThis, "setInterval");
   const { report } = rolled(last, { sources: [last.source()], onGroup: kill });
   expect(report).rejects.toThrow("engine 0: killed; no other engine is left");
   await report.catch(() => undefined);
+  // A timer that runs on would keep the process from ending.
+  const timers = began.mock.results.map(({ value }) => value as NodeJS.Timeout);
+  expect(timers.length).toBeGreaterThan(0);
+  expect(timers.filter((timer) => timer.hasRef())).toEqual([]);
 });
 
 test("rollout: an engine that cannot be opened ends it, at once or after the time to start", async () => {

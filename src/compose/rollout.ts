@@ -63,7 +63,7 @@ export async function runRollout(job: RolloutJob): Promise<RunReport> {
     },
   });
   try {
-    const report = engines.serve(running).then(() => rolledOut(job, running));
+    const report = engines.serve(running).then(() => rolledOut(job, running, engines.failed));
     return await Promise.race([report, engines.failed]);
   } finally {
     engines.release();
@@ -127,7 +127,12 @@ class Engines {
   }
 }
 
-async function rolledOut(job: RolloutJob, running: ComposedSidecar): Promise<RunReport> {
+/** `failed` ends it as well: nothing of it runs on then, as its progress would keep the process from ending. */
+async function rolledOut(
+  job: RolloutJob,
+  running: ComposedSidecar,
+  failed: Promise<never>,
+): Promise<RunReport> {
   const { onGroup, signal } = job;
   const { rollout } = running.sidecar;
   const run = await begun(job, running);
@@ -166,7 +171,7 @@ async function rolledOut(job: RolloutJob, running: ComposedSidecar): Promise<Run
   try {
     if (signal.aborted) interrupt();
     news();
-    const report = await over.promise;
+    const report = await Promise.race([over.promise, failed]);
     show();
     return report;
   } finally {
