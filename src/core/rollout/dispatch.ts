@@ -197,11 +197,16 @@ export class Dispatch {
     }
     const epoch = this.#epoch;
     // While the disk is read, the worker may fail, the request go back to the buffer or be given up, or the weights
-    // change; or it takes too long.
+    // change; or it takes too long, after which the same move may be made again.
+    let isLate = false;
     const isAwaited = (): boolean =>
-      request.status === "moving" && request.residentOn === workerId && this.#epoch === epoch;
+      !isLate &&
+      request.status === "moving" &&
+      request.residentOn === workerId &&
+      this.#epoch === epoch;
     const late = (): boolean => {
       if (!isAwaited()) return false;
+      isLate = true;
       meter.count("kv_waits_ended");
       this.#start(request, target, null);
       return true;

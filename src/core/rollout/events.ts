@@ -30,11 +30,11 @@ export interface RolloutEvents<Asked = unknown> {
   workerFailed(worker: Worker, message: string): void;
   /** The request has been ended because it makes workers die; `response.refusal` is the reason. Before `finished`. */
   quarantined(request: Request): void;
-  /** A wait has reached its bound: what was given up, in words for an operator. Before requests end for it. */
+  /** A wait has reached its bound: what was given up, in words for an operator. Requests have ended for it before. */
   waitEnded(message: string): void;
   /** The worker gets no drafts, as it did not draw what it reported where it had them; or gets them again. */
   draftsOff(worker: Worker, reason: string): void;
-  /** A reader threw. `request`: the request that belongs to it, which has been ended; null: none. */
+  /** A reader threw. `request`: the request that belongs to it, which ends after this; null: none. */
   threw(error: unknown, request: Request | null): void;
   /** A bug: the rollout has stopped and must not be used. */
   broken(error: unknown): void;

@@ -139,16 +139,17 @@ export class Loop {
   /** Dispatches requests that wait, and sends workers their commands: every turn ends with it. */
   #turn(): void {
     for (const refused of this.#failures.refused()) this.#reject(refused);
-    if (this.pause.mode !== "keep") {
-      const { ledger, scheduler } = this;
-      const slots = ledger.slots();
+    const { ledger, scheduler } = this;
+    const slots = this.pause.mode === "keep" ? null : ledger.slots();
+    if (slots !== null) {
       for (const command of scheduler.schedule(slots, ledger.kvTokensMax, this.#clock.nowMs())) {
         if (command.kind === "reject") this.#tooLarge(command);
         else this.dispatch.execute(command);
       }
-      this.waits.lasts("no_open_worker", slots.length === 0 && this.requests.unfinished > 0);
-      this.waits.lasts("no_large_worker", scheduler.stranded.size > 0);
     }
+    // During a pause they wait for its end alone: engines may come and go meanwhile.
+    this.waits.lasts("no_open_worker", slots?.length === 0 && this.requests.unfinished > 0);
+    this.waits.lasts("no_large_worker", slots !== null && scheduler.stranded.size > 0);
     this.waits.lasts("paused_too_long", this.pause.mode !== null && this.requests.unfinished > 0);
     this.#siblings.post();
     this.#send();

@@ -5,6 +5,7 @@ import { ManualTimers } from "../../../test/suite/manual-clock.ts";
 import { expectWhole, type OpenWorker, world } from "../../../test/suite/rollout-bed.ts";
 import { EmbeddedKvPool } from "../../host/embedded-pool.ts";
 import { present } from "../base/assert.ts";
+import { requestId } from "../base/ids.ts";
 import type { Group } from "../request/buffer.ts";
 
 const only = ({ requests }: Group) => present(requests[0], "a group of one");
@@ -118,4 +119,54 @@ test("KV: a pool that does not answer in time is not waited for, and what comes 
   await steps(100);
   expectWhole(groups);
   expect([rollout.waits, timers.size]).toEqual([[], 0]);
+});
+
+test("KV: what comes late of one move is not taken for the next one to the same engine", async () => {
+  const late: (() => void)[] = [];
+  class StuckPool extends EmbeddedKvPool {
+    override async get(key: Parameters<EmbeddedKvPool["get"]>[0]) {
+      await new Promise<void>((resolve) => late.push(resolve));
+      return await super.get(key);
+    }
+  }
+  const pool = new StuckPool({ clock: { nowMs: () => 0 }, memoryBytesMax: 1e6, disk: null });
+  const { rollout, join, submit, steps, timers, names } = bed({ slots: 1, pool });
+  rollout.addWorker(join({ kvTokens: 60 }));
+  const groups = ["a", "b", "c"].map((name) => submit(name));
+  const moved = new Map<string, () => void>();
+  let again: string | undefined;
+  for (let i = 0; again === undefined; i += 1) {
+    expect(i).toBeLessThan(100);
+    await steps(1);
+    const name = names().find((one) => one.endsWith("the KV pool"));
+    const answer = late.pop();
+    if (name === undefined || answer === undefined) continue;
+    if (moved.has(name)) again = name;
+    else timers.run(30_000);
+    moved.getOrInsert(name, answer);
+  }
+  present(moved.get(again), "its first move was given up")();
+  await steps(1);
+  const [id] = again.match(/\d+/) ?? [];
+  expect(rollout.request(requestId(Number(id)))?.status).toBe("moving");
+  for (let i = 0; groups.some(({ finished }) => finished === 0); i += 1) {
+    expect(i).toBeLessThan(200);
+    timers.run(30_000);
+    await steps(1);
+  }
+  expectWhole(groups);
+});
+
+test("no open worker: a pause ends the wait, as engines may open meanwhile", async () => {
+  const { rollout, join, submit, steps, timers, names } = bed();
+  const group = submit("a");
+  await steps(1);
+  void rollout.pause("keep");
+  rollout.addWorker(join());
+  await steps(1);
+  expect(names()).toEqual(["generation: a resume"]);
+  timers.run(3_600_000);
+  rollout.resume();
+  await steps(60);
+  expectWhole([group]);
 });
