@@ -140,10 +140,10 @@ async function contextOf(parts: Parts, exchange: Exchange): Promise<PlanContext>
 }
 
 async function add(parts: Parts, exchange: Exchange): Promise<Response> {
+  const body = await exchange.json("packed");
   const run = runOf(parts.known, exchange);
   run.checkRunning();
-  const context = await contextOf(parts, exchange);
-  const { added, isOpen } = await additionsOf(await exchange.json("packed"), context, run);
+  const { added, isOpen } = await additionsOf(body, await contextOf(parts, exchange), run);
   run.add(added, isOpen);
   const requests = added.reduce((sum, { plan }) => sum + plan.n, 0);
   return jsonResponse({ ...stateOf(run), added_requests: requests });

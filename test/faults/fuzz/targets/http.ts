@@ -114,7 +114,14 @@ function drawn(route: RouteInfo): fc.Arbitrary<HttpInput> {
 }
 
 /** Routes that look at no body. */
-const BODILESS = new Set(["/pause", "/resume", "/ping", "/abort_weight_update", "/remove_worker"]);
+const BODILESS = new Set([
+  "/pause",
+  "/resume",
+  "/ping",
+  "/abort_weight_update",
+  "/remove_worker",
+  "/v1/responses",
+]);
 const DEPTH = 200_000;
 const DEEP = ["[".repeat(DEPTH) + "]".repeat(DEPTH), "[".repeat(129) + "]".repeat(129)].concat(
   `${'{"a":'.repeat(DEPTH)}1${"}".repeat(DEPTH)}`,
@@ -155,7 +162,8 @@ function headersOf({ body, packed }: HttpInput): Record<string, string> {
 
 /** Allowed statuses of 5xx: the server is full, or nothing can serve now. */
 const BUSY = new Set([502, 503, 504]);
-const STREAM_ENDS = /data: (?:\[DONE\]|\{"error":[^\n]*\})\n\n$/;
+const STREAM_ENDS =
+  /data: (?:\[DONE\]|\{"error":[^\n]*\}|\{"type":"(?:message_stop|error)"[^\n]*\})\n\n$/;
 
 async function check(answer: Response, refusal = ""): Promise<void> {
   const text = await answer.text();
