@@ -16,6 +16,7 @@ const server = await VllmStandIn.start({
   vocabularySize: 1376,
   promptLogprobs: (prompt) =>
     prompt.map((token, i) => (i === 0 ? null : { [token]: { logprob: standInLogprob(token) } })),
+  startedS: Date.now() / 1000,
   ...options,
 });
 console.log(`stand-in on ${server.url}`);

@@ -60,6 +60,8 @@ export interface StandInOptions extends StandInBase {
    * comes out the same however often it is begun again.
    */
   readonly isExact: boolean;
+  /** process_start_time_seconds, which tells a restart of the process. */
+  readonly startedS: number;
   /** Path of the weights that it starts with; null: it has none. */
   readonly weightsPath: string | null;
   /** --enable-return-routed-experts. */
@@ -97,6 +99,7 @@ export const STAND_IN_DEFAULTS: StandInOptions = {
   isHybrid: false,
   dividesWrongly: false,
   isExact: false,
+  startedS: 1_795_274_109.5,
   weightsPath: null,
   reportsExperts: false,
   routes: () => null,
@@ -120,11 +123,12 @@ export class VllmStandIn extends StandIn<StandInOptions> {
   weights: "good" | "nan" | "flat" = "good";
   /** Path of the weights that were loaded last. */
   #weightsPath: string | null;
-  #startedS = 1_795_274_109.5;
+  #startedS: number;
   #isSleeping = false;
 
   private constructor(options: StandInOptions) {
     super(options);
+    this.#startedS = options.startedS;
     this.#weightsPath = options.weightsPath;
     this.isHealthy = !options.isLoading;
     this.others = this.#newOthers();
