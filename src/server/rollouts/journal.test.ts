@@ -166,6 +166,17 @@ test("resume: what a client added and gave up stays so", async () => {
   expect(shown(second.known)).toEqual(shown(whole.known));
 });
 
+test("resume: a rollout all of whose groups its client gave up is over", async () => {
+  const first = await begun(1);
+  for (const id of ["long", "s"]) first.known.run("r").giveUp(id);
+  expect(first.known.run("r").state).toBe("finished");
+  await first.written[0]?.settled();
+  const second = world(first.savedNow());
+  second.known.resume([], thrown);
+  await second.finish();
+  expect(second.known.run("r").state).toBe("finished");
+});
+
 test("resume: with other weights the rollout fails by name and keeps what had finished", async () => {
   const first = world();
   for (const worker of first.workers) Object.assign(worker, { weights: weightsId("f32:aa") });

@@ -221,40 +221,38 @@ export async function additionsOf(
   run: Steered,
 ): Promise<{ readonly added: readonly AddedGroup[]; readonly isOpen: boolean | null }> {
   const fields = f.checked(AdditionSchema, withNewNames(body));
+  checkIds(fields.groups);
   const sources = membersOf(membersOf(context.source).get("groups") ?? "[]");
-  const isNew = fields.groups.map(({ id: name }) => run.groupOf(name) === null);
-  const fresh = fields.groups.flatMap((_group, i) => (isNew[i] ? [i] : []));
+  const more: AddedGroup[] = [];
+  const fresh: number[] = [];
+  for (const [i, group] of fields.groups.entries()) {
+    const known = run.groupOf(group.id);
+    const size = known?.size ?? 0;
+    const n = group.n ?? fields.n ?? 1;
+    const from = group.from ?? size;
+    if (from !== size && from + n === size) continue;
+    if (from !== size) {
+      const name = JSON.stringify(group.id);
+      throw new AppError("conflict", `group ${name} has ${size} responses, not ${from}`);
+    }
+    if (known === null) fresh.push(i);
+    else {
+      checkMore(group, `groups.${i}.`);
+      const finishFirst = finishFirstOf(group, { fields, n, at: `groups.${i}.` });
+      more.push({ plan: { ...known.plan, n, finishFirst }, base: size });
+    }
+  }
   const { groups } = await groupsOf(
     { ...fields, groups: fresh.map((i) => withoutFrom(fields.groups[i])) },
     context,
     {
       adapter: run.adapter,
       sourceOf: (i) => sources.get(`${fresh[i]}`) ?? "{}",
+      places: fresh,
       addSpecial: true,
     },
   );
-  const added = groups.map((plan): AddedGroup => ({ plan, base: 0 }));
-  for (const [i, group] of fields.groups.entries()) {
-    const known = run.groupOf(group.id);
-    if (known === null) continue;
-    const given = PROMPT_FIELDS.find((field) => (group[field] ?? null) !== null);
-    if (given !== undefined) {
-      const problem = `is given, but the rollout has a group ${JSON.stringify(group.id)}: more responses to it need none`;
-      throw invalid(`groups.${i}.${given}`, problem);
-    }
-    const n = group.n ?? fields.n ?? 1;
-    const { size } = known;
-    const { from } = group;
-    if (from !== null && from !== undefined && from + n === size) continue;
-    if (from !== null && from !== undefined && from !== size) {
-      throw new AppError(
-        "conflict",
-        `group ${JSON.stringify(group.id)} has ${size} responses, not ${from}`,
-      );
-    }
-    const finishFirst = group.finish_first ?? fields.finish_first ?? null;
-    added.push({ plan: { ...known.plan, n, finishFirst }, base: size });
-  }
+  const added = [...groups.map((plan): AddedGroup => ({ plan, base: 0 })), ...more];
   const asked = added.reduce((sum, { plan }) => sum + plan.n, 0);
   const { requestsMax } = context;
   if (run.requests + asked > requestsMax) {
@@ -262,6 +260,15 @@ export async function additionsOf(
     throw invalid("groups", problem);
   }
   return { added, isOpen: fields.open ?? null };
+}
+
+/** More responses to a group are as those that it has. */
+function checkMore(group: GroupFields, at: string): void {
+  const fields = [...PROMPT_FIELDS, "sampling_params"] as const;
+  const given = fields.find((field) => (group[field] ?? null) !== null) ?? templateFieldOf(group);
+  if (given === null) return;
+  const problem = `is given, but the rollout has a group ${JSON.stringify(group.id)}: more responses to it need none`;
+  throw invalid(`${at}${given}`, problem);
 }
 
 function withoutFrom(
@@ -275,8 +282,23 @@ interface Written {
   readonly adapter: string | null;
   /** Text of a group as its client wrote it. */
   readonly sourceOf: (group: number) => string;
+  /** Places of the groups in what the client wrote. Default: all of it are groups. */
+  readonly places?: readonly number[];
   /** Texts get the tokenizer's own special tokens. */
   readonly addSpecial: boolean;
+}
+
+function placeOf({ places }: Pick<Written, "places">, group: number): string {
+  return `groups.${places?.[group] ?? group}.`;
+}
+
+/** @throws InvalidFieldError: two groups have the same id. */
+function checkIds(groups: readonly { readonly id: string }[]): void {
+  const ids = new Set<string>();
+  for (const [i, { id }] of groups.entries()) {
+    if (ids.has(id)) throw invalid(`groups.${i}.id`, `is ${id}, as an earlier one`);
+    ids.add(id);
+  }
 }
 
 /** @throws AppError invalid_field: by the field's place in the list of groups. */
@@ -287,12 +309,10 @@ export async function groupsOf(
 ): Promise<Pick<RolloutPlan, "groups" | "requests">> {
   const { requestsMax } = context;
   const { adapter } = written;
-  const ids = new Set<string>();
+  checkIds(fields.groups);
   let requests = 0;
   const unwritten = fields.groups.map((group, i) => {
-    if (ids.has(group.id)) throw invalid(`groups.${i}.id`, `is ${group.id}, as an earlier one`);
-    ids.add(group.id);
-    const plan = groupOf(group, { fields, adapter, context, at: `groups.${i}.` });
+    const plan = groupOf(group, { fields, adapter, context, at: placeOf(written, i) });
     requests += plan.n;
     return plan;
   });
@@ -338,26 +358,32 @@ function groupOf(
     },
   );
   const n = group.n ?? fields.n ?? 1;
-  const finishFirst = group.finish_first ?? fields.finish_first ?? null;
-  if (finishFirst !== null && finishFirst > n) {
-    throw invalid(`${at}finish_first`, `is ${finishFirst} of ${n} responses`);
-  }
   return {
     id: group.id,
     prompt: givenPrompt(group, { text: context.text, at }),
     n,
-    finishFirst,
+    finishFirst: finishFirstOf(group, { fields, n, at }),
     sampling: { ...drawing.sampling, tokensMax, ...(adapter === null ? {} : { adapter }) },
     seeded: drawing.seeded,
   };
+}
+
+function finishFirstOf(
+  group: Pick<GroupFields, "finish_first">,
+  { fields, n, at }: { fields: Pick<GroupsFields, "finish_first">; n: number; at: string },
+): number | null {
+  const finishFirst = group.finish_first ?? fields.finish_first ?? null;
+  if (finishFirst === null || finishFirst <= n) return finishFirst;
+  throw invalid(`${at}finish_first`, `is ${finishFirst} of ${n} responses`);
 }
 
 /** Encodes the prompts that are texts or messages. A template writes the special tokens itself. */
 async function withPrompts(
   plans: readonly UnwrittenPlan[],
   groups: readonly GroupFields[],
-  { encoder, chats, contextTokens, signal, sourceOf, addSpecial }: GroupsContext & Written,
+  context: GroupsContext & Written,
 ): Promise<GroupPlan[]> {
+  const { encoder, chats, contextTokens, signal, sourceOf, addSpecial } = context;
   const texts = groups.flatMap(({ prompt }) => (typeof prompt === "string" ? [prompt] : []));
   const options = { tokensMax: contextTokens, signal };
   const encoded = texts.length === 0 ? [] : await encoder.encode(texts, { ...options, addSpecial });
@@ -372,18 +398,19 @@ async function withPrompts(
         ? await chatPrompt({ ...group, messages }, i)
         : encoded[next++]);
     const field = messages ? "messages" : "prompt";
-    if (!prompt || prompt.length === 0) throw invalid(`groups.${i}.${field}`, "has no tokens");
+    if (!prompt || prompt.length === 0)
+      throw invalid(`${placeOf(context, i)}${field}`, "has no tokens");
     written.push({ ...plan, prompt });
   }
   return written;
 
   async function chatPrompt(fields: TemplateFields, i: number): Promise<Int32Array> {
-    const chat = chatOf(fields, { source: sourceOf(i), at: `groups.${i}.` });
+    const chat = chatOf(fields, { source: sourceOf(i), at: placeOf(context, i) });
     try {
       return (await chats.render(chat, { ...options, addSpecial: false })).tokens;
     } catch (error) {
       if (!(error instanceof InvalidFieldError)) throw error;
-      throw invalid(`groups.${i}.${error.field}`, error.problem);
+      throw invalid(`${placeOf(context, i)}${error.field}`, error.problem);
     }
   }
 }

@@ -566,8 +566,10 @@ test("rollouts: groups and responses are added while it runs, and a group is giv
   expect(await change(more)).toMatchObject({ added_requests: 3, progress: { requests: 7 } });
   // The same request again adds nothing.
   expect(await change(more)).toMatchObject({ added_requests: 0, progress: { requests: 7 } });
-  const fresh = { id: "c", token_ids: [3] };
+  const fresh = { id: "c", token_ids: [3], from: 0 };
   await change({ n: 1, groups: [fresh], sampling_params: seeded });
+  const again = await change({ n: 1, groups: [fresh], sampling_params: seeded });
+  expect(again).toMatchObject({ added_requests: 0, progress: { requests: 8 } });
   const gone = await call("DELETE", "/v1/rollouts/steered/groups/b");
   expect(Object(await gone.json())).toMatchObject({ given_up_requests: 2 });
   await finish();
@@ -607,13 +609,41 @@ test("rollouts: a change that cannot be made is refused, and changes nothing", a
     [{ groups: [{ id: "x", token_ids: [1] }] }, "sampling_params.max_tokens is missing"],
     [{ groups: [{ id: "a", n: 5 }] }, "ask for 5 responses beside 2, more than 6"],
     [{ groups: [{ id: "a", from: 0 }] }, "has 2 responses, not 0"],
+    [{ groups: [{ id: "x", token_ids: [1], from: 3 }] }, "has 0 responses, not 3"],
+    // Two parts of a group would have the same indices and random numbers.
+    [{ groups: [{ id: "a" }, { id: "a" }] }, "groups.1.id is a, as an earlier one"],
+    [{ groups: [{ id: "a", sampling_params: { max_tokens: 2 } }] }, "groups.0.sampling_params is"],
+    [{ groups: [{ id: "a", tools: [] }] }, "groups.0.tools is given, but the rollout has"],
+    [{ groups: [{ id: "a", n: 2, finish_first: 3 }] }, "groups.0.finish_first is 3 of 2 responses"],
+    [{ groups: [{ id: "a" }, { id: "x" }] }, "groups.1.sampling_params.max_tokens is missing"],
   ];
   for (const [change, message] of wrong) {
     await expect(call("POST", "/v1/rollouts/one/groups", change)).rejects.toThrow(message);
   }
   await expect(call("DELETE", "/v1/rollouts/one/groups/z")).rejects.toThrow('no group "z"');
+  // The first of them begins, and is taken back.
+  const half = ["x", "y"].map((id, i) => {
+    return { id, token_ids: [1], sampling_params: { max_tokens: 9 + 5000 * i } };
+  });
+  const added = call("POST", "/v1/rollouts/one/groups", { groups: half });
+  await expect(added).rejects.toMatchObject({ code: "context_length_exceeded" });
   const state = Object(await (await call("GET", "/v1/rollouts/one")).json());
-  expect(state).toMatchObject({ state: "running", progress: { groups: 1, requests: 2 } });
+  const progress = { groups: 1, requests: 2, finished_requests: 0 };
+  expect(state).toMatchObject({ state: "running", progress });
+  const x = { id: "x", token_ids: [1], sampling_params: { max_tokens: 9 } };
+  await call("POST", "/v1/rollouts/one/groups", { groups: [x], open: false });
+  await finish();
+  const ended = Object(await (await call("GET", "/v1/rollouts/one")).json());
+  expect(ended).toMatchObject({ state: "finished", report: { finished_requests: 3 } });
+});
+
+test("rollouts: as many groups as a request takes are added to as many within seconds", async () => {
+  const { call, finish } = world();
+  const groups = (prefix: string) =>
+    Array.from({ length: 16_384 }, (_, i) => ({ id: `${prefix}${i}`, token_ids: [1] }));
+  const body = { n: 1, sampling_params: { max_tokens: 1 } };
+  await call("POST", "/v1/rollouts", { ...body, id: "one", open: true, groups: groups("a") });
+  await call("POST", "/v1/rollouts/one/groups", { ...body, groups: groups("b") });
   await call("DELETE", "/v1/rollouts/one");
   await finish();
-});
+}, 15_000);

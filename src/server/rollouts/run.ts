@@ -88,6 +88,8 @@ export class RolloutRun implements Steered {
   /** Memory of its prompts and responses; 0 during the run: the rollout holds them anyway. */
   bytes = 0;
   readonly groups: RunGroup[] = [];
+  /** Those of each id, in their order. */
+  readonly #parts = new Map<string, RunGroup[]>();
   /** Finished groups in the order in which they finished. */
   readonly finishedGroups: RunGroup[] = [];
   readonly startMs: number;
@@ -139,7 +141,7 @@ export class RolloutRun implements Steered {
       else if (change.kind === "closed") this.#isOpen = false;
       else {
         const { group: id, bases } = change;
-        this.#giveUp(this.groups.filter((one) => one.id === id && bases.includes(one.base)));
+        this.#giveUp(this.#partsOf(id).filter((one) => bases.includes(one.base)));
       }
     }
     const { rollout } = options.sidecar;
@@ -154,6 +156,8 @@ export class RolloutRun implements Steered {
     for (const [i, { isGivenUp }] of this.groups.entries()) {
       if (isGivenUp) this.#generations[i]?.abort();
     }
+    // Where all were given up, no response that finishes ends it.
+    this.#endIfWhole();
   }
 
   get adapter(): string | null {
@@ -161,7 +165,7 @@ export class RolloutRun implements Steered {
   }
 
   groupOf(id: string): { readonly plan: GroupPlan; readonly size: number } | null {
-    const parts = this.groups.filter((group) => group.id === id);
+    const parts = this.#partsOf(id);
     const plan = parts[0]?.plan ?? null;
     return plan === null ? null : { plan, size: parts.reduce((sum, { n }) => sum + n, 0) };
   }
@@ -188,7 +192,8 @@ export class RolloutRun implements Steered {
         this.#begin(one, undefined);
       } catch (error) {
         for (const group of this.groups.splice(before)) {
-          group.isGivenUp = true;
+          group.plan = null;
+          this.#partsOf(group.id).pop();
           this.requests -= group.n;
         }
         for (const generation of this.#generations.splice(before)) generation.abort();
@@ -221,18 +226,21 @@ export class RolloutRun implements Steered {
    */
   giveUp(id: string): number {
     this.checkRunning();
-    if (!this.groups.some((group) => group.id === id)) {
+    const parts = this.#partsOf(id);
+    if (parts.length === 0) {
       throw new AppError("not_found", `the rollout has no group ${JSON.stringify(id)}`);
     }
-    const given = this.groups.filter((group) => {
-      return group.id === id && !group.isGivenUp && group.taken.length === 0;
-    });
+    const given = parts.filter((group) => !group.isGivenUp && group.taken.length === 0);
     const bases = given.map(({ base }) => base);
     this.journal?.change({ kind: "given_up", group: id, bases } satisfies RunChange);
     this.#giveUp(given);
     for (const group of given) this.#generations[this.groups.indexOf(group)]?.abort();
     this.#endIfWhole();
     return given.reduce((sum, { n }) => sum + n, 0);
+  }
+
+  #partsOf(id: string): RunGroup[] {
+    return this.#parts.getOrInsertComputed(id, () => []);
   }
 
   /** Marks groups as given up; the caller ends their responses. */
@@ -357,11 +365,13 @@ export class RolloutRun implements Steered {
     const empty = { isGivenUp: false, finished: 0, taken: [] };
     group.current = { id: plan.id, plan, base, n, wanted, requests, ...empty };
     this.groups.push(group.current);
+    this.#partsOf(plan.id).push(group.current);
     this.requests += n;
   }
 
   #finished(group: RunGroup, request: Request): void {
-    if (this.#state !== "running") return;
+    // Without a plan, its beginning was taken back.
+    if (this.#state !== "running" || group.plan === null) return;
     this.#ends.add(this.#options.clock.nowMs());
     group.finished += 1;
     const { journal } = this;
@@ -387,7 +397,7 @@ export class RolloutRun implements Steered {
   /** Whether it has ended. */
   #endIfWhole(): boolean {
     const { finishGroups = null } = this.#how;
-    const left = this.groups.reduce((sum, { isGivenUp }) => sum + Number(!isGivenUp), 0);
+    const left = this.groups.length - this.#changed.given_up_groups;
     const wanted = Math.min(finishGroups ?? left, left);
     if (this.#isOpen || this.finishedGroups.length < wanted) return false;
     const taken = this.finishedGroups.flatMap((one) => one.taken);
