@@ -187,3 +187,57 @@ test("trajectories: what a killed process, or the log's bound, has taken is name
   later.restore([...events.filter((_, i) => i !== firstOfCut), ...kept, { kind: "stopped" }]);
   expect(flawsOf(later)).toEqual(named);
 });
+
+test("trajectories: a turn that runs when its session ends stays a turn of it, and a later one begins the next run", async () => {
+  const bed = new Bed({ workers: 1, lengthOf: () => 20 });
+  const events: TrajectoryEvent[] = [];
+  const trajectories = recorder(bed, events);
+  const begin = () => {
+    const [request] = bed.generate(PROMPT, 1, { session: "a" });
+    if (request === undefined) throw new Error("one request");
+    trajectories.began({ name: "a", group: null }, [request]);
+    return request;
+  };
+  const first = begin();
+  await bed.finish();
+  ended(trajectories, first);
+  const late = begin();
+  const left = begin();
+  expect(trajectories.end("a")).toBe(1);
+  const next = begin();
+  trajectories.failed(left, "was left");
+  await bed.finish();
+  for (const request of [late, next]) ended(trajectories, request);
+  const again = recorder(bed, []);
+  again.restore([...events, { kind: "stopped" }]);
+  for (const one of [trajectories, again]) {
+    const seen = [...one.sessions(() => true)].map(({ run, state, flaws, trajectory }) => {
+      return [run, state, flaws.length, trajectory.turns.map(({ requestId }) => requestId)];
+    });
+    const runs = [
+      [1, "ended", 0, [0, 1]],
+      [2, "open", 0, [3]],
+    ];
+    expect<unknown>(seen.toSorted()).toEqual(runs);
+  }
+});
+
+test("trajectories: a session is gone as a whole where the log's bound took only what says that a part is missing", () => {
+  const bed = new Bed({ workers: 1, lengthOf: () => 20 });
+  const events: TrajectoryEvent[] = [];
+  const trajectories = recorder(bed, events);
+  trajectories.began({ name: "a", group: null }, []);
+  trajectories.began({ name: "a", group: null }, bed.generate(PROMPT, 1));
+  const again = recorder(bed, []);
+  again.restore([...events.slice(1), { kind: "stopped" }]);
+  expect([...again.sessions(() => true)]).toEqual([]);
+  expect(again.whyDropped("a")).toContain("its beginning is gone");
+});
+
+test("trajectories: forgetting a session takes no longer where there are many", () => {
+  const trajectories = recorder(new Bed({ workers: 1, lengthOf: () => 20 }), []);
+  const names = Array.from({ length: 50_000 }, (_, i) => ({ name: `s${i}`, group: null }));
+  for (const name of names) trajectories.began(name, []);
+  for (const name of names) trajectories.forget(name);
+  expect(trajectories.kept).toMatchObject({ bytes: 0, count: 0 });
+});

@@ -22,13 +22,12 @@ export interface DeliveredOutput {
   readonly toolCalls: readonly ToolCall[];
 }
 
-/** An event of a session, as it is kept. */
-export type TrajectoryEvent = SessionName &
+/** An event of a session. */
+type Happened = SessionName &
   /** `prompt`: see promptKey. */
   (
     | { readonly kind: "began"; readonly requestId: number; readonly prompt: number }
-    /** `number`: turns of the session before it. */
-    | { readonly kind: "ended"; readonly turn: Turn; readonly number: number }
+    | { readonly kind: "ended"; readonly turn: Turn }
     /** The turn came to nothing. */
     | { readonly kind: "failed"; readonly requestId: number; readonly reason: string }
     /** The session is not whole, and no later turn makes it so. */
@@ -37,6 +36,9 @@ export type TrajectoryEvent = SessionName &
     | { readonly kind: "over" }
     | { readonly kind: "dropped"; readonly reason: string }
   );
+
+/** An event as it is kept. `number`: events of the session before it. */
+export type TrajectoryEvent = Happened & { readonly number: number };
 
 /** The last event of a process that stopped in order. */
 export interface Stopped {
@@ -82,6 +84,7 @@ interface Entry extends SessionName {
   /** Reasons why turns came to nothing, by prompt: the turn that asks again takes them away. */
   readonly failed: Map<number, string>;
   readonly flaws: Set<string>;
+  events: number;
   isOver: boolean;
   lastMs: number;
 }
@@ -98,8 +101,10 @@ export class Trajectories {
   readonly #options: TrajectoriesOptions;
   /** The least recently used first. */
   readonly #entries = new Set<Entry>();
-  /** The last run of each session. */
-  readonly #last = new Map<string, Entry>();
+  /** The runs of each session. */
+  readonly #runs = new Map<string, Entry[]>();
+  /** The sessions of turns that run, by request: one that is over by then gets the turn all the same. */
+  readonly #turnsOf = new Map<number, Entry>();
   /** Why a session is gone, by its key. */
   readonly #dropped = new Map<string, string>();
   /** Requests whose turns run, with the times of their begins. */
@@ -138,7 +143,8 @@ export class Trajectories {
     this.#running.delete(request);
     const { name, group, beganS } = known;
     const { spec, response } = request;
-    const trajectory = this.#last.get(keyOf(known))?.trajectory ?? new Trajectory();
+    const entry = this.#known(known, spec.requestId);
+    const trajectory = entry?.trajectory ?? new Trajectory();
     const { segment, parent, shared } = trajectory.placeOf(spec.prompt);
     const turn: Turn = {
       requestId: spec.requestId,
@@ -156,8 +162,7 @@ export class Trajectories {
       logprobs: response.logprobs().slice(0, tokens),
       spans: this.#spansOf(request, tokens),
     };
-    const number = trajectory.turns.length;
-    this.#happened({ kind: "ended", name, group, turn, number });
+    this.#happened({ kind: "ended", name, group, turn });
   }
 
   /** The client gets no response. */
@@ -172,7 +177,7 @@ export class Trajectories {
 
   /** Sessions with this name are over; returns how many there were. */
   end(name: string): number {
-    const open = [...this.#last.values()].filter((one) => one.name === name && !one.isOver);
+    const open = [...this.#entries].filter((one) => one.name === name && !one.isOver);
     for (const { group } of open) this.#happened({ kind: "over", name, group });
     return open.length;
   }
@@ -189,9 +194,7 @@ export class Trajectories {
    * turns, the shortest first, as functions, because a text may be long.
    */
   textsBefore({ name, group }: SessionName): (() => Int32Array)[][] {
-    const entry = this.#last.get(keyOf({ name, group }));
-    if (entry === undefined || entry.isOver) return [];
-    return entry.trajectory.endsOfTurns(SEGMENTS_TRIED);
+    return this.#known({ name, group })?.trajectory.endsOfTurns(SEGMENTS_TRIED) ?? [];
   }
 
   /** Why a session with this name is gone; null: none is. */
@@ -227,7 +230,9 @@ export class Trajectories {
     return this.#options.nowMs() / 1000;
   }
 
-  #happened(event: TrajectoryEvent): void {
+  #happened(happened: Happened): void {
+    const number = this.#known(happened, requestOf(happened))?.events ?? 0;
+    const event = { ...happened, number };
     this.#apply(event);
     this.#options.keep?.(event);
     this.#shrink();
@@ -239,21 +244,22 @@ export class Trajectories {
       this.#drop(key, event.reason);
       return;
     }
-    const entry = this.#entryOf(event, key);
+    const entry = this.#known(event, requestOf(event)) ?? this.#begin(event, key);
+    if (event.number !== entry.events && event.kind !== "over") {
+      this.#drop(key, CUT);
+      return;
+    }
+    entry.events += 1;
     entry.lastMs = this.#options.nowMs();
     this.#entries.delete(entry);
     this.#entries.add(entry);
     switch (event.kind) {
       case "began":
         entry.running.set(event.requestId, event.prompt);
+        this.#turnsOf.set(event.requestId, entry);
         break;
       case "ended": {
-        if (event.number !== entry.trajectory.turns.length) {
-          this.#drop(key, CUT);
-          break;
-        }
-        const prompt = entry.running.get(event.turn.requestId);
-        entry.running.delete(event.turn.requestId);
+        const prompt = this.#endTurn(entry, event.turn.requestId);
         if (prompt !== undefined) entry.failed.delete(prompt);
         this.#bytes -= entry.trajectory.bytes;
         entry.trajectory.add(event.turn);
@@ -261,8 +267,7 @@ export class Trajectories {
         break;
       }
       case "failed": {
-        const prompt = entry.running.get(event.requestId);
-        entry.running.delete(event.requestId);
+        const prompt = this.#endTurn(entry, event.requestId);
         if (prompt !== undefined) entry.failed.set(prompt, event.reason);
         break;
       }
@@ -274,36 +279,51 @@ export class Trajectories {
     }
   }
 
-  /** The session that an event is about: a new one, where the last with its name is over. */
-  #entryOf({ name, group }: SessionName, key: string): Entry {
-    const last = this.#last.get(key);
-    if (last !== undefined && !last.isOver) return last;
+  /** The session that an event is about; null: a new one, where there is none or the last with its name is over. */
+  #known({ name, group }: SessionName, turn: number | null = null): Entry | null {
+    const own = turn === null ? null : this.#turnsOf.get(turn);
+    if (own?.name === name && own.group === group) return own;
+    const last = this.#runs.get(keyOf({ name, group }))?.at(-1);
+    return last === undefined || last.isOver ? null : last;
+  }
+
+  #begin({ name, group }: SessionName, key: string): Entry {
+    const runs = this.#runs.getOrInsertComputed(key, () => []);
     const gone = this.#dropped.get(key);
     this.#dropped.delete(key);
     const entry: Entry = {
       name,
       group,
-      run: (last?.run ?? 0) + 1,
+      run: runs.length + 1,
       trajectory: new Trajectory(),
       running: new Map(),
       failed: new Map(),
       flaws: new Set(gone === undefined ? [] : [`what came before is gone: ${gone}`]),
+      events: 0,
       isOver: false,
       lastMs: 0,
     };
-    this.#last.set(key, entry);
+    runs.push(entry);
     this.#entries.add(entry);
     this.#bytes += SESSION_OVERHEAD;
     return entry;
   }
 
+  /** Returns the turn's prompt; undefined: it did not run. */
+  #endTurn({ running }: Entry, requestId: number): number | undefined {
+    const prompt = running.get(requestId);
+    running.delete(requestId);
+    this.#turnsOf.delete(requestId);
+    return prompt;
+  }
+
   #drop(key: string, reason: string): void {
-    for (const entry of this.#entries) {
-      if (keyOf(entry) !== key) continue;
+    for (const entry of this.#runs.get(key) ?? []) {
       this.#entries.delete(entry);
       this.#bytes -= SESSION_OVERHEAD + entry.trajectory.bytes;
+      for (const requestId of [...entry.running.keys()]) this.#endTurn(entry, requestId);
     }
-    this.#last.delete(key);
+    this.#runs.delete(key);
     this.#dropped.delete(key);
     this.#dropped.set(key, reason);
     if (this.#dropped.size <= DROPPED_MAX) return;
@@ -316,7 +336,7 @@ export class Trajectories {
     for (const { name, group } of this.#entries) {
       if (this.#bytes <= bytesMax) return;
       const reason = `the trajectories of all sessions had more than ${bytesMax} bytes`;
-      const event = { kind: "dropped", name, group, reason } as const;
+      const event = { kind: "dropped", name, group, reason, number: 0 } as const;
       this.#apply(event);
       keep?.(event);
     }
@@ -356,6 +376,12 @@ export class Trajectories {
       lastS: lastMs / 1000,
     };
   }
+}
+
+/** The request of the turn that an event is about, null: it begins one, or is about none. */
+function requestOf(event: Happened): number | null {
+  if (event.kind === "ended") return event.turn.requestId;
+  return event.kind === "failed" ? event.requestId : null;
 }
 
 function keyOf({ name, group }: SessionName): string {
