@@ -43,3 +43,23 @@ test("a restart voids the tokens; a gap, an unknown response and what is no JSON
   }
   expect(() => [...follower.read("{")]).toThrow(expect.objectContaining({ code: "protocol" }));
 });
+
+test("the end of a group is told, however many responses came before", () => {
+  const follower = new Follower({ all: true }, false);
+  const read = (frame: object) => [...follower.read(JSON.stringify(frame))];
+  read(begun(0));
+  const frameOf = (ids: readonly number[]) => ({
+    joined: ids.map((request) => ({ ...joined, request, group: `g${request}` })),
+  });
+  // One goes on all the time.
+  read(frameOf([0]));
+  const ends = { finish_reason: "stop", length: 0, weight_epoch: 0 };
+  for (let first = 1; first < 270_000; first += 9_000) {
+    const ids = Array.from({ length: 9_000 }, (_, i) => first + i);
+    read({ ...frameOf(ids), finished: ids.map((request) => ({ request, ...ends })) });
+    const told = read({ groups_finished: ids.map((id) => `g${id}`) });
+    expect(told).toHaveLength(9_000);
+  }
+  const last = read({ finished: [{ request: 0, ...ends }], groups_finished: ["g0"] });
+  expect(last.map(({ kind }) => kind)).toEqual(["finished", "group_finished"]);
+});

@@ -274,7 +274,7 @@ export class Follower {
       if (isFinished) this.#known.delete(request);
       if (this.#known.size <= KNOWN_MAX) break;
     }
-    this.#groups.clear();
+    for (const [group, hasFinished] of this.#groups) if (hasFinished) this.#groups.delete(group);
   }
 }
 
