@@ -1,23 +1,23 @@
-// Writes to disks that may be full or hang: nothing waits for one without an end.
+// Writes to disks that may be full or hang, so that nothing waits for a disk without a deadline.
 
 import type { FileHandle } from "node:fs/promises";
 
 /** A write that takes longer counts as failed. */
 const DISK_MS_MAX = 10_000;
 
-/** @throws what `act` throws; Error: it takes too long. */
-export async function inTime<T>(act: Promise<T>): Promise<T> {
+/** Awaits a disk operation. @throws its own error; Error: it takes too long. */
+export async function inTime<T>(operation: Promise<T>): Promise<T> {
   const late = Promise.withResolvers<never>();
   const message = `a write took longer than ${DISK_MS_MAX} ms`;
   const timer = setTimeout(() => late.reject(new Error(message)), DISK_MS_MAX);
   try {
-    return await Promise.race([act, late.promise]);
+    return await Promise.race([operation, late.promise]);
   } finally {
     clearTimeout(timer);
   }
 }
 
-/** @throws Error: the disk has not taken all of it. */
+/** Writes all of `bytes`. @throws Error: the disk has not taken all of them. */
 export async function writeAt(file: FileHandle, bytes: Uint8Array, at: number): Promise<void> {
   for (let done = 0; done < bytes.byteLength; ) {
     const { bytesWritten } = await file.write(bytes, done, bytes.byteLength - done, at + done);

@@ -24,7 +24,7 @@ export interface EmbeddedKvPoolOptions {
   readonly disk: {
     readonly files: TierFiles;
     readonly bytesMax: number;
-    /** DRAM for blobs on their way to the disk, besides `memoryBytesMax`. Beyond it they are dropped. */
+    /** DRAM for blobs that are being written to the disk, besides `memoryBytesMax`. Blobs beyond it are dropped. */
     readonly pendingBytesMax: number;
   } | null;
 }
@@ -39,7 +39,7 @@ export class EmbeddedKvPool implements KvPool {
   /** Resolves when all disk operations so far have ended; they run one after the other. */
   #disked: Promise<void> = Promise.resolve();
   #closed: Promise<void> | null = null;
-  /** Bytes that leave DRAM once they are on disk. */
+  /** Bytes of blobs that leave DRAM once they are on disk. */
   #pendingBytes = 0;
   readonly #counts = { puts: 0, hits: 0, misses: 0, corrupt: 0, evictions: 0, diskErrors: 0 };
 
@@ -133,7 +133,7 @@ export class EmbeddedKvPool implements KvPool {
     await this.#attempt((files) => files.removeAll());
   }
 
-  /** A copy of the blob's bytes, checked; null, and the blob gone, where that is impossible. */
+  /** A copy of the blob's bytes, with the checksum verified. null: they are lost or damaged, and the blob is dropped. */
   async #fetch(blob: Blob): Promise<ArrayBuffer | null> {
     (this.#memory.has(blob) ? this.#memory : this.#disk).touch(blob);
     let copy: ArrayBuffer | null = null;
@@ -178,31 +178,31 @@ export class EmbeddedKvPool implements KvPool {
     this.#later(() => this.#write(blob));
   }
 
-  /** Writes a queued blob's file: complete under another name first, so that no reader sees half of it. */
+  /** Writes a queued blob's file under a temporary name and renames it, so that no reader sees half of it. */
   async #write(blob: Blob): Promise<void> {
     if (blob.file !== "queued" || blob.bytes === null) return;
     const { bytes } = blob;
     const name = fileOf(blob);
     const partial = `${name}.tmp`;
     blob.file = "writing";
-    const written = await this.#attempt(async (files) => {
+    const isWritten = await this.#attempt(async (files) => {
       await files.write(partial, bytes);
       await files.rename(partial, name);
     });
     this.#pendingBytes -= blob.size;
     blob.bytes = null;
     blob.file = "written";
-    const wanted = this.#index.get(blob.key) === blob;
-    if (!written) {
+    const isIndexed = this.#index.get(blob.key) === blob;
+    if (!isWritten) {
       // At once: while its file is being removed, another blob may be put under the key.
-      if (wanted) {
+      if (isIndexed) {
         this.#counts.evictions += 1;
         this.#forget(blob);
       }
       await this.#attempt((files) => files.remove(partial));
       return;
     }
-    if (!wanted) await this.#attempt((files) => files.remove(name));
+    if (!isIndexed) await this.#attempt((files) => files.remove(name));
   }
 
   /** Removes a blob from both tiers, its file included. */
@@ -215,7 +215,7 @@ export class EmbeddedKvPool implements KvPool {
     }
   }
 
-  /** Removes a blob from the books and from DRAM. A file that is complete stays for the caller to deal with. */
+  /** Removes a blob from the index and from DRAM. The caller removes its file if that is complete. */
   #forget(blob: Blob): void {
     this.#index.delete(blob.key);
     this.#memory.remove(blob);
@@ -228,7 +228,7 @@ export class EmbeddedKvPool implements KvPool {
     blob.bytes = null;
   }
 
-  /** Runs one operation on the files; false, and counted, when it failed. */
+  /** Runs one operation on the files. A failure is counted, and returns false. */
   async #attempt(operation: (files: TierFiles) => Promise<void>): Promise<boolean> {
     if (this.#files === null) return true;
     try {

@@ -1,5 +1,5 @@
-// Where the files of this installation are that other programs read by path: the bundled models and prompts. In a
-// checkout and in the npm package that is the package's folder, for a compiled executable the folder that it is in.
+// Paths of the installation's files that other programs read: the bundled models and prompts. They are in the package's
+// folder (checkout, npm package), or in the folder of a compiled executable.
 
 import { dirname, join } from "node:path";
 import { IS_COMPILED } from "../core/base/program.ts";
@@ -8,7 +8,7 @@ export const FOLDER = IS_COMPILED ? dirname(process.execPath) : join(import.meta
 
 export const BUNDLED_MODEL = join(FOLDER, "model", "foretoken-3m-q8_0.gguf");
 export const BUNDLED_PROMPTS = join(FOLDER, "model", "prompts.jsonl");
-/** The same model as Hugging Face's files. */
+/** The bundled model in Hugging Face's format. */
 export const BUNDLED_HF_MODEL = join(FOLDER, "model", "hf");
 
 /** Command line that starts this program again. */

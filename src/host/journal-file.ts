@@ -1,6 +1,6 @@
-// Journals on a real disk. One file for each run, written behind the tokens: what is new goes out some 20 times a second in
-// one write, and reaches the disk itself (fdatasync) once a second. So a killed process loses what was generated since
-// the last write, and a machine without power that of the last second or two.
+// Journals on a real disk, one file for each run. Generation does not wait for them: new records are written some 20 times a
+// second in one write, and reach the disk itself (fdatasync) once a second. So a killed process loses the tokens since the
+// last write, and a power failure those of the last second or two.
 
 import { Database } from "bun:sqlite";
 import { randomUUID } from "node:crypto";
@@ -22,13 +22,13 @@ import type { FrameLog } from "../core/journal/run-journal.ts";
 import { inTime, writeAt } from "./disk-write.ts";
 import { WeightsFile } from "./weights-file.ts";
 
-/** Tokens let a reader reconstruct prompts and responses: for the owner only. */
+/** Only the owner may read journals: whoever has the tokens has the prompts and responses. */
 const FOLDER_MODE = 0o700;
 const FILE_MODE = 0o600;
 const FLUSH_MS = 50;
 const SYNC_MS = 1_000;
 
-/** null: there is none, or nothing whole in it. @throws AppError journal_damaged, output_failed. */
+/** Reads a journal; null: there is no file, or no whole record in it. @throws AppError journal_damaged, output_failed. */
 export function readJournalFile(path: string): SavedRun | null {
   try {
     return readJournal(readFileSync(path), path);
@@ -39,17 +39,17 @@ export function readJournalFile(path: string): SavedRun | null {
   }
 }
 
-/** Names of what is kept in a folder. Nothing else is read there: a FIFO waits without end for somebody who writes to it. */
+/** Names of our own files in a folder. They must be regular files: opening a FIFO would wait for a writer for ever. */
 const OWN_NAME =
   /^(?:weights|history|lock|lock\.sqlite|iterations\.json|trajectories-\d+)$|\.journal$/;
 
-/** Locks of this process; one that is collected as garbage would end. */
+/** Locks of this process, kept here because garbage collection would release them. */
 const locks = new Set<Database>();
 
 /**
- * Makes the folder and takes it for this process; returns what gives it back. The lock is the system's, on an empty
- * database: it ends with the process, however that ends.
- * @throws AppError invalid_config: another process has it; output_failed: it cannot be made.
+ * Creates the folder, locks it for this process, and returns the function that unlocks it. The lock is the operating
+ * system's, on an empty database: it ends with the process, however that ends.
+ * @throws AppError invalid_config: another process has the lock; output_failed: the folder cannot be created or locked.
  */
 export function takeJournalFolder(folder: string): () => void {
   const holder = join(folder, "lock");
@@ -77,17 +77,17 @@ export function takeJournalFolder(folder: string): () => void {
   }
 }
 
-/** The place of a history in a journal's folder, as the server opens it. @throws AppError invalid_config: it cannot be used. */
+/** The file of the prompt history, with what it holds. @throws AppError invalid_config: it cannot be read or written. */
 export function historyPlace(path: string, failed: (error: unknown) => void) {
   try {
     writeFileSync(path, "", { flag: "a", mode: FILE_MODE });
-    const given = (cause: unknown) =>
+    const givenUp = (cause: unknown) =>
       failed(new Error(`the history file ${path} is given up: ${errorText(cause)}`, { cause }));
     return {
       name: path,
       bytes: readFileSync(path),
       open: (log: FrameLog, keptBytes: number) =>
-        new JournalFile({ path, log, keptBytes, failed: given }),
+        new JournalFile({ path, log, keptBytes, failed: givenUp }),
     };
   } catch (cause) {
     const problem = `the history file ${path} cannot be used: ${errorText(cause)}`;
@@ -107,16 +107,16 @@ export function journalsIn(folder: string): string[] {
   return names.filter((name) => name.endsWith(SUFFIX)).map((name) => join(folder, name));
 }
 
-/** The files of journals, and what frees their folder. */
+/** The journals' files, and the lock of their folder. */
 export type RunJournals = ReturnType<typeof openRunFiles>;
 
 /**
- * The journals of a sidecar's rollouts, a file each.
+ * Locks the folder and reads the journals in it: a file for each rollout of a sidecar.
  * @throws AppError as takeJournalFolder, readJournalFile.
  */
 export function openRunFiles(folder: string, failed: (error: unknown) => void) {
   const release = takeJournalFolder(folder);
-  // What is kept of an earlier process is large: whoever takes it lets go of it.
+  // Saved runs are large: they are freed once their reader has dropped them.
   const paths = new WeakMap<SavedRun, string>();
   let saved: SavedRun[] = [];
   let weights: WeightsFile;
@@ -136,11 +136,11 @@ export function openRunFiles(folder: string, failed: (error: unknown) => void) {
     throw error;
   }
   return {
-    /** The runs that an earlier process left. Only the first call returns them. */
+    /** Returns the runs of an earlier process, once: later calls return none. */
     takeSaved: (): SavedRun[] => {
-      const taken = saved;
+      const runs = saved;
       saved = [];
-      return taken;
+      return runs;
     },
     open: (log: JournalLog, run: SavedRun | null): JournalFile => {
       const path = (run && paths.get(run)) ?? join(folder, `${randomUUID()}${SUFFIX}`);
@@ -168,7 +168,7 @@ function weightsFileIn(folder: string, failed: (error: unknown) => void): Weight
 export interface JournalFileOptions {
   readonly path: string;
   readonly log: FrameLog;
-  /** Bytes of the file that are kept; the rest is cut off. 0: it begins anew. */
+  /** Bytes of the existing file to keep; the rest is cut off. 0: the file begins empty. */
   readonly keptBytes: number;
   /** Called once: writing has ended, and the written part stays readable. */
   readonly failed: (error: unknown) => void;
@@ -181,7 +181,7 @@ export class JournalFile {
   #beginsAnew = false;
   #flushTimer: ReturnType<typeof setTimeout> | null = null;
   #syncTimer: ReturnType<typeof setTimeout> | null = null;
-  /** Resolves when all writes that were begun have ended. */
+  /** Resolves when the writes that have begun have ended. */
   #writing: Promise<void> = Promise.resolve();
   #isOver = false;
 
@@ -191,18 +191,18 @@ export class JournalFile {
     this.#opened = this.#open();
   }
 
-  /** Something is new in the log: it is written soon. */
+  /** Call when the log has new records: they are written soon. */
   touch(): void {
     if (this.#flushTimer !== null || this.#isOver) return;
     this.#flushTimer = setTimeout(() => void this.settled(), FLUSH_MS);
   }
 
-  /** The log takes the place of everything in the file. */
+  /** The next write replaces the whole file. */
   beginAnew(): void {
     this.#beginsAnew = true;
   }
 
-  /** Resolves when all that is in the log now has been written, or never will be. */
+  /** Writes the log's new records now. Resolves when they are written, or writing has failed. */
   settled(): Promise<void> {
     if (this.#flushTimer !== null) clearTimeout(this.#flushTimer);
     this.#flushTimer = null;
@@ -210,7 +210,7 @@ export class JournalFile {
     return this.#writing;
   }
 
-  /** Writes what is new, makes it durable, and closes the file. */
+  /** Writes new records, makes the file durable, and closes it. */
   async close(): Promise<void> {
     await this.settled();
     this.#isOver = true;

@@ -1,5 +1,5 @@
-// Files of JSON lines, as users hand them over, plain or gzipped: one line is held at a time, and its length is bounded.
-// A fault names the file, the line, the field, its value and what is allowed; nothing is guessed or repaired.
+// Reads files of JSON lines from users, plain or gzipped, one line at a time, with a bound on its length. An error names
+// the file, the line, the field, its value and what is allowed; nothing is guessed or repaired.
 
 import { createReadStream } from "node:fs";
 import { pipeline, Readable } from "node:stream";
@@ -27,7 +27,7 @@ export async function* chunksOf(path: string): Chunks {
   }
 }
 
-/** The lines that are not blank. They end with LF or CRLF. @throws AppError invalid_json. */
+/** The lines that are not blank, split at LF or CRLF. @throws AppError invalid_json. */
 export async function* linesOf(
   file: string,
   chunks: Chunks,
@@ -42,7 +42,7 @@ export async function* linesOf(
     if (bytes <= bytesMax) return;
     throw new AppError("invalid_json", `${file}:${line}: is longer than ${bytesMax} bytes`);
   };
-  const taken = () => {
+  const takeLine = () => {
     const text = decoded(Buffer.concat(pieces), `${file}:${line}`);
     pieces = [];
     bytes = 0;
@@ -52,14 +52,14 @@ export async function* linesOf(
     let from = 0;
     for (let to = chunk.indexOf(NEWLINE); to >= 0; to = chunk.indexOf(NEWLINE, from)) {
       add(chunk.subarray(from, to));
-      const text = taken();
+      const text = takeLine();
       if (text.trim() !== "") yield { line, where: `${file}:${line}`, text };
       line += 1;
       from = to + 1;
     }
     add(chunk.subarray(from));
   }
-  const text = taken();
+  const text = takeLine();
   if (text.trim() !== "") yield { line, where: `${file}:${line}`, text };
 }
 
@@ -87,7 +87,7 @@ export function objectOf(text: string, where: string): Readonly<Record<string, u
   throw new AppError("invalid_json", `${where}: holds ${show(value)}; it must be a JSON object`);
 }
 
-/** Token ids, 0 <= id <= max. @throws AppError invalid_field. */
+/** Reads a list of token ids, 0 <= id <= max. @throws AppError invalid_field. */
 export function tokensOf(
   value: unknown,
   place: { readonly where: string; readonly field: string },
@@ -112,7 +112,7 @@ export function must(value: unknown, bound: string): string {
   return value === undefined ? "is missing" : `is ${show(value)}; it must ${bound}`;
 }
 
-/** A value as it may stand in a message: short, on one line, no control characters. */
+/** A value for a message: short, on one line, without control characters. */
 export function show(value: unknown): string {
   const text = JSON.stringify(value) ?? String(value);
   return text.length <= 60 ? text : `${text.slice(0, 57)}...`;

@@ -1,5 +1,5 @@
-// One tier's book-keeping: which blobs it holds, in order of last use, and how many bytes. Decides which
-// ones would have to go to make room. It moves no bytes and deletes nothing.
+// The index of one tier: its blobs in order of last use, and their bytes. It decides which blobs to evict for
+// others. It moves no bytes and deletes nothing.
 
 import { assert } from "../core/base/assert.ts";
 import type { KvKey } from "../core/kv/pool.ts";
@@ -14,7 +14,7 @@ export interface Blob {
   readonly checksum: number;
   bytes: ArrayBuffer | null;
   file: "none" | "queued" | "writing" | "written";
-  /** Leased while `now < leaseUntilMs`. */
+  /** The blob is leased while `now < leaseUntilMs`. */
   leaseUntilMs: number;
 }
 
@@ -38,7 +38,7 @@ export class LruTier {
     return this.#blobs.get(blob.key) === blob;
   }
 
-  /** The blob becomes the most recently used. There is room for it (`victims`). */
+  /** Adds the blob as the most recently used. The caller has made room (`victims`). */
   add(blob: Blob): void {
     assert(!this.#blobs.has(blob.key), "a tier holds a key once");
     this.#blobs.set(blob.key, blob);
@@ -46,7 +46,7 @@ export class LruTier {
     assert(this.#bytes <= this.bytesMax, "a tier stays within its limit");
   }
 
-  /** Makes a blob it holds the most recently used. */
+  /** Makes a blob of this tier the most recently used. */
   touch(blob: Blob): void {
     assert(this.has(blob), "only a blob of this tier can be touched");
     this.#blobs.delete(blob.key);
@@ -60,8 +60,8 @@ export class LruTier {
   }
 
   /**
-   * The blobs that must go so that `size` more bytes fit: least recently used first, leased ones skipped.
-   * null: impossible, so nothing is evicted.
+   * The blobs to evict so that `size` more bytes fit: least recently used first, leased ones skipped.
+   * null: there is no such set, and nothing should be evicted.
    */
   victims(size: number, nowMs: number): readonly Blob[] | null {
     const victims: Blob[] = [];

@@ -1,5 +1,5 @@
-// A log of frames in numbered files, of which the oldest are deleted at a bound. Each process begins a file of its own. A
-// log that cannot be written is deleted, so that nobody takes its beginning for the whole.
+// A log of frames in numbered files; at a bound the oldest file is deleted. Each process begins a new file. A log that
+// cannot be written is deleted, so that nobody takes its beginning for the whole.
 
 import { readdirSync, readFileSync, rmSync, statSync } from "node:fs";
 import { join } from "node:path";
@@ -11,7 +11,7 @@ export interface SegmentedLogOptions {
   readonly name: string;
   /** Limit of all files together. */
   readonly bytesMax: number;
-  /** Called once: the log has been deleted. */
+  /** Called once, after a failure, when the log has been deleted. */
   readonly failed: (error: unknown) => void;
 }
 
@@ -20,7 +20,7 @@ interface Segment {
   bytes: number;
 }
 
-/** Files at the bound, so that a deleted one is a small part. */
+/** Files of a full log: deleting one loses a small part only. */
 const FILES = 8;
 
 export class SegmentedLog {
@@ -47,7 +47,7 @@ export class SegmentedLog {
     this.#number = numbers.at(-1) ?? 0;
   }
 
-  /** The files of earlier processes, the oldest first. */
+  /** The contents of the files, oldest first. */
   *read(): Generator<Uint8Array> {
     for (const { path } of [...this.#segments]) yield readFileSync(path);
   }
@@ -63,7 +63,7 @@ export class SegmentedLog {
     this.#file?.touch();
   }
 
-  /** Resolves when everything is in the files. */
+  /** Resolves when everything has been written. */
   async close(): Promise<void> {
     this.#end();
     await this.#closing;

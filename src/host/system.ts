@@ -1,10 +1,10 @@
-// The clock and the chance of this machine.
+// This machine's clock and random numbers.
 
 import type { Clock } from "../core/base/clock.ts";
 
 export const wallClock: Clock = { nowMs: () => performance.now() };
 
-/** 32 bits of the system's chance. */
+/** 32 random bits of the operating system. */
 export function randomWord(): number {
   return crypto.getRandomValues(new Uint32Array(1))[0] ?? 0;
 }

@@ -1,6 +1,6 @@
-// The SSD tier's files on a real disk. Owns one directory, named after this process, under the one the
-// user gave; several pools and several processes can share that one. It must never touch files of a
-// pool that lives, and takes away those of processes that died without doing so themselves.
+// The SSD tier's files on a real disk. It owns one directory, named after this process, under the user's
+// directory, which several pools and processes can share. It must never touch files of a live pool,
+// and removes those of processes that died without removing them.
 
 import { randomBytes } from "node:crypto";
 import { mkdir, open, readdir, rename, rm, unlink, writeFile } from "node:fs/promises";
@@ -15,27 +15,27 @@ import { assert } from "../core/base/assert.ts";
 export interface TierFiles {
   /** Creates the file, or replaces it, with all of `bytes`. */
   write(name: string, bytes: ArrayBuffer): Promise<void>;
-  /** Atomic: `to` is never seen in part. Replaces `to`. */
+  /** Replaces `to` atomically: no reader sees it in part. */
   rename(from: string, to: string): Promise<void>;
-  /** The whole file as a buffer of its own; null when it is not `bytes` long. Rejects when it is not there. */
+  /** Reads the whole file into a new buffer; null: it is not `bytes` long. Rejects if the file is missing. */
   read(name: string, bytes: number): Promise<ArrayBuffer | null>;
-  /** Removes a file. One that is not there is no error. */
+  /** Removes a file. A missing file is no error. */
   remove(name: string): Promise<void>;
   /** Removes the pool's directory, and everything in it. The files cannot be used afterwards. */
   removeAll(): Promise<void>;
 }
 
-/** KV lets a reader reconstruct prompts and responses: the owner's eyes only. */
+/** Only the owner may read KV: prompts and responses can be reconstructed from it. */
 const FOLDER_MODE = 0o700;
 const FILE_MODE = 0o600;
 
 const NAME_PREFIX = "foretoken-kv";
 
-/** Directories of this process: a leftover of an earlier one with our id must not be taken for ours. */
+/** Directories of this process. One of an earlier process with the same id must not be taken for ours. */
 const living = new Set<string>();
 
 export class DirectoryTierFiles implements TierFiles {
-  /** Absolute; created by the first write. */
+  /** Absolute path; the first write creates it. */
   readonly directory: string;
   #removed = false;
 
@@ -108,7 +108,7 @@ export class DirectoryTierFiles implements TierFiles {
   }
 }
 
-/** Removes directories whose process is gone. Other hosts' are not ours to judge. */
+/** Removes directories whose process has ended. Those of other hosts stay: their processes are unknown here. */
 async function sweep(parent: string, host: string): Promise<void> {
   const names = await readdir(parent).catch(() => []);
   for (const name of names) {

@@ -2,14 +2,13 @@
 
 import { contain } from "../core/base/contain.ts";
 
-/** One-shot and periodic timers, which `stop` cancels. */
 export type Timers = ReturnType<typeof timersOf>;
 
-/** Timers that serve many clients: an error of one call is reported, and the next call still runs. */
+/** One-shot and periodic timers, which `stop` cancels. An error of one call is reported, and the next call still runs. */
 export function timersOf(failed: (error: unknown) => void) {
   const pending = new Set<ReturnType<typeof setTimeout>>();
   let isStopped = false;
-  const kept = (timer: ReturnType<typeof setTimeout>) => {
+  const cancellable = (timer: ReturnType<typeof setTimeout>) => {
     pending.add(timer);
     return () => {
       pending.delete(timer);
@@ -23,11 +22,11 @@ export function timersOf(failed: (error: unknown) => void) {
         pending.delete(timer);
         contain(act, failed);
       }, ms);
-      return kept(timer);
+      return cancellable(timer);
     },
     repeatedly(act: () => void, ms: number): () => void {
       if (isStopped) return () => {};
-      return kept(setInterval(() => contain(act, failed), ms));
+      return cancellable(setInterval(() => contain(act, failed), ms));
     },
     /** Cancels all timers, so that none keeps the process alive. */
     stop(): void {

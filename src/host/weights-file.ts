@@ -1,6 +1,6 @@
-// The current weights, in the folder of the journals. A journal records them behind its tokens, and not at all where the disk is
-// full; this file's space is taken when it is made, and it is overwritten. So a process that takes the place of this one
-// does not go back to weights that the trainer has replaced.
+// The current weights, in the folder of the journals. A journal records them late, and not at all on a full disk; this file
+// has its space reserved from the start, and is overwritten. So a successor process never goes back to weights that the
+// trainer has replaced.
 
 import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { type FileHandle, open } from "node:fs/promises";
@@ -12,11 +12,11 @@ import { inTime, writeAt } from "./disk-write.ts";
 
 const NAME = "weights";
 const FILE_MODE = 0o600;
-/** Two, written in turn: a crash in one leaves the other. Canaries of the longest kind take half. */
+/** The file has two slots, written in turn: a crash spoils one at most. Canaries of the largest size take half a slot. */
 const SLOT_BYTES = 16_384;
 const FILE_BYTES = 2 * SLOT_BYTES;
 
-/** `canaries`: the state of their agreement in that epoch (`fleet/agreement.ts`). `isAwake`: that of `WorkerPool`. `isOpen`: that of `WeightUpdates`. */
+/** `canaries`: the state of `fleet/agreement.ts`. `isAwake` and `isOpen`: as in `WorkerPool` and `WeightUpdates`. */
 export interface WeightsState extends HeldWeights {
   readonly canaries?: unknown;
   readonly isAwake?: boolean | null;
@@ -31,13 +31,13 @@ interface Slot {
 export class WeightsFile {
   readonly #path: string;
   readonly #failed: (error: unknown) => void;
-  /** null: nothing was written yet. */
+  /** Opened by the first write. */
   #file: FileHandle | null = null;
   #newest: Slot | null = null;
-  /** Resolves when all that was given has been written, or never will be. */
+  /** Resolves when all writes so far have ended. */
   #writing: Promise<void> = Promise.resolve();
 
-  /** Goes on with the file's weights, however its process ended. @throws AppError invalid_config: it cannot be read; Error: it cannot be made. */
+  /** Opens or creates the file. @throws AppError invalid_config: it is of another program; Error: I/O failed. */
   constructor(folder: string, failed: (error: unknown) => void) {
     this.#failed = failed;
     const path = join(folder, NAME);
@@ -56,7 +56,7 @@ export class WeightsFile {
     }
   }
 
-  /** The weights that were recorded last, by this process or an earlier one; null: none were. */
+  /** The weights recorded last, by this process or an earlier one; null: none are recorded. */
   get held(): WeightsState | null {
     return this.#newest?.held ?? null;
   }
@@ -75,7 +75,7 @@ export class WeightsFile {
     this.#writing = this.#writing.then(() => this.#put(slot, (count % 2) * SLOT_BYTES));
   }
 
-  /** Resolves when all that was given has been written, or never will be: after some seconds at most. */
+  /** Resolves when all writes so far have ended or failed, after some seconds at most. */
   settled(): Promise<void> {
     return this.#writing;
   }
@@ -107,7 +107,7 @@ function newestIn(bytes: Uint8Array): Slot | null {
   return newest;
 }
 
-/** null: it is too long. */
+/** The bytes of a slot; null: it is too long. */
 function slotOf(slot: Slot): Uint8Array | null {
   const payload = new TextEncoder().encode(JSON.stringify(slot));
   const end = FRAME_HEADER_BYTES + payload.byteLength;
@@ -118,7 +118,7 @@ function slotOf(slot: Slot): Uint8Array | null {
   return bytes;
 }
 
-/** null: there is none, or a crash has cut it. */
+/** Reads a slot; null: it is empty, or a crash has damaged it. */
 function slotIn(bytes: Uint8Array): Slot | null {
   const scan = scanFrame(bytes, 0);
   if (scan.kind !== "frame") return null;

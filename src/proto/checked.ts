@@ -1,11 +1,11 @@
-// Decodes protobuf whose meaning is checked field by field: an empty frame, and one that means something else, are
+// Decodes protobuf messages whose fields are then checked one by one: an empty frame, or a frame of another schema, can be
 // valid protobuf. Errors are returned as values, never thrown.
 
 import type protobuf from "protobufjs";
 
 export type Decoded<M> =
   | { readonly kind: "ok"; readonly message: M }
-  /** Not protobuf of this schema. */
+  /** The bytes are not protobuf of this schema. */
   | { readonly kind: "undecodable"; readonly problem: string }
   /** A field is missing or out of its range. */
   | { readonly kind: "invalid_message"; readonly problem: string };

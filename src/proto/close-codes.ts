@@ -11,7 +11,7 @@ export const CLOSE = {
   invalid: 1007,
   /** version: the peer speaks another version of the protocol. */
   version: 1008,
-  /** internal_error: what the server did for this connection threw an error. */
+  /** internal_error: the server threw an error while it served this connection. */
   internal: 1011,
   /** A frame larger than the limit. */
   tooLarge: 1009,
@@ -21,7 +21,7 @@ export const CLOSE = {
   tryLater: 1013,
 } as const;
 
-/** A close frame has room for 123 bytes of reason (RFC 6455, 5.5): cut to what surely fits. */
+/** Cuts a reason to what surely fits into a close frame: 123 bytes (RFC 6455, 5.5). */
 export function closeReason(text: string): string {
   return text.replace(/[^\x20-\x7e]/g, "?").slice(0, 120);
 }

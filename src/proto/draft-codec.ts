@@ -1,6 +1,6 @@
-// Frames of the draft service, by proto/draft.proto: what engines say as typed messages, and answers as bytes. Every
-// decoded field is checked here, once: an empty frame, and one that means something else, are valid protobuf.
-// Never throws on what a peer sent.
+// Frames of the draft service, by proto/draft.proto: decodes the engines' messages, and encodes the answers. Every decoded
+// field is checked here, once: an empty frame, or a frame of another schema, can be valid protobuf. It never throws,
+// whatever a peer sent.
 
 import protobuf from "protobufjs";
 import schema from "../../proto/draft.proto" with { type: "text" };
@@ -147,7 +147,7 @@ function telemetryOf(fields: RawFields): Telemetry {
   };
 }
 
-/** A total since the engine's start; other values than numbers are refused, too. */
+/** A total since the engine's start. NaN and negative totals are refused. */
 function total(fields: RawFields, name: string): number {
   return count(fields, name, { max: Number.MAX_SAFE_INTEGER });
 }
@@ -216,7 +216,7 @@ function tokensOf(fields: RawFields, name: string): Int32Array {
   return tokensIn(fields[name] as Uint8Array, name);
 }
 
-/** A copy: the frame's bytes need not be aligned, and belong to the socket. */
+/** Copies the tokens: the frame's bytes may not be aligned, and belong to the socket. */
 function tokensIn(bytes: Uint8Array, name: string): Int32Array {
   if (bytes.length % TOKEN_BYTES !== 0) throw new InvalidMessage(`${name} ends within a token`);
   const tokens = new Int32Array(bytes.length / TOKEN_BYTES);

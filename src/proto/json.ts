@@ -1,8 +1,8 @@
-// Reads JSON that came from outside. Parsers take any depth, but whatever walks the value later (writing it again, a
-// schema, a clone between threads) recurses, and ends the process when the stack is full; and objects, lists and texts
-// cost a hundred times the two bytes that they take here. So both are bounded.
+// Reads JSON from outside. The parser takes any depth, but code that walks the value later (serialisation, a schema, a clone
+// between threads) recurses, and ends the process when the stack is full; and an object, list or text of two bytes costs a
+// hundred times as much memory. So depth and number are bounded.
 
-/** JSON schemas and grammars stay below 40; the stack of the smallest thread takes some thousands. */
+/** Levels of JSON schemas and grammars stay below 40; the stack of the smallest thread allows some thousands. */
 export const JSON_DEPTH_MAX = 128;
 /** The largest good request, a rollout of 16,384 groups with settings of their own, has 300,000. About a second of work. */
 const JSON_ENTRIES_MAX = 524_288;
@@ -15,7 +15,7 @@ export interface JsonLimits {
 
 const LIMITS: JsonLimits = { depthMax: JSON_DEPTH_MAX, entriesMax: JSON_ENTRIES_MAX };
 
-/** JSON, perhaps, that is beyond a limit. */
+/** The text exceeds a limit; whether it is JSON is not known. */
 export class JsonLimitError extends Error {
   constructor(problem: string) {
     super(problem);
@@ -30,7 +30,7 @@ export function parseJson(text: string, limits: Partial<JsonLimits> = {}): unkno
 }
 
 /**
- * A double holds 53 bits, a seed has 64: the digits of long ones become a text. In JSON, a quote inside a string has a
+ * Quotes the digits of long seeds, because a double holds only 53 of their 64 bits. In JSON, a quote inside a string has a
  * backslash before it, so the pattern matches names of fields alone.
  */
 function withExactSeeds(text: string): string {
@@ -80,7 +80,7 @@ const BRACKET_CLOSED = 0x5d;
 const BRACE_OPEN = 0x7b;
 const BRACE_CLOSED = 0x7d;
 
-/** Stops counting where there are more than `max`. */
+/** How often `character` occurs; counting stops above `max`. */
 function count(text: string, character: string, max: number): number {
   let found = 0;
   let at = text.indexOf(character);
@@ -132,13 +132,13 @@ export function membersOf(text: string): Map<string, string> {
   return members;
 }
 
-/** The object with these fields, whose values are JSON texts. */
+/** The JSON text of an object with these fields, whose values are JSON texts. */
 export function objectOf(members: ReadonlyMap<string, string>): string {
   const fields = [...members].map(([name, value]) => `${JSON.stringify(name)}:${value}`);
   return `{${fields.join(",")}}`;
 }
 
-/** The index of the quote that ends the string whose first quote is at `start`; the text's end where none does. */
+/** The index of the quote that closes the string opened at `start`; the text's length if there is none. */
 function endOfString(text: string, start: number): number {
   for (let at = start; ; ) {
     at = text.indexOf('"', at + 1);
