@@ -1,5 +1,5 @@
-// Agent Lightning's proxy before LiteLLM (llm_proxy.py of 0.3.0), where it is set to forward its headers: an attempt is one
-// agent's run, of a rollout that may be tried again.
+// Agent Lightning's proxy in front of LiteLLM (llm_proxy.py of 0.3.0), if it is set to forward its headers. An attempt is
+// one run of an agent; a rollout that fails is attempted again.
 
 import type { Adapter } from "./adapter.ts";
 

@@ -17,7 +17,7 @@ import { reload, translated, verdict } from "./calls.ts";
 
 type Extension = Extract<EngineOperation, { kind: "extension" }>;
 
-/** A call that engines which AReaL starts itself know by the same name. */
+/** A row for a call that is passed on, under the same name, to engines that AReaL started. */
 const extended = (
   name: string,
   summary: string,
@@ -55,8 +55,8 @@ export const AREAL: Adapter = {
       call: (control, body) => {
         const lora_name = textIn(body, "lora_name");
         const lora_path = textIn(body, "lora_model_path");
-        const asked = { lora_name, lora_path, load_inplace: true };
-        return loadAdapter(control, { query: {}, body: asked });
+        const fields = { lora_name, lora_path, load_inplace: true };
+        return loadAdapter(control, { query: {}, body: fields });
       },
       answer: verdict,
     }),

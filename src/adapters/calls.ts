@@ -1,5 +1,5 @@
-// Parts that adapters' control calls share: rows that answer in a dialect's own shape, texts in bodies, and the call that
-// loads weights from a path. No dialect is known here.
+// Parts that adapters' control calls share: rows that answer in a dialect's own shape, and the call that loads weights from
+// a path. They belong to no dialect.
 
 import { AppError, errorText } from "../core/base/errors.ts";
 import { type Control, updated } from "../server/control/calls.ts";
@@ -13,13 +13,13 @@ export interface Done {
 }
 
 type Translated = Omit<RouteInfo, "method"> & {
-  /** Default: POST, with a body of fields that only the call reads. */
+  /** Default: POST, with a body that `call` reads. */
   readonly method?: "GET";
   readonly call: (control: Control, body: unknown) => Response | Promise<Response>;
   readonly answer: (done: Done) => Response;
 };
 
-/** A call of the server's under another name: what comes of it, errors included, is written by `answer`. */
+/** A row for one of the server's calls under another name. `answer` writes its result, errors included. */
 export function translated({ call, answer, method, ...info }: Translated): Row<Control> {
   const route = method ? { method } : ({ method: "POST", schema: { type: "object" } } as const);
   return {
@@ -43,7 +43,7 @@ export function translated({ call, answer, method, ...info }: Translated): Row<C
 export const verdict = ({ isSuccess, status, message }: Done) =>
   jsonResponse({ success: isSuccess, message }, isSuccess ? 200 : Math.max(400, status));
 
-/** Loads weights from a path. Generation waits until it is done or has failed: no `pause` and `resume` around it. */
+/** Loads weights from a path. Generation stops meanwhile by itself: the trainer need not pause and resume. */
 export function reload(control: Control, path: string, version: string | null = null) {
   return updated(control, "whole", { kind: "load", path, version, options: {} });
 }

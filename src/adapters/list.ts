@@ -1,5 +1,4 @@
-// The registry of adapters, which compose/features.ts serves: routes that a trainer or another engine has beside vLLM's. To add
-// one: docs/EXTENDING.md.
+// The list of adapters that compose/features.ts serves. To add one, see docs/EXTENDING.md.
 
 import type { Adapter } from "./adapter.ts";
 import { AGENT_LIGHTNING } from "./agent-lightning.ts";

@@ -1,4 +1,4 @@
-// prime-rl's names of calls, which leave the version out of some of vLLM's.
+// prime-rl's own control calls, and vLLM's calls for adapters without /v1 in their paths.
 
 import { connectTrainer } from "../server/control/calls.ts";
 import {

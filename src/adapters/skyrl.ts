@@ -1,8 +1,8 @@
-// SkyRL beside the routes of vLLM that it uses as they are: the end of a session, and POST /skyrl/v1/generate
-// (skyrl/backends/skyrl_train/inference_servers/vllm_server_actor.py): one response to
-// one prompt, and beside it packed arrays: the tokens from which each of its tokens was drawn, and routed experts. A packed
-// array is {data, shape, dtype}, in this order and without spaces, because its client cuts `data` out of the body before it
-// reads the JSON.
+// SkyRL's own route beside those of vLLM: POST /skyrl/v1/generate
+// (skyrl/backends/skyrl_train/inference_servers/vllm_server_actor.py). It answers with one response to one prompt, and with
+// packed arrays: the tokens from which each of its tokens was drawn (the sample's support), and routed experts. A packed
+// array is {data, shape, dtype}, in this order and without spaces, because the client cuts `data` out of the body before
+// it reads the JSON.
 
 import * as v from "valibot";
 import { AppError } from "../core/base/errors.ts";
@@ -19,9 +19,9 @@ import type { ServedModel } from "../server/openai/served-model.ts";
 import { invalid } from "../server/route.ts";
 import type { Adapter } from "./adapter.ts";
 
-/** A support of one token says nothing that the token itself does not. */
+/** Least top_k of a support: with one token it would be the token itself. */
 const SUPPORT_MIN = 2;
-/** No token: fewer than `top_k` were left to draw from. */
+/** Fills a row where fewer than `top_k` tokens were left to draw from. */
 const PADDING = -1;
 
 const skyrlRequest = v.strictObject({ ...generateRequest.entries, return_sample_support: flag });
@@ -33,8 +33,8 @@ function parseSkyrl(body: unknown): ParsedRequest {
   if (fields.stream === true) throw invalid("stream", "is true; this endpoint does not stream");
   const topK = wantsSupport === true ? supportWidth(params.top_k ?? 0) : null;
   // SkyRL comes here for one of two arrays. A request for a support does not say whether it wants experts too.
-  const wanted = topK === null ? { return_routed_experts: true } : { logprobs: topK };
-  const sampling_params = { ...params, ...wanted };
+  const report = topK === null ? { return_routed_experts: true } : { logprobs: topK };
+  const sampling_params = { ...params, ...report };
   const wantsLogprobs = (sampling_params.logprobs ?? null) !== null;
   return {
     ...parseGenerate({ ...fields, sampling_params }),
@@ -48,7 +48,7 @@ function supportWidth(topK: number): number {
   throw invalid("sampling_params.top_k", problem);
 }
 
-/** `topK` null: no support is wanted. */
+/** Writes the answer. `topK` null: no support is wanted. */
 function answerOf(model: ServedModel, topK: number | null, wantsLogprobs: boolean): Answer {
   const logprobsOf = (output: Output) => {
     if (!wantsLogprobs) return "null";
@@ -77,14 +77,14 @@ function answerOf(model: ServedModel, topK: number | null, wantsLogprobs: boolea
   };
 }
 
-/** A row for each token: what could have been drawn, then padding. */
+/** A row for each token: the tokens that could have been drawn, then padding. */
 function supportOf({ tokens, response }: Output, topK: number): Int32Array<ArrayBuffer> {
   const rows = new Int32Array(tokens * topK).fill(PADDING);
   for (let i = 0; i < tokens; i += 1) rows.set(supportAt(response, i, topK), i * topK);
   return rows;
 }
 
-/** In the smallest of the types that SkyRL's client takes; it refuses a larger one. */
+/** The routed experts, in the smallest type that holds them: SkyRL's client refuses a larger one. */
 function packedExperts({ response }: Output): string {
   const array = response.experts?.array() ?? null;
   if (array === null) return "null";

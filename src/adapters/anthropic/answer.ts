@@ -9,7 +9,7 @@ import type { Output } from "../../server/openai/output.ts";
 import { callsIn, type ParsedMessage } from "../../server/openai/tool-calls.ts";
 import { fieldOf } from "../../server/route.ts";
 
-/** Agents send thinking back as it came; nobody reads its signature. */
+/** Agents send thinking back with its signature, which nobody here reads. */
 const SIGNATURE = "foretoken";
 
 type Block = Readonly<Record<string, unknown> & { type: string }>;
@@ -81,7 +81,7 @@ function opening({ id }: Job, model: string) {
   return { id: `msg_${id}`, type: "message", role: "assistant", model };
 }
 
-/** Anthropic counts what is read from a cache apart. */
+/** Token counts. In Anthropic's API, `input_tokens` leaves out those read from the cache. */
 function usageOf(job: Job) {
   const cached = job.promptTokensCached;
   return {
@@ -91,7 +91,7 @@ function usageOf(job: Job) {
   };
 }
 
-/** A call is run by the agent: it has ended, whatever ended it. */
+/** The stop reason. A response with tool calls ends with `tool_use`, be it by a stop token or a stop text. */
 function endOf(job: Job, output: Output) {
   const { finish, stopReason } = output;
   const calls = callsIn(job.messageOf(output));
@@ -120,7 +120,7 @@ function blocksOf(output: Output, message: ParsedMessage | null): Block[] {
   return blocks;
 }
 
-/** The model may write what is no JSON object; the agent gets that as text, and can answer with an error. */
+/** A call's arguments. If the model wrote no JSON object, the agent gets the text, and can answer with an error. */
 function inputOf(written: string): unknown {
   try {
     const value: unknown = JSON.parse(written);
@@ -130,7 +130,7 @@ function inputOf(written: string): unknown {
   }
 }
 
-/** A block as it stands when it begins, before its deltas. */
+/** The block without its content, which its deltas bring. */
 function emptied(block: Block): Block {
   if (block.type === "text") return textBlock("");
   if (block.type === "thinking") return { type: "thinking", thinking: "", signature: "" };

@@ -18,7 +18,7 @@ import {
   promptFieldsOf,
 } from "./fields.ts";
 
-/** Numbers in tools and their calls are the client's: JavaScript would make 1 of 1.0. `source` empty: they are not known. */
+/** Keeps the client's spelling of numbers in tools and their calls (1.0 and not 1). `source`: the body's text; may be empty. */
 function exactly<T extends CountFields>(fields: T, source: string): T {
   if (source === "") return fields;
   const { messages, tools } = withWrittenNumbers(source) as T;
@@ -46,7 +46,7 @@ const MESSAGES = generates("/v1/messages", "Anthropic: the next message of a con
   parse: parseMessages,
 });
 
-/** Anthropic's client sends the whole conversation instead when it reads this. */
+/** After this answer, Anthropic's client sends the whole conversation instead. */
 const NO_THREADS = {
   type: "error",
   error: {

@@ -1,5 +1,5 @@
-// Bodies of Anthropic's Messages API (https://docs.anthropic.com/en/api/messages), and the chat that each amounts to, as
-// vLLM makes it of them (vllm/entrypoints/anthropic/serving.py).
+// Bodies of Anthropic's Messages API (https://docs.anthropic.com/en/api/messages), translated to chat completions as vLLM
+// does (vllm/entrypoints/anthropic/serving.py).
 
 import * as v from "valibot";
 import * as f from "../../server/openai/fields.ts";
@@ -9,7 +9,7 @@ import { invalid } from "../../server/route.ts";
 const MESSAGES_MAX = 65_536;
 const BLOCKS_MAX = 65_536;
 const TOOLS_MAX = 1024;
-/** The first words of a block by which Claude Code attributes a request; they differ with each, and are no prompt. */
+/** How a block begins in which Claude Code attributes the request. It differs from request to request, and is left out. */
 const ATTRIBUTION = "x-anthropic-billing-header";
 
 const blocks = v.union(
@@ -87,7 +87,7 @@ export type MessagesFields = v.InferOutput<typeof messagesRequest>;
 type Message = CountFields["messages"][number];
 type Block = Readonly<Record<string, unknown>>;
 
-/** The part of a body of /v1/chat/completions that makes the prompt. @throws InvalidFieldError. */
+/** The fields of a chat completion that make up the prompt. @throws InvalidFieldError. */
 export function promptFieldsOf(fields: CountFields): Record<string, unknown> {
   const messages: object[] = [];
   const system = systemText(fields.system ?? "", "system");
@@ -112,7 +112,7 @@ export function promptFieldsOf(fields: CountFields): Record<string, unknown> {
   };
 }
 
-/** The whole body. @throws InvalidFieldError. */
+/** The whole body of the chat completion. @throws InvalidFieldError. */
 export function chatFieldsOf(fields: MessagesFields): Record<string, unknown> {
   return {
     ...promptFieldsOf(fields),
@@ -147,17 +147,17 @@ function choiceOf(asked: CountFields["tool_choice"]): unknown {
   return { type: "function", function: { name } };
 }
 
-/** null: there is nothing in it. */
+/** The system prompt; null: it is empty. */
 function systemText(content: Message["content"], at: string): string | null {
   const texts =
     typeof content === "string"
       ? [content]
       : content.map((block, i) => textOf(block, `${at}.${i}`));
-  const text = texts.filter((one) => !one.startsWith(ATTRIBUTION)).join("");
+  const text = texts.filter((block) => !block.startsWith(ATTRIBUTION)).join("");
   return text === "" ? null : text;
 }
 
-/** Results of tools are messages of their own, before what else the user says. */
+/** Translates a message. Tool results become messages of their own, before the user's other content. */
 function chatMessages({ role, content }: Message, at: string): object[] {
   if (role === "system") {
     const text = systemText(content, `${at}.content`);

@@ -1,5 +1,5 @@
-// SGLang's control calls, as slime and miles send them, and what its engines tell of themselves: this server stands for all of
-// its engines as one, with the ranks of all.
+// SGLang's control calls, as slime and miles send them, and the routes by which an engine describes itself: to a trainer, all
+// engines together are one engine with the ranks of all.
 
 import {
   askFirst,
@@ -29,11 +29,11 @@ const state = ({ isSuccess, status, message }: Done) =>
 const empty = ({ isSuccess, status, message }: Done) =>
   isSuccess ? new Response(null, { status: 200 }) : jsonResponse({ error: { message } }, status);
 
-/** SGLang's answer where a handler returns nothing: slime reads every answer as JSON. */
+/** SGLang's answer of a handler that returns nothing: `null`, because slime reads every answer as JSON. */
 const nothing = ({ isSuccess, status, message }: Done) =>
   isSuccess ? jsonResponse(null) : jsonResponse({ error: { message } }, status);
 
-/** Weights that a trainer sends to the engines itself. */
+/** Calls by which a trainer sends weights to the engines directly. */
 const BROADCASTS = [
   "/init_weights_update_group",
   "/update_weights_from_distributed",
@@ -135,9 +135,9 @@ export const SGLANG_CONTROL: readonly Row<Control>[] = [
       // vLLM and SGLang have a route of this name, and slime and miles ask for it first: the answer has the fields of both.
       const { query: settings } = await callOf(exchange);
       const answer = await askFirst(control, { kind: "ask", about: "settings", settings });
-      const own: unknown = answer.ok ? await answer.clone().json() : null;
-      if (typeof own !== "object" || own === null || Array.isArray(own)) return answer;
-      return jsonResponse({ ...own, ...(await serverInfo(control, exchange.url)) });
+      const info: unknown = answer.ok ? await answer.clone().json() : null;
+      if (typeof info !== "object" || info === null || Array.isArray(info)) return answer;
+      return jsonResponse({ ...info, ...(await serverInfo(control, exchange.url)) });
     },
     { query: { config_format: { type: "string", enum: ["text", "json"] } } },
   ),
@@ -149,7 +149,7 @@ export const SGLANG_CONTROL: readonly Row<Control>[] = [
   get("/v1/loads", "SGLang: as /get_load", (control) => jsonResponse({ loads: loads(control) })),
 ];
 
-/** Only `abort` ends running requests; in the other modes they continue after the pause. */
+/** SGLang's pause mode: only `abort` ends running requests; in the others they continue after the pause. */
 function pauseMode(body: unknown): "abort" | "keep" {
   const mode = optionalTextIn(body, "mode") ?? "abort";
   if (mode === "abort") return "abort";
@@ -165,7 +165,7 @@ function tagsIn(body: unknown): string[] {
   return tags;
 }
 
-/** slime compares these with what it would start the engine with (`_init_external`). */
+/** The settings that slime compares with its own when it attaches to an engine (`_init_external`). */
 async function serverInfo(control: Control, url: URL): Promise<object> {
   const sizes = await worldSizes(control);
   const capacities = control.pool.members.flatMap(({ worker }) => worker?.capacity ?? []);
@@ -201,11 +201,11 @@ function modelInfo({ sidecar, weights, modelName }: Control): object {
   };
 }
 
-/** The load as of one rank: running requests of all engines, and waiting ones here and in engines. */
+/** The load, as if of one rank: running requests of all engines, and requests that wait in engines or here. */
 function loads({ sidecar, pool }: Control): object[] {
   const { meter, unfinished } = sidecar.rollout;
   const stats = pool.members.map(({ workerId }) => meter.latest(workerId));
-  const running = sum(stats.map((one) => one?.running ?? 0));
+  const running = sum(stats.map((worker) => worker?.running ?? 0));
   return [
     {
       dp_rank: 0,
@@ -213,7 +213,7 @@ function loads({ sidecar, pool }: Control): object[] {
       num_running_reqs: running,
       num_waiting_reqs: Math.max(0, unfinished - running),
       num_total_reqs: unfinished,
-      num_tokens: sum(stats.map((one) => one?.kvTokensUsed ?? 0)),
+      num_tokens: sum(stats.map((worker) => worker?.kvTokensUsed ?? 0)),
     },
   ];
 }

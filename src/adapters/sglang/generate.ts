@@ -19,7 +19,7 @@ import {
 import type { ServedModel } from "../../server/openai/served-model.ts";
 import { invalid } from "../../server/route.ts";
 
-/** SGLang's. */
+/** SGLang's default of max_new_tokens. */
 const TOKENS_MAX_DEFAULT = 128;
 const PROMPTS = "prompts are tokens of text";
 const SPLIT = "engines here prefill and decode what they run";
@@ -68,7 +68,7 @@ export const sglangRequest = v.strictObject({
   sampling_params: f.perPrompt(samplingParams),
   return_logprob: f.perPrompt(yes),
   top_logprobs_num: f.perPrompt(TOP_LOGPROBS_FIELD),
-  /** -1: of the output alone. */
+  /** -1: logprobs of the output only. */
   logprob_start_len: f.perPrompt(f.unsupported(SCORES, -1)),
   return_text_in_logprobs: f.flag,
   rid: f.perPrompt(f.name),
@@ -79,7 +79,7 @@ export const sglangRequest = v.strictObject({
   priority: f.integer(-(2 ** 31), 2 ** 31 - 1),
   stream: f.flag,
   return_hidden_states: f.unsupported("no worker returns them", false),
-  /** Report the experts of all layers for each token but the last: 32-bit numbers in base64. */
+  /** The answer has the routed experts of all layers for each token but the last: 32-bit numbers in base64. */
   return_routed_experts: f.flag,
   routed_experts_start_len: f.integer(0, TOKENS_MAX),
   /** miles names it in every request. */
@@ -88,7 +88,7 @@ export const sglangRequest = v.strictObject({
   return_prompt_token_ids: f.unsupported("the client has them", false),
   token_ids_logprob: f.unsupported("top_logprobs_num takes its place"),
   ...f.refusing(PROMPTS, "input_embeds", "image_data", "video_data", "audio_data"),
-  /** An adapter's name. */
+  /** Despite its name, an adapter's name. */
   lora_path: f.perPrompt(f.name),
   /** The equivalent of vLLM's cache_salt. */
   extra_key: f.perPrompt(f.name),
@@ -123,27 +123,27 @@ export function parseSglang(body: unknown): ParsedRequest {
     parts: items.map((item) => partOf(fields, item)),
     prompts,
     wantsText: true,
-    names: Array.isArray(rid) ? rid.map((one) => one ?? "") : undefined,
+    names: Array.isArray(rid) ? rid.map((name) => name ?? "") : undefined,
     answer: (model) => answerOf(model, fields, about),
   };
 }
 
-/** Fields that this endpoint has in common with vLLM's. */
+/** The fields that are not sampling parameters; both dialects have them. */
 type Placing = ParsedRequest["fields"];
 
-/** Parameters that may differ from prompt to prompt. */
+/** The parameters of one prompt. */
 interface Item {
   readonly params: v.InferOutput<typeof samplingParams>;
   readonly tokensMax: number;
   readonly returnsLogprobs: boolean;
   readonly top: number;
-  /** Most tokens that can be drawn at a position, all of which are reported; 0: they are not. */
+  /** Number of tokens that top_k leaves at a position, all of which are reported; 0: they are not wanted, or too many. */
   readonly support: number;
   readonly adapter: string | null;
   readonly salt: string | null;
 }
 
-/** @throws InvalidFieldError: a list has not one entry for each prompt, or a name comes twice. */
+/** The parameters of each prompt. @throws InvalidFieldError: a list has another length, or a name comes twice. */
 function itemsOf(fields: Fields, count: number): Item[] {
   const at = <T>(
     field: keyof Fields,
@@ -177,7 +177,7 @@ function itemsOf(fields: Fields, count: number): Item[] {
   });
 }
 
-/** slime's patched SGLang reports the tokens that top_p left. Here that takes a top_k which engines report alternatives for. */
+/** slime's patched SGLang reports the tokens that top_p left. Here this needs a top_k within the limit of alternatives. */
 function supportWidth({ custom_params, top_k, temperature }: Item["params"]): number {
   if (custom_params?.return_top_p_token_ids !== true) return 0;
   if (temperature === 0) return 1;
@@ -185,7 +185,7 @@ function supportWidth({ custom_params, top_k, temperature }: Item["params"]): nu
   return width >= 1 && width <= TOP_LOGPROBS.max ? width : 0;
 }
 
-/** The parameters of one prompt in vLLM's words. */
+/** The parameters of one prompt under vLLM's names. */
 function partOf(fields: Fields, item: Item): RequestPart {
   const { params, tokensMax, top, support, salt } = item;
   const { return_routed_experts: experts, routed_experts_start_len: start } = fields;
@@ -207,7 +207,7 @@ function partOf(fields: Fields, item: Item): RequestPart {
   };
 }
 
-/** SGLang's names of vLLM's kinds of structured output. */
+/** Kinds of structured output: SGLang's name, then vLLM's. */
 const STRUCTURES = [
   ["json_schema", "json"],
   ["regex", "regex"],
@@ -215,7 +215,7 @@ const STRUCTURES = [
   ["structural_tag", "structural_tag"],
 ] as const;
 
-/** null: free text. @throws InvalidFieldError: as in SGLang there is one at most. */
+/** vLLM's `structured_outputs`; null: free text. @throws InvalidFieldError: more than one kind is set. */
 function structureOf(params: Item["params"]): Record<string, unknown> | null {
   const [first, second] = STRUCTURES.filter(([name]) => (params[name] ?? null) !== null);
   if (first === undefined) return null;
@@ -248,7 +248,7 @@ function promptsIn({ input_ids: ids, text: written }: Fields): {
   return { prompts: { kind: "tokens", lists, names }, count: lists.length, isBatch };
 }
 
-/** `samples`: responses to a prompt. */
+/** `samples`: number of responses to each prompt. */
 function answerOf(
   model: ServedModel,
   { rid, ...fields }: Fields,
@@ -261,7 +261,7 @@ function answerOf(
     const name = rid[Math.floor(index / samples)] ?? job.id;
     return samples === 1 ? name : `${name}_${index % samples}`;
   };
-  const one = (job: Job, output: Output) => {
+  const responseJson = (job: Job, output: Output) => {
     const item = present(items[Math.floor(output.index / samples)], "each prompt has its item");
     const meta = metaInfoJson(output, {
       ...item,
@@ -276,15 +276,15 @@ function answerOf(
   };
   return {
     whole(job) {
-      const parts = job.outputs.map((output) => one(job, output));
+      const parts = job.outputs.map((output) => responseJson(job, output));
       return isList ? `[${parts.join(",")}]` : (parts[0] ?? "null");
     },
-    /** Each event holds all of a response so far, as SGLang's do without --incremental-streaming-output. */
+    /** Each event holds the whole response so far, as in SGLang without --incremental-streaming-output. */
     stream: (job) => ({
       delta(output, cursor) {
         if (output.finish === null && output.tokens <= cursor.tokens) return "";
         moved(cursor, output);
-        return `data: ${one(job, output)}\n\n`;
+        return `data: ${responseJson(job, output)}\n\n`;
       },
     }),
   };

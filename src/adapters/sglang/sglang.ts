@@ -12,7 +12,7 @@ import { parseSglang, sglangRequest } from "./generate.ts";
 const abortRequest = v.strictObject({
   /** "" is SGLang's own default: none. */
   rid: v.nullish(f.text),
-  /** `rid` is what the ids begin with (miles: of all requests of an adapter). */
+  /** Aborts all requests whose ids begin with `rid` (miles: those of an adapter). */
   prefix: f.flag,
   abort_all: f.flag,
   ...f.ignoring("finished_reason", "abort_message"),
@@ -35,7 +35,7 @@ export const SGLANG: Adapter = {
   control: SGLANG_CONTROL,
 };
 
-/** The answers to them come as they stand, with finish_reason abort. */
+/** Aborts requests. Their clients get the output so far, with finish_reason abort. */
 function abort(plane: DataPlane, fields: v.InferOutput<typeof abortRequest>): object {
   const name = fields.rid ?? "";
   if (fields.abort_all !== true && name === "") throw invalid("rid", "or abort_all must be there");
