@@ -1,7 +1,7 @@
-// Whether the engines of one weight epoch have the same weights. Embedded engines name theirs by a digest, which is equal or not.
-// Every other engine generates a canary, a few greedy tokens, after it got weights or woke up; canaries are compared by logprobs:
-// with one another, with earlier ones of the same epoch, and with the trainer's. Engines that have neither are not compared. It
-// only decides: the pool fences.
+// Whether the engines of one weight epoch have the same weights. Embedded engines report a digest, which is equal or not.
+// Every engine generates a canary, a few greedy tokens, after it got weights or woke up; canaries are compared by logprobs with
+// one another, with earlier ones of the same epoch, and with the trainer's. Engines that have neither are not compared. It only
+// decides: the pool fences.
 
 import * as v from "valibot";
 import type { WeightEpoch, WeightsId } from "../core/base/ids.ts";
@@ -160,7 +160,7 @@ export class Agreement {
     return Math.min(TOLERANCE_MAX, Math.max(TOLERANCE_MIN, learned));
   }
 
-  /** The canary of the majority; in a split, one that differs from the canary of the epoch before. null: it is ambiguous. */
+  /** The majority's canary; without a majority, one that differs from the epoch before. null: it is ambiguous. */
   #most(votes: readonly Canary[]): Canary | null {
     const isAlike = (a: Canary, b: Canary) => differenceOf(a.made, b.made) <= this.#tolerance;
     const { best, count } = mostAlike(votes, isAlike);

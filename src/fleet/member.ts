@@ -42,7 +42,7 @@ export interface MemberRecord {
   readonly isGone: boolean;
   /** Version of the weights that the engine's server has reported last; null: none. */
   readonly reported: string | null;
-  /** Why the engine is stale: it reports another version than the current one, which another engine reports; null: it is not. */
+  /** Why the engine is stale: it reports an old version, and another engine the current one; null: it is not stale. */
   readonly stale: string | null;
 }
 

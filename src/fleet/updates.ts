@@ -52,7 +52,7 @@ export type WeightsNotice =
   | { readonly kind: "learned" | "doubted"; readonly version: string; readonly by: string }
   | CanaryFailed;
 
-/** Calls that change weights at the same time, at most: a trainer waits for each answer, and few send at once or retry. */
+/** Limit of concurrent calls that change weights: a trainer waits for each answer, and few trainers or retries overlap. */
 const CALLS_MAX = 64;
 const NAMES_MAX = 1024;
 

@@ -1,4 +1,4 @@
-/** Runs `act`. What it throws goes to `failed` and no further: the wall between one client, timer or engine and the others. */
+/** Runs `act` and passes an error to `failed`, so that one client, timer or engine cannot disturb the others. */
 export function contain(act: () => void, failed: (error: unknown) => void): void {
   try {
     act();

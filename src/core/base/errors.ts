@@ -45,7 +45,7 @@ export class AppError extends Error {
   }
 }
 
-/** An engine would not run a request, or none could: the message, and the engine's HTTP status if that is a 4xx. */
+/** An engine refused a request, or none could run it. Has the engine's message, and its HTTP status if that is a 4xx. */
 export class RefusedError extends AppError {
   readonly status: number | null;
 
@@ -55,7 +55,7 @@ export class RefusedError extends AppError {
   }
 }
 
-/** A field of some input is wrong: names its location, the field, its value and the bound. */
+/** A field of an input is wrong. The message names its location, the field, its value and the bound. */
 export class InvalidFieldError extends AppError {
   readonly where: string;
   readonly field: string;
@@ -77,7 +77,7 @@ const FILE_PROBLEMS: Readonly<Record<string, string>> = {
   EPERM: "may not be read by this user",
 };
 
-/** Why a file cannot be read; the caller names it. */
+/** Why a file cannot be read. The caller names the file. */
 export function fileProblem(error: unknown): string {
   return FILE_PROBLEMS[String(Reflect.get(Object(error), "code"))] ?? errorText(error);
 }

@@ -5,11 +5,11 @@ type Branded<T, B extends string> = T & { readonly [brand]: B };
 
 /** One prompt and its responses. Unique within a rollout. */
 export type GroupId = Branded<string, "GroupId">;
-/** One response being made; never used again. The core's heaps have `Request.index`, which is. */
+/** A request, which makes one response; never reused. The core's heaps use `Request.index`, which is reused. */
 export type RequestId = Branded<number, "RequestId">;
-/** One engine. Dense small integers. */
+/** One engine, as a small integer; numbers are dense and never reused. */
 export type WorkerId = Branded<number, "WorkerId">;
-/** Counts weight updates. Tokens, KV and drafts of another epoch are unusable. */
+/** Number of weight updates so far. KV and drafts of another epoch are unusable. */
 export type WeightEpoch = Branded<number, "WeightEpoch">;
 /** Name of an engine's weights: precision and digest. Equal names mean equal weights. */
 export type WeightsId = Branded<string, "WeightsId">;

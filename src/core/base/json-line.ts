@@ -1,9 +1,9 @@
-// JSON as a line of a log, a file or a stream: a line for every reader. Many split text wherever Unicode ends a line
-// (Python's str.splitlines, httpx), and JSON leaves these characters as they are inside of its strings.
+// JSON as one line of a log, a file or a stream, for every reader: many split text at each line end of Unicode (Python's
+// str.splitlines, httpx), and JSON may have these characters inside of strings.
 
 const ENDS = /[\u0085\u2028\u2029]/g;
 
-/** The same JSON without them; `json` has no line ends between its tokens. */
+/** The same JSON with these characters escaped. `json` must have no line ends outside of strings. */
 export function oneLine(json: string): string {
   return json.replace(ENDS, (end) => `\\u${end.charCodeAt(0).toString(16).padStart(4, "0")}`);
 }

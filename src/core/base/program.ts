@@ -1,8 +1,8 @@
-// What this program is, and the argument by which it becomes a helper of itself.
+// Whether this program is a compiled executable, and the argument that starts it as its own helper process.
 
 /**
- * A compiled executable (scripts/compile.ts): its modules are in a file system that only the executable has, and no
- * other program can open them.
+ * Whether this is a compiled executable (scripts/compile.ts). Its modules are in a file system inside the executable,
+ * which no other program can open.
  */
 export const IS_COMPILED = import.meta.dir.startsWith("/$bunfs/");
 

@@ -1,9 +1,9 @@
-/** The value below which a part of the values lies; undefined: there are none. */
+/** The quantile at `part` (0.5: the median); undefined: there are no values. */
 export function quantileOf(values: ArrayLike<number>, part: number): number | undefined {
   return selectQuantile(new Float64Array(values), part);
 }
 
-/** As `quantileOf`, of values in [from, end), which it reorders. O(n) on average: Hoare's selection sorts around that one. */
+/** Like `quantileOf`, for the values in [from, end), which it reorders. O(n) on average (Hoare's quickselect). */
 export function selectQuantile(values: Float64Array, part: number, from = 0, end = values.length) {
   const at = from + Math.min(end - from - 1, Math.floor(part * (end - from)));
   let low = from;

@@ -1,6 +1,6 @@
-// The answer to a guessed name of a field: the nearest known one, else all of them.
+// The message about an unknown name of a field: it suggests the nearest known name, or lists all.
 
-/** Message about a name that is not among `known`. */
+/** The message about a name that is not in `known`. */
 export function unknownName(name: string, known: readonly string[]): string {
   const bound = Math.max(1, Math.floor(name.length / 4));
   const [nearest] = known
@@ -12,7 +12,7 @@ export function unknownName(name: string, known: readonly string[]): string {
     : `is not known; did you mean ${nearest.one}?`;
 }
 
-/** maxTokens, max-tokens and max_tokens are one name. */
+/** The name without case and separators: maxTokens, max-tokens and max_tokens are alike. */
 function plain(name: string): string {
   return name.toLowerCase().replace(/[^a-z0-9]/g, "");
 }

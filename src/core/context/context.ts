@@ -8,21 +8,21 @@ import { Turnover } from "./turnover.ts";
 
 interface GroupContext {
   readonly group: Group;
-  /** The longest response to be expected by earlier weight epochs, in output tokens; null: not known. */
+  /** The longest response expected from those of earlier weight epochs, in output tokens; null: not known. */
   readonly prior: number | null;
   readonly estimate: LengthEstimate;
   /** The request that runs first to learn the group's length; null: it was given up. */
   probe: Request | null;
 }
 
-/** The longest response to be expected by what earlier weight epochs made of the request's prompt; null: not known. */
+/** The longest response expected from those that earlier weight epochs gave to the same prompt; null: not known. */
 export type LengthPrior = (request: Request) => number | null;
 
 export class ContextManager {
   readonly turnover = new Turnover();
   readonly sessions = new SessionOutlook();
   readonly #prior: LengthPrior;
-  /** Contexts by group index, which later groups may reuse. */
+  /** Contexts by group index, which a later group may reuse. */
   readonly #contexts: (GroupContext | undefined)[] = [];
 
   constructor(prior: LengthPrior = () => null) {
@@ -44,14 +44,14 @@ export class ContextManager {
     }
   }
 
-  /** The first response of a group is its probe, until it or a sibling has finished; with a prior there is none. */
+  /** Whether the request is its group's probe: the first one, until any request finishes. A prior makes a probe unnecessary. */
   isProbe(request: Request): boolean {
     const { probe, estimate } = this.#of(request.group);
     if (probe !== request) return false;
     return request.turn > 0 ? this.sessions.leads(request) : !estimate.informed;
   }
 
-  /** The request is the next turn of a session. A session that begins with its group's probe is probed as a whole. */
+  /** Records that `next` is the next turn of the session of `from`. If `from` was its group's probe, `next` becomes it. */
   continued(next: Request, from: Request): void {
     this.sessions.came();
     const context = this.#of(next.group);
@@ -63,12 +63,12 @@ export class ContextManager {
     return this.#of(group).prior;
   }
 
-  /** L_g in output tokens; until a response has finished, or with no history, the maximum of tokens (length-estimate.ts). */
+  /** L_g in output tokens (length-estimate.ts). Without a finished response or a prior, it is the upper bound. */
   estimate(group: Group): number {
     return this.#of(group).estimate.tokens;
   }
 
-  /** L_g as far as it is more than the bound: a response of the group, or an earlier epoch, has shown it; else null. */
+  /** L_g if a finished response or a prior has shown it; null: it would be the upper bound only. */
   learned(group: Group): number | null {
     const { estimate } = this.#of(group);
     return estimate.informed ? estimate.tokens : null;
@@ -85,14 +85,13 @@ export class ContextManager {
     if (request.spec.keepsKv === true) this.sessions.ended(request);
   }
 
-  /** The request was aborted: its length is no sample of the group's. */
+  /** Records that the request was aborted: its length says nothing about the group's. */
   aborted(request: Request): void {
     this.turnover.left();
     const context = this.#of(request.group);
     if (context.probe === request) context.probe = null;
   }
 
-  /** The group is removed. */
   forget(group: Group): void {
     this.sessions.forget(group);
     if (this.#contexts[group.index]?.group === group) this.#contexts[group.index] = undefined;

@@ -7,13 +7,13 @@ export class LengthEstimate {
   #finishedMax: number;
   #runningMax = 0;
 
-  /** `prior`: of earlier weight epochs; null: nothing is known. */
+  /** `prior`: the longest response of earlier weight epochs; null: not known. */
   constructor(tokensMax: number, prior: number | null = null) {
     this.#tokensMax = tokensMax;
     this.#finishedMax = prior ?? -1;
   }
 
-  /** true once a response has finished, or from the start with a prior: the estimate is more than the bound. */
+  /** Whether a response has finished, or there is a prior: else the estimate is only the upper bound. */
   get informed(): boolean {
     return this.#finishedMax >= 0;
   }
@@ -24,7 +24,7 @@ export class LengthEstimate {
     return Math.min(this.#tokensMax, Math.max(this.#finishedMax, this.#runningMax));
   }
 
-  /** A response of the group may have `tokensMax` output tokens. */
+  /** Raises the upper bound: a response of the group may have `tokensMax` output tokens. */
   bounded(tokensMax: number): void {
     this.#tokensMax = Math.max(this.#tokensMax, tokensMax);
   }
@@ -33,7 +33,7 @@ export class LengthEstimate {
     this.#finishedMax = Math.max(this.#finishedMax, tokens);
   }
 
-  /** A response of the group has `tokens` output tokens and is not finished. true: the estimate has changed. */
+  /** Records the length of an unfinished response. Returns whether the estimate has changed. */
   progressed(tokens: number): boolean {
     if (tokens <= this.#runningMax) return false;
     const before = this.tokens;

@@ -1,23 +1,23 @@
-// The rest of a session, as expected from its siblings' sessions: the task of a group has short ones or long ones.
-// As L_g is the longest finished response of a group, so is a session expected to grow as far as the longest of its
-// group has; where that is less than what others have on the mean, as far as those.
+// How many tokens a session will still add, by its siblings' sessions: a group's task takes short sessions or long ones.
+// As L_g is the longest finished response of a group, a session is expected to grow as long as the longest session of its
+// group, or as long as the mean of all groups if that is more.
 
 import { contextTokens, type Group, type Request } from "../request/buffer.ts";
 
-/** Tokens of a turn, where none is known. */
+/** Assumed tokens of a turn before any turn has ended. */
 const TURN_TOKENS = 64;
-/** With three, long sessions begin so late that they make a tail. */
+/** Turns of a session that there must be KV for. With three, long sessions begin so late that they make a tail. */
 const TURNS_AHEAD = 2;
-/** Turns of others that a group's tokens of a turn begin with; and as many that came back before anything is known. */
+/** Weight of the prior, in turns: of the mean turn of all groups, and of sessions that come back after each turn. */
 const TURNS_PRIOR = 4;
-/** Turns that count for the share that comes back. */
+/** The share of sessions that come back is that of about this many recent turns. */
 const TURNS_KEPT = 256;
 
 interface Shown {
-  /** Tokens behind the group's prompt, and turns, of the session that has most. */
+  /** The most tokens after the group's prompt, and the most turns, of a session of the group. */
   tokensMax: number;
   turnsMax: number;
-  /** Sums over all of its sessions. */
+  /** Sums over the group's sessions. */
   tokens: number;
   turns: number;
   sessions: number;
@@ -27,13 +27,13 @@ const NOTHING: Shown = { tokensMax: 0, turnsMax: 0, tokens: 0, turns: 0, session
 
 export class SessionOutlook {
   readonly #groups = new Map<Group, Shown>();
-  /** Turns of late, and those that had a next one. */
+  /** Recent turns that ended, and how many of them were followed by another. */
   #ended = TURNS_PRIOR;
   #back = TURNS_PRIOR;
-  /** Sums over all groups, those that are over too. */
+  /** Sums over all groups, finished ones included. */
   readonly #all = { tokens: 0, turns: 0, sessions: 0 };
 
-  /** A turn of a session is over, and may have a next one. */
+  /** Records the end of a session's turn, which another turn may follow. */
   ended(request: Request): void {
     this.#ended += 1;
     if (this.#ended >= TURNS_KEPT) {
@@ -51,40 +51,40 @@ export class SessionOutlook {
     }
   }
 
-  /** A session has come back with its next turn. */
+  /** Records that a session came back with another turn. */
   came(): void {
     this.#back += 1;
   }
 
-  /** Tokens that sessions of the group are expected to have behind its prompt in the end; null: nothing is known, or it has none. */
+  /** Expected tokens of a session of the group, after its prompt; null: not known, or the group has no sessions. */
   tokens(group: Group): number | null {
     const { sessions, tokens } = this.#all;
     if (sessions === 0 || group.requests[0]?.spec.keepsKv !== true) return null;
     return Math.max(tokens / sessions, this.#groups.get(group)?.tokensMax ?? 0);
   }
 
-  /** Tokens by which the request's session is expected to grow yet; those of one turn at least. */
+  /** Tokens that the request's session is expected to add; at least those of one turn. */
   tokensLeft(request: Request): number {
     const { group } = request;
     return Math.max(this.#turnTokens(group), (this.tokens(group) ?? 0) - grownTokens(request));
   }
 
-  /** Tokens by which a session is expected to grow soon, for which there must be room before another begins. */
+  /** Tokens that a session is expected to add soon: another session begins only if there is KV for them. */
   growthTokens(group: Group): number {
     return TURNS_AHEAD * Math.min(1, this.#back / this.#ended) * this.#turnTokens(group);
   }
 
-  /** Whether no sibling's session has made more turns. */
+  /** Whether no sibling's session has had more turns. */
   leads({ group, turn }: Request): boolean {
     return turn >= (this.#groups.get(group)?.turnsMax ?? 0);
   }
 
-  /** Tokens of a turn: what is new in its prompt, and its response. */
+  /** Expected tokens of a turn: the new ones of its prompt, and its response. */
   #turnTokens(group: Group): number {
     const { tokens, turns } = this.#all;
-    const all = turns === 0 ? TURN_TOKENS : tokens / turns;
+    const mean = turns === 0 ? TURN_TOKENS : tokens / turns;
     const shown = this.#groups.get(group) ?? NOTHING;
-    return (shown.tokens + TURNS_PRIOR * all) / (shown.turns + TURNS_PRIOR);
+    return (shown.tokens + TURNS_PRIOR * mean) / (shown.turns + TURNS_PRIOR);
   }
 
   forget(group: Group): void {

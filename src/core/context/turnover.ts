@@ -1,4 +1,4 @@
-// How many requests come and go. The wait of a request is measured by those that ended meanwhile, which needs no clock
+// Counts requests that come and go. A request's wait is measured by the requests that ended meanwhile: this needs no clock,
 // and does not depend on how fast the engines are.
 
 import type { Request } from "../request/buffer.ts";
@@ -6,7 +6,7 @@ import type { Request } from "../request/buffer.ts";
 export class Turnover {
   #open = 0;
   #ended = 0;
-  /** Most that were open at the same time, since `#since` had ended, and in the window before that. */
+  /** Peak number of open requests in this window and the one before. A window ends when as many have ended as its peak. */
   #peak = 0;
   #peakBefore = 0;
   #since = 0;
@@ -17,7 +17,7 @@ export class Turnover {
     this.#peak = Math.max(this.#peak, this.#open);
   }
 
-  /** Finished, or given up. */
+  /** Records that a request has finished, or was given up. */
   left(): void {
     this.#open -= 1;
     this.#ended += 1;
@@ -37,7 +37,7 @@ export class Turnover {
     return this.#ended - request.endedBefore;
   }
 
-  /** Most requests that were open at the same time, of late: for as long as it takes to end as many, at least. */
+  /** The recent peak of open requests: over this window and the one before. */
   get openMax(): number {
     return Math.max(this.#peak, this.#peakBefore);
   }

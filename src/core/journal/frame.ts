@@ -1,15 +1,15 @@
 // The frames of a journal: a magic number, the length and the CRC-32 of the payload, the payload. A frame is written in
-// one piece, so what a crash leaves at the end is a frame that is too short or whose CRC is wrong: it is cut off. A wrong
-// frame with a right one behind it is damage, and an error.
+// one piece, so a crash can leave a frame at the end that is too short or has a wrong CRC: it is cut off. A wrong frame
+// with a right one after it is damage, and an error.
 
 import { crc32 } from "node:zlib";
 
 const MAGIC = 0x4c4a5446;
 export const FRAME_HEADER_BYTES = 12;
-/** Bytes of one payload: a flush brings far less, and a wrong length must not be taken for a large frame. */
+/** Limit of a payload. Real ones are far smaller; without it, a damaged length could look like a large frame. */
 const PAYLOAD_BYTES_MAX = 2 ** 30;
 
-/** Fills the first `FRAME_HEADER_BYTES` of `frame`, whose payload is the rest. */
+/** Writes the header into the first `FRAME_HEADER_BYTES` of `frame`; the payload is the rest. */
 export function sealFrame(frame: Uint8Array): void {
   const view = new DataView(frame.buffer, frame.byteOffset, frame.byteLength);
   const payload = frame.subarray(FRAME_HEADER_BYTES);
@@ -22,12 +22,12 @@ export type FrameScan =
   | { readonly kind: "frame"; readonly payload: Uint8Array; readonly end: number }
   /** The end of the file. */
   | { readonly kind: "end" }
-  /** The rest from here on is the beginning of a frame that was never finished. */
+  /** The rest of the file is the beginning of a frame that was never finished. */
   | { readonly kind: "torn" }
   /** The frame here is wrong, and a right one begins at `next`. */
   | { readonly kind: "damaged"; readonly next: number };
 
-/** The frame at `at` of a journal's bytes. */
+/** Reads the frame at `at`. */
 export function scanFrame(bytes: Uint8Array, at: number): FrameScan {
   if (at === bytes.byteLength) return { kind: "end" };
   const payload = payloadAt(bytes, at);
@@ -51,7 +51,7 @@ export function isOwnBeginning(bytes: Uint8Array): boolean {
   return isMagic || bytes.every((byte) => byte === 0);
 }
 
-/** null: no right frame begins there. */
+/** The payload of the frame at `at`; null: no intact frame begins there. */
 function payloadAt(bytes: Uint8Array, at: number): Uint8Array | null {
   const left = bytes.byteLength - at - FRAME_HEADER_BYTES;
   if (left < 0) return null;

@@ -1,5 +1,5 @@
-// The weights of a run's tokens, and the operation by which a successor process gives them to an engine again. It only
-// reads records, and sends nothing to an engine.
+// The weights of an epoch as a journal names them, with the operation by which a successor process loads them into an engine
+// again. It only reads records, and sends nothing to an engine.
 
 import * as v from "valibot";
 import { type WeightEpoch, type WeightsId, weightEpoch, weightsId } from "../base/ids.ts";
@@ -7,20 +7,20 @@ import { type EngineOperation, OPERATION } from "../rollout/operation.ts";
 import type { SavedRun } from "./read.ts";
 import type { EpochRecord } from "./records.ts";
 
-/** The weights of an epoch. */
+/** The weights of an epoch: their names, and how an engine gets them. */
 export interface HeldWeights {
   readonly epoch: WeightEpoch;
-  /** The clients' name of the weights. */
+  /** The name of the weights for clients. */
   readonly version: string;
-  /** The engines' name of them; null: they give none. */
+  /** The engines' digest of the weights; null: they report none. */
   readonly weights: WeightsId | null;
-  /** The operation that gives the weights to an engine. */
+  /** The operation that loads the weights. first: engines open with them; unknown: only the trainer has them. */
   readonly base: EngineOperation | "first" | "unknown";
-  /** Names of servers that may have others; all: an update was under way. Absent: none. */
+  /** Names of servers that may have other weights. all: an update was under way. Absent: none. */
   readonly doubted?: readonly string[] | "all";
 }
 
-/** A number that a weight epoch can have. */
+/** Whether a value can be the number of a weight epoch. */
 export function isEpoch(value: unknown): boolean {
   return Number.isInteger(value) && Number(value) >= 0 && Number(value) <= 0xffffffff;
 }
@@ -48,7 +48,7 @@ export function lastWeights(saved: readonly SavedWeights[]): HeldWeights | null 
   return all.find(({ epoch }) => epoch === newest) ?? null;
 }
 
-/** A journal without a base has the first weights. */
+/** The weights that a record names. Without a base they are the first weights. */
 function heldIn(
   record: Pick<EpochRecord, "epoch" | "version"> & {
     readonly weights?: unknown;
@@ -66,7 +66,7 @@ function heldIn(
   };
 }
 
-/** A base that this version does not write is unknown. */
+/** Reads a base. One that this version does not know becomes `unknown`. */
 export function baseIn(value: unknown): HeldWeights["base"] {
   if (value === "first") return value;
   const { success, output } = v.safeParse(OPERATION, value);

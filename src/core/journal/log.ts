@@ -7,10 +7,10 @@ import type { Request } from "../request/buffer.ts";
 import type { SavedOutput } from "../request/saved-output.ts";
 import { type ChunkRecord, type FinishRecord, RecordWriter } from "./records.ts";
 
-/** Not a number of restarts: what the journal may have of the stream is discarded. */
+/** Differs from every number of restarts, so that the first write discards what the journal has of the stream. */
 const NEVER = -1;
 
-/** One response, and how much of it is in the journal. */
+/** A response, and how much of it is in the journal. */
 interface Followed {
   readonly request: Request;
   readonly stream: number;
@@ -29,17 +29,17 @@ export class JournalLog {
 
   #isStopped = false;
 
-  /** Something is to be written. */
+  /** Whether there is something to write. */
   get hasNews(): boolean {
     return !this.#writer.isEmpty || this.#changed.length > 0 || this.#finished.length > 0;
   }
 
-  /** A record of its own, the run's description first; written before what responses have new. */
+  /** Adds a record that is not about a response's output: first the run's description. It precedes new output. */
   note(record: object): void {
     if (!this.#isStopped) this.#writer.json(record);
   }
 
-  /** `saved`: what the journal has of the response already, which the response has too; null: it begins anew. */
+  /** Begins to follow a response. `saved`: the output that both journal and response have already; null: none. */
   follow(request: Request, stream: number, saved: SavedOutput | null = null): void {
     this.#followed[request.index] = {
       request,
@@ -51,7 +51,7 @@ export class JournalLog {
     };
   }
 
-  /** The response has new tokens, or restarts. */
+  /** Call when the response has new tokens, or restarts. */
   changed(request: Request): void {
     if (this.#isStopped) return;
     const followed = this.#followed[request.index];
@@ -60,7 +60,7 @@ export class JournalLog {
     this.#changed.push(followed);
   }
 
-  /** `response.finish` is set. */
+  /** Call when `response.finish` is set. */
   finished(request: Request): void {
     if (this.#isStopped) return;
     const followed = this.#followed[request.index];
@@ -78,11 +78,11 @@ export class JournalLog {
     this.#finished = [];
   }
 
-  /** New records, as a frame: valid until the next call of anything here. */
+  /** Takes the new records as a frame, which is valid until the next call of any method. */
   take(): Uint8Array {
     for (const followed of this.#changed) this.#write(followed);
     this.#changed = [];
-    // Behind all tokens, in the order in which they finished.
+    // After all tokens, in the order in which responses finished.
     for (const { request, stream } of this.#finished) {
       const { finish, refusal } = request.response;
       if (finish === null) continue;

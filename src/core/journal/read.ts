@@ -1,4 +1,4 @@
-// Reads a journal back: the run's description and what there is of each response.
+// Reads a journal back: the run's description, and the output of each response.
 
 import { AppError, errorText } from "../base/errors.ts";
 import { type WeightEpoch, type WeightsId, weightEpoch, workerId } from "../base/ids.ts";
@@ -18,15 +18,15 @@ import {
 export interface SavedRun {
   /** The journal's name, for messages. */
   readonly name: string;
-  /** Argument of `JournalLog.describe`. */
+  /** Argument of `RunJournal.describe`. */
   readonly header: Readonly<Record<string, unknown>>;
   /** Saved output by stream. */
   readonly outputs: ReadonlyMap<number, SavedOutput>;
   /** Streams in the order in which they finished. */
   readonly finished: readonly number[];
-  /** Weights of the chunk that began last; null: none has begun. */
+  /** Weights of the last chunk; null: no chunk has begun. */
   readonly last: { readonly epoch: WeightEpoch; readonly weights: WeightsId | null } | null;
-  /** Weight epochs that began meanwhile. */
+  /** Weight epochs that began during the run. */
   readonly epochs: readonly EpochRecord[];
   /** Arguments of `RunJournal.change`, in order. */
   readonly changes: readonly unknown[];
@@ -35,7 +35,7 @@ export interface SavedRun {
 }
 
 interface Stream {
-  /** null: it has no tokens yet, and whether its tokens have alternatives is not known. */
+  /** null: there are no tokens yet, so whether they have alternatives is not known. */
   columns: OutputColumns | null;
   chunks: Omit<Chunk, "tokens">[];
   finish: ResponseEnd | null;
@@ -43,8 +43,8 @@ interface Stream {
 }
 
 /**
- * null: nothing whole is in it. `name`: of the journal, for messages.
- * @throws AppError output_failed: a record in its middle is damaged, or it is no journal.
+ * Reads a journal; null: there is no whole record in it. `name`: the journal's name for messages.
+ * @throws AppError journal_damaged: a record before the last is damaged, or it is no journal.
  */
 export function readJournal(bytes: Uint8Array, name: string): SavedRun | null {
   const reader = new RunReader(name);
@@ -140,7 +140,7 @@ class RunReader {
     };
   }
 
-  /** Chunks begin one behind the other, the last one with the tokens or at their end. */
+  /** Checks that chunks begin in order, and none after the response's last token. @throws AppError journal_damaged. */
   #checkChunks(stream: number, chunks: Stream["chunks"], length: number): void {
     const ends = [...chunks.slice(1).map(({ offset }) => offset), length];
     const wrong = chunks.findIndex(({ offset }, i) => offset > (ends[i] ?? length));
@@ -168,15 +168,15 @@ class RunReader {
 }
 
 const TYPES = ["epoch", "output", "chunk", "finish", "change"];
-/** Records that are about no response. */
+/** Types of records that are not about a response. */
 const WITHOUT_STREAM: readonly unknown[] = ["epoch", "change"];
 const COUNTS = ["stream", "epoch", "offset", "worker"];
 const COUNT_MAX = 0xffffffff;
 
-/** @throws RangeError: no run writes such a record. */
+/** Checks a record's type and counts. @throws RangeError: no run writes such a record. */
 function knownRecord(record: object): StreamRecord | EpochRecord | ChangeRecord {
   const type: unknown = Reflect.get(record, "type");
-  if (!TYPES.some((known) => known === type)) throw new RangeError("a record is of no known type");
+  if (!TYPES.some((name) => name === type)) throw new RangeError("a record is of no known type");
   for (const field of COUNTS) {
     const value: unknown = Reflect.get(record, field);
     const isCount = Number.isInteger(value) && Number(value) >= 0 && Number(value) <= COUNT_MAX;

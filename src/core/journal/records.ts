@@ -1,4 +1,4 @@
-// What a frame's payload holds: records, one after the other, of 32-bit little-endian words. The first word is the kind.
+// A frame's payload: records, one after the other, of 32-bit little-endian words. The first word is the kind.
 //
 //   1 JSON    length in bytes, UTF-8, filled up with spaces. The first record of a journal is the run's description;
 //             the others are beginnings of chunks, ends of responses, new weights, and changes of the run by its client
@@ -38,7 +38,7 @@ export interface FinishRecord {
   readonly refusal: Refusal | null;
 }
 
-/** New weights: what they are called, the engines' name of them, and the request that gives them to an engine. */
+/** A weight epoch begins: see HeldWeights for the fields. */
 export interface EpochRecord {
   readonly type: "epoch";
   readonly epoch: number;
@@ -47,7 +47,7 @@ export interface EpochRecord {
   readonly base: unknown;
 }
 
-/** A client has changed the run: what its owner wrote, in order. */
+/** A client has changed the run; `change` is the owner's record of it. */
 export interface ChangeRecord {
   readonly type: "change";
   readonly change: unknown;
@@ -64,11 +64,11 @@ export interface OutputRecord {
 
 export type StreamRecord = ChunkRecord | FinishRecord | OutputRecord;
 
-/** Writes records behind one another into one array, which is used again for the next frame. */
+/** Writes records one after the other into an array, which is reused for the next frame. */
 export class RecordWriter {
   #words = new Uint32Array(WORDS_MIN);
   #floats = new Float32Array(this.#words.buffer);
-  /** Words. */
+  /** Used words of the array. */
   #length = FRAME_HEADER_WORDS;
   readonly #encoder = new TextEncoder();
 
@@ -89,7 +89,7 @@ export class RecordWriter {
     this.#length += words;
   }
 
-  /** The output from token `from` on. It has some. */
+  /** Writes the output from token `from` on, which must not be empty. */
   output(stream: number, output: OutputColumns, from: number): void {
     const count = output.length - from;
     const top = output.topLogprobs(from);
@@ -105,13 +105,13 @@ export class RecordWriter {
     this.#length += 2 * count * alternatives;
   }
 
-  /** The response begins anew. */
+  /** Writes that the response restarts. */
   restart(stream: number): void {
     this.#reserve(OUTPUT_WORDS);
     this.#outputHead(stream, 0, 0, 0);
   }
 
-  /** The frame of all records since the last call: valid until a record is written. */
+  /** Takes all records since the last call as a frame, which is valid until the next record is written. */
   take(): Uint8Array {
     const frame = new Uint8Array(this.#words.buffer, 0, 4 * this.#length);
     sealFrame(frame);
@@ -140,7 +140,7 @@ export class RecordWriter {
   }
 }
 
-/** The records of a payload whose CRC is right. JSON records as they were written. */
+/** Reads the records of an intact payload. JSON records are returned parsed. */
 export function* readRecords(payload: Uint8Array): Iterable<OutputRecord | object> {
   // Copied, because words must begin at a multiple of four.
   const { buffer } = new Uint8Array(payload);

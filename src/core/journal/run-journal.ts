@@ -1,5 +1,5 @@
-// The journal of one run: a rollout, or a request with an id, which is a run of one. Its first record describes the run;
-// what its responses get follows, behind the tokens. Files belong to the host.
+// The journal of one run: a rollout, or a single request with an id. Its first record describes the run; the responses'
+// output follows, and generation does not wait for it. Files belong to the host.
 
 import { AppError } from "../base/errors.ts";
 import type { Request } from "../request/buffer.ts";
@@ -9,23 +9,23 @@ import { JournalLog } from "./log.ts";
 import type { SavedRun } from "./read.ts";
 import type { ChangeRecord, EpochRecord } from "./records.ts";
 
-/** The content of a journal's file, as far as it is not written. */
+/** The records of a journal that are not written yet. */
 export type FrameLog = Pick<JournalLog, "hasNews" | "take" | "stop">;
 
-/** A journal's file. Its writes are behind the tokens; a failure ends it, and is reported elsewhere. */
+/** A journal's file. Generation does not wait for its writes; a failure ends them, and is reported elsewhere. */
 export interface RunFile {
-  /** Something is new in its log. */
+  /** Call when the log has new records. */
   touch(): void;
-  /** Resolves when the log's present content has been written, or can no longer be. */
+  /** Resolves when the log's present records are written, or writing has failed. */
   settled(): Promise<void>;
   close(): Promise<void>;
-  /** The rollout is not kept any more. */
+  /** Deletes the file. */
   remove(): Promise<void>;
 }
 
-/** Storage of the rollouts' journals. */
+/** Storage of the journals of all runs. */
 export interface RunFiles {
-  /** The file of a run of an earlier process, or null, a new one. */
+  /** The file of an earlier process's run; `saved` null: a new file. */
   open(log: JournalLog, saved: SavedRun | null): RunFile;
 }
 
@@ -45,27 +45,27 @@ export class RunJournal {
   readonly #removed: () => void;
   #isClosed = false;
 
-  /** `saved`: the run that it continues. `removed`: its run cannot be continued any more. */
+  /** `saved`: the run that it continues. `removed` is called when the journal is deleted. */
   constructor(files: RunFiles, saved: SavedRun | null, removed: () => void = () => {}) {
     this.#file = files.open(this.#log, saved);
     this.#saved = saved;
     this.#removed = removed;
   }
 
-  /** The first record of a journal that begins. */
+  /** Writes the first record of a new journal. */
   describe(header: object): void {
     this.#log.note(JSON.parse(JSON.stringify({ format: FORMAT, ...header }, asArrays)));
     this.#file.touch();
   }
 
-  /** A client has changed the run; `SavedRun.changes` has it again. */
+  /** Records a client's change of the run; `SavedRun.changes` returns it. */
   change(change: object): void {
     const record: ChangeRecord = { type: "change", change };
     this.#log.note(JSON.parse(JSON.stringify(record, asArrays)));
     this.#file.touch();
   }
 
-  /** Restores saved output to the run's requests, which have just joined, in the order in which they had finished. */
+  /** Restores saved output to the run's requests, which have just joined, in the order in which responses finished. */
   follow(rollout: Pick<Rollout, "restore">, requests: readonly Request[]): void {
     const streams = new Set([...(this.#saved?.finished ?? []), ...requests.keys()]);
     for (const stream of streams) {
@@ -73,12 +73,12 @@ export class RunJournal {
       if (request === undefined) continue;
       const output = this.#saved?.outputs.get(stream) ?? null;
       const isResumed = output !== null && rollout.restore(request, output);
-      const kept = isResumed ? output : null;
-      if (kept?.finish == null) this.#log.follow(request, stream, kept);
+      const restored = isResumed ? output : null;
+      if (restored?.finish == null) this.#log.follow(request, stream, restored);
     }
   }
 
-  /** A request has joined the run that began without it; `stream`: its number in the run. */
+  /** Follows a request that joined the run later; `stream`: its number in the run. */
   joined(request: Request, stream: number): void {
     this.#log.follow(request, stream, null);
   }
@@ -93,7 +93,7 @@ export class RunJournal {
     this.#file.touch();
   }
 
-  /** Resolves when all that has finished is in the file, or never will be. */
+  /** Resolves when all records so far are written, or writing has failed. */
   settled(): Promise<void> {
     return this.#file.settled();
   }
@@ -103,13 +103,13 @@ export class RunJournal {
     this.#file.touch();
   }
 
-  /** Records that were written stay, to be continued. */
+  /** Closes the file, from which another process can continue. */
   close(): Promise<void> {
     this.#isClosed = true;
     return this.#file.close();
   }
 
-  /** The run cannot be continued any more. Nothing happens once it is closed. */
+  /** Deletes the journal: the run need not be continued any more. Does nothing after `close`. */
   async remove(): Promise<void> {
     if (this.#isClosed) return;
     this.#removed();
@@ -117,7 +117,7 @@ export class RunJournal {
   }
 }
 
-/** JSON has no typed arrays. */
+/** Writes typed arrays as lists, since JSON has no such type. */
 function asArrays(_key: string, value: unknown): unknown {
   return ArrayBuffer.isView(value) && !(value instanceof DataView)
     ? Array.from(value as Int32Array)

@@ -1,10 +1,10 @@
-// Names a KV blob by what it was computed from: the weight epoch and every token of the prefix. Two
-// different prefixes must never share a name: the pool would hand over KV of other tokens, no checksum
-// would notice, and the response would silently be another one.
+// Names a KV blob by its input: the weight epoch and every token of the prefix. Two different
+// prefixes must never share a name: the pool would return KV of other tokens, no checksum would
+// notice, and the response would silently be wrong.
 //
-// So the hash is a cryptographic one: SHA-256, cut to 128 bits. Prompts come from outside, and for the
-// quick hashes colliding inputs can be written down at will (vLLM had to leave Python's hash() for this
-// reason, CVE-2025-25183). A million live blobs collide by chance with probability 2^-89. A prefix of
+// So the hash is cryptographic: SHA-256, cut to 128 bits. Prompts come from outside, and anybody can
+// construct collisions of a fast hash (vLLM had to give up Python's hash() for this reason,
+// CVE-2025-25183). A million live blobs collide by chance with probability 2^-89. A prefix of
 // 4,096 tokens costs about 12 us.
 
 import { createHash } from "node:crypto";
@@ -15,8 +15,8 @@ import type { KvKey } from "./pool.ts";
 const HEX_CHARACTERS = 32;
 
 /**
- * The name of the KV of the first `count` of `tokens` under the weights of `epoch`. `weights`: the name that an engine
- * gives them; null: unknown. `salt`: the client's; null: none.
+ * The key of the KV of the first `count` of `tokens` under the weights of `epoch`. `weights`: the digest of these weights;
+ * null: not known. `salt`: the client's cache_salt; null: none.
  */
 export function kvKey(
   epoch: WeightEpoch,

@@ -1,11 +1,11 @@
-// The KV pool's port: immutable blobs of KV, found by what they were computed from, kept in DRAM and
-// then on SSD until their request finishes. A cache and never the only copy: a miss means recompute.
+// The KV pool's port: immutable blobs of KV, keyed by the input that they were computed from, in DRAM and
+// then on SSD until their request finishes. It is a cache: after a miss, KV is computed again.
 
-/** (epoch, prefix hash): the tokens, in order, and the weights that made the KV. */
+/** Identifies the prefix of tokens, and the weights that computed its KV. See `kvKey`. */
 export type KvKey = string & { readonly __kvKey: true };
 
 export interface KvPoolStats {
-  /** Bytes on their way to the disk included. */
+  /** Includes blobs that are being written to the disk. */
   readonly memoryBytes: number;
   readonly diskBytes: number;
   readonly puts: number;
@@ -19,15 +19,15 @@ export interface KvPoolStats {
 }
 
 export interface KvPool {
-  /** Write-once: a second put of a key is ignored. Takes ownership of `bytes`. false: no room, not stored. */
+  /** Stores a blob and owns `bytes` from then on. A second put of a key is ignored. false: no room, not stored. */
   put(key: KvKey, bytes: ArrayBuffer): boolean;
-  /** null: not there, or corrupt (then removed). The caller owns what it gets. */
+  /** A blob, which the caller then owns. null: there is none, or it is corrupt (and is removed). */
   get(key: KvKey): Promise<ArrayBuffer | null>;
-  /** Keeps a blob from eviction until now + ttl; never shortens an earlier lease. false: it is not there. */
+  /** Protects a blob from eviction until now + ttl; never shortens an earlier lease. false: there is no such blob. */
   lease(key: KvKey, ttlMs: number): boolean;
-  /** Removes blobs whose request finished; a leased blob too (the request that leased it is the one that ended). */
+  /** Removes blobs of a finished request, leased ones included: the request itself had leased them. */
   release(keys: readonly KvKey[]): void;
   stats(): KvPoolStats;
-  /** Deletes what it holds on disk. */
+  /** Deletes the pool's files. */
   close(): Promise<void>;
 }

@@ -1,16 +1,16 @@
-// What is known of the workers that died while they ran one request. A death names no culprit, so a request that was
-// there is a suspect, until it makes a token that it did not have before: then it was not what that worker died of.
+// The deaths of workers that were running one request. A death does not say which request caused it, so every request that
+// was running is a suspect, until it makes a token that it did not have before: then it was not the cause.
 //
 //   (none) --death--> suspect, on probation --token beyond the mark--> cleared
 //                        |                                               ^
 //                        | undivided: its first token                   |
 //                        +----> suspect --------token beyond the mark---+
 
-/** One death of a worker, shared by all requests that were running there. */
+/** The death of a worker, shared by all requests that it was running. */
 export interface Death {
-  /** Requests that were running there and are not cleared yet. */
+  /** Requests that the worker was running and that are not cleared yet. */
   suspects: number;
-  /** A request was given up before it was cleared of the death. */
+  /** A suspect was given up before it was cleared: the cause remains unknown. */
   isUnknown: boolean;
 }
 
@@ -22,10 +22,10 @@ export class Attempts {
   #deaths: Death[] = [];
   /** The workers' last messages, truncated. */
   #reports: string[] = [];
-  /** Output tokens that it ever had, at most: tokens up to here prove nothing. */
+  /** The most output tokens that the request ever had: making these again proves nothing. */
   #mark = 0;
   #isOnProbation = false;
-  /** The number of output tokens beyond which `progressed` is to be called. */
+  /** Call `progressed` once the request has more output tokens than this. */
   watermark = Number.POSITIVE_INFINITY;
   /** Deaths over the request's life. */
   total = 0;
@@ -34,7 +34,7 @@ export class Attempts {
     return this.#deaths.length > 0;
   }
 
-  /** No other suspect may run where it runs: if that worker dies, it was this one. */
+  /** On probation it shares its worker with no other suspect: if that worker dies, this request was the cause. */
   get isOnProbation(): boolean {
     return this.#isOnProbation;
   }
@@ -48,8 +48,8 @@ export class Attempts {
   }
 
   /**
-   * A worker died while it ran the request, which had `tokens` output tokens. An undivided one makes all of them
-   * again, and other suspects would wait long for that: its first token ends the probation, unless it was there often.
+   * Records that a worker died while it ran the request, which had `tokens` output tokens. An undivided request makes all
+   * of them again, and other suspects would wait long: its first token ends the probation, for the first few deaths.
    */
   died(death: Death, about: { tokens: number; divisible: boolean; report: string }): void {
     this.#deaths.push(death);
@@ -61,7 +61,7 @@ export class Attempts {
     this.watermark = isShort ? 0 : this.#mark;
   }
 
-  /** The request has `tokens` output tokens, more than the watermark. Returns the deaths that it is cleared of. */
+  /** Records that the request has more output tokens than the watermark. Returns the deaths that it is cleared of. */
   progressed(tokens: number): readonly Death[] {
     this.#isOnProbation = false;
     if (tokens > this.#mark) return this.cleared();
@@ -69,7 +69,7 @@ export class Attempts {
     return [];
   }
 
-  /** The workers did not die of the request. Returns the deaths. */
+  /** Clears the request of all deaths, and returns them. */
   cleared(): readonly Death[] {
     const deaths = this.#deaths;
     this.#deaths = [];

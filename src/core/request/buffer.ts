@@ -20,7 +20,7 @@ export interface GroupSpec {
   readonly divisible?: boolean;
 }
 
-/** A response wanted of a group. */
+/** A response that a client wants, as a request of a group. */
 export interface Wanted {
   readonly sampling: SamplingParams;
   readonly draw: DrawKey;
@@ -28,19 +28,19 @@ export interface Wanted {
   readonly divisible: boolean;
   /** Lower is served earlier, as in vLLM; 0 is usual. */
   readonly priority: number;
-  /** All its tokens are of one weight epoch: if the weights change, it restarts. Default: false. */
+  /** true: all tokens must be of one weight epoch, so the request restarts if the weights change. Default: false. */
   readonly isStrict?: boolean;
-  /** Epochs that the weights of a strict one's tokens may be behind those in service. Default: 0. */
+  /** How many epochs old the tokens of a strict request may be before it restarts. Default: 0. */
   readonly stalenessMax?: number;
-  /** Default: a response to the group's prompt, of which nothing is kept. */
+  /** Absent: the request is no turn of a session, and responds to the group's prompt. */
   readonly turn?: SessionTurn;
-  /** The tool whose output its prompt ends with; null or absent: none, or it is not known. */
+  /** The tool whose output ends the prompt; null or absent: none, or not known. */
   readonly tool?: string | null;
 }
 
-/** A request that is a turn of a session. The group's prompt is that of the first turn. */
+/** The prompt of a turn of a session. The group's prompt is that of the first turn. */
 export interface SessionTurn {
-  /** Begins with the group's. */
+  /** Begins with the group's prompt. */
   readonly prompt: Int32Array;
   /** See RequestSpec. */
   readonly leadTokens: number;
@@ -49,13 +49,13 @@ export interface SessionTurn {
 export interface Group {
   readonly groupId: GroupId;
   readonly prompt: Int32Array;
-  /** Dense, and free for another group once this one is removed. */
+  /** Indexes are dense; another group gets it once this one is removed. */
   readonly index: number;
   readonly requests: readonly Request[];
   finished: number;
-  /** The iteration in which the last of its requests ended, by the meter; null: not all have. */
+  /** The meter's number of the iteration in which the group's last request ended; null: not all have ended. */
   endedIn: number | null;
-  /** No request joins it any more. */
+  /** No request may join any more. */
   isClosed: boolean;
   /** Workers that have computed its prompt. */
   readonly promptOn: Set<WorkerId>;
@@ -75,36 +75,36 @@ const NEXT: Readonly<Record<RequestStatus, readonly RequestStatus[]>> = {
   finished: [],
 };
 
-/** Where a request is. Its dispatch (`core/rollout/dispatch.ts`) changes it, and nobody else. */
+/** Where a request and its KV are. Only `core/rollout/dispatch.ts` changes it. */
 export interface Whereabouts {
   status: RequestStatus;
   /** The worker that runs it, or ran its last chunk; null before the first. */
   workerId: WorkerId | null;
   /** The worker on which its KV is resident, running or parked. */
   residentOn: WorkerId | null;
-  /** KV tokens that its residence counts for: reserved while it runs, held while it is parked. */
+  /** KV tokens that it takes on `residentOn`: reserved while it runs, held while it is parked. */
   residentTokens: number;
-  /** First tokens that `workerId` has computed in the turn before, whether or not it has their KV still. */
+  /** Leading tokens that `workerId` computed in the session's turn before, whether or not their KV still exists. */
   computedTokens: number;
 }
 
 export interface Request extends Readonly<Whereabouts> {
   readonly spec: RequestSpec;
   readonly group: Group;
-  /** Dense, and free for another request once the group is removed. */
+  /** Indexes are dense; another request gets it once the group is removed. */
   readonly index: number;
   readonly priority: number;
   readonly isStrict: boolean;
   readonly stalenessMax: number;
   readonly promptTokens: number;
   readonly response: Response;
-  /** Turns of its session before it. */
+  /** Number of turns of its session before this one. */
   turn: number;
-  /** Requests that had ended when it joined (`context/turnover.ts`). */
+  /** How many requests had ended when it joined (`context/turnover.ts`). */
   endedBefore: number;
-  /** The tool that runs behind it as far as is known: the one that it calls, else the last one of its session. */
+  /** The tool that is expected to run after it: the one that it calls, else the last one of its session. */
   tool: string | null;
-  /** Workers that died while they ran it; null: none. */
+  /** Deaths of workers that were running it; null: none. */
   attempts: Attempts | null;
 }
 
@@ -115,7 +115,7 @@ interface OpenGroup extends Group {
   readonly requests: Request[];
 }
 
-/** The buffer as all see it but the one who moves requests. */
+/** The buffer without the right to move requests. */
 export type Requests = Omit<RequestBuffer, "move" | "whereabouts">;
 
 export class RequestBuffer {
@@ -128,7 +128,7 @@ export class RequestBuffer {
   #nextId = 0;
   #unfinished = 0;
 
-  /** A group of `size` requests that is complete from the start. */
+  /** Adds a group with all of its `size` requests, and closes it. */
   add(spec: GroupSpec): Group {
     assert(spec.size >= 1, "a group has at least one request");
     const group = this.open(spec.groupId, spec.prompt);
@@ -141,7 +141,7 @@ export class RequestBuffer {
     return group;
   }
 
-  /** An empty group, which requests may join until it is closed. Its id must be free. */
+  /** Adds an empty group, which requests may join until it is closed. Its id must be free. */
   open(groupId: GroupId, prompt: Int32Array): Group {
     assert(!this.#groups.has(groupId), `group ${groupId} already exists`);
     const index = this.#groupHoles.pop() ?? this.#groupAt.length;
@@ -236,7 +236,7 @@ export class RequestBuffer {
     return this.#groups.get(id) ?? null;
   }
 
-  /** null: it is done with and forgotten, or never was. */
+  /** null: the request was removed with its group, or never existed. */
   request(id: RequestId): Request | null {
     return this.#requests.get(id) ?? null;
   }
@@ -249,7 +249,7 @@ export class RequestBuffer {
     return present(this.#requestAt[index], "the request of the index is in the buffer");
   }
 
-  /** The one transition of a request. A finished one has given its KV back, or keeps it for the next turn. */
+  /** Changes a request's status: nothing else does. A finished one has freed its KV, or keeps it for the next turn. */
   move(request: Request, to: RequestStatus): void {
     const from = request.status;
     assert(NEXT[from].includes(to), "a request goes from status to status as the table says");
@@ -260,7 +260,7 @@ export class RequestBuffer {
     }
   }
 
-  /** The side of a request that can be written. */
+  /** The writable side of a request. */
   whereabouts(request: Request): Whereabouts {
     return request;
   }
@@ -282,7 +282,7 @@ export function isFirstTurn(request: Request): boolean {
   return spec.keepsKv === true && response.length === 0 && !isLaterTurn(request);
 }
 
-/** A worker died while it ran the request, and the request has no new token since. */
+/** Whether the request may have caused the death of a worker: see `Attempts`. */
 export function isSuspect(request: Request): boolean {
   return request.attempts?.isSuspect === true;
 }

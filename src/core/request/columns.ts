@@ -1,5 +1,5 @@
-// What is known of each output token, in columns that grow at the end: its id, its logprob, the likeliest alternatives.
-// A column writes behind its end only, and moves to a larger array when it is full, so that a view of it never changes.
+// Output tokens in columns that grow at the end: ids, logprobs, the likeliest alternatives. A column only writes after its
+// end, and moves to a larger array when it is full, so that a view of it never changes.
 
 /** The likeliest alternatives at each of some positions: rows of `count`, likeliest first. */
 export interface TopLogprobs {
@@ -15,7 +15,7 @@ const FEW = 32;
 const NO_TOKENS = new Int32Array(0);
 const NO_LOGPROBS = new Float32Array(0);
 
-/** Half as much again as is needed: fewer spare bytes than doubling, still O(1) a token. */
+/** Half more than is needed: this wastes less than doubling, and is still O(1) per token. */
 function roomFor(length: number, max: number): number {
   return Math.min(max, Math.max(ROWS_MIN, length + (length >>> 1)));
 }
@@ -25,13 +25,13 @@ function grown<T extends Int32Array | Float32Array>(from: T, to: T): T {
   return to;
 }
 
-/** Token ids. One writes, many may read, also after the writer has let it go. */
+/** A column of token ids with one writer and any number of readers, which may outlive the writer. */
 export class TokenColumn {
   readonly #max: number;
   #ids = NO_TOKENS;
   #length = 0;
 
-  /** `max`: it never gets longer. */
+  /** `max`: the column's length never exceeds it. */
   constructor(max: number = Number.POSITIVE_INFINITY) {
     this.#max = max;
   }
@@ -40,12 +40,12 @@ export class TokenColumn {
     return this.#length;
   }
 
-  /** Room for more tokens included. */
+  /** Includes spare room. */
   get bytes(): number {
     return this.#ids.byteLength;
   }
 
-  /** Bytes more that it takes once it is `length` long. */
+  /** Bytes by which the column grows when it gets `length` tokens. */
   growthBytes(length: number): number {
     if (length <= this.#ids.length) return 0;
     return roomFor(length, this.#max) * Int32Array.BYTES_PER_ELEMENT - this.#ids.byteLength;
@@ -56,14 +56,14 @@ export class TokenColumn {
     return this.#ids.subarray(from, Math.min(to, this.#length));
   }
 
-  /** Writes the tokens from `from` on to `target`, from `at` on: without a view. */
+  /** Copies the tokens from `from` on to `target` at `at`, without creating a view. */
   copy(from: number, target: Uint32Array, at: number): void {
     const ids = this.#ids;
     const shift = at - from;
     for (let i = from; i < this.#length; i += 1) target[i + shift] = ids[i] as number;
   }
 
-  /** Whether the tokens `[from, to)` are those of `other` from `at` on. Both have them. */
+  /** Whether the tokens `[from, to)` equal those of `other` from `at` on. Both columns must be long enough. */
   agrees(from: number, to: number, other: TokenColumn, at: number): boolean {
     const ids = this.#ids;
     const others = other.#ids;
@@ -95,10 +95,9 @@ export class TokenColumn {
   }
 }
 
-/** Output tokens with what belongs to each; before them in the column of ids, tokens that lead to the output. */
+/** Output tokens with logprobs and alternatives. The column of ids begins with the lead: see RequestSpec.leadTokens. */
 export class OutputColumns {
   readonly #max: number;
-  /** Tokens before the output. */
   readonly #leadTokens: number;
   readonly #topCount: number;
   #column: TokenColumn;
@@ -106,7 +105,7 @@ export class OutputColumns {
   #topTokens = NO_TOKENS;
   #topLogprobs = NO_LOGPROBS;
 
-  /** `topCount`: alternatives at each position. */
+  /** `topCount`: number of alternatives at each position. */
   constructor(max: number, topCount: number, lead: Int32Array = NO_TOKENS) {
     this.#max = max;
     this.#topCount = topCount;
@@ -118,38 +117,38 @@ export class OutputColumns {
     return this.#column.length - this.#leadTokens;
   }
 
-  /** Lead and output, for those who follow them: of this beginning, `clear` begins another column. */
+  /** Lead and output, for drafters that follow them. `clear` replaces the column; this one then stays as it is. */
   get column(): TokenColumn {
     return this.#column;
   }
 
-  /** Bytes of all arrays, room for more tokens included. */
+  /** Bytes of all arrays, spare room included. */
   get bytes(): number {
     const top = this.#topTokens.byteLength + this.#topLogprobs.byteLength;
     return this.#column.bytes + this.#logprobs.byteLength + top;
   }
 
-  /** A view, as of a column. */
+  /** A view, which never changes. */
   tokens(from = 0): Int32Array {
     return this.#column.view(this.#leadTokens + from);
   }
 
-  /** A copy, for an engine that keeps it, or gets it in another thread. */
+  /** A copy of the tokens, for an engine that keeps them or runs in another thread. */
   copied(): Int32Array {
     return this.tokens().slice();
   }
 
-  /** Writes the output from `from` on to `target`, from `at` on: without a view. */
+  /** Copies the tokens from `from` on to `target` at `at`, without creating a view. */
   copyTokens(from: number, target: Uint32Array, at: number): void {
     this.#column.copy(this.#leadTokens + from, target, at);
   }
 
-  /** A view, as of a column. */
+  /** A view, which never changes. */
   logprobs(from = 0): Float32Array {
     return this.#logprobs.subarray(from, this.length);
   }
 
-  /** Copies logprobs, as TokenColumn.copy does tokens. */
+  /** Copies the logprobs from `from` on to `target` at `at`, without creating a view. */
   copyLogprobs(from: number, target: Float32Array, at: number): void {
     const logprobs = this.#logprobs;
     const { length } = this;
@@ -157,7 +156,7 @@ export class OutputColumns {
     for (let i = from; i < length; i += 1) target[i + shift] = logprobs[i] as number;
   }
 
-  /** null: none were asked for. Views, as of a column. */
+  /** Views, which never change; null: no alternatives were requested. */
   topLogprobs(from = 0): TopLogprobs | null {
     const count = this.#topCount;
     if (count === 0) return null;
@@ -170,7 +169,7 @@ export class OutputColumns {
     };
   }
 
-  /** Appends what there is from `from` on. `top` null, or with another count: no alternatives are known. */
+  /** Appends the given tokens from `from` on. `top` null or of another count: their alternatives are unknown. */
   appendFrom(
     tokens: Int32Array,
     logprobs: Float32Array,
@@ -186,7 +185,7 @@ export class OutputColumns {
     this.#column.append(tokens, from);
   }
 
-  /** `row`: alternatives, as token, logprob, token, logprob ... */
+  /** Appends one token. `row`: its alternatives, as token, logprob, token, logprob ... */
   push(token: number, logprob: number, row: readonly number[] | undefined): void {
     const at = this.length;
     this.#reserve(at + 1);
@@ -199,7 +198,7 @@ export class OutputColumns {
     this.#column.push(token);
   }
 
-  /** Restarts in new arrays: readers of the old column keep the old content. */
+  /** Removes the output, by starting new arrays: readers of the old ones keep the old content. */
   clear(): void {
     this.#column = this.#newColumn(this.#column.view(0, this.#leadTokens));
     this.#logprobs = NO_LOGPROBS;

@@ -1,13 +1,13 @@
-// Which experts each token of a request was routed to, as engines report it (R3): rows of bytes, one a position, that
-// are never looked into. Chunks bring them as .npy files, of any engine that ran a part; here they become one.
+// The experts that each token of a request was routed to (rollout routing replay, R3), as engines report them: rows of bytes,
+// one for each position, whose content is never read. Every chunk brings an .npy file; here they become one.
 
 import { assert } from "../base/assert.ts";
 
-/** The rows of one array: what follows the header of an .npy file. */
+/** An .npy file's rows, without the header. */
 interface Rows {
-  /** numpy's name of the type: "|u1". */
+  /** numpy's name of the element type: "|u1". */
   readonly type: string;
-  /** Lengths of all axes but the first. */
+  /** Lengths of all axes except the first. */
   readonly shape: string;
   readonly count: number;
   readonly bytes: Uint8Array;
@@ -36,7 +36,7 @@ export class ExpertRows {
     return this.#parts.reduce((sum, { bytes }) => sum + bytes.byteLength, 0);
   }
 
-  /** Appends the rows from position `from` on and skips present ones. Returns their problem; null: none. */
+  /** Appends rows whose first is for position `from`, and skips those it has. Returns what is wrong with them, or null. */
   append(from: number, npy: Uint8Array): string | null {
     const rows = rowsIn(npy);
     if (rows === null) return "are not an array in numpy's format";
@@ -82,7 +82,7 @@ export class ExpertRows {
   }
 }
 
-/** null: it is no array of rows, or its data is not as long as its header says. */
+/** The rows of an .npy file; null: it is no array of rows, or its length does not match its header. */
 function rowsIn(npy: Uint8Array): Rows | null {
   const view = new DataView(npy.buffer, npy.byteOffset, npy.byteLength);
   if (npy.byteLength < 12 || latin1(npy.subarray(0, 6)) !== MAGIC) return null;

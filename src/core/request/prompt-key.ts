@@ -1,10 +1,10 @@
-// Names a prompt across weight epochs and restarts, together with what generated for it: a model, an adapter.
+// Identifies a prompt across weight epochs and restarts, together with what generates for it: a model, an adapter.
 
 import { fold32, hashString } from "../base/hash.ts";
 
 /**
- * 53 bits of two 32-bit hashes. Prompts that collide share a history: drafts of the one are then made from responses to
- * the other, and refused.
+ * 53 bits of two 32-bit hashes. Prompts that collide share a history: then one is drafted for from responses to the other,
+ * and verification rejects these drafts.
  */
 export function promptKey(prompt: Int32Array, scope = ""): number {
   const seed = scope === "" ? 0 : hashString(scope);

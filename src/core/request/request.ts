@@ -48,10 +48,10 @@ export interface SamplingParams {
   readonly shaping: LogitShaping | null;
   /** Likeliest alternatives reported with every token, 0..20. */
   readonly topLogprobs: number;
-  /** Further fields for the engine's own API, passed on as they came (`structured_outputs`, ...); null: none. */
+  /** Further fields of the engine's own API, passed on unchanged (`structured_outputs`, ...); null: none. */
   readonly engineFields: Readonly<Record<string, unknown>> | null;
   /**
-   * Names of engine fields that keep nothing from token to token, which the engine could not know: a response with
+   * Names of engine fields that keep no state from token to token, though the engine cannot know that: a response with
    * them can be divided. Absent: none.
    */
   readonly statelessFields?: readonly string[];
@@ -61,14 +61,14 @@ export interface SamplingParams {
   readonly cacheSalt?: string | null;
 }
 
-/** Engine fields about the prompt, which one response of several is enough for. */
+/** Engine fields that ask for a report about the prompt: one response of a group is enough for it. */
 export const PROMPT_FIELDS = [
   "prompt_logprobs",
   "prompt_logprob_token_ids",
   "prompt_logprob_start",
 ] as const;
 
-/** The sampling of a response beside another one to the same prompt, which reports on the prompt. */
+/** The same sampling without a report about the prompt, for a sibling of the response that brings it. */
 export function withoutPromptReport(sampling: SamplingParams): SamplingParams {
   const { engineFields } = sampling;
   if (engineFields === null || !reportsPrompt(sampling)) return sampling;
@@ -78,19 +78,19 @@ export function withoutPromptReport(sampling: SamplingParams): SamplingParams {
   return { ...sampling, engineFields: others.length === 0 ? null : Object.fromEntries(others) };
 }
 
-/** Whether a request wants logprobs of its prompt. */
+/** Whether a request wants a report about its prompt (logprobs). */
 export function reportsPrompt({ engineFields }: SamplingParams): boolean {
   if (engineFields === null) return false;
   return PROMPT_FIELDS.some((field) => (engineFields[field] ?? null) !== null);
 }
 
-/** The first position whose experts are wanted; null: none are. */
+/** The first position whose routed experts are wanted; null: none are. */
 export function expertsFrom({ engineFields }: SamplingParams): number | null {
   if (engineFields?.return_routed_experts !== true) return null;
   return Number(engineFields.routed_experts_prompt_start ?? 0);
 }
 
-/** Parameters that most requests leave alone. */
+/** Defaults of parameters that most requests do not set. */
 export const SAMPLING_DEFAULTS = {
   shaping: null,
   topLogprobs: 0,
@@ -100,24 +100,24 @@ export const SAMPLING_DEFAULTS = {
 /** Why a response ended: a stop token, `tokensMax`, or an abort. */
 export type FinishReason = "stop" | "length" | "abort";
 
-/** deadline: one that its client set for its group or iteration. */
+/** deadline: the client's deadline for the group or the iteration passed. */
 export type ResponseEnd = FinishReason | "deadline";
 
-/** The response was ended before it was complete: its length is no sample of lengths. */
+/** Whether the response was ended early: its length then says nothing about other responses. */
 export function isCut(end: ResponseEnd | null): boolean {
   return end === "abort" || end === "deadline";
 }
 
-/** Names a response's random numbers: two 32-bit words. */
+/** Key of a response's random numbers: two 32-bit words. */
 export interface DrawKey {
   readonly hi: number;
   readonly lo: number;
 }
 
-/** Key of a response's random numbers: a seed, the name of a group, an index in it, and nothing else. */
+/** The key of a response: it depends on the seed, the group's name and the index in the group, and on nothing else. */
 export const drawKey = (seed: number, group: string, at: number) => drawKeys(seed, group)(at);
 
-/** Keys of a group's responses by index. */
+/** The keys of a group's responses, by index. */
 export function drawKeys(seed: number, group: string): (index: number) => DrawKey {
   const seedHigh = Math.floor(seed / 4294967296) | 0;
   const half = (salt: number) => hashString(group, fold32(fold32(salt, seed | 0), seedHigh));
@@ -133,15 +133,15 @@ export interface RequestSpec {
   readonly sampleIndex: number;
   readonly prompt: Int32Array;
   readonly sampling: SamplingParams;
-  /** Seeds an engine (siblings share `sampling.seed`), with the offset where each chunk restarts its generator, as vLLM's. */
+  /** Key of its random numbers; siblings share `sampling.seed`. vLLM gets a seed for each chunk, from key and offset. */
   readonly draw: DrawKey;
-  /** false: some state of its sampling lives in the engine, so it must run in one piece. */
+  /** false: some of its sampling state lives in the engine, so it must run in one piece. */
   readonly divisible: boolean;
   /**
-   * Number of last prompt tokens that are new since the turn before, in a later turn of a session. Siblings draft from
+   * In a later turn of a session: how many tokens at the prompt's end are new since the turn before. Siblings draft from
    * them, too. Default: 0.
    */
   readonly leadTokens?: number;
-  /** The KV of the finished request stays parked for the next turn of its session. Default: false. */
+  /** true: the finished request's KV stays parked for the next turn of its session. Default: false. */
   readonly keepsKv?: boolean;
 }

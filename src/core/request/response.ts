@@ -1,5 +1,5 @@
 // One response as it grows: tokens, their logprobs, and which chunk ran where. It accepts tokens by
-// offset only, so nothing is lost, repeated or reordered without being seen.
+// offset only, so that a lost, repeated or reordered token is noticed.
 
 import { assert } from "../base/assert.ts";
 import type { ErrorCode } from "../base/errors.ts";
@@ -16,31 +16,31 @@ export interface Chunk {
   readonly weights: WeightsId | null;
   readonly offset: number;
   tokens: number;
-  /** Absent: an earlier process ran it. */
+  /** Absent: an earlier process ran the chunk. */
   readonly run?: ChunkStats | undefined;
 }
 
 /**
- * Why a chunk ended: its tokens are used up; it gave its KV up to others; its worker or its weights are gone; or the
- * response finished.
+ * Why a chunk ended. used_up: it has all its tokens. ended_early: it was stopped to free its KV. lost: its worker died or
+ * the weights changed. Else the response ended.
  */
 export type ChunkEnd = "used_up" | "ended_early" | "lost" | ResponseEnd;
 
 /** How a chunk ran. Times are those of the rollout's clock. */
 export interface ChunkStats {
   readonly startMs: number;
-  /** null: none has come. */
+  /** null: no token has come. */
   firstTokenMs: number | null;
-  /** null: it runs. */
+  /** null: the chunk runs. */
   endMs: number | null;
   end: ChunkEnd | null;
-  /** Output tokens that it may have. */
+  /** Maximum of output tokens of the chunk. */
   readonly tokensMax: number;
   /** Tokens of KV that were loaded from the KV pool for it. */
   readonly kvTokens: number;
-  /** null: the worker counts its drafts over all requests only. */
+  /** null: the worker counts drafts only for all requests together. */
   drafts: ChunkDrafts | null;
-  /** How many times its engine took its KV, and computed it again. */
+  /** How many times the engine preempted it, so that its KV was computed again. */
   preemptions: number;
 }
 
@@ -48,8 +48,8 @@ export interface ChunkDrafts {
   readonly draftedTokens: number;
   readonly acceptedTokens: number;
   /**
-   * Three numbers for each verification, in order: the output token that it began with, the draft tokens that it verified,
-   * and how many of them were accepted. Absent: not reported.
+   * Three numbers for each verification, in order: the number of output tokens before it, the draft tokens that it
+   * verified, and how many of them were accepted. Absent: not reported.
    */
   readonly verifications?: Int32Array;
 }
@@ -59,14 +59,14 @@ export const VERIFICATION_WORDS = 3;
 
 /** An engine's refusal of a request. */
 export interface Refusal {
-  /** 4xx: the request is wrong, as over HTTP; else: the engine is. */
+  /** As in HTTP. 4xx: the request is to blame; else the engine is. */
   readonly status: number;
   readonly message: string;
-  /** The condition that ended it, where no engine is to blame for it; absent: `worker_failed`. */
+  /** The condition that ended the request, if no engine is to blame; absent: `worker_failed`. */
   readonly code?: ErrorCode;
 }
 
-/** An engine's report about a prompt: JSON, handed on as it came. null: not asked for. */
+/** An engine's report about a prompt, as unparsed JSON; null: not requested. */
 export interface PromptReport {
   readonly logprobs: Uint8Array | null;
   readonly tokenIdLogprobs: Uint8Array | null;
@@ -81,21 +81,20 @@ export class Response extends OutputColumns {
   readonly chunks: Chunk[] = [];
   #lastChunk: Chunk | null = null;
   finish: ResponseEnd | null = null;
-  /** Reason why the response was given up, if an engine refused it. */
+  /** Why the response was given up, if an engine refused the request. */
   refusal: Refusal | null = null;
-  /** By the rollout's clock: it joined, its first chunk was dispatched, its first and last token came, it ended. null: not yet. */
+  /** When, by the rollout's clock, it joined, was first dispatched, got its first and last token, and ended; null: not yet. */
   joinedMs: number | null = null;
   startedMs: number | null = null;
   firstTokenMs: number | null = null;
   lastTokenMs: number | null = null;
   finishedMs: number | null = null;
-  /** Number of restarts. */
   restarts = 0;
   /** Prompt tokens in an engine's cache when the response began; null: not reported. */
   promptTokensCached: number | null = null;
-  /** null: none was asked for, or its first chunk is not over. */
+  /** null: no report was requested, or the first chunk still runs. */
   promptReport: PromptReport | null = null;
-  /** null: none are wanted, or no chunk has brought any. */
+  /** null: experts are not wanted, or no chunk has reported any yet. */
   experts: ExpertRows | null = null;
 
   /** `lead`: see RequestSpec.leadTokens. */
@@ -105,7 +104,7 @@ export class Response extends OutputColumns {
     this.tokensMax = tokensMax;
   }
 
-  /** Whether it counts its tokens and keeps none, so that they can be arbitrary (`tools/simulate`). */
+  /** Whether it only counts tokens and keeps none, as in the simulator, whose tokens are arbitrary. */
   get isCounted(): boolean {
     return false;
   }
@@ -139,12 +138,12 @@ export class Response extends OutputColumns {
     this.#lastChunk = chunk;
   }
 
-  /** The chunk that runs, or ran last; null: none has. */
+  /** The chunk that runs or ran last; null: none has run. */
   get lastChunk(): Chunk | null {
     return this.#lastChunk;
   }
 
-  /** The chunk that runs has ended, null: and the response goes on. Nothing happens if none runs. */
+  /** Records the end of the running chunk; `end` null: the response goes on. Does nothing if no chunk runs. */
   closeChunk(endMs: number, end: ResponseEnd | "lost" | null): void {
     const chunk = this.#lastChunk;
     if (chunk?.run === undefined || chunk.run.endMs !== null) return;
@@ -154,8 +153,8 @@ export class Response extends OutputColumns {
   }
 
   /**
-   * Appends `tokens`, the first of which is output token number `offset`; skips what is already there.
-   * `top`: rows for the same tokens, with the number of alternatives given at construction.
+   * Appends `tokens`, whose first is output token number `offset`; skips those that it has already.
+   * `top`: the alternatives of the same tokens, as many each as given at construction.
    */
   append(
     offset: number,

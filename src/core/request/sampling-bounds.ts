@@ -13,12 +13,12 @@ export interface Range {
 export const TOKENS_MAX = 2 ** 31 - 1;
 
 /**
- * Temperatures beside 0, which is greedy. Below the least one, a step of one float32 between two logits is certain to
- * decide; above the greatest one all tokens are equally likely.
+ * Temperatures other than 0, which means greedy. Below the minimum, the smallest difference of two float32 logits decides
+ * with certainty; above the maximum all tokens are equally likely.
  */
 export const TEMPERATURE: Range = { min: 1e-10, max: 1e6 };
 export const TOP_K: Range = { min: 0, max: TOKENS_MAX };
-/** Above `min`, `max` included. */
+/** Excludes `min`, includes `max`. */
 export const TOP_P: Range = { min: 0, max: 1 };
 export const MIN_P: Range = { min: 0, max: 1 };
 /** Logits are below 1e4: times or divided by these they stay far from the end of float32. */
@@ -35,7 +35,7 @@ export const SEED: Range = { min: Number.MIN_SAFE_INTEGER, max: Number.MAX_SAFE_
 /** vLLM's own bound on logprobs (max_logprobs). */
 export const TOP_LOGPROBS: Range = { min: 0, max: 20 };
 
-/** A parameter that no engine could draw with, under the name that clients use. */
+/** A parameter out of its range, under the name that clients use. */
 export interface OutOfBounds {
   readonly field: string;
   readonly value: string;
@@ -127,7 +127,7 @@ function wrongBias(
   return null;
 }
 
-/** Stop tokens are masked until there are `tokensMin` others. */
+/** A problem if the vocabulary has stop tokens only: with all masked until `tokensMin`, none could be drawn. null: none. */
 function nothingLeft(
   tokensMin: number,
   { vocabularySize, stopTokenIds }: { vocabularySize: number; stopTokenIds: readonly number[] },

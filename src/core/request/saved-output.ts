@@ -1,4 +1,4 @@
-// What an earlier process has generated of a response, so that another one continues from it.
+// A response's output from an earlier process, from which this process continues.
 
 import type { TopLogprobs } from "./columns.ts";
 import type { ResponseEnd } from "./request.ts";
@@ -9,7 +9,7 @@ export interface SavedOutput {
   readonly logprobs: Float32Array;
   readonly top: TopLogprobs | null;
   readonly chunks: readonly Chunk[];
-  /** null: it is not finished. */
+  /** null: the response is not finished. */
   readonly finish: ResponseEnd | null;
   readonly refusal: Refusal | null;
 }

@@ -1,5 +1,5 @@
-// Lets one call at a time into a core instance. A call that did not return has left the core's memory half written, so
-// none is let in after it either.
+// Lets one call at a time into a core instance. A call that trapped has left the core's memory half written, so no call is
+// let in after it.
 
 import { AppError } from "../base/errors.ts";
 
@@ -7,15 +7,15 @@ export class Gate {
   #inside: string | null = null;
 
   /**
-   * Called before each call that changes the core. @throws AppError core_trap: another call is inside, or gave up
-   * there.
+   * Call before each call that changes the core. @throws AppError core_trap: another call has not returned, or has
+   * trapped.
    */
   enter(call: string): void {
     if (this.#inside !== null) this.#refuse(call);
     this.#inside = call;
   }
 
-  /** The call has returned. */
+  /** Call after the call has returned. */
   leave(): void {
     this.#inside = null;
   }

@@ -20,7 +20,7 @@ export class Heap {
     if (this.handle < 0) throw full();
   }
 
-  /** The id must not be there yet. Throws AppError `core_full`. */
+  /** Adds an id, which the heap must not hold yet. Throws AppError `core_full`. */
   push(id: number, key: number): void {
     checkEntry(id, key);
     this.core.gate.enter("heap_push");
@@ -35,7 +35,7 @@ export class Heap {
     return id === STATUS_ABSENT ? null : id;
   }
 
-  /** Changes the key; false if the id is not there. */
+  /** Changes the key of an id; false: the heap does not hold it. */
   update(id: number, key: number): boolean {
     checkEntry(id, key);
     this.core.gate.enter("heap_update");
@@ -44,7 +44,7 @@ export class Heap {
     return status !== STATUS_ABSENT;
   }
 
-  /** false if the id was not there. */
+  /** Removes an id; false: the heap does not hold it. */
   remove(id: number): boolean {
     this.core.gate.enter("heap_remove");
     const status = this.core.heap_remove(this.handle, id);

@@ -9,7 +9,7 @@ import { Gate } from "./gate.ts";
 
 /** The core's exports (assembly/index.ts). Handles are positive; statuses are below zero. */
 export interface CoreExports {
-  /** Entered by every call that changes the instance. */
+  /** Every call that changes the instance goes through it. */
   readonly gate: Gate;
   readonly memory: WebAssembly.Memory;
   abi_version(): number;
@@ -47,7 +47,7 @@ export interface CoreOptions {
   readonly limitBytes?: number;
   /** Longest context that drafts match, in tokens, >= 1. */
   readonly contextTokens?: number;
-  /** Probabilities learn from verification feedback; default true. Without it, equal logs give equal drafts. */
+  /** Whether probabilities learn from verification feedback; default true. Without it, equal logs give equal drafts. */
   readonly learning?: boolean;
 }
 

@@ -28,15 +28,15 @@ export interface Drafts {
   readonly probabilities: Float32Array;
 }
 
-/** One draft that is wanted. */
+/** A query for one draft. */
 export interface DraftWanted {
-  /** Draft tokens wanted at most, 0 <= tokensMax <= DRAFT_TOKENS_MAX, of a tree TREE_TOKENS_MAX. */
+  /** Maximum of draft tokens: 0 <= tokensMax <= DRAFT_TOKENS_MAX, or TREE_TOKENS_MAX for a tree. */
   readonly tokensMax: number;
   /** A draft token is proposed only if the whole path up to it is accepted with at least this probability. */
   readonly probabilityMin: number;
   /**
-   * true: a tree (several continuations); false: a path; "table": a path of `tokensMax` and branches of it, TABLE_NODES in
-   * all, for a device that is a step ahead. No path in any is longer than DRAFT_TOKENS_MAX.
+   * true: a tree (several continuations). false: a path. "table": a path of `tokensMax` and branches of it, TABLE_NODES in
+   * all, for a GPU that is one step ahead of the host. No path is longer than DRAFT_TOKENS_MAX.
    */
   readonly tree: boolean | "table";
 }
@@ -46,7 +46,7 @@ export interface DraftWanted {
  * records of 900 drafts it fills 256 KiB.
  */
 const INPUT_WORDS = 60_000;
-/** One response of history crosses in one call. */
+/** Tokens of a past response that count: they cross in one call. */
 export const HISTORY_TOKENS_MAX = INPUT_WORDS;
 const DRAFTS_MIN = 128;
 const TOKENS_MAX = 0x7fffffff;
@@ -54,7 +54,7 @@ const TOKENS_MAX = 0x7fffffff;
 export class SuffixIndex {
   readonly core: CoreExports;
   readonly #onFull: (handle: number) => void;
-  /** The input area; drafts of one step grow it. */
+  /** Words of the input area, which grows with the drafts of one step. */
   #inputWords = 0;
   #inputAt = 0;
   #input = new Int32Array(0);
@@ -68,22 +68,22 @@ export class SuffixIndex {
     parents: new Int32Array(0),
     probabilities: new Float32Array(0),
   };
-  /** Words and records of the input area that wait to be appended, and drafts behind them. */
+  /** Words and records of queued appends in the input area, and the draft queries after them. */
   #words = 0;
   #appends = 0;
   #drafts = 0;
   readonly #appendHandles: number[] = [];
-  /** `onFull` is being called: it may drop groups, but not make the step's views another's. */
+  /** `onFull` is being called: it may drop groups, but not run a step, which would overwrite this one's views. */
   #isReporting = false;
 
-  /** `onFull` is called with a group that ran out of room, after the call in which it did. */
+  /** `onFull` is called with each group that ran out of memory, after the step in which it did. */
   constructor(options: CoreOptions, onFull: (handle: number) => void) {
     this.core = loadCore(options);
     this.#onFull = onFull;
     this.#reserve(DRAFTS_MIN);
   }
 
-  /** A handle; null if there is no room. `prompt` holds ids >= 0. */
+  /** Creates a group and returns its handle; null: there is no memory. `prompt` holds ids >= 0. */
   create(prompt: Int32Array): number | null {
     this.flush();
     const { gate } = this.core;
@@ -106,8 +106,8 @@ export class SuffixIndex {
   }
 
   /**
-   * A whole response of an earlier epoch; tokens are ids >= 0, the first HISTORY_TOKENS_MAX of them count. false: the
-   * group is full and of no use any more.
+   * Adds a whole response of an earlier epoch. Tokens are ids >= 0; the first HISTORY_TOKENS_MAX count. false: the group
+   * is full, and must be dropped.
    */
   past(handle: number, tokens: Int32Array): boolean {
     this.flush();
@@ -121,7 +121,7 @@ export class SuffixIndex {
     return status === STATUS_OK;
   }
 
-  /** O(1) in the group's tokens; what waits to be appended is appended first. */
+  /** Drops a group, in O(1) of its tokens. Queued appends are carried out first. */
   drop(handle: number): void {
     this.flush();
     this.core.gate.enter("group_drop");
@@ -129,7 +129,7 @@ export class SuffixIndex {
     this.core.gate.leave();
   }
 
-  /** Drops what waits to be appended: every group is about to go. */
+  /** Discards queued appends, before all groups are dropped. */
   discard(): void {
     this.#words = 0;
     this.#appends = 0;
@@ -158,7 +158,7 @@ export class SuffixIndex {
     }
   }
 
-  /** Makes room for `drafts` drafts in the next step. Before the first `draft` of it. */
+  /** Makes room for `drafts` drafts in the next step. Call before its first `draft`. */
   begin(drafts: number): void {
     if (drafts > this.#outputDrafts) {
       this.flush();
@@ -169,8 +169,8 @@ export class SuffixIndex {
   }
 
   /**
-   * Requests a draft, after those requested since `begin`; a handle below zero gets none. Under a budget,
-   * its probabilities are multiplied by `weight` to rank its tokens among those of others.
+   * Adds a query to the next step; a handle below zero gets no draft. Under a budget, tokens of all drafts
+   * are ranked by their probability times `weight`.
    */
   draft(handle: number, sequence: number, wanted: DraftWanted, weight = 1): void {
     const at = this.#words + this.#drafts * DRAFT_WORDS;
@@ -186,7 +186,7 @@ export class SuffixIndex {
   }
 
   /**
-   * The one call of a step: appends what waits, then drafts. Of all drafts together the `tokensMax`
+   * Carries out queued appends and then the queries, in one call. Of all drafts together, the `tokensMax`
    * tokens with the highest weight times probability are kept.
    */
   step(tokensMax = TOKENS_MAX): Drafts {
@@ -204,14 +204,14 @@ export class SuffixIndex {
     return this.#views;
   }
 
-  /** Appends what waits. */
+  /** Carries out queued appends. */
   flush(): void {
     if (this.#appends === 0) return;
     this.#drafts = 0;
     this.step();
   }
 
-  /** The handles of the records that failed, each once. */
+  /** The handles of groups whose appends failed, each once. */
   #failures(): number[] {
     const failed = new Set<number>();
     let word = 0;
