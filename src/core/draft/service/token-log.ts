@@ -127,10 +127,14 @@ export class TokenLog {
 
   /** Drops what is ahead before `from`. */
   #begin(from: number): void {
-    const rest = this.#ahead.view(Math.min(from - this.#from, this.#ahead.length));
-    this.#ahead = new TokenColumn();
+    const before = this.#ahead;
+    const dropped = from - this.#from;
     this.#from = from;
-    if (rest.length > 0) this.#ahead.append(rest, 0);
+    // Usually nothing is ahead, whenever the response has got tokens.
+    if (before.length > 0) {
+      this.#ahead = new TokenColumn();
+      if (dropped < before.length) this.#ahead.append(before.view(dropped), 0);
+    }
     this.#fill();
   }
 
