@@ -133,6 +133,10 @@ test("rollout: an engine that cannot be opened ends it, at once or after the tim
   expect(tried.report).rejects.toThrow("absent: it does not answer (after 0.3 s; --start-s)");
   await tried.report.catch(() => undefined);
   expect(tried.said).toEqual(["waiting for absent: it does not answer"]);
+  const silent: WorkerSource = { ...absent, open: () => new Promise(() => {}) };
+  const { report } = rolled(new Fleet(), { sources: [silent], startS: 0.3 });
+  expect(report).rejects.toThrow("no engine has answered (after 0.3 s; --start-s)");
+  await report.catch(() => undefined);
 });
 
 test("rollout: engines with different weights are refused", async () => {

@@ -77,7 +77,7 @@ class Engines {
   readonly #serving = Promise.withResolvers<void>();
   readonly #failed = Promise.withResolvers<never>();
   #running: ComposedSidecar | null = null;
-  #problem = "";
+  #problem = "no engine has answered";
   #timer: ReturnType<typeof setTimeout> | undefined;
   readonly fail = this.#failed.reject;
   readonly failed = this.#failed.promise;
