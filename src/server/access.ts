@@ -10,9 +10,9 @@ import { apiKeyIn, sessionKeyOf } from "./session-key.ts";
 export interface AccessOptions {
   readonly boundHost: string;
   readonly machineName: string;
-  /** Protects every route but open ones: then a page under a foreign name has nothing to send. null: there is none. */
+  /** Token that every route requires, except open ones; pages under a foreign name do not have it. null: no token. */
   readonly apiToken: string | null;
-  /** Origins whose pages may use the server, as browsers write them, and under whose names it may be reached; "*": any. */
+  /** Further origins whose pages may use the server, and whose host names it answers to; "*": any. */
   readonly allowOrigins: readonly string[];
 }
 
@@ -74,12 +74,12 @@ export class Access {
     throw new AppError("unauthorized", message);
   }
 
-  /** The headers by which a browser lets pages of another origin read answers; null: it is not to. */
+  /** CORS headers that let pages of another origin read answers; null: they may not. */
   sharing(origin: string): Readonly<Record<string, string>> | null {
     return this.#isAllowed(origin) ? { "access-control-allow-origin": origin, ...SHARED } : null;
   }
 
-  /** A proxy with TLS in front of a server without has an origin of its own (--allow-origin). */
+  /** Origin of the server under the name that the client used. A proxy with TLS has another one (--allow-origin). */
   #ownOrigin(host: string | null): string | null {
     const url = `http://${host}`;
     return host === null || !URL.canParse(url) ? null : new URL(url).origin;

@@ -6,11 +6,11 @@ import { AppError, errorText } from "../core/base/errors.ts";
 import { JsonLimitError, parseJson } from "../proto/json.ts";
 import { Lane, openThread } from "../text/job-lane.ts";
 
-/** Whether lists of token ids may be Int32Array where prompts stand. */
+/** How long lists of token ids in prompts come out of the reader: as plain arrays, or packed as Int32Array. */
 export type IdLists = "plain" | "packed";
 
 export interface JsonBody {
-  /** Stands for the bytes. */
+  /** SHA-256 of the body's bytes. */
   readonly digest: string;
   /** The body's text, where it may hold a chat; else empty. */
   readonly source: string;
@@ -23,9 +23,9 @@ export interface ReadBody {
   readonly value: unknown;
 }
 
-/** Parsed in some milliseconds. */
+/** Bodies up to this size are parsed on the serving thread, which takes some milliseconds. */
 const INLINE_BYTES_MAX = 256 * 1024;
-/** The largest bodies take about a second on a busy machine. */
+/** Time limit of one body in the thread; the largest bodies take about a second on a busy machine. */
 const READ_MS_MAX = 30_000;
 
 export class BodyReader {
@@ -36,7 +36,7 @@ export class BodyReader {
     words: { thread: "bodies", unit: "bytes of a body", done: "read" },
   });
 
-  /** The bytes are the reader's until it resolves. @throws AppError invalid_json, and as Lane.run. */
+  /** Parses a body. The caller must not touch `bytes` until it resolves. @throws AppError invalid_json, and as Lane.run. */
   async read(bytes: Uint8Array<ArrayBuffer>, signal: AbortSignal): Promise<JsonBody> {
     if (bytes.length <= INLINE_BYTES_MAX) {
       const { value, ...about } = readBytes(bytes);
@@ -64,9 +64,9 @@ export function readBytes(bytes: Uint8Array): ReadBody {
   }
 }
 
-/** Shorter lists cross as fast as they are. */
+/** Shorter lists are not packed: they cross between threads as fast as they are. */
 const LIST_MIN = 64;
-/** Shorter ones are copied as fast as they are moved. */
+/** Shorter typed arrays are copied between threads, which is as fast as moving them. */
 const MOVED_MIN = 65_536;
 
 /** The body with typed arrays for long prompts; buffers of the longest are added to `moves`. */

@@ -15,7 +15,7 @@ import { wholeNumber } from "./route.ts";
 
 export interface BodyOptions {
   readonly bytesMax: number;
-  /** Time from the first byte that is read to the last. */
+  /** Maximum time from the first byte that is read to the last. */
   readonly msMax: number;
   readonly budget: BodyBudget;
   readonly after: (ms: number, act: () => void) => () => void;
@@ -38,7 +38,7 @@ const UNPACKERS = {
 
 /** First allocation for a body that does not name its length, or becomes longer. */
 const FIRST_BYTES = 64 * 1024;
-/** A client that sends less than this in that time holds room for nothing. */
+/** A body of which fewer than WINDOW_BYTES_MIN bytes arrive in this time is refused, so that it frees its room. */
 const WINDOW_MS = 10_000;
 const WINDOW_BYTES_MIN = 64 * 1024;
 
@@ -169,13 +169,13 @@ export interface BodyBudgetOptions {
   readonly bytesMax: number;
   /** Maximum time that a body waits for room. */
   readonly waitMsMax: number;
-  /** Runs `act` after `ms`; returns what prevents it. */
+  /** Runs `act` after `ms`; returns a function that cancels it. */
   readonly after: (ms: number, act: () => void) => () => void;
   readonly nowMs: () => number;
 }
 
 export interface Room {
-  /** The body has `bytes` by now. @throws AppError queue_full: it does not wait, as others may wait for it. */
+  /** Takes room up to `bytes`. It never waits, because other bodies wait for this one. @throws AppError queue_full. */
   grow(bytes: number): void;
   release(): void;
 }
@@ -185,7 +185,7 @@ interface Waiting {
   readonly enter: () => void;
 }
 
-/** Larger ones share three quarters of the budget. */
+/** Bodies larger than this share three quarters of the budget; the rest is for small ones. */
 const SMALL_BYTES = 1024 * 1024;
 const WAITING_MAX = 65_536;
 
@@ -205,12 +205,12 @@ export class BodyBudget {
     return this.#used;
   }
 
-  /** Time for which no room has been taken or given back, while there is none for a body; 0: there is room. */
+  /** How long no room has been taken or freed while a new body finds none; 0: there is room. */
   get stuckMs(): number {
     return this.#fits(FIRST_BYTES, 0) ? 0 : this.#options.nowMs() - this.#changedMs;
   }
 
-  /** @throws AppError queue_full, after a while; interrupted: the client went. */
+  /** Waits for room. @throws AppError queue_full: there was none in time; interrupted: the client disconnected. */
   async take(bytes: number, signal: AbortSignal): Promise<Room> {
     if (!this.#fits(bytes, 0)) await this.#turn(bytes, signal);
     else this.#add(bytes);
@@ -218,31 +218,31 @@ export class BodyBudget {
   }
 
   #room(bytes: number): Room {
-    let held = bytes;
+    let ownBytes = bytes;
     return {
       grow: (wanted) => {
-        if (wanted <= held) return;
-        if (!this.#fits(wanted, held)) throw this.#full();
-        this.#add(held, -1);
-        held = wanted;
-        this.#add(held);
+        if (wanted <= ownBytes) return;
+        if (!this.#fits(wanted, ownBytes)) throw this.#full();
+        this.#add(ownBytes, -1);
+        ownBytes = wanted;
+        this.#add(ownBytes);
       },
       release: () => {
-        this.#add(held, -1);
-        held = 0;
+        this.#add(ownBytes, -1);
+        ownBytes = 0;
         this.#admit();
       },
     };
   }
 
-  /** `held`: what the same body has already. A body always fits if it is the only one. */
-  #fits(bytes: number, held: number): boolean {
+  /** `ownBytes`: room that the same body already has. A body always fits if it is the only one. */
+  #fits(bytes: number, ownBytes: number): boolean {
     // A sum with what is no number never becomes one again.
     assert(Number.isSafeInteger(bytes) && bytes >= 0, `${bytes} is a number of bytes`);
     const { bytesMax } = this.#options;
-    const others = this.#used - held;
+    const others = this.#used - ownBytes;
     if (bytes <= SMALL_BYTES) return others === 0 || others + bytes <= bytesMax;
-    const largeOthers = this.#usedByLarge - (held > SMALL_BYTES ? held : 0);
+    const largeOthers = this.#usedByLarge - (ownBytes > SMALL_BYTES ? ownBytes : 0);
     return largeOthers === 0 || largeOthers + bytes <= 0.75 * bytesMax;
   }
 
@@ -252,7 +252,7 @@ export class BodyBudget {
     this.#changedMs = this.#options.nowMs();
   }
 
-  /** The room is taken when it resolves. */
+  /** Waits in the queue; when it resolves, the room is taken. */
   async #turn(bytes: number, signal: AbortSignal): Promise<void> {
     if (this.#waiting.size >= WAITING_MAX) throw this.#full();
     const turn = Promise.withResolvers<void>();

@@ -1,5 +1,5 @@
 // Deadlines that clients set for a group or an iteration, in time or output tokens. Past one, the responses that carry it
-// end with what they have and the finish reason "deadline". Ten times a second is looked; a pause does not stop the time.
+// end with what they have and the finish reason "deadline". They are checked ten times a second, also during a pause.
 
 import type { Clock } from "../core/base/clock.ts";
 import type { Group, Request } from "../core/request/buffer.ts";
@@ -11,9 +11,9 @@ export interface DeadlineNotice {
   readonly requests: number;
   readonly seconds: number;
   readonly tokens: number;
-  /** The response with the most tokens. */
+  /** Name and length of the response with the most tokens. */
   readonly longest: string;
-  /** Estimate of the time that the iteration would have taken beyond it; null: unknown, or of a group. */
+  /** Estimated time that the iteration would have taken beyond the deadline; null: unknown, or a group's deadline. */
   readonly savedS: number | null;
 }
 
@@ -21,7 +21,7 @@ interface Scope {
   readonly startMs: number;
   msMax: number;
   tokensMax: number;
-  /** Requests that are not finished, and the tokens of the others. */
+  /** Unfinished requests; `tokens` counts those of the finished ones. */
   readonly open: Set<Request>;
   tokens: number;
 }
@@ -37,7 +37,7 @@ interface DeadlinesOptions {
 
 export class Deadlines {
   readonly #options: DeadlinesOptions;
-  /** By the group, or by the iteration's number. */
+  /** Deadlines by group, or by the iteration's number. */
   readonly #scopes = new Map<Group | number, Scope>();
   /** Scopes of each request that is not finished. */
   readonly #of = new Map<Request, (Group | number)[]>();

@@ -34,12 +34,12 @@ export interface EngineCalls {
 
 /** Statuses of an engine that lacks the route: unknown (404), another method's (405), disabled (403). */
 const MISSING: ReadonlySet<number> = new Set([403, 404, 405, 501]);
-/** Time for milliseconds of CPU work on a server that may be starved for seconds. */
+/** Time limit of a call: milliseconds of CPU work, on a server that may be starved for seconds. */
 const MS_MAX = 60_000;
 
 export class PoolCalls implements EngineCalls {
   readonly #parts: { pool: WorkerPool; sidecar: Sidecar; later: AnswerLimits["later"] };
-  /** The engine that is asked first; it takes turns. */
+  /** Index of the engine that is asked first; engines take turns. */
   #turn = 0;
   /** Answers of engines that lack a route, by route. An engine that is opened again is another worker. */
   readonly #lacking = new WeakMap<Worker, Map<string, string>>();
@@ -133,7 +133,7 @@ export class EngineEncoder implements Encoder {
     return encoded;
   }
 
-  /** For engines without the route that renders. */
+  /** Encodes a chat by /tokenize, for engines without the route that renders. */
   async encodeChat(chat: Chat, options: EncodeOptions): Promise<EncodedChat> {
     const tokens = await this.#tokenize(tokenizedChat(chat), chat.length, options);
     return { text: null, tokens };

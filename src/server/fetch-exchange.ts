@@ -11,7 +11,7 @@ export interface ExchangeOptions extends Pick<Exchange, "id" | "url" | "streams"
 }
 
 export interface FetchExchange extends Exchange {
-  /** The body was begun, and not read to its end: nothing else can be read from the connection. */
+  /** Whether the body was read in part, so that the connection can carry no further request. */
   readonly isUnread: boolean;
 }
 

@@ -16,9 +16,9 @@ import { Router } from "./router.ts";
 
 /** The used part of Bun's ServerWebSocket. */
 export interface Socket {
-  /** -1: it waits in a buffer; 0: dropped; else bytes sent. */
+  /** Returns the bytes sent; -1: the message waits in a buffer; 0: it was dropped. */
   send(data: string | Uint8Array): number;
-  /** Bytes that wait. */
+  /** Bytes that wait to be sent. */
   getBufferedAmount(): number;
   close(code: number, reason: string): void;
 }
@@ -27,14 +27,14 @@ export interface SocketService {
   open(socket: Socket): void;
   message(socket: Socket, data: string | Uint8Array): void;
   close(socket: Socket): void;
-  /** The socket's buffer is empty again. */
+  /** Called when the socket's buffer is empty again. */
   drain(socket: Socket): void;
 }
 
 export interface Served {
   readonly routes: readonly Route[];
   readonly sockets: Readonly<Record<string, SocketService>>;
-  /** Answers whatever no route is for. Default: 404. */
+  /** Answers requests that match no route. Default: 404. */
   readonly otherwise?: Route["handle"];
 }
 
@@ -42,7 +42,7 @@ export interface HttpOptions extends Served {
   /** Token of every route that is not open; null: no token is needed. */
   readonly apiToken: string | null;
   readonly host: string;
-  /** 0: any free one. */
+  /** Port to listen on; 0: any free one. */
   readonly port: number;
   /** Origins beyond the server's own; see AccessOptions. Default: none. */
   readonly allowOrigins?: readonly string[];
@@ -59,18 +59,18 @@ export interface AccessEntry {
   readonly id: string;
   readonly method: string;
   readonly path: string;
-  /** The query without tokens, and what a route says of its body. */
+  /** The query without tokens, and what a route notes about its body. */
   readonly asked: string;
   readonly status: number;
   /** Time until the answer began. */
   readonly ms: number;
-  /** Error message of an answer of 400 or more; null: none. */
+  /** Error message of an answer with status 400 or above; null: none. */
   readonly reason: string | null;
 }
 
 export interface HttpServer {
   readonly url: URL;
-  /** Serves this from now on in place of what it served before. */
+  /** Replaces the routes and sockets that are served. */
   serve(served: Served): void;
   streams(): OpenStream[];
   /** The body whose turn to be read comes next; null: none waits. */
@@ -87,19 +87,19 @@ export interface OpenStream {
   readonly id: string;
   /** Address and port; null: not known. */
   readonly client: string | null;
-  /** When its client last took something. */
+  /** When the client last read something. */
   readonly takenMs: number;
 }
 
 type BunServer = Bun.Server<SocketService>;
 
-/** Longer than clients keep idle connections (Node 5 s, Go 90 s). */
+/** Time after which an idle connection is closed: longer than clients keep theirs (Node 5 s, Go 90 s). */
 const IDLE_S = 120;
 /** Bodies of the largest size that are read at the same time. */
 const BODIES_READ_MAX = 4;
 const BODY_MS_MAX = 60_000;
 const BODY_WAIT_MS_MAX = 5_000;
-/** Every body gives its room back sooner, however slowly it comes and however long it takes to be read. */
+/** Time without progress after which the budget counts as stuck: every body gives its room back sooner. */
 const BODIES_STUCK_MS = 2 * BODY_MS_MAX;
 
 export function serveHttp(options: HttpOptions): HttpServer {
@@ -159,7 +159,7 @@ class Front {
     this.#sockets = sockets;
   }
 
-  /** undefined: the connection has become a socket. */
+  /** Returns undefined where the connection has become a socket. */
   async answer(request: Request, bun: BunServer): Promise<Response | undefined> {
     const startMs = performance.now();
     // Responses take as long as they take; a quiet stream is not a dead one.
@@ -200,7 +200,7 @@ class Front {
     }
   }
 
-  /** null: it has become a socket. @throws what the route throws, and AppError as Access. */
+  /** Returns null where the connection has become a socket. @throws what the route throws, and AppError as Access. */
   async #routed(
     exchange: Exchange,
     isShared: boolean,
@@ -249,7 +249,7 @@ class Front {
 
 const SANE_ID = /^[\x21-\x7e]{1,128}$/;
 
-/** The client's own id, where it is one that can stand in a header and a line of a log. */
+/** The client's own X-Request-Id, if it can stand in a header and a log line. */
 function requestIdOf(headers: Headers): string {
   const given = headers.get("x-request-id");
   return given !== null && SANE_ID.test(given) ? given : crypto.randomUUID();
@@ -274,7 +274,7 @@ function bodyOptionsOf({ bodyBytesMax, bodies }: HttpOptions): BodyOptions {
   return { bytesMax: bodyBytesMax, msMax: BODY_MS_MAX, budget, after };
 }
 
-/** Streams may say nothing for as long as an engine does. */
+/** Whether the response is a stream, which may be silent for as long as an engine is. */
 function isStream(response: Response): boolean {
   const type = response.headers.get("content-type") ?? "";
   return type.startsWith("text/event-stream") || type.startsWith("application/x-ndjson");
@@ -305,7 +305,7 @@ function socketsOf({ frameBytesMax, failed }: HttpOptions): Bun.WebSocketHandler
 const CLOSING = { connection: "close" };
 
 /**
- * The client wants the connection closed. Bun closes it, but announces that only if the answer says so; a client that
+ * Whether the client wants the connection closed. Bun closes it, but announces that only if the answer says so; a client that
  * keeps connections, such as SkyRL's, would else send its next request on one that is being closed.
  */
 function closes(request: Request): boolean {

@@ -1,6 +1,6 @@
 // When an iteration of a trainer ends. Trainers send requests and update weights, but do not announce iterations: one
 // begins with the first request after the last one's end, and ends when the weights advance, when nothing has run for
-// a while, or with a rollout of /v1/rollouts, which is a whole iteration. What it was is counted by the rollout's meter.
+// a while, or with a rollout of /v1/rollouts, which is a whole iteration. The rollout's meter counts what happens in it.
 
 import type { IterationSummary } from "../core/rollout/iteration-span.ts";
 import type { Sidecar } from "./sidecar.ts";

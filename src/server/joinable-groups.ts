@@ -1,7 +1,7 @@
 // Which requests belong together: those with the same prompt, adapter and salt within a weight epoch, and, where clients
-// name groups, the same name. Single requests so become siblings without waiting for one another: a later one
-// joins the group of an earlier one, whatever has become of that. Beyond its bounds a group that nothing of is left to
-// do goes first: closing one that still runs frees nothing, and its siblings to come would be a second group.
+// name groups, the same name. So single requests become siblings without waiting for one another: a later one
+// joins the group of an earlier one, finished or not. Beyond the bounds, a group without unfinished requests is
+// closed first: closing one that still runs frees nothing, and its later siblings would form a second group.
 
 import { type GroupId, groupId } from "../core/base/ids.ts";
 import { kvKey } from "../core/kv/key.ts";
@@ -11,7 +11,7 @@ import { type Kept, promptBytes, responseBytes } from "./kept.ts";
 
 export interface JoinableGroupsOptions {
   readonly rollout: Rollout;
-  /** Open groups, at most; one more closes one. */
+  /** Limit of open groups; one more closes one. */
   readonly groupsMax: number;
   /** Limit of the prompts and finished responses of open groups, which later siblings draft from. */
   readonly keptBytesMax: number;
@@ -35,7 +35,7 @@ interface Entry {
 
 export class JoinableGroups {
   readonly #options: JoinableGroupsOptions;
-  /** The one joined longest ago comes first. */
+  /** The least recently joined group comes first. */
   readonly #byKey = new Map<string, Entry>();
   readonly #byGroup = new Map<Group, Entry>();
   #keptBytes = 0;
@@ -52,10 +52,10 @@ export class JoinableGroups {
     const { name, adapter, salt } = scope;
     const under = JSON.stringify([adapter, name]);
     const key = `${kvKey(rollout.epoch, prompt, prompt.length, { salt })} ${under}`;
-    const known = this.#byKey.get(key);
-    if (known !== undefined) {
-      this.#joined(known);
-      return known.group;
+    const existing = this.#byKey.get(key);
+    if (existing !== undefined) {
+      this.#joined(existing);
+      return existing.group;
     }
     if (this.#byKey.size >= groupsMax) this.#closeOne();
     const keptBytes = promptBytes(prompt);
@@ -68,7 +68,7 @@ export class JoinableGroups {
     return group;
   }
 
-  /** A request is about to join the group by another way than its prompt. false: it is closed. */
+  /** Keeps the group open for a request that joins it as a turn of a session. false: the group is closed. */
   rejoin(group: Group): boolean {
     const entry = this.#byGroup.get(group);
     if (entry !== undefined) this.#joined(entry);
@@ -106,13 +106,13 @@ export class JoinableGroups {
     }
   }
 
-  /** Closes it to further requests. No effect if it is closed already. */
+  /** Closes the group to further requests. No effect if it is closed already. */
   close(group: Group): void {
     const entry = this.#byGroup.get(group);
     if (entry !== undefined) this.#close(entry);
   }
 
-  /** The weights have changed, or the server stops: earlier groups are closed. */
+  /** Closes all groups: the weights have changed, or the server stops. */
   closeAll(): void {
     for (const entry of [...this.#byKey.values()]) this.#close(entry);
   }

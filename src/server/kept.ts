@@ -1,4 +1,4 @@
-// What the server keeps of work that is done: a level and a bound, for /metrics. Bytes are those of the arrays that hold
+// Memory that the server keeps for finished work, and its bound, for /metrics. Bytes are those of the arrays that hold
 // prompts, tokens and logprobs, and a share for the objects around them.
 
 import type { Request } from "../core/request/buffer.ts";
@@ -7,7 +7,7 @@ import type { Request } from "../core/request/buffer.ts";
 export interface Kept {
   readonly bytes: number;
   readonly bytesMax: number;
-  /** Groups, rollouts, requests of clients. */
+  /** Number of groups, rollouts or client requests that are kept. */
   readonly count: number;
 }
 

@@ -1,18 +1,18 @@
 // Finds the finished request that a prompt goes on from, where no client names a session: by hashes of the blocks that
-// its text begins with. A hash only proposes; who asks compares the tokens.
+// its text begins with. A hash only proposes; the caller compares the tokens.
 
 import { fold32 } from "../core/base/hash.ts";
 import type { Request } from "../core/request/buffer.ts";
 
 const BLOCK_TOKENS = 16;
-/** Blocks that are known, at most; those that came longest ago go first. */
+/** Limit of known blocks; the oldest are dropped first. */
 const BLOCKS_MAX = 262_144;
 
 export class KnownTexts<T> {
-  /** By the hash of all tokens up to the block's end. */
+  /** Owner of each block, by the hash of all tokens up to the block's end. */
   readonly #owners = new Map<number, T>();
 
-  /** The blocks of the request's response; those of its prompt are its siblings' too. */
+  /** Adds the blocks of the request's response. Those of its prompt are left out: its siblings have them too. */
   add(owner: T, scope: number, { spec, response }: Request): void {
     const from = spec.prompt.length;
     eachBlock(scope, [spec.prompt, response.tokens()], (hash, end) => {
@@ -26,7 +26,7 @@ export class KnownTexts<T> {
     }
   }
 
-  /** Owners that may have begun as the prompt does, the one with the most in common last. */
+  /** Owners whose texts may begin as the prompt does, the one with the most blocks in common last. */
   owners(scope: number, prompt: Int32Array): T[] {
     const found = new Set<T>();
     if (this.#owners.size === 0) return [];

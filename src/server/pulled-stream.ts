@@ -15,14 +15,14 @@ export interface PulledStream {
   readonly next: () => StreamPiece | null;
   /** Called whenever the client has taken everything written. */
   readonly took: () => void;
-  /** Once: the client has had everything, or has gone. */
+  /** Called once, when the client has received everything or has disconnected. */
   readonly closed: () => void;
 }
 
 export interface StreamPiece {
   /** JSON, in lines or events. */
   readonly text: string;
-  /** Another piece is there already. */
+  /** Whether another piece is ready. */
   readonly hasMore?: boolean;
   /** The reason why nothing follows: all is written, or it has failed. */
   readonly end?: "done" | "failed";
@@ -30,7 +30,7 @@ export interface StreamPiece {
 
 const encoder = new TextEncoder();
 
-/** `news`: to be called when there may be another piece. */
+/** An answer that reads its pieces from `options`. Call `news` when there may be another piece. */
 export function pulledStream(options: PulledStream): { response: Response; news: () => void } {
   const { headers, stallMsMax, after, signal, next, took } = options;
   let controller: ReadableStreamDefaultController<Uint8Array> | null = null;

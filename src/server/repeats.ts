@@ -8,11 +8,11 @@ import { AppError } from "../core/base/errors.ts";
 import type { Kept } from "./kept.ts";
 
 export interface RepeatsOptions<T> {
-  /** Limit of what nobody uses. */
+  /** Memory limit of entries that are not in use. */
   readonly bytesMax: number;
-  /** Whether a request, of the same body or another, begins anew under its id; else the same gets it, and another is refused. */
+  /** Whether a request may begin anew under its id. If not, the same body gets `value`, and another body a conflict. */
   readonly isFree: (value: T, isSame: boolean) => boolean;
-  /** Called when nobody can ask for it any more; what is in use is not dropped. */
+  /** Called when an entry out of use is removed, so that nobody can ask for it; not for one in use. */
   readonly dropped: (value: T) => void;
 }
 
@@ -21,13 +21,13 @@ interface Entry<T> {
   /** Digest of the body. Cryptographic: the answer to one body must not be fetched with another. */
   readonly digest: string;
   readonly value: T;
-  /** Memory that it was counted with when it came out of use; null: it is in use. */
+  /** Memory counted for the entry since it went out of use; null: it is in use. */
   bytes: number | null;
 }
 
 export class Repeats<T> {
   readonly #options: RepeatsOptions<T>;
-  /** The one that began, or came out of use, longest ago comes first. */
+  /** The entry that was added, or went out of use, longest ago comes first. */
   readonly #entries = new Map<string, Entry<T>>();
   #bytes = 0;
   #idle = 0;
@@ -54,13 +54,13 @@ export class Repeats<T> {
 
   /** The value that the same request has begun; null: none. @throws AppError conflict with `problem`. */
   find(name: string, digest: string, problem = () => `${name} is taken`): T | null {
-    const there = this.#entries.get(name);
-    if (there === undefined) return null;
-    const isSame = there.digest === digest;
-    const isFree = this.#options.isFree(there.value, isSame);
-    if (isSame && !isFree) return there.value;
+    const entry = this.#entries.get(name);
+    if (entry === undefined) return null;
+    const isSame = entry.digest === digest;
+    const isFree = this.#options.isFree(entry.value, isSame);
+    if (isSame && !isFree) return entry.value;
     if (!isFree) throw new AppError("conflict", problem());
-    this.#remove(there);
+    this.#remove(entry);
     return null;
   }
 
@@ -74,7 +74,7 @@ export class Repeats<T> {
     if (entry !== undefined) this.#wake(entry);
   }
 
-  /** Ends its use; at most `countMax` are kept that are out of use. false: it is not in the table. */
+  /** Takes the entry out of use and trims such entries to `countMax`. false: it is not in the table. */
   rest(name: string, value: T, bytes: number, countMax: number): boolean {
     const entry = this.#entries.get(name);
     if (entry?.value !== value) return false;

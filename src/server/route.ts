@@ -12,7 +12,7 @@ export interface Exchange {
   readonly url: URL;
   /** Parts of the path that a route names with `:name`; the router sets them. */
   params: Readonly<Record<string, string>>;
-  /** The part of the body that the log names. Default: none. */
+  /** A note of the route on the body, for the log. Default: none. */
   about?: string;
   readonly headers: Headers;
   readonly signal: AbortSignal;
@@ -21,20 +21,20 @@ export interface Exchange {
    * invalid_json.
    */
   json(lists?: IdLists): Promise<unknown>;
-  /** Stands for the body's bytes: other bytes have another one. @throws AppError as `json`. */
+  /** SHA-256 of the body's bytes. @throws AppError as `json`. */
   digest(): Promise<string>;
   /** The body's text, where it may hold a chat; else empty. @throws AppError as `json`. */
   source(): Promise<string>;
-  /** The body is not asked for any more. Who answers much later calls it, so that it is not kept in memory. */
+  /** Frees the body. A handler that answers much later calls it, so that the body is not kept in memory. */
   release(): void;
-  /** The answer is a stream, whose writer reports its progress. */
+  /** Called if the answer is a stream: its writer reports progress to the result. */
   streams(): StreamHold;
 }
 
 export interface StreamHold {
   /** The client has taken everything written so far. */
   took(): void;
-  /** All is written: the connection sends the rest. */
+  /** All is written; the connection sends the rest. */
   ended(): void;
 }
 
@@ -68,7 +68,7 @@ export interface Route extends RouteInfo {
   readonly handle: (exchange: Exchange) => Promise<Response> | Response;
 }
 
-/** A route before there is what it serves: all that is to be said of an endpoint stands in its row. */
+/** A route as a constant, before the parts that its handler needs exist: `bound` makes routes of rows and parts. */
 export interface Row<Parts> extends RouteInfo {
   readonly handle: (parts: Parts, exchange: Exchange) => Promise<Response> | Response;
 }
@@ -107,7 +107,7 @@ export function textIn(body: unknown, field: string, charactersMax = CHARACTERS_
   return value;
 }
 
-/** null: the body does not have the field. */
+/** A text in an unchecked body; null: it does not have the field. @throws InvalidFieldError: it is no text, or too long. */
 export function optionalTextIn(
   body: unknown,
   field: string,

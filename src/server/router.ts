@@ -14,7 +14,7 @@ export class Router {
   readonly #patterns: { readonly route: Route; readonly pattern: URLPattern }[] = [];
   readonly #otherwise: Route["handle"];
 
-  /** `otherwise`: for whatever no route is for. Default: 404. */
+  /** `otherwise`: answers requests that match no route. Default: 404. */
   constructor(routes: readonly Route[], otherwise: Route["handle"] = notFound) {
     this.#otherwise = otherwise;
     for (const route of routes) {
@@ -63,7 +63,7 @@ export class Router {
   }
 }
 
-/** A stranger's request: whatever its handler is wrapped in, nothing of the query and the body is looked at. */
+/** The exchange of an unauthorized client, without query and body: whatever wraps the handler cannot read them. */
 function bare(exchange: Exchange): Exchange {
   const url = new URL(exchange.url.pathname, exchange.url);
   const none = async () => "";

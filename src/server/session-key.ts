@@ -3,7 +3,7 @@
 
 export interface SessionKey {
   readonly session: string;
-  /** null: not named. */
+  /** The client's name for the group; null: it gave none. */
   readonly group: string | null;
   readonly token: string | null;
 }

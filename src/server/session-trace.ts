@@ -7,7 +7,7 @@ import type { Request } from "../core/request/buffer.ts";
 /** One session: tokens of its first prompt, of each output and of what came before the next; seconds between them. */
 export interface TraceLine {
   readonly group: string;
-  /** Number among the group's sessions. */
+  /** Index of the session in its group. */
   readonly stream: number;
   readonly prompt_len: number;
   readonly out_lens: number[];
@@ -20,12 +20,12 @@ export interface TraceLine {
   hash_ids: readonly number[];
 }
 
-/** Mooncake's. */
+/** Block size of Mooncake's traces. */
 const BLOCK_TOKENS = 512;
-/** Blocks that keep their number, at most; those that came longest ago go first, and get another if they come again. */
+/** Limit of numbered blocks; the oldest are dropped first, and get a new number if they come again. */
 const BLOCKS_MAX = 262_144;
 
-/** As many as the requests of an iteration of 1,000 groups of 16. */
+/** Limit of lines: the requests of an iteration of 1,000 groups of 16. */
 const LINES_MAX = 16_384;
 
 export class SessionTrace {
@@ -46,7 +46,7 @@ export class SessionTrace {
     return line;
   }
 
-  /** A turn of the line's session is over. */
+  /** Records a finished turn of the line's session. */
   finished(line: TraceLine, { spec, response }: Request): void {
     line.out_lens.push(response.length);
     const ids: number[] = [];

@@ -27,7 +27,7 @@ interface SessionsOptions {
   /** Limit of the last turns' texts, over all sessions. */
   readonly bytesMax: number;
   readonly clock: Clock;
-  /** Runs something after a while; absent: sessions are forgotten when others begin. */
+  /** Runs `act` after `ms`, returns a function that cancels it; absent: sessions are forgotten when others begin. */
   readonly later?: ((act: () => void, ms: number) => () => void) | undefined;
   /** Called when no further turn can follow this finished one. */
   readonly letGo: (request: Request) => void;
@@ -38,7 +38,7 @@ export interface PausedSession {
   readonly session: string;
   readonly group: string;
   readonly turns: number;
-  /** null: not known. */
+  /** The tool that the client runs; null: not known. */
   readonly tool: string | null;
   readonly since_s: number;
   /** Time until it is forgotten. */
@@ -48,10 +48,10 @@ export interface PausedSession {
 const PAUSED_SHOWN_MAX = 64;
 
 interface TurnPlace {
-  /** null: that of its prompt. */
+  /** The group to join; null: the group of its prompt. */
   readonly group: Group | null;
   readonly turn: SessionTurn;
-  /** null: there is no finished turn before it. */
+  /** The finished turn before it; null: there is none. */
   readonly previous: PreviousTurn | null;
 }
 
@@ -74,7 +74,7 @@ interface Session extends SessionScope {
 
 export class SessionTable {
   readonly #options: SessionsOptions;
-  /** The one that was used longest ago comes first. */
+  /** The least recently used session comes first. */
   readonly #sessions = new Map<string, Session>();
   readonly #byGroup = new Map<Group, Set<Session>>();
   /** Session of each unfinished request, and whether the request is a later turn. */
@@ -105,18 +105,18 @@ export class SessionTable {
     return this.#figures;
   }
 
-  /** The session that the prompt is the next turn of; a new one's key where there is none. */
+  /** Key of the session whose next turn the prompt is, or of a new session. */
   keyFor({ scope, name }: SessionScope, prompt: Int32Array): string {
     if (name !== null) return `${scope} ${name}`;
     const owners = this.#texts.owners(hashString(scope), prompt);
-    const known = owners.findLast((key) => {
+    const owner = owners.findLast((key) => {
       const session = this.#sessions.get(key);
       const last = session?.last ?? null;
       if (last === null || session?.scope !== scope) return false;
       return sharedWith(prompt, last) > last.spec.prompt.length;
     });
     this.#unnamed += 1;
-    return known ?? `#${this.#unnamed}`;
+    return owner ?? `#${this.#unnamed}`;
   }
 
   /** Sessions that wait for their clients, the longest paused first; and how many those are in all. */
@@ -132,7 +132,7 @@ export class SessionTable {
     return { count: paused.length, longest: paused.slice(0, PAUSED_SHOWN_MAX) };
   }
 
-  /** All tokens of the session's turn before; null: there is none. */
+  /** Prompt and response of the session's last turn; null: there is none. */
   textOf(key: string): Int32Array | null {
     const last = this.#sessions.get(key)?.last ?? null;
     if (last === null) return null;
@@ -195,14 +195,14 @@ export class SessionTable {
     this.#shrink();
   }
 
-  /** The session with this name is over; how many there were. */
+  /** Ends the sessions with this name; returns how many there were. */
   end(name: string): number {
     const over = [...this.#sessions.values()].filter((session) => session.name === name);
     for (const session of over) this.#forget(session);
     return over.length;
   }
 
-  /** No request joins the group any more. */
+  /** Forgets the group's sessions: no request joins it any more. */
   closed(group: Group): void {
     for (const session of this.#byGroup.get(group) ?? []) this.#forget(session);
   }
@@ -275,14 +275,14 @@ export class SessionTable {
   }
 }
 
-/** First tokens of `prompt` that are those of the turn's prompt and response. */
+/** Number of first tokens of `prompt` that are those of the turn's prompt and response. */
 function sharedWith(prompt: Int32Array, { spec, response }: Request): number {
   const shared = sharedTokens(prompt, spec.prompt, 0);
   if (shared < spec.prompt.length) return shared;
   return shared + sharedTokens(prompt, response.tokens(), shared);
 }
 
-/** First tokens of `text` that `prompt` has from `from` on. */
+/** Number of first tokens of `text` that `prompt` has from position `from` on. */
 function sharedTokens(prompt: Int32Array, text: Int32Array, from: number): number {
   const end = Math.min(text.length, prompt.length - from);
   let shared = 0;

@@ -21,7 +21,7 @@ import type { Kept } from "./kept.ts";
 import { invalid } from "./route.ts";
 import { type SessionScope, SessionTable } from "./sessions.ts";
 
-/** Times since the first of the responses that carry it, and their output tokens in all: see Deadlines. Absent: no limit. */
+/** Limits of seconds since the first response that carries it, and of their output tokens: see Deadlines. Absent: none. */
 export interface Deadline {
   readonly group_s?: number | null | undefined;
   readonly group_tokens?: number | null | undefined;
@@ -45,7 +45,7 @@ export interface GenerationSpec {
   /** Lower is served earlier. */
   readonly priority: number;
   readonly deadline?: Deadline | null;
-  /** See Wanted. */
+  /** All tokens of a response are of one weight epoch; see Wanted in core/request/buffer.ts, also for `stalenessMax`. */
   readonly isStrict?: boolean;
   readonly stalenessMax?: number;
   /** Selects the random numbers together with the seed, as a group's id does for `foretoken rollout`; none: "". */
@@ -69,12 +69,12 @@ export type SidecarReader = RolloutReader<GenerationSpec>;
 export interface SidecarLimits {
   /** Maximum of unfinished requests; more are refused with `queue_full`. */
   readonly requestsMax: number;
-  /** Groups that later requests may join, at most. */
+  /** Limit of groups that later requests may join. */
   readonly groupsMax: number;
   /** Limit of the groups' prompts and finished responses, which later siblings draft from. */
   readonly keptBytesMax: number;
   readonly keptResponsesMax: number;
-  /** Time after a session's last turn, and bytes of all sessions' last turns, for which they are kept. */
+  /** How long after its last turn a session is kept, and the limit of all sessions' last turns. */
   readonly sessionMsMax: number;
   readonly sessionBytesMax: number;
 }
@@ -102,7 +102,7 @@ export interface SidecarOptions {
 
 type SessionFields = Pick<GenerationSpec, "prompt" | "n" | "sampling" | "group" | "session">;
 
-/** Several responses to one prompt are the first turns of as many sessions, which no name can be for. */
+/** Several responses to one prompt begin several sessions, so that a client's name cannot be for any of them. */
 function sessionOf({ n, session, group, sampling }: SessionFields): SessionScope {
   const { adapter = null, cacheSalt: salt = null } = sampling;
   return {
@@ -113,7 +113,7 @@ function sessionOf({ n, session, group, sampling }: SessionFields): SessionScope
 
 export class Sidecar {
   readonly rollout: Rollout;
-  /** Waits of the server for somebody else. */
+  /** The server's own waits, beside those of the rollout. */
   readonly waits: Waits;
   readonly #options: SidecarOptions;
   readonly #groups: JoinableGroups;
@@ -146,7 +146,7 @@ export class Sidecar {
     this.#groups = new JoinableGroups({ rollout: this.rollout, ...limits, closed });
   }
 
-  /** All tokens of the turn before this prompt in its session; null: there is none. */
+  /** Prompt and response of the turn before this prompt in its session; null: there is none. */
   turnBefore(spec: SessionFields): Int32Array | null {
     return this.sessions.textOf(this.sessions.keyFor(sessionOf(spec), spec.prompt));
   }
@@ -226,7 +226,7 @@ export class Sidecar {
     return unfinished.filter(({ spec }) => spec.sampling.adapter === adapter).length;
   }
 
-  /** Returns what ends the reading. */
+  /** Adds a reader of all events; returns a function that removes it. */
   observe(reader: SidecarReader): () => void {
     return this.rollout.events.add(reader as RolloutReader<unknown>);
   }
@@ -238,7 +238,7 @@ export class Sidecar {
     this.rollout.events.tell((reader) => reader.advanced?.(epoch));
   }
 
-  /** Called by the owner of a rollout that has ended as a whole. */
+  /** Reports the end of a rollout of /v1/rollouts, which is a whole iteration. */
   rolloutOver(): void {
     this.rollout.events.tell((reader) => reader.rolloutOver?.());
   }
@@ -265,7 +265,7 @@ export class Sidecar {
     });
   }
 
-  /** Whether the response can be divided. */
+  /** Throws if the server cannot take the request; returns whether every worker supports its parameters in chunks. */
   #check(spec: GenerationSpec): boolean {
     const { prompt, n, sampling, priority } = spec;
     if (this.#isDraining) throw new AppError("draining", "the server takes no new requests");

@@ -29,23 +29,23 @@ export interface EngineAddress {
 export interface WorkerRegistryOptions {
   /** @throws AppError usage: no engine has such a URL. */
   readonly sourceOf: (engine: EngineAddress) => WorkerSource;
-  /** Engines were named when the server was started. */
+  /** Whether engines were named when the server was started. */
   readonly hasFixed: boolean;
-  /** A worker that is removed has this long to end what it runs. */
+  /** Time for a removed worker to end its running requests. */
   readonly drainMs: number;
 }
 
-/** SGLang's gateway has engines for prefill and for decode alone, too. */
+/** Worker type of an engine for prefill and decode; SGLang's gateway has types for one of them alone, too. */
 const REGULAR = "regular";
 const WORKERS_MAX = 1024;
 const URL_CHARACTERS_MAX = 2048;
-/** 128 bits. */
+/** Length of an id: 128 bits in hexadecimal. */
 const ID_CHARACTERS = 32;
 
 export class WorkerRegistry {
   readonly #options: WorkerRegistryOptions;
   readonly #early = new Map<string, EngineAddress & { readonly source: WorkerSource }>();
-  /** Tokens that clients gave; engines named at the start have none here. */
+  /** API tokens that clients gave; engines named at the start have none here. */
   readonly #tokens = new WeakMap<WorkerSource, string | null>();
   readonly #first = Promise.withResolvers<void>();
   #pool: WorkerPool | null = null;
@@ -60,7 +60,7 @@ export class WorkerRegistry {
     return this.#first.promise;
   }
 
-  /** Engines that have come before there was a pool. */
+  /** Engines that clients named before there was a pool. */
   get early(): readonly EngineAddress[] {
     return [...this.#early.values()];
   }
@@ -178,7 +178,7 @@ export class WorkerRegistry {
   }
 }
 
-/** The same for a URL whenever it comes, and for no other one: who removes a worker names it so. */
+/** A worker's id, derived from its URL: the same whenever it comes, so that clients can remove it by its id. */
 function idOf(url: string): string {
   return createHash("sha256").update(url).digest("hex").slice(0, ID_CHARACTERS);
 }

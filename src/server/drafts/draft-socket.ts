@@ -9,7 +9,7 @@ import type { Socket, SocketService } from "../http.ts";
 
 export interface DraftSocketOptions {
   readonly server: DraftServer;
-  /** null: engines send no telemetry here. */
+  /** Receiver of the engines' telemetry; null: they send none. */
   readonly reports: EngineReports | null;
   readonly later: (act: () => void, ms: number) => () => void;
   readonly connectionsMax?: number;

@@ -1,5 +1,5 @@
-// Telemetry of engines with the plugin, and the answer to it: whether they may draft. How much is the engine's own
-// decision. An engine that sends none for a while is dropped. A rollout's correctness does not depend on it.
+// Telemetry of engines with the plugin, and the answer to it: whether they may draft. Each engine decides by itself how
+// many tokens it drafts. One that sends no telemetry for a while is dropped. A rollout's correctness does not depend on it.
 
 import type { Clock } from "../../core/base/clock.ts";
 import { STEP_TOKENS_UNBOUNDED } from "../../core/draft/service/limits.ts";
@@ -11,15 +11,15 @@ import { jsonResponse, type Row } from "../route.ts";
 export interface EngineFigures extends Omit<Telemetry, "kind"> {
   /** The name that the engine gave itself. */
   readonly engine: string;
-  /** The last report. */
+  /** Draft tokens per step that the last answer allowed; 0: the engine may not draft. */
   readonly stepTokens: number;
   readonly heardMs: number;
 }
 
-/** More than the workers that a sidecar has (64). */
+/** Limit of engines with telemetry; a sidecar has at most 64 workers. */
 const ENGINES_MAX = 256;
 const TELEMETRY_MS = 1_000;
-/** Several reports may be late before a budget no longer holds. */
+/** Time for which an answer holds: several reports may be late. */
 const BUDGET_TTL_MS = 10_000;
 const FORGOTTEN_MS = 30_000;
 
@@ -27,7 +27,7 @@ export interface EngineTelemetryOptions {
   readonly clock: Clock;
   /** false: no engine may draft. */
   readonly drafts: boolean;
-  /** Called once for each engine that reports it. */
+  /** Called when an engine first reports that its sampler verifies drafts wrongly. */
   readonly notLossless: (engine: string, reason: string) => void;
 }
 
@@ -48,19 +48,19 @@ export class EngineTelemetry implements EngineReports {
     return [...this.#engines.values()].sort((a, b) => (a.engine < b.engine ? -1 : 1));
   }
 
-  /** Engines draft now whose drafts change what a seed draws: the same request may get other tokens. */
+  /** Whether an engine drafts now in a way that changes what a seed draws, so that a request may get other tokens. */
   get variesSeeds(): boolean {
     return this.figures().some(({ stepTokens, repeatsSeeds }) => stepTokens > 0 && !repeatsSeeds);
   }
 
   report(engine: string, { kind: _, ...telemetry }: Telemetry): Budget {
-    const known = this.#engines.get(engine);
-    if (!telemetry.isLossless && known?.isLossless !== false) {
+    const previous = this.#engines.get(engine);
+    if (!telemetry.isLossless && previous?.isLossless !== false) {
       this.#options.notLossless(engine, "its plugin says that its sampler verifies drafts wrongly");
     }
     const tokens = this.#options.drafts && telemetry.isLossless ? STEP_TOKENS_UNBOUNDED : 0;
-    if (known === undefined && this.#engines.size >= ENGINES_MAX) this.figures();
-    if (known !== undefined || this.#engines.size < ENGINES_MAX) {
+    if (previous === undefined && this.#engines.size >= ENGINES_MAX) this.figures();
+    if (previous !== undefined || this.#engines.size < ENGINES_MAX) {
       const heardMs = this.#options.clock.nowMs();
       this.#engines.set(engine, { ...telemetry, engine, stepTokens: tokens, heardMs });
     }

@@ -26,7 +26,7 @@ export interface HistoryPlace {
   /** Name of the file, for messages. */
   readonly name: string;
   readonly bytes: Uint8Array;
-  /** `keptBytes`: of the file; 0: it begins anew. */
+  /** Opens the file for appending behind its first `keptBytes`; 0: it begins anew. */
   open(log: FrameLog, keptBytes: number): Pick<RunFile, "touch" | "close"> & { beginAnew(): void };
 }
 
@@ -45,7 +45,7 @@ export function encodeRecord({ key, epoch, length, tokens }: HistoryRecord): Uin
   return frame;
 }
 
-/** null: the payload is of something else. */
+/** Decodes a frame's payload; null: it is no record of a history. */
 function decodeRecord(payload: Uint8Array): HistoryRecord | null {
   const bytes = new Uint8Array(payload);
   const count = (FRAME_HEADER_BYTES + bytes.length - FIXED_BYTES) / Int32Array.BYTES_PER_ELEMENT;
@@ -72,7 +72,7 @@ export interface HistoryFileOptions {
   readonly place: HistoryPlace;
   /** Called with each record that an earlier process has written. */
   readonly take: (record: HistoryRecord) => void;
-  /** The records of a file that begins anew, beyond `bytesMax` and then at twice what it began with. */
+  /** The records to rewrite the file with, when it exceeds `bytesMax` and twice its size after the last rewrite. */
   readonly kept: () => Iterable<HistoryRecord>;
   readonly bytesMax: number;
 }
@@ -106,7 +106,7 @@ export class HistoryFile {
     this.#file.touch();
   }
 
-  /** Resolves when everything is in the file. */
+  /** Resolves when all records are in the file. */
   async close(): Promise<void> {
     await this.#file.close();
   }
@@ -117,7 +117,7 @@ export class HistoryFile {
     this.#bytes += frame.length;
   }
 
-  /** The records that wait to be written are among the kept ones. */
+  /** Rewrites the file with the kept records, which include those that are not written yet. */
   #beginAnew(): void {
     const { kept, bytesMax } = this.#options;
     this.#frames = [];

@@ -23,7 +23,7 @@ export class PromptHistory {
   readonly #history: History;
   readonly #lengths = new LengthHistory();
   readonly #options: PromptHistoryOptions;
-  /** A prompt may be long, and has many responses. */
+  /** Key of each group's prompt, computed once: a prompt may be long, and has many responses. */
   readonly #keys = new WeakMap<Group, number>();
   #file: HistoryFile | null = null;
 
@@ -32,7 +32,7 @@ export class PromptHistory {
     this.#history = new History({ limitBytes: options.limitBytes });
   }
 
-  /** Goes on where the file ends. @throws AppError invalid_config, as HistoryFile. */
+  /** Loads the file, and appends to it from now on. @throws AppError invalid_config, as HistoryFile. */
   keepIn(place: HistoryPlace): void {
     this.#file = new HistoryFile({
       place,
@@ -50,7 +50,7 @@ export class PromptHistory {
     this.#lengths.advance(epochs);
   }
 
-  /** The response has ended. One that was given up is no sample of the prompt's lengths. */
+  /** Records a response that has ended. One that was given up is no sample of the prompt's lengths. */
   finished(request: Request): void {
     const { response } = request;
     if (response.length === 0) return;
@@ -77,7 +77,7 @@ export class PromptHistory {
     return { bytes, bytesMax: this.#options.limitBytes, count };
   }
 
-  /** Resolves when all of it is in its file. */
+  /** Resolves when the whole history is in its file. */
   async close(): Promise<void> {
     await this.#file?.close();
   }

@@ -39,7 +39,7 @@ export class CompletedGroups {
     }
   }
 
-  /** null: its group is not complete, or was dropped, or it never was. */
+  /** A response of a kept group by its number; null: its group is not complete or was dropped, or there is none. */
   request(id: number): Request | null {
     return this.#requests.get(id) ?? null;
   }
@@ -67,7 +67,7 @@ export function columnsOf({ groupId, requests }: Group) {
   };
 }
 
-/** Turns of a session have prompts of their own. */
+/** Memory of a group. Turns of a session have prompts of their own. */
 function bytesOf({ prompt, requests }: Group): number {
   let bytes = promptBytes(prompt);
   for (const request of requests) {

@@ -1,4 +1,4 @@
-// The last iterations, for the page and for whoever compares them: in memory, and in a file that outlives the server. A
+// The last iterations, for the page and other readers: in memory, and in a file that outlives the server. A
 // file that cannot be read is an error at the start; one that cannot be written costs the record there alone.
 
 import { existsSync, mkdirSync, readFileSync, renameSync, writeFileSync } from "node:fs";
@@ -9,9 +9,7 @@ import type { Figures } from "../../core/rollout/figures.ts";
 import type { RunFigure } from "../../observe/picture/figure.ts";
 import type { LastFinished } from "./waited-for.ts";
 
-/**
- * The figures of the table, counted in the iteration, and values derived from them. Rates per second; shares 0 to 1.
- */
+/** An iteration's figures (core/rollout/figures.ts), and values derived from them. Rates are per second, shares 0 to 1. */
 export interface IterationRecord extends Readonly<Figures> {
   /** Unix time of its end, seconds. */
   readonly ended_at_s: number;
@@ -22,7 +20,7 @@ export interface IterationRecord extends Readonly<Figures> {
   readonly mean_acceptance_length: number;
 }
 
-/** The part of one iteration that is read on its own: larger than its figures. */
+/** The part of an iteration that is fetched separately, because it is larger than its figures. */
 export interface IterationDetail {
   /** Absent: an earlier version recorded the iteration. */
   readonly figure?: RunFigure;
@@ -36,7 +34,7 @@ interface Kept {
   readonly detail: IterationDetail;
 }
 
-/** The form of the file, as far as another program's would not have it. */
+/** Schema of the file, strict enough to refuse files of other programs. */
 const KEPT = v.array(
   v.looseObject({ record: v.looseObject({ number: v.number() }), detail: v.looseObject({}) }),
 );
@@ -46,7 +44,7 @@ export class IterationStore {
   /** The oldest first. */
   #kept: readonly Kept[];
 
-  /** `path` null: in memory. @throws AppError invalid_config: the file is of something else, or cannot be read. */
+  /** `path` null: iterations are kept in memory. @throws AppError invalid_config: the file is unreadable, or none of ours. */
   constructor(path: string | null) {
     this.#path = path;
     try {
@@ -73,12 +71,12 @@ export class IterationStore {
     renameSync(`${this.#path}.new`, this.#path);
   }
 
-  /** null: it is not kept. */
+  /** The iteration with this number; null: it is not kept. */
   find(number: number): Kept | null {
     return this.#kept.find(({ record }) => record.number === number) ?? null;
   }
 
-  /** The figures of those that are kept. */
+  /** The figures of all kept iterations. */
   all(): Kept["record"][] {
     return this.#kept.map(({ record }) => record);
   }

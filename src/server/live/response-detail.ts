@@ -4,11 +4,11 @@ import type { Request } from "../../core/request/buffer.ts";
 import { type Chunk, type Response, VERIFICATION_WORDS } from "../../core/request/response.ts";
 import type { Text } from "../../text/text.ts";
 
-/** Tokens in one answer: a page. */
+/** Limit of the tokens in one answer. */
 const TOKENS_MAX = 4096;
 const CHARACTER_BYTES_MAX = 4;
 
-/** Tokens from `from` on. */
+/** The response's chunks, and a page of its tokens from number `from` on. */
 export function responseDetail(
   { spec, response, status }: Request,
   about: {
@@ -48,7 +48,7 @@ export function responseDetail(
   };
 }
 
-/** A character over several tokens is the last one's; joined, the texts of all pages are the response's. */
+/** The text of each token. A character over several tokens is the last one's; joined, the pages are the response's text. */
 function textsOf(response: Response, from: number, count: number, text: Text): string[] {
   const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
   const start = Math.max(0, from - CHARACTER_BYTES_MAX);

@@ -25,25 +25,25 @@ export interface LiveOptions {
   readonly sidecar: Sidecar;
   readonly pool: WorkerPool;
   readonly weights: Weights;
-  /** As GET /foretoken/workers. */
+  /** The workers as GET /foretoken/workers lists them. */
   readonly workers: () => ReturnType<typeof workersOf>;
   readonly clock: Clock;
   readonly nowS: () => number;
-  /** Waits for a thread. */
+  /** Waits for the JSON and tokenizer threads. */
   readonly threadWaits: () => readonly OpenWait[];
   /** File for the last iterations; null: they are kept in memory. */
   readonly iterationsFile: string | null;
   readonly completedBytesMax: number;
   readonly every: (act: () => void, ms: number) => () => void;
-  /** The state has changed, or has kept requests waiting for another minute. */
+  /** Called when the state has changed, or has kept requests waiting for another minute. */
   readonly changed: (state: ServingState & { waiting: number; seconds: number }) => void;
   readonly failed: (error: unknown) => void;
 }
 
 const LOOK_MS = 1000;
-/** Groups whose estimates one answer holds. */
+/** Limit of groups whose estimates one answer holds. */
 const ESTIMATES_MAX = 16_384;
-/** Time for which a picture of a running iteration is kept, in times of what it took. */
+/** A picture of a running iteration is reused for this many times as long as drawing it took. */
 const PICTURE_COST = 50;
 /** Interval between reports of a state that keeps requests waiting. */
 const REMIND_S = 60;
@@ -55,9 +55,9 @@ export class LiveView {
   readonly completed: CompletedGroups;
   readonly #lastFinished = new LastFinishedResponses();
   readonly #store: IterationStore;
-  /** Ends the looks. */
+  /** Stops calling `look`. */
   readonly close: () => void;
-  /** The rollout's number of the last iteration that ended. */
+  /** Number, as the rollout counts, of the last iteration that ended. */
   #ended = 0;
   #state: ServingState = { state: "serving", reason: null };
   #sinceMs: number;
@@ -98,7 +98,7 @@ export class LiveView {
     return [...this.completed.ofIteration(number), ...ofIt.map(columnsOf)];
   }
 
-  /** A response that is not finished, or that is kept. null: neither. */
+  /** An unfinished or kept response by its number; null: neither. */
   request(id: number): Request | null {
     return this.#options.sidecar.rollout.request(requestId(id)) ?? this.completed.request(id);
   }
@@ -248,13 +248,13 @@ export class LiveView {
     return { progress, state, longest, waiting };
   }
 
-  /** The state may have changed since the last look. */
+  /** Seconds for which the state has lasted; it may have changed since the last `look`. */
   #stateS({ state }: ServingState): number {
     if (state !== this.#state.state) return 0;
     return Math.round((this.#options.clock.nowMs() - this.#sinceMs) / 1000);
   }
 
-  /** An iteration of which nothing runs may not have ended yet. */
+  /** The responses that the current iteration waited for last; if none has finished, those of the iteration before. */
   #lastWaitedFor(): readonly LastFinished[] {
     const current = this.#lastFinished.report(this.nameOf);
     if (current.length > 0) return current;

@@ -34,10 +34,10 @@ const SHOWN_MAX = 5;
 /** Ratio to its siblings' median from which a response is far too long; and from which that is the reason for waiting. */
 export const LONG_RATIO = 8;
 const LONGER_RATIO = 1.5;
-/** Share of its time that a response waited, from which that is the reason. */
+/** A response that waited for more than this share of its time is reported as having waited. */
 const WAITED_SHARE = 0.1;
 
-/** The unfinished responses with the most tokens, longest first. `waitsFor`: why one that waits does. */
+/** The unfinished responses with the most tokens, longest first. `waitsFor`: what a waiting response waits for. */
 export function longestOpen(
   requests: Iterable<Request>,
   about: { nowMs: number; workers: Progress["workers"]; nameOf: NameOf; waitsFor: string },
@@ -81,7 +81,7 @@ export class LastFinishedResponses {
     this.#requests = [...this.#requests, request].slice(-SHOWN_MAX);
   }
 
-  /** The last one first. */
+  /** The responses that finished last, the very last first. */
   report(nameOf: NameOf): LastFinished[] {
     const lastMs = this.#requests.at(-1)?.response.finishedMs ?? 0;
     return this.#requests.toReversed().map((request) => lastFinishedOf(request, lastMs, nameOf));
@@ -108,7 +108,7 @@ function lastFinishedOf(request: Request, lastMs: number, nameOf: NameOf): LastF
   };
 }
 
-/** `place`: the reason of one that is not long, and has not begun again. */
+/** `place`: the reason given for a response that is not long and was not restarted. */
 function waited(request: Request, place: string): Waited {
   const { spec, response } = request;
   const median = siblingsMedian(request);

@@ -1,4 +1,4 @@
-// The one writer of answers: choices of a whole answer and of a stream's events are written by the same lines. An endpoint
+// The one writer of answers: choices of a whole answer and of a stream's events are written by the same code. An endpoint
 // gives its form: the members of JSON in which it differs from the others.
 
 import type { Usage } from "./common-fields.ts";
@@ -11,11 +11,11 @@ import type { ParsedMessage } from "./tool-calls.ts";
 
 export interface Answer {
   /**
-   * Called once, when every output has ended: by stop, length, abort or, where its client set one, deadline. The logprob of
-   * each drawn token is always there; alternatives as far as `topLogprobs` asked.
+   * Writes the whole answer. Called once, when every output has ended: by stop, length, abort or, if set, a deadline. The
+   * logprob of each drawn token is available; those of alternatives as far as `topLogprobs` asked for them.
    */
   whole(job: Job): string;
-  /** Called if the body's `stream` is true. */
+  /** Writes the answer as a stream; called if the body's `stream` is true. */
   stream(job: Job): StreamView;
 }
 
@@ -23,22 +23,22 @@ export interface Answer {
 export interface News {
   readonly job: Job;
   readonly output: Output;
-  /** null: no tokens. */
+  /** The tokens that the choice shows; null: none. */
   readonly span: TokenSpan | null;
   readonly text: string;
   /** The parsed response; null: it is not parsed. */
   readonly message: ParsedMessage | null;
   readonly isWhole: boolean;
-  /** The output begins here. */
+  /** Whether this is the first part of the output. */
   readonly isFirst: boolean;
   readonly cursor: OutputCursor;
 }
 
-/** Members of JSON, without a comma around them. */
+/** The JSON members in which an endpoint's answers differ; none begins or ends with a comma. */
 export interface AnswerForm {
   readonly model: ServedModel;
   readonly usage: Usage;
-  /** Tokens are shown by themselves; else they wait for the text that they become. */
+  /** Whether tokens are sent as they come; else they wait until their text is certain. */
   readonly showsTokens: boolean;
   /** Members of the answer before its choices. */
   opening(job: Job, isStream: boolean): string;
@@ -46,9 +46,9 @@ export interface AnswerForm {
   choice(news: News): string;
   /** Members of a whole answer behind its usage. */
   closing(job: Job): string;
-  /** The reason for the end of a parsed response. Default: the output's own. */
+  /** The finish_reason of a parsed response. Default: the output's own. */
   finish?(output: Output, message: ParsedMessage): string;
-  /** Events before all others. */
+  /** Events at the start of a stream. Default: none. */
   head?(job: Job, opening: string): string;
   /** Members of an event behind its choices, each after a comma. Default: none. */
   beside?(job: Job, isFirst: boolean): string;
@@ -129,7 +129,7 @@ export function advanced(
   return news;
 }
 
-/** The cursor behind all that there is of the output. */
+/** A cursor at the end of the output so far. */
 export function moved(cursor: OutputCursor, output: Output): OutputCursor {
   cursor.tokens = output.tokens;
   cursor.pieces = output.pieces.length;
@@ -137,7 +137,7 @@ export function moved(cursor: OutputCursor, output: Output): OutputCursor {
   return cursor;
 }
 
-/** Why a response ended, and under which weights its tokens were drawn. `finish`: takes the place of its own reason. */
+/** The end of a choice: its finish and stop reasons and its weight spans. `finish` replaces the output's own reason. */
 export function endOf(
   output: Output,
   of: Pick<ServedModel, "version">,
@@ -160,7 +160,7 @@ export function promptIds({ prompt }: Pick<Output, "prompt">): string {
   return `[${prompt.join(",")}]`;
 }
 
-/** Usage of one response, as far as the stream has come. */
+/** Usage of one response up to the cursor. */
 function usageSoFar({ prompt }: Output, { tokens: completionTokens }: OutputCursor): string {
   return usageJson({ promptTokens: prompt.length, completionTokens, promptTokensCached: null });
 }

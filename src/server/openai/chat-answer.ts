@@ -13,7 +13,7 @@ import { finishWithTools } from "./tool-calls.ts";
 /** Fields of OpenAI's message that no model here fills. */
 const NOT_THERE = `"refusal":null,"annotations":null,"audio":null,"function_call":null`;
 
-/** `promptText`: null: it is not asked for, or not known. */
+/** The answer of a chat. `promptText`: null: it was not requested, or is not known. */
 export function chatAnswer(
   model: ServedModel,
   fields: ChatFields,
@@ -73,7 +73,7 @@ export function chatAnswer(
   });
 }
 
-/** `noContent`: what stands for the content of a message that has none. */
+/** A choice's message. `noContent`: JSON for the content of a message without any. */
 function messageJson({ message, text }: News, noContent: string | null): string {
   if (message === null) return `"content":${JSON.stringify(text)},${NOT_THERE},"reasoning":null`;
   const content = JSON.stringify(message.content ?? noContent);

@@ -36,7 +36,7 @@ export const COMMON_ENTRIES = {
   /** Ends the responses of a group or an iteration with the finish reason "deadline". */
   deadline: DEADLINE_FIELD,
   ...f.refusing(TRANSFER, "kv_transfer_params", "ec_transfer_params"),
-  /** Chunks contain all output that has come when the client takes them. */
+  /** Ignored: each event contains all output that there is when the client reads it. */
   ...f.ignoring("stream_interval"),
   session_id: f.name,
   program_id: f.name,
@@ -93,7 +93,7 @@ export function withFormat<T extends OpenAiFields & SamplingFields>(fields: T): 
   return { ...fields, structured_outputs: structure };
 }
 
-/** The usage that a stream reports: behind its last event, and in each. */
+/** Whether a stream reports usage at its end, and in each event. */
 export interface Usage {
   readonly atEnd: boolean;
   readonly always: boolean;

@@ -11,7 +11,7 @@ import type { ParsedRequest, Prompts } from "./request.ts";
 import { MAX_TOKENS_FIELD, SAMPLING_ENTRIES, TOP_LOGPROBS_FIELD } from "./sampling-fields.ts";
 import type { ServedModel } from "./served-model.ts";
 
-/** vLLM's, and OpenAI's. */
+/** Default of max_tokens in vLLM and OpenAI's API. */
 const TOKENS_MAX_DEFAULT = 16;
 const PROMPTS_MAX = 16_384;
 
@@ -20,7 +20,7 @@ const prompts = v.union(
   f.isNot("a text, a list of texts, a list of token ids or a list of such lists"),
 );
 
-/** vLLM reads true as 1. */
+/** Number of alternatives; as in vLLM, true means 1. */
 const LOGPROBS_FIELD = v.pipe(
   v.nullish(v.any()),
   v.transform((value: unknown) => (value === true ? 1 : value === false ? null : value)),

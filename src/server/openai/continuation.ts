@@ -1,5 +1,5 @@
-// Later turns of a session as chats: encoded as a whole, a chat may get other tokens for what the model said. Its prompt
-// is the recorded tokens of the longest earlier text that it begins with, and those of what it has behind that.
+// Later turns of a session as chats. Encoded as a whole, a chat may get other tokens for what the model generated. So its
+// prompt is the recorded tokens of the longest earlier text that it begins with, followed by the tokens of the rest.
 
 /** The ends of turns of one sequence, the shortest text first; functions, because a text may be long. */
 export type EndsOfTurns = readonly (() => Int32Array)[];
@@ -12,7 +12,7 @@ export interface ChatText {
   readonly encode: (text: string) => Promise<Int32Array>;
 }
 
-/** `sequences`: the newest first. null: the chat has those tokens already, or begins with no such text. */
+/** The prompt with its recorded tokens. `sequences`: the newest first. null: it has them already, or none of the texts. */
 export async function continued(
   chat: ChatText,
   sequences: readonly EndsOfTurns[],
@@ -20,7 +20,7 @@ export async function continued(
   const last = sequences[0]?.at(-1)?.() ?? null;
   if (last === null || beginsWith(chat.prompt, last)) return null;
   const text = await chat.text();
-  /** Characters of the chat that the tokens make; -1: it does not begin with them. */
+  /** Number of the chat's characters that the tokens make; -1: the chat does not begin with them. */
   const charactersOf = async (tokens: Int32Array): Promise<number> => {
     const said = await chat.decode(tokens);
     return text.startsWith(said) ? said.length : -1;

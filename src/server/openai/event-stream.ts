@@ -26,7 +26,7 @@ export interface StreamOptions extends Omit<PulledStream, "headers" | "next"> {
 }
 
 const DONE = "data: [DONE]\n\n";
-/** Characters in one piece, about: what a socket's buffer takes at once. */
+/** Approximate size of a piece, in characters: what a socket's buffer takes at once. */
 const PIECE_CHARACTERS = 65_536;
 const HEADERS = {
   "content-type": "text/event-stream; charset=utf-8",
@@ -78,7 +78,7 @@ function piecesOf(job: Job, view: StreamView) {
     add: (outputs: readonly Output[]) => {
       for (const output of outputs) fresh.add(output);
     },
-    /** null: there is nothing to write. */
+    /** Returns the next piece; null: there is nothing to write. */
     next: (): StreamPiece | null => {
       text ??= view.head?.() ?? "";
       for (const output of fresh) {

@@ -1,6 +1,6 @@
 // Pieces of request schemas, and the one way a body is checked against one. Every message names the field,
-// what was seen and the bound. Fields that are null count as absent, as vLLM has it; a field that nobody
-// knows is refused, because what it was meant to change would silently not happen.
+// what was seen and the bound. Fields that are null count as absent, as vLLM has it; an unknown field is
+// refused, because otherwise the client would get an answer without its effect, and no sign of that.
 
 import { type ConversionConfig, toJsonSchema } from "@valibot/to-json-schema";
 import * as v from "valibot";
@@ -26,7 +26,7 @@ function cut(_key: string, value: unknown): unknown {
   return isList(value) ? Array.from(value.slice(0, SHOWN_CHARACTERS)) : value;
 }
 
-/** The message of a value that is not what it should be. */
+/** The message about a value outside of `bound`. */
 export function isNot(bound: string): (seen: Seen) => string {
   return ({ input }) => `is ${show(input)}, not ${bound}`;
 }
@@ -50,7 +50,7 @@ export function number(min: number, max: number) {
   return v.nullish(v.pipe(v.number(message), v.minValue(min, message), v.maxValue(max, message)));
 }
 
-/** Above `min`, `max` included. */
+/** A number in the interval (min, max]. */
 export function numberAbove(min: number, max: number) {
   const message = isNot(`a number > ${min} and <= ${max}`);
   return v.nullish(v.pipe(v.number(message), v.gtValue(min, message), v.maxValue(max, message)));
@@ -60,7 +60,7 @@ export function oneOf<const T extends readonly string[]>(...names: T) {
   return v.nullish(v.picklist(names, isNot(`one of ${names.join(", ")}`)));
 }
 
-/** Names go into headers and logs, which half a surrogate pair cannot. */
+/** Names go into headers and logs, which cannot hold half a surrogate pair. */
 export const wellFormed = v.check(
   (value: string) => value.isWellFormed(),
   ({ input }: Seen) => `is ${show(input)}, which holds half a character`,
@@ -151,7 +151,7 @@ export function unsupported(why: string, ...harmless: readonly unknown[]) {
 
 const ignored = v.nullish(v.unknown());
 
-/** Fields that change nothing that a client could see in the answer. */
+/** Fields that are accepted without effect, as they change nothing that a client could see in the answer. */
 export function ignoring<const N extends string>(...names: readonly N[]) {
   return alike(names, ignored);
 }
@@ -165,12 +165,12 @@ function alike<N extends string, T>(names: readonly N[], schema: T): Record<N, T
   return Object.fromEntries(names.map((one) => [one, schema])) as Record<N, T>;
 }
 
-/** A field that is null asks for nothing, whether it is known or not: some clients send all that they have. */
+/** The body without null fields, unknown ones too: some clients send every field that they have. */
 function withoutNulls(body: unknown): unknown {
   if (!isObject(body)) return body;
-  const there = Object.entries(body).filter(([, value]) => value !== null);
+  const present = Object.entries(body).filter(([, value]) => value !== null);
   return Object.fromEntries(
-    there.map(([key, value]) => {
+    present.map(([key, value]) => {
       if (key !== "sampling_params") return [key, value];
       return [key, Array.isArray(value) ? value.map(withoutNulls) : withoutNulls(value)];
     }),

@@ -42,9 +42,9 @@ export interface JobContext {
   readonly trajectories?: Trajectories | undefined;
 }
 
-/** Readers wait for one another's turn no longer than this. */
+/** Maximum pause between two updates of the readers. */
 const REST_MS_MAX = 200;
-/** A rest shorter than a timer's grain is none. */
+/** Shorter pauses are skipped: a timer cannot measure them. */
 const REST_MS_MIN = 2;
 
 export interface CoalescerOptions {
@@ -155,14 +155,14 @@ export class Job {
     return this.#isDone;
   }
 
-  /** Part of it was aborted, or it failed. */
+  /** Whether a response was aborted, or the job failed. */
   get isAborted(): boolean {
     return (
       this.#hasFailed || (this.#isDone && this.outputs.some(({ finish }) => finish === "abort"))
     );
   }
 
-  /** Logprobs of the output's prompt and the like, which one response to it has brought; null: not asked for. */
+  /** Prompt logprobs and the like, which one response to the output's prompt has brought; null: not requested. */
   promptReportOf({ request }: Output): PromptReport | null {
     const of = this.#generations.find(({ requests }) => requests.includes(request));
     return of?.requests[0]?.response.promptReport ?? null;
@@ -178,8 +178,8 @@ export class Job {
   }
 
   /**
-   * Tokens of the prompts that an engine had in its cache: of each prompt as many as the response that found the
-   * fewest, which is the one that came first. null: an engine did not report it.
+   * Prompt tokens that engines had in their prefix caches: for each prompt the lowest count of its responses, which is that
+   * of the first. null: an engine did not report it.
    */
   get promptTokensCached(): number | null {
     let total = 0;
@@ -279,7 +279,7 @@ export class Job {
     }
   }
 
-  /** A turn of a session is what its client gets of the response. */
+  /** Records the output as a turn of its session: only what the client gets of the response. */
   #record(output: Output, message: ParsedMessage | null = null): void {
     const { request, tokens, finish } = output;
     if (finish === null) return;
@@ -310,7 +310,7 @@ export class Job {
     }
   }
 
-  /** Events of its requests. */
+  /** Receives the events of the job's requests. */
   readonly #events: RolloutReader = {
     tokens: (request) => {
       this.#journal?.changed(request);

@@ -25,7 +25,7 @@ export function logprobText(logprob: number): string {
   return logprob >= LOGPROB_MIN ? String(logprob) : `${LOGPROB_MIN}.0`;
 }
 
-/** How a token is printed where it is named by a text. */
+/** A token's name, where answers name tokens by text. */
 interface TokenName {
   readonly json: string;
   readonly characters: number;
@@ -62,7 +62,7 @@ interface Candidate {
   readonly rank: number | null;
 }
 
-/** The drawn token, then the likeliest others: vLLM's order, of which each endpoint shows a beginning. */
+/** The drawn token, then the likeliest others, in vLLM's order; each endpoint shows the first few. */
 function candidatesAt({ response }: TokenSpan, position: number, max: number): Candidate[] {
   const token = response.tokens(position)[0] ?? -1;
   const logprob = response.logprobs(position)[0] ?? LOGPROB_MIN;
@@ -166,7 +166,7 @@ export function generateLogprobs(span: TokenSpan, top: number): string {
   return `{"content":[${parts.join(",")}]}`;
 }
 
-/** A report of an engine as it came, which is not read here. Without a name: that is the answer's. */
+/** An engine's report as its JSON was received; its bytes are not parsed. The caller writes the field's name. */
 export function reportJson(report: Uint8Array | null | undefined): string {
   return report ? new TextDecoder().decode(report) : "null";
 }

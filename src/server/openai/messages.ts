@@ -1,4 +1,4 @@
-// Chats as clients send them, and what of them goes to who makes the prompt: one schema for the chat route, /tokenize,
+// Chats as clients send them, and the parts that whoever makes the prompt gets: one schema for the chat route, /tokenize,
 // rollouts and prompt files.
 
 import * as v from "valibot";
@@ -38,7 +38,7 @@ export const messageList = f.listOf(message, MESSAGES_MAX);
 const TemplateSchema = v.object({ ...TEMPLATE_ENTRIES, messages: messageList });
 export type TemplateFields = v.InferOutput<typeof TemplateSchema>;
 
-/** The first field of those that only a template reads; null: there is none. */
+/** Name of the first given field that only a template reads; null: there is none. */
 export function templateFieldOf(fields: object): string | null {
   const given: Record<string, unknown> = { ...fields };
   return Object.keys(TEMPLATE_ENTRIES).find((name) => (given[name] ?? null) !== null) ?? null;
@@ -59,7 +59,7 @@ const RENDERED_FIELDS = [
   "truncate_prompt_tokens",
   "truncation_side",
 ] as const;
-/** Beside them, what an engine's parser of tool calls reads. */
+/** Fields that an engine's parser of tool calls reads besides. */
 const PARSED_FIELDS = [
   "parallel_tool_calls",
   "include_reasoning",
@@ -114,7 +114,7 @@ function isText(part: unknown): boolean {
 /** JSON.rawJSON, which the compiler's library does not know. */
 const rawJson: (source: string) => unknown = Reflect.get(JSON, "rawJSON");
 
-/** The value, whose numbers are written again as they stand in the text: 1.0 stays 1.0. They are for nothing else. */
+/** Parses JSON so that numbers are written again as in the text (1.0 stays 1.0); they cannot be calculated with. */
 export function withWrittenNumbers(text: string): unknown {
   const revived = (_name: string, value: unknown, { source = "" }: { source?: string }) =>
     typeof value === "number" ? rawJson(source) : value;

@@ -11,11 +11,11 @@ export interface MetaInfo {
   readonly id: string;
   readonly model: ServedModel;
   readonly returnsLogprobs: boolean;
-  /** Alternatives of each token that are reported. */
+  /** Number of alternatives reported for each token. */
   readonly top: number;
-  /** The texts of tokens stand beside their logprobs. */
+  /** Whether the texts of tokens are written beside their logprobs. */
   readonly writesTokens: boolean;
-  /** Most tokens that can be drawn at a position, all of which are reported; 0: they are not. */
+  /** Maximum size of a position's sampling support, all of which is reported; 0: it is not reported. */
   readonly support: number;
   readonly returnsExperts: boolean;
 }

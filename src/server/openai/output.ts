@@ -39,7 +39,7 @@ export interface OutputOptions {
   readonly stops: StopRules;
   /** null: no text is needed. */
   readonly detokenizer: (() => Detokenizer) | null;
-  /** A stop string is complete: the response is to be ended. */
+  /** Called when a stop string is complete: the owner then ends the response. */
   readonly stopped: () => void;
 }
 
@@ -70,7 +70,7 @@ export class Output {
     return this.#tokens;
   }
 
-  /** null: more may come. */
+  /** Why the output ended; null: more may come. */
   get finish(): ResponseEnd | null {
     return this.#finish;
   }
@@ -88,7 +88,7 @@ export class Output {
     return this.#text?.pieces ?? [];
   }
 
-  /** Two a character, and a share for each piece. */
+  /** Memory of the text: two bytes a character, and a share for each piece. */
   get textBytes(): number {
     return this.pieces.reduce((sum, { length }) => sum + 2 * length + PIECE_OVERHEAD, 0);
   }
@@ -113,7 +113,7 @@ export class Output {
     return this.request.response;
   }
 
-  /** Takes what the response has by now. */
+  /** Processes the tokens that the response has received since the last call. */
   advance(): void {
     if (this.#finish !== null) return;
     const { response } = this;

@@ -35,7 +35,7 @@ export interface PlannerOptions {
   readonly expected: (hint: Pick<Origin, "version" | "salt"> & { readonly by: string }) => void;
   /** Trainers' headers that name a session. */
   readonly sessionHeaders: readonly string[];
-  /** Responses that one request may ask for, over all its prompts. */
+  /** Limit of responses to one request, over all its prompts. */
   readonly responsesMax: number;
 }
 
@@ -49,7 +49,7 @@ export interface Plan extends Pick<JobPlan, "specs" | "stops" | "names" | "parse
   readonly params: SamplingFields;
 }
 
-/** Checked parameters of one part, and its place. */
+/** A part's checked parameters, and its adapter and origin. */
 interface Drawn {
   readonly part: RequestPart;
   readonly drawing: Drawing;

@@ -22,7 +22,7 @@ export interface ChatRendererOptions {
   readonly rendered?: (by: RenderedBy, seconds: number) => void;
 }
 
-/** Characters of the chats whose answers are kept; the prompts' tokens are fewer. */
+/** Limit of the characters of chats whose answers are kept; the prompts' tokens are fewer. */
 const KEPT_CHARACTERS_MAX = 32 * 2 ** 20;
 const NO_ENGINE: EngineReply = { kind: "missing", reasons: "no engine renders chats" };
 
@@ -31,14 +31,14 @@ export class ChatRenderer {
   /** The oldest first. Responses to one chat, asked for at the same time, share one call. */
   readonly #kept = new Map<Chat, Promise<EngineReply>>();
   #keptCharacters = 0;
-  /** An engine has rendered: no other renderer takes its place while it is away. */
+  /** Whether an engine has rendered: then nothing else renders in its place while it is away. */
   #isRemote = false;
 
   constructor(options: ChatRendererOptions) {
     this.#options = options;
   }
 
-  /** Engines have come or gone, whose templates may be others. */
+  /** Drops the kept answers: engines have come or gone, whose templates may differ. */
   forget(): void {
     this.#kept.clear();
     this.#keptCharacters = 0;

@@ -22,7 +22,7 @@ export interface RequestJournalsOptions {
   readonly sidecar: Sidecar;
   /** The weights in service. */
   readonly held: () => HeldWeights;
-  /** Time for which those of an earlier process wait for their clients. */
+  /** Time for which requests of an earlier process wait for their clients. */
   readonly graceMs: number;
   readonly after: (ms: number, run: () => void) => () => void;
 }
@@ -46,7 +46,7 @@ export interface SavedRequest extends Header {
   readonly run: SavedRun;
 }
 
-/** null: the journal is of something else. */
+/** The request that a journal holds; null: it is the journal of something else. */
 export function savedRequest(run: SavedRun): SavedRequest | null {
   const header = run.header as Partial<Header>;
   if (header.kind !== "request") return null;

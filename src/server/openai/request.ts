@@ -1,4 +1,4 @@
-// A request as its client's words make it: what each endpoint reads its body as. Nothing here depends on engines, on the
+// A parsed request: what each endpoint makes of its client's body. Nothing here depends on engines, on the
 // model or on other requests; plan.ts makes generations of it.
 
 import type { Chat } from "../../text/text.ts";
@@ -9,9 +9,9 @@ import type { SamplingFields } from "./sampling-fields.ts";
 import type { ServedModel } from "./served-model.ts";
 
 export interface ParsedRequest {
-  /** Fields that place the request, in vLLM's words. */
+  /** Fields that apply to the whole request, under vLLM's names. */
   readonly fields: Partial<CommonFields>;
-  /** Parameters of all prompts, or of each. */
+  /** Parameters: one part for all prompts, or one for each. */
   readonly parts: readonly RequestPart[];
   readonly prompts: Prompts;
   /** Default: prompts are not cut. */
@@ -27,10 +27,10 @@ export interface ParsedRequest {
 
 export interface RequestPart {
   readonly params: SamplingFields;
-  /** Prefix of their names in messages. Default: none. */
+  /** Prefix of the parameters' names in messages. Default: none. */
   readonly at?: string;
   readonly topLogprobs: number;
-  /** null: as many as the context has room for. */
+  /** Limit of output tokens; null: as many as the context has room for. */
   readonly tokensMax: number | null;
   /** Arguments for the engine. */
   readonly extraArgs?: Readonly<Record<string, unknown>>;
@@ -38,9 +38,9 @@ export interface RequestPart {
   readonly beside?: Readonly<Record<string, unknown>>;
   /** The tool whose output the prompt ends with; null or absent: none, or not known. */
   readonly tool?: string | null;
-  /** `tokensMax` beyond the context is cut, not refused. */
+  /** Whether a `tokensMax` beyond the context is reduced instead of refused. */
   readonly clamps?: boolean;
-  /** Default: that of the request. */
+  /** The model that this part asks for. Default: the request's. */
   readonly model?: string | null | undefined;
   readonly salt?: string | null | undefined;
 }
@@ -62,18 +62,18 @@ export type Prompts =
 
 export interface ChatPrompt {
   readonly kind: "chat";
-  /** null: only its tokens are needed. */
+  /** The chat; null: only its prompt's tokens are needed. */
   readonly chat: Chat | null;
   /** The prompt's tokens, which the client gave beside the chat; null: the chat makes them. */
   readonly given: { readonly tokens: TokenList; readonly name: string } | null;
   readonly addSpecial: boolean;
-  /** null: the response is not parsed for tool calls. */
+  /** The client's tool_choice; null: the response is not parsed for tool calls. */
   readonly toolChoice: { readonly choice: unknown } | null;
   readonly wantsText: boolean;
 }
 
 export interface Truncation {
-  /** Tokens of a prompt that stay; -1: as many as leave room for the response. null: all. */
+  /** Number of prompt tokens to keep; -1: as many as leave room for the response. null: all. */
   readonly keep: number | null;
   /** The side that is cut. Default: left. */
   readonly side: "left" | "right" | null | undefined;

@@ -9,7 +9,7 @@ import type { Job } from "./job.ts";
 export interface RetryLimits {
   /** Time for which responses without a client continue, and finished ones are kept. */
   readonly graceMs: number;
-  /** Jobs without a client, at most; the oldest one is given up for one more. */
+  /** Limit of jobs without a client; one more ends the oldest. */
   readonly leftMax: number;
   /** Limit of jobs without a client, prompts and texts included. */
   readonly keptBytesMax: number;
@@ -29,14 +29,14 @@ export interface RetryKey {
 /** One client's hold on a job. */
 export interface Lease {
   readonly job: Job;
-  /** The client has everything, or has left. */
+  /** Ends the hold: the client has everything, or has left. */
   release(): void;
 }
 
 interface SharedJob {
   readonly job: Job;
   clients: number;
-  /** While it has no client: the timer that ends it. */
+  /** Cancels the timer that ends the job; null: it has a client. */
   cancelExpiry: (() => void) | null;
 }
 
@@ -87,7 +87,7 @@ export class RetriedJobs {
     return { job: shared.job, release };
   }
 
-  /** New weights: results of the old ones are not given to new clients. */
+  /** Drops results of old weights, so that no new client gets them. */
   clear(): void {
     this.#jobs.forget(({ job, clients }) => clients === 0 || job.isDone);
   }

@@ -96,7 +96,7 @@ export const SAMPLING_ENTRIES = {
     ),
   ),
   top_p: f.numberAbove(bounds.TOP_P.min, bounds.TOP_P.max),
-  /** -1 is 0: off. */
+  /** 0 and -1 turn it off. */
   top_k: f.integer(-1, bounds.TOP_K.max),
   min_p: real(bounds.MIN_P),
   repetition_penalty: real(bounds.REPETITION_PENALTY),
@@ -112,7 +112,7 @@ export const SAMPLING_ENTRIES = {
   skip_special_tokens: f.flag,
   // Detokenizers here never put spaces between tokens, so both values mean the same.
   spaces_between_special_tokens: f.flag,
-  /** -1: of every token of the vocabulary. */
+  /** -1: logprobs of every token of the vocabulary. */
   prompt_logprobs: f.integer(-1, bounds.TOKENS_MAX),
   // The engine's own business: Worker.supports decides.
   allowed_token_ids: v.nullish(f.tokenList),
@@ -132,7 +132,7 @@ export const SAMPLING_ENTRIES = {
   ...f.ignoring("length_penalty"),
   /** Default: as the engines do, which report experts of all requests or of none. */
   return_routed_experts: f.flag,
-  /** Only with experts: those of earlier positions are not reported. */
+  /** Experts of earlier positions are not reported. Only with return_routed_experts. */
   routed_experts_prompt_start: f.integer(0, bounds.TOKENS_MAX),
 } as const;
 
@@ -145,7 +145,7 @@ export interface SamplingContext {
   readonly eosTokenIds: readonly number[];
   /** Every engine reports the experts of every request. */
   readonly reportsExperts: boolean;
-  /** Tokens of a word, without special ones. Absent: not known. */
+  /** Number of tokens of a word, without special ones. Absent: not known. */
   readonly tokensIn?: (word: string) => number;
   /** Prefix of the fields' names in messages. */
   readonly at: string;
@@ -163,10 +163,10 @@ export interface Drawing {
 export interface StopRules {
   readonly strings: readonly string[];
   readonly keepStop: boolean;
-  /** Strings and tokens end nothing before there are more tokens than this. */
+  /** Stop strings and stop tokens take effect only behind this number of output tokens. */
   readonly tokensMin: number;
   readonly tokens: ReadonlySet<number>;
-  /** Ends a response without being named as the reason; -1: none. */
+  /** The EOS token, which ends a response but is not named as its stop_reason; -1: none. */
   readonly eos: number;
   readonly skipSpecial: boolean;
 }
@@ -228,7 +228,7 @@ function stopStringsOf(stop: SamplingFields["stop"], at: string): readonly strin
   return typeof stop === "string" ? [stop] : stop;
 }
 
-/** null where every value is neutral, so that engines need not look. */
+/** The shaping of logits; null where every value is neutral, so that engines need not look. */
 function shapingOf(
   fields: SamplingFields,
   about: { temperature: number; stops: number },
@@ -273,8 +273,10 @@ function engineFieldsOf(
     thinking_token_budget: budget === -1 ? null : budget,
     extra_args: Object.keys(extraArgs).length === 0 ? null : extraArgs,
   };
-  const there = Object.entries(passed).filter(([, value]) => value !== null && value !== undefined);
-  return there.length === 0 ? null : Object.fromEntries(there);
+  const present = Object.entries(passed).filter(
+    ([, value]) => value !== null && value !== undefined,
+  );
+  return present.length === 0 ? null : Object.fromEntries(present);
 }
 
 /** A word longer than this is no single token; it is not encoded to find that out. */
@@ -293,7 +295,7 @@ function hasStatelessWords(
   return (words?.length ?? 0) > 0 && words?.every(isToken) === true;
 }
 
-/** An engine reports them with its own last token: what ends the response must end it there. */
+/** Fields that ask for experts. An engine reports these with its own last token, so it must apply the stop strings itself. */
 function expertFields(
   fields: SamplingFields,
   { reportsExperts, at }: SamplingContext,

@@ -9,7 +9,7 @@ import { numberedNames, type TokenNames, writtenNames } from "./json.ts";
 
 export interface ServedModelOptions {
   readonly text: Text;
-  /** false: only engines know the texts of tokens. Default: true. */
+  /** Whether texts of tokens are known here; false: only engines know them. Default: true. */
   readonly hasText?: boolean;
   /** Names under which clients may ask for the model; the first is the one in answers. */
   readonly modelNames: readonly [string, ...string[]];

@@ -6,7 +6,7 @@ import type { Detokenizer } from "../../text/text.ts";
 
 export interface StopTextOptions {
   readonly strings: readonly string[];
-  /** The stop string itself belongs to the text. */
+  /** Whether the stop string itself is kept in the text. */
   readonly keepStop: boolean;
   /** Number of first tokens at which no stop text applies. */
   readonly tokensMin: number;

@@ -30,11 +30,11 @@ export interface JobsOptions {
   readonly failed: (error: unknown) => void;
   /** Keeps requests with an id over the end of the process; null: nothing does. */
   readonly journals: RequestJournals | null;
-  /** Engines draft so that a seed may draw other tokens each time. */
+  /** Whether engines draft in a way that lets a seed draw other tokens each time. */
   readonly variesSeeds: () => boolean;
   /** Records the turns of sessions. Default: nothing does. */
   readonly trajectories?: Trajectories | undefined;
-  /** Runs `run` after `ms`; returns what prevents it. */
+  /** Runs `run` after `ms`; returns a function that cancels it. */
   readonly after: (ms: number, run: () => void) => () => void;
 }
 
@@ -68,7 +68,7 @@ export class Jobs {
     return this.#retries.kept;
   }
 
-  /** Gives up the requests that clients named so, or all (null); returns how many there were. */
+  /** Aborts the requests with these ids, or all (null); returns how many there were. */
   abort(requestIds: readonly string[] | null): number {
     const wanted = new Set(requestIds ?? []);
     for (const id of requestIds ?? []) {
@@ -80,7 +80,7 @@ export class Jobs {
     return this.abortNamed((id) => requestIds === null || wanted.has(id));
   }
 
-  /** Gives up the requests, or prompts of requests, with such an id; returns how many there were. */
+  /** Aborts the requests, or prompts of requests, whose id `isMeant` accepts; returns how many there were. */
   abortNamed(isMeant: (id: string) => boolean): number {
     let aborted = 0;
     for (const job of [...this.#jobs]) {
@@ -179,7 +179,7 @@ function hasStrings(stops: Plan["stops"]): boolean {
   return stops.some(({ strings }) => strings.length > 0);
 }
 
-/** false: the client went first. */
+/** Waits until the job has ended. false: the client disconnected before. */
 async function doneBefore(job: Job, signal: AbortSignal): Promise<boolean> {
   if (job.isDone || signal.aborted) return job.isDone;
   const gone = Promise.withResolvers<false>();

@@ -13,7 +13,7 @@ import type { Output } from "./output.ts";
 
 const ADVICE = "send tool_choice: none and parse the text";
 
-/** Characters of a tool's name that count. */
+/** Longer names of tools are cut to this many characters. */
 const TOOL_NAME_MAX = 128;
 
 /** A message that an engine's parser has made of a response. */
@@ -25,7 +25,7 @@ export interface ParsedMessage {
   readonly toolCalls: readonly unknown[];
 }
 
-/** Constraints on the response, as the engine has them that rendered a chat with tools. */
+/** Constraints on the response, from the engine that rendered a chat with tools. */
 export interface Constraints {
   /** Constraint that makes the response readable for the parser; null: none (tool_choice auto). */
   readonly structured: Record<string, unknown> | null;
@@ -51,8 +51,8 @@ export function wantsTools({ tools, tool_choice: choice }: ToolFields): boolean 
 /** @throws InvalidFieldError: no engine parses tool calls. */
 export function constraintsOf(reply: EngineReply, choice: unknown): Constraints {
   if (reply.kind === "missing") {
-    const asked = JSON.stringify(choice ?? "auto");
-    const problem = `is ${asked}, and no worker parses tool calls (${reply.reasons}): ${ADVICE}`;
+    const choiceText = JSON.stringify(choice ?? "auto");
+    const problem = `is ${choiceText}, and no worker parses tool calls (${reply.reasons}): ${ADVICE}`;
     throw invalid("tool_choice", problem);
   }
   const { body } = reply;
@@ -115,10 +115,10 @@ export async function parseTools(
 /** The functions that the message calls; null: it was not parsed for any. */
 export function callsIn(message: ParsedMessage | null): ToolCall[] {
   return (message?.toolCalls ?? []).map((call) => {
-    const asked = fieldOf(call, "function");
+    const target = fieldOf(call, "function");
     return {
-      name: textOf(fieldOf(asked, "name")) ?? "",
-      arguments: textOf(fieldOf(asked, "arguments")) ?? "",
+      name: textOf(fieldOf(target, "name")) ?? "",
+      arguments: textOf(fieldOf(target, "arguments")) ?? "",
     };
   });
 }
@@ -157,7 +157,7 @@ export function finishWithTools(
   return isCut(output.finish) ? `${output.finish}` : "tool_calls";
 }
 
-/** A stop string is no part of the text, and the engine's parser has only the tokens. */
+/** The content without its stop string, which an engine's parser, having only tokens, leaves in it. */
 function withoutStop(content: string | null, output: Output): string | null {
   const stop = output.stopReason;
   if (content === null || typeof stop !== "string" || output.keepsStop) return content;
@@ -176,8 +176,8 @@ function textOf(value: unknown): string | null {
 /** Null fields, and those whose names begin with "_", are the engine's own. */
 function withoutNulls(value: unknown): Record<string, unknown> | null {
   if (typeof value !== "object" || value === null) return null;
-  const there = Object.entries(value).filter(
+  const fields = Object.entries(value).filter(
     ([name, one]) => one !== null && one !== false && !name.startsWith("_"),
   );
-  return there.length === 0 ? null : Object.fromEntries(there);
+  return fields.length === 0 ? null : Object.fromEntries(fields);
 }

@@ -18,7 +18,7 @@ const PAGE_HTML = MARKUP.replace("/* styles */", () => style).replace(
   () => [state, map, detail, page].map((text) => `<script>\n${text}</script>`).join("\n"),
 );
 
-/** Inline script and style are the page's own; nothing in it contains clients' input. */
+/** Allows the page's own inline script and style; nothing in them contains clients' input. */
 const OWN =
   "script-src 'unsafe-inline'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 

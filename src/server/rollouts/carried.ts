@@ -15,7 +15,7 @@ export interface CarriedGroup {
   readonly outputs: readonly SavedOutput[];
 }
 
-/** `requests`: of the group, before those that run are given up. */
+/** A group as it is carried on. `requests`: all of its requests, before running ones are given up. */
 export function carriedGroup(plan: GroupPlan, requests: readonly Request[]): CarriedGroup {
   const outputs = requests.map(({ response }) => ({
     tokens: response.tokens(),
@@ -38,7 +38,7 @@ export function withCarried(plan: RolloutPlan, carried: readonly CarriedGroup[])
   return { ...plan, groups, requests: groups.reduce((sum, { n }) => sum + n, 0) };
 }
 
-/** Whether the response goes on from `output`: an old one begins anew, finished or not. */
+/** Whether the response continues from `output`; if its tokens are too old it begins anew, finished or not. */
 export function isFresh(
   { chunks, tokens }: SavedOutput,
   epoch: WeightEpoch,

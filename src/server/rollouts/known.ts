@@ -68,7 +68,7 @@ export class KnownRollouts {
   readonly #runs: Repeats<RolloutRun>;
   /** Rollouts of an earlier process that have not begun again. */
   #saved: SavedRollout[] = [];
-  /** The process ends: no journal is dropped any more. */
+  /** The process ends: from now on no journal is deleted. */
   #isClosed = false;
 
   constructor(options: KnownRolloutsOptions) {
@@ -98,7 +98,7 @@ export class KnownRollouts {
     return this.#runs.values();
   }
 
-  /** @throws AppError not_found; no_worker: it may be one that has not begun again. */
+  /** The rollout with this id. @throws AppError not_found; no_worker: it may be a saved one that has not begun again. */
   run(id: string): RolloutRun {
     this.#checkResumed();
     const run = this.#runs.get(id);
@@ -176,7 +176,7 @@ export class KnownRollouts {
     await Promise.all(this.#runs.values().map(({ journal }) => journal?.close()));
   }
 
-  /** The next process begins with these weights, also if no rollout runs at the moment. */
+  /** Saves the new weights, with which the next process begins, even if no rollout runs at the moment. */
   #advanced(epoch: WeightEpoch): void {
     const { held, versionOf } = this.#options;
     const runs = this.#runs.values();

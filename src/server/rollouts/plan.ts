@@ -123,7 +123,7 @@ export const AdditionSchema = v.strictObject({
 
 type RolloutFields = v.InferOutput<typeof RolloutRequestSchema>;
 export type GroupFields = RolloutFields["groups"][number];
-/** Groups, and what those get that do not say otherwise. */
+/** The groups, and the defaults of those that do not set their own values. */
 type GroupsFields = Pick<RolloutFields, "groups"> &
   Partial<Pick<RolloutFields, "n" | "finish_first" | "sampling_params">>;
 
@@ -133,7 +133,7 @@ export interface GroupPlan {
   readonly n: number;
   readonly sampling: SamplingParams;
   readonly seeded: boolean;
-  /** Absent in journals of earlier releases. null: all. */
+  /** Responses that make the group whole; null: all. Absent in journals of earlier releases. */
   readonly finishFirst?: number | null;
 }
 
@@ -148,7 +148,7 @@ export interface RolloutPlan {
   readonly deadline?: Deadline | null;
   readonly isDetached: boolean;
   readonly isStrict: boolean;
-  /** Absent in journals of earlier releases. null: no limit of its own, all, none. */
+  /** Absent in journals of earlier releases, as the fields below. null: no limit of its own, all, none. */
   readonly stalenessMax?: number | null;
   readonly finishGroups?: number | null;
   readonly carryFrom?: string | null;
@@ -158,14 +158,14 @@ export interface RolloutPlan {
 /** Responses that a client adds to a rollout: a group, or more of one. */
 export interface AddedGroup {
   readonly plan: GroupPlan;
-  /** Responses of the group before these. */
+  /** Number of responses that the group has before these. */
   readonly base: number;
 }
 
 /** The part of a rollout that a change is checked against. */
 export interface Steered {
   readonly requests: number;
-  /** null: the model without an adapter. */
+  /** The adapter of the rollout's responses; null: the model without an adapter. */
   readonly adapter: string | null;
   /** null: it has no group with this id. */
   groupOf(id: string): { readonly plan: GroupPlan; readonly size: number } | null;
@@ -175,7 +175,7 @@ export interface GroupsContext {
   readonly text: Pick<Text, "vocabularySize">;
   readonly encoder: Pick<Encoder, "encode">;
   readonly chats: ChatRenderer;
-  /** null: no prompt is refused before it is encoded. */
+  /** Limit above which a prompt is refused before it is encoded; null: there is none. */
   readonly contextTokens: number | null;
   readonly signal: AbortSignal;
   readonly eosTokenIds: readonly number[];
@@ -417,7 +417,7 @@ async function withPrompts(
 
 const PROMPT_FIELDS = ["prompt", "messages", "token_ids"] as const;
 
-/** null: it is a text or a chat. */
+/** The given tokens of a prompt; null: it is a text or a chat. */
 export function givenPrompt(
   group: Omit<GroupFields, "sampling_params">,
   { text: codec, at }: { text: Pick<Text, "vocabularySize">; at: string },

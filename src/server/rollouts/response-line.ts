@@ -14,9 +14,9 @@ type Finished = Pick<Request, "response"> & {
 
 export interface LineOptions {
   readonly text: Pick<Text, "decode">;
-  /** Special tokens are left out of the text. */
+  /** Whether special tokens are left out of the text. */
   readonly skipSpecial: boolean;
-  /** Number of the first response. Default: 0. */
+  /** Index of the first response. Default: 0. */
   readonly base?: number;
   /** The trainer's name for the weights of an epoch. Default: none was given. */
   readonly versionOf?: (epoch: WeightEpoch) => string;

@@ -21,7 +21,7 @@ type Plan = Pick<PlanContext, "encoder" | "chats" | "eosTokenIds" | "adapterOf">
 
 export interface RolloutRoutesOptions extends Omit<KnownRolloutsOptions, "limits" | "newId">, Plan {
   readonly limits?: Partial<RolloutLimits>;
-  /** Engines draft so that a seed may draw other tokens each time. Default: none does. */
+  /** Whether engines draft in a way that lets a seed draw other tokens each time. Default: none does. */
   readonly variesSeeds?: () => boolean;
   readonly after: (ms: number, run: () => void) => () => void;
 }
@@ -217,7 +217,7 @@ function stateOf(run: RolloutRun) {
   };
 }
 
-/** Names under which /v1/stream knows its groups and responses, too. */
+/** The rollout's state, with the names of its groups and the numbers of its responses on /v1/stream. */
 function detailOf(run: RolloutRun) {
   const groups = run.groups.map((group) => ({
     id: group.id,

@@ -27,18 +27,18 @@ export type RolloutState = "running" | "finished" | "cancelled" | "failed";
 
 export interface RunGroup {
   readonly id: string;
-  /** null: nothing can be added to it any more. */
+  /** The group's plan; null: nothing can be added to the group any more. */
   plan: GroupPlan | null;
-  /** Number of its first response among those of the groups with this id. */
+  /** Index of its first response among those of all groups with this id. */
   readonly base: number;
   isGivenUp: boolean;
   readonly n: number;
-  /** Number of responses with which it is whole. */
+  /** Number of responses that make it whole. */
   readonly wanted: number;
   /** Requests of the group; empty after it was given up. */
   requests: readonly Request[];
   finished: number;
-  /** Responses that are handed out; empty until it is whole. */
+  /** Responses that readers get; empty until the group is whole. */
   taken: readonly Request[];
 }
 
@@ -59,7 +59,7 @@ export interface RunOptions extends RunParts {
   readonly plan: RolloutPlan;
   /** Called at the end of the rollout; nothing follows. */
   readonly ended: (run: RolloutRun) => void;
-  /** null: none is kept. */
+  /** The rollout's journal; null: none is kept. */
   readonly journal: RunJournal | null;
   /** Random numbers that an earlier process chose, by group. */
   readonly draws: readonly (readonly DrawKey[])[];
@@ -100,7 +100,7 @@ export class RolloutRun implements Steered {
   readonly #how: Omit<RolloutPlan, "groups" | "requests">;
   #isOpen: boolean;
   readonly #changed = { added_groups: 0, added_requests: 0, given_up_groups: 0 };
-  /** While it runs. */
+  /** The generations that run; empty at the end. */
   #generations: Generation[] = [];
   readonly #ends = new Ends();
   #restarts = 0;
@@ -279,12 +279,12 @@ export class RolloutRun implements Steered {
     return (this.#options.clock.nowMs() - this.startMs) / 1000;
   }
 
-  /** Why it failed; null: it has not. */
+  /** Why the rollout failed; null: it did not. */
   get problem(): string | null {
     return this.#problem;
   }
 
-  /** null: it is not over. */
+  /** Figures of the rollout; null: it is not over. */
   get report(): RolloutReport | null {
     return this.#report;
   }
@@ -305,7 +305,7 @@ export class RolloutRun implements Steered {
     this.#end("cancelled");
   }
 
-  /** The rollout engine has stopped for good, or every response was given up. */
+  /** Ends the rollout as failed: the server's loop has stopped for good, or every response was given up. */
   fail(problem: string): void {
     this.#problem = problem;
     this.#end("failed");
@@ -394,7 +394,7 @@ export class RolloutRun implements Steered {
     if (!this.#endIfWhole()) this.#wake();
   }
 
-  /** Whether it has ended. */
+  /** Ends the rollout if enough groups are whole; returns whether it did. */
   #endIfWhole(): boolean {
     const { finishGroups = null } = this.#how;
     const left = this.groups.length - this.#changed.given_up_groups;
@@ -469,7 +469,7 @@ export class RolloutRun implements Steered {
   }
 }
 
-/** Whether nothing of the response is of use. */
+/** Whether the response was aborted and is of no use: refused, or without tokens. */
 function isCutOff({ response: { finish, refusal, length } }: Request): boolean {
   return finish === "abort" && (refusal !== null || length === 0);
 }

@@ -13,20 +13,20 @@ export type Filter = Omit<
 
 export interface Subscribe {
   readonly filter: Filter;
-  /** First output token of responses that are there already; 0: a snapshot of all of them. null: only what comes. */
+  /** Offset of the first token to send of responses that exist already; 0: all their tokens. null: new tokens only. */
   readonly offset: number | null;
-  /** Output that the client has had over other connections; null: it begins. Complete groups are sent too then, as far as kept. */
+  /** Output that the client got over earlier connections; null: none. With it complete groups are sent too, as far as kept. */
   readonly resumed: Resumed | null;
-  /** The attempt that those belong to; null: whichever is current. */
+  /** The attempt that `offset` counts in; null: the current one. */
   readonly attempt: number | null;
 }
 
 export interface Resumed {
-  /** The server that it had them of: another one numbers its responses anew. */
+  /** Number of the server that sent them; another server numbers its responses anew. */
   readonly server: number;
-  /** Responses with smaller numbers have been had whole, but for those of `have`, and for unfinished ones. */
+  /** The client has all responses with smaller numbers whole, except those in `have` and unfinished ones. */
   readonly requests: number;
-  /** By number: tokens that it has had, and their attempt. */
+  /** Number of tokens that the client has of a response, and their attempt, by the response's number. */
   readonly have: ReadonlyMap<number, { readonly offset: number; readonly attempt: number }>;
 }
 

@@ -33,7 +33,7 @@ export interface Begun {
   readonly server: number;
   /** The number of the next response. */
   readonly requests: number;
-  /** Responses that `joined` names first. */
+  /** Number of responses that the `joined` lists will name first. */
   readonly joined: number;
 }
 

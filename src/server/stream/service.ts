@@ -45,7 +45,7 @@ export interface StreamServiceOptions {
   readonly sidecar: Sidecar;
   readonly limits?: Partial<StreamLimits>;
   readonly random: () => number;
-  /** Runs something again and again; returns what ends it. */
+  /** Calls `act` every `ms`; returns a function that stops it. */
   readonly every: (act: () => void, ms: number) => () => void;
   /** Called with an error that ended one client and was not the client's. */
   readonly failed?: (error: unknown) => void;
@@ -58,14 +58,14 @@ export class StreamService implements SocketService {
   readonly #limits: StreamLimits;
   readonly #clients = new Map<Socket, Client>();
   readonly #subscriptions = new Map<Subject, Set<Subscription>>();
-  /** By the name in the filter: a response's number, or a group's name, which is looked up whenever a response joins. */
+  /** Subscriptions by the filter's name: a response's number, or a group's name, looked up whenever a response joins. */
   readonly #named = new Map<string | number, Set<Subscription>>();
-  /** Subscriptions that lack something of this turn. */
+  /** Subscriptions that lack events of this turn. */
   readonly #touched = new Set<Subscription>();
   /** Differs between servers, so that a client sees that it resumes at another one. */
   readonly #firstAttempt: number;
   readonly #closed: Record<number, number> = {};
-  /** Groups that were complete last. */
+  /** Tokens of the groups that completed last, for clients that resume. */
   readonly #kept = new Map<Group, number>();
   #keptTokens = 0;
   readonly #stopKeeping: () => void;
@@ -145,25 +145,25 @@ export class StreamService implements SocketService {
     const { filter, offset, resumed } = message;
     const { rollout } = this.#options.sidecar;
     const key = keyOf(filter);
-    const there = requestsOf(filter, rollout);
+    const requests = requestsOf(filter, rollout);
     if (resumed !== null) {
-      there.push(...this.#keptOf(filter));
+      requests.push(...this.#keptOf(filter));
       // A connection that breaks again has brought the first ones.
-      there.sort((a, b) => a.spec.requestId - b.spec.requestId);
+      requests.sort((a, b) => a.spec.requestId - b.spec.requestId);
     }
-    const problem = this.#problemOf(client, message, there);
+    const problem = this.#problemOf(client, message, requests);
     if (problem !== null) {
       this.#say(client, key, { refused: { code: problem.code, message: problem.message } });
       return;
     }
-    const sent = there.filter((request) => {
+    const sent = requests.filter((request) => {
       const { requestId: id } = request.spec;
       const isHad = resumed !== null && id < resumed.requests && !resumed.have.has(id);
       return !isEnded(request) || (offset !== null && !isHad);
     });
     const isNamed = filter.request !== undefined;
     // A client that resumes may lack no token of a group, but its end.
-    const followed = resumed === null ? sent : there;
+    const followed = resumed === null ? sent : requests;
     const groups = isNamed ? [] : new Set(followed.map(({ group }) => group));
     const subscription: Subscription = {
       client,
@@ -181,12 +181,12 @@ export class StreamService implements SocketService {
     if (name === undefined) this.#bind(subscription, filter.all === true ? "all" : "progress");
     else {
       addTo(this.#named, name, subscription);
-      for (const subject of filter.group === undefined ? there : groups) {
+      for (const subject of filter.group === undefined ? requests : groups) {
         if (!("requests" in subject) || !this.#kept.has(subject)) this.#bind(subscription, subject);
       }
     }
-    const isComplete = resumed !== null && there.length > 0 && subscription.subjects.size === 0;
-    subscription.isOver = isNamed ? there.some(isEnded) : isComplete;
+    const isComplete = resumed !== null && requests.length > 0 && subscription.subjects.size === 0;
+    subscription.isOver = isNamed ? requests.some(isEnded) : isComplete;
     this.#stopListening ??= this.#listen();
     const begun: Partial<Frame> = {
       state: "subscribed",
@@ -225,7 +225,7 @@ export class StreamService implements SocketService {
     );
   }
 
-  #problemOf(client: Client, message: Subscribe, there: readonly Request[]): AppError | null {
+  #problemOf(client: Client, message: Subscribe, requests: readonly Request[]): AppError | null {
     const { filter, offset, attempt } = message;
     const key = keyOf(filter);
     const { subscriptionsMax } = this.#limits;
@@ -237,7 +237,7 @@ export class StreamService implements SocketService {
       return new AppError("queue_full", problem);
     }
     if (filter.request === undefined) return null;
-    const [request] = there;
+    const [request] = requests;
     // Requests are numbered as they join.
     const { requests: begun } = this.#options.sidecar.rollout.meter.counts;
     if (request === undefined && filter.request < begun) {
@@ -264,7 +264,7 @@ export class StreamService implements SocketService {
     };
   }
 
-  /** How far a client is that has had every frame, `offset` tokens of the response. */
+  /** Cursor of a client that has received every frame so far, with `offset` tokens of the response. */
   #after(request: Request, offset: number, isDeclared = true): StreamCursor {
     return { offset, attempt: this.#attemptOf(request), isDeclared };
   }
@@ -330,7 +330,7 @@ export class StreamService implements SocketService {
     for (const subject of subjects) yield* this.#subscriptions.get(subject) ?? [];
   }
 
-  /** The subject has no more events: a subscription ends with the last of its own. */
+  /** Removes a subject without further events; a subscription ends with its last subject. */
   #over(subject: Request | Group): void {
     for (const subscription of this.#subscribed(subject)) {
       removeFrom(this.#subscriptions, subject, subscription);
@@ -340,7 +340,7 @@ export class StreamService implements SocketService {
     }
   }
 
-  /** Called for every piece of every response. `before`: how far a client is that has had every frame so far. */
+  /** Called for every new part of a response. `before`: cursor of a client that has received every frame so far. */
   #changed(request: Request, before: StreamCursor): void {
     for (const subject of ["all", request.group, request, "progress"] as const) {
       for (const subscription of this.#subscriptions.get(subject) ?? []) {
@@ -351,7 +351,7 @@ export class StreamService implements SocketService {
     }
   }
 
-  /** Everything that happens before the next microtask is one turn. */
+  /** Schedules one turn for everything that happens before the next microtask. */
   #touch(subscription: Subscription): void {
     if (subscription.message.filter.progress === true) return;
     this.#touched.add(subscription);
@@ -417,7 +417,7 @@ export class StreamService implements SocketService {
     subscription.isLive = true;
   }
 
-  /** Sends a frame of this alone. false: the client has been dropped. */
+  /** Sends a frame with these fields alone. false: the client has been dropped. */
   #say(client: Client, subscription: string, what: Partial<Frame>): boolean {
     return this.#send(client, frameJson({ ...newFrame(subscription), ...what }) ?? "");
   }
@@ -452,7 +452,7 @@ function removeFrom<K>(sets: Map<K, Set<Subscription>>, key: K, subscription: Su
   if (others?.size === 0) sets.delete(key);
 }
 
-/** Responses of the filter that are there. */
+/** The existing responses that match the filter. */
 function requestsOf(filter: Filter, rollout: Rollout): Request[] {
   const { request: id } = filter;
   if (id !== undefined) return [rollout.request(requestId(id)) ?? []].flat();
@@ -470,7 +470,7 @@ function isEnded({ status }: Request): boolean {
   return status === "finished";
 }
 
-/** All of its requests have ended; others may join yet. */
+/** Whether all of its requests have ended; further ones may still join. */
 function isFinished(group: Group): boolean {
   return group.finished === group.requests.length;
 }

@@ -28,7 +28,7 @@ export type Subject = Request | Group | "all" | "progress";
 export interface StreamCursor {
   offset: number;
   attempt: number;
-  /** The response is known to it. */
+  /** Whether a frame has named the response to the client. */
   isDeclared: boolean;
 }
 
@@ -37,16 +37,16 @@ export interface Subscription {
   readonly message: Subscribe;
   /** Name of the filter in frames. */
   readonly key: string;
-  /** Subjects that are there and may have more: a name may be of a response or group to come, or of several groups. */
+  /** Existing subjects with events to come. A name may also be that of a later response or group, or of several groups. */
   readonly subjects: Set<Subject>;
   /** Responses with output that the client lacks. */
   readonly cursors: Map<Request, StreamCursor>;
-  /** Weight epoch that it was told, and finished groups that it was not. */
+  /** Weight epoch that the client was sent; `groupsFinished` are finished groups that it was not sent yet. */
   epoch: WeightEpoch;
   readonly groupsFinished: string[];
-  /** The client has had everything: what is new is sent at once. */
+  /** Whether the client has all output so far: then new output is sent at once. */
   isLive: boolean;
-  /** No more can come: its response has finished, its groups are complete. */
+  /** Whether no event can follow: its response has finished, or its groups are complete. */
   isOver: boolean;
 }
 
@@ -61,8 +61,8 @@ export function keyOf({ request, group, all }: Filter): string {
 }
 
 /**
- * Sends what the cursors lack, which are moved on, in frames none of which is empty. `last` completes the last one, after
- * which nothing is lacking. `send`: whether to go on. false: it was stopped.
+ * Sends the output that the cursors lack, in frames that are never empty, and moves the cursors on. `last` completes the
+ * frame after which nothing is lacking. `send` returns whether to go on. Returns false if it was stopped.
  */
 export function bringOn(
   { key, message, cursors }: Subscription,

@@ -93,7 +93,7 @@ function all({ trajectories, after }: Parts, exchange: Exchange): Response {
 
 type IsChosen = Parameters<Trajectories["sessions"]>[0];
 
-/** @throws InvalidFieldError: a number is none. */
+/** The sessions that the query selects. @throws InvalidFieldError: a value is not a number. */
 function chosenBy({ searchParams }: URL): IsChosen {
   const numberIn = (field: "iteration" | "run") => {
     const text = searchParams.get(field);

@@ -28,9 +28,9 @@ type Happened = SessionName &
   (
     | { readonly kind: "began"; readonly requestId: number; readonly prompt: number }
     | { readonly kind: "ended"; readonly turn: Turn }
-    /** The turn came to nothing. */
+    /** The turn failed: its client got no response. */
     | { readonly kind: "failed"; readonly requestId: number; readonly reason: string }
-    /** The session is not whole, and no later turn makes it so. */
+    /** The session is incomplete, and no later turn makes it whole. */
     | { readonly kind: "flawed"; readonly reason: string }
     /** No turn follows: one with the same name begins another session. */
     | { readonly kind: "over" }
@@ -50,7 +50,7 @@ const KILLED = "the server did not stop in order: turns of its last second may b
 const CUT = "its beginning is gone: the journal's bound was reached";
 
 export interface TrajectoriesOptions {
-  /** Limit of all trajectories together. */
+  /** Limit of the memory of all trajectories. */
   readonly bytesMax: number;
   /** Time after its last turn at which a session counts as ended. */
   readonly msMax: number;
@@ -70,7 +70,7 @@ export interface Session extends SessionName {
   readonly run: number;
   readonly trajectory: Trajectory;
   readonly state: "running" | "open" | "ended";
-  /** Why it is not whole; none: it is. */
+  /** Reasons why it is not whole; empty: it is whole. */
   readonly flaws: readonly string[];
   /** Unix time of its last event, seconds. */
   readonly lastS: number;
@@ -79,9 +79,9 @@ export interface Session extends SessionName {
 interface Entry extends SessionName {
   readonly run: number;
   readonly trajectory: Trajectory;
-  /** The prompts of turns that run, by request. */
+  /** The prompt (see promptKey) of each running turn, by request. */
   readonly running: Map<number, number>;
-  /** Reasons why turns came to nothing, by prompt: the turn that asks again takes them away. */
+  /** Reasons why turns failed, by prompt; a turn that repeats the prompt removes its reason. */
   readonly failed: Map<number, string>;
   readonly flaws: Set<string>;
   events: number;
@@ -89,12 +89,12 @@ interface Entry extends SessionName {
   lastMs: number;
 }
 
-/** Sessions of which no more is kept than why they are gone. */
+/** Limit of dropped sessions for which the reason is kept. */
 const DROPPED_MAX = 65_536;
 /** An entry, its maps and its names. */
 const SESSION_OVERHEAD = 1_024;
 const FLAWS_MAX = 16;
-/** Branches that an agent may go back and forth between with the recorded tokens. */
+/** Number of newest segments that a prompt may continue with recorded tokens: agents go back and forth between branches. */
 const SEGMENTS_TRIED = 4;
 
 export class Trajectories {
@@ -107,7 +107,7 @@ export class Trajectories {
   readonly #turnsOf = new Map<number, Entry>();
   /** Why a session is gone, by its key. */
   readonly #dropped = new Map<string, string>();
-  /** Requests whose turns run, with the times of their begins. */
+  /** Running turns by request, with the time at which each began. */
   readonly #running = new Map<Request, SessionName & { readonly beganS: number }>();
   #bytes = 0;
 
@@ -119,7 +119,7 @@ export class Trajectories {
     return { bytes: this.#bytes, bytesMax: this.#options.bytesMax, count: this.#entries.size };
   }
 
-  /** The requests are for a turn of the session. Only one response can be what the agent goes on from. */
+  /** Begins a turn of the session. It must ask for one response: the agent goes on from one alone. */
   began({ name, group }: SessionName, requests: readonly Request[]): void {
     const session = { name, group };
     const [request] = requests;
@@ -134,16 +134,16 @@ export class Trajectories {
   }
 
   ended(request: Request, { tokens, finish, toolCalls }: DeliveredOutput): void {
-    const known = this.#running.get(request);
-    if (known === undefined) return;
+    const running = this.#running.get(request);
+    if (running === undefined) return;
     if (isCut(finish)) {
       this.failed(request, `was given up after ${tokens} tokens (${finish})`);
       return;
     }
     this.#running.delete(request);
-    const { name, group, beganS } = known;
+    const { name, group, beganS } = running;
     const { spec, response } = request;
-    const entry = this.#known(known, spec.requestId);
+    const entry = this.#known(running, spec.requestId);
     const trajectory = entry?.trajectory ?? new Trajectory();
     const { segment, parent, shared } = trajectory.placeOf(spec.prompt);
     const turn: Turn = {
@@ -165,17 +165,17 @@ export class Trajectories {
     this.#happened({ kind: "ended", name, group, turn });
   }
 
-  /** The client gets no response. */
+  /** Ends a turn whose client gets no response. */
   failed(request: Request, problem: string): void {
-    const known = this.#running.get(request);
-    if (known === undefined) return;
+    const running = this.#running.get(request);
+    if (running === undefined) return;
     this.#running.delete(request);
     const { requestId } = request.spec;
     const reason = `response ${requestId} ${problem}`;
-    this.#happened({ kind: "failed", name: known.name, group: known.group, requestId, reason });
+    this.#happened({ kind: "failed", name: running.name, group: running.group, requestId, reason });
   }
 
-  /** Sessions with this name are over; returns how many there were. */
+  /** Ends the sessions with this name; returns how many there were. */
   end(name: string): number {
     const open = [...this.#entries].filter((one) => one.name === name && !one.isOver);
     for (const { group } of open) this.#happened({ kind: "over", name, group });

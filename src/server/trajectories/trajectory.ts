@@ -25,7 +25,7 @@ export interface ToolCall {
 
 export interface Parent {
   readonly segment: number;
-  /** First tokens that both have. */
+  /** Number of first tokens that both have. */
   readonly tokens: number;
 }
 
@@ -51,7 +51,7 @@ export interface Turn {
   readonly adapter: string | null;
   readonly toolCalls: readonly ToolCall[];
   readonly place: Place;
-  /** The prompt behind what its place has. */
+  /** The part of the prompt that its place does not have yet. */
   readonly news: Int32Array;
   readonly output: Int32Array;
   readonly logprobs: Float32Array;
@@ -59,7 +59,7 @@ export interface Turn {
 }
 
 interface Segment {
-  /** null: the first. */
+  /** The segment that this one left; null: it is the first. */
   readonly parent: Parent | null;
   readonly turns: Turn[];
   /** All its tokens, those of the parent included. */
@@ -115,7 +115,7 @@ export class Trajectory {
     return { segment, parent: { segment: shared.lastIndexOf(most), tokens: most }, shared: most };
   }
 
-  /** `turn.place` is of `placeOf`, with no turn added since. */
+  /** Adds a turn. Its place comes from `placeOf`, with no turn added since. */
   add(turn: Turn): void {
     const { place, news, output, logprobs } = turn;
     let segment = this.#segments[place.segment];
@@ -129,7 +129,7 @@ export class Trajectory {
     this.#bytes += TURN_OVERHEAD + news.byteLength + output.byteLength + logprobs.byteLength;
   }
 
-  /** All tokens that the model had read or drawn at the end of the turn. */
+  /** All tokens that the model has read or drawn by the end of the turn. */
   textOf(turn: Turn): Int32Array {
     const { segment } = turn.place;
     let end = this.#segments[segment]?.parent?.tokens ?? 0;
@@ -165,7 +165,7 @@ export class Trajectory {
     return { parent, tokenIds: this.#tokensOf(index, length), lossMask, logprobs, spans };
   }
 
-  /** First tokens of each segment that the prompt has, too. Parents come before their children. */
+  /** For each segment, the number of first tokens that the prompt shares. Parents come before their children. */
   #sharedWith(prompt: Int32Array): number[] {
     const shared: number[] = [];
     for (const { parent, turns } of this.#segments) {
@@ -202,7 +202,7 @@ export class Trajectory {
 
 const NO_SEGMENT: Segment = { parent: null, turns: [], length: 0 };
 
-/** First tokens of `tokens` that `prompt` has from `from` on. */
+/** Number of first tokens of `tokens` that `prompt` has from position `from` on. */
 function commonTokens(prompt: Int32Array, from: number, tokens: Int32Array): number {
   const end = Math.min(tokens.length, prompt.length - from);
   let count = 0;
