@@ -9,7 +9,7 @@ import { EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE } from "./output.ts";
 /** Sets the exit status. */
 type SetStatus = (status: number) => void;
 
-/** Commands by name. Modules of the others are not loaded, which takes longer than many a command. */
+/** Commands by name. Only the module of the command in use is loaded: loading all takes longer than many a command. */
 const COMMANDS: Readonly<Record<string, () => Promise<(setStatus: SetStatus) => Command>>> = {
   rollout: async () => (await import("./rollout-command.ts")).rolloutCommand,
   serve: async () => (await import("./serve-command.ts")).serveCommand,
@@ -54,7 +54,7 @@ export async function programOf(setStatus: SetStatus, name = ""): Promise<Comman
   return laidOut(program);
 }
 
-/** Descriptions name their defaults; how the environment's variables are called, the help says once. */
+/** Formats the help: descriptions name defaults, and the names of environment variables are explained once. */
 function laidOut(command: Command): Command {
   const optionDescription = ({ description }: Option) => description;
   return command.configureHelp({ optionDescription, minWidthToWrap: 20 });

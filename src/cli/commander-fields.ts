@@ -15,7 +15,7 @@ import {
 import { settingsIn } from "../config/file.ts";
 import { AppError, fileProblem } from "../core/base/errors.ts";
 
-/** `defaults` replace those of the table where a command has its own. */
+/** Adds an option for each field. `defaults` replace those of the table where a command has its own. */
 export function addFields(
   command: Command,
   names: readonly FieldName[],
@@ -30,7 +30,7 @@ export function addFields(
   return first === undefined ? command : command.addHelpText("after", environmentNote(first));
 }
 
-/** A flag that has another name now: its use is an error that says so, in the environment too. */
+/** A hidden option for a renamed flag: its use, also by environment variable, is an error that names the new one. */
 export function renamed(flag: string, now: FieldName): Option {
   const field = FIELDS[now];
   const option = new Option(`${flag} <value>`).env(envName({ flag })).hideHelp();
@@ -72,7 +72,7 @@ export function givenFields<N extends FieldName>(
   return { explicit: names.filter((name) => isSet(name) && !inherited.includes(name)), inherited };
 }
 
-/** @throws AppError usage: one of `names` was given, which `reason` says can have no effect. */
+/** Throws AppError usage if one of `names` was set explicitly; `reason` says why it has no effect. */
 export function refuseGiven(command: Command, names: readonly FieldName[], reason: string): void {
   const [first] = givenFields(command, names).explicit;
   if (first === undefined) return;
@@ -81,7 +81,7 @@ export function refuseGiven(command: Command, names: readonly FieldName[], reaso
 
 const keyOf = (name: FieldName) => optionOf(FIELDS[name]).attributeName();
 
-/** "cli" or "env"; null: the configuration file decides, or a default. */
+/** Where a setting comes from: "cli" or "env"; null: the configuration file, or a default. */
 function sourceOf(command: Command, name: FieldName): string | null {
   const source = command.getOptionValueSource(keyOf(name)) ?? "default";
   return source === "default" ? null : source;

@@ -80,7 +80,7 @@ const WORDS: Readonly<Record<Severity, string>> = {
   warn: "WARN",
   fail: "FAIL",
 };
-/** With the borders, 100 columns. */
+/** Widths of the columns; with the borders the table has 100 columns. */
 const WIDTHS = [23, 6, 68];
 
 function tableOf(diagnosis: Diagnosis): string {

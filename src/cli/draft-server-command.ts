@@ -24,7 +24,7 @@ const PATH = "/v1/draft";
 /** Interval between searches for groups whose lifetime has passed. */
 const SWEEP_MS = 1000;
 const WATCH_MS = 10_000;
-/** Peers have this long to answer a close. */
+/** Time for peers to answer a close. */
 const CLOSE_MS_MAX = 2000;
 const CLOSE_LOOK_MS = 20;
 

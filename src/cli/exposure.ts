@@ -10,7 +10,7 @@ export interface Exposure {
   readonly insecure: boolean;
 }
 
-/** null, or what the operator is to be warned of. @throws AppError usage. */
+/** Returns a warning for the operator; null: none. @throws AppError usage: a token is required. */
 export function checkExposure({ host, apiToken, insecure }: Exposure): string | null {
   if (apiToken !== null || isLoopbackHost(host)) return null;
   if (insecure) return `${host} can be reached from other machines, and no token protects it`;

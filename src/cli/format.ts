@@ -3,12 +3,12 @@
 const KILO = 1000;
 const MINUTE = 60;
 
-/** 1234567 -> "1,234,567". */
+/** Groups digits: 1234567 -> "1,234,567". */
 export function formatCount(value: number): string {
   return Math.round(value).toLocaleString("en-US");
 }
 
-/** Three digits that matter below two minutes, minutes and seconds above. */
+/** Three significant digits below two minutes, minutes and seconds above. */
 export function formatSeconds(seconds: number): string {
   if (seconds >= 2 * MINUTE) return formatClock(seconds);
   const digits = seconds < 9.995 ? 2 : 1;

@@ -29,10 +29,10 @@ export interface LogOptions {
   readonly later?: (act: () => void, ms: number) => void;
 }
 
-/** Lines of a kind in a window of time; the others are counted, and parts at its end. */
+/** Limit of a kind's lines in a window of time; further ones are counted, and reported at its end. */
 const LINES_MAX = 50;
 const WINDOW_MS = 10_000;
-/** Kinds that are counted apart; beyond, all others are one. */
+/** Limit of kinds that are counted separately; beyond it, all others count as one. */
 const KINDS_MAX = 256;
 
 interface Kind {

@@ -18,7 +18,7 @@ const PROBE_PATHS: ReadonlySet<string> = new Set(
   CONTROL.filter(({ isProbe }) => isProbe).map(({ path }) => path),
 );
 
-/** Calls that may change what serves, but for those of load balancers. */
+/** Whether a call may change what is served: all but the probes of load balancers. */
 function isControl(path: string): boolean {
   return (CONTROL_PATHS.has(path) && !PROBE_PATHS.has(path)) || path.startsWith("/workers/");
 }

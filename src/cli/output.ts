@@ -29,21 +29,21 @@ import { paint } from "./terminal.ts";
 
 /**
  * The file that an option names. Until `finish` it is written beside its place, as PATH.PID.part, so what was there
- * before stays whatever ends the command. A pipe or a device is written in place. A file that nothing can take the place
- * of, as it is mounted or its folder is closed, gets a copy of the part.
+ * before stays, however the command ends. A pipe or a device is written in place. A file that cannot be replaced, because
+ * it is mounted or its folder is read-only, gets a copy of the part.
  */
 export class OutputFile {
   readonly #what: string;
   readonly #place: string;
   #part: string;
-  /** The file that is there. */
+  /** Status of the file that exists at the path; undefined: none. */
   readonly #found: Stats | undefined;
   #file: number | null = null;
   #isWhole = false;
   /** Length of the file up to the end of the last piece. */
   #bytes = 0;
 
-  /** Makes the folders, and changes no file. @throws AppError output_failed: it cannot be written. */
+  /** Creates the folders, and changes no file. @throws AppError output_failed: the file cannot be written. */
   constructor(flag: string, path: string) {
     this.#what = `${flag} ${path}`;
     try {
@@ -67,12 +67,12 @@ export class OutputFile {
     return this.#bytes === 0;
   }
 
-  /** A pipe or a device. */
+  /** Whether the output is a pipe or a device. */
   get isStream(): boolean {
     return this.#part === this.#place;
   }
 
-  /** The part that holds what was finished, where it never got its place; null: there is none. */
+  /** Path of a part that was finished but never moved to its place; null: there is none. */
   get left(): string | null {
     return this.isEmpty || this.isStream || this.#isWhole ? null : this.#part;
   }
@@ -89,7 +89,7 @@ export class OutputFile {
     this.#bytes += Buffer.byteLength(piece);
   }
 
-  /** Puts the file in its place, durable. Call it once. @throws AppError output_failed: the pieces stay in the part. */
+  /** Moves the file to its place, durably. Call it once. @throws AppError output_failed: the pieces stay in the part. */
   finish(): void {
     try {
       const file = this.#file ?? this.#open();
@@ -102,13 +102,13 @@ export class OutputFile {
     }
   }
 
-  /** The whole file at once. @throws AppError output_failed. */
+  /** Writes the whole file at once. @throws AppError output_failed. */
   write(text: string): void {
     this.append(text.endsWith("\n") ? text : `${text}\n`);
     this.finish();
   }
 
-  /** Beside a file that is there a part may be impossible: the folder is closed, the file is not. */
+  /** Opens the part. Beside an existing file that may be impossible: its folder is read-only, the file is not. */
   #tryPart(isThere: boolean): void {
     try {
       closeSync(this.#open());
@@ -176,7 +176,7 @@ function ownAs(file: number, { uid, gid, mode }: Stats): void {
   may(() => fchmodSync(file, mode & 0o7777));
 }
 
-/** Durable on return. */
+/** Copies a file's content over another file; durable on return. */
 function copyOver(from: string, to: string): void {
   const source = openSync(from, "r");
   const target = openSync(to, "a");
@@ -193,7 +193,7 @@ function copyOver(from: string, to: string): void {
   }
 }
 
-/** The file that a path leads to through links, also where it is not there yet. */
+/** The file that a path leads to through links, even if the file does not exist yet. */
 function endOf(path: string): string {
   let place = path;
   while (lstatSync(place, { throwIfNoEntry: false })?.isSymbolicLink()) {
@@ -202,7 +202,7 @@ function endOf(path: string): string {
   return place;
 }
 
-/** In a container each process has the number of the one before, whose part may be all that is left of it. */
+/** A free path for the part. In a container each process may have the number of the one before, which left its part. */
 function freePart(place: string): string {
   for (let n = 1; ; n += 1) {
     const part = `${place}.${process.pid}${n === 1 ? "" : `-${n}`}.part`;
@@ -211,7 +211,7 @@ function freePart(place: string): string {
 }
 
 /**
- * Opens the outputs of a command, which come before its work; a path of null is none. `inputs` may be absent.
+ * Returns a function that opens an output of a command, before its work; a path of null is none. `inputs` may be absent.
  * @throws AppError usage: one is an input, or another output; output_failed.
  */
 export function outputsOf(inputs: readonly string[]) {
@@ -227,14 +227,14 @@ export function outputsOf(inputs: readonly string[]) {
   };
 }
 
-/** The file of --report, and that of the page beside it; a stream has none beside it. @throws as outputsOf. */
+/** Opens the file of --report, and the page beside it; a stream has no page. @throws as outputsOf. */
 export function reportFiles(open: ReturnType<typeof outputsOf>, path: string | null) {
   const report = open("--report", path);
   const page = path === null || report?.isStream ? null : open("--report", pagePath(path));
   return { report, page };
 }
 
-/** Equal for all names of a file; null: a pipe or device. */
+/** Identity of a file, equal for all of its names; null: a pipe or device. */
 function identityOf(path: string): string | null {
   const found = statSync(path, { throwIfNoEntry: false });
   if (found === undefined) return resolve(endOf(path));
@@ -255,7 +255,7 @@ export function jsonOf(value: unknown): string {
   return JSON.stringify(value, null, 2);
 }
 
-/** Rules between head, rows and end; the first `left` columns hold words, the others numbers. No line end at the end. */
+/** A table with rules between head, rows and end; the first `left` columns hold text, the others numbers. No final line end. */
 export function textTable(
   head: readonly string[],
   rows: readonly (readonly string[])[],
@@ -277,5 +277,5 @@ export function textTable(
 
 export const EXIT_FAILED = 1;
 export const EXIT_USAGE = 2;
-/** 128 + SIGINT, as shells report it. */
+/** Exit status after an interrupt: 128 + SIGINT, as shells report it. */
 export const EXIT_INTERRUPTED = 130;

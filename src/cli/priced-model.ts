@@ -11,9 +11,9 @@ import { AppError } from "../core/base/errors.ts";
 import { GGML_TYPE, type GgufTensor, readGgufHead } from "../engines/llama/gguf.ts";
 import { MemoryFile } from "../engines/llama/memory-file.ts";
 
-/** The priced model's name as --model. */
+/** Value of --model that selects the priced model. */
 export const PRICED = "priced";
-/** Weights of 157 MB: more than a CPU's cache, and some ten milliseconds of its memory's time. */
+/** Factor that widens the bundled model to 157 MB: more than a CPU's cache, and some ten milliseconds of memory reads. */
 const FACTOR = 4;
 const ALIGNMENT = 32;
 const aligned = (bytes: number) => Math.ceil(bytes / ALIGNMENT) * ALIGNMENT;
@@ -21,9 +21,9 @@ const aligned = (bytes: number) => Math.ceil(bytes / ALIGNMENT) * ALIGNMENT;
 const Q8_BLOCK = 32;
 const Q8_BLOCK_BYTES = 34;
 
-/** A value of metadata stands behind its type. */
+/** Bytes of the type before a value of metadata. */
 const TYPE_BYTES = 4;
-/** Metadata that grows with the width, and that which shrinks. */
+/** Metadata that grows with the width, then the metadata that shrinks. */
 const SIZES = ["embedding_length", "feed_forward_length"];
 const EPSILON = "attention.layer_norm_rms_epsilon";
 
@@ -58,7 +58,7 @@ export function writePricedGguf(source: string, target: string, factor = FACTOR)
   }
 }
 
-/** Tensors by which of their dimensions, innermost first, belong to heads or tokens, whose number stays. */
+/** Tensors, with the dimensions (innermost first) that keep their size because they count heads or tokens. */
 const KEPT: readonly [RegExp, readonly number[]][] = [
   [/\.attn_[qk]_norm\./, [0]],
   [/\.attn_output\./, [0]],

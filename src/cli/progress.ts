@@ -12,7 +12,7 @@ const BAR_CELLS_MIN = 8;
 const HEAD_CHARACTERS = 64;
 const GAP = "  ";
 
-/** One display for one run, which `title` names: `update` as often as there is news, then `finish` once. */
+/** A display of one run, named `title`: call `update` whenever there is news, then `finish` once. */
 export class ProgressDisplay {
   readonly #title: string;
   readonly #status: Status;
@@ -43,7 +43,7 @@ export class ProgressDisplay {
   }
 }
 
-/** Shows on the display what a rollout tells of itself. */
+/** Callbacks that show a rollout's notes and progress on the display. */
 export function toldBy(display: ProgressDisplay) {
   const log = createLog("text", {
     level: "warn",
@@ -80,7 +80,7 @@ export function renderProgress(title: string, progress: Progress, columns: numbe
   );
 }
 
-/** The line for streams that cannot be drawn over: everything of the live lines, in words. */
+/** The live lines as one line of text, for streams that cannot be redrawn. */
 function plainLine(title: string, progress: Progress): string {
   const plain: Painter = (text) => text;
   return [
@@ -99,7 +99,7 @@ function doneOf({ requests, requestsDone, groups, groupsDone }: Progress, by: Pa
   ];
 }
 
-/** The range in which the end is expected; nothing if it is not known. */
+/** The range in which the end is expected; empty: it is not known. */
 function etaOf({ etaLowS, etaHighS }: Progress, by: Painter): string[] {
   if (etaLowS === null || etaHighS === null) return [];
   const low = formatClock(etaLowS);

@@ -26,18 +26,18 @@ export interface PromptLine {
   /** Line of the file; the first one is 1. */
   readonly line: number;
   readonly group: GroupFields;
-  /** The line as it is written. */
+  /** The line's text as written. */
   readonly source: string;
 }
 
 export interface PromptOptions {
-  /** Token ids are 0 <= id < vocabularySize. */
+  /** Bound of token ids: 0 <= id < vocabularySize. */
   readonly vocabularySize: number;
-  /** Stop after this many prompts; null: read them all. */
+  /** Limit of prompts to read; null: all. */
   readonly limit: number | null;
 }
 
-/** A prompt of a million token ids, written in decimal, is 8 MB. */
+/** Limit of a line: a prompt of a million token ids, written in decimal, is 8 MB. */
 export const LINE_BYTES_MAX = 16 * 1024 * 1024;
 
 /** Reads the whole file, or its first `limit` prompts. Throws AppError `usage`, `invalid_json` or `invalid_field`. */
@@ -77,7 +77,7 @@ function parseLine(source: string, where: string, { vocabularySize }: PromptOpti
   }
 }
 
-/** The prompts of a file, and what they are answered with where a line says nothing else. */
+/** The prompts of a file, and the settings of lines that do not have their own. */
 export interface PromptFile {
   readonly path: string;
   readonly lines: readonly PromptLine[];
@@ -88,7 +88,7 @@ export interface PromptFile {
   readonly seed: number;
 }
 
-/** The part of a sidecar that makes tokens of texts. */
+/** The parts of a sidecar that encode texts and chats. */
 type Writing = Pick<GroupsContext, "encoder" | "chats">;
 
 function writingOf(text: Text): Writing {
@@ -96,7 +96,7 @@ function writingOf(text: Text): Writing {
   return { encoder, chats: new ChatRenderer({ encoder, engines: null }) };
 }
 
-/** A text has the special tokens that its author wrote. @throws AppError invalid_field, which names the line. */
+/** Plans one rollout of the prompts. Texts get no special tokens but their own. @throws AppError invalid_field, naming the line. */
 export async function planOfPrompts(
   { path, lines, model, groupSize, maxTokens, temperature, seed }: PromptFile,
   writing: Writing = writingOf(model.text),
@@ -136,7 +136,7 @@ export function longestIn({ groups }: RolloutPlan): number {
   return Math.max(...groups.map(lengthOf));
 }
 
-/** @throws AppError: an engine has no room for a prompt, which it names. */
+/** Throws AppError naming a prompt that an engine has no room for. */
 export function checkRoom(
   { groups }: RolloutPlan,
   { path, lines, model }: PromptFile,

@@ -16,14 +16,14 @@ const FIELD_NAMES = ["limit", "drafter", "engineSteps", "report", "json", "quiet
 
 type ReplaySettings = Settings<(typeof FIELD_NAMES)[number]>;
 
-/** The report file. */
+/** Content of the report file. */
 export interface ReplayReport {
   readonly results: readonly CellResult[];
 }
 
-/** Draft tokens per verification step, at most. */
+/** Limit of draft tokens per verification step. */
 const BUDGET = 16;
-/** A token with less is not drafted. */
+/** Minimum estimated probability of a drafted token. */
 const PROBABILITY_MIN = 0.1;
 /** Groups that are generated at the same time. */
 const LIVE = 8;
@@ -71,7 +71,7 @@ async function replayFiles(files: readonly string[], settings: ReplaySettings): 
   else if (!quiet) console.log(tables.join("\n\n"));
 }
 
-/** One result a drafter; history only where prompts come again. */
+/** One result for each drafter; "history" only where prompts come again. */
 async function replayFile(file: string, settings: ReplaySettings, status: Status) {
   const results: CellResult[] = [];
   for (const drafter of DRAFTERS) {
@@ -104,7 +104,7 @@ function replayCell(
   });
 }
 
-/** null: no step times were given. @throws AppError usage. */
+/** The engine's step times of --engine-steps; null: none were given. @throws AppError usage. */
 function engineOf(text: string | null): EngineSteps | null {
   if (text === null) return null;
   const [batch = 0, stepMs = 0, rowUs = -1, ...more] = text.split(",").map(Number);

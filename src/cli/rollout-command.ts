@@ -54,10 +54,10 @@ const ENGINE_FIELDS = [
   "deterministic",
 ] as const;
 
-/** Fields of embedded engines alone. */
+/** Fields that apply to embedded engines only. */
 const EMBEDDED_ONLY = ["llama", "slots", "kvTokens", "deterministic"] as const;
 
-/** Seconds that servers get to load, where --start-s is not given. */
+/** Seconds for servers to load, where --start-s is not given. */
 const START_S = 60;
 
 const FIELD_NAMES = [
@@ -84,7 +84,7 @@ const FIELD_NAMES = [
 type RolloutSettings = Settings<(typeof FIELD_NAMES)[number]>;
 
 const MIB = 1024 * 1024;
-/** SSD of the pool, in parts of its DRAM. */
+/** Ratio of the pool's SSD space to its DRAM. */
 const POOL_DISK_SHARE = 4;
 
 const EXAMPLES = `
@@ -134,7 +134,7 @@ function withDemo(command: Command, settings: RolloutSettings): RolloutSettings 
   return { ...settings, ...Object.fromEntries(entries) };
 }
 
-/** @throws AppError usage: none are named, or twice. */
+/** The path of the prompts. @throws AppError usage: none is named, or both a file and --demo. */
 function promptsOf(path: string | undefined, isDemo: boolean): string {
   if (isDemo && path !== undefined) {
     throw new AppError("usage", `--demo has its own prompts: leave out ${path}`);
@@ -144,7 +144,7 @@ function promptsOf(path: string | undefined, isDemo: boolean): string {
   throw new AppError("usage", "no prompts: name a file of JSON lines, or give --demo");
 }
 
-/** @throws AppError usage: a setting that was given can have no effect. */
+/** The command's settings. @throws AppError usage: a setting that was given can have no effect. */
 function settingsOf(command: Command): RolloutSettings {
   const settings = withDemo(command, readFields(command, FIELD_NAMES));
   const isRemote = settings.worker.length > 0;
@@ -204,7 +204,7 @@ async function rollout(promptsPath: string, settings: RolloutSettings): Promise<
   }
 }
 
-/** @throws AppError usage, output_failed. */
+/** Opens the output files. @throws AppError usage, output_failed. */
 function filesOf(prompts: string, { model, journal, out, report }: RolloutSettings) {
   const kept = journal === null ? [] : journalsIn(journal);
   const open = outputsOf([prompts, ...(model === null ? [] : [model]), ...kept]);
@@ -219,7 +219,7 @@ interface Opened {
   readonly name: string;
 }
 
-/** @throws AppError: no model can be read, or no server reports one. */
+/** Finds the engines and their model. @throws AppError: no model can be read, or no server reports one. */
 async function openEngines(settings: RolloutSettings, signal: AbortSignal): Promise<Opened> {
   const { worker, startS, slots, kvTokens, deterministic } = settings;
   const areServers = worker.length > 0;
@@ -254,7 +254,7 @@ async function openEngines(settings: RolloutSettings, signal: AbortSignal): Prom
   }
 }
 
-/** @throws AppError usage: none is to run. */
+/** The number of embedded engines. @throws AppError usage: it is 0. */
 export function engineCount(llama: number): number {
   if (llama > 0) return llama;
   throw new AppError("usage", "--llama is 0; at least 1 engine must run, and at most 64");
@@ -264,12 +264,12 @@ export function engineCount(llama: number): number {
 interface Job extends Opened {
   readonly prompts: PromptFile;
   readonly settings: RolloutSettings;
-  /** null: the responses are not kept. */
+  /** File for the responses; null: they are not kept. */
   readonly out: OutputFile | null;
   readonly signal: AbortSignal;
 }
 
-/** The runs in turn, as often as there are rounds. The responses written are those of the very last run. */
+/** Executes the runs in turn, once per round. Only the responses of the very last run are written. */
 async function runRounds(runs: readonly ComparedRun[], job: Job): Promise<Runs> {
   const { settings, signal } = job;
   const { text } = job.model;
@@ -340,14 +340,14 @@ async function runOne(
 
 type OnGroup = (group: string, finished: readonly Request[]) => void;
 
-/** All runs made the same responses, in every round. */
+/** Whether all runs made the same responses, in every round. */
 export function areEqual(reports: Runs): boolean {
   return Object.values(reports).every(({ requests, rounds }) =>
     rounds.every(({ equal_responses }) => equal_responses === requests),
   );
 }
 
-/** Lists of numbers and names take one line each: a timeline has thousands. No string in JSON has a line end. */
+/** The report as JSON, with each list of numbers or names on one line. No string in JSON contains a line end. */
 function formatReport(report: ReportFile): string {
   return JSON.stringify(report, null, 2).replace(/\[\n[^[\]{}]*\]/g, (list) =>
     list.replace(/,\n\s*/g, ", ").replace(/\n\s*/g, ""),
@@ -355,8 +355,9 @@ function formatReport(report: ReportFile): string {
 }
 
 /**
- * A sentence for each run after the first: medians of the rounds' ratios, as in the table. They are of engine times where
- * other processes lengthen wall times and all engines are embedded. They say why a run has no drafts, and how many responses are as in the first run.
+ * A sentence for each run after the first, with medians of the rounds' ratios, as in the table: ratios of engine times if
+ * other processes lengthen wall times and all engines are embedded. It also tells why a run has no drafts, and how many of
+ * its responses are equal to the first run's.
  */
 export function speedups(reports: Runs, servers: readonly string[] = []): string[] {
   const [base, ...others] = Object.entries(reports);

@@ -15,22 +15,22 @@ export interface Round {
   readonly tail_s: number;
   /** CPU time of this process, engines included. */
   readonly cpu_s: number;
-  /** Time in steps of the engine that has most of it: the iteration's, on a machine of its own. */
+  /** Time in steps of the busiest engine: what the iteration would take if the engine had a machine to itself. */
   readonly engine_s: number;
-  /** Responses with the tokens that they have in the first run. Absent in older reports. */
+  /** Number of responses with the same tokens as in the first run. Absent in older reports. */
   readonly equal_responses?: number;
   /** CPU time of other processes, as a share of all cores' time; null: the system does not report it. */
   readonly others_cpu_share: number | null;
 }
 
-/** The run of median wall time, and all rounds in the order in which they ran. */
+/** Report of the run with the median wall time, with all rounds in the order in which they ran. */
 export type RoundsReport = RunReport & { readonly rounds: readonly Round[] };
 
-/** From this share on, wall times of rounds do not compare. */
+/** Share of CPU time of other processes from which wall times of rounds are not comparable. */
 const BUSY_SHARE = 0.1;
 const INSTEAD = "; engine times do: CPU time in steps, of the engine with most of it";
 
-/** Runs once, and measures what it took of the machine. */
+/** Runs once, and measures CPU times and the machine's load. */
 export async function measured(run: () => Promise<RunReport>) {
   const before = usage();
   const report = await run();
@@ -52,7 +52,7 @@ function usage(): Usage {
   return { ownS: (user + system) / 1e6, machine: machineUsage() };
 }
 
-/** Linux counts in ticks of a hundredth of a second (proc(5), /proc/stat). */
+/** Seconds of a tick, in which Linux counts CPU time (proc(5), /proc/stat). */
 const TICK_S = 0.01;
 
 export function machineUsage(): Usage["machine"] {
@@ -91,8 +91,8 @@ export function withRounds(
 }
 
 /**
- * A warning about wall times of a busy machine; none: it was quiet enough, or its load is unknown. Engines that are
- * servers of their own do not tell their CPU time.
+ * Warnings that wall times are of a busy machine; empty: it was quiet enough, or its load is unknown. Engines that are
+ * separate servers do not report their CPU time.
  */
 export function busyNotes(reports: readonly RoundsReport[], areServers = false): string[] {
   const shares = reports.flatMap(({ rounds }) =>
@@ -108,7 +108,7 @@ export function busyNotes(reports: readonly RoundsReport[], areServers = false):
   return [`${used}. Wall times do not compare${areServers ? "" : INSTEAD}.`];
 }
 
-/** How many responses of the group have the tokens that `first` has of them; those it lacks it takes. */
+/** Number of the group's responses with the same tokens as in `first`; responses that `first` lacks are added to it. */
 export function equalResponses(
   first: Map<string, unknown>,
   group: string,
@@ -124,7 +124,7 @@ export function equalResponses(
 }
 
 export interface ComparedRun {
-  /** Name as requested: the key in the report. */
+  /** The run's name as written on the command line: its key in the report. */
   readonly name: string;
   readonly policy: PolicyName;
   readonly draft: DraftMode;

@@ -49,13 +49,13 @@ const FIELD_NAMES = [
 
 type ServeSettings = Settings<(typeof FIELD_NAMES)[number]>;
 const MIB = 1024 * 1024;
-/** vLLM's own port. */
+/** Default port, which is vLLM's. */
 const PORT = 8000;
-/** A server's requests are longer than those of the example job. */
+/** Default KV of an embedded engine: a server's requests are longer than those of the example job. */
 const KV_TOKENS = 32_768;
-/** From the end of serving to the end of the process, at most. */
+/** Maximum time from the end of serving to the end of the process. */
 const EXIT_MS_MAX = 1_000;
-/** A retry with the id of a request whose client has left takes it over within this time. */
+/** Time in which a retry with the id of a request whose client has left takes it over. */
 const RETRY_GRACE_MS = 30_000;
 
 const EXAMPLES = `
@@ -80,7 +80,7 @@ export function serveCommand(setStatus: (status: number) => void): Command {
 
 const EMBEDDED_ONLY = ["slots", "kvTokens", "deterministic"] as const;
 
-/** @throws AppError usage: a setting that was given can have no effect. One that was inherited is a warning. */
+/** Throws AppError usage if a setting that was given can have no effect; for an inherited one it only warns. */
 function checkUseless(command: Command, settings: ServeSettings, log: Log): void {
   if (settings.llama > 0) return;
   const of = "embedded engines (--llama)";
@@ -104,7 +104,7 @@ async function serve(settings: ServeSettings, log: Log): Promise<number> {
   return await serveOver(engines, { settings, log, signals: untilSignal() });
 }
 
-/** @throws AppError usage: no token protects an address that others can reach. */
+/** Logs a warning if others can reach the address. @throws AppError usage: they can, and no token protects it. */
 export function warnIfExposed(
   settings: Pick<ServeSettings, "host" | "apiToken" | "insecure">,
   log: Log,

@@ -7,7 +7,7 @@ import { AppError } from "../core/base/errors.ts";
 export interface Signals {
   readonly first: Promise<void>;
   readonly second: Promise<void>;
-  /** Signals end the process again, as they always do. */
+  /** Removes the handlers: signals end the process again, as by default. */
   release(): void;
 }
 
@@ -41,7 +41,7 @@ export function untilSignal(): Signals {
   return { first: first.promise, second: second.promise, release };
 }
 
-/** The first one, for commands with little to end: a second signal ends the process as it always does. */
+/** Resolves at the first signal, for commands with little to end: a second one ends the process, as by default. */
 export async function untilStopSignal(): Promise<void> {
   const { first, release } = untilSignal();
   await first;
@@ -50,7 +50,7 @@ export async function untilStopSignal(): Promise<void> {
 
 const WATCH_MS = 200;
 
-/** @throws AppError usage: the variable is no number of a process. */
+/** The process number in an environment variable; null: it is not set. @throws AppError usage: it is no number. */
 function pidIn(variable: string): number | null {
   const text = process.env[variable];
   if (text === undefined) return null;
@@ -58,7 +58,7 @@ function pidIn(variable: string): number | null {
   throw new AppError("usage", `${variable} is "${text}"; it is the number of a process`);
 }
 
-/** Calls `act` once when process `pid` has ended, also if it has already. null: there is none. */
+/** Calls `act` once when process `pid` has ended, even if it has already. null: there is no process to watch. */
 function whenProcessEnds(pid: number | null, act: () => void): void {
   if (pid === null) return;
   const started = startOf(pid);
@@ -70,7 +70,7 @@ function whenProcessEnds(pid: number | null, act: () => void): void {
   timer.unref();
 }
 
-/** Ticks since the boot, which distinguish a process from a later one of its number; null: it has ended. */
+/** Start time in ticks since boot, which distinguishes a process from a later one with its number; null: it has ended. */
 function startOf(pid: number): string | null {
   try {
     const stat = readFileSync(`/proc/${pid}/stat`, "latin1");

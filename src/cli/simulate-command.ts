@@ -81,7 +81,7 @@ const HEAD = [
   "moved tokens",
 ];
 
-/** Without a line end at the end. */
+/** The comparison as a table, without a final line end. */
 function tableOf({ recorded, runs }: ComparisonReport): string {
   const rows = Object.entries(runs).map(([policy, run]) => [
     policy,

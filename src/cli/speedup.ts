@@ -1,6 +1,6 @@
 // One sentence on why an iteration was faster than another: what drafts gave, and what balance and kept KV gave.
 
-/** The figures of a run's report that it needs. Seconds; `busy_s` and `draft_saved_s` are sums over all engines. */
+/** The figures of a report that the sentence needs. Seconds; `busy_s` and `draft_saved_s` are sums over all engines. */
 export interface SpeedupRun {
   readonly busy_s: number;
   readonly draft_saved_s: number;

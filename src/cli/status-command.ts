@@ -51,7 +51,7 @@ async function status(
   return waiting.some(({ state }) => state === "stuck") ? EXIT_FAILED : 0;
 }
 
-/** @throws AppError worker_failed: the server cannot be asked; invalid_config: the URL is that of none. */
+/** The server's answer to GET /v1/waiting. @throws AppError worker_failed: no answer; invalid_config: not a server's URL. */
 async function answerOf(url: string, token: string | null): Promise<unknown> {
   const answer = await getOnce({ url, token }, "/v1/waiting", ANSWER_MS_MAX);
   const json = jsonIn(answer);

@@ -10,17 +10,17 @@ import { paint } from "./terminal.ts";
 /** Runs by the name they are shown under, in the order they ran. */
 export type Runs = Readonly<Record<string, RoundsReport>>;
 
-/** Runs beside the first one in one table; further runs follow below. */
+/** Limit of runs beside the first in one table; further runs follow in another. */
 const OTHERS_MAX = 2;
-/** A name longer than this is cut: it is a policy, perhaps with a draft mode. */
+/** Longer names (a policy, perhaps with a draft mode) are cut to this many characters. */
 const NAME_CHARACTERS_MAX = 16;
-/** Ratios nearer to 1 than this are called the same. */
+/** Ratios that differ from 1 by less than this are called the same. */
 const SAME = 0.005;
 
 interface Row {
   readonly name: string;
   readonly show: (run: RoundsReport) => string;
-  /** How the runs compare; absent where more is neither better nor worse. */
+  /** Ratio to the first run; absent where more is neither better nor worse. */
   readonly ratio?: { readonly value: (run: RoundsReport) => number; readonly kind: RatioKind };
   /** Shown only if this holds for a run. */
   readonly when?: (run: RoundsReport) => boolean;
@@ -29,7 +29,7 @@ interface Row {
 /** time: less is faster. rate: more is better. count: fewer is better. */
 type RatioKind = "time" | "rate" | "count";
 
-/** Measured in every round: medians, ratios within rounds, and from two rounds on their ranges. */
+/** Times measured in every round: shown as medians, ratios within rounds, and with two rounds or more their ranges. */
 const TIMES: readonly (readonly [name: string, secondsOf: (round: Round) => number])[] = [
   ["wall time", (round) => round.wall_s],
   ["tail time (last 10 %)", (round) => round.tail_s],
@@ -39,12 +39,12 @@ const TIMES: readonly (readonly [name: string, secondsOf: (round: Round) => numb
 
 type Figure = (run: RoundsReport) => number;
 
-/** A row of a figure that compares. */
+/** A row with a figure and its ratio to the first run's. */
 function compared(name: string, kind: RatioKind, value: Figure, show = formatCount): Row {
   return { name, show: (run) => show(value(run)), ratio: { value, kind } };
 }
 
-/** A row of figures that are shown if one of them is above 0. */
+/** A row with figures, which is shown if one of them is above 0. */
 function ifAny(name: string, values: readonly Figure[], show = formatCount): Row {
   return {
     name,
@@ -53,7 +53,7 @@ function ifAny(name: string, values: readonly Figure[], show = formatCount): Row
   };
 }
 
-/** The figure of the engine that has most of it. */
+/** The largest value of a figure over the engines. */
 function most(of: (worker: WorkerReport) => number): Figure {
   return ({ workers }) => Math.max(0, ...workers.map(of));
 }
@@ -108,7 +108,7 @@ const ROWS: readonly Row[] = [
   },
 ];
 
-/** The closing tables, ready to print: each value beside its ratio to the first run's. No line end at the end. */
+/** The closing tables: each value beside its ratio to the first run's. No final line end. */
 export function comparisonTable(runs: Runs): string {
   const named = Object.entries(runs).map(
     ([name, run]) => [name.slice(0, NAME_CHARACTERS_MAX), run] as const,
@@ -180,7 +180,7 @@ function timeRows(
   return first.rounds.length > 1 ? [medians, ranges] : [medians];
 }
 
-/** "9.15 - 12.0 s": the unit once, so that three runs fit side by side. */
+/** A range as "9.15 - 12.0 s", with the unit once, so that three runs fit side by side. */
 function rangeOf(seconds: readonly number[]): string {
   const low = formatSeconds(Math.min(...seconds)).replace(/ s$/, "");
   return `${low} - ${formatSeconds(Math.max(...seconds))}`;

@@ -14,7 +14,7 @@ export function paint(text: string, style: Style, stream: NodeJS.WriteStream = p
 /** Seconds between two frames, and between two plain lines. */
 const FRAME_S = 0.1;
 const PLAIN_S = 5;
-/** Columns of a terminal that does not report its size: those of a VT100. */
+/** Width assumed for a terminal that does not report its size: a VT100's columns. */
 const COLUMNS_DEFAULT = 80;
 
 export interface StatusOptions {
@@ -42,7 +42,7 @@ export class Status {
       : null;
   }
 
-  /** Call it as often as there is news. `plain`: the same on one line. */
+  /** Shows the current status; call it whenever there is news. `plain`: the same on one line. */
   show(frame: (columns: number) => readonly string[], plain: () => string): void {
     const nowS = this.#nowS();
     if (this.#quiet || nowS < this.#nextS) return;
@@ -59,7 +59,7 @@ export class Status {
     this.#nextS = Number.NEGATIVE_INFINITY;
   }
 
-  /** Takes the live lines away, and leaves `text` in their place. */
+  /** Removes the live lines, and leaves `text` in their place. */
   end(text: string | null = null): void {
     this.#live?.clear();
     this.#live?.done();

@@ -42,11 +42,11 @@ const FIELD_NAMES = [
 
 type UpSettings = Settings<(typeof FIELD_NAMES)[number]>;
 
-/** The sidecar's, as `foretoken serve` has it. */
+/** Default port of the sidecar, as of `foretoken serve`. */
 const PORT = 8000;
-/** The servers have no password but a token, and routes that change weights: only this machine may reach them. */
+/** Address of the servers. A token alone protects them, and routes can change weights: only this machine may reach them. */
 const SERVER_HOST = "127.0.0.1";
-/** vLLM ends its open streams and its engine within this time after a signal. */
+/** Time after a signal in which vLLM ends its open streams and its engine. */
 const GRACE_MS = 10_000;
 
 const EXAMPLES = `
@@ -116,7 +116,7 @@ async function up(given: UpSettings, vllmArgs: readonly string[]): Promise<numbe
   }
 }
 
-/** false: stopped by a signal. @throws AppError worker_failed: one of them does not start. */
+/** Starts all servers; false: a signal stopped it. @throws AppError worker_failed: a server does not start. */
 async function areStarted(servers: readonly ManagedServer[], stopping: Signals): Promise<boolean> {
   const started = Promise.all(servers.map((server) => server.start()));
   const first = await Promise.race([started, stopping.first.then(() => "stopped" as const)]);
@@ -141,7 +141,7 @@ async function serveServers(
   return await serveOver(named, parts);
 }
 
-/** Name of a model for clients and metrics, by its folder; the servers' own name, the whole path, is taken beside it. */
+/** The model's name for clients and metrics: its folder's name. The servers' own name, the whole path, works too. */
 export function modelName(folder: string | null): string {
   if (folder === null) return "foretoken-3m";
   const path = resolve(folder);
@@ -156,7 +156,7 @@ function serversOf(
     found: FoundVllm;
     vllmArgs: readonly string[];
     pool: UpPool | null;
-    /** null: no plugin; its 0: the plugin drafts nothing, and the servers are started as without it. */
+    /** The plugin's model runner; null: no plugin; runner 0: it drafts nothing, and servers start as without it. */
     runner: PluginRunner | null;
     log: Log;
   },
@@ -200,7 +200,7 @@ function serversOf(
   });
 }
 
-/** @throws AppError usage: a setting of the pool that can have no effect. */
+/** Throws AppError usage if a setting of the pool can have no effect. */
 function checkPoolSettings({ kvConnector, kvSegmentMb }: UpSettings): void {
   if (kvSegmentMb === null) return;
   const given = process.env.MOONCAKE_CONFIG_PATH;
@@ -225,13 +225,13 @@ function pluginOf(settings: UpSettings, name: string, runner: 0 | 1 | 2): Plugin
 }
 
 interface UpPool {
-  /** Not started yet. null: the pool is managed elsewhere. */
+  /** Mooncake's master, not started yet; null: the pool is managed elsewhere. */
   readonly master: ManagedServer | null;
   readonly env: Readonly<Record<string, string>>;
   readonly envDefaults: Readonly<Record<string, string>>;
 }
 
-/** @throws AppError invalid_config: vLLM's environment lacks Mooncake, or cannot load it. */
+/** Prepares the KV pool. @throws AppError invalid_config: vLLM's environment lacks Mooncake, or cannot load it. */
 function openPool(settings: UpSettings, python: string, log: Log): UpPool {
   const { servers, logs, kvSegmentMb } = settings;
   const host = SERVER_HOST;
@@ -273,7 +273,7 @@ function openPool(settings: UpSettings, python: string, log: Log): UpPool {
   };
 }
 
-/** `freemem` does not count what the kernel's caches would give back. */
+/** Available memory. `freemem` would not count the kernel's caches, which it can give back. */
 function availableBytes(): number {
   try {
     const [, kib] = /^MemAvailable:\s+(\d+)/m.exec(readFileSync("/proc/meminfo", "utf8")) ?? [];

@@ -32,7 +32,7 @@ const FIELD_NAMES = [
 
 type VerifySettings = Settings<(typeof FIELD_NAMES)[number]>;
 
-/** Small chunks, few slots and little KV, so that most requests move and drafts pay. */
+/** Defaults that make most requests move and drafts pay: small chunks, few slots and little KV. */
 const DEFAULTS = {
   llama: 3,
   slots: 4,

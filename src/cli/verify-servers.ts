@@ -37,7 +37,7 @@ Examples:
   $ foretoken verify
   $ foretoken verify --vllm http://gpu-0:8000,http://gpu-1:8000 --max-tokens 512`;
 
-/** `given`: of the option; true: it has no value. @throws AppError usage, worker_failed. */
+/** Compares servers and prints a table. `given`: the option's value; true: it has none. @throws AppError usage, worker_failed. */
 export async function verifyServers(
   given: string | true,
   path: string,
@@ -60,7 +60,7 @@ export async function verifyServers(
   return ways.every(({ differences }) => differences.length === 0) ? 0 : EXIT_FAILED;
 }
 
-/** Token ids as the server has them. @throws AppError worker_failed: it has no tokenizer. */
+/** The prompt's token ids, by the server's tokenizer. @throws AppError worker_failed: it has none. */
 async function tokensOf(engine: Engine, { group, source }: PromptLine): Promise<VerifyPrompt> {
   const { id, prompt, messages, token_ids: given } = group;
   if (given) return { id, tokens: [...given] };

@@ -16,16 +16,16 @@ import { type ModelSide, type ModelWait, openModelSide } from "./model.ts";
 import type { OperatorLog } from "./operator-log.ts";
 
 export interface EngineSettings {
-  /** URLs of engines. */
+  /** URLs of the engines. */
   readonly worker: readonly string[];
-  /** Sent to the engines that are named here; null: none. */
+  /** Token for the engines named here; null: none. */
   readonly workerToken: string | null;
-  /** Hugging Face directory; null: an engine's own, or that of the GGUF file. */
+  /** Hugging Face directory of the tokenizer; null: an engine's own, or that of the GGUF file. */
   readonly tokenizer: string | null;
   readonly servedModelName: string | null;
-  /** GGUF file; null: the bundled one, if any is needed. */
+  /** GGUF file of the model; null: the bundled one, if any is needed. */
   readonly model: string | null;
-  /** null: no engine runs in this process. */
+  /** Settings of embedded engines; null: there are none. */
   readonly embedded: EmbeddedSettings | null;
 }
 
@@ -38,20 +38,20 @@ export interface EmbeddedSettings extends Omit<EmbeddedOptions, "contextTokens">
 
 /** Sources of the engines, and the facts known about their model. */
 export interface EngineSources {
-  /** `registered`: engines that clients have named so far. */
+  /** Finds the engines' model. `registered`: engines that clients have named so far. */
   model(wait: ModelWait, registered: () => readonly EngineAddress[]): Promise<ModelSide>;
-  /** `contextTokensMax`: the longest request of embedded engines, of which each holds room. Default: what their KV holds. */
+  /** `contextTokensMax`: the longest request, for which each embedded engine has room. Default: as much as its KV holds. */
   sources(model: ModelSide, contextTokensMax?: number): WorkerSource[];
-  /** An engine that a client names. @throws AppError usage: the URL is none. */
+  /** The source for an engine that a client named. @throws AppError usage: its URL is not an engine's. */
   sourceOf(engine: EngineAddress): WorkerSource;
-  /** false: the server starts without engines, and waits for clients to name some. */
+  /** Whether settings name engines; false: the server starts without any, and waits for clients to name some. */
   readonly hasFixed: boolean;
-  /** The KV pool that they need. */
+  /** Options of the KV pool that the engines need. */
   readonly pool: PoolOptions;
 }
 
 const MIB = 1024 * 1024;
-/** DRAM that the pool takes at most: a sixteenth of the machine's, which engines and their models need more of. */
+/** Limit of the pool's DRAM: a sixteenth of the machine's; engines and their models need more. */
 const POOL_MEMORY_BYTES = Math.max(256 * MIB, Math.floor(totalmem() / 16));
 const POOL: PoolOptions = {
   poolMemoryBytes: POOL_MEMORY_BYTES,
@@ -91,7 +91,7 @@ export function enginesOf(settings: EngineSettings, log: OperatorLog): EngineSou
   };
 }
 
-/** An engine that the operator named may leave and come back: it alone is sent the operator's token. */
+/** The address with its token. An engine named by the operator may leave and come back: it alone gets the operator's token. */
 function withToken({ url, token }: EngineAddress, named: readonly EngineAddress[]): EngineAddress {
   const own = named.find((one) => URL.parse(one.url)?.href === URL.parse(url)?.href);
   return { url, token: token ?? own?.token ?? null };
@@ -108,7 +108,7 @@ function embeddedSources(
   }));
 }
 
-/** A remote engine that serves only if its drafts do not change what it draws. */
+/** The source of a remote engine, which serves only if its drafts do not change the distribution of its samples. */
 function servedSource({ url, token }: EngineAddress, log: OperatorLog): WorkerSource {
   const notice = (one: EngineNotice) => log.engineNotice(url, one);
   const open = engineKind(url).opener(url, { token, clock: wallClock, notice });
@@ -116,7 +116,7 @@ function servedSource({ url, token }: EngineAddress, log: OperatorLog): WorkerSo
   return serverOf(url)?.mayDraft === true ? losslessSource(source, token, log) : source;
 }
 
-/** A server that drafts serves only if it still samples from its model's distribution; its drafts cannot be switched off here. */
+/** Refuses a server whose own drafting does not keep the model's distribution; it cannot be switched off from here. */
 function losslessSource(
   source: WorkerSource,
   token: string | null,

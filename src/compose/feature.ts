@@ -9,16 +9,16 @@ import type { OperatorLog } from "./operator-log.ts";
 export interface Feature {
   readonly routes?: readonly Route[];
   readonly sockets?: Served["sockets"];
-  /** Events of requests. */
+  /** Reader of requests' events. */
   readonly observer?: SidecarReader;
-  /** Events of the server that it reads beside the operator. */
+  /** Reader of the server's events, beside the operator. */
   readonly log?: Partial<OperatorLog>;
   /** Memory kept for finished work, by kind: /metrics shows it. */
   readonly kept?: Readonly<Record<string, () => Kept>>;
-  /** All requests have ended, and no new one comes. */
+  /** Called when all requests have ended and no new one can begin. */
   readonly drained?: () => void;
-  /** The server stops: before the rollout does. */
+  /** Called when the server stops, before the rollout does. */
   readonly close?: () => void;
-  /** The rollout has stopped, and connections are open. */
+  /** Called when the rollout has stopped, while connections are still open. */
   readonly stopped?: () => Promise<void>;
 }

@@ -58,7 +58,7 @@ export function routeTable(): readonly RouteInfo[] {
 
 /** Interval between polls of the versions that engines report; fenced engines send no events. */
 const VERSION_POLL_MS = 250;
-/** Limit of the page's responses of complete groups. */
+/** Limit of the memory of complete groups' responses, kept for the page. */
 const COMPLETED_BYTES_MAX = 64 * 2 ** 20;
 /** Limit of the trajectories of all sessions: 16,000 of 30 turns, with 250 new and 250 drawn tokens each, take 1.8 GB. */
 const TRAJECTORY_BYTES_MAX = 2 * 2 ** 30;
@@ -164,7 +164,7 @@ function draftService({ options, sidecar, history, timers, log }: Parts) {
   return { feature, telemetry };
 }
 
-/** Events of requests that are the operator's as well. */
+/** Reports some events of requests to the operator as well. */
 function operatorsLog({ pool, weights, log }: Parts): Feature {
   return {
     observer: {
@@ -271,7 +271,7 @@ interface Recording {
   readonly feature: Feature;
 }
 
-/** The trajectories of sessions; with a journal, over the end of the process. */
+/** The trajectories of sessions, which outlive the process if there is a journal. */
 function recorded(parts: Parts): Recording {
   const { sidecar, weights, timers } = parts;
   const kept = trajectoryLog(parts);
@@ -311,7 +311,7 @@ function trajectoryLog({ options, log }: Parts): SegmentedLog | null {
   });
 }
 
-/** Rollouts of an earlier process go on as soon as the engines serve, before anybody can see that they do. */
+/** Resumes rollouts of an earlier process as soon as engines serve, before clients can see that they do. */
 function resuming({ pool, sidecar, log }: Parts, rollouts: KnownRollouts): Feature {
   let isOver = false;
   const workerChanged = () => {

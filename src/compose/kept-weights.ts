@@ -1,4 +1,4 @@
-// The weights that were in service when an earlier process ended, and what is written of today's for the next one.
+// The weights that were in service when an earlier process ended, and the record of today's weights for the next one.
 
 import {
   type HeldWeights,
@@ -19,12 +19,12 @@ interface Source {
 }
 
 export class KeptWeights {
-  /** The weights of the newest epoch that is known of; null: this process is the first. */
+  /** The weights of the newest known epoch; null: this process is the first. */
   readonly before: HeldWeights | null;
   readonly #file: RunJournals["weights"] | null;
   readonly #saved: readonly SavedWeights[];
 
-  /** `journaled`: what journals of requests and rollouts say. */
+  /** `journaled`: weights in the journals of requests and rollouts. */
   constructor(file: RunJournals["weights"] | null, journaled: readonly SavedWeights[]) {
     this.#file = file;
     const held = file?.held ?? null;
@@ -34,7 +34,7 @@ export class KeptWeights {
     this.before = lastWeights(this.#saved);
   }
 
-  /** Before any engine is opened. */
+  /** Restores names and state of the weights. Call it before any engine is opened. */
   restore({ pool, weights }: Source, failed: (error: unknown) => void): void {
     const held = this.#file?.held ?? null;
     pool.agreement.restore(held?.canaries, held?.epoch === this.before?.epoch);
@@ -43,7 +43,7 @@ export class KeptWeights {
     weights.restore(held?.isAwake ?? null, held?.isOpen === true).catch(failed);
   }
 
-  /** Writes them where another process finds them, if there is a journal. */
+  /** Writes the weights in service for the next process, if there is a journal. */
   write(source: Source): void {
     const { sidecar, pool, weights } = source;
     if (this.#file === null) return;

@@ -1,4 +1,4 @@
-// What of the sidecar is in its metrics.
+// Connects the sidecar's parts to its metrics.
 
 import { wallClock } from "../host/system.ts";
 import { EngineTime } from "../observe/metrics/effective-time.ts";

@@ -20,34 +20,34 @@ import {
 import { IdText, VOCABULARY_UNKNOWN } from "../text/id-text.ts";
 import type { Text } from "../text/text.ts";
 
-/** The edge's view of the model that all engines have. */
+/** The model that all engines have, as far as the server needs to know it. */
 export interface ModelSide {
   readonly text: Text;
-  /** A thread that encodes as `text` does; null: engines do, as there is no tokenizer that could be read here. */
+  /** Opens a thread that encodes as `text` does; null: engines encode, as no tokenizer can be read here. */
   readonly openTextThread: (() => EncoderThread) | null;
-  /** The first is the EOS proper. None: only the engines know it. */
+  /** Tokens that end a response; the first is the EOS proper. Empty: only the engines know them. */
   readonly eosTokenIds: readonly number[];
   readonly names: readonly [string, ...string[]];
-  /** Opened for embedded engines, or for its text alone; null: the text has files of its own. */
+  /** GGUF model, opened for embedded engines or for its text alone; null: the text has files of its own. */
   readonly llama: LlamaModel | null;
 }
 
 export interface ModelOptions {
-  /** Remote engines. More may be added during the wait. */
+  /** Remote engines; more may be added during the wait. */
   readonly engines: () => readonly EngineAddress[];
   readonly llamaCount: number;
-  /** GGUF file. */
+  /** GGUF file of the model; null: none. */
   readonly model: string | null;
-  /** Hugging Face directory. */
+  /** Hugging Face directory of the tokenizer; null: none. */
   readonly tokenizer: string | null;
   readonly servedName: string | null;
   readonly deterministic: boolean;
 }
 
 export interface ModelWait {
-  /** Called after every attempt in which no server reported its model, with a problem for each; none: no server is left. */
+  /** Called after every attempt in which no server reported its model, with each server's problem; empty: no server is left. */
   readonly tried: (problems: readonly string[]) => void;
-  /** Ends the waiting, with what it was aborted for. */
+  /** Ends the wait, which then throws the signal's reason. */
   readonly signal: AbortSignal;
 }
 

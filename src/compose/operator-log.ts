@@ -19,18 +19,18 @@ export interface OperatorLog {
   modelUnknown(problem: string): void;
   weightsChanged(epoch: number, version: string): void;
   weightsNotice(notice: WeightsNotice): void;
-  /** A weight update held generation for so many seconds. */
+  /** A weight update has held generation for this time. */
   weightsHeld(seconds: number): void;
-  /** A chat has become a prompt, which took so many seconds. */
+  /** A chat has been rendered as a prompt, in this time. */
   chatRendered(by: RenderedBy, seconds: number): void;
-  /** The model's chat template is beyond the engine of templates here. */
+  /** The model's chat template uses something that this engine of templates does not have. */
   chatProblem(problem: string): void;
-  /** An engine's plugin, or its output, shows that its sampler verifies drafts wrongly: it gets none. */
+  /** An engine's plugin or its output shows that its sampler verifies drafts wrongly: it gets no drafts. */
   notLossless(engine: string, reason: string): void;
   /** A request that made workers die was ended. `reason` names it and them. */
   quarantined(reason: string): void;
   answered(entry: AccessEntry): void;
-  /** A request was ended with an error that an engine gave, or that an engine is to blame for. */
+  /** A request was ended with an error that an engine reported, or that is an engine's fault. */
   refused(entry: RefusedEntry): void;
   iterationEnded(summary: IterationSummary): void;
   /** The serving state has changed. Also called every minute while requests wait for it. */
@@ -51,17 +51,17 @@ export interface OperatorLog {
 }
 
 export interface RefusedEntry {
-  /** The rollout's number of the request. */
+  /** Number of the request. */
   readonly request: number;
   readonly worker: string | null;
-  /** 0: not given. */
+  /** HTTP status of the engine's answer; 0: not known. */
   readonly status: number;
   readonly reason: string;
 }
 
-/** Several readers of the same events, in the order in which they were added. What one of them throws stops no other. */
+/** Passes each event to several readers, in the order in which they were added. An error of one does not affect the others. */
 export class OperatorFeed {
-  /** Every event goes here. */
+  /** The log that passes events on to all readers. */
   readonly log: OperatorLog;
   readonly #readers: Partial<OperatorLog>[];
 

@@ -14,18 +14,18 @@ import type { ModelSide } from "./model.ts";
 import type { OperatorLog } from "./operator-log.ts";
 
 export interface ComposeOptions extends Partial<PoolOptions> {
-  /** Folders that weights and adapters may be loaded from; null, the default: any. */
+  /** Folders that weights and adapters may be loaded from; null, the default: any folder. */
   readonly weightsRoots?: WeightsRoots;
   readonly limits?: Partial<SidecarLimits>;
   readonly rolloutLimits?: Partial<RolloutLimits>;
   readonly policy: PolicyName;
   readonly draft: DraftMode;
-  /** null: chosen by what the end of a chunk costs. */
+  /** Maximum of tokens in a chunk; null: chosen by the measured cost of a chunk's end. */
   readonly chunkTokens: number | null;
   /** Workers from the start. */
   readonly sources: readonly WorkerSource[];
   /**
-   * Limit of responses of earlier weight epochs, which engines with the plugin draft from; 0, the default: none are
+   * Memory limit of responses of earlier weight epochs, which engines with the plugin draft from; 0, the default: none are
    * kept.
    */
   readonly historyBytes?: number;
@@ -54,13 +54,13 @@ export interface ServeOptions extends ComposeOptions {
 /** A sidecar in this process. */
 export interface RunningSidecar {
   readonly sidecar: Sidecar;
-  /** Whole iterations, as POST /v1/rollouts runs them. */
+  /** Rollouts as POST /v1/rollouts runs them: whole iterations. */
   readonly rollouts: KnownRollouts;
-  /** Each worker has been tried once. @throws AppError: no further try would open one. */
+  /** Resolves when each worker has been tried once. @throws AppError: no further try would open one. */
   readonly opened: Promise<void>;
-  /** The wanted number of workers has been ready at the same time. */
+  /** Whether the wanted number of workers has been ready at the same time. */
   readonly hasStarted: boolean;
-  /** Takes nothing new; resolves when all that was in flight has ended. */
+  /** Refuses new requests; resolves when all requests in flight have ended. */
   drain(): Promise<void>;
   /** Ends everything at once. */
   stop(): Promise<void>;
@@ -72,22 +72,22 @@ export interface RunningServer extends RunningSidecar {
   /** Streams that are being written. */
   streams(): OpenStream[];
   /**
-   * As that of the sidecar, and every client has its answer.
-   * @throws AppError deadline_exceeded: clients do not take theirs.
+   * Drains the sidecar; resolves when every client has read its answer, too.
+   * @throws AppError deadline_exceeded: clients do not read theirs.
    */
   drain(): Promise<void>;
 }
 
 export type BindOptions = Omit<ServeOptions, "model" | "sources">;
 
-/** The port is open; /health gives the reasons for the wait. */
+/** A server whose port is open but that serves nothing yet; /health gives the reason. */
 export interface BoundServer {
   readonly url: URL;
-  /** The answer of /health until serving begins. */
+  /** Sets the reason that /health answers with until serving begins. */
   waitFor(what: string): void;
   /** Workers that clients name. */
   readonly registry: WorkerRegistry;
-  /** Once. The workers are opened from now on. @throws AppError: the core cannot be loaded. */
+  /** Starts serving, and begins to open the workers. Call it once. @throws AppError: the core cannot be loaded. */
   serve(model: ModelSide, sources: readonly WorkerSource[]): Promise<RunningServer>;
   /** Ends every connection. */
   stop(): Promise<void>;

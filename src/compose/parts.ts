@@ -24,7 +24,7 @@ import type { OperatorFeed, OperatorLog } from "./operator-log.ts";
 import type { ComposeOptions } from "./options.ts";
 
 const EPOCH = weightEpoch(0);
-/** A million tokens of English, and what the slower of the two kinds of tokenizer takes for them. */
+/** Limits of a text: a million tokens of English, and the time that the slower kind of tokenizer takes for them. */
 const ENCODER_LIMITS: EncoderLimits = { charactersMax: 4 * 1024 * 1024, msMax: 30_000 };
 
 /** Resources that are opened before the sidecar, and closed after it. */
@@ -34,7 +34,7 @@ export interface Resources {
   readonly journals: RunJournals | null;
 }
 
-/** The HTTP server in front, as far as features need it. */
+/** The HTTP server in front of the sidecar, as far as features need it. */
 export interface Front {
   readonly registry: WorkerRegistry;
   /** The body whose turn to be read comes next; null: none waits. */
@@ -49,9 +49,9 @@ interface Saved {
 
 export interface Parts extends Resources {
   readonly options: ComposeOptions;
-  /** null: nothing is in front; the sidecar is used in this process alone. */
+  /** The HTTP server; null: there is none, and the sidecar is used in this process alone. */
   readonly front: Front | null;
-  /** Every event for the operator goes here. */
+  /** The log that gets every event for the operator. */
   readonly log: OperatorLog;
   readonly timers: Timers;
   readonly saved: Saved;

@@ -18,9 +18,9 @@ type Composed =
   | ("poolMemoryBytes" | "poolDiskBytes");
 
 export interface RolloutJob extends Pick<ComposeOptions, Composed> {
-  /** Called when all engines serve. An error that it throws ends the rollout. */
+  /** Makes the plan, when all engines serve. An error that it throws ends the rollout. */
   readonly plan: (engines: ComposedSidecar) => Promise<RolloutPlan>;
-  /** Seconds in which engines are tried again; null: each is tried once. */
+  /** Seconds for which opening engines is retried; null: each is tried once. */
   readonly startS: number | null;
   /**
    * Called once for each group, as it finishes; after `signal` also for groups of which only some requests have
@@ -34,7 +34,7 @@ export interface RolloutJob extends Pick<ComposeOptions, Composed> {
   readonly signal: AbortSignal;
 }
 
-/** A journal's folder holds one rollout. */
+/** Id of the rollout: a journal's folder holds just one. */
 const ID = "rollout";
 const PROGRESS_HZ = 5;
 const CONTROL_MS = 600_000;
@@ -71,7 +71,7 @@ export async function runRollout(job: RolloutJob): Promise<RunReport> {
   }
 }
 
-/** Tells when all engines serve, and when none is left. */
+/** Watches the engines: when all of them serve, and when none is left. */
 class Engines {
   readonly #job: RolloutJob;
   readonly #serving = Promise.withResolvers<void>();
@@ -180,7 +180,7 @@ async function rolledOut(
   }
 }
 
-/** @throws AppError invalid_config: the journal holds something else; and as KnownRollouts.begin. */
+/** Begins or resumes the rollout. @throws AppError invalid_config: the journal holds another; and as KnownRollouts.begin. */
 async function begun(job: RolloutJob, running: ComposedSidecar): Promise<RolloutRun> {
   const { sidecar, rollouts } = running;
   const plan = await job.plan(running);

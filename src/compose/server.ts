@@ -22,7 +22,7 @@ const NONE_JOINS: WorkerRegistryOptions = {
 };
 const BODY_BYTES_MAX = 32 * 1024 * 1024;
 
-/** @throws AppError: the address is taken. */
+/** Opens the port. @throws AppError: the address is in use. */
 export function bindServer(options: BindOptions): BoundServer {
   let waitsFor = "the model";
   const registry = new WorkerRegistry(options.joining ?? NONE_JOINS);
@@ -48,7 +48,7 @@ export function bindServer(options: BindOptions): BoundServer {
   };
 }
 
-/** @throws AppError invalid_config: the address cannot be had. */
+/** Starts the HTTP server. @throws AppError invalid_config: the address cannot be used. */
 export function listening(
   where: Pick<BindOptions, "host" | "port" | "apiToken" | "allowOrigins">,
   served: Served & Pick<HttpOptions, "answered" | "failed">,

@@ -15,13 +15,13 @@ export interface Stopping {
   readonly second: Promise<void>;
 }
 
-/** How serving ended. interrupted: before anything was served. time_up: what was in flight did not end in time. */
+/** How serving ended. interrupted: before anything was served. time_up: requests in flight did not end in time. */
 export type Ending = "interrupted" | "drained" | "second_signal" | "time_up" | { error: unknown };
 
 /** Steps in the life of the process. */
 export interface LifeLog {
   listening(url: URL): void;
-  /** Every engine was tried once, or none is known yet: for scripts that wait. May be called again. */
+  /** Every engine has been tried once, or none is known yet: for scripts that wait. May be called again. */
   ready(url: URL): void;
   stopping(during: "waiting for the model" | "opening workers"): void;
   draining(unfinished: number, seconds: number): void;
@@ -72,7 +72,7 @@ export async function serveUntilStopped(serving: ServingOptions): Promise<Ending
 
 const NO_WORKER = 'no worker: POST /workers {"url": "http://HOST:PORT"} adds one';
 
-/** null: stopped before the model was known. */
+/** The engines' model; null: serving was stopped before it was known. */
 async function modelOf(
   bound: BoundServer,
   { engines, events, life, stopping }: ServingOptions,

@@ -12,10 +12,10 @@ import { OperatorFeed } from "./operator-log.ts";
 import type { ComposeOptions, RunningSidecar } from "./options.ts";
 import { type Front, type Parts, partsOf, type Resources } from "./parts.ts";
 
-/** The operator that a sidecar reports to, and the server in front of it. */
+/** What surrounds a sidecar: the operator that it reports to, and the server in front of it. */
 interface Around {
   readonly feed: OperatorFeed;
-  /** null: it is used in this process alone. */
+  /** The HTTP server; null: there is none, and the sidecar is used in this process alone. */
   readonly front: Front | null;
 }
 
@@ -40,7 +40,7 @@ export async function openSidecar(
   }
 }
 
-/** @throws AppError invalid_config: the file cannot be used. */
+/** Opens the history of prompts. @throws AppError invalid_config: its file cannot be used. */
 function openHistory(
   options: Pick<ComposeOptions, "journal" | "historyBytes" | "model" | "events">,
 ): PromptHistory | null {
@@ -54,11 +54,11 @@ function openHistory(
 /** A sidecar that runs, and what a server in front of it needs. */
 export interface ComposedSidecar extends RunningSidecar, Pick<Parts, "kv" | "encoder" | "chats"> {
   readonly served: Pick<Served, "routes" | "sockets">;
-  /** As that of a sidecar; `hangUp` is called when requests have ended, and before what answers them is closed. */
+  /** Stops the sidecar. `hangUp` is called when requests have ended, before the parts that answer them are closed. */
   stop(hangUp?: () => Promise<void>): Promise<void>;
 }
 
-/** @throws AppError: the core cannot be loaded, or a journal is of something else. */
+/** Builds a sidecar and starts it. @throws AppError: the core cannot be loaded, or a journal is of something else. */
 export function composeSidecar(
   options: ComposeOptions,
   opened: Resources & Around,

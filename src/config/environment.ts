@@ -12,10 +12,10 @@ const OTHERS = `
   .trim()
   .split(/\s+/)
   .map((name) => PREFIX + name);
-/** Kubernetes gives containers the addresses of services, of one named `foretoken` too. */
+/** Variables that Kubernetes sets for services: for a service named `foretoken` they have our prefix. */
 const SERVICE_LINK = /_SERVICE_(HOST|PORT\w*)$|_PORT(_\d+_\w+)?$/;
 
-/** @throws AppError usage: one of the names is meant for Foretoken, which does not know it. */
+/** Throws AppError usage if a name with our prefix is not known. */
 export function checkEnvironment(names: readonly string[]): void {
   const known = [...new Set([...Object.values(FIELDS).map(envName), ...OTHERS])];
   const unknown = names.find(

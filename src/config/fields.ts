@@ -11,9 +11,9 @@ export interface Field<V = unknown> {
   readonly flag: string;
   readonly metavar: string;
   readonly help: string;
-  /** null: none. */
+  /** Value where none is given; null: the option has no default. */
   readonly default: V;
-  /** Behaviour without a value where the table has no default; for people. */
+  /** Description of what happens without a value, where the table has no default. */
   readonly otherwise?: string;
   /** Bounds of a number. */
   readonly range: readonly [min: number, max: number];
@@ -30,7 +30,7 @@ interface Options<V> {
 
 type Value<O, V> = O extends { readonly default: V } ? V : V | null;
 
-/** `spelling`: the flag and, behind it, what its value is called. */
+/** A row of the table. `spelling`: the flag and the name of its value, as in the help. */
 function field<V>(kind: Field["kind"], spelling: string, options: Options<unknown>): Field<V> {
   const [flag = "", metavar = options.choices?.join("|") ?? ""] = spelling.split(" ");
   const base = { kind, flag, metavar, range: [0, 0], choices: [], default: null } as const;
@@ -60,7 +60,7 @@ const list = (spelling: string, options: Options<never>) =>
 const toggle = (flag: string, help: string) =>
   field<boolean>("switch", flag, { help, default: false });
 
-/** Formats of the log, each alone or with a level. */
+/** Values of --log: formats, each alone or with a level. */
 const LOG_CHOICES = [
   ...["text", "json", "off"],
   ...["text:debug", "text:warn", "text:error", "json:debug", "json:warn", "json:error"],
@@ -288,7 +288,7 @@ export type FieldName = keyof typeof FIELDS;
 
 export type Settings<N extends FieldName> = { [K in N]: (typeof FIELDS)[K]["default"] };
 
-/** The default as people read it; null: there is none. `own`: a command's default in place of the table's. */
+/** The default for people; null: there is none. `own`: a command's default in place of the table's. */
 export function defaultText(field: Field, own?: number | string): string | null {
   if (own !== undefined) return String(own);
   if (field.kind === "switch") return null;
@@ -296,12 +296,12 @@ export function defaultText(field: Field, own?: number | string): string | null 
   return isNone ? (field.otherwise ?? null) : String(field.default);
 }
 
-/** `--kv-tokens` is KV_TOKENS with the prefix FORETOKEN_ in the environment. */
+/** The option's environment variable: FORETOKEN_KV_TOKENS for `--kv-tokens`. */
 export function envName(field: Pick<Field, "flag">): string {
   return `FORETOKEN_${fileKey(field).toUpperCase()}`;
 }
 
-/** `--kv-tokens` is `kv_tokens` in a configuration file. */
+/** The option's key in a configuration file: `kv_tokens` for `--kv-tokens`. */
 export function fileKey(field: Pick<Field, "flag">): string {
   return field.flag.slice(2).replaceAll("-", "_");
 }

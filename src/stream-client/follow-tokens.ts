@@ -13,25 +13,25 @@ export { StreamError, type StreamEvent, type StreamFilter };
 export interface FollowOptions {
   /** The server's API token. */
   readonly token?: string;
-  /** true: first the responses that are there, from their first tokens. Default: only what comes. */
+  /** Whether responses that exist already come first, from their first tokens. Default: only new tokens come. */
   readonly snapshot?: boolean;
-  /** Ends the iterator without an error. */
+  /** Aborts the iterator, which then ends without an error. */
   readonly signal?: AbortSignal;
-  /** Time without a connection after which it fails, ms. Default: 30,000. */
+  /** Time without a connection after which the iterator fails, in ms. Default: 30,000. */
   readonly lostMsMax?: number;
 }
 
-/** Frames that wait for the reader; beyond them the socket is not read, and the server drops a reader that stays slow. */
+/** Limit of frames that wait for the reader; then the socket is not read, and the server drops a reader that stays slow. */
 const FRAMES_MAX = 256;
-/** The server's frames have at most 16,384 tokens. */
+/** Limit of a frame's size; the server's frames have at most 16,384 tokens. */
 const FRAME_BYTES_MAX = 8 * 2 ** 20;
 const OPEN_MS_MAX = 10_000;
-/** A server that is silent for one interval is asked, for two it is given up. */
+/** Interval at which silence is checked: after one the server is pinged, after two more the connection is given up. */
 const SILENCE_MS = 5_000;
 const RETRY_MS = 50;
 const RETRY_MS_MAX = 2_000;
 const LOST_MS_MAX = 30_000;
-/** Codes of RFC 6455 by which the server refuses what was sent: no repetition makes it better. */
+/** Close codes of RFC 6455 with which the server refuses the subscription: no retry helps. */
 const FATAL_CLOSES: readonly number[] = [1002, 1003, 1007, 1008, 1009];
 
 /**
@@ -84,7 +84,7 @@ export async function* followTokens(
   }
 }
 
-/** @throws StreamError usage. */
+/** The address of the stream on the server. @throws StreamError usage: `url` is not a server's. */
 function streamUrl(url: string): string {
   const address = URL.canParse(url) ? new URL(url) : null;
   if (address === null || !/^(http|ws)s?:$/.test(address.protocol)) {
@@ -94,9 +94,9 @@ function streamUrl(url: string): string {
   return `${scheme}//${address.host}${address.pathname.replace(/\/$/, "")}/v1/stream`;
 }
 
-/** One WebSocket. Frames that came before its end are read first. */
+/** One WebSocket; frames that arrived before its end can still be read. */
 class Connection {
-  /** Refused by the server for good. */
+  /** Error of a server that refused the client for good; null: it did not. */
   fatal: StreamError | null = null;
   reason = "the connection was closed";
   readonly #socket: WebSocket;
@@ -147,7 +147,7 @@ class Connection {
     return frame;
   }
 
-  /** Frames that were not read are dropped. */
+  /** Closes the connection, and drops frames that were not read. */
   end(): void {
     this.#frames.length = 0;
     clearInterval(this.#heart);
@@ -165,7 +165,7 @@ class Connection {
     this.fatal = new StreamError(code, this.reason);
   }
 
-  /** A connection whose other end is gone may look open for hours. */
+  /** Pings a silent server: a connection whose other end is gone may look open for hours. */
   #beat(): void {
     if (this.#socket.isPaused || this.#socket.readyState !== WebSocket.OPEN) return;
     this.#silences += 1;

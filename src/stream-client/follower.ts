@@ -7,9 +7,9 @@ export type StreamFilter =
   | { readonly request: number };
 
 export type StreamEvent =
-  /** The server follows the filter from here on. Once, before all others without a snapshot. */
+  /** The server follows the filter from here on. Sent once, and before all other events unless a snapshot was asked for. */
   | { readonly kind: "subscribed"; readonly weightEpoch: number }
-  /** A response, and the offset of the first token that comes. */
+  /** The stream has a new response; `offset` is that of its first token that comes. */
   | {
       readonly kind: "joined";
       readonly request: number;
@@ -20,7 +20,7 @@ export type StreamEvent =
     }
   /** The response's tokens are void; it starts again from token 0. */
   | { readonly kind: "restarted"; readonly request: number }
-  /** `offset`: tokens of the response that came before. */
+  /** Tokens of a response, from position `offset` on. */
   | {
       readonly kind: "tokens";
       readonly request: number;
@@ -51,7 +51,7 @@ export class StreamError extends Error {
   }
 }
 
-/** Frames as docs/STREAM.md has them: empty fields are missing. */
+/** A frame as in docs/STREAM.md; empty fields are absent. */
 interface Frame {
   readonly state?: "subscribed" | "ended";
   readonly refused?: { readonly code: string; readonly message: string };
@@ -88,24 +88,24 @@ interface Known {
   isFinished: boolean;
 }
 
-/** Responses that are remembered; the oldest finished ones beyond them are not, which the server forgot long before. */
+/** Limit of remembered responses. The oldest finished ones are dropped; the server forgot those long before. */
 const KNOWN_MAX = 262_144;
-/** Unfinished responses that fit into a frame of a client. */
+/** Limit of unfinished responses that fit into a frame of a client. */
 const HAVE_MAX = 500;
 
 export class Follower {
-  /** true: nothing more can come. */
+  /** Whether no further event can come. */
   isOver = false;
   readonly #filter: StreamFilter;
   readonly #snapshot: boolean;
   readonly #known = new Map<number, Known>();
-  /** Groups of responses that the reader knows, and whether it was told that they have finished. */
+  /** Groups of known responses, and whether the reader was notified of their end. */
   readonly #groups = new Map<string, boolean>();
-  /** The subscription that all others continue; null: it has not begun. */
+  /** The first subscription, which all later ones continue; null: it has not begun. */
   #begun: { server: number; requests: number } | null = null;
-  /** Responses with smaller numbers have been named, or were none of this stream. */
+  /** Responses with smaller numbers have been named, or are not in this stream. */
   #next = 0;
-  /** Responses that a new subscription has still to name; those that it has named. */
+  /** Number of responses that a new subscription still has to name; `#named`: those that it has named. */
   #awaited = 0;
   #named = new Set<number>();
   /** Events of a subscription that has not begun yet. */
@@ -117,12 +117,12 @@ export class Follower {
     this.#snapshot = snapshot;
   }
 
-  /** The subscription has brought all that there was when it began. */
+  /** Whether the subscription has brought everything that existed when it began. */
   get isLive(): boolean {
     return this.#begun !== null && this.#awaited === 0;
   }
 
-  /** The frame that subscribes a new connection. */
+  /** Returns the frame that subscribes a new connection. */
   subscribe(): string {
     // A subscription that broke before it named the responses that run never was.
     if (this.#early.length > 0) {
@@ -135,7 +135,7 @@ export class Follower {
     return JSON.stringify({ subscribe: { ...this.#filter, ...from } });
   }
 
-  /** Responses come in the order of their numbers: those before the newest that are not named have been had whole. */
+  /** The `resumed` field. Responses come in the order of their numbers: unnamed ones before the newest were received whole. */
   #resumed(server: number): object {
     const open = [...this.#known].filter(([, { isFinished }]) => !isFinished);
     // The server's frames have a limit; without the list it sends all again, and what is repeated is dropped.
@@ -144,7 +144,7 @@ export class Follower {
     return { resumed: { server, requests: isListed ? this.#next : 0, have } };
   }
 
-  /** @throws StreamError: the server refuses the subscription, or breaks the protocol. */
+  /** Makes events of a frame. @throws StreamError: the server refuses the subscription, or breaks the protocol. */
   *read(text: string): Generator<StreamEvent, void> {
     const frame = parsed(text);
     if (frame.refused !== undefined) {
@@ -246,7 +246,7 @@ export class Follower {
     yield { kind: "restarted", request };
   }
 
-  /** Responses that a resumed subscription does not name any more. */
+  /** Reports responses that a resumed subscription does not name any more as lost. */
   *#lost(): Generator<StreamEvent, void> {
     for (const [request, known] of this.#known) {
       if (known.isFinished || this.#named.has(request)) continue;
@@ -255,7 +255,7 @@ export class Follower {
     }
   }
 
-  /** Another server numbers its responses anew. */
+  /** Forgets all responses: another server numbers its responses anew. */
   #forgetResponses(): void {
     this.#next = 0;
     this.#known.clear();

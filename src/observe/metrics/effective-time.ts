@@ -15,13 +15,13 @@ export interface EnginesInService {
 
 export class EngineTime {
   #atMs = 0;
-  /** null: nothing is to be generated. */
+  /** Number of engines now; null: nothing is to be generated. */
   #engines: EnginesInService | null = null;
   #wallMs = 0;
   #engineMs = 0;
   #servedMs = 0;
 
-  /** Sets the engines from `nowMs` on; null: there is nothing to generate, and time does not count. */
+  /** Sets the number of engines from `nowMs` on; null: nothing is to be generated, and the time does not count. */
   at(nowMs: number, engines: EnginesInService | null): void {
     if (this.#engines !== null) {
       const ms = nowMs - this.#atMs;
@@ -33,12 +33,12 @@ export class EngineTime {
     this.#engines = engines;
   }
 
-  /** Time that counts. */
+  /** Time in which something was to be generated. */
   get wallMs(): number {
     return this.#wallMs;
   }
 
-  /** Time in service, summed over all engines. */
+  /** Engine time in service, summed over all engines. */
   get servedMs(): number {
     return this.#servedMs;
   }
@@ -53,7 +53,7 @@ export class EngineTime {
     this.#servedMs += other.#servedMs;
   }
 
-  /** 1: nothing was to be generated yet. `again`: tokens that were generated and not kept. */
+  /** The ratio; 1 if nothing was to be generated yet. `again`: tokens that were generated and not kept. */
   ettr({ kept, again }: { readonly kept: number; readonly again: number }): number {
     if (this.#engineMs === 0) return 1;
     const share = kept + again === 0 ? 1 : kept / (kept + again);

@@ -26,7 +26,7 @@ export interface MetricsSources {
   readonly drift: Pick<DriftGuard, "engines">;
   readonly unfinished: () => number;
   readonly epoch: () => number;
-  /** An engine's name for people: a server's URL. */
+  /** An engine's name in labels: a server's URL. */
   readonly engineName: (worker: number) => string;
   /** Step time of a worker relative to the others', and the error of that estimate. */
   readonly paces: () => { of(worker: WorkerId): number; readonly error: number };
@@ -63,7 +63,7 @@ type PluginFigures = Omit<Telemetry, "kind"> & { readonly engine: string };
 /** A value, and its labels in the order of the row's. */
 type Value = readonly [value: number, ...labels: (string | number)[]];
 
-/** A metric with the function that a scrape calls; a counter's name ends in `_total`. */
+/** A metric, with the function that reads its values at a scrape; a counter's name ends in `_total`. */
 interface Row {
   readonly name: string;
   readonly help: string;
@@ -75,7 +75,7 @@ function single(name: string, help: string, value: (from: MetricsSources) => num
   return { name: `foretoken_${name}`, help, read: (from) => [[value(from)]] };
 }
 
-/** A value for each name in what `counts` gives. */
+/** A row with a value for each name in `counts`. */
 function byName(
   name: string,
   help: string,
@@ -87,7 +87,7 @@ function byName(
   return { name: `foretoken_${name}`, help, labels: [label], read };
 }
 
-/** Figures of the table that have a name here. */
+/** Rows for the figures (core/rollout/figures.ts) that have a metric. */
 function totals<T>(figures: readonly Figure<T>[], source: (from: MetricsSources) => T): Row[] {
   return figures.flatMap(({ metric: name, help, read }): Row[] =>
     name === null ? [] : [{ name, help, read: (from) => [[read(source(from))]] }],
@@ -106,14 +106,14 @@ function perWorker(
   return { name, help, labels: ["engine"], read };
 }
 
-/** Counters of an engine that restarts begin at 0 again, so they are gauges here. */
+/** A gauge of each plugin: counters of an engine that restarts begin at 0 again. */
 function perPlugin(name: string, help: string, value: (figures: PluginFigures) => number): Row {
   const read = ({ plugins }: MetricsSources) =>
     plugins().map((figures): Value => [value(figures), figures.engine]);
   return { name: `foretoken_plugin_${name}`, help, labels: ["engine"], read };
 }
 
-/** A value of each engine for positions with a draft token, and one for the others. */
+/** A row with two values of each engine: for positions with a draft token, and for the others. */
 function perPositions(name: string, help: string, value: (test: PositionsTest) => number): Row {
   const read = ({ drift, engineName }: MetricsSources) =>
     [...drift.engines].flatMap(([worker, { drafted, plain }]): Value[] => [
@@ -131,7 +131,7 @@ function perKept(name: string, help: string, value: (level: KeptLevel) => number
   return { name: `foretoken_${name}`, help: `${help} ${KINDS}`, labels: ["of"], read };
 }
 
-/** Tokens that were kept, over those that were generated, and engine time in service over all of it. */
+/** ETTR (effective-time.ts) since the start. */
 function ettr({ meter: { counts }, engineTime }: MetricsSources): number {
   const { output_tokens: tokens, restarted_tokens: restarted } = counts;
   const again = restarted + counts.late_tokens + counts.duplicated_tokens;
@@ -292,7 +292,7 @@ const ENGINE_FIGURES: readonly Omit<Figure<WorkerStats>, "key" | "unit">[] = [
   })),
 ];
 
-/** Seconds of an iteration, of its tail, of a weight update. */
+/** Buckets for durations of an iteration, its tail, or a weight update, in seconds. */
 const DURATION_BUCKETS = [1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200];
 
 const RENDER_BUCKETS = [0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2];
@@ -393,7 +393,7 @@ export class Metrics {
     this.#render.observe({ by }, seconds);
   }
 
-  /** An engine that restarts counts from 0 again. */
+  /** Adds a worker's latest counters to the totals; an engine that restarts counts from 0 again. */
   stats(workerId: WorkerId, stats: WorkerStats): void {
     const last = this.#last.get(workerId);
     const engine = this.#sources.engineName(workerId);

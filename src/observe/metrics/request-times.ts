@@ -4,13 +4,13 @@
 import { Histogram, type Registry } from "prom-client";
 import type { Request } from "../../core/request/buffer.ts";
 
-/** Seconds; a response of a rollout takes from milliseconds to half an hour. */
+/** Buckets in seconds: a response of a rollout takes from milliseconds to half an hour. */
 const TIME = [0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800];
 const FIRST = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800];
 const PER_TOKEN = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5];
 const LENGTH = [16, 64, 256, 1024, 4096, 16_384, 32_768, 65_536, 131_072];
 
-/** null: the request did not get so far. */
+/** Reads a value of a finished request; null: the request did not get so far. */
 type Read = (request: Request) => number | null;
 type Row = readonly [name: string, buckets: number[], help: string, read: Read];
 type Moment = "joinedMs" | "startedMs" | "firstTokenMs" | "finishedMs";

@@ -3,7 +3,7 @@
 
 import type { ResponseTimeline, Timeline } from "../../core/rollout/timeline.ts";
 
-/** One iteration, as `foretoken rollout --report`, a sidecar and `bench:vllm` measure it. */
+/** One measured iteration, of `foretoken rollout --report`, a sidecar or `bench:vllm`. */
 export interface MeasuredRun {
   readonly name: string;
   readonly wall_s: number;
@@ -12,24 +12,24 @@ export interface MeasuredRun {
   readonly timeline: Pick<Timeline, "responses" | "workers">;
 }
 
-/** Shares of 0 to 1 in COLUMNS even parts of the run's time. */
+/** Shares between 0 and 1, one for each of COLUMNS equal parts of the run's time. */
 type Column = readonly number[];
 
 export interface EngineLane {
   readonly name: string;
-  /** Shares of the run's time in which no chunk ran here, and in which KV was computed again. */
+  /** Shares of the run's time in which the engine ran no chunk, and in which it recomputed KV. */
   readonly idle: number;
   readonly recomputing: number;
   readonly over_time: {
     readonly idle: Column;
     readonly recomputing: Column;
-    /** Running requests, as a share of the most on any engine of the run. */
+    /** Number of running requests, relative to the maximum on any engine of the run. */
     readonly running: Column;
     readonly kv: Column;
   };
 }
 
-/** A stretch of a response on one engine, seconds. */
+/** A time, in seconds, in which a response ran on one engine. */
 export type BarPiece = readonly [engine: number, fromS: number, toS: number];
 
 export interface ResponseBar {
@@ -43,7 +43,7 @@ export interface ResponseBar {
 
 export interface RunFigure extends Omit<MeasuredRun, "timeline"> {
   readonly engines: readonly EngineLane[];
-  /** Rate of all engines together, in COLUMNS even parts of the run's time. */
+  /** Rate of all engines together, for each of COLUMNS equal parts of the run's time. */
   readonly tokens_per_s: readonly number[];
   /** The group with the most tokens, its longest responses first; null: nothing has run. */
   readonly longest: {
@@ -54,9 +54,9 @@ export interface RunFigure extends Omit<MeasuredRun, "timeline"> {
 }
 
 export const COLUMNS = 180;
-/** Responses of the longest group that are drawn. */
+/** Limit of the drawn responses of the longest group. */
 const BARS_MAX = 16;
-/** Chunks with less than this between them look like one. */
+/** Chunks on one engine with less time than this between them are drawn as one. */
 const JOINED_S = 0.02;
 
 export function figureOf(run: MeasuredRun): RunFigure {
@@ -128,7 +128,7 @@ function laneOf(
   };
 }
 
-/** Means over even parts of a run's time. */
+/** Means of a value over equal parts of a run's time. */
 class Shares {
   readonly #columnMs: number;
   readonly #sums = new Float64Array(COLUMNS);
@@ -137,7 +137,7 @@ class Shares {
     this.#columnMs = wallMs / COLUMNS;
   }
 
-  /** The value is `share` from one time to the other. */
+  /** Adds `share` to the value between the two times. */
   add(fromMs: number, toMs: number, share: number): void {
     const from = Math.max(0, fromMs / this.#columnMs);
     const to = Math.min(COLUMNS, toMs / this.#columnMs);

@@ -3,7 +3,7 @@
 import { figureOf, type MeasuredRun, type RunFigure } from "./figure.ts";
 import { duration, escaped, picture } from "./svg.ts";
 
-/** Texts are plain. */
+/** Texts of the page around the picture; they are plain text, not HTML. */
 export interface SavedPicture {
   readonly title: string;
   readonly headline: string;
@@ -30,7 +30,7 @@ ${body.join("\n")}
 `;
 }
 
-/** The page of iterations that were measured one beside another. `areEqual`: all made the same responses. */
+/** The page of several iterations, measured one after another. `areEqual`: all made the same responses. */
 export function comparisonPage(
   runs: readonly (MeasuredRun & { readonly requests: number })[],
   { areEqual, facts }: { readonly areEqual: boolean; readonly facts: readonly string[] },
@@ -39,7 +39,7 @@ export function comparisonPage(
   return savedPage({ title: "foretoken rollout", headline, runs: runs.map(figureOf), facts });
 }
 
-/** "The same 32 responses: 64 s, 29 s, 20 s". */
+/** A headline such as "The same 32 responses: 64 s, 29 s, 20 s". */
 export function headlineOf(
   runs: readonly { readonly wall_s: number; readonly requests: number }[],
   areEqual: boolean,
@@ -50,7 +50,7 @@ export function headlineOf(
   return runs.length > 1 && areEqual ? `The same ${count}: ${times}` : `${count}: ${times}`;
 }
 
-/** Where the page of a report stands: beside it. */
+/** Path of a report's page: beside the report. */
 export const pagePath = (report: string): string => `${report.replace(/\.json$/, "")}.html`;
 
 const STYLE = `

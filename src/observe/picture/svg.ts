@@ -6,27 +6,27 @@ import STYLE from "./picture.css" with { type: "text" };
 
 const WIDTH = 840;
 const LEFT = 130;
-/** Room for an engine's shares, right of its lane. */
+/** Width for an engine's shares, right of its lane. */
 const RIGHT = 192;
 const PLOT = WIDTH - LEFT - RIGHT;
 const CAPTION = 22;
 const LANES_HEIGHT_MAX = 170;
-/** Below this height a lane has no text of its own. */
+/** Lanes lower than this have no text of their own. */
 const TEXT_HEIGHT = 12;
 const BAR = 6;
 const RATES_HEIGHT = 22;
-/** Room for the words beside the bars. */
+/** Minimum height of the bars: room for the text beside them. */
 const BARS_HEIGHT_MIN = 42;
-/** Width of a character of the small text, at most. */
+/** Maximum width of a character of the small text. */
 const CHARACTER = 6.6;
-/** Levels of a share: even stretches are drawn as one piece. */
+/** Number of levels that shares are rounded to, so that even stretches are drawn as one piece. */
 const LEVELS = 12;
 /** Shades of work, from few running requests to many. */
 const SHADES = 4;
 const ENGINE_COLORS = 6;
 const NAME_MAX = 15;
 
-/** `headline`: the sentence over it. */
+/** The picture as SVG text. `headline`: the sentence above it. */
 export function picture(headline: string, runs: readonly RunFigure[]): string {
   const axisS = runs.reduce((most, { wall_s }) => Math.max(most, wall_s), 1e-3);
   const marks = timeMarks(axisS);
@@ -103,7 +103,7 @@ interface Place {
   readonly top: number;
   /** Height of both lanes and the gap below them. */
   readonly row: number;
-  /** Right end. */
+  /** Right end of the time axis. */
   readonly end: number;
   readonly isNamed: boolean;
 }
@@ -149,7 +149,7 @@ const sharesOf = ({ idle, recomputing }: EngineLane): string[] => [
   `${percent(recomputing)} recomputing`,
 ];
 
-/** The idle share stands in the widest idle stretch, where that has room for it; else, as the other one, beside the lane. */
+/** Texts of the shares. The idle share stands in the widest idle stretch if it fits, else beside the lane, as the other one. */
 function shareTexts(
   lane: EngineLane,
   levels: readonly { readonly free: number }[],
@@ -177,7 +177,7 @@ function widestIdle(levels: readonly { readonly free: number }[]): { from: numbe
   return widest;
 }
 
-/** Rectangles by class, neighbours of one height as one piece. */
+/** Collects rectangles by class, and joins neighbours of one height. */
 class Columns {
   readonly #left: number;
   readonly #width: number;
@@ -210,7 +210,7 @@ class Columns {
   }
 }
 
-/** Tokens a second, on one scale for all runs. */
+/** The curves of tokens per second, on one scale for all runs. */
 function ratesOf(
   { tokens_per_s: rates }: RunFigure,
   { top, end, rateMax }: { top: number; end: number; rateMax: number },
@@ -301,7 +301,7 @@ function legend(top: number): string {
 
 const level = (share = 0): number => Math.round(Math.max(0, Math.min(1, share)) * LEVELS);
 const percent = (share: number): string => `${Math.round(100 * share)} %`;
-/** At most one decimal: a file has thousands of these. */
+/** A coordinate with at most one decimal: a file has thousands of these. */
 const px = (value: number): string => String(Math.round(value * 10) / 10);
 
 export function duration(seconds: number): string {
