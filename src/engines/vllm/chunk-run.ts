@@ -40,7 +40,7 @@ export class ChunkRun {
   attempt = 0;
   /** Attempts in a row, this one left out, that brought no token. */
   failedAttempts = 0;
-  /** Since when the server says that it is full; null: it does not. */
+  /** When the server first said that it is full, and has made no token since; null: it has not. */
   fullSinceMs: number | null = null;
   /** When all attempts have brought nothing and the server still serves others, they begin once more. */
   hasSecondChance = true;

@@ -437,7 +437,6 @@ export class VllmWorker implements Worker {
   /** `retryAfterMs` null: not said. */
   #refusedBy(run: ChunkRun, refusal: Refusal, retryAfterMs: number | null = null): void {
     const kind = classify(refusal);
-    if (kind !== "full" || run.hasProgressed) run.fullSinceMs = null;
     if (kind === "full") {
       const { clock, limits } = this.#parts;
       const nowMs = clock.nowMs();
@@ -465,6 +464,7 @@ export class VllmWorker implements Worker {
     const { clock, limits } = this.#parts;
     this.#streams.close(run);
     run.failedAttempts = run.hasProgressed ? 0 : run.failedAttempts + 1;
+    if (run.hasProgressed) run.fullSinceMs = null;
     run.attempt += 1;
     if (run.failedAttempts >= limits.failedAttemptsMax) {
       this.#contain(this.#judge(run, { status: 0, message: reason }));
