@@ -9,13 +9,7 @@ import { assert, present } from "../base/assert.ts";
 import type { Clock } from "../base/clock.ts";
 import type { RequestId, WeightEpoch, WeightsId, WorkerId } from "../base/ids.ts";
 import type { KvPool } from "../kv/pool.ts";
-import {
-  contextTokens,
-  isSuspect,
-  type Request,
-  type RequestBuffer,
-  type Requests,
-} from "../request/buffer.ts";
+import { contextTokens, isSuspect, type Request, type RequestBuffer } from "../request/buffer.ts";
 import type { ChunkLength } from "../schedule/chunk-length.ts";
 import { PULL_GAP_TOKENS } from "../schedule/placement.ts";
 import type { ExecutableCommand, Scheduler } from "../schedule/scheduler.ts";
@@ -77,10 +71,6 @@ export class Dispatch {
     this.#ledger = parts.ledger;
     this.#epoch = parts.epoch;
     this.#pooled = new PooledKv(parts.pool, () => parts.meter.count("kv_pool_failures"));
-  }
-
-  get requests(): Requests {
-    return this.#buffer;
   }
 
   /** The weight epoch of the chunks that it starts. */
