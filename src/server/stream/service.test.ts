@@ -203,7 +203,7 @@ test("resuming: at another server, a response that is not there yet restarts and
 });
 
 test("resuming: a subscription that broke gets what it lacks, of groups that are complete too, as far as they are kept", async () => {
-  const { bed, connect, say } = world({ keptTokens: 30 });
+  const { bed, connect, say } = world({ keptBytes: 6_000 });
   bed.generate([1], 3, { group: "mine" });
   await bed.finish();
   bed.sidecar.advance(weightEpoch(1));
@@ -229,6 +229,21 @@ test("resuming: a subscription that broke gets what it lacks, of groups that are
   expect([ended(frames), frames.at(-1)?.state]).toEqual([[4], "ended"]);
   // Of another server the numbers say nothing.
   expect(ended(resume({ server: 6, requests: 5, have: [[4, 9, 5]] }))).toEqual([3, 4]);
+});
+
+test("resuming: groups without a token, and those with long prompts, are kept within the bound, too", async () => {
+  const { bed, connect, say } = world({ keptBytes: 9_000 });
+  for (let i = 0; i < 8; i += 1) {
+    const prompt = i < 4 ? [1] : Array.from({ length: 900 }, () => i);
+    const [request] = bed.generate(prompt, 1);
+    if (request !== undefined && i < 4) bed.sidecar.rollout.end(request, "abort");
+    await bed.finish();
+    bed.sidecar.advance(weightEpoch(i + 1));
+    const { socket, frames } = connect();
+    say(socket, { subscribe: { all: true, resumed: { server: 5, requests: 0, have: [] } } });
+    const kept = i < 4 ? Math.min(i + 1, 3) : 1;
+    expect(frames.flatMap(({ joined }) => joined)).toHaveLength(kept);
+  }
 });
 
 test("limits: one client too many, a frame too long", () => {

@@ -8,6 +8,7 @@ import type { Group, Request } from "../../core/request/buffer.ts";
 import type { Rollout } from "../../core/rollout/rollout.ts";
 import { CLOSE, closeReason } from "../../proto/close-codes.ts";
 import type { Socket, SocketService } from "../http.ts";
+import { promptBytes, responseBytes } from "../kept.ts";
 import type { Sidecar } from "../sidecar.ts";
 import { decodeClientMessage, type Filter, type Subscribe } from "./client-message.ts";
 import { addEntry, type Frame, frameJson, newFrame, progressFields } from "./frame.ts";
@@ -27,8 +28,8 @@ export interface StreamLimits {
   readonly frameBytesMax: number;
   /** Bytes that may wait for one client to read them. */
   readonly sendQueueBytes: number;
-  /** Tokens of complete groups that are kept for clients whose connection broke. */
-  readonly keptTokens: number;
+  /** Memory of complete groups that are kept for clients whose connection broke. */
+  readonly keptBytes: number;
 }
 
 const STREAM_LIMITS: StreamLimits = {
@@ -37,8 +38,8 @@ const STREAM_LIMITS: StreamLimits = {
   frameBytesMax: 16_384,
   // A second of all tokens at a million a second.
   sendQueueBytes: 4 * 2 ** 20,
-  // Some seconds of all tokens of a large rollout.
-  keptTokens: 262_144,
+  // Some seconds of all tokens of a large rollout. Prompts count, and responses without a token.
+  keptBytes: 16 * 2 ** 20,
 };
 
 export interface StreamServiceOptions {
@@ -67,7 +68,7 @@ export class StreamService implements SocketService {
   readonly #closed: Record<number, number> = {};
   /** Tokens of the groups that completed last, for clients that resume. */
   readonly #kept = new Map<Group, number>();
-  #keptTokens = 0;
+  #keptBytes = 0;
   readonly #stopKeeping: () => void;
   #framesSent = 0;
   #bytesSent = 0;
@@ -208,13 +209,16 @@ export class StreamService implements SocketService {
   }
 
   #keep(group: Group): void {
-    const tokens = group.requests.reduce((sum, { response }) => sum + response.length, 0);
-    this.#kept.set(group, tokens);
-    this.#keptTokens += tokens;
-    for (const [oldest, length] of this.#kept) {
-      if (this.#keptTokens <= this.#limits.keptTokens) return;
+    let bytes = group.requests.reduce((sum, request) => sum + responseBytes(request), 0);
+    for (const prompt of new Set(group.requests.map(({ spec }) => spec.prompt))) {
+      bytes += promptBytes(prompt);
+    }
+    this.#kept.set(group, bytes);
+    this.#keptBytes += bytes;
+    for (const [oldest, size] of this.#kept) {
+      if (this.#keptBytes <= this.#limits.keptBytes) return;
       this.#kept.delete(oldest);
-      this.#keptTokens -= length;
+      this.#keptBytes -= size;
     }
   }
 
