@@ -95,6 +95,17 @@ test("blanks: a text full of them is cut in no time", () => {
   expect(text).toBe(`${content.slice(1, -1)}|a|x🧩`);
 });
 
+test("subscripts: a template that looks back from each of many messages takes no time", () => {
+  const template = templateOf(
+    "{% for m in messages %}{{ messages[loop.index0 - 1].content }}{% endfor %}",
+  );
+  const messages = Array.from({ length: 65_536 }, (_, i) => ({
+    role: "user",
+    content: `${i % 10}`,
+  }));
+  expect(template.render(chatOf(messages))).toHaveLength(65_536);
+});
+
 test("tools: the template of that name is theirs, and sees the fields that vLLM gives it", () => {
   const template = templateOf("plain", { tool_use: "{{ tools | tojson }}" });
   const messages = [{ role: "user", content: "x" }];

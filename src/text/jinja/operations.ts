@@ -31,9 +31,8 @@ export function attributeOf(object: Value, name: string, path?: string): Value {
 /** `d["items"]` is the key, and the method where there is none. */
 export function itemOf(object: Value, key: Value, path?: string): Value {
   if (isDict(object) && object.has(key)) return object.get(key);
-  if (isNumber(key) && (isList(object) || typeof object === "string")) {
-    return Array.from<Value>(object).at(countOf(key));
-  }
+  if (isNumber(key) && isList(object)) return object.at(countOf(key));
+  if (isNumber(key) && typeof object === "string") return Array.from(object).at(countOf(key));
   return typeof key === "string" || object === undefined
     ? attributeOf(object, shown(key), path)
     : undefined;
