@@ -29,18 +29,41 @@ test("log: each process begins a file; all that earlier ones wrote is read, in o
   expect([...values]).toEqual([2, 3, 4, 5, 6, 7]);
 });
 
-test("log: at its bound the oldest files go, and the newest frames stay", async () => {
-  const { path, log } = opened("bound");
+test.each([
+  ["written on the way", 7],
+  // Files go before they are open.
+  ["of one turn", 1_000],
+])("log: at its bound the oldest files go, and the newest frames stay: %s", async (name, turn) => {
+  const { path, log } = opened(name);
   for (let i = 0; i < 200; i += 1) {
     log.append(frame(i % 256));
-    if (i % 7 === 0) await Bun.sleep(0);
+    if (i % turn === turn - 1) await Bun.sleep(0);
   }
   await log.close();
-  const again = read(opened("bound").log);
+  const again = read(opened(name).log);
   expect(again.length).toBeLessThanOrEqual(8_000);
   expect(again.length).toBeGreaterThan(5_000);
   expect(again.at(-1)).toBe(199);
   expect(readdirSync(path).length).toBeLessThanOrEqual(8);
+});
+
+test("log: what comes after its end is not written behind it", async () => {
+  const { log } = opened("end");
+  log.append(frame(1));
+  await log.close();
+  log.append(frame(2));
+  await log.close();
+  expect(new Set(read(opened("end").log))).toEqual(new Set([1]));
+});
+
+test("log: one that cannot be deleted either says why it ended", async () => {
+  const failures: unknown[] = [];
+  const { path, log } = opened("stuck", (error) => failures.push(error));
+  // Its first file's place is taken.
+  mkdirSync(join(path, "log-1"));
+  log.append(frame(1));
+  await log.close();
+  expect(failures.join()).toContain("EISDIR");
 });
 
 test("log: one that cannot be written is deleted, and says so once", async () => {

@@ -18,6 +18,8 @@ export interface SegmentedLogOptions {
 interface Segment {
   readonly path: string;
   bytes: number;
+  /** null: an earlier process has written it. */
+  readonly file: JournalFile | null;
 }
 
 /** Files of a full log: deleting one loses a small part only. */
@@ -32,6 +34,8 @@ export class SegmentedLog {
   #frames: Uint8Array[] = [];
   #closing: Promise<unknown> = Promise.resolve();
   #hasFailed = false;
+  /** Nothing is written any more. */
+  #isOver = false;
 
   constructor(options: SegmentedLogOptions) {
     this.#options = options;
@@ -42,7 +46,7 @@ export class SegmentedLog {
       .sort((a, b) => a - b);
     for (const number of numbers) {
       const path = this.#pathOf(number);
-      this.#segments.push({ path, bytes: statSync(path).size });
+      this.#segments.push({ path, bytes: statSync(path).size, file: null });
     }
     this.#number = numbers.at(-1) ?? 0;
   }
@@ -53,7 +57,7 @@ export class SegmentedLog {
   }
 
   append(frame: Uint8Array): void {
-    if (this.#hasFailed) return;
+    if (this.#isOver) return;
     const last = this.#segments.at(-1);
     const isFull = (last?.bytes ?? 0) + frame.byteLength > this.#options.bytesMax / FILES;
     if (this.#file === null || isFull) this.#begin();
@@ -63,20 +67,24 @@ export class SegmentedLog {
     this.#file?.touch();
   }
 
-  /** Resolves when everything has been written. */
+  /** Resolves when everything has been written; what comes later is not kept. */
   async close(): Promise<void> {
+    this.#isOver = true;
     this.#end();
-    await this.#closing;
+    // A file that cannot be closed well takes the others with it.
+    for (let waited: unknown = null; waited !== this.#closing; ) {
+      waited = this.#closing;
+      await waited;
+    }
   }
 
   #begin(): void {
     this.#end();
     this.#number += 1;
     const path = this.#pathOf(this.#number);
-    this.#segments.push({ path, bytes: 0 });
     this.#frames = [];
     const frames = this.#frames;
-    this.#file = new JournalFile({
+    const file = new JournalFile({
       path,
       log: {
         get hasNews() {
@@ -88,11 +96,13 @@ export class SegmentedLog {
       keptBytes: 0,
       failed: (error) => this.#fail(error),
     });
+    this.#file = file;
+    this.#segments.push({ path, bytes: 0, file });
     let total = this.#segments.reduce((sum, { bytes }) => sum + bytes, 0);
     while (this.#segments.length > 1 && total > this.#options.bytesMax * (1 - 1 / FILES)) {
       const oldest = this.#segments.shift();
       total -= oldest?.bytes ?? 0;
-      if (oldest !== undefined) rmSync(oldest.path, { force: true });
+      if (oldest !== undefined) this.#delete(oldest);
     }
   }
 
@@ -106,8 +116,22 @@ export class SegmentedLog {
   #fail(error: unknown): void {
     if (this.#hasFailed) return;
     this.#hasFailed = true;
-    for (const { path } of this.#segments) rmSync(path, { force: true });
+    this.#isOver = true;
+    for (const segment of this.#segments) this.#delete(segment);
     this.#options.failed(error);
+  }
+
+  #delete({ path, file }: Segment): void {
+    if (file !== null) {
+      // It may not be open yet, and would be made anew.
+      this.#closing = Promise.all([this.#closing, file.remove()]);
+      return;
+    }
+    try {
+      rmSync(path, { force: true });
+    } catch (error) {
+      this.#fail(error);
+    }
   }
 
   #pathOf(number: number): string {
