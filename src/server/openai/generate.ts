@@ -45,8 +45,11 @@ export const generateRequest = v.strictObject({
   return_top_k_logprobs: f.unsupported("logprobs come with the tokens", false),
   // They describe the prompt's text and masks for training; nothing is drawn differently.
   ...f.ignoring("token_offsets", "assistant_tokens_mask"),
+  // They say where a structure begins, and change nothing without one.
+  reasoning_ended: f.flag,
+  reasoning_parser_kwargs: v.nullish(f.fieldsOfAnyKind),
   // vLLM ignores the effort here; the renderers package sends it.
-  ...f.ignoring("reasoning_ended", "reasoning_parser_kwargs", "reasoning_effort"),
+  ...f.ignoring("reasoning_effort"),
 });
 
 type Fields = v.InferOutput<typeof generateRequest>;
@@ -68,7 +71,7 @@ export function parseGenerate(body: unknown): ParsedRequest {
     topLogprobs: json.alternativesFor(params.logprobs ?? 0),
     tokensMax: params.max_tokens ?? null,
     extraArgs: params.extra_args ?? {},
-    beside: { prompt_logprob_token_ids, prompt_logprob_start },
+    beside: { prompt_logprob_token_ids, prompt_logprob_start, ...structureFields(fields) },
     // Here vLLM silently truncates to the context.
     clamps: true,
   };
@@ -79,6 +82,13 @@ export function parseGenerate(body: unknown): ParsedRequest {
     prompts: { kind: "tokens", lists: [fields.token_ids], names: () => "token_ids" },
     answer: (model) => answerOf(model, fields),
   };
+}
+
+/** Fields of the engine's own about the structure that it imposes. */
+function structureFields(fields: Fields): Record<string, unknown> {
+  const { reasoning_ended, reasoning_parser_kwargs } = fields;
+  const hasStructure = (fields.sampling_params.structured_outputs ?? null) !== null;
+  return hasStructure ? { reasoning_ended, reasoning_parser_kwargs } : {};
 }
 
 function answerOf(model: ServedModel, fields: Fields): Answer {

@@ -36,3 +36,20 @@ test("division: by what an engine keeps from token to token, field by field", as
   }
   expect(failures).toEqual([]);
 }, 180_000);
+
+test("generate: where the reasoning ended reaches the engine with a structure, and is nothing without one", async () => {
+  const { standIns, http } = await StandInBed.start();
+  const bodies = standIns[0]?.bodies ?? [];
+  const sentOf = async (params: object) => {
+    const before = bodies.length;
+    const body = { token_ids: [1, 2], sampling_params: { max_tokens: 2, ...params } };
+    const about = { reasoning_ended: true, reasoning_parser_kwargs: { a: 1 } };
+    expect((await http.ask("/inference/v1/generate", { ...body, ...about })).status).toBe(200);
+    return bodies.slice(before).find(({ request_id: id }) => /^ft-\d/.test(String(id)));
+  };
+  expect(await sentOf({ structured_outputs: { regex: "a+" } })).toMatchObject({
+    reasoning_ended: true,
+    reasoning_parser_kwargs: { a: 1 },
+  });
+  expect(await sentOf({})).not.toHaveProperty("reasoning_ended");
+});
