@@ -168,8 +168,9 @@ export class SimulatedTrainer {
         status === 200 ? JSON.parse(text.trimEnd().split("\n").at(-1) ?? "").state : null;
       const isWhole = known.size === prompts.length * plan.size;
       if (state === "finished" && isWhole) return;
-      // Cancelled as a rollout, or failed because all of its requests were aborted.
-      const isOver = state === "cancelled" || state === "failed";
+      // Cancelled as a rollout, or failed because the trainer aborted its requests, and for no other reason.
+      const isAborted = state === "failed" && text.includes("because they were aborted");
+      const isOver = state === "cancelled" || isAborted;
       if (isOver && this.#aborts > (wanted[0]?.aborts ?? 0)) return;
       if (!this.#world.isFaulty) throw new Wrong(`/v1/rollouts: ${status} ${state}: ${text}`);
       // It was given up because of a fault: another one under another name.
