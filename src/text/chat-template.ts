@@ -17,18 +17,18 @@ import {
 } from "./jinja/values.ts";
 import { type Chat, TEXT_OF_PART } from "./text.ts";
 
-/** Stands at the end of the message that is to be continued. */
+/** Marks the end of a message that the response is to continue. */
 const OPEN_END = "CONTINUE_FINAL_MESSAGE_TAG ";
 
 export class ChatTemplate {
   readonly #programs = new Map<string, Program>();
   readonly #knowsDeveloper = new Set<Program>();
-  /** Variables that the tokenizer gives: `bos_token`, `eos_token`, ... */
+  /** Variables of the tokenizer for templates: `bos_token`, `eos_token`, ... */
   readonly #tokens: Readonly<Record<string, string>>;
-  /** Reason why no chat can be rendered; null: there is none. */
+  /** Why no chat can be rendered; null: chats can be. */
   readonly problem: string | null = null;
 
-  /** `sources`: templates by name; none: the model has no template. */
+  /** `sources`: templates by name; empty: the model has no template. */
   constructor(sources: ReadonlyMap<string, string>, tokens: Readonly<Record<string, string>>) {
     this.#tokens = tokens;
     try {
@@ -42,7 +42,7 @@ export class ChatTemplate {
     }
   }
 
-  /** @throws InvalidFieldError: no template, or one that refuses the messages; AppError model_unreadable: `problem`. */
+  /** Renders a chat as a prompt. @throws InvalidFieldError: no template, or it refuses; AppError model_unreadable: `problem`. */
   render(chat: Chat): string {
     const fields = parsedJson(chat) as Dict;
     if (this.problem !== null) throw new AppError("model_unreadable", this.problem);
@@ -64,8 +64,8 @@ export class ChatTemplate {
 
   #written(program: Program, fields: Dict, tools: Value): string {
     const continues = isTrue(fields.get("continue_final_message"));
-    const given = itemsIn(fields.get("messages")).map((one) => prepared(one, program));
-    const messages = this.#knowsDeveloper.has(program) ? given : withoutDevelopers(given);
+    const unmerged = itemsIn(fields.get("messages")).map((one) => prepared(one, program));
+    const messages = this.#knowsDeveloper.has(program) ? unmerged : withoutDevelopers(unmerged);
     if (continues) leaveOpen(messages.at(-1));
     const scope = new Scope(null, GLOBALS);
     for (const [name, token] of Object.entries(this.#tokens)) scope.set(name, token);
@@ -97,10 +97,10 @@ function itemsIn(value: Value): readonly Value[] {
   return isList(value) ? value : [];
 }
 
-/** The fields of an object that are known, in this order; `needed` ones are null where they are not there. */
-function known(given: Value, needed: readonly string[], others: readonly string[]): Message {
+/** The listed fields of an object, in this order; `needed` ones are null where they are absent, `others` are left out. */
+function knownFields(object: Value, needed: readonly string[], others: readonly string[]): Message {
   const all: Message = new Map();
-  const dict = isDict(given) ? given : new Map<Value, Value>();
+  const dict = isDict(object) ? object : new Map<Value, Value>();
   for (const name of needed) all.set(name, dict.get(name) ?? null);
   for (const name of others) if ((dict.get(name) ?? null) !== null) all.set(name, dict.get(name));
   return all;
@@ -110,7 +110,7 @@ function toolsOf(tools: Value): readonly Value[] {
   return itemsIn(tools).map((tool) => {
     if (!isDict(tool) || !isDict(tool.get("function"))) return tool;
     const named = ["name", "description", "parameters"];
-    const called = known(tool.get("function"), named, ["strict", "defer_loading"]);
+    const called = knownFields(tool.get("function"), named, ["strict", "defer_loading"]);
     return new Map<Value, Value>([
       ["type", "function"],
       ["function", called],
@@ -118,9 +118,9 @@ function toolsOf(tools: Value): readonly Value[] {
   });
 }
 
-/** Parts stay where the template loops over them; else they are lines. */
-function prepared(given: Value, { loopsOverParts }: Program): Message {
-  const message = isDict(given) ? given : new Map<Value, Value>();
+/** A message as vLLM prepares it. Its parts stay a list if the template loops over them, else they are joined as lines. */
+function prepared(value: Value, { loopsOverParts }: Program): Message {
+  const message = isDict(value) ? value : new Map<Value, Value>();
   const role = message.get("role");
   const content = message.get("content") ?? [];
   const texts = (isList(content) ? content : [content]).map(textOfPart);
@@ -157,18 +157,18 @@ function textOfPart(part: Value): string {
   return shown(part.get(TEXT_OF_PART.get(part.get("type") ?? "text") ?? "text"));
 }
 
-/** Arguments are an object, empty where they cannot be read as one. */
+/** A tool call whose arguments are an object, empty if they cannot be parsed as one. */
 function calledWith(call: Value): Value {
   if (!isDict(call)) return call;
   const called = call.get("function");
-  const given = isDict(called) ? called.get("arguments") : null;
-  let read: Value = given;
+  const written = isDict(called) ? called.get("arguments") : null;
+  let read: Value = written;
   try {
-    if (typeof given === "string") read = parsedJson(given);
+    if (typeof written === "string") read = parsedJson(written);
   } catch {
     read = null;
   }
-  const all = known(call, ["id"], []);
+  const all = knownFields(call, ["id"], []);
   const name = isDict(called) ? called.get("name") : undefined;
   all.set(
     "function",
@@ -181,7 +181,7 @@ function calledWith(call: Value): Value {
   return all;
 }
 
-/** For templates without that role: system messages, of which there is one, at the begin. */
+/** The messages for templates without a developer role: one system message at the beginning. */
 function withoutDevelopers(messages: readonly Message[]): readonly Message[] {
   if (!messages.some((message) => message.get("role") === "developer")) return messages;
   for (const message of messages) {
@@ -210,7 +210,7 @@ function leaveOpen(message: Message | undefined): void {
   else throw refused("end with no text that could be continued");
 }
 
-/** Templates may cut blanks from the message, and then from its mark. */
+/** The prompt up to the mark. A template may strip the message's end, and with it the mark's. */
 function cutOpen(text: string): string {
   const at = text.lastIndexOf(OPEN_END.trim());
   if (at < 0) throw refused("end with a text that the chat template does not show as it is");

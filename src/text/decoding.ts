@@ -1,4 +1,4 @@
-// From token ids to text by way of bytes: what implementations of the Text port share that know a vocabulary. A token is
+// From token ids to text by way of bytes: the common part of Text ports that know a vocabulary. A token is
 // a piece of UTF-8 that need not be whole characters, so text exists only where bytes have met.
 
 import { InvalidFieldError } from "../core/base/errors.ts";
@@ -11,7 +11,7 @@ export abstract class VocabularyText implements Text {
   abstract readonly vocabularySize: number;
   protected abstract readonly template: ChatTemplate;
   abstract encode(text: string, options: { addSpecial: boolean }): Int32Array;
-  /** Special tokens written out; empty where the vocabulary has a hole. `token` is one of its own. */
+  /** The bytes of a token, special ones as text; empty where the vocabulary has a hole. `token` is within the vocabulary. */
   abstract pieceOf(token: number): Uint8Array;
   abstract isSpecial(token: number): boolean;
 

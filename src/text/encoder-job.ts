@@ -10,7 +10,7 @@ export type EncoderJob =
       readonly kind: "encode";
       readonly texts: readonly string[];
       readonly addSpecial: boolean;
-      /** A text that certainly has more is refused before it is encoded; null: none is. */
+      /** Limit of tokens: a text that certainly has more is refused before it is encoded; null: there is none. */
       readonly tokensMax: number | null;
     }
   | {
@@ -18,7 +18,7 @@ export type EncoderJob =
       readonly chat: Chat;
       readonly addSpecial: boolean;
       readonly tokensMax: number | null;
-      /** Limit of the text that the template makes. */
+      /** Limit of the text that the template makes, in characters. */
       readonly charactersMax: number;
     }
   | { readonly kind: "decode"; readonly tokens: Int32Array }
@@ -30,7 +30,7 @@ interface Results {
   encode: Int32Array[];
   chat: EncodedChat;
   decode: string;
-  /** A JSON list of each token's text. */
+  /** JSON list of the tokens' texts. */
   names: string;
 }
 
@@ -71,8 +71,8 @@ export const ENCODERS: {
 };
 
 /**
- * A text has at least as many tokens as its length over that of the longest token. (A tokenizer that first drops
- * characters could make fewer; vLLM judges alike.)
+ * Refuses a text that is too long: it has at least as many tokens as its length divided by that of the longest token. (A
+ * tokenizer that first drops characters could make fewer; vLLM judges alike.)
  */
 function checkRoom(text: Text, written: string, tokensMax: number | null): void {
   if (tokensMax === null || written.length <= tokensMax) return;
@@ -86,7 +86,7 @@ function checkRoom(text: Text, written: string, tokensMax: number | null): void 
 
 const longest = new WeakMap<Text, number>();
 
-/** Length of the longest token in bytes: no character has less. */
+/** Length of the longest token in bytes, an upper bound of its characters. */
 function longestToken(text: Text): number {
   return longest.getOrInsertComputed(text, () => {
     let bytes = 1;

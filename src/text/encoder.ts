@@ -18,11 +18,11 @@ export interface ThreadedEncoderOptions {
   readonly limits: EncoderLimits;
 }
 
-/** Characters or tokens that either kind of tokenizer takes about a millisecond for. */
+/** Limits of jobs that are done inline: either kind of tokenizer takes about a millisecond for them. */
 const INLINE_MAX = { encode: 512, chat: 512, decode: 1024, names: 1024 };
-/** Texts up to this never wait for longer ones. About 0.2 s of work; a list of texts is encoded in pieces of this size. */
+/** Size of a short text, which never waits for longer ones: about 0.2 s of work. Lists are encoded in pieces of this size. */
 const SHORT_CHARACTERS = 65_536;
-/** Limit of the texts that wait in one lane. */
+/** Limit of the characters that wait in one lane. */
 const WAITING_CHARACTERS_MAX = 256 * 1024 * 1024;
 const WORDS = { thread: "the tokenizer", unit: "characters", done: "encoded" };
 
@@ -94,7 +94,7 @@ export class ThreadedEncoder implements Encoder {
   }
 }
 
-/** Texts that are encoded at one turn. */
+/** The texts in pieces that are each encoded in one turn. */
 function piecesOf(texts: readonly string[]): string[][] {
   const pieces: string[][] = [];
   let characters = 0;

@@ -23,12 +23,12 @@ interface TokenizerFile {
   readonly decoder?: { readonly type: string; readonly decoders?: readonly { type: string }[] };
 }
 
-/** Decoders whose tokens are characters, byte tokens `<0xNN>`, and "▁" for a blank. */
+/** Decoders whose tokens are characters, byte tokens such as `<0x0A>`, and "▁" for a blank. */
 const PLAIN_DECODERS = ["Metaspace", "Replace", "ByteFallback", "Fuse", "Strip", "Sequence"];
 
 /**
- * Reads the files once. `vocabularySizeMin`: for a model that is known to have more ids than these files define; the others
- * stand for nothing. @throws AppError model_unreadable, naming the file.
+ * Reads the files once. `vocabularySizeMin`: for a model with more ids than these files define; the others
+ * have no text. @throws AppError model_unreadable, naming the file.
  */
 export function openHuggingFaceText(folder: string, vocabularySizeMin = 0): Text {
   const path = join(folder, "tokenizer.json");
@@ -69,7 +69,7 @@ export interface HuggingFaceOpening {
   readonly vocabularySizeMin: number;
 }
 
-/** A thread that encodes as `openHuggingFaceText` does with the same arguments. */
+/** Opens a thread that encodes as `openHuggingFaceText` does with the same arguments. */
 export function openHuggingFaceThread(folder: string, vocabularySizeMin = 0): EncoderThread {
   const opening: HuggingFaceOpening = { folder, vocabularySizeMin };
   return openThread(THREAD, opening);
@@ -91,7 +91,7 @@ export function eosTokensOf(folder: string): readonly number[] {
   throw new AppError("model_unreadable", `${folder}: ${problem}`);
 }
 
-/** Models of text and images define it for their text part. 0: not given. */
+/** Vocabulary size in config.json; models of text and images define it for their text part. 0: not given. */
 function modelVocabularySize(config: Record<string, unknown>): number {
   const size = Number(config.vocab_size ?? Object(config.text_config).vocab_size);
   return Number.isSafeInteger(size) && size > 0 ? size : 0;
@@ -103,10 +103,10 @@ class HuggingFaceText extends VocabularyText {
   readonly #tokenizer: Tokenizer;
   readonly #added = new Map<number, AddedToken>();
   readonly #toBytes: (token: string) => Uint8Array;
-  /** Bounded by the vocabulary. */
+  /** Bytes of each token, computed once; bounded by the vocabulary. */
   readonly #pieces = new Map<number, Uint8Array>();
 
-  /** `sizeMin`: ids the model has beyond the tokenizer's, as padding; they stand for nothing. */
+  /** `sizeMin`: the model may have more ids than the tokenizer, as padding; these have no text. */
   constructor(
     tokenizer: Tokenizer,
     { file, sizeMin, template }: { file: TokenizerFile; sizeMin: number; template: ChatTemplate },
@@ -145,7 +145,7 @@ function utf8(text: string): Uint8Array {
   return new TextEncoder().encode(text);
 }
 
-/** @throws Error: a decoder whose tokens are not pieces of the text. */
+/** The decoder of tokens to bytes. @throws Error: it is of a kind whose tokens are not pieces of the text. */
 function bytesOfPiece({ decoder }: TokenizerFile): (token: string) => Uint8Array {
   const steps = decoder?.decoders?.map(({ type }) => type) ?? [];
   const types = [decoder?.type ?? "none", ...steps];
@@ -189,7 +189,7 @@ function byteLevelBytes(token: string): Uint8Array {
   return Uint8Array.from(bytes);
 }
 
-/** `bos_token`, `eos_token` and their like: a string, or an object with its content. */
+/** Special tokens by name (`bos_token`, `eos_token`, ...); each is a string, or an object with its content. */
 function namedTokens(config: Record<string, unknown>): Record<string, string> {
   const tokens: Record<string, string> = {};
   for (const [name, value] of Object.entries(config)) {
@@ -200,7 +200,7 @@ function namedTokens(config: Record<string, unknown>): Record<string, string> {
   return tokens;
 }
 
-/** Templates by name. Files of their own win, as in transformers. */
+/** Templates by name. Separate files win over the configuration, as in transformers. */
 function templatesOf(folder: string, config: Record<string, unknown>): Map<string, string> {
   const { chat_template: given } = config;
   const listed = Array.isArray(given) ? given : [{ name: "default", template: given }];
@@ -226,7 +226,7 @@ const GPT2_PATTERN = new RegExp(
   "gu",
 );
 
-/** The library writes GPT-2's pattern with JavaScript's white space, unlike patterns in files. */
+/** Replaces the library's GPT-2 pattern, which has JavaScript's white space, unlike patterns in files. */
 function mendPattern(splitter: unknown): void {
   const { use_regex: hasPattern, tokenizers = [] } = Object(splitter);
   if (hasPattern === true) Object(splitter).pattern = GPT2_PATTERN;

@@ -4,7 +4,7 @@
 import { InvalidFieldError } from "../core/base/errors.ts";
 import type { Detokenizer, Text } from "./text.ts";
 
-/** Token ids travel in 32 signed bits: a vocabulary of unknown size is bounded by that, and by engines' refusals. */
+/** Bound of an unknown vocabulary: token ids are signed 32-bit integers, and engines refuse ids that they do not have. */
 export const VOCABULARY_UNKNOWN = 2 ** 31 - 1;
 
 export class IdText implements Text {
@@ -18,7 +18,7 @@ export class IdText implements Text {
     throw noText();
   }
 
-  /** Text of tokens in lines and streams: the names that vLLM gives them for clients that want no text. */
+  /** The names that vLLM gives to tokens for clients that want no text. */
   decode(tokens: ArrayLike<number>): string {
     return Array.from(tokens, nameOf).join(" ");
   }

@@ -1,5 +1,5 @@
-// Work that takes too long for the thread that serves everybody: a lane is one thread that does jobs one after the other,
-// and those that wait for it. A job that takes too long costs its request an error, and the thread its life.
+// Work that takes too long for the serving thread: a lane is one thread that does jobs one after the other,
+// and a queue of waiting jobs. A job that takes too long fails its request, and its thread is stopped.
 
 import { AppError, type ErrorCode, errorText, InvalidFieldError } from "../core/base/errors.ts";
 
@@ -9,7 +9,7 @@ export type JobAnswer =
   | { readonly kind: "done"; readonly value: unknown }
   | {
       readonly kind: "failed";
-      /** null: a bug. */
+      /** Code of the AppError; null: the error is a bug. */
       readonly code: ErrorCode | null;
       readonly message: string;
       /** The field that an InvalidFieldError names. */
@@ -42,7 +42,7 @@ export function openThread<Job>(module: URL, opening: unknown): JobThread<Job> {
   };
 }
 
-/** Does a job; the buffers in `moves` are not copied. */
+/** Does a job; buffers in `moves` are transferred to the caller, not copied. */
 type Run<Job> = (job: Job, moves: ArrayBuffer[]) => unknown;
 
 /** Serves jobs in the thread: `open` makes the job's function from the opening message. */
@@ -82,15 +82,15 @@ export interface LaneOptions<Job> {
   readonly msMax: number;
   /** Limit of the summed sizes of waiting jobs. */
   readonly sizeMax: number;
-  /** Words for messages: "the tokenizer", "characters", "encoded". */
+  /** Words for messages, such as "the tokenizer", "characters" and "encoded". */
   readonly words: { readonly thread: string; readonly unit: string; readonly done: string };
-  /** Time after which a job is given up when its turn comes. Default: that of a silent engine. */
+  /** A job that has waited longer is refused when its turn comes. Default: the time limit of a silent engine. */
   readonly waitMsMax?: number;
 }
 
 const WAIT_MS_MAX = 600_000;
 
-/** Limit of the number of waiting jobs: as many as a sidecar takes requests. */
+/** Limit of waiting jobs: as many as a sidecar's requests. */
 const WAITING_MAX = 65_536;
 
 interface Waiting<Job> {
@@ -101,7 +101,7 @@ interface Waiting<Job> {
   readonly reject: (error: unknown) => void;
 }
 
-/** One thread, opened when it is first needed and again when it was stopped. */
+/** One thread and its queue; the thread is opened when first needed, and again after it was stopped. */
 export class Lane<Job> {
   readonly #options: LaneOptions<Job>;
   readonly #waiting = new Set<Waiting<Job>>();
@@ -114,7 +114,7 @@ export class Lane<Job> {
     this.#options = options;
   }
 
-  /** @throws AppError queue_full, deadline_exceeded, interrupted, worker_failed; and what the job throws. */
+  /** Does a job in the thread, and throws its error. @throws AppError queue_full, deadline_exceeded, interrupted, worker_failed. */
   async run(job: Job, size: number, signal: AbortSignal): Promise<unknown> {
     const { sizeMax, words } = this.#options;
     if (this.#waiting.size >= WAITING_MAX || this.#size + size > sizeMax) {
@@ -154,14 +154,14 @@ export class Lane<Job> {
     this.#abandon(closed);
   }
 
-  /** false: it does not wait any more. */
+  /** Removes a job from the queue; false: it was not in it any more. */
   #remove(waiting: Waiting<Job>): boolean {
     if (!this.#waiting.delete(waiting)) return false;
     this.#size -= waiting.size;
     return true;
   }
 
-  /** The first job that is not too late. */
+  /** Takes the first job that has not waited too long, and refuses those before it. */
   #taken(): Waiting<Job> | null {
     const { words, waitMsMax = WAIT_MS_MAX } = this.#options;
     for (const next of this.#waiting) {

@@ -15,7 +15,7 @@ export interface Detokenizer {
  */
 export type Chat = string;
 
-/** Types of parts of a message that are text, as vLLM has them, and the field that holds it. */
+/** Types of a message's text parts, as in vLLM, with the field that holds the text. */
 export const TEXT_OF_PART: ReadonlyMap<unknown, string> = new Map([
   ["text", "text"],
   ["input_text", "text"],
@@ -25,44 +25,44 @@ export const TEXT_OF_PART: ReadonlyMap<unknown, string> = new Map([
 ]);
 
 export interface EncodedChat {
-  /** The chat as text, by the model's chat template; null: only an engine knows it. */
+  /** The rendered chat as text; null: only an engine knows it. */
   readonly text: string | null;
   readonly tokens: Int32Array;
 }
 
 export interface EncodeOptions {
   readonly addSpecial: boolean;
-  /** A text that certainly has more is refused before it is encoded; null: none is. */
+  /** Limit of tokens: a text that certainly has more is refused before it is encoded; null: there is none. */
   readonly tokensMax: number | null;
   /** Aborts when the answer is no longer needed. */
   readonly signal: AbortSignal;
 }
 
 /**
- * Work on texts of clients, of any size, that does not block the caller's thread. All methods throw AppError
+ * Encodes and decodes clients' texts of any size without blocking the caller's thread. All methods throw AppError
  * context_length_exceeded (too long a text), queue_full, deadline_exceeded, interrupted.
  */
 export interface Encoder {
   encode(texts: readonly string[], options: EncodeOptions): Promise<Int32Array[]>;
-  /** @throws AppError also invalid_field, as Text.renderChat. */
+  /** Renders and encodes a chat. @throws AppError also invalid_field, as Text.renderChat. */
   encodeChat(chat: Chat, options: EncodeOptions): Promise<EncodedChat>;
-  /** Special tokens are written out. */
+  /** Decodes tokens; special tokens are written out. */
   decode(tokens: Int32Array, signal: AbortSignal): Promise<string>;
-  /** The text of each token, as a JSON list. */
+  /** JSON list of the tokens' texts. */
   namesJson(tokens: Int32Array, signal: AbortSignal): Promise<string>;
 }
 
 export interface Text {
   readonly vocabularySize: number;
-  /** Special tokens written in the text become their ids. `addSpecial`: the tokenizer's own (BOS) are added. */
+  /** Encodes a text; special tokens in it become their ids. `addSpecial`: the tokenizer's own (BOS) are added. */
   encode(text: string, options: { addSpecial: boolean }): Int32Array;
-  /** @throws InvalidFieldError for a token out of vocabulary. */
+  /** Decodes tokens. @throws InvalidFieldError for a token out of vocabulary. */
   decode(tokens: ArrayLike<number>, options: { skipSpecial: boolean }): string;
   detokenizer(options: { skipSpecial: boolean }): Detokenizer;
   /** The bytes of one token, special ones written out. @throws InvalidFieldError as `decode`. */
   bytes(token: number): Uint8Array;
-  /** Reason why `renderChat` always fails although the model has a template. Default: there is none. */
+  /** Why `renderChat` always fails although the model has a template. Default: it does not. */
   readonly chatProblem?: string | null;
-  /** The prompt that the model's chat template makes. @throws AppError invalid_field: no template, or it refuses. */
+  /** Renders a chat by the model's chat template. @throws AppError invalid_field: no template, or it refuses. */
   renderChat(chat: Chat): string;
 }

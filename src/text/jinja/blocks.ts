@@ -1,8 +1,8 @@
-// What a template is made of once it is read: statements that write, and the scopes of their variables.
+// The parts of a parsed template: statements that write, and the scopes of their variables.
 
 import { type Callable, Fields, shown, TemplateError, Tuple, type Value } from "./values.ts";
 
-/** Variables of a block, over those of the block around it. */
+/** The variables of a block, which shadow those of the enclosing block. */
 export class Scope extends Map<string, Value> {
   readonly #outer: Scope | null;
 
@@ -17,7 +17,7 @@ export class Scope extends Map<string, Value> {
 }
 
 export type Evaluate = (scope: Scope) => Value;
-/** Writes to `out`; returns a jump out of the loop around it. */
+/** Writes to `out`; returns a jump out of the enclosing loop, if any. */
 export type Statement = (scope: Scope, out: string[]) => "break" | "continue" | undefined;
 export type Assign = (scope: Scope, value: Value) => void;
 
@@ -74,7 +74,7 @@ export function macroOf(parameters: Parameters, body: Statement, scope: Scope): 
   };
 }
 
-/** The variable `loop`. */
+/** The variable `loop` in iteration `i`. */
 export function loopAt(items: readonly Value[], i: number): Fields {
   const values: Readonly<Record<string, Value>> = {
     index: BigInt(i + 1),

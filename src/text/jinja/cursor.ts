@@ -1,4 +1,4 @@
-// A place in the tokens of a template, and the ways to go on from it.
+// A position in the tokens of a template, and the ways to advance it.
 
 import type { Token } from "./lexer.ts";
 import { TemplateError } from "./values.ts";
@@ -11,7 +11,7 @@ export class TokenCursor {
     this.tokens = tokens;
   }
 
-  /** Entries with commas between them, up to the bracket. */
+  /** Parses entries with commas between them, up to the closing bracket. */
   protected list<T>(close: string, entry: () => T): T[] {
     const all: T[] = [];
     while (!this.skip(close)) {

@@ -1,10 +1,10 @@
-// Tokens of a template, with transformers' settings: the line break after a block goes (trim_blocks), and blanks between
-// the begin of a line and a block, too (lstrip_blocks).
+// Tokens of a template, with transformers' settings: the line break after a block is removed (trim_blocks), and so are
+// blanks between the beginning of a line and a block (lstrip_blocks).
 
 import { TemplateError } from "./values.ts";
 
 export interface Token {
-  /** text: between tags; begin, end: of a tag, with its brackets; the others within tags. */
+  /** text: outside of tags; begin, end: of a tag, with its brackets; the others are inside tags. */
   readonly kind: "text" | "begin" | "end" | "name" | "string" | "integer" | "float" | "operator";
   readonly value: string;
 }
@@ -17,12 +17,12 @@ const TAG_END = {
   "{%": /\+%\}|-%\}\s*|%\}\n?/y,
   "{{": /-\}\}\s*|\}\}/y,
 } as const;
-/** Words of an expression, in Jinja's order. */
+/** Pattern of an expression's words, with the alternatives in Jinja's order. */
 const WORD =
   /\s*(?:((?:\d+_)*\d+(?:(?:\.(?:\d+_)*\d+)?e[-+]?(?:\d+_)*\d+|\.(?:\d+_)*\d+))|(0[bB](?:_?[01])+|0[oO](?:_?[0-7])+|0[xX](?:_?[\da-fA-F])+|[1-9](?:_?\d)*|0(?:_?0)*)|([\p{L}_][\p{L}\p{N}_]*)|('(?:[^'\\]|\\[\s\S])*'|"(?:[^"\\]|\\[\s\S])*")|(\/\/|\*\*|==|!=|<=|>=|[-+/*%~[\](){}<>=.:|,;]))/uy;
 const CLOSING: Readonly<Record<string, string>> = { "(": ")", "[": "]", "{": "}" };
 
-/** @throws TemplateError. */
+/** Splits a template into tokens. @throws TemplateError. */
 export function tokensOf(template: string): Token[] {
   const source = template.replace(/\r\n?/g, "\n").replace(/\n$/, "");
   const tokens: Token[] = [];
@@ -61,7 +61,7 @@ export function tokensOf(template: string): Token[] {
   }
 }
 
-/** The last line goes where it is blank; `isLineStart`: the text begins one. */
+/** Text before a tag, without its last line if that is blank. `isLineStart`: whether the text begins a line. */
 function textBefore(text: string, sign: string, isLineStart: boolean): string {
   if (sign === "-") return text.replace(/\s+$/, "");
   const line = text.lastIndexOf("\n") + 1;
@@ -69,7 +69,7 @@ function textBefore(text: string, sign: string, isLineStart: boolean): string {
   return strips && text.slice(line).trim() === "" ? text.slice(0, line) : text;
 }
 
-/** Returns the position behind the tag. Its end is none where brackets are open. */
+/** Adds the words of a tag; returns the position behind it. An end sign within open brackets does not end the tag. */
 function addWords(
   source: string,
   start: number,

@@ -1,5 +1,5 @@
-// What templates find defined: Jinja's filters, tests and functions, and those of transformers. What is not here is found when a
-// template is read (parser.ts).
+// The names that templates find defined: Jinja's filters, tests and functions, and those of transformers. Missing
+// names are reported when a template is read (parser.ts).
 
 import { type Act, callable, capitalized, pairsOf, replaced, stripped, TEXT } from "./methods.ts";
 import { formatted, itemOf } from "./operations.ts";
@@ -26,14 +26,14 @@ import {
   type Value,
 } from "./values.ts";
 
-/** The value under a dotted path: "a.b.0"; itself where there is none. */
+/** Reads the value under a dotted path such as "a.b.0"; without a path, the value itself. */
 function reading(path: Value = null): (value: Value) => Value {
   const parts = path === null ? [] : shown(path).split(".");
   const keys = parts.map((part) => (/^\d+$/.test(part) ? BigInt(part) : part));
   return (value) => keys.reduce((one: Value, key) => itemOf(one, key), value);
 }
 
-/** Texts are compared without their case, unless `minds`. */
+/** Key for comparisons, which ignore the case of texts unless `minds`. */
 function folding(path: Value, minds: Value): (value: Value) => Value {
   const read = reading(path);
   return (value) => {
@@ -164,7 +164,7 @@ const SIMPLE_FILTERS: Readonly<Record<string, Act>> = {
 
 const NO_NAMES: Named = new Map();
 
-/** Items that pass a test, or do not; `isOf`: of an attribute of theirs. */
+/** select and reject: items that pass a test, or do not. `isOf`: the test is of an attribute of theirs. */
 function choosing(isWanted: boolean, isOf: boolean): Callable {
   return ([items, ...given]) => {
     const read = reading(isOf ? given.shift() : null);

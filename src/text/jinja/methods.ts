@@ -15,7 +15,7 @@ import {
 
 export type Act = (...given: Value[]) => Value;
 
-/** Parameters behind the first one, of the functions that have any. */
+/** Names of the parameters after the first, of functions that have any. */
 const PARAMETERS: Readonly<Record<string, string>> = {
   default: "default_value boolean",
   dictsort: "case_sensitive by reverse",
@@ -36,7 +36,7 @@ const PARAMETERS: Readonly<Record<string, string>> = {
   trim: "chars",
 };
 
-/** A function that takes arguments by name, too. */
+/** Wraps a function so that it takes arguments by name, too. */
 export function callable([name, act]: [string, Act]): [string, Callable] {
   const parameters = PARAMETERS[name]?.split(" ") ?? [];
   const called: Callable = (given, named) => {
@@ -51,7 +51,7 @@ export function callable([name, act]: [string, Act]): [string, Callable] {
   return [name, called];
 }
 
-/** Characters that are blank in Python: not those of JavaScript. */
+/** Python's white space, which differs from JavaScript's. */
 const BLANK =
   "\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000";
 const IS_BLANK = new RegExp(`^[${BLANK}]$`);
@@ -59,7 +59,7 @@ const BLANKS = new RegExp(`[${BLANK}]+`);
 // The constructor, because a literal must not hold control characters.
 const LINES = new RegExp(`\r\n|[\n-\r${String.fromCharCode(28, 29, 30)}\x85\u2028\u2029]`);
 
-/** Without the characters at its ends; null: blanks. A pattern with an end is slow where many blanks are inside. */
+/** Strips characters from a text's ends; null: blanks. A pattern anchored at the end is slow with many blanks inside. */
 export function stripped(text: string, characters: Value, isLeft = true, isRight = true): string {
   const set = characters === undefined || characters === null ? null : textOf(characters);
   const isCut = (one: string) => (set === null ? IS_BLANK.test(one) : set.includes(one));
@@ -204,7 +204,7 @@ const ofText = ([name, act]: [string, OfText]): [string, Act] => [
   (text, ...given) => act(textOf(text), ...given),
 ];
 
-/** By type. The first argument is the object. */
+/** Methods by type; their first argument is the object. */
 export const METHODS: Readonly<Record<string, Readonly<Record<string, Callable>>>> = {
   str: methods(Object.fromEntries(Object.entries(TEXT).map(ofText))),
   dict: methods(DICT),
@@ -212,7 +212,7 @@ export const METHODS: Readonly<Record<string, Readonly<Record<string, Callable>>
   tuple: methods(LIST),
 };
 
-/** Methods of Python's values and of `loop`, and functions of Jinja, that are not here. */
+/** Methods of Python's values and of `loop`, and functions of Jinja, that are not supported here. */
 export const LACKING: ReadonlySet<string> = new Set([
   ...["center", "encode", "expandtabs", "format_map", "fromkeys", "isidentifier", "isprintable"],
   ...["istitle", "maketrans", "rindex", "swapcase", "translate", "changed"],

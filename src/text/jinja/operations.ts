@@ -1,4 +1,4 @@
-// What expressions do with values: attributes and subscripts, arithmetic, comparisons.
+// Operations of expressions on values: attributes and subscripts, arithmetic, comparisons.
 
 import { METHODS } from "./methods.ts";
 import {
@@ -19,7 +19,7 @@ import {
   type Value,
 } from "./values.ts";
 
-/** As Python looks: `d.items` is the method even where the dict has such a key. `path`: the object in messages. */
+/** Attribute as in Python: `d.items` is the method even where the dict has such a key. `path`: the object's name in messages. */
 export function attributeOf(object: Value, name: string, path?: string): Value {
   const method = METHODS[typeOf(object)]?.[name];
   if (method !== undefined) return (given, named) => method([object, ...given], named);
@@ -28,7 +28,7 @@ export function attributeOf(object: Value, name: string, path?: string): Value {
   throw new TemplateError(path === undefined ? "a value is undefined" : `'${path}' is undefined`);
 }
 
-/** `d["items"]` is the key, and the method where there is none. */
+/** Subscript as in Jinja: `d["items"]` is the key's value, or the method if there is no such key. */
 export function itemOf(object: Value, key: Value, path?: string): Value {
   if (isDict(object) && object.has(key)) return object.get(key);
   if (isNumber(key) && isList(object)) return object.at(countOf(key));
@@ -38,7 +38,7 @@ export function itemOf(object: Value, key: Value, path?: string): Value {
     : undefined;
 }
 
-/** Python's object[first:stop:step]; null: not given. */
+/** Python's object[first:stop:step]; null: the bound is not given. */
 export function sliced(object: Value, bounds: readonly Value[]): Value {
   if (typeof object !== "string" && !isList(object)) {
     throw new TemplateError(`'${typeOf(object)}' object cannot be sliced`);
@@ -120,7 +120,7 @@ function calculated(operator: string, a: bigint | number, b: bigint | number): b
 
 const PLACE = /%(?:\((\w+)\))?([-+ 0]*)(\d*)(?:\.(\d+))?(.)/gs;
 
-/** `text % values`. */
+/** Python's `text % values`. */
 export function formatted(text: string, values: Value): string {
   const given = values instanceof Tuple ? [...values] : [values];
   const filled = text.replace(PLACE, (...match) => {

@@ -25,11 +25,11 @@ import { isTrue, itemsOf, TemplateError, Tuple, typeOf, type Value } from "./val
 
 export interface Program {
   readonly write: (scope: Scope) => string;
-  /** The template loops over the parts of a message's content, as vLLM sees it (renderers/hf.py). */
+  /** Whether the template loops over the parts of a message's content, as vLLM sees it (renderers/hf.py). */
   readonly loopsOverParts: boolean;
 }
 
-/** @throws TemplateError. */
+/** Parses a template. @throws TemplateError. */
 export function parsed(template: string): Program {
   const parser = new Parser(tokensOf(template));
   const body = parser.body([]);
@@ -45,19 +45,19 @@ interface Given {
 const CONSTANTS: ReadonlyMap<string, Value> = new Map(
   Object.entries({ true: true, True: true, false: false, False: false, none: null, None: null }),
 );
-/** Operators that bind alike, from those that bind least. */
+/** Operators by precedence, the weakest first. */
 const LEVELS = [["+", "-"], ["~"], ["*", "/", "//", "%"], ["**"]];
 const COMPARISONS = ["==", "!=", "<=", ">=", "<", ">", "in"];
-/** Words that follow a test, and are no argument of it. */
+/** Words after a test that are not its argument. */
 const NO_ARGUMENT = ["else", "or", "and", "if", "in", "is", "not"];
 
 class Parser extends TokenCursor {
-  /** Names and attributes that expressions are, whatever filters and slices are on them: `message.content`. */
+  /** Path of an expression that is a name with attributes (`message.content`), whatever filters and slices are applied to it. */
   readonly #paths = new Map<Evaluate, string>();
   readonly use = new PartsUse();
   #macro: string | null = null;
 
-  /** Statements up to a tag that begins with one of `ends`, which stays; none: up to the end. */
+  /** Parses statements up to a tag that begins with one of `ends`, which is not consumed; none: up to the end. */
   body(ends: readonly string[]): Statement {
     const all: Statement[] = [];
     while (this.at < this.tokens.length) {
@@ -190,7 +190,7 @@ class Parser extends TokenCursor {
     });
   }
 
-  /** Names to assign to, or an attribute of a namespace; the name, where it is one. */
+  /** Parses the target of an assignment: names, or an attribute of a namespace. Also returns the name, if it is a single one. */
   #target(takesAttribute = false): [Assign, string | null] {
     const all: Assign[] = [];
     let name: string | null = null;
@@ -220,7 +220,7 @@ class Parser extends TokenCursor {
     return [assign, null];
   }
 
-  /** One expression, or several with commas between them. */
+  /** Parses one expression, or a tuple of several with commas between them. */
   #tuple(one: () => Evaluate = () => this.#expression()): Evaluate {
     const first = one();
     if (!this.isNext(",")) return first;
@@ -261,7 +261,7 @@ class Parser extends TokenCursor {
     return (scope) => !isTrue(value(scope));
   }
 
-  /** `a < b < c` means that both hold. */
+  /** Parses comparisons; `a < b < c` means that both hold. */
   #comparison(): Evaluate {
     const first = this.#level(0);
     const rest: [string, Evaluate][] = [];
@@ -479,7 +479,7 @@ class Parser extends TokenCursor {
 
 const NOTHING: Given = { positional: [], named: new Map(), values: () => [[], new Map()] };
 
-/** Filters and tests that a filter has by name. */
+/** Checks the filter or test that `map`, `select` and `reject` get by name. */
 function checkNamed(filter: string, name: Value): void {
   const isFilter = filter === "map";
   const isTest = /^(?:select|reject)/.test(filter);

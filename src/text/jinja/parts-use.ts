@@ -4,7 +4,7 @@
 type Path = string | undefined;
 
 export class PartsUse {
-  /** `target`: null: not one name. `macro`: the one that the loop is in; null: none. */
+  /** The template's loops. `target` null: not one name. `macro`: the enclosing macro; null: none. */
   readonly loops: { target: string | null; path: Path; macro: string | null }[] = [];
   readonly aliases: [name: string, path: Path][] = [];
   readonly macros: [name: string, parameters: readonly string[]][] = [];

@@ -16,7 +16,7 @@ export type Dict = ReadonlyMap<Value, Value>;
 export type Named = ReadonlyMap<string, Value>;
 export type Callable = (args: readonly Value[], named: Named) => Value;
 
-/** An error that Jinja would raise, too. */
+/** An error of a template, which Jinja would raise, too. */
 export class TemplateError extends Error {}
 
 export class Tuple extends Array<Value> {}
@@ -24,7 +24,7 @@ export class Tuple extends Array<Value> {}
 /** An object with attributes alone: `loop`, a namespace. */
 export class Fields {
   readonly get: (name: string) => Value;
-  /** null: nothing can be set. */
+  /** Sets an attribute; null: none can be set. */
   readonly set: ((name: string, value: Value) => void) | null;
 
   constructor(get: Fields["get"], set: Fields["set"] = null) {
@@ -65,7 +65,7 @@ export function isTrue(value: Value): boolean {
   return isDict(value) ? value.size > 0 : Boolean(value);
 }
 
-/** @throws TemplateError: it is no number. */
+/** The value as a number. @throws TemplateError: it is not a number. */
 export function numberOf(value: Value): bigint | number {
   if (typeof value === "boolean") return value ? 1n : 0n;
   if (typeof value === "bigint" || typeof value === "number") return value;
@@ -82,7 +82,7 @@ export function textOf(value: Value): string {
   throw new TemplateError(`expected a string, got ${typeOf(value)}`);
 }
 
-/** @throws TemplateError: it cannot be iterated. */
+/** The items of a value. @throws TemplateError: it cannot be iterated. */
 export function itemsOf(value: Value): readonly Value[] {
   if (value === undefined) return [];
   if (isList(value)) return value;
@@ -113,7 +113,7 @@ export function isEqual(a: Value, b: Value): boolean {
   return a === b;
 }
 
-/** Negative: a is before b. @throws TemplateError: they have no order. */
+/** Compares two values; negative: a is before b. @throws TemplateError: they have no order. */
 export function compare(a: Value, b: Value): number {
   if (isNumber(a) && isNumber(b)) {
     const x = numberOf(a);
@@ -134,7 +134,7 @@ export function contains(container: Value, value: Value): boolean {
   return itemsOf(container).some((one) => isEqual(one, value));
 }
 
-/** str(): what `{{ value }}` shows. */
+/** Python's str(): the text that `{{ value }}` shows. */
 export function shown(value: Value): string {
   if (typeof value === "string") return value;
   return value === undefined ? "" : repr(value);
@@ -205,7 +205,7 @@ export interface JsonStyle {
   readonly isSorted: boolean;
 }
 
-/** json.dumps(). @throws TemplateError: JSON has no word for it. */
+/** Python's json.dumps(). @throws TemplateError: JSON cannot express the value. */
 export function jsonOf(value: Value, style: JsonStyle, margin = "\n"): string {
   if (typeof value === "string") {
     const text = JSON.stringify(value);
@@ -233,12 +233,12 @@ export function jsonOf(value: Value, style: JsonStyle, margin = "\n"): string {
   return around("{", fields, "}");
 }
 
-/** Names of fields that look like numbers get this before them: JavaScript would put them first. */
+/** Prefix of field names that look like numbers, because JavaScript would put these first. */
 const MARK = "\0#";
-/** Such a name behind a bracket or a comma: within a string its quotes have a backslash before them. */
+/** Such a name after a bracket or a comma; within a string its quotes would be escaped. */
 const NUMBER_NAMES = /([{,]\s*")(?=\d+"\s*:)/g;
 
-/** json.loads(). @throws SyntaxError. */
+/** Python's json.loads(). @throws SyntaxError. */
 export function parsedJson(text: string): Value {
   const marked = text.replace(NUMBER_NAMES, "$1\\u0000#");
   return JSON.parse(marked, ((

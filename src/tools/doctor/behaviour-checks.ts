@@ -8,7 +8,7 @@ import { type Made, refusalText } from "../../engines/vllm/trial.ts";
 import type { CompletionRequest, Engine } from "./engine.ts";
 import { chunksFinding, type Finding, fail, info, ok, warn } from "./finding.ts";
 
-/** Something that an engine did not do when it was asked. */
+/** An engine did not do something that a check asked for. */
 export class Refused extends Error {}
 
 export async function make(engine: Engine, request: CompletionRequest): Promise<Made> {
@@ -29,7 +29,7 @@ function greedy(
 
 const TEXT = "Count: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20. Again: 1 2 3 4 5 6 7 8 9";
 
-/** Token ids of repetitive text, at least `length`. */
+/** At least `length` token ids of repetitive text. */
 export async function somePrompt(engine: Engine, length: number): Promise<number[]> {
   const ids = await engine.tokenize({ prompt: TEXT });
   // Without a tokenizer, ids that every vocabulary has.
@@ -39,7 +39,7 @@ export async function somePrompt(engine: Engine, length: number): Promise<number
   return prompt;
 }
 
-/** The same prompt whole and in chunks, at temperature 0. */
+/** Compares the output for one prompt whole and in chunks, at temperature 0. */
 export async function checkChunks(engine: Engine): Promise<Finding> {
   try {
     return chunksFinding(await dividedCheck(engine.server));
@@ -62,8 +62,8 @@ export async function checkLength(engine: Engine, prompt: readonly number[]): Pr
   if (isRight && stopped.tokens.at(-1) === stop) {
     return ok(check, "a chunk has the length asked for; a stop token is the last one that comes");
   }
-  const came = `${stopped.tokens.length} tokens came (${stopped.finish}), ${length} were expected`;
-  return fail(check, `stop_token_ids [${stop}]: ${came}`, "the end of responses would be wrong");
+  const counts = `${stopped.tokens.length} tokens came (${stopped.finish}), ${length} were expected`;
+  return fail(check, `stop_token_ids [${stop}]: ${counts}`, "the end of responses would be wrong");
 }
 
 export async function checkSeeds(engine: Engine, prompt: readonly number[]): Promise<Finding> {
@@ -84,7 +84,7 @@ export async function checkSeeds(engine: Engine, prompt: readonly number[]): Pro
   return ok(check, "a seed repeats its text, another one does not");
 }
 
-/** `blockSize`: of its KV blocks, tokens. The prompt must be longer than two of them. */
+/** Whether a continued chunk finds its KV. `blockSize`: tokens of a KV block; the prompt must be longer than two of them. */
 export async function checkPrefixCache(
   engine: Engine,
   options: { prompt: readonly number[]; blockSize: number; salt: string },
@@ -118,7 +118,7 @@ export async function checkPrefixCache(
   return [...findings, fail("cache salt", wrong, fix)];
 }
 
-/** Whether logprobs are of the distribution that was sampled from. */
+/** Whether reported logprobs are of the distribution that tokens are sampled from. */
 export async function checkLogprobs(engine: Engine, prompt: readonly number[]): Promise<Finding> {
   const check = "logprobs";
   const likeliest = async (temperature: number) => {

@@ -17,36 +17,36 @@ import {
 import { LOGPROBS_MAX_DEFAULT, VLLM_DIALECT } from "../../engines/vllm/vllm.ts";
 
 export interface CheckAnswer {
-  /** 0: no answer. */
+  /** HTTP status; 0: the server did not answer. */
   readonly status: number;
   readonly text: string;
-  /** The text, parsed where it is JSON. */
+  /** The answer's text, parsed if it is JSON. */
   readonly body: unknown;
 }
 
 export interface CompletionRequest {
   readonly tokens: readonly number[];
-  /** Tokens at the end of `tokens` that earlier requests have made. Default: 0. */
+  /** How many of the last `tokens` earlier requests have generated. Default: 0. */
   readonly offset?: number;
   readonly maxTokens: number;
   readonly temperature: number;
   readonly seed?: number;
   readonly stopTokenIds?: readonly number[];
-  /** Most likely tokens to report at each position. Default: none. */
+  /** Number of most likely tokens to report at each position. Default: none. */
   readonly top?: number;
   readonly cacheSalt?: string;
-  /** The response's group and its place in it, by which the project's own plugin knows what to draft from. */
+  /** Group of the response and its index there, by which the project's own plugin knows what to draft from. */
   readonly sibling?: { readonly group: string; readonly sample: number };
 }
 
-/** Logprobs of the tokens at some places of a text, and of the likeliest tokens there, highest first. */
+/** Logprobs of the tokens at some positions of a text, and of the likeliest tokens there, highest first. */
 export type Scored = Pick<Made, "logprobs" | "top">;
 
 const TIMEOUT_MS = 120_000;
 const SALT_DEFAULT = "foretoken-doctor";
-/** The plugin takes a request without an epoch as one of no run, and keeps the drafts of the run that it serves. */
+/** Epoch of requests without a run: for the plugin they are of no run, and it keeps the drafts of the run that it serves. */
 const NO_EPOCH = weightEpoch(-1);
-/** A vLLM server that was not probed: given no name, it takes the one model that it has. */
+/** Form of requests to a vLLM server that was not probed: given no name, it takes the one model that it has. */
 const FORM_DEFAULT: RequestForm = {
   endpoint: "generate",
   model: "",
@@ -60,19 +60,19 @@ export class Engine {
   readonly #client: HttpClient;
   #found: FoundEngine | null;
 
-  /** `found`: what a probe has found before. */
+  /** `found`: result of an earlier probe. */
   constructor(url: string, token: string | null, found: FoundEngine | null = null) {
     const answerBytesMax = VLLM_LIMITS.reportBytesMax;
     this.#client = new HttpClient({ url, apiKey: token, clock: wallTimers, answerBytesMax });
     this.#found = found;
   }
 
-  /** Without a slash at its end. */
+  /** The server's URL without a final slash. */
   get url(): string {
     return this.#client.url;
   }
 
-  /** null: it was not probed, or not with success. */
+  /** Result of the last probe; null: it was not probed, or the probe failed. */
   get found(): FoundEngine | null {
     return this.#found;
   }
@@ -92,13 +92,13 @@ export class Engine {
     };
   }
 
-  /** Probes it as a worker does. @throws AppError: it cannot be a worker's. */
+  /** Probes the server as a worker does. @throws AppError: it cannot be used as a worker. */
   async probe(): Promise<FoundEngine> {
     this.#found = await findEngine(this.server);
     return this.#found;
   }
 
-  /** Never rejects. */
+  /** Sends a request; never rejects. */
   async call(method: "GET" | "POST", path: string, body: unknown = null): Promise<CheckAnswer> {
     const call = { method, path, body: body === null ? null : JSON.stringify(body) };
     const answer = await twice(() => this.#client.answer(call, TIMEOUT_MS));
@@ -108,22 +108,22 @@ export class Engine {
     return { status: answer.status, text: answer.body, body: parsed(answer.body) };
   }
 
-  /** Token ids of a text, or of a chat; empty: it has no tokenizer. */
-  async tokenize(given: object): Promise<number[]> {
-    const asked = { model: this.server.form.model || null, add_special_tokens: false, ...given };
-    const { body } = await this.call("POST", "/tokenize", asked);
+  /** Token ids of a text or chat; empty: the server has no tokenizer. */
+  async tokenize(input: object): Promise<number[]> {
+    const request = { model: this.server.form.model || null, add_special_tokens: false, ...input };
+    const { body } = await this.call("POST", "/tokenize", request);
     return listOf(fieldOf(body, "tokens")).filter((id) => typeof id === "number");
   }
 
-  /** Ends at `maxTokens` or a stop token, and at nothing else. */
+  /** Generates one response, which ends at `maxTokens` or a stop token only. */
   async generate(request: CompletionRequest): Promise<Tried> {
     const { maxTokens: tokensMax, temperature, stopTokenIds = [], top: topLogprobs = 0 } = request;
     return await this.#try(request, { tokensMax, temperature, stopTokenIds, topLogprobs });
   }
 
   /**
-   * The model's logprobs of `tokens` from place `from` on, in one pass and without sampling, so that neither drafts
-   * nor the sampler take part. At temperature 1. null: the engine does not report them.
+   * The model's logprobs, at temperature 1, of `tokens` from index `from` on, in one pass and without sampling, so that
+   * neither drafts nor the sampler take part. null: the engine does not report them.
    */
   async score(tokens: readonly number[], from: number, top: number): Promise<Scored | null> {
     const engineFields = { prompt_logprobs: top };
@@ -171,7 +171,7 @@ export class Engine {
   }
 }
 
-/** A kept connection may be closed by the server while the request is on its way. */
+/** Retries once: a server may close a kept-alive connection while the request is on its way. */
 async function twice<T extends { kind: string; isRefused?: boolean }>(
   ask: () => Promise<T>,
 ): Promise<T> {
@@ -184,7 +184,7 @@ export function fieldOf(value: unknown, name: string): unknown {
   return typeof value === "object" && value !== null ? Reflect.get(value, name) : undefined;
 }
 
-/** A field within fields; undefined: it is not there. */
+/** A nested field, by the names on its path; undefined: it is absent. */
 export function pathOf(value: unknown, ...names: string[]): unknown {
   return names.reduce(fieldOf, value);
 }

@@ -27,9 +27,9 @@ import {
 } from "./settings-checks.ts";
 
 export interface ExamineOptions {
-  /** Tokens that the test of sampling draws, at most. */
+  /** Maximum number of tokens that the sampling test draws. */
   readonly samplesMax: number;
-  /** Salt of this examination, so that KV of another one is not found in the prefix cache. */
+  /** Salt of this examination's requests, so that they do not find KV of another one in the prefix cache. */
   readonly salt: string;
   /** Called when a check begins. */
   readonly began: (check: string) => void;
@@ -37,7 +37,7 @@ export interface ExamineOptions {
 
 const PROMPT_TOKENS = 96;
 
-/** Begins with the probe that a worker is opened by: what that refuses is no engine of a rollout. */
+/** Examines an engine, beginning with the probe that opens a worker: an engine that fails it cannot take part in a rollout. */
 export async function examine(engine: Engine, options: ExamineOptions): Promise<Diagnosis> {
   options.began(ENDPOINT);
   const probed = await engine.probe().catch((error: unknown) => {

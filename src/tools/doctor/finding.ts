@@ -6,7 +6,7 @@ import type { DividedCheck } from "../../engines/vllm/divided-check.ts";
 export type Severity = "ok" | "info" | "warn" | "fail";
 
 export interface Finding {
-  /** A few words, the same for every engine. */
+  /** Name of the check in a few words, the same for every engine. */
   readonly check: string;
   readonly verdict: Severity;
   /** The observation, and its consequence. */
@@ -39,7 +39,7 @@ export function fail(check: string, reason: string, fix: string): Finding {
 }
 
 export const CHUNKS = "chunks at temperature 0";
-/** nats. Arithmetic in bfloat16 differs with the batch; two tokens nearer than this may change places. */
+/** Logprob difference in nats below which two tokens count as tied: arithmetic in bfloat16 differs with the batch. */
 const TIE = 0.25;
 
 const FIX =

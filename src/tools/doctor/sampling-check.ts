@@ -11,19 +11,19 @@ import { make, Refused, somePrompt } from "./behaviour-checks.ts";
 import { Engine, pathOf, type Scored } from "./engine.ts";
 import { type Finding, fail, ok, warn } from "./finding.ts";
 
-/** The chance that a sound engine is called faulty. */
+/** Probability that a correct engine is called faulty. */
 export const ALPHA = 1e-6;
 const CONCURRENCY = 16;
 const TOKENS_OF_ONE = 64;
 const BEGINNINGS = 16;
 /** vLLM's limit of reported logprobs without --max-logprobs. */
 const TOP = 20;
-/** One less: the token drawn may have taken the place of the last. */
+/** Number of reported tokens used: one less, as the drawn token may have taken the place of the last. */
 const TOP_USED = TOP - 1;
 
-/** Least logprob considered, nats: a less likely token is practically impossible, and rounding decides its value. */
+/** Lower bound of logprobs, in nats: a less likely token is practically impossible, and rounding decides its value. */
 const LOGPROB_MIN = -20;
-/** nats a token. In bfloat16, 0.01 to 0.03 are usual between decoding and prefill. */
+/** Maximum mean distance in nats per token. In bfloat16, 0.01 to 0.03 are usual between decoding and prefill. */
 const DISTANCE_MAX = 0.1;
 
 export async function checkSampling(
@@ -75,7 +75,7 @@ interface State {
   readonly test: SamplingTest;
   /** Sum of the distances of reported from true logprobs, nats. */
   differences: number;
-  /** The engine reports the model's logprobs of a finished text. */
+  /** Whether the engine reports the model's logprobs of a finished text. */
   isScored: boolean;
 }
 
@@ -129,21 +129,21 @@ async function countersOf(engine: Engine): Promise<ServerCounters> {
   return readMetrics((await engine.call("GET", "/metrics")).text).counters;
 }
 
-/** Draws of a test at the start: that of vLLM 0.32 on CPU shows after about 1,200. */
+/** Number of draws in the test at the start; the fault of vLLM 0.32 on CPU shows after about 1,200. */
 const DRAWS = 4096;
 const PROMPT_TOKENS = 96;
-/** The project's own plugin: it tests the sampler itself, before the first draft. */
+/** Class name of the project's own plugin, which tests the sampler itself before the first draft. */
 const FORETOKEN_PROPOSER = /^foretoken_vllm\./;
 
-/** none: it does not draft, or its drafts are the project's own. sound: it draws as it should, drafts and all. */
+/** none: the engine does not draft, or by the project's plugin. sound: it samples correctly with its drafts. */
 export type Losslessness =
   | { readonly kind: "none" }
   | { readonly kind: "sound"; readonly reason: string }
-  /** The engine drafted nothing for the text of the test, or could not be asked. */
+  /** unknown: the engine drafted nothing for the test's text, or could not be asked. */
   | { readonly kind: "unknown"; readonly reason: string }
   | { readonly kind: "faulty"; readonly reason: string };
 
-/** `found`: by the probe of its worker. `token`: sent to the engine; null: none. */
+/** Tests an engine that drafts by itself. `found`: result of its worker's probe. `token`: for the engine; null: none. */
 export async function losslessness(
   url: string,
   token: string | null,

@@ -25,7 +25,7 @@ export function checkCapabilities(found: Capabilities): Finding[] {
   ];
 }
 
-/** The minor numbers of the oldest release with RL routes, and of the newest that these checks were run against. */
+/** Minor version of the oldest release with RL routes; `RELEASE_RUN`: of the newest that these checks were run against. */
 const RELEASE_MIN = 22;
 const RELEASE_RUN = 32;
 
@@ -85,7 +85,7 @@ export function checkFlags({ config }: Pick<Capabilities, "config">): Finding[] 
   return findings;
 }
 
-/** A route exists if it answers GET with 405, or anything but 403 and 404. */
+/** Whether a route exists: GET is answered with 405, or with a status other than 403 and 404. */
 async function hasRoute(engine: Engine, path: string): Promise<boolean> {
   const { status } = await engine.call("GET", path);
   return ![0, 403, 404].includes(status);
@@ -122,7 +122,7 @@ export async function checkTrainerRoutes(
 
 const RENDER_PATH = "/v1/chat/completions/render";
 
-/** Whether the engine makes prompts of chats. */
+/** Reports whether the engine renders chats as prompts. */
 export async function checkChats(engine: Engine): Promise<Finding> {
   const messages = [{ role: "user", content: "Hello" }];
   const { status, body } = await engine.call("POST", RENDER_PATH, { messages, max_tokens: 1 });
@@ -133,7 +133,7 @@ export async function checkChats(engine: Engine): Promise<Finding> {
   return info("chats", reason);
 }
 
-/** The message of an error, or what stands for one. */
+/** The message in an error's body, or the body itself. */
 function textOf(body: unknown): string {
   const message = pathOf(body, "error", "message");
   return typeof message === "string" ? message : JSON.stringify(body);

@@ -6,14 +6,14 @@ import { type Engine, fieldOf } from "./engine.ts";
 import { type Finding, fail, info, ok, warn } from "./finding.ts";
 
 const CHECK = "KV pool";
-/** KV is saved beside the engine's steps, which others need too. */
+/** Waits before a look-up: KV is saved in the background, while others need the engine's steps. */
 const SAVE_MS = [500, 2_000, 5_000] as const;
 const OUTPUT_BLOCKS = 2;
 const NEXT_TOKENS = 8;
 
 /**
- * From the first engine to the second, both of which were probed; null: they have no pool that output is saved to, or
- * not the same kind. `salt` names this examination.
+ * Whether the second engine finds KV of the first, both of which were probed; null: they have no pool that output is saved
+ * to, or pools of different kinds. `salt` names this examination.
  */
 export async function checkPool(from: Engine, to: Engine, salt: string): Promise<Finding | null> {
   const pool = poolOf(to);
@@ -33,7 +33,7 @@ export async function checkPool(from: Engine, to: Engine, salt: string): Promise
   }
 }
 
-/** The connector's class; null: other engines cannot find its KV, or it saves no output. */
+/** Class of the engine's KV connector; null: other engines cannot find its KV, or it saves no output. */
 function poolOf({ found }: Engine): string | null {
   const connector = found?.capabilities.connector;
   const isPool = connector?.row?.reach === "pool" && connector.problem === null;
@@ -76,7 +76,7 @@ async function handOver(parts: {
 }
 
 const SAME_WEIGHTS = "same weights";
-/** vLLM's name for weights that nobody named. */
+/** vLLM's version of weights that nobody has named. */
 const UNNAMED = "default";
 const FIX = "send the update to every engine, or let the sidecar pass it on";
 

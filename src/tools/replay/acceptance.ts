@@ -4,12 +4,12 @@
 import { assert } from "../../core/base/assert.ts";
 import { type Drafts, TREE_TOKENS_MAX } from "../../core/draft/drafter.ts";
 
-/** 0: not accepted; otherwise the token's place in the accepted path, from 1 on. */
+/** Depth of each drafted token in the accepted path, from 1 on; 0: not accepted. */
 const depth = new Int32Array(TREE_TOKENS_MAX);
 
 /**
- * Length of the longest path of the draft of query number `query` that `response` follows from `at` on. A token behind the
- * response's end is not accepted. `judged` is called for every drafted token.
+ * Length of the longest path in the draft for query `query` that `response` follows from position `at` on. Tokens behind the
+ * response's end are not accepted. `judged` is called for every drafted token.
  */
 export function acceptedOf(
   drafts: Drafts,

@@ -18,16 +18,16 @@ export interface CellResult {
   readonly file: string;
   readonly drafter: DrafterKind;
   readonly budget: number;
-  /** 1 + accepted draft tokens a verification step. */
+  /** 1 + accepted draft tokens per verification step. */
   readonly accepted_plus_1: number;
   readonly drafted_per_step: number;
-  /** Groups whose prompt an earlier group had; null: there are none. */
+  /** Totals of groups whose prompt an earlier group had; null: there are none. */
   readonly returning: ReturnType<typeof totalOf> | null;
-  /** 0 if nothing was drafted. */
+  /** Share of drafted tokens that were accepted; 0 if nothing was drafted. */
   readonly accepted_per_drafted: number;
-  /** CPU time in the drafter for each output token: append and propose. */
+  /** CPU time in the drafter (append and propose) per output token, in microseconds. */
   readonly us_per_token: number;
-  /** Confidence interval of accepted_plus_1, over groups; null below two groups. */
+  /** 95 % confidence interval of accepted_plus_1 over groups; null below two groups. */
   readonly ci95: readonly [low: number, high: number] | null;
   readonly probability_min: number;
   readonly live: number;
@@ -35,7 +35,7 @@ export interface CellResult {
   readonly responses: number;
   readonly tokens: number;
   readonly steps: number;
-  /** Groups that the drafter had no room for; above 0 the figures understate it. */
+  /** Number of groups that the drafter had no room for; above 0 the figures understate acceptance. */
   readonly full_groups: number;
 }
 
@@ -51,7 +51,7 @@ export const cpuClock: Clock = {
   },
 };
 
-/** Replays `groups`. `onRound` is called with the number of output tokens, every round. */
+/** Replays `groups` with one drafter. `onRound` is called every round with the number of output tokens so far. */
 export async function runCell(
   groups: AsyncIterable<TraceGroup>,
   options: CellOptions,
@@ -102,7 +102,7 @@ export function ratio(numerator: number, denominator: number): number {
   return denominator === 0 ? 0 : numerator / denominator;
 }
 
-/** One engine step of a batch, as measured without drafts, and what each further verified token adds. */
+/** Time of an engine's step for a batch, as measured without drafts, and of each further verified token. */
 export interface EngineSteps {
   readonly batch: number;
   readonly stepMs: number;
@@ -111,7 +111,7 @@ export interface EngineSteps {
 
 type Acceptance = Pick<CellResult, "accepted_plus_1" | "drafted_per_step" | "us_per_token">;
 
-/** Tokens per second with drafts, over those without. Below 1: drafting costs time. */
+/** Speed-up by drafts: ratio of tokens per second with and without them. Below 1 drafting costs time. */
 export function speedUp(result: Acceptance, engine: EngineSteps): number {
   const { accepted_plus_1: tokens, drafted_per_step: drafted, us_per_token: draftUs } = result;
   const { batch, stepMs, rowUs } = engine;
@@ -120,7 +120,7 @@ export function speedUp(result: Acceptance, engine: EngineSteps): number {
   return (tokens * stepMs) / (stepMs + verifyMs + draftMs);
 }
 
-/** Standard deviations of a normal within which 95 % of it lie. */
+/** Standard deviations on either side of the mean that hold 95 % of a normal distribution. */
 const DEVIATIONS = 1.96;
 
 /**

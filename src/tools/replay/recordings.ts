@@ -16,20 +16,20 @@ import {
 /** One prompt and the responses that were recorded for it. */
 export interface TraceGroup {
   readonly name: string;
-  /** Empty: the recording has none. */
+  /** Token ids of the prompt; empty: the recording has none. */
   readonly prompt: Int32Array;
   readonly responses: readonly Int32Array[];
 }
 
-/** A draft group holds no more sequences. */
+/** Limit of a group's responses: a draft group holds no more sequences. */
 export const RESPONSES_MAX = SEQUENCES_MAX;
 const TOKEN_MAX = 0x7fffffff;
-/** A response of a million tokens, with its text and logprobs, takes about 30 MB as JSON. */
+/** Limit of a line: a response of a million tokens, with text and logprobs, takes about 30 MB as JSON. */
 const LINE_BYTES_MAX = 256 * 1024 * 1024;
-/** The longest text that JSON.parse takes. */
+/** Limit of a trace file: the longest text that JSON.parse takes. */
 const TRACE_BYTES_MAX = 512 * 1024 * 1024 - 1;
 
-/** Reads `path` from the start. @throws AppError usage, invalid_json, invalid_field. */
+/** Reads the groups of a file of either format. @throws AppError usage, invalid_json, invalid_field. */
 export async function* readGroups(path: string, groupsMax: number | null = null) {
   let left = groupsMax ?? Number.POSITIVE_INFINITY;
   for await (const group of groupsIn(path)) {
@@ -47,7 +47,7 @@ function groupsIn(path: string): AsyncIterable<TraceGroup> {
   throw new AppError("usage", `${path}: its name must end with ${kinds}`);
 }
 
-/** The whole file is held. `prompt` may be null. */
+/** Reads a trace, holding the whole file in memory. `prompt` may be null. */
 export async function* readTrace(file: string, chunks: Chunks): AsyncGenerator<TraceGroup> {
   const pieces: Uint8Array[] = [];
   let bytes = 0;
@@ -90,8 +90,8 @@ interface Line {
 }
 
 /**
- * One group is held: the lines of a group stand beside one another. A name that comes again after other groups is another
- * group, since logs of several iterations repeat names. Responses come in the order of their index.
+ * Reads response lines, holding one group in memory: its lines must be adjacent. A name that comes again later is another
+ * group, since logs of several iterations repeat names. Responses are sorted by their index.
  */
 export async function* readResponses(file: string, chunks: Chunks): AsyncGenerator<TraceGroup> {
   let open = new Map<number, Line>();
@@ -152,7 +152,7 @@ function isSame(a: Int32Array, b: Int32Array): boolean {
   return a.length === b.length && a.every((token, i) => token === b[i]);
 }
 
-/** Token ids that may be absent or null: then there are none. */
+/** The prompt's token ids; none if the field is absent or null. */
 function promptOf(value: unknown, place: { where: string; field: string }): Int32Array {
   return value === undefined || value === null
     ? new Int32Array(0)

@@ -12,16 +12,16 @@ import { promptKey } from "../../core/request/prompt-key.ts";
 import { acceptedOf } from "./acceptance.ts";
 import type { TraceGroup } from "./recordings.ts";
 
-/** self: from the response's own prompt and text. grouped: siblings too. history: also earlier groups of the prompt. */
+/** Sources of drafts. self: the response's own prompt and text. grouped: siblings too. history: also earlier groups of the prompt. */
 export const DRAFTERS = ["self", "grouped", "history"] as const;
 export type DrafterKind = (typeof DRAFTERS)[number];
 
 export interface ReplayOptions {
   readonly drafter: DrafterKind;
-  /** Draft tokens of one step, at most. */
+  /** Limit of draft tokens in one step, over all live responses. */
   readonly budget: number;
   readonly probabilityMin: number;
-  /** Groups that are generated at the same time. */
+  /** Number of groups that are generated at the same time. */
   readonly live: number;
 }
 
@@ -32,20 +32,20 @@ export interface Tally {
   steps: number;
   drafted: number;
   accepted: number;
-  /** An earlier group had its prompt. */
+  /** Whether an earlier group had the same prompt. */
   readonly returns: boolean;
 }
 
 export interface ReplayOutcome {
-  /** One of each recorded group, in their order. */
+  /** A tally of each recorded group, in the recording's order. */
   readonly groups: readonly Tally[];
   /** Time in the drafter: registering, appending, proposing and dropping. */
   readonly drafterMs: number;
-  /** Groups of the drafter that ran out of room, and drafted nothing from then on. */
+  /** Number of groups that ran out of room in the drafter, and drafted nothing from then on. */
   readonly fullGroups: number;
 }
 
-/** A response that is being generated. Which object it is stays; `at` is its output tokens that are out. */
+/** A response that is being generated. The object stays the same; `at` is its number of output tokens so far. */
 export interface LiveResponse {
   readonly query: DraftQuery;
   readonly prompt: Int32Array;
@@ -56,12 +56,12 @@ export interface LiveResponse {
 
 export interface ReplayHost {
   readonly drafter: Drafter;
-  /** The drafter's own, for `history`. */
+  /** History of the drafter, for `history`. */
   readonly history?: History;
   readonly clock: Clock;
   /** Called with the number of output tokens so far, every round. */
   readonly onRound?: (tokens: number) => void;
-  /** Drafts of a round, in the order of the responses; default: what the drafter proposes. */
+  /** Proposes the drafts of a round, in the order of the responses. Default: the drafter does. */
   readonly propose?: (live: readonly LiveResponse[]) => Drafts;
 }
 
@@ -75,13 +75,13 @@ interface Source {
 
 interface Live extends LiveResponse {
   readonly source: Source;
-  /** How many of its group are live. */
+  /** Number of live responses in its group. */
   readonly group: { left: number };
-  /** The drafter has these tokens: 0 <= at <= response.length. */
+  /** Number of response tokens that the drafter has: 0 <= at <= response.length. */
   at: number;
 }
 
-/** Replays every group. The drafter must be fresh, and is spent afterwards. */
+/** Replays every group. The drafter must be fresh, and cannot be used afterwards. */
 export function replay(
   groups: AsyncIterable<TraceGroup>,
   options: ReplayOptions,
@@ -90,7 +90,7 @@ export function replay(
   return new Replay(options, host).run(groups);
 }
 
-/** null: the recording has no prompt, which may be any. */
+/** Key of a prompt; null: the recording has no prompt, so that it may be any. */
 function keyOf(prompt: Int32Array): number | null {
   return prompt.length === 0 ? null : promptKey(prompt);
 }
@@ -106,7 +106,7 @@ class Replay {
   #tokens = 0;
   #fullGroups = 0;
   #drafterMs = 0;
-  /** Keys of prompts that have come. */
+  /** Keys of the prompts so far. */
   readonly #came = new Set<number>();
 
   constructor(options: ReplayOptions, host: ReplayHost) {
@@ -176,7 +176,7 @@ class Replay {
     return source;
   }
 
-  /** One step of every live response; true if a response has ended. */
+  /** Performs one step of every live response; true if a response has ended. */
   #round(): boolean {
     const { drafter, clock, propose } = this.#host;
     const begun = clock.nowMs();
@@ -192,7 +192,7 @@ class Replay {
     return this.#live.some(({ at, response }) => at === response.length);
   }
 
-  /** Counts a step of request number `i`; returns the tokens that come out of it. */
+  /** Counts a step of live response number `i`; returns the tokens that it yields. */
   #judge({ response, tally, at }: Live, i: number, drafts: Drafts): Int32Array {
     const accepted = acceptedOf(drafts, i, { response, at });
     const tokens = response.subarray(at, at + accepted + 1);

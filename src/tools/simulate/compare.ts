@@ -6,7 +6,7 @@ import type { CoreExports } from "../../core/wasm/load.ts";
 import type { Recorded, RecordedIteration } from "./recording.ts";
 import { Simulation } from "./simulation.ts";
 
-/** Figures of one policy. Its keys are a public format. */
+/** Results of one policy. The keys are a public format. */
 export interface PolicyReport {
   readonly wall_s: number;
   readonly tail_s: number;
@@ -21,13 +21,13 @@ export interface PolicyReport {
 }
 
 export interface ComparisonReport {
-  /** Always true: these are no measurements of engines. */
+  /** Always true, because these are no measurements of engines. */
   readonly simulated: true;
   readonly recorded: Recorded;
   readonly runs: Readonly<Record<string, PolicyReport>>;
 }
 
-/** Speed-ups are over the first policy. `chunkTokens` null: chosen as in production. */
+/** Simulates the recording under each policy. Speed-ups are over the first. `chunkTokens` null: chosen as in production. */
 export async function comparePolicies(
   recording: RecordedIteration,
   options: {

@@ -1,14 +1,14 @@
-// A response that counts its tokens and keeps none: a full iteration makes 250 million of them. Whoever reads them reads
-// zeros.
+// A response that counts its tokens but does not keep them: a full iteration has 250 million. All tokens
+// read as zero.
 
 import { assert } from "../../core/base/assert.ts";
 import type { Request } from "../../core/request/buffer.ts";
 import { Response } from "../../core/request/response.ts";
 
-/** Longer than any response of a workload. */
+/** Upper bound of a response's length in any workload. */
 const LENGTH_MAX = 2 ** 21;
 const ZEROS = new ArrayBuffer(4 * LENGTH_MAX);
-/** Arrays of fewer tokens are kept once they were made: most reports, and most beginnings, are as short as that. */
+/** Arrays of fewer tokens are kept for reuse: most reports, and most first parts, are as short as that. */
 const KEPT = 16_384;
 
 interface Tokens {
@@ -20,11 +20,11 @@ const kept = Array<Tokens | null>(KEPT).fill(null);
 
 /** An array of `count` arbitrary tokens, which is never written to. */
 export function tokensOf(count: number): Tokens {
-  const known = count < KEPT ? kept[count] : null;
-  if (known) return known;
-  const made = madeOf(count);
-  if (count < KEPT) kept[count] = made;
-  return made;
+  const cached = count < KEPT ? kept[count] : null;
+  if (cached) return cached;
+  const fresh = madeOf(count);
+  if (count < KEPT) kept[count] = fresh;
+  return fresh;
 }
 
 function madeOf(count: number): Tokens {
@@ -58,7 +58,7 @@ class CountedResponse extends Response {
   }
 }
 
-/** Gives a request that has just joined a response without tokens, before anybody has read it. */
+/** Replaces the response of a request that has just joined by a counting one, before anybody has read it. */
 export function countOnly(request: Request): void {
   assert(request.response.length === 0, "it has just joined");
   const writable: { -readonly [K in keyof Request]: Request[K] } = request;

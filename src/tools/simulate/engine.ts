@@ -22,46 +22,46 @@ import type {
 } from "../../core/rollout/worker.ts";
 import { tokensOf } from "./counted-response.ts";
 
-/** Times of one engine, in ms. */
+/** The time model of one engine, in ms. */
 export interface EngineTimes {
   readonly kvBytesPerToken: number;
   /**
    * A step that decodes `rows` tokens of `batch` requests whose contexts add up to `contextTokens`: rows >= batch >= 1.
    */
   stepMs(batch: number, rows: number, contextTokens: number): number;
-  /** Prefill of `tokens` behind `before` tokens of which the KV is there. */
+  /** Prefill of `tokens` tokens behind `before` tokens whose KV exists. */
   prefillMs(tokens: number, before: number): number;
   /** Transfer of the KV of `tokens` between the engine and the pool that all share. */
   transferMs(tokens: number): number;
 }
 
-/** A running request, as the drafter knows it. */
+/** A running request, as the model of drafting sees it. */
 export interface Drafting {
-  /** Mean chance that the next draft token is accepted, 0..1, in hundredths. */
+  /** Mean probability that the next draft token is accepted, 0..1, in steps of a hundredth. */
   quality: number;
   readonly isUrgent: boolean;
-  /** Set by `plan`: tokens that a step yields, >= 1, and rows that it verifies, >= 1. */
+  /** Tokens that a step yields (>= 1), set by `plan`; `rows`: rows that it verifies (>= 1). */
   rate: number;
   rows: number;
 }
 
 export interface Speculation {
-  /** Sets rate and rows of each; returns the milliseconds that drafting adds to a step. */
+  /** Sets rate and rows of each request; returns the milliseconds that drafting adds to a step. */
   plan(running: readonly Drafting[], times: StepTimes): number;
 }
 
-/** The world that all engines of a simulation share. */
+/** The part of a simulation that all its engines share. */
 export interface EngineWorld {
   nowMs(): number;
-  /** Output tokens of the request when it ends. */
+  /** Number of output tokens with which the request ends. */
   lengthOf(requestId: RequestId): number;
-  /** Mean chance that the next draft token of the request is accepted. */
+  /** Mean probability that the next draft token of the request is accepted. */
   qualityOf(requestId: RequestId): number;
-  /** The request runs: for the first time, or again after it waited or was preempted. */
+  /** Called when the request starts to run: first, or again after it waited or was preempted. */
   admitted(requestId: RequestId): void;
-  /** KV of the request, of `tokens` tokens, has left the engine for the shared pool. */
+  /** Called when `tokens` tokens of KV of the request have moved from the engine to the shared pool. */
   stored(requestId: RequestId, tokens: number, from: WorkerId): void;
-  /** Tokens of KV that the shared pool has of the request and `to` is about to load. */
+  /** Tokens of the request's KV in the shared pool, which `to` is about to load. */
   loading(requestId: RequestId, to: WorkerId): number;
 }
 
@@ -70,12 +70,12 @@ interface Run extends Drafting {
   readonly requestId: RequestId;
   /** Output tokens before this chunk. */
   readonly position: number;
-  /** Output tokens that this chunk makes unless it is taken away, and whether the response then ends. */
+  /** Output tokens that this chunk makes unless it is taken away; `isLast`: whether the response then ends. */
   readonly tokens: number;
   readonly isLast: boolean;
-  /** Tokens of KV it has, or needs while it waits. Fractional between two changes. */
+  /** Tokens of KV that the request has, or needs while it waits. Fractional between two changes. */
   context: number;
-  /** Tokens of `context` whose KV is at hand when it is admitted. */
+  /** Tokens of `context` whose KV exists when the request is admitted. */
   kvTokens: number;
   /** Output tokens until the chunk ends. Fractional between two changes. */
   left: number;
@@ -88,25 +88,25 @@ export interface EngineOptions {
   readonly workerId: WorkerId;
   readonly slots: number;
   readonly times: EngineTimes;
-  /** Prompt + output of one request, at most. */
+  /** Limit of prompt and output tokens of one request. */
   readonly contextTokens: number;
   /** KV budget in tokens. */
   readonly kvTokens: number;
   readonly speculation: Speculation | null;
   readonly world: EngineWorld;
-  /** Maximum of tokens of a request before they are reported; the end of a chunk is reported at once. Infinity: whole requests. */
+  /** Limit of a request's unreported tokens; a chunk's end is reported at once. Infinity: whole requests only. */
   readonly reportTokens: number;
   /** Whether the engine reports its step times. */
   readonly isPaced: boolean;
 }
 
-/** Below this many tokens a chunk is over: sums of fractions are not exact. */
+/** A chunk with fewer remaining tokens is over: sums of fractions are not exact. */
 const EPSILON = 1e-6;
-/** Tokens are reported so often at least. */
+/** Maximum time between two reports of tokens. */
 const REPORT_MS = 120_000;
-/** A report is early by this part at most, where the engine stops anyway. */
+/** From this part of the limit on, tokens are reported early if the engine stops anyway. */
 const REPORT_EARLY = 3 / 4;
-/** More tokens than a step can make of one request. */
+/** Upper bound of the tokens that a step makes of one request. */
 const RATE_MAX = 1 + DRAFT_TOKENS_MAX;
 const EPOCH = weightEpoch(0);
 
@@ -114,7 +114,7 @@ export class SimulatedEngine implements Worker {
   readonly workerId: WorkerId;
   readonly name: string;
   readonly capacity: WorkerCapacity;
-  /** Cumulative; times in virtual ms. */
+  /** Totals since the start; times in virtual ms. */
   readonly counters = {
     preemptions: 0,
     recomputedTokens: 0,
@@ -127,42 +127,42 @@ export class SimulatedEngine implements Worker {
     outputTokens: 0,
     lastTokenMs: 0,
   };
-  /** As `nextMs`, which is costly to ask for; -Infinity: not known. */
+  /** Cached `nextMs`, which is costly to compute; -Infinity: not known. */
   quietMs = Number.NEGATIVE_INFINITY;
   readonly #options: EngineOptions;
   readonly #running: Run[] = [];
-  /** First come, first served; a preempted run goes to the front. */
+  /** Waiting runs, first come, first served; a preempted run goes to the front. */
   readonly #waiting: Run[] = [];
   readonly #parked = new Map<RequestId, number>();
-  /** Requests whose KV is on its way here. */
+  /** Requests whose KV is on its way to this engine. */
   readonly #loading = new Set<RequestId>();
-  /** Transfers on the engine's link to the pool, in order, each with what follows. */
+  /** Transfers on the engine's link to the pool, in order, each with the action at its end. */
   readonly #transfers: { readonly atMs: number; readonly act: () => void }[] = [];
   #listener: WorkerListener | null = null;
   #events: WorkerEvent[] = [];
   #parkedTokens = 0;
   #kvUsed = 0;
-  /** false: what runs, or its context, has changed since `#kvUsed` was summed up. */
+  /** Whether `#kvUsed` is current; false: running requests, or their contexts, have changed. */
   #isCounted = true;
-  /** Chunks of running requests may be over. */
+  /** Whether chunks of running requests may be over. */
   #hasEnded = false;
   #atMs = 0;
-  /** Prefill still to do: decoding waits for it. */
+  /** Time of prefill still to do, for which decoding waits. */
   #stallMs = 0;
-  /** The current stretch: its steps, the time of the next step, and what each step adds to that. */
+  /** The current stretch: its number of steps, the time of the next one, and how much longer each is than the one before. */
   #steps = 0;
   #stepMs = 0;
   #growthMs = 0;
   #rows = 0;
-  /** Tokens that a step makes. */
+  /** Tokens that a step makes, summed over all running requests. */
   #rate = 0;
   #isStale = false;
-  /** false: the stretch is yet to be planned, which is put off until its end is asked for: commands may change it before. */
+  /** Whether the stretch is planned. Planning waits until its end is asked for, because commands may change it before. */
   #isPlanned = true;
   #changeMs = Number.POSITIVE_INFINITY;
   /** End of the first transfer. */
   #transferMs = Number.POSITIVE_INFINITY;
-  /** Time of the next report at the latest. */
+  /** Latest time of the next report. */
   #reportMs = Number.POSITIVE_INFINITY;
   #unreported = 0;
 
@@ -207,7 +207,7 @@ export class SimulatedEngine implements Worker {
     return this.#kvUsed + this.#parkedTokens;
   }
 
-  /** Performs the due changes. true: the listener got events. */
+  /** Performs the changes that are due; returns whether there are events for the listener. */
   turn(): boolean {
     const nowMs = this.#options.world.nowMs();
     if (!this.#isStale && nowMs < this.nextMs) return false;
@@ -230,7 +230,7 @@ export class SimulatedEngine implements Worker {
     return true;
   }
 
-  /** Hands over tokens that reports have left out: what the listener would know by now. */
+  /** Reports the tokens that reports have left out so far. */
   flush(): void {
     for (const runs of [this.#running, this.#waiting]) for (const run of runs) this.#tell(run);
     this.#listener?.(EPOCH, this.#events);
@@ -286,7 +286,7 @@ export class SimulatedEngine implements Worker {
     });
   }
 
-  /** The request was given up, or its KV is wanted no more. */
+  /** Frees the KV of a request that was given up, or whose KV is not needed any more. */
   #release(requestId: RequestId): void {
     this.#unpark(requestId);
     this.#loading.delete(requestId);
@@ -297,7 +297,7 @@ export class SimulatedEngine implements Worker {
     }
   }
 
-  /** KV leaves for the pool. A chunk that runs ends with what it has; one that is all but over goes on. */
+  /** Moves KV to the pool. A running chunk ends with the tokens that it has, unless it is almost over. */
   #export(requestId: RequestId): void {
     const answer: WorkerEvent = { kind: "exported", requestId, kv: null };
     const at = this.#running.findIndex((run) => run.requestId === requestId);
@@ -323,7 +323,7 @@ export class SimulatedEngine implements Worker {
     });
   }
 
-  /** A transfer of `tokens` over the link begins as soon as that is free. */
+  /** Queues a transfer of `tokens` on the link; it begins when the link is free. */
   #transfer(tokens: number, act: () => void): void {
     const startMs = Math.max(this.#atMs, this.#transfers.at(-1)?.atMs ?? 0);
     const atMs = startMs + this.#options.times.transferMs(tokens);
@@ -344,7 +344,7 @@ export class SimulatedEngine implements Worker {
     return tokens;
   }
 
-  /** Takes the work to now, at most to the next change. */
+  /** Advances the work to the current time, at most to the next change. */
   #advance(): void {
     const nowMs = this.#options.world.nowMs();
     let ms = nowMs - this.#atMs;
@@ -379,7 +379,7 @@ export class SimulatedEngine implements Worker {
     if (this.#isNearlyFull) this.#plan();
   }
 
-  /** Whether what runs may have no room for another step. */
+  /** Whether running requests may lack room for another step. */
   get #isNearlyFull(): boolean {
     return this.kvUsed + RATE_MAX * this.#running.length > this.capacity.kvTokens;
   }
@@ -462,7 +462,7 @@ export class SimulatedEngine implements Worker {
     }
   }
 
-  /** Counts, and tokens of all that runs; false: only the first of each chunk, others with a later report. */
+  /** Reports counters and tokens of all running requests; false: only the first tokens of each chunk. */
   #report(hasTokens = true): void {
     const { speculation, world } = this.#options;
     for (const run of this.#running) {
@@ -475,7 +475,7 @@ export class SimulatedEngine implements Worker {
     this.#reportMs = this.#running.length === 0 ? Infinity : this.#atMs + REPORT_MS;
   }
 
-  /** The tokens of the run that the listener does not have yet. */
+  /** Reports the tokens of the run that the listener does not have yet. */
   #tell(run: Run): void {
     const { requestId, made, reported: offset } = run;
     if (made <= offset) return;
@@ -506,7 +506,7 @@ export class SimulatedEngine implements Worker {
     };
   }
 
-  /** Takes what runs now as it is until the next change. */
+  /** Plans the next stretch with the requests that run now. */
   #plan(): void {
     this.#isPlanned = true;
     const { times, speculation, reportTokens } = this.#options;
@@ -544,7 +544,7 @@ export class SimulatedEngine implements Worker {
     this.#changeMs = this.#atMs + this.#stallMs + ms;
   }
 
-  /** Steps done in `ms`: the root of n t + growth n^2 / 2 = ms. */
+  /** Number of steps in `ms`: the root of n t + growth n^2 / 2 = ms. */
   #stepsIn(ms: number): number {
     if (this.#growthMs < 1e-12) return ms / this.#stepMs;
     return (Math.sqrt(this.#stepMs ** 2 + 2 * this.#growthMs * ms) - this.#stepMs) / this.#growthMs;
@@ -579,7 +579,7 @@ function madeBy({ position, tokens, left }: Run): number {
   return position + Math.floor(tokens - left + EPSILON);
 }
 
-/** A step under way is lost. */
+/** Discards a step in progress. */
 function loseStep(run: Run): void {
   run.context = Math.floor(run.context + EPSILON);
   run.left = Math.ceil(run.left - EPSILON);

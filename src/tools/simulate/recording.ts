@@ -9,12 +9,12 @@ import type { TracedRun } from "../trace/report.ts";
 import type { EngineTimes, Speculation } from "./engine.ts";
 import type { EngineModel, GroupModel } from "./simulation.ts";
 
-/** The recording in a report. Its keys are a public format. */
+/** Description of the recording in a report. The keys are a public format. */
 export interface Recorded {
   readonly name: string;
   readonly wall_s: number;
   readonly responses: number;
-  /** Responses that had not finished, which count as far as they had come. */
+  /** Number of responses that had not finished; they count with the tokens that they had. */
   readonly unfinished: number;
   readonly engines: number;
   /** Time of a step with one row on the median engine, and what each further row adds. */
@@ -22,7 +22,7 @@ export interface Recorded {
   readonly row_ms: number;
   /** Median deviation of the recorded steps from the fitted step times, relative to these. */
   readonly step_error: number;
-  /** Output tokens that a step made of a request, on average: above 1 drafts were accepted. */
+  /** Output tokens per step and request, on average: above 1 drafts were accepted. */
   readonly tokens_per_step: number;
   /** Whether a request that moved found its KV on the other engine. */
   readonly moves_kv: boolean;
@@ -30,7 +30,7 @@ export interface Recorded {
 
 export interface RecordedIteration {
   readonly recorded: Recorded;
-  /** In the order in which they arrived. */
+  /** Groups in the order of their arrival. */
   readonly groups: readonly GroupModel[];
   readonly engines: readonly EngineModel[];
   readonly tokensMax: number;
@@ -46,23 +46,23 @@ interface Decoding {
   readonly drafted: number;
 }
 
-/** From the dispatch of a chunk, or of several that overlap, to the first token; tokens of which it takes the KV. */
+/** Time from the dispatch of a chunk, or of several that overlap, to the first token; `tokens`: those that got KV in it. */
 interface Begin {
   readonly startMs: number;
   readonly endMs: number;
   readonly tokens: number;
 }
 
-/** Chunks of one engine by what is learnt from them. */
+/** Chunks of one engine, by what the model learns from them. */
 interface Learned {
   readonly decoding: Decoding[];
   readonly computed: Begin[];
   readonly loaded: Begin[];
-  /** The same as `computed`, and what preempted requests needed again, at some time while they ran. */
+  /** As `computed`, with the prefills of preempted requests, whose time is only known to lie within their chunk's. */
   readonly prefills: Begin[];
 }
 
-/** @throws InvalidFieldError, AppError usage: it cannot be simulated. */
+/** Makes a simulation's input of a run. @throws InvalidFieldError, AppError usage: the run cannot be simulated. */
 export function recordingOf({ name, timeline }: TracedRun, where: string): RecordedIteration {
   const { responses, responses_left_out: leftOut, workers } = timeline;
   if (leftOut > 0) {
@@ -159,7 +159,7 @@ function learnedFrom(responses: readonly ResponseTimeline[]): Map<number, Learne
   return learned;
 }
 
-/** None of a chunk that did not run all the time: its engine took its KV. */
+/** The decoding part of a chunk; empty: the chunk did not run all the time, because its engine took its KV. */
 function decodingOf([, , endMs, firstMs, made, , drafted, accepted, preemptions]: ChunkRow) {
   if (firstMs === null || endMs === null || endMs <= firstMs || (preemptions ?? 0) > 0) return [];
   // The first token is there when decoding begins.
@@ -169,12 +169,12 @@ function decodingOf([, , endMs, firstMs, made, , drafted, accepted, preemptions]
   return [{ startMs: firstMs, endMs, steps, tokens, drafted: drafted ?? 0 }];
 }
 
-/** Spans of an engine: as many as `Paces` keeps. */
+/** Number of spans per engine: as many as `Paces` keeps. */
 const SPANS = 16;
 
 /**
- * The decoding of an engine in even parts of its time. Requests that ran are as it sampled them; what prefill took of a part
- * is taken out of it.
+ * The decoding of an engine in equal parts of its time. Numbers of running requests come from its samples; estimated
+ * prefill time is subtracted.
  */
 function spansOf(
   { decoding, prefills }: Learned,
@@ -206,7 +206,7 @@ function spansOf(
   return spans;
 }
 
-/** Requests that ran in a piece of time, on average while any did: as many as the sample before said; 0: not known. */
+/** Mean number of running requests in a time span, while any ran: each sample holds until the next one; 0: not known. */
 function runningIn({ at_ms: times, running }: WorkerTimeline, startMs: number, endMs: number) {
   let busyMs = 0;
   let requestMs = 0;
@@ -220,10 +220,10 @@ function runningIn({ at_ms: times, running }: WorkerTimeline, startMs: number, e
   return busyMs === 0 ? 0 : requestMs / busyMs;
 }
 
-/** Part of a span's time that is decoding, at least: prefill's time is an estimate. */
+/** Minimum share of decoding in a span's time: prefill's time is an estimate. */
 const DECODING_LEAST = 1 / 4;
 
-/** The part of a piece of time that is between two others. */
+/** The share of a piece of time that lies between two times. */
 function partIn(piece: { startMs: number; endMs: number }, startMs: number, endMs: number) {
   const inside = Math.min(piece.endMs, endMs) - Math.max(piece.startMs, startMs);
   return inside <= 0 ? 0 : inside / (piece.endMs - piece.startMs);
@@ -237,8 +237,8 @@ interface StepTimes {
 }
 
 /**
- * The shape and the paces are those that the scheduler would learn, which do not mind spans that something else made long;
- * the size is such that all steps together take the recorded time. null: there are too few spans.
+ * Step times. The ratio of row to base time and the paces are those that the scheduler would learn, which ignores outliers;
+ * the scale makes all steps together take the recorded time. null: there are too few spans.
  */
 function stepTimesOf(
   spans: readonly { readonly id: WorkerId; readonly span: Span }[],
@@ -261,7 +261,7 @@ function stepTimesOf(
   return { baseMs: size * baseMs, rowMs: size * rowMs, error, paceOf: (id) => paces.of(id) };
 }
 
-/** Times between first tokens: an engine computes, or loads, one after the other, and those that come together at once. */
+/** Times between first tokens: an engine prefills, or loads, one after the other; first tokens of one step count as one. */
 function merged(begins: readonly Begin[]): Begin[] {
   const all: Begin[] = [];
   for (const { startMs, endMs, tokens } of begins.toSorted((a, b) => a.endMs - b.endMs)) {
@@ -275,10 +275,10 @@ function merged(begins: readonly Begin[]): Begin[] {
   return all;
 }
 
-/** First tokens of one step come so close together. */
+/** Maximum time between first tokens of one step. */
 const TOGETHER_MS = 1;
 
-/** A token's time in the quarter that was fastest, counted in tokens: in the others something else was waited for. */
+/** Time per token in the fastest quarter, counted in tokens: in the others the engine waited for something else. */
 function msPerToken(begins: readonly Begin[]): number {
   const timeOf = ({ startMs, endMs, tokens }: Begin): number => (endMs - startMs) / tokens;
   const sorted = begins.toSorted((a, b) => timeOf(a) - timeOf(b));
@@ -291,7 +291,7 @@ function msPerToken(begins: readonly Begin[]): number {
   return 0;
 }
 
-/** Every step makes as many tokens of a request, and verifies as many rows, as the recorded ones did on average. */
+/** Drafting in which every step makes as many tokens of a request, and verifies as many rows, as recorded on average. */
 function constantDrafts(rate: number, rows: number): Speculation {
   return {
     plan: (running) => {
@@ -304,7 +304,7 @@ function constantDrafts(rate: number, rows: number): Speculation {
   };
 }
 
-/** The most that a response may have, as far as every engine has KV for it; the longest of them has to fit. */
+/** Limit of a response's tokens, as far as every engine has KV for it; the longest response has to fit. */
 function tokensMaxOf(
   responses: readonly ResponseTimeline[],
   workers: readonly WorkerTimeline[],
@@ -320,7 +320,7 @@ function tokensMaxOf(
   throw new InvalidFieldError({ where, field: "kv_tokens", problem });
 }
 
-/** In the order in which they were submitted. What was carried into the iteration was there at its begin. */
+/** Groups in the order of their arrival. Responses carried into the iteration arrive at its start. */
 function groupsOf(responses: readonly ResponseTimeline[]): GroupModel[] {
   const submitted = responses.toSorted((a, b) => a.request - b.request);
   const groups = Map.groupBy(submitted, ({ group }) => group);
@@ -332,7 +332,7 @@ function groupsOf(responses: readonly ResponseTimeline[]): GroupModel[] {
   return models.sort((a, b) => a.atMs - b.atMs);
 }
 
-/** When the response ended, or its last chunk that has. */
+/** Time at which the response ended, or its last chunk that has ended. */
 function lastMs({ end_ms: endMs, chunks }: ResponseTimeline): number {
   return endMs ?? Math.max(0, ...chunks.map(([, , end]) => end ?? 0));
 }

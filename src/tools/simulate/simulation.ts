@@ -20,11 +20,11 @@ import { EmbeddedKvPool } from "../../host/embedded-pool.ts";
 import { countOnly } from "./counted-response.ts";
 import { type EngineTimes, type EngineWorld, SimulatedEngine, type Speculation } from "./engine.ts";
 
-/** One prompt, and the output tokens of each of its responses. */
+/** A group: one prompt, and the number of output tokens of each response. */
 export interface GroupModel {
   readonly promptTokens: number;
   readonly lengths: readonly number[];
-  /** When it arrives, in ms. */
+  /** Time of its arrival, in ms. */
   readonly atMs: number;
 }
 
@@ -33,31 +33,31 @@ export interface EngineModel {
   /** KV budget in tokens. */
   readonly kvTokens: number;
   readonly times: EngineTimes;
-  /** null: it drafts nothing. */
+  /** The engine's model of drafting; null: it drafts nothing. */
   readonly speculation: Speculation | null;
 }
 
 export interface SimulationOptions {
   readonly groups: readonly GroupModel[];
   readonly engines: readonly EngineModel[];
-  /** Output tokens that a response may have, as the scheduler knows it. */
+  /** Limit of a response's output tokens, as the scheduler knows it. */
   readonly tokensMax: number;
   readonly core: CoreExports;
-  /** null: chosen as in production. */
+  /** Limit of a chunk's tokens; null: chosen as in production. */
   readonly chunkTokens: number | null;
-  /** false: tokens of a chunk are reported at its end, which is faster where no decision depends on them. */
+  /** Whether tokens are reported during a chunk; false: at its end, which is faster where no decision depends on them. */
   readonly reportsTokens: boolean;
   readonly schedulerFor: (parts: PolicyParts) => Scheduler;
-  /** false: KV that leaves an engine is lost, and computed again at the next. */
+  /** Whether KV moves between engines; false: KV that leaves an engine is lost, and recomputed on the next. */
   readonly movesKv: boolean;
-  /** false: all engines count as equally fast. */
+  /** Whether engines have paces; false: all count as equally fast. */
   readonly isPaced: boolean;
 }
 
-/** Times in seconds. */
+/** Results of a simulated iteration; times in seconds. */
 export interface SimulationFigures {
   readonly wallS: number;
-  /** From the end of the first 90 % of requests to the end of all (paper, Fig. 8). */
+  /** Time from the end of the first 90 % of requests to the end of all (paper, Fig. 8). */
   readonly tailS: number;
   /** Mean over engines of the time between their last token and the end, over the wall time. */
   readonly idleShare: number;
@@ -81,17 +81,17 @@ const REPORT_PART = 1 / 2048;
 export class Simulation implements EngineWorld {
   readonly rollout: Rollout;
   readonly requests: Request[] = [];
-  /** All that were added. */
+  /** All engines that were ever added. */
   readonly engines: SimulatedEngine[] = [];
-  /** Engines that are there, in order of arrival. */
+  /** Current engines, in the order of their arrival. */
   protected readonly serving: SimulatedEngine[] = [];
   readonly #options: SimulationOptions;
   readonly #contextTokens: number;
   readonly #lengths: Int32Array;
-  /** Groups and changes that are still to come. */
+  /** Arrivals of groups and other changes to come. */
   readonly #changes: { readonly atMs: number; readonly act: () => void }[] = [];
   #groupsToCome: number;
-  /** KV in the pool that the engines share. */
+  /** KV in the shared pool. */
   readonly #kv = new Map<RequestId, { readonly tokens: number; readonly from: WorkerId }>();
   #nowMs = 0;
   #migratedTokens = 0;
@@ -132,7 +132,7 @@ export class Simulation implements EngineWorld {
     this.rollout.stop();
   }
 
-  /** The figures of the run; once, when it is over. */
+  /** The results of the run; call it once, when the run is over. */
   figures(): SimulationFigures {
     const wallMs = this.#nowMs;
     const { tailS, figures } = present(this.rollout.meter.endIteration(), "an iteration ran");
@@ -182,7 +182,7 @@ export class Simulation implements EngineWorld {
     return this.rollout.unfinished === 0 && this.#groupsToCome === 0;
   }
 
-  /** The request has got tokens. */
+  /** Called when the request has received tokens. */
   protected took(_request: Request): void {}
 
   protected groupFinished(_group: Group): void {}
@@ -192,7 +192,7 @@ export class Simulation implements EngineWorld {
     this.#kv.delete(spec.requestId);
   }
 
-  /** So much time is about to pass. */
+  /** Called before time advances by this much. */
   protected passing(_ms: number): void {}
 
   protected after(ms: number, act: () => void): void {
@@ -220,7 +220,7 @@ export class Simulation implements EngineWorld {
     this.rollout.addWorker(engine);
   }
 
-  /** Performs what is due at the engines. true: the rollout got events. */
+  /** Performs the changes that are due at engines; returns whether the rollout got events. */
   #isTurn(): boolean {
     let isTurn = false;
     for (const engine of this.serving) {
@@ -229,7 +229,7 @@ export class Simulation implements EngineWorld {
     return isTurn;
   }
 
-  /** Takes the time to the next change. true: that was none of an engine. */
+  /** Advances time to the next change; returns whether that was in `#changes`, and not an engine's. */
   #moveOn(): boolean {
     const changeMs = this.#changes.at(0)?.atMs ?? Number.POSITIVE_INFINITY;
     let atMs = changeMs;

@@ -5,7 +5,7 @@
 import type { ChunkRow, ResponseTimeline, WorkerTimeline } from "../../core/rollout/timeline.ts";
 import type { TracedRun } from "./report.ts";
 
-/** Times are whole microseconds. */
+/** An event of the format; times are whole microseconds. */
 export interface TraceEvent {
   readonly ph: "X" | "C" | "M" | "i" | "b" | "e" | "s" | "f";
   readonly name: string;
@@ -26,20 +26,20 @@ export interface TraceFile {
   readonly traceEvents: readonly TraceEvent[];
 }
 
-/** Process numbers of one run: more than it has workers. */
+/** Range of process numbers for one run: more than it has workers. */
 const RUN_PIDS = 100_000;
 const ITERATION_TID = 1;
-/** As in the reports (paper, Fig. 8). */
+/** Share of responses in the tail, as in the reports (paper, Fig. 8). */
 const TAIL_SHARE = 0.1;
 
 /** A chunk with what the trace needs of its response. Times in whole microseconds. */
 interface Slice {
   readonly response: ResponseTimeline;
   readonly chunk: ChunkRow;
-  /** When the response joined. */
+  /** Time at which the response joined. */
   readonly joined: number;
   readonly start: number;
-  /** After `start`. */
+  /** End of the chunk, after `start`. */
   readonly end: number;
   /** The worker as a process, and one of its slots as a thread. */
   readonly place: { readonly pid: number; tid: number };
@@ -55,7 +55,7 @@ export function traceOf(runs: readonly TracedRun[]): TraceFile {
   return { displayTimeUnit: "ms", traceEvents };
 }
 
-/** Metadata first, then by time. */
+/** The events of one run: metadata first, then by time. */
 function eventsOf({ name, timeline }: TracedRun, pid: number, nextId: () => number): TraceEvent[] {
   const { responses, workers } = timeline;
   const times = responses.flatMap(({ joined_ms, end_ms, chunks }) => [
@@ -98,7 +98,7 @@ function slicesOf(
   });
 }
 
-/** The slot of each chunk on its worker: the first that is free. Queues of engines make more of them than slots. */
+/** Assigns each chunk the first free slot of its worker. Engines with queues may need more of them than they have. */
 function takeSlots(slices: Slice[]): void {
   const ends = new Map<number, number[]>();
   for (const { start, end, place } of slices.toSorted((a, b) => a.start - b.start)) {
@@ -110,7 +110,7 @@ function takeSlots(slices: Slice[]): void {
   }
 }
 
-/** When all but the last tenth of the responses had finished. */
+/** Time at which all but the last tenth of the responses had finished. */
 function tailStartOf({
   responses,
   responses_left_out: leftOut,
@@ -218,7 +218,7 @@ interface Wait {
   readonly after: number | null;
 }
 
-/** Before the first chunk, and between chunks. */
+/** The waits of a response: before its first chunk, and between chunks. */
 function waitsOf(slices: readonly Slice[]): Wait[] {
   return slices.flatMap(({ response, joined, start: to }, i) => {
     const before = slices[i - 1];

@@ -16,7 +16,7 @@ export interface TracedRun {
   readonly timeline: Pick<Timeline, "responses" | "responses_left_out" | "workers">;
 }
 
-/** @throws AppError usage, invalid_json, invalid_field. */
+/** Reads the timelines of a report. @throws AppError usage, invalid_json, invalid_field. */
 export function readTracedRuns(path: string): TracedRun[] {
   const result = v.safeParse(Report, parsed(path), { abortEarly: true });
   if (!result.success) {

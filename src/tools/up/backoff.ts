@@ -1,12 +1,12 @@
 // When to start a program again that keeps ending. Pure arithmetic.
 
 export interface BackoffLimits {
-  /** ms before the first restart; doubles with each that was of no use. */
+  /** Pause in ms before the first restart; it doubles with each run that was too short. */
   readonly firstMs: number;
   readonly msMax: number;
   /** Time in ms after which a healthy run resets the count of failures. */
   readonly goodMs: number;
-  /** Runs in a row that were not good, before it is given up. */
+  /** Limit of consecutive unhealthy runs; then the program is given up. */
   readonly failuresMax: number;
 }
 

@@ -7,7 +7,7 @@ import type { VllmBuild } from "./launch.ts";
 
 export interface FoundVllm {
   readonly command: string;
-  /** The interpreter of its environment. */
+  /** The Python interpreter of vLLM's environment. */
   readonly python: string;
   readonly build: VllmBuild;
 }
@@ -16,7 +16,7 @@ const INSTALL_HINT = "npm run vllm:install prepares one";
 const ASK_VERSION = "import importlib.metadata as m; print(m.version('vllm'))";
 
 /**
- * `given` (a path), else the project's own (`npm run vllm:install`), else the one on PATH.
+ * Finds `given` (a path), else the project's own (`npm run vllm:install`), else the one on PATH.
  * @throws AppError invalid_config: there is none, or it does not print its version.
  */
 export function findVllm(given: string | null, root: string): FoundVllm {
@@ -45,7 +45,7 @@ export function findVllm(given: string | null, root: string): FoundVllm {
 
 const HEAD_CHARACTERS = 4096;
 
-/** A script that pip wrote names its interpreter in the first line, or in the second if it is too long for the first. */
+/** The interpreter of a script that pip wrote: in its first line, or in the second if it is too long for the first. */
 function interpreterIn(script: string): string | undefined {
   const long = /^#!\/bin\/sh\n'''exec' "?([^"\n]+?)"? "\$0"/.exec(script);
   return long?.[1] ?? /^#!(\S+)/.exec(script)?.[1];

@@ -8,20 +8,20 @@ const SIZES: readonly (readonly string[])[] = [
   ["--pipeline-parallel-size", "-pp"],
   ["--prefill-context-parallel-size", "-pcp"],
 ];
-/** The second one gives the number of the first on this machine. */
+/** Flags of data parallelism; the second one is the size on this machine. */
 const DATA_SIZES: readonly (readonly string[])[] = [
   ["--data-parallel-size", "-dp"],
   ["--data-parallel-size-local", "-dpl"],
 ];
 
-/** @throws AppError usage: a size is no whole number from 1 on. */
+/** GPUs that each server needs. @throws AppError usage: a size is not a positive whole number. */
 export function gpusPerServer(vllmArgs: readonly string[]): number {
   const [all, local] = DATA_SIZES.map((names) => sizeIn(vllmArgs, names));
   const sizes = SIZES.map((names) => sizeIn(vllmArgs, names) ?? 1);
   return sizes.reduce((product, size) => product * size, local ?? all ?? 1);
 }
 
-/** The last one wins, as in vLLM. null: it is not given. */
+/** The value of the last of these flags, which wins as in vLLM. null: it is not given. */
 export function sizeIn(args: readonly string[], names: readonly string[]): number | null {
   let size: number | null = null;
   for (const [i, arg] of args.entries()) {
@@ -36,7 +36,7 @@ export function sizeIn(args: readonly string[], names: readonly string[]): numbe
   return size;
 }
 
-/** The machine's GPUs by the names that CUDA_VISIBLE_DEVICES knows; null: their number is unknown. */
+/** The machine's GPUs, named as in CUDA_VISIBLE_DEVICES; null: their number is unknown. */
 export function visibleGpus(
   env: Readonly<Record<string, string | undefined>>,
   list: () => string | null = nvidiaSmi,
@@ -71,7 +71,7 @@ export function gpusOf(options: {
   );
 }
 
-/** Indices, one a line; null: there is no such command, or it fails. */
+/** Indices of the GPUs, one per line; null: there is no nvidia-smi, or it fails. */
 function nvidiaSmi(): string | null {
   const command = Bun.which("nvidia-smi");
   if (command === null) return null;

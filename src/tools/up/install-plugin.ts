@@ -1,4 +1,4 @@
-// Sees to it that a vLLM's environment has the plugin of this checkout: builds it from native/foretoken_vllm and
+// Makes sure that a vLLM's environment has the plugin of this checkout: builds it from native/foretoken_vllm and
 // build/core.wasm by that environment's own pip, and does nothing where that has been done; and asks it which of vLLM's
 // model runners it is to draft under there (foretoken_vllm/runner_v2.py decides). It starts no vLLM.
 
@@ -14,13 +14,13 @@ const CORE = join("build", "core.wasm");
 const BUILD_FILES = ["pyproject.toml", "hatch_build.py"];
 /** Not one pattern with the files above: Bun 1.4 finds nothing for braces around a path with `**`. */
 const SOURCES = new Glob("src/**/*.py");
-/** Finds the package, and checks that its dependencies are installed. */
+/** Python program that finds the package, and checks that its dependencies are installed. */
 const ASK_PLACE =
   "import foretoken_vllm.proposer, os; print(os.path.dirname(foretoken_vllm.__file__))";
 const OUTPUT_CHARS = 800;
 
 /**
- * Returns whether it had to be installed.
+ * Installs the plugin if its sources have changed; returns whether it did.
  * @throws AppError invalid_config: the installation failed; the message contains pip's.
  */
 export async function ensurePlugin(parts: { python: string; root: string }): Promise<boolean> {
@@ -60,9 +60,9 @@ export async function pluginHash(root: string): Promise<string> {
 }
 
 export interface PluginRunner {
-  /** 0: under none. */
+  /** Number of vLLM's model runner; 0: the plugin drafts under none. */
   readonly runner: 0 | 1 | 2;
-  /** Why; for the log. */
+  /** The reason of the choice, for the log. */
   readonly reason: string;
 }
 
@@ -74,7 +74,7 @@ export function parsePluginRunner(output: string): PluginRunner | null {
   return runner === undefined ? null : { runner, reason };
 }
 
-/** @throws AppError invalid_config: the plugin does not answer. */
+/** Asks the plugin which model runner it drafts under. @throws AppError invalid_config: it does not answer. */
 export async function pluginRunner(python: string): Promise<PluginRunner> {
   const { output, problem } = await ran([python, "-m", "foretoken_vllm.runner_v2", "--choose"]);
   const found = problem === null ? parsePluginRunner(output) : null;
@@ -83,7 +83,7 @@ export async function pluginRunner(python: string): Promise<PluginRunner> {
   throw new AppError("invalid_config", answer);
 }
 
-/** `problem`: null: success; else its last message. */
+/** Runs a command to its end. `problem`: its last message; null: it succeeded. */
 async function ran(
   command: string[],
 ): Promise<{ readonly output: string; readonly problem: string | null }> {

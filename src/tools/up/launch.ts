@@ -8,20 +8,20 @@ import { connectorLaunch } from "../../engines/vllm/connectors.ts";
 import { sizeIn } from "./gpus.ts";
 
 export interface VllmBuild {
-  /** "0.32.0". */
+  /** vLLM's version, such as "0.32.0". */
   readonly version: string;
-  /** Built for CPUs: its version ends with "+cpu". */
+  /** Whether it was built for CPUs: its version ends with "+cpu". */
   readonly isCpu: boolean;
 }
 
 export interface PluginLaunch {
-  /** The sidecar's draft service: "ws://host:port/v1/draft". */
+  /** URL of the sidecar's draft service: "ws://host:port/v1/draft". */
   readonly draftUrl: string;
   /** Token for clients of the sidecar; null: none. */
   readonly token: string | null;
   /** File for the plugin's counters. */
   readonly statsFile: string;
-  /** vLLM's model runner that it drafts under. */
+  /** Number of vLLM's model runner that the plugin drafts under. */
   readonly runner: 1 | 2;
 }
 
@@ -41,8 +41,8 @@ const FIRST_RUNNER = [
 const ROWS = [1, 2, 4, 8] as const;
 const ROWS_MAX = 8;
 /**
- * vLLM's own, up to 1,024 by a GPU's memory, would take four times the rows of logits, and more graphs. The rows of 256
- * fit every GPU's default of --max-num-batched-tokens (2,048).
+ * Default of --max-num-seqs. vLLM's own, up to 1,024 by GPU memory, would take four times the rows of logits, and more
+ * graphs. The rows of 256 requests fit every GPU's default of --max-num-batched-tokens (2,048).
  */
 const REQUESTS_MAX = 256;
 
@@ -50,40 +50,40 @@ export interface LaunchOptions {
   /** The `vllm` command. */
   readonly command: string;
   readonly build: VllmBuild;
-  /** A Hugging Face directory. */
+  /** Hugging Face directory of the model. */
   readonly model: string;
   readonly host: string;
   readonly port: number;
   /** CUDA_VISIBLE_DEVICES of the server; null: it computes on the CPU. */
   readonly gpus: string | null;
-  /** null: the model's own. */
+  /** Limit of the context; null: the model's own. */
   readonly contextTokens: number | null;
   readonly servedName: string | null;
   /** API key for clients of the server; null: none. */
   readonly apiKey: string | null;
   /** Settings of native/foretoken_vllm as the drafter; null: the server drafts nothing. */
   readonly plugin: PluginLaunch | null;
-  /** One of the connectors' table. Default: KV stays where it is. */
+  /** KV connector, from the connectors' table. Default: KV stays on its server. */
   readonly kvConnector?: {
     readonly name: string;
-    /** Variables that its pool needs; those of the environment take precedence. */
+    /** Variables that the connector's pool needs; those of the environment take precedence. */
     readonly envDefaults?: Readonly<Record<string, string>>;
     readonly env?: Readonly<Record<string, string>>;
   } | null;
-  /** Come last, so that they win. */
+  /** Further arguments, which come last so that they win. */
   readonly extraArgs: readonly string[];
 }
 
 export interface Launch {
   readonly command: readonly string[];
-  /** Overrides the process's environment. */
+  /** Variables that override those of the process's environment. */
   readonly env: Readonly<Record<string, string>>;
-  /** Overridden by the process's environment. */
+  /** Variables that those of the process's environment override. */
   readonly envDefaults: Readonly<Record<string, string>>;
 }
 
 interface Row {
-  /** From this release on: 1000 times the major number, and the minor one. */
+  /** First release with this row: 1000 times the major version, plus the minor. */
   readonly since: number;
   readonly before?: number;
   readonly device: "any" | "cpu" | "gpu";
@@ -92,7 +92,7 @@ interface Row {
   readonly envDefaults?: Readonly<Record<string, string>>;
 }
 
-/** Token ids in and out with priorities, cache salts and the RL routes are all there from here on. */
+/** Minor version from which on token ids, priorities, cache salts and the RL routes are all supported. */
 const VERSION_MIN = 22;
 
 const TABLE: readonly Row[] = [
@@ -153,7 +153,7 @@ const TABLE: readonly Row[] = [
   },
 ];
 
-/** @throws AppError invalid_config: the version is too old. */
+/** Command and environment of a server. @throws AppError invalid_config: its vLLM is too old. */
 export function launchOf(options: LaunchOptions): Launch {
   const { build, model, host, port, contextTokens, servedName, apiKey } = options;
   const release = releaseOf(build.version);
@@ -219,7 +219,7 @@ function pluginLaunch(options: LaunchOptions): Required<Pick<Row, "args" | "env"
   };
 }
 
-/** A CPU has no CUDA graphs. vLLM is not given capture sizes twice: it ends. */
+/** Arguments for the second runner. A CPU has no CUDA graphs. vLLM exits if capture sizes are given twice. */
 function secondRunner({ build, extraArgs }: LaunchOptions): string[] {
   const requests = sizeIn(extraArgs, ["--max-num-seqs"]) ?? REQUESTS_MAX;
   const speculation = {

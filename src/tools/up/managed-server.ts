@@ -9,19 +9,19 @@ import { openLog, ProcessGroup, tailOf } from "./process-group.ts";
 
 export interface ServerSpec {
   readonly name: string;
-  /** Address on which the server will listen. */
+  /** URL that the server will listen on. */
   readonly url: string;
   readonly command: readonly string[];
   readonly env: Readonly<Record<string, string | undefined>>;
   readonly logPath: string;
-  /** ms that a start may take. */
+  /** Time limit of a start, in ms. */
   readonly startMsMax: number;
-  /** ms between SIGTERM and SIGKILL. */
+  /** Time between SIGTERM and SIGKILL, in ms. */
   readonly graceMs: number;
   readonly backoff?: BackoffLimits;
 }
 
-/** Fields are named as in the log. */
+/** An event of a server; its fields have the log's names. */
 export type ServerEvent =
   | { readonly kind: "started"; readonly pid: number }
   /** The server is still starting; `last_line` of its log, null: none. Reported every few seconds. */
@@ -43,7 +43,7 @@ export class ManagedServer {
   readonly #backoff: Backoff;
   #group: ProcessGroup | null = null;
   #isStopping = false;
-  /** Ends a pause. */
+  /** Resolves when the server is to stop, which ends a pause. */
   readonly #stopped = Promise.withResolvers<void>();
   #kept: Promise<void> | null = null;
 
@@ -53,7 +53,7 @@ export class ManagedServer {
     this.#backoff = new Backoff(spec.backoff);
   }
 
-  /** Id of the server's process group; null: it does not run. */
+  /** Id of the server's process group; null: it is not running. */
   get pid(): number | null {
     return this.#group?.pid ?? null;
   }
@@ -80,7 +80,7 @@ export class ManagedServer {
     await this.#kept;
   }
 
-  /** For the last moment of this process: kills without waiting. */
+  /** Kills the server without waiting, at the very end of this process. */
   kill(): void {
     this.#isStopping = true;
     this.#group?.signal("SIGKILL");
@@ -107,7 +107,7 @@ export class ManagedServer {
     }
   }
 
-  /** Returns why it is not healthy; null: it is. A program that did not get there in time has been killed. */
+  /** Starts the server once; returns why it is not healthy, null if it is. A server that is not healthy in time is killed. */
   async #startOnce(): Promise<string | null> {
     const { logPath, command, env, startMsMax } = this.spec;
     const output = openLog(logPath);

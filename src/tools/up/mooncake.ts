@@ -11,12 +11,12 @@ import { AppError } from "../../core/base/errors.ts";
 import type { ServerSpec } from "./managed-server.ts";
 
 const MIB = 1024 * 1024;
-/** A server's segment, unless the machine has less memory. */
+/** Default size of a server's segment, unless the machine has less memory. */
 const SEGMENT_MIB = 1024;
 const SEGMENT_MIB_MIN = 64;
-/** Share of the free memory for all segments together. */
+/** Maximum share of the free memory for all segments together. */
 const SHARE_MAX = 1 / 4;
-/** Buffer for transfers without a destination of their own; copies of KV go directly into the servers' KV memory. */
+/** Size of the buffer for transfers without a destination of their own; KV is copied directly into the servers' KV memory. */
 const BUFFER_MIB = 64;
 /**
  * Seconds for which a key that was looked up is kept: if a load takes longer, the KV is recomputed. The plugin's release of
@@ -29,9 +29,9 @@ const START_MS_MAX = 30_000;
 const GRACE_MS = 5_000;
 
 export interface FoundMooncake {
-  /** Version of the package. */
+  /** Version of the Mooncake package. */
   readonly version: string;
-  /** The master's program. */
+  /** Path of the master's program. */
   readonly master: string;
 }
 
@@ -41,7 +41,7 @@ const ASK =
   "print(m.version(names[0]) if names else 'unknown'); print(os.path.dirname(mooncake.__file__))";
 const WORDS_MAX = 300;
 
-/** @throws AppError invalid_config: vLLM's environment cannot load it; the message names what is missing. */
+/** Finds Mooncake. @throws AppError invalid_config: vLLM's environment cannot load it; the message names what is missing. */
 export function findMooncake(python: string): FoundMooncake {
   const { exitCode, stdout, stderr } = Bun.spawnSync([python, "-c", ASK], {
     stdout: "pipe",
@@ -61,7 +61,7 @@ export function findMooncake(python: string): FoundMooncake {
   return { version, master: join(folder, "mooncake_master") };
 }
 
-/** Memory that each server gives to the pool, MiB. `given`: null: as much as the machine can spare. */
+/** Memory in MiB that each server gives to the pool. `given` null: as much as the machine can spare. */
 export function segmentMib(
   given: number | null,
   machine: { availableBytes: number; servers: number },
@@ -101,7 +101,7 @@ export function masterSpec(options: {
   };
 }
 
-/** Writes what every server reads at its start. `master`: "host:port". */
+/** Writes the configuration that every server reads at its start. `master`: "host:port". */
 export function writePoolConfig(options: {
   configPath: string;
   master: string;

@@ -3,11 +3,11 @@
 import { readFileSync } from "node:fs";
 import { present } from "../../core/base/assert.ts";
 
-/** Registered ports begin at 1024; few services choose a fixed port from here on. */
+/** Lowest port to try: registered ports begin at 1024, but few services have a fixed port from here on. */
 const PORT_MIN = 20_000;
-/** Linux's default of net.ipv4.ip_local_port_range. Ports from there on are given to outgoing connections. */
+/** First ephemeral port by Linux's default of net.ipv4.ip_local_port_range; outgoing connections use ports from there on. */
 const EPHEMERAL_PORT_MIN = 32_768;
-/** More than that many taken ports in a row: the range is exhausted. */
+/** Limit of ports tried in a row; beyond it the range counts as exhausted. */
 const TRIES_MAX = 1000;
 
 /**
@@ -41,7 +41,7 @@ function isFree(port: number, host: string): boolean {
   }
 }
 
-/** First port of outgoing connections; the range above 20,000 is all theirs where a host is set up so. */
+/** First port of outgoing connections; on some hosts their range holds everything above 20,000. */
 function ephemeralPortMin(): number {
   try {
     const range = readFileSync("/proc/sys/net/ipv4/ip_local_port_range", "utf8");

@@ -43,14 +43,14 @@ export interface GroupOptions {
 }
 
 export class ProcessGroup {
-  /** Id of the group, and of its leader. */
+  /** Id of the group, which is the process id of its leader. */
   readonly pid: number;
-  /** How the program ended. Never rejects. The group may have members that still live. */
+  /** Resolves with how the program ended; never rejects. Other members of the group may still be alive. */
   readonly ended: Promise<string>;
   readonly #leader: ChildProcess;
   #hasEnded = false;
 
-  /** @throws Error: there is no shell. */
+  /** Starts the program. @throws Error: there is no shell. */
   constructor({ command, env, output }: GroupOptions) {
     this.#leader = spawn("/bin/sh", ["-c", LEADER, "foretoken-guard", ...command], {
       detached: true,
@@ -95,7 +95,7 @@ export class ProcessGroup {
     }
   }
 
-  /** Returns whether the group had a member to receive the signal. */
+  /** Sends a signal; returns whether the group had a member to receive it. */
   signal(name: "SIGTERM" | "SIGKILL"): boolean {
     try {
       process.kill(-this.pid, name);
@@ -107,7 +107,7 @@ export class ProcessGroup {
 }
 
 const EMPTY_CHECK_MS = 20;
-/** A killed process ends at once, unless the kernel holds it: 2 s. */
+/** Limit of checks, 2 s in all: a killed process ends at once, unless the kernel holds it. */
 const EMPTY_CHECKS_MAX = 100;
 
 /** Opens an empty log to append to; an existing one becomes `PATH.old`. Returns its descriptor. */

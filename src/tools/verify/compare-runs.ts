@@ -8,26 +8,26 @@ import type { RunReport } from "../../core/rollout/report.ts";
 
 const POOL_BYTES = 256 * 1024 * 1024;
 
-/** Output of `--json`. */
+/** The report of `foretoken verify --json`. */
 export interface VerifyReport {
   readonly requests: number;
   readonly equal_requests: number;
   readonly compared_tokens: number;
-  /** Requests whose chunks ran on more than one worker. */
+  /** Number of requests whose chunks ran on more than one worker. */
   readonly moved_requests: number;
   readonly differences: readonly string[];
   readonly full_stack: RunReport;
   readonly alone: RunReport;
 }
 
-/** Shows how one of the two runs goes. */
+/** Display of one of the two runs. */
 interface RunDisplay extends Pick<RolloutJob, "events" | "note" | "onProgress"> {
   finish(): void;
 }
 
 interface Comparison extends Pick<RolloutJob, "model" | "plan" | "chunkTokens"> {
   readonly full: RolloutJob["sources"];
-  /** One engine that runs one request at a time. */
+  /** An engine that runs one request at a time, undisturbed. */
   readonly alone: RolloutJob["sources"];
   readonly display: (title: string) => RunDisplay;
 }
@@ -66,7 +66,7 @@ export async function compareRuns(comparison: Comparison): Promise<VerifyReport>
   };
 }
 
-/** Requests by the names of their groups and their indices there. */
+/** Runs a rollout; returns its requests by group name and index. */
 async function runOnce(
   { model, plan, chunkTokens, display: open }: Comparison,
   title: string,

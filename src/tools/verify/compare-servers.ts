@@ -9,7 +9,7 @@ import { readMetrics } from "../../engines/vllm/metrics.ts";
 import type { Made } from "../../engines/vllm/trial.ts";
 import { Engine } from "../doctor/engine.ts";
 
-/** `moves`: each piece runs on another server than the one before. */
+/** The plain way: one request per response. `moves`: each piece runs on another server than the one before. */
 const PLAIN = { pieces: "one", moves: false, drafts: false } as const;
 const WAYS = {
   plain: PLAIN,
@@ -27,7 +27,7 @@ export interface VerifyPrompt {
   readonly tokens: readonly number[];
 }
 
-/** `slots`: requests that each server is sent at the same time. */
+/** Numbers of a comparison. `slots`: requests that each server is sent at the same time. */
 type Counts = "groupSize" | "slots" | "maxTokens" | "chunkTokens" | "temperature" | "seed";
 type Run = Readonly<Record<Counts, number>> & {
   readonly engines: readonly Engine[];
@@ -40,12 +40,12 @@ type Response = Pick<Made, "tokens" | "logprobs">;
 
 export type WayReport = ReturnType<typeof compared> & {
   readonly way: Way;
-  /** As the servers count them. Both 0: they do not draft, or do not say. */
+  /** Draft tokens as counted by the servers. Both 0: they do not draft, or do not report it. */
   readonly drafted_tokens: number;
   readonly accepted_tokens: number;
 };
 
-/** @throws AppError: it is not fit to be asked. */
+/** Opens and probes a server. @throws AppError: it cannot be used for a comparison. */
 export async function openServer(url: string, token: string | null): Promise<Engine> {
   const engine = new Engine(url, token);
   const { capabilities } = await engine.probe();
@@ -56,7 +56,7 @@ export async function openServer(url: string, token: string | null): Promise<Eng
   return engine;
 }
 
-/** Without drafts there is no `all`. @throws AppError worker_failed: a server refuses a request. */
+/** Compares the ways; without drafts `all` is left out. @throws AppError worker_failed: a server refuses a request. */
 export async function compareServers(run: Run, began: (way: Way) => void): Promise<WayReport[]> {
   const name = `verify-${crypto.randomUUID()}`;
   const reports: WayReport[] = [];
