@@ -25,7 +25,7 @@ export interface LogOptions {
   readonly level?: LogLevel;
   readonly write: (line: string) => void;
   readonly nowMs?: () => number;
-  /** Runs something after a while. */
+  /** Runs `act` after `ms`. */
   readonly later?: (act: () => void, ms: number) => void;
 }
 

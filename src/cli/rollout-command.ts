@@ -312,15 +312,15 @@ async function runOne(
   signal.addEventListener("abort", announceStop);
   try {
     // Servers make the prompts of chats, and may have a tokenizer that is not on this machine.
-    const known = settings.worker.length > 0 ? null : await planOfPrompts(prompts);
+    const localPlan = settings.worker.length > 0 ? null : await planOfPrompts(prompts);
     return await runRollout({
       plan: async (running) => {
-        const plan = known ?? (await planOfPrompts(prompts, running));
+        const plan = localPlan ?? (await planOfPrompts(prompts, running));
         checkRoom(plan, prompts, running.sidecar.rollout.workers);
         return plan;
       },
       model,
-      sources: engines.sources(model, known === null ? undefined : longestIn(known)),
+      sources: engines.sources(model, localPlan === null ? undefined : longestIn(localPlan)),
       policy: run.policy,
       draft: run.draft,
       chunkTokens: settings.chunkTokens,

@@ -6,7 +6,7 @@ import { createLogUpdate } from "log-update";
 
 export type Style = "bold" | "dim" | "green" | "yellow" | "red" | "cyan";
 
-/** The text in this style, where the stream is a terminal that shows colours and nobody refused them (NO_COLOR). */
+/** The text in this style, if the stream is a terminal with colours and NO_COLOR is not set. */
 export function paint(text: string, style: Style, stream: NodeJS.WriteStream = process.stdout) {
   return styleText(style, text, { stream });
 }

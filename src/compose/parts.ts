@@ -65,7 +65,7 @@ export interface Parts extends Resources {
   readonly chats: ChatRenderer;
 }
 
-/** @throws AppError invalid_config: a journal is of something else. */
+/** Makes the parts of a sidecar. @throws AppError invalid_config: a journal is of something else. */
 export function partsOf(
   options: ComposeOptions,
   opened: Resources & { readonly feed: OperatorFeed; readonly front: Front | null },
@@ -121,7 +121,7 @@ export function partsOf(
   return { options, front, log, timers, saved, kv, history, journals, ...served };
 }
 
-/** @throws AppError invalid_config: a journal is of something else. */
+/** The requests and rollouts that journals hold. @throws AppError invalid_config: a journal is of something else. */
 function savedIn(journals: RunJournals | null): Saved {
   const requests: SavedRequest[] = [];
   const rollouts: SavedRollout[] = [];

@@ -67,9 +67,9 @@ export class Access {
     const { apiToken } = this.#options;
     if (apiToken === null) return;
     const key = apiKeyIn(headers) ?? searchParams.get("token") ?? "";
-    const given = sessionKeyOf(key)?.token ?? key;
-    if (isSame(given, apiToken)) return;
-    if (pathname === "/metrics" && isSame(given, metricsToken(apiToken))) return;
+    const token = sessionKeyOf(key)?.token ?? key;
+    if (isSame(token, apiToken)) return;
+    if (pathname === "/metrics" && isSame(token, metricsToken(apiToken))) return;
     const message = "the API token is missing or wrong (Authorization: Bearer ...)";
     throw new AppError("unauthorized", message);
   }

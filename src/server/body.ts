@@ -50,12 +50,12 @@ export async function readBody(request: Request, options: BodyOptions): Promise<
   const { bytesMax, budget } = options;
   const encoding = request.headers.get("content-encoding")?.trim().toLowerCase() ?? "identity";
   if (encoding !== "identity" && !isUnpackable(encoding)) {
-    const known = Object.keys(UNPACKERS).join(", ");
-    const message = `the body's content-encoding is ${encoding}, not one of ${known}`;
+    const codings = Object.keys(UNPACKERS).join(", ");
+    const message = `the body's content-encoding is ${encoding}, not one of ${codings}`;
     throw new AppError("unsupported_encoding", message);
   }
-  const said = request.body === null ? "0" : request.headers.get("content-length");
-  const length = said === null ? null : wholeNumber("content-length", said);
+  const lengthHeader = request.body === null ? "0" : request.headers.get("content-length");
+  const length = lengthHeader === null ? null : wholeNumber("content-length", lengthHeader);
   if (length !== null && length > bytesMax) throw tooLarge(`has ${length} bytes, beyond`, bytesMax);
   const expected = encoding === "identity" ? length : null;
   const room = await budget.take(expected ?? FIRST_BYTES, request.signal);

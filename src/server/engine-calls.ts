@@ -22,7 +22,7 @@ export interface EngineCall {
   readonly signal: AbortSignal;
 }
 
-/** missing: no engine has the route; `reasons` names each and what it said. */
+/** An engine's answer; missing: no engine has the route, and `reasons` names each engine with its answer. */
 export type EngineReply =
   | { readonly kind: "answer"; readonly body: unknown }
   | { readonly kind: "missing"; readonly reasons: string };
@@ -50,10 +50,10 @@ export class PoolCalls implements EngineCalls {
 
   async post({ form, body, signal }: EngineCall): Promise<EngineReply> {
     const { pool, sidecar, later } = this.#parts;
-    const there = connected(pool.members);
-    if (there.length === 0) throw new AppError("no_worker", "no worker is in service");
-    this.#turn = (this.#turn + 1) % there.length;
-    const turned = [...there.slice(this.#turn), ...there.slice(0, this.#turn)];
+    const reachable = connected(pool.members);
+    if (reachable.length === 0) throw new AppError("no_worker", "no worker is in service");
+    this.#turn = (this.#turn + 1) % reachable.length;
+    const turned = [...reachable.slice(this.#turn), ...reachable.slice(0, this.#turn)];
     // An engine whose connection is lost may be silent for long.
     const last = ({ member }: Reachable) => Number(member.state !== "ready");
     const engines = turned.toSorted((a, b) => last(a) - last(b));
@@ -61,9 +61,9 @@ export class PoolCalls implements EngineCalls {
     const broken: string[] = [];
     for (const engine of engines) {
       const lacking = this.#lacking.getOrInsertComputed(engine.worker, () => new Map());
-      const known = lacking.get(form);
-      if (known !== undefined) {
-        missing.push(known);
+      const cachedProblem = lacking.get(form);
+      if (cachedProblem !== undefined) {
+        missing.push(cachedProblem);
         continue;
       }
       const { epoch: nextEpoch } = sidecar.rollout;
@@ -75,13 +75,13 @@ export class PoolCalls implements EngineCalls {
       if (answer.status === 200) return { kind: "answer", body: answer.body };
       if (signal.aborted) throw new AppError("interrupted", "the client disconnected");
       const reason = messageOf(answer);
-      const said = `${engine.member.source.name}: HTTP ${answer.status}: ${reason}`;
+      const problem = `${engine.member.source.name}: HTTP ${answer.status}: ${reason}`;
       if (MISSING.has(answer.status)) {
-        missing.push(said);
-        lacking.set(form, said);
+        missing.push(problem);
+        lacking.set(form, problem);
       } else if (answer.status < 500)
         throw new RefusedError({ status: answer.status, message: reason });
-      else broken.push(said);
+      else broken.push(problem);
     }
     if (broken.length === 0) return { kind: "missing", reasons: missing.join("; ") };
     throw new AppError("worker_failed", `${form}: ${broken.join("; ")}`);

@@ -251,8 +251,8 @@ const SANE_ID = /^[\x21-\x7e]{1,128}$/;
 
 /** The client's own X-Request-Id, if it can stand in a header and a log line. */
 function requestIdOf(headers: Headers): string {
-  const given = headers.get("x-request-id");
-  return given !== null && SANE_ID.test(given) ? given : crypto.randomUUID();
+  const clientId = headers.get("x-request-id");
+  return clientId !== null && SANE_ID.test(clientId) ? clientId : crypto.randomUUID();
 }
 
 function askedIn({ url, about = "" }: Exchange): string {

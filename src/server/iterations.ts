@@ -7,7 +7,7 @@ import type { Sidecar } from "./sidecar.ts";
 
 export interface IterationOptions {
   readonly sidecar: Sidecar;
-  /** Runs something after a while; returns what cancels it. */
+  /** Runs `act` after `ms`; returns a function that cancels it. */
   readonly later: (act: () => void, ms: number) => () => void;
   readonly ended: (summary: IterationSummary) => void;
 }

@@ -20,7 +20,7 @@ export interface JoinableGroupsOptions {
 }
 
 interface GroupScope {
-  /** The client's own name for the group; null: it gave none. */
+  /** The client's name for the group; null: it gave none. */
   readonly name: string | null;
   readonly adapter: string | null;
   readonly salt: string | null;

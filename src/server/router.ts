@@ -63,7 +63,7 @@ export class Router {
   }
 }
 
-/** The exchange of an unauthorized client, without query and body: whatever wraps the handler cannot read them. */
+/** The exchange of an open route, which anybody may call, without query and body: wrappers of its handler cannot read them. */
 function bare(exchange: Exchange): Exchange {
   const url = new URL(exchange.url.pathname, exchange.url);
   const none = async () => "";

@@ -16,7 +16,7 @@ export function apiKeyIn(headers: Headers): string | null {
   return bearer ?? headers.get("x-api-key");
 }
 
-/** null: the key names no session. */
+/** The names in an API key; null: the key names no session. */
 export function sessionKeyOf(key: string | null): SessionKey | null {
   const { session, group = null, token = null } = FORM.exec(key ?? "")?.groups ?? {};
   return session === undefined ? null : { session, group, token };

@@ -149,10 +149,10 @@ export class SessionTable {
     if (session === undefined) return first;
     const root = session.group.prompt;
     const { last } = session;
-    const known = last === null ? 0 : sharedWith(prompt, last);
-    if (last !== null && known < contextTokens(last)) this.#figures.edited += 1;
+    const sharedWithLast = last === null ? 0 : sharedWith(prompt, last);
+    if (last !== null && sharedWithLast < contextTokens(last)) this.#figures.edited += 1;
     if (prompt.length <= root.length || sharedTokens(prompt, root, 0) < root.length) return first;
-    const shared = last === null ? root.length : known;
+    const shared = last === null ? root.length : sharedWithLast;
     // The last token is computed anew: the next one is drawn from it.
     const previous = last && { request: last, sharedTokens: Math.min(shared, prompt.length - 1) };
     const leadTokens = prompt.length - Math.max(shared, root.length);
@@ -162,16 +162,16 @@ export class SessionTable {
   /** The request has joined its group as a turn of the session. */
   joined(request: Request, about: SessionScope & { key: string; isLater: boolean }): void {
     const { key, name, scope, isLater } = about;
-    const known = this.#sessions.get(key);
+    const existing = this.#sessions.get(key);
     const empty = { group: request.group, last: null, bytes: 0, dueMs: 0 };
-    const session = known ?? { key, name, scope, trace: this.trace.begun(request), ...empty };
-    if (known?.group !== request.group) this.#regroup(session, request.group);
+    const session = existing ?? { key, name, scope, trace: this.trace.begun(request), ...empty };
+    if (existing?.group !== request.group) this.#regroup(session, request.group);
     const { last } = session;
     if (isLater && last !== null) {
       session.trace.obs_lens.push(Math.max(0, request.spec.prompt.length - contextTokens(last)));
       const gapMs = this.#options.clock.nowMs() - (last.response.finishedMs ?? 0);
       session.trace.tool_times.push(gapMs / 1000);
-    } else if (known !== undefined) session.trace = this.trace.begun(request);
+    } else if (existing !== undefined) session.trace = this.trace.begun(request);
     // Its KV is the new turn's now.
     if (isLater) this.#setLast(session, null);
     this.#running.set(request, { session, isLater });

@@ -107,10 +107,10 @@ export class WorkerRegistry {
   }
 
   async add(exchange: Exchange): Promise<Response> {
-    const asked = await askedFor(exchange);
-    const url = textIn(asked, "url", URL_CHARACTERS_MAX).replace(/\/+$/, "");
-    const type = asked.worker_type ?? REGULAR;
-    const engine = { url, token: keyIn(asked.api_key ?? null) };
+    const fields = await askedFor(exchange);
+    const url = textIn(fields, "url", URL_CHARACTERS_MAX).replace(/\/+$/, "");
+    const type = fields.worker_type ?? REGULAR;
+    const engine = { url, token: keyIn(fields.api_key ?? null) };
     const source = this.#sourceOf(engine);
     if (type !== REGULAR) {
       const problem = `is ${JSON.stringify(type)}, not ${REGULAR}: engines here prefill and decode what they run`;
@@ -169,8 +169,8 @@ export class WorkerRegistry {
   }
 
   async #found(exchange: Exchange) {
-    const given = exchange.params.id ?? (await askedFor(exchange)).url;
-    const name = typeof given === "string" ? decoded(given).replace(/\/+$/, "") : "";
+    const idOrUrl = exchange.params.id ?? (await askedFor(exchange)).url;
+    const name = typeof idOrUrl === "string" ? decoded(idOrUrl).replace(/\/+$/, "") : "";
     if (name === "") throw invalid("url", "is required, as ?url=URL or in the body");
     const entry = this.#entries().find((one) => one.id === name || one.url === name);
     if (entry !== undefined) return entry;
@@ -218,9 +218,8 @@ async function askedFor(exchange: Exchange): Promise<Readonly<Record<string, unk
 }
 
 /** A token that can stand in a header. */
-function keyIn(given: unknown): string | null {
-  if (given === null || (typeof given === "string" && /^[\x21-\x7e]{1,4096}$/.test(given)))
-    return given;
+function keyIn(key: unknown): string | null {
+  if (key === null || (typeof key === "string" && /^[\x21-\x7e]{1,4096}$/.test(key))) return key;
   throw invalid("api_key", "is not a text of 1 to 4096 visible ASCII characters");
 }
 

@@ -82,7 +82,7 @@ interface Joined {
   readonly attempt: number;
 }
 
-interface Known {
+interface ResponseState {
   attempt: number;
   have: number;
   isFinished: boolean;
@@ -98,7 +98,7 @@ export class Follower {
   isOver = false;
   readonly #filter: StreamFilter;
   readonly #snapshot: boolean;
-  readonly #known = new Map<number, Known>();
+  readonly #responses = new Map<number, ResponseState>();
   /** Groups of known responses, and whether the reader was notified of their end. */
   readonly #groups = new Map<string, boolean>();
   /** The first subscription, which all later ones continue; null: it has not begun. */
@@ -137,7 +137,7 @@ export class Follower {
 
   /** The `resumed` field. Responses come in the order of their numbers: unnamed ones before the newest were received whole. */
   #resumed(server: number): object {
-    const open = [...this.#known].filter(([, { isFinished }]) => !isFinished);
+    const open = [...this.#responses].filter(([, { isFinished }]) => !isFinished);
     // The server's frames have a limit; without the list it sends all again, and what is repeated is dropped.
     const isListed = open.length <= HAVE_MAX;
     const have = isListed ? open.map(([id, { have, attempt }]) => [id, have, attempt]) : [];
@@ -156,19 +156,19 @@ export class Follower {
     for (const { request, attempt } of frame.restarted ?? [])
       yield* this.#restarted(request, attempt);
     for (const { request, offset, token_ids: ids } of frame.tokens ?? []) {
-      const known = this.#of(request);
-      const repeated = known.have - offset;
-      if (repeated < 0) throw protocol(`response ${request}: token ${known.have} is missing`);
-      if (known.isFinished || repeated >= ids.length) continue;
+      const state = this.#of(request);
+      const repeated = state.have - offset;
+      if (repeated < 0) throw protocol(`response ${request}: token ${state.have} is missing`);
+      if (state.isFinished || repeated >= ids.length) continue;
       const tokens = repeated === 0 ? ids : ids.slice(repeated);
-      yield { kind: "tokens", request, offset: known.have, tokens };
-      known.have += tokens.length;
+      yield { kind: "tokens", request, offset: state.have, tokens };
+      state.have += tokens.length;
     }
     for (const { request, finish_reason: reason, length, weight_epoch } of frame.finished ?? []) {
-      const known = this.#of(request);
-      if (known.isFinished) continue;
-      if (known.have !== length) throw protocol(`response ${request} ends without its tokens`);
-      known.isFinished = true;
+      const state = this.#of(request);
+      if (state.isFinished) continue;
+      if (state.have !== length) throw protocol(`response ${request} ends without its tokens`);
+      state.isFinished = true;
       yield { kind: "finished", request, reason, length, weightEpoch: weight_epoch };
     }
     for (const group of frame.groups_finished ?? []) {
@@ -186,7 +186,7 @@ export class Follower {
   }
 
   *#refused({ code, message }: { code: string; message: string }): Generator<StreamEvent, void> {
-    if (code !== "not_found" || this.#known.size === 0) throw new StreamError(code, message);
+    if (code !== "not_found" || this.#responses.size === 0) throw new StreamError(code, message);
     // The response ended while there was no connection.
     yield* this.#lost();
     this.isOver = true;
@@ -212,21 +212,21 @@ export class Follower {
     if (joined === 0 || isAnother) yield* this.#lost();
     // All that the name was of has ended, whereas a group may be asked for again at another server.
     const isNamed = "request" in this.#filter || ("group" in this.#filter && !isAnother);
-    if (joined === 0 && isNamed && this.#known.size > 0) this.isOver = true;
+    if (joined === 0 && isNamed && this.#responses.size > 0) this.isOver = true;
     if (isAnother) this.#forgetResponses();
   }
 
   *#joined(entry: Joined): Generator<StreamEvent, void> {
     const { request, group, index, attempt, offset } = entry;
-    const known = this.#known.get(request);
+    const state = this.#responses.get(request);
     const isResumed = this.#early.length === 0 && this.#awaited > 0;
     this.#named.add(request);
     this.#next = Math.max(this.#next, request + 1);
-    if (known !== undefined) yield* this.#restarted(request, attempt);
+    if (state !== undefined) yield* this.#restarted(request, attempt);
     else {
       // The snapshot of a resumed stream has responses that had ended before it began.
       const isPast = isResumed && !this.#snapshot && request < (this.#begun?.requests ?? 0);
-      this.#known.set(request, { attempt, have: offset, isFinished: isPast });
+      this.#responses.set(request, { attempt, have: offset, isFinished: isPast });
       if (!isPast) {
         this.#groups.set(group, false);
         const { prompt_tokens: promptTokens } = entry;
@@ -240,39 +240,39 @@ export class Follower {
   }
 
   *#restarted(request: number, attempt: number): Generator<StreamEvent, void> {
-    const known = this.#of(request);
-    if (known.attempt === attempt) return;
-    this.#known.set(request, { attempt, have: 0, isFinished: false });
+    const state = this.#of(request);
+    if (state.attempt === attempt) return;
+    this.#responses.set(request, { attempt, have: 0, isFinished: false });
     yield { kind: "restarted", request };
   }
 
   /** Reports responses that a resumed subscription does not name any more as lost. */
   *#lost(): Generator<StreamEvent, void> {
-    for (const [request, known] of this.#known) {
-      if (known.isFinished || this.#named.has(request)) continue;
-      known.isFinished = true;
-      yield { kind: "lost", request, offset: known.have };
+    for (const [request, state] of this.#responses) {
+      if (state.isFinished || this.#named.has(request)) continue;
+      state.isFinished = true;
+      yield { kind: "lost", request, offset: state.have };
     }
   }
 
   /** Forgets all responses: another server numbers its responses anew. */
   #forgetResponses(): void {
     this.#next = 0;
-    this.#known.clear();
+    this.#responses.clear();
     this.#groups.clear();
   }
 
-  #of(request: number): Known {
-    const known = this.#known.get(request);
-    if (known === undefined) throw protocol(`response ${request} was not declared`);
-    return known;
+  #of(request: number): ResponseState {
+    const state = this.#responses.get(request);
+    if (state === undefined) throw protocol(`response ${request} was not declared`);
+    return state;
   }
 
   #prune(): void {
-    if (this.#known.size <= KNOWN_MAX) return;
-    for (const [request, { isFinished }] of this.#known) {
-      if (isFinished) this.#known.delete(request);
-      if (this.#known.size <= KNOWN_MAX) break;
+    if (this.#responses.size <= KNOWN_MAX) return;
+    for (const [request, { isFinished }] of this.#responses) {
+      if (isFinished) this.#responses.delete(request);
+      if (this.#responses.size <= KNOWN_MAX) break;
     }
     for (const [group, hasFinished] of this.#groups) if (hasFinished) this.#groups.delete(group);
   }

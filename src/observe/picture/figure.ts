@@ -85,8 +85,8 @@ function ratesOf({ workers }: MeasuredRun["timeline"], wallMs: number): number[]
   for (const { at_ms, output_tokens: tokens } of workers) {
     for (const [i, fromMs] of at_ms.entries()) {
       const ms = (at_ms[i + 1] ?? fromMs) - fromMs;
-      const made = (tokens[i + 1] ?? 0) - (tokens[i] ?? 0);
-      if (ms > 0 && made > 0) rates.add(fromMs, fromMs + ms, (1000 * made) / ms);
+      const added = (tokens[i + 1] ?? 0) - (tokens[i] ?? 0);
+      if (ms > 0 && added > 0) rates.add(fromMs, fromMs + ms, (1000 * added) / ms);
     }
   }
   return rates.sums.map(Math.round);

@@ -25,7 +25,7 @@ const FORGOTTEN_MS = 30_000;
 
 export interface EngineTelemetryOptions {
   readonly clock: Clock;
-  /** false: no engine may draft. */
+  /** Whether drafting is on; false: no engine may draft. */
   readonly drafts: boolean;
   /** Called when an engine first reports that its sampler verifies drafts wrongly. */
   readonly notLossless: (engine: string, reason: string) => void;

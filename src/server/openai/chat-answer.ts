@@ -13,7 +13,7 @@ import { finishWithTools } from "./tool-calls.ts";
 /** Fields of OpenAI's message that no model here fills. */
 const NOT_THERE = `"refusal":null,"annotations":null,"audio":null,"function_call":null`;
 
-/** The answer of a chat. `promptText`: null: it was not requested, or is not known. */
+/** The answer of a chat. `promptText` null: it was not requested, or is not known. */
 export function chatAnswer(
   model: ServedModel,
   fields: ChatFields,

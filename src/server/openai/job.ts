@@ -27,7 +27,7 @@ export interface JobPlan {
   readonly stops: readonly StopRules[];
   /** The client's name for the responses of each prompt. Default: only the whole request has a name. */
   readonly names?: readonly string[] | undefined;
-  /** null: no text is needed. */
+  /** The model's text; null: no text is needed. */
   readonly text: Text | null;
   /** Makes a message of a response that has ended; the job is done when each has one. Default: none is made. */
   readonly parse?: ((output: Output) => Promise<ParsedMessage>) | null;
@@ -206,7 +206,7 @@ export class Job {
     return this.outputs.reduce((sum, { tokens }) => sum + tokens, 0);
   }
 
-  /** Brings all outputs up to date for a new reader; returns what ends the reading. */
+  /** Brings all outputs up to date for a new reader; returns a function that removes it. */
   read(reader: JobReader): () => void {
     for (const output of this.outputs) output.advance();
     this.#readers.add(reader);

@@ -45,20 +45,20 @@ export function numberedNames(text: Text): TokenNames {
 
 /** Each name is worked out once, and there are no more than the vocabulary has. */
 function namesBy(text: Text, nameOf: (token: number, bytes: Uint8Array) => string): TokenNames {
-  const known = new Map<number, TokenName>();
+  const names = new Map<number, TokenName>();
   const named = (token: number): TokenName => {
     const bytes = text.bytes(token);
     const written = nameOf(token, bytes);
     const json = JSON.stringify(written);
     return { json, characters: written.length, bytes: `[${bytes.join(",")}]` };
   };
-  return (token) => known.getOrInsertComputed(token, named);
+  return (token) => names.getOrInsertComputed(token, named);
 }
 
 interface Candidate {
   readonly token: number;
   readonly logprob: number;
-  /** 1: the likeliest; null: not known. */
+  /** Rank of the token, 1 being the likeliest; null: not known. */
   readonly rank: number | null;
 }
 

@@ -40,8 +40,8 @@ export type TemplateFields = v.InferOutput<typeof TemplateSchema>;
 
 /** Name of the first given field that only a template reads; null: there is none. */
 export function templateFieldOf(fields: object): string | null {
-  const given: Record<string, unknown> = { ...fields };
-  return Object.keys(TEMPLATE_ENTRIES).find((name) => (given[name] ?? null) !== null) ?? null;
+  const values: Record<string, unknown> = { ...fields };
+  return Object.keys(TEMPLATE_ENTRIES).find((name) => (values[name] ?? null) !== null) ?? null;
 }
 
 /** Fields of a request that its prompt depends on. */

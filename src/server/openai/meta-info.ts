@@ -45,7 +45,7 @@ function expertsJson(output: Output): string {
   return numbers === null ? "" : `,"routed_experts":"${numbers}"`;
 }
 
-/** Triples of logprob, token id and, where asked for, text. */
+/** Triples of logprob, token id and, if requested, text. */
 function logprobsJson(output: Output, about: MetaInfo): string {
   const span = spanOf(output);
   const triples: string[] = [];

@@ -8,7 +8,7 @@ import { apiKeyIn, sessionKeyOf } from "../session-key.ts";
 import { isNot, name } from "./fields.ts";
 
 export interface Origin {
-  /** null: the prompt decides. */
+  /** The client's name for the group; null: the prompt decides. */
   readonly group: string | null;
   /** The conversation that the prompt is a turn of; null: none. */
   readonly session: string | null;

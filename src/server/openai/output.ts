@@ -37,7 +37,7 @@ export interface OutputOptions {
   readonly index: number;
   readonly request: Request;
   readonly stops: StopRules;
-  /** null: no text is needed. */
+  /** Opens a detokenizer; null: no text is needed. */
   readonly detokenizer: (() => Detokenizer) | null;
   /** Called when a stop string is complete: the owner then ends the response. */
   readonly stopped: () => void;

@@ -27,7 +27,7 @@ export interface PlannerOptions {
   readonly sidecar: Sidecar;
   readonly encoder: Encoder;
   readonly chats: ChatRenderer;
-  /** null: no engine has routes of its own. */
+  /** Calls of engines; null: no engine has routes of its own. */
   readonly engines: EngineCalls | null;
   /** Texts that the next prompt of a session may begin with: of each of its sequences, the newest first. */
   readonly textsBefore: (spec: GenerationSpec) => readonly EndsOfTurns[];
@@ -226,7 +226,7 @@ export class Planner {
     return { prompt, n, sampling, seeded, group, session, tool, priority: priority ?? 0, deadline };
   }
 
-  /** null: the session's tokens are in the prompt already, or it has none that the chat begins with. */
+  /** The prompt with the session's recorded tokens; null: it has them already, or the chat begins with none of them. */
   async #continued(
     [spec]: readonly GenerationSpec[],
     text: () => Promise<string>,

@@ -8,16 +8,16 @@ import { fieldOf } from "../route.ts";
 import { isTokenList } from "./fields.ts";
 
 export interface RenderedChat extends EncodedChat {
-  /** The engine's answer, or why there is none. */
+  /** The engine's answer, or the reason for its absence. */
   readonly reply: EngineReply;
 }
 
-/** engine: asked now; kept: asked before; template: the model's template here, or /tokenize of an engine without the route. */
+/** Renderer of a prompt. engine: asked now; kept: asked before; template: the model's own here, or an engine's /tokenize. */
 export type RenderedBy = "engine" | "kept" | "template";
 
 export interface ChatRendererOptions {
   readonly encoder: Encoder;
-  /** null: no engine has routes of its own. */
+  /** Calls of engines; null: no engine has routes of its own. */
   readonly engines: EngineCalls | null;
   readonly rendered?: (by: RenderedBy, seconds: number) => void;
 }
@@ -28,7 +28,7 @@ const NO_ENGINE: EngineReply = { kind: "missing", reasons: "no engine renders ch
 
 export class ChatRenderer {
   readonly #options: ChatRendererOptions;
-  /** The oldest first. Responses to one chat, asked for at the same time, share one call. */
+  /** Answers by chat, the oldest first. Responses to one chat that are requested at the same time share one call. */
   readonly #kept = new Map<Chat, Promise<EngineReply>>();
   #keptCharacters = 0;
   /** Whether an engine has rendered: then nothing else renders in its place while it is away. */
@@ -84,20 +84,20 @@ export class ChatRenderer {
   }
 
   #asked(chat: Chat, engines: EngineCalls): Promise<EngineReply> {
-    const known = this.#kept.get(chat);
-    if (known !== undefined) return known;
+    const kept = this.#kept.get(chat);
+    if (kept !== undefined) return kept;
     // One client's leaving does not end what others wait for.
     const { signal } = new AbortController();
-    const asked = engines.post({ form: "render", body: chat, signal });
-    this.#kept.set(chat, asked);
+    const reply = engines.post({ form: "render", body: chat, signal });
+    this.#kept.set(chat, reply);
     this.#keptCharacters += chat.length;
     for (const oldest of this.#kept.keys()) {
       if (this.#keptCharacters <= KEPT_CHARACTERS_MAX) break;
       this.#drop(oldest);
     }
-    const drop = () => this.#kept.get(chat) === asked && this.#drop(chat);
-    asked.then(({ kind }) => kind === "answer" || drop(), drop);
-    return asked;
+    const drop = () => this.#kept.get(chat) === reply && this.#drop(chat);
+    reply.then(({ kind }) => kind === "answer" || drop(), drop);
+    return reply;
   }
 
   #drop(chat: Chat): void {

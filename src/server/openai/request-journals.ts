@@ -104,11 +104,11 @@ export class RequestJournals {
     const requests = responses.flat();
     if (!requests.every(({ spec: { sampling } }) => isKept(sampling))) return null;
     const name = nameOf({ path, id });
-    const there = this.#saved.find(name, digest);
-    const saved = there !== null && this.#isCurrent(there.run) ? there : null;
+    const earlier = this.#saved.find(name, digest);
+    const saved = earlier !== null && this.#isCurrent(earlier.run) ? earlier : null;
     if (saved !== null) this.#saved.use(name);
     // Of earlier weights: it is dropped.
-    this.#saved.forget((one) => one === there);
+    this.#saved.forget((one) => one === earlier);
     const { files, held, sidecar } = this.#options;
     const journal: RunJournal = new RunJournal(files, saved?.run ?? null, () =>
       this.#live.delete(journal),

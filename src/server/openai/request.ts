@@ -21,7 +21,7 @@ export interface ParsedRequest {
   readonly names?: readonly string[] | undefined;
   /** The field that needs the prompt's text in the answer; absent: none does. */
   readonly textField?: string | undefined;
-  /** Called when the request has begun. `promptText`: null: it is not asked for, or not known. */
+  /** Makes the answer, when the request has begun. `promptText` null: it was not requested, or is not known. */
   readonly answer: (model: ServedModel, promptText: string | null) => Answer;
 }
 

@@ -130,7 +130,7 @@ export const SAMPLING_ENTRIES = {
   ...f.refusing(GUIDED, "guided_grammar", "guided_decoding"),
   // Of use with a field that is refused only.
   ...f.ignoring("length_penalty"),
-  /** Default: as the engines do, which report experts of all requests or of none. */
+  /** Default: as the engines are set, which report the experts of all requests or of none. */
   return_routed_experts: f.flag,
   /** Experts of earlier positions are not reported. Only with return_routed_experts. */
   routed_experts_prompt_start: f.integer(0, bounds.TOKENS_MAX),

@@ -18,7 +18,7 @@ const TOOL_NAME_MAX = 128;
 
 /** A message that an engine's parser has made of a response. */
 export interface ParsedMessage {
-  /** null: all of it is tool calls. */
+  /** The text beside the tool calls; null: there is none. */
   readonly content: string | null;
   readonly reasoning: string | null;
   /** Tool calls as the engine wrote them: `{"id", "type", "function": {"name", "arguments"}}`. */

@@ -29,7 +29,7 @@ export interface SavedRollout extends Header {
   readonly run: SavedRun;
 }
 
-/** @throws AppError invalid_config: the journal is of something else. */
+/** The rollout that a journal holds. @throws AppError invalid_config: it is the journal of something else. */
 export function savedRollout(run: SavedRun): SavedRollout {
   checkFormat(run);
   if (!isHeader(run.header)) {
@@ -57,7 +57,7 @@ function isHeader(header: object): header is Header {
 export interface KnownRolloutsOptions extends RunParts {
   readonly limits: RolloutLimits;
   readonly newId: () => string;
-  /** null: no journals are kept. */
+  /** Files of the journals; null: none are kept. */
   readonly files: RunFiles | null;
   /** The weights in service, for journals, without epoch and version. */
   readonly held: () => Pick<HeldWeights, "weights" | "base">;
@@ -114,8 +114,8 @@ export class KnownRollouts {
     this.#checkResumed();
     const id = plan.id ?? this.#options.newId();
     const problem = () => `rollout ${JSON.stringify(id)} was begun with another body`;
-    const there = this.#runs.find(id, hash, problem);
-    if (there !== null) return there;
+    const existing = this.#runs.find(id, hash, problem);
+    if (existing !== null) return existing;
     const from = plan.carryFrom == null ? null : this.run(plan.carryFrom);
     if (from !== null && from.state !== "finished") {
       const problem = `is ${from.state}: carry_from names one that is finished`;

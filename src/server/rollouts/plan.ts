@@ -167,7 +167,7 @@ export interface Steered {
   readonly requests: number;
   /** The adapter of the rollout's responses; null: the model without an adapter. */
   readonly adapter: string | null;
-  /** null: it has no group with this id. */
+  /** A group's plan and size; null: the rollout has no group with this id. */
   groupOf(id: string): { readonly plan: GroupPlan; readonly size: number } | null;
 }
 

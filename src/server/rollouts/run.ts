@@ -230,13 +230,13 @@ export class RolloutRun implements Steered {
     if (parts.length === 0) {
       throw new AppError("not_found", `the rollout has no group ${JSON.stringify(id)}`);
     }
-    const given = parts.filter((group) => !group.isGivenUp && group.taken.length === 0);
-    const bases = given.map(({ base }) => base);
+    const unfinished = parts.filter((group) => !group.isGivenUp && group.taken.length === 0);
+    const bases = unfinished.map(({ base }) => base);
     this.journal?.change({ kind: "given_up", group: id, bases } satisfies RunChange);
-    this.#giveUp(given);
-    for (const group of given) this.#generations[this.groups.indexOf(group)]?.abort();
+    this.#giveUp(unfinished);
+    for (const group of unfinished) this.#generations[this.groups.indexOf(group)]?.abort();
     this.#endIfWhole();
-    return given.reduce((sum, { n }) => sum + n, 0);
+    return unfinished.reduce((sum, { n }) => sum + n, 0);
   }
 
   #partsOf(id: string): RunGroup[] {
@@ -323,14 +323,15 @@ export class RolloutRun implements Steered {
     return `${JSON.stringify(summary)}\n`;
   }
 
-  #begin({ plan, base }: AddedGroup, given: readonly DrawKey[] | undefined): void {
+  #begin({ plan, base }: AddedGroup, savedDraws: readonly DrawKey[] | undefined): void {
     const { journal, id } = this;
     const { sidecar } = this.#options;
     const rollout = this.#how;
     const { prompt, n, sampling, seeded } = plan;
-    const own = (index: number) => drawKey(sampling.seed, plan.id, base + index);
+    const drawOf = (index: number) => drawKey(sampling.seed, plan.id, base + index);
     const draws =
-      given ?? (seeded && base > 0 ? Array.from({ length: n }, (_, i) => own(i)) : undefined);
+      savedDraws ??
+      (seeded && base > 0 ? Array.from({ length: n }, (_, i) => drawOf(i)) : undefined);
     const group: { current: RunGroup | null } = { current: null };
     const generation = sidecar.generate(
       {

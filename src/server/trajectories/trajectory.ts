@@ -29,10 +29,10 @@ export interface Parent {
   readonly tokens: number;
 }
 
-/** Where a turn goes on: behind all of `segment`, which it begins if `parent` is set or there is none yet. */
+/** The place of a turn: behind all of `segment`, which it begins if `parent` is set or there is none yet. */
 export interface Place {
   readonly segment: number;
-  /** null: the turn begins no segment, or the first one. */
+  /** The segment that the turn's own one leaves; null: the turn begins no segment, or the first one. */
   readonly parent: Parent | null;
 }
 
@@ -78,7 +78,7 @@ export interface SpanView {
 export interface SegmentView {
   readonly parent: Parent | null;
   readonly tokenIds: Int32Array;
-  /** 1: output of a turn of this segment. What the model drew in a parent is 0 here: it is trained on once. */
+  /** 1 for output of this segment's turns. Output of a parent is 0 here: it is trained on once. */
   readonly lossMask: Uint8Array;
   /** NaN where `lossMask` is 0. */
   readonly logprobs: Float32Array;
@@ -102,7 +102,7 @@ export class Trajectory {
     return this.#segments.length;
   }
 
-  /** Place of a turn with this prompt, and the first tokens of the prompt that are there. */
+  /** The place of a turn with this prompt; `shared`: number of first tokens of the prompt that are there already. */
   placeOf(prompt: Int32Array): Place & { readonly shared: number } {
     const shared = this.#sharedWith(prompt);
     const most = Math.max(0, ...shared);

@@ -8,14 +8,14 @@ import { type Made, refusalText } from "../../engines/vllm/trial.ts";
 import type { CompletionRequest, Engine } from "./engine.ts";
 import { chunksFinding, type Finding, fail, info, ok, warn } from "./finding.ts";
 
-/** An engine did not do something that a check asked for. */
+/** Thrown when an engine did not do something that a check asked for. */
 export class Refused extends Error {}
 
 export async function make(engine: Engine, request: CompletionRequest): Promise<Made> {
-  const tried = await engine.generate(request);
-  if (tried.kind === "made") return tried;
+  const answer = await engine.generate(request);
+  if (answer.kind === "made") return answer;
   const { endpoint } = engine.server.form;
-  throw new Refused(`${ENDPOINT_PATHS[endpoint]}: ${refusalText({ status: 0, ...tried })}`);
+  throw new Refused(`${ENDPOINT_PATHS[endpoint]}: ${refusalText({ status: 0, ...answer })}`);
 }
 
 function greedy(

@@ -182,13 +182,13 @@ class Replay {
     const begun = clock.nowMs();
     const drafts = propose?.(this.#live) ?? drafter.propose(this.#queries);
     const proposed = clock.nowMs();
-    const came = this.#live.map((one, i) => ({ one, tokens: this.#judge(one, i, drafts) }));
+    const steps = this.#live.map((one, i) => ({ one, tokens: this.#judge(one, i, drafts) }));
     const judged = clock.nowMs();
-    for (const { one, tokens } of came) {
+    for (const { one, tokens } of steps) {
       this.#append(one.source, one.query.sampleIndex, one.at, tokens);
     }
     this.#drafterMs += proposed - begun + (clock.nowMs() - judged);
-    for (const { one, tokens } of came) one.at += tokens.length;
+    for (const { one, tokens } of steps) one.at += tokens.length;
     return this.#live.some(({ at, response }) => at === response.length);
   }
 
