@@ -150,8 +150,13 @@ async function rolledOut(
     handedOut.add(group);
     onGroup(group.id, finished);
   };
+  let seen = 0;
   const news = rejecting(() => {
-    for (const group of run.finishedGroups) handOut(group, group.taken);
+    // Called for each group, of which there may be hundreds of thousands.
+    for (; seen < run.finishedGroups.length; seen += 1) {
+      const group = present(run.finishedGroups[seen], "a finished group stays");
+      handOut(group, group.taken);
+    }
     if (run.state === "failed" && handedOut.size < run.groups.length) {
       throw new AppError("worker_failed", run.problem ?? "the rollout failed");
     }
