@@ -141,6 +141,9 @@ test("sessions: those of a group or an iteration as NDJSON; a name of two groups
   expect(gone.status).toBe(200);
   expect((await get("/v1/sessions/a?group=g")).status).toBe(404);
   expect(await trajectory("/v1/sessions/a")).toMatchObject({ group: "h" });
+  await turn([1, 2], { "X-Session-ID": "a" });
+  expect((await get("/v1/sessions/a")).status).toBe(409);
+  expect(await trajectory("/v1/sessions/a?group=")).toMatchObject({ group: null });
 });
 
 test("sessions: why one is not whole: a turn that was cut off, until it is asked again; several responses; an end", async () => {

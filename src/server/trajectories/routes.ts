@@ -103,7 +103,7 @@ function chosenBy({ searchParams }: URL): IsChosen {
   const iteration = numberIn("iteration");
   const run = numberIn("run");
   return (session) =>
-    (group === null || session.group === group) &&
+    (group === null || session.group === (group === "" ? null : group)) &&
     (run === null || session.run === run) &&
     (iteration === null || hasTurnOf(session.trajectory, iteration));
 }
@@ -119,7 +119,7 @@ function oneOf(trajectories: Trajectories, { params, url }: Exchange): Session {
   const found = [...trajectories.sessions((one) => one.name === id && isChosen(one))];
   const groups = new Set(found.map(({ group }) => group));
   if (groups.size > 1) {
-    const names = [...groups].map((group) => JSON.stringify(group)).join(", ");
+    const names = [...groups].map((group) => JSON.stringify(group ?? "")).join(", ");
     throw new AppError(
       "conflict",
       `several groups have a session ${id}: name one with ?group= (${names})`,

@@ -241,3 +241,20 @@ test("trajectories: forgetting a session takes no longer where there are many", 
   for (const name of names) trajectories.forget(name);
   expect(trajectories.kept).toMatchObject({ bytes: 0, count: 0 });
 });
+
+test("trajectories: turns without end that come to nothing cost a session no more than some, and are told", async () => {
+  const bed = new Bed({ workers: 1, lengthOf: () => 20 });
+  const trajectories = recorder(bed, []);
+  for (let i = 0; i < 1_200; i += 1) {
+    const requests = bed.generate([i % 1_000, Math.floor(i / 1_000)], 1);
+    trajectories.began({ name: "a", group: null }, requests);
+    for (const request of requests) {
+      bed.sidecar.rollout.end(request, "abort");
+      trajectories.failed(request, "was left");
+    }
+  }
+  await bed.finish();
+  const [session] = trajectories.sessions(() => true);
+  expect(session?.flaws).toHaveLength(1_025);
+  expect(session?.flaws).toContain("more than 1024 turns came to nothing");
+});

@@ -94,6 +94,9 @@ const DROPPED_MAX = 65_536;
 /** An entry, its maps and its names. */
 const SESSION_OVERHEAD = 1_024;
 const FLAWS_MAX = 16;
+/** Turns that came to nothing and may be asked for again. */
+const FAILED_MAX = 1_024;
+const MANY_FAILED = `more than ${FAILED_MAX} turns came to nothing`;
 /** Number of newest segments that a prompt may continue with recorded tokens: agents go back and forth between branches. */
 const SEGMENTS_TRIED = 4;
 
@@ -268,7 +271,9 @@ export class Trajectories {
       }
       case "failed": {
         const prompt = this.#endTurn(entry, event.requestId);
-        if (prompt !== undefined) entry.failed.set(prompt, event.reason);
+        if (prompt === undefined) break;
+        if (entry.failed.size < FAILED_MAX) entry.failed.set(prompt, event.reason);
+        else if (!entry.failed.has(prompt)) entry.flaws.add(MANY_FAILED);
         break;
       }
       case "flawed":
