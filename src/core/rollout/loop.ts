@@ -35,7 +35,7 @@ import { lacksReports, takeReports } from "./reports.ts";
 import { SiblingTokens } from "./sibling-tokens.ts";
 import { problemOf } from "./token-check.ts";
 import { Turns } from "./turns.ts";
-import { BoundedWaits, type WaitState } from "./waits.ts";
+import { BoundedWaits, type LastingWait } from "./waits.ts";
 import type { Worker, WorkerEvent } from "./worker.ts";
 
 export interface LoopOptions {
@@ -102,7 +102,7 @@ export class Loop {
       () => this.#turn(),
       (error) => this.events.tell((reader) => reader.broken?.(error)),
     );
-    const giveUp = (state: WaitState, message: string) => this.#giveUp(state, message);
+    const giveUp = (state: LastingWait, message: string) => this.#giveUp(state, message);
     const ended = (message: string) => this.events.tell((reader) => reader.waitEnded?.(message));
     this.waits = new BoundedWaits({ clock, later, turns: this.turns, giveUp, ended });
     const buffer = new RequestBuffer();
@@ -491,7 +491,7 @@ export class Loop {
   }
 
   /** The state has held responses up for as long as it may. */
-  #giveUp(state: WaitState, message: string): void {
+  #giveUp(state: LastingWait, message: string): void {
     const { scheduler, requests } = this;
     const waiting = state === "no_large_worker" ? scheduler.stranded : requests.requests;
     for (const request of [...waiting]) {

@@ -15,7 +15,7 @@ const BOUNDS = {
 } as const;
 
 /** Waits that last as long as a state of the rollout. */
-export type WaitState = "no_open_worker" | "no_large_worker" | "paused_too_long";
+export type LastingWait = "no_open_worker" | "no_large_worker" | "paused_too_long";
 
 /** A wait, for people. */
 export interface RolloutWait {
@@ -34,7 +34,7 @@ export interface BoundedWaitsOptions {
   readonly later: ((act: () => void, ms: number) => () => void) | undefined;
   readonly turns: Turns;
   /** A state has reached its bound: the requests that it holds up are to be given up. */
-  readonly giveUp: (state: WaitState, message: string) => void;
+  readonly giveUp: (state: LastingWait, message: string) => void;
   /** Called for any wait at its bound, inside a turn. */
   readonly ended: (message: string) => void;
 }
@@ -44,14 +44,14 @@ export class BoundedWaits {
   /** Open waits, and what cancels their bounds. */
   readonly #open = new Map<Omit<RolloutWait, "isLate">, () => void>();
   /** Ends of the waits of states that last. */
-  readonly #states = new Map<WaitState, () => void>();
+  readonly #states = new Map<LastingWait, () => void>();
 
   constructor(options: BoundedWaitsOptions) {
     this.#options = options;
   }
 
   /** Called in every turn with whether the state holds requests up. */
-  lasts(state: WaitState, isSo: boolean): void {
+  lasts(state: LastingWait, isSo: boolean): void {
     const end = this.#states.get(state);
     if ((end !== undefined) === isSo) return;
     end?.();
