@@ -132,7 +132,7 @@ export interface ComparedRun {
 
 const RUNS_MAX = 16;
 
-/** @throws AppError `usage` naming the part that is wrong. */
+/** The runs that --compare names. @throws AppError `usage` naming the part that is wrong. */
 export function parseCompare(text: string, draft: DraftMode | null): ComparedRun[] {
   const names = text.split(",");
   if (names.length > RUNS_MAX) throw wrong(`names ${names.length} runs; at most ${RUNS_MAX}`);

@@ -61,7 +61,7 @@ const POOL: PoolOptions = {
 /** vLLM servers hand no KV to the sidecar's pool. */
 const NO_POOL: PoolOptions = { poolMemoryBytes: 0, poolDiskBytes: 0, poolDir: null };
 
-/** @throws AppError usage: a URL names no kind of engine. */
+/** The sources of the engines that settings name. @throws AppError usage: a URL is no kind of engine's. */
 export function enginesOf(settings: EngineSettings, log: OperatorLog): EngineSources {
   const { worker, workerToken, embedded, model, tokenizer, servedModelName: servedName } = settings;
   const llamaCount = embedded?.count ?? 0;

@@ -39,7 +39,7 @@ export interface ServingOptions {
   readonly drainS: number;
 }
 
-/** @throws AppError: the address is taken, or no retry could open an engine; and what `broken` rejects with. */
+/** Serves to the end. @throws AppError: the address is in use, or no retry could open an engine; and what `broken` rejects with. */
 export async function serveUntilStopped(serving: ServingOptions): Promise<Ending> {
   const { engines, options, events, life, stopping, broken, drainS } = serving;
   const joining = {

@@ -38,7 +38,7 @@ export class Access {
     this.#hosts = new Set(names.map((name) => hostNameOf(name) ?? name.toLowerCase()));
   }
 
-  /** @throws AppError forbidden, naming the header, its value and the flag that allows it. */
+  /** Refuses a foreign page's request. @throws AppError forbidden, naming the header, its value and the flag that allows it. */
   check({ method, path, headers }: { method: string; path: string; headers: Headers }): void {
     const host = headers.get("host");
     this.#checkHost(host);

@@ -88,7 +88,7 @@ function isUnpackable(encoding: string): encoding is keyof typeof UNPACKERS {
   return Object.hasOwn(UNPACKERS, encoding);
 }
 
-/** @throws AppError request_timeout. */
+/** The body's bytes as they arrive. @throws AppError request_timeout. */
 async function* partsOf(
   request: Request,
   { msMax, after }: BodyOptions,
@@ -123,7 +123,7 @@ async function* partsOf(
   }
 }
 
-/** @throws AppError payload_too_large, queue_full. */
+/** The body as one array. @throws AppError payload_too_large, queue_full. */
 async function collected(
   parts: AsyncIterable<Uint8Array>,
   about: { bytesMax: number; expected: number | null; room: Room; problem: string },

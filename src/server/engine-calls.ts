@@ -28,7 +28,7 @@ export type EngineReply =
   | { readonly kind: "missing"; readonly reasons: string };
 
 export interface EngineCalls {
-  /** @throws RefusedError: an engine refused the request; AppError no_worker, worker_failed. */
+  /** Asks engines in turn until one answers. @throws RefusedError: an engine refused the request; AppError no_worker, worker_failed. */
   post(call: EngineCall): Promise<EngineReply>;
 }
 

@@ -27,7 +27,7 @@ export interface EngineAddress {
 }
 
 export interface WorkerRegistryOptions {
-  /** @throws AppError usage: no engine has such a URL. */
+  /** Makes the source of an engine. @throws AppError usage: no engine has such a URL. */
   readonly sourceOf: (engine: EngineAddress) => WorkerSource;
   /** Whether engines were named when the server was started. */
   readonly hasFixed: boolean;

@@ -86,7 +86,7 @@ export class HistoryFile {
   #bytesMax: number;
   #isStopped = false;
 
-  /** @throws AppError invalid_config: the file is no history. */
+  /** Reads the file, then appends to it. @throws AppError invalid_config: the file is no history. */
   constructor(options: HistoryFileOptions) {
     const { place, take, bytesMax } = options;
     this.#options = options;

@@ -62,7 +62,7 @@ export class IterationStore {
     return this.#kept.at(-1)?.record.number ?? 0;
   }
 
-  /** @throws Error: the file cannot be written. */
+  /** Adds an iteration, and drops the oldest beyond the limit. @throws Error: the file cannot be written. */
   add(record: IterationRecord, detail: IterationDetail): void {
     const kept = { record: { number: this.last + 1, ...record }, detail };
     this.#kept = [...this.#kept, kept].slice(-ITERATIONS_KEPT);

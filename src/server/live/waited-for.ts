@@ -31,7 +31,7 @@ export interface LastFinished extends Waited {
 type NameOf = (worker: number) => string;
 
 const SHOWN_MAX = 5;
-/** Ratio to its siblings' median from which a response is far too long; and from which that is the reason for waiting. */
+/** Ratio to its siblings' median from which a response is far too long; `LONGER_RATIO`: from which its length is the reason. */
 export const LONG_RATIO = 8;
 const LONGER_RATIO = 1.5;
 /** A response that waited for more than this share of its time is reported as having waited. */

@@ -190,7 +190,7 @@ export function perPrompt<T extends v.GenericSchema>(schema: T) {
 /** Maximum of fields, more than any request has: a hundred thousand take seconds to check. */
 const FIELDS_MAX = 1024;
 
-/** @throws InvalidFieldError naming the first field that is wrong. */
+/** Checks a body against a schema. @throws InvalidFieldError naming the first field that is wrong. */
 export function checked<T extends v.GenericSchema>(schema: T, body: unknown): v.InferOutput<T> {
   if (isObject(body) && Object.keys(body).length > FIELDS_MAX) {
     throw invalid("body", `has more than ${FIELDS_MAX} fields`);

@@ -130,7 +130,7 @@ export class Job {
   #hasFailed = false;
   readonly #ended = Promise.withResolvers<void>();
 
-  /** @throws AppError as Sidecar.generate; then nothing has begun. */
+  /** Begins all responses, or none. @throws AppError as Sidecar.generate. */
   constructor(plan: JobPlan, context: JobContext) {
     this.id = plan.id;
     this.plan = plan;

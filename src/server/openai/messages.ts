@@ -72,13 +72,13 @@ export interface ChatContext {
   readonly source: string;
   /** Where the fields stand in the body, for errors. Default: at its top. */
   readonly at?: string;
-  /** Maximum length of the response. Default: 1, as the engine fills its context where nothing is said. */
+  /** Limit of output tokens. Default: 1, because without a limit the engine takes the rest of its context. */
   readonly tokensMax?: number | null;
-  /** The response is parsed for tool calls. Default: no. */
+  /** Whether the response is parsed for tool calls. Default: no. */
   readonly isParsed?: boolean;
 }
 
-/** @throws InvalidFieldError. */
+/** The chat as its renderer gets it, in the client's own JSON. @throws InvalidFieldError. */
 export function chatOf(fields: TemplateFields, context: ChatContext): Chat {
   const { source, at = "", tokensMax = null, isParsed = false } = context;
   if (fields.messages.length === 0) throw invalid(`${at}messages`, "is empty");

@@ -71,7 +71,7 @@ export class Planner {
     this.#options = options;
   }
 
-  /** @throws InvalidFieldError; AppError not_found, context_length_exceeded, and as Encoder and EngineCalls. */
+  /** Makes generations of a request. @throws InvalidFieldError; AppError not_found, context_length_exceeded, as Encoder, EngineCalls. */
   async plan(request: ParsedRequest, exchange: Exchange): Promise<Plan> {
     const { model, expected } = this.#options;
     const { fields, prompts, truncation = {}, answer, textField, names, wantsText } = request;

@@ -44,7 +44,7 @@ export class ChatRenderer {
     this.#keptCharacters = 0;
   }
 
-  /** @throws AppError as EngineCalls.post and Encoder.encodeChat. */
+  /** Renders a chat as a prompt. @throws AppError as EngineCalls.post and Encoder.encodeChat. */
   async render(chat: Chat, options: EncodeOptions): Promise<RenderedChat> {
     const { encoder, rendered } = this.#options;
     const startMs = performance.now();

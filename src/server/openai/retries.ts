@@ -61,7 +61,7 @@ export class RetriedJobs {
     return this.#jobs.kept;
   }
 
-  /** @throws AppError conflict: another request with this id is being served; and what `begin` throws. */
+  /** Takes over the id's job, or begins one. @throws AppError conflict: another body has this id; and what `begin` throws. */
   lease(key: RetryKey, begin: () => Job): Lease {
     if (key.id === null) {
       const job = begin();

@@ -171,7 +171,7 @@ export interface StopRules {
   readonly skipSpecial: boolean;
 }
 
-/** @throws InvalidFieldError. `topLogprobs`: 0..20. `extraArgs`: further fields for the engine. */
+/** The sampling parameters of fields. `topLogprobs`: 0..20. `extraArgs`: further fields for the engine. @throws InvalidFieldError. */
 export function drawingOf(
   fields: SamplingFields,
   own: {
@@ -311,7 +311,7 @@ function expertFields(
   };
 }
 
-/** @throws InvalidFieldError: as vLLM has it, a stream brings nothing about its prompt. */
+/** Refuses reports on the prompt in a stream, as vLLM does. @throws InvalidFieldError. */
 export function checkPromptReport(
   stream: boolean | null | undefined,
   fields: Readonly<Record<string, unknown>>,

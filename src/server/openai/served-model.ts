@@ -73,7 +73,7 @@ export class ServedModel {
     throw new AppError("not_found", `The model \`${model}\` does not exist.`);
   }
 
-  /** @throws InvalidFieldError naming `field`. */
+  /** Checks a prompt's tokens against the vocabulary. @throws InvalidFieldError naming `field`. */
   promptOf(tokens: TokenList, field: string): Int32Array {
     if (tokens.length === 0) throw invalid(field, "holds no tokens");
     const { vocabularySize } = this.text;
@@ -89,7 +89,7 @@ export class ServedModel {
     return [...this.#options.modelNames, ...this.#adapters].map((id) => this.card(id));
   }
 
-  /** @throws AppError as `adapterOf`. */
+  /** The entry of GET /v1/models/:id. @throws AppError as `adapterOf`. */
   card(id: string): object {
     return {
       id,

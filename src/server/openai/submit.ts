@@ -94,7 +94,7 @@ export class Jobs {
     return aborted;
   }
 
-  /** @throws AppError as Sidecar.generate; conflict. */
+  /** Begins the plan's job, or takes over that of an earlier request, and answers. @throws AppError as Sidecar.generate; conflict. */
   async submit(plan: Plan, exchange: Exchange): Promise<Response> {
     const digest = await exchange.digest();
     exchange.release();

@@ -48,7 +48,7 @@ export function wantsTools({ tools, tool_choice: choice }: ToolFields): boolean 
   return true;
 }
 
-/** @throws InvalidFieldError: no engine parses tool calls. */
+/** The constraints in a rendering engine's answer. @throws InvalidFieldError: no engine parses tool calls. */
 export function constraintsOf(reply: EngineReply, choice: unknown): Constraints {
   if (reply.kind === "missing") {
     const choiceText = JSON.stringify(choice ?? "auto");

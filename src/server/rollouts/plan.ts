@@ -189,7 +189,7 @@ export interface PlanContext extends GroupsContext {
   readonly adapterOf: (model: string | null | undefined) => string | null;
 }
 
-/** @throws AppError invalid_field; not_found for a model that is not served here. */
+/** The plan of a rollout, all of it checked. @throws AppError invalid_field; not_found for a model that is not served here. */
 export async function planOf(body: unknown, context: PlanContext): Promise<RolloutPlan> {
   const fields = f.checked(RolloutRequestSchema, withNewNames(body));
   const adapter = context.adapterOf(fields.model);
@@ -301,7 +301,7 @@ function checkIds(groups: readonly { readonly id: string }[]): void {
   }
 }
 
-/** @throws AppError invalid_field: by the field's place in the list of groups. */
+/** The plans of a list of groups. @throws AppError invalid_field, naming the field by its place in the list. */
 export async function groupsOf(
   fields: GroupsFields,
   context: GroupsContext,

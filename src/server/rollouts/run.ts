@@ -254,7 +254,7 @@ export class RolloutRun implements Steered {
     this.#changed.added_requests += n;
   }
 
-  /** @throws AppError conflict: it is over. */
+  /** Throws AppError conflict if the rollout is over. */
   checkRunning(): void {
     if (this.#state === "running") return;
     const message = `rollout ${JSON.stringify(this.id)} is ${this.#state}: nothing of it can be changed`;

@@ -84,7 +84,7 @@ export async function checkSeeds(engine: Engine, prompt: readonly number[]): Pro
   return ok(check, "a seed repeats its text, another one does not");
 }
 
-/** Whether a continued chunk finds its KV. `blockSize`: tokens of a KV block; the prompt must be longer than two of them. */
+/** Whether a continued chunk finds its KV, and another salt does not. `blockSize`: of KV; the prompt must exceed two blocks. */
 export async function checkPrefixCache(
   engine: Engine,
   options: { prompt: readonly number[]; blockSize: number; salt: string },

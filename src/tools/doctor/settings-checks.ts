@@ -85,7 +85,7 @@ export function checkFlags({ config }: Pick<Capabilities, "config">): Finding[] 
   return findings;
 }
 
-/** Whether a route exists: GET is answered with 405, or with a status other than 403 and 404. */
+/** Whether a route exists: a GET is answered, if only with 405, and not with 403 or 404. */
 async function hasRoute(engine: Engine, path: string): Promise<boolean> {
   const { status } = await engine.call("GET", path);
   return ![0, 403, 404].includes(status);

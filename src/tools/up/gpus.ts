@@ -8,7 +8,7 @@ const SIZES: readonly (readonly string[])[] = [
   ["--pipeline-parallel-size", "-pp"],
   ["--prefill-context-parallel-size", "-pcp"],
 ];
-/** Flags of data parallelism; the second one is the size on this machine. */
+/** Flags of data parallelism; the second one gives the number of ranks on this machine. */
 const DATA_SIZES: readonly (readonly string[])[] = [
   ["--data-parallel-size", "-dp"],
   ["--data-parallel-size-local", "-dpl"],
