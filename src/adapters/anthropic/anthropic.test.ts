@@ -90,7 +90,13 @@ test("messages: blocks, thinking, tools and their results are what vLLM makes of
 test("messages: what cannot be honoured is refused by its name", async () => {
   const fixture = ownFixture({});
   const image = { type: "image", source: { type: "url", url: "http://x" } };
+  const search = { type: "web_search_20250305", name: "web_search" };
   const wrong: [object, string][] = [
+    [{ messages: [5] }, "messages.0"],
+    [{ messages: [{ role: "user" }] }, "messages.0.content"],
+    [{ tools: [search] }, "tools.0.input_schema"],
+    [{ tools: [null] }, "tools.0"],
+    [{ output_config: { format: { type: "json_schema" } } }, "output_config.format.schema"],
     [{ max_tokens: undefined }, "max_tokens"],
     [{ messages: [{ role: "user", content: [image] }] }, "messages.0.content.0.type"],
     [{ messages: [{ role: "tool", content: "x" }] }, "messages.0.role"],
@@ -102,6 +108,7 @@ test("messages: what cannot be honoured is refused by its name", async () => {
     const response = await fixture.post("/v1/messages", { ...HELLO, ...more });
     const { error } = Object(await response.json());
     expect([field, response.status, error.param]).toEqual([field, 400, field]);
+    expect(error.message).not.toContain("Invalid");
   }
   const responses = await fixture.post("/v1/responses", { model: "tiny", input: "a" });
   expect(responses.status).toBe(404);

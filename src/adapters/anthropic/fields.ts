@@ -18,16 +18,24 @@ const blocks = v.union(
 );
 const required = <T extends v.GenericSchema>(schema: T) => v.nonOptional(schema, "is missing");
 
-const message = v.looseObject({
-  role: required(v.picklist(["user", "assistant", "system"], f.isNot("user, assistant or system"))),
-  content: required(blocks),
-});
+const message = v.looseObject(
+  {
+    role: required(
+      v.picklist(["user", "assistant", "system"], f.isNot("user, assistant or system")),
+    ),
+    content: required(blocks),
+  },
+  f.isNot("an object"),
+);
 
-const tool = v.looseObject({
-  name: required(f.text),
-  description: v.nullish(f.text),
-  input_schema: required(f.fieldsOfAnyKind),
-});
+const tool = v.looseObject(
+  {
+    name: required(f.text),
+    description: v.nullish(f.text),
+    input_schema: required(f.fieldsOfAnyKind),
+  },
+  f.isNot("an object"),
+);
 
 const choice = v.strictObject({
   type: required(v.picklist(["auto", "any", "tool", "none"], f.isNot("auto, any, tool or none"))),

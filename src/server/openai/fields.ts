@@ -200,8 +200,10 @@ export function checked<T extends v.GenericSchema>(schema: T, body: unknown): v.
   const [issue] = result.issues;
   const path = issue.path?.map(({ key }) => String(key)).join(".") ?? "";
   if (path === "") throw invalid("body", `is ${show(body)}, not an object`);
-  if (issue.type !== "strict_object") throw invalid(path, issue.message);
   const isUnknown = issue.expected === "never";
+  // The value itself is no object, or it is no field that is missing or unknown.
+  const isValue = issue.expected === "Object" || !/^(?:strict|loose)_object$/.test(issue.type);
+  if (isValue) throw invalid(path, issue.message);
   throw invalid(path, isUnknown ? unknownField(schema, issue.path) : "is missing");
 }
 
