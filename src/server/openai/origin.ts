@@ -35,6 +35,8 @@ type OriginFields = {
   readonly [K in (typeof EXTRA_FIELDS)[number] | "cache_salt"]?: string | null | undefined;
 };
 
+const KEY_FORM = "is not as SESSION:NAME;GROUP:NAME;TOKEN:TOKEN, without what is not there";
+
 /**
  * Headers go before fields, fields before extra arguments, these before `sessionHeaders`, the trainers' own, and all
  * before an API key that names a session.
@@ -54,7 +56,10 @@ export function originOf(
   const [group = null, session, program, policy, weights] = EXTRA_FIELDS.map(given);
   const named = (header: string) => nameIn(header, headers.get(header));
   const own = () => sessionHeaders.map(named).find((name) => name !== null) ?? null;
-  const key = sessionKeyOf(apiKeyIn(headers));
+  const apiKey = apiKeyIn(headers);
+  const key = sessionKeyOf(apiKey);
+  // Its turns would be of no session, and nobody would see it. It may hold a token, which no message shows.
+  if (key === null && apiKey?.startsWith("SESSION:")) throw invalid("the API key", KEY_FORM);
   const keyName = (field: "session" | "group") => nameIn("the API key", key?.[field] ?? null);
   return {
     group: named("X-Foretoken-Group") ?? group ?? keyName("group"),

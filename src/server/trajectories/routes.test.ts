@@ -113,6 +113,17 @@ test("sessions: a key, a field and a header name one; the key brings the server'
   expect((await fixture.post(GENERATE, body, wrong)).status).toBe(401);
 });
 
+test("sessions: a key that is meant to name one, and does not, is refused, without its text", async () => {
+  const { fixture } = bedOf();
+  const body = { token_ids: [1], sampling_params: { max_tokens: 1 } };
+  for (const key of ["SESSION:", "SESSION:a;GROUP:", "SESSION:a;KEY:hidden"]) {
+    const answer = await fixture.post(GENERATE, body, { headers: { "x-api-key": key } });
+    const { error } = Object(await answer.json());
+    expect([key, answer.status, error.param]).toEqual([key, 400, "the API key"]);
+    expect(error.message).not.toContain("hidden");
+  }
+});
+
 test("sessions: those of a group or an iteration as NDJSON; a name of two groups asks which", async () => {
   const { fixture, trajectory, turn, get } = bedOf();
   for (const group of ["g", "h"]) {
