@@ -38,7 +38,7 @@ export async function main(args: readonly string[]): Promise<number> {
   }
 }
 
-/** The tool with the command of that name; with all of its commands if there is none. */
+/** The tool with the command of this name, or with all commands if there is none. */
 export async function programOf(setStatus: SetStatus, name = ""): Promise<Command> {
   const program = new Command("foretoken")
     .description("A proxy between an RL trainer and its vLLM servers that shortens the rollout.")

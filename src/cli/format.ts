@@ -15,7 +15,7 @@ export function formatSeconds(seconds: number): string {
   return `${seconds.toFixed(digits)} s`;
 }
 
-/** Whole seconds, as a clock shows them: "0:07", "12:34", "1:02:03". */
+/** Whole seconds as on a clock: "0:07", "12:34", "1:02:03". */
 export function formatClock(seconds: number): string {
   const whole = Math.round(seconds);
   const hours = Math.floor(whole / (MINUTE * MINUTE));
@@ -24,7 +24,7 @@ export function formatClock(seconds: number): string {
   return hours > 0 ? `${hours}:${String(minutes).padStart(2, "0")}:${rest}` : `${minutes}:${rest}`;
 }
 
-/** Decimal units: "0 B", "512 B", "12.3 MB". */
+/** Bytes in decimal units: "0 B", "512 B", "12.3 MB". */
 export function formatBytes(bytes: number): string {
   const units = ["B", "kB", "MB", "GB", "TB", "PB"];
   let value = bytes;
@@ -37,7 +37,7 @@ export function formatBytes(bytes: number): string {
   return `${text} ${units[unit]}`;
 }
 
-/** 0.614 -> "61%". 100% and 0% are shown only if they are exact. */
+/** A share in percent: 0.614 -> "61%". 100% and 0% are shown only if they are exact. */
 export function formatShare(share: number): string {
   const percent = Math.round(share * 100);
   if (percent >= 100 && share < 1) return "99%";

@@ -72,7 +72,7 @@ function othersShare(before: Usage, after: Usage): number | null {
   return totalS <= 0 ? null : Math.min(1, Math.max(0, busyS / totalS));
 }
 
-/** The middle one of an odd number; the mean of the middle two of an even one. */
+/** Median: for an even number of values, the mean of the middle two. */
 export function median(values: readonly number[]): number {
   const sorted = values.toSorted((a, b) => a - b);
   const middle = sorted.length / 2;
@@ -80,7 +80,7 @@ export function median(values: readonly number[]): number {
   return (low + high) / 2;
 }
 
-/** The report of the round whose wall time is the median, or next to it. */
+/** The report of the round with the median wall time (the lower of the middle two), with all rounds. */
 export function withRounds(
   runs: readonly { readonly report: RunReport; readonly round: Round }[],
 ): RoundsReport {

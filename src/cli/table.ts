@@ -7,7 +7,7 @@ import { textTable } from "./output.ts";
 import { median, type Round, type RoundsReport } from "./rounds.ts";
 import { paint } from "./terminal.ts";
 
-/** Runs by the name they are shown under, in the order they ran. */
+/** Runs by name, in the order in which they ran. */
 export type Runs = Readonly<Record<string, RoundsReport>>;
 
 /** Limit of runs beside the first in one table; further runs follow in another. */
@@ -22,7 +22,7 @@ interface Row {
   readonly show: (run: RoundsReport) => string;
   /** Ratio to the first run; absent where more is neither better nor worse. */
   readonly ratio?: { readonly value: (run: RoundsReport) => number; readonly kind: RatioKind };
-  /** Shown only if this holds for a run. */
+  /** Condition under which the row is shown: it holds for one of the runs. */
   readonly when?: (run: RoundsReport) => boolean;
 }
 

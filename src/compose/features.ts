@@ -193,7 +193,7 @@ function iterations({ sidecar, timers, log }: Parts): Feature {
   return { drained: () => all.end(), close: () => all.end() };
 }
 
-/** Requests, rollouts and control calls of clients, and what is kept of them over the end of the process. */
+/** Requests, rollouts and control calls of clients, with the parts of them that outlive the process. */
 function requests(parts: Parts, variesSeeds: () => boolean): Features {
   const { options, front, log, sidecar, encoder, engines, chats, pool, weights, learned } = parts;
   const { journals, kept, saved, timers } = parts;

@@ -22,7 +22,7 @@ export interface ComposeOptions extends Partial<PoolOptions> {
   readonly draft: DraftMode;
   /** Maximum of tokens in a chunk; null: chosen by the measured cost of a chunk's end. */
   readonly chunkTokens: number | null;
-  /** Workers from the start. */
+  /** Sources of the workers that are opened at the start. */
   readonly sources: readonly WorkerSource[];
   /**
    * Memory limit of responses of earlier weight epochs, which engines with the plugin draft from; 0, the default: none are
@@ -47,7 +47,7 @@ export interface ServeOptions extends ComposeOptions {
   readonly port: number;
   readonly apiToken: string | null;
   readonly allowOrigins?: readonly string[];
-  /** How workers come later, by POST /workers. Default: none does. */
+  /** Options of POST /workers, by which workers join later. Default: none can. */
   readonly joining?: WorkerRegistryOptions;
 }
 

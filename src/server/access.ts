@@ -90,7 +90,7 @@ export class Access {
     return allowOrigins.includes(ANY) || allowOrigins.includes(origin);
   }
 
-  /** A foreign name may resolve to this machine; an address cannot be forged this way. */
+  /** Refuses requests under a foreign name, which may resolve to this machine; an address cannot be forged this way. */
   #checkHost(host: string | null): void {
     if (host === null || this.#options.apiToken !== null || this.#hosts.has(ANY)) return;
     const name = hostNameOf(host);

@@ -194,7 +194,7 @@ export class BodyBudget {
   #used = 0;
   #usedByLarge = 0;
   #changedMs = 0;
-  /** First come, first served; a large one does not hold up the small ones behind it. */
+  /** Waiting bodies, first come, first served; a large one does not hold up the small ones behind it. */
   readonly #waiting = new Set<Waiting>();
 
   constructor(options: BodyBudgetOptions) {

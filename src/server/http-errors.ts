@@ -70,7 +70,7 @@ export function errorResponse(error: unknown): Response {
   return Response.json(errorBody(error), { status: statusOf(error), headers });
 }
 
-/** vLLM's names; others are BadRequestError below 500 and InternalServerError from there. */
+/** vLLM's error types by status; others are BadRequestError below 500, and InternalServerError from there. */
 const TYPES: Readonly<Record<number, string>> = {
   401: "AuthenticationError",
   403: "PermissionDeniedError",

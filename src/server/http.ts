@@ -39,7 +39,7 @@ export interface Served {
 }
 
 export interface HttpOptions extends Served {
-  /** Token of every route that is not open; null: no token is needed. */
+  /** Token that every route requires, except open ones; null: no token is needed. */
   readonly apiToken: string | null;
   readonly host: string;
   /** Port to listen on; 0: any free one. */
@@ -47,7 +47,7 @@ export interface HttpOptions extends Served {
   /** Origins beyond the server's own; see AccessOptions. Default: none. */
   readonly allowOrigins?: readonly string[];
   readonly bodyBytesMax: number;
-  /** Room of the bodies that are read at the same time. Default: that of four of the largest. */
+  /** Budget of the bodies that are read at the same time. Default: four of the largest size. */
   readonly bodies?: BodyBudget;
   readonly frameBytesMax: number;
   readonly answered: (entry: AccessEntry) => void;
@@ -85,7 +85,7 @@ export interface OpenStream {
   readonly method: string;
   readonly path: string;
   readonly id: string;
-  /** Address and port; null: not known. */
+  /** Address and port of the client; null: not known. */
   readonly client: string | null;
   /** When the client last read something. */
   readonly takenMs: number;
@@ -95,7 +95,7 @@ type BunServer = Bun.Server<SocketService>;
 
 /** Time after which an idle connection is closed: longer than clients keep theirs (Node 5 s, Go 90 s). */
 const IDLE_S = 120;
-/** Bodies of the largest size that are read at the same time. */
+/** Number of bodies of the largest size that may be read at the same time. */
 const BODIES_READ_MAX = 4;
 const BODY_MS_MAX = 60_000;
 const BODY_WAIT_MS_MAX = 5_000;
@@ -133,7 +133,7 @@ export function serveHttp(options: HttpOptions): HttpServer {
 /** Answers requests: access, errors, and the log of both. */
 class Front {
   readonly reader = new BodyReader();
-  /** The oldest first. */
+  /** Streams that are being written, the oldest first. */
   readonly streams = new Set<OpenStream>();
   readonly #options: HttpOptions;
   readonly #access: Access;
@@ -222,7 +222,7 @@ class Front {
     throw new AppError("upgrade_required", `${url.pathname} is a WebSocket`);
   }
 
-  /** A server that can read no request is not healthy, however well its engines are. @throws AppError internal_error. */
+  /** Throws if bodies are stuck: a server that can read no request is not healthy. @throws AppError internal_error. */
   #checkBodies(): void {
     const { stuckMs } = this.#body.budget;
     if (stuckMs <= BODIES_STUCK_MS) return;

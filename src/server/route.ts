@@ -47,18 +47,18 @@ export type Schema = GenericSchema | Readonly<Record<string, unknown>>;
 /** Description of a route. The router, rights, the OpenAPI document, the reference and the fuzz targets read it. */
 export interface RouteInfo {
   readonly method: "GET" | "POST" | "DELETE";
-  /** `/v1/rollouts/:id` */
+  /** Path of the route, such as `/v1/rollouts/:id`. */
   readonly path: string;
   readonly summary: string;
-  /** Default: "token". */
+  /** Permission to call it. Default: "token". */
   readonly right?: Right;
   /** Schema of the body. Default: the route takes none, or any. */
   readonly schema?: Schema;
-  /** The route may answer with a stream of events. Default: no. */
+  /** Whether the route may answer with a stream of events. Default: no. */
   readonly streams?: boolean;
   /** Media types of its answer; none: it is empty. Default: JSON. */
   readonly answers?: readonly string[];
-  /** Load balancers and trainers ask it every second: no line of the log about it. Default: no. */
+  /** Whether load balancers and trainers call it every second, so that the log has no lines about it. Default: no. */
   readonly isProbe?: boolean;
   /** JSON Schemas of the parameters in the query; none is required. */
   readonly query?: Readonly<Record<string, object>>;

@@ -159,7 +159,7 @@ export class SessionTable {
     return { group: session.group, turn: { prompt, leadTokens }, previous };
   }
 
-  /** The request has joined its group as a turn of the session. */
+  /** Records that the request has joined its group as a turn of the session. */
   joined(request: Request, about: SessionScope & { key: string; isLater: boolean }): void {
     const { key, name, scope, isLater } = about;
     const existing = this.#sessions.get(key);

@@ -9,7 +9,7 @@ export function versionAnswer(version: string): { version: string; server: "fore
   return { version, server: "foretoken" };
 }
 
-/** Load balancers ask without a token. */
+/** Rights and answer of the probes: load balancers ask without a token. */
 const PROBE = { right: "open", answers: [], isProbe: true } as const;
 
 export const HEALTH_ROUTES: readonly RouteInfo[] = [

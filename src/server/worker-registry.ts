@@ -82,13 +82,13 @@ export class WorkerRegistry {
     return jsonResponse(isAlone ? { workers } : { workers, total: workers.length });
   }
 
-  /** Workers in the form of sglang-router's first releases and miles' own router. */
+  /** Answers with the workers' URLs, as sglang-router's first releases and miles' own router do. */
   addresses(exchange: Exchange): Response {
     return jsonResponse({ urls: this.#listed(exchange).map(({ url }) => url) });
   }
 
   /**
-   * Where all engines were named at the start, this server stands for them: slime sends to each worker that is listed
+   * If all engines were named at the start, this server stands for them: slime sends to each worker that is listed
    * what is meant for all of them. It is listed beside SGLang's engines too: an abort at an engine ends a chunk there,
    * which continues, and only an abort here ends the response.
    */
@@ -200,7 +200,7 @@ function entryOf({
   };
 }
 
-/** An address is this server's own if the client has called it so, or by another name of the loopback interface. */
+/** Whether a URL is this server's own: as the client has called it, or by another name of the loopback interface. */
 function isSame(url: URL, own: URL): boolean {
   const isNamed = url.hostname === own.hostname;
   const isHere = isLoopbackHost(url.hostname) && isLoopbackHost(own.hostname);

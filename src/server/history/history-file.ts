@@ -13,7 +13,7 @@ import type { FrameLog, RunFile } from "../../core/journal/run-journal.ts";
 import { HISTORY_TOKENS_MAX } from "../../core/wasm/suffix-index.ts";
 
 export interface HistoryRecord {
-  /** See promptKey. */
+  /** Key of the prompt; see promptKey. */
   readonly key: number;
   readonly epoch: number;
   /** Output tokens of the response, which may have more than are kept; 0: it did not finish. */
@@ -21,7 +21,7 @@ export interface HistoryRecord {
   readonly tokens: Int32Array;
 }
 
-/** A place for the history: what an earlier process left there, and the way to write on. */
+/** A place for the history: the file of an earlier process, and the way to append to it. */
 export interface HistoryPlace {
   /** Name of the file, for messages. */
   readonly name: string;

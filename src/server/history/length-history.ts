@@ -7,7 +7,7 @@ interface Lengths {
   epoch: number;
   /** Longest of this epoch's finished responses. */
   longest: number;
-  /** Longest of the epoch before in which the prompt occurred; 0: none. */
+  /** Longest of the prompt's previous epoch; 0: none. */
   before: number;
 }
 
@@ -15,7 +15,7 @@ const PROMPTS_MAX = 65_536;
 
 export class LengthHistory {
   readonly #promptsMax: number;
-  /** The least recently used prompt first. */
+  /** Lengths by the prompt's key; the least recently used prompt comes first. */
   readonly #prompts = new Map<number, Lengths>();
   #epoch = 0;
 
@@ -33,7 +33,7 @@ export class LengthHistory {
     this.#epoch += epochs;
   }
 
-  /** A response of this epoch has finished with `tokens` output tokens. */
+  /** Records a response of this epoch that has finished with `tokens` output tokens. */
   finished(key: number, tokens: number): void {
     const lengths = this.#prompts.get(key) ?? { epoch: this.#epoch, longest: 0, before: 0 };
     if (lengths.epoch < this.#epoch) {

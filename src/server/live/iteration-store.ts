@@ -22,7 +22,7 @@ export interface IterationRecord extends Readonly<Figures> {
 
 /** The part of an iteration that is fetched separately, because it is larger than its figures. */
 export interface IterationDetail {
-  /** Absent: an earlier version recorded the iteration. */
+  /** The picture's data; absent: an earlier version recorded the iteration. */
   readonly figure?: RunFigure;
   readonly waited_for: readonly LastFinished[];
 }
@@ -41,7 +41,7 @@ const KEPT = v.array(
 
 export class IterationStore {
   readonly #path: string | null;
-  /** The oldest first. */
+  /** The kept iterations, the oldest first. */
   #kept: readonly Kept[];
 
   /** `path` null: iterations are kept in memory. @throws AppError invalid_config: the file is unreadable, or none of ours. */

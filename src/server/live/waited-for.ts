@@ -15,15 +15,15 @@ interface Waited {
 
 export interface OpenResponse extends Waited {
   readonly worker: number | null;
-  /** Rate of the chunk that runs; null: none runs. */
+  /** Tokens per second of the running chunk; null: none runs. */
   readonly tokens_per_s: number | null;
 }
 
 export interface LastFinished extends Waited {
   readonly finish_reason: string | null;
-  /** How long before the last response of the iteration it ended. */
+  /** Time between its end and that of the iteration's last response. */
   readonly before_last_s: number;
-  /** Time from its start to its end; of that, the time in which no worker ran it. */
+  /** Time from its start to its end; `waited_s`: the part of it in which no worker ran it. */
   readonly seconds: number;
   readonly waited_s: number;
 }
@@ -132,7 +132,7 @@ function siblingsMedian(request: Request): number | null {
   return lengths[Math.floor(lengths.length / 2)] ?? null;
 }
 
-/** A number of seconds, as people read it. */
+/** Seconds, rounded to milliseconds. */
 export function rounded(value: number): number {
   return Math.round(value * 1000) / 1000;
 }

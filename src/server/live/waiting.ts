@@ -26,7 +26,7 @@ export interface Seen {
   readonly stateS: number;
   /** The longest responses that are not finished. */
   readonly longest: readonly OpenResponse[];
-  /** The wanted number of workers has been ready at the same time. */
+  /** Whether the wanted number of workers has been ready at the same time. */
   readonly hasStarted: boolean;
   readonly members: readonly Pick<Member, "source" | "workerId" | "state" | "reason" | "record">[];
   readonly clocks: readonly EngineClock[];
@@ -82,7 +82,7 @@ function iteration({ progress, iteration: number, longest }: Seen): Waiting[] {
   ];
 }
 
-/** An engine that has not come yet is being opened: that wait has a row of its own. */
+/** The wait for an engine that is away; one that has not come yet is being opened, which has a row of its own. */
 function away({ source, workerId, state, reason: why, record }: Seen["members"][number]) {
   if (state === "ready" || state === "leaving" || why === null) return [];
   if (state === "down" && record.tries === 0) return [];
@@ -114,7 +114,7 @@ function call(wait: OpenWait, nowMs: number): Waiting {
 const waiters = (count: number): string =>
   count === 1 ? "1 response waits" : `${figure(count)} responses wait`;
 
-/** Digits that matter: 8,412; 31; 1.4. */
+/** A number with its significant digits: 8,412; 31; 1.4. */
 function figure(value: number): string {
   return value.toLocaleString("en-US", { maximumFractionDigits: value < 10 ? 1 : 0 });
 }

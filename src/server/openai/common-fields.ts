@@ -14,7 +14,7 @@ const TRANSFER = "the sidecar moves KV between workers itself";
 const DEADLINE_S_MAX = 1e6;
 const DEADLINE_TOKENS_MAX = 2 ** 40;
 
-/** The fields of a `Deadline`. */
+/** Schema of a `Deadline`. */
 export const DEADLINE_FIELD = v.nullish(
   v.strictObject({
     group_s: f.numberAbove(0, DEADLINE_S_MAX),
@@ -83,7 +83,7 @@ function structureOf(
   return { json: schema };
 }
 
-/** Refuses both fields at once, because one of them would be dropped. */
+/** Sets the structure that response_format asks for; refuses both fields at once, as one of them would be dropped. */
 export function withFormat<T extends OpenAiFields & SamplingFields>(fields: T): T {
   const structure = structureOf(fields.response_format);
   if (structure === null) return fields;

@@ -70,7 +70,7 @@ export function parseCompletions(body: unknown): ParsedRequest {
   };
 }
 
-/** By the schema, a list holds texts only, or lists of tokens only. */
+/** The prompts of the field; by the schema, a list holds only texts, or only lists of tokens. */
 function promptsIn(prompt: Fields["prompt"], addSpecial: boolean): Prompts {
   if (typeof prompt === "string") {
     return { kind: "texts", texts: [prompt], names: () => "prompt", addSpecial };

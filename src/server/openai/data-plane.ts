@@ -18,7 +18,7 @@ const ENTRIES = { model: v.nullish(text), add_special_tokens: flag, return_token
 const tokenizeRequest = v.strictObject({
   ...ENTRIES,
   ...TEMPLATE_ENTRIES,
-  /** Either a prompt, or messages. */
+  /** Exactly one of prompt and messages is required. */
   prompt: v.nullish(text),
   messages: v.nullish(messageList),
 });

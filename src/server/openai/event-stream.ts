@@ -7,7 +7,7 @@ import { type PulledStream, pulledStream, type StreamPiece } from "../pulled-str
 import type { Job } from "./job.ts";
 import { newCursor, type Output, type OutputCursor } from "./output.ts";
 
-/** How one endpoint writes its stream. Each text is a number of whole `data:` events, or empty. */
+/** The events of an endpoint's stream. Each text is a number of whole `data:` events, or empty. */
 export interface StreamView {
   head?(): string;
   /** The output since the cursor, which is moved to the end. */
@@ -70,7 +70,7 @@ function failed(view: StreamView, error: unknown, before = ""): StreamPiece {
 
 function piecesOf(job: Job, view: StreamView) {
   const cursors = job.outputs.map(newCursor);
-  /** Outputs with something unread. */
+  /** Outputs that have parts which the client has not read. */
   const fresh = new Set(job.outputs);
   let open = job.outputs.length;
   let text: string | null = null;

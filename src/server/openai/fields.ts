@@ -126,7 +126,7 @@ function tokenListProblem({ input }: Seen): string {
   return `holds ${show(input[at])} at index ${at}, not a token id`;
 }
 
-/** One check for the whole list: prompts have thousands of tokens. */
+/** Schema of a list of tokens, with one check for the whole list: prompts have thousands of tokens. */
 export const tokenList = v.custom<TokenList>(isTokenList, tokenListProblem);
 
 export function tokenListOf(max: number) {

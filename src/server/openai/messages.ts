@@ -24,7 +24,7 @@ export const TEMPLATE_ENTRIES = {
   tools: v.nullish(f.listOf(f.fieldsOfAnyKind, TOOLS_MAX)),
   add_generation_prompt: f.flag,
   continue_final_message: f.flag,
-  /** For engines that trust it; without one, it is refused. */
+  /** Passed on to an engine that renders the chat, which must trust it; refused where none does. */
   chat_template: v.nullish(f.text),
   chat_template_kwargs: v.nullish(f.fieldsOfAnyKind),
   documents: v.nullish(f.listOf(f.fieldsOfAnyKind, TOOLS_MAX)),

@@ -65,7 +65,7 @@ export class Output {
     return this.#options.stops.strings.length > 0;
   }
 
-  /** Tokens that count: up to the one that completed a stop string. */
+  /** Number of tokens that count: up to the one that completed a stop string. */
   get tokens(): number {
     return this.#tokens;
   }
@@ -132,7 +132,7 @@ export class Output {
     else this.#end(response.finish, this.#tokenReason(response.finish));
   }
 
-  /** Starts again after the response's tokens were discarded. */
+  /** Begins anew, after the response's tokens were discarded. */
   restart(): void {
     this.#text = this.#newText();
     this.#tokens = 0;

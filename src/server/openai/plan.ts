@@ -57,7 +57,7 @@ interface Drawn {
   readonly origin: Origin;
 }
 
-/** The whole prompts. */
+/** The prompts before they are cut. */
 interface Written {
   readonly prompts: readonly Int32Array[];
   /** The chat as text; null: no chat has been rendered. */
@@ -114,7 +114,7 @@ export class Planner {
     };
   }
 
-  /** A prompt that is cut afterwards may be longer than the context. */
+  /** Options of encoding. A prompt that is cut afterwards may be longer than the context. */
   #encoding({ prompts, truncation }: ParsedRequest, { signal }: Exchange): EncodeOptions {
     const isCut = (truncation?.keep ?? null) !== null;
     const tokensMax = isCut ? null : this.#options.model.contextTokens;

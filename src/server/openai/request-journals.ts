@@ -136,7 +136,7 @@ export class RequestJournals {
   }
 }
 
-/** Journals have tokens and logprobs, and no reports of prompts or experts. */
+/** Whether a journal can restore the request: it keeps tokens and logprobs, but no reports on prompts or experts. */
 function isKept(sampling: SamplingParams): boolean {
   return !reportsPrompt(sampling) && expertsFrom(sampling) === null;
 }

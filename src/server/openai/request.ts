@@ -14,12 +14,12 @@ export interface ParsedRequest {
   /** Parameters: one part for all prompts, or one for each. */
   readonly parts: readonly RequestPart[];
   readonly prompts: Prompts;
-  /** Default: prompts are not cut. */
+  /** How prompts are cut. Default: not at all. */
   readonly truncation?: Truncation;
   readonly wantsText: boolean;
   /** The client's name for the responses of each prompt. Default: only the whole request has a name. */
   readonly names?: readonly string[] | undefined;
-  /** The field that needs the prompt's text in the answer; absent: none does. */
+  /** The field that asks for the prompt's text in the answer; absent: none does. */
   readonly textField?: string | undefined;
   /** Makes the answer, when the request has begun. `promptText` null: it was not requested, or is not known. */
   readonly answer: (model: ServedModel, promptText: string | null) => Answer;
@@ -32,7 +32,7 @@ export interface RequestPart {
   readonly topLogprobs: number;
   /** Limit of output tokens; null: as many as the context has room for. */
   readonly tokensMax: number | null;
-  /** Arguments for the engine. */
+  /** Further arguments for the engine (vLLM's extra_args). */
   readonly extraArgs?: Readonly<Record<string, unknown>>;
   /** Further fields of the engine's own endpoint. */
   readonly beside?: Readonly<Record<string, unknown>>;
@@ -45,7 +45,7 @@ export interface RequestPart {
   readonly salt?: string | null | undefined;
 }
 
-/** Where the tokens of prompts come from. `names` name them in errors. */
+/** Sources of the prompts' tokens. `names`: their names in errors. */
 export type Prompts =
   | {
       readonly kind: "tokens";

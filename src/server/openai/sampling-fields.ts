@@ -66,7 +66,7 @@ export const TOP_LOGPROBS_FIELD = whole(bounds.TOP_LOGPROBS);
 
 const notToken = (biases: object) => Object.keys(biases).find((name) => !/^\d+$/.test(name));
 const biasMessage = f.isNot(`a number in ±${bounds.LOGIT_BIAS.max}`);
-/** Biases by token. Which tokens there are, and how many biases may be, the core checks. */
+/** Schema of biases by token. The core checks the ids and the number of biases. */
 const logitBias = v.pipe(
   f.fieldsOfAnyKind,
   // Here, since `record` drops __proto__ unseen.
@@ -141,9 +141,9 @@ export type SamplingFields = v.InferOutput<typeof samplingObject>;
 
 export interface SamplingContext {
   readonly vocabularySize: number;
-  /** The first is the model's EOS, the others end a response as well. */
+  /** Tokens that end a response; the first is the model's EOS. */
   readonly eosTokenIds: readonly number[];
-  /** Every engine reports the experts of every request. */
+  /** Whether every engine reports the experts of every request. */
   readonly reportsExperts: boolean;
   /** Number of tokens of a word, without special ones. Absent: not known. */
   readonly tokensIn?: (word: string) => number;
@@ -279,7 +279,7 @@ function engineFieldsOf(
   return present.length === 0 ? null : Object.fromEntries(present);
 }
 
-/** A word longer than this is no single token; it is not encoded to find that out. */
+/** A longer word is no single token; it is not encoded to find that out. */
 const WORD_CHARACTERS_MAX = 64;
 
 /**

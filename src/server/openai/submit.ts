@@ -28,7 +28,7 @@ export interface JobsOptions {
   readonly limits: JobLimits;
   /** Called with an error that ended one request and is not the client's. */
   readonly failed: (error: unknown) => void;
-  /** Keeps requests with an id over the end of the process; null: nothing does. */
+  /** Keeps requests with an id beyond the end of the process; null: nothing does. */
   readonly journals: RequestJournals | null;
   /** Whether engines draft in a way that lets a seed draw other tokens each time. */
   readonly variesSeeds: () => boolean;

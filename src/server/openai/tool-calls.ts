@@ -16,7 +16,7 @@ const ADVICE = "send tool_choice: none and parse the text";
 /** Longer names of tools are cut to this many characters. */
 const TOOL_NAME_MAX = 128;
 
-/** A message that an engine's parser has made of a response. */
+/** A response as an engine's parser reads it. */
 export interface ParsedMessage {
   /** The text beside the tool calls; null: there is none. */
   readonly content: string | null;
@@ -27,7 +27,7 @@ export interface ParsedMessage {
 
 /** Constraints on the response, from the engine that rendered a chat with tools. */
 export interface Constraints {
-  /** Constraint that makes the response readable for the parser; null: none (tool_choice auto). */
+  /** Constraint that makes the parser able to read the response; null: none (tool_choice auto). */
   readonly structured: Record<string, unknown> | null;
   readonly stopTokenIds: readonly number[];
   /** Fields of /inference/v1/generate about reasoning, which delays the structure. */
@@ -129,7 +129,7 @@ export function calledTool({ toolCalls }: Pick<ParsedMessage, "toolCalls">): str
   return typeof name === "string" ? name.slice(0, TOOL_NAME_MAX) : null;
 }
 
-/** The tool whose output the last message is: as it says, or as the call that it answers. null: none. */
+/** The tool whose output the last message is: by its own name, or by that of the call that it answers. null: none. */
 export function answeringTool(
   messages: readonly Readonly<Record<string, unknown>>[],
 ): string | null {
@@ -173,7 +173,7 @@ function textOf(value: unknown): string | null {
   return typeof value === "string" ? value : null;
 }
 
-/** Null fields, and those whose names begin with "_", are the engine's own. */
+/** The fields that a client would set: null ones, and those whose names begin with "_", are the engine's own. */
 function withoutNulls(value: unknown): Record<string, unknown> | null {
   if (typeof value !== "object" || value === null) return null;
   const fields = Object.entries(value).filter(

@@ -2,7 +2,7 @@
 
 import { unknownName } from "../../core/base/unknown-name.ts";
 
-/** A valibot schema, as far as it says which fields an object has. */
+/** The parts of a valibot schema that tell which fields an object has. */
 interface Shape {
   readonly entries?: Readonly<Record<string, Shape>>;
   /** Schema of the value of an optional field. */

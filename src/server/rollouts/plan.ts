@@ -23,9 +23,9 @@ import type { Deadline } from "../sidecar.ts";
 
 export interface RolloutLimits {
   readonly requestsMax: number;
-  /** Rollouts held at the same time, those that are over included. */
+  /** Limit of rollouts held at the same time, finished ones included. */
   readonly rolloutsMax: number;
-  /** Size of the prompts and responses of finished rollouts, which can still be fetched. */
+  /** Memory limit of finished rollouts' prompts and responses, which can still be fetched. */
   readonly keptBytesMax: number;
 }
 
@@ -63,16 +63,16 @@ const SamplingSchema = v.strictObject({
   max_tokens: MAX_TOKENS_FIELD,
 });
 
-/** A group, and a line of prompts (cli/prompts.ts). */
+/** Schema of a group, and of a line of a prompts file (cli/prompts.ts). */
 export const GroupSchema = v.strictObject({
   id,
-  /** One of prompt, messages and token_ids. */
+  /** Exactly one of prompt, messages and token_ids is required. */
   prompt: v.nullish(v.pipe(f.text, f.wellFormed)),
   messages: v.nullish(messageList),
   token_ids: v.nullish(f.tokenList),
   ...TEMPLATE_ENTRIES,
   n: f.integer(1, GROUP_SIZE_MAX),
-  /** The group is whole with the first that many of its responses; the others are given up. Default: all. */
+  /** Number of responses with which the group is whole: the first to finish; the others are given up. Default: all. */
   finish_first: f.integer(1, GROUP_SIZE_MAX),
   sampling_params: v.nullish(SamplingSchema),
 });
@@ -95,7 +95,7 @@ export const RolloutRequestSchema = v.strictObject({
   on_policy: f.oneOf("strict", "mixed"),
   /** mixed, for tokens of weights at most that many epochs old: a response with older ones begins anew. */
   max_staleness: f.integer(0, 2 ** 20),
-  /** Default of every group. */
+  /** Default of the groups' finish_first. */
   finish_first: f.integer(1, GROUP_SIZE_MAX),
   /** Ends the rollout when that many groups are whole; the others can be carried on. Default: all. */
   finish_groups: f.integer(1, GROUPS_MAX),
@@ -284,7 +284,7 @@ interface Written {
   readonly sourceOf: (group: number) => string;
   /** Places of the groups in what the client wrote. Default: all of it are groups. */
   readonly places?: readonly number[];
-  /** Texts get the tokenizer's own special tokens. */
+  /** Whether texts get the tokenizer's own special tokens. */
   readonly addSpecial: boolean;
 }
 
@@ -323,7 +323,7 @@ export async function groupsOf(
   return { groups, requests };
 }
 
-/** `sampling` is what an earlier release called `sampling_params`; it is taken for one release more. */
+/** Accepts `sampling`, the name of `sampling_params` in an earlier release, for one release more. */
 function withNewNames(body: unknown): unknown {
   const fields = renamed(body);
   if (!f.isObject(fields) || !Array.isArray(fields.groups)) return fields;

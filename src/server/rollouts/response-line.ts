@@ -31,7 +31,7 @@ export function linesOf(
   return finished.map((one) => `${formatLine(group, one, options)}\n`).join("");
 }
 
-/** JSON has no infinities: as vLLM has it, of a token without probability. */
+/** Logprob of a token without probability, as in vLLM: JSON has no infinities. */
 const LOGPROB_MIN = "-9999";
 
 function formatLine(group: string, { spec, response }: Finished, options: LineOptions): string {

@@ -30,7 +30,7 @@ export interface Resumed {
   readonly have: ReadonlyMap<number, { readonly offset: number; readonly attempt: number }>;
 }
 
-/** Group names are the clients' own; no prompt line may have a longer one. */
+/** Limit of a group's name, which is the client's own; the same as in a line of prompts. */
 const GROUP_NAME_MAX = 1024;
 
 const uint32 = v.pipe(v.number(), v.integer(), v.minValue(0), v.maxValue(0xffffffff));
@@ -52,7 +52,7 @@ const SubscribeSchema = v.strictObject({
 
 const ClientMessageSchema = v.strictObject({ subscribe: SubscribeSchema });
 
-/** Never throws on what a client sent. */
+/** Decodes and checks a client's message; never throws. */
 export function decodeClientMessage(text: string): Decoded<Subscribe> {
   let value: unknown;
   try {

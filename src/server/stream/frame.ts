@@ -12,7 +12,7 @@ export interface JoinedEntry {
   readonly prompt_tokens: number;
   /** Offset of the first token sent. */
   readonly offset: number;
-  /** Changes when the response or the server restarts. */
+  /** Number of the attempt, which changes when the response or the server restarts. */
   readonly attempt: number;
 }
 
@@ -31,7 +31,7 @@ export interface FinishedEntry {
 export interface Begun {
   /** Differs between servers, each of which numbers its responses from 0. */
   readonly server: number;
-  /** The number of the next response. */
+  /** Number of the next response. */
   readonly requests: number;
   /** Number of responses that the `joined` lists will name first. */
   readonly joined: number;
@@ -44,7 +44,7 @@ type List = (typeof LISTS)[number];
 /** One frame, with the entries of its lists as JSON: an object for each of them would slow busy streams. */
 export interface Frame extends Record<List, string> {
   readonly subscription: string;
-  /** ended: nothing more can come. */
+  /** State of the subscription; ended: no frame follows. */
   state: "subscribed" | "ended" | null;
   refused: { readonly code: string; readonly message: string } | null;
   /** The beginning of a subscription, by which a client sees what it missed since another one. */
@@ -96,7 +96,7 @@ export function finishedEntry({ spec, response }: Request): FinishedEntry {
   };
 }
 
-/** The frame without what is empty in it; null: all of it is. */
+/** The frame as JSON without its empty fields; null: all are empty. */
 export function frameJson(frame: Frame): string | null {
   const { subscription, state, refused, begun, weight_epoch, progress } = frame;
   let json = "";

@@ -24,9 +24,9 @@ import {
 export interface StreamLimits {
   readonly clientsMax: number;
   readonly subscriptionsMax: number;
-  /** Bytes of one message from a client. */
+  /** Limit of a client's message, in bytes. */
   readonly frameBytesMax: number;
-  /** Bytes that may wait for one client to read them. */
+  /** Limit of the bytes that wait for one client to read them. */
   readonly sendQueueBytes: number;
   /** Memory of complete groups that are kept for clients whose connection broke. */
   readonly keptBytes: number;
@@ -254,7 +254,7 @@ export class StreamService implements SocketService {
     return new AppError("conflict", problem);
   }
 
-  /** Changes when the response restarts; its tokens so far are void then. */
+  /** Number of a response's attempt, which changes when it restarts; its tokens so far are void then. */
   readonly #attemptOf = (request: Request | undefined): number =>
     (this.#firstAttempt + (request?.response.restarts ?? 0)) >>> 0;
 

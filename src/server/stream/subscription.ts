@@ -24,7 +24,7 @@ export interface Client {
 /** A source of events: one response, a group, or everything; progress: as lengths and counters, without tokens. */
 export type Subject = Request | Group | "all" | "progress";
 
-/** How far a client is with one response. */
+/** Position of a client in one response. */
 export interface StreamCursor {
   offset: number;
   attempt: number;

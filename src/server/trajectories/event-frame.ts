@@ -42,7 +42,7 @@ export function* eventsIn(bytes: Uint8Array): Generator<Event> {
   }
 }
 
-/** The CRC of the frame vouches for its content. */
+/** Decodes an event; the frame's CRC vouches for its content. */
 function decodeEvent(payload: Uint8Array): Event {
   const jsonBytes = new DataView(payload.buffer, payload.byteOffset).getUint32(0, true);
   const end = payload.byteLength - jsonBytes;

@@ -14,7 +14,7 @@ interface Parts {
 }
 
 const NDJSON = "application/x-ndjson";
-/** A trainer may compute between two lines; what it has not read takes no memory beyond the trajectories. */
+/** Time after which a client that reads nothing is dropped. It is long, because trainers compute between two lines. */
 const STALL_MS_MAX = 600_000;
 
 const WHICH = {

@@ -66,7 +66,7 @@ export interface TrajectoriesOptions {
 
 /** A session as readers see it. */
 export interface Session extends SessionName {
-  /** The first session with its name and group is 1. */
+  /** Number of the session among those of its name and group, from 1 on. */
   readonly run: number;
   readonly trajectory: Trajectory;
   readonly state: "running" | "open" | "ended";
@@ -91,7 +91,7 @@ interface Entry extends SessionName {
 
 /** Limit of dropped sessions for which the reason is kept. */
 const DROPPED_MAX = 65_536;
-/** An entry, its maps and its names. */
+/** Memory of a session's objects: its entry, maps and names. */
 const SESSION_OVERHEAD = 1_024;
 const FLAWS_MAX = 16;
 /** Turns that came to nothing and may be asked for again. */
@@ -102,7 +102,7 @@ const SEGMENTS_TRIED = 4;
 
 export class Trajectories {
   readonly #options: TrajectoriesOptions;
-  /** The least recently used first. */
+  /** Sessions, the least recently used first. */
   readonly #entries = new Set<Entry>();
   /** The runs of each session. */
   readonly #runs = new Map<string, Entry[]>();
@@ -211,7 +211,7 @@ export class Trajectories {
     this.#happened({ kind: "dropped", name, group, reason: "a client deleted it" });
   }
 
-  /** The events that earlier processes kept, in order. Turns that ran when the last one ended came to nothing. */
+  /** Applies the events that earlier processes kept, in order. Turns that ran when the last one ended have failed. */
   restore(events: Iterable<TrajectoryEvent | Stopped>): void {
     let isWhole = true;
     for (const event of events) {

@@ -62,7 +62,7 @@ interface Segment {
   /** The segment that this one left; null: it is the first. */
   readonly parent: Parent | null;
   readonly turns: Turn[];
-  /** All its tokens, those of the parent included. */
+  /** Number of all its tokens, those of the parent included. */
   length: number;
 }
 
@@ -80,16 +80,16 @@ export interface SegmentView {
   readonly tokenIds: Int32Array;
   /** 1 for output of this segment's turns. Output of a parent is 0 here: it is trained on once. */
   readonly lossMask: Uint8Array;
-  /** NaN where `lossMask` is 0. */
+  /** Logprobs of the tokens; NaN where `lossMask` is 0. */
   readonly logprobs: Float32Array;
   readonly spans: readonly SpanView[];
 }
 
-/** Objects of one turn: its record and its spans. */
+/** Memory of one turn's objects: its record and its spans. */
 const TURN_OVERHEAD = 768;
 
 export class Trajectory {
-  /** In the order of their ends. */
+  /** All turns, in the order of their ends. */
   readonly turns: Turn[] = [];
   readonly #segments: Segment[] = [];
   #bytes = 0;
