@@ -1,17 +1,17 @@
-// The interface of a kind of engine: the URLs that belong to it, the function that opens a worker on one, and the
-// requests that a server answers before that. Each engine's folder has its rows (kind.ts); kinds.ts lists them.
+// The interface of a kind of engine: its URLs, the function that opens a worker on one, and the requests that a server
+// answers before that. Each engine's folder has its rows (kind.ts); kinds.ts lists them.
 
 import type { Clock } from "../core/base/clock.ts";
 import type { RequestId } from "../core/base/ids.ts";
 import type { OpenOptions, Worker } from "../core/rollout/worker.ts";
 
-/** An event of an engine that may interest an operator; none is an error of the rollout. */
+/** An event of an engine for the operator's log. None is an error of the rollout. */
 export type EngineNotice =
   | { readonly kind: "retry"; readonly requestId: RequestId; readonly reason: string }
   | { readonly kind: "warning"; readonly message: string };
 
 export interface EngineAccess {
-  /** Sent to the engine; null: none. */
+  /** Bearer token that is sent to the engine; null: none. */
   readonly token: string | null;
   readonly clock: Clock;
   readonly notice: (notice: EngineNotice) => void;
@@ -19,7 +19,7 @@ export interface EngineAccess {
 
 export interface ListedModel {
   readonly id: string;
-  /** A folder on the server's machine, or a name; null: not reported. */
+  /** The model's folder on the server's machine, or its name; null: not reported. */
   readonly root: string | null;
 }
 
@@ -27,7 +27,7 @@ export interface ListedModel {
 export interface EngineServer {
   /** The engine's HTTP address, from its URL. */
   readonly httpUrl: (url: string) => string;
-  /** @throws AppError worker_failed, which names the URL: it is not there, is still loading, or lists no model. */
+  /** @throws AppError worker_failed, which names the URL: it is unreachable, still loading, or lists no model. */
   readonly servedModel: (url: string, token: string | null) => Promise<ListedModel>;
   /** The engine may draft by itself, so its sampling is tested before it serves. */
   readonly mayDraft: boolean;
@@ -38,11 +38,11 @@ export interface EngineKind {
   readonly schemes: readonly string[];
   /** The form of its URLs in messages: "http://HOST:PORT". */
   readonly form: string;
-  /** null: it names no model: `--model` or `--tokenizer` gives the vocabulary, and text is made here. */
+  /** null: it names no model. Then `--model` or `--tokenizer` gives the vocabulary, and text is encoded here. */
   readonly server: EngineServer | null;
   /**
-   * Opens nothing yet. What the result opens, one after the other, are workers on the same engine. It throws AppError
-   * worker_failed while the engine does not answer, and is called again; the log names the URL before the message.
+   * Returns the function that opens a worker on the engine, and may be called again for the next worker. It throws
+   * AppError worker_failed while the engine does not answer, and is then called again; the log names the URL.
    */
   readonly opener: (url: string, access: EngineAccess) => (options: OpenOptions) => Promise<Worker>;
 }

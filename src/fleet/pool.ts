@@ -101,7 +101,7 @@ export class WorkerPool {
     return new PoolMember(source, workerId(this.#lastId), newMember(this.#sidecar.rollout.epoch));
   }
 
-  /** true: the trainer woke the engines, and one that is opened asleep is woken. false: it sent them to sleep. null: neither. */
+  /** true: the trainer woke the engines, and an engine that opens asleep is woken. false: it put them to sleep. null: neither. */
   get isAwake(): boolean | null {
     return this.#isAwake;
   }

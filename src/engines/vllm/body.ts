@@ -1,11 +1,11 @@
-// The body of one chunk's request: sampling parameters under vLLM's names, for either endpoint of vLLM's.
-// Every chunk is a request of its own to the server, whose prompt is prompt + output so far.
+// The body of one chunk's request: sampling parameters under vLLM's names, for either of its endpoints.
+// To the server every chunk is a request of its own, whose prompt is the prompt and the output so far.
 
 import { fold32 } from "../../core/base/hash.ts";
 import { type DrawKey, PROMPT_FIELDS } from "../../core/request/request.ts";
 import type { ChunkRequest, RequestForm } from "./dialect.ts";
 
-/** Fields that the request decides once: for each chunk, `form` and `expertsFrom` say what is reported. */
+/** Fields that are not copied from the request: `form` and `expertsFrom` decide for each chunk what is reported. */
 const REPORT_FIELDS: ReadonlySet<string> = new Set([
   ...PROMPT_FIELDS,
   "return_routed_experts",
@@ -17,7 +17,7 @@ const GENERATE_TOP_FIELDS = new Set(["reasoning_ended", "reasoning_parser_kwargs
 
 /**
  * The seed of the part of a response that begins at `offset`: 52 bits. vLLM's V1 runner starts a random
- * generator at it, so a seed used for two parts would draw both with the same numbers.
+ * generator from it, so two parts with one seed would be drawn with the same random numbers.
  */
 export function chunkSeed(draw: DrawKey, offset: number): number {
   const high = fold32(draw.hi, offset);
@@ -96,15 +96,15 @@ function isReported(field: string, { form }: ChunkRequest): boolean {
 }
 
 /**
- * `generate` counts the token drawn among those it is asked for, and leaves out the least likely one in its
- * place (seen in 0.32): one more is asked for where that is allowed.
+ * How many logprobs to request. `generate` counts the drawn token among them, and omits the least likely one
+ * in its place (seen in 0.32): so one more is requested where that is allowed.
  */
 function logprobsAsked(topLogprobs: number, { endpoint, logprobsMax }: RequestForm): number {
   if (topLogprobs === 0 || endpoint === "completions") return topLogprobs;
   return Math.min(topLogprobs + 1, Math.max(logprobsMax, topLogprobs));
 }
 
-/** A greedy request draws nothing; a seed would cost the server a generator. */
+/** Whether to send a seed. A greedy request needs none, and a seed would cost the server a generator. */
 function isSeeded({ spec }: ChunkRequest, { hasSeeds }: RequestForm): boolean {
   return hasSeeds && spec.sampling.temperature > 0;
 }

@@ -1,5 +1,5 @@
-// The request for one attempt at a chunk (length, priority, name and salt), the meaning of a refusal, and the pause
-// before the next attempt. Pure arithmetic.
+// The request for one attempt at a chunk (length, priority, name, salt), the kinds of refusals, and the pause before the
+// next attempt. It does no I/O.
 
 import { createHash } from "node:crypto";
 import { fold32 } from "../../core/base/hash.ts";
@@ -10,13 +10,13 @@ import type { ChunkRun } from "./chunk-run.ts";
 import type { ChunkRequest } from "./dialect.ts";
 import type { VllmLimits } from "./limits.ts";
 
-/** Among requests of one urgency, those that have come furthest go first and are preempted last. */
+/** Priority of urgent requests. Among equally urgent ones, the longest goes first and is preempted last. */
 const URGENT_PRIORITY = -(2 ** 31);
 
-/** Characters of a client's own salt that are used: 128 bits. */
+/** Length of the hash of a client's cache_salt, in hexadecimal digits: 128 bits. */
 const SALT_CHARACTERS = 32;
 
-/** Suffix that separates KV within one weight epoch: the adapter, and the client's own salt. */
+/** Suffix that separates KV within one weight epoch: the adapter, and the client's cache_salt. */
 function ownSalt({ spec }: ChunkRun): string {
   const { adapter = null, cacheSalt = null } = spec.sampling;
   const hash = cacheSalt === null ? "" : createHash("sha256").update(cacheSalt).digest("hex");
@@ -24,7 +24,7 @@ function ownSalt({ spec }: ChunkRun): string {
   return `${adapter === null ? "" : `-a-${adapter}`}${salt === "" ? "" : `-s-${salt}`}`;
 }
 
-/** null: the text so far fills the server's context. */
+/** The request for an attempt; null: prompt and output so far fill the server's context. */
 export function chunkRequest(
   run: ChunkRun,
   server: {
@@ -62,13 +62,13 @@ export function chunkRequest(
   };
 }
 
-/** request: it can never run here. worker: nothing can. full: others run. passing: another attempt may succeed. */
+/** request: it can never run here. worker: no request can. full: the server is busy with others. passing: try again. */
 export type RefusalKind = "request" | "worker" | "full" | "passing";
 
-/** vLLM's 503 at --max-num-queued-reqs and --max-num-queued-tokens. A proxy's, or a failed load's, has another text. */
+/** Messages of vLLM's 503 at --max-num-queued-reqs and --max-num-queued-tokens: other 503s have another text. */
 const FULL = /cannot accept new requests|token backlog limit/;
 
-/** The kind of a refusal, by an answer or an error inside a stream; its status is 0 where there is none. */
+/** The kind of a refusal, which was an answer or an error inside a stream. Status 0: not given. */
 export function classify({ status, message }: Refusal): RefusalKind {
   switch (status) {
     case 503:
@@ -91,8 +91,8 @@ export function classify({ status, message }: Refusal): RefusalKind {
 }
 
 /**
- * Doubles with each attempt that brought nothing. Spread by half, by the request's number, so that the requests of a
- * server that comes back do not come back together, and a run can be repeated.
+ * The pause doubles with each failed attempt. It varies by half with the request's number: so requests do not return to a
+ * recovered server all at once, and a run can still be repeated.
  */
 export function retryDelayMs(
   run: ChunkRun,
@@ -102,14 +102,14 @@ export function retryDelayMs(
   const steps = Math.max(0, run.failedAttempts - 1);
   const whole = Math.min(limits.retryMsMax, limits.retryMs * 2 ** Math.min(steps, 30));
   const spread = fold32(run.spec.requestId, run.attempt) / 2 ** 32;
-  const asked = Math.min(limits.retryMsMax, retryAfterMs ?? 0);
-  return Math.max(asked, whole * (0.5 + spread / 2));
+  const requested = Math.min(limits.retryMsMax, retryAfterMs ?? 0);
+  return Math.max(requested, whole * (0.5 + spread / 2));
 }
 
 /**
- * Tokens per event for each open stream. Few streams get small events, for people who watch; many get large ones,
- * because an event costs the server's API process and the sidecar far more than its tokens, and a rollout waits for
- * none. Tokens that a failed server had not sent are generated again.
+ * Tokens per event, for each open stream. With few streams events are small, for people who watch; with many they are
+ * large, because an event costs the server's API process and the sidecar far more than its tokens, and a rollout does
+ * not wait for single events. Tokens that a failed server had not sent are generated again.
  */
 const TOKENS_PER_STREAM = 4;
 

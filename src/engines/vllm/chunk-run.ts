@@ -12,16 +12,13 @@ import { countOf, type EventUsage, type PieceEvent } from "./stream-event.ts";
 
 type ChunkDone = Extract<WorkerEvent, { kind: "chunk_done" }>;
 
-/**
- * more: the chunk continues. full: it is complete. broken: tokens are missing or invalid; none of the event's were
- * taken.
- */
+/** more: the chunk continues. full: it is complete. broken: tokens are missing or invalid, and the event was ignored. */
 export type Taken = "more" | "full" | "broken";
 
-/** A reason of no server's: the response goes on after it. */
+/** Our own reason for a stop after which the response continues: see `#isForeignStop`. */
 const FOREIGN_STOP = "its own EOS";
 
-/** short: the server ended before the chunk was used up. */
+/** used_up: the chunk has all its tokens. short: the server ended it earlier. */
 type AttemptOutcome =
   | { readonly kind: "finished"; readonly reason: FinishReason }
   | { readonly kind: "used_up" }
@@ -30,40 +27,40 @@ type AttemptOutcome =
 export class ChunkRun {
   readonly spec: RequestSpec;
   readonly draft: DraftSource | null;
-  /** Position from which experts are wanted; null: they are not. */
+  /** Position from which routed experts are wanted; null: they are not. */
   readonly expertsFrom: number | null;
   readonly isUrgent: boolean;
-  /** Counts the chunks of its worker. */
+  /** Number of the chunk, counted over all chunks of its worker. */
   readonly chunk: number;
   readonly chunkTokens: number;
   /** Attempts before this one. */
   attempt = 0;
-  /** Attempts in a row, this one left out, that brought no token. */
+  /** Attempts in a row before this one that brought no token. */
   failedAttempts = 0;
-  /** When the server first said that it is full, and has made no token since; null: it has not. */
+  /** When the server first refused the request as full, if it has made no token since; null: it has not. */
   fullSinceMs: number | null = null;
-  /** When all attempts have brought nothing and the server still serves others, they begin once more. */
+  /** Once all attempts have failed while the server serves others, a second series of attempts begins. */
   hasSecondChance = true;
   /** Time of the server's last event for this run. */
   heardMs = 0;
-  /** Closes the stream, or ends the pause before the next attempt; null: it waits for something else. */
+  /** Closes the stream, or ends the pause before the next attempt; null: neither is under way. */
   cancel: (() => void) | null = null;
   isOpen = false;
-  /** Call that ends this attempt on the server; null: closing the connection does. */
+  /** HTTP call that aborts this attempt on the server; null: closing the connection does. */
   abort: HttpCall | null = null;
-  /** The server's reason for the end of this attempt. */
+  /** The server's finish reason of this attempt. */
   reason: string | null = null;
   /** Prompt tokens found in the server's prefix cache before the first output token; null: not reported. */
   promptTokensCached: number | null = null;
-  /** Report of the prompt by the attempt that ended with one. */
+  /** The report about the prompt, if an attempt has brought it. */
   promptReport: PromptReport | null = null;
   experts: Uint8Array | null = null;
   readonly #output: Int32Array;
   /** Output of this chunk. */
   readonly #made: OutputColumns;
-  /** Tokens that were handed on. */
+  /** Tokens that `deliver` has returned. */
   #delivered = 0;
-  /** Tokens at the begin of the attempt, and those that the server has reported since. */
+  /** Tokens at the start of the attempt, and those that the server has reported since. */
   #base = 0;
   #counted = 0;
   #hasStopped = false;
@@ -95,12 +92,12 @@ export class ChunkRun {
     return this.#output.length + this.made;
   }
 
-  /** Tokens that this chunk has brought. */
+  /** Output tokens of this chunk so far. */
   get made(): number {
     return this.#made.length;
   }
 
-  /** Positions whose experts an attempt that ends here reports: all but that of the last token. */
+  /** Rows of routed experts due if the attempt ends now: one per token except the last, which was never fed back. */
   get expertRows(): number {
     return this.spec.prompt.length + this.offset - 1 - (this.expertsFrom ?? 0);
   }
@@ -114,12 +111,12 @@ export class ChunkRun {
     return this.#hasStopped || this.made >= this.chunkTokens;
   }
 
-  /** The attempt has brought something. */
+  /** Whether the attempt has brought a token. */
   get hasProgressed(): boolean {
     return this.made > this.#base;
   }
 
-  /** Output whose KV an engine has computed before: all but the last token of it. */
+  /** Tokens of prompt and output whose KV was computed before this attempt: all but the last; 0: there was no output. */
   get computedBefore(): number {
     const output = this.#output.length + this.#base;
     return output === 0 ? 0 : this.spec.prompt.length + output - 1;
@@ -135,7 +132,7 @@ export class ChunkRun {
     return all;
   }
 
-  /** The next attempt continues where the tokens end; an undivided response restarts. */
+  /** Begins the next attempt, which continues after the last token; an undivided response restarts. */
   begin(): void {
     if (!this.spec.divisible) {
       this.#made.clear();
@@ -159,7 +156,7 @@ export class ChunkRun {
     // A server that counts backwards has lost count of what it sends.
     const hasShrunk = total < Math.max(count, this.#counted);
     if (hasShrunk || skipped < 0 || piece.logprobs.length < count) return "broken";
-    if ([total, ...tokens].some((one) => countOf(one) === null)) return "broken";
+    if ([total, ...tokens].some((number) => countOf(number) === null)) return "broken";
     this.#counted = total;
     for (let i = skipped; i < count && !this.isFull; i += 1) this.#append(piece, i);
     if (piece.finishReason !== null) {
@@ -168,7 +165,7 @@ export class ChunkRun {
     return this.isFull ? "full" : "more";
   }
 
-  /** `contextTokens`: prompt + output that the server holds of one request. */
+  /** How the attempt ended. `contextTokens`: the server's limit of prompt + output of a request. */
   outcome(contextTokens: number): AttemptOutcome {
     const { sampling, prompt } = this.spec;
     const isStop = this.#hasStopped || this.reason === "stop" || this.reason === "repetition";
@@ -180,8 +177,8 @@ export class ChunkRun {
   }
 
   /**
-   * Name of a report that should have come by the end of the chunk and did not; null: none is missing. Experts of a
-   * chunk that does not end the response are reported by the next one.
+   * Name of a report that the server should have sent by the end of the chunk and did not; null: none is missing. If a
+   * chunk does not end the response, the next chunk reports its experts.
    */
   lacking(outcome: AttemptOutcome): string | null {
     if (outcome.kind === "short") return null;
@@ -192,7 +189,7 @@ export class ChunkRun {
     return isLast && this.experts === null ? "routed_experts" : null;
   }
 
-  /** Reports beside tokens, as the end of the chunk contains them. */
+  /** The fields of `chunk_done` for what was reported beside tokens. */
   reports(): Pick<ChunkDone, "promptReport" | "experts"> {
     const { promptReport, experts, expertsFrom } = this;
     return {
@@ -202,8 +199,8 @@ export class ChunkRun {
   }
 
   /**
-   * The tokens that were not handed on yet, as views of the chunk's columns; null: none, or the response must come in
-   * one piece and is incomplete.
+   * The tokens that were not delivered yet, as views of the chunk's columns; null: none, or the response is undivided and
+   * incomplete.
    */
   deliver(isOver: boolean): WorkerEvent | null {
     const from = this.#delivered;
@@ -219,7 +216,7 @@ export class ChunkRun {
     };
   }
 
-  /** The server stopped at its own EOS, which does not end this response. */
+  /** Whether the server stopped at the model's own EOS, which does not end this response. */
   #isForeignStop({ finishReason, matched }: PieceEvent): boolean {
     if (finishReason !== "stop" || matched === undefined) return false;
     const { stopTokenIds, engineFields } = this.spec.sampling;

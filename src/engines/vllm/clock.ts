@@ -20,7 +20,7 @@ export const wallTimers: TimerClock = {
   },
 };
 
-/** A clock whose timers throw nothing: errors go to `failed`. */
+/** The same clock; errors of its timers go to `failed`. */
 export function contained(clock: TimerClock, failed: (error: unknown) => void): TimerClock {
   return {
     nowMs: () => clock.nowMs(),

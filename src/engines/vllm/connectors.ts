@@ -1,38 +1,38 @@
-// The KV connectors of vLLM: what each saves, who finds it again, and what a server must be started with. A table of
-// data; docs/KV.md names the source of each row. What a server has is read from its /server_info.
+// vLLM's KV connectors, as a table: what each saves, which servers find it again, and how a server is started with it.
+// docs/KV.md names the source of each row. A running server's connector is read from its /server_info.
 
 import { AppError } from "../../core/base/errors.ts";
 
-/** pool: a store that all servers look up themselves. none: nothing that another server finds by a request's tokens. */
+/** pool: every server finds KV in a shared store by a request's tokens. none: no other server does. */
 export type ConnectorReach = "pool" | "none";
 
 export interface ConnectorRow {
   /** Name in `--kv-connector`. */
   readonly name: string;
-  /** `kv_connector`, and what older versions called it. */
+  /** Values of `kv_connector`: the present name, and names of older versions. */
   readonly classes: readonly string[];
   readonly reach: ConnectorReach;
-  /** Output is saved without a setting. */
+  /** KV of output tokens is saved by default. */
   readonly savesOutput: boolean;
-  /** A key of `kv_connector_extra_config`, and its value with which it saves output too; null: there is none. */
+  /** The setting in `kv_connector_extra_config` that makes it save KV of output; null: there is none. */
   readonly outputSetting: readonly [key: string, value: boolean] | null;
-  /** A key of `kv_connector_extra_config` without which only the server itself finds it; null: there is none. */
+  /** The key in `kv_connector_extra_config` without which only the same server finds KV; null: none is needed. */
   readonly sharedBy: string | null;
   /** `cache_salt` is part of the keys, so KV of other weights is not found. null: not known. */
   readonly hasSalt: boolean | null;
   /** `foretoken up` can start it; null: it needs a service of its own first (docs/KV.md). */
   readonly launch: ((server: ConnectorSite) => Readonly<Record<string, unknown>>) | null;
-  /** Seen at work by this project. */
+  /** This project has tested it. */
   readonly wasRun: boolean;
 }
 
-/** The server to be started, as far as its connector depends on it. */
+/** What a connector needs to know of the server that is started with it. */
 export interface ConnectorSite {
   /** A port on which only this server listens. */
   readonly port: number;
 }
 
-/** `--kv-transfer-config`. */
+/** Value of `--kv-transfer-config`. */
 const mooncakeLaunch = ({ port }: ConnectorSite) => ({
   kv_connector: "MooncakeStoreConnector",
   // The stock connector, with what a CPU, a dead store and finished responses need (native/foretoken_vllm).
@@ -121,11 +121,11 @@ export interface FoundConnector {
   /** null: not in the table. */
   readonly row: ConnectorRow | null;
   readonly savesOutput: boolean;
-  /** Reason why no KV moves through the connector; null: none that is visible from outside. */
+  /** Why no KV moves through the connector; null: no reason is visible from outside. */
   readonly problem: string | null;
-  /** The connector may find KV of other weights: a rollout over the server would be wrong. */
+  /** The connector may find KV of older weights, so that a rollout over the server would be wrong. */
   readonly mixesWeights: boolean;
-  /** A remedy; null: there is none. */
+  /** What to change; null: nothing helps. */
   readonly fix: string | null;
 }
 
@@ -155,7 +155,7 @@ function problemOf(
   row: ConnectorRow | null,
   extra: unknown,
 ): Pick<FoundConnector, "problem" | "fix"> {
-  const names = CONNECTORS.filter((one) => one.reach === "pool" && one.hasSalt === true);
+  const names = CONNECTORS.filter(({ reach, hasSalt }) => reach === "pool" && hasSalt === true);
   const fix = `use one of ${names.map(({ classes }) => classes[0]).join(", ")}`;
   const unknown = "whether its keys tell weights apart is not known";
   if (row?.reach === "none") {
@@ -170,10 +170,10 @@ function problemOf(
   return { problem: null, fix: null };
 }
 
-/** @throws AppError invalid_config: no such connector, or it cannot be started so. */
+/** Arguments of `vllm serve`. @throws AppError invalid_config: the connector is unknown, or needs a service of its own. */
 export function connectorLaunch(name: string, site: ConnectorSite): readonly string[] {
-  const row = CONNECTORS.find((one) => one.name === name);
-  const startable = CONNECTORS.flatMap(({ name: one, launch }) => (launch === null ? [] : [one]));
+  const row = CONNECTORS.find((connector) => connector.name === name);
+  const startable = CONNECTORS.flatMap((known) => (known.launch === null ? [] : [known.name]));
   if (row === undefined || row.launch === null) {
     const what =
       row === undefined ? "is not known" : "needs settings of its own: give them after --";

@@ -1,4 +1,4 @@
-// Operations as vLLM's routes, most of which a server has in development mode only. Contents pass as they are.
+// Operations as calls of vLLM's routes, most of which exist in development mode only. Bodies are passed on unchanged.
 
 import { unreachable } from "../../core/base/assert.ts";
 import { errorText } from "../../core/base/errors.ts";
@@ -6,10 +6,10 @@ import type { ControlAnswer, EngineOperation } from "../../core/rollout/operatio
 import { parseJson } from "../../proto/json.ts";
 import type { HttpAnswer, HttpCall, HttpClient } from "./http.ts";
 
-/** Operations that a dialect has calls for: a canary is a request like others. */
+/** Operations that are control calls; a canary is a request for tokens instead. */
 export type ServerOperation = Exclude<EngineOperation, { kind: "canary" }>;
 
-/** Longest deadline of a caller: each has its own, `--weights-timeout-s` at most. */
+/** A bound beyond every caller's own deadline, which is at most `--weights-timeout-s`. */
 export const CALLER_MS_MAX = 86_400_000;
 
 const UPDATE_PATHS = {
@@ -39,7 +39,7 @@ const TEXT_PATHS = {
   derender: "/v1/chat/completions/derender",
 } as const;
 
-/** The function that it returns never rejects. */
+/** Returns the function that carries out operations. It never rejects. */
 export function vllmControl(client: HttpClient) {
   return async (operation: ServerOperation): Promise<ControlAnswer> => {
     let call: HttpCall;
@@ -104,10 +104,10 @@ export function post(path: string, body: unknown): HttpCall {
   return { method: "POST", path, body: written };
 }
 
-/** The answer of vLLM's workers to an unknown method, as HTTP 500: nothing was done. */
+/** vLLM's message, as HTTP 500, about a method that its workers do not have: nothing was done. */
 const NO_METHOD = /Method '[^']*' is not implemented/;
 
-/** An answer's body as JSON: text that is not JSON becomes a string, an empty body null. */
+/** An answer with its body as JSON: other text becomes a string, an empty body null. */
 export function controlAnswer(url: string, answer: HttpAnswer): ControlAnswer {
   if (answer.kind === "unreachable") {
     return { status: 502, body: { error: `${url}: ${answer.message}` } };

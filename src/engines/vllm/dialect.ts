@@ -1,5 +1,6 @@
-// The dialect of a kind of inference server as one record: how it is recognised, asked, read, aborted, controlled and
-// watched. The worker, its monitor and the doctor know servers by these records alone. ../kinds.ts says what a new one takes.
+// The dialect of a kind of inference server as one record: how to recognise it, send a request, read the answer, abort,
+// control and monitor. The worker, its monitor and the doctor use servers through these records only. ../kinds.ts
+// describes how to add one.
 
 import type { WeightEpoch } from "../../core/base/ids.ts";
 import type { DraftSource } from "../../core/draft/group-update.ts";
@@ -15,19 +16,19 @@ import type { ServerMetrics } from "./metrics.ts";
 import type { ServedTraits } from "./served-model.ts";
 import type { EngineEvent } from "./stream-event.ts";
 
-/** `server`, of what asks for one: as the dialect's own probe found it. */
+/** Functions with a parameter `server` get what the dialect's own `probe` found. */
 export interface EngineDialect {
   /** null: the server is of another kind. @throws AppError worker_failed, unauthorized, not_found. */
   probe(access: ServerAccess): Promise<Capabilities | null>;
   /** @throws RangeError: the client's own fields are nested too deep to be written. */
   body(chunk: ChunkRequest, form: RequestForm): string;
-  /** One event of a stream, or a whole answer. `topLogprobs`: alternatives wanted at each position. */
+  /** Reads one event of a stream, or a whole answer. `topLogprobs`: alternatives wanted at each position. */
   read(data: Buffer, topLogprobs: number): EngineEvent;
-  /** Call that ends an abandoned request; null: closing its connection does. */
+  /** The call that aborts a request; null: closing its connection does. */
   abort(chunk: ChunkRequest): HttpCall | null;
-  /** Trainers' clients abort requests at each engine that they find listed. */
+  /** Whether trainers' clients send aborts to each engine that the sidecar lists. */
   readonly takesAborts: boolean;
-  /** The function that carries out operations. It never rejects. */
+  /** Returns the function that carries out operations. It never rejects. */
   control(
     client: HttpClient,
     server: Capabilities,
@@ -37,15 +38,15 @@ export interface EngineDialect {
   /** The routed experts of `rows` positions as an .npy file; null: there are fewer. */
   experts(reported: Uint8Array, rows: number): Uint8Array | null;
   /**
-   * Empties the server's prefix cache before an epoch begins, while `isWanted`, and returns the problem; null: the
-   * cache is empty. No such function: the salts of the epochs separate their KV.
+   * Empties the server's prefix cache before an epoch begins, and returns the problem, or null. It stops trying once
+   * `isWanted` returns false. null in place of the function: the salts of the epochs separate their KV.
    */
   readonly emptyCache:
     | ((access: ServerAccess, isWanted: () => boolean) => Promise<string | null>)
     | null;
 }
 
-/** A server that is asked. */
+/** What a call to a server needs. */
 export interface ServerAccess {
   readonly client: HttpClient;
   readonly clock: TimerClock;
@@ -55,7 +56,7 @@ export interface ServerAccess {
 
 export interface Polled {
   readonly answer: HttpAnswer;
-  /** null: there are metrics. */
+  /** Why there are no metrics; null: there are. */
   readonly problem: string | null;
   readonly metrics: ServerMetrics | null;
 }
@@ -64,9 +65,9 @@ export type Get = (path: string) => Promise<HttpAnswer>;
 
 export interface Watch {
   readonly poll: (get: Get) => Promise<Polled>;
-  /** Path whose JSON answer has `weight_version`. */
+  /** Path of the JSON answer that has `weight_version`. */
   readonly versionPath: string;
-  /** Answers while requests are silent: queued, preempted, or paused. */
+  /** Path that answers even while all requests are queued, preempted or paused. */
   readonly healthPath: string;
 }
 
@@ -78,7 +79,7 @@ export const ENDPOINT_PATHS: Readonly<Record<Endpoint, string>> = {
   sglang: "/generate",
 };
 
-/** The form in which a server takes requests, found by asking it. */
+/** The form of requests that a server accepts, found by trial requests. */
 export interface RequestForm {
   readonly endpoint: Endpoint;
   readonly model: string;
@@ -87,11 +88,11 @@ export interface RequestForm {
    * them.
    */
   readonly hasPriorities: boolean;
-  /** Logprobs it reports at each position, at most (`--max-logprobs`). */
+  /** Maximum of logprobs at each position (`--max-logprobs`). */
   readonly logprobsMax: number;
-  /** The server knows `stream_interval`, and reports the count of tokens with every event. */
+  /** The server accepts `stream_interval`, and reports the number of tokens with every event. */
   readonly hasStreamSettings: boolean;
-  /** The server survives a request with a seed at any time. */
+  /** A seed never crashes the server: see `infoIn` in vllm.ts. */
   readonly hasSeeds: boolean;
   /** Higher priorities run first. Absent: lower ones. */
   readonly highestFirst?: boolean;
@@ -100,28 +101,28 @@ export interface RequestForm {
 export interface Capabilities extends RequestForm {
   /** "0.32.0"; null: not reported. */
   readonly version: string | null;
-  /** Prompt + output of one request. */
+  /** Maximum of prompt + output of one request. */
   readonly contextTokens: number;
   readonly traits: ServedTraits;
-  /** Requests that its engines run at the same time. */
+  /** Requests that the server's engines run at the same time, at most. */
   readonly slots: number;
   readonly kvTokens: number;
   readonly kvBlockTokens: number;
-  /** The server drafts without the sidecar. */
+  /** The server has speculative decoding of its own. */
   readonly isSpeculative: boolean;
-  /** --enable-return-routed-experts: it reports them of every request. */
+  /** The server can report routed experts (--enable-return-routed-experts). */
   readonly reportsExperts: boolean;
   /** null: none, or not reported (only in development mode). */
   readonly connector: FoundConnector | null;
-  /** A response in chunks is the one that it is in one piece: of hybrid models it has been shown, or it is not so. */
+  /** A response in chunks equals the response in one piece. For hybrid models this is tested, and may be false. */
   readonly isDivisible: boolean;
-  /** Data parallel ranks that a canary can name, each with weights of its own. */
+  /** Data parallel ranks to which a canary can be sent, each with weights of its own. */
   readonly ranks: number;
-  /** vLLM's own settings (`vllm_config`), for people; undefined: not reported (only in development mode). */
+  /** vLLM's settings (`vllm_config`), for display; undefined: not reported (only in development mode). */
   readonly config?: unknown;
   /** Metrics read during the probe. */
   readonly metrics: ServerMetrics;
-  /** Limitations of the server's settings, with remedies. */
+  /** Drawbacks of the server's settings, with remedies. */
   readonly warnings: readonly string[];
 }
 
@@ -131,11 +132,11 @@ export interface FoundEngine {
   readonly capabilities: Capabilities;
 }
 
-/** How the answer comes. whole: in one piece, with what a stream does not bring. */
+/** stream: server-sent events. whole: one piece, which can have a report about the prompt. */
 type AnswerMode = "stream" | "whole";
 
 export interface ChunkRequest {
-  /** "ft-<requestId>-<chunk>-<attempt>". Other requests of the server may begin so. */
+  /** "ft-<requestId>-<chunk>-<attempt>". Another sidecar's requests may have the same names. */
   readonly name: string;
   readonly spec: RequestSpec;
   /** Output tokens before this request. */
@@ -144,18 +145,18 @@ export interface ChunkRequest {
   readonly tokens: Int32Array;
   /** Limit of new tokens. */
   readonly tokensMax: number;
-  /** `tokensMax` more tokens complete the response. */
+  /** The response is complete after `tokensMax` more tokens. */
   readonly isLast: boolean;
   /** Lower is served earlier. */
   readonly priority: number;
   readonly cacheSalt: string;
-  /** Names the run that the request belongs to: the same for all its workers, different for another run. */
+  /** Identifies the run that the request belongs to: all workers of a run have the same, other runs another. */
   readonly run: string;
-  /** Epoch of the weights that the chunk is for. */
+  /** The weight epoch in which the chunk runs. */
   readonly epoch: WeightEpoch;
   readonly streamInterval: number;
   readonly draft: DraftSource | null;
-  /** whole: with logprobs of the prompt, where they are wanted. */
+  /** whole: the answer also brings the report about the prompt. */
   readonly form: AnswerMode;
   /** Position from which experts are reported; null: they are not wanted. */
   readonly expertsFrom: number | null;

@@ -1,6 +1,6 @@
-// Whether a response that is divided is the one that it would be in one piece, shown on the engine at temperature 0.
-// The doctor reports it; a worker asks it of models whose state is not KV of tokens (Mamba, linear attention), where a
-// continuation computes its state in another way than the step by step of decoding.
+// Tests on the engine, at temperature 0, whether a divided response equals the same response in one piece. The doctor reports
+// it. A worker tests models whose state is not KV of tokens (Mamba, linear attention), because there a continuation computes
+// its state by prefill, and not step by step as in decoding.
 
 import { errorText } from "../../core/base/errors.ts";
 import { refusalText, type TrialServer, trialRequest, tryRequest } from "./trial.ts";
@@ -14,7 +14,7 @@ interface Greedy {
   readonly top: readonly (readonly number[])[];
 }
 
-/** Generates `tokensMax` tokens greedily, and reports the two likeliest at each. */
+/** Generates `tokensMax` tokens greedily, with the two likeliest tokens at each position. */
 type GenerateGreedy = (prompt: readonly number[], tokensMax: number) => Promise<Greedy>;
 
 export interface DividedCheck {
@@ -22,9 +22,9 @@ export interface DividedCheck {
   readonly chunks: number;
   /** First position at which the two responses differ; -1: none. */
   readonly at: number;
-  /** Distance of the two likeliest tokens at that position, nats. 0: not known. */
+  /** Difference of the two likeliest tokens' logprobs at that position, nats. 0: not known. */
   readonly gapNats: number;
-  /** Largest difference of the two likeliest tokens' logprobs where both responses are the same. 0: all bits are. */
+  /** Largest difference of logprobs between the two responses, while their tokens are the same. 0: bit for bit equal. */
   readonly logprobNats: number;
 }
 
@@ -54,7 +54,7 @@ export async function checkDivided(
   return { tokens: TOKENS, chunks, at, gapNats: first - second, logprobNats };
 }
 
-/** Ids that every vocabulary has. */
+/** A prompt of ids that every vocabulary has. */
 const PROMPT = Array.from({ length: 96 }, (_, index) => 10 + (index % 32));
 const ABOUT = "the model is hybrid (Mamba or linear attention)";
 

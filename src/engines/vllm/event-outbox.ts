@@ -1,4 +1,4 @@
-// A worker's unsent events: those of one turn of the event loop go out as one batch, with all new tokens of a run as
+// A worker's unsent events. All events of one turn of the event loop are sent as one batch, with the new tokens of a run as
 // one event.
 
 import type { WorkerEvent } from "../../core/rollout/worker.ts";
@@ -23,18 +23,18 @@ export class EventOutbox {
     this.#schedule();
   }
 
-  /** The run has new tokens. */
+  /** Call when the run has new tokens. */
   changed(run: ChunkRun): void {
     this.#runs.add(run);
     this.#schedule();
   }
 
-  /** The run's tokens were sent, or are not needed any more. */
+  /** Forgets the run: its tokens were sent, or are not needed. */
   drop(run: ChunkRun): void {
     this.#runs.delete(run);
   }
 
-  /** Drops all tokens that were not sent. */
+  /** Drops all unsent events and tokens. */
   clear(): void {
     this.#cancel?.();
     this.#cancel = null;
@@ -42,7 +42,7 @@ export class EventOutbox {
     this.#events = [];
   }
 
-  /** Empties it. */
+  /** Takes all unsent events. */
   take(): WorkerEvent[] {
     for (const run of this.#runs) {
       const event = run.deliver(false);

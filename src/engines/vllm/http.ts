@@ -1,8 +1,8 @@
-// HTTP to one server: whole answers, and streams as they come. It decides nothing about what they mean.
+// HTTP to one server: whole answers and streams. It does not interpret them.
 //
-// It uses node:http because `fetch` in Bun keeps 256 requests of a process open at the same time, which only
-// an environment variable set before the start changes; further ones, health checks too, wait unseen. `fetch` also asks
-// the proxy that HTTP_PROXY names, for every address, and a cluster's proxy knows no way back into it.
+// It uses node:http because `fetch` in Bun opens at most 256 requests of a process at the same time (only an environment
+// variable set before the start changes that), and all others, health checks too, wait unnoticed. `fetch` also uses the
+// proxy of HTTP_PROXY for every address, and a cluster's proxy often cannot reach addresses inside the cluster.
 
 import http from "node:http";
 import https from "node:https";
@@ -18,20 +18,20 @@ export interface HttpCall {
   readonly path: string;
   /** JSON text; null: no body. */
   readonly body: string | null;
-  /** The data parallel rank that is to answer. Absent: any. */
+  /** The data parallel rank that must answer. Absent: any. */
   readonly rank?: number;
 }
 
-/** vLLM's: an index from 0 on, in the order of its engines. */
+/** vLLM's header for a data parallel rank, from 0 on. */
 const RANK_HEADER = "x-data-parallel-rank";
 
 export type HttpAnswer =
   | { readonly kind: "answer"; readonly status: number; readonly body: string }
-  /** No answer, or not all of it. `isRefused`: the connection was refused. */
+  /** There was no complete answer. `isRefused`: the connection was refused. */
   | { readonly kind: "unreachable"; readonly message: string; readonly isRefused?: boolean };
 
 export interface HttpStreamListener {
-  /** Valid during the call. */
+  /** `bytes` are valid during the call only. */
   data(bytes: Buffer): void;
   /** The end of the answer. `message` null: the body is complete. */
   ended(message: string | null): void;
@@ -39,7 +39,7 @@ export interface HttpStreamListener {
   refused(status: number, body: string, retryAfterMs: number | null): void;
 }
 
-/** Idle connections are closed before the server does it (uvicorn: 5 s), or a request would meet a closing one. */
+/** Idle connections are closed earlier than by the server (uvicorn: 5 s), so that no request uses a closing one. */
 const IDLE_MS_MAX = 3_000;
 const IDLE_CONNECTIONS_MAX = 256;
 
@@ -71,7 +71,7 @@ export class HttpClient {
     this.#send = secure ? https.request : http.request;
   }
 
-  /** Never rejects, as `answer`. */
+  /** Never rejects, like `answer`. */
   get(path: string, msMax: number): Promise<HttpAnswer> {
     return this.answer({ method: "GET", path, body: null }, msMax);
   }
@@ -99,7 +99,7 @@ export class HttpClient {
     });
   }
 
-  /** Returns what closes the stream; then nothing is called any more. */
+  /** Opens a stream. Returns the function that closes it: then the listener is not called any more. */
   stream(call: HttpCall, listener: HttpStreamListener): () => void {
     let isOver = false;
     const end = (tell: () => void) => {
@@ -169,7 +169,7 @@ export class HttpClient {
 
 type Server = { readonly url: string; readonly token: string | null };
 
-/** Asks a server once, and keeps no connection to it. Never rejects, as `answer`. @throws AppError invalid_config. */
+/** Sends one GET without keeping a connection. Never rejects, like `answer`. @throws AppError invalid_config. */
 export function getOnce(server: Server, path: string, msMax: number): Promise<HttpAnswer> {
   const { url, token: apiKey } = server;
   const client = new HttpClient({ ...VLLM_LIMITS, url, apiKey, clock: wallTimers });
@@ -212,7 +212,7 @@ function readAll(
 
 const MESSAGE_CHARACTERS = 200;
 
-/** null: it is no JSON object, or no success. */
+/** The JSON object of a successful answer; null: there is none. */
 export function jsonIn(answer: HttpAnswer): Readonly<Record<string, unknown>> | null {
   if (answer.kind !== "answer" || answer.status !== 200) return null;
   try {
@@ -230,7 +230,7 @@ export function problemIn(answer: HttpAnswer): string {
   return `HTTP ${answer.status} ${errorMessage(answer.body).slice(0, MESSAGE_CHARACTERS)}`;
 }
 
-/** null: it is as it should be. */
+/** What is wrong with an answer's status; null: it is 200. */
 export function statusProblem(answer: HttpAnswer): string | null {
   if (answer.kind === "unreachable") return answer.message;
   return answer.status === 200 ? null : `HTTP ${answer.status}`;

@@ -1,12 +1,12 @@
-// The rows of vLLM and SGLang servers in the table of engines. A server under http:// may be either, and is asked.
+// The rows of vLLM and SGLang servers in the table of engines. A server under http:// may be either: a probe decides.
 
 import type { EngineKind } from "../kind.ts";
 import { openVllmWorker } from "./open.ts";
 import { ModelComparison, servedModel } from "./served-model.ts";
 
 /**
- * Servers outlive a sidecar, and their caches with them: what an earlier run left there may be of other weights
- * under the same epoch.
+ * Salt of the prefix caches. Servers and their caches outlive a sidecar, and an earlier run may have left KV of other
+ * weights there under the same epoch.
  */
 const RUN_SALT = `foretoken-${crypto.randomUUID()}`;
 

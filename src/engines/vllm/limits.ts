@@ -1,35 +1,35 @@
 // Every wait, retry and buffer of a vLLM worker, in one place, with the reasons for the defaults.
 
-/** With these, a server that has ended is given up after 1 to 2 s, one that accepts and breaks connections after about 7 s, a hung one after about 2 min. */
+/** A server that has ended is given up after 1 to 2 s, one that breaks connections after about 7 s, a hung one after 2 min. */
 export const VLLM_LIMITS = {
-  /** Time until the server's first token at the start, ms. */
+  /** Deadline of the server's first token at the start, ms. */
   startMsMax: 600_000,
-  /** A probe, a health check or a poll of the metrics, ms. A server whose engine holds its cores starves for seconds. */
+  /** Deadline of a probe, a health check or a poll, ms. A server whose engine uses all cores may not answer for seconds. */
   checkMsMax: 30_000,
-  /** The first tokens under new weights, ms: a server may compile or profile again before it generates them. */
+  /** Deadline of the first tokens under new weights, ms: a server may compile or profile before them. */
   canaryMsMax: 120_000,
-  /** A stream silent for this long has the server's health checked, ms. Preempted and queued requests are silent. */
+  /** After this silence of a stream the server's health is checked, ms: it may be queued or preempted. */
   stallMs: 10_000,
-  /** A stream silent for this long on a healthy server is closed and asked for again, ms; a full server is waited for as long. */
+  /** After this silence on a healthy server, a stream is closed and requested again, ms. A full server is retried as long. */
   silenceMsMax: 600_000,
   /** Health checks that fail one after the other before the worker gives up. */
   healthFailuresMax: 3,
-  /** Attempts at a chunk, one after the other, that bring no token. */
+  /** Attempts in a row at a chunk that bring no token, before the server or the request is given up. */
   failedAttemptsMax: 7,
-  /** Time of refused connections after which a server has ended, ms. */
+  /** Time of refused connections after which a server counts as ended, ms. */
   goneMsMax: 1_000,
-  /** Pause before the second attempt, ms; doubles with each failed one. */
+  /** Pause before the second attempt, ms; it doubles with each failed attempt. */
   retryMs: 100,
   retryMsMax: 10_000,
   /** Interval of polling metrics, ms. */
   pollMs: 1_000,
   /** Tokens of one server event, at most (chunk-request.ts). */
   streamIntervalMax: 32,
-  /** One line of a stream, bytes. A completion's first event repeats the prompt. */
+  /** Limit of a line of a stream, bytes. A completion's first event repeats the prompt. */
   lineBytesMax: 16 * 1024 * 1024,
-  /** The same, and an answer in one piece, of a request that wants logprobs of its prompt or its experts. */
+  /** The same for a request with a report (logprobs of its prompt, routed experts), and for its answer in one piece. */
   reportBytesMax: 512 * 1024 * 1024,
-  /** Any other answer, bytes. */
+  /** Limit of any other answer, bytes. */
   answerBytesMax: 16 * 1024 * 1024,
 };
 

@@ -1,5 +1,5 @@
-// Reads what a worker needs from vLLM's /metrics (Prometheus text, 0.22 to 0.32). A name that is missing counts
-// as zero; what several engines of one server report is added up.
+// Reads what a worker needs from vLLM's /metrics (Prometheus text, 0.22 to 0.32). A missing metric counts as zero;
+// values of several engines of one server are added up.
 
 import { countOf } from "./stream-event.ts";
 
@@ -7,13 +7,13 @@ export interface ServerMetrics {
   /** Gauges. */
   readonly running: number;
   readonly waiting: number;
-  /** 0..1, of the blocks; engines' mean. */
+  /** Used share of the KV blocks, 0..1: the mean of the engines. */
   readonly kvUsage: number;
   /** Counters since the server started. */
   readonly counters: ServerCounters;
   /** When the server's process started, s since 1970; 0: not reported. */
   readonly startedS: number;
-  /** null: no `vllm:cache_config_info`. */
+  /** null: there is no `vllm:cache_config_info`. */
   readonly cache: CacheConfig | null;
 }
 
@@ -28,7 +28,7 @@ export interface CacheConfig {
   readonly isHybrid: boolean;
 }
 
-/** Names without `_total`, which older client libraries leave away. */
+/** Names without `_total`, which older client libraries omit. */
 const RUNNING = "vllm:num_requests_running";
 const WAITING = "vllm:num_requests_waiting";
 const KV_USAGE = ["vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"] as const;
@@ -44,7 +44,7 @@ const COUNTERS = {
   acceptedTokens: "vllm:spec_decode_num_accepted_tokens",
   /** Prompt tokens loaded through a KV connector. */
   externalHitTokens: "vllm:external_prefix_cache_hits",
-  /** Counters of a KV pool: blocks that could not be looked up, loaded or saved, and time in all three. */
+  /** Counters of a KV pool: blocks whose lookup, load or save failed, and the time that these operations took. */
   poolFailedBlocks: "vllm:mooncake_store_operation_failed_keys",
   poolSeconds: "vllm:mooncake_store_operation_time_seconds_sum",
 } as const;

@@ -7,11 +7,11 @@ import { type HttpAnswer, type HttpClient, jsonIn, statusProblem } from "./http.
 import type { VllmLimits } from "./limits.ts";
 import type { ServerMetrics } from "./metrics.ts";
 
-/** A longer name is none. */
+/** A longer weight version is ignored. */
 const VERSION_CHARACTERS_MAX = 512;
 
 export interface PollFailure {
-  /** Number in a row. */
+  /** Failed polls in a row. */
   readonly failures: number;
   readonly problem: string;
   /** Time for which connections have been refused, ms; null: they are not. */
@@ -19,14 +19,14 @@ export interface PollFailure {
 }
 
 export interface MonitorListener {
-  /** About once a second, before anything else. Returns whether a stream is silent for too long to be left alone. */
+  /** Called about once a second. Returns whether a stream has been silent for so long that health must be checked. */
   watched(nowMs: number): boolean;
   polled(metrics: ServerMetrics): void;
-  /** Called with the server's name for its weights. */
+  /** Called with the server's weight version. */
   versionRead(name: string): void;
-  /** The metrics were asked for without success. */
+  /** The metrics could not be read. */
   pollFailed(failed: PollFailure): void;
-  /** Health checks failed too often, one after the other. */
+  /** Too many health checks in a row have failed. */
   unhealthy(problem: string): void;
 }
 
@@ -43,15 +43,15 @@ export class Monitor {
   #cancelTick: (() => void) | null = null;
   #isStopped = false;
   #isPolling = false;
-  /** The result of the poll under way may be older than the question. */
+  /** The poll under way began before the last `pollAnew`, so its result may be out of date. */
   #isStale = false;
   #pollFailures = 0;
-  /** When the address first refused; null: it has not, since it last answered. */
+  /** When the address first refused a connection since it last answered; null: it has not. */
   #refusedAtMs: number | null = null;
   #isChecking = false;
   #checkedMs = Number.NEGATIVE_INFINITY;
   #healthFailures = 0;
-  /** The server reports a name of its weights: vLLM in development mode, from 0.32 on. */
+  /** Whether the server has a route for its weight version: vLLM from 0.32 on, in development mode. */
   #hasVersions = true;
 
   constructor(parts: MonitorParts, listener: MonitorListener) {
@@ -76,13 +76,13 @@ export class Monitor {
     });
   }
 
-  /** Polls like `poll`, but the next result was requested after this call. */
+  /** Like `poll`, but the reported result is of a request sent after this call. */
   async pollAnew(): Promise<void> {
     this.#isStale = this.#isPolling;
     await this.poll();
   }
 
-  /** Reads the metrics now, unless that is under way. */
+  /** Reads the metrics now, unless a poll is under way. */
   async poll(): Promise<void> {
     if (this.#isPolling || this.#isStopped) return;
     this.#isPolling = true;

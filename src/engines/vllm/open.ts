@@ -1,4 +1,4 @@
-// Opens a worker on a stock vLLM server (>= 0.22) or SGLang server, after it has determined the server's capabilities.
+// Determines the capabilities of a stock vLLM server (>= 0.22) or SGLang server, and opens a worker on it.
 
 import { AppError } from "../../core/base/errors.ts";
 import { type WeightEpoch, type WorkerId, weightEpoch } from "../../core/base/ids.ts";
@@ -15,31 +15,31 @@ import { VllmWorker } from "./worker.ts";
 
 export interface VllmWorkerOptions {
   readonly workerId: WorkerId;
-  /** "http://host:port", with a path where the server has one. */
+  /** "http://host:port", with the server's path if it has one. */
   readonly url: string;
   /** Epoch of the weights that the server has now. Default: 0. */
   readonly epoch?: WeightEpoch;
-  /** Absent: it is found out, by what the server answers. */
+  /** Absent: the server's answers decide. */
   readonly kind?: "sglang" | undefined;
   /** Sent as a bearer token. */
   readonly apiKey?: string | null;
   /**
-   * Begins the salt of the server's prefix cache; the weight epoch follows. All workers of a run must have the same,
-   * so that they can share a cache; another run on the same servers must have another one. Default: "foretoken".
+   * Beginning of the prefix cache's salt; the weight epoch follows. All workers of a run must have the same, so that
+   * they can share KV; another run on the same servers must have another. Default: "foretoken".
    */
   readonly cacheSalt?: string;
-  /** The servers of a run, which are compared with one another. Default: it is alone. */
+  /** Compares the server with the others of the run. Default: there are no others. */
   readonly comparison?: ModelComparison;
   readonly limits?: Partial<VllmLimits>;
   /** Default: the wall clock. */
   readonly clock?: TimerClock;
   readonly notice?: (notice: EngineNotice) => void;
-  /** Called with the reason while the server cannot be reached and requests wait for it; null: reachable again. */
+  /** Called with the reason when the server becomes unreachable while requests wait for it; with null when it is back. */
   readonly reach?: (lost: string | null) => void;
 }
 
 /**
- * Opens a healthy server that generates a token. The caller retries.
+ * Opens a worker on a healthy server that generates a token. The caller retries.
  * @throws AppError worker_failed, unauthorized, not_found or invalid_config; each names the URL.
  */
 export async function openVllmWorker(options: VllmWorkerOptions): Promise<VllmWorker> {
@@ -64,7 +64,7 @@ export async function openVllmWorker(options: VllmWorkerOptions): Promise<VllmWo
 }
 
 /**
- * Asks what a healthy server is: the one probe of workers and of the doctor. `kind` absent: any.
+ * Finds the kind and the capabilities of a healthy server, for workers and for the doctor. `kind` absent: any.
  * @throws AppError worker_failed, unauthorized, not_found or invalid_config.
  */
 export async function findEngine(
@@ -82,13 +82,13 @@ export async function findEngine(
   throw new AppError("worker_failed", `${client.url} ${message}`);
 }
 
-/** A sidecar answers as vLLM and SGLang do, and computes nothing. @throws AppError invalid_config: it is one. */
+/** Refuses a Foretoken sidecar, which answers like an engine and is none. @throws AppError invalid_config. */
 async function refuseProxy({ client, limits }: ServerAccess): Promise<void> {
   const get = async (path: string) => jsonIn(await client.get(path, limits.checkMsMax));
   const release = await get("/version");
   if (release?.server !== "foretoken") return;
   const workers = (await get("/foretoken/workers"))?.workers;
-  const names = Array.isArray(workers) ? workers.map((one) => String(Object(one).name)) : [];
+  const names = Array.isArray(workers) ? workers.map((worker) => String(Object(worker).name)) : [];
   const urls = names.filter((name) => /^https?:/.test(name));
   const message = `is Foretoken ${release.version}, a proxy and no engine: give the URLs of its workers`;
   throw new AppError("invalid_config", `${client.url} ${[message, ...urls].join(" ")}`);
@@ -107,7 +107,7 @@ async function checkHealth({ client, limits }: ServerAccess): Promise<void> {
 }
 
 /**
- * null: it has no connector that finds what another server has saved.
+ * Counts requests that move by the server's connector; null: it has none that finds KV of other servers.
  * @throws AppError invalid_config: its connector may find KV of older weights.
  */
 function movesOf(

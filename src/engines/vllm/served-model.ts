@@ -1,6 +1,6 @@
 // A vLLM server's model: its name and folder, read before any worker is opened, and whether the servers of a run report the
-// same one. Nothing over HTTP gives a digest of the weights: a difference of name, context or type is a warning; another
-// quantization is refused.
+// same. Over HTTP there is no digest of the weights: another name, context or type is a warning; another quantization is
+// refused.
 
 import { AppError } from "../../core/base/errors.ts";
 import type { ListedModel } from "../kind.ts";
@@ -10,7 +10,7 @@ import { countOf } from "./stream-event.ts";
 const MS_MAX = 5_000;
 const STILL_LOADING = 503;
 
-/** @throws AppError worker_failed, which names the URL: it is not there, is still loading, or lists no model. */
+/** Reads a server's model. @throws AppError worker_failed with the URL: it is unreachable, still loading, or lists no model. */
 export async function servedModel(url: string, token: string | null): Promise<ListedModel> {
   const answer = await getOnce({ url, token }, "/v1/models", MS_MAX);
   const model = servedModelIn(answer);
@@ -25,13 +25,13 @@ function missing(answer: HttpAnswer): string {
   return `answers /v1/models with ${problemIn(answer)}`;
 }
 
-/** The first one of /v1/models that is no adapter. null: there is none. */
+/** The first model of /v1/models that is no adapter; null: there is none. */
 export function servedModelIn(
   answer: HttpAnswer,
 ): (ListedModel & { readonly contextTokens: number | null }) | null {
   const data = jsonIn(answer)?.data;
   if (!Array.isArray(data)) return null;
-  const models = data.map((one): Readonly<Record<string, unknown>> => Object(one));
+  const models = data.map((entry): Readonly<Record<string, unknown>> => Object(entry));
   // Adapters (LoRA) have a parent.
   const model = models.find(({ parent }) => parent == null) ?? models[0];
   const { id, root, max_model_len: context } = model ?? {};
@@ -54,7 +54,7 @@ export interface ServedTraits {
 }
 
 type Trait = keyof ServedTraits;
-/** Rules for the servers of a pool that differ in a trait. null: the difference is reported. */
+/** Traits in which the servers of a pool must not differ, in words; null: a difference is only reported. */
 const RULES: Readonly<Record<Trait, string | null>> = {
   model: null,
   max_model_len: null,
@@ -68,9 +68,9 @@ export class ModelComparison {
   readonly #first = new Map<Trait, { url: string; value: string | number }>();
 
   /**
-   * null: as the servers of the run before it; otherwise how it differs. Responses of a quantised model are of another
-   * distribution, which a trainer could not tell apart.
-   * @throws AppError invalid_config: there is a rule about what differs.
+   * How the server differs from those before it in the run; null: it does not.
+   * @throws AppError invalid_config: it must not differ so. A quantised model, for instance, has another distribution,
+   * which a trainer could not tell apart.
    */
   compare(url: string, traits: ServedTraits): string | null {
     const differences: string[] = [];

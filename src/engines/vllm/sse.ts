@@ -1,5 +1,5 @@
-// Splits a stream of server-sent events into the data of each event, whatever the pieces it comes in. One event
-// is one line here, as vLLM writes them. Lines that are complete in one piece are not copied.
+// Splits a stream of server-sent events into the data of each event, wherever the network splits it. An event is one
+// line, as vLLM writes them. Lines that arrive in one piece are not copied.
 
 const LINE_FEED = 0x0a;
 const CARRIAGE_RETURN = 0x0d;
@@ -7,7 +7,7 @@ const DATA = Buffer.from("data:");
 
 export class SseReader {
   readonly #bytesMax: number;
-  /** The beginning of a line whose end has not come yet. */
+  /** The beginning of an incomplete line. */
   #rest: Buffer[] = [];
   #restBytes = 0;
 
@@ -16,8 +16,8 @@ export class SseReader {
   }
 
   /**
-   * Calls `event` with the data of each complete event; what it gets is valid during the call. It returns false
-   * to stop. false: a line exceeds the limit.
+   * Calls `event` with the data of each complete event, valid during the call only; `event` returns false to stop.
+   * Returns false if a line exceeds the limit.
    */
   push(bytes: Buffer, event: (data: Buffer) => boolean): boolean {
     let from = 0;
@@ -46,7 +46,7 @@ export class SseReader {
   }
 }
 
-/** null: not a line of data (a comment, an event's name, the empty line between events). */
+/** The data of a line; null: it has none (a comment, an event's name, the empty line between events). */
 function dataOf(line: Buffer): Buffer | null {
   if (line.length < DATA.length || line.compare(DATA, 0, DATA.length, 0, DATA.length) !== 0) {
     return null;

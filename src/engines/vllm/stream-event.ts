@@ -1,5 +1,4 @@
-// One event of a server's stream in the form that reaches the worker, and the JSON shapes of vLLM's (0.22 to 0.32). It knows
-// nothing of what becomes of the tokens.
+// One event of a server's stream, in the common form that the worker reads, and the parser of vLLM's JSON (0.22 to 0.32).
 
 import { parseJson } from "../../proto/json.ts";
 
@@ -7,7 +6,7 @@ export type Json = Readonly<Record<string, unknown>>;
 
 export interface EventUsage {
   readonly promptTokens: number;
-  /** Output tokens of the request so far, those of this event included. */
+  /** Output tokens of the request so far, including this event's. */
   readonly completionTokens: number;
   /** Prompt tokens found in the prefix cache; null: not reported. */
   readonly cachedTokens: number | null;
@@ -23,39 +22,39 @@ export type EngineEvent =
       /** Logprobs of `tokens`; fewer if the server sent fewer. */
       readonly logprobs: readonly number[];
       readonly alternatives: readonly Alternatives[];
-      /** null: more follows. "stop" ends the response, any other the attempt: the chunk goes on unless it is full. */
+      /** null: more follows. "stop" ends the response, any other reason the attempt: a chunk that is not full continues. */
       readonly finishReason: string | null;
       readonly usage: EventUsage | null;
-      /** Version of the weights that made the last token; only where the response ends, from 0.32 on. */
+      /** Version of the weights that made the last token; only at the end of a response, from 0.32 on. */
       readonly weightVersion: string | null;
-      /** The token that ended the response, where the server names it (SGLang). Absent: not reported. */
+      /** The token that ended the response (SGLang). Absent: not reported. */
       readonly matched?: number;
-      /** Where the response ends, `usage` is all of it (SGLang). Absent: an event of its own follows for it. */
+      /** At the end of a response, `usage` is final (SGLang). Absent: a separate usage event follows (vLLM). */
       readonly isWholeUsage?: true;
     }
   | { readonly kind: "usage"; readonly usage: EventUsage }
   | { readonly kind: "done" }
-  /** `status` 0: not given. */
+  /** The server reports an error. `status` 0: not given. */
   | { readonly kind: "error"; readonly status: number; readonly message: string }
   | { readonly kind: "unreadable" };
 
-/** vLLM adds the token drawn where it is not among the likeliest. Ties: the lower token first. */
+/** The `count` likeliest tokens, ties by token id. vLLM's own list may have the drawn token in addition. */
 export function likeliest(pairs: [number, number][], count: number): Alternatives {
   pairs.sort((a, b) => b[1] - a[1] || a[0] - b[0]);
   return pairs.slice(0, count).flat();
 }
 
-/** Logprob where a server gives none (a token of probability zero). */
+/** Stands for a logprob that the server does not give (a token of probability zero). */
 const LOGPROB_UNKNOWN = Number.NEGATIVE_INFINITY;
 
 export function numberOr(value: unknown): number {
   return typeof value === "number" ? value : LOGPROB_UNKNOWN;
 }
 
-/** Limit of counts and token ids. */
+/** Maximum of counts and token ids. */
 const COUNT_MAX = 0x7fffffff;
 
-/** A whole number that a server counts or numbers something with; null: it is none. */
+/** A count, an index or a token id from a server; null: it is no such number. */
 export function countOf(value: unknown): number | null {
   const isCount = Number.isInteger(value) && Number(value) >= 0 && Number(value) <= COUNT_MAX;
   return isCount ? Number(value) : null;
@@ -67,7 +66,7 @@ export function isJson(value: unknown): value is Json {
 
 export type PieceEvent = Extract<EngineEvent, { kind: "piece" }>;
 
-/** Number of the event's tokens that are among the first `have` of the request: SGLang repeats those. */
+/** How many of the event's tokens are among the first `have` of the request: SGLang repeats them. */
 export function repeatedIn({ tokens, usage }: PieceEvent, have: number): number {
   return usage === null ? 0 : Math.max(0, have - (usage.completionTokens - tokens.length));
 }
@@ -76,7 +75,7 @@ const DONE: EngineEvent = { kind: "done" };
 const UNREADABLE: EngineEvent = { kind: "unreadable" };
 const NONE: readonly never[] = [];
 
-/** `topLogprobs`: alternatives wanted at each position. `piece`: reads what is neither the end nor an error. */
+/** Reads an event. `topLogprobs`: alternatives wanted at each position. `piece` reads events with tokens or usage. */
 export function readEvent(
   data: Buffer,
   topLogprobs: number,
@@ -142,7 +141,7 @@ function errorOf(error: Json): EngineEvent {
   };
 }
 
-/** Text of a value. Events are read without a check of their depth, which only writing limits. */
+/** JSON text of a value. Events are parsed without a limit of depth, so writing one may fail. */
 function written(value: unknown): string {
   try {
     return JSON.stringify(value);
@@ -157,16 +156,16 @@ function openAiUsage(usage: Json): EventUsage | null {
   return usageOf(prompt, completion, cached);
 }
 
-/** null: one of them is no count. */
+/** null: one of the values is no count. */
 export function usageOf(prompt: unknown, completion: unknown, cached: unknown): EventUsage | null {
-  const counts = [prompt, completion, cached].map((one) => countOf(one ?? 0));
-  const [promptTokens, completionTokens, found] = counts;
-  if (promptTokens == null || completionTokens == null || found == null) return null;
-  const cachedTokens = (cached ?? null) === null ? null : found;
+  const counts = [prompt, completion, cached].map((value) => countOf(value ?? 0));
+  const [promptTokens, completionTokens, cachedCount] = counts;
+  if (promptTokens == null || completionTokens == null || cachedCount == null) return null;
+  const cachedTokens = (cached ?? null) === null ? null : cachedCount;
   return { promptTokens, completionTokens, cachedTokens };
 }
 
-/** Servers that send no `token_ids` name tokens in the logprobs, if asked to: "token_id:17". */
+/** The token ids. Servers without `token_ids` have them in the logprobs, if requested, as "token_id:17". */
 function tokensOf(ids: unknown, positions: unknown, names: unknown): readonly number[] {
   if (Array.isArray(ids)) return ids;
   if (Array.isArray(positions)) {
@@ -175,7 +174,7 @@ function tokensOf(ids: unknown, positions: unknown, names: unknown): readonly nu
   return Array.isArray(names) ? names.map((name) => tokenOf({ token: name })) : NONE;
 }
 
-/** -1: it is no token. */
+/** The id of a token; -1: it has none. */
 function tokenOf({ token_id: id, token: name }: Json): number {
   const isNamed = typeof name === "string" && /^token_id:\d+$/.test(name);
   return countOf(id ?? (isNamed ? Number(name.slice(9)) : null)) ?? -1;
@@ -205,14 +204,14 @@ function alternativesOf(logprobs: Json, count: number): readonly Alternatives[] 
   });
 }
 
-/** Ranks count from 1; older servers do not send them. */
+/** Whether an alternative is among the `count` likeliest. Ranks count from 1; older servers send none. */
 function isAmong(rank: unknown, count: number): boolean {
   return typeof rank !== "number" || rank <= count;
 }
 
 /**
- * The bytes are read as Latin-1, which is twice as fast: other characters occur only in strings, and only an
- * error's message is looked at.
+ * Parses bytes as Latin-1, which is twice as fast as UTF-8. Other characters occur in strings only, and of strings only
+ * an error's message is used.
  */
 function parsed(data: Buffer, parse: (text: string) => unknown = JSON.parse): Json | null {
   try {

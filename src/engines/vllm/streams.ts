@@ -1,5 +1,5 @@
-// The open streams of a worker: one request for each attempt at a chunk, read event by event. It sees to it that
-// nothing is read of a stream that was left, and that the server ends it. What an event means is decided by the worker.
+// The open streams of a worker: one request for each attempt at a chunk, read event by event. It ensures that nothing is
+// read of an abandoned stream, and that the server aborts it. The worker interprets the events.
 
 import { contain } from "../../core/base/contain.ts";
 import { errorText } from "../../core/base/errors.ts";
@@ -19,15 +19,15 @@ import type { ServerTally } from "./tally.ts";
 import { WholeReader, wholeAnswer, withoutExperts } from "./whole-answer.ts";
 
 export interface StreamListener {
-  /** Returns whether the stream goes on. */
+  /** Returns whether to go on reading. */
   event(run: ChunkRun, event: EngineEvent): boolean;
-  /** `message` null: it is complete. */
+  /** The stream has ended. `message` null: it is complete. */
   ended(run: ChunkRun, message: string | null): void;
-  /** `retryAfterMs` null: not given. */
+  /** The server refused the request. `retryAfterMs` null: not given. */
   refused(run: ChunkRun, status: number, message: string, retryAfterMs: number | null): void;
   /** The answer exceeds the limit; another attempt may bring less. */
   tooLarge(run: ChunkRun, message: string): void;
-  /** The answer cannot be read, by this worker's fault or the server's: no other attempt would help. */
+  /** The answer cannot be read, and another attempt would not help. */
   unreadable(run: ChunkRun, message: string): void;
 }
 
@@ -44,7 +44,7 @@ export class Streams {
   readonly #parts: StreamParts;
   readonly #listener: StreamListener;
   #count = 0;
-  /** Connections whose stream is over, until the server ends them. */
+  /** Connections whose response is complete, until the server ends them; with the time of that. */
   readonly #lingering = new Map<() => void, number>();
 
   constructor(parts: StreamParts, listener: StreamListener) {
@@ -56,7 +56,7 @@ export class Streams {
     return this.#count;
   }
 
-  /** @throws RangeError: the request cannot be written. */
+  /** Sends the request of an attempt. @throws RangeError: it cannot be written as JSON. */
   open(run: ChunkRun, chunk: ChunkRequest): void {
     const { client, clock, limits, dialect, form } = this.#parts;
     const hasReports = chunk.form === "whole" || run.expertsFrom !== null;
@@ -100,7 +100,7 @@ export class Streams {
     run.cancel = cancel;
   }
 
-  /** Closes the run's stream, or ends its pause. */
+  /** Closes the run's stream and aborts it on the server, or ends the run's pause. */
   close(run: ChunkRun): void {
     const { client, limits } = this.#parts;
     if (run.abort !== null && run.isOpen && run.cancel !== null) {
@@ -114,7 +114,7 @@ export class Streams {
     if (this.#count === 0) this.#parts.tally.busy(false, this.#parts.clock.nowMs());
   }
 
-  /** The server has yet to end the connection, which can then be used again. */
+  /** Leaves the complete stream open until the server ends it, so that the connection can be reused. */
   linger(run: ChunkRun): void {
     if (run.cancel === null) return;
     this.#lingering.set(run.cancel, this.#parts.clock.nowMs());
@@ -139,7 +139,7 @@ export class Streams {
 
   #whole(run: ChunkRun, data: Buffer): void {
     const { experts, rest } = withoutExperts(run, data);
-    const { events, report } = wholeAnswer(rest, (one) => this.#read(run, one));
+    const { events, report } = wholeAnswer(rest, (event) => this.#read(run, event));
     run.experts = experts;
     run.promptReport = report;
     for (const event of events) if (!this.#listener.event(run, event)) return;

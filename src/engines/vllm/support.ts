@@ -1,5 +1,5 @@
-// Which sampling can stop after any token and continue elsewhere, on a stock vLLM (reference: SamplingParams of
-// 0.32). What counts output tokens inside the engine restarts with every request, so it needs one piece.
+// Which sampling a stock vLLM can divide: stop after any token, and continue elsewhere (reference: SamplingParams of
+// 0.32). State that counts output tokens inside the engine restarts with every request, so such a response stays whole.
 
 import { expertsFrom, type SamplingParams } from "../../core/request/request.ts";
 import type { SamplingSupport } from "../../core/rollout/worker.ts";
@@ -7,7 +7,7 @@ import type { SamplingSupport } from "../../core/rollout/worker.ts";
 const DIVIDED: SamplingSupport = { kind: "divided" };
 const WHOLE: SamplingSupport = { kind: "whole" };
 
-/** State that lives in the engine: a grammar's, a count's, a match's that has begun. */
+/** Fields with state inside the engine: of a grammar, a count, or a match that has begun. */
 const WHOLE_FIELDS = new Set([
   "structured_outputs",
   "bad_words",
@@ -26,7 +26,7 @@ export function supportOf(
     readonly isSpeculative: boolean;
     readonly logprobsMax: number;
     readonly reportsExperts: boolean;
-    /** A response in chunks is the one that it is in one piece. */
+    /** See Capabilities. */
     readonly isDivisible: boolean;
     readonly connector: object | null;
   },
@@ -60,7 +60,7 @@ export function supportOf(
   return countsOutput ? WHOLE : support;
 }
 
-/** null: experts are not wanted, or reported. The flag is vLLM's and SGLang's. */
+/** Refuses a request for routed experts; null: they are not wanted, or the server reports them. vLLM and SGLang alike. */
 export function expertsRefused(
   sampling: SamplingParams,
   { reportsExperts }: { readonly reportsExperts: boolean },

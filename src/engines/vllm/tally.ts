@@ -1,6 +1,6 @@
-// Statistics that a worker reports: its own counts, and what the server's metrics have gone up by since it was opened (of one
-// process: a worker whose server restarts has failed); and the requests that came from another server, by the server's
-// report of what its connector found in the pool.
+// A worker's statistics: its own counts; the increase of the server's metrics since it was opened (a worker whose server
+// restarts has failed, so they are of one process); and the requests that moved here from another server, by what the
+// server's connector found in the pool.
 
 import type { RequestId } from "../../core/base/ids.ts";
 import type { KvMoveStats, WorkerStats } from "../../core/rollout/worker.ts";
@@ -8,13 +8,13 @@ import type { ChunkRun } from "./chunk-run.ts";
 import { hasRestarted, mapCounters, type ServerCounters, type ServerMetrics } from "./metrics.ts";
 import type { EventUsage } from "./stream-event.ts";
 
-/** Requests that are remembered; of one that is forgotten, a chunk that stayed counts as one that came. */
+/** Remembered requests. A forgotten request that stays counts as one that moved here. */
 const KNOWN_MAX = 65_536;
 
 export class KvMoves {
   readonly #connector: string;
-  /** Tokens of each request's text that this server has computed; least recently updated first. */
-  readonly #here = new Map<RequestId, number>();
+  /** Leading tokens of each request that this server has computed; least recently updated first. */
+  readonly #computed = new Map<RequestId, number>();
   #moves = 0;
   #movedTokens = 0;
   #recomputedMoves = 0;
@@ -24,38 +24,37 @@ export class KvMoves {
     this.#connector = connector;
   }
 
-  /** An attempt at a chunk has ended, and the server has reported how much of its text it found. */
+  /** Counts an attempt that has ended, by the number of cached tokens that the server reports for it. */
   used(run: ChunkRun, { promptTokens, cachedTokens }: EventUsage): void {
     const { requestId, prompt } = run.spec;
-    const here = this.#here.get(requestId) ?? 0;
-    this.#here.delete(requestId);
-    this.#here.set(requestId, promptTokens + run.made);
-    for (const oldest of this.#here.keys()) {
-      if (this.#here.size <= KNOWN_MAX) break;
-      this.#here.delete(oldest);
+    const computed = this.#computed.get(requestId) ?? 0;
+    this.#computed.delete(requestId);
+    this.#computed.set(requestId, promptTokens + run.made);
+    for (const oldest of this.#computed.keys()) {
+      if (this.#computed.size <= KNOWN_MAX) break;
+      this.#computed.delete(oldest);
     }
     // The last token's KV does not exist yet. Tokens of an earlier attempt were generated here.
-    const hasCome = run.computedBefore > 0 && run.attempt === 0 && here < promptTokens - 1;
-    if (!hasCome || cachedTokens === null) return;
-    // The prompt may be there for a sibling.
-    const found = cachedTokens - Math.max(here, prompt.length);
-    if (found > 0) {
+    const hasMoved = run.computedBefore > 0 && run.attempt === 0 && computed < promptTokens - 1;
+    if (!hasMoved || cachedTokens === null) return;
+    // The prompt may be in the cache because of a sibling.
+    const movedTokens = cachedTokens - Math.max(computed, prompt.length);
+    if (movedTokens > 0) {
       this.#moves += 1;
-      this.#movedTokens += found;
+      this.#movedTokens += movedTokens;
     } else {
       this.#recomputedMoves += 1;
       this.#recomputedTokens += Math.max(0, promptTokens - cachedTokens);
     }
   }
 
-  /** The request is done with. */
   forget(requestId: RequestId): void {
-    this.#here.delete(requestId);
+    this.#computed.delete(requestId);
   }
 
   /** Forgets computed tokens, because the weights have changed. */
   clear(): void {
-    this.#here.clear();
+    this.#computed.clear();
   }
 
   stats({ externalHitTokens, poolFailedBlocks, poolSeconds }: ServerCounters): KvMoveStats {
@@ -86,7 +85,7 @@ export class ServerTally {
     this.#base = metrics.counters;
   }
 
-  /** false: they are of another process than those before, and not taken. */
+  /** Takes new metrics; false: the server's process is another than before, and they are ignored. */
   metrics(metrics: ServerMetrics): boolean {
     if (hasRestarted(this.#latest, metrics)) return false;
     this.#latest = metrics;
@@ -109,13 +108,13 @@ export class ServerTally {
     this.#recomputedTokens += Math.max(0, computed - fresh);
   }
 
-  /** Streams are open from now on, or none is any more. */
+  /** Records that the first stream opens, or the last one ends. */
   busy(isBusy: boolean, nowMs: number): void {
     if (this.#busySinceMs !== null) this.#busyMs += nowMs - this.#busySinceMs;
     this.#busySinceMs = isBusy ? nowMs : null;
   }
 
-  /** `moves` null: it has no connector. */
+  /** `moves` null: the server has no connector. */
   stats(kvTokens: number, moves: KvMoves | null): WorkerStats {
     const counters = this.#sinceOpened();
     return {

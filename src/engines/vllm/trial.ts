@@ -1,6 +1,6 @@
-// Requests by which a server is tried: a few tokens that nobody waits for, read as a whole. Each caller judges what came; the
-// canary of new weights looks at their logprobs: weights that are not numbers give none, weights that are all the same give
-// every token the same. Its salt is used once, and its prompt is shorter than any block of KV, so that nothing is found later.
+// Trial requests: a few tokens that no client waits for, read as a whole. Each caller judges the answer. The canary of new
+// weights looks at logprobs: weights with NaN give none, weights that are all equal give every token the same. A canary
+// leaves no KV that is found later: its salt is used once, and its prompt is shorter than any KV block.
 
 import { groupId, requestId, type WeightEpoch, weightEpoch } from "../../core/base/ids.ts";
 import { type RequestSpec, SAMPLING_DEFAULTS } from "../../core/request/request.ts";
@@ -23,7 +23,7 @@ export interface TrialServer extends ServerAccess {
   readonly form: RequestForm;
 }
 
-/** One token after a prompt of two. */
+/** A request for one token after a prompt of two. */
 const TRIAL: RequestSpec = {
   requestId: requestId(0),
   groupId: groupId("probe"),
@@ -40,7 +40,7 @@ export type TrialOptions = Partial<ChunkRequest> & {
   readonly draw?: RequestSpec["draw"];
 };
 
-/** `cacheSalt` also names the run, unless that is given. */
+/** `cacheSalt` is also the name of the run, unless `run` is given. */
 export function trialRequest(
   cacheSalt: string,
   { prompt = TRIAL.prompt, sampling, draw = TRIAL.draw, ...options }: TrialOptions = {},
@@ -69,14 +69,14 @@ export interface Made {
   readonly kind: "made";
   readonly tokens: readonly number[];
   readonly logprobs: readonly number[];
-  /** Logprobs of the likeliest tokens at each position, highest first; empty: none were asked for. */
+  /** Logprobs of the likeliest tokens at each position, highest first; empty: not requested. */
   readonly top: readonly (readonly number[])[];
-  /** null: not reported, as of those that follow. */
+  /** null: not reported. */
   readonly finish: string | null;
   readonly cachedTokens: number | null;
-  /** The prompt's logprobs, of an answer in one piece. */
+  /** Logprobs of the prompt; null: the answer was a stream. */
   readonly report: PromptReport | null;
-  /** The first event counted its tokens. */
+  /** The first event reported the number of its tokens. */
   readonly hasCount: boolean;
   readonly reportsExperts: boolean;
   readonly hasUnreadable: boolean;
@@ -84,11 +84,11 @@ export interface Made {
 
 export type Tried =
   | Made
-  /** `status` 0: not said. */
+  /** `status` 0: not given. */
   | { readonly kind: "refused"; readonly status: number; readonly message: string }
   | { readonly kind: "unreachable"; readonly message: string };
 
-/** Never rejects. `rank`: the data parallel rank that is to answer. Absent: any. */
+/** Sends a trial request. Never rejects. `rank`: the data parallel rank that must answer. Absent: any. */
 export async function tryRequest(
   { client, dialect, form }: TrialServer,
   chunk: ChunkRequest,
@@ -152,7 +152,7 @@ function madeOf(
   };
 }
 
-/** As `tryRequest`; an answer without a token, or whose tokens lack ids or logprobs, is a refusal. */
+/** Like `tryRequest`; an answer without tokens, or whose tokens lack ids or logprobs, counts as a refusal. */
 export async function tryTokens(...request: Parameters<typeof tryRequest>): Promise<Tried> {
   const tried = await tryRequest(...request);
   if (tried.kind !== "made") return tried;
@@ -163,7 +163,7 @@ export async function tryTokens(...request: Parameters<typeof tryRequest>): Prom
   return tried;
 }
 
-/** Has the server make one token: the proof that it serves. */
+/** Has the server generate one token, to prove that it serves. */
 export async function proveServing(
   server: TrialServer,
   options: { msMax: number },
@@ -171,15 +171,15 @@ export async function proveServing(
   return await tryTokens(server, trialRequest(server.cacheSalt), options);
 }
 
-/** Number of positions that must all be flat before the weights count as flat: ties of two tokens happen. */
+/** Tokens of a canary. If the two likeliest tie at every position, all weights are equal; a single tie can happen. */
 const OUTPUT_TOKENS = 4;
 const ALTERNATIVES = 2;
 /** vLLM's replacement for an invalid logprob. */
 const LOGPROB_NONE = -9999;
 
 /**
- * The answer's body has the canary's prompt, tokens and logprobs, and those of the other ranks. Never rejects. `adapter`
- * null: the model itself. `ranks`: data parallel ranks, each with weights of its own.
+ * Generates the canary. The answer's body has its prompt, tokens and logprobs, and those of the other ranks. Never
+ * rejects. `adapter` null: the model itself. `ranks`: data parallel ranks, each with weights of its own.
  */
 export async function weightsCanary(
   server: TrialServer,
@@ -188,12 +188,12 @@ export async function weightsCanary(
   const form = adapter === null ? server.form : { ...server.form, model: adapter };
   const name = crypto.randomUUID();
   const prompt = [0, 1, 2, 3];
-  const made: Pick<Made, "tokens" | "logprobs">[] = [];
+  const canaries: Pick<Made, "tokens" | "logprobs">[] = [];
   const problems = await Promise.all(
     Array.from({ length: ranks }, async (_, rank) => {
-      const own = `${name}-${rank}`;
-      const chunk = trialRequest(`${server.cacheSalt}-canary-${own}`, {
-        name: `ft-canary-${own}`,
+      const id = `${name}-${rank}`;
+      const chunk = trialRequest(`${server.cacheSalt}-canary-${id}`, {
+        name: `ft-canary-${id}`,
         prompt: Int32Array.from(prompt),
         sampling: { tokensMax: OUTPUT_TOKENS, topLogprobs: ALTERNATIVES },
         run: server.cacheSalt,
@@ -205,28 +205,29 @@ export async function weightsCanary(
       const tried = await tryRequest({ ...server, form }, chunk, { msMax, ...pin });
       if (tried.kind === "unreachable") return { status: 502, error: tried.message };
       const problem = tried.kind === "refused" ? refusalText(tried) : problemOf(tried);
-      if (tried.kind === "made") made[rank] = { tokens: tried.tokens, logprobs: tried.logprobs };
+      if (tried.kind === "made")
+        canaries[rank] = { tokens: tried.tokens, logprobs: tried.logprobs };
       if (problem === null) return null;
       const isFull = tried.kind === "refused" && classify(tried) === "full";
       return { status: isFull ? 503 : 500, error: `the weights do not generate: ${problem}` };
     }),
   );
   const first = problems.find((problem) => problem !== null);
-  const [canary, ...others] = made;
+  const [canary, ...others] = canaries;
   if (first === undefined) return { status: 200, body: { prompt, ...canary, ranks: others } };
   return { status: first.status, body: { error: first.error } };
 }
 
-/** The status is 0 where no server answered with one. */
+/** A refusal in words. Status 0: the server gave none. */
 export function refusalText({ status, message }: Refusal): string {
   return status === 0 ? message : `HTTP ${status}: ${message}`;
 }
 
-/** null: its tokens have finite logprobs, and not all the same ones. */
+/** What is wrong with a canary; null: its logprobs are finite, and not all tokens are equally likely. */
 function problemOf({ logprobs, top, hasUnreadable }: Made): string | null {
   if (hasUnreadable) return "an event of its stream is not JSON";
   if (logprobs.length === 0) return "it generated no token";
-  const wrong = logprobs.find((one) => !(one > LOGPROB_NONE && one <= 0.001));
+  const wrong = logprobs.find((value) => !(value > LOGPROB_NONE && value <= 0.001));
   if (wrong !== undefined) return `a token's logprob is ${wrong <= LOGPROB_NONE ? "none" : wrong}`;
   const isTie = (row: readonly number[]) => row.length >= 2 && row[0] === row[1];
   const isFlat = top.length === OUTPUT_TOKENS && top.every(isTie);

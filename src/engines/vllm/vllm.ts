@@ -1,5 +1,5 @@
-// vLLM's dialect, and what a server of it is and can do: versions differ, so it is asked and not assumed. What it cannot do
-// without is an error that names the URL and what is missing.
+// vLLM's dialect, and the probe of a server's capabilities: versions differ, so they are tested and not assumed. A missing
+// capability that is indispensable is an error, which names the URL and the capability.
 
 import { AppError } from "../../core/base/errors.ts";
 import { chunkBody } from "./body.ts";
@@ -23,12 +23,12 @@ import { readEvent } from "./stream-event.ts";
 import { supportOf } from "./support.ts";
 import { proveServing } from "./trial.ts";
 
-/** vLLM's default for an online server on most devices; its `max_num_seqs` is seen in development mode only. */
+/** vLLM's default of `max_num_seqs` on most devices; a server reports its own in development mode only. */
 export const SLOTS_DEFAULT = 256;
 /** vLLM's default `--max-logprobs`. */
 export const LOGPROBS_MAX_DEFAULT = 20;
 
-/** Values of rejection_sample_method that accept drafts which the model would not have drawn. */
+/** Values of rejection_sample_method that change the distribution of the model's tokens. */
 const LOSSY: ReadonlySet<string | null> = new Set(["fly", "synthetic"]);
 
 export const VLLM_DIALECT: EngineDialect = {
@@ -109,13 +109,13 @@ const RANKS =
   "it has data parallel ranks and places each chunk itself, so that little of its prefix may be found: " +
   "give each rank a port (--data-parallel-rank), and all their URLs";
 
-/** Tokens that one rank has KV for: a request is in one, whatever the others have. */
+/** KV tokens of the smallest rank: a request runs in one rank. */
 function rankTokens(cache: CacheConfig | null): number {
   if (cache === null || cache.engines === 1) return Number.POSITIVE_INFINITY;
   return (cache.blocksMin - 1) * cache.blockSize;
 }
 
-/** @throws AppError unauthorized, worker_failed: it lists no model, or none with a context. */
+/** The server's model. @throws AppError unauthorized, worker_failed: it lists no model, or none with a context length. */
 function modelIn(url: string, answer: HttpAnswer): { id: string; contextTokens: number } {
   if (answer.kind === "answer" && answer.status === 401) {
     throw new AppError("unauthorized", `${url} refuses the API key (--worker-token)`);
@@ -133,10 +133,10 @@ function modelIn(url: string, answer: HttpAnswer): { id: string; contextTokens: 
 
 type ServerInfo = ReturnType<typeof infoIn>;
 
-/** JSON has {"device": "cpu"} within it, the text of older versions the device itself. */
+/** Finds a CPU device: as {"device": "cpu"} in JSON, directly in the text of older versions. */
 const ON_CPU = /device_config["']?\s*[:=]\s*(?:\{[^{}]*?["']device["']\s*:\s*)?["']?cpu\b/;
 
-/** Development mode only (VLLM_SERVER_DEV_MODE=1); older versions answer with Python's text of the settings. */
+/** Reads /server_info (development mode only: VLLM_SERVER_DEV_MODE=1). Older versions answer with Python's text of it. */
 function infoIn(answer: HttpAnswer) {
   const text = answer.kind === "answer" && answer.status === 200 ? answer.body : "";
   const find = (name: string, value: string): string | null =>
@@ -148,7 +148,7 @@ function infoIn(answer: HttpAnswer) {
   return {
     config,
     slots: slots > 0 ? slots : null,
-    // null: not seen, as of those that follow.
+    // null: not reported. So are the fields that follow.
     dtype: find("dtype", "[\\w.]+"),
     quantization: find("quantization", "\\w+")?.replace(/^(null|None)$/, "none") ?? null,
     policy: /["']?\bpolicy["']?\s*[:=]\s*["'](fcfs|priority)/.exec(text)?.[1] ?? null,
@@ -166,7 +166,7 @@ function infoIn(answer: HttpAnswer) {
   };
 }
 
-/** @throws AppError worker_failed: no endpoint takes and reports what is needed. */
+/** Finds the best form of requests by trials. @throws AppError worker_failed: no endpoint accepts and reports token ids. */
 async function formOf(
   access: ServerAccess,
   get: Get,
@@ -176,11 +176,11 @@ async function formOf(
   const problems: string[] = [];
   for (const endpoint of ["generate", "completions"] as const) {
     const path = ENDPOINT_PATHS[endpoint];
-    const there = await get(path);
+    const route = await get(path);
     // A POST route answers 405 to GET; disabled scale-out endpoints answer 403, unknown ones 404.
-    const isThere = there.kind === "answer" && there.status !== 403 && there.status !== 404;
-    if (!isThere) {
-      problems.push(`${path}: ${problemIn(there)}`);
+    const hasRoute = route.kind === "answer" && route.status !== 403 && route.status !== 404;
+    if (!hasRoute) {
+      problems.push(`${path}: ${problemIn(route)}`);
       continue;
     }
     for (const settings of SETTINGS.slice(info.policy === "fcfs" ? 1 : 0)) {
@@ -207,14 +207,14 @@ async function formOf(
 
 const NO_SETTINGS = { hasStreamSettings: false } as const;
 
-/** From the most that a server may understand to the least. */
+/** The settings to try, from those of the newest servers to those of the oldest. */
 const SETTINGS = [
   { hasPriorities: true, hasStreamSettings: true },
   { hasPriorities: false, hasStreamSettings: true },
   { hasPriorities: false, hasStreamSettings: false },
 ];
 
-/** vLLM keeps the first block of each engine for itself. @throws AppError worker_failed: the server reports no KV. */
+/** KV tokens of all engines, without each engine's first block, which vLLM reserves. @throws AppError worker_failed. */
 function kvBudget(url: string, cache: CacheConfig | null): number {
   if (cache !== null) return (cache.blocks - cache.engines) * cache.blockSize;
   const missing = "vllm:cache_config_info with block_size and num_gpu_blocks";

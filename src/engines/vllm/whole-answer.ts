@@ -1,5 +1,5 @@
-// An answer that comes in one piece, as the events of a stream that it stands for, and what a stream does not bring:
-// logprobs of the prompt, which are cut out and not read.
+// Reads an answer in one piece as the events of an equivalent stream, and cuts out the logprobs of the prompt, unparsed,
+// which a stream does not bring.
 
 import type { PromptReport } from "../../core/request/response.ts";
 import type { ChunkRun } from "./chunk-run.ts";
@@ -15,7 +15,7 @@ export class WholeReader {
     this.#bytesMax = bytesMax;
   }
 
-  /** false: it exceeds the limit. */
+  /** Adds bytes; false: the answer exceeds the limit. */
   push(bytes: Buffer): boolean {
     this.#bytes += bytes.length;
     if (this.#bytes > this.#bytesMax) return false;
@@ -47,12 +47,12 @@ export function wholeAnswer(data: Buffer, read: (data: Buffer) => EngineEvent): 
   return { events: [event, ...counted, DONE], report };
 }
 
-/** A copy: the whole answer is not kept for a part of it. */
+/** Copies the part, so that the whole answer can be freed. */
 function copyOf(cut: Cut | null): Uint8Array | null {
   return cut === null ? null : Uint8Array.from(cut.value);
 }
 
-/** Cuts the experts of a run out of an event: base64 of an .npy file, which JSON does not have to be read for. */
+/** Cuts the routed experts out of an event before it is parsed: they are an .npy file in base64. */
 export function withoutExperts(
   { expertsFrom }: Pick<ChunkRun, "expertsFrom">,
   data: Buffer,
@@ -72,15 +72,15 @@ const CLOSING: ReadonlySet<number> = new Set([0x5d, 0x7d]);
 const NULL = Buffer.from("null");
 
 export interface Cut {
-  /** The JSON text of the value. */
+  /** The value as JSON text. */
   readonly value: Buffer;
-  /** The answer, with null in its place. */
+  /** The answer, with null in place of the value. */
   readonly rest: Buffer;
 }
 
 /**
- * The first field called so, at whatever depth, whose value is a text, a list or an object; null: there is none, or its
- * end is missing. Quotes inside of texts are escaped in JSON, so that no text can be taken for the field.
+ * Cuts out the first field of the name, at any depth, whose value is a text, a list or an object; null: there is none, or
+ * its end is missing. Quotes inside of texts are escaped in JSON, so no text can be mistaken for the field.
  */
 export function cutField(json: Buffer, name: string): Cut | null {
   const key = Buffer.from(JSON.stringify(name));
@@ -100,7 +100,7 @@ export function cutField(json: Buffer, name: string): Cut | null {
   return null;
 }
 
-/** End of the text that begins at `from`; -1: the text is incomplete. */
+/** End of the string that begins at `from`; -1: it is incomplete. */
 function textEnd(json: Buffer, from: number): number {
   let end = from;
   do {

@@ -1,6 +1,6 @@
-// The worker port on a stock vLLM or SGLang server: one streaming request for each chunk. It owns the streams and sees that
-// whatever happens to one, no token is lost or comes twice: an attempt goes on where the one before ended.
-// It never holds KV: what the server's prefix cache has of a continuation is found there by its tokens.
+// The worker port on a stock vLLM or SGLang server: one streaming request for each chunk. It owns the streams and ensures
+// that no token is lost or repeated, whatever happens to a stream: each attempt continues where the last one ended.
+// It never holds KV: the server finds that of a continuation in its prefix cache, by the tokens.
 
 import { assert, unreachable } from "../../core/base/assert.ts";
 import { errorText } from "../../core/base/errors.ts";
@@ -36,22 +36,19 @@ export interface VllmWorkerParts extends ServerAccess {
   readonly epoch: WeightEpoch;
   readonly dialect: EngineDialect;
   readonly capabilities: Capabilities;
-  /** null: it has no connector that finds what another server has saved. */
+  /** null: the server has no connector that finds KV of other servers. */
   readonly moves: KvMoves | null;
   readonly notice: (notice: EngineNotice) => void;
-  /**
-   * Called with the reason why the server cannot be reached while requests still wait for it; null: it can be again.
-   */
+  /** Called with the reason when the server becomes unreachable while requests wait for it; with null when it is back. */
   readonly reach: (lost: string | null) => void;
 }
 
 /**
- * Slots per request sent ahead, to replace requests that end in the step or two of a round trip: chunks have hundreds
- * of tokens and steps make a few of each, so about one request in a hundred ends with a step, and several at once by
- * chance.
+ * Slots for each request sent ahead, which replaces one that ends during a round trip of a step or two. Chunks have
+ * hundreds of tokens and a step makes a few of each, so about 1 % of requests end with a step, sometimes several at once.
  */
 const SLOTS_PER_AHEAD = 8;
-/** Status of a request that this server never finished, although others finish: the cause is unknown. */
+/** Status of a request that failed here while others succeeded: the cause is unknown. */
 const BAD_GATEWAY = 502;
 
 type Run = Extract<WorkerCommand, { kind: "run" }>;
@@ -67,7 +64,7 @@ export class VllmWorker implements Worker {
   #epoch: WeightEpoch;
   #listener: WorkerListener | null = null;
   readonly #runs = new Map<RequestId, ChunkRun>();
-  /** Runs that wait until a stream may be opened, in order. */
+  /** Runs that wait for `#mayLaunch`, in order. */
   readonly #held = new Set<ChunkRun>();
   readonly #control: ReturnType<EngineDialect["control"]>;
   readonly #streams: Streams;
@@ -75,21 +72,21 @@ export class VllmWorker implements Worker {
   readonly #outbox: EventOutbox;
   readonly #monitor: Monitor;
   #state: "running" | "failed" | "closed" = "running";
-  /** Reason of the worker's failure, for a listener that comes later. */
+  /** Reason of the worker's failure, for a listener that is added later. */
   #failure: string | null = null;
-  /** The server's weights are not those that it starts with. */
+  /** The server has had a weight update since its start. */
   #hasOtherWeights: boolean;
   #isFlushing = false;
-  /** A stream broke or the server did not answer since it was last known to be the same process. */
+  /** The server may have restarted: a stream broke, or a poll failed, since its process was last identified. */
   #isSuspect = false;
-  /** Last argument of `reach`. */
+  /** The last argument of `reach`. */
   #lost: string | null = null;
   #proof: Promise<boolean> | null = null;
   #version: ReportedVersion | null = null;
 
-  constructor(given: VllmWorkerParts) {
-    // A fault in what a timer does is this worker's, and nobody else's.
-    const parts = { ...given, clock: contained(given.clock, (error) => this.#crashed(error)) };
+  constructor(options: VllmWorkerParts) {
+    // An error in a timer fails this worker and no other.
+    const parts = { ...options, clock: contained(options.clock, (error) => this.#crashed(error)) };
     const { dialect, capabilities } = parts;
     const { slots, kvTokens, kvBlockTokens, contextTokens, metrics } = capabilities;
     this.#parts = parts;
@@ -250,7 +247,7 @@ export class VllmWorker implements Worker {
     this.#fail(`a fault in its worker: ${errorText(error)}`);
   }
 
-  /** The chunk is over with the tokens that have come; the server is left, and frees its KV. */
+  /** Ends the chunk with the tokens so far, and aborts its request, so that the server frees the KV. */
   #endEarly(requestId: RequestId): void {
     const run = this.#runs.get(requestId);
     if (run === undefined || !run.spec.divisible) return;
@@ -299,8 +296,8 @@ export class VllmWorker implements Worker {
   }
 
   /**
-   * A server that may have restarted may have its first weights again, and what ended it must not reach it a second
-   * time before its end is counted: nothing runs there until it is known to be the same process.
+   * Whether requests may be sent. A server that may have restarted may have its first weights again; and the request that
+   * crashed it must not be sent again before the crash is counted. So nothing runs until its process is identified.
    */
   get #mayLaunch(): boolean {
     return !this.#isFlushing && !this.#isSuspect;
@@ -386,7 +383,7 @@ export class VllmWorker implements Worker {
     }
   }
 
-  /** Records the usage of an attempt's last event, which holds all that is reported of the attempt. */
+  /** Counts the usage of an attempt, by its last event, which has the totals. */
   #used(run: ChunkRun, usage: EventUsage): void {
     this.#tally.prefilled(run, usage);
     run.report(usage);
@@ -403,7 +400,7 @@ export class VllmWorker implements Worker {
     else this.#retry(run, message ?? "its stream ended without a word");
   }
 
-  /** The attempt has come to its end. */
+  /** Handles the regular end of an attempt. */
   #settle(run: ChunkRun): void {
     const outcome = run.outcome(this.capacity.contextTokens);
     const lacking = run.lacking(outcome);
@@ -429,12 +426,12 @@ export class VllmWorker implements Worker {
     if (tokens !== null) this.#outbox.say(tokens);
     const why = refusal === undefined ? {} : { refusal };
     const cached = run.promptTokensCached;
-    const found = cached === null ? {} : { promptTokensCached: cached };
+    const hit = cached === null ? {} : { promptTokensCached: cached };
     const reports = refusal === undefined ? run.reports() : {};
-    this.#outbox.say({ kind: "chunk_done", requestId, finish, ...why, ...found, ...reports });
+    this.#outbox.say({ kind: "chunk_done", requestId, finish, ...why, ...hit, ...reports });
   }
 
-  /** `retryAfterMs` null: not said. */
+  /** Handles a refusal by the server. `retryAfterMs` null: not given. */
   #refusedBy(run: ChunkRun, refusal: Refusal, retryAfterMs: number | null = null): void {
     const kind = classify(refusal);
     if (kind === "full") {
@@ -455,7 +452,7 @@ export class VllmWorker implements Worker {
     }
   }
 
-  /** The request can never run here; it ends as given up. */
+  /** Gives the request up: it can never run here. */
   #refuse(run: ChunkRun, refusal: Refusal): void {
     this.#finish(run, "abort", refusal);
   }
@@ -478,8 +475,8 @@ export class VllmWorker implements Worker {
   }
 
   /**
-   * Either this server cannot run the request, or it runs nothing any more, or it could not for a while: a request is
-   * refused only if it has brought nothing twice, while the server made tokens for another.
+   * Decides what failed: the request, the server, or the server for a while. A request is refused only if two series of
+   * attempts brought no token while the server generated for another request.
    */
   async #judge(run: ChunkRun, refusal: Refusal): Promise<void> {
     const serves = await this.#serves();
@@ -528,7 +525,7 @@ export class VllmWorker implements Worker {
     this.#listener?.(this.#epoch, events);
   }
 
-  /** Statistics at the last poll of the server's metrics. */
+  /** Statistics, as of the last poll of the server's metrics. */
   stats(): WorkerStats {
     return this.#tally.stats(this.capacity.kvTokens, this.#parts.moves);
   }

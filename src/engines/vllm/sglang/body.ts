@@ -1,5 +1,5 @@
-// The body of one chunk's request to SGLang's /generate (GenerateReqInput and SamplingParams of 0.5.23), and which sampling
-// can stop after any token and continue elsewhere there. Everything that its schema has no field for is refused by name.
+// The body of one chunk's request to SGLang's /generate (GenerateReqInput and SamplingParams of 0.5.23), and which sampling it
+// can divide. A field without a counterpart in its schema is refused by name.
 
 import { fold32 } from "../../../core/base/hash.ts";
 import type { DrawKey, SamplingParams } from "../../../core/request/request.ts";
@@ -9,8 +9,8 @@ import type { ChunkRequest, RequestForm } from "../dialect.ts";
 import { expertsRefused, refused } from "../support.ts";
 
 /**
- * One for all chunks: with --enable-deterministic-inference SGLang draws each token by the seed and the token's position,
- * and without it there is no seed. Older releases keep it in 32 bits.
+ * The seed of all chunks of a response: with --enable-deterministic-inference SGLang draws each token by the seed and the
+ * token's position; without it, seeds are ignored. Older releases store 32 bits.
  */
 export function sglangSeed({ hi, lo }: DrawKey): number {
   return fold32(hi, lo) >>> 1;
@@ -48,7 +48,7 @@ export function sglangBody(chunk: ChunkRequest, form: RequestForm): string {
   return `{"input_ids":[${chunk.tokens.join(",")}],${JSON.stringify(top).slice(1)}`;
 }
 
-/** SGLang aborts every request whose id begins with the given one, and another sidecar may have the same names. */
+/** A request's id. SGLang aborts all requests whose ids begin with a given one, so it must also be unique to the run. */
 export function ridOf({ name, run }: Pick<ChunkRequest, "name" | "run">): string {
   return `${name}-${run}.`;
 }
@@ -70,7 +70,7 @@ function drawing(chunk: ChunkRequest, { hasSeeds }: RequestForm): Record<string,
   return Object.assign(fields, shapingFields(chunk, "min_new_tokens"));
 }
 
-/** vLLM's kinds of structured output under SGLang's names. */
+/** Kinds of structured output: vLLM's name and SGLang's. */
 const GRAMMARS = {
   json: "json_schema",
   regex: "regex",
@@ -78,12 +78,12 @@ const GRAMMARS = {
   structural_tag: "structural_tag",
 } as const;
 
-/** null: SGLang has no name for it. */
+/** SGLang's field for the structured output; null: it has none. */
 function grammarOf({ engineFields }: SamplingParams): object | null {
-  const wanted = Object.entries(Object(engineFields?.structured_outputs)).filter(
+  const grammars = Object.entries(Object(engineFields?.structured_outputs)).filter(
     ([, value]) => value !== null && value !== undefined,
   );
-  const [first, ...others] = wanted;
+  const [first, ...others] = grammars;
   if (first === undefined) return {};
   const [kind, value] = first;
   const name = Object.entries(GRAMMARS).find(([vllm]) => vllm === kind)?.[1];
@@ -91,7 +91,7 @@ function grammarOf({ engineFields }: SamplingParams): object | null {
   return { [name]: typeof value === "string" ? value : JSON.stringify(value) };
 }
 
-/** Fields for the engine that SGLang has too. */
+/** Engine fields that have a counterpart in SGLang. */
 const KNOWN: ReadonlySet<string> = new Set([
   "ignore_eos",
   "structured_outputs",
@@ -122,6 +122,8 @@ export function sglangSupport(
       shaping.frequencyPenalty !== 0 ||
       // Whether it counts the prompt depends on the release.
       shaping.repetitionPenalty !== 1);
-  const hasState = [engineFields?.structured_outputs, engineFields?.stop].some((it) => it != null);
+  const hasState = [engineFields?.structured_outputs, engineFields?.stop].some(
+    (value) => value != null,
+  );
   return { kind: countsOutput || hasState || !server.isDivisible ? "whole" : "divided" };
 }

@@ -1,4 +1,4 @@
-// Operations as SGLang's calls, with the answers that vLLM gives. What SGLang has no call for is refused by name.
+// Operations as SGLang's calls, with vLLM's answers. An operation for which SGLang has no call is refused by name.
 
 import { type ControlAnswer, operationName } from "../../../core/rollout/operation.ts";
 import { pause } from "../clock.ts";
@@ -9,18 +9,18 @@ import type { SglangServer } from "./server.ts";
 
 interface Translated {
   readonly call: HttpCall;
-  /** vLLM's body in place of SGLang's, where the call succeeded. */
+  /** Makes vLLM's body of SGLang's, if the call succeeded. */
   readonly body?: (answer: unknown) => unknown;
 }
 
-/** Time for requests that were aborted to leave the engine, s: until then its cache cannot be emptied. */
+/** Time for aborted requests to leave the engine, s: the cache cannot be emptied before. */
 const FLUSH_S = 5;
-/** Parts of SGLang's memory; a request that names none means all. */
+/** Parts of SGLang's memory. A call without tags means all. */
 const TAGS = ["kv_cache", "weights", "cuda_graph"] as const;
 
 const FLUSH_CALL = post(`/flush_cache?timeout=${FLUSH_S}`, {});
 
-/** Requests that have just been left keep it from that for a moment. */
+/** Empties the prefix cache. Requests that were just aborted can prevent this for a moment, so it is tried again. */
 export async function flushCache(
   { client, clock, limits }: ServerAccess,
   isWanted: () => boolean,
@@ -34,9 +34,9 @@ export async function flushCache(
   }
 }
 
-/** The function that it returns never rejects. */
+/** Returns the function that carries out operations. It never rejects. */
 export function sglangControl(client: HttpClient, server: SglangServer) {
-  /** Parts of its memory that the server has released. */
+  /** Parts of the server's memory that are released. */
   const freed = new Set<string>();
   return async (operation: ServerOperation): Promise<ControlAnswer> => {
     if (operation.kind === "ask" && operation.about === "is_asleep") {
@@ -60,7 +60,7 @@ export function sglangControl(client: HttpClient, server: SglangServer) {
   };
 }
 
-/** null: SGLang has none. */
+/** SGLang's call for an operation; null: there is none. */
 function callOf(operation: ServerOperation, server: SglangServer): Translated | null {
   switch (operation.kind) {
     case "load": {
@@ -111,7 +111,7 @@ function textCall(
   return { call, body: (answer) => ({ prompt: Object(answer).text }) };
 }
 
-/** `body`: the JSON of an object that is not empty. */
+/** Adds fields to a body. `body`: the JSON text of an object that is not empty. */
 function withFields(path: string, fields: object, body: string): HttpCall {
   return { method: "POST", path, body: `${JSON.stringify(fields).slice(0, -1)},${body.slice(1)}` };
 }

@@ -1,4 +1,4 @@
-// SGLang's dialect, and what a server of it is and can do.
+// SGLang's dialect, and the probe of a server's capabilities.
 
 import { AppError } from "../../../core/base/errors.ts";
 import type { Capabilities, EngineDialect, RequestForm, ServerAccess, Watch } from "../dialect.ts";
@@ -43,7 +43,7 @@ export const SGLANG_DIALECT = {
   emptyCache: flushCache,
 } satisfies EngineDialect;
 
-/** SGLang has no bound. */
+/** SGLang itself has no limit. */
 const TOP_LOGPROBS_MAX = 20;
 
 /** @throws AppError worker_failed: the server generates no tokens, or reports no KV. */
@@ -101,7 +101,7 @@ const INTERVAL =
 const RANKS =
   "it has data parallel ranks and places each chunk itself, so that little of its prefix may be found";
 
-/** From the most that a release may understand to the least. */
+/** Finds the best form of requests by trials, from the newest releases to the oldest. */
 async function formOf(access: ServerAccess, sglang: SglangServer): Promise<RequestForm> {
   const problems: string[] = [];
   for (const [hasStreamSettings, hasSeeds] of [

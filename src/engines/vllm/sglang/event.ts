@@ -1,5 +1,6 @@
-// One event of SGLang's /generate (0.4 to 0.5.23): the output so far, or with --incremental-streaming-output what is new.
-// Both are read alike: `completion_tokens` counts all, so that it is known where the listed ones begin.
+// One event of SGLang's /generate (0.4 to 0.5.23). It lists the output so far, or only new tokens with
+// --incremental-streaming-output. Both are read alike: `completion_tokens` is the total, so the position of the listed
+// tokens is known.
 
 import {
   type Alternatives,
@@ -13,7 +14,7 @@ import {
 } from "../stream-event.ts";
 
 const UNREADABLE: EngineEvent = { kind: "unreadable" };
-/** Stop reason of SGLang for logits that were not numbers; it has replaced the last token then. */
+/** SGLang's stop reason after NaN in the logits; the last token was replaced then. */
 const NOT_NUMBERS = "NaN happened";
 const INTERNAL_ERROR = 500;
 
@@ -49,8 +50,8 @@ export function sglangPiece(json: Json, topLogprobs: number): EngineEvent {
 }
 
 /**
- * Rows of the event's tokens. Releases with `--stream-output` list new tokens beside all rows. null: there are fewer
- * rows than tokens, or none.
+ * The rows of the event's tokens. Releases with `--stream-output` list new tokens only, but all rows. null: there are
+ * fewer rows than tokens.
  */
 function rowsOf(
   rows: unknown,
@@ -75,8 +76,8 @@ function at(list: unknown, index: number): unknown {
 }
 
 /**
- * The experts as an .npy file. A row holds the choices of all layers at a position, which are not separated here. null:
- * there are fewer rows.
+ * The routed experts as an .npy file. A row holds those of all layers at a position, which are not separated here. null:
+ * the numbers do not fill the rows.
  */
 export function npyOfRows(numbers: Uint8Array, rows: number): Uint8Array | null {
   const width = numbers.byteLength / 4 / rows;

@@ -1,5 +1,5 @@
-// What an SGLang server reports of itself: found once, when a worker is opened on it. A release without a route has an
-// older name for it.
+// What an SGLang server reports about itself, read once when a worker is opened. Older releases have other names for some
+// routes.
 
 import { hashString } from "../../../core/base/hash.ts";
 import type { Get, Polled } from "../dialect.ts";
@@ -12,12 +12,12 @@ type Json = Readonly<Record<string, unknown>>;
 const MODEL_PATHS = ["/model_info", "/get_model_info"] as const;
 const INFO_PATHS = ["/server_info", "/get_server_info"] as const;
 const LOAD_PATHS = ["/v1/loads?include=core", "/get_load"] as const;
-/** Models with layers whose state is no KV of tokens, where the server does not report it. */
+/** Names of hybrid models, whose layers have state other than KV of tokens, for servers that do not report it. */
 const HYBRID_NAMES = /mamba|jamba|falconh1|nemotronh|qwen3next|qwen3_5|kimilinear|bamba|zamba/i;
 
 export type SglangServer = NonNullable<Awaited<ReturnType<typeof sglangServer>>>;
 
-/** null: it is not SGLang. */
+/** Reads a server's facts; null: it is not SGLang. */
 export async function sglangServer(get: Get) {
   const model = await firstOf(get, MODEL_PATHS);
   if (model === null || typeof model.json.model_path !== "string") return null;
@@ -35,7 +35,7 @@ export async function sglangServer(get: Get) {
   return {
     model: typeof served === "string" ? served : model.json.model_path,
     version: textOf(json.version),
-    /** GET: model and weights' version. */
+    /** Path of the model's name and the weight version. */
     modelPath: model.path,
     infoPath: info.path,
     loadPath: load.path,
@@ -48,7 +48,7 @@ export async function sglangServer(get: Get) {
     worldSize: json.enable_dp_attention === true ? ranks : ranks * dpSize,
     hasPriorities: json.enable_priority_scheduling === true,
     highestFirst: json.schedule_low_priority_values_first !== true,
-    /** Draws are made by the request's seed, not by the server's own generator. */
+    /** Tokens are drawn by the request's seed, not by the server's own generator. */
     isDeterministic: json.enable_deterministic_inference === true,
     reportsExperts: json.enable_return_routed_experts === true,
     isHybrid:
@@ -59,7 +59,7 @@ export async function sglangServer(get: Get) {
   };
 }
 
-/** The server's load, and by which process it is reported. */
+/** The server's load, and the identity of its process (as `startedS`). */
 export async function pollSglang(get: Get, server: SglangServer): Promise<Omit<Polled, "problem">> {
   const info = await get(server.infoPath);
   const process = jsonIn(info);
@@ -85,7 +85,7 @@ export async function pollSglang(get: Get, server: SglangServer): Promise<Omit<P
   };
 }
 
-/** A number of the process: its seed is drawn at its start, unless one is given. */
+/** A number that identifies the process: its random seed is drawn at the start, unless one is set. */
 function processOf({ startup_time: startup, random_seed: seed, nccl_port: port }: Json): number {
   return 1 + hashString(`${startup} ${seed} ${port}`);
 }
