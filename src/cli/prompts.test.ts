@@ -3,7 +3,8 @@ import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { temporaryFolder } from "../../test/suite/temporary-folder.ts";
 import { AppError } from "../core/base/errors.ts";
-import { LINE_BYTES_MAX, loadPrompts, type PromptLine } from "./prompts.ts";
+import type { Text } from "../text/text.ts";
+import { LINE_BYTES_MAX, loadPrompts, type PromptLine, planOfPrompts } from "./prompts.ts";
 
 const root = temporaryFolder("prompts");
 
@@ -140,4 +141,21 @@ test("loadPrompts: a file that is not there, and a directory, are named with the
     expect(loading).rejects.toThrow("cannot read");
     await loading.catch(() => undefined);
   }
+});
+
+test("planOfPrompts: a chat may be as long as a line", async () => {
+  const text: Text = {
+    vocabularySize: 100,
+    encode: (input) => new Int32Array(input.length / 4),
+    decode: () => "",
+    detokenizer: () => ({ push: () => "", flush: () => "" }),
+    bytes: () => new Uint8Array(0),
+    renderChat: (chat) => JSON.parse(chat).messages[0].content,
+  };
+  const messages = [{ role: "user", content: "long".repeat(2 ** 20) }];
+  const lines = await load(JSON.stringify({ id: "a", messages }));
+  const model = { text, eosTokenIds: [], llama: null };
+  const about = { groupSize: 1, maxTokens: 1, temperature: 1, seed: 0 };
+  const { groups } = await planOfPrompts({ path: "p", lines, model, ...about });
+  expect(groups[0]?.prompt).toHaveLength(2 ** 20);
 });
