@@ -1,6 +1,6 @@
-// Memory of JavaScript that C may keep the address of.
+// JavaScript memory whose address C may keep.
 
-/** Fresh storage: a small typed array without its own buffer moves. */
+/** Bytes with an ArrayBuffer of their own, since a small typed array without one may be moved in memory. */
 export function nativeBytes(bytes: number): Uint8Array<ArrayBuffer> {
   return new Uint8Array(new ArrayBuffer(bytes));
 }

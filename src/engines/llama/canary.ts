@@ -1,5 +1,5 @@
-// Generates a few tokens with weights, in a context of its own, to learn whether they compute anything: nothing of the
-// engine's KV, requests or counts is touched. It costs some decodes of one row and the memory of a small context.
+// Generates a few tokens with weights, in a separate context, to test whether they work. The engine's KV, requests and counts
+// stay as they are. It costs some decodes of one row and the memory of a small context.
 
 import { ptr } from "bun:ffi";
 import { assert } from "../../core/base/assert.ts";
@@ -7,7 +7,7 @@ import { LlamaContext } from "./context.ts";
 import { unreadable } from "./files.ts";
 import type { LlamaWeights } from "./weights.ts";
 
-/** Tokens of the prompt, spread over the vocabulary: rows of the embedding that differ. */
+/** Tokens of the prompt. They are spread over the vocabulary, so that different rows of the embedding are used. */
 const PROMPT_TOKENS = 8;
 const OUTPUT_TOKENS = 4;
 
@@ -36,7 +36,7 @@ export function generateWith(model: LlamaWeights): number[] {
   }
 }
 
-/** @throws AppError model_unreadable. */
+/** The likeliest token. @throws AppError model_unreadable: the logits are not finite numbers. */
 function likeliest(row: Float32Array, path: string): number {
   let best = 0;
   let isFlat = true;

@@ -1,6 +1,6 @@
 // One llama.cpp context: a batch of rows to decode, the KV of its streams, and their logits. It owns the
-// context and the arrays C reads; it knows nothing of requests and budgets. A stream is one sequence's
-// own KV cells (kv_unified = 0), numbered 0..streams - 1.
+// context and the arrays that C reads; it knows no requests and budgets. A stream is the KV cells of one
+// sequence (kv_unified = 0), numbered 0..streams - 1.
 
 import { type Pointer, ptr } from "bun:ffi";
 import { assert } from "../../core/base/assert.ts";
@@ -99,7 +99,7 @@ export class LlamaContext {
     return this.#rows;
   }
 
-  /** Adds a row and returns its index; its logits are there after `decode` if `output`. */
+  /** Adds a row and returns its index. If `output`, its logits can be read after `decode`. */
   add(token: number, position: number, stream: number, output: boolean): number {
     const row = this.#rows;
     // More rows than n_batch would abort the process inside llama.cpp.
@@ -135,7 +135,7 @@ export class LlamaContext {
     assert(copied === 1, "the row was decoded with output");
   }
 
-  /** Forgets the stream's tokens at `position` and after. */
+  /** Removes the stream's KV from `position` on. */
   truncate(stream: number, position: number): void {
     this.#library.llama.llama_memory_seq_rm(this.#memory, stream, position, -1);
   }
@@ -144,12 +144,12 @@ export class LlamaContext {
     this.#library.llama.llama_memory_seq_rm(this.#memory, stream, -1, -1);
   }
 
-  /** Bytes that `exportStream` writes for the stream as it is. */
+  /** Bytes that `exportStream` would write for the stream now. */
   stateBytes(stream: number): number {
     return Number(this.#library.llama.llama_state_seq_get_size(this.#context, stream));
   }
 
-  /** Writes the stream's KV into `target` and returns the bytes written; 0: it did not fit. */
+  /** Writes the stream's KV into `target` and returns the number of bytes; 0: it did not fit. */
   exportStream(stream: number, target: Uint8Array): number {
     const written = this.#library.llama.llama_state_seq_get_data(
       this.#context,
@@ -160,7 +160,7 @@ export class LlamaContext {
     return Number(written);
   }
 
-  /** Replaces the stream's KV. false: refused, and the stream is empty. */
+  /** Replaces the stream's KV. false: llama.cpp refused it, and the stream is empty. */
   importStream(stream: number, source: Uint8Array): boolean {
     const read = this.#library.llama.llama_state_seq_set_data(
       this.#context,

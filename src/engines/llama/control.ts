@@ -1,27 +1,27 @@
-// Operations of an embedded engine, with the answers that vLLM gives to trainers. It reads operations and builds answers;
-// the engine's worker executes them. Weights come as a path, since there is no device to transfer them to.
+// Control operations on an embedded engine, with vLLM's answers for trainers. The engine's worker executes them. Weights are
+// loaded from a path, since there is no GPU to transfer them to.
 
 import { AppError, errorText } from "../../core/base/errors.ts";
 import type { WeightEpoch } from "../../core/base/ids.ts";
 import type { ControlAnswer, EngineOperation } from "../../core/rollout/operation.ts";
 
-/** The effects that an operation can have on an engine. */
+/** What an operation can do to an engine. */
 export interface Controlled {
   /** Type of most weights, as GGUF names types: f16, q8_0. */
   readonly precision: string;
   readonly isSleeping: boolean;
   /**
-   * Resolves when the weights of `path` serve, under `epoch`. @throws AppError: the old ones still do;
-   * `model_unreadable` where the path is to blame.
+   * Resolves when the weights of `path` serve, under `epoch`. @throws AppError: the old ones still serve;
+   * `model_unreadable` if the path is to blame.
    */
   changeWeights(path: string, epoch: WeightEpoch): Promise<void>;
-  /** Frees the KV of all requests; they wait, and are recomputed after `wake`. @throws AppError. */
+  /** Frees the KV of all requests, which is computed again after `wake`. @throws AppError. */
   sleep(): Promise<void>;
   wake(): Promise<void>;
   canary(): Promise<void>;
 }
 
-/** The facts that trainers check before they start (TRL's VLLMClient). */
+/** The settings that trainers check before they start (TRL's VLLMClient). */
 function settingsOf({ precision }: Controlled): object {
   return {
     vllm_config: {
@@ -39,10 +39,10 @@ const TORCH_DTYPE: Readonly<Record<string, string>> = {
   f16: "torch.float16",
   bf16: "torch.bfloat16",
 };
-/** Weights come as floats, and are quantized when they are loaded. */
+/** The dtype that trainers send: floats, which are quantized when they are loaded. */
 const QUANTIZED_DTYPE = "torch.float32";
 
-/** Never rejects. */
+/** Carries out an operation. Never rejects. */
 export async function answerTo(
   engine: Controlled,
   operation: EngineOperation,
@@ -65,7 +65,7 @@ export async function answerTo(
   }
 }
 
-/** null: an embedded engine cannot do it. */
+/** The body of the answer; null: an embedded engine does not have the operation. */
 async function resultOf(
   engine: Controlled,
   operation: EngineOperation,
@@ -107,7 +107,7 @@ async function resultOf(
   }
 }
 
-/** There are no transfers to prepare. */
+/** A step of a weight update. Only `part` does something: there are no transfers to prepare. */
 async function update(
   engine: Controlled,
   { step, body }: Extract<EngineOperation, { kind: "update" }>,

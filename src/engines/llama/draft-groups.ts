@@ -1,4 +1,4 @@
-// The groups this engine drafts for: which are registered, and what flows into their replicas. The drafter holds the tokens.
+// The groups that this engine drafts for: it registers them, and adds tokens to their replicas. The drafter holds the tokens.
 
 import { InvalidFieldError } from "../../core/base/errors.ts";
 import type { GroupId } from "../../core/base/ids.ts";
@@ -22,7 +22,7 @@ export class DraftGroups {
     return this.#groups.size;
   }
 
-  /** `resident`: requests of any group that are here; the group's own enter the replica at once. */
+  /** Registers a group. `resident`: the engine's requests; those of the group are added to the replica at once. */
   register(
     { groupId, prompt }: { groupId: GroupId; prompt: Int32Array },
     resident: Iterable<Sequence>,
@@ -39,7 +39,7 @@ export class DraftGroups {
     }
   }
 
-  /** A delta from elsewhere; the event to send when tokens before it are missing. */
+  /** Applies a delta of other workers. Returns the event to send if tokens before it are missing. */
   delta(command: {
     groupId: GroupId;
     sampleIndex: number;
@@ -54,13 +54,13 @@ export class DraftGroups {
       : null;
   }
 
-  /** All that a request which has just come brings, so that its own tokens have no gap. */
+  /** Adds the output that a new request comes with, so that its next tokens leave no gap. */
   catchUp(sequence: Sequence): void {
     const from = draftStart(sequence);
     if (sequence.length > from) this.append(sequence, from);
   }
 
-  /** The sequence's tokens from position `from` on have been drawn here. */
+  /** Adds the sequence's tokens from position `from` on, which were drawn here. */
   append(sequence: Sequence, from: number): void {
     if (sequence.draft === null || !this.#groups.has(sequence.draft.groupId)) return;
     const { groupId, sampleIndex } = sequence.draft;
@@ -97,14 +97,14 @@ export class DraftGroups {
     }
   }
 
-  /** A group that the drafter cannot make sense of is not drafted for: drafting may only ever cost time. */
+  /** Stops drafting for a group with invalid tokens: a problem of drafting must never fail a request. */
   #giveUp(groupId: GroupId, error: unknown): void {
     if (!(error instanceof InvalidFieldError)) throw error;
     this.drop(groupId);
   }
 }
 
-/** Index in the request's tokens at which its sequence of the group begins. */
+/** Index of the request's first token that belongs to its draft sequence: the lead, then the output. */
 function draftStart({ promptLength, draft }: Sequence): number {
   return promptLength - (draft?.turn?.leadTokens ?? 0);
 }

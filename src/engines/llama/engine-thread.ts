@@ -19,16 +19,16 @@ import { LlamaWeights } from "./weights.ts";
 
 declare const self: Worker;
 
-/** Tokens wait at most about this long for company; everything else leaves after its step. */
+/** Tokens of several steps are sent together after about this time; all other events are sent after their step. */
 const FLUSH_MS = 4;
-/** Minimum interval of statistics, which are also sent at the end of every chunk. */
+/** Interval of statistics, which are also sent at the end of every chunk. */
 const STATS_MS = 100;
 /** Memory for draft replicas of one engine: some hundred groups of a few thousand tokens. */
 const REPLICA_BYTES = 256 * 1024 * 1024;
 
 /**
- * CPU time for which an engine measures its steps at start. All do it at the same time, so that caches are shared as they
- * will be when the engines work.
+ * CPU time for which an engine measures its steps at start. All engines measure at the same time, so that they share the
+ * CPU's caches as they will later.
  */
 const PROFILE_MS = 1000;
 
@@ -40,8 +40,8 @@ class EngineThread {
   #loop: NodeJS.Immediate | null = null;
   #flushedMs = 0;
   #statsMs = 0;
-  /** Requests and KV of the last figures. */
-  #held = "";
+  /** Requests and KV in the last statistics. */
+  #statsKey = "";
 
   constructor(weights: SharedWeights, settings: LlamaEngineSettings) {
     this.#weights = share(weights);
@@ -106,7 +106,7 @@ class EngineThread {
   #reload(weights: LlamaWeights, epoch: WeightEpoch): void {
     this.#flush();
     const problem = problemOf(() => {
-      // Before they take the place of weights that work.
+      // They are tested before they replace weights that work.
       generateWith(weights);
       this.#engine.reload(weights, epoch);
     });
@@ -119,7 +119,7 @@ class EngineThread {
     this.#loop ??= setImmediate(() => guard(() => this.#turn()));
   }
 
-  /** One step; messages that came meanwhile are delivered before the next one. */
+  /** Runs one step. Messages that arrived during it are delivered before the next one. */
   #turn(): void {
     this.#loop = null;
     const worked = this.#engine.step();
@@ -144,15 +144,15 @@ class EngineThread {
     send({ kind: "events", epoch: this.#engine.epoch, events: packed }, transfersOf(packed));
   }
 
-  /** null: none are. An idle engine says nothing more: what it holds now is not left as it was with its last step. */
+  /** Statistics, if they are due; else null. An engine that becomes idle sends its final state, as no step follows. */
   #figuresDue(nowMs: number, isIdle: boolean): WorkerStats | null {
     const isTime = this.#engine.urgent || nowMs - this.#statsMs >= STATS_MS;
     if (!isTime && !isIdle) return null;
     const stats = this.#engine.stats();
-    const held = `${stats.running} ${stats.waiting} ${stats.kvTokensUsed}`;
-    if (!isTime && held === this.#held) return null;
+    const key = `${stats.running} ${stats.waiting} ${stats.kvTokensUsed}`;
+    if (!isTime && key === this.#statsKey) return null;
     this.#statsMs = nowMs;
-    this.#held = held;
+    this.#statsKey = key;
     return stats;
   }
 }
@@ -176,7 +176,7 @@ function send(message: FromEngine, transfers: ArrayBuffer[] = []): void {
   self.postMessage(message, transfers);
 }
 
-/** A worker that throws has failed: the rollout gets one `failed` event for any error. */
+/** Runs `act`. An error fails the engine: the rollout gets one `failed` event. */
 function guard(act: () => void): void {
   contain(act, (error) => {
     self.onmessage = null;

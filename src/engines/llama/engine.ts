@@ -1,8 +1,8 @@
-// The embedded engine: continuous batching over one llama.cpp context, synchronous, one step at a time. It
-// decides who runs, who waits and whose KV stays within the token budget, as vLLM does: waiting requests
-// enter first come first served; when KV is short, parked KV goes first, oldest first, then the youngest running
-// request is preempted. It must never let any of that, or a draft, change a token that is drawn.
-// It is long, and one class, because waiting, running, parked and asleep are one state with one KV budget.
+// The embedded engine: continuous batching over one llama.cpp context, synchronous, one step at a time. As
+// vLLM, it decides which requests run and whose KV stays within the token budget: requests are admitted first
+// come, first served; when KV is short, parked KV is evicted first, oldest first, then the youngest running
+// request is preempted. None of this, and no draft, may ever change a token that is drawn.
+// It is one long class because waiting, running, parked and asleep are one state with one KV budget.
 
 import { assert, unreachable } from "../../core/base/assert.ts";
 import type { Clock } from "../../core/base/clock.ts";
@@ -37,9 +37,9 @@ export interface LlamaEngineOptions {
   readonly kvTokens: number;
   readonly contextTokens: number;
   readonly epoch: WeightEpoch;
-  /** Measures steps: CPU time of this thread, which other load on the machine does not distort. */
+  /** The CPU time of this thread, by which steps are measured: other load on the machine does not distort it. */
   readonly cpuClock: Clock;
-  /** null: never drafts. */
+  /** null: the engine never drafts. */
   readonly speculation: { readonly drafter: Drafter; readonly planner: DraftPlanner } | null;
   /** Tokens prefilled in one step, at most, over all requests. */
   readonly prefillRows?: number;
@@ -47,9 +47,9 @@ export interface LlamaEngineOptions {
   readonly spareStreams?: number;
 }
 
-/** Two graphs of prefill a step: decoding requests never wait longer than that for a new one. */
+/** Default of `prefillRows`: two graphs of prefill in a step, so that a new request does not delay decoding for longer. */
 const PREFILL_ROWS = 96;
-/** Rows of one llama_decode, at most. What slots and prefill leave is for drafts. */
+/** Maximum of rows of one llama_decode. Drafts get those that slots and prefill leave. */
 const BATCH_ROWS = 512;
 const SPARE_STREAMS_MAX = 16;
 
@@ -67,14 +67,14 @@ export class LlamaEngine {
   #stepper: Stepper;
   #shape: LlamaWeights["info"]["shape"];
   #epoch: WeightEpoch;
-  /** Cost of steps on this machine: constant until `profile` has run. */
+  /** Cost of steps on this machine: a placeholder until `profile` has run. */
   #cost = new LearnedStepCost({ ms: (_batch, rows) => rows });
 
   readonly #all = new Map<RequestId, Sequence>();
   /** Running sequences in order of admission: the last is the youngest. */
   readonly #running: Sequence[] = [];
   readonly #waiting: Sequence[] = [];
-  /** Oldest first. */
+  /** Parked sequences, oldest first. */
   readonly #parked = new Set<Sequence>();
 
   #events: WorkerEvent[] = [];
@@ -120,12 +120,12 @@ export class LlamaEngine {
     return this.#epoch;
   }
 
-  /** An event waits that a listener acts upon: everything but tokens. */
+  /** Whether an event other than tokens waits, which should be sent at once. */
   get urgent(): boolean {
     return this.#urgent;
   }
 
-  /** Measures what steps cost, in about `budgetMs`. Only while nothing is here; leaves no trace. */
+  /** Measures the cost of steps for about `budgetMs`. The engine must be empty, and stays so. */
   profile(budgetMs: number): StepTimes {
     assert(this.#all.size === 0, "only an empty engine is profiled");
     const { cpuClock: clock } = this.#options;
@@ -138,7 +138,7 @@ export class LlamaEngine {
     return this.#cost;
   }
 
-  /** A request that cannot run here is refused, and nothing else happens. */
+  /** Carries out a command. A request that cannot run here is refused, without harm to others. */
   command(command: WorkerCommand): void {
     switch (command.kind) {
       case "run":
@@ -178,9 +178,9 @@ export class LlamaEngine {
   }
 
   /**
-   * Other weights: whatever was computed, drafted or not yet drained under the old ones is dropped.
-   * @throws AppError when the model cannot take the old one's place, which it then keeps: model_unreadable
-   * and nothing has happened, or worker_failed and all requests are dropped.
+   * Changes the weights, and drops all requests, KV, drafts and events of the old ones.
+   * @throws AppError, and keeps the old weights: model_unreadable (nothing has changed) or worker_failed (all
+   * requests are dropped).
    */
   reload(model: LlamaWeights, epoch: WeightEpoch): void {
     const difference = shapeDifference(this.#shape, model.info.shape);
@@ -203,7 +203,7 @@ export class LlamaEngine {
     this.#push({ kind: "advanced", epoch });
   }
 
-  /** The weights are those of `epoch` already, or count as such from now on. */
+  /** Begins an epoch with the present weights. */
   #advanceTo(epoch: WeightEpoch): void {
     if (epoch === this.#epoch) return;
     this.dropAll();
@@ -212,8 +212,8 @@ export class LlamaEngine {
   }
 
   /**
-   * Frees the context and with it all KV. Nothing is lost: parked requests get `evicted`, the others wait
-   * and are recomputed after `wake`.
+   * Frees the context and with it all KV. No token is lost: parked requests are reported as `evicted`, the
+   * others wait, and their KV is computed again after `wake`.
    */
   sleep(): void {
     if (this.#asleep) return;
@@ -232,7 +232,7 @@ export class LlamaEngine {
     this.#asleep = false;
   }
 
-  /** Forgets every request, group and event, without notice. */
+  /** Drops all requests, groups and events, without reporting them. */
   dropAll(): void {
     for (const sequence of this.#all.values()) this.#residency.drop(sequence);
     this.#all.clear();
@@ -245,7 +245,7 @@ export class LlamaEngine {
     this.#urgent = false;
   }
 
-  /** One engine pass. false: there was nothing to do. @throws AppError worker_failed. */
+  /** Runs one engine step; false: there was nothing to do. @throws AppError worker_failed. */
   step(): boolean {
     if (this.#asleep || (this.#running.length === 0 && this.#waiting.length === 0)) return false;
     const startMs = this.#options.cpuClock.nowMs();
@@ -285,7 +285,7 @@ export class LlamaEngine {
     };
   }
 
-  /** Frees the context; the model is its loader's. Safe to call twice. */
+  /** Frees the context; the loader of the model frees that. Safe to call twice. */
   close(): void {
     this.#context.free();
   }
@@ -322,7 +322,7 @@ export class LlamaEngine {
     );
   }
 
-  /** The boundary of one request outside of a step: what goes wrong ends this request and no other. */
+  /** Runs work for one request outside of a step. A fault of the request ends this request and no other. */
   #contain(requestId: RequestId, act: () => void): void {
     contain(act, (error) => {
       const refusal = refusalOf(error);
@@ -370,7 +370,7 @@ export class LlamaEngine {
     this.#push({ kind: "exported", requestId, kv });
   }
 
-  /** The chunk is over with the tokens that it has, if the request may be divided. */
+  /** Ends the chunk with the tokens so far, if the request is divisible. */
   #endEarly(sequence: Sequence): void {
     if (!sequence.spec.divisible) return;
     remove(this.#running, sequence);
@@ -419,14 +419,14 @@ export class LlamaEngine {
     return tokens;
   }
 
-  /** Committed KV tokens: those in use, and those that running requests need for their next token. */
+  /** KV tokens in use, and those that running requests need for their next token. */
   #committed(): number {
     let tokens = this.#resident();
     for (const sequence of this.#running) tokens += sequence.pending;
     return tokens;
   }
 
-  /** Frees KV until the running requests can continue. true: some of them were preempted. */
+  /** Frees KV until the running requests can continue. Returns whether some of them were preempted. */
   #makeRoom(): boolean {
     let preempted = false;
     while (this.#committed() > this.#options.kvTokens) {
@@ -443,7 +443,7 @@ export class LlamaEngine {
     return preempted;
   }
 
-  /** The sequence whose KV is freed first: the longest parked; then a waiting request's, from the queue's end. */
+  /** The next sequence to evict: the one parked longest; else the last in the queue that has KV. */
   #oldestHolder(except: Sequence | null): Sequence | null {
     for (const sequence of this.#parked) return sequence;
     for (let i = this.#waiting.length - 1; i >= 0; i -= 1) {
@@ -469,7 +469,7 @@ export class LlamaEngine {
     this.#push({ kind: "preempted", requestId: sequence.spec.requestId, tokens });
   }
 
-  /** First come, first served, while there is a slot and room for all the tokens a request has now. */
+  /** Admits requests, first come, first served, while there is a slot and KV for all tokens that a request has now. */
   #admit(): void {
     const { slots, kvTokens } = this.#options;
     while (this.#running.length < slots) {
@@ -489,16 +489,16 @@ export class LlamaEngine {
     }
   }
 
-  /** KV tokens of all that are parked or wait, but for one that waits. */
+  /** KV tokens of parked and waiting sequences, without those of `except`, which waits. */
   #evictable(except: Sequence): number {
-    const left = this.#resident() - except.computed;
-    return this.#running.reduce((tokens, { computed }) => tokens - computed, left);
+    const others = this.#resident() - except.computed;
+    return this.#running.reduce((tokens, { computed }) => tokens - computed, others);
   }
 
   #activate(sequence: Sequence): void {
-    const found = this.#residency.activate(sequence, this.#epoch);
-    if (found === "loaded") this.#counts.kvLoads += 1;
-    if (found === "refused") this.#counts.kvLoadFailures += 1;
+    const kv = this.#residency.activate(sequence, this.#epoch);
+    if (kv === "loaded") this.#counts.kvLoads += 1;
+    if (kv === "refused") this.#counts.kvLoadFailures += 1;
     if (sequence.outputLength === 0) sequence.promptCached ??= sequence.computed;
   }
 
@@ -519,9 +519,9 @@ export class LlamaEngine {
     }
   }
 
-  /** Ends responses and chunks that are complete; the others stay, in their order. */
+  /** Ends complete responses and chunks; the other sequences keep running, in their order. */
   #settle(): void {
-    let kept = 0;
+    let count = 0;
     for (let i = 0; i < this.#running.length; i += 1) {
       const sequence = this.#running[i] as Sequence;
       if (sequence.finish !== null) {
@@ -529,11 +529,11 @@ export class LlamaEngine {
       } else if (sequence.length === sequence.chunkEnd) {
         this.#park(sequence);
       } else {
-        this.#running[kept] = sequence;
-        kept += 1;
+        this.#running[count] = sequence;
+        count += 1;
       }
     }
-    this.#running.length = kept;
+    this.#running.length = count;
   }
 
   #finish(sequence: Sequence, finish: FinishReason): void {

@@ -1,12 +1,12 @@
-// What goes wrong with one request in the engine: it ends that request with a refusal, and nothing else. Whatever is
-// no such fault and no condition of one request is a bug of state that all requests share, and ends the engine.
+// Faults of one request in the engine: they end that request with a refusal, and nothing else. Every other error may be a bug
+// in state that all requests share, and ends the engine.
 
 import { AssertionError } from "../../core/base/assert.ts";
 import type { Refusal } from "../../core/request/response.ts";
 
 /** The engine does not support what the request needs. */
 export const BAD_REQUEST = 400;
-/** The engine cannot do what it should. */
+/** The engine fails at something that it should be able to do. */
 export const BAD_GATEWAY = 502;
 
 export class RequestFault extends Error {
@@ -19,7 +19,7 @@ export class RequestFault extends Error {
   }
 }
 
-/** The refusal of a request whose own work threw this error; null: the error is a bug. */
+/** The refusal of a request whose work threw this error; null: the error is a bug. */
 export function refusalOf(error: unknown): Refusal | null {
   if (error instanceof RequestFault) return error.refusal;
   if (error instanceof AssertionError || !(error instanceof Error)) return null;

@@ -1,4 +1,4 @@
-// Parts of files of weights, read and written whole, and the error that names such a file.
+// Reads and writes parts of files of weights, and makes the error that names such a file.
 
 import { readSync, writeSync } from "node:fs";
 import { AppError } from "../../core/base/errors.ts";
@@ -7,7 +7,7 @@ export function unreadable(path: string, problem: string, cause?: unknown): AppE
   return new AppError("model_unreadable", `${path}: ${problem}`, { cause });
 }
 
-/** Fills `target`. `path`: what errors call the file. @throws AppError model_unreadable: it ends before. */
+/** Fills `target`. `path`: the file's name in errors. @throws AppError model_unreadable: the file is too short. */
 export function readFully(file: number, target: Uint8Array, offset: number, path: string): void {
   for (let done = 0; done < target.length; ) {
     const read = readSync(file, target, done, target.length - done, offset + done);

@@ -1,5 +1,6 @@
-// The head of a GGUF file (ggml-org/ggml, docs/gguf.md), as libggml reads it: which tensors it holds, of what type and
-// where, and its metadata. Damage may end the process: a file from outside is read where llama.cpp has loaded it before.
+// Reads the head of a GGUF file (ggml-org/ggml, docs/gguf.md) through libggml: its tensors with their types and offsets, and
+// its metadata. A damaged file may end the process, so files from outside are read only after llama.cpp has loaded them in a
+// child process.
 
 import { type Pointer, ptr, toArrayBuffer } from "bun:ffi";
 import { cString } from "./c-bytes.ts";
@@ -11,22 +12,22 @@ export const GGML_TYPE = { f32: 0, f16: 1, q8_0: 8 } as const;
 
 export interface GgufTensor {
   readonly name: string;
-  /** Innermost first, without ones at the end: a matrix of `rows` rows is [columns, rows]. */
+  /** Innermost first, without trailing ones: a matrix of `rows` rows is [columns, rows]. */
   readonly dimensions: readonly number[];
   readonly type: number;
-  /** Offset of the tensor's data, from the start of the file. */
+  /** Offset of the tensor's data in the file. */
   readonly offset: number;
   readonly bytes: number;
 }
 
-/** Value of the metadata. Texts of an array end with a zero. */
+/** A value of the metadata. In an array of strings, each ends with a zero. */
 export interface GgufValue {
   readonly type: number;
   readonly bytes: Buffer;
 }
 
 export interface GgufHead {
-  /** Offset of the tensors' data. */
+  /** Offset of the first tensor's data. */
   readonly dataOffset: number;
   readonly tensors: readonly GgufTensor[];
   readonly values: ReadonlyMap<string, GgufValue>;
@@ -34,13 +35,13 @@ export interface GgufHead {
 
 /** GGML_MAX_DIMS. */
 const DIMENSIONS_MAX = 4;
-/** Types of values (gguf.h). */
+/** Types of metadata values (gguf.h). */
 const TEXT = 8;
 const LIST = 9;
-/** Bytes of a value by its type; 0: they vary. */
+/** Size of a value by its type, bytes; 0: it varies. */
 const VALUE_BYTES = [1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8];
 
-/** `name`: what errors call the file. @throws AppError model_unreadable. */
+/** Reads a file's head. `name`: the file's name in errors. @throws AppError model_unreadable. */
 export function readGgufHead(path: string, name = path): GgufHead {
   const { ggml } = openLibrary();
   // The struct {bool no_alloc; ggml_context** ctx} is passed in two registers.
@@ -90,7 +91,7 @@ function readValue(ggml: GgmlSymbols, gguf: Pointer, i: number): GgufValue {
   return { type, bytes: Buffer.from(texts.join("")) };
 }
 
-/** A copy of the library's memory. */
+/** Copies memory of the library. */
 function bytesAt(value: Pointer | bigint | null, bytes: number): Buffer<ArrayBuffer> {
   const at = pointerOf(value);
   if (at === null || bytes === 0) return Buffer.alloc(0);

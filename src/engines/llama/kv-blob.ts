@@ -1,5 +1,5 @@
-// The bytes in which one request's KV leaves an engine and enters another: a header that identifies the
-// tokens and weights, and a checksum, because libllama accepts a payload with flipped bits.
+// The bytes of one request's KV when it moves between engines: a header that identifies the tokens and
+// weights, and a checksum, because libllama accepts a payload with flipped bits.
 //
 //   0  u32 CRC-32 of the payload              16 u32 hash of the tokens, high
 //   4  u32 magic "FKV2"                       20 u32 hash of the tokens, low
@@ -16,21 +16,21 @@ export const KV_HEADER_BYTES = 32;
 const HEADER_WORDS = KV_HEADER_BYTES / 4;
 const MAGIC = 0x32564b46;
 
-/** Input that a blob must have been computed from: the first `count` of `tokens`, under the weights of `epoch`. */
+/** The input that a blob was computed from: the first `count` of `tokens`, under the weights of `epoch`. */
 interface KvOrigin {
   readonly epoch: WeightEpoch;
   readonly tokens: Int32Array;
   readonly count: number;
 }
 
-/** Completes a blob whose payload stands at KV_HEADER_BYTES; `bytes` becomes the blob's. */
+/** Completes a blob whose payload begins at KV_HEADER_BYTES. The blob owns `bytes` from then on. */
 export function sealKvBlob(bytes: ArrayBuffer, origin: KvOrigin): KvBlob {
   assert(bytes.byteLength > KV_HEADER_BYTES, "a KV blob has a payload");
   new Uint32Array(bytes, 0, HEADER_WORDS).set(headerOf(bytes, origin));
   return { tokens: origin.count, bytes };
 }
 
-/** The payload, if the blob is whole and holds exactly this origin; null: recompute. Never throws. */
+/** The payload, if the blob is intact and of exactly this origin; null: compute the KV again. Never throws. */
 export function openKvBlob({ tokens, bytes }: KvBlob, origin: KvOrigin): Uint8Array | null {
   if (tokens !== origin.count || bytes.byteLength <= KV_HEADER_BYTES) return null;
   const found = new Uint32Array(bytes, 0, HEADER_WORDS);

@@ -1,5 +1,5 @@
-// What an engine refuses: capacities it cannot have, and requests that could never run on it. Both are
-// checked earlier, where users' input is parsed; a request that reaches the engine all the same ends with a refusal.
+// What an engine refuses: capacities that it cannot have, and requests that could never run on it. Both are
+// checked earlier, where users' input is parsed; a request that gets here all the same ends with a refusal.
 
 import { AppError } from "../../core/base/errors.ts";
 import type { RequestSpec, SamplingParams } from "../../core/request/request.ts";
@@ -8,7 +8,7 @@ import type { SamplingSupport } from "../../core/rollout/worker.ts";
 import { BAD_REQUEST, RequestFault } from "./fault.ts";
 import type { RunCommand } from "./sequence.ts";
 
-/** Decoding rows of a step: with prefill and drafts they share one batch. */
+/** Limit of decoding rows in a step: they share a batch with prefill and drafts. */
 const SLOTS_MAX = 128;
 
 export interface RunLimits {
@@ -42,7 +42,7 @@ export function checkRun(run: RunCommand, limits: RunLimits): void {
   throw new RequestFault({ status: BAD_REQUEST, message });
 }
 
-/** Reason why the run can never succeed, to follow "the request"; null: it can. */
+/** Why the run can never succeed, in words that follow "the request"; null: it can. */
 function runProblem(
   run: { request: RequestSpec; output: Int32Array; chunkTokens: number },
   { contextTokens, kvTokens, vocabularySize }: RunLimits,
@@ -61,7 +61,7 @@ function runProblem(
   return alienIn(prompt, "prompt", vocabularySize) ?? alienIn(output, "output", vocabularySize);
 }
 
-/** The engine draws all that is in bounds but fields of other engines' APIs. */
+/** The engine supports every parameter within its range, and no fields of other engines' APIs. */
 export function embeddedSupport(sampling: SamplingParams, vocabularySize: number): SamplingSupport {
   const refused = (field: string, reason: string) => ({ kind: "refused", field, reason }) as const;
   if ((sampling.adapter ?? null) !== null) {
@@ -73,7 +73,7 @@ export function embeddedSupport(sampling: SamplingParams, vocabularySize: number
   return wrong === null ? { kind: "divided" } : refused(wrong.field, problemOf(wrong));
 }
 
-/** Names the first token that is not in the vocabulary; null: all are. */
+/** The first token that is not in the vocabulary, in words; null: all are. */
 function alienIn(tokens: Int32Array, where: string, vocabularySize: number): string | null {
   const alien = tokens.find((token) => token < 0 || token >= vocabularySize);
   if (alien === undefined) return null;

@@ -1,13 +1,12 @@
-// An anonymous file in memory (Linux's memfd_create): rewriting or truncating the file that it was copied from does
-// not change it. A child process accesses it through an inherited descriptor; it is freed when the last descriptor is
-// closed.
+// An anonymous file in memory (Linux's memfd_create). It does not change when the file that it was copied from is rewritten
+// or truncated. A child process uses it through an inherited descriptor; closing the last descriptor frees it.
 
 import { dlopen, ptr } from "bun:ffi";
 import { closeSync } from "node:fs";
 import { AppError } from "../../core/base/errors.ts";
 import { cString } from "./c-bytes.ts";
 
-/** MFD_CLOEXEC: only a child that is given the descriptor has it. */
+/** MFD_CLOEXEC: a child process has the descriptor only if it is passed explicitly. */
 const CLOSE_ON_EXEC = 1;
 
 function openLibc() {
@@ -26,7 +25,7 @@ export class MemoryFile {
     this.descriptor = descriptor;
   }
 
-  /** An empty one. @throws AppError worker_failed: the kernel gives none. */
+  /** Creates an empty file. @throws AppError worker_failed: the kernel refuses. */
   static create(): MemoryFile {
     libc ??= openLibc();
     const descriptor = libc.memfd_create(ptr(cString("foretoken-weights")), CLOSE_ON_EXEC);
@@ -36,7 +35,7 @@ export class MemoryFile {
     return new MemoryFile(descriptor);
   }
 
-  /** Opens the same file again, in this process only. */
+  /** Path that opens the same file again, in this process only. */
   get path(): string {
     return pathOf(this.descriptor);
   }
@@ -49,7 +48,7 @@ export class MemoryFile {
   }
 }
 
-/** Path by which a process opens the file of its own descriptor. */
+/** Path by which a process opens the file behind one of its own descriptors. */
 export function pathOf(descriptor: number): string {
   return `/proc/self/fd/${descriptor}`;
 }

@@ -1,5 +1,5 @@
-// What passes between an engine's thread and the thread of the rollout. Token events, nearly all of the
-// traffic, travel as a few transferred buffers: a message then costs a few microseconds however many they are.
+// The messages between an engine's thread and the rollout's thread. Token events, nearly all of the traffic,
+// are sent as a few transferred buffers: a message then costs a few microseconds, however many events it holds.
 
 import type { ErrorCode } from "../../core/base/errors.ts";
 import type { WeightEpoch, WeightsId } from "../../core/base/ids.ts";
@@ -7,7 +7,7 @@ import type { WorkerCapacity, WorkerCommand } from "../../core/rollout/worker.ts
 import type { PackedEvents } from "./packed-events.ts";
 import type { ModelInfo } from "./weights.ts";
 
-/** Weights that this process has loaded: any of its threads may use the pointer. */
+/** Weights that this process has loaded: all of its threads may use the pointer. */
 export interface SharedWeights {
   readonly id: WeightsId;
   readonly pointer: number;
@@ -19,16 +19,16 @@ export interface LlamaEngineSettings {
   readonly kvTokens: number;
   readonly contextTokens: number;
   readonly epoch: WeightEpoch;
-  /** Drafts are verified whether it pays or not. */
+  /** true: drafts are verified even if that costs more than it saves. */
   readonly draftsAlways: boolean;
-  /** Size limit of responses of earlier weight epochs, which the engine drafts from; 0: none are kept. */
+  /** Memory for responses of earlier weight epochs, from which the engine drafts; 0: none are kept. */
   readonly historyBytes: number;
 }
 
 export type ToEngine =
   | { kind: "open"; weights: SharedWeights; settings: LlamaEngineSettings }
   | { kind: "commands"; commands: readonly WorkerCommand[] }
-  /** Each is answered by `done`. `reload` with a problem: the weights of the epoch before still serve. */
+  /** Answered by `done`, as are sleep, wake and canary. After a problem, the old weights still serve. */
   | { kind: "reload"; weights: SharedWeights; epoch: WeightEpoch }
   | { kind: "sleep" }
   | { kind: "wake" }
@@ -38,7 +38,7 @@ export type ToEngine =
 export type FromEngine =
   | { kind: "opened"; capacity: WorkerCapacity }
   | { kind: "events"; epoch: WeightEpoch; events: PackedEvents }
-  /** `problem` null: it worked. */
+  /** `problem` null: the call succeeded. */
   | { kind: "done"; problem: { code: ErrorCode; message: string } | null }
   /** The engine has ended and is freed. */
   | { kind: "failed"; code: ErrorCode; message: string }

@@ -1,6 +1,6 @@
-// Opens libllama in this thread and gives it a typed face. Pointers are numbers and may be passed between
-// the threads of the process. The CPU back end belongs to the process: it is loaded once, portable or
-// fastest, and cannot be changed afterwards.
+// Opens libllama in this thread, with typed functions. Pointers are numbers and may be passed between the
+// threads of the process. The CPU back end belongs to the process: it is loaded once, portable or fastest,
+// and cannot be changed afterwards.
 
 import { CString, cc, dlopen, type Pointer, ptr } from "bun:ffi";
 import { writeFileSync } from "node:fs";
@@ -119,7 +119,7 @@ export type GgmlSymbols = ReturnType<typeof openGgml>["symbols"];
 export type LlamaSymbols = ReturnType<typeof openLlama>["symbols"];
 export type ShimSymbols = ReturnType<typeof compileShim>["symbols"];
 
-/** libllama as one thread sees it. */
+/** libllama and the shim, as opened in one thread. */
 export interface LlamaLibrary {
   readonly llama: LlamaSymbols;
   readonly ggml: GgmlSymbols;
@@ -141,7 +141,7 @@ export function pointerOf(value: Pointer | bigint | null): Pointer | null {
   return value === null ? null : (Number(value) as Pointer);
 }
 
-/** Text that the library keeps; empty: there is none. */
+/** A string of the library; empty: there is none. */
 export function ptrText(value: Pointer | bigint | null): string {
   const pointer = pointerOf(value);
   return pointer === null ? "" : new CString(pointer).toString();
@@ -150,7 +150,7 @@ export function ptrText(value: Pointer | bigint | null): string {
 let opened: LlamaLibrary | null = null;
 
 /**
- * Opens the library in this thread, silently. Needs no back end yet.
+ * Opens the library in this thread, with its log silenced. It needs no back end yet.
  * @throws AppError native_library_missing.
  */
 export function openLibrary(): LlamaLibrary {
@@ -174,7 +174,7 @@ export function openLibrary(): LlamaLibrary {
   }
 }
 
-/** The library writes to the process's standard error what it does, and why it cannot. */
+/** Turns the library's log on: it writes to the process's standard error. */
 export function speakUp({ llama }: LlamaLibrary): void {
   llama.llama_log_set(null, null);
 }
@@ -187,16 +187,16 @@ let backend: "portable" | "fastest" | null = null;
  * already has the other one.
  */
 export function loadBackend(library: LlamaLibrary, options: { deterministic: boolean }): void {
-  const wanted = options.deterministic ? "portable" : "fastest";
-  if (backend === wanted) return;
+  const kind = options.deterministic ? "portable" : "fastest";
+  if (backend === kind) return;
   if (backend !== null) {
     throw new AppError(
       "invalid_config",
-      `this process runs the ${backend} llama.cpp kernels and cannot change to the ${wanted} ones`,
+      `this process runs the ${backend} llama.cpp kernels and cannot change to the ${kind} ones`,
     );
   }
   const { ggml } = library;
-  if (wanted === "fastest") {
+  if (kind === "fastest") {
     ggml.ggml_backend_load_all_from_path(ptr(cString(library.files.folder)));
   } else {
     const file = library.files.portableBackend;
@@ -208,5 +208,5 @@ export function loadBackend(library: LlamaLibrary, options: { deterministic: boo
     }
   }
   library.llama.llama_backend_init();
-  backend = wanted;
+  backend = kind;
 }

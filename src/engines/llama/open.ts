@@ -1,4 +1,4 @@
-// The embedded engine's door: opens a model once for the process, and any number of workers on it.
+// Opens a model for embedded engines, once for the process, and any number of workers on it.
 
 import type { WeightEpoch, WorkerId } from "../../core/base/ids.ts";
 import type { Worker as RolloutWorker } from "../../core/rollout/worker.ts";
@@ -11,22 +11,22 @@ import { LlamaWorker } from "./worker.ts";
 export interface LlamaModelOptions {
   readonly path: string;
   /**
-   * Portable kernels whose results do not depend on how requests are batched, several times slower. It
-   * belongs to the process: a model of the other kind cannot be opened in it any more.
+   * true: portable kernels, several times slower, whose results do not depend on how requests are batched.
+   * It is decided once for the process: afterwards no model of the other kind can be opened.
    */
   readonly deterministic: boolean;
 }
 
 /**
- * An opened model: its weights stay in memory until it and every worker on it are closed, whatever becomes of
- * the file.
+ * An opened model. Its weights stay in memory until it and all workers on it are closed, even if the file
+ * changes.
  */
 export interface LlamaModel {
   readonly path: string;
   readonly deterministic: boolean;
   /** The vocabulary and the chat template. */
   readonly text: Text;
-  /** A thread that encodes as `text` does. */
+  /** Opens a thread that encodes as `text` does. */
   readonly openTextThread: () => EncoderThread;
   readonly vocabularySize: number;
   /** Prompt + output the model was trained for, in tokens. */
@@ -48,7 +48,7 @@ export interface LlamaWorkerOptions {
   readonly contextTokens: number;
   /** Weight epoch of the model as it is now. */
   readonly epoch: WeightEpoch;
-  /** true: drafts are verified whether it pays or not. Default: false. */
+  /** See LlamaEngineSettings. Default: false. */
   readonly draftsAlways?: boolean;
   /** See LlamaEngineSettings. Default: 64 MiB. */
   readonly historyBytes?: number;

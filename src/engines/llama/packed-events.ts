@@ -1,5 +1,6 @@
-// Events of an engine in the form that crosses from its thread to the rollout's: the tokens of all requests as one array each
-// of heads, tokens and logprobs, which are transferred. What a message costs then hardly depends on how many events it holds.
+// Packs an engine's events for the message from its thread to the rollout's: the tokens of all requests become one array of
+// heads, one of tokens and one of logprobs, which are transferred. A message's cost then hardly depends on the number of
+// events.
 
 import { requestId } from "../../core/base/ids.ts";
 import type { WorkerEvent } from "../../core/rollout/worker.ts";
@@ -7,7 +8,7 @@ import type { WorkerEvent } from "../../core/rollout/worker.ts";
 type TokensEvent = Extract<WorkerEvent, { kind: "tokens" }>;
 
 export interface PackedEvents {
-  /** Five words for each token event: request, offset, tokens, other events that come before it, alternatives of each token. */
+  /** Five words for each token event: request, offset, tokens, other events before it, alternatives for each token. */
   readonly heads: Int32Array;
   readonly tokens: Int32Array;
   readonly logprobs: Float32Array;
@@ -55,17 +56,17 @@ export function pack(events: readonly WorkerEvent[]): PackedEvents {
   return { heads, tokens, logprobs, topTokens, topLogprobs, others };
 }
 
-/** The events in their order; token events are views of the packed arrays. */
+/** Unpacks events, in their order; token events are views of the packed arrays. */
 export function unpack(packed: PackedEvents): WorkerEvent[] {
   const { heads, others, tokens, logprobs, topTokens, topLogprobs } = packed;
   const events: WorkerEvent[] = [];
-  let other = 0;
+  let otherIndex = 0;
   let at = 0;
   let topAt = 0;
   for (let head = 0; head < heads.length; head += HEAD_WORDS) {
     const [id = 0, offset = 0, length = 0, before = 0, count = 0] = heads.subarray(head);
-    events.push(...others.slice(other, before));
-    other = before;
+    events.push(...others.slice(otherIndex, before));
+    otherIndex = before;
     const end = at + length;
     const topEnd = topAt + count * length;
     const top = {
@@ -84,11 +85,11 @@ export function unpack(packed: PackedEvents): WorkerEvent[] {
     at = end;
     topAt = topEnd;
   }
-  events.push(...others.slice(other));
+  events.push(...others.slice(otherIndex));
   return events;
 }
 
-/** Buffers that move with a message in place of being copied. */
+/** The buffers to transfer with the message instead of copying them. */
 export function transfersOf(packed: PackedEvents): ArrayBuffer[] {
   const { heads, tokens, logprobs, topTokens, topLogprobs } = packed;
   const arrays = [heads, tokens, logprobs, topTokens, topLogprobs];

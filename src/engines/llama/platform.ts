@@ -15,7 +15,7 @@ interface Platform {
   readonly portableBackend: string | null;
 }
 
-/** Pinned exactly in package.json: file names carry the version, and struct layouts belong to it. */
+/** Pinned exactly in package.json: file names have the version in them, and struct layouts depend on it. */
 export const PACKAGE_VERSION = "3.22.1";
 const LLAMA_LIBRARY = "libllama.v0.5.0.so";
 const GGML_LIBRARY = "libggml.v0.5.0.so";
@@ -44,18 +44,18 @@ export interface LibraryFiles {
   readonly portableBackend: string | null;
 }
 
-/** Options exist for tests: production takes the machine it runs on. */
+/** Options for tests: the defaults describe this machine. */
 export interface LocateOptions {
   readonly platform?: string;
   readonly arch?: string;
-  /** Resolves a package name to the path of its entry file; throws when it is not installed. */
+  /** Resolves a package name to the path of its entry file; throws if it is not installed. */
   readonly resolve?: (packageName: string) => string;
-  /** The folder that a compiled executable is in; null: this is none. */
+  /** The folder of the compiled executable; null: this is none. */
   readonly compiledIn?: string | null;
 }
 
 /**
- * Beside a compiled executable, else in the npm package.
+ * Finds the library beside a compiled executable, else in the npm package.
  * @throws AppError native_library_missing, saying what to install.
  */
 export function locateLibrary(options: LocateOptions = {}): LibraryFiles {

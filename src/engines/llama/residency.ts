@@ -1,5 +1,5 @@
-// Tracks where the KV of each sequence is: in a stream of the context, or swapped out to plain memory when
-// parked sequences are many and streams few. It moves and frees KV; what may stay is the engine's to decide.
+// Tracks where the KV of each sequence is: in a stream of the context, or swapped out to plain memory if there
+// are more parked sequences than streams. It moves and frees KV; the engine decides which KV may stay.
 
 import { assert } from "../../core/base/assert.ts";
 import type { WeightEpoch } from "../../core/base/ids.ts";
@@ -11,7 +11,7 @@ import type { Sequence } from "./sequence.ts";
 export class Residency {
   readonly #context: LlamaContext;
   readonly #isFree: boolean[];
-  /** Sequences that hold a stream and are not running; the first was put aside first. */
+  /** Sequences that hold a stream and do not run, the longest idle first. */
   readonly #idle = new Set<Sequence>();
 
   constructor(context: LlamaContext, streams: number) {
@@ -19,12 +19,12 @@ export class Residency {
     this.#isFree = new Array(streams).fill(true);
   }
 
-  /** The sequence keeps its KV but does not run: its stream may be taken by another. */
+  /** The sequence stops running and keeps its KV: its stream may be given to another, and the KV swapped out. */
   setIdle(sequence: Sequence): void {
     if (sequence.stream >= 0) this.#idle.add(sequence);
   }
 
-  /** Gives a sequence about to run its stream, with the KV it has: its own, or that of its blob. */
+  /** Gives a sequence that is about to run a stream with its KV: the resident KV, or that of its blob. */
   activate(sequence: Sequence, epoch: WeightEpoch): "kept" | "loaded" | "refused" | "empty" {
     const { kv } = sequence;
     sequence.kv = null;
@@ -47,14 +47,14 @@ export class Residency {
     return "loaded";
   }
 
-  /** Forgets the sequence's KV from `position` on. */
+  /** Removes the sequence's KV from `position` on. */
   truncate(sequence: Sequence, position: number): void {
     assert(sequence.stream >= 0, "only KV in a stream can be cut");
     this.#context.truncate(sequence.stream, position);
     sequence.computed = position;
   }
 
-  /** Frees whatever the sequence holds. */
+  /** Frees the sequence's KV and its stream. */
   drop(sequence: Sequence): void {
     this.#idle.delete(sequence);
     if (sequence.stream >= 0) this.#release(sequence.stream);
@@ -82,7 +82,7 @@ export class Residency {
     else this.truncate(to, shared);
   }
 
-  /** The sequence's KV as a blob; it is no longer held here. */
+  /** Takes the sequence's KV out, as a blob. */
   export(sequence: Sequence, epoch: WeightEpoch): KvBlob {
     const bytes = sequence.swapped ?? this.#copyOut(sequence.stream);
     const origin = { epoch, tokens: sequence.tokens, count: sequence.computed };
@@ -92,9 +92,9 @@ export class Residency {
   }
 
   /**
-   * Brings the running sequences into neighbouring streams. llama.cpp computes only streams with
-   * consecutive numbers in one graph: a single gap among 16 sequences makes every step a quarter slower, while a
-   * move is one copy.
+   * Moves the running sequences to neighbouring streams. llama.cpp computes only streams with consecutive
+   * numbers in one graph: a single gap among 16 sequences makes every step a quarter slower, while a move is
+   * one copy.
    */
   gather(running: readonly Sequence[]): void {
     const count = running.length;
@@ -105,38 +105,38 @@ export class Residency {
       highest = Math.max(highest, stream);
     }
     if (highest - lowest < count) return;
-    const taken = new Array(count).fill(false);
-    for (const { stream } of running) if (stream < count) taken[stream] = true;
+    const isTaken = new Array(count).fill(false);
+    for (const { stream } of running) if (stream < count) isTaken[stream] = true;
     let gap = 0;
     for (const sequence of running) {
       if (sequence.stream < count) continue;
-      while (taken[gap] === true) gap += 1;
+      while (isTaken[gap] === true) gap += 1;
       this.#exchange(sequence, gap);
       gap += 1;
     }
   }
 
-  /** Moves the sequence to `stream`; who idles there moves to the sequence's. */
+  /** Moves the sequence to `stream`. An idle sequence there moves to the sequence's old stream. */
   #exchange(sequence: Sequence, stream: number): void {
     const from = sequence.stream;
     const mine = sequence.computed > 0 ? this.#copyOut(from) : null;
-    let other: Sequence | null = null;
-    for (const idle of this.#idle) if (idle.stream === stream) other = idle;
-    const theirs = other === null ? null : this.#copyOut(stream);
+    let occupant: Sequence | null = null;
+    for (const idle of this.#idle) if (idle.stream === stream) occupant = idle;
+    const theirs = occupant === null ? null : this.#copyOut(stream);
     this.#context.clear(from);
     this.#context.clear(stream);
     if (mine !== null) this.#copyIn(stream, mine);
     sequence.stream = stream;
-    if (other === null || theirs === null) {
+    if (occupant === null || theirs === null) {
       this.#isFree[stream] = false;
       this.#isFree[from] = true;
       return;
     }
     this.#copyIn(from, theirs);
-    other.stream = from;
+    occupant.stream = from;
   }
 
-  /** The lowest free stream, or that of the sequence put aside first. */
+  /** Takes the lowest free stream, or that of the sequence idle longest, whose KV is swapped out. */
   #takeStream(): number {
     const free = this.#isFree.indexOf(true);
     if (free >= 0) {

@@ -1,6 +1,6 @@
-// Reads tensors from safetensors files (huggingface/safetensors, format description): one file, or a folder
-// with `model.safetensors` or with shards and their index. It checks every header and reads one tensor at a
-// time; it does not interpret the tensors.
+// Reads tensors from safetensors files (huggingface/safetensors): one file, or a folder with `model.safetensors`
+// or with shards and their index. It checks every header and reads one tensor at a time; it does not interpret
+// the tensors.
 
 import { closeSync, constants, existsSync, fstatSync, openSync, readFileSync } from "node:fs";
 import { dirname, join } from "node:path";
@@ -22,7 +22,7 @@ export interface SafeTensor {
   readonly bytes: number;
 }
 
-/** The tensors by name. @throws AppError model_unreadable, naming the file, and the tensor where one is wrong. */
+/** The tensors by name. @throws AppError model_unreadable, which names the file, and the tensor if one is wrong. */
 export function openSafetensors(path: string): Map<string, SafeTensor> {
   if (path.endsWith(".safetensors")) return readHeader(path);
   const single = join(path, SINGLE_FILE);
@@ -34,7 +34,7 @@ export function openSafetensors(path: string): Map<string, SafeTensor> {
   return readShards(index);
 }
 
-/** @throws AppError model_unreadable: an unknown dtype, or the file has become shorter. */
+/** Reads a tensor as float32. @throws AppError model_unreadable: its dtype is unknown, or the file became shorter. */
 export function readTensor(name: string, tensor: SafeTensor): Float32Array<ArrayBuffer> {
   if (ELEMENT_BYTES[tensor.dtype] === undefined) {
     const known = Object.keys(ELEMENT_BYTES).join(", ");
@@ -58,9 +58,7 @@ export function readTensor(name: string, tensor: SafeTensor): Float32Array<Array
   return new Float32Array(words.buffer);
 }
 
-/**
- * Opens a regular file without blocking: opening a FIFO would wait for its writer. @throws AppError model_unreadable.
- */
+/** Opens a regular file. A FIFO is refused, since it would block until it has a writer. @throws AppError model_unreadable. */
 function openRegular(path: string): number {
   let file: number;
   try {

@@ -1,4 +1,5 @@
-// Draws tokens from rows of logits with the kernel of assembly/sample. Nothing here depends on batches, drafts or workers, so a draw does not either.
+// Draws tokens from rows of logits with the kernel of assembly/sample. A draw depends on the logits and a random number, and
+// not on batches, drafts or workers.
 
 import { type Pointer, ptr } from "bun:ffi";
 import { readFileSync } from "node:fs";
@@ -25,13 +26,13 @@ interface SampleExports {
 }
 
 const PAGE_BYTES = 65536;
-/** TOP_MAX of the kernel's layout. */
+/** Maximum of reported alternatives: TOP_MAX of the kernel's layout. */
 export const TOP_LOGPROBS_MAX = 32;
 
 export class Sampler {
-  /** Logits to sample from go here: `vocabularySize` numbers. */
+  /** The logits to sample from, `vocabularySize` numbers, which the caller writes. */
   readonly row: Float32Array;
-  /** Address of `row`, for C to write to. The memory never grows, so it never moves. */
+  /** Address of `row`, for C to write to. The kernel's memory never grows, so the address never changes. */
   readonly rowPointer: Pointer;
   readonly #vocabularySize: number;
   readonly #kernel: SampleExports;
@@ -61,27 +62,27 @@ export class Sampler {
     this.rowPointer = ptr(this.row);
   }
 
-  /** Drops from `row` what min_p, top_k and top_p drop after temperature; `draw` then draws from the rest. */
+  /** Masks in `row` the tokens that min_p, top_k and top_p exclude at this temperature; `draw` then draws from the rest. */
   filter(temperature: number, { minP, topK, topP }: LogitShaping): void {
     this.#kernel.filter(this.#vocabularySize, temperature, minP, topK, topP);
   }
 
   /**
-   * The token that `row` and the uniform number `u` give. temperature 0: the likeliest, lowest id first.
-   * Its log-probability is then in `logprob`. -1: `row` holds what is no number, or leaves no token to draw.
+   * Draws a token from `row` by the uniform number `u`. temperature 0: the likeliest token, lowest id first.
+   * `logprob` then has its log-probability. -1: `row` has a NaN, or no token is left to draw.
    */
   draw(temperature: number, u: number): number {
     return this.#kernel.sample(this.#vocabularySize, temperature, u);
   }
 
-  /** Logprob of the last token drawn, in the distribution it was drawn from (temperature 0: softmax of the logits). */
+  /** Logprob of the last token drawn, in the distribution that it was drawn from (temperature 0: softmax of the logits). */
   get logprob(): number {
     return this.#logprob[0] as number;
   }
 
   /**
-   * Writes the `count` likeliest tokens of the distribution last drawn from, and their logprobs, from index
-   * `at` on; where there are fewer with any probability, token -1 and logprob -inf.
+   * Writes the `count` likeliest tokens of the last draw's distribution, and their logprobs, from index `at`
+   * on. If fewer tokens have any probability, the rest is token -1 with logprob -inf.
    */
   writeTop(
     temperature: number,
@@ -89,10 +90,10 @@ export class Sampler {
     target: { tokens: Int32Array; logprobs: Float32Array; at: number },
   ): void {
     const { tokens, logprobs, at } = target;
-    const found = this.#kernel.top(this.#vocabularySize, temperature, count);
+    const written = this.#kernel.top(this.#vocabularySize, temperature, count);
     for (let i = 0; i < count; i += 1) {
-      tokens[at + i] = i < found ? (this.#topTokens[i] as number) : -1;
-      logprobs[at + i] = i < found ? (this.#topLogprobs[i] as number) : Number.NEGATIVE_INFINITY;
+      tokens[at + i] = i < written ? (this.#topTokens[i] as number) : -1;
+      logprobs[at + i] = i < written ? (this.#topLogprobs[i] as number) : Number.NEGATIVE_INFINITY;
     }
   }
 }

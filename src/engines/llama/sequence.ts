@@ -1,11 +1,11 @@
-// One request as the engine holds it: its tokens, how many of them have their KV, and where that is.
-// Plain state with its invariant; the engine moves it between waiting, running and parked.
+// One request in the engine: its tokens, how many of them have KV, and where the KV is. It is plain state
+// with an invariant; the engine moves it between waiting, running and parked.
 //
 //   0 <= computed < length <= tokens.length
 //   [ prompt ............ | output of earlier chunks | output of this chunk ]
 //   0                     promptLength               chunkStart    length   chunkEnd
 //
-// The last token of a decoding sequence is always pending: drawn, and not computed yet.
+// The last token of a decoding sequence is always pending: it is drawn, and its KV is not computed yet.
 
 import type { DraftSource } from "../../core/draft/group-update.ts";
 import type { FinishReason, RequestSpec } from "../../core/request/request.ts";
@@ -21,7 +21,7 @@ import { ShapingState } from "./shaping.ts";
 export type RunCommand = Extract<WorkerCommand, { kind: "run" }>;
 
 export class Sequence {
-  /** KV that is parked for a finished turn may become the next one's. */
+  /** The request. It changes if the parked KV of a session's turn is adopted by the next turn. */
   spec: RequestSpec;
   /** Source of the drafts; null: the sequence gets none. */
   readonly draft: DraftSource | null;
@@ -41,21 +41,21 @@ export class Sequence {
   length: number;
   /** Leading tokens whose KV is resident here, in `stream` or in `swapped`. */
   computed = 0;
-  /** Leading tokens whose KV was computed at some time, here or elsewhere: computing them again is a recompute. */
+  /** Leading tokens whose KV was ever computed, here or elsewhere: computing it again counts as recomputed. */
   computedBefore: number;
   /** Stream of the context that holds the KV; -1: none. */
   stream = -1;
   /** KV moved out of the context to free its stream, with room for a blob's header before it. */
   swapped: ArrayBuffer | null = null;
-  /** KV that came with the request and has not been loaded yet. */
+  /** KV that came with the request, until it is loaded. */
   kv: KvBlob | null;
-  /** Tokens of the prompt whose KV was here when it first ran; null: it has not, or began elsewhere. */
+  /** Prompt tokens that had KV here when the request first ran; null: it has not run, or began elsewhere. */
   promptCached: number | null = null;
   /** Length up to which the tokens have been sent. */
   sent: number;
-  /** Length up to which the tokens have reached the draft replica. */
+  /** Length up to which the draft replica has the tokens. */
   known: number;
-  /** Place in the current step: rows in the batch, and the draft among the step's drafts. */
+  /** In the current step: its rows of the batch, and its draft among all drafts. */
   firstRow = 0;
   rowCount = 0;
   draftFrom = 0;
@@ -66,7 +66,7 @@ export class Sequence {
   /** Verifications, as in ChunkDrafts. */
   readonly verifications: number[] = [];
   finish: FinishReason | null = null;
-  /** Reason why the sequence cannot continue; its `finish` is "abort" then. */
+  /** Why the sequence cannot continue; then its `finish` is "abort". */
   refusal: Refusal | null = null;
 
   constructor(command: RunCommand) {
@@ -76,8 +76,8 @@ export class Sequence {
     this.promptLength = request.prompt.length;
     this.length = this.promptLength + output.length;
     this.chunkStart = this.length;
-    const left = Math.min(chunkTokens, request.sampling.tokensMax - output.length);
-    this.chunkEnd = this.length + Math.max(0, left);
+    const tokensLeft = Math.min(chunkTokens, request.sampling.tokensMax - output.length);
+    this.chunkEnd = this.length + Math.max(0, tokensLeft);
     this.tokens = new Int32Array(this.chunkEnd);
     this.tokens.set(request.prompt);
     this.tokens.set(output, this.promptLength);
@@ -112,13 +112,13 @@ export class Sequence {
     this.shaping?.note(token);
   }
 
-  /** A draft of `drafted` tokens was verified from the output token `offset` on. */
+  /** Records that a draft of `drafted` tokens was verified after `offset` output tokens. */
   verified(offset: number, drafted: number, accepted: number): void {
     this.acceptedTokens += accepted;
     this.verifications.push(offset, drafted, accepted);
   }
 
-  /** The tokens that have not been sent, as sent from now on. */
+  /** Takes the unsent tokens: they count as sent from now on. */
   takeTokens(): Extract<WorkerEvent, { kind: "tokens" }> {
     const { sent, length, chunkStart, promptLength, topTokens, topLogprobs } = this;
     const count = this.spec.sampling.topLogprobs;
@@ -144,14 +144,14 @@ export class Sequence {
     return promptCached === null ? { drafts } : { drafts, promptTokensCached: promptCached };
   }
 
-  /** The KV was dropped; computing it again counts as recomputed. */
+  /** Records that the KV was dropped: computing it again counts as recomputed. */
   forgetKv(): void {
     this.computedBefore = Math.max(this.computedBefore, this.computed);
     this.computed = 0;
     this.swapped = null;
   }
 
-  /** How many leading tokens this and the other sequence share, of the other's resident ones. */
+  /** How many of the other sequence's resident leading tokens are this one's, too. */
   sharedWith(other: Sequence): number {
     const limit = Math.min(other.computed, this.length - 1);
     let shared = 0;

@@ -1,5 +1,5 @@
-// The part of logit shaping that depends on what a response holds: stop tokens masked, biases, penalties. It
-// knows the prompt and the output so far and nothing else, so chunks, moves and drafts change nothing.
+// The part of logit shaping that depends on prompt and output: masked stop tokens, biases, penalties. It
+// depends on nothing else, so chunks, migrations and drafts do not change it.
 // Order and formulas are vLLM's (vllm/v1/sample/sampler.py, apply_logits_processors): masks and biases,
 // then the repetition penalty, then frequency and presence.
 
@@ -9,7 +9,7 @@ export class ShapingState {
   readonly #shaping: LogitShaping;
   readonly #stopTokenIds: readonly number[];
   readonly #counts: boolean;
-  /** How often each token is in the output; 0: only in the prompt, where a penalty applies to it. */
+  /** Number of occurrences in the output; 0: the token is only in the prompt, which the repetition penalty counts, too. */
   readonly #outputCounts = new Map<number, number>();
 
   constructor(request: RequestSpec, shaping: LogitShaping) {
@@ -21,12 +21,12 @@ export class ShapingState {
     for (const token of request.prompt) this.#outputCounts.set(token, 0);
   }
 
-  /** The token is in the output now. */
+  /** Counts a token that was added to the output. */
   note(token: number): void {
     if (this.#counts) this.#outputCounts.set(token, 1 + (this.#outputCounts.get(token) ?? 0));
   }
 
-  /** Changes the raw logits of the token that follows `outputLength` output tokens. */
+  /** Changes the raw logits for the token after `outputLength` output tokens. */
   apply(row: Float32Array, outputLength: number): void {
     if (outputLength < this.#shaping.tokensMin) {
       for (const token of this.#stopTokenIds) row[token] = Number.NEGATIVE_INFINITY;

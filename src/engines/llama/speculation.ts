@@ -1,6 +1,6 @@
 // Requests drafts, and decides how many tokens of them a step verifies: the same number for every decoding request, since
-// llama.cpp reads the weights once for each distinct number of rows. A request with a shorter draft gets rows that
-// nobody reads. It never decides which tokens are drawn.
+// llama.cpp reads the weights once for each distinct number of rows. A request with a shorter draft gets padding rows.
+// It never decides which tokens are drawn.
 
 import type { Clock } from "../../core/base/clock.ts";
 import type { DraftPlanner, StepTimes } from "../../core/draft/draft-length.ts";
@@ -12,13 +12,13 @@ import {
 } from "../../core/draft/drafter.ts";
 import type { Sequence } from "./sequence.ts";
 
-/** A token of a request that the iteration waits for counts as many of another (the paper's lambda). */
+/** Weight of a token of a high-priority request, for which the iteration waits (the paper's lambda). */
 const HIGH_WEIGHT = 2;
-/** A longer draft is not asked for: few are accepted so far, and its rows would be every other request's too. */
+/** Maximum of draft tokens: few are accepted beyond, and every other request would get as many rows. */
 const LENGTH_MAX = 16;
 
 const DRAFT_MS_RATE = 0.1;
-/** After as many steps with drafts in a row one is taken without, to see what a plain step takes by now. */
+/** After this many steps with drafts, one step runs without, to measure a plain step again. */
 const DRAFTED_STEPS_MAX = 16;
 
 export interface SpeculationOptions {
@@ -35,15 +35,15 @@ export class StepSpeculation {
   drafts = 0;
   draftedTokens = 0;
   acceptedTokens = 0;
-  /** Time that accepted tokens saved, less what their verification took, by the step times that are known. */
+  /** Time that accepted tokens saved, less the time of their verification, by the known step times. */
   savedMs = 0;
   readonly #options: SpeculationOptions;
-  /** Sequences that have asked for drafts in this step, in the drafts' order. */
+  /** Sequences with a query for a draft in this step, in the drafts' order. */
   #asking: Sequence[] = [];
   readonly #gains = new Float64Array(DRAFT_TOKENS_MAX);
   /** Tokens of the drafts of this step, one draft after another. */
   #tokens: Int32Array = new Int32Array(0);
-  /** Milliseconds that the drafts of a step take to make, of late. */
+  /** Recent mean of the time in which the drafts of a step are made, ms. */
   #stepDraftMs = 0;
   /** Steps with drafts since the last one without. */
   #draftedSteps = 0;
@@ -53,8 +53,8 @@ export class StepSpeculation {
   }
 
   /**
-   * Sets `length` and the draft of each decoding sequence, with at most `room` rows and KV tokens beyond the pending
-   * tokens in all.
+   * Sets `length` and the draft of each decoding sequence. Together, drafts get at most `room` rows and KV tokens in
+   * addition to the pending tokens.
    */
   propose(decoding: readonly Sequence[], room: number, stepMs: StepTimes): void {
     this.length = 0;
@@ -94,13 +94,13 @@ export class StepSpeculation {
     this.draftMs += ms;
   }
 
-  /** The token at `depth` (0 = first) of the sequence's draft; beyond its end: none. */
+  /** The token at `depth` (0 = first) of the sequence's draft; -1: the draft is shorter. */
   token(sequence: Sequence, depth: number): number {
     if (depth >= sequence.draftLength) return -1;
     return this.#tokens[sequence.draftFrom + depth] as number;
   }
 
-  /** Weighted tokens that the drafts' tokens at each depth bring, if they are verified. */
+  /** For each depth, the expected accepted tokens of all drafts, weighted by the requests' priorities. */
   #gainsOf({ start, probabilities }: Drafts, lengthMax: number): Float64Array {
     this.#gains.fill(0);
     for (const [i, sequence] of this.#asking.entries()) {

@@ -1,19 +1,19 @@
-// What an engine step costs on this machine: a short measurement at start, interpolated afterwards. The
-// draft planner decides with it; nothing else may depend on it, because times differ from run to run.
+// The time of an engine step on this machine: a short measurement at start, interpolated afterwards. Only the
+// draft planner may depend on it, because times differ from run to run.
 
 import { assert } from "../../core/base/assert.ts";
 import type { Clock } from "../../core/base/clock.ts";
 import { fastest, type StepTimes } from "../../core/draft/draft-length.ts";
 
-/** One measured step of `rows` token rows. */
+/** A measured step of `rows` token rows. */
 export interface StepSample {
   readonly rows: number;
   readonly ms: number;
 }
 
 /**
- * Step times by rows alone: whose rows they are hardly matters (four requests with two rows each take as long as one
- * with eight), as long as all of a step have the same number.
+ * Step times by the number of rows. How these are divided among requests hardly matters (four requests with two rows each
+ * take as long as one with eight), if all requests of the step have the same number.
  */
 export class ProfiledStepCost implements StepTimes {
   readonly #samples: readonly StepSample[];
@@ -32,25 +32,25 @@ export class ProfiledStepCost implements StepTimes {
 }
 
 /**
- * A step moves what was learned by this part at most, however long it took: the estimate is near the median, and other load
- * on the machine, which lengthens some steps, does not move it as it would a mean. Some hundred steps decide.
+ * A step changes a learned factor by this share at most, however long it took. So the estimate is close to the median, and
+ * less distorted than a mean by other load on the machine, which lengthens some steps. It takes some hundred steps to adapt.
  */
 const LEARNING_RATE = 0.02;
-/** No step counts for more in the error: other load makes some take many times as long. */
+/** Limit of a single step's relative error: other load makes some steps take many times as long. */
 const ERROR_MAX = 1;
 
-/** A plain step among steps with drafts stands for as many plain steps, at most: it moves what was learned by as much more. */
+/** A rare plain step among steps with drafts counts as this many plain steps, at most. */
 const STANDS_FOR_MAX = 16;
 
-/** The profile, corrected by the steps that really run: attention gets dearer as responses grow, for draft rows as well. */
+/** The profile, corrected by real steps: attention takes longer as responses grow, for draft rows as well. */
 export class LearnedStepCost implements StepTimes {
   readonly #profile: StepTimes;
-  /** Real over profiled time of plain steps; the same of what draft rows add to them, over that of plain steps. */
+  /** Ratio of real to profiled time of plain steps; and the ratio for the time that draft rows add, relative to `#plain`. */
   #plain = 1;
   #extra = 1;
   /** Steps with drafts since the last plain one. */
   #drafted = 0;
-  /** Recent deviation of step times from the expected ones, relative to these. */
+  /** Recent mean of the relative deviation of step times from the expected ones. */
   error = 0;
 
   constructor(profile: StepTimes) {
@@ -62,7 +62,7 @@ export class LearnedStepCost implements StepTimes {
     return this.#plain * (plainMs + (this.#profile.ms(batch, rows) - plainMs) * this.#extra);
   }
 
-  /** A step of decoding requests alone took `ms`. */
+  /** Learns from a step of `ms` without prefill. */
   observe(batch: number, rows: number, ms: number): void {
     const plainMs = this.#profile.ms(batch, batch);
     if (ms <= 0 || plainMs <= 0) return;
@@ -80,13 +80,13 @@ export class LearnedStepCost implements StepTimes {
   }
 }
 
-/** `steps`: as many steps have shown it. */
-function learn(factor: number, seen: number, steps: number): number {
+/** Moves a factor towards an observation. `steps`: how many steps this stands for; more steps may move it further. */
+function learn(factor: number, observed: number, steps: number): number {
   const most = LEARNING_RATE * steps * factor;
-  return factor + Math.min(most, Math.max(-most, seen - factor));
+  return factor + Math.min(most, Math.max(-most, observed - factor));
 }
 
-/** The samples in order of rows, with times that do not fall: a dip is noise, and would make drafts look free. */
+/** The samples in order of rows, with times that never fall: a dip is noise, and would make drafts look free. */
 function rising(samples: readonly StepSample[]): StepSample[] {
   let least = 0;
   return samples
@@ -97,14 +97,14 @@ function rising(samples: readonly StepSample[]): StepSample[] {
     });
 }
 
-/** Rows of the measured steps of one sequence: those that are always measured, and those for which there may be no time. */
+/** Numbers of rows to measure, with one sequence: those always measured, and those measured if there is time. */
 const ROWS_NEEDED = [1, 2, 4, 8, 16];
 const ROWS_MORE = [24, 32, 48, 3, 6, 12];
 const REPEATS_MAX = 5;
 
 /**
- * Measures what a step takes by its rows, again and again for about `budgetMs`: the least time counts, since what
- * disturbs a step only ever lengthens it. `stepMs` takes a step.
+ * Measures the time of a step by its rows, repeatedly for about `budgetMs`. The shortest time counts, since every
+ * disturbance only lengthens a step. `stepMs` runs a step.
  */
 export function profileSteps(
   stepMs: (rows: number) => number,
@@ -124,22 +124,22 @@ export function profileSteps(
   return new ProfiledStepCost([...least].map(([rows, ms]) => ({ rows, ms })));
 }
 
-/** Rows of the step that is compared with one of a single row: always measured. */
+/** Rows of the step that is compared with a step of one row. It is among those always measured. */
 const BASE_BATCH = 16;
 
-/** The part of a step that does not depend on its rows, as the number of rows that take as long. */
+/** The fixed part of a step's time, expressed as the number of rows that take as long. */
 export function baseRowsOf(times: StepTimes): number {
   const oneMs = times.ms(1, 1);
   const rowMs = (times.ms(BASE_BATCH, BASE_BATCH) - oneMs) / (BASE_BATCH - 1);
   return rowMs > 0 ? Math.max(0, oneMs / rowMs - 1) : Number.MAX_SAFE_INTEGER;
 }
 
-/** Usual drafts: at each depth so many of the tokens are accepted if those before are, as in the demo. */
+/** Typical drafts: the probability that the tokens up to each depth are accepted, as in the demo. */
 const USUAL = Float64Array.from({ length: 8 }, (_, depth) => 0.7 ** (depth + 1));
-/** Least speedup of these steps together: an engine that drafts takes siblings' tokens and compiles the drafts' code. */
+/** Minimum speedup of these steps: drafting also has fixed costs, such as siblings' tokens and compiling its code. */
 const START_GAIN_MIN = 1.25;
 
-/** Whether drafts pay in steps of few requests, with which every iteration ends. Each step is decided anew afterwards. */
+/** Whether drafts can pay in steps of few requests, with which every iteration ends. Later each step decides for itself. */
 export function draftsPay(times: StepTimes, slots: number): boolean {
   let plainMs = 0;
   let draftedMs = 0;

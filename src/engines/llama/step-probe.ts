@@ -1,10 +1,10 @@
-// Measures a context before any request is there: the real steps behind the step-cost profile, and the size of KV. It uses
-// stream 0, and leaves it empty.
+// Measures an empty context: real steps for the step-cost profile, and the size of a token's KV. It uses stream 0, and leaves
+// it empty.
 
 import type { Clock } from "../../core/base/clock.ts";
 import type { LlamaContext } from "./context.ts";
 
-/** KV under a measured step: about the middle of a short response, as attention's cost grows with it. */
+/** Tokens with KV in a measured step, as in the middle of a short response: attention's cost grows with them. */
 const PROBE_TOKENS = 96;
 const PROBE_CHUNK = 32;
 
@@ -20,7 +20,7 @@ export function kvBytesPerToken(context: LlamaContext): number {
   return Math.ceil(bytes / (many - few));
 }
 
-/** Calls `act` with a function that takes a step of so many rows, and returns its milliseconds. */
+/** Calls `act` with a function that runs a step of the given number of rows, and returns its milliseconds. */
 export function measureSteps<T>(
   context: LlamaContext,
   clock: Clock,

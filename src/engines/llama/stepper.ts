@@ -1,5 +1,5 @@
-// One pass over the running requests: lays out their rows, computes them, draws their tokens. It decides
-// how the rows of a step are shared between decoding, drafts and prefill; who runs is decided before it.
+// One step over the running requests: lays out their rows, computes them, draws their tokens. It decides how
+// the rows of a step are divided among decoding, drafts and prefill; the engine decides which requests run.
 
 import { assert } from "../../core/base/assert.ts";
 import type { Clock } from "../../core/base/clock.ts";
@@ -28,7 +28,7 @@ export interface StepperOptions {
   readonly draftRows: number;
 }
 
-/** Cumulative; they outlive a change of weights. */
+/** Cumulative counters, which continue over a change of weights. */
 export interface StepperCounts {
   outputTokens: number;
   prefillTokens: number;
@@ -48,7 +48,7 @@ export class Stepper {
   }
 
   /**
-   * Decides each request's rows: its pending token and drafts, or a piece of prefill. Drafts take at most `room` KV
+   * Decides each request's rows: its pending token and its draft, or a piece of prefill. Drafts get at most `room` KV
    * tokens. Returns the KV tokens that the step adds.
    */
   plan(running: readonly Sequence[], options: { room: number; drafting: boolean }): number {
@@ -80,7 +80,7 @@ export class Stepper {
     return tokens;
   }
 
-  /** Computes what `plan` laid out and draws tokens; sets `finish` where a response ended. */
+  /** Computes the planned rows and draws tokens; sets `finish` of responses that end. */
   run(running: readonly Sequence[]): void {
     this.#parts.length = 0;
     for (const sequence of running) if (sequence.rowCount > 0) this.#parts.push(sequence);
@@ -103,9 +103,7 @@ export class Stepper {
     this.#countSaved(acceptedBefore);
   }
 
-  /**
-   * Counts the time that drafts saved: without them, each accepted token would have taken its share of a plain step.
-   */
+  /** Counts the time that drafts saved: each accepted token would have taken its share of a plain step. */
   #countSaved(acceptedBefore: number): void {
     const { speculation, stepMs } = this.#options;
     const batch = this.#decoding.length;
@@ -117,8 +115,8 @@ export class Stepper {
   }
 
   /**
-   * The boundary of one request in a step: what is read here is its own rows, and what is changed its own state and
-   * streams. Whatever goes wrong ends this request and no other.
+   * Reads the results of one request in a step. It reads only the request's rows, and changes only its state and its
+   * stream, so a fault ends this request and no other.
    */
   #readOrRefuse(sequence: Sequence): void {
     try {
@@ -131,7 +129,7 @@ export class Stepper {
     }
   }
 
-  /** The pending token, its draft, and rows up to the step's length whose logits nobody reads. */
+  /** Adds rows for the pending token and its draft, and padding rows up to the step's draft length. */
   #addDecodeRows(sequence: Sequence): void {
     const { context, speculation } = this.#options;
     const { computed, stream } = sequence;
@@ -174,7 +172,7 @@ export class Stepper {
     return this.#draw(sequence, sequence.firstRow);
   }
 
-  /** Draws the next token from a row of logits; not null: it ended the response. */
+  /** Draws the next token from a row of logits. Returns the finish reason if the response ends, else null. */
   #draw(sequence: Sequence, row: number): FinishReason | null {
     const { sampling } = sequence.spec;
     const { sampler } = this.#options;
@@ -194,7 +192,7 @@ export class Stepper {
     return sequence.outputLength >= sampling.tokensMax ? "length" : null;
   }
 
-  /** The fault when no token can be drawn: the model's own logits show whether the model or the request caused it. */
+  /** The fault if no token can be drawn: the unshaped logits show whether the model or the request is to blame. */
   #undrawable(row: number): RequestFault {
     const { context, sampler } = this.#options;
     context.copyLogits(row, sampler.rowPointer);
@@ -206,7 +204,7 @@ export class Stepper {
     return new RequestFault({ status: BAD_REQUEST, message });
   }
 
-  /** As in vLLM, a greedy request is shaped but not filtered: it takes the likeliest token anyhow. */
+  /** Shapes and filters logits. As in vLLM, a greedy request is not filtered: it takes the likeliest token anyway. */
   #shape(sequence: Sequence, shaping: LogitShaping): void {
     const { sampler } = this.#options;
     const { temperature } = sequence.spec.sampling;

@@ -1,5 +1,5 @@
-// The three structs of llama.h that cross by value, as bytes: field offsets of llama.cpp 0.5.0 on 64-bit
-// platforms (checked against llama.h with offsetof). Defaults come from the library; only named fields change.
+// The three structs of llama.h that are passed by value, as bytes: field offsets of llama.cpp 0.5.0 on 64-bit
+// platforms (checked against llama.h with offsetof). The library gives the defaults; only named fields change.
 
 export const MODEL_PARAMS_BYTES = 80;
 export const CONTEXT_PARAMS_BYTES = 160;
@@ -10,7 +10,7 @@ const MODEL_VOCAB_ONLY = 72;
 const MODEL_CHECK_TENSORS = 73;
 const MODEL_USE_EXTRA_BUFFERS = 74;
 
-/** Loads into private memory: a mapped file would change under the engine when it is rewritten. */
+/** Loads into private memory. A mapped file would change under the engine if somebody rewrote it. */
 const LOAD_MODE_NONE = 0;
 const LOAD_MODE_MMAP = 1;
 
@@ -28,14 +28,14 @@ const CONTEXT_KV_UNIFIED = 133;
 export const BATCH_WORD = { tokens: 1, positions: 3, streamCounts: 4, streams: 5, outputs: 6 };
 
 /**
- * Rows per graph. 64 or more query rows of one stream would switch flash attention to a tiled kernel
- * with another summing order, so this is what keeps results independent of how rows are batched.
+ * Rows per graph. With 64 or more query rows of one stream, flash attention would use a tiled kernel that
+ * sums in another order, so this bound keeps results independent of how rows are batched.
  */
 export const GRAPH_ROWS = 48;
 
 /**
- * `isTrial`: every weight is checked, and one that is not finite is an error; the file is mapped unchanged and
- * not repacked for the fastest kernels, which takes most of the time and memory of loading.
+ * `isTrial`: a weight that is not finite is an error. The file is mapped unchanged, and not repacked for the fastest
+ * kernels, which takes most of the time and memory of loading.
  */
 export function setModelParams(
   params: DataView,

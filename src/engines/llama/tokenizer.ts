@@ -1,5 +1,5 @@
-// The Text port over a GGUF file: its vocabulary by way of llama.cpp, its chat template. Text is an edge
-// convenience: everything between the edges is ids. It outlives a weight update.
+// The Text port over a GGUF file: its vocabulary, through llama.cpp, and its chat template. Text occurs at the
+// edges only: everything between them is ids. A weight update does not change it.
 
 import { type Pointer, ptr } from "bun:ffi";
 import { assert } from "../../core/base/assert.ts";
@@ -18,7 +18,7 @@ const PIECE_BYTES = 64;
 const THREAD = new URL("./text-thread.ts", import.meta.url);
 const NOTHING_ADDED = { addSpecial: false };
 
-/** Templates in a GGUF file, by their names in Hugging Face's. */
+/** Keys of the chat templates in a GGUF file, by Hugging Face's names for them. */
 const TEMPLATE_KEYS = {
   default: "tokenizer.chat_template",
   tool_use: "tokenizer.chat_template.tool_use",
@@ -29,13 +29,13 @@ export class LlamaTokenizer extends VocabularyText {
   readonly #weights: LlamaWeights;
   readonly #vocab: Pointer;
   protected readonly template: ChatTemplate;
-  /** Both are bounded by the vocabulary. */
+  /** Caches, which the size of the vocabulary bounds. */
   readonly #pieces = new Map<number, Uint8Array>();
   readonly #special = new Map<number, boolean>();
   readonly #piece = nativeBytes(PIECE_BYTES);
   #hasThreads = false;
 
-  /** `name`: what errors call the file. @throws AppError model_unreadable. */
+  /** Loads the vocabulary of a file. `name`: the file's name in errors. @throws AppError model_unreadable. */
   static load(library: LlamaLibrary, path: string, name = path): LlamaTokenizer {
     const weights = LlamaWeights.load(library, path, { vocabularyOnly: true, name });
     try {
@@ -46,7 +46,7 @@ export class LlamaTokenizer extends VocabularyText {
     }
   }
 
-  /** Uses weights that stay open, and that other threads may share. @throws AppError model_unreadable. */
+  /** Uses loaded weights, which must stay open. @throws AppError model_unreadable. */
   constructor(weights: LlamaWeights, name = weights.info.path) {
     super();
     this.#weights = weights;
@@ -88,7 +88,7 @@ export class LlamaTokenizer extends VocabularyText {
     return out.slice(0, count);
   }
 
-  /** Encodes in a thread of its own, on the same vocabulary. */
+  /** Opens a thread that encodes with the same vocabulary. */
   openThread(): EncoderThread {
     this.#hasThreads = true;
     const { pointer, info } = this.#weights;
@@ -109,7 +109,7 @@ export class LlamaTokenizer extends VocabularyText {
     return piece;
   }
 
-  /** The library writes special tokens out only when it is asked to. */
+  /** Whether a token is special: then the library decodes it to no text, unless that is requested. */
   isSpecial(token: number): boolean {
     let special = this.#special.get(token);
     if (special === undefined) {
@@ -119,7 +119,7 @@ export class LlamaTokenizer extends VocabularyText {
     return special;
   }
 
-  /** The texts of the first and last token, under the names that templates use. */
+  /** The texts of the BOS and EOS tokens, under the names that templates use. */
   #namedTokens(): Record<string, string> {
     const { llama } = this.#weights.library;
     const names: Record<string, string> = {};

@@ -1,7 +1,7 @@
-// The process that reads weights for one that serves: it may hang on a file system or be ended by a damaged
-// file, and nothing else is lost. Its result is in the memory file that it inherited.
-// The child tries the weights: it loads the file, encodes and decodes text, generates tokens.
-// weights-reader.ts starts it by way of main.ts; each line of its output is a ReadReport.
+// The child process that reads weights for a serving process: if it hangs on a file system, or a damaged file
+// crashes it, nothing else is lost. It writes the weights to the memory file that it inherited, and tests them:
+// it loads the file, encodes and decodes text, and generates tokens. weights-reader.ts starts it through
+// main.ts; each line of its output is a ReadReport.
 
 import { dlopen, ptr } from "bun:ffi";
 import { writeSync } from "node:fs";
@@ -27,10 +27,10 @@ const STANDARD_OUTPUT = 1;
 const PR_SET_PDEATHSIG = 1;
 const SIGKILL = 9;
 const RLIMIT_CORE = 4;
-/** Interval between two reports of one stage. */
+/** Interval between two reports of a stage. */
 const REPORT_MS = 1000;
 
-/** Ends with its parent, and leaves no core file where a damaged model ends it. */
+/** Makes this process end with its parent, and leave no core file if a damaged model crashes it. */
 function limitSelf(): void {
   const { prctl, setrlimit } = dlopen("libc.so.6", {
     prctl: { args: ["i32", "u64"], returns: "i32" },
@@ -80,7 +80,7 @@ function read({ path, deterministic, isFirst }: ReadRequest): void {
   report({ kind: "read", weights });
 }
 
-/** `request`: a ReadRequest as JSON. */
+/** Runs the child process. `request`: a ReadRequest as JSON. */
 export function runWeightsChild(request: string): void {
   limitSelf();
   try {
@@ -99,7 +99,7 @@ function codeOf(error: unknown): ErrorCode {
 
 const WRITES: readonly string[] = ["write", "pwrite", "ftruncate"];
 
-/** Tokens of one text: what is written out costs more than in proportion. */
+/** Tokens decoded in one text: the cost grows faster than the length. */
 const TEXT_TOKENS = 4096;
 
 /** Every byte that can be in a text, and characters of two to four bytes. */
@@ -108,7 +108,7 @@ const TEXT_SAMPLE = [
   "\u{20ac}\u{4e2d}\u{6587}\u{ffff}\u{1f600}\u{10ffff} a word, 1234 and\n\ttwo  blanks",
 ].join("");
 
-/** @throws AppError model_unreadable: weights that no engine can serve with. */
+/** Tests that an engine can serve with the weights. @throws AppError model_unreadable: it cannot. */
 function checkWeights(library: LlamaLibrary, path: string, name: string): void {
   const model = LlamaWeights.load(library, path, { name, isTrial: true });
   try {
@@ -118,7 +118,7 @@ function checkWeights(library: LlamaLibrary, path: string, name: string): void {
   }
 }
 
-/** @throws AppError model_unreadable: a vocabulary or a chat template that cannot be used. */
+/** Tests the vocabulary and the chat template. @throws AppError model_unreadable: one cannot be used. */
 function checkTokenizer(library: LlamaLibrary, path: string, name: string): void {
   const tokenizer = LlamaTokenizer.load(library, path, name);
   tokenizer.decode(tokenizer.encode(TEXT_SAMPLE, { addSpecial: true }));

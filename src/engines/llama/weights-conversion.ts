@@ -1,6 +1,6 @@
-// Writes the weights of a Hugging Face checkpoint into the form of a GGUF file of the same model: head,
-// metadata and layout are the base file's, byte for byte, and each tensor has the base's type. Names and row
-// orders are those of llama.cpp's convert_hf_to_gguf.py (gguf-py/gguf/tensor_mapping.py; LlamaModel.permute).
+// Writes the weights of a Hugging Face checkpoint into a copy of a GGUF file of the same model, the base: head,
+// metadata and layout are the base's, byte for byte, and each tensor has the base's type. Names and row orders
+// are those of llama.cpp's convert_hf_to_gguf.py (gguf-py/gguf/tensor_mapping.py; LlamaModel.permute).
 
 import { ptr } from "bun:ffi";
 import { closeSync, fstatSync, ftruncateSync, openSync } from "node:fs";
@@ -33,15 +33,15 @@ const IN_LAYER: Readonly<Record<string, string>> = {
   ffn_down: "mlp.down_proj",
 };
 
-/** Computed from the configuration, not learned: the base's stays. */
+/** Tensors that are computed from the configuration and not learned: the base's are kept. */
 const KEPT = ["rope_freqs.weight"];
-/** Left out by llama.cpp's converter as well. */
+/** Tensors of the checkpoint to leave out, as llama.cpp's converter does. */
 const IGNORED = /\.rotary_emb\.inv_freq$/;
 const EMBEDDINGS = "model.embed_tokens.weight";
 const OUTPUT = "lm_head.weight";
 
 export interface ConversionOptions {
-  /** The GGUF file, or its form alone: what `keptRanges` names is read of it. */
+  /** The base, or only its form: the parts that `keptRanges` returns are read. */
   readonly base: string;
   /** A safetensors file, or a folder. */
   readonly source: string;
@@ -55,7 +55,7 @@ interface ByteRange {
   readonly bytes: number;
 }
 
-/** The parts of the base file that a conversion copies unchanged. */
+/** The parts of the base that a conversion copies unchanged. */
 export function keptRanges({ dataOffset, tensors }: GgufHead): ByteRange[] {
   return [{ offset: 0, bytes: dataOffset }, ...tensors.filter(({ name }) => KEPT.includes(name))];
 }
@@ -109,7 +109,7 @@ export function checkpointName(ggufName: string): string | null {
   return name === undefined ? null : `model.layers.${layer}.${name}.${kind}`;
 }
 
-/** Refuses tensors that the base lacks: they would be lost silently. */
+/** Refuses a checkpoint with tensors that the base lacks, which would be lost silently. */
 function checkNames(head: GgufHead, tensors: Map<string, SafeTensor>, source: string): void {
   const expected = new Set(head.tensors.map(({ name }) => checkpointName(name)));
   for (const [name, tensor] of tensors) {
@@ -119,7 +119,7 @@ function checkNames(head: GgufHead, tensors: Map<string, SafeTensor>, source: st
   }
 }
 
-/** Some checkpoints of models with tied embeddings hold them twice. */
+/** Whether an output tensor equals the embeddings: some checkpoints of models with tied embeddings have both. */
 function isTied(tensors: Map<string, SafeTensor>, output: SafeTensor): boolean {
   const embeddings = tensors.get(EMBEDDINGS);
   if (embeddings === undefined || embeddings.bytes !== output.bytes) return false;
@@ -153,7 +153,7 @@ function checkShape(
   throw unreadable(held.file, `tensor ${name} is of shape ${shape}`);
 }
 
-/** llama's q and k, of which each head's two halves are interleaved row by row. */
+/** Reorders rows of llama's q and k: the two halves of each head are interleaved row by row. */
 function inRowOrder(
   weights: Float32Array<ArrayBuffer>,
   tensor: GgufTensor,
@@ -176,7 +176,7 @@ function inRowOrder(
   return ordered;
 }
 
-/** Weights as the base has them, by ggml's own quantisation. */
+/** Converts weights to the base's type, with ggml's own quantisation. */
 function pack(weights: Float32Array<ArrayBuffer>, tensor: GgufTensor): Uint8Array {
   const { ggml } = openLibrary();
   const { name, type, dimensions } = tensor;

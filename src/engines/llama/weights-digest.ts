@@ -1,6 +1,6 @@
-// The name of an engine's weights: their precision and a digest of everything that decides what the model computes.
-// Equal names mean equal weights, whatever file they came from; two files of a model that differ in one bit, or in
-// precision, have different names.
+// The name of an engine's weights: their precision, and a digest of everything that determines what the model computes.
+// Equal names mean equal weights, whichever file they came from; files that differ in one bit of these, or in precision,
+// have different names.
 
 import { closeSync, openSync } from "node:fs";
 import { type WeightsId, weightsId } from "../../core/base/ids.ts";
@@ -8,9 +8,9 @@ import { readFully } from "./files.ts";
 import { type GgufHead, type GgufTensor, readGgufHead } from "./gguf.ts";
 import { openLibrary, ptrText } from "./native.ts";
 
-/** xxHash3 runs at memory's speed on pieces of this size. */
+/** On pieces of this size xxHash3 is as fast as memory. */
 const PIECE_BYTES = 1 << 22;
-/** Fields about the origin of the file; of `general.*` only the architecture decides what is computed. */
+/** Fields that only describe the file: of `general.*`, only the architecture determines what is computed. */
 const DESCRIPTIVE = /^general\.(?!architecture$)/;
 
 export interface DigestOptions {
@@ -23,8 +23,8 @@ export interface DigestOptions {
 }
 
 /**
- * The name of the file's weights, such as `q8_0-0123456789abcdef`. The digest is of 64 bits (xxHash3): it is
- * there for mistakes, not for forgers. @throws AppError model_unreadable.
+ * The name of the file's weights, such as `q8_0-0123456789abcdef`. The digest has 64 bits (xxHash3): it
+ * detects mistakes, not forgeries. @throws AppError model_unreadable.
  */
 export function weightsIdOf(options: DigestOptions): WeightsId {
   const { path, name, progress } = options;
@@ -46,7 +46,8 @@ export function weightsIdOf(options: DigestOptions): WeightsId {
       return hash.toString(16);
     };
     const tensors = head.tensors.map(
-      (one) => `${one.name} ${one.type} ${one.dimensions.join("x")} ${digestOf(one)}`,
+      (tensor) =>
+        `${tensor.name} ${tensor.type} ${tensor.dimensions.join("x")} ${digestOf(tensor)}`,
     );
     // The order in which a file holds them means nothing.
     const lines = [...metadata.sort(), ...tensors.sort()].join("\n");
@@ -57,7 +58,7 @@ export function weightsIdOf(options: DigestOptions): WeightsId {
   }
 }
 
-/** The type that most bytes are of. */
+/** The type of most of the file's bytes. */
 function precisionOf({ tensors }: GgufHead): string {
   const sums = new Map<number, number>();
   for (const { type, bytes } of tensors) sums.set(type, (sums.get(type) ?? 0) + bytes);

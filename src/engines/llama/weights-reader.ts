@@ -1,6 +1,6 @@
-// Reads weights in a child process, so that no damaged or slow file can end or block the serving
-// process. The result is weights in a memory file of this process, or an error that names the file. The memory
-// file contains exactly the bytes that the child has tested.
+// Reads weights in a child process, so that a damaged or slow file cannot crash or block the serving process.
+// The result is a memory file of this process with exactly the bytes that the child has tested, or an error
+// that names the file.
 
 import { resolve } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -12,9 +12,9 @@ import { MemoryFile, pathOf } from "./memory-file.ts";
 
 export interface ReadRequest {
   readonly path: string;
-  /** Selects the kernels to load with: damage may crash only one kind. */
+  /** Selects the kernels to test with: a damaged file may crash only one kind. */
   readonly deterministic: boolean;
-  /** The model that engines are opened on: its tokenizer is tried as well, and its form is kept. */
+  /** These are the weights that engines open with: their tokenizer is tested as well, and their form is kept. */
   readonly isFirst: boolean;
 }
 
@@ -25,36 +25,36 @@ export type ReadReport =
   | { readonly kind: "read"; readonly weights: WeightsId }
   | { readonly kind: "failed"; readonly code: ErrorCode; readonly message: string };
 
-/** The child's descriptors of the memory files. */
+/** The memory files' descriptors in the child. */
 export const TARGET = 3;
 export const FORM = 4;
 
 /**
- * Silence after which a child counts as hung. It reports each second while it reads; to try a model
- * of 40 GB on one core takes about 20 s.
+ * Silence after which a child counts as hung. It reports every second while it reads; testing a model of
+ * 40 GB on one core takes about 20 s.
  */
 const SILENCE_MS_MAX: Readonly<Record<ReadStage, number>> = {
   reading: 30_000,
   loading: 120_000,
   hashing: 30_000,
 };
-/** Kept end of the child's standard error: the last lines contain the reason. */
+/** How much of the child's standard error is kept, from its end: the last lines contain the reason. */
 const NOISE_CHARACTERS_MAX = 16_384;
 
 export interface ReadOptions extends ReadRequest {
-  /** The memory file that holds the model's form: written if `isFirst`, read otherwise. */
+  /** The memory file of the model's form: written if `isFirst`, else read. */
   readonly form: MemoryFile;
-  /** Overrides each stage's own limit. */
+  /** Replaces the limits of all stages. */
   readonly silenceMsMax?: number;
 }
 
 export interface ReadWeights {
-  /** The caller's to close: a GGUF file that llama.cpp loads. */
+  /** A GGUF file that llama.cpp can load. The caller closes it. */
   readonly file: MemoryFile;
   readonly weights: WeightsId;
 }
 
-/** @throws AppError model_unreadable, naming the file and the reason. */
+/** Reads and tests weights. @throws AppError model_unreadable, which names the file and the reason. */
 export async function readWeights(options: ReadOptions): Promise<ReadWeights> {
   const file = MemoryFile.create();
   try {
@@ -123,7 +123,7 @@ const FAULTS: readonly unknown[] = [
 ];
 
 function endOf({ signalCode, exitCode }: Bun.Subprocess, stage: ReadStage): string {
-  // The kernel sends it where memory ends.
+  // The kernel's OOM killer sends it.
   if (signalCode === "SIGKILL") return `${stage} it was killed: is there memory for it?`;
   if (signalCode !== null && !FAULTS.includes(signalCode)) {
     return `${stage} it was ended by ${signalCode}`;
@@ -131,7 +131,7 @@ function endOf({ signalCode, exitCode }: Bun.Subprocess, stage: ReadStage): stri
   return `the model file is damaged: ${stage} it ended with ${signalCode ?? `status ${exitCode}`}`;
 }
 
-/** The last message of llama.cpp, C++ or the runtime, in brackets; empty: none. */
+/** Patterns of messages of llama.cpp, C++ or the runtime that contain the reason. */
 const REASONS = [
   /ggml_validate_row_data: (.+)[\s\S]*?(tensor .+ has invalid data)/,
   /^gguf_init\w*: (.+)/m,
@@ -141,11 +141,11 @@ const REASONS = [
   /panic.*?: (.+)/,
 ];
 
-/** The reason in the child's output. Bytes that it quotes from a damaged file may be of any value. */
+/** The reason in the child's output, in brackets; empty: none. It may quote arbitrary bytes of a damaged file. */
 function reasonIn(noise: string): string {
   for (const pattern of REASONS) {
-    const found = pattern.exec(noise)?.slice(1).join("; ");
-    if (found !== undefined) return ` (${found.trim().replaceAll(/[^ -~]/g, "?")})`;
+    const reason = pattern.exec(noise)?.slice(1).join("; ");
+    if (reason !== undefined) return ` (${reason.trim().replaceAll(/[^ -~]/g, "?")})`;
   }
   return "";
 }

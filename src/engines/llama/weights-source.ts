@@ -1,6 +1,6 @@
 // Reads the weights at a path into a memory file in GGUF format: a GGUF file is copied, safetensors are
-// converted. Each file is read once; one that is changed meanwhile is refused. It may block for as long
-// as the file system does, so only a child process calls it.
+// converted. Each file is read once, and refused if it changes meanwhile. It may block as long as the file
+// system does, so only a child process calls it.
 
 import {
   type BigIntStats,
@@ -21,15 +21,15 @@ import { convertWeights, copyRange, keptRanges } from "./weights-conversion.ts";
 
 export interface ImportOptions {
   readonly path: string;
-  /** Descriptor of the empty memory file that the weights go to. */
+  /** Descriptor of the empty memory file to which the weights are written. */
   readonly target: number;
   /** Descriptor of the loaded model's form, which safetensors are converted to; null: no model is loaded yet. */
   readonly form: number | null;
-  /** Called again and again while there is something to read. */
+  /** Called repeatedly while files are read. */
   readonly progress: () => void;
 }
 
-/** @throws AppError model_unreadable, saying what is wrong with the path or the file. */
+/** Reads the weights. @throws AppError model_unreadable, with what is wrong with the path or the file. */
 export function importWeights(options: ImportOptions): void {
   const { path, form } = options;
   const before = fingerprint(path);
@@ -44,8 +44,8 @@ export function importWeights(options: ImportOptions): void {
 }
 
 /**
- * Writes the form of a GGUF file, its head and what a conversion takes from it, to the memory file `form`: of
- * the same size, with holes that take no memory in place of the tensors.
+ * Writes the form of a GGUF file to the memory file `form`: the head and the parts that a conversion copies. It
+ * has the same size, with holes, which take no memory, in place of the other tensors.
  */
 export function writeForm(gguf: number, form: number, name: string): void {
   ftruncateSync(form, fstatSync(gguf).size);
@@ -67,7 +67,7 @@ function isCheckpoint(path: string): boolean {
   return path.endsWith(".safetensors");
 }
 
-/** Refuses special files, which may block their reader for ever. */
+/** Refuses special files: reading one may block for ever. */
 function checkKind(path: string, stats: BigIntStats): void {
   if (stats.isFile()) return;
   let kind = "a device";
@@ -77,7 +77,7 @@ function checkKind(path: string, stats: BigIntStats): void {
   throw unreadable(path, `is ${kind}, not a file`);
 }
 
-/** Identity and times of every file that may be read. */
+/** Inode, size and time of every file that may be read: it changes if one of them does. */
 function fingerprint(path: string): string {
   const stats = statOf(path);
   const files = stats.isDirectory()
@@ -88,17 +88,17 @@ function fingerprint(path: string): string {
     : [path];
   return files
     .map((file) => {
-      const found = statOf(file);
-      checkKind(file, found);
-      return `${file} ${found.ino} ${found.size} ${found.mtimeNs}`;
+      const stat = statOf(file);
+      checkKind(file, stat);
+      return `${file} ${stat.ino} ${stat.size} ${stat.mtimeNs}`;
     })
     .join("\n");
 }
 
-/** An embedded engine begins with a GGUF file: what the path holds in its place, and what to give. */
+/** The error for a path that is no GGUF file, with which engines must begin: what it is, and what to pass instead. */
 function notForStart(path: string): AppError {
-  const wanted = "an embedded engine begins with a GGUF file";
-  const convert = `${wanted}: convert it (convert_hf_to_gguf.py of llama.cpp)`;
+  const rule = "an embedded engine begins with a GGUF file";
+  const convert = `${rule}: convert it (convert_hf_to_gguf.py of llama.cpp)`;
   if (!statOf(path).isDirectory()) return unreadable(path, `holds safetensors; ${convert}`);
   const names = readdirSync(path).sort();
   const gguf = names.filter((name) => name.endsWith(".gguf"));
@@ -108,7 +108,7 @@ function notForStart(path: string): AppError {
   }
   const isHuggingFace = names.some((name) => /^config\.json$|\.safetensors$/.test(name));
   if (isHuggingFace) return unreadable(path, `is a Hugging Face checkpoint; ${convert}`);
-  return unreadable(path, `is a folder without a model; ${wanted}`);
+  return unreadable(path, `is a folder without a model; ${rule}`);
 }
 
 const PIECE_BYTES = 1 << 22;
@@ -135,7 +135,7 @@ function copyGguf({ path, target, progress }: ImportOptions): void {
   }
 }
 
-/** Gives a plain reason for the commonest mistakes; what is behind the magic is llama.cpp's to judge. */
+/** Gives the commonest mistakes a plain message; llama.cpp judges everything after the magic number. */
 function checkMagic(path: string, head: Uint8Array): void {
   if (head.length === 0) throw unreadable(path, "is empty");
   if (Buffer.from(head.subarray(0, 4)).toString("latin1") !== "GGUF") {

@@ -1,6 +1,6 @@
-// The weights this process has loaded, each once, shared by all its engines and freed when the last one lets
-// go. They are known by what they are and not by their path: a weight update may rewrite the same file, and
-// what has been loaded from it stays as it was.
+// The weights that this process has loaded, each once, shared by all of its engines and freed with the last
+// lease. They are identified by their digest and not by their path: a weight update may rewrite the same file,
+// and weights loaded from it before stay unchanged.
 
 import { assert } from "../../core/base/assert.ts";
 import { AppError } from "../../core/base/errors.ts";
@@ -14,12 +14,12 @@ import { LlamaWeights } from "./weights.ts";
 import { type ReadWeights, readWeights } from "./weights-reader.ts";
 import type { LoadedModel, LoadRequest } from "./weights-thread.ts";
 
-/** One holder's claim on loaded weights. */
+/** A holder's lease of loaded weights. */
 export interface WeightsLease {
   readonly weights: SharedWeights;
-  /** Another claim on the same weights. Call before `release`. */
+  /** Another lease of the same weights. Call before `release`. */
   share(): WeightsLease;
-  /** Gives the claim back; only the first call counts. */
+  /** Ends the lease; further calls do nothing. */
   release(): void;
 }
 
@@ -28,10 +28,10 @@ interface Loaded {
   holders: number;
 }
 
-/** A file on its way into memory. */
+/** A file that is being loaded. */
 interface Reading {
   readonly done: Promise<Loaded>;
-  /** Number of callers that get a claim at its end. */
+  /** Number of callers that wait for it, and get a lease. */
   joiners: number;
 }
 
@@ -53,7 +53,7 @@ export class WeightsStore {
   /** The form of the first weights, which safetensors are converted to. */
   readonly #form = MemoryFile.create();
   readonly #loaded = new Map<WeightsId, Loaded>();
-  /** Reads under way, by epoch and path: engines that want the same file at the same time read it once. */
+  /** Reads under way, by epoch and path: engines that load the same file at the same time read it once. */
   readonly #reading = new Map<string, Reading>();
   #isClosed = false;
 
@@ -62,7 +62,7 @@ export class WeightsStore {
     this.#deterministic = deterministic;
   }
 
-  /** @throws AppError model_unreadable: the first weights cannot serve. */
+  /** Opens the store with its first weights. @throws AppError model_unreadable: they cannot serve. */
   static async open(library: LlamaLibrary, options: WeightsStoreOptions): Promise<OpenedStore> {
     const { path, deterministic } = options;
     const store = new WeightsStore(library, deterministic);
@@ -85,8 +85,8 @@ export class WeightsStore {
   }
 
   /**
-   * Loads a GGUF file, a .safetensors file or a folder of these as it is now, or joins who is loading it for
-   * this epoch. @throws AppError model_unreadable.
+   * Loads a GGUF file, a .safetensors file or a folder of these as it is now, or waits for another call that
+   * loads it for the same epoch. @throws AppError model_unreadable.
    */
   async acquire(path: string, epoch: WeightEpoch): Promise<WeightsLease> {
     if (this.#isClosed) throw new AppError("worker_failed", `${path}: the model is closed`);
@@ -122,22 +122,22 @@ export class WeightsStore {
     return readWeights({ path, deterministic: this.#deterministic, isFirst, form: this.#form });
   }
 
-  /** Weights that are loaded already, by whatever path, are not loaded again. The caller adds its claims at once. */
+  /** Loads weights, unless they are loaded already, from any path. The caller must count its leases at once. */
   async #load(name: string, { file, weights: id }: ReadWeights): Promise<Loaded> {
-    const held = this.#loaded.get(id);
-    if (held !== undefined) return held;
+    const existing = this.#loaded.get(id);
+    if (existing !== undefined) return existing;
     const { pointer, info } = await loadInThread({ path: file.path, name });
-    const since = this.#loaded.get(id);
-    if (since !== undefined) {
+    const concurrent = this.#loaded.get(id);
+    if (concurrent !== undefined) {
       LlamaWeights.share(this.#library, pointer, info).free();
-      return since;
+      return concurrent;
     }
     const loaded: Loaded = { weights: { id, pointer, info }, holders: 0 };
     this.#loaded.set(id, loaded);
     return loaded;
   }
 
-  /** A lease for a claim that has been counted. */
+  /** A lease that has been counted in `holders`. */
   #lease(loaded: Loaded): WeightsLease {
     let isReleased = false;
     return {
@@ -166,7 +166,7 @@ export class WeightsStore {
 }
 
 const THREAD = new URL("./weights-thread.ts", import.meta.url);
-/** Reading the largest model from a slow disk takes minutes. */
+/** Deadline of a load: reading the largest model from a slow disk takes minutes. */
 const LOAD_MS_MAX = 3_600_000;
 
 async function loadInThread(request: LoadRequest): Promise<LoadedModel> {

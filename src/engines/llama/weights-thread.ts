@@ -1,12 +1,12 @@
-// A thread that loads one model and ends: reading weights takes seconds for a large model, and the rollout's
-// thread must not wait for it. The weights stay in the process; only the pointer is sent.
+// A thread that loads one model and ends: a large model takes seconds, for which the rollout's thread must not
+// wait. The weights stay in the process; only the pointer is sent.
 
 import { serveJobs } from "../../text/job-lane.ts";
 import { openLibrary } from "./native.ts";
 import { LlamaWeights, type ModelInfo } from "./weights.ts";
 
 export interface LoadRequest {
-  /** A GGUF file that a child process has tried. */
+  /** A GGUF file that a child process has tested. */
   readonly path: string;
   /** Name of the file in errors. */
   readonly name: string;

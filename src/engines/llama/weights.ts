@@ -1,5 +1,5 @@
-// A model's weights: loaded once per process, read by every engine thread through its pointer, freed by
-// the code that loaded it. It decides which files are readable and which architectures the engine can serve.
+// A model's weights: loaded once per process, used by every engine thread through a pointer, and freed by the
+// code that loaded them. It decides which files are readable, and which architectures the engine can serve.
 
 import { type Pointer, ptr } from "bun:ffi";
 import { assert } from "../../core/base/assert.ts";
@@ -8,7 +8,7 @@ import { unreadable } from "./files.ts";
 import { addressOf, type LlamaLibrary, pointerOf } from "./native.ts";
 import { MODEL_PARAMS_BYTES, setModelParams } from "./structs.ts";
 
-/** Two models with equal shapes can take each other's place in a running worker. */
+/** The shape of a model. A weight update needs an equal shape. */
 export interface ModelShape {
   readonly architecture: string;
   readonly vocabularySize: number;
@@ -19,7 +19,7 @@ export interface ModelShape {
 
 const SHAPE_KEYS = ["architecture", "vocabularySize", "layers", "embedding", "kvHeads"] as const;
 
-/** Plain data: it crosses threads. */
+/** Facts about a model, as plain data for messages between threads. */
 export interface ModelInfo {
   readonly path: string;
   readonly shape: ModelShape;
@@ -31,9 +31,9 @@ export interface ModelInfo {
 }
 
 export interface LoadOptions {
-  /** No weights, for a tokenizer alone. */
+  /** true: loads only the vocabulary, for a tokenizer. */
   readonly vocabularyOnly: boolean;
-  /** Loads the file only to check it: see `setModelParams`. */
+  /** true: loads the file only to test it: see `setModelParams`. */
   readonly isTrial: boolean;
   /** Name of the file in errors. */
   readonly name: string;
@@ -51,9 +51,9 @@ export class LlamaWeights {
   }
 
   /**
-   * Blocks while the file is read; afterwards nothing depends on the file any more. A damaged file may end the
-   * process: weights-reader.ts has a child process try it first.
-   * @throws AppError model_unreadable, naming the file.
+   * Loads a file. Blocks meanwhile; afterwards nothing depends on the file. A damaged file may end the process,
+   * so weights-reader.ts first tests it in a child process.
+   * @throws AppError model_unreadable, which names the file.
    */
   static load(library: LlamaLibrary, path: string, given: Partial<LoadOptions> = {}): LlamaWeights {
     const options = { vocabularyOnly: false, isTrial: false, name: path, ...given };
@@ -82,19 +82,19 @@ export class LlamaWeights {
     return new LlamaWeights(library, pointer, readInfo(library, pointer, source));
   }
 
-  /** A model that another thread loaded and keeps alive. */
+  /** Uses a model that another thread loaded and keeps alive. */
   static share(library: LlamaLibrary, pointer: number, info: ModelInfo): LlamaWeights {
     assert(pointer > 0, "a shared model has an address");
     return new LlamaWeights(library, pointer as Pointer, info);
   }
 
-  /** Frees the model. Only the loader calls this, when no context uses the model any more. */
+  /** Frees the model. Only its loader may call this, after all contexts are freed. */
   free(): void {
     this.library.llama.llama_model_free(this.pointer);
   }
 }
 
-/** The engine removes the tail of a sequence and feeds tokens only: some architectures cannot do that. */
+/** Why the engine cannot serve the architecture; null: it can. A rejected draft's KV, for instance, must be removable. */
 function unsupported(library: LlamaLibrary, pointer: Pointer): string | null {
   const { llama } = library;
   if (llama.llama_model_is_recurrent(pointer) || llama.llama_model_is_hybrid(pointer)) {
@@ -133,7 +133,7 @@ function readInfo(
   };
 }
 
-/** A value of the file's metadata; empty: there is none. */
+/** A string of the file's metadata; empty: there is none. */
 export function metaString(library: LlamaLibrary, pointer: Pointer, key: string): string {
   const name = cString(key);
   // Returns the bytes of the value, whether it fits or not; negative: there is none.

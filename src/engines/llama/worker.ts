@@ -1,5 +1,5 @@
-// The worker port on an engine in a thread of its own. It passes commands and events in batches, brings
-// other weights, and turns whatever ends the thread into one `failed` event.
+// The worker port on an engine in a separate thread. It passes commands and events in batches, changes the
+// weights, and turns every end of the thread into one `failed` event.
 
 import { assert, unreachable } from "../../core/base/assert.ts";
 import { AppError, type ErrorCode } from "../../core/base/errors.ts";
@@ -23,12 +23,12 @@ import type { WeightsLease, WeightsStore } from "./weights-store.ts";
 export interface LlamaThreadOptions {
   readonly workerId: WorkerId;
   readonly store: WeightsStore;
-  /** The worker's from now on. */
+  /** The worker owns the lease from now on. */
   readonly lease: WeightsLease;
   readonly settings: LlamaEngineSettings;
 }
 
-/** A step of a large prefill is the longest that an engine does not look at its messages. */
+/** Deadline of `close`: the engine reads messages between steps, and a step with a large prefill takes longest. */
 const CLOSE_MS_MAX = 10_000;
 const ENDED = "the engine's thread has ended";
 
@@ -39,11 +39,11 @@ export class LlamaWorker implements RolloutWorker {
   readonly keepsKv = true;
   readonly #thread: Worker;
   readonly #store: WeightsStore;
-  /** The same for all weights that may take the first ones' place. */
+  /** The same for all weights that an update may load. */
   readonly #vocabularySize: number;
-  /** Weights the engine uses now. */
+  /** Lease of the weights that the engine uses now. */
   #lease: WeightsLease;
-  /** Weights that an engine which has failed may still use. */
+  /** Leases of weights that a failed engine's thread may still use. */
   readonly #abandoned: WeightsLease[] = [];
   /** Callers that wait for the engine's `done`, in order. */
   readonly #acts: ((error: AppError | null) => void)[] = [];
@@ -53,7 +53,7 @@ export class LlamaWorker implements RolloutWorker {
   #queue: WorkerCommand[] = [];
   #flushing = false;
   #state: "running" | "failed" | "closed" = "running";
-  /** Reason of the worker's failure, for a listener that comes later. */
+  /** Reason of the worker's failure, for a listener that is added later. */
   #failure: string | null = null;
   #closing: Promise<void> | null = null;
   #onClosed: () => void = () => {};
@@ -132,7 +132,7 @@ export class LlamaWorker implements RolloutWorker {
     return await answerTo(engine, operation, nextEpoch);
   }
 
-  /** `kv` bytes of a `run` move to the engine: the sender's buffer is empty afterwards. */
+  /** Sends commands. The `kv` buffer of a `run` moves to the engine: the sender's is empty afterwards. */
   send(commands: readonly WorkerCommand[]): void {
     if (this.#state !== "running") return;
     this.#queue.push(...commands);
@@ -169,7 +169,7 @@ export class LlamaWorker implements RolloutWorker {
     this.#lease = lease;
   }
 
-  /** Resolves when the engine has done it. @throws AppError worker_failed. */
+  /** Sends a message, and resolves when the engine has carried it out. @throws AppError worker_failed. */
   #act(message: ToEngine): Promise<void> {
     if (this.#state !== "running") return Promise.reject(this.#closedError());
     return new Promise((resolve, reject) => {
