@@ -20,7 +20,8 @@ const ANY = "*";
 
 const SHARED = {
   "access-control-allow-methods": "GET, POST, DELETE",
-  "access-control-allow-headers": "authorization, content-type, x-request-id, x-foretoken-group",
+  "access-control-allow-headers":
+    "authorization, content-type, x-api-key, x-request-id, x-foretoken-group, x-session-id",
   "access-control-expose-headers": "x-request-id, x-rollout-id",
   vary: "origin",
 };
