@@ -2,7 +2,7 @@
 // mutations.json has them: those of this project's history ("ours"), and those that users of other projects reported. Each
 // is a change of a copy of the source, of a text that occurs once; the simulators run on it until one objects. A fault that a
 // later guard hides has that guard's line as a second change. `seed`: the first to run, for a fault that few seeds find, or that
-// others than the guard alone would find. `test`: the file that has to find it, for what no simulator runs: connections.
+// others than the guard alone would find. `test`: the file that has to find it, for what no simulator runs (connections), or has in too few seeds.
 
 import { cpSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
