@@ -8,6 +8,11 @@ process.stdout.on("error", (error: NodeJS.ErrnoException) => {
   if (error.code !== "EPIPE") throw error;
 });
 
+/** Commands that connect to engines, of which one may answer late or never: such a program ends all the same. */
+const SERVING: readonly (string | undefined)[] = ["serve", "up"];
+/** Time in which a program that has served ends by itself. */
+const EXIT_MS_MAX = 1_000;
+
 const [command, ...args] = process.argv.slice(2);
 if (command === WEIGHTS_CHILD) {
   const { runWeightsChild } = await import("./engines/llama/weights-child.ts");
@@ -15,4 +20,5 @@ if (command === WEIGHTS_CHILD) {
 } else {
   const { main } = await import("./cli/cli.ts");
   process.exitCode = await main(process.argv.slice(2));
+  if (SERVING.includes(command)) setTimeout(() => process.exit(), EXIT_MS_MAX).unref();
 }

@@ -53,8 +53,6 @@ const MIB = 1024 * 1024;
 const PORT = 8000;
 /** Default KV of an embedded engine: a server's requests are longer than those of the example job. */
 const KV_TOKENS = 32_768;
-/** Maximum time from the end of serving to the end of the process. */
-const EXIT_MS_MAX = 1_000;
 /** Time in which a retry with the id of a request whose client has left takes it over. */
 const RETRY_GRACE_MS = 30_000;
 
@@ -158,8 +156,6 @@ export async function serveOver(
     );
   } finally {
     uncatch();
-    // An engine that is being connected to may answer late or never.
-    setTimeout(() => process.exit(), EXIT_MS_MAX).unref();
   }
 }
 
