@@ -65,10 +65,16 @@ function answerOf(model: ServedModel, topK: number | null, wantsLogprobs: boolea
   };
   return {
     whole(job) {
-      const choices = job.outputs.map(
-        (output) =>
-          `{"token_ids":${idsOf(spanOf(output))},${endOf(output, model)},"logprobs":${logprobsOf(output)},"routed_experts":${packedExperts(output)},"rollout_sample_support":${supportJson(output)}}`,
-      );
+      const choices = job.outputs.map((output) => {
+        const fields = [
+          `"token_ids":${idsOf(spanOf(output))}`,
+          endOf(output, model),
+          `"logprobs":${logprobsOf(output)}`,
+          `"routed_experts":${packedExperts(output)}`,
+          `"rollout_sample_support":${supportJson(output)}`,
+        ];
+        return `{${fields.join(",")}}`;
+      });
       return `{"choices":[${choices.join(",")}]}`;
     },
     stream() {

@@ -6,6 +6,7 @@ import { join } from "node:path";
 import { StandInBed, stopBeds } from "../faults/attacks/stand-in-bed.ts";
 import { CuttingProxy } from "../faults/cutting-proxy.ts";
 import { EOS, standInLogprob } from "../faults/stand-in/tokens.ts";
+import type { ExportedSession } from "../suite/exported-session.ts";
 import { AGENTS } from "./clients.ts";
 import { ScriptedChat, wholeResponse } from "./scripted-chat.ts";
 
@@ -15,21 +16,6 @@ const ENDS = Array.from({ length: 20 }, (_, i) => 5 + 50 * i);
 const STOPS = [...ENDS, EOS];
 const COMMANDS = ["ls", "false", "echo 1", "echo 2", "pwd", "echo 3", "echo 4", "echo 5", "echo 6"];
 const SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT";
-
-interface Exported {
-  readonly session: string;
-  readonly group: string;
-  readonly is_complete: boolean;
-  readonly incomplete_because: readonly string[];
-  readonly segments: readonly {
-    readonly parent: { segment: number; tokens: number } | null;
-    readonly token_ids: readonly number[];
-    readonly loss_mask: readonly number[];
-    readonly logprobs: readonly (number | null)[];
-    readonly spans: readonly { turn: number; from: number; to: number }[];
-  }[];
-  readonly turns: readonly { tool_calls: readonly { name: string; arguments: string }[] }[];
-}
 
 afterAll(stopBeds);
 
@@ -72,8 +58,8 @@ testIf(
     const answer = await fetch(`${url}/v1/sessions?format=ndjson&group=task`);
     const lines = (await answer.text()).trimEnd().split("\n");
     const sessions = new Map(
-      lines.map((line): [string, Exported] => {
-        const one: Exported = JSON.parse(line);
+      lines.map((line): [string, ExportedSession] => {
+        const one: ExportedSession = JSON.parse(line);
         return [one.session, one];
       }),
     );

@@ -4,6 +4,7 @@
 import { expect, setDefaultTimeout } from "bun:test";
 import { ToolProcess } from "../faults/process.ts";
 import { engineTest } from "../suite/engine-test.ts";
+import type { ExportedSession } from "../suite/exported-session.ts";
 import { temporaryFolder } from "../suite/temporary-folder.ts";
 
 setDefaultTimeout(180_000);
@@ -54,13 +55,6 @@ engineTest(
   },
 );
 
-interface Exported {
-  readonly is_complete: boolean;
-  readonly incomplete_because: string[];
-  readonly segments: { token_ids: number[]; loss_mask: number[]; logprobs: (number | null)[] }[];
-  readonly turns: unknown[];
-}
-
 const LONG = 30;
 const BY_NUMBER = { return_tokens_as_token_ids: true };
 
@@ -79,7 +73,7 @@ engineTest(
       text.push(...(choices[0]?.token_ids ?? []), ...NEWS);
     };
     for (let i = 0; i < LONG; i += 1) await turn();
-    const exported = async () => (await server.http.json("/v1/sessions/long")) as Exported;
+    const exported = async () => (await server.http.json("/v1/sessions/long")) as ExportedSession;
     const before = await exported();
     expect(before).toMatchObject({ is_complete: true });
     expect(before.turns).toHaveLength(LONG);
@@ -115,7 +109,13 @@ engineTest(
   },
 );
 
-const EMPTY: Exported["segments"][number] = { token_ids: [], loss_mask: [], logprobs: [] };
+const EMPTY: ExportedSession["segments"][number] = {
+  parent: null,
+  token_ids: [],
+  loss_mask: [],
+  logprobs: [],
+  spans: [],
+};
 
 interface Scored {
   readonly choices: { logprobs: { top_logprobs: Record<string, number>[] } }[];

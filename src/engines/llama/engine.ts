@@ -67,7 +67,7 @@ export class LlamaEngine {
   #stepper: Stepper;
   #shape: LlamaWeights["info"]["shape"];
   #epoch: WeightEpoch;
-  /** Cost of steps on this machine: a placeholder until `profile` has run. */
+  /** Cost of steps on this machine. Before `profile` has measured it, each row of a step costs the same. */
   #cost = new LearnedStepCost({ ms: (_batch, rows) => rows });
 
   readonly #all = new Map<RequestId, Sequence>();

@@ -141,7 +141,8 @@ function laneOf(lane: EngineLane, { index, top, row, end, isNamed }: Place): str
 function nameOf(name: string, index: number, middle: number): string {
   const plain = name.replace(/^(embedded |modelled |https?:\/\/)/, "");
   const shown = plain.length > NAME_MAX ? `…${plain.slice(1 - NAME_MAX)}` : plain;
-  return `<rect x="14" y="${px(middle - 4)}" width="7" height="7" class="e${index % ENGINE_COLORS}"/><text x="25" y="${px(middle + 4)}">${escaped(shown)}</text>`;
+  const color = `<rect x="14" y="${px(middle - 4)}" width="7" height="7" class="e${index % ENGINE_COLORS}"/>`;
+  return `${color}<text x="25" y="${px(middle + 4)}">${escaped(shown)}</text>`;
 }
 
 const sharesOf = ({ idle, recomputing }: EngineLane): string[] => [

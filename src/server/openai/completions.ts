@@ -110,8 +110,9 @@ function answerOf(model: ServedModel, fields: Fields): Answer {
       const text = JSON.stringify(before + (news.message?.content ?? news.text));
       const ids = returnsIds ? idsOf(news.span) : "null";
       const prompt = isFirst && returnsIds ? promptIds(output) : "null";
-      const report = isWhole ? json.reportJson(job.promptReportOf(output)?.logprobs) : null;
-      return `"text":${text},"logprobs":${logprobsOf(news)},"token_ids":${ids},"prompt_token_ids":${prompt}${report === null ? "" : `,"prompt_logprobs":${report}`}`;
+      const choice = `"text":${text},"logprobs":${logprobsOf(news)},"token_ids":${ids},"prompt_token_ids":${prompt}`;
+      if (!isWhole) return choice;
+      return `${choice},"prompt_logprobs":${json.reportJson(job.promptReportOf(output)?.logprobs)}`;
     },
     closing: () => `"service_tier":null,"system_fingerprint":null,"kv_transfer_params":null`,
   });

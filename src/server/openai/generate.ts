@@ -120,7 +120,15 @@ function answerOf(model: ServedModel, fields: Fields): Answer {
     closing(job) {
       const [first] = job.outputs;
       const report = first === undefined ? null : job.promptReportOf(first);
-      return `"prompt_logprobs":${json.reportJson(report?.logprobs)},"prompt_token_id_logprobs":${json.reportJson(report?.tokenIdLogprobs)},"prompt_token_ids":${promptOf(job)},"metrics":null,"kv_transfer_params":null,"ec_transfer_params":null`;
+      const fields = [
+        `"prompt_logprobs":${json.reportJson(report?.logprobs)}`,
+        `"prompt_token_id_logprobs":${json.reportJson(report?.tokenIdLogprobs)}`,
+        `"prompt_token_ids":${promptOf(job)}`,
+        `"metrics":null`,
+        `"kv_transfer_params":null`,
+        `"ec_transfer_params":null`,
+      ];
+      return fields.join(",");
     },
     beside(job, isFirst) {
       const counts = usage.always ? "" : `,"usage":null`;

@@ -128,8 +128,13 @@ export function completionLogprobs(
     const entries = others.map((one) => `${names(one.token).json}:${logprobText(one.logprob)}`);
     tops.push(`{${entries.join(",")}}`);
   });
-  const json = `{"text_offset":[${offsets.join(",")}],"token_logprobs":[${values.join(",")}],"tokens":[${written.join(",")}],"top_logprobs":[${tops.join(",")}]}`;
-  return { json, offset };
+  const fields = [
+    `"text_offset":[${offsets.join(",")}]`,
+    `"token_logprobs":[${values.join(",")}]`,
+    `"tokens":[${written.join(",")}]`,
+    `"top_logprobs":[${tops.join(",")}]`,
+  ];
+  return { json: `{${fields.join(",")}}`, offset };
 }
 
 /** Logprobs of a response that ended before its first token; vLLM gives the same. */

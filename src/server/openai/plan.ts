@@ -210,8 +210,12 @@ export class Planner {
     const room = (contextTokens ?? 0) - prompt.length;
     if (room < 1 && contextTokens !== null) {
       // vLLM's words (renderers/params.py): NeMo Gym and verifiers search for "maximum context length".
-      const message = `This model's maximum context length is ${contextTokens} tokens. However, your prompt contains ${prompt.length} input tokens, which leaves no room for output tokens. Please reduce the length of the input prompt.`;
-      throw new AppError("context_length_exceeded", message);
+      const sentences = [
+        `This model's maximum context length is ${contextTokens} tokens.`,
+        `However, your prompt contains ${prompt.length} input tokens, which leaves no room for output tokens.`,
+        "Please reduce the length of the input prompt.",
+      ];
+      throw new AppError("context_length_exceeded", sentences.join(" "));
     }
     const most = Math.max(1, room);
     const wanted = part.tokensMax ?? most;

@@ -60,7 +60,13 @@ test("render: numbers in Anthropic's tools and calls are the client's", async ()
   const bed = await StandInBed.start(1, () => ({ routes }));
   const schema = '{"type":"object","max":9223372036854775807,"min":-0.0}';
   const use = '{"type":"tool_use","id":"c","name":"f","input":{"x":1.0}}';
-  const body = `{"messages":[{"role":"user","content":"q"},{"role":"assistant","content":[${use}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"c"}]}],"tools":[{"name":"f","input_schema":${schema}}]}`;
+  const messages = [
+    '{"role":"user","content":"q"}',
+    `{"role":"assistant","content":[${use}]}`,
+    '{"role":"user","content":[{"type":"tool_result","tool_use_id":"c"}]}',
+  ];
+  const tools = `[{"name":"f","input_schema":${schema}}]`;
+  const body = `{"messages":[${messages.join(",")}],"tools":${tools}}`;
   for (const [path, more] of [
     ["v1/messages/count_tokens", "{"],
     ["v1/messages", '{"max_tokens":3,"tool_choice":{"type":"none"},'],

@@ -3,29 +3,9 @@
 
 import { expect, test } from "bun:test";
 import { type FixtureOptions, ownFixture } from "../../../test/golden/requests/plane-fixture.ts";
+import type { ExportedSession } from "../../../test/suite/exported-session.ts";
 
 const GENERATE = "/inference/v1/generate";
-
-interface TrajectorySeen {
-  readonly session: string;
-  readonly group: string | null;
-  readonly run: number;
-  readonly state: string;
-  readonly is_complete: boolean;
-  readonly incomplete_because: readonly string[];
-  readonly segments: readonly {
-    readonly parent: { segment: number; tokens: number } | null;
-    readonly token_ids: readonly number[];
-    readonly loss_mask: readonly number[];
-    readonly logprobs: readonly (number | null)[];
-    readonly spans: readonly object[];
-  }[];
-  readonly turns: readonly {
-    readonly finish_reason: string;
-    readonly output_tokens: number;
-    readonly segment: number;
-  }[];
-}
 
 function bedOf(options: FixtureOptions = {}) {
   const fixture = ownFixture(options);
@@ -33,11 +13,11 @@ function bedOf(options: FixtureOptions = {}) {
   return {
     fixture,
     get,
-    trajectory: async (path: string, init: RequestInit = {}): Promise<TrajectorySeen> => {
+    trajectory: async (path: string, init: RequestInit = {}): Promise<ExportedSession> => {
       const response = await get(path, init);
       expect([path, response.status]).toEqual([path, 200]);
       const body: unknown = await response.json();
-      return body as TrajectorySeen;
+      return body as ExportedSession;
     },
     /** Token ids of a turn's output. */
     turn: async (prompt: readonly number[], headers: Record<string, string>, more = {}) => {
@@ -135,7 +115,7 @@ test("sessions: those of a group or an iteration as NDJSON; a name of two groups
     return text
       .trimEnd()
       .split("\n")
-      .map((line): TrajectorySeen => JSON.parse(line));
+      .map((line): ExportedSession => JSON.parse(line));
   };
   const seen = await lines("group=h");
   expect(seen.map(({ session, group }) => [session, group])).toEqual([

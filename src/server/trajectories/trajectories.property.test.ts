@@ -242,7 +242,7 @@ test("trajectories: forgetting a session takes no longer where there are many", 
   expect(trajectories.kept).toMatchObject({ bytes: 0, count: 0 });
 });
 
-test("trajectories: turns without end that come to nothing cost a session no more than some, and are told", async () => {
+test("trajectories: turns without end that come to nothing are kept up to a limit, and the session names the limit", async () => {
   const bed = new Bed({ workers: 1, lengthOf: () => 20 });
   const trajectories = recorder(bed, []);
   for (let i = 0; i < 1_200; i += 1) {
