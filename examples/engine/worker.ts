@@ -16,9 +16,9 @@ import type { RequestId, WeightEpoch, WorkerId } from "../../src/core/base/ids.t
 import { type DrawKey, NO_SHAPING, type SamplingParams } from "../../src/core/request/request.ts";
 import { type EngineOperation, operationName } from "../../src/core/rollout/operation.ts";
 import type {
+  EngineWorker,
   OpenOptions,
   SamplingSupport,
-  Worker,
   WorkerCommand,
   WorkerEvent,
   WorkerListener,
@@ -53,7 +53,7 @@ type Options = EngineAccess &
   OpenOptions & { readonly url: string; readonly limits?: typeof LIMITS };
 
 /** @throws AppError worker_failed: the server is not there. It is called again later. */
-export async function openExampleWorker(options: Options): Promise<Worker> {
+export async function openExampleWorker(options: Options): Promise<EngineWorker> {
   const worker = new ExampleWorker(options);
   const problem = await worker.problem();
   if (problem !== null) throw new AppError("worker_failed", problem);
@@ -61,7 +61,7 @@ export async function openExampleWorker(options: Options): Promise<Worker> {
   return worker;
 }
 
-class ExampleWorker implements Worker {
+class ExampleWorker implements EngineWorker {
   readonly workerId: WorkerId;
   readonly name: string;
   readonly capacity = CAPACITY;

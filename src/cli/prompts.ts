@@ -5,7 +5,7 @@ import type { ModelSide } from "../compose/model.ts";
 import { AppError, InvalidFieldError } from "../core/base/errors.ts";
 import { REQUESTS_MAX } from "../core/request/buffer.ts";
 import { outOfBounds, problemOf } from "../core/request/sampling-bounds.ts";
-import type { Worker } from "../core/rollout/worker.ts";
+import type { EngineWorker } from "../core/rollout/worker.ts";
 import { chunksOf, linesOf, objectOf, show } from "../host/json-lines.ts";
 import { checked } from "../server/openai/fields.ts";
 import { chatOf } from "../server/openai/messages.ts";
@@ -140,7 +140,7 @@ export function longestIn({ groups }: RolloutPlan): number {
 export function checkRoom(
   { groups }: RolloutPlan,
   { path, lines, model }: PromptFile,
-  engines: readonly Pick<Worker, "capacity">[],
+  engines: readonly Pick<EngineWorker, "capacity">[],
 ): void {
   const capacities = engines.map(({ capacity }) => capacity);
   const kvTokens = Math.min(...capacities.map((one) => one.kvTokens));

@@ -8,7 +8,7 @@ import type { ModelSide } from "../compose/model.ts";
 import { runRollout } from "../compose/rollout.ts";
 import type { Settings } from "../config/fields.ts";
 import { AppError } from "../core/base/errors.ts";
-import type { Request } from "../core/request/buffer.ts";
+import type { RolloutRequest } from "../core/request/buffer.ts";
 import type { ReportFile, RunReport } from "../core/rollout/report.ts";
 import { defaultDraft } from "../core/schedule/policies.ts";
 import { BUNDLED_MODEL, BUNDLED_PROMPTS } from "../host/installation.ts";
@@ -282,7 +282,7 @@ async function runRounds(runs: readonly ComparedRun[], job: Job): Promise<Runs> 
     const title =
       settings.rounds === 1 ? run.name : `${run.name} ${Math.floor(i / runs.length) + 1}`;
     let equal = 0;
-    const onGroup = (group: string, finished: readonly Request[]) => {
+    const onGroup = (group: string, finished: readonly RolloutRequest[]) => {
       equal += equalResponses(first, group, finished);
       out?.append(linesOf(group, finished, { text, skipSpecial: false }));
     };
@@ -338,7 +338,7 @@ async function runOne(
   }
 }
 
-type OnGroup = (group: string, finished: readonly Request[]) => void;
+type OnGroup = (group: string, finished: readonly RolloutRequest[]) => void;
 
 /** Whether all runs made the same responses, in every round. */
 export function areEqual(reports: Runs): boolean {

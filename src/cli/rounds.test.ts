@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import type { Request } from "../core/request/buffer.ts";
+import type { RolloutRequest } from "../core/request/buffer.ts";
 import type { RunReport } from "../core/rollout/report.ts";
 import {
   busyNotes,
@@ -62,7 +62,7 @@ test("equalResponses: counts the finished responses whose tokens are those of th
       tokens === null
         ? []
         : { spec: { sampleIndex }, response: { tokens: () => Int32Array.from(tokens) } },
-    ) as unknown as Request[];
+    ) as unknown as RolloutRequest[];
   const first = new Map();
   const runs = [group([1, 2], [3], null), group([1, 2], [4], [5]), group([1], null, [5])];
   expect(runs.map((run) => equalResponses(first, "g", run))).toEqual([2, 2, 1]);

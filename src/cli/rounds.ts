@@ -5,7 +5,7 @@
 import { readFileSync } from "node:fs";
 import { AppError } from "../core/base/errors.ts";
 import { DRAFT_MODES, type DraftMode } from "../core/draft/registry.ts";
-import type { Request } from "../core/request/buffer.ts";
+import type { RolloutRequest } from "../core/request/buffer.ts";
 import type { RunReport } from "../core/rollout/report.ts";
 import { defaultDraft, POLICY_NAMES, type PolicyName } from "../core/schedule/policies.ts";
 
@@ -112,7 +112,7 @@ export function busyNotes(reports: readonly RoundsReport[], areServers = false):
 export function equalResponses(
   first: Map<string, unknown>,
   group: string,
-  requests: readonly Request[],
+  requests: readonly RolloutRequest[],
 ): number {
   const equal = requests.filter(({ response, spec }) => {
     const key = `${group}/${spec.sampleIndex}`;

@@ -4,7 +4,7 @@ import { createHash } from "node:crypto";
 import packageJson from "../../package.json" with { type: "json" };
 import { present } from "../core/base/assert.ts";
 import { AppError } from "../core/base/errors.ts";
-import { REQUESTS_MAX, type Request } from "../core/request/buffer.ts";
+import { REQUESTS_MAX, type RolloutRequest } from "../core/request/buffer.ts";
 import { isCut } from "../core/request/request.ts";
 import type { Progress, RunReport } from "../core/rollout/report.ts";
 import type { Member } from "../fleet/engines.ts";
@@ -26,7 +26,7 @@ export interface RolloutJob extends Pick<ComposeOptions, Composed> {
    * Called once for each group, as it finishes; after `signal` also for groups of which only some requests have
    * finished. An error that it throws ends the rollout.
    */
-  readonly onGroup: (group: string, finished: readonly Request[]) => void;
+  readonly onGroup: (group: string, finished: readonly RolloutRequest[]) => void;
   /** Called about `PROGRESS_HZ` times a second. */
   readonly onProgress: (progress: Progress) => void;
   readonly note: (text: string) => void;
@@ -145,7 +145,7 @@ async function rolledOut(
     }
   };
   const handedOut = new Set<RunGroup>();
-  const handOut = (group: RunGroup, finished: readonly Request[]) => {
+  const handOut = (group: RunGroup, finished: readonly RolloutRequest[]) => {
     if (handedOut.has(group) || finished.length === 0) return;
     handedOut.add(group);
     onGroup(group.id, finished);
@@ -216,7 +216,7 @@ function digestOf({ groups }: RolloutPlan): string {
   return hash.digest("hex");
 }
 
-const isWhole = ({ response: { finish } }: Request) => finish !== null && !isCut(finish);
+const isWhole = ({ response: { finish } }: RolloutRequest) => finish !== null && !isCut(finish);
 
 function reportOf(job: RolloutJob, run: RolloutRun, { sidecar, kv }: ComposedSidecar): RunReport {
   const { startMs } = run;

@@ -3,7 +3,7 @@
 
 import type { Clock } from "../core/base/clock.ts";
 import type { RequestId } from "../core/base/ids.ts";
-import type { OpenOptions, Worker } from "../core/rollout/worker.ts";
+import type { EngineWorker, OpenOptions } from "../core/rollout/worker.ts";
 
 /** An event of an engine for the operator's log. None is an error of the rollout. */
 export type EngineNotice =
@@ -44,5 +44,8 @@ export interface EngineKind {
    * Returns the function that opens a worker on the engine, and may be called again for the next worker. It throws
    * AppError worker_failed while the engine does not answer, and is then called again; the log names the URL.
    */
-  readonly opener: (url: string, access: EngineAccess) => (options: OpenOptions) => Promise<Worker>;
+  readonly opener: (
+    url: string,
+    access: EngineAccess,
+  ) => (options: OpenOptions) => Promise<EngineWorker>;
 }

@@ -12,7 +12,7 @@ import {
   operationName,
 } from "../core/rollout/operation.ts";
 import type { Rollout } from "../core/rollout/rollout.ts";
-import type { OpenOptions, Worker } from "../core/rollout/worker.ts";
+import type { EngineWorker, OpenOptions } from "../core/rollout/worker.ts";
 import type { Agreement } from "./agreement.ts";
 import type { MemberEvent, MemberRecord, MemberState, Took } from "./member.ts";
 import type { Wait, Waits } from "./waits.ts";
@@ -25,7 +25,7 @@ export interface WorkerSource {
    */
   readonly keepsWeights: boolean;
   /** @throws AppError: the engine cannot be reached, or is of another kind or model. */
-  open(options: OpenOptions): Promise<Worker>;
+  open(options: OpenOptions): Promise<EngineWorker>;
 }
 
 /** An engine of the fleet: where it is opened, and its record. */
@@ -35,7 +35,7 @@ export interface Member {
   /** The only place that says which weights the engine has. */
   readonly record: MemberRecord;
   /** Connection to the engine and its control plane; null: it is down. */
-  readonly worker: Worker | null;
+  readonly worker: EngineWorker | null;
   readonly state: MemberState;
   /** Reason why the engine does not serve; null: it serves. */
   readonly reason: string | null;
@@ -43,7 +43,7 @@ export interface Member {
 
 export interface Reachable {
   readonly member: Member;
-  readonly worker: Worker;
+  readonly worker: EngineWorker;
 }
 
 export function connected(members: readonly Member[]): Reachable[] {
@@ -105,7 +105,7 @@ export interface Asked {
 
 /** Asks one engine. Never rejects: every failure becomes an answer with a status and an error. */
 export function answerOf(
-  worker: Worker,
+  worker: EngineWorker,
   { operation, nextEpoch }: Asked,
   { msMax, later, sidecar, signal, isLost }: AnswerLimits,
 ): Promise<ControlAnswer> {
@@ -122,7 +122,7 @@ export function answerOf(
     if (isLost !== undefined) {
       ends.push(whileLost({ later, isLost }, () => failed(UNREACHABLE, "its connection is lost")));
     }
-    const workerFailed = (failedWorker: Worker, message: string) => {
+    const workerFailed = (failedWorker: EngineWorker, message: string) => {
       if (failedWorker === worker) failed(UNREACHABLE, message);
     };
     ends.push(sidecar.observe({ workerFailed }));
@@ -138,7 +138,7 @@ export function answerOf(
   });
 }
 
-function waitOf({ workerId }: Worker, operation: EngineOperation, msMax: number): Wait {
+function waitOf({ workerId }: EngineWorker, operation: EngineOperation, msMax: number): Wait {
   const what = operationName(operation);
   const isCanary = operation.kind === "canary";
   const reason = isCanary ? "it has not generated the canary's tokens" : "it has not answered";
@@ -175,7 +175,7 @@ export function reasonOf(body: unknown): string {
 
 export interface EngineAnswer {
   readonly member: Member;
-  readonly worker: Worker;
+  readonly worker: EngineWorker;
   readonly answer: ControlAnswer;
 }
 
@@ -337,7 +337,7 @@ export class UpdateEngines {
   }
 
   /** Reopens the busy engines; `available` waits for them. */
-  reopen(busy: ReadonlySet<Worker>, reason: string): void {
+  reopen(busy: ReadonlySet<EngineWorker>, reason: string): void {
     const { pool } = this.#options;
     this.#reopened = new Set(
       pool.members.filter(({ worker }) => worker !== null && busy.has(worker)),

@@ -3,7 +3,7 @@
 
 import { AppError } from "../core/base/errors.ts";
 import type { PauseMode } from "../core/rollout/pause.ts";
-import type { Worker } from "../core/rollout/worker.ts";
+import type { EngineWorker } from "../core/rollout/worker.ts";
 import type { UpdateTimes } from "./engines.ts";
 import type { Wait } from "./waits.ts";
 
@@ -101,7 +101,7 @@ export class GenerationHold {
    */
   async hold(
     giveUp: AbortSignal,
-    reopen: (busy: ReadonlySet<Worker>, reason: string) => void,
+    reopen: (busy: ReadonlySet<EngineWorker>, reason: string) => void,
   ): Promise<void> {
     const { sidecar, timeoutMs } = this.#options;
     const { rollout } = sidecar;

@@ -2,7 +2,7 @@
 
 import type { WeightEpoch } from "../core/base/ids.ts";
 import { type EngineOperation, operationName } from "../core/rollout/operation.ts";
-import type { Worker } from "../core/rollout/worker.ts";
+import type { EngineWorker } from "../core/rollout/worker.ts";
 import type { Agreement } from "./agreement.ts";
 import {
   type AnswerLimits,
@@ -30,7 +30,7 @@ const IS_ASLEEP: EngineOperation = { kind: "ask", about: "is_asleep", settings: 
  * awake, so it is woken.
  */
 export async function giveWeights(
-  worker: Worker,
+  worker: EngineWorker,
   { base, adapters }: Recipe,
   about: {
     epoch: WeightEpoch;
@@ -80,7 +80,7 @@ export async function giveWeights(
 }
 
 /** Whether the engine sleeps. One that does not know the question cannot sleep. */
-export async function sleeps(worker: Worker, nextEpoch: WeightEpoch, limits: AnswerLimits) {
+export async function sleeps(worker: EngineWorker, nextEpoch: WeightEpoch, limits: AnswerLimits) {
   const { body } = await answerOf(worker, { operation: IS_ASLEEP, nextEpoch }, limits);
   return Object(body).is_sleeping === true;
 }

@@ -5,7 +5,7 @@ import { unreachable } from "../core/base/assert.ts";
 import { AppError, type ErrorCode, errorText } from "../core/base/errors.ts";
 import { type WeightEpoch, type WorkerId, weightEpoch, workerId } from "../core/base/ids.ts";
 import type { HeldWeights } from "../core/journal/held-weights.ts";
-import type { Worker } from "../core/rollout/worker.ts";
+import type { EngineWorker } from "../core/rollout/worker.ts";
 import { Agreement, type NamedWeights } from "./agreement.ts";
 import type { FleetHost, Member, WorkerSource } from "./engines.ts";
 import { giveWeights, type Recipe, sleeps } from "./give-weights.ts";
@@ -26,9 +26,9 @@ class PoolMember implements Member {
   /** The only place that says which weights the engine has. */
   record: MemberRecord;
   /** Connection to the engine and its control plane; null: it is down. */
-  worker: Worker | null = null;
+  worker: EngineWorker | null = null;
   /** The worker being opened: nothing else uses it before it serves or is fenced. null: none. */
-  candidate: Worker | null = null;
+  candidate: EngineWorker | null = null;
   opening: Promise<unknown> = Promise.resolve(null);
   /** Whether the engine was awake when it was opened, although an earlier process left the engines asleep. */
   isAwake = false;
@@ -253,7 +253,7 @@ export class WorkerPool {
     }
   }
 
-  #failed(worker: Worker, reason: string): void {
+  #failed(worker: EngineWorker, reason: string): void {
     const member = this.#members.find((m) => m.worker === worker || m.candidate === worker);
     if (member !== undefined) this.#apply(member, { kind: "failed", reason });
   }
@@ -328,7 +328,7 @@ export class WorkerPool {
     this.#cancels.add(cancel);
   }
 
-  #place(member: PoolMember, worker: Worker): void {
+  #place(member: PoolMember, worker: EngineWorker): void {
     this.agreement.accept(namedWeightsOf(member));
     this.#sidecar.rollout.addWorker(worker);
     const { length: ready } = this.#members.filter(({ state }) => state === "ready");
@@ -371,7 +371,7 @@ export class WorkerPool {
     const isLast = () =>
       member.record.attempt === attempt && member.state !== "leaving" && !this.#isClosed;
     const { epoch } = sidecar.rollout;
-    let opened: Worker | null = null;
+    let opened: EngineWorker | null = null;
     const reach = (reason: string | null) => {
       // Of a worker that was opened before: the member has another one by now.
       if (opened !== null && opened !== member.worker && opened !== member.candidate) return;
@@ -414,7 +414,7 @@ export class WorkerPool {
   }
 
   /** Gives the candidate the weights and adapters that it lacks, and compares it with the others. */
-  async #check(member: PoolMember, worker: Worker): Promise<void> {
+  async #check(member: PoolMember, worker: EngineWorker): Promise<void> {
     const sidecar = this.#sidecar;
     const { record } = member;
     const { epoch } = sidecar.rollout;

@@ -2,7 +2,7 @@
 // end with what they have and the finish reason "deadline". They are checked ten times a second, also during a pause.
 
 import type { Clock } from "../core/base/clock.ts";
-import type { Group, Request } from "../core/request/buffer.ts";
+import type { Group, RolloutRequest } from "../core/request/buffer.ts";
 import type { Sidecar, SidecarReader } from "./sidecar.ts";
 
 /** Responses that a deadline has ended. */
@@ -22,7 +22,7 @@ interface Scope {
   msMax: number;
   tokensMax: number;
   /** Unfinished requests; `tokens` counts those of the finished ones. */
-  readonly open: Set<Request>;
+  readonly open: Set<RolloutRequest>;
   tokens: number;
 }
 
@@ -40,7 +40,7 @@ export class Deadlines {
   /** Deadlines by group, or by the iteration's number. */
   readonly #scopes = new Map<Group | number, Scope>();
   /** Scopes of each request that is not finished. */
-  readonly #of = new Map<Request, (Group | number)[]>();
+  readonly #of = new Map<RolloutRequest, (Group | number)[]>();
   readonly stop: () => void;
   readonly observer: SidecarReader = {
     joined: (request, { deadline }) => {
@@ -82,7 +82,7 @@ export class Deadlines {
   }
 
   #add(
-    request: Request,
+    request: RolloutRequest,
     of: {
       key: Group | number;
       seconds: number | null | undefined;
@@ -91,7 +91,11 @@ export class Deadlines {
   ): void {
     const { seconds, tokens } = of;
     if (seconds == null && tokens == null) return;
-    const fresh = { startMs: this.#options.clock.nowMs(), open: new Set<Request>(), tokens: 0 };
+    const fresh = {
+      startMs: this.#options.clock.nowMs(),
+      open: new Set<RolloutRequest>(),
+      tokens: 0,
+    };
     const none = { msMax: Number.POSITIVE_INFINITY, tokensMax: Number.POSITIVE_INFINITY };
     const scope = this.#scopes.getOrInsert(of.key, { ...fresh, ...none });
     scope.open.add(request);

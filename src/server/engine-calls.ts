@@ -4,7 +4,7 @@
 
 import { AppError, RefusedError } from "../core/base/errors.ts";
 import type { ControlAnswer, EngineOperation } from "../core/rollout/operation.ts";
-import type { Worker } from "../core/rollout/worker.ts";
+import type { EngineWorker } from "../core/rollout/worker.ts";
 import { type AnswerLimits, answerOf, connected, type Reachable } from "../fleet/engines.ts";
 import type { WorkerPool } from "../fleet/pool.ts";
 import { membersOf, objectOf } from "../proto/json.ts";
@@ -42,7 +42,7 @@ export class PoolCalls implements EngineCalls {
   /** Index of the engine that is asked first; engines take turns. */
   #turn = 0;
   /** Answers of engines that lack a route, by route. An engine that is opened again is another worker. */
-  readonly #lacking = new WeakMap<Worker, Map<string, string>>();
+  readonly #lacking = new WeakMap<EngineWorker, Map<string, string>>();
 
   constructor(parts: { pool: WorkerPool; sidecar: Sidecar; later: AnswerLimits["later"] }) {
     this.#parts = parts;

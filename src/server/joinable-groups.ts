@@ -5,7 +5,7 @@
 
 import { type GroupId, groupId } from "../core/base/ids.ts";
 import { kvKey } from "../core/kv/key.ts";
-import type { Group, Request } from "../core/request/buffer.ts";
+import type { Group, RolloutRequest } from "../core/request/buffer.ts";
 import type { Rollout } from "../core/rollout/rollout.ts";
 import { type Kept, promptBytes, responseBytes } from "./kept.ts";
 
@@ -80,7 +80,7 @@ export class JoinableGroups {
     return { bytes: this.#keptBytes, bytesMax, count: this.#byKey.size };
   }
 
-  finished(request: Request): void {
+  finished(request: RolloutRequest): void {
     const { group, spec } = request;
     const entry = this.#byGroup.get(group);
     if (entry === undefined) return;

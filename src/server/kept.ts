@@ -1,7 +1,7 @@
 // Memory that the server keeps for finished work, and its bound, for /metrics. Bytes are those of the arrays that hold
 // prompts, tokens and logprobs, and a share for the objects around them.
 
-import type { Request } from "../core/request/buffer.ts";
+import type { RolloutRequest } from "../core/request/buffer.ts";
 
 /** Memory kept for one kind of work. */
 export interface Kept {
@@ -16,7 +16,7 @@ const RESPONSE_OVERHEAD = 2_048;
 const PROMPT_OVERHEAD = 512;
 
 /** Memory of a response without its prompt, which its siblings share. */
-export function responseBytes({ response }: Request): number {
+export function responseBytes({ response }: RolloutRequest): number {
   return response.bytes + RESPONSE_OVERHEAD;
 }
 

@@ -2,7 +2,7 @@
 // its text begins with. A hash only proposes; the caller compares the tokens.
 
 import { fold32 } from "../core/base/hash.ts";
-import type { Request } from "../core/request/buffer.ts";
+import type { RolloutRequest } from "../core/request/buffer.ts";
 
 const BLOCK_TOKENS = 16;
 /** Limit of known blocks; the oldest are dropped first. */
@@ -13,7 +13,7 @@ export class KnownTexts<T> {
   readonly #owners = new Map<number, T>();
 
   /** Adds the blocks of the request's response. Those of its prompt are left out: its siblings have them too. */
-  add(owner: T, scope: number, { spec, response }: Request): void {
+  add(owner: T, scope: number, { spec, response }: RolloutRequest): void {
     const from = spec.prompt.length;
     eachBlock(scope, [spec.prompt, response.tokens()], (hash, end) => {
       if (end <= from) return;

@@ -2,7 +2,7 @@
 // trajectory, block hashes as in Mooncake's traces, and no text. It keeps the newest.
 
 import { fold32 } from "../core/base/hash.ts";
-import type { Request } from "../core/request/buffer.ts";
+import type { RolloutRequest } from "../core/request/buffer.ts";
 
 /** One session: tokens of its first prompt, of each output and of what came before the next; seconds between them. */
 export interface TraceLine {
@@ -34,7 +34,7 @@ export class SessionTrace {
   readonly #blocks = new Map<number, number>();
   #blockCount = 0;
 
-  begun({ group, spec }: Request): TraceLine {
+  begun({ group, spec }: RolloutRequest): TraceLine {
     const { groupId, sampleIndex: stream } = spec;
     const lists = { out_lens: [], obs_lens: [], tool_times: [], hash_ids: [] };
     const line = { group: groupId, stream, prompt_len: group.prompt.length, ...lists };
@@ -47,7 +47,7 @@ export class SessionTrace {
   }
 
   /** Records a finished turn of the line's session. */
-  finished(line: TraceLine, { spec, response }: Request): void {
+  finished(line: TraceLine, { spec, response }: RolloutRequest): void {
     line.out_lens.push(response.length);
     const ids: number[] = [];
     let high = 1;

@@ -6,20 +6,23 @@ import fc from "fast-check";
 import { simulatedToken } from "../../test/faults/simulated/worker.ts";
 import { Bed, DEAF, specFor } from "../../test/suite/sidecar-bed.ts";
 import { type WorkerId, weightEpoch } from "../core/base/ids.ts";
-import type { Group, Request } from "../core/request/buffer.ts";
+import type { Group, RolloutRequest } from "../core/request/buffer.ts";
 import type { GenerationSpec } from "./sidecar.ts";
 
 const ROOT = Array.from({ length: 60 }, (_, i) => i + 1);
 const NEWS = [900, 901, 902];
 
-function turn(bed: Bed, session: string, prompt: readonly number[], more = {}): Request {
+function turn(bed: Bed, session: string, prompt: readonly number[], more = {}): RolloutRequest {
   const spec: GenerationSpec = { ...specFor(prompt, 1), session, ...more };
   const [request] = bed.sidecar.generate(spec, DEAF).requests;
   if (request === undefined) throw new Error("one request");
   return request;
 }
 
-const textOf = ({ spec, response }: Request): number[] => [...spec.prompt, ...response.tokens()];
+const textOf = ({ spec, response }: RolloutRequest): number[] => [
+  ...spec.prompt,
+  ...response.tokens(),
+];
 const prefilled = ({ workers }: Bed): number =>
   workers.reduce((sum, worker) => sum + worker.stats().prefillTokens, 0);
 const kvUsed = ({ workers }: Bed): number =>
@@ -50,18 +53,18 @@ test("a later turn joins its session's group, goes where its KV is, and computes
 
 test("without a name, a prompt that goes on from a finished text is its session's next turn, and KV is kept from then on", async () => {
   const bed = new Bed({ workers: 3, lengthOf: () => 20 });
-  const ask = (prompt: readonly number[], n = 1) => bed.generate(prompt, n) as Request[];
+  const ask = (prompt: readonly number[], n = 1) => bed.generate(prompt, n) as RolloutRequest[];
   const firsts = ask(ROOT, 3);
   await bed.finish();
   expect(kvUsed(bed)).toBe(0);
-  const seconds = firsts.map((first) => ask([...textOf(first), ...NEWS])[0] as Request);
+  const seconds = firsts.map((first) => ask([...textOf(first), ...NEWS])[0] as RolloutRequest);
   await bed.finish();
   for (const [i, second] of seconds.entries()) {
     expect(second.group).toBe(firsts[0]?.group as Group);
     expect(second.workerId).toBe(firsts[i]?.workerId as WorkerId);
   }
   const before = prefilled(bed);
-  const third = ask([...textOf(seconds[1] as Request), ...NEWS])[0] as Request;
+  const third = ask([...textOf(seconds[1] as RolloutRequest), ...NEWS])[0] as RolloutRequest;
   await bed.finish();
   expect(third.workerId).toBe(seconds[1]?.workerId as WorkerId);
   expect(prefilled(bed) - before).toBe(NEWS.length);
@@ -205,9 +208,9 @@ test("sessions: whatever happens, every token comes once and all KV is given bac
           failed: (error) => failures.push(error),
         });
         bed.sidecar.observe({ broken: (error) => failures.push(error) });
-        const all: Request[] = [];
+        const all: RolloutRequest[] = [];
         const texts = new Map<number, number[]>();
-        const last = new Map<number, Request>();
+        const last = new Map<number, RolloutRequest>();
         const { rollout } = bed.sidecar;
         for (const { kind, session = 0, cut = 0, count = 0, index = 0, ms = 0 } of actions) {
           const name = Number(session);

@@ -12,7 +12,7 @@ import { hashString } from "../core/base/hash.ts";
 import {
   contextTokens,
   type Group,
-  type Request,
+  type RolloutRequest,
   type SessionTurn,
 } from "../core/request/buffer.ts";
 import { isCut } from "../core/request/request.ts";
@@ -30,7 +30,7 @@ interface SessionsOptions {
   /** Runs `act` after `ms`, returns a function that cancels it; absent: sessions are forgotten when others begin. */
   readonly later?: ((act: () => void, ms: number) => () => void) | undefined;
   /** Called when no further turn can follow this finished one. */
-  readonly letGo: (request: Request) => void;
+  readonly letGo: (request: RolloutRequest) => void;
 }
 
 /** A session between two turns: it waits for its client, which runs a tool in most cases. */
@@ -67,7 +67,7 @@ interface Session extends SessionScope {
   /** Group of the first turn. */
   group: Group;
   /** The turn that was finished last; null: none, or it was given up. */
-  last: Request | null;
+  last: RolloutRequest | null;
   bytes: number;
   dueMs: number;
 }
@@ -78,7 +78,7 @@ export class SessionTable {
   readonly #sessions = new Map<string, Session>();
   readonly #byGroup = new Map<Group, Set<Session>>();
   /** Session of each unfinished request, and whether the request is a later turn. */
-  readonly #running = new Map<Request, { session: Session; isLater: boolean }>();
+  readonly #running = new Map<RolloutRequest, { session: Session; isLater: boolean }>();
   /** Keys of the sessions without a name, by their last turns. Sessions themselves would keep their closed groups alive. */
   readonly #texts = new KnownTexts<string>();
   readonly trace = new SessionTrace();
@@ -160,7 +160,7 @@ export class SessionTable {
   }
 
   /** Records that the request has joined its group as a turn of the session. */
-  joined(request: Request, about: SessionScope & { key: string; isLater: boolean }): void {
+  joined(request: RolloutRequest, about: SessionScope & { key: string; isLater: boolean }): void {
     const { key, name, scope, isLater } = about;
     const existing = this.#sessions.get(key);
     const empty = { group: request.group, last: null, bytes: 0, dueMs: 0 };
@@ -178,7 +178,7 @@ export class SessionTable {
     this.#use(session);
   }
 
-  finished(request: Request): void {
+  finished(request: RolloutRequest): void {
     const { session, isLater } = this.#running.get(request) ?? {};
     if (session === undefined) return;
     this.#running.delete(request);
@@ -207,7 +207,7 @@ export class SessionTable {
     for (const session of this.#byGroup.get(group) ?? []) this.#forget(session);
   }
 
-  #count({ spec, response }: Request): void {
+  #count({ spec, response }: RolloutRequest): void {
     this.#figures.turns += 1;
     this.#figures.promptTokens += spec.prompt.length;
     this.#figures.cachedTokens += response.promptTokensCached ?? 0;
@@ -220,7 +220,7 @@ export class SessionTable {
     this.#byGroup.getOrInsertComputed(group, () => new Set()).add(session);
   }
 
-  #setLast(session: Session, request: Request | null): void {
+  #setLast(session: Session, request: RolloutRequest | null): void {
     const { last } = session;
     this.#bytes -= session.bytes;
     session.bytes =
@@ -276,7 +276,7 @@ export class SessionTable {
 }
 
 /** Number of first tokens of `prompt` that are those of the turn's prompt and response. */
-function sharedWith(prompt: Int32Array, { spec, response }: Request): number {
+function sharedWith(prompt: Int32Array, { spec, response }: RolloutRequest): number {
   const shared = sharedTokens(prompt, spec.prompt, 0);
   if (shared < spec.prompt.length) return shared;
   return shared + sharedTokens(prompt, response.tokens(), shared);

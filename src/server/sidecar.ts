@@ -4,7 +4,7 @@
 import { assert } from "../core/base/assert.ts";
 import { AppError } from "../core/base/errors.ts";
 import type { WeightEpoch } from "../core/base/ids.ts";
-import type { Group, Request } from "../core/request/buffer.ts";
+import type { Group, RolloutRequest } from "../core/request/buffer.ts";
 import {
   type DrawKey,
   drawKey,
@@ -55,7 +55,7 @@ export interface GenerationSpec {
 }
 
 export interface Generation {
-  readonly requests: readonly Request[];
+  readonly requests: readonly RolloutRequest[];
   /** Ends one response with the tokens it has. */
   end(index: number, reason: "abort" | "stop"): void;
   abort(): void;
@@ -125,7 +125,7 @@ export class Sidecar {
     this.#options = options;
     const { vocabularySize } = options;
     const listener = {
-      finished: (request: Request) => {
+      finished: (request: RolloutRequest) => {
         this.#groups.finished(request);
         this.sessions.finished(request);
       },
@@ -188,7 +188,7 @@ export class Sidecar {
     const turn = isTurn && {
       turn: { ...place.turn, prompt: isLater ? spec.prompt : group.prompt },
     };
-    const requests: Request[] = [];
+    const requests: RolloutRequest[] = [];
     for (let index = 0; index < spec.n; index += 1) {
       const named = seeded ? drawKey(sampling.seed, spec.drawGroup ?? "", index) : null;
       const draw = spec.draws?.[index] ?? named ?? this.#freshKey();

@@ -1,7 +1,7 @@
 // Listens to a worker in a thread of its own, and waits for what it says. Used by tests only.
 
 import type { WeightEpoch } from "../../src/core/base/ids.ts";
-import type { Worker, WorkerEvent, WorkerStats } from "../../src/core/rollout/worker.ts";
+import type { EngineWorker, WorkerEvent, WorkerStats } from "../../src/core/rollout/worker.ts";
 import { Collector } from "./engine-fixture.ts";
 
 /** Listens to a worker; `until` resolves when the condition holds after some event. */
@@ -11,7 +11,7 @@ export class Ear {
   stats: WorkerStats | null = null;
   #waiting: { done: () => boolean; resolve: () => void }[] = [];
 
-  constructor(worker: Worker) {
+  constructor(worker: EngineWorker) {
     worker.listen((epoch, events) => this.#hear(epoch, events));
   }
 

@@ -3,7 +3,7 @@
 import { ADAPTER_CONTROL } from "../../src/adapters/list.ts";
 import type { AppError } from "../../src/core/base/errors.ts";
 import type { WeightsId } from "../../src/core/base/ids.ts";
-import type { Request } from "../../src/core/request/buffer.ts";
+import type { RolloutRequest } from "../../src/core/request/buffer.ts";
 import type { ControlAnswer, EngineOperation } from "../../src/core/rollout/operation.ts";
 import type { WorkerSource } from "../../src/fleet/engines.ts";
 import { WorkerPool, type WorkerPoolOptions } from "../../src/fleet/pool.ts";
@@ -57,7 +57,7 @@ export interface FixtureOptions {
 export class ControlFixture extends Bed {
   /** Every worker that was ever opened, the newest of an index last. */
   readonly opened: ScriptedWorker[][] = [[], [], []];
-  readonly finished: Request[] = [];
+  readonly finished: RolloutRequest[] = [];
   readonly pool: WorkerPool;
   readonly notices: WeightsNotice[] = [];
   readonly weights: WeightUpdates;
@@ -208,7 +208,7 @@ export class ControlFixture extends Bed {
     return () => gate.resolve();
   }
 
-  ask(n: number): readonly Request[] {
+  ask(n: number): readonly RolloutRequest[] {
     return this.generate([1, 2, 3], n, { sampling: samplingOf({ tokensMax: 50 }) });
   }
 

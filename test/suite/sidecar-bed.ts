@@ -4,7 +4,7 @@
 import { assert } from "../../src/core/base/assert.ts";
 import type { Clock } from "../../src/core/base/clock.ts";
 import { weightEpoch, workerId } from "../../src/core/base/ids.ts";
-import type { Request } from "../../src/core/request/buffer.ts";
+import type { RolloutRequest } from "../../src/core/request/buffer.ts";
 import type { RolloutOptions } from "../../src/core/rollout/rollout.ts";
 import { loadCore } from "../../src/core/wasm/load.ts";
 import { EmbeddedKvPool } from "../../src/host/embedded-pool.ts";
@@ -110,7 +110,7 @@ export class Bed {
     prompt: readonly number[],
     n: number,
     fields: Partial<GenerationSpec> = {},
-  ): readonly Request[] {
+  ): readonly RolloutRequest[] {
     return this.sidecar.generate(specFor(prompt, n, fields), DEAF).requests;
   }
 

@@ -3,14 +3,14 @@
 import type { WorkerId } from "../../src/core/base/ids.ts";
 import type { ControlAnswer } from "../../src/core/rollout/operation.ts";
 import type {
+  EngineWorker,
   SamplingSupport,
-  Worker,
   WorkerCapacity,
   WorkerCommand,
   WorkerListener,
 } from "../../src/core/rollout/worker.ts";
 
-export abstract class StubWorker implements Worker {
+export abstract class StubWorker implements EngineWorker {
   abstract readonly workerId: WorkerId;
   abstract readonly name: string;
   abstract readonly capacity: WorkerCapacity;

@@ -7,12 +7,12 @@ import { present } from "../../src/core/base/assert.ts";
 import { requestId, type WeightEpoch, weightEpoch } from "../../src/core/base/ids.ts";
 import type { RequestSpec } from "../../src/core/request/request.ts";
 import type { EngineOperation } from "../../src/core/rollout/operation.ts";
-import type { KvBlob, Worker, WorkerEvent } from "../../src/core/rollout/worker.ts";
+import type { EngineWorker, KvBlob, WorkerEvent } from "../../src/core/rollout/worker.ts";
 import { runCommand, samplingOf, specOf } from "./request-spec.ts";
 
 /** A worker under test, of epoch 0, with two slots or more. */
 export interface WorkerHarness {
-  readonly worker: Worker;
+  readonly worker: EngineWorker;
   /** Path of weights that the engine can load. Default: any but ABSENT. */
   readonly weights?: string;
   /** Operations that the engine does not know: they are a 404. Default: none. */
@@ -43,7 +43,7 @@ interface Heard {
 
 class Bench {
   readonly heard: Heard[] = [];
-  readonly worker: Worker;
+  readonly worker: EngineWorker;
   readonly #harness: WorkerHarness;
 
   constructor(harness: WorkerHarness) {

@@ -2,7 +2,7 @@
 // a few engines of their own, with so few beside them that a step is short; the rest fills the others. How many requests
 // and engines: those with which both lanes are expected to end first.
 
-import type { Request } from "../../../src/core/request/buffer.ts";
+import type { RolloutRequest } from "../../../src/core/request/buffer.ts";
 import type { Slot } from "../../../src/core/schedule/placement.ts";
 import { schedulerFor } from "../../../src/core/schedule/policies.ts";
 import type { Scheduler } from "../../../src/core/schedule/scheduler.ts";
@@ -16,7 +16,7 @@ const BESIDE = [1, 2, 4, 8, 16, 32];
 const ENGINE_PARTS = [1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2];
 
 interface Lanes {
-  readonly long: ReadonlySet<Request>;
+  readonly long: ReadonlySet<RolloutRequest>;
   /** Engines of the long lane; 0: there is none. */
   readonly engines: number;
 }
@@ -27,7 +27,7 @@ export function isolating(parts: SchedulerParts): Scheduler {
   const long = schedulerFor("seer", parts);
   let lanes: Lanes = { long: new Set(), engines: 0 };
   let turns = 0;
-  const waits = new Map<Request, Scheduler>();
+  const waits = new Map<RolloutRequest, Scheduler>();
   const enqueue: Scheduler["enqueue"] = (request) => {
     const lane = lanes.long.has(request) ? long : bulk;
     waits.set(request, lane);
@@ -58,12 +58,12 @@ export function isolating(parts: SchedulerParts): Scheduler {
     enqueue,
     remove,
     schedule,
-    unparked: (request: Request) => waits.get(request)?.unparked(request),
-    isUrgent: (request: Request) => bulk.isUrgent(request),
-    refresh: (group: Request["group"]) => {
+    unparked: (request: RolloutRequest) => waits.get(request)?.unparked(request),
+    isUrgent: (request: RolloutRequest) => bulk.isUrgent(request),
+    refresh: (group: RolloutRequest["group"]) => {
       for (const lane of [bulk, long]) lane.refresh(group);
     },
-    forget: (group: Request["group"]) => {
+    forget: (group: RolloutRequest["group"]) => {
       for (const lane of [bulk, long]) lane.forget(group);
     },
   });
@@ -71,7 +71,7 @@ export function isolating(parts: SchedulerParts): Scheduler {
 
 /** `context`: what is known of lengths; of others the mean is expected. */
 function lanesOf(
-  requests: readonly Request[],
+  requests: readonly RolloutRequest[],
   slots: readonly Slot[],
   { context }: SchedulerParts,
 ): Lanes {

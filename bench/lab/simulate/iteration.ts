@@ -3,7 +3,7 @@
 
 import { present } from "../../../src/core/base/assert.ts";
 import { type RequestId, workerId } from "../../../src/core/base/ids.ts";
-import type { Group, Request } from "../../../src/core/request/buffer.ts";
+import type { Group, RolloutRequest } from "../../../src/core/request/buffer.ts";
 import { isCut } from "../../../src/core/request/request.ts";
 import { endRest, firstComplete } from "../../../src/core/rollout/selection.ts";
 import type { PolicyParts } from "../../../src/core/schedule/policies.ts";
@@ -24,7 +24,7 @@ import { engineSlots, type Workload } from "./workload.ts";
 
 /** Objects that a scheduler may be built from. `lengthOf` is for oracles alone. */
 export interface SchedulerParts extends PolicyParts {
-  readonly lengthOf: (request: Request) => number;
+  readonly lengthOf: (request: RolloutRequest) => number;
   /** Data-parallel ranks of an engine. */
   readonly ranks: number;
 }
@@ -103,7 +103,7 @@ export class Iteration extends Simulation {
   readonly #model: StepModel;
   readonly #reached: Reached;
   readonly #startedMs: number[] = [];
-  readonly #finished: Request[] = [];
+  readonly #finished: RolloutRequest[] = [];
   readonly #returnedLengths: number[] = [];
   #finishedGroups = 0;
   #engineMs = 0;
@@ -114,7 +114,7 @@ export class Iteration extends Simulation {
     const { workload, lengths, core, chunkTokens, isDivided, isPaced } = options;
     const model = new StepModel(workload);
     const flat = lengths.flat();
-    const lengthOf = ({ spec }: Request) => present(flat[spec.requestId], "one for each");
+    const lengthOf = ({ spec }: RolloutRequest) => present(flat[spec.requestId], "one for each");
     super({
       groups: lengths.map((group) => ({
         promptTokens: workload.promptTokens,
@@ -153,7 +153,7 @@ export class Iteration extends Simulation {
     const ends = this.engines.map((engine) => engine.counters.lastTokenMs);
     const finished = this.#finished;
     const last = finished.slice(Math.floor(finished.length * (1 - LAST_SHARE)));
-    const startOf = ({ spec }: Request) => this.#startedMs[spec.requestId] ?? 0;
+    const startOf = ({ spec }: RolloutRequest) => this.#startedMs[spec.requestId] ?? 0;
     return {
       ...figures,
       engineS: this.#engineMs / 1000,
@@ -184,11 +184,11 @@ export class Iteration extends Simulation {
     return super.isOver || until?.({ groups: this.#finishedGroups, unfinished }) === true;
   }
 
-  protected override took({ spec, response }: Request): void {
+  protected override took({ spec, response }: RolloutRequest): void {
     this.#reached.tokens[spec.requestId] = response.length;
   }
 
-  protected override finished(request: Request): void {
+  protected override finished(request: RolloutRequest): void {
     super.finished(request);
     if (!isCut(request.response.finish)) this.#finished.push(request);
     const { finishFirst } = this.#options;
@@ -207,7 +207,7 @@ export class Iteration extends Simulation {
   }
 
   /** The request has `reached` tokens from an earlier iteration. */
-  #restore(request: Request, reached: number): void {
+  #restore(request: RolloutRequest, reached: number): void {
     const { requestId } = request.spec;
     this.#reached.tokens[requestId] = reached;
     const chunk = { workerId: workerId(0), epoch: EPOCH, weights: null, offset: 0 };

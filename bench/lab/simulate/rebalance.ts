@@ -1,7 +1,7 @@
 // Re-balance of CANN's rollout recipe, on any scheduler: a step takes as long as the next larger graph that the engine has
 // captured. As soon as every engine can drop to a smaller one, requests move from those above it to the others.
 
-import type { Request } from "../../../src/core/request/buffer.ts";
+import type { RolloutRequest } from "../../../src/core/request/buffer.ts";
 import type { Slot } from "../../../src/core/schedule/placement.ts";
 import type { ScheduleCommand, Scheduler } from "../../../src/core/schedule/scheduler.ts";
 import type { SchedulerParts } from "./iteration.ts";
@@ -41,7 +41,10 @@ function movesOf(slots: readonly Slot[], inFlight: number, ranks: number): Sched
 }
 
 /** The engine that a whole request runs on: its group's as in veRL, and after a move the least loaded one. */
-export function pinOf({ response, group }: Request, able: readonly Slot[]): Slot | undefined {
+export function pinOf(
+  { response, group }: RolloutRequest,
+  able: readonly Slot[],
+): Slot | undefined {
   if (response.length === 0) return able[group.index % able.length];
   return able.reduce((least, slot) => (slot.inFlight < least.inFlight ? slot : least));
 }

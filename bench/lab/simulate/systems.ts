@@ -4,7 +4,7 @@
 
 import { present } from "../../../src/core/base/assert.ts";
 import type { WorkerId } from "../../../src/core/base/ids.ts";
-import type { Request } from "../../../src/core/request/buffer.ts";
+import type { RolloutRequest } from "../../../src/core/request/buffer.ts";
 import { KeyedPolicy } from "../../../src/core/schedule/keyed.ts";
 import {
   isDivided,
@@ -121,7 +121,7 @@ export const isOtherWork = (system: SystemName): boolean =>
 
 /** Longest true remaining length first: what no system can know. */
 function longestLeft(parts: SchedulerParts): Scheduler {
-  const keyOf = (request: Request) => request.response.length - parts.lengthOf(request);
+  const keyOf = (request: RolloutRequest) => request.response.length - parts.lengthOf(request);
   const order = new KeyedPolicy(parts, keyOf);
   return new Scheduler(order, { kind: "divided", chunks: parts.chunks });
 }
@@ -141,9 +141,9 @@ function groupMeans(lengthOf: SchedulerParts["lengthOf"]): SchedulerParts["lengt
 const TAIL_SHARE = 0.2;
 
 function streamRl(parts: SchedulerParts, lengthOf: SchedulerParts["lengthOf"]): Scheduler {
-  const keyOf = (request: Request) => -lengthOf(request);
+  const keyOf = (request: RolloutRequest) => -lengthOf(request);
   const order = new KeyedPolicy(parts, keyOf);
-  let places: ReadonlyMap<Request, WorkerId> | null = null;
+  let places: ReadonlyMap<RolloutRequest, WorkerId> | null = null;
   return new Scheduler(order, {
     kind: "pinned",
     pin: (request, able) => {
@@ -156,14 +156,15 @@ function streamRl(parts: SchedulerParts, lengthOf: SchedulerParts["lengthOf"]): 
 }
 
 function placesOf(
-  requests: Request[],
+  requests: RolloutRequest[],
   workers: readonly WorkerId[],
-  lengthOf: (request: Request) => number,
-): Map<Request, WorkerId> {
-  const places = new Map<Request, WorkerId>();
-  const tokensOf = (some: readonly Request[]) => some.reduce((sum, one) => sum + lengthOf(one), 0);
+  lengthOf: (request: RolloutRequest) => number,
+): Map<RolloutRequest, WorkerId> {
+  const places = new Map<RolloutRequest, WorkerId>();
+  const tokensOf = (some: readonly RolloutRequest[]) =>
+    some.reduce((sum, one) => sum + lengthOf(one), 0);
   /** Longest first, each to the instance with the fewest tokens so far. */
-  const spread = (some: readonly Request[], over: readonly WorkerId[]) => {
+  const spread = (some: readonly RolloutRequest[], over: readonly WorkerId[]) => {
     const loads = over.map((workerId) => ({ workerId, tokens: 0 }));
     for (const request of some) {
       const least = loads.reduce((a, b) => (b.tokens < a.tokens ? b : a));

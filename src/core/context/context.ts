@@ -1,7 +1,7 @@
 // The context manager: the length estimate and the probe of each group. The scheduler reads it; the rollout updates it.
 
 import { assert } from "../base/assert.ts";
-import type { Group, Request } from "../request/buffer.ts";
+import type { Group, RolloutRequest } from "../request/buffer.ts";
 import { LengthEstimate } from "./length-estimate.ts";
 import { SessionOutlook } from "./session-outlook.ts";
 import { Turnover } from "./turnover.ts";
@@ -12,11 +12,11 @@ interface GroupContext {
   readonly prior: number | null;
   readonly estimate: LengthEstimate;
   /** The request that runs first to learn the group's length; null: it was given up. */
-  probe: Request | null;
+  probe: RolloutRequest | null;
 }
 
 /** The longest response expected from those that earlier weight epochs gave to the same prompt; null: not known. */
-export type LengthPrior = (request: Request) => number | null;
+export type LengthPrior = (request: RolloutRequest) => number | null;
 
 export class ContextManager {
   readonly turnover = new Turnover();
@@ -30,7 +30,7 @@ export class ContextManager {
   }
 
   /** A request of the group was added; the group's first one is its probe. */
-  joined(request: Request): void {
+  joined(request: RolloutRequest): void {
     this.turnover.joined(request);
     const { tokensMax } = request.spec.sampling;
     const { group } = request;
@@ -45,14 +45,14 @@ export class ContextManager {
   }
 
   /** Whether the request is its group's probe: the first one, until any request finishes. A prior makes a probe unnecessary. */
-  isProbe(request: Request): boolean {
+  isProbe(request: RolloutRequest): boolean {
     const { probe, estimate } = this.#of(request.group);
     if (probe !== request) return false;
     return request.turn > 0 ? this.sessions.leads(request) : !estimate.informed;
   }
 
   /** Records that `next` is the next turn of the session of `from`. If `from` was its group's probe, `next` becomes it. */
-  continued(next: Request, from: Request): void {
+  continued(next: RolloutRequest, from: RolloutRequest): void {
     this.sessions.came();
     const context = this.#of(next.group);
     if (context.probe === from) context.probe = next;
@@ -75,18 +75,18 @@ export class ContextManager {
   }
 
   /** Call after tokens were appended to an unfinished response. true: the group's estimate has changed. */
-  progressed(request: Request): boolean {
+  progressed(request: RolloutRequest): boolean {
     return this.#of(request.group).estimate.progressed(request.response.length);
   }
 
-  finished(request: Request): void {
+  finished(request: RolloutRequest): void {
     this.turnover.left();
     this.#of(request.group).estimate.finished(request.response.length);
     if (request.spec.keepsKv === true) this.sessions.ended(request);
   }
 
   /** Records that the request was aborted: its length says nothing about the group's. */
-  aborted(request: Request): void {
+  aborted(request: RolloutRequest): void {
     this.turnover.left();
     const context = this.#of(request.group);
     if (context.probe === request) context.probe = null;

@@ -2,7 +2,7 @@
 // As L_g is the longest finished response of a group, a session is expected to grow as long as the longest session of its
 // group, or as long as the mean of all groups if that is more.
 
-import { contextTokens, type Group, type Request } from "../request/buffer.ts";
+import { contextTokens, type Group, type RolloutRequest } from "../request/buffer.ts";
 
 /** Assumed tokens of a turn before any turn has ended. */
 const TURN_TOKENS = 64;
@@ -34,7 +34,7 @@ export class SessionOutlook {
   readonly #all = { tokens: 0, turns: 0, sessions: 0 };
 
   /** Records the end of a session's turn, which another turn may follow. */
-  ended(request: Request): void {
+  ended(request: RolloutRequest): void {
     this.#ended += 1;
     if (this.#ended >= TURNS_KEPT) {
       this.#ended /= 2;
@@ -64,7 +64,7 @@ export class SessionOutlook {
   }
 
   /** Tokens that the request's session is expected to add; at least those of one turn. */
-  tokensLeft(request: Request): number {
+  tokensLeft(request: RolloutRequest): number {
     const { group } = request;
     return Math.max(this.#turnTokens(group), (this.tokens(group) ?? 0) - grownTokens(request));
   }
@@ -75,7 +75,7 @@ export class SessionOutlook {
   }
 
   /** Whether no sibling's session has had more turns. */
-  leads({ group, turn }: Request): boolean {
+  leads({ group, turn }: RolloutRequest): boolean {
     return turn >= (this.#groups.get(group)?.turnsMax ?? 0);
   }
 
@@ -92,6 +92,6 @@ export class SessionOutlook {
   }
 }
 
-function grownTokens(request: Request): number {
+function grownTokens(request: RolloutRequest): number {
   return contextTokens(request) - request.group.prompt.length;
 }

@@ -1,7 +1,7 @@
 // Counts requests that come and go. A request's wait is measured by the requests that ended meanwhile: this needs no clock,
 // and does not depend on how fast the engines are.
 
-import type { Request } from "../request/buffer.ts";
+import type { RolloutRequest } from "../request/buffer.ts";
 
 export class Turnover {
   #open = 0;
@@ -11,7 +11,7 @@ export class Turnover {
   #peakBefore = 0;
   #since = 0;
 
-  joined(request: Request): void {
+  joined(request: RolloutRequest): void {
     request.endedBefore = this.#ended;
     this.#open += 1;
     this.#peak = Math.max(this.#peak, this.#open);
@@ -33,7 +33,7 @@ export class Turnover {
   }
 
   /** Requests that have ended since the request joined. */
-  endedSince(request: Request): number {
+  endedSince(request: RolloutRequest): number {
     return this.#ended - request.endedBefore;
   }
 

@@ -5,7 +5,7 @@ import fc from "fast-check";
 import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { present } from "../base/assert.ts";
 import { groupId, workerId } from "../base/ids.ts";
-import { type GroupSpec, type Request, RequestBuffer } from "../request/buffer.ts";
+import { type GroupSpec, RequestBuffer, type RolloutRequest } from "../request/buffer.ts";
 import type { GroupUpdate } from "./group-update.ts";
 import { DraftRegistry } from "./registry.ts";
 
@@ -61,7 +61,7 @@ test("registry: replicas converge to the responses", () => {
       for (const i of [0, 1]) buffer.add(groupOf(i, 3));
       const requests = [...buffer.requests];
       const registry = new DraftRegistry("grouped");
-      const begun = new Map<Request, number>();
+      const begun = new Map<RolloutRequest, number>();
       const logs = Array.from({ length: WORKERS }, () => new Logs());
       const flushAll = () => {
         for (const { workerId: w, update } of registry.flush()) logs[w]?.apply(update);

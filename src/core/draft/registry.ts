@@ -5,7 +5,7 @@
 // sent nor drafted for.
 
 import type { GroupId, WorkerId } from "../base/ids.ts";
-import type { Group, Request } from "../request/buffer.ts";
+import type { Group, RolloutRequest } from "../request/buffer.ts";
 import { SEQUENCES_MAX } from "../wasm/abi.ts";
 import type { DraftSource, GroupUpdate } from "./group-update.ts";
 import { DraftSequences } from "./sequences.ts";
@@ -19,7 +19,7 @@ const MAKES = Number.POSITIVE_INFINITY;
 
 /** A response and who follows it. In a later turn its log begins with the new part of its prompt. */
 interface Log {
-  readonly request: Request;
+  readonly request: RolloutRequest;
   readonly source: DraftSource;
   /** Tokens that each worker has or has been sent. Absent: none. */
   readonly cursors: Map<WorkerId, number>;
@@ -52,12 +52,12 @@ export class DraftRegistry {
     return this.#dirty.size;
   }
 
-  source(request: Request): DraftSource | null {
+  source(request: RolloutRequest): DraftSource | null {
     return this.#log(request)?.source ?? null;
   }
 
   /** The response that a source's tokens belong to; null: none, or an attempt that was discarded. */
-  ownerOf(source: DraftSource, groupOf: (id: GroupId) => Group | null): Request | null {
+  ownerOf(source: DraftSource, groupOf: (id: GroupId) => Group | null): RolloutRequest | null {
     const group = groupOf(source.groupId);
     return group === null ? null : this.#sequences.ownerAt(group, source.sampleIndex);
   }
@@ -66,7 +66,7 @@ export class DraftRegistry {
    * The request is about to run on the worker, which makes its tokens from now on: updates by which its replica knows the
    * group, and the tokens that the worker lacks of this request.
    */
-  begin(request: Request, workerId: WorkerId): GroupUpdate[] {
+  begin(request: RolloutRequest, workerId: WorkerId): GroupUpdate[] {
     const log = this.#log(request);
     if (log === null) return [];
     const { source, cursors, holders } = log;
@@ -92,13 +92,13 @@ export class DraftRegistry {
   }
 
   /** The request's worker made tokens; they are in its response already. */
-  generated(request: Request): void {
+  generated(request: RolloutRequest): void {
     const log = this.#known(request);
     if (log !== null && log.holders.size > 1) this.#dirty.add(log);
   }
 
   /** The worker's replica has only `have` tokens of the request. */
-  missing(request: Request, workerId: WorkerId, have: number): void {
+  missing(request: RolloutRequest, workerId: WorkerId, have: number): void {
     const log = this.#known(request);
     if (log === null) return;
     log.cursors.set(workerId, have);
@@ -131,7 +131,7 @@ export class DraftRegistry {
   }
 
   /** The response restarts, perhaps with other tokens: as another sequence of its group. */
-  restarted(request: Request): void {
+  restarted(request: RolloutRequest): void {
     if (this.#mode === "off") return;
     this.#drop(request);
     this.#sequences.restarted(request);
@@ -151,7 +151,7 @@ export class DraftRegistry {
     for (const log of this.#logs) log?.cursors.delete(workerId);
   }
 
-  #drop(request: Request): void {
+  #drop(request: RolloutRequest): void {
     const log = this.#known(request);
     if (log === null) return;
     this.#dirty.delete(log);
@@ -173,12 +173,12 @@ export class DraftRegistry {
     }
   }
 
-  #known(request: Request): Log | null {
+  #known(request: RolloutRequest): Log | null {
     const log = this.#mode === "off" ? undefined : this.#logs[request.index];
     return log?.request === request ? log : null;
   }
 
-  #log(request: Request): Log | null {
+  #log(request: RolloutRequest): Log | null {
     if (this.#mode === "off") return null;
     const known = this.#known(request);
     if (known !== null) return known;
@@ -190,7 +190,7 @@ export class DraftRegistry {
     return log;
   }
 
-  #sourceOf(request: Request): DraftSource | null {
+  #sourceOf(request: RolloutRequest): DraftSource | null {
     const index = this.#sequences.indexOf(request);
     if (index >= SEQUENCES_MAX) return null;
     const { groupId: id, leadTokens } = request.spec;

@@ -2,15 +2,15 @@
 // sequence, so a response that restarts, perhaps with other tokens, gets another sequence; the old one stays as a
 // sibling that does not grow.
 
-import type { Group, Request } from "../request/buffer.ts";
+import type { Group, RolloutRequest } from "../request/buffer.ts";
 
 export class DraftSequences {
   /** Sequences of requests that are not at their own number. */
-  readonly #indexes = new Map<Request, number>();
+  readonly #indexes = new Map<RolloutRequest, number>();
   /** Sequences that are not of the response with that number; null: of a beginning that was taken back. */
-  readonly #owners = new Map<Group, Map<number, Request | null>>();
+  readonly #owners = new Map<Group, Map<number, RolloutRequest | null>>();
 
-  indexOf(request: Request): number {
+  indexOf(request: RolloutRequest): number {
     const known = this.#indexes.get(request);
     if (known !== undefined) return known;
     const { sampleIndex } = request.spec;
@@ -21,20 +21,20 @@ export class DraftSequences {
   }
 
   /** The request that uses sequence `index` of the group now; null: none. */
-  ownerAt(group: Group, index: number): Request | null {
+  ownerAt(group: Group, index: number): RolloutRequest | null {
     const owner = this.#owners.get(group)?.get(index);
     return owner === undefined ? (group.requests[index] ?? null) : owner;
   }
 
   /** The response restarts. */
-  restarted(request: Request): void {
+  restarted(request: RolloutRequest): void {
     const index = this.indexOf(request);
     const owners = this.#owners.getOrInsertComputed(request.group, () => new Map());
     owners.set(index, null);
     this.#move(request, owners);
   }
 
-  forget(request: Request): void {
+  forget(request: RolloutRequest): void {
     this.#indexes.delete(request);
     this.#owners.delete(request.group);
   }
@@ -45,7 +45,7 @@ export class DraftSequences {
   }
 
   /** Moves a request to the first unused sequence. */
-  #move(request: Request, owners: Map<number, Request | null>): number {
+  #move(request: RolloutRequest, owners: Map<number, RolloutRequest | null>): number {
     let index = request.group.requests.length;
     while (owners.has(index)) index += 1;
     owners.set(index, request);

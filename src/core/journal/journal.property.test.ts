@@ -4,7 +4,7 @@ import { expect, test } from "bun:test";
 import fc from "fast-check";
 import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { type GroupId, weightEpoch, weightsId, workerId } from "../base/ids.ts";
-import { type Request, RequestBuffer } from "../request/buffer.ts";
+import { RequestBuffer, type RolloutRequest } from "../request/buffer.ts";
 import { JournalLog } from "./log.ts";
 import { readJournal, type SavedRun } from "./read.ts";
 
@@ -32,7 +32,7 @@ interface Written {
 }
 
 /** The content that must be read back of a request. */
-function stateOf({ response }: Request): unknown {
+function stateOf({ response }: RolloutRequest): unknown {
   const top = response.topLogprobs();
   return {
     tokens: [...response.tokens()],

@@ -3,7 +3,7 @@
 // memory, and many small batches of tokens become one record.
 
 import { present } from "../base/assert.ts";
-import type { Request } from "../request/buffer.ts";
+import type { RolloutRequest } from "../request/buffer.ts";
 import type { SavedOutput } from "../request/saved-output.ts";
 import { type ChunkRecord, type FinishRecord, RecordWriter } from "./records.ts";
 
@@ -12,7 +12,7 @@ const NEVER = -1;
 
 /** A response, and how much of it is in the journal. */
 interface Followed {
-  readonly request: Request;
+  readonly request: RolloutRequest;
   readonly stream: number;
   restarts: number;
   tokens: number;
@@ -40,7 +40,7 @@ export class JournalLog {
   }
 
   /** Begins to follow a response. `saved`: the output that both journal and response have already; null: none. */
-  follow(request: Request, stream: number, saved: SavedOutput | null = null): void {
+  follow(request: RolloutRequest, stream: number, saved: SavedOutput | null = null): void {
     this.#followed[request.index] = {
       request,
       stream,
@@ -52,7 +52,7 @@ export class JournalLog {
   }
 
   /** Call when the response has new tokens, or restarts. */
-  changed(request: Request): void {
+  changed(request: RolloutRequest): void {
     if (this.#isStopped) return;
     const followed = this.#followed[request.index];
     if (followed?.request !== request || followed.isChanged) return;
@@ -61,7 +61,7 @@ export class JournalLog {
   }
 
   /** Call when `response.finish` is set. */
-  finished(request: Request): void {
+  finished(request: RolloutRequest): void {
     if (this.#isStopped) return;
     const followed = this.#followed[request.index];
     if (followed?.request !== request) return;

@@ -2,7 +2,7 @@
 // output follows, and generation does not wait for it. Files belong to the host.
 
 import { AppError } from "../base/errors.ts";
-import type { Request } from "../request/buffer.ts";
+import type { RolloutRequest } from "../request/buffer.ts";
 import type { Rollout } from "../rollout/rollout.ts";
 import type { HeldWeights } from "./held-weights.ts";
 import { JournalLog } from "./log.ts";
@@ -66,7 +66,7 @@ export class RunJournal {
   }
 
   /** Restores saved output to the run's requests, which have just joined, in the order in which responses finished. */
-  follow(rollout: Pick<Rollout, "restore">, requests: readonly Request[]): void {
+  follow(rollout: Pick<Rollout, "restore">, requests: readonly RolloutRequest[]): void {
     const streams = new Set([...(this.#saved?.finished ?? []), ...requests.keys()]);
     for (const stream of streams) {
       const request = requests[stream];
@@ -79,16 +79,16 @@ export class RunJournal {
   }
 
   /** Follows a request that joined the run later; `stream`: its number in the run. */
-  joined(request: Request, stream: number): void {
+  joined(request: RolloutRequest, stream: number): void {
     this.#log.follow(request, stream, null);
   }
 
-  changed(request: Request): void {
+  changed(request: RolloutRequest): void {
     this.#log.changed(request);
     this.#file.touch();
   }
 
-  finished(request: Request): void {
+  finished(request: RolloutRequest): void {
     this.#log.finished(request);
     this.#file.touch();
   }

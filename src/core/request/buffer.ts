@@ -8,7 +8,7 @@ import { assert, present } from "../base/assert.ts";
 import { type GroupId, type RequestId, requestId, type WorkerId } from "../base/ids.ts";
 import type { Attempts } from "./attempts.ts";
 import { type DrawKey, drawKeys, type RequestSpec, type SamplingParams } from "./request.ts";
-import { Response } from "./response.ts";
+import { RolloutResponse } from "./response.ts";
 
 /** One prompt and how many responses to it are wanted. */
 export interface GroupSpec {
@@ -51,7 +51,7 @@ export interface Group {
   readonly prompt: Int32Array;
   /** Indexes are dense; another group gets it once this one is removed. */
   readonly index: number;
-  readonly requests: readonly Request[];
+  readonly requests: readonly RolloutRequest[];
   finished: number;
   /** The meter's number of the iteration in which the group's last request ended; null: not all have ended. */
   endedIn: number | null;
@@ -88,7 +88,7 @@ export interface Whereabouts {
   computedTokens: number;
 }
 
-export interface Request extends Readonly<Whereabouts> {
+export interface RolloutRequest extends Readonly<Whereabouts> {
   readonly spec: RequestSpec;
   readonly group: Group;
   /** Indexes are dense; another request gets it once the group is removed. */
@@ -97,7 +97,7 @@ export interface Request extends Readonly<Whereabouts> {
   readonly isStrict: boolean;
   readonly stalenessMax: number;
   readonly promptTokens: number;
-  readonly response: Response;
+  readonly response: RolloutResponse;
   /** Number of turns of its session before this one. */
   turn: number;
   /** How many requests had ended when it joined (`context/turnover.ts`). */
@@ -112,7 +112,7 @@ export interface Request extends Readonly<Whereabouts> {
 export const REQUESTS_MAX = 262_144;
 
 interface OpenGroup extends Group {
-  readonly requests: Request[];
+  readonly requests: RolloutRequest[];
 }
 
 /** The buffer without the right to move requests. */
@@ -122,8 +122,8 @@ export class RequestBuffer {
   readonly #groups = new Map<GroupId, OpenGroup>();
   readonly #groupAt: (OpenGroup | null)[] = [];
   readonly #groupHoles: number[] = [];
-  readonly #requests = new Map<RequestId, Request>();
-  readonly #requestAt: (Request | null)[] = [];
+  readonly #requests = new Map<RequestId, RolloutRequest>();
+  readonly #requestAt: (RolloutRequest | null)[] = [];
   readonly #requestHoles: number[] = [];
   #nextId = 0;
   #unfinished = 0;
@@ -160,7 +160,7 @@ export class RequestBuffer {
     return group;
   }
 
-  join(to: Group, wanted: Wanted): Request {
+  join(to: Group, wanted: Wanted): RolloutRequest {
     const group = present(this.#groups.get(to.groupId), "the group is in the buffer");
     assert(group === to && !group.isClosed, "a group is open when a request joins it");
     assert(this.#requests.size < REQUESTS_MAX, `at most ${REQUESTS_MAX} requests`);
@@ -171,7 +171,7 @@ export class RequestBuffer {
     const id = requestId(this.#nextId);
     this.#nextId += 1;
     const index = this.#requestHoles.pop() ?? this.#requestAt.length;
-    const request: Request = {
+    const request: RolloutRequest = {
       spec: {
         requestId: id,
         groupId: group.groupId,
@@ -188,7 +188,7 @@ export class RequestBuffer {
       isStrict,
       stalenessMax,
       promptTokens: prompt.length,
-      response: new Response(sampling.tokensMax, sampling.topLogprobs, lead),
+      response: new RolloutResponse(sampling.tokensMax, sampling.topLogprobs, lead),
       status: "waiting",
       workerId: null,
       residentOn: null,
@@ -223,7 +223,7 @@ export class RequestBuffer {
     return this.#groups.values();
   }
 
-  get requests(): Iterable<Request> {
+  get requests(): Iterable<RolloutRequest> {
     return this.#requests.values();
   }
 
@@ -237,7 +237,7 @@ export class RequestBuffer {
   }
 
   /** null: the request was removed with its group, or never existed. */
-  request(id: RequestId): Request | null {
+  request(id: RequestId): RolloutRequest | null {
     return this.#requests.get(id) ?? null;
   }
 
@@ -245,12 +245,12 @@ export class RequestBuffer {
     return present(this.#groupAt[index], "the group of the index is in the buffer");
   }
 
-  requestAt(index: number): Request {
+  requestAt(index: number): RolloutRequest {
     return present(this.#requestAt[index], "the request of the index is in the buffer");
   }
 
   /** Changes a request's status: nothing else does. A finished one has freed its KV, or keeps it for the next turn. */
-  move(request: Request, to: RequestStatus): void {
+  move(request: RolloutRequest, to: RequestStatus): void {
     const from = request.status;
     assert(NEXT[from].includes(to), "a request goes from status to status as the table says");
     this.whereabouts(request).status = to;
@@ -261,7 +261,7 @@ export class RequestBuffer {
   }
 
   /** The writable side of a request. */
-  whereabouts(request: Request): Whereabouts {
+  whereabouts(request: RolloutRequest): Whereabouts {
     return request;
   }
 }
@@ -272,22 +272,22 @@ export function isComplete(group: Group): boolean {
 }
 
 /** Whether the request is a turn of a session after the first. */
-export function isLaterTurn({ spec, group }: Request): boolean {
+export function isLaterTurn({ spec, group }: RolloutRequest): boolean {
   return spec.keepsKv === true && spec.prompt.length > group.prompt.length;
 }
 
 /** Whether the request begins a session: it has no KV yet that its next turns would come back to. */
-export function isFirstTurn(request: Request): boolean {
+export function isFirstTurn(request: RolloutRequest): boolean {
   const { spec, response } = request;
   return spec.keepsKv === true && response.length === 0 && !isLaterTurn(request);
 }
 
 /** Whether the request may have caused the death of a worker: see `Attempts`. */
-export function isSuspect(request: Request): boolean {
+export function isSuspect(request: RolloutRequest): boolean {
   return request.attempts?.isSuspect === true;
 }
 
 /** Prompt + output tokens: what the request's KV holds when nothing is missing. */
-export function contextTokens(request: Request): number {
+export function contextTokens(request: RolloutRequest): number {
   return request.promptTokens + request.response.length;
 }

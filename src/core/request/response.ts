@@ -76,7 +76,7 @@ export type AppendResult =
   | { kind: "ok"; fresh: number; repeated: number }
   | { kind: "gap"; missing: number };
 
-export class Response extends OutputColumns {
+export class RolloutResponse extends OutputColumns {
   readonly tokensMax: number;
   readonly chunks: Chunk[] = [];
   #lastChunk: Chunk | null = null;

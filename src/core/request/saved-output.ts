@@ -2,7 +2,7 @@
 
 import type { TopLogprobs } from "./columns.ts";
 import type { ResponseEnd } from "./request.ts";
-import type { Chunk, Refusal, Response } from "./response.ts";
+import type { Chunk, Refusal, RolloutResponse } from "./response.ts";
 
 export interface SavedOutput {
   readonly tokens: Int32Array;
@@ -15,7 +15,10 @@ export interface SavedOutput {
 }
 
 /** Restores saved output to an empty response, chunk by chunk. */
-export function restore(response: Response, { chunks, tokens, logprobs, top }: SavedOutput): void {
+export function restore(
+  response: RolloutResponse,
+  { chunks, tokens, logprobs, top }: SavedOutput,
+): void {
   const count = top?.count ?? 0;
   for (const { workerId, epoch, weights, offset, tokens: made } of chunks) {
     const end = offset + made;

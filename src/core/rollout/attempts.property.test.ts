@@ -8,7 +8,7 @@ import { OpenWorker, world } from "../../../test/suite/rollout-bed.ts";
 import { tokensOf } from "../../../test/suite/simulated-runs.ts";
 import { fold32 } from "../base/hash.ts";
 import { groupId } from "../base/ids.ts";
-import type { Request } from "../request/buffer.ts";
+import type { RolloutRequest } from "../request/buffer.ts";
 import { drawKey } from "../request/request.ts";
 import { POLICY_NAMES } from "../schedule/policies.ts";
 import type { WorkerCommand } from "./worker.ts";
@@ -55,9 +55,9 @@ function lengthOf(id: number): number {
 }
 
 async function play(scenario: Scenario) {
-  const requests: Request[] = [];
-  const told = new Map<Request, number[]>();
-  const quarantined: Request[] = [];
+  const requests: RolloutRequest[] = [];
+  const told = new Map<RolloutRequest, number[]>();
+  const quarantined: RolloutRequest[] = [];
   const due: { atMs: number; act: () => void }[] = [];
   const after = (ms: number, act: () => void) => due.push({ atMs: clock.nowMs() + ms, act });
   const { rollout, clock, workers, join, steps, threw } = world({

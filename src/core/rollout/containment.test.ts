@@ -6,7 +6,7 @@ import { EPOCH, expectWhole, type OpenWorker, world } from "../../../test/suite/
 import { EmbeddedKvPool } from "../../host/embedded-pool.ts";
 import { present } from "../base/assert.ts";
 import { groupId, requestId, weightEpoch, workerId } from "../base/ids.ts";
-import type { Request } from "../request/buffer.ts";
+import type { RolloutRequest } from "../request/buffer.ts";
 import { drawKey } from "../request/request.ts";
 import { Outbox } from "./outbox.ts";
 import type { WorkerCommand, WorkerEvent } from "./worker.ts";
@@ -144,8 +144,8 @@ test("tokens: what does not fit the response fails the worker, not the rollout",
   rollout.addWorker(join());
   const group = submit("g");
   await steps(1);
-  const { requestId } = (group.requests[0] as Request).spec;
-  const at = (group.requests[0] as Request).workerId as number;
+  const { requestId } = (group.requests[0] as RolloutRequest).spec;
+  const at = (group.requests[0] as RolloutRequest).workerId as number;
   const tokens = new Int32Array(41);
   const logprobs = new Float32Array(41);
   workers[at]?.say(EPOCH, [{ kind: "tokens", requestId, offset: 1, tokens, logprobs, top: null }]);

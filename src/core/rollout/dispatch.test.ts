@@ -12,7 +12,7 @@ import { groupId, weightEpoch, workerId } from "../base/ids.ts";
 import { RequestBuffer, type Requests } from "../request/buffer.ts";
 import { loadCore } from "../wasm/load.ts";
 import { Loop } from "./loop.ts";
-import type { Worker } from "./worker.ts";
+import type { EngineWorker } from "./worker.ts";
 
 const PROMPT_TOKENS = 600;
 const KV_TOKENS = 4096;
@@ -37,8 +37,9 @@ function parked() {
   const capacity = { slots: 4, kvTokens: KV_TOKENS, contextTokens: 2048, kvBytesPerToken: 1 };
   const all: string[] = [];
   for (const id of [HOME, OTHER]) {
-    const send: Worker["send"] = (commands) => all.push(...commands.map((c) => `${c.kind} ${id}`));
-    ledger.add({ workerId: id, name: "", capacity, send } as unknown as Worker);
+    const send: EngineWorker["send"] = (commands) =>
+      all.push(...commands.map((c) => `${c.kind} ${id}`));
+    ledger.add({ workerId: id, name: "", capacity, send } as unknown as EngineWorker);
   }
   const group = requests.add({
     groupId: groupId("g"),

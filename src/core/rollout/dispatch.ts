@@ -9,7 +9,12 @@ import { assert, present } from "../base/assert.ts";
 import type { Clock } from "../base/clock.ts";
 import type { RequestId, WeightEpoch, WeightsId, WorkerId } from "../base/ids.ts";
 import type { KvPool } from "../kv/pool.ts";
-import { contextTokens, isSuspect, type Request, type RequestBuffer } from "../request/buffer.ts";
+import {
+  contextTokens,
+  isSuspect,
+  type RequestBuffer,
+  type RolloutRequest,
+} from "../request/buffer.ts";
 import type { ChunkLength } from "../schedule/chunk-length.ts";
 import { PULL_GAP_TOKENS } from "../schedule/placement.ts";
 import type { ExecutableCommand, Scheduler } from "../schedule/scheduler.ts";
@@ -22,7 +27,7 @@ import { expertsWanted } from "./reports.ts";
 import type { SiblingTokens } from "./sibling-tokens.ts";
 import type { Turns } from "./turns.ts";
 import type { BoundedWaits } from "./waits.ts";
-import type { KvBlob, Worker } from "./worker.ts";
+import type { EngineWorker, KvBlob } from "./worker.ts";
 
 /** Where a request runs next, and for how many output tokens. */
 interface Target {
@@ -63,7 +68,7 @@ export class Dispatch {
   /** Chunks that were assigned while their request's KV is still leaving another worker. */
   readonly #pending = new Map<RequestId, Target>();
   /** Running requests whose chunk was ordered to end, and the KV tokens that this frees. */
-  readonly #ending = new Map<Request, number>();
+  readonly #ending = new Map<RolloutRequest, number>();
 
   constructor(parts: DispatchParts) {
     this.#parts = parts;
@@ -84,7 +89,7 @@ export class Dispatch {
   }
 
   /** Workers on which something runs, or that KV is leaving. */
-  get busyWorkers(): Worker[] {
+  get busyWorkers(): EngineWorker[] {
     const sources = new Set([...this.#departing.values()].map(({ from }) => from));
     return this.#ledger
       .workers()
@@ -101,7 +106,11 @@ export class Dispatch {
   }
 
   /** The request is the worker's from now on; its KV may have to come first. */
-  #assign(request: Request, { workerId, chunkTokens }: Target, reservedTokens: number): void {
+  #assign(
+    request: RolloutRequest,
+    { workerId, chunkTokens }: Target,
+    reservedTokens: number,
+  ): void {
     const target = { workerId, chunkTokens };
     if (isSuspect(request)) this.#ledger.suspect(workerId, request);
     this.#buffer.move(request, "moving");
@@ -120,7 +129,7 @@ export class Dispatch {
   }
 
   /** The request goes on elsewhere: with its KV, unless that would have to wait for a lost connection or saves little. */
-  #depart(request: Request): void {
+  #depart(request: RolloutRequest): void {
     const from = present(request.residentOn, "only resident KV leaves a worker");
     const { requestId } = request.spec;
     const tokens = request.residentTokens;
@@ -176,7 +185,7 @@ export class Dispatch {
   }
 
   /** Brings the target whatever the KV pool has of the request, and starts its chunk, at once or later. */
-  #load(request: Request, target: Target): void {
+  #load(request: RolloutRequest, target: Target): void {
     const { meter, turns, waits } = this.#parts;
     const { requestId } = request.spec;
     const { workerId } = target;
@@ -216,7 +225,7 @@ export class Dispatch {
   }
 
   /** The request's chunk begins on its worker, which loads `kv` for it; null: it has the KV, or computes it. */
-  #start(request: Request, { workerId, chunkTokens }: Target, kv: KvBlob | null): void {
+  #start(request: RolloutRequest, { workerId, chunkTokens }: Target, kv: KvBlob | null): void {
     const { clock, meter, chunks, siblings, scheduler, outbox, pause } = this.#parts;
     const worker = this.#ledger.worker(workerId);
     this.#buffer.whereabouts(request).workerId = workerId;
@@ -246,25 +255,25 @@ export class Dispatch {
   // While a request runs.
 
   /** The request, if it runs on the worker. */
-  running(id: RequestId, workerId: WorkerId): Request | null {
+  running(id: RequestId, workerId: WorkerId): RolloutRequest | null {
     const request = this.#buffer.request(id);
     return request?.status === "running" && request.workerId === workerId ? request : null;
   }
 
   /** Updates the reservation of a running request that has new tokens. */
-  reached(request: Request): void {
+  reached(request: RolloutRequest): void {
     const workerId = present(request.residentOn, "a request that runs is resident");
     const held = this.#ledger.reserve(workerId, contextTokens(request), request.residentTokens);
     this.#buffer.whereabouts(request).residentTokens = held;
   }
 
   /** The chunk of a running request that may be divided is to end with the tokens that it has. */
-  endChunk({ status, workerId, spec: { divisible, requestId } }: Request): void {
+  endChunk({ status, workerId, spec: { divisible, requestId } }: RolloutRequest): void {
     if (status !== "running" || workerId === null || !divisible) return;
     this.#parts.outbox.post(workerId, { kind: "park", requestId });
   }
 
-  #preempt(request: Request, from: WorkerId): void {
+  #preempt(request: RolloutRequest, from: WorkerId): void {
     assert(request.status === "running", "only a running request is preempted");
     this.#parts.meter.count("chunks_ended_early");
     this.#ending.set(request, request.residentTokens);
@@ -276,31 +285,31 @@ export class Dispatch {
   // A request runs no more.
 
   /** The request's chunk is over, and its response goes on. */
-  goesOn(request: Request): void {
+  goesOn(request: RolloutRequest): void {
     this.#parked(request);
     this.#buffer.move(request, "waiting");
   }
 
   /** Everything that the request has on its worker is gone with the worker, or with the weights. */
-  lost(request: Request): void {
+  lost(request: RolloutRequest): void {
     this.#pending.delete(request.spec.requestId);
     if (request.residentOn !== null) this.#ended(request, request.residentOn);
     this.#displace(request);
   }
 
   /** A request that has lost all that it had on a worker waits again. */
-  waits(request: Request): void {
+  waits(request: RolloutRequest): void {
     this.#buffer.move(request, "waiting");
   }
 
   /** The response is complete, or given up; what the request held on a worker has been given back, or stays for the next turn. */
-  finish(request: Request): void {
+  finish(request: RolloutRequest): void {
     this.#buffer.move(request, "finished");
     this.#pooled.release(request.spec.requestId);
   }
 
   /** Frees what the request holds on its worker. */
-  release(request: Request): void {
+  release(request: RolloutRequest): void {
     const { residentOn, status } = request;
     const { requestId } = request.spec;
     this.freed(request);
@@ -310,7 +319,7 @@ export class Dispatch {
   }
 
   /** Gives back what the request held on its worker, which has freed it by itself. */
-  freed(request: Request): void {
+  freed(request: RolloutRequest): void {
     this.#pending.delete(request.spec.requestId);
     const { residentOn, residentTokens, status } = request;
     if (residentOn === null) return;
@@ -321,7 +330,7 @@ export class Dispatch {
   }
 
   /** The request's KV stays where it is until it is wanted elsewhere. */
-  #parked(request: Request): void {
+  #parked(request: RolloutRequest): void {
     const workerId = present(request.residentOn, "a request that ran is resident");
     this.#ended(request, workerId);
     const held = contextTokens(request);
@@ -330,7 +339,7 @@ export class Dispatch {
   }
 
   /** The worker has dropped KV that was parked there. */
-  evicted(workerId: WorkerId, request: Request | null): void {
+  evicted(workerId: WorkerId, request: RolloutRequest | null): void {
     if (request === null || !isParkedOn(workerId, request)) return;
     this.#ledger.book(workerId, { inFlight: 0, kvTokens: -request.residentTokens });
     this.#displace(request);
@@ -340,13 +349,13 @@ export class Dispatch {
   // From one turn of a session to the next.
 
   /** The KV of a finished turn stays where it is. */
-  retain(request: Request): void {
+  retain(request: RolloutRequest): void {
     this.#parked(request);
     this.#parts.scheduler.retained(request);
   }
 
   /** Parks the KV of a turn that ends now on its worker, for the next one. false: the worker cannot. */
-  park(request: Request): boolean {
+  park(request: RolloutRequest): boolean {
     const { spec, status, workerId } = request;
     if (spec.keepsKv !== true || !spec.divisible || status !== "running") return false;
     const worker = workerId === null ? null : this.#ledger.worker(workerId);
@@ -357,7 +366,7 @@ export class Dispatch {
   }
 
   /** The next turn goes on from the KV of the turn before, as far as it shares its tokens. */
-  inherit(next: Request, from: Request, sharedTokens: number): void {
+  inherit(next: RolloutRequest, from: RolloutRequest, sharedTokens: number): void {
     const whereabouts = this.#buffer.whereabouts(next);
     whereabouts.workerId = from.workerId;
     whereabouts.computedTokens = sharedTokens;
@@ -378,7 +387,7 @@ export class Dispatch {
   }
 
   /** Frees what a finished request has kept, on its worker and in the pool. */
-  letGo(request: Request): void {
+  letGo(request: RolloutRequest): void {
     this.#parts.scheduler.unparked(request);
     this.release(request);
     this.#pooled.release(request.spec.requestId);
@@ -423,7 +432,7 @@ export class Dispatch {
   }
 
   /** The request's chunk is over, in whatever way. */
-  #ended(request: Request, workerId: WorkerId): void {
+  #ended(request: RolloutRequest, workerId: WorkerId): void {
     this.#ledger.ended(workerId, request);
     const tokens = this.#ending.get(request);
     if (tokens === undefined) return;
@@ -431,14 +440,14 @@ export class Dispatch {
     this.#ledger.leaving(workerId, -tokens);
   }
 
-  #reside(request: Request, workerId: WorkerId, tokens: number): void {
+  #reside(request: RolloutRequest, workerId: WorkerId, tokens: number): void {
     if (request.residentOn === null) this.#ledger.resides(workerId, request, 1);
     const whereabouts = this.#buffer.whereabouts(request);
     whereabouts.residentOn = workerId;
     whereabouts.residentTokens = tokens;
   }
 
-  #displace(request: Request): void {
+  #displace(request: RolloutRequest): void {
     if (request.residentOn !== null) this.#ledger.resides(request.residentOn, request, -1);
     const whereabouts = this.#buffer.whereabouts(request);
     whereabouts.residentOn = null;
@@ -450,7 +459,7 @@ export class Dispatch {
   }
 }
 
-function isParkedOn(workerId: WorkerId, request: Request): boolean {
+function isParkedOn(workerId: WorkerId, request: RolloutRequest): boolean {
   const isParked = request.status === "waiting" || request.status === "finished";
   return isParked && request.residentOn === workerId;
 }

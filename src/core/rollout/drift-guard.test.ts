@@ -3,8 +3,8 @@
 import { expect, test } from "bun:test";
 import { uniformAt } from "../base/hash.ts";
 import { weightEpoch, workerId } from "../base/ids.ts";
-import type { Request } from "../request/buffer.ts";
-import { Response } from "../request/response.ts";
+import type { RolloutRequest } from "../request/buffer.ts";
+import { RolloutResponse } from "../request/response.ts";
 import { DriftGuard } from "./drift-guard.ts";
 
 const ENGINE = workerId(3);
@@ -32,7 +32,7 @@ function guarded(takes: "never" | "drafted" | "always" | "nothing") {
   const guard = new DriftGuard();
   const verdicts: (string | undefined)[] = [];
   for (let startMs = 0; startMs < 200; startMs += 1) {
-    const response = new Response(CHUNK, TOP.count);
+    const response = new RolloutResponse(CHUNK, TOP.count);
     response.openChunk(ENGINE, weightEpoch(0), null, { startMs, tokensMax: CHUNK, kvTokens: 0 });
     const verifications: number[] = [];
     const isBroken = takes === "nothing" && guard.mayDraft(ENGINE);
@@ -49,7 +49,7 @@ function guarded(takes: "never" | "drafted" | "always" | "nothing") {
     if (takes === "never" || takes === "drafted")
       Object.assign(response.lastChunk?.run ?? {}, { drafts });
     const sampling = { temperature: 1, shaping: null, engineFields: null };
-    const request = { spec: { sampling }, response } as unknown as Request;
+    const request = { spec: { sampling }, response } as unknown as RolloutRequest;
     const reason = guard.ended(request, startMs > 0, startMs);
     if (reason !== null) verdicts.push(reason.split("; ").at(-1));
   }

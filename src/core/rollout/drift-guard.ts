@@ -6,7 +6,7 @@
 // alternatives at temperature 1, with nothing that shapes logits, can be compared.
 
 import type { WorkerId } from "../base/ids.ts";
-import type { Request } from "../request/buffer.ts";
+import type { RolloutRequest } from "../request/buffer.ts";
 import { type ChunkDrafts, VERIFICATION_WORDS } from "../request/response.ts";
 import { SamplingTest } from "./sampling-test.ts";
 
@@ -74,7 +74,7 @@ export class DriftGuard {
   }
 
   /** Whether what was drawn for the request can be compared. */
-  compares({ sampling }: Request["spec"]): boolean {
+  compares({ sampling }: RolloutRequest["spec"]): boolean {
     const { temperature, shaping, engineFields, topLogprobs } = sampling;
     const isPlain = temperature === 1 && shaping === null && engineFields === null;
     return isPlain && topLogprobs >= TOP_MIN;
@@ -84,7 +84,7 @@ export class DriftGuard {
    * The last chunk of a request that it compares has ended; `hasDrafts`: its engine drafts where it may. Returns why
    * this changes; null: it does not.
    */
-  ended({ response }: Request, hasDrafts: boolean, nowMs: number): string | null {
+  ended({ response }: RolloutRequest, hasDrafts: boolean, nowMs: number): string | null {
     const chunk = response.lastChunk;
     const top = chunk && response.topLogprobs(chunk.offset);
     if (chunk === null || top === null) return null;

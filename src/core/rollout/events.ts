@@ -3,21 +3,21 @@
 
 import { contain } from "../base/contain.ts";
 import type { WeightEpoch, WorkerId } from "../base/ids.ts";
-import type { Group, Request } from "../request/buffer.ts";
-import type { Worker, WorkerStats } from "./worker.ts";
+import type { Group, RolloutRequest } from "../request/buffer.ts";
+import type { EngineWorker, WorkerStats } from "./worker.ts";
 
 /** Events come in order, inside the turn in which they occur. A reader may call the rollout back, and must be fast. */
 export interface RolloutEvents<Asked = unknown> {
   /** A client's request has begun. `asked`: what the client wants. */
-  joined(request: Request, asked: Asked): void;
+  joined(request: RolloutRequest, asked: Asked): void;
   /** Output tokens from `offset` on are new. */
-  tokens(request: Request, offset: number): void;
+  tokens(request: RolloutRequest, offset: number): void;
   /** The response is complete or given up (`isCut`). Its `finish` is the reason; `joinedMs` and `finishedMs` are set. */
-  finished(request: Request): void;
+  finished(request: RolloutRequest): void;
   /** A closed group has only finished requests; it is forgotten afterwards. */
   groupFinished(group: Group): void;
   /** The request's tokens are discarded: it could not continue from them, and restarts. */
-  restarted(request: Request): void;
+  restarted(request: RolloutRequest): void;
   /** The next epoch has begun: all workers have its weights. */
   advanced(epoch: WeightEpoch): void;
   /** A rollout that a client asked for as a whole is over, and its groups are complete. */
@@ -27,15 +27,15 @@ export interface RolloutEvents<Asked = unknown> {
    * The worker was removed; its requests continue elsewhere, or wait for a worker. It may have been removed before, or
    * may not serve yet (`watch`).
    */
-  workerFailed(worker: Worker, message: string): void;
+  workerFailed(worker: EngineWorker, message: string): void;
   /** The request has been ended because it makes workers die; `response.refusal` is the reason. Before `finished`. */
-  quarantined(request: Request): void;
+  quarantined(request: RolloutRequest): void;
   /** A wait has reached its bound: what was given up, in words for an operator. Requests have ended for it before. */
   waitEnded(message: string): void;
   /** The worker gets no drafts, as it did not draw what it reported where it had them; or gets them again. */
-  draftsOff(worker: Worker, reason: string): void;
+  draftsOff(worker: EngineWorker, reason: string): void;
   /** A reader threw. `request`: the request that belongs to it, which ends after this; null: none. */
-  threw(error: unknown, request: Request | null): void;
+  threw(error: unknown, request: RolloutRequest | null): void;
   /** A bug: the rollout has stopped and must not be used. */
   broken(error: unknown): void;
 }
@@ -51,7 +51,10 @@ export class RolloutFeed {
   /** Readers of tokens, which are called for every batch. */
   #followers: RolloutEvents["tokens"][] = [];
   /** Readers of one request each, by its index, which later requests may reuse. */
-  readonly #own: ({ readonly request: Request; readonly reader: RolloutReader } | undefined)[] = [];
+  readonly #own: (
+    | { readonly request: RolloutRequest; readonly reader: RolloutReader }
+    | undefined
+  )[] = [];
 
   /** `threw`: ends the request, if there is one, and tells of the error. */
   constructor(owner: RolloutReader<unknown>, threw: RolloutEvents["threw"]) {
@@ -70,12 +73,12 @@ export class RolloutFeed {
   }
 
   /** The request belongs to this reader, which gets its events alone. */
-  own(request: Request, reader: RolloutReader): void {
+  own(request: RolloutRequest, reader: RolloutReader): void {
     this.#own[request.index] = { request, reader };
   }
 
   /** Called for every batch of tokens, so it makes no closure. */
-  tokens(request: Request, offset: number): void {
+  tokens(request: RolloutRequest, offset: number): void {
     const own = this.#own[request.index];
     try {
       this.#owner.tokens?.(request, offset);
@@ -93,13 +96,13 @@ export class RolloutFeed {
     }
   }
 
-  finished(request: Request): void {
+  finished(request: RolloutRequest): void {
     this.tell((reader) => reader.finished?.(request), request);
     if (this.#ownOf(request) !== null) this.#own[request.index] = undefined;
   }
 
   /** An event that is about a request tells its own reader as well. */
-  tell(act: (reader: RolloutReader<unknown>) => void, request: Request | null = null): void {
+  tell(act: (reader: RolloutReader<unknown>) => void, request: RolloutRequest | null = null): void {
     const own = this.#ownOf(request);
     const both = () => {
       act(this.#owner);
@@ -115,9 +118,9 @@ export class RolloutFeed {
   }
 
   /** Errors of readers at an error go to the owner; one of the owner goes nowhere. */
-  threw(error: unknown, request: Request | null): void {
+  threw(error: unknown, request: RolloutRequest | null): void {
     const own = this.#ownOf(request);
-    const last = (problem: unknown, about: Request | null) =>
+    const last = (problem: unknown, about: RolloutRequest | null) =>
       contain(
         () => this.#owner.threw?.(problem, about),
         () => {},
@@ -131,7 +134,7 @@ export class RolloutFeed {
     }
   }
 
-  #ownOf(request: Request | null): RolloutReader | null {
+  #ownOf(request: RolloutRequest | null): RolloutReader | null {
     const own = request === null ? undefined : this.#own[request.index];
     return own?.request === request ? (own?.reader ?? null) : null;
   }

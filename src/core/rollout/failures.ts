@@ -8,7 +8,7 @@
 
 import type { Clock } from "../base/clock.ts";
 import { Attempts, type Death } from "../request/attempts.ts";
-import { isSuspect, type Request } from "../request/buffer.ts";
+import { isSuspect, type RolloutRequest } from "../request/buffer.ts";
 import { Quarantine } from "./quarantine.ts";
 
 /** Two workers that die of the same request, with nothing else to blame: one could be chance. */
@@ -31,7 +31,7 @@ const REPORTS_MAX = 4;
 
 /** A request that is not tried again, and why. */
 export interface Verdict {
-  readonly request: Request;
+  readonly request: RolloutRequest;
   readonly message: string;
 }
 
@@ -41,9 +41,9 @@ export class Failures {
   #outsideMs: number[] = [];
   readonly #quarantine: Quarantine;
   /** Requests whose worker has just died: what waits of them is not scheduled yet. */
-  readonly #delayed = new Set<Request>();
+  readonly #delayed = new Set<RolloutRequest>();
   /** Requests that have joined and are to be rejected, and why. */
-  readonly #rejected = new Map<Request, string>();
+  readonly #rejected = new Map<RolloutRequest, string>();
 
   constructor(clock: Clock) {
     this.#clock = clock;
@@ -54,7 +54,7 @@ export class Failures {
    * Checks a request that has joined: one like those that workers died of is refused. The caller can handle that only
    * when it knows the request.
    */
-  joined(request: Request): void {
+  joined(request: RolloutRequest): void {
     const reason = this.#quarantine.reason(request);
     if (reason !== null) this.#rejected.set(request, reason);
   }
@@ -68,12 +68,12 @@ export class Failures {
   }
 
   /** true: the request's worker has just died, and it is not tried again yet. */
-  holds(request: Request): boolean {
+  holds(request: RolloutRequest): boolean {
     return this.#delayed.has(request);
   }
 
   /** The request has more output tokens. */
-  progressed(request: Request): void {
+  progressed(request: RolloutRequest): void {
     const { attempts, response } = request;
     if (attempts !== null && response.length > attempts.watermark) {
       this.#clear(attempts.progressed(response.length));
@@ -81,7 +81,7 @@ export class Failures {
   }
 
   /** The request has ended: it is neither tried again nor rejected later. `isKnown`: regularly, so workers did not die of it. */
-  ended(request: Request, isKnown: boolean): void {
+  ended(request: RolloutRequest, isKnown: boolean): void {
     this.#delayed.delete(request);
     this.#rejected.delete(request);
     const deaths = request.attempts?.cleared() ?? NONE;
@@ -95,7 +95,7 @@ export class Failures {
   }
 
   /** A worker died while it ran `running`. Returns the requests that are not to be tried again. */
-  died(report: string, running: readonly Request[]): Request[] {
+  died(report: string, running: readonly RolloutRequest[]): RolloutRequest[] {
     const death: Death = { suspects: running.length, isUnknown: false };
     const max = ATTEMPTS_MAX + this.#outside();
     const spent = running.filter((request) => {
@@ -116,17 +116,17 @@ export class Failures {
   }
 
   /** The requests are not tried again until they are released. */
-  hold(requests: readonly Request[]): void {
+  hold(requests: readonly RolloutRequest[]): void {
     for (const request of requests) this.#delayed.add(request);
   }
 
   /** The requests that are still held. */
-  release(requests: readonly Request[]): Request[] {
+  release(requests: readonly RolloutRequest[]): RolloutRequest[] {
     return requests.filter((request) => this.#delayed.delete(request));
   }
 
   /** Workers died of the request: it is rejected, and with it those that ask for the same, wait, and are suspects too. */
-  verdicts(request: Request): Verdict[] {
+  verdicts(request: RolloutRequest): Verdict[] {
     const { spec, group, attempts } = request;
     if (request.status === "finished" || attempts === null) return [];
     const { requestId, sampleIndex, sampling } = spec;

@@ -3,10 +3,10 @@ import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { groupId, workerId } from "../base/ids.ts";
 import { RequestBuffer } from "../request/buffer.ts";
 import { Ledger } from "./ledger.ts";
-import type { Worker, WorkerCapacity } from "./worker.ts";
+import type { EngineWorker, WorkerCapacity } from "./worker.ts";
 
-function workerOf(id: number, capacity: WorkerCapacity): Worker {
-  return { workerId: workerId(id), name: "", capacity } as unknown as Worker;
+function workerOf(id: number, capacity: WorkerCapacity): EngineWorker {
+  return { workerId: workerId(id), name: "", capacity } as unknown as EngineWorker;
 }
 
 const CAPACITY = { slots: 8, kvTokens: 100, contextTokens: 50, kvBytesPerToken: 0 };

@@ -4,28 +4,28 @@
 import { assert } from "../base/assert.ts";
 import type { Clock } from "../base/clock.ts";
 import type { WorkerId } from "../base/ids.ts";
-import type { Group, Request } from "../request/buffer.ts";
+import type { Group, RolloutRequest } from "../request/buffer.ts";
 import { Lookahead } from "../schedule/lookahead.ts";
 import { Paces } from "../schedule/pace.ts";
 import { inBlocks, promptTokens, type Slot } from "../schedule/placement.ts";
-import type { Worker, WorkerStats } from "./worker.ts";
+import type { EngineWorker, WorkerStats } from "./worker.ts";
 
 type Made = Pick<WorkerStats, "outputTokens" | "acceptedTokens" | "draftedTokens">;
 
 interface Account {
-  readonly worker: Worker;
+  readonly worker: EngineWorker;
   readonly slot: { -readonly [Key in keyof Slot]: Slot[Key] };
   /** false: its connection is lost, and may come back. */
   isReachable: boolean;
   /** false: it has no slots; what it runs stays there. */
   isOpen: boolean;
   /** The suspect that was dispatched there last. */
-  suspect: Request | null;
+  suspect: RolloutRequest | null;
   inFlight: number;
   kvTokens: number;
   readonly lookahead: Lookahead;
   /** Running requests in order of dispatch. */
-  readonly running: Set<Request>;
+  readonly running: Set<RolloutRequest>;
   /** State of the current span: last update, time in which requests ran, and that time multiplied by their number. */
   updatedMs: number;
   busyMs: number;
@@ -59,10 +59,10 @@ export class Ledger {
     this.#clock = clock;
   }
 
-  add(worker: Worker): void {
+  add(worker: EngineWorker): void {
     assert(!this.#accounts.has(worker.workerId), `worker ${worker.workerId} is there already`);
     const residents = new Map<Group, number>();
-    const running = new Set<Request>();
+    const running = new Set<RolloutRequest>();
     this.#accounts.set(worker.workerId, {
       worker,
       slot: slotOf(worker, { residents, running }),
@@ -84,11 +84,11 @@ export class Ledger {
   }
 
   /** null: the worker has failed and was removed. */
-  worker(workerId: WorkerId): Worker | null {
+  worker(workerId: WorkerId): EngineWorker | null {
     return this.#accounts.get(workerId)?.worker ?? null;
   }
 
-  workers(): Worker[] {
+  workers(): EngineWorker[] {
     return [...this.#accounts.values()].map((account) => account.worker);
   }
 
@@ -124,7 +124,7 @@ export class Ledger {
   }
 
   /** One request more, or fewer, has KV on the worker. */
-  resides(workerId: WorkerId, { group, spec }: Request, change: 1 | -1): void {
+  resides(workerId: WorkerId, { group, spec }: RolloutRequest, change: 1 | -1): void {
     const account = this.#accounts.get(workerId);
     if (account === undefined) return;
     if (spec.keepsKv === true) account.sessions = Math.max(0, account.sessions + change);
@@ -139,7 +139,7 @@ export class Ledger {
   }
 
   /** The request's chunk begins on the worker. */
-  begun(workerId: WorkerId, request: Request): void {
+  begun(workerId: WorkerId, request: RolloutRequest): void {
     const account = this.#accounts.get(workerId);
     if (account === undefined) return;
     this.#updateSpan(account);
@@ -147,7 +147,7 @@ export class Ledger {
   }
 
   /** Removes a request that no longer runs on the worker. */
-  ended(workerId: WorkerId, request: Request): void {
+  ended(workerId: WorkerId, request: RolloutRequest): void {
     const account = this.#accounts.get(workerId);
     if (account === undefined) return;
     this.#updateSpan(account);
@@ -173,7 +173,7 @@ export class Ledger {
   }
 
   /** Running requests of the worker, in order of dispatch. */
-  running(workerId: WorkerId): ReadonlySet<Request> {
+  running(workerId: WorkerId): ReadonlySet<RolloutRequest> {
     return this.#accounts.get(workerId)?.running ?? new Set();
   }
 
@@ -230,7 +230,7 @@ export class Ledger {
   }
 
   /** The request is dispatched to the worker, and workers have died with it. */
-  suspect(workerId: WorkerId, request: Request): void {
+  suspect(workerId: WorkerId, request: RolloutRequest): void {
     const account = this.#accounts.get(workerId);
     if (account !== undefined) account.suspect = request;
   }
@@ -269,7 +269,10 @@ export class Ledger {
   }
 }
 
-function slotOf({ workerId, capacity }: Worker, held: Pick<Slot, "residents" | "running">): Slot {
+function slotOf(
+  { workerId, capacity }: EngineWorker,
+  held: Pick<Slot, "residents" | "running">,
+): Slot {
   const { slots, ahead = 0, kvTokens, kvBlockTokens = 1, kvBytesPerToken } = capacity;
   const { sharesKv = kvBytesPerToken > 0, baseRows = Number.MAX_SAFE_INTEGER } = capacity;
   return {
@@ -295,7 +298,7 @@ function slotOf({ workerId, capacity }: Worker, held: Pick<Slot, "residents" | "
   };
 }
 
-function isOnProbation(request: Request, workerId: WorkerId): boolean {
+function isOnProbation(request: RolloutRequest, workerId: WorkerId): boolean {
   if (request.residentOn !== workerId || request.attempts?.isOnProbation !== true) return false;
   return request.status === "running" || request.status === "moving";
 }

@@ -14,9 +14,9 @@ import type { KvPool } from "../kv/pool.ts";
 import {
   type Group,
   isComplete,
-  type Request,
   RequestBuffer,
   type Requests,
+  type RolloutRequest,
 } from "../request/buffer.ts";
 import { type FinishReason, isCut, type ResponseEnd } from "../request/request.ts";
 import { ChunkLength } from "../schedule/chunk-length.ts";
@@ -36,7 +36,7 @@ import { SiblingTokens } from "./sibling-tokens.ts";
 import { problemOf } from "./token-check.ts";
 import { Turns } from "./turns.ts";
 import { BoundedWaits, type LastingWait } from "./waits.ts";
-import type { Worker, WorkerEvent } from "./worker.ts";
+import type { EngineWorker, WorkerEvent } from "./worker.ts";
 
 export interface LoopOptions {
   readonly policy: PolicyName;
@@ -96,7 +96,7 @@ export class Loop {
     this.#clock = clock;
     this.#later = later;
     this.#vocabularySize = options.vocabularySize ?? Number.POSITIVE_INFINITY;
-    const threw = (error: unknown, request: Request | null) => this.#threw(error, request);
+    const threw = (error: unknown, request: RolloutRequest | null) => this.#threw(error, request);
     this.events = new RolloutFeed(options.listener, threw);
     this.turns = new Turns(
       () => this.#turn(),
@@ -170,7 +170,7 @@ export class Loop {
   }
 
   /** A request has joined. */
-  enter(request: Request): void {
+  enter(request: RolloutRequest): void {
     request.response.joinedMs = this.#clock.nowMs();
     this.context.joined(request);
     this.scheduler.refresh(request.group);
@@ -182,7 +182,7 @@ export class Loop {
   }
 
   /** The request, which is about to enter, is the next turn of a session and begins with tokens of the turn before. */
-  inherit(next: Request, from: Request, sharedTokens: number): void {
+  inherit(next: RolloutRequest, from: RolloutRequest, sharedTokens: number): void {
     next.turn = from.turn + 1;
     this.context.continued(next, from);
     if (from.status !== "finished") return;
@@ -193,14 +193,14 @@ export class Loop {
   }
 
   /** A request waits: it is scheduled unless it came in a pause, or its worker has just died. */
-  enqueue(request: Request): void {
+  enqueue(request: RolloutRequest): void {
     const isHeld = this.pause.arrivals.has(request) || this.#failures.holds(request);
     if (!isHeld) this.scheduler.enqueue(request);
   }
 
   // Events of workers.
 
-  take(worker: Worker, epoch: WeightEpoch, events: readonly WorkerEvent[]): void {
+  take(worker: EngineWorker, epoch: WeightEpoch, events: readonly WorkerEvent[]): void {
     if (this.turns.isStopped) return;
     const isCurrent = epoch === this.dispatch.epoch;
     this.meter.turn();
@@ -215,7 +215,7 @@ export class Loop {
     });
   }
 
-  #take(worker: Worker, event: Exclude<WorkerEvent, { kind: "failed" }>): void {
+  #take(worker: EngineWorker, event: Exclude<WorkerEvent, { kind: "failed" }>): void {
     const { workerId } = worker;
     switch (event.kind) {
       case "tokens":
@@ -251,7 +251,7 @@ export class Loop {
     }
   }
 
-  #tokens(worker: Worker, event: Extract<WorkerEvent, { kind: "tokens" }>): void {
+  #tokens(worker: EngineWorker, event: Extract<WorkerEvent, { kind: "tokens" }>): void {
     const { meter } = this;
     const { workerId } = worker;
     const request = this.dispatch.running(event.requestId, workerId);
@@ -294,7 +294,7 @@ export class Loop {
   }
 
   /** A chunk is over: the response goes on, or has ended. */
-  #chunkDone(worker: Worker, event: Extract<WorkerEvent, { kind: "chunk_done" }>): void {
+  #chunkDone(worker: EngineWorker, event: Extract<WorkerEvent, { kind: "chunk_done" }>): void {
     const request = this.dispatch.running(event.requestId, worker.workerId);
     if (request === null) return;
     const { response, spec } = request;
@@ -328,7 +328,7 @@ export class Loop {
   }
 
   /** The chunk's tokens say more on whether drafts change what its engine draws. */
-  #compareDraws(request: Request, worker: Worker): void {
+  #compareDraws(request: RolloutRequest, worker: EngineWorker): void {
     const { meter, registry, drift } = this;
     const hasDrafts = registry.source(request) !== null && meter.hasDrafted(worker);
     const reason = drift.ended(request, hasDrafts, meter.turnMs);
@@ -340,12 +340,12 @@ export class Loop {
   // A worker is gone.
 
   /** The owner of a worker gets its failure even if the worker does not serve, or not any more. */
-  #failed(worker: Worker, message: string): void {
+  #failed(worker: EngineWorker, message: string): void {
     if (this.ledger.worker(worker.workerId) === worker) this.#died(worker, message);
     this.events.tell((reader) => reader.workerFailed?.(worker, message));
   }
 
-  #died(worker: Worker, message: string): void {
+  #died(worker: EngineWorker, message: string): void {
     const running = [...this.requests.requests].filter(
       ({ status, workerId }) => status === "running" && workerId === worker.workerId,
     );
@@ -361,7 +361,7 @@ export class Loop {
   }
 
   /** Requests that the worker ran go back to the buffer and are recomputed elsewhere. */
-  remove({ workerId }: Worker): void {
+  remove({ workerId }: EngineWorker): void {
     this.ledger.remove(workerId);
     this.meter.workerGone(workerId);
     this.registry.forget(workerId);
@@ -379,7 +379,7 @@ export class Loop {
   }
 
   /** The request has lost what it had on a worker; if it ran, it waits again. */
-  #unplace(request: Request): void {
+  #unplace(request: RolloutRequest): void {
     const { response, spec, status } = request;
     const hasRun = status === "moving" || status === "running";
     if (hasRun) response.closeChunk(this.#clock.nowMs(), "lost");
@@ -402,7 +402,7 @@ export class Loop {
   }
 
   /** A strict request that waits has tokens of weights that are no longer current, and nothing on a worker. */
-  beginAnew(request: Request): void {
+  beginAnew(request: RolloutRequest): void {
     const { response } = request;
     if (response.chunks.length === 0) return;
     if (response.restarts >= STRICT_RESTARTS_MAX) {
@@ -418,7 +418,7 @@ export class Loop {
     this.#tellRestarted(request);
   }
 
-  #restart(request: Request): void {
+  #restart(request: RolloutRequest): void {
     this.meter.restarted(request.response.length);
     request.response.restart();
     this.registry.restarted(request);
@@ -433,13 +433,13 @@ export class Loop {
   // Ends.
 
   /** Ends an unfinished response as it stands. */
-  end(request: Request, reason: "abort" | "stop" | "deadline"): void {
+  end(request: RolloutRequest, reason: "abort" | "stop" | "deadline"): void {
     if (reason !== "stop" || !this.dispatch.park(request)) this.dispatch.release(request);
     this.finish(request, reason);
   }
 
   /** The response is complete, or given up; what the request held on a worker has been given back already. */
-  finish(request: Request, reason: ResponseEnd): void {
+  finish(request: RolloutRequest, reason: ResponseEnd): void {
     const { group, response, status } = request;
     response.finish = reason;
     response.finishedMs = this.#clock.nowMs();
@@ -502,7 +502,7 @@ export class Loop {
   }
 
   /** A reader failed at something: that is no reason to stop for the requests of others. */
-  #threw(error: unknown, request: Request | null): void {
+  #threw(error: unknown, request: RolloutRequest | null): void {
     this.events.threw(error, request);
     if (request === null || request.status === "finished") return;
     const message = `the server failed at this request: ${errorText(error)}`;
@@ -510,13 +510,13 @@ export class Loop {
     this.end(request, "abort");
   }
 
-  #tellRestarted(request: Request): void {
+  #tellRestarted(request: RolloutRequest): void {
     this.events.tell((reader) => reader.restarted?.(request), request);
   }
 }
 
 /** The end of a response whose worker, or sidecar, was lost after its last token and before the report; null: it goes on. */
-export function unreportedEnd({ spec, response }: Request): FinishReason | null {
+export function unreportedEnd({ spec, response }: RolloutRequest): FinishReason | null {
   const { stopTokenIds, tokensMax } = spec.sampling;
   const last = response.length === 0 ? null : response.tokens(response.length - 1)[0];
   if (last != null && stopTokenIds.includes(last)) return "stop";

@@ -6,7 +6,7 @@ import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { groupId, weightEpoch, workerId } from "../base/ids.ts";
 import { RequestBuffer } from "../request/buffer.ts";
 import { Meter } from "./meter.ts";
-import type { Worker } from "./worker.ts";
+import type { EngineWorker } from "./worker.ts";
 
 /** Joins so many requests of a new group. */
 function join(buffer: RequestBuffer, meter: Meter, name: string, size: number) {
@@ -88,7 +88,7 @@ test("meter: of a worker that was removed for good only its counts stay", () => 
   const capacity = { slots: 1, kvTokens: 10, contextTokens: 10, kvBytesPerToken: 1 };
   for (let i = 0; i < 100; i += 1) {
     const id = workerId(i);
-    meter.worker({ workerId: id, name: `w${i}`, capacity } as Worker);
+    meter.worker({ workerId: id, name: `w${i}`, capacity } as EngineWorker);
     meter.stats(id, { ...NO_WORKER_STATS, preemptions: 1, drafts: 1, acceptedTokens: 2 });
     meter.workerForgotten(id);
   }

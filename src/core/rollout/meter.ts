@@ -3,7 +3,7 @@
 import type { Clock } from "../base/clock.ts";
 import type { WeightEpoch, WorkerId } from "../base/ids.ts";
 import type { KvPoolStats } from "../kv/pool.ts";
-import type { Group, Request } from "../request/buffer.ts";
+import type { Group, RolloutRequest } from "../request/buffer.ts";
 import {
   type CountKey,
   type Counts,
@@ -20,7 +20,7 @@ import { type EngineClock, engineClock } from "./progress-clock.ts";
 import { type EnginesReport, kvMovesReport, type Progress, type WorkerReport } from "./report.ts";
 import { ETA_FACTOR, TimeLeft } from "./time-left.ts";
 import { type Timeline, TimelineRecorder } from "./timeline.ts";
-import type { Worker, WorkerStats } from "./worker.ts";
+import type { EngineWorker, WorkerStats } from "./worker.ts";
 
 /** tokens/s is shown over about this long. */
 const RATE_WINDOW_MS = 1000;
@@ -29,7 +29,7 @@ const ETA_MS = 1000;
 const ETA_REQUEST_MS = 1 / 16;
 
 interface WorkerTally {
-  readonly worker: Worker;
+  readonly worker: EngineWorker;
   stats: WorkerStats | null;
   outputTokens: number;
   kvTokensPeak: number;
@@ -49,7 +49,7 @@ export class Meter {
   #rateStartMs: number;
   #rateStartTokens = 0;
   #tokensPerS = 0;
-  readonly #open: () => Iterable<Request>;
+  readonly #open: () => Iterable<RolloutRequest>;
   readonly #learned: (group: Group) => number | null;
   /** The current iteration, or the last one; null: none has begun. */
   #span: IterationSpan | null = null;
@@ -68,7 +68,7 @@ export class Meter {
    */
   constructor(
     clock: Clock,
-    requests: () => Iterable<Request> = () => [],
+    requests: () => Iterable<RolloutRequest> = () => [],
     learned: (group: Group) => number | null = () => null,
     load: Pick<Ledger, "paces" | "running"> = new Ledger(clock),
   ) {
@@ -80,7 +80,7 @@ export class Meter {
     this.#rateStartMs = this.#startMs;
   }
 
-  worker(worker: Worker): void {
+  worker(worker: EngineWorker): void {
     this.#tallies.set(worker.workerId, {
       worker,
       stats: null,
@@ -98,7 +98,7 @@ export class Meter {
     tally.stats = { ...tally.stats, running: 0, waiting: 0, kvTokensUsed: 0 };
   }
 
-  hasDrafted({ workerId }: Worker): boolean {
+  hasDrafted({ workerId }: EngineWorker): boolean {
     return (this.#tallies.get(workerId)?.stats?.draftedTokens ?? 0) > 0;
   }
 
@@ -132,7 +132,7 @@ export class Meter {
     this.#timeLeft.clear();
   }
 
-  requestJoined({ group, spec }: Request, epoch: WeightEpoch): void {
+  requestJoined({ group, spec }: RolloutRequest, epoch: WeightEpoch): void {
     if (this.#isOver) this.#begin(epoch);
     // A group that had ended goes on: in another iteration it is one of that, too.
     if (group.endedIn === this.iteration) this.#counts.finished_groups -= 1;
@@ -170,7 +170,7 @@ export class Meter {
     this.#counts.restarted_tokens += tokens;
   }
 
-  requestFinished(request: Request): void {
+  requestFinished(request: RolloutRequest): void {
     const { response, group } = request;
     this.#counts.finished_requests += 1;
     if (group.finished === group.requests.length) {

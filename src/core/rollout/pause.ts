@@ -1,7 +1,7 @@
 // The pause of a rollout: its mode, the requests that came meanwhile, and the callers that wait for the pause to take
 // effect. It schedules nothing; the rollout reads it.
 
-import type { Request } from "../request/buffer.ts";
+import type { RolloutRequest } from "../request/buffer.ts";
 
 /** keep: requests stay as they are. wait: those that are there finish first. abort: they are given up. */
 export type PauseMode = "keep" | "wait" | "abort";
@@ -16,7 +16,7 @@ export class Pause {
   /** null: it runs. */
   mode: PauseMode | null = null;
   /** Requests that came while the rollout was paused. */
-  readonly arrivals = new Set<Request>();
+  readonly arrivals = new Set<RolloutRequest>();
   #waiters: Waiter[] = [];
 
   /** Resolves with true once `isOver` holds at a check of the pause; with false if generation resumed before. */
@@ -35,7 +35,7 @@ export class Pause {
   }
 
   /** Returns the requests that came meanwhile, in order. */
-  resume(): readonly Request[] {
+  resume(): readonly RolloutRequest[] {
     this.mode = null;
     const arrivals = [...this.arrivals];
     this.arrivals.clear();

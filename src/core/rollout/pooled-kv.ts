@@ -4,7 +4,7 @@
 import type { RequestId, WeightEpoch, WeightsId } from "../base/ids.ts";
 import { kvKey } from "../kv/key.ts";
 import type { KvKey, KvPool } from "../kv/pool.ts";
-import { contextTokens, type Request } from "../request/buffer.ts";
+import { contextTokens, type RolloutRequest } from "../request/buffer.ts";
 import type { KvBlob } from "./worker.ts";
 
 /** KV that a worker is about to load stays in the pool for this long: Mooncake's default lease. */
@@ -38,7 +38,7 @@ export class PooledKv {
   }
 
   /** A blob that the pool refuses is simply not there. */
-  store(request: Request, { kv, epoch, weights, leased }: StoreOptions): void {
+  store(request: RolloutRequest, { kv, epoch, weights, leased }: StoreOptions): void {
     const { requestId, sampling } = request.spec;
     const salt = sampling.cacheSalt ?? null;
     const key = kvKey(epoch, allTokens(request), kv.tokens, { weights, salt });
@@ -72,7 +72,7 @@ export class PooledKv {
   }
 
   /** A blob of `from` is `heir`'s, if both have the tokens of it: the first `sharedTokens` are the same. */
-  inherit(heir: Request, from: Request, sharedTokens: number): void {
+  inherit(heir: RolloutRequest, from: RolloutRequest, sharedTokens: number): void {
     const blob = this.#blobs.get(from.spec.requestId);
     if (blob === undefined || blob.tokens > sharedTokens) return;
     this.#blobs.delete(from.spec.requestId);
@@ -108,7 +108,7 @@ export class PooledKv {
   }
 }
 
-function allTokens(request: Request): Int32Array {
+function allTokens(request: RolloutRequest): Int32Array {
   const tokens = new Int32Array(contextTokens(request));
   tokens.set(request.spec.prompt);
   tokens.set(request.response.tokens(), request.spec.prompt.length);

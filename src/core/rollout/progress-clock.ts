@@ -3,7 +3,7 @@
 // a long prompt, or has not made its first token, is not. It decides nothing: it is for people.
 
 import type { WorkerId } from "../base/ids.ts";
-import { contextTokens, type Request } from "../request/buffer.ts";
+import { contextTokens, type RolloutRequest } from "../request/buffer.ts";
 import type { Paces } from "../schedule/pace.ts";
 import type { WorkerStats } from "./worker.ts";
 
@@ -35,7 +35,7 @@ const STARTING_MS = 60_000;
 
 interface Seen {
   readonly worker: WorkerId;
-  readonly running: ReadonlySet<Request>;
+  readonly running: ReadonlySet<RolloutRequest>;
   readonly stats: WorkerStats | null;
   /** Time of its last token or step; 0: none yet. */
   readonly progressMs: number;

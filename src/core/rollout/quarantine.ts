@@ -2,7 +2,7 @@
 // request again, and each time it would kill two workers.
 
 import type { Clock } from "../base/clock.ts";
-import type { Request } from "../request/buffer.ts";
+import type { RolloutRequest } from "../request/buffer.ts";
 import { promptKey } from "../request/prompt-key.ts";
 
 /** Longer than clients' pauses between retries; short, for the judgement may have been wrong. */
@@ -23,7 +23,7 @@ export class Quarantine {
     this.#clock = clock;
   }
 
-  add(request: Request, message: string): void {
+  add(request: RolloutRequest, message: string): void {
     const key = keyOf(request);
     if (key === null) return;
     this.#entries.delete(key);
@@ -35,7 +35,7 @@ export class Quarantine {
   }
 
   /** Why an equal request was ended; null: none was, lately. */
-  reason(request: Request): string | null {
+  reason(request: RolloutRequest): string | null {
     if (this.#entries.size === 0) return null;
     const nowMs = this.#clock.nowMs();
     for (const [key, { untilMs }] of this.#entries) {
@@ -53,7 +53,7 @@ export class Quarantine {
 }
 
 /** null: it cannot be distinguished from others. */
-function keyOf({ spec: { prompt, sampling } }: Request): string | null {
+function keyOf({ spec: { prompt, sampling } }: RolloutRequest): string | null {
   try {
     return `${promptKey(prompt)} ${JSON.stringify(sampling)}`;
   } catch {

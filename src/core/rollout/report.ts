@@ -1,7 +1,7 @@
 // The reports of a rollout: while it runs (Progress), when it is over (RolloutReport), and with what its engines did
 // (RunReport). The last two are written as they stand: their keys are a public format and stay stable.
 
-import type { Request } from "../request/buffer.ts";
+import type { RolloutRequest } from "../request/buffer.ts";
 import {
   type Figures,
   KV_MOVE_FIGURES,
@@ -72,9 +72,9 @@ export interface RunReport extends Omit<RolloutReport, keyof EnginesReport>, Eng
 
 /** Responses of a rollout, and what became of them. */
 export interface RolloutOutcome {
-  readonly groups: readonly { readonly requests: readonly Request[] }[];
+  readonly groups: readonly { readonly requests: readonly RolloutRequest[] }[];
   /** Groups that were handed out, with these responses. */
-  readonly finishedGroups: readonly { readonly taken: readonly Request[] }[];
+  readonly finishedGroups: readonly { readonly taken: readonly RolloutRequest[] }[];
   readonly startMs: number;
   readonly endMs: number;
   readonly ends: Ends;

@@ -8,7 +8,7 @@ import {
   type Group,
   type GroupSpec,
   isComplete,
-  type Request,
+  type RolloutRequest,
   type Wanted,
 } from "../request/buffer.ts";
 import { restore, type SavedOutput } from "../request/saved-output.ts";
@@ -20,13 +20,13 @@ import type { Meter } from "./meter.ts";
 import type { PauseMode } from "./pause.ts";
 import { isStale } from "./selection.ts";
 import type { RolloutWait } from "./waits.ts";
-import type { Worker } from "./worker.ts";
+import type { EngineWorker } from "./worker.ts";
 
 export type RolloutOptions = LoopOptions;
 
 /** The turn of a session before a request. */
 export interface PreviousTurn {
-  readonly request: Request;
+  readonly request: RolloutRequest;
   /** Number of first tokens of its prompt and response with which the new prompt begins. */
   readonly sharedTokens: number;
 }
@@ -36,7 +36,7 @@ export class Rollout {
   readonly events: RolloutFeed;
   readonly #loop: Loop;
   /** Workers that are listened to. */
-  readonly #watched = new WeakSet<Worker>();
+  readonly #watched = new WeakSet<EngineWorker>();
 
   constructor(options: RolloutOptions) {
     this.#loop = new Loop(options);
@@ -49,12 +49,12 @@ export class Rollout {
   }
 
   /** Requests of all groups that are not complete, finished or not. */
-  get requests(): Iterable<Request> {
+  get requests(): Iterable<RolloutRequest> {
     return this.#loop.requests.requests;
   }
 
   /** null: its group is complete, or it never was. */
-  request(id: RequestId): Request | null {
+  request(id: RequestId): RolloutRequest | null {
     return this.#loop.requests.request(id);
   }
 
@@ -94,17 +94,17 @@ export class Rollout {
 
   // Workers.
 
-  get workers(): Worker[] {
+  get workers(): EngineWorker[] {
     return this.#loop.ledger.workers();
   }
 
   /** Workers on which something runs, or that KV is leaving: they keep a pause from taking hold. */
-  get busyWorkers(): Worker[] {
+  get busyWorkers(): EngineWorker[] {
     return this.#loop.dispatch.busyWorkers;
   }
 
   /** Adds a worker that has the weights of the rollout's epoch, and no other listener. */
-  addWorker(worker: Worker): void {
+  addWorker(worker: EngineWorker): void {
     this.#loop.ledger.add(worker);
     this.meter.worker(worker);
     this.watch(worker);
@@ -112,14 +112,14 @@ export class Rollout {
   }
 
   /** Makes `workerFailed` report the worker from now on. The worker does not serve before it is added. */
-  watch(worker: Worker): void {
+  watch(worker: EngineWorker): void {
     if (this.#watched.has(worker)) return;
     this.#watched.add(worker);
     worker.listen((epoch, events) => this.#loop.take(worker, epoch, events));
   }
 
   /** The worker serves no more; its requests continue elsewhere. Its failure is still reported. */
-  removeWorker(worker: Worker): void {
+  removeWorker(worker: EngineWorker): void {
     if (!this.#serves(worker)) return;
     this.#loop.turns.run(() => this.#loop.remove(worker));
   }
@@ -136,7 +136,7 @@ export class Rollout {
    * Sets whether the worker's connection works. While it is lost, running requests there wait for it, no new one is
    * placed there, and requests whose KV is there continue elsewhere without it; of one that `isLeaving`, with it.
    */
-  setReachable(worker: Worker, isReachable: boolean, isLeaving = false): void {
+  setReachable(worker: EngineWorker, isReachable: boolean, isLeaving = false): void {
     if (!this.#serves(worker)) return;
     const { turns, dispatch, ledger } = this.#loop;
     turns.run(() => {
@@ -146,7 +146,7 @@ export class Rollout {
     });
   }
 
-  #serves(worker: Worker): boolean {
+  #serves(worker: EngineWorker): boolean {
     return this.#loop.ledger.worker(worker.workerId) === worker;
   }
 
@@ -164,7 +164,7 @@ export class Rollout {
     return this.#loop.requests.open(groupId, prompt);
   }
 
-  join(group: Group, wanted: Wanted, previous: PreviousTurn | null = null): Request {
+  join(group: Group, wanted: Wanted, previous: PreviousTurn | null = null): RolloutRequest {
     const request = this.#loop.requests.join(group, wanted);
     if (previous !== null) this.#loop.inherit(request, previous.request, previous.sharedTokens);
     this.#loop.enter(request);
@@ -175,7 +175,7 @@ export class Rollout {
    * Gives a request that has just joined what an earlier process generated of it: it continues from there. false: it
    * begins anew, because it must run in one piece, or all its tokens must be of the same weights.
    */
-  restore(request: Request, saved: SavedOutput): boolean {
+  restore(request: RolloutRequest, saved: SavedOutput): boolean {
     assert(request.status === "waiting" && request.response.length === 0, "it has just joined");
     const canContinue = request.spec.divisible && !isStale(request, saved.chunks, this.epoch);
     if (saved.finish === null && !canContinue) return false;
@@ -198,7 +198,7 @@ export class Rollout {
   }
 
   /** Drops the KV that was kept for a further turn of the session. */
-  letGo(request: Request): void {
+  letGo(request: RolloutRequest): void {
     if (request.status !== "finished") return;
     this.#loop.turns.run(() => this.#loop.dispatch.letGo(request));
   }
@@ -214,7 +214,7 @@ export class Rollout {
    * Ends a response as it stands. abort: it is given up. stop: its text is complete (a stop string). deadline: of its client.
    * Nothing happens if it is finished.
    */
-  end(request: Request, reason: "abort" | "stop" | "deadline"): void {
+  end(request: RolloutRequest, reason: "abort" | "stop" | "deadline"): void {
     if (request.status === "finished") return;
     this.#loop.turns.run(() => this.#loop.end(request, reason));
   }

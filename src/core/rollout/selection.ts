@@ -2,12 +2,15 @@
 // over-sampling); how much that prefers short ones; and how old tokens are. It selects; its owner ends the rest.
 
 import type { WeightEpoch } from "../base/ids.ts";
-import type { Request } from "../request/buffer.ts";
+import type { RolloutRequest } from "../request/buffer.ts";
 import { isCut } from "../request/request.ts";
 import type { Chunk } from "../request/response.ts";
 
 /** The first `wanted` responses that are complete, in order of their samples. */
-export function firstComplete(requests: readonly Request[], wanted: number): Request[] {
+export function firstComplete(
+  requests: readonly RolloutRequest[],
+  wanted: number,
+): RolloutRequest[] {
   return requests
     .filter(({ response: { finish } }) => finish !== null && !isCut(finish))
     .sort((a, b) => (a.response.finishedMs ?? 0) - (b.response.finishedMs ?? 0))
@@ -17,8 +20,8 @@ export function firstComplete(requests: readonly Request[], wanted: number): Req
 
 /** Gives up the rest of a group once `wanted` of its responses are complete. */
 export function endRest(
-  rollout: { end(request: Request, reason: "abort"): void },
-  requests: readonly Request[],
+  rollout: { end(request: RolloutRequest, reason: "abort"): void },
+  requests: readonly RolloutRequest[],
   wanted: number,
 ): void {
   if (firstComplete(requests, wanted).length < wanted) return;
@@ -33,7 +36,10 @@ export function endRest(
  * Of a response that was given up it is known that it would have been longer: the expected length is the product-limit
  * estimate (Kaplan and Meier 1958). null: there are none.
  */
-export function lengthBias(taken: readonly Request[], others: readonly Request[]): number | null {
+export function lengthBias(
+  taken: readonly RolloutRequest[],
+  others: readonly RolloutRequest[],
+): number | null {
   const all = [...taken, ...others].map(({ response: { length, finish } }) => ({
     length,
     isCut: finish === null || isCut(finish),
@@ -54,7 +60,7 @@ export function lengthBias(taken: readonly Request[], others: readonly Request[]
 
 /** Whether a strict response has chunks, with or without tokens, of weights that are too old in `epoch`. */
 export function isStale(
-  { isStrict, stalenessMax }: Pick<Request, "isStrict" | "stalenessMax">,
+  { isStrict, stalenessMax }: Pick<RolloutRequest, "isStrict" | "stalenessMax">,
   chunks: readonly Chunk[],
   epoch: WeightEpoch,
 ): boolean {

@@ -5,10 +5,10 @@ import type { Clock } from "../base/clock.ts";
 import type { WorkerId } from "../base/ids.ts";
 import type { DraftSource } from "../draft/group-update.ts";
 import type { DraftRegistry } from "../draft/registry.ts";
-import type { Request } from "../request/buffer.ts";
+import type { RolloutRequest } from "../request/buffer.ts";
 import type { DriftGuard } from "./drift-guard.ts";
 import type { Outbox } from "./outbox.ts";
-import type { Worker } from "./worker.ts";
+import type { EngineWorker } from "./worker.ts";
 
 /**
  * Siblings' tokens go out to each worker at most so often. A message costs the engine it goes to about as
@@ -42,12 +42,12 @@ export class SiblingTokens {
   }
 
   /** Where the request drafts from on the worker; null: it gets no drafts there. */
-  source(request: Request, workerId: WorkerId): DraftSource | null {
+  source(request: RolloutRequest, workerId: WorkerId): DraftSource | null {
     return this.#drift.mayDraft(workerId) ? this.#registry.source(request) : null;
   }
 
   /** The worker is about to run the request, and must have its own text before it adds to it; its siblings' can follow. */
-  begin(request: Request, worker: Worker): void {
+  begin(request: RolloutRequest, worker: EngineWorker): void {
     const { workerId, capacity } = worker;
     if (capacity.drafts === false) return;
     for (const update of this.#registry.begin(request, workerId)) {

@@ -2,7 +2,7 @@
 // with one scale for each group: open responses count with the tokens that they have, as the first to end are the short
 // ones (maximum likelihood of censored lengths).
 
-import type { Group, Request } from "../request/buffer.ts";
+import type { Group, RolloutRequest } from "../request/buffer.ts";
 import { isCut } from "../request/request.ts";
 
 /** Shape of the lengths: the scale is the root of the mean square. */
@@ -37,7 +37,7 @@ export class TimeLeft {
     this.#speed = 0;
   }
 
-  finished({ response }: Request): void {
+  finished({ response }: RolloutRequest): void {
     if (response.finish === null || isCut(response.finish)) return;
     this.#ended += 1;
     this.#squares += square(response.length);
@@ -45,7 +45,7 @@ export class TimeLeft {
 
   /** Seconds; null: no response has finished, or nothing runs. `learned`: L_g by earlier epochs; see ContextManager. */
   seconds(
-    requests: Iterable<Request>,
+    requests: Iterable<RolloutRequest>,
     learned: (group: Group) => number | null,
     { running, tokensPerS }: Speed,
   ): number | null {

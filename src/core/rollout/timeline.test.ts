@@ -5,7 +5,7 @@ import { expect, test } from "bun:test";
 import { NO_WORKER_STATS } from "../../../test/suite/no-figures.ts";
 import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { groupId, weightEpoch, workerId } from "../base/ids.ts";
-import { type Request, RequestBuffer } from "../request/buffer.ts";
+import { RequestBuffer, type RolloutRequest } from "../request/buffer.ts";
 import { CHUNK_COLUMNS, SAMPLES_MAX, TimelineRecorder } from "./timeline.ts";
 
 const ENGINE = workerId(0);
@@ -18,20 +18,20 @@ const WORKERS = [
 ];
 const STATS = { ...NO_WORKER_STATS, running: 2, waiting: 1, kvTokensUsed: 100 };
 
-function requests(size: number): readonly Request[] {
+function requests(size: number): readonly RolloutRequest[] {
   const wanted = { prompt: Int32Array.of(1), sampling: samplingOf({ tokensMax: 8 }) };
   return new RequestBuffer().add({ groupId: groupId("g"), size, ...wanted }).requests;
 }
 
 /** A chunk of two tokens. */
-function chunk({ response }: Request, startMs: number): void {
+function chunk({ response }: RolloutRequest, startMs: number): void {
   response.joinedMs ??= startMs;
   response.openChunk(ENGINE, weightEpoch(0), null, { startMs, tokensMax: 2, kvTokens: 7 });
   response.append(response.length, Int32Array.of(1, 2), new Float32Array(2));
   response.closeChunk(startMs + 10, null);
 }
 
-function end(request: Request, endMs: number): void {
+function end(request: RolloutRequest, endMs: number): void {
   request.response.finishedMs = endMs;
   request.response.finish = "stop";
   new RequestBuffer().move(request, "finished");

@@ -2,9 +2,9 @@
 // the responses that finished last, and a bounded number of samples of each worker. It changes nothing.
 
 import type { WorkerId } from "../base/ids.ts";
-import type { Request } from "../request/buffer.ts";
+import type { RolloutRequest } from "../request/buffer.ts";
 import type { Chunk } from "../request/response.ts";
-import type { Worker, WorkerStats } from "./worker.ts";
+import type { EngineWorker, WorkerStats } from "./worker.ts";
 
 /** An array of a chunk holds these, in this order. Times are milliseconds since the begin of the iteration. */
 export const CHUNK_COLUMNS = [
@@ -149,7 +149,7 @@ export class TimelineRecorder {
     this.#samples.clear();
   }
 
-  finished(request: Request): void {
+  finished(request: RolloutRequest): void {
     this.#finished.push(kept(request));
     this.#chunks += 1 + request.response.chunks.length;
     while (this.#chunks > this.#chunksMax) {
@@ -176,8 +176,8 @@ export class TimelineRecorder {
   /** `open`: requests of which some may not have finished. */
   report(about: {
     readonly startMs: number;
-    readonly open: Iterable<Request>;
-    readonly workers: readonly Pick<Worker, "workerId" | "name" | "capacity">[];
+    readonly open: Iterable<RolloutRequest>;
+    readonly workers: readonly Pick<EngineWorker, "workerId" | "name" | "capacity">[];
   }): Timeline {
     const { startMs, open, workers } = about;
     const since = (ms: number) => Math.round((ms - startMs) * 1000) / 1000;
@@ -213,7 +213,7 @@ export class TimelineRecorder {
   }
 }
 
-function kept({ spec, response }: Request): Kept {
+function kept({ spec, response }: RolloutRequest): Kept {
   return {
     group: spec.groupId,
     index: spec.sampleIndex,

@@ -2,7 +2,7 @@
 // for. Anything else would break what reads it later (text, drafts, another engine's prefill), so that it is refused
 // where it comes in, for this one response.
 
-import type { Response } from "../request/response.ts";
+import type { RolloutResponse } from "../request/response.ts";
 import type { WorkerEvent } from "./worker.ts";
 
 type Tokens = Omit<Extract<WorkerEvent, { kind: "tokens" }>, "kind" | "requestId">;
@@ -10,7 +10,8 @@ type Tokens = Omit<Extract<WorkerEvent, { kind: "tokens" }>, "kind" | "requestId
 /** Describes the first fault of the event; null: there is none. One pass without an allocation. */
 export function problemOf(
   event: Tokens,
-  response: Pick<Response, "length" | "tokensMax"> & Partial<Pick<Response, "isCounted">>,
+  response: Pick<RolloutResponse, "length" | "tokensMax"> &
+    Partial<Pick<RolloutResponse, "isCounted">>,
   vocabularySize: number,
 ): string | null {
   const { tokens, logprobs, top, offset } = event;

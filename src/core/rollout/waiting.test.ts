@@ -3,11 +3,11 @@
 import { expect, test } from "bun:test";
 import { expectWhole, type OpenWorker, world } from "../../../test/suite/rollout-bed.ts";
 import { weightEpoch } from "../base/ids.ts";
-import type { Request } from "../request/buffer.ts";
+import type { RolloutRequest } from "../request/buffer.ts";
 
 const LARGE_PROMPT = new Int32Array(100).fill(7);
-const only = ({ requests }: { readonly requests: readonly Request[] }): Request =>
-  requests[0] as Request;
+const only = ({ requests }: { readonly requests: readonly RolloutRequest[] }): RolloutRequest =>
+  requests[0] as RolloutRequest;
 
 test("a request that only the lost worker could hold waits for it, and the others are served", async () => {
   const { rollout, workers, join, submit, steps } = world({});

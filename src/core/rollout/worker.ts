@@ -213,7 +213,7 @@ export interface ReportedVersion {
   readonly readMs: number;
 }
 
-export interface Worker {
+export interface EngineWorker {
   readonly workerId: WorkerId;
   /** Name for people: a URL, or which embedded engine it is. */
   readonly name: string;

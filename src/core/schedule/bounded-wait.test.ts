@@ -6,7 +6,7 @@ import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { present } from "../base/assert.ts";
 import { groupId, workerId } from "../base/ids.ts";
 import { ContextManager } from "../context/context.ts";
-import { type Request, RequestBuffer } from "../request/buffer.ts";
+import { RequestBuffer, type RolloutRequest } from "../request/buffer.ts";
 import { drawKey } from "../request/request.ts";
 import { loadCore } from "../wasm/load.ts";
 import { ROUNDS } from "./bounded-wait.ts";
@@ -23,9 +23,9 @@ class Bed {
   readonly buffer = new RequestBuffer();
   readonly context = new ContextManager();
   readonly scheduler: Scheduler;
-  readonly running: Request[] = [];
+  readonly running: RolloutRequest[] = [];
   /** Requests in the order in which they ended. */
-  readonly ended: Request[] = [];
+  readonly ended: RolloutRequest[] = [];
   #groups = 0;
 
   constructor(policy: PolicyName) {
@@ -34,7 +34,7 @@ class Bed {
     this.scheduler = schedulerFor(policy, { buffer, context, chunks, core: loadCore() });
   }
 
-  come(tokensMax: number, size = GROUP): Request[] {
+  come(tokensMax: number, size = GROUP): RolloutRequest[] {
     this.#groups += 1;
     const group = this.buffer.open(groupId(`g${this.#groups}`), Int32Array.of(1));
     const sampling = samplingOf({ tokensMax });
@@ -50,7 +50,7 @@ class Bed {
   }
 
   /** Chunks begin while there is room, and the one that has run longest ends. */
-  turn(): Request | null {
+  turn(): RolloutRequest | null {
     const kvTokens = 1e6;
     const slot = {
       workerId: workerId(0),

@@ -10,7 +10,7 @@
 // came. In a synchronous iteration fewer than that end in all.
 
 import type { Turnover } from "../context/turnover.ts";
-import type { Group, Request } from "../request/buffer.ts";
+import type { Group, RolloutRequest } from "../request/buffer.ts";
 import type { Slot } from "./placement.ts";
 import type { SchedulePolicy } from "./policy.ts";
 
@@ -50,11 +50,11 @@ export class BoundedWaitPolicy implements SchedulePolicy {
     this.#baseRows = slots.reduce((sum, { baseRows }) => sum + baseRows, 0);
   }
 
-  add(request: Request): void {
+  add(request: RolloutRequest): void {
     for (const order of this.#all) order.add(request);
   }
 
-  peek(): Request | null {
+  peek(): RolloutRequest | null {
     const { order, tail, arrivals } = this.#orders;
     const first = arrivals.peek();
     if (first === null) return null;
@@ -62,11 +62,11 @@ export class BoundedWaitPolicy implements SchedulePolicy {
     return isBound ? first : (this.isStrict ? tail : order).peek();
   }
 
-  take(request: Request): void {
+  take(request: RolloutRequest): void {
     for (const order of this.#all) order.take(request);
   }
 
-  remove(request: Request): void {
+  remove(request: RolloutRequest): void {
     for (const order of this.#all) order.remove(request);
   }
 
@@ -78,7 +78,7 @@ export class BoundedWaitPolicy implements SchedulePolicy {
     this.#orders.order.forget?.(group);
   }
 
-  isUrgent(request: Request): boolean {
+  isUrgent(request: RolloutRequest): boolean {
     return this.#orders.order.isUrgent?.(request) ?? false;
   }
 }

@@ -1,10 +1,10 @@
 import { expect, test } from "bun:test";
 import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { groupId } from "../base/ids.ts";
-import { type Request, RequestBuffer } from "../request/buffer.ts";
+import { RequestBuffer, type RolloutRequest } from "../request/buffer.ts";
 import { ChunkLength } from "./chunk-length.ts";
 
-function started(): Request {
+function started(): RolloutRequest {
   const sampling = samplingOf({ tokensMax: 100_000 });
   const spec = { groupId: groupId("g"), prompt: new Int32Array(3), size: 1, sampling };
   const [request] = new RequestBuffer().add(spec).requests;
@@ -13,7 +13,7 @@ function started(): Request {
   return request;
 }
 
-function append(request: Request, tokens: number): void {
+function append(request: RolloutRequest, tokens: number): void {
   const { response } = request;
   if (response.chunks.length === 0) response.openChunk(0 as never, 0 as never, null);
   response.append(response.length, new Int32Array(tokens), new Float32Array(tokens), null);

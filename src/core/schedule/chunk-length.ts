@@ -3,7 +3,7 @@
 // A cost is counted in tokens that the request would have made meanwhile: other load on the machine delays both alike.
 
 import { quantileOf } from "../base/quantile.ts";
-import type { Request } from "../request/buffer.ts";
+import type { RolloutRequest } from "../request/buffer.ts";
 
 const TOKENS_MIN = 64;
 /** Chunks of 512 end a simulated iteration at most 3 % sooner, and move four times the KV (docs/SIMULATOR.md). */
@@ -26,7 +26,7 @@ interface Resumed {
 
 export class ChunkLength {
   readonly #fixed: number | null;
-  readonly #resumed = new WeakMap<Request, Resumed>();
+  readonly #resumed = new WeakMap<RolloutRequest, Resumed>();
   /** Costs of the last chunks, in tokens; a ring. */
   readonly #costs: number[] = [];
   #next = 0;
@@ -48,14 +48,14 @@ export class ChunkLength {
   }
 
   /** A chunk of the request begins. */
-  began(request: Request, nowMs: number): void {
+  began(request: RolloutRequest, nowMs: number): void {
     const offset = request.response.length;
     if (this.#fixed !== null || offset === 0) return;
     this.#resumed.set(request, { startMs: nowMs, offset, firstMs: 0, firstTokens: 0 });
   }
 
   /** The first tokens of the chunk have been appended to the response. */
-  continued(request: Request, nowMs: number): void {
+  continued(request: RolloutRequest, nowMs: number): void {
     const chunk = this.#resumed.get(request);
     if (chunk === undefined || chunk.firstTokens > 0) return;
     chunk.firstMs = nowMs;
@@ -63,7 +63,7 @@ export class ChunkLength {
   }
 
   /** The chunk is over. */
-  ended(request: Request, nowMs: number): void {
+  ended(request: RolloutRequest, nowMs: number): void {
     const chunk = this.#resumed.get(request);
     if (chunk === undefined) return;
     this.#resumed.delete(request);

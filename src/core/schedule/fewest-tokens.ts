@@ -3,7 +3,7 @@
 // beside them, whatever their siblings did. (Estimates fail where they matter: on the response that is ten times as
 // long as its group's others, which longest-group-first starts last. docs/SIMULATOR.md has the comparison.)
 
-import type { Group, Request } from "../request/buffer.ts";
+import type { Group, RolloutRequest } from "../request/buffer.ts";
 import { PRIORITY_STRIDE } from "./policy.ts";
 
 /** A prior is at most 2^20 tokens: this part of it is less than a token. */
@@ -15,7 +15,7 @@ const TIE = 2 ** -21;
  * (docs/experiments/history.md).
  */
 export function byFewestTokens(priorOf: (group: Group) => number | null) {
-  return (request: Request): number =>
+  return (request: RolloutRequest): number =>
     request.priority * PRIORITY_STRIDE +
     request.response.length -
     (priorOf(request.group) ?? 0) * TIE;

@@ -2,7 +2,7 @@ import { expect, test } from "bun:test";
 import fc from "fast-check";
 import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { groupId } from "../base/ids.ts";
-import { type Request, RequestBuffer } from "../request/buffer.ts";
+import { RequestBuffer, type RolloutRequest } from "../request/buffer.ts";
 import { drawKey } from "../request/request.ts";
 import { loadCore } from "../wasm/load.ts";
 import { byFewestTokens } from "./fewest-tokens.ts";
@@ -38,7 +38,7 @@ test("fewest tokens: serves by priority, then tokens, then index, whatever is gi
           (a, b) =>
             a.priority - b.priority || a.response.length - b.response.length || a.index - b.index,
         );
-      const served: Request[] = [];
+      const served: RolloutRequest[] = [];
       for (let next = policy.peek(); next !== null; next = policy.peek()) {
         served.push(next);
         policy.take(next);

@@ -2,7 +2,7 @@
 // request's index, which is used again and so is not its arrival. The number is taken when a request becomes a
 // candidate and does not change until it is taken out.
 
-import type { Request, Requests } from "../request/buffer.ts";
+import type { Requests, RolloutRequest } from "../request/buffer.ts";
 import { Heap } from "../wasm/heap.ts";
 import type { CoreExports } from "../wasm/load.ts";
 import type { SchedulePolicy } from "./policy.ts";
@@ -10,32 +10,32 @@ import type { SchedulePolicy } from "./policy.ts";
 export class KeyedPolicy implements SchedulePolicy {
   readonly #buffer: Requests;
   readonly #heap: Heap;
-  readonly #keyOf: (request: Request) => number;
+  readonly #keyOf: (request: RolloutRequest) => number;
 
   /** `core`: holds the heap. */
   constructor(
     { buffer, core }: { buffer: Requests; core: CoreExports },
-    keyOf: (request: Request) => number,
+    keyOf: (request: RolloutRequest) => number,
   ) {
     this.#buffer = buffer;
     this.#heap = new Heap(core);
     this.#keyOf = keyOf;
   }
 
-  add(request: Request): void {
+  add(request: RolloutRequest): void {
     this.#heap.push(request.index, this.#keyOf(request));
   }
 
-  peek(): Request | null {
+  peek(): RolloutRequest | null {
     const index = this.#heap.peek();
     return index === null ? null : this.#buffer.requestAt(index);
   }
 
-  take(request: Request): void {
+  take(request: RolloutRequest): void {
     this.#heap.remove(request.index);
   }
 
-  remove(request: Request): void {
+  remove(request: RolloutRequest): void {
     this.#heap.remove(request.index);
   }
 }

@@ -9,7 +9,7 @@ import {
   type Group,
   isFirstTurn,
   isSuspect,
-  type Request,
+  type RolloutRequest,
 } from "../request/buffer.ts";
 
 /** A worker as the scheduler sees it. The scheduler works on its own copies. */
@@ -45,7 +45,7 @@ export interface Slot {
   /** KV tokens reserved for a running request beyond those that it has, at most. */
   readonly aheadTokens: number;
   /** Running requests whose chunk was not ordered to end, in order of dispatch. */
-  readonly running: Iterable<Request>;
+  readonly running: Iterable<RolloutRequest>;
   /** Part of the KV tokens that are not free: those on their way out. */
   readonly kvTokensLeaving: number;
   /** A suspect on probation is in flight there: no other suspect may be, and no request begins there. */
@@ -82,7 +82,7 @@ const MARGIN_PART = 1 / 16;
  * KV tokens that are reserved for the request when its chunk begins. A suspect gets them all: it must not be preempted,
  * since it would be blamed for what others did.
  */
-export function reservationOf(request: Request, slot: Slot, chunkTokens: number): number {
+export function reservationOf(request: RolloutRequest, slot: Slot, chunkTokens: number): number {
   const ahead = isSuspect(request) ? chunkTokens : Math.min(chunkTokens, slot.aheadTokens);
   return Math.min(slot.kvTokens, inBlocks(contextTokens(request) + ahead, slot.blockTokens));
 }
@@ -98,7 +98,7 @@ export function promptTokens({ prompt }: Group, blockTokens: number): number {
 }
 
 /** KV tokens a worker must have free for the request to begin. */
-export function tokensNeeded(request: Request, slot: Slot, chunkTokens: number): number {
+export function tokensNeeded(request: RolloutRequest, slot: Slot, chunkTokens: number): number {
   const isThere = request.residentOn === slot.workerId;
   const { residents, blockTokens } = slot;
   const shared = residents?.has(request.group) ? promptTokens(request.group, blockTokens) : 0;
@@ -106,7 +106,7 @@ export function tokensNeeded(request: Request, slot: Slot, chunkTokens: number):
   return reservationOf(request, slot, chunkTokens) - held;
 }
 
-export function hasRoom(request: Request, slot: Slot, chunkTokens: number): boolean {
+export function hasRoom(request: RolloutRequest, slot: Slot, chunkTokens: number): boolean {
   if (slot.inFlight >= slot.slots) return false;
   if (contextTokens(request) + chunkTokens > slot.kvTokens) return false;
   const growth = isFirstTurn(request) ? (slot.growthTokens ?? 0) : 0;
@@ -132,7 +132,7 @@ export function spareTokens(slot: Slot): number {
 }
 
 /** Whether the worker takes requests such as this one now, if it has room. A suspect runs at once or not at all. */
-export function isOpenTo(request: Request, slot: Slot): boolean {
+export function isOpenTo(request: RolloutRequest, slot: Slot): boolean {
   if (slot.isReserved) return false;
   if (isSuspect(request)) return !slot.hasSuspect && slot.inFlight < slot.slots - slot.ahead;
   return !slot.hasSuspect || request.response.length > 0;
@@ -142,7 +142,11 @@ export function isOpenTo(request: Request, slot: Slot): boolean {
 export const LOAD_COST = 1 / 32;
 
 /** The worker for the chunk, or null when none has room now. */
-export function place(request: Request, slots: readonly Slot[], chunkTokens: number): Slot | null {
+export function place(
+  request: RolloutRequest,
+  slots: readonly Slot[],
+  chunkTokens: number,
+): Slot | null {
   if (request.spec.keepsKv === true) return placeTurn(request, slots, chunkTokens);
   let least: Slot | null = null;
   let home: Slot | null = null;
@@ -167,7 +171,11 @@ export function place(request: Request, slots: readonly Slot[], chunkTokens: num
  * prefix is a row of its steps, for which those that run there wait too; each token of the chunk takes a step, which
  * the turn makes longer by a row for them, as they do for it. null: none has room, or it waits for that of its own.
  */
-function placeTurn(request: Request, slots: readonly Slot[], chunkTokens: number): Slot | null {
+function placeTurn(
+  request: RolloutRequest,
+  slots: readonly Slot[],
+  chunkTokens: number,
+): Slot | null {
   let best: Slot | null = null;
   let leastTime = Number.POSITIVE_INFINITY;
   for (const slot of slots) {
@@ -191,7 +199,7 @@ function placeTurn(request: Request, slots: readonly Slot[], chunkTokens: number
 }
 
 /** First tokens of the request that the worker has computed: in its own turns, or for its siblings. */
-function prefixTokens(request: Request, { workerId }: Slot): number {
+function prefixTokens(request: RolloutRequest, { workerId }: Slot): number {
   const { residentOn, residentTokens, group, response } = request;
   if (residentOn === workerId) return Math.min(residentTokens, contextTokens(request));
   const own = response.length > 0 ? contextTokens(request) : request.computedTokens;

@@ -1,20 +1,20 @@
 // In which order waiting requests are served. A policy orders and nothing else: where a request runs,
 // and whether there is room, is placement's business.
 
-import type { Group, Request } from "../request/buffer.ts";
+import type { Group, RolloutRequest } from "../request/buffer.ts";
 import type { Slot } from "./placement.ts";
 
 export interface SchedulePolicy {
   /** A turn begins, with these workers. Absent: the order does not depend on them. */
   begin?(slots: readonly Slot[]): void;
   /** The request becomes a candidate. It must not be one already. */
-  add(request: Request): void;
+  add(request: RolloutRequest): void;
   /** The next request to serve, or null. Does not modify; the same answer until something changes. */
-  peek(): Request | null;
+  peek(): RolloutRequest | null;
   /** Takes the request that `peek` returned out of the candidates. */
-  take(request: Request): void;
+  take(request: RolloutRequest): void;
   /** Takes a request out because it was given up; nothing happens if it is no candidate. */
-  remove(request: Request): void;
+  remove(request: RolloutRequest): void;
   /** The group's estimate has changed, or one of its responses has ended; also where none of its requests waits. */
   refresh?(group: Group): void;
   /** Forgets a group that is complete. */
@@ -22,7 +22,7 @@ export interface SchedulePolicy {
   /** true: no request goes ahead of one that is large and waits for room. Absent: they do. */
   readonly isStrict?: boolean;
   /** true: `request` runs in the high class of the draft budget. Absent: none does. */
-  isUrgent?(request: Request): boolean;
+  isUrgent?(request: RolloutRequest): boolean;
 }
 
 /** A client's priority comes before everything else that orders requests: keys below are smaller than this. */
@@ -31,6 +31,6 @@ export const PRIORITY_STRIDE = 2 ** 32;
 export const PRIORITY_MAX = 2 ** 20;
 
 /** First come, first served; a request that has begun keeps its place. */
-export function byArrival(request: Request): number {
+export function byArrival(request: RolloutRequest): number {
   return request.priority * PRIORITY_STRIDE + request.spec.requestId;
 }

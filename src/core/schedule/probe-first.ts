@@ -5,7 +5,7 @@
 
 import { assert, present } from "../base/assert.ts";
 import type { ContextManager } from "../context/context.ts";
-import type { Group, Request, Requests } from "../request/buffer.ts";
+import type { Group, Requests, RolloutRequest } from "../request/buffer.ts";
 import { Heap } from "../wasm/heap.ts";
 import type { CoreExports } from "../wasm/load.ts";
 import { PRIORITY_STRIDE, type SchedulePolicy } from "./policy.ts";
@@ -16,7 +16,7 @@ export const STARVATION_PERIOD = 16;
 /** The waiting requests of a group that are no probes. */
 interface Waiting {
   readonly group: Group;
-  readonly members: Set<Request>;
+  readonly members: Set<RolloutRequest>;
   /** Times a request of the group was picked. */
   served: number;
   /** Key in the heap, where the group has members. */
@@ -32,7 +32,7 @@ export class ProbeFirstPolicy implements SchedulePolicy {
   readonly #keyed: Heap;
   readonly #served: Heap;
   /** Probe of each group, until a sibling finishes and the probe is ordered like other requests. */
-  readonly #probeOf = new Map<Group, Request>();
+  readonly #probeOf = new Map<Group, RolloutRequest>();
   /** By group index. */
   readonly #waiting: (Waiting | undefined)[] = [];
   #picks = 0;
@@ -46,7 +46,7 @@ export class ProbeFirstPolicy implements SchedulePolicy {
     this.#served = new Heap(parts.core);
   }
 
-  add(request: Request): void {
+  add(request: RolloutRequest): void {
     const { group } = request;
     if (this.#context.isProbe(request)) {
       this.#probeOf.set(group, request);
@@ -61,7 +61,7 @@ export class ProbeFirstPolicy implements SchedulePolicy {
     this.#served.push(group.index, waiting.served);
   }
 
-  peek(): Request | null {
+  peek(): RolloutRequest | null {
     const probe = this.#probes.peek();
     if (probe !== null) return this.#buffer.requestAt(probe);
     const isStarvationTurn = this.#picks % STARVATION_PERIOD === STARVATION_PERIOD - 1;
@@ -69,19 +69,19 @@ export class ProbeFirstPolicy implements SchedulePolicy {
     return index === null ? null : mostGenerated(this.#of(this.#buffer.groupAt(index)).members);
   }
 
-  take(request: Request): void {
+  take(request: RolloutRequest): void {
     this.#of(request.group).served += 1;
     if (this.#probes.remove(request.index)) return;
     this.#picks += 1;
     assert(this.#leave(request), "only a waiting request is taken");
   }
 
-  remove(request: Request): void {
+  remove(request: RolloutRequest): void {
     if (!this.#probes.remove(request.index)) this.#leave(request);
   }
 
   /** false: it did not wait, or is a probe. */
-  #leave(request: Request): boolean {
+  #leave(request: RolloutRequest): boolean {
     const { index } = request.group;
     const { members, served } = this.#of(request.group);
     if (!members.delete(request)) return false;
@@ -115,7 +115,7 @@ export class ProbeFirstPolicy implements SchedulePolicy {
     if (this.#waiting[group.index]?.group === group) this.#waiting[group.index] = undefined;
   }
 
-  isUrgent(request: Request): boolean {
+  isUrgent(request: RolloutRequest): boolean {
     return this.#context.isProbe(request);
   }
 
@@ -136,7 +136,7 @@ function longestFirst(group: Group, context: ContextManager): number {
   return priority * PRIORITY_STRIDE - tokens;
 }
 
-function probeKey({ priority, response }: Request): number {
+function probeKey({ priority, response }: RolloutRequest): number {
   return priority * PRIORITY_STRIDE + response.length;
 }
 
@@ -145,15 +145,15 @@ function probeKey({ priority, response }: Request): number {
  * tail, so the one that is longest already is the one likely to end last: it must not wait for siblings
  * that have yet to begin. (Replaying recorded lengths, least-first made the tail a tenth longer.)
  */
-function mostGenerated(members: ReadonlySet<Request>): Request {
-  let best: Request | null = null;
+function mostGenerated(members: ReadonlySet<RolloutRequest>): RolloutRequest {
+  let best: RolloutRequest | null = null;
   for (const request of members) {
     if (best === null || comesBefore(request, best)) best = request;
   }
   return present(best, "a group in the heaps has a waiting request");
 }
 
-function comesBefore(a: Request, b: Request): boolean {
+function comesBefore(a: RolloutRequest, b: RolloutRequest): boolean {
   const difference = a.response.length - b.response.length;
   return difference !== 0 ? difference > 0 : a.spec.sampleIndex < b.spec.sampleIndex;
 }

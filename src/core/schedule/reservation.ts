@@ -1,7 +1,7 @@
 // Requests that others are served ahead of, because they are large and must wait for room. After a number of dispatches
 // one worker is reserved for such a request: it takes no other until the request has room there.
 
-import type { Request } from "../request/buffer.ts";
+import type { RolloutRequest } from "../request/buffer.ts";
 import type { Slot } from "./placement.ts";
 
 /**
@@ -13,13 +13,13 @@ export const DISPATCHES_AHEAD_MIN = 64;
 
 export class Reservation {
   /** Requests that were passed over: the count of dispatches at the first time. */
-  readonly #passedAt = new Map<Request, number>();
+  readonly #passedAt = new Map<RolloutRequest, number>();
   #dispatches = 0;
-  #request: Request | null = null;
+  #request: RolloutRequest | null = null;
   #workerId: number | null = null;
 
   /** The request that a worker is reserved for; null: none is. */
-  get request(): Request | null {
+  get request(): RolloutRequest | null {
     return this.#request;
   }
 
@@ -36,13 +36,13 @@ export class Reservation {
   }
 
   /** The request waits no more. */
-  leaves(request: Request): void {
+  leaves(request: RolloutRequest): void {
     this.#passedAt.delete(request);
     if (this.#request === request) this.#request = null;
   }
 
   /** The request was passed over in this turn. It needs `tokens` tokens of KV. */
-  passedOver(request: Request, slots: readonly Slot[], tokens: number): void {
+  passedOver(request: RolloutRequest, slots: readonly Slot[], tokens: number): void {
     const since = this.#passedAt.get(request);
     if (since === undefined) {
       this.#passedAt.set(request, this.#dispatches);

@@ -4,7 +4,7 @@ import { present } from "../base/assert.ts";
 import { groupId, workerId } from "../base/ids.ts";
 import { ContextManager } from "../context/context.ts";
 import { Attempts } from "../request/attempts.ts";
-import { type Request, RequestBuffer, type Whereabouts } from "../request/buffer.ts";
+import { RequestBuffer, type RolloutRequest, type Whereabouts } from "../request/buffer.ts";
 import { loadCore } from "../wasm/load.ts";
 import { BoundedWaitPolicy } from "./bounded-wait.ts";
 import { ChunkLength } from "./chunk-length.ts";
@@ -50,16 +50,16 @@ function slot(id: number, overrides: Partial<Slot> = {}): Slot {
   return { workerId: workerId(id), ...kv, ...room, ...nobody, ...usual, ...overrides };
 }
 
-function member(buffer: RequestBuffer, group: number, sample: number): Request {
+function member(buffer: RequestBuffer, group: number, sample: number): RolloutRequest {
   return present(buffer.groupAt(group).requests[sample], "the request exists");
 }
 
 /** As its dispatch does. */
-function put(request: Request, fields: Partial<Whereabouts>): void {
+function put(request: RolloutRequest, fields: Partial<Whereabouts>): void {
   Object.assign(new RequestBuffer().whereabouts(request), fields);
 }
 
-function generate(request: Request, tokens: number): void {
+function generate(request: RolloutRequest, tokens: number): void {
   const from = request.response.length;
   request.response.append(from, new Int32Array(tokens), new Float32Array(tokens));
 }
@@ -253,7 +253,7 @@ test("group: whole groups go to the workers in turn, undivided, without admissio
 /** Requests of groups of one, each with its prompt's length, its bound, and whether it can be divided. */
 function mixed(
   wanted: readonly { prompt: number; tokensMax?: number; divisible?: boolean }[],
-): Request[] {
+): RolloutRequest[] {
   const buffer = new RequestBuffer();
   return wanted.map(({ prompt, tokensMax = 10, divisible = true }, i) => {
     const group = buffer.open(groupId(`g${i}`), new Int32Array(prompt));
@@ -262,7 +262,7 @@ function mixed(
   });
 }
 
-function arrivalOrder(requests: readonly Request[], chunkTokens = 10): Scheduler {
+function arrivalOrder(requests: readonly RolloutRequest[], chunkTokens = 10): Scheduler {
   const byIndex = new Map(requests.map((request) => [request.index, request]));
   const buffer = { requestAt: (index: number) => byIndex.get(index) } as unknown as RequestBuffer;
   const scheduler = dividing(arrivalOf(buffer), chunkTokens);
@@ -342,7 +342,7 @@ test("schedule: one that no worker there can hold waits for a larger one, and de
   const small = { kvTokens: 1000, kvTokensFree: 1000 };
   const [first, ...rest] = scheduler.schedule([slot(0, small)], 4000);
   expect(first).toMatchObject({ kind: "dispatch", chunkTokens: 10, reservedTokens: 20 });
-  expect([first?.request, ...rest]).toEqual([requests[100] as Request]);
+  expect([first?.request, ...rest]).toEqual([requests[100] as RolloutRequest]);
   expect(scheduler.schedule([slot(0, small)], 4000)).toEqual([]);
   const large = slot(1, { slots: 200, kvTokens: 4000, kvTokensFree: 4000 });
   expect(dispatched(scheduler, [slot(0, small), large], 4000)).toEqual(["0@1"]);
@@ -350,11 +350,11 @@ test("schedule: one that no worker there can hold waits for a larger one, and de
 
 test("schedule: one that no worker that may come back can hold is rejected", () => {
   const [request] = mixed([{ prompt: 3000 }]);
-  const scheduler = arrivalOrder([request as Request]);
+  const scheduler = arrivalOrder([request as RolloutRequest]);
   const small = { kvTokens: 1000, kvTokensFree: 1000 };
   expect(scheduler.schedule([slot(0, small)], 4000)).toEqual([]);
   expect(scheduler.schedule([slot(0, small)], 2000)).toEqual([
-    { kind: "reject", request: request as Request, kvTokensNeeded: 3010 },
+    { kind: "reject", request: request as RolloutRequest, kvTokensNeeded: 3010 },
   ]);
 });
 
@@ -428,7 +428,7 @@ test("seer: nothing is kept of groups that are done with", async () => {
   expect(alive.filter((ref) => ref.deref() !== undefined).length).toBeLessThan(100);
 });
 
-function running(requests: readonly Request[], tokens: number): Request[] {
+function running(requests: readonly RolloutRequest[], tokens: number): RolloutRequest[] {
   const buffer = new RequestBuffer();
   for (const request of requests) {
     buffer.move(request, "moving");

@@ -15,7 +15,7 @@ import {
   type Group,
   isFirstTurn,
   isSuspect,
-  type Request,
+  type RolloutRequest,
 } from "../request/buffer.ts";
 import type { ChunkLength } from "./chunk-length.ts";
 import {
@@ -44,20 +44,20 @@ export type ExecutableCommand =
    */
   | {
       kind: "dispatch";
-      request: Request;
+      request: RolloutRequest;
       workerId: WorkerId;
       chunkTokens: number;
       reservedTokens: number;
     }
   /** The worker is about to run short of KV: end the request's chunk now, and take its KV into the pool. */
-  | { kind: "preempt"; request: Request; workerId: WorkerId }
+  | { kind: "preempt"; request: RolloutRequest; workerId: WorkerId }
   /** The request waits and others want its room: take its KV from where it is parked into the pool. */
-  | { kind: "offload"; request: Request; workerId: WorkerId };
+  | { kind: "offload"; request: RolloutRequest; workerId: WorkerId };
 
 /** No worker can hold the request, nor could one that may come back. */
 export interface RejectCommand {
   readonly kind: "reject";
-  readonly request: Request;
+  readonly request: RolloutRequest;
   readonly kvTokensNeeded: number;
 }
 
@@ -68,7 +68,7 @@ export interface RejectCommand {
  */
 export type DispatchMode =
   | { kind: "divided"; chunks: ChunkLength }
-  | { kind: "pinned"; pin?: (request: Request, able: readonly Slot[]) => Slot | undefined };
+  | { kind: "pinned"; pin?: (request: RolloutRequest, able: readonly Slot[]) => Slot | undefined };
 
 /** Maximum of requests passed over in one turn: each costs two heap operations and a check of every worker. */
 export const PASSED_MAX = 32;
@@ -95,11 +95,11 @@ export class Scheduler {
   readonly #policy: SchedulePolicy;
   readonly #mode: DispatchMode;
   /** Waiting requests whose KV still lies on a worker. */
-  readonly #parked = new Set<Request>();
+  readonly #parked = new Set<RolloutRequest>();
   readonly sessions: Sessions;
   readonly #suspects = new Suspects();
   /** Requests that are too large for every worker that is there, and not for one that may come back. */
-  readonly stranded = new Set<Request>();
+  readonly stranded = new Set<RolloutRequest>();
   /** KV budgets in the turn that last checked the stranded requests. */
   #strandedAt = { kvTokens: 0, kvTokensMax: 0 };
   readonly #reservation = new Reservation();
@@ -112,7 +112,7 @@ export class Scheduler {
   }
 
   /** The request waits: new, at the end of a chunk, or after its worker failed. */
-  enqueue(request: Request): void {
+  enqueue(request: RolloutRequest): void {
     assert(request.status === "waiting", "only a waiting request is scheduled");
     this.#rooms.changed();
     if (isSuspect(request)) this.#suspects.waiting.add(request);
@@ -124,7 +124,7 @@ export class Scheduler {
   }
 
   /** The request is finished, and its KV stays parked: it makes way before that of requests that wait. */
-  retained(request: Request): void {
+  retained(request: RolloutRequest): void {
     this.sessions.paused.add(request);
   }
 
@@ -139,18 +139,18 @@ export class Scheduler {
   }
 
   /** The request's parked KV is gone from its worker (exported, evicted, or the worker failed). */
-  unparked(request: Request): void {
+  unparked(request: RolloutRequest): void {
     this.#parked.delete(request);
     this.sessions.paused.delete(request);
   }
 
   /** The request was given up. */
-  remove(request: Request): void {
+  remove(request: RolloutRequest): void {
     this.#policy.remove(request);
     this.#leave(request);
   }
 
-  isUrgent(request: Request): boolean {
+  isUrgent(request: RolloutRequest): boolean {
     return this.#policy.isUrgent?.(request) ?? false;
   }
 
@@ -223,7 +223,7 @@ export class Scheduler {
       turn.isBlocked = true;
       return;
     }
-    const passed: Request[] = [];
+    const passed: RolloutRequest[] = [];
     for (let request = this.#policy.peek(); request !== null; request = this.#policy.peek()) {
       const chunkTokens = this.#chunkOf(request, turn);
       if (this.#strand(request, chunkTokens, turn)) {
@@ -271,7 +271,7 @@ export class Scheduler {
     }
   }
 
-  #chunkOf(request: Request, { kvTokens, blockTokens }: Turn): number {
+  #chunkOf(request: RolloutRequest, { kvTokens, blockTokens }: Turn): number {
     const left = request.spec.sampling.tokensMax - request.response.length;
     assert(left >= 1, "a waiting request has tokens left");
     if (this.#mode.kind === "pinned" || !request.spec.divisible) return left;
@@ -281,18 +281,18 @@ export class Scheduler {
     );
   }
 
-  #placeOf(request: Request, slots: readonly Slot[], chunkTokens: number): Slot | null {
+  #placeOf(request: RolloutRequest, slots: readonly Slot[], chunkTokens: number): Slot | null {
     if (this.#mode.kind === "divided") return place(request, slots, chunkTokens);
     const needed = contextTokens(request) + chunkTokens;
     const able = slots.filter(({ kvTokens }) => needed <= kvTokens);
-    const { pin = ({ group }: Request) => able[group.index % able.length] } = this.#mode;
+    const { pin = ({ group }: RolloutRequest) => able[group.index % able.length] } = this.#mode;
     const slot = present(pin(request, able), "a worker can hold it");
     if (!isOpenTo(request, slot) || slot.hasSuspect) return null;
     // A suspect must not wait in the engine's queue, nor be preempted: it would be blamed for what others did.
     return isSuspect(request) && !hasRoom(request, slot, chunkTokens) ? null : slot;
   }
 
-  #dispatch(request: Request, slot: Slot, chunkTokens: number, { commands }: Turn): void {
+  #dispatch(request: RolloutRequest, slot: Slot, chunkTokens: number, { commands }: Turn): void {
     this.#leave(request);
     this.#reservation.dispatched();
     const reservedTokens = reservationOf(request, slot, chunkTokens);
@@ -304,7 +304,7 @@ export class Scheduler {
   }
 
   /** The request waits no more. */
-  #leave(request: Request): void {
+  #leave(request: RolloutRequest): void {
     this.#rooms.changed();
     this.#parked.delete(request);
     this.sessions.turns.delete(request);
@@ -314,7 +314,7 @@ export class Scheduler {
   }
 
   /** true: no worker that is there can ever hold it. It waits for one, or is rejected. */
-  #strand(request: Request, chunkTokens: number, turn: Turn): boolean {
+  #strand(request: RolloutRequest, chunkTokens: number, turn: Turn): boolean {
     const kvTokensNeeded = contextTokens(request) + chunkTokens;
     if (kvTokensNeeded <= turn.kvTokens) return false;
     if (kvTokensNeeded <= turn.kvTokensMax) this.stranded.add(request);
@@ -333,7 +333,7 @@ export class Scheduler {
   }
 
   /** Counts that others were served ahead of the request in this turn. */
-  #passedOver(request: Request, turn: Turn): void {
+  #passedOver(request: RolloutRequest, turn: Turn): void {
     const tokens = contextTokens(request) + this.#chunkOf(request, turn);
     this.#reservation.passedOver(request, turn.slots, tokens);
   }
@@ -359,7 +359,7 @@ export class Scheduler {
   #makeRoom(turn: Turn, nowMs: number): void {
     // KV of paused sessions is offloaded before KV of waiting requests.
     const keepers = new Set<WorkerId>();
-    const offload = (request: Request, workerId: WorkerId) =>
+    const offload = (request: RolloutRequest, workerId: WorkerId) =>
       turn.commands.push({ kind: "offload", request, workerId });
     for (const request of this.sessions.paused) {
       const workerId = present(request.residentOn, "a paused session is resident");
@@ -377,7 +377,7 @@ export class Scheduler {
   }
 
   /** Whether requests behind one that has no room are served before it. */
-  #mayPass(request: Request, chunkTokens: number, slots: readonly Slot[]): boolean {
+  #mayPass(request: RolloutRequest, chunkTokens: number, slots: readonly Slot[]): boolean {
     // Its own worker keeps it out; those behind it have other ones.
     if (this.#mode.kind === "pinned") return true;
     const needed = contextTokens(request) + chunkTokens;
@@ -397,11 +397,11 @@ const ROOM_PART = 1 / 16;
  * least to continue; then the others, the largest first; of equal ones that which was dispatched last. Not the one that
  * was dispatched first: some request always goes on.
  */
-function victims({ running, kvTokens, blockTokens }: Slot): Request[] {
+function victims({ running, kvTokens, blockTokens }: Slot): RolloutRequest[] {
   const [, ...rest] = running;
   const enough = ROOM_PART * kvTokens;
   // What is in a block that is not full is computed again; the last token has no KV yet.
-  const costOf = (request: Request): number =>
+  const costOf = (request: RolloutRequest): number =>
     ((contextTokens(request) - 1) % blockTokens) + LOAD_COST * request.residentTokens;
   return rest
     .reverse()

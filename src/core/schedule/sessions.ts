@@ -3,7 +3,7 @@
 
 import type { WorkerId } from "../base/ids.ts";
 import type { SessionOutlook } from "../context/session-outlook.ts";
-import { type Group, isLaterTurn, type Request } from "../request/buffer.ts";
+import { type Group, isLaterTurn, type RolloutRequest } from "../request/buffer.ts";
 import { LOAD_COST, type Slot } from "./placement.ts";
 import { PRIORITY_STRIDE } from "./policy.ts";
 import { Returns } from "./returns.ts";
@@ -14,9 +14,9 @@ const PROBE_TOKENS = 2 ** 31;
 export class Sessions {
   readonly returns = new Returns();
   /** Waiting turns of sessions that have begun, in order of arrival. */
-  readonly turns = new Set<Request>();
+  readonly turns = new Set<RolloutRequest>();
   /** Finished turns whose KV stays parked; the one finished longest ago comes first. */
-  readonly paused = new Set<Request>();
+  readonly paused = new Set<RolloutRequest>();
   readonly #outlook: SessionOutlook;
 
   constructor(outlook: SessionOutlook) {
@@ -24,13 +24,13 @@ export class Sessions {
   }
 
   /** The request waits; most are no turns of sessions that have begun. */
-  enqueue(request: Request): void {
+  enqueue(request: RolloutRequest): void {
     const hasBegun = request.spec.keepsKv === true && request.response.length > 0;
     if (hasBegun || isLaterTurn(request)) this.turns.add(request);
   }
 
   /** Waiting turns: by the clients' priority, a group's probe first, then those with most to do yet. */
-  inOrder(isUrgent: (request: Request) => boolean): Request[] {
+  inOrder(isUrgent: (request: RolloutRequest) => boolean): RolloutRequest[] {
     const keyed = Array.from(this.turns, (request) => {
       const left = isUrgent(request) ? PROBE_TOKENS : this.#outlook.tokensLeft(request);
       return { request, key: request.priority * PRIORITY_STRIDE - left };
@@ -62,7 +62,7 @@ export class Sessions {
   }
 
   /** Whether the session is expected back so soon that others wait. Nobody waits for a worker that runs nothing. */
-  stays(request: Request, slots: readonly Slot[], nowMs: number): boolean {
+  stays(request: RolloutRequest, slots: readonly Slot[], nowMs: number): boolean {
     const { residentOn, response, tool } = request;
     const slot = slots.find(({ workerId }) => workerId === residentOn);
     if (slot === undefined || slot.inFlight === 0) return false;
@@ -72,8 +72,8 @@ export class Sessions {
   }
 
   /** Finished turns on the worker that make way until `tokens` tokens are free, the one finished longest ago first. */
-  makeWay(workerId: WorkerId, tokens: number): Request[] {
-    const leaving: Request[] = [];
+  makeWay(workerId: WorkerId, tokens: number): RolloutRequest[] {
+    const leaving: RolloutRequest[] = [];
     let short = tokens;
     for (const request of this.paused) {
       if (short <= 0) break;

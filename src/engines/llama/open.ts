@@ -1,7 +1,7 @@
 // Opens a model for embedded engines, once for the process, and any number of workers on it.
 
 import type { WeightEpoch, WorkerId } from "../../core/base/ids.ts";
-import type { Worker as RolloutWorker } from "../../core/rollout/worker.ts";
+import type { EngineWorker as RolloutWorker } from "../../core/rollout/worker.ts";
 import type { EncoderThread } from "../../text/encoder-job.ts";
 import type { Text } from "../../text/text.ts";
 import { loadBackend, openLibrary } from "./native.ts";

@@ -18,7 +18,7 @@ import {
 import { temporaryFolder } from "../../../test/suite/temporary-folder.ts";
 import { requestId, weightEpoch, workerId } from "../../core/base/ids.ts";
 import type { EngineOperation } from "../../core/rollout/operation.ts";
-import type { Worker } from "../../core/rollout/worker.ts";
+import type { EngineWorker } from "../../core/rollout/worker.ts";
 import { type LlamaModel, openLlamaModel } from "./open.ts";
 
 setDefaultTimeout(180_000);
@@ -57,13 +57,13 @@ describe.skipIf(skipReason !== null)("control", () => {
     return model;
   }
 
-  async function openOne(path = MODEL_PATH): Promise<{ worker: Worker; ear: Ear }> {
+  async function openOne(path = MODEL_PATH): Promise<{ worker: EngineWorker; ear: Ear }> {
     const model = await modelAt(path);
     const worker = await model.openWorker(CAPACITY);
     return { worker, ear: new Ear(worker) };
   }
 
-  async function tokensOf(worker: Worker, ear: Ear, id: number): Promise<number[]> {
+  async function tokensOf(worker: EngineWorker, ear: Ear, id: number): Promise<number[]> {
     worker.send([run(newRequest(id, { temperature: 0 }))]);
     await ear.until(() => ear.collector.response(id).finish !== null);
     return ear.collector.response(id).tokens;

@@ -7,7 +7,7 @@ import type { WeightEpoch, WeightsId, WorkerId } from "../../core/base/ids.ts";
 import type { SamplingParams } from "../../core/request/request.ts";
 import type { ControlAnswer, EngineOperation } from "../../core/rollout/operation.ts";
 import type {
-  Worker as RolloutWorker,
+  EngineWorker as RolloutWorker,
   SamplingSupport,
   WorkerCapacity,
   WorkerCommand,

@@ -16,7 +16,7 @@ import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { world } from "../../../test/suite/rollout-bed.ts";
 import { fold32 } from "../../core/base/hash.ts";
 import { groupId, workerId } from "../../core/base/ids.ts";
-import type { Request } from "../../core/request/buffer.ts";
+import type { RolloutRequest } from "../../core/request/buffer.ts";
 import { drawKey, NO_SHAPING, type SamplingParams } from "../../core/request/request.ts";
 import type { VllmLimits } from "./limits.ts";
 import { openVllmWorker } from "./open.ts";
@@ -80,10 +80,10 @@ async function play(seed: number) {
     servers.push(server);
     workers.push(await openOn(server, i));
   }
-  const finished: Request[] = [];
+  const finished: RolloutRequest[] = [];
   const failures: string[] = [];
   const over = Promise.withResolvers<void>();
-  const requests: Request[] = [];
+  const requests: RolloutRequest[] = [];
   let killed = 0;
   const { rollout } = world({
     policy: dice.one(["seer", "divided"]),
@@ -184,7 +184,7 @@ async function openOn(server: StandIn, id: number): Promise<VllmWorker> {
   }
 }
 
-function check(request: Request, seed: number): void {
+function check(request: RolloutRequest, seed: number): void {
   const { spec, response } = request;
   const { sampling } = spec;
   const drawn = sampling.temperature > 0 ? sglangSeed(spec.draw) : 0;

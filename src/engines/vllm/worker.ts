@@ -9,9 +9,9 @@ import type { FinishReason, SamplingParams } from "../../core/request/request.ts
 import type { Refusal } from "../../core/request/response.ts";
 import type { ControlAnswer, EngineOperation } from "../../core/rollout/operation.ts";
 import type {
+  EngineWorker,
   ReportedVersion,
   SamplingSupport,
-  Worker,
   WorkerCapacity,
   WorkerCommand,
   WorkerEvent,
@@ -53,7 +53,7 @@ const BAD_GATEWAY = 502;
 
 type Run = Extract<WorkerCommand, { kind: "run" }>;
 
-export class VllmWorker implements Worker {
+export class VllmWorker implements EngineWorker {
   readonly workerId: WorkerId;
   readonly name: string;
   readonly capacity: WorkerCapacity;

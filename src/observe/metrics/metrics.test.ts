@@ -7,7 +7,7 @@ import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { groupId, type WorkerId, weightEpoch, workerId } from "../../core/base/ids.ts";
 import { RequestBuffer } from "../../core/request/buffer.ts";
 import { Meter } from "../../core/rollout/meter.ts";
-import type { Worker, WorkerStats } from "../../core/rollout/worker.ts";
+import type { EngineWorker, WorkerStats } from "../../core/rollout/worker.ts";
 import { EngineTime } from "./effective-time.ts";
 import { Metrics } from "./metrics.ts";
 
@@ -114,7 +114,7 @@ test("metrics: external counts are exported unchanged, scrape after scrape", asy
 
 test("metrics: what waits for an engine is no sign of overload; what waits in one is", async () => {
   const capacity = { slots: 4, kvTokens: 4096, contextTokens: 1024, kvBytesPerToken: 8 };
-  meter.worker({ workerId: ENGINE, capacity } as Worker);
+  meter.worker({ workerId: ENGINE, capacity } as EngineWorker);
   meter.stats(ENGINE, { ...STATS, running: 1, waiting: 1 });
   const values = await scraped();
   expect(values.get('vllm:num_requests_waiting{engine="http://gpu-0:8000"}')).toBe(1);
@@ -167,7 +167,7 @@ test("metrics: every query of vLLM's own dashboard finds data after a request", 
   const [request] = group.requests;
   if (request === undefined) throw new Error("a group of one has a request");
   const capacity = { slots: 4, kvTokens: 4096, contextTokens: 1024, kvBytesPerToken: 8 };
-  meter.worker({ workerId: ENGINE, capacity } as Worker);
+  meter.worker({ workerId: ENGINE, capacity } as EngineWorker);
   meter.stats(ENGINE, STATS);
   metrics.stats(ENGINE, STATS);
   const { response } = request;

@@ -5,7 +5,7 @@ import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from "prom
 import { type WorkerId, workerId } from "../../core/base/ids.ts";
 import type { Telemetry } from "../../core/draft/service/message.ts";
 import type { KvPoolStats } from "../../core/kv/pool.ts";
-import type { Request } from "../../core/request/buffer.ts";
+import type { RolloutRequest } from "../../core/request/buffer.ts";
 import type { DriftGuard, PositionsTest } from "../../core/rollout/drift-guard.ts";
 import {
   type Figure,
@@ -304,7 +304,7 @@ export class Metrics {
   readonly #last = new Map<WorkerId, WorkerStats>();
   readonly #success: Counter;
   readonly #responses: Counter;
-  readonly #finished: (request: Request) => void;
+  readonly #finished: (request: RolloutRequest) => void;
   readonly #stepError: Gauge;
   readonly #iteration: Histogram;
   readonly #tail: Histogram;
@@ -375,7 +375,7 @@ export class Metrics {
     this.#responses.inc({ status });
   }
 
-  finished(request: Request): void {
+  finished(request: RolloutRequest): void {
     this.#success.inc({ finished_reason: request.response.finish ?? "abort" });
     this.#finished(request);
   }

@@ -2,7 +2,7 @@
 // enters the sidecar and where its tokens come back: they include the sidecar's own queue.
 
 import { Histogram, type Registry } from "prom-client";
-import type { Request } from "../../core/request/buffer.ts";
+import type { RolloutRequest } from "../../core/request/buffer.ts";
 
 /** Buckets in seconds: a response of a rollout takes from milliseconds to half an hour. */
 const TIME = [0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800];
@@ -11,7 +11,7 @@ const PER_TOKEN = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0
 const LENGTH = [16, 64, 256, 1024, 4096, 16_384, 32_768, 65_536, 131_072];
 
 /** Reads a value of a finished request; null: the request did not get so far. */
-type Read = (request: Request) => number | null;
+type Read = (request: RolloutRequest) => number | null;
 type Row = readonly [name: string, buckets: number[], help: string, read: Read];
 type Moment = "joinedMs" | "startedMs" | "firstTokenMs" | "finishedMs";
 
@@ -91,7 +91,7 @@ const ROWS: readonly Row[] = [
 ];
 
 /** Returns the function to call with each finished request. */
-export function requestTimes(registry: Registry): (request: Request) => void {
+export function requestTimes(registry: Registry): (request: RolloutRequest) => void {
   const histograms = ROWS.map(([name, buckets, help, read]) => {
     return { histogram: new Histogram({ name, help, buckets, registers: [registry] }), read };
   });

@@ -9,7 +9,7 @@ import { ControlFixture, type ScriptedWorker } from "../../../test/suite/control
 import { FAULTS, type Fault, ModelEngine } from "../../../test/suite/engine-model.ts";
 import { assert } from "../../core/base/assert.ts";
 import { AppError } from "../../core/base/errors.ts";
-import type { Request } from "../../core/request/buffer.ts";
+import type { RolloutRequest } from "../../core/request/buffer.ts";
 import type { Member } from "../../fleet/engines.ts";
 
 const SEED = Number(process.env.SEED ?? 21);
@@ -92,7 +92,7 @@ class World {
   /** Weights that generated the first token of each weight epoch. */
   readonly #weightsOf = new Map<number, string>();
   readonly #pending = new Set<string>();
-  readonly requests: Request[] = [];
+  readonly requests: RolloutRequest[] = [];
   fixture: ControlFixture | null = null;
   #serial = 0;
 

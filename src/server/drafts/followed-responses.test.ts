@@ -5,7 +5,7 @@ import { fetchOf, registerOf, updateOf } from "../../../test/suite/draft-client.
 import { Bed, DEAF, specFor } from "../../../test/suite/sidecar-bed.ts";
 import { type GroupId, groupId, weightEpoch } from "../../core/base/ids.ts";
 import { DraftServer } from "../../core/draft/service/server.ts";
-import type { Request } from "../../core/request/buffer.ts";
+import type { RolloutRequest } from "../../core/request/buffer.ts";
 import { followedResponses } from "./followed-responses.ts";
 
 const LENGTH = 20;
@@ -19,7 +19,7 @@ function world(options: { isWhole?: boolean } = {}) {
     source: followedResponses(bed.sidecar.rollout, null),
   });
   bed.sidecar.observe({ advanced: (epoch) => server.advance(epoch) });
-  const requests: Request[] = [];
+  const requests: RolloutRequest[] = [];
   bed.sidecar.observe({ joined: (request) => requests.push(request) });
   const ask = (n: number) => bed.sidecar.generate(specFor([1, 2, 3], n), DEAF);
   const register = (name: GroupId, epoch = 0) =>

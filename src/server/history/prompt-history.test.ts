@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { Bed, DEAF, specFor } from "../../../test/suite/sidecar-bed.ts";
 import { temporaryFolder } from "../../../test/suite/temporary-folder.ts";
 import { weightEpoch } from "../../core/base/ids.ts";
-import type { Request } from "../../core/request/buffer.ts";
+import type { RolloutRequest } from "../../core/request/buffer.ts";
 import { historyPlace } from "../../host/journal-file.ts";
 import { PromptHistory } from "./prompt-history.ts";
 
@@ -26,7 +26,7 @@ function world(options: { model?: string } = {}) {
   return {
     history,
     /** Responses of one epoch, finished; the weights advance afterwards. */
-    iteration: async (prompt: number[], n: number, adapter?: string): Promise<Request[]> => {
+    iteration: async (prompt: number[], n: number, adapter?: string): Promise<RolloutRequest[]> => {
       const spec = specFor(prompt, n);
       const sampling = { ...spec.sampling, ...(adapter !== undefined && { adapter }) };
       const { requests } = sidecar.generate({ ...spec, sampling }, DEAF);
@@ -35,7 +35,7 @@ function world(options: { model?: string } = {}) {
       sidecar.advance(weightEpoch(epoch));
       return [...requests];
     },
-    begin: (prompt: number[], adapter?: string): Request => {
+    begin: (prompt: number[], adapter?: string): RolloutRequest => {
       const spec = specFor(prompt, 1);
       const sampling = { ...spec.sampling, ...(adapter !== undefined && { adapter }) };
       const [request] = sidecar.generate({ ...spec, sampling }, DEAF).requests;
@@ -46,9 +46,9 @@ function world(options: { model?: string } = {}) {
 }
 
 /** Shortest first: in the order in which they finished. */
-const pastOf = (history: PromptHistory, request: Request) =>
+const pastOf = (history: PromptHistory, request: RolloutRequest) =>
   history.past(request.group).map((tokens) => [...tokens]);
-const textsOf = (requests: readonly Request[]) =>
+const textsOf = (requests: readonly RolloutRequest[]) =>
   requests.map(({ response }) => [...response.tokens()]).toSorted((a, b) => a.length - b.length);
 
 test("history: the responses of the epoch before, and the longest as a prior", async () => {

@@ -3,7 +3,7 @@
 
 import type { LengthPrior } from "../../core/context/context.ts";
 import { History } from "../../core/draft/history.ts";
-import type { Group, Request } from "../../core/request/buffer.ts";
+import type { Group, RolloutRequest } from "../../core/request/buffer.ts";
 import { promptKey } from "../../core/request/prompt-key.ts";
 import { isCut } from "../../core/request/request.ts";
 import type { Kept } from "../kept.ts";
@@ -51,7 +51,7 @@ export class PromptHistory {
   }
 
   /** Records a response that has ended. One that was given up is no sample of the prompt's lengths. */
-  finished(request: Request): void {
+  finished(request: RolloutRequest): void {
     const { response } = request;
     if (response.length === 0) return;
     const isWhole = !isCut(response.finish) && response.refusal === null;
@@ -83,7 +83,7 @@ export class PromptHistory {
   }
 
   /** All responses of a group are of one adapter (server/joinable-groups.ts). */
-  #keyOf(group: Group, request: Request): number {
+  #keyOf(group: Group, request: RolloutRequest): number {
     return this.#keys.getOrInsertComputed(group, () => {
       const scope = JSON.stringify([this.#options.model, request.spec.sampling.adapter ?? null]);
       return promptKey(group.prompt, scope);

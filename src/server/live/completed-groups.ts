@@ -1,7 +1,7 @@
 // Responses of complete groups, for the page: the rollout forgets a group when its last response ends. The bytes have a
 // bound; the oldest groups are dropped first, so what an iteration ended with is kept longest.
 
-import type { Group, Request } from "../../core/request/buffer.ts";
+import type { Group, RolloutRequest } from "../../core/request/buffer.ts";
 import { type Kept, promptBytes, responseBytes } from "../kept.ts";
 
 interface Entry {
@@ -14,7 +14,7 @@ interface Entry {
 export class CompletedGroups {
   readonly #bytesMax: number;
   readonly #entries = new Set<Entry>();
-  readonly #requests = new Map<number, Request>();
+  readonly #requests = new Map<number, RolloutRequest>();
   #bytes = 0;
 
   /** `bytesMax` 0: nothing is kept. */
@@ -40,7 +40,7 @@ export class CompletedGroups {
   }
 
   /** A response of a kept group by its number; null: its group is not complete or was dropped, or there is none. */
-  request(id: number): Request | null {
+  request(id: number): RolloutRequest | null {
     return this.#requests.get(id) ?? null;
   }
 

@@ -2,14 +2,14 @@
 
 import { expect, test } from "bun:test";
 import { requestId, weightEpoch, workerId } from "../../core/base/ids.ts";
-import type { Request } from "../../core/request/buffer.ts";
-import { Response } from "../../core/request/response.ts";
+import type { RolloutRequest } from "../../core/request/buffer.ts";
+import { RolloutResponse } from "../../core/request/response.ts";
 import { responseDetail } from "./response-detail.ts";
 
 const NO_TEXT = () => new Uint8Array();
 
 function detailFrom(from: number, bytes: (token: number) => Uint8Array = NO_TEXT) {
-  const response = new Response(100);
+  const response = new RolloutResponse(100);
   const began = { startMs: 0, tokensMax: 6, kvTokens: 0 };
   for (const offset of [0, 6]) {
     response.openChunk(workerId(0), weightEpoch(0), null, began);
@@ -20,7 +20,7 @@ function detailFrom(from: number, bytes: (token: number) => Uint8Array = NO_TEXT
   const run = response.chunks[0]?.run;
   if (run !== undefined) run.drafts = { draftedTokens: 4, acceptedTokens: 2, verifications };
   const spec = { requestId: requestId(7), prompt: [], groupId: "g", sampleIndex: 0 };
-  const request = { spec, response, status: "running" } as unknown as Request;
+  const request = { spec, response, status: "running" } as unknown as RolloutRequest;
   const text = { bytes } as never;
   return responseDetail(request, { from, text, nameOf: () => "vllm-0" });
 }

@@ -1,7 +1,11 @@
 // One response taken apart: which chunks ran where, under which weights, and its tokens with their logprobs.
 
-import type { Request } from "../../core/request/buffer.ts";
-import { type Chunk, type Response, VERIFICATION_WORDS } from "../../core/request/response.ts";
+import type { RolloutRequest } from "../../core/request/buffer.ts";
+import {
+  type Chunk,
+  type RolloutResponse,
+  VERIFICATION_WORDS,
+} from "../../core/request/response.ts";
 import type { Text } from "../../text/text.ts";
 
 /** Limit of the tokens in one answer. */
@@ -10,7 +14,7 @@ const CHARACTER_BYTES_MAX = 4;
 
 /** The response's chunks, and a page of its tokens from number `from` on. */
 export function responseDetail(
-  { spec, response, status }: Request,
+  { spec, response, status }: RolloutRequest,
   about: {
     readonly from: number;
     readonly text: Text;
@@ -49,7 +53,7 @@ export function responseDetail(
 }
 
 /** The text of each token. A character over several tokens is the last one's; joined, the pages are the response's text. */
-function textsOf(response: Response, from: number, count: number, text: Text): string[] {
+function textsOf(response: RolloutResponse, from: number, count: number, text: Text): string[] {
   const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
   const start = Math.max(0, from - CHARACTER_BYTES_MAX);
   const tokens = response.tokens(start).subarray(0, from - start + count);

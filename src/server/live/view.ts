@@ -4,7 +4,7 @@
 import type { Clock } from "../../core/base/clock.ts";
 import { AppError } from "../../core/base/errors.ts";
 import { requestId, workerId } from "../../core/base/ids.ts";
-import type { Group, Request } from "../../core/request/buffer.ts";
+import type { Group, RolloutRequest } from "../../core/request/buffer.ts";
 import { type Figures, SHOWN_FIGURES } from "../../core/rollout/figures.ts";
 import type { IterationSummary } from "../../core/rollout/iteration-span.ts";
 import type { WorkerStats } from "../../core/rollout/worker.ts";
@@ -99,7 +99,7 @@ export class LiveView {
   }
 
   /** An unfinished or kept response by its number; null: neither. */
-  request(id: number): Request | null {
+  request(id: number): RolloutRequest | null {
     return this.#options.sidecar.rollout.request(requestId(id)) ?? this.completed.request(id);
   }
 

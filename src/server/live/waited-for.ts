@@ -1,6 +1,6 @@
 // The responses that an iteration waits for, or has waited for, with one reason each: it is long, it waited, or where it runs.
 
-import type { Request } from "../../core/request/buffer.ts";
+import type { RolloutRequest } from "../../core/request/buffer.ts";
 import type { Progress } from "../../core/rollout/report.ts";
 
 interface Waited {
@@ -39,7 +39,7 @@ const WAITED_SHARE = 0.1;
 
 /** The unfinished responses with the most tokens, longest first. `waitsFor`: what a waiting response waits for. */
 export function longestOpen(
-  requests: Iterable<Request>,
+  requests: Iterable<RolloutRequest>,
   about: { nowMs: number; workers: Progress["workers"]; nameOf: NameOf; waitsFor: string },
 ): OpenResponse[] {
   const { nowMs, workers, nameOf, waitsFor } = about;
@@ -58,8 +58,8 @@ export function longestOpen(
   });
 }
 
-function longestOf(requests: Iterable<Request>): Request[] {
-  const longest: Request[] = [];
+function longestOf(requests: Iterable<RolloutRequest>): RolloutRequest[] {
+  const longest: RolloutRequest[] = [];
   for (const request of requests) {
     const shortest = longest.at(SHOWN_MAX - 1)?.response.length ?? -1;
     if (request.status === "finished" || request.response.length <= shortest) continue;
@@ -71,13 +71,13 @@ function longestOf(requests: Iterable<Request>): Request[] {
 }
 
 export class LastFinishedResponses {
-  #requests: Request[] = [];
+  #requests: RolloutRequest[] = [];
 
   clear(): void {
     this.#requests = [];
   }
 
-  finished(request: Request): void {
+  finished(request: RolloutRequest): void {
     this.#requests = [...this.#requests, request].slice(-SHOWN_MAX);
   }
 
@@ -88,7 +88,7 @@ export class LastFinishedResponses {
   }
 }
 
-function lastFinishedOf(request: Request, lastMs: number, nameOf: NameOf): LastFinished {
+function lastFinishedOf(request: RolloutRequest, lastMs: number, nameOf: NameOf): LastFinished {
   const { joinedMs, finishedMs, finish, chunks } = request.response;
   const seconds = Math.max(0, (finishedMs ?? 0) - (joinedMs ?? finishedMs ?? 0)) / 1000;
   // What an earlier process ran has no times.
@@ -109,7 +109,7 @@ function lastFinishedOf(request: Request, lastMs: number, nameOf: NameOf): LastF
 }
 
 /** `place`: the reason given for a response that is not long and was not restarted. */
-function waited(request: Request, place: string): Waited {
+function waited(request: RolloutRequest, place: string): Waited {
   const { spec, response } = request;
   const median = siblingsMedian(request);
   const ratio = median === null ? 0 : response.length / Math.max(1, median);
@@ -124,7 +124,7 @@ function waited(request: Request, place: string): Waited {
   };
 }
 
-function siblingsMedian(request: Request): number | null {
+function siblingsMedian(request: RolloutRequest): number | null {
   const lengths = request.group.requests
     .filter((one) => one !== request && one.status === "finished")
     .map(({ response }) => response.length)

@@ -3,7 +3,7 @@
 import { expect, test } from "bun:test";
 import { type FixtureOptions, ownFixture } from "../../../test/golden/requests/plane-fixture.ts";
 import { ADAPTER_DATA } from "../../adapters/list.ts";
-import type { Request as Wanted } from "../../core/request/buffer.ts";
+import type { RolloutRequest as Wanted } from "../../core/request/buffer.ts";
 import { DATA_ROUTES } from "./data-plane.ts";
 import { jsonSchemaOf } from "./fields.ts";
 

@@ -4,7 +4,7 @@
 import { present } from "../../core/base/assert.ts";
 import { AppError, errorText, RefusedError } from "../../core/base/errors.ts";
 import type { RunJournal } from "../../core/journal/run-journal.ts";
-import type { Request } from "../../core/request/buffer.ts";
+import type { RolloutRequest } from "../../core/request/buffer.ts";
 import type { PromptReport } from "../../core/request/response.ts";
 import type { RolloutReader } from "../../core/rollout/events.ts";
 import type { Text } from "../../text/text.ts";
@@ -32,7 +32,7 @@ export interface JobPlan {
   /** Makes a message of a response that has ended; the job is done when each has one. Default: none is made. */
   readonly parse?: ((output: Output) => Promise<ParsedMessage>) | null;
   /** Begins the journal of the responses, which have just joined. Default: none is kept. */
-  readonly journal?: (responses: readonly (readonly Request[])[]) => RunJournal | null;
+  readonly journal?: (responses: readonly (readonly RolloutRequest[])[]) => RunJournal | null;
 }
 
 export interface JobContext {
@@ -116,7 +116,7 @@ export class Job {
   readonly created = Math.floor(Date.now() / 1000);
   readonly plan: JobPlan;
   readonly outputs: Output[] = [];
-  readonly #outputs = new Map<Request, Output>();
+  readonly #outputs = new Map<RolloutRequest, Output>();
   readonly done: Promise<void>;
   readonly #context: JobContext;
   readonly #generations: Generation[] = [];
@@ -339,7 +339,7 @@ export class Job {
     threw: (error) => this.crash(error),
   };
 
-  #outputOf(request: Request): Output {
+  #outputOf(request: RolloutRequest): Output {
     return present(this.#outputs.get(request), "a response is one of the job's");
   }
 

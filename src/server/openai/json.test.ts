@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import { TinyText } from "../../../test/golden/requests/tiny-text.ts";
-import { Response } from "../../core/request/response.ts";
+import { RolloutResponse } from "../../core/request/response.ts";
 import {
   chatLogprobs,
   completionLogprobs,
@@ -12,7 +12,7 @@ import {
 
 /** Two tokens: the first is the second likeliest of its position, the other none of the likeliest. */
 function twoTokens() {
-  const response = new Response(10, 2);
+  const response = new RolloutResponse(10, 2);
   response.append(0, Int32Array.of(97, 98), Float32Array.of(-0.5, -8), {
     count: 2,
     tokens: Int32Array.of(99, 97, 99, -1),

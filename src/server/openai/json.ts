@@ -1,7 +1,7 @@
 // Fragments of answers as JSON text. Answers carry a number or three for every token, so these are written
 // directly: objects per token would cost more than everything else that a token passes through here.
 
-import type { Response } from "../../core/request/response.ts";
+import type { RolloutResponse } from "../../core/request/response.ts";
 import type { Text } from "../../text/text.ts";
 
 /** JSON has no infinities: vLLM writes this for them. */
@@ -9,7 +9,7 @@ const LOGPROB_MIN = -9999;
 
 /** The span of tokens that a fragment is about. */
 export interface TokenSpan {
-  readonly response: Response;
+  readonly response: RolloutResponse;
   readonly from: number;
   readonly to: number;
 }
@@ -177,7 +177,7 @@ export function reportJson(report: Uint8Array | null | undefined): string {
 }
 
 /** Base64 of an .npy file, as vLLM has it; null: no engine reported any. */
-export function expertsJson(response: Response): string {
+export function expertsJson(response: RolloutResponse): string {
   const npy = response.experts?.npy() ?? null;
   return npy === null ? "null" : `"${Buffer.from(npy.buffer).toString("base64")}"`;
 }

@@ -1,7 +1,7 @@
 // SGLang's `meta_info` of a response: beside each response of /generate, and in chats that ask for it (miles).
 
 import { AppError } from "../../core/base/errors.ts";
-import type { Response } from "../../core/request/response.ts";
+import type { RolloutResponse } from "../../core/request/response.ts";
 import { spanOf } from "./answer.ts";
 import { logprobText } from "./json.ts";
 import type { Output } from "./output.ts";
@@ -126,7 +126,7 @@ const FILTERED_LOGPROB = -9999;
  * The tokens that sampling filters left to draw from, which SkyRL and slime train on, read from the alternatives that an
  * engine reports: at most `widthMax` for the token `index`, likeliest first. The drawn token is always there.
  */
-export function supportAt(response: Response, index: number, widthMax: number): number[] {
+export function supportAt(response: RolloutResponse, index: number, widthMax: number): number[] {
   const top = response.topLogprobs();
   const drawn = response.tokens()[index] ?? -1;
   const row: number[] = [];

@@ -2,9 +2,9 @@
 // follow it, each with its own cursor; it keeps no queue for any of them.
 
 import type { WeightEpoch, WeightsId } from "../../core/base/ids.ts";
-import type { Request } from "../../core/request/buffer.ts";
+import type { RolloutRequest } from "../../core/request/buffer.ts";
 import type { ResponseEnd } from "../../core/request/request.ts";
-import type { Response } from "../../core/request/response.ts";
+import type { RolloutResponse } from "../../core/request/response.ts";
 import type { Detokenizer } from "../../text/text.ts";
 import type { StopRules } from "./sampling-fields.ts";
 import { StopText } from "./stop-text.ts";
@@ -35,7 +35,7 @@ const PIECE_OVERHEAD = 32;
 
 export interface OutputOptions {
   readonly index: number;
-  readonly request: Request;
+  readonly request: RolloutRequest;
   readonly stops: StopRules;
   /** Opens a detokenizer; null: no text is needed. */
   readonly detokenizer: (() => Detokenizer) | null;
@@ -45,7 +45,7 @@ export interface OutputOptions {
 
 export class Output {
   readonly index: number;
-  readonly request: Request;
+  readonly request: RolloutRequest;
   readonly #options: OutputOptions;
   #text: StopText | null;
   #tokens = 0;
@@ -109,7 +109,7 @@ export class Output {
     return this.request.spec.prompt;
   }
 
-  get response(): Response {
+  get response(): RolloutResponse {
     return this.request.response;
   }
 

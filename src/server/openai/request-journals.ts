@@ -6,7 +6,7 @@ import { AppError } from "../../core/base/errors.ts";
 import type { HeldWeights } from "../../core/journal/held-weights.ts";
 import type { SavedRun } from "../../core/journal/read.ts";
 import { type RunFiles, RunJournal } from "../../core/journal/run-journal.ts";
-import type { Request } from "../../core/request/buffer.ts";
+import type { RolloutRequest } from "../../core/request/buffer.ts";
 import {
   type DrawKey,
   expertsFrom,
@@ -98,7 +98,7 @@ export class RequestJournals {
    * Journals the responses to each prompt, which have just joined, and restores their saved output. null: no journal is
    * kept, because the request has no id, wants reports that journals do not have, or there are too many.
    */
-  begin(key: RetryKey, responses: readonly (readonly Request[])[]): RunJournal | null {
+  begin(key: RetryKey, responses: readonly (readonly RolloutRequest[])[]): RunJournal | null {
     const { path, id, digest } = key;
     if (id === null || this.#isClosed || this.#live.size >= JOURNALS_MAX) return null;
     const requests = responses.flat();

@@ -2,7 +2,7 @@
 // and of each response the tokens and logprobs, chunk by chunk, each with the epoch of its weights.
 
 import type { WeightEpoch } from "../../core/base/ids.ts";
-import type { Request } from "../../core/request/buffer.ts";
+import type { RolloutRequest } from "../../core/request/buffer.ts";
 import { type DrawKey, isCut } from "../../core/request/request.ts";
 import type { SavedOutput } from "../../core/request/saved-output.ts";
 import { isStale } from "../../core/rollout/selection.ts";
@@ -16,7 +16,7 @@ export interface CarriedGroup {
 }
 
 /** A group as it is carried on. `requests`: all of its requests, before running ones are given up. */
-export function carriedGroup(plan: GroupPlan, requests: readonly Request[]): CarriedGroup {
+export function carriedGroup(plan: GroupPlan, requests: readonly RolloutRequest[]): CarriedGroup {
   const outputs = requests.map(({ response }) => ({
     tokens: response.tokens(),
     logprobs: response.logprobs(),

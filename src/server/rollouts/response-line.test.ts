@@ -3,7 +3,7 @@
 import { expect, test } from "bun:test";
 import fc from "fast-check";
 import { weightEpoch, weightsId, workerId } from "../../core/base/ids.ts";
-import type { Chunk, Response } from "../../core/request/response.ts";
+import type { Chunk, RolloutResponse } from "../../core/request/response.ts";
 import { formatFloat32, type LineOptions, linesOf } from "./response-line.ts";
 
 const F16 = weightsId("f16-0123456789abcdef");
@@ -21,7 +21,7 @@ function lineOf(chunks: readonly Chunk[] = CHUNKS, options: Partial<LineOptions>
     chunks,
     tokens: () => Int32Array.of(1, 2, 3),
     logprobs: () => Float32Array.of(-0.1, -1.3862944, 0),
-  } as Partial<Response> as Response;
+  } as Partial<RolloutResponse> as RolloutResponse;
   const finished = [{ spec: { prompt: Int32Array.of(5, 6), sampleIndex: 0 }, response }];
   const text = { decode: () => 'a "b"\n\u2028 🧮' };
   const lines = linesOf("g", finished, { text, skipSpecial: true, ...options });

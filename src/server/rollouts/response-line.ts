@@ -3,13 +3,13 @@
 import { assert, present } from "../../core/base/assert.ts";
 import { type WeightEpoch, weightEpoch } from "../../core/base/ids.ts";
 import { oneLine } from "../../core/base/json-line.ts";
-import type { Request } from "../../core/request/buffer.ts";
+import type { RolloutRequest } from "../../core/request/buffer.ts";
 import type { Chunk } from "../../core/request/response.ts";
 import type { Text } from "../../text/text.ts";
 
 /** A response that has finished. */
-type Finished = Pick<Request, "response"> & {
-  readonly spec: Pick<Request["spec"], "prompt" | "sampleIndex">;
+type Finished = Pick<RolloutRequest, "response"> & {
+  readonly spec: Pick<RolloutRequest["spec"], "prompt" | "sampleIndex">;
 };
 
 export interface LineOptions {

@@ -5,7 +5,7 @@ import type { Clock } from "../../core/base/clock.ts";
 import { AppError } from "../../core/base/errors.ts";
 import type { WeightEpoch } from "../../core/base/ids.ts";
 import type { RunJournal } from "../../core/journal/run-journal.ts";
-import type { Request } from "../../core/request/buffer.ts";
+import type { RolloutRequest } from "../../core/request/buffer.ts";
 import { type DrawKey, drawKey } from "../../core/request/request.ts";
 import { Ends } from "../../core/rollout/iteration-span.ts";
 import { type RolloutReport, rolloutReport } from "../../core/rollout/report.ts";
@@ -36,10 +36,10 @@ export interface RunGroup {
   /** Number of responses that make it whole. */
   readonly wanted: number;
   /** Requests of the group; empty after it was given up. */
-  requests: readonly Request[];
+  requests: readonly RolloutRequest[];
   finished: number;
   /** Responses that readers get; empty until the group is whole. */
-  taken: readonly Request[];
+  taken: readonly RolloutRequest[];
 }
 
 /** Parts that all rollouts of a server share. */
@@ -370,7 +370,7 @@ export class RolloutRun implements Steered {
     this.requests += n;
   }
 
-  #finished(group: RunGroup, request: Request): void {
+  #finished(group: RunGroup, request: RolloutRequest): void {
     // Without a plan, its beginning was taken back.
     if (this.#state !== "running" || group.plan === null) return;
     this.#ends.add(this.#options.clock.nowMs());
@@ -465,12 +465,12 @@ export class RolloutRun implements Steered {
     for (const news of [...this.#readers]) news();
   }
 
-  *#requests(): Iterable<Request> {
+  *#requests(): Iterable<RolloutRequest> {
     for (const { requests } of this.groups) yield* requests;
   }
 }
 
 /** Whether the response was aborted and is of no use: refused, or without tokens. */
-function isCutOff({ response: { finish, refusal, length } }: Request): boolean {
+function isCutOff({ response: { finish, refusal, length } }: RolloutRequest): boolean {
   return finish === "abort" && (refusal !== null || length === 0);
 }

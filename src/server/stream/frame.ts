@@ -1,7 +1,7 @@
 // Frames of a token stream: what the clients of one filter are sent, as JSON.
 
 import type { WeightEpoch } from "../../core/base/ids.ts";
-import type { Request } from "../../core/request/buffer.ts";
+import type { RolloutRequest } from "../../core/request/buffer.ts";
 import type { ResponseEnd } from "../../core/request/request.ts";
 import type { Progress } from "../../core/rollout/report.ts";
 
@@ -87,7 +87,7 @@ export function addTokens(
   frame.tokens += `${json}]}`;
 }
 
-export function finishedEntry({ spec, response }: Request): FinishedEntry {
+export function finishedEntry({ spec, response }: RolloutRequest): FinishedEntry {
   return {
     request: spec.requestId,
     finish_reason: response.finish ?? "abort",

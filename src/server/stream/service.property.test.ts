@@ -8,7 +8,7 @@ import { Bed } from "../../../test/suite/sidecar-bed.ts";
 import { FakeSocket, Reader, readFrame } from "../../../test/suite/stream-client.ts";
 import { fold32 } from "../../core/base/hash.ts";
 import { weightEpoch } from "../../core/base/ids.ts";
-import type { Request } from "../../core/request/buffer.ts";
+import type { RolloutRequest } from "../../core/request/buffer.ts";
 import { StreamService } from "./service.ts";
 
 /** `isEarly`: by the number or name of what may not be there yet. */
@@ -52,7 +52,7 @@ const action: fc.Arbitrary<Action> = fc.oneof(
 /** One connection after another; what it has of a response outlives them. */
 class Follower {
   readonly #service: StreamService;
-  readonly #requests: readonly Request[];
+  readonly #requests: readonly RolloutRequest[];
   socket: FakeSocket;
   /** Readers by subscription: filters overlap, and each has its own guarantees. */
   readers = new Map<string, Reader>();
@@ -61,7 +61,7 @@ class Follower {
   /** Subscriptions asked for whose answers are not read yet: a second one could begin where the first has ended. */
   readonly #unanswered = new Set<string>();
 
-  constructor(service: StreamService, requests: readonly Request[]) {
+  constructor(service: StreamService, requests: readonly RolloutRequest[]) {
     this.#service = service;
     this.#requests = requests;
     this.socket = this.#connect();
@@ -127,7 +127,7 @@ class Follower {
 
 async function act(
   one: Action,
-  world: { bed: Bed; requests: Request[]; followers: readonly Follower[] },
+  world: { bed: Bed; requests: RolloutRequest[]; followers: readonly Follower[] },
 ): Promise<void> {
   const { bed, requests, followers } = world;
   switch (one.kind) {
@@ -172,7 +172,7 @@ test("stream: every client gets exactly the response's tokens, once, in order", 
           random: () => seed,
           every: () => () => {},
         });
-        const requests: Request[] = [];
+        const requests: RolloutRequest[] = [];
         const followers = Array.from({ length: CLIENTS }, () => new Follower(service, requests));
         for (const one of actions) await act(one, { bed, requests, followers });
         await bed.finish();

@@ -4,7 +4,7 @@
 
 import { AppError } from "../../core/base/errors.ts";
 import { requestId } from "../../core/base/ids.ts";
-import type { Group, Request } from "../../core/request/buffer.ts";
+import type { Group, RolloutRequest } from "../../core/request/buffer.ts";
 import type { Rollout } from "../../core/rollout/rollout.ts";
 import { CLOSE, closeReason } from "../../proto/close-codes.ts";
 import type { Socket, SocketService } from "../http.ts";
@@ -222,14 +222,18 @@ export class StreamService implements SocketService {
     }
   }
 
-  #keptOf(filter: Filter): Request[] {
+  #keptOf(filter: Filter): RolloutRequest[] {
     return matching(
       filter,
       [...this.#kept.keys()].flatMap(({ requests }) => requests),
     );
   }
 
-  #problemOf(client: Client, message: Subscribe, requests: readonly Request[]): AppError | null {
+  #problemOf(
+    client: Client,
+    message: Subscribe,
+    requests: readonly RolloutRequest[],
+  ): AppError | null {
     const { filter, offset, attempt } = message;
     const key = keyOf(filter);
     const { subscriptionsMax } = this.#limits;
@@ -255,10 +259,10 @@ export class StreamService implements SocketService {
   }
 
   /** Number of a response's attempt, which changes when it restarts; its tokens so far are void then. */
-  readonly #attemptOf = (request: Request | undefined): number =>
+  readonly #attemptOf = (request: RolloutRequest | undefined): number =>
     (this.#firstAttempt + (request?.response.restarts ?? 0)) >>> 0;
 
-  #cursor(request: Request, { filter, offset, attempt, resumed }: Subscribe): StreamCursor {
+  #cursor(request: RolloutRequest, { filter, offset, attempt, resumed }: Subscribe): StreamCursor {
     const { length } = request.response;
     const had = resumed?.have.get(request.spec.requestId);
     return {
@@ -269,7 +273,7 @@ export class StreamService implements SocketService {
   }
 
   /** Cursor of a client that has received every frame so far, with `offset` tokens of the response. */
-  #after(request: Request, offset: number, isDeclared = true): StreamCursor {
+  #after(request: RolloutRequest, offset: number, isDeclared = true): StreamCursor {
     return { offset, attempt: this.#attemptOf(request), isDeclared };
   }
 
@@ -335,7 +339,7 @@ export class StreamService implements SocketService {
   }
 
   /** Removes a subject without further events; a subscription ends with its last subject. */
-  #over(subject: Request | Group): void {
+  #over(subject: RolloutRequest | Group): void {
     for (const subscription of this.#subscribed(subject)) {
       removeFrom(this.#subscriptions, subject, subscription);
       subscription.subjects.delete(subject);
@@ -345,7 +349,7 @@ export class StreamService implements SocketService {
   }
 
   /** Called for every new part of a response. `before`: cursor of a client that has received every frame so far. */
-  #changed(request: Request, before: StreamCursor): void {
+  #changed(request: RolloutRequest, before: StreamCursor): void {
     for (const subject of ["all", request.group, request, "progress"] as const) {
       for (const subscription of this.#subscriptions.get(subject) ?? []) {
         const { cursors } = subscription;
@@ -457,20 +461,23 @@ function removeFrom<K>(sets: Map<K, Set<Subscription>>, key: K, subscription: Su
 }
 
 /** The existing responses that match the filter. */
-function requestsOf(filter: Filter, rollout: Rollout): Request[] {
+function requestsOf(filter: Filter, rollout: Rollout): RolloutRequest[] {
   const { request: id } = filter;
   if (id !== undefined) return [rollout.request(requestId(id)) ?? []].flat();
   return matching(filter, [...rollout.requests]);
 }
 
-function matching({ request: id, group: name }: Filter, all: readonly Request[]): Request[] {
+function matching(
+  { request: id, group: name }: Filter,
+  all: readonly RolloutRequest[],
+): RolloutRequest[] {
   return all.filter(({ group, spec }) => {
     if (id !== undefined) return spec.requestId === id;
     return name === undefined || namesOf(group).includes(name);
   });
 }
 
-function isEnded({ status }: Request): boolean {
+function isEnded({ status }: RolloutRequest): boolean {
   return status === "finished";
 }
 

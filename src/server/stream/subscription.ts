@@ -2,7 +2,7 @@
 // `frames` goes on: a client that is behind reads the missing output from the responses themselves, at its own pace.
 
 import type { WeightEpoch } from "../../core/base/ids.ts";
-import type { Group, Request } from "../../core/request/buffer.ts";
+import type { Group, RolloutRequest } from "../../core/request/buffer.ts";
 import type { Socket } from "../http.ts";
 import type { Filter, Subscribe } from "./client-message.ts";
 import {
@@ -22,7 +22,7 @@ export interface Client {
 }
 
 /** A source of events: one response, a group, or everything; progress: as lengths and counters, without tokens. */
-export type Subject = Request | Group | "all" | "progress";
+export type Subject = RolloutRequest | Group | "all" | "progress";
 
 /** Position of a client in one response. */
 export interface StreamCursor {
@@ -40,7 +40,7 @@ export interface Subscription {
   /** Existing subjects with events to come. A name may also be that of a later response or group, or of several groups. */
   readonly subjects: Set<Subject>;
   /** Responses with output that the client lacks. */
-  readonly cursors: Map<Request, StreamCursor>;
+  readonly cursors: Map<RolloutRequest, StreamCursor>;
   /** Weight epoch that the client was sent; `groupsFinished` are finished groups that it was not sent yet. */
   epoch: WeightEpoch;
   readonly groupsFinished: string[];
@@ -67,7 +67,7 @@ export function keyOf({ request, group, all }: Filter): string {
 export function bringOn(
   { key, message, cursors }: Subscription,
   about: {
-    readonly attemptOf: (request: Request) => number;
+    readonly attemptOf: (request: RolloutRequest) => number;
     readonly last: (frame: Frame) => void;
     readonly send: (json: string) => boolean;
   },
@@ -115,7 +115,7 @@ export function bringOn(
   return isSent();
 }
 
-function joinedEntry({ spec }: Request, { offset, attempt }: StreamCursor): JoinedEntry {
+function joinedEntry({ spec }: RolloutRequest, { offset, attempt }: StreamCursor): JoinedEntry {
   return {
     request: spec.requestId,
     group: spec.groupId,

@@ -5,7 +5,7 @@ import { expect, test } from "bun:test";
 import fc from "fast-check";
 import { Bed } from "../../../test/suite/sidecar-bed.ts";
 import { weightEpoch } from "../../core/base/ids.ts";
-import type { Request } from "../../core/request/buffer.ts";
+import type { RolloutRequest } from "../../core/request/buffer.ts";
 import { encodeEvent, eventsIn } from "./event-frame.ts";
 import { Trajectories, type TrajectoryEvent } from "./trajectories.ts";
 import type { Trajectory } from "./trajectory.ts";
@@ -42,7 +42,7 @@ function recorder(bed: Bed, events: TrajectoryEvent[], bytesMax = 2 ** 30): Traj
   });
 }
 
-function ended(trajectories: Trajectories, request: Request): void {
+function ended(trajectories: Trajectories, request: RolloutRequest): void {
   const { length, finish } = request.response;
   trajectories.ended(request, { tokens: length, finish, toolCalls: [] });
 }

@@ -2,7 +2,7 @@
 // that was given up and was not asked for again, a part that the bound or a restart took. What happens now and what a
 // file says of an earlier process change a session in one way, `apply`.
 
-import type { Request } from "../../core/request/buffer.ts";
+import type { RolloutRequest } from "../../core/request/buffer.ts";
 import { promptKey } from "../../core/request/prompt-key.ts";
 import { isCut } from "../../core/request/request.ts";
 import type { Kept } from "../kept.ts";
@@ -111,7 +111,7 @@ export class Trajectories {
   /** Why a session is gone, by its key. */
   readonly #dropped = new Map<string, string>();
   /** Running turns by request, with the time at which each began. */
-  readonly #running = new Map<Request, SessionName & { readonly beganS: number }>();
+  readonly #running = new Map<RolloutRequest, SessionName & { readonly beganS: number }>();
   #bytes = 0;
 
   constructor(options: TrajectoriesOptions) {
@@ -123,7 +123,7 @@ export class Trajectories {
   }
 
   /** Begins a turn of the session. It must ask for one response: the agent goes on from one alone. */
-  began({ name, group }: SessionName, requests: readonly Request[]): void {
+  began({ name, group }: SessionName, requests: readonly RolloutRequest[]): void {
     const session = { name, group };
     const [request] = requests;
     if (request === undefined || requests.length > 1) {
@@ -136,7 +136,7 @@ export class Trajectories {
     this.#happened({ kind: "began", ...session, requestId, prompt: promptKey(prompt) });
   }
 
-  ended(request: Request, { tokens, finish, toolCalls }: DeliveredOutput): void {
+  ended(request: RolloutRequest, { tokens, finish, toolCalls }: DeliveredOutput): void {
     const running = this.#running.get(request);
     if (running === undefined) return;
     if (isCut(finish)) {
@@ -169,7 +169,7 @@ export class Trajectories {
   }
 
   /** Ends a turn whose client gets no response. */
-  failed(request: Request, problem: string): void {
+  failed(request: RolloutRequest, problem: string): void {
     const running = this.#running.get(request);
     if (running === undefined) return;
     this.#running.delete(request);
@@ -347,7 +347,7 @@ export class Trajectories {
     }
   }
 
-  #spansOf({ response }: Request, tokens: number): WeightsSpan[] {
+  #spansOf({ response }: RolloutRequest, tokens: number): WeightsSpan[] {
     const spans: WeightsSpan[] = [];
     let left = tokens;
     for (const chunk of response.chunks) {

@@ -2,8 +2,8 @@
 // read as zero.
 
 import { assert } from "../../core/base/assert.ts";
-import type { Request } from "../../core/request/buffer.ts";
-import { Response } from "../../core/request/response.ts";
+import type { RolloutRequest } from "../../core/request/buffer.ts";
+import { RolloutResponse } from "../../core/request/response.ts";
 
 /** Upper bound of a response's length in any workload. */
 const LENGTH_MAX = 2 ** 21;
@@ -34,7 +34,7 @@ function madeOf(count: number): Tokens {
   };
 }
 
-class CountedResponse extends Response {
+class CountedResponse extends RolloutResponse {
   #count = 0;
 
   override get length(): number {
@@ -59,9 +59,9 @@ class CountedResponse extends Response {
 }
 
 /** Replaces the response of a request that has just joined by a counting one, before anybody has read it. */
-export function countOnly(request: Request): void {
+export function countOnly(request: RolloutRequest): void {
   assert(request.response.length === 0, "it has just joined");
-  const writable: { -readonly [K in keyof Request]: Request[K] } = request;
+  const writable: { -readonly [K in keyof RolloutRequest]: RolloutRequest[K] } = request;
   const { tokensMax, joinedMs } = request.response;
   writable.response = new CountedResponse(tokensMax);
   writable.response.joinedMs = joinedMs;

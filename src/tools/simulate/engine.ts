@@ -12,8 +12,8 @@ import type { StepTimes } from "../../core/draft/draft-length.ts";
 import { DRAFT_TOKENS_MAX } from "../../core/draft/drafter.ts";
 import type { ControlAnswer } from "../../core/rollout/operation.ts";
 import type {
+  EngineWorker,
   SamplingSupport,
-  Worker,
   WorkerCapacity,
   WorkerCommand,
   WorkerEvent,
@@ -110,7 +110,7 @@ const REPORT_EARLY = 3 / 4;
 const RATE_MAX = 1 + DRAFT_TOKENS_MAX;
 const EPOCH = weightEpoch(0);
 
-export class SimulatedEngine implements Worker {
+export class SimulatedEngine implements EngineWorker {
   readonly workerId: WorkerId;
   readonly name: string;
   readonly capacity: WorkerCapacity;

@@ -9,7 +9,7 @@ import {
   weightEpoch,
   workerId,
 } from "../../core/base/ids.ts";
-import type { Group, Request } from "../../core/request/buffer.ts";
+import type { Group, RolloutRequest } from "../../core/request/buffer.ts";
 import { SAMPLING_DEFAULTS } from "../../core/request/request.ts";
 import type { RolloutReader } from "../../core/rollout/events.ts";
 import { Rollout } from "../../core/rollout/rollout.ts";
@@ -80,7 +80,7 @@ const REPORT_PART = 1 / 2048;
 
 export class Simulation implements EngineWorld {
   readonly rollout: Rollout;
-  readonly requests: Request[] = [];
+  readonly requests: RolloutRequest[] = [];
   /** All engines that were ever added. */
   readonly engines: SimulatedEngine[] = [];
   /** Current engines, in the order of their arrival. */
@@ -183,11 +183,11 @@ export class Simulation implements EngineWorld {
   }
 
   /** Called when the request has received tokens. */
-  protected took(_request: Request): void {}
+  protected took(_request: RolloutRequest): void {}
 
   protected groupFinished(_group: Group): void {}
 
-  protected finished({ spec, response }: Request): void {
+  protected finished({ spec, response }: RolloutRequest): void {
     assert(response.refusal === null, "the longest request fits into one engine");
     this.#kv.delete(spec.requestId);
   }

@@ -3,7 +3,7 @@
 
 import { type RolloutJob, runRollout } from "../../compose/rollout.ts";
 import { present } from "../../core/base/assert.ts";
-import type { Request } from "../../core/request/buffer.ts";
+import type { RolloutRequest } from "../../core/request/buffer.ts";
 import type { RunReport } from "../../core/rollout/report.ts";
 
 const POOL_BYTES = 256 * 1024 * 1024;
@@ -71,8 +71,8 @@ async function runOnce(
   { model, plan, chunkTokens, display: open }: Comparison,
   title: string,
   on: Pick<RolloutJob, "sources" | "policy" | "draft">,
-): Promise<{ report: RunReport; requests: Map<string, Request> }> {
-  const requests = new Map<string, Request>();
+): Promise<{ report: RunReport; requests: Map<string, RolloutRequest> }> {
+  const requests = new Map<string, RolloutRequest>();
   const { finish, ...told } = open(title);
   try {
     const report = await runRollout({
@@ -95,7 +95,7 @@ async function runOnce(
 }
 
 /** The first difference between two responses to the same request; null: none. */
-function differenceOf(a: Request, b: Request): string | null {
+function differenceOf(a: RolloutRequest, b: RolloutRequest): string | null {
   const tokens = [a.response.tokens(), b.response.tokens()] as const;
   const bits = [bitsOf(a.response.logprobs()), bitsOf(b.response.logprobs())] as const;
   for (let i = 0; i < Math.max(tokens[0].length, tokens[1].length); i += 1) {

@@ -8,7 +8,7 @@ import { join } from "node:path";
 import { AppError } from "../../../src/core/base/errors.ts";
 import { weightEpoch, workerId } from "../../../src/core/base/ids.ts";
 import type { ControlAnswer } from "../../../src/core/rollout/operation.ts";
-import type { Worker } from "../../../src/core/rollout/worker.ts";
+import type { EngineWorker } from "../../../src/core/rollout/worker.ts";
 import { readGgufHead } from "../../../src/engines/llama/gguf.ts";
 import { type LlamaModel, openLlamaModel } from "../../../src/engines/llama/open.ts";
 import { valueAt } from "../../llama/checkpoint.ts";
@@ -162,13 +162,13 @@ function version(index: number, bytes: Buffer): string {
   return path;
 }
 
-async function serving(): Promise<{ model: LlamaModel; worker: Worker }> {
+async function serving(): Promise<{ model: LlamaModel; worker: EngineWorker }> {
   const model = await openLlamaModel({ path: MODEL_PATH, deterministic: true });
   const worker = await model.openWorker({ ...CAPACITY, epoch: weightEpoch(0) });
   return { model, worker };
 }
 
-function update(worker: Worker, path: string, epoch: number): Promise<ControlAnswer> {
+function update(worker: EngineWorker, path: string, epoch: number): Promise<ControlAnswer> {
   const operation = { kind: "load", path, version: null, options: {} } as const;
   return worker.perform(operation, weightEpoch(epoch));
 }

@@ -2,7 +2,7 @@
 
 import { JournalLog } from "../../../src/core/journal/log.ts";
 import { readJournal } from "../../../src/core/journal/read.ts";
-import type { Request } from "../../../src/core/request/buffer.ts";
+import type { RolloutRequest } from "../../../src/core/request/buffer.ts";
 import type { SavedOutput } from "../../../src/core/request/saved-output.ts";
 import type { Random } from "../../suite/random.ts";
 
@@ -22,15 +22,15 @@ export class FaultJournal {
     return this.#saved.get(stream) ?? null;
   }
 
-  follow(request: Request, stream: number, saved: SavedOutput | null): void {
+  follow(request: RolloutRequest, stream: number, saved: SavedOutput | null): void {
     this.#log.follow(request, stream, saved);
   }
 
-  changed(request: Request): void {
+  changed(request: RolloutRequest): void {
     this.#log.changed(request);
   }
 
-  finished(request: Request): void {
+  finished(request: RolloutRequest): void {
     this.#log.finished(request);
   }
 

@@ -10,8 +10,8 @@ import {
 } from "../../../src/core/base/ids.ts";
 import type { ControlAnswer, EngineOperation } from "../../../src/core/rollout/operation.ts";
 import type {
+  EngineWorker,
   SamplingSupport,
-  Worker,
   WorkerCapacity,
   WorkerCommand,
   WorkerEvent,
@@ -28,7 +28,7 @@ export interface LinkHost {
   nowMs(): number;
 }
 
-export class FaultyLink implements Worker {
+export class FaultyLink implements EngineWorker {
   readonly workerId: WorkerId;
   readonly name: string;
   readonly capacity: WorkerCapacity;

@@ -5,7 +5,7 @@ import { assert, present } from "../../../src/core/base/assert.ts";
 import { fold32, hashString } from "../../../src/core/base/hash.ts";
 import { groupId, type WeightEpoch, weightEpoch, workerId } from "../../../src/core/base/ids.ts";
 import type { KvKey } from "../../../src/core/kv/pool.ts";
-import type { Group, Request } from "../../../src/core/request/buffer.ts";
+import type { Group, RolloutRequest } from "../../../src/core/request/buffer.ts";
 import type { Chunk } from "../../../src/core/request/response.ts";
 import type { SavedOutput } from "../../../src/core/request/saved-output.ts";
 import type { RolloutReader } from "../../../src/core/rollout/events.ts";
@@ -85,8 +85,8 @@ class FaultWorld implements RolloutReader {
   #links: FaultyLink[] = [];
   /** Streams of the responses that a client ended. */
   readonly #ended = new Set<number>();
-  readonly #received = new Map<Request, number>();
-  readonly #finished = new Set<Request>();
+  readonly #received = new Map<RolloutRequest, number>();
+  readonly #finished = new Set<RolloutRequest>();
   readonly #groupsFinished = new Set<Group>();
   #groups: Group[] = [];
   #nowMs = 0;
@@ -180,7 +180,7 @@ class FaultWorld implements RolloutReader {
     for (const group of this.#groups) for (const one of [...group.requests]) this.#restore(one);
   }
 
-  #restore(request: Request): void {
+  #restore(request: RolloutRequest): void {
     const saved = this.#journal.saved(streamOf(request));
     if (saved !== null) this.#checkSaved(request, saved);
     const isResumed = saved !== null && this.#rollout.restore(request, saved);
@@ -290,7 +290,7 @@ class FaultWorld implements RolloutReader {
     this.#lastTokenMs = this.#nowMs;
   }
 
-  tokens(request: Request, offset: number): void {
+  tokens(request: RolloutRequest, offset: number): void {
     const received = this.#received.get(request) ?? 0;
     if (offset !== received)
       throw new Wrong(`${nameOf(request)}: token ${offset} after ${received}`);
@@ -306,7 +306,7 @@ class FaultWorld implements RolloutReader {
     this.#lastTokenMs = this.#nowMs;
   }
 
-  finished(request: Request): void {
+  finished(request: RolloutRequest): void {
     if (this.#finished.has(request)) throw new Wrong(`${nameOf(request)} finished twice`);
     this.#finished.add(request);
     this.#journal.finished(request);
@@ -319,7 +319,7 @@ class FaultWorld implements RolloutReader {
     this.#groupsFinished.add(group);
   }
 
-  restarted(request: Request): void {
+  restarted(request: RolloutRequest): void {
     if (request.spec.divisible) {
       throw new Wrong(`${nameOf(request)} restarted, although it can be divided`);
     }
@@ -331,7 +331,7 @@ class FaultWorld implements RolloutReader {
 
   workerFailed(): void {}
 
-  quarantined(request: Request): void {
+  quarantined(request: RolloutRequest): void {
     throw new Wrong(`${nameOf(request)} was given up: ${request.response.refusal?.message}`);
   }
 
@@ -393,7 +393,7 @@ class FaultWorld implements RolloutReader {
 
   /** The token of this request and position under the weights of the chunk that it is in. */
   #isRight(
-    { spec }: Request,
+    { spec }: RolloutRequest,
     position: number,
     token: number,
     chunks: readonly Omit<Chunk, "tokens">[],
@@ -402,7 +402,7 @@ class FaultWorld implements RolloutReader {
     return chunk !== undefined && token === this.#tokenOf(spec, position, chunk.epoch);
   }
 
-  #checkSaved(request: Request, { tokens, chunks }: SavedOutput): void {
+  #checkSaved(request: RolloutRequest, { tokens, chunks }: SavedOutput): void {
     for (const [i, token] of tokens.entries()) {
       if (!this.#isRight(request, i, token, chunks)) {
         throw new Wrong(`${nameOf(request)}: token ${i} of the journal is another's`);
@@ -417,10 +417,10 @@ class FaultWorld implements RolloutReader {
 }
 
 /** Number of a response's stream in the journal. */
-const streamOf = ({ spec, group }: Request): number =>
+const streamOf = ({ spec, group }: RolloutRequest): number =>
   Number(group.groupId.slice(1)) * STREAMS + spec.sampleIndex;
 
-const nameOf = (request: Request): string =>
+const nameOf = (request: RolloutRequest): string =>
   `${request.group.groupId}, response ${request.spec.sampleIndex}`;
 
 /** Lets promises that have resolved run their continuations: reads of the pool. */

@@ -8,8 +8,8 @@ import type { RequestId, WeightEpoch, WorkerId } from "../../../src/core/base/id
 import type { FinishReason, RequestSpec } from "../../../src/core/request/request.ts";
 import type { ControlAnswer, EngineOperation } from "../../../src/core/rollout/operation.ts";
 import type {
+  EngineWorker,
   SamplingSupport,
-  Worker,
   WorkerCapacity,
   WorkerCommand,
   WorkerEvent,
@@ -64,7 +64,7 @@ export function simulatedToken(requestId: RequestId, position: number): number {
   return fold32(requestId, position) % 1000;
 }
 
-export class SimulatedWorker implements Worker {
+export class SimulatedWorker implements EngineWorker {
   readonly workerId: WorkerId;
   readonly name: string;
   readonly capacity: WorkerCapacity;
