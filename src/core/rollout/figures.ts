@@ -1,11 +1,9 @@
-// The table of figures of a rollout. A row names a figure for every place that shows it: its key in reports and in the
-// live view, its name at /metrics, its unit, what it means, and where its value is read. Reports, the page, /metrics and
-// docs/reference/METRICS.md are made from these rows. A new counter of the rollout is a row of COUNTED and a call of
-// `meter.count(key)` where it happens: responses end in Meter.requestFinished; chunks begin, end early and migrate in
-// dispatch.ts, and end in loop.ts: `#chunkDone` (after `closeChunk`, `response.lastChunk.run.end` says why) and `#unplace`.
-// Figures are sums, of which the live view subtracts earlier ones: no maximum or mean can be a row. No other list of keys
-// needs it; the report of `/v1/rollouts` (core/rollout/report.ts) has keys of its own. Test: meter.test.ts, by
-// `world({ policy, chunkTokens })` of test/suite/rollout-bed.ts: `rollout.addWorker(join())`, `submit("a")`, `await steps(40)`.
+// The table of figures of a rollout. A row names a figure for every place that shows it: reports, the live view, /metrics and
+// docs/reference/METRICS.md are made from these rows. What a row leaves out follows from its key (`named`). A new counter of
+// the rollout is a row of COUNTED and a call of `meter.count(key)` where it happens: responses end in Meter.requestFinished;
+// chunks begin, end early and migrate in dispatch.ts, and end in loop.ts: `#chunkDone` (after `closeChunk`,
+// `response.lastChunk.run.end` says why) and `#unplace`. Figures are sums, of which the live view subtracts earlier ones: no
+// maximum or mean can be a row. Test: meter.test.ts, by `world({ policy, chunkTokens })` of test/suite/rollout-bed.ts.
 
 import type { KvPoolStats } from "../kv/pool.ts";
 import type { KvMoveStats, WorkerStats } from "./worker.ts";
@@ -13,8 +11,8 @@ import type { KvMoveStats, WorkerStats } from "./worker.ts";
 export type Unit = "tokens" | "requests" | "groups" | "chunks" | "bytes" | "s" | "";
 
 export interface Figure<Source> {
-  /** Key in reports and in the live view; null: the figure is at /metrics alone. */
-  readonly key: string | null;
+  /** Key in reports and in the live view. */
+  readonly key: string;
   /** Name at /metrics; that of a counter ends with `_total`. null: the figure is in reports alone. */
   readonly metric: string | null;
   readonly unit: Unit;
@@ -22,228 +20,168 @@ export interface Figure<Source> {
   readonly read: (from: Source) => number;
 }
 
-type KeyOf<Row extends { readonly key: string | null }> = Exclude<Row["key"], null>;
+/** A figure as its row names it. */
+interface Named<Key extends string = string> {
+  readonly key: Key;
+  /** Absent: `foretoken_`, the table's prefix, the key, `_total`. null: the figure is in reports alone. */
+  readonly metric?: string | null;
+  /** Absent: the key's last word, if that is a unit. */
+  readonly unit?: Unit;
+  readonly help: string;
+}
+
+const UNITS: readonly Unit[] = ["tokens", "requests", "groups", "chunks", "bytes", "s"];
+
+function named<Key extends string>({ key, metric, unit, help }: Named<Key>, prefix: string) {
+  const name = `foretoken_${prefix}${key.replace(/_s$/, "_seconds")}_total`;
+  const last = UNITS.find((one) => one === key.split("_").at(-1));
+  return { key, metric: metric === undefined ? name : metric, unit: unit ?? last ?? "", help };
+}
+
+/** The figures of a table. */
+function figuresOf<Source>(prefix = "") {
+  type Read = Pick<Figure<Source>, "read">;
+  return <Key extends string>(rows: readonly (Named<Key> & Read)[]) =>
+    rows.map((row) => ({ ...named(row, prefix), read: row.read }));
+}
 
 /** Figures that `Meter.count` counts. Five of them are the rollout's contract: lost and twice are 0 in a right run. */
 const COUNTED = [
-  { key: "groups", metric: null, unit: "groups", help: "Groups." },
-  { key: "finished_groups", metric: null, unit: "groups", help: "Groups that have ended." },
-  { key: "requests", metric: null, unit: "requests", help: "Requests." },
-  { key: "finished_requests", metric: null, unit: "requests", help: "Requests that have ended." },
+  { key: "groups", metric: null, help: "Groups." },
+  { key: "finished_groups", metric: null, help: "Groups that have ended." },
+  { key: "requests", metric: null, help: "Requests." },
+  { key: "finished_requests", metric: null, help: "Requests that have ended." },
   {
     key: "failed_requests",
     metric: null,
-    unit: "requests",
     help: "Requests that ended with an error: no engine would, or could, run them.",
   },
-  { key: "aborted_requests", metric: null, unit: "requests", help: "Requests that were given up." },
-  {
-    key: "deadline_requests",
-    metric: "foretoken_deadline_requests_total",
-    unit: "requests",
-    help: "Requests that a deadline of their group or iteration ended.",
-  },
+  { key: "aborted_requests", metric: null, help: "Requests that were given up." },
+  { key: "deadline_requests", help: "Requests that a deadline of their group or iteration ended." },
   {
     key: "deadline_saved_s",
-    metric: "foretoken_deadline_saved_seconds_total",
-    unit: "s",
     help: "Time that iterations would have taken longer without their deadlines, as estimated.",
   },
-  {
-    key: "output_tokens",
-    metric: "vllm:generation_tokens_total",
-    unit: "tokens",
-    help: "Output tokens.",
-  },
-  {
-    key: "chunks",
-    metric: "foretoken_chunks_total",
-    unit: "chunks",
-    help: "Chunks that were dispatched.",
-  },
+  { key: "output_tokens", metric: "vllm:generation_tokens_total", help: "Output tokens." },
+  { key: "chunks", help: "Chunks that were dispatched." },
   {
     key: "chunks_ended_early",
-    metric: "foretoken_chunks_ended_early_total",
     unit: "chunks",
     help: "Chunks that were ended before their length because their worker was short of KV, or leaves.",
   },
   {
     key: "migrations",
-    metric: "foretoken_migrations_total",
     unit: "chunks",
     help: "Chunks that ran on another worker than the request's chunk, or its session's turn, before.",
   },
-  {
-    key: "migrated_bytes",
-    metric: "foretoken_migrated_bytes_total",
-    unit: "bytes",
-    help: "KV of chunks that migrated.",
-  },
+  { key: "migrated_bytes", help: "KV of chunks that migrated." },
   {
     key: "lost_tokens",
-    metric: "foretoken_lost_tokens_total",
-    unit: "tokens",
     help: "Tokens missing from a worker's output; the worker was removed, and the tokens were generated again.",
   },
-  {
-    key: "duplicated_tokens",
-    metric: "foretoken_duplicated_tokens_total",
-    unit: "tokens",
-    help: "Tokens that came twice.",
-  },
-  {
-    key: "late_tokens",
-    metric: "foretoken_late_tokens_total",
-    unit: "tokens",
-    help: "Tokens of given-up or moved requests, refused.",
-  },
-  { key: "restarts", metric: null, unit: "", help: "Responses that began anew, all tokens lost." },
-  {
-    key: "restarted_tokens",
-    metric: "foretoken_restarted_tokens_total",
-    unit: "tokens",
-    help: "Tokens of responses that were restarted.",
-  },
+  { key: "duplicated_tokens", help: "Tokens that came twice." },
+  { key: "late_tokens", help: "Tokens of given-up or moved requests, refused." },
+  { key: "restarts", metric: null, help: "Responses that began anew, all tokens lost." },
+  { key: "restarted_tokens", help: "Tokens of responses that were restarted." },
   {
     key: "resumed_tokens",
-    metric: "foretoken_resumed_tokens_total",
-    unit: "tokens",
     help: "Tokens that an earlier process generated, taken from its journal.",
   },
-  {
-    key: "kv_pool_failures",
-    metric: "foretoken_kv_pool_failures_total",
-    unit: "",
-    help: "Calls to the KV pool that failed; the KV was recomputed.",
-  },
+  { key: "kv_pool_failures", help: "Calls to the KV pool that failed; the KV was recomputed." },
   {
     key: "kv_waits_ended",
-    metric: "foretoken_kv_waits_ended_total",
-    unit: "",
     help: "KV that left an engine, or came from the pool, too slowly (60 s, 30 s); it was recomputed.",
   },
-  {
-    key: "quarantined_requests",
-    metric: "foretoken_quarantined_requests_total",
-    unit: "requests",
-    help: "Requests that were ended because they made workers die.",
-  },
+  { key: "quarantined_requests", help: "Requests that were ended because they made workers die." },
   {
     key: "draft_alarms",
-    metric: "foretoken_draft_alarms_total",
-    unit: "",
     help: "Engines that get no more drafts because they did not draw what they reported where they had them.",
   },
-] as const satisfies readonly Omit<Figure<never>, "read">[];
+] as const satisfies readonly Named[];
 
 export type CountKey = (typeof COUNTED)[number]["key"];
 export type Counts = Record<CountKey, number>;
 
-export const ROLLOUT_FIGURES: readonly (Figure<Readonly<Counts>> & { readonly key: CountKey })[] =
-  COUNTED.map((row) => ({ ...row, read: (counts: Readonly<Counts>) => counts[row.key] }));
+export const ROLLOUT_FIGURES = figuresOf<Readonly<Counts>>()(
+  COUNTED.map((row) => ({ ...row, read: (counts: Readonly<Counts>) => counts[row.key] })),
+);
 
 /** Counters of one engine; in reports also their sum over all. */
-export const WORKER_FIGURES = [
+export const WORKER_FIGURES = figuresOf<WorkerStats>()([
   {
     key: "preemptions",
     metric: "vllm:num_preemptions_total",
-    unit: "",
     help: "Requests that an engine preempted.",
     read: (s) => s.preemptions,
   },
   {
     key: "prefill_tokens",
     metric: "vllm:prompt_tokens_total",
-    unit: "tokens",
     help: "Tokens prefilled, recomputed ones included.",
     read: (s) => s.prefillTokens,
   },
   {
     key: "drafted_tokens",
     metric: "vllm:spec_decode_num_draft_tokens_total",
-    unit: "tokens",
     help: "Draft tokens verified.",
     read: (s) => s.draftedTokens,
   },
   {
     key: "accepted_tokens",
     metric: "vllm:spec_decode_num_accepted_tokens_total",
-    unit: "tokens",
     help: "Draft tokens accepted.",
     read: (s) => s.acceptedTokens,
   },
   {
     key: "drafts",
     metric: "vllm:spec_decode_num_drafts_total",
-    unit: "",
     help: "Drafts verified.",
     read: (s) => s.drafts,
   },
   {
     key: "recomputed_tokens",
-    metric: "foretoken_recomputed_tokens_total",
-    unit: "tokens",
     help: "Tokens prefilled a second time.",
     read: (s) => s.recomputedTokens,
   },
   {
     key: "steps",
     metric: "foretoken_engine_steps_total",
-    unit: "",
     help: "Engine steps.",
     read: (s) => s.steps,
   },
   {
     key: "busy_s",
     metric: "foretoken_engine_busy_seconds_total",
-    unit: "s",
     help: "Time in engine steps; of embedded engines, CPU time of their threads.",
     read: (s) => s.busyMs / 1000,
   },
   {
     key: "draft_saved_s",
     metric: null,
-    unit: "s",
     help: "Time in engine steps that drafts saved, by the engine's model of step time.",
     read: (s) => (s.draftSavedMs ?? 0) / 1000,
   },
-  {
-    key: "kv_loads",
-    metric: "foretoken_kv_loads_total",
-    unit: "",
-    help: "KV blobs loaded in place of recomputing.",
-    read: (s) => s.kvLoads,
-  },
-  {
-    key: "kv_load_failures",
-    metric: "foretoken_kv_load_failures_total",
-    unit: "",
-    help: "KV blobs that were refused.",
-    read: (s) => s.kvLoadFailures,
-  },
-] as const satisfies readonly Figure<WorkerStats>[];
+  { key: "kv_loads", help: "KV blobs loaded in place of recomputing.", read: (s) => s.kvLoads },
+  { key: "kv_load_failures", help: "KV blobs that were refused.", read: (s) => s.kvLoadFailures },
+]);
 
-export type WorkerKey = KeyOf<(typeof WORKER_FIGURES)[number]>;
+export type WorkerKey = (typeof WORKER_FIGURES)[number]["key"];
 
 /** Figures of engines whose KV moves by connectors of their own; in reports under `kv_moves`. */
-export const KV_MOVE_FIGURES = [
+export const KV_MOVE_FIGURES = figuresOf<KvMoveStats>("kv_")([
   {
     key: "moves",
-    metric: "foretoken_kv_moves_total",
     unit: "requests",
     help: "Requests that came from another engine and found their KV by the engine's connector.",
     read: (m) => m.moves,
   },
   {
     key: "moved_tokens",
-    metric: "foretoken_kv_moved_tokens_total",
-    unit: "tokens",
     help: "Tokens of requests that came from another engine and found their KV.",
     read: (m) => m.movedTokens,
   },
   {
     key: "recomputed_moves",
-    metric: "foretoken_kv_recomputed_moves_total",
     unit: "requests",
     help: "Requests that came from another engine and did not find their KV.",
     read: (m) => m.recomputedMoves,
@@ -251,82 +189,45 @@ export const KV_MOVE_FIGURES = [
   {
     key: "recomputed_tokens",
     metric: "foretoken_kv_recomputed_move_tokens_total",
-    unit: "tokens",
     help: "Tokens recomputed of requests that came from another engine and did not find their KV.",
     read: (m) => m.recomputedTokens,
   },
   {
     key: "hit_tokens",
-    metric: "foretoken_kv_hit_tokens_total",
-    unit: "tokens",
     help: "Tokens that the engine reports as loaded through its connector.",
     read: (m) => m.hitTokens,
   },
   {
     key: "failed_blocks",
     metric: "foretoken_kv_pool_failed_blocks_total",
-    unit: "",
     help: "Blocks that the KV pool could not look up, load or save.",
     read: (m) => m.failedBlocks,
   },
   {
     key: "pool_s",
-    metric: "foretoken_kv_pool_seconds_total",
-    unit: "s",
     help: "Time that the engine's connector spent in the KV pool.",
     read: (m) => m.poolSeconds,
   },
-] as const satisfies readonly Figure<KvMoveStats>[];
+]);
 
-export type KvMoveKey = KeyOf<(typeof KV_MOVE_FIGURES)[number]>;
+export type KvMoveKey = (typeof KV_MOVE_FIGURES)[number]["key"];
 
 /** Figures of Foretoken's own KV pool; in reports under `kv_pool`. */
-export const POOL_FIGURES = [
-  {
-    key: "puts",
-    metric: "foretoken_kv_pool_puts_total",
-    unit: "",
-    help: "Blobs stored.",
-    read: (p) => p.puts,
-  },
-  {
-    key: "hits",
-    metric: "foretoken_kv_pool_hits_total",
-    unit: "",
-    help: "Blobs that were there.",
-    read: (p) => p.hits,
-  },
-  {
-    key: "misses",
-    metric: "foretoken_kv_pool_misses_total",
-    unit: "",
-    help: "Blobs that were not.",
-    read: (p) => p.misses,
-  },
-  {
-    key: "evictions",
-    metric: "foretoken_kv_pool_evictions_total",
-    unit: "",
-    help: "Blobs dropped for room.",
-    read: (p) => p.evictions,
-  },
-  {
-    key: "corrupt",
-    metric: "foretoken_kv_pool_corrupt_total",
-    unit: "",
-    help: "Blobs with a wrong checksum.",
-    read: (p) => p.corrupt,
-  },
+export const POOL_FIGURES = figuresOf<KvPoolStats>("kv_pool_")([
+  { key: "puts", help: "Blobs stored.", read: (p) => p.puts },
+  { key: "hits", help: "Blobs that were there.", read: (p) => p.hits },
+  { key: "misses", help: "Blobs that were not.", read: (p) => p.misses },
+  { key: "evictions", help: "Blobs dropped for room.", read: (p) => p.evictions },
+  { key: "corrupt", help: "Blobs with a wrong checksum.", read: (p) => p.corrupt },
   {
     key: "disk_errors",
     metric: null,
-    unit: "",
     help: "Reads and writes of the SSD tier that failed.",
     read: (p) => p.diskErrors,
   },
-] as const satisfies readonly Figure<KvPoolStats>[];
+]);
 
-export type PoolKey = KeyOf<(typeof POOL_FIGURES)[number]>;
+export type PoolKey = (typeof POOL_FIGURES)[number]["key"];
 
 /** Rollout and workers together: what a report has of a run, and the live view of an iteration. */
 export type FigureKey = CountKey | WorkerKey;
@@ -356,7 +257,6 @@ export function since<Key extends string>(
   before: Readonly<Record<Key, number>>,
 ): Record<Key, number> {
   const keys = Object.keys(now) as Key[];
-  return Object.fromEntries(
-    keys.map((key) => [key, Math.max(0, now[key] - before[key])]),
-  ) as Record<Key, number>;
+  const rest = keys.map((key) => [key, Math.max(0, now[key] - before[key])]);
+  return Object.fromEntries(rest) as Record<Key, number>;
 }
