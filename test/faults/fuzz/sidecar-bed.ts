@@ -9,7 +9,7 @@ import { collecting, serveOptions, startServer } from "../../suite/serve-fixture
 import { SimulatedWorker } from "../simulated/worker.ts";
 
 /** Makes tokens as long as something runs, one step per turn of the event loop. */
-export class SteppingWorker extends SimulatedWorker {
+class SteppingWorker extends SimulatedWorker {
   #isStepping = false;
 
   override send(commands: readonly WorkerCommand[]): void {

@@ -5,7 +5,6 @@ import { engineTargets } from "./targets/engine.ts";
 import { httpTargets } from "./targets/http.ts";
 import { journalTargets } from "./targets/journal.ts";
 import { recordingTargets } from "./targets/recordings.ts";
-import { sequenceTargets } from "./targets/sequences.ts";
 import { socketTargets } from "./targets/sockets.ts";
 import { stateTargets } from "./targets/state.ts";
 import { weightTargets } from "./targets/weights.ts";
@@ -17,6 +16,5 @@ export const targets: readonly FuzzTarget[] = [
   ...journalTargets,
   ...socketTargets,
   ...engineTargets,
-  ...sequenceTargets,
   ...httpTargets(),
 ];

@@ -19,8 +19,11 @@ export type SidecarFault =
    */
   | { readonly kind: "sidecar_killed"; readonly share: number; readonly engine: number | null };
 
-/** How a trainer updates the weights. dies: it sends a part and nothing more, and another trainer begins. */
-export type UpdateKind = "parts" | "disk" | "sleep" | "dies";
+/**
+ * How a trainer updates the weights. dies: it sends a part and nothing more, and another trainer begins. aborted: it gives the
+ * update up after a part.
+ */
+export type UpdateKind = "parts" | "disk" | "sleep" | "dies" | "aborted";
 
 export interface IterationPlan {
   readonly work: "rollout" | "requests" | "sessions";
@@ -35,6 +38,8 @@ export interface IterationPlan {
   readonly pause: "keep" | "wait" | "abort" | null;
   /** The trainer gives up its requests after so many ms; null: it does not. */
   readonly abortMs: number | null;
+  /** An engine that leaves after so many ms, and joins again as long after that; null: none does. */
+  readonly leaving: { readonly engine: number; readonly ms: number } | null;
 }
 
 export interface SidecarPlan {
@@ -63,6 +68,8 @@ export function planSidecar(seed: number): SidecarPlan {
   const count = seed % 3 === 0 ? 0 : 1 + random.below(5);
   const engines = 1 + random.below(3);
   const hasCanary = seed % 4 !== 1;
+  const isMoving = count > 0 && seed % 7 === 6;
+  const others = new Random(seed, "membership");
   const times = Array.from({ length: count }, () => random.below(FAULTS_MS)).sort((a, b) => a - b);
   return {
     seed,
@@ -74,18 +81,22 @@ export function planSidecar(seed: number): SidecarPlan {
     })),
     poolBytes: pick([0, 64, 1_000_000]),
     hasCanary,
-    iterations: Array.from({ length: ITERATIONS }, () => ({
-      work: pick(["rollout", "rollout", "requests", "sessions"]),
-      isStrict: random.below(2) === 0,
-      groups: 1 + random.below(3),
-      size: 1 + random.below(4),
-      tokens: 1 + random.below(SIDECAR_TOKENS_MAX),
-      update: pick(["parts", "parts", "parts", "disk", "sleep", "dies"]),
-      updateMs: random.below(2) === 0 ? 1 + random.below(80) : null,
-      // What waits for responses waits for ever if engines wait for weights that only the trainer has.
-      pause: pick([null, null, "keep", count === 0 ? "wait" : "keep", "abort"]),
-      abortMs: random.below(6) === 0 ? random.below(60) : null,
-    })),
+    iterations: Array.from(
+      { length: ITERATIONS },
+      (): IterationPlan => ({
+        work: pick(["rollout", "rollout", "requests", "sessions"]),
+        isStrict: random.below(2) === 0,
+        groups: 1 + random.below(3),
+        size: 1 + random.below(4),
+        tokens: 1 + random.below(SIDECAR_TOKENS_MAX),
+        update: pick(["parts", "parts", "parts", "disk", "sleep", "dies"]),
+        updateMs: random.below(2) === 0 ? 1 + random.below(80) : null,
+        // What waits for responses waits for ever if engines wait for weights that only the trainer has.
+        pause: pick([null, null, "keep", count === 0 ? "wait" : "keep", "abort"]),
+        abortMs: random.below(6) === 0 ? random.below(60) : null,
+        leaving: null,
+      }),
+    ).map((plan) => (isMoving ? moving(plan, others, engines) : plan)),
     faults: times.map((atMs) => {
       const fault = faultOf(random, engines, hasCanary);
       // Only a canary tells which weights a server has that cannot name them.
@@ -93,6 +104,14 @@ export function planSidecar(seed: number): SidecarPlan {
       return { atMs, fault: isUnseen ? { ...fault, engine: atMs % engines } : fault };
     }),
   };
+}
+
+/** Engines come and go, and updates are given up. Draws of its own, so that other seeds find what they found. */
+function moving(plan: IterationPlan, random: Random, engines: number): IterationPlan {
+  const update = random.below(4) === 0 ? "aborted" : plan.update;
+  const engine = random.below(2 * engines);
+  const leaving = engines > 1 && engine < engines ? { engine, ms: random.below(60) } : null;
+  return { ...plan, update, leaving };
 }
 
 const CONTROL_FAULTS: readonly ControlFault[] = ["fail", "refuse", "hang", "wrong"];

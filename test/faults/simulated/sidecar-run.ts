@@ -6,9 +6,10 @@ import { OperatorFeed } from "../../../src/compose/operator-log.ts";
 import type { RunningServer } from "../../../src/compose/options.ts";
 import { listening, serveOver } from "../../../src/compose/server.ts";
 import { composeSidecar } from "../../../src/compose/sidecar.ts";
+import { present } from "../../../src/core/base/assert.ts";
 import { EmbeddedKvPool } from "../../../src/host/embedded-pool.ts";
 import { wallClock } from "../../../src/host/system.ts";
-import { WorkerRegistry } from "../../../src/server/worker-registry.ts";
+import { type EngineAddress, WorkerRegistry } from "../../../src/server/worker-registry.ts";
 import { Random } from "../../suite/random.ts";
 import { serveOptions } from "../../suite/serve-fixture.ts";
 import { EngineServer } from "./engine-server.ts";
@@ -165,7 +166,11 @@ class SidecarWorld implements TrainedSidecar {
     try {
       const kv = { clock: wallClock, memoryBytesMax: plan.poolBytes, disk: null };
       const http = listening(options, { routes: [], sockets: {}, answered() {}, failed });
-      const sourceOf = () => sources[0] as never;
+      const sourceOf = ({ url }: EngineAddress) =>
+        present(
+          sources.find(({ name }) => name === url),
+          "an engine of the plan",
+        );
       const registry = new WorkerRegistry({ sourceOf, hasFixed: true, drainMs: 0 });
       const composed = composeSidecar(options, {
         kv: new EmbeddedKvPool(kv),

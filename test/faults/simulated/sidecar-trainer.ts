@@ -92,11 +92,13 @@ export class SimulatedTrainer {
       const work = this.#again().then(() => this.#work(i, plan));
       work.catch(() => {});
       if (plan.abortMs !== null) void this.#abortLater(i, plan.abortMs);
+      const moved = this.#comeAndGo(plan.leaving);
       if (plan.updateMs !== null) {
         await this.#world.time.sleep(plan.updateMs);
         await this.#update(plan);
       }
       await this.#patiently(work);
+      await moved;
       if (plan.updateMs === null) await this.#update(plan);
     }
     await this.#allReady();
@@ -267,6 +269,16 @@ export class SimulatedTrainer {
     if (isStrict && versions.size > 1) throw new Wrong(`a strict response of ${[...versions]}`);
   }
 
+  /** An engine leaves, and joins again. */
+  async #comeAndGo(leaving: IterationPlan["leaving"]): Promise<void> {
+    if (leaving === null) return;
+    const url = `http://e${leaving.engine}:1`;
+    await this.#world.time.sleep(leaving.ms);
+    await this.#ask("DELETE", `/workers/${encodeURIComponent(url)}`);
+    await this.#world.time.sleep(leaving.ms);
+    while ((await this.#ask("POST", "/workers", { url })).status >= 300) await this.#pauseAgain();
+  }
+
   async #abortLater(i: number, ms: number): Promise<void> {
     await this.#world.time.sleep(ms);
     this.#aborts += 1;
@@ -305,6 +317,11 @@ export class SimulatedTrainer {
     for (let part = 0; part < PARTS; part += 1) {
       // A trainer that does not look at the answer goes on.
       await this.#good("POST", "/update_weights", { weights: number, part, of: PARTS });
+      if (update === "aborted") {
+        this.quiet = null;
+        await this.#good("POST", "/abort_weight_update");
+        return false;
+      }
       if (pause === null) await this.#meddle();
       if (update !== "dies") continue;
       await time.sleep(WEIGHTS_MS_MAX - AGAIN_MS);
