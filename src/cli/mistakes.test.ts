@@ -16,6 +16,8 @@ const FOLDER = temporaryFolder("mistakes");
 const LINE = join(FOLDER, "line.json");
 writeFileSync(LINE, '{"id": "a", "prompt": "x"}\n');
 const NONE = join(FOLDER, "none.jsonl");
+const OLD = join(FOLDER, "old.json");
+writeFileSync(OLD, '{"runs": {"seer": {"wall_s": 1, "tail_s": 0}}}');
 /** A process has one kind of llama.cpp kernels: that of the other tests here. */
 const OUT = ["--out", join(FOLDER, "out.jsonl"), "--deterministic"];
 
@@ -30,6 +32,7 @@ for (const [name, args, problem] of [
   ["no model", ["rollout", LINE, ...OUT, "--model", LINE], `${LINE}: not a GGUF file`],
   ["absent responses", ["replay", NONE], `cannot read ${NONE}: there is no such file`],
   ["an absent report", ["trace", NONE], `${NONE}: there is no such file`],
+  ["an older report", ["trace", OLD], "runs.seer.timeline is missing: a report is what"],
   ["no report", ["trace", LINE], `${LINE}: runs is missing: a report is what`],
   ["an absent configuration", ["serve", "--config", NONE], `${NONE}: there is no such file`],
   ["no servers", ["verify", "--vllm"], "--vllm http://gpu-0:8000,http://gpu-1:8000"],

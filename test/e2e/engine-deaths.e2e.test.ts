@@ -3,11 +3,10 @@
 
 import { afterEach, expect, setDefaultTimeout, test } from "bun:test";
 import { join } from "node:path";
-import { present } from "../../src/core/base/assert.ts";
 import { drawKey } from "../../src/core/request/request.ts";
 import { chunkSeed } from "../../src/engines/vllm/body.ts";
 import { freePort } from "../../src/tools/up/ports.ts";
-import { CuttingProxy } from "../faults/cutting-proxy.ts";
+import type { CuttingProxy } from "../faults/cutting-proxy.ts";
 import { until } from "../faults/http-client.ts";
 import { startStandIn, ToolProcess } from "../faults/process.ts";
 import { standInResponse } from "../faults/stand-in/tokens.ts";
@@ -87,42 +86,6 @@ test("a server that is killed in the middle of its chunks is seen, and its reque
   await startServer(Number(new URL(first.url).port));
   await untilState(sidecar, "ready");
   expect(await askAll(sidecar)).toEqual(EXPECTED);
-});
-
-test("a server that stands still for a while loses nothing", async () => {
-  const { first, sidecar, asked } = await underLoad();
-  first.signal("SIGSTOP");
-  // What comes now is served, by the other one where it must be.
-  const unfinished = await Promise.race([asked.then(() => false), Bun.sleep(500).then(() => true)]);
-  expect(unfinished).toBe(true);
-  first.signal("SIGCONT");
-  expect(await asked).toEqual(EXPECTED);
-  expect(await stateOfFirst(sidecar)).toBe("ready");
-});
-
-test("connections that are cut, and refused for a while, lose nothing", async () => {
-  const { sidecar, asked } = await underLoad(async ({ url }) => {
-    const proxy = await CuttingProxy.before(url);
-    proxies.push(proxy);
-    return `http://127.0.0.1:${proxy.port}`;
-  });
-  const proxy = present(proxies[0], "it stands before the first server");
-  proxy.cut();
-  await until(() => sidecar.line(/worker_retry/) !== null, "the cut is seen");
-  proxy.refuse();
-  await untilState(sidecar, "reconnecting");
-  proxy.heal();
-  expect(await asked).toEqual(EXPECTED);
-  await untilState(sidecar, "ready");
-});
-
-test("a sidecar that is killed and started again has its servers at once", async () => {
-  const { first, second, sidecar, asked } = await underLoad();
-  await sidecar.kill();
-  // The server ends what nobody waits for.
-  await expect(asked).rejects.toThrow();
-  const again = await startSidecar([first.url, second.url]);
-  expect(await askAll(again)).toEqual(EXPECTED);
 });
 
 engineTest("an embedded engine whose thread ends is opened again, each time", async () => {

@@ -1,14 +1,13 @@
 // Responses of an earlier epoch over a killed sidecar: as an engine with the plugin gets them from the next process.
 
 import { expect, setDefaultTimeout } from "bun:test";
-import { mkdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
+import { readFileSync, statSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { groupId, weightEpoch } from "../../src/core/base/ids.ts";
 import { ToolProcess } from "../faults/process.ts";
 import { exchange, registerOf } from "../suite/draft-client.ts";
 import { engineTest } from "../suite/engine-test.ts";
 import { temporaryFolder } from "../suite/temporary-folder.ts";
-import { foretoken } from "./tool.ts";
 
 setDefaultTimeout(180_000);
 
@@ -62,16 +61,4 @@ engineTest("history: a sidecar that is killed leaves its responses to the next o
     await generate(server, 1);
     expect(sorted(await pastOf(server.http.url))).toEqual(sorted(made));
   });
-});
-
-engineTest("history: a file of something else is a clear error, and is not touched", async () => {
-  const file = join(folder, "other", "history");
-  mkdirSync(dirname(file));
-  writeFileSync(file, "precious");
-  const { status, stderr } = await foretoken(
-    ...["serve", "--llama", "1", "--port", "0", "--journal", dirname(file)],
-  );
-  expect(status).toBe(2);
-  expect(stderr).toContain(`the history file ${file} is no history of this program`);
-  expect(readFileSync(file, "utf8")).toBe("precious");
 });

@@ -124,64 +124,6 @@ async function serving(more: string[] = [], env = {}): Promise<ToolProcess> {
 const generated = ({ http }: ToolProcess) => http.metric("vllm:generation_tokens_total");
 
 engineTest(
-  "serve --journal: kill -9, and /v1/rollouts goes on where it was, bit for bit",
-  async () => {
-    const body = JSON.stringify({
-      id: "r1",
-      detached: true,
-      n: 3,
-      sampling_params: { seed: 5, temperature: 1, max_tokens: 150 },
-      groups: [
-        { id: "a", prompt: "Hello there" },
-        { id: "b", prompt: "Once upon a time" },
-      ],
-    });
-    const ask = ({ http }: ToolProcess) => http.post("/v1/rollouts", body);
-    const linesOf = (text: string) =>
-      text
-        .trim()
-        .split("\n")
-        .map((line) => JSON.parse(line))
-        .filter(({ group }) => group !== undefined)
-        .map(({ group, index, token_ids, logprobs }) => ({ group, index, token_ids, logprobs }))
-        .toSorted((a, b) => `${a.group} ${a.index}`.localeCompare(`${b.group} ${b.index}`));
-
-    const kept = join(folder, "served");
-    const first = await serving(["--journal", kept]);
-    let read = "";
-    const decoder = new TextDecoder();
-    for await (const part of (await ask(first)).body ?? []) {
-      read += decoder.decode(part, { stream: true });
-      // A group, whole.
-      if (read.split("\n").length > 3) break;
-    }
-    const handedOut = linesOf(read.slice(0, read.lastIndexOf("\n")));
-    await first.kill();
-
-    const second = await serving(["--journal", kept]);
-    // It is ready, and so are its rollouts.
-    const again = await ask(second);
-    expect(again.status).toBe(200);
-    const lines = linesOf(await again.text());
-    const resumed = await second.http.metric("foretoken_resumed_tokens_total");
-    const anew = await generated(second);
-    second.signal("SIGTERM");
-    await second.exited;
-
-    const third = await serving();
-    const whole = linesOf(await (await ask(third)).text());
-    await third.kill();
-    expect(lines).toEqual(whole);
-    expect(lines).toEqual(expect.arrayContaining(handedOut));
-    const tokens = whole.reduce((sum, { token_ids }) => sum + token_ids.length, 0);
-    expect(resumed).toBeGreaterThanOrEqual(
-      handedOut.reduce((sum, { token_ids }) => sum + token_ids.length, 0),
-    );
-    expect(resumed + anew).toBe(tokens);
-  },
-);
-
-engineTest(
   "serve --journal: kill -9, and a request with an id is adopted, bit for bit and not generated anew",
   async () => {
     const kept = join(folder, "requests");

@@ -1,15 +1,7 @@
 // The command-line tool end to end, on the bundled model.
 
 import { expect, setDefaultTimeout, test } from "bun:test";
-import {
-  cpSync,
-  existsSync,
-  mkdirSync,
-  readdirSync,
-  readFileSync,
-  symlinkSync,
-  writeFileSync,
-} from "node:fs";
+import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, symlinkSync } from "node:fs";
 import { join } from "node:path";
 import type { ReportFile, RunReport } from "../../src/core/rollout/report.ts";
 import type { ChunkRow } from "../../src/core/rollout/timeline.ts";
@@ -21,7 +13,7 @@ import { ended, foretoken, PROMPTS, ROOT, scratch, spawn, start } from "./tool.t
 
 setDefaultTimeout(300_000);
 
-const words = (text: string): string[] => text.split(" ");
+const _words = (text: string): string[] => text.split(" ");
 
 interface Line extends ResponseLine {
   readonly text: string;
@@ -135,55 +127,6 @@ function expectTimeline(name: string, run: RunReport): void {
   }
 }
 
-test("trace: what is no report of a rollout is refused, naming file and field", async () => {
-  const folder = scratch();
-  const path = join(folder, "report.json");
-  const said = async (text: string) => {
-    writeFileSync(path, text);
-    const { status, stderr, stdout } = await foretoken("trace", path);
-    return [status, stdout, stderr.replace(path, "REPORT").trim()];
-  };
-  expect(await said("{")).toMatchObject([2, "", expect.stringContaining("[invalid_json]")]);
-  expect(await said('{"runs": {}}')).toEqual([
-    ...[2, "", "foretoken: REPORT: runs is empty [invalid_field]"],
-  ]);
-  const old = { runs: { seer: { wall_s: 1, tail_s: 0 } } };
-  expect(await said(JSON.stringify(old))).toMatchObject([
-    ...[2, "", expect.stringMatching(/runs\.seer\.timeline .*older version.*\[invalid_field\]/)],
-  ]);
-  const gone = await foretoken("trace", join(folder, "none.json"));
-  expect([gone.status, gone.stderr]).toEqual([2, expect.stringContaining("[usage]")]);
-});
-
-engineTest(
-  "rollout: the same seed gives the same responses whatever the policy, deterministic",
-  async () => {
-    const folder = scratch();
-    const run = async (name: string, ...args: string[]) => {
-      const out = join(folder, `${name}.jsonl`);
-      const common = [...words("--limit 3 --group-size 4 --max-tokens 120 --deterministic")];
-      const { status } = await foretoken(
-        "rollout",
-        PROMPTS,
-        ...common,
-        "--quiet",
-        "--out",
-        out,
-        ...args,
-      );
-      expect(status).toBe(0);
-      return readLines(out)
-        .map(({ group, index, token_ids, logprobs }) =>
-          JSON.stringify({ group, index, token_ids, logprobs }),
-        )
-        .toSorted();
-    };
-    const seer = await run("seer", "--llama", "3", "--chunk-tokens", "8");
-    expect(await run("group", "--policy", "group", "--llama", "1")).toEqual(seer);
-    expect(await run("other", "--seed", "43")).not.toEqual(seer);
-  },
-);
-
 engineTest("rollout: an interrupt keeps every finished response and exits with 130", async () => {
   const folder = scratch();
   const [out, reportPath] = [join(folder, "out.jsonl"), join(folder, "report.json")];
@@ -206,68 +149,6 @@ engineTest("rollout: an interrupt keeps every finished response and exits with 1
   expect(new Set(lines.map(({ group, index }) => `${group}/${index}`)).size).toBe(lines.length);
   for (const { finish_reason: reason } of lines) expect(["stop", "length"]).toContain(reason);
 });
-
-const isRoot = process.platform === "linux" && process.getuid?.() === 0;
-(isRoot ? engineTest : test.skip)(
-  "rollout: a full disk under the SSD tier costs time and nothing else",
-  async () => {
-    const folder = scratch();
-    const disk = join(folder, "disk");
-    mkdirSync(disk);
-    const mount = Bun.spawnSync(["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", disk]);
-    if (mount.exitCode !== 0) {
-      console.warn("skipped: this process may not mount a small file system");
-      return;
-    }
-    try {
-      const reportPath = join(folder, "report.json");
-      const { status } = await ran(
-        { TMPDIR: disk },
-        ...["rollout", PROMPTS, ...words("--limit 6 --max-tokens 400 --kv-tokens 600 --quiet")],
-        ...["--chunk-tokens", "16", "--pool-memory-mb", "1"],
-        ...["--out", join(folder, "out.jsonl"), "--report", reportPath],
-      );
-      expect(status).toBe(0);
-      const run = readReport(reportPath).runs.seer;
-      expect(run?.finished_requests).toBe(48);
-      expect(run?.kv_pool.disk_errors).toBeGreaterThan(0);
-      expect(run?.lost_tokens).toBe(0);
-    } finally {
-      Bun.spawnSync(["umount", "-l", disk]);
-    }
-  },
-);
-
-async function ran(env: Readonly<Record<string, string>>, ...args: string[]) {
-  return await ended(start(args, env));
-}
-
-const GOOD = '{"id":"a","prompt":"<|user|>total 6 2 6<|assistant|>"}';
-
-/** Cases: the problem, the lines, more arguments, and the text that the message must contain. */
-const BAD_INPUT: readonly [string, readonly string[], readonly string[], readonly string[]][] = [
-  ["malformed JSON", [GOOD, '{"id":'], [], [":2", "invalid_json"]],
-  ["a token out of vocabulary", ['{"id":"b","token_ids":[1,9999]}'], [], [":1", "9999", "1375"]],
-  ["more tokens than the context", [GOOD], ["--max-tokens", "5000"], ["5000", "4096"]],
-  ["a KV budget below one request", [GOOD], ["--kv-tokens", "512"], ["--kv-tokens 512", "2048"]],
-  ["a number out of range", [GOOD], ["--llama", "0"], ["--llama is 0", "64"]],
-  ["an unknown flag", [GOOD], ["--fast"], ["--fast"]],
-  ["an unknown policy", [GOOD], ["--compare", "group,best"], ['"best"', "seer"]],
-];
-
-for (const [what, lines, args, wanted] of BAD_INPUT) {
-  engineTest(`bad input: ${what} is named, with status 2, and nothing is written`, async () => {
-    const folder = scratch();
-    const prompts = join(folder, "prompts.jsonl");
-    writeFileSync(prompts, lines.map((line) => `${line}\n`).join(""));
-    const out = join(folder, "out.jsonl");
-    const { status, stderr } = await foretoken("rollout", prompts, "--out", out, ...args);
-    for (const text of wanted) expect(stderr).toContain(text);
-    expect(stderr).not.toContain("at main");
-    expect(status).toBe(2);
-    expect(existsSync(out)).toBe(false);
-  });
-}
 
 test("bad input: without the native library the error names what to install", async () => {
   const folder = scratch();

@@ -53,7 +53,7 @@ async function reportOf(kinds: string[], args: string[], hasBegun: (report: Repo
 }
 
 test("chaos: no response is lost, repeated or changed, and the sums say so", async () => {
-  const kinds = ["sidecar_kill", "worker_kill", "link_cut"];
+  const kinds = ["sidecar_kill", "worker_kill", "worker_stop", "link_cut"];
   const report = await reportOf(kinds, ["--seeds", "2"], ({ faults }) => faults > 1);
   expect(report).toMatchObject({ rollouts: 2, responses: 12 });
   expect(report.faults).toBeGreaterThan(1);
