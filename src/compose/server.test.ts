@@ -90,19 +90,6 @@ test("drain: earlier requests are answered before the server stops", async () =>
   expect(answer.choices.map((choice) => choice.token_ids.length)).toEqual(Array(8).fill(1000));
 });
 
-test("drain: a follower of the stream is disconnected with 1001", async () => {
-  const engines = new Engines();
-  const running = await startServer(optionsOf(engines));
-  const socket = new WebSocket(new URL("/v1/stream", running.url.href.replace("http", "ws")));
-  await new Promise((resolve) => socket.addEventListener("open", resolve));
-  const closed = new Promise<number>((resolve) => {
-    socket.addEventListener("close", ({ code }) => resolve(code));
-  });
-  await running.drain();
-  expect(await closed).toBe(1001);
-  await running.stop();
-});
-
 for (const [engines, believed, first] of [
   ["engines that name their weights", false, "v0"],
   ["engines that cannot", true, "v0"],
@@ -151,15 +138,6 @@ for (const [engines, believed, first] of [
     await running.stop();
   });
 }
-
-test("start: where the port is taken, no worker is opened", async () => {
-  const first = await startServer(optionsOf(new Engines()));
-  const engines = new Engines();
-  const again = startServer(optionsOf(engines, Number(first.url.port)));
-  await expect(again).rejects.toThrow(first.url.port);
-  expect(engines.workers).toEqual([]);
-  await first.stop();
-});
 
 test("v1/draft: an engine gets the sidecar's tokens of a group, and new weight epochs", async () => {
   const engines = new Engines();

@@ -74,14 +74,6 @@ describe.skipIf(missing !== null)("openai client", () => {
     expect(tokens).toBe(whole.usage?.completion_tokens ?? -1);
   });
 
-  test("completions: a stop string ends the text before it", async () => {
-    const asked = { model, prompt: PROMPT, max_tokens: 40, seed: 5 };
-    const whole = (await client.completions.create(asked)).choices[0]?.text ?? "";
-    const stop = whole.slice(3, 6);
-    const cut = (await client.completions.create({ ...asked, stop })).choices[0];
-    expect([cut?.text, cut?.finish_reason]).toEqual([whole.slice(0, whole.indexOf(stop)), "stop"]);
-  });
-
   test("chat: an answer with logprobs, and the same as a stream", async () => {
     const asked = {
       model,

@@ -79,15 +79,3 @@ test("rollout --worker: the server makes the prompts of chats, from the file's o
     await server.stop();
   }
 });
-
-test("rollout --worker: a flag of embedded engines is refused, and so is a server that never answers", async () => {
-  const out = join(scratch(), "responses.jsonl");
-  const asked = ["rollout", prompts(), "--out", out, "--tokenizer", TOKENIZER, "--max-tokens", "8"];
-  const url = ["--worker", "http://127.0.0.1:1"];
-  const useless = await foretoken(...asked, ...url, "--slots", "4");
-  expect(useless.status).toBe(2);
-  expect(useless.stderr).toContain("--slots has no effect");
-  const absent = await foretoken(...asked, ...url, "--start-s", "1");
-  expect(absent.status).toBe(1);
-  expect(absent.stderr).toContain("http://127.0.0.1:1");
-});

@@ -130,15 +130,6 @@ test("start: what no further try would change ends it at once", async () => {
 });
 
 describe.skipIf(engineMissing() !== null)("with embedded engines", () => {
-  test("start: an absent server beside an embedded engine delays no request", async () => {
-    const port = freePort("127.0.0.1");
-    const { proc, url } = await serve("--llama", "1", "--worker", `http://127.0.0.1:${port}`);
-    await until(async () => (await health(url)).status === 200, proc.text);
-    expect((await complete(url)).status).toBe(200);
-    await standIn({ port });
-    await proc.said(new RegExp(`worker=http://127.0.0.1:${port} state=ready`));
-  });
-
   test("pool: its SSD tier is used, and its directory is gone after the end, after kill -9 with the next start", async () => {
     const dir = scratch();
     const begin = async () => {

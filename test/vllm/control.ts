@@ -1,4 +1,4 @@
-// The control plane over two real servers: abort, pause in its three modes, sleep, cache reset, new weights; and a
+// The control plane over two real servers: abort, sleep, cache reset, new weights; and a
 // server that is killed in the middle of a rollout.
 
 import { expect, test } from "bun:test";
@@ -36,8 +36,6 @@ const lengths = (responses: readonly Choice[][]) => responses.map(([c]) => c?.to
 const reasons = (responses: readonly Choice[][]) => responses.map(([c]) => c?.finish_reason);
 
 export function controlTests(bed: LateBed): void {
-  pauseTests(bed);
-
   test("abort: a request ends as it stands, and the servers stop working on it", async () => {
     const { fleet } = bed();
     const ids = [0, 1, 2, 3].map((i) => `given-up-${i}`);
@@ -83,48 +81,6 @@ export function controlTests(bed: LateBed): void {
     expect(await both()).toEqual([288, 288]);
     await post(fleet, "/reset_prefix_cache");
     expect(await both()).toEqual([0, 0]);
-  });
-}
-
-function pauseTests(bed: LateBed): void {
-  test("pause keep: nothing is made until resume, and nothing is lost", async () => {
-    const { fleet, prompts } = bed();
-    const { done } = await begun(bed());
-    await post(fleet, "/pause?mode=keep");
-    const paused = await fleet.metric("vllm:generation_tokens_total", "sidecar");
-    const late = fleet.complete({ prompt: prompts[5], temperature: 0, max_tokens: 8 });
-    await fleet.until(
-      async () => (await fleet.metric("vllm:num_requests_running", "servers")) === 0,
-    );
-    expect(await fleet.metric("vllm:generation_tokens_total", "sidecar")).toBe(paused);
-    await post(fleet, "/resume");
-    expect(new Set(lengths(await done))).toEqual(new Set([LONG.max_tokens]));
-    expect((await late)[0]?.token_ids.length).toBe(8);
-  });
-
-  test("pause wait: running requests finish first, and new ones wait for resume", async () => {
-    const { fleet, prompts } = bed();
-    const { done } = await begun(bed());
-    await post(fleet, "/pause?mode=wait");
-    expect(await fleet.metric("vllm:num_requests_running", "servers")).toBe(0);
-    const late = fleet.complete({ prompt: prompts[5], temperature: 0, max_tokens: 8 });
-    const answer = await fleet.call("GET", "/is_paused");
-    expect(await answer.json()).toMatchObject({ is_paused: true });
-    await post(fleet, "/resume");
-    expect((await late)[0]?.token_ids.length).toBe(8);
-    expect(new Set(lengths(await done))).toEqual(new Set([LONG.max_tokens]));
-  });
-
-  test("pause abort: running requests end with the tokens that they have", async () => {
-    const { fleet } = bed();
-    const { done } = await begun(bed(), () => ENDLESS);
-    await post(fleet, "/pause?mode=abort");
-    const aborted = await done;
-    expect(new Set(reasons(aborted))).toEqual(new Set(["abort"]));
-    for (const [choice] of aborted) {
-      expect(choice?.logprobs?.token_logprobs.length).toBe(choice?.token_ids.length);
-    }
-    await post(fleet, "/resume");
   });
 }
 

@@ -5,7 +5,6 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { rmSync } from "node:fs";
 import type { Diagnosis } from "../../src/tools/doctor/finding.ts";
-import { checkPool } from "../../src/tools/doctor/shared-checks.ts";
 import { type Bed, faultsOf, movedIn, roll, standStill, TEST_MS_MAX } from "./bed.ts";
 import { foretoken } from "./doctor.ts";
 import { CHUNK_TOKENS, Fleet, livingIn, promptIds, vllmMissing } from "./fleet.ts";
@@ -105,15 +104,6 @@ describe.skipIf(missing !== null)("two vLLM servers with one KV pool", () => {
     const anew = await generate(1, text, newSalt(), 24);
     expect((await hits(1)) - before).toBeLessThanOrEqual(text.length);
     expect(found).toEqual(anew);
-  });
-
-  test("doctor: finds the pool, in both directions", async () => {
-    const [a, b] = [ready().fleet.plain(0), ready().fleet.plain(1)];
-    await Promise.all([a.probe(), b.probe()]);
-    for (const [from, to] of [[a, b] as const, [b, a] as const]) {
-      const found = await checkPool(from, to, newSalt());
-      expect(found).toMatchObject({ check: "KV pool", verdict: "ok" });
-    }
   });
 
   test("`foretoken doctor A B`: says of the second server that it finds the KV of the first", async () => {

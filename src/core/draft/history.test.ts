@@ -36,13 +36,6 @@ test("history: the first response of a prompt that was seen drafts from its past
   expect(draft(replica, A, 0).tokens[0]).toBe(12);
 });
 
-test("history: another prompt has no past", () => {
-  const history = new History();
-  const replica = withPast(history, ids(10, 11, 12));
-  replica.register(A, ids(1, 2));
-  expect(draft(replica, A, 0).tokens).toEqual([]);
-});
-
 test("history: a dropped group's responses are the past of the next epoch, not of this one", () => {
   const replica = new Replica({ history: new History() });
   replica.register(A, PROMPT);
@@ -74,36 +67,6 @@ test("history: live responses outvote the past as they come in", () => {
   expect(draft(replica, A, 9).tokens[0]).toBe(10);
   for (const sample of [0, 1, 2]) replica.update(A, sample, 0, ids(20, 21, 22));
   expect(draft(replica, A, 9).tokens).toEqual([20, 21, 22]);
-});
-
-test("history: a past that is refused loses its probability, what siblings write does not", () => {
-  const history = new History({ responsesMax: 3, limitBytes: 1 << 24 });
-  const replica = new Replica({ history });
-  // Tokens of one round appear in no other, so that only the kind of evidence can be learned.
-  const draftsOf = (round: number) => {
-    const at = 1000 + round * 20;
-    const id = groupId(String(round));
-    const prompt = ids(at);
-    const seen = ids(at + 1, at + 2, at + 3);
-    for (const tokens of [seen, seen, seen]) history.add(promptKey(prompt), tokens);
-    history.advance();
-    replica.register(id, prompt);
-    replica.update(id, 0, 0, ids(at + 1, at + 2));
-    const past = draft(replica, id, 0);
-    replica.update(id, 0, 2, ids(at + 4));
-    for (const sample of [1, 2, 3]) replica.update(id, sample, 0, ids(at + 5, at + 6, at + 7));
-    replica.update(id, 4, 0, ids(at + 5, at + 6));
-    const live = draft(replica, id, 4);
-    replica.update(id, 4, 2, ids(at + 7));
-    replica.drop(id);
-    return { past: past.probabilities[0] ?? 0, live: live.probabilities[0] ?? 0 };
-  };
-  const first = draftsOf(0);
-  for (let round = 1; round < 400; round += 1) draftsOf(round);
-  const last = draftsOf(400);
-  expect(first.past).toBeGreaterThan(0.5);
-  expect(last.past).toBeLessThan(0.8 * first.past);
-  expect(last.live).toBeGreaterThan(first.live);
 });
 
 test("history: a past that would take more than half of the memory is left out", () => {

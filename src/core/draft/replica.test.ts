@@ -42,26 +42,6 @@ test("propose: queries of many requests keep their order and their own ranges", 
   expect(drafted(replica, ...queries)).toEqual(wanted);
 });
 
-test("learning: a draft that is refused again and again loses its probability, and one accepted gains", () => {
-  const first = (truth: number): number[] => {
-    const replica = ready();
-    for (const sample of [0, 1, 2]) replica.update(A, sample, 0, ids(10, 11, 12));
-    return Array.from({ length: 200 }, (_, round) => {
-      replica.update(A, 3 + round, 0, ids(10, 11));
-      const { start, probabilities } = replica.propose([
-        query(3 + round, { probabilityMin: 0.01 }),
-      ]);
-      const p = start[1] === 0 ? 0 : (probabilities[0] ?? 0);
-      replica.update(A, 3 + round, 2, ids(truth + (truth === 12 ? 0 : round)));
-      return p;
-    });
-  };
-  const refused = first(1000);
-  expect(refused[0]).toBeGreaterThan(0.1);
-  expect(refused.at(-1)).toBeLessThan(0.2 * (refused[0] ?? 0));
-  expect(first(12).at(-1)).toBeGreaterThan(0.97);
-});
-
 test("update: repeats and overlaps change nothing", () => {
   const once = ready();
   const twice = ready();
