@@ -49,8 +49,6 @@ export interface FixtureOptions {
   readonly keepsWeights: boolean;
   /** Weights of an engine that is opened now; default: the engine cannot name them. */
   readonly weightsOf?: (index: number) => WeightsId | null;
-  /** Called with each worker that is opened, before it is used. */
-  readonly made?: (worker: ScriptedWorker, index: number) => void;
   readonly before?: WorkerPoolOptions["before"];
 }
 
@@ -123,7 +121,7 @@ export class ControlFixture extends Bed {
   }
 
   #sourceOf(index: number): WorkerSource {
-    const { keepsWeights, weightsOf, made } = this.#given;
+    const { keepsWeights, weightsOf } = this.#given;
     return {
       name: `engine-${index}`,
       keepsWeights,
@@ -140,16 +138,9 @@ export class ControlFixture extends Bed {
         worker.gate = this.#nextGate;
         this.#nextGate = null;
         this.opened[index]?.push(worker);
-        made?.(worker, index);
         return worker;
       },
     };
-  }
-
-  /** An engine comes later. */
-  join(index: number): void {
-    while (this.opened.length <= index) this.opened.push([]);
-    this.pool.join(this.#sourceOf(index));
   }
 
   worker(index: number): ScriptedWorker {
