@@ -40,7 +40,7 @@ const MAY_IMPORT: Record<string, readonly string[]> = {
   server: ["core", "fleet", "observe/picture", "proto", "text"],
   "stream-client": [],
   // Leaves: the server imports none of them.
-  adapters: ["core", "server"],
+  adapters: ["core", "proto", "server"],
   "tools/doctor": ["core", "engines/vllm"],
   "tools/replay": ["core", "host"],
   "tools/simulate": ["core", "host", "tools/trace"],

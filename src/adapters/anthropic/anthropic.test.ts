@@ -3,12 +3,14 @@
 import { expect, test } from "bun:test";
 import { ownFixture } from "../../../test/golden/requests/plane-fixture.ts";
 import { checked } from "../../server/openai/fields.ts";
-import { chatFieldsOf, messagesRequest } from "./fields.ts";
+import { chatBodyOf, messagesRequest } from "./fields.ts";
 
 const HELLO = { model: "tiny", max_tokens: 40, messages: [{ role: "user", content: "a" }] };
+const CALL = { type: "tool_use", id: "t", name: "ls" };
 const SCHEMA = { type: "object", properties: { path: { type: "string" } } };
 
-const chatOf = (body: object) => chatFieldsOf(checked(messagesRequest, { ...HELLO, ...body }));
+const chatOf = (body: object) =>
+  chatBodyOf(checked(messagesRequest, { ...HELLO, ...body }), "").fields;
 /** As JSON has it: without fields that are undefined. */
 const plain = (value: unknown): unknown => JSON.parse(JSON.stringify(value));
 
@@ -87,6 +89,20 @@ test("messages: blocks, thinking, tools and their results are what vLLM makes of
   });
 });
 
+test("messages: schemas and calls keep the client's numbers and the order of its names", () => {
+  const body = `{"model":"tiny","max_tokens":4,
+    "messages":[{"role":"assistant","content":[{"type":"text","text":"x"},
+      {"type":"tool_use","id":"t","name":"ls","input":{"b":1.0,"2":9007199254740993,"1":0}}]}],
+    "tools":[{"name":"ls","input_schema":{"properties":{"b":{"maximum":1.0},"2":{},"1":{}}}}]}`;
+  const { fields, source } = chatBodyOf(checked(messagesRequest, JSON.parse(body)), body);
+  expect(JSON.stringify(fields.messages)).toContain(
+    JSON.stringify('{"b":1.0,"2":9007199254740993,"1":0}'),
+  );
+  expect(source).toBe(
+    `{"tools":[{"type":"function","function":{"name":"ls","parameters":{"properties":{"b":{"maximum":1.0},"2":{},"1":{}},"type":"object"}}}]}`,
+  );
+});
+
 test("messages: what cannot be honoured is refused by its name", async () => {
   const fixture = ownFixture({});
   const image = { type: "image", source: { type: "url", url: "http://x" } };
@@ -103,6 +119,12 @@ test("messages: what cannot be honoured is refused by its name", async () => {
     [{ mcp_servers: [{}] }, "mcp_servers"],
     [{ tool_choice: { type: "some" } }, "tool_choice.type"],
     [{ no_such_field: 1 }, "no_such_field"],
+    [{ stop_sequences: [""] }, "stop_sequences.0"],
+    [{ stop_sequences: Array.from({ length: 65 }, (_, i) => `${i}`) }, "stop_sequences"],
+    [
+      { messages: [{ role: "assistant", content: [{ ...CALL, input: 5 }] }] },
+      "messages.0.content.0.input",
+    ],
   ];
   for (const [more, field] of wrong) {
     const response = await fixture.post("/v1/messages", { ...HELLO, ...more });

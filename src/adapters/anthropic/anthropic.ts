@@ -1,50 +1,54 @@
 // Anthropic's Messages API, over the same data plane as OpenAI's chats.
 
-import { AppError } from "../../core/base/errors.ts";
+import { AppError, InvalidFieldError } from "../../core/base/errors.ts";
 import { parseChat } from "../../server/openai/chat.ts";
 import { generates, replies } from "../../server/openai/data-plane.ts";
 import { checked } from "../../server/openai/fields.ts";
-import { withWrittenNumbers } from "../../server/openai/messages.ts";
 import type { DataPlane } from "../../server/openai/plane.ts";
 import type { ParsedRequest } from "../../server/openai/request.ts";
-import { type Exchange, fieldOf, jsonResponse } from "../../server/route.ts";
+import { type Exchange, fieldOf, invalid, jsonResponse, type Row } from "../../server/route.ts";
 import type { Adapter } from "../adapter.ts";
 import { messageAnswer } from "./answer.ts";
-import {
-  type CountFields,
-  chatFieldsOf,
-  countRequest,
-  messagesRequest,
-  promptFieldsOf,
-} from "./fields.ts";
-
-/** Keeps the client's spelling of numbers in tools and their calls (1.0 and not 1). `source`: the body's text; may be empty. */
-function exactly<T extends CountFields>(fields: T, source: string): T {
-  if (source === "") return fields;
-  const { messages, tools } = withWrittenNumbers(source) as T;
-  return { ...fields, messages, tools };
-}
+import { chatBodyOf, countRequest, messagesRequest, OWN_NAMES } from "./fields.ts";
 
 function parseMessages(body: unknown, source: string): ParsedRequest {
-  const fields = exactly(checked(messagesRequest, body), source);
-  const chat = chatFieldsOf(fields);
+  const fields = checked(messagesRequest, body);
+  const chat = chatBodyOf(fields, source);
   return {
-    ...parseChat(chat, JSON.stringify(chat)),
+    ...parseChat(chat.fields, chat.source),
     answer: (model) => messageAnswer(model.answeredName(fields.model)),
   };
 }
 
 async function countTokens(plane: DataPlane, exchange: Exchange, body: unknown): Promise<object> {
-  const fields = exactly(checked(countRequest, body), await exchange.source());
-  const chat = { ...promptFieldsOf(fields), max_tokens: 1 };
-  const { specs } = await plane.planner.plan(parseChat(chat, JSON.stringify(chat)), exchange);
+  const fields = checked(countRequest, body);
+  const chat = chatBodyOf({ ...fields, max_tokens: 1 }, await exchange.source());
+  const { specs } = await plane.planner.plan(parseChat(chat.fields, chat.source), exchange);
   return { input_tokens: specs[0]?.prompt.length ?? 0 };
 }
 
-const MESSAGES = generates("/v1/messages", "Anthropic: the next message of a conversation", {
-  schema: messagesRequest,
-  parse: parseMessages,
-});
+/** A route whose errors name fields as this API does. */
+function inOwnNames(row: Row<DataPlane>): Row<DataPlane> {
+  return {
+    ...row,
+    handle: async (plane, exchange) => {
+      try {
+        return await row.handle(plane, exchange);
+      } catch (error) {
+        if (!(error instanceof InvalidFieldError)) throw error;
+        const [first = "", ...rest] = error.field.split(".");
+        throw invalid([OWN_NAMES[first] ?? first, ...rest].join("."), error.problem);
+      }
+    },
+  };
+}
+
+const MESSAGES = inOwnNames(
+  generates("/v1/messages", "Anthropic: the next message of a conversation", {
+    schema: messagesRequest,
+    parse: parseMessages,
+  }),
+);
 
 /** After this answer, Anthropic's client sends the whole conversation instead. */
 const NO_THREADS = {
@@ -66,10 +70,12 @@ export const ANTHROPIC: Adapter = {
         return await MESSAGES.handle(plane, exchange);
       },
     },
-    replies("/v1/messages/count_tokens", "Anthropic: the tokens of a conversation", {
-      schema: countRequest,
-      reply: countTokens,
-    }),
+    inOwnNames(
+      replies("/v1/messages/count_tokens", "Anthropic: the tokens of a conversation", {
+        schema: countRequest,
+        reply: countTokens,
+      }),
+    ),
     {
       method: "POST",
       path: "/v1/responses",

@@ -2,8 +2,9 @@
 // does (vllm/entrypoints/anthropic/serving.py).
 
 import * as v from "valibot";
+import { membersOf, objectOf } from "../../proto/json.ts";
 import * as f from "../../server/openai/fields.ts";
-import { MAX_TOKENS_FIELD } from "../../server/openai/sampling-fields.ts";
+import { MAX_TOKENS_FIELD, STOPS } from "../../server/openai/sampling-fields.ts";
 import { invalid } from "../../server/route.ts";
 
 const MESSAGES_MAX = 65_536;
@@ -77,7 +78,7 @@ export const countRequest = v.strictObject(PROMPT_ENTRIES);
 export const messagesRequest = v.strictObject({
   ...PROMPT_ENTRIES,
   max_tokens: required(MAX_TOKENS_FIELD),
-  stop_sequences: v.nullish(f.listOf(f.text, 256)),
+  stop_sequences: v.nullish(STOPS),
   stream: f.flag,
   temperature: v.nullish(v.unknown()),
   top_p: v.nullish(v.unknown()),
@@ -90,61 +91,92 @@ export const messagesRequest = v.strictObject({
   ...f.ignoring("metadata", "service_tier", "inference_geo"),
 });
 
+/** The chat's names of fields that have others here. */
+export const OWN_NAMES: Readonly<Record<string, string>> = {
+  stop: "stop_sequences",
+  thinking_token_budget: "thinking.budget_tokens",
+  reasoning_effort: "output_config.effort",
+  response_format: "output_config.format",
+  structured_outputs: "output_config.format",
+};
+
 export type CountFields = v.InferOutput<typeof countRequest>;
 export type MessagesFields = v.InferOutput<typeof messagesRequest>;
 type Message = CountFields["messages"][number];
 type Block = Readonly<Record<string, unknown>>;
 
-/** The fields of a chat completion that make up the prompt. @throws InvalidFieldError. */
-export function promptFieldsOf(fields: CountFields): Record<string, unknown> {
-  const messages: object[] = [];
-  const system = systemText(fields.system ?? "", "system");
-  if (system !== null) messages.push({ role: "system", content: system });
-  for (const [i, one] of fields.messages.entries())
-    messages.push(...chatMessages(one, `messages.${i}`));
+/**
+ * The tools of a chat, in the client's own JSON of their schemas: a value would not keep 1.0 or the order of its names.
+ * `source`: the body's text of them; empty: it is not known.
+ */
+function toolsJson({ tools }: CountFields, source: string): string | null {
+  if (!tools) return null;
+  const texts = membersOf(source);
+  const written = tools.map(({ name, description, input_schema: schema }, i) => {
+    const text = membersOf(texts.get(`${i}`) ?? "{}").get("input_schema");
+    const parameters = membersOf(text ?? JSON.stringify(schema));
+    if (!parameters.has("type")) parameters.set("type", '"object"');
+    const target = new Map([["name", JSON.stringify(name)]]);
+    if (description) target.set("description", JSON.stringify(description));
+    target.set("parameters", objectOf(parameters));
+    return `{"type":"function","function":${objectOf(target)}}`;
+  });
+  return `[${written.join(",")}]`;
+}
+
+/** A body as a chat completion. */
+export interface ChatBody {
+  readonly fields: Record<string, unknown>;
+  /** JSON of the members whose text the model sees, as the client wrote them. */
+  readonly source: string;
+}
+
+/** The chat completion that a body amounts to. `source`: the body's text; empty: it is not known. @throws InvalidFieldError. */
+export function chatBodyOf(
+  fields: CountFields & Partial<MessagesFields>,
+  source: string,
+): ChatBody {
+  const written = membersOf(source);
+  const tools = toolsJson(fields, written.get("tools") ?? "[]");
+  const kept = new Map<string, string>();
+  if (tools !== null) kept.set("tools", tools);
+  const settings = written.get("chat_template_kwargs");
+  if (settings !== undefined) kept.set("chat_template_kwargs", settings);
   const { output_config: output, thinking } = fields;
-  const effort = thinking?.type === "disabled" ? "none" : output?.effort;
   const schema = output?.format?.schema;
-  return {
+  const chat = {
     model: fields.model,
-    messages,
-    tools: fields.tools?.map(functionOf),
+    messages: messagesOf(fields, membersOf(written.get("messages") ?? "[]")),
+    tools: tools === null ? undefined : JSON.parse(tools),
     tool_choice: fields.tools ? choiceOf(fields.tool_choice) : undefined,
     parallel_tool_calls: fields.tool_choice?.disable_parallel_tool_use === true ? false : undefined,
-    reasoning_effort: effort,
+    reasoning_effort: thinking?.type === "disabled" ? "none" : output?.effort,
     chat_template_kwargs: fields.chat_template_kwargs,
     response_format: schema && {
       type: "json_schema",
       json_schema: { name: "json_schema", schema },
     },
-  };
-}
-
-/** The whole body of the chat completion. @throws InvalidFieldError. */
-export function chatFieldsOf(fields: MessagesFields): Record<string, unknown> {
-  return {
-    ...promptFieldsOf(fields),
     max_tokens: fields.max_tokens,
     stop: fields.stop_sequences,
     stream: fields.stream,
     temperature: fields.temperature,
     top_p: fields.top_p,
     top_k: fields.top_k,
-    thinking_token_budget: fields.thinking?.budget_tokens,
+    thinking_token_budget: thinking?.budget_tokens,
     cache_salt: fields.cache_salt,
     vllm_xargs: fields.vllm_xargs,
     group_id: fields.group_id,
     session_id: fields.session_id,
   };
+  return { fields: chat, source: objectOf(kept) };
 }
 
-function functionOf({
-  name,
-  description,
-  input_schema: schema,
-}: NonNullable<CountFields["tools"]>[number]) {
-  const parameters = "type" in schema ? schema : { ...schema, type: "object" };
-  return { type: "function", function: { name, ...(description && { description }), parameters } };
+function messagesOf(fields: CountFields, sources: ReadonlyMap<string, string>): object[] {
+  const system = systemText(fields.system ?? "", "system");
+  const said = fields.messages.flatMap((one, i) =>
+    chatMessages(one, `messages.${i}`, sources.get(`${i}`) ?? "{}"),
+  );
+  return system === null ? said : [{ role: "system", content: system }, ...said];
 }
 
 function choiceOf(asked: CountFields["tool_choice"]): unknown {
@@ -166,7 +198,7 @@ function systemText(content: Message["content"], at: string): string | null {
 }
 
 /** Translates a message. Tool results become messages of their own, before the user's other content. */
-function chatMessages({ role, content }: Message, at: string): object[] {
+function chatMessages({ role, content }: Message, at: string, source: string): object[] {
   if (role === "system") {
     const text = systemText(content, `${at}.content`);
     return text === null ? [] : [{ role, content: text }];
@@ -180,8 +212,11 @@ function chatMessages({ role, content }: Message, at: string): object[] {
     const place = `${at}.content.${i}`;
     if (block.type === "text") texts.push(textOf(block, place));
     else if (block.type === "thinking") thoughts.push(stringIn(block, "thinking", place));
-    else if (block.type === "tool_use") calls.push(callOf(block, place));
-    else if (block.type === "tool_result" && role === "user") results.push(resultOf(block, place));
+    else if (block.type === "tool_use") {
+      const written = membersOf(membersOf(source).get("content") ?? "[]");
+      calls.push(callOf(block, place, written.get(`${i}`) ?? "{}"));
+    } else if (block.type === "tool_result" && role === "user")
+      results.push(resultOf(block, place));
     // What it hides is not known here.
     else if (block.type !== "redacted_thinking") {
       throw invalid(
@@ -203,10 +238,11 @@ function chatMessages({ role, content }: Message, at: string): object[] {
   ];
 }
 
-function callOf(block: Block, at: string): object {
+function callOf(block: Block, at: string, source: string): object {
   const { input = {} } = block;
   if (!f.isObject(input)) throw invalid(`${at}.input`, `is ${f.show(input)}, not an object`);
-  const called = { name: stringIn(block, "name", at), arguments: JSON.stringify(input) };
+  const written = membersOf(source).get("input") ?? JSON.stringify(input);
+  const called = { name: stringIn(block, "name", at), arguments: written };
   return { id: stringIn(block, "id", at), type: "function", function: called };
 }
 

@@ -110,13 +110,3 @@ function isText(part: unknown): boolean {
   const field = TEXT_OF_PART.get(fieldOf(part, "type") ?? "text");
   return field !== undefined && typeof fieldOf(part, field) === "string";
 }
-
-/** JSON.rawJSON, which the compiler's library does not know. */
-const rawJson: (source: string) => unknown = Reflect.get(JSON, "rawJSON");
-
-/** Parses JSON so that numbers are written again as in the text (1.0 stays 1.0); they cannot be calculated with. */
-export function withWrittenNumbers(text: string): unknown {
-  const revived = (_name: string, value: unknown, { source = "" }: { source?: string }) =>
-    typeof value === "number" ? rawJson(source) : value;
-  return JSON.parse(text, revived as (name: string, value: unknown) => unknown);
-}

@@ -52,7 +52,10 @@ export function noted(answer: Response, varies: boolean): Response {
 
 const STOP_STRINGS_MAX = 64;
 
-const stops = f.listOf(v.pipe(f.text, v.minLength(1, "holds an empty text")), STOP_STRINGS_MAX);
+export const STOPS = f.listOf(
+  v.pipe(f.text, v.minLength(1, "holds an empty text")),
+  STOP_STRINGS_MAX,
+);
 
 const GUIDED = "structured_outputs takes its place";
 
@@ -104,7 +107,7 @@ export const SAMPLING_ENTRIES = {
   frequency_penalty: real(bounds.FREQUENCY_PENALTY),
   logit_bias: v.nullish(logitBias),
   seed: SEED_FIELD,
-  stop: v.nullish(v.union([f.text, stops], f.isNot("a text or a list of texts"))),
+  stop: v.nullish(v.union([f.text, STOPS], f.isNot("a text or a list of texts"))),
   stop_token_ids: v.nullish(f.tokenListOf(bounds.STOP_TOKENS_MAX)),
   include_stop_str_in_output: f.flag,
   ignore_eos: f.flag,
