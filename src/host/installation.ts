@@ -10,8 +10,3 @@ export const BUNDLED_MODEL = join(FOLDER, "model", "foretoken-3m-q8_0.gguf");
 export const BUNDLED_PROMPTS = join(FOLDER, "model", "prompts.jsonl");
 /** The bundled model in Hugging Face's format. */
 export const BUNDLED_HF_MODEL = join(FOLDER, "model", "hf");
-
-/** Command line that starts this program again. */
-export const PROGRAM = IS_COMPILED
-  ? [process.execPath]
-  : [process.execPath, join(import.meta.dir, "..", "main.ts")];

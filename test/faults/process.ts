@@ -5,7 +5,6 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { assert } from "../../src/core/base/assert.ts";
 import { AppError } from "../../src/core/base/errors.ts";
-import { PROGRAM } from "../../src/host/installation.ts";
 import { linesOf } from "../suite/lines.ts";
 import { HttpClient, until } from "./http-client.ts";
 import type { StandInOptions } from "./stand-in/vllm-stand-in.ts";
@@ -18,6 +17,7 @@ const PAGE_BYTES = 4096;
 /** Deadline of /health under attack: attack, engine and server share the machine. */
 const HEALTH_MS_MAX = 60_000;
 
+const PROGRAM = [process.execPath, join(import.meta.dir, "..", "..", "src", "main.ts")];
 const STAND_IN = [process.execPath, join(import.meta.dir, "stand-in", "program.ts")];
 
 /** A stand-in for a vLLM server as a process of its own. It listens when it has said so. */
