@@ -3,6 +3,7 @@
 import type { Settings } from "../config/fields.ts";
 import { AppError } from "../core/base/errors.ts";
 import { quantileOf } from "../core/base/quantile.ts";
+import { tokenizedChat } from "../server/engine-calls.ts";
 import { chatOf } from "../server/openai/messages.ts";
 import type { Engine } from "../tools/doctor/engine.ts";
 import {
@@ -61,10 +62,15 @@ export async function verifyServers(
 }
 
 /** The prompt's token ids, by the server's tokenizer. @throws AppError worker_failed: it has none. */
-async function tokensOf(engine: Engine, { group, source }: PromptLine): Promise<VerifyPrompt> {
+export async function tokensOf(
+  engine: Pick<Engine, "tokenize" | "url">,
+  { group, source }: PromptLine,
+): Promise<VerifyPrompt> {
   const { id, prompt, messages, token_ids: given } = group;
   if (given) return { id, tokens: [...given] };
-  const text = messages ? JSON.parse(chatOf({ ...group, messages }, { source })) : { prompt };
+  const text = messages
+    ? tokenizedChat(chatOf({ ...group, messages }, { source }))
+    : JSON.stringify({ prompt });
   const tokens = await engine.tokenize(text);
   if (tokens.length > 0) return { id, tokens };
   throw new AppError("worker_failed", `${engine.url}/tokenize gives no tokens for prompt ${id}`);

@@ -264,7 +264,7 @@ export async function promptIds(fleet: Fleet, count: number): Promise<number[][]
     .slice(0, count)
     .map((line): string => JSON.parse(line).prompt);
   const engine = fleet.plain(0);
-  return await Promise.all(prompts.map((prompt) => engine.tokenize({ prompt })));
+  return await Promise.all(prompts.map((prompt) => engine.tokenize(JSON.stringify({ prompt }))));
 }
 
 /** Processes of the group that have not ended. */

@@ -31,7 +31,7 @@ const TEXT = "Count: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20. Again: 
 
 /** At least `length` token ids of repetitive text. */
 export async function somePrompt(engine: Engine, length: number): Promise<number[]> {
-  const ids = await engine.tokenize({ prompt: TEXT });
+  const ids = await engine.tokenize(JSON.stringify({ prompt: TEXT }));
   // Without a tokenizer, ids that every vocabulary has.
   const base = ids.length > 0 ? ids : Array.from({ length: 32 }, (_, index) => 10 + index);
   const prompt: number[] = [];

@@ -98,9 +98,10 @@ export class Engine {
     return this.#found;
   }
 
-  /** Sends a request; never rejects. */
+  /** Sends a request; never rejects. `body`: JSON as text, or a value. */
   async call(method: "GET" | "POST", path: string, body: unknown = null): Promise<CheckAnswer> {
-    const call = { method, path, body: body === null ? null : JSON.stringify(body) };
+    const json = body === null || typeof body === "string" ? body : JSON.stringify(body);
+    const call = { method, path, body: json };
     const answer = await twice(() => this.#client.answer(call, TIMEOUT_MS));
     if (answer.kind === "unreachable") {
       return { status: 0, text: answer.message, body: answer.message };
@@ -108,9 +109,10 @@ export class Engine {
     return { status: answer.status, text: answer.body, body: parsed(answer.body) };
   }
 
-  /** Token ids of a text or chat; empty: the server has no tokenizer. */
-  async tokenize(input: object): Promise<number[]> {
-    const request = { model: this.server.form.model || null, add_special_tokens: false, ...input };
+  /** Token ids of a text or chat, the object `input` as JSON; empty: the server has no tokenizer. */
+  async tokenize(input: string): Promise<number[]> {
+    const own = { model: this.server.form.model || null, add_special_tokens: false };
+    const request = `${JSON.stringify(own).slice(0, -1)},${input.trimStart().slice(1)}`;
     const { body } = await this.call("POST", "/tokenize", request);
     return listOf(fieldOf(body, "tokens")).filter((id) => typeof id === "number");
   }

@@ -106,3 +106,10 @@ test("checkTrainerRoutes: what is missing is named", async () => {
   expect(missing?.reason).toContain("/collective_rpc");
   expect(missing?.reason).not.toContain("/pause ");
 });
+
+test("checkTrainerRoutes: a route without an answer is not called missing", async () => {
+  const nobody = new Engine("http://127.0.0.1:9/", null);
+  const findings = await checkTrainerRoutes(nobody, {});
+  expect(named(findings, "control routes")?.reason).toContain("no answer: /pause");
+  expect(findings.filter(({ reason }) => reason.includes("missing"))).toEqual([]);
+});

@@ -85,12 +85,6 @@ export function checkFlags({ config }: Pick<Capabilities, "config">): Finding[] 
   return findings;
 }
 
-/** Whether a route exists: a GET is answered, if only with 405, and not with 403 or 404. */
-async function hasRoute(engine: Engine, path: string): Promise<boolean> {
-  const { status } = await engine.call("GET", path);
-  return ![0, 403, 404].includes(status);
-}
-
 const CONTROL_ROUTES = [
   ...["/pause", "/resume", "/is_paused", "/abort_requests", "/sleep", "/wake_up", "/is_sleeping"],
   ...["/reset_prefix_cache", "/collective_rpc", "/get_world_size", "/init_weight_transfer_engine"],
@@ -101,13 +95,20 @@ export async function checkTrainerRoutes(
   engine: Engine,
   { config }: Pick<Capabilities, "config">,
 ): Promise<Finding[]> {
-  const has = await Promise.all(CONTROL_ROUTES.map((path) => hasRoute(engine, path)));
-  const missing = CONTROL_ROUTES.filter((_, i) => has[i] !== true);
-  const findings = [
-    missing.length === 0
-      ? ok("control routes", `all ${CONTROL_ROUTES.length} are available`)
-      : warn("control routes", `missing: ${missing.join(" ")}`, "VLLM_SERVER_DEV_MODE=1"),
-  ];
+  // A GET of a POST route that exists is answered with 405.
+  const answers = await Promise.all(CONTROL_ROUTES.map((path) => engine.call("GET", path)));
+  const routesWith = (...statuses: readonly number[]) =>
+    CONTROL_ROUTES.filter((_, i) => statuses.includes(answers[i]?.status ?? 0)).join(" ");
+  const silent = routesWith(0);
+  const missing = routesWith(403, 404);
+  const findings: Finding[] = [];
+  if (silent !== "") findings.push(warn("control routes", `no answer: ${silent}`, "try again"));
+  if (missing !== "") {
+    findings.push(warn("control routes", `missing: ${missing}`, "VLLM_SERVER_DEV_MODE=1"));
+  }
+  if (silent === "" && missing === "") {
+    findings.push(ok("control routes", `all ${CONTROL_ROUTES.length} are available`));
+  }
   if (config === undefined) {
     const reason = "no /server_info: TRL's client stops, and the flags cannot be seen";
     return [...findings, warn("TRL's client", reason, "VLLM_SERVER_DEV_MODE=1")];
