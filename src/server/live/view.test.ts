@@ -17,6 +17,8 @@ function shown(
     file?: string | null;
     completedBytesMax?: number;
     lengthOf?: (spec: { sampleIndex: number }) => number;
+    /** Time that passes beside the bed's whenever the clock is read. */
+    readonly laterMs?: () => number;
   } = {},
 ) {
   const bed = new Bed({ workers: 2, lengthOf: options.lengthOf ?? (() => 40) });
@@ -39,7 +41,7 @@ function shown(
     pool: { members } as never,
     weights,
     workers: () => [],
-    clock: bed.clock,
+    clock: { nowMs: () => bed.clock.nowMs() + (options.laterMs?.() ?? 0) },
     nowS: () => 1000,
     threadWaits: () => [],
     iterationsFile: options.file ?? null,
@@ -169,6 +171,22 @@ test("live: the picture is of the iteration as it stands, and kept with those th
   await bed.step();
   expect(view.picture(null)).toContain(">iteration 2</tspan>");
   expect(view.picture(1)).toContain(">iteration 1</tspan>");
+  await bed.finish();
+});
+
+test("live: a picture that took long is shown again for a while, but not of another iteration", async () => {
+  let drawnMs = 0;
+  const { bed, view } = shown({ lengthOf: () => 10, laterMs: () => (drawnMs += 100) });
+  bed.generate([1], 1);
+  await bed.step();
+  const running = view.picture(null);
+  expect(view.picture(null)).toBe(running);
+  await bed.finish();
+  bed.sidecar.rollout.meter.endIteration();
+  view.iterationEnded(SUMMARY);
+  bed.generate([2], 1);
+  await bed.step();
+  expect(view.picture(null)).toContain(">iteration 2</tspan>");
   await bed.finish();
 });
 

@@ -62,7 +62,7 @@ export class LiveView {
   #state: ServingState = { state: "serving", reason: null };
   #sinceMs: number;
   #remindedMs = 0;
-  #picture = { page: "", dueMs: Number.NEGATIVE_INFINITY };
+  #picture = { page: "", iteration: 0, dueMs: Number.NEGATIVE_INFINITY };
 
   constructor(options: LiveOptions) {
     this.#options = options;
@@ -158,11 +158,13 @@ export class LiveView {
     if (number !== null && number !== this.iteration) this.#kept(number);
     const { clock, sidecar } = this.#options;
     const nowMs = clock.nowMs();
-    if (nowMs < this.#picture.dueMs) return this.#picture.page;
+    const { iteration } = this;
+    const drawn = this.#picture;
+    if (iteration === drawn.iteration && nowMs < drawn.dueMs) return drawn.page;
     const { meter } = sidecar.rollout;
-    const page = pictured(this.#figure(this.iteration, meter.times), meter.figures());
+    const page = pictured(this.#figure(iteration, meter.times), meter.figures());
     // A page that looks on costs a large iteration a fiftieth of the time at most.
-    this.#picture = { page, dueMs: nowMs + PICTURE_COST * (clock.nowMs() - nowMs) };
+    this.#picture = { page, iteration, dueMs: nowMs + PICTURE_COST * (clock.nowMs() - nowMs) };
     return page;
   }
 

@@ -267,6 +267,10 @@ test("routes: beyond the context, generate gives what there is room for and comp
   const cut = { prompt: [1, 2, 3, 4, 5], max_tokens: 18, truncate_prompt_tokens: -1 };
   const truncated = await fixture.json(COMPLETIONS, { ...cut, return_token_ids: true });
   expect(truncated).toMatchObject({ choices: [{ prompt_token_ids: [4, 5] }] });
+  // Nobody knows what there is room for while no worker is in service.
+  for (const worker of fixture.workers) fixture.sidecar.rollout.removeWorker(worker);
+  const early = await fixture.json(CHAT, { ...chat, truncate_prompt_tokens: -1 });
+  expect(early).toMatchObject({ error: { code: 503 } });
 });
 
 test("routes: completions default to 16 tokens, chat to what the context has room for", async () => {

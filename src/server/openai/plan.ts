@@ -184,7 +184,8 @@ export class Planner {
     { part }: Drawn,
     { keep = null, side }: Partial<Truncation>,
   ): Int32Array {
-    const room = (this.#options.model.contextTokens ?? 0) - (part.tokensMax ?? 0);
+    const { contextTokens } = this.#options.model;
+    const room = (contextTokens ?? Number.POSITIVE_INFINITY) - (part.tokensMax ?? 0);
     const most = keep === -1 ? Math.max(0, room) : (keep ?? tokens.length);
     if (tokens.length <= most) return tokens;
     return side === "right" ? tokens.slice(0, most) : tokens.slice(tokens.length - most);

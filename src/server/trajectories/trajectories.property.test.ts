@@ -234,10 +234,12 @@ test("trajectories: a session is gone as a whole where the log's bound took only
   expect(again.whyDropped("a")).toContain("its beginning is gone");
 });
 
-test("trajectories: forgetting a session takes no longer where there are many", () => {
+test("trajectories: ending and forgetting a session takes no longer where there are many", () => {
   const trajectories = recorder(new Bed({ workers: 1, lengthOf: () => 20 }), []);
   const names = Array.from({ length: 50_000 }, (_, i) => ({ name: `s${i}`, group: null }));
   for (const name of names) trajectories.began(name, []);
+  for (const { name } of names) expect(trajectories.end(name)).toBe(1);
+  expect(trajectories.end("s1")).toBe(0);
   for (const name of names) trajectories.forget(name);
   expect(trajectories.kept).toMatchObject({ bytes: 0, count: 0 });
 });

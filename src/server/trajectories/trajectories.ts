@@ -104,8 +104,8 @@ export class Trajectories {
   readonly #options: TrajectoriesOptions;
   /** Sessions, the least recently used first. */
   readonly #entries = new Set<Entry>();
-  /** The runs of each session. */
-  readonly #runs = new Map<string, Entry[]>();
+  /** The runs of each session, by its name and its group. */
+  readonly #runs = new Map<string, Map<string | null, Entry[]>>();
   /** The sessions of turns that run, by request: one that is over by then gets the turn all the same. */
   readonly #turnsOf = new Map<number, Entry>();
   /** Why a session is gone, by its key. */
@@ -180,8 +180,9 @@ export class Trajectories {
 
   /** Ends the sessions with this name; returns how many there were. */
   end(name: string): number {
-    const open = [...this.#entries].filter((one) => one.name === name && !one.isOver);
-    for (const { group } of open) this.#happened({ kind: "over", name, group });
+    const groups = [...(this.#runs.get(name)?.keys() ?? [])];
+    const open = groups.filter((group) => this.#known({ name, group }) !== null);
+    for (const group of open) this.#happened({ kind: "over", name, group });
     return open.length;
   }
 
@@ -242,14 +243,13 @@ export class Trajectories {
   }
 
   #apply(event: TrajectoryEvent): void {
-    const key = keyOf(event);
     if (event.kind === "dropped") {
-      this.#drop(key, event.reason);
+      this.#drop(event, event.reason);
       return;
     }
-    const entry = this.#known(event, requestOf(event)) ?? this.#begin(event, key);
+    const entry = this.#known(event, requestOf(event)) ?? this.#begin(event);
     if (event.number !== entry.events && event.kind !== "over") {
-      this.#drop(key, CUT);
+      this.#drop(event, CUT);
       return;
     }
     entry.events += 1;
@@ -288,12 +288,14 @@ export class Trajectories {
   #known({ name, group }: SessionName, turn: number | null = null): Entry | null {
     const own = turn === null ? null : this.#turnsOf.get(turn);
     if (own?.name === name && own.group === group) return own;
-    const last = this.#runs.get(keyOf({ name, group }))?.at(-1);
+    const last = this.#runs.get(name)?.get(group)?.at(-1);
     return last === undefined || last.isOver ? null : last;
   }
 
-  #begin({ name, group }: SessionName, key: string): Entry {
-    const runs = this.#runs.getOrInsertComputed(key, () => []);
+  #begin({ name, group }: SessionName): Entry {
+    const key = keyOf({ name, group });
+    const groups = this.#runs.getOrInsertComputed(name, () => new Map<string | null, Entry[]>());
+    const runs = groups.getOrInsertComputed(group, () => []);
     const gone = this.#dropped.get(key);
     this.#dropped.delete(key);
     const entry: Entry = {
@@ -322,13 +324,17 @@ export class Trajectories {
     return prompt;
   }
 
-  #drop(key: string, reason: string): void {
-    for (const entry of this.#runs.get(key) ?? []) {
+  #drop(of: SessionName, reason: string): void {
+    const { name, group } = of;
+    const key = keyOf(of);
+    const groups = this.#runs.get(name);
+    for (const entry of groups?.get(group) ?? []) {
       this.#entries.delete(entry);
       this.#bytes -= SESSION_OVERHEAD + entry.trajectory.bytes;
       for (const requestId of [...entry.running.keys()]) this.#endTurn(entry, requestId);
     }
-    this.#runs.delete(key);
+    groups?.delete(group);
+    if (groups?.size === 0) this.#runs.delete(name);
     this.#dropped.delete(key);
     this.#dropped.set(key, reason);
     if (this.#dropped.size <= DROPPED_MAX) return;
