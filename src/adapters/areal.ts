@@ -31,35 +31,30 @@ const whole = (control: Control, operation: Extension) => updated(control, "whol
 
 export const AREAL: Adapter = {
   control: [
-    translated({
-      path: "/areal_pause_generation",
-      summary: "AReaL: stops generation, and ends all requests as they stand",
-      call: (control) => pause(control, "abort"),
-      answer: verdict,
-    }),
-    translated({
-      path: "/areal_continue_generation",
-      summary: "AReaL: resumes after a pause",
-      call: resume,
-      answer: verdict,
-    }),
-    translated({
-      path: "/areal_update_weights",
-      summary: "AReaL: loads weights from a path into every engine",
-      call: (control, body) => reload(control, textIn(body, "model_path")),
-      answer: verdict,
-    }),
-    translated({
-      path: "/areal_update_weights_lora",
-      summary: "AReaL: loads an adapter from a path into every engine",
-      call: (control, body) => {
+    translated(
+      "/areal_pause_generation",
+      "AReaL: stops generation, and ends all requests as they stand",
+      verdict,
+      (control) => pause(control, "abort"),
+    ),
+    translated("/areal_continue_generation", "AReaL: resumes after a pause", verdict, resume),
+    translated(
+      "/areal_update_weights",
+      "AReaL: loads weights from a path into every engine",
+      verdict,
+      (control, body) => reload(control, textIn(body, "model_path")),
+    ),
+    translated(
+      "/areal_update_weights_lora",
+      "AReaL: loads an adapter from a path into every engine",
+      verdict,
+      (control, body) => {
         const lora_name = textIn(body, "lora_name");
         const lora_path = textIn(body, "lora_model_path");
         const fields = { lora_name, lora_path, load_inplace: true };
         return loadAdapter(control, { query: {}, body: fields });
       },
-      answer: verdict,
-    }),
+    ),
     extended(
       "areal_init_weights_update_group",
       "AReaL: connects every engine to its broadcast",

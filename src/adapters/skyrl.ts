@@ -9,7 +9,7 @@ import { AppError } from "../core/base/errors.ts";
 import { TOP_LOGPROBS } from "../core/request/sampling-bounds.ts";
 import { type Answer, endOf, idsOf, spanOf } from "../server/openai/answer.ts";
 import { generates } from "../server/openai/data-plane.ts";
-import { checked, flag } from "../server/openai/fields.ts";
+import { flag } from "../server/openai/fields.ts";
 import { generateRequest, parseGenerate } from "../server/openai/generate.ts";
 import { logprobText } from "../server/openai/json.ts";
 import { supportAt } from "../server/openai/meta-info.ts";
@@ -26,8 +26,8 @@ const PADDING = -1;
 
 const skyrlRequest = v.strictObject({ ...generateRequest.entries, return_sample_support: flag });
 
-function parseSkyrl(body: unknown): ParsedRequest {
-  const { return_sample_support: wantsSupport, ...fields } = checked(skyrlRequest, body);
+function parseSkyrl(body: v.InferOutput<typeof skyrlRequest>): ParsedRequest {
+  const { return_sample_support: wantsSupport, ...fields } = body;
   const { sampling_params: params } = fields;
   if ((params.n ?? 1) !== 1) throw invalid("sampling_params.n", `is ${params.n}, not 1`);
   if (fields.stream === true) throw invalid("stream", "is true; this endpoint does not stream");

@@ -2,7 +2,7 @@
 // with a reason. A client's field that vLLM takes never ends as "not a field that this server knows".
 
 import { expect, setDefaultTimeout, test } from "bun:test";
-import { chatRequest } from "../../src/server/openai/chat-fields.ts";
+import { chatRequest } from "../../src/server/openai/chat.ts";
 import { completionsRequest } from "../../src/server/openai/completions.ts";
 import { generateRequest } from "../../src/server/openai/generate.ts";
 import { scripted, vllmMissing } from "./fleet.ts";

@@ -22,12 +22,8 @@ export function messageAnswer(model: string): Answer {
       const blocks = blocksOf(output, job.messageOf(output));
       // Clients read the first block without asking whether there is one.
       const content = blocks.length === 0 ? [textBlock("")] : blocks;
-      return JSON.stringify({
-        ...opening(job, model),
-        content,
-        ...endOf(job, output),
-        usage: usageOf(job),
-      });
+      const end = endOf(job, output);
+      return JSON.stringify({ ...opening(job, model), content, ...end, usage: usageOf(job) });
     },
     stream(job) {
       let open = -1;

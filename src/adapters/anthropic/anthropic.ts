@@ -1,30 +1,28 @@
 // Anthropic's Messages API, over the same data plane as OpenAI's chats.
 
 import { AppError, InvalidFieldError } from "../../core/base/errors.ts";
-import { parseChat } from "../../server/openai/chat.ts";
+import { chatRequest, parseChat } from "../../server/openai/chat.ts";
 import { generates, replies } from "../../server/openai/data-plane.ts";
 import { checked } from "../../server/openai/fields.ts";
 import type { DataPlane } from "../../server/openai/plane.ts";
 import type { ParsedRequest } from "../../server/openai/request.ts";
-import { type Exchange, fieldOf, invalid, jsonResponse, type Row } from "../../server/route.ts";
+import { fieldOf, invalid, jsonResponse, type Row } from "../../server/route.ts";
 import type { Adapter } from "../adapter.ts";
 import { messageAnswer } from "./answer.ts";
-import { chatBodyOf, countRequest, messagesRequest, OWN_NAMES } from "./fields.ts";
+import {
+  chatBodyOf,
+  countRequest,
+  type MessagesFields,
+  messagesRequest,
+  OWN_NAMES,
+} from "./fields.ts";
 
-function parseMessages(body: unknown, source: string): ParsedRequest {
-  const fields = checked(messagesRequest, body);
+function parseMessages(fields: MessagesFields, source: string): ParsedRequest {
   const chat = chatBodyOf(fields, source);
   return {
-    ...parseChat(chat.fields, chat.source),
+    ...parseChat(checked(chatRequest, chat.fields), chat.source),
     answer: (model) => messageAnswer(model.answeredName(fields.model)),
   };
-}
-
-async function countTokens(plane: DataPlane, exchange: Exchange, body: unknown): Promise<object> {
-  const fields = checked(countRequest, body);
-  const chat = chatBodyOf({ ...fields, max_tokens: 1 }, await exchange.source());
-  const { specs } = await plane.planner.plan(parseChat(chat.fields, chat.source), exchange);
-  return { input_tokens: specs[0]?.prompt.length ?? 0 };
 }
 
 /** A route whose errors name fields as this API does. */
@@ -73,7 +71,11 @@ export const ANTHROPIC: Adapter = {
     inOwnNames(
       replies("/v1/messages/count_tokens", "Anthropic: the tokens of a conversation", {
         schema: countRequest,
-        reply: countTokens,
+        reply: async ({ planner }, exchange, fields) => {
+          const request = parseMessages({ ...fields, max_tokens: 1 }, await exchange.source());
+          const { specs } = await planner.plan(request, exchange);
+          return { input_tokens: specs[0]?.prompt.length ?? 0 };
+        },
       }),
     ),
     {

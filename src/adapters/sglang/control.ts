@@ -19,19 +19,14 @@ import { get } from "../../server/control/routes.ts";
 import { invalid, jsonResponse, optionalTextIn, type Row, textIn } from "../../server/route.ts";
 import { type Done, reload, translated, verdict } from "../calls.ts";
 
-const update = ({ isSuccess, status, message }: Done) =>
-  jsonResponse(
-    { success: isSuccess, message, num_paused_requests: 0 },
-    isSuccess ? 200 : Math.max(400, status),
-  );
+const update = (done: Done) => verdict(done, { num_paused_requests: 0 });
 const state = ({ isSuccess, status, message }: Done) =>
   jsonResponse({ status: isSuccess ? "ok" : "error", message }, isSuccess ? 200 : status);
 const empty = ({ isSuccess, status, message }: Done) =>
   isSuccess ? new Response(null, { status: 200 }) : jsonResponse({ error: { message } }, status);
 
 /** SGLang's answer of a handler that returns nothing: `null`, because slime reads every answer as JSON. */
-const nothing = ({ isSuccess, status, message }: Done) =>
-  isSuccess ? jsonResponse(null) : jsonResponse({ error: { message } }, status);
+const nothing = (done: Done) => (done.isSuccess ? jsonResponse(null) : empty(done));
 
 /** Calls by which a trainer sends weights to the engines directly. */
 const BROADCASTS = [
@@ -44,87 +39,56 @@ const BROADCASTS = [
   "/pull_weights",
 ] as const;
 
-const flush = {
-  path: "/flush_cache",
-  summary: "SGLang: drops cached KV",
-  call: (control: Control) => resetPrefixCache(control),
-  answer: empty,
-  answers: [],
-};
+const healthRow = translated("/health_generate", "SGLang: as /health", empty, health);
+const flush = translated("/flush_cache", "SGLang: drops cached KV", empty, (control) =>
+  resetPrefixCache(control),
+);
 
 const modelInfoRow = (path: string, summary: string): Row<Control> =>
   get(path, summary, (control) => jsonResponse(modelInfo(control)));
 
 export const SGLANG_CONTROL: readonly Row<Control>[] = [
-  translated({
-    method: "GET",
-    path: "/health_generate",
-    summary: "SGLang: as /health",
-    call: health,
-    answer: empty,
-    answers: [],
-  }),
-  translated({ ...flush, method: "GET" }),
-  translated(flush),
-  translated({
-    path: "/pause_generation",
-    summary: "SGLang: stops generation: mode abort, retract or in_place",
-    call: (control, body) => pause(control, pauseMode(body)),
-    answer: state,
-  }),
-  translated({
-    path: "/continue_generation",
-    summary: "SGLang: resumes after a pause",
-    call: resume,
-    answer: state,
-  }),
-  translated({
-    path: "/update_weights_from_disk",
-    summary: "SGLang: loads weights from a path into every engine",
-    call: (control, body) =>
+  get(healthRow.path, healthRow.summary, healthRow.handle, { answers: [] }),
+  get(flush.path, flush.summary, flush.handle, { answers: [] }),
+  { ...flush, answers: [] },
+  translated(
+    "/pause_generation",
+    "SGLang: stops generation: mode abort, retract or in_place",
+    state,
+    (control, body) => pause(control, pauseMode(body)),
+  ),
+  translated("/continue_generation", "SGLang: resumes after a pause", state, resume),
+  translated(
+    "/update_weights_from_disk",
+    "SGLang: loads weights from a path into every engine",
+    update,
+    (control, body) =>
       reload(control, textIn(body, "model_path"), optionalTextIn(body, "weight_version")),
-    answer: update,
-  }),
+  ),
   get("/get_weight_version", "SGLang: what the current weights are called", ({ weights }) =>
     jsonResponse({ weight_version: weights.current }),
   ),
-  translated({
-    path: "/release_memory_occupation",
-    summary: "SGLang: frees the engines' memory",
-    call: (control) => sleep(control, { level: 1, mode: "keep" }),
-    answer: nothing,
-  }),
-  translated({
-    path: "/resume_memory_occupation",
-    summary: "SGLang: takes it again",
-    call: (control, body) => wakeUp(control, tagsIn(body)),
-    answer: nothing,
-  }),
+  translated(
+    "/release_memory_occupation",
+    "SGLang: frees the engines' memory",
+    nothing,
+    (control) => sleep(control, { level: 1, mode: "keep" }),
+  ),
+  translated("/resume_memory_occupation", "SGLang: takes it again", nothing, (control, body) =>
+    wakeUp(control, tagsIn(body)),
+  ),
   ...BROADCASTS.map((path) =>
-    translated({
-      path,
-      summary: "SGLang: refused, engines here load weights from a path",
-      call: () => {
-        const problem = "moves weights from process to process, which engines here cannot take";
-        throw invalid(path.slice(1), `${problem}: save them and call /update_weights_from_disk`);
-      },
-      answer: update,
+    translated(path, "SGLang: refused, engines here load weights from a path", update, () => {
+      const problem = "moves weights from process to process, which engines here cannot take";
+      throw invalid(path.slice(1), `${problem}: save them and call /update_weights_from_disk`);
     }),
   ),
   ...["/destroy_weights_update_group", "/post_process_weights"].map((path) =>
-    translated({
-      path,
-      summary: "SGLang: nothing is to be done for it",
-      call: () => jsonResponse(null),
-      answer: update,
-    }),
+    translated(path, "SGLang: nothing is to be done for it", update, () => jsonResponse(null)),
   ),
-  translated({
-    path: "/weights_checker",
-    summary: "SGLang: compares weights",
-    call: (control, body) => weightChecker(control, { query: {}, body: body ?? {} }),
-    answer: verdict,
-  }),
+  translated("/weights_checker", "SGLang: compares weights", verdict, (control, body) =>
+    weightChecker(control, { query: {}, body: body ?? {} }),
+  ),
   get("/get_server_info", "SGLang: this server as one engine", async (control, { url }) =>
     jsonResponse(await serverInfo(control, url)),
   ),

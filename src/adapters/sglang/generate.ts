@@ -57,7 +57,6 @@ const samplingParams = v.strictObject({
   ...f.ignoring("stream_interval"),
 });
 
-const yes = v.nullish(v.boolean(f.isNot("true or false")));
 const SCORES = "prompt_logprobs at /v1/completions of a vLLM worker takes its place";
 
 export const sglangRequest = v.strictObject({
@@ -66,7 +65,7 @@ export const sglangRequest = v.strictObject({
   ),
   text: v.nullish(v.union([f.text, v.array(f.text)], f.isNot("a text or a list of texts"))),
   sampling_params: f.perPrompt(samplingParams),
-  return_logprob: f.perPrompt(yes),
+  return_logprob: f.perPrompt(f.flag),
   top_logprobs_num: f.perPrompt(TOP_LOGPROBS_FIELD),
   /** -1: logprobs of the output only. */
   logprob_start_len: f.perPrompt(f.unsupported(SCORES, -1)),
@@ -108,8 +107,7 @@ export const sglangRequest = v.strictObject({
 type Fields = v.InferOutput<typeof sglangRequest>;
 
 /** @throws InvalidFieldError. */
-export function parseSglang(body: unknown): ParsedRequest {
-  const fields = f.checked(sglangRequest, body);
+export function parseSglang(fields: Fields): ParsedRequest {
   const { prompts, count, isBatch } = promptsIn(fields);
   const items = itemsOf(fields, count);
   const samples = items[0]?.params.n ?? 1;

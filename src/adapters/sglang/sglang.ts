@@ -29,7 +29,7 @@ export const SGLANG: Adapter = {
     }),
     replies("/abort_request", "Gives up a request, or all, in SGLang's shape", {
       schema: abortRequest,
-      reply: (plane, _exchange, body) => abort(plane, f.checked(abortRequest, body)),
+      reply: (plane, _exchange, fields) => abort(plane, fields),
     }),
   ],
   control: SGLANG_CONTROL,

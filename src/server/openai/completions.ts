@@ -45,8 +45,8 @@ export const completionsRequest = v.strictObject({
 type Fields = v.InferOutput<typeof completionsRequest>;
 
 /** @throws InvalidFieldError. */
-export function parseCompletions(body: unknown): ParsedRequest {
-  const fields = withFormat(f.checked(completionsRequest, body));
+export function parseCompletions(body: Fields): ParsedRequest {
+  const fields = withFormat(body);
   const { echo, logprobs, truncate_prompt_tokens: keep = null, truncation_side: side } = fields;
   if (echo === true && typeof logprobs === "number") {
     const problem =

@@ -4,8 +4,13 @@
 import * as v from "valibot";
 import { assert } from "../../core/base/assert.ts";
 import { bound, type Exchange, invalid, jsonResponse, type Route, type Row } from "../route.ts";
-import { parseChat, parseChatTokens, renderedChat } from "./chat.ts";
-import { chatRequest, chatTokensRequest } from "./chat-fields.ts";
+import {
+  chatRequest,
+  chatTokensRequest,
+  parseChat,
+  parseChatTokens,
+  renderedChat,
+} from "./chat.ts";
 import { completionsRequest, parseCompletions } from "./completions.ts";
 import { checked, flag, text, tokenList } from "./fields.ts";
 import { generateRequest, parseGenerate } from "./generate.ts";
@@ -25,8 +30,13 @@ const tokenizeRequest = v.strictObject({
 
 const detokenizeRequest = v.strictObject({ model: v.nullish(text), tokens: tokenList });
 
-async function tokenize(plane: DataPlane, exchange: Exchange, body: unknown): Promise<object> {
-  const fields = checked(tokenizeRequest, body);
+type TokenizeFields = v.InferOutput<typeof tokenizeRequest>;
+
+async function tokenize(
+  plane: DataPlane,
+  exchange: Exchange,
+  fields: TokenizeFields,
+): Promise<object> {
   const { model } = plane;
   model.adapterOf(fields.model);
   const { prompt, messages } = fields;
@@ -55,28 +65,22 @@ async function tokenize(plane: DataPlane, exchange: Exchange, body: unknown): Pr
   };
 }
 
-async function detokenize(plane: DataPlane, exchange: Exchange, body: unknown): Promise<object> {
-  const fields = checked(detokenizeRequest, body);
-  plane.model.adapterOf(fields.model);
-  if (fields.tokens.length === 0) return { prompt: "" };
-  const tokens = plane.model.promptOf(fields.tokens, "tokens");
-  return { prompt: await plane.encoder.decode(tokens, exchange.signal) };
-}
-
-/** `source`: the body as its client wrote it, where it may hold a chat. @throws InvalidFieldError. */
-type Parse = (body: unknown, source: string) => ParsedRequest;
-type Reply = (plane: DataPlane, exchange: Exchange, body: unknown) => object | Promise<object>;
-
-export function generates(
+/** A route that generates responses. `parse` gets the checked body, and its text where it may hold a chat. */
+export function generates<S extends v.GenericSchema>(
   path: string,
   summary: string,
-  row: { readonly schema: v.GenericSchema; readonly parse: Parse; readonly streams?: boolean },
+  row: {
+    readonly schema: S;
+    /** @throws InvalidFieldError. */
+    readonly parse: (fields: v.InferOutput<S>, source: string) => ParsedRequest;
+    readonly streams?: boolean;
+  },
 ): Row<DataPlane> {
   const { schema, parse, streams = true } = row;
   const handle: Row<DataPlane>["handle"] = async (plane, exchange) => {
     // The body has no name here, which would keep it in memory until the answer.
     const plan = await plane.planner.plan(
-      parse(await exchange.json("packed"), await exchange.source()),
+      parse(checked(schema, await exchange.json("packed")), await exchange.source()),
       exchange,
     );
     return await plane.jobs.submit(plan, exchange);
@@ -84,19 +88,23 @@ export function generates(
   return { method: "POST", path, summary, schema, streams, handle };
 }
 
-export function replies(
+/** A route that answers a checked body with JSON. */
+export function replies<S extends v.GenericSchema>(
   path: string,
   summary: string,
-  { schema, reply }: { readonly schema: v.GenericSchema; readonly reply: Reply },
+  row: {
+    readonly schema: S;
+    readonly reply: (
+      plane: DataPlane,
+      exchange: Exchange,
+      fields: v.InferOutput<S>,
+    ) => object | Promise<object>;
+  },
 ): Row<DataPlane> {
+  const { schema, reply } = row;
   const handle: Row<DataPlane>["handle"] = async (plane, exchange) =>
-    jsonResponse(await reply(plane, exchange, await exchange.json("packed")));
+    jsonResponse(await reply(plane, exchange, checked(schema, await exchange.json("packed"))));
   return { method: "POST", path, summary, schema, handle };
-}
-
-async function renderChat(plane: DataPlane, exchange: Exchange, body: unknown): Promise<object> {
-  const request = parseChat(body, await exchange.source());
-  return renderedChat(plane.model, body, await plane.planner.plan(request, exchange));
 }
 
 export const DATA_ROUTES: readonly Row<DataPlane>[] = [
@@ -116,7 +124,13 @@ export const DATA_ROUTES: readonly Row<DataPlane>[] = [
   replies(
     "/v1/chat/completions/render",
     "The request to /inference/v1/generate that a conversation amounts to",
-    { schema: chatRequest, reply: renderChat },
+    {
+      schema: chatRequest,
+      reply: async (plane, exchange, fields) => {
+        const request = parseChat(fields, await exchange.source());
+        return renderedChat(plane.model, fields, await plane.planner.plan(request, exchange));
+      },
+    },
   ),
   generates("/inference/v1/generate", "Responses to one prompt, token ids in and out", {
     schema: generateRequest,
@@ -126,7 +140,14 @@ export const DATA_ROUTES: readonly Row<DataPlane>[] = [
     schema: tokenizeRequest,
     reply: tokenize,
   }),
-  replies("/detokenize", "The text of tokens", { schema: detokenizeRequest, reply: detokenize }),
+  replies("/detokenize", "The text of tokens", {
+    schema: detokenizeRequest,
+    reply: async ({ model, encoder }, { signal }, fields) => {
+      model.adapterOf(fields.model);
+      if (fields.tokens.length === 0) return { prompt: "" };
+      return { prompt: await encoder.decode(model.promptOf(fields.tokens, "tokens"), signal) };
+    },
+  }),
   {
     method: "GET",
     path: "/v1/models",

@@ -8,6 +8,7 @@ import { eventsOf } from "../../../test/suite/sse.ts";
 import { parseChat } from "./chat.ts";
 import { parseCompletions } from "./completions.ts";
 import { parseGenerate } from "./generate.ts";
+import type { ParsedRequest } from "./request.ts";
 
 interface Choice {
   index: number;
@@ -105,7 +106,7 @@ test("streams: put together, they are the answer that does not stream", async ()
       const lengthOf = ({ requestId }: { requestId: number }) => length + requestId;
       const fixture = new PlaneFixture({ lengthOf, chunkTokens });
       try {
-        const parse = request.parse as typeof parseChat;
+        const parse = request.parse as (body: object, source: string) => ParsedRequest;
         const streamed = await followedJob<object>(fixture, parse, request.body);
         const { job, answer, follow, ends, crashes } = streamed;
         const written = await fixture.until(read(follow(), fixture, pauses));

@@ -55,8 +55,7 @@ export const generateRequest = v.strictObject({
 type Fields = v.InferOutput<typeof generateRequest>;
 
 /** @throws InvalidFieldError. */
-export function parseGenerate(body: unknown): ParsedRequest {
-  const fields = f.checked(generateRequest, body);
+export function parseGenerate(fields: Fields): ParsedRequest {
   const { sampling_params: params } = fields;
   const { prompt_logprob_token_ids, prompt_logprob_start } = params;
   const wantsText = fields.output_mode === "text";

@@ -101,14 +101,12 @@ export async function checkTrainerRoutes(
     CONTROL_ROUTES.filter((_, i) => statuses.includes(answers[i]?.status ?? 0)).join(" ");
   const silent = routesWith(0);
   const missing = routesWith(403, 404);
+  const check = "control routes";
   const findings: Finding[] = [];
-  if (silent !== "") findings.push(warn("control routes", `no answer: ${silent}`, "try again"));
-  if (missing !== "") {
-    findings.push(warn("control routes", `missing: ${missing}`, "VLLM_SERVER_DEV_MODE=1"));
-  }
-  if (silent === "" && missing === "") {
-    findings.push(ok("control routes", `all ${CONTROL_ROUTES.length} are available`));
-  }
+  if (silent !== "") findings.push(warn(check, `no answer: ${silent}`, "try again"));
+  if (missing !== "") findings.push(warn(check, `missing: ${missing}`, "VLLM_SERVER_DEV_MODE=1"));
+  const all = `all ${CONTROL_ROUTES.length} are available`;
+  if (findings.length === 0) findings.push(ok(check, all));
   if (config === undefined) {
     const reason = "no /server_info: TRL's client stops, and the flags cannot be seen";
     return [...findings, warn("TRL's client", reason, "VLLM_SERVER_DEV_MODE=1")];
