@@ -201,13 +201,12 @@ function requests(parts: Parts, variesSeeds: () => boolean): Features {
   const { afterwards: later } = timers;
   const { retryGraceMs: graceMs } = options;
   const held = () => heldWeights({ sidecar, pool, weights });
-  const after = (ms: number, run: () => void) => later(run, ms);
   const versionOf = weights.version.bind(weights);
   const requestJournals =
-    journals && new RequestJournals({ files: journals, sidecar, held, graceMs, after });
+    journals && new RequestJournals({ files: journals, sidecar, held, graceMs, later });
   const { trajectories, feature: recording } = recorded(parts);
   if (text.chatProblem) log.chatProblem(text.chatProblem);
-  const shared = { sidecar, text, encoder, chats, eosTokenIds, after, variesSeeds };
+  const shared = { sidecar, text, encoder, chats, eosTokenIds, later, variesSeeds };
   const plane = new DataPlane({
     ...shared,
     engines,
@@ -284,9 +283,8 @@ function recorded(parts: Parts): Recording {
     ...(kept && { keep: (event) => kept.append(encodeEvent(event)) }),
   });
   if (kept !== null) trajectories.restore(kept.read().flatMap(eventsIn));
-  const after = (ms: number, run: () => void) => timers.afterwards(run, ms);
   const feature: Feature = {
-    routes: bound(SESSION_ROUTES, { sidecar, trajectories, after }),
+    routes: bound(SESSION_ROUTES, { sidecar, trajectories, later: timers.afterwards }),
     kept: { trajectories: () => trajectories.kept },
     stopped: async () => {
       kept?.append(encodeEvent({ kind: "stopped" }));

@@ -7,7 +7,7 @@ const MIB = 2 ** 20;
 class Timers {
   readonly #acts = new Set<() => void>();
 
-  readonly after = (_ms: number, act: () => void): (() => void) => {
+  readonly later = (act: () => void): (() => void) => {
     this.#acts.add(act);
     return () => this.#acts.delete(act);
   };
@@ -24,7 +24,7 @@ class Timers {
 
 function budgetOf(bytesMax: number): { budget: BodyBudget; timers: Timers } {
   const timers = new Timers();
-  const options = { bytesMax, waitMsMax: 1000, after: timers.after, nowMs: () => 0 };
+  const options = { bytesMax, waitMsMax: 1000, later: timers.later, nowMs: () => 0 };
   return { budget: new BodyBudget(options), timers };
 }
 

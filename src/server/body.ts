@@ -10,6 +10,7 @@ import {
   createZstdDecompress,
 } from "node:zlib";
 import { assert } from "../core/base/assert.ts";
+import type { Later } from "../core/base/clock.ts";
 import { AppError, errorText } from "../core/base/errors.ts";
 import { wholeNumber } from "./route.ts";
 
@@ -18,7 +19,7 @@ export interface BodyOptions {
   /** Maximum time from the first byte that is read to the last. */
   readonly msMax: number;
   readonly budget: BodyBudget;
-  readonly after: (ms: number, act: () => void) => () => void;
+  readonly later: Later;
 }
 
 export interface Body {
@@ -91,7 +92,7 @@ function isUnpackable(encoding: string): encoding is keyof typeof UNPACKERS {
 /** The body's bytes as they arrive. @throws AppError request_timeout. */
 async function* partsOf(
   request: Request,
-  { msMax, after }: BodyOptions,
+  { msMax, later }: BodyOptions,
 ): AsyncGenerator<Uint8Array> {
   if (request.body === null) return;
   const reader = request.body.getReader();
@@ -102,12 +103,12 @@ async function* partsOf(
   const openWindow = (leftMs: number) => {
     inWindow = 0;
     const windowMs = Math.min(WINDOW_MS, leftMs);
-    cancel = after(windowMs, () => {
+    cancel = later(() => {
       const isLate = leftMs <= windowMs;
       if (!isLate && inWindow >= WINDOW_BYTES_MIN) return openWindow(leftMs - windowMs);
       const message = `the body did not come in ${(isLate ? msMax : windowMs) / 1000} s`;
       late.reject(new AppError("request_timeout", message));
-    });
+    }, windowMs);
   };
   openWindow(msMax);
   try {
@@ -169,8 +170,7 @@ export interface BodyBudgetOptions {
   readonly bytesMax: number;
   /** Maximum time that a body waits for room. */
   readonly waitMsMax: number;
-  /** Runs `act` after `ms`; returns a function that cancels it. */
-  readonly after: (ms: number, act: () => void) => () => void;
+  readonly later: Later;
   readonly nowMs: () => number;
 }
 
@@ -257,7 +257,8 @@ export class BodyBudget {
     if (this.#waiting.size >= WAITING_MAX) throw this.#full();
     const turn = Promise.withResolvers<void>();
     const waiting = { bytes, enter: turn.resolve };
-    const cancel = this.#options.after(this.#options.waitMsMax, () => turn.reject(this.#full()));
+    const { later, waitMsMax } = this.#options;
+    const cancel = later(() => turn.reject(this.#full()), waitMsMax);
     const leave = () => turn.reject(new AppError("interrupted", "the client disconnected"));
     signal.addEventListener("abort", leave, { once: true });
     this.#waiting.add(waiting);

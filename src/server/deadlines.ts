@@ -1,7 +1,7 @@
 // Deadlines that clients set for a group or an iteration, in time or output tokens. Past one, the responses that carry it
 // end with what they have and the finish reason "deadline". They are checked ten times a second, also during a pause.
 
-import type { Clock } from "../core/base/clock.ts";
+import type { Clock, Later } from "../core/base/clock.ts";
 import type { Group, RolloutRequest } from "../core/request/buffer.ts";
 import type { Sidecar, SidecarReader } from "./sidecar.ts";
 
@@ -31,7 +31,7 @@ const LOOK_MS = 100;
 interface DeadlinesOptions {
   readonly sidecar: Sidecar;
   readonly clock: Clock;
-  readonly every: (act: () => void, ms: number) => () => void;
+  readonly every: Later;
   readonly ended: (notice: DeadlineNotice) => void;
 }
 

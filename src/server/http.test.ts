@@ -14,7 +14,7 @@ const failures: unknown[] = [];
 const sockets: Socket[] = [];
 let server: HttpServer;
 let nowMs = 0;
-const budget = { bytesMax: 4 * BYTES_MAX, waitMsMax: 0, after: () => () => {}, nowMs: () => nowMs };
+const budget = { bytesMax: 4 * BYTES_MAX, waitMsMax: 0, later: () => () => {}, nowMs: () => nowMs };
 const bodies = new BodyBudget(budget);
 
 beforeAll(() => {

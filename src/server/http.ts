@@ -2,6 +2,7 @@
 // routes do.
 
 import { hostname } from "node:os";
+import type { Later } from "../core/base/clock.ts";
 import { contain } from "../core/base/contain.ts";
 import { AppError, errorText } from "../core/base/errors.ts";
 import type { OpenWait } from "../fleet/waits.ts";
@@ -263,15 +264,15 @@ function askedIn({ url, about = "" }: Exchange): string {
 }
 
 function bodyOptionsOf({ bodyBytesMax, bodies }: HttpOptions): BodyOptions {
-  const after = (ms: number, act: () => void) => {
+  const later: Later = (act, ms) => {
     const timer = setTimeout(act, ms);
     return () => clearTimeout(timer);
   };
   const nowMs = () => performance.now();
   const bytesMax = BODIES_READ_MAX * bodyBytesMax;
-  const limits = { bytesMax, waitMsMax: BODY_WAIT_MS_MAX, after, nowMs };
+  const limits = { bytesMax, waitMsMax: BODY_WAIT_MS_MAX, later, nowMs };
   const budget = bodies ?? new BodyBudget(limits);
-  return { bytesMax: bodyBytesMax, msMax: BODY_MS_MAX, budget, after };
+  return { bytesMax: bodyBytesMax, msMax: BODY_MS_MAX, budget, later };
 }
 
 /** Whether the response is a stream, which may be silent for as long as an engine is. */

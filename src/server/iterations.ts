@@ -2,13 +2,13 @@
 // begins with the first request after the last one's end, and ends when the weights advance, when nothing has run for
 // a while, or with a rollout of /v1/rollouts, which is a whole iteration. The rollout's meter counts what happens in it.
 
+import type { Later } from "../core/base/clock.ts";
 import type { IterationSummary } from "../core/rollout/iteration-span.ts";
 import type { Sidecar } from "./sidecar.ts";
 
 export interface IterationOptions {
   readonly sidecar: Sidecar;
-  /** Runs `act` after `ms`; returns a function that cancels it. */
-  readonly later: (act: () => void, ms: number) => () => void;
+  readonly later: Later;
   readonly ended: (summary: IterationSummary) => void;
 }
 

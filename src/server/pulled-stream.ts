@@ -1,6 +1,7 @@
 // An answer that is written as its client reads: what waits is whatever it is made from, and one piece. A client that takes
 // nothing for too long while there is something to take is dropped.
 
+import type { Later } from "../core/base/clock.ts";
 import { AppError } from "../core/base/errors.ts";
 import { oneLine } from "../core/base/json-line.ts";
 
@@ -8,7 +9,7 @@ export interface PulledStream {
   readonly headers: Readonly<Record<string, string>>;
   /** Time without progress after which a client is dropped. */
   readonly stallMsMax: number;
-  readonly after: (ms: number, run: () => void) => () => void;
+  readonly later: Later;
   /** Aborts when the client has gone. */
   readonly signal?: AbortSignal;
   /** The next piece; null: there is none yet. An error ends the stream. */
@@ -32,7 +33,7 @@ const encoder = new TextEncoder();
 
 /** An answer that reads its pieces from `options`. Call `news` when there may be another piece. */
 export function pulledStream(options: PulledStream): { response: Response; news: () => void } {
-  const { headers, stallMsMax, after, signal, next, took } = options;
+  const { headers, stallMsMax, later, signal, next, took } = options;
   let controller: ReadableStreamDefaultController<Uint8Array> | null = null;
   let isClosed = false;
   let isSending = false;
@@ -50,9 +51,9 @@ export function pulledStream(options: PulledStream): { response: Response; news:
     close();
   };
   const watch = () => {
-    cancelStall ??= after(stallMsMax, () => {
+    cancelStall ??= later(() => {
       fail(new AppError("deadline_exceeded", `the client took nothing for ${stallMsMax} ms`));
-    });
+    }, stallMsMax);
   };
   const hasRoom = () => (controller?.desiredSize ?? 0) > 0;
   const send = () => {

@@ -1,8 +1,8 @@
-// The table of requests that may be asked again: completions (openai/retries.ts), those of an earlier process
-// (openai/request-journals.ts), rollouts (rollouts/known.ts). What identifies a repetition is the same for all: an id that
-// the client has put into the body, with the same path and the same body. A body is no identity: a client leaves long
-// responses on purpose, and whoever got them next would get longer ones than were drawn. Nor is a header: a gateway gives
-// all requests of a trace the same X-Request-Id. What nobody uses any more is kept within bounds, the oldest goes first.
+// The table of requests that may be asked again: completions (openai/submit.ts) and rollouts (rollouts/known.ts). What
+// identifies a repetition is the same for both: an id that the client has put into the body, with the same path and the
+// same body. A body is no identity: a client leaves long responses on purpose, and whoever got them next would get longer
+// ones than were drawn. Nor is a header: a gateway gives all requests of a trace the same X-Request-Id. What nobody uses
+// any more is kept within bounds, the oldest goes first.
 
 import { AppError } from "../core/base/errors.ts";
 import type { Kept } from "./kept.ts";

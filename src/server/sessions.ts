@@ -7,7 +7,7 @@
 //   first turn   [ prompt of the group ]                                          response 1
 //   next turn    [ prompt of the group | response 1 | lead: what is new ]         response 2
 
-import type { Clock } from "../core/base/clock.ts";
+import type { Clock, Later } from "../core/base/clock.ts";
 import { hashString } from "../core/base/hash.ts";
 import {
   contextTokens,
@@ -28,7 +28,7 @@ interface SessionsOptions {
   readonly bytesMax: number;
   readonly clock: Clock;
   /** Runs `act` after `ms`, returns a function that cancels it; absent: sessions are forgotten when others begin. */
-  readonly later?: ((act: () => void, ms: number) => () => void) | undefined;
+  readonly later?: Later | undefined;
   /** Called when no further turn can follow this finished one. */
   readonly letGo: (request: RolloutRequest) => void;
 }

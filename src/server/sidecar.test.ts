@@ -54,19 +54,14 @@ test("observer: what it throws reaches neither the rollout nor the observers aft
   };
   bed.sidecar.observe({ joined: fault, tokens: fault, finished: fault, stats: fault });
   const heard = { joined: 0, tokens: 0, finished: 0, stats: 0 };
+  const count = (kind: keyof typeof heard) => () => {
+    heard[kind] += 1;
+  };
   bed.sidecar.observe({
-    joined: () => {
-      heard.joined += 1;
-    },
-    tokens: () => {
-      heard.tokens += 1;
-    },
-    finished: () => {
-      heard.finished += 1;
-    },
-    stats: () => {
-      heard.stats += 1;
-    },
+    joined: count("joined"),
+    tokens: count("tokens"),
+    finished: count("finished"),
+    stats: count("stats"),
   });
   bed.generate([1], 2);
   await bed.finish();

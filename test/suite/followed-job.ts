@@ -49,7 +49,7 @@ export async function followedJob<T>(
       took: () => undefined,
       crashed: (error) => crashes.push(error),
       stallMsMax: STALL_MS,
-      after: (_ms, run) => {
+      later: (run) => {
         timers.push(run);
         return () => {
           timers.splice(timers.indexOf(run), 1);

@@ -4,3 +4,6 @@
 export interface Clock {
   nowMs(): number;
 }
+
+/** Runs `act` after `ms`; returns a function that cancels it. */
+export type Later = (act: () => void, ms: number) => () => void;

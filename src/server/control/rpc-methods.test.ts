@@ -18,24 +18,14 @@ const UPDATING = `
 
 /** Spellings of names that are known: Python would look for another method. */
 const VARIANTS = [
-  "Update_Weight",
-  "UPDATE_WEIGHT",
-  "updateWeight",
   "Check_Health",
-  "GET_MODEL_INSPECTION",
   " check_health",
-  "check_health ",
   "check_health\n",
   "worker.check_health",
   "check_health.update_weight",
-  "worker.update_weight",
-  "self.model_runner.reload_weights",
-  "get_model_and_load_weights",
   "get_",
   "__class__",
-  "constructor",
   "toString",
-  "hasOwnProperty",
   "__proto__",
 ];
 

@@ -1,6 +1,7 @@
 // The draft service (docs/PROTOCOL.md) on the sidecar's own port: one session for each connection. It decides which
 // connections end, and with which close code. It never waits for a peer: one that does not read loses its connection.
 
+import type { Later } from "../../core/base/clock.ts";
 import type { DraftServer } from "../../core/draft/service/server.ts";
 import { DraftSession, type EngineReports } from "../../core/draft/service/session.ts";
 import { CLOSE, closeReason } from "../../proto/close-codes.ts";
@@ -11,7 +12,7 @@ export interface DraftSocketOptions {
   readonly server: DraftServer;
   /** Receiver of the engines' telemetry; null: they send none. */
   readonly reports: EngineReports | null;
-  readonly later: (act: () => void, ms: number) => () => void;
+  readonly later: Later;
   readonly connectionsMax?: number;
   /** Bytes that may wait for one peer to read them. */
   readonly sendQueueBytes?: number;

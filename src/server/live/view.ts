@@ -1,7 +1,7 @@
 // Data of the page besides the stream: the current iteration and the last ones with their pictures, what is waited for, drafts
 // by worker, and the serving state, of which it reports every change.
 
-import type { Clock } from "../../core/base/clock.ts";
+import type { Clock, Later } from "../../core/base/clock.ts";
 import { AppError } from "../../core/base/errors.ts";
 import { requestId, workerId } from "../../core/base/ids.ts";
 import type { Group, RolloutRequest } from "../../core/request/buffer.ts";
@@ -34,7 +34,7 @@ export interface LiveOptions {
   /** File for the last iterations; null: they are kept in memory. */
   readonly iterationsFile: string | null;
   readonly completedBytesMax: number;
-  readonly every: (act: () => void, ms: number) => () => void;
+  readonly every: Later;
   /** Called when the state has changed, or has kept requests waiting for another minute. */
   readonly changed: (state: ServingState & { waiting: number; seconds: number }) => void;
   readonly failed: (error: unknown) => void;

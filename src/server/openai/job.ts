@@ -32,14 +32,16 @@ export interface JobPlan {
   /** Makes a message of a response that has ended; the job is done when each has one. Default: none is made. */
   readonly parse?: ((output: Output) => Promise<ParsedMessage>) | null;
   /** Begins the journal of the responses, which have just joined. Default: none is kept. */
-  readonly journal?: (responses: readonly (readonly RolloutRequest[])[]) => RunJournal | null;
+  readonly journal?:
+    | ((responses: readonly (readonly RolloutRequest[])[]) => RunJournal | null)
+    | null;
 }
 
 export interface JobContext {
   readonly sidecar: Sidecar;
   readonly coalescer: OutputCoalescer;
   /** Records the turns of sessions. Default: nothing does. */
-  readonly trajectories?: Trajectories | undefined;
+  readonly trajectories?: Trajectories | null;
 }
 
 /** Maximum pause between two updates of the readers. */

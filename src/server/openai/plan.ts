@@ -2,17 +2,20 @@
 // against the model and the engines, and the request gets its place: adapter, group, session.
 
 import { present } from "../../core/base/assert.ts";
+import type { Later } from "../../core/base/clock.ts";
 import { AppError } from "../../core/base/errors.ts";
 import type { EncodeOptions, Encoder } from "../../text/text.ts";
 import type { EngineCalls } from "../engine-calls.ts";
 import { type Exchange, invalid } from "../route.ts";
 import type { GenerationSpec, Sidecar } from "../sidecar.ts";
+import type { Trajectories } from "../trajectories/trajectories.ts";
 import type { Answer } from "./answer.ts";
 import { continued, type EndsOfTurns } from "./continuation.ts";
 import type { JobPlan } from "./job.ts";
 import { type Origin, originOf } from "./origin.ts";
 import type { ChatRenderer, RenderedChat } from "./rendering.ts";
 import type { ChatPrompt, ParsedRequest, Prompts, RequestPart, Truncation } from "./request.ts";
+import type { RequestJournals } from "./request-journals.ts";
 import {
   checkPromptReport,
   type Drawing,
@@ -22,21 +25,41 @@ import {
 import type { ServedModel } from "./served-model.ts";
 import { constraintsOf, parseTools } from "./tool-calls.ts";
 
-export interface PlannerOptions {
+export interface DataPlaneLimits {
+  /** Limit of responses to one request, over all its prompts. */
+  readonly responsesMax: number;
+  /** Time after which a streaming client that reads nothing is dropped. */
+  readonly stallMsMax: number;
+  /** Time for which responses without a client continue, and finished ones are kept. */
+  readonly graceMs: number;
+  /** Limit of jobs without a client; one more ends the oldest. */
+  readonly leftMax: number;
+  /** Limit of jobs without a client, prompts and texts included. */
+  readonly keptBytesMax: number;
+}
+
+/** What plans and jobs are made with. */
+export interface PlaneParts {
   readonly model: ServedModel;
   readonly sidecar: Sidecar;
   readonly encoder: Encoder;
   readonly chats: ChatRenderer;
   /** Calls of engines; null: no engine has routes of its own. */
   readonly engines: EngineCalls | null;
-  /** Texts that the next prompt of a session may begin with: of each of its sequences, the newest first. */
-  readonly textsBefore: (spec: GenerationSpec) => readonly EndsOfTurns[];
+  /** Records the turns of sessions; null: nothing does. */
+  readonly trajectories: Trajectories | null;
+  /** Keeps requests with an id beyond the end of the process; null: nothing does. */
+  readonly journals: RequestJournals | null;
   /** Called with the weights that a request expects, when nothing can refuse it but the sidecar. */
   readonly expected: (hint: Pick<Origin, "version" | "salt"> & { readonly by: string }) => void;
+  /** Called with an error that ended one request and is not the client's. */
+  readonly failed: (error: unknown) => void;
   /** Trainers' headers that name a session. */
   readonly sessionHeaders: readonly string[];
-  /** Limit of responses to one request, over all its prompts. */
-  readonly responsesMax: number;
+  /** Whether engines draft in a way that lets a seed draw other tokens each time. */
+  readonly variesSeeds: () => boolean;
+  readonly later: Later;
+  readonly limits: DataPlaneLimits;
 }
 
 export interface Plan extends Pick<JobPlan, "specs" | "stops" | "names" | "parse"> {
@@ -65,15 +88,15 @@ interface Written {
 }
 
 export class Planner {
-  readonly #options: PlannerOptions;
+  readonly #parts: PlaneParts;
 
-  constructor(options: PlannerOptions) {
-    this.#options = options;
+  constructor(parts: PlaneParts) {
+    this.#parts = parts;
   }
 
   /** Makes generations of a request. @throws InvalidFieldError; AppError not_found, context_length_exceeded, as Encoder, EngineCalls. */
   async plan(request: ParsedRequest, exchange: Exchange): Promise<Plan> {
-    const { model, expected } = this.#options;
+    const { model, expected } = this.#parts;
     const { fields, prompts, truncation = {}, answer, textField, names, wantsText } = request;
     for (const part of request.parts) model.adapterOf(part.model ?? fields.model);
     if (fields.stream_options && fields.stream !== true) {
@@ -117,19 +140,19 @@ export class Planner {
   /** Options of encoding. A prompt that is cut afterwards may be longer than the context. */
   #encoding({ prompts, truncation }: ParsedRequest, { signal }: Exchange): EncodeOptions {
     const isCut = (truncation?.keep ?? null) !== null;
-    const tokensMax = isCut ? null : this.#options.model.contextTokens;
+    const tokensMax = isCut ? null : this.#parts.model.contextTokens;
     return { addSpecial: prompts.kind !== "tokens" && prompts.addSpecial, tokensMax, signal };
   }
 
   /** The chat, where an engine parses the response to it; else null. */
   async #rendered(prompts: Prompts, encoding: EncodeOptions): Promise<RenderedChat | null> {
     if (prompts.kind !== "chat" || prompts.toolChoice === null) return null;
-    return await this.#options.chats.render(chatOf(prompts), encoding);
+    return await this.#parts.chats.render(chatOf(prompts), encoding);
   }
 
   /** @throws InvalidFieldError. */
   #drawn(part: RequestPart, fields: ParsedRequest["fields"], exchange: Exchange): Drawn {
-    const { model, sidecar, sessionHeaders } = this.#options;
+    const { model, sidecar, sessionHeaders } = this.#parts;
     const { params, at = "" } = part;
     checkPromptReport(fields.stream, params, at);
     const extraArgs = { ...part.extraArgs };
@@ -156,7 +179,7 @@ export class Planner {
     early: RenderedChat | null,
     encoding: EncodeOptions,
   ): Promise<Written> {
-    const { model, encoder, chats } = this.#options;
+    const { model, encoder, chats } = this.#parts;
     if (prompts.kind === "tokens") {
       const { lists, names } = prompts;
       const checked = lists.map((list, i) => model.promptOf(list, names(i)));
@@ -184,7 +207,7 @@ export class Planner {
     { part }: Drawn,
     { keep = null, side }: Partial<Truncation>,
   ): Int32Array {
-    const { contextTokens } = this.#options.model;
+    const { contextTokens } = this.#parts.model;
     const room = (contextTokens ?? Number.POSITIVE_INFINITY) - (part.tokensMax ?? 0);
     const most = keep === -1 ? Math.max(0, room) : (keep ?? tokens.length);
     if (tokens.length <= most) return tokens;
@@ -193,7 +216,7 @@ export class Planner {
 
   /** @throws InvalidFieldError: the request is for too many responses. */
   #checkCount(parts: readonly Drawn[]): void {
-    const { responsesMax } = this.#options;
+    const { responsesMax } = this.#parts.limits;
     const count = parts.reduce((sum, { drawing }) => sum + drawing.n, 0);
     if (count <= responsesMax) return;
     const asks = `asks for ${count} responses to ${parts.length} prompts`;
@@ -205,7 +228,7 @@ export class Planner {
     { part, drawing, adapter, origin }: Drawn,
     fields: ParsedRequest["fields"],
   ): GenerationSpec {
-    const { contextTokens } = this.#options.model;
+    const { contextTokens } = this.#parts.model;
     const { seeded, n } = drawing;
     const { group, session, salt } = origin;
     const room = (contextTokens ?? 0) - prompt.length;
@@ -237,7 +260,7 @@ export class Planner {
     text: () => Promise<string>,
     encoding: EncodeOptions,
   ): Promise<Int32Array | null> {
-    const { textsBefore, encoder } = this.#options;
+    const { encoder } = this.#parts;
     if (spec === undefined) return null;
     const chat = {
       prompt: spec.prompt,
@@ -248,12 +271,23 @@ export class Planner {
         return tokens ?? new Int32Array(0);
       },
     };
-    return await continued(chat, textsBefore(spec));
+    return await continued(chat, this.#textsBefore(spec));
+  }
+
+  /** Texts that the next prompt of a session may begin with: of each of its sequences, the newest first. */
+  #textsBefore(spec: GenerationSpec): readonly EndsOfTurns[] {
+    const { trajectories, sidecar } = this.#parts;
+    const { session = null, group } = spec;
+    if (session !== null && trajectories !== null) {
+      return trajectories.textsBefore({ name: session, group });
+    }
+    const text = sidecar.turnBefore(spec);
+    return text === null ? [] : [[() => text]];
   }
 
   #parserOf(prompts: Prompts): NonNullable<JobPlan["parse"]> | null {
     if (prompts.kind !== "chat") return null;
-    const engines = present(this.#options.engines, "an engine has rendered the chat");
+    const engines = present(this.#parts.engines, "an engine has rendered the chat");
     const chat = chatOf(prompts);
     return async (output) => await parseTools(engines, output, chat);
   }

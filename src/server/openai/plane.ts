@@ -1,16 +1,12 @@
 // The data plane: the model, and what makes answers of requests to it, in two steps after the body is read: a plan, and
 // a job.
 
+import type { Later } from "../../core/base/clock.ts";
 import type { Encoder } from "../../text/text.ts";
-import type { EngineCalls } from "../engine-calls.ts";
-import type { GenerationSpec, Sidecar } from "../sidecar.ts";
-import type { EndsOfTurns } from "./continuation.ts";
-import { Planner, type PlannerOptions } from "./plan.ts";
+import { type DataPlaneLimits, type PlaneParts, Planner } from "./plan.ts";
 import { ChatRenderer } from "./rendering.ts";
 import { ServedModel, type ServedModelOptions } from "./served-model.ts";
-import { type JobLimits, Jobs, type JobsOptions } from "./submit.ts";
-
-export interface DataPlaneLimits extends JobLimits, Pick<PlannerOptions, "responsesMax"> {}
+import { Jobs } from "./submit.ts";
 
 const LIMITS: DataPlaneLimits = {
   responsesMax: 16_384,
@@ -20,16 +16,28 @@ const LIMITS: DataPlaneLimits = {
   keptBytesMax: 256 * 2 ** 20,
 };
 
-type Optional = Pick<PlannerOptions, "expected" | "sessionHeaders" | "chats"> &
-  Pick<JobsOptions, "failed" | "journals" | "trajectories" | "after" | "variesSeeds">;
+const later: Later = (run, ms) => {
+  const timer = setTimeout(run, ms);
+  timer.unref();
+  return () => clearTimeout(timer);
+};
 
-export interface DataPlaneOptions extends ServedModelOptions, Partial<Optional> {
-  readonly sidecar: Sidecar;
-  readonly encoder: Encoder;
-  /** Routes that only engines have. Default: none has any. */
-  readonly engines?: EngineCalls;
-  readonly limits?: Partial<DataPlaneLimits>;
-}
+const DEFAULTS = {
+  engines: null,
+  trajectories: null,
+  journals: null,
+  sessionHeaders: [],
+  expected: () => {},
+  failed: () => {},
+  variesSeeds: () => false,
+  later,
+} satisfies Partial<PlaneParts>;
+
+type Given = Pick<PlaneParts, "sidecar" | "encoder"> &
+  Partial<Omit<PlaneParts, "model" | "limits">>;
+
+export type DataPlaneOptions = ServedModelOptions &
+  Given & { readonly limits?: Partial<DataPlaneLimits> };
 
 export class DataPlane {
   readonly model: ServedModel;
@@ -39,43 +47,15 @@ export class DataPlane {
   readonly jobs: Jobs;
 
   constructor(options: DataPlaneOptions) {
-    const { sidecar, encoder, journals = null, trajectories, sessionHeaders = [] } = options;
-    const { variesSeeds = () => false } = options;
-    const { engines = null, after = later, failed = nothing, expected = nothing } = options;
-    const limits = { ...LIMITS, ...options.limits };
-    const model = new ServedModel(options, () => sidecar.contextTokens);
+    const { sidecar, encoder, engines = null } = options;
     const chats = options.chats ?? new ChatRenderer({ encoder, engines });
+    const model = new ServedModel(options, () => sidecar.contextTokens);
+    const limits = { ...LIMITS, ...options.limits };
+    const parts: PlaneParts = { ...DEFAULTS, ...options, chats, model, limits };
     this.model = model;
     this.encoder = encoder;
     this.chats = chats;
-    const textsBefore = (spec: GenerationSpec): readonly EndsOfTurns[] => {
-      const { session = null, group } = spec;
-      if (session !== null && trajectories !== undefined) {
-        return trajectories.textsBefore({ name: session, group });
-      }
-      const text = sidecar.turnBefore(spec);
-      return text === null ? [] : [[() => text]];
-    };
-    this.planner = new Planner({
-      textsBefore,
-      model,
-      sidecar,
-      encoder,
-      chats,
-      engines,
-      expected,
-      sessionHeaders,
-      responsesMax: limits.responsesMax,
-    });
-    const shared = { model, sidecar, encoder, limits, failed, journals, trajectories, after };
-    this.jobs = new Jobs({ ...shared, variesSeeds });
+    this.planner = new Planner(parts);
+    this.jobs = new Jobs(parts);
   }
-}
-
-function nothing(): void {}
-
-function later(ms: number, run: () => void): () => void {
-  const timer = setTimeout(run, ms);
-  timer.unref();
-  return () => clearTimeout(timer);
 }

@@ -1,7 +1,8 @@
-// Journals of requests with an id in their body (retries.ts). A process that takes the place of this one has none of their clients: when one repeats
-// its request, the responses continue with what was kept of them, and with the same random numbers. Until then nothing
-// of them is generated. Both the number of journals and the time that they are kept have a bound.
+// Journals of requests with an id in their body. A process that takes the place of this one has none of their clients: when
+// one repeats its request, the responses continue with what was kept of them, and with the same random numbers. Until then
+// nothing of them is generated. Both the number of journals and the time that they are kept have a bound.
 
+import type { Later } from "../../core/base/clock.ts";
 import { AppError } from "../../core/base/errors.ts";
 import type { HeldWeights } from "../../core/journal/held-weights.ts";
 import type { SavedRun } from "../../core/journal/read.ts";
@@ -13,9 +14,7 @@ import {
   reportsPrompt,
   type SamplingParams,
 } from "../../core/request/request.ts";
-import { Repeats } from "../repeats.ts";
 import type { Sidecar } from "../sidecar.ts";
-import { nameOf, type RetryKey } from "./retries.ts";
 
 export interface RequestJournalsOptions {
   readonly files: RunFiles;
@@ -24,19 +23,24 @@ export interface RequestJournalsOptions {
   readonly held: () => HeldWeights;
   /** Time for which requests of an earlier process wait for their clients. */
   readonly graceMs: number;
-  readonly after: (ms: number, run: () => void) => () => void;
+  readonly later: Later;
 }
 
 /** Limit of requests with kept responses; further ones are served without a journal. */
 const JOURNALS_MAX = 1024;
 
-/** First record of a request's journal. */
-interface Header extends HeldWeights {
-  readonly format: 1;
-  readonly kind: "request";
+/** What identifies a request that is asked for again. */
+interface RequestKey {
   readonly path: string;
   readonly id: string;
+  /** Digest of the body. */
   readonly digest: string;
+}
+
+/** First record of a request's journal. */
+interface Header extends HeldWeights, RequestKey {
+  readonly format: 1;
+  readonly kind: "request";
   /** Keys of the random numbers, by prompt and response. */
   readonly draws: readonly (readonly DrawKey[])[];
 }
@@ -61,65 +65,68 @@ export function savedRequest(run: SavedRun): SavedRequest | null {
 
 export class RequestJournals {
   readonly #options: RequestJournalsOptions;
-  /** Requests of an earlier process, by `nameOf`. */
-  readonly #saved = new Repeats<SavedRequest>({
-    bytesMax: Number.POSITIVE_INFINITY,
-    isFree: (_, isSame) => !isSame,
-    dropped: ({ run }) => void new RunJournal(this.#options.files, run).remove(),
-  });
+  /** Requests of an earlier process, by path and id. */
+  readonly #saved = new Map<string, SavedRequest>();
   readonly #live = new Set<RunJournal>();
   #isClosed = false;
 
   constructor(options: RequestJournalsOptions) {
     this.#options = options;
-    options.sidecar.observe({
+    const { sidecar, held, later, graceMs } = options;
+    sidecar.observe({
       advanced: () => {
-        for (const journal of this.#live) journal.advanced(options.held());
+        for (const journal of this.#live) journal.advanced(held());
       },
     });
-    options.after(options.graceMs, () => this.#saved.forget(() => true));
+    later(() => {
+      for (const saved of this.#saved.values()) this.#drop(saved);
+    }, graceMs);
   }
 
   /** Takes over requests of an earlier process, which wait for their clients. */
   takeOver(saved: Iterable<SavedRequest>): void {
-    for (const one of saved) {
-      this.#saved.add(nameOf(one), one.digest, one);
-      this.#saved.rest(nameOf(one), one, 0, Number.POSITIVE_INFINITY);
-    }
-  }
-
-  /** The random numbers of a request that an earlier process began; null: they are new. */
-  drawsOf({ path, id, digest }: RetryKey): Header["draws"] | null {
-    const saved = this.#saved.get(nameOf({ path, id }));
-    return saved?.digest === digest ? saved.draws : null;
+    for (const one of saved) this.#saved.set(nameOf(one), one);
   }
 
   /**
-   * Journals the responses to each prompt, which have just joined, and restores their saved output. null: no journal is
-   * kept, because the request has no id, wants reports that journals do not have, or there are too many.
+   * The journal of a request that begins. `draws`: its random numbers, where an earlier process began it; else empty. `begin`
+   * journals the responses to each prompt, which have just joined, and restores their saved output; null: no journal is kept,
+   * because the request wants reports that journals do not have, or there are too many.
    */
-  begin(key: RetryKey, responses: readonly (readonly RolloutRequest[])[]): RunJournal | null {
-    const { path, id, digest } = key;
-    if (id === null || this.#isClosed || this.#live.size >= JOURNALS_MAX) return null;
+  of(key: RequestKey) {
+    const earlier = this.#saved.get(nameOf(key)) ?? null;
+    const saved = earlier?.digest === key.digest ? earlier : null;
+    return {
+      draws: saved?.draws ?? [],
+      begin: (responses: readonly (readonly RolloutRequest[])[]) => this.#begin(key, responses),
+    };
+  }
+
+  #begin(key: RequestKey, responses: readonly (readonly RolloutRequest[])[]): RunJournal | null {
+    if (this.#isClosed || this.#live.size >= JOURNALS_MAX) return null;
     const requests = responses.flat();
     if (!requests.every(({ spec: { sampling } }) => isKept(sampling))) return null;
-    const name = nameOf({ path, id });
-    const earlier = this.#saved.find(name, digest);
-    const saved = earlier !== null && this.#isCurrent(earlier.run) ? earlier : null;
-    if (saved !== null) this.#saved.use(name);
-    // Of earlier weights: it is dropped.
-    this.#saved.forget((one) => one === earlier);
+    const earlier = this.#saved.get(nameOf(key)) ?? null;
+    const isSame = earlier?.digest === key.digest && this.#isCurrent(earlier.run);
+    if (earlier !== null && !isSame) this.#drop(earlier);
+    this.#saved.delete(nameOf(key));
+    const saved = isSame ? earlier : null;
     const { files, held, sidecar } = this.#options;
     const journal: RunJournal = new RunJournal(files, saved?.run ?? null, () =>
       this.#live.delete(journal),
     );
     if (saved === null) {
       const draws = responses.map((row) => row.map(({ spec }) => spec.draw));
-      journal.describe({ kind: "request", path, id, digest, draws, ...held() });
+      journal.describe({ kind: "request", ...key, draws, ...held() });
     }
     journal.follow(sidecar.rollout, requests);
     this.#live.add(journal);
     return journal;
+  }
+
+  #drop(saved: SavedRequest): void {
+    this.#saved.delete(nameOf(saved));
+    void new RunJournal(this.#options.files, saved.run).remove();
   }
 
   /** Closes the journals at the end of the process; the next process continues the requests. */
@@ -139,4 +146,8 @@ export class RequestJournals {
 /** Whether a journal can restore the request: it keeps tokens and logprobs, but no reports on prompts or experts. */
 function isKept(sampling: SamplingParams): boolean {
   return !reportsPrompt(sampling) && expertsFrom(sampling) === null;
+}
+
+function nameOf({ path, id }: Pick<RequestKey, "path" | "id">): string {
+  return `${path} ${id}`;
 }

@@ -1,41 +1,31 @@
 // The third step of a request: its generations begin as a job, or the job of an earlier request is taken over, and the
 // answer is written, whole or as a stream.
 
-import type { Encoder } from "../../text/text.ts";
 import { CLIENT_GONE } from "../http-errors.ts";
 import type { Kept } from "../kept.ts";
-import type { Exchange } from "../route.ts";
-import { invalid } from "../route.ts";
-import type { Sidecar } from "../sidecar.ts";
-import type { Trajectories } from "../trajectories/trajectories.ts";
+import { Repeats } from "../repeats.ts";
+import { type Exchange, invalid } from "../route.ts";
 import { eventStream } from "./event-stream.ts";
 import { Job, type JobPlan, OutputCoalescer } from "./job.ts";
-import type { Plan } from "./plan.ts";
-import type { RequestJournals } from "./request-journals.ts";
-import { type Lease, RetriedJobs, type RetryLimits } from "./retries.ts";
+import type { Plan, PlaneParts } from "./plan.ts";
 import { noted } from "./sampling-fields.ts";
-import type { ServedModel } from "./served-model.ts";
 
-export interface JobLimits extends RetryLimits {
-  /** Time after which a streaming client that reads nothing is dropped. */
-  readonly stallMsMax: number;
+/**
+ * A job with an id in its body, which may be asked for again: the same responses are given again, while they are generated
+ * and for a while after, whether or not their client is still there.
+ */
+interface SharedJob {
+  readonly job: Job;
+  clients: number;
+  /** Cancels the timer that ends the job; null: it has a client. */
+  cancelExpiry: (() => void) | null;
 }
 
-export interface JobsOptions {
-  readonly sidecar: Sidecar;
-  readonly model: ServedModel;
-  readonly encoder: Encoder;
-  readonly limits: JobLimits;
-  /** Called with an error that ended one request and is not the client's. */
-  readonly failed: (error: unknown) => void;
-  /** Keeps requests with an id beyond the end of the process; null: nothing does. */
-  readonly journals: RequestJournals | null;
-  /** Whether engines draft in a way that lets a seed draw other tokens each time. */
-  readonly variesSeeds: () => boolean;
-  /** Records the turns of sessions. Default: nothing does. */
-  readonly trajectories?: Trajectories | undefined;
-  /** Runs `run` after `ms`; returns a function that cancels it. */
-  readonly after: (ms: number, run: () => void) => () => void;
+/** One client's hold on a job. */
+interface Lease {
+  readonly job: Job;
+  /** Ends the hold: the client has everything, or has left. */
+  release(): void;
 }
 
 const NO_TEXT =
@@ -45,18 +35,26 @@ const NO_TEXT =
 const WRITTEN_ID = /^(?:generate-tokens-|cmpl-|chatcmpl-)(.+?)(?:-\d+)?$/s;
 
 export class Jobs {
-  readonly #options: JobsOptions;
-  readonly #retries: RetriedJobs;
+  readonly #parts: PlaneParts;
+  readonly #shared: Repeats<SharedJob>;
   readonly #coalescer: OutputCoalescer;
   readonly #jobs = new Set<Job>();
 
-  constructor(options: JobsOptions) {
-    this.#options = options;
-    const { sidecar, limits, after, failed } = options;
+  constructor(parts: PlaneParts) {
+    this.#parts = parts;
+    const { sidecar, limits, failed } = parts;
     this.#coalescer = new OutputCoalescer({ failed });
-    this.#retries = new RetriedJobs({ ...limits, after });
+    this.#shared = new Repeats({
+      bytesMax: limits.keptBytesMax,
+      isFree: ({ job }, isSame) => job.isAborted || (job.isDone && !isSame),
+      dropped: ({ job, cancelExpiry }) => {
+        cancelExpiry?.();
+        job.forget();
+      },
+    });
     sidecar.observe({
-      advanced: () => this.#retries.clear(),
+      // No new client gets results of old weights.
+      advanced: () => this.#shared.forget(({ job, clients }) => clients === 0 || job.isDone),
       broken: (error) => {
         for (const job of this.#jobs) job.fail(error);
       },
@@ -65,7 +63,7 @@ export class Jobs {
 
   /** Memory of requests without a client, which may ask for them again. */
   get kept(): Kept {
-    return this.#retries.kept;
+    return this.#shared.kept;
   }
 
   /** Aborts the requests with these ids, or all (null); returns how many there were. */
@@ -99,7 +97,7 @@ export class Jobs {
     const digest = await exchange.digest();
     exchange.release();
     const lease = this.#leased(plan, exchange, digest);
-    const varies = plan.specs.some(({ seeded }) => seeded) && this.#options.variesSeeds();
+    const varies = plan.specs.some(({ seeded }) => seeded) && this.#parts.variesSeeds();
     if (plan.isStream) return noted(this.#streamed(plan, exchange, lease), varies);
     try {
       const isDone = await doneBefore(lease.job, exchange.signal);
@@ -111,39 +109,55 @@ export class Jobs {
     }
   }
 
-  #leased(plan: Plan, { headers, url }: Exchange, digest: string): Lease {
-    const { journals, model } = this.#options;
-    const { requestId: id, names, stops, wantsText } = plan;
-    const key = { path: url.pathname, id, digest };
-    return this.#retries.lease(key, () => {
-      const draws = journals?.drawsOf(key) ?? [];
-      const specs = plan.specs.map((spec, i) => {
-        const row = draws[i];
-        return row === undefined ? spec : { ...spec, draws: row };
-      });
-      const needsText = wantsText || hasStrings(stops);
-      return this.#begun({
-        id: headers.get("x-request-id") ?? id ?? crypto.randomUUID().replaceAll("-", ""),
-        specs,
-        stops,
-        names,
-        text: needsText && model.hasText ? model.text : null,
-        parse: this.#parserOf(plan),
-        journal: (responses) => journals?.begin(key, responses) ?? null,
-      });
+  /** Takes over the job of the body's id, or begins one. @throws AppError conflict: another body has this id; and as Job. */
+  #leased(plan: Plan, exchange: Exchange, digest: string): Lease {
+    const { requestId: id } = plan;
+    if (id === null) {
+      const job = this.#begun(plan, exchange, null);
+      return { job, release: () => job.forget() };
+    }
+    const name = `${exchange.url.pathname} ${id}`;
+    const problem = () =>
+      `request_id: another request with the id ${JSON.stringify(id)} is being served`;
+    const found = this.#shared.find(name, digest, problem);
+    const fresh = () => ({
+      job: this.#begun(plan, exchange, digest),
+      clients: 0,
+      cancelExpiry: null,
     });
+    const shared = found ?? this.#shared.add(name, digest, fresh());
+    this.#shared.use(name);
+    shared.cancelExpiry?.();
+    shared.clients += 1;
+    let isReleased = false;
+    const release = () => {
+      if (isReleased) return;
+      isReleased = true;
+      shared.clients -= 1;
+      if (shared.clients === 0) this.#left(name, shared);
+    };
+    return { job: shared.job, release };
+  }
+
+  #left(name: string, shared: SharedJob): void {
+    const { limits, later } = this.#parts;
+    const expire = () => this.#shared.forget((one) => one === shared);
+    shared.cancelExpiry = later(expire, limits.graceMs);
+    if (this.#shared.rest(name, shared, shared.job.bytes, limits.leftMax)) return;
+    shared.cancelExpiry();
+    shared.job.forget();
   }
 
   #streamed({ answer }: Plan, exchange: Exchange, { job, release }: Lease): Response {
-    const { failed: crashed, after } = this.#options;
-    const { stallMsMax } = this.#options.limits;
+    const { failed: crashed, later } = this.#parts;
+    const { stallMsMax } = this.#parts.limits;
     const { took, ended } = exchange.streams();
     const closed = () => {
       ended();
       release();
     };
     try {
-      const options = { stallMsMax, crashed, after, took, closed, signal: exchange.signal };
+      const options = { stallMsMax, crashed, later, took, closed, signal: exchange.signal };
       return eventStream(job, answer().stream(job), options);
     } catch (error) {
       closed();
@@ -153,7 +167,7 @@ export class Jobs {
 
   /** Parser of a finished response. Without a tokenizer here, an engine makes the text at the end of the response. */
   #parserOf({ parse = null, wantsText, stops }: Plan): NonNullable<Plan["parse"]> | null {
-    const { model, encoder } = this.#options;
+    const { model, encoder } = this.#parts;
     if (model.hasText) return parse;
     if (hasStrings(stops)) throw invalid("stop", NO_TEXT);
     if (parse !== null || !wantsText) return parse;
@@ -165,9 +179,27 @@ export class Jobs {
     };
   }
 
-  #begun(plan: JobPlan): Job {
-    const { sidecar, trajectories } = this.#options;
-    const job = new Job(plan, { sidecar, coalescer: this.#coalescer, trajectories });
+  /** Begins the plan's job. `digest` null: it has no id. */
+  #begun(plan: Plan, { headers, url }: Exchange, digest: string | null): Job {
+    const { sidecar, trajectories, journals, model } = this.#parts;
+    const { requestId, names, stops, wantsText } = plan;
+    const key = { path: url.pathname, id: requestId ?? "", digest: digest ?? "" };
+    const journal = digest === null ? null : (journals?.of(key) ?? null);
+    const specs = plan.specs.map((spec, i) => {
+      const draws = journal?.draws[i];
+      return draws === undefined ? spec : { ...spec, draws };
+    });
+    const needsText = wantsText || hasStrings(stops);
+    const jobPlan: JobPlan = {
+      id: headers.get("x-request-id") ?? requestId ?? crypto.randomUUID().replaceAll("-", ""),
+      specs,
+      stops,
+      names,
+      text: needsText && model.hasText ? model.text : null,
+      parse: this.#parserOf(plan),
+      journal: journal?.begin ?? null,
+    };
+    const job = new Job(jobPlan, { sidecar, coalescer: this.#coalescer, trajectories });
     this.#jobs.add(job);
     const forget = () => this.#jobs.delete(job);
     job.done.then(forget, forget);

@@ -59,7 +59,7 @@ function world(limits: Partial<RolloutLimits> = {}, length = 20) {
     files: null,
     held: () => ({ weights: null, base: "unknown" }),
     limits,
-    after: (ms, run) => stalls.later(run, ms),
+    later: stalls.later,
   });
   const router = new Router(routes);
   const call = (

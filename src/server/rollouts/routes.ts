@@ -1,6 +1,7 @@
 // The rollout API: a whole iteration in one request. Finished groups stream out at once as NDJSON, in the
 // shape of RESPONSES.jsonl; the last line is a summary.
 
+import type { Later } from "../../core/base/clock.ts";
 import { oneLine } from "../../core/base/json-line.ts";
 import { noted } from "../openai/sampling-fields.ts";
 import { pulledStream } from "../pulled-stream.ts";
@@ -23,7 +24,7 @@ export interface RolloutRoutesOptions extends Omit<KnownRolloutsOptions, "limits
   readonly limits?: Partial<RolloutLimits>;
   /** Whether engines draft in a way that lets a seed draw other tokens each time. Default: none does. */
   readonly variesSeeds?: () => boolean;
-  readonly after: (ms: number, run: () => void) => () => void;
+  readonly later: Later;
 }
 
 /**
@@ -162,7 +163,7 @@ async function begin(parts: Parts, exchange: Exchange): Promise<Response> {
 /** Finished groups from number `from` on, then the others as they finish, then the summary. */
 function streamOf(
   run: RolloutRun,
-  { from, exchange, after }: Pick<Parts, "after"> & { from: number; exchange: Exchange },
+  { from, exchange, later }: Pick<Parts, "later"> & { from: number; exchange: Exchange },
 ): Response {
   const hold = exchange.streams();
   let position = from;
@@ -173,7 +174,7 @@ function streamOf(
       "x-rollout-id": encodeURIComponent(run.id),
     },
     stallMsMax: STALL_MS_MAX,
-    after,
+    later,
     signal: exchange.signal,
     took: hold.took,
     next: () => {

@@ -2,6 +2,7 @@
 // it lacks. A client that does not read is dropped with a reason; it never makes another one wait, nor the rollout. Tokens
 // without a follower cost nothing.
 
+import type { Later } from "../../core/base/clock.ts";
 import { AppError } from "../../core/base/errors.ts";
 import { requestId } from "../../core/base/ids.ts";
 import type { Group, RolloutRequest } from "../../core/request/buffer.ts";
@@ -47,7 +48,7 @@ export interface StreamServiceOptions {
   readonly limits?: Partial<StreamLimits>;
   readonly random: () => number;
   /** Calls `act` every `ms`; returns a function that stops it. */
-  readonly every: (act: () => void, ms: number) => () => void;
+  readonly every: Later;
   /** Called with an error that ended one client and was not the client's. */
   readonly failed?: (error: unknown) => void;
 }

@@ -1,5 +1,6 @@
 // The trajectories of sessions over HTTP: one as JSON, many as NDJSON, a line each.
 
+import type { Later } from "../../core/base/clock.ts";
 import { AppError } from "../../core/base/errors.ts";
 import { pulledStream } from "../pulled-stream.ts";
 import { type Exchange, invalid, jsonResponse, type Row, textIn, wholeNumber } from "../route.ts";
@@ -10,7 +11,7 @@ import type { Trajectory } from "./trajectory.ts";
 interface Parts {
   readonly sidecar: Sidecar;
   readonly trajectories: Trajectories;
-  readonly after: (ms: number, run: () => void) => () => void;
+  readonly later: Later;
 }
 
 const NDJSON = "application/x-ndjson";
@@ -67,7 +68,7 @@ export const SESSION_ROUTES: readonly Row<Parts>[] = [
   },
 ];
 
-function all({ trajectories, after }: Parts, exchange: Exchange): Response {
+function all({ trajectories, later }: Parts, exchange: Exchange): Response {
   const sessions = trajectories.sessions(chosenBy(exchange.url));
   const format = exchange.url.searchParams.get("format") ?? "json";
   if (format === "json") return jsonResponse({ sessions: [...sessions].map(summaryOf) });
@@ -78,7 +79,7 @@ function all({ trajectories, after }: Parts, exchange: Exchange): Response {
   const { response } = pulledStream({
     headers: { "content-type": NDJSON },
     stallMsMax: STALL_MS_MAX,
-    after,
+    later,
     signal: exchange.signal,
     took: hold.took,
     next: () => {

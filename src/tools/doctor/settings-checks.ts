@@ -105,8 +105,7 @@ export async function checkTrainerRoutes(
   const findings: Finding[] = [];
   if (silent !== "") findings.push(warn(check, `no answer: ${silent}`, "try again"));
   if (missing !== "") findings.push(warn(check, `missing: ${missing}`, "VLLM_SERVER_DEV_MODE=1"));
-  const all = `all ${CONTROL_ROUTES.length} are available`;
-  if (findings.length === 0) findings.push(ok(check, all));
+  if (findings.length === 0) findings.push(ok(check, `all ${CONTROL_ROUTES.length} are available`));
   if (config === undefined) {
     const reason = "no /server_info: TRL's client stops, and the flags cannot be seen";
     return [...findings, warn("TRL's client", reason, "VLLM_SERVER_DEV_MODE=1")];

@@ -3,10 +3,12 @@
 
 import { onTestFinished } from "bun:test";
 import { ADAPTER_DATA, ADAPTER_SESSION_HEADERS } from "../../../src/adapters/list.ts";
+import type { Later } from "../../../src/core/base/clock.ts";
 import type { RequestSpec } from "../../../src/core/request/request.ts";
 import { type HttpServer, serveHttp } from "../../../src/server/http.ts";
 import { dataRoutes } from "../../../src/server/openai/data-plane.ts";
-import { DataPlane, type DataPlaneLimits } from "../../../src/server/openai/plane.ts";
+import type { DataPlaneLimits } from "../../../src/server/openai/plan.ts";
+import { DataPlane } from "../../../src/server/openai/plane.ts";
 import { bound } from "../../../src/server/route.ts";
 import { SESSION_ROUTES } from "../../../src/server/trajectories/routes.ts";
 import { Trajectories } from "../../../src/server/trajectories/trajectories.ts";
@@ -66,7 +68,7 @@ export class PlaneFixture extends Bed {
       version: (of) => `step-${of}`,
       iteration: () => this.sidecar.rollout.meter.iteration,
     });
-    const after = (ms: number, run: () => void) => this.#timers.later(run, this.clock.nowMs() + ms);
+    const later: Later = (run, ms) => this.#timers.later(run, this.clock.nowMs() + ms);
     const registry = new WorkerRegistry({ sourceOf: noSource, hasFixed: true, drainMs: 0 });
     this.#http = serveHttp({
       host: "127.0.0.1",
@@ -76,7 +78,7 @@ export class PlaneFixture extends Bed {
         ...bound(SESSION_ROUTES, {
           sidecar: this.sidecar,
           trajectories,
-          after,
+          later,
         }),
         ...dataRoutes(
           new DataPlane({
@@ -88,7 +90,7 @@ export class PlaneFixture extends Bed {
             eosTokenIds: [EOS],
             version: (of) => `step-${of}`,
             sessionHeaders: ADAPTER_SESSION_HEADERS,
-            after,
+            later,
             ...(options.limits === undefined ? {} : { limits: options.limits }),
           }),
           ADAPTER_DATA,
