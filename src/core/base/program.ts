@@ -1,9 +1,6 @@
 // Whether this program is a compiled executable, and the argument that starts it as its own helper process.
 
-/**
- * Whether this is a compiled executable (scripts/compile.ts). Its modules are in a file system inside the executable,
- * which no other program can open.
- */
+/** Whether this is a compiled executable (scripts/compile.ts): no other program can open its modules. */
 export const IS_COMPILED = import.meta.dir.startsWith("/$bunfs/");
 
 /** The first argument of the process that reads weights for one that serves (src/engines/llama/weights-child.ts). */

@@ -8,13 +8,9 @@ const UPDATING = `
   update_weight update_weights update_weight_cuda_ipc update_weights_from_ipc_handles
   update_weights_from_ipc update_weights_from_collective update_weights_from_disk
   update_weights_from_tensor update_weights_from_distributed update_weights_via_ipc_zmq
-  update_weights_via_mooncake update_named_param update_parameter update_params
-  update_model_weights load_weights load_weight load_model load_state_dict load_checkpoint
-  set_weights set_state_dict sync_weights sync_model receive_weights recv_weights receive_and_load
-  broadcast_weights broadcast_param pull_weights refit refit_from_ipc copy_weights apply_model
-  apply_delta apply_weights patch_weights merge_lora add_lora remove_lora reset_weights
-  reinitialize_weights restore_checkpoint checkpoint_restore update_config execute_method
-  execute_model elastic_ep_execute init_device step foo`;
+  update_named_param load_weights load_model set_state_dict sync_weights receive_and_load
+  broadcast_param pull_weights refit_from_ipc apply_model merge_lora add_lora reset_weights
+  restore_checkpoint execute_method elastic_ep_execute step foo`;
 
 /** Spellings of names that are known: Python would look for another method. */
 const VARIANTS = [

@@ -3,58 +3,13 @@
 import { expect, test } from "bun:test";
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { Bed } from "../../../test/suite/sidecar-bed.ts";
+import { liveBed } from "../../../test/suite/live-bed.ts";
 import { temporaryFolder } from "../../../test/suite/temporary-folder.ts";
 import { weightEpoch } from "../../core/base/ids.ts";
 import { ROLLOUT_FIGURES, sumsOf, WORKER_FIGURES } from "../../core/rollout/figures.ts";
 import { ITERATIONS_KEPT, IterationStore } from "./iteration-store.ts";
-import { LiveView } from "./view.ts";
 
 const FOLDER = temporaryFolder("live");
-
-function shown(
-  options: {
-    file?: string | null;
-    completedBytesMax?: number;
-    lengthOf?: (spec: { sampleIndex: number }) => number;
-    /** Time that passes beside the bed's whenever the clock is read. */
-    readonly laterMs?: () => number;
-  } = {},
-) {
-  const bed = new Bed({ workers: 2, lengthOf: options.lengthOf ?? (() => 40) });
-  const members = bed.workers.map(({ workerId }) => ({
-    source: { name: `vllm-${workerId}` },
-    workerId,
-    state: "ready",
-  }));
-  const weights = {
-    isUpdating: false,
-    isAsleep: false,
-    pauseState: () => {
-      const mode = bed.sidecar.rollout.pauseMode;
-      return { is_paused: mode !== null, reason: `paused with mode ${mode}` };
-    },
-  };
-  const changes: { state: string; waiting: number }[] = [];
-  const view = new LiveView({
-    sidecar: bed.sidecar,
-    pool: { members } as never,
-    weights,
-    workers: () => [],
-    clock: { nowMs: () => bed.clock.nowMs() + (options.laterMs?.() ?? 0) },
-    nowS: () => 1000,
-    threadWaits: () => [],
-    iterationsFile: options.file ?? null,
-    completedBytesMax: options.completedBytesMax ?? 2 ** 20,
-    every: () => () => {},
-    changed: ({ state, waiting }) => changes.push({ state, waiting }),
-    failed: (error) => {
-      throw error;
-    },
-  });
-  const answer = () => view.answer() as unknown as Record<string, never> & { longest: object[] };
-  return { bed, view, weights, changes, answer, members };
-}
 
 const SUMMARY = {
   weightEpoch: 0,
@@ -71,7 +26,7 @@ const SUMMARY = {
 };
 
 test("live: a pause is reported as it begins, while requests wait for it, and as it ends", async () => {
-  const { bed, view, changes, weights, answer } = shown();
+  const { bed, view, changes, weights, answer } = liveBed();
   view.look();
   expect(changes).toEqual([]);
   void bed.sidecar.rollout.pause("keep");
@@ -104,13 +59,13 @@ test("live: a pause is reported as it begins, while requests wait for it, and as
 });
 
 test("live: without a ready worker the state names them", () => {
-  const { view, members } = shown();
+  const { view, members } = liveBed();
   for (const member of members) member.state = "fenced";
   expect(view.state).toEqual({ state: "no_worker", reason: "vllm-0 is fenced, vllm-1 is fenced" });
 });
 
 test("live: a tool that never returns holds up no other session, and its own is named until it is forgotten", async () => {
-  const { bed, view } = shown({ lengthOf: () => 60 });
+  const { bed, view } = liveBed({ lengthOf: () => 60 });
   const root = Array.from({ length: 60 }, (_, i) => i + 1);
   const turn = (session: string, prompt: readonly number[]) => {
     const tool = prompt.length > 60 ? "build" : null;
@@ -142,7 +97,7 @@ test("live: a tool that never returns holds up no other session, and its own is 
 });
 
 test("live: whom the iteration waits for, and why", async () => {
-  const { bed, view, answer } = shown({ lengthOf: ({ sampleIndex: i }) => (i === 3 ? 90 : 10) });
+  const { bed, view, answer } = liveBed({ lengthOf: ({ sampleIndex: i }) => (i === 3 ? 90 : 10) });
   bed.generate([1], 4);
   while (bed.sidecar.rollout.unfinished > 1) await bed.step();
   for (let i = 0; i < 5; i += 1) await bed.step();
@@ -156,7 +111,7 @@ test("live: whom the iteration waits for, and why", async () => {
 });
 
 test("live: the picture is of the iteration as it stands, and kept with those that are over", async () => {
-  const { bed, view } = shown({ lengthOf: ({ sampleIndex: i }) => (i === 3 ? 90 : 10) });
+  const { bed, view } = liveBed({ lengthOf: ({ sampleIndex: i }) => (i === 3 ? 90 : 10) });
   expect(() => view.picture(1)).toThrow("iteration 1 has not begun");
   bed.generate([1], 4);
   while (bed.sidecar.rollout.unfinished > 1) await bed.step();
@@ -176,7 +131,7 @@ test("live: the picture is of the iteration as it stands, and kept with those th
 
 test("live: a picture that took long is shown again for a while, but not of another iteration", async () => {
   let drawnMs = 0;
-  const { bed, view } = shown({ lengthOf: () => 10, laterMs: () => (drawnMs += 100) });
+  const { bed, view } = liveBed({ lengthOf: () => 10, laterMs: () => (drawnMs += 100) });
   bed.generate([1], 1);
   await bed.step();
   const running = view.picture(null);
@@ -192,7 +147,7 @@ test("live: a picture that took long is shown again for a while, but not of anot
 
 test("live: the last iterations outlive the server, 50 of them", () => {
   const file = join(FOLDER, "deep", "iterations.json");
-  const many = shown();
+  const many = liveBed();
   for (let i = 0; i < ITERATIONS_KEPT + 3; i += 1) {
     many.view.iterationEnded({ ...SUMMARY, weightEpoch: i });
   }
@@ -201,7 +156,7 @@ test("live: the last iterations outlive the server, 50 of them", () => {
   expect(iterations.at(-1)).toMatchObject({ number: 53, weight_epoch: 52 });
   expect(() => many.view.earlier(3)).toThrow("iteration 3 is not kept");
   expect(many.view.earlier(4)).toMatchObject({ number: 4, weight_epoch: 3 });
-  const first = shown({ file });
+  const first = liveBed({ file });
   for (const epoch of [0, 1]) first.view.iterationEnded({ ...SUMMARY, weightEpoch: epoch });
   const all = new IterationStore(file).all();
   expect(all).toHaveLength(2);
@@ -216,7 +171,7 @@ test("live: the last iterations outlive the server, 50 of them", () => {
 test("live: an iteration that ended names what it waited for, after a restart of the server too", async () => {
   const file = join(FOLDER, "ended.json");
   const lengthOf = ({ sampleIndex: i }: { sampleIndex: number }) => (i === 3 ? 90 : 10);
-  const { bed, view } = shown({ file, lengthOf });
+  const { bed, view } = liveBed({ file, lengthOf });
   bed.generate([1], 4);
   view.look();
   expect(view.iteration).toBe(1);
@@ -252,7 +207,7 @@ test("live: an iteration that ended names what it waited for, after a restart of
   expect(view.request(3)?.response.length).toBe(90);
   expect(() => view.earlier(2)).toThrow("iteration 2 has not begun: the current one is 1");
   view.close();
-  const later = shown({ file });
+  const later = liveBed({ file });
   expect(later.view.earlier(1)).toMatchObject({ ...ended, groups: [] });
   later.bed.generate([1], 1);
   expect(later.view.iteration).toBe(2);
@@ -260,7 +215,7 @@ test("live: an iteration that ended names what it waited for, after a restart of
 });
 
 test("live: the groups of an iteration are those that its figures count, complete or not", async () => {
-  const { bed, view } = shown();
+  const { bed, view } = liveBed();
   const groupsOf = (number: number) => {
     const { groups } = view.earlier(number) as { groups: { group: string }[] };
     return groups.map(({ group }) => group);
@@ -283,7 +238,7 @@ test("live: the groups of an iteration are those that its figures count, complet
 });
 
 test("live: complete groups are kept up to a bound, the oldest dropped first", async () => {
-  const { bed, view } = shown({ completedBytesMax: 20_000 });
+  const { bed, view } = liveBed({ completedBytesMax: 20_000 });
   for (let epoch = 1; epoch <= 8; epoch += 1) {
     bed.generate([epoch], 2);
     await bed.finish();
@@ -294,7 +249,7 @@ test("live: complete groups are kept up to a bound, the oldest dropped first", a
   }
   expect(view.request(0)).toBeNull();
   expect(view.request(15)?.response.length).toBe(40);
-  const none = shown({ completedBytesMax: 0 });
+  const none = liveBed({ completedBytesMax: 0 });
   none.bed.generate([1], 2);
   await none.bed.finish();
   none.bed.sidecar.advance(weightEpoch(1));

@@ -4,62 +4,26 @@
 import { expect, test } from "bun:test";
 import { StandInBed } from "../../../test/faults/attacks/stand-in-bed.ts";
 import { ControlFixture } from "../../../test/suite/control-fixture.ts";
+import { liveBed } from "../../../test/suite/live-bed.ts";
 import { ManualTimers } from "../../../test/suite/manual-clock.ts";
-import { Bed, type BedOptions, DEAF, specFor } from "../../../test/suite/sidecar-bed.ts";
+import { DEAF, specFor } from "../../../test/suite/sidecar-bed.ts";
 import { assert } from "../../core/base/assert.ts";
 import { fold32 } from "../../core/base/hash.ts";
-import type { OpenWait } from "../../fleet/waits.ts";
-import { LiveView } from "./view.ts";
 import type { Waiting } from "./waiting.ts";
 
 const ITERATIONS = 100;
 
-function watched(
-  lengthOf: (sample: number, request: number) => number,
-  {
-    threadWaits = [],
-    state = "ready",
-    ...more
-  }: { threadWaits?: OpenWait[]; state?: string } & Pick<BedOptions, "later"> = {},
-) {
-  const bed = new Bed({
-    workers: 2,
-    ...more,
-    lengthOf: ({ sampleIndex, requestId }) => lengthOf(sampleIndex, requestId),
-  });
-  const view = new LiveView({
-    sidecar: bed.sidecar,
-    pool: {
-      members: bed.workers.map(({ workerId }) => ({
-        source: { name: `vllm-${workerId}` },
-        workerId,
-        state,
-        reason: null,
-      })),
-      hasStarted: true,
-    } as never,
-    weights: {
-      isUpdating: false,
-      isAsleep: false,
-      pauseState: () => ({ is_paused: false, reason: null }),
-    },
-    clock: bed.clock,
-    workers: () => [],
-    nowS: () => 1000,
-    threadWaits: () => threadWaits,
-    iterationsFile: null,
-    completedBytesMax: 0,
-    every: () => () => {},
-    changed: () => {},
-    failed: () => {},
-  });
+function watched(options: Parameters<typeof liveBed>[0]) {
+  const { bed, view, members } = liveBed(options);
   const amiss = () => view.waiting().waiting.filter(({ state }) => state !== "ok");
-  return { bed, view, amiss };
+  return { bed, view, members, amiss };
 }
 
 test("waiting: nothing is amiss in iterations in which nothing is wrong", async () => {
   // Lengths within a factor of four, as within groups of recorded traces.
-  const { bed, view } = watched((_, request) => 8 + (fold32(request, 7) % 24));
+  const { bed, view } = watched({
+    lengthOf: ({ requestId }) => 8 + (fold32(requestId, 7) % 24),
+  });
   let named = 0;
   for (let i = 0; i < ITERATIONS; i += 1) {
     for (let group = 0; group < 3; group += 1) bed.generate([i % 900, group], 4);
@@ -75,7 +39,9 @@ test("waiting: nothing is amiss in iterations in which nothing is wrong", async 
 }, 180_000);
 
 test("waiting: an engine that makes no step is stuck, and one response is far too long", async () => {
-  const { bed, view, amiss } = watched((sample) => (sample === 0 ? 900 : 10));
+  const { bed, view, amiss } = watched({
+    lengthOf: ({ sampleIndex }) => (sampleIndex === 0 ? 900 : 10),
+  });
   bed.sidecar.generate({ ...specFor([1], 8) }, DEAF);
   while (bed.sidecar.rollout.unfinished > 1) await bed.step();
   while (amiss().length === 0) await bed.step();
@@ -132,7 +98,7 @@ test("waiting: an update that an engine does not answer is late after half of it
 test("waiting: what waits for a thread has a line with its limit", () => {
   const about = { what: "a job of 9 characters", forWhom: "the tokenizer", reason: "3 wait there" };
   const wait = { ...about, msMax: 600_000, sinceMs: 0, isLate: true };
-  const { view } = watched(() => 8, { threadWaits: [wait] });
+  const { view } = watched({ threadWaits: [wait] });
   expect(view.waiting().waiting).toMatchObject([
     {
       kind: "call",
@@ -146,7 +112,7 @@ test("waiting: what waits for a thread has a line with its limit", () => {
 
 test("waiting: a response without an open engine has a line with its bound", async () => {
   const { later } = new ManualTimers();
-  const { bed, view } = watched(() => 8, { later });
+  const { bed, view } = watched({ later });
   for (const worker of bed.workers) bed.sidecar.rollout.setReachable(worker, false);
   bed.generate([1, 2], 1);
   await bed.step();
@@ -157,7 +123,8 @@ test("waiting: a response without an open engine has a line with its bound", asy
 });
 
 test("waiting: without an engine, nothing is stuck before a response waits for one", async () => {
-  const { bed, view } = watched(() => 8, { state: "down" });
+  const { bed, view, members } = watched({});
+  for (const member of members) member.state = "down";
   const generation = () => view.waiting().waiting.find(({ kind }) => kind === "generation");
   view.look();
   expect(generation()).toMatchObject({

@@ -1,0 +1,53 @@
+// The page's view over a sidecar with simulated workers.
+
+import type { RequestSpec } from "../../src/core/request/request.ts";
+import type { OpenWait } from "../../src/fleet/waits.ts";
+import { LiveView } from "../../src/server/live/view.ts";
+import { Bed, type BedOptions } from "./sidecar-bed.ts";
+
+interface LiveBedOptions extends Pick<BedOptions, "later"> {
+  readonly file?: string | null;
+  readonly completedBytesMax?: number;
+  readonly lengthOf?: (spec: RequestSpec) => number;
+  readonly threadWaits?: readonly OpenWait[];
+  /** Time that passes beside the bed's whenever the clock is read. */
+  readonly laterMs?: () => number;
+}
+
+export function liveBed(options: LiveBedOptions = {}) {
+  const { file = null, lengthOf = () => 40, threadWaits = [], laterMs = () => 0, later } = options;
+  const bed = new Bed({ workers: 2, lengthOf, ...(later && { later }) });
+  const members = bed.workers.map(({ workerId }) => ({
+    source: { name: `vllm-${workerId}` },
+    workerId,
+    state: "ready",
+    reason: null,
+  }));
+  const weights = {
+    isUpdating: false,
+    isAsleep: false,
+    pauseState: () => {
+      const mode = bed.sidecar.rollout.pauseMode;
+      return { is_paused: mode !== null, reason: `paused with mode ${mode}` };
+    },
+  };
+  const changes: { state: string; waiting: number }[] = [];
+  const view = new LiveView({
+    sidecar: bed.sidecar,
+    pool: { members, hasStarted: true } as never,
+    weights,
+    workers: () => [],
+    clock: { nowMs: () => bed.clock.nowMs() + laterMs() },
+    nowS: () => 1000,
+    threadWaits: () => threadWaits,
+    iterationsFile: file,
+    completedBytesMax: options.completedBytesMax ?? 2 ** 20,
+    every: () => () => {},
+    changed: ({ state, waiting }) => changes.push({ state, waiting }),
+    failed: (error) => {
+      throw error;
+    },
+  });
+  const answer = () => view.answer() as unknown as Record<string, never> & { longest: object[] };
+  return { bed, view, weights, changes, answer, members };
+}
