@@ -57,10 +57,30 @@ def test_a_wide_layer_adds_what_the_real_one_adds_and_a_further_layer_nothing(hi
     assert further["model.layers.4.mlp.up_proj.weight"].any()
 
 
+def test_noise_is_on_the_projections_alone_and_as_strong_as_asked_for() -> None:
+    real, weak, other = (Widened(MODEL, 256, 4, noise=noise, seed=seed) for noise, seed in ((0, 1), (0.5, 1), (0.5, 2)))
+    for layer in (1, 4):
+        for name, tensor in real.tensors(layer).items():
+            found, expected = values(weak.tensors(layer)[name]), values(tensor)
+            if not name.endswith("_proj.weight"):
+                assert (found == expected).all(), name
+                continue
+            drawn = (found - expected) / expected.std()
+            assert drawn.std() == pytest.approx(0.5, rel=0.02)
+            assert abs(np.corrcoef(drawn.flat, expected.flat)[0, 1]) < 0.03
+            assert (weak.tensors(layer)[name] == Widened(MODEL, 256, 4, noise=0.5).tensors(layer)[name]).all()
+            assert (weak.tensors(layer)[name] != other.tensors(layer)[name]).mean() > 0.9
+
+
 def test_the_default_model_has_the_sizes_of_an_8_b_model() -> None:
     model = Widened(MODEL, 4096, 36, 7.6)
     assert model.parameters == pytest.approx(7.6e9, rel=0.01)
     assert (model.config["num_attention_heads"], model.config["num_key_value_heads"]) == (64, 16)
+
+
+def test_noise_that_cannot_be_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="noise is -1; it is between 0 and 10"):
+        Widened(MODEL, 256, 4, noise=-1)
 
 
 @pytest.mark.parametrize(

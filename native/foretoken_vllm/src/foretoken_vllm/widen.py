@@ -4,6 +4,9 @@ The values that widening adds to the residual stream are zero, so every sum is a
 times as many of them: its weights are divided by sqrt(f) and its epsilon by f, both exact in bfloat16, for f is a power
 of four. Noise stands where only zeros are read, and where output projections ignore it: in further heads, KV heads and
 feed-forward channels, and in whole layers, which add nothing.
+
+With noise on its projections the model says something else the more often, the more of it there is: a copy of its own
+size that was weakened so is a draft model (bench/lab/heads/acceptance.py measures how often it is right).
 """
 
 from __future__ import annotations
@@ -27,16 +30,22 @@ _OUTPUTS = ("self_attn.o_proj", "mlp.down_proj")
 _NOISE = 0.02
 _LAYERS_MAX = 256
 _SIZE_MAX = 1000
+_WEAK_MAX = 10
 
 
 class Widened:
     """The wide model's sizes, and its tensors. Raises ValueError, with the bound in its text; OSError: no model."""
 
-    def __init__(self, source: Path, hidden: int, layers: int, size: float | None = None) -> None:
+    def __init__(
+        self, source: Path, hidden: int, layers: int, size: float | None = None, noise: float = 0.0, seed: int = 1
+    ) -> None:
         """`size`: billions of parameters; then four query heads share a KV head, and feed-forward channels fill up.
 
-        Else there are as many times more KV heads and channels as heads.
+        Else there are as many times more KV heads and channels as heads. `noise`: over the projections' own deviation.
         """
+        if not 0 <= noise <= _WEAK_MAX:
+            raise ValueError(f"noise is {noise}; it is between 0 and {_WEAK_MAX}")
+        self._weak, self._seed = noise, seed
         self._real = real = json.loads((source / "config.json").read_text())
         self._source, self._factor = source, hidden // real["hidden_size"]
         factor = self._factor
@@ -66,8 +75,8 @@ class Widened:
         group, own = heads // kv_heads, real["num_attention_heads"] // real["num_key_value_heads"]
         first = [i // own * group + i % own for i in range(real["num_attention_heads"])]
         self._queries = np.concatenate([np.arange(head * i, head * (i + 1)) for i in first])
-        noise = np.random.default_rng(1).standard_normal(1_000_003, np.float32) * np.float32(_NOISE)
-        self._noise: Bits = (noise.view(np.uint32) >> 16).astype(np.uint16)
+        padding = np.random.default_rng(1).standard_normal(1_000_003, np.float32) * np.float32(_NOISE)
+        self._noise: Bits = (padding.view(np.uint32) >> 16).astype(np.uint16)
         self._data = np.memmap(source / "model.safetensors", np.uint8, "r")
         self._begin = 8 + int(self._data[:8].view(np.uint64)[0])
         self._header = json.loads(self._data[8 : self._begin].tobytes())
@@ -79,6 +88,15 @@ class Widened:
         begin, end = (self._begin + offset for offset in entry["data_offsets"])
         bits: Bits = self._data[begin:end].view(np.uint16).reshape(entry["shape"])
         return bits
+
+    def _weakened(self, name: str, layer: int) -> Bits:
+        bits = self._read(name)
+        if self._weak == 0:
+            return bits
+        values = np.asarray((bits.astype(np.uint32) << 16).view(np.float32))
+        drawn = np.random.default_rng([self._seed, layer, *name.encode()]).standard_normal(bits.shape, np.float32)
+        noisy: Bits = ((values + drawn * np.float32(self._weak * values.std())).view(np.uint32) >> 16).astype(np.uint16)
+        return noisy
 
     def _norm(self, name: str) -> Bits:
         wide = np.full(self.hidden, _ONE, np.uint16)
@@ -101,7 +119,8 @@ class Widened:
             shape = (channels, self.hidden)
             wide = np.zeros(shape[::-1], np.uint16).T if is_output else np.resize(self._noise, shape)
             if is_real:
-                weights = self._read(key).T if is_output else self._read(key)
+                weights = self._weakened(key, layer)
+                weights = weights.T if is_output else weights
                 rows = self._queries if name[-6:] in ("q_proj", "o_proj") else np.arange(len(weights))
                 wide[rows, : weights.shape[1]] = weights
             found[key] = wide.T if is_output else wide
@@ -147,9 +166,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("out", type=Path, help="folder to be made")
     parser.add_argument("--hidden", type=int, default=1024, help="hidden size: 1, 4, 16 or 64 times the model's")
     parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--noise", type=float, default=0.0, help="on the projections, over their own deviation")
+    parser.add_argument("--seed", type=int, default=1, help="of that noise")
     given = parser.parse_args(arguments)
     try:
-        model = Widened(given.source, given.hidden, given.layers)
+        model = Widened(given.source, given.hidden, given.layers, noise=given.noise, seed=given.seed)
         model.write(given.out)
     except (OSError, ValueError) as error:
         parser.error(str(error))
