@@ -1,7 +1,7 @@
 // What the processes of the serve bench have in common: the load they are put under, its pace, and what it cost.
 
-/** all: one client follows everything. groups: a thousand clients, one group each. */
-export const MODES = ["all", "groups", "sse", "proxy"] as const;
+/** sse: streams of the sidecar. proxy: the same bytes through a plain reverse proxy. */
+export const MODES = ["sse", "proxy"] as const;
 export type Mode = (typeof MODES)[number];
 
 export interface Load {
@@ -19,10 +19,7 @@ export interface Ran {
   readonly seconds: number;
 }
 
-export type Order =
-  | { kind: "fill"; requests: number }
-  | { kind: "ready"; count: number }
-  | { kind: "run"; load: Load };
+export type Order = { kind: "ready"; count: number } | { kind: "run"; load: Load };
 
 export const WORKERS = 8;
 export const GROUP_SIZE = 16;

@@ -6,22 +6,19 @@ import { assert } from "../../src/core/base/assert.ts";
 import type { Clock } from "../../src/core/base/clock.ts";
 import { type RequestId, type WorkerId, weightEpoch, workerId } from "../../src/core/base/ids.ts";
 import { DRAFT_MODES, type DraftMode } from "../../src/core/draft/registry.ts";
-import { type RequestSpec, SAMPLING_DEFAULTS } from "../../src/core/request/request.ts";
+import type { RequestSpec } from "../../src/core/request/request.ts";
 import type { WorkerCapacity, WorkerCommand, WorkerEvent } from "../../src/core/rollout/worker.ts";
 import { loadCore } from "../../src/core/wasm/load.ts";
 import { EmbeddedKvPool } from "../../src/host/embedded-pool.ts";
-import { type Socket, type SocketService, serveHttp } from "../../src/server/http.ts";
+import { serveHttp } from "../../src/server/http.ts";
 import { dataRoutes } from "../../src/server/openai/data-plane.ts";
 import { DataPlane } from "../../src/server/openai/plane.ts";
 import { Sidecar } from "../../src/server/sidecar.ts";
-import { StreamService } from "../../src/server/stream/service.ts";
 import { inlineEncoder } from "../../src/text/inline-encoder.ts";
 import type { Text } from "../../src/text/text.ts";
 import { StubWorker } from "../../test/suite/stub-worker.ts";
 import {
-  GROUP_SIZE,
   type Load,
-  MODES,
   type Mode,
   type Order,
   type Ran,
@@ -34,8 +31,6 @@ import { startProxy, startUpstream } from "./serve-proxy.ts";
 
 export interface Served {
   readonly url: string;
-  /** Begins so many requests that are replaced as they finish. */
-  fill(requests: number): Promise<void>;
   /** Waits until this number of requests, or connections, is open. */
   ready(count: number): Promise<void>;
   run(load: Load): Promise<Ran>;
@@ -45,10 +40,6 @@ export interface Served {
 type Answer = { kind: "listening"; url: string } | { kind: "done"; ran: Ran | null };
 
 const EPOCH = weightEpoch(0);
-const RESPONSE_TOKENS = 512;
-const PROMPT_TOKENS = 64;
-/** The bench's clients share the machine: they are waited for, not dropped. */
-const BUFFERED_BYTES_MAX = 256 * 1024;
 
 const clock: Clock = { nowMs: () => performance.now() };
 
@@ -129,27 +120,7 @@ const text: Text = {
   renderChat: () => "",
 };
 
-/** Remembers the sockets, to wait for those who read slowly. */
-function watched(service: SocketService): { service: SocketService; sockets: Set<Socket> } {
-  const sockets = new Set<Socket>();
-  return {
-    sockets,
-    service: {
-      open: (socket) => {
-        sockets.add(socket);
-        service.open(socket);
-      },
-      message: (socket, data) => service.message(socket, data),
-      close: (socket) => {
-        sockets.delete(socket);
-        service.close(socket);
-      },
-      drain: (socket) => service.drain(socket),
-    },
-  };
-}
-
-function newSidecar(mode: Mode, draft: DraftMode): Sidecar {
+function newSidecar(draft: DraftMode): Sidecar {
   return new Sidecar({
     rollout: {
       policy: "seer",
@@ -164,59 +135,20 @@ function newSidecar(mode: Mode, draft: DraftMode): Sidecar {
     limits: {
       requestsMax: 65_536,
       groupsMax: 4_096,
-      // Who follows a group by name wants it open; else what is kept is kept small, to see the rest.
-      keptBytesMax: mode === "groups" ? 2 ** 30 : 2 ** 25,
+      keptBytesMax: 2 ** 25,
       keptResponsesMax: 65_536,
     },
     random: () => Math.floor(Math.random() * 2 ** 32),
   });
 }
 
-function keepFull(sidecar: Sidecar, requests: number): void {
-  const ask = (group: number, n: number) => {
-    sidecar.generate(
-      {
-        prompt: new Int32Array(PROMPT_TOKENS).fill(group + 1),
-        n,
-        sampling: {
-          temperature: 1,
-          seed: 0,
-          tokensMax: RESPONSE_TOKENS - (sidecar.rollout.unfinished % 64),
-          stopTokenIds: [],
-          ...SAMPLING_DEFAULTS,
-        },
-        seeded: false,
-        group: `group-${group}`,
-        priority: 0,
-      },
-      {
-        tokens: () => {},
-        restarted: () => {},
-        finished: () => queueMicrotask(() => ask(group, 1)),
-      },
-    );
-  };
-  for (let group = 0; group * GROUP_SIZE < requests; group += 1) {
-    ask(group, Math.min(GROUP_SIZE, requests - group * GROUP_SIZE));
-  }
-}
-
-function startSidecar(
-  mode: Mode,
-  draft: DraftMode,
-): { url: string; obey: (order: Order) => Promise<Ran | null> } {
-  const sidecar = newSidecar(mode, draft);
+function startSidecar(draft: DraftMode): {
+  url: string;
+  obey: (order: Order) => Promise<Ran | null>;
+} {
+  const sidecar = newSidecar(draft);
   const workers = Array.from({ length: WORKERS }, (_, i) => new StampingWorker(workerId(i)));
   for (const worker of workers) sidecar.rollout.addWorker(worker);
-  const stream = new StreamService({
-    sidecar,
-    random: () => 1,
-    every: (act, ms) => {
-      const timer = setInterval(act, ms);
-      return () => clearInterval(timer);
-    },
-  });
-  const { service, sockets } = watched(stream);
   const plane = new DataPlane({
     sidecar,
     text,
@@ -229,7 +161,7 @@ function startSidecar(
     host: "127.0.0.1",
     port: 0,
     routes: dataRoutes(plane, []),
-    sockets: { "/v1/stream": service },
+    sockets: {},
     apiToken: null,
     bodyBytesMax: 1 << 20,
     frameBytesMax: 1 << 20,
@@ -237,10 +169,6 @@ function startSidecar(
     failed: (error) => console.error(error),
   });
   const obey = async (order: Order): Promise<Ran | null> => {
-    if (order.kind === "fill") {
-      keepFull(sidecar, order.requests);
-      return null;
-    }
     if (order.kind === "ready") {
       while (sidecar.rollout.unfinished < order.count) await turn();
       return null;
@@ -248,9 +176,6 @@ function startSidecar(
     return await run(order.load, async (step, tokens) => {
       const made = workers[step % WORKERS]?.step(tokens) ?? 0;
       await turn();
-      while ([...sockets].some((socket) => socket.getBufferedAmount() > BUFFERED_BYTES_MAX)) {
-        await turn();
-      }
       return made;
     });
   };
@@ -298,10 +223,9 @@ async function spawnChild(...args: string[]): Promise<Child> {
 
 export async function spawnServed(mode: Mode, draft: DraftMode): Promise<Served> {
   if (mode === "proxy") return await spawnProxied();
-  const child = await spawnChild("--role", "sidecar", "--mode", mode, "--draft", draft);
+  const child = await spawnChild("--role", "sidecar", "--draft", draft);
   return {
     url: child.url,
-    fill: async (requests) => void (await child.order({ kind: "fill", requests })),
     ready: async (count) => void (await child.order({ kind: "ready", count })),
     run: async (load) => ranOf(await child.order({ kind: "run", load })),
     stop: () => child.stop(),
@@ -313,7 +237,6 @@ async function spawnProxied(): Promise<Served> {
   const proxy = await spawnChild("--role", "proxy", "--upstream", upstream.url);
   return {
     url: proxy.url,
-    fill: async () => {},
     ready: async (count) => void (await upstream.order({ kind: "ready", count })),
     run: async (load) => {
       const order: Order = { kind: "run", load };
@@ -336,14 +259,13 @@ function main(): void {
   const { values } = parseArgs({
     options: {
       role: { type: "string" },
-      mode: { type: "string" },
       draft: { type: "string" },
       upstream: { type: "string" },
     },
   });
   const draft = DRAFT_MODES.find((known) => known === values.draft) ?? "grouped";
   const start = {
-    sidecar: () => startSidecar(MODES.find((mode) => mode === values.mode) ?? "all", draft),
+    sidecar: () => startSidecar(draft),
     upstream: startUpstream,
     proxy: () => startProxy(values.upstream ?? ""),
   }[values.role ?? ""];

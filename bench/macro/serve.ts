@@ -1,12 +1,12 @@
-// What one core of the sidecar carries: tokens a second from workers' batches through the rollout to clients,
-// as binary frames, JSON frames and SSE, beside a plain reverse proxy in Bun in the same run; and what it
-// adds to a token's way. The sidecar is a process of its own; so is the proxy. Tokens per CPU second of that
-// process are what counts: clients and workers have cores of their own in life, and here they share them.
+// What one core of the sidecar carries: tokens a second from workers' batches through the rollout to clients, as SSE, beside
+// a plain reverse proxy in Bun in the same run; and what it adds to a token's way. The sidecar is a process of its own; so is
+// the proxy. Tokens per CPU second of that process are what counts: clients and workers have cores of their own in life, and
+// here they share them.
 //
 // Latency is taken at a quarter and at half of what the machine carries (the same steps, spread evenly over time),
 // and at all of it; the proxy's at the same tokens a second.
 //
-//   bun bench/macro/serve.ts [--requests 16384] [--seconds 5] [--draft grouped] [--modes all,...] [--json FILE]
+//   bun bench/macro/serve.ts [--requests 16384] [--seconds 5] [--draft grouped] [--modes sse,proxy] [--json FILE]
 
 import { cpus, loadavg } from "node:os";
 import { parseArgs } from "node:util";
@@ -29,7 +29,7 @@ export interface ServeRow {
   readonly bytes_per_token: number;
   /** Latencies from a worker's step to the client's frame, including the clients' own wait for a core. */
   readonly latencies: readonly LatencyRow[];
-  /** Tokens that clients counted, of those that were sent to them; read whole only in small runs. */
+  /** Tokens that clients counted, of those that were sent to them. */
   readonly received_share: number;
 }
 
@@ -48,11 +48,10 @@ export interface ServeShape {
   readonly stepTokens: number;
   /** grouped: every sibling's tokens go out to the other workers, too. */
   readonly draft: DraftMode;
-  /** Clients decode every frame and count its tokens. */
-  readonly isWhole: boolean;
+  /** Time before anything is measured, in which the compiler sees every path. */
+  readonly warmUpS: number;
 }
 
-const SUBSCRIBERS = 1_000;
 const SSE_STREAMS = 256;
 /** Shares of the capacity at which latency is taken, besides at all of it. */
 const PACED_LOADS = [0.25, 0.5];
@@ -65,16 +64,15 @@ export async function measure(
 ): Promise<ServeRow> {
   const served = await spawnServed(mode, shape.draft);
   try {
-    const clients = await connect(served, mode, shape);
+    const clients = await connect(served, mode, shape.requests);
     const counter = clients.counter;
     const load: Load = { ...shape, mode, tokensPerS: null };
-    if (!shape.isWhole) await warmUp(served, clients, load);
+    if (shape.warmUpS > 0) await warmUp(served, clients, { ...load, seconds: shape.warmUpS });
     const full = await served.run(load);
     await clients.settle();
     const { tokens, bytes } = counter;
     const tokensPerS = full.tokensOut / full.seconds;
     const latencies = [latencyRow(counter, { load: null, tokensPerS })];
-    counter.looksAtEvery = 1;
     for (const share of PACED_LOADS) {
       const tokensPerS = (capacity ?? full.tokensOut / full.seconds) * share;
       const paced = await served.run({ ...load, tokensPerS });
@@ -92,18 +90,15 @@ export async function measure(
       tokens_per_s: tokensPerS,
       bytes_per_token: bytes / full.tokensOut,
       latencies: latencies.toSorted((a, b) => (a.load ?? 1) - (b.load ?? 1)),
-      received_share: shape.isWhole ? tokens / full.tokensOut : Number.NaN,
+      received_share: tokens / full.tokensOut,
     };
   } finally {
     await served.stop();
   }
 }
 
-const WARM_UP_S = 3;
-
-/** The compiler has seen every path before anything is measured. */
 async function warmUp(served: Served, { counter, settle }: Clients, load: Load): Promise<void> {
-  await served.run({ ...load, seconds: WARM_UP_S });
+  await served.run(load);
   await settle();
   counter.tokens = 0;
   counter.bytes = 0;
@@ -123,8 +118,6 @@ function latencyRow(
 interface Counter {
   tokens: number;
   bytes: number;
-  /** A client must not be what is measured: under full load it looks into some frames only. */
-  looksAtEvery: number;
   readonly latencies: number[];
 }
 
@@ -136,65 +129,24 @@ interface Clients {
   close(): void;
 }
 
-async function connect(served: Served, mode: Mode, shape: ServeShape): Promise<Clients> {
-  const looksAtEvery = shape.isWhole ? 1 : 8;
-  const counter: Counter = { tokens: 0, bytes: 0, looksAtEvery, latencies: [] };
+async function connect(served: Served, mode: Mode, requests: number): Promise<Clients> {
+  const counter: Counter = { tokens: 0, bytes: 0, latencies: [] };
   const settle = async () => {
     for (let bytes = -1; bytes !== counter.bytes; ) {
       bytes = counter.bytes;
       await Bun.sleep(200);
     }
   };
-  if (mode === "sse" || mode === "proxy") {
-    const count = Math.min(SSE_STREAMS, Math.ceil(shape.requests / 16));
-    const stopping = new AbortController();
-    const { signal } = stopping;
-    for (let i = 0; i < count; i += 1) {
-      void readEvents(served.url, { counter, signal }).catch((error) => {
-        if (!signal.aborted) throw error;
-      });
-    }
-    await served.ready(mode === "sse" ? count * 16 : count);
-    return { count, counter, settle, close: () => stopping.abort() };
-  }
-  const groups = Math.ceil(shape.requests / 16);
-  await served.fill(shape.requests);
-  const count = mode === "groups" ? Math.min(SUBSCRIBERS, groups) : 1;
-  const sockets: Promise<void>[] = [];
+  const count = Math.min(SSE_STREAMS, Math.ceil(requests / 16));
+  const stopping = new AbortController();
+  const { signal } = stopping;
   for (let i = 0; i < count; i += 1) {
-    const filter = mode === "groups" ? { group: `group-${i}` } : { all: true };
-    sockets.push(subscribe(served.url, { filter, counter, isWhole: shape.isWhole }));
+    void readEvents(served.url, { counter, signal }).catch((error) => {
+      if (!signal.aborted) throw error;
+    });
   }
-  await Promise.all(sockets);
-  await settle();
-  counter.tokens = 0;
-  counter.bytes = 0;
-  return { count, counter, settle, close: () => {} };
-}
-
-/** Resolves when the subscription stands. */
-function subscribe(
-  url: string,
-  options: { filter: object; counter: Counter; isWhole: boolean },
-): Promise<void> {
-  const { filter, counter, isWhole } = options;
-  const socket = new WebSocket(`${url.replace("http", "ws")}v1/stream`);
-  const { promise, resolve, reject } = Promise.withResolvers<void>();
-  socket.onopen = () => socket.send(JSON.stringify({ subscribe: filter }));
-  socket.onclose = ({ code, reason }) => reject(new Error(`closed with ${code}: ${reason}`));
-  let frames = 0;
-  socket.onmessage = ({ data }: MessageEvent<string>) => {
-    const nowMs = wallMs();
-    counter.bytes += data.length;
-    frames += 1;
-    resolve();
-    if (frames % counter.looksAtEvery !== 0) return;
-    const read = readJson(data, isWhole);
-    if (read === null) return;
-    counter.tokens += read.tokens;
-    counter.latencies.push(stampAge(nowMs, read.first));
-  };
-  return promise;
+  await served.ready(mode === "sse" ? count * 16 : count);
+  return { count, counter, settle, close: () => stopping.abort() };
 }
 
 async function readEvents(
@@ -228,20 +180,6 @@ async function readEvents(
   }
 }
 
-interface Read {
-  readonly tokens: number;
-  readonly first: number;
-}
-
-function readJson(text: string, isWhole: boolean): Read | null {
-  const first = /"token_ids":\[([0-9]+)/.exec(text)?.[1];
-  if (first === undefined) return null;
-  if (!isWhole) return { tokens: 0, first: Number(first) };
-  const { tokens } = JSON.parse(text) as { tokens: { token_ids: number[] }[] };
-  const count = tokens.reduce((sum, { token_ids }) => sum + token_ids.length, 0);
-  return { tokens: count, first: Number(first) };
-}
-
 const wallMs = () => performance.timeOrigin + performance.now();
 
 function stampAge(nowMs: number, stamp: number): number {
@@ -265,7 +203,7 @@ async function main(): Promise<void> {
     seconds: Number(values.seconds),
     stepTokens: 4,
     draft: DRAFT_MODES.find((mode) => mode === values.draft) ?? "grouped",
-    isWhole: false,
+    warmUpS: 3,
   };
   const rows: ServeRow[] = [];
   for (const mode of MODES) {
