@@ -86,17 +86,6 @@ describe.skipIf(skipReason !== null)("exactness", () => {
     engine.close();
   });
 
-  test("preemptions: recomputed, counted, and without effect on the response", () => {
-    const specs = requests(6);
-    const engine = newEngine({ slots: 6, kvTokens: 150 });
-    for (const spec of specs) engine.command(run(spec));
-    expectSolo(runToEnd(engine), ...specs);
-    const { preemptions, recomputedTokens } = engine.stats();
-    expect(preemptions).toBeGreaterThan(0);
-    expect(recomputedTokens).toBeGreaterThan(0);
-    engine.close();
-  });
-
   test("an engine that has been profiled draws the same", () => {
     const specs = requests(3);
     let nowMs = 0;

@@ -7,7 +7,6 @@ import { type StandInOptions, VllmStandIn } from "../../../test/faults/stand-in/
 import { benchOf, closeBenches, PROMPT, started } from "../../../test/suite/vllm-bench.ts";
 import { requestId, weightEpoch } from "../../core/base/ids.ts";
 import { NO_SHAPING } from "../../core/request/request.ts";
-import { wallTimers } from "./clock.ts";
 import type { VllmWorkerOptions } from "./open.ts";
 
 const EPOCH_1 = weightEpoch(1);
@@ -222,24 +221,6 @@ test("run: a server that is full for longer than it may be silent refuses the re
   expect([finish, refusal?.status]).toEqual(["abort", 502]);
   expect(refusal?.message).toContain("busy");
   expect(bench.all("failed")).toEqual([]);
-});
-
-test("run: the time for which a server was full ends with a token from it", async () => {
-  let pastMs = 0;
-  const clock = { ...wallTimers, nowMs: () => wallTimers.nowMs() + pastMs };
-  const faults: FaultPlan = (arrival) => {
-    if (arrival === 2) return { kind: "cut", afterTokens: 3 };
-    if (arrival === 3) pastMs = 2 * LIMITS.silenceMsMax;
-    const isFull = arrival > 0 && arrival < 6 * LIMITS.failedAttemptsMax;
-    return isFull ? { kind: "full", afterTokens: 0 } : null;
-  };
-  const bench = await open(await serve({ faults }), {
-    clock,
-    limits: { retryMs: 1, retryMsMax: 2 },
-  });
-  bench.run();
-  expect((await bench.kind("chunk_done")).finish).toBe("length");
-  expect(bench.tokens()).toEqual(expected());
 });
 
 test("openVllmWorker: a full server is no server without token ids", async () => {

@@ -1,7 +1,7 @@
 // The control plane over several engines: one answer, one weight epoch, and no engine with old weights in service.
 
 import { expect, test } from "bun:test";
-import { begun, ControlFixture as Fixture, gated } from "../../../test/suite/control-fixture.ts";
+import { begun, ControlFixture as Fixture } from "../../../test/suite/control-fixture.ts";
 import { AppError } from "../../core/base/errors.ts";
 import { weightEpoch } from "../../core/base/ids.ts";
 
@@ -46,19 +46,6 @@ test("init_weight_transfer_engine: a rank that is no whole number is refused, an
   expect(heard).not.toContain("update");
 });
 
-test("start, update, finish: one weight epoch, under the trainer's name for it", async () => {
-  const fixture = await Fixture.open();
-  await fixture.call("POST", "/start_weight_update", {});
-  expect(fixture.sidecar.rollout.pauseMode).toBe("keep");
-  await fixture.call("POST", "/update_weights", { update_info: { names: ["a"] } });
-  await fixture.call("POST", "/update_weights", { update_info: { names: ["b"] } });
-  expect(fixture.sidecar.rollout.epoch).toBe(weightEpoch(0));
-  await fixture.call("POST", "/finish_weight_update", { weight_version: "step-9" });
-  expect(fixture.sidecar.rollout.epoch).toBe(weightEpoch(1));
-  expect(fixture.sidecar.rollout.pauseMode).toBeNull();
-  expect((await fixture.call("GET", "/weight_info")).body).toEqual({ weight_version: "step-9" });
-});
-
 test("an update's answer is an engine's own; a method's results are those of all engines", async () => {
   const fixture = await Fixture.open();
   for (const i of [0, 1, 2]) {
@@ -72,36 +59,6 @@ test("an update's answer is an engine's own; a method's results are those of all
   expect((await fixture.call("POST", "/collective_rpc", reload)).body).toEqual({
     results: [0, 1, 2],
   });
-});
-
-test("collective_rpc reload_weights: requests in flight continue under the new epoch, stamped chunk by chunk", async () => {
-  const fixture = await Fixture.open();
-  const requests = fixture.ask(4);
-  await fixture.steps(6);
-  expect((await fixture.call("POST", "/collective_rpc", reload)).status).toBe(200);
-  await fixture.steps(80);
-  for (const { response } of requests) {
-    expect(response.finish).toBe("stop");
-    const epochs = [
-      ...new Set<number>(response.chunks.filter((c) => c.tokens > 0).map((c) => c.epoch)),
-    ];
-    expect(epochs).toEqual([0, 1]);
-  }
-});
-
-test("pause abort: gives up what runs, keeps what comes until resume", async () => {
-  const fixture = await Fixture.open();
-  const before = fixture.ask(3);
-  await fixture.steps(3);
-  await fixture.call("POST", "/pause?mode=abort");
-  expect(before.map(({ response }) => response.finish)).toEqual(["abort", "abort", "abort"]);
-  const late = fixture.ask(1);
-  await fixture.steps(5);
-  expect(late[0]?.response.length).toBe(0);
-  expect((await fixture.call("GET", "/is_paused")).body).toMatchObject({ is_paused: true });
-  await fixture.call("POST", "/resume");
-  await fixture.steps(40);
-  expect(late[0]?.response.finish).toBe("stop");
 });
 
 test("pause: names a mode it does not know", async () => {
@@ -174,21 +131,6 @@ test("update: waits for a pause that has not taken hold", async () => {
   };
   await fixture.call("POST", "/collective_rpc", reload);
   expect(inFlight).toBe(0);
-});
-
-test("resume: while weights change nothing runs, and all continue afterwards", async () => {
-  const fixture = await Fixture.open();
-  const requests = fixture.ask(2);
-  await fixture.call("POST", "/pause?mode=keep");
-  const open = gated(fixture.worker(0));
-  const { answer } = await begun(fixture, "/collective_rpc", reload);
-  await fixture.call("POST", "/resume");
-  await fixture.steps(5);
-  expect(requests.map(({ response }) => response.length)).toEqual([0, 0]);
-  open();
-  await answer;
-  await fixture.steps(60);
-  expect(requests.every(({ response }) => response.finish === "stop")).toBe(true);
 });
 
 test("pause: one that comes while weights change outlasts the update", async () => {

@@ -183,19 +183,6 @@ test("resume: reports that it is deferred and why, and so does is_paused", async
   expect((await fixture.call("POST", "/resume")).body).toEqual({ status: "resumed" });
 });
 
-test("two updates at once are one after the other", async () => {
-  const fixture = await Fixture.open();
-  const open = gated(fixture.worker(0));
-  const first = await begun(fixture, "/collective_rpc", reload);
-  const second = await begun(fixture, "/collective_rpc", reload);
-  await fixture.steps(5);
-  expect(fixture.worker(1).heard.length).toBe(1);
-  open();
-  expect((await first.answer).status).toBe(200);
-  expect((await second.answer).status).toBe(200);
-  expect(fixture.sidecar.rollout.epoch).toBe(weightEpoch(2));
-});
-
 test("calls that wait for an update: one more than 64 is refused by number, and the others are answered", async () => {
   const fixture = await Fixture.open();
   const open = gated(fixture.worker(0));

@@ -174,14 +174,6 @@ test("POST /v1/rollouts: a finished group is sent while others run", async () =>
   await finish();
 });
 
-test("POST /v1/rollouts: random numbers are those of `foretoken rollout`", async () => {
-  const { sidecar, roll } = world();
-  const draws: unknown[] = [];
-  sidecar.observe({ joined: ({ spec }) => draws.push(spec.draw) });
-  await roll();
-  expect(draws[1]).toEqual(drawKey(7, "a", 1));
-});
-
 test("POST /v1/rollouts: the same id and body attach, another body is a conflict", async () => {
   const { call, sidecar, finish } = world();
   const first = linesOf(await call("POST", "/v1/rollouts", body()));
@@ -636,14 +628,3 @@ test("rollouts: a change that cannot be made is refused, and changes nothing", a
   const ended = Object(await (await call("GET", "/v1/rollouts/one")).json());
   expect(ended).toMatchObject({ state: "finished", report: { finished_requests: 3 } });
 });
-
-test("rollouts: as many groups as a request takes are added to as many within seconds", async () => {
-  const { call, finish } = world();
-  const groups = (prefix: string) =>
-    Array.from({ length: 16_384 }, (_, i) => ({ id: `${prefix}${i}`, token_ids: [1] }));
-  const body = { n: 1, sampling_params: { max_tokens: 1 } };
-  await call("POST", "/v1/rollouts", { ...body, id: "one", open: true, groups: groups("a") });
-  await call("POST", "/v1/rollouts/one/groups", { ...body, groups: groups("b") });
-  await call("DELETE", "/v1/rollouts/one");
-  await finish();
-}, 15_000);
