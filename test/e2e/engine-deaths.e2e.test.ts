@@ -103,7 +103,7 @@ engineTest("an embedded engine whose thread ends is opened again, each time", as
       () => sidecar.lines.filter((one) => line.test(one)).length === times,
       () => sidecar.text,
     );
-  for (let life = 1; life <= 3; life += 1) {
+  for (let life = 1; life <= 2; life += 1) {
     const tokens = () => http.metric("vllm:generation_tokens_total");
     const before = await tokens();
     const asked = greedy();
@@ -114,9 +114,9 @@ engineTest("an embedded engine whose thread ends is opened again, each time", as
   }
   sidecar.signal("SIGUSR2");
   // Opening takes much longer than the signal: this thread ends before it has opened.
-  await untilSaid(/engine's thread begins/, 5);
+  await untilSaid(/engine's thread begins/, 4);
   sidecar.signal("SIGUSR2");
-  await untilSaid(/engine's thread begins/, 6);
+  await untilSaid(/engine's thread begins/, 5);
   await until(() => http.isServing(), "the engine");
   expect(await greedy()).toEqual(undisturbed);
 });

@@ -237,7 +237,7 @@ describe.skipIf(skipReason !== null)("sampling", () => {
   test("temperature 0: the response does not depend on the seed, and each logprob is the highest", () => {
     const greedy = newRequest(1, { temperature: 0, tokensMax: 24 });
     const { tokens, logprobs } = soloResponse(greedy);
-    for (let seed = 0; seed < 8; seed += 1) {
+    for (let seed = 0; seed < 3; seed += 1) {
       const { sampling } = greedy;
       const other = { ...greedy, sampling: { ...sampling, seed } };
       expect(soloResponse(other).tokens).toEqual(tokens);

@@ -68,7 +68,7 @@ describe.skipIf(engineMissing() !== null).each([
     await victim().survives(async () => {
       const prompt = TEXTS.blanks?.(4 * MILLION);
       const body = JSON.stringify({ prompt });
-      const gone = Array.from({ length: rounds(6, 20) }, async () => {
+      const gone = Array.from({ length: rounds(3, 20) }, async () => {
         const signal = AbortSignal.timeout(300);
         await fetch(new URL("/tokenize", victim().http.url), {
           method: "POST",
