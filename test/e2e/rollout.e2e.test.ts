@@ -13,7 +13,6 @@ import { ended, foretoken, PROMPTS, ROOT, scratch, spawn, start } from "./tool.t
 
 setDefaultTimeout(300_000);
 
-const _words = (text: string): string[] => text.split(" ");
 
 interface Line extends ResponseLine {
   readonly text: string;
