@@ -74,8 +74,9 @@ export class ToolProcess {
     return one;
   }
 
-  async listens(): Promise<string> {
-    const [, url = ""] = (await this.said(/^(?:foretoken|stand-in|draft server) on (\S+)/)) ?? [];
+  async listens(msMax = START_MS_MAX): Promise<string> {
+    const said = await this.said(/^(?:foretoken|stand-in|draft server) on (\S+)/, msMax);
+    const [, url = ""] = said ?? [];
     this.#http = new HttpClient(url);
     return url;
   }
@@ -194,9 +195,13 @@ export class ToolProcess {
     });
   }
 
+  /** Called with each line of both outputs. */
+  protected took(_line: string): void {}
+
   async #read(stream: ReadableStream<Uint8Array>): Promise<void> {
     for await (const line of linesOf(stream)) {
       this.lines.push(line);
+      this.took(line);
       if (this.lines.length > LINES_KEPT) this.lines.shift();
     }
   }

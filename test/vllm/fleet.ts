@@ -6,6 +6,7 @@ import { join } from "node:path";
 import { AppError } from "../../src/core/base/errors.ts";
 import { Engine } from "../../src/tools/doctor/engine.ts";
 import { findVllm } from "../../src/tools/up/find-vllm.ts";
+import { ToolProcess } from "../faults/process.ts";
 import { linesOf } from "../suite/lines.ts";
 
 export const ROOT = join(import.meta.dir, "..", "..");
@@ -103,48 +104,23 @@ const CALL_MS_MAX = 600_000;
 export const metricsOf = (urls: readonly string[]): Promise<string[]> =>
   Promise.all(urls.map(async (url) => await (await fetch(`${url}/metrics`)).text()));
 
-export class Fleet {
+export class Fleet extends ToolProcess {
+  /** What is no entry of the log is an event by its text. */
   readonly log: LogEntry[] = [];
-  readonly #child;
-  #url = "";
-  #changed = Promise.withResolvers<void>();
-
-  private constructor(args: readonly string[], env: Readonly<Record<string, string>>) {
-    const command = [process.execPath, join(ROOT, "src", "main.ts"), "up"];
-    const own = ["--port", "0", "--log", "json", "--logs", join("out", "test-vllm")];
-    this.#child = Bun.spawn([...command, ...own, ...args], {
-      cwd: ROOT,
-      // Not the environment of this process's beginning: a test may have added to it. No server outlives this process.
-      env: { ...process.env, FORETOKEN_PARENT: String(process.pid), ...env },
-      stdin: "ignore",
-      stdout: "pipe",
-      stderr: "pipe",
-    });
-  }
 
   /** Resolves when the sidecar serves. */
   static async up(
     args: readonly string[],
     env: Readonly<Record<string, string>> = {},
   ): Promise<Fleet> {
-    const fleet = new Fleet(args, env);
-    void fleet.#follow();
-    for await (const line of linesOf(fleet.#child.stdout)) {
-      const url = /^foretoken on (\S+)/.exec(line)?.[1];
-      if (url === undefined) continue;
-      fleet.#url = url;
-      return fleet;
-    }
-    throw new Error(`foretoken up ended:\n${fleet.log.map((e) => JSON.stringify(e)).join("\n")}`);
+    const own = ["--port", "0", "--log", "json", "--logs", join(ROOT, "out", "test-vllm")];
+    const fleet = new Fleet(["up", ...own, ...args], { env });
+    await fleet.listens(CALL_MS_MAX);
+    return fleet;
   }
 
-  get url(): string {
-    return this.#url;
-  }
-
-  /** Process id of `foretoken up` itself. */
-  get pid(): number {
-    return this.#child.pid;
+  protected override took(line: string): void {
+    this.log.push(line.startsWith("{") ? JSON.parse(line) : { event: line });
   }
 
   /** The servers' newest process groups, by name. */
@@ -172,12 +148,12 @@ export class Fleet {
   }
 
   async call(method: "GET" | "POST", path: string, body: unknown = null): Promise<Response> {
-    return await fetch(this.#url + path, {
+    const headers = { "content-type": "application/json" };
+    const sent = body === null ? {} : { body: JSON.stringify(body), headers };
+    // A rollout takes as long as it takes; the test's own limit ends it.
+    return await this.http.call(path, {
       method,
-      ...(body === null
-        ? {}
-        : { body: JSON.stringify(body), headers: { "content-type": "application/json" } }),
-      // A rollout takes as long as it takes; the test's own limit ends it.
+      ...sent,
       signal: AbortSignal.timeout(CALL_MS_MAX),
     });
   }
@@ -213,7 +189,7 @@ export class Fleet {
   async metric(name: string, of: "sidecar" | "servers" | number): Promise<number> {
     const servers = this.servers.map(({ url }) => url);
     const urls =
-      of === "sidecar" ? [this.#url] : of === "servers" ? servers : servers.slice(of, of + 1);
+      of === "sidecar" ? [this.url] : of === "servers" ? servers : servers.slice(of, of + 1);
     const texts = await metricsOf(urls);
     const lines = new RegExp(`^${name}(?:\\{[^}]*\\})? (\\S+)`, "gm");
     const values = texts.flatMap((text) => [...text.matchAll(lines)].map(([, v]) => Number(v)));
@@ -226,9 +202,7 @@ export class Fleet {
   }
 
   async workerStates(): Promise<string[]> {
-    const answer = await this.call("GET", "/foretoken/workers");
-    const { workers } = (await answer.json()) as { workers: { state: string }[] };
-    return workers.map(({ state }) => state);
+    return (await this.http.workers()).map(({ state }) => state);
   }
 
   /** Waits until the log holds what is looked for, from entry `from` on. */
@@ -236,22 +210,14 @@ export class Fleet {
     for (;;) {
       const found = this.log.slice(from).find(isIt);
       if (found !== undefined) return found;
-      await this.#changed.promise;
+      await Bun.sleep(POLL_MS);
     }
   }
 
   /** Stops the fleet like Ctrl-C. Returns the exit status. */
   async stop(): Promise<number> {
-    this.#child.kill("SIGINT");
-    return await this.#child.exited;
-  }
-
-  async #follow(): Promise<void> {
-    for await (const line of linesOf(this.#child.stderr)) {
-      this.log.push(line.startsWith("{") ? JSON.parse(line) : { event: line });
-      this.#changed.resolve();
-      this.#changed = Promise.withResolvers();
-    }
+    this.signal("SIGINT");
+    return await this.exited;
   }
 }
 
