@@ -7,8 +7,9 @@ import { findVllm } from "../../src/tools/up/find-vllm.ts";
 import { launchOf } from "../../src/tools/up/launch.ts";
 import { ManagedServer } from "../../src/tools/up/managed-server.ts";
 import { freePorts } from "../../src/tools/up/ports.ts";
+import { foretoken } from "../e2e/tool.ts";
 import { TEST_MS_MAX } from "./bed.ts";
-import { examined, foretoken, named } from "./doctor.ts";
+import { examined, named } from "./doctor.ts";
 import { Fleet, MODEL, ROOT, vllmMissing } from "./fleet.ts";
 
 setDefaultTimeout(TEST_MS_MAX);
@@ -88,8 +89,8 @@ describe.skipIf(skipped !== null)("a vLLM server whose drafts change what it dra
     const url = server?.spec.url ?? "";
     const ran = await foretoken("serve", "--port", "0", "--worker", url);
     expect(ran.status).toBe(1);
-    expect(ran.errors).toContain(`${url}: mean logprob`);
-    expect(ran.errors).toContain("start it without --speculative-config");
+    expect(ran.stderr).toContain(`${url}: mean logprob`);
+    expect(ran.stderr).toContain("start it without --speculative-config");
     await server?.stop();
   });
 

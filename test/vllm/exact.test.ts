@@ -3,8 +3,8 @@
 
 import { describe, expect, setDefaultTimeout, test } from "bun:test";
 import type { WayReport } from "../../src/tools/verify/compare-servers.ts";
+import { foretoken } from "../e2e/tool.ts";
 import { TEST_MS_MAX } from "./bed.ts";
-import { foretoken } from "./doctor.ts";
 import { Fleet, scripted, vllmMissing } from "./fleet.ts";
 
 setDefaultTimeout(TEST_MS_MAX);
@@ -27,7 +27,7 @@ describe.skipIf(missing !== null)("exact on vLLM's first model runner", () => {
       const urls = fleet.servers.map(({ url }) => url).join(",");
       const size = ["--limit", "6", "--group-size", "4", "--max-tokens", "128", "--slots", "4"];
       const ran = await foretoken("verify", "--vllm", urls, ...size, "--json", "--quiet");
-      const { ways } = JSON.parse(ran.output) as { ways: WayReport[] };
+      const { ways } = JSON.parse(ran.stdout) as { ways: WayReport[] };
       expect(ways.map(({ way }) => way).join()).toBe("plain,again,chunks,moves,drafts,all");
       const [, ...others] = ways;
       for (const { way, differences, dlogp } of others) {

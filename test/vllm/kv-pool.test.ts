@@ -5,8 +5,8 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { rmSync } from "node:fs";
 import type { Diagnosis } from "../../src/tools/doctor/finding.ts";
+import { foretoken } from "../e2e/tool.ts";
 import { type Bed, faultsOf, movedIn, roll, standStill, TEST_MS_MAX } from "./bed.ts";
-import { foretoken } from "./doctor.ts";
 import { CHUNK_TOKENS, Fleet, livingIn, promptIds, vllmMissing } from "./fleet.ts";
 import { scaledModel } from "./other-weights.ts";
 
@@ -109,7 +109,7 @@ describe.skipIf(missing !== null)("two vLLM servers with one KV pool", () => {
   test("`foretoken doctor A B`: says of the second server that it finds the KV of the first", async () => {
     const urls = ready().fleet.servers.map(({ url }) => url);
     const ran = await foretoken("doctor", ...urls, "--json", "--quiet", "--samples", "1000");
-    const { engines } = JSON.parse(ran.output) as { engines: Diagnosis[] };
+    const { engines } = JSON.parse(ran.stdout) as { engines: Diagnosis[] };
     const found = engines.map(({ findings }) => findings.find(({ check }) => check === "KV pool"));
     console.log(`kv-pool: doctor: ${JSON.stringify(found[1])}`);
     expect(found).toEqual([undefined, expect.objectContaining({ verdict: "ok" })]);
