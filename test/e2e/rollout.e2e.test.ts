@@ -13,7 +13,6 @@ import { ended, foretoken, PROMPTS, ROOT, scratch, spawn, start } from "./tool.t
 
 setDefaultTimeout(300_000);
 
-
 interface Line extends ResponseLine {
   readonly text: string;
   readonly weight_epoch: number;
