@@ -8,6 +8,7 @@ import { errorText } from "../core/base/errors.ts";
 import { weightEpoch } from "../core/base/ids.ts";
 import { SAMPLES_MAX } from "../core/draft/service/limits.ts";
 import { DraftServer } from "../core/draft/service/server.ts";
+import type { Group } from "../core/request/buffer.ts";
 import { SegmentedLog } from "../host/segmented-log.ts";
 import { randomWord, wallClock } from "../host/system.ts";
 import { workersOf } from "../server/control/calls.ts";
@@ -16,7 +17,6 @@ import { confined } from "../server/control/weights-roots.ts";
 import { Deadlines } from "../server/deadlines.ts";
 import { DraftSocketService } from "../server/drafts/draft-socket.ts";
 import { EngineTelemetry, PLUGIN_ROUTES } from "../server/drafts/engine-telemetry.ts";
-import { followedResponses } from "../server/drafts/followed-responses.ts";
 import { Iterations } from "../server/iterations.ts";
 import { LIVE_ROUTES } from "../server/live/routes.ts";
 import { LiveView } from "../server/live/view.ts";
@@ -134,13 +134,18 @@ function liveView(parts: Parts): LiveView {
 
 /** The draft service behind /v1/draft: all groups of the sidecar, under its weight epochs, for engines with the plugin. */
 function draftService({ options, sidecar, history, timers, log }: Parts) {
+  const { rollout } = sidecar;
+  const pastOf = (group: Group | null) => (group === null ? [] : (history?.past(group) ?? []));
   const server = new DraftServer({
     clock: wallClock,
     instanceId: randomWord(),
     // Responses to a prompt that comes again and again are all of one group.
     limits: { samplesMax: SAMPLES_MAX },
     leads: true,
-    source: followedResponses(sidecar.rollout, history),
+    source: {
+      responses: (groupId) => rollout.responses(groupId),
+      ...(history && { past: (groupId) => pastOf(rollout.group(groupId)) }),
+    },
     release: options.version,
   });
   const telemetry = new EngineTelemetry({

@@ -42,7 +42,7 @@ test("a later turn joins its session's group, goes where its KV is, and computes
   expect(seconds.map(({ workerId }) => workerId)).toEqual(firsts.map(({ workerId }) => workerId));
   expect(prefilled(bed) - before).toBe(3 * NEWS.length);
   // Their sequences are what is new and the response: the turns before are others of the group.
-  const sources = seconds.map((request) => bed.sidecar.rollout.drafts.source(request));
+  const sources = seconds.map((request) => bed.sidecar.rollout.draftSource(request));
   for (const source of sources) {
     expect(source?.turn).toEqual({ promptTokens: ROOT.length, leadTokens: NEWS.length });
   }

@@ -35,10 +35,7 @@ const server = new DraftServer({
   instanceId: crypto.getRandomValues(new Uint32Array(1))[0] ?? 0,
   leads: true,
   source: {
-    each: (group, take) => {
-      for (const [sample, tokens] of responses.get(group) ?? []) take(sample, tokens);
-    },
-    find: (group, sample) => responses.get(group)?.get(sample) ?? null,
+    responses: (group) => responses.get(group) ?? [],
     past: () => past,
   },
 });

@@ -70,13 +70,14 @@ test("registry: replicas converge to the responses", () => {
         const request = present(requests[step.request], "six requests");
         const replica = present(logs[step.worker], "three workers");
         const source = present(registry.source(request), "drafting is on");
-        const groupOf = (id: string) => buffer.group(groupId(id));
-        expect(registry.ownerOf(source, groupOf)).toBe(request);
+        const { group } = request;
+        const column = () => new Map(registry.responses(group)).get(source.sampleIndex);
+        expect(column()).toBe(request.response.column);
         if (step.kind === "restart") {
           request.response.restart();
           registry.restarted(request);
           begun.set(request, (begun.get(request) ?? 0) + 1);
-          expect(registry.ownerOf(source, groupOf)).toBeNull();
+          expect(column()).toBeUndefined();
           expect(registry.source(request)).not.toEqual(source);
         } else if (step.kind === "forget") {
           registry.forget(workerId(step.worker));
@@ -85,7 +86,7 @@ test("registry: replicas converge to the responses", () => {
           const log = replica.groups.get(source.groupId)?.get(source.sampleIndex);
           if (log === undefined) continue;
           log.length = Math.floor(log.length / 2);
-          registry.missing(request, workerId(step.worker), log.length);
+          registry.missing(group, source.sampleIndex, workerId(step.worker), log.length);
         } else {
           for (const u of registry.begin(request, workerId(step.worker))) replica.apply(u);
           const offset = request.response.length;
@@ -134,8 +135,9 @@ test("registry: a response beyond those that a replica has room for is neither s
   const beyond = at(4096);
   const grouped = new DraftRegistry("grouped");
   const id = groupId("g0");
-  expect(grouped.source(at(4095))).toEqual({ groupId: id, sampleIndex: 4095 });
-  expect(grouped.source(beyond)).toBe(null);
+  const sources = group.requests.map((request) => grouped.source(request));
+  expect(sources[4095]).toEqual({ groupId: id, sampleIndex: 4095 });
+  expect(sources[4096]).toBe(null);
   for (const w of [0, 1].map(workerId)) {
     expect(grouped.begin(beyond, w)).toEqual([]);
     grouped.begin(at(0), w);

@@ -1,14 +1,16 @@
 // The registry of draft groups: which worker holds a replica of which group, and how much of each response it has been
 // sent. It multicasts what a worker makes to every worker that runs a sibling. The log of a response's tokens is its column
 // in the request buffer, which the draft service reads as well: who follows it, a worker here or a client there, is a
-// cursor. Responses beyond those that a replica has room for (SEQUENCES_MAX of a group) have no source: they are neither
-// sent nor drafted for.
+// cursor. A response gets the next sequence of its group when it is first asked for; replicas keep the tokens of a sequence,
+// so one that restarts, perhaps with other tokens, gets another, and the old one stays as a sibling that does not grow.
+// Responses beyond those that a replica has room for (SEQUENCES_MAX of a group) have no source: they are neither sent nor
+// drafted for.
 
 import type { GroupId, WorkerId } from "../base/ids.ts";
 import type { Group, RolloutRequest } from "../request/buffer.ts";
+import type { TokenColumn } from "../request/columns.ts";
 import { SEQUENCES_MAX } from "../wasm/abi.ts";
 import type { DraftSource, GroupUpdate } from "./group-update.ts";
-import { DraftSequences } from "./sequences.ts";
 
 export const DRAFT_MODES = ["grouped", "off"] as const;
 /** grouped: from all responses of the group. */
@@ -41,7 +43,8 @@ export class DraftRegistry {
   readonly #holders = new Map<GroupId, Set<WorkerId>>();
   /** Requests of which a holder may lack tokens. */
   readonly #dirty = new Set<Log>();
-  readonly #sequences = new DraftSequences();
+  /** Sequences that each group has. */
+  readonly #sequences = new Map<Group, number>();
 
   constructor(mode: DraftMode) {
     this.#mode = mode;
@@ -56,10 +59,12 @@ export class DraftRegistry {
     return this.#log(request)?.source ?? null;
   }
 
-  /** The response that a source's tokens belong to; null: none, or an attempt that was discarded. */
-  ownerOf(source: DraftSource, groupOf: (id: GroupId) => Group | null): RolloutRequest | null {
-    const group = groupOf(source.groupId);
-    return group === null ? null : this.#sequences.ownerAt(group, source.sampleIndex);
+  /** The responses of a group by sequence, those alone that have one. */
+  *responses(group: Group): Iterable<readonly [sampleIndex: number, tokens: TokenColumn]> {
+    for (const request of group.requests) {
+      const source = this.source(request);
+      if (source !== null) yield [source.sampleIndex, request.response.column];
+    }
   }
 
   /**
@@ -97,12 +102,14 @@ export class DraftRegistry {
     if (log !== null && log.holders.size > 1) this.#dirty.add(log);
   }
 
-  /** The worker's replica has only `have` tokens of the request. */
-  missing(request: RolloutRequest, workerId: WorkerId, have: number): void {
-    const log = this.#known(request);
-    if (log === null) return;
-    log.cursors.set(workerId, have);
-    this.#dirty.add(log);
+  /** The worker's replica has only `have` tokens of a sequence of the group. */
+  missing(group: Group, sampleIndex: number, workerId: WorkerId, have: number): void {
+    for (const request of group.requests) {
+      const log = this.#known(request);
+      if (log?.source.sampleIndex !== sampleIndex) continue;
+      log.cursors.set(workerId, have);
+      this.#dirty.add(log);
+    }
   }
 
   /** Brings all holders up to date with `countMax` requests, those that have waited longest. */
@@ -117,11 +124,10 @@ export class DraftRegistry {
   }
 
   /** The group has no use any more: updates to send. */
-  retired({ groupId: id, requests }: Group): Multicast[] {
-    for (const request of requests) {
-      this.#drop(request);
-      this.#sequences.forget(request);
-    }
+  retired(group: Group): Multicast[] {
+    const { groupId: id, requests } = group;
+    for (const request of requests) this.restarted(request);
+    this.#sequences.delete(group);
     const holders = [...(this.#holders.get(id) ?? [])];
     this.#holders.delete(id);
     return holders.map((workerId) => ({
@@ -130,11 +136,12 @@ export class DraftRegistry {
     }));
   }
 
-  /** The response restarts, perhaps with other tokens: as another sequence of its group. */
+  /** The response restarts, perhaps with other tokens. */
   restarted(request: RolloutRequest): void {
-    if (this.#mode === "off") return;
-    this.#drop(request);
-    this.#sequences.restarted(request);
+    const log = this.#known(request);
+    if (log === null) return;
+    this.#dirty.delete(log);
+    this.#logs[request.index] = undefined;
   }
 
   /** No worker has a replica any more. */
@@ -149,13 +156,6 @@ export class DraftRegistry {
   forget(workerId: WorkerId): void {
     for (const holders of this.#holders.values()) holders.delete(workerId);
     for (const log of this.#logs) log?.cursors.delete(workerId);
-  }
-
-  #drop(request: RolloutRequest): void {
-    const log = this.#known(request);
-    if (log === null) return;
-    this.#dirty.delete(log);
-    this.#logs[request.index] = undefined;
   }
 
   *#deltas(log: Log): Iterable<Multicast> {
@@ -190,14 +190,14 @@ export class DraftRegistry {
     return log;
   }
 
-  #sourceOf(request: RolloutRequest): DraftSource | null {
-    const index = this.#sequences.indexOf(request);
-    if (index >= SEQUENCES_MAX) return null;
-    const { groupId: id, leadTokens } = request.spec;
-    const isTurn = leadTokens !== undefined && request.spec.prompt !== request.group.prompt;
-    if (!isTurn) return { groupId: id, sampleIndex: index };
-    const turn = { promptTokens: request.group.prompt.length, leadTokens };
-    return { groupId: id, sampleIndex: index, turn };
+  #sourceOf({ spec, group }: RolloutRequest): DraftSource | null {
+    const sampleIndex = this.#sequences.get(group) ?? 0;
+    if (sampleIndex >= SEQUENCES_MAX) return null;
+    this.#sequences.set(group, sampleIndex + 1);
+    const { groupId, leadTokens } = spec;
+    const isTurn = leadTokens !== undefined && spec.prompt !== group.prompt;
+    if (!isTurn) return { groupId, sampleIndex };
+    return { groupId, sampleIndex, turn: { promptTokens: group.prompt.length, leadTokens } };
   }
 }
 

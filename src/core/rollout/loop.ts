@@ -237,8 +237,9 @@ export class Loop {
         this.events.tell((reader) => reader.stats?.(workerId, event.stats));
         return;
       case "gap": {
-        const request = this.registry.ownerOf(event, (id) => this.requests.group(id));
-        if (request !== null) this.registry.missing(request, workerId, event.offset);
+        const { groupId, sampleIndex, offset } = event;
+        const group = this.requests.group(groupId);
+        if (group !== null) this.registry.missing(group, sampleIndex, workerId, offset);
         return;
       }
       case "preempted": {

@@ -3,7 +3,7 @@
 
 import { assert } from "../base/assert.ts";
 import type { GroupId, RequestId, WeightEpoch, WorkerId } from "../base/ids.ts";
-import type { DraftRegistry } from "../draft/registry.ts";
+import type { DraftSource } from "../draft/group-update.ts";
 import {
   type Group,
   type GroupSpec,
@@ -11,6 +11,7 @@ import {
   type RolloutRequest,
   type Wanted,
 } from "../request/buffer.ts";
+import type { TokenColumn } from "../request/columns.ts";
 import { restore, type SavedOutput } from "../request/saved-output.ts";
 import type { Paces } from "../schedule/pace.ts";
 import type { DriftGuard } from "./drift-guard.ts";
@@ -82,9 +83,15 @@ export class Rollout {
     return this.#loop.drift;
   }
 
-  /** Draft groups: the sequence that each request is, and the request of each sequence. */
-  get drafts(): Pick<DraftRegistry, "source" | "ownerOf"> {
-    return this.#loop.registry;
+  /** Where the request drafts from; null: it gets no drafts. */
+  draftSource(request: RolloutRequest): DraftSource | null {
+    return this.#loop.registry.source(request);
+  }
+
+  /** See ResponseSource. */
+  *responses(id: GroupId): Iterable<readonly [sampleIndex: number, tokens: TokenColumn]> {
+    const group = this.group(id);
+    if (group !== null) yield* this.#loop.registry.responses(group);
   }
 
   /** Waits for what no other request gives. */

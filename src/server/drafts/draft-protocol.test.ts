@@ -78,7 +78,7 @@ test("fetch: brings what the client lacks, and tells which responses the server 
   );
   expect(deltas).toEqual([[[0, [...log]]], [[60, [...log.subarray(60)]]], undefined, []]);
   expect(groups[3]?.[0]?.behind).toEqual([{ sampleIndex: 0, have: 90 }]);
-  expect(groups.map(([group]) => group?.version)).toEqual([1, 1, undefined, 1]);
+  expect(groups.map(([group]) => group?.version)).toEqual([90, 90, undefined, 90]);
 });
 
 test("epochs: an older one is refused, the next one drops everything", async () => {

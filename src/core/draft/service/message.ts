@@ -148,7 +148,7 @@ export interface SampleBehind {
 }
 
 export interface FetchedGroup extends GroupDelta {
-  /** Counts the appends since the group was created: if it decreases, the group was dropped and created again. */
+  /** Counts the tokens of all logs. */
   readonly version: number;
   readonly behind: readonly SampleBehind[];
 }

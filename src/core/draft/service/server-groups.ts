@@ -11,21 +11,20 @@ import { TokenLog } from "./token-log.ts";
 export interface ServerGroup {
   readonly groupId: GroupId;
   readonly prompt: Int32Array;
-  /** Logs by sample index; null: none yet. */
-  readonly logs: (TokenLog | null)[];
+  /** Logs by sample index; absent: none yet. */
+  readonly logs: (TokenLog | undefined)[];
   ttlMs: number;
   usedAtMs: number;
-  /** Counts the appends that added tokens. */
-  version: number;
+  /** As of the last call that brought it up to date: tokens of all logs, those of responses of this process, and bytes. */
+  tokens: number;
+  own: number;
   bytes: number;
 }
 
 /** The owner of the groups' responses: a sidecar. */
 export interface ResponseSource {
-  /** Calls `take` with the tokens of each response of the group. */
-  each(groupId: GroupId, take: (sampleIndex: number, tokens: TokenColumn) => void): void;
-  /** null: it does not have it. */
-  find(groupId: GroupId, sampleIndex: number): TokenColumn | null;
+  /** The responses of a group by sample index: a column has all tokens, and nobody else adds to it. */
+  responses(groupId: GroupId): Iterable<readonly [sampleIndex: number, tokens: TokenColumn]>;
   /** Responses to the group's prompt of earlier weight epochs, the latest first. Absent: it keeps none. */
   readonly past?: (groupId: GroupId) => readonly Int32Array[];
 }
@@ -41,11 +40,15 @@ export class ServerGroups {
   readonly #samplesMax: number;
   /** The group used longest ago comes first. */
   readonly #groups = new Map<GroupId, ServerGroup>();
-  #bytes = 0;
   #sweptAtMs = Number.NEGATIVE_INFINITY;
-  #evicted = 0;
-  #followed = 0;
   readonly #source: ResponseSource | null;
+  /** Of all groups. */
+  bytes = 0;
+  /** Tokens taken into logs, and those among them that the source had. */
+  taken = 0;
+  own = 0;
+  /** Groups removed for lack of room. */
+  evicted = 0;
 
   /** `source` null: all tokens come from clients. */
   constructor(limits: DraftServerLimits, source: ResponseSource | null) {
@@ -56,20 +59,6 @@ export class ServerGroups {
 
   get size(): number {
     return this.#groups.size;
-  }
-
-  get bytes(): number {
-    return this.#bytes;
-  }
-
-  /** Tokens that logs have from the source, and not from a client before. */
-  get followed(): number {
-    return this.#followed;
-  }
-
-  /** Groups removed for lack of room. */
-  get evicted(): number {
-    return this.#evicted;
   }
 
   /** The group, used now; null: not registered, or expired. */
@@ -91,62 +80,54 @@ export class ServerGroups {
     groupId: GroupId,
     options: { prompt: Int32Array; ttlMs: number; nowMs: number },
   ): ServerGroup | null {
-    const bytes = GROUP_BYTES + options.prompt.length * TOKEN_BYTES;
-    const { groupBytesMax, bytesMax, groupsMax } = this.#limits;
-    if (bytes > Math.min(groupBytesMax, bytesMax)) return null;
-    if (this.#groups.size >= groupsMax) this.#makeRoom(0, { nowMs: options.nowMs, slots: 1 });
-    this.#makeRoom(bytes, { nowMs: options.nowMs });
     const { ttlMs, nowMs } = options;
+    const bytes = GROUP_BYTES + options.prompt.length * TOKEN_BYTES;
+    if (bytes > this.#groupBytesMax) return null;
+    this.#makeRoom(bytes, { nowMs, groups: 1 });
     const prompt = options.prompt.slice();
-    const group = { groupId, prompt, logs: [], ttlMs, usedAtMs: nowMs, version: 0, bytes };
+    const group = { groupId, prompt, logs: [], ttlMs, usedAtMs: nowMs, tokens: 0, own: 0, bytes };
     this.#groups.set(groupId, group);
-    this.#bytes += bytes;
+    this.bytes += bytes;
     return group;
   }
 
   /**
-   * Appends to a log of a group that was used just now. The number of tokens added, or why none were;
-   * others may be dropped to make room, the group itself never.
+   * Appends to a log of a group that was used just now; null: it has the tokens, else why it does not. Others may be
+   * dropped to make room, the group itself never.
    */
   append(
     group: ServerGroup,
-    delta: SampleDelta,
+    { sampleIndex, offset, tokens }: SampleDelta,
     nowMs: number,
-  ): { added: number } | { reason: RefusalReason; have: number } {
-    const { sampleIndex, offset, tokens } = delta;
-    const known = this.#known(group, sampleIndex);
+  ): { reason: RefusalReason; have: number } | null {
+    if (group.logs[sampleIndex] === undefined) this.#follow(group);
+    const known = group.logs[sampleIndex];
+    known?.catchUp();
     const have = known?.length ?? 0;
-    if (offset + tokens.length <= have) return { added: 0 };
+    if (offset + tokens.length <= have) return null;
     if (sampleIndex >= this.#samplesMax) return { reason: "full", have };
     const log = known ?? new TokenLog();
-    const growth = log.growthBytes(offset, tokens.length) + (known === null ? LOG_BYTES : 0);
-    const { groupBytesMax, bytesMax, windowTokens } = this.#limits;
-    if (group.bytes + growth > Math.min(groupBytesMax, bytesMax)) return { reason: "full", have };
+    const growth = log.growthBytes(offset, tokens.length) + (known === undefined ? LOG_BYTES : 0);
+    if (group.bytes + growth > this.#groupBytesMax) return { reason: "full", have };
     this.#makeRoom(growth, { nowMs, kept: group });
-    const before = log.bytes;
-    const result = log.append(offset, tokens, windowTokens);
-    if (result.kind === "gap") return { reason: "gap", have };
-    if (known === null) this.#put(group, sampleIndex, log);
-    this.#grow(group, log.bytes - before);
-    if (result.kind === "held") return { reason: "held", have };
-    group.version += 1;
-    return { added: result.added };
+    const result = log.append(offset, tokens, this.#limits.windowTokens);
+    if (result === "gap") return { reason: "gap", have };
+    group.logs[sampleIndex] = log;
+    this.#measure(group);
+    return result === "held" ? { reason: "held", have } : null;
   }
 
   /** Brings the group, used just now, up to date with what the source has; others may be dropped to make room. */
   catchUp(group: ServerGroup, nowMs: number): void {
-    this.#source?.each(group.groupId, (sampleIndex, tokens) => {
-      const isNew = tokens.length > 0 && sampleIndex < this.#samplesMax;
-      if (isNew && (group.logs[sampleIndex] ?? null) === null)
-        this.#follow(group, sampleIndex, tokens);
-    });
-    for (const log of group.logs) if (log?.isFollowed) this.#refresh(group, log);
+    this.#follow(group);
+    for (const log of group.logs) log?.catchUp();
+    this.#measure(group);
     this.#makeRoom(0, { nowMs, kept: group });
   }
 
   clear(): void {
     this.#groups.clear();
-    this.#bytes = 0;
+    this.bytes = 0;
   }
 
   /** Drops expired groups. */
@@ -157,59 +138,51 @@ export class ServerGroups {
     }
   }
 
-  /** The current log of a response; null: none. */
-  #known(group: ServerGroup, sampleIndex: number): TokenLog | null {
-    const known = group.logs[sampleIndex] ?? null;
-    if (known?.isFollowed) this.#refresh(group, known);
-    if (known !== null || sampleIndex >= this.#samplesMax) return known;
-    const tokens = this.#source?.find(group.groupId, sampleIndex) ?? null;
-    return tokens === null ? null : this.#follow(group, sampleIndex, tokens);
+  get #groupBytesMax(): number {
+    return Math.min(this.#limits.groupBytesMax, this.#limits.bytesMax);
   }
 
-  #follow(group: ServerGroup, sampleIndex: number, tokens: TokenColumn): TokenLog {
-    const log = new TokenLog(tokens);
-    this.#put(group, sampleIndex, log);
-    this.#refresh(group, log);
-    return log;
+  #follow({ groupId, logs }: ServerGroup): void {
+    for (const [sampleIndex, tokens] of this.#source?.responses(groupId) ?? []) {
+      if (sampleIndex < this.#samplesMax) logs[sampleIndex] ??= new TokenLog(tokens);
+    }
   }
 
-  #refresh(group: ServerGroup, log: TokenLog): void {
-    const before = log.bytes;
-    const added = log.catchUp();
-    this.#grow(group, log.bytes - before);
-    if (added === 0) return;
-    this.#followed += added;
-    group.version += 1;
+  #measure(group: ServerGroup): void {
+    let tokens = 0;
+    let own = 0;
+    let bytes = GROUP_BYTES + group.prompt.length * TOKEN_BYTES;
+    for (const log of group.logs) {
+      if (log === undefined) continue;
+      tokens += log.length;
+      own += log.own;
+      bytes += LOG_BYTES + log.bytes;
+    }
+    this.taken += tokens - group.tokens;
+    this.own += own - group.own;
+    this.bytes += bytes - group.bytes;
+    group.tokens = tokens;
+    group.own = own;
+    group.bytes = bytes;
   }
 
-  #put(group: ServerGroup, sampleIndex: number, log: TokenLog): void {
-    while (group.logs.length <= sampleIndex) group.logs.push(null);
-    group.logs[sampleIndex] = log;
-    this.#grow(group, LOG_BYTES);
-  }
-
-  #makeRoom(bytes: number, options: { nowMs: number; slots?: number; kept?: ServerGroup }): void {
-    const { nowMs, slots = 0, kept } = options;
-    const hasRoom = () =>
-      this.#bytes + bytes <= this.#limits.bytesMax &&
-      this.#groups.size + slots <= this.#limits.groupsMax;
+  /** Drops groups until there is room for so many bytes and groups more. */
+  #makeRoom(bytes: number, about: { nowMs: number; groups?: number; kept?: ServerGroup }): void {
+    const { nowMs, groups = 0, kept } = about;
+    const { bytesMax, groupsMax } = this.#limits;
+    const hasRoom = () => this.bytes + bytes <= bytesMax && this.size + groups <= groupsMax;
     if (hasRoom()) return;
     if (nowMs >= this.#sweptAtMs + SWEEP_MS) this.sweep(nowMs);
     for (const group of this.#groups.values()) {
       if (hasRoom()) return;
       if (group === kept) continue;
       this.#drop(group);
-      this.#evicted += 1;
+      this.evicted += 1;
     }
-  }
-
-  #grow(group: ServerGroup, bytes: number): void {
-    group.bytes += bytes;
-    this.#bytes += bytes;
   }
 
   #drop(group: ServerGroup): void {
     this.#groups.delete(group.groupId);
-    this.#bytes -= group.bytes;
+    this.bytes -= group.bytes;
   }
 }

@@ -37,7 +37,7 @@ const PAST = [400, 100, 150, 5].map((length) => new Int32Array(length));
 const past = () => PAST;
 
 /** A server and a session of it, whose answers all fit in a frame. */
-function opened(source: ResponseSource = { each: () => {}, find: () => null, past }) {
+function opened(source: ResponseSource = { responses: () => [], past }) {
   const clock = new ManualClock();
   const server = new DraftServer({ clock, instanceId: 1, limits: LIMITS, source });
   const session = new DraftSession(server);
@@ -90,10 +90,7 @@ test("server: responses that it follows are answered as they are, and count for 
         return known;
       };
       const source: ResponseSource = {
-        each: (name, take) => {
-          for (const [sample, column] of columnsOf(name).entries()) take(sample, column);
-        },
-        find: (name, sample) => columnsOf(name)[sample] ?? null,
+        responses: (name) => columnsOf(name).entries(),
         past,
       };
       const { clock, server, asked, emptied } = opened(source);

@@ -78,7 +78,7 @@ export class DraftServer {
   readonly #groups: ServerGroups;
   readonly #leads: boolean;
   readonly #past: ResponseSource["past"];
-  readonly #counts = { tokensTaken: 0, tokensFetched: 0, tokensPast: 0 };
+  readonly #counts = { tokensFetched: 0, tokensPast: 0 };
   #epoch = weightEpoch(0);
 
   constructor(options: DraftServerOptions) {
@@ -130,8 +130,8 @@ export class DraftServer {
     if (group === null) return { ...answer, status: "full" };
     group.ttlMs = Math.max(group.ttlMs, ttlMs);
     this.#groups.catchUp(group, nowMs);
-    const have = group.logs.map((log) => log?.length ?? 0);
-    return { ...answer, status, version: group.version, have };
+    const have = Array.from(group.logs, (log) => log?.length ?? 0);
+    return { ...answer, status, version: group.tokens, have };
   }
 
   update(message: Update): Updated {
@@ -150,8 +150,8 @@ export class DraftServer {
         continue;
       }
       for (const delta of deltas) {
-        const refusal = this.#append(group, delta, nowMs);
-        if (refusal !== null) refuse(refusal);
+        const refusal = this.#groups.append(group, delta, nowMs);
+        if (refusal !== null) refuse({ groupId, sampleIndex: delta.sampleIndex, ...refusal });
       }
     }
     return { kind: "updated", epoch: this.#epoch, status, refusals };
@@ -214,11 +214,11 @@ export class DraftServer {
   }
 
   stats(): DraftServerStats {
-    const { followed, evicted, size, bytes } = this.#groups;
+    const { taken, own, evicted, size, bytes } = this.#groups;
     return {
       ...this.#counts,
-      tokensTaken: this.#counts.tokensTaken + followed,
-      tokensOwn: followed,
+      tokensTaken: taken,
+      tokensOwn: own,
       epoch: this.#epoch,
       groups: size,
       bytes,
@@ -228,15 +228,6 @@ export class DraftServer {
 
   #room(): Room {
     return { bytes: this.limits.frameBytesMax - FRAME_OVERHEAD_BYTES, isSpent: false };
-  }
-
-  #append(group: ServerGroup, delta: SampleDelta, nowMs: number): UpdateRefusal | null {
-    const result = this.#groups.append(group, delta, nowMs);
-    if (!("added" in result)) {
-      return { groupId: group.groupId, sampleIndex: delta.sampleIndex, ...result };
-    }
-    this.#counts.tokensTaken += result.added;
-    return null;
   }
 
   /** A newer epoch drops everything: its drafts would be of other weights. */
@@ -270,7 +261,7 @@ function lacking(group: ServerGroup, state: CacheState, room: Room): FetchedGrou
   const samples = Math.max(group.logs.length, state.have.length);
   for (let sampleIndex = 0; sampleIndex < samples; sampleIndex += 1) {
     const offset = state.have[sampleIndex] ?? 0;
-    const log = group.logs[sampleIndex] ?? null;
+    const log = group.logs[sampleIndex];
     const have = log?.length ?? 0;
     if (offset === have) continue;
     isBaseTaken ||= take(room, base);
@@ -281,7 +272,7 @@ function lacking(group: ServerGroup, state: CacheState, room: Room): FetchedGrou
         behind.push({ sampleIndex, have });
       continue;
     }
-    if (log === null || !take(room, DELTA_OVERHEAD_BYTES)) continue;
+    if (log === undefined || !take(room, DELTA_OVERHEAD_BYTES)) continue;
     const fitting = Math.min(have - offset, Math.floor(room.bytes / TOKEN_BYTES));
     if (fitting < have - offset) room.isSpent = true;
     if (fitting === 0) continue;
@@ -289,7 +280,7 @@ function lacking(group: ServerGroup, state: CacheState, room: Room): FetchedGrou
     deltas.push({ sampleIndex, offset, tokens: log.view(offset, offset + fitting) });
   }
   if (deltas.length === 0 && behind.length === 0) return null;
-  return { groupId: group.groupId, version: group.version, deltas, behind };
+  return { groupId: group.groupId, version: group.tokens, deltas, behind };
 }
 
 function isEqual(a: Int32Array, b: Int32Array): boolean {

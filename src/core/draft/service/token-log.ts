@@ -9,12 +9,8 @@
 import { TokenColumn } from "../../request/columns.ts";
 import { TOKEN_BYTES } from "./limits.ts";
 
-export type LogAppend =
-  /** `added` tokens more are in the log, those that had been held included. 0: a repeat. */
-  | { readonly kind: "ok"; readonly added: number }
-  | { readonly kind: "held" }
-  /** The tokens begin, or end, beyond the window; nothing is kept of them. */
-  | { readonly kind: "gap" };
+/** held: kept until the hole closes. gap: the tokens begin, or end, beyond the window; nothing is kept of them. */
+export type LogAppend = "ok" | "held" | "gap";
 
 interface Segment {
   readonly offset: number;
@@ -23,14 +19,8 @@ interface Segment {
 
 /** Bytes of a held piece beside its tokens, about: pieces of one token must not look free. */
 const SEGMENT_BYTES = 128;
-/**
- * Tokens sent ahead that the response has reached are dropped in batches: when all are reached, or half and at least
- * this many. The cost is O(1) per token.
- */
+/** Tokens sent ahead that the response has reached are dropped when all are, or half and at least so many: O(1) a token. */
 const MOVED_TOKENS_MIN = 64;
-const REPEAT: LogAppend = { kind: "ok", added: 0 };
-const HELD: LogAppend = { kind: "held" };
-const GAP: LogAppend = { kind: "gap" };
 
 export class TokenLog {
   /** true: this process has the response, and what clients lack of it need not be sent. */
@@ -42,10 +32,6 @@ export class TokenLog {
   /** Segments behind a hole, in ascending order of offset. */
   #held: Segment[] = [];
   #heldTokens = 0;
-  /** Tokens of column and ahead up to here are the same. */
-  #compared = 0;
-  #length = 0;
-  #bytes = 0;
 
   /** `column`: the response's; null: this process does not have it. */
   constructor(column: TokenColumn | null = null) {
@@ -53,36 +39,47 @@ export class TokenLog {
     this.#column = column ?? new TokenColumn();
   }
 
-  /** Tokens from 0 on without a hole, as of the last call that may have changed it. */
+  /** Tokens from 0 on without a hole. Right after `catchUp` alone: the response grows, and may differ from what was sent ahead. */
   get length(): number {
-    return this.#length;
+    return Math.max(this.#column.length, this.#end);
   }
 
-  /** Memory, as of the same call. The response's column counts: the log keeps it after the response is dropped. */
+  /** Tokens that the response has. */
+  get own(): number {
+    return this.#column.length;
+  }
+
+  /** Memory. The response's column counts: the log keeps it after the response is dropped. */
   get bytes(): number {
-    return this.#bytes;
+    const held = this.#heldTokens * TOKEN_BYTES + this.#held.length * SEGMENT_BYTES;
+    return this.#column.bytes + this.#ahead.bytes + held;
   }
 
   get #end(): number {
     return this.#from + this.#ahead.length;
   }
 
-  /** Takes in what the response has got; tokens by which the log is longer. */
-  catchUp(): number {
-    const before = this.#length;
+  /** Takes in what the response has got. */
+  catchUp(): void {
     const have = this.#column.length;
-    const covered = have - this.#from;
+    const reached = have - this.#from;
     const { length } = this.#ahead;
-    if (!this.#agrees(have)) {
+    const shared = Math.min(reached, length);
+    if (!this.#column.agrees(this.#from, this.#from + shared, this.#ahead, 0)) {
       this.#held = [];
       this.#heldTokens = 0;
+    } else if (reached < Math.min(length, MOVED_TOKENS_MIN + length / 2)) {
+      return;
+    } else if (shared < length) {
+      const rest = this.#ahead.view(shared);
       this.#ahead = new TokenColumn();
+      this.#ahead.append(rest, 0);
       this.#from = have;
-    } else if (covered > 0 && covered >= Math.min(length, MOVED_TOKENS_MIN + length / 2)) {
-      this.#begin(have);
+      return;
     }
-    this.#measure();
-    return Math.max(this.#length - before, 0);
+    if (length > 0) this.#ahead = new TokenColumn();
+    this.#from = have;
+    this.#fill();
   }
 
   /** Bytes more that the log takes, at most, after an append of `count` tokens at `offset`. */
@@ -95,10 +92,10 @@ export class TokenLog {
   }
 
   /** Tokens `[from, min(length, to))`, 0 <= from <= to. A returned view never changes. */
-  view(from: number, to: number = this.#length): Int32Array {
+  view(from: number, to: number = this.length): Int32Array {
     if (to <= this.#column.length) return this.#column.view(from, to);
     if (from >= this.#from) return this.#ahead.view(from - this.#from, to - this.#from);
-    const tokens = new Int32Array(Math.min(to, this.#length) - from);
+    const tokens = new Int32Array(Math.min(to, this.length) - from);
     tokens.set(this.#column.view(from, this.#from));
     tokens.set(this.#ahead.view(0, to - this.#from), this.#from - from);
     return tokens;
@@ -106,36 +103,11 @@ export class TokenLog {
 
   /** Keeps a copy. `windowTokens` bounds both how far ahead tokens may reach and how many are held. */
   append(offset: number, tokens: Int32Array, windowTokens: number): LogAppend {
-    const before = this.#length;
-    if (tokens.length === 0 || offset + tokens.length <= before) return REPEAT;
-    if (offset > this.#end) {
-      const result = this.#hold({ offset, tokens }, windowTokens);
-      this.#measure();
-      return result;
-    }
+    if (tokens.length === 0 || offset + tokens.length <= this.length) return "ok";
+    if (offset > this.#end) return this.#hold({ offset, tokens }, windowTokens);
     this.#push({ offset, tokens });
     this.#fill();
-    this.#measure();
-    return { kind: "ok", added: this.#length - before };
-  }
-
-  #measure(): void {
-    this.#length = Math.max(this.#column.length, this.#end);
-    const held = this.#heldTokens * TOKEN_BYTES + this.#held.length * SEGMENT_BYTES;
-    this.#bytes = this.#column.bytes + this.#ahead.bytes + held;
-  }
-
-  /** Drops what is ahead before `from`. */
-  #begin(from: number): void {
-    const before = this.#ahead;
-    const dropped = from - this.#from;
-    this.#from = from;
-    // Usually nothing is ahead, whenever the response has got tokens.
-    if (before.length > 0) {
-      this.#ahead = new TokenColumn();
-      if (dropped < before.length) this.#ahead.append(before.view(dropped), 0);
-    }
-    this.#fill();
+    return "ok";
   }
 
   #push({ offset, tokens }: Segment): void {
@@ -155,23 +127,15 @@ export class TokenLog {
 
   #hold({ offset, tokens }: Segment, windowTokens: number): LogAppend {
     const end = offset + tokens.length;
-    if (end > this.#end + windowTokens) return GAP;
+    if (end > this.#end + windowTokens) return "gap";
     for (const other of this.#held) {
-      if (other.offset <= offset && end <= other.offset + other.tokens.length) return HELD;
+      if (other.offset <= offset && end <= other.offset + other.tokens.length) return "held";
     }
-    if (this.#heldTokens + tokens.length > windowTokens) return GAP;
+    if (this.#heldTokens + tokens.length > windowTokens) return "gap";
     const at = this.#held.findIndex((other) => other.offset > offset);
     const kept = { offset, tokens: tokens.slice() };
     this.#held.splice(at < 0 ? this.#held.length : at, 0, kept);
     this.#heldTokens += tokens.length;
-    return HELD;
-  }
-
-  /** Whether the tokens sent ahead equal the response's, up to its token number `have`. */
-  #agrees(have: number): boolean {
-    const end = Math.min(have, this.#end);
-    const at = Math.max(this.#compared, this.#from);
-    this.#compared = have;
-    return at >= end || this.#column.agrees(at, end, this.#ahead, at - this.#from);
+    return "held";
   }
 }
