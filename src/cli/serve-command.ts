@@ -95,10 +95,9 @@ async function serve(settings: ServeSettings, log: Log): Promise<number> {
     const problem = `--min-workers is ${settings.minWorkers}, and there are ${count} workers`;
     throw new AppError("usage", problem);
   }
-  const { slots, kvTokens, deterministic, historyMb } = settings;
+  const { slots, kvTokens, deterministic } = settings;
   const own = { count: settings.llama, slots, kvTokens, deterministic };
-  const embedded = settings.llama === 0 ? null : { ...own, historyBytes: historyMb * MIB };
-  const engines = { ...settings, embedded };
+  const engines = { ...settings, embedded: settings.llama === 0 ? null : own };
   return await serveOver(engines, { settings, log, signals: untilSignal() });
 }
 

@@ -156,7 +156,7 @@ function sidecarOf(
       clock: wallClock,
       core: loadCore(),
       later: timers.afterwards,
-      ...(history && { lengthPrior: history.prior }),
+      ...(history && { history }),
     },
     vocabularySize: options.model.text.vocabularySize,
     ...(options.limits && { limits: options.limits }),

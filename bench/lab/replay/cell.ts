@@ -40,7 +40,7 @@ export async function labCell(
 ): Promise<LabCell> {
   const { file, drafter: kind, probabilityMin } = options;
   const history = kind === "history" ? new History() : undefined;
-  const replica = new Replica(history && { history });
+  const replica = new Replica();
   const foresight = new Foresight(replica, kind, history);
   const propose = (live: readonly LiveResponse[]) => foresight.propose(live);
   const drafter = kind === "self" || kind === "history" ? kind : "grouped";

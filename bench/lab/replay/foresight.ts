@@ -5,6 +5,7 @@ import { present } from "../../../src/core/base/assert.ts";
 import type { GroupId } from "../../../src/core/base/ids.ts";
 import { DRAFT_TOKENS_MAX, type Drafter, type Drafts } from "../../../src/core/draft/drafter.ts";
 import type { History } from "../../../src/core/draft/history.ts";
+import { promptKey } from "../../../src/core/request/prompt-key.ts";
 import { acceptedOf } from "../../../src/tools/replay/acceptance.ts";
 import type { LiveResponse, Tally } from "../../../src/tools/replay/replay.ts";
 import { Calibration } from "./calibration.ts";
@@ -138,7 +139,7 @@ export class Foresight {
     const text = this.#texts.getOrInsertComputed(query.groupId, () => {
       if (this.#followers !== null) follow(this.#followers, keysOf(number, -1), [0, 0, 0], prompt);
       this.#followedTokens.append(undefined, prompt);
-      return new CopiedText(prompt, this.#history?.past(prompt) ?? []);
+      return new CopiedText(prompt, this.#history?.past(promptKey(prompt)) ?? []);
     });
     const tail = [0, 0, 0, ...prompt.subarray(-CONTEXT)].slice(-CONTEXT);
     return {

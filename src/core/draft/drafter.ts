@@ -20,8 +20,8 @@ export type { Drafts } from "../wasm/suffix-index.ts";
 export type UpdateResult = { kind: "ok" } | { kind: "gap"; have: number } | { kind: "full" };
 
 export interface Drafter {
-  /** Idempotent. `prompt` is stored once for the group. */
-  register(groupId: GroupId, prompt: Int32Array): void;
+  /** Idempotent. `prompt` is stored once for the group. `past`: responses to it of earlier weight epochs. */
+  register(groupId: GroupId, prompt: Int32Array, past?: readonly Int32Array[]): void;
   has(groupId: GroupId): boolean;
   /**
    * Appends tokens of one response. `offset` counts its output tokens before these; what is already

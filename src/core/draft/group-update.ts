@@ -22,8 +22,16 @@ export interface TurnSource {
 }
 
 export type GroupUpdate =
-  /** The group will run here: keep a draft replica of it until it is dropped. */
-  | { kind: "register_group"; groupId: GroupId; prompt: Int32Array }
+  /**
+   * The group will run here: keep a draft replica of it until it is dropped. `past`: responses to its prompt of earlier
+   * weight epochs, the latest first. Default: none.
+   */
+  | {
+      kind: "register_group";
+      groupId: GroupId;
+      prompt: Int32Array;
+      past?: readonly Int32Array[];
+    }
   /** Tokens of one response of a registered group, made on any worker. Idempotent by offset. */
   | { kind: "delta"; groupId: GroupId; sampleIndex: number; offset: number; tokens: Int32Array }
   | { kind: "drop_group"; groupId: GroupId };

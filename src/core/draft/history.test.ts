@@ -1,4 +1,4 @@
-// A replica with a history: what it drafts from the past, when a past is there, and when it is not used.
+// A replica whose groups have a past: what it drafts from it, and when it is not used.
 
 import { expect, test } from "bun:test";
 import { type GroupId, groupId } from "../base/ids.ts";
@@ -22,48 +22,40 @@ function draft(replica: Replica, id: GroupId, sampleIndex: number) {
   };
 }
 
-function withPast(history: History, ...responses: Int32Array[]): Replica {
-  for (const tokens of responses) history.add(promptKey(PROMPT), tokens);
-  history.advance();
-  return new Replica({ history });
+/** A replica with group A, whose prompt has this past. */
+function withPast(...past: Int32Array[]): Replica {
+  const replica = new Replica();
+  replica.register(A, PROMPT, past);
+  return replica;
 }
 
 test("history: the first response of a prompt that was seen drafts from its past", () => {
-  const replica = withPast(new History(), ids(10, 11, 12), ids(10, 11, 12), ids(10, 11, 12));
-  replica.register(A, PROMPT);
+  const replica = withPast(ids(10, 11, 12), ids(10, 11, 12), ids(10, 11, 12));
   expect(draft(replica, A, 0).tokens).toEqual([10, 11, 12]);
   replica.update(A, 0, 0, ids(50, 11));
   expect(draft(replica, A, 0).tokens[0]).toBe(12);
 });
 
-test("history: a dropped group's responses are the past of the next epoch, not of this one", () => {
-  const replica = new Replica({ history: new History() });
-  replica.register(A, PROMPT);
-  for (const sample of [0, 1, 2]) replica.update(A, sample, 0, ids(10, 11, 12));
-  replica.update(A, 0, 2, ids(12, 13));
-  replica.drop(A);
+test("history: a group's past goes with it", () => {
+  const replica = withPast(ids(10, 11, 12));
   replica.register(B, PROMPT);
   expect(draft(replica, B, 0).tokens).toEqual([]);
   replica.clear();
-  replica.register(B, PROMPT);
-  expect(draft(replica, B, 0).tokens).toEqual([10, 11, 12, 13]);
+  replica.register(A, PROMPT);
+  expect(draft(replica, A, 0).tokens).toEqual([]);
 });
 
-test("history: a new epoch forgets live groups and keeps their responses as the past", () => {
+test("history: responses of an epoch are the past of the next one, those of another prompt are not", () => {
   const history = new History();
-  const replica = new Replica({ history });
-  replica.register(A, PROMPT);
-  for (const sample of [0, 1, 2]) replica.update(A, sample, 0, ids(10, 11, 12));
-  replica.clear();
-  expect(replica.has(A)).toBe(false);
-  expect(history.stats()).toMatchObject({ prompts: 1, responses: 3, recordingBytes: 0 });
-  replica.register(A, PROMPT);
-  expect(draft(replica, A, 0).tokens).toEqual([10, 11, 12]);
+  history.add(promptKey(PROMPT), ids(10, 11));
+  expect(history.past(promptKey(PROMPT))).toEqual([]);
+  history.advance();
+  expect(history.past(promptKey(PROMPT))).toEqual([ids(10, 11)]);
+  expect(history.past(promptKey(ids(1, 2)))).toEqual([]);
 });
 
 test("history: live responses outvote the past as they come in", () => {
-  const replica = withPast(new History(), ids(10, 11, 12), ids(10, 11, 12));
-  replica.register(A, PROMPT);
+  const replica = withPast(ids(10, 11, 12), ids(10, 11, 12));
   expect(draft(replica, A, 9).tokens[0]).toBe(10);
   for (const sample of [0, 1, 2]) replica.update(A, sample, 0, ids(20, 21, 22));
   expect(draft(replica, A, 9).tokens).toEqual([20, 21, 22]);
@@ -71,11 +63,8 @@ test("history: live responses outvote the past as they come in", () => {
 
 test("history: a past that would take more than half of the memory is left out", () => {
   const long = Int32Array.from({ length: 20_000 }, (_, i) => i);
-  const history = new History();
-  history.add(promptKey(PROMPT), long);
-  history.advance();
-  const replica = new Replica({ history, limitBytes: 2 << 20 });
-  replica.register(A, PROMPT);
+  const replica = new Replica({ limitBytes: 2 << 20 });
+  replica.register(A, PROMPT, [long]);
   expect(draft(replica, A, 0).tokens).toEqual([]);
   for (const sample of [0, 1, 2]) replica.update(A, sample, 0, ids(20, 21, 22));
   expect(draft(replica, A, 9).tokens).toEqual([20, 21, 22]);
@@ -84,15 +73,11 @@ test("history: a past that would take more than half of the memory is left out",
 test("history: no response is longer than what crosses into the core at once", () => {
   const long = Int32Array.from({ length: 100_000 }, (_, i) => i);
   const history = new History();
-  const replica = new Replica({ history });
-  replica.register(A, PROMPT);
-  replica.update(A, 0, 0, long.subarray(0, 40_000));
-  replica.update(A, 0, 40_000, long.subarray(40_000));
-  history.add(promptKey(ids(7)), long);
-  replica.clear();
-  const lengths = [...history.past(PROMPT), ...history.past(ids(7))].map(({ length }) => length);
-  expect(lengths).toEqual([40_000, 60_000]);
-  replica.register(A, ids(7));
+  history.add(promptKey(PROMPT), long);
+  history.advance();
+  const past = history.past(promptKey(PROMPT));
+  expect(past.map(({ length }) => length)).toEqual([60_000]);
+  const replica = withPast(...past);
   replica.update(A, 0, 0, ids(100_001, 59_990));
   expect(draft(replica, A, 0).tokens[0]).toBe(59_991);
 });

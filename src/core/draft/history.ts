@@ -1,15 +1,13 @@
 // Earlier responses to the same prompt, for trainers that come back to their prompts: a weaker draft
-// source than the group's own. Owns token logs only, by prompt, and all their bounds: bytes (the least
+// source than the group's own. Owns finished responses only, by prompt, and all their bounds: bytes (the least
 // recently used prompt goes first, its oldest epoch first), epochs and responses of each prompt. It builds
 // no index; whatever it returns can make drafts better or worse, never a response wrong.
 
 import { assert } from "../base/assert.ts";
-import { TokenColumn } from "../request/columns.ts";
-import { promptKey } from "../request/prompt-key.ts";
 import { HISTORY_TOKENS_MAX } from "../wasm/suffix-index.ts";
 
 export interface HistoryOptions {
-  /** Bytes that all logs may take together, those being recorded included; default 64 MiB. */
+  /** Bytes that all responses may take together; default 64 MiB. */
   readonly limitBytes?: number;
   /** Epochs kept of a prompt, among those in which it occurred, adjacent or not. >= 1, default 2. */
   readonly generationsMax?: number;
@@ -20,22 +18,7 @@ export interface HistoryOptions {
 export interface HistoryStats {
   readonly prompts: number;
   readonly responses: number;
-  /** Logs of live groups. */
-  readonly recordingBytes: number;
-  /** All logs, those of live groups included. */
   readonly usedBytes: number;
-}
-
-/** Tokens that a live group has written so far. Made and ended by History only. */
-export interface Recording {
-  readonly key: number;
-  readonly logs: Map<number, Log>;
-}
-
-interface Log {
-  readonly column: TokenColumn;
-  /** Recording has ended: later tokens would follow a hole. */
-  isClosed: boolean;
 }
 
 interface Generation {
@@ -48,8 +31,6 @@ const GENERATIONS_MAX = 2;
 const RESPONSES_MAX = 8;
 /** Bytes of a typed array and its place, about: so that short logs are bounded too. */
 const LOG_BYTES = 128;
-/** Recorded groups may take this part of the limit: else a large batch would push out all of the past. */
-const RECORDING_PART = 0.5;
 
 export class History {
   readonly #limitBytes: number;
@@ -59,8 +40,7 @@ export class History {
   readonly #prompts = new Map<number, Generation[]>();
   #epoch = 0;
   #responses = 0;
-  #keptBytes = 0;
-  #recordingBytes = 0;
+  #usedBytes = 0;
 
   constructor(options: HistoryOptions = {}) {
     this.#limitBytes = options.limitBytes ?? LIMIT_BYTES;
@@ -81,13 +61,11 @@ export class History {
     this.#epoch += epochs;
   }
 
-  /** Responses to the prompt of earlier epochs, the latest first. They belong to the history and must not be changed. */
-  past(prompt: Int32Array): readonly Int32Array[] {
-    return this.pastOf(promptKey(prompt));
-  }
-
-  /** The responses of `past`, looked up by `promptKey`. */
-  pastOf(key: number): readonly Int32Array[] {
+  /**
+   * Responses of earlier epochs to a prompt, by `promptKey`, the latest first. They belong to the history and must not be
+   * changed.
+   */
+  past(key: number): readonly Int32Array[] {
     const generations = this.#prompts.get(key);
     if (generations === undefined) return [];
     this.#prompts.delete(key);
@@ -101,7 +79,7 @@ export class History {
   /** Files a copy of one response of this epoch, by `promptKey`; returns it. Tokens are ids >= 0. */
   add(key: number, tokens: Int32Array): Int32Array {
     const copy = tokens.slice(0, HISTORY_TOKENS_MAX);
-    this.#file(key, [copy]);
+    if (copy.length > 0) this.#file(key, copy);
     return copy;
   }
 
@@ -118,65 +96,20 @@ export class History {
     }
   }
 
-  /** Begins to record a live group; `end` it exactly once. */
-  begin(prompt: Int32Array): Recording {
-    return { key: promptKey(prompt), logs: new Map() };
-  }
-
-  /**
-   * Records `tokens[from..]` of a response, of the first `responsesMax` that begin. Beyond a bound no more of
-   * a response is recorded: a beginning is of use too.
-   */
-  record(recording: Recording, sampleIndex: number, tokens: Int32Array, from: number): void {
-    let log = recording.logs.get(sampleIndex);
-    if (log === undefined) {
-      if (recording.logs.size === this.#responsesMax || !this.#take(LOG_BYTES)) return;
-      log = { column: new TokenColumn(HISTORY_TOKENS_MAX), isClosed: false };
-      recording.logs.set(sampleIndex, log);
-    }
-    const { column } = log;
-    const length = column.length + tokens.length - from;
-    log.isClosed ||= length > HISTORY_TOKENS_MAX || !this.#take(column.growthBytes(length));
-    if (!log.isClosed) column.append(tokens, from);
-  }
-
-  /** Stores a finished recording under the current epoch. */
-  end(recording: Recording): void {
-    const responses: Int32Array[] = [];
-    for (const { column } of recording.logs.values()) {
-      this.#recordingBytes -= LOG_BYTES + column.bytes;
-      responses.push(column.view(0).slice());
-    }
-    recording.logs.clear();
-    this.#file(recording.key, responses);
-  }
-
   stats(): HistoryStats {
     return {
       prompts: this.#prompts.size,
       responses: this.#responses,
-      recordingBytes: this.#recordingBytes,
-      usedBytes: this.#keptBytes + this.#recordingBytes,
+      usedBytes: this.#usedBytes,
     };
   }
 
-  /** Bytes for recording; false if there are none left. */
-  #take(bytes: number): boolean {
-    if (bytes === 0) return true;
-    if (this.#recordingBytes + bytes > this.#limitBytes * RECORDING_PART) return false;
-    this.#recordingBytes += bytes;
-    this.#evict();
-    return true;
-  }
-
-  #file(key: number, responses: readonly Int32Array[]): void {
-    const written = responses.filter(({ length }) => length > 0);
-    if (written.length === 0) return;
+  #file(key: number, response: Int32Array): void {
     const generations = this.#prompts.get(key) ?? [];
     for (const generation of generations) this.#count(generation.responses, -1);
     const latest = generations[0];
-    if (latest?.epoch === this.#epoch) latest.responses.push(...written);
-    else generations.unshift({ epoch: this.#epoch, responses: written });
+    if (latest?.epoch === this.#epoch) latest.responses.push(response);
+    else generations.unshift({ epoch: this.#epoch, responses: [response] });
     generations.length = Math.min(generations.length, this.#generationsMax);
     for (const [age, generation] of generations.entries()) {
       // Half as many for each generation of age: that is how the past decays.
@@ -191,13 +124,13 @@ export class History {
 
   #count(responses: readonly Int32Array[], sign: 1 | -1): void {
     this.#responses += sign * responses.length;
-    for (const { length } of responses) this.#keptBytes += sign * (LOG_BYTES + 4 * length);
+    for (const { length } of responses) this.#usedBytes += sign * (LOG_BYTES + 4 * length);
   }
 
   /** Drops the oldest generation of the least recently used prompt, until the rest fits. */
   #evict(): void {
     for (const [key, generations] of this.#prompts) {
-      while (this.#keptBytes + this.#recordingBytes > this.#limitBytes) {
+      while (this.#usedBytes > this.#limitBytes) {
         const oldest = generations.pop();
         if (oldest === undefined) break;
         this.#count(oldest.responses, -1);

@@ -128,6 +128,17 @@ test("registry, off: has no source and sends nothing", () => {
   expect(registry.begin(request, workerId(0))).toEqual([]);
 });
 
+test("registry: a worker gets the past of a group's prompt with the group, once", () => {
+  const buffer = new RequestBuffer();
+  const { requests } = buffer.add(groupOf(0, 2));
+  const past = [Int32Array.of(4, 5)];
+  const registry = new DraftRegistry("grouped", ({ prompt }) => (prompt[0] === 7 ? past : []));
+  const [first, second] = requests.map((request) => registry.begin(request, workerId(0)));
+  const prompt = Int32Array.of(7);
+  expect(first).toEqual([{ kind: "register_group", groupId: groupId("g0"), prompt, past }]);
+  expect(second).toEqual([]);
+});
+
 test("registry: a response beyond those that a replica has room for is neither sent nor drafted for", () => {
   const buffer = new RequestBuffer();
   const group = buffer.add(groupOf(0, 4098));

@@ -37,6 +37,7 @@ export interface Multicast {
 
 export class DraftRegistry {
   readonly #mode: DraftMode;
+  readonly #past: (group: Group) => readonly Int32Array[];
   /** Logs by request index, which later requests may reuse. */
   readonly #logs: (Log | undefined)[] = [];
   /** Workers with a replica, by draft group. */
@@ -46,8 +47,10 @@ export class DraftRegistry {
   /** Sequences that each group has. */
   readonly #sequences = new Map<Group, number>();
 
-  constructor(mode: DraftMode) {
+  /** `past`: responses to a group's prompt of earlier weight epochs, the latest first. */
+  constructor(mode: DraftMode, past: (group: Group) => readonly Int32Array[] = () => []) {
     this.#mode = mode;
+    this.#past = past;
   }
 
   /** Requests with tokens that some replica lacks. */
@@ -83,8 +86,10 @@ export class DraftRegistry {
         const other = sibling.response.column.length > 0 ? this.#log(sibling) : null;
         if (other !== null) this.#dirty.add(other);
       }
-      const { prompt } = request.group;
-      updates.push({ kind: "register_group", groupId: source.groupId, prompt });
+      const { group } = request;
+      const past = this.#past(group);
+      const { groupId, prompt } = group;
+      updates.push({ kind: "register_group", groupId, prompt, past });
     }
     // The worker that made them has all that there is.
     for (const [id, at] of cursors) if (at === MAKES) cursors.set(id, column.length);

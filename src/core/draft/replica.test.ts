@@ -3,8 +3,9 @@
 
 import { expect, test } from "bun:test";
 import { groupId } from "../base/ids.ts";
+import type { CoreOptions } from "../wasm/load.ts";
 import type { DraftQuery } from "./drafter.ts";
-import { Replica, type ReplicaOptions } from "./replica.ts";
+import { Replica } from "./replica.ts";
 
 const A = groupId("a");
 const B = groupId("b");
@@ -22,7 +23,7 @@ function drafted(replica: Replica, ...queries: DraftQuery[]): number[][] {
   return queries.map((_, i) => [...tokens.subarray(start[i], start[i + 1])]);
 }
 
-function ready(options: ReplicaOptions = {}): Replica {
+function ready(options: CoreOptions = {}): Replica {
   const replica = new Replica(options);
   replica.register(A, ids(1, 2, 3));
   return replica;

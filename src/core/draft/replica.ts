@@ -1,8 +1,8 @@
 // A worker's replica of the token logs of its draft groups, and the drafts made from them. It owns
 // one core instance. Tokens that arrive between two proposals cross into it together with the next
 // one, in one call. When a group no longer fits, its memory is freed and it drafts nothing; a response beyond the
-// SEQUENCES_MAX of a group is not taken and not drafted for: drafting may only ever cost time. With a history, a group
-// whose prompt has a past begins with it in its index, and leaves its own responses there. Lifetimes are the caller's.
+// SEQUENCES_MAX of a group is not taken and not drafted for: drafting may only ever cost time. A group whose prompt has a
+// past begins with it in its index. Lifetimes are the caller's.
 
 import { InvalidFieldError } from "../base/errors.ts";
 import type { GroupId } from "../base/ids.ts";
@@ -10,23 +10,12 @@ import { SEQUENCES_MAX } from "../wasm/abi.ts";
 import { type CoreOptions, LIMIT_BYTES_MAX } from "../wasm/load.ts";
 import { SuffixIndex } from "../wasm/suffix-index.ts";
 import type { Drafter, DraftQuery, Drafts, UpdateResult } from "./drafter.ts";
-import type { History, Recording } from "./history.ts";
 
 interface Group {
   /** null: it no longer fits. */
   handle: number | null;
   /** Output tokens had of each response, by sample index. */
   readonly have: number[];
-  /** null: without a history. */
-  readonly recording: Recording | null;
-}
-
-export interface ReplicaOptions extends CoreOptions {
-  /**
-   * Earlier responses to the same prompts. Used by this replica only, which reports every epoch to the history. Replicas
-   * with other pasts draft other tokens from equal logs.
-   */
-  readonly history?: History;
 }
 
 export interface ReplicaStats {
@@ -49,23 +38,22 @@ export class Replica implements Drafter {
   readonly #index: SuffixIndex;
   readonly #groups = new Map<GroupId, Group>();
   readonly #byHandle = new Map<number, Group>();
-  readonly #history: History | null;
   readonly #limitBytes: number;
 
   /** Throws AppError `core_version` without a core of this build. */
-  constructor(options: ReplicaOptions = {}) {
+  constructor(options: CoreOptions = {}) {
     this.#index = new SuffixIndex(options, (handle) => this.#giveUp(handle));
-    this.#history = options.history ?? null;
     this.#limitBytes = options.limitBytes ?? LIMIT_BYTES_MAX;
   }
 
-  register(groupId: GroupId, prompt: Int32Array): void {
+  register(groupId: GroupId, prompt: Int32Array, past: readonly Int32Array[] = []): void {
     if (this.#groups.has(groupId)) return;
     checkTokens(prompt, "register.prompt");
-    const handle = this.#create(prompt);
-    const group: Group = { handle, have: [], recording: this.#history?.begin(prompt) ?? null };
+    for (const tokens of past) checkTokens(tokens, "register.past");
+    const handle = this.#create(prompt, past);
+    const group: Group = { handle, have: [] };
     this.#groups.set(groupId, group);
-    if (group.handle !== null) this.#byHandle.set(group.handle, group);
+    if (handle !== null) this.#byHandle.set(handle, group);
   }
 
   has(groupId: GroupId): boolean {
@@ -89,9 +77,6 @@ export class Replica implements Drafter {
     while (group.have.length <= sampleIndex) group.have.push(0);
     group.have[sampleIndex] = offset + tokens.length;
     this.#index.append(group.handle, sampleIndex, tokens, from);
-    if (group.recording !== null) {
-      this.#history?.record(group.recording, sampleIndex, tokens, from);
-    }
     return group.handle === null ? FULL : OK;
   }
 
@@ -99,18 +84,14 @@ export class Replica implements Drafter {
     const group = this.#groups.get(groupId);
     if (group === undefined) return;
     this.#groups.delete(groupId);
-    this.#file(group);
     if (group.handle === null) return;
     const handle = group.handle;
     this.#byHandle.delete(handle);
     this.#index.drop(handle);
   }
 
-  /** A new weight epoch. The groups' responses go into the history, if there is one. */
   clear(): void {
     this.#index.discard();
-    for (const group of this.#groups.values()) this.#file(group);
-    this.#history?.advance();
     for (const handle of this.#byHandle.keys()) this.#index.drop(handle);
     this.#groups.clear();
     this.#byHandle.clear();
@@ -136,11 +117,11 @@ export class Replica implements Drafter {
     return { groups, fullGroups: groups - this.#byHandle.size, usedBytes };
   }
 
-  /** An index that begins with the prompt's past, if there is one and room for it. */
-  #create(prompt: Int32Array): number | null {
+  /** An index that begins with the prompt's past, as far as there is room for it. */
+  #create(prompt: Int32Array, past: readonly Int32Array[]): number | null {
     const handle = this.#index.create(prompt);
-    if (handle === null || this.#history === null) return handle;
-    for (const response of this.#history.past(prompt)) {
+    if (handle === null) return handle;
+    for (const response of past) {
       const used = this.#index.core.used_bytes() >>> 0;
       const needed = response.length * INDEX_BYTES_PER_TOKEN;
       if (used + needed > this.#limitBytes * PAST_PART) break;
@@ -149,10 +130,6 @@ export class Replica implements Drafter {
       return this.#index.create(prompt);
     }
     return handle;
-  }
-
-  #file(group: Group): void {
-    if (group.recording !== null) this.#history?.end(group.recording);
   }
 
   #giveUp(handle: number): void {

@@ -38,6 +38,12 @@ import { Turns } from "./turns.ts";
 import { BoundedWaits, type LastingWait } from "./waits.ts";
 import type { EngineWorker, WorkerEvent } from "./worker.ts";
 
+export interface PromptsHistory {
+  readonly prior: LengthPrior;
+  /** Responses to the group's prompt, the latest epoch's first. */
+  past(group: Group): readonly Int32Array[];
+}
+
 export interface LoopOptions {
   readonly policy: PolicyName;
   /** Default: the scheduler of the policy. */
@@ -57,8 +63,8 @@ export interface LoopOptions {
   readonly listener: RolloutReader<unknown>;
   /** Runs something after a while; returns what cancels it. Absent: what would wait for a while does not. */
   readonly later?: (act: () => void, ms: number) => () => void;
-  /** Lengths to be expected in groups whose prompt has a history. */
-  readonly lengthPrior?: LengthPrior;
+  /** What earlier weight epochs made of the groups' prompts. */
+  readonly history?: PromptsHistory;
 }
 
 /** A strict response begins anew so often at most: with more updates than that in its time it would never end. */
@@ -92,7 +98,7 @@ export class Loop {
   constructor(options: LoopOptions) {
     const { clock, core, pool, epoch, schedulerFor: given } = options;
     const { outbox, drift, pause } = this;
-    const { later } = options;
+    const { later, history } = options;
     this.#clock = clock;
     this.#later = later;
     this.#vocabularySize = options.vocabularySize ?? Number.POSITIVE_INFINITY;
@@ -107,12 +113,12 @@ export class Loop {
     this.waits = new BoundedWaits({ clock, later, turns: this.turns, giveUp, ended });
     const buffer = new RequestBuffer();
     this.requests = buffer;
-    this.context = new ContextManager(options.lengthPrior);
+    this.context = new ContextManager(history?.prior);
     this.#chunks = new ChunkLength(options.chunkTokens);
     const parts = { buffer, context: this.context, chunks: this.#chunks, core };
     this.scheduler = given?.(parts) ?? schedulerFor(options.policy, parts);
     this.ledger = new Ledger(clock);
-    this.registry = new DraftRegistry(options.draft);
+    this.registry = new DraftRegistry(options.draft, history?.past.bind(history));
     this.#siblings = new SiblingTokens({ clock, registry: this.registry, drift, outbox });
     const learned = (group: Group) => this.context.learned(group);
     this.meter = new Meter(clock, () => buffer.requests, learned, this.ledger);

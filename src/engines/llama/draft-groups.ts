@@ -3,8 +3,11 @@
 import { InvalidFieldError } from "../../core/base/errors.ts";
 import type { GroupId } from "../../core/base/ids.ts";
 import type { Drafter, UpdateResult } from "../../core/draft/drafter.ts";
+import type { GroupUpdate } from "../../core/draft/group-update.ts";
 import type { WorkerEvent } from "../../core/rollout/worker.ts";
 import type { Sequence } from "./sequence.ts";
+
+type Registration = Extract<GroupUpdate, { kind: "register_group" }>;
 
 const FULL: UpdateResult = { kind: "full" };
 
@@ -24,13 +27,13 @@ export class DraftGroups {
 
   /** Registers a group. `resident`: the engine's requests; those of the group are added to the replica at once. */
   register(
-    { groupId, prompt }: { groupId: GroupId; prompt: Int32Array },
+    { groupId, prompt, past = [] }: Omit<Registration, "kind">,
     resident: Iterable<Sequence>,
   ): void {
     this.#groups.add(groupId);
     try {
-      this.#check(prompt);
-      this.#drafter.register(groupId, prompt);
+      for (const tokens of [prompt, ...past]) this.#check(tokens);
+      this.#drafter.register(groupId, prompt, past);
     } catch (error) {
       this.#giveUp(groupId, error);
     }

@@ -6,7 +6,6 @@ import { contain } from "../../core/base/contain.ts";
 import { AppError, type ErrorCode, errorText } from "../../core/base/errors.ts";
 import type { WeightEpoch } from "../../core/base/ids.ts";
 import { AdaptiveLength, ConstantLength } from "../../core/draft/draft-length.ts";
-import { History } from "../../core/draft/history.ts";
 import { Replica } from "../../core/draft/replica.ts";
 import type { WorkerStats } from "../../core/rollout/worker.ts";
 import { generateWith } from "./canary.ts";
@@ -45,16 +44,12 @@ class EngineThread {
 
   constructor(weights: SharedWeights, settings: LlamaEngineSettings) {
     this.#weights = share(weights);
-    const { historyBytes: limitBytes } = settings;
     this.#engine = new LlamaEngine({
       ...settings,
       model: this.#weights,
       cpuClock: { nowMs: () => openLibrary().threadCpuMs() },
       speculation: {
-        drafter: new Replica({
-          limitBytes: REPLICA_BYTES,
-          ...(limitBytes > 0 && { history: new History({ limitBytes }) }),
-        }),
+        drafter: new Replica({ limitBytes: REPLICA_BYTES }),
         planner: settings.draftsAlways ? new ConstantLength() : new AdaptiveLength(),
       },
     });

@@ -196,8 +196,13 @@ describe.skipIf(skipReason !== null)("faults of one request", () => {
     const foreign = Int32Array.of(1, 1376);
     engine.command({ kind: "register_group", groupId: broken, prompt: foreign });
     expect(drafter.has(broken)).toBe(false);
+    for (const past of [[negative], [foreign]]) {
+      const { prompt } = first;
+      engine.command({ kind: "register_group", groupId: broken, prompt, past });
+      expect(drafter.has(broken)).toBe(false);
+    }
     for (const { groupId, prompt } of [beyond, other]) {
-      engine.command({ kind: "register_group", groupId, prompt });
+      engine.command({ kind: "register_group", groupId, prompt, past: [prompt] });
     }
     const delta = { groupId: other.groupId, offset: 0 };
     engine.command({ kind: "delta", ...delta, sampleIndex: 9, tokens: negative });

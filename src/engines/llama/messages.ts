@@ -21,8 +21,6 @@ export interface LlamaEngineSettings {
   readonly epoch: WeightEpoch;
   /** true: drafts are verified even if that costs more than it saves. */
   readonly draftsAlways: boolean;
-  /** Memory for responses of earlier weight epochs, from which the engine drafts; 0: none are kept. */
-  readonly historyBytes: number;
 }
 
 export type ToEngine =

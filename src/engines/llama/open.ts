@@ -50,11 +50,7 @@ export interface LlamaWorkerOptions {
   readonly epoch: WeightEpoch;
   /** See LlamaEngineSettings. Default: false. */
   readonly draftsAlways?: boolean;
-  /** See LlamaEngineSettings. Default: 64 MiB. */
-  readonly historyBytes?: number;
 }
-
-const HISTORY_BYTES = 64 * 1024 * 1024;
 
 /** @throws AppError native_library_missing, model_unreadable, or invalid_config (see `deterministic`). */
 export async function openLlamaModel(options: LlamaModelOptions): Promise<LlamaModel> {
@@ -73,7 +69,7 @@ export async function openLlamaModel(options: LlamaModelOptions): Promise<LlamaM
     stopTokenIds,
     openTextThread: () => tokenizer.openThread(),
     openWorker: ({ workerId, ...wanted }) => {
-      const settings = { draftsAlways: false, historyBytes: HISTORY_BYTES, ...wanted };
+      const settings = { draftsAlways: false, ...wanted };
       return LlamaWorker.open({ workerId, store, lease: first.share(), settings });
     },
     close: () => {

@@ -65,7 +65,7 @@ export class PromptHistory {
   /** Responses of earlier epochs to the group's prompt, the latest first. */
   past(group: Group): readonly Int32Array[] {
     const [request] = group.requests;
-    return request === undefined ? [] : this.#history.pastOf(this.#keyOf(group, request));
+    return request === undefined ? [] : this.#history.past(this.#keyOf(group, request));
   }
 
   /** See LengthPrior. */

@@ -58,7 +58,7 @@ export async function runCell(
   onRound: (tokens: number) => void = () => {},
 ): Promise<CellResult> {
   const history = options.drafter === "history" ? new History() : undefined;
-  const drafter = new Replica(history === undefined ? {} : { history });
+  const drafter = new Replica();
   const host = { drafter, clock: cpuClock, onRound, ...(history && { history }) };
   return resultOf(options, await replay(groups, options, host));
 }

@@ -56,7 +56,7 @@ export interface LiveResponse {
 
 export interface ReplayHost {
   readonly drafter: Drafter;
-  /** History of the drafter, for `history`. */
+  /** Responses to earlier groups' prompts, for `history`. */
   readonly history?: History;
   readonly clock: Clock;
   /** Called with the number of output tokens so far, every round. */
@@ -171,7 +171,8 @@ class Replay {
     const source: Source = { id, key: keyOf(prompt), left, isFull: false };
     this.#sources += 1;
     const begun = this.#host.clock.nowMs();
-    this.#host.drafter.register(source.id, prompt);
+    const past = source.key === null ? [] : this.#host.history?.past(source.key);
+    this.#host.drafter.register(source.id, prompt, past);
     this.#drafterMs += this.#host.clock.nowMs() - begun;
     return source;
   }
@@ -220,6 +221,8 @@ class Replay {
         live.push(one);
         continue;
       }
+      const { key } = one.source;
+      if (key !== null) this.#host.history?.add(key, one.response);
       one.group.left -= 1;
       if (one.group.left === 0) this.#groups -= 1;
       this.#release(one.source);
