@@ -14,18 +14,14 @@ export class Heap {
   /** Throws AppError `core_full`. */
   constructor(core: CoreExports) {
     this.core = core;
-    core.gate.enter("heap_create");
     this.handle = core.heap_create();
-    core.gate.leave();
     if (this.handle < 0) throw full();
   }
 
   /** Adds an id, which the heap must not hold yet. Throws AppError `core_full`. */
   push(id: number, key: number): void {
     checkEntry(id, key);
-    this.core.gate.enter("heap_push");
     const status = this.core.heap_push(this.handle, id, key);
-    this.core.gate.leave();
     if (status === STATUS_FULL) throw full();
     assert(status !== STATUS_DUPLICATE, "heap: an id is pushed once");
   }
@@ -38,17 +34,13 @@ export class Heap {
   /** Changes the key of an id; false: the heap does not hold it. */
   update(id: number, key: number): boolean {
     checkEntry(id, key);
-    this.core.gate.enter("heap_update");
     const status = this.core.heap_update(this.handle, id, key);
-    this.core.gate.leave();
     return status !== STATUS_ABSENT;
   }
 
   /** Removes an id; false: the heap does not hold it. */
   remove(id: number): boolean {
-    this.core.gate.enter("heap_remove");
     const status = this.core.heap_remove(this.handle, id);
-    this.core.gate.leave();
     return status !== STATUS_ABSENT;
   }
 }

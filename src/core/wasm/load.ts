@@ -5,12 +5,9 @@ import { readFileSync } from "node:fs";
 import CORE from "../../../build/core.wasm" with { type: "file" };
 import { AppError } from "../base/errors.ts";
 import { ABI_VERSION, CONTEXT_TOKENS_DEFAULT } from "./abi.ts";
-import { Gate } from "./gate.ts";
 
 /** The core's exports (assembly/index.ts). Handles are positive; statuses are below zero. */
 export interface CoreExports {
-  /** Every call that changes the instance goes through it. */
-  readonly gate: Gate;
   readonly memory: WebAssembly.Memory;
   abi_version(): number;
   configure(limitBytes: number, contextTokens: number, learning: number): void;
@@ -67,11 +64,51 @@ function compile(): WebAssembly.Module {
   return new WebAssembly.Module(bytes);
 }
 
+/** Calls that change the instance. */
+const CHANGES = [
+  "input_reserve",
+  "output_reserve",
+  "step",
+  "group_create",
+  "group_prompt",
+  "group_history",
+  "group_drop",
+  "heap_create",
+  "heap_push",
+  "heap_update",
+  "heap_remove",
+] as const;
+
+type Call = (a: number, b: number, c: number, d: number) => number;
+
+/**
+ * Lets one call at a time change the instance. A call that trapped has left the core's memory half written, so none is let
+ * in after it: AppError `core_trap`.
+ */
+function guarded(exports: CoreExports): CoreExports {
+  let inside: string | null = null;
+  const calls = CHANGES.map((name) => {
+    const call = exports[name] as Call;
+    const guard: Call = (a, b, c, d) => {
+      if (inside !== null) {
+        const message = `core ${name}: refused, since the core is in ${inside} or gave up in it`;
+        throw new AppError("core_trap", message);
+      }
+      inside = name;
+      const status = call(a, b, c, d);
+      inside = null;
+      return status;
+    };
+    return [name, guard];
+  });
+  return { ...exports, ...Object.fromEntries(calls) };
+}
+
 /** Throws AppError `core_version` if the core is missing or has another ABI. */
 export function loadCore(options: CoreOptions = {}): CoreExports {
   compiled ??= compile();
   const instance = new WebAssembly.Instance(compiled, { env: { abort } });
-  const core = { ...instance.exports, gate: new Gate() } as unknown as CoreExports;
+  const core = guarded(instance.exports as unknown as CoreExports);
   const version = core.abi_version();
   if (version !== ABI_VERSION) {
     const message = `build/core.wasm has ABI ${version}, this host ${ABI_VERSION}; run \`npm run build\``;

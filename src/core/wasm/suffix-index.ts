@@ -86,18 +86,13 @@ export class SuffixIndex {
   /** Creates a group and returns its handle; null: there is no memory. `prompt` holds ids >= 0. */
   create(prompt: Int32Array): number | null {
     this.flush();
-    const { gate } = this.core;
-    gate.enter("group_create");
     const handle = this.core.group_create();
-    gate.leave();
     if (handle === STATUS_FULL) return null;
     for (let from = 0; from < prompt.length; from += INPUT_WORDS) {
       const part = prompt.subarray(from, from + INPUT_WORDS);
       this.#refresh();
       this.#input.set(part, 0);
-      gate.enter("group_prompt");
       const status = this.core.group_prompt(handle, this.#inputAt, part.length);
-      gate.leave();
       if (status === STATUS_OK) continue;
       this.drop(handle);
       return null;
@@ -114,9 +109,7 @@ export class SuffixIndex {
     const part = tokens.subarray(0, HISTORY_TOKENS_MAX);
     this.#refresh();
     this.#input.set(part, 0);
-    this.core.gate.enter("group_history");
     const status = this.core.group_history(handle, this.#inputAt, part.length, 0);
-    this.core.gate.leave();
     assert(status === STATUS_OK || status === STATUS_FULL, `core history: status ${status}`);
     return status === STATUS_OK;
   }
@@ -124,9 +117,7 @@ export class SuffixIndex {
   /** Drops a group, in O(1) of its tokens. Queued appends are carried out first. */
   drop(handle: number): void {
     this.flush();
-    this.core.gate.enter("group_drop");
     this.core.group_drop(handle);
-    this.core.gate.leave();
   }
 
   /** Discards queued appends, before all groups are dropped. */
@@ -191,9 +182,7 @@ export class SuffixIndex {
    */
   step(tokensMax = TOKENS_MAX): Drafts {
     if (this.#isReporting) assert(false, "core step: called from onFull");
-    this.core.gate.enter("step");
     const status = this.core.step(this.#appends, this.#drafts, tokensMax);
-    this.core.gate.leave();
     // The message is not made for the many that succeed.
     if (status < 0) assert(false, `core step: status ${status}`);
     this.#refresh();
@@ -234,10 +223,8 @@ export class SuffixIndex {
   #reserve(drafts: number): void {
     const words = INPUT_WORDS + drafts * DRAFT_WORDS;
     if (this.#isReporting) assert(false, "core reserve: called from onFull");
-    this.core.gate.enter("reserve");
     this.#inputAt = this.core.input_reserve(words) >>> 0;
     this.#outputAt = this.core.output_reserve(drafts) >>> 0;
-    this.core.gate.leave();
     if (this.#inputAt === 0 || this.#outputAt === 0) {
       throw new AppError("core_full", "the core's memory leaves no room for a step's records");
     }
