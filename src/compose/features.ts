@@ -11,6 +11,7 @@ import { DraftServer } from "../core/draft/service/server.ts";
 import type { Group } from "../core/request/buffer.ts";
 import { SegmentedLog } from "../host/segmented-log.ts";
 import { randomWord, wallClock } from "../host/system.ts";
+import { CompletedGroups } from "../server/completed-groups.ts";
 import { workersOf } from "../server/control/calls.ts";
 import { CONTROL_ROUTES, controlRoutes } from "../server/control/routes.ts";
 import { confined } from "../server/control/weights-roots.ts";
@@ -58,7 +59,7 @@ export function routeTable(): readonly RouteInfo[] {
 
 /** Interval between polls of the versions that engines report; fenced engines send no events. */
 const VERSION_POLL_MS = 250;
-/** Limit of the memory of complete groups' responses, kept for the page. */
+/** Limit of the memory of complete groups' responses, kept for the page and for streams that resume. */
 const COMPLETED_BYTES_MAX = 64 * 2 ** 20;
 /** Limit of the trajectories of all sessions: 16,000 of 30 turns, with 250 new and 250 drawn tokens each, take 1.8 GB. */
 const TRAJECTORY_BYTES_MAX = 2 * 2 ** 30;
@@ -77,10 +78,12 @@ export function featuresOf(parts: Parts): Features {
   const { sidecar, history, learned, timers, log, options } = parts;
   const { text } = options.model;
   const { repeatedly: every } = timers;
-  const stream = new StreamService({ sidecar, random: randomWord, every, failed: log.failed });
+  const completed = new CompletedGroups(sidecar, COMPLETED_BYTES_MAX);
+  const { failed } = log;
+  const stream = new StreamService({ sidecar, completed, random: randomWord, every, failed });
   const drafts = draftService(parts);
   const deadlines = new Deadlines({ sidecar, every, clock: wallClock, ended: log.deadline });
-  const live = liveView(parts);
+  const live = liveView(parts, completed);
   const served = requests(parts, () => drafts.telemetry.variesSeeds);
   const features: readonly Feature[] = [
     { kept: { groups: () => sidecar.kept, sessions: () => sidecar.sessions.kept } },
@@ -101,9 +104,9 @@ export function featuresOf(parts: Parts): Features {
     // Ends the last iteration before the view closes that keeps it.
     iterations(parts),
     {
-      routes: [PAGE_ROUTE, ...bound(LIVE_ROUTES, { live, sidecar, text })],
+      routes: [PAGE_ROUTE, ...bound(LIVE_ROUTES, { live, completed, sidecar, text })],
       log: { iterationEnded: (summary) => live.iterationEnded(summary) },
-      kept: { completed: () => live.completed.kept },
+      kept: { completed: () => completed.kept },
       close: () => live.close(),
     },
     ...served.features,
@@ -113,20 +116,20 @@ export function featuresOf(parts: Parts): Features {
   return { features: [...features, metrics], rollouts: served.rollouts };
 }
 
-function liveView(parts: Parts): LiveView {
+function liveView(parts: Parts, completed: CompletedGroups): LiveView {
   const { front, encoder, sidecar, pool, weights, timers, log, options } = parts;
   const { journal = null } = options;
   return new LiveView({
     sidecar,
     pool,
     weights,
+    completed,
     clock: wallClock,
     every: timers.repeatedly,
     iterationsFile: journal === null ? null : join(journal, "iterations.json"),
     workers: () => workersOf({ sidecar, pool }),
     nowS: () => Date.now() / 1000,
     threadWaits: () => ["waits" in encoder ? encoder.waits : [], front?.bodyWait() ?? []].flat(),
-    completedBytesMax: COMPLETED_BYTES_MAX,
     changed: log.stateChanged,
     failed: log.failed,
   });

@@ -2,6 +2,7 @@
 
 import type { RequestSpec } from "../../src/core/request/request.ts";
 import type { OpenWait } from "../../src/fleet/waits.ts";
+import { CompletedGroups } from "../../src/server/completed-groups.ts";
 import { LiveView } from "../../src/server/live/view.ts";
 import { Bed, type BedOptions } from "./sidecar-bed.ts";
 
@@ -32,6 +33,7 @@ export function liveBed(options: LiveBedOptions = {}) {
     },
   };
   const changes: { state: string; waiting: number }[] = [];
+  const completed = new CompletedGroups(bed.sidecar, options.completedBytesMax ?? 2 ** 20);
   const view = new LiveView({
     sidecar: bed.sidecar,
     pool: { members, hasStarted: true } as never,
@@ -41,7 +43,7 @@ export function liveBed(options: LiveBedOptions = {}) {
     nowS: () => 1000,
     threadWaits: () => threadWaits,
     iterationsFile: file,
-    completedBytesMax: options.completedBytesMax ?? 2 ** 20,
+    completed,
     every: () => () => {},
     changed: ({ state, waiting }) => changes.push({ state, waiting }),
     failed: (error) => {
@@ -49,5 +51,5 @@ export function liveBed(options: LiveBedOptions = {}) {
     },
   });
   const answer = () => view.answer() as unknown as Record<string, never> & { longest: object[] };
-  return { bed, view, weights, changes, answer, members };
+  return { bed, view, completed, weights, changes, answer, members };
 }

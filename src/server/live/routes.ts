@@ -2,6 +2,7 @@
 
 import { AppError } from "../../core/base/errors.ts";
 import type { Text } from "../../text/text.ts";
+import type { CompletedGroups } from "../completed-groups.ts";
 import { pageResponse } from "../page/html.ts";
 import { jsonResponse, type Row, wholeNumber } from "../route.ts";
 import type { Sidecar } from "../sidecar.ts";
@@ -10,6 +11,7 @@ import type { LiveView } from "./view.ts";
 
 interface Parts {
   readonly live: LiveView;
+  readonly completed: CompletedGroups;
   readonly sidecar: Sidecar;
   readonly text: Text;
 }
@@ -62,19 +64,18 @@ export const LIVE_ROUTES: readonly Row<Parts>[] = [
     path: "/foretoken/responses/:id",
     summary: "A response's chunks, tokens and logprobs; of complete groups, the last that are kept",
     query: { from: { type: "integer", minimum: 0 } },
-    handle: ({ live, text }, { params, url }) => {
+    handle: ({ live, completed, text }, { params, url }) => {
       const id = wholeNumber("id", params.id ?? "");
       const from = wholeNumber("from", url.searchParams.get("from") ?? "0");
       const request = live.request(id);
-      if (request === null) throw notKept(id, live);
+      if (request === null) throw notKept(id, completed.kept.bytesMax);
       const { nameOf } = live;
       return jsonResponse(responseDetail(request, { from, text, nameOf }));
     },
   },
 ];
 
-function notKept(id: number, live: LiveView): AppError {
-  const { bytesMax } = live.completed.kept;
+function notKept(id: number, bytesMax: number): AppError {
   const bound = `responses of complete groups are kept up to ${bytesMax / 2 ** 20} MB, the last ones`;
   return new AppError(
     "not_found",

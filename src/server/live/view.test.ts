@@ -238,12 +238,12 @@ test("live: the groups of an iteration are those that its figures count, complet
 });
 
 test("live: complete groups are kept up to a bound, the oldest dropped first", async () => {
-  const { bed, view } = liveBed({ completedBytesMax: 20_000 });
+  const { bed, view, completed } = liveBed({ completedBytesMax: 20_000 });
   for (let epoch = 1; epoch <= 8; epoch += 1) {
     bed.generate([epoch], 2);
     await bed.finish();
     bed.sidecar.advance(weightEpoch(epoch));
-    const { bytes, bytesMax, count } = view.completed.kept;
+    const { bytes, bytesMax, count } = completed.kept;
     expect(bytes).toBeLessThanOrEqual(bytesMax);
     expect(count).toBeGreaterThan(0);
   }
@@ -253,5 +253,5 @@ test("live: complete groups are kept up to a bound, the oldest dropped first", a
   none.bed.generate([1], 2);
   await none.bed.finish();
   none.bed.sidecar.advance(weightEpoch(1));
-  expect(none.view.completed.kept).toEqual({ bytes: 0, bytesMax: 0, count: 0 });
+  expect(none.completed.kept).toEqual({ bytes: 0, bytesMax: 0, count: 0 });
 });

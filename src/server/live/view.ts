@@ -12,10 +12,10 @@ import type { WorkerPool } from "../../fleet/pool.ts";
 import type { OpenWait } from "../../fleet/waits.ts";
 import { figureOf, type RunFigure } from "../../observe/picture/figure.ts";
 import { headlineOf, savedPage } from "../../observe/picture/page.ts";
+import type { CompletedGroups } from "../completed-groups.ts";
 import type { workersOf } from "../control/calls.ts";
 import type { Sidecar } from "../sidecar.ts";
 import { progressFields } from "../stream/frame.ts";
-import { CompletedGroups, columnsOf } from "./completed-groups.ts";
 import { ITERATIONS_KEPT, type IterationRecord, IterationStore } from "./iteration-store.ts";
 import { type ServingState, servingState, type Weights } from "./serving-state.ts";
 import { type LastFinished, LastFinishedResponses, longestOpen } from "./waited-for.ts";
@@ -33,7 +33,7 @@ export interface LiveOptions {
   readonly threadWaits: () => readonly OpenWait[];
   /** File for the last iterations; null: they are kept in memory. */
   readonly iterationsFile: string | null;
-  readonly completedBytesMax: number;
+  readonly completed: CompletedGroups;
   readonly every: Later;
   /** Called when the state has changed, or has kept requests waiting for another minute. */
   readonly changed: (state: ServingState & { waiting: number; seconds: number }) => void;
@@ -52,7 +52,6 @@ export type LiveAnswer = ReturnType<LiveView["answer"]>;
 
 export class LiveView {
   readonly #options: LiveOptions;
-  readonly completed: CompletedGroups;
   readonly #lastFinished = new LastFinishedResponses();
   readonly #store: IterationStore;
   /** Stops calling `look`. */
@@ -67,11 +66,9 @@ export class LiveView {
   constructor(options: LiveOptions) {
     this.#options = options;
     this.#store = new IterationStore(options.iterationsFile);
-    this.completed = new CompletedGroups(options.completedBytesMax);
     this.#sinceMs = options.clock.nowMs();
     options.sidecar.observe({
       finished: (request) => this.#lastFinished.finished(request),
-      groupFinished: (group) => this.completed.add(group, this.#iterationOf(group)),
     });
     this.close = options.every(() => this.look(), LOOK_MS);
   }
@@ -93,14 +90,16 @@ export class LiveView {
   }
 
   #groupsOf(number: number) {
-    const open = new Set([...this.#options.sidecar.rollout.requests].map(({ group }) => group));
-    const ofIt = [...open].filter((group) => this.#iterationOf(group) === number);
-    return [...this.completed.ofIteration(number), ...ofIt.map(columnsOf)];
+    const { completed, sidecar } = this.#options;
+    const open = [...sidecar.rollout.requests].map(({ group }) => group);
+    const groups = [...new Set([...completed.groups, ...open])];
+    return groups.filter((group) => this.#iterationOf(group) === number).map(columnsOf);
   }
 
   /** An unfinished or kept response by its number; null: neither. */
   request(id: number): RolloutRequest | null {
-    return this.#options.sidecar.rollout.request(requestId(id)) ?? this.completed.request(id);
+    const { completed, sidecar } = this.#options;
+    return sidecar.rollout.request(requestId(id)) ?? completed.request(id);
   }
 
   iterationEnded(summary: IterationSummary): void {
@@ -284,6 +283,16 @@ export class LiveView {
     this.#remindedMs = nowMs;
     changed({ ...now, waiting, seconds: Math.round((nowMs - this.#sinceMs) / 1000) });
   }
+}
+
+/** Responses of a group in columns, one value for each. */
+function columnsOf({ groupId, requests }: Group) {
+  return {
+    group: groupId,
+    requests: requests.map(({ spec }) => spec.requestId),
+    lengths: requests.map(({ response }) => response.length),
+    finish_reasons: requests.map(({ response }) => response.finish),
+  };
 }
 
 function pictured(

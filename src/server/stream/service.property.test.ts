@@ -9,6 +9,7 @@ import { FakeSocket, Reader, readFrame } from "../../../test/suite/stream-client
 import { fold32 } from "../../core/base/hash.ts";
 import { weightEpoch } from "../../core/base/ids.ts";
 import type { RolloutRequest } from "../../core/request/buffer.ts";
+import { CompletedGroups } from "../completed-groups.ts";
 import { StreamService } from "./service.ts";
 
 /** `isEarly`: by the number or name of what may not be there yet. */
@@ -169,6 +170,7 @@ test("stream: every client gets exactly the response's tokens, once, in order", 
         const bed = new Bed({ workers: 2, lengthOf, isWhole });
         const service = new StreamService({
           sidecar: bed.sidecar,
+          completed: new CompletedGroups(bed.sidecar, 2 ** 24),
           random: () => seed,
           every: () => () => {},
         });

@@ -5,6 +5,7 @@ import { Bed } from "../../../test/suite/sidecar-bed.ts";
 import { FakeSocket, type ReadFrame, readFrame } from "../../../test/suite/stream-client.ts";
 import { assert } from "../../core/base/assert.ts";
 import { weightEpoch, workerId } from "../../core/base/ids.ts";
+import { CompletedGroups } from "../completed-groups.ts";
 import { type StreamLimits, StreamService } from "./service.ts";
 
 interface World {
@@ -15,11 +16,15 @@ interface World {
   say(socket: FakeSocket, message: object): void;
 }
 
-function world(limits: Partial<StreamLimits> = {}, failures: unknown[] = []): World {
+function world(
+  { keptBytes = 2 ** 24, ...limits }: Partial<StreamLimits> & { keptBytes?: number } = {},
+  failures: unknown[] = [],
+): World {
   const bed = new Bed({ workers: 1, lengthOf: () => 11 });
   const acts = new Set<() => void>();
   const service = new StreamService({
     sidecar: bed.sidecar,
+    completed: new CompletedGroups(bed.sidecar, keptBytes),
     failed: (error) => failures.push(error),
     limits,
     random: () => 5,

@@ -8,8 +8,8 @@ import { requestId } from "../../core/base/ids.ts";
 import type { Group, RolloutRequest } from "../../core/request/buffer.ts";
 import type { Rollout } from "../../core/rollout/rollout.ts";
 import { CLOSE, closeReason } from "../../proto/close-codes.ts";
+import type { CompletedGroups } from "../completed-groups.ts";
 import type { Socket, SocketService } from "../http.ts";
-import { promptBytes, responseBytes } from "../kept.ts";
 import type { Sidecar } from "../sidecar.ts";
 import { decodeClientMessage, type Filter, type Subscribe } from "./client-message.ts";
 import { addEntry, type Frame, frameJson, newFrame, progressFields } from "./frame.ts";
@@ -29,8 +29,6 @@ export interface StreamLimits {
   readonly frameBytesMax: number;
   /** Limit of the bytes that wait for one client to read them. */
   readonly sendQueueBytes: number;
-  /** Memory of complete groups that are kept for clients whose connection broke. */
-  readonly keptBytes: number;
 }
 
 const STREAM_LIMITS: StreamLimits = {
@@ -39,12 +37,12 @@ const STREAM_LIMITS: StreamLimits = {
   frameBytesMax: 16_384,
   // A second of all tokens at a million a second.
   sendQueueBytes: 4 * 2 ** 20,
-  // Some seconds of all tokens of a large rollout. Prompts count, and responses without a token.
-  keptBytes: 16 * 2 ** 20,
 };
 
 export interface StreamServiceOptions {
   readonly sidecar: Sidecar;
+  /** Groups whose tokens clients get that resume. */
+  readonly completed: CompletedGroups;
   readonly limits?: Partial<StreamLimits>;
   readonly random: () => number;
   /** Calls `act` every `ms`; returns a function that stops it. */
@@ -67,10 +65,6 @@ export class StreamService implements SocketService {
   /** Differs between servers, so that a client sees that it resumes at another one. */
   readonly #firstAttempt: number;
   readonly #closed: Record<number, number> = {};
-  /** Tokens of the groups that completed last, for clients that resume. */
-  readonly #kept = new Map<Group, number>();
-  #keptBytes = 0;
-  readonly #stopKeeping: () => void;
   #framesSent = 0;
   #bytesSent = 0;
   #isFlushDue = false;
@@ -80,7 +74,6 @@ export class StreamService implements SocketService {
     this.#options = options;
     this.#limits = { ...STREAM_LIMITS, ...options.limits };
     this.#firstAttempt = options.random();
-    this.#stopKeeping = options.sidecar.observe({ groupFinished: (group) => this.#keep(group) });
   }
 
   /** Counters since the service began; gauges as of now. `closed`: clients that it ended, by close code. */
@@ -134,7 +127,6 @@ export class StreamService implements SocketService {
   /** Closes every connection: the server stops. */
   end(): void {
     this.#flush();
-    this.#stopKeeping();
     for (const client of this.#clients.values()) this.#end(client, CLOSE.goingAway, "draining");
   }
 
@@ -149,7 +141,8 @@ export class StreamService implements SocketService {
     const key = keyOf(filter);
     const requests = requestsOf(filter, rollout);
     if (resumed !== null) {
-      requests.push(...this.#keptOf(filter));
+      const kept = this.#options.completed.groups.flatMap((group) => group.requests);
+      requests.push(...matching(filter, kept));
       // A connection that breaks again has brought the first ones.
       requests.sort((a, b) => a.spec.requestId - b.spec.requestId);
     }
@@ -184,7 +177,8 @@ export class StreamService implements SocketService {
     else {
       addTo(this.#named, name, subscription);
       for (const subject of filter.group === undefined ? requests : groups) {
-        if (!("requests" in subject) || !this.#kept.has(subject)) this.#bind(subscription, subject);
+        const isOver = "requests" in subject && this.#options.completed.has(subject);
+        if (!isOver) this.#bind(subscription, subject);
       }
     }
     const isComplete = resumed !== null && requests.length > 0 && subscription.subjects.size === 0;
@@ -207,27 +201,6 @@ export class StreamService implements SocketService {
     const { resumed } = message;
     if (resumed === null || resumed.server === this.#firstAttempt) return message;
     return { ...message, resumed: { ...resumed, requests: 0, have: new Map() } };
-  }
-
-  #keep(group: Group): void {
-    let bytes = group.requests.reduce((sum, request) => sum + responseBytes(request), 0);
-    for (const prompt of new Set(group.requests.map(({ spec }) => spec.prompt))) {
-      bytes += promptBytes(prompt);
-    }
-    this.#kept.set(group, bytes);
-    this.#keptBytes += bytes;
-    for (const [oldest, size] of this.#kept) {
-      if (this.#keptBytes <= this.#limits.keptBytes) return;
-      this.#kept.delete(oldest);
-      this.#keptBytes -= size;
-    }
-  }
-
-  #keptOf(filter: Filter): RolloutRequest[] {
-    return matching(
-      filter,
-      [...this.#kept.keys()].flatMap(({ requests }) => requests),
-    );
   }
 
   #problemOf(
