@@ -102,18 +102,14 @@ export async function planOfPrompts(
   writing: Writing = writingOf(model.text),
 ): Promise<RolloutPlan> {
   const { text, eosTokenIds } = model;
-  const fields = {
-    groups: lines.map(({ group }) => group),
-    n: groupSize,
-    sampling_params: { temperature, seed, max_tokens: maxTokens },
-  };
+  const asked = lines.map(({ group, source }, i) => ({ group, source, at: `groups.${i}.` }));
+  const sampling_params = { temperature, seed, max_tokens: maxTokens };
   const { signal } = new AbortController();
   const limits = { contextTokens: null, requestsMax: REQUESTS_MAX };
-  const sourceOf = (i: number) => lines[i]?.source ?? "{}";
-  const context = { ...writing, ...limits, text, eosTokenIds, signal };
+  const how = { adapter: null, addSpecial: false };
+  const context = { ...writing, ...limits, ...how, text, eosTokenIds, signal };
   try {
-    const written = { adapter: null, sourceOf, addSpecial: false };
-    const planned = await groupsOf(fields, context, written);
+    const planned = await groupsOf(asked, { n: groupSize, sampling_params }, context);
     for (const { sampling } of planned.groups) {
       const wrong = outOfBounds(sampling, text);
       if (wrong !== null)

@@ -123,9 +123,17 @@ export const AdditionSchema = v.strictObject({
 
 type RolloutFields = v.InferOutput<typeof RolloutRequestSchema>;
 export type GroupFields = RolloutFields["groups"][number];
-/** The groups, and the defaults of those that do not set their own values. */
-type GroupsFields = Pick<RolloutFields, "groups"> &
-  Partial<Pick<RolloutFields, "n" | "finish_first" | "sampling_params">>;
+/** Values of groups that do not set their own. */
+type Defaults = Partial<Pick<RolloutFields, "n" | "finish_first" | "sampling_params">>;
+
+/** A group as a client asks for it. */
+export interface AskedGroup {
+  readonly group: GroupFields;
+  /** The group's JSON as its client wrote it. */
+  readonly source: string;
+  /** Prefix of its fields in messages. */
+  readonly at: string;
+}
 
 export interface GroupPlan {
   readonly id: string;
@@ -136,9 +144,6 @@ export interface GroupPlan {
   /** Responses that make the group whole; null: all. Absent in journals of earlier releases. */
   readonly finishFirst?: number | null;
 }
-
-/** The prompt is null where it is a text or a chat that is yet to be encoded. */
-type UnwrittenPlan = Omit<GroupPlan, "prompt"> & { readonly prompt: Int32Array | null };
 
 export interface RolloutPlan {
   readonly id: string | null;
@@ -180,9 +185,12 @@ export interface GroupsContext {
   readonly signal: AbortSignal;
   readonly eosTokenIds: readonly number[];
   readonly requestsMax: number;
+  readonly adapter: string | null;
+  /** Whether texts get the tokenizer's own special tokens. */
+  readonly addSpecial: boolean;
 }
 
-export interface PlanContext extends GroupsContext {
+export interface PlanContext extends Omit<GroupsContext, "adapter" | "addSpecial"> {
   /** The body's text. */
   readonly source: string;
   /** The adapter that a client means; null: none. @throws AppError not_found. */
@@ -195,11 +203,10 @@ export async function planOf(body: unknown, context: PlanContext): Promise<Rollo
   const adapter = context.adapterOf(fields.model);
   if (fields.groups.length === 0) throw invalid("groups", "is empty");
   const { max_staleness: stalenessMax = null } = fields;
-  const sources = membersOf(membersOf(context.source).get("groups") ?? "[]");
-  const sourceOf = (i: number) => sources.get(`${i}`) ?? "{}";
+  const asked = askedIn(fields.groups, context);
   return {
     id: fields.id ?? null,
-    ...(await groupsOf(fields, context, { adapter, sourceOf, addSpecial: true })),
+    ...(await groupsOf(asked, fields, { ...context, adapter, addSpecial: true })),
     priority: fields.priority ?? 0,
     deadline: fields.deadline ?? null,
     isDetached: fields.detached ?? false,
@@ -209,6 +216,13 @@ export async function planOf(body: unknown, context: PlanContext): Promise<Rollo
     carryFrom: fields.carry_from ?? null,
     isOpen: fields.open ?? false,
   };
+}
+
+function askedIn(groups: readonly GroupFields[], { source }: PlanContext): AskedGroup[] {
+  const sources = membersOf(membersOf(source).get("groups") ?? "[]");
+  return groups.map((group, i) => {
+    return { group, source: sources.get(`${i}`) ?? "{}", at: `groups.${i}.` };
+  });
 }
 
 /**
@@ -221,11 +235,12 @@ export async function additionsOf(
   run: Steered,
 ): Promise<{ readonly added: readonly AddedGroup[]; readonly isOpen: boolean | null }> {
   const fields = f.checked(AdditionSchema, withNewNames(body));
-  checkIds(fields.groups);
-  const sources = membersOf(membersOf(context.source).get("groups") ?? "[]");
+  const asked = askedIn(fields.groups, context);
+  checkIds(asked);
   const more: AddedGroup[] = [];
-  const fresh: number[] = [];
+  const fresh: AskedGroup[] = [];
   for (const [i, group] of fields.groups.entries()) {
+    const one = present(asked[i], "each group was asked for");
     const known = run.groupOf(group.id);
     const size = known?.size ?? 0;
     const n = group.n ?? fields.n ?? 1;
@@ -235,35 +250,29 @@ export async function additionsOf(
       const name = JSON.stringify(group.id);
       throw new AppError("conflict", `group ${name} has ${size} responses, not ${from}`);
     }
-    if (known === null) fresh.push(i);
+    if (known === null) fresh.push(one);
     else {
-      checkMore(group, `groups.${i}.`);
-      const finishFirst = finishFirstOf(group, { fields, n, at: `groups.${i}.` });
-      more.push({ plan: { ...known.plan, n, finishFirst }, base: size });
+      checkMore(one);
+      more.push({
+        plan: { ...known.plan, n, finishFirst: finishFirstOf(one, fields, n) },
+        base: size,
+      });
     }
   }
-  const { groups } = await groupsOf(
-    { ...fields, groups: fresh.map((i) => withoutFrom(fields.groups[i])) },
-    context,
-    {
-      adapter: run.adapter,
-      sourceOf: (i) => sources.get(`${fresh[i]}`) ?? "{}",
-      places: fresh,
-      addSpecial: true,
-    },
-  );
+  const { adapter } = run;
+  const { groups } = await groupsOf(fresh, fields, { ...context, adapter, addSpecial: true });
   const added = [...groups.map((plan): AddedGroup => ({ plan, base: 0 })), ...more];
-  const asked = added.reduce((sum, { plan }) => sum + plan.n, 0);
+  const count = added.reduce((sum, { plan }) => sum + plan.n, 0);
   const { requestsMax } = context;
-  if (run.requests + asked > requestsMax) {
-    const problem = `ask for ${asked} responses beside ${run.requests}, more than ${requestsMax}`;
+  if (run.requests + count > requestsMax) {
+    const problem = `ask for ${count} responses beside ${run.requests}, more than ${requestsMax}`;
     throw invalid("groups", problem);
   }
   return { added, isOpen: fields.open ?? null };
 }
 
 /** More responses to a group are as those that it has. */
-function checkMore(group: GroupFields, at: string): void {
+function checkMore({ group, at }: AskedGroup): void {
   const fields = [...PROMPT_FIELDS, "sampling_params"] as const;
   const given = fields.find((field) => (group[field] ?? null) !== null) ?? templateFieldOf(group);
   if (given === null) return;
@@ -271,56 +280,56 @@ function checkMore(group: GroupFields, at: string): void {
   throw invalid(`${at}${given}`, problem);
 }
 
-function withoutFrom(
-  group: (GroupFields & { from?: number | null | undefined }) | undefined,
-): GroupFields {
-  const { from: _from, ...fields } = present(group, "the group is one of the body's");
-  return fields;
-}
-
-interface Written {
-  readonly adapter: string | null;
-  /** Text of a group as its client wrote it. */
-  readonly sourceOf: (group: number) => string;
-  /** Places of the groups in what the client wrote. Default: all of it are groups. */
-  readonly places?: readonly number[];
-  /** Whether texts get the tokenizer's own special tokens. */
-  readonly addSpecial: boolean;
-}
-
-function placeOf({ places }: Pick<Written, "places">, group: number): string {
-  return `groups.${places?.[group] ?? group}.`;
-}
-
 /** @throws InvalidFieldError: two groups have the same id. */
-function checkIds(groups: readonly { readonly id: string }[]): void {
+function checkIds(asked: readonly AskedGroup[]): void {
   const ids = new Set<string>();
-  for (const [i, { id }] of groups.entries()) {
-    if (ids.has(id)) throw invalid(`groups.${i}.id`, `is ${id}, as an earlier one`);
-    ids.add(id);
+  for (const { group, at } of asked) {
+    if (ids.has(group.id)) throw invalid(`${at}id`, `is ${group.id}, as an earlier one`);
+    ids.add(group.id);
   }
 }
 
-/** The plans of a list of groups. @throws AppError invalid_field, naming the field by its place in the list. */
+/** The plans of groups. @throws AppError invalid_field. */
 export async function groupsOf(
-  fields: GroupsFields,
+  asked: readonly AskedGroup[],
+  defaults: Defaults,
   context: GroupsContext,
-  written: Written,
 ): Promise<Pick<RolloutPlan, "groups" | "requests">> {
-  const { requestsMax } = context;
-  const { adapter } = written;
-  checkIds(fields.groups);
-  let requests = 0;
-  const unwritten = fields.groups.map((group, i) => {
-    const plan = groupOf(group, { fields, adapter, context, at: placeOf(written, i) });
-    requests += plan.n;
-    return plan;
-  });
+  const { requestsMax, encoder, contextTokens: tokensMax, signal, addSpecial } = context;
+  checkIds(asked);
+  const plans = asked.map((one) => ({ one, plan: groupOf(one, defaults, context) }));
+  const requests = plans.reduce((sum, { plan }) => sum + plan.n, 0);
   if (requests > requestsMax) {
     throw invalid("groups", `ask for ${requests} responses, more than ${requestsMax}`);
   }
-  const groups = await withPrompts(unwritten, fields.groups, { ...context, ...written });
+  const texts = asked.flatMap(({ group: { prompt } }) => prompt ?? []);
+  const encoding = { tokensMax, signal, addSpecial };
+  const encoded = (texts.length === 0 ? [] : await encoder.encode(texts, encoding)).values();
+  const groups: GroupPlan[] = [];
+  for (const { one, plan } of plans) {
+    const { messages } = one.group;
+    const chat = messages ? await chatPrompt({ ...one.group, messages }, one, context) : null;
+    const prompt = plan.prompt ?? chat ?? encoded.next().value;
+    const field = messages ? "messages" : "prompt";
+    if (!prompt || prompt.length === 0) throw invalid(`${one.at}${field}`, "has no tokens");
+    groups.push({ ...plan, prompt });
+  }
   return { groups, requests };
+}
+
+/** A template writes the special tokens itself. */
+async function chatPrompt(
+  fields: TemplateFields,
+  { source, at }: AskedGroup,
+  { chats, contextTokens: tokensMax, signal }: GroupsContext,
+): Promise<Int32Array> {
+  const chat = chatOf(fields, { source, at });
+  try {
+    return (await chats.render(chat, { tokensMax, signal, addSpecial: false })).tokens;
+  } catch (error) {
+    if (!(error instanceof InvalidFieldError)) throw error;
+    throw invalid(`${at}${error.field}`, error.problem);
+  }
 }
 
 /** Accepts `sampling`, the name of `sampling_params` in an earlier release, for one release more. */
@@ -337,82 +346,39 @@ function renamed(fields: unknown): unknown {
   return { ...rest, sampling_params: sampling };
 }
 
-function groupOf(
-  group: GroupFields,
-  options: { fields: GroupsFields; adapter: string | null; context: GroupsContext; at: string },
-): UnwrittenPlan {
-  const { fields, adapter, context, at } = options;
-  const { vocabularySize } = context.text;
-  const own = { ...fields.sampling_params, ...group.sampling_params };
+/** The group's plan; its prompt is null where it is a text or a chat that is yet to be encoded. */
+function groupOf(asked: AskedGroup, defaults: Defaults, context: GroupsContext) {
+  const { group, at } = asked;
+  const { text, eosTokenIds, adapter } = context;
+  const own = { ...defaults.sampling_params, ...group.sampling_params };
   const tokensMax = own.max_tokens ?? null;
   if (tokensMax === null) throw invalid(`${at}sampling_params.max_tokens`, "is missing");
-  const drawing = drawingOf(
+  const { sampling, seeded } = drawingOf(
     own,
     { topLogprobs: 0, tokensMax, extraArgs: {} },
-    // A rollout's lines have no place for experts.
     {
-      vocabularySize,
-      eosTokenIds: context.eosTokenIds,
+      vocabularySize: text.vocabularySize,
+      eosTokenIds,
+      // A rollout's lines have no place for experts.
       reportsExperts: false,
       at: `${at}sampling_params.`,
     },
   );
-  const n = group.n ?? fields.n ?? 1;
+  const n = group.n ?? defaults.n ?? 1;
   return {
     id: group.id,
-    prompt: givenPrompt(group, { text: context.text, at }),
+    prompt: givenPrompt(group, { text, at }),
     n,
-    finishFirst: finishFirstOf(group, { fields, n, at }),
-    sampling: { ...drawing.sampling, tokensMax, ...(adapter === null ? {} : { adapter }) },
-    seeded: drawing.seeded,
+    finishFirst: finishFirstOf(asked, defaults, n),
+    sampling: { ...sampling, tokensMax, ...(adapter === null ? {} : { adapter }) },
+    seeded,
   };
 }
 
-function finishFirstOf(
-  group: Pick<GroupFields, "finish_first">,
-  { fields, n, at }: { fields: Pick<GroupsFields, "finish_first">; n: number; at: string },
-): number | null {
-  const finishFirst = group.finish_first ?? fields.finish_first ?? null;
+function finishFirstOf({ group, at }: AskedGroup, defaults: Defaults, n: number): number | null {
+  const finishFirst = group.finish_first ?? defaults.finish_first ?? null;
   if (finishFirst === null || finishFirst <= n) return finishFirst;
   throw invalid(`${at}finish_first`, `is ${finishFirst} of ${n} responses`);
-}
-
-/** Encodes the prompts that are texts or messages. A template writes the special tokens itself. */
-async function withPrompts(
-  plans: readonly UnwrittenPlan[],
-  groups: readonly GroupFields[],
-  context: GroupsContext & Written,
-): Promise<GroupPlan[]> {
-  const { encoder, chats, contextTokens, signal, sourceOf, addSpecial } = context;
-  const texts = groups.flatMap(({ prompt }) => (typeof prompt === "string" ? [prompt] : []));
-  const options = { tokensMax: contextTokens, signal };
-  const encoded = texts.length === 0 ? [] : await encoder.encode(texts, { ...options, addSpecial });
-  let next = 0;
-  const written: GroupPlan[] = [];
-  for (const [i, plan] of plans.entries()) {
-    const group = groups[i];
-    const { messages } = group ?? {};
-    const prompt =
-      plan.prompt ??
-      (group !== undefined && messages
-        ? await chatPrompt({ ...group, messages }, i)
-        : encoded[next++]);
-    const field = messages ? "messages" : "prompt";
-    if (!prompt || prompt.length === 0)
-      throw invalid(`${placeOf(context, i)}${field}`, "has no tokens");
-    written.push({ ...plan, prompt });
-  }
-  return written;
-
-  async function chatPrompt(fields: TemplateFields, i: number): Promise<Int32Array> {
-    const chat = chatOf(fields, { source: sourceOf(i), at: placeOf(context, i) });
-    try {
-      return (await chats.render(chat, { ...options, addSpecial: false })).tokens;
-    } catch (error) {
-      if (!(error instanceof InvalidFieldError)) throw error;
-      throw invalid(`${placeOf(context, i)}${error.field}`, error.problem);
-    }
-  }
 }
 
 const PROMPT_FIELDS = ["prompt", "messages", "token_ids"] as const;
