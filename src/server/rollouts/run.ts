@@ -35,8 +35,10 @@ export interface RunGroup {
   readonly n: number;
   /** Number of responses that make it whole. */
   readonly wanted: number;
-  /** Requests of the group; empty after it was given up. */
+  /** Requests of the group; empty at the end of the rollout if it was not whole by then. */
   requests: readonly RolloutRequest[];
+  /** null: the rollout is over. */
+  generation: Generation | null;
   finished: number;
   /** Responses that readers get; empty until the group is whole. */
   taken: readonly RolloutRequest[];
@@ -100,8 +102,6 @@ export class RolloutRun implements Steered {
   readonly #how: Omit<RolloutPlan, "groups" | "requests">;
   #isOpen: boolean;
   readonly #changed = { added_groups: 0, added_requests: 0, given_up_groups: 0 };
-  /** The generations that run; empty at the end. */
-  #generations: Generation[] = [];
   readonly #ends = new Ends();
   #restarts = 0;
   #state: RolloutState = "running";
@@ -132,7 +132,7 @@ export class RolloutRun implements Steered {
         this.#begin(one, one.draws);
       } catch (error) {
         this.#state = "failed";
-        for (const generation of this.#generations) generation.abort();
+        this.#abort(this.groups);
         throw inGroup(error, one.plan.id);
       }
     }
@@ -153,9 +153,7 @@ export class RolloutRun implements Steered {
         if (rollout.restore(request, output)) options.journal?.changed(request);
       }
     }
-    for (const [i, { isGivenUp }] of this.groups.entries()) {
-      if (isGivenUp) this.#generations[i]?.abort();
-    }
+    this.#abort(this.groups.filter(({ isGivenUp }) => isGivenUp));
     // Where all were given up, no response that finishes ends it.
     this.#endIfWhole();
   }
@@ -191,23 +189,20 @@ export class RolloutRun implements Steered {
       try {
         this.#begin(one, undefined);
       } catch (error) {
-        for (const group of this.groups.splice(before)) {
+        const begun = this.groups.splice(before);
+        for (const group of begun) {
           group.plan = null;
           this.#partsOf(group.id).pop();
           this.requests -= group.n;
         }
-        for (const generation of this.#generations.splice(before)) generation.abort();
+        this.#abort(begun);
         throw inGroup(error, one.plan.id);
       }
     }
     for (const { plan, base, requests } of this.groups.slice(before)) {
       if (plan === null) continue;
-      journal?.change({
-        kind: "added",
-        plan,
-        base,
-        draws: requests.map(({ spec }) => spec.draw),
-      } satisfies RunChange);
+      const draws = requests.map(({ spec }) => spec.draw);
+      journal?.change({ kind: "added", plan, base, draws } satisfies RunChange);
       for (const request of requests) {
         journal?.joined(request, stream);
         stream += 1;
@@ -234,9 +229,13 @@ export class RolloutRun implements Steered {
     const bases = unfinished.map(({ base }) => base);
     this.journal?.change({ kind: "given_up", group: id, bases } satisfies RunChange);
     this.#giveUp(unfinished);
-    for (const group of unfinished) this.#generations[this.groups.indexOf(group)]?.abort();
+    this.#abort(unfinished);
     this.#endIfWhole();
     return unfinished.reduce((sum, { n }) => sum + n, 0);
+  }
+
+  #abort(groups: readonly RunGroup[]): void {
+    for (const { generation } of groups) generation?.abort();
   }
 
   #partsOf(id: string): RunGroup[] {
@@ -332,7 +331,18 @@ export class RolloutRun implements Steered {
     const draws =
       savedDraws ??
       (seeded && base > 0 ? Array.from({ length: n }, (_, i) => drawOf(i)) : undefined);
-    const group: { current: RunGroup | null } = { current: null };
+    const group: RunGroup = {
+      id: plan.id,
+      plan,
+      base,
+      n,
+      wanted: plan.finishFirst ?? n,
+      isGivenUp: false,
+      requests: [],
+      generation: null,
+      finished: 0,
+      taken: [],
+    };
     const generation = sidecar.generate(
       {
         prompt,
@@ -349,24 +359,19 @@ export class RolloutRun implements Steered {
       },
       {
         tokens: (request) => journal?.changed(request),
-        finished: (request) => {
-          if (group.current !== null) this.#finished(group.current, request);
-        },
+        finished: (request) => this.#finished(group, request),
         restarted: (request) => {
           this.#restarts += 1;
           journal?.changed(request);
         },
       },
     );
-    this.#generations.push(generation);
     // Groups are named after their rollout: no other request joins them, and a complete one leaves the engines at once.
     generation.release();
-    const wanted = plan.finishFirst ?? n;
-    const { requests } = generation;
-    const empty = { isGivenUp: false, finished: 0, taken: [] };
-    group.current = { id: plan.id, plan, base, n, wanted, requests, ...empty };
-    this.groups.push(group.current);
-    this.#partsOf(plan.id).push(group.current);
+    group.generation = generation;
+    group.requests = generation.requests;
+    this.groups.push(group);
+    this.#partsOf(plan.id).push(group);
     this.requests += n;
   }
 
@@ -383,7 +388,7 @@ export class RolloutRun implements Steered {
     if (first.length < wanted && finished < n) return;
     group.taken = first.length < wanted ? requests : first;
     // Not inside the turn in which this one has finished.
-    if (finished < n) queueMicrotask(() => this.#generations[this.groups.indexOf(group)]?.abort());
+    if (finished < n) queueMicrotask(() => this.#abort([group]));
     // A group that was handed out is never generated again, whatever becomes of this process.
     if (journal !== null) void journal.settled().then(() => this.#complete(group));
     else this.#complete(group);
@@ -413,8 +418,6 @@ export class RolloutRun implements Steered {
   #end(state: RolloutState): void {
     if (this.#state !== "running") return;
     this.#state = state;
-    const generations = this.#generations;
-    this.#generations = [];
     const whole = new Set(this.finishedGroups);
     if (state === "finished") {
       this.carried = this.groups.flatMap((group) => {
@@ -422,12 +425,11 @@ export class RolloutRun implements Steered {
         const isLeft = plan !== null && base === 0 && !isGivenUp && !whole.has(group);
         return isLeft ? [carriedGroup(plan, requests)] : [];
       });
-    } else {
-      for (const generation of generations) generation.abort();
-    }
+    } else this.#abort(this.groups);
     // Deferred: other listeners have not had the last event yet.
     queueMicrotask(() => {
-      for (const generation of generations) generation.abort();
+      this.#abort(this.groups);
+      for (const group of this.groups) group.generation = null;
       this.#options.sidecar.rolloutOver();
     });
     const endMs = this.#options.clock.nowMs();
