@@ -11,7 +11,7 @@ import { KV_MOVE_FIGURES, POOL_FIGURES, SHOWN_FIGURES } from "../src/core/rollou
 import { Meter } from "../src/core/rollout/meter.ts";
 import { EngineTime } from "../src/observe/metrics/effective-time.ts";
 import { Metrics } from "../src/observe/metrics/metrics.ts";
-import { SERVING_STATES } from "../src/server/live/serving-state.ts";
+import { SERVING_STATES } from "../src/server/live/waiting.ts";
 
 const ROOT = join(import.meta.dir, "..");
 const REFERENCE = join(ROOT, "docs", "reference");

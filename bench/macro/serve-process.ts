@@ -11,8 +11,7 @@ import type { WorkerCapacity, WorkerCommand, WorkerEvent } from "../../src/core/
 import { loadCore } from "../../src/core/wasm/load.ts";
 import { EmbeddedKvPool } from "../../src/host/embedded-pool.ts";
 import { serveHttp } from "../../src/server/http.ts";
-import { dataRoutes } from "../../src/server/openai/data-plane.ts";
-import { DataPlane } from "../../src/server/openai/plane.ts";
+import { DataPlane, dataRoutes } from "../../src/server/openai/data-plane.ts";
 import { Sidecar } from "../../src/server/sidecar.ts";
 import { inlineEncoder } from "../../src/text/inline-encoder.ts";
 import type { Text } from "../../src/text/text.ts";

@@ -3,7 +3,7 @@
 // the server imports none of them.
 
 import type { Control } from "../server/control/calls.ts";
-import type { DataPlane } from "../server/openai/plane.ts";
+import type { DataPlane } from "../server/openai/data-plane.ts";
 import type { Row } from "../server/route.ts";
 
 export interface Adapter {

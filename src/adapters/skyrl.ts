@@ -14,7 +14,7 @@ import { generateRequest, parseGenerate } from "../server/openai/generate.ts";
 import { logprobText } from "../server/openai/json.ts";
 import { supportAt } from "../server/openai/meta-info.ts";
 import type { Output } from "../server/openai/output.ts";
-import type { ParsedRequest } from "../server/openai/request.ts";
+import type { ParsedRequest } from "../server/openai/plan.ts";
 import type { ServedModel } from "../server/openai/served-model.ts";
 import { invalid } from "../server/route.ts";
 import type { Adapter } from "./adapter.ts";

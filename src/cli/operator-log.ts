@@ -7,7 +7,7 @@ import { errorText } from "../core/base/errors.ts";
 import type { IterationSummary } from "../core/rollout/iteration-span.ts";
 import { CONTROL_ROUTES } from "../server/control/routes.ts";
 import type { OpenStream } from "../server/http.ts";
-import { rounded } from "../server/live/waited-for.ts";
+import { rounded } from "../server/live/waiting.ts";
 import { WORKER_ROUTES } from "../server/worker-registry.ts";
 import { errorWithStack, type Log, type LogFields } from "./log.ts";
 import { EXIT_FAILED } from "./output.ts";

@@ -21,8 +21,7 @@ import { EngineTelemetry, PLUGIN_ROUTES } from "../server/drafts/engine-telemetr
 import { Iterations } from "../server/iterations.ts";
 import { LIVE_ROUTES } from "../server/live/routes.ts";
 import { LiveView } from "../server/live/view.ts";
-import { DATA_ROUTES, dataRoutes } from "../server/openai/data-plane.ts";
-import { DataPlane } from "../server/openai/plane.ts";
+import { DATA_ROUTES, DataPlane, dataRoutes } from "../server/openai/data-plane.ts";
 import { RequestJournals } from "../server/openai/request-journals.ts";
 import { OPENAPI_ROUTE } from "../server/openapi.ts";
 import { PAGE_ROUTE } from "../server/page/html.ts";

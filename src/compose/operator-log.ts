@@ -7,7 +7,7 @@ import type { Member } from "../fleet/engines.ts";
 import type { WeightsNotice } from "../fleet/updates.ts";
 import type { DeadlineNotice } from "../server/deadlines.ts";
 import type { AccessEntry, OpenStream } from "../server/http.ts";
-import type { ServingState } from "../server/live/serving-state.ts";
+import type { ServingState } from "../server/live/waiting.ts";
 import type { RenderedBy } from "../server/openai/rendering.ts";
 
 export interface OperatorLog {

@@ -25,8 +25,7 @@ import {
   type SampleDelta,
   type ServerMessage,
 } from "../core/draft/service/message.ts";
-import type { Decoded } from "./checked.ts";
-import { decodeClientMessage, encodeServerMessage } from "./draft-codec.ts";
+import { type Decoded, decodeClientMessage, encodeServerMessage } from "./draft-codec.ts";
 
 const uint32 = fc.integer({ min: 0, max: 0xffffffff });
 const positive = fc.integer({ min: 1, max: 0xffffffff });

@@ -25,7 +25,6 @@ import {
   type ServerMessage,
   type Telemetry,
 } from "../core/draft/service/message.ts";
-import { type Decoded, decodeAs, encodeAs, InvalidMessage, type RawFields } from "./checked.ts";
 
 const { root } = protobuf.parse(schema);
 const clientFrame = root.lookupType("foretoken.draft.v1.ClientFrame");
@@ -37,38 +36,52 @@ const STATUSES = ["ok", "stale_epoch", "conflict", "full"] as const;
 /** Tokens are sent in their memory layout; every host of Bun is little-endian. */
 assert(new Uint8Array(Int32Array.of(1).buffer)[0] === 1, "the host is little-endian");
 
+const encoded = (fields: object): Uint8Array =>
+  serverFrame.encode(fields as protobuf.Message).finish();
+
 export function encodeServerMessage(message: ServerMessage): Uint8Array {
   switch (message.kind) {
     case "welcome":
-      return encodeAs(serverFrame, { welcome: message });
+      return encoded({ welcome: message });
     case "registered":
-      return encodeAs(serverFrame, { registered: { ...message, status: statusNumber(message) } });
+      return encoded({ registered: { ...message, status: statusNumber(message) } });
     case "updated": {
       const refusals = message.refusals.map((refusal) => ({
         ...refusal,
         reason: REFUSAL_REASONS.indexOf(refusal.reason) + 1,
       }));
       const updated = { epoch: message.epoch, status: statusNumber(message), refusals };
-      return encodeAs(serverFrame, { updated });
+      return encoded({ updated });
     }
     case "fetched": {
       const groups = message.groups.map((group) => ({ ...group, ...groupFields(group) }));
-      return encodeAs(serverFrame, {
+      return encoded({
         fetched: { ...message, status: statusNumber(message), groups },
       });
     }
     case "budget":
-      return encodeAs(serverFrame, { budget: message });
+      return encoded({ budget: message });
     case "past": {
       const responses = message.responses.map(toBytes);
       const past = { ...message, status: statusNumber(message), responses };
-      return encodeAs(serverFrame, { past });
+      return encoded({ past });
     }
   }
 }
 
 export function decodeClientMessage(frame: Uint8Array): Decoded<ClientMessage> {
-  return decodeAs(clientFrame, frame, clientMessage);
+  let fields: RawFields;
+  try {
+    fields = clientFrame.decode(frame) as unknown as RawFields;
+  } catch (error) {
+    return { kind: "undecodable", problem: error instanceof Error ? error.message : "unreadable" };
+  }
+  try {
+    return { kind: "ok", message: clientMessage(fields) };
+  } catch (error) {
+    if (!(error instanceof InvalidMessage)) throw error;
+    return { kind: "invalid_message", problem: error.message };
+  }
 }
 
 function clientMessage(frame: RawFields): ClientMessage {
@@ -226,3 +239,16 @@ function tokensIn(bytes: Uint8Array, name: string): Int32Array {
   }
   return tokens;
 }
+
+export type Decoded<M> =
+  | { readonly kind: "ok"; readonly message: M }
+  /** The bytes are not protobuf of this schema. */
+  | { readonly kind: "undecodable"; readonly problem: string }
+  /** A field is missing or out of its range. */
+  | { readonly kind: "invalid_message"; readonly problem: string };
+
+/** A message as protobufjs decodes it: fields in camel case, defaults for absent ones. */
+type RawFields = Readonly<Record<string, unknown>>;
+
+/** Thrown by the checks below and caught in `decodeClientMessage`, nowhere else. */
+class InvalidMessage extends Error {}

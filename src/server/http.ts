@@ -8,9 +8,8 @@ import { AppError, errorText } from "../core/base/errors.ts";
 import type { OpenWait } from "../fleet/waits.ts";
 import { CLOSE } from "../proto/close-codes.ts";
 import { Access } from "./access.ts";
-import { BodyBudget, type BodyOptions } from "./body.ts";
-import { BodyReader } from "./body-reader.ts";
-import { type FetchExchange, fetchExchange } from "./fetch-exchange.ts";
+import { BodyBudget, type BodyOptions, readBody } from "./body.ts";
+import { BodyReader, type JsonBody } from "./body-reader.ts";
 import { CLIENT_GONE, errorResponse, statusOf } from "./http-errors.ts";
 import { type Exchange, type Route, reasonIn, type StreamHold } from "./route.ts";
 import { Router } from "./router.ts";
@@ -328,4 +327,52 @@ function urlOf(request: Request): URL {
 function withHeaders(response: Response, headers: Readonly<Record<string, string>>) {
   for (const [name, value] of Object.entries(headers)) response.headers.set(name, value);
   return response;
+}
+
+interface ExchangeOptions extends Pick<Exchange, "id" | "url" | "streams"> {
+  readonly body: BodyOptions;
+  readonly reader: BodyReader;
+}
+
+interface FetchExchange extends Exchange {
+  /** Whether the body was read in part, so that the connection can carry no further request. */
+  readonly isUnread: boolean;
+}
+
+function fetchExchange(request: Request, options: ExchangeOptions): FetchExchange {
+  const { id, url, streams, body, reader } = options;
+  let read: Promise<JsonBody> | null = null;
+  let isUnread = false;
+  const readOnce = async () => {
+    isUnread = true;
+    const { bytes, release } = await readBody(request, body);
+    isUnread = false;
+    try {
+      return await reader.read(bytes, request.signal);
+    } finally {
+      release();
+    }
+  };
+  const whole = () => {
+    read ??= readOnce();
+    return read;
+  };
+  return {
+    id,
+    url,
+    streams,
+    params: {},
+    method: request.method,
+    headers: request.headers,
+    signal: request.signal,
+    get isUnread() {
+      return isUnread;
+    },
+    json: async (lists = "plain") => (await whole()).json(lists),
+    digest: async () => (await whole()).digest,
+    source: async () => (await whole()).source,
+    release: () => {
+      read = null;
+    },
+  };
 }

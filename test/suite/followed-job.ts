@@ -1,10 +1,10 @@
 // A request as a job on a fixture's workers, and streams that follow it, without a connection.
 
 import type { Answer } from "../../src/server/openai/answer.ts";
+import { DataPlane } from "../../src/server/openai/data-plane.ts";
 import { eventStream } from "../../src/server/openai/event-stream.ts";
 import { Job, OutputCoalescer } from "../../src/server/openai/job.ts";
-import { DataPlane } from "../../src/server/openai/plane.ts";
-import type { ParsedRequest } from "../../src/server/openai/request.ts";
+import type { ParsedRequest } from "../../src/server/openai/plan.ts";
 import type { StopRules } from "../../src/server/openai/sampling-fields.ts";
 import type { PlaneFixture } from "../golden/requests/plane-fixture.ts";
 import { EOS, TinyText, tinyEncoder } from "../golden/requests/tiny-text.ts";

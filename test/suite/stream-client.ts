@@ -3,7 +3,11 @@
 
 import { assert, present } from "../../src/core/base/assert.ts";
 import type { Socket } from "../../src/server/http.ts";
-import type { FinishedEntry, JoinedEntry, RestartedEntry } from "../../src/server/stream/frame.ts";
+import type {
+  FinishedEntry,
+  JoinedEntry,
+  RestartedEntry,
+} from "../../src/server/stream/subscription.ts";
 
 /** A socket whose other end reads when it is told to. */
 export class FakeSocket implements Socket {

@@ -2,10 +2,9 @@
 
 import { AppError, InvalidFieldError } from "../../core/base/errors.ts";
 import { chatRequest, parseChat } from "../../server/openai/chat.ts";
-import { generates, replies } from "../../server/openai/data-plane.ts";
+import { type DataPlane, generates, replies } from "../../server/openai/data-plane.ts";
 import { checked } from "../../server/openai/fields.ts";
-import type { DataPlane } from "../../server/openai/plane.ts";
-import type { ParsedRequest } from "../../server/openai/request.ts";
+import type { ParsedRequest } from "../../server/openai/plan.ts";
 import { fieldOf, invalid, jsonResponse, type Row } from "../../server/route.ts";
 import type { Adapter } from "../adapter.ts";
 import { messageAnswer } from "./answer.ts";

@@ -10,7 +10,7 @@ import type { Job } from "../../server/openai/job.ts";
 import { metaInfoJson } from "../../server/openai/meta-info.ts";
 import { VERSION_FIELD } from "../../server/openai/origin.ts";
 import type { Output } from "../../server/openai/output.ts";
-import type { ParsedRequest, Prompts, RequestPart } from "../../server/openai/request.ts";
+import type { ParsedRequest, Prompts, RequestPart } from "../../server/openai/plan.ts";
 import {
   MAX_TOKENS_FIELD,
   SAMPLING_ENTRIES,

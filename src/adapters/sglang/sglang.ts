@@ -1,9 +1,8 @@
 // SGLang's server, as slime and miles attach to it.
 
 import * as v from "valibot";
-import { generates, replies } from "../../server/openai/data-plane.ts";
+import { type DataPlane, generates, replies } from "../../server/openai/data-plane.ts";
 import * as f from "../../server/openai/fields.ts";
-import type { DataPlane } from "../../server/openai/plane.ts";
 import { invalid } from "../../server/route.ts";
 import type { Adapter } from "../adapter.ts";
 import { SGLANG_CONTROL } from "./control.ts";

@@ -7,7 +7,7 @@ import * as v from "valibot";
 import { AppError, errorText } from "../../core/base/errors.ts";
 import type { Figures } from "../../core/rollout/figures.ts";
 import type { RunFigure } from "../../observe/picture/figure.ts";
-import type { LastFinished } from "./waited-for.ts";
+import type { LastFinished } from "./waiting.ts";
 
 /** An iteration's figures (core/rollout/figures.ts), and values derived from them. Rates are per second, shares 0 to 1. */
 export interface IterationRecord extends Readonly<Figures> {

@@ -15,11 +15,17 @@ import { headlineOf, savedPage } from "../../observe/picture/page.ts";
 import type { CompletedGroups } from "../completed-groups.ts";
 import type { workersOf } from "../control/calls.ts";
 import type { Sidecar } from "../sidecar.ts";
-import { progressFields } from "../stream/frame.ts";
+import { progressFields } from "../stream/subscription.ts";
 import { ITERATIONS_KEPT, type IterationRecord, IterationStore } from "./iteration-store.ts";
-import { type ServingState, servingState, type Weights } from "./serving-state.ts";
-import { type LastFinished, LastFinishedResponses, longestOpen } from "./waited-for.ts";
-import { waitingFor } from "./waiting.ts";
+import {
+  type LastFinished,
+  LastFinishedResponses,
+  longestOpen,
+  type ServingState,
+  servingState,
+  type Weights,
+  waitingFor,
+} from "./waiting.ts";
 
 export interface LiveOptions {
   readonly sidecar: Sidecar;

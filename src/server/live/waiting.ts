@@ -1,12 +1,195 @@
-// What the server waits for: the iteration for its responses, responses for engines, calls for answers. Each row is a state,
-// a reason in words, and an estimate of the time until it ends.
+// What the server waits for: whether tokens are generated at all, the responses that an iteration waits for or has waited
+// for, with one reason each, and rows for the page and /v1/waiting: a state, a reason in words, and an estimate of the time
+// until it ends.
 
+import type { RolloutRequest } from "../../core/request/buffer.ts";
 import type { EngineClock, WaitState } from "../../core/rollout/progress-clock.ts";
 import type { Progress } from "../../core/rollout/report.ts";
 import type { Member } from "../../fleet/engines.ts";
+import type { WorkerPool } from "../../fleet/pool.ts";
 import type { OpenWait } from "../../fleet/waits.ts";
-import type { ServingState } from "./serving-state.ts";
-import { LONG_RATIO, type OpenResponse } from "./waited-for.ts";
+import type { Sidecar } from "../sidecar.ts";
+
+export const SERVING_STATES = [
+  "serving",
+  "paused",
+  "sleeping",
+  "updating",
+  "draining",
+  "no_worker",
+] as const;
+export type ServingStateName = (typeof SERVING_STATES)[number];
+
+export interface ServingState {
+  readonly state: ServingStateName;
+  /** Reason for not serving; null: the server serves. */
+  readonly reason: string | null;
+}
+
+/** The part of WeightUpdates that is needed here. */
+export interface Weights {
+  readonly isUpdating: boolean;
+  readonly isAsleep: boolean;
+  pauseState(): { readonly is_paused: boolean; readonly reason: string | null };
+}
+
+export function servingState(parts: {
+  sidecar: Pick<Sidecar, "isDraining">;
+  pool: Pick<WorkerPool, "members">;
+  weights: Weights;
+}): ServingState {
+  const { sidecar, pool, weights } = parts;
+  const { is_paused: isPaused, reason } = weights.pauseState();
+  if (sidecar.isDraining) {
+    return { state: "draining", reason: "it takes no new requests and ends when all are finished" };
+  }
+  if (weights.isUpdating) return { state: "updating", reason };
+  if (weights.isAsleep) {
+    return {
+      state: "sleeping",
+      reason: "POST /sleep freed the engines' memory; POST /wake_up ends it",
+    };
+  }
+  if (isPaused) return { state: "paused", reason: `${reason}; POST /resume ends it` };
+  const { members } = pool;
+  if (members.some(({ state }) => state === "ready")) return { state: "serving", reason: null };
+  const named = members.map(({ source, state }) => `${source.name} is ${state}`).join(", ");
+  return { state: "no_worker", reason: named === "" ? "no worker was added" : named };
+}
+
+interface Waited {
+  readonly request: number;
+  readonly group: string;
+  readonly index: number;
+  readonly length: number;
+  /** Median length of its finished siblings; null: none has finished. */
+  readonly siblings_median: number | null;
+  readonly reason: string;
+}
+
+export interface OpenResponse extends Waited {
+  readonly worker: number | null;
+  /** Tokens per second of the running chunk; null: none runs. */
+  readonly tokens_per_s: number | null;
+}
+
+export interface LastFinished extends Waited {
+  readonly finish_reason: string | null;
+  /** Time between its end and that of the iteration's last response. */
+  readonly before_last_s: number;
+  /** Time from its start to its end; `waited_s`: the part of it in which no worker ran it. */
+  readonly seconds: number;
+  readonly waited_s: number;
+}
+
+type NameOf = (worker: number) => string;
+
+const SHOWN_MAX = 5;
+/** Ratio to its siblings' median from which a response is far too long; `LONGER_RATIO`: from which its length is the reason. */
+const LONG_RATIO = 8;
+const LONGER_RATIO = 1.5;
+/** A response that waited for more than this share of its time is reported as having waited. */
+const WAITED_SHARE = 0.1;
+
+/** The unfinished responses with the most tokens, longest first. `waitsFor`: what a waiting response waits for. */
+export function longestOpen(
+  requests: Iterable<RolloutRequest>,
+  about: { nowMs: number; workers: Progress["workers"]; nameOf: NameOf; waitsFor: string },
+): OpenResponse[] {
+  const { nowMs, workers, nameOf, waitsFor } = about;
+  return longestOf(requests).map((request) => {
+    const { status, workerId, response } = request;
+    const worker = status === "running" ? workerId : null;
+    const chunk = worker === null ? null : response.chunks.at(-1);
+    const seconds = (nowMs - (chunk?.run?.startMs ?? nowMs)) / 1000;
+    const speed = chunk == null || seconds <= 0 ? null : chunk.tokens / seconds;
+    const beside = (workers.find((one) => one.worker === worker)?.running ?? 1) - 1;
+    const others = beside > 0 ? `with ${beside} other${beside === 1 ? "" : "s"}` : "alone";
+    const moving = status === "moving" ? "its KV is on the way" : waitsFor;
+    const place = worker === null ? moving : `it runs ${others} on ${nameOf(worker)}`;
+    const tokens_per_s = speed === null ? null : Math.round(10 * speed) / 10;
+    return { ...waited(request, place), worker, tokens_per_s };
+  });
+}
+
+function longestOf(requests: Iterable<RolloutRequest>): RolloutRequest[] {
+  const longest: RolloutRequest[] = [];
+  for (const request of requests) {
+    const shortest = longest.at(SHOWN_MAX - 1)?.response.length ?? -1;
+    if (request.status === "finished" || request.response.length <= shortest) continue;
+    longest.push(request);
+    longest.sort((a, b) => b.response.length - a.response.length);
+    if (longest.length > SHOWN_MAX) longest.pop();
+  }
+  return longest;
+}
+
+export class LastFinishedResponses {
+  #requests: RolloutRequest[] = [];
+
+  clear(): void {
+    this.#requests = [];
+  }
+
+  finished(request: RolloutRequest): void {
+    this.#requests = [...this.#requests, request].slice(-SHOWN_MAX);
+  }
+
+  /** The responses that finished last, the very last first. */
+  report(nameOf: NameOf): LastFinished[] {
+    const lastMs = this.#requests.at(-1)?.response.finishedMs ?? 0;
+    return this.#requests.toReversed().map((request) => lastFinishedOf(request, lastMs, nameOf));
+  }
+}
+
+function lastFinishedOf(request: RolloutRequest, lastMs: number, nameOf: NameOf): LastFinished {
+  const { joinedMs, finishedMs, finish, chunks } = request.response;
+  const seconds = Math.max(0, (finishedMs ?? 0) - (joinedMs ?? finishedMs ?? 0)) / 1000;
+  // What an earlier process ran has no times.
+  const ranMs = chunks.reduce((ms, { run }) => {
+    return run === undefined ? ms : ms + (run.endMs ?? finishedMs ?? run.startMs) - run.startMs;
+  }, 0);
+  const waitedS = Math.max(0, seconds - ranMs / 1000);
+  const names = [...new Set(chunks.map(({ workerId }) => nameOf(workerId)))].join(", ");
+  const isLate = waitedS > WAITED_SHARE * seconds;
+  const time = isLate ? `, ${waitedS.toFixed(1)} s of them waiting` : ` on ${names}`;
+  return {
+    ...waited(request, `it took ${seconds.toFixed(1)} s${time}`),
+    finish_reason: finish,
+    before_last_s: rounded((lastMs - (finishedMs ?? lastMs)) / 1000),
+    seconds: rounded(seconds),
+    waited_s: rounded(waitedS),
+  };
+}
+
+/** `place`: the reason given for a response that is not long and was not restarted. */
+function waited(request: RolloutRequest, place: string): Waited {
+  const { spec, response } = request;
+  const median = siblingsMedian(request);
+  const ratio = median === null ? 0 : response.length / Math.max(1, median);
+  const again = response.restarts > 0 ? `it was restarted ${response.restarts} times` : place;
+  return {
+    request: spec.requestId,
+    group: spec.groupId,
+    index: spec.sampleIndex,
+    length: response.length,
+    siblings_median: median,
+    reason: ratio < LONGER_RATIO ? again : `it is ${ratio.toFixed(1)} times its siblings' median`,
+  };
+}
+
+function siblingsMedian(request: RolloutRequest): number | null {
+  const lengths = request.group.requests
+    .filter((one) => one !== request && one.status === "finished")
+    .map(({ response }) => response.length)
+    .sort((a, b) => a - b);
+  return lengths[Math.floor(lengths.length / 2)] ?? null;
+}
+
+/** Seconds, rounded to milliseconds. */
+export function rounded(value: number): number {
+  return Math.round(value * 1000) / 1000;
+}
 
 export interface Waiting {
   readonly kind: "generation" | "iteration" | "engine" | "call";

@@ -7,7 +7,7 @@ import { type Answer, answerBy, escaped, idsOf, type News, promptIds } from "./a
 import { COMMON_ENTRIES, OPENAI_ENTRIES, usageWanted, withFormat } from "./common-fields.ts";
 import * as f from "./fields.ts";
 import * as json from "./json.ts";
-import type { ParsedRequest, Prompts } from "./request.ts";
+import type { ParsedRequest, Prompts } from "./plan.ts";
 import { MAX_TOKENS_FIELD, SAMPLING_ENTRIES, TOP_LOGPROBS_FIELD } from "./sampling-fields.ts";
 import type { ServedModel } from "./served-model.ts";
 

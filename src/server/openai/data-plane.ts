@@ -1,8 +1,11 @@
-// The data plane: what trainers and OpenAI clients send to one `vllm serve`. The routes, and for each the schema that its
-// body is checked against; and what clients ask about the model before they generate.
+// The data plane: the model, and what makes answers of requests to it, in two steps after the body is read: a plan, and a
+// job. The routes that trainers and OpenAI clients send to one `vllm serve`, and for each the schema that its body is
+// checked against.
 
 import * as v from "valibot";
 import { assert } from "../../core/base/assert.ts";
+import type { Later } from "../../core/base/clock.ts";
+import type { Encoder } from "../../text/text.ts";
 import { bound, type Exchange, invalid, jsonResponse, type Route, type Row } from "../route.ts";
 import {
   chatRequest,
@@ -15,8 +18,62 @@ import { completionsRequest, parseCompletions } from "./completions.ts";
 import { checked, flag, text, tokenList } from "./fields.ts";
 import { generateRequest, parseGenerate } from "./generate.ts";
 import { chatOf, messageList, TEMPLATE_ENTRIES } from "./messages.ts";
-import type { DataPlane } from "./plane.ts";
-import type { ParsedRequest } from "./request.ts";
+import { type DataPlaneLimits, type ParsedRequest, type PlaneParts, Planner } from "./plan.ts";
+import { ChatRenderer } from "./rendering.ts";
+import { ServedModel, type ServedModelOptions } from "./served-model.ts";
+import { Jobs } from "./submit.ts";
+
+const LIMITS: DataPlaneLimits = {
+  responsesMax: 16_384,
+  stallMsMax: 30_000,
+  graceMs: 30_000,
+  leftMax: 1024,
+  keptBytesMax: 256 * 2 ** 20,
+};
+
+const later: Later = (run, ms) => {
+  const timer = setTimeout(run, ms);
+  timer.unref();
+  return () => clearTimeout(timer);
+};
+
+const DEFAULTS = {
+  engines: null,
+  trajectories: null,
+  journals: null,
+  sessionHeaders: [],
+  expected: () => {},
+  failed: () => {},
+  variesSeeds: () => false,
+  later,
+} satisfies Partial<PlaneParts>;
+
+type Given = Pick<PlaneParts, "sidecar" | "encoder"> &
+  Partial<Omit<PlaneParts, "model" | "limits">>;
+
+export type DataPlaneOptions = ServedModelOptions &
+  Given & { readonly limits?: Partial<DataPlaneLimits> };
+
+export class DataPlane {
+  readonly model: ServedModel;
+  readonly encoder: Encoder;
+  readonly chats: ChatRenderer;
+  readonly planner: Planner;
+  readonly jobs: Jobs;
+
+  constructor(options: DataPlaneOptions) {
+    const { sidecar, encoder, engines = null } = options;
+    const chats = options.chats ?? new ChatRenderer({ encoder, engines });
+    const model = new ServedModel(options, () => sidecar.contextTokens);
+    const limits = { ...LIMITS, ...options.limits };
+    const parts: PlaneParts = { ...DEFAULTS, ...options, chats, model, limits };
+    this.model = model;
+    this.encoder = encoder;
+    this.chats = chats;
+    this.planner = new Planner(parts);
+    this.jobs = new Jobs(parts);
+  }
+}
 
 const ENTRIES = { model: v.nullish(text), add_special_tokens: flag, return_token_strs: flag };
 

@@ -8,7 +8,7 @@ import { eventsOf } from "../../../test/suite/sse.ts";
 import { parseChat } from "./chat.ts";
 import { parseCompletions } from "./completions.ts";
 import { parseGenerate } from "./generate.ts";
-import type { ParsedRequest } from "./request.ts";
+import type { ParsedRequest } from "./plan.ts";
 
 interface Choice {
   index: number;

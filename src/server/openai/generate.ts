@@ -9,7 +9,7 @@ import { COMMON_ENTRIES, usageWanted } from "./common-fields.ts";
 import * as f from "./fields.ts";
 import type { Job } from "./job.ts";
 import * as json from "./json.ts";
-import type { ParsedRequest } from "./request.ts";
+import type { ParsedRequest } from "./plan.ts";
 import { MAX_TOKENS_FIELD, SAMPLING_ENTRIES, TOP_LOGPROBS_FIELD } from "./sampling-fields.ts";
 import type { ServedModel } from "./served-model.ts";
 

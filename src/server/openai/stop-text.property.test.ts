@@ -3,7 +3,7 @@
 import { expect, test } from "bun:test";
 import fc from "fast-check";
 import type { Detokenizer } from "../../text/text.ts";
-import { StopText } from "./stop-text.ts";
+import { StopText } from "./output.ts";
 
 /** Few characters, so that stop strings are met; some tokens are parts of characters. */
 const TOKENS: readonly number[][] = [

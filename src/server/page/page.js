@@ -2,9 +2,9 @@
 // Where the page's state comes from and when it is drawn. GET /foretoken/live is asked once a second, and each answer is
 // drawn as a whole; /v1/stream adds responses and their lengths to the map. An iteration that is over is read once.
 
-/** @typedef {import("../stream/frame.ts").JoinedEntry} Joined */
-/** @typedef {import("../stream/frame.ts").RestartedEntry} Restarted */
-/** @typedef {import("../stream/frame.ts").FinishedEntry} Finished */
+/** @typedef {import("../stream/subscription.ts").JoinedEntry} Joined */
+/** @typedef {import("../stream/subscription.ts").RestartedEntry} Restarted */
+/** @typedef {import("../stream/subscription.ts").FinishedEntry} Finished */
 /** @typedef {{ joined?: Joined[], restarted?: Restarted[], lengths?: { request: number, length: number }[], finished?: Finished[] }} Frame */
 
 const LOOK_MS = 1000;

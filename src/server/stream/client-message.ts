@@ -1,9 +1,9 @@
 // The one check of what clients of a token stream send. Decides nothing.
 
 import * as v from "valibot";
-import type { Decoded } from "../../proto/checked.ts";
+import type { Decoded } from "../../proto/draft-codec.ts";
 import { parseJson } from "../../proto/json.ts";
-import { unknownField } from "../openai/unknown-field.ts";
+import { unknownField } from "../openai/fields.ts";
 
 /** Subject of a client's subscription, in one of its fields. progress: lengths and counters some times a second, no tokens. */
 export type Filter = Omit<

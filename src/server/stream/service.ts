@@ -12,11 +12,15 @@ import type { CompletedGroups } from "../completed-groups.ts";
 import type { Socket, SocketService } from "../http.ts";
 import type { Sidecar } from "../sidecar.ts";
 import { decodeClientMessage, type Filter, type Subscribe } from "./client-message.ts";
-import { addEntry, type Frame, frameJson, newFrame, progressFields } from "./frame.ts";
 import {
+  addEntry,
   bringOn,
   type Client,
+  type Frame,
+  frameJson,
   keyOf,
+  newFrame,
+  progressFields,
   type StreamCursor,
   type Subject,
   type Subscription,

@@ -6,9 +6,8 @@ import { ADAPTER_DATA, ADAPTER_SESSION_HEADERS } from "../../../src/adapters/lis
 import type { Later } from "../../../src/core/base/clock.ts";
 import type { RequestSpec } from "../../../src/core/request/request.ts";
 import { type HttpServer, serveHttp } from "../../../src/server/http.ts";
-import { dataRoutes } from "../../../src/server/openai/data-plane.ts";
+import { DataPlane, dataRoutes } from "../../../src/server/openai/data-plane.ts";
 import type { DataPlaneLimits } from "../../../src/server/openai/plan.ts";
-import { DataPlane } from "../../../src/server/openai/plane.ts";
 import { bound } from "../../../src/server/route.ts";
 import { SESSION_ROUTES } from "../../../src/server/trajectories/routes.ts";
 import { Trajectories } from "../../../src/server/trajectories/trajectories.ts";
