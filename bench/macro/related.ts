@@ -85,7 +85,7 @@ function lengthsOf(lines: readonly Line[]): (id: string) => number[] {
 }
 
 async function served(base: Row["base"]) {
-  const policy = ["--policy", base === "verl" ? "group" : base, "--draft", "grouped"];
+  const policy = ["--policy", `${base === "verl" ? "group" : base}:grouped`];
   if (values.deterministic) policy.push("--deterministic");
   return { process: await ToolProcess.serving(...FLAGS, ...policy), epoch: 0 };
 }

@@ -10,7 +10,6 @@ import type { Settings } from "../config/fields.ts";
 import { AppError } from "../core/base/errors.ts";
 import type { RolloutRequest } from "../core/request/buffer.ts";
 import type { ReportFile, RunReport } from "../core/rollout/report.ts";
-import { defaultDraft } from "../core/schedule/policies.ts";
 import { BUNDLED_MODEL, BUNDLED_PROMPTS } from "../host/installation.ts";
 import { journalsIn } from "../host/journal-file.ts";
 import { comparisonPage, pagePath } from "../observe/picture/page.ts";
@@ -72,7 +71,6 @@ const FIELD_NAMES = [
   "seed",
   "chunkTokens",
   "policy",
-  "draft",
   "compare",
   "rounds",
   "poolMemoryMb",
@@ -297,9 +295,7 @@ async function runRounds(runs: readonly ComparedRun[], job: Job): Promise<Runs> 
 }
 
 function runsOf(settings: RolloutSettings): ComparedRun[] {
-  if (settings.compare !== null) return parseCompare(settings.compare, settings.draft);
-  const { policy } = settings;
-  return [{ name: policy, policy, draft: settings.draft ?? defaultDraft(policy) }];
+  return parseCompare(settings.compare ?? settings.policy);
 }
 
 async function runOne(

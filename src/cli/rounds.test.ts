@@ -68,18 +68,18 @@ test("equalResponses: counts the finished responses whose tokens are those of th
   expect(runs.map((run) => equalResponses(first, "g", run))).toEqual([2, 2, 1]);
 });
 
-test("compare: drafting is on with seer and off with the baselines; one that a run names wins over --draft", () => {
-  expect(parseCompare("group,seer", null)).toEqual([
+test("compare: drafting is on with seer and off with the baselines, unless a run names it", () => {
+  expect(parseCompare("group,seer")).toEqual([
     { name: "group", policy: "group", draft: "off" },
     { name: "seer", policy: "seer", draft: "grouped" },
   ]);
-  const drafts = parseCompare("seer:off,seer", "grouped").map((run) => run.draft);
+  const drafts = parseCompare("seer:off,group:grouped").map((run) => run.draft);
   expect(drafts).toEqual(["off", "grouped"]);
 });
 
 test("compare: names the part that is wrong", () => {
-  expect(() => parseCompare("group,best", null)).toThrow('--compare names "best"');
-  expect(() => parseCompare("seer:much", null)).toThrow("grouped, off");
-  expect(() => parseCompare("seer,seer", null)).toThrow("twice");
-  expect(() => parseCompare("", null)).toThrow('names ""');
+  expect(() => parseCompare("group,best")).toThrow('--compare names "best"');
+  expect(() => parseCompare("seer:much")).toThrow("seer:grouped, seer:off");
+  expect(() => parseCompare("seer,seer")).toThrow("twice");
+  expect(() => parseCompare("")).toThrow('names ""');
 });

@@ -4,10 +4,9 @@
 
 import { readFileSync } from "node:fs";
 import { AppError } from "../core/base/errors.ts";
-import { DRAFT_MODES, type DraftMode } from "../core/draft/registry.ts";
 import type { RolloutRequest } from "../core/request/buffer.ts";
 import type { RunReport } from "../core/rollout/report.ts";
-import { defaultDraft, POLICY_NAMES, type PolicyName } from "../core/schedule/policies.ts";
+import { type PolicyRun, RUN_NAMES, runNamed } from "../core/schedule/policies.ts";
 
 /** One run in one round. Times in seconds. */
 export interface Round {
@@ -123,32 +122,22 @@ export function equalResponses(
   return equal.length;
 }
 
-export interface ComparedRun {
+export interface ComparedRun extends PolicyRun {
   /** The run's name as written on the command line: its key in the report. */
   readonly name: string;
-  readonly policy: PolicyName;
-  readonly draft: DraftMode;
 }
 
 const RUNS_MAX = 16;
 
 /** The runs that --compare names. @throws AppError `usage` naming the part that is wrong. */
-export function parseCompare(text: string, draft: DraftMode | null): ComparedRun[] {
+export function parseCompare(text: string): ComparedRun[] {
   const names = text.split(",");
   if (names.length > RUNS_MAX) throw wrong(`names ${names.length} runs; at most ${RUNS_MAX}`);
   if (new Set(names).size !== names.length) throw wrong(`is "${text}"; it names a run twice`);
   return names.map((name) => {
-    const [policyText = "", draftText, ...rest] = name.split(":");
-    const policy = POLICY_NAMES.find((known) => known === policyText);
-    if (policy === undefined) {
-      throw wrong(`names "${policyText}"; a policy is one of ${POLICY_NAMES.join(", ")}`);
-    }
-    if (draftText === undefined) return { name, policy, draft: draft ?? defaultDraft(policy) };
-    const mode = DRAFT_MODES.find((known) => known === draftText);
-    if (mode === undefined || rest.length > 0) {
-      throw wrong(`names "${name}"; drafting is one of ${DRAFT_MODES.join(", ")}`);
-    }
-    return { name, policy, draft: mode };
+    const known = RUN_NAMES.find((one) => one === name);
+    if (known === undefined) throw wrong(`names "${name}"; it is one of ${RUN_NAMES.join(", ")}`);
+    return { name, ...runNamed(known) };
   });
 }
 

@@ -6,6 +6,7 @@ import { type EngineSettings, enginesOf } from "../compose/engines.ts";
 import { type Ending, type LifeLog, serveUntilStopped } from "../compose/serving.ts";
 import { envName, FIELDS, type Settings } from "../config/fields.ts";
 import { AppError } from "../core/base/errors.ts";
+import { runNamed } from "../core/schedule/policies.ts";
 import { rootsFor } from "../server/control/weights-roots.ts";
 import { addFields, givenFields, readFields, refuseGiven } from "./commander-fields.ts";
 import { checkExposure } from "./exposure.ts";
@@ -24,7 +25,6 @@ export const SERVING_FIELDS = [
   "servedModelName",
   "chunkTokens",
   "policy",
-  "draft",
   "apiToken",
   "weightsRoot",
   "workerToken",
@@ -132,8 +132,7 @@ export async function serveOver(
     weightsRoots,
     historyBytes: settings.historyMb * MIB,
     journal: settings.journal,
-    policy: settings.policy,
-    draft: settings.draft ?? "grouped",
+    ...runNamed(settings.policy),
     chunkTokens: settings.chunkTokens,
     workersMin: settings.minWorkers,
     retryGraceMs: RETRY_GRACE_MS,

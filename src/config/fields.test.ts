@@ -15,7 +15,7 @@ test("parseField: refuses what is not a whole number", () => {
 });
 
 test("parseField: names the choices", () => {
-  expect(() => parseField(FIELDS.policy, "best")).toThrow("group, divided, seer, foretoken");
+  expect(() => parseField(FIELDS.policy, "best")).toThrow("seer, seer:grouped, seer:off");
 });
 
 test("fields: every default lies in its own range", () => {

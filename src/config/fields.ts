@@ -3,7 +3,7 @@
 // To add one: an entry here and its name in the list of the command (FIELD_NAMES or SERVING_FIELDS in cli/*-command.ts).
 
 import { AppError } from "../core/base/errors.ts";
-import { DRAFT_DEFAULT, POLICY_HELP, POLICY_NAMES } from "../core/schedule/policies.ts";
+import { RUN_HELP, RUN_NAMES } from "../core/schedule/policies.ts";
 
 export interface Field<V = unknown> {
   /** switch: its flag takes no value. list: may be given several times; in the environment, values between commas. */
@@ -120,11 +120,10 @@ export const FIELDS = {
     help: "folder to go on from after a crash: rollouts, requests with an id",
     otherwise: "none",
   }),
-  policy: choice("--policy POLICY", { choices: POLICY_NAMES, default: "seer", help: POLICY_HELP }),
-  draft: choice("--draft", {
-    choices: ["grouped", "off"],
-    help: "speculate from siblings",
-    otherwise: DRAFT_DEFAULT,
+  policy: choice("--policy POLICY[:DRAFT]", {
+    choices: RUN_NAMES,
+    default: "seer",
+    help: RUN_HELP,
   }),
   rounds: integer("--rounds N", {
     range: [1, 100],
@@ -132,7 +131,7 @@ export const FIELDS = {
     help: "repeat all runs N times, in turn, and report medians and ranges",
   }),
   compare: text("--compare POLICY,...", {
-    help: "run each policy in turn on the same seeds and print the table; POLICY:DRAFT sets a policy's drafting",
+    help: "run each, as in --policy, in turn on the same seeds and print the table",
   }),
   deterministic: toggle(
     "--deterministic",

@@ -2,7 +2,7 @@ import { expect, test } from "bun:test";
 import { programOf } from "../cli/cli.ts";
 
 const OPTIONS_MAX = 60;
-const SERVE_OPTIONS_MAX = 25;
+const SERVE_OPTIONS_MAX = 24;
 
 const { commands } = await programOf(() => {});
 const flagsOf = (names: readonly string[]) =>

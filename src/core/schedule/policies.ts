@@ -1,4 +1,4 @@
-// The registry of policies: one row each. `--policy` (its choices and help), `--compare`, the default of `--draft`, the
+// The registry of policies: one row each. `--policy` (its choices and help), `--compare`, the defaults of drafts, the
 // simulator's systems and the tests over all policies are read from it. A new one is a row, last in the table, and a file.
 // - A number for each request, fixed while it waits, the lowest first: a function for `KeyedPolicy`, as in fewest-tokens.ts.
 // - A number that follows the group's estimate: a class as KeyedPolicy (keyed.ts), whose `refresh(group)` calls
@@ -7,7 +7,7 @@
 //   a row of CASES in bounded-wait.test.ts. Tests of faults and of the simulator run over all rows; no other list has them.
 
 import type { ContextManager } from "../context/context.ts";
-import type { DraftMode } from "../draft/registry.ts";
+import { DRAFT_MODES, type DraftMode } from "../draft/registry.ts";
 import type { Requests } from "../request/buffer.ts";
 import type { CoreExports } from "../wasm/load.ts";
 import { BoundedWaitPolicy } from "./bounded-wait.ts";
@@ -84,16 +84,29 @@ export const POLICY_HELP = POLICY_NAMES.map((name) => `${name}: ${POLICIES[name]
 
 const DRAFTING = POLICY_NAMES.filter((name) => POLICIES[name].draft === "grouped");
 
-/** The default of `--draft`, in words. */
-export const DRAFT_DEFAULT = `grouped with ${new Intl.ListFormat("en").format(DRAFTING)}, off with the others`;
+/** A policy, and how its engines draft. */
+export interface PolicyRun {
+  readonly policy: PolicyName;
+  readonly draft: DraftMode;
+}
+
+/** A policy, alone or with a way of drafting: "seer", "seer:off". */
+export type RunName = PolicyName | `${PolicyName}:${DraftMode}`;
+
+export const RUN_NAMES: readonly RunName[] = POLICY_NAMES.flatMap((name) => [
+  name,
+  ...DRAFT_MODES.map((mode) => `${name}:${mode}` as const),
+]);
+
+export const RUN_HELP = `${POLICY_HELP}. Behind it :grouped or :off, to speculate from siblings or not: by default ${new Intl.ListFormat("en").format(DRAFTING)} do`;
+
+export function runNamed(name: RunName): PolicyRun {
+  const [policy, draft] = name.split(":") as [PolicyName, DraftMode?];
+  return { policy, draft: draft ?? POLICIES[policy].draft };
+}
 
 export function isDivided(policy: PolicyName): boolean {
   return POLICIES[policy].isDivided;
-}
-
-/** How a policy drafts where nothing else is chosen. */
-export function defaultDraft(policy: PolicyName): DraftMode {
-  return POLICIES[policy].draft;
 }
 
 export function schedulerFor(name: PolicyName, parts: PolicyParts): Scheduler {
