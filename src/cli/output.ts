@@ -3,6 +3,7 @@
 import { randomUUID } from "node:crypto";
 import {
   closeSync,
+  copyFileSync,
   existsSync,
   fchmodSync,
   fchownSync,
@@ -13,7 +14,6 @@ import {
   mkdirSync,
   openSync,
   readlinkSync,
-  readSync,
   realpathSync,
   renameSync,
   rmSync,
@@ -23,7 +23,7 @@ import {
 } from "node:fs";
 import { tmpdir } from "node:os";
 import { basename, dirname, join, resolve } from "node:path";
-import { AppError, errorText } from "../core/base/errors.ts";
+import { AppError, codeOf, errorText } from "../core/base/errors.ts";
 import { pagePath } from "../observe/picture/page.ts";
 import { paint } from "./terminal.ts";
 
@@ -151,13 +151,8 @@ export class OutputFile {
   }
 }
 
-const IS_CLOSED: ReadonlySet<unknown> = new Set(["EACCES", "EPERM", "EROFS"]);
-const IS_MOUNTED: ReadonlySet<unknown> = new Set(["EBUSY", "EXDEV"]);
-const COPY_BYTES = 2 ** 20;
-
-function codeOf(error: unknown): unknown {
-  return error instanceof Error && "code" in error ? error.code : null;
-}
+const IS_CLOSED: ReadonlySet<string> = new Set(["EACCES", "EPERM", "EROFS"]);
+const IS_MOUNTED: ReadonlySet<string> = new Set(["EBUSY", "EXDEV"]);
 
 /** Gives the file the owner and the mode of another, as far as this user may. */
 function ownAs(file: number, { uid, gid, mode }: Stats): void {
@@ -178,18 +173,12 @@ function ownAs(file: number, { uid, gid, mode }: Stats): void {
 
 /** Copies a file's content over another file; durable on return. */
 function copyOver(from: string, to: string): void {
-  const source = openSync(from, "r");
+  copyFileSync(from, to);
   const target = openSync(to, "a");
-  const bytes = Buffer.allocUnsafe(COPY_BYTES);
   try {
-    ftruncateSync(target);
-    for (let count = readSync(source, bytes); count > 0; count = readSync(source, bytes)) {
-      writeFileSync(target, bytes.subarray(0, count));
-    }
     fsyncSync(target);
   } finally {
     closeSync(target);
-    closeSync(source);
   }
 }
 

@@ -8,7 +8,7 @@ import { engineKind, serverOf } from "../engines/kinds.ts";
 import type { LlamaModel, LlamaWorkerOptions } from "../engines/llama/open.ts";
 import { VllmWorker } from "../engines/vllm/worker.ts";
 import type { WorkerSource } from "../fleet/engines.ts";
-import type { PoolOptions } from "../host/open-pool.ts";
+import type { PoolOptions } from "../host/embedded-pool.ts";
 import { wallClock } from "../host/system.ts";
 import type { EngineAddress } from "../server/worker-registry.ts";
 import { losslessness } from "../tools/doctor/sampling-check.ts";

@@ -3,7 +3,7 @@
 import type { DraftMode } from "../core/draft/registry.ts";
 import type { PolicyName } from "../core/schedule/policies.ts";
 import type { WorkerSource } from "../fleet/engines.ts";
-import type { PoolOptions } from "../host/open-pool.ts";
+import type { PoolOptions } from "../host/embedded-pool.ts";
 import type { WeightsRoots } from "../server/control/weights-roots.ts";
 import type { OpenStream } from "../server/http.ts";
 import type { KnownRollouts } from "../server/rollouts/known.ts";

@@ -1,7 +1,7 @@
 // A sidecar behind an HTTP port: it listens, opens what it serves from, serves, and ends in order.
 
 import { assert } from "../core/base/assert.ts";
-import { AppError, errorText } from "../core/base/errors.ts";
+import { AppError, codeOf, errorText } from "../core/base/errors.ts";
 import { DRAFT_SERVER_LIMITS } from "../core/draft/service/limits.ts";
 import { delivered } from "../server/delivery.ts";
 import { type HttpOptions, type HttpServer, type Served, serveHttp } from "../server/http.ts";
@@ -66,7 +66,7 @@ export function listening(
     });
   } catch (cause) {
     if (cause instanceof AppError) throw cause;
-    const isTaken = String(Reflect.get(Object(cause), "code")) === "EADDRINUSE";
+    const isTaken = codeOf(cause) === "EADDRINUSE";
     const reason = isTaken
       ? `the port is in use by another process; --port 0 takes a free one`
       : errorText(cause);

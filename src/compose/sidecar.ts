@@ -2,8 +2,8 @@
 // in order.
 
 import { join } from "node:path";
+import { openPool } from "../host/embedded-pool.ts";
 import { historyPlace, openRunFiles } from "../host/journal-file.ts";
-import { openPool } from "../host/open-pool.ts";
 import { PromptHistory } from "../server/history/prompt-history.ts";
 import type { Served } from "../server/http.ts";
 import type { Feature } from "./feature.ts";

@@ -9,12 +9,34 @@
 // fault of the disk is counted and ends in "not stored" or "not found", never in an exception.
 // It starts empty: each run numbers its epochs from the start, so files of another run are not valid.
 
+import { tmpdir } from "node:os";
 import { crc32 } from "node:zlib";
 import { assert } from "../core/base/assert.ts";
 import type { Clock } from "../core/base/clock.ts";
 import type { KvKey, KvPool, KvPoolStats } from "../core/kv/pool.ts";
 import { type Blob, LruTier } from "./lru-tier.ts";
-import type { TierFiles } from "./tier-files.ts";
+import { wallClock } from "./system.ts";
+import { DirectoryTierFiles, type TierFiles } from "./tier-files.ts";
+
+/** DRAM for blobs on their way to the disk: some hundred milliseconds of writing. */
+const PENDING_BYTES_MAX = 64 * 1024 * 1024;
+
+export interface PoolOptions {
+  readonly poolMemoryBytes: number;
+  /** 0: no SSD tier. */
+  readonly poolDiskBytes: number;
+  /** Parent of the pool's own directory; null: the system's temporary one. */
+  readonly poolDir: string | null;
+}
+
+/** The pool's directory is removed when it closes; that of a killed process, when the next pool opens beside it. */
+export async function openPool(options: PoolOptions): Promise<EmbeddedKvPool> {
+  const { poolMemoryBytes: memoryBytesMax, poolDiskBytes: bytesMax } = options;
+  if (bytesMax === 0) return new EmbeddedKvPool({ clock: wallClock, memoryBytesMax, disk: null });
+  const files = await DirectoryTierFiles.open(options.poolDir ?? tmpdir());
+  const disk = { files, bytesMax, pendingBytesMax: PENDING_BYTES_MAX };
+  return new EmbeddedKvPool({ clock: wallClock, memoryBytesMax, disk });
+}
 
 export interface EmbeddedKvPoolOptions {
   readonly clock: Clock;
@@ -178,31 +200,24 @@ export class EmbeddedKvPool implements KvPool {
     this.#later(() => this.#write(blob));
   }
 
-  /** Writes a queued blob's file under a temporary name and renames it, so that no reader sees half of it. */
+  /** Writes a queued blob's file. The blob is read from DRAM until that is whole. */
   async #write(blob: Blob): Promise<void> {
     if (blob.file !== "queued" || blob.bytes === null) return;
     const { bytes } = blob;
     const name = fileOf(blob);
-    const partial = `${name}.tmp`;
     blob.file = "writing";
-    const isWritten = await this.#attempt(async (files) => {
-      await files.write(partial, bytes);
-      await files.rename(partial, name);
-    });
+    const isWritten = await this.#attempt((files) => files.write(name, bytes));
     this.#pendingBytes -= blob.size;
     blob.bytes = null;
     blob.file = "written";
     const isIndexed = this.#index.get(blob.key) === blob;
-    if (!isWritten) {
-      // At once: while its file is being removed, another blob may be put under the key.
-      if (isIndexed) {
-        this.#counts.evictions += 1;
-        this.#forget(blob);
-      }
-      await this.#attempt((files) => files.remove(partial));
-      return;
+    if (isWritten && isIndexed) return;
+    // At once: while its file is being removed, another blob may be put under the key.
+    if (isIndexed) {
+      this.#counts.evictions += 1;
+      this.#forget(blob);
     }
-    if (!isIndexed) await this.#attempt((files) => files.remove(name));
+    await this.#attempt((files) => files.remove(name));
   }
 
   /** Removes a blob from both tiers, its file included. */

@@ -15,12 +15,11 @@ import {
 } from "node:fs";
 import { type FileHandle, open } from "node:fs/promises";
 import { join } from "node:path";
-import { AppError, errorText } from "../core/base/errors.ts";
+import { AppError, codeOf, errorText } from "../core/base/errors.ts";
 import type { JournalLog } from "../core/journal/log.ts";
 import { readJournal, type SavedRun } from "../core/journal/read.ts";
 import type { FrameLog } from "../core/journal/run-journal.ts";
-import { inTime, writeAt } from "./disk-write.ts";
-import { WeightsFile } from "./weights-file.ts";
+import { inTime, WeightsFile, writeAt } from "./weights-file.ts";
 
 /** Only the owner may read journals: whoever has the tokens has the prompts and responses. */
 const FOLDER_MODE = 0o700;
@@ -33,10 +32,14 @@ export function readJournalFile(path: string): SavedRun | null {
   try {
     return readJournal(readFileSync(path), path);
   } catch (cause) {
-    if (cause instanceof AppError) throw cause;
-    if (hasCode(cause, "ENOENT")) return null;
-    throw new AppError("output_failed", `--journal: ${errorText(cause)}`, { cause });
+    if (codeOf(cause) === "ENOENT") return null;
+    throw outputFailed("--journal", cause);
   }
+}
+
+function outputFailed(what: string, cause: unknown): AppError {
+  if (cause instanceof AppError) return cause;
+  return new AppError("output_failed", `${what}: ${errorText(cause)}`, { cause });
 }
 
 /** Names of our own files in a folder. They must be regular files: opening a FIFO would wait for a writer for ever. */
@@ -68,12 +71,11 @@ export function takeJournalFolder(folder: string): () => void {
       database.close();
     };
   } catch (cause) {
-    const isTaken = hasCode(cause, "SQLITE_BUSY");
+    if (codeOf(cause) !== "SQLITE_BUSY") throw outputFailed(`--journal ${folder}`, cause);
     // The number is written after the lock is taken.
-    const pid = isTaken && existsSync(holder) ? ` ${readFileSync(holder, "utf8")}` : "";
-    const problem = isTaken ? `another process${pid} uses it` : errorText(cause);
-    const code = isTaken ? "invalid_config" : "output_failed";
-    throw new AppError(code, `--journal ${folder}: ${problem}`, { cause });
+    const pid = existsSync(holder) ? ` ${readFileSync(holder, "utf8")}` : "";
+    const problem = `another process${pid} uses it`;
+    throw new AppError("invalid_config", `--journal ${folder}: ${problem}`, { cause });
   }
 }
 
@@ -93,10 +95,6 @@ export function historyPlace(path: string, failed: (error: unknown) => void) {
     const problem = `the history file ${path} cannot be used: ${errorText(cause)}`;
     throw new AppError("invalid_config", problem, { cause });
   }
-}
-
-function hasCode(error: unknown, code: string): boolean {
-  return error instanceof Error && "code" in error && error.code === code;
 }
 
 const SUFFIX = ".journal";
@@ -130,10 +128,10 @@ export function openRunFiles(folder: string, failed: (error: unknown) => void) {
       paths.set(run, path);
       saved.push(run);
     }
-    weights = weightsFileIn(folder, failed);
+    weights = new WeightsFile(folder, failed);
   } catch (error) {
     release();
-    throw error;
+    throw outputFailed(`--journal ${folder}`, error);
   }
   return {
     /** Returns the runs of an earlier process, once: later calls return none. */
@@ -154,15 +152,6 @@ export function openRunFiles(folder: string, failed: (error: unknown) => void) {
       release();
     },
   };
-}
-
-function weightsFileIn(folder: string, failed: (error: unknown) => void): WeightsFile {
-  try {
-    return new WeightsFile(folder, failed);
-  } catch (cause) {
-    if (cause instanceof AppError) throw cause;
-    throw new AppError("output_failed", `--journal ${folder}: ${errorText(cause)}`, { cause });
-  }
 }
 
 export interface JournalFileOptions {

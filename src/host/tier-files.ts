@@ -3,20 +3,19 @@
 // and removes those of processes that died without removing them.
 
 import { randomBytes } from "node:crypto";
-import { mkdir, open, readdir, rename, rm, unlink, writeFile } from "node:fs/promises";
+import { mkdir, open, readdir, rm, unlink, writeFile } from "node:fs/promises";
 import { hostname } from "node:os";
 import { join, resolve } from "node:path";
 import { assert } from "../core/base/assert.ts";
+import { codeOf } from "../core/base/errors.ts";
 
 /**
  * Files in the pool's directory, by name. The directory is created with the first file. Every method rejects when the
- * operation failed, and leaves at most a temporary file.
+ * operation failed; a write may have left a part of the file then.
  */
 export interface TierFiles {
   /** Creates the file, or replaces it, with all of `bytes`. */
   write(name: string, bytes: ArrayBuffer): Promise<void>;
-  /** Replaces `to` atomically: no reader sees it in part. */
-  rename(from: string, to: string): Promise<void>;
   /** Reads the whole file into a new buffer; null: it is not `bytes` long. Rejects if the file is missing. */
   read(name: string, bytes: number): Promise<ArrayBuffer | null>;
   /** Removes a file. A missing file is no error. */
@@ -68,10 +67,6 @@ export class DirectoryTierFiles implements TierFiles {
       await mkdir(this.directory, { recursive: true, mode: FOLDER_MODE });
       await writeFile(absolute, view, { mode: FILE_MODE });
     }
-  }
-
-  async rename(from: string, to: string): Promise<void> {
-    await rename(join(this.directory, from), join(this.directory, to));
   }
 
   async read(name: string, bytes: number): Promise<ArrayBuffer | null> {
@@ -129,8 +124,4 @@ function isAlive(pid: number): boolean {
     // EPERM: it exists and belongs to somebody else.
     return codeOf(error) !== "ESRCH";
   }
-}
-
-function codeOf(error: unknown): string {
-  return error instanceof Error && "code" in error ? String(error.code) : "";
 }

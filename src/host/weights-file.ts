@@ -8,7 +8,6 @@ import { join } from "node:path";
 import { AppError } from "../core/base/errors.ts";
 import { FRAME_HEADER_BYTES, scanFrame, sealFrame } from "../core/journal/frame.ts";
 import { baseIn, type HeldWeights, isHeldWeights } from "../core/journal/held-weights.ts";
-import { inTime, writeAt } from "./disk-write.ts";
 
 const NAME = "weights";
 const FILE_MODE = 0o600;
@@ -125,4 +124,28 @@ function slotIn(bytes: Uint8Array): Slot | null {
   const { count, held } = JSON.parse(new TextDecoder().decode(scan.payload)) as Partial<Slot>;
   if (!Number.isInteger(count) || !isHeldWeights(held)) return null;
   return { count: Number(count), held: { ...held, base: baseIn(held.base) } };
+}
+
+/** A write that takes longer counts as failed. */
+const DISK_MS_MAX = 10_000;
+
+/** Awaits an operation of a disk that may hang. @throws its own error; Error: it takes too long. */
+export async function inTime<T>(operation: Promise<T>): Promise<T> {
+  const late = Promise.withResolvers<never>();
+  const message = `a write took longer than ${DISK_MS_MAX} ms`;
+  const timer = setTimeout(() => late.reject(new Error(message)), DISK_MS_MAX);
+  try {
+    return await Promise.race([operation, late.promise]);
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+/** Writes all of `bytes`. @throws Error: the disk has not taken all of them. */
+export async function writeAt(file: FileHandle, bytes: Uint8Array, at: number): Promise<void> {
+  for (let done = 0; done < bytes.byteLength; ) {
+    const { bytesWritten } = await file.write(bytes, done, bytes.byteLength - done, at + done);
+    if (bytesWritten === 0) throw new Error("the disk takes nothing");
+    done += bytesWritten;
+  }
 }

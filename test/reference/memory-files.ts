@@ -3,7 +3,7 @@
 
 import type { TierFiles } from "../../src/host/tier-files.ts";
 
-export type FileOperation = "write" | "rename" | "read" | "remove" | "removeAll";
+export type FileOperation = "write" | "read" | "remove" | "removeAll";
 
 export class MemoryFiles implements TierFiles {
   readonly files = new Map<string, Uint8Array>();
@@ -17,14 +17,6 @@ export class MemoryFiles implements TierFiles {
     await this.before("write", path);
     this.files.set(path, new Uint8Array(bytes.slice(0)));
     this.bytesPeak = Math.max(this.bytesPeak, this.bytes());
-  }
-
-  async rename(from: string, to: string): Promise<void> {
-    await this.before("rename", from);
-    const file = this.files.get(from);
-    if (file === undefined) throw failure("ENOENT");
-    this.files.delete(from);
-    this.files.set(to, file);
   }
 
   async read(path: string, bytes: number): Promise<ArrayBuffer | null> {
