@@ -112,30 +112,20 @@ function embeddedSources(
 function servedSource({ url, token }: EngineAddress, log: OperatorLog): WorkerSource {
   const notice = (one: EngineNotice) => log.engineNotice(url, one);
   const open = engineKind(url).opener(url, { token, clock: wallClock, notice });
-  const source = { name: url, keepsWeights: true, open };
-  return serverOf(url)?.mayDraft === true ? losslessSource(source, token, log) : source;
-}
-
-/** Refuses a server whose own drafting does not keep the model's distribution; it cannot be switched off from here. */
-function losslessSource(
-  source: WorkerSource,
-  token: string | null,
-  log: OperatorLog,
-): WorkerSource {
-  return {
-    ...source,
-    open: async (options) => {
-      const worker = await source.open(options);
-      if (!(worker instanceof VllmWorker)) return worker;
-      const found = await losslessness(source.name, token, worker.found);
-      if (found.kind === "none") return worker;
-      if (found.kind !== "faulty") {
-        log.draftsTested(source.name, found.kind, found.reason);
-        return worker;
-      }
-      await worker.close();
-      const fix = "start it without --speculative-config";
-      throw new AppError("not_lossless", `${source.name}: ${found.reason}: ${fix}`);
-    },
+  const tested: WorkerSource["open"] = async (options) => {
+    const worker = await open(options);
+    if (!(worker instanceof VllmWorker)) return worker;
+    const found = await losslessness(url, token, worker.found);
+    if (found.kind === "none") return worker;
+    if (found.kind !== "faulty") {
+      log.draftsTested(url, found.kind, found.reason);
+      return worker;
+    }
+    await worker.close();
+    // Its drafting cannot be switched off from here.
+    const fix = "start it without --speculative-config";
+    throw new AppError("not_lossless", `${url}: ${found.reason}: ${fix}`);
   };
+  const mayDraft = serverOf(url)?.mayDraft === true;
+  return { name: url, keepsWeights: true, open: mayDraft ? tested : open };
 }

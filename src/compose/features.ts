@@ -33,9 +33,9 @@ import { encodeEvent, eventsIn } from "../server/trajectories/event-frame.ts";
 import { SESSION_ROUTES } from "../server/trajectories/routes.ts";
 import { Trajectories } from "../server/trajectories/trajectories.ts";
 import { WORKER_ROUTES } from "../server/worker-registry.ts";
-import type { Feature } from "./feature.ts";
 import { heldWeights } from "./kept-weights.ts";
 import { METRICS_ROUTES, metered } from "./metrics.ts";
+import type { Feature } from "./options.ts";
 import type { Parts } from "./parts.ts";
 
 /** Every route of the server, as its row describes it. */
@@ -272,13 +272,8 @@ function controlOf(parts: Parts, { jobs }: DataPlane): Route[] {
   return confined(controlRoutes(calls, ADAPTER_CONTROL), weightsRoots);
 }
 
-interface Recording {
-  readonly trajectories: Trajectories;
-  readonly feature: Feature;
-}
-
 /** The trajectories of sessions, which outlive the process if there is a journal. */
-function recorded(parts: Parts): Recording {
+function recorded(parts: Parts): { trajectories: Trajectories; feature: Feature } {
   const { sidecar, weights, timers } = parts;
   const kept = trajectoryLog(parts);
   const trajectories = new Trajectories({
@@ -304,15 +299,14 @@ function recorded(parts: Parts): Recording {
 function trajectoryLog({ options, log }: Parts): SegmentedLog | null {
   const { journal = null } = options;
   if (journal === null) return null;
-  const failed = (cause: unknown) => {
-    const problem = `trajectories are kept in memory alone: ${errorText(cause)}`;
-    log.failed(new Error(problem, { cause }));
-  };
   return new SegmentedLog({
     folder: journal,
     name: "trajectories",
     bytesMax: TRAJECTORY_LOG_BYTES_MAX,
-    failed,
+    failed: (cause) => {
+      const problem = `trajectories are kept in memory alone: ${errorText(cause)}`;
+      log.failed(new Error(problem, { cause }));
+    },
   });
 }
 

@@ -1,14 +1,16 @@
-// The options of a sidecar and of its server, and the interfaces of both as they run.
+// The options of a sidecar and of its server, and the interfaces of both as they run, and of their features.
 
 import type { DraftMode } from "../core/draft/registry.ts";
 import type { PolicyName } from "../core/schedule/policies.ts";
 import type { WorkerSource } from "../fleet/engines.ts";
 import type { PoolOptions } from "../host/embedded-pool.ts";
 import type { WeightsRoots } from "../server/control/weights-roots.ts";
-import type { OpenStream } from "../server/http.ts";
+import type { OpenStream, Served } from "../server/http.ts";
+import type { Kept } from "../server/kept.ts";
 import type { KnownRollouts } from "../server/rollouts/known.ts";
 import type { RolloutLimits } from "../server/rollouts/plan.ts";
-import type { Sidecar, SidecarLimits } from "../server/sidecar.ts";
+import type { Route } from "../server/route.ts";
+import type { Sidecar, SidecarLimits, SidecarReader } from "../server/sidecar.ts";
 import type { WorkerRegistry, WorkerRegistryOptions } from "../server/worker-registry.ts";
 import type { ModelSide } from "./model.ts";
 import type { OperatorLog } from "./operator-log.ts";
@@ -47,8 +49,26 @@ export interface ServeOptions extends ComposeOptions {
   readonly port: number;
   readonly apiToken: string | null;
   readonly allowOrigins?: readonly string[];
-  /** Options of POST /workers, by which workers join later. Default: none can. */
-  readonly joining?: WorkerRegistryOptions;
+  /** Options of POST /workers, by which workers join later. */
+  readonly joining: WorkerRegistryOptions;
+}
+
+/** A feature of the server: features.ts has a row for each. */
+export interface Feature {
+  readonly routes?: readonly Route[];
+  readonly sockets?: Served["sockets"];
+  /** Reader of requests' events. */
+  readonly observer?: SidecarReader;
+  /** Reader of the server's events, beside the operator. */
+  readonly log?: Partial<OperatorLog>;
+  /** Memory kept for finished work, by kind: /metrics shows it. */
+  readonly kept?: Readonly<Record<string, () => Kept>>;
+  /** Called when all requests have ended and no new one can begin. */
+  readonly drained?: () => void;
+  /** Called when the server stops, before the rollout does. */
+  readonly close?: () => void;
+  /** Called when the rollout has stopped, while connections are still open. */
+  readonly stopped?: () => Promise<void>;
 }
 
 /** A sidecar in this process. */
@@ -59,7 +79,7 @@ export interface RunningSidecar {
   /** Resolves when each worker has been tried once. @throws AppError: no further try would open one. */
   readonly opened: Promise<void>;
   /** Whether the wanted number of workers has been ready at the same time. */
-  readonly hasStarted: boolean;
+  hasStarted(): boolean;
   /** Refuses new requests; resolves when all requests in flight have ended. */
   drain(): Promise<void>;
   /** Ends everything at once. */

@@ -96,7 +96,7 @@ class Engines {
     if (signal.aborted) this.#stopped();
     if (startS !== null) this.#timer = setTimeout(() => this.#giveUp(), startS * 1000);
     running.opened.then(() => startS === null && this.#giveUp(), this.fail);
-    if (running.hasStarted) this.#serving.resolve();
+    if (running.hasStarted()) this.#serving.resolve();
     await this.#serving.promise;
     this.release();
   }
@@ -108,7 +108,7 @@ class Engines {
 
   changed({ source, state, reason }: Member): void {
     const problem = `${source.name}: ${reason}`;
-    if (this.#running?.hasStarted) {
+    if (this.#running?.hasStarted()) {
       this.#serving.resolve();
       if (this.#running.sidecar.rollout.workers.length > 0) return;
       this.fail(new AppError("no_worker", `${problem}; no other engine is left`));
@@ -120,7 +120,7 @@ class Engines {
   }
 
   #giveUp(): void {
-    if (this.#running?.hasStarted) return;
+    if (this.#running?.hasStarted()) return;
     const { startS } = this.#job;
     const how = startS === null ? "" : ` (after ${startS} s; --start-s)`;
     this.fail(new AppError("worker_failed", `${this.#problem}${how}`));

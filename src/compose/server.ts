@@ -7,25 +7,18 @@ import { delivered } from "../server/delivery.ts";
 import { type HttpOptions, type HttpServer, type Served, serveHttp } from "../server/http.ts";
 import { openApiRoute } from "../server/openapi.ts";
 import { starting } from "../server/starting.ts";
-import { WorkerRegistry, type WorkerRegistryOptions } from "../server/worker-registry.ts";
+import { WorkerRegistry } from "../server/worker-registry.ts";
 import { routeTable } from "./features.ts";
 import { OperatorFeed } from "./operator-log.ts";
 import type { BindOptions, BoundServer, RunningServer } from "./options.ts";
 import { type ComposedSidecar, openSidecar } from "./sidecar.ts";
 
-const NONE_JOINS: WorkerRegistryOptions = {
-  sourceOf: () => {
-    throw new AppError("forbidden", "this server takes no workers after its start");
-  },
-  hasFixed: true,
-  drainMs: 0,
-};
 const BODY_BYTES_MAX = 32 * 1024 * 1024;
 
 /** Opens the port. @throws AppError: the address is in use. */
 export function bindServer(options: BindOptions): BoundServer {
   let waitsFor = "the model";
-  const registry = new WorkerRegistry(options.joining ?? NONE_JOINS);
+  const registry = new WorkerRegistry(options.joining);
   const feed = new OperatorFeed(options.events);
   const { answered, failed } = feed.log;
   const http = listening(options, {
@@ -87,13 +80,8 @@ export function serveOver(
   }
   http.serve({ routes: [...routes, openApiRoute(routes, version)], sockets });
   return {
+    ...composed,
     url: http.url,
-    sidecar: composed.sidecar,
-    rollouts: composed.rollouts,
-    opened: composed.opened,
-    get hasStarted() {
-      return composed.hasStarted;
-    },
     streams: () => http.streams(),
     drain: async () => {
       await composed.drain();

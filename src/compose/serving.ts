@@ -110,7 +110,7 @@ async function untilStopped(
   { stopping, life, drainS }: Pick<ServingOptions, "stopping" | "life" | "drainS">,
 ): Promise<Ending> {
   await stopping.first;
-  if (!running.hasStarted) {
+  if (!running.hasStarted()) {
     life.stopping("opening workers");
     return "interrupted";
   }

@@ -46,7 +46,7 @@ test("open: a rollout is begun, drained and read without a port", async () => {
     }),
   );
   await sidecar.opened;
-  expect(sidecar.hasStarted).toBe(true);
+  expect(sidecar.hasStarted()).toBe(true);
   const run = sidecar.rollouts.begin(PLAN, "");
   await untilSettled(sidecar.drain(), async () => {
     for (const worker of workers) worker.step();

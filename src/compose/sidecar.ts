@@ -6,10 +6,9 @@ import { openPool } from "../host/embedded-pool.ts";
 import { historyPlace, openRunFiles } from "../host/journal-file.ts";
 import { PromptHistory } from "../server/history/prompt-history.ts";
 import type { Served } from "../server/http.ts";
-import type { Feature } from "./feature.ts";
 import { featuresOf } from "./features.ts";
 import { OperatorFeed } from "./operator-log.ts";
-import type { ComposeOptions, RunningSidecar } from "./options.ts";
+import type { ComposeOptions, Feature, RunningSidecar } from "./options.ts";
 import { type Front, type Parts, partsOf, type Resources } from "./parts.ts";
 
 /** What surrounds a sidecar: the operator that it reports to, and the server in front of it. */
@@ -82,9 +81,7 @@ export function composeSidecar(
     chats: parts.chats,
     served: servedBy(features),
     opened: all,
-    get hasStarted() {
-      return pool.hasStarted;
-    },
+    hasStarted: () => pool.hasStarted,
     drain: async () => {
       await sidecar.drain();
       for (const { drained } of features) drained?.();

@@ -3,14 +3,24 @@
 import type { OperatorLog } from "../../src/compose/operator-log.ts";
 import type { RunningServer, ServeOptions } from "../../src/compose/options.ts";
 import { bindServer } from "../../src/compose/server.ts";
+import { AppError } from "../../src/core/base/errors.ts";
 import type { VllmLimits } from "../../src/engines/vllm/limits.ts";
 import { openVllmWorker } from "../../src/engines/vllm/open.ts";
 import type { WorkerSource } from "../../src/fleet/engines.ts";
+import type { WorkerRegistryOptions } from "../../src/server/worker-registry.ts";
 import { EOS } from "../faults/stand-in/tokens.ts";
 import { openTinyThread, TinyText } from "../golden/requests/tiny-text.ts";
 
 /** Every event does nothing. */
 const NO_EVENTS = new Proxy({}, { get: () => () => {} }) as OperatorLog;
+
+const NONE_JOINS: WorkerRegistryOptions = {
+  sourceOf: () => {
+    throw new AppError("forbidden", "this server takes no workers after its start");
+  },
+  hasFixed: true,
+  drainMs: 0,
+};
 
 /** `eosTokenId`: of the model that the workers simulate. Default: that of the stand-ins for vLLM. */
 type Given = Partial<Omit<ServeOptions, "events" | "model">> &
@@ -33,6 +43,7 @@ export function serveOptions({ events, eosTokenId = EOS, model, ...given }: Give
     retryGraceMs: 0,
     weightsTimeoutMs: 10_000,
     version: "0",
+    joining: NONE_JOINS,
     ...given,
     model: {
       text: new TinyText(),
