@@ -113,19 +113,14 @@ function iterationFields(summary: IterationSummary): LogFields {
 const FAULTS_MAX = 16;
 const WINDOW_MS = 60_000;
 
-/** `also` is called with each as well. Returns a function that removes the handlers. */
-export function catchUncaught(
-  log: Log,
-  also: (error: unknown) => void = () => {},
-  faultsMax = FAULTS_MAX,
-): () => void {
+/** Returns a function that removes the handlers. */
+export function catchUncaught(log: Log): () => void {
   let times: number[] = [];
   const caught = (event: string, error: unknown) => {
     log("error", event, { error: errorWithStack(error) });
-    also(error);
     const nowMs = performance.now();
     times = [...times.filter((atMs) => nowMs - atMs < WINDOW_MS), nowMs];
-    if (times.length <= faultsMax) return;
+    if (times.length <= FAULTS_MAX) return;
     log("error", "broken", { error: `${times.length} such errors in ${WINDOW_MS / 1000} s` });
     process.exit(EXIT_FAILED);
   };

@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
 import { stripVTControlCharacters } from "node:util";
 import type { Progress } from "../core/rollout/report.ts";
-import { ProgressDisplay, renderProgress } from "./progress.ts";
+import { progressDisplay, renderProgress } from "./progress.ts";
 import type { StatusOptions } from "./terminal.ts";
 
 function progressOf(overrides: Partial<Progress> = {}): Progress {
@@ -90,19 +90,19 @@ function displayOn(
 ) {
   let nowS = 0;
   const shared = { title: "seer", quiet: false, nowS: () => nowS };
-  const display = new ProgressDisplay({ ...shared, stream, ...options });
+  const display = progressDisplay({ ...shared, stream, ...options });
   return {
     finish: () => display.finish(),
     note: (text: string) => display.note(text),
     update: (overrides: Partial<Progress> = {}) => {
       const progress = progressOf(overrides);
       nowS = progress.elapsedS;
-      display.update(progress);
+      display.onProgress(progress);
     },
   };
 }
 
-test("ProgressDisplay: away from a terminal it writes a line every few seconds, and one at the end", () => {
+test("progressDisplay: away from a terminal it writes a line every few seconds, and one at the end", () => {
   const stream = pipe();
   const display = displayOn(stream);
   for (let tenth = 0; tenth <= 120; tenth += 1) display.update({ elapsedS: tenth / 10 });
@@ -122,7 +122,7 @@ test("ProgressDisplay: away from a terminal it writes a line every few seconds, 
   expect(stream.text).not.toContain("\u001B");
 });
 
-test("ProgressDisplay: quiet, it writes nothing at all", () => {
+test("progressDisplay: quiet, it writes nothing at all", () => {
   const stream = pipe();
   const display = displayOn(stream, { quiet: true });
   display.update();

@@ -12,48 +12,28 @@ const BAR_CELLS_MIN = 8;
 const HEAD_CHARACTERS = 64;
 const GAP = "  ";
 
-/** A display of one run, named `title`: call `update` whenever there is news, then `finish` once. */
-export class ProgressDisplay {
-  readonly #title: string;
-  readonly #status: Status;
-  #last: Progress | null = null;
-
-  constructor({ title, ...options }: StatusOptions & { readonly title: string }) {
-    this.#title = title;
-    this.#status = new Status(options);
-  }
-
-  update(progress: Progress): void {
-    this.#last = progress;
-    this.#status.show(
-      (columns) => renderProgress(this.#title, progress, columns),
-      () => plainLine(this.#title, progress),
-    );
-  }
-
-  /** Prints a line above the live lines. */
-  note(text: string): void {
-    this.#status.note(text);
-  }
-
-  /** Replaces the live lines by one line with the result. */
-  finish(): void {
-    this.#status.end(this.#last && outcomeLine(this.#title, this.#last));
-    this.#last = null;
-  }
-}
-
-/** Callbacks that show a rollout's notes and progress on the display. */
-export function toldBy(display: ProgressDisplay) {
-  const log = createLog("text", {
-    level: "warn",
-    write: (line) => display.note(line.trimEnd()),
-  });
+/** A display of one run, named `title`, as callbacks of a rollout: `onProgress` whenever there is news, then `finish` once. */
+export function progressDisplay({ title, ...options }: StatusOptions & { readonly title: string }) {
+  const status = new Status(options);
+  let last: Progress | null = null;
+  const note = (text: string) => status.note(text);
+  const log = createLog("text", { level: "warn", write: (line) => note(line.trimEnd()) });
   return {
-    onProgress: (progress: Progress) => display.update(progress),
-    note: (text: string) => display.note(text),
+    onProgress: (progress: Progress) => {
+      last = progress;
+      status.show(
+        (columns) => renderProgress(title, progress, columns),
+        () => plainLine(title, progress),
+      );
+    },
+    /** Prints a line above the live lines. */
+    note,
     events: { ...operatorLog(log, () => {}), stateChanged: () => {} },
-    finish: () => display.finish(),
+    /** Replaces the live lines by one line with the result. */
+    finish: () => {
+      status.end(last && outcomeLine(title, last));
+      last = null;
+    },
   };
 }
 

@@ -25,20 +25,18 @@ import {
   reportFiles,
 } from "./output.ts";
 import { openPricedModel, PRICED } from "./priced-model.ts";
-import { ProgressDisplay, toldBy } from "./progress.ts";
+import { progressDisplay } from "./progress.ts";
 import { checkRoom, loadPrompts, longestIn, type PromptFile, planOfPrompts } from "./prompts.ts";
 import {
   busyNotes,
   type ComparedRun,
   equalResponses,
   measured,
-  median,
   parseCompare,
-  type Round,
   withRounds,
 } from "./rounds.ts";
 import { untilSignal } from "./signals.ts";
-import { speedupSentence } from "./speedup.ts";
+import { areEqual, speedups } from "./speedup.ts";
 import { comparisonTable, type Runs } from "./table.ts";
 
 const ENGINE_FIELDS = [
@@ -154,7 +152,7 @@ async function rollout(promptsPath: string, settings: RolloutSettings): Promise<
   if (settings.out === null && !settings.demo) {
     throw new AppError("usage", "--out RESPONSES.jsonl is required");
   }
-  const runs = runsOf(settings);
+  const runs = parseCompare(settings.compare ?? settings.policy);
   if (settings.journal !== null && runs.length * settings.rounds > 1) {
     throw new AppError("usage", "--journal is for one run: not beside --compare or --rounds");
   }
@@ -294,15 +292,11 @@ async function runRounds(runs: readonly ComparedRun[], job: Job): Promise<Runs> 
   return Object.fromEntries([...done].map(([name, outcomes]) => [name, withRounds(outcomes)]));
 }
 
-function runsOf(settings: RolloutSettings): ComparedRun[] {
-  return parseCompare(settings.compare ?? settings.policy);
-}
-
 async function runOne(
   { prompts, engines, model, settings, signal }: Job,
   { run, title, onGroup }: { run: ComparedRun; title: string; onGroup: OnGroup },
 ): Promise<RunReport> {
-  const display = new ProgressDisplay({ title, quiet: settings.quiet });
+  const display = progressDisplay({ title, quiet: settings.quiet });
   const announceStop = () =>
     display.note("stopping: finished responses are kept; once more to quit at once");
   signal.addEventListener("abort", announceStop);
@@ -325,7 +319,7 @@ async function runOne(
       journal: settings.journal,
       startS: settings.worker.length > 0 ? settings.startS : null,
       onGroup,
-      ...toldBy(display),
+      ...display,
       signal,
     });
   } finally {
@@ -336,44 +330,11 @@ async function runOne(
 
 type OnGroup = (group: string, finished: readonly RolloutRequest[]) => void;
 
-/** Whether all runs made the same responses, in every round. */
-export function areEqual(reports: Runs): boolean {
-  return Object.values(reports).every(({ requests, rounds }) =>
-    rounds.every(({ equal_responses }) => equal_responses === requests),
-  );
-}
-
 /** The report as JSON, with each list of numbers or names on one line. No string in JSON contains a line end. */
 function formatReport(report: ReportFile): string {
   return JSON.stringify(report, null, 2).replace(/\[\n[^[\]{}]*\]/g, (list) =>
     list.replace(/,\n\s*/g, ", ").replace(/\n\s*/g, ""),
   );
-}
-
-/**
- * A sentence for each run after the first, with medians of the rounds' ratios, as in the table: ratios of engine times if
- * other processes lengthen wall times and all engines are embedded. It also tells why a run has no drafts, and how many of
- * its responses are equal to the first run's.
- */
-export function speedups(reports: Runs, servers: readonly string[] = []): string[] {
-  const [base, ...others] = Object.entries(reports);
-  if (base === undefined || base[1].interrupted) return [];
-  const isEngineTime = servers.length === 0 && busyNotes(Object.values(reports)).length > 0;
-  const ofServers = "these servers make none";
-  const none = servers.length > 0 ? ofServers : "by the step times measured here they do not pay";
-  const secondsOf = ({ wall_s, engine_s }: Round) => (isEngineTime ? engine_s : wall_s);
-  return others.flatMap(([name, run]) => {
-    if (run.interrupted) return [];
-    const ratios = run.rounds.flatMap((round, i) => {
-      const of = base[1].rounds[i];
-      return of === undefined ? [] : [secondsOf(of) / secondsOf(round)];
-    });
-    const speedup = speedupSentence(base, [name, run], { speedup: median(ratios), isEngineTime });
-    const equal = Math.min(...run.rounds.map((round) => round.equal_responses ?? Number.NaN));
-    const why = run.draft !== "off" && run.drafts === 0 ? `; no drafts were made: ${none}` : "";
-    const same = equal >= 0 ? `; ${equal} of ${run.requests} responses are equal` : "";
-    return [`${speedup}${why}${same}.`];
-  });
 }
 
 function show(reports: Runs, facts: readonly string[], settings: RolloutSettings): void {

@@ -1,8 +1,8 @@
 // `foretoken up`: starts vLLM servers as a rollout needs them, and Mooncake's master as their KV pool, keeps them running, and
 // serves over them as `foretoken serve` does. Whatever ends it, no process of theirs is left.
 
-import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
-import { freemem, tmpdir } from "node:os";
+import { existsSync, mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
 import { basename, join, resolve } from "node:path";
 import { Command } from "commander";
 import { FIELDS, type Settings } from "../config/fields.ts";
@@ -107,7 +107,15 @@ async function up(given: UpSettings, vllmArgs: readonly string[]): Promise<numbe
     await pool?.master?.start();
     servers = serversOf(settings, { model, found, vllmArgs, pool, runner, log });
     if (!(await areStarted(servers, stopping))) return EXIT_INTERRUPTED;
-    return await serveServers(servers, { settings, folder: model, log, signals: stopping });
+    const named = {
+      worker: servers.map((server) => server.spec.url),
+      workerToken: settings.workerToken,
+      tokenizer: settings.tokenizer ?? model,
+      servedModelName: settings.servedModelName ?? modelName(settings.hfModel),
+      model: null,
+      embedded: null,
+    };
+    return await serveOver(named, { settings, log, signals: stopping });
   } finally {
     log("info", "stopping_servers", { servers: servers.length });
     await Promise.all(servers.map((server) => server.stop()));
@@ -123,22 +131,6 @@ async function areStarted(servers: readonly ManagedServer[], stopping: Signals):
   // A failure after the stop is expected.
   if (first === "stopped") started.catch(() => {});
   return first !== "stopped";
-}
-
-async function serveServers(
-  servers: readonly ManagedServer[],
-  parts: { settings: UpSettings; folder: string; log: Log; signals: Signals },
-): Promise<number> {
-  const { settings, folder } = parts;
-  const named = {
-    worker: servers.map((server) => server.spec.url),
-    workerToken: settings.workerToken,
-    tokenizer: settings.tokenizer ?? folder,
-    servedModelName: settings.servedModelName ?? modelName(settings.hfModel),
-    model: null,
-    embedded: null,
-  };
-  return await serveOver(named, parts);
 }
 
 /** The model's name for clients and metrics: its folder's name. The servers' own name, the whole path, works too. */
@@ -247,7 +239,7 @@ function openPool(settings: UpSettings, python: string, log: Log): UpPool {
   }
   const [rpcPort = 0, adminPort = 0] = freePorts(2, host);
   const configPath = join(folder, "mooncake.json");
-  const mib = segmentMib(kvSegmentMb, { availableBytes: availableBytes(), servers });
+  const mib = segmentMib(kvSegmentMb, { availableBytes: process.availableMemory(), servers });
   writePoolConfig({ configPath, master: `${host}:${rpcPort}`, segmentMib: mib });
   log("info", "kv_pool", {
     mooncake: found.version,
@@ -271,16 +263,6 @@ function openPool(settings: UpSettings, python: string, log: Log): UpPool {
     env: { MOONCAKE_CONFIG_PATH: configPath },
     envDefaults: { ...poolEnvironment(host), ...sockets },
   };
-}
-
-/** Available memory. `freemem` would not count the kernel's caches, which it can give back. */
-function availableBytes(): number {
-  try {
-    const [, kib] = /^MemAvailable:\s+(\d+)/m.exec(readFileSync("/proc/meminfo", "utf8")) ?? [];
-    return kib === undefined ? freemem() : Number(kib) * 1024;
-  } catch {
-    return freemem();
-  }
 }
 
 const LEVELS = {

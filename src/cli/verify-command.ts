@@ -9,7 +9,7 @@ import { compareRuns, type VerifyReport } from "../tools/verify/compare-runs.ts"
 import { addFields, readFields, renamed } from "./commander-fields.ts";
 import { operatorLog } from "./operator-log.ts";
 import { EXIT_FAILED } from "./output.ts";
-import { ProgressDisplay, toldBy } from "./progress.ts";
+import { progressDisplay } from "./progress.ts";
 import { checkRoom, loadPrompts, longestIn, planOfPrompts } from "./prompts.ts";
 import { engineCount } from "./rollout-command.ts";
 import { SERVERS_HELP, verifyServers } from "./verify-servers.ts";
@@ -94,7 +94,7 @@ async function verify(path: string, settings: VerifySettings): Promise<number> {
       full: full.sources(model, longest),
       // One slot: an engine that never sees two requests, nor a chunk, nor a draft.
       alone: engines(1, 1).sources(model, longest),
-      display: (title) => toldBy(new ProgressDisplay({ title, quiet })),
+      display: (title) => progressDisplay({ title, quiet }),
     });
     if (settings.json) console.log(JSON.stringify(report, null, 2));
     else if (!settings.quiet) console.log(describe(report));
