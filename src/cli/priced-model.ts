@@ -8,8 +8,8 @@
 
 import { closeSync, openSync, readFileSync, writeSync } from "node:fs";
 import { AppError } from "../core/base/errors.ts";
+import { MemoryFile } from "../engines/llama/files.ts";
 import { GGML_TYPE, type GgufTensor, readGgufHead } from "../engines/llama/gguf.ts";
-import { MemoryFile } from "../engines/llama/memory-file.ts";
 
 /** Value of --model that selects the priced model. */
 export const PRICED = "priced";

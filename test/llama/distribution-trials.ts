@@ -17,6 +17,7 @@ import {
   EPOCH,
   FixedPlanner,
   MODEL_PATH,
+  NO_DRAFTS,
   run,
   runToEnd,
   type ScriptedDraft,
@@ -107,7 +108,7 @@ function draw(seed: number, drafts: boolean): Record<string, number> {
     contextTokens: 128,
     epoch: EPOCH,
     cpuClock: stillClock,
-    speculation: drafts ? { drafter, planner } : null,
+    speculation: { drafter, planner: drafts ? planner : NO_DRAFTS },
   });
   engine.command({ kind: "register_group", groupId: group, prompt });
   const spec = (id: number): RequestSpec => ({

@@ -10,6 +10,7 @@ import { mix32 } from "../../src/core/base/hash.ts";
 import { type GroupId, groupId, weightEpoch } from "../../src/core/base/ids.ts";
 import type { DraftPlanner, Offer } from "../../src/core/draft/draft-length.ts";
 import type { Drafter, DraftQuery, Drafts, UpdateResult } from "../../src/core/draft/drafter.ts";
+import { Replica } from "../../src/core/draft/replica.ts";
 import type { RequestSpec } from "../../src/core/request/request.ts";
 import type { KvBlob, WorkerEvent } from "../../src/core/rollout/worker.ts";
 import { LlamaEngine, type LlamaEngineOptions } from "../../src/engines/llama/engine.ts";
@@ -61,6 +62,13 @@ export function sharedModel(): Shared {
 
 export const EPOCH = weightEpoch(0);
 
+/** Decides against every draft. */
+export const NO_DRAFTS: DraftPlanner = {
+  probabilityMin: 1,
+  wantsDrafts: () => false,
+  choose: () => 0,
+};
+
 export function newEngine(options: Partial<LlamaEngineOptions> = {}): LlamaEngine {
   return new LlamaEngine({
     model: sharedModel().model,
@@ -69,7 +77,7 @@ export function newEngine(options: Partial<LlamaEngineOptions> = {}): LlamaEngin
     contextTokens: 512,
     epoch: EPOCH,
     cpuClock: stillClock,
-    speculation: null,
+    speculation: { drafter: new Replica(), planner: NO_DRAFTS },
     ...options,
   });
 }

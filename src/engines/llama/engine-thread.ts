@@ -7,12 +7,11 @@ import { AppError, type ErrorCode, errorText } from "../../core/base/errors.ts";
 import type { WeightEpoch } from "../../core/base/ids.ts";
 import { AdaptiveLength, ConstantLength } from "../../core/draft/draft-length.ts";
 import { Replica } from "../../core/draft/replica.ts";
-import type { WorkerStats } from "../../core/rollout/worker.ts";
+import type { WorkerEvent, WorkerStats } from "../../core/rollout/worker.ts";
 import { generateWith } from "./canary.ts";
 import { LlamaEngine } from "./engine.ts";
 import type { FromEngine, LlamaEngineSettings, SharedWeights, ToEngine } from "./messages.ts";
 import { openLibrary } from "./native.ts";
-import { pack, transfersOf } from "./packed-events.ts";
 import { baseRowsOf, draftsPay } from "./step-cost.ts";
 import { LlamaWeights } from "./weights.ts";
 
@@ -135,8 +134,7 @@ class EngineThread {
       const first = events[0]?.kind === "advanced" ? 1 : 0;
       events.splice(first, 0, { kind: "stats", stats });
     }
-    const packed = pack(events);
-    send({ kind: "events", epoch: this.#engine.epoch, events: packed }, transfersOf(packed));
+    send({ kind: "events", epoch: this.#engine.epoch, events }, kvBuffers(events));
   }
 
   /** Statistics, if they are due; else null. An engine that becomes idle sends its final state, as no step follows. */
@@ -165,6 +163,12 @@ function problemOf(act: () => void): { code: ErrorCode; message: string } | null
 
 function share(weights: SharedWeights): LlamaWeights {
   return LlamaWeights.share(openLibrary(), weights.pointer, weights.info);
+}
+
+/** Exported KV moves to the rollout's thread, and is not copied. */
+function kvBuffers(events: readonly WorkerEvent[]): ArrayBuffer[] {
+  const exported = events.filter((event) => event.kind === "exported");
+  return exported.flatMap(({ kv }) => kv?.bytes ?? []);
 }
 
 function send(message: FromEngine, transfers: ArrayBuffer[] = []): void {

@@ -19,15 +19,13 @@ import type {
 } from "../../core/rollout/worker.ts";
 import { LlamaContext } from "./context.ts";
 import { DraftGroups } from "./draft-groups.ts";
-import { refusalOf } from "./fault.ts";
 import { unreadable } from "./files.ts";
-import { checkCapacity, checkRun } from "./limits.ts";
+import { checkRun, refusalOf } from "./limits.ts";
 import { Residency } from "./residency.ts";
 import { Sampler } from "./sampler.ts";
 import { type RunCommand, Sequence } from "./sequence.ts";
 import { StepSpeculation } from "./speculation.ts";
-import { LearnedStepCost, profileSteps } from "./step-cost.ts";
-import { kvBytesPerToken, measureSteps } from "./step-probe.ts";
+import { kvBytesPerToken, LearnedStepCost, profileContext } from "./step-cost.ts";
 import { Stepper } from "./stepper.ts";
 import { type LlamaWeights, shapeDifference } from "./weights.ts";
 
@@ -39,8 +37,7 @@ export interface LlamaEngineOptions {
   readonly epoch: WeightEpoch;
   /** The CPU time of this thread, by which steps are measured: other load on the machine does not distort it. */
   readonly cpuClock: Clock;
-  /** null: the engine never drafts. */
-  readonly speculation: { readonly drafter: Drafter; readonly planner: DraftPlanner } | null;
+  readonly speculation: { readonly drafter: Drafter; readonly planner: DraftPlanner };
   /** Tokens prefilled in one step, at most, over all requests. */
   readonly prefillRows?: number;
   /** Streams beyond the slots, for parked requests. */
@@ -59,13 +56,12 @@ export class LlamaEngine {
   readonly #streams: number;
   readonly #prefillRows: number;
   readonly #sampler: Sampler;
-  readonly #speculation: StepSpeculation | null;
-  readonly #groups: DraftGroups | null;
+  readonly #speculation: StepSpeculation;
+  readonly #groups: DraftGroups;
   #model: LlamaWeights;
   #context: LlamaContext;
   #residency: Residency;
   #stepper: Stepper;
-  #shape: LlamaWeights["info"]["shape"];
   #epoch: WeightEpoch;
   /** Cost of steps on this machine. Before `profile` has measured it, each row of a step costs the same. */
   #cost = new LearnedStepCost({ ms: (_batch, rows) => rows });
@@ -94,26 +90,27 @@ export class LlamaEngine {
     kvLoadFailures: 0,
   };
 
-  /** @throws AppError worker_failed, or invalid_config for a capacity the engine cannot have. */
+  /** @throws AppError worker_failed: there is no memory for that many streams. */
   constructor(options: LlamaEngineOptions) {
-    checkCapacity({ ...options, modelContextTokens: options.model.info.contextTokens });
     this.#options = options;
     this.#epoch = options.epoch;
-    this.#shape = options.model.info.shape;
     this.#prefillRows = options.prefillRows ?? PREFILL_ROWS;
     const spare = Math.max(2, Math.min(SPARE_STREAMS_MAX, options.slots));
     this.#streams = options.slots + (options.spareStreams ?? spare);
-    this.#sampler = new Sampler(this.#shape.vocabularySize);
     this.#model = options.model;
+    this.#sampler = new Sampler(this.#vocabularySize);
     this.#context = this.#openContext();
     this.#residency = new Residency(this.#context, this.#streams);
     const { speculation, slots, kvTokens, contextTokens } = options;
-    this.#speculation =
-      speculation && new StepSpeculation({ ...speculation, clock: options.cpuClock });
-    this.#groups = speculation && new DraftGroups(speculation.drafter, this.#shape.vocabularySize);
+    this.#speculation = new StepSpeculation({ ...speculation, clock: options.cpuClock });
+    this.#groups = new DraftGroups(speculation.drafter, this.#vocabularySize);
     this.#stepper = this.#newStepper();
     const bytesPerToken = kvBytesPerToken(this.#context);
     this.capacity = { slots, kvTokens, contextTokens, kvBytesPerToken: bytesPerToken };
+  }
+
+  get #vocabularySize(): number {
+    return this.#model.info.shape.vocabularySize;
   }
 
   get epoch(): WeightEpoch {
@@ -129,10 +126,7 @@ export class LlamaEngine {
   profile(budgetMs: number): StepTimes {
     assert(this.#all.size === 0, "only an empty engine is profiled");
     const { cpuClock: clock } = this.#options;
-    const profile = measureSteps(this.#context, clock, (stepMs) =>
-      profileSteps(stepMs, { clock, budgetMs }),
-    );
-    this.#cost = new LearnedStepCost(profile);
+    this.#cost = new LearnedStepCost(profileContext(this.#context, { clock, budgetMs }));
     this.#isProfiled = true;
     this.#stepper = this.#newStepper();
     return this.#cost;
@@ -159,15 +153,15 @@ export class LlamaEngine {
         this.#adopt(command);
         break;
       case "register_group":
-        this.#groups?.register(command, this.#all.values());
+        this.#groups.register(command, this.#all.values());
         break;
       case "delta": {
-        const gap = this.#groups?.delta(command) ?? null;
+        const gap = this.#groups.delta(command);
         if (gap !== null) this.#push(gap);
         break;
       }
       case "drop_group":
-        this.#groups?.drop(command.groupId);
+        this.#groups.drop(command.groupId);
         break;
       case "advance":
         this.#advanceTo(command.epoch);
@@ -183,7 +177,7 @@ export class LlamaEngine {
    * requests are dropped).
    */
   reload(model: LlamaWeights, epoch: WeightEpoch): void {
-    const difference = shapeDifference(this.#shape, model.info.shape);
+    const difference = shapeDifference(this.#model.info.shape, model.info.shape);
     if (difference !== null) {
       throw unreadable(model.info.path, `another kind of model: ${difference}`);
     }
@@ -239,7 +233,7 @@ export class LlamaEngine {
     this.#running.length = 0;
     this.#waiting.length = 0;
     this.#parked.clear();
-    this.#groups?.clear();
+    this.#groups.clear();
     this.#unsent.clear();
     this.#events = [];
     this.#urgent = false;
@@ -268,8 +262,8 @@ export class LlamaEngine {
   }
 
   stats(): WorkerStats {
-    const speculation = this.#speculation;
-    const { draftMs = 0, draftedTokens = 0, acceptedTokens = 0, drafts = 0 } = speculation ?? {};
+    const { draftMs, draftedTokens, acceptedTokens, drafts, savedMs } = this.#speculation;
+    const measured = { draftSavedMs: savedMs - draftMs, stepError: this.#cost.error };
     return {
       running: this.#running.length,
       waiting: this.#waiting.length,
@@ -279,9 +273,7 @@ export class LlamaEngine {
       draftedTokens,
       acceptedTokens,
       drafts,
-      ...(speculation !== null &&
-        this.#isProfiled && { draftSavedMs: speculation.savedMs - speculation.draftMs }),
-      ...(this.#isProfiled && { stepError: this.#cost.error }),
+      ...(this.#isProfiled && measured),
     };
   }
 
@@ -333,7 +325,7 @@ export class LlamaEngine {
   }
 
   #run(command: RunCommand): void {
-    checkRun(command, { ...this.#options, vocabularySize: this.#shape.vocabularySize });
+    checkRun(command, { ...this.#options, vocabularySize: this.#vocabularySize });
     const { requestId } = command.request;
     const sequence = new Sequence(command);
     const earlier = this.#all.get(requestId);
@@ -354,7 +346,7 @@ export class LlamaEngine {
     this.#all.set(requestId, sequence);
     this.#waiting.push(sequence);
     this.#residency.setIdle(sequence);
-    this.#groups?.catchUp(sequence);
+    this.#groups.catchUp(sequence);
   }
 
   #export(requestId: RequestId): void {
@@ -507,13 +499,13 @@ export class LlamaEngine {
     this.#residency.gather(this.#running);
     const added = this.#stepper.plan(this.#running, {
       room: kvTokens - this.#committed(),
-      drafting: this.#groups !== null && this.#groups.size > 0,
+      drafting: this.#groups.size > 0,
     });
     assert(this.#resident() + added <= kvTokens, "the KV budget is kept");
     this.#stepper.run(this.#running);
     for (const sequence of this.#running) {
       if (sequence.length === sequence.known) continue;
-      this.#groups?.append(sequence, sequence.known);
+      this.#groups.append(sequence, sequence.known);
       sequence.known = sequence.length;
       this.#unsent.add(sequence);
     }

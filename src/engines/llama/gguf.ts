@@ -1,10 +1,12 @@
 // Reads the head of a GGUF file (ggml-org/ggml, docs/gguf.md) through libggml: its tensors with their types and offsets, and
-// its metadata. A damaged file may end the process, so files from outside are read only after llama.cpp has loaded them in a
-// child process.
+// its metadata; and makes the name of its weights from these. A damaged file may end the process, so files from outside are
+// read only after llama.cpp has loaded them in a child process.
 
 import { type Pointer, ptr, toArrayBuffer } from "bun:ffi";
+import { closeSync, openSync } from "node:fs";
+import { type WeightsId, weightsId } from "../../core/base/ids.ts";
 import { cString } from "./c-bytes.ts";
-import { unreadable } from "./files.ts";
+import { readFully, unreadable } from "./files.ts";
 import { type GgmlSymbols, openLibrary, pointerOf, ptrText } from "./native.ts";
 
 /** Types that weights can be written in; the numbers are ggml's. */
@@ -96,4 +98,53 @@ function bytesAt(value: Pointer | bigint | null, bytes: number): Buffer<ArrayBuf
   const at = pointerOf(value);
   if (at === null || bytes === 0) return Buffer.alloc(0);
   return Buffer.from(new Uint8Array(toArrayBuffer(at, 0, bytes)).slice().buffer);
+}
+
+/** On pieces of this size xxHash3 is as fast as memory. */
+const PIECE_BYTES = 1 << 22;
+/** Fields that only describe the file: of `general.*`, only the architecture determines what is computed. */
+const DESCRIPTIVE = /^general\.(?!architecture$)/;
+
+/**
+ * The name of the weights in a file that llama.cpp has loaded, such as `q8_0-0123456789abcdef`: their precision, and a digest
+ * of all that determines what the model computes. The digest has 64 bits (xxHash3): it detects mistakes, not forgeries.
+ * `name`: the file's in errors. `progress`: called after each tensor. @throws AppError model_unreadable.
+ */
+export function weightsIdOf(path: string, name: string, progress: () => void): WeightsId {
+  const head = readGgufHead(path, name);
+  const file = openSync(path, "r");
+  try {
+    const buffer = new Uint8Array(PIECE_BYTES);
+    const metadata = [...head.values]
+      .filter(([key]) => !DESCRIPTIVE.test(key))
+      .map(([key, { type, bytes }]) => `${key} ${type} ${Bun.hash.xxHash3(bytes).toString(16)}`);
+    const digestOf = ({ offset, bytes }: GgufTensor) => {
+      let hash = 0n;
+      for (let at = 0; at < bytes; at += buffer.length) {
+        const part = buffer.subarray(0, bytes - at);
+        readFully(file, part, offset + at, name);
+        hash = Bun.hash.xxHash3(part, hash);
+      }
+      progress();
+      return hash.toString(16);
+    };
+    const tensors = head.tensors.map(
+      (tensor) =>
+        `${tensor.name} ${tensor.type} ${tensor.dimensions.join("x")} ${digestOf(tensor)}`,
+    );
+    // The order in which a file holds them means nothing.
+    const lines = [...metadata.sort(), ...tensors.sort()].join("\n");
+    const hex = Bun.hash.xxHash3(lines).toString(16).padStart(16, "0");
+    return weightsId(`${precisionOf(head)}-${hex}`);
+  } finally {
+    closeSync(file);
+  }
+}
+
+/** The type of most of the file's bytes. */
+function precisionOf({ tensors }: GgufHead): string {
+  const sums = new Map<number, number>();
+  for (const { type, bytes } of tensors) sums.set(type, (sums.get(type) ?? 0) + bytes);
+  const [most] = [...sums].sort(([a, x], [b, y]) => y - x || a - b);
+  return most === undefined ? "none" : ptrText(openLibrary().ggml.ggml_type_name(most[0]));
 }

@@ -1,37 +1,39 @@
-// What an engine refuses: capacities that it cannot have, and requests that could never run on it. Both are
-// checked earlier, where users' input is parsed; a request that gets here all the same ends with a refusal.
+// What an engine refuses: requests that could never run on it, and faults of one request, which end it and nothing else.
+// Every other error may be a bug in state that all requests share, and ends the engine.
 
-import { AppError } from "../../core/base/errors.ts";
+import { AssertionError } from "../../core/base/assert.ts";
 import type { RequestSpec, SamplingParams } from "../../core/request/request.ts";
+import type { Refusal } from "../../core/request/response.ts";
 import { outOfBounds, problemOf } from "../../core/request/sampling-bounds.ts";
 import type { SamplingSupport } from "../../core/rollout/worker.ts";
-import { BAD_REQUEST, RequestFault } from "./fault.ts";
 import type { RunCommand } from "./sequence.ts";
 
-/** Limit of decoding rows in a step: they share a batch with prefill and drafts. */
-const SLOTS_MAX = 128;
+/** The engine does not support what the request needs. */
+export const BAD_REQUEST = 400;
+/** The engine fails at something that it should be able to do. */
+export const BAD_GATEWAY = 502;
 
-export interface RunLimits {
+export class RequestFault extends Error {
+  override readonly name = "RequestFault";
+  readonly refusal: Refusal;
+
+  constructor(refusal: Refusal) {
+    super(refusal.message);
+    this.refusal = refusal;
+  }
+}
+
+/** The refusal of a request whose work threw this error; null: the error is a bug. */
+export function refusalOf(error: unknown): Refusal | null {
+  if (error instanceof RequestFault) return error.refusal;
+  if (error instanceof AssertionError || !(error instanceof Error)) return null;
+  return { status: BAD_GATEWAY, message: `the engine failed at this request: ${error.message}` };
+}
+
+interface RunLimits {
   readonly contextTokens: number;
   readonly kvTokens: number;
   readonly vocabularySize: number;
-}
-
-/** @throws AppError invalid_config. */
-export function checkCapacity(
-  capacity: Omit<RunLimits, "vocabularySize"> & { slots: number; modelContextTokens: number },
-): void {
-  check("slots", capacity.slots, { min: 1, max: SLOTS_MAX });
-  check("kvTokens", capacity.kvTokens, { min: 1, max: Number.MAX_SAFE_INTEGER });
-  check("contextTokens", capacity.contextTokens, { min: 2, max: capacity.modelContextTokens });
-}
-
-function check(name: string, value: number, range: { min: number; max: number }): void {
-  if (Number.isInteger(value) && value >= range.min && value <= range.max) return;
-  throw new AppError(
-    "invalid_config",
-    `embedded engine: ${name} is ${value}, not in ${range.min}..${range.max}`,
-  );
 }
 
 /** @throws RequestFault. */

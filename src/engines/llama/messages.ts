@@ -1,10 +1,8 @@
-// The messages between an engine's thread and the rollout's thread. Token events, nearly all of the traffic,
-// are sent as a few transferred buffers: a message then costs a few microseconds, however many events it holds.
+// The messages between an engine's thread and the rollout's thread.
 
 import type { ErrorCode } from "../../core/base/errors.ts";
 import type { WeightEpoch, WeightsId } from "../../core/base/ids.ts";
-import type { WorkerCapacity, WorkerCommand } from "../../core/rollout/worker.ts";
-import type { PackedEvents } from "./packed-events.ts";
+import type { WorkerCapacity, WorkerCommand, WorkerEvent } from "../../core/rollout/worker.ts";
 import type { ModelInfo } from "./weights.ts";
 
 /** Weights that this process has loaded: all of its threads may use the pointer. */
@@ -18,6 +16,7 @@ export interface LlamaEngineSettings {
   readonly slots: number;
   readonly kvTokens: number;
   readonly contextTokens: number;
+  /** Weight epoch of the model as it is now. */
   readonly epoch: WeightEpoch;
   /** true: drafts are verified even if that costs more than it saves. */
   readonly draftsAlways: boolean;
@@ -35,7 +34,7 @@ export type ToEngine =
 
 export type FromEngine =
   | { kind: "opened"; capacity: WorkerCapacity }
-  | { kind: "events"; epoch: WeightEpoch; events: PackedEvents }
+  | { kind: "events"; epoch: WeightEpoch; events: readonly WorkerEvent[] }
   /** `problem` null: the call succeeded. */
   | { kind: "done"; problem: { code: ErrorCode; message: string } | null }
   /** The engine has ended and is freed. */

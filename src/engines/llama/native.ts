@@ -7,7 +7,7 @@ import { writeFileSync } from "node:fs";
 import shim from "../../../native/llama-shim.c" with { type: "text" };
 import { AppError } from "../../core/base/errors.ts";
 import { cString } from "./c-bytes.ts";
-import { MemoryFile } from "./memory-file.ts";
+import { MemoryFile } from "./files.ts";
 import { type LibraryFiles, locateLibrary } from "./platform.ts";
 
 function openLibc() {
@@ -92,38 +92,32 @@ function compileShim() {
   const source = MemoryFile.create();
   try {
     writeFileSync(source.path, shim);
-    return compile(source.path);
+    return cc({
+      source: source.path,
+      // What the linker would look for is in a C compiler's package; memcpy is the process's own.
+      flags: "-nostdlib",
+      symbols: {
+        shim_model_default_params: { args: ["ptr", "ptr"], returns: "void" },
+        shim_context_default_params: { args: ["ptr", "ptr"], returns: "void" },
+        shim_model_load: { args: ["ptr", "ptr", "ptr"], returns: "ptr" },
+        shim_context_create: { args: ["ptr", "ptr", "ptr"], returns: "ptr" },
+        shim_decode: { args: ["ptr", "ptr", "ptr"], returns: "i32" },
+        shim_thread_cpu_ms: { args: ["ptr"], returns: "f64" },
+        shim_copy_logits: { args: ["ptr", "ptr", "i32", "ptr", "i32"], returns: "i32" },
+      },
+    });
   } finally {
     source.close();
   }
 }
 
-function compile(source: string) {
-  return cc({
-    source,
-    // What the linker would look for is in a C compiler's package; memcpy is the process's own.
-    flags: "-nostdlib",
-    symbols: {
-      shim_model_default_params: { args: ["ptr", "ptr"], returns: "void" },
-      shim_context_default_params: { args: ["ptr", "ptr"], returns: "void" },
-      shim_model_load: { args: ["ptr", "ptr", "ptr"], returns: "ptr" },
-      shim_context_create: { args: ["ptr", "ptr", "ptr"], returns: "ptr" },
-      shim_decode: { args: ["ptr", "ptr", "ptr"], returns: "i32" },
-      shim_thread_cpu_ms: { args: ["ptr"], returns: "f64" },
-      shim_copy_logits: { args: ["ptr", "ptr", "i32", "ptr", "i32"], returns: "i32" },
-    },
-  });
-}
-
 export type GgmlSymbols = ReturnType<typeof openGgml>["symbols"];
-export type LlamaSymbols = ReturnType<typeof openLlama>["symbols"];
-export type ShimSymbols = ReturnType<typeof compileShim>["symbols"];
 
 /** libllama and the shim, as opened in one thread. */
 export interface LlamaLibrary {
-  readonly llama: LlamaSymbols;
+  readonly llama: ReturnType<typeof openLlama>["symbols"];
   readonly ggml: GgmlSymbols;
-  readonly shim: ShimSymbols;
+  readonly shim: ReturnType<typeof compileShim>["symbols"];
   /** CPU time of the calling thread, in ms. */
   readonly threadCpuMs: () => number;
   readonly files: LibraryFiles;

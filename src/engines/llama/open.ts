@@ -1,9 +1,10 @@
 // Opens a model for embedded engines, once for the process, and any number of workers on it.
 
-import type { WeightEpoch, WorkerId } from "../../core/base/ids.ts";
+import type { WorkerId } from "../../core/base/ids.ts";
 import type { EngineWorker as RolloutWorker } from "../../core/rollout/worker.ts";
 import type { EncoderThread } from "../../text/encoder-job.ts";
 import type { Text } from "../../text/text.ts";
+import type { LlamaEngineSettings } from "./messages.ts";
 import { loadBackend, openLibrary } from "./native.ts";
 import { WeightsStore } from "./weights-store.ts";
 import { LlamaWorker } from "./worker.ts";
@@ -40,16 +41,11 @@ export interface LlamaModel {
   close(): void;
 }
 
-export interface LlamaWorkerOptions {
+/** Without `draftsAlways` drafts are verified only if that pays. */
+export interface LlamaWorkerOptions
+  extends Omit<LlamaEngineSettings, "draftsAlways">,
+    Partial<Pick<LlamaEngineSettings, "draftsAlways">> {
   readonly workerId: WorkerId;
-  /** See WorkerCapacity. */
-  readonly slots: number;
-  readonly kvTokens: number;
-  readonly contextTokens: number;
-  /** Weight epoch of the model as it is now. */
-  readonly epoch: WeightEpoch;
-  /** See LlamaEngineSettings. Default: false. */
-  readonly draftsAlways?: boolean;
 }
 
 /** @throws AppError native_library_missing, model_unreadable, or invalid_config (see `deterministic`). */

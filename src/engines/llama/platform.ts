@@ -7,34 +7,18 @@ import { fileURLToPath } from "node:url";
 import { AppError } from "../../core/base/errors.ts";
 import { IS_COMPILED } from "../../core/base/program.ts";
 
-interface Platform {
-  readonly packageName: string;
-  /** Folder of the libraries within the package. */
-  readonly folder: string;
-  /** The one CPU back end whose results do not depend on how rows are batched; null: none is known. */
-  readonly portableBackend: string | null;
-}
-
 /** Pinned exactly in package.json: file names have the version in them, and struct layouts depend on it. */
 export const PACKAGE_VERSION = "3.22.1";
 const LLAMA_LIBRARY = "libllama.v0.5.0.so";
 const GGML_LIBRARY = "libggml.v0.5.0.so";
 
 /**
- * Packages with the same library layout. linux-x64 (glibc) is tested; linux-arm64 is listed because
- * its files are laid out alike, and has never been run.
+ * The one CPU back end whose results do not depend on how rows are batched, by platform; null: none is known. linux-x64
+ * (glibc) is tested; linux-arm64 is listed because its files are laid out alike, and has never been run.
  */
-const PLATFORMS: Readonly<Record<string, Platform>> = {
-  "linux-x64": {
-    packageName: "@node-llama-cpp/linux-x64",
-    folder: "linux-x64",
-    portableBackend: "libggml-cpu-x64.so",
-  },
-  "linux-arm64": {
-    packageName: "@node-llama-cpp/linux-arm64",
-    folder: "linux-arm64",
-    portableBackend: null,
-  },
+const PORTABLE_BACKENDS: Readonly<Record<string, string | null>> = {
+  "linux-x64": "libggml-cpu-x64.so",
+  "linux-arm64": null,
 };
 
 export interface LibraryFiles {
@@ -60,27 +44,27 @@ export interface LocateOptions {
  */
 export function locateLibrary(options: LocateOptions = {}): LibraryFiles {
   const name = `${options.platform ?? process.platform}-${options.arch ?? process.arch}`;
-  const platform = PLATFORMS[name];
-  if (platform === undefined) {
-    throw new AppError(
-      "native_library_missing",
-      `the embedded engine has no prebuilt llama.cpp for ${name}; it runs on ${Object.keys(PLATFORMS).join(", ")}`,
-    );
+  const backend = PORTABLE_BACKENDS[name];
+  if (backend === undefined) {
+    const known = Object.keys(PORTABLE_BACKENDS).join(", ");
+    const problem = `the embedded engine has no prebuilt llama.cpp for ${name}; it runs on ${known}`;
+    throw new AppError("native_library_missing", problem);
   }
   const { compiledIn = COMPILED_IN, resolve = resolveFromHere } = options;
-  const install = `install it with: npm install ${platform.packageName}@${PACKAGE_VERSION}`;
+  const packageName = `@node-llama-cpp/${name}`;
+  const release = `${packageName}@${PACKAGE_VERSION}`;
   if (compiledIn !== null) {
-    const fix = `install the wheel of foretoken, or copy the libraries of ${platform.packageName}@${PACKAGE_VERSION} there`;
-    return checked(filesIn(join(compiledIn, "llama"), platform), fix);
+    const fix = `install the wheel of foretoken, or copy the libraries of ${release} there`;
+    return filesIn(join(compiledIn, "llama"), backend, fix);
   }
+  const install = `install it with: npm install ${release}`;
   let entry: string;
   try {
-    entry = resolve(platform.packageName);
+    entry = resolve(packageName);
   } catch (cause) {
-    throw missing(platform.packageName, install, cause);
+    throw missing(packageName, install, cause);
   }
-  const folder = join(dirname(entry), "..", "bins", platform.folder);
-  return checked(filesIn(folder, platform), `another version? ${install}`);
+  return filesIn(join(dirname(entry), "..", "bins", name), backend, `another version? ${install}`);
 }
 
 const COMPILED_IN = IS_COMPILED ? dirname(process.execPath) : null;
@@ -91,19 +75,12 @@ function missing(what: string, fix: string, cause?: unknown): AppError {
 }
 
 /** @throws AppError native_library_missing. */
-function checked(files: LibraryFiles, fix: string): LibraryFiles {
-  const absent = [files.llama, files.ggml].find((file) => !existsSync(file));
+function filesIn(folder: string, backend: string | null, fix: string): LibraryFiles {
+  const llama = join(folder, LLAMA_LIBRARY);
+  const ggml = join(folder, GGML_LIBRARY);
+  const absent = [llama, ggml].find((file) => !existsSync(file));
   if (absent !== undefined) throw missing(absent, fix);
-  return files;
-}
-
-function filesIn(folder: string, { portableBackend }: Platform): LibraryFiles {
-  return {
-    folder,
-    llama: join(folder, LLAMA_LIBRARY),
-    ggml: join(folder, GGML_LIBRARY),
-    portableBackend: portableBackend === null ? null : join(folder, portableBackend),
-  };
+  return { folder, llama, ggml, portableBackend: backend && join(folder, backend) };
 }
 
 function resolveFromHere(packageName: string): string {

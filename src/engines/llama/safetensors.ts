@@ -2,10 +2,10 @@
 // or with shards and their index. It checks every header and reads one tensor at a time; it does not interpret
 // the tensors.
 
-import { closeSync, constants, existsSync, fstatSync, openSync, readFileSync } from "node:fs";
+import { closeSync, existsSync, fstatSync, readFileSync } from "node:fs";
 import { dirname, join } from "node:path";
-import { type AppError, errorText } from "../../core/base/errors.ts";
-import { readFully, unreadable } from "./files.ts";
+import type { AppError } from "../../core/base/errors.ts";
+import { openToRead, readFully, unreadable } from "./files.ts";
 
 const SINGLE_FILE = "model.safetensors";
 const INDEX_FILE = "model.safetensors.index.json";
@@ -44,7 +44,7 @@ export function readTensor(name: string, tensor: SafeTensor): Float32Array<Array
     );
   }
   const buffer = new ArrayBuffer(tensor.bytes);
-  const file = openRegular(tensor.file);
+  const file = openToRead(tensor.file);
   try {
     readFully(file, new Uint8Array(buffer), tensor.offset, tensor.file);
   } finally {
@@ -58,21 +58,8 @@ export function readTensor(name: string, tensor: SafeTensor): Float32Array<Array
   return new Float32Array(words.buffer);
 }
 
-/** Opens a regular file. A FIFO is refused, since it would block until it has a writer. @throws AppError model_unreadable. */
-function openRegular(path: string): number {
-  let file: number;
-  try {
-    file = openSync(path, constants.O_RDONLY | constants.O_NONBLOCK);
-  } catch (cause) {
-    throw unreadable(path, errorText(cause), cause);
-  }
-  if (fstatSync(file).isFile()) return file;
-  closeSync(file);
-  throw unreadable(path, "is not a regular file");
-}
-
 function readHeader(path: string): Map<string, SafeTensor> {
-  const file = openRegular(path);
+  const file = openToRead(path);
   try {
     const fileBytes = fstatSync(file).size;
     const head = new DataView(new ArrayBuffer(8));

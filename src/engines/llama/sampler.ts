@@ -32,7 +32,7 @@ export const TOP_LOGPROBS_MAX = 32;
 export class Sampler {
   /** The logits to sample from, `vocabularySize` numbers, which the caller writes. */
   readonly row: Float32Array;
-  /** Address of `row`, for C to write to. The kernel's memory never grows, so the address never changes. */
+  /** Address of `row`, for C to write to. The kernel's memory does not grow any more, so the address never changes. */
   readonly rowPointer: Pointer;
   readonly #vocabularySize: number;
   readonly #kernel: SampleExports;
@@ -42,12 +42,11 @@ export class Sampler {
 
   /** @throws AppError core_version: the kernel has not been built. */
   constructor(vocabularySize: number) {
-    const kernel = compileKernel();
-    // The kernel's own layout decides how much memory its row needs, so a first instance is asked.
-    const probe = instantiate(kernel, new WebAssembly.Memory({ initial: 1 }));
-    const pages = Math.ceil(probe.memoryBytes(vocabularySize) / PAGE_BYTES);
-    const memory = new WebAssembly.Memory({ initial: pages, maximum: pages });
-    this.#kernel = instantiate(kernel, memory);
+    const memory = new WebAssembly.Memory({ initial: 1 });
+    this.#kernel = instantiate(compileKernel(), memory);
+    const pages = Math.ceil(this.#kernel.memoryBytes(vocabularySize) / PAGE_BYTES);
+    // Before any view of it is made.
+    memory.grow(pages - 1);
     this.#vocabularySize = vocabularySize;
     this.#logprob = new Float64Array(memory.buffer, this.#kernel.resultOffset(), 1);
     const { buffer } = memory;

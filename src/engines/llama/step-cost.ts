@@ -4,6 +4,7 @@
 import { assert } from "../../core/base/assert.ts";
 import type { Clock } from "../../core/base/clock.ts";
 import { fastest, type StepTimes } from "../../core/draft/draft-length.ts";
+import type { LlamaContext } from "./context.ts";
 
 /** A measured step of `rows` token rows. */
 export interface StepSample {
@@ -122,6 +123,51 @@ export function profileSteps(
     }
   }
   return new ProfiledStepCost([...least].map(([rows, ms]) => ({ rows, ms })));
+}
+
+/** Tokens with KV in a measured step, as in the middle of a short response: attention's cost grows with them. */
+const PROBE_TOKENS = 96;
+const PROBE_CHUNK = 32;
+
+/** Measures the steps of an empty context, which stays empty. */
+export function profileContext(
+  context: LlamaContext,
+  options: { clock: Clock; budgetMs: number },
+): ProfiledStepCost {
+  const { clock } = options;
+  for (let from = 0; from < PROBE_TOKENS; from += PROBE_CHUNK) {
+    fill(context, from, from + PROBE_CHUNK);
+  }
+  const stepMs = (rows: number): number => {
+    for (let i = 0; i < rows; i += 1) context.add(i % 2, PROBE_TOKENS + i, 0, true);
+    const startMs = clock.nowMs();
+    context.decode();
+    const ms = clock.nowMs() - startMs;
+    context.truncate(0, PROBE_TOKENS);
+    return ms;
+  };
+  const profile = profileSteps(stepMs, options);
+  context.clear(0);
+  return profile;
+}
+
+/** Bytes that one more token adds to exported KV. The context is empty, and stays so. */
+export function kvBytesPerToken(context: LlamaContext): number {
+  const few = 2;
+  const many = 18;
+  fill(context, 0, few);
+  const fewBytes = context.stateBytes(0);
+  fill(context, few, many);
+  const bytes = context.stateBytes(0) - fewBytes;
+  context.clear(0);
+  return Math.ceil(bytes / (many - few));
+}
+
+function fill(context: LlamaContext, from: number, to: number): void {
+  for (let position = from; position < to; position += 1) {
+    context.add(position % 2, position, 0, false);
+  }
+  context.decode();
 }
 
 /** Rows of the step that is compared with a step of one row. It is among those always measured. */

@@ -1,12 +1,11 @@
 // One step over the running requests: lays out their rows, computes them, draws their tokens. It decides how
 // the rows of a step are divided among decoding, drafts and prefill; the engine decides which requests run.
 
-import { assert } from "../../core/base/assert.ts";
 import type { Clock } from "../../core/base/clock.ts";
 import { uniformAt } from "../../core/base/hash.ts";
 import type { FinishReason, LogitShaping } from "../../core/request/request.ts";
 import type { LlamaContext } from "./context.ts";
-import { BAD_GATEWAY, BAD_REQUEST, RequestFault, refusalOf } from "./fault.ts";
+import { BAD_GATEWAY, BAD_REQUEST, RequestFault, refusalOf } from "./limits.ts";
 import type { Residency } from "./residency.ts";
 import type { Sampler } from "./sampler.ts";
 import type { Sequence } from "./sequence.ts";
@@ -18,7 +17,7 @@ export interface StepperOptions {
   readonly context: LlamaContext;
   readonly residency: Residency;
   readonly sampler: Sampler;
-  readonly speculation: StepSpeculation | null;
+  readonly speculation: StepSpeculation;
   readonly cpuClock: Clock;
   /** Used by the draft planner, and updated with step times. */
   readonly stepMs: LearnedStepCost;
@@ -60,7 +59,7 @@ export class Stepper {
     const { speculation, stepMs, draftRows, prefillRows } = this.#options;
     const batch = this.#decoding.length;
     let draftLength = 0;
-    if (speculation !== null && options.drafting) {
+    if (options.drafting) {
       // More rows than a graph takes would read the weights once more.
       const room = Math.min(draftRows, GRAPH_ROWS - batch, options.room);
       speculation.propose(this.#decoding, room, stepMs);
@@ -96,7 +95,7 @@ export class Stepper {
     const prefills = this.#parts.some(({ pending }) => pending > 1);
     const startMs = cpuClock.nowMs();
     context.decode();
-    const acceptedBefore = speculation?.acceptedTokens ?? 0;
+    const acceptedBefore = speculation.acceptedTokens;
     for (const sequence of running) if (sequence.rowCount > 0) this.#readOrRefuse(sequence);
     // With what verification takes beside the rows.
     if (!prefills) stepMs.observe(this.#parts.length, rows, cpuClock.nowMs() - startMs);
@@ -107,7 +106,7 @@ export class Stepper {
   #countSaved(acceptedBefore: number): void {
     const { speculation, stepMs } = this.#options;
     const batch = this.#decoding.length;
-    if (speculation === null || batch === 0 || speculation.length === 0) return;
+    if (batch === 0 || speculation.length === 0) return;
     const rows = batch * (1 + speculation.length);
     const plainMs = stepMs.ms(batch, batch);
     const accepted = speculation.acceptedTokens - acceptedBefore;
@@ -137,7 +136,7 @@ export class Stepper {
     sequence.firstRow = context.add(token, computed, stream, true);
     for (let i = 0; i + 1 < sequence.rowCount; i += 1) {
       const isDraft = i < sequence.draftLength;
-      if (isDraft) token = speculation?.token(sequence, i) ?? token;
+      if (isDraft) token = speculation.token(sequence, i);
       context.add(token, computed + 1 + i, stream, isDraft);
     }
   }
@@ -215,7 +214,6 @@ export class Stepper {
   /** Draws tokens along the draft until one differs, and removes the rows after it. */
   #verify(sequence: Sequence): FinishReason | null {
     const { speculation, residency } = this.#options;
-    assert(speculation !== null, "only an engine with a drafter has drafts");
     const from = sequence.length;
     let accepted = 0;
     let finish: FinishReason | null = null;

@@ -1,18 +1,29 @@
 // The child process that reads weights for a serving process: if it hangs on a file system, or a damaged file
-// crashes it, nothing else is lost. It writes the weights to the memory file that it inherited, and tests them:
-// it loads the file, encodes and decodes text, and generates tokens. weights-reader.ts starts it through
-// main.ts; each line of its output is a ReadReport.
+// crashes it, nothing else is lost. It writes the weights to the memory file that it inherited, in GGUF format: a GGUF file is
+// copied, safetensors are converted. Then it tests them: it loads the file, encodes and decodes text, and generates tokens.
+// weights-reader.ts starts it through main.ts; each line of its output is a ReadReport.
 
 import { dlopen, ptr } from "bun:ffi";
-import { writeSync } from "node:fs";
-import { AppError, type ErrorCode, errorText } from "../../core/base/errors.ts";
+import {
+  type BigIntStats,
+  closeSync,
+  fstatSync,
+  ftruncateSync,
+  readdirSync,
+  readSync,
+  statSync,
+  writeSync,
+} from "node:fs";
+import { join } from "node:path";
+import { AppError, type ErrorCode, errorText, fileProblem } from "../../core/base/errors.ts";
 import { nativeBytes } from "./c-bytes.ts";
 import { generateWith } from "./canary.ts";
-import { pathOf } from "./memory-file.ts";
+import { copyRange, openToRead, pathOf, unreadable } from "./files.ts";
+import { readGgufHead, weightsIdOf } from "./gguf.ts";
 import { type LlamaLibrary, loadBackend, openLibrary, speakUp } from "./native.ts";
 import { LlamaTokenizer } from "./tokenizer.ts";
 import { LlamaWeights } from "./weights.ts";
-import { weightsIdOf } from "./weights-digest.ts";
+import { convertWeights, keptRanges } from "./weights-conversion.ts";
 import {
   FORM,
   type ReadReport,
@@ -20,7 +31,6 @@ import {
   type ReadStage,
   TARGET,
 } from "./weights-reader.ts";
-import { importWeights, writeForm } from "./weights-source.ts";
 
 const STANDARD_OUTPUT = 1;
 /** Constants of Linux: prctl(2), setrlimit(2). */
@@ -57,12 +67,8 @@ function progress(stage: ReadStage): void {
 
 function read({ path, deterministic, isFirst }: ReadRequest): void {
   begin("reading");
-  importWeights({
-    path,
-    target: TARGET,
-    form: isFirst ? null : FORM,
-    progress: () => progress("reading"),
-  });
+  const form = isFirst ? null : FORM;
+  importWeights({ path, target: TARGET, form, progress: () => progress("reading") });
   begin("loading");
   const library = openLibrary();
   loadBackend(library, { deterministic });
@@ -71,13 +77,8 @@ function read({ path, deterministic, isFirst }: ReadRequest): void {
   if (isFirst) checkTokenizer(library, file, path);
   checkWeights(library, file, path);
   begin("hashing");
-  if (isFirst) writeForm(TARGET, FORM, path);
-  const weights = weightsIdOf({
-    path: file,
-    name: path,
-    progress: () => progress("hashing"),
-  });
-  report({ kind: "read", weights });
+  if (isFirst) writeForm(path);
+  report({ kind: "read", weights: weightsIdOf(file, path, () => progress("hashing")) });
 }
 
 /** Runs the child process. `request`: a ReadRequest as JSON. */
@@ -129,4 +130,101 @@ function checkTokenizer(library: LlamaLibrary, path: string, name: string): void
     tokenizer.encode(tokenizer.decode(tokens));
   }
   tokenizer.close();
+}
+
+interface ImportOptions {
+  readonly path: string;
+  /** Descriptor of the empty memory file to which the weights are written. */
+  readonly target: number;
+  /** Descriptor of the loaded model's form, which safetensors are converted to; null: no model is loaded yet. */
+  readonly form: number | null;
+  /** Called repeatedly while files are read. */
+  readonly progress: () => void;
+}
+
+/** Reads each file once. @throws AppError model_unreadable, with what is wrong with the path, or that a file has changed meanwhile. */
+export function importWeights(options: ImportOptions): void {
+  const { path, form, target } = options;
+  const before = fingerprint(path);
+  if (statOf(path).isDirectory() || path.endsWith(".safetensors")) {
+    if (form === null) throw notForStart(path);
+    convertWeights({ ...options, base: pathOf(form), source: path, target: pathOf(target) });
+  } else copyGguf(options);
+  if (fingerprint(path) !== before) throw unreadable(path, "was changed while it was read");
+}
+
+/**
+ * Writes the form of the weights: the head and the parts that a conversion copies. The file has their size, with holes, which
+ * take no memory, in place of the other tensors.
+ */
+function writeForm(name: string): void {
+  ftruncateSync(FORM, fstatSync(TARGET).size);
+  const files = { from: TARGET, to: FORM, name };
+  for (const range of keptRanges(readGgufHead(pathOf(TARGET), name))) copyRange(files, range);
+}
+
+function statOf(path: string): BigIntStats {
+  try {
+    return statSync(path, { bigint: true });
+  } catch (cause) {
+    throw unreadable(path, fileProblem(cause), cause);
+  }
+}
+
+/** Inode, size and time of every file that may be read: it changes if one of them does. */
+function fingerprint(path: string): string {
+  const files = statOf(path).isDirectory()
+    ? readdirSync(path)
+        .filter((name) => /\.(safetensors|json)$/.test(name))
+        .sort()
+        .map((name) => join(path, name))
+    : [path];
+  return files
+    .map((file) => {
+      const stat = statOf(file);
+      checkKind(file, stat);
+      return `${file} ${stat.ino} ${stat.size} ${stat.mtimeNs}`;
+    })
+    .join("\n");
+}
+
+/** Refuses special files: reading one may block for ever. */
+function checkKind(path: string, stats: BigIntStats): void {
+  if (stats.isFile()) return;
+  let kind = "a device";
+  if (stats.isFIFO()) kind = "a FIFO";
+  else if (stats.isSocket()) kind = "a socket";
+  else if (stats.isDirectory()) kind = "a folder";
+  throw unreadable(path, `is ${kind}, not a file`);
+}
+
+/** The error for a path that is no GGUF file, with which engines must begin: what it is, and what to pass instead. */
+function notForStart(path: string): AppError {
+  const rule = "an embedded engine begins with a GGUF file";
+  const convert = `${rule}: convert it (convert_hf_to_gguf.py of llama.cpp)`;
+  if (!statOf(path).isDirectory()) return unreadable(path, `holds safetensors; ${convert}`);
+  const names = readdirSync(path).sort();
+  const gguf = names.filter((name) => name.endsWith(".gguf"));
+  if (gguf[0] !== undefined) {
+    const others = gguf.length > 1 ? `, one of ${gguf.length}` : "";
+    return unreadable(path, `is a folder; give the file in it: ${join(path, gguf[0])}${others}`);
+  }
+  const isHuggingFace = names.some((name) => /^config\.json$|\.safetensors$/.test(name));
+  if (isHuggingFace) return unreadable(path, `is a Hugging Face checkpoint; ${convert}`);
+  return unreadable(path, `is a folder without a model; ${rule}`);
+}
+
+/** Gives the commonest mistakes a plain message; llama.cpp judges everything after the magic number. */
+function copyGguf({ path, target, progress }: ImportOptions): void {
+  const from = openToRead(path);
+  try {
+    const { size: bytes } = fstatSync(from);
+    if (bytes === 0) throw unreadable(path, "is empty");
+    const magic = Buffer.alloc(4);
+    readSync(from, magic, 0, magic.length, 0);
+    if (magic.toString("latin1") !== "GGUF") throw unreadable(path, "not a GGUF file");
+    copyRange({ from, to: target, name: path }, { offset: 0, bytes }, progress);
+  } finally {
+    closeSync(from);
+  }
 }

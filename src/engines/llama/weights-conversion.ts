@@ -5,7 +5,7 @@
 import { ptr } from "bun:ffi";
 import { closeSync, fstatSync, ftruncateSync, openSync } from "node:fs";
 import { nativeBytes } from "./c-bytes.ts";
-import { readFully, unreadable, writeFully } from "./files.ts";
+import { type ByteRange, copyRange, unreadable, writeFully } from "./files.ts";
 import { type GgufHead, type GgufTensor, readGgufHead } from "./gguf.ts";
 import { openLibrary, ptrText } from "./native.ts";
 import { openSafetensors, readTensor, type SafeTensor } from "./safetensors.ts";
@@ -50,11 +50,6 @@ export interface ConversionOptions {
   readonly progress?: () => void;
 }
 
-interface ByteRange {
-  readonly offset: number;
-  readonly bytes: number;
-}
-
 /** The parts of the base that a conversion copies unchanged. */
 export function keptRanges({ dataOffset, tensors }: GgufHead): ByteRange[] {
   return [{ offset: 0, bytes: dataOffset }, ...tensors.filter(({ name }) => KEPT.includes(name))];
@@ -77,7 +72,8 @@ export function convertWeights(options: ConversionOptions): void {
   const target = openSync(options.target, "w");
   try {
     ftruncateSync(target, fstatSync(base).size);
-    for (const range of keptRanges(head)) copyRange(base, target, range);
+    const files = { from: base, to: target, name: "the loaded model's file" };
+    for (const range of keptRanges(head)) copyRange(files, range);
     for (const tensor of head.tensors) {
       if (KEPT.includes(tensor.name)) continue;
       const { name, held } = find(tensor, tensors, options.source);
@@ -190,17 +186,4 @@ function pack(weights: Float32Array<ArrayBuffer>, tensor: GgufTensor): Uint8Arra
   const at = { from: ptr(weights), to: ptr(bytes) };
   ggml.ggml_quantize_chunk(type, at.from, at.to, 0n, rows, BigInt(columns), null);
   return bytes;
-}
-
-const COPY_BYTES = 1 << 20;
-
-/** Copies a part of one open file to the same place in another. */
-export function copyRange(from: number, target: number, range: ByteRange): void {
-  const to = range.offset + range.bytes;
-  const buffer = new Uint8Array(Math.min(COPY_BYTES, range.bytes));
-  for (let at = range.offset; at < to; at += buffer.length) {
-    const part = buffer.subarray(0, to - at);
-    readFully(from, part, at, "the loaded model's file");
-    writeFully(target, part, at);
-  }
 }

@@ -8,9 +8,9 @@ import { valueAt } from "../../../test/llama/checkpoint.ts";
 import { MODEL_PATH, skipReason } from "../../../test/llama/engine-fixture.ts";
 import { temporaryFolder, written } from "../../../test/suite/temporary-folder.ts";
 import type { AppError } from "../../core/base/errors.ts";
-import { MemoryFile } from "./memory-file.ts";
+import { MemoryFile } from "./files.ts";
+import { importWeights } from "./weights-child.ts";
 import { type ReadOptions, readWeights } from "./weights-reader.ts";
-import { importWeights } from "./weights-source.ts";
 
 setDefaultTimeout(180_000);
 

@@ -2,13 +2,16 @@
 // The result is a memory file of this process with exactly the bytes that the child has tested, or an error
 // that names the file.
 
+import { type ChildProcess, spawn } from "node:child_process";
+import { once } from "node:events";
 import { resolve } from "node:path";
+import { createInterface } from "node:readline";
 import { fileURLToPath } from "node:url";
+import { present } from "../../core/base/assert.ts";
 import { AppError, type ErrorCode } from "../../core/base/errors.ts";
 import type { WeightsId } from "../../core/base/ids.ts";
 import { IS_COMPILED, WEIGHTS_CHILD } from "../../core/base/program.ts";
-import { unreadable } from "./files.ts";
-import { MemoryFile, pathOf } from "./memory-file.ts";
+import { MemoryFile, pathOf, unreadable } from "./files.ts";
 
 export interface ReadRequest {
   readonly path: string;
@@ -69,7 +72,8 @@ async function readInto(file: MemoryFile, options: ReadOptions): Promise<Weights
   const { deterministic, isFirst, form } = options;
   const path = resolve(options.path);
   const request: ReadRequest = { path, deterministic, isFirst };
-  const child = Bun.spawn([...PROGRAM, WEIGHTS_CHILD, JSON.stringify(request)], {
+  const [program = "", ...given] = PROGRAM;
+  const child = spawn(program, [...given, WEIGHTS_CHILD, JSON.stringify(request)], {
     // Away from whatever settings of the runtime the user's folder holds.
     cwd: "/",
     stdio: ["ignore", "pipe", "pipe", file.descriptor, form.descriptor],
@@ -85,17 +89,21 @@ async function readInto(file: MemoryFile, options: ReadOptions): Promise<Weights
     silent.reject(unreadable(path, `${stage} it made no progress for ${patienceMs() / 1000} s`));
   };
   let silence = setTimeout(expire, patienceMs());
+  let noise = "";
+  child.stderr?.setEncoding("utf8").on("data", (text: string) => {
+    noise = (noise + text).slice(-NOISE_CHARACTERS_MAX);
+  });
   const ended = async (): Promise<WeightsId> => {
-    const noise = tailOf(child.stderr);
-    for await (const line of linesOf(child.stdout)) {
+    const closed = once(child, "close");
+    for await (const line of createInterface({ input: present(child.stdout, "it is a pipe") })) {
       last = JSON.parse(line) as ReadReport;
       if (last.kind === "progress") stage = last.stage;
       clearTimeout(silence);
       silence = setTimeout(expire, patienceMs());
     }
-    await child.exited;
+    await closed;
     if (last.kind === "read" && child.exitCode === 0) return last.weights;
-    const reason = reasonIn((await noise).replaceAll(pathOf(TARGET), path));
+    const reason = reasonIn(noise.replaceAll(pathOf(TARGET), path));
     if (last.kind === "failed") throw new AppError(last.code, `${last.message}${reason}`);
     throw unreadable(path, `${endOf(child, stage)}${reason}`);
   };
@@ -112,20 +120,12 @@ const PROGRAM = IS_COMPILED
   : [process.execPath, fileURLToPath(new URL("../../main.ts", import.meta.url))];
 
 /** Signals by which a damaged file ends a process. */
-const FAULTS: readonly unknown[] = [
-  "SIGABRT",
-  "SIGBUS",
-  "SIGFPE",
-  "SIGILL",
-  "SIGSEGV",
-  "SIGSYS",
-  "SIGTRAP",
-];
+const FAULTS = /^SIG(ABRT|BUS|FPE|ILL|SEGV|SYS|TRAP)$/;
 
-function endOf({ signalCode, exitCode }: Bun.Subprocess, stage: ReadStage): string {
+function endOf({ signalCode, exitCode }: ChildProcess, stage: ReadStage): string {
   // The kernel's OOM killer sends it.
   if (signalCode === "SIGKILL") return `${stage} it was killed: is there memory for it?`;
-  if (signalCode !== null && !FAULTS.includes(signalCode)) {
+  if (signalCode !== null && !FAULTS.test(signalCode)) {
     return `${stage} it was ended by ${signalCode}`;
   }
   return `the model file is damaged: ${stage} it ended with ${signalCode ?? `status ${exitCode}`}`;
@@ -148,23 +148,4 @@ function reasonIn(noise: string): string {
     if (reason !== undefined) return ` (${reason.trim().replaceAll(/[^ -~]/g, "?")})`;
   }
   return "";
-}
-
-async function tailOf(stream: ReadableStream<Uint8Array>): Promise<string> {
-  const decoder = new TextDecoder();
-  let text = "";
-  for await (const bytes of stream) {
-    text = (text + decoder.decode(bytes, { stream: true })).slice(-NOISE_CHARACTERS_MAX);
-  }
-  return text;
-}
-
-async function* linesOf(stream: ReadableStream<Uint8Array>): AsyncGenerator<string> {
-  const decoder = new TextDecoder();
-  let rest = "";
-  for await (const bytes of stream) {
-    const lines = (rest + decoder.decode(bytes, { stream: true })).split("\n");
-    rest = lines.pop() ?? "";
-    yield* lines;
-  }
 }

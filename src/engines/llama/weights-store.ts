@@ -6,7 +6,7 @@ import { assert } from "../../core/base/assert.ts";
 import { AppError } from "../../core/base/errors.ts";
 import type { WeightEpoch, WeightsId } from "../../core/base/ids.ts";
 import { Lane, openThread } from "../../text/job-lane.ts";
-import { MemoryFile } from "./memory-file.ts";
+import { MemoryFile } from "./files.ts";
 import type { SharedWeights } from "./messages.ts";
 import type { LlamaLibrary } from "./native.ts";
 import { LlamaTokenizer } from "./tokenizer.ts";
@@ -35,12 +35,6 @@ interface Reading {
   joiners: number;
 }
 
-export interface WeightsStoreOptions {
-  /** The GGUF file that engines begin with. */
-  readonly path: string;
-  readonly deterministic: boolean;
-}
-
 export interface OpenedStore {
   readonly store: WeightsStore;
   readonly first: WeightsLease;
@@ -62,9 +56,11 @@ export class WeightsStore {
     this.#deterministic = deterministic;
   }
 
-  /** Opens the store with its first weights. @throws AppError model_unreadable: they cannot serve. */
-  static async open(library: LlamaLibrary, options: WeightsStoreOptions): Promise<OpenedStore> {
-    const { path, deterministic } = options;
+  /** Opens the store with its first weights, a GGUF file. @throws AppError model_unreadable: they cannot serve. */
+  static async open(
+    library: LlamaLibrary,
+    { path, deterministic }: { path: string; deterministic: boolean },
+  ): Promise<OpenedStore> {
     const store = new WeightsStore(library, deterministic);
     let first: WeightsLease | null = null;
     try {

@@ -17,8 +17,6 @@ export interface ModelShape {
   readonly kvHeads: number;
 }
 
-const SHAPE_KEYS = ["architecture", "vocabularySize", "layers", "embedding", "kvHeads"] as const;
-
 /** Facts about a model, as plain data for messages between threads. */
 export interface ModelInfo {
   readonly path: string;
@@ -30,7 +28,7 @@ export interface ModelInfo {
   readonly stopTokenIds: readonly number[];
 }
 
-export interface LoadOptions {
+interface LoadOptions {
   /** true: loads only the vocabulary, for a tokenizer. */
   readonly vocabularyOnly: boolean;
   /** true: loads the file only to test it: see `setModelParams`. */
@@ -57,7 +55,7 @@ export class LlamaWeights {
    */
   static load(library: LlamaLibrary, path: string, given: Partial<LoadOptions> = {}): LlamaWeights {
     const options = { vocabularyOnly: false, isTrial: false, name: path, ...given };
-    const { name } = options;
+    const { name, vocabularyOnly } = options;
     const params = nativeBytes(MODEL_PARAMS_BYTES);
     library.shim.shim_model_default_params(
       addressOf(library.llama.llama_model_default_params),
@@ -73,13 +71,13 @@ export class LlamaWeights {
     );
     if (pointer === null)
       throw unreadable(name, "llama.cpp cannot load it, damaged or unsupported");
-    const problem = options.vocabularyOnly ? null : unsupported(library, pointer);
+    const problem = vocabularyOnly ? null : unsupported(library, pointer);
     if (problem !== null) {
       library.llama.llama_model_free(pointer);
       throw unreadable(name, problem);
     }
-    const source = { path: name, vocabularyOnly: options.vocabularyOnly };
-    return new LlamaWeights(library, pointer, readInfo(library, pointer, source));
+    const info = readInfo(library, pointer, { path: name, vocabularyOnly });
+    return new LlamaWeights(library, pointer, info);
   }
 
   /** Uses a model that another thread loaded and keeps alive. */
@@ -146,7 +144,7 @@ export function metaString(library: LlamaLibrary, pointer: Pointer, key: string)
 
 /** The first difference between two shapes, or null. */
 export function shapeDifference(current: ModelShape, next: ModelShape): string | null {
-  for (const key of SHAPE_KEYS) {
+  for (const key of Object.keys(current) as (keyof ModelShape)[]) {
     if (current[key] !== next[key]) return `${key} is ${next[key]}, was ${current[key]}`;
   }
   return null;

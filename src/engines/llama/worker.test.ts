@@ -124,12 +124,6 @@ describe.skipIf(skipReason !== null)("control", () => {
     await worker.close();
   });
 
-  test("a capacity the engine cannot have is refused at open", async () => {
-    const model = await modelAt(MODEL_PATH);
-    const opening = model.openWorker({ ...CAPACITY, slots: 0 });
-    await expect(opening).rejects.toMatchObject({ code: "invalid_config" });
-  });
-
   test("a process on portable kernels cannot open a model on the fastest ones", async () => {
     const opening = openLlamaModel({ path: MODEL_PATH, deterministic: false });
     await expect(opening).rejects.toMatchObject({ code: "invalid_config" });

@@ -14,10 +14,9 @@ import type {
   WorkerEvent,
   WorkerListener,
 } from "../../core/rollout/worker.ts";
-import { answerTo } from "./control.ts";
+import { answered, invalid, pathIn, settingsOf } from "./control.ts";
 import { embeddedSupport } from "./limits.ts";
 import type { FromEngine, LlamaEngineSettings, ToEngine } from "./messages.ts";
-import { unpack } from "./packed-events.ts";
 import type { WeightsLease, WeightsStore } from "./weights-store.ts";
 
 export interface LlamaThreadOptions {
@@ -30,6 +29,8 @@ export interface LlamaThreadOptions {
 
 /** Deadline of `close`: the engine reads messages between steps, and a step with a large prefill takes longest. */
 const CLOSE_MS_MAX = 10_000;
+/** Steps of a weight update in which an embedded engine has nothing to do. */
+const NO_TRANSFER: ReadonlySet<string> = new Set(["connect", "start", "finish"]);
 const ENDED = "the engine's thread has ended";
 
 export class LlamaWorker implements RolloutWorker {
@@ -114,22 +115,53 @@ export class LlamaWorker implements RolloutWorker {
     return embeddedSupport(sampling, this.#vocabularySize);
   }
 
-  async perform(operation: EngineOperation, nextEpoch: WeightEpoch): Promise<ControlAnswer> {
-    const engine = {
-      precision: this.weights.split("-")[0] ?? "",
-      isSleeping: this.#isSleeping,
-      changeWeights: (path: string, epoch: WeightEpoch) => this.#changeWeights(path, epoch),
-      sleep: async () => {
-        await this.#act({ kind: "sleep" });
-        this.#isSleeping = true;
-      },
-      wake: async () => {
+  perform(operation: EngineOperation, nextEpoch: WeightEpoch): Promise<ControlAnswer> {
+    return answered(this.#carryOut(operation, nextEpoch));
+  }
+
+  /** Resolves to the body of the answer; null: an embedded engine does not have the operation. @throws AppError. */
+  async #carryOut(operation: EngineOperation, nextEpoch: WeightEpoch): Promise<object | null> {
+    switch (operation.kind) {
+      case "load":
+        await this.#changeWeights(operation.path, nextEpoch);
+        return { results: [null] };
+      case "update":
+        // There are no transfers to prepare.
+        if (NO_TRANSFER.has(operation.step)) return {};
+        if (operation.step !== "part") return null;
+        await this.#changeWeights(pathIn(operation), nextEpoch);
+        return {};
+      // Level 0 only stops scheduling in vLLM, which the rollout does itself.
+      case "sleep":
+        if (operation.level >= 1) await this.#act({ kind: "sleep" });
+        this.#isSleeping ||= operation.level >= 1;
+        return {};
+      // Weights never leave memory here, so the tag "weights" alone wakes nothing.
+      case "wake": {
+        const { tags } = operation;
+        if (tags.length > 0 && !tags.includes("kv_cache")) return {};
         await this.#act({ kind: "wake" });
         this.#isSleeping = false;
-      },
-      canary: () => this.#act({ kind: "canary" }),
-    };
-    return await answerTo(engine, operation, nextEpoch);
+        return {};
+      }
+      case "canary":
+        if (operation.adapter !== null) throw invalid("an embedded engine serves no adapters");
+        await this.#act({ kind: "canary" });
+        return {};
+      case "ask":
+        if (operation.about === "world_size") return { world_size: 1 };
+        if (operation.about === "is_asleep") return { is_sleeping: this.#isSleeping };
+        return operation.about === "settings" ? settingsOf(this.weights.split("-")[0] ?? "") : null;
+      // No KV outlives its weights.
+      case "drop_cache":
+        return operation.cache === "prefix" ? { success: true } : null;
+      case "rpc": {
+        const { method } = Object(operation.body);
+        throw invalid(`method ${method}: an embedded engine has only reload_weights with a path`);
+      }
+      default:
+        return null;
+    }
   }
 
   /** Sends commands. The `kv` buffer of a `run` moves to the engine: the sender's is empty afterwards. */
@@ -186,7 +218,7 @@ export class LlamaWorker implements RolloutWorker {
     switch (message.kind) {
       case "events":
         this.#epoch = message.epoch;
-        this.#deliver(unpack(message.events));
+        this.#deliver(message.events);
         break;
       case "done":
         this.#acts.shift()?.(message.problem && errorOf(message.problem));
@@ -250,9 +282,6 @@ function errorOf({ code, message }: { code: ErrorCode; message: string }): AppEr
 }
 
 function kvBuffers(commands: readonly WorkerCommand[]): ArrayBuffer[] {
-  const buffers: ArrayBuffer[] = [];
-  for (const command of commands) {
-    if (command.kind === "run" && command.kv !== null) buffers.push(command.kv.bytes);
-  }
-  return buffers;
+  const runs = commands.filter((command) => command.kind === "run");
+  return runs.flatMap(({ kv }) => kv?.bytes ?? []);
 }
