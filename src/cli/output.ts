@@ -23,7 +23,8 @@ import {
 } from "node:fs";
 import { tmpdir } from "node:os";
 import { basename, dirname, join, resolve } from "node:path";
-import { AppError, codeOf, errorText } from "../core/base/errors.ts";
+import { AppError, errorText } from "../core/base/errors.ts";
+import { codeOf } from "../host/system.ts";
 import { pagePath } from "../observe/picture/page.ts";
 import { paint } from "./terminal.ts";
 

@@ -6,7 +6,7 @@ import { readFileSync } from "node:fs";
 import { AppError } from "../core/base/errors.ts";
 import type { RolloutRequest } from "../core/request/buffer.ts";
 import type { RunReport } from "../core/rollout/report.ts";
-import { type PolicyRun, RUN_NAMES, runNamed } from "../core/schedule/policies.ts";
+import { RUNS, runNamed } from "../core/schedule/policies.ts";
 
 /** One run in one round. Times in seconds. */
 export interface Round {
@@ -122,7 +122,7 @@ export function equalResponses(
   return equal.length;
 }
 
-export interface ComparedRun extends PolicyRun {
+export interface ComparedRun extends ReturnType<typeof runNamed> {
   /** The run's name as written on the command line: its key in the report. */
   readonly name: string;
 }
@@ -135,8 +135,8 @@ export function parseCompare(text: string): ComparedRun[] {
   if (names.length > RUNS_MAX) throw wrong(`names ${names.length} runs; at most ${RUNS_MAX}`);
   if (new Set(names).size !== names.length) throw wrong(`is "${text}"; it names a run twice`);
   return names.map((name) => {
-    const known = RUN_NAMES.find((one) => one === name);
-    if (known === undefined) throw wrong(`names "${name}"; it is one of ${RUN_NAMES.join(", ")}`);
+    const known = RUNS.find((one) => one === name);
+    if (known === undefined) throw wrong(`names "${name}"; it is one of ${RUNS.join(", ")}`);
     return { name, ...runNamed(known) };
   });
 }

@@ -1,8 +1,9 @@
 // A sidecar behind an HTTP port: it listens, opens what it serves from, serves, and ends in order.
 
 import { assert } from "../core/base/assert.ts";
-import { AppError, codeOf, errorText } from "../core/base/errors.ts";
+import { AppError, errorText } from "../core/base/errors.ts";
 import { DRAFT_SERVER_LIMITS } from "../core/draft/service/limits.ts";
+import { codeOf } from "../host/system.ts";
 import { delivered } from "../server/delivery.ts";
 import { type HttpOptions, type HttpServer, type Served, serveHttp } from "../server/http.ts";
 import { openApiRoute } from "../server/openapi.ts";

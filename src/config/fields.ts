@@ -3,7 +3,7 @@
 // To add one: an entry here and its name in the list of the command (FIELD_NAMES or SERVING_FIELDS in cli/*-command.ts).
 
 import { AppError } from "../core/base/errors.ts";
-import { RUN_HELP, RUN_NAMES } from "../core/schedule/policies.ts";
+import { DRAFTING, POLICY_HELP, RUNS } from "../core/schedule/policies.ts";
 
 export interface Field<V = unknown> {
   /** switch: its flag takes no value. list: may be given several times; in the environment, values between commas. */
@@ -121,9 +121,9 @@ export const FIELDS = {
     otherwise: "none",
   }),
   policy: choice("--policy POLICY[:DRAFT]", {
-    choices: RUN_NAMES,
+    choices: RUNS,
     default: "seer",
-    help: RUN_HELP,
+    help: `${POLICY_HELP}. Behind it :grouped or :off, to speculate from siblings or not: by default ${DRAFTING.join(" and ")} do`,
   }),
   rounds: integer("--rounds N", {
     range: [1, 100],

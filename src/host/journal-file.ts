@@ -15,10 +15,11 @@ import {
 } from "node:fs";
 import { type FileHandle, open } from "node:fs/promises";
 import { join } from "node:path";
-import { AppError, codeOf, errorText } from "../core/base/errors.ts";
+import { AppError, errorText } from "../core/base/errors.ts";
 import type { JournalLog } from "../core/journal/log.ts";
 import { readJournal, type SavedRun } from "../core/journal/read.ts";
 import type { FrameLog } from "../core/journal/run-journal.ts";
+import { codeOf } from "./system.ts";
 import { inTime, WeightsFile, writeAt } from "./weights-file.ts";
 
 /** Only the owner may read journals: whoever has the tokens has the prompts and responses. */

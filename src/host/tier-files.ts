@@ -7,7 +7,7 @@ import { mkdir, open, readdir, rm, unlink, writeFile } from "node:fs/promises";
 import { hostname } from "node:os";
 import { join, resolve } from "node:path";
 import { assert } from "../core/base/assert.ts";
-import { codeOf } from "../core/base/errors.ts";
+import { codeOf } from "./system.ts";
 
 /**
  * Files in the pool's directory, by name. The directory is created with the first file. Every method rejects when the

@@ -79,12 +79,7 @@ const FILE_PROBLEMS: Readonly<Record<string, string>> = {
 
 /** Why a file cannot be read. The caller names the file. */
 export function fileProblem(error: unknown): string {
-  return FILE_PROBLEMS[codeOf(error)] ?? errorText(error);
-}
-
-/** The operating system's code of an error ("ENOENT"), or an AppError's; empty: it has none. */
-export function codeOf(error: unknown): string {
-  return String(Object(error).code ?? "");
+  return FILE_PROBLEMS[String(Reflect.get(Object(error), "code"))] ?? errorText(error);
 }
 
 export function errorText(error: unknown): string {

@@ -7,7 +7,7 @@
 //   a row of CASES in bounded-wait.test.ts. Tests of faults and of the simulator run over all rows; no other list has them.
 
 import type { ContextManager } from "../context/context.ts";
-import { DRAFT_MODES, type DraftMode } from "../draft/registry.ts";
+import type { DraftMode } from "../draft/registry.ts";
 import type { Requests } from "../request/buffer.ts";
 import type { CoreExports } from "../wasm/load.ts";
 import { BoundedWaitPolicy } from "./bounded-wait.ts";
@@ -82,25 +82,12 @@ export const POLICY_NAMES = Object.keys(POLICIES) as [PolicyName, ...PolicyName[
 
 export const POLICY_HELP = POLICY_NAMES.map((name) => `${name}: ${POLICIES[name].help}`).join(". ");
 
-const DRAFTING = POLICY_NAMES.filter((name) => POLICIES[name].draft === "grouped");
+export const DRAFTING = POLICY_NAMES.filter((name) => POLICIES[name].draft === "grouped");
 
-/** A policy, and how its engines draft. */
-export interface PolicyRun {
-  readonly policy: PolicyName;
-  readonly draft: DraftMode;
-}
+/** Names of policies, each alone or with a way of drafting: "seer", "seer:off". */
+export const RUNS = POLICY_NAMES.flatMap((one) => [one, `${one}:grouped`, `${one}:off`] as const);
 
-/** A policy, alone or with a way of drafting: "seer", "seer:off". */
-export type RunName = PolicyName | `${PolicyName}:${DraftMode}`;
-
-export const RUN_NAMES: readonly RunName[] = POLICY_NAMES.flatMap((name) => [
-  name,
-  ...DRAFT_MODES.map((mode) => `${name}:${mode}` as const),
-]);
-
-export const RUN_HELP = `${POLICY_HELP}. Behind it :grouped or :off, to speculate from siblings or not: by default ${new Intl.ListFormat("en").format(DRAFTING)} do`;
-
-export function runNamed(name: RunName): PolicyRun {
+export function runNamed(name: (typeof RUNS)[number]) {
   const [policy, draft] = name.split(":") as [PolicyName, DraftMode?];
   return { policy, draft: draft ?? POLICIES[policy].draft };
 }
