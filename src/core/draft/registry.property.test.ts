@@ -2,12 +2,13 @@
 
 import { expect, test } from "bun:test";
 import fc from "fast-check";
+import { ManualClock } from "../../../test/suite/manual-clock.ts";
 import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { present } from "../base/assert.ts";
 import { groupId, workerId } from "../base/ids.ts";
 import { type GroupSpec, RequestBuffer, type RolloutRequest } from "../request/buffer.ts";
 import type { GroupUpdate } from "./group-update.ts";
-import { DraftRegistry } from "./registry.ts";
+import { type DraftMode, DraftRegistry } from "./registry.ts";
 
 const WORKERS = 3;
 
@@ -49,6 +50,15 @@ const actions = fc.array(
   { maxLength: 60 },
 );
 
+/** Every group's prompt is its past, too. */
+function registryOf(
+  post: (workerId: number, update: GroupUpdate) => void,
+  clock = new ManualClock(),
+  mode: DraftMode = "grouped",
+): DraftRegistry {
+  return new DraftRegistry({ mode, clock, post, past: ({ prompt }) => [prompt] });
+}
+
 function groupOf(index: number, size: number): GroupSpec {
   const sampling = samplingOf({ tokensMax: 1000 });
   return { groupId: groupId(`g${index}`), prompt: Int32Array.of(7), size, sampling };
@@ -60,12 +70,10 @@ test("registry: replicas converge to the responses", () => {
       const buffer = new RequestBuffer();
       for (const i of [0, 1]) buffer.add(groupOf(i, 3));
       const requests = [...buffer.requests];
-      const registry = new DraftRegistry("grouped");
+      const clock = new ManualClock();
       const begun = new Map<RolloutRequest, number>();
       const logs = Array.from({ length: WORKERS }, () => new Logs());
-      const flushAll = () => {
-        for (const { workerId: w, update } of registry.flush()) logs[w]?.apply(update);
-      };
+      const registry = registryOf((w, update) => logs[w]?.apply(update), clock);
       for (const step of steps) {
         const request = present(requests[step.request], "six requests");
         const replica = present(logs[step.worker], "three workers");
@@ -88,7 +96,7 @@ test("registry: replicas converge to the responses", () => {
           log.length = Math.floor(log.length / 2);
           registry.missing(group, source.sampleIndex, workerId(step.worker), log.length);
         } else {
-          for (const u of registry.begin(request, workerId(step.worker))) replica.apply(u);
+          registry.begin(request, workerId(step.worker));
           const offset = request.response.length;
           // Other tokens each time that it begins.
           const first = 1000 * (begun.get(request) ?? 0) + offset;
@@ -98,8 +106,8 @@ test("registry: replicas converge to the responses", () => {
           registry.generated(request);
         }
       }
-      flushAll();
-      expect(registry.staleCount).toBe(0);
+      clock.advance(50);
+      registry.post();
       for (const [w, replica] of logs.entries()) {
         for (const request of buffer.requests) {
           const source = present(registry.source(request), "drafting is on");
@@ -111,7 +119,7 @@ test("registry: replicas converge to the responses", () => {
       }
       for (const i of [0, 1]) {
         const group = present(buffer.group(groupId(`g${i}`)), "two groups");
-        for (const { workerId: id, update } of registry.retired(group)) logs[id]?.apply(update);
+        registry.retired(group);
       }
       expect(logs.every((replica) => replica.groups.size === 0)).toBe(true);
     }),
@@ -123,20 +131,24 @@ test("registry, off: has no source and sends nothing", () => {
   const buffer = new RequestBuffer();
   const group = buffer.add(groupOf(0, 1));
   const request = present(group.requests[0], "one request");
-  const registry = new DraftRegistry("off");
+  const posted: unknown[] = [];
+  const registry = registryOf((_, update) => posted.push(update), new ManualClock(), "off");
   expect(registry.source(request)).toBeNull();
-  expect(registry.begin(request, workerId(0))).toEqual([]);
+  registry.begin(request, workerId(0));
+  registry.post();
+  expect(posted).toEqual([]);
 });
 
 test("registry: a worker gets the past of a group's prompt with the group, once", () => {
   const buffer = new RequestBuffer();
   const { requests } = buffer.add(groupOf(0, 2));
-  const past = [Int32Array.of(4, 5)];
-  const registry = new DraftRegistry("grouped", ({ prompt }) => (prompt[0] === 7 ? past : []));
-  const [first, second] = requests.map((request) => registry.begin(request, workerId(0)));
+  const posted: unknown[] = [];
+  const registry = registryOf((_, update) => posted.push(update));
+  for (const request of requests) registry.begin(request, workerId(0));
   const prompt = Int32Array.of(7);
-  expect(first).toEqual([{ kind: "register_group", groupId: groupId("g0"), prompt, past }]);
-  expect(second).toEqual([]);
+  expect(posted).toEqual([
+    { kind: "register_group", groupId: groupId("g0"), prompt, past: [prompt] },
+  ]);
 });
 
 test("registry: a response beyond those that a replica has room for is neither sent nor drafted for", () => {
@@ -144,17 +156,52 @@ test("registry: a response beyond those that a replica has room for is neither s
   const group = buffer.add(groupOf(0, 4098));
   const at = (index: number) => present(group.requests[index], "the group has so many");
   const beyond = at(4096);
-  const grouped = new DraftRegistry("grouped");
-  const id = groupId("g0");
+  const posted: string[] = [];
+  const clock = new ManualClock();
+  const grouped = registryOf((_, { kind }) => posted.push(kind), clock);
   const sources = group.requests.map((request) => grouped.source(request));
-  expect(sources[4095]).toEqual({ groupId: id, sampleIndex: 4095 });
+  expect(sources[4095]).toEqual({ groupId: groupId("g0"), sampleIndex: 4095 });
   expect(sources[4096]).toBe(null);
   for (const w of [0, 1].map(workerId)) {
-    expect(grouped.begin(beyond, w)).toEqual([]);
+    grouped.begin(beyond, w);
+    expect(posted.length).toBe(w);
     grouped.begin(at(0), w);
   }
   beyond.response.append(0, Int32Array.of(1, 2), new Float32Array(2));
   grouped.generated(beyond);
-  expect([...grouped.flush()]).toEqual([]);
-  expect(grouped.retired(group).length).toBe(2);
+  clock.advance(50);
+  grouped.post();
+  expect(posted).toEqual(["register_group", "register_group"]);
+  grouped.retired(group);
+  expect(posted.slice(2)).toEqual(["drop_group", "drop_group"]);
+});
+
+test("registry: tokens go out in rounds, of so many requests in a turn that no turn is long", () => {
+  const buffer = new RequestBuffer();
+  const { requests } = buffer.add(groupOf(0, 2000));
+  const clock = new ManualClock();
+  let deltas = 0;
+  const registry = registryOf((_, { kind }) => {
+    if (kind === "delta") deltas += 1;
+  }, clock);
+  const turn = () => {
+    deltas = 0;
+    registry.post();
+    return deltas;
+  };
+  for (const [i, request] of requests.entries()) {
+    registry.begin(request, workerId(i % 2));
+    request.response.append(0, Int32Array.of(1), new Float32Array(1));
+    registry.generated(request);
+  }
+  expect(Array.from({ length: 9 }, turn)).toEqual([...Array(7).fill(256), 208, 0]);
+  for (const request of requests) {
+    request.response.append(1, Int32Array.of(2), new Float32Array(1));
+    registry.generated(request);
+  }
+  // 2,000 requests at 20 a millisecond.
+  clock.advance(99);
+  expect(turn()).toBe(0);
+  clock.advance(1);
+  expect(turn()).toBe(256);
 });

@@ -8,6 +8,7 @@
 import { assert, present } from "../base/assert.ts";
 import type { Clock } from "../base/clock.ts";
 import type { RequestId, WeightEpoch, WeightsId, WorkerId } from "../base/ids.ts";
+import type { DraftRegistry } from "../draft/registry.ts";
 import type { KvPool } from "../kv/pool.ts";
 import {
   contextTokens,
@@ -18,13 +19,13 @@ import {
 import type { ChunkLength } from "../schedule/chunk-length.ts";
 import { PULL_GAP_TOKENS } from "../schedule/placement.ts";
 import type { ExecutableCommand, Scheduler } from "../schedule/scheduler.ts";
+import type { DriftGuard } from "./drift-guard.ts";
 import type { Ledger } from "./ledger.ts";
 import type { Meter } from "./meter.ts";
 import type { Outbox } from "./outbox.ts";
 import type { Pause } from "./pause.ts";
 import { PooledKv } from "./pooled-kv.ts";
 import { expertsWanted } from "./reports.ts";
-import type { SiblingTokens } from "./sibling-tokens.ts";
 import type { Turns } from "./turns.ts";
 import type { BoundedWaits } from "./waits.ts";
 import type { EngineWorker, KvBlob } from "./worker.ts";
@@ -47,7 +48,8 @@ export interface DispatchParts {
   readonly ledger: Ledger;
   readonly pool: KvPool;
   readonly outbox: Outbox;
-  readonly siblings: SiblingTokens;
+  readonly registry: DraftRegistry;
+  readonly drift: DriftGuard;
   readonly chunks: ChunkLength;
   readonly pause: Pause;
   readonly meter: Meter;
@@ -226,7 +228,7 @@ export class Dispatch {
 
   /** The request's chunk begins on its worker, which loads `kv` for it; null: it has the KV, or computes it. */
   #start(request: RolloutRequest, { workerId, chunkTokens }: Target, kv: KvBlob | null): void {
-    const { clock, meter, chunks, siblings, scheduler, outbox, pause } = this.#parts;
+    const { clock, meter, chunks, registry, drift, scheduler, outbox, pause } = this.#parts;
     const worker = this.#ledger.worker(workerId);
     this.#buffer.whereabouts(request).workerId = workerId;
     request.group.promptOn.add(workerId);
@@ -238,7 +240,7 @@ export class Dispatch {
     request.response.startedMs ??= startMs;
     meter.count("chunks");
     chunks.began(request, startMs);
-    if (worker !== null) siblings.begin(request, worker);
+    if (worker !== null && worker.capacity.drafts !== false) registry.begin(request, workerId);
     outbox.post(workerId, {
       kind: "run",
       request: request.spec,
@@ -246,7 +248,7 @@ export class Dispatch {
       chunkTokens,
       priority: scheduler.isUrgent(request) ? "high" : "low",
       kv,
-      draft: siblings.source(request, workerId),
+      draft: drift.mayDraft(workerId) ? registry.source(request) : null,
       ...expertsWanted(request),
     });
     if (pause.mode === "keep") this.endChunk(request);

@@ -32,7 +32,6 @@ import { Meter } from "./meter.ts";
 import { Outbox } from "./outbox.ts";
 import { Pause } from "./pause.ts";
 import { lacksReports, takeReports } from "./reports.ts";
-import { SiblingTokens } from "./sibling-tokens.ts";
 import { problemOf } from "./token-check.ts";
 import { Turns } from "./turns.ts";
 import { BoundedWaits, type LastingWait } from "./waits.ts";
@@ -92,7 +91,6 @@ export class Loop {
   readonly events: RolloutFeed;
   readonly #failures: Failures;
   readonly #chunks: ChunkLength;
-  readonly #siblings: SiblingTokens;
   readonly #vocabularySize: number;
 
   constructor(options: LoopOptions) {
@@ -118,8 +116,12 @@ export class Loop {
     const parts = { buffer, context: this.context, chunks: this.#chunks, core };
     this.scheduler = given?.(parts) ?? schedulerFor(options.policy, parts);
     this.ledger = new Ledger(clock);
-    this.registry = new DraftRegistry(options.draft, history?.past.bind(history));
-    this.#siblings = new SiblingTokens({ clock, registry: this.registry, drift, outbox });
+    this.registry = new DraftRegistry({
+      mode: options.draft,
+      clock,
+      post: (workerId, update) => outbox.post(workerId, update),
+      past: (group) => history?.past(group) ?? [],
+    });
     const learned = (group: Group) => this.context.learned(group);
     this.meter = new Meter(clock, () => buffer.requests, learned, this.ledger);
     this.#failures = new Failures(clock);
@@ -129,7 +131,8 @@ export class Loop {
       ledger: this.ledger,
       pool,
       outbox,
-      siblings: this.#siblings,
+      registry: this.registry,
+      drift,
       chunks: this.#chunks,
       pause,
       meter: this.meter,
@@ -157,7 +160,7 @@ export class Loop {
     this.waits.lasts("no_open_worker", slots?.length === 0 && this.requests.unfinished > 0);
     this.waits.lasts("no_large_worker", slots !== null && scheduler.stranded.size > 0);
     this.waits.lasts("paused_too_long", this.pause.mode !== null && this.requests.unfinished > 0);
-    this.#siblings.post();
+    this.registry.post();
     this.#send();
     this.pause.resolveOver();
   }
@@ -469,9 +472,7 @@ export class Loop {
   retire(group: Group): void {
     // A listener that ended the others when one had finished has retired it.
     if (this.requests.group(group.groupId) !== group) return;
-    for (const { workerId, update } of this.registry.retired(group)) {
-      this.outbox.post(workerId, update);
-    }
+    this.registry.retired(group);
     for (const request of group.requests) {
       if (request.spec.keepsKv === true) this.dispatch.letGo(request);
     }
