@@ -12,10 +12,7 @@ export interface Done {
   readonly message: string;
 }
 
-/**
- * A row for one of the server's calls under another name. `call` gets the body of a POST; `answer` writes its result, errors
- * included.
- */
+/** A row for one of the server's calls under another name. `answer` writes its result, errors included. */
 export function translated(
   path: string,
   summary: string,

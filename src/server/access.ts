@@ -60,10 +60,7 @@ export class Access {
     throw forbidden(`Sec-Fetch-Site is ${shown(site)}: ${fix}`);
   }
 
-  /**
-   * Browsers cannot set headers on a socket, so the token may stand in the query as well.
-   * @throws AppError unauthorized: no token is given, or another one.
-   */
+  /** A token may stand in the query, as browsers set no headers on a socket. @throws AppError unauthorized. */
   authorize(headers: Headers, { pathname, searchParams }: URL): void {
     const { apiToken } = this.#options;
     if (apiToken === null) return;

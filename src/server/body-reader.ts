@@ -10,7 +10,6 @@ import { Lane, openThread } from "../text/job-lane.ts";
 export type IdLists = "plain" | "packed";
 
 export interface JsonBody {
-  /** SHA-256 of the body's bytes. */
   readonly digest: string;
   /** The body's text, where it may hold a chat; else empty. */
   readonly source: string;

@@ -43,10 +43,7 @@ const FIRST_BYTES = 64 * 1024;
 const WINDOW_MS = 10_000;
 const WINDOW_BYTES_MIN = 64 * 1024;
 
-/**
- * @throws AppError payload_too_large, unsupported_encoding, invalid_field (its length is no number), invalid_json (it does
- * not unpack), queue_full (no room), request_timeout.
- */
+/** @throws AppError payload_too_large, unsupported_encoding, invalid_field, invalid_json, queue_full, request_timeout. */
 export async function readBody(request: Request, options: BodyOptions): Promise<Body> {
   const { bytesMax, budget } = options;
   const encoding = request.headers.get("content-encoding")?.trim().toLowerCase() ?? "identity";
@@ -124,7 +121,6 @@ async function* partsOf(
   }
 }
 
-/** The body as one array. @throws AppError payload_too_large, queue_full. */
 async function collected(
   parts: AsyncIterable<Uint8Array>,
   about: { bytesMax: number; expected: number | null; room: Room; problem: string },
@@ -168,7 +164,6 @@ function tooLarge(problem: string, bytesMax: number): AppError {
 
 export interface BodyBudgetOptions {
   readonly bytesMax: number;
-  /** Maximum time that a body waits for room. */
   readonly waitMsMax: number;
   readonly later: Later;
   readonly nowMs: () => number;

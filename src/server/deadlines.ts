@@ -5,7 +5,6 @@ import type { Clock, Later } from "../core/base/clock.ts";
 import type { Group, RolloutRequest } from "../core/request/buffer.ts";
 import type { Sidecar, SidecarReader } from "./sidecar.ts";
 
-/** Responses that a deadline has ended. */
 export interface DeadlineNotice {
   readonly of: string;
   readonly requests: number;

@@ -16,9 +16,7 @@ type TextOperation = Extract<EngineOperation, { kind: "text" }>;
 
 export interface EngineCall {
   readonly form: TextOperation["form"];
-  /** JSON as the engine gets it. */
   readonly body: string;
-  /** Aborts when the answer is no longer needed. */
   readonly signal: AbortSignal;
 }
 

@@ -37,7 +37,6 @@ const STATUS: Record<ErrorCode, number> = {
   interrupted: 503,
 };
 
-/** Seconds after which a client may try again. */
 const RETRY_AFTER_S: Partial<Record<ErrorCode, number>> = {
   queue_full: 1,
   draining: 5,

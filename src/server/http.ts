@@ -14,11 +14,9 @@ import { CLIENT_GONE, errorResponse, statusOf } from "./http-errors.ts";
 import { type Exchange, type Route, reasonIn, type StreamHold } from "./route.ts";
 import { Router } from "./router.ts";
 
-/** The used part of Bun's ServerWebSocket. */
 export interface Socket {
   /** Returns the bytes sent; -1: the message waits in a buffer; 0: it was dropped. */
   send(data: string | Uint8Array): number;
-  /** Bytes that wait to be sent. */
   getBufferedAmount(): number;
   close(code: number, reason: string): void;
 }
@@ -42,7 +40,6 @@ export interface HttpOptions extends Served {
   /** Token that every route requires, except open ones; null: no token is needed. */
   readonly apiToken: string | null;
   readonly host: string;
-  /** Port to listen on; 0: any free one. */
   readonly port: number;
   /** Origins beyond the server's own; see AccessOptions. Default: none. */
   readonly allowOrigins?: readonly string[];
@@ -62,7 +59,6 @@ export interface AccessEntry {
   /** The query without tokens, and what a route notes about its body. */
   readonly asked: string;
   readonly status: number;
-  /** Time until the answer began. */
   readonly ms: number;
   /** Error message of an answer with status 400 or above; null: none. */
   readonly reason: string | null;
@@ -70,7 +66,6 @@ export interface AccessEntry {
 
 export interface HttpServer {
   readonly url: URL;
-  /** Replaces the routes and sockets that are served. */
   serve(served: Served): void;
   streams(): OpenStream[];
   /** The body whose turn to be read comes next; null: none waits. */
@@ -87,7 +82,6 @@ export interface OpenStream {
   readonly id: string;
   /** Address and port of the client; null: not known. */
   readonly client: string | null;
-  /** When the client last read something. */
   readonly takenMs: number;
 }
 
@@ -95,7 +89,6 @@ type BunServer = Bun.Server<SocketService>;
 
 /** Time after which an idle connection is closed: longer than clients keep theirs (Node 5 s, Go 90 s). */
 const IDLE_S = 120;
-/** Number of bodies of the largest size that may be read at the same time. */
 const BODIES_READ_MAX = 4;
 const BODY_MS_MAX = 60_000;
 const BODY_WAIT_MS_MAX = 5_000;
@@ -130,10 +123,8 @@ export function serveHttp(options: HttpOptions): HttpServer {
   };
 }
 
-/** Answers requests: access, errors, and the log of both. */
 class Front {
   readonly reader = new BodyReader();
-  /** Streams that are being written, the oldest first. */
   readonly streams = new Set<OpenStream>();
   readonly #options: HttpOptions;
   readonly #access: Access;

@@ -11,7 +11,6 @@ import { type Kept, promptBytes, responseBytes } from "./kept.ts";
 
 export interface JoinableGroupsOptions {
   readonly rollout: Rollout;
-  /** Limit of open groups; one more closes one. */
   readonly groupsMax: number;
   /** Limit of the prompts and finished responses of open groups, which later siblings draft from. */
   readonly keptBytesMax: number;

@@ -3,7 +3,6 @@
 
 import type { RolloutRequest } from "../core/request/buffer.ts";
 
-/** Memory kept for one kind of work. */
 export interface Kept {
   readonly bytes: number;
   readonly bytesMax: number;

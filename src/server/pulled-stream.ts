@@ -10,7 +10,6 @@ export interface PulledStream {
   /** Time without progress after which a client is dropped. */
   readonly stallMsMax: number;
   readonly later: Later;
-  /** Aborts when the client has gone. */
   readonly signal?: AbortSignal;
   /** The next piece; null: there is none yet. An error ends the stream. */
   readonly next: () => StreamPiece | null;
@@ -21,9 +20,7 @@ export interface PulledStream {
 }
 
 export interface StreamPiece {
-  /** JSON, in lines or events. */
   readonly text: string;
-  /** Whether another piece is ready. */
   readonly hasMore?: boolean;
   /** The reason why nothing follows: all is written, or it has failed. */
   readonly end?: "done" | "failed";

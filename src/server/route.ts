@@ -16,10 +16,7 @@ export interface Exchange {
   about?: string;
   readonly headers: Headers;
   readonly signal: AbortSignal;
-  /**
-   * The body as JSON; null where there is none. Default: plain. @throws AppError as readBody and BodyReader;
-   * invalid_json.
-   */
+  /** The body as JSON; null: there is none. Default: plain. @throws AppError as readBody and BodyReader. */
   json(lists?: IdLists): Promise<unknown>;
   /** SHA-256 of the body's bytes. @throws AppError as `json`. */
   digest(): Promise<string>;

@@ -9,7 +9,6 @@ interface Found {
 }
 
 export class Router {
-  /** Routes without parameters, by path. */
   readonly #exact = new Map<string, Found[]>();
   readonly #patterns: { readonly route: Route; readonly pattern: URLPattern }[] = [];
   readonly #otherwise: Route["handle"];
@@ -25,10 +24,7 @@ export class Router {
     }
   }
 
-  /**
-   * `permit`: called before anything is done, with the route, or null where none is for the request.
-   * @throws AppError not_found, and what `permit` and the route throw.
-   */
+  /** `permit`: called first, with the route or null. @throws AppError not_found, and as `permit` and the route. */
   async handle(
     exchange: Exchange,
     permit: (route: Route | null) => void = () => {},

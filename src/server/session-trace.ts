@@ -7,16 +7,12 @@ import type { RolloutRequest } from "../core/request/buffer.ts";
 /** One session: tokens of its first prompt, of each output and of what came before the next; seconds between them. */
 export interface TraceLine {
   readonly group: string;
-  /** Index of the session in its group. */
   readonly stream: number;
   readonly prompt_len: number;
   readonly out_lens: number[];
   readonly obs_lens: number[];
   readonly tool_times: number[];
-  /**
-   * Numbers of the blocks of 512 tokens of its whole text, the last one as far as it goes. Blocks with the same number
-   * have the same tokens, and so have all those before them.
-   */
+  /** Numbers of the 512-token blocks of its whole text. Equal numbers mean equal tokens up to there. */
   hash_ids: readonly number[];
 }
 
@@ -46,7 +42,6 @@ export class SessionTrace {
     return line;
   }
 
-  /** Records a finished turn of the line's session. */
   finished(line: TraceLine, { spec, response }: RolloutRequest): void {
     line.out_lens.push(response.length);
     const ids: number[] = [];

@@ -64,7 +64,6 @@ export interface SessionScope {
 interface Session extends SessionScope {
   readonly key: string;
   trace: TraceLine;
-  /** Group of the first turn. */
   group: Group;
   /** The turn that was finished last; null: none, or it was given up. */
   last: RolloutRequest | null;
@@ -91,7 +90,6 @@ export class SessionTable {
     this.#options = options;
   }
 
-  /** Memory kept for later turns. */
   get kept(): Kept {
     const { bytesMax } = this.#options;
     return { bytes: this.#bytes, bytesMax, count: this.#sessions.size };

@@ -168,10 +168,7 @@ export class Sidecar {
     );
   }
 
-  /**
-   * Begins `spec.n` responses, whose events `reader` gets; an error of it ends the response.
-   * @throws AppError draining, no_worker, queue_full, context_length_exceeded, invalid_field.
-   */
+  /** Begins `spec.n` responses. @throws AppError draining, no_worker, queue_full, context_length_exceeded, invalid_field. */
   generate(spec: GenerationSpec, reader: RolloutReader): Generation {
     const divisible = this.#check(spec);
     const { sampling, seeded, priority, tool = null, isStrict = false, stalenessMax = 0 } = spec;

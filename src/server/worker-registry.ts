@@ -19,7 +19,6 @@ import {
 } from "./route.ts";
 import { decoded } from "./router.ts";
 
-/** An engine that a client named. */
 export interface EngineAddress {
   readonly url: string;
   /** The token that the client gave for it; null: none. Tokens of the server's own do not go where clients say. */
@@ -29,7 +28,6 @@ export interface EngineAddress {
 export interface WorkerRegistryOptions {
   /** Makes the source of an engine. @throws AppError usage: no engine has such a URL. */
   readonly sourceOf: (engine: EngineAddress) => WorkerSource;
-  /** Whether engines were named when the server was started. */
   readonly hasFixed: boolean;
   /** Time for a removed worker to end its running requests. */
   readonly drainMs: number;
@@ -55,7 +53,6 @@ export class WorkerRegistry {
     this.#options = options;
   }
 
-  /** Resolves when the first address has come. */
   get first(): Promise<void> {
     return this.#first.promise;
   }

@@ -124,7 +124,6 @@ function toolsJson({ tools }: CountFields, source: string): string | null {
   return `[${written.join(",")}]`;
 }
 
-/** A body as a chat completion. */
 export interface ChatBody {
   readonly fields: Record<string, unknown>;
   /** JSON of the members whose text the model sees, as the client wrote them. */

@@ -19,7 +19,6 @@ import {
 import type { ServedModel } from "../../server/openai/served-model.ts";
 import { invalid } from "../../server/route.ts";
 
-/** SGLang's default of max_new_tokens. */
 const TOKENS_MAX_DEFAULT = 128;
 const PROMPTS = "prompts are tokens of text";
 const SPLIT = "engines here prefill and decode what they run";
@@ -44,10 +43,7 @@ const samplingParams = v.strictObject({
   spaces_between_special_tokens: f.flag,
   /** The stop text or stop token that ended the response is not removed from the text. */
   no_stop_trim: f.flag,
-  /**
-   * Parameters of a custom_logit_processor, which is refused: without one they have no effect beyond the fields read
-   * here.
-   */
+  /** Parameters of a custom_logit_processor, which is refused: only those read here have an effect. */
   custom_params: v.nullish(f.fieldsOfAnyKind),
   stop_regex: f.unsupported("stop takes texts"),
   json_schema: v.nullish(f.text),
@@ -106,7 +102,6 @@ export const sglangRequest = v.strictObject({
 
 type Fields = v.InferOutput<typeof sglangRequest>;
 
-/** @throws InvalidFieldError. */
 export function parseSglang(fields: Fields): ParsedRequest {
   const { prompts, count, isBatch } = promptsIn(fields);
   const items = itemsOf(fields, count);
@@ -129,7 +124,6 @@ export function parseSglang(fields: Fields): ParsedRequest {
 /** The fields that are not sampling parameters; both dialects have them. */
 type Placing = ParsedRequest["fields"];
 
-/** The parameters of one prompt. */
 interface Item {
   readonly params: v.InferOutput<typeof samplingParams>;
   readonly tokensMax: number;

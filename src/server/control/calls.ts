@@ -25,7 +25,6 @@ import { rpcEffect } from "./rpc-methods.ts";
 
 export interface ControlCall {
   readonly query: Readonly<Record<string, string>>;
-  /** Body as parsed JSON; null: none. */
   readonly body: unknown;
 }
 
@@ -99,7 +98,6 @@ export function health(control: ControlOptions): Response {
   return jsonResponse({ status, workers: workersOf(control) }, problem === null ? 200 : 503);
 }
 
-/** Asks each engine the operation that `operationOf` returns for its index. */
 async function fanned(
   { timeoutMs: msMax, later, sidecar }: ControlOptions,
   engines: readonly Reachable[],
@@ -235,7 +233,6 @@ function rankIn(value: unknown, field: string): number {
   throw invalid(field, `is ${shown}; it is a whole number from 0 to ${RANKS_MAX}`);
 }
 
-/** Carries out a step of a weight update, or a whole update, and answers. */
 export async function updated(
   { weights }: Control,
   step: "start" | "part" | "finish" | "whole",
@@ -294,7 +291,6 @@ export function resume({ weights }: ControlOptions): Response {
   return jsonResponse(reason === null ? { status: "resumed" } : { status: "deferred", reason });
 }
 
-/** `mode` null: the client gave none. */
 export async function sleep(
   control: Control,
   { level, mode = null }: { level: 0 | 1 | 2; mode?: PauseMode | null },

@@ -21,10 +21,7 @@ const FILE_SCHEME = /^file:\/\//i;
 const SCHEME = /^[a-z][a-z0-9+.-]*:/i;
 const WALK_VALUES_MAX = 100_000;
 const SHOWN_MAX = 200;
-/**
- * Maximum of checked entries: a folder of weights holds some files, or some thousand shards, and this many take well
- * below a second.
- */
+/** Limit of checked entries, which take well below a second: a folder of weights has some thousand. */
 const ENTRIES_MAX = 10_000;
 
 /** Callers on loopback can read this machine's files anyway; for others, only the operator's folders are allowed. */

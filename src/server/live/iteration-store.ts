@@ -41,7 +41,6 @@ const KEPT = v.array(
 
 export class IterationStore {
   readonly #path: string | null;
-  /** The kept iterations, the oldest first. */
   #kept: readonly Kept[];
 
   /** `path` null: iterations are kept in memory. @throws AppError invalid_config: the file is unreadable, or none of ours. */
@@ -76,7 +75,6 @@ export class IterationStore {
     return this.#kept.find(({ record }) => record.number === number) ?? null;
   }
 
-  /** The figures of all kept iterations. */
   all(): Kept["record"][] {
     return this.#kept.map(({ record }) => record);
   }

@@ -8,7 +8,6 @@ import {
 } from "../../core/request/response.ts";
 import type { Text } from "../../text/text.ts";
 
-/** Limit of the tokens in one answer. */
 const TOKENS_MAX = 4096;
 const CHARACTER_BYTES_MAX = 4;
 

@@ -47,7 +47,6 @@ export interface LiveOptions {
 }
 
 const LOOK_MS = 1000;
-/** Limit of groups whose estimates one answer holds. */
 const ESTIMATES_MAX = 16_384;
 /** A picture of a running iteration is reused for this many times as long as drawing it took. */
 const PICTURE_COST = 50;
@@ -60,7 +59,6 @@ export class LiveView {
   readonly #options: LiveOptions;
   readonly #lastFinished = new LastFinishedResponses();
   readonly #store: IterationStore;
-  /** Stops calling `look`. */
   readonly close: () => void;
   /** Number, as the rollout counts, of the last iteration that ended. */
   #ended = 0;
@@ -180,7 +178,6 @@ export class LiveView {
     return figureOf({ ...about, timeline: meter.timeline() });
   }
 
-  /** The answer of GET /foretoken/live. */
   answer() {
     const { rollout } = this.#options.sidecar;
     const { progress, state, longest, waiting } = this.#seen();
@@ -201,7 +198,6 @@ export class LiveView {
     };
   }
 
-  /** The answer of GET /v1/waiting. */
   waiting() {
     const { meter } = this.#options.sidecar.rollout;
     const { progress, longest, waiting } = this.#seen();
@@ -334,10 +330,7 @@ function acceptanceOf(stats: WorkerStats | null): number {
   return stats === null || stats.drafts === 0 ? 1 : 1 + stats.acceptedTokens / stats.drafts;
 }
 
-/**
- * Draft figures of a worker since it was opened. A step's time is shared by its tokens: each accepted one saves that
- * share at most, less the time of drafting.
- */
+/** Draft figures since the worker was opened. Each accepted token saves its share of a step's time at most. */
 function draftsOf(worker: number, stats: WorkerStats | null) {
   const {
     draftedTokens = 0,

@@ -26,7 +26,6 @@ export interface ServingState {
   readonly reason: string | null;
 }
 
-/** The part of WeightUpdates that is needed here. */
 export interface Weights {
   readonly isUpdating: boolean;
   readonly isAsleep: boolean;
@@ -135,7 +134,6 @@ export class LastFinishedResponses {
     this.#requests = [...this.#requests, request].slice(-SHOWN_MAX);
   }
 
-  /** The responses that finished last, the very last first. */
   report(nameOf: NameOf): LastFinished[] {
     const lastMs = this.#requests.at(-1)?.response.finishedMs ?? 0;
     return this.#requests.toReversed().map((request) => lastFinishedOf(request, lastMs, nameOf));
@@ -207,7 +205,6 @@ export interface Seen {
   readonly iteration: number;
   readonly state: ServingState;
   readonly stateS: number;
-  /** The longest responses that are not finished. */
   readonly longest: readonly OpenResponse[];
   /** Whether the wanted number of workers has been ready at the same time. */
   readonly hasStarted: boolean;

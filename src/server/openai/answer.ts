@@ -10,10 +10,7 @@ import type { ServedModel } from "./served-model.ts";
 import type { ParsedMessage } from "./tool-calls.ts";
 
 export interface Answer {
-  /**
-   * Writes the whole answer. Called once, when every output has ended: by stop, length, abort or, if set, a deadline. The
-   * logprob of each drawn token is available; those of alternatives as far as `topLogprobs` asked for them.
-   */
+  /** Writes the whole answer, when every output has ended: by stop, length, abort or a deadline. */
   whole(job: Job): string;
   /** Writes the answer as a stream; called if the body's `stream` is true. */
   stream(job: Job): StreamView;
@@ -29,7 +26,6 @@ export interface News {
   /** The parsed response; null: it is not parsed. */
   readonly message: ParsedMessage | null;
   readonly isWhole: boolean;
-  /** Whether this is the first part of the output. */
   readonly isFirst: boolean;
   readonly cursor: OutputCursor;
 }
@@ -110,10 +106,7 @@ function newsOf(job: Job, output: Output, cursor: OutputCursor): News {
   };
 }
 
-/**
- * Moves the cursor over the new output; null: nothing to write. A parsed message comes whole: a parser may take back what a
- * part of the text seemed to be.
- */
+/** Moves the cursor on; null: nothing to write. A parsed message comes whole: its parser may take parts back. */
 export function advanced(
   job: Job,
   output: Output,
@@ -155,7 +148,6 @@ export function idsOf(span: TokenSpan | null): string {
   return span === null ? "[]" : tokensJson(span);
 }
 
-/** The tokens of a request's prompt. */
 export function promptIds({ prompt }: Pick<Output, "prompt">): string {
   return `[${prompt.join(",")}]`;
 }

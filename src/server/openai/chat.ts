@@ -57,7 +57,6 @@ export function parseChat(fields: ChatFields, source: string): ParsedRequest {
 
 type ChatTokensFields = v.InferOutput<typeof chatTokensRequest>;
 
-/** @throws InvalidFieldError. */
 export function parseChatTokens(body: ChatTokensFields, source: string): ParsedRequest {
   const { tokens, ...fields } = body;
   return parsed(fields, source, { tokens, name: "tokens" });
@@ -87,7 +86,6 @@ export function renderedChat(model: ServedModel, fields: ChatFields, plan: Plan)
   };
 }
 
-/** Maps SGLang's names of fields that vLLM has too. */
 function fromSglang(fields: ChatFields): ChatFields {
   const { no_stop_trim: keeps, lora_path: adapter, routed_experts_start_len: start } = fields;
   return {

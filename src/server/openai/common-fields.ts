@@ -14,7 +14,6 @@ const TRANSFER = "the sidecar moves KV between workers itself";
 const DEADLINE_S_MAX = 1e6;
 const DEADLINE_TOKENS_MAX = 2 ** 40;
 
-/** Schema of a `Deadline`. */
 export const DEADLINE_FIELD = v.nullish(
   v.strictObject({
     group_s: f.numberAbove(0, DEADLINE_S_MAX),

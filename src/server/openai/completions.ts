@@ -44,7 +44,6 @@ export const completionsRequest = v.strictObject({
 
 type Fields = v.InferOutput<typeof completionsRequest>;
 
-/** @throws InvalidFieldError. */
 export function parseCompletions(body: Fields): ParsedRequest {
   const fields = withFormat(body);
   const { echo, logprobs, truncate_prompt_tokens: keep = null, truncation_side: side } = fields;

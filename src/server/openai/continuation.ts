@@ -5,7 +5,6 @@
 export type EndsOfTurns = readonly (() => Int32Array)[];
 
 export interface ChatText {
-  /** The chat as it was encoded. */
   readonly prompt: Int32Array;
   readonly text: () => Promise<string>;
   readonly decode: (tokens: Int32Array) => Promise<string>;

@@ -210,7 +210,6 @@ export function checked<T extends v.GenericSchema>(schema: T, body: unknown): v.
 const OBJECT_SCHEMA = { type: "object" } as const;
 const TOKEN_LIST_SCHEMA = { type: "array", items: { type: "integer", minimum: 0 } } as const;
 
-/** A schema as JSON Schema, for the OpenAPI document. */
 export function jsonSchemaOf(schema: Schema): object {
   if (!isValibot(schema)) return schema;
   const config: ConversionConfig = {
@@ -237,9 +236,7 @@ function oneOrMany(items: object): object {
 /** The parts of a valibot schema that tell which fields an object has. */
 interface Shape {
   readonly entries?: Readonly<Record<string, Shape>>;
-  /** Schema of the value of an optional field. */
   readonly wrapped?: Shape;
-  /** Schema of a list's items. */
   readonly item?: Shape;
   /** Schema that depends on the value. */
   readonly getter?: (input: unknown) => Shape;

@@ -26,10 +26,7 @@ const samplingParams = v.strictObject({
   // Ways in which vLLM holds a request in its own memory.
   ...f.ignoring("flat_logprobs", "output_text_buffer_length"),
   ...f.ignoring("skip_clone", "skip_reading_prefix_cache"),
-  /**
-   * Reports prompt logprobs of these tokens, one row for each position from `prompt_logprob_start` + 1 on, beside
-   * prompt_logprobs.
-   */
+  /** Reports prompt logprobs of these tokens too, from position `prompt_logprob_start` + 1 on. */
   prompt_logprob_token_ids: v.nullish(f.listOf(f.tokenList, TOKENS_MAX)),
   prompt_logprob_start: f.integer(0, TOKENS_MAX),
 });
@@ -54,7 +51,6 @@ export const generateRequest = v.strictObject({
 
 type Fields = v.InferOutput<typeof generateRequest>;
 
-/** @throws InvalidFieldError. */
 export function parseGenerate(fields: Fields): ParsedRequest {
   const { sampling_params: params } = fields;
   const { prompt_logprob_token_ids, prompt_logprob_start } = params;

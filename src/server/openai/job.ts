@@ -23,7 +23,6 @@ export interface JobPlan {
   readonly id: string;
   /** Generation parameters, one entry for each prompt. */
   readonly specs: readonly GenerationSpec[];
-  /** Stop rules, one entry for each prompt. */
   readonly stops: readonly StopRules[];
   /** The client's name for the responses of each prompt. Default: only the whole request has a name. */
   readonly names?: readonly string[] | undefined;
@@ -179,10 +178,7 @@ export class Job {
     return this.plan.specs.reduce((sum, { prompt }) => sum + prompt.length, 0);
   }
 
-  /**
-   * Prompt tokens that engines had in their prefix caches: for each prompt the lowest count of its responses, which is that
-   * of the first. null: an engine did not report it.
-   */
+  /** Prompt tokens in prefix caches: of each prompt the least of its responses. null: an engine did not report it. */
   get promptTokensCached(): number | null {
     let total = 0;
     for (const { requests } of this.#generations) {
@@ -196,7 +192,6 @@ export class Job {
     return total;
   }
 
-  /** Memory of the prompts, the responses and their texts. */
   get bytes(): number {
     let bytes = 0;
     for (const { prompt } of this.plan.specs) bytes += promptBytes(prompt);
@@ -240,7 +235,6 @@ export class Job {
     this.#fail(new AppError("worker_failed", message, { cause: error }));
   }
 
-  /** Processes the output since the last turn. */
   settle(): void {
     if (this.#isDone) return;
     const grown = [...this.#dirty];
@@ -312,7 +306,6 @@ export class Job {
     }
   }
 
-  /** Receives the events of the job's requests. */
   readonly #events: RolloutReader = {
     tokens: (request) => {
       this.#journal?.changed(request);

@@ -7,7 +7,6 @@ import type { Text } from "../../text/text.ts";
 /** JSON has no infinities: vLLM writes this for them. */
 const LOGPROB_MIN = -9999;
 
-/** The span of tokens that a fragment is about. */
 export interface TokenSpan {
   readonly response: RolloutResponse;
   readonly from: number;
@@ -96,10 +95,7 @@ function eachDrawn(
   }
 }
 
-/**
- * Alternatives that an engine must report for a list of `shown` candidates. The drawn token comes first in it,
- * so that a list of one (SkyRL and prime-rl send logprobs: 1) needs no work of the engine.
- */
+/** Alternatives to ask an engine for: none for a list of one, which is the drawn token (SkyRL, prime-rl). */
 export function alternativesFor(shown: number): number {
   return shown <= 1 ? 0 : shown;
 }
@@ -154,10 +150,7 @@ export function chatLogprobs(span: TokenSpan, names: TokenNames, top: number): s
   return `{"content":[${parts.join(",")}]}`;
 }
 
-/**
- * Logprobs of /inference/v1/generate. Newer vLLM writes `token_id`, older `"token":"token_id:N"`; clients of
- * either find theirs.
- */
+/** Logprobs of /inference/v1/generate, for clients of newer vLLM (`token_id`) and of older (`token`). */
 export function generateLogprobs(span: TokenSpan, top: number): string {
   const entry = (token: number, value: string, rank: number | null): string =>
     `"token_id":${token},"token":"token_id:${token}","logprob":${value},"rank":${rank}`;
@@ -182,10 +175,7 @@ export function expertsJson(response: RolloutResponse): string {
   return npy === null ? "null" : `"${Buffer.from(npy.buffer).toString("base64")}"`;
 }
 
-/**
- * Usage of a request; without cached tokens where engines do not report them, as vLLM without
- * --enable-prompt-tokens-details.
- */
+/** Usage; cached tokens are null where engines do not report them, as without --enable-prompt-tokens-details. */
 export function usageJson(counts: {
   readonly promptTokens: number;
   readonly completionTokens: number;

@@ -122,10 +122,7 @@ function finishOf(output: Output): object | null {
 /** vLLM's logprob of a token that its filters removed. */
 const FILTERED_LOGPROB = -9999;
 
-/**
- * The tokens that sampling filters left to draw from, which SkyRL and slime train on, read from the alternatives that an
- * engine reports: at most `widthMax` for the token `index`, likeliest first. The drawn token is always there.
- */
+/** The tokens that filters left to draw from, by an engine's alternatives: likeliest first, the drawn one included. */
 export function supportAt(response: RolloutResponse, index: number, widthMax: number): number[] {
   const top = response.topLogprobs();
   const drawn = response.tokens()[index] ?? -1;

@@ -185,7 +185,6 @@ export class Output {
 
 export interface StopTextOptions {
   readonly strings: readonly string[];
-  /** Whether the stop string itself is kept in the text. */
   readonly keepStop: boolean;
   /** Number of first tokens at which no stop text applies. */
   readonly tokensMin: number;
@@ -196,14 +195,12 @@ export class StopText {
   readonly #options: StopTextOptions;
   /** Characters before new ones that a stop string may begin with. */
   readonly #overlap: number;
-  /** Pieces of text that are certain. */
   readonly pieces: string[] = [];
   /** The end of the text, as far back as a stop string to come may begin. */
   #window = "";
   /** Characters of the window that are in `pieces`. */
   #released = 0;
   #tokens = 0;
-  /** The stop string that ended the text. */
   #stopped: string | null = null;
 
   constructor(detokenizer: Detokenizer, options: StopTextOptions) {

@@ -52,7 +52,6 @@ export interface RequestPart {
   readonly tokensMax: number | null;
   /** Further arguments for the engine (vLLM's extra_args). */
   readonly extraArgs?: Readonly<Record<string, unknown>>;
-  /** Further fields of the engine's own endpoint. */
   readonly beside?: Readonly<Record<string, unknown>>;
   /** The tool whose output the prompt ends with; null or absent: none, or not known. */
   readonly tool?: string | null;
@@ -110,7 +109,6 @@ export interface DataPlaneLimits {
   readonly keptBytesMax: number;
 }
 
-/** What plans and jobs are made with. */
 export interface PlaneParts {
   readonly model: ServedModel;
   readonly sidecar: Sidecar;
@@ -126,7 +124,6 @@ export interface PlaneParts {
   readonly expected: (hint: Pick<Origin, "version" | "salt"> & { readonly by: string }) => void;
   /** Called with an error that ended one request and is not the client's. */
   readonly failed: (error: unknown) => void;
-  /** Trainers' headers that name a session. */
   readonly sessionHeaders: readonly string[];
   /** Whether engines draft in a way that lets a seed draw other tokens each time. */
   readonly variesSeeds: () => boolean;
@@ -152,7 +149,6 @@ interface Drawn {
   readonly origin: Origin;
 }
 
-/** The prompts before they are cut. */
 interface Written {
   readonly prompts: readonly Int32Array[];
   /** The chat as text; null: no chat has been rendered. */
@@ -222,7 +218,6 @@ export class Planner {
     return await this.#parts.chats.render(chatOf(prompts), encoding);
   }
 
-  /** @throws InvalidFieldError. */
   #drawn(part: RequestPart, fields: ParsedRequest["fields"], exchange: Exchange): Drawn {
     const { model, sidecar, sessionHeaders } = this.#parts;
     const { params, at = "" } = part;

@@ -17,7 +17,6 @@ export type RenderedBy = "engine" | "kept" | "template";
 
 export interface ChatRendererOptions {
   readonly encoder: Encoder;
-  /** Calls of engines; null: no engine has routes of its own. */
   readonly engines: EngineCalls | null;
   readonly rendered?: (by: RenderedBy, seconds: number) => void;
 }

@@ -19,7 +19,6 @@ import type { Sidecar } from "../sidecar.ts";
 export interface RequestJournalsOptions {
   readonly files: RunFiles;
   readonly sidecar: Sidecar;
-  /** The weights in service. */
   readonly held: () => HeldWeights;
   /** Time for which requests of an earlier process wait for their clients. */
   readonly graceMs: number;
@@ -29,15 +28,12 @@ export interface RequestJournalsOptions {
 /** Limit of requests with kept responses; further ones are served without a journal. */
 const JOURNALS_MAX = 1024;
 
-/** What identifies a request that is asked for again. */
 interface RequestKey {
   readonly path: string;
   readonly id: string;
-  /** Digest of the body. */
   readonly digest: string;
 }
 
-/** First record of a request's journal. */
 interface Header extends HeldWeights, RequestKey {
   readonly format: 1;
   readonly kind: "request";

@@ -87,7 +87,6 @@ const logitBias = v.pipe(
   ),
 );
 
-/** Fields that the three generating endpoints of vLLM share. */
 export const SAMPLING_ENTRIES = {
   n: f.integer(1, 16_384),
   temperature: v.nullish(
@@ -150,7 +149,6 @@ export interface SamplingContext {
   readonly reportsExperts: boolean;
   /** Number of tokens of a word, without special ones. Absent: not known. */
   readonly tokensIn?: (word: string) => number;
-  /** Prefix of the fields' names in messages. */
   readonly at: string;
 }
 

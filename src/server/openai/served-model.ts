@@ -84,7 +84,6 @@ export class ServedModel {
     return new Int32Array(tokens);
   }
 
-  /** Entries of GET /v1/models. */
   cards(): object[] {
     return [...this.#options.modelNames, ...this.#adapters].map((id) => this.card(id));
   }

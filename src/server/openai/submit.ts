@@ -10,10 +10,7 @@ import { Job, type JobPlan, OutputCoalescer } from "./job.ts";
 import type { Plan, PlaneParts } from "./plan.ts";
 import { noted } from "./sampling-fields.ts";
 
-/**
- * A job with an id in its body, which may be asked for again: the same responses are given again, while they are generated
- * and for a while after, whether or not their client is still there.
- */
+/** A job with an id in its body: whoever asks again gets the same responses, during the job and for a while after. */
 interface SharedJob {
   readonly job: Job;
   clients: number;
@@ -21,7 +18,6 @@ interface SharedJob {
   cancelExpiry: (() => void) | null;
 }
 
-/** One client's hold on a job. */
 interface Lease {
   readonly job: Job;
   /** Ends the hold: the client has everything, or has left. */

@@ -13,14 +13,11 @@ import { type CarriedGroup, withCarried } from "./carried.ts";
 import type { RolloutLimits, RolloutPlan } from "./plan.ts";
 import { RolloutRun, type RunChange, type RunParts } from "./run.ts";
 
-/** The first record of a rollout's journal. */
 interface Header extends HeldWeights {
   readonly format: 1;
   readonly id: string;
-  /** Digest of the request's body. */
   readonly hash: string;
   readonly plan: RolloutPlan;
-  /** Random numbers of the responses, by group. */
   readonly draws: readonly (readonly DrawKey[])[];
 }
 
@@ -106,10 +103,7 @@ export class KnownRollouts {
     throw new AppError("not_found", `there is no rollout ${JSON.stringify(id)}, or not any more`);
   }
 
-  /**
-   * Begins a rollout, or finds the one that the same body began. The id of a cancelled one is free again.
-   * @throws AppError conflict, queue_full, and as Sidecar.generate.
-   */
+  /** Begins a rollout, or finds the one of the same body. @throws AppError conflict, queue_full; as Sidecar.generate. */
   begin(plan: RolloutPlan, hash: string): RolloutRun {
     this.#checkResumed();
     const id = plan.id ?? this.#options.newId();
@@ -144,10 +138,7 @@ export class KnownRollouts {
     return this.#saved;
   }
 
-  /**
-   * The engines serve: rollouts of an earlier process go on where that one kept them. `weights`: the engines' own.
-   * `failed`: one cannot go on; its journal stays.
-   */
+  /** Rollouts of an earlier process go on. `weights`: the engines' own. `failed`: one cannot go on; its journal stays. */
   resume(weights: readonly WeightsId[], failed: (error: unknown) => void): void {
     const saved = this.#saved;
     this.#saved = [];

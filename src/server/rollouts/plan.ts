@@ -123,10 +123,8 @@ export const AdditionSchema = v.strictObject({
 
 type RolloutFields = v.InferOutput<typeof RolloutRequestSchema>;
 export type GroupFields = RolloutFields["groups"][number];
-/** Values of groups that do not set their own. */
 type Defaults = Partial<Pick<RolloutFields, "n" | "finish_first" | "sampling_params">>;
 
-/** A group as a client asks for it. */
 export interface AskedGroup {
   readonly group: GroupFields;
   /** The group's JSON as its client wrote it. */
@@ -163,7 +161,6 @@ export interface RolloutPlan {
 /** Responses that a client adds to a rollout: a group, or more of one. */
 export interface AddedGroup {
   readonly plan: GroupPlan;
-  /** Number of responses that the group has before these. */
   readonly base: number;
 }
 
@@ -191,7 +188,6 @@ export interface GroupsContext {
 }
 
 export interface PlanContext extends Omit<GroupsContext, "adapter" | "addSpecial"> {
-  /** The body's text. */
   readonly source: string;
   /** The adapter that a client means; null: none. @throws AppError not_found. */
   readonly adapterOf: (model: string | null | undefined) => string | null;
@@ -289,7 +285,6 @@ function checkIds(asked: readonly AskedGroup[]): void {
   }
 }
 
-/** The plans of groups. @throws AppError invalid_field. */
 export async function groupsOf(
   asked: readonly AskedGroup[],
   defaults: Defaults,

@@ -7,7 +7,6 @@ import type { RolloutRequest } from "../../core/request/buffer.ts";
 import type { Chunk } from "../../core/request/response.ts";
 import type { Text } from "../../text/text.ts";
 
-/** A response that has finished. */
 type Finished = Pick<RolloutRequest, "response"> & {
   readonly spec: Pick<RolloutRequest["spec"], "prompt" | "sampleIndex">;
 };
@@ -16,7 +15,6 @@ export interface LineOptions {
   readonly text: Pick<Text, "decode">;
   /** Whether special tokens are left out of the text. */
   readonly skipSpecial: boolean;
-  /** Index of the first response. Default: 0. */
   readonly base?: number;
   /** The trainer's name for the weights of an epoch. Default: none was given. */
   readonly versionOf?: (epoch: WeightEpoch) => string;
@@ -88,10 +86,7 @@ function epochOf(chunks: readonly Chunk[]): WeightEpoch | null {
 const DIGITS_MAX = 9;
 const DIGITS_FIRST = 7;
 
-/**
- * The shortest decimal that reads back as the same float32, also through a float64: the file is compared
- * bit for bit by its readers, and "-1.3862944" is half as long as the float64 digits of the same number.
- */
+/** The shortest decimal that reads back as the same float32, also through a float64: half as long as its digits. */
 export function formatFloat32(value: number): string {
   assert(Number.isFinite(value), "JSON has no other than finite numbers");
   if (value === 0) return Object.is(value, -0) ? "-0" : "0";

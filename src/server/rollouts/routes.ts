@@ -27,10 +27,7 @@ export interface RolloutRoutesOptions extends Omit<KnownRolloutsOptions, "limits
   readonly later: Later;
 }
 
-/**
- * Time after which a client is dropped that reads nothing although there is output. The limit is long, because unread
- * output costs no memory beyond the responses, and trainers compute between two groups.
- */
+/** Time after which a client that reads nothing is dropped. It is long: trainers compute between two groups. */
 const STALL_MS_MAX = 600_000;
 
 interface Parts extends RolloutRoutesOptions {

@@ -44,18 +44,15 @@ export interface RunGroup {
   taken: readonly RolloutRequest[];
 }
 
-/** Parts that all rollouts of a server share. */
 export interface RunParts {
   readonly sidecar: Sidecar;
   readonly text: Text;
   readonly clock: Clock;
-  /** The trainer's name for the weights of an epoch. */
   readonly versionOf: (epoch: WeightEpoch) => string;
 }
 
 export interface RunOptions extends RunParts {
   readonly id: string;
-  /** Digest of the request's body. */
   readonly hash: string;
   /** Plan of the rollout. It is not kept, because the requests hold the prompts. */
   readonly plan: RolloutPlan;
@@ -90,9 +87,7 @@ export class RolloutRun implements Steered {
   /** Memory of its prompts and responses; 0 during the run: the rollout holds them anyway. */
   bytes = 0;
   readonly groups: RunGroup[] = [];
-  /** Those of each id, in their order. */
   readonly #parts = new Map<string, RunGroup[]>();
-  /** Finished groups in the order in which they finished. */
   readonly finishedGroups: RunGroup[] = [];
   readonly startMs: number;
   requests = 0;
@@ -107,7 +102,6 @@ export class RolloutRun implements Steered {
   #state: RolloutState = "running";
   #problem: string | null = null;
   #report: RolloutReport | null = null;
-  /** Called when another group has finished, or the run is over. */
   readonly #readers = new Set<() => void>();
 
   /** Begins every response, or none. @throws AppError as Sidecar.generate. */
@@ -215,10 +209,7 @@ export class RolloutRun implements Steered {
     this.#endIfWhole();
   }
 
-  /**
-   * Gives up all of a group that is not handed out; returns the number of its responses.
-   * @throws AppError not_found; conflict: the rollout is over.
-   */
+  /** Gives up what of a group is not handed out; returns its responses. @throws AppError not_found, conflict. */
   giveUp(id: string): number {
     this.checkRunning();
     const parts = this.#partsOf(id);
@@ -288,10 +279,7 @@ export class RolloutRun implements Steered {
     return this.#report;
   }
 
-  /**
-   * Registers a reader, to be called when another group has finished, or the run is over; returns a function that removes
-   * it. Without readers the run is cancelled, unless detached.
-   */
+  /** Adds a reader of news; returns a function that removes it. Without readers the run is cancelled, unless detached. */
   attach(news: () => void): () => void {
     this.#readers.add(news);
     return () => {

@@ -49,7 +49,6 @@ export interface StreamServiceOptions {
   readonly completed: CompletedGroups;
   readonly limits?: Partial<StreamLimits>;
   readonly random: () => number;
-  /** Calls `act` every `ms`; returns a function that stops it. */
   readonly every: Later;
   /** Called with an error that ended one client and was not the client's. */
   readonly failed?: (error: unknown) => void;
@@ -128,7 +127,6 @@ export class StreamService implements SocketService {
     if (client !== undefined) this.#bringOn(client);
   }
 
-  /** Closes every connection: the server stops. */
   end(): void {
     this.#flush();
     for (const client of this.#clients.values()) this.#end(client, CLOSE.goingAway, "draining");

@@ -35,7 +35,6 @@ export interface FinishedEntry {
 export interface Begun {
   /** Differs between servers, each of which numbers its responses from 0. */
   readonly server: number;
-  /** Number of the next response. */
   readonly requests: number;
   /** Number of responses that the `joined` lists will name first. */
   readonly joined: number;
@@ -141,7 +140,6 @@ export interface Client {
 /** A source of events: one response, a group, or everything; progress: as lengths and counters, without tokens. */
 export type Subject = RolloutRequest | Group | "all" | "progress";
 
-/** Position of a client in one response. */
 export interface StreamCursor {
   offset: number;
   attempt: number;
@@ -152,7 +150,6 @@ export interface StreamCursor {
 export interface Subscription {
   readonly client: Client;
   readonly message: Subscribe;
-  /** Name of the filter in frames. */
   readonly key: string;
   /** Existing subjects with events to come. A name may also be that of a later response or group, or of several groups. */
   readonly subjects: Set<Subject>;

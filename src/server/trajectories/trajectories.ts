@@ -22,7 +22,6 @@ export interface DeliveredOutput {
   readonly toolCalls: readonly ToolCall[];
 }
 
-/** An event of a session. */
 type Happened = SessionName &
   /** `prompt`: see promptKey. */
   (
@@ -50,7 +49,6 @@ const KILLED = "the server did not stop in order: turns of its last second may b
 const CUT = "its beginning is gone: the journal's bound was reached";
 
 export interface TrajectoriesOptions {
-  /** Limit of the memory of all trajectories. */
   readonly bytesMax: number;
   /** Time after its last turn at which a session counts as ended. */
   readonly msMax: number;
@@ -58,7 +56,6 @@ export interface TrajectoriesOptions {
   readonly nowMs: () => number;
   /** The trainer's name for the weights of an epoch. */
   readonly version: (epoch: number) => string;
-  /** Number of the trainer's iteration. */
   readonly iteration: () => number;
   /** Called with each event, in order. Default: nothing keeps them. */
   readonly keep?: (event: TrajectoryEvent) => void;
@@ -108,7 +105,6 @@ export class Trajectories {
   readonly #runs = new Map<string, Map<string | null, Entry[]>>();
   /** The sessions of turns that run, by request: one that is over by then gets the turn all the same. */
   readonly #turnsOf = new Map<number, Entry>();
-  /** Why a session is gone, by its key. */
   readonly #dropped = new Map<string, string>();
   /** Running turns by request, with the time at which each began. */
   readonly #running = new Map<RolloutRequest, SessionName & { readonly beganS: number }>();
@@ -193,10 +189,7 @@ export class Trajectories {
     for (const entry of [...this.#entries]) if (isMeant(entry)) yield this.#viewOf(entry);
   }
 
-  /**
-   * Texts that the session's next prompt may begin with: for each of its newest segments the texts at the ends of its
-   * turns, the shortest first, as functions, because a text may be long.
-   */
+  /** Texts that its next prompt may begin with: the ends of the turns of its newest segments, the shortest first. */
   textsBefore({ name, group }: SessionName): (() => Int32Array)[][] {
     return this.#known({ name, group })?.trajectory.endsOfTurns(SEGMENTS_TRIED) ?? [];
   }

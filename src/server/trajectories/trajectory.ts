@@ -36,7 +36,6 @@ export interface Place {
   readonly parent: Parent | null;
 }
 
-/** A turn that has ended. */
 export interface Turn {
   readonly requestId: number;
   /** Number of the trainer's iteration in which it ended. */
