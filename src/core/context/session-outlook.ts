@@ -69,9 +69,14 @@ export class SessionOutlook {
     return Math.max(this.#turnTokens(group), (this.tokens(group) ?? 0) - grownTokens(request));
   }
 
+  /** The part of recent turns that another one followed. */
+  get backPart(): number {
+    return Math.min(1, this.#back / this.#ended);
+  }
+
   /** Tokens that a session is expected to add soon: another session begins only if there is KV for them. */
   growthTokens(group: Group): number {
-    return TURNS_AHEAD * Math.min(1, this.#back / this.#ended) * this.#turnTokens(group);
+    return TURNS_AHEAD * this.backPart * this.#turnTokens(group);
   }
 
   /** Whether no sibling's session has had more turns. */

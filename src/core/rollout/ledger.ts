@@ -10,7 +10,10 @@ import { Paces } from "../schedule/pace.ts";
 import { inBlocks, promptTokens, type Slot } from "../schedule/placement.ts";
 import type { EngineWorker, WorkerStats } from "./worker.ts";
 
-type Made = Pick<WorkerStats, "outputTokens" | "acceptedTokens" | "draftedTokens">;
+type Made = Pick<
+  WorkerStats,
+  "outputTokens" | "acceptedTokens" | "draftedTokens" | "prefillTokens"
+>;
 
 interface Account {
   readonly worker: EngineWorker;
@@ -199,7 +202,9 @@ export class Ledger {
       const steps = made.outputTokens - before.outputTokens - accepted;
       if (steps < SPAN_STEPS) return;
       const drafted = made.draftedTokens - before.draftedTokens;
-      const isLearnt = this.paces.observe(workerId, { busyMs, requestMs, steps, drafted });
+      const prefilled = made.prefillTokens - before.prefillTokens;
+      const span = { busyMs, requestMs, steps, drafted, prefilled };
+      const isLearnt = this.paces.observe(workerId, span);
       if (isLearnt) this.#repace();
       else account.slot.baseRequests = this.paces.baseRequests(workerId);
     }
@@ -210,7 +215,7 @@ export class Ledger {
 
   #repace(): void {
     for (const { slot, worker } of this.#accounts.values()) {
-      slot.recomputeMs = this.paces.rowMs(slot.workerId) * slot.kvTokens;
+      slot.rowMs = this.paces.rowMs(slot.workerId);
       slot.pace = this.paces.of(slot.workerId);
       slot.baseRequests = this.paces.baseRequests(slot.workerId);
       slot.baseRows = worker.capacity.baseRows ?? this.paces.base;
@@ -288,7 +293,7 @@ function slotOf(
     inFlight: 0,
     hasSuspect: false,
     pace: 1,
-    recomputeMs: Number.NaN,
+    rowMs: Number.NaN,
     baseRequests: 0,
     baseRows,
     kvTokensFree: kvTokens,

@@ -65,7 +65,7 @@ class Bed {
       running: [],
       baseRequests: 0,
       baseRows: Number.MAX_SAFE_INTEGER,
-      recomputeMs: Number.NaN,
+      rowMs: Number.NaN,
       sharesKv: false,
       kvTokensLeaving: 0,
       aheadTokens: Number.POSITIVE_INFINITY,

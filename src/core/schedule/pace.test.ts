@@ -11,12 +11,13 @@ class Engines {
   readonly #random = new Random(1, "pace");
 
   /** Engine `id` runs `requests` for a span, each with `drafted` draft tokens a step. */
-  span(id: number, pace: number, { requests = 20, drafted = 0 } = {}): void {
+  span(id: number, pace: number, { requests = 20, drafted = 0, prefilled = 0 } = {}): void {
     const noise = 0.95 + 0.1 * this.#random.uniform();
-    const stepMs = pace * noise * (20 + 0.5 * requests * (1 + drafted));
+    const stepMs = pace * noise * (20 + 0.5 * requests * (1 + drafted + prefilled));
     const steps = Math.round((MS / stepMs) * requests);
     const spent = { busyMs: MS, requestMs: MS * requests };
-    this.paces.observe(workerId(id), { ...spent, steps, drafted: steps * drafted });
+    const rows = { drafted: steps * drafted, prefilled: steps * prefilled };
+    this.paces.observe(workerId(id), { ...spent, steps, ...rows });
   }
 
   all(ids: readonly number[]): number[] {
@@ -33,6 +34,13 @@ test("pace: engines that differ by noise, by their requests and by their drafts 
     expect(engines.all(FOUR)).toEqual([1, 1, 1, 1]);
   }
   expect(engines.paces.error).toBeLessThan(0.05);
+});
+
+test("pace: what a row and the rest of a step take is found whatever the rows are of, prompts among them", () => {
+  const engines = new Engines();
+  for (let i = 0; i < 24; i += 1) engines.span(0, 1, { requests: 4 + (i % 5), prefilled: i % 7 });
+  expect(engines.paces.rowMs(workerId(0))).toBeWithin(0.4, 0.6);
+  expect(engines.paces.base).toBeWithin(30, 50);
 });
 
 test("pace: a slow engine is found within seconds, and found well again", () => {

@@ -15,8 +15,9 @@ export interface Span {
   readonly requestMs: number;
   /** Steps, summed over the requests that took part: tokens without accepted drafts. */
   readonly steps: number;
-  /** Draft tokens verified. */
+  /** Draft tokens verified; and tokens that passed through prefill. */
   readonly drafted: number;
+  readonly prefilled: number;
 }
 
 /** Spans of an engine that count; and without which it has no pace. */
@@ -92,11 +93,12 @@ export class Paces {
   }
 
   /** true: paces may have changed; false: only what is known of this engine's rows. */
-  observe(id: WorkerId, { busyMs, requestMs, steps, drafted }: Span): boolean {
+  observe(id: WorkerId, { busyMs, requestMs, steps, drafted, prefilled }: Span): boolean {
     const engine = this.#engines.getOrInsertComputed(id, unseen);
     const requests = requestMs / busyMs;
     engine.rowsPerRequest = 1 + drafted / steps;
-    engine.rows[engine.next] = requests * engine.rowsPerRequest;
+    const rowsPerToken = engine.rowsPerRequest + prefilled / steps;
+    engine.rows[engine.next] = requests * rowsPerToken;
     engine.ms[engine.next] = requestMs / steps;
     engine.next = (engine.next + 1) % SPANS_KEPT;
     this.#fresh += 1;

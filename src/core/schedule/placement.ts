@@ -28,14 +28,16 @@ export interface Slot {
   /** Sessions with KV there, running or paused; and tokens by which all of them are expected to grow beyond it. */
   readonly sessions?: number;
   growthTokens?: number;
+  /** KV tokens of the sessions that run there. */
+  runningTokens?: number;
   /** true: other workers can load its KV, and it theirs. */
   readonly sharesKv: boolean;
   /** Requests dispatched to it and not yet returned: the load signal. */
   inFlight: number;
   /** Time of its steps over those of other workers; 1: as fast as they are (`pace.ts`). */
   readonly pace: number;
-  /** Time in which it would compute all of its KV; NaN: not known. */
-  readonly recomputeMs: number;
+  /** Time of a row of its steps, ms; NaN: not known. */
+  readonly rowMs: number;
   /** The part of a step that does not depend on its requests, as the number of requests that take as long. */
   readonly baseRequests: number;
   /** The same in rows; a huge number: not known. */
@@ -110,7 +112,9 @@ export function hasRoom(request: RolloutRequest, slot: Slot, chunkTokens: number
   if (slot.inFlight >= slot.slots) return false;
   if (contextTokens(request) + chunkTokens > slot.kvTokens) return false;
   const growth = isFirstTurn(request) ? (slot.growthTokens ?? 0) : 0;
-  const margin = slot.inFlight === 0 ? 0 : growth + marginTokens(slot, chunkTokens);
+  // A turn ends soon by itself.
+  const spare = request.spec.keepsKv === true ? growth : marginTokens(slot, chunkTokens);
+  const margin = slot.inFlight === 0 ? 0 : spare;
   return tokensNeeded(request, slot, chunkTokens) + margin <= slot.kvTokensFree;
 }
 

@@ -1,8 +1,6 @@
 // The time between a session's turns, which is a tool's time in most cases: gaps are log-normal, each tool's with its own
 // mean and deviation where requests name tools. KV of a paused session is kept by it.
-// KV of C tokens that is kept for a time t costs C t; dropped, it is computed again in C rows, for which all M tokens of
-// the worker's KV wait: C M times the time of a row. So C does not matter, and a pause may last as long as
-// the worker needs to compute all of its KV.
+// KV of a pause is kept while the pause is expected to end before that has cost more than computing it (`sessions.ts`).
 
 /** Gaps that count: those before fade. And at least, before they do. */
 const GAPS_KEPT = 64;
@@ -10,13 +8,15 @@ const GAPS_KNOWN = 4;
 /** Gaps of all tools that a tool's own begin with. */
 const GAPS_PRIOR = 4;
 const TOOLS_MAX = 256;
-/** Pauses for each known gap that do not end: those after a session's last turn. */
-const ENDS_PART = 1 / 8;
-/** Time in which a worker computes its KV, where it is not known. */
-const RECOMPUTE_MS = 2_000;
 /** Deviations from the mean of the logarithms at which a pause may be given up. */
 const DEVIATIONS = Array.from({ length: 25 }, (_, i) => (i - 12) / 4);
 const VARIANCE_MIN = 0.01;
+
+interface Pause {
+  readonly worthMs: number;
+  readonly backPart: number;
+  readonly tool: string | null;
+}
 
 /** Mean and variance of the logarithms of gaps, in ms. */
 interface Gaps {
@@ -42,12 +42,12 @@ export class Returns {
   }
 
   /**
-   * How long a pause in which the tool runs may last before its KV goes to others. `recomputeMs`: time in which the
-   * worker would compute all of its KV; NaN: not known. `cost`: of getting KV back, as a part of that.
+   * How long a pause in which the tool runs may last before its KV goes to others. `worthMs`: the time for which keeping
+   * costs as much as computing it again. `backPart`: the part of pauses that end.
    */
-  keepMs({ recomputeMs, cost, tool }: { recomputeMs: number; cost: number; tool: string | null }) {
-    const worthMs = cost * (Number.isNaN(recomputeMs) ? RECOMPUTE_MS : recomputeMs);
-    if (this.#all.count < GAPS_KNOWN) return worthMs;
+  keepMs({ worthMs, backPart, tool }: Pause): number {
+    if (this.#all.count < GAPS_KNOWN) return backPart * worthMs;
+    const endsPart = (1 - backPart) / backPart;
     const { mean, variance } = this.#of(tool);
     const deviation = Math.sqrt(variance);
     const gapMs = Math.exp(mean + variance / 2);
@@ -57,7 +57,7 @@ export class Returns {
       const keptMs = Math.exp(mean + z * deviation);
       const isAway = 1 - normalCdf(z);
       const cost =
-        gapMs * normalCdf(z - deviation) + isAway * (keptMs + worthMs) + ENDS_PART * keptMs;
+        gapMs * normalCdf(z - deviation) + isAway * (keptMs + worthMs) + endsPart * keptMs;
       if (cost > least) continue;
       least = cost;
       bestMs = keptMs;

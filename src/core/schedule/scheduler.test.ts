@@ -45,7 +45,7 @@ function probeFirst(buffer: RequestBuffer, context: ContextManager): ProbeFirstP
 function slot(id: number, overrides: Partial<Slot> = {}): Slot {
   const room = { slots: 16, ahead: 0, inFlight: 0, kvTokens: 10_000, kvTokensFree: 10_000 };
   const nobody = { hasSuspect: false, isReserved: false, running: [], kvTokensLeaving: 0 };
-  const usual = { pace: 1, baseRequests: 0, baseRows: 0, sharesKv: false, recomputeMs: Number.NaN };
+  const usual = { pace: 1, baseRequests: 0, baseRows: 0, sharesKv: false, rowMs: Number.NaN };
   const kv = { aheadTokens: Number.POSITIVE_INFINITY, blockTokens: 1 };
   return { workerId: workerId(id), ...kv, ...room, ...nobody, ...usual, ...overrides };
 }
@@ -534,4 +534,26 @@ test("admission: suspects and undivided requests do not make way", () => {
   };
   const overrides = { running: requests, inFlight: 3, aheadTokens: 8, kvTokensFree: -50 };
   expect(arrivalOrder([]).schedule([slot(0, overrides)])).toEqual([]);
+});
+
+test("sessions: KV of a pause is kept for longer the more runs beside it, and the less a step depends on its rows the shorter", () => {
+  const buffer = bufferOf(1, 2);
+  const [paused, running] = [member(buffer, 0, 0), member(buffer, 0, 1)];
+  put(paused, { residentOn: workerId(0) });
+  paused.response.finishedMs = 0;
+  const { sessions } = dividing(arrivalOf(buffer), 10);
+  const keptMs = (more: Partial<Slot>): number => {
+    const slots = [
+      slot(0, { inFlight: 1, rowMs: 1, baseRequests: 4, running: [running], ...more }),
+    ];
+    const times = Array.from({ length: 1_000 }, (_, ms) => ms);
+    return times.find((ms) => !sessions.stays(paused, slots, ms)) ?? Number.POSITIVE_INFINITY;
+  };
+  // A request that runs with 100 tokens, in steps of 4 rows and one for each request: 100 rows, times 1 + 2 / 4.
+  expect(keptMs({ runningTokens: 100 })).toBe(150);
+  expect(keptMs({ runningTokens: 200, inFlight: 3 })).toBe(400);
+  expect(keptMs({ runningTokens: 100, baseRequests: 100 })).toBe(102);
+  expect(keptMs({ runningTokens: 100, sharesKv: true })).toBe(5);
+  expect(keptMs({ runningTokens: 5_000, rowMs: Number.NaN })).toBe(500);
+  expect(keptMs({ runningTokens: 100, inFlight: 0 })).toBe(0);
 });

@@ -42,8 +42,13 @@ export class Sessions {
   expectGrowth(slots: readonly Slot[]): void {
     for (const slot of slots) {
       slot.growthTokens = 0;
+      slot.runningTokens = 0;
       if (slot.sessions === 0) continue;
-      for (const { spec, group } of slot.running) if (spec.keepsKv === true) this.grow(slot, group);
+      for (const { spec, group, residentTokens } of slot.running) {
+        if (spec.keepsKv !== true) continue;
+        this.grow(slot, group);
+        slot.runningTokens += residentTokens;
+      }
     }
     if (this.paused.size + this.turns.size === 0) return;
     const slotOf = new Map(slots.map((slot) => [slot.workerId, slot]));
@@ -66,8 +71,8 @@ export class Sessions {
     const { residentOn, response, tool } = request;
     const slot = slots.find(({ workerId }) => workerId === residentOn);
     if (slot === undefined || slot.inFlight === 0) return false;
-    const { recomputeMs } = slot;
-    const keepMs = this.returns.keepMs({ recomputeMs, cost: roomCost(slot), tool });
+    const { backPart } = this.#outlook;
+    const keepMs = this.returns.keepMs({ worthMs: worthMs(slot), backPart, tool });
     return nowMs - (response.finishedMs ?? 0) < keepMs;
   }
 
@@ -84,6 +89,21 @@ export class Sessions {
     }
     return leaving;
   }
+}
+
+/** Time in which a worker computes its KV, where it is not known. */
+const RECOMPUTE_MS = 1_000;
+
+/**
+ * How long a pause may keep its room at most, ms. With n requests that run, in steps as long as those of b + n rows, one
+ * more saves b / (n (b + n + 1)) of the time. C tokens are the room of C / c requests that hold c tokens each; to get them
+ * back costs C rows. So both are equal after the time of n c (b + n + 1) / b rows, whatever C is.
+ */
+function worthMs(slot: Slot): number {
+  const { inFlight, baseRequests, kvTokens, rowMs, runningTokens = 0 } = slot;
+  const isKnown = baseRequests > 0 && !Number.isNaN(rowMs);
+  const steps = isKnown ? rowMs * (1 + (inFlight + 1) / baseRequests) : RECOMPUTE_MS / kvTokens;
+  return steps * runningTokens * roomCost(slot);
 }
 
 /** Cost of getting KV back that made way, as a part of computing it. */

@@ -201,7 +201,7 @@ function spansOf(
     if (sums.steps < 1 || running === 0) continue;
     const left = Math.max(DECODING_LEAST, 1 - (sums.prefillTokens * prefillMs) / spanMs);
     const requestMs = left * sums.requestMs;
-    spans.push({ ...sums, requestMs, busyMs: requestMs / running });
+    spans.push({ ...sums, prefilled: 0, requestMs, busyMs: requestMs / running });
   }
   return spans;
 }
