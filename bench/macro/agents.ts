@@ -17,6 +17,7 @@ import { ensurePlugin } from "../../src/tools/up/install-plugin.ts";
 import { ROOT, vllmMissing } from "../../test/vllm/fleet.ts";
 import { SEED, writeReport } from "../harness.ts";
 import { type AgentsRun, iterationOf } from "./agents/drive.ts";
+import { HOSTS } from "./agents/hosts.ts";
 import { MODELLED, simulated } from "./agents/simulate.ts";
 import { AGENT_SYSTEMS, type AgentSystem, setOf } from "./agents/systems.ts";
 import { CONTEXT_TOKENS, SHAPES, tasksOf, type WorkloadName } from "./agents/workload.ts";
@@ -31,17 +32,23 @@ const FIGURES = {
   tail_s: "tail s",
   prompt_tokens: "prompt tokens",
   prompt_tokens_computed: "  of these computed",
+  steps: "steps",
   preempted: "preempted",
+  amd_s: "steps, s on AMD",
+  amx_s: "steps, s on Intel",
+  proxy_cpu_s: "CPU s, proxy",
+  api_cpu_s: "CPU s, servers' API",
 } as const satisfies Record<keyof AgentsRun, string>;
 
 const HELP = `npm run bench:agents -- [options]
 
---workload NAME      ${Object.keys(SHAPES).join(", ")}; default mlperf
+--workload NAME      ${Object.keys(SHAPES).join(", ")}; default single
 --kv-blocks N        KV of each server in blocks of 32 tokens; default 256, short: 96
 --tasks N            tasks of 8 or 16 sessions each; default: 32 sessions for two servers
 --rounds N           rounds that count, after one that warms up; default 3
 --systems a,b        of ${AGENT_SYSTEMS.join(", ")}; default all
 --simulate ENGINES   in place of --systems: ${MODELLED.join(", ")} on so many modelled servers
+--host NAME          whose step times these have: ${HOSTS.join(", ")}; default amd
 --json FILE          all figures, written after each round
 `;
 
@@ -84,13 +91,14 @@ function settingsOf(args: readonly string[]) {
   const { values } = parseArgs({
     args: [...args],
     options: {
-      workload: { type: "string", default: "mlperf" },
+      workload: { type: "string", default: "single" },
       "kv-blocks": { type: "string", default: "256" },
       tasks: { type: "string" },
       rounds: { type: "string", default: "3" },
       systems: { type: "string", default: AGENT_SYSTEMS.join(",") },
       json: { type: "string" },
       simulate: { type: "string" },
+      host: { type: "string", default: "amd" },
       help: { type: "boolean", default: false },
     },
   });
@@ -107,20 +115,21 @@ function settingsOf(args: readonly string[]) {
     ...["--max-model-len", String(CONTEXT_TOKENS)],
   ]);
   const engines = values.simulate === undefined ? null : Number(values.simulate);
+  const host = HOSTS.find((name) => name === values.host);
+  if (host === undefined) throw new Error(`--host is ${values.host}; it is ${HOSTS.join(" or ")}`);
   const { rounds, json } = values;
-  return { workload, systems, tasks, rounds: Number(rounds), launch, json, engines };
+  return { workload, systems, tasks, rounds: Number(rounds), launch, json, engines, host };
 }
 
-/** Steps of the priced model on one core of the machine that it was made on. */
-const STEP = { baseMs: 20, rowMs: 1.5, blockTokens: 32 };
+const BLOCK_TOKENS = 32;
 const MODELLED_TEXT = { vocabularySize: 1_376, eos: 1_359 };
 
 async function simulate(
-  { workload, tasks, rounds, launch, json }: NonNullable<ReturnType<typeof settingsOf>>,
+  { workload, tasks, rounds, launch, json, host }: NonNullable<ReturnType<typeof settingsOf>>,
   engines: number,
 ): Promise<void> {
   const runs = new Map<string, AgentsRun[]>(MODELLED.map((name) => [name, []]));
-  const sizes = { ...STEP, slots: launch.slots, kvBlocks: launch.kvBlocks };
+  const sizes = { slots: launch.slots, kvBlocks: launch.kvBlocks, blockTokens: BLOCK_TOKENS, host };
   for (let round = 1; round <= rounds; round += 1) {
     const count = Math.ceil((tasks * engines) / 2);
     const all = tasksOf(workload, count, SEED + round, MODELLED_TEXT);
@@ -154,10 +163,10 @@ async function main(): Promise<void> {
   const { eos_token_id: eos, vocab_size: vocabularySize } = config;
   const runs = new Map<AgentSystem, AgentsRun[]>(systems.map((name) => [name, []]));
   try {
-    await ensurePlugin({
-      python: findVllm(process.env.FORETOKEN_VLLM ?? null, ROOT).python,
-      root: ROOT,
-    });
+    if (systems.some((name) => setOf(name).includes("plugin"))) {
+      const { python } = findVllm(process.env.FORETOKEN_VLLM ?? null, ROOT);
+      await ensurePlugin({ python, root: ROOT });
+    }
     for (const name of systems) await servers.open(setOf(name));
     const plain = await servers.open(setOf(systems[0] ?? "sticky"));
     const machine = await separate(plain.urls, launch.model, servers.fillers);

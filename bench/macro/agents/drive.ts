@@ -3,8 +3,10 @@
 
 import { forget } from "../vllm/drive.ts";
 import { type EngineLog, readLog, tellPlan } from "../vllm/engine-log.ts";
+import { cpuSecondsOf, cpuSecondsOfProcess } from "../vllm/machine.ts";
 import { sumOf } from "../vllm/statistics.ts";
 import type { Servers, System } from "../vllm/systems.ts";
+import { workOf } from "./hosts.ts";
 import { type AgentSystem, type Placing, placing } from "./systems.ts";
 import { OUTPUT_TOKENS_MAX, type Task, transcriptOf } from "./workload.ts";
 
@@ -16,7 +18,15 @@ export interface AgentsRun {
   readonly tail_s: number;
   readonly prompt_tokens: number;
   readonly prompt_tokens_computed: number;
+  /** Of all servers. */
+  readonly steps: number;
   readonly preempted: number;
+  /** Time of all servers' steps on hosts whose step times were recorded. */
+  readonly amd_s: number;
+  readonly amx_s: number;
+  /** CPU of the router or the sidecar; and of the servers' API processes. */
+  readonly proxy_cpu_s: number;
+  readonly api_cpu_s: number;
 }
 
 interface Planned {
@@ -39,6 +49,7 @@ export async function iterationOf(
   await tellPlan(system.urls, { eos, prompts, texts });
   const place = await placing(name, system);
   try {
+    const before = cpuOf(system, place);
     const startMs = performance.now();
     const endsMs = await Promise.all(
       tasks.flatMap((task, i) =>
@@ -49,7 +60,10 @@ export async function iterationOf(
         }),
       ),
     );
-    return figuresOf(endsMs, await readLog(system.urls));
+    const after = cpuOf(system, place);
+    const { proxy, api } = before;
+    const cpu = { proxy_cpu_s: after.proxy - proxy, api_cpu_s: after.api - api };
+    return { ...figuresOf(endsMs, await readLog(system.urls)), ...cpu };
   } finally {
     await place.stop();
   }
@@ -108,7 +122,23 @@ async function answerOf(
   return choices[0]?.token_ids ?? null;
 }
 
-function figuresOf(endsMs: readonly number[], { prefills }: EngineLog): AgentsRun {
+/** All of a server's processes but the engine's. */
+const API = /^(?!VLLM::EngineCor)/;
+
+function cpuOf({ fleet }: System, { pid }: Placing): { proxy: number; api: number } {
+  return {
+    proxy: pid === null ? 0 : cpuSecondsOfProcess(pid),
+    api: cpuSecondsOf(new Set(fleet.servers.map(({ pid: group }) => group)), API),
+  };
+}
+
+type Cpu = "proxy_cpu_s" | "api_cpu_s";
+
+function figuresOf(
+  endsMs: readonly number[],
+  { prefills, steps: byServer }: EngineLog,
+): Omit<AgentsRun, Cpu> {
+  const steps = byServer.flat();
   const ends = endsMs.map((ms) => ms / 1000).toSorted((a, b) => a - b);
   const at = (part: number): number => ends[Math.ceil(part * ends.length) - 1] ?? 0;
   return {
@@ -120,6 +150,8 @@ function figuresOf(endsMs: readonly number[], { prefills }: EngineLog): AgentsRu
       isResumed ? 0 : promptTokens + madeTokens,
     ),
     prompt_tokens_computed: sumOf(prefills, ({ computedTokens }) => computedTokens),
+    steps: steps.length,
     preempted: prefills.filter(({ isResumed }) => isResumed).length,
+    ...workOf(steps.map(({ rows }) => rows)),
   };
 }

@@ -1,15 +1,15 @@
 // A server as vLLM is, without a model: slots, blocks of KV that stay in a prefix cache until others need them, the one
-// used longest ago first, and preemption of the newest request. A step takes a base and as much for each row.
+// used longest ago first, and preemption of the newest request. A step takes as long as on the host that it models.
 
 import { fold32 } from "../../../src/core/base/hash.ts";
 import { LOAD_COST } from "../../../src/core/schedule/placement.ts";
+import { type Host, stepMs } from "./hosts.ts";
 
 export interface ServerSizes {
   readonly slots: number;
   readonly kvBlocks: number;
   readonly blockTokens: number;
-  readonly baseMs: number;
-  readonly rowMs: number;
+  readonly host: Host;
 }
 
 /** One request to a server. It has its tokens so far, and `next` gives what it says; null: it has ended. */
@@ -30,6 +30,8 @@ export class ModelledServer {
   promptTokens = 0;
   computedTokens = 0;
   preemptions = 0;
+  /** Of each step. */
+  readonly rows: number[] = [];
   outputTokens = 0;
   #waiting: Running[] = [];
   readonly #running: Running[] = [];
@@ -65,7 +67,7 @@ export class ModelledServer {
 
   /** One step; returns its time, and what tells of its tokens once that has passed. 0: nothing runs. */
   step(): { ms: number; tell: () => void } {
-    const { blockTokens, baseMs, rowMs } = this.sizes;
+    const { blockTokens, host } = this.sizes;
     let rows = 0;
     for (const request of [...this.#running]) {
       if (!this.#running.includes(request)) continue;
@@ -89,7 +91,8 @@ export class ModelledServer {
         request.ended();
       }
     };
-    return { ms: rows === 0 ? 0 : baseMs + rowMs * rows, tell };
+    if (rows > 0) this.rows.push(rows);
+    return { ms: rows === 0 ? 0 : stepMs(host, rows), tell };
   }
 
   /** Rows that the admitted requests compute. */

@@ -10,6 +10,7 @@ import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { newSidecar } from "../../../test/suite/sidecar-bed.ts";
 import { StubWorker } from "../../../test/suite/stub-worker.ts";
 import type { AgentsRun } from "./drive.ts";
+import { workOf } from "./hosts.ts";
 import { type ModelledRequest, ModelledServer, type ServerSizes } from "./modelled.ts";
 import {
   CONTEXT_TOKENS,
@@ -237,6 +238,10 @@ export async function simulated(
     tail_s: part(1) - part(0.9),
     prompt_tokens: sum((server) => server.promptTokens),
     prompt_tokens_computed: sum((server) => server.computedTokens),
+    steps: sum((server) => server.rows.length),
     preempted: sum((server) => server.preemptions),
+    ...workOf(servers.flatMap((server) => server.rows)),
+    proxy_cpu_s: 0,
+    api_cpu_s: 0,
   };
 }

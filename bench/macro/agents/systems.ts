@@ -35,19 +35,21 @@ export interface Placing {
   readonly isSidecar: boolean;
   /** The server for a request of a session. */
   readonly urlFor: (session: number) => string;
+  /** Process of the router or the sidecar; null: the bench itself places requests. */
+  readonly pid: number | null;
   readonly stop: () => Promise<void>;
 }
 
 export async function placing(name: AgentSystem, { fleet, urls }: System): Promise<Placing> {
   const stop = async (): Promise<void> => {};
   const at = (index: number): string => urls[index % urls.length] ?? "";
-  if (name === "sticky") return { isSidecar: false, urlFor: at, stop };
+  if (name === "sticky") return { isSidecar: false, urlFor: at, pid: null, stop };
   if (name === "round_robin") {
     let sent = 0;
-    return { isSidecar: false, urlFor: () => at(sent++), stop };
+    return { isSidecar: false, urlFor: () => at(sent++), pid: null, stop };
   }
   const { router } = SYSTEMS[name];
-  if (router === null) return { isSidecar: true, urlFor: () => fleet.url, stop };
+  if (router === null) return { isSidecar: true, urlFor: () => fleet.url, pid: fleet.pid, stop };
   return await routerOf(urls, router);
 }
 
@@ -71,7 +73,7 @@ async function routerOf(urls: readonly string[], mode: readonly string[]): Promi
       ({ ok }) => ok,
       () => false,
     );
-    if (isReady) return { isSidecar: false, urlFor: () => url, stop };
+    if (isReady) return { isSidecar: false, urlFor: () => url, pid: child.pid, stop };
     if (child.exitCode !== null || performance.now() > untilMs) {
       await stop();
       throw new Error(`vllm-router ${mode.join(" ")} does not serve`);

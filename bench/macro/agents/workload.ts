@@ -29,27 +29,35 @@ interface Shape {
   readonly outputTokens: number;
   readonly observationTokens: number;
   readonly deviation: number;
+  /** Part of an output in quotes: siblings' 8-gram cover is 29 to 45 % in recorded rollouts. */
+  readonly quotedPart: number;
   readonly toolS: { readonly mean: number; readonly min: number; readonly max: number };
   /** Differences from the workload that it is named after, for the report. */
   readonly told: string;
 }
 
 export const SHAPES = {
+  single: {
+    ...{ siblings: 1, turns: { mean: 6, max: 6 }, systemTokens: 0, taskTokens: 96 },
+    ...{ outputTokens: 48, observationTokens: 24, deviation: 0.5, quotedPart: 0 },
+    toolS: { mean: 0.25, min: 0.05, max: 1 },
+    told: "sessions of up to 6 turns without siblings, of random tokens that nothing repeats",
+  },
   mlperf: {
     ...{ siblings: 16, turns: { mean: 6, max: 10 }, systemTokens: 96, taskTokens: 64 },
-    ...{ outputTokens: 40, observationTokens: 48, deviation: 0.6 },
+    ...{ outputTokens: 40, observationTokens: 48, deviation: 0.6, quotedPart: 0.35 },
     toolS: { mean: 0.3, min: 0.05, max: 2 },
     told: "MLPerf v6.1 GRPO: 16 siblings as there; at most 30 turns -> 10; context 65,536 -> 1,600; system prompt 6,476 -> 96 tokens; outputs and observations divided by 8 at their medians; tools of minutes -> 0.05 to 2 s; 1,024 trajectories -> --tasks x 16",
   },
   tight: {
     ...{ siblings: 8, turns: { mean: 5, max: 8 }, systemTokens: 32, taskTokens: 48 },
-    ...{ outputTokens: 48, observationTokens: 16, deviation: 0.5 },
+    ...{ outputTokens: 48, observationTokens: 16, deviation: 0.5, quotedPart: 0.35 },
     toolS: { mean: 0.25, min: 0.05, max: 1 },
     told: "a calculator's loop: short observations, gaps of 0.05 to 1 s; nothing is scaled",
   },
   weka: {
     ...{ siblings: 8, turns: { mean: 9, max: 12 }, systemTokens: 348, taskTokens: 0 },
-    ...{ outputTokens: 0, observationTokens: 0, deviation: 0.5 },
+    ...{ outputTokens: 0, observationTokens: 0, deviation: 0.5, quotedPart: 0.35 },
     toolS: { mean: 0.1, min: 0.05, max: 1 },
     told: "64 of Weka's sessions of Claude Code under llm-d-rl's caps (bench/data/weka-sessions.jsonl); siblings constructed: the same prompt, lengths and numbers of turns apart by what siblings do not share; first prompts divided by 48, outputs and observations by 16, gaps by 10; at most 12 turns; 16,682 tokens of tools and system -> 348 that all share",
   },
@@ -60,8 +68,6 @@ export type WorkloadName = keyof typeof SHAPES;
 export const CONTEXT_TOKENS = 1_600;
 /** Longest output of a turn, which every request asks for. */
 export const OUTPUT_TOKENS_MAX = 128;
-/** Part of an output in quotes: siblings' 8-gram cover is 29 to 45 % in recorded rollouts. */
-const QUOTED_PART = 0.35;
 const QUOTE_TOKENS = 12;
 /** Part of the variance of lengths that siblings share: 0.63 to 0.89 in agents' trials. */
 const SHARED_VARIANCE = 0.7;
@@ -76,7 +82,7 @@ interface Texts {
 
 export function tasksOf(name: WorkloadName, count: number, seed: number, texts: Texts): Task[] {
   const shape: Shape = SHAPES[name];
-  const writer = new Writer(seed, texts);
+  const writer = new Writer(seed, texts, shape.quotedPart);
   const system = writer.text(shape.systemTokens);
   return Array.from({ length: count }, () => {
     const recorded = name === "weka" ? writer.one(wekaSessions()) : null;
@@ -172,10 +178,12 @@ function bounded(value: number, min: number, max: number): number {
 class Writer {
   readonly #random: () => number;
   readonly #texts: Texts;
+  readonly #quotedPart: number;
 
-  constructor(seed: number, texts: Texts) {
+  constructor(seed: number, texts: Texts, quotedPart: number) {
     this.#random = generator(seed);
     this.#texts = texts;
+    this.#quotedPart = quotedPart;
   }
 
   one<T>(of: readonly T[]): T | null {
@@ -207,7 +215,7 @@ class Writer {
     const made: number[] = [];
     while (made.length < length) {
       const from = Math.floor(this.#random() * (quotable.length - QUOTE_TOKENS));
-      const isQuote = this.#random() < QUOTED_PART;
+      const isQuote = this.#random() < this.#quotedPart;
       made.push(...(isQuote ? quotable.slice(from, from + QUOTE_TOKENS) : this.text(QUOTE_TOKENS)));
     }
     return [...made.slice(0, length), this.#texts.eos];
