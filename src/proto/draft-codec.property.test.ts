@@ -171,15 +171,6 @@ test("codec: a frame cut or altered anywhere gives a value within the bounds, ne
   );
 });
 
-test("codec: random bytes never throw", () => {
-  fc.assert(
-    fc.property(fc.uint8Array({ maxLength: 64 }), (frame) => {
-      expect(["ok", "undecodable", "invalid_message"]).toContain(decodeClientMessage(frame).kind);
-    }),
-    { numRuns: 2000 },
-  );
-});
-
 test("codec: frames are no larger than the service reckons", () => {
   fc.assert(
     fc.property(serverMessage, clientMessage, (answer, message) => {

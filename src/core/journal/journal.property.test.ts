@@ -144,18 +144,3 @@ test("journal: a wrong byte before the last frame is an error that names the rec
     { numRuns: 200 },
   );
 });
-
-test("journal: bytes of any kind end in a journal, in none, or in an error of ours", () => {
-  fc.assert(
-    fc.property(fc.uint8Array({ maxLength: 400 }), steps, (noise, script) => {
-      const { bytes } = write(script, 0);
-      const run = readJournal(Buffer.concat([bytes, noise]), "j");
-      expect(run?.bytes ?? 0).toBe(bytes.length);
-      const isZero = noise.every((byte) => byte === 0);
-      if (isZero) expect(readJournal(noise, "j")).toBeNull();
-      else if (noise[0] !== bytes[0])
-        expect(() => readJournal(noise, "j")).toThrow("is no journal");
-    }),
-    { numRuns: 200 },
-  );
-});

@@ -34,13 +34,6 @@ function run(length: ChunkLength, chunk: { waitMs: number; tokenMs: number }): v
   length.ended(request, chunk.waitMs + 10 * chunk.tokenMs);
 }
 
-test("chunk length: a 256th of the KV, within bounds, until something is known", () => {
-  const length = new ChunkLength(null);
-  expect([2048, 32_768, 500_000, 9e6].map((kv) => tokens(length, kv))).toEqual([
-    64, 128, 1953, 2048,
-  ]);
-});
-
 test("chunk length: 32 times what going on costs, in tokens that the request would have made", () => {
   const length = new ChunkLength(null);
   for (let i = 0; i < 7; i += 1) run(length, { waitMs: 60, tokenMs: 10 });
