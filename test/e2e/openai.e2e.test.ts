@@ -56,24 +56,6 @@ describe.skipIf(missing !== null)("openai client", () => {
     expect(answer.usage?.completion_tokens).toBe(sum);
   });
 
-  test("completions: a seeded stream is the seeded answer, in pieces", async () => {
-    const asked = { model, prompt: PROMPT, max_tokens: 40, seed: 5 };
-    const whole = await client.completions.create(asked);
-    const stream = await client.completions.create({
-      ...asked,
-      stream: true,
-      stream_options: { include_usage: true },
-    });
-    let text = "";
-    let tokens = 0;
-    for await (const chunk of stream) {
-      text += chunk.choices[0]?.text ?? "";
-      tokens = chunk.usage?.completion_tokens ?? tokens;
-    }
-    expect(text).toBe(whole.choices[0]?.text ?? "");
-    expect(tokens).toBe(whole.usage?.completion_tokens ?? -1);
-  });
-
   test("chat: an answer with logprobs, and the same as a stream", async () => {
     const asked = {
       model,

@@ -1,7 +1,6 @@
-// For tests of the token streams: sockets without a network, and a client that holds a stream to its promise: every token
-// once, in order.
+// For tests of the token streams: sockets without a network, and frames as a client sees them.
 
-import { assert, present } from "../../src/core/base/assert.ts";
+import { assert } from "../../src/core/base/assert.ts";
 import type { Socket } from "../../src/server/http.ts";
 import type {
   FinishedEntry,
@@ -85,48 +84,4 @@ export function readFrame(data: string | Uint8Array): ReadFrame {
     weightEpoch: (fields.weight_epoch as number | undefined) ?? null,
     progress: (fields.progress as Fields | undefined) ?? null,
   };
-}
-
-interface Known {
-  readonly tokens: number[];
-  attempt: number;
-  finish: string | null;
-}
-
-/** The state of a client for each response; asserts that no token is missing or comes twice. */
-export class Reader {
-  readonly known = new Map<number, Known>();
-  readonly frames: ReadFrame[] = [];
-
-  read(frame: ReadFrame): void {
-    this.frames.push(frame);
-    for (const { request, offset, attempt } of frame.joined) {
-      const known = this.known.get(request);
-      if (known === undefined) {
-        // What is before the offset was never asked for.
-        const tokens = new Array<number>(offset).fill(-1);
-        this.known.set(request, { tokens, attempt, finish: null });
-      } else {
-        if (known.attempt !== attempt) known.tokens.length = 0;
-        known.attempt = attempt;
-        assert(known.tokens.length === offset, `request ${request} goes on where it was`);
-      }
-    }
-    for (const { request, attempt } of frame.restarted) {
-      const known = present(this.known.get(request), "a restarted response is known");
-      Object.assign(known, { tokens: [], attempt });
-    }
-    for (const { request, offset, token_ids } of frame.tokens) {
-      const known = present(this.known.get(request), `request ${request} was declared`);
-      assert(known.tokens.length === offset, `${request}: ${offset}, not ${known.tokens.length}`);
-      assert(known.finish === null, "no tokens follow the end");
-      known.tokens.push(...token_ids);
-    }
-    for (const { request, finish_reason, length } of frame.finished) {
-      const known = present(this.known.get(request), "a finished response is known");
-      assert(known.finish === null, "a response finishes once");
-      assert(known.tokens.length === length, "all tokens are there at the end");
-      known.finish = finish_reason;
-    }
-  }
 }

@@ -42,11 +42,6 @@ test("learning: a phrase of another group's responses is drafted", () => {
   expect(draftOfPhrase(true, true)).toContain(45);
 });
 
-test("learning: without it, another group's phrases are not known", () => {
-  expect(draftOfPhrase(false, false)).toEqual([]);
-  expect(draftOfPhrase(false, true)).toEqual([]);
-});
-
 test("learning: the cross-request n-gram cache takes no room where it would crowd out the groups", () => {
   const index = new SuffixIndex({ limitBytes: 16 << 20 }, unexpectedFull);
   const handle = index.create(Int32Array.of(1)) ?? unexpectedFull();
@@ -68,10 +63,6 @@ function draftAfterParting(learning: boolean, tree: boolean): number[] {
 test("learning: after a substituted token the draft continues where the sibling does", () => {
   expect(draftAfterParting(true, false)[0]).toBe(23);
   expect(draftAfterParting(true, true)).toContain(23);
-});
-
-test("learning: without it, nothing is drafted after a token that no sibling has", () => {
-  expect(draftAfterParting(false, false)).toEqual([]);
 });
 
 test("learning: a response parts again and again, and the index stays sound", () => {
