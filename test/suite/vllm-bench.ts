@@ -1,6 +1,6 @@
 // A worker of a stand-in for vLLM or SGLang, and what it says. Used by tests only.
 
-import { expect } from "bun:test";
+import { present } from "../../src/core/base/assert.ts";
 import { workerId } from "../../src/core/base/ids.ts";
 import type { SamplingParams } from "../../src/core/request/request.ts";
 import type { WorkerEvent } from "../../src/core/rollout/worker.ts";
@@ -9,6 +9,7 @@ import type { VllmLimits } from "../../src/engines/vllm/limits.ts";
 import { openVllmWorker, type VllmWorkerOptions } from "../../src/engines/vllm/open.ts";
 import type { VllmWorker } from "../../src/engines/vllm/worker.ts";
 import { runCommand, samplingOf, specOf } from "./request-spec.ts";
+import { Bench } from "./worker-suite.ts";
 
 export const PROMPT = [5, 6, 7, 8];
 
@@ -51,56 +52,23 @@ export async function benchOf<S extends Server>(
 }
 
 /** Listens to a worker of a stand-in. */
-export class VllmBench {
-  readonly worker: VllmWorker;
+export class VllmBench extends Bench {
+  declare readonly worker: VllmWorker;
   readonly notices: EngineNotice[];
-  readonly events: { epoch: number; event: WorkerEvent }[] = [];
-  #wake: () => void = () => {};
 
   constructor(worker: VllmWorker, notices: EngineNotice[]) {
-    this.worker = worker;
+    super({ worker, close: () => worker.close() });
     this.notices = notices;
-    worker.listen((epoch, events) => {
-      for (const event of events) this.events.push({ epoch, event });
-      this.#wake();
-    });
-  }
-
-  /** Resolves when the events fulfil the condition; every poll of the metrics brings some. */
-  async until(isFulfilled: () => boolean): Promise<void> {
-    while (!isFulfilled()) {
-      await new Promise<void>((resolve) => {
-        this.#wake = resolve;
-      });
-    }
   }
 
   async kind<K extends WorkerEvent["kind"]>(kind: K): Promise<Extract<WorkerEvent, { kind: K }>> {
-    await this.until(() => this.all(kind).length > 0);
-    const [first] = this.all(kind);
-    if (first === undefined) throw new Error("it was there");
-    return first;
-  }
-
-  all<K extends WorkerEvent["kind"]>(kind: K): Extract<WorkerEvent, { kind: K }>[] {
-    return this.events
-      .map(({ event }) => event)
-      .filter((event): event is Extract<WorkerEvent, { kind: K }> => event.kind === kind);
+    await this.until(() => this.of(kind).length > 0, kind);
+    return present(this.of(kind)[0], "it was there");
   }
 
   /** The end of the request's chunk, if it has come. */
   done(id = 1) {
-    return this.all("chunk_done").find((event) => event.requestId === id);
-  }
-
-  tokens(id = 1): number[] {
-    const tokens: number[] = [];
-    for (const event of this.all("tokens")) {
-      if (event.requestId !== id) continue;
-      expect(event.offset).toBe(tokens.length);
-      tokens.push(...event.tokens);
-    }
-    return tokens;
+    return this.of("chunk_done").find((event) => event.requestId === id);
   }
 
   run(

@@ -36,12 +36,13 @@ const specOfId = (id: number): RequestSpec =>
 /** The whole of the first request. */
 const LONG = runCommand(specOfId(1), { chunkTokens: TOKENS });
 
-interface Heard {
+export interface Heard {
   readonly epoch: WeightEpoch;
   readonly event: WorkerEvent;
 }
 
-class Bench {
+/** Listens to a worker. */
+export class Bench {
   readonly heard: Heard[] = [];
   readonly worker: EngineWorker;
   readonly #harness: WorkerHarness;
@@ -54,7 +55,7 @@ class Bench {
     });
   }
 
-  async until(isTrue: () => boolean, what: string): Promise<void> {
+  async until(isTrue: () => boolean, what = ""): Promise<void> {
     const endMs = performance.now() + WAIT_MS;
     while (!isTrue()) {
       if (performance.now() > endMs) throw new Error(`waited in vain: ${what}`);
@@ -72,7 +73,7 @@ class Bench {
   }
 
   /** Tokens of a request that were heard from `from` on: they begin at `offset` and have no gap. */
-  tokens(id: number, { from = 0, offset = 0 } = {}): number[] {
+  tokens(id = 1, { from = 0, offset = 0 } = {}): number[] {
     const tokens: number[] = [];
     for (const event of this.of("tokens", from)) {
       if (event.requestId !== id) continue;

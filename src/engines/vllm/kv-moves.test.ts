@@ -23,10 +23,10 @@ async function add(options: Partial<StandInOptions> = {}) {
 /** Generates a chunk; returns the tokens that it brought. */
 async function chunk(bench: VllmBench, text: { id: number; output: number[]; tokens: number }) {
   const { id, output, tokens: chunkTokens } = text;
-  bench.events.length = 0;
+  bench.heard.length = 0;
   bench.run({ id, prompt: PROMPT, output, chunkTokens, sampling: { tokensMax: 2000 } });
   await bench.kind("chunk_done");
-  return bench.all("tokens").flatMap(({ tokens }) => [...tokens]);
+  return bench.of("tokens").flatMap(({ tokens }) => [...tokens]);
 }
 
 function movesOf({ worker }: VllmBench): KvMoveStats {

@@ -139,7 +139,7 @@ test("run: what must come in one piece comes in one, and restarts after a fault"
   const shaping = { ...NO_SHAPING, presencePenalty: 1 };
   bench.run({ divisible: false, sampling: { shaping } });
   expect((await bench.kind("chunk_done")).finish).toBe("length");
-  expect(bench.all("tokens").length).toBe(1);
+  expect(bench.of("tokens").length).toBe(1);
   expect(bench.tokens()).toEqual(expected());
   expect(server.bodies.slice(1).map((body) => body.token_ids)).toEqual([PROMPT, PROMPT]);
 });
@@ -149,8 +149,8 @@ test("run: a server that is silent for long but healthy is waited for", async ()
   const bench = await open(server);
   await bench.worker.perform(extension("pause?mode=keep"));
   bench.run();
-  const polls = bench.all("stats").length;
-  await bench.until(() => bench.all("stats").length >= polls + 10);
+  const polls = bench.of("stats").length;
+  await bench.until(() => bench.of("stats").length >= polls + 10);
   await bench.worker.perform(extension("resume"));
   await bench.kind("chunk_done");
   expect(bench.tokens()).toEqual(expected());
@@ -168,7 +168,7 @@ test("run: a server that is silent and not healthy has failed, once", async () =
     `${server.url}: it is silent and not healthy: HTTP 503`,
   );
   bench.run({ id: 3 });
-  expect(bench.all("failed").length).toBe(1);
+  expect(bench.of("failed").length).toBe(1);
 });
 
 test("run: a request that always breaks the server's answer is refused, the worker continues", async () => {
@@ -178,7 +178,7 @@ test("run: a request that always breaks the server's answer is refused, the work
   bench.run({ id: 1, prompt: [9] });
   expect((await bench.kind("chunk_done")).finish).toBe("abort");
   bench.run({ id: 2 });
-  await bench.until(() => bench.all("chunk_done").length === 2);
+  await bench.until(() => bench.of("chunk_done").length === 2);
   expect(bench.tokens(2)).toEqual(expected(2));
 });
 
@@ -206,7 +206,7 @@ test("run: a server whose queue is full for long is waited for, and nothing is w
   bench.run();
   await bench.until(() => (server.shown.get("full") ?? 0) > 4 * LIMITS.failedAttemptsMax);
   const canary = await bench.worker.perform({ kind: "canary", adapter: null });
-  expect([canary.status, bench.all("failed"), bench.all("chunk_done")]).toEqual([503, [], []]);
+  expect([canary.status, bench.of("failed"), bench.of("chunk_done")]).toEqual([503, [], []]);
   isFull = false;
   expect((await bench.kind("chunk_done")).finish).toBe("length");
   expect(bench.tokens()).toEqual(expected());
@@ -220,7 +220,7 @@ test("run: a server that is full for longer than it may be silent refuses the re
   const { finish, refusal } = await bench.kind("chunk_done");
   expect([finish, refusal?.status]).toEqual(["abort", 502]);
   expect(refusal?.message).toContain("busy");
-  expect(bench.all("failed")).toEqual([]);
+  expect(bench.of("failed")).toEqual([]);
 });
 
 test("openVllmWorker: a full server is no server without token ids", async () => {
@@ -300,17 +300,17 @@ test("run: a server that restarts has its first weights again: after an update i
 test("stats: a continuation's prompt is recomputed but for what the prefix cache holds", async () => {
   const server = await serve({ blockSize: 4 });
   const bench = await open(server);
-  const stats = () => bench.all("stats").at(-1)?.stats;
+  const stats = () => bench.of("stats").at(-1)?.stats;
   bench.run({ chunkTokens: 20 });
   await bench.kind("chunk_done");
   expect(stats()).toMatchObject({ outputTokens: 20, prefillTokens: 4, recomputedTokens: 0 });
   bench.run({ output: expected(1, 20), chunkTokens: 20 });
-  await bench.until(() => bench.all("chunk_done").length === 2);
+  await bench.until(() => bench.of("chunk_done").length === 2);
   // 24 tokens; the last is always computed, so 5 whole blocks of 4 can be found.
   expect(stats()).toMatchObject({ outputTokens: 40, prefillTokens: 8, recomputedTokens: 3 });
   server.engine.clearCache();
   bench.run({ id: 1, output: expected(1, 20), chunkTokens: 1 });
-  await bench.until(() => bench.all("chunk_done").length === 3);
+  await bench.until(() => bench.of("chunk_done").length === 3);
   expect(stats()).toMatchObject({ prefillTokens: 32, recomputedTokens: 26 });
   await bench.until(() => (stats()?.steps ?? 0) >= 41);
   expect(stats()?.preemptions).toBe(0);
@@ -355,8 +355,8 @@ test("run: fields that are nested too deep to be written end that request alone"
   for (let i = 0; i < 200_000; i += 1) deep = [deep];
   bench.run({ id: 1, sampling: { engineFields: { structured_outputs: { json: deep } } } });
   bench.run({ id: 2 });
-  await bench.until(() => bench.all("chunk_done").length === 2);
-  const [refused] = bench.all("chunk_done").filter(({ requestId }) => requestId === 1);
+  await bench.until(() => bench.of("chunk_done").length === 2);
+  const [refused] = bench.of("chunk_done").filter(({ requestId }) => requestId === 1);
   expect(refused?.refusal).toEqual({
     status: 400,
     message: "its sampling fields cannot be written as JSON",

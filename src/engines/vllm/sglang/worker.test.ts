@@ -40,7 +40,7 @@ for (const release of ["0.5.23", "old"] as const) {
       bench.run({ sampling: { topLogprobs: 2 } });
       await bench.until(() => bench.done() !== undefined);
       expect(bench.tokens()).toEqual(textOf());
-      const pieces = bench.all("tokens");
+      const pieces = bench.of("tokens");
       const logprobs = pieces.flatMap((event) => [...event.logprobs]);
       expect(logprobs).toEqual(textOf().map(standInLogprob).map(Math.fround));
       const top = pieces.flatMap((event) => [...(event.top?.tokens ?? [])]);
@@ -192,7 +192,7 @@ test("sglang: experts of chunks become one array", async () => {
   const rows = new ExpertRows(0);
   let output: number[] = [];
   for (const chunkTokens of [15, 25]) {
-    bench.events.length = 0;
+    bench.heard.length = 0;
     bench.run({ output, chunkTokens, sampling, expertsFrom: rows.end });
     await bench.until(() => bench.done() !== undefined);
     output = textOf().slice(0, output.length + chunkTokens);
