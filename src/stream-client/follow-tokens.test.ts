@@ -141,10 +141,12 @@ for (const [about, filter, names, bytesMax] of [
 test("a request, cut at random bytes: a number to come, whole, and then the end", async () => {
   const { bed, proxy, url } = await behindProxy({ seed: SEED, bytesMax: 2_500 });
   const reader = new Reader();
+  let asked: Promise<Response> | null = null;
   for await (const event of followTokens(url, { request: 2 })) {
-    if (event.kind === "subscribed") void rollout(bed, ["g0"]);
+    if (event.kind === "subscribed") asked = rollout(bed, ["g0"]);
     reader.read(event);
   }
+  expect((await asked)?.status).toBe(200);
   const drawn = { prompt: promptOf("g0"), sample: 2, tokensMax: TOKENS_MAX };
   expect(reader.of(2).tokens).toEqual(standInResponse(drawn));
   expect(proxy.cuts).toBeGreaterThan(1);
