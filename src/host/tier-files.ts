@@ -3,7 +3,7 @@
 // and removes those of processes that died without removing them.
 
 import { randomBytes } from "node:crypto";
-import { mkdir, open, readdir, rm, unlink, writeFile } from "node:fs/promises";
+import { mkdir, readdir, rm, unlink, writeFile } from "node:fs/promises";
 import { hostname } from "node:os";
 import { join, resolve } from "node:path";
 import { assert } from "../core/base/assert.ts";
@@ -70,21 +70,11 @@ export class DirectoryTierFiles implements TierFiles {
   }
 
   async read(name: string, bytes: number): Promise<ArrayBuffer | null> {
-    const file = await open(join(this.directory, name), "r");
-    try {
-      // The size is looked at first: a foreign file of any size must not be read into memory.
-      if ((await file.stat()).size !== bytes) return null;
-      const buffer = new ArrayBuffer(bytes);
-      let done = 0;
-      while (done < bytes) {
-        const { bytesRead } = await file.read(new Uint8Array(buffer), done, bytes - done, done);
-        if (bytesRead === 0) return null;
-        done += bytesRead;
-      }
-      return buffer;
-    } finally {
-      await file.close();
-    }
+    const file = Bun.file(join(this.directory, name));
+    // The size is looked at first: a foreign file of any size must not be read into memory.
+    if ((await file.stat()).size !== bytes) return null;
+    const buffer = await file.slice(0, bytes).arrayBuffer();
+    return buffer.byteLength === bytes ? buffer : null;
   }
 
   async remove(name: string): Promise<void> {

@@ -5,17 +5,21 @@ import { chunkRequest } from "./chunk-request.ts";
 import { ChunkRun } from "./chunk-run.ts";
 
 function saltOf(cacheSalt: string | null, adapter: string | null, epoch = 3): string {
-  const run = new ChunkRun({
-    spec: specOf(0, {
-      prompt: Int32Array.of(1),
-      sampling: samplingOf({ tokensMax: 8, cacheSalt, adapter }),
-    }),
-    output: new Int32Array(0),
-    chunkTokens: 8,
-    draft: null,
-    isUrgent: false,
-    chunk: 1,
-  });
+  const run = new ChunkRun(
+    {
+      kind: "run",
+      kv: null,
+      priority: "low",
+      request: specOf(0, {
+        prompt: Int32Array.of(1),
+        sampling: samplingOf({ tokensMax: 8, cacheSalt, adapter }),
+      }),
+      output: new Int32Array(0),
+      chunkTokens: 8,
+      draft: null,
+    },
+    1,
+  );
   const ask = chunkRequest(run, {
     contextTokens: 100,
     cacheSalt: "run",

@@ -4,14 +4,18 @@ import { ChunkRun } from "./chunk-run.ts";
 
 test("chunk run: an undivided response that begins anew behind its stop token does not end without tokens", () => {
   const sampling = samplingOf({ tokensMax: 8, stopTokenIds: [5] });
-  const run = new ChunkRun({
-    spec: { ...specOf(0, { prompt: Int32Array.of(1), sampling }), divisible: false },
-    output: new Int32Array(0),
-    chunkTokens: 8,
-    draft: null,
-    isUrgent: false,
-    chunk: 1,
-  });
+  const run = new ChunkRun(
+    {
+      kind: "run",
+      kv: null,
+      priority: "low",
+      request: { ...specOf(0, { prompt: Int32Array.of(1), sampling }), divisible: false },
+      output: new Int32Array(0),
+      chunkTokens: 8,
+      draft: null,
+    },
+    1,
+  );
   const piece = { kind: "piece", alternatives: [], usage: null, weightVersion: null } as const;
   run.begin();
   const said = { ...piece, tokens: [3, 5], logprobs: [-1, -2], finishReason: null };
@@ -44,14 +48,18 @@ test("chunk run: a count that is no whole number, shrinks or is too small breaks
     [[5.5], 2],
     [[-1], 2],
   ] as const) {
-    const run = new ChunkRun({
-      spec: specOf(0, { prompt: Int32Array.of(1), sampling }),
-      output: new Int32Array(0),
-      chunkTokens: 8,
-      draft: null,
-      isUrgent: false,
-      chunk: 1,
-    });
+    const run = new ChunkRun(
+      {
+        kind: "run",
+        kv: null,
+        priority: "low",
+        request: specOf(0, { prompt: Int32Array.of(1), sampling }),
+        output: new Int32Array(0),
+        chunkTokens: 8,
+        draft: null,
+      },
+      1,
+    );
     run.begin();
     expect([taken([3, 4], 2, run), run.made]).toEqual(["more", 2]);
     const isRight = tokens.length === 1 && tokens[0] === 5 && count === 3;

@@ -6,7 +6,7 @@ import type { DraftSource } from "../../core/draft/group-update.ts";
 import { OutputColumns } from "../../core/request/columns.ts";
 import { type FinishReason, type RequestSpec, reportsPrompt } from "../../core/request/request.ts";
 import type { PromptReport } from "../../core/request/response.ts";
-import type { WorkerEvent } from "../../core/rollout/worker.ts";
+import type { WorkerCommand, WorkerEvent } from "../../core/rollout/worker.ts";
 import type { HttpCall } from "./http.ts";
 import { countOf, type EventUsage, type PieceEvent } from "./stream-event.ts";
 
@@ -65,26 +65,17 @@ export class ChunkRun {
   #counted = 0;
   #hasStopped = false;
 
-  constructor(options: {
-    spec: RequestSpec;
-    output: Int32Array;
-    chunkTokens: number;
-    draft: DraftSource | null;
-    expertsFrom?: number | null;
-    isUrgent: boolean;
-    chunk: number;
-  }) {
-    this.spec = options.spec;
-    this.draft = options.draft;
-    this.expertsFrom = options.expertsFrom ?? null;
-    this.isUrgent = options.isUrgent;
-    this.chunk = options.chunk;
-    this.chunkTokens = Math.min(
-      options.chunkTokens,
-      options.spec.sampling.tokensMax - options.output.length,
-    );
-    this.#output = options.output;
-    this.#made = new OutputColumns(this.chunkTokens, options.spec.sampling.topLogprobs);
+  constructor(command: Extract<WorkerCommand, { kind: "run" }>, chunk: number) {
+    const { request, output } = command;
+    const { tokensMax, topLogprobs } = request.sampling;
+    this.spec = request;
+    this.draft = command.draft;
+    this.expertsFrom = command.expertsFrom ?? null;
+    this.isUrgent = command.priority === "high";
+    this.chunk = chunk;
+    this.chunkTokens = Math.min(command.chunkTokens, tokensMax - output.length);
+    this.#output = output;
+    this.#made = new OutputColumns(this.chunkTokens, topLogprobs);
   }
 
   /** Output tokens so far, those of earlier chunks included. */

@@ -62,7 +62,7 @@ test("connectorOf: memory that only one server has, keys of unknown make and unk
 test("connectorLaunch: what it starts is what is found, without a problem", () => {
   for (const { name, launch } of CONNECTORS) {
     if (launch === null) continue;
-    const [flag, config = ""] = connectorLaunch(name, { port: 8100 });
+    const [flag, config = ""] = connectorLaunch(name, 8100);
     expect(flag).toBe("--kv-transfer-config");
     const told = connectorOf({ kv_transfer_config: JSON.parse(config) });
     expect(told).toMatchObject({ row: { name }, problem: null });

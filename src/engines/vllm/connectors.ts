@@ -3,15 +3,13 @@
 
 import { AppError } from "../../core/base/errors.ts";
 
-/** pool: every server finds KV in a shared store by a request's tokens. none: no other server does. */
-export type ConnectorReach = "pool" | "none";
-
 export interface ConnectorRow {
   /** Name in `--kv-connector`. */
   readonly name: string;
   /** Values of `kv_connector`: the present name, and names of older versions. */
   readonly classes: readonly string[];
-  readonly reach: ConnectorReach;
+  /** pool: every server finds KV in a shared store by a request's tokens. none: no other server does. */
+  readonly reach: "pool" | "none";
   /** KV of output tokens is saved by default. */
   readonly savesOutput: boolean;
   /** The setting in `kv_connector_extra_config` that makes it save KV of output; null: there is none. */
@@ -20,20 +18,17 @@ export interface ConnectorRow {
   readonly sharedBy: string | null;
   /** `cache_salt` is part of the keys, so KV of other weights is not found. null: not known. */
   readonly hasSalt: boolean | null;
-  /** `foretoken up` can start it; null: it needs a service of its own first (docs/KV.md). */
-  readonly launch: ((server: ConnectorSite) => Readonly<Record<string, unknown>>) | null;
+  /**
+   * The connector's settings, with which `foretoken up` starts a server; null: it needs a service of its own first
+   * (docs/KV.md). `port`: only this server listens there.
+   */
+  readonly launch: ((port: number) => Readonly<Record<string, unknown>>) | null;
   /** This project has tested it. */
   readonly wasRun: boolean;
 }
 
-/** What a connector needs to know of the server that is started with it. */
-export interface ConnectorSite {
-  /** A port on which only this server listens. */
-  readonly port: number;
-}
-
 /** Value of `--kv-transfer-config`. */
-const mooncakeLaunch = ({ port }: ConnectorSite) => ({
+const mooncakeLaunch = (port: number) => ({
   kv_connector: "MooncakeStoreConnector",
   // The stock connector, with what a CPU, a dead store and finished responses need (native/foretoken_vllm).
   kv_connector_module_path: "foretoken_vllm.mooncake",
@@ -171,7 +166,7 @@ function problemOf(
 }
 
 /** Arguments of `vllm serve`. @throws AppError invalid_config: the connector is unknown, or needs a service of its own. */
-export function connectorLaunch(name: string, site: ConnectorSite): readonly string[] {
+export function connectorLaunch(name: string, port: number): readonly string[] {
   const row = CONNECTORS.find((connector) => connector.name === name);
   const startable = CONNECTORS.flatMap((known) => (known.launch === null ? [] : [known.name]));
   if (row === undefined || row.launch === null) {
@@ -180,5 +175,5 @@ export function connectorLaunch(name: string, site: ConnectorSite): readonly str
     const refusal = `--kv-connector ${name} ${what}; it is one of ${startable.join(", ")}`;
     throw new AppError("invalid_config", refusal);
   }
-  return ["--kv-transfer-config", JSON.stringify(row.launch(site))];
+  return ["--kv-transfer-config", JSON.stringify(row.launch(port))];
 }

@@ -3,19 +3,10 @@
 // its state by prefill, and not step by step as in decoding.
 
 import { errorText } from "../../core/base/errors.ts";
-import { refusalText, type TrialServer, trialRequest, tryRequest } from "./trial.ts";
+import { type Made, refusalText, type TrialServer, trialRequest, tryRequest } from "./trial.ts";
 
 const TOKENS = 192;
 const CHUNK_TOKENS = 48;
-
-interface Greedy {
-  readonly tokens: readonly number[];
-  /** Logprobs of the likeliest tokens at each position, highest first. */
-  readonly top: readonly (readonly number[])[];
-}
-
-/** Generates `tokensMax` tokens greedily, with the two likeliest tokens at each position. */
-type GenerateGreedy = (prompt: readonly number[], tokensMax: number) => Promise<Greedy>;
 
 export interface DividedCheck {
   readonly tokens: number;
@@ -28,8 +19,9 @@ export interface DividedCheck {
   readonly logprobNats: number;
 }
 
+/** `generate`: makes `tokensMax` tokens greedily, with the two likeliest at each position. */
 export async function checkDivided(
-  generate: GenerateGreedy,
+  generate: (prompt: readonly number[], tokensMax: number) => Promise<Pick<Made, "tokens" | "top">>,
   prompt: readonly number[],
 ): Promise<DividedCheck> {
   const whole = await generate(prompt, TOKENS);

@@ -3,6 +3,7 @@
 
 import { expertsFrom, type SamplingParams } from "../../core/request/request.ts";
 import type { SamplingSupport } from "../../core/rollout/worker.ts";
+import type { Capabilities } from "./dialect.ts";
 
 const DIVIDED: SamplingSupport = { kind: "divided" };
 const WHOLE: SamplingSupport = { kind: "whole" };
@@ -22,14 +23,10 @@ const WHOLE_FIELDS = new Set([
 
 export function supportOf(
   sampling: SamplingParams,
-  server: {
-    readonly isSpeculative: boolean;
-    readonly logprobsMax: number;
-    readonly reportsExperts: boolean;
-    /** See Capabilities. */
-    readonly isDivisible: boolean;
-    readonly connector: object | null;
-  },
+  server: Pick<
+    Capabilities,
+    "isSpeculative" | "logprobsMax" | "reportsExperts" | "isDivisible" | "connector"
+  >,
 ): SamplingSupport {
   if ((sampling.adapter ?? null) !== null && server.connector !== null) {
     return refused("model", "is an adapter, and the keys of its KV connector name no adapters");
@@ -63,7 +60,7 @@ export function supportOf(
 /** Refuses a request for routed experts; null: they are not wanted, or the server reports them. vLLM and SGLang alike. */
 export function expertsRefused(
   sampling: SamplingParams,
-  { reportsExperts }: { readonly reportsExperts: boolean },
+  { reportsExperts }: Pick<Capabilities, "reportsExperts">,
 ): SamplingSupport | null {
   if (expertsFrom(sampling) === null || reportsExperts) return null;
   const flag = "needs a model with experts and --enable-return-routed-experts";

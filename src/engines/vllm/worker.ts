@@ -222,19 +222,12 @@ export class VllmWorker implements EngineWorker {
     }
   }
 
-  #run({ request, output, chunkTokens, priority, draft, expertsFrom }: Run): void {
-    this.#forget(request.requestId);
+  #run(command: Run): void {
+    const { requestId } = command.request;
+    this.#forget(requestId);
     this.#chunks += 1;
-    const run = new ChunkRun({
-      spec: request,
-      output,
-      chunkTokens,
-      draft,
-      expertsFrom: expertsFrom ?? null,
-      isUrgent: priority === "high",
-      chunk: this.#chunks,
-    });
-    this.#runs.set(request.requestId, run);
+    const run = new ChunkRun(command, this.#chunks);
+    this.#runs.set(requestId, run);
     this.#launch(run);
   }
 

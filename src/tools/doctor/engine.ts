@@ -16,14 +16,6 @@ import {
 } from "../../engines/vllm/trial.ts";
 import { LOGPROBS_MAX_DEFAULT, VLLM_DIALECT } from "../../engines/vllm/vllm.ts";
 
-export interface CheckAnswer {
-  /** HTTP status; 0: the server did not answer. */
-  readonly status: number;
-  readonly text: string;
-  /** The answer's text, parsed if it is JSON. */
-  readonly body: unknown;
-}
-
 export interface CompletionRequest {
   readonly tokens: readonly number[];
   /** How many of the last `tokens` earlier requests have generated. Default: 0. */
@@ -98,8 +90,8 @@ export class Engine {
     return this.#found;
   }
 
-  /** Sends a request; never rejects. `body`: JSON as text, or a value. */
-  async call(method: "GET" | "POST", path: string, body: unknown = null): Promise<CheckAnswer> {
+  /** Sends a request; never rejects. `body`: JSON as text, or a value. Status 0: no answer. */
+  async call(method: "GET" | "POST", path: string, body: unknown = null) {
     const json = body === null || typeof body === "string" ? body : JSON.stringify(body);
     const call = { method, path, body: json };
     const answer = await twice(() => this.#client.answer(call, TIMEOUT_MS));

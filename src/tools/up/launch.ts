@@ -176,7 +176,7 @@ export function launchOf(options: LaunchOptions): Launch {
   const drafts = pluginLaunch(options);
   const { kvConnector = null } = options;
   if (kvConnector !== null) {
-    args.push(...connectorLaunch(kvConnector.name, { port }));
+    args.push(...connectorLaunch(kvConnector.name, port));
   }
   return {
     command: [

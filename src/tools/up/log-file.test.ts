@@ -22,7 +22,8 @@ test("openLog: begins empty and keeps the run before", () => {
   expect(readFileSync(`${path}.old`, "utf8")).toBe("one\n");
 });
 
-test("tailOf: of a long log, only its end is read", () => {
+test("tailOf: of a long log, only its end is read", async () => {
   write(`${"x".repeat(100_000)}\nlast\n`);
-  expect(tailOf(path, 1)).toEqual(["last"]);
+  expect(await tailOf(path, 1)).toEqual(["last"]);
+  expect(await tailOf(join(folder, "absent.log"), 1)).toEqual([]);
 });

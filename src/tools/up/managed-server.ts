@@ -4,8 +4,20 @@
 import { closeSync } from "node:fs";
 import { AppError } from "../../core/base/errors.ts";
 import { getOnce, statusProblem } from "../../engines/vllm/http.ts";
-import { Backoff, type BackoffLimits } from "./backoff.ts";
 import { openLog, ProcessGroup, tailOf } from "./process-group.ts";
+
+export interface BackoffLimits {
+  /** Pause in ms before the first restart; it doubles with each run that was too short. */
+  readonly firstMs: number;
+  readonly msMax: number;
+  /** Time in ms after which a healthy run resets the count of failures. */
+  readonly goodMs: number;
+  /** Limit of consecutive unhealthy runs; then the program is given up. */
+  readonly failuresMax: number;
+}
+
+/** A server starts in 16 to 80 s, so that a pause of 60 s does not add much; ten tries are about ten minutes. */
+const BACKOFF: BackoffLimits = { firstMs: 500, msMax: 60_000, goodMs: 60_000, failuresMax: 10 };
 
 export interface ServerSpec {
   readonly name: string;
@@ -40,7 +52,8 @@ const WAITING_TOLD_MS = 5_000;
 export class ManagedServer {
   readonly spec: ServerSpec;
   readonly #notify: (event: ServerEvent) => void;
-  readonly #backoff: Backoff;
+  /** Runs in a row that were too short. */
+  #failures = 0;
   #group: ProcessGroup | null = null;
   #isStopping = false;
   /** Resolves when the server is to stop, which ends a pause. */
@@ -50,7 +63,6 @@ export class ManagedServer {
   constructor(spec: ServerSpec, notify: (event: ServerEvent) => void) {
     this.spec = spec;
     this.#notify = notify;
-    this.#backoff = new Backoff(spec.backoff);
   }
 
   /** Id of the server's process group; null: it is not running. */
@@ -65,7 +77,8 @@ export class ManagedServer {
   async start(): Promise<void> {
     const failure = await this.#startOnce();
     if (failure !== null) {
-      const lines = tailOf(this.spec.logPath, LINES_REPORTED).map((line) => `\n  ${line}`);
+      const tail = await tailOf(this.spec.logPath, LINES_REPORTED);
+      const lines = tail.map((line) => `\n  ${line}`);
       const where = `${this.spec.name} (${this.spec.logPath})`;
       throw new AppError("worker_failed", `${where}: ${failure}${lines.join("")}`);
     }
@@ -93,9 +106,9 @@ export class ManagedServer {
       await this.#group.clear();
       this.#group = null;
       if (this.#isStopping) return;
-      this.#notify({ kind: "died", how, lines: tailOf(this.spec.logPath, LINES_REPORTED) });
+      this.#notify({ kind: "died", how, lines: await tailOf(this.spec.logPath, LINES_REPORTED) });
       const healthyMs = healthyFromMs === null ? 0 : performance.now() - healthyFromMs;
-      const pauseMs = this.#backoff.next(healthyMs);
+      const pauseMs = this.#pauseAfter(healthyMs);
       if (pauseMs === null) {
         this.#notify({ kind: "gave_up" });
         return;
@@ -105,6 +118,14 @@ export class ManagedServer {
       if (this.#isStopping) return;
       healthyFromMs = (await this.#startOnce()) === null ? performance.now() : null;
     }
+  }
+
+  /** The pause in ms after a run that was healthy for `healthyMs`; null: the program is given up. */
+  #pauseAfter(healthyMs: number): number | null {
+    const { firstMs, msMax, goodMs, failuresMax } = this.spec.backoff ?? BACKOFF;
+    this.#failures = healthyMs >= goodMs ? 1 : this.#failures + 1;
+    if (this.#failures > failuresMax) return null;
+    return Math.min(msMax, firstMs * 2 ** (this.#failures - 1));
   }
 
   /** Starts the server once; returns why it is not healthy, null if it is. A server that is not healthy in time is killed. */
@@ -130,7 +151,7 @@ export class ManagedServer {
       }
       if (nowMs - toldMs >= WAITING_TOLD_MS) {
         toldMs = nowMs;
-        const [line = null] = tailOf(logPath, 1);
+        const [line = null] = await tailOf(logPath, 1);
         this.#notify({ kind: "starting", seconds: rounded(nowMs - fromMs), last_line: line });
       }
       await Promise.race([Bun.sleep(HEALTH_PAUSE_MS), group.ended, this.#stopped.promise]);

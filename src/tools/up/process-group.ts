@@ -5,15 +5,7 @@
 //        └─starts──▶ leader: sh, runs the program and waits for it
 
 import { type ChildProcess, spawn } from "node:child_process";
-import {
-  closeSync,
-  existsSync,
-  fstatSync,
-  mkdirSync,
-  openSync,
-  readSync,
-  renameSync,
-} from "node:fs";
+import { existsSync, mkdirSync, openSync, renameSync } from "node:fs";
 import { dirname } from "node:path";
 import { assert } from "../../core/base/assert.ts";
 
@@ -120,20 +112,14 @@ export function openLog(path: string): number {
 const TAIL_BYTES = 16_384;
 
 /** The last non-empty lines, at most `linesMax`; none if the file cannot be read. */
-export function tailOf(path: string, linesMax: number): string[] {
-  let file: number;
-  try {
-    file = openSync(path, "r");
-  } catch {
-    return [];
-  }
-  try {
-    const { size } = fstatSync(file);
-    const bytes = Buffer.alloc(Math.min(size, TAIL_BYTES));
-    readSync(file, bytes, 0, bytes.length, size - bytes.length);
-    const lines = bytes.toString("utf8").split("\n");
-    return lines.filter((line) => line.trim() !== "").slice(-linesMax);
-  } finally {
-    closeSync(file);
-  }
+export async function tailOf(path: string, linesMax: number): Promise<string[]> {
+  const file = Bun.file(path);
+  const from = Math.max(0, file.size - TAIL_BYTES);
+  const lines = (
+    await file
+      .slice(from)
+      .text()
+      .catch(() => "")
+  ).split("\n");
+  return lines.filter((line) => line.trim() !== "").slice(-linesMax);
 }

@@ -1,10 +1,10 @@
 // A vLLM server of a chaos run's fleet, started and kept running as `foretoken up` does.
 
+import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import type { FoundVllm } from "../../../src/tools/up/find-vllm.ts";
 import { launchOf } from "../../../src/tools/up/launch.ts";
 import { ManagedServer } from "../../../src/tools/up/managed-server.ts";
-import { tailOf } from "../../../src/tools/up/process-group.ts";
 import type { Member } from "./member.ts";
 
 /** A server alone needs 16 to 80 s; on a machine with other work it takes much longer. */
@@ -72,7 +72,8 @@ export class VllmServer implements Member {
   }
 
   get lines(): readonly string[] {
-    return tailOf(this.#logPath, LINES_KEPT);
+    const text = existsSync(this.#logPath) ? readFileSync(this.#logPath, "utf8") : "";
+    return text.trimEnd().split("\n").slice(-LINES_KEPT);
   }
 
   async started(): Promise<void> {
