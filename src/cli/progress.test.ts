@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import { stripVTControlCharacters } from "node:util";
-import type { Progress } from "../core/rollout/report.ts";
+import type { Progress } from "../core/rollout/meter.ts";
 import { progressDisplay, renderProgress } from "./progress.ts";
 import type { StatusOptions } from "./terminal.ts";
 

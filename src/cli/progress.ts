@@ -1,6 +1,6 @@
 // How a rollout goes, in words and a bar. It measures and decides nothing.
 
-import type { Progress } from "../core/rollout/report.ts";
+import type { Progress } from "../core/rollout/meter.ts";
 import { formatClock, formatCount, formatShare } from "./format.ts";
 import { createLog } from "./log.ts";
 import { operatorLog } from "./operator-log.ts";

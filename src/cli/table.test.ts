@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
 import { stripVTControlCharacters } from "node:util";
 import { ROLLOUT_FIGURES, sumsOf, WORKER_FIGURES } from "../core/rollout/figures.ts";
-import type { WorkerReport } from "../core/rollout/report.ts";
+import type { WorkerReport } from "../core/rollout/meter.ts";
 import type { RoundsReport } from "./rounds.ts";
 import * as tables from "./table.ts";
 

@@ -1,7 +1,7 @@
 // The closing tables: one run, or several beside one another and against the first. It prints what the
 // reports say and computes nothing but ratios.
 
-import type { WorkerReport } from "../core/rollout/report.ts";
+import type { WorkerReport } from "../core/rollout/meter.ts";
 import { formatBytes, formatCount, formatSeconds, formatShare } from "./format.ts";
 import { textTable } from "./output.ts";
 import { median, type Round, type RoundsReport } from "./rounds.ts";

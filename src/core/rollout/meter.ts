@@ -1,4 +1,5 @@
-// Counts what happens in a run and renders it as Progress and EnginesReport. It changes nothing.
+// Counts what happens in a run and renders it as Progress and EnginesReport. It changes nothing. The keys of EnginesReport
+// are a public format and stay stable.
 
 import type { Clock } from "../base/clock.ts";
 import type { WeightEpoch, WorkerId } from "../base/ids.ts";
@@ -8,6 +9,7 @@ import {
   type CountKey,
   type Counts,
   type Figures,
+  KV_MOVE_FIGURES,
   POOL_FIGURES,
   ROLLOUT_FIGURES,
   sumsOf,
@@ -17,16 +19,22 @@ import {
 import { Ends, IterationSpan, type IterationSummary } from "./iteration-span.ts";
 import { Ledger } from "./ledger.ts";
 import { type EngineClock, engineClock } from "./progress-clock.ts";
-import { type EnginesReport, kvMovesReport, type Progress, type WorkerReport } from "./report.ts";
 import { ETA_FACTOR, TimeLeft } from "./time-left.ts";
 import { type Timeline, TimelineRecorder } from "./timeline.ts";
-import type { EngineWorker, WorkerStats } from "./worker.ts";
+import type { EngineWorker, KvMoveStats, WorkerStats } from "./worker.ts";
 
 /** tokens/s is shown over about this long. */
 const RATE_WINDOW_MS = 1000;
 /** Interval between two estimates of the end: at least, and for each open request. */
 const ETA_MS = 1000;
 const ETA_REQUEST_MS = 1 / 16;
+
+/** An iteration as it stands; made on demand, some times a second. A sidecar's counts are those of its current iteration. */
+export type Progress = Readonly<ReturnType<Meter["progress"]>>;
+/** Report of the engines: the figures of the table, and values derived from them. */
+export type EnginesReport = Readonly<ReturnType<Meter["report"]>>;
+/** One worker's share of a run. */
+export type WorkerReport = Readonly<ReturnType<typeof workerReport>>;
 
 interface WorkerTally {
   readonly worker: EngineWorker;
@@ -225,7 +233,7 @@ export class Meter {
     return this.#span?.figures(counted) ?? counted;
   }
 
-  progress(): Progress {
+  progress() {
     const now = this.#clock.nowMs();
     let running = 0;
     for (const { stats } of this.#tallies.values()) running += stats?.running ?? 0;
@@ -240,7 +248,9 @@ export class Meter {
     const left = figures.requests - figures.finished_requests;
     const etaS = left === 0 ? null : this.#secondsLeft(now, running, left);
     return {
+      /** Number of the iteration; the first is 1. 0: none has begun. */
       iteration: this.iteration,
+      /** Unfinished requests are at most a tenth of the iteration's. */
       isTail: span?.isTail(figures) ?? false,
       elapsedS: (now - (span?.startMs ?? this.#startMs)) / 1000,
       groupsDone: figures.finished_groups,
@@ -248,18 +258,22 @@ export class Meter {
       requestsDone: figures.finished_requests,
       requests: figures.requests,
       outputTokens: figures.output_tokens,
+      /** Rate over about the last second. */
       tokensPerS: this.#tokensPerS,
       running,
       waiting: Math.max(0, left - running),
       migrations: figures.migrations,
       preemptions: figures.preemptions,
       meanAcceptanceLength: meanAcceptanceLength(figures),
+      /** null until there is something to go by. */
       etaS,
+      /** Bounds of the likely time left; see `time-left.ts`. null as etaS. */
       etaLowS: etaS && etaS / ETA_FACTOR,
       etaHighS: etaS && etaS * ETA_FACTOR,
       workers: this.#sorted.map(({ worker, stats }) => ({
-        worker: worker.workerId,
+        worker: worker.workerId as number,
         running: stats?.running ?? 0,
+        /** Requests in the engine's own queue. */
         waiting: stats?.waiting ?? 0,
         slots: worker.capacity.slots,
         kvTokensUsed: stats?.kvTokensUsed ?? 0,
@@ -286,20 +300,23 @@ export class Meter {
   }
 
   /** Report of the engines since the beginning, for a rollout of these times. */
-  report(times: { startMs: number; endMs: number; pool: KvPoolStats }): EnginesReport {
+  report(times: { startMs: number; endMs: number; pool: KvPoolStats }) {
     const counted = this.#counted();
     const { output_tokens: tokens, accepted_tokens: accepted } = counted;
     return {
       ...counted,
       mean_acceptance_length: meanAcceptanceLength(counted),
+      /** Output tokens per request and engine step over the whole run. */
       tokens_per_step: tokens / Math.max(1, tokens - accepted),
       kv_pool: {
         memory_bytes_peak: this.#poolMemoryPeak,
         disk_bytes_peak: this.#poolDiskPeak,
         ...sumsOf(POOL_FIGURES, [times.pool]),
       },
+      /** Moves by the engines' own KV connectors; null: no engine has one. */
       kv_moves: kvMovesReport([...this.#tallies.values()].map(({ stats }) => stats?.kvMoves)),
       workers: this.#sorted.map((tally) => workerReport(tally, times)),
+      /** Places and times of all chunks: `foretoken trace` draws it. */
       timeline: this.timeline(),
     };
   }
@@ -345,6 +362,14 @@ function hasWorked(before: WorkerStats | null, after: WorkerStats): boolean {
   );
 }
 
+/** KV moves of one engine, or of all together; null: no engine moves KV by a connector. */
+export function kvMovesReport(all: readonly (KvMoveStats | undefined)[]) {
+  const moves = all.filter((one) => one !== undefined);
+  if (moves.length === 0) return null;
+  const connectors = [...new Set(moves.map(({ connector }) => connector))];
+  return { connectors, ...sumsOf(KV_MOVE_FIGURES, moves) };
+}
+
 /** 1 + accepted tokens / drafts; 1 where nothing was drafted. */
 function meanAcceptanceLength({ drafts, accepted_tokens: accepted }: Readonly<Figures>): number {
   return drafts <= 0 ? 1 : 1 + accepted / drafts;
@@ -353,16 +378,20 @@ function meanAcceptanceLength({ drafts, accepted_tokens: accepted }: Readonly<Fi
 function workerReport(
   { worker, stats, outputTokens, kvTokensPeak, lastTokenMs }: WorkerTally,
   { startMs, endMs }: { startMs: number; endMs: number },
-): WorkerReport {
+) {
   const wallMs = Math.max(1e-9, endMs - startMs);
   return {
     ...sumsOf(WORKER_FIGURES, stats === null ? [] : [stats]),
-    worker: worker.workerId,
+    worker: worker.workerId as number,
+    /** Share of the wall time spent inside engine steps, 0..1. */
     busy_share: (stats?.busyMs ?? 0) / wallMs,
+    /** Wall time between this worker's last token and the end of the run. */
     idle_tail_s: (endMs - Math.max(lastTokenMs, startMs)) / 1000,
     output_tokens: outputTokens,
+    /** Highest KV use seen, and the budget, in tokens. */
     kv_tokens_peak: kvTokensPeak,
     kv_tokens: worker.capacity.kvTokens,
+    /** Time inside the drafter over time inside engine steps. */
     draft_share: (stats?.draftMs ?? 0) / Math.max(1e-9, stats?.busyMs ?? 0),
   };
 }

@@ -1,65 +1,10 @@
-// The reports of a rollout: while it runs (Progress), when it is over (RolloutReport), and with what its engines did
-// (RunReport). The last two are written as they stand: their keys are a public format and stay stable.
+// The reports of a rollout when it is over: of its responses (RolloutReport), and with what its engines did (RunReport).
+// They are written as they stand: their keys are a public format and stay stable.
 
 import type { RolloutRequest } from "../request/buffer.ts";
-import {
-  type Figures,
-  KV_MOVE_FIGURES,
-  type KvMoveKey,
-  type PoolKey,
-  sumsOf,
-  type WorkerKey,
-} from "./figures.ts";
 import type { Ends } from "./iteration-span.ts";
+import type { EnginesReport } from "./meter.ts";
 import { lengthBias } from "./selection.ts";
-import type { Timeline } from "./timeline.ts";
-import type { KvMoveStats } from "./worker.ts";
-
-/** One worker's share of a run; the figures of the table, and: */
-export interface WorkerReport extends Readonly<Record<WorkerKey, number>> {
-  readonly worker: number;
-  /** Share of the wall time spent inside engine steps, 0..1. */
-  readonly busy_share: number;
-  /** Wall time between this worker's last token and the end of the run. */
-  readonly idle_tail_s: number;
-  readonly output_tokens: number;
-  /** Highest KV use seen, and the budget, in tokens. */
-  readonly kv_tokens_peak: number;
-  readonly kv_tokens: number;
-  /** Time inside the drafter ÷ time inside engine steps. */
-  readonly draft_share: number;
-}
-
-/** KV moves of one engine, or of all together. */
-export interface KvMovesReport extends Readonly<Record<KvMoveKey, number>> {
-  /** The engines' connectors, each once. */
-  readonly connectors: readonly string[];
-}
-
-/** null: no engine moves KV by a connector. */
-export function kvMovesReport(all: readonly (KvMoveStats | undefined)[]): KvMovesReport | null {
-  const there = all.filter((moves) => moves !== undefined);
-  if (there.length === 0) return null;
-  const connectors = [...new Set(there.map(({ connector }) => connector))];
-  return { connectors, ...sumsOf(KV_MOVE_FIGURES, there) };
-}
-
-/** Report of the engines: the figures of the table, and values derived from them. */
-export interface EnginesReport extends Readonly<Figures> {
-  /** 1 + accepted ÷ drafts; 1 where nothing was drafted. */
-  readonly mean_acceptance_length: number;
-  /** Output tokens per request and engine step over the whole run. */
-  readonly tokens_per_step: number;
-  readonly kv_pool: Readonly<Record<PoolKey, number>> & {
-    readonly memory_bytes_peak: number;
-    readonly disk_bytes_peak: number;
-  };
-  /** Moves by the engines' own KV connectors; null: no engine has one. */
-  readonly kv_moves: KvMovesReport | null;
-  readonly workers: readonly WorkerReport[];
-  /** Places and times of all chunks: `foretoken trace` draws it. */
-  readonly timeline: Timeline;
-}
 
 export type RolloutReport = Readonly<ReturnType<typeof rolloutReport>>;
 
@@ -146,40 +91,4 @@ export interface ReportFile {
   readonly seed: number;
   readonly host: { readonly cpu: string; readonly cores: number; readonly bun: string };
   readonly runs: Readonly<Record<string, RunReport>>;
-}
-
-/** An iteration as it stands; made on demand, some times a second. A sidecar's counts are those of its current iteration. */
-export interface Progress {
-  /** Number of the iteration; the first is 1. 0: none has begun. */
-  readonly iteration: number;
-  /** Unfinished requests are at most a tenth of the iteration's. */
-  readonly isTail: boolean;
-  readonly elapsedS: number;
-  readonly groupsDone: number;
-  readonly groups: number;
-  readonly requestsDone: number;
-  readonly requests: number;
-  readonly outputTokens: number;
-  /** Rate over about the last second. */
-  readonly tokensPerS: number;
-  readonly running: number;
-  readonly waiting: number;
-  readonly migrations: number;
-  readonly preemptions: number;
-  /** 1 where nothing was drafted yet. */
-  readonly meanAcceptanceLength: number;
-  /** null until there is something to go by. */
-  readonly etaS: number | null;
-  /** Bounds of the likely time left; see `time-left.ts`. null as etaS. */
-  readonly etaLowS: number | null;
-  readonly etaHighS: number | null;
-  readonly workers: readonly {
-    readonly worker: number;
-    readonly running: number;
-    /** Requests in the engine's own queue. */
-    readonly waiting: number;
-    readonly slots: number;
-    readonly kvTokensUsed: number;
-    readonly kvTokens: number;
-  }[];
 }

@@ -14,8 +14,7 @@ import {
   ROLLOUT_FIGURES,
   WORKER_FIGURES,
 } from "../../core/rollout/figures.ts";
-import type { Meter } from "../../core/rollout/meter.ts";
-import type { Progress } from "../../core/rollout/report.ts";
+import type { Meter, Progress } from "../../core/rollout/meter.ts";
 import type { WorkerStats } from "../../core/rollout/worker.ts";
 import type { EngineTime } from "./effective-time.ts";
 import { requestTimes } from "./request-times.ts";

@@ -2,9 +2,9 @@
 // is routes.ts; adapters make the same calls.
 
 import { AppError } from "../../core/base/errors.ts";
+import { kvMovesReport } from "../../core/rollout/meter.ts";
 import type { ControlAnswer, EngineOperation } from "../../core/rollout/operation.ts";
 import type { PauseMode } from "../../core/rollout/pause.ts";
-import { kvMovesReport } from "../../core/rollout/report.ts";
 import {
   type CallBound,
   connected,

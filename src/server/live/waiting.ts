@@ -3,8 +3,8 @@
 // until it ends.
 
 import type { RolloutRequest } from "../../core/request/buffer.ts";
+import type { Progress } from "../../core/rollout/meter.ts";
 import type { EngineClock, WaitState } from "../../core/rollout/progress-clock.ts";
-import type { Progress } from "../../core/rollout/report.ts";
 import type { Member } from "../../fleet/engines.ts";
 import type { WorkerPool } from "../../fleet/pool.ts";
 import type { OpenWait } from "../../fleet/waits.ts";

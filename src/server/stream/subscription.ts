@@ -5,7 +5,7 @@
 import type { WeightEpoch } from "../../core/base/ids.ts";
 import type { Group, RolloutRequest } from "../../core/request/buffer.ts";
 import type { ResponseEnd } from "../../core/request/request.ts";
-import type { Progress } from "../../core/rollout/report.ts";
+import type { Progress } from "../../core/rollout/meter.ts";
 import type { Socket } from "../http.ts";
 import type { Filter, Subscribe } from "./client-message.ts";
 
