@@ -34,44 +34,9 @@ export type ChunkRow = readonly [
   end: string | null,
 ];
 
-export interface ResponseTimeline {
-  readonly group: string;
-  readonly index: number;
-  readonly request: number;
-  readonly prompt_tokens: number;
-  /** Output tokens that it may have. */
-  readonly tokens_max: number;
-  readonly joined_ms: number;
-  /** null: it has not finished. */
-  readonly end_ms: number | null;
-  readonly finish_reason: string | null;
-  readonly tokens: number;
-  readonly chunks: readonly ChunkRow[];
-}
-
-export interface WorkerTimeline {
-  readonly worker: number;
-  readonly name: string;
-  readonly slots: number;
-  readonly kv_tokens: number;
-  readonly at_ms: readonly number[];
-  readonly running: readonly number[];
-  readonly waiting: readonly number[];
-  readonly kv_tokens_used: readonly number[];
-  /** Time in which KV was computed again, up to here: the part of the engine's busy time that such rows took. */
-  readonly recomputing_ms: readonly number[];
-  /** Tokens that the engine has made, up to here. */
-  readonly output_tokens: readonly number[];
-}
-
-export interface Timeline {
-  readonly chunk_columns: readonly string[];
-  /** Responses in the order in which they finished; unfinished ones follow. */
-  readonly responses: readonly ResponseTimeline[];
-  /** Responses that finished before them, whose chunks are not kept. */
-  readonly responses_left_out: number;
-  readonly workers: readonly WorkerTimeline[];
-}
+export type Timeline = Readonly<ReturnType<TimelineRecorder["report"]>>;
+export type ResponseTimeline = Timeline["responses"][number];
+export type WorkerTimeline = Timeline["workers"][number];
 
 /** Room for the trace of a whole iteration: 16,384 responses of 16 chunks. A response counts as one chunk more. */
 const CHUNKS_MAX = 262_144 + 16_384;
@@ -119,16 +84,9 @@ function recomputedMs(before: WorkerStats, now: WorkerStats, baseRows: number): 
   return (busyMs * again) / Math.max(1, again, base + rows);
 }
 
-/** The record of a finished response; its tokens are not kept. */
-type Kept = Omit<ResponseTimeline, "chunks" | "joined_ms" | "end_ms"> & {
-  readonly joinedMs: number;
-  readonly endMs: number | null;
-  readonly chunks: readonly Chunk[];
-};
-
 export class TimelineRecorder {
   readonly #chunksMax: number;
-  #finished: Kept[] = [];
+  #finished: ReturnType<typeof kept>[] = [];
   /** Responses before this index of `#finished` are left out. */
   #first = 0;
   /** And responses: one that was aborted before it ran has no chunk. */
@@ -178,7 +136,7 @@ export class TimelineRecorder {
     readonly startMs: number;
     readonly open: Iterable<RolloutRequest>;
     readonly workers: readonly Pick<EngineWorker, "workerId" | "name" | "capacity">[];
-  }): Timeline {
+  }) {
     const { startMs, open, workers } = about;
     const since = (ms: number) => Math.round((ms - startMs) * 1000) / 1000;
     const begun = [...open].filter(
@@ -186,18 +144,21 @@ export class TimelineRecorder {
     );
     const all = [...this.#finished.slice(this.#first), ...begun.map(kept)];
     return {
-      chunk_columns: CHUNK_COLUMNS,
+      chunk_columns: CHUNK_COLUMNS as readonly string[],
+      /** In the order in which they finished; unfinished ones follow. */
       responses: all.map(({ joinedMs, endMs, chunks, ...response }) => ({
         ...response,
         joined_ms: since(joinedMs),
+        /** null: it has not finished. */
         end_ms: endMs === null ? null : since(endMs),
         chunks: chunks.flatMap((chunk) => rowOf(chunk, since)),
       })),
+      /** Responses that finished before them, whose chunks are not kept. */
       responses_left_out: this.#leftOut,
       workers: workers.map(({ workerId, name, capacity }) => {
         const samples = this.#samples.get(workerId)?.all ?? [];
         return {
-          worker: workerId,
+          worker: workerId as number,
           name,
           slots: capacity.slots,
           kv_tokens: capacity.kvTokens,
@@ -205,7 +166,9 @@ export class TimelineRecorder {
           running: samples.map((sample) => sample.running),
           waiting: samples.map((sample) => sample.waiting),
           kv_tokens_used: samples.map((sample) => sample.kvTokensUsed),
+          /** Time in which KV was computed again, up to here: the part of the engine's busy time that such rows took. */
           recomputing_ms: samples.map((sample) => Math.round(sample.recomputingMs)),
+          /** Tokens that the engine has made, up to here. */
           output_tokens: samples.map((sample) => sample.outputTokens),
         };
       }),
@@ -213,14 +176,16 @@ export class TimelineRecorder {
   }
 }
 
-function kept({ spec, response }: RolloutRequest): Kept {
+/** The record of a finished response; its tokens are not kept. */
+function kept({ spec, response }: RolloutRequest) {
   return {
-    group: spec.groupId,
+    group: spec.groupId as string,
     index: spec.sampleIndex,
-    request: spec.requestId,
+    request: spec.requestId as number,
     prompt_tokens: spec.prompt.length,
+    /** Output tokens that it may have. */
     tokens_max: response.tokensMax,
-    finish_reason: response.finish,
+    finish_reason: response.finish as string | null,
     tokens: response.length,
     joinedMs: response.joinedMs ?? 0,
     endMs: response.finishedMs,
