@@ -4,10 +4,7 @@
 
 /** Measured time of one engine step. */
 export interface StepTimes {
-  /**
-   * Milliseconds of a step that verifies `rows` tokens of `batch` requests, rows >= batch >= 1.
-   * rows = batch is a plain decode step.
-   */
+  /** Milliseconds of a step that verifies `rows` tokens of `batch` requests, rows >= batch >= 1; equal: a plain step. */
   ms(batch: number, rows: number): number;
 }
 

@@ -13,10 +13,7 @@ export interface DraftQuery extends DraftWanted {
 export { DRAFT_TOKENS_MAX, TREE_TOKENS_MAX } from "../wasm/abi.ts";
 export type { Drafts } from "../wasm/suffix-index.ts";
 
-/**
- * gap: tokens before `offset` are missing; ask for the log from `have`. full: there is no room for them, and will be
- * none; nothing is drafted for the response.
- */
+/** gap: tokens before `offset` are missing; ask for the log from `have`. full: there is no room, and nothing is drafted. */
 export type UpdateResult = { kind: "ok" } | { kind: "gap"; have: number } | { kind: "full" };
 
 export interface Drafter {

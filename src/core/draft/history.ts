@@ -61,10 +61,7 @@ export class History {
     this.#epoch += epochs;
   }
 
-  /**
-   * Responses of earlier epochs to a prompt, by `promptKey`, the latest first. They belong to the history and must not be
-   * changed.
-   */
+  /** Responses of earlier epochs to a prompt, by `promptKey`, the latest first. They must not be changed. */
   past(key: number): readonly Int32Array[] {
     const generations = this.#prompts.get(key);
     if (generations === undefined) return [];

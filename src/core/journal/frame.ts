@@ -41,10 +41,7 @@ export function scanFrame(bytes: Uint8Array, at: number): FrameScan {
   return { kind: "torn" };
 }
 
-/**
- * Whether a crash in the first write of a journal can have left these bytes: the beginning of a frame, or zeros where a
- * file system has lost the contents. Anything else was written by another program, or by another release's format.
- */
+/** Whether a crash in the first write can have left these bytes: a frame's beginning, or zeros for lost contents. */
 export function isOwnBeginning(bytes: Uint8Array): boolean {
   const beginning = bytes.subarray(0, 4);
   const isMagic = beginning.every((byte, i) => byte === ((MAGIC >>> (8 * i)) & 0xff));

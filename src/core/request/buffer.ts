@@ -61,10 +61,7 @@ export interface Group {
   readonly promptOn: Set<WorkerId>;
 }
 
-/**
- * waiting: in the buffer, to be scheduled. moving: scheduled, its KV is on the way.
- * running: on `workerId`. finished: complete, or given up.
- */
+/** waiting: to be scheduled. moving: its KV is on the way. running: on `workerId`. finished: complete, or given up. */
 export type RequestStatus = "waiting" | "moving" | "running" | "finished";
 
 /** The statuses that may follow each status. */

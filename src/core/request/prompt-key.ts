@@ -2,10 +2,7 @@
 
 import { fold32, hashString } from "../base/hash.ts";
 
-/**
- * 53 bits of two 32-bit hashes. Prompts that collide share a history: then one is drafted for from responses to the other,
- * and verification rejects these drafts.
- */
+/** 53 bits of two 32-bit hashes. Prompts that collide share a history, whose drafts verification rejects. */
 export function promptKey(prompt: Int32Array, scope = ""): number {
   const seed = scope === "" ? 0 : hashString(scope);
   let high = prompt.length ^ seed;

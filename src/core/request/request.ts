@@ -50,10 +50,7 @@ export interface SamplingParams {
   readonly topLogprobs: number;
   /** Further fields of the engine's own API, passed on unchanged (`structured_outputs`, ...); null: none. */
   readonly engineFields: Readonly<Record<string, unknown>> | null;
-  /**
-   * Names of engine fields that keep no state from token to token, though the engine cannot know that: a response with
-   * them can be divided. Absent: none.
-   */
+  /** Names of engine fields without state from token to token: a response with them can be divided. Absent: none. */
   readonly statelessFields?: readonly string[];
   /** An adapter (LoRA) on top of the model's weights; null or absent: none. */
   readonly adapter?: string | null;
@@ -137,10 +134,7 @@ export interface RequestSpec {
   readonly draw: DrawKey;
   /** false: some of its sampling state lives in the engine, so it must run in one piece. */
   readonly divisible: boolean;
-  /**
-   * In a later turn of a session: how many tokens at the prompt's end are new since the turn before. Siblings draft from
-   * them, too. Default: 0.
-   */
+  /** Tokens at the prompt's end that are new since the session's turn before; siblings draft from them, too. Default: 0. */
   readonly leadTokens?: number;
   /** true: the finished request's KV stays parked for the next turn of its session. Default: false. */
   readonly keepsKv?: boolean;

@@ -20,10 +20,7 @@ export interface Chunk {
   readonly run?: ChunkStats | undefined;
 }
 
-/**
- * Why a chunk ended. used_up: it has all its tokens. ended_early: it was stopped to free its KV. lost: its worker died or
- * the weights changed. Else the response ended.
- */
+/** used_up: all its tokens. ended_early: stopped to free its KV. lost: its worker, or its weights. Else the response ended. */
 export type ChunkEnd = "used_up" | "ended_early" | "lost" | ResponseEnd;
 
 /** How a chunk ran. Times are those of the rollout's clock. */

@@ -80,10 +80,7 @@ export class DriftGuard {
     return isPlain && topLogprobs >= TOP_MIN;
   }
 
-  /**
-   * The last chunk of a request that it compares has ended; `hasDrafts`: its engine drafts where it may. Returns why
-   * this changes; null: it does not.
-   */
+  /** The last chunk of a request that it compares has ended. Returns why `mayDraft` changes; null: it does not. */
   ended({ response }: RolloutRequest, hasDrafts: boolean, nowMs: number): string | null {
     const chunk = response.lastChunk;
     const top = chunk && response.topLogprobs(chunk.offset);

@@ -23,10 +23,7 @@ export interface RolloutEvents<Asked = unknown> {
   /** A rollout that a client asked for as a whole is over, and its groups are complete. */
   rolloutOver(): void;
   stats(workerId: WorkerId, stats: WorkerStats): void;
-  /**
-   * The worker was removed; its requests continue elsewhere, or wait for a worker. It may have been removed before, or
-   * may not serve yet (`watch`).
-   */
+  /** The worker was removed, or was before, or does not serve yet (`watch`). Its requests continue, or wait for a worker. */
   workerFailed(worker: EngineWorker, message: string): void;
   /** The request has been ended because it makes workers die; `response.refusal` is the reason. Before `finished`. */
   quarantined(request: RolloutRequest): void;

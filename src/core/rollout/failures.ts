@@ -21,10 +21,7 @@ const DEATHS_MAX = 64;
 /** Characters kept of a dying worker's last message. */
 const REPORT_CHARACTERS = 300;
 
-/**
- * Delay before requests of a dead worker run again: if something outside kills all workers, as at a shutdown, the next
- * worker has died meanwhile without running them.
- */
+/** Delay before requests of a dead worker run again: if all workers are killed, as at a shutdown, the next dies without them. */
 export const RETRY_DELAY_MS = 500;
 /** Maximum of dead workers' last messages in the message about a request. */
 const REPORTS_MAX = 4;
@@ -50,10 +47,7 @@ export class Failures {
     this.#quarantine = new Quarantine(clock);
   }
 
-  /**
-   * Checks a request that has joined: one like those that workers died of is refused. The caller can handle that only
-   * when it knows the request.
-   */
+  /** A request like those that workers died of is refused, later: its caller must know it first. */
   joined(request: RolloutRequest): void {
     const reason = this.#quarantine.reason(request);
     if (reason !== null) this.#rejected.set(request, reason);

@@ -6,10 +6,7 @@ import { type Figures, since } from "./figures.ts";
 
 /** Tail: the last 10 % of requests (paper, Fig. 8). */
 const TAIL_SHARE = 0.1;
-/**
- * Times of finished requests kept, at least: more than the tail of the largest rollout, 10 % of the 262,144 that
- * the request buffer holds.
- */
+/** Times of finished requests kept, at least: more than the tail of REQUESTS_MAX requests. */
 const ENDS_KEPT = 32_768;
 
 /** Summary of one iteration of a trainer. */

@@ -70,10 +70,7 @@ export class Meter {
   #poolMemoryPeak = 0;
   #poolDiskPeak = 0;
 
-  /**
-   * Time counts from now on. `requests`: those of all open groups, finished or not. `learned`: their L_g, if known.
-   * `load`: what runs on the workers.
-   */
+  /** `requests`: those of all open groups, finished or not. `learned`: their L_g, if known. `load`: what workers run. */
   constructor(
     clock: Clock,
     requests: () => Iterable<RolloutRequest> = () => [],

@@ -217,10 +217,7 @@ export class Rollout {
     if (isComplete(group)) this.#loop.turns.run(() => this.#loop.retire(group));
   }
 
-  /**
-   * Ends a response as it stands. abort: it is given up. stop: its text is complete (a stop string). deadline: of its client.
-   * Nothing happens if it is finished.
-   */
+  /** Ends an unfinished response as it stands. stop: its text is complete (a stop string). deadline: of its client. */
   end(request: RolloutRequest, reason: "abort" | "stop" | "deadline"): void {
     if (request.status === "finished") return;
     this.#loop.turns.run(() => this.#loop.end(request, reason));
@@ -238,10 +235,7 @@ export class Rollout {
     return this.#loop.dispatch.isQuiet;
   }
 
-  /**
-   * Pauses generation. Resolves with true when no request runs (`keep`) or none is left (`wait`, `abort`); with false
-   * if generation resumed before.
-   */
+  /** Resolves with true when no request runs (`keep`) or none is left; with false if generation resumed before. */
   async pause(mode: PauseMode): Promise<boolean> {
     const { pause, turns, dispatch } = this.#loop;
     pause.mode = mode;

@@ -69,10 +69,7 @@ class WorkerSamples {
   }
 }
 
-/**
- * Time of the rows that were computed again between two reports. A step takes as long as its rows and `baseRows` more;
- * where that is not known, half of a step is counted for its rows.
- */
+/** Time of rows computed again between two reports. A step takes its rows and `baseRows` more; unknown: twice its rows. */
 function recomputedMs(before: WorkerStats, now: WorkerStats, baseRows: number): number {
   const again = Math.max(0, now.recomputedTokens - before.recomputedTokens);
   const since = (key: "prefillTokens" | "outputTokens" | "draftedTokens" | "acceptedTokens") =>

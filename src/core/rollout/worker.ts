@@ -18,10 +18,7 @@ import type { ControlAnswer, EngineOperation } from "./operation.ts";
 export interface WorkerCapacity {
   /** Requests that run at the same time, at most; 2 or more. An engine with one at a time lets two take turns. */
   readonly slots: number;
-  /**
-   * Requests sent to it beyond its slots, which wait in its own queue: a slot that gets free is taken in the engine's
-   * next step, and not a round trip later. Default: 0.
-   */
+  /** Requests beyond its slots that wait in its own queue, and take a free slot in the engine's next step. Default: 0. */
   readonly ahead?: number;
   /** KV budget in tokens, over all requests resident on the worker (running and parked). */
   readonly kvTokens: number;
@@ -73,10 +70,7 @@ export type WorkerCommand =
    * tokens that it has (`chunk_done`); one that cannot be divided runs on, and `exported` hands out nothing.
    */
   | { kind: "export"; requestId: RequestId }
-  /**
-   * The chunk of a request that may be divided ends with the tokens that it has (`chunk_done`), and its KV is parked.
-   * Nothing happens if none runs.
-   */
+  /** If a chunk that may be divided runs, it ends with the tokens that it has (`chunk_done`), and its KV is parked. */
   | { kind: "park"; requestId: RequestId }
   /**
    * The KV that is parked for `from`, up to `tokens` of it, belongs to this request from now on, which has not run yet:
@@ -158,15 +152,9 @@ export interface WorkerStats {
   readonly acceptedTokens: number;
   /** Verifications of at least one draft token: mean acceptance length = 1 + accepted / drafts. */
   readonly drafts: number;
-  /**
-   * Time that drafts have saved, ms: that of the steps which the accepted tokens made needless, less verification and
-   * drafting. Below 0: they cost more than they saved. Absent: the engine does not know its step times.
-   */
+  /** Time of the steps that accepted tokens made needless, less verification and drafting, ms. Absent: not known. */
   readonly draftSavedMs?: number;
-  /**
-   * How far steps took of late from what the draft planner expected of them, as a part of that, 0 to 1. Absent: as
-   * draftSavedMs.
-   */
+  /** How far steps took of late from what the draft planner expected, as a part of that, 0 to 1. Absent: not known. */
   readonly stepError?: number;
   /** KV blobs loaded, and refused (wrong, corrupt or no room): the latter were recomputed. */
   readonly kvLoads: number;
@@ -234,10 +222,7 @@ export interface EngineWorker {
   listen(listener: WorkerListener): void;
   /** How the worker supports these sampling parameters. */
   supports(sampling: SamplingParams): SamplingSupport;
-  /**
-   * Carries out an operation. `nextEpoch`: the weight epoch that begins if it changes the weights. Never rejects. Nothing
-   * may be running when the weights change; the caller sees to it.
-   */
+  /** Never rejects. `nextEpoch` begins if the weights change; the caller sees to it that nothing runs then. */
   perform(operation: EngineOperation, nextEpoch: WeightEpoch): Promise<ControlAnswer>;
   /** Stops the engine and frees it. Safe to call twice. */
   close(): Promise<void>;

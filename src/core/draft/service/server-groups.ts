@@ -91,10 +91,7 @@ export class ServerGroups {
     return group;
   }
 
-  /**
-   * Appends to a log of a group that was used just now; null: it has the tokens, else why it does not. Others may be
-   * dropped to make room, the group itself never.
-   */
+  /** Appends to a group that was used just now; null: it has the tokens. Others may be dropped to make room. */
   append(
     group: ServerGroup,
     { sampleIndex, offset, tokens }: SampleDelta,

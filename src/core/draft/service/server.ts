@@ -39,10 +39,7 @@ export interface DraftServerOptions {
   /** Any number below 2^32; a restarted server should take another. */
   readonly instanceId: number;
   readonly limits?: Partial<DraftServerLimits>;
-  /**
-   * true: weight epochs are begun by `advance` alone; messages of a newer one are answered as those of an older one
-   * are. false: the first message of a newer epoch begins it.
-   */
+  /** true: `advance` alone begins weight epochs, and messages of a newer one are stale. false: the first of them begins it. */
   readonly leads?: boolean;
   /** Responses of this process, which clients need not send. */
   readonly source?: ResponseSource;
@@ -97,9 +94,8 @@ export class DraftServer {
   }
 
   /**
-   * Whether an epoch is too far ahead to be valid: that many updates cannot have happened meanwhile, and an epoch
-   * started by mistake would make every other peer's messages stale. A new server that does not lead takes the first
-   * epoch that it receives.
+   * Whether an epoch is too far ahead to be valid: one begun by mistake would make every other peer's messages stale. A
+   * new server that does not lead takes the first epoch that it receives.
    */
   isBeyond(epoch: WeightEpoch): boolean {
     if (!this.#leads && this.#epoch === 0) return false;
