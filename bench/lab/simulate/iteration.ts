@@ -5,7 +5,7 @@ import { present } from "../../../src/core/base/assert.ts";
 import { type RequestId, workerId } from "../../../src/core/base/ids.ts";
 import type { Group, RolloutRequest } from "../../../src/core/request/buffer.ts";
 import { isCut } from "../../../src/core/request/request.ts";
-import { endRest, firstComplete } from "../../../src/core/rollout/selection.ts";
+import { firstComplete } from "../../../src/core/rollout/selection.ts";
 import type { PolicyParts } from "../../../src/core/schedule/policies.ts";
 import type { Scheduler } from "../../../src/core/schedule/scheduler.ts";
 import type { CoreExports } from "../../../src/core/wasm/load.ts";
@@ -192,7 +192,13 @@ export class Iteration extends Simulation {
     super.finished(request);
     if (!isCut(request.response.finish)) this.#finished.push(request);
     const { finishFirst } = this.#options;
-    if (finishFirst !== undefined) endRest(this.rollout, request.group.requests, finishFirst);
+    const { requests } = request.group;
+    if (finishFirst === undefined || firstComplete(requests, finishFirst).length < finishFirst)
+      return;
+    // Not inside the turn in which the last of them has finished.
+    queueMicrotask(() => {
+      for (const one of requests) this.rollout.end(one, "abort");
+    });
   }
 
   protected override groupFinished({ requests }: Group): void {

@@ -15,12 +15,6 @@ export interface HistoryOptions {
   readonly responsesMax?: number;
 }
 
-export interface HistoryStats {
-  readonly prompts: number;
-  readonly responses: number;
-  readonly usedBytes: number;
-}
-
 interface Generation {
   readonly epoch: number;
   responses: Int32Array[];
@@ -93,12 +87,9 @@ export class History {
     }
   }
 
-  stats(): HistoryStats {
-    return {
-      prompts: this.#prompts.size,
-      responses: this.#responses,
-      usedBytes: this.#usedBytes,
-    };
+  stats() {
+    const { size: prompts } = this.#prompts;
+    return { prompts, responses: this.#responses, usedBytes: this.#usedBytes };
   }
 
   #file(key: number, response: Int32Array): void {

@@ -18,13 +18,6 @@ interface Group {
   readonly have: number[];
 }
 
-export interface ReplicaStats {
-  readonly groups: number;
-  /** Groups that no longer fit. */
-  readonly fullGroups: number;
-  readonly usedBytes: number;
-}
-
 const OK: UpdateResult = { kind: "ok" };
 const FULL: UpdateResult = { kind: "full" };
 const NO_HANDLE = -1;
@@ -110,7 +103,8 @@ export class Replica implements Drafter {
     return index.step();
   }
 
-  stats(): ReplicaStats {
+  /** `fullGroups`: those that no longer fit. */
+  stats() {
     this.#index.flush();
     const groups = this.#groups.size;
     const usedBytes = this.#index.core.used_bytes() >>> 0;

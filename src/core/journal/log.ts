@@ -4,7 +4,7 @@
 
 import { present } from "../base/assert.ts";
 import type { RolloutRequest } from "../request/buffer.ts";
-import type { SavedOutput } from "../request/saved-output.ts";
+import type { SavedOutput } from "../request/response.ts";
 import { type ChunkRecord, type FinishRecord, RecordWriter } from "./records.ts";
 
 /** Differs from every number of restarts, so that the first write discards what the journal has of the stream. */

@@ -4,8 +4,7 @@ import { AppError, errorText } from "../base/errors.ts";
 import { type WeightEpoch, type WeightsId, weightEpoch, workerId } from "../base/ids.ts";
 import { OutputColumns } from "../request/columns.ts";
 import type { ResponseEnd } from "../request/request.ts";
-import type { Chunk, Refusal } from "../request/response.ts";
-import type { SavedOutput } from "../request/saved-output.ts";
+import type { Chunk, Refusal, SavedOutput } from "../request/response.ts";
 import { isOwnBeginning, scanFrame } from "./frame.ts";
 import {
   type ChangeRecord,

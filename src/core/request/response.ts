@@ -69,6 +69,17 @@ export interface PromptReport {
   readonly tokenIdLogprobs: Uint8Array | null;
 }
 
+/** Output of a response from an earlier process, from which this one continues. */
+export interface SavedOutput {
+  readonly tokens: Int32Array;
+  readonly logprobs: Float32Array;
+  readonly top: TopLogprobs | null;
+  readonly chunks: readonly Chunk[];
+  /** null: the response is not finished. */
+  readonly finish: ResponseEnd | null;
+  readonly refusal: Refusal | null;
+}
+
 export type AppendResult =
   | { kind: "ok"; fresh: number; repeated: number }
   | { kind: "gap"; missing: number };
@@ -120,16 +131,8 @@ export class RolloutResponse extends OutputColumns {
     weights: WeightsId | null = null,
     began?: Pick<ChunkStats, "startMs" | "tokensMax" | "kvTokens">,
   ): void {
-    const run = began && {
-      startMs: began.startMs,
-      firstTokenMs: null,
-      endMs: null,
-      end: null,
-      tokensMax: began.tokensMax,
-      kvTokens: began.kvTokens,
-      drafts: null,
-      preemptions: 0,
-    };
+    const fresh = { firstTokenMs: null, endMs: null, end: null, drafts: null, preemptions: 0 };
+    const run = began && { ...began, ...fresh };
     const chunk = { workerId, epoch, weights, offset: this.length, tokens: 0, run };
     this.chunks.push(chunk);
     this.#lastChunk = chunk;
@@ -169,6 +172,13 @@ export class RolloutResponse extends OutputColumns {
     const chunk = this.#lastChunk;
     if (chunk !== null) chunk.tokens += fresh;
     return { kind: "ok", fresh, repeated };
+  }
+
+  /** Restores saved output to an empty response. */
+  restore({ chunks, tokens, logprobs, top }: SavedOutput): void {
+    this.append(0, tokens, logprobs, top);
+    for (const chunk of chunks) this.chunks.push({ ...chunk });
+    this.#lastChunk = this.chunks.at(-1) ?? null;
   }
 
   /** Discards all tokens: the response restarts. */

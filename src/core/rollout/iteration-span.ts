@@ -10,19 +10,7 @@ const TAIL_SHARE = 0.1;
 const ENDS_KEPT = 32_768;
 
 /** Summary of one iteration of a trainer. */
-export interface IterationSummary {
-  /** Epoch under which its requests began. */
-  readonly weightEpoch: number;
-  /** From its first request to the end of its last response. */
-  readonly seconds: number;
-  readonly tokensPerS: number;
-  /** From the end of all but the last 10 % of its responses to the end of the last one. */
-  readonly tailS: number;
-  /** Unfinished requests when the iteration ended. */
-  readonly unfinished: number;
-  /** Figures of the iteration. Requests that were carried into the iteration are among its requests. */
-  readonly figures: Readonly<Figures>;
-}
+export type IterationSummary = Readonly<ReturnType<IterationSpan["summary"]>>;
 
 /** Times of ends, in order. Only the last ones are kept, so a sidecar that never ends has a bound. */
 export class Ends {
@@ -81,17 +69,21 @@ export class IterationSpan {
     return left > 0 && left <= Math.ceil(requests * TAIL_SHARE);
   }
 
-  summary(counted: Readonly<Figures>, nowMs: number): IterationSummary {
+  summary(counted: Readonly<Figures>, nowMs: number) {
     const figures = this.figures(counted);
     const { startMs, ends } = this;
     const endMs = ends.lastMs ?? nowMs;
     const seconds = (endMs - startMs) / 1000;
     return {
-      weightEpoch: this.#epoch,
+      /** Epoch under which its requests began. */
+      weightEpoch: this.#epoch as number,
+      /** From its first request to the end of its last response. */
       seconds,
       tokensPerS: seconds > 0 ? figures.output_tokens / seconds : 0,
+      /** From the end of all but the last 10 % of its responses to the end of the last one. */
       tailS: (endMs - ends.tailStartMs(ends.count, { startMs, endMs })) / 1000,
       unfinished: figures.requests - figures.finished_requests,
+      /** Requests that were carried into the iteration are among its requests. */
       figures,
     };
   }

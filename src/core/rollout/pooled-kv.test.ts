@@ -29,7 +29,7 @@ test("PooledKv: siblings of one text share a blob under the same weights, and no
     [sibling, F16],
     [other, Q8],
   ] as const) {
-    pooled.store(present(request, "a request"), { kv, epoch, weights, leased: false });
+    pooled.store(present(request, "a request"), kv, { epoch, weights, leased: false });
   }
   expect(pool.stats().memoryBytes).toBe(20);
   const id = present(first, "a request").spec.requestId;

@@ -10,19 +10,11 @@ import type { KvBlob } from "./worker.ts";
 /** KV that a worker is about to load stays in the pool for this long: Mooncake's default lease. */
 const KV_LEASE_MS = 10_000;
 
-export interface PooledBlob {
+interface PooledBlob {
   readonly key: KvKey;
   readonly tokens: number;
   /** Weights that the KV was computed with: with others it is of no use. */
   readonly weights: WeightsId | null;
-}
-
-export interface StoreOptions {
-  readonly kv: KvBlob;
-  readonly epoch: WeightEpoch;
-  readonly weights: WeightsId | null;
-  /** A worker is about to load it. */
-  readonly leased: boolean;
 }
 
 export class PooledKv {
@@ -37,21 +29,26 @@ export class PooledKv {
     this.#failed = failed;
   }
 
-  /** A blob that the pool refuses is simply not there. */
-  store(request: RolloutRequest, { kv, epoch, weights, leased }: StoreOptions): void {
+  /** A blob that the pool refuses is simply not there. `leased`: a worker is about to load it. */
+  store(
+    request: RolloutRequest,
+    { bytes, tokens }: KvBlob,
+    made: { epoch: WeightEpoch; weights: WeightsId | null; leased: boolean },
+  ): void {
+    const { epoch, weights, leased } = made;
     const { requestId, sampling } = request.spec;
     const salt = sampling.cacheSalt ?? null;
-    const key = kvKey(epoch, allTokens(request), kv.tokens, { weights, salt });
+    const key = kvKey(epoch, allTokens(request), tokens, { weights, salt });
     if (this.#blobs.get(requestId)?.key === key) return;
     this.release(requestId);
     try {
-      if (!this.#pool.put(key, kv.bytes)) return;
+      if (!this.#pool.put(key, bytes)) return;
       if (leased) this.#pool.lease(key, KV_LEASE_MS);
     } catch {
       this.#failed();
       return;
     }
-    this.#blobs.set(requestId, { key, tokens: kv.tokens, weights });
+    this.#blobs.set(requestId, { key, tokens, weights });
     this.#owners.set(key, (this.#owners.get(key) ?? 0) + 1);
   }
 

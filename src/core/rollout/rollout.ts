@@ -12,7 +12,7 @@ import {
   type Wanted,
 } from "../request/buffer.ts";
 import type { TokenColumn } from "../request/columns.ts";
-import { restore, type SavedOutput } from "../request/saved-output.ts";
+import type { SavedOutput } from "../request/response.ts";
 import type { Paces } from "../schedule/pace.ts";
 import type { DriftGuard } from "./drift-guard.ts";
 import type { RolloutFeed } from "./events.ts";
@@ -190,7 +190,7 @@ export class Rollout {
     loop.turns.run(() => {
       loop.scheduler.remove(request);
       const { response } = request;
-      restore(response, saved);
+      response.restore(saved);
       this.meter.count("resumed_tokens", response.length);
       const end = saved.finish ?? unreportedEnd(request);
       if (end !== null) {

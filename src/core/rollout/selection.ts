@@ -18,19 +18,6 @@ export function firstComplete(
     .sort((a, b) => a.spec.sampleIndex - b.spec.sampleIndex);
 }
 
-/** Gives up the rest of a group once `wanted` of its responses are complete. */
-export function endRest(
-  rollout: { end(request: RolloutRequest, reason: "abort"): void },
-  requests: readonly RolloutRequest[],
-  wanted: number,
-): void {
-  if (firstComplete(requests, wanted).length < wanted) return;
-  // Not inside the turn in which the last of them has finished.
-  queueMicrotask(() => {
-    for (const request of requests) rollout.end(request, "abort");
-  });
-}
-
 /**
  * Mean length of the responses that are handed out over the expected one of all, less one: below 0, long ones are missing.
  * Of a response that was given up it is known that it would have been longer: the expected length is the product-limit

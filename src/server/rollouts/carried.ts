@@ -4,7 +4,7 @@
 import type { WeightEpoch } from "../../core/base/ids.ts";
 import type { RolloutRequest } from "../../core/request/buffer.ts";
 import { type DrawKey, isCut } from "../../core/request/request.ts";
-import type { SavedOutput } from "../../core/request/saved-output.ts";
+import type { SavedOutput } from "../../core/request/response.ts";
 import { isStale } from "../../core/rollout/selection.ts";
 import { invalid } from "../route.ts";
 import type { GroupPlan, RolloutPlan } from "./plan.ts";

@@ -3,7 +3,7 @@
 import { JournalLog } from "../../../src/core/journal/log.ts";
 import { readJournal } from "../../../src/core/journal/read.ts";
 import type { RolloutRequest } from "../../../src/core/request/buffer.ts";
-import type { SavedOutput } from "../../../src/core/request/saved-output.ts";
+import type { SavedOutput } from "../../../src/core/request/response.ts";
 import type { Random } from "../../suite/random.ts";
 
 export class FaultJournal {

@@ -47,22 +47,6 @@ export interface DraftServerOptions {
   readonly release?: string;
 }
 
-/** Counters since the server began; groups, bytes and epoch as of now. */
-export interface DraftServerStats {
-  readonly epoch: WeightEpoch;
-  readonly groups: number;
-  readonly bytes: number;
-  /** Tokens taken into logs. */
-  readonly tokensTaken: number;
-  /** Part of `tokensTaken`: those that the source had. */
-  readonly tokensOwn: number;
-  readonly tokensFetched: number;
-  /** Tokens of earlier epochs that were sent. */
-  readonly tokensPast: number;
-  /** Groups removed for lack of room. */
-  readonly groupsEvicted: number;
-}
-
 /** Weight updates that a peer may have seen and the server not: more than a day's, at one a minute and a half. */
 export const EPOCHS_AHEAD_MAX = 1024;
 
@@ -75,6 +59,7 @@ export class DraftServer {
   readonly #groups: ServerGroups;
   readonly #leads: boolean;
   readonly #past: ResponseSource["past"];
+  /** Tokens that were sent: of this epoch, and of earlier ones. */
   readonly #counts = { tokensFetched: 0, tokensPast: 0 };
   #epoch = weightEpoch(0);
 
@@ -209,15 +194,18 @@ export class DraftServer {
     this.#groups.sweep(this.#clock.nowMs());
   }
 
-  stats(): DraftServerStats {
+  /** Counters since the server began; groups, bytes and epoch as of now. */
+  stats() {
     const { taken, own, evicted, size, bytes } = this.#groups;
     return {
       ...this.#counts,
+      /** Tokens taken into logs, and those among them that the source had. */
       tokensTaken: taken,
       tokensOwn: own,
       epoch: this.#epoch,
       groups: size,
       bytes,
+      /** For lack of room. */
       groupsEvicted: evicted,
     };
   }
