@@ -7,10 +7,9 @@ import { join } from "node:path";
 import type { ChildOptions } from "./child.ts";
 import { Progress } from "./progress.ts";
 import type { Finding } from "./run.ts";
-import { timesOf, Watchdog } from "./watchdog.ts";
 
 export interface Supervised extends Omit<ChildOptions, "progress"> {
-  /** An input that takes longer has hung. Time without a core is not counted: see watchdog.ts. */
+  /** An input that takes longer has hung, or its machine was busy. */
   readonly hangMs: number;
 }
 
@@ -18,8 +17,6 @@ export interface Outcome {
   readonly name: string;
   readonly inputs: number;
   readonly seconds: number;
-  /** CPU time of the processes' main threads; 0: the system does not give it. */
-  readonly cpuSeconds: number;
   readonly failures: readonly Finding[];
   readonly crashes: readonly Finding[];
   readonly hangs: readonly Finding[];
@@ -38,7 +35,6 @@ interface Part {
   readonly next: number | null;
   readonly died: { kind: "crash" | "hang"; finding: Finding } | null;
   readonly taken: number;
-  readonly cpuMs: number;
   readonly rssMibMax: number;
 }
 
@@ -58,7 +54,6 @@ export async function supervise(options: Supervised): Promise<Outcome> {
     name: options.name,
     inputs,
     seconds: (performance.now() - startMs) / 1000,
-    cpuSeconds: parts.reduce((sum, { cpuMs }) => sum + cpuMs, 0) / 1000,
     failures: parts.flatMap(({ findings }) => findings),
     crashes: died.filter(({ kind }) => kind === "crash").map(({ finding }) => finding),
     hangs: died.filter(({ kind }) => kind === "hang").map(({ finding }) => finding),
@@ -80,15 +75,12 @@ async function runPart(options: Supervised): Promise<Part> {
   const log = new Response(child.stderr).text();
   let rssMibMax = 0;
   let hung: number | null = null;
-  const watchdog = new Watchdog(options.hangMs);
-  let cpuMs = 0;
   const timer = setInterval(() => {
     rssMibMax = Math.max(rssMibMax, residentMib(child.pid));
-    const now = timesOf(child.pid);
-    cpuMs = Math.max(cpuMs, now.cpuMs);
-    const late = watchdog.look(progress.running(), now);
+    const latest = Date.now() - options.hangMs;
+    const late = progress.running().filter(({ sinceMs }) => sinceMs < latest);
     if (late.length === 0 || hung !== null) return;
-    hung = Math.min(...late);
+    hung = Math.min(...late.map(({ index }) => index));
     child.kill("SIGKILL");
   }, SAMPLE_MS);
   const exitCode = await child.exited;
@@ -97,7 +89,7 @@ async function runPart(options: Supervised): Promise<Part> {
   const running = progress.running();
   rmSync(folder, { recursive: true, force: true });
   const findings = parsed(await output);
-  if (exitCode === 0) return { findings, next: null, died: null, taken, cpuMs, rssMibMax };
+  if (exitCode === 0) return { findings, next: null, died: null, taken, rssMibMax };
   const reason = (await log).slice(-LOG_CHARACTERS_MAX);
   const others = running.map(({ index }) => index).sort((a, b) => a - b);
   const index = hung ?? others.at(-1) ?? from;
@@ -114,7 +106,6 @@ async function runPart(options: Supervised): Promise<Part> {
     next: next !== null && next < to ? next : null,
     died: { kind, finding: { index, problem, input } },
     taken,
-    cpuMs,
     rssMibMax,
   };
 }
