@@ -106,11 +106,13 @@ function optionOf(field: Field, own?: number | string): Option {
   const option = new Option(`${field.flag} <${field.metavar}>`, help).env(envName(field));
   if (field.default !== null) option.default(field.default);
   if (field.kind !== "list") return option.argParser((text) => parse(field, text));
-  // A value from the environment holds all of them; a flag holds one, and may come again.
-  return option.argParser((text, before: readonly string[]) => [
-    ...before,
-    ...text.split(",").map((one) => String(parse(field, one.trim()))),
-  ]);
+  // A value from the environment holds all of them; a flag may hold one, and come again.
+  return option.argParser((text, before: readonly string[]) => {
+    const all = [...before, ...text.split(",").map((one) => String(parse(field, one.trim())))];
+    const twice = all.find((one, i) => all.indexOf(one) < i);
+    if (field.choices.length === 0 || twice === undefined) return all;
+    throw new InvalidArgumentError(`${field.flag} has ${twice} twice.`);
+  });
 }
 
 function parse(field: Field, text: string): string | number {

@@ -38,17 +38,24 @@ for (const [name, args, problem] of [
   ["no servers", ["verify", "--vllm"], "--vllm http://gpu-0:8000,http://gpu-1:8000"],
   ["no engines", ["rollout", LINE, ...OUT, "--llama", "0"], "--llama is 0; at least 1 engine"],
   ["no engines to compare", ["verify", "--llama", "0"], "--llama is 0; at least 1 engine"],
-  [
-    "an unknown policy",
-    ["simulate", "--trace", LINE, "--policies", "vllm"],
-    '--policies names "vllm"',
-  ],
 ] as const) {
   test(`mistakes: ${name}`, async () => {
     expect(await main(args)).toBe(EXIT_USAGE);
     expect(said.mock.calls.flat().join("\n")).toContain(problem);
   });
 }
+
+test.each([
+  [["simulate", "--policies", "vllm"], '--policies is "vllm"; it is one of group, divided'],
+  [["rollout", "--demo", "--compare", "seer:much"], '--compare is "seer:much"; it is one of group'],
+  [["rollout", "--demo", "--compare", "seer,group,seer"], "--compare has seer twice"],
+])("mistakes: %j", async (args, problem) => {
+  const written = spyOn(process.stderr, "write").mockImplementation(() => true);
+  const status = await main(args);
+  const text = written.mock.calls.flat().join("");
+  written.mockRestore();
+  expect([status, text]).toEqual([EXIT_USAGE, expect.stringContaining(problem)]);
+});
 
 test("mistakes: a misspelt name in the environment", async () => {
   process.env.FORETOKEN_KVTOKEN = "64";

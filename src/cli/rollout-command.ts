@@ -10,6 +10,7 @@ import type { Settings } from "../config/fields.ts";
 import { AppError } from "../core/base/errors.ts";
 import type { RolloutRequest } from "../core/request/buffer.ts";
 import type { ReportFile, RunReport } from "../core/rollout/report.ts";
+import { runNamed } from "../core/schedule/policies.ts";
 import { BUNDLED_MODEL, BUNDLED_PROMPTS } from "../host/installation.ts";
 import { journalsIn } from "../host/journal-file.ts";
 import { comparisonPage, pagePath } from "../observe/picture/page.ts";
@@ -27,29 +28,10 @@ import {
 import { openPricedModel, PRICED } from "./priced-model.ts";
 import { progressDisplay } from "./progress.ts";
 import { checkRoom, loadPrompts, longestIn, type PromptFile, planOfPrompts } from "./prompts.ts";
-import {
-  busyNotes,
-  type ComparedRun,
-  equalResponses,
-  measured,
-  parseCompare,
-  withRounds,
-} from "./rounds.ts";
+import { busyNotes, equalResponses, measured, withRounds } from "./rounds.ts";
 import { untilSignal } from "./signals.ts";
 import { areEqual, speedups } from "./speedup.ts";
 import { comparisonTable, type Runs } from "./table.ts";
-
-const ENGINE_FIELDS = [
-  "worker",
-  "workerToken",
-  "tokenizer",
-  "startS",
-  "model",
-  "llama",
-  "slots",
-  "kvTokens",
-  "deterministic",
-] as const;
 
 /** Fields that apply to embedded engines only. */
 const EMBEDDED_ONLY = ["llama", "slots", "kvTokens", "deterministic"] as const;
@@ -61,7 +43,15 @@ const FIELD_NAMES = [
   "demo",
   "out",
   "report",
-  ...ENGINE_FIELDS,
+  "worker",
+  "workerToken",
+  "tokenizer",
+  "startS",
+  "model",
+  "llama",
+  "slots",
+  "kvTokens",
+  "deterministic",
   "groupSize",
   "limit",
   "maxTokens",
@@ -118,7 +108,7 @@ const DEMO = {
   maxTokens: 450,
   kvTokens: 600,
   rounds: 2,
-  compare: "group,divided,seer",
+  compare: ["group", "divided", "seer"],
 } as const;
 const DEMO_FIELDS = Object.keys(DEMO) as (keyof typeof DEMO)[];
 
@@ -152,7 +142,8 @@ async function rollout(promptsPath: string, settings: RolloutSettings): Promise<
   if (settings.out === null && !settings.demo) {
     throw new AppError("usage", "--out RESPONSES.jsonl is required");
   }
-  const runs = parseCompare(settings.compare ?? settings.policy);
+  const names = settings.compare.length > 0 ? settings.compare : [settings.policy];
+  const runs = names.map((name) => ({ name, ...runNamed(name) }));
   if (settings.journal !== null && runs.length * settings.rounds > 1) {
     throw new AppError("usage", "--journal is for one run: not beside --compare or --rounds");
   }
@@ -254,6 +245,11 @@ async function openEngines(settings: RolloutSettings, signal: AbortSignal): Prom
 export function engineCount(llama: number): number {
   if (llama > 0) return llama;
   throw new AppError("usage", "--llama is 0; at least 1 engine must run, and at most 64");
+}
+
+interface ComparedRun extends ReturnType<typeof runNamed> {
+  /** The run's name as written on the command line: its key in the report. */
+  readonly name: string;
 }
 
 /** The part that all runs of one command share. */

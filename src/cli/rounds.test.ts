@@ -1,14 +1,7 @@
 import { expect, test } from "bun:test";
 import type { RolloutRequest } from "../core/request/buffer.ts";
 import type { RunReport } from "../core/rollout/report.ts";
-import {
-  busyNotes,
-  equalResponses,
-  measured,
-  parseCompare,
-  type RoundsReport,
-  withRounds,
-} from "./rounds.ts";
+import { busyNotes, equalResponses, measured, type RoundsReport, withRounds } from "./rounds.ts";
 
 const report = (wall_s: number) =>
   ({
@@ -66,20 +59,4 @@ test("equalResponses: counts the finished responses whose tokens are those of th
   const first = new Map();
   const runs = [group([1, 2], [3], null), group([1, 2], [4], [5]), group([1], null, [5])];
   expect(runs.map((run) => equalResponses(first, "g", run))).toEqual([2, 2, 1]);
-});
-
-test("compare: drafting is on with seer and off with the baselines, unless a run names it", () => {
-  expect(parseCompare("group,seer")).toEqual([
-    { name: "group", policy: "group", draft: "off" },
-    { name: "seer", policy: "seer", draft: "grouped" },
-  ]);
-  const drafts = parseCompare("seer:off,group:grouped").map((run) => run.draft);
-  expect(drafts).toEqual(["off", "grouped"]);
-});
-
-test("compare: names the part that is wrong", () => {
-  expect(() => parseCompare("group,best")).toThrow('--compare names "best"');
-  expect(() => parseCompare("seer:much")).toThrow("seer:grouped, seer:off");
-  expect(() => parseCompare("seer,seer")).toThrow("twice");
-  expect(() => parseCompare("")).toThrow('names ""');
 });

@@ -1,12 +1,9 @@
-// The runs of one command (`--compare group,divided,seer:off` names policies, each with an optional way of drafting), in
-// several rounds, interleaved: what each took, and whether other work on the machine got in the way. Wall times of a busy
-// machine are unreliable; ratios within a round and CPU times are better.
+// The runs of one command in several rounds, interleaved: what each took, and whether other work on the machine got in the
+// way. Wall times of a busy machine are unreliable; ratios within a round and CPU times are better.
 
 import { readFileSync } from "node:fs";
-import { AppError } from "../core/base/errors.ts";
 import type { RolloutRequest } from "../core/request/buffer.ts";
 import type { RunReport } from "../core/rollout/report.ts";
-import { RUNS, runNamed } from "../core/schedule/policies.ts";
 
 /** One run in one round. Times in seconds. */
 export interface Round {
@@ -120,27 +117,4 @@ export function equalResponses(
     return first.get(key) === tokens;
   });
   return equal.length;
-}
-
-export interface ComparedRun extends ReturnType<typeof runNamed> {
-  /** The run's name as written on the command line: its key in the report. */
-  readonly name: string;
-}
-
-const RUNS_MAX = 16;
-
-/** The runs that --compare names. @throws AppError `usage` naming the part that is wrong. */
-export function parseCompare(text: string): ComparedRun[] {
-  const names = text.split(",");
-  if (names.length > RUNS_MAX) throw wrong(`names ${names.length} runs; at most ${RUNS_MAX}`);
-  if (new Set(names).size !== names.length) throw wrong(`is "${text}"; it names a run twice`);
-  return names.map((name) => {
-    const known = RUNS.find((one) => one === name);
-    if (known === undefined) throw wrong(`names "${name}"; it is one of ${RUNS.join(", ")}`);
-    return { name, ...runNamed(known) };
-  });
-}
-
-function wrong(problem: string): AppError {
-  return new AppError("usage", `--compare ${problem}`);
 }

@@ -101,8 +101,6 @@ test("simulate: wrong input names what is wrong", async () => {
     [[], "--trace is missing"],
     [["--trace", join(scratch, "none.json")], "cannot read"],
     [["--trace", text], "runs.a.timeline is missing"],
-    [["--trace", trace, "--policies", "group,best"], '--policies names "best"; it is one of'],
-    [["--trace", trace, "--policies", "seer,seer"], "it names one twice"],
     [["--trace", trace, "--report", trace], "the command reads it"],
   ];
   for (const [args, told] of wrong) {

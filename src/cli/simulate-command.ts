@@ -3,7 +3,7 @@
 import { Command } from "commander";
 import type { Settings } from "../config/fields.ts";
 import { AppError } from "../core/base/errors.ts";
-import { POLICY_NAMES, type PolicyName } from "../core/schedule/policies.ts";
+import { POLICY_NAMES } from "../core/schedule/policies.ts";
 import { loadCore } from "../core/wasm/load.ts";
 import { figureOf } from "../observe/picture/figure.ts";
 import { headlineOf, savedPage } from "../observe/picture/page.ts";
@@ -45,7 +45,7 @@ async function simulate(settings: SimulateSettings): Promise<void> {
   if (trace === null) {
     throw new AppError("usage", "--trace is missing: it names the report of a rollout");
   }
-  const policies = policiesOf(settings.policies);
+  const policies = settings.policies.length > 0 ? settings.policies : POLICY_NAMES;
   const files = reportFiles(outputsOf([trace]), path);
   const [run] = readTracedRuns(trace);
   if (run === undefined) throw new AppError("usage", `${trace}: no run`);
@@ -55,18 +55,6 @@ async function simulate(settings: SimulateSettings): Promise<void> {
   files.page?.write(pageWith(report));
   if (json) console.log(jsonOf(report));
   else if (!quiet) console.log(tableOf(report));
-}
-
-function policiesOf(text: string | null): readonly PolicyName[] {
-  if (text === null) return POLICY_NAMES;
-  const names = text.split(",").map((name) => {
-    const known = POLICY_NAMES.find((one) => one === name);
-    if (known !== undefined) return known;
-    const message = `--policies names "${name}"; it is one of ${POLICY_NAMES.join(", ")}`;
-    throw new AppError("usage", message);
-  });
-  if (new Set(names).size === names.length) return names;
-  throw new AppError("usage", `--policies is "${text}"; it names one twice`);
 }
 
 const HEAD = [

@@ -20,8 +20,8 @@ const SAME = 0.005;
 interface Row {
   readonly name: string;
   readonly show: (run: RoundsReport) => string;
-  /** Ratio to the first run; absent where more is neither better nor worse. */
-  readonly ratio?: { readonly value: (run: RoundsReport) => number; readonly kind: RatioKind };
+  /** Compares a run with the first one; absent where more is neither better nor worse. */
+  readonly ratio?: (first: RoundsReport, run: RoundsReport) => string;
   /** Condition under which the row is shown: it holds for one of the runs. */
   readonly when?: (run: RoundsReport) => boolean;
 }
@@ -29,19 +29,42 @@ interface Row {
 /** time: less is faster. rate: more is better. count: fewer is better. */
 type RatioKind = "time" | "rate" | "count";
 
-/** Times measured in every round: shown as medians, ratios within rounds, and with two rounds or more their ranges. */
-const TIMES: readonly (readonly [name: string, secondsOf: (round: Round) => number])[] = [
-  ["wall time", (round) => round.wall_s],
-  ["tail time (last 10 %)", (round) => round.tail_s],
-  ["CPU time", (round) => round.cpu_s],
-  ["engine time (busiest)", (round) => round.engine_s],
-];
+/** A time measured in every round: its median, the ratios within rounds, and with two rounds or more their ranges. */
+function times(name: string, secondsOf: (round: Round) => number): readonly [Row, Row] {
+  const secondsIn = ({ rounds }: RoundsReport) => rounds.map(secondsOf);
+  const factorsOf = (first: RoundsReport, run: RoundsReport) => {
+    const base = secondsIn(first);
+    const all = secondsIn(run).map((value, i) => (base[i] ?? Number.NaN) / value);
+    return all.filter(Number.isFinite);
+  };
+  return [
+    {
+      name,
+      show: (run) => formatSeconds(median(secondsIn(run))),
+      ratio: (first, run) => {
+        const factors = factorsOf(first, run);
+        return factors.length === 0 ? "" : describeRatio("time", median(factors), 1);
+      },
+    },
+    {
+      name: "  by round",
+      show: (run) => rangeOf(secondsIn(run)),
+      ratio: (first, run) => {
+        const factors = factorsOf(first, run).sort((a, b) => a - b);
+        const [low = 0, high = low] = [factors[0], factors.at(-1)];
+        return factors.length === 0 ? "" : `${low.toFixed(2)} - ${high.toFixed(2)}`;
+      },
+      when: ({ rounds }) => rounds.length > 1,
+    },
+  ];
+}
 
 type Figure = (run: RoundsReport) => number;
 
 /** A row with a figure and its ratio to the first run's. */
 function compared(name: string, kind: RatioKind, value: Figure, show = formatCount): Row {
-  return { name, show: (run) => show(value(run)), ratio: { value, kind } };
+  const ratio: Row["ratio"] = (first, run) => describeRatio(kind, value(first), value(run));
+  return { name, show: (run) => show(value(run)), ratio };
 }
 
 /** A row with figures, which is shown if one of them is above 0. */
@@ -66,6 +89,11 @@ const rowsOf = (of: WorkerReport) =>
 const twoDigits = (value: number) => value.toFixed(2);
 
 const ROWS: readonly Row[] = [
+  { name: "drafts", show: ({ draft }) => draft },
+  ...times("wall time", ({ wall_s }) => wall_s),
+  ...times("tail time (last 10 %)", ({ tail_s }) => tail_s),
+  ...times("CPU time", ({ cpu_s }) => cpu_s),
+  ...times("engine time (busiest)", ({ engine_s }) => engine_s),
   compared("output tokens/s", "rate", (run) => run.output_tokens_per_s),
   { name: "output tokens", show: (run) => formatCount(run.output_tokens + run.resumed_tokens) },
   ifAny("  from the journal", [(run) => run.resumed_tokens]),
@@ -134,50 +162,16 @@ function headline(run: RoundsReport): string {
 function comparison(first: NamedRun, others: readonly NamedRun[]): string {
   const title = ([name, run]: NamedRun): string => `${name}${run.interrupted ? " (cut)" : ""}`;
   const head = ["", title(first), ...others.flatMap((one) => [title(one), `vs ${first[0]}`])];
-  const rows = [["drafts", first[1].draft, ...others.flatMap(([, run]) => [run.draft, ""])]];
-  for (const row of TIMES) rows.push(...timeRows(row, first[1], others));
-  for (const row of ROWS) {
-    const { when, ratio } = row;
-    if (when !== undefined && ![first, ...others].some(([, run]) => when(run))) continue;
+  const isShown = ({ when = () => true }: Row) => [first, ...others].some(([, run]) => when(run));
+  const rows = ROWS.filter(isShown).map(({ name, show, ratio }) => {
     const cells = others.flatMap(([, run]) => {
       // Runs of unlike amounts of work do not compare.
-      const comparable = ratio !== undefined && !run.interrupted && !first[1].interrupted;
-      const text = comparable
-        ? describeRatio(ratio.kind, ratio.value(first[1]), ratio.value(run))
-        : "";
-      return [row.show(run), text];
+      const isComparable = !run.interrupted && !first[1].interrupted;
+      return [show(run), (isComparable && ratio?.(first[1], run)) || ""];
     });
-    rows.push([row.name, row.show(first[1]), ...cells]);
-  }
+    return [name, show(first[1]), ...cells];
+  });
   return textTable(head, rows);
-}
-
-function timeRows(
-  [name, secondsOf]: (typeof TIMES)[number],
-  first: RoundsReport,
-  others: readonly NamedRun[],
-): string[][] {
-  const secondsIn = ({ rounds }: RoundsReport) => rounds.map(secondsOf);
-  const base = secondsIn(first);
-  const medians = [name, formatSeconds(median(base))];
-  const ranges = ["  by round", rangeOf(base)];
-  for (const [, run] of others) {
-    const seconds = secondsIn(run);
-    // Runs of unlike amounts of work do not compare.
-    const factors =
-      run.interrupted || first.interrupted
-        ? []
-        : seconds.map((value, i) => (base[i] ?? Number.NaN) / value).filter(Number.isFinite);
-    const ratio = factors.length === 0 ? "" : describeRatio("time", median(factors), 1);
-    medians.push(formatSeconds(median(seconds)), ratio);
-    const low = Math.min(...factors);
-    const high = Math.max(...factors);
-    ranges.push(
-      rangeOf(seconds),
-      factors.length === 0 ? "" : `${low.toFixed(2)} - ${high.toFixed(2)}`,
-    );
-  }
-  return first.rounds.length > 1 ? [medians, ranges] : [medians];
 }
 
 /** A range as "9.15 - 12.0 s", with the unit once, so that three runs fit side by side. */

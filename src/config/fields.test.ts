@@ -1,4 +1,5 @@
 import { expect, test } from "bun:test";
+import { runNamed } from "../core/schedule/policies.ts";
 import { FIELDS, type Field, parseField } from "./fields.ts";
 
 test("parseField: names the flag, the value and the bound of a number out of range", () => {
@@ -23,4 +24,15 @@ test("fields: every default lies in its own range", () => {
     if (field.kind === "switch" || field.kind === "list" || field.default === null) continue;
     expect<unknown>(parseField(field, String(field.default))).toBe(field.default);
   }
+});
+
+test("policy: drafting is on with seer and off with the baselines, unless a run names it", () => {
+  expect((["group", "seer"] as const).map(runNamed)).toEqual([
+    { policy: "group", draft: "off" },
+    { policy: "seer", draft: "grouped" },
+  ]);
+  expect((["group:grouped", "seer:off"] as const).map(runNamed)).toEqual([
+    { policy: "group", draft: "grouped" },
+    { policy: "seer", draft: "off" },
+  ]);
 });

@@ -3,7 +3,7 @@
 // To add one: an entry here and its name in the list of the command (FIELD_NAMES or SERVING_FIELDS in cli/*-command.ts).
 
 import { AppError } from "../core/base/errors.ts";
-import { DRAFTING, POLICY_HELP, RUNS } from "../core/schedule/policies.ts";
+import { DRAFTING, POLICY_HELP, POLICY_NAMES, RUNS } from "../core/schedule/policies.ts";
 
 export interface Field<V = unknown> {
   /** switch: its flag takes no value. list: may be given several times; in the environment, values between commas. */
@@ -55,8 +55,10 @@ const choice = <
     spelling,
     options,
   );
-const list = (spelling: string, options: Options<never>) =>
-  field<readonly string[]>("list", spelling, { ...options, default: [] });
+const list = <const C extends readonly string[] = readonly string[]>(
+  spelling: string,
+  options: Options<never> & { readonly choices?: C },
+) => field<readonly C[number][]>("list", spelling, { ...options, default: [] });
 const toggle = (flag: string, help: string) =>
   field<boolean>("switch", flag, { help, default: false });
 
@@ -130,7 +132,8 @@ export const FIELDS = {
     default: 1,
     help: "repeat all runs N times, in turn, and report medians and ranges",
   }),
-  compare: text("--compare POLICY,...", {
+  compare: list("--compare POLICY,...", {
+    choices: RUNS,
     help: "run each, as in --policy, in turn on the same seeds and print the table",
   }),
   deterministic: toggle(
@@ -174,7 +177,8 @@ export const FIELDS = {
   trace: text("--trace REPORT.json", {
     help: "the recorded iteration: a rollout's report (required)",
   }),
-  policies: text("--policies NAME,...", {
+  policies: list("--policies NAME,...", {
+    choices: POLICY_NAMES,
     help: "policies to simulate; speed-ups are over the first",
     otherwise: "all",
   }),
