@@ -31,23 +31,17 @@ export function settingsIn(
 
 function checked(name: FieldName, value: unknown, where: string): unknown {
   const field = FIELDS[name];
+  const refused = (what: string) =>
+    new AppError("invalid_config", `${where} is ${JSON.stringify(value)}; it is ${what}`);
   if (field.kind === "switch") {
     if (typeof value === "boolean") return value;
-    throw new AppError(
-      "invalid_config",
-      `${where} is ${JSON.stringify(value)}; it is true or false`,
-    );
+    throw refused("true or false");
   }
   if (field.kind === "list") {
     if (Array.isArray(value) && value.every((one) => typeof one === "string")) return value;
-    throw new AppError(
-      "invalid_config",
-      `${where} is ${JSON.stringify(value)}; it is a list of strings`,
-    );
+    throw refused("a list of strings");
   }
-  if (typeof value !== "string" && typeof value !== "number") {
-    throw new AppError("invalid_config", `${where} is ${JSON.stringify(value)}; it is one value`);
-  }
+  if (typeof value !== "string" && typeof value !== "number") throw refused("one value");
   try {
     return parseField(field, String(value));
   } catch (cause) {

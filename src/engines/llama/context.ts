@@ -61,10 +61,8 @@ export class LlamaContext {
       ),
     );
     if (context === null) {
-      throw new AppError(
-        "worker_failed",
-        `llama.cpp cannot make a context of ${options.streams} sequences of ${streamTokens} tokens`,
-      );
+      const size = `${options.streams} sequences of ${streamTokens} tokens`;
+      throw new AppError("worker_failed", `llama.cpp cannot make a context of ${size}`);
     }
     this.#context = context;
     const memory = pointerOf(library.llama.llama_get_memory(context));

@@ -76,10 +76,8 @@ export function convertWeights(options: ConversionOptions): void {
     for (const range of keptRanges(head)) copyRange(files, range);
     for (const tensor of head.tensors) {
       if (KEPT.includes(tensor.name)) continue;
-      const { name, held } = find(tensor, tensors, options.source);
-      checkShape(tensor, { name, held });
-      const weights = inRowOrder(readTensor(name, held), tensor, head);
-      writeFully(target, pack(weights, tensor), tensor.offset);
+      const values = valuesOf(tensor, tensors, options.source);
+      writeFully(target, pack(inRowOrder(values, tensor, head), tensor), tensor.offset);
       options.progress?.();
     }
   } finally {
@@ -124,27 +122,21 @@ function isTied(tensors: Map<string, SafeTensor>, output: SafeTensor): boolean {
   return a.every((value, i) => value === b[i]);
 }
 
-function find(
-  tensor: GgufTensor,
+/** The checkpoint's values for a tensor of the base. */
+function valuesOf(
+  { name: ggufName, dimensions }: GgufTensor,
   tensors: Map<string, SafeTensor>,
   source: string,
-): { name: string; held: SafeTensor } {
-  const name = checkpointName(tensor.name);
-  if (name === null) throw unreadable(source, `nothing is known to become tensor ${tensor.name}`);
+): Float32Array<ArrayBuffer> {
+  const own = checkpointName(ggufName);
+  if (own === null) throw unreadable(source, `nothing is known to become tensor ${ggufName}`);
+  // Tied embeddings are the output as well.
+  const name = own === OUTPUT && !tensors.has(OUTPUT) ? EMBEDDINGS : own;
   const held = tensors.get(name);
-  if (held !== undefined) return { name, held };
-  const embeddings = tensors.get(EMBEDDINGS);
-  if (name === OUTPUT && embeddings !== undefined) return { name: EMBEDDINGS, held: embeddings };
-  throw unreadable(source, `tensor ${name} is missing`);
-}
-
-function checkShape(
-  { dimensions, name: ggufName }: GgufTensor,
-  { name, held }: { name: string; held: SafeTensor },
-): void {
+  if (held === undefined) throw unreadable(source, `tensor ${own} is missing`);
   const expected = dimensions.toReversed();
   // ggml does not tell a row from a vector.
-  if (held.shape.join().replace(/^(1,)+/, "") === expected.join()) return;
+  if (held.shape.join().replace(/^(1,)+/, "") === expected.join()) return readTensor(name, held);
   const shape = `[${held.shape.join(", ")}], not the [${expected.join(", ")}] of ${ggufName}`;
   throw unreadable(held.file, `tensor ${name} is of shape ${shape}`);
 }

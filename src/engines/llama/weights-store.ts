@@ -28,13 +28,6 @@ interface Loaded {
   holders: number;
 }
 
-/** A file that is being loaded. */
-interface Reading {
-  readonly done: Promise<Loaded>;
-  /** Number of callers that wait for it, and get a lease. */
-  joiners: number;
-}
-
 export interface OpenedStore {
   readonly store: WeightsStore;
   readonly first: WeightsLease;
@@ -48,7 +41,7 @@ export class WeightsStore {
   readonly #form = MemoryFile.create();
   readonly #loaded = new Map<WeightsId, Loaded>();
   /** Reads under way, by epoch and path: engines that load the same file at the same time read it once. */
-  readonly #reading = new Map<string, Reading>();
+  readonly #reading = new Map<string, Promise<Loaded>>();
   #isClosed = false;
 
   private constructor(library: LlamaLibrary, deterministic: boolean) {
@@ -66,9 +59,7 @@ export class WeightsStore {
     try {
       const read = await store.#read(path, { isFirst: true });
       try {
-        const loaded = await store.#load(path, read);
-        loaded.holders += 1;
-        first = store.#lease(loaded);
+        first = store.#lease(await store.#load(path, read));
         return { store, first, tokenizer: LlamaTokenizer.load(library, read.file.path, path) };
       } finally {
         read.file.close();
@@ -87,10 +78,8 @@ export class WeightsStore {
   async acquire(path: string, epoch: WeightEpoch): Promise<WeightsLease> {
     if (this.#isClosed) throw new AppError("worker_failed", `${path}: the model is closed`);
     const name = `${epoch}:${path}`;
-    const begin = () => ({ done: this.#bring(name, path), joiners: 0 });
-    const reading = this.#reading.getOrInsertComputed(name, begin);
-    reading.joiners += 1;
-    return this.#lease(await reading.done);
+    const bring = () => this.#bring(name, path);
+    return this.#lease(await this.#reading.getOrInsertComputed(name, bring));
   }
 
   /** Ends acquisition; leases stay valid. */
@@ -104,7 +93,9 @@ export class WeightsStore {
       const read = await this.#read(path, { isFirst: false });
       try {
         const loaded = await this.#load(path, read);
-        loaded.holders += this.#reading.get(name)?.joiners ?? 0;
+        const own = this.#lease(loaded);
+        // All who wait for it have their leases then.
+        setImmediate(() => own.release());
         return loaded;
       } finally {
         read.file.close();
@@ -118,7 +109,7 @@ export class WeightsStore {
     return readWeights({ path, deterministic: this.#deterministic, isFirst, form: this.#form });
   }
 
-  /** Loads weights, unless they are loaded already, from any path. The caller must count its leases at once. */
+  /** Loads weights, unless they are loaded already, from any path. The caller must take a lease at once. */
   async #load(name: string, { file, weights: id }: ReadWeights): Promise<Loaded> {
     const existing = this.#loaded.get(id);
     if (existing !== undefined) return existing;
@@ -133,14 +124,13 @@ export class WeightsStore {
     return loaded;
   }
 
-  /** A lease that has been counted in `holders`. */
   #lease(loaded: Loaded): WeightsLease {
+    loaded.holders += 1;
     let isReleased = false;
     return {
       weights: loaded.weights,
       share: () => {
         assert(!isReleased, "a claim is shared while it is held");
-        loaded.holders += 1;
         return this.#lease(loaded);
       },
       release: () => {

@@ -2,8 +2,9 @@
 // wait. The weights stay in the process; only the pointer is sent.
 
 import { serveJobs } from "../../text/job-lane.ts";
+import type { SharedWeights } from "./messages.ts";
 import { openLibrary } from "./native.ts";
-import { LlamaWeights, type ModelInfo } from "./weights.ts";
+import { LlamaWeights } from "./weights.ts";
 
 export interface LoadRequest {
   /** A GGUF file that a child process has tested. */
@@ -12,10 +13,7 @@ export interface LoadRequest {
   readonly name: string;
 }
 
-export interface LoadedModel {
-  readonly pointer: number;
-  readonly info: ModelInfo;
-}
+export type LoadedModel = Omit<SharedWeights, "id">;
 
 serveJobs(() => ({ path, name }: LoadRequest): LoadedModel => {
   const { pointer, info } = LlamaWeights.load(openLibrary(), path, { name });

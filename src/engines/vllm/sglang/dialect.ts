@@ -58,7 +58,7 @@ async function probe(access: ServerAccess): Promise<SglangCapabilities | null> {
     const problem = `${sglang.loadPath}: ${problemIn(answer)}`;
     throw new AppError("worker_failed", `${client.url}${problem}`);
   }
-  const { kvTokens, contextTokens } = sglang;
+  const { kvTokens, contextTokens, slots, model, dtype, quantization } = sglang;
   if (kvTokens < 1 || contextTokens < 2) {
     const field = kvTokens < 1 ? "max_total_num_tokens" : "max_req_input_len";
     throw new AppError("worker_failed", `${client.url}${sglang.infoPath} lacks ${field}`);
@@ -66,23 +66,14 @@ async function probe(access: ServerAccess): Promise<SglangCapabilities | null> {
   const server = { ...access, dialect: SGLANG_DIALECT, form };
   const hybrid = sglang.isHybrid ? await hybridProblem(server) : null;
   return {
+    ...sglang,
     ...form,
-    version: sglang.version,
-    contextTokens,
-    traits: {
-      model: sglang.model,
-      max_model_len: contextTokens,
-      dtype: sglang.dtype,
-      quantization: sglang.quantization,
-    },
-    slots: sglang.slots ?? SLOTS_DEFAULT,
-    kvTokens,
-    kvBlockTokens: sglang.kvBlockTokens,
+    traits: { model, max_model_len: contextTokens, dtype, quantization },
+    slots: slots ?? SLOTS_DEFAULT,
     ranks: 1,
     isDivisible: hybrid === null,
     // The flag stands for vLLM's drafting, which some sampling parameters do not go with.
     isSpeculative: false,
-    reportsExperts: sglang.reportsExperts,
     connector: null,
     metrics,
     sglang,
