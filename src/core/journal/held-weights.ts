@@ -5,7 +5,7 @@ import * as v from "valibot";
 import { type WeightEpoch, type WeightsId, weightEpoch, weightsId } from "../base/ids.ts";
 import { type EngineOperation, OPERATION } from "../rollout/operation.ts";
 import type { SavedRun } from "./read.ts";
-import type { EpochRecord } from "./records.ts";
+import { type EpochRecord, isCount } from "./records.ts";
 
 /** The weights of an epoch: their names, and how an engine gets them. */
 export interface HeldWeights {
@@ -20,18 +20,13 @@ export interface HeldWeights {
   readonly doubted?: readonly string[] | "all";
 }
 
-/** Whether a value can be the number of a weight epoch. */
-export function isEpoch(value: unknown): boolean {
-  return Number.isInteger(value) && Number(value) >= 0 && Number(value) <= 0xffffffff;
-}
-
 export type SavedWeights = HeldWeights & { readonly run: Pick<SavedRun, "epochs"> };
 
 /** Whether a value has the form of HeldWeights. */
 export function isHeldWeights(value: unknown): value is HeldWeights {
   const { epoch, version, weights, base } = Object(value) as Partial<HeldWeights>;
   const isNamed = typeof version === "string" && (weights === null || typeof weights === "string");
-  return isEpoch(epoch) && isNamed && base !== undefined;
+  return isCount(epoch) && isNamed && base !== undefined;
 }
 
 /** All weights that journals name, by epoch. */
@@ -49,14 +44,12 @@ export function lastWeights(saved: readonly SavedWeights[]): HeldWeights | null 
 }
 
 /** The weights that a record names. Without a base they are the first weights. */
-function heldIn(
-  record: Pick<EpochRecord, "epoch" | "version"> & {
-    readonly weights?: unknown;
-    readonly base?: unknown;
-    readonly doubted?: unknown;
-  },
-): HeldWeights {
-  const { epoch, version, weights, base, doubted = [] } = record;
+function heldIn({
+  epoch,
+  version,
+  ...others
+}: Pick<EpochRecord, "epoch" | "version">): HeldWeights {
+  const { weights, base, doubted = [] } = others as { [Key in keyof HeldWeights]?: unknown };
   return {
     epoch: weightEpoch(epoch),
     version,

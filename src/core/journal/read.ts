@@ -9,6 +9,7 @@ import { isOwnBeginning, scanFrame } from "./frame.ts";
 import {
   type ChangeRecord,
   type EpochRecord,
+  isCount,
   type OutputRecord,
   readRecords,
   type StreamRecord,
@@ -166,23 +167,21 @@ class RunReader {
   }
 }
 
-const TYPES = ["epoch", "output", "chunk", "finish", "change"];
-/** Types of records that are not about a response. */
-const WITHOUT_STREAM: readonly unknown[] = ["epoch", "change"];
-const COUNTS = ["stream", "epoch", "offset", "worker"];
-const COUNT_MAX = 0xffffffff;
+/** Fields of each type of record that are counts. */
+const COUNTS: ReadonlyMap<unknown, readonly string[]> = new Map([
+  ["epoch", ["epoch"]],
+  ["change", []],
+  ["output", ["stream"]],
+  ["chunk", ["stream", "worker", "epoch", "offset"]],
+  ["finish", ["stream"]],
+]);
 
 /** Checks a record's type and counts. @throws RangeError: no run writes such a record. */
 function knownRecord(record: object): StreamRecord | EpochRecord | ChangeRecord {
-  const type: unknown = Reflect.get(record, "type");
-  if (!TYPES.some((name) => name === type)) throw new RangeError("a record is of no known type");
-  for (const field of COUNTS) {
-    const value: unknown = Reflect.get(record, field);
-    const isCount = Number.isInteger(value) && Number(value) >= 0 && Number(value) <= COUNT_MAX;
-    const isNeeded =
-      field === "stream" ? !WITHOUT_STREAM.includes(type) : type === "chunk" || type === field;
-    if (!isCount && isNeeded) throw new RangeError(`the ${field} of a record is no whole number`);
-  }
+  const counts = COUNTS.get(Reflect.get(record, "type"));
+  if (counts === undefined) throw new RangeError("a record is of no known type");
+  const wrong = counts.find((field) => !isCount(Reflect.get(record, field)));
+  if (wrong !== undefined) throw new RangeError(`the ${wrong} of a record is no whole number`);
   return record as StreamRecord | EpochRecord | ChangeRecord;
 }
 

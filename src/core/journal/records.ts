@@ -62,6 +62,11 @@ export interface OutputRecord {
   readonly top: TopLogprobs | null;
 }
 
+/** Whether a value is a count as journals hold it, in 32 bits. */
+export function isCount(value: unknown): boolean {
+  return Number.isInteger(value) && Number(value) >= 0 && Number(value) <= 0xffffffff;
+}
+
 export type StreamRecord = ChunkRecord | FinishRecord | OutputRecord;
 
 /** Writes records one after the other into an array, which is reused for the next frame. */

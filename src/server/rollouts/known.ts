@@ -3,8 +3,9 @@
 
 import { AppError, errorText } from "../../core/base/errors.ts";
 import type { WeightEpoch, WeightsId } from "../../core/base/ids.ts";
-import { type HeldWeights, isEpoch } from "../../core/journal/held-weights.ts";
+import type { HeldWeights } from "../../core/journal/held-weights.ts";
 import type { SavedRun } from "../../core/journal/read.ts";
+import { isCount } from "../../core/journal/records.ts";
 import { checkFormat, type RunFiles, RunJournal } from "../../core/journal/run-journal.ts";
 import type { DrawKey } from "../../core/request/request.ts";
 import type { Kept } from "../kept.ts";
@@ -48,7 +49,7 @@ function isHeader(header: object): header is Header {
   const { groups } = Object(plan) as Partial<RolloutPlan>;
   const hasPrompts =
     Array.isArray(groups) && groups.every((group) => Array.isArray(Object(group).prompt));
-  return format === 1 && texts && isEpoch(epoch) && Array.isArray(draws) && hasPrompts;
+  return format === 1 && texts && isCount(epoch) && Array.isArray(draws) && hasPrompts;
 }
 
 export interface KnownRolloutsOptions extends RunParts {
