@@ -7,7 +7,7 @@ import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { present } from "../base/assert.ts";
 import { groupId, workerId } from "../base/ids.ts";
 import { type GroupSpec, RequestBuffer, type RolloutRequest } from "../request/buffer.ts";
-import type { GroupUpdate } from "./group-update.ts";
+import type { GroupUpdate } from "./drafter.ts";
 import { type DraftMode, DraftRegistry } from "./registry.ts";
 
 const WORKERS = 3;

@@ -11,7 +11,7 @@ import type { GroupId, WorkerId } from "../base/ids.ts";
 import type { Group, RolloutRequest } from "../request/buffer.ts";
 import type { TokenColumn } from "../request/columns.ts";
 import { SEQUENCES_MAX } from "../wasm/abi.ts";
-import type { DraftSource, GroupUpdate } from "./group-update.ts";
+import type { DraftSource, GroupUpdate } from "./drafter.ts";
 
 export const DRAFT_MODES = ["grouped", "off"] as const;
 /** grouped: from all responses of the group. */

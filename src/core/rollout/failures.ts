@@ -5,11 +5,13 @@
 //   time on a worker, and begins no new request beside it, so that the next death has one explanation.
 // - A request on probation when a second worker dies has spent its budget: it is rejected, as are equal ones.
 // - A death of which all suspects were cleared came from outside. While such deaths occur, more are needed for a verdict.
+// - Rejected requests are remembered for a while by their content, in quarantine: clients answer a 502 by sending the same
+//   request again, and each time it would kill two workers.
 
 import type { Clock } from "../base/clock.ts";
 import { Attempts, type Death } from "../request/attempts.ts";
 import { isSuspect, type RolloutRequest } from "../request/buffer.ts";
-import { Quarantine } from "./quarantine.ts";
+import { promptKey } from "../request/prompt-key.ts";
 
 /** Two workers that die of the same request, with nothing else to blame: one could be chance. */
 const ATTEMPTS_MAX = 2;
@@ -26,6 +28,10 @@ export const RETRY_DELAY_MS = 500;
 /** Maximum of dead workers' last messages in the message about a request. */
 const REPORTS_MAX = 4;
 
+/** Longer than clients' pauses between retries; short, for the judgement may have been wrong. */
+const QUARANTINE_MS = 60_000;
+const QUARANTINE_MAX = 256;
+
 /** A request that is not tried again, and why. */
 export interface Verdict {
   readonly request: RolloutRequest;
@@ -36,7 +42,8 @@ export class Failures {
   readonly #clock: Clock;
   /** When deaths from outside were recognised, the oldest first. */
   #outsideMs: number[] = [];
-  readonly #quarantine: Quarantine;
+  /** Messages about rejected requests by content, the oldest first. */
+  readonly #quarantine = new Map<string, { readonly untilMs: number; readonly message: string }>();
   /** Requests whose worker has just died: what waits of them is not scheduled yet. */
   readonly #delayed = new Set<RolloutRequest>();
   /** Requests that have joined and are to be rejected, and why. */
@@ -44,13 +51,19 @@ export class Failures {
 
   constructor(clock: Clock) {
     this.#clock = clock;
-    this.#quarantine = new Quarantine(clock);
   }
 
   /** A request like those that workers died of is refused, later: its caller must know it first. */
   joined(request: RolloutRequest): void {
-    const reason = this.#quarantine.reason(request);
-    if (reason !== null) this.#rejected.set(request, reason);
+    if (this.#quarantine.size === 0) return;
+    const nowMs = this.#clock.nowMs();
+    for (const [key, { untilMs }] of this.#quarantine) {
+      if (untilMs > nowMs) break;
+      this.#quarantine.delete(key);
+    }
+    const key = this.#quarantine.size === 0 ? null : contentOf(request);
+    const known = key === null ? undefined : this.#quarantine.get(key);
+    if (known !== undefined) this.#rejected.set(request, known.message);
   }
 
   /** Requests that have joined since the last call and are refused. */
@@ -127,7 +140,7 @@ export class Failures {
     const name = `request ${requestId} (group ${group.groupId}, response ${sampleIndex})`;
     const reports = attempts.reports.slice(-REPORTS_MAX).join("; ");
     const message = `${name}: ${attempts.total} workers ended while they ran it, it is not tried again: ${reports}`;
-    this.#quarantine.add(request, message);
+    this.#remember(request, message);
     const alike = group.requests.filter(
       (sibling) =>
         sibling !== request &&
@@ -136,6 +149,17 @@ export class Failures {
         sibling.status === "waiting",
     );
     return [request, ...alike].map((one) => ({ request: one, message }));
+  }
+
+  #remember(request: RolloutRequest, message: string): void {
+    const key = contentOf(request);
+    if (key === null) return;
+    this.#quarantine.delete(key);
+    this.#quarantine.set(key, { untilMs: this.#clock.nowMs() + QUARANTINE_MS, message });
+    for (const oldest of this.#quarantine.keys()) {
+      if (this.#quarantine.size <= QUARANTINE_MAX) return;
+      this.#quarantine.delete(oldest);
+    }
   }
 
   #clear(deaths: readonly Death[]): void {
@@ -158,3 +182,13 @@ export class Failures {
 }
 
 const NONE: readonly never[] = [];
+
+/** null: the request cannot be distinguished from others. */
+function contentOf({ spec: { prompt, sampling } }: RolloutRequest): string | null {
+  try {
+    return `${promptKey(prompt)} ${JSON.stringify(sampling)}`;
+  } catch {
+    // Fields for the engine that are nested too deep.
+    return null;
+  }
+}

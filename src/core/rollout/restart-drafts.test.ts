@@ -6,7 +6,7 @@ import { simulatedToken } from "../../../test/faults/simulated/worker.ts";
 import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { EPOCH, expectWhole, type OpenWorker, world } from "../../../test/suite/rollout-bed.ts";
 import { groupId } from "../base/ids.ts";
-import type { DraftSource } from "../draft/group-update.ts";
+import type { DraftSource } from "../draft/drafter.ts";
 import { Replica } from "../draft/replica.ts";
 import { drawKey } from "../request/request.ts";
 import type { WorkerCommand } from "./worker.ts";

@@ -3,7 +3,7 @@
 
 import { assert } from "../base/assert.ts";
 import type { GroupId, RequestId, WeightEpoch, WorkerId } from "../base/ids.ts";
-import type { DraftSource } from "../draft/group-update.ts";
+import type { DraftSource } from "../draft/drafter.ts";
 import {
   type Group,
   type GroupSpec,

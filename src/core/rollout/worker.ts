@@ -8,7 +8,7 @@
 // (the request goes back to the worker's own waiting queue and is recomputed).
 
 import type { GroupId, RequestId, WeightEpoch, WeightsId, WorkerId } from "../base/ids.ts";
-import type { DraftSource, GroupUpdate } from "../draft/group-update.ts";
+import type { DraftSource, GroupUpdate } from "../draft/drafter.ts";
 import type { TopLogprobs } from "../request/columns.ts";
 import type { FinishReason, RequestSpec, SamplingParams } from "../request/request.ts";
 import type { ChunkDrafts, PromptReport, Refusal } from "../request/response.ts";

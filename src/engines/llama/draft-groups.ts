@@ -2,8 +2,7 @@
 
 import { InvalidFieldError } from "../../core/base/errors.ts";
 import type { GroupId } from "../../core/base/ids.ts";
-import type { Drafter, UpdateResult } from "../../core/draft/drafter.ts";
-import type { GroupUpdate } from "../../core/draft/group-update.ts";
+import type { Drafter, GroupUpdate, UpdateResult } from "../../core/draft/drafter.ts";
 import type { WorkerEvent } from "../../core/rollout/worker.ts";
 import type { Sequence } from "./sequence.ts";
 

@@ -7,7 +7,7 @@
 //
 // The last token of a decoding sequence is always pending: it is drawn, and its KV is not computed yet.
 
-import type { DraftSource } from "../../core/draft/group-update.ts";
+import type { DraftSource } from "../../core/draft/drafter.ts";
 import type { FinishReason, RequestSpec } from "../../core/request/request.ts";
 import type { ChunkDrafts, Refusal } from "../../core/request/response.ts";
 import type {

@@ -2,7 +2,7 @@
 // are taken by their offset, so a repeat is skipped and a gap is seen. It does no I/O.
 
 import { present } from "../../core/base/assert.ts";
-import type { DraftSource } from "../../core/draft/group-update.ts";
+import type { DraftSource } from "../../core/draft/drafter.ts";
 import { OutputColumns } from "../../core/request/columns.ts";
 import { type FinishReason, type RequestSpec, reportsPrompt } from "../../core/request/request.ts";
 import type { PromptReport } from "../../core/request/response.ts";

@@ -3,7 +3,7 @@
 // describes how to add one.
 
 import type { WeightEpoch } from "../../core/base/ids.ts";
-import type { DraftSource } from "../../core/draft/group-update.ts";
+import type { DraftSource } from "../../core/draft/drafter.ts";
 import type { RequestSpec, SamplingParams } from "../../core/request/request.ts";
 import type { ControlAnswer } from "../../core/rollout/operation.ts";
 import type { SamplingSupport } from "../../core/rollout/worker.ts";
