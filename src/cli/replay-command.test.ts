@@ -79,6 +79,10 @@ test.each([
   [["--engine-steps", "8,20"], 'usage: --engine-steps is "8,20"; it is REQUESTS,MS,US'],
   [["--engine-steps", "8,x,1"], 'usage: --engine-steps is "8,x,1"'],
   [["--engine-steps", "8.5,20,1"], 'usage: --engine-steps is "8.5,20,1"'],
+  [["--head", "0.7,0"], 'usage: --head is "0.7,0"; it is 1 to 15 shares'],
+  [["--head", "0.7,1.1"], 'usage: --head is "0.7,1.1"'],
+  [["--head", "x"], 'usage: --head is "x"'],
+  [["--head", Array(16).fill("1").join()], 'usage: --head is "1,1,1'],
 ])("replay: %j is refused", async (flags, message) => {
   const { status, err } = await run(responsesPath, ...flags);
   expect(err).toContain(message);
@@ -102,4 +106,19 @@ test("replay: says whether drafting would pay, and on an engine whose step times
   expect(pays.out).toMatch(/verdict: drafting pays: [1-9][0-9.]*x the decoding speed/);
   const lost = await run(responsesPath, "--engine-steps", "8,1,1000");
   expect(lost.out).toMatch(/verdict: drafting does not pay: 0\.[0-9]+x/);
+});
+
+test("replay --head: head, siblings and both by K, and the gain of both over the better one", async () => {
+  const report = join(folder, "head.json");
+  const { out } = await run(responsesPath, "--head", "0.7,0.6,0.5", "--report", report);
+  const { results } = JSON.parse(readFileSync(report, "utf8")) as ReplayReport;
+  const rows = results.map(({ head, budget, tokens }) => `${head?.system} ${budget} ${tokens}`);
+  const systems = ["head", "table", "both"];
+  expect(rows).toEqual([1, 3, 7, 15].flatMap((k) => systems.map((name) => `${name} ${k} 720`)));
+  const [alone, table, both] = results.slice(6, 9).map((result) => result.accepted_plus_1);
+  expect(both).toBeGreaterThan(Math.max(alone ?? 0, table ?? 0));
+  const gain = (both ?? 0) / Math.max(alone ?? 0, table ?? 0);
+  const row = out.split("\n").find((line) => line.startsWith("7 "));
+  expect(row).toContain(`${both?.toFixed(3)}`);
+  expect(row?.trim()).toEndWith(`${gain.toFixed(2)}x`);
 });

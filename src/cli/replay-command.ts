@@ -4,15 +4,22 @@ import { basename } from "node:path";
 import { Command } from "commander";
 import type { Settings } from "../config/fields.ts";
 import { AppError } from "../core/base/errors.ts";
-import { type CellResult, type EngineSteps, runCell, speedUp } from "../tools/replay/cell.ts";
+import {
+  type CellOptions,
+  type CellResult,
+  type EngineSteps,
+  runCell,
+  speedUp,
+} from "../tools/replay/cell.ts";
+import { HEAD_SYSTEMS } from "../tools/replay/head.ts";
 import { readGroups } from "../tools/replay/recordings.ts";
-import { DRAFTERS, type DrafterKind } from "../tools/replay/replay.ts";
+import { DRAFTERS } from "../tools/replay/replay.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { formatCount } from "./format.ts";
 import { jsonOf, outputsOf, textTable } from "./output.ts";
 import { Status } from "./terminal.ts";
 
-const FIELD_NAMES = ["limit", "drafter", "engineSteps", "report", "json", "quiet"] as const;
+const FIELD_NAMES = ["limit", "drafter", "engineSteps", "head", "report", "json", "quiet"] as const;
 
 type ReplaySettings = Settings<(typeof FIELD_NAMES)[number]>;
 
@@ -23,6 +30,11 @@ export interface ReplayReport {
 
 /** Limit of draft tokens per verification step. */
 const BUDGET = 16;
+/** Draft tokens of a response in a step, with a head: those that a server with the plugin may choose among. */
+const HEAD_TOKENS = [1, 3, 7, 15];
+const HEAD_PLACES_MAX = 15;
+/** A server verifies as many tokens of each, whatever they are worth; the plugin's tables have none below that. */
+const HEAD_PROBABILITY_MIN = 0.01;
 /** Minimum estimated probability of a drafted token. */
 const PROBABILITY_MIN = 0.1;
 /** Groups that are generated at the same time. */
@@ -36,8 +48,15 @@ response's own prompt and text, grouped from its siblings too, 8 groups at a tim
 and history from earlier groups of the prompt as well: the column "seen prompts" is
 of groups that have some.
 
+With --head a table by K, the draft tokens of a response in a step at most, says
+what a head of that acceptance would bring alone, what siblings would (the table
+that the plugin has inside vLLM), and both, where siblings replace the head's tokens
+that they know better, and go on behind its last one. The head is right as often
+where siblings are as where they are not; a real one is so rather where they are.
+
 Examples:
   $ foretoken replay out/responses.jsonl
+  $ foretoken replay out/responses.jsonl --head 0.7,0.6,0.5
   $ foretoken replay out/responses.jsonl --engine-steps 64,18,40`;
 
 export function replayCommand(setStatus: (status: number) => void): Command {
@@ -55,14 +74,19 @@ export function replayCommand(setStatus: (status: number) => void): Command {
 async function replayFiles(files: readonly string[], settings: ReplaySettings): Promise<void> {
   const { quiet } = settings;
   const engine = engineOf(settings.engineSteps);
+  const acceptance = acceptanceOf(settings.head);
   const reportFile = outputsOf(files)("--report", settings.report);
   const status = new Status({ quiet });
   const results: CellResult[] = [];
   const tables: string[] = [];
   for (const file of files) {
-    const ofFile = await replayFile(file, settings, status);
+    const ofFile: CellResult[] = [];
+    for (const options of acceptance === null ? draftersOf(settings) : headsOf(acceptance)) {
+      if (options.drafter === "history" && ofFile.at(-1)?.returning === null) continue;
+      ofFile.push(await replayCell(file, { ...options, limit: settings.limit }, status));
+    }
     results.push(...ofFile);
-    tables.push(fileTable(file, ofFile, engine));
+    tables.push(acceptance === null ? fileTable(file, ofFile, engine) : headTable(file, ofFile));
   }
   status.end();
   const report: ReplayReport = { results };
@@ -71,37 +95,48 @@ async function replayFiles(files: readonly string[], settings: ReplaySettings): 
   else if (!quiet) console.log(tables.join("\n\n"));
 }
 
-/** One result for each drafter; "history" only where prompts come again. */
-async function replayFile(file: string, settings: ReplaySettings, status: Status) {
-  const results: CellResult[] = [];
-  for (const drafter of DRAFTERS) {
-    if (settings.drafter.length > 0 && !settings.drafter.includes(drafter)) continue;
-    if (drafter === "history" && results.at(-1)?.returning === null) continue;
-    const result = await replayCell({ ...settings, file, drafter }, status);
-    results.push(result);
-    if (result.full_groups > 0) {
-      const groups = `${result.full_groups} groups`;
-      status.note(`${file}, ${drafter}: the drafter had no room for ${groups}`);
-    }
-  }
-  return results;
+type Cell = Pick<CellOptions, "drafter" | "budget" | "probabilityMin" | "head">;
+
+/** One for each drafter; "history" only where prompts come again. */
+function draftersOf({ drafter: wanted }: ReplaySettings): Cell[] {
+  const named = DRAFTERS.filter((name) => wanted.length === 0 || wanted.includes(name));
+  return named.map((drafter) => ({ drafter, budget: BUDGET, probabilityMin: PROBABILITY_MIN }));
 }
 
-function replayCell(
-  { file, drafter, limit }: Pick<ReplaySettings, "limit"> & { file: string; drafter: DrafterKind },
+/** For each number of draft tokens: the head alone, siblings alone, both. */
+function headsOf(acceptance: readonly number[]): Cell[] {
+  const common = { drafter: "grouped", probabilityMin: HEAD_PROBABILITY_MIN } as const;
+  return HEAD_TOKENS.flatMap((budget) =>
+    HEAD_SYSTEMS.map((system) => ({ ...common, budget, head: { system, acceptance } })),
+  );
+}
+
+async function replayCell(
+  file: string,
+  { limit, ...options }: Cell & { readonly limit: number | null },
   status: Status,
 ): Promise<CellResult> {
-  const options = {
-    file,
-    drafter,
-    budget: BUDGET,
-    probabilityMin: PROBABILITY_MIN,
-    live: LIVE,
-  };
-  return runCell(readGroups(file, limit), options, (tokens) => {
-    const text = () => `${file}, ${drafter}: ${formatCount(tokens)} tokens`;
+  const { drafter, budget, head } = options;
+  const name = head === undefined ? drafter : `${head.system}, K ${budget}`;
+  const groups = readGroups(file, limit);
+  const result = await runCell(groups, { ...options, file, live: LIVE }, (tokens) => {
+    const text = () => `${file}, ${name}: ${formatCount(tokens)} tokens`;
     status.show(() => [text()], text);
   });
+  if (result.full_groups > 0) {
+    status.note(`${file}, ${name}: the drafter had no room for ${result.full_groups} groups`);
+  }
+  return result;
+}
+
+/** By place, of --head; null: none was given. @throws AppError usage. */
+function acceptanceOf(text: string | null): readonly number[] | null {
+  if (text === null) return null;
+  const shares = text.split(",").map(Number);
+  const isFit = shares.every((share) => share > 0 && share <= 1);
+  if (isFit && shares.length <= HEAD_PLACES_MAX) return shares;
+  const what = `1 to ${HEAD_PLACES_MAX} shares between commas, each above 0 and up to 1`;
+  throw new AppError("usage", `--head is "${text}"; it is ${what}`);
 }
 
 /** The engine's step times of --engine-steps; null: none were given. @throws AppError usage. */
@@ -125,6 +160,37 @@ const HEAD = [
   "drafting us/token",
 ];
 
+const HEAD_HEAD = [
+  "K",
+  ...HEAD_SYSTEMS.flatMap((system) => [system, "drafted/step"]),
+  "both / better of two",
+];
+
+/** Tokens of a response in a step (accepted + 1), by the draft tokens that it may have in one. */
+function headTable(file: string, results: readonly CellResult[]): string {
+  const [first] = results;
+  if (first === undefined) return basename(file);
+  const rows = HEAD_TOKENS.map((tokens) => {
+    const ofTokens = results.filter(({ budget }) => budget === tokens);
+    const gains = ofTokens.map((result) => result.accepted_plus_1);
+    const best = Math.max(...gains.slice(0, -1));
+    return [
+      String(tokens),
+      ...ofTokens.flatMap((one) => [
+        one.accepted_plus_1.toFixed(3),
+        one.drafted_per_step.toFixed(2),
+      ]),
+      times((gains.at(-1) ?? 0) / best),
+    ];
+  });
+  return `${titleOf(file, first)}\n${textTable(HEAD_HEAD, rows)}`;
+}
+
+function titleOf(file: string, { groups, responses, tokens }: CellResult): string {
+  const size = `${formatCount(groups)} groups, ${formatCount(responses)} responses, ${formatCount(tokens)} tokens`;
+  return `${basename(file)}: ${size}`;
+}
+
 function fileTable(
   file: string,
   results: readonly CellResult[],
@@ -132,9 +198,6 @@ function fileTable(
 ): string {
   const [first] = results;
   if (first === undefined) return basename(file);
-  const { groups, responses, tokens } = first;
-  const size = `${formatCount(groups)} groups, ${formatCount(responses)} responses, ${formatCount(tokens)} tokens`;
-  const title = `${basename(file)}: ${size}`;
   const rows = results.map((result) => [
     result.drafter,
     result.accepted_plus_1.toFixed(3),
@@ -148,7 +211,7 @@ function fileTable(
   const head = [...HEAD, ...(first.returning === null ? [] : ["seen prompts"])];
   if (engine !== null) head.push("speed-up");
   const table = textTable(head, rows);
-  return `${title}\n${table}\n${verdictOf(results, engine)}`;
+  return `${titleOf(file, first)}\n${table}\n${verdictOf(results, engine)}`;
 }
 
 const times = (ratio: number): string => `${ratio.toFixed(2)}x`;

@@ -149,6 +149,10 @@ export const FIELDS = {
     help: "your engine without drafts, for a speed-up: a step of REQUESTS takes MS milliseconds, and US microseconds more for each further token",
     otherwise: "none",
   }),
+  head: text("--head SHARE,...", {
+    help: "a trained head (MTP, EAGLE) beside siblings: how often its first, second, ... token is right, from above 0 up to 1",
+    otherwise: "none",
+  }),
   out: text("--out RESPONSES.jsonl", {
     help: "output file: a line for every response (required); until the end it is FILE.PID.part, which a group is in when it has finished",
   }),

@@ -7,11 +7,12 @@ import { DRAFT_TOKENS_MAX, type Drafter, type Drafts } from "../../../src/core/d
 import type { History } from "../../../src/core/draft/history.ts";
 import { promptKey } from "../../../src/core/request/prompt-key.ts";
 import { acceptedOf } from "../../../src/tools/replay/acceptance.ts";
+import { CONTEXT, Followers, type Keys, keysOf } from "../../../src/tools/replay/followers.ts";
+import { draftsOf, type PathToken } from "../../../src/tools/replay/head.ts";
 import type { LiveResponse, Tally } from "../../../src/tools/replay/replay.ts";
 import { Calibration } from "./calibration.ts";
-import { CONTEXT, Followers, type Keys, keysOf } from "./followers.ts";
 import { CopiedText, FollowedTokens } from "./known-text.ts";
-import { draftsOf, lateDraft, type PathToken, type Table, tableOf } from "./late-drafts.ts";
+import { lateDraft, type Table, tableOf } from "./late-drafts.ts";
 
 /**
  * self, grouped, history: as `foretoken replay`. late: as grouped, from what was known a step before (late-drafts.ts).

@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
-import { CONTEXT, Followers, keysOf, mixed } from "./followers.ts";
+import { CONTEXT, Followers, keysOf, mixed } from "../../../src/tools/replay/followers.ts";
 import { lateDraft } from "./late-drafts.ts";
 
 /** Two paths: 4 5 6 7, and the less likely 8. */
@@ -45,7 +45,11 @@ test("followers: the odds are the plugin's", () => {
     return behind.split(end)[0]?.match(/\d+/g)?.map(Number);
   };
   const plugin = join(import.meta.dir, "../../../native/foretoken_vllm/src/foretoken_vllm");
-  const own = numbersIn(join(import.meta.dir, "followers.ts"), "const ODDS = [", "];");
+  const own = numbersIn(
+    join(import.meta.dir, "../../../src/tools/replay/followers.ts"),
+    "const ODDS = [",
+    "];",
+  );
   expect(own).toHaveLength(36);
   expect(numbersIn(join(plugin, "table.py"), "ODDS = (", "\n)")).toEqual(own);
 });

@@ -5,7 +5,8 @@
 
 import { assert } from "../../../src/core/base/assert.ts";
 import type { Drafts } from "../../../src/core/draft/drafter.ts";
-import type { Followers, Keys } from "./followers.ts";
+import type { Followers, Keys } from "../../../src/tools/replay/followers.ts";
+import type { PathToken } from "../../../src/tools/replay/head.ts";
 
 /** One request's tree, rooted at its token number `known`. */
 export interface Table {
@@ -33,12 +34,6 @@ export function tableOf(drafts: Drafts, query: number, known: number): Table {
     parents: drafts.parents.slice(from, to),
     probabilities: drafts.probabilities.slice(from, to),
   };
-}
-
-/** A token of a path: that it and all before it are accepted has this probability. */
-export interface PathToken {
-  readonly token: number;
-  readonly probability: number;
 }
 
 /** The draft of a request that has `at` tokens of `response`; with a table of null there is none yet. */
@@ -69,18 +64,6 @@ export function lateDraft(
     tail.shift();
   }
   return path;
-}
-
-/** One path a query. */
-export function draftsOf(paths: readonly (readonly PathToken[])[]): Drafts {
-  const all = paths.flat();
-  let end = 0;
-  return {
-    start: Int32Array.from([0, ...paths.map(({ length }) => (end += length))]),
-    tokens: Int32Array.from(all, ({ token }) => token),
-    parents: Int32Array.from(paths.flatMap((path) => path.map((_, i) => i - 1))),
-    probabilities: Float32Array.from(all, ({ probability }) => probability),
-  };
 }
 
 /** The walk is outside of the tree. */

@@ -4,9 +4,11 @@
 import type { Clock } from "../../core/base/clock.ts";
 import { History } from "../../core/draft/history.ts";
 import { Replica } from "../../core/draft/replica.ts";
+import { HeadDrafts, type HeadOptions } from "./head.ts";
 import type { TraceGroup } from "./recordings.ts";
 import {
   type DrafterKind,
+  type LiveResponse,
   type ReplayOptions,
   type ReplayOutcome,
   replay,
@@ -18,6 +20,8 @@ export interface CellResult {
   readonly file: string;
   readonly drafter: DrafterKind;
   readonly budget: number;
+  /** Drafts of a simulated head; absent: there is none. */
+  readonly head?: HeadOptions;
   /** 1 + accepted draft tokens per verification step. */
   readonly accepted_plus_1: number;
   readonly drafted_per_step: number;
@@ -41,6 +45,7 @@ export interface CellResult {
 
 export interface CellOptions extends ReplayOptions {
   readonly file: string;
+  readonly head?: HeadOptions;
 }
 
 /** CPU time of this thread: other processes on the machine do not count as drafting. */
@@ -60,6 +65,11 @@ export async function runCell(
   const history = options.drafter === "history" ? new History() : undefined;
   const drafter = new Replica();
   const host = { drafter, clock: cpuClock, onRound, ...(history && { history }) };
+  if (options.head !== undefined) {
+    const head = new HeadDrafts(drafter, options.head);
+    const propose = (live: readonly LiveResponse[]) => head.propose(live);
+    return resultOf(options, await replay(groups, options, { ...host, propose }));
+  }
   return resultOf(options, await replay(groups, options, host));
 }
 
@@ -81,13 +91,14 @@ export function totalOf(groups: readonly Tally[]) {
 }
 
 function resultOf(options: CellOptions, outcome: ReplayOutcome): CellResult {
-  const { file, drafter, budget, live, probabilityMin } = options;
+  const { file, drafter, budget, head, live, probabilityMin } = options;
   const total = totalOf(outcome.groups);
   const returning = outcome.groups.filter(({ returns }) => returns);
   return {
     file,
     drafter,
     budget,
+    ...(head && { head }),
     ...total,
     us_per_token: ratio(outcome.drafterMs * 1000, total.tokens),
     ci95: ratioInterval(outcome.groups),

@@ -34,8 +34,10 @@ export interface Keys {
   readonly group: number;
 }
 
+/** Far from tokens: behind a small key, a token would be found where another one is behind no key. */
 export function keysOf(group: number, sampleIndex: number): Keys {
-  return { own: mixed(group, sampleIndex + 1), group };
+  const key = mixed(FACTOR, group);
+  return { own: mixed(key, sampleIndex + 1), group: key };
 }
 
 export function mixed(hash: number, token: number): number {
