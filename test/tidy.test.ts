@@ -94,11 +94,11 @@ const IMPURE_NAMES =
 
 const sources = [...new Glob("**/*.ts").scanSync(SRC)].filter((file) => !file.includes(".test."));
 
-function importsOf(file: string, root = SRC): string[] {
-  const text = readFileSync(join(root, file), "utf8");
+function importsOf(file: string): string[] {
+  const text = readFileSync(join(SRC, file), "utf8");
   const found: string[] = [];
   for (const match of text.matchAll(/(?:from|import\()\s*"(\.[^"]+)"/g)) {
-    const target = relative(root, resolve(root, dirname(file), match[1] ?? ""));
+    const target = relative(SRC, resolve(SRC, dirname(file), match[1] ?? ""));
     // The core, a schema, the C shim: outside src, and no modules.
     const isAsset = target.startsWith("..") && !target.endsWith(".ts");
     if (!isAsset) found.push(target);
@@ -159,39 +159,6 @@ test("layers: nothing asks the proxy of the environment, as fetch does for every
     /(?<![#.\w])fetch\(/.test(readFileSync(join(SRC, file), "utf8")),
   );
   expect(calls).toEqual([]);
-});
-
-/** Strongly connected components of more than one file (Tarjan 1972), each in alphabetical order. */
-function circles(imports: ReadonlyMap<string, readonly string[]>): string[][] {
-  const order = new Map<string, number>();
-  const low = new Map<string, number>();
-  const stack: string[] = [];
-  const found: string[][] = [];
-  const visit = (file: string): void => {
-    const own = order.size;
-    order.set(file, own);
-    low.set(file, own);
-    stack.push(file);
-    for (const target of imports.get(file) ?? []) {
-      if (!imports.has(target)) continue;
-      if (!order.has(target)) visit(target);
-      if (stack.includes(target)) {
-        low.set(file, Math.min(low.get(file) ?? own, low.get(target) ?? own));
-      }
-    }
-    if (low.get(file) !== own) return;
-    const component = stack.splice(stack.indexOf(file));
-    if (component.length > 1) found.push(component.sort());
-  };
-  for (const file of imports.keys()) if (!order.has(file)) visit(file);
-  return found;
-}
-
-test("circles: files do not import one another, type imports included", () => {
-  const drawn = Object.entries({ a: ["b"], b: ["c"], c: ["a"], d: ["a"] });
-  expect(circles(new Map(drawn))).toEqual([["a", "b", "c"]]);
-  const files = [...new Glob("{src,examples,assembly,bench,scripts,test}/**/*.ts").scanSync(ROOT)];
-  expect(circles(new Map(files.map((file) => [file, importsOf(file, ROOT)])))).toEqual([]);
 });
 
 test("exports: none is there for tests alone, and none that nobody imports", () => {
