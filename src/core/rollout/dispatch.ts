@@ -104,6 +104,7 @@ export class Dispatch {
     const { request, workerId } = command;
     if (command.kind === "offload") this.#depart(request);
     else if (command.kind === "preempt") this.#preempt(request, workerId);
+    else if (command.kind === "end") this.endChunk(request);
     else this.#assign(request, command, command.reservedTokens);
   }
 

@@ -37,6 +37,10 @@ export class ChunkLength {
     this.#fixed = fixed;
   }
 
+  get isFixed(): boolean {
+    return this.#fixed !== null;
+  }
+
   /** Tokens of the next chunk of a request with `context` tokens, on workers with so much KV in blocks of that size. */
   tokens(context: number, worker: { kvTokens: number; blockTokens: number }): number {
     if (this.#fixed !== null) return this.#fixed;

@@ -1,7 +1,7 @@
 import { expect, spyOn, test } from "bun:test";
 import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { present } from "../base/assert.ts";
-import { groupId, workerId } from "../base/ids.ts";
+import { groupId, weightEpoch, workerId } from "../base/ids.ts";
 import { ContextManager } from "../context/context.ts";
 import { Attempts } from "../request/attempts.ts";
 import { RequestBuffer, type RolloutRequest, type Whereabouts } from "../request/buffer.ts";
@@ -556,4 +556,49 @@ test("sessions: KV of a pause is kept for longer the more runs beside it, and th
   expect(keptMs({ runningTokens: 100, sharesKv: true })).toBe(5);
   expect(keptMs({ runningTokens: 5_000, rowMs: Number.NaN })).toBe(500);
   expect(keptMs({ runningTokens: 100, inFlight: 0 })).toBe(0);
+});
+
+/** Four requests that run without an end of their chunks, two on each worker, with `made` tokens each. */
+function endless(made: number) {
+  const buffer = bufferOf(2, 4);
+  const scheduler = new Scheduler(arrivalOf(buffer), {
+    kind: "divided",
+    chunks: new ChunkLength(null),
+  });
+  const requests = [0, 1, 2, 3].map((sample) => member(buffer, 0, sample));
+  for (const request of requests) scheduler.enqueue(request);
+  const room = { slots: 2, aheadTokens: 10 };
+  const commands = scheduler.schedule([slot(0, room), slot(1, room)]);
+  for (const command of commands) {
+    if (command.kind !== "dispatch") throw new Error(command.kind);
+    const { request, workerId } = command;
+    put(request, { status: "running", workerId, residentOn: workerId });
+    request.response.openChunk(workerId, weightEpoch(0));
+    generate(request, made);
+  }
+  const kinds = (slots: Slot[]) => scheduler.schedule(slots).map(({ kind }) => kind);
+  const full = { ...room, inFlight: 2 };
+  return { buffer, scheduler, commands, kinds, full, room };
+}
+
+test("chunks: one that begins while nobody waits has no end, until somebody waits", () => {
+  const { buffer, scheduler, commands, kinds, full } = endless(64);
+  expect(commands.map((one) => one.kind === "dispatch" && one.chunkTokens)).toEqual(
+    new Array(4).fill(1_000),
+  );
+  expect(kinds([slot(0, full), slot(1, full)])).toEqual([]);
+  scheduler.enqueue(member(buffer, 1, 0));
+  expect(kinds([slot(0, full), slot(1, full)])).toEqual(["end", "end", "end", "end"]);
+});
+
+test("chunks: one without an end is no shorter than others, whoever waits", () => {
+  const { buffer, scheduler, kinds, full } = endless(63);
+  scheduler.enqueue(member(buffer, 1, 0));
+  expect(kinds([slot(0, full), slot(1, full)])).toEqual([]);
+});
+
+test("chunks: one without an end is over where another worker has less to do", () => {
+  const { kinds, full, room } = endless(64);
+  expect(kinds([slot(0, full), slot(1, { ...room, inFlight: 1 })])).toEqual([]);
+  expect(kinds([slot(0, full), slot(1, room)])).toEqual(["end"]);
 });

@@ -6,6 +6,7 @@
 // that is begun takes KV that the others come back to. Three kinds do not hold up those behind them: a large one that must
 // wait for room (it is passed over, for a while), one that is too large for every worker that is there (it is
 // stranded), and one with which a worker has died (a suspect: each runs alone among its kind).
+// Where no length of chunks is set, one that begins while nobody waits goes on until somebody does.
 
 import { assert, present } from "../base/assert.ts";
 import type { WorkerId } from "../base/ids.ts";
@@ -51,6 +52,8 @@ export type ExecutableCommand =
     }
   /** The worker is about to run short of KV: end the request's chunk now, and take its KV into the pool. */
   | { kind: "preempt"; request: RolloutRequest; workerId: WorkerId }
+  /** The request's chunk is to end now; it waits again, and its KV stays where it is. */
+  | { kind: "end"; request: RolloutRequest; workerId: WorkerId }
   /** The request waits and others want its room: take its KV from where it is parked into the pool. */
   | { kind: "offload"; request: RolloutRequest; workerId: WorkerId };
 
@@ -104,6 +107,8 @@ export class Scheduler {
   #strandedAt = { kvTokens: 0, kvTokensMax: 0 };
   readonly #reservation = new Reservation();
   readonly #rooms = new Rooms();
+  /** Requests whose chunks have no end of their own, because nobody waited when they began. */
+  readonly #endless = new Set<RolloutRequest>();
 
   constructor(policy: SchedulePolicy, mode: DispatchMode, sessions = new SessionOutlook()) {
     this.#policy = policy;
@@ -115,6 +120,7 @@ export class Scheduler {
   enqueue(request: RolloutRequest): void {
     assert(request.status === "waiting", "only a waiting request is scheduled");
     this.#rooms.changed();
+    this.#endless.delete(request);
     if (isSuspect(request)) this.#suspects.waiting.add(request);
     else {
       this.#policy.add(request);
@@ -125,6 +131,7 @@ export class Scheduler {
 
   /** The request is finished, and its KV stays parked: it makes way before that of requests that wait. */
   retained(request: RolloutRequest): void {
+    this.#endless.delete(request);
     this.sessions.paused.add(request);
   }
 
@@ -135,6 +142,7 @@ export class Scheduler {
 
   /** The group is done with. */
   forget(group: Group): void {
+    for (const request of group.requests) this.#endless.delete(request);
     this.#policy.forget?.(group);
   }
 
@@ -177,8 +185,48 @@ export class Scheduler {
     if (this.sessions.turns.size > 0) this.#serveSessions(turn);
     this.#serveInOrder(turn);
     if (turn.isBlocked) this.#makeRoom(turn, nowMs);
-    if (this.#mode.kind === "divided") this.#preempt(turn);
+    if (this.#mode.kind === "divided") {
+      if (!this.#mode.chunks.isFixed) this.#openEnds(turn);
+      this.#preempt(turn);
+    }
+    if (this.#endless.size > 0) this.#endChunks(turn);
     return turn.commands;
+  }
+
+  /** Chunks that begin while nobody waits have no end of their own. */
+  #openEnds({ commands, slots, isBlocked }: Turn): void {
+    if (isBlocked || this.#policy.peek() !== null || this.#suspects.waiting.size > 0) return;
+    for (const command of commands) {
+      if (command.kind !== "dispatch") continue;
+      const { request, workerId } = command;
+      if (!request.spec.divisible || isSuspect(request)) continue;
+      const left = request.spec.sampling.tokensMax - request.response.length;
+      const kvTokens = slots.find((slot) => slot.workerId === workerId)?.kvTokens ?? 0;
+      command.chunkTokens = Math.min(left, kvTokens - contextTokens(request));
+      this.#endless.add(request);
+    }
+  }
+
+  /** Chunks without an end are over once they are as long as others, and somebody waits or another worker has less to do. */
+  #endChunks(turn: Turn): void {
+    const { slots, commands, isBlocked } = turn;
+    const busiest = slots.reduce((most, slot) => (slot.inFlight > most.inFlight ? slot : most));
+    if (!isBlocked && slots.every(({ inFlight }) => busiest.inFlight < inFlight + 2)) return;
+    for (const request of this.#endless) {
+      const slot = slots.find(({ workerId }) => workerId === request.workerId);
+      if (request.status !== "running" || slot === undefined) continue;
+      const chunkTokens = this.#chunkOf(request, turn);
+      const made = request.response.length - (request.response.lastChunk?.offset ?? 0);
+      if (made < chunkTokens || (!isBlocked && slot !== busiest)) continue;
+      // If it stays where it is, the next one is looked at in the next turn.
+      this.#endless.delete(request);
+      slot.inFlight -= 1;
+      const isMoving = isBlocked || place(request, slots, chunkTokens) !== slot;
+      slot.inFlight += 1;
+      if (isMoving) commands.push({ kind: "end", request, workerId: slot.workerId });
+      else this.#endless.add(request);
+      if (!isBlocked) return;
+    }
   }
 
   /** Where running requests have grown into half of their lookahead, paused sessions make way, then chunks end early. */
