@@ -28,6 +28,12 @@ export class JournalLog {
   #finished: Followed[] = [];
 
   #isStopped = false;
+  readonly #touch: () => void;
+
+  /** `touch` is called when there are new records. */
+  constructor(touch: () => void = () => {}) {
+    this.#touch = touch;
+  }
 
   /** Whether there is something to write. */
   get hasNews(): boolean {
@@ -36,7 +42,9 @@ export class JournalLog {
 
   /** Adds a record that is not about a response's output: first the run's description. It precedes new output. */
   note(record: object): void {
-    if (!this.#isStopped) this.#writer.json(record);
+    if (this.#isStopped) return;
+    this.#writer.json(record);
+    this.#touch();
   }
 
   /** Begins to follow a response. `saved`: the output that both journal and response have already; null: none. */
@@ -58,6 +66,7 @@ export class JournalLog {
     if (followed?.request !== request || followed.isChanged) return;
     followed.isChanged = true;
     this.#changed.push(followed);
+    this.#touch();
   }
 
   /** Call when `response.finish` is set. */

@@ -38,8 +38,7 @@ export function checkFormat({ header: { format }, name }: SavedRun): void {
   throw new AppError("invalid_config", `--journal: ${name} ${problem}; use another folder`);
 }
 
-export class RunJournal {
-  readonly #log = new JournalLog();
+export class RunJournal extends JournalLog {
   readonly #file: RunFile;
   readonly #saved: SavedRun | null;
   readonly #removed: () => void;
@@ -47,26 +46,25 @@ export class RunJournal {
 
   /** `saved`: the run that it continues. `removed` is called when the journal is deleted. */
   constructor(files: RunFiles, saved: SavedRun | null, removed: () => void = () => {}) {
-    this.#file = files.open(this.#log, saved);
+    super(() => this.#file.touch());
+    this.#file = files.open(this, saved);
     this.#saved = saved;
     this.#removed = removed;
   }
 
   /** Writes the first record of a new journal. */
   describe(header: object): void {
-    this.#log.note(JSON.parse(JSON.stringify({ format: FORMAT, ...header }, asArrays)));
-    this.#file.touch();
+    this.note(JSON.parse(JSON.stringify({ format: FORMAT, ...header }, asArrays)));
   }
 
   /** Records a client's change of the run; `SavedRun.changes` returns it. */
   change(change: object): void {
     const record: ChangeRecord = { type: "change", change };
-    this.#log.note(JSON.parse(JSON.stringify(record, asArrays)));
-    this.#file.touch();
+    this.note(JSON.parse(JSON.stringify(record, asArrays)));
   }
 
   /** Restores saved output to the run's requests, which have just joined, in the order in which responses finished. */
-  follow(rollout: Pick<Rollout, "restore">, requests: readonly RolloutRequest[]): void {
+  resume(rollout: Pick<Rollout, "restore">, requests: readonly RolloutRequest[]): void {
     const streams = new Set([...(this.#saved?.finished ?? []), ...requests.keys()]);
     for (const stream of streams) {
       const request = requests[stream];
@@ -74,23 +72,8 @@ export class RunJournal {
       const output = this.#saved?.outputs.get(stream) ?? null;
       const isResumed = output !== null && rollout.restore(request, output);
       const restored = isResumed ? output : null;
-      if (restored?.finish == null) this.#log.follow(request, stream, restored);
+      if (restored?.finish == null) this.follow(request, stream, restored);
     }
-  }
-
-  /** Follows a request that joined the run later; `stream`: its number in the run. */
-  joined(request: RolloutRequest, stream: number): void {
-    this.#log.follow(request, stream, null);
-  }
-
-  changed(request: RolloutRequest): void {
-    this.#log.changed(request);
-    this.#file.touch();
-  }
-
-  finished(request: RolloutRequest): void {
-    this.#log.finished(request);
-    this.#file.touch();
   }
 
   /** Resolves when all records so far are written, or writing has failed. */
@@ -99,8 +82,7 @@ export class RunJournal {
   }
 
   advanced(held: HeldWeights): void {
-    this.#log.note({ type: "epoch", ...held } satisfies EpochRecord);
-    this.#file.touch();
+    this.note({ type: "epoch", ...held } satisfies EpochRecord);
   }
 
   /** Closes the file, from which another process can continue. */

@@ -115,7 +115,7 @@ export class RequestJournals {
       const draws = responses.map((row) => row.map(({ spec }) => spec.draw));
       journal.describe({ kind: "request", ...key, draws, ...held() });
     }
-    journal.follow(sidecar.rollout, requests);
+    journal.resume(sidecar.rollout, requests);
     this.#live.add(journal);
     return journal;
   }

@@ -139,7 +139,7 @@ export class RolloutRun implements Steered {
       }
     }
     const { rollout } = options.sidecar;
-    options.journal?.follow(rollout, [...this.#requests()]);
+    options.journal?.resume(rollout, [...this.#requests()]);
     for (const [i, { outputs }] of carried.entries()) {
       for (const [index, output] of outputs.entries()) {
         const request = this.groups[i]?.requests[index];
@@ -198,7 +198,7 @@ export class RolloutRun implements Steered {
       const draws = requests.map(({ spec }) => spec.draw);
       journal?.change({ kind: "added", plan, base, draws } satisfies RunChange);
       for (const request of requests) {
-        journal?.joined(request, stream);
+        journal?.follow(request, stream);
         stream += 1;
       }
       this.#countAdded(plan.n);
