@@ -46,8 +46,8 @@ export class Deadlines {
       if (deadline == null) return;
       const { group_s, group_tokens, iteration_s, iteration_tokens } = deadline;
       const { iteration } = this.#options.sidecar.rollout.meter;
-      this.#add(request, { key: request.group, seconds: group_s, tokens: group_tokens });
-      this.#add(request, { key: iteration, seconds: iteration_s, tokens: iteration_tokens });
+      this.#add(request, request.group, { seconds: group_s, tokens: group_tokens });
+      this.#add(request, iteration, { seconds: iteration_s, tokens: iteration_tokens });
     },
     finished: (request) => {
       for (const key of this.#of.get(request) ?? []) {
@@ -82,23 +82,19 @@ export class Deadlines {
 
   #add(
     request: RolloutRequest,
-    of: {
-      key: Group | number;
-      seconds: number | null | undefined;
-      tokens: number | null | undefined;
-    },
+    key: Group | number,
+    { seconds, tokens }: Record<"seconds" | "tokens", number | null | undefined>,
   ): void {
-    const { seconds, tokens } = of;
     if (seconds == null && tokens == null) return;
-    const fresh = {
+    const scope = this.#scopes.getOrInsertComputed(key, () => ({
       startMs: this.#options.clock.nowMs(),
-      open: new Set<RolloutRequest>(),
+      msMax: Number.POSITIVE_INFINITY,
+      tokensMax: Number.POSITIVE_INFINITY,
+      open: new Set(),
       tokens: 0,
-    };
-    const none = { msMax: Number.POSITIVE_INFINITY, tokensMax: Number.POSITIVE_INFINITY };
-    const scope = this.#scopes.getOrInsert(of.key, { ...fresh, ...none });
+    }));
     scope.open.add(request);
-    this.#of.set(request, [...(this.#of.get(request) ?? []), of.key]);
+    this.#of.set(request, [...(this.#of.get(request) ?? []), key]);
     // The earliest of several counts.
     if (seconds != null) scope.msMax = Math.min(scope.msMax, seconds * 1000);
     if (tokens != null) scope.tokensMax = Math.min(scope.tokensMax, tokens);

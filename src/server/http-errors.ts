@@ -1,6 +1,12 @@
 // How a condition looks over HTTP: its status, and vLLM's error body. The one place that knows both.
 
-import { AppError, type ErrorCode, InvalidFieldError, RefusedError } from "../core/base/errors.ts";
+import {
+  AppError,
+  type ErrorCode,
+  errorText,
+  InvalidFieldError,
+  RefusedError,
+} from "../core/base/errors.ts";
 
 const STATUS: Record<ErrorCode, number> = {
   usage: 400,
@@ -49,6 +55,11 @@ export const CLIENT_GONE = 499;
 export function statusOf(error: unknown): number {
   if (error instanceof RefusedError && error.status !== null) return error.status;
   return error instanceof AppError ? STATUS[error.code] : 500;
+}
+
+/** An error of our own code, which ends one request. */
+export function internal(error: unknown): AppError {
+  return new AppError("internal_error", `a fault of the server: ${errorText(error)}`);
 }
 
 /** vLLM's ErrorResponse: `{"error": {"message", "type", "param", "code"}}`, code being the HTTP status. */

@@ -4,6 +4,7 @@
 import type { Later } from "../core/base/clock.ts";
 import { AppError } from "../core/base/errors.ts";
 import { oneLine } from "../core/base/json-line.ts";
+import type { Exchange } from "./route.ts";
 
 export interface PulledStream {
   readonly headers: Readonly<Record<string, string>>;
@@ -97,4 +98,27 @@ export function pulledStream(options: PulledStream): { response: Response; news:
     else watch();
   };
   return { response: new Response(stream, { headers }), news };
+}
+
+export const NDJSON = "application/x-ndjson";
+/** Time after which a client that reads nothing is dropped. It is long: trainers compute between two lines. */
+const LINES_STALL_MS_MAX = 600_000;
+
+/** An answer of lines of JSON. */
+export function lineStream(
+  exchange: Exchange,
+  options: Pick<PulledStream, "later" | "next"> & Partial<Pick<PulledStream, "headers" | "closed">>,
+) {
+  const { took, ended } = exchange.streams();
+  return pulledStream({
+    ...options,
+    headers: { "content-type": NDJSON, ...options.headers },
+    stallMsMax: LINES_STALL_MS_MAX,
+    signal: exchange.signal,
+    took,
+    closed: () => {
+      options.closed?.();
+      ended();
+    },
+  });
 }

@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { apiKeyIn, sessionKeyOf } from "./session-key.ts";
+import { apiKeyIn, sessionKeyOf } from "./access.ts";
 
 test("session key: a name, then a group, then the server's token; another key names none", () => {
   const keys: [string, ReturnType<typeof sessionKeyOf>][] = [

@@ -180,7 +180,11 @@ export class SessionTable {
     const { session, isLater } = this.#running.get(request) ?? {};
     if (session === undefined) return;
     this.#running.delete(request);
-    if (isLater) this.#count(request);
+    if (isLater) {
+      this.#figures.turns += 1;
+      this.#figures.promptTokens += request.spec.prompt.length;
+      this.#figures.cachedTokens += request.response.promptTokensCached ?? 0;
+    }
     this.trace.finished(session.trace, request);
     const isOpen = this.#sessions.get(session.key) === session && session.group === request.group;
     if (!isOpen || isCut(request.response.finish)) {
@@ -203,12 +207,6 @@ export class SessionTable {
   /** Forgets the group's sessions: no request joins it any more. */
   closed(group: Group): void {
     for (const session of this.#byGroup.get(group) ?? []) this.#forget(session);
-  }
-
-  #count({ spec, response }: RolloutRequest): void {
-    this.#figures.turns += 1;
-    this.#figures.promptTokens += spec.prompt.length;
-    this.#figures.cachedTokens += response.promptTokensCached ?? 0;
   }
 
   #regroup(session: Session, group: Group): void {
@@ -281,7 +279,7 @@ function sharedWith(prompt: Int32Array, { spec, response }: RolloutRequest): num
 }
 
 /** Number of first tokens of `text` that `prompt` has from position `from` on. */
-function sharedTokens(prompt: Int32Array, text: Int32Array, from: number): number {
+export function sharedTokens(prompt: Int32Array, text: Int32Array, from: number): number {
   const end = Math.min(text.length, prompt.length - from);
   let shared = 0;
   while (shared < end && prompt[from + shared] === text[shared]) shared += 1;

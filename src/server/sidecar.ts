@@ -118,7 +118,7 @@ export class Sidecar {
   readonly #options: SidecarOptions;
   readonly #groups: JoinableGroups;
   readonly sessions: SessionTable;
-  readonly #limits: SidecarLimits;
+  readonly #requestsMax: number;
   #isDraining = false;
 
   constructor(options: SidecarOptions) {
@@ -134,7 +134,7 @@ export class Sidecar {
     this.rollout = new Rollout({ ...options.rollout, vocabularySize, listener });
     this.waits = new Waits(options.rollout.clock);
     const limits = { ...LIMITS, ...options.limits };
-    this.#limits = limits;
+    this.#requestsMax = limits.requestsMax;
     this.sessions = new SessionTable({
       msMax: limits.sessionMsMax,
       bytesMax: limits.sessionBytesMax,
@@ -247,19 +247,14 @@ export class Sidecar {
     if (this.rollout.unfinished === 0) return;
     const reason = "it ends when all responses have finished";
     const wait = { what: "drain", forWhom: "responses", reason, msMax: null };
-    await this.waits.during(wait, () => this.#drained());
-  }
-
-  async #drained(): Promise<void> {
-    await new Promise<void>((resolve) => {
-      const stop = this.observe({
-        finished: () => {
-          if (this.rollout.unfinished > 0) return;
-          stop();
-          resolve();
-        },
-      });
+    const { promise, resolve } = Promise.withResolvers<void>();
+    const stop = this.observe({
+      finished: () => {
+        if (this.rollout.unfinished === 0) resolve();
+      },
     });
+    await this.waits.during(wait, () => promise);
+    stop();
   }
 
   /** Throws if the server cannot take the request; returns whether every worker supports its parameters in chunks. */
@@ -268,9 +263,8 @@ export class Sidecar {
     if (this.#isDraining) throw new AppError("draining", "the server takes no new requests");
     const { workers } = this.rollout;
     if (workers.length === 0) throw new AppError("no_worker", "no worker is in service");
-    const { requestsMax } = this.#limits;
-    if (this.rollout.unfinished + n > requestsMax) {
-      const problem = `${requestsMax} requests are in flight, the server's maximum`;
+    if (this.rollout.unfinished + n > this.#requestsMax) {
+      const problem = `${this.#requestsMax} requests are in flight, the server's maximum`;
       throw new AppError("queue_full", problem);
     }
     if (prompt.length === 0) throw invalid("prompt", "holds no tokens");

@@ -1,6 +1,8 @@
 // Later turns of a session as chats. Encoded as a whole, a chat may get other tokens for what the model generated. So its
 // prompt is the recorded tokens of the longest earlier text that it begins with, followed by the tokens of the rest.
 
+import { sharedTokens } from "../sessions.ts";
+
 /** The ends of turns of one sequence, the shortest text first; functions, because a text may be long. */
 export type EndsOfTurns = readonly (() => Int32Array)[];
 
@@ -50,5 +52,5 @@ export async function continued(
 }
 
 function beginsWith(prompt: Int32Array, tokens: Int32Array): boolean {
-  return tokens.every((token, i) => token === prompt[i]);
+  return sharedTokens(prompt, tokens, 0) === tokens.length;
 }

@@ -1,8 +1,8 @@
 // A job as server-sent events. Text is built when the client reads it, from what the outputs hold by then: a
 // slow client gets fewer, larger pieces, and costs no memory but the responses themselves.
 
-import { AppError, errorText } from "../../core/base/errors.ts";
-import { errorBody } from "../http-errors.ts";
+import { AppError } from "../../core/base/errors.ts";
+import { errorBody, internal } from "../http-errors.ts";
 import { type PulledStream, pulledStream, type StreamPiece } from "../pulled-stream.ts";
 import type { Job } from "./job.ts";
 import { newCursor, type Output, type OutputCursor } from "./output.ts";
@@ -42,10 +42,7 @@ export function eventStream(job: Job, view: StreamView, options: StreamOptions):
       return pieces.next();
     } catch (error) {
       options.crashed(error);
-      return failed(
-        view,
-        new AppError("internal_error", `a fault of the server: ${errorText(error)}`),
-      );
+      return failed(view, internal(error));
     }
   };
   let endReading = () => {};

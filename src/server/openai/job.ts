@@ -2,12 +2,13 @@
 // can take it over. It knows no wire format.
 
 import { present } from "../../core/base/assert.ts";
-import { AppError, errorText, RefusedError } from "../../core/base/errors.ts";
+import { AppError, RefusedError } from "../../core/base/errors.ts";
 import type { RunJournal } from "../../core/journal/run-journal.ts";
 import type { RolloutRequest } from "../../core/request/buffer.ts";
 import type { PromptReport } from "../../core/request/response.ts";
 import type { RolloutReader } from "../../core/rollout/events.ts";
 import type { Text } from "../../text/text.ts";
+import { internal } from "../http-errors.ts";
 import { promptBytes, responseBytes } from "../kept.ts";
 import type { Generation, GenerationSpec, Sidecar } from "../sidecar.ts";
 import type { Trajectories } from "../trajectories/trajectories.ts";
@@ -353,8 +354,4 @@ export class Job {
     this.#dirty.add(output);
     this.#context.coalescer.touch(this);
   }
-}
-
-function internal(error: unknown): AppError {
-  return new AppError("internal_error", `a fault of the server: ${errorText(error)}`);
 }

@@ -3,8 +3,8 @@
 // that engines do not get it.
 
 import * as v from "valibot";
+import { apiKeyIn, sessionKeyOf } from "../access.ts";
 import { invalid } from "../route.ts";
-import { apiKeyIn, sessionKeyOf } from "../session-key.ts";
 import { isNot, name } from "./fields.ts";
 
 export interface Origin {

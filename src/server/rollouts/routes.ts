@@ -4,7 +4,7 @@
 import type { Later } from "../../core/base/clock.ts";
 import { oneLine } from "../../core/base/json-line.ts";
 import { noted } from "../openai/sampling-fields.ts";
-import { pulledStream } from "../pulled-stream.ts";
+import { lineStream, NDJSON } from "../pulled-stream.ts";
 import { bound, type Exchange, jsonResponse, type Row, wholeNumber } from "../route.ts";
 import { KnownRollouts, type KnownRolloutsOptions } from "./known.ts";
 import {
@@ -27,15 +27,10 @@ export interface RolloutRoutesOptions extends Omit<KnownRolloutsOptions, "limits
   readonly later: Later;
 }
 
-/** Time after which a client that reads nothing is dropped. It is long: trainers compute between two groups. */
-const STALL_MS_MAX = 600_000;
-
 interface Parts extends RolloutRoutesOptions {
   readonly limits: RolloutLimits;
   readonly known: KnownRollouts;
 }
-
-const NDJSON = ["application/x-ndjson"];
 
 export const ROLLOUT_ROUTES: readonly Row<Parts>[] = [
   {
@@ -43,7 +38,7 @@ export const ROLLOUT_ROUTES: readonly Row<Parts>[] = [
     path: "/v1/rollouts",
     summary: "Runs an iteration; finished groups come as NDJSON at once, a summary last",
     schema: RolloutRequestSchema,
-    answers: NDJSON,
+    answers: [NDJSON],
     handle: begin,
   },
   {
@@ -62,7 +57,7 @@ export const ROLLOUT_ROUTES: readonly Row<Parts>[] = [
     method: "GET",
     path: "/v1/rollouts/:id/groups",
     summary: "Its finished groups as NDJSON, those from the `from`th on",
-    answers: NDJSON,
+    answers: [NDJSON],
     query: { from: { type: "integer", minimum: 0 } },
     handle: (parts, exchange) => {
       const run = runOf(parts.known, exchange);
@@ -91,7 +86,7 @@ export const ROLLOUT_ROUTES: readonly Row<Parts>[] = [
     path: "/v1/rollouts/:id/trace",
     summary:
       "Lengths and times of its responses, or of all clients' sessions (`sessions`), as NDJSON",
-    answers: NDJSON,
+    answers: [NDJSON],
     handle: traceOf,
   },
   {
@@ -117,7 +112,7 @@ function traceOf({ known, sidecar }: Parts, exchange: Exchange): Response {
   const { id = "" } = exchange.params;
   const groups = id === "sessions" ? null : new Set(known.run(id).groups.map(streamGroupOf));
   const lines = sidecar.sessions.trace.lines(groups).map((line) => `${JSON.stringify(line)}\n`);
-  return new Response(oneLine(lines.join("")), { headers: { "content-type": NDJSON[0] ?? "" } });
+  return new Response(oneLine(lines.join("")), { headers: { "content-type": NDJSON } });
 }
 
 /** Name of the group in streams and traces. */
@@ -162,18 +157,11 @@ function streamOf(
   run: RolloutRun,
   { from, exchange, later }: Pick<Parts, "later"> & { from: number; exchange: Exchange },
 ): Response {
-  const hold = exchange.streams();
   let position = from;
   let detach = () => {};
-  const { response, news } = pulledStream({
-    headers: {
-      "content-type": "application/x-ndjson",
-      "x-rollout-id": encodeURIComponent(run.id),
-    },
-    stallMsMax: STALL_MS_MAX,
+  const { response, news } = lineStream(exchange, {
+    headers: { "x-rollout-id": encodeURIComponent(run.id) },
     later,
-    signal: exchange.signal,
-    took: hold.took,
     next: () => {
       const group = run.finishedGroups[position];
       if (group === undefined) {
@@ -183,10 +171,7 @@ function streamOf(
       const hasMore = position < run.finishedGroups.length || run.state !== "running";
       return { text: run.linesOf(group), hasMore };
     },
-    closed: () => {
-      detach();
-      hold.ended();
-    },
+    closed: () => detach(),
   });
   detach = run.attach(news);
   if (exchange.signal.aborted) detach();

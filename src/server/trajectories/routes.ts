@@ -2,7 +2,7 @@
 
 import type { Later } from "../../core/base/clock.ts";
 import { AppError } from "../../core/base/errors.ts";
-import { pulledStream } from "../pulled-stream.ts";
+import { lineStream, NDJSON } from "../pulled-stream.ts";
 import { type Exchange, invalid, jsonResponse, type Row, textIn, wholeNumber } from "../route.ts";
 import type { Sidecar } from "../sidecar.ts";
 import type { Session, Trajectories } from "./trajectories.ts";
@@ -13,10 +13,6 @@ interface Parts {
   readonly trajectories: Trajectories;
   readonly later: Later;
 }
-
-const NDJSON = "application/x-ndjson";
-/** Time after which a client that reads nothing is dropped. It is long, because trainers compute between two lines. */
-const STALL_MS_MAX = 600_000;
 
 const WHICH = {
   group: { type: "string" },
@@ -75,19 +71,13 @@ function all({ trajectories, later }: Parts, exchange: Exchange): Response {
   if (format !== "ndjson") {
     throw invalid("format", `is ${JSON.stringify(format)}, not "json" or "ndjson"`);
   }
-  const hold = exchange.streams();
-  const { response } = pulledStream({
-    headers: { "content-type": NDJSON },
-    stallMsMax: STALL_MS_MAX,
+  const { response } = lineStream(exchange, {
     later,
-    signal: exchange.signal,
-    took: hold.took,
     next: () => {
       const { value: session } = sessions.next();
       if (session === undefined) return { text: "", end: "done" };
       return { text: `${JSON.stringify(trajectoryOf(session))}\n`, hasMore: true };
     },
-    closed: hold.ended,
   });
   return response;
 }

@@ -7,6 +7,7 @@
 //   segment 1   [ parent 0, up to output 0 | another tool's answer | output 2 ]
 
 import type { ResponseEnd } from "../../core/request/request.ts";
+import { sharedTokens } from "../sessions.ts";
 
 /** Tokens of one output that were drawn from the same weights. */
 export interface WeightsSpan {
@@ -172,7 +173,7 @@ export class Trajectory {
       let isEqual = at === (parent?.tokens ?? 0);
       for (const tokens of turns.flatMap(({ news, output }) => [news, output])) {
         if (!isEqual) break;
-        const count = commonTokens(prompt, at, tokens);
+        const count = sharedTokens(prompt, tokens, at);
         at += count;
         isEqual = count === tokens.length;
       }
@@ -200,11 +201,3 @@ export class Trajectory {
 }
 
 const NO_SEGMENT: Segment = { parent: null, turns: [], length: 0 };
-
-/** Number of first tokens of `tokens` that `prompt` has from position `from` on. */
-function commonTokens(prompt: Int32Array, from: number, tokens: Int32Array): number {
-  const end = Math.min(tokens.length, prompt.length - from);
-  let count = 0;
-  while (count < end && prompt[from + count] === tokens[count]) count += 1;
-  return count;
-}
