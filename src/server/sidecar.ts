@@ -14,7 +14,6 @@ import {
 import { outOfBounds, problemOf } from "../core/request/sampling-bounds.ts";
 import type { RolloutReader } from "../core/rollout/events.ts";
 import { Rollout, type RolloutOptions } from "../core/rollout/rollout.ts";
-import { PRIORITY_MAX } from "../core/schedule/policy.ts";
 import { Waits } from "../fleet/waits.ts";
 import { JoinableGroups } from "./joinable-groups.ts";
 import type { Kept } from "./kept.ts";
@@ -259,7 +258,7 @@ export class Sidecar {
 
   /** Throws if the server cannot take the request; returns whether every worker supports its parameters in chunks. */
   #check(spec: GenerationSpec): boolean {
-    const { prompt, n, sampling, priority } = spec;
+    const { prompt, n, sampling } = spec;
     if (this.#isDraining) throw new AppError("draining", "the server takes no new requests");
     const { workers } = this.rollout;
     if (workers.length === 0) throw new AppError("no_worker", "no worker is in service");
@@ -269,9 +268,9 @@ export class Sidecar {
     }
     if (prompt.length === 0) throw invalid("prompt", "holds no tokens");
     const { vocabularySize } = this.#options;
-    for (const token of prompt) {
-      if (token >= 0 && token < vocabularySize) continue;
-      throw invalid("prompt", `holds token ${token}, not in 0..${vocabularySize - 1}`);
+    const wild = prompt.find((token) => token < 0 || token >= vocabularySize);
+    if (wild !== undefined) {
+      throw invalid("prompt", `holds token ${wild}, not in 0..${vocabularySize - 1}`);
     }
     const wanted = prompt.length + sampling.tokensMax;
     if (wanted > this.contextTokens) {
@@ -280,10 +279,7 @@ export class Sidecar {
       const message = `${most}. However, ${all}: ${wanted} tokens in all.`;
       throw new AppError("context_length_exceeded", message);
     }
-    if (!Number.isInteger(priority) || Math.abs(priority) > PRIORITY_MAX) {
-      throw invalid("priority", `is ${priority}, not a whole number in ±${PRIORITY_MAX}`);
-    }
-    const wrong = outOfBounds(sampling, { vocabularySize });
+    const wrong = outOfBounds(sampling, this.#options);
     if (wrong !== null) throw invalid(wrong.field, problemOf(wrong));
     let divisible = true;
     for (const worker of workers) {

@@ -4,6 +4,7 @@
 import * as v from "valibot";
 import { present } from "../../core/base/assert.ts";
 import { TOKENS_MAX, TOP_LOGPROBS } from "../../core/request/sampling-bounds.ts";
+import { PRIORITY_MAX } from "../../core/schedule/policy.ts";
 import { type Answer, idsOf, moved, spanOf } from "../../server/openai/answer.ts";
 import * as f from "../../server/openai/fields.ts";
 import type { Job } from "../../server/openai/job.ts";
@@ -71,7 +72,7 @@ export const sglangRequest = v.strictObject({
   session_id: f.name,
   policy_version: VERSION_FIELD,
   weight_version: VERSION_FIELD,
-  priority: f.integer(-(2 ** 31), 2 ** 31 - 1),
+  priority: f.integer(-PRIORITY_MAX, PRIORITY_MAX),
   stream: f.flag,
   return_hidden_states: f.unsupported("no worker returns them", false),
   /** The answer has the routed experts of all layers for each token but the last: 32-bit numbers in base64. */

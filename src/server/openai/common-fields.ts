@@ -2,6 +2,7 @@
 
 import * as v from "valibot";
 import { TOKENS_MAX } from "../../core/request/sampling-bounds.ts";
+import { PRIORITY_MAX } from "../../core/schedule/policy.ts";
 import { invalid } from "../route.ts";
 import * as f from "./fields.ts";
 import { VERSION_FIELD } from "./origin.ts";
@@ -28,7 +29,7 @@ export const COMMON_ENTRIES = {
   stream: f.flag,
   stream_options: v.nullish(streamOptions),
   /** Lower is served earlier. */
-  priority: f.integer(-(2 ** 31), 2 ** 31 - 1),
+  priority: f.integer(-PRIORITY_MAX, PRIORITY_MAX),
   request_id: f.name,
   cache_salt: f.name,
   group_id: f.name,

@@ -5,6 +5,7 @@ import * as v from "valibot";
 import { present } from "../../core/base/assert.ts";
 import { AppError, InvalidFieldError } from "../../core/base/errors.ts";
 import type { SamplingParams } from "../../core/request/request.ts";
+import { PRIORITY_MAX } from "../../core/schedule/policy.ts";
 import { membersOf } from "../../proto/json.ts";
 import type { Encoder, Text } from "../../text/text.ts";
 import { DEADLINE_FIELD } from "../openai/common-fields.ts";
@@ -86,7 +87,7 @@ export const RolloutRequestSchema = v.strictObject({
   sampling_params: v.nullish(SamplingSchema),
   /** Model of every group, or an adapter on top of it. Default: the model. */
   model: v.nullish(f.text),
-  priority: f.integer(-(2 ** 20), 2 ** 20),
+  priority: f.integer(-PRIORITY_MAX, PRIORITY_MAX),
   /** The rollout continues when the client has disconnected. */
   detached: f.flag,
   /** Ends the responses of its groups, or all of them, with the finish reason "deadline". */
