@@ -64,16 +64,7 @@ export interface AccessEntry {
   readonly reason: string | null;
 }
 
-export interface HttpServer {
-  readonly url: URL;
-  serve(served: Served): void;
-  streams(): OpenStream[];
-  /** The body whose turn to be read comes next; null: none waits. */
-  bodyWait(): OpenWait | null;
-  /** Takes no more connections; resolves when every answer has gone out and every socket is closed. */
-  finish(): Promise<void>;
-  stop(): Promise<void>;
-}
+export type HttpServer = ReturnType<typeof serveHttp>;
 
 /** A stream that is being written, and its client: reported when the server stops and waits for them. */
 export interface OpenStream {
@@ -95,7 +86,7 @@ const BODY_WAIT_MS_MAX = 5_000;
 /** Time without progress after which the budget counts as stuck: every body gives its room back sooner. */
 const BODIES_STUCK_MS = 2 * BODY_MS_MAX;
 
-export function serveHttp(options: HttpOptions): HttpServer {
+export function serveHttp(options: HttpOptions) {
   const front = new Front(options);
   const server = Bun.serve<SocketService>({
     hostname: options.host,
@@ -109,9 +100,12 @@ export function serveHttp(options: HttpOptions): HttpServer {
   });
   return {
     url: server.url,
-    serve: (served) => front.serve(served),
-    streams: () => [...front.streams],
-    bodyWait: () => front.reader.lane.wait,
+    /** Replaces the routes and sockets. */
+    serve: (served: Served) => front.serve(served),
+    streams: (): OpenStream[] => [...front.streams],
+    /** The body whose turn to be read comes next; null: none waits. */
+    bodyWait: (): OpenWait | null => front.reader.lane.wait,
+    /** Takes no more connections; resolves when every answer has gone out and every socket is closed. */
     finish: async () => {
       await server.stop();
       front.reader.close();

@@ -33,18 +33,6 @@ interface SessionsOptions {
   readonly letGo: (request: RolloutRequest) => void;
 }
 
-/** A session between two turns: it waits for its client, which runs a tool in most cases. */
-export interface PausedSession {
-  readonly session: string;
-  readonly group: string;
-  readonly turns: number;
-  /** The tool that the client runs; null: not known. */
-  readonly tool: string | null;
-  readonly since_s: number;
-  /** Time until it is forgotten. */
-  readonly deadline_s: number;
-}
-
 const PAUSED_SHOWN_MAX = 64;
 
 interface TurnPlace {
@@ -117,8 +105,8 @@ export class SessionTable {
     return owner ?? `#${this.#unnamed}`;
   }
 
-  /** Sessions that wait for their clients, the longest paused first; and how many those are in all. */
-  paused(): { readonly count: number; readonly longest: readonly PausedSession[] } {
+  /** Sessions between two turns, whose clients run a tool, the longest paused first; and how many those are in all. */
+  paused() {
     const nowMs = this.#options.clock.nowMs();
     const paused = [...this.#sessions.values()].flatMap(({ key, name, group, last, dueMs }) => {
       if (last === null) return [];

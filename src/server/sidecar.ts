@@ -53,14 +53,7 @@ export interface GenerationSpec {
   readonly draws?: readonly DrawKey[];
 }
 
-export interface Generation {
-  readonly requests: readonly RolloutRequest[];
-  /** Ends one response with the tokens it has. */
-  end(index: number, reason: "abort" | "stop"): void;
-  abort(): void;
-  /** Closes the group to later requests, and frees what was kept for them. */
-  release(): void;
-}
+export type Generation = ReturnType<Sidecar["generate"]>;
 
 /** A reader of events, for streams, metrics and logs. */
 export type SidecarReader = RolloutReader<GenerationSpec>;
@@ -168,7 +161,7 @@ export class Sidecar {
   }
 
   /** Begins `spec.n` responses. @throws AppError draining, no_worker, queue_full, context_length_exceeded, invalid_field. */
-  generate(spec: GenerationSpec, reader: RolloutReader): Generation {
+  generate(spec: GenerationSpec, reader: RolloutReader) {
     const divisible = this.#check(spec);
     const { sampling, seeded, priority, tool = null, isStrict = false, stalenessMax = 0 } = spec;
     const { adapter = null, cacheSalt: salt = null } = sampling;
@@ -199,8 +192,9 @@ export class Sidecar {
       this.rollout.events.tell((one) => one.joined?.(request, spec));
     }
     return {
-      requests,
-      end: (index, reason) => {
+      requests: requests as readonly RolloutRequest[],
+      /** Ends one response with the tokens it has. */
+      end: (index: number, reason: "abort" | "stop") => {
         const request = requests[index];
         assert(request !== undefined, `response ${index} is one of the generation's`);
         this.rollout.end(request, reason);
@@ -208,6 +202,7 @@ export class Sidecar {
       abort: () => {
         for (const request of requests) this.rollout.end(request, "abort");
       },
+      /** Closes the group to later requests, and frees what was kept for them. */
       release: () => this.#groups.close(group),
     };
   }

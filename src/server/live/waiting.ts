@@ -56,31 +56,8 @@ export function servingState(parts: {
   return { state: "no_worker", reason: named === "" ? "no worker was added" : named };
 }
 
-interface Waited {
-  readonly request: number;
-  readonly group: string;
-  readonly index: number;
-  readonly length: number;
-  /** Median length of its finished siblings; null: none has finished. */
-  readonly siblings_median: number | null;
-  readonly reason: string;
-}
-
-export interface OpenResponse extends Waited {
-  readonly worker: number | null;
-  /** Tokens per second of the running chunk; null: none runs. */
-  readonly tokens_per_s: number | null;
-}
-
-export interface LastFinished extends Waited {
-  readonly finish_reason: string | null;
-  /** Time between its end and that of the iteration's last response. */
-  readonly before_last_s: number;
-  /** Time from its start to its end; `waited_s`: the part of it in which no worker ran it. */
-  readonly seconds: number;
-  readonly waited_s: number;
-}
-
+type OpenResponse = ReturnType<typeof longestOpen>[number];
+export type LastFinished = ReturnType<typeof lastFinishedOf>;
 type NameOf = (worker: number) => string;
 
 const SHOWN_MAX = 5;
@@ -94,7 +71,7 @@ const WAITED_SHARE = 0.1;
 export function longestOpen(
   requests: Iterable<RolloutRequest>,
   about: { nowMs: number; workers: Progress["workers"]; nameOf: NameOf; waitsFor: string },
-): OpenResponse[] {
+) {
   const { nowMs, workers, nameOf, waitsFor } = about;
   return longestOf(requests).map((request) => {
     const { status, workerId, response } = request;
@@ -140,7 +117,8 @@ export class LastFinishedResponses {
   }
 }
 
-function lastFinishedOf(request: RolloutRequest, lastMs: number, nameOf: NameOf): LastFinished {
+/** `before_last_s`: between its end and that of the last response. `waited_s`: time in which no worker ran it. */
+function lastFinishedOf(request: RolloutRequest, lastMs: number, nameOf: NameOf) {
   const { joinedMs, finishedMs, finish, chunks } = request.response;
   const seconds = Math.max(0, (finishedMs ?? 0) - (joinedMs ?? finishedMs ?? 0)) / 1000;
   // What an earlier process ran has no times.
@@ -161,7 +139,7 @@ function lastFinishedOf(request: RolloutRequest, lastMs: number, nameOf: NameOf)
 }
 
 /** `place`: the reason given for a response that is not long and was not restarted. */
-function waited(request: RolloutRequest, place: string): Waited {
+function waited(request: RolloutRequest, place: string) {
   const { spec, response } = request;
   const median = siblingsMedian(request);
   const ratio = median === null ? 0 : response.length / Math.max(1, median);

@@ -16,19 +16,7 @@ export interface Answer {
   stream(job: Job): StreamView;
 }
 
-/** The part of an output that a choice is about: all of it, or what is new since the last event. */
-export interface News {
-  readonly job: Job;
-  readonly output: Output;
-  /** The tokens that the choice shows; null: none. */
-  readonly span: TokenSpan | null;
-  readonly text: string;
-  /** The parsed response; null: it is not parsed. */
-  readonly message: ParsedMessage | null;
-  readonly isWhole: boolean;
-  readonly isFirst: boolean;
-  readonly cursor: OutputCursor;
-}
+export type News = ReturnType<typeof newsOf>;
 
 /** The JSON members in which an endpoint's answers differ; none begins or ends with a comma. */
 export interface AnswerForm {
@@ -91,7 +79,11 @@ export function answerBy(form: AnswerForm): Answer {
   };
 }
 
-function newsOf(job: Job, output: Output, cursor: OutputCursor): News {
+/**
+ * The part of an output that a choice is about: what is new since the cursor, or all of it. `span`: the tokens that the choice
+ * shows. `message`: the parsed response. null: none.
+ */
+function newsOf(job: Job, output: Output, cursor: OutputCursor) {
   const { pieces } = output;
   const isFirst = cursor.tokens === 0 && cursor.pieces === 0;
   return {
@@ -99,7 +91,7 @@ function newsOf(job: Job, output: Output, cursor: OutputCursor): News {
     output,
     cursor,
     isFirst,
-    isWhole: false,
+    isWhole: false as boolean,
     span: spanOf(output, cursor.tokens),
     text: (isFirst ? pieces : pieces.slice(cursor.pieces)).join(""),
     message: job.messageOf(output),

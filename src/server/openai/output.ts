@@ -17,16 +17,10 @@ export interface WeightSpan {
   readonly weights?: WeightsId;
 }
 
-export interface OutputCursor {
-  tokens: number;
-  pieces: number;
-  /** Characters of printed tokens so far: OpenAI's text_offset. */
-  offset: number;
-  isOver: boolean;
-  restarts: number;
-}
+export type OutputCursor = ReturnType<typeof newCursor>;
 
-export function newCursor(): OutputCursor {
+/** `offset`: characters of printed tokens so far, OpenAI's text_offset. */
+export function newCursor() {
   return { tokens: 0, pieces: 0, offset: 0, isOver: false, restarts: 0 };
 }
 

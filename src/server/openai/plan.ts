@@ -131,15 +131,7 @@ export interface PlaneParts {
   readonly limits: DataPlaneLimits;
 }
 
-export interface Plan extends Pick<JobPlan, "specs" | "stops" | "names" | "parse"> {
-  readonly isStream: boolean;
-  /** The body's own id, which a retry has too; in the answer the X-Request-Id header goes before it, as in vLLM. */
-  readonly requestId: string | null;
-  readonly wantsText: boolean;
-  readonly answer: () => Answer;
-  /** Parameters of the first prompt, with what an engine has added to them. */
-  readonly params: SamplingFields;
-}
+export type Plan = Awaited<ReturnType<Planner["plan"]>>;
 
 /** A part's checked parameters, and its adapter and origin. */
 interface Drawn {
@@ -147,12 +139,6 @@ interface Drawn {
   readonly drawing: Drawing;
   readonly adapter: string | null;
   readonly origin: Origin;
-}
-
-interface Written {
-  readonly prompts: readonly Int32Array[];
-  /** The chat as text; null: no chat has been rendered. */
-  readonly chatText: (() => Promise<string>) | null;
 }
 
 export class Planner {
@@ -163,7 +149,7 @@ export class Planner {
   }
 
   /** Makes generations of a request. @throws InvalidFieldError; AppError not_found, context_length_exceeded, as Encoder, EngineCalls. */
-  async plan(request: ParsedRequest, exchange: Exchange): Promise<Plan> {
+  async plan(request: ParsedRequest, exchange: Exchange) {
     const { model, expected } = this.#parts;
     const { fields, prompts, truncation = {}, answer, textField, names, wantsText } = request;
     for (const part of request.parts) model.adapterOf(part.model ?? fields.model);
@@ -199,8 +185,10 @@ export class Planner {
       answer: () => answer(model, promptText),
       stops: specs.map((_, i) => of(i).drawing.stops),
       isStream: fields.stream ?? false,
+      /** The body's own id, which a retry has too; in the answer the X-Request-Id header goes before it, as in vLLM. */
       requestId: fields.request_id ?? null,
       parse: early === null ? null : this.#parserOf(prompts),
+      /** Of the first prompt, with what an engine has added. */
       params: of(0).part.params,
     };
   }
@@ -245,7 +233,7 @@ export class Planner {
     prompts: Prompts,
     early: RenderedChat | null,
     encoding: EncodeOptions,
-  ): Promise<Written> {
+  ): Promise<{ prompts: readonly Int32Array[]; chatText: (() => Promise<string>) | null }> {
     const { model, encoder, chats } = this.#parts;
     if (prompts.kind === "tokens") {
       const { lists, names } = prompts;

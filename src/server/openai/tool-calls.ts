@@ -25,15 +25,6 @@ export interface ParsedMessage {
   readonly toolCalls: readonly unknown[];
 }
 
-/** Constraints on the response, from the engine that rendered a chat with tools. */
-export interface Constraints {
-  /** Constraint that makes the parser able to read the response; null: none (tool_choice auto). */
-  readonly structured: Record<string, unknown> | null;
-  readonly stopTokenIds: readonly number[];
-  /** Fields of /inference/v1/generate about reasoning, which delays the structure. */
-  readonly beside: Readonly<Record<string, unknown>>;
-}
-
 export interface ToolFields {
   readonly tools?: readonly unknown[] | null | undefined;
   readonly tool_choice?: unknown;
@@ -48,8 +39,11 @@ export function wantsTools({ tools, tool_choice: choice }: ToolFields): boolean 
   return true;
 }
 
-/** The constraints in a rendering engine's answer. @throws InvalidFieldError: no engine parses tool calls. */
-export function constraintsOf(reply: EngineReply, choice: unknown): Constraints {
+/**
+ * What the engine that rendered a chat asks of the response. `structured`: a structure that its parser can read; null: none
+ * (tool_choice auto). `beside`: fields about reasoning, which delays it. @throws InvalidFieldError: no engine parses tool calls.
+ */
+export function constraintsOf(reply: EngineReply, choice: unknown) {
   if (reply.kind === "missing") {
     const choiceText = JSON.stringify(choice ?? "auto");
     const problem = `is ${choiceText}, and no worker parses tool calls (${reply.reasons}): ${ADVICE}`;

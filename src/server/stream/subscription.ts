@@ -4,41 +4,13 @@
 
 import type { WeightEpoch } from "../../core/base/ids.ts";
 import type { Group, RolloutRequest } from "../../core/request/buffer.ts";
-import type { ResponseEnd } from "../../core/request/request.ts";
 import type { Progress } from "../../core/rollout/meter.ts";
 import type { Socket } from "../http.ts";
 import type { Filter, Subscribe } from "./client-message.ts";
 
-export interface JoinedEntry {
-  readonly request: number;
-  readonly group: string;
-  readonly index: number;
-  readonly prompt_tokens: number;
-  /** Offset of the first token sent. */
-  readonly offset: number;
-  /** Number of the attempt, which changes when the response or the server restarts. */
-  readonly attempt: number;
-}
-
-export interface RestartedEntry {
-  readonly request: number;
-  readonly attempt: number;
-}
-
-export interface FinishedEntry {
-  readonly request: number;
-  readonly finish_reason: ResponseEnd;
-  readonly length: number;
-  readonly weight_epoch: number;
-}
-
-export interface Begun {
-  /** Differs between servers, each of which numbers its responses from 0. */
-  readonly server: number;
-  readonly requests: number;
-  /** Number of responses that the `joined` lists will name first. */
-  readonly joined: number;
-}
+export type JoinedEntry = ReturnType<typeof joinedEntry>;
+export type RestartedEntry = Pick<JoinedEntry, "request" | "attempt">;
+export type FinishedEntry = ReturnType<typeof finishedEntry>;
 
 /** Lists of a frame. All fields are sent in this order: state, refused, begun, these, weight_epoch, progress. */
 const LISTS = ["joined", "restarted", "tokens", "lengths", "finished", "groups_finished"] as const;
@@ -51,7 +23,14 @@ export interface Frame extends Record<List, string> {
   state: "subscribed" | "ended" | null;
   refused: { readonly code: string; readonly message: string } | null;
   /** The beginning of a subscription, by which a client sees what it missed since another one. */
-  begun: Begun | null;
+  begun: {
+    /** Differs between servers, each of which numbers its responses from 0. */
+    readonly server: number;
+    /** Number of the next response. */
+    readonly requests: number;
+    /** Number of responses that the `joined` lists will name first. */
+    readonly joined: number;
+  } | null;
   weight_epoch: WeightEpoch | null;
   progress: ReturnType<typeof progressFields> | null;
 }
@@ -90,10 +69,10 @@ function addTokens(
   frame.tokens += `${json}]}`;
 }
 
-function finishedEntry({ spec, response }: RolloutRequest): FinishedEntry {
+function finishedEntry({ spec, response }: RolloutRequest) {
   return {
-    request: spec.requestId,
-    finish_reason: response.finish ?? "abort",
+    request: spec.requestId as number,
+    finish_reason: response.finish ?? ("abort" as const),
     length: response.length,
     weight_epoch: response.chunks.at(-1)?.epoch ?? 0,
   };
@@ -229,9 +208,10 @@ export function bringOn(
   return isSent();
 }
 
-function joinedEntry({ spec }: RolloutRequest, { offset, attempt }: StreamCursor): JoinedEntry {
+/** `offset`: of the first token sent. `attempt` changes when the response or the server restarts. */
+function joinedEntry({ spec }: RolloutRequest, { offset, attempt }: StreamCursor) {
   return {
-    request: spec.requestId,
+    request: spec.requestId as number,
     group: spec.groupId,
     index: spec.sampleIndex,
     prompt_tokens: spec.prompt.length,

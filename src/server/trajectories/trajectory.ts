@@ -66,25 +66,6 @@ interface Segment {
   length: number;
 }
 
-/** The output [from, to) of its segment. */
-export interface SpanView {
-  readonly turn: number;
-  readonly from: number;
-  readonly to: number;
-  readonly epoch: number;
-  readonly version: string;
-}
-
-export interface SegmentView {
-  readonly parent: Parent | null;
-  readonly tokenIds: Int32Array;
-  /** 1 for output of this segment's turns. Output of a parent is 0 here: it is trained on once. */
-  readonly lossMask: Uint8Array;
-  /** Logprobs of the tokens; NaN where `lossMask` is 0. */
-  readonly logprobs: Float32Array;
-  readonly spans: readonly SpanView[];
-}
-
 /** Memory of one turn's objects: its record and its spans. */
 const TURN_OVERHEAD = 768;
 
@@ -146,11 +127,15 @@ export class Trajectory {
     return newest.map(({ turns }) => turns.map((turn) => () => this.textOf(turn)));
   }
 
-  segment(index: number): SegmentView {
+  /**
+   * All of a segment. `lossMask`: 1 for output of its own turns, as a parent's output is trained on once; `logprobs`: NaN
+   * elsewhere. `spans`: which weights drew the output [from, to).
+   */
+  segment(index: number) {
     const { parent, turns, length } = this.#segments[index] ?? NO_SEGMENT;
     const lossMask = new Uint8Array(length);
     const logprobs = new Float32Array(length).fill(Number.NaN);
-    const spans: SpanView[] = [];
+    const spans: { turn: number; from: number; to: number; epoch: number; version: string }[] = [];
     let from = parent?.tokens ?? 0;
     for (const turn of turns) {
       from += turn.news.length;
