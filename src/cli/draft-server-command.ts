@@ -56,7 +56,6 @@ async function serveDrafts(settings: DraftServerSettings): Promise<number> {
   });
   const service = new DraftSocketService({
     server,
-    reports: null,
     later: timers.afterwards,
     connectionsMax: CONNECTIONS_MAX,
   });

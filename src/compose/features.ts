@@ -138,6 +138,11 @@ function liveView(parts: Parts, completed: CompletedGroups): LiveView {
 function draftService({ options, sidecar, history, timers, log }: Parts) {
   const { rollout } = sidecar;
   const pastOf = (group: Group | null) => (group === null ? [] : (history?.past(group) ?? []));
+  const telemetry = new EngineTelemetry({
+    clock: wallClock,
+    drafts: options.draft !== "off",
+    notLossless: log.notLossless,
+  });
   const server = new DraftServer({
     clock: wallClock,
     instanceId: randomWord(),
@@ -148,14 +153,10 @@ function draftService({ options, sidecar, history, timers, log }: Parts) {
       responses: (groupId) => rollout.responses(groupId),
       ...(history && { past: (groupId) => pastOf(rollout.group(groupId)) }),
     },
+    reports: telemetry,
     release: options.version,
   });
-  const telemetry = new EngineTelemetry({
-    clock: wallClock,
-    drafts: options.draft !== "off",
-    notLossless: log.notLossless,
-  });
-  const service = new DraftSocketService({ server, reports: telemetry, later: timers.afterwards });
+  const service = new DraftSocketService({ server, later: timers.afterwards });
   const stopSweeping = timers.repeatedly(() => server.sweep(), DRAFT_SWEEP_MS);
   const end = () => {
     stopSweeping();

@@ -30,22 +30,22 @@ const { values } = parseArgs({
 const past: Int32Array[] = [];
 const responses = new Map<GroupId, Map<number, TokenColumn>>();
 const clock = { nowMs: () => performance.now() };
-const server = new DraftServer({
-  clock,
-  instanceId: crypto.getRandomValues(new Uint32Array(1))[0] ?? 0,
-  leads: true,
-  source: {
-    responses: (group) => responses.get(group) ?? [],
-    past: () => past,
-  },
-});
 const telemetry = new EngineTelemetry({
   clock,
   drafts: !values["no-drafts"],
   notLossless: () => {},
 });
-const { http, service } = serveDrafts(server, {
+const server = new DraftServer({
+  clock,
+  instanceId: crypto.getRandomValues(new Uint32Array(1))[0] ?? 0,
+  leads: true,
   reports: { telemetryMs: 100, report: (engine, figures) => telemetry.report(engine, figures) },
+  source: {
+    responses: (group) => responses.get(group) ?? [],
+    past: () => past,
+  },
+});
+const { http, service } = serveDrafts(server, {
   port: Number(values.port),
   apiToken: values.token ?? null,
 });

@@ -15,13 +15,11 @@ import {
   type Update,
 } from "../../src/core/draft/service/message.ts";
 import type { DraftServer } from "../../src/core/draft/service/server.ts";
-import type { EngineReports } from "../../src/core/draft/service/session.ts";
 import { wallTimers } from "../../src/engines/vllm/clock.ts";
 import { DraftSocketService } from "../../src/server/drafts/draft-socket.ts";
 import { serveHttp } from "../../src/server/http.ts";
 
 interface Served {
-  readonly reports: EngineReports | null;
   readonly port: number;
   readonly apiToken: string | null;
 }
@@ -44,10 +42,10 @@ export function fetchOf(groupId: GroupId, have: readonly number[], epoch = 0): F
 /** A draft server on a port of its own. */
 export function serveDrafts(
   server: DraftServer,
-  { reports = null, port = 0, apiToken = null }: Partial<Served> = {},
+  { port = 0, apiToken = null }: Partial<Served> = {},
 ) {
   const later = (act: () => void, ms: number) => wallTimers.after(ms, act);
-  const service = new DraftSocketService({ server, reports, later });
+  const service = new DraftSocketService({ server, later });
   const http = serveHttp({
     ...{ host: "127.0.0.1", port, apiToken, routes: [], sockets: { "/v1/draft": service } },
     ...{ bodyBytesMax: 1024, frameBytesMax: server.limits.frameBytesMax },

@@ -12,11 +12,11 @@ import { EngineTelemetry } from "./engine-telemetry.ts";
 
 function world(options: { connectionsMax?: number } = {}) {
   const clock = new ManualClock();
-  const server = new DraftServer({ clock, instanceId: 7, leads: true });
   const telemetry = new EngineTelemetry({ clock, drafts: true, notLossless: () => {} });
+  const server = new DraftServer({ clock, instanceId: 7, leads: true, reports: telemetry });
   const timers = new ManualTimers();
   const { later } = timers;
-  const service = new DraftSocketService({ server, reports: telemetry, later, ...options });
+  const service = new DraftSocketService({ server, later, ...options });
   const connect = () => {
     const frames: ServerMessage[] = [];
     const peer = new FakeSocket((data) => frames.push(decodeServerMessage(data as Uint8Array)));

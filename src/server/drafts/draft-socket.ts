@@ -2,16 +2,13 @@
 // connections end, and with which close code. It never waits for a peer: one that does not read loses its connection.
 
 import type { Later } from "../../core/base/clock.ts";
-import type { DraftServer } from "../../core/draft/service/server.ts";
-import { DraftSession, type EngineReports } from "../../core/draft/service/session.ts";
+import type { DraftPeer, DraftServer } from "../../core/draft/service/server.ts";
 import { CLOSE, closeReason } from "../../proto/close-codes.ts";
 import { decodeClientMessage, encodeServerMessage } from "../../proto/draft-codec.ts";
 import type { Socket, SocketService } from "../http.ts";
 
 export interface DraftSocketOptions {
   readonly server: DraftServer;
-  /** Receiver of the engines' telemetry; null: they send none. */
-  readonly reports: EngineReports | null;
   readonly later: Later;
   readonly connectionsMax?: number;
   /** Bytes that may wait for one peer to read them. */
@@ -20,8 +17,7 @@ export interface DraftSocketOptions {
   readonly helloMsMax?: number;
 }
 
-interface Peer {
-  readonly session: DraftSession;
+interface Peer extends DraftPeer {
   readonly cancelDeadline: () => void;
   isClosing: boolean;
 }
@@ -47,12 +43,12 @@ export class DraftSocketService implements SocketService {
   }
 
   open(socket: Socket): void {
-    const { server, reports, later, helloMsMax, connectionsMax } = this.#options;
-    const session = new DraftSession(server, reports);
+    const { later, helloMsMax, connectionsMax } = this.#options;
     const cancelDeadline = later(() => {
-      if (!session.isGreeted) this.#end(socket, CLOSE.protocol, "no hello in time");
+      if (peer.engine === null) this.#end(socket, CLOSE.protocol, "no hello in time");
     }, helloMsMax);
-    this.#peers.set(socket, { session, cancelDeadline, isClosing: false });
+    const peer: Peer = { engine: null, cancelDeadline, isClosing: false };
+    this.#peers.set(socket, peer);
     if (this.#peers.size > connectionsMax) {
       this.#end(socket, CLOSE.tryLater, `more than ${connectionsMax} connections`);
     }
@@ -70,12 +66,12 @@ export class DraftSocketService implements SocketService {
       this.#end(socket, CLOSE.invalid, `${decoded.kind}: ${decoded.problem}`);
       return;
     }
-    const answer = peer.session.receive(decoded.message);
+    const answer = this.#options.server.receive(peer, decoded.message);
     if (answer.kind === "refuse") {
       this.#end(socket, REFUSAL_CODES[answer.reason], `${answer.reason}: ${answer.problem}`);
       return;
     }
-    const sent = socket.send(encodeServerMessage(answer.message));
+    const sent = socket.send(encodeServerMessage(answer));
     const waiting = socket.getBufferedAmount();
     // A frame that was dropped would leave the peer with an answer short.
     if (sent === 0 || waiting > this.#options.sendQueueBytes) {

@@ -4,8 +4,7 @@
 import type { Clock } from "../../core/base/clock.ts";
 import { STEP_TOKENS_UNBOUNDED } from "../../core/draft/service/limits.ts";
 import type { Budget, Telemetry } from "../../core/draft/service/message.ts";
-import type { DraftServer } from "../../core/draft/service/server.ts";
-import type { EngineReports } from "../../core/draft/service/session.ts";
+import type { DraftServer, EngineReports } from "../../core/draft/service/server.ts";
 import { jsonResponse, type Row } from "../route.ts";
 
 export interface EngineFigures extends Omit<Telemetry, "kind"> {

@@ -8,9 +8,9 @@ import { ManualClock } from "../../../../test/suite/manual-clock.ts";
 import { encodeServerMessage } from "../../../proto/draft-codec.ts";
 import { groupId, weightEpoch } from "../../base/ids.ts";
 import { TokenColumn } from "../../request/columns.ts";
+import type { ClientMessage } from "./message.ts";
 import { DraftServer } from "./server.ts";
 import type { ResponseSource } from "./server-groups.ts";
-import { DraftSession } from "./session.ts";
 
 const LIMITS = {
   groupsMax: 3,
@@ -40,14 +40,14 @@ const past = () => PAST;
 function opened(source: ResponseSource = { responses: () => [], past }) {
   const clock = new ManualClock();
   const server = new DraftServer({ clock, instanceId: 1, limits: LIMITS, source });
-  const session = new DraftSession(server);
-  session.receive({ kind: "hello", protocolVersion: 1 });
-  const asked = (request: Parameters<typeof session.receive>[0]) => {
-    const answer = session.receive(request);
-    if (answer.kind !== "reply") throw new Error(answer.problem);
-    const frame = encodeServerMessage(answer.message);
+  const peer = { engine: null };
+  server.receive(peer, { kind: "hello", protocolVersion: 1 });
+  const asked = (request: ClientMessage) => {
+    const answer = server.receive(peer, request);
+    if (answer.kind === "refuse") throw new Error(answer.problem);
+    const frame = encodeServerMessage(answer);
     expect(frame.length).toBeLessThanOrEqual(LIMITS.frameBytesMax);
-    return answer.message;
+    return answer;
   };
   /** Everything left has had its time by then. */
   const emptied = () => {

@@ -1,6 +1,7 @@
 // The draft server of the paper (Table 5), without its sockets: aggregates the tokens of each group
 // by response and answers what a client lacks. A state machine: one message in, one answer out, time
-// passed in. It never pushes, and never keeps anything about a client.
+// passed in. It never pushes, and keeps nothing about a client but its name. A connection begins with a hello; peers of
+// another protocol version or release, and messages out of place, are refused.
 
 import { assert } from "../../base/assert.ts";
 import type { Clock } from "../../base/clock.ts";
@@ -8,6 +9,7 @@ import { type GroupId, type WeightEpoch, weightEpoch } from "../../base/ids.ts";
 import {
   COUNT_BYTES,
   DELTA_OVERHEAD_BYTES,
+  DRAFT_PROTOCOL_VERSION,
   DRAFT_SERVER_LIMITS,
   type DraftServerLimits,
   FRAME_BYTES_MIN,
@@ -18,21 +20,47 @@ import {
 } from "./limits.ts";
 import type {
   AnswerStatus,
+  Budget,
   CacheState,
+  ClientMessage,
   Fetch,
   Fetched,
   FetchedGroup,
   FetchPast,
+  Hello,
   Past,
   Registered,
   RegisterGroup,
   SampleBehind,
   SampleDelta,
+  ServerMessage,
+  Telemetry,
   Update,
   Updated,
   UpdateRefusal,
 } from "./message.ts";
 import { type ResponseSource, type ServerGroup, ServerGroups } from "./server-groups.ts";
+
+/** Receives the telemetry of engines with the plugin, and sets their draft budgets. */
+export interface EngineReports {
+  /** Interval between two reports. */
+  readonly telemetryMs: number;
+  /** `engine`: the name it gave itself, "" if none. */
+  report(engine: string, telemetry: Telemetry): Budget;
+}
+
+/** A connection's client. */
+export interface DraftPeer {
+  /** The name that it gave itself; null: it has not said hello. */
+  engine: string | null;
+}
+
+/** Why a connection ends. */
+export interface PeerRefusal {
+  readonly kind: "refuse";
+  readonly reason: "version" | "unexpected_message" | "invalid_message";
+  readonly problem: string;
+}
 
 export interface DraftServerOptions {
   readonly clock: Clock;
@@ -43,6 +71,8 @@ export interface DraftServerOptions {
   readonly leads?: boolean;
   /** Responses of this process, which clients need not send. */
   readonly source?: ResponseSource;
+  /** Absent: telemetry is refused. */
+  readonly reports?: EngineReports;
   /** Release of Foretoken: clients of another one are refused. Not given: any may connect. */
   readonly release?: string;
 }
@@ -52,9 +82,7 @@ export const EPOCHS_AHEAD_MAX = 1024;
 
 export class DraftServer {
   readonly limits: DraftServerLimits;
-  readonly instanceId: number;
-  /** null: clients of any release may connect. */
-  readonly release: string | null;
+  readonly #options: DraftServerOptions;
   readonly #clock: Clock;
   readonly #groups: ServerGroups;
   readonly #leads: boolean;
@@ -66,8 +94,7 @@ export class DraftServer {
   constructor(options: DraftServerOptions) {
     this.limits = { ...DRAFT_SERVER_LIMITS, ...options.limits };
     assert(this.limits.frameBytesMax >= FRAME_BYTES_MIN, "a frame has room for a group's name");
-    this.instanceId = options.instanceId;
-    this.release = options.release ?? null;
+    this.#options = options;
     this.#clock = options.clock;
     this.#leads = options.leads ?? false;
     this.#groups = new ServerGroups(this.limits, options.source ?? null);
@@ -78,13 +105,59 @@ export class DraftServer {
     return this.#epoch;
   }
 
-  /**
-   * Whether an epoch is too far ahead to be valid: one begun by mistake would make every other peer's messages stale. A
-   * new server that does not lead takes the first epoch that it receives.
-   */
-  isBeyond(epoch: WeightEpoch): boolean {
-    if (!this.#leads && this.#epoch === 0) return false;
-    return epoch > this.#epoch + EPOCHS_AHEAD_MAX;
+  receive(peer: DraftPeer, message: ClientMessage): ServerMessage | PeerRefusal {
+    const { reports } = this.#options;
+    if (message.kind === "hello") return this.#greet(peer, message);
+    if (peer.engine === null) return unexpected(`${message.kind} before hello`);
+    // One begun by mistake would make every other peer's messages stale. A new server that does not lead takes the first.
+    const isNew = !this.#leads && this.#epoch === 0;
+    if (!isNew && message.epoch > this.#epoch + EPOCHS_AHEAD_MAX) {
+      const bound = `more than ${EPOCHS_AHEAD_MAX} ahead of the server's ${this.#epoch}`;
+      const problem = `epoch is ${message.epoch}, ${bound}`;
+      return { kind: "refuse", reason: "invalid_message", problem };
+    }
+    switch (message.kind) {
+      case "register_group":
+        return this.register(message);
+      case "update":
+        return this.update(message);
+      case "fetch":
+        return this.fetchDeltas(message);
+      case "telemetry":
+        if (reports === undefined) return unexpected("telemetry is not asked for here");
+        return reports.report(peer.engine, message);
+      case "fetch_past":
+        if (this.#past === undefined) return unexpected("there is no history here");
+        return this.fetchPast(message);
+    }
+  }
+
+  #greet(
+    peer: DraftPeer,
+    { protocolVersion: version, engine = "", release = "" }: Hello,
+  ): ServerMessage | PeerRefusal {
+    const { release: served, reports, instanceId } = this.#options;
+    const protocolVersion = DRAFT_PROTOCOL_VERSION;
+    const refused = (problem: string) => ({ kind: "refuse", reason: "version", problem }) as const;
+    if (peer.engine !== null) return unexpected("a second hello");
+    if (version !== protocolVersion) {
+      return refused(`draft protocol ${version}; this server speaks ${protocolVersion}`);
+    }
+    if (release !== "" && served !== undefined && release !== served) {
+      const fix = `install foretoken[vllm]==${served} beside vLLM`;
+      return refused(`plugin ${release}, sidecar ${served}: ${fix}`);
+    }
+    peer.engine = engine;
+    const { frameBytesMax } = this.limits;
+    return {
+      kind: "welcome",
+      protocolVersion,
+      instanceId,
+      epoch: this.#epoch,
+      frameBytesMax,
+      ...(reports && { telemetryMs: reports.telemetryMs }),
+      ...(this.#past && { hasPast: true }),
+    };
   }
 
   /** Begins a weight epoch: every group of the one before is dropped. Nothing, if it is not newer. */
@@ -163,11 +236,6 @@ export class DraftServer {
     return { kind: "fetched", epoch, status, groups, unknown, more: room.isSpent };
   }
 
-  /** Whether the server has responses of earlier epochs. */
-  get hasPast(): boolean {
-    return this.#past !== undefined;
-  }
-
   fetchPast({ epoch, groupId, have }: FetchPast): Past {
     const status = this.#admit(epoch);
     const isKnown = status === "ok" && this.#groups.use(groupId, this.#clock.nowMs()) !== null;
@@ -219,6 +287,10 @@ export class DraftServer {
     if (!this.#leads) this.advance(epoch);
     return epoch === this.#epoch ? "ok" : "stale_epoch";
   }
+}
+
+function unexpected(problem: string): PeerRefusal {
+  return { kind: "refuse", reason: "unexpected_message", problem };
 }
 
 interface Room {
