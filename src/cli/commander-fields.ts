@@ -27,7 +27,9 @@ export function addFields(
     command.addOption(own === undefined ? option : option.default(own));
   }
   const [first] = names.map((name) => FIELDS[name]).filter(({ kind }) => kind !== "switch");
-  return first === undefined ? command : command.addHelpText("after", environmentNote(first));
+  if (first === undefined) return command;
+  const rule = `${first.flag} is ${envName(first)}; flags override it.`;
+  return command.addHelpText("after", `\nOptions can be set in the environment: ${rule}`);
 }
 
 /** A hidden option for a renamed flag: its use, also by environment variable, is an error that names the new one. */
@@ -37,11 +39,6 @@ export function renamed(flag: string, now: FieldName): Option {
   return option.argParser(() => {
     throw new InvalidArgumentError(`The flag is ${field.flag} now, and ${envName(field)}.`);
   });
-}
-
-function environmentNote(field: Field): string {
-  return `
-Options can be set in the environment: ${field.flag} is ${envName(field)}; flags override it.`;
 }
 
 /**

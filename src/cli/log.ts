@@ -4,8 +4,7 @@
 import type { Settings } from "../config/fields.ts";
 import { oneLine } from "../core/base/json-line.ts";
 
-const LOG_FORMS = ["text", "json", "off"] as const;
-export type LogForm = (typeof LOG_FORMS)[number];
+export type LogForm = "text" | "json" | "off";
 
 const LOG_LEVELS = ["debug", "info", "warn", "error"] as const;
 export type LogLevel = (typeof LOG_LEVELS)[number];
@@ -41,8 +40,8 @@ interface Kind {
 }
 
 export function createLog(form: LogForm, options: LogOptions): Log {
-  const { write, level: least = "info", later = unheldTimer } = options;
-  const { nowMs = Date.now } = options;
+  const { write, level: least = "info", nowMs = Date.now } = options;
+  const { later = (act, ms) => void setTimeout(act, ms).unref() } = options;
   if (form === "off") return () => {};
   const kinds = new Map<string, Kind>();
   const print = (level: LogLevel, event: string, fields: LogFields) => {
@@ -82,10 +81,6 @@ export function createLog(form: LogForm, options: LogOptions): Log {
 function nameOf(event: string, fields: LogFields): string {
   const about = [fields.status, fields.worker].filter((value) => value !== undefined);
   return [event, ...about].join(" ");
-}
-
-function unheldTimer(act: () => void, ms: number): void {
-  setTimeout(act, ms).unref();
 }
 
 function quoted(value: string | number | boolean | null): string {

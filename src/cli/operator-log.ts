@@ -18,11 +18,6 @@ const PROBE_PATHS: ReadonlySet<string> = new Set(
   CONTROL.filter(({ isProbe }) => isProbe).map(({ path }) => path),
 );
 
-/** Whether a call may change what is served: all but the probes of load balancers. */
-function isControl(path: string): boolean {
-  return (CONTROL_PATHS.has(path) && !PROBE_PATHS.has(path)) || path.startsWith("/workers/");
-}
-
 /** `broken` is called with the error that ended the rollout. */
 export function operatorLog(log: Log, broken: (error: unknown) => void): OperatorLog {
   return {
@@ -43,14 +38,17 @@ export function operatorLog(log: Log, broken: (error: unknown) => void): Operato
     quarantined: (reason) => log("error", "quarantined", { reason }),
     waitEnded: (reason) => log("warn", "wait_ended", { reason }),
     answered: ({ status, ms, method, asked, ...rest }) => {
-      if (method !== "GET" && isControl(rest.path)) {
+      const { path } = rest;
+      const isProbe = PROBE_PATHS.has(path);
+      // What may change what is served: all but the probes of load balancers.
+      const isControl = (CONTROL_PATHS.has(path) && !isProbe) || path.startsWith("/workers/");
+      if (method !== "GET" && isControl) {
         const fields = { status, ms: Math.round(ms), ...rest, asked };
         log(status < 400 ? "info" : "warn", "control", fields);
         return;
       }
       const entry = { method, ...rest };
       // One who asks every second would fill the log; changes of the state have lines of their own.
-      const isProbe = PROBE_PATHS.has(entry.path);
       const level = isProbe || status < 400 ? "debug" : status >= 500 ? "warn" : "info";
       log(level, "answered", { status, ms: Math.round(ms), ...entry });
     },

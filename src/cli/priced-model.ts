@@ -95,11 +95,10 @@ function valuesOf({ name, type, offset, bytes }: GgufTensor, file: Buffer): Floa
   const { buffer } = new Uint8Array(file.subarray(offset, offset + bytes));
   if (type === GGML_TYPE.f32) return new Float32Array(buffer);
   if (type === GGML_TYPE.f16) return new Float32Array(new Float16Array(buffer));
-  if (type !== GGML_TYPE.q8_0)
-    throw new AppError(
-      "model_unreadable",
-      `tensor ${name} is of ggml type ${type}, not f32, f16 or q8_0`,
-    );
+  if (type !== GGML_TYPE.q8_0) {
+    const problem = `tensor ${name} is of ggml type ${type}, not f32, f16 or q8_0`;
+    throw new AppError("model_unreadable", problem);
+  }
   const blocks = new DataView(buffer);
   return Float32Array.from({ length: (bytes / Q8_BLOCK_BYTES) * Q8_BLOCK }, (_, i) => {
     const at = Math.floor(i / Q8_BLOCK) * Q8_BLOCK_BYTES;

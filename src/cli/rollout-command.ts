@@ -16,7 +16,7 @@ import { journalsIn } from "../host/journal-file.ts";
 import { comparisonPage, pagePath } from "../observe/picture/page.ts";
 import { linesOf } from "../server/rollouts/response-line.ts";
 import { addFields, givenFields, readFields, refuseGiven, renamed } from "./commander-fields.ts";
-import { createLog } from "./log.ts";
+import { stderrLog } from "./log.ts";
 import { operatorLog } from "./operator-log.ts";
 import {
   EXIT_FAILED,
@@ -210,8 +210,7 @@ interface Opened {
 async function openEngines(settings: RolloutSettings, signal: AbortSignal): Promise<Opened> {
   const { worker, startS, slots, kvTokens, deterministic } = settings;
   const areServers = worker.length > 0;
-  const write = (line: string) => process.stderr.write(line);
-  const log = operatorLog(createLog("text", { level: "warn", write }), () => {});
+  const log = operatorLog(stderrLog("text:warn"), () => {});
   const own = areServers
     ? null
     : { count: engineCount(settings.llama), slots, kvTokens, deterministic };

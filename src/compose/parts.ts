@@ -115,7 +115,11 @@ export function partsOf(
     notice: log.weightsNotice,
   });
   const engines = new PoolCalls({ pool, sidecar, later });
-  const encoder = encoderOf(options, engines);
+  const { text, openTextThread: openThread } = options.model;
+  const encoder =
+    openThread === null
+      ? new EngineEncoder(engines, ENCODER_LIMITS)
+      : new ThreadedEncoder({ text, openThread, limits: ENCODER_LIMITS });
   const chats = new ChatRenderer({ engines, encoder, rendered: log.chatRendered });
   const served = { sidecar, pool, weights, kept, learned, engines, encoder, chats };
   return { options, front, log, timers, saved, kv, history, journals, ...served };
@@ -131,13 +135,6 @@ function savedIn(journals: RunJournals | null): Saved {
     else requests.push(request);
   }
   return { requests, rollouts };
-}
-
-function encoderOf({ model }: ComposeOptions, engines: PoolCalls): Parts["encoder"] {
-  const { text, openTextThread: openThread } = model;
-  return openThread === null
-    ? new EngineEncoder(engines, ENCODER_LIMITS)
-    : new ThreadedEncoder({ text, openThread, limits: ENCODER_LIMITS });
 }
 
 function sidecarOf(

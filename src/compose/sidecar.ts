@@ -8,7 +8,7 @@ import { PromptHistory } from "../server/history/prompt-history.ts";
 import type { Served } from "../server/http.ts";
 import { featuresOf } from "./features.ts";
 import { OperatorFeed } from "./operator-log.ts";
-import type { ComposeOptions, Feature, RunningSidecar } from "./options.ts";
+import type { ComposeOptions, RunningSidecar } from "./options.ts";
 import { type Front, type Parts, partsOf, type Resources } from "./parts.ts";
 
 /** What surrounds a sidecar: the operator that it reports to, and the server in front of it. */
@@ -79,7 +79,10 @@ export function composeSidecar(
     kv,
     encoder,
     chats: parts.chats,
-    served: servedBy(features),
+    served: {
+      routes: features.flatMap((feature) => feature.routes ?? []),
+      sockets: Object.assign({}, ...features.map((feature) => feature.sockets)),
+    },
     opened: all,
     hasStarted: () => pool.hasStarted,
     drain: async () => {
@@ -98,12 +101,5 @@ export function composeSidecar(
       await history?.close();
       timers.stop();
     },
-  };
-}
-
-function servedBy(features: readonly Feature[]): ComposedSidecar["served"] {
-  return {
-    routes: features.flatMap((feature) => feature.routes ?? []),
-    sockets: Object.assign({}, ...features.map((feature) => feature.sockets)),
   };
 }

@@ -37,12 +37,13 @@ function field<V>(kind: Field["kind"], spelling: string, options: Options<unknow
   return { ...base, ...options } as Field<V>;
 }
 
-const integer = <O extends Options<number>>(spelling: string, options: O) =>
-  field<Value<O, number>>("integer", spelling, options);
-const number = <O extends Options<number>>(spelling: string, options: O) =>
-  field<Value<O, number>>("number", spelling, options);
-const text = <O extends Options<string>>(spelling: string, options: O) =>
-  field<Value<O, string>>("text", spelling, options);
+const fieldOf =
+  <V>(kind: Field["kind"]) =>
+  <O extends Options<V>>(spelling: string, options: O) =>
+    field<Value<O, V>>(kind, spelling, options);
+const integer = fieldOf<number>("integer");
+const number = fieldOf<number>("number");
+const text = fieldOf<string>("text");
 const choice = <
   const C extends readonly string[],
   O extends Options<string> & { readonly choices: C },

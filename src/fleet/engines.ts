@@ -15,7 +15,7 @@ import type { Rollout } from "../core/rollout/rollout.ts";
 import type { EngineWorker, OpenOptions } from "../core/rollout/worker.ts";
 import type { Agreement } from "./agreement.ts";
 import type { MemberEvent, MemberRecord, MemberState, Took } from "./member.ts";
-import type { Wait, Waits } from "./waits.ts";
+import type { Waits } from "./waits.ts";
 
 export interface WorkerSource {
   readonly name: string;
@@ -111,7 +111,13 @@ export function answerOf(
 ): Promise<ControlAnswer> {
   return new Promise((resolve) => {
     const ends: (() => void)[] = [];
-    const hasAnswered = sidecar.waits.begin(waitOf(worker, operation, msMax));
+    const isCanary = operation.kind === "canary";
+    const hasAnswered = sidecar.waits.begin({
+      what: operationName(operation),
+      forWhom: `engine ${worker.workerId}`,
+      reason: isCanary ? "it has not generated the canary's tokens" : "it has not answered",
+      msMax,
+    });
     const settle = (answer: ControlAnswer) => {
       hasAnswered();
       for (const end of ends.splice(0)) end();
@@ -136,13 +142,6 @@ export function answerOf(
       failed(500, error instanceof Error ? error.message : String(error));
     });
   });
-}
-
-function waitOf({ workerId }: EngineWorker, operation: EngineOperation, msMax: number): Wait {
-  const what = operationName(operation);
-  const isCanary = operation.kind === "canary";
-  const reason = isCanary ? "it has not generated the canary's tokens" : "it has not answered";
-  return { what, forWhom: `engine ${workerId}`, reason, msMax };
 }
 
 /** Calls `act` once the connection has been lost for too long; returns the function that ends the watch. */

@@ -158,12 +158,17 @@ export class WorkerPool {
    * @throws AppError: an engine can never be opened; then all are closed.
    */
   async open(): Promise<void> {
-    this.#sidecar.observe({ workerFailed: (worker, reason) => this.#failed(worker, reason) });
+    this.#sidecar.observe({
+      workerFailed: (worker, reason) => {
+        const member = this.#members.find((m) => m.worker === worker || m.candidate === worker);
+        if (member !== undefined) this.#apply(member, { kind: "failed", reason });
+      },
+    });
     try {
       await Promise.all(
         this.#members.map(async (member) => {
           const error = await this.#open(member);
-          if (isFinal(error)) throw error;
+          if (error instanceof AppError && FINAL_CODES.includes(error.code)) throw error;
         }),
       );
     } catch (error) {
@@ -251,11 +256,6 @@ export class WorkerPool {
       if (difference === null) this.agreement.accept(namedWeightsOf(member));
       else this.#apply(member, { kind: "differs", reason: difference });
     }
-  }
-
-  #failed(worker: EngineWorker, reason: string): void {
-    const member = this.#members.find((m) => m.worker === worker || m.candidate === worker);
-    if (member !== undefined) this.#apply(member, { kind: "failed", reason });
   }
 
   #apply(member: PoolMember, event: MemberEvent): void {
@@ -482,7 +482,3 @@ const FINAL_CODES: readonly ErrorCode[] = [
   "kv_budget_too_small",
   "core_version",
 ];
-
-function isFinal(error: unknown): boolean {
-  return error instanceof AppError && FINAL_CODES.includes(error.code);
-}

@@ -162,9 +162,8 @@ export function openLibrary(): LlamaLibrary {
     opened = { llama, ggml, shim, threadCpuMs, files };
     return opened;
   } catch (cause) {
-    throw new AppError("native_library_missing", `cannot open ${files.llama}: ${String(cause)}`, {
-      cause,
-    });
+    const problem = `cannot open ${files.llama}: ${String(cause)}`;
+    throw new AppError("native_library_missing", problem, { cause });
   }
 }
 
@@ -184,10 +183,8 @@ export function loadBackend(library: LlamaLibrary, options: { deterministic: boo
   const kind = options.deterministic ? "portable" : "fastest";
   if (backend === kind) return;
   if (backend !== null) {
-    throw new AppError(
-      "invalid_config",
-      `this process runs the ${backend} llama.cpp kernels and cannot change to the ${kind} ones`,
-    );
+    const problem = `runs the ${backend} llama.cpp kernels and cannot change to the ${kind} ones`;
+    throw new AppError("invalid_config", `this process ${problem}`);
   }
   const { ggml } = library;
   if (kind === "fastest") {

@@ -57,7 +57,11 @@ export class Residency {
   /** Frees the sequence's KV and its stream. */
   drop(sequence: Sequence): void {
     this.#idle.delete(sequence);
-    if (sequence.stream >= 0) this.#release(sequence.stream);
+    const { stream } = sequence;
+    if (stream >= 0) {
+      this.#context.clear(stream);
+      this.#isFree[stream] = true;
+    }
     sequence.stream = -1;
     sequence.forgetKv();
   }
@@ -159,11 +163,6 @@ export class Residency {
     const written = this.#context.exportStream(stream, new Uint8Array(buffer, KV_HEADER_BYTES));
     assert(written === bytes, "the library writes the bytes it announced");
     return buffer;
-  }
-
-  #release(stream: number): void {
-    this.#context.clear(stream);
-    this.#isFree[stream] = true;
   }
 
   #copyIn(stream: number, buffer: ArrayBuffer): void {

@@ -43,7 +43,8 @@ export class Sampler {
   /** @throws AppError core_version: the kernel has not been built. */
   constructor(vocabularySize: number) {
     const memory = new WebAssembly.Memory({ initial: 1 });
-    this.#kernel = instantiate(compileKernel(), memory);
+    const { exports } = new WebAssembly.Instance(compileKernel(), { env: { memory } });
+    this.#kernel = exports as unknown as SampleExports;
     const pages = Math.ceil(this.#kernel.memoryBytes(vocabularySize) / PAGE_BYTES);
     // Before any view of it is made.
     memory.grow(pages - 1);
@@ -101,15 +102,7 @@ function compileKernel(): WebAssembly.Module {
   try {
     return new WebAssembly.Module(readFileSync(KERNEL));
   } catch (cause) {
-    throw new AppError(
-      "core_version",
-      `${KERNEL} is missing or not readable; build it with: bun run build`,
-      { cause },
-    );
+    const problem = `${KERNEL} is missing or not readable; build it with: bun run build`;
+    throw new AppError("core_version", problem, { cause });
   }
-}
-
-function instantiate(module: WebAssembly.Module, memory: WebAssembly.Memory): SampleExports {
-  const { exports } = new WebAssembly.Instance(module, { env: { memory } });
-  return exports as unknown as SampleExports;
 }

@@ -3,7 +3,7 @@
 
 import type { Clock } from "../../core/base/clock.ts";
 import { uniformAt } from "../../core/base/hash.ts";
-import type { FinishReason, LogitShaping } from "../../core/request/request.ts";
+import type { FinishReason } from "../../core/request/request.ts";
 import type { LlamaContext } from "./context.ts";
 import { BAD_GATEWAY, BAD_REQUEST, RequestFault, refusalOf } from "./limits.ts";
 import type { Residency } from "./residency.ts";
@@ -176,7 +176,11 @@ export class Stepper {
     const { sampling } = sequence.spec;
     const { sampler } = this.#options;
     this.#options.context.copyLogits(row, sampler.rowPointer);
-    if (sampling.shaping !== null) this.#shape(sequence, sampling.shaping);
+    if (sampling.shaping !== null) {
+      sequence.shaping?.apply(sampler.row, sequence.outputLength);
+      // As in vLLM, a greedy request is not filtered: it takes the likeliest token anyway.
+      if (sampling.temperature > 0) sampler.filter(sampling.temperature, sampling.shaping);
+    }
     const u = sampling.temperature > 0 ? uniformAt(sequence.spec.draw, sequence.outputLength) : 0;
     const token = sampler.draw(sampling.temperature, u);
     if (token < 0) throw this.#undrawable(row);
@@ -201,14 +205,6 @@ export class Stepper {
     }
     const message = "the sampling parameters leave no token to draw: all of them are masked";
     return new RequestFault({ status: BAD_REQUEST, message });
-  }
-
-  /** Shapes and filters logits. As in vLLM, a greedy request is not filtered: it takes the likeliest token anyway. */
-  #shape(sequence: Sequence, shaping: LogitShaping): void {
-    const { sampler } = this.#options;
-    const { temperature } = sequence.spec.sampling;
-    sequence.shaping?.apply(sampler.row, sequence.outputLength);
-    if (temperature > 0) sampler.filter(temperature, shaping);
   }
 
   /** Draws tokens along the draft until one differs, and removes the rows after it. */

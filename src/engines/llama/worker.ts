@@ -70,7 +70,10 @@ export class LlamaWorker implements RolloutWorker {
     this.#epoch = options.settings.epoch;
     thread.onmessage = ({ data }: MessageEvent<FromEngine>) => this.#receive(data);
     thread.onerror = (event) => this.#fail(event.message);
-    thread.addEventListener("close", () => this.#exited());
+    thread.addEventListener("close", () => {
+      this.#fail(ENDED);
+      this.#onClosed();
+    });
   }
 
   /** Starts the engine's thread and waits until it can take commands. @throws AppError as the engine does. */
@@ -248,11 +251,6 @@ export class LlamaWorker implements RolloutWorker {
     this.#state = "failed";
     this.#queue = [];
     for (const end of this.#acts.splice(0)) end(this.#closedError());
-  }
-
-  #exited(): void {
-    this.#fail(ENDED);
-    this.#onClosed();
   }
 
   async #close(): Promise<void> {

@@ -174,8 +174,9 @@ export class ChunkRun {
   lacking(outcome: AttemptOutcome): string | null {
     if (outcome.kind === "short") return null;
     const isFirst = this.#output.length === 0;
-    const isAsked = isFirst && reportsPrompt(this.spec.sampling);
-    if (isAsked && !hasReport(this.promptReport)) return "prompt_logprobs";
+    const { logprobs, tokenIdLogprobs } = this.promptReport ?? {};
+    const hasReport = (logprobs ?? tokenIdLogprobs ?? null) !== null;
+    if (isFirst && reportsPrompt(this.spec.sampling) && !hasReport) return "prompt_logprobs";
     const isLast = outcome.kind === "finished" && this.expertsFrom !== null;
     return isLast && this.experts === null ? "routed_experts" : null;
   }
@@ -220,8 +221,4 @@ export class ChunkRun {
     this.#made.push(token, logprob, piece.alternatives[i]);
     if (this.spec.sampling.stopTokenIds.includes(token)) this.#hasStopped = true;
   }
-}
-
-function hasReport(report: PromptReport | null): boolean {
-  return (report?.logprobs ?? report?.tokenIdLogprobs ?? null) !== null;
 }

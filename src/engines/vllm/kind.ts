@@ -1,6 +1,6 @@
 // The rows of vLLM and SGLang servers in the table of engines. A server under http:// may be either: a probe decides.
 
-import type { EngineKind } from "../kind.ts";
+import type { EngineAccess, EngineKind } from "../kind.ts";
 import { openVllmWorker } from "./open.ts";
 import { ModelComparison, servedModel } from "./served-model.ts";
 
@@ -16,7 +16,7 @@ export const VLLM: EngineKind = {
   schemes: ["http", "https"],
   form: "http://HOST:PORT",
   server: { httpUrl: (url) => url, servedModel, mayDraft: true },
-  opener: (url, access) => opener(url, access, {}),
+  opener,
 };
 
 const sglangUrl = (url: string) => url.replace(/^sglang:/i, "http:");
@@ -29,22 +29,14 @@ export const SGLANG: EngineKind = {
     servedModel: (url, token) => servedModel(sglangUrl(url), token),
     mayDraft: false,
   },
-  opener: (url, access) => opener(sglangUrl(url), access, { kind: "sglang" }),
+  opener: (url, access) => opener(sglangUrl(url), access, "sglang"),
 };
 
 function opener(
   url: string,
-  { token, notice }: Parameters<EngineKind["opener"]>[1],
-  known: { kind?: "sglang" },
+  { token: apiKey, notice }: EngineAccess,
+  kind?: "sglang",
 ): ReturnType<EngineKind["opener"]> {
-  return (options) =>
-    openVllmWorker({
-      ...options,
-      ...known,
-      url,
-      cacheSalt: RUN_SALT,
-      comparison: RUN_SERVERS,
-      apiKey: token,
-      notice,
-    });
+  const run = { cacheSalt: RUN_SALT, comparison: RUN_SERVERS };
+  return (options) => openVllmWorker({ ...options, ...run, kind, url, apiKey, notice });
 }

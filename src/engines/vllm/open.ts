@@ -1,7 +1,8 @@
 // Determines the capabilities of a stock vLLM server (>= 0.22) or SGLang server, and opens a worker on it.
 
 import { AppError } from "../../core/base/errors.ts";
-import { type WeightEpoch, type WorkerId, weightEpoch } from "../../core/base/ids.ts";
+import { type WorkerId, weightEpoch } from "../../core/base/ids.ts";
+import type { OpenOptions } from "../../core/rollout/worker.ts";
 import type { EngineNotice } from "../kind.ts";
 import { type TimerClock, wallTimers } from "./clock.ts";
 import type { Capabilities, FoundEngine, ServerAccess } from "./dialect.ts";
@@ -13,12 +14,10 @@ import { KvMoves } from "./tally.ts";
 import { VLLM_DIALECT } from "./vllm.ts";
 import { VllmWorker } from "./worker.ts";
 
-export interface VllmWorkerOptions {
+export interface VllmWorkerOptions extends Partial<OpenOptions> {
   readonly workerId: WorkerId;
   /** "http://host:port", with the server's path if it has one. */
   readonly url: string;
-  /** Epoch of the weights that the server has now. Default: 0. */
-  readonly epoch?: WeightEpoch;
   /** Absent: the server's answers decide. */
   readonly kind?: "sglang" | undefined;
   /** Sent as a bearer token. */
@@ -34,8 +33,6 @@ export interface VllmWorkerOptions {
   /** Default: the wall clock. */
   readonly clock?: TimerClock;
   readonly notice?: (notice: EngineNotice) => void;
-  /** Called with the reason when the server becomes unreachable while requests wait for it; with null when it is back. */
-  readonly reach?: (lost: string | null) => void;
 }
 
 /**

@@ -187,9 +187,11 @@ function alternativesOf(logprobs: Json, count: number): readonly Alternatives[] 
       const list: unknown = isJson(position) ? position.top_logprobs : null;
       const pairs: [number, number][] = [];
       for (const entry of Array.isArray(list) ? list : NONE) {
-        if (isJson(entry) && isAmong(entry.rank, count)) {
-          pairs.push([tokenOf(entry), numberOr(entry.logprob)]);
-        }
+        if (!isJson(entry)) continue;
+        // Ranks count from 1; older servers send none.
+        const { rank } = entry;
+        if (typeof rank === "number" && rank > count) continue;
+        pairs.push([tokenOf(entry), numberOr(entry.logprob)]);
       }
       return likeliest(pairs, count);
     });
@@ -202,11 +204,6 @@ function alternativesOf(logprobs: Json, count: number): readonly Alternatives[] 
     ]);
     return likeliest(pairs, count);
   });
-}
-
-/** Whether an alternative is among the `count` likeliest. Ranks count from 1; older servers send none. */
-function isAmong(rank: unknown, count: number): boolean {
-  return typeof rank !== "number" || rank <= count;
 }
 
 /**

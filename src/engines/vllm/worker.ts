@@ -59,6 +59,9 @@ export class VllmWorker implements EngineWorker {
   readonly capacity: WorkerCapacity;
   /** KV stays in the server's prefix cache until it is overwritten. */
   readonly keepsKv = true;
+  readonly reportsExperts: boolean;
+  readonly takesAborts: boolean;
+  readonly found: FoundEngine;
   readonly #parts: VllmWorkerParts;
   readonly #tally: ServerTally;
   #epoch: WeightEpoch;
@@ -90,6 +93,9 @@ export class VllmWorker implements EngineWorker {
     const { dialect, capabilities } = parts;
     const { slots, kvTokens, kvBlockTokens, contextTokens, metrics } = capabilities;
     this.#parts = parts;
+    this.found = parts;
+    this.reportsExperts = capabilities.reportsExperts;
+    this.takesAborts = dialect.takesAborts;
     this.workerId = parts.workerId;
     this.name = parts.client.url;
     const ahead = Math.ceil(slots / SLOTS_PER_AHEAD);
@@ -128,20 +134,8 @@ export class VllmWorker implements EngineWorker {
     );
   }
 
-  get found(): FoundEngine {
-    return this.#parts;
-  }
-
   get weightVersion(): ReportedVersion | null {
     return this.#version;
-  }
-
-  get reportsExperts(): boolean {
-    return this.#parts.capabilities.reportsExperts;
-  }
-
-  get takesAborts(): boolean {
-    return this.#parts.dialect.takesAborts;
   }
 
   listen(listener: WorkerListener): void {

@@ -158,10 +158,8 @@ export function launchOf(options: LaunchOptions): Launch {
   const { build, model, host, port, contextTokens, servedName, apiKey } = options;
   const release = releaseOf(build.version);
   if (release < VERSION_MIN) {
-    throw new AppError(
-      "invalid_config",
-      `vLLM ${build.version} is too old: it takes 0.${VERSION_MIN}`,
-    );
+    const problem = `vLLM ${build.version} is too old: it takes 0.${VERSION_MIN}`;
+    throw new AppError("invalid_config", problem);
   }
   const device = build.isCpu ? "cpu" : "gpu";
   const rows = TABLE.filter(

@@ -130,7 +130,7 @@ export class ManagedServer {
 
   /** Starts the server once; returns why it is not healthy, null if it is. A server that is not healthy in time is killed. */
   async #startOnce(): Promise<string | null> {
-    const { logPath, command, env, startMsMax } = this.spec;
+    const { logPath, command, env, startMsMax, url } = this.spec;
     const output = openLog(logPath);
     const group = new ProcessGroup({ command, env, output });
     closeSync(output);
@@ -140,7 +140,8 @@ export class ManagedServer {
     let toldMs = fromMs;
     while (!group.hasEnded) {
       const nowMs = performance.now();
-      if (await this.#isHealthy()) {
+      const health = await getOnce({ url, token: null }, "/health", HEALTH_MS_MAX);
+      if (statusProblem(health) === null) {
         this.#notify({ kind: "healthy", seconds: rounded(performance.now() - fromMs) });
         return null;
       }
@@ -159,11 +160,6 @@ export class ManagedServer {
     const how = await group.ended;
     await group.clear();
     return `it ended with ${how}`;
-  }
-
-  async #isHealthy(): Promise<boolean> {
-    const answer = await getOnce({ url: this.spec.url, token: null }, "/health", HEALTH_MS_MAX);
-    return statusProblem(answer) === null;
   }
 }
 

@@ -78,16 +78,13 @@ export async function pollSglang(get: Get, server: SglangServer): Promise<Omit<P
   );
   const used = sum((load) => countOf(load.num_used_tokens) ?? countOf(load.num_tokens));
   const kvUsage = server.kvTokens === 0 ? 0 : Math.min(1, used / server.kvTokens);
-  const startedS = processOf(process);
+  // A number that identifies the process: its random seed is drawn at the start, unless one is set.
+  const { startup_time: startup, random_seed: seed, nccl_port: port } = process;
+  const startedS = 1 + hashString(`${startup} ${seed} ${port}`);
   return {
     answer,
     metrics: { running, waiting, kvUsage, counters: NO_COUNTERS, startedS, cache: null },
   };
-}
-
-/** A number that identifies the process: its random seed is drawn at the start, unless one is set. */
-function processOf({ startup_time: startup, random_seed: seed, nccl_port: port }: Json): number {
-  return 1 + hashString(`${startup} ${seed} ${port}`);
 }
 
 async function firstOf(
