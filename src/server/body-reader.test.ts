@@ -1,6 +1,6 @@
 import { afterEach, expect, test } from "bun:test";
 import { AppError } from "../core/base/errors.ts";
-import { BodyReader } from "./body-reader.ts";
+import { BodyReader, unpacked } from "./body-reader.ts";
 
 const IDS = "12345,".repeat(3_000_000);
 let reader = new BodyReader();
@@ -11,7 +11,7 @@ afterEach(() => {
 
 const bytesOf = (text: string) => new TextEncoder().encode(text);
 const read = async (text: string, signal = new AbortController().signal) =>
-  await (await reader.read(bytesOf(text), signal)).json("packed");
+  (await reader.read(bytesOf(text), signal)).value;
 
 test("read: other work continues while a large body is read", async () => {
   let turns = 0;
@@ -22,7 +22,7 @@ test("read: other work continues while a large body is read", async () => {
   };
   const body = bytesOf(`{"prompt":[${IDS}7],"more":[${IDS}7]}`);
   turn();
-  const json = await (await reader.read(body, new AbortController().signal)).json("packed");
+  const json = (await reader.read(body, new AbortController().signal)).value;
   isOver = true;
   // Parsed here it would be one.
   expect(turns).toBeGreaterThan(1);
@@ -39,9 +39,9 @@ test("json: only prompts may be packed, and only where it is asked for", async (
   const groups = [{ token_ids: ids, stop: ids }];
   const body = { prompt: ids, input_ids: [[1], ids], groups, args: { prompt: ids } };
   const packed = Int32Array.from(ids);
-  const { json } = await reader.read(bytesOf(JSON.stringify(body)), new AbortController().signal);
-  expect(json("plain")).toEqual(body);
-  expect(json("packed")).toEqual({
+  const { value } = await reader.read(bytesOf(JSON.stringify(body)), new AbortController().signal);
+  expect(unpacked(value)).toEqual(body);
+  expect(value).toEqual({
     prompt: packed,
     input_ids: [[1], packed],
     groups: [{ token_ids: packed, stop: ids }],

@@ -9,16 +9,11 @@ import { Lane, openThread } from "../text/job-lane.ts";
 /** How long lists of token ids in prompts come out of the reader: as plain arrays, or packed as Int32Array. */
 export type IdLists = "plain" | "packed";
 
-export interface JsonBody {
+export interface ReadBody {
   readonly digest: string;
   /** The body's text, where it may hold a chat; else empty. */
   readonly source: string;
-  json(lists: IdLists): unknown;
-}
-
-export interface ReadBody {
-  readonly digest: string;
-  readonly source: string;
+  /** Long lists of token ids in prompts of a large body are packed. */
   readonly value: unknown;
 }
 
@@ -36,13 +31,9 @@ export class BodyReader {
   });
 
   /** Parses a body. The caller must not touch `bytes` until it resolves. @throws AppError invalid_json, and as Lane.run. */
-  async read(bytes: Uint8Array<ArrayBuffer>, signal: AbortSignal): Promise<JsonBody> {
-    if (bytes.length <= INLINE_BYTES_MAX) {
-      const { value, ...about } = readBytes(bytes);
-      return { ...about, json: () => value };
-    }
-    const { value, ...about } = (await this.lane.run(bytes, bytes.length, signal)) as ReadBody;
-    return { ...about, json: (lists) => (lists === "packed" ? value : unpacked(value)) };
+  async read(bytes: Uint8Array<ArrayBuffer>, signal: AbortSignal): Promise<ReadBody> {
+    if (bytes.length <= INLINE_BYTES_MAX) return readBytes(bytes);
+    return (await this.lane.run(bytes, bytes.length, signal)) as ReadBody;
   }
 
   close(): void {
@@ -79,7 +70,7 @@ export function packed(body: unknown, moves: ArrayBuffer[]): unknown {
   });
 }
 
-function unpacked(body: unknown): unknown {
+export function unpacked(body: unknown): unknown {
   return withPrompts(body, (ids) => (ids instanceof Int32Array ? Array.from(ids) : ids));
 }
 

@@ -9,7 +9,7 @@ import type { OpenWait } from "../fleet/waits.ts";
 import { CLOSE } from "../proto/close-codes.ts";
 import { Access } from "./access.ts";
 import { BodyBudget, type BodyOptions, readBody } from "./body.ts";
-import { BodyReader, type JsonBody } from "./body-reader.ts";
+import { BodyReader, type ReadBody, unpacked } from "./body-reader.ts";
 import { CLIENT_GONE, errorResponse, statusOf } from "./http-errors.ts";
 import { type Exchange, type Route, reasonIn, type StreamHold } from "./route.ts";
 import { Router } from "./router.ts";
@@ -326,7 +326,7 @@ interface FetchExchange extends Exchange {
 
 function fetchExchange(request: Request, options: ExchangeOptions): FetchExchange {
   const { id, url, streams, body, reader } = options;
-  let read: Promise<JsonBody> | null = null;
+  let read: Promise<ReadBody> | null = null;
   let isUnread = false;
   const readOnce = async () => {
     isUnread = true;
@@ -353,7 +353,10 @@ function fetchExchange(request: Request, options: ExchangeOptions): FetchExchang
     get isUnread() {
       return isUnread;
     },
-    json: async (lists = "plain") => (await whole()).json(lists),
+    json: async (lists = "plain") => {
+      const { value } = await whole();
+      return lists === "packed" ? value : unpacked(value);
+    },
     digest: async () => (await whole()).digest,
     source: async () => (await whole()).source,
     release: () => {

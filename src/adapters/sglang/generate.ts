@@ -106,15 +106,19 @@ type Fields = v.InferOutput<typeof sglangRequest>;
 export function parseSglang(fields: Fields): ParsedRequest {
   const { prompts, count, isBatch } = promptsIn(fields);
   const items = itemsOf(fields, count);
-  const samples = items[0]?.params.n ?? 1;
-  if (items.some(({ params }) => (params.n ?? 1) !== samples)) {
+  const samples = items[0]?.part.params.n ?? 1;
+  if (items.some(({ part }) => (part.params.n ?? 1) !== samples)) {
     throw invalid("sampling_params", "holds different n: SGLang takes one for all prompts");
   }
   const { rid } = fields;
   const about = { items, isList: isBatch || samples > 1, samples };
   return {
-    fields: { ...fields, request_id: typeof rid === "string" ? rid : null } as Placing,
-    parts: items.map((item) => partOf(fields, item)),
+    // Both dialects have the fields that are not sampling parameters.
+    fields: {
+      ...fields,
+      request_id: typeof rid === "string" ? rid : null,
+    } as ParsedRequest["fields"],
+    parts: items.map(({ part }) => part),
     prompts,
     wantsText: true,
     names: Array.isArray(rid) ? rid.map((name) => name ?? "") : undefined,
@@ -122,22 +126,11 @@ export function parseSglang(fields: Fields): ParsedRequest {
   };
 }
 
-/** The fields that are not sampling parameters; both dialects have them. */
-type Placing = ParsedRequest["fields"];
-
-interface Item {
-  readonly params: v.InferOutput<typeof samplingParams>;
-  readonly tokensMax: number;
-  readonly returnsLogprobs: boolean;
-  readonly top: number;
-  /** Number of tokens that top_k leaves at a position, all of which are reported; 0: they are not wanted, or too many. */
-  readonly support: number;
-  readonly adapter: string | null;
-  readonly salt: string | null;
-}
+type Params = v.InferOutput<typeof samplingParams>;
+type Item = ReturnType<typeof itemsOf>[number];
 
 /** The parameters of each prompt. @throws InvalidFieldError: a list has another length, or a name comes twice. */
-function itemsOf(fields: Fields, count: number): Item[] {
+function itemsOf(fields: Fields, count: number) {
   const at = <T>(
     field: keyof Fields,
     value: T | readonly T[] | null | undefined,
@@ -151,53 +144,45 @@ function itemsOf(fields: Fields, count: number): Item[] {
   };
   const names = Array.isArray(fields.rid) ? fields.rid : [];
   if (new Set(names).size < names.length) throw invalid("rid", "holds a name twice");
-  return Array.from({ length: count }, (_, index): Item => {
+  return Array.from({ length: count }, (_, index) => {
     at("rid", fields.rid, index);
     at("logprob_start_len", fields.logprob_start_len, index);
     const params = at("sampling_params", fields.sampling_params, index) ?? {};
     const returnsLogprobs = at("return_logprob", fields.return_logprob, index) ?? false;
+    const top = returnsLogprobs ? (at("top_logprobs_num", fields.top_logprobs_num, index) ?? 0) : 0;
+    const support = supportWidth(params);
     const salt = at("extra_key", fields.extra_key, index);
     const otherSalt = at("cache_salt", fields.cache_salt, index);
-    return {
-      params,
+    const { return_routed_experts: experts, routed_experts_start_len: start } = fields;
+    const part: RequestPart = {
+      params: {
+        ...params,
+        seed: params.sampling_seed,
+        min_tokens: params.min_new_tokens,
+        include_stop_str_in_output: params.no_stop_trim,
+        structured_outputs: structureOf(params),
+        return_routed_experts: experts ?? false,
+        ...(experts === true ? { routed_experts_prompt_start: start } : {}),
+      },
+      at: "sampling_params.",
       tokensMax: params.max_new_tokens ?? TOKENS_MAX_DEFAULT,
-      returnsLogprobs,
-      top: returnsLogprobs ? (at("top_logprobs_num", fields.top_logprobs_num, index) ?? 0) : 0,
-      support: supportWidth(params),
-      adapter: at("lora_path", fields.lora_path, index),
       salt: salt !== null && otherSalt !== null ? `${salt} ${otherSalt}` : (salt ?? otherSalt),
+      model: at("lora_path", fields.lora_path, index) ?? fields.model,
+      topLogprobs: Math.max(top, support),
     };
+    return { part, returnsLogprobs, top, support };
   });
 }
 
-/** slime's patched SGLang reports the tokens that top_p left. Here this needs a top_k within the limit of alternatives. */
-function supportWidth({ custom_params, top_k, temperature }: Item["params"]): number {
+/**
+ * Number of tokens that top_k leaves at a position, for slime, whose SGLang reports those that top_p left. 0: they are not
+ * wanted, or are more than the limit of alternatives.
+ */
+function supportWidth({ custom_params, top_k, temperature }: Params): number {
   if (custom_params?.return_top_p_token_ids !== true) return 0;
   if (temperature === 0) return 1;
   const width = top_k ?? 0;
   return width >= 1 && width <= TOP_LOGPROBS.max ? width : 0;
-}
-
-/** The parameters of one prompt under vLLM's names. */
-function partOf(fields: Fields, item: Item): RequestPart {
-  const { params, tokensMax, top, support, salt } = item;
-  const { return_routed_experts: experts, routed_experts_start_len: start } = fields;
-  return {
-    params: {
-      ...params,
-      seed: params.sampling_seed,
-      min_tokens: params.min_new_tokens,
-      include_stop_str_in_output: params.no_stop_trim,
-      structured_outputs: structureOf(params),
-      return_routed_experts: experts ?? false,
-      ...(experts === true ? { routed_experts_prompt_start: start } : {}),
-    },
-    at: "sampling_params.",
-    tokensMax,
-    salt,
-    model: item.adapter ?? fields.model,
-    topLogprobs: Math.max(top, support),
-  };
 }
 
 /** Kinds of structured output: SGLang's name, then vLLM's. */
@@ -209,7 +194,7 @@ const STRUCTURES = [
 ] as const;
 
 /** vLLM's `structured_outputs`; null: free text. @throws InvalidFieldError: more than one kind is set. */
-function structureOf(params: Item["params"]): Record<string, unknown> | null {
+function structureOf(params: Params): Record<string, unknown> | null {
   const [first, second] = STRUCTURES.filter(([name]) => (params[name] ?? null) !== null);
   if (first === undefined) return null;
   if (second !== undefined) {

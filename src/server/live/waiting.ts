@@ -196,6 +196,15 @@ export interface Seen {
 /** Prefix of a group's id before the client's name of it. */
 const OWN_NAME = /^g\d+:(rollout-[0-9a-f-]+\/)?/;
 
+function row(
+  kind: Waiting["kind"],
+  state: WaitState,
+  reason: string,
+  times: Partial<Pick<Waiting, "since_s" | "estimate_s">> = {},
+): Waiting {
+  return { kind, state, reason, since_s: null, estimate_s: null, ...times };
+}
+
 export function waitingFor(seen: Seen): Waiting[] {
   const { members, clocks, waits, nameOf, nowMs } = seen;
   const late = clocks.filter(({ state }) => state !== "ok");
@@ -214,7 +223,7 @@ function generation({ state: { state: name, reason }, stateS, progress, hasStart
   const who = open === 0 ? "no response waits" : waiters(open);
   const state: WaitState = name === "no_worker" && hasStarted && open > 0 ? "stuck" : "ok";
   const why = `${who} for ${stateS} s: ${name.replace("_", " ")}; ${reason}`;
-  return [{ kind: "generation" as const, state, reason: why, since_s: stateS, estimate_s: null }];
+  return [row("generation", state, why, { since_s: stateS })];
 }
 
 function iteration({ progress, iteration: number, longest }: Seen): Waiting[] {
@@ -229,15 +238,8 @@ function iteration({ progress, iteration: number, longest }: Seen): Waiting[] {
     first.reason,
     ...(etaS === null ? [] : [`estimate ${figure(etaS)} s`]),
   ];
-  return [
-    {
-      kind: "iteration",
-      state: isLong ? "slow" : "ok",
-      reason: parts.join("; "),
-      since_s: elapsedS,
-      estimate_s: etaS,
-    },
-  ];
+  const times = { since_s: elapsedS, estimate_s: etaS };
+  return [row("iteration", isLong ? "slow" : "ok", parts.join("; "), times)];
 }
 
 /** The wait for an engine that is away; one that has not come yet is being opened, which has a row of its own. */
@@ -245,8 +247,7 @@ function away({ source, workerId, state, reason: why, record }: Seen["members"][
   if (state === "ready" || state === "leaving" || why === null) return [];
   if (state === "down" && record.tries === 0) return [];
   const reason = `engine ${workerId} (${source.name}) does not serve: ${state}; ${why}`;
-  const how: WaitState = state === "reconnecting" ? "slow" : "stuck";
-  return [{ kind: "engine" as const, state: how, reason, since_s: null, estimate_s: null }];
+  return [row("engine", state === "reconnecting" ? "slow" : "stuck", reason)];
 }
 
 function engine(clock: EngineClock, name: string): Waiting {
@@ -256,8 +257,7 @@ function engine(clock: EngineClock, name: string): Waiting {
   const reason = isSilent
     ? `${waiters(running)} for ${who}: no token or step for ${figure(silentMs / 1000)} s (${doing}); ${step}`
     : `${who} is slow: its steps take ${figure(pace)} times those of the others`;
-  const since_s = isSilent ? silentMs / 1000 : null;
-  return { kind: "engine", state, reason, since_s, estimate_s: null };
+  return row("engine", state, reason, { since_s: isSilent ? silentMs / 1000 : null });
 }
 
 function call(wait: OpenWait, nowMs: number): Waiting {
@@ -266,7 +266,7 @@ function call(wait: OpenWait, nowMs: number): Waiting {
   const estimate_s = msMax === null ? null : Math.max(0, msMax / 1000 - since_s);
   const end = estimate_s === null ? "" : `; gives up in ${figure(estimate_s)} s`;
   const reason = `${what} waits for ${forWhom} for ${figure(since_s)} s; ${why}${end}`;
-  return { kind: "call", state: isLate ? "slow" : "ok", reason, since_s, estimate_s };
+  return row("call", isLate ? "slow" : "ok", reason, { since_s, estimate_s });
 }
 
 const waiters = (count: number): string =>
