@@ -101,7 +101,7 @@ function parsed(asked: ChatFields, source: string, given: ChatPrompt["given"]): 
   if (fields.return_meta_info === true && fields.stream === true) {
     throw invalid("return_meta_info", "is true, but a stream has no meta_info");
   }
-  const { top_logprobs: top, truncate_prompt_tokens: keep = null, truncation_side: side } = fields;
+  const { top_logprobs: top } = fields;
   if (typeof top === "number" && top > 0 && !fields.logprobs) {
     throw invalid("top_logprobs", `is ${top}, but logprobs is not true`);
   }
@@ -118,7 +118,6 @@ function parsed(asked: ChatFields, source: string, given: ChatPrompt["given"]): 
   return {
     fields,
     parts: [part],
-    truncation: { keep, side },
     wantsText: true,
     prompts: {
       kind: "chat",

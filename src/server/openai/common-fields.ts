@@ -63,7 +63,7 @@ export const OPENAI_ENTRIES = {
 const commonObject = v.object(COMMON_ENTRIES);
 export type CommonFields = v.InferOutput<typeof commonObject>;
 const openAiObject = v.object(OPENAI_ENTRIES);
-type OpenAiFields = v.InferOutput<typeof openAiObject>;
+export type OpenAiFields = v.InferOutput<typeof openAiObject>;
 
 /** OpenAI's response_format as vLLM's structured_outputs; null: free text. @throws InvalidFieldError. */
 function structureOf(

@@ -46,7 +46,7 @@ type Fields = v.InferOutput<typeof completionsRequest>;
 
 export function parseCompletions(body: Fields): ParsedRequest {
   const fields = withFormat(body);
-  const { echo, logprobs, truncate_prompt_tokens: keep = null, truncation_side: side } = fields;
+  const { echo, logprobs } = fields;
   if (echo === true && typeof logprobs === "number") {
     const problem =
       "is true with logprobs: prompt_logprobs reports on the prompt, where the workers are vLLM servers";
@@ -61,7 +61,6 @@ export function parseCompletions(body: Fields): ParsedRequest {
   return {
     fields,
     parts: [part],
-    truncation: { keep, side },
     wantsText: true,
     prompts: promptsIn(fields.prompt, fields.add_special_tokens ?? true),
     textField: echo === true ? "echo" : undefined,

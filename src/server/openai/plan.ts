@@ -10,7 +10,7 @@ import { type Exchange, invalid } from "../route.ts";
 import type { GenerationSpec, Sidecar } from "../sidecar.ts";
 import type { Trajectories } from "../trajectories/trajectories.ts";
 import type { Answer } from "./answer.ts";
-import type { CommonFields } from "./common-fields.ts";
+import type { CommonFields, OpenAiFields } from "./common-fields.ts";
 import { continued, type EndsOfTurns } from "./continuation.ts";
 import type { TokenList } from "./fields.ts";
 import type { JobPlan } from "./job.ts";
@@ -28,12 +28,10 @@ import { constraintsOf, parseTools } from "./tool-calls.ts";
 
 export interface ParsedRequest {
   /** Fields that apply to the whole request, under vLLM's names. */
-  readonly fields: Partial<CommonFields>;
+  readonly fields: Partial<CommonFields & OpenAiFields>;
   /** Parameters: one part for all prompts, or one for each. */
   readonly parts: readonly RequestPart[];
   readonly prompts: Prompts;
-  /** How prompts are cut. Default: not at all. */
-  readonly truncation?: Truncation;
   readonly wantsText: boolean;
   /** The client's name for the responses of each prompt. Default: only the whole request has a name. */
   readonly names?: readonly string[] | undefined;
@@ -87,13 +85,6 @@ export interface ChatPrompt {
   /** The client's tool_choice; null: the response is not parsed for tool calls. */
   readonly toolChoice: { readonly choice: unknown } | null;
   readonly wantsText: boolean;
-}
-
-export interface Truncation {
-  /** Number of prompt tokens to keep; -1: as many as leave room for the response. null: all. */
-  readonly keep: number | null;
-  /** The side that is cut. Default: left. */
-  readonly side: "left" | "right" | null | undefined;
 }
 
 export interface DataPlaneLimits {
@@ -151,7 +142,7 @@ export class Planner {
   /** Makes generations of a request. @throws InvalidFieldError; AppError not_found, context_length_exceeded, as Encoder, EngineCalls. */
   async plan(request: ParsedRequest, exchange: Exchange) {
     const { model, expected } = this.#parts;
-    const { fields, prompts, truncation = {}, answer, textField, names, wantsText } = request;
+    const { fields, prompts, answer, textField, names, wantsText } = request;
     for (const part of request.parts) model.adapterOf(part.model ?? fields.model);
     if (fields.stream_options && fields.stream !== true) {
       throw invalid("stream_options", "is set, but stream is not true");
@@ -164,7 +155,7 @@ export class Planner {
     const drawn = parts.map((part) => this.#drawn(part, fields, exchange));
     const of = (index: number) => present(drawn[index] ?? drawn[0], "each prompt has parameters");
     const written = await this.#written(prompts, early, encoding);
-    const cut = written.prompts.map((tokens, i) => this.#cut(tokens, of(i), truncation));
+    const cut = written.prompts.map((tokens, i) => this.#cut(tokens, of(i), fields));
     if (prompts.kind === "chat" && cut[0]?.length === 0) {
       throw invalid("messages", "make a prompt without tokens");
     }
@@ -194,8 +185,8 @@ export class Planner {
   }
 
   /** Options of encoding. A prompt that is cut afterwards may be longer than the context. */
-  #encoding({ prompts, truncation }: ParsedRequest, { signal }: Exchange): EncodeOptions {
-    const isCut = (truncation?.keep ?? null) !== null;
+  #encoding({ prompts, fields }: ParsedRequest, { signal }: Exchange): EncodeOptions {
+    const isCut = (fields.truncate_prompt_tokens ?? null) !== null;
     const tokensMax = isCut ? null : this.#parts.model.contextTokens;
     return { addSpecial: prompts.kind !== "tokens" && prompts.addSpecial, tokensMax, signal };
   }
@@ -257,11 +248,8 @@ export class Planner {
     };
   }
 
-  #cut(
-    tokens: Int32Array,
-    { part }: Drawn,
-    { keep = null, side }: Partial<Truncation>,
-  ): Int32Array {
+  #cut(tokens: Int32Array, { part }: Drawn, fields: ParsedRequest["fields"]): Int32Array {
+    const { truncate_prompt_tokens: keep = null, truncation_side: side } = fields;
     const { contextTokens } = this.#parts.model;
     const room = (contextTokens ?? Number.POSITIVE_INFINITY) - (part.tokensMax ?? 0);
     const most = keep === -1 ? Math.max(0, room) : (keep ?? tokens.length);
