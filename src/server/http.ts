@@ -11,8 +11,7 @@ import { Access } from "./access.ts";
 import { BodyBudget, type BodyOptions, readBody } from "./body.ts";
 import { BodyReader, type ReadBody, unpacked } from "./body-reader.ts";
 import { CLIENT_GONE, errorResponse, statusOf } from "./http-errors.ts";
-import { type Exchange, type Route, reasonIn, type StreamHold } from "./route.ts";
-import { Router } from "./router.ts";
+import { type Exchange, type Route, Router, reasonIn, type StreamHold } from "./route.ts";
 
 export interface Socket {
   /** Returns the bytes sent; -1: the message waits in a buffer; 0: it was dropped. */

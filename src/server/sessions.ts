@@ -8,7 +8,7 @@
 //   next turn    [ prompt of the group | response 1 | lead: what is new ]         response 2
 
 import type { Clock, Later } from "../core/base/clock.ts";
-import { hashString } from "../core/base/hash.ts";
+import { fold32, hashString } from "../core/base/hash.ts";
 import {
   contextTokens,
   type Group,
@@ -18,8 +18,139 @@ import {
 import { isCut } from "../core/request/request.ts";
 import type { PreviousTurn } from "../core/rollout/rollout.ts";
 import { type Kept, promptBytes } from "./kept.ts";
-import { KnownTexts } from "./known-texts.ts";
-import { SessionTrace, type TraceLine } from "./session-trace.ts";
+
+const BLOCK_TOKENS = 16;
+/** Limit of known blocks; the oldest are dropped first. */
+const BLOCKS_MAX = 262_144;
+
+/** Sets the value of a block as the newest. */
+function remember<T>(blocks: Map<number, T>, hash: number, value: T): void {
+  blocks.delete(hash);
+  blocks.set(hash, value);
+  const [oldest] = blocks.keys();
+  if (blocks.size > BLOCKS_MAX && oldest !== undefined) blocks.delete(oldest);
+}
+
+/**
+ * Finds the finished request that a prompt goes on from, where no client names a session: by hashes of the blocks that its
+ * text begins with. A hash only proposes; the caller compares the tokens.
+ */
+class KnownTexts {
+  /** Key of each block's owner, by the hash of all tokens up to the block's end. */
+  readonly #owners = new Map<number, string>();
+
+  /** Adds the blocks of the request's response. Those of its prompt are left out: its siblings have them too. */
+  add(owner: string, scope: number, { spec, response }: RolloutRequest): void {
+    const from = spec.prompt.length;
+    eachBlock(scope, [spec.prompt, response.tokens()], (hash, end) => {
+      if (end > from) remember(this.#owners, hash, owner);
+    });
+  }
+
+  /** Owners whose texts may begin as the prompt does, the one with the most blocks in common last. */
+  owners(scope: number, prompt: Int32Array): string[] {
+    const found = new Set<string>();
+    if (this.#owners.size === 0) return [];
+    eachBlock(scope, [prompt], (hash) => {
+      const owner = this.#owners.get(hash);
+      if (owner === undefined) return;
+      found.delete(owner);
+      found.add(owner);
+    });
+    return [...found];
+  }
+}
+
+function eachBlock(
+  scope: number,
+  texts: readonly Int32Array[],
+  take: (hash: number, end: number) => void,
+): void {
+  let hash = scope;
+  let end = 0;
+  for (const text of texts) {
+    for (const token of text) {
+      hash = fold32(hash, token);
+      end += 1;
+      if (end % BLOCK_TOKENS === 0) take(hash, end);
+    }
+  }
+}
+
+/** One session: tokens of its first prompt, of each output and of what came before the next; seconds between them. */
+interface TraceLine {
+  readonly group: string;
+  readonly stream: number;
+  readonly prompt_len: number;
+  readonly out_lens: number[];
+  readonly obs_lens: number[];
+  readonly tool_times: number[];
+  /** Numbers of the 512-token blocks of its whole text. Equal numbers mean equal tokens up to there. */
+  hash_ids: readonly number[];
+}
+
+/** Block size of Mooncake's traces. */
+const TRACE_BLOCK_TOKENS = 512;
+/** Limit of lines: the requests of an iteration of 1,000 groups of 16. */
+const LINES_MAX = 16_384;
+
+/**
+ * What sessions did, as lines of the format that tpu-inference's benchmark of agents reads: lengths and times by trajectory,
+ * block hashes as in Mooncake's traces, and no text. It keeps the newest.
+ */
+class SessionTrace {
+  readonly #lines = new Set<TraceLine>();
+  /** Number of each block, by the hash of all tokens up to its end. */
+  readonly #blocks = new Map<number, number>();
+  #blockCount = 0;
+
+  begun({ group, spec }: RolloutRequest): TraceLine {
+    const { groupId, sampleIndex: stream } = spec;
+    const lists = { out_lens: [], obs_lens: [], tool_times: [], hash_ids: [] };
+    const line = { group: groupId, stream, prompt_len: group.prompt.length, ...lists };
+    this.#lines.add(line);
+    for (const oldest of this.#lines) {
+      if (this.#lines.size <= LINES_MAX) break;
+      this.#lines.delete(oldest);
+    }
+    return line;
+  }
+
+  finished(line: TraceLine, { spec, response }: RolloutRequest): void {
+    line.out_lens.push(response.length);
+    const ids: number[] = [];
+    let high = 1;
+    let low = 2;
+    let filled = 0;
+    const fill = (): void => {
+      ids.push(this.#numberOf((high & 0x1f_ffff) * 2 ** 32 + low));
+      filled = 0;
+    };
+    for (const tokens of [spec.prompt, response.tokens()]) {
+      for (const token of tokens) {
+        high = fold32(high, token);
+        low = fold32(low, token);
+        filled += 1;
+        if (filled === TRACE_BLOCK_TOKENS) fill();
+      }
+    }
+    if (filled > 0) fill();
+    line.hash_ids = ids;
+  }
+
+  #numberOf(hash: number): number {
+    const number = this.#blocks.get(hash) ?? this.#blockCount++;
+    remember(this.#blocks, hash, number);
+    return number;
+  }
+
+  /** Lines of sessions that have a finished turn. `groups`: of these groups alone; null: of all. */
+  lines(groups: ReadonlySet<string> | null): TraceLine[] {
+    return [...this.#lines].filter(
+      ({ group, out_lens: outs }) => outs.length > 0 && (groups === null || groups.has(group)),
+    );
+  }
+}
 
 interface SessionsOptions {
   /** Time after its last turn at which a session is forgotten. */
@@ -67,7 +198,7 @@ export class SessionTable {
   /** Session of each unfinished request, and whether the request is a later turn. */
   readonly #running = new Map<RolloutRequest, { session: Session; isLater: boolean }>();
   /** Keys of the sessions without a name, by their last turns. Sessions themselves would keep their closed groups alive. */
-  readonly #texts = new KnownTexts<string>();
+  readonly #texts = new KnownTexts();
   readonly trace = new SessionTrace();
   #bytes = 0;
   #unnamed = 0;

@@ -6,7 +6,7 @@ import { SglangStandIn } from "../../test/faults/stand-in/sglang-stand-in.ts";
 import { VllmStandIn } from "../../test/faults/stand-in/vllm-stand-in.ts";
 import { exchangeOf } from "../../test/suite/exchange.ts";
 import { hashString } from "../core/base/hash.ts";
-import { Router } from "./router.ts";
+import { Router } from "./route.ts";
 import { type EngineAddress, WorkerRegistry } from "./worker-registry.ts";
 
 setDefaultTimeout(180_000);

@@ -9,6 +9,7 @@ import type { WorkerPool } from "../fleet/pool.ts";
 import { isLoopbackHost } from "./access.ts";
 import {
   bound,
+  decoded,
   type Exchange,
   invalid,
   jsonResponse,
@@ -17,7 +18,6 @@ import {
   type Row,
   textIn,
 } from "./route.ts";
-import { decoded } from "./router.ts";
 
 export interface EngineAddress {
   readonly url: string;

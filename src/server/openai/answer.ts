@@ -1,11 +1,11 @@
 // The one writer of answers: choices of a whole answer and of a stream's events are written by the same code. An endpoint
 // gives its form: the members of JSON in which it differs from the others.
 
-import type { Usage } from "./common-fields.ts";
 import type { StreamView } from "./event-stream.ts";
 import type { Job } from "./job.ts";
 import { expertsJson, type TokenSpan, tokensJson, usageJson } from "./json.ts";
 import { newCursor, type Output, type OutputCursor } from "./output.ts";
+import type { Usage } from "./sampling-fields.ts";
 import type { ServedModel } from "./served-model.ts";
 import type { ParsedMessage } from "./tool-calls.ts";
 

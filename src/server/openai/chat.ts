@@ -6,14 +6,21 @@ import * as v from "valibot";
 import { TOKENS_MAX } from "../../core/request/sampling-bounds.ts";
 import { invalid } from "../route.ts";
 import { type Answer, answerBy, escaped, idsOf, type News, promptIds } from "./answer.ts";
-import { COMMON_ENTRIES, OPENAI_ENTRIES, usageWanted, withFormat } from "./common-fields.ts";
 import * as f from "./fields.ts";
 import type { Job } from "./job.ts";
 import * as json from "./json.ts";
 import { chatOf, messageList, TEMPLATE_ENTRIES } from "./messages.ts";
 import { metaInfoJson } from "./meta-info.ts";
 import type { ChatPrompt, ParsedRequest, Plan } from "./plan.ts";
-import { MAX_TOKENS_FIELD, SAMPLING_ENTRIES, TOP_LOGPROBS_FIELD } from "./sampling-fields.ts";
+import {
+  COMMON_ENTRIES,
+  MAX_TOKENS_FIELD,
+  OPENAI_ENTRIES,
+  SAMPLING_ENTRIES,
+  TOP_LOGPROBS_FIELD,
+  usageWanted,
+  withFormat,
+} from "./sampling-fields.ts";
 import type { ServedModel } from "./served-model.ts";
 import { answeringTool, finishWithTools, wantsTools } from "./tool-calls.ts";
 

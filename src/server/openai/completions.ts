@@ -4,11 +4,18 @@
 import * as v from "valibot";
 import { invalid } from "../route.ts";
 import { type Answer, answerBy, escaped, idsOf, type News, promptIds } from "./answer.ts";
-import { COMMON_ENTRIES, OPENAI_ENTRIES, usageWanted, withFormat } from "./common-fields.ts";
 import * as f from "./fields.ts";
 import * as json from "./json.ts";
 import type { ParsedRequest, Prompts } from "./plan.ts";
-import { MAX_TOKENS_FIELD, SAMPLING_ENTRIES, TOP_LOGPROBS_FIELD } from "./sampling-fields.ts";
+import {
+  COMMON_ENTRIES,
+  MAX_TOKENS_FIELD,
+  OPENAI_ENTRIES,
+  SAMPLING_ENTRIES,
+  TOP_LOGPROBS_FIELD,
+  usageWanted,
+  withFormat,
+} from "./sampling-fields.ts";
 import type { ServedModel } from "./served-model.ts";
 
 /** Default of max_tokens in vLLM and OpenAI's API. */

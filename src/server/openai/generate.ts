@@ -5,12 +5,17 @@ import * as v from "valibot";
 import { TOKENS_MAX } from "../../core/request/sampling-bounds.ts";
 import { invalid } from "../route.ts";
 import { type Answer, answerBy, idsOf, promptIds } from "./answer.ts";
-import { COMMON_ENTRIES, usageWanted } from "./common-fields.ts";
 import * as f from "./fields.ts";
 import type { Job } from "./job.ts";
 import * as json from "./json.ts";
 import type { ParsedRequest } from "./plan.ts";
-import { MAX_TOKENS_FIELD, SAMPLING_ENTRIES, TOP_LOGPROBS_FIELD } from "./sampling-fields.ts";
+import {
+  COMMON_ENTRIES,
+  MAX_TOKENS_FIELD,
+  SAMPLING_ENTRIES,
+  TOP_LOGPROBS_FIELD,
+  usageWanted,
+} from "./sampling-fields.ts";
 import type { ServedModel } from "./served-model.ts";
 
 const samplingParams = v.strictObject({

@@ -10,7 +10,6 @@ import { type Exchange, invalid } from "../route.ts";
 import type { GenerationSpec, Sidecar } from "../sidecar.ts";
 import type { Trajectories } from "../trajectories/trajectories.ts";
 import type { Answer } from "./answer.ts";
-import type { CommonFields, OpenAiFields } from "./common-fields.ts";
 import { continued, type EndsOfTurns } from "./continuation.ts";
 import type { TokenList } from "./fields.ts";
 import type { JobPlan } from "./job.ts";
@@ -18,9 +17,11 @@ import { type Origin, originOf } from "./origin.ts";
 import type { ChatRenderer, RenderedChat } from "./rendering.ts";
 import type { RequestJournals } from "./request-journals.ts";
 import {
+  type CommonFields,
   checkPromptReport,
   type Drawing,
   drawingOf,
+  type OpenAiFields,
   type SamplingFields,
 } from "./sampling-fields.ts";
 import type { ServedModel } from "./served-model.ts";

@@ -8,7 +8,6 @@ import type { SamplingParams } from "../../core/request/request.ts";
 import { PRIORITY_MAX } from "../../core/schedule/policy.ts";
 import { membersOf } from "../../proto/json.ts";
 import type { Encoder, Text } from "../../text/text.ts";
-import { DEADLINE_FIELD } from "../openai/common-fields.ts";
 import * as f from "../openai/fields.ts";
 import {
   chatOf,
@@ -18,7 +17,12 @@ import {
   templateFieldOf,
 } from "../openai/messages.ts";
 import type { ChatRenderer } from "../openai/rendering.ts";
-import { drawingOf, MAX_TOKENS_FIELD, SAMPLING_ENTRIES } from "../openai/sampling-fields.ts";
+import {
+  DEADLINE_FIELD,
+  drawingOf,
+  MAX_TOKENS_FIELD,
+  SAMPLING_ENTRIES,
+} from "../openai/sampling-fields.ts";
 import { invalid } from "../route.ts";
 import type { Deadline } from "../sidecar.ts";
 

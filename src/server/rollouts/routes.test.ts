@@ -10,8 +10,7 @@ import { drawKey } from "../../core/request/request.ts";
 import { inlineEncoder } from "../../text/inline-encoder.ts";
 import type { Text } from "../../text/text.ts";
 import { ChatRenderer } from "../openai/rendering.ts";
-import type { Exchange } from "../route.ts";
-import { Router } from "../router.ts";
+import { type Exchange, Router } from "../route.ts";
 import type { RolloutLimits } from "./plan.ts";
 import { rolloutSide } from "./routes.ts";
 
