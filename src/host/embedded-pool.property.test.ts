@@ -3,7 +3,7 @@ import fc from "fast-check";
 import { KvPoolTwin, sum } from "../../test/reference/kv-pool-twin.ts";
 import { failure, MemoryFiles } from "../../test/reference/memory-files.ts";
 import { kind, weighted } from "../../test/suite/arbitraries.ts";
-import { blobOf, keyOf } from "../../test/suite/kv-pool-suite.ts";
+import { blobOf, keyOf } from "../../test/suite/kv-blobs.ts";
 import { ManualClock } from "../../test/suite/manual-clock.ts";
 import { weightEpoch } from "../core/base/ids.ts";
 import { EmbeddedKvPool } from "./embedded-pool.ts";

@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import { failure, MemoryFiles } from "../../test/reference/memory-files.ts";
-import { BLOB_BYTES, blobOf, isHeld, keyOf, poolSuite } from "../../test/suite/kv-pool-suite.ts";
+import { BLOB_BYTES, blobOf, isHeld, keyOf } from "../../test/suite/kv-blobs.ts";
 import { ManualClock } from "../../test/suite/manual-clock.ts";
 import { EmbeddedKvPool } from "./embedded-pool.ts";
 
@@ -17,8 +17,6 @@ function make(options: { memoryBlobs: number; diskBlobs: number; pendingBlobs?: 
   });
   return { pool, files, settled: () => pool.settled() };
 }
-
-poolSuite("EmbeddedKvPool", async (limits) => make(limits));
 
 /** A pool with blob 2 in memory and blob 1 on the disk. */
 async function withBlobOnDisk() {
@@ -74,36 +72,6 @@ test("EmbeddedKvPool: when a write fails the blob is dropped and no file is left
   pool.put(keyOf(3), blobOf(3));
   await pool.settled();
   expect(await pool.get(keyOf(2))).toEqual(blobOf(2));
-});
-
-test("EmbeddedKvPool: a disk that fails at everything never throws into the caller", async () => {
-  const { pool, files } = make({ memoryBlobs: 2, diskBlobs: 4 });
-  files.before = async () => {
-    throw failure("EIO");
-  };
-  for (let token = 0; token < 8; token += 1) {
-    expect(pool.put(keyOf(token), blobOf(token))).toBe(true);
-  }
-  await pool.settled();
-  pool.release([keyOf(0), keyOf(1)]);
-  await pool.close();
-  expect(pool.stats().diskErrors).toBeGreaterThan(0);
-  expect(pool.stats()).toMatchObject({ memoryBytes: 0, diskBytes: 0 });
-});
-
-test("EmbeddedKvPool: nothing is read of a file until it is complete", async () => {
-  const { pool, files } = make({ memoryBlobs: 1, diskBlobs: 4 });
-  const read: (ArrayBuffer | null)[] = [];
-  files.before = async (operation) => {
-    // Half of the file is there.
-    if (operation === "write") read.push(await pool.get(keyOf(1)));
-  };
-  pool.put(keyOf(1), blobOf(1));
-  pool.put(keyOf(2), blobOf(2));
-  await pool.settled();
-  expect(read).toEqual([blobOf(1)]);
-  expect(pool.stats()).toMatchObject({ corrupt: 0, diskErrors: 0 });
-  expect([...files.files.keys()]).toEqual([`${keyOf(1)}.kv`]);
 });
 
 test("EmbeddedKvPool: what waits for the disk is bounded, the rest is dropped", async () => {

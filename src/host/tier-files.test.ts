@@ -4,7 +4,7 @@ import { mkdtempSync } from "node:fs";
 import { mkdir, readdir, readFile, rm, stat, writeFile } from "node:fs/promises";
 import { hostname, tmpdir } from "node:os";
 import { join } from "node:path";
-import { BLOB_BYTES, blobOf, isHeld, keyOf, poolSuite } from "../../test/suite/kv-pool-suite.ts";
+import { BLOB_BYTES, blobOf, isHeld, keyOf } from "../../test/suite/kv-blobs.ts";
 import { ManualClock } from "../../test/suite/manual-clock.ts";
 import { EmbeddedKvPool } from "./embedded-pool.ts";
 import { DirectoryTierFiles } from "./tier-files.ts";
@@ -38,10 +38,41 @@ async function make(options: { parent?: string; memoryBytes: number; diskBytes: 
   };
 }
 
-poolSuite("EmbeddedKvPool on a real disk", async ({ memoryBlobs, diskBlobs }) => {
-  const bytes = { memoryBytes: memoryBlobs * BLOB_BYTES, diskBytes: diskBlobs * BLOB_BYTES };
-  const { pool } = await make(bytes);
-  return { pool, settled: () => pool.settled() };
+test("EmbeddedKvPool on a real disk: get returns the bytes that were put, and they belong to the caller", async () => {
+  const { pool } = await make({ memoryBytes: 3 * BLOB_BYTES, diskBytes: 2 * BLOB_BYTES });
+  expect(pool.put(keyOf(1), blobOf(1))).toBe(true);
+  const first = await pool.get(keyOf(1));
+  expect(first).toEqual(blobOf(1));
+  expect(pool.stats()).toMatchObject({ puts: 1, hits: 1, misses: 0, memoryBytes: BLOB_BYTES });
+  new Uint8Array(first ?? new ArrayBuffer(0)).fill(0);
+  expect(await pool.get(keyOf(1))).toEqual(blobOf(1));
+  await pool.close();
+});
+
+test("EmbeddedKvPool on a real disk: bytes come back from the disk as they were", async () => {
+  const { pool } = await make({ memoryBytes: BLOB_BYTES, diskBytes: 4 * BLOB_BYTES });
+  for (const token of [1, 2, 3]) {
+    expect(pool.put(keyOf(token), blobOf(token))).toBe(true);
+    await pool.settled();
+  }
+  expect(pool.stats()).toMatchObject({ memoryBytes: BLOB_BYTES, diskBytes: 2 * BLOB_BYTES });
+  for (const token of [1, 2, 3]) expect(await pool.get(keyOf(token))).toEqual(blobOf(token));
+  expect(pool.stats()).toMatchObject({ hits: 3, evictions: 0, diskErrors: 0 });
+  await pool.close();
+});
+
+test("EmbeddedKvPool on a real disk: closed, it holds nothing, takes nothing, and can be closed again", async () => {
+  const { pool } = await make({ memoryBytes: BLOB_BYTES, diskBytes: 4 * BLOB_BYTES });
+  for (const token of [1, 2]) pool.put(keyOf(token), blobOf(token));
+  await pool.settled();
+  await pool.close();
+  await pool.close();
+  expect(pool.put(keyOf(3), blobOf(3))).toBe(false);
+  for (const token of [1, 2, 3]) expect(isHeld(pool, token)).toBe(false);
+  expect(await pool.get(keyOf(1))).toBeNull();
+  expect(pool.lease(keyOf(1), 10)).toBe(false);
+  pool.release([keyOf(1)]);
+  expect(pool.stats()).toMatchObject({ memoryBytes: 0, diskBytes: 0 });
 });
 
 /** Blob 1 in a file, blob 2 in memory. */

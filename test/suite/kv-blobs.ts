@@ -1,0 +1,26 @@
+// Blobs of KV pools: 1,000 bytes, so that limits read as counts of blobs.
+
+import { type WeightEpoch, weightEpoch } from "../../src/core/base/ids.ts";
+import { kvKey } from "../../src/core/kv/key.ts";
+import type { KvKey, KvPool } from "../../src/core/kv/pool.ts";
+
+export const BLOB_BYTES = 1000;
+
+export const EPOCH_0: WeightEpoch = weightEpoch(0);
+
+/** The key of a one-token prefix. */
+export function keyOf(token: number, epoch: WeightEpoch = EPOCH_0): KvKey {
+  return kvKey(epoch, Int32Array.of(token), 1);
+}
+
+/** Bytes that belong to `token` and to no other. */
+export function blobOf(token: number, size = BLOB_BYTES): ArrayBuffer {
+  const bytes = new Uint8Array(size);
+  for (let i = 0; i < size; i += 1) bytes[i] = (token * 31 + i * 7 + (i >>> 8)) & 255;
+  return bytes.buffer;
+}
+
+/** A lease of no time: it keeps nothing, and refreshes nothing. */
+export function isHeld(pool: KvPool, token: number): boolean {
+  return pool.lease(keyOf(token), 0);
+}
