@@ -6,7 +6,7 @@ import type { KvKey, KvPool } from "../../src/core/kv/pool.ts";
 
 export const BLOB_BYTES = 1000;
 
-export const EPOCH_0: WeightEpoch = weightEpoch(0);
+const EPOCH_0 = weightEpoch(0);
 
 /** The key of a one-token prefix. */
 export function keyOf(token: number, epoch: WeightEpoch = EPOCH_0): KvKey {
