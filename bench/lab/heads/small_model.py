@@ -17,6 +17,8 @@ from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, 
 
 MODEL = Path(__file__).resolve().parents[3] / "model"
 END = 1359
+# Responses that are drawn together.
+BATCH = 512
 
 
 class Norm(nn.Module):
@@ -105,16 +107,26 @@ class SmallModel(nn.Module):
             found.append(layer(found[-1], places, None))
         return found
 
-    @torch.inference_mode()
     def respond(self, prompts: Sequence[Sequence[int]], tokens_max: int, seed: int) -> list[list[int]]:
-        """A response to each at temperature 1, <|end|> in it unless it was cut; all texts advance together."""
-        drawn = torch.Generator().manual_seed(seed)
+        """A response to each at temperature 1, <|end|> in it unless it was cut."""
+        drawn, found = torch.Generator().manual_seed(seed), []
+        for begin in range(0, len(prompts), BATCH):
+            found += self._respond(prompts[begin : begin + BATCH], tokens_max, drawn)
+        return found
+
+    @torch.inference_mode()
+    def _respond(self, prompts: Sequence[Sequence[int]], tokens_max: int, drawn: torch.Generator) -> list[list[int]]:
+        """All texts advance together."""
         c, longest = self.config, max(map(len, prompts)) + tokens_max
-        shape = (len(prompts), c["num_key_value_heads"], longest, c["head_dim"])
+        shape = (len(prompts), c["num_key_value_heads"], 0, c["head_dim"])
         caches = [(torch.zeros(shape), torch.zeros(shape)) for _ in self.layers]
+        room = 0
         texts, ends = [list(prompt) for prompt in prompts], [len(prompt) + tokens_max - 1 for prompt in prompts]
         live = list(range(len(prompts)))
         for place in range(longest - 1):
+            if place == room:
+                room = min(longest, 2 * room + 64)
+                caches = [tuple(_kept(part, list(range(len(live))), place, room) for part in one) for one in caches]
             stream = self.embed_tokens(torch.tensor([[texts[i][place]] for i in live]))
             for layer, cache in zip(self.layers, caches, strict=True):
                 stream = layer(stream, torch.tensor([place]), cache)
@@ -123,13 +135,20 @@ class SmallModel(nn.Module):
                 if place + 1 == len(texts[i]):
                     texts[i].append(token)
             going = [row for row, i in enumerate(live) if texts[i][-1] != END and place + 1 < ends[i]]
-            # What has ended goes when a tenth has: to copy the others costs more than to compute a few for nothing.
-            if len(going) < 0.9 * len(live):
-                caches = [(keys[going], values[going]) for keys, values in caches]
+            # What has ended goes when a fifth has: to copy the others costs more than to compute a few for nothing.
+            if len(going) < 0.8 * len(live):
+                caches = [tuple(_kept(part, going, place + 1, room) for part in one) for one in caches]
                 live = [live[row] for row in going]
             if not live:
                 break
         return [cut(text[len(prompt) :], tokens_max) for text, prompt in zip(texts, prompts, strict=True)]
+
+
+def _kept(part: Tensor, rows: list[int], used: int, room: int) -> Tensor:
+    """Of a cache's rows the first `used` places, in one of `room`."""
+    kept = part.new_empty((len(rows), part.shape[1], room, part.shape[3]))
+    kept[:, :, :used] = part[rows, :, :used]
+    return kept
 
 
 def cut(response: list[int], tokens_max: int) -> list[int]:
