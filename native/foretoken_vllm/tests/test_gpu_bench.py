@@ -64,7 +64,8 @@ vllm:iteration_tokens_total_count{engine="0",model_name="m"} 5e+01
 
 
 def on_gpu(batches: list[int]) -> argparse.Namespace:
-    return argparse.Namespace(batches=batches, max_tokens=512, cpu=False, more=["--last"])
+    head = {"draft": Path("/draft"), "draft_method": "draft_model"}
+    return argparse.Namespace(batches=batches, max_tokens=512, cpu=False, more=["--last"], **head)
 
 
 def test_servers_differ_in_what_their_drafts_need_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,12 +77,30 @@ def test_servers_differ_in_what_their_drafts_need_alone(monkeypatch: pytest.Monk
     # Any of its variables would let the plugin work in a server without it.
     settings = {name: [key for key in env if key.startswith("FORETOKEN_")] for name, (_, env) in started.items()}
     own = {"plugin": ["FORETOKEN_EXACT"], "exact": ["FORETOKEN_EXACT"]}
-    assert settings == {"plain": [], "ngram_gpu": [], "suffix": [], **own}
+    own["draft_model+plugin"] = ["FORETOKEN_EXACT", "FORETOKEN_BESIDE"]
+    assert settings == {"plain": [], "ngram_gpu": [], "suffix": [], "draft_model": [], **own}
     assert started["exact"][0] == plugin and started["exact"][1]["FORETOKEN_EXACT"] == "1"
     _, sizes = gpu_bench.drafting("plugin", 2, 256)
     assert sizes[0] == 8 and sizes[-1] == 2048 and not any(size % 8 for size in sizes)
     assert sizes == gpu_bench.drafting("ngram_gpu", 2, 256)[1]
     assert "[[1, 252, 7], [253, 253, 0], [254, 254, 1], [255, 255, 3], [256, 256, 7]]" in plugin[-2]
+
+
+def test_a_draft_model_drafts_alone_or_with_the_plugin_beside_it() -> None:
+    head = {"method": "draft_model", "model": "/draft"}
+    alone, beside = (
+        json.loads(launch(system, 2, MODEL, on_gpu([256]))[0][-2]) for system in ("draft_model", "draft_model+plugin")
+    )
+    assert alone == {**head, "num_speculative_tokens": 4}
+    _, sizes = gpu_bench.drafting("draft_model", 2, 256, head)
+    assert sizes[0] == 5 and sizes[-1] == 1280 and not any(size % 5 for size in sizes)
+    plugin = json.loads(launch("plugin", 2, MODEL, on_gpu([256]))[0][-2])
+    assert beside == {**plugin, **head}
+    # A head is no drafter of the first runner's, and no model that is served as it is has one.
+    given = parsed([*CPU, "--as-is", "--systems", "draft_model"])
+    bench = Bench(given)
+    measure(bench, MODEL, 2, lambda: None)
+    assert [row["note"] for row in bench.rows] == ["a model that is served as it is takes a --draft"]
 
 
 def test_a_server_that_does_not_start_is_a_row_and_the_others_go_on(
@@ -105,7 +124,7 @@ def test_nothing_begins_when_the_time_is_up(tmp_path: Path) -> None:
     given.limit_s = 0
     bench = Bench(given)
     measure(bench, MODEL, 1, lambda: None)
-    assert {row["note"] for row in bench.rows} == {"nothing more began after 0 s"} and len(bench.rows) == 5
+    assert {row["note"] for row in bench.rows} == {"nothing more began after 0 s"} and len(bench.rows) == 7
 
 
 def test_a_server_ends_with_all_that_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,6 +153,7 @@ def test_a_server_ends_with_all_that_it_started(tmp_path: Path, monkeypatch: pyt
         (["--waves", "1"], "--waves: 1 is not a whole number between 2 and 100"),
         (["--systems", "eagle"], "invalid choice: 'eagle'"),
         (["--model", "/none"], "--model: there is no /none/config.json"),
+        (["--draft", "/none"], "--draft: there is no /none/config.json"),
         (["--prompts", str(MODEL / "config.json")], "--prompts: "),
     ],
 )

@@ -36,13 +36,17 @@ from urllib.error import HTTPError
 from .widen import Widened
 
 Row = dict[str, Any]
-SYSTEMS = ("plain", "plugin", "ngram_gpu", "exact", "suffix")
+SYSTEMS = ("plain", "plugin", "ngram_gpu", "exact", "suffix", "draft_model", "draft_model+plugin")
 COLUMNS = (
     *("requests", "system", "tokens_per_s", "by_wave", "of_plain", "ms_per_step", "tokens_per_step", "accepted"),
     *("host_us", "in_graphs", "greedy_same", "same", "note"),
 )
 # Of a request in a step.
 ROWS = (1, 2, 4, 8)
+# Draft tokens of a head alone, as it is used.
+_HEAD_TOKENS = 4
+# So the draft model's first token is right in 60 % of the small model's own text.
+_NOISE = 0.95
 GREEDY = 12
 _PROMPT_TOKENS_MAX = 512
 _MODEL = Path(os.path.abspath(f"{__file__}/../../../../../model"))
@@ -56,26 +60,31 @@ def say(text: str) -> None:
     print(f"{time.monotonic() - _BEGAN:6.1f} s  {text}", file=sys.stderr, flush=True)
 
 
-def drafting(system: str, runner: int, requests: int) -> tuple[Row, list[int]]:
+def drafting(system: str, runner: int, requests: int, head: Row | None = None) -> tuple[Row, list[int]]:
     """A server's speculative configuration, and the rows of the steps that get a CUDA graph.
 
     The plugin's are those of `foretoken up --plugin` (src/tools/up/launch.ts says why): a step
     has 1, 2, 4 or 8 rows a request, and each number is named once, for one of the largest batches.
+    `head`: method and model.
     """
     tokens = {"num_speculative_tokens": ROWS[-1] - 1}
     counts = [*range(1, 16), *range(16, 64, 4), *range(64, requests, 8), requests]
-    sizes = {ROWS[-1] * count for count in counts if count <= requests} | {requests * rows for rows in ROWS}
+    counts = [count for count in counts if count <= requests]
+    if system == "draft_model":
+        return {**(head or {}), "num_speculative_tokens": _HEAD_TOKENS}, [(_HEAD_TOKENS + 1) * n for n in counts]
+    sizes = {ROWS[-1] * count for count in counts} | {requests * rows for rows in ROWS}
     if system == "suffix":
         return {"method": "suffix"}, []
     if system == "ngram_gpu":
         lookup = {"prompt_lookup_min": 2, "prompt_lookup_max": 4}
         return {"method": "ngram_gpu" if runner == 2 else "ngram", **tokens, **lookup}, sorted(sizes)
-    if runner == 1:
+    if runner == 1 and head is None:
         tokens = {"num_speculative_tokens": 16}
         return {"method": "custom_class", "model": "foretoken_vllm.proposer.ForetokenProposer", **tokens}, []
     last = [[requests - len(ROWS) + i] * 2 + [rows - 1] for i, rows in enumerate(ROWS, 1)]
     lengths = {"num_speculative_tokens_per_batch_size": [[1, requests - len(ROWS), ROWS[-1] - 1], *last]}
-    return {"method": "ngram_gpu", "model": "foretoken_vllm.speculator", **tokens, **lengths}, sorted(sizes)
+    drafter = head or {"method": "ngram_gpu", "model": "foretoken_vllm.speculator"}
+    return {**drafter, **tokens, **lengths}, sorted(sizes)
 
 
 def launch(system: str, runner: int, model: Path, given: argparse.Namespace) -> tuple[list[str], dict[str, str]]:
@@ -84,12 +93,14 @@ def launch(system: str, runner: int, model: Path, given: argparse.Namespace) -> 
     requests = -(-max(given.batches) // ROWS[-1]) * ROWS[-1]
     flags = [str(model), "--served-model-name", "m", "--generation-config", "vllm", "--disable-uvicorn-access-log"]
     flags += ["--max-num-seqs", str(requests), "--max-model-len", str(given.max_tokens + _PROMPT_TOKENS_MAX)]
-    config, sizes = ({}, []) if system == "plain" else drafting(system, runner, requests)
+    head = {"method": given.draft_method, "model": str(given.draft)} if "draft_model" in system else None
+    config, sizes = ({}, []) if system == "plain" else drafting(system, runner, requests, head)
     env = {name: value for name, value in os.environ.items() if not name.startswith("FORETOKEN_")}
     env |= {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
     # In the others the plugin does nothing.
-    if system in ("plugin", "exact"):
+    if system in ("plugin", "exact", "draft_model+plugin"):
         env["FORETOKEN_EXACT"] = str(int(system == "exact"))
+        env |= {"FORETOKEN_BESIDE": "1"} if head else {}
     # vLLM drafts from suffix trees on its first runner alone.
     env |= {"VLLM_USE_V2_MODEL_RUNNER": str(int(runner == 2 and system != "suffix"))}
     if given.cpu:
@@ -296,6 +307,8 @@ def measure(bench: Bench, model: Path, runner: int, save: Callable[[], None]) ->
             bench.check_time()
             if system == "suffix" and find_spec("arctic_inference") is None:
                 raise RuntimeError("arctic-inference is not installed")
+            if "draft_model" in system and given.draft is None:
+                raise RuntimeError("a model that is served as it is takes a --draft")
             say(f"{system}: starts, log in {log}")
             with Server(*launch(system, runner, model, given), log) as server:
                 try:
@@ -335,6 +348,8 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     add("--hidden", type=_between(1, 2**16), default=4096, help="hidden size: 1, 4, 16 or 64 times the model's")
     add("--layers", type=_between(1, 256), default=36, help=" ")
     add("--size", type=float, default=7.6, help="billions of parameters; the feed-forward part gets the rest")
+    add("--draft", type=Path, help="draft model or head; else the small model, with noise on its weights")
+    add("--draft-method", default="draft_model", help="vLLM's method for it: draft_model, eagle3, mtp, ...")
     add("--systems", nargs="+", choices=SYSTEMS, default=SYSTEMS, help="in this order")
     add("--batches", nargs="+", type=_between(1, 1024), default=[1, 8, 32, 128, 256], help="requests at a time")
     add("--group", type=_between(1, 64), default=16, help="responses to a prompt")
@@ -352,8 +367,9 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     given.more = arguments[at + 1 :]
     if not given.cpu and shutil.which("nvidia-smi") is None:
         parser.error("there is no NVIDIA GPU here: --cpu tries the bench without one")
-    if not (given.model / "config.json").is_file():
-        parser.error(f"--model: there is no {given.model}/config.json")
+    for name, folder in (("--model", given.model), ("--draft", given.draft)):
+        if folder is not None and not (folder / "config.json").is_file():
+            parser.error(f"{name}: there is no {folder}/config.json")
     try:
         given.texts = [str(json.loads(line)["prompt"]) for line in given.prompts.read_text().splitlines()]
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -377,6 +393,9 @@ def model_of(given: argparse.Namespace) -> Iterator[Path]:
         raise ValueError(f"size is {given.size}: neither {' nor '.join(rooms)} has {needed / 1e9:.1f} GB free")
     with tempfile.TemporaryDirectory(prefix="foretoken-", dir=room) as folder:
         model.write(Path(folder) / "model")
+        if given.draft is None:
+            given.draft = Path(folder) / "draft"
+            Widened(given.model, noise=_NOISE).write(given.draft)
         say(f"made a model of {model.parameters / 1e9:.2f} G parameters in {room}")
         yield Path(folder) / "model"
 

@@ -37,16 +37,25 @@ class Widened:
     """The wide model's sizes, and its tensors. Raises ValueError, with the bound in its text; OSError: no model."""
 
     def __init__(
-        self, source: Path, hidden: int, layers: int, size: float | None = None, noise: float = 0.0, seed: int = 1
+        self,
+        source: Path,
+        hidden: int | None = None,
+        layers: int | None = None,
+        size: float | None = None,
+        noise: float = 0.0,
+        seed: int = 1,
     ) -> None:
-        """`size`: billions of parameters; then four query heads share a KV head, and feed-forward channels fill up.
+        """`hidden` and `layers` are those of `source` unless given. `noise`: over the projections' own deviation.
 
-        Else there are as many times more KV heads and channels as heads. `noise`: over the projections' own deviation.
+        `size`: billions of parameters; then four query heads share a KV head, and feed-forward channels fill up. Else
+        there are as many times more KV heads and channels as heads.
         """
         if not 0 <= noise <= _WEAK_MAX:
             raise ValueError(f"noise is {noise}; it is between 0 and {_WEAK_MAX}")
         self._weak, self._seed = noise, seed
         self._real = real = json.loads((source / "config.json").read_text())
+        hidden = real["hidden_size"] if hidden is None else hidden
+        layers = real["num_hidden_layers"] if layers is None else layers
         self._source, self._factor = source, hidden // real["hidden_size"]
         factor = self._factor
         if hidden % real["hidden_size"] or factor not in (1, 4, 16, 64):
