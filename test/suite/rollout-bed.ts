@@ -45,6 +45,7 @@ export function world(options: {
   vocabularySize?: number;
   chunkTokens?: number;
   later?: NonNullable<RolloutOptions["later"]>;
+  history?: NonNullable<RolloutOptions["history"]>;
   lengthOf?: LengthOf;
   /** Default: OpenWorker. */
   newWorker?: typeof OpenWorker;
@@ -62,7 +63,8 @@ export function world(options: {
     clock,
     core,
     vocabularySize: options.vocabularySize ?? Number.POSITIVE_INFINITY,
-    ...(options.later === undefined ? {} : { later: options.later }),
+    ...(options.later && { later: options.later }),
+    ...(options.history && { history: options.history }),
     listener: {
       workerFailed: (worker, message) => failed.push(`${worker.workerId}: ${message}`),
       threw: (error) => threw.push(error),

@@ -139,6 +139,26 @@ test("registry, off: has no source and sends nothing", () => {
   expect(posted).toEqual([]);
 });
 
+test("registry: the sequence of a session's turn is what is new and the response; the turns before are others", () => {
+  const buffer = new RequestBuffer();
+  const group = buffer.open(groupId("g"), Int32Array.of(7));
+  const wanted = {
+    sampling: samplingOf({ tokensMax: 9 }),
+    draw: { hi: 0, lo: 0 },
+    divisible: true,
+    priority: 0,
+  };
+  const first = buffer.join(group, { ...wanted, turn: { prompt: group.prompt, leadTokens: 0 } });
+  const turn = { prompt: Int32Array.of(7, 8, 1, 2), leadTokens: 2 };
+  const second = buffer.join(group, { ...wanted, turn });
+  const registry = registryOf(() => {});
+  expect(registry.source(first)).toEqual({ groupId: groupId("g"), sampleIndex: 0 });
+  const at = { groupId: groupId("g"), sampleIndex: 1 };
+  expect(registry.source(second)).toEqual({ ...at, turn: { promptTokens: 1, leadTokens: 2 } });
+  const [, [, column] = []] = registry.responses(group);
+  expect(column?.view(0)).toEqual(Int32Array.of(1, 2));
+});
+
 test("registry: a worker gets the past of a group's prompt with the group, once", () => {
   const buffer = new RequestBuffer();
   const { requests } = buffer.add(groupOf(0, 2));

@@ -8,6 +8,7 @@ import { EPOCH, expectWhole, type OpenWorker, world } from "../../../test/suite/
 import { groupId } from "../base/ids.ts";
 import type { DraftSource } from "../draft/drafter.ts";
 import { Replica } from "../draft/replica.ts";
+import type { Group } from "../request/buffer.ts";
 import { drawKey } from "../request/request.ts";
 import type { WorkerCommand } from "./worker.ts";
 
@@ -18,7 +19,8 @@ function replicaOf(worker: OpenWorker): { replica: Replica; sources: DraftSource
   const send = worker.send.bind(worker);
   worker.send = (commands: readonly WorkerCommand[]) => {
     for (const command of commands) {
-      if (command.kind === "register_group") replica.register(command.groupId, command.prompt);
+      if (command.kind === "register_group")
+        replica.register(command.groupId, command.prompt, command.past);
       if (command.kind === "delta") {
         const { groupId: id, sampleIndex, offset, tokens } = command;
         expect(replica.update(id, sampleIndex, offset, tokens).kind).toBe("ok");
@@ -84,4 +86,23 @@ test("a worker that does not draft gets no draft groups", async () => {
   await steps(60);
   rollout.close(group);
   expectWhole([group]);
+});
+
+test("an engine drafts a group's first tokens from what earlier epochs made of its prompt", async () => {
+  const past = [Int32Array.of(5, 6, 7)];
+  const history = { prior: () => null, past: ({ prompt }: Group) => (prompt[0] === 1 ? past : []) };
+  const { rollout, join, submit, steps } = world({ history });
+  const worker = join();
+  const { replica } = replicaOf(worker);
+  rollout.addWorker(worker);
+  submit("seen");
+  submit("other", 1, Int32Array.of(9));
+  await steps(1);
+  const query = { sampleIndex: 7, tokensMax: 4, probabilityMin: 0, tree: false };
+  const { start, tokens } = replica.propose([
+    { ...query, groupId: groupId("seen") },
+    { ...query, groupId: groupId("other") },
+  ]);
+  expect([...tokens.subarray(0, start[1])]).toEqual([5, 6, 7]);
+  expect(start[2]).toBe(start[1] ?? 0);
 });

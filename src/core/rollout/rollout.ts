@@ -3,7 +3,6 @@
 
 import { assert } from "../base/assert.ts";
 import type { GroupId, RequestId, WeightEpoch, WorkerId } from "../base/ids.ts";
-import type { DraftSource } from "../draft/drafter.ts";
 import {
   type Group,
   type GroupSpec,
@@ -81,11 +80,6 @@ export class Rollout {
   /** Guard that takes drafts from engines that draw otherwise with them. */
   get drift(): DriftGuard {
     return this.#loop.drift;
-  }
-
-  /** Where the request drafts from; null: it gets no drafts. */
-  draftSource(request: RolloutRequest): DraftSource | null {
-    return this.#loop.registry.source(request);
   }
 
   /** See ResponseSource. */
