@@ -2,15 +2,12 @@
 // tokens in the time that they take. The rule is that of the plugin (native/foretoken_vllm/src/foretoken_vllm/budget.py):
 // while nothing pays, drafts are not even made, but for one step now and then.
 
-/** Measured time of one engine step. */
 export interface StepTimes {
   /** Milliseconds of a step that verifies `rows` tokens of `batch` requests, rows >= batch >= 1; equal: a plain step. */
   ms(batch: number, rows: number): number;
 }
 
-/** The drafts of one step. */
 export interface Offer {
-  /** Decoding requests. */
   readonly batch: number;
   /** The sum of their weights: tokens that the step brings without drafts. */
   readonly whole: number;

@@ -18,7 +18,6 @@ export interface DraftSource {
  * The sequence is the lead and the output; the turns before it are other sequences of the group.
  */
 export interface TurnSource {
-  /** Length of the group's prompt. */
   readonly promptTokens: number;
   readonly leadTokens: number;
 }
@@ -38,7 +37,6 @@ export type GroupUpdate =
   | { kind: "delta"; groupId: GroupId; sampleIndex: number; offset: number; tokens: Int32Array }
   | { kind: "drop_group"; groupId: GroupId };
 
-/** The draft query of one running request in one engine step. */
 export interface DraftQuery extends DraftWanted {
   readonly groupId: GroupId;
   readonly sampleIndex: number;

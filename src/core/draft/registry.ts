@@ -44,7 +44,6 @@ interface Log {
 export interface DraftRegistryOptions {
   readonly mode: DraftMode;
   readonly clock: Clock;
-  /** Sends an update to a worker. */
   readonly post: (workerId: WorkerId, update: GroupUpdate) => void;
   /** Responses to a group's prompt of earlier weight epochs, the latest first. */
   readonly past: (group: Group) => readonly Int32Array[];
@@ -54,7 +53,6 @@ export class DraftRegistry {
   readonly #options: DraftRegistryOptions;
   /** Logs by request index, which later requests may reuse. */
   readonly #logs: (Log | undefined)[] = [];
-  /** Workers with a replica, by draft group. */
   readonly #holders = new Map<GroupId, Set<WorkerId>>();
   /** Requests of which a holder may lack tokens, those that have waited longest first. */
   readonly #stale = new Set<Log>();
@@ -124,7 +122,6 @@ export class DraftRegistry {
     }
   }
 
-  /** Posts what is due in this turn. */
   post(): void {
     if (this.#left === 0) {
       const nowMs = this.#options.clock.nowMs();
@@ -169,7 +166,6 @@ export class DraftRegistry {
     this.#sequences.clear();
   }
 
-  /** The worker was removed. */
   forget(workerId: WorkerId): void {
     for (const holders of this.#holders.values()) holders.delete(workerId);
     for (const log of this.#logs) log?.cursors.delete(workerId);

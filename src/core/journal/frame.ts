@@ -20,14 +20,12 @@ export function sealFrame(frame: Uint8Array): void {
 
 export type FrameScan =
   | { readonly kind: "frame"; readonly payload: Uint8Array; readonly end: number }
-  /** The end of the file. */
   | { readonly kind: "end" }
   /** The rest of the file is the beginning of a frame that was never finished. */
   | { readonly kind: "torn" }
   /** The frame here is wrong, and a right one begins at `next`. */
   | { readonly kind: "damaged"; readonly next: number };
 
-/** Reads the frame at `at`. */
 export function scanFrame(bytes: Uint8Array, at: number): FrameScan {
   if (at === bytes.byteLength) return { kind: "end" };
   const payload = payloadAt(bytes, at);

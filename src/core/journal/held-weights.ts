@@ -10,7 +10,6 @@ import { type EpochRecord, isCount } from "./records.ts";
 /** The weights of an epoch: their names, and how an engine gets them. */
 export interface HeldWeights {
   readonly epoch: WeightEpoch;
-  /** The name of the weights for clients. */
   readonly version: string;
   /** The engines' digest of the weights; null: they report none. */
   readonly weights: WeightsId | null;
@@ -22,7 +21,6 @@ export interface HeldWeights {
 
 export type SavedWeights = HeldWeights & { readonly run: Pick<SavedRun, "epochs"> };
 
-/** Whether a value has the form of HeldWeights. */
 export function isHeldWeights(value: unknown): value is HeldWeights {
   const { epoch, version, weights, base } = Object(value) as Partial<HeldWeights>;
   const isNamed = typeof version === "string" && (weights === null || typeof weights === "string");

@@ -35,7 +35,6 @@ export class JournalLog {
     this.#touch = touch;
   }
 
-  /** Whether there is something to write. */
   get hasNews(): boolean {
     return !this.#writer.isEmpty || this.#changed.length > 0 || this.#finished.length > 0;
   }

@@ -16,11 +16,9 @@ import {
 } from "./records.ts";
 
 export interface SavedRun {
-  /** The journal's name, for messages. */
   readonly name: string;
   /** Argument of `RunJournal.describe`. */
   readonly header: Readonly<Record<string, unknown>>;
-  /** Saved output by stream. */
   readonly outputs: ReadonlyMap<number, SavedOutput>;
   /** Streams in the order in which they finished. */
   readonly finished: readonly number[];

@@ -73,7 +73,6 @@ export type StreamRecord = ChunkRecord | FinishRecord | OutputRecord;
 export class RecordWriter {
   #words = new Uint32Array(WORDS_MIN);
   #floats = new Float32Array(this.#words.buffer);
-  /** Used words of the array. */
   #length = FRAME_HEADER_WORDS;
   readonly #encoder = new TextEncoder();
 
@@ -110,7 +109,6 @@ export class RecordWriter {
     this.#length += 2 * count * alternatives;
   }
 
-  /** Writes that the response restarts. */
   restart(stream: number): void {
     this.#reserve(OUTPUT_WORDS);
     this.#outputHead(stream, 0, 0, 0);

@@ -19,11 +19,9 @@ export interface RunFile {
   /** Resolves when the log's present records are written, or writing has failed. */
   settled(): Promise<void>;
   close(): Promise<void>;
-  /** Deletes the file. */
   remove(): Promise<void>;
 }
 
-/** Storage of the journals of all runs. */
 export interface RunFiles {
   /** The file of an earlier process's run; `saved` null: a new file. */
   open(log: JournalLog, saved: SavedRun | null): RunFile;
@@ -52,7 +50,6 @@ export class RunJournal extends JournalLog {
     this.#removed = removed;
   }
 
-  /** Writes the first record of a new journal. */
   describe(header: object): void {
     this.note(JSON.parse(JSON.stringify({ format: FORMAT, ...header }, asArrays)));
   }

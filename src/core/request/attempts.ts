@@ -69,7 +69,6 @@ export class Attempts {
     return [];
   }
 
-  /** Clears the request of all deaths, and returns them. */
   cleared(): readonly Death[] {
     const deaths = this.#deaths;
     this.#deaths = [];

@@ -10,7 +10,6 @@ import type { Attempts } from "./attempts.ts";
 import { type DrawKey, drawKeys, type RequestSpec, type SamplingParams } from "./request.ts";
 import { RolloutResponse } from "./response.ts";
 
-/** One prompt and how many responses to it are wanted. */
 export interface GroupSpec {
   readonly groupId: GroupId;
   readonly prompt: Int32Array;
@@ -20,7 +19,6 @@ export interface GroupSpec {
   readonly divisible?: boolean;
 }
 
-/** A response that a client wants, as a request of a group. */
 export interface Wanted {
   readonly sampling: SamplingParams;
   readonly draw: DrawKey;
@@ -55,7 +53,6 @@ export interface Group {
   finished: number;
   /** The meter's number of the iteration in which the group's last request ended; null: not all have ended. */
   endedIn: number | null;
-  /** No request may join any more. */
   isClosed: boolean;
   /** Workers that have computed its prompt. */
   readonly promptOn: Set<WorkerId>;
@@ -64,7 +61,6 @@ export interface Group {
 /** waiting: to be scheduled. moving: its KV is on the way. running: on `workerId`. finished: complete, or given up. */
 export type RequestStatus = "waiting" | "moving" | "running" | "finished";
 
-/** The statuses that may follow each status. */
 const NEXT: Readonly<Record<RequestStatus, readonly RequestStatus[]>> = {
   waiting: ["moving", "finished"],
   moving: ["running", "waiting", "finished"],
@@ -224,7 +220,6 @@ export class RequestBuffer {
     return this.#requests.values();
   }
 
-  /** Requests that are not finished. */
   get unfinished(): number {
     return this.#unfinished;
   }
@@ -263,7 +258,6 @@ export class RequestBuffer {
   }
 }
 
-/** Whether all requests of the group are finished and none can join. */
 export function isComplete(group: Group): boolean {
   return group.isClosed && group.finished === group.requests.length;
 }

@@ -27,7 +27,6 @@ export class ExpertRows {
     this.start = start;
   }
 
-  /** Position after the last row. */
   get end(): number {
     return this.start + this.#count;
   }

@@ -19,7 +19,6 @@ export interface LogitShaping {
   readonly presencePenalty: number;
   /** Subtracted for each occurrence in the output, -2..2; 0: off. */
   readonly frequencyPenalty: number;
-  /** Added to single tokens' logits. */
   readonly logitBias: readonly { readonly token: number; readonly bias: number }[];
 }
 
@@ -87,7 +86,6 @@ export function expertsFrom({ engineFields }: SamplingParams): number | null {
   return Number(engineFields.routed_experts_prompt_start ?? 0);
 }
 
-/** Defaults of parameters that most requests do not set. */
 export const SAMPLING_DEFAULTS = {
   shaping: null,
   topLogprobs: 0,
@@ -114,7 +112,6 @@ export interface DrawKey {
 /** The key of a response: it depends on the seed, the group's name and the index in the group, and on nothing else. */
 export const drawKey = (seed: number, group: string, at: number) => drawKeys(seed, group)(at);
 
-/** The keys of a group's responses, by index. */
 export function drawKeys(seed: number, group: string): (index: number) => DrawKey {
   const seedHigh = Math.floor(seed / 4294967296) | 0;
   const half = (salt: number) => hashString(group, fold32(fold32(salt, seed | 0), seedHigh));

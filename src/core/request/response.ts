@@ -54,7 +54,6 @@ export interface ChunkDrafts {
 /** Numbers of one verification in ChunkDrafts. */
 export const VERIFICATION_WORDS = 3;
 
-/** An engine's refusal of a request. */
 export interface Refusal {
   /** As in HTTP. 4xx: the request is to blame; else the engine is. */
   readonly status: number;

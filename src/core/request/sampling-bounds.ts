@@ -152,7 +152,6 @@ function real(field: string, value: number, range: Range): OutOfBounds | null {
   return isWithin(value, range) ? null : { field, value: String(value), bound: boundOf(range) };
 }
 
-/** Whether a value is a number within the range. */
 function isWithin(value: number, { min, max }: Range): boolean {
   return value >= min && value <= max;
 }

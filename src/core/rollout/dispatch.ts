@@ -30,7 +30,6 @@ import type { Turns } from "./turns.ts";
 import type { BoundedWaits } from "./waits.ts";
 import type { EngineWorker, KvBlob } from "./worker.ts";
 
-/** Where a request runs next, and for how many output tokens. */
 interface Target {
   readonly workerId: WorkerId;
   readonly chunkTokens: number;
@@ -85,12 +84,10 @@ export class Dispatch {
     return this.#epoch;
   }
 
-  /** No request is in flight, and no KV is leaving a worker. */
   get isQuiet(): boolean {
     return this.#ledger.inFlight === 0 && this.#departing.size === 0;
   }
 
-  /** Workers on which something runs, or that KV is leaving. */
   get busyWorkers(): EngineWorker[] {
     const sources = new Set([...this.#departing.values()].map(({ from }) => from));
     return this.#ledger
@@ -258,7 +255,6 @@ export class Dispatch {
 
   // While a request runs.
 
-  /** The request, if it runs on the worker. */
   running(id: RequestId, workerId: WorkerId): RolloutRequest | null {
     const request = this.#buffer.request(id);
     return request?.status === "running" && request.workerId === workerId ? request : null;
@@ -288,7 +284,6 @@ export class Dispatch {
 
   // A request runs no more.
 
-  /** The request's chunk is over, and its response goes on. */
   goesOn(request: RolloutRequest): void {
     this.#parked(request);
     this.#buffer.move(request, "waiting");
@@ -435,7 +430,6 @@ export class Dispatch {
     this.#epoch = epoch;
   }
 
-  /** The request's chunk is over, in whatever way. */
   #ended(request: RolloutRequest, workerId: WorkerId): void {
     this.#ledger.ended(workerId, request);
     const tokens = this.#ending.get(request);

@@ -17,7 +17,6 @@ const TOP_MIN = 3;
 /** Ranks that are counted; rarer ones are one class. */
 const RANKS = 8;
 
-/** Positions of one engine, with drafts or without. */
 export class PositionsTest {
   readonly test = new SamplingTest(ALPHA);
   readonly #drawn = new Float64Array(RANKS);

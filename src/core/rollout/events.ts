@@ -37,7 +37,6 @@ export interface RolloutEvents<Asked = unknown> {
   broken(error: unknown): void;
 }
 
-/** A reader of some of the events. */
 export type RolloutReader<Asked = never> = Partial<RolloutEvents<Asked>>;
 
 export class RolloutFeed {

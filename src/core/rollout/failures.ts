@@ -20,7 +20,6 @@ const OUTSIDE_MS = 10_000;
 const OUTSIDE_MAX = 6;
 /** Even with progress in between: no request is present at this many deaths by chance. */
 const DEATHS_MAX = 64;
-/** Characters kept of a dying worker's last message. */
 const REPORT_CHARACTERS = 300;
 
 /** Delay before requests of a dead worker run again: if all workers are killed, as at a shutdown, the next dies without them. */
@@ -32,7 +31,6 @@ const REPORTS_MAX = 4;
 const QUARANTINE_MS = 60_000;
 const QUARANTINE_MAX = 256;
 
-/** A request that is not tried again, and why. */
 export interface Verdict {
   readonly request: RolloutRequest;
   readonly message: string;
@@ -79,7 +77,6 @@ export class Failures {
     return this.#delayed.has(request);
   }
 
-  /** The request has more output tokens. */
   progressed(request: RolloutRequest): void {
     const { attempts, response } = request;
     if (attempts !== null && response.length > attempts.watermark) {
@@ -122,12 +119,10 @@ export class Failures {
     return spent;
   }
 
-  /** The requests are not tried again until they are released. */
   hold(requests: readonly RolloutRequest[]): void {
     for (const request of requests) this.#delayed.add(request);
   }
 
-  /** The requests that are still held. */
   release(requests: readonly RolloutRequest[]): RolloutRequest[] {
     return requests.filter((request) => this.#delayed.delete(request));
   }

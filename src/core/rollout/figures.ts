@@ -20,7 +20,6 @@ export interface Figure<Source> {
   readonly read: (from: Source) => number;
 }
 
-/** A figure as its row names it. */
 interface Named<Key extends string = string> {
   readonly key: Key;
   /** Absent: `foretoken_`, the table's prefix, the key, `_total`. null: the figure is in reports alone. */
@@ -38,7 +37,6 @@ function named<Key extends string>({ key, metric, unit, help }: Named<Key>, pref
   return { key, metric: metric === undefined ? name : metric, unit: unit ?? last ?? "", help };
 }
 
-/** The figures of a table. */
 function figuresOf<Source>(prefix = "") {
   type Read = Pick<Figure<Source>, "read">;
   return <Key extends string>(rows: readonly (Named<Key> & Read)[]) =>
@@ -239,7 +237,6 @@ export const SHOWN_FIGURES: readonly Omit<Figure<never> & { key: FigureKey }, "r
   ...WORKER_FIGURES,
 ].map(({ key, metric, unit, help }) => ({ key, metric, unit, help }));
 
-/** Sums over all sources, by key. */
 export function sumsOf<Key extends string, Source>(
   rows: readonly { readonly key: Key; readonly read: (from: Source) => number }[],
   sources: readonly Source[],

@@ -9,7 +9,6 @@ const TAIL_SHARE = 0.1;
 /** Times of finished requests kept, at least: more than the tail of REQUESTS_MAX requests. */
 const ENDS_KEPT = 32_768;
 
-/** Summary of one iteration of a trainer. */
 export type IterationSummary = Readonly<ReturnType<IterationSpan["summary"]>>;
 
 /** Times of ends, in order. Only the last ones are kept, so a sidecar that never ends has a bound. */

@@ -141,7 +141,6 @@ export class Ledger {
     else residents.set(group, count);
   }
 
-  /** The request's chunk begins on the worker. */
   begun(workerId: WorkerId, request: RolloutRequest): void {
     const account = this.#accounts.get(workerId);
     if (account === undefined) return;
@@ -149,7 +148,6 @@ export class Ledger {
     account.running.add(request);
   }
 
-  /** Removes a request that no longer runs on the worker. */
   ended(workerId: WorkerId, request: RolloutRequest): void {
     const account = this.#accounts.get(workerId);
     if (account === undefined) return;
@@ -189,7 +187,6 @@ export class Ledger {
     this.#accounts.get(workerId)?.lookahead.preempted(total);
   }
 
-  /** The worker has made so much since it started. */
   counted(workerId: WorkerId, made: Made): void {
     const account = this.#accounts.get(workerId);
     if (account === undefined) return;
@@ -240,7 +237,6 @@ export class Ledger {
     if (account !== undefined) account.suspect = request;
   }
 
-  /** Requests in flight on all workers. */
   get inFlight(): number {
     return this.#accounts.values().reduce((total, { inFlight }) => total + inFlight, 0);
   }

@@ -69,7 +69,6 @@ export interface LoopOptions {
 /** A strict response begins anew so often at most: with more updates than that in its time it would never end. */
 const STRICT_RESTARTS_MAX = 16;
 
-/** Status of a request for which an engine sent an invalid answer. */
 const BAD_GATEWAY = 502;
 const UNAVAILABLE = 503;
 
@@ -178,7 +177,6 @@ export class Loop {
     }
   }
 
-  /** A request has joined. */
   enter(request: RolloutRequest): void {
     request.response.joinedMs = this.#clock.nowMs();
     this.context.joined(request);
@@ -303,7 +301,6 @@ export class Loop {
     this.events.tokens(request, from);
   }
 
-  /** A chunk is over: the response goes on, or has ended. */
   #chunkDone(worker: EngineWorker, event: Extract<WorkerEvent, { kind: "chunk_done" }>): void {
     const request = this.dispatch.running(event.requestId, worker.workerId);
     if (request === null) return;
@@ -434,7 +431,6 @@ export class Loop {
     this.registry.restarted(request);
   }
 
-  /** The weights of `epoch` are in service. */
   advance(epoch: WeightEpoch): void {
     this.dispatch.advance(epoch);
     this.#failures.advanced();
@@ -442,7 +438,6 @@ export class Loop {
 
   // Ends.
 
-  /** Ends an unfinished response as it stands. */
   end(request: RolloutRequest, reason: "abort" | "stop" | "deadline"): void {
     if (reason !== "stop" || !this.dispatch.park(request)) this.dispatch.release(request);
     this.finish(request, reason);

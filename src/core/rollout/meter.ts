@@ -33,7 +33,6 @@ const ETA_REQUEST_MS = 1 / 16;
 export type Progress = Readonly<ReturnType<Meter["progress"]>>;
 /** Report of the engines: the figures of the table, and values derived from them. */
 export type EnginesReport = Readonly<ReturnType<Meter["report"]>>;
-/** One worker's share of a run. */
 export type WorkerReport = Readonly<ReturnType<typeof workerReport>>;
 
 interface WorkerTally {
@@ -205,7 +204,6 @@ export class Meter {
     return this.#tallies.get(workerId)?.stats ?? null;
   }
 
-  /** Progress clocks of the workers. */
   clocks(): EngineClock[] {
     const nowMs = this.#clock.nowMs();
     return [...this.#tallies].map(([worker, { stats, progressMs }]) => {
@@ -219,7 +217,6 @@ export class Meter {
     this.#poolDiskPeak = Math.max(this.#poolDiskPeak, stats.diskBytes);
   }
 
-  /** Counts since the beginning. */
   get counts(): Readonly<Counts> {
     return this.#counts;
   }
@@ -318,7 +315,6 @@ export class Meter {
     };
   }
 
-  /** Workers come in any order. */
   get #sorted(): WorkerTally[] {
     return [...this.#tallies.values()].sort((a, b) => a.worker.workerId - b.worker.workerId);
   }
@@ -335,7 +331,6 @@ export class Meter {
     return leftS && Math.max(0, leftS - (now - atMs) / 1000);
   }
 
-  /** Everything that a row of the table counts, since the beginning. */
   #counted(): Figures {
     const stats = [...this.#tallies.values()].flatMap((tally) => tally.stats ?? []);
     return { ...this.#counts, ...this.#sums(stats) };

@@ -10,7 +10,6 @@ export class Outbox {
     this.#commands.getOrInsertComputed(workerId, () => []).push(command);
   }
 
-  /** The worker was removed. */
   drop(workerId: WorkerId): void {
     this.#commands.delete(workerId);
   }

@@ -15,7 +15,6 @@ interface Waiter {
 export class Pause {
   /** null: it runs. */
   mode: PauseMode | null = null;
-  /** Requests that came while the rollout was paused. */
   readonly arrivals = new Set<RolloutRequest>();
   #waiters: Waiter[] = [];
 
@@ -34,7 +33,6 @@ export class Pause {
     for (const waiter of over) waiter.resolve(true);
   }
 
-  /** Returns the requests that came meanwhile, in order. */
   resume(): readonly RolloutRequest[] {
     this.mode = null;
     const arrivals = [...this.arrivals];

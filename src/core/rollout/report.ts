@@ -15,7 +15,6 @@ export interface RunReport extends Omit<RolloutReport, keyof EnginesReport>, Eng
   readonly deterministic: boolean;
 }
 
-/** Responses of a rollout, and what became of them. */
 export interface RolloutOutcome {
   readonly groups: readonly { readonly requests: readonly RolloutRequest[] }[];
   /** Groups that were handed out, with these responses. */
@@ -79,7 +78,6 @@ export function rolloutReport(outcome: RolloutOutcome) {
     carried_groups: outcome.carriedGroups,
     /** Groups and responses that the client added, and groups that it gave up. */
     ...outcome.changed,
-    /** The rollout ended before all its responses did. */
     interrupted: !outcome.isWhole,
   };
 }

@@ -24,7 +24,6 @@ import type { EngineWorker } from "./worker.ts";
 
 export type RolloutOptions = LoopOptions;
 
-/** The turn of a session before a request. */
 export interface PreviousTurn {
   readonly request: RolloutRequest;
   /** Number of first tokens of its prompt and response with which the new prompt begins. */
@@ -35,7 +34,6 @@ export class Rollout {
   readonly meter: Meter;
   readonly events: RolloutFeed;
   readonly #loop: Loop;
-  /** Workers that are listened to. */
   readonly #watched = new WeakSet<EngineWorker>();
 
   constructor(options: RolloutOptions) {
@@ -58,7 +56,6 @@ export class Rollout {
     return this.#loop.requests.request(id);
   }
 
-  /** Requests that are not finished. */
   get unfinished(): number {
     return this.#loop.requests.unfinished;
   }
@@ -72,7 +69,6 @@ export class Rollout {
     return this.#loop.context.learned(group);
   }
 
-  /** How fast workers step. */
   get paces(): Paces {
     return this.#loop.ledger.paces;
   }

@@ -22,7 +22,6 @@ const PSI = GRID.map(
 );
 
 export interface Draw {
-  /** Logprob of the token drawn. */
   readonly logprob: number;
   /** Logprobs of the most likely tokens, highest first; the same number whichever token was drawn. */
   readonly top: ArrayLike<number>;

@@ -16,7 +16,6 @@ export const ETA_FACTOR = 2.2;
 /** The last measurement counts so much beside those before it. */
 const SMOOTHING = 0.2;
 
-/** Load and speed of the engines. */
 export interface Speed {
   readonly running: number;
   /** Tokens a second of all running responses together. */
@@ -30,7 +29,6 @@ export class TimeLeft {
   /** Output tokens a second of one response; 0: not measured. */
   #speed = 0;
 
-  /** The next iteration begins. */
   clear(): void {
     this.#ended = 0;
     this.#squares = 0;

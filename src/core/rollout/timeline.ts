@@ -95,7 +95,6 @@ export class TimelineRecorder {
     this.#chunksMax = chunksMax;
   }
 
-  /** Forgets the last iteration when another begins. */
   clear(): void {
     this.#finished = [];
     this.#first = 0;
@@ -117,7 +116,6 @@ export class TimelineRecorder {
     this.#first = 0;
   }
 
-  /** The worker was removed. */
   forget(workerId: WorkerId): void {
     this.#samples.delete(workerId);
   }
@@ -180,7 +178,6 @@ function kept({ spec, response }: RolloutRequest) {
     index: spec.sampleIndex,
     request: spec.requestId as number,
     prompt_tokens: spec.prompt.length,
-    /** Output tokens that it may have. */
     tokens_max: response.tokensMax,
     finish_reason: response.finish as string | null,
     tokens: response.length,

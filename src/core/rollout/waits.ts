@@ -43,7 +43,6 @@ export class BoundedWaits {
   readonly #options: BoundedWaitsOptions;
   /** Open waits, and what cancels their bounds. */
   readonly #open = new Map<Omit<RolloutWait, "isLate">, () => void>();
-  /** Ends of the waits of states that last. */
   readonly #states = new Map<LastingWait, () => void>();
 
   constructor(options: BoundedWaitsOptions) {
@@ -83,7 +82,6 @@ export class BoundedWaits {
     };
   }
 
-  /** Ends all of them. */
   clear(): void {
     for (const cancel of this.#open.values()) cancel();
     this.#open.clear();

@@ -165,7 +165,6 @@ export interface WorkerStats {
 
 /** Requests that came to one engine from another, and the pool that its KV connector asks. Cumulative counters. */
 export interface KvMoveStats {
-  /** The engine's name for the connector. */
   readonly connector: string;
   /** Requests that came here and found KV of their output, and the tokens of it. */
   readonly moves: number;
@@ -220,7 +219,6 @@ export interface EngineWorker {
   send(commands: readonly WorkerCommand[]): void;
   /** Exactly one listener; set before the first command, never called within `send`. A failed worker says so again. */
   listen(listener: WorkerListener): void;
-  /** How the worker supports these sampling parameters. */
   supports(sampling: SamplingParams): SamplingSupport;
   /** Never rejects. `nextEpoch` begins if the weights change; the caller sees to it that nothing runs then. */
   perform(operation: EngineOperation, nextEpoch: WeightEpoch): Promise<ControlAnswer>;
@@ -228,7 +226,6 @@ export interface EngineWorker {
   close(): Promise<void>;
 }
 
-/** Options to open a worker with. */
 export interface OpenOptions {
   readonly workerId: WorkerId;
   readonly epoch: WeightEpoch;

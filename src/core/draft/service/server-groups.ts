@@ -42,12 +42,10 @@ export class ServerGroups {
   readonly #groups = new Map<GroupId, ServerGroup>();
   #sweptAtMs = Number.NEGATIVE_INFINITY;
   readonly #source: ResponseSource | null;
-  /** Of all groups. */
   bytes = 0;
   /** Tokens taken into logs, and those among them that the source had. */
   taken = 0;
   own = 0;
-  /** Groups removed for lack of room. */
   evicted = 0;
 
   /** `source` null: all tokens come from clients. */
@@ -127,7 +125,6 @@ export class ServerGroups {
     this.bytes = 0;
   }
 
-  /** Drops expired groups. */
   sweep(nowMs: number): void {
     this.#sweptAtMs = nowMs;
     for (const group of this.#groups.values()) {

@@ -43,19 +43,16 @@ import { type ResponseSource, type ServerGroup, ServerGroups } from "./server-gr
 
 /** Receives the telemetry of engines with the plugin, and sets their draft budgets. */
 export interface EngineReports {
-  /** Interval between two reports. */
   readonly telemetryMs: number;
   /** `engine`: the name it gave itself, "" if none. */
   report(engine: string, telemetry: Telemetry): Budget;
 }
 
-/** A connection's client. */
 export interface DraftPeer {
   /** The name that it gave itself; null: it has not said hello. */
   engine: string | null;
 }
 
-/** Why a connection ends. */
 export interface PeerRefusal {
   readonly kind: "refuse";
   readonly reason: "version" | "unexpected_message" | "invalid_message";
