@@ -1,18 +1,5 @@
 // The registry of engines that a URL names: one row for each kind, found by the URL's scheme. The only place that knows
-// all kinds.
-//
-// A server of an API as vLLM's, which streams over HTTP, needs no worker of its own. It is an `EngineDialect`
-// (vllm/dialect.ts) in a folder as vllm/sglang, asked by `findEngine` (vllm/open.ts), with a row as SGLANG in vllm/kind.ts and
-// here. It must answer GET /health with 200. Its double: as test/faults/stand-in/sglang-stand-in.ts; its tests: a line of
-// vllm/contract.test.ts, and as vllm/sglang/worker.test.ts.
-//
-// Any other engine begins as a copy of examples/engine: kind.ts, worker.ts and worker.test.ts go to a folder beside `vllm`
-// (in imports "../../src/" becomes "../../", and "../../test/" "../../../test/"), with a row here and a line in
-// kinds.test.ts; its double is as test/faults/stand-in/example-stand-in.ts. The folder may import core, proto, text and
-// engines/kind.ts, and no other engine; UPDATE_BUDGET=1 gives it a budget. ARCHITECTURE.md's layers list it, and nothing else:
-// no help text names the kinds.
-// - An engine that parks and moves KV, or takes drafts: as well test/faults/simulated/worker.ts. One that does operations
-//   (core/rollout/operation.ts): without `lacks` in its test. One that names its model: `server`, as VLLM in vllm/kind.ts.
+// all kinds. To add one: docs/EXTENDING.md.
 
 import { AppError } from "../core/base/errors.ts";
 import type { EngineKind, EngineServer } from "./kind.ts";

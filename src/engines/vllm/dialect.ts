@@ -1,6 +1,6 @@
 // The dialect of a kind of inference server as one record: how to recognise it, send a request, read the answer, abort,
-// control and monitor. The worker, its monitor and the doctor use servers through these records only. ../kinds.ts
-// describes how to add one.
+// control and monitor. The worker, its monitor and the doctor use servers through these records only.
+// docs/EXTENDING.md describes how to add one.
 
 import type { WeightEpoch } from "../../core/base/ids.ts";
 import type { DraftSource } from "../../core/draft/drafter.ts";
