@@ -9,12 +9,6 @@ import type { OperatorLog } from "./operator-log.ts";
 import type { BindOptions, BoundServer, RunningServer } from "./options.ts";
 import { bindServer } from "./server.ts";
 
-/** Requests to stop: the first drains, the second ends everything. */
-export interface Stopping {
-  readonly first: Promise<void>;
-  readonly second: Promise<void>;
-}
-
 /** How serving ended. interrupted: before anything was served. time_up: requests in flight did not end in time. */
 export type Ending = "interrupted" | "drained" | "second_signal" | "time_up" | { error: unknown };
 
@@ -33,7 +27,8 @@ export interface ServingOptions {
   readonly options: Omit<BindOptions, "joining" | "events">;
   readonly events: OperatorLog;
   readonly life: LifeLog;
-  readonly stopping: Stopping;
+  /** Requests to stop: the first drains, the second ends everything. */
+  readonly stopping: { readonly first: Promise<void>; readonly second: Promise<void> };
   /** Rejects when a bug has stopped the rollout. */
   readonly broken: Promise<never>;
   readonly drainS: number;

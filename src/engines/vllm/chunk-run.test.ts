@@ -19,11 +19,11 @@ test("chunk run: an undivided response that begins anew behind its stop token do
   const piece = { kind: "piece", alternatives: [], usage: null, weightVersion: null } as const;
   run.begin();
   const said = { ...piece, tokens: [3, 5], logprobs: [-1, -2], finishReason: null };
-  expect([run.take(said), run.outcome(100).kind]).toEqual(["full", "finished"]);
+  expect([run.take(said), run.isFull, run.outcome(100).kind]).toEqual([true, true, "finished"]);
   // The server gave the request up before it said that it was over.
   run.begin();
   expect([run.isFull, run.outcome(100).kind]).toEqual([false, "short"]);
-  expect([run.take(said), run.outcome(100).kind, run.made]).toEqual(["full", "finished", 2]);
+  expect([run.take(said), run.outcome(100).kind, run.made]).toEqual([true, "finished", 2]);
 });
 
 test("chunk run: a count that is no whole number, shrinks or is too small breaks the stream, and adds no token", () => {
@@ -61,9 +61,9 @@ test("chunk run: a count that is no whole number, shrinks or is too small breaks
       1,
     );
     run.begin();
-    expect([taken([3, 4], 2, run), run.made]).toEqual(["more", 2]);
+    expect([taken([3, 4], 2, run), run.made]).toEqual([true, 2]);
     const isRight = tokens.length === 1 && tokens[0] === 5 && count === 3;
-    expect([count, taken([...tokens], count, run)]).toEqual([count, isRight ? "more" : "broken"]);
+    expect([count, taken([...tokens], count, run)]).toEqual([count, isRight]);
     expect([...run.context()]).toEqual(isRight ? [1, 3, 4, 5] : [1, 3, 4]);
   }
 });

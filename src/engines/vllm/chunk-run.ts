@@ -12,9 +12,6 @@ import { countOf, type EventUsage, type PieceEvent } from "./stream-event.ts";
 
 type ChunkDone = Extract<WorkerEvent, { kind: "chunk_done" }>;
 
-/** more: the chunk continues. full: it is complete. broken: tokens are missing or invalid, and the event was ignored. */
-export type Taken = "more" | "full" | "broken";
-
 /** Our own reason for a stop after which the response continues: see `#isForeignStop`. */
 const FOREIGN_STOP = "its own EOS";
 
@@ -139,21 +136,22 @@ export class ChunkRun {
     if (this.#output.length + this.#base === 0) this.promptTokensCached = cachedTokens;
   }
 
-  take(piece: PieceEvent): Taken {
+  /** false: tokens are missing or invalid, and the event was ignored. */
+  take(piece: PieceEvent): boolean {
     const { tokens, usage } = piece;
     const count = tokens.length;
     const total = usage === null ? this.#counted + count : usage.completionTokens;
     const skipped = this.made - this.#base - (total - count);
     // A server that counts backwards has lost count of what it sends.
     const hasShrunk = total < Math.max(count, this.#counted);
-    if (hasShrunk || skipped < 0 || piece.logprobs.length < count) return "broken";
-    if ([total, ...tokens].some((number) => countOf(number) === null)) return "broken";
+    if (hasShrunk || skipped < 0 || piece.logprobs.length < count) return false;
+    if ([total, ...tokens].some((number) => countOf(number) === null)) return false;
     this.#counted = total;
     for (let i = skipped; i < count && !this.isFull; i += 1) this.#append(piece, i);
     if (piece.finishReason !== null) {
       this.reason = this.#isForeignStop(piece) ? FOREIGN_STOP : piece.finishReason;
     }
-    return this.isFull ? "full" : "more";
+    return true;
   }
 
   /** How the attempt ended. `contextTokens`: the server's limit of prompt + output of a request. */

@@ -336,8 +336,7 @@ export class VllmWorker implements EngineWorker {
           return false;
         }
         const before = run.made;
-        const taken = run.take(event);
-        if (taken === "broken") {
+        if (!run.take(event)) {
           this.#retry(run, "tokens of its stream are missing or out of order");
           return false;
         }
