@@ -21,6 +21,7 @@ const PROBE_PATHS: ReadonlySet<string> = new Set(
 /** `broken` is called with the error that ended the rollout. */
 export function operatorLog(log: Log, broken: (error: unknown) => void): OperatorLog {
   return {
+    ...life(log),
     workerChanged: ({ source, state, reason }) =>
       log(state === "ready" ? "info" : "warn", "worker", { worker: source.name, state, reason }),
     engineNotice: (worker, { kind, ...fields }) =>
@@ -73,7 +74,7 @@ export function operatorLog(log: Log, broken: (error: unknown) => void): Operato
       }),
     unread: (streams) => {
       log("warn", "waiting_for_readers", { streams: streams.length });
-      for (const stream of streams.slice(0, UNREAD_LOGGED_MAX)) logUnread(log, stream);
+      logUnread(log, streams);
     },
     failed: (error) => log("error", "failed", { error: errorWithStack(error) }),
     broken: (error) => {
@@ -83,12 +84,36 @@ export function operatorLog(log: Log, broken: (error: unknown) => void): Operato
   };
 }
 
-/** Log lines that name a client that does not read, per warning. */
-export const UNREAD_LOGGED_MAX = 10;
+/** Steps in the life of a serving process. */
+function life(
+  log: Log,
+): Pick<OperatorLog, "listening" | "ready" | "stopping" | "draining" | "stopped"> {
+  let isAnnounced = false;
+  return {
+    listening: ({ origin }) => log("info", "listening", { url: origin }),
+    ready: ({ origin }) => {
+      if (!isAnnounced) console.log(`foretoken on ${origin}`);
+      isAnnounced = true;
+    },
+    stopping: (state) => log("info", "stopping", { state }),
+    draining: (unfinished, seconds) => log("info", "draining", { unfinished, seconds }),
+    stopped: (ending, unfinished, streams) => {
+      logUnread(log, streams);
+      const outcome = typeof ending === "string" ? ending : errorWithStack(ending.error);
+      const level = ending === "drained" ? "info" : "warn";
+      log(level, "stopped", { outcome, unfinished, streams: streams.length });
+    },
+  };
+}
 
-export function logUnread(log: Log, { id, method, path, client, takenMs }: OpenStream): void {
-  const seconds = rounded((performance.now() - takenMs) / 1000);
-  log("warn", "not_read", { method, path, id, client, seconds });
+/** Log lines that name a client that does not read, per warning. */
+const UNREAD_LOGGED_MAX = 10;
+
+function logUnread(log: Log, streams: readonly OpenStream[]): void {
+  for (const { id, method, path, client, takenMs } of streams.slice(0, UNREAD_LOGGED_MAX)) {
+    const seconds = rounded((performance.now() - takenMs) / 1000);
+    log("warn", "not_read", { method, path, id, client, seconds });
+  }
 }
 
 function iterationFields(summary: IterationSummary): LogFields {

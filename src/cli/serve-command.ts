@@ -3,15 +3,16 @@
 import { Command } from "commander";
 import packageJson from "../../package.json" with { type: "json" };
 import { type EngineSettings, enginesOf } from "../compose/engines.ts";
-import { type Ending, type LifeLog, serveUntilStopped } from "../compose/serving.ts";
+import type { Ending } from "../compose/operator-log.ts";
+import { serveUntilStopped } from "../compose/serving.ts";
 import { envName, FIELDS, type Settings } from "../config/fields.ts";
 import { AppError } from "../core/base/errors.ts";
 import { runNamed } from "../core/schedule/policies.ts";
 import { rootsFor } from "../server/control/weights-roots.ts";
 import { addFields, givenFields, readFields, refuseGiven } from "./commander-fields.ts";
 import { checkExposure } from "./exposure.ts";
-import { errorWithStack, type Log, stderrLog } from "./log.ts";
-import { catchUncaught, logUnread, operatorLog, UNREAD_LOGGED_MAX } from "./operator-log.ts";
+import { type Log, stderrLog } from "./log.ts";
+import { catchUncaught, operatorLog } from "./operator-log.ts";
 import { EXIT_FAILED, EXIT_INTERRUPTED } from "./output.ts";
 import { type Signals, untilSignal } from "./signals.ts";
 
@@ -147,7 +148,6 @@ export async function serveOver(
         options,
         events,
         stopping,
-        life: lifeLog(log),
         broken: broken.promise,
         drainS: settings.drainS,
       }),
@@ -160,23 +160,4 @@ export async function serveOver(
 function statusOf(ending: Ending): number {
   if (ending === "drained") return 0;
   return ending === "interrupted" || ending === "second_signal" ? EXIT_INTERRUPTED : EXIT_FAILED;
-}
-
-function lifeLog(log: Log): LifeLog {
-  let isAnnounced = false;
-  return {
-    listening: ({ origin }) => log("info", "listening", { url: origin }),
-    ready: ({ origin }) => {
-      if (!isAnnounced) console.log(`foretoken on ${origin}`);
-      isAnnounced = true;
-    },
-    stopping: (state) => log("info", "stopping", { state }),
-    draining: (unfinished, seconds) => log("info", "draining", { unfinished, seconds }),
-    stopped: (ending, unfinished, streams) => {
-      for (const stream of streams.slice(0, UNREAD_LOGGED_MAX)) logUnread(log, stream);
-      const outcome = typeof ending === "string" ? ending : errorWithStack(ending.error);
-      const level = ending === "drained" ? "info" : "warn";
-      log(level, "stopped", { outcome, unfinished, streams: streams.length });
-    },
-  };
 }

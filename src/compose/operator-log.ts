@@ -10,7 +10,16 @@ import type { AccessEntry, OpenStream } from "../server/http.ts";
 import type { ServingState } from "../server/live/waiting.ts";
 import type { RenderedBy } from "../server/openai/rendering.ts";
 
+/** How serving ended. interrupted: before anything was served. time_up: requests in flight did not end in time. */
+export type Ending = "interrupted" | "drained" | "second_signal" | "time_up" | { error: unknown };
+
 export interface OperatorLog {
+  listening(url: URL): void;
+  /** Every engine has been tried once, or none is known yet: for scripts that wait. May be called again. */
+  ready(url: URL): void;
+  stopping(during: "waiting for the model" | "opening workers"): void;
+  draining(unfinished: number, seconds: number): void;
+  stopped(ending: Ending, unfinished: number, streams: readonly OpenStream[]): void;
   workerChanged(member: Member): void;
   engineNotice(engine: string, notice: EngineNotice): void;
   /** A server that drafts by itself was tested before it serves. */

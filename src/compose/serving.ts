@@ -2,31 +2,16 @@
 // it is asked to stop, and drains.
 
 import { AppError } from "../core/base/errors.ts";
-import type { OpenStream } from "../server/http.ts";
 import type { EngineSources } from "./engines.ts";
 import type { ModelSide, ModelWait } from "./model.ts";
-import type { OperatorLog } from "./operator-log.ts";
+import type { Ending, OperatorLog } from "./operator-log.ts";
 import type { BindOptions, BoundServer, RunningServer } from "./options.ts";
 import { bindServer } from "./server.ts";
-
-/** How serving ended. interrupted: before anything was served. time_up: requests in flight did not end in time. */
-export type Ending = "interrupted" | "drained" | "second_signal" | "time_up" | { error: unknown };
-
-/** Steps in the life of the process. */
-export interface LifeLog {
-  listening(url: URL): void;
-  /** Every engine has been tried once, or none is known yet: for scripts that wait. May be called again. */
-  ready(url: URL): void;
-  stopping(during: "waiting for the model" | "opening workers"): void;
-  draining(unfinished: number, seconds: number): void;
-  stopped(ending: Ending, unfinished: number, streams: readonly OpenStream[]): void;
-}
 
 export interface ServingOptions {
   readonly engines: EngineSources;
   readonly options: Omit<BindOptions, "joining" | "events">;
   readonly events: OperatorLog;
-  readonly life: LifeLog;
   /** Requests to stop: the first drains, the second ends everything. */
   readonly stopping: { readonly first: Promise<void>; readonly second: Promise<void> };
   /** Rejects when a bug has stopped the rollout. */
@@ -36,23 +21,23 @@ export interface ServingOptions {
 
 /** Serves to the end. @throws AppError: the address is in use, or no retry could open an engine; and what `broken` rejects with. */
 export async function serveUntilStopped(serving: ServingOptions): Promise<Ending> {
-  const { engines, options, events, life, stopping, broken, drainS } = serving;
+  const { engines, options, events, broken, drainS } = serving;
   const joining = {
     sourceOf: engines.sourceOf,
     hasFixed: engines.hasFixed,
     drainMs: drainS * 1000,
   };
   const bound = bindServer({ ...options, ...engines.pool, joining, events });
-  life.listening(bound.url);
+  events.listening(bound.url);
   try {
     const model = await modelOf(bound, serving);
     if (model === null) return "interrupted";
     try {
       const running = await bound.serve(model, engines.sources(model));
-      const opened = running.opened.then(() => life.ready(bound.url));
+      const opened = running.opened.then(() => events.ready(bound.url));
       const failing = opened.then(() => new Promise<never>(() => {}));
       try {
-        const stopped = untilStopped(running, { stopping, life, drainS });
+        const stopped = untilStopped(running, serving);
         return await Promise.race([stopped, failing, broken]);
       } finally {
         await running.stop();
@@ -70,13 +55,13 @@ const NO_WORKER = 'no worker: POST /workers {"url": "http://HOST:PORT"} adds one
 /** The engines' model; null: serving was stopped before it was known. */
 async function modelOf(
   bound: BoundServer,
-  { engines, events, life, stopping }: ServingOptions,
+  { engines, events, stopping }: ServingOptions,
 ): Promise<ModelSide | null> {
   const stopped = new AbortController();
   const { registry } = bound;
   if (!engines.hasFixed) {
     bound.waitFor(NO_WORKER);
-    life.ready(bound.url);
+    events.ready(bound.url);
     const came = await Promise.race([registry.first.then(() => true), stopping.first]);
     if (came !== true) return null;
     bound.waitFor("the model");
@@ -86,14 +71,14 @@ async function modelOf(
       for (const problem of problems) events.modelUnknown(problem);
       const reason = `no server has reported its model: ${problems.join("; ")}`;
       bound.waitFor(problems.length === 0 ? NO_WORKER : reason);
-      life.ready(bound.url);
+      events.ready(bound.url);
     },
     signal: stopped.signal,
   };
   const model = engines.model(wait, () => registry.early);
   const first = await Promise.race([model, stopping.first.then(() => "stopped" as const)]);
   if (first !== "stopped") return first;
-  life.stopping("waiting for the model");
+  events.stopping("waiting for the model");
   stopped.abort(new AppError("interrupted", "stopped by a signal"));
   const late = await model.catch(() => null);
   late?.llama?.close();
@@ -102,14 +87,14 @@ async function modelOf(
 
 async function untilStopped(
   running: RunningServer,
-  { stopping, life, drainS }: Pick<ServingOptions, "stopping" | "life" | "drainS">,
+  { stopping, events, drainS }: ServingOptions,
 ): Promise<Ending> {
   await stopping.first;
   if (!running.hasStarted()) {
-    life.stopping("opening workers");
+    events.stopping("opening workers");
     return "interrupted";
   }
-  life.draining(running.sidecar.rollout.unfinished, drainS);
+  events.draining(running.sidecar.rollout.unfinished, drainS);
   const timeUp = new Promise<"time_up">((resolve) => {
     setTimeout(() => resolve("time_up"), drainS * 1000).unref();
   });
@@ -121,6 +106,6 @@ async function untilStopped(
     stopping.second.then(() => "second_signal" as const),
     timeUp,
   ]);
-  life.stopped(ending, running.sidecar.rollout.unfinished, running.streams());
+  events.stopped(ending, running.sidecar.rollout.unfinished, running.streams());
   return ending;
 }
