@@ -44,7 +44,10 @@ export class Access {
     this.#checkHost(host);
     const origin = headers.get("origin");
     if (origin !== null) {
-      if (origin !== this.#ownOrigin(host) && !this.#isAllowed(origin)) {
+      // A proxy with TLS has another origin than the name that the client used (--allow-origin).
+      const url = host === null ? "" : `http://${host}`;
+      const own = URL.canParse(url) ? new URL(url).origin : null;
+      if (origin !== own && !this.#isAllowed(origin)) {
         const fix = `allow it with --allow-origin ${shown(origin)}`;
         throw forbidden(`the Origin ${shown(origin)} is not this server's: ${fix}`);
       }
@@ -76,12 +79,6 @@ export class Access {
     return this.#isAllowed(origin) ? { "access-control-allow-origin": origin, ...SHARED } : null;
   }
 
-  /** Origin of the server under the name that the client used. A proxy with TLS has another one (--allow-origin). */
-  #ownOrigin(host: string | null): string | null {
-    const url = `http://${host}`;
-    return host === null || !URL.canParse(url) ? null : new URL(url).origin;
-  }
-
   #isAllowed(origin: string): boolean {
     const { allowOrigins } = this.#options;
     return allowOrigins.includes(ANY) || allowOrigins.includes(origin);
@@ -91,7 +88,8 @@ export class Access {
   #checkHost(host: string | null): void {
     if (host === null || this.#options.apiToken !== null || this.#hosts.has(ANY)) return;
     const name = hostNameOf(host);
-    if (name !== null && (isAddress(name) || isLoopbackHost(name) || this.#hosts.has(name))) return;
+    const isAddress = name?.startsWith("[") || /^\d{1,3}(\.\d{1,3}){3}$/.test(name ?? "");
+    if (name !== null && (isAddress || isLoopbackHost(name) || this.#hosts.has(name))) return;
     const fix = `allow it with --allow-origin http://${shown(name ?? host)}, or ask for a token (--api-token)`;
     throw forbidden(`the Host ${shown(host)} is not a name of this server: ${fix}`);
   }
@@ -121,10 +119,6 @@ function hostNameOf(host: string): string | null {
   const isBare = !host.startsWith("[") && host.split(":").length > 2;
   const url = `http://${isBare ? `[${host}]` : host}`;
   return URL.canParse(url) ? new URL(url).hostname.replace(/\.$/, "") : null;
-}
-
-function isAddress(name: string): boolean {
-  return name.startsWith("[") || /^\d{1,3}(\.\d{1,3}){3}$/.test(name);
 }
 
 function forbidden(message: string): AppError {

@@ -67,7 +67,8 @@ export function errorBody(error: unknown) {
   const status = statusOf(error);
   const message = error instanceof Error ? error.message : String(error);
   const param = error instanceof InvalidFieldError ? error.field : null;
-  return { error: { message, type: typeOf(status), param, code: status } };
+  const type = TYPES[status] ?? (status < 500 ? "BadRequestError" : "InternalServerError");
+  return { error: { message, type, param, code: status } };
 }
 
 export function errorResponse(error: unknown): Response {
@@ -91,7 +92,3 @@ const TYPES: Readonly<Record<number, string>> = {
   429: "RateLimitError",
   503: "ServiceUnavailableError",
 };
-
-function typeOf(status: number): string {
-  return TYPES[status] ?? (status < 500 ? "BadRequestError" : "InternalServerError");
-}

@@ -11,6 +11,7 @@ import { Access } from "./access.ts";
 import { BodyBudget, type BodyOptions, readBody } from "./body.ts";
 import { BodyReader, type ReadBody, unpacked } from "./body-reader.ts";
 import { CLIENT_GONE, errorResponse, statusOf } from "./http-errors.ts";
+import { EVENTS, NDJSON } from "./pulled-stream.ts";
 import { type Exchange, type Route, Router, reasonIn, type StreamHold } from "./route.ts";
 
 export interface Socket {
@@ -170,7 +171,9 @@ class Front {
       );
       report(response?.status ?? 101, response === null ? null : await reasonIn(response));
       if (response === null) return undefined;
-      if (!isStream(response)) bun.timeout(request, IDLE_S);
+      // A stream may be silent for as long as an engine is.
+      const type = response.headers.get("content-type") ?? "";
+      if (!type.startsWith(EVENTS) && !type.startsWith(NDJSON)) bun.timeout(request, IDLE_S);
       return withHeaders(response, own);
     } catch (error) {
       if (request.signal.aborted) {
@@ -256,12 +259,6 @@ function bodyOptionsOf({ bodyBytesMax, bodies }: HttpOptions): BodyOptions {
   const limits = { bytesMax, waitMsMax: BODY_WAIT_MS_MAX, later, nowMs };
   const budget = bodies ?? new BodyBudget(limits);
   return { bytesMax: bodyBytesMax, msMax: BODY_MS_MAX, budget, later };
-}
-
-/** Whether the response is a stream, which may be silent for as long as an engine is. */
-function isStream(response: Response): boolean {
-  const type = response.headers.get("content-type") ?? "";
-  return type.startsWith("text/event-stream") || type.startsWith("application/x-ndjson");
 }
 
 /** Hands each socket to the service that it was opened for. What a service throws ends this one connection. */

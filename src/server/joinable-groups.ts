@@ -3,7 +3,7 @@
 // joins the group of an earlier one, finished or not. Beyond the bounds, a group without unfinished requests is
 // closed first: closing one that still runs frees nothing, and its later siblings would form a second group.
 
-import { type GroupId, groupId } from "../core/base/ids.ts";
+import { groupId } from "../core/base/ids.ts";
 import { kvKey } from "../core/kv/key.ts";
 import type { Group, RolloutRequest } from "../core/request/buffer.ts";
 import type { Rollout } from "../core/rollout/rollout.ts";
@@ -60,7 +60,9 @@ export class JoinableGroups {
     const keptBytes = promptBytes(prompt);
     this.#keptBytes += keptBytes;
     this.#shrink();
-    const group = rollout.open(this.#nextId(name), prompt);
+    this.#count += 1;
+    const id = groupId(name === null ? `g${this.#count}` : `g${this.#count}:${name}`);
+    const group = rollout.open(id, prompt);
     const entry = { key, group, keptBytes, keptResponses: 0 };
     this.#byKey.set(key, entry);
     this.#byGroup.set(group, entry);
@@ -133,10 +135,5 @@ export class JoinableGroups {
     this.#keptResponses -= keptResponses;
     this.#options.closed?.(group);
     this.#options.rollout.close(group);
-  }
-
-  #nextId(name: string | null): GroupId {
-    this.#count += 1;
-    return groupId(name === null ? `g${this.#count}` : `g${this.#count}:${name}`);
   }
 }

@@ -1,7 +1,7 @@
 // The OpenAPI document of the whole server, made from the rows of its routes.
 
 import { jsonSchemaOf } from "./openai/fields.ts";
-import { jsonResponse, type Route, type RouteInfo, type Schema } from "./route.ts";
+import { jsonResponse, type Route, type RouteInfo } from "./route.ts";
 
 const TEXT = { type: "string" } as const;
 const ERROR = {
@@ -71,15 +71,16 @@ function operationOf(route: RouteInfo): object {
       ...names.map((name) => ({ name, in: "path", required: true, schema: TEXT })),
       ...Object.entries(query).map(([name, schema]) => ({ name, in: "query", schema })),
     ],
-    ...(schema === undefined ? {} : { requestBody: bodyOf(schema) }),
+    ...(schema && {
+      requestBody: {
+        required: true,
+        content: { "application/json": { schema: jsonSchemaOf(schema) } },
+      },
+    }),
     responses: {
       200: { description: "done", ...(types.length === 0 ? {} : { content }) },
       "4XX": { description: "the request is wrong", ...error },
       "5XX": { description: "it cannot be served now", ...error },
     },
   };
-}
-
-function bodyOf(schema: Schema): object {
-  return { required: true, content: { "application/json": { schema: jsonSchemaOf(schema) } } };
 }

@@ -100,6 +100,7 @@ export function pulledStream(options: PulledStream): { response: Response; news:
   return { response: new Response(stream, { headers }), news };
 }
 
+export const EVENTS = "text/event-stream";
 export const NDJSON = "application/x-ndjson";
 /** Time after which a client that reads nothing is dropped. It is long: trainers compute between two lines. */
 const LINES_STALL_MS_MAX = 600_000;

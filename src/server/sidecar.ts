@@ -177,10 +177,11 @@ export class Sidecar {
     const turn = isTurn && {
       turn: { ...place.turn, prompt: isLater ? spec.prompt : group.prompt },
     };
+    const { random } = this.#options;
     const requests: RolloutRequest[] = [];
     for (let index = 0; index < spec.n; index += 1) {
       const named = seeded ? drawKey(sampling.seed, spec.drawGroup ?? "", index) : null;
-      const draw = spec.draws?.[index] ?? named ?? this.#freshKey();
+      const draw = spec.draws?.[index] ?? named ?? { hi: random(), lo: random() };
       const drawn = index === 0 ? sampling : withoutPromptReport(sampling);
       const shared = { divisible, priority, isStrict, stalenessMax, tool, ...(turn || {}) };
       const wanted = { sampling: drawn, draw, ...shared };
@@ -284,9 +285,5 @@ export class Sidecar {
       if (support.kind === "whole") divisible = false;
     }
     return divisible;
-  }
-
-  #freshKey(): DrawKey {
-    return { hi: this.#options.random(), lo: this.#options.random() };
   }
 }

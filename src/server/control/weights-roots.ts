@@ -98,7 +98,8 @@ async function checkPath(field: string, value: string, roots: readonly string[])
   if (SCHEME.test(path) || path.includes("\0") || path.startsWith("~")) throw outside(shown(value));
   // Behind a symbolic link it leads elsewhere than the text says.
   if (path.split(/[/\\]/).includes("..")) throw outside(`${shown(value)}, which holds ..`);
-  const isAllowed = (real: string) => roots.some((root) => isInside(root, real));
+  const isAllowed = (real: string) =>
+    roots.some((root) => real === root || real.startsWith(root.endsWith(sep) ? root : root + sep));
   const real = await inTime(realPathOf(resolve(path)), field);
   if (!isAllowed(real)) {
     throw outside(real === path ? shown(value) : `${shown(value)}, which is ${shown(real)}`);
@@ -108,10 +109,6 @@ async function checkPath(field: string, value: string, roots: readonly string[])
     throw invalid(field, `is ${shown(value)}, a folder of more than ${ENTRIES_MAX} files`);
   }
   if (found !== null) throw outside(`${shown(value)}, with a link to ${shown(found.to)} in it`);
-}
-
-function isInside(root: string, path: string): boolean {
-  return path === root || path.startsWith(root.endsWith(sep) ? root : root + sep);
 }
 
 /** Resolves symbolic links as far as the path exists here: the rest may exist where the engine runs. */

@@ -68,17 +68,13 @@ export const LIVE_ROUTES: readonly Row<Parts>[] = [
       const id = wholeNumber("id", params.id ?? "");
       const from = wholeNumber("from", url.searchParams.get("from") ?? "0");
       const request = live.request(id);
-      if (request === null) throw notKept(id, completed.kept.bytesMax);
+      if (request === null) {
+        const bound = `responses of complete groups are kept up to ${completed.kept.bytesMax / 2 ** 20} MB, the last ones`;
+        const problem = `request ${id} is not here: it never was, or is not kept; ${bound}`;
+        throw new AppError("not_found", problem);
+      }
       const { nameOf } = live;
       return jsonResponse(responseDetail(request, { from, text, nameOf }));
     },
   },
 ];
-
-function notKept(id: number, bytesMax: number): AppError {
-  const bound = `responses of complete groups are kept up to ${bytesMax / 2 ** 20} MB, the last ones`;
-  return new AppError(
-    "not_found",
-    `request ${id} is not here: it never was, or is not kept; ${bound}`,
-  );
-}

@@ -194,7 +194,9 @@ export class LiveView {
       longest,
       waited_for: rollout.unfinished > 0 ? [] : this.#lastWaitedFor(),
       figures: shown(rollout.meter.figures()),
-      drafts: progress.workers.map(({ worker }) => draftsOf(worker, this.#statsOf(worker))),
+      drafts: progress.workers.map(({ worker }) =>
+        draftsOf(worker, rollout.meter.latest(workerId(worker))),
+      ),
     };
   }
 
@@ -219,10 +221,6 @@ export class LiveView {
         state: clock.state,
       })),
     };
-  }
-
-  #statsOf(worker: number): WorkerStats | null {
-    return this.#options.sidecar.rollout.meter.latest(workerId(worker));
   }
 
   /** State, progress, and the lines of what the server waits for, at one moment. */
@@ -326,13 +324,10 @@ function estimatesOf(rollout: Sidecar["rollout"]) {
   return { groups, tokens };
 }
 
-function acceptanceOf(stats: WorkerStats | null): number {
-  return stats === null || stats.drafts === 0 ? 1 : 1 + stats.acceptedTokens / stats.drafts;
-}
-
 /** Draft figures since the worker was opened. Each accepted token saves its share of a step's time at most. */
 function draftsOf(worker: number, stats: WorkerStats | null) {
   const {
+    drafts = 0,
     draftedTokens = 0,
     acceptedTokens = 0,
     draftMs = 0,
@@ -344,7 +339,7 @@ function draftsOf(worker: number, stats: WorkerStats | null) {
     worker,
     drafted_tokens: draftedTokens,
     accepted_tokens: acceptedTokens,
-    mean_acceptance_length: acceptanceOf(stats),
+    mean_acceptance_length: drafts === 0 ? 1 : 1 + acceptedTokens / drafts,
     drafting_s: draftMs / 1000,
     saved_s: stats?.draftSavedMs === undefined ? null : stats.draftSavedMs / 1000,
     saved_s_max: (savedMs - draftMs) / 1000,

@@ -68,7 +68,9 @@ export function answerBy(form: AnswerForm): Answer {
           const news = advanced(job, output, cursor, showsTokens);
           if (news === null) return "";
           const choice = choiceOf(news);
-          const counts = usage.always ? `,"usage":${usageSoFar(output, cursor)}` : "";
+          const promptTokens = output.prompt.length;
+          const soFar = { promptTokens, completionTokens: cursor.tokens, promptTokensCached: null };
+          const counts = usage.always ? `,"usage":${usageJson(soFar)}` : "";
           const beside = form.beside?.(job, isFirst) ?? "";
           isFirst = false;
           return `${opening}${choice}]${counts}${beside}}\n\n`;
@@ -142,11 +144,6 @@ export function idsOf(span: TokenSpan | null): string {
 
 export function promptIds({ prompt }: Pick<Output, "prompt">): string {
   return `[${prompt.join(",")}]`;
-}
-
-/** Usage of one response up to the cursor. */
-function usageSoFar({ prompt }: Output, { tokens: completionTokens }: OutputCursor): string {
-  return usageJson({ promptTokens: prompt.length, completionTokens, promptTokensCached: null });
 }
 
 export function escaped(written: string): string {

@@ -3,7 +3,7 @@
 
 import { AppError } from "../../core/base/errors.ts";
 import { errorBody, internal } from "../http-errors.ts";
-import { type PulledStream, pulledStream, type StreamPiece } from "../pulled-stream.ts";
+import { EVENTS, type PulledStream, pulledStream, type StreamPiece } from "../pulled-stream.ts";
 import type { Job } from "./job.ts";
 import { newCursor, type Output, type OutputCursor } from "./output.ts";
 
@@ -29,7 +29,7 @@ const DONE = "data: [DONE]\n\n";
 /** Approximate size of a piece, in characters: what a socket's buffer takes at once. */
 const PIECE_CHARACTERS = 65_536;
 const HEADERS = {
-  "content-type": "text/event-stream; charset=utf-8",
+  "content-type": `${EVENTS}; charset=utf-8`,
   "cache-control": "no-cache",
 };
 

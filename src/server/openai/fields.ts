@@ -211,26 +211,21 @@ const OBJECT_SCHEMA = { type: "object" } as const;
 const TOKEN_LIST_SCHEMA = { type: "array", items: { type: "integer", minimum: 0 } } as const;
 
 export function jsonSchemaOf(schema: Schema): object {
-  if (!isValibot(schema)) return schema;
+  if (!("~standard" in schema)) return schema;
   const config: ConversionConfig = {
     errorMode: "ignore",
     typeMode: "input",
     overrideSchema: ({ valibotSchema }) => {
       if (valibotSchema === tokenList) return TOKEN_LIST_SCHEMA;
       const single = PER_PROMPT.get(valibotSchema);
-      if (single !== undefined) return oneOrMany(jsonSchemaOf(single));
+      if (single !== undefined) {
+        const items = jsonSchemaOf(single);
+        return { anyOf: [items, { type: "array", items }] };
+      }
       return valibotSchema === fieldsOfAnyKind ? OBJECT_SCHEMA : null;
     },
   };
-  return toJsonSchema(schema, config);
-}
-
-function isValibot(schema: Schema): schema is v.GenericSchema {
-  return "~standard" in schema;
-}
-
-function oneOrMany(items: object): object {
-  return { anyOf: [items, { type: "array", items }] };
+  return toJsonSchema(schema as v.GenericSchema, config);
 }
 
 /** The parts of a valibot schema that tell which fields an object has. */

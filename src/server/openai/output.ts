@@ -262,14 +262,11 @@ export class StopText {
 
   #release(end: number): void {
     // Half a surrogate pair is no text.
-    const isSplit = this.#stopped === null && isHighSurrogate(this.#window.charCodeAt(end - 1));
+    const unit = this.#window.charCodeAt(end - 1);
+    const isSplit = this.#stopped === null && unit >= 0xd800 && unit <= 0xdbff;
     const until = isSplit && end < this.#window.length ? end - 1 : end;
     if (until <= this.#released) return;
     this.pieces.push(this.#window.slice(this.#released, until));
     this.#released = until;
   }
-}
-
-function isHighSurrogate(unit: number): boolean {
-  return unit >= 0xd800 && unit <= 0xdbff;
 }

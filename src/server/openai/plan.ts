@@ -151,7 +151,8 @@ export class Planner {
     if (textField && !model.hasText) throw invalid(textField, "needs the prompt's text");
     const encoding = this.#encoding(request, exchange);
     // What the engine asks of the response is checked with the rest.
-    const early = await this.#rendered(prompts, encoding);
+    const isParsed = prompts.kind === "chat" && prompts.toolChoice !== null;
+    const early = isParsed ? await this.#parts.chats.render(chatOf(prompts), encoding) : null;
     const parts = request.parts.map((part) => withTools(part, prompts, early));
     const drawn = parts.map((part) => this.#drawn(part, fields, exchange));
     const of = (index: number) => present(drawn[index] ?? drawn[0], "each prompt has parameters");
@@ -190,12 +191,6 @@ export class Planner {
     const isCut = (fields.truncate_prompt_tokens ?? null) !== null;
     const tokensMax = isCut ? null : this.#parts.model.contextTokens;
     return { addSpecial: prompts.kind !== "tokens" && prompts.addSpecial, tokensMax, signal };
-  }
-
-  /** The chat, where an engine parses the response to it; else null. */
-  async #rendered(prompts: Prompts, encoding: EncodeOptions): Promise<RenderedChat | null> {
-    if (prompts.kind !== "chat" || prompts.toolChoice === null) return null;
-    return await this.#parts.chats.render(chatOf(prompts), encoding);
   }
 
   #drawn(part: RequestPart, fields: ParsedRequest["fields"], exchange: Exchange): Drawn {

@@ -8,12 +8,7 @@ import type { HeldWeights } from "../../core/journal/held-weights.ts";
 import type { SavedRun } from "../../core/journal/read.ts";
 import { type RunFiles, RunJournal } from "../../core/journal/run-journal.ts";
 import type { RolloutRequest } from "../../core/request/buffer.ts";
-import {
-  type DrawKey,
-  expertsFrom,
-  reportsPrompt,
-  type SamplingParams,
-} from "../../core/request/request.ts";
+import { type DrawKey, expertsFrom, reportsPrompt } from "../../core/request/request.ts";
 import type { Sidecar } from "../sidecar.ts";
 
 export interface RequestJournalsOptions {
@@ -101,7 +96,10 @@ export class RequestJournals {
   #begin(key: RequestKey, responses: readonly (readonly RolloutRequest[])[]): RunJournal | null {
     if (this.#isClosed || this.#live.size >= JOURNALS_MAX) return null;
     const requests = responses.flat();
-    if (!requests.every(({ spec: { sampling } }) => isKept(sampling))) return null;
+    // A journal keeps tokens and logprobs, but no reports on prompts or experts.
+    const isReported = ({ spec: { sampling } }: RolloutRequest) =>
+      reportsPrompt(sampling) || expertsFrom(sampling) !== null;
+    if (requests.some(isReported)) return null;
     const earlier = this.#saved.get(nameOf(key)) ?? null;
     const isSame = earlier?.digest === key.digest && this.#isCurrent(earlier.run);
     if (earlier !== null && !isSame) this.#drop(earlier);
@@ -137,11 +135,6 @@ export class RequestJournals {
     const others = workers.some(({ weights = null }) => (weights ?? last.weights) !== last.weights);
     return last.epoch === epoch && (last.weights === null || !others);
   }
-}
-
-/** Whether a journal can restore the request: it keeps tokens and logprobs, but no reports on prompts or experts. */
-function isKept(sampling: SamplingParams): boolean {
-  return !reportsPrompt(sampling) && expertsFrom(sampling) === null;
 }
 
 function nameOf({ path, id }: Pick<RequestKey, "path" | "id">): string {

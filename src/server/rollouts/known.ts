@@ -157,7 +157,8 @@ export class KnownRollouts {
         run.fail(problem);
         throw new AppError("conflict", problem);
       } catch (error) {
-        failed(inRollout(error, rollout.id));
+        const problem = `rollout ${JSON.stringify(rollout.id)} of the journal: ${errorText(error)}`;
+        failed(new Error(problem, { cause: error }));
       }
     }
   }
@@ -227,10 +228,4 @@ function changeOf(saved: unknown): RunChange {
   if (change.kind !== "added") return change;
   const prompt = Int32Array.from(change.plan.prompt);
   return { ...change, plan: { ...change.plan, prompt } };
-}
-
-function inRollout(error: unknown, id: string): Error {
-  return new Error(`rollout ${JSON.stringify(id)} of the journal: ${errorText(error)}`, {
-    cause: error,
-  });
 }

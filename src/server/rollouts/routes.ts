@@ -61,7 +61,9 @@ export const ROLLOUT_ROUTES: readonly Row<Parts>[] = [
     query: { from: { type: "integer", minimum: 0 } },
     handle: (parts, exchange) => {
       const run = runOf(parts.known, exchange);
-      return streamOf(run, { ...parts, from: fromOf(exchange.url, run), exchange });
+      const from = exchange.url.searchParams.get("from") ?? "0";
+      const first = wholeNumber("from", from, run.groups.length);
+      return streamOf(run, { ...parts, from: first, exchange });
     },
   },
   {
@@ -176,11 +178,6 @@ function streamOf(
   detach = run.attach(news);
   if (exchange.signal.aborted) detach();
   return response;
-}
-
-function fromOf(url: URL, run: RolloutRun): number {
-  const given = url.searchParams.get("from");
-  return given === null ? 0 : wholeNumber("from", given, run.groups.length);
 }
 
 function stateOf(run: RolloutRun) {

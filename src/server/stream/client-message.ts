@@ -37,7 +37,10 @@ const uint32 = v.pipe(v.number(), v.integer(), v.minValue(0), v.maxValue(0xfffff
 const ResumedSchema = v.strictObject({
   server: uint32,
   requests: uint32,
-  have: v.array(v.tuple([uint32, uint32, uint32])),
+  have: v.pipe(
+    v.array(v.tuple([uint32, uint32, uint32])),
+    v.transform((all) => new Map(all.map(([id, offset, attempt]) => [id, { offset, attempt }]))),
+  ),
 });
 const SubscribeSchema = v.strictObject({
   request: v.optional(uint32),
@@ -77,13 +80,7 @@ export function decodeClientMessage(text: string): Decoded<Subscribe> {
     return invalid("offset and attempt are for a request, without snapshot");
   }
   const first = isWhole || isPlaced ? (offset ?? 0) : null;
-  const had = resumed === undefined ? null : resumedBy(resumed);
-  return { kind: "ok", message: { filter, offset: first, attempt, resumed: had } };
-}
-
-function resumedBy({ server, requests, have }: v.InferOutput<typeof ResumedSchema>): Resumed {
-  const had = have.map(([id, offset, attempt]) => [id, { offset, attempt }] as const);
-  return { server, requests, have: new Map(had) };
+  return { kind: "ok", message: { filter, offset: first, attempt, resumed: resumed ?? null } };
 }
 
 function invalid(problem: string): { kind: "invalid_message"; problem: string } {

@@ -96,11 +96,7 @@ function chosenBy({ searchParams }: URL): IsChosen {
   return (session) =>
     (group === null || session.group === (group === "" ? null : group)) &&
     (run === null || session.run === run) &&
-    (iteration === null || hasTurnOf(session.trajectory, iteration));
-}
-
-function hasTurnOf({ turns }: Trajectory, iteration: number): boolean {
-  return turns.some((turn) => turn.iteration === iteration);
+    (iteration === null || session.trajectory.turns.some((turn) => turn.iteration === iteration));
 }
 
 /** The last run of the session in the path. @throws AppError not_found; conflict: two groups have such a session. */

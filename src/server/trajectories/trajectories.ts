@@ -196,7 +196,7 @@ export class Trajectories {
 
   /** Why a session with this name is gone; null: none is. */
   whyDropped(name: string): string | null {
-    for (const [key, reason] of this.#dropped) if (nameIn(key).name === name) return reason;
+    for (const [key, reason] of this.#dropped) if (JSON.parse(key)[0] === name) return reason;
     return null;
   }
 
@@ -390,9 +390,4 @@ function requestOf(event: Happened): number | null {
 
 function keyOf({ name, group }: SessionName): string {
   return JSON.stringify([name, group]);
-}
-
-function nameIn(key: string): SessionName {
-  const [name, group]: [string, string | null] = JSON.parse(key);
-  return { name, group };
 }
