@@ -145,7 +145,12 @@ export class Router {
   readonly #otherwise: Route["handle"];
 
   /** `otherwise`: answers requests that match no route. Default: 404. */
-  constructor(routes: readonly Route[], otherwise: Route["handle"] = notFound) {
+  constructor(
+    routes: readonly Route[],
+    otherwise: Route["handle"] = ({ url }) => {
+      throw new AppError("not_found", `there is no ${url.pathname} here`);
+    },
+  ) {
     this.#otherwise = otherwise;
     for (const route of routes) {
       const { path: pathname } = route;
@@ -195,10 +200,6 @@ function bare(exchange: Exchange): Exchange {
   const url = new URL(exchange.url.pathname, exchange.url);
   const none = async () => "";
   return { ...exchange, url, json: async () => null, digest: none, source: none };
-}
-
-function notFound({ url }: Exchange): never {
-  throw new AppError("not_found", `there is no ${url.pathname} here`);
 }
 
 /** The part of a path without its escapes. */

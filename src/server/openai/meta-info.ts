@@ -34,15 +34,11 @@ export function metaInfoJson(output: Output, about: MetaInfo): string {
   };
   const logprobs = about.returnsLogprobs ? logprobsJson(output, about) : "";
   const support = supportJson(output, about.support);
-  const experts = about.returnsExperts ? expertsJson(output) : "";
+  // An engine reports them with its last token.
+  const isReported = about.returnsExperts && output.finish !== null;
+  const numbers = isReported ? expertNumbers(output) : null;
+  const experts = numbers === null ? "" : `,"routed_experts":"${numbers}"`;
   return `${JSON.stringify(meta).slice(0, -1)}${logprobs}${support}${experts}}`;
-}
-
-/** Experts at the end of the response, as an engine reports them with its last token. */
-function expertsJson(output: Output): string {
-  if (output.finish === null) return "";
-  const numbers = expertNumbers(output);
-  return numbers === null ? "" : `,"routed_experts":"${numbers}"`;
 }
 
 /** Triples of logprob, token id and, if requested, text. */

@@ -121,8 +121,13 @@ export class Output {
     this.#text?.end();
     // The end of the text can complete a stop string too, when its last character was not whole before.
     const stopped = this.#text?.stopped ?? null;
-    if (stopped !== null) this.#end("stop", stopped);
-    else this.#end(response.finish, this.#tokenReason(response.finish));
+    if (stopped !== null) {
+      this.#end("stop", stopped);
+      return;
+    }
+    const isNamed = response.finish === "stop" && this.#lastStop >= 0;
+    const isEos = this.#lastStop === this.#options.stops.eos;
+    this.#end(response.finish, isNamed && !isEos ? this.#lastStop : null);
   }
 
   /** Begins anew, after the response's tokens were discarded. */
@@ -164,11 +169,6 @@ export class Output {
     const isCut = this.#text !== null && this.#text.stopped !== null;
     if (isStop && stops.keepStop) this.#text?.pushStop(fresh.subarray(-1));
     this.#tokens += isCut ? taken : fresh.length;
-  }
-
-  #tokenReason(finish: ResponseEnd): number | null {
-    const isNamed = finish === "stop" && this.#lastStop >= 0;
-    return isNamed && this.#lastStop !== this.#options.stops.eos ? this.#lastStop : null;
   }
 
   #end(finish: ResponseEnd, reason: number | string | null): void {

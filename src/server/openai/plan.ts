@@ -161,7 +161,13 @@ export class Planner {
     if (prompts.kind === "chat" && cut[0]?.length === 0) {
       throw invalid("messages", "make a prompt without tokens");
     }
-    this.#checkCount(cut.map((_, i) => of(i)));
+    const { responsesMax } = this.#parts.limits;
+    const count = cut.reduce((sum, _, i) => sum + of(i).drawing.n, 0);
+    if (count > responsesMax) {
+      const asks = `asks for ${count} responses to ${cut.length} prompts`;
+      const problem = `${asks}, more than ${responsesMax} in a request`;
+      throw invalid(`${of(0).part.at ?? ""}n`, problem);
+    }
     let specs = cut.map((prompt, i) => this.#specOf(prompt, of(i), fields));
     const { chatText } = written;
     const isShown = prompts.kind === "chat" && prompts.wantsText;
@@ -251,15 +257,6 @@ export class Planner {
     const most = keep === -1 ? Math.max(0, room) : (keep ?? tokens.length);
     if (tokens.length <= most) return tokens;
     return side === "right" ? tokens.slice(0, most) : tokens.slice(tokens.length - most);
-  }
-
-  /** @throws InvalidFieldError: the request is for too many responses. */
-  #checkCount(parts: readonly Drawn[]): void {
-    const { responsesMax } = this.#parts.limits;
-    const count = parts.reduce((sum, { drawing }) => sum + drawing.n, 0);
-    if (count <= responsesMax) return;
-    const asks = `asks for ${count} responses to ${parts.length} prompts`;
-    throw invalid(`${parts[0]?.part.at ?? ""}n`, `${asks}, more than ${responsesMax} in a request`);
   }
 
   #specOf(

@@ -395,7 +395,10 @@ export class RolloutRun implements Steered {
     const wanted = Math.min(finishGroups ?? left, left);
     if (this.#isOpen || this.finishedGroups.length < wanted) return false;
     const taken = this.finishedGroups.flatMap((one) => one.taken);
-    if (taken.length === 0 || !taken.every(isCutOff)) this.#end("finished");
+    // Aborted and of no use: refused, or without tokens.
+    const isUseless = ({ response: { finish, refusal, length } }: RolloutRequest) =>
+      finish === "abort" && (refusal !== null || length === 0);
+    if (taken.length === 0 || !taken.every(isUseless)) this.#end("finished");
     else {
       const reason = taken[0]?.response.refusal?.message ?? "they were aborted";
       this.fail(`all its responses were given up, the first because ${reason}`);
@@ -458,9 +461,4 @@ export class RolloutRun implements Steered {
   *#requests(): Iterable<RolloutRequest> {
     for (const { requests } of this.groups) yield* requests;
   }
-}
-
-/** Whether the response was aborted and is of no use: refused, or without tokens. */
-function isCutOff({ response: { finish, refusal, length } }: RolloutRequest): boolean {
-  return finish === "abort" && (refusal !== null || length === 0);
 }

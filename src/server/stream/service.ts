@@ -137,8 +137,12 @@ export class StreamService implements SocketService {
     this.#flush();
     // It did not read what that sent.
     if (client.isClosing) return;
-    const message = this.#numberedHere(asked);
-    const { filter, offset, resumed } = message;
+    const { filter, offset } = asked;
+    // Another server's numbers mean nothing here.
+    const isOurs = asked.resumed?.server === this.#firstAttempt;
+    const none = { requests: 0, have: new Map() };
+    const resumed = asked.resumed && { ...asked.resumed, ...(isOurs ? null : none) };
+    const message: Subscribe = { ...asked, resumed };
     const { rollout } = this.#options.sidecar;
     const key = keyOf(filter);
     const requests = requestsOf(filter, rollout);
@@ -196,13 +200,6 @@ export class StreamService implements SocketService {
       weight_epoch: rollout.epoch,
     };
     if (this.#say(client, key, begun)) this.#catchUp(subscription);
-  }
-
-  /** The message, without the numbers of another server. */
-  #numberedHere(message: Subscribe): Subscribe {
-    const { resumed } = message;
-    if (resumed === null || resumed.server === this.#firstAttempt) return message;
-    return { ...message, resumed: { ...resumed, requests: 0, have: new Map() } };
   }
 
   #problemOf(
