@@ -15,6 +15,11 @@ export class Rooms {
     if (isFull) this.#before = write(slots, this.#before);
   }
 
+  /** A request had no room when all were looked at, and none has come or gone since. */
+  get wereFull(): boolean {
+    return this.#isFull;
+  }
+
   /** A request has come or gone. */
   changed(): void {
     this.#isFull = false;

@@ -178,19 +178,25 @@ export class Scheduler {
       isBlocked: false,
     };
     this.#policy.begin?.(slots);
-    this.sessions.expectGrowth(slots);
     this.#recall(turn);
-    this.#serveReservation(turn);
-    if (this.#suspects.waiting.size > 0) this.#serveSuspects(turn);
-    if (this.sessions.turns.size > 0) this.#serveSessions(turn);
-    this.#serveInOrder(turn);
-    if (turn.isBlocked) this.#makeRoom(turn, nowMs);
+    // Most turns are for tokens of requests that run.
+    const isWaiting = this.#rooms.wereFull || this.#policy.peek() !== null;
+    if (isWaiting || this.#suspects.waiting.size > 0) this.#serve(turn, nowMs);
     if (this.#mode.kind === "divided") {
       if (!this.#mode.chunks.isFixed) this.#openEnds(turn);
       this.#preempt(turn);
     }
     if (this.#endless.size > 0) this.#endChunks(turn);
     return turn.commands;
+  }
+
+  #serve(turn: Turn, nowMs: number): void {
+    this.sessions.expectGrowth(turn.slots);
+    this.#serveReservation(turn);
+    if (this.#suspects.waiting.size > 0) this.#serveSuspects(turn);
+    if (this.sessions.turns.size > 0) this.#serveSessions(turn);
+    this.#serveInOrder(turn);
+    if (turn.isBlocked) this.#makeRoom(turn, nowMs);
   }
 
   /** Chunks that begin while nobody waits have no end of their own. */
