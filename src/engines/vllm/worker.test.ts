@@ -171,6 +171,21 @@ test("run: a server that is silent and not healthy has failed, once", async () =
   expect(bench.of("failed").length).toBe(1);
 });
 
+test("run: a server that makes tokens is alive, though a request is silent and its health fails", async () => {
+  const faults: FaultPlan = (_, prompt) =>
+    prompt[0] === 9 ? { kind: "mute", afterTokens: 1 } : null;
+  const server = await serve({ faults, stepMs: 2 });
+  const bench = await open(server, { limits: { stallMs: 150 } });
+  server.isHealthy = false;
+  bench.run({ prompt: [9] });
+  bench.run({ id: 2, chunkTokens: 600, sampling: { tokensMax: 600 } });
+  await bench.until(() => bench.done(2) !== undefined || bench.of("failed").length > 0);
+  expect(bench.of("failed")).toEqual([]);
+  // Once it makes none, it has failed.
+  await bench.kind("failed");
+  expect(bench.tokens(2)).toEqual(expected(2, 600));
+});
+
 test("run: a request that always breaks the server's answer is refused, the worker continues", async () => {
   const faults: FaultPlan = (_, prompt) =>
     prompt[0] === 9 ? { kind: "broken", afterTokens: 0 } : null;

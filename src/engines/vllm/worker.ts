@@ -82,6 +82,8 @@ export class VllmWorker implements EngineWorker {
   #isFlushing = false;
   /** The server may have restarted: a stream broke, or a poll failed, since its process was last identified. */
   #isSuspect = false;
+  /** Time of the last new token of any request. */
+  #madeMs = Number.NEGATIVE_INFINITY;
   /** The last argument of `reach`. */
   #lost: string | null = null;
   #proof: Promise<boolean> | null = null;
@@ -341,7 +343,10 @@ export class VllmWorker implements EngineWorker {
           return false;
         }
         this.#tally.generated(run.made - before);
-        if (run.made > before) this.#outbox.changed(run);
+        if (run.made > before) {
+          this.#madeMs = run.heardMs;
+          this.#outbox.changed(run);
+        }
         if (event.finishReason !== null && event.isWholeUsage === true && event.usage !== null) {
           this.#used(run, event.usage);
           if (run.experts !== null) {
@@ -528,7 +533,8 @@ export class VllmWorker implements EngineWorker {
       else if (silentMs < silenceMsMax) isSilent = true;
       else this.#retry(run, `its stream was silent for ${silenceMsMax} ms`);
     }
-    return isSilent;
+    // One that makes tokens of others is alive, whatever its busy API process says of its health.
+    return isSilent && nowMs - this.#madeMs >= stallMs;
   }
 
   #polled(metrics: ServerMetrics): void {
