@@ -89,7 +89,10 @@ export class ServerGroups {
     return group;
   }
 
-  /** Appends to a group that was used just now; null: it has the tokens. Others may be dropped to make room. */
+  /**
+   * Appends to a group that was used just now; null: it has the tokens. Others may be dropped to make room. `measure` it
+   * after the last append: until then it counts with the most that it may have grown.
+   */
   append(
     group: ServerGroup,
     { sampleIndex, offset, tokens }: SampleDelta,
@@ -97,7 +100,7 @@ export class ServerGroups {
   ): { reason: RefusalReason; have: number } | null {
     if (group.logs[sampleIndex] === undefined) this.#follow(group);
     const known = group.logs[sampleIndex];
-    known?.catchUp();
+    if (known?.isFollowed) known.catchUp();
     const have = known?.length ?? 0;
     if (offset + tokens.length <= have) return null;
     if (sampleIndex >= this.#samplesMax) return { reason: "full", have };
@@ -108,15 +111,17 @@ export class ServerGroups {
     const result = log.append(offset, tokens, this.#limits.windowTokens);
     if (result === "gap") return { reason: "gap", have };
     group.logs[sampleIndex] = log;
-    this.#measure(group);
+    group.bytes += growth;
+    this.bytes += growth;
     return result === "held" ? { reason: "held", have } : null;
   }
 
   /** Brings the group, used just now, up to date with what the source has; others may be dropped to make room. */
   catchUp(group: ServerGroup, nowMs: number): void {
+    if (this.#source === null) return;
     this.#follow(group);
-    for (const log of group.logs) log?.catchUp();
-    this.#measure(group);
+    for (const log of group.logs) if (log?.isFollowed) log.catchUp();
+    this.measure(group);
     this.#makeRoom(0, { nowMs, kept: group });
   }
 
@@ -142,7 +147,8 @@ export class ServerGroups {
     }
   }
 
-  #measure(group: ServerGroup): void {
+  /** Brings the group's counts up to date. */
+  measure(group: ServerGroup): void {
     let tokens = 0;
     let own = 0;
     let bytes = GROUP_BYTES + group.prompt.length * TOKEN_BYTES;

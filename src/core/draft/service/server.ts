@@ -204,6 +204,7 @@ export class DraftServer {
         const refusal = this.#groups.append(group, delta, nowMs);
         if (refusal !== null) refuse({ groupId, sampleIndex: delta.sampleIndex, ...refusal });
       }
+      this.#groups.measure(group);
     }
     return { kind: "updated", epoch: this.#epoch, status, refusals };
   }
