@@ -285,10 +285,7 @@ function socketsOf({ frameBytesMax, failed }: HttpOptions): Bun.WebSocketHandler
 
 const CLOSING = { connection: "close" };
 
-/**
- * Whether the client wants the connection closed. Bun closes it, but announces that only if the answer says so; a client that
- * keeps connections, such as SkyRL's, would else send its next request on one that is being closed.
- */
+/** Whether to say that the connection closes: Bun closes it all the same, and SkyRL's client would ask on it again. */
 function closes(request: Request): boolean {
   const options = request.headers.get("connection")?.toLowerCase().split(",") ?? [];
   return options.some((option) => option.trim() === "close");

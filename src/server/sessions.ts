@@ -31,10 +31,7 @@ function remember<T>(blocks: Map<number, T>, hash: number, value: T): void {
   if (blocks.size > BLOCKS_MAX && oldest !== undefined) blocks.delete(oldest);
 }
 
-/**
- * Finds the finished request that a prompt goes on from, where no client names a session: by hashes of the blocks that its
- * text begins with. A hash only proposes; the caller compares the tokens.
- */
+/** Finds what a prompt of no named session goes on from, by hashes of its blocks; the caller compares the tokens. */
 class KnownTexts {
   /** Key of each block's owner, by the hash of all tokens up to the block's end. */
   readonly #owners = new Map<number, string>();
@@ -94,10 +91,7 @@ const TRACE_BLOCK_TOKENS = 512;
 /** Limit of lines: the requests of an iteration of 1,000 groups of 16. */
 const LINES_MAX = 16_384;
 
-/**
- * What sessions did, as lines of the format that tpu-inference's benchmark of agents reads: lengths and times by trajectory,
- * block hashes as in Mooncake's traces, and no text. It keeps the newest.
- */
+/** What sessions did, as the lines that tpu-inference's benchmark of agents reads: lengths, times, block hashes, no text. */
 class SessionTrace {
   readonly #lines = new Set<TraceLine>();
   /** Number of each block, by the hash of all tokens up to its end. */
@@ -214,10 +208,7 @@ export class SessionTable {
     return { bytes: this.#bytes, bytesMax, count: this.#sessions.size };
   }
 
-  /**
-   * Counters since the start: turns after the first, their prompt tokens, and those of them that an engine had in KV;
-   * and turns whose prompt does not begin with the whole text of the turn before.
-   */
+  /** Counts of turns after the first, their prompt and cached tokens, and those whose prompt edits the turn before. */
   get figures(): Readonly<Record<"turns" | "promptTokens" | "cachedTokens" | "edited", number>> {
     return this.#figures;
   }

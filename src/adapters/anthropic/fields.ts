@@ -105,10 +105,7 @@ export type MessagesFields = v.InferOutput<typeof messagesRequest>;
 type Message = CountFields["messages"][number];
 type Block = Readonly<Record<string, unknown>>;
 
-/**
- * The tools of a chat, in the client's own JSON of their schemas: a value would not keep 1.0 or the order of its names.
- * `source`: the body's text of them; empty: it is not known.
- */
+/** The tools of a chat, with the client's own JSON of their schemas, if known: values lose 1.0 and the order of names. */
 function toolsJson({ tools }: CountFields, source: string): string | null {
   if (!tools) return null;
   const texts = membersOf(source);

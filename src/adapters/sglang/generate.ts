@@ -174,10 +174,7 @@ function itemsOf(fields: Fields, count: number) {
   });
 }
 
-/**
- * Number of tokens that top_k leaves at a position, for slime, whose SGLang reports those that top_p left. 0: they are not
- * wanted, or are more than the limit of alternatives.
- */
+/** How many tokens to report for slime, whose SGLang reports those that top_p left; 0: none, or too many for us. */
 function supportWidth({ custom_params, top_k, temperature }: Params): number {
   if (custom_params?.return_top_p_token_ids !== true) return 0;
   if (temperature === 0) return 1;

@@ -81,10 +81,7 @@ export function answerBy(form: AnswerForm): Answer {
   };
 }
 
-/**
- * The part of an output that a choice is about: what is new since the cursor, or all of it. `span`: the tokens that the choice
- * shows. `message`: the parsed response. null: none.
- */
+/** What of an output is new since the cursor, or all of it. `span`: its tokens. `message`: as parsed. null: none. */
 function newsOf(job: Job, output: Output, cursor: OutputCursor) {
   const { pieces } = output;
   const isFirst = cursor.tokens === 0 && cursor.pieces === 0;

@@ -286,10 +286,7 @@ function engineFieldsOf(
 /** A longer word is no single token; it is not encoded to find that out. */
 const WORD_CHARACTERS_MAX = 64;
 
-/**
- * Whether a divided response keeps the meaning of its bad words. One of a single token is a token that is never drawn;
- * one of several is matched against the tokens of one request, and a chunk is one.
- */
+/** Whether all bad words are single tokens: longer ones are matched against the tokens of one chunk alone. */
 function hasStatelessWords(
   { bad_words: words }: SamplingFields,
   { tokensIn }: SamplingContext,

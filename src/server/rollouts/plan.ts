@@ -226,10 +226,7 @@ function askedIn(groups: readonly GroupFields[], { source }: PlanContext): Asked
   });
 }
 
-/**
- * Responses that a client adds. What was added before by the same request is left out.
- * @throws AppError invalid_field; conflict: the group has another number of responses than `from`.
- */
+/** Responses that a client adds, without what the same request added before. @throws AppError invalid_field, conflict. */
 export async function additionsOf(
   body: unknown,
   context: PlanContext,

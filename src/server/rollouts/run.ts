@@ -162,11 +162,7 @@ export class RolloutRun implements Steered {
     return plan === null ? null : { plan, size: parts.reduce((sum, { n }) => sum + n, 0) };
   }
 
-  /**
-   * Adds groups, or responses to one; they finish and are handed out as groups of their own. `isOpen` false: nothing is
-   * added after them. Begins all of them, or none.
-   * @throws AppError conflict: the rollout is over; and as Sidecar.generate.
-   */
+  /** Begins more groups, or responses to one, or none. `isOpen` false: the last. @throws AppError conflict; as generate. */
   add(added: readonly AddedGroup[], isOpen: boolean | null): void {
     this.checkRunning();
     for (const { plan, base } of added) {
