@@ -42,6 +42,8 @@ export function world(options: {
   policy?: RolloutOptions["policy"];
   draft?: RolloutOptions["draft"];
   slots?: number;
+  contextTokens?: number;
+  poolBytes?: number;
   vocabularySize?: number;
   chunkTokens?: number;
   later?: NonNullable<RolloutOptions["later"]>;
@@ -59,7 +61,9 @@ export function world(options: {
     draft: options.draft ?? "grouped",
     chunkTokens: options.chunkTokens ?? 4,
     epoch: EPOCH,
-    pool: options.pool ?? new EmbeddedKvPool({ clock, memoryBytesMax: 1000, disk: null }),
+    pool:
+      options.pool ??
+      new EmbeddedKvPool({ clock, memoryBytesMax: options.poolBytes ?? 1000, disk: null }),
     clock,
     core,
     vocabularySize: options.vocabularySize ?? Number.POSITIVE_INFINITY,
@@ -76,11 +80,12 @@ export function world(options: {
   });
   const workers: OpenWorker[] = [];
   const join = (given: { kvTokens?: number; as?: number } = {}) => {
-    const { slots = 2, newWorker = OpenWorker, lengthOf = () => LENGTH } = options;
+    const { slots = 2, contextTokens = 64 } = options;
+    const { newWorker = OpenWorker, lengthOf = () => LENGTH } = options;
     const { kvTokens = 400, as = workers.length } = given;
     const worker = new newWorker({
       workerId: workerId(as),
-      capacity: { slots, kvTokens, contextTokens: 64, kvBytesPerToken: 8 },
+      capacity: { slots, kvTokens, contextTokens, kvBytesPerToken: 8 },
       epoch: EPOCH,
       lengthOf,
     });

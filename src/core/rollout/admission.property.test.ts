@@ -3,19 +3,15 @@
 
 import { expect, test } from "bun:test";
 import fc from "fast-check";
-import { SimulatedWorker, simulatedToken } from "../../../test/faults/simulated/worker.ts";
-import { ManualClock } from "../../../test/suite/manual-clock.ts";
+import { simulatedToken } from "../../../test/faults/simulated/worker.ts";
 import { samplingOf } from "../../../test/suite/request-spec.ts";
-import { EmbeddedKvPool } from "../../host/embedded-pool.ts";
+import { world } from "../../../test/suite/rollout-bed.ts";
 import { fold32 } from "../base/hash.ts";
-import { groupId, weightEpoch, workerId } from "../base/ids.ts";
+import { groupId } from "../base/ids.ts";
 import type { Group, GroupSpec } from "../request/buffer.ts";
 import { isDivided, POLICY_NAMES, type PolicyName } from "../schedule/policies.ts";
-import { loadCore } from "../wasm/load.ts";
 import type { Figures } from "./figures.ts";
-import { Rollout } from "./rollout.ts";
 
-const core = loadCore();
 const DIVIDED = POLICY_NAMES.filter(isDivided);
 const STEPS_MAX = 50_000;
 
@@ -51,62 +47,34 @@ function groupsOf({ prompts, size, tokensMax }: Load): GroupSpec[] {
 }
 
 async function drive(load: Load): Promise<Outcome> {
-  const epoch = weightEpoch(0);
-  const clock = new ManualClock();
   const groups: Group[] = [];
   const { slots, kvTokens, policy, chunkTokens, lengthOf } = load;
-  const capacity = { slots, kvTokens, contextTokens: kvTokens, kvBytesPerToken: 8 };
-  const workers = Array.from({ length: load.workers }, (_, i) => {
-    const id = workerId(i);
-    const spec = { workerId: id, capacity, epoch };
-    return new SimulatedWorker({ ...spec, lengthOf: (request) => lengthOf(request.requestId) });
-  });
-  let problem: unknown = null;
-  const fail = (error: unknown) => {
-    problem ??= error;
-  };
-  const rollout = new Rollout({
-    policy,
-    draft: "off",
-    chunkTokens,
-    epoch,
-    clock,
-    core,
-    pool: new EmbeddedKvPool({ clock, memoryBytesMax: 1_000_000, disk: null }),
+  const { rollout, workers, join, steps, failed, threw } = world({
+    ...{ policy, slots, chunkTokens, draft: "off", contextTokens: kvTokens, poolBytes: 1_000_000 },
+    lengthOf: ({ requestId }) => lengthOf(requestId),
     listener: {
-      tokens() {},
-      finished() {},
-      restarted() {},
-      stats() {},
       groupFinished: (group) => groups.push(group),
-      workerFailed: (_worker, message) => fail(new Error(message)),
-      quarantined: ({ response }) => fail(new Error(response.refusal?.message)),
-      threw: fail,
-      broken: fail,
+      quarantined: ({ response }) => failed.push(response.refusal?.message ?? "quarantined"),
     },
   });
   for (const group of groupsOf(load)) rollout.submit(group);
-  for (const worker of workers) rollout.addWorker(worker);
+  for (let i = 0; i < load.workers; i += 1) rollout.addWorker(join({ kvTokens }));
   let used = 0;
-  let steps = 0;
+  let looks = 0;
   let kvExceeded = false;
-  for (let step = 0; step < STEPS_MAX; step += 1) {
-    for (const worker of workers) worker.step();
+  for (let step = 0; step < STEPS_MAX && rollout.unfinished > 0; step += 1) {
+    await steps(1);
     const running = workers.reduce((sum, worker) => sum + worker.stats().running, 0);
-    const waiting = rollout.meter.progress().waiting;
-    if (waiting > 0 && running < slots * workers.length) {
-      steps += 1;
+    if (rollout.meter.progress().waiting > 0 && running < slots * workers.length) {
+      looks += 1;
       for (const { kvTokensUsed } of workers) used += kvTokensUsed / kvTokens / workers.length;
     }
     kvExceeded ||= workers.some((worker) => worker.kvTokensUsed > kvTokens);
-    clock.advance(1);
-    await new Promise<void>((resolve) => setImmediate(resolve));
-    if (problem !== null) throw problem;
-    if (rollout.unfinished > 0) continue;
-    const report = rollout.meter.figures();
-    return { report, groups, kvShare: used / Math.max(1, steps), kvExceeded };
+    expect([failed, threw]).toEqual([[], []]);
   }
-  throw new Error(`no end after ${STEPS_MAX} steps: a request waits for ever`);
+  expect(rollout.unfinished).toBe(0);
+  const report = rollout.meter.figures();
+  return { report, groups, kvShare: used / Math.max(1, looks), kvExceeded };
 }
 
 /** Lengths with a heavy tail, 20 to 1,000 tokens, mean about 150. */
