@@ -12,7 +12,7 @@ import { timersOf } from "../host/timers.ts";
 import { DraftSocketService } from "../server/drafts/draft-socket.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { checkExposure } from "./exposure.ts";
-import { untilStopSignal } from "./signals.ts";
+import { untilSignal } from "./signals.ts";
 
 const FIELD_NAMES = ["host", "port", "apiToken", "insecure", "allowOrigin"] as const;
 
@@ -44,9 +44,8 @@ export function draftServerCommand(setStatus: (status: number) => void): Command
 }
 
 async function serveDrafts(settings: DraftServerSettings): Promise<number> {
-  const { host, apiToken: token } = settings;
-  const warning = checkExposure(settings);
-  if (warning !== null) console.error(`draft-server: ${warning} [insecure]`);
+  const { host, port, apiToken, allowOrigin: allowOrigins } = settings;
+  checkExposure(settings, (reason) => console.error(`draft-server: ${reason} [insecure]`));
   const failed = (error: unknown) => console.error("draft-server:", error);
   const timers = timersOf(failed);
   const server = new DraftServer({
@@ -60,19 +59,16 @@ async function serveDrafts(settings: DraftServerSettings): Promise<number> {
     connectionsMax: CONNECTIONS_MAX,
   });
   const http = listening(
-    {
-      host,
-      port: settings.port,
-      apiToken: token,
-      allowOrigins: settings.allowOrigin,
-    },
+    { host, port, apiToken, allowOrigins },
     { routes: [], sockets: { [PATH]: service }, answered: () => {}, failed },
   );
-  const stopped = untilStopSignal();
+  const { first: stopped, release } = untilSignal();
   console.log(`draft server on ws://${http.url.host}${PATH}`);
   timers.repeatedly(() => server.sweep(), SWEEP_MS);
   timers.repeatedly(evictionsOf(server), WATCH_MS);
   await stopped;
+  // A second signal ends the process, as by default.
+  release();
   service.end();
   const deadlineMs = wallClock.nowMs() + CLOSE_MS_MAX;
   while (service.connections > 0 && wallClock.nowMs() < deadlineMs) await Bun.sleep(CLOSE_LOOK_MS);

@@ -5,11 +5,16 @@ import type { Settings } from "../config/fields.ts";
 import { AppError } from "../core/base/errors.ts";
 import { isLoopbackHost } from "../server/access.ts";
 
-/** Returns a warning for the operator; null: none. @throws AppError usage: a token is required. */
-export function checkExposure(settings: Settings<"host" | "apiToken" | "insecure">): string | null {
-  const { host, apiToken, insecure } = settings;
-  if (apiToken !== null || isLoopbackHost(host)) return null;
-  if (insecure) return `${host} can be reached from other machines, and no token protects it`;
+/** Calls `warn` if others can reach the address. @throws AppError usage: they can, and a token is required. */
+export function checkExposure(
+  { host, apiToken, insecure }: Settings<"host" | "apiToken" | "insecure">,
+  warn: (reason: string) => void,
+): void {
+  if (apiToken !== null || isLoopbackHost(host)) return;
+  if (insecure) {
+    warn(`${host} can be reached from other machines, and no token protects it`);
+    return;
+  }
   const problem = `--host is ${host}, which other machines can reach, and no token protects it`;
   const fix = "give --api-token, or --insecure where the network does";
   throw new AppError("usage", `${problem}: ${fix}`);

@@ -265,6 +265,18 @@ export function textTable(
   return [rule, top, rule, ...body, ...(body.length > 0 ? [rule] : [])].join("\n");
 }
 
+/** A column of a table: its title, and what it shows of the item in a row. */
+export type Column<T> = readonly [title: string, cell: (item: T) => string];
+
+/** A text table with a row for each item. */
+export function tableOf<T>(items: readonly T[], columns: readonly Column<T>[]): string {
+  const rows = items.map((item) => columns.map(([, cell]) => cell(item)));
+  return textTable(
+    columns.map(([title]) => title),
+    rows,
+  );
+}
+
 export const EXIT_FAILED = 1;
 export const EXIT_USAGE = 2;
 /** Exit status after an interrupt: 128 + SIGINT, as shells report it. */

@@ -6,9 +6,9 @@
 // ones are zero: the norm's weights are divided by sqrt(f) and its epsilon by f. Attention keeps its heads: rows of one
 // request share a GPU's reads of KV, and a CPU makes them anew for each.
 
-import { closeSync, openSync, readFileSync, writeSync } from "node:fs";
+import { closeSync, openSync, readFileSync } from "node:fs";
 import { AppError } from "../core/base/errors.ts";
-import { MemoryFile } from "../engines/llama/files.ts";
+import { MemoryFile, writeFully } from "../engines/llama/files.ts";
 import { GGML_TYPE, type GgufTensor, readGgufHead } from "../engines/llama/gguf.ts";
 
 /** Value of --model that selects the priced model. */
@@ -41,8 +41,7 @@ export function writePricedGguf(source: string, target: string, factor = FACTOR)
   try {
     let at = 0;
     const write = (part: Uint8Array) => {
-      for (let done = 0; done < part.length; )
-        done += writeSync(file, part, done, part.length - done, at + done);
+      writeFully(file, part, at);
       at = aligned(at + part.length);
     };
     write(front);

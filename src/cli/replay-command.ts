@@ -16,7 +16,7 @@ import { readGroups } from "../tools/replay/recordings.ts";
 import { DRAFTERS } from "../tools/replay/replay.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { formatCount } from "./format.ts";
-import { jsonOf, outputsOf, textTable } from "./output.ts";
+import { type Column, jsonOf, outputsOf, tableOf, textTable } from "./output.ts";
 import { Status } from "./terminal.ts";
 
 const FIELD_NAMES = ["limit", "drafter", "engineSteps", "head", "report", "json", "quiet"] as const;
@@ -151,13 +151,18 @@ function engineOf(text: string | null): EngineSteps | null {
   throw new AppError("usage", `--engine-steps is "${text}"; it is ${what}`);
 }
 
-const HEAD = [
-  "drafter",
-  "accepted + 1",
-  "95 % interval",
-  "drafted/step",
-  "accepted/drafted",
-  "drafting us/token",
+const COLUMNS: readonly Column<CellResult>[] = [
+  ["drafter", ({ drafter }) => drafter],
+  ["accepted + 1", (result) => result.accepted_plus_1.toFixed(3)],
+  ["95 % interval", ({ ci95 }) => ci95?.map((bound) => bound.toFixed(3)).join(" - ") ?? "-"],
+  ["drafted/step", (result) => result.drafted_per_step.toFixed(2)],
+  ["accepted/drafted", (result) => result.accepted_per_drafted.toFixed(3)],
+  ["drafting us/token", (result) => result.us_per_token.toFixed(2)],
+];
+
+const SEEN: Column<CellResult> = [
+  "seen prompts",
+  ({ returning }) => returning?.accepted_plus_1.toFixed(3) ?? "",
 ];
 
 const HEAD_HEAD = [
@@ -198,20 +203,9 @@ function fileTable(
 ): string {
   const [first] = results;
   if (first === undefined) return basename(file);
-  const rows = results.map((result) => [
-    result.drafter,
-    result.accepted_plus_1.toFixed(3),
-    result.ci95?.map((bound) => bound.toFixed(3)).join(" - ") ?? "-",
-    result.drafted_per_step.toFixed(2),
-    result.accepted_per_drafted.toFixed(3),
-    result.us_per_token.toFixed(2),
-    ...(result.returning === null ? [] : [result.returning.accepted_plus_1.toFixed(3)]),
-    ...(engine === null ? [] : [times(speedUp(result, engine))]),
-  ]);
-  const head = [...HEAD, ...(first.returning === null ? [] : ["seen prompts"])];
-  if (engine !== null) head.push("speed-up");
-  const table = textTable(head, rows);
-  return `${titleOf(file, first)}\n${table}\n${verdictOf(results, engine)}`;
+  const columns = [...COLUMNS, ...(first.returning === null ? [] : [SEEN])];
+  if (engine !== null) columns.push(["speed-up", (result) => times(speedUp(result, engine))]);
+  return `${titleOf(file, first)}\n${tableOf(results, columns)}\n${verdictOf(results, engine)}`;
 }
 
 const times = (ratio: number): string => `${ratio.toFixed(2)}x`;

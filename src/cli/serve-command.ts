@@ -90,7 +90,7 @@ function checkUseless(command: Command, settings: ServeSettings, log: Log): void
 }
 
 async function serve(settings: ServeSettings, log: Log): Promise<number> {
-  warnIfExposed(settings, log);
+  checkExposure(settings, (reason) => log("warn", "insecure", { reason }));
   const count = settings.worker.length + settings.llama;
   if (count > 0 && settings.minWorkers > count) {
     const problem = `--min-workers is ${settings.minWorkers}, and there are ${count} workers`;
@@ -100,15 +100,6 @@ async function serve(settings: ServeSettings, log: Log): Promise<number> {
   const own = { count: settings.llama, slots, kvTokens, deterministic };
   const engines = { ...settings, embedded: settings.llama === 0 ? null : own };
   return await serveOver(engines, { settings, log, signals: untilSignal() });
-}
-
-/** Logs a warning if others can reach the address. @throws AppError usage: they can, and no token protects it. */
-export function warnIfExposed(
-  settings: Pick<ServeSettings, "host" | "apiToken" | "insecure">,
-  log: Log,
-): void {
-  const warning = checkExposure(settings);
-  if (warning !== null) log("warn", "insecure", { reason: warning });
 }
 
 /** The settings that serving needs with every kind of engine. */

@@ -41,13 +41,6 @@ export function untilSignal(): Signals {
   return { first: first.promise, second: second.promise, release };
 }
 
-/** Resolves at the first signal, for commands with little to end: a second one ends the process, as by default. */
-export async function untilStopSignal(): Promise<void> {
-  const { first, release } = untilSignal();
-  await first;
-  release();
-}
-
 const WATCH_MS = 200;
 
 /** The process number in an environment variable; null: it is not set. @throws AppError usage: it is no number. */

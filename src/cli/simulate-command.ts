@@ -12,7 +12,7 @@ import { recordingOf } from "../tools/simulate/recording.ts";
 import { readTracedRuns } from "../tools/trace/report.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { formatCount, formatSeconds, formatShare } from "./format.ts";
-import { jsonOf, outputsOf, reportFiles, textTable } from "./output.ts";
+import { type Column, jsonOf, outputsOf, reportFiles, tableOf } from "./output.ts";
 
 const FIELD_NAMES = ["trace", "policies", "chunkTokens", "report", "json", "quiet"] as const;
 
@@ -54,36 +54,25 @@ async function simulate(settings: SimulateSettings): Promise<void> {
   files.report?.write(jsonOf(report));
   files.page?.write(pageWith(report));
   if (json) console.log(jsonOf(report));
-  else if (!quiet) console.log(tableOf(report));
+  else if (!quiet) {
+    const table = tableOf(Object.entries(report.runs), COLUMNS);
+    console.log(`SIMULATED from ${sentenceOf(report.recorded)}\n${table}`);
+  }
 }
 
-const HEAD = [
-  "policy",
-  "wall",
-  "speed-up",
-  "tail",
-  "idle",
-  "preempted",
-  "recomputed",
-  "moves",
-  "moved tokens",
+type Simulated = readonly [policy: string, run: ComparisonReport["runs"][string]];
+
+const COLUMNS: readonly Column<Simulated>[] = [
+  ["policy", ([policy]) => policy],
+  ["wall", ([, run]) => formatSeconds(run.wall_s)],
+  ["speed-up", ([, run]) => run.speedup.toFixed(2)],
+  ["tail", ([, run]) => formatSeconds(run.tail_s)],
+  ["idle", ([, run]) => formatShare(run.idle_share)],
+  ["preempted", ([, run]) => formatCount(run.preemptions)],
+  ["recomputed", ([, run]) => formatCount(run.recomputed_tokens)],
+  ["moves", ([, run]) => formatCount(run.migrations)],
+  ["moved tokens", ([, run]) => formatCount(run.migrated_tokens)],
 ];
-
-/** The comparison as a table, without a final line end. */
-function tableOf({ recorded, runs }: ComparisonReport): string {
-  const rows = Object.entries(runs).map(([policy, run]) => [
-    policy,
-    formatSeconds(run.wall_s),
-    run.speedup.toFixed(2),
-    formatSeconds(run.tail_s),
-    formatShare(run.idle_share),
-    formatCount(run.preemptions),
-    formatCount(run.recomputed_tokens),
-    formatCount(run.migrations),
-    formatCount(run.migrated_tokens),
-  ]);
-  return `SIMULATED from ${sentenceOf(recorded)}\n${textTable(HEAD, rows)}`;
-}
 
 function sentenceOf(recorded: ComparisonReport["recorded"]): string {
   const { name, wall_s: wallS, responses, engines, unfinished } = recorded;

@@ -3,7 +3,7 @@
 
 import type { WorkerReport } from "../core/rollout/meter.ts";
 import { formatBytes, formatCount, formatSeconds, formatShare } from "./format.ts";
-import { textTable } from "./output.ts";
+import { type Column, tableOf, textTable } from "./output.ts";
 import { median, type Round, type RoundsReport } from "./rounds.ts";
 import { paint } from "./terminal.ts";
 
@@ -199,30 +199,27 @@ export function describeRatio(kind: RatioKind, from: number, to: number): string
   return paint(`${text}x ${words[kind]}`, style);
 }
 
-const WORKER_HEAD = [
-  ...["worker", "busy", "idle tail", "tokens", "recomputed", "preempted"],
-  "KV tokens peak",
+/** `run`: the run's name, in the row of its first worker. */
+type WorkerRow = WorkerReport & { readonly run: string };
+
+const WORKER_COLUMNS: readonly Column<WorkerRow>[] = [
+  ["worker", ({ worker }) => String(worker)],
+  ["busy", (row) => formatShare(row.busy_share)],
+  ["idle tail", (row) => formatSeconds(row.idle_tail_s)],
+  ["tokens", (row) => formatCount(row.output_tokens)],
+  ["recomputed", (row) => formatCount(row.recomputed_tokens)],
+  ["preempted", (row) => formatCount(row.preemptions)],
+  [
+    "KV tokens peak",
+    ({ kv_tokens_peak: peak, kv_tokens: all }) =>
+      `${formatShare(peak / Math.max(1, all))} of ${formatCount(all)}`,
+  ],
 ];
 
 function workerTable(runs: readonly NamedRun[]): string {
-  const isOne = runs.length === 1;
-  const rows = runs.flatMap(([name, run]) =>
-    run.workers.map((worker, i) => [
-      ...(isOne ? [] : [i === 0 ? name : ""]),
-      ...workerCells(worker),
-    ]),
+  const rows = runs.flatMap(([name, { workers }]) =>
+    workers.map((worker, i) => ({ ...worker, run: i === 0 ? name : "" })),
   );
-  return textTable(isOne ? WORKER_HEAD : ["", ...WORKER_HEAD], rows);
-}
-
-function workerCells(worker: WorkerReport): string[] {
-  return [
-    String(worker.worker),
-    formatShare(worker.busy_share),
-    formatSeconds(worker.idle_tail_s),
-    formatCount(worker.output_tokens),
-    formatCount(worker.recomputed_tokens),
-    formatCount(worker.preemptions),
-    `${formatShare(worker.kv_tokens_peak / Math.max(1, worker.kv_tokens))} of ${formatCount(worker.kv_tokens)}`,
-  ];
+  const named: Column<WorkerRow> = ["", ({ run }) => run];
+  return tableOf(rows, runs.length === 1 ? WORKER_COLUMNS : [named, ...WORKER_COLUMNS]);
 }

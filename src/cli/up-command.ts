@@ -22,9 +22,10 @@ import {
 } from "../tools/up/mooncake.ts";
 import { freePort, freePorts } from "../tools/up/ports.ts";
 import { addFields, readFields } from "./commander-fields.ts";
+import { checkExposure } from "./exposure.ts";
 import { type Log, type LogLevel, stderrLog } from "./log.ts";
 import { EXIT_INTERRUPTED } from "./output.ts";
-import { SERVING_FIELDS, serveOver, warnIfExposed } from "./serve-command.ts";
+import { SERVING_FIELDS, serveOver } from "./serve-command.ts";
 import { type Signals, untilSignal } from "./signals.ts";
 
 const FIELD_NAMES = [
@@ -73,7 +74,7 @@ export function upCommand(setStatus: (status: number) => void): Command {
 async function up(given: UpSettings, vllmArgs: readonly string[]): Promise<number> {
   checkPoolSettings(given);
   const log = stderrLog(given.log);
-  warnIfExposed(given, log);
+  checkExposure(given, (reason) => log("warn", "insecure", { reason }));
   // Engines get the sidecar's port before it listens.
   const port = given.port === 0 ? freePort(given.host) : given.port;
   const settings = { ...given, port };

@@ -1,7 +1,7 @@
 // A stand-in for a vLLM server as a process of its own, which tests kill and stop. It runs as the `vllm` command too (`vllm serve
 // MODEL --port N`): its model's logprobs of a finished text are those that came with its tokens.
 
-import { untilStopSignal } from "../../../src/cli/signals.ts";
+import { untilSignal } from "../../../src/cli/signals.ts";
 import { standInLogprob } from "./tokens.ts";
 import { type StandInOptions, VllmStandIn } from "./vllm-stand-in.ts";
 
@@ -20,5 +20,5 @@ const server = await VllmStandIn.start({
   ...options,
 });
 console.log(`stand-in on ${server.url}`);
-await untilStopSignal();
+await untilSignal().first;
 process.exit(0);
