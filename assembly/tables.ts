@@ -2,9 +2,10 @@
 // slots, in an area that the device reads while the host goes on (docs/PLUGIN.md).
 //
 //   area:  selected, then nothing up to TABLE_AREA_WORDS | two buffers of `slots` rows | followers (followers.ts)
-//   row:   known | key | own key | nothing | TABLE_NODES nodes
+//   row:   known | key | own key | matched | TABLE_NODES nodes
 //   known  tokens of the request up to the tree's root; 0: there is no tree
 //   key    of the request's group, and of the request, among the followers
+//   matched  tokens before the root that the group has elsewhere, or the request has had before
 //   node   token | (parent + 1) << TABLE_TOKEN_BITS | odds << ODDS_SHIFT; parent -1: the root; -1: no node. Parents come before
 //          children, the likelier of two children of one parent comes first. Odds: of the node if its parent is right,
 //          in sixteenths, rounded down.
@@ -32,6 +33,8 @@ import { followerKey, followersPlace } from "./followers";
 import { areaTake } from "./memory/pool";
 import { draftFor, inputHolds, remember } from "./step";
 import { groupAt, isGroup } from "./suffix/arena";
+import { matchState, sequenceSeen } from "./suffix/automaton";
+import { lenOf } from "./suffix/node";
 
 const HEAD_BYTES: usize = (<usize>TABLE_AREA_WORDS) << 2;
 const ROW_BYTES: usize = (<usize>TABLE_ROW_WORDS) << 2;
@@ -81,6 +84,10 @@ function rowWrite(row: usize, record: usize, from: i32, count: i32): void {
   const group = load<u32>(record);
   store<u32>(row, group, 4);
   store<u32>(row, followerKey(group, load<i32>(record, 4)), 8);
+  if (count > 0) {
+    const sequence = sequenceSeen(groupAt(group), load<i32>(record, 4));
+    store<u32>(row, lenOf(matchState(groupAt(group), sequence)), 12);
+  }
   const nodes = row + ((<usize>TABLE_HEAD_WORDS) << 2);
   for (let i: i32 = 0; i < count; i++) {
     const parent = <u32>(load<i32>(wordAt(drafts.parents, from + i)) + 1);
