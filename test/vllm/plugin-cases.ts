@@ -33,6 +33,8 @@ export interface Runner {
   readonly tokensMax: number;
   /** Rollouts that are disturbed: groups, responses of a group, and tokens before the disturbance. */
   readonly small: { readonly groups: number; readonly n: number; readonly afterTokens: number };
+  /** Whether only what is drawn is looked at: faults and the budget are the same as in another run. */
+  readonly isShort?: boolean;
 }
 
 interface EngineLine {
@@ -158,8 +160,9 @@ export function pluginTests(runner: Runner): void {
   });
 
   draftTests(plugins, test);
-  disturbanceTests(plugins, test);
+  if (runner.isShort !== true) disturbanceTests(plugins, test);
   exactTests(plugins, test);
+  if (runner.isShort === true) return;
   budgetTests(plugins, test);
 
   test("the plugin's thread ends in the middle: the rollout continues without it, and ends", async () => {

@@ -83,6 +83,7 @@ describe.skipIf(tritonMissing !== null)("the plugin under vLLM's second model ru
 
   test("the kernel compiles for a GPU", () => {
     const said = scripted(["walk_compiles.py"], { ...INTERPRETER, TRITON_INTERPRET: undefined });
-    expect(said).toMatch(/^\*i32: \d+ characters of PTX\n\*i64: \d+ characters of PTX$/);
+    const made = said.replaceAll(/: \d+ characters of PTX/g, "");
+    expect(made.split("\n")).toEqual(["*i32", "*i64", "*i64, a head"]);
   });
 });

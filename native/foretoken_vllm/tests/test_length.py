@@ -8,10 +8,11 @@ import pytest
 
 from foretoken_vllm import engine
 from foretoken_vllm.faults import Faults
-from foretoken_vllm.length import LengthBudget, StepTimes, best_length
+from foretoken_vllm.length import LengthBudget, StepTimes, best_option
 from recorded import ACCEPTANCES, ENGINES, LENGTHS, REQUESTS, run, worst
 
 UP = (0, 1, 3, 7)
+ALONE = [(length, 0) for length in UP]
 
 
 @pytest.mark.parametrize("requests", REQUESTS)
@@ -37,12 +38,15 @@ def test_it_starts_with_the_longest_whose_rows_are_free(requests: int, length: i
 
 
 def test_what_is_longest_is_found_by_the_tokens_that_it_makes() -> None:
-    survival = [0.9, 0.8, 0.7]
-    times = {0: 10.0, 1: 11.5, 3: 13.5}
-    assert best_length(times, survival, 8, 8) == 3
+    survival = {0: [0.9, 0.8, 0.7], 1: [0.95, 0.9, 0.8]}
+    times = {(0, 0): 10.0, (1, 0): 11.5, (3, 0): 13.5}
+    assert best_option(times, survival.__getitem__, 8, 8) == (3, 0)
     # 8 + 0.9, then 8 + 2.4.
-    assert best_length(times, survival, 8, 1) == 0
-    assert best_length({**times, 3: 22.0}, survival, 8, 8) == 1
+    assert best_option(times, survival.__getitem__, 8, 1) == (0, 0)
+    assert best_option({**times, (3, 0): 22.0}, survival.__getitem__, 8, 8) == (1, 0)
+    # 8 + 8 * 2.65 in 14.5, and in 14.
+    for us, option in ((14.5, (3, 0)), (14.0, (3, 1))):
+        assert best_option({**times, (3, 1): us}, survival.__getitem__, 8, 8) == option
 
 
 @pytest.mark.parametrize("engine_name", ENGINES)
@@ -90,11 +94,11 @@ def test_a_step_that_compiles_says_nothing_of_its_length() -> None:
     times = StepTimes()
     for us in (70_000.0, 7000.0, 7020.0, 6980.0):
         times.observe(8, 7, us)
-    assert times.expected(8, UP)[7] == pytest.approx(7000, rel=0.01)
+    assert times.expected(8, ALONE)[7, 0] == pytest.approx(7000, rel=0.01)
     # Two steps of another length, one of which compiles.
     for us in (8000.0, 80_000.0):
         times.observe(8, 3, us)
-    assert times.expected(8, UP)[3] == pytest.approx(8000, rel=0.01)
+    assert times.expected(8, ALONE)[3, 0] == pytest.approx(8000, rel=0.01)
 
 
 def test_steps_in_which_requests_have_different_lengths_say_nothing() -> None:
@@ -102,7 +106,7 @@ def test_steps_in_which_requests_have_different_lengths_say_nothing() -> None:
     for drafted in (8 * 7 - 1, 8 * 2):
         budget.observe(8, drafted, 7000)
         budget.observe(8, drafted, 7000)
-    assert budget.step_time.expected(8, UP) == LengthBudget(UP, Faults()).step_time.expected(8, UP)
+    assert budget.step_time.expected(8, ALONE) == LengthBudget(UP, Faults()).step_time.expected(8, ALONE)
 
 
 @pytest.mark.parametrize(("allowed", "length"), [(None, 7), (56, 7), (55, 3), (20, 1), (7, 0), (0, 0)])

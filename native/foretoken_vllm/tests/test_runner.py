@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -101,3 +102,41 @@ def test_lengths_of_a_ladder_have_rows_that_divide_each_other() -> None:
         (0, 1, 3, 7, 8),
         (0, 1, 3, 7, 15),
     ]
+
+
+HEAD = SimpleNamespace(method="eagle3", model="/head", draft_sample_method="greedy")
+
+
+@pytest.mark.parametrize(
+    ("beside", "speculation", "more", "problem"),
+    [
+        (0, {}, {}, None),
+        (1, {}, {}, ""),
+        (1, {"method": "draft_model"}, {}, ""),
+        (1, {"method": "mtp"}, {}, ""),
+        (1, {"method": "ngram_gpu"}, {}, "method ngram_gpu has no head"),
+        (1, {"draft_sample_method": "probabilistic"}, {}, "its drafts are drawn from a distribution"),
+        (1, {}, {"watermark_config": {}}, "its drafts are drawn from a distribution"),
+        (1, {}, {"parallel_config": SimpleNamespace(tensor_parallel_size=2)}, "--tensor-parallel-size"),
+    ],
+)
+def test_nothing_stands_beside_a_head_that_was_not_meant_or_whose_drafts_are_drawn(
+    beside: int, speculation: dict[str, Any], more: dict[str, Any], problem: str | None
+) -> None:
+    given = SimpleNamespace(
+        additional_config={"foretoken": {"beside": beside}},
+        speculative_config=SimpleNamespace(**{**vars(HEAD), **speculation}),
+        **{"parallel_config": SimpleNamespace(tensor_parallel_size=1), **more},
+    )
+    found = runner_v2.beside_problem(given)
+    assert found == problem or (problem and problem in str(found))
+    # Where it stands, the scheduler's table of lengths is its own.
+    assert runner_v2.has_tables(given) is (problem == "")
+
+
+def test_it_is_asked_for_by_the_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    one_rank = SimpleNamespace(tensor_parallel_size=1)
+    given = SimpleNamespace(additional_config=None, speculative_config=HEAD, parallel_config=one_rank)
+    assert runner_v2.beside_problem(given) is None
+    monkeypatch.setenv("FORETOKEN_BESIDE", "1")
+    assert runner_v2.beside_problem(given) == "" and settings.is_wanted()

@@ -17,9 +17,9 @@ import torch
 from foretoken_vllm import abi, speculator
 from foretoken_vllm.core import SuffixCore, float_word
 from foretoken_vllm.exact import accept
-from foretoken_vllm.table import ODDS, Tables
+from foretoken_vllm.table import KINDS, ODDS, Tables
 from foretoken_vllm.walk import _NO_CONFIDENCE, walk
-from walk_twin import drafted
+from walk_twin import drafted, walk_along
 from walk_twin import walk as expected_walk
 
 SLOTS = 20
@@ -27,6 +27,8 @@ WIDTH = 512
 DRAFTS = 8
 PATH = 16
 ONE = float_word(1.0)
+# Cases beside a head: vocabularies below. They take the interpreter several times as long.
+ALONG_MAX = 10
 
 
 def main() -> None:
@@ -56,14 +58,14 @@ def faulty() -> None:
     states = SimpleNamespace(
         total_len=SimpleNamespace(gpu=torch.full((8,), 3, dtype=torch.int32)),
         all_token_ids=SimpleNamespace(gpu=torch.zeros((8, 64), dtype=torch.int32)),
+        last_sampled_tokens=torch.arange(8, dtype=torch.int64).view(-1, 1),
     )
     made = speculator.ForetokenSpeculator(config, torch.device("cpu"), states)
     batch = SimpleNamespace(num_reqs=2, num_draft_tokens=0, num_tokens=2, idx_mapping=torch.tensor([5, 1]))
-    last = torch.arange(8, dtype=torch.int64).view(-1, 1)
     wanted = [[5] * 4, [1] * 4]
 
     def proposed(of: object, **options: bool) -> list[list[int]]:
-        return made.propose(of, *[None] * 6, last, **options).tolist()
+        return made.propose(of, *[None] * 9, **options).tolist()
 
     graphed = SimpleNamespace(cg_mode=SimpleNamespace(name="FULL"))
     for graph in (graphed, SimpleNamespace(cg_mode=SimpleNamespace(name="NONE")), graphed):
@@ -127,7 +129,7 @@ def adapts() -> None:
     drafts, confidences = torch.zeros((2, DRAFTS), dtype=torch.int64), torch.zeros((2, DRAFTS), dtype=torch.float32)
     total, last = torch.full((2,), 4, dtype=torch.int32), torch.full((2,), story[0])
     slots = torch.tensor([0, 1])
-    walk(*views, torch.tensor(ODDS, dtype=torch.int32), slots, total, last, tokens, drafts, confidences)
+    walk(tuple(views), torch.tensor(ODDS, dtype=torch.int32), slots, total, last, tokens, drafts, confidences)
     if drafts[1].tolist() != story[1 : DRAFTS + 1]:
         raise SystemExit(f"drafts {drafts.tolist()}")
     capacities = torch.full((2,), DRAFTS, dtype=torch.int32)
@@ -176,7 +178,7 @@ def walked(vocabulary: int) -> tuple[int, int, int]:
     confidences = torch.zeros((SLOTS, DRAFTS), dtype=torch.float32)
     views = [torch.from_numpy(words) for words in (tables.buffers, tables.selected, tables.followers)]
     odds = torch.tensor(ODDS, dtype=torch.int32)
-    given = (*views, odds, torch.tensor(order, dtype=torch.int64), total, last, all_tokens, drafts, confidences)
+    given = (tuple(views), odds, torch.tensor(order, dtype=torch.int64), total, last, all_tokens, drafts, confidences)
     walk(*given)
     deep = left = 0
     for line, likely, slot in zip(drafts.tolist(), confidences.tolist(), order, strict=True):
@@ -187,10 +189,12 @@ def walked(vocabulary: int) -> tuple[int, int, int]:
         deep, left = deep + len(wanted), left + (len(wanted) == 0)
         if line != wanted + [tokens[-1]] * empty:
             raise SystemExit(f"slot {slot}: {line}, not {wanted}")
-        if not np.allclose(likely, [odd for _, odd in expected] + [_NO_CONFIDENCE] * empty):
+        if not np.allclose(likely, [odd for _, odd in expected] + [_NO_CONFIDENCE.value] * empty):
             raise SystemExit(f"slot {slot}: confidences {likely}, not {expected}")
         if len(tokens) == ends[i]:
             check_path(found, i, parents, wanted)
+    if vocabulary < ALONG_MAX:
+        along(rows, tables.followers, requests, order, given)
     # A slot that another request has: nothing of the old table is drafted.
     for slot in range(SLOTS):
         tables.clear(slot)
@@ -198,6 +202,39 @@ def walked(vocabulary: int) -> tuple[int, int, int]:
     if any(line != [requests[slot][1][-1]] * DRAFTS for line, slot in zip(drafts.tolist(), order, strict=True)):
         raise SystemExit("a cleared table drafts")
     return SLOTS, deep, left
+
+
+def along(rows: object, followers: object, requests: list, order: list[int], given: tuple) -> None:
+    """Beside a head: drafts, confidences and notes against the twin, for heads that are right, wrong, and asked for less."""
+    drafts, confidences = given[-2:]
+    likely = np.random.default_rng(random.randrange(1 << 30))
+    rather = torch.from_numpy(likely.integers(0, 2, (DRAFTS, KINDS + 1), np.int32))
+    notes = torch.full((SLOTS, 1 + 2 * DRAFTS), -9, dtype=torch.int32)
+    kept = torch.full((SLOTS,), -9, dtype=torch.int32)
+    for count, asked in ((DRAFTS, DRAFTS), (DRAFTS, 3), (5, 1), (5, 5), (0, 0)):
+        heads = {}
+        confidences.copy_(torch.from_numpy(likely.random(confidences.shape, np.float32)))
+        drafts.fill_(-3)
+        for line, slot in enumerate(order):
+            # What the table would say, but for one place in four.
+            said = [token for token, _ in expected_walk(rows[slot], followers, requests[slot][1], asked)]
+            tokens = [token if random.random() < 0.75 else 1 for token in [*said, *[2] * DRAFTS][:asked]]
+            drafts[line, :asked] = torch.tensor(tokens)
+            heads[slot] = list(zip(tokens, confidences[line].tolist(), strict=False))
+        walk(*given, asked, head=(rather, notes, kept), count=count)
+        for line, slot in enumerate(order):
+            tokens = requests[slot][1]
+            wanted, noted, kept_of = walk_along(rows[slot], followers, tokens, count, heads[slot], rather.tolist())
+            empty = count - len(wanted)
+            found = drafts[line, :count].tolist()
+            if found != [token for token, _ in wanted] + [tokens[-1]] * empty:
+                raise SystemExit(f"slot {slot} beside a head: {found}, not {wanted}")
+            if not np.allclose(confidences[line, : len(wanted)].tolist(), [odd for _, odd in wanted]):
+                raise SystemExit(f"slot {slot}: confidences {confidences[line]}, not {wanted}")
+            note = notes[slot].tolist()
+            is_noted = (note[1 : 1 + count], note[1 + DRAFTS : 1 + DRAFTS + count]) == noted
+            if note[0] != len(tokens) or not is_noted or int(kept[slot]) != kept_of:
+                raise SystemExit(f"slot {slot}: {note}, {kept[slot]} kept, not {noted}, {kept_of}")
 
 
 def check_path(found: object, i: int, parents: list[int], wanted: list[int]) -> None:

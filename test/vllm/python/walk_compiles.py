@@ -6,7 +6,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.compiler.compiler import ir, make_backend
 
-from foretoken_vllm.walk import CONSTANTS, _kernel
+from foretoken_vllm.walk import _kernel
 
 KINDS = {
     "buffers": "*i32",
@@ -19,12 +19,15 @@ KINDS = {
     "all_tokens": "*i32",
     "drafts": "*i64",
     "confidences": "*fp32",
+    "rather": "*i32",
+    "seen": "*i32",
+    "kept": "*i32",
 }
 
 names = _kernel.arg_names
-values = CONSTANTS
-constants = {(names.index(name),): value for name, value in values.items()}
-for slots in ("*i32", "*i64"):
+for slots, has_head in (("*i32", False), ("*i64", False), ("*i64", True)):
+    values = {"has_head": has_head}
+    constants = {(names.index(name),): value for name, value in values.items()}
     signature = {name: "constexpr" if name in values else KINDS.get(name, "i32") for name in names} | {"slots": slots}
     source = ASTSource(fn=_kernel, signature=signature, constexprs=constants)
     target = GPUTarget("cuda", 90, 32)
@@ -39,4 +42,4 @@ for slots in ("*i32", "*i64"):
     metadata: dict = {"target": target, **options.__dict__}
     for stage in ("ttir", "ttgir", "llir", "ptx"):
         made = stages[stage](made, metadata)
-    print(f"{slots}: {len(made)} characters of PTX")
+    print(f"{slots}{', a head' if has_head else ''}: {len(made)} characters of PTX")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import settings
+from . import runner_v2, settings
 from .faults import Faults
 
 
@@ -26,8 +26,7 @@ def fit(scheduler: Any, faults: Faults) -> bool:
             # By the number of requests in a step; what the user has configured stays.
             wanted = table or [tokens] * (scheduler.scheduler_config.max_num_seqs + 1)
         else:
-            is_ours = scheduler.vllm_config.speculative_config.model == settings.SPECULATOR
-            wanted = None if is_ours else table
+            wanted = None if runner_v2.has_tables(scheduler.vllm_config) else table
         scheduler.dynamic_sd_lookup = wanted
     except Exception as error:  # noqa: BLE001 - requests are padded, or not
         faults.add("padding", error)

@@ -32,7 +32,7 @@ TOKENS_MAX = abi.DRAFT_TOKENS_MAX
 TRAPS_MAX = 3
 SWEEP_STEPS = 128
 # Longer pauses between two steps are an engine's that had nothing to do.
-_STEP_S_MAX = 1.0
+STEP_S_MAX = 1.0
 # How often it is counted what steps took.
 _LEDGER_STEPS = 16
 _NO_QUERIES = array("i")
@@ -274,7 +274,7 @@ class ForetokenProposer:
             counters.requests += requests
             counters.drafted += drafted
             counters.propose_us += took * 1e6
-            if span >= _STEP_S_MAX:
+            if span >= STEP_S_MAX:
                 continue
             counters.step_us += span * 1e6
             if verified >= 0:

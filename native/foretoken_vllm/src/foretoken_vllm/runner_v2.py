@@ -14,12 +14,16 @@ import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-from .settings import is_cpu, is_older, vllm_version
+from .faults import Faults
+from .settings import SPECULATOR, is_cpu, is_older, load, vllm_version
 
 _VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"
 # Its removal is announced and overdue; what it looks like in releases to come is not known.
 FIRST_RUNNER_UNKNOWN = (0, 34)
+# vLLM's methods that draft by a model of their own.
+_HEADS = ("mtp", "eagle", "eagle3", "draft_model", "dflash", "dspark")
 _GPU = "vllm.v1.worker.gpu"
 # Module, qualified name, and the hashes of the signatures that are known: 0.32 and, where it differs, 0.33.
 Signatures = tuple[tuple[str, str, tuple[str, ...]], ...]
@@ -128,6 +132,26 @@ def first_runner_problem() -> str:
     if not is_older(*FIRST_RUNNER_UNKNOWN):
         return f"the first runner is not known from vLLM {'.'.join(map(str, FIRST_RUNNER_UNKNOWN))} on"
     return ""
+
+
+def beside_problem(config: Any) -> str | None:
+    """Why nothing stands beside the head that vLLM has; "": nothing prevents it; None: it was not asked for."""
+    if load(getattr(config, "additional_config", None), Faults()).beside == 0:
+        return None
+    speculation = config.speculative_config
+    if speculation.method not in _HEADS:
+        return f"method {speculation.method} has no head"
+    if speculation.draft_sample_method != "greedy" or getattr(config, "watermark_config", None) is not None:
+        return "its drafts are drawn from a distribution of its own, and none of ours would have that"
+    if config.parallel_config.tensor_parallel_size > 1:
+        return "the ranks of --tensor-parallel-size would draft differently"
+    return ""
+
+
+def has_tables(config: Any) -> bool:
+    """Whether the server drafts from tables under the second runner."""
+    speculation = config.speculative_config
+    return speculation is not None and (speculation.model == SPECULATOR or beside_problem(config) == "")
 
 
 def main(arguments: list[str]) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 from .faults import Faults
 
 _ENV_PREFIX = "FORETOKEN_"
+_WANTED = ("DRAFT_URL", "REPAIR", "STATS_FILE", "DRAFTS", "BESIDE", "EXACT")
 # Of the speculative configuration of servers that the plugin drafts for under the second runner.
 SPECULATOR = "foretoken_vllm.speculator"
 
@@ -31,6 +32,8 @@ class Settings:
     """What the sidecar calls this engine."""
     drafts: int = 1
     """0: tokens are shared, nothing is drafted."""
+    beside: int = 0
+    """1: a head that the server names drafts, and tables replace and lengthen what it drafts."""
     exact: int = 0
     """1: a response has the same tokens drafted or not, in chunks or in one piece."""
     probability_min: float = 0.0
@@ -53,6 +56,7 @@ class Settings:
 
 _BOUNDS: dict[str, tuple[float, float]] = {
     "drafts": (0, 1),
+    "beside": (0, 1),
     "exact": (0, 1),
     "probability_min": (0, 1),
     "core_mb": (8, 3840),
@@ -103,7 +107,7 @@ def load(additional: object, faults: Faults, environment: Mapping[str, str] = os
 
 def is_wanted(environment: Mapping[str, str] = os.environ) -> bool:
     """The general plugin is inert in every vLLM of the environment that is not configured for it."""
-    return any(environment.get(_ENV_PREFIX + name) for name in ("DRAFT_URL", "REPAIR", "STATS_FILE", "DRAFTS", "EXACT"))
+    return any(environment.get(_ENV_PREFIX + name) for name in _WANTED)
 
 
 def is_cpu() -> bool:

@@ -63,7 +63,7 @@ class ForetokenSpeculator(BaseSpeculator):  # type: ignore[misc]
         """Lets the device read the drafter's tables; others come after a fault. False: there are none."""
         tables = self.drafter.tables
         if tables is not self._tables and tables is not None:
-            buffers, area = tables.buffers, _mapped(torch.from_numpy(tables.area), device)
+            buffers, area = tables.buffers, mapped(torch.from_numpy(tables.area), device)
             begin, end = abi.TABLE_AREA_WORDS, abi.TABLE_AREA_WORDS + buffers.size
             self._views = area[begin:end].view(buffers.shape), area[:1], area[end:]
             self._tables = tables
@@ -71,62 +71,56 @@ class ForetokenSpeculator(BaseSpeculator):  # type: ignore[misc]
 
     def init_cudagraph_manager(self, cudagraph_mode: Any) -> None:
         """There is no model of its own; but from here on the configuration says what is captured."""
+        self.drafter.choose_among(self._lengths())
+
+    def _lengths(self) -> tuple[int, ...]:
+        """Numbers of drafts that have graphs."""
         try:
             lengths, problem = graphs.lengths_of(self._config)
             if problem:
                 self.faults.add("graphs", problem, level=logging.INFO)
+            return lengths
         except Exception as error:  # noqa: BLE001 - the configured number has what vLLM captures without a table
-            lengths = (self.num_speculative_steps,)
             self.faults.add("graphs", error)
-        self.drafter.choose_among(lengths)
+            return (self.num_speculative_steps,)
 
     def capture(self) -> None:
         """There is no model of its own."""
 
-    def propose(
-        self,
-        input_batch: Any,
-        attn_metadata: Any,
-        slot_mappings: Any,
-        last_hidden_states: Any,
-        aux_hidden_states: Any,
-        num_sampled: Any,
-        num_rejected: Any,
-        last_sampled: Any,
-        *_arguments: Any,
-        dummy_run: bool = False,
-        **_options: Any,
-    ) -> Any:
-        requests = input_batch.num_reqs
-        drafts = self._drafts[:requests]
-        if dummy_run:
-            return drafts
-        slots = input_batch.idx_mapping[:requests]
+    def propose(self, input_batch: Any, *_arguments: Any, dummy_run: bool = False, **_options: Any) -> Any:
+        drafts = self._drafts[: input_batch.num_reqs]
+        if not dummy_run:
+            self._end_step(input_batch, drafts, self.draft_token_confidence_probs)
+        return drafts
+
+    def _end_step(self, batch: Any, drafts: Any, odds: Any, of_head: int = 0, asked: int = 0, **how: Any) -> None:
+        """Tells the drafter of the step, and fills the drafts behind the `asked` tokens of a head.
+
+        `of_head`: of the draft tokens that this step has verified.
+        """
+        slots, last = batch.idx_mapping[: batch.num_reqs], self.req_states.last_sampled_tokens.view(-1)
         try:
-            verified = int(input_batch.num_draft_tokens)
-            is_decode = int(input_batch.num_tokens) == requests + verified
+            requests, verified = batch.num_reqs, int(batch.num_draft_tokens)
+            is_decode = int(batch.num_tokens) == requests + verified
             self.drafter.launched += 1
-            self.drafter.in_flight.append((self.drafter.launched, requests, verified, is_decode))
+            self.drafter.in_flight.append((self.drafter.launched, requests, verified, is_decode, of_head))
             if is_decode:
                 counters = self.drafter.counters
                 counters.graph_steps += self.is_graph
                 counters.outside_steps += not self.is_graph
             if self._is_sound and self._map(drafts.device):
                 total, tokens = self.req_states.total_len.gpu, self.req_states.all_token_ids.gpu
-                last = last_sampled.view(-1)
-                confidences = self.draft_token_confidence_probs
                 with torch.inference_mode():
-                    walk(*self._views, self._odds, slots, total, last, tokens, drafts, confidences)
-                return drafts
+                    walk(self._views, self._odds, slots, total, last, tokens, drafts, odds, asked, **how)
+                return
         except Exception as error:  # noqa: BLE001 - one that raises here ends the server
-            self._is_sound = False
+            self._is_sound, self.drafter.gives_up = False, True
             self.faults.add("walk", error)
         # Something that the model can read; it is refused like any other.
-        drafts.copy_(last_sampled.view(-1)[slots].unsqueeze(1).expand_as(drafts))
-        return drafts
+        drafts[:, asked:] = last[slots].unsqueeze(1)
 
 
-def _mapped(words: Any, device: Any) -> Any:
+def mapped(words: Any, device: Any) -> Any:
     """The device's view of memory of the host, which its driver knows for as long as the process lasts.
 
     Raises RuntimeError where it cannot be.
@@ -143,7 +137,7 @@ def _mapped(words: Any, device: Any) -> Any:
 
 
 def take_over(faults: Faults) -> bool:
-    """Puts the speculator in place of vLLM's own n-gram drafts where the server is configured for it. Idempotent."""
+    """Puts the speculator in place of vLLM's n-gram drafts, or beside a head where that is asked for. Idempotent."""
     from vllm.v1.worker.gpu import async_utils, cudagraph_utils, model_runner
 
     if getattr(model_runner.init_speculator, _MARK, False):
@@ -158,7 +152,9 @@ def take_over(faults: Faults) -> bool:
     def init_speculator(vllm_config: Any, device: Any, req_states: Any) -> Any:
         global _current
         if vllm_config.speculative_config.model != settings.SPECULATOR:
-            return original(vllm_config, device, req_states)
+            head = original(vllm_config, device, req_states)
+            _current = _beside(head, vllm_config, device, req_states, faults)
+            return head
         if vllm_config.parallel_config.tensor_parallel_size > 1:
             # Each rank takes the drafts that it has made itself, and only one is given the tokens of a step.
             faults.add("tensor parallel", "its ranks would draft differently: vLLM's own drafts stay")
@@ -183,6 +179,21 @@ def take_over(faults: Faults) -> bool:
     return True
 
 
+def _beside(head: Any, vllm_config: Any, device: Any, req_states: Any, faults: Faults) -> ForetokenSpeculator | None:
+    """None: nobody asked for it, or the head drafts alone for another reason."""
+    try:
+        problem = runner_v2.beside_problem(vllm_config)
+        if problem == "":
+            from .beside import Beside
+
+            return Beside(head, vllm_config, device, req_states)
+        if problem is not None:
+            faults.add("beside", f"the head drafts alone: {problem}")
+    except Exception as error:  # noqa: BLE001 - the head needs none of it
+        faults.add("beside", error)
+    return None
+
+
 def _warm_up_as_rollouts_sample(faults: Faults) -> None:
     """vLLM's warm-up samples with every feature on; for plain logits and few logprobs Triton compiles other kernels.
 
@@ -198,7 +209,7 @@ def _warm_up_as_rollouts_sample(faults: Faults) -> None:
     def warmup_kernels(runner: Any, *step: Any) -> None:
         original(runner, *step)
         try:
-            for made in plain if getattr(runner.speculative_config, "model", None) == settings.SPECULATOR else []:
+            for made in plain if runner_v2.has_tables(runner.vllm_config) else []:
                 SamplingParams.for_sampler_warmup = staticmethod(made)
                 original(runner, *step)
         except Exception as error:  # noqa: BLE001 - kernels are then compiled while serving

@@ -27,6 +27,11 @@ ODDS = (
     309, 464, 543, 791, 232, 395, 507, 765, 142, 325, 463, 704,
 )
 # fmt: on
+# What a table says of a token is of a kind: in the tree by its odds (two sixteenths) and by how many tokens before it
+# are matched, from these on; outside by the odds above.
+MATCH_BOUNDS = (4, 16)
+TREE_KINDS = 24
+KINDS = TREE_KINDS + len(ODDS)
 
 
 class Tables:

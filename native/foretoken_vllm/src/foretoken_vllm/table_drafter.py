@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 
 from . import abi
 from .core import BUDGET_NONE, CoreTrapError
+from .evidence import Evidence, Judged
 from .faults import Faults
 from .graphs import ladder
 from .length import LengthBudget
 from .lineup import Lineup, lineup_of
 from .mailbox import SteppedRows
 from .mirror import Mirror
-from .proposer import SWEEP_STEPS, ForetokenProposer
+from .proposer import STEP_S_MAX, SWEEP_STEPS, ForetokenProposer
 from .replica import Replica
 from .table import Tables
 
@@ -57,13 +58,18 @@ class TableDrafter(ForetokenProposer):
         self.mirror = Mirror(self._slots, int(config.model_config.max_model_len))
         # What the runner's thread has to tell: called in order, before the next step's tokens are taken.
         self.news: deque[Callable[[], None]] = deque()
-        # Steps that were launched; of those under way the number, requests, draft tokens verified, and whether none of
-        # it is prefill.
+        # Steps that were launched; of those under way the number, requests, draft tokens verified, whether none of it
+        # is prefill, and how many of the tokens a head was asked for.
         self.launched = 0
-        self.in_flight: deque[tuple[int, int, int, bool]] = deque(maxlen=_IN_FLIGHT_MAX)
+        self.in_flight: deque[tuple[int, int, int, bool, int]] = deque(maxlen=_IN_FLIGHT_MAX)
+        # What is learnt of a head that drafts too; None: there is none.
+        self.evidence: Evidence | None = None
+        self.gives_up = False
+        """The head drafts alone, as without the plugin."""
         # The batch of the step before.
         self._lineup: Lineup | None = None
         self._is_decode = False
+        self._asked = 0
         self._is_adaptive = False
         # The step's tokens are in the mirror.
         self._is_mirrored = False
@@ -84,14 +90,21 @@ class TableDrafter(ForetokenProposer):
     def _new_replica(self, vocabulary: int) -> Replica:
         return Replica(self._settings, self.faults, vocabulary, slots=self._slots)
 
-    def choose_among(self, lengths: tuple[int, ...]) -> None:
-        """Numbers of draft tokens of a request in a step; before the first one."""
-        self._length = LengthBudget(lengths, self.faults)
+    def choose_among(
+        self, lengths: tuple[int, ...], asks: Callable[[int], Iterable[int]] = lambda _length: (0,)
+    ) -> None:
+        """Numbers of draft tokens of a request in a step, and of a head's among them; before the first step."""
+        self._length = LengthBudget(lengths, self.faults, asks)
         self._budget = self._length  # type: ignore[assignment]
 
     def _judges_rightly(self) -> bool:
         """The fault of the first runner's sampler on a CPU is not in this one."""
         return True
+
+    @property
+    def asked(self) -> int:
+        """Of a head, in the next step; no more than the step verifies."""
+        return self._length.asked
 
     @property
     def is_exact(self) -> bool:
@@ -110,8 +123,8 @@ class TableDrafter(ForetokenProposer):
     def take(self, ids: list[str], tokens: NDArray[Any], counts: NDArray[Any]) -> None:
         """The tokens of a step, [requests, width], of which `counts` are there; writes the tables. Never raises."""
         began = time.perf_counter()
-        launched, requests, self._verified, is_decode = (
-            self.in_flight.popleft() if self.in_flight else (self.launched, 0, 0, False)
+        launched, requests, self._verified, is_decode, self._asked = (
+            self.in_flight.popleft() if self.in_flight else (self.launched, 0, 0, False, 0)
         )
         self._is_decode = is_decode and requests == len(ids)
         self._is_mirrored = False
@@ -149,6 +162,7 @@ class TableDrafter(ForetokenProposer):
         replica = self._replica
         if replica is None or not self._is_on:
             # No step verifies what nobody drafts.
+            self.gives_up = True
             self._choose(len(ids), 0)
             return
         lineup = self._steady(replica, ids)
@@ -171,7 +185,14 @@ class TableDrafter(ForetokenProposer):
             self._draft(replica, lineup, tokens, None)
             # Without those that have begun, it is not the batch of the next step.
             self._lineup = lineup if lineup.is_whole and not begun else None
-        self._learn(ids, counts, lineup)
+        noted = None
+        if self.evidence is not None:
+            # Where vLLM adapts the numbers, all were drafted.
+            each = self._verified // len(ids) if self._is_decode and not self._is_adaptive else tokens.shape[1] - 1
+            slots = self.mirror.slots_of(ids)
+            before = self.mirror.totals[slots] - kept
+            noted = self.evidence.judge(launched - 1, slots, before, tokens[:, :each], counts)
+        self._learn(ids, counts, lineup, noted)
 
     def _steady(self, replica: Replica, ids: list[str]) -> Lineup | None:
         """The batch, if it is as in the step before; else all requests are up to date."""
@@ -205,26 +226,32 @@ class TableDrafter(ForetokenProposer):
         if lineup is not None:
             lineup.settle(self.mirror.totals)
 
-    def _learn(self, ids: list[str], counts: NDArray[Any], lineup: Lineup) -> None:
-        """What the step verified and accepted; chooses the length of the steps to come."""
+    def _learn(self, ids: list[str], counts: NDArray[Any], lineup: Lineup, noted: Judged | None) -> None:
+        """What the step verified and accepted; chooses the length of the steps to come. `noted`: beside a head."""
         self.counters.drafted += self._verified
-        accepted = np.maximum(counts[lineup.rows[lineup.rows < len(ids)]] - 1, 0)
+        rows = lineup.rows[lineup.rows < len(ids)] if noted is None else np.arange(len(ids))
         if self._is_decode and self._verified > 0:
+            accepted = np.maximum(counts[rows] - 1, 0)
             for found, times in enumerate(np.bincount(accepted).tolist()):
-                self._length.accept(self._verified // len(ids), found, times)
-        self._choose(len(ids), lineup.tracked)
+                self._length.accept(self._verified // len(ids), found, times, asked=self._asked)
+            if noted is not None:
+                self._length.of_table.add(*noted)
+        # A head drafts for all.
+        self._choose(len(ids), lineup.tracked if noted is None else len(ids))
 
     def _choose(self, requests: int, tracked: int) -> None:
         # A least probability is given where step times are not to decide; and vLLM's adaptive verification does not
         # verify all that is scheduled, so it is left to choose by what it has measured itself.
         if self._settings.probability_min == 0 and not self._is_adaptive:
-            self._length.choose(requests, tracked)
+            self._length.choose(requests, tracked, gives_up=self.evidence is not None and self.gives_up)
             self._length.apply()
 
     def _end_step(self, began: float, requests: int) -> None:  # type: ignore[override]
         ended = time.perf_counter()
-        verified = self._verified if self._is_decode and self._returned_at > 0 else -1
-        self._ledger.append((requests, began - self._returned_at, verified, 0.0, ended - began, 0))
+        span = began - self._returned_at
+        if self._is_decode and 0 < span < STEP_S_MAX and self._returned_at > 0:
+            self._length.observe(requests, self._verified, span * 1e6, self._asked)
+        self._ledger.append((requests, span, -1, 0.0, ended - began, 0))
         self._returned_at = began
         if len(self._ledger) >= 16:
             self._settle_ledger()
