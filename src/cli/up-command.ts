@@ -55,6 +55,8 @@ Examples:
   $ npm run vllm:install                 once, without a GPU
   $ foretoken up --workers 2             two servers with the bundled model
   $ foretoken up --workers 2 --plugin    drafts inside vLLM's engine step
+  $ foretoken up --plugin -- --speculative-config '{"method":"mtp","num_speculative_tokens":7}'
+                                         beside the model's own MTP
   $ foretoken up --workers 2 --kv-connector mooncake
                                          KV transfer for requests that move
   $ foretoken up --model DIR --workers 4 -- --tensor-parallel-size 2

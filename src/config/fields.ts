@@ -263,7 +263,7 @@ export const FIELDS = {
   }),
   plugin: toggle(
     "--plugin",
-    "draft inside vLLM's engine step from siblings on all servers (installs native/foretoken_vllm beside vLLM)",
+    "draft inside vLLM's engine step from siblings on all servers, beside a head that --speculative-config names (installs native/foretoken_vllm)",
   ),
   kvConnector: text("--kv-connector NAME", {
     help: "transfers KV of requests that move between servers: mooncake (docs/KV.md)",

@@ -147,6 +147,49 @@ test("launchOf: on GPUs the second runner captures graphs of every length that m
   expect(launched(...own)).not.toContain("--cudagraph-capture-sizes");
 });
 
+test("launchOf: a head that the user names is not replaced, and has graphs of the lengths below its own", () => {
+  const launched = (isCpu: boolean, runner: 1 | 2, ...extraArgs: string[]) =>
+    launchOf({
+      ...OPTIONS,
+      build: { version: "0.32.0", isCpu },
+      plugin: { ...PLUGIN, runner },
+      extraArgs,
+    });
+  const head = (drafts: number) => ({
+    method: "eagle3",
+    model: "/head",
+    num_speculative_tokens: drafts,
+  });
+  const asked = (drafts: number) => ["--speculative_config", JSON.stringify(head(drafts))];
+  const { command, env } = launched(false, 2, ...asked(3), "--max-num-seqs", "6");
+  expect(env.FORETOKEN_BESIDE).toBe("1");
+  // vLLM takes the last one.
+  expect(speculationOf(command.slice(command.lastIndexOf("--speculative-config")))).toEqual({
+    ...head(3),
+    num_speculative_tokens_per_batch_size: [
+      [1, 3, 3],
+      [4, 4, 0],
+      [5, 5, 1],
+      [6, 6, 3],
+    ],
+  });
+  expect(valuesOf(command, "--cudagraph-capture-sizes").at(-1)).toBe(24);
+  // Rows of 5 fit no graph of 4.
+  const { command: five } = launched(false, 2, ...asked(4));
+  expect(speculationOf(five.slice(five.lastIndexOf("--speculative-config")))).toEqual(head(4));
+  expect(five).not.toContain("--cudagraph-capture-sizes");
+  // A CPU has no graphs; and what is no head, or under the first runner, is the user's alone.
+  expect(launched(true, 2, ...asked(3)).command.slice(-2)).toEqual(asked(3));
+  const others = [
+    launched(true, 1, ...asked(3)),
+    launched(true, 2, "--speculative-config", '{"method":"ngram"}'),
+    launched(true, 2, '--speculative-config={"method":'),
+    launched(true, 2),
+  ];
+  for (const other of others) expect(other.env.FORETOKEN_BESIDE).toBeUndefined();
+  expect(launched(true, 2, `--speculative-config=${asked(7)[1]}`).env.FORETOKEN_BESIDE).toBe("1");
+});
+
 test("launchOf: the plugin gets the sidecar's address, its name and token by the environment", () => {
   const plugin = PLUGIN;
   const { command, env } = launchOf({ ...OPTIONS, plugin });

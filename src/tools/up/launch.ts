@@ -40,6 +40,9 @@ const FIRST_RUNNER = [
  */
 const ROWS = [1, 2, 4, 8] as const;
 const ROWS_MAX = 8;
+/** Methods of vLLM that draft by a model of their own: the plugin stands beside it. */
+const HEADS: readonly unknown[] = ["mtp", "eagle", "eagle3", "draft_model", "dflash", "dspark"];
+const SPECULATION = "--speculative-config";
 /**
  * Default of --max-num-seqs. vLLM's own, up to 1,024 by GPU memory, would take four times the rows of logits, and more
  * graphs. The rows of 256 requests fit every GPU's default of --max-num-batched-tokens (2,048).
@@ -181,7 +184,6 @@ export function launchOf(options: LaunchOptions): Launch {
       ...[options.command, "serve", model, "--host", host, "--port", String(port)],
       ...args,
       ...drafts.args,
-      ...options.extraArgs,
     ],
     env: {
       ...Object.assign({}, ...rows.map((row) => row.env)),
@@ -203,11 +205,15 @@ export function launchOf(options: LaunchOptions): Launch {
  * method that runs with asynchronous scheduling, and knows its servers by the name of the model (docs/PLUGIN.md).
  */
 function pluginLaunch(options: LaunchOptions): Required<Pick<Row, "args" | "env">> {
-  const { plugin, host, port } = options;
-  if (plugin === null) return { args: [], env: {} };
+  const { plugin, host, port, extraArgs } = options;
+  if (plugin === null) return { args: extraArgs, env: {} };
+  const head = plugin.runner === 1 ? null : headOf(extraArgs);
+  const args = plugin.runner === 1 ? FIRST_RUNNER : secondRunner(options, head);
   return {
-    args: plugin.runner === 1 ? FIRST_RUNNER : secondRunner(options),
+    // The last one wins, and a head's has the user's own in it.
+    args: head === null ? [...args, ...extraArgs] : [...extraArgs, ...args],
     env: {
+      ...(head === null ? {} : { FORETOKEN_BESIDE: "1" }),
       VLLM_USE_V2_MODEL_RUNNER: plugin.runner === 1 ? "0" : "1",
       FORETOKEN_DRAFT_URL: plugin.draftUrl,
       FORETOKEN_ENGINE: `http://${host}:${port}`,
@@ -217,46 +223,80 @@ function pluginLaunch(options: LaunchOptions): Required<Pick<Row, "args" | "env"
   };
 }
 
-/** Arguments for the second runner. A CPU has no CUDA graphs. vLLM exits if capture sizes are given twice. */
-function secondRunner({ build, extraArgs }: LaunchOptions): string[] {
+interface Speculation {
+  readonly method?: unknown;
+  readonly num_speculative_tokens?: number;
+}
+
+/** The user's speculative configuration where a head drafts by it. null: there is none. */
+function headOf(extraArgs: readonly string[]): Speculation | null {
+  const at = extraArgs.findLastIndex(
+    (arg) => arg.split("=", 1)[0]?.replaceAll("_", "-") === SPECULATION,
+  );
+  const text = extraArgs[at]?.split("=").slice(1).join("=") || extraArgs[at + 1];
+  if (at < 0 || text === undefined) return null;
+  try {
+    const given: Speculation | null = JSON.parse(text);
+    return HEADS.includes(given?.method) ? given : null;
+  } catch {
+    // vLLM says what is wrong with it.
+    return null;
+  }
+}
+
+/**
+ * Arguments for the second runner, beside a head or without one. A CPU has no CUDA graphs. vLLM exits if capture sizes are
+ * given twice.
+ */
+function secondRunner({ build, extraArgs }: LaunchOptions, head: Speculation | null): string[] {
   const requests = sizeIn(extraArgs, ["--max-num-seqs"]) ?? REQUESTS_MAX;
   const speculation = {
     method: "ngram_gpu",
     model: "foretoken_vllm.speculator",
     num_speculative_tokens: ROWS_MAX - 1,
-    ...(build.isCpu ? {} : { num_speculative_tokens_per_batch_size: lengthsNamed(requests) }),
+    ...head,
   };
-  const args = ["--speculative-config", JSON.stringify(speculation)];
-  if (build.isCpu) return args;
+  const rows = ROWS.filter((count) => count <= speculation.num_speculative_tokens + 1);
+  const rowsMax = rows.at(-1) ?? 1;
+  // Other numbers of drafts have rows that do not divide each other: the plugin says what has no graph.
+  const fits = rowsMax === speculation.num_speculative_tokens + 1;
+  const named =
+    build.isCpu || !fits
+      ? {}
+      : { num_speculative_tokens_per_batch_size: lengthsNamed(requests, rows) };
+  const args = [SPECULATION, JSON.stringify({ ...named, ...speculation })];
+  if (build.isCpu) return head === null ? args : [];
   args.push("--max-num-seqs", String(requests));
-  if (extraArgs.some((arg) => /cudagraph.capture.sizes/.test(arg))) return args;
-  return [...args, "--cudagraph-capture-sizes", ...captureSizes(requests).map(String)];
+  if (!fits || extraArgs.some((arg) => /cudagraph.capture.sizes/.test(arg))) return args;
+  return [...args, "--cudagraph-capture-sizes", ...captureSizes(requests, rows).map(String)];
 }
 
 /**
  * vLLM captures graphs of the lengths in its table by the size of the batch. The plugin takes the table away in the
  * scheduler; without it, no size has fewer drafts but the three below the largest.
  */
-function lengthsNamed(requests: number): number[][] {
-  const rows = ROWS.slice(-requests);
+function lengthsNamed(requests: number, all: readonly number[]): number[][] {
+  const rows = all.slice(-requests);
   const from = requests - rows.length + 1;
   const named = rows.map((count, index) => [from + index, from + index, count - 1]);
-  return from > 1 ? [[1, from - 1, ROWS_MAX - 1], ...named] : named;
+  return from > 1 ? [[1, from - 1, (all.at(-1) ?? 1) - 1], ...named] : named;
 }
 
 /**
  * Rows of the batches of 1 to `requests` requests with the most drafts, ever wider apart. Every length has its largest
- * batch too; where that is no multiple of 8, the sizes around it have graphs of some lengths only, so that all are needed.
+ * batch too; where that is no multiple of the most rows, the sizes around it have graphs of some lengths only, so that all
+ * are needed.
  */
-function captureSizes(requests: number): number[] {
+function captureSizes(requests: number, rows: readonly number[]): number[] {
+  const most = rows.at(-1) ?? 1;
   const sizes = new Set<number>();
   for (let count = 1; count < requests; count += count < 16 ? 1 : count < 64 ? 4 : 8) {
-    sizes.add(count * ROWS_MAX);
+    sizes.add(count * most);
   }
-  for (const rows of ROWS) {
-    const largest = (requests * rows) / ROWS_MAX;
-    const end = Math.ceil(largest) * ROWS_MAX;
-    for (let n = Math.floor(largest) * ROWS_MAX || rows; n <= end; n += rows) sizes.add(n);
+  for (const each of rows) {
+    const largest = (requests * each) / most;
+    const end = Math.ceil(largest) * most;
+    for (let n = Math.floor(largest) * most || each; n <= end; n += each) sizes.add(n);
   }
   return [...sizes].sort((a, b) => a - b);
 }
