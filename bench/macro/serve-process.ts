@@ -126,7 +126,7 @@ function newSidecar(draft: DraftMode): Sidecar {
       draft,
       chunkTokens: 256,
       epoch: EPOCH,
-      pool: new EmbeddedKvPool({ clock, memoryBytesMax: 1 << 20, disk: null }),
+      pool: new EmbeddedKvPool({ memoryBytesMax: 1 << 20, disk: null }),
       clock,
       core: loadCore(),
     },

@@ -4,7 +4,6 @@ import { KvPoolTwin, sum } from "../../test/reference/kv-pool-twin.ts";
 import { failure, MemoryFiles } from "../../test/reference/memory-files.ts";
 import { kind, weighted } from "../../test/suite/arbitraries.ts";
 import { blobOf, keyOf } from "../../test/suite/kv-blobs.ts";
-import { ManualClock } from "../../test/suite/manual-clock.ts";
 import { weightEpoch } from "../core/base/ids.ts";
 import { EmbeddedKvPool } from "./embedded-pool.ts";
 
@@ -18,8 +17,6 @@ const KEYS = Array.from({ length: TOKENS * EPOCHS }, (_, i) =>
 type Operation =
   | { kind: "put"; token: number; size: number; epoch: number }
   | { kind: "get" | "release"; token: number; epoch: number }
-  | { kind: "lease"; token: number; ttlMs: number; epoch: number }
-  | { kind: "advance_clock"; ms: number }
   /** The weights have changed. */
   | { kind: "release_all" }
   | { kind: "settle" };
@@ -30,8 +27,6 @@ const epoch = fc.nat(EPOCHS - 1);
 const operation: fc.Arbitrary<Operation> = fc.oneof(
   weighted(8, { kind: kind("put"), token, size: fc.integer({ min: 1, max: 40 }), epoch }),
   weighted(6, { kind: fc.constantFrom("get" as const, "release" as const), token, epoch }),
-  weighted(3, { kind: kind("lease"), token, ttlMs: fc.nat(30), epoch }),
-  weighted(2, { kind: kind("advance_clock"), ms: fc.nat(20) }),
   weighted(1, { kind: kind("release_all") }),
   weighted(2, { kind: kind("settle") }),
 );
@@ -42,14 +37,12 @@ const limits = fc.record({
 });
 
 function makePool(memory: number, disk: number, pending: number) {
-  const clock = new ManualClock();
   const files = new MemoryFiles();
   const pool = new EmbeddedKvPool({
-    clock,
     memoryBytesMax: memory,
     disk: { files, bytesMax: disk, pendingBytesMax: pending },
   });
-  return { clock, files, pool };
+  return { files, pool };
 }
 
 test("EmbeddedKvPool: agrees with its twin after every operation", async () => {
@@ -58,13 +51,10 @@ test("EmbeddedKvPool: agrees with its twin after every operation", async () => {
       limits,
       fc.array(operation, { maxLength: 60, size: "max" }),
       async (limit, operations) => {
-        const { clock, files, pool } = makePool(limit.memory, limit.disk, 1_000_000);
+        const { files, pool } = makePool(limit.memory, limit.disk, 1_000_000);
         const twin = new KvPoolTwin(limit.memory, limit.disk);
         for (const op of operations) {
-          if (op.kind === "advance_clock") {
-            clock.advance(op.ms);
-            twin.nowMs += op.ms;
-          } else if (op.kind === "settle") {
+          if (op.kind === "settle") {
             await pool.settled();
           } else if (op.kind === "release_all") {
             pool.release(KEYS);
@@ -79,8 +69,6 @@ test("EmbeddedKvPool: agrees with its twin after every operation", async () => {
               const got = await pool.get(key);
               const wanted = twin.get(key);
               expect(got === null ? [] : [...new Uint8Array(got)]).toEqual([...(wanted ?? [])]);
-            } else if (op.kind === "lease") {
-              expect(pool.lease(key, op.ttlMs)).toBe(twin.lease(key, op.ttlMs));
             } else {
               pool.release([key]);
               twin.release(key);
@@ -113,7 +101,7 @@ test("EmbeddedKvPool: whatever fails, and in whatever order, bytes are right or 
       fc.array(operation, { maxLength: 40, size: "max" }),
       fc.array(fc.nat(7), { minLength: 1, maxLength: 40 }),
       async (s, limit, pending, operations, faults) => {
-        const { clock, files, pool } = makePool(limit.memory, limit.disk, pending);
+        const { files, pool } = makePool(limit.memory, limit.disk, pending);
         let fault = 0;
         files.before = async (kind) => {
           await s.schedule(Promise.resolve(), kind);
@@ -121,12 +109,10 @@ test("EmbeddedKvPool: whatever fails, and in whatever order, bytes are right or 
           if (faults[fault % faults.length] === 0 && kind !== "removeAll") throw failure("EIO");
         };
         async function perform(op: Operation): Promise<void> {
-          if (op.kind === "advance_clock") clock.advance(op.ms);
-          else if (op.kind === "release_all") pool.release(KEYS);
+          if (op.kind === "release_all") pool.release(KEYS);
           else if (op.kind !== "settle") {
             const key = keyOf(op.token, weightEpoch(op.epoch));
             if (op.kind === "put") pool.put(key, blobOf(op.token, 20));
-            else if (op.kind === "lease") pool.lease(key, op.ttlMs);
             else if (op.kind === "release") pool.release([key]);
             else if (op.kind === "get") {
               const got = await pool.get(key);

@@ -12,10 +12,8 @@
 import { tmpdir } from "node:os";
 import { crc32 } from "node:zlib";
 import { assert } from "../core/base/assert.ts";
-import type { Clock } from "../core/base/clock.ts";
 import type { KvKey, KvPool, KvPoolStats } from "../core/kv/pool.ts";
 import { type Blob, LruTier } from "./lru-tier.ts";
-import { wallClock } from "./system.ts";
 import { DirectoryTierFiles, type TierFiles } from "./tier-files.ts";
 
 /** DRAM for blobs on their way to the disk: some hundred milliseconds of writing. */
@@ -32,14 +30,13 @@ export interface PoolOptions {
 /** The pool's directory is removed when it closes; that of a killed process, when the next pool opens beside it. */
 export async function openPool(options: PoolOptions): Promise<EmbeddedKvPool> {
   const { poolMemoryBytes: memoryBytesMax, poolDiskBytes: bytesMax } = options;
-  if (bytesMax === 0) return new EmbeddedKvPool({ clock: wallClock, memoryBytesMax, disk: null });
+  if (bytesMax === 0) return new EmbeddedKvPool({ memoryBytesMax, disk: null });
   const files = await DirectoryTierFiles.open(options.poolDir ?? tmpdir());
   const disk = { files, bytesMax, pendingBytesMax: PENDING_BYTES_MAX };
-  return new EmbeddedKvPool({ clock: wallClock, memoryBytesMax, disk });
+  return new EmbeddedKvPool({ memoryBytesMax, disk });
 }
 
 export interface EmbeddedKvPoolOptions {
-  readonly clock: Clock;
   /** Limit of the DRAM tier. */
   readonly memoryBytesMax: number;
   /** null: what does not fit in memory is dropped. */
@@ -52,7 +49,6 @@ export interface EmbeddedKvPoolOptions {
 }
 
 export class EmbeddedKvPool implements KvPool {
-  readonly #clock: Clock;
   readonly #files: TierFiles | null;
   readonly #pendingBytesMax: number;
   readonly #index = new Map<KvKey, Blob>();
@@ -68,7 +64,6 @@ export class EmbeddedKvPool implements KvPool {
   constructor(options: EmbeddedKvPoolOptions) {
     const pendingBytesMax = options.disk?.pendingBytesMax ?? 0;
     assert(pendingBytesMax >= 0, "the limit on pending bytes is not negative");
-    this.#clock = options.clock;
     this.#memory = new LruTier(options.memoryBytesMax);
     this.#disk = new LruTier(options.disk?.bytesMax ?? 0);
     this.#files = options.disk?.files ?? null;
@@ -79,7 +74,7 @@ export class EmbeddedKvPool implements KvPool {
     if (this.#closed !== null || bytes.byteLength === 0) return false;
     if (this.#index.has(key)) return true;
     const size = bytes.byteLength;
-    const victims = this.#memory.victims(size, this.#clock.nowMs());
+    const victims = this.#memory.victims(size);
     if (victims === null) return false;
     for (const victim of victims) this.#demote(victim);
     const blob: Blob = {
@@ -88,7 +83,6 @@ export class EmbeddedKvPool implements KvPool {
       checksum: crc32(new Uint8Array(bytes)),
       bytes,
       file: "none",
-      leaseUntilMs: Number.NEGATIVE_INFINITY,
     };
     this.#memory.add(blob);
     this.#index.set(key, blob);
@@ -102,13 +96,6 @@ export class EmbeddedKvPool implements KvPool {
     if (bytes === null) this.#counts.misses += 1;
     else this.#counts.hits += 1;
     return bytes;
-  }
-
-  lease(key: KvKey, ttlMs: number): boolean {
-    const blob = this.#index.get(key);
-    if (blob === undefined) return false;
-    blob.leaseUntilMs = Math.max(blob.leaseUntilMs, this.#clock.nowMs() + ttlMs);
-    return true;
   }
 
   release(keys: readonly KvKey[]): void {
@@ -182,8 +169,7 @@ export class EmbeddedKvPool implements KvPool {
   /** Moves a blob from the memory tier to the disk tier, or drops it where there is no room for it. */
   #demote(blob: Blob): void {
     const fits = this.#pendingBytes + blob.size <= this.#pendingBytesMax;
-    const victims =
-      this.#files !== null && fits ? this.#disk.victims(blob.size, this.#clock.nowMs()) : null;
+    const victims = this.#files !== null && fits ? this.#disk.victims(blob.size) : null;
     if (victims === null) {
       this.#counts.evictions += 1;
       this.#drop(blob);

@@ -14,8 +14,6 @@ export interface Blob {
   readonly checksum: number;
   bytes: ArrayBuffer | null;
   file: "none" | "queued" | "writing" | "written";
-  /** The blob is leased while `now < leaseUntilMs`. */
-  leaseUntilMs: number;
 }
 
 export class LruTier {
@@ -59,16 +57,12 @@ export class LruTier {
     this.#bytes -= blob.size;
   }
 
-  /**
-   * The blobs to evict so that `size` more bytes fit: least recently used first, leased ones skipped.
-   * null: there is no such set, and nothing should be evicted.
-   */
-  victims(size: number, nowMs: number): readonly Blob[] | null {
+  /** The blobs to evict so that `size` more bytes fit, least recently used first. null: they never do. */
+  victims(size: number): readonly Blob[] | null {
     const victims: Blob[] = [];
     let excess = this.#bytes + size - this.bytesMax;
     if (excess <= 0) return victims;
     for (const blob of this.#blobs.values()) {
-      if (nowMs < blob.leaseUntilMs) continue;
       victims.push(blob);
       excess -= blob.size;
       if (excess <= 0) return victims;

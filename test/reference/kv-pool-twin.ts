@@ -5,13 +5,11 @@ import type { KvKey } from "../../src/core/kv/pool.ts";
 interface Entry {
   readonly key: KvKey;
   readonly bytes: Uint8Array;
-  leaseUntilMs: number;
 }
 
 export class KvPoolTwin {
   memory: Entry[] = [];
   disk: Entry[] = [];
-  nowMs = 0;
   evictions = 0;
   readonly #memoryBytesMax: number;
   readonly #diskBytesMax: number;
@@ -23,12 +21,11 @@ export class KvPoolTwin {
 
   put(key: KvKey, bytes: Uint8Array): boolean {
     if (this.find(key) !== undefined) return true;
-    const leased = sum(this.memory.filter((entry) => entry.leaseUntilMs > this.nowMs));
-    if (leased + bytes.length > this.#memoryBytesMax) return false;
+    if (bytes.length > this.#memoryBytesMax) return false;
     while (sum(this.memory) + bytes.length > this.#memoryBytesMax) {
-      this.#demote(this.#takeOldest(this.memory));
+      this.#demote(takeOldest(this.memory));
     }
-    this.memory.push({ key, bytes, leaseUntilMs: -1 });
+    this.memory.push({ key, bytes });
     return true;
   }
 
@@ -38,13 +35,6 @@ export class KvPoolTwin {
       if (at >= 0) tier.push(...tier.splice(at, 1));
     }
     return this.find(key)?.bytes ?? null;
-  }
-
-  lease(key: KvKey, ttlMs: number): boolean {
-    const entry = this.find(key);
-    if (entry === undefined) return false;
-    entry.leaseUntilMs = Math.max(entry.leaseUntilMs, this.nowMs + ttlMs);
-    return true;
   }
 
   release(key: KvKey): void {
@@ -57,24 +47,22 @@ export class KvPoolTwin {
   }
 
   #demote(entry: Entry): void {
-    const leased = sum(this.disk.filter((other) => other.leaseUntilMs > this.nowMs));
-    if (leased + entry.bytes.length > this.#diskBytesMax) {
+    if (entry.bytes.length > this.#diskBytesMax) {
       this.evictions += 1;
       return;
     }
     while (sum(this.disk) + entry.bytes.length > this.#diskBytesMax) {
-      this.#takeOldest(this.disk);
+      takeOldest(this.disk);
       this.evictions += 1;
     }
     this.disk.push(entry);
   }
+}
 
-  #takeOldest(tier: Entry[]): Entry {
-    const at = tier.findIndex((entry) => entry.leaseUntilMs <= this.nowMs);
-    const [entry] = tier.splice(at, 1);
-    if (entry === undefined) throw new Error("nothing to take");
-    return entry;
-  }
+function takeOldest(tier: Entry[]): Entry {
+  const entry = tier.shift();
+  if (entry === undefined) throw new Error("nothing to take");
+  return entry;
 }
 
 export function sum(entries: readonly Entry[]): number {

@@ -20,7 +20,6 @@ export function blobOf(token: number, size = BLOB_BYTES): ArrayBuffer {
   return bytes.buffer;
 }
 
-/** A lease of no time: it keeps nothing, and refreshes nothing. */
-export function isHeld(pool: KvPool, token: number): boolean {
-  return pool.lease(keyOf(token), 0);
+export async function isHeld(pool: KvPool, token: number): Promise<boolean> {
+  return (await pool.get(keyOf(token))) !== null;
 }

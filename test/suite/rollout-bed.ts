@@ -62,8 +62,7 @@ export function world(options: {
     chunkTokens: options.chunkTokens ?? 4,
     epoch: EPOCH,
     pool:
-      options.pool ??
-      new EmbeddedKvPool({ clock, memoryBytesMax: options.poolBytes ?? 1000, disk: null }),
+      options.pool ?? new EmbeddedKvPool({ memoryBytesMax: options.poolBytes ?? 1000, disk: null }),
     clock,
     core,
     vocabularySize: options.vocabularySize ?? Number.POSITIVE_INFINITY,

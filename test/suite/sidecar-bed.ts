@@ -35,7 +35,7 @@ export function newSidecar(
   return new Sidecar({
     rollout: {
       ...{ policy: "seer", draft, chunkTokens, epoch: weightEpoch(0), clock, core },
-      pool: new EmbeddedKvPool({ clock, memoryBytesMax: 2 ** 20, disk: null }),
+      pool: new EmbeddedKvPool({ memoryBytesMax: 2 ** 20, disk: null }),
       ...(later && { later }),
     },
     vocabularySize: 1000,

@@ -23,9 +23,7 @@ export interface KvPool {
   put(key: KvKey, bytes: ArrayBuffer): boolean;
   /** A blob, which the caller then owns. null: there is none, or it is corrupt (and is removed). */
   get(key: KvKey): Promise<ArrayBuffer | null>;
-  /** Protects a blob from eviction until now + ttl; never shortens an earlier lease. false: there is no such blob. */
-  lease(key: KvKey, ttlMs: number): boolean;
-  /** Removes blobs of a finished request, leased ones included: the request itself had leased them. */
+  /** Removes blobs of a finished request. */
   release(keys: readonly KvKey[]): void;
   stats(): KvPoolStats;
   /** Deletes the pool's files. */

@@ -156,8 +156,8 @@ test("tokens: what does not fit the response fails the worker, not the rollout",
 });
 
 test("pool: one that throws or rejects costs computation, no request", async () => {
-  const clock = new ManualClock();
-  const inner = new EmbeddedKvPool({ clock, memoryBytesMax: 10_000, disk: null });
+  const _clock = new ManualClock();
+  const inner = new EmbeddedKvPool({ memoryBytesMax: 10_000, disk: null });
   let calls = 0;
   const pool = new Proxy(inner, {
     get(target, name) {

@@ -28,7 +28,7 @@ function parked() {
     draft: "off",
     chunkTokens: 100,
     epoch: weightEpoch(0),
-    pool: new EmbeddedKvPool({ clock, memoryBytesMax: KV_TOKENS, disk: null }),
+    pool: new EmbeddedKvPool({ memoryBytesMax: KV_TOKENS, disk: null }),
     clock,
     core,
     // No event comes, and an error has nobody to go to: it fails the test.

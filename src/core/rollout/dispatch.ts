@@ -165,8 +165,7 @@ export class Dispatch {
     // KV of tokens that are not known, as after a lost frame of them, has no name.
     if (kv !== null && kv.tokens <= contextTokens(request)) {
       const weights = this.#weightsOf(from);
-      const made = { epoch: this.#epoch, weights, leased: target !== null };
-      this.#pooled.store(request, kv, made);
+      this.#pooled.store(request, kv, { epoch: this.#epoch, weights });
       this.#parts.meter.pool(this.#parts.pool.stats());
     }
     if (!hasDeparted) this.evicted(from, request);

@@ -1,7 +1,6 @@
 // KV belongs to the weights that it was computed with: a worker with others never loads it.
 
 import { expect, test } from "bun:test";
-import { ManualClock } from "../../../test/suite/manual-clock.ts";
 import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { EmbeddedKvPool } from "../../host/embedded-pool.ts";
 import { present } from "../base/assert.ts";
@@ -13,7 +12,7 @@ const F16 = weightsId("f16-1");
 const Q8 = weightsId("q8_0-2");
 
 test("PooledKv: siblings of one text share a blob under the same weights, and no other", () => {
-  const pool = new EmbeddedKvPool({ clock: new ManualClock(), memoryBytesMax: 1000, disk: null });
+  const pool = new EmbeddedKvPool({ memoryBytesMax: 1000, disk: null });
   const pooled = new PooledKv(pool, () => {});
   const { requests } = new RequestBuffer().add({
     groupId: groupId("g"),
@@ -29,7 +28,7 @@ test("PooledKv: siblings of one text share a blob under the same weights, and no
     [sibling, F16],
     [other, Q8],
   ] as const) {
-    pooled.store(present(request, "a request"), kv, { epoch, weights, leased: false });
+    pooled.store(present(request, "a request"), kv, { epoch, weights });
   }
   expect(pool.stats().memoryBytes).toBe(20);
   const id = present(first, "a request").spec.requestId;

@@ -7,9 +7,6 @@ import type { KvKey, KvPool } from "../kv/pool.ts";
 import { contextTokens, type RolloutRequest } from "../request/buffer.ts";
 import type { KvBlob } from "./worker.ts";
 
-/** KV that a worker is about to load stays in the pool for this long: Mooncake's default lease. */
-const KV_LEASE_MS = 10_000;
-
 interface PooledBlob {
   readonly key: KvKey;
   readonly tokens: number;
@@ -29,13 +26,12 @@ export class PooledKv {
     this.#failed = failed;
   }
 
-  /** A blob that the pool refuses is simply not there. `leased`: a worker is about to load it. */
+  /** A blob that the pool refuses is simply not there. */
   store(
     request: RolloutRequest,
     { bytes, tokens }: KvBlob,
-    made: { epoch: WeightEpoch; weights: WeightsId | null; leased: boolean },
+    { epoch, weights }: { epoch: WeightEpoch; weights: WeightsId | null },
   ): void {
-    const { epoch, weights, leased } = made;
     const { requestId, sampling } = request.spec;
     const salt = sampling.cacheSalt ?? null;
     const key = kvKey(epoch, allTokens(request), tokens, { weights, salt });
@@ -43,7 +39,6 @@ export class PooledKv {
     this.release(requestId);
     try {
       if (!this.#pool.put(key, bytes)) return;
-      if (leased) this.#pool.lease(key, KV_LEASE_MS);
     } catch {
       this.#failed();
       return;

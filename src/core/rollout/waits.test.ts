@@ -102,7 +102,7 @@ test("KV: a pool that does not answer in time is not waited for, and what comes 
       return await super.get(key);
     }
   }
-  const pool = new SlowPool({ clock: { nowMs: () => 0 }, memoryBytesMax: 1e6, disk: null });
+  const pool = new SlowPool({ memoryBytesMax: 1e6, disk: null });
   const { rollout, join, submit, steps, timers, ended, names } = bed({ slots: 1, pool });
   rollout.addWorker(join({ kvTokens: 60 }));
   const groups = ["a", "b", "c"].map((name) => submit(name));
@@ -129,7 +129,7 @@ test("KV: what comes late of one move is not taken for the next one to the same 
       return await super.get(key);
     }
   }
-  const pool = new StuckPool({ clock: { nowMs: () => 0 }, memoryBytesMax: 1e6, disk: null });
+  const pool = new StuckPool({ memoryBytesMax: 1e6, disk: null });
   const { rollout, join, submit, steps, timers, names } = bed({ slots: 1, pool });
   rollout.addWorker(join({ kvTokens: 60 }));
   const groups = ["a", "b", "c"].map((name) => submit(name));

@@ -110,7 +110,7 @@ export class Simulation implements EngineWorld {
       chunkTokens,
       epoch: EPOCH,
       // Engines move KV by themselves.
-      pool: new EmbeddedKvPool({ clock: this, memoryBytesMax: 0, disk: null }),
+      pool: new EmbeddedKvPool({ memoryBytesMax: 0, disk: null }),
       clock: this,
       core,
       listener: this.#listener(),
