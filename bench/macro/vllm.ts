@@ -1,7 +1,7 @@
 // The same rollout on two real vLLM servers, by each of the systems in vllm/systems.ts, interleaved in rounds of one run.
 //
 //   npm run bench:vllm -- --priced [--dtype float32|bfloat16] [--setting paper|bulk] [--systems a,b] [--rounds N]
-//       [--groups N] [--report FILE.json, and FILE.html and FILE.svg beside it] [--account]
+//       [--groups N] [--report FILE.json] [--account]
 //
 // `--priced`: with the bundled model widened (npm run model:priced), so that a decode step is bound by memory, in bfloat16
 // where the CPU has matrix units. `--setting`: how short KV is (vllm/settings.ts). All requests have one `max_tokens`, and
@@ -9,9 +9,6 @@
 // --siblings, --max-tokens, --max-num-seqs, --kv-blocks, --max-model-len, --chunk-tokens, --ngram-tokens, --suffix-tokens.
 
 import { writeFileSync } from "node:fs";
-import { figureOf, type MeasuredRun } from "../../src/observe/picture/figure.ts";
-import { comparisonPage, headlineOf } from "../../src/observe/picture/page.ts";
-import { picture } from "../../src/observe/picture/svg.ts";
 import { findVllm } from "../../src/tools/up/find-vllm.ts";
 import { ensurePlugin } from "../../src/tools/up/install-plugin.ts";
 import { ROOT, vllmMissing } from "../../test/vllm/fleet.ts";
@@ -20,34 +17,12 @@ import { type Account, accountOf, accountTables } from "./vllm/account.ts";
 import type { Run } from "./vllm/drive.ts";
 import { figuresOf, figuresOfAll } from "./vllm/figures.ts";
 import { separate } from "./vllm/neighbour.ts";
-import { measuredRun, middleRound } from "./vllm/picture.ts";
 import { type Found, notesOf, reportOf, tableOf } from "./vllm/report.ts";
 import { runRounds, workloadsOf } from "./vllm/rounds.ts";
 import { readSettings, type Settings } from "./vllm/settings.ts";
 import { Servers, type System, type SystemName } from "./vllm/systems.ts";
 
 type Runs = ReadonlyMap<SystemName, readonly Run[]>;
-
-const TITLES: Partial<Record<SystemName, string>> = {
-  plain: "plain vLLM, groups in turn",
-  suffix: "vLLM with suffix decoding",
-  foretoken_plugin_pool: "Foretoken, with plugin and KV pool",
-  foretoken_plugin: "Foretoken, with plugin",
-  foretoken_pool: "Foretoken, with KV pool",
-  foretoken_http: "Foretoken over plain servers",
-};
-
-/** All systems in the round that is the median of the last system's over plain. */
-function pictured(runs: Runs): (MeasuredRun & { requests: number })[] {
-  const all = [...runs];
-  const last = all.at(-1)?.[1] ?? [];
-  const i = middleRound(runs.get("plain") ?? last, last);
-  return all.flatMap(([name, of]) =>
-    of[i] === undefined
-      ? []
-      : [{ ...measuredRun(TITLES[name] ?? name, of[i]), requests: of[i].texts.flat().length }],
-  );
-}
 
 function foundIn(runs: Runs): Found {
   return new Map([...runs].map(([name, of]) => [name, figuresOfAll(of.map(figuresOf))]));
@@ -61,12 +36,6 @@ function accountsOf(runs: Runs): Map<SystemName, Account> {
 function save(runs: Runs, settings: Settings, machine: object): void {
   const found = foundIn(runs);
   if (settings.report === null) return;
-  const pictures = pictured(runs);
-  const path = settings.report.replace(/(\.json)?$/, "");
-  // The texts were drawn before: every system made the same responses.
-  writeFileSync(`${path}.html`, comparisonPage(pictures, { areEqual: true, facts: [] }));
-  const headline = headlineOf(pictures, true);
-  writeFileSync(`${path}.svg`, picture(headline, pictures.map(figureOf)));
   const { setting, sizes, launch } = settings;
   const about = { setting, machine, ...sizes, ...launch };
   const report = reportOf(found, { ...conditions(), ...about });
