@@ -78,14 +78,15 @@ export class ModelledServer {
     const made = this.#running.map((request) => ({ request, token: request.next(request.tokens) }));
     const tell = (): void => {
       for (const { request, token } of made) {
+        // It may have been dropped during the step.
+        const at = this.#running.indexOf(request);
+        if (at < 0) continue;
         if (token !== null) {
           request.tokens.push(token);
           this.outputTokens += 1;
           request.said(token);
         }
         if (token !== null && request.next(request.tokens) !== null) continue;
-        const at = this.#running.indexOf(request);
-        if (at < 0) continue;
         this.#running.splice(at, 1);
         this.#release(request);
         request.ended();

@@ -110,9 +110,11 @@ class ModelledWorker extends StubWorker {
     }
   }
 
-  report(): void {
+  /** Whether it had anything to tell. */
+  report(): boolean {
     const events = this.#events.splice(0);
     if (events.length > 0) this.tell(weightEpoch(0), [...events, this.#stats()]);
+    return events.length > 0;
   }
 
   #end(requestId: RequestId): void {
@@ -217,9 +219,9 @@ export async function simulated(
     });
   }
   while (ends.length < sessions.length) {
-    for (let i = 0; i < 16; i += 1) await Promise.resolve();
-    for (const worker of workers) worker.report();
-    for (let i = 0; i < 16; i += 1) await Promise.resolve();
+    do {
+      for (let i = 0; i < 16; i += 1) await Promise.resolve();
+    } while (workers.filter((worker) => worker.report()).length > 0);
     for (let i = 0; i < engines; i += 1) run(i);
     if (events.nextMs === Number.POSITIVE_INFINITY) {
       if (ends.length < sessions.length) throw new Error(`${system}: nothing goes on`);

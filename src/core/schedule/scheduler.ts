@@ -81,6 +81,12 @@ export const PASSED_MAX = 32;
  */
 const LARGE_PART = 1 / 8;
 
+/**
+ * Chunks without an end are over where a worker has one request more than this many times another's: to move costs a block
+ * of KV at least, and a turn of a session ends soon by itself.
+ */
+const UNEVEN_FACTOR = 1.5;
+
 /** State of one call of `schedule`. */
 interface Turn {
   readonly slots: readonly Slot[];
@@ -215,9 +221,12 @@ export class Scheduler {
 
   /** Chunks without an end are over once they are as long as others, and somebody waits or another worker has less to do. */
   #endChunks(turn: Turn): void {
-    const { slots, commands, isBlocked } = turn;
+    const { slots, commands } = turn;
+    // Where KV makes way, there is room soon.
+    const isBlocked = turn.isBlocked && !commands.some(({ kind }) => kind === "offload");
     const busiest = slots.reduce((most, slot) => (slot.inFlight > most.inFlight ? slot : most));
-    if (!isBlocked && slots.every(({ inFlight }) => busiest.inFlight < inFlight + 2)) return;
+    const isIdle = (slot: Slot) => busiest.inFlight > 1 + UNEVEN_FACTOR * slot.inFlight;
+    if (!isBlocked && !slots.some(isIdle)) return;
     for (const request of this.#endless) {
       const slot = slots.find(({ workerId }) => workerId === request.workerId);
       if (request.status !== "running" || slot === undefined) continue;
