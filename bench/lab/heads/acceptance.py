@@ -43,15 +43,23 @@ def table(places: Sequence[tuple[int, int]]) -> str:
 
 
 @torch.inference_mode()
-def of_draft_model(draft: SmallModel, prompt: list[int], response: list[int]) -> list[tuple[int, int]]:
-    """From every place of a response, for its accepted tokens are what the draft model would have read anyway."""
-    said = draft.logits(draft.streams(torch.tensor([prompt + response]))[-1])[0, len(prompt) - 1 : -1].argmax(-1)
-    is_right = (said == torch.tensor(response)).tolist()
-    runs, run = [0] * len(response), 0
-    for at in reversed(range(len(response))):
-        run = run + 1 if is_right[at] else 0
-        runs[at] = run
-    return [(run, len(response) - at) for at, run in enumerate(runs)]
+def drafted(draft: SmallModel, prompt: list[int], response: list[int]) -> list[list[int]]:
+    """The draft behind each token of a response but the last, as long as the tokens before one in it are right.
+
+    Then they are what the response has, and what the draft model says of that is all there is to know.
+    """
+    said = draft.logits(draft.streams(torch.tensor([prompt + response]))[-1])[0, len(prompt) : -1].argmax(-1).tolist()
+    return [said[at : at + PLACES] for at in range(len(said))]
+
+
+def judged(drafts: Iterable[Sequence[int]], response: Sequence[int]) -> list[tuple[int, int]]:
+    """Of the draft behind each token of a response: how many of its first tokens are right, and how many it has."""
+    found = []
+    for at, draft in enumerate(drafts, 1):
+        pairs = zip(draft, response[at:], strict=False)
+        run = next((i for i, (said, came) in enumerate(pairs) if said != came), len(draft))
+        found.append((run, len(draft)))
+    return found
 
 
 def held_out(model: SmallModel, count: int, tokens_max: int = 400) -> list[tuple[list[int], list[int]]]:
@@ -67,7 +75,7 @@ def main() -> None:
     given = parser.parse_args()
     draft = SmallModel(given.draft)
     texts = held_out(SmallModel(), given.responses)
-    print(table(by_place(run for prompt, text in texts for run in of_draft_model(draft, prompt, text))))
+    print(table(by_place(run for prompt, text in texts for run in judged(drafted(draft, prompt, text), text))))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,20 @@ export interface HeadOptions {
   readonly system: (typeof HEAD_SYSTEMS)[number];
   /** Of the head's first token, of its second if the first was right, and so on: it drafts as many. */
   readonly acceptance: readonly number[];
+  /** Token that a real head drafts at a place, and whether the table's is taken; absent: as a simulated head. */
+  readonly real?: {
+    said(one: LiveResponse, place: number): number;
+    takesTable(one: LiveResponse, both: Both): boolean;
+  };
+}
+
+/** The tokens of both at a place behind the `path` so far. */
+export interface Both {
+  readonly path: readonly PathToken[];
+  readonly ofHead: number;
+  readonly ofTable: Said;
+  /** The head's acceptance at that place. */
+  readonly own: number;
 }
 
 /** A token of a path: that it and all before it are accepted has this probability. */
@@ -26,7 +40,7 @@ export interface PathToken {
 }
 
 /** A table's token, its node in the tree, and how likely it is if all before it are right. */
-interface Said {
+export interface Said {
   readonly token: number;
   readonly node: number;
   readonly share: number;
@@ -70,7 +84,7 @@ export class HeadDrafts {
 
   #path(one: LiveResponse, tree: Tree | null): PathToken[] {
     const { query, response, at } = one;
-    const { system, acceptance } = this.#options;
+    const { system, acceptance, real } = this.#options;
     const seed = fold32(Number(query.groupId), query.sampleIndex);
     const tail = tailOf(one, at);
     const path: PathToken[] = [];
@@ -82,10 +96,12 @@ export class HeadDrafts {
     for (let place = 0; place < query.tokensMax; place += 1) {
       const own = follows ? (acceptance[place] ?? 0) : 0;
       isRight = isRight && fold32(seed, at + place) / 2 ** 32 < own;
-      const ofHead = isRight ? (response[at + place] ?? WRONG) : WRONG;
-      const said = tree === null ? NOTHING : (tree(node) ?? this.#outside(one, tail));
-      const token = said.share > own ? said.token : ofHead;
-      whole *= Math.max(own, said.share);
+      const drawn = isRight ? (response[at + place] ?? WRONG) : WRONG;
+      const ofHead = own > 0 ? (real?.said(one, place) ?? drawn) : WRONG;
+      const ofTable = tree === null ? NOTHING : (tree(node) ?? this.#outside(one, tail));
+      const both = { path, ofHead, ofTable, own };
+      const token = (real?.takesTable(one, both) ?? ofTable.share > own) ? ofTable.token : ofHead;
+      whole *= Math.max(own, ofTable.share);
       if (whole < query.probabilityMin || whole === 0) break;
       path.push({ token, probability: whole });
       tail.push(token);
