@@ -17,13 +17,11 @@ const NAME_CHARACTERS_MAX = 1024;
 
 /** A value as it may stand in a message: 1e999 is read as Infinity, which JSON has no word for. */
 export function show(value: unknown): string {
-  const text =
-    typeof value === "number" ? String(value) : (JSON.stringify(value, cut) ?? String(value));
+  const cut = (_key: string, one: unknown) =>
+    isList(one) ? Array.from(one.slice(0, SHOWN_CHARACTERS)) : one;
+  const json = typeof value === "number" ? undefined : JSON.stringify(value, cut);
+  const text = json ?? String(value);
   return text.length <= SHOWN_CHARACTERS ? text : `${text.slice(0, SHOWN_CHARACTERS)}...`;
-}
-
-function cut(_key: string, value: unknown): unknown {
-  return isList(value) ? Array.from(value.slice(0, SHOWN_CHARACTERS)) : value;
 }
 
 /** The message about a value outside of `bound`. */

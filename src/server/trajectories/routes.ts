@@ -82,10 +82,8 @@ function all({ trajectories, later }: Parts, exchange: Exchange): Response {
   return response;
 }
 
-type IsChosen = Parameters<Trajectories["sessions"]>[0];
-
 /** The sessions that the query selects. @throws InvalidFieldError: a value is not a number. */
-function chosenBy({ searchParams }: URL): IsChosen {
+function chosenBy({ searchParams }: URL): Parameters<Trajectories["sessions"]>[0] {
   const numberIn = (field: "iteration" | "run") => {
     const text = searchParams.get(field);
     return text === null ? null : wholeNumber(field, text);

@@ -6,20 +6,13 @@ import type { RolloutRequest } from "../../core/request/buffer.ts";
 import { promptKey } from "../../core/request/prompt-key.ts";
 import { isCut } from "../../core/request/request.ts";
 import type { Kept } from "../kept.ts";
-import { type ToolCall, Trajectory, type Turn, type WeightsSpan } from "./trajectory.ts";
+import { Trajectory, type Turn, type WeightsSpan } from "./trajectory.ts";
 
 /** Names a session. Sessions of two groups may have the same name. */
 export interface SessionName {
   readonly name: string;
   /** The client's name for the group; null: it gave none. */
   readonly group: string | null;
-}
-
-/** The part of a response that its client gets: nothing behind a stop string. */
-export interface DeliveredOutput {
-  readonly tokens: number;
-  readonly finish: Turn["finish"];
-  readonly toolCalls: readonly ToolCall[];
 }
 
 type Happened = SessionName &
@@ -40,9 +33,7 @@ type Happened = SessionName &
 export type TrajectoryEvent = Happened & { readonly number: number };
 
 /** The last event of a process that stopped in order. */
-export interface Stopped {
-  readonly kind: "stopped";
-}
+export type Stopped = { readonly kind: "stopped" };
 
 /** Why a session that an earlier process left open may not be whole. */
 const KILLED = "the server did not stop in order: turns of its last second may be missing";
@@ -132,7 +123,11 @@ export class Trajectories {
     this.#happened({ kind: "began", ...session, requestId, prompt: promptKey(prompt) });
   }
 
-  ended(request: RolloutRequest, { tokens, finish, toolCalls }: DeliveredOutput): void {
+  /** Ends a turn with what its client gets: nothing behind a stop string. */
+  ended(
+    request: RolloutRequest,
+    { tokens, finish, toolCalls }: Pick<Turn, "finish" | "toolCalls"> & { readonly tokens: number },
+  ): void {
     const running = this.#running.get(request);
     if (running === undefined) return;
     if (isCut(finish)) {
