@@ -19,7 +19,6 @@ const FIELD_NAMES = ["host", "port", "apiToken", "insecure", "allowOrigin"] as c
 type DraftServerSettings = Settings<(typeof FIELD_NAMES)[number]>;
 
 const MIB = 2 ** 20;
-const CONNECTIONS_MAX = 1024;
 const PATH = "/v1/draft";
 /** Interval between searches for groups whose lifetime has passed. */
 const SWEEP_MS = 1000;
@@ -56,7 +55,6 @@ async function serveDrafts(settings: DraftServerSettings): Promise<number> {
   const service = new DraftSocketService({
     server,
     later: timers.afterwards,
-    connectionsMax: CONNECTIONS_MAX,
   });
   const http = listening(
     { host, port, apiToken, allowOrigins },

@@ -7,22 +7,18 @@ interface Entry {
   readonly tokens: readonly number[];
 }
 
-export interface HistoryTwinOptions {
-  readonly limitBytes: number;
-  readonly generationsMax: number;
-  readonly responsesMax: number;
-}
-
 const LOG_BYTES = 128;
+const GENERATIONS = 2;
+const RESPONSES = 8;
 
 export class HistoryTwin {
-  readonly #options: HistoryTwinOptions;
+  readonly #limitBytes: number;
   /** Within a prompt in the order filed. */
   #entries: Entry[] = [];
   #epoch = 0;
 
-  constructor(options: HistoryTwinOptions) {
-    this.#options = options;
+  constructor(limitBytes: number) {
+    this.#limitBytes = limitBytes;
   }
 
   get bytes(): number {
@@ -52,14 +48,13 @@ export class HistoryTwin {
     for (const tokens of written) this.#entries.push({ prompt, epoch: this.#epoch, tokens });
     if (written.length === 0) return;
     this.#use(prompt);
-    const { limitBytes, generationsMax, responsesMax } = this.#options;
     for (const [age, epoch] of this.#epochsOf(prompt).entries()) {
-      const kept = age < generationsMax ? Math.max(1, responsesMax >> age) : 0;
+      const kept = age < GENERATIONS ? Math.max(1, RESPONSES >> age) : 0;
       const all = this.#of(prompt, epoch);
       const gone = new Set(all.toSorted((a, b) => b.tokens.length - a.tokens.length).slice(kept));
       this.#entries = this.#entries.filter((entry) => !gone.has(entry));
     }
-    while (this.bytes > limitBytes) {
+    while (this.bytes > this.#limitBytes) {
       const first = this.#entries[0]?.prompt ?? "";
       const oldest = this.#epochsOf(first).at(-1);
       this.#entries = this.#entries.filter((e) => e.prompt !== first || e.epoch !== oldest);

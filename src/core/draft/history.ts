@@ -3,17 +3,7 @@
 // recently used prompt goes first, its oldest epoch first), epochs and responses of each prompt. It builds
 // no index; whatever it returns can make drafts better or worse, never a response wrong.
 
-import { assert } from "../base/assert.ts";
 import { HISTORY_TOKENS_MAX } from "../wasm/suffix-index.ts";
-
-export interface HistoryOptions {
-  /** Bytes that all responses may take together; default 64 MiB. */
-  readonly limitBytes?: number;
-  /** Epochs kept of a prompt, among those in which it occurred, adjacent or not. >= 1, default 2. */
-  readonly generationsMax?: number;
-  /** Responses kept of a prompt's latest epoch; each older one has half as many. >= 1, default 8. */
-  readonly responsesMax?: number;
-}
 
 interface Generation {
   readonly epoch: number;
@@ -21,28 +11,24 @@ interface Generation {
 }
 
 const LIMIT_BYTES = 64 * 1024 * 1024;
+/** Epochs kept of a prompt, among those in which it occurred, adjacent or not. */
 const GENERATIONS_MAX = 2;
+/** Responses kept of a prompt's latest epoch; each older one has half as many. */
 const RESPONSES_MAX = 8;
 /** Bytes of a typed array and its place, about: so that short logs are bounded too. */
 const LOG_BYTES = 128;
 
 export class History {
   readonly #limitBytes: number;
-  readonly #generationsMax: number;
-  readonly #responsesMax: number;
   /** The least recently used prompt first. */
   readonly #prompts = new Map<number, Generation[]>();
   #epoch = 0;
   #responses = 0;
   #usedBytes = 0;
 
-  constructor(options: HistoryOptions = {}) {
-    this.#limitBytes = options.limitBytes ?? LIMIT_BYTES;
-    this.#generationsMax = options.generationsMax ?? GENERATIONS_MAX;
-    this.#responsesMax = options.responsesMax ?? RESPONSES_MAX;
-    assert(this.#limitBytes >= 0, "history: limitBytes >= 0");
-    assert(this.#generationsMax >= 1, "history: generationsMax >= 1");
-    assert(this.#responsesMax >= 1, "history: responsesMax >= 1");
+  /** `limitBytes`: what all responses may take together. */
+  constructor(limitBytes: number = LIMIT_BYTES) {
+    this.#limitBytes = limitBytes;
   }
 
   /** Epochs that have begun. */
@@ -98,10 +84,10 @@ export class History {
     const latest = generations[0];
     if (latest?.epoch === this.#epoch) latest.responses.push(response);
     else generations.unshift({ epoch: this.#epoch, responses: [response] });
-    generations.length = Math.min(generations.length, this.#generationsMax);
+    generations.length = Math.min(generations.length, GENERATIONS_MAX);
     for (const [age, generation] of generations.entries()) {
       // Half as many for each generation of age: that is how the past decays.
-      const count = Math.max(1, Math.floor(this.#responsesMax / 2 ** age));
+      const count = Math.max(1, Math.floor(RESPONSES_MAX / 2 ** age));
       generation.responses = longest(generation.responses, count);
       this.#count(generation.responses, 1);
     }

@@ -11,10 +11,6 @@ export interface DraftSocketOptions {
   readonly server: DraftServer;
   readonly later: Later;
   readonly connectionsMax?: number;
-  /** Bytes that may wait for one peer to read them. */
-  readonly sendQueueBytes?: number;
-  /** Time for a peer to send its hello. */
-  readonly helloMsMax?: number;
 }
 
 interface Peer extends DraftPeer {
@@ -28,14 +24,18 @@ const REFUSAL_CODES = {
   invalid_message: CLOSE.invalid,
 } as const;
 
-const DEFAULTS = { connectionsMax: 1024, sendQueueBytes: 8 * 2 ** 20, helloMsMax: 15_000 };
+const CONNECTIONS_MAX = 1024;
+/** Bytes that may wait for one peer to read them. */
+const SEND_QUEUE_BYTES = 8 * 2 ** 20;
+/** Time for a peer to send its hello. */
+const HELLO_MS_MAX = 15_000;
 
 export class DraftSocketService implements SocketService {
-  readonly #options: Required<DraftSocketOptions>;
+  readonly #options: DraftSocketOptions;
   readonly #peers = new Map<Socket, Peer>();
 
   constructor(options: DraftSocketOptions) {
-    this.#options = { ...DEFAULTS, ...options };
+    this.#options = options;
   }
 
   get connections(): number {
@@ -43,10 +43,10 @@ export class DraftSocketService implements SocketService {
   }
 
   open(socket: Socket): void {
-    const { later, helloMsMax, connectionsMax } = this.#options;
+    const { later, connectionsMax = CONNECTIONS_MAX } = this.#options;
     const cancelDeadline = later(() => {
       if (peer.engine === null) this.#end(socket, CLOSE.protocol, "no hello in time");
-    }, helloMsMax);
+    }, HELLO_MS_MAX);
     const peer: Peer = { engine: null, cancelDeadline, isClosing: false };
     this.#peers.set(socket, peer);
     if (this.#peers.size > connectionsMax) {
@@ -74,7 +74,7 @@ export class DraftSocketService implements SocketService {
     const sent = socket.send(encodeServerMessage(answer));
     const waiting = socket.getBufferedAmount();
     // A frame that was dropped would leave the peer with an answer short.
-    if (sent === 0 || waiting > this.#options.sendQueueBytes) {
+    if (sent === 0 || waiting > SEND_QUEUE_BYTES) {
       this.#end(socket, CLOSE.tryLater, `slow_consumer: ${waiting} bytes wait to be read`);
     }
   }

@@ -29,7 +29,7 @@ export class PromptHistory {
 
   constructor(options: PromptHistoryOptions) {
     this.#options = options;
-    this.#history = new History({ limitBytes: options.limitBytes });
+    this.#history = new History(options.limitBytes);
   }
 
   /** Loads the file, and appends to it from now on. @throws AppError invalid_config, as HistoryFile. */
