@@ -1,8 +1,6 @@
 // Lengths of the responses to a prompt in earlier weight epochs, as a prior for the group's length before any response of
 // this epoch has finished. Owns two numbers a prompt; the prompt used longest ago goes first.
 
-import { assert } from "../../core/base/assert.ts";
-
 interface Lengths {
   epoch: number;
   /** Longest of this epoch's finished responses. */
@@ -11,22 +9,12 @@ interface Lengths {
   before: number;
 }
 
-const PROMPTS_MAX = 65_536;
+export const PROMPTS_MAX = 65_536;
 
 export class LengthHistory {
-  readonly #promptsMax: number;
   /** Lengths by the prompt's key; the least recently used prompt comes first. */
   readonly #prompts = new Map<number, Lengths>();
   #epoch = 0;
-
-  constructor(promptsMax: number = PROMPTS_MAX) {
-    assert(promptsMax >= 1, "length history: promptsMax >= 1");
-    this.#promptsMax = promptsMax;
-  }
-
-  get prompts(): number {
-    return this.#prompts.size;
-  }
 
   /** Advances the weight epoch of responses recorded from now on by `epochs`. */
   advance(epochs = 1): void {
@@ -62,7 +50,7 @@ export class LengthHistory {
   #use(key: number, lengths: Lengths): void {
     this.#prompts.delete(key);
     this.#prompts.set(key, lengths);
-    if (this.#prompts.size <= this.#promptsMax) return;
+    if (this.#prompts.size <= PROMPTS_MAX) return;
     for (const oldest of this.#prompts.keys()) {
       this.#prompts.delete(oldest);
       return;
