@@ -91,7 +91,7 @@ async function up(given: UpSettings, vllmArgs: readonly string[]): Promise<numbe
   const found = findVllm(settings.vllm, FOLDER);
   log("info", "vllm", { version: found.build.version, command: found.command });
   // The plugin's package has the connector for the pool too.
-  const pool = settings.kvConnector === "mooncake" ? openPool(settings, found.python, log) : null;
+  const pool = settings.kvConnector !== null ? openPool(settings, found.python, log) : null;
   if (settings.plugin || pool !== null) {
     const installed = await ensurePlugin({ python: found.python, root: FOLDER });
     log("info", "plugin", { installed });
@@ -177,7 +177,7 @@ function serversOf(
       servedName: settings.servedModelName,
       apiKey: settings.workerToken,
       plugin: pluginOf(settings, name, runner?.runner ?? 0),
-      kvConnector: settings.kvConnector === null ? null : { name: settings.kvConnector, ...pool },
+      pool,
       extraArgs: vllmArgs,
     });
     return new ManagedServer(
@@ -200,7 +200,7 @@ function checkPoolSettings({ kvConnector, kvSegmentMb }: UpSettings): void {
   if (kvSegmentMb === null) return;
   const given = process.env.MOONCAKE_CONFIG_PATH;
   const isTheirs = given !== undefined && given !== "";
-  if (kvConnector === "mooncake" && !isTheirs) return;
+  if (kvConnector !== null && !isTheirs) return;
   const why = isTheirs
     ? `MOONCAKE_CONFIG_PATH=${given} sets it`
     : "it is for --kv-connector mooncake";

@@ -265,8 +265,9 @@ export const FIELDS = {
     "--plugin",
     "draft inside vLLM's engine step from siblings on all servers, beside a head that --speculative-config names (installs native/foretoken_vllm)",
   ),
-  kvConnector: text("--kv-connector NAME", {
-    help: "transfers KV of requests that move between servers: mooncake (docs/KV.md)",
+  kvConnector: choice("--kv-connector", {
+    choices: ["mooncake"],
+    help: "transfers KV of requests that move between servers (docs/KV.md)",
     otherwise: "none, KV is recomputed",
   }),
   kvSegmentMb: integer("--kv-segment-mb MB", {

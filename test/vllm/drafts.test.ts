@@ -49,7 +49,7 @@ describe.skipIf(skipped !== null)("a vLLM server whose drafts change what it dra
       servedName: null,
       apiKey: null,
       plugin: null,
-      kvConnector: null,
+      pool: null,
       extraArgs: DRAFTS,
     });
     server = new ManagedServer(

@@ -23,6 +23,7 @@ function flags(extraArgs: readonly string[]): readonly string[] {
     ...{ command: "vllm", build: { version: "0.32.0", isCpu: false }, model: "/m" },
     ...{ host: "127.0.0.1", port: 8100, gpus: "0", contextTokens: null, servedName: null },
     apiKey: null,
+    pool: null,
     plugin: { draftUrl: "ws://127.0.0.1:8000/v1/draft", token: null, statsFile: "/s", runner: 2 },
     extraArgs,
   });

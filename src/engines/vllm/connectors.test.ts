@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { CONNECTORS, connectorLaunch, connectorOf } from "./connectors.ts";
+import { connectorOf, mooncakeArgs } from "./connectors.ts";
 
 /** /server_info of vLLM 0.32 on a CPU, as a live server answered; only what is looked at. */
 const CONFIG = {
@@ -59,12 +59,9 @@ test("connectorOf: memory that only one server has, keys of unknown make and unk
   expect(found("NewConnector")).toMatchObject({ row: null, problem: expect.any(String) });
 });
 
-test("connectorLaunch: what it starts is what is found, without a problem", () => {
-  for (const { name, launch } of CONNECTORS) {
-    if (launch === null) continue;
-    const [flag, config = ""] = connectorLaunch(name, 8100);
-    expect(flag).toBe("--kv-transfer-config");
-    const told = connectorOf({ kv_transfer_config: JSON.parse(config) });
-    expect(told).toMatchObject({ row: { name }, problem: null });
-  }
+test("mooncakeArgs: what they start is what is found, without a problem", () => {
+  const [flag, config = ""] = mooncakeArgs(8100);
+  expect(flag).toBe("--kv-transfer-config");
+  const told = connectorOf({ kv_transfer_config: JSON.parse(config) });
+  expect(told).toMatchObject({ savesOutput: true, problem: null, mixesWeights: false });
 });

@@ -12,6 +12,7 @@ const OPTIONS: LaunchOptions = {
   servedName: null,
   apiKey: null,
   plugin: null,
+  pool: null,
   extraArgs: [],
 };
 
@@ -59,19 +60,12 @@ test("launchOf: the key stands in the environment, not among the arguments", () 
   expect(env.VLLM_API_KEY).toBe("secret");
 });
 
-test("launchOf: a connector that is not known, or that needs more than a flag, is refused by name", () => {
-  const launch = (name: string) => () => launchOf({ ...OPTIONS, kvConnector: { name } });
-  expect(launch("nothing")).toThrow("--kv-connector nothing is not known; it is one of mooncake");
-  expect(launch("lmcache-mp")).toThrow("--kv-connector lmcache-mp needs settings of its own");
-});
-
 test("launchOf: Mooncake's look-ups have a socket of each server's own, and the pool's settings come with it", () => {
-  const kvConnector = {
-    name: "mooncake",
+  const pool = {
     env: { MOONCAKE_CONFIG_PATH: "/p.json" },
     envDefaults: { VLLM_HOST_IP: "127.0.0.1" },
   };
-  const { command, env, envDefaults } = launchOf({ ...OPTIONS, kvConnector });
+  const { command, env, envDefaults } = launchOf({ ...OPTIONS, pool });
   const config = JSON.parse(command[command.indexOf("--kv-transfer-config") + 1] ?? "");
   expect(config).toMatchObject({
     kv_connector: "MooncakeStoreConnector",

@@ -4,7 +4,7 @@
 // Facts about version 0.32 on CPU were measured on live servers; those about older versions are from vLLM's sources.
 
 import { AppError } from "../../core/base/errors.ts";
-import { connectorLaunch } from "../../engines/vllm/connectors.ts";
+import { mooncakeArgs } from "../../engines/vllm/connectors.ts";
 import { sizeIn } from "./gpus.ts";
 
 export interface VllmBuild {
@@ -66,13 +66,8 @@ export interface LaunchOptions {
   readonly apiKey: string | null;
   /** Settings of native/foretoken_vllm as the drafter; null: the server drafts nothing. */
   readonly plugin: PluginLaunch | null;
-  /** KV connector, from the connectors' table. Default: KV stays on its server. */
-  readonly kvConnector?: {
-    readonly name: string;
-    /** Variables that the connector's pool needs; those of the environment take precedence. */
-    readonly envDefaults?: Readonly<Record<string, string>>;
-    readonly env?: Readonly<Record<string, string>>;
-  } | null;
+  /** Variables of the KV pool that the server uses, Mooncake's; null: KV stays on its server. */
+  readonly pool: Pick<Launch, "env" | "envDefaults"> | null;
   /** Further arguments, which come last so that they win. */
   readonly extraArgs: readonly string[];
 }
@@ -175,10 +170,8 @@ export function launchOf(options: LaunchOptions): Launch {
   if (contextTokens !== null) args.push("--max-model-len", String(contextTokens));
   if (servedName !== null) args.push("--served-model-name", servedName);
   const drafts = pluginLaunch(options);
-  const { kvConnector = null } = options;
-  if (kvConnector !== null) {
-    args.push(...connectorLaunch(kvConnector.name, port));
-  }
+  const { pool } = options;
+  if (pool !== null) args.push(...mooncakeArgs(port));
   return {
     command: [
       ...[options.command, "serve", model, "--host", host, "--port", String(port)],
@@ -188,14 +181,14 @@ export function launchOf(options: LaunchOptions): Launch {
     env: {
       ...Object.assign({}, ...rows.map((row) => row.env)),
       ...drafts.env,
-      ...kvConnector?.env,
+      ...pool?.env,
       // Not among the arguments, which every user of the machine can see.
       ...(apiKey === null ? {} : { VLLM_API_KEY: apiKey }),
       ...(options.gpus === null ? {} : { CUDA_VISIBLE_DEVICES: options.gpus }),
     },
     envDefaults: {
       ...Object.assign({}, ...rows.map((row) => row.envDefaults)),
-      ...kvConnector?.envDefaults,
+      ...pool?.envDefaults,
     },
   };
 }
