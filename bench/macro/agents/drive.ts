@@ -24,6 +24,7 @@ export interface AgentsRun {
   /** Time of all servers' steps on hosts whose step times were recorded. */
   readonly amd_s: number;
   readonly amx_s: number;
+  readonly xeon_s: number;
   /** CPU of the router or the sidecar; and of the servers' API processes. */
   readonly proxy_cpu_s: number;
   readonly api_cpu_s: number;
