@@ -1,8 +1,8 @@
 // What a chaos run finds: each kind of damage is counted as what it is.
 
 import { expect, test } from "bun:test";
-import { type Collected, difference, judge } from "./client.ts";
-import { keyOf, mixedWeights, type ResponseLine, weightsOf } from "./response-line.ts";
+import { type Collected, differenceFrom, judge } from "./client.ts";
+import { keyOf, type ResponseLine } from "./response-line.ts";
 
 const line = (group: string, index: number, fields: Partial<ResponseLine> = {}): ResponseLine => ({
   ...{ group, index, prompt_token_ids: [1], token_ids: [5, 6], logprobs: [-1, -2] },
@@ -14,10 +14,11 @@ const wanted = byKey(RIGHT);
 
 function verdictOn(lines: readonly ResponseLine[], fields: Partial<Collected> = {}) {
   const collected = { responses: byKey(lines), twice: 0, changed: [], end: "finished", ...fields };
-  const { lost, twice, wrong } = judge(collected, wanted.keys(), (one) => {
-    const expected = weightsOf(one) === null ? undefined : wanted.get(keyOf(one));
-    return expected === undefined ? mixedWeights(one) : difference(expected, one);
-  });
+  const { lost, twice, wrong } = judge(
+    collected,
+    wanted.keys(),
+    differenceFrom(new Map([["a", wanted]])),
+  );
   return [lost, twice, wrong];
 }
 

@@ -1,7 +1,13 @@
 // A client that wants every response of one rollout whatever happens: it repeats the same POST until the stream ends with
 // its summary, and keeps what each answer brought.
 
-import { keyOf, type ResponseLine } from "./response-line.ts";
+import {
+  keyOf,
+  mixedWeights,
+  type ResponseLine,
+  type WeightsName,
+  weightsOf,
+} from "./response-line.ts";
 
 const PAUSE_MS = 50;
 
@@ -74,7 +80,7 @@ async function* answerTo(
 }
 
 /** null: the same tokens, logprobs and end. */
-export function difference(one: ResponseLine, other: ResponseLine): string | null {
+function difference(one: ResponseLine, other: ResponseLine): string | null {
   for (const [i, token] of one.token_ids.entries()) {
     if (other.token_ids[i] !== token) return `token ${i} is ${other.token_ids[i]}, not ${token}`;
     if (other.logprobs[i] !== one.logprobs[i]) {
@@ -86,6 +92,17 @@ export function difference(one: ResponseLine, other: ResponseLine): string | nul
   }
   if (other.finish_reason === one.finish_reason) return null;
   return `it ended with ${other.finish_reason}, not ${one.finish_reason}`;
+}
+
+/** What is wrong with a response, by those that each set of weights generates. */
+export function differenceFrom(
+  wanted: ReadonlyMap<WeightsName, ReadonlyMap<string, ResponseLine>>,
+): (line: ResponseLine) => string | null {
+  return (line) => {
+    const weights = weightsOf(line);
+    const expected = weights === null ? undefined : wanted.get(weights)?.get(keyOf(line));
+    return expected === undefined ? mixedWeights(line) : difference(expected, line);
+  };
 }
 
 export interface Verdict {

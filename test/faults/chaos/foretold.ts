@@ -5,17 +5,10 @@ import { drawKey } from "../../../src/core/request/request.ts";
 import { chunkSeed } from "../../../src/engines/vllm/body.ts";
 import { standInLogprob, standInResponse } from "../stand-in/tokens.ts";
 import { exactSample } from "../stand-in/vllm-stand-in.ts";
-import { difference, judge } from "./client.ts";
+import { differenceFrom, judge } from "./client.ts";
 import type { Asked, Call, Oracle } from "./oracle.ts";
 import type { ChaosPlan } from "./plan.ts";
-import {
-  keyOf,
-  mixedWeights,
-  type ResponseLine,
-  WEIGHTS,
-  type WeightsName,
-  weightsOf,
-} from "./response-line.ts";
+import { keyOf, type ResponseLine, WEIGHTS, type WeightsName } from "./response-line.ts";
 
 const GROUPS = 2;
 const GROUP_SIZE = 3;
@@ -35,15 +28,10 @@ export class Foretold implements Oracle {
     const possible = isUpdated ? WEIGHTS : [current];
     const wanted = new Map(possible.map((name) => [name, responses(seed, job, name)]));
     const keys = [...responses(seed, job, current).keys()];
-    const problemOf = (line: ResponseLine): string | null => {
-      const weights = weightsOf(line);
-      const expected = weights === null ? undefined : wanted.get(weights)?.get(keyOf(line));
-      return expected === undefined ? mixedWeights(line) : difference(expected, line);
-    };
     return Promise.resolve({
       tokens: keys.length * TOKENS_MAX,
       body: (id) => bodyOf(id, seed, job),
-      judge: (collected) => Promise.resolve(judge(collected, keys, problemOf)),
+      judge: (collected) => Promise.resolve(judge(collected, keys, differenceFrom(wanted))),
     });
   }
 }

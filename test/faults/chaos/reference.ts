@@ -6,18 +6,10 @@ import { join } from "node:path";
 import { present } from "../../../src/core/base/assert.ts";
 import { AppError } from "../../../src/core/base/errors.ts";
 import { ToolProcess } from "../process.ts";
-import { difference, judge } from "./client.ts";
+import { differenceFrom, judge } from "./client.ts";
 import { type Asked, type Call, type Installation, type Oracle, promptLines } from "./oracle.ts";
 import type { ChaosPlan } from "./plan.ts";
-import {
-  keyOf,
-  linesIn,
-  mixedWeights,
-  type ResponseLine,
-  WEIGHTS,
-  type WeightsName,
-  weightsOf,
-} from "./response-line.ts";
+import { keyOf, linesIn, type ResponseLine, WEIGHTS, type WeightsName } from "./response-line.ts";
 import { writeOtherGguf } from "./weights.ts";
 
 const GROUP_SIZE = 3;
@@ -56,15 +48,10 @@ export class Reference implements Oracle {
     const first = present(wanted.get(current), "the current weights are among them");
     let tokens = 0;
     for (const line of first.values()) tokens += line.token_ids.length;
-    const problemOf = (line: ResponseLine): string | null => {
-      const weights = weightsOf(line);
-      const expected = weights === null ? undefined : wanted.get(weights)?.get(keyOf(line));
-      return expected === undefined ? mixedWeights(line) : difference(expected, line);
-    };
     return {
       tokens,
       body: (id) => bodyOf(id, first),
-      judge: (collected) => Promise.resolve(judge(collected, first.keys(), problemOf)),
+      judge: (collected) => Promise.resolve(judge(collected, first.keys(), differenceFrom(wanted))),
     };
   }
 
