@@ -211,11 +211,10 @@ export class Ledger {
   }
 
   #repace(): void {
-    for (const { slot, worker } of this.#accounts.values()) {
+    for (const { slot } of this.#accounts.values()) {
       slot.rowMs = this.paces.rowMs(slot.workerId);
       slot.pace = this.paces.of(slot.workerId);
       slot.baseRequests = this.paces.baseRequests(slot.workerId);
-      slot.baseRows = worker.capacity.baseRows ?? this.paces.base;
     }
   }
 
@@ -275,7 +274,7 @@ function slotOf(
   held: Pick<Slot, "residents" | "running">,
 ): Slot {
   const { slots, ahead = 0, kvTokens, kvBlockTokens = 1, kvBytesPerToken } = capacity;
-  const { sharesKv = kvBytesPerToken > 0, baseRows = Number.MAX_SAFE_INTEGER } = capacity;
+  const { sharesKv = kvBytesPerToken > 0 } = capacity;
   return {
     workerId,
     slots: slots + ahead,
@@ -291,7 +290,6 @@ function slotOf(
     pace: 1,
     rowMs: Number.NaN,
     baseRequests: 0,
-    baseRows,
     kvTokensFree: kvTokens,
     aheadTokens: 0,
     kvTokensLeaving: 0,

@@ -11,6 +11,7 @@ import { drawKey } from "../request/request.ts";
 import { loadCore } from "../wasm/load.ts";
 import { ROUNDS } from "./bounded-wait.ts";
 import { ChunkLength } from "./chunk-length.ts";
+import type { Slot } from "./placement.ts";
 import { type PolicyName, schedulerFor } from "./policies.ts";
 import type { Scheduler } from "./scheduler.ts";
 
@@ -26,9 +27,11 @@ class Bed {
   readonly running: RolloutRequest[] = [];
   /** Requests in the order in which they ended. */
   readonly ended: RolloutRequest[] = [];
+  readonly #kvTokens: number;
   #groups = 0;
 
-  constructor(policy: PolicyName) {
+  constructor(policy: PolicyName, kvTokens = 1e6) {
+    this.#kvTokens = kvTokens;
     const { buffer, context } = this;
     const chunks = new ChunkLength(CHUNK);
     this.scheduler = schedulerFor(policy, { buffer, context, chunks, core: loadCore() });
@@ -49,10 +52,9 @@ class Bed {
     });
   }
 
-  /** Chunks begin while there is room, and the one that has run longest ends. */
-  turn(): RolloutRequest | null {
-    const kvTokens = 1e6;
-    const slot = {
+  slot(): Slot {
+    const kvTokens = this.#kvTokens;
+    return {
       workerId: workerId(0),
       slots: SLOTS,
       ahead: 0,
@@ -64,14 +66,17 @@ class Bed {
       pace: 1,
       running: [],
       baseRequests: 0,
-      baseRows: Number.MAX_SAFE_INTEGER,
       rowMs: Number.NaN,
       sharesKv: false,
       kvTokensLeaving: 0,
       aheadTokens: Number.POSITIVE_INFINITY,
       blockTokens: 1,
     };
-    for (const command of this.scheduler.schedule([slot])) {
+  }
+
+  /** Chunks begin while there is room, and the one that has run longest ends. */
+  turn(): RolloutRequest | null {
+    for (const command of this.scheduler.schedule([this.slot()])) {
       if (command.kind !== "dispatch") continue;
       this.buffer.move(command.request, "moving");
       this.buffer.move(command.request, "running");
@@ -128,4 +133,22 @@ test("bounded wait: in a synchronous iteration the order is the policy's", () =>
   while (bed.ended.length < lengths.length * GROUP) bed.turn();
   expect(bed.ended.length).toBe(groups.flat().length);
   expect(bed.ended.length).toBeLessThan(ROUNDS * bed.context.turnover.openMax);
+});
+
+const SHORT = { kvTokens: 1000, kvTokensFree: 500, sharesKv: true };
+
+test.each([
+  { name: "KV is short, and comes back", ...SHORT, isFresh: true },
+  { name: "there is more KV than slots", ...SHORT, kvTokensFree: 501, isFresh: false },
+  { name: "KV that leaves is lost", ...SHORT, sharesKv: false, isFresh: false },
+  { name: "what has begun is large", ...SHORT, kvTokens: 64, kvTokensFree: 32, isFresh: false },
+])("foretoken: the fewest tokens go first, and else who came first: $name", (at) => {
+  const { name: _, isFresh, ...kv } = at;
+  const bed = new Bed("foretoken", at.kvTokens);
+  const [begun] = bed.come(40, 1);
+  bed.turn();
+  const [fresh] = bed.come(40, 1);
+  const [command] = bed.scheduler.schedule([{ ...bed.slot(), slots: 2, inFlight: 1, ...kv }]);
+  const request = present(isFresh ? fresh : begun, "it came");
+  expect(command).toMatchObject({ kind: "dispatch", request });
 });

@@ -1,22 +1,62 @@
-// Foretoken's own order: the request with the fewest tokens goes first. It needs no estimate: every response gets
-// through its early tokens soon, so the ones that turn out long are found while there is still other work to run
-// beside them, whatever their siblings did. (Estimates fail where they matter: on the response that is ten times as
+// Foretoken's own order: where KV is short, the request with the fewest tokens goes first. It needs no estimate: every
+// response gets through its early tokens soon, so the ones that turn out long are found while there is still other work to
+// run beside them, whatever their siblings did. (Estimates fail where they matter: on the response that is ten times as
 // long as its group's others, which longest-group-first starts last. docs/SIMULATOR.md has the comparison.)
+//
+// Elsewhere it is first come, first served. Where slots limit what runs, each request that makes way leaves KV empty that
+// its successor does not need; and KV that no other worker can load is computed again. Nor does a large request make way:
+// of these few fit into a worker, and if all came to the end together, one would run after the other beside empty KV.
 
-import type { Group, RolloutRequest } from "../request/buffer.ts";
+import type { ContextManager } from "../context/context.ts";
+import { contextTokens, type RolloutRequest } from "../request/buffer.ts";
+import { KeyedPolicy } from "./keyed.ts";
+import type { Slot } from "./placement.ts";
 import { PRIORITY_STRIDE } from "./policy.ts";
 
 /** A prior is at most 2^20 tokens: this part of it is less than a token. */
 const TIE = 2 ** -21;
+/** A request is large from this part of a worker's KV on. */
+const LARGE_PART = 1 / 16;
 
-/**
- * Among requests with equally many tokens, those go first whose prompt had the longest responses in the epoch before:
- * `priorOf`, null where that is not known. As a larger part of the key it costs more than it brings
- * (docs/experiments/history.md).
- */
-export function byFewestTokens(priorOf: (group: Group) => number | null) {
-  return (request: RolloutRequest): number =>
-    request.priority * PRIORITY_STRIDE +
-    request.response.length -
-    (priorOf(request.group) ?? 0) * TIE;
+export class FewestTokensPolicy extends KeyedPolicy {
+  #slots: readonly Slot[] = [];
+  #largeTokens = Number.POSITIVE_INFINITY;
+
+  constructor(parts: ConstructorParameters<typeof KeyedPolicy>[0] & { context: ContextManager }) {
+    // Of equally many tokens, those go first whose prompt had the longest responses in the epoch before. As a larger part of
+    // the key that costs more than it brings (docs/experiments/history.md).
+    super(parts, (request) => {
+      const { group, priority, response, spec } = request;
+      const prior = (parts.context.prior(group) ?? 0) * TIE;
+      const isLarge = contextTokens(request) > this.#largeTokens;
+      const place = isLarge ? spec.requestId - PRIORITY_STRIDE / 2 : response.length - prior;
+      return priority * PRIORITY_STRIDE + place;
+    });
+  }
+
+  begin(slots: readonly Slot[]): void {
+    this.#slots = slots;
+    this.#largeTokens = LARGE_PART * Math.max(...slots.map(({ kvTokens }) => kvTokens));
+  }
+
+  /** null: none goes ahead of those that came first. */
+  override peek(): RolloutRequest | null {
+    return isShort(this.#slots) ? super.peek() : null;
+  }
+}
+
+/** Whether the KV that is free has no more room for each free slot than all KV has for each slot, and KV comes back. */
+function isShort(slots: readonly Slot[]): boolean {
+  let kv = 0;
+  let kvFree = 0;
+  let all = 0;
+  let free = 0;
+  for (const slot of slots) {
+    if (!slot.sharesKv) return false;
+    kv += slot.kvTokens;
+    kvFree += Math.max(0, slot.kvTokensFree);
+    all += slot.slots;
+    free += slot.slots - slot.inFlight;
+  }
+  return kvFree * all <= kv * free;
 }

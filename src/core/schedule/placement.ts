@@ -40,8 +40,6 @@ export interface Slot {
   readonly rowMs: number;
   /** The part of a step that does not depend on its requests, as the number of requests that take as long. */
   readonly baseRequests: number;
-  /** The same in rows; a huge number: not known. */
-  readonly baseRows: number;
   /** KV tokens not reserved by running requests nor held by parked ones. Negative: those that run have grown beyond it. */
   kvTokensFree: number;
   /** KV tokens reserved for a running request beyond those that it has, at most. */

@@ -12,7 +12,7 @@ import type { Requests } from "../request/buffer.ts";
 import type { CoreExports } from "../wasm/load.ts";
 import { BoundedWaitPolicy } from "./bounded-wait.ts";
 import type { ChunkLength } from "./chunk-length.ts";
-import { byFewestTokens } from "./fewest-tokens.ts";
+import { FewestTokensPolicy } from "./fewest-tokens.ts";
 import { KeyedPolicy } from "./keyed.ts";
 import { byArrival, type SchedulePolicy } from "./policy.ts";
 import { ProbeFirstPolicy } from "./probe-first.ts";
@@ -36,9 +36,8 @@ interface Policy {
   readonly draft: DraftMode;
   /** false: whole groups, each pinned to a worker. */
   readonly isDivided: boolean;
-  /** No request waits without end, and the last ones go by fewest tokens, whatever the order (`bounded-wait.ts`). */
-  readonly isBounded: boolean;
-  readonly order: (parts: PolicyParts) => SchedulePolicy;
+  /** null: first come, first served. Else no request waits without end, whatever the order (`bounded-wait.ts`). */
+  readonly order: ((parts: PolicyParts) => SchedulePolicy) | null;
 }
 
 const POLICIES = {
@@ -46,33 +45,25 @@ const POLICIES = {
     help: "whole groups, workers round robin, as in veRL",
     draft: "off",
     isDivided: false,
-    isBounded: false,
-    order: (parts) => new KeyedPolicy(parts, byArrival),
+    order: null,
   },
   divided: {
     help: "chunks, first come first served",
     draft: "off",
     isDivided: true,
-    isBounded: false,
-    order: (parts) => new KeyedPolicy(parts, byArrival),
+    order: null,
   },
   seer: {
     help: "chunks, probes first, longest group first",
     draft: "grouped",
     isDivided: true,
-    isBounded: true,
     order: (parts) => new ProbeFirstPolicy(parts),
   },
   foretoken: {
-    help: "chunks, the response with the fewest tokens first",
+    help: "chunks, the response with the fewest tokens first where KV is short",
     draft: "grouped",
     isDivided: true,
-    isBounded: true,
-    order: (parts) =>
-      new KeyedPolicy(
-        parts,
-        byFewestTokens((group) => parts.context.prior(group)),
-      ),
+    order: (parts) => new FewestTokensPolicy(parts),
   },
 } as const satisfies Record<string, Policy>;
 
@@ -99,16 +90,9 @@ export function isDivided(policy: PolicyName): boolean {
 export function schedulerFor(name: PolicyName, parts: PolicyParts): Scheduler {
   const policy: Policy = POLICIES[name];
   const { chunks, context } = parts;
-  let order = policy.order(parts);
-  if (policy.isBounded) {
-    const byTokens = byFewestTokens(() => null);
-    const orders = {
-      order,
-      tail: new KeyedPolicy(parts, byTokens),
-      arrivals: new KeyedPolicy(parts, byArrival),
-    };
-    order = new BoundedWaitPolicy(orders, context.turnover);
-  }
+  const arrivals = new KeyedPolicy(parts, byArrival);
+  const ordered = policy.order?.(parts);
+  const order = ordered ? new BoundedWaitPolicy(ordered, arrivals, context.turnover) : arrivals;
   const mode: DispatchMode = policy.isDivided ? { kind: "divided", chunks } : { kind: "pinned" };
   return new Scheduler(order, mode, context.sessions);
 }

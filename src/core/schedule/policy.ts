@@ -19,8 +19,6 @@ export interface SchedulePolicy {
   refresh?(group: Group): void;
   /** Forgets a group that is complete. */
   forget?(group: Group): void;
-  /** true: no request goes ahead of one that is large and waits for room. Absent: they do. */
-  readonly isStrict?: boolean;
   /** true: `request` runs in the high class of the draft budget. Absent: none does. */
   isUrgent?(request: RolloutRequest): boolean;
 }

@@ -6,7 +6,6 @@ import { ContextManager } from "../context/context.ts";
 import { Attempts } from "../request/attempts.ts";
 import { RequestBuffer, type RolloutRequest, type Whereabouts } from "../request/buffer.ts";
 import { loadCore } from "../wasm/load.ts";
-import { BoundedWaitPolicy } from "./bounded-wait.ts";
 import { ChunkLength } from "./chunk-length.ts";
 import { KeyedPolicy } from "./keyed.ts";
 import type { Slot } from "./placement.ts";
@@ -45,7 +44,7 @@ function probeFirst(buffer: RequestBuffer, context: ContextManager): ProbeFirstP
 function slot(id: number, overrides: Partial<Slot> = {}): Slot {
   const room = { slots: 16, ahead: 0, inFlight: 0, kvTokens: 10_000, kvTokensFree: 10_000 };
   const nobody = { hasSuspect: false, isReserved: false, running: [], kvTokensLeaving: 0 };
-  const usual = { pace: 1, baseRequests: 0, baseRows: 0, sharesKv: false, rowMs: Number.NaN };
+  const usual = { pace: 1, baseRequests: 0, sharesKv: false, rowMs: Number.NaN };
   const kv = { aheadTokens: Number.POSITIVE_INFINITY, blockTokens: 1 };
   return { workerId: workerId(id), ...kv, ...room, ...nobody, ...usual, ...overrides };
 }
@@ -281,27 +280,6 @@ test("schedule: small requests go ahead of a large one that must wait for room",
   const small = dispatched(scheduler, [slot(0, { slots: 64, kvTokens: 1000, kvTokensFree: 480 })]);
   expect(small.length).toBe(480 / 20);
   expect(small[0]).toBe("1@0");
-});
-
-test("even tail: the last quarter goes in order, and none passes a large one, where its rows are cheap", () => {
-  for (const [ended, baseRows, served] of [
-    [5, 2, ["1@0"]],
-    [6, 1.5, ["1@0"]],
-    [6, 2, []],
-  ] as const) {
-    const requests = mixed([{ prompt: 500 }, ...Array(7).fill({ prompt: 10 })]);
-    const context = new ContextManager();
-    for (const request of requests) context.joined(request);
-    const buffer = { requestAt: (index: number) => requests[index] } as unknown as RequestBuffer;
-    const keyed = () => arrivalOf(buffer);
-    const orders = { order: keyed(), tail: keyed(), arrivals: keyed() };
-    const policy = new BoundedWaitPolicy(orders, context.turnover);
-    const scheduler = dividing(policy, 10);
-    for (const request of requests.slice(0, 2)) scheduler.enqueue(request);
-    for (const request of requests.slice(-ended)) context.finished(request);
-    const free = slot(0, { kvTokens: 1000, kvTokensFree: 480, baseRows });
-    expect(dispatched(scheduler, [free])).toEqual([...served]);
-  }
 });
 
 test("schedule: a request that a worker could soon hold keeps its place", () => {

@@ -447,7 +447,7 @@ export class Scheduler {
     return slots.some((slot) => {
       if (slot.inFlight >= slot.slots) return false;
       if (slot.isReserved || slot.hasSuspect || needed > slot.kvTokens) return true;
-      return this.#policy.isStrict !== true && needed > LARGE_PART * slot.kvTokens;
+      return needed > LARGE_PART * slot.kvTokens;
     });
   }
 }

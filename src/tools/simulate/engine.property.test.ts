@@ -40,6 +40,7 @@ function play(
     times,
     contextTokens: options.kvTokens,
     kvTokens: options.kvTokens,
+    sharesKv: true,
     speculation: null,
     world: {
       nowMs: () => nowMs,
@@ -131,6 +132,7 @@ test("engine: KV that is parked goes before a request is preempted, the oldest f
     times,
     contextTokens: 400,
     kvTokens: 401,
+    sharesKv: true,
     speculation: null,
     world: {
       nowMs: () => nowMs,

@@ -92,6 +92,8 @@ export interface EngineOptions {
   readonly contextTokens: number;
   /** KV budget in tokens. */
   readonly kvTokens: number;
+  /** See `WorkerCapacity`. */
+  readonly sharesKv: boolean;
   readonly speculation: Speculation | null;
   readonly world: EngineWorld;
   /** Limit of a request's unreported tokens; a chunk's end is reported at once. Infinity: whole requests only. */
@@ -167,11 +169,12 @@ export class SimulatedEngine implements EngineWorker {
   #unreported = 0;
 
   constructor(options: EngineOptions) {
-    const { workerId, slots, kvTokens, contextTokens, times } = options;
+    const { workerId, slots, kvTokens, contextTokens, times, sharesKv } = options;
     this.#options = options;
     this.workerId = workerId;
     this.name = `modelled engine ${workerId}`;
-    this.capacity = { slots, kvTokens, contextTokens, kvBytesPerToken: times.kvBytesPerToken };
+    const { kvBytesPerToken } = times;
+    this.capacity = { slots, kvTokens, contextTokens, kvBytesPerToken, sharesKv };
   }
 
   listen(listener: WorkerListener): void {

@@ -201,7 +201,7 @@ export class Simulation implements EngineWorld {
   }
 
   protected addEngine({ slots, kvTokens, times, speculation }: EngineModel): void {
-    const { reportsTokens, isPaced } = this.#options;
+    const { reportsTokens, isPaced, movesKv } = this.#options;
     assert(this.#contextTokens < kvTokens, "the longest request fits into one engine");
     const reportTokens = Math.max(1, Math.min(REPORT_TOKENS, kvTokens * REPORT_PART));
     const engine = new SimulatedEngine({
@@ -210,6 +210,7 @@ export class Simulation implements EngineWorld {
       times,
       contextTokens: this.#contextTokens,
       kvTokens,
+      sharesKv: movesKv,
       speculation,
       world: this,
       reportTokens: reportsTokens ? reportTokens : Number.POSITIVE_INFINITY,
