@@ -3,6 +3,7 @@
 
 import type { CoreExports } from "../../../src/core/wasm/load.ts";
 import { meanOf } from "../../../src/tools/simulate/simulation.ts";
+import { studentOf } from "../../macro/vllm/statistics.ts";
 import { type Cell, type SimDraft, simulateCell } from "./cell.ts";
 import type { IterationResult } from "./iteration.ts";
 import { type GroupLengths, sampleLengths } from "./lengths.ts";
@@ -249,15 +250,12 @@ function measured(metric: Metric, run: IterationResult, base: IterationResult): 
 
 const rateOf = (run: IterationResult) => run.outputTokens / run.wallS;
 
-/** 97.5 % quantiles of Student's t at 1, 2, 3 ... degrees of freedom; beyond the table, the normal's. */
-const STUDENT = [12.71, 4.3, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23];
-
 function interval(values: readonly number[]): readonly [number, number] | null {
   const n = values.length;
   if (n < 2) return null;
   const mean = meanOf(values);
   const variance = values.reduce((sum, value) => sum + (value - mean) ** 2, 0) / (n - 1);
-  const half = (STUDENT[n - 2] ?? 1.96) * Math.sqrt(variance / n);
+  const half = studentOf(n - 1) * Math.sqrt(variance / n);
   return [mean - half, mean + half];
 }
 
@@ -269,6 +267,7 @@ function interval(values: readonly number[]): readonly [number, number] | null {
  * KV) and what every row after the first adds (exchange between GPUs, host). Over all steps, the C add up to the
  * contexts of all tokens; a step has at most the KV budget of context and at most the engine's slots of requests, so
  * there are at least so many steps. Spread evenly over the instances.
+ * Both begin with the prefill of prompts, for which decoding waits.
  */
 export function lowerBoundS(
   workload: Workload,
@@ -293,8 +292,12 @@ export function lowerBoundS(
 
   const perRowMs = model.rowMs;
   const rowsMs = (steps - stepsLeast) * perRowMs;
-  const workMs = (stepsLeast * weightsMs + rowsMs + context * perContextMs) / instances;
+  const prefillMs = model.prefillMs(promptTokens, 0);
+  const prefillsMs = lengths.flat().length * prefillMs;
+  const stepsMs = stepsLeast * weightsMs + rowsMs + context * perContextMs;
+  const workMs = (prefillsMs + stepsMs) / instances;
   const pathSteps = longest / tokensPerStepMax;
-  const pathMs = pathSteps * (weightsMs + perContextMs * (promptTokens + (longest - 1) / 2));
+  const contextMean = promptTokens + (longest - 1) / 2;
+  const pathMs = prefillMs + pathSteps * (weightsMs + perContextMs * contextMean);
   return Math.max(workMs, pathMs) / 1000;
 }

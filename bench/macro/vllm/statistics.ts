@@ -6,6 +6,8 @@ const T_975 = [
   2.131, 2.12, 2.11, 2.101, 2.093, 2.086,
 ];
 
+export const studentOf = (freedom: number): number => T_975[freedom - 1] ?? 1.96;
+
 export interface Ratio {
   readonly mean: number;
   /** 95 %; null: one round says nothing of it. */
@@ -22,7 +24,7 @@ export function ratioOf(base: readonly number[], of: readonly number[]): Ratio {
   const freedom = logs.length - 1;
   if (freedom < 1) return { mean: Math.exp(mean), low: null, high: null, rounds };
   const variance = logs.reduce((sum, log) => sum + (log - mean) ** 2, 0) / freedom;
-  const half = (T_975[freedom - 1] ?? 1.96) * Math.sqrt(variance / logs.length);
+  const half = studentOf(freedom) * Math.sqrt(variance / logs.length);
   return { mean: Math.exp(mean), low: Math.exp(mean - half), high: Math.exp(mean + half), rounds };
 }
 
