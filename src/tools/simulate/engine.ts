@@ -248,6 +248,9 @@ export class SimulatedEngine implements EngineWorker {
       case "export":
         this.#export(command.requestId);
         return;
+      case "park":
+        if (this.#end(command.requestId)) this.#events.push(endOf(command.requestId, false));
+        return;
       case "release":
         this.#release(command.requestId);
         return;
@@ -300,19 +303,24 @@ export class SimulatedEngine implements EngineWorker {
     }
   }
 
-  /** Moves KV to the pool. A running chunk ends with the tokens that it has, unless it is almost over. */
-  #export(requestId: RequestId): void {
-    const answer: WorkerEvent = { kind: "exported", requestId, kv: null };
+  /** A running chunk ends with what it has, and its KV is parked; false: it is almost over, or none runs. */
+  #end(requestId: RequestId): boolean {
     const at = this.#running.findIndex((run) => run.requestId === requestId);
     const run = this.#running[at];
-    if (run !== undefined && run.left >= 1) {
-      this.#running.splice(at, 1);
-      this.#isCounted = false;
-      loseStep(run);
-      this.#park(run);
-      run.made = madeBy(run);
-      this.#tell(run);
-    }
+    if (run === undefined || run.left < 1) return false;
+    this.#running.splice(at, 1);
+    this.#isCounted = false;
+    loseStep(run);
+    this.#park(run);
+    run.made = madeBy(run);
+    this.#tell(run);
+    return true;
+  }
+
+  /** Moves KV to the pool. */
+  #export(requestId: RequestId): void {
+    const answer: WorkerEvent = { kind: "exported", requestId, kv: null };
+    const isEnded = this.#end(requestId);
     const tokens = this.#parked.get(requestId);
     if (tokens === undefined) {
       this.#events.push(answer);
@@ -321,7 +329,7 @@ export class SimulatedEngine implements EngineWorker {
     this.#transfer(tokens, () => {
       this.#unpark(requestId);
       this.#options.world.stored(requestId, tokens, this.workerId);
-      if (run !== undefined) this.#events.push({ kind: "chunk_done", requestId, finish: null });
+      if (isEnded) this.#events.push(endOf(requestId, false));
       this.#events.push(answer);
     });
   }
@@ -415,7 +423,7 @@ export class SimulatedEngine implements EngineWorker {
       if (!isLast) this.#park(run);
       run.made = madeBy(run);
       this.#tell(run);
-      this.#events.push({ kind: "chunk_done", requestId, finish: isLast ? "stop" : null });
+      this.#events.push(endOf(requestId, isLast));
     }
   }
 
@@ -576,6 +584,9 @@ export class SimulatedEngine implements EngineWorker {
     this.#schedule();
   }
 }
+
+const endOf = (requestId: RequestId, isLast: boolean) =>
+  ({ kind: "chunk_done", requestId, finish: isLast ? "stop" : null }) as const;
 
 /** Output tokens of the response: those of whole steps. */
 function madeBy({ position, tokens, left }: Run): number {
