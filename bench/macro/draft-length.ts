@@ -47,7 +47,7 @@ const timesOf = (...samples: [rows: number, ms: number][]): readonly StepSample[
   samples.map(([rows, ms]) => ({ rows, ms }));
 
 /** Step times by rows that machines with two cores have shown. */
-const TABLES = {
+export const TABLES = {
   // Two rows take another kernel than one.
   "priced, AMD": timesOf([1, 4.1], [2, 9.9], [4, 10.2], [6, 10.9], [8, 16.2], [16, 21]),
   "priced, Intel": timesOf(

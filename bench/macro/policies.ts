@@ -1,181 +1,215 @@
-// Does any policy lose? `seer` against the better of `group` and `divided`, cell by cell:
+// Does the default policy lose? Iterations of the bundled model's prompts under each policy, by counted work: the production
+// rollout on engines that count steps and rows, with recorded lengths. Nothing is timed: each run prints the same.
 //
-//   npm run bench:policies -- [--models bundled,priced] [--engines 2,1] [--groups 4,8,16,64] [--kv short,ample]
-//       [--rounds 5] [--simulated 8,32] [--report FILE.json]
+//   npm run bench:policies -- [--times NAME] [--engines 2,1] [--groups 4,8,16,64] [--kv short,ample] [--pool yes,no]
+//       [--seeds 20] [--of POLICY] [--json FILE]
 //
-// A round of a cell on embedded engines is a `foretoken rollout` of each policy, on the same prompts and seed, with others
-// in each round: which responses are long decides more than any policy. Cells of few groups have more rounds: their times
-// are short, and vary more. A ratio is the geometric mean over rounds of the baseline's time over seer's, with its 95 %
-// t interval, against the baseline where it is lower: above 1 seer wins. Cells of `--simulated` are modelled.
+// A seed has prompts of its own. Work is the time of the steps of the engine that has most, by a table of measured step times
+// (bench/macro/draft-length.ts has them, and what drafts bring); here none are made. `--times`: tables whose names have it.
+// Pool: KV that leaves an engine comes back; without one it is computed again. Columns: work of each policy over that of
+// `--of`, the default, as geometric means with 95 % t intervals over the seeds. Below 0.97 of `group` or `divided` it loses.
 
-import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
+import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { parseArgs } from "node:util";
 import Table from "cli-table3";
-import { PRICED } from "../../src/cli/priced-model.ts";
-import type { Round } from "../../src/cli/rounds.ts";
-import { present } from "../../src/core/base/assert.ts";
+import { FIELDS } from "../../src/config/fields.ts";
+import {
+  POLICY_NAMES,
+  type PolicyName,
+  runNamed,
+  schedulerFor,
+} from "../../src/core/schedule/policies.ts";
 import { loadCore } from "../../src/core/wasm/load.ts";
+import { ProfiledStepCost, type StepSample } from "../../src/engines/llama/step-cost.ts";
+import type { EngineTimes } from "../../src/tools/simulate/engine.ts";
+import { type GroupModel, Simulation } from "../../src/tools/simulate/simulation.ts";
 import { Random } from "../../test/suite/random.ts";
 import { helpFrom, writeReport } from "../harness.ts";
-import { simulateCell } from "../lab/simulate/cell.ts";
-import { chunkTokensOf } from "../lab/simulate/systems.ts";
-import { WORKLOADS } from "../lab/simulate/workload.ts";
-import { type Ratio, ratioOf } from "./vllm/statistics.ts";
+import { TABLES } from "./draft-length.ts";
+import { meanOf, type Ratio, ratioOf } from "./vllm/statistics.ts";
 
-const ROOT = join(import.meta.dir, "..", "..");
-const OUT = join(ROOT, "out", "bench-policies");
-const PROMPTS = join(OUT, "prompts.jsonl");
-const SEED = 42;
-const POLICIES = ["group", "divided", "seer"] as const;
-/** Cells of fewer groups have rounds in proportion. */
-const GROUPS_OF_ROUNDS = 16;
+const DEFAULT = runNamed(FIELDS.policy.default).policy;
+export const BASELINES: readonly PolicyName[] = ["group", "divided"];
+
 /** A ratio below it is a loss. */
-const RATIO_MIN = 0.97;
+export const RATIO_MIN = 0.97;
+/** Requests that an engine runs at once, and tokens of a response at most: as `foretoken rollout` has them. */
+const [SLOTS, TOKENS_MAX] = [16, 2048];
 /** Tokens of KV of an engine: a response of the bundled prompts takes 2,150 at most. */
 const KV = { short: 2304, ample: 40_960 } as const;
+/** Rows of a step between which another row's time is a prefilled token's. */
+const PREFILL_ROWS = [16, 32] as const;
+/** Time of moving a token of KV, over that of computing it. */
+const MOVE_COST = 1 / 32;
 
-type Times = Pick<Round, "wall_s" | "tail_s" | "cpu_s">;
+const DATA = join(import.meta.dirname, "../data/lengths.jsonl");
+const recorded = readFileSync(DATA, "utf8")
+  .trim()
+  .split("\n")
+  .map((line): [prompt: number, ...responses: number[]] => JSON.parse(line));
 
 interface Cell {
   readonly name: string;
-  readonly wall: Ratio;
-  readonly tail: Ratio;
-  /** NaN: simulated. */
-  readonly cpu: Ratio;
+  readonly samples: readonly StepSample[];
+  readonly engines: number;
+  readonly groups: number;
+  readonly kvTokens: number;
+  readonly hasPool: boolean;
 }
 
-type Rounds = Record<(typeof POLICIES)[number], Times[]>;
+/** Of the slowest engine. */
+interface Work {
+  readonly ms: number;
+  readonly steps: number;
+  readonly rows: number;
+}
 
-function cellOf(name: string, rounds: Rounds): Cell {
-  const ratio = (key: keyof Times): Ratio => {
-    const times = (policy: keyof Rounds) => rounds[policy].map((round) => round[key]);
-    const group = ratioOf(times("group"), times("seer"));
-    const divided = ratioOf(times("divided"), times("seer"));
-    return group.mean < divided.mean ? group : divided;
+function groupsOf(count: number, seed: number): GroupModel[] {
+  const random = new Random(seed, "prompts");
+  const keyed = recorded.map((lengths) => ({ lengths, key: random.uniform() }));
+  const shuffled = keyed.sort((a, b) => a.key - b.key).slice(0, count);
+  return shuffled.map(({ lengths: [promptTokens, ...lengths] }) => ({
+    promptTokens,
+    lengths,
+    atMs: 0,
+  }));
+}
+
+function timesOf(profile: ProfiledStepCost): EngineTimes {
+  const [few, many] = PREFILL_ROWS.map((rows) => profile.ms(rows, rows)) as [number, number];
+  const rowMs = (many - few) / (PREFILL_ROWS[1] - PREFILL_ROWS[0]);
+  return {
+    kvBytesPerToken: 1,
+    stepMs: (batch, rows) => profile.ms(batch, rows),
+    prefillMs: (tokens) => tokens * rowMs,
+    transferMs: (tokens) => tokens * rowMs * MOVE_COST,
   };
-  return { name, wall: ratio("wall_s"), tail: ratio("tail_s"), cpu: ratio("cpu_s") };
 }
 
-/** `flags`: of `foretoken rollout`, those of the cell. */
-async function embedded(name: string, flags: readonly string[], rounds: number): Promise<Cell> {
-  const times: Rounds = { group: [], divided: [], seer: [] };
-  const lines = readFileSync(join(ROOT, "model", "prompts.jsonl"), "utf8")
-    .trim()
-    .split("\n");
-  for (let seed = SEED; seed < SEED + rounds; seed += 1) {
-    const random = new Random(seed, "prompts");
-    const keyed = lines.map((line) => ({ line, key: random.uniform() }));
-    const shuffled = keyed.sort((a, b) => a.key - b.key).map(({ line }) => line);
-    writeFileSync(PROMPTS, shuffled.join("\n"));
-    for (const policy of [...POLICIES.slice(seed % 3), ...POLICIES.slice(0, seed % 3)]) {
-      const round = [...flags, "--seed", String(seed), "--policy", policy];
-      times[policy].push(await run(`${name}-${seed}-${policy}`, round));
-    }
-  }
-  return cellOf(name, times);
-}
+const core = loadCore();
 
-async function run(name: string, flags: readonly string[]): Promise<Round> {
-  const report = join(OUT, `${name.replaceAll(/\W+/g, "-")}.json`);
-  const files = ["--out", join(OUT, "responses.jsonl"), "--report", report, "--quiet"];
-  const tool = [process.execPath, join(ROOT, "src", "main.ts"), "rollout", PROMPTS];
-  const child = Bun.spawn([...tool, ...flags, ...files], { cwd: ROOT, stdout: "ignore" });
-  if ((await child.exited) !== 0) throw new Error(`${name} failed`);
-  const { runs } = JSON.parse(readFileSync(report, "utf8")) as {
-    runs: Record<string, { rounds: Round[] }>;
+async function workOf(policy: PolicyName, cell: Cell, seed: number): Promise<Work> {
+  const { samples, kvTokens, hasPool } = cell;
+  const profile = new ProfiledStepCost(samples);
+  const engine = {
+    slots: SLOTS,
+    kvTokens,
+    times: timesOf(profile),
+    speculation: null,
   };
-  return present(Object.values(runs)[0]?.rounds[0], "it ran");
-}
-
-/** The Qwen2-VL workload of the paper on so many engines, with groups in proportion, or a quarter of them. */
-async function simulated(engines: number, kv: keyof typeof KV, seeds: number): Promise<Cell> {
-  const workload = WORKLOADS["qwen2-vl-72b"];
-  const part = kv === "short" ? 1 : 1 / 4;
-  const groups = Math.round((workload.shape.groups * engines * part) / workload.instances);
-  const cell = { ...workload, instances: engines, shape: { ...workload.shape, groups } };
-  const rounds: Rounds = { group: [], divided: [], seer: [] };
-  for (const policy of POLICIES) {
-    const system = policy === "group" ? "verl" : policy;
-    const draft = policy === "seer" ? "grouped" : "off";
-    for (let seed = 1; seed <= seeds; seed += 1) {
-      const chunkTokens = chunkTokensOf(system);
-      const options = {
-        workload: cell,
-        system,
-        draft,
-        seed,
-        chunkTokens,
-      } as const;
-      const { wallS, tailS } = await simulateCell(options, loadCore());
-      rounds[policy].push({ wall_s: wallS, tail_s: tailS, cpu_s: Number.NaN });
-    }
-  }
-  return cellOf(`simulated, ${engines} engines, ${groups} groups, KV ${kv}`, rounds);
-}
-
-function tableOf(cells: readonly Cell[]): string {
-  const table = new Table({
-    head: ["seer against the better of group and divided", "wall", "tail", "CPU", ""],
-    style: { head: [], border: [] },
-    colAligns: ["left", "right", "right", "right", "left"],
+  const simulation = new Simulation({
+    groups: groupsOf(cell.groups, seed),
+    engines: Array.from({ length: cell.engines }, () => engine),
+    tokensMax: TOKENS_MAX,
+    core,
+    chunkTokens: null,
+    reportsTokens: true,
+    schedulerFor: (parts) => schedulerFor(policy, parts),
+    movesKv: hasPool,
+    isPaced: true,
   });
-  for (const { name, wall, tail, cpu } of cells) {
-    const verdict = Math.min(wall.mean, tail.mean) < RATIO_MIN ? "loses" : "";
-    table.push([name, textOf(wall), textOf(tail), textOf(cpu), verdict]);
+  await simulation.run();
+  const counters = simulation.engines.map((one) => one.counters);
+  const slowest = counters.reduce((a, b) => (b.busyMs > a.busyMs ? b : a));
+  const { busyMs, steps, outputTokens, prefillTokens } = slowest;
+  return { ms: busyMs, steps: Math.round(steps), rows: Math.round(outputTokens + prefillTokens) };
+}
+
+interface Row extends Pick<Cell, "name"> {
+  readonly of: PolicyName;
+  /** Mean over the seeds. */
+  readonly work: Readonly<Record<string, Work>>;
+  /** Work of each policy over that of `of`. */
+  readonly over: Readonly<Record<string, Ratio>>;
+}
+
+export async function rowOf(cell: Cell, seeds: number, of: PolicyName = DEFAULT): Promise<Row> {
+  const works: Record<string, Work[]> = {};
+  for (const policy of POLICY_NAMES) {
+    const done: Work[] = [];
+    for (let seed = 1; seed <= seeds; seed += 1) done.push(await workOf(policy, cell, seed));
+    works[policy] = done;
+  }
+  const msOf = (policy: string) => (works[policy] ?? []).map(({ ms }) => ms);
+  const work = Object.fromEntries(
+    Object.entries(works).map(([policy, done]) => {
+      const mean = (key: keyof Work) => meanOf(done.map((one) => one[key]));
+      return [policy, { ms: mean("ms"), steps: mean("steps"), rows: mean("rows") }];
+    }),
+  );
+  const over = Object.fromEntries(
+    POLICY_NAMES.map((policy) => [policy, ratioOf(msOf(policy), msOf(of))]),
+  );
+  return { name: cell.name, of, work, over };
+}
+
+function tableOf(rows: readonly Row[]): string {
+  const head = ["step times, engines, groups, KV", "s", ...POLICY_NAMES, ""];
+  const table = new Table({ head, style: { head: [], border: [] } });
+  for (const { name, of, work, over } of rows) {
+    const ratios = POLICY_NAMES.map((name) => textOf(over[name]));
+    const isLost = BASELINES.some((other) => (over[other]?.mean ?? 1) < RATIO_MIN);
+    const seconds = ((work[of]?.ms ?? 0) / 1000).toFixed(2);
+    table.push([name, `${seconds} s`, ...ratios, isLost ? "loses" : ""]);
   }
   return table.toString();
 }
 
-function textOf({ mean, low, high }: Ratio): string {
-  if (Number.isNaN(mean)) return "-";
-  const interval =
-    low === null || high === null ? "" : ` (${low.toFixed(2)} to ${high.toFixed(2)})`;
+function textOf(ratio: Ratio | undefined): string {
+  const { mean = Number.NaN, low = null, high = null } = ratio ?? {};
+  const interval = low === null || high === null ? "" : ` (${low.toFixed(2)}-${high.toFixed(2)})`;
   return `${mean.toFixed(3)}${interval}`;
+}
+
+interface Values {
+  readonly times: string;
+  readonly engines: string;
+  readonly groups: string;
+  readonly kv: string;
+  readonly pool: string;
+}
+
+export function cellsOf({ times, ...values }: Values): Cell[] {
+  const lists = [values.engines, values.groups, values.pool, values.kv].map((all) =>
+    all.split(","),
+  );
+  let cells: readonly string[][] = [[]];
+  for (const list of lists) cells = cells.flatMap((cell) => list.map((one) => [...cell, one]));
+  const tables = Object.entries(TABLES).filter(([name]) => name.includes(times));
+  return tables.flatMap(([table, samples]) =>
+    cells.map(([engines, groups, pool, kv = ""]) => {
+      if (kv !== "short" && kv !== "ample") {
+        throw new Error(`--kv names ${kv}; it is short or ample`);
+      }
+      const hasPool = pool === "yes";
+      const name = `${table}; ${engines}, ${groups}, ${kv}${hasPool ? "" : ", no pool"}`;
+      const counts = { engines: Number(engines), groups: Number(groups) };
+      return { name, samples, ...counts, kvTokens: KV[kv], hasPool };
+    }),
+  );
 }
 
 async function main(): Promise<void> {
   helpFrom(import.meta.path);
   const { values } = parseArgs({
     options: {
-      models: { type: "string", default: "bundled,priced" },
+      times: { type: "string", default: "" },
       engines: { type: "string", default: "2,1" },
       groups: { type: "string", default: "4,8,16,64" },
       kv: { type: "string", default: "short,ample" },
-      rounds: { type: "string", default: "5" },
-      simulated: { type: "string", default: "8,32" },
-      report: { type: "string" },
+      pool: { type: "string", default: "yes,no" },
+      seeds: { type: "string", default: "20" },
+      of: { type: "string", default: DEFAULT },
+      json: { type: "string" },
     },
   });
-  const list = (text: string): string[] => text.split(",").filter((part) => part !== "");
-  const kinds = list(values.kv).map((kv) => {
-    if (kv === "short" || kv === "ample") return kv;
-    throw new Error(`--kv names ${kv}; it is short or ample`);
-  });
-  mkdirSync(OUT, { recursive: true });
-  const cells: Cell[] = [];
-  const done = (cell: Cell): void => {
-    cells.push(cell);
-    console.error(`${cell.name}: wall ${textOf(cell.wall)}, tail ${textOf(cell.tail)}`);
-  };
-  for (const model of list(values.models)) {
-    for (const engines of list(values.engines)) {
-      for (const groups of list(values.groups)) {
-        for (const kv of kinds) {
-          const flags = ["--llama", engines, "--limit", groups, "--kv-tokens", String(KV[kv])];
-          if (model === "priced") flags.push("--model", PRICED);
-          const name = `${model}, ${engines} engine(s), ${groups} groups, KV ${kv}`;
-          const rounds = Number(values.rounds) * Math.max(1, GROUPS_OF_ROUNDS / Number(groups));
-          done(await embedded(name, flags, Math.ceil(rounds)));
-        }
-      }
-    }
-  }
-  for (const engines of list(values.simulated)) {
-    for (const kv of kinds) done(await simulated(Number(engines), kv, Number(values.rounds)));
-  }
-  console.log(tableOf(cells));
-  writeReport(values.report, { cells });
+  const rows: Row[] = [];
+  const of = POLICY_NAMES.find((name) => name === values.of);
+  if (of === undefined) throw new Error(`--of is ${values.of}; it is one of ${POLICY_NAMES}`);
+  for (const cell of cellsOf(values)) rows.push(await rowOf(cell, Number(values.seeds), of));
+  console.log(tableOf(rows));
+  writeReport(values.json, { rows });
 }
 
 if (import.meta.main) await main();
