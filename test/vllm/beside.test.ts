@@ -17,12 +17,13 @@ interface Counts {
   readonly accepted_tokens: number;
 }
 
-/** What the script prints. */
+/** Of one head, as the script prints it. */
 interface Found {
-  readonly head: Counts;
+  /** With siblings; those of the second wave have the very texts of the first. */
   readonly waves: readonly Counts[];
   readonly strangers: Counts;
-  readonly fault: Counts;
+  /** The head alone, after a fault. */
+  readonly alone: Counts;
   readonly faults: Readonly<Record<string, number>>;
 }
 
@@ -36,37 +37,26 @@ if (missing !== null) console.log(`beside: skipped, ${missing}`);
 const rate = ({ drafts, accepted_tokens: accepted }: Counts) => accepted / drafts;
 
 describe.skipIf(missing !== null)("beside a head", () => {
-  test.each(["draft_model", "eagle3"])(
-    "%s: the same tokens as without drafts, more of them accepted than of the head alone, and no fault gets out",
-    (method) => {
-      const path = `${SOURCES}:${INTERPRETER.PYTHONPATH}`;
-      const env = { ...INTERPRETER, PYTHONPATH: path, VLLM_USE_V2_MODEL_RUNNER: "1" };
-      const said = scripted(["beside_cases.py", MODEL, method, join(folder, method)], {
-        ...env,
-        OMP_NUM_THREADS: "1",
-        VLLM_CPU_KVCACHE_SPACE: "1",
-      });
-      const found: Found = JSON.parse(said.split("\n").at(-1) ?? "");
-      const [first, second] = found.waves;
-      if (first === undefined || second === undefined) throw new Error(said);
-      const told = Object.entries({
-        head: found.head,
-        first,
-        second,
-        ...{ alone: found.strangers },
-      });
-      console.log(
-        told.map(([name, one]) => `${name}: ${rate(one).toFixed(2)} accepted`).join(", "),
-      );
-      // The second wave's siblings have written the very texts of the first.
-      expect(rate(second)).toBeGreaterThan(rate(found.head) + 1);
-      expect(rate(second)).toBeGreaterThan(rate(first));
-      // Without siblings, and without a walk.
-      expect(rate(found.strangers)).toBeGreaterThan(rate(found.head) - 0.3);
-      expect(found.fault).toMatchObject({ accepted_tokens: expect.any(Number) });
-      expect(found.faults).toEqual({ walk: 1 });
-    },
-  );
+  test("the same tokens as without drafts, more of them accepted than of the head alone, and no fault gets out", () => {
+    const said = scripted(["beside_cases.py", MODEL, folder], {
+      ...INTERPRETER,
+      PYTHONPATH: `${SOURCES}:${INTERPRETER.PYTHONPATH}`,
+      VLLM_USE_V2_MODEL_RUNNER: "1",
+      OMP_NUM_THREADS: "1",
+      VLLM_CPU_KVCACHE_SPACE: "1",
+    });
+    const all: Record<string, Found> = JSON.parse(said.split("\n").at(-1) ?? "");
+    expect(Object.keys(all)).toEqual(["draft_model", "eagle3"]);
+    for (const [method, { waves, strangers, alone, faults }] of Object.entries(all)) {
+      const [first = 0, second = 0] = waves.map(rate);
+      const told = { alone: rate(alone), strangers: rate(strangers), first, second };
+      console.log(`${method}, accepted draft tokens a step: ${JSON.stringify(told)}`);
+      expect(second).toBeGreaterThan(1.3 * rate(alone));
+      expect(second).toBeGreaterThan(first);
+      expect(rate(strangers)).toBeGreaterThan(rate(alone) - 0.3);
+      expect(faults).toEqual({ walk: 1 });
+    }
+  });
 });
 
 describe.skipIf(missing !== null)("servers that stand beside a draft model", () => {

@@ -1,6 +1,7 @@
-"""Beside a head, on a real engine under Triton's interpreter: `beside_cases.py MODEL METHOD FOLDER`. Prints figures as JSON.
+"""Beside a head, on a real engine under Triton's interpreter: `beside_cases.py MODEL FOLDER` prints figures as JSON.
 
-Unless FOLDER has a head, one is made there: a weakened copy of the model, or a layer of EAGLE-3 that was never trained.
+Its heads are made in FOLDER if they are not there: a weakened copy of the model, and a layer of EAGLE-3 that was never
+trained.
 With `exact` each token is drawn by noise that depends on the response's seed and the place, so that all engines must draw
 the same: without drafts, with the head alone, beside it with and without siblings, and after a fault.
 """
@@ -25,10 +26,11 @@ from foretoken_vllm import speculator
 from foretoken_vllm.faults import Faults
 from foretoken_vllm.widen import Widened
 
-DRAFTS = 7
+METHODS = ("draft_model", "eagle3")
+DRAFTS = 4
 SAMPLES = 3
 PROMPTS = ("What is 3 + 4?",)
-TOKENS = 32
+TOKENS = 24
 
 
 # Of the weakened copy's projections: it is right about half of the time.
@@ -110,31 +112,31 @@ class Counted:
         return drawn, {name: count - before[name] for name, count in self.counts().items()}
 
 
-def main(model: str, method: str, path: str) -> None:
-    if not Path(path).exists():
-        make(method, Path(model), Path(path))
+def main(model: str, folder: str) -> None:
+    """The model draws by itself, then beside either head."""
     plain = Counted(engine(model, None, {})).drawn(0, siblings=False)
-    head = {"method": method, "model": path, "num_speculative_tokens": DRAFTS}
     speculator.take_over(Faults())
-    # The plugin is there, but was not asked to stand beside the head.
-    alone = Counted(engine(model, head, {}))
-    if alone.plugin is not None or "propose" in vars(alone.runner.speculator):
-        raise SystemExit("a head that nobody asked to stand beside is not vLLM's own")
-    _, of_head = alone.counted(0, siblings=False)
+    print(json.dumps({method: beside(model, method, Path(folder, method), plain) for method in METHODS}))
+
+
+def beside(model: str, method: str, path: Path, plain: list[list[int]]) -> dict[str, Any]:
+    if not path.exists():
+        make(method, Path(model), path)
+    head = {"method": method, "model": str(path), "num_speculative_tokens": DRAFTS}
     both = Counted(engine(model, head, {"beside": 1, "exact": 1, "probability_min": 0.01}))
-    of_wave = [expect(plain, *both.counted(wave)) for wave in (0, 1)]
-    of_strangers = expect(plain, *both.counted(2, siblings=False))
+    waves = [expect(plain, *both.counted(wave)) for wave in (0, 1)]
+    strangers = expect(plain, *both.counted(2, siblings=False))
     keeps_its_own(both)
-    # Whatever fails: the head's drafts stay.
     assert both.plugin is not None
+    walk = speculator.walk
 
     def broken(*_arguments: object, **_options: object) -> None:
         raise RuntimeError("the kernel does not compile")
 
     speculator.walk = broken
-    of_fault = expect(plain, *both.counted(3))
-    faults = both.plugin.faults.counts
-    print(json.dumps({"head": of_head, "waves": of_wave, "strangers": of_strangers, "fault": of_fault, "faults": faults}))
+    alone = expect(plain, *both.counted(3))
+    speculator.walk = walk
+    return {"waves": waves, "strangers": strangers, "alone": alone, "faults": both.plugin.faults.counts}
 
 
 def expect(plain: list[list[int]], drawn: list[list[int]], counts: dict[str, int]) -> dict[str, int]:
@@ -144,16 +146,17 @@ def expect(plain: list[list[int]], drawn: list[list[int]], counts: dict[str, int
 
 
 def keeps_its_own(both: Counted) -> None:
-    """A head that draws its drafts is left alone, and the log says why."""
-    config = copy.copy(both.runner.vllm_config)
-    config.speculative_config = copy.copy(config.speculative_config)
-    config.speculative_config.draft_sample_method = "probabilistic"
-    faults = Faults()
-    head = model_runner.init_speculator.__wrapped__(config, both.runner.device, both.runner.req_states)
-    if speculator._beside(head, config, both.runner.device, both.runner.req_states, faults) is not None:
-        raise SystemExit("drafts with a distribution of their own are replaced")
-    if "propose" in vars(head) or head.draft_logits is None or set(faults.counts) != {"beside"}:
-        raise SystemExit(f"{faults.counts}")
+    """A head that draws its drafts is left alone, and the log says why; so is one that nobody asked to stand beside."""
+    for sampling, own, logged in (("probabilistic", {"beside": 1}, {"beside"}), ("greedy", {}, set())):
+        config = copy.copy(both.runner.vllm_config)
+        config.speculative_config = copy.copy(config.speculative_config)
+        config.speculative_config.draft_sample_method = sampling
+        config.additional_config = {"foretoken": own}
+        given, faults = (config, both.runner.device, both.runner.req_states), Faults()
+        head = model_runner.init_speculator.__wrapped__(*given)
+        stands = speculator._beside(head, *given, faults) is not None
+        if stands or "propose" in vars(head) or set(faults.counts) != logged:
+            raise SystemExit(f"{sampling} drafts are replaced: {faults.counts}")
 
 
 main(*sys.argv[1:])

@@ -27,8 +27,8 @@ WIDTH = 512
 DRAFTS = 8
 PATH = 16
 ONE = float_word(1.0)
-# Cases beside a head: vocabularies below. They take the interpreter several times as long.
-ALONG_MAX = 10
+# Groups that are walked beside a head, too: each takes the interpreter five times as long.
+ALONG = 2
 
 
 def main() -> None:
@@ -39,7 +39,7 @@ def main() -> None:
     cases = deep = left = 0
     for group in range(8):
         vocabulary = random.choice([2, 5, 40, (1 << abi.TABLE_TOKEN_BITS) - 1])
-        cases_of, deep_of, left_of = walked(vocabulary)
+        cases_of, deep_of, left_of = walked(vocabulary, beside=group < ALONG)
         cases, deep, left = cases + cases_of, deep + deep_of, left + left_of
     print(json.dumps({"cases": cases, "drafted": deep, "left": left}))
 
@@ -138,7 +138,7 @@ def adapts() -> None:
         raise SystemExit(f"{capacities.tolist()} of {confidences.tolist()}")
 
 
-def walked(vocabulary: int) -> tuple[int, int, int]:
+def walked(vocabulary: int, *, beside: bool) -> tuple[int, int, int]:
     pieces = [[random.randrange(vocabulary) for _ in range(12)] for _ in range(4)]
     texts = [sum((random.choice(pieces) for _ in range(8)), []) for _ in range(6)]
     ends = [len(text) if i < 3 else random.randrange(5, 40) for i, text in enumerate(texts)]
@@ -193,7 +193,7 @@ def walked(vocabulary: int) -> tuple[int, int, int]:
             raise SystemExit(f"slot {slot}: confidences {likely}, not {expected}")
         if len(tokens) == ends[i]:
             check_path(found, i, parents, wanted)
-    if vocabulary < ALONG_MAX:
+    if beside:
         along(rows, tables.followers, requests, order, given)
     # A slot that another request has: nothing of the old table is drafted.
     for slot in range(SLOTS):

@@ -39,9 +39,8 @@ class Evidence:
         self._places = np.arange(rather.shape[0])
         # By whether there is a head's token, whether it is the table's, whether it is right, and the table's is.
         self._seen = np.zeros((len(self._places), KINDS + 1, 2, 2, 2, 2))
-        levels = len(MATCH_BOUNDS) + 1
-        tree = [(2 * (kind // levels) + 1) / 16 for kind in range(TREE_KINDS)]
-        self._odds = np.array([*tree, *(odd / 1000 for odd in ODDS), 0.0])
+        tree = (np.arange(TREE_KINDS) // (len(MATCH_BOUNDS) + 1) + 0.5) / 8
+        self._odds = np.concatenate([tree, np.array(ODDS) / 1000, [0.0]])
         self._steps = 0
         self.learn()
 
@@ -80,17 +79,15 @@ class Evidence:
         Of few tokens, what is known of the place, and of the kind.
         """
         seen = self._seen
-        head = np.full(len(self._places), _HEAD_RATE)
-        for place in range(len(head)):
-            drafted = seen[place, :, 1]
-            head[place] = _share(drafted[:, :, 1].sum(), drafted.sum(), head[max(0, place - 1)])
+        drafted = seen[:, :, 1].sum(axis=(1, 2, 4))
+        head = _share(drafted[:, 1], drafted.sum(axis=1), _HEAD_RATE)[:, None]
         kinds = _share(seen[..., 1].sum(axis=(0, 2, 3, 4)), seen.sum(axis=(0, 2, 3, 4, 5)), self._odds)
         table = _share(seen[..., 1].sum(axis=(2, 3, 4)), seen.sum(axis=(2, 3, 4, 5)), kinds)
         # Unless seen otherwise, neither is righter for the other's sake; of two that differ one is right at most.
-        differs, differ = 1 - table * head[:, None], seen[:, :, 1, 0]
+        differs, differ = 1 - table * head, seen[:, :, 1, 0]
         tried = differ.sum(axis=(2, 3))
-        of_head = _share(differ[:, :, 1].sum(axis=2), tried, (1 - table) * head[:, None] / differs)
-        of_table = _share(differ[..., 1].sum(axis=2), tried, table * (1 - head[:, None]) / differs)
+        of_head = _share(differ[:, :, 1].sum(axis=2), tried, (1 - table) * head / differs)
+        of_table = _share(differ[..., 1].sum(axis=2), tried, table * (1 - head) / differs)
         self._rather[:] = of_table > of_head
         seen *= np.where(seen.sum(axis=(2, 3, 4, 5), keepdims=True) > _SEEN_MAX, 0.5, 1.0)
         return of_head, of_table
