@@ -41,6 +41,7 @@ interface EngineLine {
   readonly engine: string;
   readonly weight_epoch: number;
   readonly kv_usage: number | null;
+  readonly waiting: number | null;
   readonly steps: number;
   readonly step_error: number;
   readonly drafted_tokens: number;
@@ -186,6 +187,8 @@ function draftTests(plugins: Plugins, test: Fact): void {
     const { fleet } = plugins.bed;
     const chosen = fleet.log.find(({ event }) => event === "plugin_runner");
     expect(chosen).toMatchObject({ runner: number, reason: expect.stringContaining(reason) });
+    // They report every second: the last of the check before the start may still be in what they said.
+    await fleet.until(async () => (await plugins.engines()).every(({ waiting }) => waiting === 0));
     const lines = await plugins.engines();
     const names = fleet.servers.map(({ url }) => url).sort();
     expect(lines.map(({ engine }) => engine).sort()).toEqual(names);
