@@ -155,9 +155,17 @@ class ModelledWorker extends StubWorker {
   }
 }
 
+interface SimulatedParts {
+  readonly tasks: readonly Task[];
+  readonly engines: number;
+  readonly sizes: ServerSizes;
+  /** false: the sidecar finds sessions by their texts. */
+  readonly isNamed?: boolean;
+}
+
 export async function simulated(
   system: ModelledSystem,
-  { tasks, engines, sizes }: { tasks: readonly Task[]; engines: number; sizes: ServerSizes },
+  { tasks, engines, sizes, isNamed = true }: SimulatedParts,
 ): Promise<AgentsRun> {
   const clock = new ManualClock();
   const pool = system === "foretoken_pool" ? new Set<number>() : null;
@@ -202,7 +210,10 @@ export async function simulated(
       }
       const spec = {
         ...{ prompt: Int32Array.from(prompt), n: 1, seeded: false, group: null, priority: 0 },
-        ...{ session: String(session), sampling: samplingOf({ tokensMax: OUTPUT_TOKENS_MAX }) },
+        ...{
+          session: isNamed ? String(session) : null,
+          sampling: samplingOf({ tokensMax: OUTPUT_TOKENS_MAX }),
+        },
       };
       sidecar.generate(spec, {
         tokens: () => {},

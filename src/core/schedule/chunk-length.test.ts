@@ -52,6 +52,14 @@ test("chunk length: a machine that is slower for everything, and a few chunks th
   expect(tokens(length, 2048)).toBe(5 * 32);
 });
 
+test("chunk length: where KV that makes way is gone, no more is computed again than a chunk makes", () => {
+  const length = new ChunkLength(null);
+  const tokens = (context: number, sharesKv: boolean) =>
+    length.tokens(context, { kvTokens: 1_000, blockTokens: 1, sharesKv });
+  expect([tokens(20, false), tokens(500, false), tokens(9_999, false)]).toEqual([64, 500, 2_048]);
+  expect(tokens(500, true)).toBe(64);
+});
+
 test("chunk length: one that is set stays", () => {
   const length = new ChunkLength(7);
   for (let i = 0; i < 32; i += 1) run(length, { waitMs: 9000, tokenMs: 10 });

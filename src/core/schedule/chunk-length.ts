@@ -24,6 +24,13 @@ interface Resumed {
   firstTokens: number;
 }
 
+interface ChunkWorkers {
+  readonly kvTokens: number;
+  readonly blockTokens: number;
+  /** false: KV that has made way is gone. Default: true. */
+  readonly sharesKv?: boolean;
+}
+
 export class ChunkLength {
   readonly #fixed: number | null;
   readonly #resumed = new WeakMap<RolloutRequest, Resumed>();
@@ -42,9 +49,11 @@ export class ChunkLength {
   }
 
   /** Tokens of the next chunk of a request with `context` tokens, on workers with so much KV in blocks of that size. */
-  tokens(context: number, worker: { kvTokens: number; blockTokens: number }): number {
+  tokens(context: number, worker: ChunkWorkers): number {
     if (this.#fixed !== null) return this.#fixed;
-    const wanted = Math.max(worker.kvTokens * KV_PART, this.#costTokens * COST_MULTIPLE);
+    const cost = Math.max(worker.kvTokens * KV_PART, this.#costTokens * COST_MULTIPLE);
+    // Without a pool what others take the room of is computed again: no more of it than the chunk makes.
+    const wanted = worker.sharesKv === false ? Math.max(cost, context) : cost;
     const tokens = Math.floor(Math.min(TOKENS_MAX, Math.max(TOKENS_MIN, wanted)));
     // The last token has no KV before the request goes on. What is in a block that is not full is computed again then.
     const beyond = (context - 1 + tokens) % worker.blockTokens;

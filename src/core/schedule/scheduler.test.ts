@@ -569,6 +569,12 @@ test("chunks: one that begins while nobody waits has no end, until somebody wait
   expect(kinds([slot(0, full), slot(1, full)])).toEqual(["end", "end", "end", "end"]);
 });
 
+test("chunks: one without an end that has all its tokens is left to its engine, whoever waits", () => {
+  const { buffer, scheduler, kinds, full } = endless(1_000);
+  scheduler.enqueue(member(buffer, 1, 0));
+  expect(kinds([slot(0, full), slot(1, full)])).toEqual([]);
+});
+
 test("chunks: one without an end is no shorter than others, whoever waits", () => {
   const { buffer, scheduler, kinds, full } = endless(63);
   scheduler.enqueue(member(buffer, 1, 0));

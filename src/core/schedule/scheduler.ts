@@ -96,6 +96,8 @@ interface Turn {
   readonly kvTokensMax: number;
   /** The largest block of KV of a worker that is there. */
   readonly blockTokens: number;
+  /** Some of them can load KV of others. */
+  readonly sharesKv: boolean;
   /** A request waits for room. */
   isBlocked: boolean;
 }
@@ -181,6 +183,7 @@ export class Scheduler {
       kvTokens,
       kvTokensMax: Math.max(kvTokens, kvTokensMax),
       blockTokens: slots.reduce((most, slot) => Math.max(most, slot.blockTokens), 1),
+      sharesKv: slots.some((slot) => slot.sharesKv),
       isBlocked: false,
     };
     this.#policy.begin?.(slots);
@@ -191,8 +194,8 @@ export class Scheduler {
     if (this.#mode.kind === "divided") {
       if (!this.#mode.chunks.isFixed) this.#openEnds(turn);
       this.#preempt(turn);
+      if (this.#endless.size > 0) this.#endChunks(turn, this.#mode.chunks);
     }
-    if (this.#endless.size > 0) this.#endChunks(turn);
     return turn.commands;
   }
 
@@ -220,7 +223,7 @@ export class Scheduler {
   }
 
   /** Chunks without an end are over once they are as long as others, and somebody waits or another worker has less to do. */
-  #endChunks(turn: Turn): void {
+  #endChunks(turn: Turn, chunks: ChunkLength): void {
     const { slots, commands } = turn;
     // Where KV makes way, there is room soon.
     const isBlocked = turn.isBlocked && !commands.some(({ kind }) => kind === "offload");
@@ -230,13 +233,16 @@ export class Scheduler {
     for (const request of this.#endless) {
       const slot = slots.find(({ workerId }) => workerId === request.workerId);
       if (request.status !== "running" || slot === undefined) continue;
-      const chunkTokens = this.#chunkOf(request, turn);
-      const made = request.response.length - (request.response.lastChunk?.offset ?? 0);
+      const { response, spec } = request;
+      // It has all its tokens, and its engine is about to say so.
+      if (response.length === spec.sampling.tokensMax) continue;
+      const made = response.length - (response.lastChunk?.offset ?? 0);
+      const chunkTokens = chunks.tokens(contextTokens(request) - made, turn);
       if (made < chunkTokens || (!isBlocked && slot !== busiest)) continue;
       // If it stays where it is, the next one is looked at in the next turn.
       this.#endless.delete(request);
       slot.inFlight -= 1;
-      const isMoving = isBlocked || place(request, slots, chunkTokens) !== slot;
+      const isMoving = isBlocked || place(request, slots, this.#chunkOf(request, turn)) !== slot;
       slot.inFlight += 1;
       if (isMoving) commands.push({ kind: "end", request, workerId: slot.workerId });
       else this.#endless.add(request);
@@ -334,13 +340,13 @@ export class Scheduler {
     }
   }
 
-  #chunkOf(request: RolloutRequest, { kvTokens, blockTokens }: Turn): number {
+  #chunkOf(request: RolloutRequest, { kvTokens, blockTokens, sharesKv }: Turn): number {
     const left = request.spec.sampling.tokensMax - request.response.length;
     assert(left >= 1, "a waiting request has tokens left");
     if (this.#mode.kind === "pinned" || !request.spec.divisible) return left;
     return Math.min(
       left,
-      this.#mode.chunks.tokens(contextTokens(request), { kvTokens, blockTokens }),
+      this.#mode.chunks.tokens(contextTokens(request), { kvTokens, blockTokens, sharesKv }),
     );
   }
 
