@@ -27,11 +27,6 @@ export class Turnover {
     this.#peak = this.#open;
   }
 
-  /** Requests that have joined and not ended. */
-  get open(): number {
-    return this.#open;
-  }
-
   /** Requests that have ended since the request joined. */
   endedSince(request: RolloutRequest): number {
     return this.#ended - request.endedBefore;

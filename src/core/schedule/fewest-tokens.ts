@@ -45,18 +45,12 @@ export class FewestTokensPolicy extends KeyedPolicy {
   }
 }
 
-/** Whether the KV that is free has no more room for each free slot than all KV has for each slot, and KV comes back. */
-function isShort(slots: readonly Slot[]): boolean {
-  let kv = 0;
-  let kvFree = 0;
-  let all = 0;
-  let free = 0;
-  for (const slot of slots) {
-    if (!slot.sharesKv) return false;
-    kv += slot.kvTokens;
-    kvFree += Math.max(0, slot.kvTokensFree);
-    all += slot.slots;
-    free += slot.slots - slot.inFlight;
+/** Whether no larger part of the KV is free than of the slots, and KV that leaves comes back. */
+function isShort(workers: readonly Slot[]): boolean {
+  let spare = 0;
+  for (const { sharesKv, kvTokens, kvTokensFree, slots, inFlight } of workers) {
+    if (!sharesKv) return false;
+    spare += (Math.max(0, kvTokensFree) / kvTokens) * slots - (slots - inFlight);
   }
-  return kvFree * all <= kv * free;
+  return spare <= 0;
 }
