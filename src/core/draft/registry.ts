@@ -1,10 +1,10 @@
 // The registry of draft groups: which worker holds a replica of which group, and how much of each response it has been
 // sent. It multicasts what a worker makes to every worker that runs a sibling, in rounds, so that messages stay few and
 // turns short. The log of a response's tokens is its column in the request buffer, which the draft service reads as well:
-// who follows it, a worker here or a client there, is a cursor. A response gets the next sequence of its group when it is
-// first asked for; replicas keep the tokens of a sequence, so one that restarts, perhaps with other tokens, gets another,
-// and the old one stays as a sibling that does not grow. Responses beyond those that a replica has room for (SEQUENCES_MAX
-// of a group) have no source: they are neither sent nor drafted for.
+// who follows it, a worker here or a client there, is a cursor. A response's sequence is its number in the group; replicas
+// keep the tokens of a sequence, so one that restarts, perhaps with other tokens, gets the next that is free, and the old
+// one stays as a sibling that does not grow. Responses beyond those that a replica has room for (SEQUENCES_MAX of a group)
+// have no source: they are neither sent nor drafted for.
 
 import type { Clock } from "../base/clock.ts";
 import type { GroupId, WorkerId } from "../base/ids.ts";
@@ -56,8 +56,8 @@ export class DraftRegistry {
   readonly #holders = new Map<GroupId, Set<WorkerId>>();
   /** Requests of which a holder may lack tokens, those that have waited longest first. */
   readonly #stale = new Set<Log>();
-  /** Sequences that each group has. */
-  readonly #sequences = new Map<Group, number>();
+  /** Sequences of each group that are taken, those of attempts that were given up included. */
+  readonly #sequences = new Map<Group, Set<number>>();
   #dueMs = Number.NEGATIVE_INFINITY;
   /** Requests whose tokens are still to go out in this round. */
   #left = 0;
@@ -203,9 +203,12 @@ export class DraftRegistry {
   }
 
   #sourceOf({ spec, group }: RolloutRequest): DraftSource | null {
-    const sampleIndex = this.#sequences.get(group) ?? 0;
+    const taken = this.#sequences.getOrInsertComputed(group, () => new Set());
+    let { sampleIndex } = spec;
+    if (taken.has(sampleIndex)) sampleIndex = group.requests.length;
+    while (taken.has(sampleIndex)) sampleIndex += 1;
     if (sampleIndex >= SEQUENCES_MAX) return null;
-    this.#sequences.set(group, sampleIndex + 1);
+    taken.add(sampleIndex);
     const { groupId, leadTokens } = spec;
     const isTurn = leadTokens !== undefined && spec.prompt !== group.prompt;
     if (!isTurn) return { groupId, sampleIndex };
