@@ -69,7 +69,10 @@ test("pause: what waits for its end is given up after a day", async () => {
 });
 
 test("KV: an engine that does not hand it out in time is not waited for", async () => {
-  const { rollout, workers, join, submit, steps, timers, ended, names } = bed({ slots: 1 });
+  const { rollout, workers, join, submit, steps, timers, ended, names } = bed({
+    slots: 1,
+    policy: "seer",
+  });
   rollout.addWorker(join({ kvTokens: 60 }));
   const groups = ["a", "b", "c"].map((name) => submit(name));
   const worker = workers[0] as OpenWorker;
@@ -103,7 +106,11 @@ test("KV: a pool that does not answer in time is not waited for, and what comes 
     }
   }
   const pool = new SlowPool({ memoryBytesMax: 1e6, disk: null });
-  const { rollout, join, submit, steps, timers, ended, names } = bed({ slots: 1, pool });
+  const { rollout, join, submit, steps, timers, ended, names } = bed({
+    slots: 1,
+    pool,
+    policy: "seer",
+  });
   rollout.addWorker(join({ kvTokens: 60 }));
   const groups = ["a", "b", "c"].map((name) => submit(name));
   for (let i = 0; !names().some((name) => name.endsWith("the KV pool")); i += 1) {
@@ -130,7 +137,7 @@ test("KV: what comes late of one move is not taken for the next one to the same 
     }
   }
   const pool = new StuckPool({ memoryBytesMax: 1e6, disk: null });
-  const { rollout, join, submit, steps, timers, names } = bed({ slots: 1, pool });
+  const { rollout, join, submit, steps, timers, names } = bed({ slots: 1, pool, policy: "seer" });
   rollout.addWorker(join({ kvTokens: 60 }));
   const groups = ["a", "b", "c"].map((name) => submit(name));
   const moved = new Map<string, () => void>();
