@@ -1,9 +1,9 @@
 // What every bench shares: the seed, the conditions a result was taken under, ratio tables and JSON.
 
 import { execFileSync } from "node:child_process";
-import { readFileSync, writeFileSync } from "node:fs";
+import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { cpus, loadavg } from "node:os";
-import { relative } from "node:path";
+import { dirname, relative } from "node:path";
 
 export const SEED = 42;
 
@@ -80,6 +80,7 @@ export function writeReport(path: string | undefined, found: object): void {
   if (path === undefined) return;
   const command = ["bun", relative(process.cwd(), Bun.main), ...process.argv.slice(2)].join(" ");
   const report = { command, conditions: conditions(), ...found };
+  mkdirSync(dirname(path), { recursive: true });
   writeFileSync(path, `${JSON.stringify(report, null, 2)}\n`);
 }
 
