@@ -5,7 +5,7 @@ import { afterAll, expect, test } from "bun:test";
 import { join } from "node:path";
 import { StandInBed, stopBeds } from "../faults/attacks/stand-in-bed.ts";
 import { CuttingProxy } from "../faults/cutting-proxy.ts";
-import { EOS, standInLogprob } from "../faults/stand-in/tokens.ts";
+import { standInLogprob } from "../faults/stand-in/tokens.ts";
 import type { ExportedSession } from "../suite/exported-session.ts";
 import { AGENTS } from "./clients.ts";
 import { ScriptedChat, wholeResponse } from "./scripted-chat.ts";
@@ -13,7 +13,6 @@ import { ScriptedChat, wholeResponse } from "./scripted-chat.ts";
 const DRIVER = join(import.meta.dir, "python", "drive_agents.py");
 /** Tokens at which a response ends, after some 50, and none of the test as its first. */
 const ENDS = Array.from({ length: 20 }, (_, i) => 5 + 50 * i);
-const STOPS = [...ENDS, EOS];
 const COMMANDS = ["ls", "false", "echo 1", "echo 2", "pwd", "echo 3", "echo 4", "echo 5", "echo 6"];
 const SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT";
 
@@ -25,14 +24,11 @@ const testIf = missing === null ? test : test.skip;
 testIf(
   `agents: whole trajectories, id by id${missing === null ? "" : ` (skipped: ${missing})`}`,
   async () => {
-    const scripted = new ScriptedChat(
-      {
-        bash: [...COMMANDS, SUBMIT].map((command) => ({ command })),
-        look_up: [{ city: "here" }, { city: "nowhere" }],
-        read_file: [{ path: "a" }, { path: "b" }],
-      },
-      STOPS,
-    );
+    const scripted = new ScriptedChat({
+      bash: [...COMMANDS, SUBMIT].map((command) => ({ command })),
+      look_up: [{ city: "here" }, { city: "nowhere" }],
+      read_file: [{ path: "a" }, { path: "b" }],
+    });
     const routes = (path: string, body: unknown) => scripted.answer(path, body);
     const bed = await StandInBed.start(2, () => ({ routes, contextTokens: 100_000 }), {
       serve: { model: { eosTokenIds: ENDS } },
@@ -76,8 +72,10 @@ testIf(
       for (const { token_ids: ids, loss_mask: mask, logprobs, spans } of segments) {
         for (const { from, to } of spans) {
           const output = ids.slice(from, to);
-          const drawnThere = wholeResponse(ids.slice(0, from), output.slice(0, -1), STOPS);
-          expect([session, output]).toEqual([session, drawnThere]);
+          // Throws where no engine has drawn these tokens; the first stop token is the last one.
+          wholeResponse(ids.slice(0, from), output);
+          const stop = output.findIndex((token) => ENDS.includes(token));
+          expect([session, stop]).toEqual([session, output.length - 1]);
           expect(logprobs.slice(from, to)).toEqual(output.map(standInLogprob));
           expect(mask.slice(from, to).every((bit) => bit === 1)).toBe(true);
           drawn += 1;

@@ -18,14 +18,11 @@ type Script = Readonly<Record<string, readonly object[]>>;
 const SAMPLES_MAX = 64;
 
 /** The response to a prompt that begins with these tokens, its last one included. */
-export function wholeResponse(
-  prompt: readonly number[],
-  tokens: readonly number[],
-  stopTokenIds: readonly number[],
-): number[] {
+export function wholeResponse(prompt: readonly number[], tokens: readonly number[]): number[] {
   for (let sample = 0; sample < SAMPLES_MAX; sample += 1) {
     const tokensMax = tokens.length + 1;
-    const drawn = standInResponse({ prompt, sample, tokensMax, stopTokenIds });
+    // The engine's own EOS ends no response: the server's model has other ones.
+    const drawn = standInResponse({ prompt, sample, tokensMax, stopTokenIds: [] });
     if (tokens.every((token, i) => token === drawn[i])) return drawn;
   }
   throw new Error("no stand-in has drawn these tokens behind this prompt");
@@ -37,13 +34,11 @@ const DERENDER = "/v1/chat/completions/derender";
 export class ScriptedChat {
   readonly #script: Script;
   readonly #text = new TinyText();
-  readonly #stopTokenIds: readonly number[];
   /** Whole texts of the responses, by what clients get of them: the id of a call, or a text. */
   readonly #said = new Map<string, string>();
 
-  constructor(script: Script, stopTokenIds: readonly number[]) {
+  constructor(script: Script) {
     this.#script = script;
-    this.#stopTokenIds = stopTokenIds;
   }
 
   /** Routes of the stand-in; null: the path is none of these. */
@@ -57,7 +52,7 @@ export class ScriptedChat {
     if (path !== DERENDER) return null;
     const { generate_response: response, chat_request: chat } = Object(body);
     const tokens: number[] = response.choices[0].token_ids;
-    const drawn = wholeResponse(Object(body).prompt_token_ids, tokens, this.#stopTokenIds);
+    const drawn = wholeResponse(Object(body).prompt_token_ids, tokens);
     const said = this.#text.decode(drawn, { skipSpecial: false });
     const message = this.#message(chat, this.#text.decode(tokens, { skipSpecial: false }), said);
     return { status: 200, body: { choices: [{ message: { role: "assistant", ...message } }] } };
