@@ -11,7 +11,7 @@ const SETTINGS = join(
 test("environment: every name that the plugin reads is known", () => {
   const source = readFileSync(SETTINGS, "utf8");
   const fields = [...source.matchAll(/^ {4}(\w+): (?:str|int|float) = /gm)].map(([, name]) => name);
-  const [, switches = ""] = /for name in \(([^)]*)\)/.exec(source) ?? [];
+  const [, switches = ""] = /_WANTED = \(([^)]*)\)/.exec(source) ?? [];
   const names = [...fields, ...[...switches.matchAll(/"(\w+)"/g)].map(([, name]) => name)];
   expect(names).toContain("REPAIR");
   const variables = names.map((name = "") => `FORETOKEN_${name.toUpperCase()}`);
