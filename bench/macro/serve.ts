@@ -168,11 +168,15 @@ async function readEvents(
   });
   assert(response.status === 200, `the stream begins: ${response.status}`);
   const decoder = new TextDecoder();
+  let rest = "";
   for await (const bytes of response.body ?? []) {
     const nowMs = wallMs();
     counter.bytes += bytes.length;
-    const text = decoder.decode(bytes);
-    const ids = text.matchAll(/"token_ids": ?\[([0-9,]+)\]/g);
+    // A piece may end within an event.
+    const text = rest + decoder.decode(bytes, { stream: true });
+    const end = text.lastIndexOf("\n") + 1;
+    rest = text.slice(end);
+    const ids = text.slice(0, end).matchAll(/"token_ids": ?\[([0-9,]+)\]/g);
     for (const [, list = ""] of ids) {
       counter.tokens += list.split(",").length;
       counter.latencies.push(stampAge(nowMs, Number(list.split(",")[0])));
