@@ -1,10 +1,12 @@
 // The plugin beside a head, on a real engine under vLLM's second model runner: a draft model, which is a weakened copy of the
 // bundled one, and an EAGLE-3 head, which has not been trained (bench/lab/heads has one that is). Both are made here.
 
-import { afterAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { existsSync, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { findVllm } from "../../src/tools/up/find-vllm.ts";
+import { ensurePlugin } from "../../src/tools/up/install-plugin.ts";
 import { TEST_MS_MAX } from "./bed.ts";
 import { INTERPRETER, MODEL, ROOT, scripted, TRITON, vllmMissing } from "./fleet.ts";
 import { pluginTests } from "./plugin-cases.ts";
@@ -37,6 +39,12 @@ if (missing !== null) console.log(`beside: skipped, ${missing}`);
 const rate = ({ drafts, accepted_tokens: accepted }: Counts) => accepted / drafts;
 
 describe.skipIf(missing !== null)("beside a head", () => {
+  // The script imports what the plugin needs.
+  beforeAll(async () => {
+    const { python } = findVllm(process.env.FORETOKEN_VLLM ?? null, ROOT);
+    await ensurePlugin({ python, root: ROOT });
+  });
+
   test("the same tokens as without drafts, more of them accepted than of the head alone, and no fault gets out", () => {
     const said = scripted(["beside_cases.py", MODEL, folder], {
       ...INTERPRETER,

@@ -4,12 +4,13 @@
 import { expect, setDefaultTimeout, test } from "bun:test";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
-import { findVllm } from "../../../src/tools/up/find-vllm.ts";
-import { temporaryFolder } from "../../../test/suite/temporary-folder.ts";
-import { MODEL, ROOT, vllmMissing } from "../../../test/vllm/fleet.ts";
+import { findVllm } from "../../src/tools/up/find-vllm.ts";
+import { temporaryFolder } from "../suite/temporary-folder.ts";
+import { MODEL, ROOT, vllmMissing } from "./fleet.ts";
 
 setDefaultTimeout(180_000);
 
+const HEADS = join(ROOT, "bench", "lab", "heads");
 const missing = vllmMissing();
 const folder = temporaryFolder("heads");
 
@@ -32,7 +33,7 @@ test.skipIf(missing !== null)("heads: noise makes a copy that is right less ofte
   const weak = join(folder, "weak");
   ran("-m", "foretoken_vllm.widen", MODEL, weak, "--hidden", "256", "--noise", "0.95");
   const tokens = [MODEL, weak].map((draft) =>
-    tokensOf(ran(join(import.meta.dir, "acceptance.py"), draft, "--responses", "4")),
+    tokensOf(ran(join(HEADS, "acceptance.py"), draft, "--responses", "4")),
   );
   expect(tokens[0]).toBeGreaterThan(6);
   expect(tokens[1]).toBeWithin(1.5, 4);
@@ -41,7 +42,7 @@ test.skipIf(missing !== null)("heads: noise makes a copy that is right less ofte
 test.skipIf(missing !== null)("heads: a head learns, and is written for vLLM", () => {
   const head = join(folder, "head");
   const sizes = ["--prompts", "16", "--tokens", "64", "--judged", "8"];
-  const said = ran(join(import.meta.dir, "train.py"), head, ...sizes, "--epochs", "8");
+  const said = ran(join(HEADS, "train.py"), head, ...sizes, "--epochs", "8");
   const losses = [...said.matchAll(/loss ([\d.]+)/g)].map(([, loss]) => Number(loss));
   expect(losses.at(-1)).toBeLessThan(0.8 * (losses[0] ?? 0));
   expect(tokensOf(said)).toBeGreaterThan(1);
