@@ -23,7 +23,7 @@ const PYTHON_TESTS = [
 ];
 const PACKAGE_TESTS = "test/packages";
 /** Benches at their smallest, for one to two minutes each: run with --vllm, not with --all. */
-const VLLM_BENCH_TEST = `${VLLM_TESTS}/bench.test.ts`;
+const LONG_VLLM_TESTS = [`${VLLM_TESTS}/bench.test.ts`, `${VLLM_TESTS}/beside-servers.test.ts`];
 /** ms for one test, on a machine that does other work too; a rollout, a restart and a start of two servers fit into the second. */
 const TIMEOUT_MS = "180000";
 /** Many tests wait for processes and deadlines: two files at a time take two thirds of the time. */
@@ -138,7 +138,9 @@ if (builds.some((build) => run([bun, join("scripts", build)]) !== 0)) {
   if (flags.length > 0) {
     // Waits for an installation that is under way.
     if (isStrict) run([bun, join("scripts", "vllm-install.ts"), "--no-suffix"]);
-    const left = isStrict ? ["--path-ignore-patterns", VLLM_BENCH_TEST] : [];
+    const left = isStrict
+      ? LONG_VLLM_TESTS.flatMap((path) => ["--path-ignore-patterns", path])
+      : [];
     runs.push(tested(["--timeout", VLLM_TIMEOUT_MS, ...left, `./${VLLM_TESTS}/`, ...args]));
   }
 }

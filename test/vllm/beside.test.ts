@@ -9,7 +9,6 @@ import { findVllm } from "../../src/tools/up/find-vllm.ts";
 import { ensurePlugin } from "../../src/tools/up/install-plugin.ts";
 import { TEST_MS_MAX } from "./bed.ts";
 import { INTERPRETER, MODEL, ROOT, scripted, TRITON, vllmMissing } from "./fleet.ts";
-import { pluginTests } from "./plugin-cases.ts";
 
 setDefaultTimeout(TEST_MS_MAX);
 
@@ -64,23 +63,5 @@ describe.skipIf(missing !== null)("beside a head", () => {
       expect(rate(strangers)).toBeGreaterThan(rate(alone) - 0.3);
       expect(faults).toEqual({ walk: 1 });
     }
-  });
-});
-
-describe.skipIf(missing !== null)("servers that stand beside a draft model", () => {
-  pluginTests({
-    number: 2,
-    reason: "has Triton here",
-    env: INTERPRETER,
-    args: ["--max-model-len", "1600", "--", "--max-num-seqs", "8"],
-    // Made by the first test.
-    speculation: { method: "draft_model", model: join(folder, "draft_model") },
-    drafts: 3,
-    settings: { probability_min: 0.02 },
-    groups: 2,
-    n: 4,
-    tokensMax: 64,
-    small: { groups: 2, n: 2, afterTokens: 60 },
-    isShort: true,
   });
 });

@@ -26,7 +26,7 @@ export const CHUNK_TOKENS = 32;
  */
 export const MAX_TOKENS = 256;
 
-const SCRIPT_MS_MAX = 150_000;
+const SCRIPT_MS_MAX = 300_000;
 
 /** null, or why no vLLM can run here. */
 export function vllmMissing(): string | null {
