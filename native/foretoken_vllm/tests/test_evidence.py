@@ -158,7 +158,7 @@ def drafter(monkeypatch: pytest.MonkeyPatch, **given: Any) -> tuple[TableDrafter
 
 
 def take(made: TableDrafter, counts: list[int], verified: int, asked: int) -> None:
-    """A step of requests that nobody knows: the head drafts for them, too."""
+    """Takes the tokens of a step of requests without a draft group, for which the head drafts as well."""
     made.launched += 1
     made.in_flight.append((made.launched, len(counts), verified * len(counts), True, asked))
     ids = [f"r{i}" for i in range(len(counts))]

@@ -50,7 +50,12 @@ async function drive(load: Load): Promise<Outcome> {
   const groups: Group[] = [];
   const { slots, kvTokens, policy, chunkTokens, lengthOf } = load;
   const { rollout, workers, join, steps, failed, threw } = world({
-    ...{ policy, slots, chunkTokens, draft: "off", contextTokens: kvTokens, poolBytes: 1_000_000 },
+    policy,
+    slots,
+    chunkTokens,
+    draft: "off",
+    contextTokens: kvTokens,
+    poolBytes: 1_000_000,
     lengthOf: ({ requestId }) => lengthOf(requestId),
     listener: {
       groupFinished: (group) => groups.push(group),

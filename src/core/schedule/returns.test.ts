@@ -8,7 +8,7 @@ function come(returns: Returns, ms: number, tool: string | null = null): void {
   for (let i = 1; i < 64; i += 1) returns.came(ms * (i / (64 - i)) ** (0.3 / 1.702), tool);
 }
 
-test("returns: KV is kept for the time of most gaps, and at most for the time that it is worth", () => {
+test("returns: the KV retention time covers most tool gaps, and never exceeds the time at which recomputing is cheaper", () => {
   const returns = new Returns();
   const keepMs = (worthMs: number, backPart = 8 / 9) =>
     returns.keepMs({ worthMs, backPart, tool: null });

@@ -43,7 +43,11 @@ export class VllmServer implements Member {
     this.#logPath = join(folder, `vllm-${port}.log`);
     const launch = launchOf({
       ...{ command: found.command, build: found.build, host, port, ...rest },
-      ...{ servedName: null, apiKey: null, plugin: null, pool: null, extraArgs: [] },
+      servedName: null,
+      apiKey: null,
+      plugin: null,
+      pool: null,
+      extraArgs: [],
     });
     this.#server = new ManagedServer(
       {
