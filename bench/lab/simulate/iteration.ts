@@ -10,9 +10,8 @@ import type { PolicyParts } from "../../../src/core/schedule/policies.ts";
 import type { Scheduler } from "../../../src/core/schedule/scheduler.ts";
 import type { CoreExports } from "../../../src/core/wasm/load.ts";
 import { tokensOf } from "../../../src/tools/simulate/counted-response.ts";
-import type { Speculation } from "../../../src/tools/simulate/engine.ts";
+import type { EngineModel, Speculation } from "../../../src/tools/simulate/engine.ts";
 import {
-  type EngineModel,
   EPOCH,
   meanOf,
   Simulation,

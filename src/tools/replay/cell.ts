@@ -16,32 +16,25 @@ import {
 } from "./replay.ts";
 
 /** A line of the report. */
-export interface CellResult {
+export interface CellResult extends Totals {
   readonly file: string;
   readonly drafter: DrafterKind;
   readonly budget: number;
   /** Drafts of a simulated head; absent: there is none. */
   readonly head?: HeadOptions;
-  /** 1 + accepted draft tokens per verification step. */
-  readonly accepted_plus_1: number;
-  readonly drafted_per_step: number;
   /** Totals of groups whose prompt an earlier group had; null: there are none. */
-  readonly returning: ReturnType<typeof totalOf> | null;
-  /** Share of drafted tokens that were accepted; 0 if nothing was drafted. */
-  readonly accepted_per_drafted: number;
+  readonly returning: Totals | null;
   /** CPU time in the drafter (append and propose) per output token, in microseconds. */
   readonly us_per_token: number;
   /** 95 % confidence interval of accepted_plus_1 over groups; null below two groups. */
   readonly ci95: readonly [low: number, high: number] | null;
   readonly probability_min: number;
   readonly live: number;
-  readonly groups: number;
-  readonly responses: number;
-  readonly tokens: number;
-  readonly steps: number;
   /** Number of groups that the drafter had no room for; above 0 the figures understate acceptance. */
   readonly full_groups: number;
 }
+
+type Totals = ReturnType<typeof totalOf>;
 
 export interface CellOptions extends ReplayOptions {
   readonly file: string;
@@ -64,13 +57,10 @@ export async function runCell(
 ): Promise<CellResult> {
   const history = options.drafter === "history" ? new History() : undefined;
   const drafter = new Replica();
+  const head = options.head && new HeadDrafts(drafter, options.head);
+  const propose = head && ((live: readonly LiveResponse[]) => head.propose(live));
   const host = { drafter, clock: cpuClock, onRound, ...(history && { history }) };
-  if (options.head !== undefined) {
-    const head = new HeadDrafts(drafter, options.head);
-    const propose = (live: readonly LiveResponse[]) => head.propose(live);
-    return resultOf(options, await replay(groups, options, { ...host, propose }));
-  }
-  return resultOf(options, await replay(groups, options, host));
+  return resultOf(options, await replay(groups, options, { ...host, ...(propose && { propose }) }));
 }
 
 export function totalOf(groups: readonly Tally[]) {
@@ -80,8 +70,10 @@ export function totalOf(groups: readonly Tally[]) {
   const drafted = sum("drafted");
   const accepted = sum("accepted");
   return {
+    /** 1 + accepted draft tokens per verification step. */
     accepted_plus_1: 1 + ratio(accepted, steps),
     drafted_per_step: ratio(drafted, steps),
+    /** Share of drafted tokens that were accepted; 0 if nothing was drafted. */
     accepted_per_drafted: ratio(accepted, drafted),
     groups: groups.length,
     responses: sum("responses"),

@@ -60,16 +60,13 @@ export async function* readTrace(file: string, chunks: Chunks): AsyncGenerator<T
     pieces.push(chunk);
   }
   const { groups } = objectOf(decoded(Buffer.concat(pieces), file), file);
-  if (!Array.isArray(groups)) {
-    const problem = must(groups, "be an array of groups");
-    throw new InvalidFieldError({ where: file, field: "groups", problem });
-  }
+  if (!Array.isArray(groups)) throw refused(file, "groups", must(groups, "be an array of groups"));
   for (const [number, group] of groups.entries()) {
     const where = `${file}: groups[${number}]`;
     const { group: name, prompt, responses } = Object(group) as Record<string, unknown>;
     if (!Array.isArray(responses) || responses.length > RESPONSES_MAX) {
-      const problem = must(responses, `be an array of at most ${RESPONSES_MAX} responses`);
-      throw new InvalidFieldError({ where, field: "responses", problem });
+      const bound = `be an array of at most ${RESPONSES_MAX} responses`;
+      throw refused(where, "responses", must(responses, bound));
     }
     yield {
       name: nameOf(name, where),
@@ -114,8 +111,7 @@ export async function* readResponses(file: string, chunks: Chunks): AsyncGenerat
 function lineOf(value: Readonly<Record<string, unknown>>, where: string): Line {
   const { index, group, prompt_token_ids: prompt, token_ids: tokens } = value;
   if (typeof index !== "number" || !Number.isSafeInteger(index) || index < 0) {
-    const problem = must(index, "be a whole number from 0 on");
-    throw new InvalidFieldError({ where, field: "index", problem });
+    throw refused(where, "index", must(index, "be a whole number from 0 on"));
   }
   return {
     where,
@@ -126,20 +122,17 @@ function lineOf(value: Readonly<Record<string, unknown>>, where: string): Line {
   };
 }
 
-function check(line: Line, first: Line, open: ReadonlyMap<number, Line>): void {
-  const { where, index, prompt } = line;
-  const refused = (field: string, problem: string) =>
-    new InvalidFieldError({ where, field, problem });
+function check({ where, index, prompt }: Line, first: Line, open: ReadonlyMap<number, Line>): void {
   const earlier = open.get(index)?.where;
   if (earlier !== undefined) {
-    throw refused("index", `is ${index}, as on ${earlier}; a group has each index once`);
+    throw refused(where, "index", `is ${index}, as on ${earlier}; a group has each index once`);
   }
-  if (!isSame(prompt, first.prompt)) {
+  if (prompt.length !== first.prompt.length || prompt.some((id, i) => id !== first.prompt[i])) {
     const problem = `differs from that of ${first.where}; the prompt of a group is one`;
-    throw refused("prompt_token_ids", problem);
+    throw refused(where, "prompt_token_ids", problem);
   }
   if (open.size === RESPONSES_MAX) {
-    throw refused("group", `has more than ${RESPONSES_MAX} responses`);
+    throw refused(where, "group", `has more than ${RESPONSES_MAX} responses`);
   }
 }
 
@@ -148,19 +141,16 @@ function groupOf({ group, prompt }: Line, open: ReadonlyMap<number, Line>): Trac
   return { name: group, prompt, responses: ordered.map(({ tokens }) => tokens) };
 }
 
-function isSame(a: Int32Array, b: Int32Array): boolean {
-  return a.length === b.length && a.every((token, i) => token === b[i]);
-}
-
 /** The prompt's token ids; none if the field is absent or null. */
 function promptOf(value: unknown, place: { where: string; field: string }): Int32Array {
-  return value === undefined || value === null
-    ? new Int32Array(0)
-    : tokensOf(value, place, TOKEN_MAX);
+  return tokensOf(value ?? [], place, TOKEN_MAX);
 }
 
 function nameOf(value: unknown, where: string): string {
   if (typeof value === "string" && value !== "") return value;
-  const problem = must(value, "be a string that names the group");
-  throw new InvalidFieldError({ where, field: "group", problem });
+  throw refused(where, "group", must(value, "be a string that names the group"));
+}
+
+function refused(where: string, field: string, problem: string): InvalidFieldError {
+  return new InvalidFieldError({ where, field, problem });
 }

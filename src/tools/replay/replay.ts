@@ -100,7 +100,6 @@ class Replay {
   readonly #host: ReplayHost;
   readonly #tallies: Tally[] = [];
   #live: Live[] = [];
-  #queries: DraftQuery[] = [];
   #groups = 0;
   #sources = 0;
   #tokens = 0;
@@ -115,17 +114,11 @@ class Replay {
   }
 
   async run(groups: AsyncIterable<TraceGroup>): Promise<ReplayOutcome> {
-    const waiting = groups[Symbol.asyncIterator]();
-    let next = await waiting.next();
-    while (true) {
-      while (next.done !== true && this.#canStart(next.value)) {
-        this.#start(next.value);
-        next = await waiting.next();
-      }
-      if (this.#live.length === 0) break;
-      if (this.#round()) this.#retire();
-      this.#host.onRound?.(this.#tokens);
+    for await (const group of groups) {
+      while (!this.#canStart(group)) this.#round();
+      this.#start(group);
     }
+    while (this.#live.length > 0) this.#round();
     return {
       groups: this.#tallies,
       drafterMs: this.#drafterMs,
@@ -162,7 +155,6 @@ class Replay {
       const source = shared ?? this.#register(prompt, 1);
       const query = { groupId: source.id, sampleIndex, tokensMax, probabilityMin, tree: false };
       this.#live.push({ query, prompt, response, source, tally, group, at: 0 });
-      this.#queries.push(query);
     }
   }
 
@@ -170,27 +162,27 @@ class Replay {
     const id = groupId(String(this.#sources));
     const source: Source = { id, key: keyOf(prompt), left, isFull: false };
     this.#sources += 1;
-    const begun = this.#host.clock.nowMs();
-    const past = source.key === null ? [] : this.#host.history?.past(source.key);
-    this.#host.drafter.register(source.id, prompt, past);
-    this.#drafterMs += this.#host.clock.nowMs() - begun;
+    const { drafter, history } = this.#host;
+    this.#timed(() =>
+      drafter.register(id, prompt, source.key === null ? [] : history?.past(source.key)),
+    );
     return source;
   }
 
-  /** Performs one step of every live response; true if a response has ended. */
-  #round(): boolean {
-    const { drafter, clock, propose } = this.#host;
-    const begun = clock.nowMs();
-    const drafts = propose?.(this.#live) ?? drafter.propose(this.#queries);
-    const proposed = clock.nowMs();
+  /** Performs one step of every live response. */
+  #round(): void {
+    const { drafter, propose, onRound } = this.#host;
+    const queries = this.#live.map(({ query }) => query);
+    const drafts = this.#timed(() => propose?.(this.#live) ?? drafter.propose(queries));
     const steps = this.#live.map((one, i) => ({ one, tokens: this.#judge(one, i, drafts) }));
-    const judged = clock.nowMs();
-    for (const { one, tokens } of steps) {
-      this.#append(one.source, one.query.sampleIndex, one.at, tokens);
-    }
-    this.#drafterMs += proposed - begun + (clock.nowMs() - judged);
+    this.#timed(() => {
+      for (const { one, tokens } of steps) this.#append(one, tokens);
+    });
     for (const { one, tokens } of steps) one.at += tokens.length;
-    return this.#live.some(({ at, response }) => at === response.length);
+    const ended = this.#live.filter(({ at, response }) => at === response.length);
+    for (const one of ended) this.#retire(one);
+    if (ended.length > 0) this.#live = this.#live.filter((one) => !ended.includes(one));
+    onRound?.(this.#tokens);
   }
 
   /** Counts a step of live response number `i`; returns the tokens that it yields. */
@@ -205,37 +197,29 @@ class Replay {
     return tokens;
   }
 
-  #append(source: Source, sampleIndex: number, offset: number, tokens: Int32Array): void {
+  #append({ source, query, at }: Live, tokens: Int32Array): void {
     if (source.isFull) return;
-    const result = this.#host.drafter.update(source.id, sampleIndex, offset, tokens);
+    const result = this.#host.drafter.update(source.id, query.sampleIndex, at, tokens);
     assert(result.kind !== "gap", "every token of a response is sent, in order");
     if (result.kind === "ok") return;
     source.isFull = true;
     this.#fullGroups += 1;
   }
 
-  #retire(): void {
-    const live: Live[] = [];
-    for (const one of this.#live) {
-      if (one.at < one.response.length) {
-        live.push(one);
-        continue;
-      }
-      const { key } = one.source;
-      if (key !== null) this.#host.history?.add(key, one.response);
-      one.group.left -= 1;
-      if (one.group.left === 0) this.#groups -= 1;
-      this.#release(one.source);
-    }
-    this.#live = live;
-    this.#queries = live.map((one) => one.query);
+  #retire({ source, group, response }: Live): void {
+    const { drafter, history } = this.#host;
+    if (source.key !== null) history?.add(source.key, response);
+    group.left -= 1;
+    if (group.left === 0) this.#groups -= 1;
+    source.left -= 1;
+    if (source.left === 0) this.#timed(() => drafter.drop(source.id));
   }
 
-  #release(source: Source): void {
-    source.left -= 1;
-    if (source.left > 0) return;
-    const begun = this.#host.clock.nowMs();
-    this.#host.drafter.drop(source.id);
-    this.#drafterMs += this.#host.clock.nowMs() - begun;
+  #timed<T>(act: () => T): T {
+    const { clock } = this.#host;
+    const begun = clock.nowMs();
+    const result = act();
+    this.#drafterMs += clock.nowMs() - begun;
+    return result;
   }
 }

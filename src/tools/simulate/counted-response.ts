@@ -22,16 +22,10 @@ const kept = Array<Tokens | null>(KEPT).fill(null);
 export function tokensOf(count: number): Tokens {
   const cached = count < KEPT ? kept[count] : null;
   if (cached) return cached;
-  const fresh = madeOf(count);
+  const tokens = new Int32Array(ZEROS, 0, count);
+  const fresh = { tokens, logprobs: new Float32Array(ZEROS, 0, count) };
   if (count < KEPT) kept[count] = fresh;
   return fresh;
-}
-
-function madeOf(count: number): Tokens {
-  return {
-    tokens: new Int32Array(ZEROS, 0, count),
-    logprobs: new Float32Array(ZEROS, 0, count),
-  };
 }
 
 class CountedResponse extends RolloutResponse {

@@ -65,6 +65,15 @@ export interface EngineWorld {
   loading(requestId: RequestId, to: WorkerId): number;
 }
 
+export interface EngineModel {
+  readonly slots: number;
+  /** KV budget in tokens. */
+  readonly kvTokens: number;
+  readonly times: EngineTimes;
+  /** The engine's model of drafting; null: it drafts nothing. */
+  readonly speculation: Speculation | null;
+}
+
 /** One chunk of a request on an engine. */
 interface Run extends Drafting {
   readonly requestId: RequestId;
@@ -84,17 +93,12 @@ interface Run extends Drafting {
   reported: number;
 }
 
-export interface EngineOptions {
+export interface EngineOptions extends EngineModel {
   readonly workerId: WorkerId;
-  readonly slots: number;
-  readonly times: EngineTimes;
   /** Limit of prompt and output tokens of one request. */
   readonly contextTokens: number;
-  /** KV budget in tokens. */
-  readonly kvTokens: number;
   /** See `WorkerCapacity`. */
   readonly sharesKv: boolean;
-  readonly speculation: Speculation | null;
   readonly world: EngineWorld;
   /** Limit of a request's unreported tokens; a chunk's end is reported at once. Infinity: whole requests only. */
   readonly reportTokens: number;
@@ -129,8 +133,6 @@ export class SimulatedEngine implements EngineWorker {
     outputTokens: 0,
     lastTokenMs: 0,
   };
-  /** Cached `nextMs`, which is costly to compute; -Infinity: not known. */
-  quietMs = Number.NEGATIVE_INFINITY;
   readonly #options: EngineOptions;
   readonly #running: Run[] = [];
   /** Waiting runs, first come, first served; a preempted run goes to the front. */
@@ -143,11 +145,8 @@ export class SimulatedEngine implements EngineWorker {
   #listener: WorkerListener | null = null;
   #events: WorkerEvent[] = [];
   #parkedTokens = 0;
+  /** KV of running requests, as of the last change of the batch. */
   #kvUsed = 0;
-  /** Whether `#kvUsed` is current; false: running requests, or their contexts, have changed. */
-  #isCounted = true;
-  /** Whether chunks of running requests may be over. */
-  #hasEnded = false;
   #atMs = 0;
   /** Time of prefill still to do, for which decoding waits. */
   #stallMs = 0;
@@ -158,12 +157,9 @@ export class SimulatedEngine implements EngineWorker {
   #rows = 0;
   /** Tokens that a step makes, summed over all running requests. */
   #rate = 0;
+  /** Whether the batch may have changed since the stretch was planned. */
   #isStale = false;
-  /** Whether the stretch is planned. Planning waits until its end is asked for, because commands may change it before. */
-  #isPlanned = true;
   #changeMs = Number.POSITIVE_INFINITY;
-  /** End of the first transfer. */
-  #transferMs = Number.POSITIVE_INFINITY;
   /** Latest time of the next report. */
   #reportMs = Number.POSITIVE_INFINITY;
   #unreported = 0;
@@ -195,14 +191,17 @@ export class SimulatedEngine implements EngineWorker {
     this.#advance();
     for (const command of commands) this.#obey(command);
     this.#isStale = true;
-    this.quietMs = Number.NEGATIVE_INFINITY;
   }
 
-  /** Virtual time of the next change without a command; Infinity: none. */
+  /** Virtual time of the next change without a command; -Infinity: a turn is due; Infinity: none. */
   get nextMs(): number {
-    if (!this.#isPlanned) this.#plan();
-    this.quietMs = Math.min(this.#changeMs, this.#reportMs, this.#transferMs);
-    return this.quietMs;
+    if (this.#isStale) return Number.NEGATIVE_INFINITY;
+    return Math.min(this.#changeMs, this.#reportMs, this.#transferMs);
+  }
+
+  /** End of the first transfer. */
+  get #transferMs(): number {
+    return this.#transfers.at(0)?.atMs ?? Number.POSITIVE_INFINITY;
   }
 
   /** Tokens of KV held now, by running and parked requests. */
@@ -213,19 +212,14 @@ export class SimulatedEngine implements EngineWorker {
   /** Performs the changes that are due; returns whether there are events for the listener. */
   turn(): boolean {
     const nowMs = this.#options.world.nowMs();
-    if (!this.#isStale && nowMs < this.nextMs) return false;
-    this.quietMs = Number.NEGATIVE_INFINITY;
+    if (nowMs < this.nextMs) return false;
     this.#advance();
     while (this.#transferMs <= nowMs) {
       this.#transfers.shift()?.act();
-      this.#transferMs = this.#transfers.at(0)?.atMs ?? Number.POSITIVE_INFINITY;
       this.#isStale = true;
     }
     this.#settle();
-    if (nowMs >= this.#reportMs) {
-      if (!this.#isPlanned) this.#plan();
-      this.#report();
-    }
+    if (nowMs >= this.#reportMs) this.#report();
     const events = this.#events;
     if (events.length === 0) return false;
     this.#events = [];
@@ -296,7 +290,6 @@ export class SimulatedEngine implements EngineWorker {
   #release(requestId: RequestId): void {
     this.#unpark(requestId);
     this.#loading.delete(requestId);
-    this.#isCounted = false;
     for (const runs of [this.#running, this.#waiting]) {
       const at = runs.findIndex((run) => run.requestId === requestId);
       if (at >= 0) runs.splice(at, 1);
@@ -309,11 +302,9 @@ export class SimulatedEngine implements EngineWorker {
     const run = this.#running[at];
     if (run === undefined || run.left < 1) return false;
     this.#running.splice(at, 1);
-    this.#isCounted = false;
     loseStep(run);
     this.#park(run);
-    run.made = madeBy(run);
-    this.#tell(run);
+    this.#tellAll(run);
     return true;
   }
 
@@ -339,7 +330,6 @@ export class SimulatedEngine implements EngineWorker {
     const startMs = Math.max(this.#atMs, this.#transfers.at(-1)?.atMs ?? 0);
     const atMs = startMs + this.#options.times.transferMs(tokens);
     this.#transfers.push({ atMs, act });
-    this.#transferMs = Math.min(this.#transferMs, atMs);
   }
 
   #park({ requestId, context }: Run): void {
@@ -359,7 +349,6 @@ export class SimulatedEngine implements EngineWorker {
   #advance(): void {
     const nowMs = this.#options.world.nowMs();
     let ms = nowMs - this.#atMs;
-    if (ms > 0 && !this.#isPlanned) this.#plan();
     this.#atMs = nowMs;
     if (this.#running.length === 0 || ms <= 0) return;
     this.counters.busyMs += ms;
@@ -374,7 +363,7 @@ export class SimulatedEngine implements EngineWorker {
     this.#endChunks();
     if (!this.#isStale && this.#steps > EPSILON) return;
     this.#isStale = false;
-    if (!this.#isCounted) this.#count();
+    this.#kvUsed = this.#running.reduce((tokens, { context }) => tokens + context, 0);
     const preempted = this.#isNearlyFull && this.#makeRoom();
     // As in vLLM, a step that had to preempt admits no request.
     if (!preempted) this.#admit();
@@ -385,9 +374,7 @@ export class SimulatedEngine implements EngineWorker {
     if (this.#running.length > 0 && this.#reportMs === Infinity) {
       this.#reportMs = this.#atMs + REPORT_MS;
     }
-    this.#isPlanned = false;
-    // Rates, which depend on what runs now, say how much room is to be made next.
-    if (this.#isNearlyFull) this.#plan();
+    this.#plan();
   }
 
   /** Whether running requests may lack room for another step. */
@@ -395,16 +382,7 @@ export class SimulatedEngine implements EngineWorker {
     return this.kvUsed + RATE_MAX * this.#running.length > this.capacity.kvTokens;
   }
 
-  #count(): void {
-    this.#isCounted = true;
-    this.#kvUsed = 0;
-    for (const run of this.#running) this.#kvUsed += run.context;
-  }
-
   #endChunks(): void {
-    if (!this.#hasEnded) return;
-    this.#hasEnded = false;
-    this.#isCounted = false;
     const running = this.#running;
     let kept = running.findIndex(({ left }) => left <= EPSILON);
     if (kept < 0) return;
@@ -417,13 +395,11 @@ export class SimulatedEngine implements EngineWorker {
     this.#isStale = true;
     this.counters.lastTokenMs = this.#atMs;
     for (const run of ended) {
-      const { requestId, isLast } = run;
       run.left = 0;
       run.context = Math.round(run.context);
-      if (!isLast) this.#park(run);
-      run.made = madeBy(run);
-      this.#tell(run);
-      this.#events.push(endOf(requestId, isLast));
+      if (!run.isLast) this.#park(run);
+      this.#tellAll(run);
+      this.#events.push(endOf(run.requestId, run.isLast));
     }
   }
 
@@ -443,7 +419,6 @@ export class SimulatedEngine implements EngineWorker {
       this.#waiting.unshift(youngest);
       this.counters.preemptions += 1;
       preempted = true;
-      this.#isCounted = false;
     }
   }
 
@@ -477,8 +452,8 @@ export class SimulatedEngine implements EngineWorker {
   #report(hasTokens = true): void {
     const { speculation, world } = this.#options;
     for (const run of this.#running) {
-      run.made = madeBy(run);
-      if (hasTokens || run.reported === run.position) this.#tell(run);
+      if (hasTokens || run.reported === run.position) this.#tellAll(run);
+      else run.made = madeBy(run);
       if (speculation !== null) run.quality = world.qualityOf(run.requestId);
     }
     this.#events.push({ kind: "stats", stats: this.#stats() });
@@ -486,7 +461,12 @@ export class SimulatedEngine implements EngineWorker {
     this.#reportMs = this.#running.length === 0 ? Infinity : this.#atMs + REPORT_MS;
   }
 
-  /** Reports the tokens of the run that the listener does not have yet. */
+  #tellAll(run: Run): void {
+    run.made = madeBy(run);
+    this.#tell(run);
+  }
+
+  /** Reports the tokens up to `made` that the listener does not have yet. */
   #tell(run: Run): void {
     const { requestId, made, reported: offset } = run;
     if (made <= offset) return;
@@ -519,7 +499,6 @@ export class SimulatedEngine implements EngineWorker {
 
   /** Plans the next stretch with the requests that run now. */
   #plan(): void {
-    this.#isPlanned = true;
     const { times, speculation, reportTokens } = this.#options;
     const batch = this.#running.length;
     if (batch === 0) {
@@ -571,9 +550,7 @@ export class SimulatedEngine implements EngineWorker {
       const left = run.left - tokens;
       // Sums of fractions leave a remainder that would never be worked off.
       run.left = isOver && left < run.rate * EPSILON ? 0 : left;
-      if (left <= EPSILON || run.left === 0) this.#hasEnded = true;
     }
-    this.#isCounted = false;
     this.#kvUsed += made;
     this.#unreported += made;
     this.#stepMs += this.#growthMs * steps;

@@ -6,8 +6,8 @@ import { type WorkerId, workerId } from "../../core/base/ids.ts";
 import type { ChunkRow, ResponseTimeline, WorkerTimeline } from "../../core/rollout/timeline.ts";
 import { Paces, type Span } from "../../core/schedule/pace.ts";
 import type { TracedRun } from "../trace/report.ts";
-import type { EngineTimes, Speculation } from "./engine.ts";
-import type { EngineModel, GroupModel } from "./simulation.ts";
+import type { EngineModel, EngineTimes, Speculation } from "./engine.ts";
+import type { GroupModel } from "./simulation.ts";
 
 /** Description of the recording in a report. The keys are a public format. */
 export interface Recorded {
@@ -37,29 +37,27 @@ export interface RecordedIteration {
   readonly movesKv: boolean;
 }
 
-/** A chunk from its first token on. */
-interface Decoding {
+/** A piece of an engine's time. `tokens`: those that it decoded, or that got KV, in it. */
+interface Piece {
   readonly startMs: number;
   readonly endMs: number;
-  readonly steps: number;
   readonly tokens: number;
+}
+
+/** A chunk from its first token on. */
+interface Decoding extends Piece {
+  readonly steps: number;
   readonly drafted: number;
 }
 
-/** Time from the dispatch of a chunk, or of several that overlap, to the first token; `tokens`: those that got KV in it. */
-interface Begin {
-  readonly startMs: number;
-  readonly endMs: number;
-  readonly tokens: number;
-}
-
-/** Chunks of one engine, by what the model learns from them. */
+/** What the chunks of one engine say. */
 interface Learned {
   readonly decoding: Decoding[];
-  readonly computed: Begin[];
-  readonly loaded: Begin[];
+  /** Times from the dispatch of a chunk to its first token, where its KV was computed, and where it was loaded. */
+  readonly computed: Piece[];
+  readonly loaded: Piece[];
   /** As `computed`, with the prefills of preempted requests, whose time is only known to lie within their chunk's. */
-  readonly prefills: Begin[];
+  readonly prefills: Piece[];
 }
 
 /** Makes a simulation's input of a run. @throws InvalidFieldError, AppError usage: the run cannot be simulated. */
@@ -89,6 +87,7 @@ export function recordingOf({ name, timeline }: TracedRun, where: string): Recor
   if (steps === null) {
     throw new AppError("usage", `${where}: ${name} is too short to learn the engines' step times`);
   }
+  const { baseMs, rowMs, paces } = steps;
   const decoding = all.flatMap((engine) => engine.decoding);
   const sum = (key: "steps" | "tokens" | "drafted") =>
     decoding.reduce((total, chunk) => total + chunk[key], 0);
@@ -97,10 +96,10 @@ export function recordingOf({ name, timeline }: TracedRun, where: string): Recor
   const movesKv = all.some(({ loaded }) => loaded.length > 0);
   const speculation = rate > 1 ? constantDrafts(rate, rows) : null;
   const engines = workers.map(({ worker, slots, kv_tokens: kvTokens }) => {
-    const pace = steps.paceOf(workerId(worker));
+    const pace = paces.of(workerId(worker));
     const times: EngineTimes = {
       kvBytesPerToken: 0,
-      stepMs: (_, stepRows) => pace * (steps.baseMs + stepRows * steps.rowMs),
+      stepMs: (_, stepRows) => pace * (baseMs + stepRows * rowMs),
       prefillMs: (tokens) => tokens * prefillMs,
       transferMs: (tokens) => tokens * transferMs,
     };
@@ -113,9 +112,9 @@ export function recordingOf({ name, timeline }: TracedRun, where: string): Recor
       responses: ran.length,
       unfinished: ran.filter(({ end_ms: end }) => end === null).length,
       engines: engines.length,
-      step_ms: steps.baseMs + steps.rowMs,
-      row_ms: steps.rowMs,
-      step_error: steps.error,
+      step_ms: baseMs + rowMs,
+      row_ms: rowMs,
+      step_error: paces.error,
       tokens_per_step: rate,
       moves_kv: movesKv,
     },
@@ -128,19 +127,14 @@ export function recordingOf({ name, timeline }: TracedRun, where: string): Recor
 
 function learnedFrom(responses: readonly ResponseTimeline[]): Map<number, Learned> {
   const learned = new Map<number, Learned>();
+  const nothing = (): Learned => ({ decoding: [], computed: [], loaded: [], prefills: [] });
   for (const { prompt_tokens: promptTokens, chunks } of responses) {
     let context = promptTokens;
     let before: number | null = null;
     for (const chunk of chunks) {
-      const [worker, startMs, , firstMs, tokens, kvTokens] = chunk;
-      const engine = learned.getOrInsertComputed(worker, () => ({
-        decoding: [],
-        computed: [],
-        loaded: [],
-        prefills: [],
-      }));
+      const [worker, startMs, endMs, firstMs, tokens, kvTokens, , , preemptions] = chunk;
+      const engine = learned.getOrInsertComputed(worker, nothing);
       engine.decoding.push(...decodingOf(chunk));
-      const [, , endMs] = chunk;
       if (worker !== before && firstMs !== null) {
         const missing = context - (kvTokens ?? 0);
         const isLoaded = missing < context / 2;
@@ -148,7 +142,7 @@ function learnedFrom(responses: readonly ResponseTimeline[]): Map<number, Learne
         (isLoaded ? engine.loaded : engine.computed).push(begin);
         engine.prefills.push({ ...begin, tokens: missing });
       }
-      const again = chunk[8] ?? 0;
+      const again = preemptions ?? 0;
       if (again > 0 && endMs !== null) {
         engine.prefills.push({ startMs, endMs, tokens: again * (context + tokens / 2) });
       }
@@ -171,6 +165,8 @@ function decodingOf([, , endMs, firstMs, made, , drafted, accepted, preemptions]
 
 /** Number of spans per engine: as many as `Paces` keeps. */
 const SPANS = 16;
+/** Minimum share of decoding in a span's time: prefill's time is an estimate. */
+const DECODING_LEAST = 1 / 4;
 
 /**
  * The decoding of an engine in equal parts of its time. Numbers of running requests come from its samples; estimated
@@ -183,27 +179,24 @@ function spansOf(
 ): Span[] {
   const fromMs = Math.min(...decoding.map(({ startMs }) => startMs));
   const spanMs = (Math.max(...decoding.map(({ endMs }) => endMs)) - fromMs) / SPANS;
-  const spans: Span[] = [];
-  for (let i = 0; i < SPANS; i += 1) {
-    const startMs = fromMs + i * spanMs;
+  return Array.from({ length: SPANS }, (_, i) => fromMs + i * spanMs).flatMap((startMs) => {
     const endMs = startMs + spanMs;
-    const sums = { requestMs: 0, steps: 0, drafted: 0, prefillTokens: 0 };
-    for (const chunk of decoding) {
-      const part = partIn(chunk, startMs, endMs);
-      sums.requestMs += part * (chunk.endMs - chunk.startMs);
-      sums.steps += part * chunk.steps;
-      sums.drafted += part * chunk.drafted;
-    }
-    for (const prefill of prefills) {
-      sums.prefillTokens += partIn(prefill, startMs, endMs) * prefill.tokens;
-    }
+    /** Sum over the pieces, each as far as it lies in the span. */
+    const sum = <P extends Piece>(pieces: readonly P[], amountOf: (piece: P) => number) =>
+      pieces.reduce((total, piece) => {
+        const inside = Math.min(piece.endMs, endMs) - Math.max(piece.startMs, startMs);
+        if (inside <= 0) return total;
+        return total + (inside / (piece.endMs - piece.startMs)) * amountOf(piece);
+      }, 0);
+    const steps = sum(decoding, (chunk) => chunk.steps);
     const running = runningIn(samples, startMs, endMs);
-    if (sums.steps < 1 || running === 0) continue;
-    const left = Math.max(DECODING_LEAST, 1 - (sums.prefillTokens * prefillMs) / spanMs);
-    const requestMs = left * sums.requestMs;
-    spans.push({ ...sums, prefilled: 0, requestMs, busyMs: requestMs / running });
-  }
-  return spans;
+    if (steps < 1 || running === 0) return [];
+    const prefillTokens = sum(prefills, ({ tokens }) => tokens);
+    const left = Math.max(DECODING_LEAST, 1 - (prefillTokens * prefillMs) / spanMs);
+    const requestMs = left * sum(decoding, (chunk) => chunk.endMs - chunk.startMs);
+    const drafted = sum(decoding, (chunk) => chunk.drafted);
+    return { steps, drafted, prefilled: 0, requestMs, busyMs: requestMs / running };
+  });
 }
 
 /** Mean number of running requests in a time span, while any ran: each sample holds until the next one; 0: not known. */
@@ -220,29 +213,11 @@ function runningIn({ at_ms: times, running }: WorkerTimeline, startMs: number, e
   return busyMs === 0 ? 0 : requestMs / busyMs;
 }
 
-/** Minimum share of decoding in a span's time: prefill's time is an estimate. */
-const DECODING_LEAST = 1 / 4;
-
-/** The share of a piece of time that lies between two times. */
-function partIn(piece: { startMs: number; endMs: number }, startMs: number, endMs: number) {
-  const inside = Math.min(piece.endMs, endMs) - Math.max(piece.startMs, startMs);
-  return inside <= 0 ? 0 : inside / (piece.endMs - piece.startMs);
-}
-
-interface StepTimes {
-  readonly baseMs: number;
-  readonly rowMs: number;
-  readonly error: number;
-  readonly paceOf: (id: WorkerId) => number;
-}
-
 /**
- * Step times. The ratio of row to base time and the paces are those that the scheduler would learn, which ignores outliers;
+ * Step times: the ratio of row to base time and the paces are those that the scheduler would learn, which ignores outliers;
  * the scale makes all steps together take the recorded time. null: there are too few spans.
  */
-function stepTimesOf(
-  spans: readonly { readonly id: WorkerId; readonly span: Span }[],
-): StepTimes | null {
+function stepTimesOf(spans: readonly { readonly id: WorkerId; readonly span: Span }[]) {
   const paces = new Paces();
   for (const { id, span } of spans) paces.observe(id, span);
   const [first] = spans;
@@ -257,13 +232,15 @@ function stepTimesOf(
     expected += span.steps * paces.of(id) * (baseMs + rowMs * rows);
   }
   const size = recorded / expected;
-  const { error } = paces;
-  return { baseMs: size * baseMs, rowMs: size * rowMs, error, paceOf: (id) => paces.of(id) };
+  return { baseMs: size * baseMs, rowMs: size * rowMs, paces };
 }
 
+/** Maximum time between first tokens of one step. */
+const TOGETHER_MS = 1;
+
 /** Times between first tokens: an engine prefills, or loads, one after the other; first tokens of one step count as one. */
-function merged(begins: readonly Begin[]): Begin[] {
-  const all: Begin[] = [];
+function merged(begins: readonly Piece[]): Piece[] {
+  const all: Piece[] = [];
   for (const { startMs, endMs, tokens } of begins.toSorted((a, b) => a.endMs - b.endMs)) {
     const last = all.at(-1);
     if (last !== undefined && endMs - last.endMs < TOGETHER_MS) {
@@ -275,20 +252,16 @@ function merged(begins: readonly Begin[]): Begin[] {
   return all;
 }
 
-/** Maximum time between first tokens of one step. */
-const TOGETHER_MS = 1;
-
 /** Time per token in the fastest quarter, counted in tokens: in the others the engine waited for something else. */
-function msPerToken(begins: readonly Begin[]): number {
-  const timeOf = ({ startMs, endMs, tokens }: Begin): number => (endMs - startMs) / tokens;
+function msPerToken(begins: readonly Piece[]): number {
+  const timeOf = ({ startMs, endMs, tokens }: Piece): number => (endMs - startMs) / tokens;
   const sorted = begins.toSorted((a, b) => timeOf(a) - timeOf(b));
-  const all = sorted.reduce((sum, { tokens }) => sum + tokens, 0);
-  let counted = 0;
-  for (const begin of sorted) {
-    counted += begin.tokens;
-    if (counted >= all / 4) return timeOf(begin);
-  }
-  return 0;
+  let left = sorted.reduce((sum, { tokens }) => sum + tokens, 0) / 4;
+  const quarter = sorted.find(({ tokens }) => {
+    left -= tokens;
+    return left <= 0;
+  });
+  return quarter === undefined ? 0 : timeOf(quarter);
 }
 
 /** Drafting in which every step makes as many tokens of a request, and verifies as many rows, as recorded on average. */

@@ -18,7 +18,7 @@ import type { Scheduler } from "../../core/schedule/scheduler.ts";
 import type { CoreExports } from "../../core/wasm/load.ts";
 import { EmbeddedKvPool } from "../../host/embedded-pool.ts";
 import { countOnly } from "./counted-response.ts";
-import { type EngineTimes, type EngineWorld, SimulatedEngine, type Speculation } from "./engine.ts";
+import { type EngineModel, type EngineWorld, SimulatedEngine } from "./engine.ts";
 
 /** A group: one prompt, and the number of output tokens of each response. */
 export interface GroupModel {
@@ -26,15 +26,6 @@ export interface GroupModel {
   readonly lengths: readonly number[];
   /** Time of its arrival, in ms. */
   readonly atMs: number;
-}
-
-export interface EngineModel {
-  readonly slots: number;
-  /** KV budget in tokens. */
-  readonly kvTokens: number;
-  readonly times: EngineTimes;
-  /** The engine's model of drafting; null: it drafts nothing. */
-  readonly speculation: Speculation | null;
 }
 
 export interface SimulationOptions {
@@ -200,18 +191,16 @@ export class Simulation implements EngineWorld {
     this.#changes.sort((a, b) => a.atMs - b.atMs);
   }
 
-  protected addEngine({ slots, kvTokens, times, speculation }: EngineModel): void {
+  protected addEngine(model: EngineModel): void {
+    const { kvTokens } = model;
     const { reportsTokens, isPaced, movesKv } = this.#options;
     assert(this.#contextTokens < kvTokens, "the longest request fits into one engine");
     const reportTokens = Math.max(1, Math.min(REPORT_TOKENS, kvTokens * REPORT_PART));
     const engine = new SimulatedEngine({
+      ...model,
       workerId: workerId(this.engines.length),
-      slots,
-      times,
       contextTokens: this.#contextTokens,
-      kvTokens,
       sharesKv: movesKv,
-      speculation,
       world: this,
       reportTokens: reportsTokens ? reportTokens : Number.POSITIVE_INFINITY,
       isPaced,
@@ -225,7 +214,7 @@ export class Simulation implements EngineWorld {
   #isTurn(): boolean {
     let isTurn = false;
     for (const engine of this.serving) {
-      if (engine.quietMs <= this.#nowMs && engine.turn()) isTurn = true;
+      if (engine.turn()) isTurn = true;
     }
     return isTurn;
   }
@@ -234,10 +223,7 @@ export class Simulation implements EngineWorld {
   #moveOn(): boolean {
     const changeMs = this.#changes.at(0)?.atMs ?? Number.POSITIVE_INFINITY;
     let atMs = changeMs;
-    for (const engine of this.serving) {
-      const { quietMs } = engine;
-      atMs = Math.min(atMs, quietMs === Number.NEGATIVE_INFINITY ? engine.nextMs : quietMs);
-    }
+    for (const engine of this.serving) atMs = Math.min(atMs, engine.nextMs);
     assert(Number.isFinite(atMs), "work is left, so something is due");
     this.passing(atMs - this.#nowMs);
     this.#nowMs = atMs;

@@ -7,7 +7,7 @@ import type { TracedRun } from "./report.ts";
 
 /** An event of the format; times are whole microseconds. */
 export interface TraceEvent {
-  readonly ph: "X" | "C" | "M" | "i" | "b" | "e" | "s" | "f";
+  readonly ph: "X" | "C" | "M" | "b" | "e" | "s" | "f";
   readonly name: string;
   readonly pid: number;
   readonly tid: number;
@@ -16,7 +16,6 @@ export interface TraceEvent {
   readonly dur?: number;
   /** Perfetto refuses flows whose id is a text. */
   readonly id?: number;
-  readonly s?: "g";
   readonly bp?: "e";
   readonly args?: Readonly<Record<string, unknown>>;
 }
@@ -73,8 +72,13 @@ function eventsOf({ name, timeline }: TracedRun, pid: number, nextId: () => numb
     meta("thread_name", { pid, tid: ITERATION_TID }, { name: "iteration" }),
     ...workers.flatMap((worker) => workerMetadata(worker, { name, pid, slices: slices.flat() })),
   ];
-  const events = [
-    ...iterationEvents(timeline, { pid, slices, tail, end: Math.max(1, at(endMs)) }),
+  const end = Math.max(1, at(endMs));
+  const ts = Math.min(tail, end - 1);
+  const whole = { ph: "X", pid, tid: ITERATION_TID, cat: "iteration" } as const;
+  const args = { responses: responses.length, responses_left_out: timeline.responses_left_out };
+  const events: TraceEvent[] = [
+    { ...whole, name: "iteration", ts: 0, dur: end, args },
+    { ...whole, name: "tail", ts, dur: end - ts },
     ...slices.flatMap((ofOne) => responseEvents(ofOne, { pid, tail, nextId })),
     ...workers.flatMap((worker) => loadEvents(worker, pidOf(pid, worker.worker), at)),
   ];
@@ -118,50 +122,6 @@ function tailStartOf({
   const ends = responses.flatMap(({ end_ms }) => end_ms ?? []).toSorted((a, b) => a - b);
   const total = responses.length + leftOut;
   return ends[total - Math.ceil(total * TAIL_SHARE) - 1 - leftOut] ?? null;
-}
-
-function iterationEvents(
-  { responses, responses_left_out: leftOut }: TracedRun["timeline"],
-  of: { pid: number; slices: readonly (readonly Slice[])[]; tail: number; end: number },
-): TraceEvent[] {
-  const { pid, slices, end } = of;
-  const ts = Math.min(of.tail, end - 1);
-  const slice = { ph: "X", pid, tid: ITERATION_TID, cat: "iteration" } as const;
-  const args = { responses: responses.length, responses_left_out: leftOut };
-  return [
-    { ...slice, name: "iteration", ts: 0, dur: end, args },
-    { ...slice, name: "tail", ts, dur: end - ts },
-    { ...slice, ph: "i", s: "g", name: "tail begins", ts },
-    ...levelEvents(
-      "running",
-      pid,
-      slices.flat().map((one) => [one.start, one.end]),
-    ),
-    ...levelEvents(
-      "waiting",
-      pid,
-      slices.flatMap(waitsOf).map(({ from, to }) => [from, to]),
-    ),
-  ];
-}
-
-/** A counter of how many of the intervals hold a time. Perfetto calls a counter by its name and that of the value. */
-function levelEvents(
-  of: string,
-  pid: number,
-  intervals: readonly (readonly [from: number, to: number])[],
-): TraceEvent[] {
-  const steps = intervals.flatMap(([from, to]) => [
-    { ts: from, by: 1 },
-    { ts: to, by: -1 },
-  ]);
-  steps.sort((a, b) => a.ts - b.ts);
-  let level = 0;
-  return steps.flatMap(({ ts, by }, i) => {
-    level += by;
-    if (steps[i + 1]?.ts === ts) return [];
-    return { ph: "C" as const, name: "requests:", pid, tid: 0, ts, args: { [of]: level } };
-  });
 }
 
 function responseEvents(
@@ -246,11 +206,9 @@ function loadEvents(worker: WorkerTimeline, pid: number, at: (ms: number) => num
   return worker.at_ms.flatMap((atMs, i) => {
     const event = { ph: "C", pid, tid: 0, ts: Math.max(0, at(atMs)) } as const;
     const tokens = worker.kv_tokens_used[i] ?? 0;
-    const share = Math.round((1000 * tokens) / Math.max(1, worker.kv_tokens)) / 10;
     const load = { running: worker.running[i], waiting: worker.waiting[i] };
     return [
       { ...event, name: "KV in use:", args: { tokens } },
-      { ...event, name: "KV in use:", args: { "% of the budget": share } },
       { ...event, name: "engine:", args: load },
     ];
   });

@@ -33,15 +33,12 @@ export function readTracedRuns(path: string): TracedRun[] {
 }
 
 function parsed(path: string): unknown {
-  let text: string;
   try {
-    text = readFileSync(path, "utf8");
+    return JSON.parse(readFileSync(path, "utf8"));
   } catch (cause) {
+    if (cause instanceof SyntaxError) {
+      throw new AppError("invalid_json", `${path}: ${errorText(cause)}`, { cause });
+    }
     throw new AppError("usage", `cannot read ${path}: ${fileProblem(cause)}`, { cause });
-  }
-  try {
-    return JSON.parse(text);
-  } catch (cause) {
-    throw new AppError("invalid_json", `${path}: ${errorText(cause)}`, { cause });
   }
 }
