@@ -1,9 +1,8 @@
 // A sidecar out of its parts and features, with or without a server in front of it: it opens its engines, runs, and ends
 // in order.
 
-import { join } from "node:path";
 import { openPool } from "../host/embedded-pool.ts";
-import { historyPlace, openRunFiles } from "../host/journal-file.ts";
+import { openRunFiles } from "../host/journal-file.ts";
 import { PromptHistory } from "../server/history/prompt-history.ts";
 import type { Served } from "../server/http.ts";
 import { featuresOf } from "./features.ts";
@@ -26,28 +25,24 @@ export async function openSidecar(
   options: ComposeOptions,
   around: Around = { feed: new OperatorFeed(options.events), front: null },
 ): Promise<ComposedSidecar> {
-  const { poolMemoryBytes = 0, poolDiskBytes = 0, poolDir = null, journal = null } = options;
+  const {
+    historyBytes: limitBytes = 0,
+    poolMemoryBytes = 0,
+    poolDiskBytes = 0,
+    poolDir = null,
+    journal = null,
+  } = options;
   const { log } = around.feed;
   const journals = journal === null ? null : openRunFiles(journal, log.journalFailed);
   try {
-    const history = openHistory({ ...options, events: log });
+    const history =
+      limitBytes === 0 ? null : new PromptHistory({ limitBytes, model: options.model.names[0] });
     const kv = await openPool({ poolMemoryBytes, poolDiskBytes, poolDir });
     return composeSidecar(options, { ...around, kv, history, journals });
   } catch (error) {
     await journals?.release();
     throw error;
   }
-}
-
-/** Opens the history of prompts. @throws AppError invalid_config: its file cannot be used. */
-function openHistory(
-  options: Pick<ComposeOptions, "journal" | "historyBytes" | "model" | "events">,
-): PromptHistory | null {
-  const { historyBytes: limitBytes = 0, journal = null, events } = options;
-  if (limitBytes === 0) return null;
-  const history = new PromptHistory({ limitBytes, model: options.model.names[0] });
-  if (journal !== null) history.keepIn(historyPlace(join(journal, "history"), events.failed));
-  return history;
 }
 
 /** A sidecar that runs, and what a server in front of it needs. */
@@ -63,7 +58,7 @@ export function composeSidecar(
   opened: Resources & Around,
 ): ComposedSidecar {
   const parts = partsOf(options, opened);
-  const { sidecar, pool, encoder, timers, kv, history, journals } = parts;
+  const { sidecar, pool, encoder, timers, kv, journals } = parts;
   const { features, rollouts } = featuresOf(parts);
   for (const { observer, log } of features) {
     if (observer !== undefined) sidecar.observe(observer);
@@ -98,7 +93,6 @@ export function composeSidecar(
       encoder.close();
       await pool.close();
       await kv.close();
-      await history?.close();
       timers.stop();
     },
   };

@@ -18,7 +18,6 @@ import { join } from "node:path";
 import { AppError, errorText } from "../core/base/errors.ts";
 import type { JournalLog } from "../core/journal/log.ts";
 import { readJournal, type SavedRun } from "../core/journal/read.ts";
-import type { FrameLog } from "../core/journal/run-journal.ts";
 import { codeOf } from "./system.ts";
 import { inTime, WeightsFile, writeAt } from "./weights-file.ts";
 
@@ -44,8 +43,7 @@ function outputFailed(what: string, cause: unknown): AppError {
 }
 
 /** Names of our own files in a folder. They must be regular files: opening a FIFO would wait for a writer for ever. */
-const OWN_NAME =
-  /^(?:weights|history|lock|lock\.sqlite|iterations\.json|trajectories-\d+)$|\.journal$/;
+const OWN_NAME = /^(?:weights|lock|lock\.sqlite|iterations\.json|trajectories-\d+)$|\.journal$/;
 
 /** Locks of this process, kept here because garbage collection would release them. */
 const locks = new Set<Database>();
@@ -77,24 +75,6 @@ export function takeJournalFolder(folder: string): () => void {
     const pid = existsSync(holder) ? ` ${readFileSync(holder, "utf8")}` : "";
     const problem = `another process${pid} uses it`;
     throw new AppError("invalid_config", `--journal ${folder}: ${problem}`, { cause });
-  }
-}
-
-/** The file of the prompt history, with what it holds. @throws AppError invalid_config: it cannot be read or written. */
-export function historyPlace(path: string, failed: (error: unknown) => void) {
-  try {
-    writeFileSync(path, "", { flag: "a", mode: FILE_MODE });
-    const givenUp = (cause: unknown) =>
-      failed(new Error(`the history file ${path} is given up: ${errorText(cause)}`, { cause }));
-    return {
-      name: path,
-      bytes: readFileSync(path),
-      open: (log: FrameLog, keptBytes: number) =>
-        new JournalFile({ path, log, keptBytes, failed: givenUp }),
-    };
-  } catch (cause) {
-    const problem = `the history file ${path} cannot be used: ${errorText(cause)}`;
-    throw new AppError("invalid_config", problem, { cause });
   }
 }
 
@@ -157,7 +137,7 @@ export function openRunFiles(folder: string, failed: (error: unknown) => void) {
 
 export interface JournalFileOptions {
   readonly path: string;
-  readonly log: FrameLog;
+  readonly log: Pick<JournalLog, "hasNews" | "take" | "stop">;
   /** Bytes of the existing file to keep; the rest is cut off. 0: the file begins empty. */
   readonly keptBytes: number;
   /** Called once: writing has ended, and the written part stays readable. */
@@ -168,7 +148,6 @@ export class JournalFile {
   readonly #options: JournalFileOptions;
   readonly #opened: Promise<FileHandle | null>;
   #bytes: number;
-  #beginsAnew = false;
   #flushTimer: ReturnType<typeof setTimeout> | null = null;
   #syncTimer: ReturnType<typeof setTimeout> | null = null;
   /** Resolves when the writes that have begun have ended. */
@@ -185,11 +164,6 @@ export class JournalFile {
   touch(): void {
     if (this.#flushTimer !== null || this.#isOver) return;
     this.#flushTimer = setTimeout(() => void this.settled(), FLUSH_MS);
-  }
-
-  /** The next write replaces the whole file. */
-  beginAnew(): void {
-    this.#beginsAnew = true;
   }
 
   /** Writes the log's new records now. Resolves when they are written, or writing has failed. */
@@ -247,11 +221,6 @@ export class JournalFile {
     if (file === null || this.#isOver || !this.#options.log.hasNews) return;
     const frame = this.#options.log.take();
     try {
-      if (this.#beginsAnew) {
-        this.#beginsAnew = false;
-        this.#bytes = 0;
-        await file.truncate(0);
-      }
       await inTime(writeAt(file, frame, this.#bytes));
       this.#bytes += frame.byteLength;
     } catch (error) {

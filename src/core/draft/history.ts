@@ -36,9 +36,9 @@ export class History {
     return this.#epoch;
   }
 
-  /** Advances the weight epoch of tokens recorded from now on by `epochs`. */
-  advance(epochs = 1): void {
-    this.#epoch += epochs;
+  /** Advances the weight epoch of tokens recorded from now on. */
+  advance(): void {
+    this.#epoch += 1;
   }
 
   /** Responses of earlier epochs to a prompt, by `promptKey`, the latest first. They must not be changed. */
@@ -53,24 +53,10 @@ export class History {
       .flatMap(({ responses }) => responses);
   }
 
-  /** Files a copy of one response of this epoch, by `promptKey`; returns it. Tokens are ids >= 0. */
-  add(key: number, tokens: Int32Array): Int32Array {
+  /** Files a copy of one response of this epoch, by `promptKey`. Tokens are ids >= 0. */
+  add(key: number, tokens: Int32Array): void {
     const copy = tokens.slice(0, HISTORY_TOKENS_MAX);
     if (copy.length > 0) this.#file(key, copy);
-    return copy;
-  }
-
-  /** All responses, the least recently used prompt first, its oldest epoch first. */
-  *kept(): Generator<{
-    readonly key: number;
-    readonly epoch: number;
-    readonly tokens: Int32Array;
-  }> {
-    for (const [key, generations] of this.#prompts) {
-      for (const { epoch, responses } of generations.toReversed()) {
-        for (const tokens of responses) yield { key, epoch, tokens };
-      }
-    }
   }
 
   stats() {

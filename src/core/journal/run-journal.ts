@@ -9,9 +9,6 @@ import { JournalLog } from "./log.ts";
 import type { SavedRun } from "./read.ts";
 import type { ChangeRecord, EpochRecord } from "./records.ts";
 
-/** The records of a journal that are not written yet. */
-export type FrameLog = Pick<JournalLog, "hasNews" | "take" | "stop">;
-
 /** A journal's file. Generation does not wait for its writes; a failure ends them, and is reported elsewhere. */
 export interface RunFile {
   /** Call when the log has new records. */

@@ -1,22 +1,17 @@
 // The sidecar's history through its own rollout: what a prompt's responses of one epoch are to the next.
 
 import { expect, test } from "bun:test";
-import { join } from "node:path";
 import { Bed, DEAF, specFor } from "../../../test/suite/sidecar-bed.ts";
-import { temporaryFolder } from "../../../test/suite/temporary-folder.ts";
 import { weightEpoch } from "../../core/base/ids.ts";
 import type { RolloutRequest } from "../../core/request/buffer.ts";
-import { historyPlace } from "../../host/journal-file.ts";
 import { PromptHistory } from "./prompt-history.ts";
-
-const folder = temporaryFolder("prompts");
 
 const MIB = 2 ** 20;
 const LENGTHS = [20, 35, 10];
 
-function world(options: { model?: string } = {}) {
+function world(options: { promptsMax?: number } = {}) {
   const bed = new Bed({ workers: 2, lengthOf: ({ sampleIndex }) => LENGTHS[sampleIndex] ?? 5 });
-  const history = new PromptHistory({ limitBytes: MIB, model: options.model ?? "m" });
+  const history = new PromptHistory({ limitBytes: MIB, model: "m", ...options });
   const { sidecar } = bed;
   sidecar.observe({
     finished: (request) => history.finished(request),
@@ -62,7 +57,7 @@ test("history: the responses of the epoch before, and the longest as a prior", a
   expect(history.prior(other)).toBeNull();
 });
 
-test("history: adapters and models have their own", async () => {
+test("history: adapters have their own", async () => {
   const { history, iteration, begin } = world();
   await iteration([1, 2, 3], 2, "one");
   for (const adapter of [undefined, "two", "one"]) {
@@ -73,23 +68,12 @@ test("history: adapters and models have their own", async () => {
   }
 });
 
-test("history: a file keeps it over a restart, for the same model", async () => {
-  const path = join(folder, "history");
-  const failed = (error: unknown) => {
-    throw error;
-  };
-  const first = world();
-  first.history.keepIn(historyPlace(path, failed));
-  await first.iteration([1, 2, 3], 1);
-  const made = await first.iteration([1, 2, 3], 3);
-  await first.history.close();
-  for (const model of ["m", "other"]) {
-    const { history, begin } = world({ model });
-    history.keepIn(historyPlace(path, failed));
-    const request = begin([1, 2, 3]);
-    const latest = model === "m" ? textsOf(made) : [];
-    expect(pastOf(history, request).slice(0, 3)).toEqual(latest);
-    expect(history.prior(request)).toBe(model === "m" ? 35 : null);
-    await history.close();
-  }
+test("history: the prior is of the latest epoch before, and the prompt used longest ago goes first", async () => {
+  const { history, iteration, begin } = world({ promptsMax: 2 });
+  await iteration([1], 3);
+  await iteration([1], 1);
+  await iteration([2], 2);
+  expect(history.prior(begin([1]))).toBe(20);
+  await iteration([3], 1);
+  expect([1, 2, 3].map((prompt) => history.prior(begin([prompt])))).toEqual([20, null, 20]);
 });

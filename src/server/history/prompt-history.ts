@@ -7,59 +7,53 @@ import type { Group, RolloutRequest } from "../../core/request/buffer.ts";
 import { promptKey } from "../../core/request/prompt-key.ts";
 import { isCut } from "../../core/request/request.ts";
 import type { Kept } from "../kept.ts";
-import { HistoryFile, type HistoryPlace, type HistoryRecord } from "./history-file.ts";
-import { LengthHistory } from "./length-history.ts";
 
 export interface PromptHistoryOptions {
   /** Limit of all responses together. */
   readonly limitBytes: number;
   /** The model's name. */
   readonly model: string;
+  /** Limit of prompts whose lengths are kept. Default: 65,536. */
+  readonly promptsMax?: number;
 }
 
-const NO_TOKENS = new Int32Array(0);
+/** Lengths of a prompt's responses, in tokens. */
+interface Lengths {
+  /** The latest epoch in which one finished. */
+  epoch: number;
+  /** Longest finished response of that epoch. */
+  longest: number;
+  /** Longest of the epoch before it in which the prompt occurred; null: none. */
+  before: number | null;
+}
+
+const PROMPTS_MAX = 65_536;
 
 export class PromptHistory {
   readonly #history: History;
-  readonly #lengths = new LengthHistory();
   readonly #options: PromptHistoryOptions;
+  /** Lengths by the prompt's key; the least recently used prompt comes first. */
+  readonly #lengths = new Map<number, Lengths>();
   /** Key of each group's prompt, computed once: a prompt may be long, and has many responses. */
   readonly #keys = new WeakMap<Group, number>();
-  #file: HistoryFile | null = null;
 
   constructor(options: PromptHistoryOptions) {
     this.#options = options;
     this.#history = new History(options.limitBytes);
   }
 
-  /** Loads the file, and appends to it from now on. @throws AppError invalid_config, as HistoryFile. */
-  keepIn(place: HistoryPlace): void {
-    this.#file = new HistoryFile({
-      place,
-      take: (record) => this.#load(record),
-      kept: () => this.#records(),
-      bytesMax: 2 * this.#options.limitBytes + 2 ** 20,
-    });
-    // Whatever is loaded is of an earlier epoch.
-    this.advance();
-  }
-
   /** Starts the next weight epoch: responses added from now on belong to it. */
-  advance(epochs = 1): void {
-    this.#history.advance(epochs);
-    this.#lengths.advance(epochs);
+  advance(): void {
+    this.#history.advance();
   }
 
   /** Records a response that has ended. One that was given up is no sample of the prompt's lengths. */
   finished(request: RolloutRequest): void {
-    const { response } = request;
+    const { response, group } = request;
     if (response.length === 0) return;
-    const isWhole = !isCut(response.finish) && response.refusal === null;
-    const length = isWhole ? response.length : 0;
-    const key = this.#keyOf(request.group, request);
-    if (length > 0) this.#lengths.finished(key, length);
-    const tokens = this.#history.add(key, response.tokens());
-    this.#file?.append({ key, epoch: this.#history.epoch, length, tokens });
+    const key = this.#keyOf(group, request);
+    this.#history.add(key, response.tokens());
+    if (!isCut(response.finish) && response.refusal === null) this.#sample(key, response.length);
   }
 
   /** Responses of earlier epochs to the group's prompt, the latest first. */
@@ -68,18 +62,34 @@ export class PromptHistory {
     return request === undefined ? [] : this.#history.past(this.#keyOf(group, request));
   }
 
-  /** See LengthPrior. */
-  readonly prior: LengthPrior = (request) =>
-    this.#lengths.prior(this.#keyOf(request.group, request));
+  /** See LengthPrior: the longest response of the latest earlier epoch in which the prompt occurred. */
+  readonly prior: LengthPrior = (request) => {
+    const key = this.#keyOf(request.group, request);
+    const lengths = this.#lengths.get(key);
+    if (lengths === undefined) return null;
+    this.#use(key, lengths);
+    return lengths.epoch < this.#history.epoch ? lengths.longest : lengths.before;
+  };
 
   get kept(): Kept {
     const { responses: count, usedBytes: bytes } = this.#history.stats();
     return { bytes, bytesMax: this.#options.limitBytes, count };
   }
 
-  /** Resolves when the whole history is in its file. */
-  async close(): Promise<void> {
-    await this.#file?.close();
+  #sample(key: number, tokens: number): void {
+    const { epoch } = this.#history;
+    let lengths = this.#lengths.get(key) ?? { epoch, longest: 0, before: null };
+    if (lengths.epoch < epoch) lengths = { epoch, longest: 0, before: lengths.longest };
+    lengths.longest = Math.max(lengths.longest, tokens);
+    this.#use(key, lengths);
+  }
+
+  #use(key: number, lengths: Lengths): void {
+    this.#lengths.delete(key);
+    this.#lengths.set(key, lengths);
+    const [oldest] = this.#lengths.keys();
+    const { promptsMax = PROMPTS_MAX } = this.#options;
+    if (this.#lengths.size > promptsMax && oldest !== undefined) this.#lengths.delete(oldest);
   }
 
   /** All responses of a group are of one adapter (server/joinable-groups.ts). */
@@ -88,23 +98,5 @@ export class PromptHistory {
       const scope = JSON.stringify([this.#options.model, request.spec.sampling.adapter ?? null]);
       return promptKey(group.prompt, scope);
     });
-  }
-
-  #load({ key, epoch, length, tokens }: HistoryRecord): void {
-    if (epoch > this.#history.epoch) this.advance(epoch - this.#history.epoch);
-    if (length > 0) this.#lengths.finished(key, length);
-    if (tokens.length > 0) this.#history.add(key, tokens);
-  }
-
-  /** The records in the order of their epochs, as they were appended. */
-  #records(): HistoryRecord[] {
-    const records: HistoryRecord[] = [];
-    for (const { key, epoch, tokens } of this.#lengths.latest()) {
-      records.push({ key, epoch, length: tokens, tokens: NO_TOKENS });
-    }
-    for (const { key, epoch, tokens } of this.#history.kept()) {
-      records.push({ key, epoch, length: 0, tokens });
-    }
-    return records.sort((a, b) => a.epoch - b.epoch);
   }
 }

@@ -1,47 +1,14 @@
-// Files that the program reads when it starts: its settings, and the history that an earlier process kept. Checksums of
-// the history are made right again in a part of the inputs, so that what is behind them is reached.
+// The settings files that the program reads when it starts.
 
 import { Command } from "commander";
 import fc from "fast-check";
 import { addFields, readFields } from "../../../../src/cli/commander-fields.ts";
 import { SERVING_FIELDS } from "../../../../src/cli/serve-command.ts";
 import { FIELDS, type FieldName, fileKey } from "../../../../src/config/fields.ts";
-import { FRAME_HEADER_BYTES, sealFrame } from "../../../../src/core/journal/frame.ts";
-import { historyPlace } from "../../../../src/host/journal-file.ts";
-import { encodeRecord } from "../../../../src/server/history/history-file.ts";
-import { PromptHistory } from "../../../../src/server/history/prompt-history.ts";
-import type { Dice } from "../../attacks/settings.ts";
 import { fileTarget } from "../file-target.ts";
 import { anyJson } from "../json-text.ts";
 import type { FuzzTarget } from "../target.ts";
-import { editedBytes, listInputs, textInputs } from "../variations.ts";
-
-const historyRecord = fc
-  .record({
-    key: fc.oneof(fc.nat({ max: 3 }), fc.double()),
-    epoch: fc.oneof(fc.nat({ max: 5 }), fc.constantFrom(0x7fffffff, 0xffffffff)),
-    length: fc.oneof(fc.nat({ max: 20 }), fc.constantFrom(0x7fffffff, 0xffffffff)),
-    tokens: fc
-      .array(fc.oneof(fc.nat({ max: 9 }), fc.integer()), { maxLength: 20 })
-      .map((all) => Int32Array.from(all)),
-  })
-  .map(encodeRecord);
-/** Edited, its checksum made right or not. */
-function editedRecord(base: Uint8Array, other: Uint8Array, dice: Dice): Uint8Array {
-  const bytes = editedBytes(base, other, dice);
-  if (bytes.length < FRAME_HEADER_BYTES || dice.below(3) === 0) return bytes;
-  sealFrame(bytes);
-  return bytes;
-}
-const history = listInputs(fc.array(historyRecord, { minLength: 1, maxLength: 4 }), editedRecord);
-async function readHistory(path: string): Promise<void> {
-  const one = new PromptHistory({ limitBytes: 2 ** 16, model: "tiny" });
-  const failed = (error: unknown) => {
-    throw error;
-  };
-  one.keepIn(historyPlace(path, failed));
-  await one.close();
-}
+import { textInputs } from "../variations.ts";
 
 const SETTINGS = SERVING_FIELDS.filter((name) => name !== "config");
 
@@ -95,7 +62,6 @@ function readConfig(path: string): void {
 const CONFIG = { codes: ["invalid_config"] } as const;
 
 export const stateTargets: readonly FuzzTarget[] = [
-  fileTarget("history file", history, { ...CONFIG, ending: ".history", read: readHistory }),
   fileTarget("config toml", toml, { ...CONFIG, ending: ".toml", read: readConfig }),
   fileTarget("config json", json, { ...CONFIG, ending: ".json", read: readConfig }),
 ];
