@@ -1,4 +1,4 @@
-// The references in docs/reference, made from the tables in the code: commands, settings, HTTP routes and metrics; and
+// The references in docs/reference, made from the tables in the code: commands, HTTP routes and metrics; and
 // docs/llms.txt, the list of all documents. `bun scripts/gen-reference.ts` writes them; test/docs.test.ts holds them.
 
 import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
@@ -6,7 +6,7 @@ import { dirname, join, relative } from "node:path";
 import type { Command, Option } from "commander";
 import { programOf } from "../src/cli/cli.ts";
 import { routeTable } from "../src/compose/features.ts";
-import { defaultText, envName, FIELDS, type Field, fileKey } from "../src/config/fields.ts";
+import { FIELDS, type Field } from "../src/config/fields.ts";
 import { KV_MOVE_FIGURES, POOL_FIGURES, SHOWN_FIGURES } from "../src/core/rollout/figures.ts";
 import { Meter } from "../src/core/rollout/meter.ts";
 import { EngineTime } from "../src/observe/metrics/effective-time.ts";
@@ -28,7 +28,6 @@ function table(head: readonly string[], rows: readonly (readonly string[])[]): s
 export async function referenceFiles(): Promise<Map<string, string>> {
   return new Map([
     [join(REFERENCE, "CLI.md"), await commands()],
-    [join(REFERENCE, "CONFIGURATION.md"), await configuration()],
     [join(REFERENCE, "HTTP.md"), routes()],
     [join(REFERENCE, "METRICS.md"), await metrics()],
     [join(ROOT, "docs", "llms.txt"), index()],
@@ -55,7 +54,7 @@ async function commands(): Promise<string> {
       rows.set(meaning(option), rows.get(meaning(option)) ?? one.name());
   }
   const parts = all.map((one) => command(one, rows));
-  return `# Commands\n\n${MADE}\n\nOptions can be set in the environment too: \`--kv-tokens\` is \`FORETOKEN_KV_TOKENS\`. Flags override it.\n\n${parts.join("\n\n")}\n`;
+  return `# Commands\n\n${MADE}\n\nOptions can be set in the environment too: \`--kv-tokens\` is \`FORETOKEN_KV_TOKENS\`; those of \`serve\` also in a file (\`--config\`, TOML or JSON: \`kv_tokens\`). A flag comes before the environment, and that before the file.\n\n${parts.join("\n\n")}\n`;
 }
 
 const meaning = ({ flags, description }: Option) => `${flags} ${description}`;
@@ -70,9 +69,9 @@ function command(one: Command, describedAt: ReadonlyMap<string, string>): string
   });
   const usage = ["foretoken", one.name(), "[options]", ...taken].join(" ");
   const at = Map.groupBy(shownOf(one), (option) => describedAt.get(meaning(option)) ?? one.name());
-  const own = (at.get(one.name()) ?? []).map(({ flags, description }) => [
+  const own = (at.get(one.name()) ?? []).map(({ flags, long, description }) => [
     `\`${flags}\``,
-    description,
+    `${description}${BOUNDS.get(long ?? "") ?? ""}`,
   ]);
   at.delete(one.name());
   const same = [...at].map(([name, options]) => {
@@ -84,67 +83,33 @@ function command(one: Command, describedAt: ReadonlyMap<string, string>): string
   return parts.join("\n\n");
 }
 
-async function configuration(): Promise<string> {
-  const [serve] = (await programOf(() => {}, "serve")).commands;
-  const flags = new Set(serve?.options.map(({ long }) => long));
-  const fields: Field[] = Object.values(FIELDS);
-  const seen = new Set<string>();
-  const rows = fields.flatMap((field) => {
-    if (!flags.has(field.flag) || field.flag === "--config" || seen.has(field.flag)) return [];
-    seen.add(field.flag);
-    const option = serve?.options.find(({ long }) => long === field.flag);
-    const given = option?.defaultValue;
-    const own = typeof given === "number" || typeof given === "string" ? given : undefined;
-    return [
-      [
-        `\`${fileKey(field)}\``,
-
-        kindOf(field),
-        defaultText(field, own) ?? "",
-      ],
-    ];
-  });
-  return `# Configuration
-
-${MADE}
-
-The settings of \`foretoken serve\`, as keys of \`--config FILE\` (TOML or JSON), flags (\`kv_tokens\` is \`--kv-tokens\`), and environment
-variables (\`${envName(FIELDS.kvTokens)}\`). A flag comes before the environment, and that before the file. [CLI.md](CLI.md#serve) says what each is for.
-
-${table(["key", "values", "default"], rows)}
-`;
-}
-
-function kindOf(field: Field): string {
-  switch (field.kind) {
-    case "integer":
-    case "number":
-      return `${field.kind}, ${field.range[0]} to ${field.range[1]}`;
-    case "choice":
-      return field.choices.map((choice) => `\`${choice}\``).join(", ");
-    case "list":
-      return `list of ${field.metavar}`;
-    case "switch":
-      return "true or false";
-    default:
-      return field.metavar;
-  }
-}
+/** By flag: the bounds of a number. */
+const BOUNDS = new Map(
+  Object.values<Field>(FIELDS).flatMap((field) =>
+    field.kind === "integer" || field.kind === "number"
+      ? [[field.flag, `; ${field.range[0]} to ${field.range[1]}`] as const]
+      : [],
+  ),
+);
 
 function routes(): string {
   const all = routeTable().toSorted(
     (a, b) => a.path.localeCompare(b.path) || a.method.localeCompare(b.method),
   );
   const open = all.filter(({ right = "token" }) => right !== "token");
-  const rows = all.map(({ method, path, summary, query = {}, streams }) => {
+  const whatOf = ({ summary, query = {}, streams }: (typeof all)[number]) => {
     const names = Object.keys(query).map((name) => `\`${name}\``);
     const notes = [
       streams ? ["may stream"] : [],
       names.length > 0 ? [`query: ${names.join(", ")}`] : [],
     ];
     const note = notes.flat().join("; ");
-    return [`\`${method} ${path}\``, note === "" ? summary : `${summary} (${note})`];
-  });
+    return note === "" ? summary : `${summary} (${note})`;
+  };
+  const rows = [...Map.groupBy(all, whatOf)].map(([what, alike]) => [
+    alike.map(({ method, path }) => `\`${method} ${path}\``).join(", "),
+    what,
+  ]);
   return `# HTTP routes
 
 ${MADE}
@@ -228,7 +193,7 @@ function index(): string {
     .filter((name) => name.endsWith(".md") && name !== "README.md")
     .toSorted()
     .map((name) => entry(`docs/${name}`));
-  const references = ["CLI", "CONFIGURATION", "HTTP", "METRICS"].map(
+  const references = ["CLI", "HTTP", "METRICS"].map(
     (name) => `- [${name.toLowerCase()}](reference/${name}.md)`,
   );
   return `# Foretoken

@@ -10,7 +10,7 @@ Time = Callable[[int, int], float]
 Load = Callable[[random.Random, float], float]
 
 # Microseconds of a step of some requests and draft tokens. As measured: vLLM on a CPU with the bundled model and with
-# the priced one (docs/experiments/vllm-drafts.md). As imagined: a GPU where rows are free up to 150; dear rows.
+# the priced one (docs/PLUGIN.md). As imagined: a GPU where rows are free up to 150; dear rows.
 ENGINES: dict[str, Time] = {
     "bundled": lambda n, k: 7500 + 190 * n + 220 * k + (240 + 50 * n if k else 0),
     "priced": lambda n, k: 38_000 + 3000 * n + 3000 * k + (1000 if k else 0),
