@@ -94,7 +94,7 @@ test("documents: every foretoken command exists, with its flags and values", () 
     }
   }
   expect(problems).toEqual([]);
-  expect(checked).toBeGreaterThan(60);
+  expect(checked).toBeGreaterThan(50);
 });
 
 test("documents: every flag that stands alone is an option of a command", () => {
