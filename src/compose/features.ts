@@ -240,7 +240,7 @@ function requests(parts: Parts, variesSeeds: () => boolean): Features {
   });
   requestJournals?.takeOver(saved.requests);
   rollouts.takeOver(saved.rollouts);
-  const keep = () => kept.write({ sidecar, pool, weights });
+  const keep = () => void kept.write({ sidecar, pool, weights });
   const feature: Feature = {
     routes: [
       ...controlOf(parts, plane),

@@ -38,18 +38,21 @@ export class KeptWeights {
   restore({ pool, weights }: Source, failed: (error: unknown) => void): void {
     const held = this.#file?.held ?? null;
     pool.agreement.restore(held?.canaries, held?.epoch === this.before?.epoch);
-    for (const { epoch, version } of savedWeights(this.#saved)) weights.name(epoch, version);
+    for (const { epoch, version } of savedWeights(this.#saved)) {
+      // A number is no name that the trainer gave.
+      if (version !== String(epoch)) weights.name(epoch, version);
+    }
     // It resolves at once, as nothing runs.
     weights.restore(held?.isAwake ?? null, held?.isOpen === true).catch(failed);
   }
 
-  /** Writes the weights in service for the next process, if there is a journal. */
-  write(source: Source): void {
+  /** Writes the weights in service for the next process, if there is a journal. Resolves when they are on disk. */
+  async write(source: Source): Promise<void> {
     const { sidecar, pool, weights } = source;
     if (this.#file === null) return;
     const canaries = pool.agreement.stateIn(sidecar.rollout.epoch);
     const { isAwake } = pool;
-    this.#file.write({ ...heldWeights(source), canaries, isAwake, isOpen: weights.isOpen });
+    await this.#file.write({ ...heldWeights(source), canaries, isAwake, isOpen: weights.isOpen });
   }
 }
 

@@ -100,8 +100,7 @@ export function partsOf(
     notice: log.weightsNotice,
     held: log.weightsHeld,
     ...(journals && {
-      kept: () => journals.weights.settled(),
-      changed: (self: WeightUpdates) => kept.write({ sidecar, pool, weights: self }),
+      keep: (self: WeightUpdates) => kept.write({ sidecar, pool, weights: self }),
     }),
   });
   kept.restore({ sidecar, pool, weights }, log.failed);
@@ -111,7 +110,6 @@ export function partsOf(
     pool,
     weights,
     clock: wallClock,
-    later,
     notice: log.weightsNotice,
   });
   const engines = new PoolCalls({ pool, sidecar, later });

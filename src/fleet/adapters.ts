@@ -24,20 +24,28 @@ const ADAPTERS_MAX = 64;
 /** A client's request to load or unload an adapter. */
 export type AdapterChange = Extract<EngineOperation, { kind: "adapter" }>;
 
-/** What a change of adapters needs; the caller pauses the rollout meanwhile. */
-export interface AdapterSteps {
+export interface AdaptersOptions {
   readonly sidecar: FleetHost;
   readonly pool: WorkerPool;
   /** Names of the model itself, which no adapter can have. */
   readonly modelNames: readonly string[];
   readonly engines: UpdateEngines;
   /** The next epoch begins on `current`. */
-  readonly advance: (current: ReadonlySet<Member>, outcome: EngineAnswers) => Promise<void>;
+  readonly advance: (
+    current: ReadonlySet<Member>,
+    asked: AdapterChange,
+    outcome: EngineAnswers,
+  ) => Promise<void>;
 }
 
 export class Adapters {
+  readonly #options: AdaptersOptions;
   /** The operation that loads each adapter, in order of arrival. */
   readonly #loads = new Map<string, AdapterChange>();
+
+  constructor(options: AdaptersOptions) {
+    this.#options = options;
+  }
 
   get names(): ReadonlySet<string> {
     return new Set(this.#loads.keys());
@@ -48,68 +56,67 @@ export class Adapters {
     return [...this.#loads.values()];
   }
 
-  /** @throws AppError invalid_field, conflict: nothing has changed then. */
-  async change(name: string, asked: AdapterChange, steps: AdapterSteps): Promise<EngineAnswers> {
-    if (asked.change === "load") return await this.#load(name, asked, steps);
-    return await this.#unload(name, asked, steps);
+  /** Call while generation is held. @throws AppError invalid_field, conflict: nothing has changed then. */
+  async change(name: string, asked: AdapterChange): Promise<EngineAnswers> {
+    return await (asked.change === "load" ? this.#load(name, asked) : this.#unload(name, asked));
   }
 
-  async #load(name: string, asked: AdapterChange, steps: AdapterSteps): Promise<EngineAnswers> {
-    if (steps.modelNames.includes(name)) throw invalid(`is ${name}, the model's own name`);
+  async #load(name: string, asked: AdapterChange): Promise<EngineAnswers> {
+    const { engines, modelNames } = this.#options;
+    if (modelNames.includes(name)) throw invalid(`is ${name}, the model's own name`);
     if (!this.#loads.has(name) && this.#loads.size >= ADAPTERS_MAX) {
-      const problem = `would be one more than ${ADAPTERS_MAX} adapters; unload another first`;
-      throw invalid(problem);
+      throw invalid(`would be one more than ${ADAPTERS_MAX} adapters; unload another first`);
     }
-    const engines = await steps.engines.available();
-    for (const { worker } of engines) {
+    const available = await engines.available();
+    for (const { worker } of available) {
       const support = worker.supports({ ...BASE, adapter: name });
       if (support.kind !== "refused") continue;
       throw invalid(`cannot be served: ${worker.name}: ${support.reason}`);
     }
-    const outcome = await steps.engines.sendTo(engines, asked);
-    if (!outcome.answers.some(({ answer }) => isSuccess(answer))) {
+    const outcome = await engines.sendTo(available, asked);
+    if (outcome.failed.length === outcome.answers.length) {
       // An adapter of that name may be gone with the attempt to replace it.
-      if (mayHaveChanged(outcome)) await this.#drop(name, steps, outcome);
+      if (mayHaveChanged(outcome)) await this.#drop(name, asked, outcome);
       return outcome;
     }
-    const tried = await steps.engines.tried(outcome, name);
+    const tried = await engines.tried(outcome, name);
     // One that has gone is opened again, and gets it then.
     const refused = tried.failed.filter(({ answer }) => answer.status !== UNREACHABLE);
     if (refused.some(({ member }) => isServing(member))) {
-      const took = engines.filter((_, index) => isSuccess(outcome.answers[index]?.answer));
+      const took = outcome.answers.filter(({ answer }) => isSuccess(answer));
       const unload = { kind: "adapter", change: "unload", body: { lora_name: name } } as const;
-      await steps.engines.sendTo(took, unload);
-      await this.#drop(name, steps, tried);
+      await engines.sendTo(took, unload);
+      await this.#drop(name, asked, tried);
       return tried;
     }
     this.#loads.delete(name);
     // An engine that has been given it before takes it again.
     const body = { ...Object(asked.body), load_inplace: true };
     this.#loads.set(name, { ...asked, body });
-    await steps.advance(serving(takenIn(tried)), tried);
+    await this.#options.advance(serving(takenIn(tried)), asked, tried);
     return tried;
   }
 
-  async #unload(name: string, asked: AdapterChange, steps: AdapterSteps): Promise<EngineAnswers> {
-    const unfinished = steps.sidecar.unfinishedOf(name);
+  async #unload(name: string, asked: AdapterChange): Promise<EngineAnswers> {
+    const unfinished = this.#options.sidecar.unfinishedOf(name);
     if (unfinished > 0) {
       throw new AppError("conflict", `${unfinished} requests of the adapter ${name} are in flight`);
     }
-    const engines = await steps.engines.available();
-    const outcome = await steps.engines.sendTo(engines, asked);
-    if (mayHaveChanged(outcome)) await this.#drop(name, steps, outcome);
+    const outcome = await this.#options.engines.send(asked);
+    if (mayHaveChanged(outcome)) await this.#drop(name, asked, outcome);
     return outcome;
   }
 
   /** Stops serving the adapter; the base weights stay. */
-  async #drop(name: string, steps: AdapterSteps, outcome: EngineAnswers): Promise<void> {
+  async #drop(name: string, asked: AdapterChange, outcome: EngineAnswers): Promise<void> {
     if (!this.#loads.delete(name)) {
       const reason = "has not answered about an adapter";
-      steps.pool.tell(lostIn(outcome), () => ({ kind: "reopen", reason }));
+      const { pool } = this.#options;
+      pool.tell(lostIn(outcome), () => ({ kind: "reopen", reason, hasOthers: false }));
       return;
     }
     const open = outcome.answers.filter(({ member, worker }) => member.worker === worker);
-    await steps.advance(serving(new Set(open.map(({ member }) => member))), outcome);
+    await this.#options.advance(serving(open.map(({ member }) => member)), asked, outcome);
   }
 }
 
@@ -125,12 +132,11 @@ function invalid(problem: string): InvalidFieldError {
   return new InvalidFieldError({ where: "request", field: "lora_name", problem });
 }
 
-/** The engines of `taken` that have the epoch's weights: an adapter belongs to its base weights. */
-function serving(taken: ReadonlySet<Member>): Set<Member> {
-  return new Set([...taken].filter(isServing));
+/** The engines that have the epoch's weights, be their connections lost or not: an adapter belongs to its base weights. */
+function serving(members: Iterable<Member>): Set<Member> {
+  return new Set([...members].filter(isServing));
 }
 
-/** Whether the engine has the epoch's weights, be its connection lost or not. */
 function isServing({ state }: Member): boolean {
   return state === "ready" || state === "reconnecting";
 }

@@ -29,25 +29,11 @@ const STATE = v.object({
   expected: v.nullable(
     v.object({ canary: NAMED, tolerance: v.number(), isDue: v.optional(v.boolean(), false) }),
   ),
-  /** The largest difference in logprobs of engines that agreed; null: none were compared. */
-  noise: v.nullable(v.number()),
-  hasCompared: v.boolean(),
 });
 type State = v.InferOutput<typeof STATE>;
 
-const UNKNOWN: State = {
-  reference: null,
-  before: null,
-  expected: null,
-  noise: null,
-  hasCompared: false,
-};
-
-/** Kernels and batch sizes change low bits: until engines were seen to agree, logprobs may differ by this much. */
-const TOLERANCE_MAX = 0.25;
-const TOLERANCE_MIN = 0.01;
-/** Afterwards, they may differ by this many times `noise`, within the bounds above. */
-const NOISE_RATIO = 10;
+/** Logprobs of equal weights may differ by this much: kernels of other GPUs and batch sizes change the low bits. */
+const TOLERANCE = 0.1;
 
 /** An engine's name for people, and the digest of its weights; null: it reports none. */
 export interface NamedWeights {
@@ -58,7 +44,7 @@ export interface NamedWeights {
 export class Agreement {
   /** The engine whose digest others are compared with in this epoch; null: none that serves has one. */
   #digest: NamedWeights | null = null;
-  #state: State = { ...UNKNOWN };
+  #state: State = { reference: null, before: null, expected: null };
   /** The state as it was before epoch `next` was prepared; null: none was. */
   #ended: { readonly next: WeightEpoch; readonly state: State } | null = null;
 
@@ -85,11 +71,6 @@ export class Agreement {
     if (engine.weights !== null) this.#digest ??= engine;
   }
 
-  /** Whether canaries were ever compared. */
-  get hasCompared(): boolean {
-    return this.#state.hasCompared;
-  }
-
   /** The canary of this epoch; null: not known. */
   get reference(): CanaryTokens | null {
     return this.#state.reference?.made ?? null;
@@ -106,11 +87,11 @@ export class Agreement {
     if (!read.success) return;
     const { reference, before } = read.output;
     const old = { reference: null, before: reference ?? before, expected: null };
-    this.#state = isOfEpoch ? read.output : { ...read.output, ...old };
+    this.#state = isOfEpoch ? read.output : old;
   }
 
   /** Sets the canary that the trainer computed of the next weights. */
-  expect(made: CanaryTokens, tolerance = TOLERANCE_MAX): void {
+  expect(made: CanaryTokens, tolerance = TOLERANCE): void {
     const isDue = this.#ended !== null && this.#state.reference === null;
     this.#state.expected = { canary: { name: "the trainer", made }, tolerance, isDue };
   }
@@ -118,28 +99,29 @@ export class Agreement {
   /** Engines may have new weights from now on, with an unknown canary; these serve from epoch `next` on. */
   prepare(next: WeightEpoch): void {
     const { reference, before, expected } = this.#state;
-    this.#ended = { next, state: { ...this.#state } };
-    this.#state.before = reference ?? before;
-    this.#state.reference = null;
-    this.#state.expected = expected && { ...expected, isDue: true };
+    this.#ended = { next, state: this.#state };
+    this.#state = {
+      reference: null,
+      before: reference ?? before,
+      expected: expected && { ...expected, isDue: true },
+    };
   }
 
   /** Why an engine that answered the canary with `body` may not serve; null: it may. */
   canaryDifference(body: unknown): string | null {
     const { reference } = this.#state;
-    return reference && this.#problem(canariesOf("it", body), reference, this.#tolerance);
+    return reference && problemOf(canariesOf("it", body), reference, TOLERANCE);
   }
 
   /** Like `canaryDifference`, for engines asked at the same time. Without a reference, the majority is right. */
   compare(answers: readonly { name: string; body: unknown }[]): (string | null)[] {
     const { reference } = this.#state;
-    this.#state.hasCompared = true;
     const canaries = answers.map(({ name, body }) => canariesOf(name, body));
     // Each engine has one vote.
     const votes = canaries.flatMap(([first]) => first ?? []);
     const isDue = reference === null && this.#state.expected?.isDue === true;
     const expected = isDue ? this.#state.expected : null;
-    const tolerance = expected?.tolerance ?? this.#tolerance;
+    const tolerance = expected?.tolerance ?? TOLERANCE;
     const right = expected?.canary ?? reference ?? this.#most(votes);
     if (right === null && votes.length > 0) {
       const by = Math.max(...votes.map(({ made }) => differenceOf(made, votes[0]?.made ?? made)));
@@ -147,22 +129,16 @@ export class Agreement {
       return canaries.map(({ length }) => (length === 0 ? null : reason));
     }
     if (right === null) return canaries.map(() => null);
-    const problems = canaries.map((ranks) => this.#problem(ranks, right, tolerance));
+    const problems = canaries.map((ranks) => problemOf(ranks, right, tolerance));
     const [agreed] = canaries.find(({ length }, i) => length > 0 && problems[i] === null) ?? [];
     this.#state.reference ??= agreed ?? null;
     if (isDue && agreed !== undefined) this.#state.expected = null;
     return problems;
   }
 
-  get #tolerance(): number {
-    const { noise } = this.#state;
-    const learned = noise === null ? TOLERANCE_MAX : noise * NOISE_RATIO;
-    return Math.min(TOLERANCE_MAX, Math.max(TOLERANCE_MIN, learned));
-  }
-
   /** The majority's canary; without a majority, one that differs from the epoch before. null: it is ambiguous. */
   #most(votes: readonly Canary[]): Canary | null {
-    const isAlike = (a: Canary, b: Canary) => differenceOf(a.made, b.made) <= this.#tolerance;
+    const isAlike = (a: Canary, b: Canary) => differenceOf(a.made, b.made) <= TOLERANCE;
     const { best, count } = mostAlike(votes, isAlike);
     const { before } = this.#state;
     const isSplit = before !== null && 2 * count <= votes.length;
@@ -170,20 +146,17 @@ export class Agreement {
     const [first] = fresh;
     return first !== undefined && fresh.every((canary) => isAlike(canary, first)) ? first : null;
   }
+}
 
-  /** How one of an engine's canaries differs from the right one; null: none does. */
-  #problem(ranks: readonly Canary[], right: Canary, tolerance: number): string | null {
-    for (const [rank, { name, made }] of ranks.entries()) {
-      const by = differenceOf(made, right.made);
-      if (by > tolerance) {
-        const whose = rank === 0 ? "its" : `its rank ${rank}'s`;
-        const allowed = `${Number(tolerance.toFixed(3))} is allowed`;
-        return `${whose} canary's logprobs differ by ${by.toFixed(3)} from those of ${right.name}; ${allowed}`;
-      }
-      if (name !== right.name) this.#state.noise = Math.max(this.#state.noise ?? 0, by);
-    }
-    return null;
+/** How one of an engine's canaries differs from the right one; null: none does. */
+function problemOf(ranks: readonly Canary[], right: Canary, tolerance: number): string | null {
+  for (const [rank, { made }] of ranks.entries()) {
+    const by = differenceOf(made, right.made);
+    if (by <= tolerance) continue;
+    const whose = rank === 0 ? "its" : `its rank ${rank}'s`;
+    return `${whose} canary's logprobs differ by ${by.toFixed(3)} from those of ${right.name}; ${tolerance} is allowed`;
   }
+  return null;
 }
 
 /** The items that are alike to the most items, in order; `count`: how many that is, the item itself included. */

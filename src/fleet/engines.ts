@@ -63,11 +63,9 @@ export function reachable(members: readonly Member[]): Reachable[] {
 export const UNREACHABLE = 502;
 /** The engine has not answered in time: whether the operation was carried out is unknown. */
 export const SILENT = 504;
-/** Statuses after which an engine is opened again: it is unreachable, its state is unknown, or it has no room now (503). */
-const UNAVAILABLE: readonly number[] = [UNREACHABLE, 503, SILENT];
-
+/** After such an answer the engine is opened again: it is unreachable, its state is unknown, or it has no room now (503). */
 export function isUnavailable({ status }: ControlAnswer): boolean {
-  return UNAVAILABLE.includes(status);
+  return status === UNREACHABLE || status === SILENT || status === 503;
 }
 
 /** What the fleet needs of the sidecar. It never sees requests or clients. */
@@ -90,13 +88,7 @@ export interface AnswerLimits {
   readonly sidecar: FleetHost;
   /** Ends the wait for the answer when it aborts. */
   readonly signal?: AbortSignal;
-  /** Whether the engine's connection is lost and is being made again; default: it is not. */
-  readonly isLost?: () => boolean;
 }
-
-/** An answer is not awaited from an engine whose connection has been lost for this long: its requests have moved by then. */
-const LOST_MS_MAX = 5_000;
-const LOST_POLL_MS = 1_000;
 
 export interface Asked {
   readonly operation: EngineOperation;
@@ -107,7 +99,7 @@ export interface Asked {
 export function answerOf(
   worker: EngineWorker,
   { operation, nextEpoch }: Asked,
-  { msMax, later, sidecar, signal, isLost }: AnswerLimits,
+  { msMax, later, sidecar, signal }: AnswerLimits,
 ): Promise<ControlAnswer> {
   return new Promise((resolve) => {
     const ends: (() => void)[] = [];
@@ -125,9 +117,6 @@ export function answerOf(
     };
     const failed = (status: number, error: string) => settle({ status, body: { error } });
     ends.push(later(() => failed(SILENT, `no answer within ${msMax / 1000} s`), msMax));
-    if (isLost !== undefined) {
-      ends.push(whileLost({ later, isLost }, () => failed(UNREACHABLE, "its connection is lost")));
-    }
     const workerFailed = (failedWorker: EngineWorker, message: string) => {
       if (failedWorker === worker) failed(UNREACHABLE, message);
     };
@@ -142,22 +131,6 @@ export function answerOf(
       failed(500, error instanceof Error ? error.message : String(error));
     });
   });
-}
-
-/** Calls `act` once the connection has been lost for too long; returns the function that ends the watch. */
-function whileLost(
-  { later, isLost }: { later: AnswerLimits["later"]; isLost: () => boolean },
-  act: () => void,
-): () => void {
-  let lostMs = 0;
-  let cancel = () => {};
-  const look = () => {
-    lostMs = isLost() ? lostMs + LOST_POLL_MS : 0;
-    if (lostMs >= LOST_MS_MAX) act();
-    else cancel = later(look, LOST_POLL_MS);
-  };
-  cancel = later(look, LOST_POLL_MS);
-  return () => cancel();
 }
 
 export const WAKE: EngineOperation = { kind: "wake", tags: [] };
@@ -220,10 +193,7 @@ export async function fanOut(
     engines.map(async ({ member, worker }, index) => ({
       member,
       worker,
-      answer: await answerOf(worker, askedOf(index), {
-        ...limits,
-        isLost: () => member.worker === worker && member.state === "reconnecting",
-      }),
+      answer: await answerOf(worker, askedOf(index), limits),
     })),
   );
   return outcomeOf(answers);
@@ -233,26 +203,21 @@ export function outcomeOf(answers: readonly EngineAnswer[]): EngineAnswers {
   return { answers, failed: answers.filter(({ answer }) => !isSuccess(answer)) };
 }
 
-export function isSuccess(answer: ControlAnswer | undefined): boolean {
-  return answer !== undefined && answer.status >= 200 && answer.status < 300;
+export function isSuccess({ status }: ControlAnswer): boolean {
+  return status >= 200 && status < 300;
 }
 
-/** Engines that carried out the request, without those that were opened again since: they have lost its effect. */
-export function takenIn({ answers }: EngineAnswers): Set<Member> {
-  const successes = answers.filter(
-    ({ member, worker, answer }) => isSuccess(answer) && member.worker === worker,
-  );
-  return new Set(successes.map(({ member }) => member));
+/** What the request did to the engine. One that was opened again since has lost its effect, and counts as untouched. */
+export function tookOf({ answers }: EngineAnswers, member: Member): Took {
+  const one = answers.find((answer) => answer.member === member);
+  if (one === undefined || one.worker !== member.worker || !mayHaveTaken(one.answer)) return "none";
+  return isSuccess(one.answer) ? "took" : "touched";
 }
 
-/** What the request did to each engine. An engine that was opened again since counts as untouched. */
-export function tookIn({ answers }: EngineAnswers): Map<Member, Took> {
-  return new Map(
-    answers.map(({ member, worker, answer }): [Member, Took] => {
-      if (member.worker !== worker || !mayHaveTaken(answer)) return [member, "none"];
-      return [member, isSuccess(answer) ? "took" : "touched"];
-    }),
-  );
+/** Engines that carried out the request. */
+export function takenIn(outcome: EngineAnswers): Set<Member> {
+  const members = outcome.answers.map(({ member }) => member);
+  return new Set(members.filter((member) => tookOf(outcome, member) === "took"));
 }
 
 /** Whether any engine carried out the request, failed in the middle of it, or may have done either. */
@@ -341,7 +306,7 @@ export class UpdateEngines {
     this.#reopened = new Set(
       pool.members.filter(({ worker }) => worker !== null && busy.has(worker)),
     );
-    pool.tell(this.#reopened, () => ({ kind: "reopen", reason }));
+    pool.tell(this.#reopened, () => ({ kind: "reopen", reason, hasOthers: false }));
   }
 
   async send(operation: EngineOperation): Promise<EngineAnswers> {
@@ -382,54 +347,47 @@ export class UpdateEngines {
     return engines.filter(({ worker }) => !recipients.has(worker)).map(({ member }) => member);
   }
 
-  /** Before the first weight update, compares canaries to learn how much engines with equal weights differ. Fences nobody. */
-  async compareOnce(): Promise<void> {
-    const { members, agreement } = this.#options.pool;
-    if (agreement.hasCompared) return;
-    const { answers } = await this.sendTo(connected(members), MODEL_CANARY);
-    agreement.compare(answers.map(({ member, answer }) => named(member, answer)));
-  }
-
   /** Has each engine that took the request generate a canary: where that fails, the failure replaces the engine's answer. */
   async tried(outcome: EngineAnswers, adapter: string | null = null): Promise<EngineAnswers> {
-    const { agreement, isAwake } = this.#options.pool;
+    const { agreement } = this.#options.pool;
     const taken = outcome.answers.filter(({ answer }) => isSuccess(answer));
-    const sleeps = ({ body }: ControlAnswer) => isAwake === true && Object(body).asleep === true;
     const trials = await Promise.all(
-      taken.map(async ({ member, worker }) => {
-        const ask = (operation: EngineOperation) =>
-          answerOf(worker, { operation, nextEpoch: this.next }, this.#limits);
-        const canary = await ask({ kind: "canary", adapter });
-        if (!sleeps(canary)) return { member, canary };
-        // It came while the others were being woken.
-        await ask(WAKE);
-        return { member, canary: await ask({ kind: "canary", adapter }) };
-      }),
+      taken.map(async (one) => ({ one, canary: await this.#canaryOf(one.worker, adapter) })),
     );
-    const canaries = trials.map(({ member, canary }) => named(member, canary));
+    const canaries = trials.map(({ one, canary }) => {
+      return { name: one.member.source.name, body: canary.body };
+    });
     // An adapter's canary is another than the model's.
     const differences = adapter === null ? agreement.compare(canaries) : [];
-    const answers = outcome.answers.map((one) => {
-      const at = taken.indexOf(one);
-      const canary = trials[at]?.canary;
-      if (canary === undefined) return one;
-      const problem = sleeps(canary) ? "it sleeps" : (differences[at] ?? null);
-      if (isSuccess(canary) && problem === null) return one;
+    const failures = new Map<EngineAnswer, EngineAnswer>();
+    for (const [i, { one, canary }] of trials.entries()) {
+      const problem = this.#isAsleep(canary) ? "it sleeps" : (differences[i] ?? null);
+      if (isSuccess(canary) && problem === null) continue;
       const answer = isSuccess(canary) ? { status: 500, body: { error: problem } } : canary;
       const failed = { ...one, answer };
+      failures.set(one, failed);
       const worker = one.member.source.name;
       this.#options.notice({ kind: "canary_failed", worker, reason: textOf(failed) });
-      return failed;
-    });
-    return outcomeOf(answers);
+    }
+    return outcomeOf(outcome.answers.map((one) => failures.get(one) ?? one));
+  }
+
+  /** An engine that came while the others were being woken is woken first. */
+  async #canaryOf(worker: EngineWorker, adapter: string | null): Promise<ControlAnswer> {
+    const ask = (operation: EngineOperation) =>
+      answerOf(worker, { operation, nextEpoch: this.next }, this.#limits);
+    const canary = await ask({ kind: "canary", adapter });
+    if (!this.#isAsleep(canary)) return canary;
+    await ask(WAKE);
+    return await ask({ kind: "canary", adapter });
+  }
+
+  #isAsleep({ body }: ControlAnswer): boolean {
+    return this.#options.pool.isAwake === true && Object(body).asleep === true;
   }
 
   get #limits(): AnswerLimits {
     const { timeoutMs: msMax, later, sidecar } = this.#options;
     return { msMax, later, sidecar, signal: this.#giveUp.signal };
   }
-}
-
-function named({ source: { name } }: Member, { body }: ControlAnswer) {
-  return { name, body };
 }

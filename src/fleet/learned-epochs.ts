@@ -6,11 +6,14 @@
 // one version differently. An engine is stale, and is fenced, if it reports another version than the current one while
 // another engine reports the current one.
 
-import { answerOf, connected, type Member, type UpdateTimes } from "./engines.ts";
+import type { Clock } from "../core/base/clock.ts";
+import { connected, type FleetHost, type Member } from "./engines.ts";
 import type { WorkerPool } from "./pool.ts";
 import type { WeightsNotice, WeightUpdates } from "./updates.ts";
 
-export interface LearnedEpochsOptions extends Omit<UpdateTimes, "timeoutMs"> {
+export interface LearnedEpochsOptions {
+  readonly sidecar: FleetHost;
+  readonly clock: Clock;
   readonly pool: WorkerPool;
   readonly weights: WeightUpdates;
   readonly notice: (notice: WeightsNotice) => void;
@@ -28,7 +31,6 @@ export interface VersionHint {
 const VERSIONS_MAX = 1024;
 /** Requests that must name a version by salt alone before it is accepted; one is enough if nothing else is in flight. */
 const SALTS_BELIEVED = 2;
-const READ_MS_MAX = 2_000;
 /** vLLM's name for weights without a version. */
 const UNNAMED = "default";
 
@@ -155,26 +157,6 @@ export class LearnedEpochs {
     const behind = hasIt ? members.filter(isBehind) : [];
     const current = new Set(members.filter((member) => !behind.includes(member)));
     weights.begin(version, current, (member) => reasonOf(member, version));
-    for (const member of behind) void this.#readAgain(member);
-  }
-
-  /**
-   * Reads the version again, because the last report is up to a second old: if the engine was updated like the others,
-   * it serves again at once.
-   */
-  async #readAgain(member: Member): Promise<void> {
-    const { sidecar, later, pool, weights } = this.#options;
-    const { worker } = member;
-    const { epoch } = sidecar.rollout;
-    if (worker === null) return;
-    const operation = { kind: "ask", about: "weights_version", settings: {} } as const;
-    const limits = { msMax: READ_MS_MAX, later, sidecar };
-    const { body } = await answerOf(worker, { operation, nextEpoch: epoch }, limits);
-    const name: unknown = Object(body).weight_version;
-    if (sidecar.rollout.epoch !== epoch || member.worker !== worker) return;
-    if (typeof name !== "string" || name !== weights.current) return;
-    pool.tell([member], () => ({ kind: "reports", version: name }));
-    pool.tell([member], () => ({ kind: "reports_current", epoch }));
   }
 
   #begun(): void {
@@ -186,7 +168,7 @@ export class LearnedEpochs {
   }
 
   #judge(): void {
-    const { weights, pool, clock, sidecar } = this.#options;
+    const { weights, pool, clock, sidecar, notice } = this.#options;
     const current = this.#engineName ?? weights.current;
     const reports = connected(pool.members).flatMap(({ member, worker: { weightVersion } }) =>
       weightVersion == null ? [] : [{ member, ...weightVersion }],
@@ -196,22 +178,18 @@ export class LearnedEpochs {
     const sinceMs = this.#currentSinceMs ?? Number.POSITIVE_INFINITY;
     const { epoch } = sidecar.rollout;
     for (const { member, name, readMs } of reports) {
-      if (name !== current) {
-        if (readMs > sinceMs) this.#stale(member, reasonOf(member, current));
-        continue;
+      const isCurrent = name === current;
+      // A report from before another engine had the current version proves nothing.
+      if (!isCurrent && readMs <= sinceMs) continue;
+      const reason = isCurrent ? null : reasonOf(member, current);
+      if (reason !== null && reason !== member.record.stale) {
+        notice({ kind: "stale", worker: member.source.name, reason });
       }
-      pool.tell([member], () => ({ kind: "stale", reason: null }));
-      if (this.#engineName !== null)
+      pool.tell([member], () => ({ kind: "stale", reason }));
+      if (isCurrent && this.#engineName !== null) {
         pool.tell([member], () => ({ kind: "reports_current", epoch }));
+      }
     }
-  }
-
-  #stale(member: Member, reason: string): void {
-    const { pool, notice } = this.#options;
-    if (member.record.stale !== reason) {
-      notice({ kind: "stale", worker: member.source.name, reason });
-    }
-    pool.tell([member], () => ({ kind: "stale", reason }));
   }
 
   #remember(version: string): void {

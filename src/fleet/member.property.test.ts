@@ -47,9 +47,9 @@ const checked =
     result:
       kind === "current"
         ? { kind }
-        : kind === "silent"
-          ? { kind, reason: "silent" }
-          : { kind, reason: "behind", isGiven },
+        : kind === "behind"
+          ? { kind, reason: kind, isGiven }
+          : { kind, reason: kind },
   });
 
 const missed =
@@ -83,17 +83,15 @@ const EVENTS: Readonly<Record<string, Make>> = {
   missedUnsure: missed("unknown"),
   missedLost: missed("lost"),
   differs: () => ({ kind: "differs", reason: "differs" }),
-  begun: () => ({ kind: "begun", took: "took", isAgain: false }),
-  begunAgain: () => ({ kind: "begun", took: "took", isAgain: true }),
+  begun: () => ({ kind: "begun", took: "took" }),
   asked: () => ({ kind: "asked", reason: "a part" }),
-  partTaken: () => ({ kind: "part", took: "took", isVoid: false }),
-  partMissed: () => ({ kind: "part", took: "touched", isVoid: false }),
-  partRefused: () => ({ kind: "part", took: "none", isVoid: false }),
-  partVoid: () => ({ kind: "part", took: "none", isVoid: true }),
+  partTaken: () => ({ kind: "part", took: "took" }),
+  partMissed: () => ({ kind: "part", took: "touched" }),
+  partRefused: () => ({ kind: "part", took: "none" }),
   reports: () => ({ kind: "reports", version: "step-1" }),
   stale: () => ({ kind: "stale", reason: "stale" }),
-  unusable: () => ({ kind: "unusable", reason: "unusable" }),
-  reopen: () => ({ kind: "reopen", reason: "hangs" }),
+  unusable: () => ({ kind: "reopen", reason: "unusable", hasOthers: true }),
+  reopen: () => ({ kind: "reopen", reason: "hangs", hasOthers: false }),
   reportsCurrent: (_, epoch) => ({ kind: "reports_current", epoch: at(epoch) }),
 };
 

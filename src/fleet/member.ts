@@ -48,13 +48,12 @@ export interface MemberRecord {
 
 /**
  * An engine's part in a weight update of several requests. isBegun: the engine began the update, or may have. isWhole: it
- * has taken every request so far. restarted: whether it took a second start that no part has followed yet; null: there is
- * no such start. isAsked: its weights were certain until it was asked to take a part, which it has not answered.
+ * has taken every request so far. isAsked: its weights were certain until it was asked to take a part, which it has not
+ * answered.
  */
 export interface UpdateShare {
   readonly isBegun: boolean;
   readonly isWhole: boolean;
-  readonly restarted: boolean | null;
   readonly isAsked: boolean;
 }
 
@@ -64,7 +63,7 @@ export interface UpdateShare {
  */
 export type Took = "took" | "touched" | "none";
 
-const NO_UPDATE: UpdateShare = { isBegun: false, isWhole: false, restarted: null, isAsked: false };
+const NO_UPDATE: UpdateShare = { isBegun: false, isWhole: false, isAsked: false };
 
 /** How the weights of a newly opened engine compare with those of the epoch `checked`. */
 export type Check =
@@ -114,16 +113,14 @@ export type MemberEvent =
     }
   /** The engine's weights are not those that serve. */
   | { readonly kind: "differs"; readonly reason: string }
-  /** A weight update of several requests begins. `isAgain`: one was open. */
-  | { readonly kind: "begun"; readonly took: Took; readonly isAgain: boolean }
+  /** A weight update of several requests begins. */
+  | { readonly kind: "begun"; readonly took: Took }
   /** The engine is asked to take a part of the update, and may have other weights from now on. */
   | { readonly kind: "asked"; readonly reason: string }
-  /** The engines have answered. `isVoid`: all of them refused. */
-  | { readonly kind: "part"; readonly took: Took; readonly isVoid: boolean }
-  /** The engine holds a part of other weights, or does not generate: it is opened again. */
-  | { readonly kind: "unusable"; readonly reason: string }
-  /** The engine did not carry out a request: it is opened again. */
-  | { readonly kind: "reopen"; readonly reason: string }
+  /** The engine has answered. */
+  | { readonly kind: "part"; readonly took: Took }
+  /** The engine is opened again. `hasOthers`: it may have other weights, as after a part of an update. */
+  | { readonly kind: "reopen"; readonly reason: string; readonly hasOthers: boolean }
   | { readonly kind: "reports"; readonly version: string }
   /** The engine reports other weights than the current ones (`reason`), or no longer does (null). */
   | { readonly kind: "stale"; readonly reason: string | null }
@@ -227,18 +224,21 @@ export function next(member: MemberRecord, event: MemberEvent): Step {
       return missed({ ...member, wanted: event.epoch }, event);
     case "differs":
       return member.isPlaced && isOpen ? fence(member, event.reason) : step(member);
-    case "begun":
-      return begun(member, event);
+    case "begun": {
+      const { took } = event;
+      const update = { isBegun: took !== "none", isWhole: took === "took", isAsked: false };
+      return step({ ...member, update });
+    }
     case "asked": {
       const update = { ...member.update, isAsked: member.uncertain === null };
       return step({ ...member, update, uncertain: member.uncertain ?? event.reason });
     }
     case "part":
-      return part(member, event);
-    case "unusable":
-      return lose({ ...member, uncertain: event.reason }, event.reason);
-    case "reopen":
-      return lose(member, event.reason);
+      return part(member, event.took);
+    case "reopen": {
+      const uncertain = event.hasOthers ? event.reason : member.uncertain;
+      return lose({ ...member, uncertain }, event.reason);
+    }
     case "reports":
       return step({ ...member, reported: event.version });
     case "stale":
@@ -323,26 +323,13 @@ function fence(member: MemberRecord, reason: string): Step {
   return step({ ...member, ...fenced, held: null, isPlaced: false }, { kind: "remove" }, TELL);
 }
 
-/** Records the start of an update. After a second start the parts make up whole weights again; earlier changes remain. */
-function begun(member: MemberRecord, { took, isAgain }: { took: Took; isAgain: boolean }): Step {
-  const before = isAgain ? member.update : { ...NO_UPDATE, isWhole: true };
-  const isBegun = before.isBegun || took !== "none";
-  const isWhole = before.isWhole && took === "took";
-  const restarted = isAgain ? took === "took" : null;
-  return step({ ...member, update: { ...before, isBegun, isWhole, restarted } });
-}
-
-function part(member: MemberRecord, { took, isVoid }: { took: Took; isVoid: boolean }): Step {
+/** A trainer that goes on does not send a part again: whoever has missed one is not whole any more. */
+function part(member: MemberRecord, took: Took): Step {
   const { update } = member;
   const uncertain = took === "none" && update.isAsked ? null : member.uncertain;
-  const answered = { ...member, uncertain, update: { ...update, isAsked: false } };
-  // A trainer that goes on does not send it again: only a further start makes the update whole.
-  const incomplete = { ...answered.update, isWhole: false, restarted: null };
-  if (isVoid) return step({ ...answered, update: incomplete });
   const isBegun = update.isBegun || took !== "none";
-  const isWhole = (update.restarted ?? update.isWhole) && took === "took";
-  const share = { isBegun, isWhole, restarted: null, isAsked: false };
-  return step({ ...answered, update: share });
+  const isWhole = update.isWhole && took === "took";
+  return step({ ...member, uncertain, update: { isBegun, isWhole, isAsked: false } });
 }
 
 /** Records the epoch's weights. A member that has lost its connection since is opened again, and compared then. */

@@ -8,7 +8,7 @@ import type { HeldWeights } from "../core/journal/held-weights.ts";
 import type { EngineWorker } from "../core/rollout/worker.ts";
 import { Agreement, type NamedWeights } from "./agreement.ts";
 import type { FleetHost, Member, WorkerSource } from "./engines.ts";
-import { giveWeights, type Recipe, sleeps } from "./give-weights.ts";
+import { giveWeights, type Recipe } from "./give-weights.ts";
 import {
   type Check,
   type Effect,
@@ -30,8 +30,6 @@ class PoolMember implements Member {
   /** The worker being opened: nothing else uses it before it serves or is fenced. null: none. */
   candidate: EngineWorker | null = null;
   opening: Promise<unknown> = Promise.resolve(null);
-  /** Whether the engine was awake when it was opened, although an earlier process left the engines asleep. */
-  isAwake = false;
 
   constructor(source: WorkerSource, workerId: WorkerId, record: MemberRecord) {
     this.source = source;
@@ -48,6 +46,11 @@ class PoolMember implements Member {
     return this.record.reason;
   }
 }
+
+/** Why a member lacks the weights of the next epoch, and what it has instead. */
+export type MissedOf = (
+  member: Member,
+) => Pick<Extract<MemberEvent, { kind: "missed" }>, "reason" | "has">;
 
 export interface WorkerPoolOptions {
   /** The sidecar whose rollout gets the workers. */
@@ -74,8 +77,6 @@ export class WorkerPool {
   readonly #cancels = new Set<() => void>();
   readonly agreement = new Agreement();
   #isAwake: boolean | null = null;
-  /** Called once all open engines are awake, although an earlier process left them asleep; null: it did not. */
-  #cameAwake: (() => void) | null = null;
   readonly #sidecar: FleetHost;
   /** Requests that give a newly opened engine the current weights. */
   #recipe: Recipe;
@@ -106,16 +107,8 @@ export class WorkerPool {
     return this.#isAwake;
   }
 
-  /** Records that the trainer woke the engines, or sent them to sleep. */
-  tellAwake(isAwake: boolean): void {
+  tellAwake(isAwake: boolean | null): void {
     this.#isAwake = isAwake;
-    this.#cameAwake = null;
-  }
-
-  /** Takes over `isAwake` of an earlier process. `cameAwake`: called where all engines turn out to be awake all the same. */
-  inheritAwake(isAwake: boolean | null, cameAwake: () => void): void {
-    this.#isAwake = isAwake;
-    if (isAwake === false) this.#cameAwake = cameAwake;
   }
 
   /** The weights in service, the operation that loads them, and the engines that may have others. */
@@ -203,27 +196,16 @@ export class WorkerPool {
   }
 
   /**
-   * Records that the weights have changed on `current`. Every other member is fenced, or opened again if it is
-   * `lost`. Call before the sidecar advances. `recipe` gives the same weights to an engine that is opened later.
-   * `othersUnknown`: which weights the others have is not known.
+   * Records that the weights have changed on `current`: every other member is fenced, or opened again. Call before the
+   * sidecar advances. `recipe` gives the same weights to an engine that is opened later.
    */
-  changedWeights(options: {
-    current: ReadonlySet<Member>;
-    lost: ReadonlySet<Member>;
-    recipe: Recipe;
-    reasonOf: (member: Member) => string;
-    othersUnknown: boolean;
-  }): void {
-    this.#recipe = options.recipe;
+  changedWeights(current: ReadonlySet<Member>, recipe: Recipe, missedOf: MissedOf): void {
+    this.#recipe = recipe;
     const epoch = weightEpoch(this.#sidecar.rollout.epoch + 1);
-    this.tell(options.current, () => ({ kind: "updated", epoch }));
-    this.#agree(options.current);
-    const { current, lost, othersUnknown } = options;
+    this.tell(current, () => ({ kind: "updated", epoch }));
+    this.#agree(current);
     const others = this.#members.filter((member) => !current.has(member));
-    this.tell(others, (member) => {
-      const has = lost.has(member) ? "lost" : othersUnknown ? "unknown" : "others";
-      return { kind: "missed", epoch, reason: options.reasonOf(member), has };
-    });
+    this.tell(others, (member) => ({ ...missedOf(member), kind: "missed", epoch }));
   }
 
   /** Applies an event to each of the members: see MemberEvent. */
@@ -424,7 +406,6 @@ export class WorkerPool {
       this.#apply(member, { kind: "checked", attempt, checked: record.wanted, epoch, result });
     }
     const limits = { msMax: this.#options.controlMsMax, later: this.#options.later, sidecar };
-    if (this.#cameAwake !== null) await this.#noteAwake(member, sleeps(worker, epoch, limits));
     const lacks = this.#difference(member);
     const { isAwake } = this;
     const outcome = await giveWeights(worker, this.#recipe, {
@@ -446,15 +427,6 @@ export class WorkerPool {
     const result: Check =
       reason === null ? outcome : { kind: "behind", reason, isGiven: lacks !== null };
     this.#apply(member, { kind: "checked", attempt, checked: epoch, epoch: current, result });
-  }
-
-  async #noteAwake(member: PoolMember, sleeps: Promise<boolean>): Promise<void> {
-    member.isAwake = !(await sleeps);
-    const open = this.#members.filter(({ worker, candidate }) => (worker ?? candidate) !== null);
-    const cameAwake = this.#cameAwake;
-    if (cameAwake === null || !open.every(({ isAwake }) => isAwake)) return;
-    this.tellAwake(true);
-    cameAwake();
   }
 
   /** How the weights of a newly opened engine differ from the current ones; null: they do not. */

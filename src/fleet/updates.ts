@@ -25,22 +25,20 @@ import {
   outcomeOf,
   takenIn,
   textOf,
-  tookIn,
+  tookOf,
   UpdateEngines,
 } from "./engines.ts";
 import { GenerationHold, type GenerationHoldOptions, type PauseState } from "./generation-hold.ts";
 import type { Recipe } from "./give-weights.ts";
-import type { WorkerPool } from "./pool.ts";
+import type { MissedOf, WorkerPool } from "./pool.ts";
 
 export interface WeightsOptions extends GenerationHoldOptions {
   readonly pool: WorkerPool;
   /** Names of the model itself, which no adapter can have. */
   readonly modelNames: readonly string[];
   readonly notice: (notice: WeightsNotice) => void;
-  /** Resolves, within some seconds, when a successor process would find the epoch on disk. */
-  readonly kept?: () => Promise<void>;
-  /** Called when something that a successor process has to know has changed: an update begins or ends, canaries are known. */
-  readonly changed?: (weights: WeightUpdates) => void;
+  /** Records the weights for a successor process. Resolves, within some seconds, when it would find them on disk. */
+  readonly keep?: (weights: WeightUpdates) => Promise<void>;
 }
 
 /** Events for the operator's log, besides the answers. */
@@ -68,7 +66,7 @@ export class WeightUpdates {
   #open: { isChanged: boolean } | null = null;
   /** An update of several requests was open when the process before this one ended, and no other has come since. */
   #isCutOff = false;
-  readonly #adapters = new Adapters();
+  readonly #adapters: Adapters;
   /** Queue of control requests that change weights: one at a time. */
   #tail: Promise<unknown> = Promise.resolve();
   readonly #bound = new CallBound(
@@ -83,6 +81,16 @@ export class WeightUpdates {
     this.#options = options;
     this.hold = new GenerationHold(options);
     this.#engines = new UpdateEngines(options);
+    this.#adapters = new Adapters({
+      ...options,
+      engines: this.#engines,
+      advance: (current, operation, outcome) =>
+        this.#advance(current, operation, outcome, options.pool.held.base),
+    });
+  }
+
+  #keep(): Promise<void> {
+    return this.#options.keep?.(this) ?? Promise.resolve();
   }
 
   /** The name of an epoch's weights for clients: the trainer's, or the epoch's number. */
@@ -103,7 +111,8 @@ export class WeightUpdates {
   }
 
   nameUnlessNamed(version: string): void {
-    if (!this.#names.has(this.#options.sidecar.rollout.epoch)) this.rename(version);
+    const { epoch } = this.#options.sidecar.rollout;
+    if (!this.#names.has(epoch)) this.name(epoch, version);
   }
 
   /**
@@ -112,27 +121,19 @@ export class WeightUpdates {
    */
   begin(version: string, current: ReadonlySet<Member>, reasonOf: (member: Member) => string): void {
     const { pool, sidecar } = this.#options;
-    this.#give(this.#engines.next, version);
+    this.name(this.#engines.next, version);
     pool.agreement.prepare(this.#engines.next);
     // An engine that restarts has its first weights again, and only the trainer has these.
     const isServers = [...current].some(({ source }) => source.keepsWeights);
     const base = isServers ? "unknown" : pool.held.base;
-    this.#begin(base, { current, lost: new Set(), reasonOf, othersUnknown: false });
+    this.#begin(base, current, (member) => ({ reason: reasonOf(member), has: "others" }));
     const { epoch } = sidecar.rollout;
     pool.tell(current, () => ({ kind: "reports_current", epoch }));
   }
 
-  rename(version: string): void {
-    this.#give(this.#options.sidecar.rollout.epoch, version);
-  }
-
-  /** Restores the name that an epoch's weights had before the sidecar restarted: responses may still contain it. */
+  /** Names the weights of an epoch, which may be an earlier one: responses may still contain the name. */
   name(epoch: WeightEpoch, version: string): void {
-    if (version !== String(epoch)) this.#give(epoch, version);
-  }
-
-  #give(epoch: WeightEpoch, name: string): void {
-    this.#names.set(epoch, name);
+    this.#names.set(epoch, version);
     const [oldest] = this.#names.keys();
     if (this.#names.size > NAMES_MAX && oldest !== undefined) this.#names.delete(oldest);
   }
@@ -146,28 +147,30 @@ export class WeightUpdates {
     return this.hold.state(() => this.#holdReason());
   }
 
+  /** @throws AppError conflict: an update is open, and engines refuse to begin another. */
   async start(operation: EngineOperation): Promise<EngineAnswers> {
     return await this.#called(async () => {
+      this.#checkClosed("finish it, or POST /abort_weight_update, before another begins");
       try {
         await this.#stop();
         const { pool } = this.#options;
         const outcome = await this.#engines.send(operation);
         if (takenIn(outcome).size > 0) {
-          const took = tookIn(outcome);
-          const isAgain = this.#open !== null;
-          const eventOf = (member: Member) =>
-            ({ kind: "begun", took: took.get(member) ?? "none", isAgain }) as const;
-          pool.tell(pool.members, eventOf);
-          this.#open ??= { isChanged: false };
+          pool.tell(pool.members, (member) => ({ kind: "begun", took: tookOf(outcome, member) }));
+          this.#open = { isChanged: false };
           this.#isCutOff = false;
-          this.#options.changed?.(this);
-          await this.#options.kept?.();
+          await this.#keep();
         }
         return outcome;
       } finally {
         if (this.#open === null) this.#close();
       }
     });
+  }
+
+  #checkClosed(what: string): void {
+    if (this.#open === null) return;
+    throw new AppError("conflict", `a weight update is open: ${what}`);
   }
 
   /**
@@ -198,7 +201,7 @@ export class WeightUpdates {
         this.#options.pool.agreement.prepare(this.#engines.next);
         const tried = await this.#engines.tried(outcome);
         const current = new Set([...takenIn(tried)].filter(({ record }) => record.update.isWhole));
-        await this.#advance(current, { operation, base: "unknown", outcome: tried });
+        await this.#advance(current, operation, tried, "unknown");
         return tried;
       } finally {
         this.#close();
@@ -238,20 +241,16 @@ export class WeightUpdates {
 
   /** Call when nothing runs, before engines sleep. */
   async beforeSleep(): Promise<void> {
-    await this.#engines.compareOnce();
     this.#options.pool.tellAwake(false);
     this.hold.slept();
-    this.#options.changed?.(this);
     // A successor would wake the engines of a trainer that needs their memory.
-    await this.#options.kept?.();
+    await this.#keep();
   }
 
   /** Takes over an earlier process's state. Engines that it left asleep generate nothing until they are awake. */
   async restore(isAwake: boolean | null, isOpen: boolean): Promise<void> {
     this.#isCutOff = isOpen;
-    this.#options.pool.inheritAwake(isAwake, () => {
-      if (this.hold.isAsleep) this.resume();
-    });
+    this.#options.pool.tellAwake(isAwake);
     if (isAwake !== false) return;
     this.hold.slept();
     await this.hold.pause("keep");
@@ -260,23 +259,22 @@ export class WeightUpdates {
   /** Records the canary that the trainer computed of the next weights. */
   async expect(...canary: Parameters<Agreement["expect"]>): Promise<void> {
     this.#options.pool.agreement.expect(...canary);
-    this.#options.changed?.(this);
-    await this.#options.kept?.();
+    await this.#keep();
   }
 
   /** After a wake-up: engines whose canary fails are opened again. Call when nothing runs. */
   async checkAwake(): Promise<EngineAnswers> {
     const { pool } = this.#options;
     pool.tellAwake(true);
-    this.#options.changed?.(this);
+    // A successor would wait for a wake-up that the trainer has seen answered.
+    await this.#keep();
     const engines = connected(pool.members);
     const awake = engines.map((engine) => ({ ...engine, answer: { status: 200, body: null } }));
     const tried = await this.#engines.tried(outcomeOf(awake));
     const reasons = reasonsOf(tried);
-    pool.tell(reasons.keys(), (member) => ({
-      kind: "unusable",
-      reason: reasons.get(member) ?? "",
-    }));
+    pool.tell(reasons.keys(), (member) => {
+      return { kind: "reopen", reason: reasons.get(member) ?? "", hasOthers: true };
+    });
     return tried;
   }
 
@@ -284,11 +282,8 @@ export class WeightUpdates {
     let isOver = this.#open === null;
     try {
       await this.#stop();
-      if (this.#open === null) await this.#engines.compareOnce();
       // Complete weights end an update that was open; an engine still has to get the end of it.
-      if (this.#open !== null) {
-        await this.#engines.sendTo(this.#engines.begun, FINISH);
-      }
+      if (this.#open !== null) await this.#engines.sendTo(this.#engines.begun, FINISH);
       const outcome = await this.#engines.send(operation);
       if (!mayHaveChanged(outcome)) return outcome;
       isOver = true;
@@ -296,7 +291,7 @@ export class WeightUpdates {
       const tried = await this.#engines.tried(outcome);
       const current = takenIn(tried);
       const base = current.size > 0 ? baseAfter(operation) : "unknown";
-      await this.#advance(current, { operation, base, outcome: tried });
+      await this.#advance(current, operation, tried, base);
       return tried;
     } finally {
       if (isOver) this.#close();
@@ -311,75 +306,51 @@ export class WeightUpdates {
     const reason = "holds a part of a weight update";
     pool.tell(members, () => ({ kind: "asked", reason }));
     const outcome = await this.#engines.sendTo(engines, operation);
-    const isVoid = !mayHaveChanged(outcome);
-    const took = tookIn(outcome);
-    pool.tell(pool.members, (member) => ({
-      kind: "part",
-      took: took.get(member) ?? "none",
-      isVoid,
-    }));
-    open.isChanged ||= !isVoid;
+    pool.tell(pool.members, (member) => ({ kind: "part", took: tookOf(outcome, member) }));
+    open.isChanged ||= mayHaveChanged(outcome);
     return outcome;
   }
 
   async changeAdapter(name: string, asked: AdapterChange): Promise<EngineAnswers> {
     return await this.#called(async () => {
-      if (this.#open !== null) {
-        throw new AppError("conflict", "a weight update is open: finish it before adapters change");
-      }
+      this.#checkClosed("finish it before adapters change");
       try {
         await this.#stop();
-        return await this.#adapters.change(name, asked, {
-          ...this.#options,
-          engines: this.#engines,
-          advance: (current, outcome) =>
-            this.#advance(current, {
-              operation: asked,
-              base: this.#options.pool.held.base,
-              outcome,
-              keepsName: true,
-            }),
-        });
+        return await this.#adapters.change(name, asked);
       } finally {
         this.#close();
       }
     });
   }
 
+  /** The next epoch begins on `current`, after `operation`. `base`: how an engine that opens later gets the base weights. */
   async #advance(
     current: ReadonlySet<Member>,
-    about: {
-      operation: EngineOperation;
-      base: Recipe["base"];
-      outcome: EngineAnswers;
-      keepsName?: boolean;
-    },
+    operation: EngineOperation,
+    outcome: EngineAnswers,
+    base: Recipe["base"],
   ): Promise<void> {
     const { pool, sidecar } = this.#options;
-    const { operation, base, outcome } = about;
     const reasons = reasonsOf(outcome);
     const lost = lostIn(outcome);
     // One that was opened after the request was sent can be given the weights as one that opens later.
     if (base !== "unknown") for (const late of this.#engines.without(outcome)) lost.add(late);
     // Under an adapter the weights, and their name, are as they were.
-    const sameName = about.keepsName === true ? this.#names.get(sidecar.rollout.epoch) : null;
-    const name = versionIn(operation) ?? sameName ?? null;
-    if (current.size > 0 && name !== null) this.#give(this.#engines.next, name);
-    const reasonOf = (member: Member) =>
-      reasons.get(member) ?? "missed a part of the weight update";
-    this.#begin(base, { current, lost, reasonOf, othersUnknown: true });
-    await this.#options.kept?.();
+    const isAdapter = operation.kind === "adapter";
+    const name = isAdapter ? this.#names.get(sidecar.rollout.epoch) : versionIn(operation);
+    if (current.size > 0 && name !== undefined) this.name(this.#engines.next, name);
+    this.#begin(base, current, (member) => ({
+      reason: reasons.get(member) ?? "missed a part of the weight update",
+      has: lost.has(member) ? "lost" : "unknown",
+    }));
+    await this.#keep();
     await pool.unfence(current);
   }
 
   /** Begins the next epoch. */
-  #begin(
-    base: Recipe["base"],
-    changed: Omit<Parameters<WorkerPool["changedWeights"]>[0], "recipe">,
-  ): void {
+  #begin(base: Recipe["base"], current: ReadonlySet<Member>, missedOf: MissedOf): void {
     const { pool, sidecar } = this.#options;
-    const recipe = { base, adapters: this.#adapters.loads };
-    pool.changedWeights({ ...changed, recipe });
+    pool.changedWeights(current, { base, adapters: this.#adapters.loads }, missedOf);
     sidecar.advance(this.#engines.next);
   }
 
@@ -395,7 +366,7 @@ export class WeightUpdates {
         (member) => failed.has(member) || member.record.uncertain !== null,
       );
       const why = `holds a part of a weight update: ${reason}`;
-      pool.tell(partial, () => ({ kind: "unusable", reason: why }));
+      pool.tell(partial, () => ({ kind: "reopen", reason: why, hasOthers: true }));
       const reopened = partial.map(({ source }) => source.name);
       this.#options.notice({ kind: "abandoned", reason, reopened: reopened.join(", ") });
       return reopened;
@@ -408,14 +379,13 @@ export class WeightUpdates {
   async #stop(): Promise<void> {
     const engines = this.#engines;
     await this.hold.hold(engines.signal, (busy, reason) => engines.reopen(busy, reason));
-    this.#options.changed?.(this);
-    await this.#options.kept?.();
+    await this.#keep();
   }
 
   #close(): void {
     this.#open = null;
     this.hold.release();
-    this.#options.changed?.(this);
+    void this.#keep();
   }
 
   #holdReason(): string {
@@ -468,10 +438,10 @@ function reasonsOf({ failed }: EngineAnswers): Map<Member, string> {
   return new Map(failed.map((failure) => [failure.member, textOf(failure)]));
 }
 
-function versionIn(operation: EngineOperation): string | null {
-  if (operation.kind === "load") return operation.version;
+function versionIn(operation: EngineOperation): string | undefined {
+  if (operation.kind === "load") return operation.version ?? undefined;
   const version: unknown = "body" in operation ? Object(operation.body).weight_version : null;
-  return typeof version === "string" ? version : null;
+  return typeof version === "string" ? version : undefined;
 }
 
 const PATH_FIELDS = ["weights_path", "weight_dir"];

@@ -60,7 +60,8 @@ export class WeightsFile {
     return this.#newest?.held ?? null;
   }
 
-  write(held: WeightsState): void {
+  /** Resolves when all writes so far have ended or failed, after some seconds at most. */
+  write(held: WeightsState): Promise<void> {
     const count = (this.#newest?.count ?? 0) + 1;
     // If it is too long, only the trainer has the weights.
     const short = { ...held, base: "unknown", doubted: held.doubted?.length ? "all" : [] } as const;
@@ -68,14 +69,10 @@ export class WeightsFile {
     if (slot === null) {
       const problem = `the name of the weights has ${held.version.length} characters`;
       this.#failed(new AppError("output_failed", `--journal: ${problem}, too many to be kept`));
-      return;
+      return this.#writing;
     }
     this.#newest = { count, held };
     this.#writing = this.#writing.then(() => this.#put(slot, (count % 2) * SLOT_BYTES));
-  }
-
-  /** Resolves when all writes so far have ended or failed, after some seconds at most. */
-  settled(): Promise<void> {
     return this.#writing;
   }
 

@@ -250,9 +250,9 @@ export const changeAdapter =
     return merged(await weights.changeAdapter(name, { kind: "adapter", change, body }));
   };
 
-export const renameWeights: ControlAct = ({ weights }, { body }) => {
+export const renameWeights: ControlAct = ({ weights, sidecar }, { body }) => {
   const version = textIn(body, "new_version");
-  weights.rename(version);
+  weights.name(sidecar.rollout.epoch, version);
   return jsonResponse({ weight_version: version });
 };
 

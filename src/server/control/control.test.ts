@@ -3,7 +3,6 @@
 import { expect, test } from "bun:test";
 import { begun, ControlFixture as Fixture } from "../../../test/suite/control-fixture.ts";
 import { AppError } from "../../core/base/errors.ts";
-import { weightEpoch } from "../../core/base/ids.ts";
 
 const reload = { method: "reload_weights", kwargs: { weights_path: "/w/1" } };
 
@@ -165,17 +164,4 @@ test("pause: a resume before it takes hold ends it, and is reported", async () =
   await expect(answer).rejects.toThrow("resumed before");
   await fixture.steps(60);
   expect(fixture.finished.length).toBe(2);
-});
-
-test("names of epochs before a restart stay; a number is no name", async () => {
-  const { weights } = await Fixture.open();
-  weights.name(weightEpoch(3), "step-7");
-  weights.name(weightEpoch(4), "4");
-  expect([3, 4, 5].map((epoch) => weights.version(weightEpoch(epoch)))).toEqual([
-    "step-7",
-    "4",
-    "5",
-  ]);
-  weights.rename("step-0");
-  expect(weights.current).toBe("step-0");
 });

@@ -53,9 +53,6 @@ const SCENARIOS = `
   keeps / start part kill:0 retry; finish / frr; frr / 1 / one that was opened again during the update is fenced
   keeps / start part 500:* part 200:* finish; reload / fff; rrr / 2 / where every engine fails in the middle, none serves
   keeps / 500:* reload / fff / 1 / where every engine fails at whole weights, none serves
-  keeps / start part start finish / rrr / 1 / a second start keeps what the first had changed
-  keeps / start part 400:* start 200:* finish / rrr / 1 / a second start that all refuse does not end the first
-  keeps / start 500:2 part 200:2 start finish / rrf / 1 / a second start does not excuse one that missed a part
   keeps / part lora kill:0 retry / frr / 2 / an adapter needs the weights under it
   keeps / 500:1 reload 200:1 lora / rfr / 2 / an adapter does not bring a fenced engine back
   fresh / 500:1 reload; 502:1 reload; retry / rfr; rdr; rrr / 2 / an engine that cannot be reached is opened again
