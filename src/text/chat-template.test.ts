@@ -6,7 +6,7 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { membersOf } from "../proto/json.ts";
 import { ChatTemplate } from "./chat-template.ts";
-import { Scope } from "./jinja/blocks.ts";
+import { Scope } from "./jinja/expressions.ts";
 import { GLOBALS } from "./jinja/library.ts";
 import { parsed } from "./jinja/parser.ts";
 

@@ -2,7 +2,7 @@
 // (renderers/chat_utils.py, renderers/hf.py), so that engines here and vLLM servers see the same prompt.
 
 import { AppError, errorText, InvalidFieldError } from "../core/base/errors.ts";
-import { Scope } from "./jinja/blocks.ts";
+import { Scope } from "./jinja/expressions.ts";
 import { GLOBALS } from "./jinja/library.ts";
 import { stripped } from "./jinja/methods.ts";
 import { type Program, parsed } from "./jinja/parser.ts";

@@ -1,7 +1,15 @@
 // The names that templates find defined: Jinja's filters, tests and functions, and those of transformers. Missing
 // names are reported when a template is read (parser.ts).
 
-import { type Act, callable, capitalized, pairsOf, replaced, stripped, TEXT } from "./methods.ts";
+import {
+  capitalized,
+  functions,
+  isLower,
+  isUpper,
+  pairsOf,
+  replaced,
+  stripped,
+} from "./methods.ts";
 import { formatted, itemOf } from "./operations.ts";
 import {
   type Callable,
@@ -107,46 +115,47 @@ const HTML: Readonly<Record<string, string>> = {
 };
 const escaped = (value: Value) => shown(value).replace(/[&<>'"]/g, (one) => HTML[one] ?? one);
 
-const SIMPLE_FILTERS: Readonly<Record<string, Act>> = {
+const SIMPLE_FILTERS = functions({
   abs: (value) => (compare(value, 0n) < 0 ? -numberOf(value) : numberOf(value)),
   capitalize: (value) => capitalized(shown(value)),
-  count: lengthOf,
-  default: (value, otherwise = "", minds = false) =>
+  "default|d default_value boolean": (value, otherwise = "", minds = false) =>
     value === undefined || (isTrue(minds) && !isTrue(value)) ? otherwise : value,
-  dictsort: (dict, minds, by = "key", isReverse = false) =>
+  "dictsort case_sensitive by reverse": (dict, minds, by = "key", isReverse = false) =>
     sorted(pairsOf(dict), folding(by === "value" ? "1" : "0", minds), isReverse),
-  e: escaped,
-  escape: escaped,
+  "e|escape": escaped,
   first: (items) => itemsOf(items)[0],
-  float: (value, otherwise = 0) => {
+  "float default": (value, otherwise = 0) => {
     const number = toNumber(value, otherwise);
     return typeof number === "bigint" ? Number(number) : number;
   },
   format: (text, ...given) => formatted(textOf(text), Tuple.from(given)),
-  indent: indented,
-  int: toInt,
+  "indent width first blank": indented,
+  "int default base": toInt,
   items: (dict) => {
     if (dict === undefined || isDict(dict)) return pairsOf(dict);
     throw new TemplateError("Can only get item pairs from a mapping.");
   },
-  join: (items, separator = "", path = null) =>
+  "join d attribute": (items, separator = "", path = null) =>
     itemsOf(items).map(reading(path)).map(shown).join(shown(separator)),
   last: (items) => itemsOf(items).at(-1),
-  length: lengthOf,
+  "length|count": lengthOf,
   list: (items) => [...itemsOf(items)],
   lower: (value) => shown(value).toLowerCase(),
-  max: (items, minds, path) => sorted(items, folding(path, minds), true)[0],
-  min: (items, minds, path) => sorted(items, folding(path, minds), false)[0],
-  replace: (text, from, to, max) => replaced(shown(text), shown(from), shown(to), max),
+  "max case_sensitive attribute": (items, minds, path) =>
+    sorted(items, folding(path, minds), true)[0],
+  "min case_sensitive attribute": (items, minds, path) =>
+    sorted(items, folding(path, minds), false)[0],
+  "replace old new count": (text, from, to, max) =>
+    replaced(shown(text), shown(from), shown(to), max),
   reverse: (value) => {
     const turned = itemsOf(value).toReversed();
     return typeof value === "string" ? turned.join("") : turned;
   },
-  round: rounded,
-  safe: shown,
-  sort: (items, isReverse, minds, path) => sorted(items, folding(path, minds), isReverse),
-  string: shown,
-  sum: (items, path = null, start = 0n) => {
+  "round precision method": rounded,
+  "sort reverse case_sensitive attribute": (items, isReverse, minds, path) =>
+    sorted(items, folding(path, minds), isReverse),
+  "string|safe": shown,
+  "sum attribute start": (items, path = null, start = 0n) => {
     const all = itemsOf(items).map(reading(path)).map(numberOf);
     const whole = [numberOf(start), ...all];
     if (whole.every((one) => typeof one === "bigint")) return whole.reduce((a, b) => a + b, 0n);
@@ -157,10 +166,10 @@ const SIMPLE_FILTERS: Readonly<Record<string, Act>> = {
       .split(/([-\s({[<]+)/)
       .map(capitalized)
       .join(""),
-  tojson: toJson,
-  trim: (value, characters) => stripped(shown(value), characters),
+  "tojson ensure_ascii indent separators sort_keys": toJson,
+  "trim chars": (value, characters) => stripped(shown(value), characters),
   upper: (value) => shown(value).toUpperCase(),
-};
+});
 
 const NO_NAMES: Named = new Map();
 
@@ -187,8 +196,7 @@ const map: Callable = ([items, name, ...rest], named) => {
 };
 
 export const FILTERS: ReadonlyMap<string, Callable> = new Map([
-  ...Object.entries(SIMPLE_FILTERS).map(callable),
-  ["d", callable(["default", SIMPLE_FILTERS.default as Act])[1]],
+  ...SIMPLE_FILTERS,
   ["map", map],
   ["reject", choosing(false, false)],
   ["rejectattr", choosing(false, true)],
@@ -199,7 +207,7 @@ export const FILTERS: ReadonlyMap<string, Callable> = new Map([
 const isSequence = (value: Value) =>
   value === undefined || typeof value === "string" || isList(value) || isDict(value);
 
-const SIMPLE_TESTS: Readonly<Record<string, Act>> = {
+export const TESTS = functions({
   boolean: (value) => typeof value === "boolean",
   callable: (value) => typeof value === "function",
   defined: (value) => value !== undefined,
@@ -209,34 +217,24 @@ const SIMPLE_TESTS: Readonly<Record<string, Act>> = {
   float: (value) => typeof value === "number",
   in: (value, items) => contains(items, value),
   integer: (value) => typeof value === "bigint",
-  iterable: isSequence,
-  lower: (value) => TEXT.islower?.(shown(value)),
+  "iterable|sequence": isSequence,
+  lower: (value) => isLower(shown(value)),
   mapping: isDict,
   none: (value) => value === null,
   number: isNumber,
   odd: (value) => countOf(value) % 2 !== 0,
   sameas: (value, other) => value === other,
-  sequence: isSequence,
   string: (value) => typeof value === "string",
   true: (value) => value === true,
   undefined: (value) => value === undefined,
-  upper: (value) => TEXT.isupper?.(shown(value)),
-  eq: isEqual,
-  ne: (a, b) => !isEqual(a, b),
-  lt: (a, b) => compare(a, b) < 0,
-  le: (a, b) => compare(a, b) <= 0,
-  gt: (a, b) => compare(a, b) > 0,
-  ge: (a, b) => compare(a, b) >= 0,
-};
-const ALIASES = { "==": "eq", equalto: "eq", "!=": "ne", "<": "lt", lessthan: "lt", "<=": "le" };
-const MORE_ALIASES = { ">": "gt", greaterthan: "gt", ">=": "ge" };
-
-export const TESTS: ReadonlyMap<string, Callable> = new Map([
-  ...Object.entries(SIMPLE_TESTS).map(callable),
-  ...Object.entries({ ...ALIASES, ...MORE_ALIASES }).map(([alias, name]) => {
-    return callable([alias, SIMPLE_TESTS[name] as Act]);
-  }),
-]);
+  upper: (value) => isUpper(shown(value)),
+  "eq|==|equalto": isEqual,
+  "ne|!=": (a, b) => !isEqual(a, b),
+  "lt|<|lessthan": (a, b) => compare(a, b) < 0,
+  "le|<=": (a, b) => compare(a, b) <= 0,
+  "gt|>|greaterthan": (a, b) => compare(a, b) > 0,
+  "ge|>=": (a, b) => compare(a, b) >= 0,
+});
 
 const RANGE_MAX = 100_000;
 
@@ -294,7 +292,5 @@ const raise = (message: Value) => {
 export const GLOBALS: ReadonlyMap<string, Callable> = new Map<string, Callable>([
   ["dict", dictOf],
   ["namespace", namespaceOf],
-  callable(["raise_exception", raise]),
-  callable(["range", range]),
-  callable(["strftime_now", timeText]),
+  ...functions({ raise_exception: raise, range, strftime_now: timeText }),
 ]);

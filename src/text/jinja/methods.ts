@@ -14,41 +14,24 @@ import {
 } from "./values.ts";
 
 export type Act = (...given: Value[]) => Value;
+type OfText = (text: string, ...given: Value[]) => Value;
 
-/** Names of the parameters after the first, of functions that have any. */
-const PARAMETERS: Readonly<Record<string, string>> = {
-  default: "default_value boolean",
-  dictsort: "case_sensitive by reverse",
-  float: "default",
-  get: "key default",
-  indent: "width first blank",
-  int: "default base",
-  join: "d attribute",
-  max: "case_sensitive attribute",
-  min: "case_sensitive attribute",
-  replace: "old new count",
-  round: "precision method",
-  rsplit: "sep maxsplit",
-  sort: "reverse case_sensitive attribute",
-  split: "sep maxsplit",
-  sum: "attribute start",
-  tojson: "ensure_ascii indent separators sort_keys",
-  trim: "chars",
-};
-
-/** Wraps a function so that it takes arguments by name, too. */
-export function callable([name, act]: [string, Act]): [string, Callable] {
-  const parameters = PARAMETERS[name]?.split(" ") ?? [];
-  const called: Callable = (given, named) => {
-    const all = [...given];
-    for (const [one, value] of named) {
-      const at = parameters.indexOf(one);
-      if (at >= 0) all[at + 1] = value;
-      else throw new TemplateError(`unexpected argument '${one}'`);
-    }
-    return act(...all);
-  };
-  return [name, called];
+/** Functions from rows "name|alias": or "name|alias parameter parameter", with the names of arguments after the first. */
+export function functions(rows: Readonly<Record<string, Act>>): ReadonlyMap<string, Callable> {
+  const all = Object.entries(rows).flatMap(([row, act]) => {
+    const [names = "", ...parameters] = row.split(" ");
+    const called: Callable = (given, named) => {
+      const values = [...given];
+      for (const [name, value] of named) {
+        const at = parameters.indexOf(name);
+        if (at < 0) throw new TemplateError(`unexpected argument '${name}'`);
+        values[at + 1] = value;
+      }
+      return act(...values);
+    };
+    return names.split("|").map((name) => [name, called] as const);
+  });
+  return new Map(all);
 }
 
 /** Python's white space, which differs from JavaScript's. */
@@ -86,11 +69,11 @@ function split(text: string, separator: Value = null, max: Value = -1n): string[
   const parts: string[] = [];
   let rest = separator === null ? stripped(text, null, true, false) : text;
   while (parts.length < most) {
-    const found = typeof by === "string" ? rest.indexOf(by) : rest.search(by);
-    if (found < 0) break;
+    const at = typeof by === "string" ? rest.indexOf(by) : rest.search(by);
+    if (at < 0) break;
     const length = typeof by === "string" ? by.length : (by.exec(rest)?.[0].length ?? 0);
-    parts.push(rest.slice(0, found));
-    rest = rest.slice(found + length);
+    parts.push(rest.slice(0, at));
+    rest = rest.slice(at + length);
   }
   return rest === "" && separator === null ? parts : [...parts, rest];
 }
@@ -101,13 +84,14 @@ function splitRight(text: string, separator: Value = null, max: Value = -1n): st
   return split(turned(text), by, max).map(turned).reverse();
 }
 
-function partition(text: string, separator: string, at: number): Value {
-  return Tuple.of<Value>(text.slice(0, at), separator, text.slice(at + separator.length));
+function partition(text: string, separator: Value): Value {
+  const [before = "", ...after] = text.split(textOf(separator));
+  const rest = after.join(textOf(separator));
+  return Tuple.of<Value>(before, after.length === 0 ? "" : separator, rest);
 }
 
 export function replaced(text: string, from: string, to: string, max: Value = null): string {
-  if (max === null || countOf(max) < 0) return text.replaceAll(from, () => to);
-  let left = countOf(max);
+  let left = max === null || countOf(max) < 0 ? Number.POSITIVE_INFINITY : countOf(max);
   return text.replaceAll(from, (found) => {
     left -= 1;
     return left >= 0 ? to : found;
@@ -119,58 +103,61 @@ export function capitalized(text: string): string {
   return first.toUpperCase() + rest.join("").toLowerCase();
 }
 
-const isOneOf = (given: Value, holds: (part: string) => boolean) =>
+function format(text: string, ...given: Value[]): string {
+  return text.replace(/\{(\d*)\}|\{\{|\}\}|[{}]/g, (all, at?: string) => {
+    if (at !== undefined) return shown(at === "" ? given.shift() : given[Number(at)]);
+    if (all.length === 2) return all.slice(1);
+    throw new TemplateError(`format() with more than {} is not supported: ${text}`);
+  });
+}
+
+const isAny = (given: Value, holds: (part: string) => boolean) =>
   (given instanceof Tuple ? given : [given]).some((part) => holds(textOf(part)));
-const found = (text: string, at: number) =>
+
+/** A place in a text in Python's characters. */
+const placeOf = (text: string, at: number) =>
   BigInt(at < 0 ? at : Array.from(text.slice(0, at)).length);
 
-type OfText = (text: string, ...given: Value[]) => Value;
+/** @throws TemplateError: the place is -1, since nothing was found. */
+function found(place: bigint, problem: string): bigint {
+  if (place < 0n) throw new TemplateError(problem);
+  return place;
+}
 
-export const TEXT: Readonly<Record<string, OfText>> = {
+export const isLower = (text: string) => /\p{Ll}/u.test(text) && !/\p{Lu}/u.test(text);
+export const isUpper = (text: string) => /\p{Lu}/u.test(text) && !/\p{Ll}/u.test(text);
+
+const TEXT: Readonly<Record<string, OfText>> = {
   capitalize: capitalized,
   count: (text, part) => BigInt(text.split(textOf(part)).length - 1),
-  endswith: (text, end) => isOneOf(end, (part) => text.endsWith(part)),
-  find: (text, part) => found(text, text.indexOf(textOf(part))),
-  format: (text, ...given) =>
-    text.replace(/\{(\d*)\}|\{\{|\}\}|[{}]/g, (all, at?: string) => {
-      if (at !== undefined) return shown(at === "" ? given.shift() : given[Number(at)]);
-      if (all.length === 2) return all.slice(1);
-      throw new TemplateError(`format() with more than {} is not supported: ${text}`);
-    }),
-  index: (text, part) => {
-    const at = text.indexOf(textOf(part));
-    if (at < 0) throw new TemplateError("substring not found");
-    return found(text, at);
-  },
+  endswith: (text, end) => isAny(end, (part) => text.endsWith(part)),
+  find: (text, part) => placeOf(text, text.indexOf(textOf(part))),
+  format,
+  index: (text, part) => found(placeOf(text, text.indexOf(textOf(part))), "substring not found"),
   isalnum: (text) => /^[\p{L}\p{N}]+$/u.test(text),
   isalpha: (text) => /^\p{L}+$/u.test(text),
   isdigit: (text) => /^\p{Nd}+$/u.test(text),
-  islower: (text) => /\p{Ll}/u.test(text) && !/\p{Lu}/u.test(text),
+  islower: isLower,
   isspace: (text) => text !== "" && stripped(text, null) === "",
-  isupper: (text) => /\p{Lu}/u.test(text) && !/\p{Ll}/u.test(text),
+  isupper: isUpper,
   join: (text, items) => itemsOf(items).map(textOf).join(text),
   lower: (text) => text.toLowerCase(),
   lstrip: (text, characters) => stripped(text, characters, true, false),
-  partition: (text, sep) => {
-    const at = text.indexOf(textOf(sep));
-    return at < 0 ? Tuple.of<Value>(text, "", "") : partition(text, textOf(sep), at);
-  },
-  removeprefix: (text, part) => {
-    return text.startsWith(textOf(part)) ? text.slice(textOf(part).length) : text;
-  },
-  removesuffix: (text, part) => {
-    return text.endsWith(textOf(part)) ? text.slice(0, text.length - textOf(part).length) : text;
-  },
-  replace: (text, from, to, max) => replaced(text, textOf(from), textOf(to), max),
-  rfind: (text, part) => found(text, text.lastIndexOf(textOf(part))),
-  rsplit: splitRight,
+  partition,
+  removeprefix: (text, part) =>
+    text.startsWith(textOf(part)) ? text.slice(textOf(part).length) : text,
+  removesuffix: (text, part) =>
+    text.endsWith(textOf(part)) ? text.slice(0, text.length - textOf(part).length) : text,
+  "replace old new count": (text, from, to, max) => replaced(text, textOf(from), textOf(to), max),
+  rfind: (text, part) => placeOf(text, text.lastIndexOf(textOf(part))),
+  "rsplit sep maxsplit": splitRight,
   rstrip: (text, characters) => stripped(text, characters, false, true),
-  split,
+  "split sep maxsplit": split,
   splitlines: (text) => {
     const lines = text.split(LINES);
     return lines.at(-1) === "" ? lines.slice(0, -1) : lines;
   },
-  startswith: (text, begin) => isOneOf(begin, (part) => text.startsWith(part)),
+  startswith: (text, begin) => isAny(begin, (part) => text.startsWith(part)),
   strip: (text, characters) => stripped(text, characters),
   title: (text) => text.replace(/\p{L}+/gu, capitalized),
   upper: (text) => text.toUpperCase(),
@@ -181,9 +168,10 @@ export const pairsOf = (dict: Value) =>
 
 const DICT: Readonly<Record<string, Act>> = {
   copy: (dict) => dict,
-  get: (dict, key, otherwise = null) => (isDict(dict) && dict.has(key) ? dict.get(key) : otherwise),
+  "get key default": (dict, key, otherwise = null) =>
+    isDict(dict) && dict.has(key) ? dict.get(key) : otherwise,
   items: pairsOf,
-  keys: (dict) => itemsOf(dict),
+  keys: itemsOf,
   values: (dict) => (isDict(dict) ? [...dict.values()] : []),
 };
 
@@ -192,24 +180,17 @@ const LIST: Readonly<Record<string, Act>> = {
   count: (list, value) => BigInt(itemsOf(list).filter((one) => isEqual(one, value)).length),
   index: (list, value) => {
     const at = itemsOf(list).findIndex((one) => isEqual(one, value));
-    if (at < 0) throw new TemplateError(`${shown(value)} is not in list`);
-    return BigInt(at);
+    return found(BigInt(at), `${shown(value)} is not in list`);
   },
 };
 
-const methods = (table: Readonly<Record<string, Act>>) =>
-  Object.fromEntries(Object.entries(table).map(callable));
-const ofText = ([name, act]: [string, OfText]): [string, Act] => [
-  name,
-  (text, ...given) => act(textOf(text), ...given),
-];
-
 /** Methods by type; their first argument is the object. */
-export const METHODS: Readonly<Record<string, Readonly<Record<string, Callable>>>> = {
-  str: methods(Object.fromEntries(Object.entries(TEXT).map(ofText))),
-  dict: methods(DICT),
-  list: methods(LIST),
-  tuple: methods(LIST),
+export const METHODS: Readonly<Record<string, ReadonlyMap<string, Callable>>> = {
+  // A text's methods are called with texts alone.
+  str: functions(TEXT as Readonly<Record<string, Act>>),
+  dict: functions(DICT),
+  list: functions(LIST),
+  tuple: functions(LIST),
 };
 
 /** Methods of Python's values and of `loop`, and functions of Jinja, that are not supported here. */

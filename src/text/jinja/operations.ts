@@ -21,7 +21,7 @@ import {
 
 /** Attribute as in Python: `d.items` is the method even where the dict has such a key. `path`: the object's name in messages. */
 export function attributeOf(object: Value, name: string, path?: string): Value {
-  const method = METHODS[typeOf(object)]?.[name];
+  const method = METHODS[typeOf(object)]?.get(name);
   if (method !== undefined) return (given, named) => method([object, ...given], named);
   if (isDict(object) || object instanceof Fields) return object.get(name);
   if (object !== undefined) return undefined;
@@ -53,69 +53,76 @@ export function sliced(object: Value, bounds: readonly Value[]): Value {
   const taken: Value[] = [];
   let at = first === undefined ? start : place(first);
   for (; step > 0 ? at < last : at > last; at += step) taken.push(items[at]);
-  if (typeof object === "string") return taken.join("");
-  return object instanceof Tuple ? Tuple.from(taken) : taken;
+  return typeof object === "string" ? taken.join("") : alike(object, taken);
 }
 
-export function binary(operator: string, a: Value, b: Value): Value {
-  switch (operator) {
-    case "~":
-      return shown(a) + shown(b);
-    case "==":
-      return isEqual(a, b);
-    case "!=":
-      return !isEqual(a, b);
-    case "in":
-      return contains(b, a);
-    case "not in":
-      return !contains(b, a);
-    case "<":
-      return compare(a, b) < 0;
-    case "<=":
-      return compare(a, b) <= 0;
-    case ">":
-      return compare(a, b) > 0;
-    case ">=":
-      return compare(a, b) >= 0;
-    default:
-  }
+export type Operation = (a: Value, b: Value) => Value;
+
+const OPERATIONS: Readonly<Record<string, Operation>> = {
+  "~": (a, b) => shown(a) + shown(b),
+  "==": isEqual,
+  "!=": (a, b) => !isEqual(a, b),
+  in: (a, b) => contains(b, a),
+  "not in": (a, b) => !contains(b, a),
+  "<": (a, b) => compare(a, b) < 0,
+  "<=": (a, b) => compare(a, b) <= 0,
+  ">": (a, b) => compare(a, b) > 0,
+  ">=": (a, b) => compare(a, b) >= 0,
+};
+
+/** Arithmetic of integers and of floats. Python rounds down, JavaScript towards zero. */
+const INTEGERS: Readonly<Record<string, (a: bigint, b: bigint) => bigint | number>> = {
+  "+": (a, b) => a + b,
+  "-": (a, b) => a - b,
+  "*": (a, b) => a * b,
+  "/": (a, b) => Number(a) / Number(b),
+  "//": (a, b) => (a - (((a % b) + b) % b)) / b,
+  "%": (a, b) => ((a % b) + b) % b,
+  "**": (a, b) => (b >= 0n ? a ** b : Number(a) ** Number(b)),
+};
+const FLOATS: Readonly<Record<string, (a: number, b: number) => number>> = {
+  "+": (a, b) => a + b,
+  "-": (a, b) => a - b,
+  "*": (a, b) => a * b,
+  "/": (a, b) => a / b,
+  "//": (a, b) => Math.floor(a / b),
+  "%": (a, b) => ((a % b) + b) % b,
+  "**": (a, b) => a ** b,
+};
+
+/** What an infix operator does with two values. */
+export function operation(operator: string): Operation {
+  return OPERATIONS[operator] ?? ((a, b) => calculated(operator, a, b));
+}
+
+function calculated(operator: string, a: Value, b: Value): Value {
   if (operator === "%" && typeof a === "string") return formatted(a, b);
-  if (isNumber(a) && isNumber(b)) return calculated(operator, numberOf(a), numberOf(b));
+  if (isNumber(a) && isNumber(b)) {
+    const x = numberOf(a);
+    const y = numberOf(b);
+    if (["/", "//", "%"].includes(operator) && Number(y) === 0) {
+      throw new TemplateError("division by zero");
+    }
+    const areIntegers = typeof x === "bigint" && typeof y === "bigint";
+    return areIntegers ? INTEGERS[operator]?.(x, y) : FLOATS[operator]?.(Number(x), Number(y));
+  }
   if (operator === "+" && typeof a === "string" && typeof b === "string") return a + b;
   if (operator === "+" && isList(a) && isList(b) && typeOf(a) === typeOf(b)) {
-    return a instanceof Tuple ? Tuple.from([...a, ...b]) : [...a, ...b];
+    return alike(a, [...a, ...b]);
   }
   if (operator === "*" && isNumber(a) !== isNumber(b)) {
-    const [one, times] = isNumber(a) ? [b, countOf(a)] : [a, countOf(b)];
-    if (typeof one === "string") return one.repeat(Math.max(0, times));
-    const all = Array.from({ length: Math.max(0, times) }, () => one).flat();
-    if (isList(one)) return one instanceof Tuple ? Tuple.from(all) : all;
+    const [one, number] = isNumber(a) ? [b, a] : [a, b];
+    const times = Math.max(0, countOf(number));
+    if (typeof one === "string") return one.repeat(times);
+    if (isList(one)) return alike(one, Array.from({ length: times }, () => one).flat());
   }
   const types = `'${typeOf(a)}' and '${typeOf(b)}'`;
   throw new TemplateError(`unsupported operand types for ${operator}: ${types}`);
 }
 
-function calculated(operator: string, a: bigint | number, b: bigint | number): bigint | number {
-  const isDivision = operator === "/" || operator === "//" || operator === "%";
-  if (isDivision && Number(b) === 0) throw new TemplateError("division by zero");
-  if (typeof a === "bigint" && typeof b === "bigint") {
-    // Python rounds down, JavaScript towards zero.
-    const rest = operator === "//" || operator === "%" ? ((a % b) + b) % b : 0n;
-    if (operator === "//") return (a - rest) / b;
-    if (operator === "%") return rest;
-    if (operator === "+") return a + b;
-    if (operator === "-") return a - b;
-    if (operator === "*") return a * b;
-    if (operator === "**" && b >= 0n) return a ** b;
-  }
-  const x = Number(a);
-  const y = Number(b);
-  if (operator === "+") return x + y;
-  if (operator === "-") return x - y;
-  if (operator === "*") return x * y;
-  if (operator === "**") return x ** y;
-  if (operator === "/") return x / y;
-  return operator === "//" ? Math.floor(x / y) : ((x % y) + y) % y;
+/** The items as a list of the same type. */
+function alike(list: readonly Value[], items: readonly Value[]): readonly Value[] {
+  return list instanceof Tuple ? Tuple.from(items) : items;
 }
 
 const PLACE = /%(?:\((\w+)\))?([-+ 0]*)(\d*)(?:\.(\d+))?(.)/gs;
@@ -124,15 +131,15 @@ const PLACE = /%(?:\((\w+)\))?([-+ 0]*)(\d*)(?:\.(\d+))?(.)/gs;
 export function formatted(text: string, values: Value): string {
   const given = values instanceof Tuple ? [...values] : [values];
   const filled = text.replace(PLACE, (...match) => {
-    const [, name, flags, width, digits, kind] = match as (string | undefined)[];
+    const [, name, flags = "", width, digits, kind = ""] = match as (string | undefined)[];
     if (kind === "%") return "%";
     const value = name !== undefined && isDict(values) ? values.get(name) : given.shift();
-    const body = written(value, kind, digits);
-    const sign = body.startsWith("-") || kind === "s" ? "" : (/[+ ]/.exec(flags ?? "")?.[0] ?? "");
-    const fill = flags?.includes("0") && kind !== "s" ? "0" : " ";
+    const isText = kind === "s" || kind === "r";
+    const body = isText ? textAs(kind, value, digits) : numeral(kind, value, digits);
+    const sign = isText || body.startsWith("-") ? "" : (/[+ ]/.exec(flags)?.[0] ?? "");
     const whole = sign + body;
-    if (flags?.includes("-")) return whole.padEnd(Number(width));
-    if (fill === " ") return whole.padStart(Number(width));
+    if (flags.includes("-")) return whole.padEnd(Number(width));
+    if (isText || !flags.includes("0")) return whole.padStart(Number(width));
     const [minus = ""] = /^[-+ ]/.exec(whole) ?? [];
     return minus + whole.slice(minus.length).padStart(Number(width) - minus.length, "0");
   });
@@ -141,15 +148,17 @@ export function formatted(text: string, values: Value): string {
   return filled;
 }
 
-function written(value: Value, kind: string | undefined, digits: string | undefined): string {
-  if (kind === "s") return shown(value).slice(0, digits === undefined ? undefined : Number(digits));
-  if (kind === "r") return repr(value);
+function textAs(kind: string, value: Value, digits: string | undefined): string {
+  const text = kind === "r" ? repr(value) : shown(value);
+  return digits === undefined ? text : text.slice(0, Number(digits));
+}
+
+function numeral(kind: string, value: Value, digits: string | undefined): string {
   if (kind === "f") return countOf(value).toFixed(Number(digits ?? 6));
-  if (!["d", "i", "x", "X"].includes(kind ?? "")) {
-    throw new TemplateError(`%${kind} is not supported`);
-  }
+  if (!/^[dixX]$/.test(kind)) throw new TemplateError(`%${kind} is not supported`);
   const number = numberOf(value);
   const whole = typeof number === "bigint" ? number : BigInt(Math.trunc(number));
-  if (kind === "x") return whole.toString(16);
-  return kind === "X" ? whole.toString(16).toUpperCase() : `${whole}`;
+  const hex = whole.toString(16);
+  if (kind === "x") return hex;
+  return kind === "X" ? hex.toUpperCase() : `${whole}`;
 }

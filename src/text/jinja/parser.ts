@@ -1,27 +1,16 @@
-// Reads a template into functions that write it. Whatever it names and this engine lacks (a statement, a filter, a test, a method of
-// Python's strings) is found here, before there is any chat.
+// Reads a template into functions that write it, statement by statement.
 
+import { type Expression, ExpressionParser, Scope } from "./expressions.ts";
 import {
-  type Assign,
-  doing,
-  type Evaluate,
-  loopAt,
-  macroOf,
-  type Parameters,
-  Scope,
-  type Statement,
-  sequence,
-  setAttribute,
-  textBy,
-  writing,
-} from "./blocks.ts";
-import { TokenCursor } from "./cursor.ts";
-import { tokensOf } from "./lexer.ts";
-import { FILTERS, TESTS } from "./library.ts";
-import { LACKING } from "./methods.ts";
-import { attributeOf, binary, itemOf, sliced } from "./operations.ts";
-import { PartsUse } from "./parts-use.ts";
-import { isTrue, itemsOf, TemplateError, Tuple, typeOf, type Value } from "./values.ts";
+  type Callable,
+  Fields,
+  isTrue,
+  itemsOf,
+  shown,
+  TemplateError,
+  Tuple,
+  type Value,
+} from "./values.ts";
 
 export interface Program {
   readonly write: (scope: Scope) => string;
@@ -31,52 +20,68 @@ export interface Program {
 
 /** Parses a template. @throws TemplateError. */
 export function parsed(template: string): Program {
-  const parser = new Parser(tokensOf(template));
+  const parser = new Parser(template);
   const body = parser.body([]);
-  return { write: (scope) => textBy(body, scope), loopsOverParts: parser.use.isThere };
+  return { write: (scope) => textBy(body, scope), loopsOverParts: parser.loopsOverParts };
 }
 
-interface Given {
-  readonly positional: readonly Evaluate[];
-  readonly named: ReadonlyMap<string, Evaluate>;
-  readonly values: (scope: Scope) => [Value[], Map<string, Value>];
+/** Writes to `out`; returns a jump out of the enclosing loop, if any. */
+type Statement = (scope: Scope, out: string[]) => "break" | "continue" | undefined;
+
+interface Target {
+  readonly assign: (scope: Scope, value: Value) => void;
+  /** null: it is not one name. */
+  readonly name: string | null;
 }
 
-const CONSTANTS: ReadonlyMap<string, Value> = new Map(
-  Object.entries({ true: true, True: true, false: false, False: false, none: null, None: null }),
-);
-/** Operators by precedence, the weakest first. */
-const LEVELS = [["+", "-"], ["~"], ["*", "/", "//", "%"], ["**"]];
-const COMPARISONS = ["==", "!=", "<=", ">=", "<", ">", "in"];
-/** Words after a test that are not its argument. */
-const NO_ARGUMENT = ["else", "or", "and", "if", "in", "is", "not"];
+interface Macro {
+  readonly name: string;
+  readonly parameters: readonly (readonly [name: string, initial: Expression | null])[];
+}
 
-class Parser extends TokenCursor {
-  /** Path of an expression that is a name with attributes (`message.content`), whatever filters and slices are applied to it. */
-  readonly #paths = new Map<Evaluate, string>();
-  readonly use = new PartsUse();
-  #macro: string | null = null;
+class Parser extends ExpressionParser {
+  /** Loops and assignments by the paths of what they loop over and assign. `macro`: the enclosing one. */
+  readonly #loops: { target: string | null; path: string | undefined; macro: Macro | null }[] = [];
+  readonly #aliases: { name: string; path: string | undefined }[] = [];
+  #macro: Macro | null = null;
 
   /** Parses statements up to a tag that begins with one of `ends`, which is not consumed; none: up to the end. */
   body(ends: readonly string[]): Statement {
     const all: Statement[] = [];
-    while (this.at < this.tokens.length) {
+    while (!this.isOver) {
       const { kind, value } = this.next();
       if (kind === "text") all.push(writing(() => value));
       else if (value === "{{") {
-        all.push(writing(this.#tuple()));
+        all.push(writing(this.tuple()));
         this.end();
-      } else {
-        const name = this.name();
-        if (ends.includes(name)) {
-          this.at -= 1;
-          return sequence(all);
-        }
-        all.push(this.#statement(name));
-      }
+      } else if (ends.some((end) => this.isNext(end))) return sequence(all);
+      else all.push(this.#statement(this.name()));
     }
     if (ends.length > 0) throw new TemplateError(`missing ${ends.at(-1)}`);
     return sequence(all);
+  }
+
+  /** Whether a loop is over the content of what a loop over the messages, or an alias of theirs, has. */
+  get loopsOverParts(): boolean {
+    const lists = new Set<string | undefined>(["messages"]);
+    // A set grows under its own iteration.
+    for (const list of lists) {
+      for (const { name, path } of this.#aliases) if (path === list) lists.add(name);
+    }
+    const over = this.#loops.filter(({ path }) => path !== undefined && lists.has(path));
+    const contents = new Set(over.map(({ target }) => `${target}.content`));
+    const isContent = (path: string | undefined) => path !== undefined && contents.has(path);
+    const getsContent = ({ name, parameters }: Macro, parameter: string) => {
+      const index = parameters.findIndex(([own]) => own === parameter);
+      return this.calls.some(({ path, given: { positional, named } }) => {
+        if (path !== name) return false;
+        return isContent(positional[index]?.path) || isContent(named.get(parameter)?.path);
+      });
+    };
+    return this.#loops.some(({ path, macro }) => {
+      if (path === undefined || isContent(path)) return path !== undefined;
+      return macro === null ? path === "content" : getsContent(macro, path);
+    });
   }
 
   #statement(name: string): Statement {
@@ -110,41 +115,40 @@ class Parser extends TokenCursor {
     return body;
   }
 
+  /** Parses the `else` of a statement, if it has one, up to its end. */
+  #otherwise(end: string): Statement | null {
+    const hasElse = this.name() === "else";
+    this.end();
+    return hasElse ? this.#block(end) : null;
+  }
+
   #if(): Statement {
-    const test = this.#tuple(() => this.#or());
+    const test = this.tuple(() => this.infix());
     this.end();
     const then = this.body(["elif", "else", "endif"]);
-    let otherwise: Statement | null = null;
-    if (this.skip("elif")) otherwise = this.#if();
-    else {
-      const hasElse = this.name() === "else";
-      this.end();
-      if (hasElse) otherwise = this.#block("endif");
-    }
+    const otherwise = this.skip("elif") ? this.#if() : this.#otherwise("endif");
     return (scope, out) => (isTrue(test(scope)) ? then : otherwise)?.(scope, out);
   }
 
   #for(): Statement {
-    const [assign, target] = this.#target();
+    const { assign, name: target } = this.#target();
     this.expect("in");
-    const list = this.#tuple(() => this.#or());
-    const filter = this.skip("if") ? this.#expression() : null;
+    const list = this.tuple(() => this.infix());
+    const filter = this.skip("if") ? this.expression() : null;
     this.end();
-    this.use.loops.push({ target, path: this.#paths.get(list), macro: this.#macro });
+    this.#loops.push({ target, path: list.path, macro: this.#macro });
     const body = this.body(["else", "endfor"]);
-    const hasElse = this.name() === "else";
-    this.end();
-    const otherwise = hasElse ? this.#block("endfor") : null;
-    const inner = (scope: Scope, one: Value) => {
-      const own = new Scope(scope);
-      assign(own, one);
-      return own;
+    const otherwise = this.#otherwise("endfor");
+    const scopeOf = (outer: Scope, one: Value) => {
+      const scope = new Scope(outer);
+      assign(scope, one);
+      return scope;
     };
     return (scope, out) => {
       const all = itemsOf(list(scope));
-      const items = filter ? all.filter((one) => isTrue(filter(inner(scope, one)))) : all;
+      const items = filter ? all.filter((one) => isTrue(filter(scopeOf(scope, one)))) : all;
       for (const [i, one] of items.entries()) {
-        const own = inner(scope, one);
+        const own = scopeOf(scope, one);
         own.set("loop", loopAt(items, i));
         if (body(own, out) === "break") break;
       }
@@ -153,15 +157,15 @@ class Parser extends TokenCursor {
   }
 
   #set(): Statement {
-    const [assign, name] = this.#target(true);
+    const { assign, name } = this.#target(true);
     if (this.skip("=")) {
-      const value = this.#tuple();
+      const value = this.tuple();
       this.end();
-      if (name !== null) this.use.aliases.push([name, this.#paths.get(value)]);
+      if (name !== null) this.#aliases.push({ name, path: value.path });
       return doing((scope) => assign(scope, value(scope)));
     }
     let text: Value = "";
-    const filtered = this.#filters(() => text);
+    const filtered = this.filters(() => text);
     this.end();
     const body = this.#block("endset");
     return doing((scope) => {
@@ -172,327 +176,114 @@ class Parser extends TokenCursor {
 
   #macroBlock(): Statement {
     const name = this.name();
-    const parameters = this.#parameters();
+    this.expect("(");
+    const parameters = this.list(")", () => {
+      const own = this.name();
+      return [own, this.skip("=") ? this.expression() : null] as const;
+    });
     this.end();
-    this.use.macros.push([name, parameters.map(([one]) => one)]);
+    const macro = { name, parameters };
     const around = this.#macro;
-    this.#macro = name;
+    this.#macro = macro;
     const body = this.#block("endmacro");
     this.#macro = around;
-    return doing((scope) => scope.set(name, macroOf(parameters, body, scope)));
+    return doing((scope) => scope.set(name, macroOf(macro, body, scope)));
   }
 
-  #parameters(): Parameters {
-    this.expect("(");
-    return this.list(")", () => {
-      const name = this.name();
-      return [name, this.skip("=") ? this.#expression() : null] as const;
-    });
-  }
-
-  /** Parses the target of an assignment: names, or an attribute of a namespace. Also returns the name, if it is a single one. */
-  #target(takesAttribute = false): [Assign, string | null] {
-    const all: Assign[] = [];
-    let name: string | null = null;
+  /** Parses the target of an assignment: names, or an attribute of a namespace. */
+  #target(takesAttribute = false): Target {
+    const all: Target[] = [];
     do {
       if (this.skip("(")) {
-        all.push(this.#target()[0]);
+        all.push({ ...this.#target(), name: null });
         this.expect(")");
         continue;
       }
-      const own = this.name();
-      name = own;
+      const name = this.name();
       if (takesAttribute && this.skip(".")) {
         const attribute = this.name();
-        name = null;
-        all.push((scope, value) => setAttribute(scope.get(own), attribute, value));
-      } else all.push((scope, value) => scope.set(own, value));
+        const assign: Target["assign"] = (scope, value) => {
+          const object = scope.get(name);
+          const set = object instanceof Fields ? object.set : null;
+          if (set === null) {
+            throw new TemplateError("cannot assign attribute on non-namespace object");
+          }
+          set(attribute, value);
+        };
+        all.push({ assign, name: null });
+      } else all.push({ assign: (scope, value) => scope.set(name, value), name });
     } while (this.skip(","));
     const [first] = all;
-    if (all.length === 1 && first !== undefined) return [first, name];
-    const assign: Assign = (scope, value) => {
+    if (all.length === 1 && first !== undefined) return first;
+    const assign: Target["assign"] = (scope, value) => {
       const items = itemsOf(value);
       if (items.length !== all.length) {
         throw new TemplateError(`cannot unpack ${items.length} values into ${all.length} names`);
       }
-      for (const [i, one] of all.entries()) one(scope, items[i]);
+      for (const [i, one] of all.entries()) one.assign(scope, items[i]);
     };
-    return [assign, null];
-  }
-
-  /** Parses one expression, or a tuple of several with commas between them. */
-  #tuple(one: () => Evaluate = () => this.#expression()): Evaluate {
-    const first = one();
-    if (!this.isNext(",")) return first;
-    const all = [first];
-    while (this.skip(",")) if (!this.isEnd() && !this.isNext(")")) all.push(one());
-    return (scope) => Tuple.from(all, (run) => run(scope));
-  }
-
-  #expression(): Evaluate {
-    const then = this.#or();
-    if (!this.skip("if")) return then;
-    const test = this.#or();
-    const otherwise = this.skip("else") ? this.#expression() : () => undefined;
-    return (scope) => (isTrue(test(scope)) ? then : otherwise)(scope);
-  }
-
-  #or(): Evaluate {
-    return this.#joined("or", () => this.#and());
-  }
-
-  #and(): Evaluate {
-    return this.#joined("and", () => this.#not());
-  }
-
-  #joined(word: "or" | "and", next: () => Evaluate): Evaluate {
-    const left = next();
-    if (!this.skip(word)) return left;
-    const right = this.#joined(word, next);
-    return (scope) => {
-      const value = left(scope);
-      return isTrue(value) === (word === "or") ? value : right(scope);
-    };
-  }
-
-  #not(): Evaluate {
-    if (!this.skip("not")) return this.#comparison();
-    const value = this.#not();
-    return (scope) => !isTrue(value(scope));
-  }
-
-  /** Parses comparisons; `a < b < c` means that both hold. */
-  #comparison(): Evaluate {
-    const first = this.#level(0);
-    const rest: [string, Evaluate][] = [];
-    for (;;) {
-      const operator = this.skip("not", "in") ? "not in" : this.operator(COMPARISONS);
-      if (operator === null) break;
-      rest.push([operator, this.#level(0)]);
-    }
-    if (rest.length === 0) return first;
-    return (scope) => {
-      let left = first(scope);
-      return rest.every(([operator, next]) => {
-        const right = next(scope);
-        const holds = isTrue(binary(operator, left, right));
-        left = right;
-        return holds;
-      });
-    };
-  }
-
-  #level(index: number): Evaluate {
-    const operators = LEVELS[index];
-    if (operators === undefined) return this.#unary();
-    let left = this.#level(index + 1);
-    for (;;) {
-      const operator = this.operator(operators);
-      if (operator === null) return left;
-      const a = left;
-      const b = this.#level(index + 1);
-      left = (scope) => binary(operator, a(scope), b(scope));
-    }
-  }
-
-  #unary(takesFilters = true): Evaluate {
-    const sign = this.operator(["-", "+"]);
-    let value: Evaluate;
-    if (sign === null) value = this.#primary();
-    else {
-      const inner = this.#unary(false);
-      value = (scope) => binary(sign, 0n, inner(scope));
-    }
-    const whole = this.#postfix(value);
-    return takesFilters ? this.#filters(whole) : whole;
-  }
-
-  #primary(): Evaluate {
-    const { kind, value } = this.next();
-    if (kind === "integer") return constant(BigInt(value));
-    if (kind === "float") return constant(Number(value));
-    if (kind === "name") {
-      if (CONSTANTS.has(value)) return constant(CONSTANTS.get(value));
-      return this.#withPath((scope) => scope.get(value), value);
-    }
-    if (kind === "string") {
-      let text = value;
-      while (this.tokens[this.at]?.kind === "string") text += this.next().value;
-      return constant(text);
-    }
-    if (value === "(") {
-      if (this.skip(")")) return constant(new Tuple());
-      const inner = this.#tuple();
-      this.expect(")");
-      return inner;
-    }
-    if (value === "[") {
-      const all = this.list("]", () => this.#expression());
-      return (scope) => all.map((one) => one(scope));
-    }
-    if (value !== "{") throw new TemplateError(`unexpected '${value}'`);
-    const all = this.list("}", () => {
-      const key = this.#expression();
-      this.expect(":");
-      return [key, this.#expression()] as const;
-    });
-    return (scope) => new Map(all.map(([key, one]) => [key(scope), one(scope)]));
-  }
-
-  #postfix(start: Evaluate): Evaluate {
-    let value = start;
-    for (;;) {
-      if (this.skip(".")) value = this.#attribute(value);
-      else if (this.skip("[")) value = this.#subscript(value);
-      else if (this.isNext("(")) value = this.#call(value);
-      else return value;
-    }
-  }
-
-  #attribute(object: Evaluate): Evaluate {
-    const { kind, value: name } = this.next();
-    if (kind === "integer") return (scope) => itemOf(object(scope), BigInt(name));
-    if (LACKING.has(name) && this.isNext("(")) {
-      throw new TemplateError(`the method '${name}' is not supported`);
-    }
-    const path = this.#paths.get(object);
-    const run: Evaluate = (scope) => attributeOf(object(scope), name, path);
-    return path === undefined ? run : this.#withPath(run, `${path}.${name}`);
-  }
-
-  #subscript(object: Evaluate): Evaluate {
-    const parts: (Evaluate | null)[] = [];
-    do {
-      const isNone = this.isNext(":") || this.isNext("]");
-      parts.push(isNone ? null : this.#tuple());
-    } while (this.skip(":"));
-    this.expect("]");
-    const path = this.#paths.get(object);
-    const [key = null] = parts;
-    if (parts.length > 1 || key === null) {
-      const run: Evaluate = (scope) =>
-        sliced(
-          object(scope),
-          parts.map((one) => one?.(scope) ?? null),
-        );
-      return path === undefined ? run : this.#withPath(run, path);
-    }
-    const run: Evaluate = (scope) => itemOf(object(scope), key(scope), path);
-    const name = constants.get(key);
-    if (path === undefined || typeof name !== "string") return run;
-    return this.#withPath(run, `${path}.${name}`);
-  }
-
-  #call(callee: Evaluate): Evaluate {
-    const given = this.#arguments();
-    const path = this.#paths.get(callee);
-    if (path !== undefined && LACKING.has(path)) {
-      throw new TemplateError(`the function '${path}' is not supported`);
-    }
-    if (path !== undefined) {
-      const positional = given.positional.map((one) => this.#paths.get(one));
-      const named = [...given.named].map(([name, one]) => [name, this.#paths.get(one)] as const);
-      this.use.calls.push({ name: path, positional, named: new Map(named) });
-    }
-    return (scope) => {
-      const called = callee(scope);
-      if (called === undefined && path !== undefined) {
-        throw new TemplateError(`'${path}' is undefined`);
-      }
-      if (typeof called !== "function") {
-        throw new TemplateError(`'${typeOf(called)}' object is not callable`);
-      }
-      return called(...given.values(scope));
-    };
-  }
-
-  #arguments(): Given {
-    this.expect("(");
-    const positional: Evaluate[] = [];
-    const named = new Map<string, Evaluate>();
-    this.list(")", () => {
-      if (this.isNext("=", 1)) {
-        const name = this.name();
-        this.expect("=");
-        named.set(name, this.#expression());
-      } else positional.push(this.#expression());
-    });
-    const values = (scope: Scope): [Value[], Map<string, Value>] => [
-      positional.map((one) => one(scope)),
-      new Map([...named].map(([name, one]) => [name, one(scope)])),
-    ];
-    return { positional, named, values };
-  }
-
-  #filters(start: Evaluate): Evaluate {
-    let value = start;
-    for (;;) {
-      const path = this.#paths.get(value);
-      if (this.skip("|")) value = this.#filter(value);
-      else if (this.skip("is")) value = this.#test(value);
-      else return value;
-      if (path !== undefined) this.#paths.set(value, path);
-    }
-  }
-
-  #filter(value: Evaluate): Evaluate {
-    const name = this.name();
-    const filter = FILTERS.get(name);
-    if (filter === undefined) throw new TemplateError(`the filter '${name}' is not supported`);
-    const given = this.isNext("(") ? this.#arguments() : NOTHING;
-    const named = given.positional[Number(name.endsWith("attr"))];
-    checkNamed(name, named === undefined ? undefined : constants.get(named));
-    return (scope) => {
-      const [positional, named] = given.values(scope);
-      return filter([value(scope), ...positional], named);
-    };
-  }
-
-  #test(value: Evaluate): Evaluate {
-    const isNegated = this.skip("not");
-    const name = this.name();
-    const test = TESTS.get(name);
-    if (test === undefined) throw new TemplateError(`the test '${name}' is not supported`);
-    let given = NOTHING;
-    if (this.isNext("(")) given = this.#arguments();
-    else if (this.#beginsArgument()) {
-      const one = this.#postfix(this.#primary());
-      given = { ...NOTHING, values: (scope) => [[one(scope)], new Map()] };
-    }
-    return (scope) => {
-      const [positional, named] = given.values(scope);
-      return isTrue(test([value(scope), ...positional], named)) !== isNegated;
-    };
-  }
-
-  #beginsArgument(): boolean {
-    const { kind, value } = this.tokens[this.at] ?? { kind: "end", value: "" };
-    if (kind === "name") return !NO_ARGUMENT.includes(value);
-    return ["string", "integer", "float"].includes(kind) || value === "[" || value === "{";
-  }
-
-  #withPath(run: Evaluate, path: string): Evaluate {
-    this.#paths.set(run, path);
-    return run;
+    return { assign, name: null };
   }
 }
 
-const NOTHING: Given = { positional: [], named: new Map(), values: () => [[], new Map()] };
-
-/** Checks the filter or test that `map`, `select` and `reject` get by name. */
-function checkNamed(filter: string, name: Value): void {
-  const isFilter = filter === "map";
-  const isTest = /^(?:select|reject)/.test(filter);
-  if (typeof name !== "string" || (!isFilter && !isTest)) return;
-  if ((isFilter ? FILTERS : TESTS).has(name)) return;
-  throw new TemplateError(`the ${isFilter ? "filter" : "test"} '${name}' is not supported`);
+function sequence(all: readonly Statement[]): Statement {
+  return (scope, out) => {
+    for (const statement of all) {
+      const jump = statement(scope, out);
+      if (jump !== undefined) return jump;
+    }
+    return undefined;
+  };
 }
 
-/** Values of expressions that are literals. */
-const constants = new WeakMap<Evaluate, Value>();
+function doing(act: (scope: Scope) => unknown): Statement {
+  return (scope) => {
+    act(scope);
+    return undefined;
+  };
+}
 
-function constant(value: Value): Evaluate {
-  const run: Evaluate = () => value;
-  constants.set(run, value);
-  return run;
+function writing(run: Expression): Statement {
+  return (scope, out) => {
+    out.push(shown(run(scope)));
+    return undefined;
+  };
+}
+
+function textBy(body: Statement, scope: Scope): string {
+  const out: string[] = [];
+  body(scope, out);
+  return out.join("");
+}
+
+function macroOf({ parameters }: Macro, body: Statement, scope: Scope): Callable {
+  const known = parameters.map(([name]) => name);
+  return (given, named) => {
+    const inner = new Scope(scope, [
+      ["varargs", Tuple.from(given.slice(parameters.length))],
+      ["kwargs", new Map([...named].filter(([name]) => !known.includes(name)))],
+    ]);
+    for (const [i, [name, initial]] of parameters.entries()) {
+      if (i < given.length) inner.set(name, given[i]);
+      else inner.set(name, named.has(name) ? named.get(name) : initial?.(inner));
+    }
+    return textBy(body, inner);
+  };
+}
+
+/** The variable `loop` in iteration `i`. */
+function loopAt(items: readonly Value[], i: number): Fields {
+  const values: Readonly<Record<string, Value>> = {
+    index: BigInt(i + 1),
+    index0: BigInt(i),
+    revindex: BigInt(items.length - i),
+    revindex0: BigInt(items.length - i - 1),
+    first: i === 0,
+    last: i === items.length - 1,
+    length: BigInt(items.length),
+    previtem: i === 0 ? undefined : items[i - 1],
+    nextitem: items[i + 1],
+    cycle: (given) => given[i % given.length],
+  };
+  return new Fields((name) => values[name]);
 }
