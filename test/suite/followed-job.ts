@@ -34,12 +34,9 @@ export async function followedJob<T>(
     version: (epoch) => `v${epoch}`,
   });
   const request = parse(body, JSON.stringify(body));
-  const { specs, stops, answer, wantsText } = await plane.planner.plan(request, EXCHANGE);
-  const needsText = wantsText || stops.some(({ strings }) => strings.length > 0);
-  const job = new Job(
-    { id: "x", specs, stops, text: needsText ? plane.model.text : null },
-    { sidecar, coalescer: new OutputCoalescer(RESTLESS) },
-  );
+  const plan = await plane.planner.plan(request, EXCHANGE);
+  const { answer } = plan;
+  const job = new Job(plan, { id: "x", sidecar, coalescer: new OutputCoalescer(RESTLESS) });
   const timers: (() => void)[] = [];
   /** An entry for each stream that has ended. */
   const ends: string[] = [];

@@ -104,7 +104,7 @@ export function advanced(
   cursor: OutputCursor,
   showsTokens: boolean,
 ): News | null {
-  const isParsed = (job.plan.parse ?? null) !== null;
+  const isParsed = (job.work.parse ?? null) !== null;
   if (isParsed && job.messageOf(output) === null) return null;
   const news = newsOf(job, output, cursor);
   const hasTokens = news.span !== null && showsTokens;

@@ -128,8 +128,8 @@ test("coalescer: a job that throws fails by itself; present and later jobs conti
   });
   const jobOf = (token: number, isFaulty: boolean): Job => {
     const text = Object.assign(new TinyText(), { detokenizer: () => detokenizer(isFaulty) });
-    const plane = { specs: [specFor([token], 1)], stops: [NO_STOPS], text };
-    return new Job({ id: String(token), ...plane }, { sidecar: fixture.sidecar, coalescer });
+    const work = { specs: [specFor([token], 1)], stops: [NO_STOPS], text };
+    return new Job(work, { id: String(token), sidecar: fixture.sidecar, coalescer });
   };
   const bad = jobOf(1, true);
   const good = jobOf(2, false);

@@ -33,19 +33,15 @@ export const flag = v.nullish(v.boolean(isNot("true or false")));
 
 export function integer(min: number, max: number) {
   const message = isNot(`a whole number in ${min}..${max}`);
-  return v.nullish(
-    v.pipe(
-      v.number(message),
-      v.integer(message),
-      v.minValue(min, message),
-      v.maxValue(max, message),
-    ),
-  );
+  return v.nullish(v.pipe(within(min, max, message), v.integer(message)));
+}
+
+export function within(min: number, max: number, message = isNot(`in ${min}..${max}`)) {
+  return v.pipe(v.number(message), v.minValue(min, message), v.maxValue(max, message));
 }
 
 export function number(min: number, max: number) {
-  const message = isNot(`in ${min}..${max}`);
-  return v.nullish(v.pipe(v.number(message), v.minValue(min, message), v.maxValue(max, message)));
+  return v.nullish(within(min, max));
 }
 
 /** A number in the interval (min, max]. */
@@ -235,39 +231,26 @@ interface Shape {
   readonly getter?: (input: unknown) => Shape;
 }
 
-interface Step {
-  readonly key: unknown;
-  readonly value: unknown;
+/** The objects within a schema: their places, as messages name them, and their fields. */
+function objectsIn({ entries, wrapped, item, getter }: Shape, at = ""): [string, string[]][] {
+  if (wrapped !== undefined) return objectsIn(wrapped, at);
+  if (getter !== undefined) return objectsIn(getter({}), at);
+  if (item !== undefined) return objectsIn(item, `each of ${at}`);
+  if (entries === undefined) return [];
+  const inner = Object.entries(entries).flatMap(([field, entry]) =>
+    objectsIn(entry, at === "" ? field : `${at}.${field}`),
+  );
+  return [[at, Object.keys(entries)], ...inner];
 }
 
 /** The message about the last key of `path`, which the schema's object does not have. */
-export function unknownField(schema: object, path: readonly Step[] = []): string {
-  const name = String(path.at(-1)?.key);
-  const around: { at: string; shape: Shape }[] = [];
-  let shape: Shape = schema;
-  let at = "";
-  for (const { key, value } of path) {
-    around.unshift({ at, shape });
-    at = at === "" ? String(key) : `${at}.${String(key)}`;
-    shape = within(shape.entries?.[String(key)] ?? shape.item ?? {}, value);
-  }
-  const [here, ...outer] = around;
-  const fields = here?.shape.entries ?? {};
-  const inner = Object.entries(fields).flatMap(([field, entry]) => {
-    const value = within(entry);
-    if (has(value, name)) return field;
-    return has(within(value.item ?? {}), name) ? `each of ${field}` : [];
-  });
-  const home = inner[0] ?? outer.find((one) => has(one.shape, name))?.at;
-  if (home === undefined) return unknownName(name, Object.keys(fields));
+export function unknownField(schema: object, path: readonly { key: unknown }[] = []): string {
+  const keys = path.map(({ key }) => String(key));
+  const name = keys.pop() ?? "";
+  const place = keys.filter((key) => !/^\d+$/.test(key)).join(".");
+  const objects = objectsIn(schema).sort(([a], [b]) => a.length - b.length);
+  const own = objects.find(([at]) => at.replace("each of ", "") === place);
+  const [home] = objects.find((one) => one !== own && one[1].includes(name)) ?? [];
+  if (home === undefined) return unknownName(name, own?.[1] ?? []);
   return `is not known here; it belongs in ${home || "the body"}`;
-}
-
-function has({ entries = {} }: Shape, name: string): boolean {
-  return Object.hasOwn(entries, name);
-}
-
-function within({ wrapped, getter, ...shape }: Shape, input?: unknown): Shape {
-  if (wrapped !== undefined) return within(wrapped, input);
-  return getter === undefined ? shape : within(getter(input), input);
 }

@@ -19,10 +19,9 @@ import { calledTool, callsIn, type ParsedMessage } from "./tool-calls.ts";
 /** Called after each turn in which outputs have grown, and with the error that ended the job. It throws nothing. */
 export type JobReader = (outputs: readonly Output[], failure: AppError | null) => void;
 
-export interface JobPlan {
-  /** The client's id, or a fresh one. */
-  readonly id: string;
-  /** Generation parameters, one entry for each prompt. */
+/** What a job generates, and what it makes of its responses. */
+export interface Work {
+  /** Generation parameters, one entry for each prompt, and what ends its responses. */
   readonly specs: readonly GenerationSpec[];
   readonly stops: readonly StopRules[];
   /** The client's name for the responses of each prompt. Default: only the whole request has a name. */
@@ -31,17 +30,19 @@ export interface JobPlan {
   readonly text: Text | null;
   /** Makes a message of a response that has ended; the job is done when each has one. Default: none is made. */
   readonly parse?: ((output: Output) => Promise<ParsedMessage>) | null;
-  /** Begins the journal of the responses, which have just joined. Default: none is kept. */
-  readonly journal?:
-    | ((responses: readonly (readonly RolloutRequest[])[]) => RunJournal | null)
-    | null;
 }
 
-export interface JobContext {
+export interface JobOptions {
+  /** The client's id, or a fresh one. */
+  readonly id: string;
   readonly sidecar: Sidecar;
   readonly coalescer: OutputCoalescer;
   /** Records the turns of sessions. Default: nothing does. */
   readonly trajectories?: Trajectories | null;
+  /** Begins the journal of the responses to each prompt, which have just joined. Default: none is kept. */
+  readonly journal?:
+    | ((responses: readonly (readonly RolloutRequest[])[]) => RunJournal | null)
+    | null;
 }
 
 /** Maximum pause between two updates of the readers. */
@@ -116,11 +117,11 @@ function cpuTimeMs(): number {
 export class Job {
   readonly id: string;
   readonly created = Math.floor(Date.now() / 1000);
-  readonly plan: JobPlan;
+  readonly work: Work;
   readonly outputs: Output[] = [];
   readonly #outputs = new Map<RolloutRequest, Output>();
   readonly done: Promise<void>;
-  readonly #context: JobContext;
+  readonly #options: JobOptions;
   readonly #generations: Generation[] = [];
   #journal: RunJournal | null = null;
   readonly #readers = new Set<JobReader>();
@@ -133,24 +134,24 @@ export class Job {
   readonly #ended = Promise.withResolvers<void>();
 
   /** Begins all responses, or none. @throws AppError as Sidecar.generate. */
-  constructor(plan: JobPlan, context: JobContext) {
-    this.id = plan.id;
-    this.plan = plan;
-    this.#context = context;
+  constructor(work: Work, options: JobOptions) {
+    this.id = options.id;
+    this.work = work;
+    this.#options = options;
     this.done = this.#ended.promise;
     // Callers that await it get the error; an unhandled rejection would end the process.
     this.done.catch(() => undefined);
-    this.#unfinished = plan.specs.reduce((sum, { n }) => sum + n, 0);
+    this.#unfinished = work.specs.reduce((sum, { n }) => sum + n, 0);
     try {
-      for (const [index, spec] of plan.specs.entries()) {
-        const stops = present(plan.stops[index], "each prompt has its rules");
+      for (const [index, spec] of work.specs.entries()) {
+        const stops = present(work.stops[index], "each prompt has its rules");
         this.#begin(spec, stops);
       }
     } catch (error) {
       this.abort();
       throw error;
     }
-    this.#journal = plan.journal?.(this.#generations.map(({ requests }) => requests)) ?? null;
+    this.#journal = options.journal?.(this.#generations.map(({ requests }) => requests)) ?? null;
   }
 
   get isDone(): boolean {
@@ -170,13 +171,13 @@ export class Job {
     return of?.requests[0]?.response.promptReport ?? null;
   }
 
-  /** The result of `JobPlan.parse`; null: not yet known. */
+  /** The result of `Work.parse`; null: not yet known. */
   messageOf(output: Output): ParsedMessage | null {
     return this.#messages.get(output) ?? null;
   }
 
   get promptTokens(): number {
-    return this.plan.specs.reduce((sum, { prompt }) => sum + prompt.length, 0);
+    return this.work.specs.reduce((sum, { prompt }) => sum + prompt.length, 0);
   }
 
   /** Prompt tokens in prefix caches: of each prompt the least of its responses. null: an engine did not report it. */
@@ -195,7 +196,7 @@ export class Job {
 
   get bytes(): number {
     let bytes = 0;
-    for (const { prompt } of this.plan.specs) bytes += promptBytes(prompt);
+    for (const { prompt } of this.work.specs) bytes += promptBytes(prompt);
     for (const { request, textBytes } of this.outputs) bytes += responseBytes(request) + textBytes;
     return bytes;
   }
@@ -251,7 +252,7 @@ export class Job {
   }
 
   #parse(grown: readonly Output[]): void {
-    const { parse = null } = this.plan;
+    const { parse = null } = this.work;
     if (parse === null) {
       for (const output of grown) this.#record(output);
       return;
@@ -281,18 +282,18 @@ export class Job {
     const { request, tokens, finish } = output;
     if (finish === null) return;
     const toolCalls = callsIn(message);
-    this.#context.trajectories?.ended(request, { tokens, finish, toolCalls });
+    this.#options.trajectories?.ended(request, { tokens, finish, toolCalls });
   }
 
   #begin(spec: GenerationSpec, stops: StopRules): void {
-    const { text } = this.plan;
+    const { text } = this.work;
     const { skipSpecial } = stops;
     const base = this.outputs.length;
-    const generation = this.#context.sidecar.generate(spec, this.#events);
+    const generation = this.#options.sidecar.generate(spec, this.#events);
     this.#generations.push(generation);
     const { session = null, group } = spec;
     if (session !== null) {
-      this.#context.trajectories?.began({ name: session, group }, generation.requests);
+      this.#options.trajectories?.began({ name: session, group }, generation.requests);
     }
     for (const [index, request] of generation.requests.entries()) {
       const output = new Output({
@@ -344,7 +345,7 @@ export class Job {
     this.#isDone = true;
     this.#hasFailed = true;
     for (const { request } of this.outputs) {
-      this.#context.trajectories?.failed(request, `failed: ${failure.message}`);
+      this.#options.trajectories?.failed(request, `failed: ${failure.message}`);
     }
     this.#ended.reject(failure);
     for (const read of [...this.#readers]) read([], failure);
@@ -352,6 +353,6 @@ export class Job {
 
   #touch(output: Output): void {
     this.#dirty.add(output);
-    this.#context.coalescer.touch(this);
+    this.#options.coalescer.touch(this);
   }
 }

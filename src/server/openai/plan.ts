@@ -12,7 +12,7 @@ import type { Trajectories } from "../trajectories/trajectories.ts";
 import type { Answer } from "./answer.ts";
 import { continued, type EndsOfTurns } from "./continuation.ts";
 import type { TokenList } from "./fields.ts";
-import type { JobPlan } from "./job.ts";
+import type { Work } from "./job.ts";
 import { type Origin, originOf } from "./origin.ts";
 import type { ChatRenderer, RenderedChat } from "./rendering.ts";
 import type { RequestJournals } from "./request-journals.ts";
@@ -20,6 +20,7 @@ import {
   type CommonFields,
   checkPromptReport,
   type Drawing,
+  type DrawingPart,
   drawingOf,
   type OpenAiFields,
   type SamplingFields,
@@ -42,16 +43,10 @@ export interface ParsedRequest {
   readonly answer: (model: ServedModel, promptText: string | null) => Answer;
 }
 
-export interface RequestPart {
+export interface RequestPart extends DrawingPart {
   readonly params: SamplingFields;
   /** Prefix of the parameters' names in messages. Default: none. */
   readonly at?: string;
-  readonly topLogprobs: number;
-  /** Limit of output tokens; null: as many as the context has room for. */
-  readonly tokensMax: number | null;
-  /** Further arguments for the engine (vLLM's extra_args). */
-  readonly extraArgs?: Readonly<Record<string, unknown>>;
-  readonly beside?: Readonly<Record<string, unknown>>;
   /** The tool whose output the prompt ends with; null or absent: none, or not known. */
   readonly tool?: string | null;
   /** Whether a `tokensMax` beyond the context is reduced instead of refused. */
@@ -123,7 +118,14 @@ export interface PlaneParts {
   readonly limits: DataPlaneLimits;
 }
 
-export type Plan = Awaited<ReturnType<Planner["plan"]>>;
+export interface Plan extends Work {
+  readonly isStream: boolean;
+  /** The body's own id, which a retry has too; in the answer the X-Request-Id header goes before it, as in vLLM. */
+  readonly requestId: string | null;
+  /** Parameters of the first prompt, with what an engine has added. */
+  readonly params: SamplingFields;
+  readonly answer: () => Answer;
+}
 
 /** A part's checked parameters, and its adapter and origin. */
 interface Drawn {
@@ -133,6 +135,9 @@ interface Drawn {
   readonly origin: Origin;
 }
 
+const NO_TEXT =
+  "needs the model's tokenizer.json, which is not on this machine: send stop_token_ids, or give --tokenizer DIR";
+
 export class Planner {
   readonly #parts: PlaneParts;
 
@@ -141,8 +146,8 @@ export class Planner {
   }
 
   /** Makes generations of a request. @throws InvalidFieldError; AppError not_found, context_length_exceeded, as Encoder, EngineCalls. */
-  async plan(request: ParsedRequest, exchange: Exchange) {
-    const { model, expected } = this.#parts;
+  async plan(request: ParsedRequest, exchange: Exchange): Promise<Plan> {
+    const { model, expected, limits, chats } = this.#parts;
     const { fields, prompts, answer, textField, names, wantsText } = request;
     for (const part of request.parts) model.adapterOf(part.model ?? fields.model);
     if (fields.stream_options && fields.stream !== true) {
@@ -152,7 +157,7 @@ export class Planner {
     const encoding = this.#encoding(request, exchange);
     // What the engine asks of the response is checked with the rest.
     const isParsed = prompts.kind === "chat" && prompts.toolChoice !== null;
-    const early = isParsed ? await this.#parts.chats.render(chatOf(prompts), encoding) : null;
+    const early = isParsed ? await chats.render(chatOf(prompts), encoding) : null;
     const parts = request.parts.map((part) => withTools(part, prompts, early));
     const drawn = parts.map((part) => this.#drawn(part, fields, exchange));
     const of = (index: number) => present(drawn[index] ?? drawn[0], "each prompt has parameters");
@@ -161,13 +166,15 @@ export class Planner {
     if (prompts.kind === "chat" && cut[0]?.length === 0) {
       throw invalid("messages", "make a prompt without tokens");
     }
-    const { responsesMax } = this.#parts.limits;
     const count = cut.reduce((sum, _, i) => sum + of(i).drawing.n, 0);
-    if (count > responsesMax) {
+    if (count > limits.responsesMax) {
       const asks = `asks for ${count} responses to ${cut.length} prompts`;
-      const problem = `${asks}, more than ${responsesMax} in a request`;
+      const problem = `${asks}, more than ${limits.responsesMax} in a request`;
       throw invalid(`${of(0).part.at ?? ""}n`, problem);
     }
+    const stops = cut.map((_, i) => of(i).drawing.stops);
+    const hasStrings = stops.some(({ strings }) => strings.length > 0);
+    if (hasStrings && !model.hasText) throw invalid("stop", NO_TEXT);
     let specs = cut.map((prompt, i) => this.#specOf(prompt, of(i), fields));
     const { chatText } = written;
     const isShown = prompts.kind === "chat" && prompts.wantsText;
@@ -179,16 +186,14 @@ export class Planner {
     for (const { origin } of drawn) expected({ ...origin, by: `request ${exchange.id}` });
     return {
       specs,
-      wantsText,
+      stops,
       names,
-      answer: () => answer(model, promptText),
-      stops: specs.map((_, i) => of(i).drawing.stops),
+      text: (wantsText || hasStrings) && model.hasText ? model.text : null,
+      parse: this.#parserOf(request, early !== null),
       isStream: fields.stream ?? false,
-      /** The body's own id, which a retry has too; in the answer the X-Request-Id header goes before it, as in vLLM. */
       requestId: fields.request_id ?? null,
-      parse: early === null ? null : this.#parserOf(prompts),
-      /** Of the first prompt, with what an engine has added. */
       params: of(0).part.params,
+      answer: () => answer(model, promptText),
     };
   }
 
@@ -207,18 +212,12 @@ export class Planner {
     const named = part.salt === undefined ? fields : { ...fields, cache_salt: part.salt };
     const origin = originOf(exchange.headers, named, extraArgs, sessionHeaders);
     const { text, hasText, eosTokenIds } = model;
-    const tokensIn = (word: string) => text.encode(word, { addSpecial: false }).length;
-    const drawing = drawingOf(
-      params,
-      { ...part, extraArgs },
-      {
-        vocabularySize: text.vocabularySize,
-        eosTokenIds,
-        at,
-        reportsExperts: sidecar.reportsExperts,
-        ...(hasText ? { tokensIn } : {}),
-      },
-    );
+    const { vocabularySize } = text;
+    const tokensIn = (word: string) =>
+      hasText ? text.encode(word, { addSpecial: false }).length : null;
+    const { reportsExperts } = sidecar;
+    const context = { vocabularySize, eosTokenIds, reportsExperts, tokensIn, at };
+    const drawing = drawingOf(params, { ...part, extraArgs }, context);
     return { part, drawing, adapter: model.adapterOf(part.model ?? fields.model), origin };
   }
 
@@ -321,11 +320,24 @@ export class Planner {
     return text === null ? [] : [[() => text]];
   }
 
-  #parserOf(prompts: Prompts): NonNullable<JobPlan["parse"]> | null {
-    if (prompts.kind !== "chat") return null;
-    const engines = present(this.#parts.engines, "an engine has rendered the chat");
-    const chat = chatOf(prompts);
-    return async (output) => await parseTools(engines, output, chat);
+  /** Without a tokenizer here, an engine makes the text at the end of the response. */
+  #parserOf(
+    { prompts, wantsText }: ParsedRequest,
+    hasTools: boolean,
+  ): NonNullable<Work["parse"]> | null {
+    const { engines, encoder, model } = this.#parts;
+    if (prompts.kind === "chat" && hasTools) {
+      const chat = chatOf(prompts);
+      const rendering = present(engines, "an engine has rendered the chat");
+      return async (output) => await parseTools(rendering, output, chat);
+    }
+    if (model.hasText || !wantsText) return null;
+    return async (output) => {
+      const tokens = output.textTokens();
+      const { signal } = new AbortController();
+      const content = tokens.length === 0 ? "" : await encoder.decode(tokens, signal);
+      return { content, reasoning: null, toolCalls: [] };
+    };
   }
 }
 

@@ -12,7 +12,7 @@ import {
 import * as bounds from "../../core/request/sampling-bounds.ts";
 import { TOKENS_MAX } from "../../core/request/sampling-bounds.ts";
 import { PRIORITY_MAX } from "../../core/schedule/policy.ts";
-import { invalid } from "../route.ts";
+import { fieldOf, invalid } from "../route.ts";
 import * as f from "./fields.ts";
 import { VERSION_FIELD } from "./origin.ts";
 
@@ -70,6 +70,7 @@ export const MAX_TOKENS_FIELD = whole(bounds.MAX_TOKENS);
 /** Alternatives that a response can hold per token (SamplingParams.topLogprobs). */
 export const TOP_LOGPROBS_FIELD = whole(bounds.TOP_LOGPROBS);
 
+const temperatureMessage = f.isNot(bounds.TEMPERATURE_BOUND);
 const notToken = (biases: object) => Object.keys(biases).find((name) => !/^\d+$/.test(name));
 const biasMessage = f.isNot(`a number in ±${bounds.LOGIT_BIAS.max}`);
 /** Schema of biases by token. The core checks the ids and the number of biases. */
@@ -80,24 +81,28 @@ const logitBias = v.pipe(
     (biases) => notToken(biases) === undefined,
     ({ input }) => `holds ${f.show(notToken(input))}, not a token id`,
   ),
-  v.record(
-    v.string(),
-    v.pipe(
-      v.number(biasMessage),
-      v.minValue(bounds.LOGIT_BIAS.min, biasMessage),
-      v.maxValue(bounds.LOGIT_BIAS.max, biasMessage),
-    ),
-  ),
+  v.record(v.string(), f.within(bounds.LOGIT_BIAS.min, bounds.LOGIT_BIAS.max, biasMessage)),
 );
+
+/** Fields that the engine gets under the same names: Worker.supports decides. */
+const ENGINE_ENTRIES = {
+  /** -1: logprobs of every token of the vocabulary. */
+  prompt_logprobs: f.integer(-1, TOKENS_MAX),
+  allowed_token_ids: v.nullish(f.tokenList),
+  bad_words: v.nullish(f.listOf(f.text, 1024)),
+  logprob_token_ids: v.nullish(f.tokenList),
+  repetition_detection: v.nullish(f.fieldsOfAnyKind),
+  structured_outputs: v.nullish(f.fieldsOfAnyKind),
+  thinking_token_budget: f.integer(-1, TOKENS_MAX),
+} as const;
+const ENGINE_FIELDS = Object.keys(ENGINE_ENTRIES) as (keyof typeof ENGINE_ENTRIES)[];
 
 export const SAMPLING_ENTRIES = {
   n: f.integer(1, 16_384),
   temperature: v.nullish(
     v.pipe(
-      v.number(f.isNot(bounds.TEMPERATURE_BOUND)),
-      v.minValue(0, f.isNot(bounds.TEMPERATURE_BOUND)),
-      v.maxValue(bounds.TEMPERATURE.max, f.isNot(bounds.TEMPERATURE_BOUND)),
-      v.check(bounds.isTemperature, f.isNot(bounds.TEMPERATURE_BOUND)),
+      f.within(0, bounds.TEMPERATURE.max, temperatureMessage),
+      v.check(bounds.isTemperature, temperatureMessage),
     ),
   ),
   top_p: f.numberAbove(bounds.TOP_P.min, bounds.TOP_P.max),
@@ -117,15 +122,7 @@ export const SAMPLING_ENTRIES = {
   skip_special_tokens: f.flag,
   // Detokenizers here never put spaces between tokens, so both values mean the same.
   spaces_between_special_tokens: f.flag,
-  /** -1: logprobs of every token of the vocabulary. */
-  prompt_logprobs: f.integer(-1, bounds.TOKENS_MAX),
-  // The engine's own business: Worker.supports decides.
-  allowed_token_ids: v.nullish(f.tokenList),
-  bad_words: v.nullish(f.listOf(f.text, 1024)),
-  logprob_token_ids: v.nullish(f.tokenList),
-  repetition_detection: v.nullish(f.fieldsOfAnyKind),
-  structured_outputs: v.nullish(f.fieldsOfAnyKind),
-  thinking_token_budget: f.integer(-1, bounds.TOKENS_MAX),
+  ...ENGINE_ENTRIES,
   // Refused.
   best_of: f.unsupported("only n responses are drawn", 1),
   use_beam_search: f.unsupported("responses are sampled", false),
@@ -138,7 +135,7 @@ export const SAMPLING_ENTRIES = {
   /** Default: as the engines are set, which report the experts of all requests or of none. */
   return_routed_experts: f.flag,
   /** Experts of earlier positions are not reported. Only with return_routed_experts. */
-  routed_experts_prompt_start: f.integer(0, bounds.TOKENS_MAX),
+  routed_experts_prompt_start: f.integer(0, TOKENS_MAX),
 } as const;
 
 const samplingObject = v.object(SAMPLING_ENTRIES);
@@ -150,8 +147,8 @@ export interface SamplingContext {
   readonly eosTokenIds: readonly number[];
   /** Whether every engine reports the experts of every request. */
   readonly reportsExperts: boolean;
-  /** Number of tokens of a word, without special ones. Absent: not known. */
-  readonly tokensIn?: (word: string) => number;
+  /** Number of tokens of a word, without special ones. Default, and null: not known. */
+  readonly tokensIn?: (word: string) => number | null;
   readonly at: string;
 }
 
@@ -175,61 +172,61 @@ export interface StopRules {
   readonly skipSpecial: boolean;
 }
 
-/** The sampling parameters of fields. `topLogprobs`: 0..20. `extraArgs`: further fields for the engine. @throws InvalidFieldError. */
+/** What a part of a request asks for besides its sampling parameters. */
+export interface DrawingPart {
+  /** 0..20. */
+  readonly topLogprobs: number;
+  /** Limit of output tokens; null: as many as the context has room for. */
+  readonly tokensMax: number | null;
+  /** Further arguments for the engine (vLLM's extra_args). */
+  readonly extraArgs?: Readonly<Record<string, unknown>>;
+  /** Further fields of the engine's own endpoint. */
+  readonly beside?: Readonly<Record<string, unknown>>;
+}
+
+/** The sampling parameters of fields. @throws InvalidFieldError. */
 export function drawingOf(
   fields: SamplingFields,
-  own: {
-    topLogprobs: number;
-    tokensMax: number | null;
-    extraArgs: Record<string, unknown>;
-    /** Further fields of the engine's own endpoint. */
-    beside?: Readonly<Record<string, unknown>>;
-  },
+  part: DrawingPart,
   context: SamplingContext,
 ): Drawing {
   const { eosTokenIds, at, vocabularySize } = context;
   const eos = fields.ignore_eos === true ? [] : eosTokenIds;
-  for (const token of fields.stop_token_ids ?? []) {
-    if (token >= vocabularySize) {
-      const problem = `holds token ${token}, not in 0..${vocabularySize - 1}`;
-      throw invalid(`${at}stop_token_ids`, problem);
-    }
+  const own = fields.stop_token_ids ?? [];
+  const wrong = f.indexBeyond(own, vocabularySize);
+  if (wrong >= 0) {
+    const problem = `holds token ${own[wrong]}, not in 0..${vocabularySize - 1}`;
+    throw invalid(`${at}stop_token_ids`, problem);
   }
-  const stopTokenIds = [...new Set([...eos, ...(fields.stop_token_ids ?? [])])];
   const tokensMin = fields.min_tokens ?? 0;
-  if (own.tokensMax !== null && tokensMin > own.tokensMax) {
-    throw invalid(`${at}min_tokens`, `is ${tokensMin}, beyond max_tokens, ${own.tokensMax}`);
+  if (part.tokensMax !== null && tokensMin > part.tokensMax) {
+    throw invalid(`${at}min_tokens`, `is ${tokensMin}, beyond max_tokens, ${part.tokensMax}`);
   }
+  if (fields.stop === "") throw invalid(`${at}stop`, "is an empty text");
+  const stops = {
+    strings: [fields.stop ?? []].flat(),
+    keepStop: fields.include_stop_str_in_output ?? false,
+    tokensMin,
+    tokens: new Set([...eos, ...own]),
+    eos: eos[0] ?? -1,
+    skipSpecial: fields.skip_special_tokens ?? true,
+  };
   const temperature = fields.temperature ?? 1;
-  const engineFields = engineFieldsOf(fields, own, context);
   const seed = fields.seed === -1 ? null : (fields.seed ?? null);
   return {
     sampling: {
       temperature,
       seed: seed ?? 0,
-      stopTokenIds,
-      shaping: shapingOf(fields, { temperature, stops: stopTokenIds.length }),
-      topLogprobs: own.topLogprobs,
-      engineFields,
+      stopTokenIds: [...stops.tokens],
+      shaping: shapingOf(fields, { temperature, stops: stops.tokens.size }),
+      topLogprobs: part.topLogprobs,
+      engineFields: engineFieldsOf(fields, part, { ...context, stops }),
       ...(hasStatelessWords(fields, context) ? { statelessFields: ["bad_words"] } : {}),
     },
     seeded: seed !== null,
     n: fields.n ?? 1,
-    stops: {
-      strings: stopStringsOf(fields.stop, at),
-      keepStop: fields.include_stop_str_in_output ?? false,
-      tokensMin,
-      tokens: new Set(stopTokenIds),
-      eos: eos[0] ?? -1,
-      skipSpecial: fields.skip_special_tokens ?? true,
-    },
+    stops,
   };
-}
-
-function stopStringsOf(stop: SamplingFields["stop"], at: string): readonly string[] {
-  if (stop === null || stop === undefined) return [];
-  if (stop === "") throw invalid(`${at}stop`, "is an empty text");
-  return typeof stop === "string" ? [stop] : stop;
 }
 
 /** The shaping of logits; null where every value is neutral, so that engines need not look. */
@@ -259,27 +256,27 @@ function shapingOf(
 
 function engineFieldsOf(
   fields: SamplingFields,
-  { extraArgs, beside }: { extraArgs: object; beside?: Readonly<Record<string, unknown>> },
-  context: SamplingContext,
+  { extraArgs = {}, beside }: DrawingPart,
+  { eosTokenIds, reportsExperts, stops }: SamplingContext & { readonly stops: StopRules },
 ): Readonly<Record<string, unknown>> | null {
-  const budget = fields.thinking_token_budget ?? -1;
-  const passed: Record<string, unknown> = {
-    ...beside,
-    // Where only the engine knows what ends a text, it ends the response.
-    ignore_eos: context.eosTokenIds.length === 0 && fields.ignore_eos !== true ? false : null,
-    prompt_logprobs: fields.prompt_logprobs,
-    ...expertFields(fields, context),
-    allowed_token_ids: fields.allowed_token_ids,
-    bad_words: fields.bad_words?.length === 0 ? null : fields.bad_words,
-    logprob_token_ids: fields.logprob_token_ids,
-    repetition_detection: fields.repetition_detection,
-    structured_outputs: fields.structured_outputs,
-    thinking_token_budget: budget === -1 ? null : budget,
-    extra_args: Object.keys(extraArgs).length === 0 ? null : extraArgs,
-  };
-  const present = Object.entries(passed).filter(
-    ([, value]) => value !== null && value !== undefined,
-  );
+  const passed: Record<string, unknown> = { ...beside };
+  for (const name of ENGINE_FIELDS) passed[name] = fields[name];
+  // Values that ask for nothing.
+  if (fields.bad_words?.length === 0) passed.bad_words = null;
+  if (fields.thinking_token_budget === -1) passed.thinking_token_budget = null;
+  if (Object.keys(extraArgs).length > 0) passed.extra_args = extraArgs;
+  // Where only the engine knows what ends a text, it ends the response.
+  if (eosTokenIds.length === 0 && fields.ignore_eos !== true) passed.ignore_eos = false;
+  if (fields.return_routed_experts ?? reportsExperts) {
+    passed.return_routed_experts = true;
+    passed.routed_experts_prompt_start = fields.routed_experts_prompt_start;
+    // An engine reports them with its own last token, so it must apply the stop strings itself.
+    if (stops.strings.length > 0) {
+      passed.stop = stops.strings;
+      passed.include_stop_str_in_output = stops.keepStop;
+    }
+  }
+  const present = Object.entries(passed).filter(([, value]) => (value ?? null) !== null);
   return present.length === 0 ? null : Object.fromEntries(present);
 }
 
@@ -294,22 +291,6 @@ function hasStatelessWords(
   const isToken = (word: string) =>
     word.length <= WORD_CHARACTERS_MAX && !/^\s/.test(word) && tokensIn?.(word) === 1;
   return (words?.length ?? 0) > 0 && words?.every(isToken) === true;
-}
-
-/** Fields that ask for experts. An engine reports these with its own last token, so it must apply the stop strings itself. */
-function expertFields(
-  fields: SamplingFields,
-  { reportsExperts, at }: SamplingContext,
-): Record<string, unknown> {
-  if (!(fields.return_routed_experts ?? reportsExperts)) return {};
-  const strings = stopStringsOf(fields.stop, at);
-  return {
-    return_routed_experts: true,
-    routed_experts_prompt_start: fields.routed_experts_prompt_start,
-    ...(strings.length === 0
-      ? {}
-      : { stop: strings, include_stop_str_in_output: fields.include_stop_str_in_output ?? false }),
-  };
 }
 
 /** Refuses reports on the prompt in a stream, as vLLM does. @throws InvalidFieldError. */
@@ -380,32 +361,35 @@ export type CommonFields = v.InferOutput<typeof commonObject>;
 const openAiObject = v.object(OPENAI_ENTRIES);
 export type OpenAiFields = v.InferOutput<typeof openAiObject>;
 
-/** OpenAI's response_format as vLLM's structured_outputs; null: free text. @throws InvalidFieldError. */
-function structureOf(
-  format: Readonly<Record<string, unknown>> | null | undefined,
-): Record<string, unknown> | null {
-  if (format === null || format === undefined || format.type === "text") return null;
-  if (format.type === "json_object") return { json_object: true };
-  if (format.type === "structural_tag") return { structural_tag: JSON.stringify(format) };
-  if (format.type !== "json_schema") {
-    const problem = `is ${JSON.stringify(format.type)}, not text, json_object, json_schema or structural_tag`;
-    throw invalid("response_format.type", problem);
-  }
-  const holder = format.json_schema;
-  const schema =
-    typeof holder === "object" && holder !== null && "schema" in holder ? holder.schema : null;
-  if (schema === null) throw invalid("response_format.json_schema", "holds no schema");
-  return { json: schema };
-}
-
 /** Sets the structure that response_format asks for; refuses both fields at once, as one of them would be dropped. */
 export function withFormat<T extends OpenAiFields & SamplingFields>(fields: T): T {
-  const structure = structureOf(fields.response_format);
+  const structure = structureOf(fields.response_format ?? { type: "text" });
   if (structure === null) return fields;
-  if (fields.structured_outputs !== null && fields.structured_outputs !== undefined) {
+  if ((fields.structured_outputs ?? null) !== null) {
     throw invalid("response_format", "and structured_outputs are both set");
   }
   return { ...fields, structured_outputs: structure };
+}
+
+/** OpenAI's response_format as vLLM's structured_outputs; null: free text. @throws InvalidFieldError. */
+function structureOf(format: Readonly<Record<string, unknown>>): Record<string, unknown> | null {
+  switch (format.type) {
+    case "text":
+      return null;
+    case "json_object":
+      return { json_object: true };
+    case "structural_tag":
+      return { structural_tag: JSON.stringify(format) };
+    case "json_schema": {
+      const schema = fieldOf(format.json_schema, "schema");
+      if (schema === null) throw invalid("response_format.json_schema", "holds no schema");
+      return { json: schema };
+    }
+    default: {
+      const problem = `is ${JSON.stringify(format.type)}, not text, json_object, json_schema or structural_tag`;
+      throw invalid("response_format.type", problem);
+    }
+  }
 }
 
 /** Whether a stream reports usage at its end, and in each event. */

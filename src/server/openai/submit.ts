@@ -4,9 +4,9 @@
 import { CLIENT_GONE } from "../http-errors.ts";
 import type { Kept } from "../kept.ts";
 import { Repeats } from "../repeats.ts";
-import { type Exchange, invalid } from "../route.ts";
+import type { Exchange } from "../route.ts";
 import { eventStream } from "./event-stream.ts";
-import { Job, type JobPlan, OutputCoalescer } from "./job.ts";
+import { Job, OutputCoalescer } from "./job.ts";
 import type { Plan, PlaneParts } from "./plan.ts";
 import { noted } from "./sampling-fields.ts";
 
@@ -23,9 +23,6 @@ interface Lease {
   /** Ends the hold: the client has everything, or has left. */
   release(): void;
 }
-
-const NO_TEXT =
-  "needs the model's tokenizer.json, which is not on this machine: send stop_token_ids, or give --tokenizer DIR";
 
 /** Prefix and suffix that answers put around a request's id: `cmpl-ID-0` is its first prompt, as in vLLM. */
 const WRITTEN_ID = /^(?:generate-tokens-|cmpl-|chatcmpl-)(.+?)(?:-\d+)?$/s;
@@ -79,7 +76,7 @@ export class Jobs {
     let aborted = 0;
     for (const job of [...this.#jobs]) {
       const isWhole = isMeant(job.id);
-      const prompts = isWhole ? [] : [...(job.plan.names ?? []).entries()];
+      const prompts = isWhole ? [] : [...(job.work.names ?? []).entries()];
       const meant = prompts.filter(([, name]) => isMeant(name));
       if (isWhole) job.abort();
       for (const [index] of meant) job.abortPrompt(index);
@@ -161,50 +158,31 @@ export class Jobs {
     }
   }
 
-  /** Parser of a finished response. Without a tokenizer here, an engine makes the text at the end of the response. */
-  #parserOf({ parse = null, wantsText, stops }: Plan): NonNullable<Plan["parse"]> | null {
-    const { model, encoder } = this.#parts;
-    if (model.hasText) return parse;
-    if (hasStrings(stops)) throw invalid("stop", NO_TEXT);
-    if (parse !== null || !wantsText) return parse;
-    return async (output) => {
-      const tokens = output.textTokens();
-      const { signal } = new AbortController();
-      const content = tokens.length === 0 ? "" : await encoder.decode(tokens, signal);
-      return { content, reasoning: null, toolCalls: [] };
-    };
-  }
-
   /** Begins the plan's job. `digest` null: it has no id. */
   #begun(plan: Plan, { headers, url }: Exchange, digest: string | null): Job {
-    const { sidecar, trajectories, journals, model } = this.#parts;
-    const { requestId, names, stops, wantsText } = plan;
+    const { sidecar, trajectories, journals } = this.#parts;
+    const { requestId } = plan;
     const key = { path: url.pathname, id: requestId ?? "", digest: digest ?? "" };
     const journal = digest === null ? null : (journals?.of(key) ?? null);
     const specs = plan.specs.map((spec, i) => {
       const draws = journal?.draws[i];
       return draws === undefined ? spec : { ...spec, draws };
     });
-    const needsText = wantsText || hasStrings(stops);
-    const jobPlan: JobPlan = {
-      id: headers.get("x-request-id") ?? requestId ?? crypto.randomUUID().replaceAll("-", ""),
-      specs,
-      stops,
-      names,
-      text: needsText && model.hasText ? model.text : null,
-      parse: this.#parserOf(plan),
-      journal: journal?.begin ?? null,
-    };
-    const job = new Job(jobPlan, { sidecar, coalescer: this.#coalescer, trajectories });
+    const job = new Job(
+      { ...plan, specs },
+      {
+        id: headers.get("x-request-id") ?? requestId ?? crypto.randomUUID().replaceAll("-", ""),
+        sidecar,
+        coalescer: this.#coalescer,
+        trajectories,
+        journal: journal?.begin ?? null,
+      },
+    );
     this.#jobs.add(job);
     const forget = () => this.#jobs.delete(job);
     job.done.then(forget, forget);
     return job;
   }
-}
-
-function hasStrings(stops: Plan["stops"]): boolean {
-  return stops.some(({ strings }) => strings.length > 0);
 }
 
 /** Waits until the job has ended. false: the client disconnected before. */
