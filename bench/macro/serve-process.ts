@@ -13,7 +13,7 @@ import { EmbeddedKvPool } from "../../src/host/embedded-pool.ts";
 import { serveHttp } from "../../src/server/http.ts";
 import { DataPlane, dataRoutes } from "../../src/server/openai/data-plane.ts";
 import { Sidecar } from "../../src/server/sidecar.ts";
-import { inlineEncoder } from "../../src/text/inline-encoder.ts";
+import { inlineEncoder } from "../../src/text/encoder.ts";
 import type { Text } from "../../src/text/text.ts";
 import { StubWorker } from "../../test/suite/stub-worker.ts";
 import {

@@ -19,7 +19,7 @@ import {
   groupsOf,
   type RolloutPlan,
 } from "../server/rollouts/plan.ts";
-import { inlineEncoder } from "../text/inline-encoder.ts";
+import { inlineEncoder } from "../text/encoder.ts";
 import type { Text } from "../text/text.ts";
 
 export interface PromptLine {

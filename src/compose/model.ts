@@ -10,7 +10,7 @@ import { serverOf } from "../engines/kinds.ts";
 import { type LlamaModel, openLlamaModel } from "../engines/llama/open.ts";
 import { BUNDLED_MODEL } from "../host/installation.ts";
 import type { EngineAddress } from "../server/worker-registry.ts";
-import type { EncoderThread } from "../text/encoder-job.ts";
+import type { EncoderThread } from "../text/encoder.ts";
 import {
   eosTokensOf,
   openHuggingFaceText,

@@ -1,8 +1,8 @@
 import { expect, onTestFinished, test } from "bun:test";
 import { join } from "node:path";
 import { openTinyThread, TinyText } from "../../test/golden/requests/tiny-text.ts";
+import type { EncoderJob, EncoderThread } from "./encoder.ts";
 import { ThreadedEncoder } from "./encoder.ts";
-import type { EncoderJob, EncoderThread } from "./encoder-job.ts";
 import { openHuggingFaceText, openHuggingFaceThread } from "./hugging-face.ts";
 import { type JobAnswer, Lane } from "./job-lane.ts";
 import type { Text } from "./text.ts";

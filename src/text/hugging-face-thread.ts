@@ -1,6 +1,6 @@
 // A thread that encodes with the tokenizer of a Hugging Face directory.
 
-import { serveEncoder } from "./encoder-job.ts";
+import { serveEncoder } from "./encoder.ts";
 import { type HuggingFaceOpening, openHuggingFaceText } from "./hugging-face.ts";
 
 serveEncoder(({ folder, vocabularySizeMin }: HuggingFaceOpening) =>

@@ -8,7 +8,7 @@ import { Tokenizer } from "@huggingface/tokenizers";
 import { AppError, errorText } from "../core/base/errors.ts";
 import { ChatTemplate } from "./chat-template.ts";
 import { VocabularyText } from "./decoding.ts";
-import type { EncoderThread } from "./encoder-job.ts";
+import type { EncoderThread } from "./encoder.ts";
 import { openThread } from "./job-lane.ts";
 import type { Text } from "./text.ts";
 

@@ -2,7 +2,7 @@
 
 import type { WorkerId } from "../../core/base/ids.ts";
 import type { EngineWorker as RolloutWorker } from "../../core/rollout/worker.ts";
-import type { EncoderThread } from "../../text/encoder-job.ts";
+import type { EncoderThread } from "../../text/encoder.ts";
 import type { Text } from "../../text/text.ts";
 import type { LlamaEngineSettings } from "./messages.ts";
 import { loadBackend, openLibrary } from "./native.ts";

@@ -1,6 +1,6 @@
 // A thread that encodes with the vocabulary that the process has open.
 
-import { serveEncoder } from "../../text/encoder-job.ts";
+import { serveEncoder } from "../../text/encoder.ts";
 import type { SharedWeights } from "./messages.ts";
 import { openLibrary } from "./native.ts";
 import { LlamaTokenizer } from "./tokenizer.ts";

@@ -6,7 +6,7 @@ import { assert } from "../../core/base/assert.ts";
 import { AppError } from "../../core/base/errors.ts";
 import { ChatTemplate } from "../../text/chat-template.ts";
 import { VocabularyText } from "../../text/decoding.ts";
-import type { EncoderThread } from "../../text/encoder-job.ts";
+import type { EncoderThread } from "../../text/encoder.ts";
 import { openThread } from "../../text/job-lane.ts";
 import { nativeBytes } from "./c-bytes.ts";
 import { type LlamaLibrary, pointerOf } from "./native.ts";

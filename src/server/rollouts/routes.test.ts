@@ -7,7 +7,7 @@ import { Bed, DEAF, specFor } from "../../../test/suite/sidecar-bed.ts";
 import { InvalidFieldError } from "../../core/base/errors.ts";
 import { weightEpoch } from "../../core/base/ids.ts";
 import { drawKey } from "../../core/request/request.ts";
-import { inlineEncoder } from "../../text/inline-encoder.ts";
+import { inlineEncoder } from "../../text/encoder.ts";
 import type { Text } from "../../text/text.ts";
 import { ChatRenderer } from "../openai/rendering.ts";
 import { type Exchange, Router } from "../route.ts";

@@ -1,8 +1,8 @@
 // A tiny text for tests: bytes, numbers and one special token.
 
 import { InvalidFieldError } from "../../../src/core/base/errors.ts";
+import type { EncoderThread } from "../../../src/text/encoder.ts";
 import { ThreadedEncoder } from "../../../src/text/encoder.ts";
-import type { EncoderThread } from "../../../src/text/encoder-job.ts";
 import { openThread } from "../../../src/text/job-lane.ts";
 import type { Chat, Detokenizer, Text } from "../../../src/text/text.ts";
 
