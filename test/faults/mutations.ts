@@ -1,8 +1,8 @@
-// `npm run mutations`: introduces faults of the past again, one at a time, and counts how many of them the simulators find.
+// `npm run mutations`: introduces faults of the past again, one at a time, and counts how many of them the simulator finds.
 // mutations.json has them: those of this project's history ("ours"), and those that users of other projects reported. Each
-// is a change of a copy of the source, of a text that occurs once; the simulators run on it until one objects. A fault that a
+// is a change of a copy of the source, of a text that occurs once; the simulator runs on it until it objects. A fault that a
 // later guard hides has that guard's line as a second change. `seed`: the first to run, for a fault that few seeds find, or that
-// others than the guard alone would find. `test`: the file that has to find it, for what no simulator runs (connections), or has in too few seeds.
+// others than the guard alone would find. `test`: the file that has to find it, for what the simulator does not run (connections), or has in too few seeds.
 
 import { cpSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -37,7 +37,7 @@ interface Found {
 }
 
 const program = new Command("mutations")
-  .description("Introduce faults of the past again; count those that the simulators find.")
+  .description("Introduce faults of the past again; count those that the simulator finds.")
   .option("--seeds <N>", "seeds to run at most for each fault", Number, 2_000)
   .option("--only <PATTERN>", "only faults whose name has this", "")
   .option("--json", "print the result as JSON");
@@ -75,7 +75,7 @@ else {
 }
 process.exitCode = found < SHARE_MIN * results.length ? 1 : 0;
 
-/** Runs the simulators on the tree with this fault in it. */
+/** Runs the simulator on the tree with this fault in it. */
 function run({ fault, from, seed: first = 1, test, changes }: Mutation): Found {
   const originals = new Map<string, string>();
   try {
@@ -107,10 +107,10 @@ function run({ fault, from, seed: first = 1, test, changes }: Mutation): Found {
       "--first",
     ];
     const ended = Bun.spawnSync(command, { cwd: tree, stderr: "pipe", timeout: HANG_MS });
-    const finding = /^(\w+) seed (\d+): (.*)$/m.exec(ended.stderr.toString());
+    const finding = /^seed (\d+): (.*)$/m.exec(ended.stderr.toString());
     if (finding !== null) {
-      const [, simulator, seed, what] = finding;
-      return { fault, from, found: `${simulator}: ${what}`, seeds: Number(seed) };
+      const [, seed, what = ""] = finding;
+      return { fault, from, found: what, seeds: Number(seed) };
     }
     if (ended.exitCode === 0 || ended.exitedDueToTimeout === true) {
       return { fault, from, found: null, seeds: options.seeds };

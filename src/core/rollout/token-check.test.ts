@@ -1,7 +1,9 @@
 // Wrong output of a worker fails the response concerned alone: the worker continues, and so do all others.
 
 import { expect, test } from "bun:test";
-import { type OpenWorker, world } from "../../../test/suite/rollout-bed.ts";
+import { EPOCH, type OpenWorker, world } from "../../../test/suite/rollout-bed.ts";
+import { present } from "../base/assert.ts";
+import { weightEpoch } from "../base/ids.ts";
 import type { WorkerEvent } from "./worker.ts";
 
 type Tokens = Extract<WorkerEvent, { kind: "tokens" }>;
@@ -80,3 +82,22 @@ for (const [name, [lie, problem]] of Object.entries(LIES)) {
     expect(worker.kvTokensUsed).toBe(0);
   });
 }
+
+test("tokens: those of earlier weights, which were on their way, are dropped", async () => {
+  const { rollout, join, submit, steps } = world({});
+  const worker = join();
+  rollout.addWorker(worker);
+  const [request] = submit("a").requests;
+  await steps(4);
+  const { spec, response } = present(request, "the group has one");
+  const made = response.length;
+  expect(made).toBeGreaterThan(0);
+  rollout.advance(weightEpoch(1));
+  // It runs again, and nothing has come of that.
+  await Promise.resolve();
+  expect(worker.sent.filter((kind) => kind === "run")).toHaveLength(2);
+  const late = { tokens: Int32Array.of(7), logprobs: Float32Array.of(-1), top: null };
+  worker.say(EPOCH, [{ kind: "tokens", requestId: spec.requestId, offset: made, ...late }]);
+  expect(response.length).toBe(made);
+  rollout.stop();
+});

@@ -3,9 +3,11 @@
 
 import { AppError } from "../../../src/core/base/errors.ts";
 import { fold32 } from "../../../src/core/base/hash.ts";
+import type { SamplingParams } from "../../../src/core/request/request.ts";
 import type { ControlAnswer, EngineOperation } from "../../../src/core/rollout/operation.ts";
 import type {
   OpenOptions,
+  SamplingSupport,
   WorkerCapacity,
   WorkerCommand,
 } from "../../../src/core/rollout/worker.ts";
@@ -53,6 +55,11 @@ class ServerWorker extends SimulatedWorker {
     return this.#server.weights;
   }
 
+  /** Responses with a penalty come in one piece only. */
+  override supports({ shaping }: SamplingParams): SamplingSupport {
+    return { kind: (shaping?.presencePenalty ?? 0) === 0 ? "divided" : "whole" };
+  }
+
   override send(commands: readonly WorkerCommand[]): void {
     super.send(commands);
     this.#server.wake();
@@ -96,15 +103,9 @@ export class EngineServer implements WorkerSource {
     await this.#time.sleep(1 + this.#random.below(5));
     if (!isAlive()) return await new Promise<never>(() => {});
     if (!this.#isUp || this.#isStopped) throw new AppError("worker_failed", "connection refused");
-    const host = {
-      nowMs: () => this.#time.nowMs,
-      timeline: {
-        add: (atMs: number, act: () => void) => this.#time.after(atMs - this.#time.nowMs, act),
-      },
-    };
     this.link?.drop();
     const worker = new ServerWorker(this, options, this.#capacity);
-    this.link = new FaultyLink(worker, host, this.#random.below(3));
+    this.link = new FaultyLink(worker, this.#time, this.#random.below(3));
     this.wake();
     return this.link;
   }

@@ -1,5 +1,6 @@
-// A simulated worker behind a link with latency that may be cut, lose a frame or deliver one twice. Frames of one direction keep their order, as on any stream. A link that lost a frame
-// reports `failed` after a while, because the receiver of a stream detects the gap.
+// A simulated worker behind a link with latency that may be cut, lose a frame or deliver one twice. Frames of one direction
+// keep their order, as on any stream. A link that lost a frame reports `failed` after a while, because the receiver of a
+// stream detects the gap.
 
 import {
   type GroupId,
@@ -8,6 +9,7 @@ import {
   type WorkerId,
   weightEpoch,
 } from "../../../src/core/base/ids.ts";
+import type { SamplingParams } from "../../../src/core/request/request.ts";
 import type { ControlAnswer, EngineOperation } from "../../../src/core/rollout/operation.ts";
 import type {
   EngineWorker,
@@ -17,23 +19,21 @@ import type {
   WorkerEvent,
   WorkerListener,
 } from "../../../src/core/rollout/worker.ts";
-import type { Timeline } from "./timeline.ts";
+import type { VirtualTime } from "./virtual-time.ts";
 import type { SimulatedWorker } from "./worker.ts";
 
 /** Time after which a link notices a lost message. */
 const DETECT_MS = 40;
 
-export interface LinkHost {
-  readonly timeline: Pick<Timeline<() => void>, "add">;
-  nowMs(): number;
-}
+/** end: of the next frame with an end of a chunk, that and what follows. */
+export type LostPart = "up" | "down" | "end";
 
 export class FaultyLink implements EngineWorker {
   readonly workerId: WorkerId;
   readonly name: string;
   readonly capacity: WorkerCapacity;
   readonly inner: SimulatedWorker;
-  readonly #host: LinkHost;
+  readonly #time: VirtualTime;
   readonly #fastMs: number;
   #latencyMs: number;
   #listener: WorkerListener | null = null;
@@ -47,12 +47,12 @@ export class FaultyLink implements EngineWorker {
   #loseDown = false;
   #repeatUp = false;
 
-  constructor(inner: SimulatedWorker, host: LinkHost, latencyMs: number) {
+  constructor(inner: SimulatedWorker, time: VirtualTime, latencyMs: number) {
     this.inner = inner;
     this.workerId = inner.workerId;
     this.name = inner.name;
     this.capacity = inner.capacity;
-    this.#host = host;
+    this.#time = time;
     this.#fastMs = latencyMs;
     this.#latencyMs = latencyMs;
     inner.listen((epoch, events) => this.#up(epoch, events));
@@ -71,8 +71,8 @@ export class FaultyLink implements EngineWorker {
     return this.inner.keepsKv;
   }
 
-  supports(): SamplingSupport {
-    return this.inner.supports();
+  supports(sampling: SamplingParams): SamplingSupport {
+    return this.inner.supports(sampling);
   }
 
   /** A link that is cut brings no answer; what waits for one learns of the failure. */
@@ -93,8 +93,8 @@ export class FaultyLink implements EngineWorker {
       this.#noticeLater();
       return;
     }
-    this.#downMs = Math.max(this.#downMs, this.#host.nowMs() + this.#latencyMs);
-    this.#host.timeline.add(this.#downMs, () => {
+    this.#downMs = Math.max(this.#downMs, this.#time.nowMs + this.#latencyMs);
+    this.#time.after(this.#downMs - this.#time.nowMs, () => {
       if (!this.#isCut) this.inner.send(commands);
     });
   }
@@ -115,8 +115,7 @@ export class FaultyLink implements EngineWorker {
     void this.inner.close();
   }
 
-  /** end: of the next frame with an end of a chunk, that and what follows. */
-  lose(direction: "up" | "down" | "end"): void {
+  lose(direction: LostPart): void {
     if (direction === "up") this.#loseUp = true;
     else if (direction === "end") this.#loseEnd = true;
     else this.#loseDown = true;
@@ -124,15 +123,6 @@ export class FaultyLink implements EngineWorker {
 
   repeat(): void {
     this.#repeatUp = true;
-  }
-
-  /** Cancels pending faults: a message that is lost later was not lost by the plan. */
-  heal(): void {
-    this.#latencyMs = this.#fastMs;
-    this.#loseUp = false;
-    this.#loseEnd = false;
-    this.#loseDown = false;
-    this.#repeatUp = false;
   }
 
   /** The draft replica there has forgotten what it was sent of these. */
@@ -159,13 +149,13 @@ export class FaultyLink implements EngineWorker {
       this.#noticeLater();
       return;
     }
-    this.#upMs = Math.max(this.#upMs, this.#host.nowMs() + this.#latencyMs);
-    this.#host.timeline.add(this.#upMs, () => this.#deliver(epoch, events));
+    this.#upMs = Math.max(this.#upMs, this.#time.nowMs + this.#latencyMs);
+    this.#time.after(this.#upMs - this.#time.nowMs, () => this.#deliver(epoch, events));
     if (!this.#repeatUp) return;
     const tokens = tokensAlone(events);
     if (tokens.length === 0) return;
     this.#repeatUp = false;
-    this.#host.timeline.add(this.#upMs, () => this.#deliver(epoch, tokens));
+    this.#time.after(this.#upMs - this.#time.nowMs, () => this.#deliver(epoch, tokens));
   }
 
   #deliver(epoch: WeightEpoch, events: readonly WorkerEvent[]): void {
@@ -174,7 +164,7 @@ export class FaultyLink implements EngineWorker {
   }
 
   #noticeLater(): void {
-    this.#host.timeline.add(this.#host.nowMs() + DETECT_MS, () => {
+    this.#time.after(DETECT_MS, () => {
       if (this.#isGone) return;
       this.#isGone = true;
       void this.inner.close();

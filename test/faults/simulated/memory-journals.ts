@@ -40,6 +40,11 @@ class MemoryFile implements RunFile {
     this.#log.stop();
   }
 
+  /** What is in it stays. */
+  stop(): void {
+    this.#log.stop();
+  }
+
   /** The process dies in the middle of a write, of which this share reaches the disk. */
   tear(share: number): void {
     if (this.isRemoved || !this.#log.hasNews) return;
@@ -52,6 +57,13 @@ class MemoryFile implements RunFile {
 export class MemoryDisk {
   #files: MemoryFile[] = [];
   #held: WeightsState | null = null;
+  #isFull = false;
+
+  /** Nothing is written any more. */
+  fill(): void {
+    this.#isFull = true;
+    for (const file of this.#files) file.stop();
+  }
 
   /** Journals for a process that begins: it finds what earlier ones left. */
   open(): RunJournals {
@@ -70,6 +82,7 @@ export class MemoryDisk {
         const before = run === null ? undefined : kept.get(run);
         const bytes = Buffer.concat(before?.frames ?? []).subarray(0, run?.bytes ?? 0);
         const file = new MemoryFile(log, before === undefined ? [] : [new Uint8Array(bytes)]);
+        if (this.#isFull) file.stop();
         this.#files = [...this.#files.filter((one) => one !== before), file];
         return file;
       },

@@ -1,120 +1,177 @@
-// What goes wrong in one run of the fault tests: everything is drawn from the seed, so the seed repeats the run. Faults
-// come first; then everything heals, and everything must finish.
+// What a whole sidecar, its engines and its trainer go through in one run, all drawn from the seed. In every third run
+// nothing goes wrong, and every call must be answered as in the documentation.
 
+import { present } from "../../../src/core/base/assert.ts";
 import { DRAFT_MODES, type DraftMode } from "../../../src/core/draft/registry.ts";
 import { POLICY_NAMES, type PolicyName } from "../../../src/core/schedule/policies.ts";
 import { Random } from "../../suite/random.ts";
+import type { ControlFault } from "./engine-server.ts";
+import type { LostPart } from "./link.ts";
 
-export type LostPart = "up" | "down" | "end";
+export type EngineFault =
+  | { readonly kind: "kill" | "stop"; readonly engine: number; readonly ms: number }
+  /** drafts_lost: its draft groups are forgotten, and what was sent for them is asked for again. */
+  | { readonly kind: "cut" | "repeat" | "evict" | "drafts_lost"; readonly engine: number }
+  | { readonly kind: "lose"; readonly engine: number; readonly direction: LostPart }
+  | { readonly kind: "slow"; readonly engine: number; readonly ms: number }
+  | { readonly kind: "control"; readonly engine: number; readonly fault: ControlFault };
 
-export type Fault =
-  /** The worker dies at once, with all its state. */
-  | { readonly kind: "kill"; readonly worker: number }
-  /** A worker more. */
-  | { readonly kind: "join" }
-  /** Latency of frames to and from the worker from now on; 0: the initial one. */
-  | { readonly kind: "slow"; readonly worker: number; readonly latencyMs: number }
-  /** The link loses everything; it notices after a while and gives the worker up. */
-  | { readonly kind: "cut"; readonly worker: number }
-  /** The next frame in that direction is lost; the link notices after a while and gives the worker up. */
-  | { readonly kind: "lose"; readonly worker: number; readonly direction: LostPart }
-  /** The next frame of tokens comes twice. */
-  | { readonly kind: "repeat"; readonly worker: number }
-  /** The engine drops the KV that has been parked longest. */
-  | { readonly kind: "evict"; readonly worker: number }
-  /** The KV pool loses everything. */
+export type SidecarFault =
+  | EngineFault
+  /** The KV pool loses everything; the journals are not written any more. */
   | { readonly kind: "pool_lost" }
-  /** Draft groups are forgotten, and what was sent for them is asked for again. */
-  | { readonly kind: "drafts_lost"; readonly worker: number }
-  /** A pause of generation for a while: no request runs, or no new one begins. */
-  | { readonly kind: "pause"; readonly mode: "keep" | "wait"; readonly ms: number }
-  /** A client gives a response up, or its text is complete. */
-  | { readonly kind: "end"; readonly request: number; readonly reason: "abort" | "stop" }
-  /** Every worker gets the weights of the next epoch. */
-  | { readonly kind: "advance" }
-  /** The journal is not written any more. */
   | { readonly kind: "disk_full" }
-  /** The sidecar dies with its workers, and another one goes on from the journal, whose last write may be torn. */
-  | { readonly kind: "sidecar_killed" };
+  /**
+   * The sidecar dies, and another one goes on from its journals; of the write under way this share is there. `engine`
+   * restarts meanwhile, which no sidecar sees; null: none does.
+   */
+  | { readonly kind: "sidecar_killed"; readonly share: number; readonly engine: number | null };
 
-export interface FaultPlan {
+/**
+ * How a trainer updates the weights. dies: it sends a part and nothing more, and another trainer begins. aborted: it gives the
+ * update up after a part.
+ */
+export type UpdateKind = "parts" | "disk" | "sleep" | "dies" | "aborted";
+
+export interface IterationPlan {
+  readonly work: "rollout" | "requests" | "sessions";
+  readonly isStrict: boolean;
+  readonly groups: number;
+  readonly size: number;
+  readonly tokens: number;
+  /** Some tokens end a response. */
+  readonly stops: boolean;
+  /** Engines take its responses in one piece only, so that they begin anew when one dies. */
+  readonly isWhole: boolean;
+  readonly update: UpdateKind;
+  /** The weights change while responses are being generated, after so many ms; null: when all have come. */
+  readonly updateMs: number | null;
+  /** The trainer's own pause around the update. */
+  readonly pause: "keep" | "wait" | "abort" | null;
+  /** The trainer gives up its requests after so many ms; null: it does not. */
+  readonly abortMs: number | null;
+  /** An engine that leaves after so many ms, and joins again as long after that; null: none does. */
+  readonly leaving: { readonly engine: number; readonly ms: number } | null;
+}
+
+export interface SidecarPlan {
   readonly seed: number;
   readonly policy: PolicyName;
   readonly draft: DraftMode;
   readonly chunkTokens: number;
-  /** Capacity of each worker, in order. */
-  readonly capacities: readonly { readonly slots: number; readonly kvTokens: number }[];
+  readonly engines: readonly { readonly slots: number; readonly kvTokens: number }[];
   readonly poolBytes: number;
-  readonly workers: number;
-  readonly groups: readonly { readonly size: number; readonly divisible: boolean }[];
-  /** Virtual ms between two writes of the journal. */
-  readonly flushMs: number;
-  readonly lengthSeed: number;
-  /** Ascending in time, virtual ms. */
-  readonly faults: readonly { readonly atMs: number; readonly fault: Fault }[];
-  readonly healMs: number;
+  /** Engines report the logprobs of their canary, by which wrong weights are seen. */
+  readonly hasCanary: boolean;
+  readonly iterations: readonly IterationPlan[];
+  readonly faults: readonly { readonly atMs: number; readonly fault: SidecarFault }[];
 }
 
-export const FAULT_TOKENS_MAX = 60;
-export const FAULT_PROMPT_MAX = 5;
+export const SIDECAR_TOKENS_MAX = 80;
+export const SIDECAR_CONTEXT_MAX = 400;
 
-const WORKERS_MAX = 4;
-const HEAL_MS = 150;
+export const ITERATIONS = 6;
+/** Faults come until then. */
+export const FAULTS_MS = 900;
 
-export function planFaults(seed: number): FaultPlan {
-  const random = new Random(seed, "faults");
+export function planSidecar(seed: number): SidecarPlan {
+  const random = new Random(seed, "sidecar");
   const pick = <T>(values: readonly [T, ...T[]]): T =>
     values[random.below(values.length)] ?? values[0];
-  const workers = 1 + random.below(WORKERS_MAX);
-  const count = random.below(12);
-  const times = Array.from({ length: count }, () => random.below(HEAL_MS)).sort((a, b) => a - b);
+  const count = seed % 3 === 0 ? 0 : 1 + random.below(5);
+  const engines = 1 + random.below(3);
+  const hasCanary = seed % 4 !== 1;
+  const isMoving = count > 0 && seed % 7 === 6;
+  const others = new Random(seed, "membership");
+  const more = new Random(seed, "requests");
+  const isMore = seed % 2 === 0;
+  const moreFaults = count === 0 || !isMore ? 0 : more.below(5);
+  const times = Array.from({ length: count }, () => random.below(FAULTS_MS)).sort((a, b) => a - b);
   return {
     seed,
     policy: pick(POLICY_NAMES),
-    draft: pick(DRAFT_MODES),
-    chunkTokens: 1 + random.below(FAULT_TOKENS_MAX),
-    capacities: Array.from({ length: 1 + random.below(WORKERS_MAX) }, () => ({
+    draft: isMore ? (DRAFT_MODES[more.below(DRAFT_MODES.length)] ?? "off") : "off",
+    chunkTokens: pick([4, 16, 1000]),
+    engines: Array.from({ length: engines }, () => ({
       slots: 1 + random.below(6),
-      kvTokens: FAULT_TOKENS_MAX + FAULT_PROMPT_MAX + 1 + random.below(300),
+      kvTokens: SIDECAR_CONTEXT_MAX + random.below(600),
     })),
-    poolBytes: pick([0, 16, 1_000_000]),
-    workers,
-    groups: Array.from({ length: 1 + random.below(6) }, () => ({
-      size: 1 + random.below(5),
-      divisible: random.below(4) > 0,
-    })),
-    flushMs: 1 + random.below(20),
-    lengthSeed: random.below(2 ** 31),
-    faults: times.map((atMs) => ({ atMs, fault: faultOf(random, workers) })),
-    healMs: HEAL_MS,
+    poolBytes: pick([0, 64, 1_000_000]),
+    hasCanary,
+    iterations: Array.from(
+      { length: ITERATIONS },
+      (): IterationPlan => ({
+        work: pick(["rollout", "rollout", "requests", "sessions"]),
+        isStrict: random.below(2) === 0,
+        groups: 1 + random.below(3),
+        size: 1 + random.below(4),
+        tokens: 1 + random.below(SIDECAR_TOKENS_MAX),
+        ...{ stops: false, isWhole: false },
+        update: pick(["parts", "parts", "parts", "disk", "sleep", "dies"]),
+        updateMs: random.below(2) === 0 ? 1 + random.below(80) : null,
+        // What waits for responses waits for ever if engines wait for weights that only the trainer has.
+        pause: pick([null, null, "keep", count === 0 ? "wait" : "keep", "abort"]),
+        abortMs: random.below(6) === 0 ? random.below(60) : null,
+        leaving: null,
+      }),
+    )
+      .map((plan) => (isMoving ? moving(plan, others, engines) : plan))
+      .map((plan) => (isMore ? ending(plan, more) : plan)),
+    faults: [
+      ...times.map((atMs) => {
+        const fault = faultOf(random, engines, hasCanary);
+        // Only a canary tells which weights a server has that cannot name them.
+        const isUnseen = hasCanary && fault.kind === "sidecar_killed" && atMs % 3 === 0;
+        return { atMs, fault: isUnseen ? { ...fault, engine: atMs % engines } : fault };
+      }),
+      ...Array.from({ length: moreFaults }, () => {
+        return { atMs: more.below(FAULTS_MS), fault: lossOf(more, engines) };
+      }),
+    ],
   };
 }
 
-export function pickLost(random: Random): LostPart {
-  return (["up", "down", "end"] as const)[random.below(3)] ?? "end";
+/** Engines come and go, and updates are given up. Draws of its own, so that other seeds find what they found. */
+function moving(plan: IterationPlan, random: Random, engines: number): IterationPlan {
+  const update = random.below(4) === 0 ? "aborted" : plan.update;
+  const engine = random.below(2 * engines);
+  const leaving = engines > 1 && engine < engines ? { engine, ms: random.below(60) } : null;
+  return { ...plan, update, leaving };
 }
 
-const KILLED: Fault = { kind: "sidecar_killed" };
+/** Responses end by a token, or cannot be divided. Draws of its own, too. */
+function ending(plan: IterationPlan, random: Random): IterationPlan {
+  return { ...plan, stops: random.below(2) === 0, isWhole: random.below(4) === 0 };
+}
 
-function faultOf(random: Random, workers: number): Fault {
-  const worker = random.below(workers + 1);
-  const slow = (): Fault => ({ kind: "slow", worker, latencyMs: random.below(60) });
-  const isOne = (of: number) => random.below(of) === 0;
-  const faults: readonly (() => Fault)[] = [
-    () => ({ kind: "kill", worker }),
-    () => ({ kind: "join" }),
-    ...[slow, slow],
-    () => ({ kind: "cut", worker }),
-    () => ({ kind: "lose", worker, direction: pickLost(random) }),
-    () => ({ kind: "repeat", worker }),
-    () => ({ kind: "evict", worker }),
-    () => ({ kind: "pool_lost" }),
-    () => ({ kind: "drafts_lost", worker }),
-    () => ({ kind: "pause", mode: isOne(4) ? "wait" : "keep", ms: random.below(40) }),
-    () => ({ kind: "end", request: random.below(30), reason: isOne(2) ? "abort" : "stop" }),
-    () => ({ kind: "advance" }),
-    () => ({ kind: "advance" }),
-    () => (isOne(4) ? { kind: "disk_full" } : KILLED),
+const LOSSES = ["evict", "drafts_lost", "pool_lost", "disk_full"] as const;
+
+function lossOf(random: Random, engines: number): SidecarFault {
+  const kind = LOSSES[random.below(LOSSES.length)] ?? "evict";
+  const isOfEngine = kind === "evict" || kind === "drafts_lost";
+  return isOfEngine ? { kind, engine: random.below(engines) } : { kind };
+}
+
+const LOST: readonly LostPart[] = ["up", "down", "end"];
+
+const CONTROL_FAULTS: readonly ControlFault[] = ["fail", "refuse", "hang", "wrong"];
+
+function faultOf(random: Random, engines: number, hasCanary: boolean): SidecarFault {
+  const engine = random.below(engines);
+  const control = (): SidecarFault => {
+    const fault = CONTROL_FAULTS[random.below(hasCanary ? 4 : 3)] ?? "fail";
+    return { kind: "control", engine, fault };
+  };
+  const faults: readonly (() => SidecarFault)[] = [
+    () => ({ kind: "kill", engine, ms: random.below(300) }),
+    () => ({ kind: "stop", engine, ms: random.below(300) }),
+    () => ({ kind: "cut", engine }),
+    () => ({ kind: "lose", engine, direction: LOST[random.below(3)] ?? "end" }),
+    () => ({ kind: "repeat", engine }),
+    () => ({ kind: "slow", engine, ms: random.below(60) }),
+    control,
+    control,
+    () => ({ kind: "sidecar_killed", share: random.below(100) / 100, engine: null }),
   ];
-  return faults[random.below(16)]?.() ?? KILLED;
+  return present(faults[random.below(9)], "one of nine")();
 }

@@ -5,7 +5,11 @@
 import { assert, present } from "../../../src/core/base/assert.ts";
 import { fold32 } from "../../../src/core/base/hash.ts";
 import type { RequestId, WeightEpoch, WorkerId } from "../../../src/core/base/ids.ts";
-import type { FinishReason, RequestSpec } from "../../../src/core/request/request.ts";
+import type {
+  FinishReason,
+  RequestSpec,
+  SamplingParams,
+} from "../../../src/core/request/request.ts";
 import type { ControlAnswer, EngineOperation } from "../../../src/core/rollout/operation.ts";
 import type {
   EngineWorker,
@@ -123,7 +127,7 @@ export class SimulatedWorker implements EngineWorker {
     return this.#epoch;
   }
 
-  supports(): SamplingSupport {
+  supports(_sampling: SamplingParams): SamplingSupport {
     return { kind: this.#isWhole ? "whole" : "divided" };
   }
 

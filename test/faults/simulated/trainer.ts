@@ -2,7 +2,7 @@
 // ways that trainers have. It checks whatever it is answered, and after a fault it does what trainers do: it asks again.
 
 import { canaryOf, tellingToken } from "./engine-server.ts";
-import type { IterationPlan, SidecarPlan } from "./sidecar-plan.ts";
+import type { IterationPlan, SidecarPlan } from "./plan.ts";
 import type { VirtualTime } from "./virtual-time.ts";
 
 export class Wrong extends Error {}
@@ -18,6 +18,8 @@ const READY_MS = 30_000;
 const PARTS = 2;
 const TURNS = 3;
 const CUT_TOKENS = 2;
+/** End a response where a plan says so: one in 75 of the tokens that engines draw. */
+const STOPS = Array.from({ length: 12 }, (_, i) => 30 + 70 * i);
 
 interface Answer {
   readonly status: number;
@@ -43,6 +45,7 @@ export interface TrainedSidecar {
 interface Wanted {
   readonly prompt: readonly number[];
   readonly tokens: number;
+  readonly stops: boolean;
   readonly isStrict: boolean;
   /** The current weights when it was sent: none of its tokens is of earlier ones. */
   readonly since: number;
@@ -58,6 +61,13 @@ interface Span {
   readonly from: number;
   readonly to: number;
   readonly version: string;
+}
+
+function samplingOf({ tokens, stops, isWhole }: IterationPlan): object {
+  return {
+    ...{ max_tokens: tokens, ignore_eos: true, stop_token_ids: stops ? STOPS : [] },
+    presence_penalty: isWhole ? 0.5 : 0,
+  };
 }
 
 export class SimulatedTrainer {
@@ -132,7 +142,7 @@ export class SimulatedTrainer {
     const body = {
       groups: prompts.map((token_ids, g) => ({ id: `${g}`, token_ids })),
       ...{ n: plan.size, detached: i % 2 === 0, on_policy: plan.isStrict ? "strict" : "mixed" },
-      sampling_params: { max_tokens: plan.tokens, ignore_eos: true },
+      sampling_params: samplingOf(plan),
     };
     const known = new Map<string, string>();
     const check = (text: string) => {
@@ -218,7 +228,7 @@ export class SimulatedTrainer {
   ): Promise<readonly Made[]> {
     const wanted = { ...this.#wanted(token_ids, plan), isStrict: false };
     this.#ids += 1;
-    const sampling_params = { max_tokens: plan.tokens, n, ignore_eos: true };
+    const sampling_params = { ...samplingOf(plan), n };
     let id = named ?? `q${this.#ids}`;
     for (; ; await this.#world.time.sleep(AGAIN_MS)) {
       const body = { token_ids, sampling_params, request_id: id, ...own };
@@ -244,14 +254,16 @@ export class SimulatedTrainer {
     }
   }
 
-  #wanted(prompt: readonly number[], { tokens, isStrict }: IterationPlan): Wanted {
-    return { prompt, tokens, isStrict, since: this.#current, aborts: this.#aborts };
+  #wanted(prompt: readonly number[], { tokens, stops, isStrict }: IterationPlan): Wanted {
+    return { prompt, tokens, stops, isStrict, since: this.#current, aborts: this.#aborts };
   }
 
   #check({ token_ids: ids, finish_reason: finish }: Made, spans: Span[], wanted?: Wanted): void {
     if (wanted === undefined) throw new Wrong("a response to nothing");
-    const { prompt, tokens, isStrict, since, aborts } = wanted;
-    const isWhole = finish === "length" && ids.length === tokens;
+    const { prompt, tokens, stops, isStrict, since, aborts } = wanted;
+    const end = stops ? ids.findIndex((id) => STOPS.includes(id)) : -1;
+    const isStopped = finish === "stop" && end >= 0 && end === ids.length - 1;
+    const isWhole = isStopped || (finish === "length" && ids.length === tokens && end < 0);
     const mayEnd = finish === "abort" && (this.#aborts > aborts || this.#world.isFaulty);
     if (!isWhole && !(mayEnd && ids.length <= tokens)) {
       throw new Wrong(`${ids.length} of ${tokens} tokens, ended by ${finish}`);
