@@ -23,14 +23,6 @@ const BLOCK_TOKENS = 16;
 /** Limit of known blocks; the oldest are dropped first. */
 const BLOCKS_MAX = 262_144;
 
-/** Sets the value of a block as the newest. */
-function remember<T>(blocks: Map<number, T>, hash: number, value: T): void {
-  blocks.delete(hash);
-  blocks.set(hash, value);
-  const [oldest] = blocks.keys();
-  if (blocks.size > BLOCKS_MAX && oldest !== undefined) blocks.delete(oldest);
-}
-
 /** Finds what a prompt of no named session goes on from, by hashes of its blocks; the caller compares the tokens. */
 class KnownTexts {
   /** Key of each block's owner, by the hash of all tokens up to the block's end. */
@@ -40,7 +32,11 @@ class KnownTexts {
   add(owner: string, scope: number, { spec, response }: RolloutRequest): void {
     const from = spec.prompt.length;
     eachBlock(scope, [spec.prompt, response.tokens()], (hash, end) => {
-      if (end > from) remember(this.#owners, hash, owner);
+      if (end <= from) return;
+      this.#owners.delete(hash);
+      this.#owners.set(hash, owner);
+      const [oldest] = this.#owners.keys();
+      if (this.#owners.size > BLOCKS_MAX && oldest !== undefined) this.#owners.delete(oldest);
     });
   }
 
@@ -74,78 +70,6 @@ function eachBlock(
   }
 }
 
-/** One session: tokens of its first prompt, of each output and of what came before the next; seconds between them. */
-interface TraceLine {
-  readonly group: string;
-  readonly stream: number;
-  readonly prompt_len: number;
-  readonly out_lens: number[];
-  readonly obs_lens: number[];
-  readonly tool_times: number[];
-  /** Numbers of the 512-token blocks of its whole text. Equal numbers mean equal tokens up to there. */
-  hash_ids: readonly number[];
-}
-
-/** Block size of Mooncake's traces. */
-const TRACE_BLOCK_TOKENS = 512;
-/** Limit of lines: the requests of an iteration of 1,000 groups of 16. */
-const LINES_MAX = 16_384;
-
-/** What sessions did, as the lines that tpu-inference's benchmark of agents reads: lengths, times, block hashes, no text. */
-class SessionTrace {
-  readonly #lines = new Set<TraceLine>();
-  /** Number of each block, by the hash of all tokens up to its end. */
-  readonly #blocks = new Map<number, number>();
-  #blockCount = 0;
-
-  begun({ group, spec }: RolloutRequest): TraceLine {
-    const { groupId, sampleIndex: stream } = spec;
-    const lists = { out_lens: [], obs_lens: [], tool_times: [], hash_ids: [] };
-    const line = { group: groupId, stream, prompt_len: group.prompt.length, ...lists };
-    this.#lines.add(line);
-    for (const oldest of this.#lines) {
-      if (this.#lines.size <= LINES_MAX) break;
-      this.#lines.delete(oldest);
-    }
-    return line;
-  }
-
-  finished(line: TraceLine, { spec, response }: RolloutRequest): void {
-    line.out_lens.push(response.length);
-    const ids: number[] = [];
-    let high = 1;
-    let low = 2;
-    let filled = 0;
-    const fill = (): void => {
-      ids.push(this.#numberOf((high & 0x1f_ffff) * 2 ** 32 + low));
-      filled = 0;
-    };
-    for (const tokens of [spec.prompt, response.tokens()]) {
-      for (const token of tokens) {
-        high = fold32(high, token);
-        low = fold32(low, token);
-        filled += 1;
-        if (filled === TRACE_BLOCK_TOKENS) fill();
-      }
-    }
-    if (filled > 0) fill();
-    line.hash_ids = ids;
-  }
-
-  #numberOf(hash: number): number {
-    const number = this.#blocks.get(hash) ?? this.#blockCount++;
-    remember(this.#blocks, hash, number);
-    return number;
-  }
-
-  /** Lines of sessions that have a finished turn. `groups`: of these groups alone; null: of all. */
-  lines(groups: ReadonlySet<string> | null): TraceLine[] {
-    return [...this.#lines].filter(
-      ({ group, out_lens: outs }) => outs.length > 0 && (groups === null || groups.has(group)),
-    );
-  }
-}
-
 interface SessionsOptions {
   /** Time after its last turn at which a session is forgotten. */
   readonly msMax: number;
@@ -161,6 +85,8 @@ interface SessionsOptions {
 const PAUSED_SHOWN_MAX = 64;
 
 interface TurnPlace {
+  /** Key of the session. */
+  readonly key: string;
   /** The group to join; null: the group of its prompt. */
   readonly group: Group | null;
   readonly turn: SessionTurn;
@@ -176,7 +102,6 @@ export interface SessionScope {
 
 interface Session extends SessionScope {
   readonly key: string;
-  trace: TraceLine;
   group: Group;
   /** The turn that was finished last; null: none, or it was given up. */
   last: RolloutRequest | null;
@@ -193,7 +118,6 @@ export class SessionTable {
   readonly #running = new Map<RolloutRequest, { session: Session; isLater: boolean }>();
   /** Keys of the sessions without a name, by their last turns. Sessions themselves would keep their closed groups alive. */
   readonly #texts = new KnownTexts();
-  readonly trace = new SessionTrace();
   #bytes = 0;
   #unnamed = 0;
   #isWatched = false;
@@ -214,7 +138,7 @@ export class SessionTable {
   }
 
   /** Key of the session whose next turn the prompt is, or of a new session. */
-  keyFor({ scope, name }: SessionScope, prompt: Int32Array): string {
+  #keyFor({ scope, name }: SessionScope, prompt: Int32Array): string {
     if (name !== null) return `${scope} ${name}`;
     const owners = this.#texts.owners(hashString(scope), prompt);
     const owner = owners.findLast((key) => {
@@ -240,9 +164,9 @@ export class SessionTable {
     return { count: paused.length, longest: paused.slice(0, PAUSED_SHOWN_MAX) };
   }
 
-  /** Prompt and response of the session's last turn; null: there is none. */
-  textOf(key: string): Int32Array | null {
-    const last = this.#sessions.get(key)?.last ?? null;
+  /** Prompt and response of the turn before this prompt; null: there is none. */
+  textBefore(scope: SessionScope, prompt: Int32Array): Int32Array | null {
+    const last = this.#sessions.get(this.#keyFor(scope, prompt))?.last ?? null;
     if (last === null) return null;
     const text = new Int32Array(contextTokens(last));
     text.set(last.spec.prompt);
@@ -250,10 +174,11 @@ export class SessionTable {
     return text;
   }
 
-  place(key: string, prompt: Int32Array): TurnPlace {
+  place(scope: SessionScope, prompt: Int32Array): TurnPlace {
+    const key = this.#keyFor(scope, prompt);
     this.#sweep();
     const session = this.#sessions.get(key);
-    const first = { group: null, turn: { prompt, leadTokens: 0 }, previous: null };
+    const first = { key, group: null, turn: { prompt, leadTokens: 0 }, previous: null };
     if (session === undefined) return first;
     const root = session.group.prompt;
     const { last } = session;
@@ -264,7 +189,7 @@ export class SessionTable {
     // The last token is computed anew: the next one is drawn from it.
     const previous = last && { request: last, sharedTokens: Math.min(shared, prompt.length - 1) };
     const leadTokens = prompt.length - Math.max(shared, root.length);
-    return { group: session.group, turn: { prompt, leadTokens }, previous };
+    return { key, group: session.group, turn: { prompt, leadTokens }, previous };
   }
 
   /** Records that the request has joined its group as a turn of the session. */
@@ -272,14 +197,8 @@ export class SessionTable {
     const { key, name, scope, isLater } = about;
     const existing = this.#sessions.get(key);
     const empty = { group: request.group, last: null, bytes: 0, dueMs: 0 };
-    const session = existing ?? { key, name, scope, trace: this.trace.begun(request), ...empty };
+    const session = existing ?? { key, name, scope, ...empty };
     if (existing?.group !== request.group) this.#regroup(session, request.group);
-    const { last } = session;
-    if (isLater && last !== null) {
-      session.trace.obs_lens.push(Math.max(0, request.spec.prompt.length - contextTokens(last)));
-      const gapMs = this.#options.clock.nowMs() - (last.response.finishedMs ?? 0);
-      session.trace.tool_times.push(gapMs / 1000);
-    } else if (existing !== undefined) session.trace = this.trace.begun(request);
     // Its KV is the new turn's now.
     if (isLater) this.#setLast(session, null);
     this.#running.set(request, { session, isLater });
@@ -295,7 +214,6 @@ export class SessionTable {
       this.#figures.promptTokens += request.spec.prompt.length;
       this.#figures.cachedTokens += request.response.promptTokensCached ?? 0;
     }
-    this.trace.finished(session.trace, request);
     const isOpen = this.#sessions.get(session.key) === session && session.group === request.group;
     if (!isOpen || isCut(request.response.finish)) {
       this.#options.letGo(request);

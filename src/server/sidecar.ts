@@ -140,7 +140,7 @@ export class Sidecar {
 
   /** Prompt and response of the turn before this prompt in its session; null: there is none. */
   turnBefore(spec: SessionFields): Int32Array | null {
-    return this.sessions.textOf(this.sessions.keyFor(sessionOf(spec), spec.prompt));
+    return this.sessions.textBefore(sessionOf(spec), spec.prompt);
   }
 
   /** Memory of groups that later requests may join. */
@@ -167,9 +167,8 @@ export class Sidecar {
     const { adapter = null, cacheSalt: salt = null } = sampling;
     const scope = { name: spec.group, adapter, salt };
     const session = sessionOf(spec);
-    const key = this.sessions.keyFor(session, spec.prompt);
-    const place = this.sessions.place(key, spec.prompt);
-    const root = place.group;
+    const place = this.sessions.place(session, spec.prompt);
+    const { key, group: root } = place;
     const isLater = root !== null && this.#groups.rejoin(root);
     const group = isLater ? root : this.#groups.groupFor(spec.prompt, scope);
     // Whether a session without a name goes on is not known before it has.

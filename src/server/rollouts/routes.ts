@@ -2,7 +2,6 @@
 // shape of RESPONSES.jsonl; the last line is a summary.
 
 import type { Later } from "../../core/base/clock.ts";
-import { oneLine } from "../../core/base/json-line.ts";
 import { noted } from "../openai/sampling-fields.ts";
 import { lineStream, NDJSON } from "../pulled-stream.ts";
 import { bound, type Exchange, jsonResponse, type Row, wholeNumber } from "../route.ts";
@@ -84,14 +83,6 @@ export const ROLLOUT_ROUTES: readonly Row<Parts>[] = [
     },
   },
   {
-    method: "GET",
-    path: "/v1/rollouts/:id/trace",
-    summary:
-      "Lengths and times of its responses, or of all clients' sessions (`sessions`), as NDJSON",
-    answers: [NDJSON],
-    handle: traceOf,
-  },
-  {
     method: "DELETE",
     path: "/v1/rollouts/:id",
     summary: "Gives up what is not finished",
@@ -110,14 +101,7 @@ export function rolloutSide(options: RolloutRoutesOptions) {
   return { routes: bound(ROLLOUT_ROUTES, { ...options, limits, known }), known };
 }
 
-function traceOf({ known, sidecar }: Parts, exchange: Exchange): Response {
-  const { id = "" } = exchange.params;
-  const groups = id === "sessions" ? null : new Set(known.run(id).groups.map(streamGroupOf));
-  const lines = sidecar.sessions.trace.lines(groups).map((line) => `${JSON.stringify(line)}\n`);
-  return new Response(oneLine(lines.join("")), { headers: { "content-type": NDJSON } });
-}
-
-/** Name of the group in streams and traces. */
+/** Name of the group in streams. */
 function streamGroupOf({ requests }: RolloutRun["groups"][number]): string {
   return String(requests[0]?.spec.groupId ?? "");
 }
