@@ -3,23 +3,22 @@
 // without a follower cost nothing.
 
 import type { Later } from "../../core/base/clock.ts";
-import { AppError } from "../../core/base/errors.ts";
+import { contain } from "../../core/base/contain.ts";
+import type { ErrorCode } from "../../core/base/errors.ts";
 import { requestId } from "../../core/base/ids.ts";
 import type { Group, RolloutRequest } from "../../core/request/buffer.ts";
-import type { Rollout } from "../../core/rollout/rollout.ts";
 import { CLOSE, closeReason } from "../../proto/close-codes.ts";
 import type { CompletedGroups } from "../completed-groups.ts";
 import type { Socket, SocketService } from "../http.ts";
 import type { Sidecar } from "../sidecar.ts";
-import { decodeClientMessage, type Filter, type Subscribe } from "./client-message.ts";
+import { decodeClientMessage, type Subscribe } from "./client-message.ts";
 import {
   addEntry,
   bringOn,
-  type Client,
   type Frame,
   frameJson,
   keyOf,
-  newFrame,
+  type ProgressFields,
   progressFields,
   type StreamCursor,
   type Subject,
@@ -59,10 +58,12 @@ const PROGRESS_MS = 250;
 export class StreamService implements SocketService {
   readonly #options: StreamServiceOptions;
   readonly #limits: StreamLimits;
-  readonly #clients = new Map<Socket, Client>();
-  readonly #subscriptions = new Map<Subject, Set<Subscription>>();
-  /** Subscriptions by the filter's name: a response's number, or a group's name, looked up whenever a response joins. */
-  readonly #named = new Map<string | number, Set<Subscription>>();
+  /** Subscriptions of each connected client, by their keys. */
+  readonly #clients = new Map<Socket, Map<string, Subscription>>();
+  /** Subscriptions by their keys. It is looked up at every event, so a key may be of what is not there yet. */
+  readonly #followers = new Map<string, Set<Subscription>>();
+  /** Keys under which a group is followed. */
+  readonly #keys = new WeakMap<Group, readonly string[]>();
   /** Subscriptions that lack events of this turn. */
   readonly #touched = new Set<Subscription>();
   /** Differs between servers, so that a client sees that it resumes at another one. */
@@ -83,7 +84,7 @@ export class StreamService implements SocketService {
   stats() {
     return {
       clients: this.#clients.size,
-      subjects: this.#subscriptions.size + this.#named.size,
+      subjects: this.#followers.size,
       framesSent: this.#framesSent,
       bytesSent: this.#bytesSent,
       closed: { ...this.#closed },
@@ -91,70 +92,65 @@ export class StreamService implements SocketService {
   }
 
   open(socket: Socket): void {
-    const client: Client = { socket, subscriptions: new Map(), isClosing: false };
-    this.#clients.set(socket, client);
-    if (this.#options.sidecar.isDraining) {
-      this.#end(client, CLOSE.goingAway, "draining");
-    } else if (this.#clients.size > this.#limits.clientsMax) {
-      this.#end(client, CLOSE.tryLater, `more than ${this.#limits.clientsMax} clients`);
+    const { clientsMax } = this.#limits;
+    this.#clients.set(socket, new Map());
+    if (this.#options.sidecar.isDraining) this.#end(socket, CLOSE.goingAway, "draining");
+    else if (this.#clients.size > clientsMax) {
+      this.#end(socket, CLOSE.tryLater, `more than ${clientsMax} clients`);
     }
   }
 
   message(socket: Socket, data: string | Uint8Array): void {
-    const client = this.#clients.get(socket);
-    if (client === undefined || client.isClosing) return;
+    if (!this.#clients.has(socket)) return;
     const { frameBytesMax } = this.#limits;
     if (data.length > frameBytesMax) {
-      this.#end(client, CLOSE.invalid, `invalid_message: more than ${frameBytesMax} bytes`);
-    } else if (typeof data !== "string") this.#end(client, CLOSE.text, "frames are text");
+      this.#end(socket, CLOSE.invalid, `invalid_message: more than ${frameBytesMax} bytes`);
+    } else if (typeof data !== "string") this.#end(socket, CLOSE.text, "frames are text");
     else {
       const decoded = decodeClientMessage(data);
-      if (decoded.kind === "ok") this.#subscribe(client, decoded.message);
-      else this.#end(client, CLOSE.invalid, `${decoded.kind}: ${decoded.problem}`);
+      if (decoded.kind === "ok") this.#subscribe(socket, decoded.message);
+      else this.#end(socket, CLOSE.invalid, `${decoded.kind}: ${decoded.problem}`);
     }
   }
 
   close(socket: Socket): void {
-    const client = this.#clients.get(socket);
-    if (client === undefined) return;
-    client.isClosing = true;
+    const subscriptions = this.#clients.get(socket);
     this.#clients.delete(socket);
-    for (const subscription of client.subscriptions.values()) this.#forget(subscription);
+    for (const subscription of subscriptions?.values() ?? []) this.#forget(subscription);
   }
 
   drain(socket: Socket): void {
-    const client = this.#clients.get(socket);
-    if (client !== undefined) this.#bringOn(client);
+    for (const subscription of [...(this.#clients.get(socket)?.values() ?? [])]) {
+      if (!subscription.isLive) this.#catchUp(subscription);
+    }
   }
 
   end(): void {
     this.#flush();
-    for (const client of this.#clients.values()) this.#end(client, CLOSE.goingAway, "draining");
+    for (const socket of this.#clients.keys()) this.#end(socket, CLOSE.goingAway, "draining");
   }
 
-  #subscribe(client: Client, asked: Subscribe): void {
+  #subscribe(socket: Socket, asked: Subscribe): void {
     // A client that subscribes now gets nothing of the current turn twice.
     this.#flush();
+    const subscriptions = this.#clients.get(socket);
     // It did not read what that sent.
-    if (client.isClosing) return;
+    if (subscriptions === undefined) return;
     const { filter, offset } = asked;
     // Another server's numbers mean nothing here.
     const isOurs = asked.resumed?.server === this.#firstAttempt;
     const none = { requests: 0, have: new Map() };
     const resumed = asked.resumed && { ...asked.resumed, ...(isOurs ? null : none) };
     const message: Subscribe = { ...asked, resumed };
-    const { rollout } = this.#options.sidecar;
+    const { completed, sidecar } = this.#options;
+    const { rollout } = sidecar;
     const key = keyOf(filter);
-    const requests = requestsOf(filter, rollout);
-    if (resumed !== null) {
-      const kept = this.#options.completed.groups.flatMap((group) => group.requests);
-      requests.push(...matching(filter, kept));
-      // A connection that breaks again has brought the first ones.
-      requests.sort((a, b) => a.spec.requestId - b.spec.requestId);
-    }
-    const problem = this.#problemOf(client, message, requests);
-    if (problem !== null) {
-      this.#say(client, key, { refused: { code: problem.code, message: problem.message } });
+    const requests = this.#requestsOf(key, message);
+    const refused = subscriptions.has(key)
+      ? refusal("conflict", `you are subscribed to ${key}`)
+      : this.#refusalOf(subscriptions.size, message, requests[0]);
+    if (refused !== null) {
+      this.#send(socket, frameJson(key, { refused }));
       return;
     }
     const sent = requests.filter((request) => {
@@ -162,73 +158,54 @@ export class StreamService implements SocketService {
       const isHad = resumed !== null && id < resumed.requests && !resumed.have.has(id);
       return !isEnded(request) || (offset !== null && !isHad);
     });
-    const isNamed = filter.request !== undefined;
     // A client that resumes may lack no token of a group, but its end.
     const followed = resumed === null ? sent : requests;
-    const groups = isNamed ? [] : new Set(followed.map(({ group }) => group));
+    const groups = [...new Set(followed.map(({ group }) => group))];
+    const isOfOne = filter.request !== undefined;
+    const openGroups = groups.filter((group) => !completed.has(group));
+    const isComplete = resumed !== null && groups.length > 0 && openGroups.length === 0;
     const subscription: Subscription = {
-      client,
+      socket,
       message,
       key,
       epoch: rollout.epoch,
-      subjects: new Set(),
+      open: new Set<Subject>(isOfOne ? requests : openGroups),
       cursors: new Map(sent.map((request) => [request, this.#cursor(request, message)])),
-      groupsFinished: [...groups].filter(isFinished).map(({ groupId }) => groupId),
+      groupsFinished: isOfOne ? [] : groups.filter(isFinished).map(({ groupId }) => groupId),
       isLive: false,
-      isOver: false,
+      isOver: isOfOne ? requests.some(isEnded) : filter.group !== undefined && isComplete,
     };
-    client.subscriptions.set(key, subscription);
-    const name = filter.request ?? filter.group;
-    if (name === undefined) this.#bind(subscription, filter.all === true ? "all" : "progress");
-    else {
-      addTo(this.#named, name, subscription);
-      for (const subject of filter.group === undefined ? requests : groups) {
-        const isOver = "requests" in subject && this.#options.completed.has(subject);
-        if (!isOver) this.#bind(subscription, subject);
-      }
-    }
-    const isComplete = resumed !== null && requests.length > 0 && subscription.subjects.size === 0;
-    subscription.isOver = isNamed ? requests.some(isEnded) : isComplete;
+    subscriptions.set(key, subscription);
+    this.#followers.getOrInsertComputed(key, () => new Set()).add(subscription);
     this.#stopListening ??= this.#listen();
-    const begun: Partial<Frame> = {
-      state: "subscribed",
-      begun: {
-        server: this.#firstAttempt,
-        requests: rollout.meter.counts.requests,
-        joined: subscription.cursors.size,
-      },
-      weight_epoch: rollout.epoch,
+    const begun = {
+      server: this.#firstAttempt,
+      requests: rollout.meter.counts.requests,
+      joined: subscription.cursors.size,
     };
-    if (this.#say(client, key, begun)) this.#catchUp(subscription);
+    const first: Frame = { state: "subscribed", begun, weight_epoch: rollout.epoch };
+    if (this.#send(socket, frameJson(key, first))) this.#catchUp(subscription);
   }
 
-  #problemOf(
-    client: Client,
-    message: Subscribe,
-    requests: readonly RolloutRequest[],
-  ): AppError | null {
-    const { filter, offset, attempt } = message;
-    const key = keyOf(filter);
+  #refusalOf(
+    count: number,
+    { filter, offset, attempt }: Subscribe,
+    request: RolloutRequest | undefined,
+  ) {
     const { subscriptionsMax } = this.#limits;
-    if (client.subscriptions.has(key)) {
-      return new AppError("conflict", `you are subscribed to ${key}`);
-    }
-    if (client.subscriptions.size >= subscriptionsMax) {
-      const problem = `a client has at most ${subscriptionsMax} subscriptions`;
-      return new AppError("queue_full", problem);
+    if (count >= subscriptionsMax) {
+      return refusal("queue_full", `a client has at most ${subscriptionsMax} subscriptions`);
     }
     if (filter.request === undefined) return null;
-    const [request] = requests;
     // Requests are numbered as they join.
     const { requests: begun } = this.#options.sidecar.rollout.meter.counts;
     if (request === undefined && filter.request < begun) {
-      return new AppError("not_found", `request ${filter.request} is over, and not kept`);
+      return refusal("not_found", `request ${filter.request} is over, and not kept`);
     }
     const length = request?.response.length ?? 0;
     const current = this.#attemptOf(request);
     if ((attempt ?? current) !== current || (offset ?? 0) <= length) return null;
-    const problem = `offset is ${offset}, but the response has ${length} tokens`;
-    return new AppError("conflict", problem);
+    return refusal("conflict", `offset is ${offset}, but the response has ${length} tokens`);
   }
 
   /** Number of a response's attempt, which changes when it restarts; its tokens so far are void then. */
@@ -245,25 +222,51 @@ export class StreamService implements SocketService {
     };
   }
 
-  /** Cursor of a client that has received every frame so far, with `offset` tokens of the response. */
-  #after(request: RolloutRequest, offset: number, isDeclared = true): StreamCursor {
-    return { offset, attempt: this.#attemptOf(request), isDeclared };
+  /** The existing responses that a subscription is for, in the order of their numbers if it resumes. */
+  #requestsOf(key: string, { filter, resumed }: Subscribe): RolloutRequest[] {
+    const { sidecar, completed } = this.#options;
+    const { request: id } = filter;
+    if (id !== undefined) {
+      const kept = resumed === null ? null : completed.request(id);
+      const request = sidecar.rollout.request(requestId(id)) ?? kept;
+      return request === null ? [] : [request];
+    }
+    const kept = resumed === null ? [] : completed.groups.flatMap(({ requests }) => requests);
+    const found = [...sidecar.rollout.requests, ...kept].filter(
+      ({ group }) => isAll(key) || this.#keysOf(group).includes(key),
+    );
+    // A connection that breaks again has brought the first ones.
+    return resumed === null ? found : found.sort((a, b) => a.spec.requestId - b.spec.requestId);
   }
 
-  #bind(subscription: Subscription, subject: Subject): void {
-    subscription.isOver = false;
-    subscription.subjects.add(subject);
-    addTo(this.#subscriptions, subject, subscription);
+  /** Keys of a group's names: the server's, and the client's, which JoinableGroups writes behind a number: `g7:name`. */
+  #keysOf(group: Group): readonly string[] {
+    return this.#keys.getOrInsertComputed(group, ({ groupId }) => {
+      const colon = groupId.indexOf(":");
+      const names = colon < 0 ? [groupId] : [groupId, groupId.slice(colon + 1)];
+      return names.map((name) => keyOf({ group: name }));
+    });
   }
 
-  /** Takes a subscription away from its client and its subjects. */
+  /** Subscriptions to a group or to everything, and to one response of it. */
+  *#following(group: Group, request: RolloutRequest | null): Generator<Subscription> {
+    if (request !== null) {
+      yield* this.#followers.get(keyOf({ request: request.spec.requestId })) ?? [];
+    }
+    for (const key of this.#keysOf(group)) yield* this.#followers.get(key) ?? [];
+    yield* this.#followers.get("all") ?? [];
+    yield* this.#followers.get("progress") ?? [];
+  }
+
+  /** Takes a subscription away from its client. */
   #forget(subscription: Subscription): void {
-    const { client, key, message, subjects } = subscription;
-    if (!client.subscriptions.delete(key)) return;
+    const { socket, key } = subscription;
+    this.#clients.get(socket)?.delete(key);
     this.#touched.delete(subscription);
-    for (const subject of subjects) removeFrom(this.#subscriptions, subject, subscription);
-    removeFrom(this.#named, message.filter.request ?? message.filter.group ?? "", subscription);
-    if (this.#subscriptions.size + this.#named.size > 0) return;
+    const others = this.#followers.get(key);
+    others?.delete(subscription);
+    if (others?.size === 0) this.#followers.delete(key);
+    if (this.#followers.size > 0) return;
     this.#stopListening?.();
     this.#stopListening = null;
   }
@@ -271,31 +274,27 @@ export class StreamService implements SocketService {
   #listen(): () => void {
     const stopObserving = this.#options.sidecar.observe({
       joined: (request) => {
-        for (const name of [Number(request.spec.requestId), ...namesOf(request.group)]) {
-          for (const subscription of this.#named.get(name) ?? []) {
-            this.#bind(subscription, typeof name === "number" ? request : request.group);
-            subscription.cursors.set(request, this.#cursor(request, subscription.message));
-          }
-        }
-        this.#changed(request, this.#after(request, 0, false));
-      },
-      tokens: (request, offset) => this.#changed(request, this.#after(request, offset)),
-      finished: (request) => {
-        this.#changed(request, this.#after(request, request.response.length));
-        this.#over(request);
         const { group } = request;
-        if (!isFinished(group)) return;
-        for (const { groupsFinished } of this.#subscribed("progress", "all", group)) {
-          groupsFinished.push(group.groupId);
+        for (const subscription of this.#following(group, request)) {
+          const { message, open, cursors, key } = subscription;
+          if (!isAll(key)) open.add(message.filter.request === undefined ? group : request);
+          subscription.isOver = false;
+          cursors.set(request, this.#cursor(request, message));
+          this.#touch(subscription);
         }
       },
-      restarted: (request) => {
-        const attempt = this.#attemptOf(request) - 1;
-        this.#changed(request, { ...this.#after(request, 0), attempt });
+      tokens: (request, offset) => this.#changed(request, offset),
+      finished: (request) => {
+        const { group, response } = request;
+        this.#changed(request, response.length);
+        this.#over(request, group);
+        if (!isFinished(group)) return;
+        for (const one of this.#following(group, null)) one.groupsFinished.push(group.groupId);
       },
-      groupFinished: (group) => this.#over(group),
+      restarted: (request) => this.#changed(request, 0, this.#attemptOf(request) - 1),
+      groupFinished: (group) => this.#over(group, group),
       advanced: () => {
-        for (const { subscriptions } of this.#clients.values()) {
+        for (const subscriptions of this.#clients.values()) {
           for (const subscription of subscriptions.values()) this.#touch(subscription);
         }
       },
@@ -307,28 +306,22 @@ export class StreamService implements SocketService {
     };
   }
 
-  *#subscribed(...subjects: readonly Subject[]): Generator<Subscription> {
-    for (const subject of subjects) yield* this.#subscriptions.get(subject) ?? [];
-  }
-
-  /** Removes a subject without further events; a subscription ends with its last subject. */
-  #over(subject: RolloutRequest | Group): void {
-    for (const subscription of this.#subscribed(subject)) {
-      removeFrom(this.#subscriptions, subject, subscription);
-      subscription.subjects.delete(subject);
-      subscription.isOver = subscription.subjects.size === 0;
+  /** Nothing more comes of a response or a group: a subscription ends with the last that it has sent something of. */
+  #over(subject: Subject, group: Group): void {
+    const request = subject === group ? null : (subject as RolloutRequest);
+    for (const subscription of this.#following(group, request)) {
+      if (!subscription.open.delete(subject)) continue;
+      subscription.isOver = subscription.open.size === 0;
       this.#touch(subscription);
     }
   }
 
-  /** Called for every new part of a response. `before`: cursor of a client that has received every frame so far. */
-  #changed(request: RolloutRequest, before: StreamCursor): void {
-    for (const subject of ["all", request.group, request, "progress"] as const) {
-      for (const subscription of this.#subscriptions.get(subject) ?? []) {
-        const { cursors } = subscription;
-        if (!cursors.has(request)) cursors.set(request, { ...before });
-        this.#touch(subscription);
-      }
+  /** Called for every new part of a response, of which a client that has all so far has `offset` tokens of `attempt`. */
+  #changed(request: RolloutRequest, offset: number, attempt = this.#attemptOf(request)): void {
+    for (const subscription of this.#following(request.group, request)) {
+      const { cursors } = subscription;
+      if (!cursors.has(request)) cursors.set(request, { offset, attempt, isDeclared: true });
+      this.#touch(subscription);
     }
   }
 
@@ -350,104 +343,77 @@ export class StreamService implements SocketService {
   #tick(): void {
     this.#flush();
     const { meter, epoch } = this.#options.sidecar.rollout;
-    const followers = [...this.#subscribed("progress")];
-    const progress = followers.length === 0 ? null : progressFields(meter.progress(), epoch);
+    const followers = [...(this.#followers.get("progress") ?? [])];
+    const progress = followers.length === 0 ? undefined : progressFields(meter.progress(), epoch);
     for (const subscription of followers) this.#catchUp(subscription, progress);
-    for (const client of [...this.#clients.values()]) this.#bringOn(client);
-  }
-
-  #bringOn({ subscriptions }: Client): void {
-    for (const subscription of [...subscriptions.values()]) {
-      if (!subscription.isLive) this.#catchUp(subscription);
-    }
+    for (const socket of [...this.#clients.keys()]) this.drain(socket);
   }
 
   /** Sends what a client lacks as far as it reads. An error in it ends this client alone. */
-  #catchUp(subscription: Subscription, progress: Frame["progress"] = null): void {
-    if (subscription.client.isClosing) return;
-    try {
-      this.#bring(subscription, progress);
-    } catch (error) {
-      this.#options.failed?.(error);
-      this.#end(subscription.client, CLOSE.internal, "internal_error");
-    }
+  #catchUp(subscription: Subscription, progress?: ProgressFields): void {
+    const { socket } = subscription;
+    if (!this.#clients.has(socket)) return;
+    contain(
+      () => this.#bring(subscription, progress),
+      (error) => {
+        this.#options.failed?.(error);
+        this.#end(socket, CLOSE.internal, "internal_error");
+      },
+    );
   }
 
   /** Sends the missing part to a subscription, which is live once it lacks nothing. */
-  #bring(subscription: Subscription, progress: Frame["progress"]): void {
-    const { client, cursors, groupsFinished } = subscription;
+  #bring(subscription: Subscription, progress?: ProgressFields): void {
+    const { socket, cursors, groupsFinished, isOver } = subscription;
     const { epoch } = this.#options.sidecar.rollout;
     const roomMax = this.#limits.sendQueueBytes / 2;
     // What is new goes out at once; `#send` drops a client that does not read it.
-    const hasRoom = () => subscription.isLive || client.socket.getBufferedAmount() <= roomMax;
+    const hasRoom = () => subscription.isLive || socket.getBufferedAmount() <= roomMax;
     if (!hasRoom()) return;
-    const { isOver } = subscription;
     let isDone = false;
     const last = (frame: Frame) => {
       isDone = true;
       if (subscription.epoch !== epoch) frame.weight_epoch = epoch;
       subscription.epoch = epoch;
       for (const groupId of groupsFinished.splice(0)) addEntry(frame, "groups_finished", groupId);
-      frame.progress = progress;
+      if (progress !== undefined) frame.progress = progress;
       if (isOver) frame.state = "ended";
     };
-    const send = (json: string) => this.#send(client, json) && (isDone || hasRoom());
+    const send = (json: string) => this.#send(socket, json) && (isDone || hasRoom());
     if (!bringOn(subscription, { attemptOf: this.#attemptOf, last, send })) return;
     if (isOver) this.#forget(subscription);
     cursors.clear();
     subscription.isLive = true;
   }
 
-  /** Sends a frame with these fields alone. false: the client has been dropped. */
-  #say(client: Client, subscription: string, what: Partial<Frame>): boolean {
-    return this.#send(client, frameJson({ ...newFrame(subscription), ...what }) ?? "");
-  }
-
-  #send(client: Client, data: string): boolean {
-    if (client.isClosing) return false;
-    const sent = client.socket.send(data);
+  /** false: the client has been dropped. */
+  #send(socket: Socket, data: string): boolean {
+    if (!this.#clients.has(socket)) return false;
+    const sent = socket.send(data);
     this.#framesSent += 1;
     this.#bytesSent += data.length;
     if (sent > 0) return true;
-    const waiting = client.socket.getBufferedAmount();
+    const waiting = socket.getBufferedAmount();
     if (sent < 0 && waiting <= this.#limits.sendQueueBytes) return true;
-    this.#end(client, CLOSE.tryLater, `slow_consumer: ${waiting} bytes wait to be read`);
+    this.#end(socket, CLOSE.tryLater, `slow_consumer: ${waiting} bytes wait to be read`);
     return false;
   }
 
-  #end(client: Client, code: number, reason: string): void {
-    if (client.isClosing) return;
+  #end(socket: Socket, code: number, reason: string): void {
+    if (!this.#clients.has(socket)) return;
     this.#closed[code] = (this.#closed[code] ?? 0) + 1;
-    this.close(client.socket);
-    client.socket.close(code, closeReason(reason));
+    this.close(socket);
+    socket.close(code, closeReason(reason));
   }
 }
 
-function addTo<K>(sets: Map<K, Set<Subscription>>, key: K, subscription: Subscription): void {
-  sets.getOrInsertComputed(key, () => new Set()).add(subscription);
+function refusal(code: ErrorCode, message: string) {
+  return { code, message };
 }
 
-function removeFrom<K>(sets: Map<K, Set<Subscription>>, key: K, subscription: Subscription): void {
-  const others = sets.get(key);
-  others?.delete(subscription);
-  if (others?.size === 0) sets.delete(key);
-}
-
-/** The existing responses that match the filter. */
-function requestsOf(filter: Filter, rollout: Rollout): RolloutRequest[] {
-  const { request: id } = filter;
-  if (id !== undefined) return [rollout.request(requestId(id)) ?? []].flat();
-  return matching(filter, [...rollout.requests]);
-}
-
-function matching(
-  { request: id, group: name }: Filter,
-  all: readonly RolloutRequest[],
-): RolloutRequest[] {
-  return all.filter(({ group, spec }) => {
-    if (id !== undefined) return spec.requestId === id;
-    return name === undefined || namesOf(group).includes(name);
-  });
+/** Whether a subscription's key is of everything, and not of a name. */
+function isAll(key: string): boolean {
+  return key === "all" || key === "progress";
 }
 
 function isEnded({ status }: RolloutRequest): boolean {
@@ -457,10 +423,4 @@ function isEnded({ status }: RolloutRequest): boolean {
 /** Whether all of its requests have ended; further ones may still join. */
 function isFinished(group: Group): boolean {
   return group.finished === group.requests.length;
-}
-
-/** The server's name of a group and the client's, which JoinableGroups writes behind a number of its own: `g7:name`. */
-function namesOf({ groupId }: Group): readonly string[] {
-  const colon = groupId.indexOf(":");
-  return colon < 0 ? [groupId] : [groupId, groupId.slice(colon + 1)];
 }

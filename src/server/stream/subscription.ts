@@ -12,48 +12,33 @@ export type JoinedEntry = ReturnType<typeof joinedEntry>;
 export type RestartedEntry = Pick<JoinedEntry, "request" | "attempt">;
 export type FinishedEntry = ReturnType<typeof finishedEntry>;
 
-/** Lists of a frame. All fields are sent in this order: state, refused, begun, these, weight_epoch, progress. */
+/** Lists of a frame. Its fields are sent in the order of these three. */
 const LISTS = ["joined", "restarted", "tokens", "lengths", "finished", "groups_finished"] as const;
+const HEAD = ["state", "refused", "begun"] as const;
+const TAIL = ["weight_epoch", "progress"] as const;
 type List = (typeof LISTS)[number];
 
 /** One frame, with the entries of its lists as JSON: an object for each of them would slow busy streams. */
-export interface Frame extends Record<List, string> {
-  readonly subscription: string;
+export interface Frame extends Partial<Record<List, string>> {
   /** State of the subscription; ended: no frame follows. */
-  state: "subscribed" | "ended" | null;
-  refused: { readonly code: string; readonly message: string } | null;
+  state?: "subscribed" | "ended";
+  refused?: { readonly code: string; readonly message: string };
   /** The beginning of a subscription, by which a client sees what it missed since another one. */
-  begun: {
+  begun?: {
     /** Differs between servers, each of which numbers its responses from 0. */
     readonly server: number;
     /** Number of the next response. */
     readonly requests: number;
     /** Number of responses that the `joined` lists will name first. */
     readonly joined: number;
-  } | null;
-  weight_epoch: WeightEpoch | null;
-  progress: ReturnType<typeof progressFields> | null;
-}
-
-export function newFrame(subscription: string): Frame {
-  return {
-    subscription,
-    state: null,
-    refused: null,
-    begun: null,
-    joined: "",
-    restarted: "",
-    tokens: "",
-    lengths: "",
-    finished: "",
-    groups_finished: "",
-    weight_epoch: null,
-    progress: null,
   };
+  weight_epoch?: WeightEpoch;
+  progress?: ProgressFields;
 }
 
 export function addEntry(frame: Frame, list: List, entry: unknown): void {
-  frame[list] += `${frame[list] === "" ? "" : ","}${JSON.stringify(entry)}`;
+  const before = frame[list] === undefined ? "" : `${frame[list]},`;
+  frame[list] = before + JSON.stringify(entry);
 }
 
 /** The tokens `ids[0..count)` of a response, from `offset` on. */
@@ -63,10 +48,10 @@ function addTokens(
   ids: Int32Array,
   count: number,
 ): void {
-  const comma = frame.tokens === "" ? "" : ",";
-  let json = `${comma}{"request":${request},"offset":${offset},"token_ids":[${ids[0]}`;
+  const before = frame.tokens === undefined ? "" : `${frame.tokens},`;
+  let json = `${before}{"request":${request},"offset":${offset},"token_ids":[${ids[0]}`;
   for (let i = 1; i < count; i += 1) json += `,${ids[i]}`;
-  frame.tokens += `${json}]}`;
+  frame.tokens = `${json}]}`;
 }
 
 function finishedEntry({ spec, response }: RolloutRequest) {
@@ -78,18 +63,22 @@ function finishedEntry({ spec, response }: RolloutRequest) {
   };
 }
 
-/** The frame as JSON without its empty fields; null: all are empty. */
-export function frameJson(frame: Frame): string | null {
-  const { subscription, state, refused, begun, weight_epoch, progress } = frame;
+/** The frame as JSON; empty: it says nothing. */
+export function frameJson(subscription: string, frame: Frame): string {
   let json = "";
-  if (state !== null) json += `,"state":"${state}"`;
-  if (refused !== null) json += `,"refused":${JSON.stringify(refused)}`;
-  if (begun !== null) json += `,"begun":${JSON.stringify(begun)}`;
-  for (const list of LISTS) if (frame[list] !== "") json += `,"${list}":[${frame[list]}]`;
-  if (weight_epoch !== null) json += `,"weight_epoch":${weight_epoch}`;
-  if (progress !== null) json += `,"progress":${JSON.stringify(progress)}`;
-  return json === "" ? null : `{"subscription":${JSON.stringify(subscription)}${json}}`;
+  for (const field of HEAD) json += member(field, frame[field]);
+  for (const list of LISTS) {
+    if (frame[list] !== undefined) json += `,"${list}":[${frame[list]}]`;
+  }
+  for (const field of TAIL) json += member(field, frame[field]);
+  return json === "" ? "" : `{"subscription":${JSON.stringify(subscription)}${json}}`;
 }
+
+function member(field: string, value: unknown): string {
+  return value === undefined ? "" : `,"${field}":${JSON.stringify(value)}`;
+}
+
+export type ProgressFields = ReturnType<typeof progressFields>;
 
 /** The rollout's progress by the names of the wire: those of `Progress` in snake case. */
 export function progressFields(progress: Progress, epoch: WeightEpoch) {
@@ -110,14 +99,7 @@ function inSnakeCase<T extends object>(fields: T): InSnakeCase<T> {
   return Object.fromEntries(renamed) as InSnakeCase<T>;
 }
 
-export interface Client {
-  readonly socket: Socket;
-  readonly subscriptions: Map<string, Subscription>;
-  isClosing: boolean;
-}
-
-/** A source of events: one response, a group, or everything; progress: as lengths and counters, without tokens. */
-export type Subject = RolloutRequest | Group | "all" | "progress";
+export type Subject = RolloutRequest | Group;
 
 export interface StreamCursor {
   offset: number;
@@ -127,11 +109,12 @@ export interface StreamCursor {
 }
 
 export interface Subscription {
-  readonly client: Client;
+  readonly socket: Socket;
   readonly message: Subscribe;
+  /** See keyOf; a client has one subscription with it. */
   readonly key: string;
-  /** Existing subjects with events to come. A name may also be that of a later response or group, or of several groups. */
-  readonly subjects: Set<Subject>;
+  /** Responses or groups that it has sent something of, and that may have more. */
+  readonly open: Set<Subject>;
   /** Responses with output that the client lacks. */
   readonly cursors: Map<RolloutRequest, StreamCursor>;
   /** Weight epoch that the client was sent; `groupsFinished` are finished groups that it was not sent yet. */
@@ -165,15 +148,15 @@ export function bringOn(
     readonly send: (json: string) => boolean;
   },
 ): boolean {
-  let frame = newFrame(key);
+  let frame: Frame = {};
   let tokens = 0;
   let entries = 0;
   const isSent = () => {
-    const json = frameJson(frame);
-    frame = newFrame(key);
+    const json = frameJson(key, frame);
+    frame = {};
     tokens = 0;
     entries = 0;
-    return json === null || about.send(json);
+    return json === "" || about.send(json);
   };
   for (const [request, cursor] of cursors) {
     const { response } = request;
