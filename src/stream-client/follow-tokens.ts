@@ -44,37 +44,29 @@ export async function* followTokens(
   options: FollowOptions = {},
 ): AsyncGenerator<StreamEvent, void> {
   const { signal, snapshot = false, lostMsMax = LOST_MS_MAX } = options;
+  const address = streamUrl(url);
   const follower = new Follower(filter, snapshot);
   let lostMs = performance.now();
-  for (let failures = 0; ; failures += 1) {
-    if (signal?.aborted) return;
+  for (let failures = 0; !signal?.aborted; failures += 1) {
+    const { frames, end } = connect(address, follower.subscribe(), options);
     let isLive = false;
-    const connection = new Connection(streamUrl(url), options.token, follower.subscribe());
-    const stop = () => connection.end();
-    signal?.addEventListener("abort", stop, { once: true });
-    try {
-      for (;;) {
-        const frame = await connection.next();
-        if (frame === null || signal?.aborted) break;
-        for (const event of follower.read(frame)) {
-          isLive = true;
-          yield event;
-        }
-        if (follower.isOver) return;
-        isLive ||= follower.isLive;
+    for await (const frame of frames) {
+      for (const event of follower.read(frame)) {
+        if (signal?.aborted) return;
+        isLive = true;
+        yield event;
       }
-    } finally {
-      signal?.removeEventListener("abort", stop);
-      connection.end();
+      if (follower.isOver) return;
+      isLive ||= follower.isLive;
     }
-    if (connection.fatal !== null) throw connection.fatal;
+    if (end.refusal !== null) throw new StreamError(end.refusal, end.reason);
     if (isLive) {
       failures = 0;
       lostMs = performance.now();
     }
     const forMs = performance.now() - lostMs;
     if (forMs > lostMsMax) {
-      const about = `no stream from ${url} for ${Math.round(forMs)} ms: ${connection.reason}`;
+      const about = `no stream from ${url} for ${Math.round(forMs)} ms: ${end.reason}`;
       throw new StreamError("unreachable", about);
     }
     // Half of the pause is chance, so that many readers do not come back at once.
@@ -94,85 +86,65 @@ function streamUrl(url: string): string {
   return `${scheme}//${address.host}${address.pathname.replace(/\/$/, "")}/v1/stream`;
 }
 
-/** One WebSocket; frames that arrived before its end can still be read. */
-class Connection {
-  /** Error of a server that refused the client for good; null: it did not. */
-  fatal: StreamError | null = null;
-  reason = "the connection was closed";
-  readonly #socket: WebSocket;
-  readonly #frames: string[] = [];
-  readonly #heart: ReturnType<typeof setInterval>;
-  #hasEnded = false;
-  #silences = 0;
-  #wake: () => void = () => {};
-
-  constructor(url: string, token: string | undefined, subscribe: string) {
-    const headers = token === undefined ? {} : { authorization: `Bearer ${token}` };
-    const limits = { maxPayload: FRAME_BYTES_MAX, handshakeTimeout: OPEN_MS_MAX };
-    const socket = new WebSocket(url, { headers, perMessageDeflate: false, ...limits });
-    this.#socket = socket;
-    this.#heart = setInterval(() => this.#beat(), SILENCE_MS);
-    socket.on("open", () => socket.send(subscribe));
-    socket.on("pong", () => {
-      this.#silences = 0;
-    });
-    socket.on("message", (data) => this.#received(String(data)));
-    socket.on("unexpected-response", (_request, { statusCode = 0 }) => {
-      this.reason = `the server answered ${statusCode}`;
-      const isLater = statusCode === 429 || statusCode >= 500;
-      if (!isLater) this.#refuse(statusCode === 401 ? "unauthorized" : "refused");
+/** One WebSocket, whose frames can be read after its end, too. `end` is set by then. */
+function connect(url: string, subscribe: string, { token, signal }: FollowOptions) {
+  const headers = token === undefined ? {} : { authorization: `Bearer ${token}` };
+  const limits = { maxPayload: FRAME_BYTES_MAX, handshakeTimeout: OPEN_MS_MAX };
+  const socket = new WebSocket(url, { headers, perMessageDeflate: false, ...limits });
+  /** `refusal`: code of a server that refused the client for good; null: it did not. */
+  const end = { reason: "the connection was closed", refusal: null as string | null };
+  const stop = () => socket.terminate();
+  signal?.addEventListener("abort", stop, { once: true });
+  let silences = 0;
+  let isRead = true;
+  // A connection whose other end is gone may look open for hours.
+  const heart = setInterval(() => {
+    if (socket.isPaused || socket.readyState !== WebSocket.OPEN) return;
+    silences += 1;
+    if (silences === 1) socket.ping();
+    else if (silences > 2) {
+      end.reason = "the server was silent";
       socket.terminate();
-    });
-    socket.on("error", ({ message }) => {
-      this.reason = message;
-    });
-    socket.on("close", (code, reason) => {
-      if (reason.length > 0) this.reason = String(reason);
-      if (FATAL_CLOSES.includes(code)) this.#refuse("refused");
-      this.#hasEnded = true;
-      clearInterval(this.#heart);
-      this.#wake();
-    });
-  }
-
-  /** Resolves with the next frame; null: the connection has ended. */
-  async next(): Promise<string | null> {
-    while (this.#frames.length === 0 && !this.#hasEnded) {
-      await new Promise<void>((resolve) => {
-        this.#wake = resolve;
-      });
     }
-    const frame = this.#frames.shift() ?? null;
-    if (this.#frames.length === 0 && this.#socket.isPaused) this.#socket.resume();
-    return frame;
-  }
-
-  /** Closes the connection, and drops frames that were not read. */
-  end(): void {
-    this.#frames.length = 0;
-    clearInterval(this.#heart);
-    this.#socket.terminate();
-  }
-
-  #received(frame: string): void {
-    this.#silences = 0;
-    this.#frames.push(frame);
-    if (this.#frames.length >= FRAMES_MAX) this.#socket.pause();
-    this.#wake();
-  }
-
-  #refuse(code: string): void {
-    this.fatal = new StreamError(code, this.reason);
-  }
-
-  /** Pings a silent server: a connection whose other end is gone may look open for hours. */
-  #beat(): void {
-    if (this.#socket.isPaused || this.#socket.readyState !== WebSocket.OPEN) return;
-    this.#silences += 1;
-    if (this.#silences === 1) this.#socket.ping();
-    else if (this.#silences > 2) {
-      this.reason = "the server was silent";
-      this.#socket.terminate();
-    }
-  }
+  }, SILENCE_MS);
+  socket.on("open", () => socket.send(subscribe));
+  socket.on("pong", () => {
+    silences = 0;
+  });
+  socket.on("unexpected-response", (_request, { statusCode = 0 }) => {
+    end.reason = `the server answered ${statusCode}`;
+    const isLater = statusCode === 429 || statusCode >= 500;
+    if (!isLater) end.refusal = statusCode === 401 ? "unauthorized" : "refused";
+    socket.terminate();
+  });
+  socket.on("error", ({ message }) => {
+    end.reason = message;
+  });
+  const frames = new ReadableStream<string>(
+    {
+      start: (queue) => {
+        socket.on("message", (data) => {
+          silences = 0;
+          queue.enqueue(String(data));
+          if ((queue.desiredSize ?? 0) <= 0) socket.pause();
+        });
+        socket.on("close", (code, reason) => {
+          if (reason.length > 0) end.reason = String(reason);
+          if (FATAL_CLOSES.includes(code)) end.refusal = "refused";
+          clearInterval(heart);
+          signal?.removeEventListener("abort", stop);
+          if (isRead) queue.close();
+        });
+      },
+      pull: () => {
+        if (socket.isPaused) socket.resume();
+      },
+      cancel: () => {
+        isRead = false;
+        stop();
+      },
+    },
+    { highWaterMark: FRAMES_MAX },
+  );
+  return { frames, end };
 }

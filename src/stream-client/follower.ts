@@ -1,44 +1,28 @@
 // What a reader of a stream has had, over all connections: it says what to subscribe to next, and makes events of frames. What a
 // resumed stream repeats is dropped by offset; a response of another attempt begins anew.
 
-export type StreamFilter =
-  | { readonly all: true }
-  | { readonly group: string }
-  | { readonly request: number };
+export type StreamFilter = Readonly<{ all: true } | { group: string } | { request: number }>;
 
-export type StreamEvent =
+export type StreamEvent = Readonly<
   /** The server follows the filter from here on. Sent once, and before all other events unless a snapshot was asked for. */
-  | { readonly kind: "subscribed"; readonly weightEpoch: number }
+  | { kind: "subscribed"; weightEpoch: number }
   /** The stream has a new response; `offset` is that of its first token that comes. */
-  | {
-      readonly kind: "joined";
-      readonly request: number;
-      readonly group: string;
-      readonly index: number;
-      readonly promptTokens: number;
-      readonly offset: number;
-    }
+  | (Place & { kind: "joined"; offset: number; promptTokens: number })
   /** The response's tokens are void; it starts again from token 0. */
-  | { readonly kind: "restarted"; readonly request: number }
+  | { kind: "restarted"; request: number }
   /** Tokens of a response, from position `offset` on. */
-  | {
-      readonly kind: "tokens";
-      readonly request: number;
-      readonly offset: number;
-      readonly tokens: readonly number[];
-    }
-  | {
-      readonly kind: "finished";
-      readonly request: number;
-      readonly reason: "stop" | "length" | "abort" | "deadline";
-      readonly length: number;
-      readonly weightEpoch: number;
-    }
+  | { kind: "tokens"; request: number; offset: number; tokens: readonly number[] }
+  | { kind: "finished"; request: number; reason: Finish; length: number; weightEpoch: number }
   /** The group has no unfinished response. Others may still join. */
-  | { readonly kind: "group_finished"; readonly group: string }
-  | { readonly kind: "weights"; readonly weightEpoch: number }
+  | { kind: "group_finished"; group: string }
+  | { kind: "weights"; weightEpoch: number }
   /** The response ended, or the server did, while there was no connection, and its tokens behind `offset` are gone. */
-  | { readonly kind: "lost"; readonly request: number; readonly offset: number };
+  | { kind: "lost"; request: number; offset: number }
+>;
+
+/** A response's number, its group, and its number in it. */
+type Place = { request: number; group: string; index: number };
+type Finish = "stop" | "length" | "abort" | "deadline";
 
 /** `code`: the server's (`conflict`, `not_found`, ...), or unauthorized, refused, unreachable, protocol, usage. */
 export class StreamError extends Error {
@@ -52,35 +36,21 @@ export class StreamError extends Error {
 }
 
 /** A frame as in docs/STREAM.md; empty fields are absent. */
-interface Frame {
-  readonly state?: "subscribed" | "ended";
-  readonly refused?: { readonly code: string; readonly message: string };
-  readonly begun?: { readonly server: number; readonly requests: number; readonly joined: number };
-  readonly joined?: readonly Joined[];
-  readonly restarted?: readonly { readonly request: number; readonly attempt: number }[];
-  readonly tokens?: readonly {
-    readonly request: number;
-    readonly offset: number;
-    readonly token_ids: readonly number[];
-  }[];
-  readonly finished?: readonly {
-    readonly request: number;
-    readonly finish_reason: "stop" | "length" | "abort" | "deadline";
-    readonly length: number;
-    readonly weight_epoch: number;
-  }[];
-  readonly groups_finished?: readonly string[];
-  readonly weight_epoch?: number;
-}
-
-interface Joined {
-  readonly request: number;
-  readonly group: string;
-  readonly index: number;
-  readonly prompt_tokens: number;
-  readonly offset: number;
-  readonly attempt: number;
-}
+type Frame = Readonly<{
+  state?: "subscribed" | "ended";
+  refused?: { code: string; message: string };
+  begun?: Begun;
+  joined?: readonly Joined[];
+  restarted?: readonly Restarted[];
+  tokens?: readonly { request: number; offset: number; token_ids: readonly number[] }[];
+  finished?: readonly Finished[];
+  groups_finished?: readonly string[];
+  weight_epoch?: number;
+}>;
+type Begun = { server: number; requests: number; joined: number };
+type Restarted = { request: number; attempt: number };
+type Joined = Place & Restarted & { prompt_tokens: number; offset: number };
+type Finished = { request: number; finish_reason: Finish; length: number; weight_epoch: number };
 
 interface ResponseState {
   attempt: number;
@@ -153,8 +123,7 @@ export class Follower {
     }
     if (frame.begun !== undefined) yield* this.#begin(frame.begun, frame.weight_epoch ?? 0);
     for (const entry of frame.joined ?? []) yield* this.#joined(entry);
-    for (const { request, attempt } of frame.restarted ?? [])
-      yield* this.#restarted(request, attempt);
+    for (const entry of frame.restarted ?? []) yield* this.#restarted(entry);
     for (const { request, offset, token_ids: ids } of frame.tokens ?? []) {
       const state = this.#of(request);
       const repeated = state.have - offset;
@@ -192,10 +161,7 @@ export class Follower {
     this.isOver = true;
   }
 
-  *#begin(
-    { server, requests, joined }: { server: number; requests: number; joined: number },
-    weightEpoch: number,
-  ): Generator<StreamEvent, void> {
+  *#begin({ server, requests, joined }: Begun, weightEpoch: number): Generator<StreamEvent, void> {
     this.#awaited = joined;
     this.#named = new Set();
     if (this.#begun === null) {
@@ -222,7 +188,7 @@ export class Follower {
     const isResumed = this.#early.length === 0 && this.#awaited > 0;
     this.#named.add(request);
     this.#next = Math.max(this.#next, request + 1);
-    if (state !== undefined) yield* this.#restarted(request, attempt);
+    if (state !== undefined) yield* this.#restarted(entry);
     else {
       // The snapshot of a resumed stream has responses that had ended before it began.
       const isPast = isResumed && !this.#snapshot && request < (this.#begun?.requests ?? 0);
@@ -239,9 +205,8 @@ export class Follower {
     if (isResumed && this.#awaited === 0) yield* this.#lost();
   }
 
-  *#restarted(request: number, attempt: number): Generator<StreamEvent, void> {
-    const state = this.#of(request);
-    if (state.attempt === attempt) return;
+  *#restarted({ request, attempt }: Restarted): Generator<StreamEvent, void> {
+    if (this.#of(request).attempt === attempt) return;
     this.#responses.set(request, { attempt, have: 0, isFinished: false });
     yield { kind: "restarted", request };
   }
