@@ -37,7 +37,7 @@ export const SESSION_ROUTES: readonly Row<Parts>[] = [
       "The trajectory of a session: token ids, loss mask, logprobs and weights of its turns as contiguous sequences",
     query: WHICH,
     handle: ({ trajectories }, exchange) =>
-      jsonResponse(trajectoryOf(oneOf(trajectories, exchange))),
+      jsonResponse(trajectoryOf(trajectories, oneOf(trajectories, exchange))),
   },
   {
     method: "DELETE",
@@ -67,7 +67,8 @@ export const SESSION_ROUTES: readonly Row<Parts>[] = [
 function all({ trajectories, later }: Parts, exchange: Exchange): Response {
   const sessions = trajectories.sessions(chosenBy(exchange.url));
   const format = exchange.url.searchParams.get("format") ?? "json";
-  if (format === "json") return jsonResponse({ sessions: [...sessions].map(summaryOf) });
+  if (format === "json")
+    return jsonResponse({ sessions: [...sessions].map((one) => summaryOf(trajectories, one)) });
   if (format !== "ndjson") {
     throw invalid("format", `is ${JSON.stringify(format)}, not "json" or "ndjson"`);
   }
@@ -76,7 +77,7 @@ function all({ trajectories, later }: Parts, exchange: Exchange): Response {
     next: () => {
       const { value: session } = sessions.next();
       if (session === undefined) return { text: "", end: "done" };
-      return { text: `${JSON.stringify(trajectoryOf(session))}\n`, hasMore: true };
+      return { text: `${JSON.stringify(trajectoryOf(trajectories, session))}\n`, hasMore: true };
     },
   });
   return response;
@@ -120,25 +121,26 @@ function oneOf(trajectories: Trajectories, { params, url }: Exchange): Session {
   );
 }
 
-function summaryOf({ name, group, run, state, flaws, trajectory, lastS }: Session) {
+function summaryOf(trajectories: Trajectories, session: Session) {
+  const { name, group, run, flaws, trajectory, lastMs } = session;
   return {
     session: name,
     group,
     run,
-    state,
+    state: trajectories.stateOf(session),
     is_complete: flaws.length === 0,
     incomplete_because: flaws,
     turn_count: trajectory.turns.length,
     segment_count: trajectory.segmentCount,
-    last_event_s: lastS,
+    last_event_s: lastMs / 1000,
   };
 }
 
-function trajectoryOf(session: Session) {
+function trajectoryOf(trajectories: Trajectories, session: Session) {
   const { trajectory } = session;
   const numbers = Array.from({ length: trajectory.segmentCount }, (_, i) => i);
   return {
-    ...summaryOf(session),
+    ...summaryOf(trajectories, session),
     segments: numbers.map((number) => segmentOf(trajectory, number)),
     turns: trajectory.turns.map((turn, number) => ({
       turn: number,

@@ -211,8 +211,14 @@ test("trajectories: a turn that runs when its session ends stays a turn of it, a
   const again = recorder(bed, []);
   again.restore([...events, { kind: "stopped" }]);
   for (const one of [trajectories, again]) {
-    const seen = [...one.sessions(() => true)].map(({ run, state, flaws, trajectory }) => {
-      return [run, state, flaws.length, trajectory.turns.map(({ requestId }) => requestId)];
+    const seen = [...one.sessions(() => true)].map((session) => {
+      const { run, flaws, trajectory } = session;
+      return [
+        run,
+        one.stateOf(session),
+        flaws.length,
+        trajectory.turns.map(({ requestId }) => requestId),
+      ];
     });
     const runs = [
       [1, "ended", 0, [0, 1]],

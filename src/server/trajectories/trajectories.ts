@@ -52,29 +52,35 @@ export interface TrajectoriesOptions {
   readonly keep?: (event: TrajectoryEvent) => void;
 }
 
-/** A session as readers see it. */
-export interface Session extends SessionName {
+/** A session: its turns, and the reasons why it is not whole. Readers change nothing of it. */
+export class Session implements SessionName {
+  readonly name: string;
+  readonly group: string | null;
   /** Number of the session among those of its name and group, from 1 on. */
   readonly run: number;
-  readonly trajectory: Trajectory;
-  readonly state: "running" | "open" | "ended";
-  /** Reasons why it is not whole; empty: it is whole. */
-  readonly flaws: readonly string[];
-  /** Unix time of its last event, seconds. */
-  readonly lastS: number;
-}
-
-interface Entry extends SessionName {
-  readonly run: number;
-  readonly trajectory: Trajectory;
-  /** The prompt (see promptKey) of each running turn, by request. */
-  readonly running: Map<number, number>;
+  readonly trajectory = new Trajectory();
+  /** Running turns by request. `prompt`: see promptKey. */
+  readonly running = new Map<number, { readonly prompt: number; readonly beganS: number }>();
   /** Reasons why turns failed, by prompt; a turn that repeats the prompt removes its reason. */
-  readonly failed: Map<number, string>;
-  readonly flaws: Set<string>;
-  events: number;
-  isOver: boolean;
-  lastMs: number;
+  readonly failed = new Map<number, string>();
+  readonly faults: Set<string>;
+  events = 0;
+  isOver = false;
+  /** Unix time of its last event, milliseconds. */
+  lastMs = 0;
+
+  constructor({ name, group }: SessionName, run: number, gone: string | undefined) {
+    this.name = name;
+    this.group = group;
+    this.run = run;
+    this.faults = new Set(gone === undefined ? [] : [`what came before is gone: ${gone}`]);
+  }
+
+  /** Reasons why it is not whole; empty: it is whole. */
+  get flaws(): readonly string[] {
+    const running = [...this.running.keys()].map((id) => `response ${id} runs`);
+    return [...this.faults, ...this.failed.values(), ...running];
+  }
 }
 
 /** Limit of dropped sessions for which the reason is kept. */
@@ -91,14 +97,12 @@ const SEGMENTS_TRIED = 4;
 export class Trajectories {
   readonly #options: TrajectoriesOptions;
   /** Sessions, the least recently used first. */
-  readonly #entries = new Set<Entry>();
+  readonly #sessions = new Set<Session>();
   /** The runs of each session, by its name and its group. */
-  readonly #runs = new Map<string, Map<string | null, Entry[]>>();
+  readonly #runs = new Map<string, Map<string | null, Session[]>>();
   /** The sessions of turns that run, by request: one that is over by then gets the turn all the same. */
-  readonly #turnsOf = new Map<number, Entry>();
+  readonly #turnsOf = new Map<number, Session>();
   readonly #dropped = new Map<string, string>();
-  /** Running turns by request, with the time at which each began. */
-  readonly #running = new Map<RolloutRequest, SessionName & { readonly beganS: number }>();
   #bytes = 0;
 
   constructor(options: TrajectoriesOptions) {
@@ -106,21 +110,19 @@ export class Trajectories {
   }
 
   get kept(): Kept {
-    return { bytes: this.#bytes, bytesMax: this.#options.bytesMax, count: this.#entries.size };
+    return { bytes: this.#bytes, bytesMax: this.#options.bytesMax, count: this.#sessions.size };
   }
 
   /** Begins a turn of the session. It must ask for one response: the agent goes on from one alone. */
   began({ name, group }: SessionName, requests: readonly RolloutRequest[]): void {
-    const session = { name, group };
     const [request] = requests;
     if (request === undefined || requests.length > 1) {
       const reason = `a turn asked for ${requests.length} responses, and is not recorded`;
-      this.#happened({ kind: "flawed", ...session, reason });
+      this.#happened({ kind: "flawed", name, group, reason });
       return;
     }
     const { requestId, prompt } = request.spec;
-    this.#running.set(request, { ...session, beganS: this.#nowS });
-    this.#happened({ kind: "began", ...session, requestId, prompt: promptKey(prompt) });
+    this.#happened({ kind: "began", name, group, requestId, prompt: promptKey(prompt) });
   }
 
   /** Ends a turn with what its client gets: nothing behind a stop string. */
@@ -128,24 +130,22 @@ export class Trajectories {
     request: RolloutRequest,
     { tokens, finish, toolCalls }: Pick<Turn, "finish" | "toolCalls"> & { readonly tokens: number },
   ): void {
-    const running = this.#running.get(request);
-    if (running === undefined) return;
+    const { spec, response } = request;
+    const { requestId } = spec;
+    const session = this.#turnsOf.get(requestId);
+    if (session === undefined) return;
     if (isCut(finish)) {
       this.failed(request, `was given up after ${tokens} tokens (${finish})`);
       return;
     }
-    this.#running.delete(request);
-    const { name, group, beganS } = running;
-    const { spec, response } = request;
-    const entry = this.#known(running, spec.requestId);
-    const trajectory = entry?.trajectory ?? new Trajectory();
+    const { name, group, trajectory, running } = session;
     const { segment, parent, shared } = trajectory.placeOf(spec.prompt);
     const turn: Turn = {
-      requestId: spec.requestId,
+      requestId,
       iteration: this.#options.iteration(),
       promptTokens: spec.prompt.length,
-      beganS,
-      endedS: this.#nowS,
+      beganS: running.get(requestId)?.beganS ?? 0,
+      endedS: this.#options.nowMs() / 1000,
       finish,
       cachedTokens: response.promptTokensCached,
       adapter: spec.sampling.adapter ?? null,
@@ -161,12 +161,12 @@ export class Trajectories {
 
   /** Ends a turn whose client gets no response. */
   failed(request: RolloutRequest, problem: string): void {
-    const running = this.#running.get(request);
-    if (running === undefined) return;
-    this.#running.delete(request);
     const { requestId } = request.spec;
+    const session = this.#turnsOf.get(requestId);
+    if (session === undefined) return;
+    const { name, group } = session;
     const reason = `response ${requestId} ${problem}`;
-    this.#happened({ kind: "failed", name: running.name, group: running.group, requestId, reason });
+    this.#happened({ kind: "failed", name, group, requestId, reason });
   }
 
   /** Ends the sessions with this name; returns how many there were. */
@@ -178,10 +178,14 @@ export class Trajectories {
   }
 
   /** Sessions that match, the least recently used first. */
-  *sessions(
-    isMeant: (session: Pick<Session, "name" | "group" | "run" | "trajectory">) => boolean,
-  ): Generator<Session> {
-    for (const entry of [...this.#entries]) if (isMeant(entry)) yield this.#viewOf(entry);
+  *sessions(isMeant: (session: Session) => boolean): Generator<Session> {
+    for (const session of [...this.#sessions]) if (isMeant(session)) yield session;
+  }
+
+  stateOf({ running, isOver, lastMs }: Session): "running" | "open" | "ended" {
+    const { nowMs, msMax } = this.#options;
+    if (running.size > 0) return "running";
+    return isOver || nowMs() - lastMs > msMax ? "ended" : "open";
   }
 
   /** Texts that its next prompt may begin with: the ends of the turns of its newest segments, the shortest first. */
@@ -209,17 +213,13 @@ export class Trajectories {
       this.#apply(event);
       this.#shrink();
     }
-    for (const { name, group, running, isOver } of [...this.#entries]) {
+    for (const { name, group, running, isOver } of [...this.#sessions]) {
       for (const requestId of [...running.keys()]) {
         const reason = `the server ended while response ${requestId} ran`;
         this.#happened({ kind: "failed", name, group, requestId, reason });
       }
       if (!isWhole && !isOver) this.#happened({ kind: "flawed", name, group, reason: KILLED });
     }
-  }
-
-  get #nowS(): number {
-    return this.#options.nowMs() / 1000;
   }
 
   #happened(happened: Happened): void {
@@ -235,78 +235,68 @@ export class Trajectories {
       this.#drop(event, event.reason);
       return;
     }
-    const entry = this.#known(event, requestOf(event)) ?? this.#begin(event);
-    if (event.number !== entry.events && event.kind !== "over") {
+    const session = this.#known(event, requestOf(event)) ?? this.#begin(event);
+    if (event.number !== session.events && event.kind !== "over") {
       this.#drop(event, CUT);
       return;
     }
-    entry.events += 1;
-    entry.lastMs = this.#options.nowMs();
-    this.#entries.delete(entry);
-    this.#entries.add(entry);
+    const { running, failed, faults, trajectory } = session;
+    const nowMs = this.#options.nowMs();
+    session.events += 1;
+    session.lastMs = nowMs;
+    this.#sessions.delete(session);
+    this.#sessions.add(session);
     switch (event.kind) {
       case "began":
-        entry.running.set(event.requestId, event.prompt);
-        this.#turnsOf.set(event.requestId, entry);
+        running.set(event.requestId, { prompt: event.prompt, beganS: nowMs / 1000 });
+        this.#turnsOf.set(event.requestId, session);
         break;
       case "ended": {
-        const prompt = this.#endTurn(entry, event.turn.requestId);
-        if (prompt !== undefined) entry.failed.delete(prompt);
-        this.#bytes -= entry.trajectory.bytes;
-        entry.trajectory.add(event.turn);
-        this.#bytes += entry.trajectory.bytes;
+        const prompt = this.#endTurn(session, event.turn.requestId);
+        if (prompt !== undefined) failed.delete(prompt);
+        this.#bytes -= trajectory.bytes;
+        trajectory.add(event.turn);
+        this.#bytes += trajectory.bytes;
         break;
       }
       case "failed": {
-        const prompt = this.#endTurn(entry, event.requestId);
+        const prompt = this.#endTurn(session, event.requestId);
         if (prompt === undefined) break;
-        if (entry.failed.size < FAILED_MAX) entry.failed.set(prompt, event.reason);
-        else if (!entry.failed.has(prompt)) entry.flaws.add(MANY_FAILED);
+        if (failed.size < FAILED_MAX) failed.set(prompt, event.reason);
+        else if (!failed.has(prompt)) faults.add(MANY_FAILED);
         break;
       }
       case "flawed":
-        if (entry.flaws.size < FLAWS_MAX) entry.flaws.add(event.reason);
+        if (faults.size < FLAWS_MAX) faults.add(event.reason);
         break;
       case "over":
-        entry.isOver = true;
+        session.isOver = true;
     }
   }
 
   /** The session that an event is about; null: a new one, where there is none or the last with its name is over. */
-  #known({ name, group }: SessionName, turn: number | null = null): Entry | null {
+  #known({ name, group }: SessionName, turn: number | null = null): Session | null {
     const own = turn === null ? null : this.#turnsOf.get(turn);
     if (own?.name === name && own.group === group) return own;
     const last = this.#runs.get(name)?.get(group)?.at(-1);
     return last === undefined || last.isOver ? null : last;
   }
 
-  #begin({ name, group }: SessionName): Entry {
-    const key = keyOf({ name, group });
-    const groups = this.#runs.getOrInsertComputed(name, () => new Map<string | null, Entry[]>());
-    const runs = groups.getOrInsertComputed(group, () => []);
-    const gone = this.#dropped.get(key);
+  #begin(of: SessionName): Session {
+    const key = keyOf(of);
+    const groups = this.#runs.getOrInsertComputed(of.name, () => new Map());
+    const runs: Session[] = groups.getOrInsertComputed(of.group, () => []);
+    const session = new Session(of, runs.length + 1, this.#dropped.get(key));
     this.#dropped.delete(key);
-    const entry: Entry = {
-      name,
-      group,
-      run: runs.length + 1,
-      trajectory: new Trajectory(),
-      running: new Map(),
-      failed: new Map(),
-      flaws: new Set(gone === undefined ? [] : [`what came before is gone: ${gone}`]),
-      events: 0,
-      isOver: false,
-      lastMs: 0,
-    };
-    runs.push(entry);
-    this.#entries.add(entry);
+    runs.push(session);
+    this.#sessions.add(session);
     this.#bytes += SESSION_OVERHEAD;
-    return entry;
+    return session;
   }
 
   /** Returns the turn's prompt; undefined: it did not run. */
-  #endTurn({ running }: Entry, requestId: number): number | undefined {
-    const prompt = running.get(requestId);
+  #endTurn({ running }: Session, requestId: number): number | undefined {
+    const prompt = running.get(requestId)?.prompt;
     running.delete(requestId);
     this.#turnsOf.delete(requestId);
     return prompt;
@@ -316,10 +306,10 @@ export class Trajectories {
     const { name, group } = of;
     const key = keyOf(of);
     const groups = this.#runs.get(name);
-    for (const entry of groups?.get(group) ?? []) {
-      this.#entries.delete(entry);
-      this.#bytes -= SESSION_OVERHEAD + entry.trajectory.bytes;
-      for (const requestId of [...entry.running.keys()]) this.#endTurn(entry, requestId);
+    for (const session of groups?.get(group) ?? []) {
+      this.#sessions.delete(session);
+      this.#bytes -= SESSION_OVERHEAD + session.trajectory.bytes;
+      for (const requestId of [...session.running.keys()]) this.#endTurn(session, requestId);
     }
     groups?.delete(group);
     if (groups?.size === 0) this.#runs.delete(name);
@@ -332,7 +322,7 @@ export class Trajectories {
 
   #shrink(): void {
     const { bytesMax, keep } = this.#options;
-    for (const { name, group } of this.#entries) {
+    for (const { name, group } of this.#sessions) {
       if (this.#bytes <= bytesMax) return;
       const reason = `the trajectories of all sessions had more than ${bytesMax} bytes`;
       const event = { kind: "dropped", name, group, reason, number: 0 } as const;
@@ -357,23 +347,6 @@ export class Trajectories {
       }
     }
     return spans;
-  }
-
-  #viewOf(entry: Entry): Session {
-    const { name, group, run, trajectory, running, failed, flaws, isOver, lastMs } = entry;
-    const idleMs = this.#options.nowMs() - lastMs;
-    const isIdle = isOver || idleMs > this.#options.msMax;
-    const state = running.size > 0 ? "running" : isIdle ? "ended" : "open";
-    const runs = [...running.keys()].map((id) => `response ${id} runs`);
-    return {
-      name,
-      group,
-      run,
-      trajectory,
-      state,
-      flaws: [...flaws, ...failed.values(), ...runs],
-      lastS: lastMs / 1000,
-    };
   }
 }
 
