@@ -176,7 +176,7 @@ class Engine {
       this.ms += PROPOSE_MS + PROPOSE_REQUEST_MS * queries.length;
       return replica.propose(queries);
     };
-    const rest = { drafter: { propose }, clock: { nowMs: () => this.ms } };
+    const rest = { drafter: { has: () => true, propose }, clock: { nowMs: () => this.ms } };
     this.#speculation = newPlanner && new StepSpeculation({ planner: newPlanner(), ...rest });
   }
 

@@ -24,6 +24,8 @@ const STREAM_TOKENS_STEP = 256;
 
 export class LlamaContext {
   readonly batchRows: number;
+  /** Number of streams. */
+  readonly streams: number;
   readonly #library: LlamaLibrary;
   readonly #context: Pointer;
   readonly #memory: Pointer;
@@ -47,6 +49,7 @@ export class LlamaContext {
     const library = model.library;
     this.#library = library;
     this.batchRows = options.batchRows;
+    this.streams = options.streams;
     this.#vocabularySize = model.info.shape.vocabularySize;
     const params = nativeBytes(CONTEXT_PARAMS_BYTES);
     const defaults = addressOf(library.llama.llama_context_default_params);

@@ -2,7 +2,10 @@
 // no GPU to transfer them to.
 
 import { AppError, errorText } from "../../core/base/errors.ts";
+import type { SamplingParams } from "../../core/request/request.ts";
+import { outOfBounds, problemOf } from "../../core/request/sampling-bounds.ts";
 import type { ControlAnswer, EngineOperation } from "../../core/rollout/operation.ts";
+import type { SamplingSupport } from "../../core/rollout/worker.ts";
 
 const TORCH_DTYPE: Readonly<Record<string, string>> = {
   f32: "torch.float32",
@@ -57,4 +60,16 @@ export async function answered(result: Promise<object | null>): Promise<ControlA
 
 function failure(status: number, type: string, message: string): ControlAnswer {
   return { status, body: { error: { message, type, param: null, code: status } } };
+}
+
+/** The engine supports every parameter within its range, and no fields of other engines' APIs. */
+export function embeddedSupport(sampling: SamplingParams, vocabularySize: number): SamplingSupport {
+  const refused = (field: string, reason: string) => ({ kind: "refused", field, reason }) as const;
+  if ((sampling.adapter ?? null) !== null) {
+    return refused("model", "is an adapter, which an embedded engine does not serve");
+  }
+  const [field] = Object.keys(sampling.engineFields ?? {});
+  if (field !== undefined) return refused(field, "is not supported by the embedded engine");
+  const wrong = outOfBounds(sampling, { vocabularySize });
+  return wrong === null ? { kind: "divided" } : refused(wrong.field, problemOf(wrong));
 }

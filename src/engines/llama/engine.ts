@@ -6,7 +6,6 @@
 
 import { assert, unreachable } from "../../core/base/assert.ts";
 import type { Clock } from "../../core/base/clock.ts";
-import { contain } from "../../core/base/contain.ts";
 import type { RequestId, WeightEpoch } from "../../core/base/ids.ts";
 import type { DraftPlanner, StepTimes } from "../../core/draft/draft-length.ts";
 import { DRAFT_TOKENS_MAX, type Drafter } from "../../core/draft/drafter.ts";
@@ -18,15 +17,12 @@ import type {
   WorkerStats,
 } from "../../core/rollout/worker.ts";
 import { LlamaContext } from "./context.ts";
-import { DraftGroups } from "./draft-groups.ts";
 import { unreadable } from "./files.ts";
-import { checkRun, refusalOf } from "./limits.ts";
 import { Residency } from "./residency.ts";
-import { Sampler } from "./sampler.ts";
 import { type RunCommand, Sequence } from "./sequence.ts";
 import { StepSpeculation } from "./speculation.ts";
 import { kvBytesPerToken, LearnedStepCost, profileContext } from "./step-cost.ts";
-import { Stepper } from "./stepper.ts";
+import { BATCH_ROWS, PREFILL_ROWS, Stepper } from "./stepper.ts";
 import { type LlamaWeights, shapeDifference } from "./weights.ts";
 
 export interface LlamaEngineOptions {
@@ -44,27 +40,19 @@ export interface LlamaEngineOptions {
   readonly spareStreams?: number;
 }
 
-/** Default of `prefillRows`: two graphs of prefill in a step, so that a new request does not delay decoding for longer. */
-const PREFILL_ROWS = 96;
-/** Maximum of rows of one llama_decode. Drafts get those that slots and prefill leave. */
-const BATCH_ROWS = 512;
 const SPARE_STREAMS_MAX = 16;
 
 export class LlamaEngine {
   readonly capacity: WorkerCapacity;
   readonly #options: LlamaEngineOptions;
-  readonly #streams: number;
-  readonly #prefillRows: number;
-  readonly #sampler: Sampler;
+  readonly #drafter: Drafter;
   readonly #speculation: StepSpeculation;
-  readonly #groups: DraftGroups;
-  #model: LlamaWeights;
-  #context: LlamaContext;
-  #residency: Residency;
-  #stepper: Stepper;
-  #epoch: WeightEpoch;
+  readonly #stepper: Stepper;
   /** Cost of steps on this machine. Before `profile` has measured it, each row of a step costs the same. */
-  #cost = new LearnedStepCost({ ms: (_batch, rows) => rows });
+  readonly #cost = new LearnedStepCost({ ms: (_batch, rows) => rows });
+  #model: LlamaWeights;
+  #residency: Residency;
+  #epoch: WeightEpoch;
 
   readonly #all = new Map<RequestId, Sequence>();
   /** Running sequences in order of admission: the last is the youngest. */
@@ -77,7 +65,6 @@ export class LlamaEngine {
   readonly #unsent = new Set<Sequence>();
   #urgent = false;
   #asleep = false;
-  #isProfiled = false;
 
   readonly #counts = {
     steps: 0,
@@ -92,25 +79,25 @@ export class LlamaEngine {
 
   /** @throws AppError worker_failed: there is no memory for that many streams. */
   constructor(options: LlamaEngineOptions) {
+    const { model, epoch, speculation, slots, kvTokens, contextTokens, cpuClock } = options;
     this.#options = options;
-    this.#epoch = options.epoch;
-    this.#prefillRows = options.prefillRows ?? PREFILL_ROWS;
-    const spare = Math.max(2, Math.min(SPARE_STREAMS_MAX, options.slots));
-    this.#streams = options.slots + (options.spareStreams ?? spare);
-    this.#model = options.model;
-    this.#sampler = new Sampler(this.#vocabularySize);
-    this.#context = this.#openContext();
-    this.#residency = new Residency(this.#context, this.#streams);
-    const { speculation, slots, kvTokens, contextTokens } = options;
-    this.#speculation = new StepSpeculation({ ...speculation, clock: options.cpuClock });
-    this.#groups = new DraftGroups(speculation.drafter, this.#vocabularySize);
-    this.#stepper = this.#newStepper();
-    const bytesPerToken = kvBytesPerToken(this.#context);
+    this.#epoch = epoch;
+    this.#model = model;
+    this.#residency = this.#newResidency();
+    this.#drafter = speculation.drafter;
+    this.#speculation = new StepSpeculation({ ...speculation, clock: cpuClock });
+    const stepper = {
+      vocabularySize: model.info.shape.vocabularySize,
+      speculation: this.#speculation,
+      cpuClock,
+      cost: this.#cost,
+      slots,
+      prefillRows: options.prefillRows ?? PREFILL_ROWS,
+      counts: this.#counts,
+    };
+    this.#stepper = new Stepper(stepper, this.#residency);
+    const bytesPerToken = kvBytesPerToken(this.#residency.context);
     this.capacity = { slots, kvTokens, contextTokens, kvBytesPerToken: bytesPerToken };
-  }
-
-  get #vocabularySize(): number {
-    return this.#model.info.shape.vocabularySize;
   }
 
   get epoch(): WeightEpoch {
@@ -125,18 +112,15 @@ export class LlamaEngine {
   /** Measures the cost of steps for about `budgetMs`. The engine must be empty, and stays so. */
   profile(budgetMs: number): StepTimes {
     assert(this.#all.size === 0, "only an empty engine is profiled");
-    const { cpuClock: clock } = this.#options;
-    this.#cost = new LearnedStepCost(profileContext(this.#context, { clock, budgetMs }));
-    this.#isProfiled = true;
-    this.#stepper = this.#newStepper();
+    const clock = this.#options.cpuClock;
+    this.#cost.profile = profileContext(this.#residency.context, { clock, budgetMs });
     return this.#cost;
   }
 
-  /** Carries out a command. A request that cannot run here is refused, without harm to others. */
   command(command: WorkerCommand): void {
     switch (command.kind) {
       case "run":
-        this.#contain(command.request.requestId, () => this.#run(command));
+        this.#run(command);
         break;
       case "export":
         this.#export(command.requestId);
@@ -153,15 +137,20 @@ export class LlamaEngine {
         this.#adopt(command);
         break;
       case "register_group":
-        this.#groups.register(command, this.#all.values());
+        this.#drafter.register(command.groupId, command.prompt, command.past);
+        for (const sequence of this.#all.values()) {
+          if (sequence.draft?.groupId === command.groupId) this.#share(sequence);
+        }
         break;
       case "delta": {
-        const gap = this.#groups.delta(command);
-        if (gap !== null) this.#push(gap);
+        const { groupId, sampleIndex, offset, tokens } = command;
+        const result = this.#drafter.update(groupId, sampleIndex, offset, tokens);
+        if (result.kind !== "gap") break;
+        this.#push({ kind: "gap", groupId, sampleIndex, offset: result.have });
         break;
       }
       case "drop_group":
-        this.#groups.drop(command.groupId);
+        this.#drafter.drop(command.groupId);
         break;
       case "advance":
         this.#advanceTo(command.epoch);
@@ -186,10 +175,10 @@ export class LlamaEngine {
     this.#model = model;
     if (!this.#asleep) {
       try {
-        this.#renewContext();
+        this.#renewResidency();
       } catch (error) {
         this.#model = old;
-        this.#renewContext();
+        this.#renewResidency();
         throw error;
       }
     }
@@ -215,14 +204,14 @@ export class LlamaEngine {
       this.#preempt(this.#running.pop() as Sequence);
     for (const sequence of [...this.#parked]) this.#evict(sequence);
     for (const sequence of this.#waiting) this.#residency.drop(sequence);
-    this.#context.free();
+    this.#residency.context.free();
     this.#asleep = true;
   }
 
   /** @throws AppError worker_failed: there is no memory for the context any more. */
   wake(): void {
     if (!this.#asleep) return;
-    this.#renewContext();
+    this.#renewResidency();
     this.#asleep = false;
   }
 
@@ -233,7 +222,7 @@ export class LlamaEngine {
     this.#running.length = 0;
     this.#waiting.length = 0;
     this.#parked.clear();
-    this.#groups.clear();
+    this.#drafter.clear();
     this.#unsent.clear();
     this.#events = [];
     this.#urgent = false;
@@ -245,7 +234,7 @@ export class LlamaEngine {
     const startMs = this.#options.cpuClock.nowMs();
     // As in vLLM, a step that had to preempt admits no request: the freed KV is needed by running ones.
     if (!this.#makeRoom()) this.#admit();
-    this.#advance();
+    this.#compute();
     this.#settle();
     this.#counts.steps += 1;
     this.#counts.busyMs += this.#options.cpuClock.nowMs() - startMs;
@@ -263,7 +252,6 @@ export class LlamaEngine {
 
   stats(): WorkerStats {
     const { draftMs, draftedTokens, acceptedTokens, drafts, savedMs } = this.#speculation;
-    const measured = { draftSavedMs: savedMs - draftMs, stepError: this.#cost.error };
     return {
       running: this.#running.length,
       waiting: this.#waiting.length,
@@ -273,59 +261,35 @@ export class LlamaEngine {
       draftedTokens,
       acceptedTokens,
       drafts,
-      ...(this.#isProfiled && measured),
+      draftSavedMs: savedMs - draftMs,
+      stepError: this.#cost.error,
     };
   }
 
   /** Frees the context; the loader of the model frees that. Safe to call twice. */
   close(): void {
-    this.#context.free();
+    this.#residency.context.free();
   }
 
-  #renewContext(): void {
-    this.#context.free();
-    this.#context = this.#openContext();
-    this.#residency = new Residency(this.#context, this.#streams);
-    this.#stepper = this.#newStepper();
-  }
-
-  #openContext(): LlamaContext {
-    const streamTokens = this.#options.contextTokens + DRAFT_TOKENS_MAX;
-    return new LlamaContext(this.#model, {
-      streams: this.#streams,
-      streamTokens,
-      batchRows: BATCH_ROWS,
-    });
-  }
-
-  #newStepper(): Stepper {
-    return new Stepper(
-      {
-        context: this.#context,
-        residency: this.#residency,
-        sampler: this.#sampler,
-        speculation: this.#speculation,
-        cpuClock: this.#options.cpuClock,
-        stepMs: this.#cost,
-        prefillRows: this.#prefillRows,
-        draftRows: BATCH_ROWS - this.#options.slots - this.#prefillRows,
-      },
-      this.#counts,
+  #newResidency(): Residency {
+    const { slots, contextTokens, spareStreams } = this.#options;
+    const spare = Math.max(2, Math.min(SPARE_STREAMS_MAX, slots));
+    return new Residency(
+      new LlamaContext(this.#model, {
+        streams: slots + (spareStreams ?? spare),
+        streamTokens: contextTokens + DRAFT_TOKENS_MAX,
+        batchRows: BATCH_ROWS,
+      }),
     );
   }
 
-  /** Runs work for one request outside of a step. A fault of the request ends this request and no other. */
-  #contain(requestId: RequestId, act: () => void): void {
-    contain(act, (error) => {
-      const refusal = refusalOf(error);
-      if (refusal === null) throw error;
-      this.#release(requestId);
-      this.#push({ kind: "chunk_done", requestId, finish: "abort", refusal });
-    });
+  #renewResidency(): void {
+    this.#residency.context.free();
+    this.#residency = this.#newResidency();
+    this.#stepper.residency = this.#residency;
   }
 
   #run(command: RunCommand): void {
-    checkRun(command, { ...this.#options, vocabularySize: this.#vocabularySize });
     const { requestId } = command.request;
     const sequence = new Sequence(command);
     const earlier = this.#all.get(requestId);
@@ -346,7 +310,15 @@ export class LlamaEngine {
     this.#all.set(requestId, sequence);
     this.#waiting.push(sequence);
     this.#residency.setIdle(sequence);
-    this.#groups.catchUp(sequence);
+    this.#share(sequence);
+  }
+
+  /** Adds the tokens of a sequence to its draft group, so that the next ones leave no gap there. */
+  #share(sequence: Sequence, from = sequence.draftStart): void {
+    const { draft, draftStart, length } = sequence;
+    if (draft === null || length === from) return;
+    const tokens = sequence.tokens.subarray(from, length);
+    this.#drafter.update(draft.groupId, draft.sampleIndex, from - draftStart, tokens);
   }
 
   #export(requestId: RequestId): void {
@@ -477,7 +449,7 @@ export class LlamaEngine {
       }
       this.#waiting.shift();
       this.#running.push(next);
-      this.#contain(next.spec.requestId, () => this.#activate(next));
+      this.#activate(next);
     }
   }
 
@@ -494,18 +466,16 @@ export class LlamaEngine {
     if (sequence.outputLength === 0) sequence.promptCached ??= sequence.computed;
   }
 
-  #advance(): void {
+  /** Computes a step of the running sequences, and takes the tokens that it draws. */
+  #compute(): void {
     const { kvTokens } = this.#options;
     this.#residency.gather(this.#running);
-    const added = this.#stepper.plan(this.#running, {
-      room: kvTokens - this.#committed(),
-      drafting: this.#groups.size > 0,
-    });
+    const added = this.#stepper.plan(this.#running, kvTokens - this.#committed());
     assert(this.#resident() + added <= kvTokens, "the KV budget is kept");
     this.#stepper.run(this.#running);
     for (const sequence of this.#running) {
       if (sequence.length === sequence.known) continue;
-      this.#groups.append(sequence, sequence.known);
+      this.#share(sequence, sequence.known);
       sequence.known = sequence.length;
       this.#unsent.add(sequence);
     }

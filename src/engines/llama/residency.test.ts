@@ -49,7 +49,7 @@ function nextLogits(context: LlamaContext, sequence: Sequence): number[] {
 describe.skipIf(skipReason !== null)("residency", () => {
   test("gather: running sequences come to stand side by side, and everybody keeps their KV", () => {
     const context = newContext();
-    const residency = new Residency(context, STREAMS);
+    const residency = new Residency(context);
     const all = [5, 6, 7, 0, 9].map((tokens, id) => resident(context, residency, { id, tokens }));
     const [first, parked, second, fresh, third] = all;
     if (!first || !parked || !second || !fresh || !third) throw new Error("five sequences");
@@ -66,7 +66,7 @@ describe.skipIf(skipReason !== null)("residency", () => {
 
   test("activate: with every stream taken, the longest idle sequence makes way and comes back whole", () => {
     const context = newContext();
-    const residency = new Residency(context, STREAMS);
+    const residency = new Residency(context);
     const all = Array.from({ length: STREAMS }, (_, id) =>
       resident(context, residency, { id, tokens: 4 + id }),
     );

@@ -9,14 +9,14 @@ import { KV_HEADER_BYTES, openKvBlob, sealKvBlob } from "./kv-blob.ts";
 import type { Sequence } from "./sequence.ts";
 
 export class Residency {
-  readonly #context: LlamaContext;
+  readonly context: LlamaContext;
   readonly #isFree: boolean[];
   /** Sequences that hold a stream and do not run, the longest idle first. */
   readonly #idle = new Set<Sequence>();
 
-  constructor(context: LlamaContext, streams: number) {
-    this.#context = context;
-    this.#isFree = new Array(streams).fill(true);
+  constructor(context: LlamaContext) {
+    this.context = context;
+    this.#isFree = new Array(context.streams).fill(true);
   }
 
   /** The sequence stops running and keeps its KV: its stream may be given to another, and the KV swapped out. */
@@ -42,7 +42,7 @@ export class Residency {
     const fits = Number.isInteger(count) && count > 0 && count < sequence.length;
     const origin = { epoch, tokens: sequence.tokens, count };
     const payload = fits ? openKvBlob(kv, origin) : null;
-    if (payload === null || !this.#context.importStream(sequence.stream, payload)) return "refused";
+    if (payload === null || !this.context.importStream(sequence.stream, payload)) return "refused";
     sequence.computed = count;
     return "loaded";
   }
@@ -50,7 +50,7 @@ export class Residency {
   /** Removes the sequence's KV from `position` on. */
   truncate(sequence: Sequence, position: number): void {
     assert(sequence.stream >= 0, "only KV in a stream can be cut");
-    this.#context.truncate(sequence.stream, position);
+    this.context.truncate(sequence.stream, position);
     sequence.computed = position;
   }
 
@@ -59,7 +59,7 @@ export class Residency {
     this.#idle.delete(sequence);
     const { stream } = sequence;
     if (stream >= 0) {
-      this.#context.clear(stream);
+      this.context.clear(stream);
       this.#isFree[stream] = true;
     }
     sequence.stream = -1;
@@ -127,8 +127,8 @@ export class Residency {
     let occupant: Sequence | null = null;
     for (const idle of this.#idle) if (idle.stream === stream) occupant = idle;
     const theirs = occupant === null ? null : this.#copyOut(stream);
-    this.#context.clear(from);
-    this.#context.clear(stream);
+    this.context.clear(from);
+    this.context.clear(stream);
     if (mine !== null) this.#copyIn(stream, mine);
     sequence.stream = stream;
     if (occupant === null || theirs === null) {
@@ -153,21 +153,21 @@ export class Residency {
     this.#idle.delete(oldest);
     const { stream } = oldest;
     oldest.stream = -1;
-    this.#context.clear(stream);
+    this.context.clear(stream);
     return stream;
   }
 
   #copyOut(stream: number): ArrayBuffer {
-    const bytes = this.#context.stateBytes(stream);
+    const bytes = this.context.stateBytes(stream);
     const buffer = new ArrayBuffer(KV_HEADER_BYTES + bytes);
-    const written = this.#context.exportStream(stream, new Uint8Array(buffer, KV_HEADER_BYTES));
+    const written = this.context.exportStream(stream, new Uint8Array(buffer, KV_HEADER_BYTES));
     assert(written === bytes, "the library writes the bytes it announced");
     return buffer;
   }
 
   #copyIn(stream: number, buffer: ArrayBuffer): void {
     const payload = new Uint8Array(buffer, KV_HEADER_BYTES);
-    const restored = this.#context.importStream(stream, payload);
+    const restored = this.context.importStream(stream, payload);
     assert(restored, "the context takes back what it gave out");
   }
 }

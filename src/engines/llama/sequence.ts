@@ -100,6 +100,11 @@ export class Sequence {
     return this.length - this.promptLength;
   }
 
+  /** Index of the first token that belongs to the draft sequence: the lead, then the output. */
+  get draftStart(): number {
+    return this.promptLength - (this.draft?.turn?.leadTokens ?? 0);
+  }
+
   /** Tokens that must be computed before the next one can be drawn. */
   get pending(): number {
     return this.length - this.computed;

@@ -19,7 +19,7 @@ import {
 import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { type LogitShaping, NO_SHAPING, type RequestSpec } from "../../core/request/request.ts";
 import type { KvBlob } from "../../core/rollout/worker.ts";
-import { embeddedSupport } from "./limits.ts";
+import { embeddedSupport } from "./control.ts";
 import { Sampler } from "./sampler.ts";
 import { ShapingState } from "./shaping.ts";
 

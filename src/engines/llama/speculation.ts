@@ -22,7 +22,7 @@ const DRAFT_MS_RATE = 0.1;
 const DRAFTED_STEPS_MAX = 16;
 
 export interface SpeculationOptions {
-  readonly drafter: Pick<Drafter, "propose">;
+  readonly drafter: Pick<Drafter, "has" | "propose">;
   readonly planner: DraftPlanner;
   readonly clock: Clock;
 }
@@ -74,7 +74,7 @@ export class StepSpeculation {
       // A step yields one token more than it accepts, and must not go beyond the chunk.
       const tokensMax = Math.min(lengthMax, sequence.chunkEnd - sequence.length - 1);
       const { draft } = sequence;
-      if (draft === null || tokensMax < 1) continue;
+      if (draft === null || tokensMax < 1 || !drafter.has(draft.groupId)) continue;
       const { groupId, sampleIndex } = draft;
       const { probabilityMin } = planner;
       queries.push({ groupId, sampleIndex, tokensMax, probabilityMin, tree: false });

@@ -116,6 +116,7 @@ test("draftsPay: where rows are cheap in steps of some requests, not by a line t
 
 test("Speculation: the step after sixteen with drafts has none", () => {
   const drafter = {
+    has: () => true,
     propose: () => ({
       start: Int32Array.of(0, 1),
       tokens: Int32Array.of(7),

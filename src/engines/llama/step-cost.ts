@@ -45,7 +45,8 @@ const STANDS_FOR_MAX = 16;
 
 /** The profile, corrected by real steps: attention takes longer as responses grow, for draft rows as well. */
 export class LearnedStepCost implements StepTimes {
-  readonly #profile: StepTimes;
+  /** The times of an idle engine's steps. */
+  profile: StepTimes;
   /** Ratio of real to profiled time of plain steps; and the ratio for the time that draft rows add, relative to `#plain`. */
   #plain = 1;
   #extra = 1;
@@ -55,17 +56,17 @@ export class LearnedStepCost implements StepTimes {
   error = 0;
 
   constructor(profile: StepTimes) {
-    this.#profile = profile;
+    this.profile = profile;
   }
 
   ms(batch: number, rows: number): number {
-    const plainMs = this.#profile.ms(batch, batch);
-    return this.#plain * (plainMs + (this.#profile.ms(batch, rows) - plainMs) * this.#extra);
+    const plainMs = this.profile.ms(batch, batch);
+    return this.#plain * (plainMs + (this.profile.ms(batch, rows) - plainMs) * this.#extra);
   }
 
   /** Learns from a step of `ms` without prefill. */
   observe(batch: number, rows: number, ms: number): void {
-    const plainMs = this.#profile.ms(batch, batch);
+    const plainMs = this.profile.ms(batch, batch);
     if (ms <= 0 || plainMs <= 0) return;
     const deviation = Math.abs(ms / this.ms(batch, rows) - 1);
     this.error += LEARNING_RATE * (Math.min(ERROR_MAX, deviation) - this.error);
@@ -75,7 +76,7 @@ export class LearnedStepCost implements StepTimes {
       return;
     }
     this.#drafted += 1;
-    const extraMs = this.#profile.ms(batch, rows) - plainMs;
+    const extraMs = this.profile.ms(batch, rows) - plainMs;
     if (extraMs <= 0) return;
     this.#extra = learn(this.#extra, (ms / this.#plain - plainMs) / extraMs, 1);
   }

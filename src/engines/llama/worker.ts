@@ -14,8 +14,7 @@ import type {
   WorkerEvent,
   WorkerListener,
 } from "../../core/rollout/worker.ts";
-import { answered, invalid, pathIn, settingsOf } from "./control.ts";
-import { embeddedSupport } from "./limits.ts";
+import { answered, embeddedSupport, invalid, pathIn, settingsOf } from "./control.ts";
 import type { FromEngine, LlamaEngineSettings, ToEngine } from "./messages.ts";
 import type { WeightsLease, WeightsStore } from "./weights-store.ts";
 
