@@ -54,10 +54,6 @@ export function operatorLog(log: Log, broken: (error: unknown) => void): Operato
       log(level, "answered", { status, ms: Math.round(ms), ...entry });
     },
     refused: (entry) => log("warn", "refused", { ...entry }),
-    deadline: ({ seconds, savedS, ...fields }) => {
-      const saved = savedS === null ? {} : { saved_s: rounded(savedS) };
-      log("info", "deadline", { ...fields, seconds: rounded(seconds), ...saved });
-    },
     iterationEnded: (summary) => log("info", "iteration", iterationFields(summary)),
     stateChanged: ({ state, reason, waiting, seconds }) =>
       log(state === "serving" ? "info" : "warn", "state", {

@@ -42,7 +42,7 @@ function runOf(overrides: Partial<RoundsReport> = {}): RoundsReport {
     deterministic: false,
     weight_epoch: 0,
     weight_epochs: [0],
-    finish_reasons: { stop: 128, length: 0, abort: 0, deadline: 0 },
+    finish_reasons: { stop: 128, length: 0, abort: 0 },
     returned_requests: 128,
     length_bias: 0,
     carried_groups: 0,

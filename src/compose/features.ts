@@ -15,7 +15,6 @@ import { CompletedGroups } from "../server/completed-groups.ts";
 import { workersOf } from "../server/control/calls.ts";
 import { CONTROL_ROUTES, controlRoutes } from "../server/control/routes.ts";
 import { confined } from "../server/control/weights-roots.ts";
-import { Deadlines } from "../server/deadlines.ts";
 import { DraftSocketService } from "../server/drafts/draft-socket.ts";
 import { EngineTelemetry, PLUGIN_ROUTES } from "../server/drafts/engine-telemetry.ts";
 import { Iterations } from "../server/iterations.ts";
@@ -81,7 +80,6 @@ export function featuresOf(parts: Parts): Features {
   const { failed } = log;
   const stream = new StreamService({ sidecar, completed, random: randomWord, every, failed });
   const drafts = draftService(parts);
-  const deadlines = new Deadlines({ sidecar, every, clock: wallClock, ended: log.deadline });
   const live = liveView(parts, completed);
   const served = requests(parts, () => drafts.telemetry.variesSeeds);
   const features: readonly Feature[] = [
@@ -99,7 +97,6 @@ export function featuresOf(parts: Parts): Features {
     { sockets: { "/v1/stream": stream }, drained: () => stream.end() },
     drafts.feature,
     operatorsLog(parts),
-    { observer: deadlines.observer, close: deadlines.stop },
     // Ends the last iteration before the view closes that keeps it.
     iterations(parts),
     {

@@ -5,7 +5,6 @@ import type { IterationSummary } from "../core/rollout/iteration-span.ts";
 import type { EngineNotice } from "../engines/kind.ts";
 import type { Member } from "../fleet/engines.ts";
 import type { WeightsNotice } from "../fleet/updates.ts";
-import type { DeadlineNotice } from "../server/deadlines.ts";
 import type { AccessEntry, OpenStream } from "../server/http.ts";
 import type { ServingState } from "../server/live/waiting.ts";
 import type { RenderedBy } from "../server/openai/rendering.ts";
@@ -44,8 +43,6 @@ export interface OperatorLog {
   iterationEnded(summary: IterationSummary): void;
   /** The serving state has changed. Also called every minute while requests wait for it. */
   stateChanged(state: ServingState & { waiting: number; seconds: number }): void;
-  /** A deadline has ended responses. */
-  deadline(notice: DeadlineNotice): void;
   /** Rollouts of an earlier process have gone on. */
   resumed(rollouts: number): void;
   /** A journal is not written any more; its rollout goes on without it. */

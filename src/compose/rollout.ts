@@ -5,7 +5,6 @@ import packageJson from "../../package.json" with { type: "json" };
 import { present } from "../core/base/assert.ts";
 import { AppError } from "../core/base/errors.ts";
 import { REQUESTS_MAX, type RolloutRequest } from "../core/request/buffer.ts";
-import { isCut } from "../core/request/request.ts";
 import type { Progress } from "../core/rollout/meter.ts";
 import type { RunReport } from "../core/rollout/report.ts";
 import type { Member } from "../fleet/engines.ts";
@@ -217,7 +216,7 @@ function digestOf({ groups }: RolloutPlan): string {
   return hash.digest("hex");
 }
 
-const isWhole = ({ response: { finish } }: RolloutRequest) => finish !== null && !isCut(finish);
+const isWhole = ({ response: { finish } }: RolloutRequest) => finish !== null && finish !== "abort";
 
 function reportOf(job: RolloutJob, run: RolloutRun, { sidecar, kv }: ComposedSidecar): RunReport {
   const { startMs } = run;

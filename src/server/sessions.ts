@@ -15,7 +15,6 @@ import {
   type RolloutRequest,
   type SessionTurn,
 } from "../core/request/buffer.ts";
-import { isCut } from "../core/request/request.ts";
 import type { PreviousTurn } from "../core/rollout/rollout.ts";
 import { type Kept, promptBytes } from "./kept.ts";
 
@@ -215,7 +214,7 @@ export class SessionTable {
       this.#figures.cachedTokens += request.response.promptTokensCached ?? 0;
     }
     const isOpen = this.#sessions.get(session.key) === session && session.group === request.group;
-    if (!isOpen || isCut(request.response.finish)) {
+    if (!isOpen || request.response.finish === "abort") {
       this.#options.letGo(request);
       return;
     }

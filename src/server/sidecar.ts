@@ -20,14 +20,6 @@ import type { Kept } from "./kept.ts";
 import { invalid } from "./route.ts";
 import { type SessionScope, SessionTable } from "./sessions.ts";
 
-/** Limits of seconds since the first response that carries it, and of their output tokens: see Deadlines. Absent: none. */
-export interface Deadline {
-  readonly group_s?: number | null | undefined;
-  readonly group_tokens?: number | null | undefined;
-  readonly iteration_s?: number | null | undefined;
-  readonly iteration_tokens?: number | null | undefined;
-}
-
 /** A client's request: `n` responses to one prompt. */
 export interface GenerationSpec {
   readonly prompt: Int32Array;
@@ -43,7 +35,6 @@ export interface GenerationSpec {
   readonly tool?: string | null;
   /** Lower is served earlier. */
   readonly priority: number;
-  readonly deadline?: Deadline | null;
   /** All tokens of a response are of one weight epoch; see Wanted in core/request/buffer.ts, also for `stalenessMax`. */
   readonly isStrict?: boolean;
   readonly stalenessMax?: number;

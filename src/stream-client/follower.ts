@@ -22,7 +22,7 @@ export type StreamEvent = Readonly<
 
 /** A response's number, its group, and its number in it. */
 type Place = { request: number; group: string; index: number };
-type Finish = "stop" | "length" | "abort" | "deadline";
+type Finish = "stop" | "length" | "abort";
 
 /** `code`: the server's (`conflict`, `not_found`, ...), or unauthorized, refused, unreachable, protocol, usage. */
 export class StreamError extends Error {

@@ -4,7 +4,6 @@
 import { present } from "../../../src/core/base/assert.ts";
 import { type RequestId, workerId } from "../../../src/core/base/ids.ts";
 import type { Group, RolloutRequest } from "../../../src/core/request/buffer.ts";
-import { isCut } from "../../../src/core/request/request.ts";
 import { firstComplete } from "../../../src/core/rollout/selection.ts";
 import type { PolicyParts } from "../../../src/core/schedule/policies.ts";
 import type { Scheduler } from "../../../src/core/schedule/scheduler.ts";
@@ -189,7 +188,7 @@ export class Iteration extends Simulation {
 
   protected override finished(request: RolloutRequest): void {
     super.finished(request);
-    if (!isCut(request.response.finish)) this.#finished.push(request);
+    if (request.response.finish !== "abort") this.#finished.push(request);
     const { finishFirst } = this.#options;
     const { requests } = request.group;
     if (finishFirst === undefined || firstComplete(requests, finishFirst).length < finishFirst)

@@ -1,7 +1,6 @@
 // Answers of Anthropic's Messages API: a message of blocks, and its events
 // (https://docs.anthropic.com/en/api/messages-streaming).
 
-import { isCut } from "../../core/request/request.ts";
 import { errorBody } from "../../server/http-errors.ts";
 import { type Answer, advanced } from "../../server/openai/answer.ts";
 import type { Job } from "../../server/openai/job.ts";
@@ -91,7 +90,7 @@ function usageOf(job: Job) {
 function endOf(job: Job, output: Output) {
   const { finish, stopReason } = output;
   const calls = callsIn(job.messageOf(output));
-  if (isCut(finish)) return { stop_reason: null, stop_sequence: null };
+  if (finish === "abort") return { stop_reason: null, stop_sequence: null };
   if (finish === "length") return { stop_reason: "max_tokens", stop_sequence: null };
   if (calls.length > 0) return { stop_reason: "tool_use", stop_sequence: null };
   if (typeof stopReason !== "string") return { stop_reason: "end_turn", stop_sequence: null };

@@ -3,7 +3,7 @@
 import { AppError, errorText } from "../base/errors.ts";
 import { type WeightEpoch, type WeightsId, weightEpoch, workerId } from "../base/ids.ts";
 import { OutputColumns } from "../request/columns.ts";
-import type { ResponseEnd } from "../request/request.ts";
+import type { FinishReason } from "../request/request.ts";
 import type { Chunk, Refusal, SavedOutput } from "../request/response.ts";
 import { isOwnBeginning, scanFrame } from "./frame.ts";
 import {
@@ -36,7 +36,7 @@ interface Stream {
   /** null: there are no tokens yet, so whether they have alternatives is not known. */
   columns: OutputColumns | null;
   chunks: Omit<Chunk, "tokens">[];
-  finish: ResponseEnd | null;
+  finish: FinishReason | null;
   refusal: Refusal | null;
 }
 

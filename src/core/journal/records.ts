@@ -11,7 +11,7 @@
 import { assert, present } from "../base/assert.ts";
 import type { WeightsId } from "../base/ids.ts";
 import type { OutputColumns, TopLogprobs } from "../request/columns.ts";
-import type { ResponseEnd } from "../request/request.ts";
+import type { FinishReason } from "../request/request.ts";
 import type { Refusal } from "../request/response.ts";
 import { FRAME_HEADER_BYTES, sealFrame } from "./frame.ts";
 
@@ -34,7 +34,7 @@ export interface ChunkRecord {
 export interface FinishRecord {
   readonly type: "finish";
   readonly stream: number;
-  readonly reason: ResponseEnd;
+  readonly reason: FinishReason;
   readonly refusal: Refusal | null;
 }
 

@@ -92,16 +92,8 @@ export const SAMPLING_DEFAULTS = {
   engineFields: null,
 } as const satisfies Partial<SamplingParams>;
 
-/** Why a response ended: a stop token, `tokensMax`, or an abort. */
+/** Why a response ended: a stop token, `tokensMax`, or an abort, after which its length says nothing about others. */
 export type FinishReason = "stop" | "length" | "abort";
-
-/** deadline: the client's deadline for the group or the iteration passed. */
-export type ResponseEnd = FinishReason | "deadline";
-
-/** Whether the response was ended early: its length then says nothing about other responses. */
-export function isCut(end: ResponseEnd | null): boolean {
-  return end === "abort" || end === "deadline";
-}
 
 /** Key of a response's random numbers: two 32-bit words. */
 export interface DrawKey {

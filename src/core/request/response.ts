@@ -6,7 +6,7 @@ import type { ErrorCode } from "../base/errors.ts";
 import type { WeightEpoch, WeightsId, WorkerId } from "../base/ids.ts";
 import { OutputColumns, type TopLogprobs } from "./columns.ts";
 import type { ExpertRows } from "./expert-rows.ts";
-import type { ResponseEnd } from "./request.ts";
+import type { FinishReason } from "./request.ts";
 
 /** One dispatch of a divided request: `tokens` output tokens from `offset` on, made by `workerId`. */
 export interface Chunk {
@@ -21,7 +21,7 @@ export interface Chunk {
 }
 
 /** used_up: all its tokens. ended_early: stopped to free its KV. lost: its worker, or its weights. Else the response ended. */
-export type ChunkEnd = "used_up" | "ended_early" | "lost" | ResponseEnd;
+export type ChunkEnd = "used_up" | "ended_early" | "lost" | FinishReason;
 
 /** How a chunk ran. Times are those of the rollout's clock. */
 export interface ChunkStats {
@@ -75,7 +75,7 @@ export interface SavedOutput {
   readonly top: TopLogprobs | null;
   readonly chunks: readonly Chunk[];
   /** null: the response is not finished. */
-  readonly finish: ResponseEnd | null;
+  readonly finish: FinishReason | null;
   readonly refusal: Refusal | null;
 }
 
@@ -87,7 +87,7 @@ export class RolloutResponse extends OutputColumns {
   readonly tokensMax: number;
   readonly chunks: Chunk[] = [];
   #lastChunk: Chunk | null = null;
-  finish: ResponseEnd | null = null;
+  finish: FinishReason | null = null;
   /** Why the response was given up, if an engine refused the request. */
   refusal: Refusal | null = null;
   /** When, by the rollout's clock, it joined, was first dispatched, got its first and last token, and ended; null: not yet. */
@@ -143,7 +143,7 @@ export class RolloutResponse extends OutputColumns {
   }
 
   /** Records the end of the running chunk; `end` null: the response goes on. Does nothing if no chunk runs. */
-  closeChunk(endMs: number, end: ResponseEnd | "lost" | null): void {
+  closeChunk(endMs: number, end: FinishReason | "lost" | null): void {
     const chunk = this.#lastChunk;
     if (chunk?.run === undefined || chunk.run.endMs !== null) return;
     const { run, tokens } = chunk;

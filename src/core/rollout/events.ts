@@ -12,7 +12,7 @@ export interface RolloutEvents<Asked = unknown> {
   joined(request: RolloutRequest, asked: Asked): void;
   /** Output tokens from `offset` on are new. */
   tokens(request: RolloutRequest, offset: number): void;
-  /** The response is complete or given up (`isCut`). Its `finish` is the reason; `joinedMs` and `finishedMs` are set. */
+  /** The response is complete or given up ("abort"). Its `finish` is the reason; `joinedMs` and `finishedMs` are set. */
   finished(request: RolloutRequest): void;
   /** A closed group has only finished requests; it is forgotten afterwards. */
   groupFinished(group: Group): void;

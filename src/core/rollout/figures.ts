@@ -55,11 +55,6 @@ const COUNTED = [
     help: "Requests that ended with an error: no engine would, or could, run them.",
   },
   { key: "aborted_requests", metric: null, help: "Requests that were given up." },
-  { key: "deadline_requests", help: "Requests that a deadline of their group or iteration ended." },
-  {
-    key: "deadline_saved_s",
-    help: "Time that iterations would have taken longer without their deadlines, as estimated.",
-  },
   { key: "output_tokens", metric: "vllm:generation_tokens_total", help: "Output tokens." },
   { key: "chunks", help: "Chunks that were dispatched." },
   {

@@ -18,7 +18,7 @@ import {
   type Requests,
   type RolloutRequest,
 } from "../request/buffer.ts";
-import { type FinishReason, isCut, type ResponseEnd } from "../request/request.ts";
+import type { FinishReason } from "../request/request.ts";
 import { ChunkLength } from "../schedule/chunk-length.ts";
 import { type PolicyName, type PolicyParts, schedulerFor } from "../schedule/policies.ts";
 import type { RejectCommand, Scheduler } from "../schedule/scheduler.ts";
@@ -438,13 +438,13 @@ export class Loop {
 
   // Ends.
 
-  end(request: RolloutRequest, reason: "abort" | "stop" | "deadline"): void {
+  end(request: RolloutRequest, reason: "abort" | "stop"): void {
     if (reason !== "stop" || !this.dispatch.park(request)) this.dispatch.release(request);
     this.finish(request, reason);
   }
 
   /** The response is complete, or given up; what the request held on a worker has been given back already. */
-  finish(request: RolloutRequest, reason: ResponseEnd): void {
+  finish(request: RolloutRequest, reason: FinishReason): void {
     const { group, response, status } = request;
     response.finish = reason;
     response.finishedMs = this.#clock.nowMs();
@@ -454,9 +454,9 @@ export class Loop {
       this.pause.arrivals.delete(request);
       this.scheduler.remove(request);
     }
-    if (isCut(reason)) this.context.aborted(request);
+    if (reason === "abort") this.context.aborted(request);
     else this.context.finished(request);
-    this.#failures.ended(request, !isCut(reason));
+    this.#failures.ended(request, reason !== "abort");
     this.scheduler.refresh(group);
     this.meter.requestFinished(request);
     this.events.finished(request);

@@ -185,7 +185,6 @@ export class Meter {
     this.#timeLeft.finished(request);
     if (response.refusal !== null) this.#counts.failed_requests += 1;
     else if (response.finish === "abort") this.#counts.aborted_requests += 1;
-    else if (response.finish === "deadline") this.#counts.deadline_requests += 1;
     this.#span?.ends.add(this.#clock.nowMs());
   }
 

@@ -39,7 +39,7 @@ export function rolloutReport(outcome: RolloutOutcome) {
   const taken = new Set(finishedGroups.flatMap((group) => group.taken));
   const others = requests.filter((request) => !taken.has(request));
   const epochs = new Set<number>();
-  const reasons = { stop: 0, length: 0, abort: 0, deadline: 0 };
+  const reasons = { stop: 0, length: 0, abort: 0 };
   for (const { response } of requests) {
     tokens += response.length;
     chunks += response.chunks.length;

@@ -207,8 +207,8 @@ export class Rollout {
     if (isComplete(group)) this.#loop.turns.run(() => this.#loop.retire(group));
   }
 
-  /** Ends an unfinished response as it stands. stop: its text is complete (a stop string). deadline: of its client. */
-  end(request: RolloutRequest, reason: "abort" | "stop" | "deadline"): void {
+  /** Ends an unfinished response as it stands. stop: its text is complete (a stop string). */
+  end(request: RolloutRequest, reason: "abort" | "stop"): void {
     if (request.status === "finished") return;
     this.#loop.turns.run(() => this.#loop.end(request, reason));
   }

@@ -3,7 +3,6 @@
 
 import type { WeightEpoch } from "../base/ids.ts";
 import type { RolloutRequest } from "../request/buffer.ts";
-import { isCut } from "../request/request.ts";
 import type { Chunk } from "../request/response.ts";
 
 /** The first `wanted` responses that are complete, in order of their samples. */
@@ -12,7 +11,7 @@ export function firstComplete(
   wanted: number,
 ): RolloutRequest[] {
   return requests
-    .filter(({ response: { finish } }) => finish !== null && !isCut(finish))
+    .filter(({ response: { finish } }) => finish !== null && finish !== "abort")
     .sort((a, b) => (a.response.finishedMs ?? 0) - (b.response.finishedMs ?? 0))
     .slice(0, wanted)
     .sort((a, b) => a.spec.sampleIndex - b.spec.sampleIndex);
@@ -29,7 +28,7 @@ export function lengthBias(
 ): number | null {
   const all = [...taken, ...others].map(({ response: { length, finish } }) => ({
     length,
-    isCut: finish === null || isCut(finish),
+    isCut: finish === null || finish === "abort",
   }));
   all.sort((a, b) => a.length - b.length || Number(a.isCut) - Number(b.isCut));
   let expected = 0;

@@ -3,7 +3,6 @@
 // ones (maximum likelihood of censored lengths).
 
 import type { Group, RolloutRequest } from "../request/buffer.ts";
-import { isCut } from "../request/request.ts";
 
 /** Shape of the lengths: the scale is the root of the mean square. */
 const square = (length: number): number => length * length;
@@ -36,7 +35,7 @@ export class TimeLeft {
   }
 
   finished({ response }: RolloutRequest): void {
-    if (response.finish === null || isCut(response.finish)) return;
+    if (response.finish === null || response.finish === "abort") return;
     this.#ended += 1;
     this.#squares += square(response.length);
   }
@@ -81,7 +80,7 @@ function scaleOf(
   let squares = 0;
   for (const { response } of group.requests) {
     squares += square(response.length);
-    if (response.finish !== null && !isCut(response.finish)) ended += 1;
+    if (response.finish !== null && response.finish !== "abort") ended += 1;
   }
   const prior = ended === 0 ? learned(group) : null;
   if (prior !== null) return prior;

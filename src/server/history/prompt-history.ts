@@ -5,7 +5,6 @@ import type { LengthPrior } from "../../core/context/context.ts";
 import { History } from "../../core/draft/history.ts";
 import type { Group, RolloutRequest } from "../../core/request/buffer.ts";
 import { promptKey } from "../../core/request/prompt-key.ts";
-import { isCut } from "../../core/request/request.ts";
 import type { Kept } from "../kept.ts";
 
 export interface PromptHistoryOptions {
@@ -53,7 +52,8 @@ export class PromptHistory {
     if (response.length === 0) return;
     const key = this.#keyOf(group, request);
     this.#history.add(key, response.tokens());
-    if (!isCut(response.finish) && response.refusal === null) this.#sample(key, response.length);
+    if (response.finish !== "abort" && response.refusal === null)
+      this.#sample(key, response.length);
   }
 
   /** Responses of earlier epochs to the group's prompt, the latest first. */

@@ -10,7 +10,7 @@ import type { ServedModel } from "./served-model.ts";
 import type { ParsedMessage } from "./tool-calls.ts";
 
 export interface Answer {
-  /** Writes the whole answer, when every output has ended: by stop, length, abort or a deadline. */
+  /** Writes the whole answer, when every output has ended: by stop, length or abort. */
   whole(job: Job): string;
   /** Writes the answer as a stream; called if the body's `stream` is true. */
   stream(job: Job): StreamView;

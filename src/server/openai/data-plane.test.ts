@@ -81,6 +81,7 @@ const BAD_EVERYWHERE: Bad = {
   cache_salt: ["", 5],
   group_id: [5],
   kv_transfer_params: [{ a: 1 }],
+  deadline: [{ group_s: 5 }],
   model: [5],
 };
 const BAD_OF: Readonly<Record<string, Bad>> = {

@@ -103,9 +103,6 @@ function finishOf(output: Output): object | null {
       return null;
     case "length":
       return { type: "length", length: output.tokens };
-    // SGLang's clients know no other end of a response that may be trained on.
-    case "deadline":
-      return { type: "length", length: output.tokens, message: "Ended by its deadline" };
     case "abort":
       return { type: "abort", message: "Abort before completion" };
     default: {

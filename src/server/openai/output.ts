@@ -3,7 +3,7 @@
 
 import type { WeightEpoch, WeightsId } from "../../core/base/ids.ts";
 import type { RolloutRequest } from "../../core/request/buffer.ts";
-import type { ResponseEnd } from "../../core/request/request.ts";
+import type { FinishReason } from "../../core/request/request.ts";
 import type { RolloutResponse } from "../../core/request/response.ts";
 import type { Detokenizer } from "../../text/text.ts";
 import type { StopRules } from "./sampling-fields.ts";
@@ -42,7 +42,7 @@ export class Output {
   readonly #options: OutputOptions;
   #text: StopText | null;
   #tokens = 0;
-  #finish: ResponseEnd | null = null;
+  #finish: FinishReason | null = null;
   #stopReason: number | string | null = null;
   #lastStop = -1;
   #restarts = 0;
@@ -64,7 +64,7 @@ export class Output {
   }
 
   /** Why the output ended; null: more may come. */
-  get finish(): ResponseEnd | null {
+  get finish(): FinishReason | null {
     return this.#finish;
   }
 
@@ -171,7 +171,7 @@ export class Output {
     this.#tokens += isCut ? taken : fresh.length;
   }
 
-  #end(finish: ResponseEnd, reason: number | string | null): void {
+  #end(finish: FinishReason, reason: number | string | null): void {
     this.#finish = finish;
     this.#stopReason = reason;
   }

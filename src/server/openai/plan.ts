@@ -285,8 +285,8 @@ export class Planner {
       tokensMax: part.clamps === true ? Math.min(wanted, most) : wanted,
     };
     const { tool = null } = part;
-    const { priority, deadline = null } = fields;
-    return { prompt, n, sampling, seeded, group, session, tool, priority: priority ?? 0, deadline };
+    const priority = fields.priority ?? 0;
+    return { prompt, n, sampling, seeded, group, session, tool, priority };
   }
 
   /** The prompt with the session's recorded tokens; null: it has them already, or the chat begins with none of them. */

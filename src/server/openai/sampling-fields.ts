@@ -308,17 +308,11 @@ const streamOptions = v.strictObject({ include_usage: f.flag, continuous_usage_s
 
 const TRANSFER = "the sidecar moves KV between workers itself";
 
-const DEADLINE_S_MAX = 1e6;
-const DEADLINE_TOKENS_MAX = 2 ** 40;
+const ABORTS =
+  "abort requests (POST /abort_requests) or groups (DELETE /v1/rollouts/:id/groups/:group)";
 
-export const DEADLINE_FIELD = v.nullish(
-  v.strictObject({
-    group_s: f.numberAbove(0, DEADLINE_S_MAX),
-    group_tokens: f.integer(1, DEADLINE_TOKENS_MAX),
-    iteration_s: f.numberAbove(0, DEADLINE_S_MAX),
-    iteration_tokens: f.integer(1, DEADLINE_TOKENS_MAX),
-  }),
-);
+/** Fields of earlier releases, and what takes their place. */
+export const GONE_ENTRIES = { deadline: f.unsupported(ABORTS) } as const;
 
 export const COMMON_ENTRIES = {
   model: v.nullish(f.text),
@@ -329,8 +323,7 @@ export const COMMON_ENTRIES = {
   request_id: f.name,
   cache_salt: f.name,
   group_id: f.name,
-  /** Ends the responses of a group or an iteration with the finish reason "deadline". */
-  deadline: DEADLINE_FIELD,
+  ...GONE_ENTRIES,
   ...f.refusing(TRANSFER, "kv_transfer_params", "ec_transfer_params"),
   /** Ignored: each event contains all output that there is when the client reads it. */
   ...f.ignoring("stream_interval"),

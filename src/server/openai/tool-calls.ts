@@ -2,7 +2,6 @@
 // with a tool parser parses what was generated. In between the request is one like any other.
 
 import { AppError } from "../../core/base/errors.ts";
-import { isCut } from "../../core/request/request.ts";
 import { objectOf } from "../../proto/json.ts";
 import type { Chat } from "../../text/text.ts";
 import type { EngineCalls, EngineReply } from "../engine-calls.ts";
@@ -76,7 +75,7 @@ export async function parseTools(
 ): Promise<ParsedMessage> {
   const tokens = output.textTokens();
   if (tokens.length === 0) return { content: "", reasoning: null, toolCalls: [] };
-  const finish = isCut(output.finish) ? "stop" : output.finish;
+  const finish = output.finish === "abort" ? "stop" : output.finish;
   const response = {
     request_id: "foretoken",
     choices: [{ index: 0, token_ids: [...tokens], finish_reason: finish }],
@@ -148,7 +147,7 @@ export function finishWithTools(
   const isNamed = typeof choice === "object" && choice !== null;
   const isCalled = message.toolCalls.length > 0 && !isNamed;
   if (!isCalled || (choice === "required" && output.finish !== "stop")) return `${output.finish}`;
-  return isCut(output.finish) ? `${output.finish}` : "tool_calls";
+  return output.finish === "abort" ? "abort" : "tool_calls";
 }
 
 /** The content without its stop string, which an engine's parser, having only tokens, leaves in it. */

@@ -3,7 +3,7 @@
 
 import type { WeightEpoch } from "../../core/base/ids.ts";
 import type { RolloutRequest } from "../../core/request/buffer.ts";
-import { type DrawKey, isCut } from "../../core/request/request.ts";
+import type { DrawKey } from "../../core/request/request.ts";
 import type { SavedOutput } from "../../core/request/response.ts";
 import { isStale } from "../../core/rollout/selection.ts";
 import { invalid } from "../route.ts";
@@ -23,7 +23,7 @@ export function carriedGroup(plan: GroupPlan, requests: readonly RolloutRequest[
     top: null,
     chunks: response.chunks.map(({ run: _run, ...chunk }) => chunk),
     // A response that was given up goes on as well.
-    finish: isCut(response.finish) ? null : response.finish,
+    finish: response.finish === "abort" ? null : response.finish,
     refusal: null,
   }));
   return { plan, draws: requests.map(({ spec }) => spec.draw), outputs };

@@ -18,13 +18,12 @@ import {
 } from "../openai/messages.ts";
 import type { ChatRenderer } from "../openai/rendering.ts";
 import {
-  DEADLINE_FIELD,
   drawingOf,
+  GONE_ENTRIES,
   MAX_TOKENS_FIELD,
   SAMPLING_ENTRIES,
 } from "../openai/sampling-fields.ts";
 import { invalid } from "../route.ts";
-import type { Deadline } from "../sidecar.ts";
 
 export interface RolloutLimits {
   readonly requestsMax: number;
@@ -94,8 +93,7 @@ export const RolloutRequestSchema = v.strictObject({
   priority: f.integer(-PRIORITY_MAX, PRIORITY_MAX),
   /** The rollout continues when the client has disconnected. */
   detached: f.flag,
-  /** Ends the responses of its groups, or all of them, with the finish reason "deadline". */
-  deadline: DEADLINE_FIELD,
+  ...GONE_ENTRIES,
   /** strict: all tokens of a response are of one weight epoch. mixed: it continues under the next one. */
   on_policy: f.oneOf("strict", "mixed"),
   /** mixed, for tokens of weights at most that many epochs old: a response with older ones begins anew. */
@@ -153,7 +151,6 @@ export interface RolloutPlan {
   readonly groups: readonly GroupPlan[];
   readonly requests: number;
   readonly priority: number;
-  readonly deadline?: Deadline | null;
   readonly isDetached: boolean;
   readonly isStrict: boolean;
   /** Absent in journals of earlier releases, as the fields below. null: no limit of its own, all, none. */
@@ -209,7 +206,6 @@ export async function planOf(body: unknown, context: PlanContext): Promise<Rollo
     id: fields.id ?? null,
     ...(await groupsOf(asked, fields, { ...context, adapter, addSpecial: true })),
     priority: fields.priority ?? 0,
-    deadline: fields.deadline ?? null,
     isDetached: fields.detached ?? false,
     isStrict: fields.on_policy !== "mixed" || stalenessMax !== null,
     stalenessMax,

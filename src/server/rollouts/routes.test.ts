@@ -333,6 +333,7 @@ test.each([
   [{ samplingParams: {} }, "samplingParams is not known; did you mean sampling_params?"],
   [{ sampling_params: { max_token: 5 } }, "did you mean max_tokens?"],
   [{ sampling_params: { n: 5 } }, "sampling_params.n is not known here; it belongs in the body"],
+  [{ deadline: { group_s: 5 } }, "DELETE /v1/rollouts/:id/groups/:group"],
   [{ budget: 5 }, "budget is not known; known are carry_from, deadline, detached"],
 ])("POST /v1/rollouts: %j is answered with where it belongs", async (fields, message) => {
   const { call } = world();

@@ -335,7 +335,6 @@ export class RolloutRun implements Steered {
         seeded,
         group: `${id}/${plan.id}`,
         priority: rollout.priority,
-        deadline: rollout.deadline ?? null,
         isStrict: rollout.isStrict,
         stalenessMax: rollout.stalenessMax ?? 0,
         drawGroup: plan.id,

@@ -4,7 +4,6 @@
 
 import type { RolloutRequest } from "../../core/request/buffer.ts";
 import { promptKey } from "../../core/request/prompt-key.ts";
-import { isCut } from "../../core/request/request.ts";
 import type { Kept } from "../kept.ts";
 import { Trajectory, type Turn, type WeightsSpan } from "./trajectory.ts";
 
@@ -134,7 +133,7 @@ export class Trajectories {
     const { requestId } = spec;
     const session = this.#turnsOf.get(requestId);
     if (session === undefined) return;
-    if (isCut(finish)) {
+    if (finish === "abort") {
       this.failed(request, `was given up after ${tokens} tokens (${finish})`);
       return;
     }

@@ -6,7 +6,7 @@
 //   segment 0   [ prompt | output 0 | tool's answer | output 1 ]
 //   segment 1   [ parent 0, up to output 0 | another tool's answer | output 2 ]
 
-import type { ResponseEnd } from "../../core/request/request.ts";
+import type { FinishReason } from "../../core/request/request.ts";
 import { sharedTokens } from "../sessions.ts";
 
 /** Tokens of one output that were drawn from the same weights. */
@@ -45,7 +45,7 @@ export interface Turn {
   /** Unix time, seconds. */
   readonly beganS: number;
   readonly endedS: number;
-  readonly finish: ResponseEnd | null;
+  readonly finish: FinishReason | null;
   /** Tokens of the prompt that an engine had in its KV cache; null: not reported. */
   readonly cachedTokens: number | null;
   readonly adapter: string | null;
