@@ -33,7 +33,10 @@ test("example: steps have the text so far and seeds of their own; stop tokens an
   const { worker, server, close } = await opened();
   onTestFinished(close);
   const heard: WorkerEvent[] = [];
-  worker.listen((_, events) => heard.push(...events));
+  worker.listen(
+    (_, events) => heard.push(...events),
+    () => null,
+  );
   const run = async (refusals: number[], stopTokenIds: number[] = [], output: number[] = []) => {
     heard.length = 0;
     server.refusals.push(...refusals);

@@ -12,7 +12,10 @@ export class Ear {
   #waiting: { done: () => boolean; resolve: () => void }[] = [];
 
   constructor(worker: EngineWorker) {
-    worker.listen((epoch, events) => this.#hear(epoch, events));
+    worker.listen(
+      (epoch, events) => this.#hear(epoch, events),
+      () => null,
+    );
   }
 
   until(done: () => boolean): Promise<void> {

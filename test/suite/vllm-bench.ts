@@ -87,6 +87,6 @@ export class VllmBench extends Bench {
     const request = specOf(id, { prompt: Int32Array.from(prompt), sampling, divisible });
     const { output = [], chunkTokens = 40, expertsFrom } = rest;
     const experts = expertsFrom === undefined ? {} : { expertsFrom };
-    this.worker.send([runCommand(request, { output, chunkTokens, ...experts })]);
+    this.send(runCommand(request, { output, chunkTokens, ...experts }));
   }
 }

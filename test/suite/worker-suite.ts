@@ -8,7 +8,7 @@ import { requestId, type WeightEpoch, weightEpoch } from "../../src/core/base/id
 import type { RequestSpec } from "../../src/core/request/request.ts";
 import type { EngineOperation } from "../../src/core/rollout/operation.ts";
 import type { EngineWorker, KvBlob, WorkerEvent } from "../../src/core/rollout/worker.ts";
-import { runCommand, samplingOf, specOf } from "./request-spec.ts";
+import { type RunCommand, runCommand, samplingOf, specOf } from "./request-spec.ts";
 
 /** A worker under test, of epoch 0, with two slots or more. */
 export interface WorkerHarness {
@@ -46,13 +46,36 @@ export class Bench {
   readonly heard: Heard[] = [];
   readonly worker: EngineWorker;
   readonly #harness: WorkerHarness;
+  /** Output of each request, as its response has it. */
+  readonly #output = new Map<number, readonly number[]>();
 
   constructor(harness: WorkerHarness) {
     this.#harness = harness;
     this.worker = harness.worker;
-    this.worker.listen((epoch, events) => {
-      for (const event of events) this.heard.push({ epoch, event });
-    });
+    this.worker.listen(
+      (epoch, events) => {
+        for (const event of events) this.heard.push({ epoch, event: this.#kept(event) });
+      },
+      (id) => Int32Array.from(this.#output.get(id) ?? []),
+    );
+  }
+
+  send(command: RunCommand): void {
+    this.#output.set(command.request.requestId, [...command.output]);
+    this.worker.send([command]);
+  }
+
+  /** The event with copies of its columns, which are valid during the call only. */
+  #kept(event: WorkerEvent): WorkerEvent {
+    if (event.kind !== "tokens") return event;
+    const { requestId, tokens, logprobs, top } = event;
+    this.#output.set(requestId, [...(this.#output.get(requestId) ?? []), ...tokens]);
+    const copied = top && {
+      count: top.count,
+      tokens: top.tokens.slice(),
+      logprobs: top.logprobs.slice(),
+    };
+    return { ...event, tokens: tokens.slice(), logprobs: logprobs.slice(), top: copied };
   }
 
   async until(isTrue: () => boolean, what = ""): Promise<void> {
@@ -92,7 +115,7 @@ export class Bench {
   ) {
     const from = this.heard.length;
     const { output = [], chunkTokens = TOKENS, ...rest } = fields;
-    this.worker.send([{ ...runCommand(spec, { output: [...output], chunkTokens }), ...rest }]);
+    this.send({ ...runCommand(spec, { output: [...output], chunkTokens }), ...rest });
     await this.until(() => this.of("chunk_done", from).length > 0, "the chunk ends");
     const tokens = this.tokens(spec.requestId, { from, offset: output.length });
     return { tokens, finish: present(this.of("chunk_done", from)[0], "it ended").finish };

@@ -72,6 +72,11 @@ export class TokenColumn {
     return true;
   }
 
+  /** Begins at the front again: what is added next overwrites the views. */
+  rewind(): void {
+    this.#length = 0;
+  }
+
   push(token: number): void {
     this.#reserve(this.#length + 1);
     this.#ids[this.#length] = token;
@@ -196,6 +201,11 @@ export class OutputColumns {
       this.#topLogprobs[at * count + k] = row?.[2 * k + 1] ?? Number.NEGATIVE_INFINITY;
     }
     this.#column.push(token);
+  }
+
+  /** Removes the output of a column without lead, and keeps the arrays: what is added next overwrites the views. */
+  rewind(): void {
+    this.#column.rewind();
   }
 
   /** Removes the output, by starting new arrays: readers of the old ones keep the old content. */

@@ -112,7 +112,10 @@ export class Rollout {
   watch(worker: EngineWorker): void {
     if (this.#watched.has(worker)) return;
     this.#watched.add(worker);
-    worker.listen((epoch, events) => this.#loop.take(worker, epoch, events));
+    worker.listen(
+      (epoch, events) => this.#loop.take(worker, epoch, events),
+      (id) => this.#loop.dispatch.running(id, worker.workerId)?.response.tokens() ?? null,
+    );
   }
 
   /** The worker serves no more; its requests continue elsewhere. Its failure is still reported. */

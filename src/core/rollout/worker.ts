@@ -180,8 +180,11 @@ export interface KvMoveStats {
   readonly poolSeconds: number;
 }
 
-/** Events of one engine step or more, in order, all of one weight epoch. */
+/** Events of one engine step or more, in order, all of one weight epoch. Columns of `tokens` are valid during the call. */
 export type WorkerListener = (epoch: WeightEpoch, events: readonly WorkerEvent[]) => void;
+
+/** All output of a request so far, whose events are in it once the listener has returned; null: it runs here no more. */
+export type OutputReader = (requestId: RequestId) => Int32Array | null;
 
 /**
  * divided: a response may stop after any token and go on, here or elsewhere, as if nothing had happened.
@@ -218,7 +221,7 @@ export interface EngineWorker {
   /** Never blocks and never throws; a worker that has failed ignores commands. */
   send(commands: readonly WorkerCommand[]): void;
   /** Exactly one listener; set before the first command, never called within `send`. A failed worker says so again. */
-  listen(listener: WorkerListener): void;
+  listen(listener: WorkerListener, outputOf: OutputReader): void;
   supports(sampling: SamplingParams): SamplingSupport;
   /** Never rejects. `nextEpoch` begins if the weights change; the caller sees to it that nothing runs then. */
   perform(operation: EngineOperation, nextEpoch: WeightEpoch): Promise<ControlAnswer>;

@@ -1,26 +1,14 @@
 import { expect, test } from "bun:test";
-import { samplingOf, specOf } from "../../../test/suite/request-spec.ts";
+import { runCommand, samplingOf, specOf } from "../../../test/suite/request-spec.ts";
 import { weightEpoch } from "../../core/base/ids.ts";
 import { chunkRequest } from "./chunk-request.ts";
 import { ChunkRun } from "./chunk-run.ts";
 
 function saltOf(cacheSalt: string | null, adapter: string | null, epoch = 3): string {
-  const run = new ChunkRun(
-    {
-      kind: "run",
-      kv: null,
-      priority: "low",
-      request: specOf(0, {
-        prompt: Int32Array.of(1),
-        sampling: samplingOf({ tokensMax: 8, cacheSalt, adapter }),
-      }),
-      output: new Int32Array(0),
-      chunkTokens: 8,
-      draft: null,
-    },
-    1,
-  );
-  const ask = chunkRequest(run, {
+  const sampling = samplingOf({ tokensMax: 8, cacheSalt, adapter });
+  const request = specOf(0, { prompt: Int32Array.of(1), sampling });
+  const run = new ChunkRun(runCommand(request, { chunkTokens: 8 }), 1);
+  const ask = chunkRequest(run, new Int32Array(0), {
     contextTokens: 100,
     cacheSalt: "run",
     epoch: weightEpoch(epoch),

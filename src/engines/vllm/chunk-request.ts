@@ -24,9 +24,10 @@ function ownSalt({ spec }: ChunkRun): string {
   return `${adapter === null ? "" : `-a-${adapter}`}${salt === "" ? "" : `-s-${salt}`}`;
 }
 
-/** The request for an attempt; null: prompt and output so far fill the server's context. */
+/** The request for an attempt, which continues after the response's `output`; null: prompt and output so far fill the server's context. */
 export function chunkRequest(
   run: ChunkRun,
+  output: Int32Array,
   server: {
     contextTokens: number;
     cacheSalt: string;
@@ -35,7 +36,7 @@ export function chunkRequest(
     streamIntervalMax: number;
   },
 ): ChunkRequest | null {
-  const tokens = run.context();
+  const tokens = run.context(output);
   const room = server.contextTokens - tokens.length;
   if (room < 1) return null;
   // `/v1/completions` answers 400 to more than there is room for.

@@ -1,7 +1,7 @@
-// One chunk on a server: the tokens received over all attempts, and its state. Tokens
-// are taken by their offset, so a repeat is skipped and a gap is seen. It does no I/O.
+// One chunk on a server: its state over all attempts, and the tokens that the rollout does not have yet. Tokens are taken
+// by their offset, so a repeat is skipped and a gap is seen. It does no I/O.
 
-import { present } from "../../core/base/assert.ts";
+import { assert, present } from "../../core/base/assert.ts";
 import type { DraftSource } from "../../core/draft/drafter.ts";
 import { OutputColumns } from "../../core/request/columns.ts";
 import { type FinishReason, type RequestSpec, reportsPrompt } from "../../core/request/request.ts";
@@ -52,11 +52,12 @@ export class ChunkRun {
   /** The report about the prompt, if an attempt has brought it. */
   promptReport: PromptReport | null = null;
   experts: Uint8Array | null = null;
-  readonly #output: Int32Array;
-  /** Output of this chunk. */
-  readonly #made: OutputColumns;
-  /** Tokens that `deliver` has returned. */
-  #delivered = 0;
+  /** Output tokens of earlier chunks. */
+  readonly #before: number;
+  /** Tokens that `deliver` has not returned yet. */
+  readonly #unsent: OutputColumns;
+  /** Output tokens of this chunk so far. */
+  made = 0;
   /** Tokens at the start of the attempt, and those that the server has reported since. */
   #base = 0;
   #counted = 0;
@@ -71,18 +72,13 @@ export class ChunkRun {
     this.isUrgent = command.priority === "high";
     this.chunk = chunk;
     this.chunkTokens = Math.min(command.chunkTokens, tokensMax - output.length);
-    this.#output = output;
-    this.#made = new OutputColumns(this.chunkTokens, topLogprobs);
+    this.#before = output.length;
+    this.#unsent = new OutputColumns(this.chunkTokens, topLogprobs);
   }
 
   /** Output tokens so far, those of earlier chunks included. */
   get offset(): number {
-    return this.#output.length + this.made;
-  }
-
-  /** Output tokens of this chunk so far. */
-  get made(): number {
-    return this.#made.length;
+    return this.#before + this.made;
   }
 
   /** Rows of routed experts due if the attempt ends now: one per token except the last, which was never fed back. */
@@ -106,24 +102,25 @@ export class ChunkRun {
 
   /** Tokens of prompt and output whose KV was computed before this attempt: all but the last; 0: there was no output. */
   get computedBefore(): number {
-    const output = this.#output.length + this.#base;
+    const output = this.#before + this.#base;
     return output === 0 ? 0 : this.spec.prompt.length + output - 1;
   }
 
-  /** Prompt + output so far. */
-  context(): Int32Array {
+  /** Prompt + output so far. `output`: that of the response, which has all tokens that were delivered. */
+  context(output: Int32Array): Int32Array {
     const { prompt } = this.spec;
+    assert(output.length >= this.offset, "an attempt begins after all tokens were delivered");
     const all = new Int32Array(prompt.length + this.offset);
     all.set(prompt);
-    all.set(this.#output, prompt.length);
-    all.set(this.#made.tokens(), prompt.length + this.#output.length);
+    all.set(output.subarray(0, this.offset), prompt.length);
     return all;
   }
 
   /** Begins the next attempt, which continues after the last token; an undivided response restarts. */
   begin(): void {
     if (!this.spec.divisible) {
-      this.#made.clear();
+      this.#unsent.rewind();
+      this.made = 0;
       this.#hasStopped = false;
     }
     this.#base = this.made;
@@ -133,7 +130,7 @@ export class ChunkRun {
   }
 
   report({ cachedTokens }: EventUsage): void {
-    if (this.#output.length + this.#base === 0) this.promptTokensCached = cachedTokens;
+    if (this.#before + this.#base === 0) this.promptTokensCached = cachedTokens;
   }
 
   /** false: tokens are missing or invalid, and the event was ignored. */
@@ -171,7 +168,7 @@ export class ChunkRun {
    */
   lacking(outcome: AttemptOutcome): string | null {
     if (outcome.kind === "short") return null;
-    const isFirst = this.#output.length === 0;
+    const isFirst = this.#before === 0;
     const { logprobs, tokenIdLogprobs } = this.promptReport ?? {};
     const hasReport = (logprobs ?? tokenIdLogprobs ?? null) !== null;
     if (isFirst && reportsPrompt(this.spec.sampling) && !hasReport) return "prompt_logprobs";
@@ -189,21 +186,18 @@ export class ChunkRun {
   }
 
   /**
-   * The tokens that were not delivered yet, as views of the chunk's columns; null: none, or the response is undivided and
-   * incomplete.
+   * The tokens that were not delivered yet, as views that the next token overwrites; null: none, or the response is
+   * undivided and incomplete.
    */
   deliver(isOver: boolean): WorkerEvent | null {
-    const from = this.#delivered;
-    if (from === this.made || (!this.spec.divisible && !isOver)) return null;
-    this.#delivered = this.made;
-    return {
-      kind: "tokens",
-      requestId: this.spec.requestId,
-      offset: this.#output.length + from,
-      tokens: this.#made.tokens(from),
-      logprobs: this.#made.logprobs(from),
-      top: this.#made.topLogprobs(from),
-    };
+    const unsent = this.#unsent;
+    if (unsent.length === 0 || (!this.spec.divisible && !isOver)) return null;
+    const { requestId } = this.spec;
+    const offset = this.offset - unsent.length;
+    const tokens = unsent.tokens();
+    const columns = { tokens, logprobs: unsent.logprobs(), top: unsent.topLogprobs() };
+    unsent.rewind();
+    return { kind: "tokens", requestId, offset, ...columns };
   }
 
   /** Whether the server stopped at the model's own EOS, which does not end this response. */
@@ -216,7 +210,8 @@ export class ChunkRun {
   #append(piece: PieceEvent, i: number): void {
     const token = present(piece.tokens[i], "take has checked it");
     const logprob = present(piece.logprobs[i], "there is one for each token");
-    this.#made.push(token, logprob, piece.alternatives[i]);
+    this.#unsent.push(token, logprob, piece.alternatives[i]);
+    this.made += 1;
     if (this.spec.sampling.stopTokenIds.includes(token)) this.#hasStopped = true;
   }
 }

@@ -53,10 +53,13 @@ export class EventOutbox {
     return events;
   }
 
+  /** Sends all unsent events now. */
+  flush(): void {
+    const events = this.take();
+    if (events.length > 0) this.#send(events);
+  }
+
   #schedule(): void {
-    this.#cancel ??= this.#clock.after(0, () => {
-      const events = this.take();
-      if (events.length > 0) this.#send(events);
-    });
+    this.#cancel ??= this.#clock.after(0, () => this.flush());
   }
 }

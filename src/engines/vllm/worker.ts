@@ -10,6 +10,7 @@ import type { Refusal } from "../../core/request/response.ts";
 import type { ControlAnswer, EngineOperation } from "../../core/rollout/operation.ts";
 import type {
   EngineWorker,
+  OutputReader,
   ReportedVersion,
   SamplingSupport,
   WorkerCapacity,
@@ -66,6 +67,7 @@ export class VllmWorker implements EngineWorker {
   readonly #tally: ServerTally;
   #epoch: WeightEpoch;
   #listener: WorkerListener | null = null;
+  #outputOf: OutputReader = () => null;
   readonly #runs = new Map<RequestId, ChunkRun>();
   /** Runs that wait for `#mayLaunch`, in order. */
   readonly #held = new Set<ChunkRun>();
@@ -140,9 +142,10 @@ export class VllmWorker implements EngineWorker {
     return this.#version;
   }
 
-  listen(listener: WorkerListener): void {
+  listen(listener: WorkerListener, outputOf: OutputReader): void {
     assert(this.#listener === null, "a worker has one listener");
     this.#listener = listener;
+    this.#outputOf = outputOf;
     const message = this.#failure;
     if (message === null) return;
     queueMicrotask(() => listener(this.#epoch, [{ kind: "failed", message }]));
@@ -307,8 +310,13 @@ export class VllmWorker implements EngineWorker {
       return;
     }
     const { limits, cacheSalt } = this.#parts;
+    // Of the last attempt's tokens, the response has those that were sent; the next one reads them there.
+    if (run.attempt > 0) this.#outbox.flush();
+    const output = this.#outputOf(run.spec.requestId);
+    if (output === null) this.#forget(run.spec.requestId);
+    if (output === null || this.#runs.get(run.spec.requestId) !== run) return;
     run.begin();
-    const chunk = chunkRequest(run, {
+    const chunk = chunkRequest(run, output, {
       contextTokens: this.capacity.contextTokens,
       cacheSalt,
       epoch: this.#epoch,
