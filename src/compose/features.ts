@@ -2,7 +2,6 @@
 // sockets it has, which events it reads, what it keeps, and how it ends; sidecar.ts knows no more of it. To add one:
 // docs/EXTENDING.md.
 
-import { join } from "node:path";
 import { ADAPTER_CONTROL, ADAPTER_DATA, ADAPTER_SESSION_HEADERS } from "../adapters/list.ts";
 import { errorText } from "../core/base/errors.ts";
 import { weightEpoch } from "../core/base/ids.ts";
@@ -113,8 +112,7 @@ export function featuresOf(parts: Parts): Features {
 }
 
 function liveView(parts: Parts, completed: CompletedGroups): LiveView {
-  const { front, encoder, sidecar, pool, weights, timers, log, options } = parts;
-  const { journal = null } = options;
+  const { front, encoder, sidecar, pool, weights, timers, log } = parts;
   return new LiveView({
     sidecar,
     pool,
@@ -122,12 +120,10 @@ function liveView(parts: Parts, completed: CompletedGroups): LiveView {
     completed,
     clock: wallClock,
     every: timers.repeatedly,
-    iterationsFile: journal === null ? null : join(journal, "iterations.json"),
     workers: () => workersOf({ sidecar, pool }),
     nowS: () => Date.now() / 1000,
     threadWaits: () => ["waits" in encoder ? encoder.waits : [], front?.bodyWait() ?? []].flat(),
     changed: log.stateChanged,
-    failed: log.failed,
   });
 }
 

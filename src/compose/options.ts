@@ -31,7 +31,7 @@ export interface ComposeOptions extends Partial<PoolOptions> {
    * kept.
    */
   readonly historyBytes?: number;
-  /** Directory that keeps /v1/rollouts and iterations over the end of the process; null, the default: nothing does. */
+  /** Directory that keeps /v1/rollouts and trajectories over the end of the process; null, the default: nothing does. */
   readonly journal?: string | null;
   readonly model: ModelSide;
   /** The sidecar has started when this many workers have been ready at the same time. Default: 1. */

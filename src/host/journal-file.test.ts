@@ -162,7 +162,7 @@ test.skipIf(!isRoot)(
   },
 );
 
-test.each([...["a.journal", "weights", "lock", "lock.sqlite", "iterations.json"]])(
+test.each([...["a.journal", "weights", "lock", "lock.sqlite"]])(
   "journal folder: a FIFO or a folder as %s is refused by its name",
   (name) => {
     const at = join(folder, `held-${name}`);

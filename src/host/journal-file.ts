@@ -43,7 +43,7 @@ function outputFailed(what: string, cause: unknown): AppError {
 }
 
 /** Names of our own files in a folder. They must be regular files: opening a FIFO would wait for a writer for ever. */
-const OWN_NAME = /^(?:weights|lock|lock\.sqlite|iterations\.json|trajectories-\d+)$|\.journal$/;
+const OWN_NAME = /^(?:weights|lock|lock\.sqlite|trajectories-\d+)$|\.journal$/;
 
 /** Locks of this process, kept here because garbage collection would release them. */
 const locks = new Set<Database>();

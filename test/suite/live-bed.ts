@@ -7,7 +7,6 @@ import { LiveView } from "../../src/server/live/view.ts";
 import { Bed, type BedOptions } from "./sidecar-bed.ts";
 
 interface LiveBedOptions extends Pick<BedOptions, "later"> {
-  readonly file?: string | null;
   readonly completedBytesMax?: number;
   readonly lengthOf?: (spec: RequestSpec) => number;
   readonly threadWaits?: readonly OpenWait[];
@@ -16,7 +15,7 @@ interface LiveBedOptions extends Pick<BedOptions, "later"> {
 }
 
 export function liveBed(options: LiveBedOptions = {}) {
-  const { file = null, lengthOf = () => 40, threadWaits = [], laterMs = () => 0, later } = options;
+  const { lengthOf = () => 40, threadWaits = [], laterMs = () => 0, later } = options;
   const bed = new Bed({ workers: 2, lengthOf, ...(later && { later }) });
   const members = bed.workers.map(({ workerId }) => ({
     source: { name: `vllm-${workerId}` },
@@ -42,13 +41,9 @@ export function liveBed(options: LiveBedOptions = {}) {
     clock: { nowMs: () => bed.clock.nowMs() + laterMs() },
     nowS: () => 1000,
     threadWaits: () => threadWaits,
-    iterationsFile: file,
     completed,
     every: () => () => {},
     changed: ({ state, waiting }) => changes.push({ state, waiting }),
-    failed: (error) => {
-      throw error;
-    },
   });
   const answer = () => view.answer() as unknown as Record<string, never> & { longest: object[] };
   return { bed, view, completed, weights, changes, answer, members };

@@ -28,7 +28,7 @@ async function named(name: string): Promise<Workload> {
 
 const tokens = v.pipe(v.number(), v.integer(), v.minValue(1), v.maxValue(1_048_576));
 
-/** A line of a trace of sessions (GET /v1/rollouts/ID/trace); a session's turns are one response. */
+/** A line of a trace of sessions (examples/traces); a session's turns are one response. */
 const SessionLine = v.object({
   group: v.union([v.string(), v.number()]),
   prompt_len: tokens,

@@ -1,15 +1,10 @@
 // What the page is shown besides the stream, over a sidecar with simulated workers.
 
 import { expect, test } from "bun:test";
-import { writeFileSync } from "node:fs";
-import { join } from "node:path";
 import { liveBed } from "../../../test/suite/live-bed.ts";
-import { temporaryFolder } from "../../../test/suite/temporary-folder.ts";
 import { weightEpoch } from "../../core/base/ids.ts";
 import { ROLLOUT_FIGURES, sumsOf, WORKER_FIGURES } from "../../core/rollout/figures.ts";
-import { ITERATIONS_KEPT, IterationStore } from "./iteration-store.ts";
-
-const FOLDER = temporaryFolder("live");
+import { ITERATIONS_KEPT } from "./view.ts";
 
 const SUMMARY = {
   weightEpoch: 0,
@@ -145,33 +140,24 @@ test("live: a picture that took long is shown again for a while, but not of anot
   await bed.finish();
 });
 
-test("live: the last iterations outlive the server, 50 of them", () => {
-  const file = join(FOLDER, "deep", "iterations.json");
-  const many = liveBed();
+test("live: of the last iterations 50 are kept", async () => {
+  const { bed, view, answer } = liveBed({ lengthOf: () => 1 });
   for (let i = 0; i < ITERATIONS_KEPT + 3; i += 1) {
-    many.view.iterationEnded({ ...SUMMARY, weightEpoch: i });
+    bed.generate([1], 1);
+    await bed.finish();
+    bed.sidecar.rollout.meter.endIteration();
+    view.iterationEnded({ ...SUMMARY, weightEpoch: i });
   }
-  const { iterations } = many.answer() as unknown as { iterations: object[] };
+  const { iterations } = answer() as unknown as { iterations: object[] };
   expect(iterations).toHaveLength(ITERATIONS_KEPT);
-  expect(iterations.at(-1)).toMatchObject({ number: 53, weight_epoch: 52 });
-  expect(() => many.view.earlier(3)).toThrow("iteration 3 is not kept");
-  expect(many.view.earlier(4)).toMatchObject({ number: 4, weight_epoch: 3 });
-  const first = liveBed({ file });
-  for (const epoch of [0, 1]) first.view.iterationEnded({ ...SUMMARY, weightEpoch: epoch });
-  const all = new IterationStore(file).all();
-  expect(all).toHaveLength(2);
-  expect(all.at(-1)).toMatchObject({ number: 2, weight_epoch: 1, wall_s: 10, tail_s: 2 });
-  const bad = join(FOLDER, "bad.json");
-  for (const text of ["no JSON", "{}", "[1]"]) {
-    writeFileSync(bad, text);
-    expect(() => new IterationStore(bad)).toThrow("the iterations file");
-  }
+  expect(iterations.at(-1)).toMatchObject({ number: 53, weight_epoch: 52, wall_s: 10, tail_s: 2 });
+  expect(() => view.earlier(3)).toThrow("iteration 3 is not kept");
+  expect(view.earlier(4)).toMatchObject({ number: 4, weight_epoch: 3 });
 });
 
-test("live: an iteration that ended names what it waited for, after a restart of the server too", async () => {
-  const file = join(FOLDER, "ended.json");
+test("live: an iteration that ended names what it waited for", async () => {
   const lengthOf = ({ sampleIndex: i }: { sampleIndex: number }) => (i === 3 ? 90 : 10);
-  const { bed, view } = liveBed({ file, lengthOf });
+  const { bed, view } = liveBed({ lengthOf });
   bed.generate([1], 4);
   view.look();
   expect(view.iteration).toBe(1);
@@ -206,12 +192,9 @@ test("live: an iteration that ended names what it waited for, after a restart of
   expect(view.answer()).toMatchObject({ iteration: 1, waited_for });
   expect(view.request(3)?.response.length).toBe(90);
   expect(() => view.earlier(2)).toThrow("iteration 2 has not begun: the current one is 1");
-  view.close();
-  const later = liveBed({ file });
-  expect(later.view.earlier(1)).toMatchObject({ ...ended, groups: [] });
-  later.bed.generate([1], 1);
-  expect(later.view.iteration).toBe(2);
-  await later.bed.finish();
+  bed.generate([1], 1);
+  expect(view.iteration).toBe(2);
+  await bed.finish();
 });
 
 test("live: the groups of an iteration are those that its figures count, complete or not", async () => {

@@ -16,7 +16,6 @@ import type { CompletedGroups } from "../completed-groups.ts";
 import type { workersOf } from "../control/calls.ts";
 import type { Sidecar } from "../sidecar.ts";
 import { progressFields } from "../stream/subscription.ts";
-import { ITERATIONS_KEPT, type IterationRecord, IterationStore } from "./iteration-store.ts";
 import {
   type LastFinished,
   LastFinishedResponses,
@@ -37,15 +36,32 @@ export interface LiveOptions {
   readonly nowS: () => number;
   /** Waits for the JSON and tokenizer threads. */
   readonly threadWaits: () => readonly OpenWait[];
-  /** File for the last iterations; null: they are kept in memory. */
-  readonly iterationsFile: string | null;
   readonly completed: CompletedGroups;
   readonly every: Later;
   /** Called when the state has changed, or has kept requests waiting for another minute. */
   readonly changed: (state: ServingState & { waiting: number; seconds: number }) => void;
-  readonly failed: (error: unknown) => void;
 }
 
+/** An iteration that has ended: its figures (core/rollout/figures.ts), and values derived from them. Shares are 0 to 1. */
+interface IterationRecord extends Readonly<Figures> {
+  readonly number: number;
+  /** Unix time of its end, seconds. */
+  readonly ended_at_s: number;
+  readonly weight_epoch: number;
+  readonly wall_s: number;
+  readonly tail_s: number;
+  readonly tokens_per_s: number;
+  readonly mean_acceptance_length: number;
+}
+
+interface EndedIteration {
+  readonly record: IterationRecord;
+  /** The data of its picture, and the responses that it waited for last: larger than its figures, and fetched apart. */
+  readonly figure: RunFigure;
+  readonly waited_for: readonly LastFinished[];
+}
+
+export const ITERATIONS_KEPT = 50;
 const LOOK_MS = 1000;
 const ESTIMATES_MAX = 16_384;
 /** A picture of a running iteration is reused for this many times as long as drawing it took. */
@@ -58,10 +74,9 @@ export type LiveAnswer = ReturnType<LiveView["answer"]>;
 export class LiveView {
   readonly #options: LiveOptions;
   readonly #lastFinished = new LastFinishedResponses();
-  readonly #store: IterationStore;
+  /** The last iterations that have ended, the oldest first. */
+  #ended: readonly EndedIteration[] = [];
   readonly close: () => void;
-  /** Number, as the rollout counts, of the last iteration that ended. */
-  #ended = 0;
   #state: ServingState = { state: "serving", reason: null };
   #sinceMs: number;
   #remindedMs = 0;
@@ -69,11 +84,9 @@ export class LiveView {
 
   constructor(options: LiveOptions) {
     this.#options = options;
-    this.#store = new IterationStore(options.iterationsFile);
     this.#sinceMs = options.clock.nowMs();
-    options.sidecar.observe({
-      finished: (request) => this.#lastFinished.finished(request),
-    });
+    const finished = (request: RolloutRequest) => this.#lastFinished.finished(request);
+    options.sidecar.observe({ finished });
     this.close = options.every(() => this.look(), LOOK_MS);
   }
 
@@ -81,23 +94,17 @@ export class LiveView {
     return servingState(this.#options);
   }
 
-  /** Number of the current iteration, or of the last one; with a file it counts on from earlier processes. 0: none. */
+  /** Number of the current iteration, or of the last one. 0: none has begun. */
   get iteration(): number {
-    const { iteration } = this.#options.sidecar.rollout.meter;
-    return iteration > this.#ended ? this.#store.last + 1 : this.#store.last;
+    return this.#options.sidecar.rollout.meter.iteration;
   }
 
-  /** Number of the iteration in which the group has ended, or of the one in which it goes on. */
-  #iterationOf({ endedIn }: Group): number {
-    const { meter } = this.#options.sidecar.rollout;
-    return this.iteration - (endedIn === null ? 0 : meter.iteration - endedIn);
-  }
-
+  /** The groups that have ended in the iteration, or go on in it. */
   #groupsOf(number: number) {
     const { completed, sidecar } = this.#options;
     const open = [...sidecar.rollout.requests].map(({ group }) => group);
     const groups = [...new Set([...completed.groups, ...open])];
-    return groups.filter((group) => this.#iterationOf(group) === number).map(columnsOf);
+    return groups.filter(({ endedIn }) => (endedIn ?? this.iteration) === number).map(columnsOf);
   }
 
   /** An unfinished or kept response by its number; null: neither. */
@@ -108,40 +115,44 @@ export class LiveView {
 
   iterationEnded(summary: IterationSummary): void {
     const { meter } = this.#options.sidecar.rollout;
-    const progress = meter.progress();
-    this.#ended = meter.iteration;
+    const number = this.iteration;
     const record: IterationRecord = {
+      number,
       ...summary.figures,
       ended_at_s: Math.round(this.#options.nowS()),
       weight_epoch: summary.weightEpoch,
       wall_s: summary.seconds,
       tail_s: summary.tailS,
       tokens_per_s: summary.tokensPerS,
-      mean_acceptance_length: progress.meanAcceptanceLength,
+      mean_acceptance_length: meter.progress().meanAcceptanceLength,
     };
+    const figure = this.#figure(number, { wallS: summary.seconds, tailS: summary.tailS });
     const waited_for = this.#lastFinished.report(this.nameOf);
     this.#lastFinished.clear();
-    try {
-      const times = { wallS: summary.seconds, tailS: summary.tailS };
-      this.#store.add(record, { figure: this.#figure(this.#store.last + 1, times), waited_for });
-    } catch (error) {
-      this.#options.failed(error);
-    }
+    this.#ended = [...this.#ended, { record, figure, waited_for }].slice(-ITERATIONS_KEPT);
   }
 
   /** The answer of GET /foretoken/iterations/:number. @throws AppError not_found. */
   earlier(number: number) {
+    const ended = this.#find(number);
     const groups = this.#groupsOf(number);
-    if (number === this.iteration && number > this.#store.last) {
-      return { iteration: number, groups };
-    }
-    const { record, detail } = this.#kept(number);
-    return { iteration: number, ...record, ...detail, groups, figures: shown(record) };
+    if (ended === null) return { iteration: number, groups };
+    const { record, figure, waited_for } = ended;
+    return {
+      iteration: number,
+      ...record,
+      figure,
+      waited_for,
+      groups,
+      figures: shown(record),
+    };
   }
 
-  #kept(number: number) {
-    const kept = this.#store.find(number);
-    if (kept !== null) return kept;
+  /** null: the iteration goes on. @throws AppError not_found. */
+  #find(number: number): EndedIteration | null {
+    const ended = this.#ended.find(({ record }) => record.number === number);
+    if (ended !== undefined) return ended;
+    if (number === this.iteration && number > 0) return null;
     const reason =
       number > this.iteration
         ? `has not begun: the current one is ${this.iteration}`
@@ -151,14 +162,8 @@ export class LiveView {
 
   /** The page of GET /foretoken/picture. `number` null: the current iteration. @throws AppError not_found. */
   picture(number: number | null): string {
-    if (number !== null && number <= this.#store.last) {
-      const { record, detail } = this.#kept(number);
-      if (detail.figure === undefined) {
-        throw new AppError("not_found", `iteration ${number} was recorded without a picture`);
-      }
-      return pictured(detail.figure, record);
-    }
-    if (number !== null && number !== this.iteration) this.#kept(number);
+    const ended = number === null ? null : this.#find(number);
+    if (ended !== null) return pictured(ended.figure, ended.record);
     const { clock, sidecar } = this.#options;
     const nowMs = clock.nowMs();
     const { iteration } = this;
@@ -190,7 +195,7 @@ export class LiveView {
       iteration: this.iteration,
       weight_epoch: rollout.epoch,
       estimates: estimatesOf(rollout),
-      iterations: this.#store.all(),
+      iterations: this.#ended.map(({ record }) => record),
       longest,
       waited_for: rollout.unfinished > 0 ? [] : this.#lastWaitedFor(),
       figures: shown(rollout.meter.figures()),
@@ -259,7 +264,7 @@ export class LiveView {
   #lastWaitedFor(): readonly LastFinished[] {
     const current = this.#lastFinished.report(this.nameOf);
     if (current.length > 0) return current;
-    return this.#store.find(this.#store.last)?.detail.waited_for ?? [];
+    return this.#ended.at(-1)?.waited_for ?? [];
   }
 
   readonly nameOf = (worker: number): string => {
@@ -304,9 +309,9 @@ function pictured(
   return savedPage({ title: figure.name, headline, runs: [figure], facts: [] });
 }
 
-/** Figures with their names, for people. A file may hold an iteration that was recorded without some of them. */
-function shown(figures: Readonly<Partial<Figures>>) {
-  return SHOWN_FIGURES.map((figure) => ({ ...figure, value: figures[figure.key] ?? 0 }));
+/** Figures with their names, for people. */
+function shown(figures: Readonly<Figures>) {
+  return SHOWN_FIGURES.map((figure) => ({ ...figure, value: figures[figure.key] }));
 }
 
 /** Length estimates of incomplete groups that have one, in columns. */
