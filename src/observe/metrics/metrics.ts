@@ -93,15 +93,17 @@ function totals<T>(figures: readonly Figure<T>[], source: (from: MetricsSources)
   );
 }
 
+type EngineLoad = Progress["workers"][number];
+
 function perWorker(
   name: string,
   help: string,
-  value: (worker: Progress["workers"][number], from: MetricsSources) => number,
+  value: (load: EngineLoad, from: MetricsSources) => number,
 ): Row {
-  const read = (from: MetricsSources) =>
-    from.meter
-      .progress()
-      .workers.map((worker): Value => [value(worker, from), from.engineName(worker.worker)]);
+  const read = (from: MetricsSources) => {
+    const { workers } = from.meter.progress();
+    return workers.map((load): Value => [value(load, from), from.engineName(load.worker)]);
+  };
   return { name, help, labels: ["engine"], read };
 }
 
@@ -298,68 +300,62 @@ const RENDER_BUCKETS = [0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.
 
 export class Metrics {
   readonly #registry = new Registry();
+  readonly #registers = [this.#registry];
   readonly #sources: MetricsSources;
-  readonly #counters: readonly { counter: Counter; read: (stats: WorkerStats) => number }[];
+  readonly #counters = ENGINE_FIGURES.flatMap(({ metric, help, read }) =>
+    metric === null ? [] : [{ counter: this.#counter(metric, help, "engine"), read }],
+  );
   readonly #last = new Map<WorkerId, WorkerStats>();
-  readonly #success: Counter;
-  readonly #responses: Counter;
-  readonly #finished: (request: RolloutRequest) => void;
-  readonly #stepError: Gauge;
-  readonly #iteration: Histogram;
-  readonly #tail: Histogram;
-  readonly #update: Histogram;
-  readonly #render: Histogram;
+  readonly #finished = requestTimes(this.#registry);
+  readonly #stepError = new Gauge({
+    name: "foretoken_engine_step_error",
+    help: "How far an embedded engine's steps took of late from what drafting expected of them, as a part of that.",
+    labelNames: ["engine"],
+    registers: this.#registers,
+  });
+  readonly #responses = this.#counter(
+    "foretoken_http_responses_total",
+    "HTTP responses, by status; 101: WebSockets, 499: the client disconnected first.",
+    "status",
+  );
+  readonly #success = this.#counter(
+    "vllm:request_success_total",
+    "Finished requests.",
+    "finished_reason",
+  );
+  readonly #iteration = this.#duration(
+    "foretoken_iteration_seconds",
+    "From an iteration's first request to the end of its last response.",
+  );
+  readonly #tail = this.#duration(
+    "foretoken_iteration_tail_seconds",
+    "Of it, the time in which only the last 10 % of its responses ran.",
+  );
+  readonly #update = this.#duration(
+    "foretoken_weight_update_seconds",
+    "Time for which a weight update held generation back.",
+  );
+  readonly #render = new Histogram({
+    name: "foretoken_chat_render_seconds",
+    help: "Time in which a chat became a prompt, by who made it: engine, kept (an engine's, made before), template (here).",
+    labelNames: ["by"],
+    buckets: RENDER_BUCKETS,
+    registers: this.#registers,
+  });
 
   constructor(sources: MetricsSources) {
     this.#sources = sources;
     this.#registry.setDefaultLabels({ model_name: sources.modelName });
     this.#process();
     for (const row of ROWS) this.#scraped(row);
-    this.#finished = requestTimes(this.#registry);
-    const registers = [this.#registry];
-    const labelNames = ["engine"];
-    this.#counters = ENGINE_FIGURES.flatMap(({ metric: name, help, read }) =>
-      name === null ? [] : [{ counter: new Counter({ name, help, labelNames, registers }), read }],
-    );
-    this.#stepError = new Gauge({
-      name: "foretoken_engine_step_error",
-      help: "How far an embedded engine's steps took of late from what drafting expected of them, as a part of that.",
-      labelNames,
-      registers,
-    });
-    this.#responses = new Counter({
-      name: "foretoken_http_responses_total",
-      help: "HTTP responses, by status; 101: WebSockets, 499: the client disconnected first.",
-      labelNames: ["status"],
-      registers,
-    });
-    this.#success = new Counter({
-      name: "vllm:request_success_total",
-      help: "Finished requests.",
-      labelNames: ["finished_reason"],
-      registers,
-    });
-    const duration = (name: string, help: string) =>
-      new Histogram({ name, help, buckets: DURATION_BUCKETS, registers });
-    this.#iteration = duration(
-      "foretoken_iteration_seconds",
-      "From an iteration's first request to the end of its last response.",
-    );
-    this.#tail = duration(
-      "foretoken_iteration_tail_seconds",
-      "Of it, the time in which only the last 10 % of its responses ran.",
-    );
-    this.#update = duration(
-      "foretoken_weight_update_seconds",
-      "Time for which a weight update held generation back.",
-    );
-    this.#render = new Histogram({
-      name: "foretoken_chat_render_seconds",
-      help: "Time in which a chat became a prompt, by who made it: engine, kept (an engine's, made before), template (here).",
-      labelNames: ["by"],
-      buckets: RENDER_BUCKETS,
-      registers,
-    });
+  }
+
+  #counter(name: string, help: string, label: string): Counter {
+    return new Counter({ name, help, labelNames: [label], registers: this.#registers });
+  }
+
+  #duration(name: string, help: string): Histogram {
+    return new Histogram({ name, help, buckets: DURATION_BUCKETS, registers: this.#registers });
   }
 
   get contentType(): string {
@@ -420,7 +416,7 @@ export class Metrics {
       name,
       help,
       labelNames: [...labels],
-      registers: [this.#registry],
+      registers: this.#registers,
       collect(this: Counter | Gauge) {
         this.reset();
         for (const [value, ...given] of read(sources)) {

@@ -30,70 +30,54 @@ const perToken: Read = (request) => {
 };
 const length: Read = ({ response }) => response.length;
 
+const ARRIVAL = "From a request's arrival to its";
+const DISPATCH = "From its first dispatch to its";
+const PER_OUTPUT = "Mean time per output token of a finished request.";
+
 const ROWS: readonly Row[] = [
+  ["e2e_request_latency_seconds", TIME, `${ARRIVAL} end.`, between("joinedMs", "finishedMs")],
   [
-    "vllm:e2e_request_latency_seconds",
+    "request_queue_time_seconds",
     TIME,
-    "From a request's arrival to its end.",
-    between("joinedMs", "finishedMs"),
-  ],
-  [
-    "vllm:request_queue_time_seconds",
-    TIME,
-    "From its arrival to its first dispatch.",
+    `${ARRIVAL} first dispatch.`,
     between("joinedMs", "startedMs"),
   ],
   [
-    "vllm:request_prefill_time_seconds",
+    "request_prefill_time_seconds",
     TIME,
-    "From its first dispatch to its first token.",
+    `${DISPATCH} first token.`,
     between("startedMs", "firstTokenMs"),
   ],
-  ["vllm:request_decode_time_seconds", TIME, "From its first token to its last.", decode],
+  ["request_decode_time_seconds", TIME, "From its first token to its last.", decode],
   [
-    "vllm:request_inference_time_seconds",
+    "request_inference_time_seconds",
     TIME,
-    "From its first dispatch to its end, waits between chunks included.",
+    `${DISPATCH} end, with waits.`,
     between("startedMs", "finishedMs"),
   ],
   [
-    "vllm:time_to_first_token_seconds",
+    "time_to_first_token_seconds",
     FIRST,
-    "From a request's arrival to its first token; counted when it has finished.",
+    `${ARRIVAL} first token.`,
     between("joinedMs", "firstTokenMs"),
   ],
   // vLLM has renamed it twice; its dashboards of either time find one.
-  ...["inter_token_latency", "time_per_output_token", "request_time_per_output_token"].map(
-    (name): Row => {
-      const help = "Mean time per output token of a finished request.";
-      return [`vllm:${name}_seconds`, PER_TOKEN, help, perToken];
-    },
-  ),
-  [
-    "vllm:request_prompt_tokens",
-    LENGTH,
-    "Prompt tokens of a finished request.",
-    ({ spec }) => spec.prompt.length,
-  ],
-  ["vllm:request_generation_tokens", LENGTH, "Output tokens of a finished request.", length],
-  [
-    "vllm:request_params_max_tokens",
-    LENGTH,
-    "max_tokens of a finished request.",
-    ({ spec }) => spec.sampling.tokensMax,
-  ],
-  [
-    "vllm:request_max_num_generation_tokens",
-    LENGTH,
-    "Output tokens of a finished request; each is counted alone.",
-    length,
-  ],
+  ["inter_token_latency_seconds", PER_TOKEN, PER_OUTPUT, perToken],
+  ["time_per_output_token_seconds", PER_TOKEN, PER_OUTPUT, perToken],
+  ["request_time_per_output_token_seconds", PER_TOKEN, PER_OUTPUT, perToken],
+  ["request_prompt_tokens", LENGTH, "Prompt tokens.", ({ spec }) => spec.prompt.length],
+  ["request_generation_tokens", LENGTH, "Output tokens.", length],
+  ["request_params_max_tokens", LENGTH, "max_tokens.", ({ spec }) => spec.sampling.tokensMax],
+  ["request_max_num_generation_tokens", LENGTH, "Output tokens; each is counted alone.", length],
 ];
 
 /** Returns the function to call with each finished request. */
 export function requestTimes(registry: Registry): (request: RolloutRequest) => void {
   const histograms = ROWS.map(([name, buckets, help, read]) => {
-    return { histogram: new Histogram({ name, help, buckets, registers: [registry] }), read };
+    return {
+      histogram: new Histogram({ name: `vllm:${name}`, help, buckets, registers: [registry] }),
+      read,
+    };
   });
   return (request) => {
     for (const { histogram, read } of histograms) {

@@ -112,15 +112,12 @@ function laneOf(lane: EngineLane, { index, top, row, end, isNamed }: Place): str
   const height = row * 0.6;
   const kvHeight = row * 0.2;
   const { idle, recomputing, running, kv } = lane.over_time;
-  const width = (end - LEFT) / COLUMNS;
-  const levels = idle.map((_, i) => {
-    const free = level(idle[i]);
-    return { free, again: Math.min(LEVELS - free, level(recomputing[i])) };
-  });
   const bottom = top + height;
   const unit = height / LEVELS;
-  const columns = new Columns(LEFT, width);
-  for (const [i, { free, again }] of levels.entries()) {
+  const columns = new Columns();
+  for (const [i, share] of idle.entries()) {
+    const free = level(share);
+    const again = Math.min(LEVELS - free, level(recomputing[i]));
     const work = LEVELS - free - again;
     const shade = Math.min(SHADES - 1, Math.floor(Math.sqrt(running[i] ?? 0) * SHADES));
     columns.add(`w${shade}`, i, { y: bottom - work * unit, height: work * unit });
@@ -131,9 +128,9 @@ function laneOf(lane: EngineLane, { index, top, row, end, isNamed }: Place): str
   }
   return [
     `<g><title>${escaped(`${lane.name}: ${sharesOf(lane).join(", ")}`)}</title>`,
-    columns.paths(),
+    columns.paths(end),
     ...(isNamed ? [nameOf(lane.name, index, top + height / 2)] : []),
-    ...(height < TEXT_HEIGHT ? [] : [shareTexts(lane, levels, { top, height, end, width })]),
+    ...(height < TEXT_HEIGHT ? [] : [shareText(lane, end + 8, top + height / 2 + 4)]),
     "</g>",
   ].join("");
 }
@@ -150,44 +147,15 @@ const sharesOf = ({ idle, recomputing }: EngineLane): string[] => [
   `${percent(recomputing)} recomputing`,
 ];
 
-/** Texts of the shares. The idle share stands in the widest idle stretch if it fits, else beside the lane, as the other one. */
-function shareTexts(
-  lane: EngineLane,
-  levels: readonly { readonly free: number }[],
-  at: { top: number; height: number; end: number; width: number },
-): string {
-  const { top, height, end, width } = at;
-  const [idle = "", again = ""] = sharesOf(lane);
-  const gap = widestIdle(levels);
-  const isInside = (gap.to - gap.from) * width >= idle.length * CHARACTER + 8;
-  const y = top + height / 2 + 4;
-  const middle = LEFT + ((gap.from + gap.to) / 2) * width;
-  const inside = isInside ? `<text x="${px(middle)}" y="${px(y)}" class="in">${idle}</text>` : "";
-  const beside = [isInside ? "" : idle, again].filter((text) => /^[^0]/.test(text)).join(", ");
-  if (beside === "") return inside;
-  return `${inside}<text x="${px(end + 8)}" y="${px(y)}" class="lost">${beside}</text>`;
-}
-
-function widestIdle(levels: readonly { readonly free: number }[]): { from: number; to: number } {
-  let widest = { from: 0, to: 0 };
-  let from = 0;
-  for (const [i, { free }] of levels.entries()) {
-    if (free < LEVELS) from = i + 1;
-    else if (i + 1 - from > widest.to - widest.from) widest = { from, to: i + 1 };
-  }
-  return widest;
+/** The shares that are not zero, beside the lane. */
+function shareText(lane: EngineLane, x: number, y: number): string {
+  const shown = sharesOf(lane).filter((text) => !text.startsWith("0 "));
+  return `<text x="${px(x)}" y="${px(y)}" class="lost">${shown.join(", ")}</text>`;
 }
 
 /** Collects rectangles by class, and joins neighbours of one height. */
 class Columns {
-  readonly #left: number;
-  readonly #width: number;
   readonly #pieces = new Map<string, { from: number; to: number; y: string; height: string }[]>();
-
-  constructor(left: number, width: number) {
-    this.#left = left;
-    this.#width = width;
-  }
 
   add(kind: string, column: number, at: { y: number; height: number }): void {
     if (at.height < 0.05) return;
@@ -199,11 +167,13 @@ class Columns {
     else pieces.push({ from: column, to: column + 1, y, height });
   }
 
-  paths(): string {
+  /** `end`: right end of the last column. */
+  paths(end: number): string {
+    const width = (end - LEFT) / COLUMNS;
     const paths = [...this.#pieces].map(([kind, pieces]) => {
       const parts = pieces.map(({ from, to, y, height }) => {
-        const x = px(this.#left + from * this.#width);
-        return `M${x} ${y}h${px((to - from) * this.#width)}v${height}H${x}z`;
+        const x = px(LEFT + from * width);
+        return `M${x} ${y}h${px((to - from) * width)}v${height}H${x}z`;
       });
       return `<path class="${kind}" d="${parts.join("")}"/>`;
     });
@@ -216,16 +186,14 @@ function ratesOf(
   { tokens_per_s: rates }: RunFigure,
   { top, end, rateMax }: { top: number; end: number; rateMax: number },
 ): string {
-  const columns = new Columns(LEFT, (end - LEFT) / COLUMNS);
-  let most = 0;
+  const columns = new Columns();
   for (const [i, rate] of rates.entries()) {
-    most = Math.max(most, rate);
     const height = (RATES_HEIGHT * rate) / rateMax;
     columns.add("rate", i, { y: top + RATES_HEIGHT - height, height });
   }
-  const words = ["tokens/s", `up to ${most.toLocaleString("en-US")}`];
-  const texts = words.map((word, i) => `<text x="25" y="${px(top + 9 + i * 13)}">${word}</text>`);
-  return `${columns.paths()}${texts.join("")}`;
+  const most = Math.max(0, ...rates);
+  const texts = linesOf(["tokens/s", `up to ${most.toLocaleString("en-US")}`], top);
+  return `${columns.paths(end)}${texts}`;
 }
 
 function longestText(longest: NonNullable<RunFigure["longest"]>, top: number): string {
@@ -237,8 +205,12 @@ function longestText(longest: NonNullable<RunFigure["longest"]>, top: number): s
     `${shown} response${size === 1 ? "" : "s"}`,
     `${moves} move${moves === 1 ? "" : "s"}`,
   ];
-  const texts = lines.map((line, i) => `<text x="25" y="${px(top + 9 + i * 13)}">${line}</text>`);
-  return `<g class="longest"><title>${escaped(group)}</title>${texts.join("")}</g>`;
+  return `<g class="longest"><title>${escaped(group)}</title>${linesOf(lines, top)}</g>`;
+}
+
+/** Lines of text left of a lane. */
+function linesOf(lines: readonly string[], top: number): string {
+  return lines.map((line, i) => `<text x="25" y="${px(top + 9 + i * 13)}">${line}</text>`).join("");
 }
 
 function barOf(bar: ResponseBar, top: number, scale: Scale): string {
@@ -271,33 +243,36 @@ function markOf(s: number, [, stepS = 1]: readonly number[]): string {
   return stepS < 60 ? `${s} s` : `${Math.round(s / 60)} min`;
 }
 
+const SHADE_NAMES = Array.from({ length: SHADES }, (_, i) => `w${i}`);
+/** Rows of the legend: classes, and what they mean. */
+const LEGEND: readonly (readonly (readonly [classes: readonly string[], text: string])[])[] = [
+  [
+    [SHADE_NAMES, "work, few to many requests running"],
+    [["idle"], "idle: no request"],
+    [["again"], "recomputing KV that was dropped"],
+    [["kv"], "KV in use"],
+  ],
+  [
+    [["tail"], "tail: the last 10 % of the responses"],
+    [["e0", "e1"], "responses of the longest group, by engine; a line: it waits"],
+  ],
+];
+
 function legend(top: number): string {
-  const rows: readonly (readonly (readonly [classes: readonly string[], text: string])[])[] = [
-    [
-      [Array.from({ length: SHADES }, (_, i) => `w${i}`), "work, few to many requests running"],
-      [["idle"], "idle: no request"],
-      [["again"], "recomputing KV that was dropped"],
-      [["kv"], "KV in use"],
-    ],
-    [
-      [["tail"], "tail: the last 10 % of the responses"],
-      [["e0", "e1"], "responses of the longest group, by engine; a line: it waits"],
-    ],
-  ];
-  const parts = rows.flatMap((row, i) => {
-    let x = 14;
+  let svg = "";
+  for (const [i, row] of LEGEND.entries()) {
     const y = top + i * 18;
-    return row.map(([classes, text]) => {
-      const swatches = classes.map(
-        (kind, k) =>
-          `<rect x="${x + k * 10}" y="${px(y - 8)}" width="10" height="9" class="${kind}"/>`,
-      );
-      const at = x + classes.length * 10 + 5;
-      x = at + text.length * CHARACTER + 14;
-      return `${swatches.join("")}<text x="${at}" y="${px(y)}">${text}</text>`;
-    });
-  });
-  return parts.join("");
+    let x = 14;
+    for (const [classes, text] of row) {
+      for (const kind of classes) {
+        svg += `<rect x="${px(x)}" y="${px(y - 8)}" width="10" height="9" class="${kind}"/>`;
+        x += 10;
+      }
+      svg += `<text x="${px(x + 5)}" y="${px(y)}">${text}</text>`;
+      x += text.length * CHARACTER + 19;
+    }
+  }
+  return svg;
 }
 
 const level = (share = 0): number => Math.round(Math.max(0, Math.min(1, share)) * LEVELS);
