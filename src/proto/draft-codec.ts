@@ -50,21 +50,20 @@ export function encodeServerMessage(message: ServerMessage): Uint8Array {
         ...refusal,
         reason: REFUSAL_REASONS.indexOf(refusal.reason) + 1,
       }));
-      const updated = { epoch: message.epoch, status: statusNumber(message), refusals };
-      return encoded({ updated });
+      return encoded({ updated: { ...message, status: statusNumber(message), refusals } });
     }
     case "fetched": {
-      const groups = message.groups.map((group) => ({ ...group, ...groupFields(group) }));
-      return encoded({
-        fetched: { ...message, status: statusNumber(message), groups },
-      });
+      const groups = message.groups.map((group) => ({
+        ...group,
+        deltas: group.deltas.map((delta) => ({ ...delta, tokens: toBytes(delta.tokens) })),
+      }));
+      return encoded({ fetched: { ...message, status: statusNumber(message), groups } });
     }
     case "budget":
       return encoded({ budget: message });
     case "past": {
       const responses = message.responses.map(toBytes);
-      const past = { ...message, status: statusNumber(message), responses };
-      return encoded({ past });
+      return encoded({ past: { ...message, status: statusNumber(message), responses } });
     }
   }
 }
@@ -86,7 +85,7 @@ export function decodeClientMessage(frame: Uint8Array): Decoded<ClientMessage> {
 
 function clientMessage(frame: RawFields): ClientMessage {
   const kind = frame.body;
-  const body = bodyOf(frame);
+  const body = (typeof kind === "string" ? (frame[kind] as RawFields) : null) ?? {};
   switch (kind) {
     case "hello":
       return {
@@ -122,12 +121,16 @@ function groupDelta(fields: RawFields): GroupDelta {
 function sampleDelta(fields: RawFields): SampleDelta {
   const tokens = tokensOf(fields, "tokens");
   if (tokens.length === 0) throw new InvalidMessage("tokens is empty");
+  const sampleIndex = count(fields, "sampleIndex", { max: SAMPLES_MAX - 1 });
   const offset = count(fields, "offset", { max: LOG_TOKENS_MAX - tokens.length });
-  return { sampleIndex: sampleIndexOf(fields), offset, tokens };
+  return { sampleIndex, offset, tokens };
 }
 
 function cacheState(fields: RawFields): CacheState {
-  return { groupId: idOf(fields), have: countsOf(fields) };
+  const have = fields.have as readonly number[];
+  if (have.length > SAMPLES_MAX) throw new InvalidMessage(`have names ${have.length} samples`);
+  for (const tokens of have) count({ have: tokens }, "have", { max: LOG_TOKENS_MAX });
+  return { groupId: idOf(fields), have };
 }
 
 function nameOf<F extends "engine" | "release">(raw: RawFields, field: F): { [K in F]?: string } {
@@ -165,11 +168,6 @@ function total(fields: RawFields, name: string): number {
   return count(fields, name, { max: Number.MAX_SAFE_INTEGER });
 }
 
-function bodyOf(frame: RawFields): RawFields {
-  const kind = frame.body;
-  return (typeof kind === "string" ? (frame[kind] as RawFields) : null) ?? {};
-}
-
 function listOf(fields: RawFields, name: string): readonly RawFields[] {
   return fields[name] as readonly RawFields[];
 }
@@ -179,14 +177,6 @@ function count(raw: RawFields, name: string, range: { min?: number; max?: number
   const { min = 0, max = 0xffffffff } = range;
   if (value >= min && value <= max) return value;
   throw new InvalidMessage(`${name} is ${value}, not in [${min}, ${max}]`);
-}
-
-function sampleIndexOf(fields: RawFields): number {
-  return count(fields, "sampleIndex", { max: SAMPLES_MAX - 1 });
-}
-
-function haveOf(fields: RawFields): number {
-  return count(fields, "have", { max: LOG_TOKENS_MAX });
 }
 
 function epochOf(fields: RawFields): WeightEpoch {
@@ -201,43 +191,23 @@ function idOf(fields: RawFields): GroupId {
   return groupId(id);
 }
 
-function countsOf(fields: RawFields): readonly number[] {
-  const counts = fields.have as readonly number[];
-  if (counts.length > SAMPLES_MAX) throw new InvalidMessage(`have names ${counts.length} samples`);
-  for (const have of counts) haveOf({ have });
-  return counts;
-}
-
 function statusNumber(message: { status: RegisterStatus }): number {
   return STATUSES.indexOf(message.status) + 1;
-}
-
-function groupFields(group: GroupDelta): object {
-  const deltas = group.deltas.map(({ sampleIndex, offset, tokens }) => ({
-    sampleIndex,
-    offset,
-    tokens: toBytes(tokens),
-  }));
-  return { groupId: group.groupId, deltas };
 }
 
 function toBytes(tokens: Int32Array): Uint8Array {
   return new Uint8Array(tokens.buffer, tokens.byteOffset, tokens.byteLength);
 }
 
-function tokensOf(fields: RawFields, name: string): Int32Array {
-  return tokensIn(fields[name] as Uint8Array, name);
-}
-
 /** Copies the tokens: the frame's bytes may not be aligned, and belong to the socket. */
-function tokensIn(bytes: Uint8Array, name: string): Int32Array {
+function tokensOf(fields: RawFields, name: string): Int32Array {
+  const bytes = fields[name] as Uint8Array;
   if (bytes.length % TOKEN_BYTES !== 0) throw new InvalidMessage(`${name} ends within a token`);
   const tokens = new Int32Array(bytes.length / TOKEN_BYTES);
   new Uint8Array(tokens.buffer).set(bytes);
-  for (let i = 0; i < tokens.length; i += 1) {
-    if ((tokens[i] ?? 0) < 0) throw new InvalidMessage(`${name}[${i}] is ${tokens[i]}, below 0`);
-  }
-  return tokens;
+  const wrong = tokens.findIndex((token) => token < 0);
+  if (wrong < 0) return tokens;
+  throw new InvalidMessage(`${name}[${wrong}] is ${tokens[wrong]}, below 0`);
 }
 
 export type Decoded<M> =
