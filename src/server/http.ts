@@ -12,7 +12,7 @@ import { BodyBudget, type BodyOptions, readBody } from "./body.ts";
 import { BodyReader, type ReadBody, unpacked } from "./body-reader.ts";
 import { CLIENT_GONE, errorResponse, statusOf } from "./http-errors.ts";
 import { EVENTS, NDJSON } from "./pulled-stream.ts";
-import { type Exchange, type Route, Router, reasonIn, type StreamHold } from "./route.ts";
+import { type Exchange, type Route, Router, reasonIn } from "./route.ts";
 
 export interface Socket {
   /** Returns the bytes sent; -1: the message waits in a buffer; 0: it was dropped. */
@@ -44,7 +44,7 @@ export interface HttpOptions extends Served {
   /** Origins beyond the server's own; see AccessOptions. Default: none. */
   readonly allowOrigins?: readonly string[];
   readonly bodyBytesMax: number;
-  /** Budget of the bodies that are read at the same time. Default: four of the largest size. */
+  /** Room for the bodies that are read at the same time. Default: four of the largest size. */
   readonly bodies?: BodyBudget;
   readonly frameBytesMax: number;
   readonly answered: (entry: AccessEntry) => void;
@@ -127,16 +127,21 @@ class Front {
   #sockets: Served["sockets"];
 
   constructor(options: HttpOptions) {
+    const { bodyBytesMax, routes, sockets, otherwise, host, apiToken, allowOrigins = [] } = options;
     this.#options = options;
-    this.#router = new Router(options.routes, options.otherwise);
-    this.#sockets = options.sockets;
+    this.#router = new Router(routes, otherwise);
+    this.#sockets = sockets;
     this.#access = new Access({
-      boundHost: options.host,
+      boundHost: host,
       machineName: hostname(),
-      apiToken: options.apiToken,
-      allowOrigins: options.allowOrigins ?? [],
+      apiToken,
+      allowOrigins,
     });
-    this.#body = bodyOptionsOf(options);
+    const nowMs = () => performance.now();
+    const bytesMax = BODIES_READ_MAX * bodyBytesMax;
+    const limits = { bytesMax, waitMsMax: BODY_WAIT_MS_MAX, later, nowMs };
+    const budget = options.bodies ?? new BodyBudget(limits);
+    this.#body = { bytesMax: bodyBytesMax, msMax: BODY_MS_MAX, budget, later };
   }
 
   serve({ routes, sockets, otherwise }: Served): void {
@@ -149,18 +154,11 @@ class Front {
     const startMs = performance.now();
     // Responses take as long as they take; a quiet stream is not a dead one.
     bun.timeout(request, 0);
-    const exchange: FetchExchange = fetchExchange(request, {
-      id: requestIdOf(request.headers),
-      url: urlOf(request),
-      body: this.#body,
-      reader: this.reader,
-      streams: () => this.#stream(request, bun, exchange),
-    });
+    const exchange = this.#exchangeOf(request, bun);
     const { id, method, url } = exchange;
     const report = (status: number, reason: string | null) => {
-      const ms = performance.now() - startMs;
-      const asked = askedIn(exchange);
-      this.#options.answered({ id, method, path: url.pathname, asked, status, ms, reason });
+      const about = { id, method, path: url.pathname, asked: askedIn(exchange) };
+      this.#options.answered({ ...about, status, ms: performance.now() - startMs, reason });
     };
     const origin = request.headers.get("origin");
     const shared = origin === null ? null : this.#access.sharing(origin);
@@ -217,22 +215,69 @@ class Front {
     throw new AppError("internal_error", `no request body has found room for ${seconds} s`);
   }
 
-  #stream(request: Request, bun: BunServer, { id, method, url }: Exchange): StreamHold {
-    const ip = bun.requestIP(request);
-    const client = ip === null ? null : `${ip.address}:${ip.port}`;
-    const stream = { id, method, path: url.pathname, client, takenMs: performance.now() };
-    this.streams.add(stream);
+  /** `isUnread`: the body was read in part, so that the connection can carry no further request. */
+  #exchangeOf(request: Request, bun: BunServer): Exchange & { readonly isUnread: boolean } {
+    const { method, headers, signal } = request;
+    const id = requestIdOf(headers);
+    const url = urlOf(request);
+    let read: Promise<ReadBody> | null = null;
+    let isUnread = false;
+    const readOnce = async () => {
+      isUnread = true;
+      const { bytes, release } = await readBody(request, this.#body);
+      isUnread = false;
+      try {
+        return await this.reader.read(bytes, signal);
+      } finally {
+        release();
+      }
+    };
+    const whole = () => {
+      read ??= readOnce();
+      return read;
+    };
     return {
-      took: () => {
-        stream.takenMs = performance.now();
+      id,
+      method,
+      url,
+      headers,
+      signal,
+      params: {},
+      get isUnread() {
+        return isUnread;
       },
-      ended: () => {
-        this.streams.delete(stream);
-        bun.timeout(request, IDLE_S);
+      json: async (lists = "plain") => {
+        const { value } = await whole();
+        return lists === "packed" ? value : unpacked(value);
+      },
+      digest: async () => (await whole()).digest,
+      source: async () => (await whole()).source,
+      release: () => {
+        read = null;
+      },
+      streams: () => {
+        const ip = bun.requestIP(request);
+        const client = ip === null ? null : `${ip.address}:${ip.port}`;
+        const stream = { id, method, path: url.pathname, client, takenMs: performance.now() };
+        this.streams.add(stream);
+        return {
+          took: () => {
+            stream.takenMs = performance.now();
+          },
+          ended: () => {
+            this.streams.delete(stream);
+            bun.timeout(request, IDLE_S);
+          },
+        };
       },
     };
   }
 }
+
+const later: Later = (act, ms) => {
+  const timer = setTimeout(act, ms);
+  return () => clearTimeout(timer);
+};
 
 const SANE_ID = /^[\x21-\x7e]{1,128}$/;
 
@@ -249,37 +294,22 @@ function askedIn({ url, about = "" }: Exchange): string {
   return [query.toString(), about].filter((part) => part !== "").join(" ");
 }
 
-function bodyOptionsOf({ bodyBytesMax, bodies }: HttpOptions): BodyOptions {
-  const later: Later = (act, ms) => {
-    const timer = setTimeout(act, ms);
-    return () => clearTimeout(timer);
-  };
-  const nowMs = () => performance.now();
-  const bytesMax = BODIES_READ_MAX * bodyBytesMax;
-  const limits = { bytesMax, waitMsMax: BODY_WAIT_MS_MAX, later, nowMs };
-  const budget = bodies ?? new BodyBudget(limits);
-  return { bytesMax: bodyBytesMax, msMax: BODY_MS_MAX, budget, later };
-}
-
 /** Hands each socket to the service that it was opened for. What a service throws ends this one connection. */
 function socketsOf({ frameBytesMax, failed }: HttpOptions): Bun.WebSocketHandler<SocketService> {
   type Opened = Bun.ServerWebSocket<SocketService>;
-  const contained = (socket: Opened, act: (service: SocketService) => void) =>
-    contain(
-      () => act(socket.data),
-      (error) => {
-        failed(error);
-        socket.close(CLOSE.internal, "internal_error");
-      },
-    );
+  const contained = (socket: Opened, act: () => void) =>
+    contain(act, (error) => {
+      failed(error);
+      socket.close(CLOSE.internal, "internal_error");
+    });
   return {
     maxPayloadLength: frameBytesMax,
     idleTimeout: IDLE_S,
     sendPings: true,
-    open: (socket) => contained(socket, (service) => service.open(socket)),
-    message: (socket, data) => contained(socket, (service) => service.message(socket, data)),
-    close: (socket) => contained(socket, (service) => service.close(socket)),
-    drain: (socket) => contained(socket, (service) => service.drain(socket)),
+    open: (socket) => contained(socket, () => socket.data.open(socket)),
+    message: (socket, data) => contained(socket, () => socket.data.message(socket, data)),
+    close: (socket) => contained(socket, () => socket.data.close(socket)),
+    drain: (socket) => contained(socket, () => socket.data.drain(socket)),
   };
 }
 
@@ -305,55 +335,4 @@ function urlOf(request: Request): URL {
 function withHeaders(response: Response, headers: Readonly<Record<string, string>>) {
   for (const [name, value] of Object.entries(headers)) response.headers.set(name, value);
   return response;
-}
-
-interface ExchangeOptions extends Pick<Exchange, "id" | "url" | "streams"> {
-  readonly body: BodyOptions;
-  readonly reader: BodyReader;
-}
-
-interface FetchExchange extends Exchange {
-  /** Whether the body was read in part, so that the connection can carry no further request. */
-  readonly isUnread: boolean;
-}
-
-function fetchExchange(request: Request, options: ExchangeOptions): FetchExchange {
-  const { id, url, streams, body, reader } = options;
-  let read: Promise<ReadBody> | null = null;
-  let isUnread = false;
-  const readOnce = async () => {
-    isUnread = true;
-    const { bytes, release } = await readBody(request, body);
-    isUnread = false;
-    try {
-      return await reader.read(bytes, request.signal);
-    } finally {
-      release();
-    }
-  };
-  const whole = () => {
-    read ??= readOnce();
-    return read;
-  };
-  return {
-    id,
-    url,
-    streams,
-    params: {},
-    method: request.method,
-    headers: request.headers,
-    signal: request.signal,
-    get isUnread() {
-      return isUnread;
-    },
-    json: async (lists = "plain") => {
-      const { value } = await whole();
-      return lists === "packed" ? value : unpacked(value);
-    },
-    digest: async () => (await whole()).digest,
-    source: async () => (await whole()).source,
-    release: () => {
-      read = null;
-    },
-  };
 }
