@@ -135,7 +135,6 @@ function newSidecar(draft: DraftMode): Sidecar {
       requestsMax: 65_536,
       groupsMax: 4_096,
       keptBytesMax: 2 ** 25,
-      keptResponsesMax: 65_536,
     },
     random: () => Math.floor(Math.random() * 2 ** 32),
   });

@@ -23,7 +23,7 @@ beforeAll(async () => {
   sidecar = await startServer(
     serveOptions({
       sources: [source, source],
-      limits: { requestsMax: 200, groupsMax: 20, keptBytesMax: 320000, keptResponsesMax: 300 },
+      limits: { requestsMax: 200, groupsMax: 20, keptBytesMax: 320000 },
       chunkTokens: 4,
       poolMemoryBytes: 2 ** 20,
       weightsTimeoutMs: 60_000,

@@ -67,7 +67,7 @@ function optionsOf(engines: Engines, port = 0): ServeOptions {
   return serveOptions({
     port,
     sources: [engines.source],
-    limits: { requestsMax: 100, groupsMax: 10, keptBytesMax: 640000, keptResponsesMax: 100 },
+    limits: { requestsMax: 100, groupsMax: 10, keptBytesMax: 640000 },
     chunkTokens: 512,
     poolMemoryBytes: 2 ** 20,
     weightsTimeoutMs: 60_000,

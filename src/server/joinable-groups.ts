@@ -14,7 +14,6 @@ export interface JoinableGroupsOptions {
   readonly groupsMax: number;
   /** Limit of the prompts and finished responses of open groups, which later siblings draft from. */
   readonly keptBytesMax: number;
-  readonly keptResponsesMax: number;
   readonly closed?: (group: Group) => void;
 }
 
@@ -29,7 +28,6 @@ interface Entry {
   readonly key: string;
   readonly group: Group;
   keptBytes: number;
-  keptResponses: number;
 }
 
 export class JoinableGroups {
@@ -38,7 +36,6 @@ export class JoinableGroups {
   readonly #byKey = new Map<string, Entry>();
   readonly #byGroup = new Map<Group, Entry>();
   #keptBytes = 0;
-  #keptResponses = 0;
   #count = 0;
 
   constructor(options: JoinableGroupsOptions) {
@@ -63,7 +60,7 @@ export class JoinableGroups {
     this.#count += 1;
     const id = groupId(name === null ? `g${this.#count}` : `g${this.#count}:${name}`);
     const group = rollout.open(id, prompt);
-    const entry = { key, group, keptBytes, keptResponses: 0 };
+    const entry = { key, group, keptBytes };
     this.#byKey.set(key, entry);
     this.#byGroup.set(group, entry);
     return group;
@@ -88,9 +85,7 @@ export class JoinableGroups {
     const own = spec.prompt === group.prompt ? 0 : promptBytes(spec.prompt);
     const bytes = responseBytes(request) + own;
     entry.keptBytes += bytes;
-    entry.keptResponses += 1;
     this.#keptBytes += bytes;
-    this.#keptResponses += 1;
     this.#shrink();
   }
 
@@ -100,11 +95,8 @@ export class JoinableGroups {
   }
 
   #shrink(): void {
-    const { keptBytesMax, keptResponsesMax } = this.#options;
-    while (this.#keptBytes > keptBytesMax || this.#keptResponses > keptResponsesMax) {
-      if (this.#byKey.size === 0) return;
-      this.#closeOne();
-    }
+    const { keptBytesMax } = this.#options;
+    while (this.#keptBytes > keptBytesMax && this.#byKey.size > 0) this.#closeOne();
   }
 
   /** Closes the group to further requests. No effect if it is closed already. */
@@ -128,11 +120,10 @@ export class JoinableGroups {
   }
 
   #close(entry: Entry): void {
-    const { key, group, keptBytes, keptResponses } = entry;
+    const { key, group, keptBytes } = entry;
     this.#byKey.delete(key);
     this.#byGroup.delete(group);
     this.#keptBytes -= keptBytes;
-    this.#keptResponses -= keptResponses;
     this.#options.closed?.(group);
     this.#options.rollout.close(group);
   }

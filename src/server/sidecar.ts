@@ -56,7 +56,6 @@ export interface SidecarLimits {
   readonly groupsMax: number;
   /** Limit of the groups' prompts and finished responses, which later siblings draft from. */
   readonly keptBytesMax: number;
-  readonly keptResponsesMax: number;
   /** How long after its last turn a session is kept, and the limit of all sessions' last turns. */
   readonly sessionMsMax: number;
   readonly sessionBytesMax: number;
@@ -67,7 +66,6 @@ const LIMITS: SidecarLimits = {
   // More than one iteration has (1,000).
   groupsMax: 4_096,
   keptBytesMax: 256 * 2 ** 20,
-  keptResponsesMax: 65_536,
   // As long as a tool may take.
   sessionMsMax: 600_000,
   sessionBytesMax: 256 * 2 ** 20,

@@ -174,7 +174,7 @@ export async function simulated(
   const workers = servers.map((server, i) => new ModelledWorker(i, server, nextOf, pool !== null));
   const sidecar = newSidecar(clock, {
     ...{ chunkTokens: null, draft: "off", vocabularySize: 2 ** 20 },
-    limits: { requestsMax: 1e5, groupsMax: 1e4, keptBytesMax: 2 ** 30, keptResponsesMax: 1e5 },
+    limits: { requestsMax: 1e5, groupsMax: 1e4, keptBytesMax: 2 ** 30 },
   });
   for (const worker of workers) sidecar.rollout.addWorker(worker);
   const events = new Timeline<() => void>();

@@ -6,19 +6,14 @@ import { parseJson } from "../../proto/json.ts";
 import { unknownField } from "../openai/fields.ts";
 
 /** Subject of a client's subscription, in one of its fields. progress: lengths and counters some times a second, no tokens. */
-export type Filter = Omit<
-  v.InferOutput<typeof SubscribeSchema>,
-  "snapshot" | "resumed" | "offset" | "attempt"
->;
+export type Filter = Omit<v.InferOutput<typeof SubscribeSchema>, "snapshot" | "resumed">;
 
 export interface Subscribe {
   readonly filter: Filter;
-  /** Offset of the first token to send of responses that exist already; 0: all their tokens. null: new tokens only. */
-  readonly offset: number | null;
+  /** Whether existing responses come with all tokens that the client lacks. Default: new tokens alone. */
+  readonly isWhole: boolean;
   /** Output that the client got over earlier connections; null: none. With it complete groups are sent too, as far as kept. */
   readonly resumed: Resumed | null;
-  /** The attempt that `offset` counts in; null: the current one. */
-  readonly attempt: number | null;
 }
 
 export interface Resumed {
@@ -49,8 +44,6 @@ const SubscribeSchema = v.strictObject({
   progress: v.optional(v.literal(true)),
   snapshot: v.optional(v.boolean()),
   resumed: v.optional(ResumedSchema),
-  offset: v.optional(uint32),
-  attempt: v.optional(uint32),
 });
 
 const ClientMessageSchema = v.strictObject({ subscribe: SubscribeSchema });
@@ -70,17 +63,11 @@ export function decodeClientMessage(text: string): Decoded<Subscribe> {
     const problem = isUnknown ? unknownField(ClientMessageSchema, issue.path) : issue.message;
     return invalid(`${v.getDotPath(issue) ?? "frame"}: ${problem}`);
   }
-  const { snapshot, resumed, offset, attempt = null, ...filter } = result.output.subscribe;
-  const isWhole = snapshot === true || resumed !== undefined;
+  const { snapshot = false, resumed = null, ...filter } = result.output.subscribe;
   if (Object.keys(filter).length !== 1) {
     return invalid("name one of request, group, all and progress");
   }
-  const isPlaced = offset !== undefined || attempt !== null;
-  if (isPlaced && (filter.request === undefined || isWhole)) {
-    return invalid("offset and attempt are for a request, without snapshot");
-  }
-  const first = isWhole || isPlaced ? (offset ?? 0) : null;
-  return { kind: "ok", message: { filter, offset: first, attempt, resumed: resumed ?? null } };
+  return { kind: "ok", message: { filter, isWhole: snapshot || resumed !== null, resumed } };
 }
 
 function invalid(problem: string): { kind: "invalid_message"; problem: string } {

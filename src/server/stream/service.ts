@@ -11,7 +11,7 @@ import { CLOSE, closeReason } from "../../proto/close-codes.ts";
 import type { CompletedGroups } from "../completed-groups.ts";
 import type { Socket, SocketService } from "../http.ts";
 import type { Sidecar } from "../sidecar.ts";
-import { decodeClientMessage, type Subscribe } from "./client-message.ts";
+import { decodeClientMessage, type Filter, type Subscribe } from "./client-message.ts";
 import {
   addEntry,
   bringOn,
@@ -136,7 +136,7 @@ export class StreamService implements SocketService {
     const subscriptions = this.#clients.get(socket);
     // It did not read what that sent.
     if (subscriptions === undefined) return;
-    const { filter, offset } = asked;
+    const { filter, isWhole } = asked;
     // Another server's numbers mean nothing here.
     const isOurs = asked.resumed?.server === this.#firstAttempt;
     const none = { requests: 0, have: new Map() };
@@ -148,7 +148,7 @@ export class StreamService implements SocketService {
     const requests = this.#requestsOf(key, message);
     const refused = subscriptions.has(key)
       ? refusal("conflict", `you are subscribed to ${key}`)
-      : this.#refusalOf(subscriptions.size, message, requests[0]);
+      : this.#refusalOf(subscriptions.size, filter, requests.length);
     if (refused !== null) {
       this.#send(socket, frameJson(key, { refused }));
       return;
@@ -156,7 +156,7 @@ export class StreamService implements SocketService {
     const sent = requests.filter((request) => {
       const { requestId: id } = request.spec;
       const isHad = resumed !== null && id < resumed.requests && !resumed.have.has(id);
-      return !isEnded(request) || (offset !== null && !isHad);
+      return !isEnded(request) || (isWhole && !isHad);
     });
     // A client that resumes may lack no token of a group, but its end.
     const followed = resumed === null ? sent : requests;
@@ -187,37 +187,27 @@ export class StreamService implements SocketService {
     if (this.#send(socket, frameJson(key, first))) this.#catchUp(subscription);
   }
 
-  #refusalOf(
-    count: number,
-    { filter, offset, attempt }: Subscribe,
-    request: RolloutRequest | undefined,
-  ) {
+  #refusalOf(count: number, { request: id }: Filter, existing: number) {
     const { subscriptionsMax } = this.#limits;
     if (count >= subscriptionsMax) {
       return refusal("queue_full", `a client has at most ${subscriptionsMax} subscriptions`);
     }
-    if (filter.request === undefined) return null;
     // Requests are numbered as they join.
     const { requests: begun } = this.#options.sidecar.rollout.meter.counts;
-    if (request === undefined && filter.request < begun) {
-      return refusal("not_found", `request ${filter.request} is over, and not kept`);
-    }
-    const length = request?.response.length ?? 0;
-    const current = this.#attemptOf(request);
-    if ((attempt ?? current) !== current || (offset ?? 0) <= length) return null;
-    return refusal("conflict", `offset is ${offset}, but the response has ${length} tokens`);
+    if (id === undefined || id >= begun || existing > 0) return null;
+    return refusal("not_found", `request ${id} is over, and not kept`);
   }
 
   /** Number of a response's attempt, which changes when it restarts; its tokens so far are void then. */
-  readonly #attemptOf = (request: RolloutRequest | undefined): number =>
-    (this.#firstAttempt + (request?.response.restarts ?? 0)) >>> 0;
+  readonly #attemptOf = ({ response }: RolloutRequest): number =>
+    (this.#firstAttempt + response.restarts) >>> 0;
 
-  #cursor(request: RolloutRequest, { filter, offset, attempt, resumed }: Subscribe): StreamCursor {
+  #cursor(request: RolloutRequest, { filter, isWhole, resumed }: Subscribe): StreamCursor {
     const { length } = request.response;
     const had = resumed?.have.get(request.spec.requestId);
     return {
-      offset: filter.progress === true ? length : (had?.offset ?? offset ?? length),
-      attempt: had?.attempt ?? attempt ?? this.#attemptOf(request),
+      offset: filter.progress === true ? length : (had?.offset ?? (isWhole ? 0 : length)),
+      attempt: had?.attempt ?? this.#attemptOf(request),
       isDeclared: false,
     };
   }

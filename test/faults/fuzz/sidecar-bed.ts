@@ -153,7 +153,7 @@ function bedOptions(failures: unknown[]) {
       },
     ],
     // An input that asks for more is refused, which is quick.
-    limits: { requestsMax: 256, groupsMax: 64, keptBytesMax: 2 ** 20, keptResponsesMax: 256 },
+    limits: { requestsMax: 256, groupsMax: 64, keptBytesMax: 2 ** 20 },
     weightsTimeoutMs: 2_000,
     events: collecting(failures),
   });

@@ -77,11 +77,13 @@ const filter = fc.oneof(
   fc.constant({ progress: true }),
   fc.constant({}),
 );
+const resumed = fc.record({
+  server: uint32,
+  requests: uint32,
+  have: fc.array(fc.tuple(uint32, uint32, uint32), { maxLength: 4 }),
+});
 const subscription = fc
-  .tuple(
-    filter,
-    fc.record({ offset: uint32, attempt: uint32, snapshot: fc.boolean() }, { requiredKeys: [] }),
-  )
+  .tuple(filter, fc.record({ snapshot: fc.boolean(), resumed }, { requiredKeys: [] }))
   .map(([of, more]) => ({ ...of, ...more }));
 const streamMessage = fc.oneof({
   arbitrary: subscription.map((subscribe) => ({ subscribe })),
@@ -96,8 +98,7 @@ const FILTER: Schema = {
     all: { const: true },
     progress: { const: true },
     snapshot: { type: "boolean" },
-    offset: { type: "integer" },
-    attempt: { type: "integer" },
+    resumed: { type: "object" },
   },
 };
 const MESSAGE: Schema = { type: "object", properties: { subscribe: FILTER } };
