@@ -1,5 +1,4 @@
-// What bun:ffi cannot call by itself: the functions of llama.h that take or return a struct by value; and a
-// thread's CPU clock, which the runtime gives in ticks longer than a step.
+// What bun:ffi cannot call by itself: the functions of llama.h that take or return a struct by value.
 // Compiled at start by bun:ffi's cc(), which needs no compiler and no header on the machine, so
 // the compiler handles the platform's calling convention. It holds no state: each function is
 // given the address of the function to call. The structs are opaque words; src/engines/llama/structs.ts
@@ -12,11 +11,6 @@ typedef struct { word words[20]; } context_params;
 typedef struct { word words[7]; } batch;
 
 void *memcpy(void *to, const void *from, unsigned long bytes);
-
-typedef struct { long seconds; long nanoseconds; } timespec;
-
-// CLOCK_THREAD_CPUTIME_ID of Linux.
-enum { THREAD_CPU_TIME = 3 };
 
 void shim_model_default_params(model_params (*call)(void), model_params *out) { *out = call(); }
 
@@ -38,11 +32,4 @@ int shim_copy_logits(float *(*call)(void *, int), void *context, int index, floa
   if (!row) return 0;
   memcpy(out, row, (unsigned long)count * sizeof(float));
   return 1;
-}
-
-// CPU time of the calling thread. A step timed with it is not longer because the core was taken away.
-double shim_thread_cpu_ms(int (*clock_gettime)(int, timespec *)) {
-  timespec time;
-  if (clock_gettime(THREAD_CPU_TIME, &time)) return -1;
-  return time.seconds * 1e3 + time.nanoseconds / 1e6;
 }

@@ -141,7 +141,7 @@ export function checkRoom(
   const capacities = engines.map(({ capacity }) => capacity);
   const kvTokens = Math.min(...capacities.map((one) => one.kvTokens));
   const contextTokens =
-    model.llama?.contextTokens ?? Math.min(...capacities.map((one) => one.contextTokens));
+    model.llama?.info.contextTokens ?? Math.min(...capacities.map((one) => one.contextTokens));
   for (const [i, group] of groups.entries()) {
     const total = lengthOf(group);
     if (total <= Math.min(contextTokens, kvTokens)) continue;

@@ -82,7 +82,7 @@ export function enginesOf(settings: EngineSettings, log: OperatorLog): EngineSou
     },
     sources: ({ llama }, contextTokensMax = Number.POSITIVE_INFINITY) => {
       if (embedded === null || llama === null) return fixed;
-      const contextTokens = Math.min(llama.contextTokens, embedded.kvTokens, contextTokensMax);
+      const contextTokens = Math.min(llama.info.contextTokens, embedded.kvTokens, contextTokensMax);
       return [...fixed, ...embeddedSources(llama, { ...embedded, contextTokens })];
     },
     sourceOf: (engine) => servedSource(own(engine), log),

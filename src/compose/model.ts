@@ -78,9 +78,9 @@ export async function openModelSide(options: ModelOptions, wait: ModelWait): Pro
     const names = namesOf(servedName, served?.id ?? null);
     if (side !== null) return { ...side, names, llama };
     assert(llama !== null, "a model that no server named is opened here");
-    const eosTokenIds = some([...new Set([llama.eosTokenId, ...llama.stopTokenIds])], llama.path);
-    const { text } = llama;
-    return { text, openTextThread: llama.openTextThread, eosTokenIds, names, llama };
+    const { info, text } = llama;
+    const eosTokenIds = some([...new Set([info.eosTokenId, ...info.stopTokenIds])], info.path);
+    return { text, openTextThread: () => text.openThread(), eosTokenIds, names, llama };
   } catch (error) {
     llama?.close();
     throw error;

@@ -1,8 +1,8 @@
 // Writes Hugging Face checkpoints of the bundled model for tests.
 
 import { readFileSync, writeFileSync } from "node:fs";
+import { checkpointName } from "../../src/engines/llama/checkpoint.ts";
 import { GGML_TYPE, readGgufHead } from "../../src/engines/llama/gguf.ts";
-import { checkpointName } from "../../src/engines/llama/weights-conversion.ts";
 import { OTHER_MODEL_PATH } from "./engine-fixture.ts";
 
 export interface Weights {

@@ -5,7 +5,7 @@
 import { type Pointer, ptr } from "bun:ffi";
 import { assert } from "../../core/base/assert.ts";
 import { AppError } from "../../core/base/errors.ts";
-import { nativeBytes } from "./c-bytes.ts";
+import { nativeBytes } from "./libc.ts";
 import { addressOf, type LlamaLibrary, pointerOf } from "./native.ts";
 import { BATCH_BYTES, BATCH_WORD, CONTEXT_PARAMS_BYTES, setContextParams } from "./structs.ts";
 import type { LlamaWeights } from "./weights.ts";

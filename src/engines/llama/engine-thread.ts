@@ -10,10 +10,11 @@ import { Replica } from "../../core/draft/replica.ts";
 import type { WorkerEvent, WorkerStats } from "../../core/rollout/worker.ts";
 import { generateWith } from "./canary.ts";
 import { LlamaEngine } from "./engine.ts";
-import type { FromEngine, LlamaEngineSettings, SharedWeights, ToEngine } from "./messages.ts";
+import { threadCpuMs } from "./libc.ts";
+import type { FromEngine, LlamaEngineSettings, ToEngine } from "./messages.ts";
 import { openLibrary } from "./native.ts";
 import { baseRowsOf, draftsPay } from "./step-cost.ts";
-import { LlamaWeights } from "./weights.ts";
+import { LlamaWeights, type SharedWeights } from "./weights.ts";
 
 declare const self: Worker;
 
@@ -46,7 +47,7 @@ class EngineThread {
     this.#engine = new LlamaEngine({
       ...settings,
       model: this.#weights,
-      cpuClock: { nowMs: () => openLibrary().threadCpuMs() },
+      cpuClock: { nowMs: threadCpuMs },
       speculation: {
         drafter: new Replica({ limitBytes: REPLICA_BYTES }),
         planner: settings.draftsAlways ? new ConstantLength() : new AdaptiveLength(),

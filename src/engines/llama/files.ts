@@ -2,10 +2,10 @@
 // memfd_create) has a copy that does not change when the file it was copied from is rewritten or truncated. A child process
 // uses it through an inherited descriptor; closing the last descriptor frees it.
 
-import { dlopen, ptr } from "bun:ffi";
+import { ptr } from "bun:ffi";
 import { closeSync, openSync, readSync, writeSync } from "node:fs";
 import { AppError, fileProblem } from "../../core/base/errors.ts";
-import { cString } from "./c-bytes.ts";
+import { cString, libc } from "./libc.ts";
 
 export function unreadable(path: string, problem: string, cause?: unknown): AppError {
   return new AppError("model_unreadable", `${path}: ${problem}`, { cause });
@@ -61,14 +61,6 @@ export function copyRange(
 /** MFD_CLOEXEC: a child process has the descriptor only if it is passed explicitly. */
 const CLOSE_ON_EXEC = 1;
 
-function openLibc() {
-  return dlopen("libc.so.6", {
-    memfd_create: { args: ["ptr", "u32"], returns: "i32" },
-  }).symbols;
-}
-
-let libc: ReturnType<typeof openLibc> | null = null;
-
 export class MemoryFile {
   readonly descriptor: number;
   #isClosed = false;
@@ -79,8 +71,7 @@ export class MemoryFile {
 
   /** Creates an empty file. @throws AppError worker_failed: the kernel refuses. */
   static create(): MemoryFile {
-    libc ??= openLibc();
-    const descriptor = libc.memfd_create(ptr(cString("foretoken-weights")), CLOSE_ON_EXEC);
+    const descriptor = libc().memfd_create(ptr(cString("foretoken-weights")), CLOSE_ON_EXEC);
     if (descriptor < 0) {
       throw new AppError("worker_failed", "the kernel refuses memfd_create: weights need it");
     }

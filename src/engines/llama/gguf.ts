@@ -5,8 +5,8 @@
 import { type Pointer, ptr, toArrayBuffer } from "bun:ffi";
 import { closeSync, openSync } from "node:fs";
 import { type WeightsId, weightsId } from "../../core/base/ids.ts";
-import { cString } from "./c-bytes.ts";
 import { readFully, unreadable } from "./files.ts";
+import { cString } from "./libc.ts";
 import { type GgmlSymbols, openLibrary, pointerOf, ptrText } from "./native.ts";
 
 /** Types that weights can be written in; the numbers are ggml's. */

@@ -1,16 +1,9 @@
 // The messages between an engine's thread and the rollout's thread.
 
 import type { ErrorCode } from "../../core/base/errors.ts";
-import type { WeightEpoch, WeightsId } from "../../core/base/ids.ts";
+import type { WeightEpoch } from "../../core/base/ids.ts";
 import type { WorkerCapacity, WorkerCommand, WorkerEvent } from "../../core/rollout/worker.ts";
-import type { ModelInfo } from "./weights.ts";
-
-/** Weights that this process has loaded: all of its threads may use the pointer. */
-export interface SharedWeights {
-  readonly id: WeightsId;
-  readonly pointer: number;
-  readonly info: ModelInfo;
-}
+import type { SharedWeights } from "./weights.ts";
 
 export interface LlamaEngineSettings {
   readonly slots: number;

@@ -6,13 +6,9 @@ import { CString, cc, dlopen, type Pointer, ptr } from "bun:ffi";
 import { writeFileSync } from "node:fs";
 import shim from "../../../native/llama-shim.c" with { type: "text" };
 import { AppError } from "../../core/base/errors.ts";
-import { cString } from "./c-bytes.ts";
 import { MemoryFile } from "./files.ts";
+import { cString } from "./libc.ts";
 import { type LibraryFiles, locateLibrary } from "./platform.ts";
-
-function openLibc() {
-  return dlopen("libc.so.6", { clock_gettime: { args: ["i32", "ptr"], returns: "i32" } });
-}
 
 function openGgml(file: string) {
   return dlopen(file, {
@@ -102,7 +98,6 @@ function compileShim() {
         shim_model_load: { args: ["ptr", "ptr", "ptr"], returns: "ptr" },
         shim_context_create: { args: ["ptr", "ptr", "ptr"], returns: "ptr" },
         shim_decode: { args: ["ptr", "ptr", "ptr"], returns: "i32" },
-        shim_thread_cpu_ms: { args: ["ptr"], returns: "f64" },
         shim_copy_logits: { args: ["ptr", "ptr", "i32", "ptr", "i32"], returns: "i32" },
       },
     });
@@ -118,8 +113,6 @@ export interface LlamaLibrary {
   readonly llama: ReturnType<typeof openLlama>["symbols"];
   readonly ggml: GgmlSymbols;
   readonly shim: ReturnType<typeof compileShim>["symbols"];
-  /** CPU time of the calling thread, in ms. */
-  readonly threadCpuMs: () => number;
   readonly files: LibraryFiles;
 }
 
@@ -157,9 +150,7 @@ export function openLibrary(): LlamaLibrary {
     llama.llama_log_set(addressOf(llama.llama_time_us), null);
     const ggml = openGgml(files.ggml).symbols;
     const shim = compileShim().symbols;
-    const clock = addressOf(openLibc().symbols.clock_gettime);
-    const threadCpuMs = () => shim.shim_thread_cpu_ms(clock);
-    opened = { llama, ggml, shim, threadCpuMs, files };
+    opened = { llama, ggml, shim, files };
     return opened;
   } catch (cause) {
     const problem = `cannot open ${files.llama}: ${String(cause)}`;

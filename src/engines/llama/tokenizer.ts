@@ -8,7 +8,7 @@ import { ChatTemplate } from "../../text/chat-template.ts";
 import { VocabularyText } from "../../text/decoding.ts";
 import type { EncoderThread } from "../../text/encoder.ts";
 import { openThread } from "../../text/job-lane.ts";
-import { nativeBytes } from "./c-bytes.ts";
+import { nativeBytes } from "./libc.ts";
 import { type LlamaLibrary, pointerOf } from "./native.ts";
 import { LlamaWeights, metaString } from "./weights.ts";
 

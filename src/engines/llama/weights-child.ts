@@ -3,7 +3,6 @@
 // copied, safetensors are converted. Then it tests them: it loads the file, encodes and decodes text, and generates tokens.
 // weights-reader.ts starts it through main.ts; each line of its output is a ReadReport.
 
-import { dlopen, ptr } from "bun:ffi";
 import {
   type BigIntStats,
   closeSync,
@@ -16,14 +15,14 @@ import {
 } from "node:fs";
 import { join } from "node:path";
 import { AppError, type ErrorCode, errorText, fileProblem } from "../../core/base/errors.ts";
-import { nativeBytes } from "./c-bytes.ts";
 import { generateWith } from "./canary.ts";
+import { convertWeights, keptRanges } from "./checkpoint.ts";
 import { copyRange, openToRead, pathOf, unreadable } from "./files.ts";
 import { readGgufHead, weightsIdOf } from "./gguf.ts";
+import { endWithParent } from "./libc.ts";
 import { type LlamaLibrary, loadBackend, openLibrary, speakUp } from "./native.ts";
 import { LlamaTokenizer } from "./tokenizer.ts";
 import { LlamaWeights } from "./weights.ts";
-import { convertWeights, keptRanges } from "./weights-conversion.ts";
 import {
   FORM,
   type ReadReport,
@@ -33,22 +32,8 @@ import {
 } from "./weights-reader.ts";
 
 const STANDARD_OUTPUT = 1;
-/** Constants of Linux: prctl(2), setrlimit(2). */
-const PR_SET_PDEATHSIG = 1;
-const SIGKILL = 9;
-const RLIMIT_CORE = 4;
 /** Interval between two reports of a stage. */
 const REPORT_MS = 1000;
-
-/** Makes this process end with its parent, and leave no core file if a damaged model crashes it. */
-function limitSelf(): void {
-  const { prctl, setrlimit } = dlopen("libc.so.6", {
-    prctl: { args: ["i32", "u64"], returns: "i32" },
-    setrlimit: { args: ["i32", "ptr"], returns: "i32" },
-  }).symbols;
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  setrlimit(RLIMIT_CORE, ptr(nativeBytes(16)));
-}
 
 function report(line: ReadReport): void {
   writeSync(STANDARD_OUTPUT, `${JSON.stringify(line)}\n`);
@@ -58,7 +43,7 @@ let reportedMs = 0;
 
 function begin(stage: ReadStage): void {
   reportedMs = performance.now();
-  report({ kind: "progress", stage });
+  report({ stage });
 }
 
 function progress(stage: ReadStage): void {
@@ -78,16 +63,16 @@ function read({ path, deterministic, isFirst }: ReadRequest): void {
   checkWeights(library, file, path);
   begin("hashing");
   if (isFirst) writeForm(path);
-  report({ kind: "read", weights: weightsIdOf(file, path, () => progress("hashing")) });
+  report({ id: weightsIdOf(file, path, () => progress("hashing")) });
 }
 
 /** Runs the child process. `request`: a ReadRequest as JSON. */
 export function runWeightsChild(request: string): void {
-  limitSelf();
+  endWithParent();
   try {
     read(JSON.parse(request) as ReadRequest);
   } catch (error) {
-    report({ kind: "failed", code: codeOf(error), message: errorText(error) });
+    report({ code: codeOf(error), message: errorText(error) });
   }
 }
 
@@ -182,36 +167,19 @@ function fingerprint(path: string): string {
   return files
     .map((file) => {
       const stat = statOf(file);
-      checkKind(file, stat);
+      // Reading a FIFO or a device may block for ever.
+      if (!stat.isFile()) throw unreadable(file, "is no regular file");
       return `${file} ${stat.ino} ${stat.size} ${stat.mtimeNs}`;
     })
     .join("\n");
 }
 
-/** Refuses special files: reading one may block for ever. */
-function checkKind(path: string, stats: BigIntStats): void {
-  if (stats.isFile()) return;
-  let kind = "a device";
-  if (stats.isFIFO()) kind = "a FIFO";
-  else if (stats.isSocket()) kind = "a socket";
-  else if (stats.isDirectory()) kind = "a folder";
-  throw unreadable(path, `is ${kind}, not a file`);
-}
-
-/** The error for a path that is no GGUF file, with which engines must begin: what it is, and what to pass instead. */
+/** The error for a path that is no GGUF file, with which engines must begin. */
 function notForStart(path: string): AppError {
-  const rule = "an embedded engine begins with a GGUF file";
-  const convert = `${rule}: convert it (convert_hf_to_gguf.py of llama.cpp)`;
-  if (!statOf(path).isDirectory()) return unreadable(path, `holds safetensors; ${convert}`);
-  const names = readdirSync(path).sort();
-  const gguf = names.filter((name) => name.endsWith(".gguf"));
-  if (gguf[0] !== undefined) {
-    const others = gguf.length > 1 ? `, one of ${gguf.length}` : "";
-    return unreadable(path, `is a folder; give the file in it: ${join(path, gguf[0])}${others}`);
-  }
-  const isHuggingFace = names.some((name) => /^config\.json$|\.safetensors$/.test(name));
-  if (isHuggingFace) return unreadable(path, `is a Hugging Face checkpoint; ${convert}`);
-  return unreadable(path, `is a folder without a model; ${rule}`);
+  const names = statOf(path).isDirectory() ? readdirSync(path) : [];
+  const gguf = names.filter((name) => name.endsWith(".gguf")).sort();
+  const fix = gguf[0] ?? "convert a checkpoint with convert_hf_to_gguf.py of llama.cpp";
+  return unreadable(path, `an embedded engine begins with a GGUF file, and this is none: ${fix}`);
 }
 
 /** Gives the commonest mistakes a plain message; llama.cpp judges everything after the magic number. */

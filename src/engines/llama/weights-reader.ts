@@ -2,7 +2,7 @@
 // The result is a memory file of this process with exactly the bytes that the child has tested, or an error
 // that names the file.
 
-import { type ChildProcess, spawn } from "node:child_process";
+import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { resolve } from "node:path";
 import { createInterface } from "node:readline";
@@ -23,10 +23,11 @@ export interface ReadRequest {
 
 export type ReadStage = "reading" | "loading" | "hashing";
 
+/** A line of the child's output: where it is, its result, or why there is none. */
 export type ReadReport =
-  | { readonly kind: "progress"; readonly stage: ReadStage }
-  | { readonly kind: "read"; readonly weights: WeightsId }
-  | { readonly kind: "failed"; readonly code: ErrorCode; readonly message: string };
+  | { readonly stage: ReadStage }
+  | { readonly id: WeightsId }
+  | { readonly code: ErrorCode; readonly message: string };
 
 /** The memory files' descriptors in the child. */
 export const TARGET = 3;
@@ -51,17 +52,13 @@ export interface ReadOptions extends ReadRequest {
   readonly silenceMsMax?: number;
 }
 
-export interface ReadWeights {
-  /** A GGUF file that llama.cpp can load. The caller closes it. */
-  readonly file: MemoryFile;
-  readonly weights: WeightsId;
-}
-
-/** Reads and tests weights. @throws AppError model_unreadable, which names the file and the reason. */
-export async function readWeights(options: ReadOptions): Promise<ReadWeights> {
+/** Reads and tests weights into a GGUF file, which the caller closes. @throws AppError model_unreadable, with file and reason. */
+export async function readWeights(
+  options: ReadOptions,
+): Promise<{ readonly file: MemoryFile; readonly id: WeightsId }> {
   const file = MemoryFile.create();
   try {
-    return { file, weights: await readInto(file, options) };
+    return { file, id: await readInto(file, options) };
   } catch (error) {
     file.close();
     throw error;
@@ -80,7 +77,7 @@ async function readInto(file: MemoryFile, options: ReadOptions): Promise<Weights
     // llama.cpp starts no debugger where it aborts.
     env: { ...process.env, GGML_NO_BACKTRACE: "1" },
   });
-  let last: ReadReport = { kind: "progress", stage: "reading" };
+  let last: ReadReport = { stage: "reading" };
   let stage: ReadStage = "reading";
   const silent = Promise.withResolvers<never>();
   const patienceMs = () => options.silenceMsMax ?? SILENCE_MS_MAX[stage];
@@ -97,15 +94,21 @@ async function readInto(file: MemoryFile, options: ReadOptions): Promise<Weights
     const closed = once(child, "close");
     for await (const line of createInterface({ input: present(child.stdout, "it is a pipe") })) {
       last = JSON.parse(line) as ReadReport;
-      if (last.kind === "progress") stage = last.stage;
+      if ("stage" in last) stage = last.stage;
       clearTimeout(silence);
       silence = setTimeout(expire, patienceMs());
     }
     await closed;
-    if (last.kind === "read" && child.exitCode === 0) return last.weights;
+    if ("id" in last && child.exitCode === 0) return last.id;
     const reason = reasonIn(noise.replaceAll(pathOf(TARGET), path));
-    if (last.kind === "failed") throw new AppError(last.code, `${last.message}${reason}`);
-    throw unreadable(path, `${endOf(child, stage)}${reason}`);
+    if ("code" in last) throw new AppError(last.code, `${last.message}${reason}`);
+    const { signalCode, exitCode } = child;
+    // The kernel's OOM killer sends SIGKILL; damage aborts.
+    const cause = signalCode === "SIGKILL" ? "is there memory for it?" : "the file may be damaged";
+    throw unreadable(
+      path,
+      `${stage} it ended with ${signalCode ?? `status ${exitCode}`}: ${cause}${reason}`,
+    );
   };
   try {
     return await Promise.race([ended(), silent.promise]);
@@ -118,18 +121,6 @@ async function readInto(file: MemoryFile, options: ReadOptions): Promise<Weights
 const PROGRAM = IS_COMPILED
   ? [process.execPath]
   : [process.execPath, fileURLToPath(new URL("../../main.ts", import.meta.url))];
-
-/** Signals by which a damaged file ends a process. */
-const FAULTS = /^SIG(ABRT|BUS|FPE|ILL|SEGV|SYS|TRAP)$/;
-
-function endOf({ signalCode, exitCode }: ChildProcess, stage: ReadStage): string {
-  // The kernel's OOM killer sends it.
-  if (signalCode === "SIGKILL") return `${stage} it was killed: is there memory for it?`;
-  if (signalCode !== null && !FAULTS.test(signalCode)) {
-    return `${stage} it was ended by ${signalCode}`;
-  }
-  return `the model file is damaged: ${stage} it ended with ${signalCode ?? `status ${exitCode}`}`;
-}
 
 /** Patterns of messages of llama.cpp, C++ or the runtime that contain the reason. */
 const REASONS = [

@@ -2,9 +2,8 @@
 // wait. The weights stay in the process; only the pointer is sent.
 
 import { serveJobs } from "../../text/job-lane.ts";
-import type { SharedWeights } from "./messages.ts";
 import { openLibrary } from "./native.ts";
-import { LlamaWeights } from "./weights.ts";
+import { LlamaWeights, type SharedWeights } from "./weights.ts";
 
 export interface LoadRequest {
   /** A GGUF file that a child process has tested. */

@@ -3,8 +3,9 @@
 
 import { type Pointer, ptr } from "bun:ffi";
 import { assert } from "../../core/base/assert.ts";
-import { cString, nativeBytes } from "./c-bytes.ts";
+import type { WeightsId } from "../../core/base/ids.ts";
 import { unreadable } from "./files.ts";
+import { cString, nativeBytes } from "./libc.ts";
 import { addressOf, type LlamaLibrary, pointerOf } from "./native.ts";
 import { MODEL_PARAMS_BYTES, setModelParams } from "./structs.ts";
 
@@ -26,6 +27,38 @@ export interface ModelInfo {
   readonly eosTokenId: number;
   /** Every token that ends a text, eos included, ascending. */
   readonly stopTokenIds: readonly number[];
+}
+
+/** Weights that this process has loaded: all of its threads may use the pointer. */
+export interface SharedWeights {
+  readonly id: WeightsId;
+  readonly pointer: number;
+  readonly info: ModelInfo;
+}
+
+/** Loaded weights with the number of their holders. The last one to release them frees them. */
+export class HeldWeights {
+  readonly weights: SharedWeights;
+  readonly #free: () => void;
+  #holders = 1;
+
+  constructor(weights: SharedWeights, free: () => void) {
+    this.weights = weights;
+    this.#free = free;
+  }
+
+  /** One holder more, who releases them as well. */
+  hold(): HeldWeights {
+    assert(this.#holders > 0, "weights are held until they are freed");
+    this.#holders += 1;
+    return this;
+  }
+
+  release(): void {
+    this.#holders -= 1;
+    assert(this.#holders >= 0, "weights are released by their holders");
+    if (this.#holders === 0) this.#free();
+  }
 }
 
 interface LoadOptions {

@@ -16,13 +16,14 @@ import type {
 } from "../../core/rollout/worker.ts";
 import { answered, embeddedSupport, invalid, pathIn, settingsOf } from "./control.ts";
 import type { FromEngine, LlamaEngineSettings, ToEngine } from "./messages.ts";
-import type { WeightsLease, WeightsStore } from "./weights-store.ts";
+import type { HeldWeights } from "./weights.ts";
 
 export interface LlamaThreadOptions {
   readonly workerId: WorkerId;
-  readonly store: WeightsStore;
-  /** The worker owns the lease from now on. */
-  readonly lease: WeightsLease;
+  /** Brings the weights of an update. */
+  readonly model: { acquire(path: string, epoch: WeightEpoch): Promise<HeldWeights> };
+  /** The worker releases them. */
+  readonly weights: HeldWeights;
   readonly settings: LlamaEngineSettings;
 }
 
@@ -38,13 +39,11 @@ export class LlamaWorker implements RolloutWorker {
   readonly capacity: WorkerCapacity;
   readonly keepsKv = true;
   readonly #thread: Worker;
-  readonly #store: WeightsStore;
-  /** The same for all weights that an update may load. */
-  readonly #vocabularySize: number;
-  /** Lease of the weights that the engine uses now. */
-  #lease: WeightsLease;
-  /** Leases of weights that a failed engine's thread may still use. */
-  readonly #abandoned: WeightsLease[] = [];
+  readonly #model: LlamaThreadOptions["model"];
+  /** The weights that the engine uses now. */
+  #held: HeldWeights;
+  /** Weights that a failed engine's thread may still use. */
+  readonly #abandoned: HeldWeights[] = [];
   /** Callers that wait for the engine's `done`, in order. */
   readonly #acts: ((error: AppError | null) => void)[] = [];
   #isSleeping = false;
@@ -63,9 +62,8 @@ export class LlamaWorker implements RolloutWorker {
     this.name = `embedded engine ${options.workerId}`;
     this.capacity = capacity;
     this.#thread = thread;
-    this.#store = options.store;
-    this.#vocabularySize = options.lease.weights.info.shape.vocabularySize;
-    this.#lease = options.lease;
+    this.#model = options.model;
+    this.#held = options.weights;
     this.#epoch = options.settings.epoch;
     thread.onmessage = ({ data }: MessageEvent<FromEngine>) => this.#receive(data);
     thread.onerror = (event) => this.#fail(event.message);
@@ -86,23 +84,19 @@ export class LlamaWorker implements RolloutWorker {
       thread.onerror = (event) => reject(new AppError("worker_failed", event.message));
       thread.addEventListener("close", () => reject(new AppError("worker_failed", ENDED)));
     });
-    const { settings } = options;
-    thread.postMessage({
-      kind: "open",
-      weights: options.lease.weights,
-      settings,
-    } satisfies ToEngine);
+    const { settings, weights: held } = options;
+    thread.postMessage({ kind: "open", weights: held.weights, settings } satisfies ToEngine);
     try {
       return new LlamaWorker(thread, await opened, options);
     } catch (error) {
       thread.terminate();
-      options.lease.release();
+      held.release();
       throw error;
     }
   }
 
   get weights(): WeightsId {
-    return this.#lease.weights.id;
+    return this.#held.weights.id;
   }
 
   listen(listener: WorkerListener): void {
@@ -114,7 +108,7 @@ export class LlamaWorker implements RolloutWorker {
   }
 
   supports(sampling: SamplingParams): SamplingSupport {
-    return embeddedSupport(sampling, this.#vocabularySize);
+    return embeddedSupport(sampling, this.#held.weights.info.shape.vocabularySize);
   }
 
   perform(operation: EngineOperation, nextEpoch: WeightEpoch): Promise<ControlAnswer> {
@@ -191,16 +185,16 @@ export class LlamaWorker implements RolloutWorker {
 
   /** Resolves when the new weights serve. @throws AppError: the old ones still do. */
   async #changeWeights(path: string, epoch: WeightEpoch): Promise<void> {
-    const lease = await this.#store.acquire(path, epoch);
+    const held = await this.#model.acquire(path, epoch);
     try {
-      await this.#act({ kind: "reload", weights: lease.weights, epoch });
+      await this.#act({ kind: "reload", weights: held.weights, epoch });
     } catch (error) {
-      if (this.#state === "failed") this.#abandoned.push(lease);
-      else lease.release();
+      if (this.#state === "failed") this.#abandoned.push(held);
+      else held.release();
       throw error;
     }
-    this.#lease.release();
-    this.#lease = lease;
+    this.#held.release();
+    this.#held = held;
   }
 
   /** Sends a message, and resolves when the engine has carried it out. @throws AppError worker_failed. */
@@ -266,7 +260,7 @@ export class LlamaWorker implements RolloutWorker {
     }
     this.#thread.terminate();
     for (const end of this.#acts.splice(0)) end(this.#closedError());
-    for (const lease of [...this.#abandoned.splice(0), this.#lease]) lease.release();
+    for (const held of [...this.#abandoned.splice(0), this.#held]) held.release();
   }
 
   #post(message: ToEngine, transfers: ArrayBuffer[] = []): void {

@@ -2,7 +2,7 @@
 // engine (test/faults/attacks/model-files.test.ts); here it is their heads.
 
 import fc from "fast-check";
-import { openSafetensors, readTensor } from "../../../../src/engines/llama/safetensors.ts";
+import { openSafetensors, readTensor } from "../../../../src/engines/llama/checkpoint.ts";
 import { fileTarget, joined } from "../file-target.ts";
 import { anyJson } from "../json-text.ts";
 import type { FuzzTarget } from "../target.ts";
@@ -50,7 +50,7 @@ function readCheckpoint(path: string, bytes: Uint8Array): void {
   for (const [name, tensor] of openSafetensors(path)) {
     if (tensor.offset + tensor.bytes > bytes.length)
       throw new Error(`${name} ends beyond the file`);
-    if (["F32", "F16", "BF16"].includes(tensor.dtype)) readTensor(name, tensor);
+    if (["F32", "F16", "BF16"].includes(tensor.dtype)) readTensor(tensor);
   }
 }
 

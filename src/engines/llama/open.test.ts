@@ -17,9 +17,7 @@ import {
 import { temporaryFolder, written } from "../../../test/suite/temporary-folder.ts";
 import { weightEpoch, workerId } from "../../core/base/ids.ts";
 import { readGgufHead } from "./gguf.ts";
-import { loadBackend, openLibrary } from "./native.ts";
-import { openLlamaModel } from "./open.ts";
-import { type OpenedStore, WeightsStore } from "./weights-store.ts";
+import { type LlamaModel, openLlamaModel } from "./open.ts";
 
 setDefaultTimeout(180_000);
 
@@ -28,31 +26,25 @@ const EPOCH = weightEpoch(1);
 
 describe.skipIf(skipReason !== null)("weights", () => {
   const scratch = temporaryFolder("store");
-  let opened: OpenedStore;
+  let model: LlamaModel;
 
   beforeAll(async () => {
-    const library = openLibrary();
-    loadBackend(library, { deterministic: true });
-    opened = await WeightsStore.open(library, { path: OTHER_MODEL_PATH, deterministic: true });
+    model = await openLlamaModel({ path: OTHER_MODEL_PATH, deterministic: true });
   });
-  afterAll(() => {
-    opened.tokenizer.close();
-    opened.first.release();
-    opened.store.close();
-  });
+  afterAll(() => model.close());
 
   async function idOf(path: string): Promise<string> {
-    const lease = await opened.store.acquire(path, EPOCH);
-    lease.release();
-    return lease.weights.id;
+    const held = await model.acquire(path, EPOCH);
+    held.release();
+    return held.weights.id;
   }
 
   test("a file that is rewritten in place, then cut short, changes no token of those who serve it", async () => {
     const path = join(scratch, "served.gguf");
     copyFileSync(MODEL_PATH, path);
-    const model = await openLlamaModel({ path, deterministic: true });
+    const served = await openLlamaModel({ path, deterministic: true });
     const tokens = async () => {
-      const worker = await model.openWorker({ ...CAPACITY, epoch: weightEpoch(0) });
+      const worker = await served.openWorker({ ...CAPACITY, epoch: weightEpoch(0) });
       const ear = new Ear(worker);
       const spec = newRequest(0);
       worker.send([run(spec)]);
@@ -68,24 +60,24 @@ describe.skipIf(skipReason !== null)("weights", () => {
     expect(await tokens()).toEqual(expected);
     truncateSync(path, 100);
     expect(await tokens()).toEqual(expected);
-    model.close();
+    served.close();
   });
 
   test("engines that open at once read a file once; later ones read its content then", async () => {
     const path = join(scratch, "updated.gguf");
     copyFileSync(MODEL_PATH, path);
-    const early = await Promise.all([1, 2].map(() => opened.store.acquire(path, EPOCH)));
+    const early = await Promise.all([1, 2].map(() => model.acquire(path, EPOCH)));
     expect(new Set(early.map(({ weights }) => weights.pointer)).size).toBe(1);
     copyFileSync(OTHER_MODEL_PATH, path);
-    const late = await opened.store.acquire(path, EPOCH);
+    const late = await model.acquire(path, EPOCH);
     // The model's own file, loaded already.
-    expect(late.weights).toBe(opened.first.weights);
+    expect(late.weights).toBe(model.first.weights);
     expect(early[0]?.weights.id).not.toBe(late.weights.id);
     for (const lease of [...early, late]) lease.release();
   });
 
   test("a name is of precision and bytes: who made the file, and when, means nothing", async () => {
-    const first = opened.first.weights.id;
+    const first = model.first.weights.id;
     expect(first).toMatch(/^f16-[0-9a-f]{16}$/);
     expect(await idOf(MODEL_PATH)).toMatch(/^q8_0-[0-9a-f]{16}$/);
     const bytes = readFileSync(OTHER_MODEL_PATH);
@@ -107,19 +99,14 @@ describe.skipIf(skipReason !== null)("weights", () => {
   test("a checkpoint of the loaded weights has their name; the model's own file may be gone by then", async () => {
     const path = join(scratch, "base.gguf");
     copyFileSync(OTHER_MODEL_PATH, path);
-    const library = openLibrary();
-    const { store, first, tokenizer } = await WeightsStore.open(library, {
-      path,
-      deterministic: true,
-    });
+    const opened = await openLlamaModel({ path, deterministic: true });
     rmSync(path);
     const source = join(scratch, "model.safetensors");
     writeSafetensors(source, checkpoint(), "F32");
-    const lease = await store.acquire(scratch, EPOCH);
-    expect(lease.weights).toBe(first.weights);
-    for (const one of [lease, first]) one.release();
-    tokenizer.close();
-    store.close();
-    await expect(store.acquire(source, EPOCH)).rejects.toMatchObject({ code: "worker_failed" });
+    const held = await opened.acquire(scratch, EPOCH);
+    expect(held.weights).toBe(opened.first.weights);
+    held.release();
+    opened.close();
+    await expect(opened.acquire(source, EPOCH)).rejects.toMatchObject({ code: "worker_failed" });
   });
 });

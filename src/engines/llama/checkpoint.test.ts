@@ -13,9 +13,9 @@ import {
 } from "../../../test/llama/checkpoint.ts";
 import { MODEL_PATH, OTHER_MODEL_PATH, skipReason } from "../../../test/llama/engine-fixture.ts";
 import { temporaryFolder } from "../../../test/suite/temporary-folder.ts";
+import { checkpointName, convertWeights } from "./checkpoint.ts";
 import { GGML_TYPE, type GgufTensor, readGgufHead } from "./gguf.ts";
 import { locateLibrary } from "./platform.ts";
-import { checkpointName, convertWeights } from "./weights-conversion.ts";
 
 const folder = temporaryFolder("conversion");
 
