@@ -19,11 +19,11 @@ const blocks = v.union(
 );
 const required = <T extends v.GenericSchema>(schema: T) => v.nonOptional(schema, "is missing");
 
+const oneOf = <const T extends readonly string[]>(...names: T) => required(f.oneOf(...names));
+
 const message = v.looseObject(
   {
-    role: required(
-      v.picklist(["user", "assistant", "system"], f.isNot("user, assistant or system")),
-    ),
+    role: oneOf("user", "assistant", "system"),
     content: required(blocks),
   },
   f.isNot("an object"),
@@ -39,7 +39,7 @@ const tool = v.looseObject(
 );
 
 const choice = v.strictObject({
-  type: required(v.picklist(["auto", "any", "tool", "none"], f.isNot("auto, any, tool or none"))),
+  type: oneOf("auto", "any", "tool", "none"),
   name: v.nullish(f.text),
   disable_parallel_tool_use: f.flag,
 });
@@ -54,9 +54,7 @@ const PROMPT_ENTRIES = {
   tool_choice: v.nullish(choice),
   thinking: v.nullish(
     v.strictObject({
-      type: required(
-        v.picklist(["enabled", "disabled", "adaptive"], f.isNot("enabled, disabled or adaptive")),
-      ),
+      type: oneOf("enabled", "disabled", "adaptive"),
       budget_tokens: f.integer(1, 2 ** 31 - 1),
       display: v.nullish(f.text),
     }),
@@ -121,17 +119,17 @@ function toolsJson({ tools }: CountFields, source: string): string | null {
   return `[${written.join(",")}]`;
 }
 
-export interface ChatBody {
-  readonly fields: Record<string, unknown>;
-  /** JSON of the members whose text the model sees, as the client wrote them. */
-  readonly source: string;
-}
+/** Fields that a chat has under the same names. */
+const SAME_FIELDS = [
+  ...(["model", "chat_template_kwargs", "max_tokens", "stream", "temperature", "top_p"] as const),
+  ...(["top_k", "cache_salt", "vllm_xargs", "group_id", "session_id"] as const),
+];
 
-/** The chat completion that a body amounts to. `source`: the body's text; empty: it is not known. @throws InvalidFieldError. */
-export function chatBodyOf(
-  fields: CountFields & Partial<MessagesFields>,
-  source: string,
-): ChatBody {
+/**
+ * The chat completion that a body amounts to, and JSON of the members whose text the model sees, as the client wrote them.
+ * `source`: the body's text; empty: it is not known. @throws InvalidFieldError.
+ */
+export function chatBodyOf(fields: CountFields & Partial<MessagesFields>, source: string) {
   const written = membersOf(source);
   const tools = toolsJson(fields, written.get("tools") ?? "[]");
   const kept = new Map<string, string>();
@@ -141,28 +139,18 @@ export function chatBodyOf(
   const { output_config: output, thinking } = fields;
   const schema = output?.format?.schema;
   const chat = {
-    model: fields.model,
+    ...Object.fromEntries(SAME_FIELDS.map((name) => [name, fields[name]])),
     messages: messagesOf(fields, membersOf(written.get("messages") ?? "[]")),
     tools: tools === null ? undefined : JSON.parse(tools),
     tool_choice: fields.tools ? choiceOf(fields.tool_choice) : undefined,
     parallel_tool_calls: fields.tool_choice?.disable_parallel_tool_use === true ? false : undefined,
     reasoning_effort: thinking?.type === "disabled" ? "none" : output?.effort,
-    chat_template_kwargs: fields.chat_template_kwargs,
     response_format: schema && {
       type: "json_schema",
       json_schema: { name: "json_schema", schema },
     },
-    max_tokens: fields.max_tokens,
     stop: fields.stop_sequences,
-    stream: fields.stream,
-    temperature: fields.temperature,
-    top_p: fields.top_p,
-    top_k: fields.top_k,
     thinking_token_budget: thinking?.budget_tokens,
-    cache_salt: fields.cache_salt,
-    vllm_xargs: fields.vllm_xargs,
-    group_id: fields.group_id,
-    session_id: fields.session_id,
   };
   return { fields: chat, source: objectOf(kept) };
 }
@@ -185,12 +173,9 @@ function choiceOf(asked: CountFields["tool_choice"]): unknown {
 
 /** The system prompt; null: it is empty. */
 function systemText(content: Message["content"], at: string): string | null {
-  const texts =
-    typeof content === "string"
-      ? [content]
-      : content.map((block, i) => textOf(block, `${at}.${i}`));
-  const text = texts.filter((block) => !block.startsWith(ATTRIBUTION)).join("");
-  return text === "" ? null : text;
+  const given = typeof content === "string" ? [{ type: "text", text: content }] : content;
+  const texts = given.map((block, i) => textOf(block, `${at}.${i}`));
+  return texts.filter((text) => !text.startsWith(ATTRIBUTION)).join("") || null;
 }
 
 /** Translates a message. Tool results become messages of their own, before the user's other content. */
@@ -204,21 +189,19 @@ function chatMessages({ role, content }: Message, at: string, source: string): o
   const texts: string[] = [];
   const thoughts: string[] = [];
   const calls: object[] = [];
+  const hasCalls = content.some(({ type }) => type === "tool_use");
+  const written = membersOf((hasCalls && membersOf(source).get("content")) || "[]");
   for (const [i, block] of content.entries()) {
     const place = `${at}.content.${i}`;
-    if (block.type === "text") texts.push(textOf(block, place));
-    else if (block.type === "thinking") thoughts.push(stringIn(block, "thinking", place));
-    else if (block.type === "tool_use") {
-      const written = membersOf(membersOf(source).get("content") ?? "[]");
-      calls.push(callOf(block, place, written.get(`${i}`) ?? "{}"));
-    } else if (block.type === "tool_result" && role === "user")
-      results.push(resultOf(block, place));
+    const { type } = block;
+    if (type === "text") texts.push(textOf(block, place));
+    else if (type === "thinking") thoughts.push(stringIn(block, "thinking", place));
+    else if (type === "tool_use") calls.push(callOf(block, place, written.get(`${i}`) ?? "{}"));
+    else if (type === "tool_result" && role === "user") results.push(resultOf(block, place));
     // What it hides is not known here.
-    else if (block.type !== "redacted_thinking") {
-      throw invalid(
-        `${place}.type`,
-        `is ${f.show(block.type)}: prompts are text, tool calls and their results`,
-      );
+    else if (type !== "redacted_thinking") {
+      const problem = `is ${f.show(type)}: prompts are text, tool calls and their results`;
+      throw invalid(`${place}.type`, problem);
     }
   }
   const parts = texts.filter((text) => text !== "").map((text) => ({ type: "text", text }));

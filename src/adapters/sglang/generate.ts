@@ -24,24 +24,19 @@ const TOKENS_MAX_DEFAULT = 128;
 const PROMPTS = "prompts are tokens of text";
 const SPLIT = "engines here prefill and decode what they run";
 
+/** Parameters that vLLM has under the same names. */
+const { entries: SAME_ENTRIES } = v.pick(v.object(SAMPLING_ENTRIES), [
+  ...(["n", "temperature", "top_p", "top_k", "min_p", "logit_bias"] as const),
+  ...(["repetition_penalty", "presence_penalty", "frequency_penalty"] as const),
+  ...(["stop", "stop_token_ids", "ignore_eos"] as const),
+  ...(["skip_special_tokens", "spaces_between_special_tokens"] as const),
+]);
+
 const samplingParams = v.strictObject({
   max_new_tokens: MAX_TOKENS_FIELD,
   min_new_tokens: SAMPLING_ENTRIES.min_tokens,
-  n: SAMPLING_ENTRIES.n,
-  temperature: SAMPLING_ENTRIES.temperature,
-  top_p: SAMPLING_ENTRIES.top_p,
-  top_k: SAMPLING_ENTRIES.top_k,
-  min_p: SAMPLING_ENTRIES.min_p,
-  repetition_penalty: SAMPLING_ENTRIES.repetition_penalty,
-  presence_penalty: SAMPLING_ENTRIES.presence_penalty,
-  frequency_penalty: SAMPLING_ENTRIES.frequency_penalty,
-  logit_bias: SAMPLING_ENTRIES.logit_bias,
-  stop: SAMPLING_ENTRIES.stop,
-  stop_token_ids: SAMPLING_ENTRIES.stop_token_ids,
+  ...SAME_ENTRIES,
   sampling_seed: SAMPLING_ENTRIES.seed,
-  ignore_eos: f.flag,
-  skip_special_tokens: f.flag,
-  spaces_between_special_tokens: f.flag,
   /** The stop text or stop token that ended the response is not removed from the text. */
   no_stop_trim: f.flag,
   /** Parameters of a custom_logit_processor, which is refused: only those read here have an effect. */
@@ -129,31 +124,28 @@ export function parseSglang(fields: Fields): ParsedRequest {
 type Params = v.InferOutput<typeof samplingParams>;
 type Item = ReturnType<typeof itemsOf>[number];
 
+/** A field's value for one prompt. */
+type One<K extends keyof Fields> = Exclude<NonNullable<Fields[K]>, readonly unknown[]> | null;
+
 /** The parameters of each prompt. @throws InvalidFieldError: a list has another length, or a name comes twice. */
 function itemsOf(fields: Fields, count: number) {
-  const at = <T>(
-    field: keyof Fields,
-    value: T | readonly T[] | null | undefined,
-    index: number,
-  ) => {
-    if (!Array.isArray(value)) return (value ?? null) as NonNullable<T> | null;
-    if (value.length !== count) {
-      throw invalid(field, `has ${value.length} entries for ${count} prompts`);
-    }
-    return (value[index] ?? null) as NonNullable<T> | null;
+  const at = <K extends keyof Fields>(field: K, index: number): One<K> => {
+    const value: unknown = fields[field];
+    if (!Array.isArray(value)) return (value ?? null) as One<K>;
+    if (value.length === count) return (value[index] ?? null) as One<K>;
+    throw invalid(field, `has ${value.length} entries for ${count} prompts`);
   };
   const names = Array.isArray(fields.rid) ? fields.rid : [];
   if (new Set(names).size < names.length) throw invalid("rid", "holds a name twice");
+  const { return_routed_experts: experts, routed_experts_start_len: start } = fields;
   return Array.from({ length: count }, (_, index) => {
-    at("rid", fields.rid, index);
-    at("logprob_start_len", fields.logprob_start_len, index);
-    const params = at("sampling_params", fields.sampling_params, index) ?? {};
-    const returnsLogprobs = at("return_logprob", fields.return_logprob, index) ?? false;
-    const top = returnsLogprobs ? (at("top_logprobs_num", fields.top_logprobs_num, index) ?? 0) : 0;
+    at("rid", index);
+    at("logprob_start_len", index);
+    const params = at("sampling_params", index) ?? {};
+    const returnsLogprobs = at("return_logprob", index) ?? false;
+    const top = returnsLogprobs ? (at("top_logprobs_num", index) ?? 0) : 0;
     const support = supportWidth(params);
-    const salt = at("extra_key", fields.extra_key, index);
-    const otherSalt = at("cache_salt", fields.cache_salt, index);
-    const { return_routed_experts: experts, routed_experts_start_len: start } = fields;
+    const salts = [at("extra_key", index), at("cache_salt", index)].filter((one) => one !== null);
     const part: RequestPart = {
       params: {
         ...params,
@@ -162,12 +154,12 @@ function itemsOf(fields: Fields, count: number) {
         include_stop_str_in_output: params.no_stop_trim,
         structured_outputs: structureOf(params),
         return_routed_experts: experts ?? false,
-        ...(experts === true ? { routed_experts_prompt_start: start } : {}),
+        routed_experts_prompt_start: start,
       },
       at: "sampling_params.",
       tokensMax: params.max_new_tokens ?? TOKENS_MAX_DEFAULT,
-      salt: salt !== null && otherSalt !== null ? `${salt} ${otherSalt}` : (salt ?? otherSalt),
-      model: at("lora_path", fields.lora_path, index) ?? fields.model,
+      salt: salts.length === 0 ? null : salts.join(" "),
+      model: at("lora_path", index) ?? fields.model,
       topLogprobs: Math.max(top, support),
     };
     return { part, returnsLogprobs, top, support };
@@ -182,45 +174,38 @@ function supportWidth({ custom_params, top_k, temperature }: Params): number {
   return width >= 1 && width <= TOP_LOGPROBS.max ? width : 0;
 }
 
-/** Kinds of structured output: SGLang's name, then vLLM's. */
-const STRUCTURES = [
-  ["json_schema", "json"],
-  ["regex", "regex"],
-  ["ebnf", "grammar"],
-  ["structural_tag", "structural_tag"],
-] as const;
+/** vLLM's kinds of structured output, by SGLang's names. */
+const STRUCTURES = {
+  json_schema: "json",
+  regex: "regex",
+  ebnf: "grammar",
+  structural_tag: "structural_tag",
+} as const;
 
 /** vLLM's `structured_outputs`; null: free text. @throws InvalidFieldError: more than one kind is set. */
 function structureOf(params: Params): Record<string, unknown> | null {
-  const [first, second] = STRUCTURES.filter(([name]) => (params[name] ?? null) !== null);
-  if (first === undefined) return null;
-  if (second !== undefined) {
-    throw invalid(`sampling_params.${second[0]}`, `and ${first[0]} are both set`);
-  }
-  const [name, kind] = first;
-  return { [kind]: params[name] };
+  const names = Object.keys(STRUCTURES) as (keyof typeof STRUCTURES)[];
+  const [name, other] = names.filter((one) => (params[one] ?? null) !== null);
+  if (name === undefined) return null;
+  if (other === undefined) return { [STRUCTURES[name]]: params[name] };
+  throw invalid(`sampling_params.${other}`, `and ${name} are both set`);
 }
 
-function promptsIn({ input_ids: ids, text: written }: Fields): {
-  readonly prompts: Prompts;
-  readonly count: number;
-  readonly isBatch: boolean;
-} {
-  const hasIds = ids !== null && ids !== undefined;
-  if (hasIds === (written !== null && written !== undefined)) {
+function promptsIn({ input_ids: ids = null, text: written = null }: Fields) {
+  if ((ids === null) === (written === null)) {
     throw invalid("input_ids", "or text must be there, and not both");
   }
-  if (!hasIds) {
-    const texts = typeof written === "string" ? [written] : (written ?? []);
-    if (texts.length === 0) throw invalid("text", "is empty");
-    const prompts: Prompts = { kind: "texts", texts, names: () => "text", addSpecial: true };
-    return { prompts, count: texts.length, isBatch: typeof written !== "string" };
-  }
-  if (ids.length === 0) throw invalid("input_ids", "holds no tokens");
-  const isBatch = !f.isTokenList(ids);
-  const lists = isBatch ? ids : [ids];
-  const names = (index: number) => (isBatch ? `input_ids.${index}` : "input_ids");
-  return { prompts: { kind: "tokens", lists, names }, count: lists.length, isBatch };
+  const field = ids === null ? "text" : "input_ids";
+  const given = ids ?? written ?? [];
+  if (given.length === 0) throw invalid(field, ids === null ? "is empty" : "holds no tokens");
+  const isBatch = typeof given !== "string" && !f.isTokenList(given);
+  const names = (index: number) => (isBatch && ids !== null ? `${field}.${index}` : field);
+  const all = (isBatch ? given : [given]) as readonly string[] & readonly f.TokenList[];
+  const prompts: Prompts =
+    ids === null
+      ? { kind: "texts", texts: all, names, addSpecial: true }
+      : { kind: "tokens", lists: all, names };
+  return { prompts, count: all.length, isBatch };
 }
 
 /** `samples`: number of responses to each prompt. */

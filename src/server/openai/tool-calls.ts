@@ -52,18 +52,11 @@ export function constraintsOf(reply: EngineReply, choice: unknown) {
   const params = fieldOf(body, "sampling_params");
   const structured = withoutNulls(fieldOf(params, "structured_outputs"));
   const stops = fieldOf(params, "stop_token_ids");
-  const ended = fieldOf(body, "reasoning_ended");
-  const kwargs = fieldOf(body, "reasoning_parser_kwargs");
+  const names = structured === null ? [] : ["reasoning_ended", "reasoning_parser_kwargs"];
   return {
     structured,
     stopTokenIds: isTokenList(stops) ? [...stops] : [],
-    beside:
-      structured === null
-        ? {}
-        : {
-            ...(ended === null ? {} : { reasoning_ended: ended }),
-            ...(kwargs === null ? {} : { reasoning_parser_kwargs: kwargs }),
-          },
+    beside: Object.fromEntries(names.map((name) => [name, fieldOf(body, name)])),
   };
 }
 
@@ -88,25 +81,20 @@ export async function parseTools(
     ]),
   );
   // The response is there: its client may ask for it again, so that no client's leaving ends this.
-  const reply = await engines.post({
-    form: "derender",
-    body,
-    signal: new AbortController().signal,
-  });
+  const { signal } = new AbortController();
+  const reply = await engines.post({ form: "derender", body, signal });
   if (reply.kind === "missing") throw unreadable(`is gone (${reply.reasons})`);
-  const choices = fieldOf(reply.body, "choices");
-  const message = Array.isArray(choices) ? fieldOf(choices[0], "message") : null;
+  const message = fieldOf(listOf(fieldOf(reply.body, "choices"))[0], "message");
   if (typeof message !== "object" || message === null) throw unreadable("has no message");
-  const toolCalls = fieldOf(message, "tool_calls");
   return {
     content: withoutStop(textOf(fieldOf(message, "content")), output),
     reasoning: textOf(fieldOf(message, "reasoning")),
-    toolCalls: Array.isArray(toolCalls) ? toolCalls : [],
+    toolCalls: listOf(fieldOf(message, "tool_calls")),
   };
 }
 
 /** The functions that the message calls; null: it was not parsed for any. */
-export function callsIn(message: ParsedMessage | null): ToolCall[] {
+export function callsIn(message: Pick<ParsedMessage, "toolCalls"> | null): ToolCall[] {
   return (message?.toolCalls ?? []).map((call) => {
     const target = fieldOf(call, "function");
     return {
@@ -117,9 +105,8 @@ export function callsIn(message: ParsedMessage | null): ToolCall[] {
 }
 
 /** The tool that the message calls first; null: none. */
-export function calledTool({ toolCalls }: Pick<ParsedMessage, "toolCalls">): string | null {
-  const name = fieldOf(fieldOf(toolCalls[0], "function"), "name");
-  return typeof name === "string" ? name.slice(0, TOOL_NAME_MAX) : null;
+export function calledTool(message: Pick<ParsedMessage, "toolCalls">): string | null {
+  return callsIn(message)[0]?.name.slice(0, TOOL_NAME_MAX) || null;
 }
 
 /** The tool whose output the last message is: by its own name, or by that of the call that it answers. null: none. */
@@ -129,11 +116,8 @@ export function answeringTool(
   const last = messages.at(-1);
   if (last?.role !== "tool") return null;
   if (typeof last.name === "string") return last.name.slice(0, TOOL_NAME_MAX);
-  const calls = fieldOf(
-    messages.findLast(({ role }) => role === "assistant"),
-    "tool_calls",
-  );
-  const toolCalls = Array.isArray(calls) ? calls : [];
+  const caller = messages.findLast(({ role }) => role === "assistant");
+  const toolCalls = listOf(fieldOf(caller, "tool_calls"));
   const asked = toolCalls.filter((call) => fieldOf(call, "id") === last.tool_call_id);
   return calledTool({ toolCalls: asked.length > 0 ? asked : toolCalls });
 }
@@ -160,6 +144,10 @@ function withoutStop(content: string | null, output: Output): string | null {
 
 function unreadable(problem: string): AppError {
   return new AppError("worker_failed", `an engine's answer to derender ${problem}`);
+}
+
+function listOf(value: unknown): readonly unknown[] {
+  return Array.isArray(value) ? value : [];
 }
 
 function textOf(value: unknown): string | null {
