@@ -13,7 +13,8 @@ import { exchangeOf } from "./exchange.ts";
 const EXCHANGE = exchangeOf("POST", "/", null);
 
 /** Never rests: what is sent does not depend on how fast the machine is. */
-export const RESTLESS = { cpuMs: (): number => 0 };
+export const restlessCoalescer = (failed: (error: unknown) => void = () => undefined) =>
+  new OutputCoalescer(failed, () => 0);
 export const STALL_MS = 1000;
 export const NO_STOPS: StopRules = {
   ...{ strings: [], keepStop: false, skipSpecial: true },
@@ -36,7 +37,7 @@ export async function followedJob<T>(
   const request = parse(body, JSON.stringify(body));
   const plan = await plane.planner.plan(request, EXCHANGE);
   const { answer } = plan;
-  const job = new Job(plan, { id: "x", sidecar, coalescer: new OutputCoalescer(RESTLESS) });
+  const job = new Job(plan, { id: "x", sidecar, coalescer: restlessCoalescer() });
   const timers: (() => void)[] = [];
   /** An entry for each stream that has ended. */
   const ends: string[] = [];

@@ -5,7 +5,7 @@ import { errorBody } from "../../server/http-errors.ts";
 import { type Answer, advanced } from "../../server/openai/answer.ts";
 import type { Job } from "../../server/openai/job.ts";
 import type { Output } from "../../server/openai/output.ts";
-import { callsIn, type ParsedMessage } from "../../server/openai/tool-calls.ts";
+import { callsIn } from "../../server/openai/tool-calls.ts";
 import { fieldOf } from "../../server/route.ts";
 
 /** Agents send thinking back with its signature, which nobody here reads. */
@@ -18,10 +18,10 @@ export function messageAnswer(model: string): Answer {
     whole(job) {
       const [output] = job.outputs;
       if (output === undefined) return "";
-      const blocks = blocksOf(output, job.messageOf(output));
+      const blocks = blocksOf(output);
       // Clients read the first block without asking whether there is one.
       const content = blocks.length === 0 ? [textBlock("")] : blocks;
-      const end = endOf(job, output);
+      const end = endOf(output);
       return JSON.stringify({ ...opening(job, model), content, ...end, usage: usageOf(job) });
     },
     stream(job) {
@@ -44,12 +44,12 @@ export function messageAnswer(model: string): Answer {
         delta(output, cursor) {
           const news = advanced(job, output, cursor, false);
           if (news === null) return "";
-          const { message, text } = news;
-          if (message !== null) {
-            const blocks = blocksOf(output, message);
-            return blocks
-              .map((block) => begin(emptied(block)) + deltasOf(block).map(delta).join(""))
-              .join("");
+          const { text } = news;
+          if (output.message !== null) {
+            const written = blocksOf(output).map(
+              (block) => begin(emptied(block)) + deltasOf(block).map(delta).join(""),
+            );
+            return written.join("");
           }
           if (text === "") return "";
           const begun = open < 0 ? begin(textBlock("")) : "";
@@ -58,7 +58,7 @@ export function messageAnswer(model: string): Answer {
         tail() {
           const [output] = job.outputs;
           const written = open < 0 ? begin(textBlock("")) + close() : close();
-          const end = output === undefined ? {} : endOf(job, output);
+          const end = output === undefined ? {} : endOf(output);
           return `${written}${event("message_delta", { delta: end, usage: usageOf(job) })}${event("message_stop", {})}`;
         },
         done: "",
@@ -87,9 +87,8 @@ function usageOf(job: Job) {
 }
 
 /** The stop reason. A response with tool calls ends with `tool_use`, be it by a stop token or a stop text. */
-function endOf(job: Job, output: Output) {
-  const { finish, stopReason } = output;
-  const calls = callsIn(job.messageOf(output));
+function endOf({ finish, stopReason, message }: Output) {
+  const calls = callsIn(message);
   if (finish === "abort") return { stop_reason: null, stop_sequence: null };
   if (finish === "length") return { stop_reason: "max_tokens", stop_sequence: null };
   if (calls.length > 0) return { stop_reason: "tool_use", stop_sequence: null };
@@ -99,9 +98,9 @@ function endOf(job: Job, output: Output) {
 
 const textBlock = (text: string): Block => ({ type: "text", text });
 
-function blocksOf(output: Output, message: ParsedMessage | null): Block[] {
+function blocksOf({ message, pieces, request }: Output): Block[] {
   if (message === null) {
-    const text = output.pieces.join("");
+    const text = pieces.join("");
     return text === "" ? [] : [textBlock(text)];
   }
   const blocks: Block[] = [];
@@ -109,7 +108,7 @@ function blocksOf(output: Output, message: ParsedMessage | null): Block[] {
   if (reasoning) blocks.push({ type: "thinking", thinking: reasoning, signature: SIGNATURE });
   if (content) blocks.push(textBlock(content));
   for (const [i, { name, arguments: written }] of callsIn(message).entries()) {
-    const id = fieldOf(toolCalls[i], "id") ?? `toolu_${output.request.spec.requestId}_${i}`;
+    const id = fieldOf(toolCalls[i], "id") ?? `toolu_${request.spec.requestId}_${i}`;
     blocks.push({ type: "tool_use", id, name, input: inputOf(written) });
   }
   return blocks;

@@ -7,7 +7,6 @@ import { expertsJson, type TokenSpan, tokensJson, usageJson } from "./json.ts";
 import { newCursor, type Output, type OutputCursor } from "./output.ts";
 import type { Usage } from "./sampling-fields.ts";
 import type { ServedModel } from "./served-model.ts";
-import type { ParsedMessage } from "./tool-calls.ts";
 
 export interface Answer {
   /** Writes the whole answer, when every output has ended: by stop, length or abort. */
@@ -30,8 +29,8 @@ export interface AnswerForm {
   choice(news: News): string;
   /** Members of a whole answer behind its usage. */
   closing(job: Job): string;
-  /** The finish_reason of a parsed response. Default: the output's own. */
-  finish?(output: Output, message: ParsedMessage): string;
+  /** The finish_reason of an output that has ended. Default: its own. */
+  finish?(output: Output): string;
   /** Events at the start of a stream. Default: none. */
   head?(job: Job, opening: string): string;
   /** Members of an event behind its choices, each after a comma. Default: none. */
@@ -41,12 +40,11 @@ export interface AnswerForm {
 export function answerBy(form: AnswerForm): Answer {
   const { model, usage, showsTokens } = form;
   const choiceOf = (news: News): string => {
-    const { output, message, isWhole, cursor } = news;
+    const { output, isWhole, cursor } = news;
     const experts = cursor.isOver ? expertsJson(output.response) : "null";
     const isTold = isWhole || experts !== "null";
-    const finish = message === null ? null : (form.finish?.(output, message) ?? null);
     const end = cursor.isOver
-      ? endOf(output, model, finish)
+      ? endOf(output, model, form.finish?.(output))
       : `"finish_reason":null,"stop_reason":null`;
     return `{"index":${output.index},${form.choice(news)},${end}${isTold ? `,"routed_experts":${experts}` : ""}}`;
   };
@@ -81,7 +79,7 @@ export function answerBy(form: AnswerForm): Answer {
   };
 }
 
-/** What of an output is new since the cursor, or all of it. `span`: its tokens. `message`: as parsed. null: none. */
+/** What of an output is new since the cursor, or all of it. `span`: its tokens; null: none. */
 function newsOf(job: Job, output: Output, cursor: OutputCursor) {
   const { pieces } = output;
   const isFirst = cursor.tokens === 0 && cursor.pieces === 0;
@@ -93,7 +91,6 @@ function newsOf(job: Job, output: Output, cursor: OutputCursor) {
     isWhole: false as boolean,
     span: spanOf(output, cursor.tokens),
     text: (isFirst ? pieces : pieces.slice(cursor.pieces)).join(""),
-    message: job.messageOf(output),
   };
 }
 
@@ -105,7 +102,7 @@ export function advanced(
   showsTokens: boolean,
 ): News | null {
   const isParsed = (job.work.parse ?? null) !== null;
-  if (isParsed && job.messageOf(output) === null) return null;
+  if (isParsed && output.message === null) return null;
   const news = newsOf(job, output, cursor);
   const hasTokens = news.span !== null && showsTokens;
   if (news.text === "" && output.finish === null && !hasTokens) return null;
@@ -125,10 +122,10 @@ export function moved(cursor: OutputCursor, output: Output): OutputCursor {
 export function endOf(
   output: Output,
   of: Pick<ServedModel, "version">,
-  finish: string | null = null,
+  finish = `${output.finish}`,
 ): string {
   const versions = JSON.stringify(output.weightSpans(of.version));
-  return `"finish_reason":"${finish ?? output.finish}","stop_reason":${JSON.stringify(output.stopReason)},"weight_versions":${versions}`;
+  return `"finish_reason":"${finish}","stop_reason":${JSON.stringify(output.stopReason)},"weight_versions":${versions}`;
 }
 
 export function spanOf({ response, tokens: to }: Output, from = 0): TokenSpan | null {

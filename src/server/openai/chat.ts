@@ -177,10 +177,9 @@ function answerOf(model: ServedModel, fields: ChatFields, promptText: string | n
       const about = hasMeta ? `,"meta_info":${metaInfoJson(output, { id: job.id, ...meta })}` : "";
       return `${said},"logprobs":${logprobsOf(span)},"token_ids":${returnsIds ? idsOf(span) : "null"}${about}`;
     },
-    finish: (output, message) => finishWithTools(output, message, fields),
+    finish: (output) => finishWithTools(output, fields),
     closing(job) {
-      const [first] = job.outputs;
-      const report = first === undefined ? null : job.promptReportOf(first);
+      const report = job.outputs[0]?.promptReport;
       return `"prompt_logprobs":${json.reportJson(report?.logprobs)},"service_tier":null,"system_fingerprint":null,${promptOf(job)},"kv_transfer_params":null`;
     },
     head(job, opening) {
@@ -198,13 +197,13 @@ function answerOf(model: ServedModel, fields: ChatFields, promptText: string | n
 }
 
 /** A choice's message. `noContent`: JSON for the content of a message without any. */
-function messageJson({ message, text }: News, noContent: string | null): string {
+function messageJson({ output: { message }, text }: News, noContent: string | null): string {
   if (message === null) return `"content":${JSON.stringify(text)},${NOT_THERE},"reasoning":null`;
   const content = JSON.stringify(message.content ?? noContent);
   return `"content":${content},${NOT_THERE},"tool_calls":${JSON.stringify(message.toolCalls)},"reasoning":${JSON.stringify(message.reasoning)}`;
 }
 
-function deltaJson({ message, text }: News): string {
+function deltaJson({ output: { message }, text }: News): string {
   if (message === null) return `"content":${JSON.stringify(text)}`;
   const { content, reasoning, toolCalls } = message;
   const fields = [`"content":${JSON.stringify(content)}`];

@@ -109,15 +109,15 @@ function answerOf(model: ServedModel, fields: Fields): Answer {
     opening: ({ id, created }) =>
       `"id":"cmpl-${escaped(id)}","object":"text_completion","created":${created},"model":${named}`,
     choice(news) {
-      const { job, output, isFirst, isWhole } = news;
+      const { output, isFirst, isWhole } = news;
       const echoed = isFirst && echo === true;
       const before = echoed ? model.text.decode(output.prompt, { skipSpecial: false }) : "";
-      const text = JSON.stringify(before + (news.message?.content ?? news.text));
+      const text = JSON.stringify(before + (output.message?.content ?? news.text));
       const ids = returnsIds ? idsOf(news.span) : "null";
       const prompt = isFirst && returnsIds ? promptIds(output) : "null";
       const choice = `"text":${text},"logprobs":${logprobsOf(news)},"token_ids":${ids},"prompt_token_ids":${prompt}`;
       if (!isWhole) return choice;
-      return `${choice},"prompt_logprobs":${json.reportJson(job.promptReportOf(output)?.logprobs)}`;
+      return `${choice},"prompt_logprobs":${json.reportJson(output.promptReport?.logprobs)}`;
     },
     closing: () => `"service_tier":null,"system_fingerprint":null,"kv_transfer_params":null`,
   });

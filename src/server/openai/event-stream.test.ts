@@ -3,12 +3,12 @@
 import { expect, test } from "bun:test";
 import { type FixtureOptions, ownFixture } from "../../../test/golden/requests/plane-fixture.ts";
 import { TinyText } from "../../../test/golden/requests/tiny-text.ts";
-import { followedJob, NO_STOPS, RESTLESS } from "../../../test/suite/followed-job.ts";
+import { followedJob, NO_STOPS, restlessCoalescer } from "../../../test/suite/followed-job.ts";
 import { specFor } from "../../../test/suite/sidecar-bed.ts";
 import { eventsOf, tokensIn } from "../../../test/suite/sse.ts";
 import type { Answer } from "./answer.ts";
 import { parseGenerate } from "./generate.ts";
-import { Job, OutputCoalescer } from "./job.ts";
+import { Job } from "./job.ts";
 
 async function begun(length: number, options: FixtureOptions = {}) {
   const fixture = ownFixture({ lengthOf: () => length, ...options });
@@ -117,7 +117,7 @@ test("streams: a fault in writing one answer ends this stream with an error, and
 
 test("coalescer: a job that throws fails by itself; present and later jobs continue", async () => {
   const failures: unknown[] = [];
-  const coalescer = new OutputCoalescer({ ...RESTLESS, failed: (error) => failures.push(error) });
+  const coalescer = restlessCoalescer((error) => failures.push(error));
   const { fixture } = await begun(20);
   const detokenizer = (isFaulty: boolean) => ({
     push: (tokens: ArrayLike<number>) => {

@@ -118,8 +118,7 @@ function answerOf(model: ServedModel, fields: Fields): Answer {
       return `${written}"logprobs":${logprobsOf(span)},"token_ids":${idsOf(span)}${mask}`;
     },
     closing(job) {
-      const [first] = job.outputs;
-      const report = first === undefined ? null : job.promptReportOf(first);
+      const report = job.outputs[0]?.promptReport;
       const fields = [
         `"prompt_logprobs":${json.reportJson(report?.logprobs)}`,
         `"prompt_token_id_logprobs":${json.reportJson(report?.tokenIdLogprobs)}`,

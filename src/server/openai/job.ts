@@ -5,16 +5,15 @@ import { present } from "../../core/base/assert.ts";
 import { AppError, RefusedError } from "../../core/base/errors.ts";
 import type { RunJournal } from "../../core/journal/run-journal.ts";
 import type { RolloutRequest } from "../../core/request/buffer.ts";
-import type { PromptReport } from "../../core/request/response.ts";
 import type { RolloutReader } from "../../core/rollout/events.ts";
 import type { Text } from "../../text/text.ts";
 import { internal } from "../http-errors.ts";
 import { promptBytes, responseBytes } from "../kept.ts";
 import type { Generation, GenerationSpec, Sidecar } from "../sidecar.ts";
 import type { Trajectories } from "../trajectories/trajectories.ts";
-import { Output } from "./output.ts";
+import { Output, type ParsedMessage } from "./output.ts";
 import type { StopRules } from "./sampling-fields.ts";
-import { calledTool, callsIn, type ParsedMessage } from "./tool-calls.ts";
+import { calledTool, callsIn } from "./tool-calls.ts";
 
 /** Called after each turn in which outputs have grown, and with the error that ended the job. It throws nothing. */
 export type JobReader = (outputs: readonly Output[], failure: AppError | null) => void;
@@ -50,12 +49,6 @@ const REST_MS_MAX = 200;
 /** Shorter pauses are skipped: a timer cannot measure them. */
 const REST_MS_MIN = 2;
 
-export interface CoalescerOptions {
-  /** Called with an error of a job: this job has failed, the others continue. */
-  readonly failed?: (error: unknown) => void;
-  readonly cpuMs?: () => number;
-}
-
 /**
  * Collects events until the next turn of the event loop, so that each reader gets one update. Updating thousands
  * of readers takes longer than receiving the events; so it pauses as long as it has just worked, and
@@ -67,9 +60,10 @@ export class OutputCoalescer {
   readonly #cpuMs: () => number;
   #isPlanned = false;
 
-  constructor(options: CoalescerOptions = {}) {
-    this.#failed = options.failed ?? (() => undefined);
-    this.#cpuMs = options.cpuMs ?? cpuTimeMs;
+  /** `failed`: called with an error of a job, which has failed; the others continue. */
+  constructor(failed: (error: unknown) => void, cpuMs = cpuTimeMs) {
+    this.#failed = failed;
+    this.#cpuMs = cpuMs;
   }
 
   touch(job: Job): void {
@@ -126,7 +120,6 @@ export class Job {
   #journal: RunJournal | null = null;
   readonly #readers = new Set<JobReader>();
   readonly #dirty = new Set<Output>();
-  readonly #messages = new Map<Output, ParsedMessage>();
   readonly #parsing = new Set<Output>();
   #unfinished: number;
   #isDone = false;
@@ -143,9 +136,8 @@ export class Job {
     this.done.catch(() => undefined);
     this.#unfinished = work.specs.reduce((sum, { n }) => sum + n, 0);
     try {
-      for (const [index, spec] of work.specs.entries()) {
-        const stops = present(work.stops[index], "each prompt has its rules");
-        this.#begin(spec, stops);
+      for (const [i, spec] of work.specs.entries()) {
+        this.#begin(spec, present(work.stops[i], "each prompt has its rules"));
       }
     } catch (error) {
       this.abort();
@@ -163,17 +155,6 @@ export class Job {
     return (
       this.#hasFailed || (this.#isDone && this.outputs.some(({ finish }) => finish === "abort"))
     );
-  }
-
-  /** Prompt logprobs and the like, which one response to the output's prompt has brought; null: not requested. */
-  promptReportOf({ request }: Output): PromptReport | null {
-    const of = this.#generations.find(({ requests }) => requests.includes(request));
-    return of?.requests[0]?.response.promptReport ?? null;
-  }
-
-  /** The result of `Work.parse`; null: not yet known. */
-  messageOf(output: Output): ParsedMessage | null {
-    return this.#messages.get(output) ?? null;
   }
 
   get promptTokens(): number {
@@ -253,33 +234,30 @@ export class Job {
 
   #parse(grown: readonly Output[]): void {
     const { parse = null } = this.work;
-    if (parse === null) {
-      for (const output of grown) this.#record(output);
-      return;
-    }
     for (const output of grown) {
-      const isNew = !this.#messages.has(output) && !this.#parsing.has(output);
-      if (output.finish === null || !isNew) continue;
-      this.#parsing.add(output);
-      parse(output).then(
-        (message) => {
-          this.#messages.set(output, message);
-          this.#record(output, message);
-          output.request.tool = calledTool(message) ?? output.request.tool;
-          this.#parsing.delete(output);
-          this.#touch(output);
-        },
-        (error: unknown) => {
-          this.#fail(error instanceof AppError ? error : internal(error));
-          this.abort();
-        },
-      );
+      if (output.finish === null) continue;
+      if (parse === null) this.#record(output);
+      else if (output.message === null && !this.#parsing.has(output)) {
+        this.#parsing.add(output);
+        parse(output).then(
+          (message) => {
+            output.message = message;
+            this.#record(output);
+            output.request.tool = calledTool(message) ?? output.request.tool;
+            this.#parsing.delete(output);
+            this.#touch(output);
+          },
+          (error: unknown) => {
+            this.#fail(error instanceof AppError ? error : internal(error));
+            this.abort();
+          },
+        );
+      }
     }
   }
 
-  /** Records the output as a turn of its session: only what the client gets of the response. */
-  #record(output: Output, message: ParsedMessage | null = null): void {
-    const { request, tokens, finish } = output;
+  /** Records an output that has ended as a turn of its session: only what the client gets of the response. */
+  #record({ request, tokens, finish, message }: Output): void {
     if (finish === null) return;
     const toolCalls = callsIn(message);
     this.#options.trajectories?.ended(request, { tokens, finish, toolCalls });
@@ -299,6 +277,7 @@ export class Job {
       const output = new Output({
         index: base + index,
         request,
+        reporting: generation.requests[0] ?? request,
         stops,
         detokenizer: text === null ? null : () => text.detokenizer({ skipSpecial }),
         stopped: () => generation.end(index, "stop"),

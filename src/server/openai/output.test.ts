@@ -20,6 +20,7 @@ function made(rules: Partial<StopRules> = {}) {
   const output = new Output({
     index: 0,
     request,
+    reporting: request,
     stops,
     detokenizer: () => new TinyText().detokenizer({ skipSpecial: stops.skipSpecial }),
     stopped: () => {

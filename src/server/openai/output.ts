@@ -4,7 +4,7 @@
 import type { WeightEpoch, WeightsId } from "../../core/base/ids.ts";
 import type { RolloutRequest } from "../../core/request/buffer.ts";
 import type { FinishReason } from "../../core/request/request.ts";
-import type { RolloutResponse } from "../../core/request/response.ts";
+import type { PromptReport, RolloutResponse } from "../../core/request/response.ts";
 import type { Detokenizer } from "../../text/text.ts";
 import type { StopRules } from "./sampling-fields.ts";
 
@@ -26,9 +26,20 @@ export function newCursor() {
 
 const PIECE_OVERHEAD = 32;
 
+/** A response as an engine's parser reads it. */
+export interface ParsedMessage {
+  /** The text beside the tool calls; null: there is none. */
+  readonly content: string | null;
+  readonly reasoning: string | null;
+  /** Tool calls as the engine wrote them: `{"id", "type", "function": {"name", "arguments"}}`. */
+  readonly toolCalls: readonly unknown[];
+}
+
 export interface OutputOptions {
   readonly index: number;
   readonly request: RolloutRequest;
+  /** The response to the same prompt that brings reports on it. */
+  readonly reporting: RolloutRequest;
   readonly stops: StopRules;
   /** Opens a detokenizer; null: no text is needed. */
   readonly detokenizer: (() => Detokenizer) | null;
@@ -46,6 +57,8 @@ export class Output {
   #stopReason: number | string | null = null;
   #lastStop = -1;
   #restarts = 0;
+  /** The result of `Work.parse`; null: not yet known. */
+  message: ParsedMessage | null = null;
 
   constructor(options: OutputOptions) {
     this.#options = options;
@@ -100,6 +113,11 @@ export class Output {
 
   get prompt(): Int32Array {
     return this.request.spec.prompt;
+  }
+
+  /** Prompt logprobs and the like; null: not requested. */
+  get promptReport(): PromptReport | null {
+    return this.#options.reporting.response.promptReport;
   }
 
   get response(): RolloutResponse {

@@ -36,7 +36,7 @@ export class Jobs {
   constructor(parts: PlaneParts) {
     this.#parts = parts;
     const { sidecar, limits, failed } = parts;
-    this.#coalescer = new OutputCoalescer({ failed });
+    this.#coalescer = new OutputCoalescer(failed);
     this.#shared = new Repeats({
       bytesMax: limits.keptBytesMax,
       isFree: ({ job }, isSame) => job.isAborted || (job.isDone && !isSame),

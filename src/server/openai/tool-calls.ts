@@ -8,21 +8,12 @@ import type { EngineCalls, EngineReply } from "../engine-calls.ts";
 import { fieldOf, invalid } from "../route.ts";
 import type { ToolCall } from "../trajectories/trajectory.ts";
 import { isTokenList } from "./fields.ts";
-import type { Output } from "./output.ts";
+import type { Output, ParsedMessage } from "./output.ts";
 
 const ADVICE = "send tool_choice: none and parse the text";
 
 /** Longer names of tools are cut to this many characters. */
 const TOOL_NAME_MAX = 128;
-
-/** A response as an engine's parser reads it. */
-export interface ParsedMessage {
-  /** The text beside the tool calls; null: there is none. */
-  readonly content: string | null;
-  readonly reasoning: string | null;
-  /** Tool calls as the engine wrote them: `{"id", "type", "function": {"name", "arguments"}}`. */
-  readonly toolCalls: readonly unknown[];
-}
 
 export interface ToolFields {
   readonly tools?: readonly unknown[] | null | undefined;
@@ -123,15 +114,11 @@ export function answeringTool(
 }
 
 /** vLLM's finish_reason: a chosen function that was named by the client is no reason of its own. */
-export function finishWithTools(
-  output: Output,
-  message: ParsedMessage,
-  { tool_choice: choice }: ToolFields,
-): string {
+export function finishWithTools(output: Output, { tool_choice: choice }: ToolFields): string {
   const isNamed = typeof choice === "object" && choice !== null;
-  const isCalled = message.toolCalls.length > 0 && !isNamed;
-  if (!isCalled || (choice === "required" && output.finish !== "stop")) return `${output.finish}`;
-  return output.finish === "abort" ? "abort" : "tool_calls";
+  const isCalled = (output.message?.toolCalls.length ?? 0) > 0 && !isNamed;
+  const isWhole = choice === "required" ? output.finish === "stop" : output.finish !== "abort";
+  return isCalled && isWhole ? "tool_calls" : `${output.finish}`;
 }
 
 /** The content without its stop string, which an engine's parser, having only tokens, leaves in it. */
