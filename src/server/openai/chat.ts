@@ -11,7 +11,7 @@ import type { Job } from "./job.ts";
 import * as json from "./json.ts";
 import { chatOf, messageList, TEMPLATE_ENTRIES } from "./messages.ts";
 import { metaInfoJson } from "./meta-info.ts";
-import type { ChatPrompt, ParsedRequest, Plan } from "./plan.ts";
+import type { ParsedRequest, Plan } from "./plan.ts";
 import {
   COMMON_ENTRIES,
   MAX_TOKENS_FIELD,
@@ -58,15 +58,15 @@ type ChatFields = v.InferOutput<typeof chatRequest>;
 
 /** `source`: the body as its client wrote it. @throws InvalidFieldError. */
 export function parseChat(fields: ChatFields, source: string): ParsedRequest {
-  const { input_ids: tokens = null } = fields;
-  return parsed(fields, source, tokens === null ? null : { tokens, name: "input_ids" });
+  const { input_ids: tokens } = fields;
+  return parsed(fields, source, tokens ? { tokens, field: "input_ids" } : null);
 }
 
 type ChatTokensFields = v.InferOutput<typeof chatTokensRequest>;
 
 export function parseChatTokens(body: ChatTokensFields, source: string): ParsedRequest {
   const { tokens, ...fields } = body;
-  return parsed(fields, source, { tokens, name: "tokens" });
+  return parsed(fields, source, { tokens, field: "tokens" });
 }
 
 /** The body for /inference/v1/generate that the planned chat is equal to. */
@@ -103,7 +103,12 @@ function fromSglang(fields: ChatFields): ChatFields {
   };
 }
 
-function parsed(asked: ChatFields, source: string, given: ChatPrompt["given"]): ParsedRequest {
+/** `given`: the prompt's tokens beside the chat; null: the chat makes them. */
+function parsed(
+  asked: ChatFields,
+  source: string,
+  given: { tokens: f.TokenList; field: string } | null,
+): ParsedRequest {
   const fields = withFormat(fromSglang(asked));
   if (fields.return_meta_info === true && fields.stream === true) {
     throw invalid("return_meta_info", "is true, but a stream has no meta_info");
@@ -115,6 +120,7 @@ function parsed(asked: ChatFields, source: string, given: ChatPrompt["given"]): 
   const tokensMax = fields.max_completion_tokens ?? fields.max_tokens ?? null;
   const isParsed = wantsTools(fields);
   const needsChat = given === null || isParsed;
+  const chat = needsChat ? chatOf(fields, { source, tokensMax, isParsed }) : "";
   const part = {
     params: fields,
     tokensMax,
@@ -126,14 +132,11 @@ function parsed(asked: ChatFields, source: string, given: ChatPrompt["given"]): 
     fields,
     parts: [part],
     wantsText: true,
-    prompts: {
-      kind: "chat",
-      chat: needsChat ? chatOf(fields, { source, tokensMax, isParsed }) : null,
-      given,
-      addSpecial: fields.add_special_tokens ?? false,
-      toolChoice: isParsed ? { choice: fields.tool_choice } : null,
-      wantsText: fields.return_prompt_text === true,
-    },
+    prompts: given
+      ? { kind: "tokens", lists: [given.tokens], names: () => given.field }
+      : { kind: "chat", chat, addSpecial: fields.add_special_tokens ?? false },
+    tools: isParsed ? { chat, choice: fields.tool_choice } : null,
+    showsPrompt: fields.return_prompt_text === true,
     answer: (model, promptText) => answerOf(model, fields, promptText),
   };
 }

@@ -34,6 +34,10 @@ export interface ParsedRequest {
   /** Parameters: one part for all prompts, or one for each. */
   readonly parts: readonly RequestPart[];
   readonly prompts: Prompts;
+  /** The chat whose responses are parsed for tool calls, and the client's tool_choice. Default: none are. */
+  readonly tools?: { readonly chat: Chat; readonly choice: unknown } | null;
+  /** Whether the answer has the text of a chat's prompt. Default: no. */
+  readonly showsPrompt?: boolean;
   readonly wantsText: boolean;
   /** The client's name for the responses of each prompt. Default: only the whole request has a name. */
   readonly names?: readonly string[] | undefined;
@@ -69,19 +73,7 @@ export type Prompts =
       readonly names: (index: number) => string;
       readonly addSpecial: boolean;
     }
-  | ChatPrompt;
-
-export interface ChatPrompt {
-  readonly kind: "chat";
-  /** The chat; null: only its prompt's tokens are needed. */
-  readonly chat: Chat | null;
-  /** The prompt's tokens, which the client gave beside the chat; null: the chat makes them. */
-  readonly given: { readonly tokens: TokenList; readonly name: string } | null;
-  readonly addSpecial: boolean;
-  /** The client's tool_choice; null: the response is not parsed for tool calls. */
-  readonly toolChoice: { readonly choice: unknown } | null;
-  readonly wantsText: boolean;
-}
+  | { readonly kind: "chat"; readonly chat: Chat; readonly addSpecial: boolean };
 
 export interface DataPlaneLimits {
   /** Limit of responses to one request, over all its prompts. */
@@ -148,7 +140,7 @@ export class Planner {
   /** Makes generations of a request. @throws InvalidFieldError; AppError not_found, context_length_exceeded, as Encoder, EngineCalls. */
   async plan(request: ParsedRequest, exchange: Exchange): Promise<Plan> {
     const { model, expected, limits, chats } = this.#parts;
-    const { fields, prompts, answer, textField, names, wantsText } = request;
+    const { fields, prompts, tools = null, answer, textField, names, wantsText } = request;
     for (const part of request.parts) model.adapterOf(part.model ?? fields.model);
     if (fields.stream_options && fields.stream !== true) {
       throw invalid("stream_options", "is set, but stream is not true");
@@ -156,9 +148,8 @@ export class Planner {
     if (textField && !model.hasText) throw invalid(textField, "needs the prompt's text");
     const encoding = this.#encoding(request, exchange);
     // What the engine asks of the response is checked with the rest.
-    const isParsed = prompts.kind === "chat" && prompts.toolChoice !== null;
-    const early = isParsed ? await chats.render(chatOf(prompts), encoding) : null;
-    const parts = request.parts.map((part) => withTools(part, prompts, early));
+    const early = tools && (await chats.render(tools.chat, encoding));
+    const parts = request.parts.map((part) => withTools(part, early, tools?.choice));
     const drawn = parts.map((part) => this.#drawn(part, fields, exchange));
     const of = (index: number) => present(drawn[index] ?? drawn[0], "each prompt has parameters");
     const written = await this.#written(prompts, early, encoding);
@@ -177,8 +168,7 @@ export class Planner {
     if (hasStrings && !model.hasText) throw invalid("stop", NO_TEXT);
     let specs = cut.map((prompt, i) => this.#specOf(prompt, of(i), fields));
     const { chatText } = written;
-    const isShown = prompts.kind === "chat" && prompts.wantsText;
-    const promptText = isShown && chatText ? await chatText() : null;
+    const promptText = request.showsPrompt && chatText ? await chatText() : null;
     const isCut = cut[0] !== written.prompts[0];
     const exact = chatText && !isCut ? await this.#continued(specs, chatText, encoding) : null;
     if (exact !== null) specs = [this.#specOf(exact, of(0), fields)];
@@ -189,7 +179,7 @@ export class Planner {
       stops,
       names,
       text: (wantsText || hasStrings) && model.hasText ? model.text : null,
-      parse: this.#parserOf(request, early !== null),
+      parse: this.#parserOf(request),
       isStream: fields.stream ?? false,
       requestId: fields.request_id ?? null,
       params: of(0).part.params,
@@ -238,11 +228,7 @@ export class Planner {
       if (empty >= 0) throw invalid(prompts.names(empty), "holds no tokens");
       return { prompts: encoded, chatText: null };
     }
-    const { given } = prompts;
-    if (given !== null) {
-      return { prompts: [model.promptOf(given.tokens, given.name)], chatText: null };
-    }
-    const { tokens, text } = early ?? (await chats.render(chatOf(prompts), encoding));
+    const { tokens, text } = early ?? (await chats.render(prompts.chat, encoding));
     return {
       prompts: [tokens],
       chatText: async () => text ?? encoder.decode(tokens, encoding.signal),
@@ -321,15 +307,11 @@ export class Planner {
   }
 
   /** Without a tokenizer here, an engine makes the text at the end of the response. */
-  #parserOf(
-    { prompts, wantsText }: ParsedRequest,
-    hasTools: boolean,
-  ): NonNullable<Work["parse"]> | null {
+  #parserOf({ tools = null, wantsText }: ParsedRequest): NonNullable<Work["parse"]> | null {
     const { engines, encoder, model } = this.#parts;
-    if (prompts.kind === "chat" && hasTools) {
-      const chat = chatOf(prompts);
+    if (tools !== null) {
       const rendering = present(engines, "an engine has rendered the chat");
-      return async (output) => await parseTools(rendering, output, chat);
+      return async (output) => await parseTools(rendering, output, tools.chat);
     }
     if (model.hasText || !wantsText) return null;
     return async (output) => {
@@ -341,15 +323,10 @@ export class Planner {
   }
 }
 
-function chatOf({ chat }: ChatPrompt) {
-  return present(chat, "a chat without tokens is written");
-}
-
 /** The parameters with what the engine that renders the chat asks of the response. @throws InvalidFieldError. */
-function withTools(part: RequestPart, prompts: Prompts, rendered: RenderedChat | null) {
-  if (rendered === null || prompts.kind !== "chat") return part;
-  const { reply } = rendered;
-  const { structured, stopTokenIds, beside } = constraintsOf(reply, prompts.toolChoice?.choice);
+function withTools(part: RequestPart, rendered: RenderedChat | null, choice: unknown): RequestPart {
+  if (rendered === null) return part;
+  const { structured, stopTokenIds, beside } = constraintsOf(rendered.reply, choice);
   const stops = [...(part.params.stop_token_ids ?? []), ...stopTokenIds];
   const params = {
     ...part.params,
