@@ -23,22 +23,22 @@ interface Answer {
 }
 
 let bed: StandInBed;
-const open = () => bed;
 afterEach(stopBeds);
 
-async function started(
-  options: Partial<StandInOptions>,
-  { count = 1 }: { count?: number } = {},
-): Promise<StandInBed> {
+async function started(options: Partial<StandInOptions>, count = 1): Promise<StandInBed> {
   bed = await StandInBed.start(count, () => options);
   return bed;
 }
 
-async function answerOf(response: Response): Promise<Answer> {
+async function ask(path: string, body: object): Promise<Answer> {
+  const response = await bed.post(path, body);
   const text = await response.text();
   expect([response.status, text]).toEqual([200, text]);
   return JSON.parse(text);
 }
+
+const generate = (token_ids: readonly number[], sampling_params: object, more: object = {}) =>
+  ask(GENERATE, { token_ids, sampling_params, ...more });
 
 /** The seeds of prompts keep them apart. */
 const promptOf = (i: number) =>
@@ -47,28 +47,14 @@ const promptOf = (i: number) =>
 test("prompt logprobs: the engine's own come with every endpoint, whatever else is asked for", async () => {
   const { standIns } = await started({});
   const prompt = promptOf(3);
-  const params = { max_tokens: 17, prompt_logprobs: 1, logprobs: 1 };
-  const whole = await answerOf(
-    await open().post(GENERATE, { token_ids: prompt, sampling_params: params }),
-  );
+  const params = { max_tokens: 17, logprobs: 1 };
+  const whole = await generate(prompt, { ...params, prompt_logprobs: 1 });
   expect(whole.prompt_logprobs).toEqual(promptLogprobs(prompt, 1));
   expect(whole.choices[0]?.token_ids).toEqual(standInResponse({ prompt, tokensMax: 17 }));
-  const without = await answerOf(
-    await open().post(GENERATE, {
-      token_ids: prompt,
-      sampling_params: { max_tokens: 17, logprobs: 1 },
-    }),
-  );
-  expect(without.prompt_logprobs).toBeNull();
+  expect((await generate(prompt, params)).prompt_logprobs).toBeNull();
   const before = standIns[0]?.bodies.length ?? 0;
-  const several = await answerOf(
-    await open().post(COMPLETIONS, {
-      prompt: [prompt, promptOf(4)],
-      n: 3,
-      max_tokens: 1,
-      prompt_logprobs: 0,
-    }),
-  );
+  const wanted = { n: 3, max_tokens: 1, prompt_logprobs: 0 };
+  const several = await ask(COMPLETIONS, { prompt: [prompt, promptOf(4)], ...wanted });
   expect(several.choices.map((choice) => choice.prompt_logprobs)).toEqual(
     [3, 3, 3, 4, 4, 4].map((i) => promptLogprobs(promptOf(i), 0)),
   );
@@ -88,15 +74,10 @@ test("prompt logprobs: undivided responses, attempts that fail, and older server
   };
   for (const options of [{}, { faults: failing }, { generate: "disabled" as const }]) {
     await started(options);
-    const asks = Array.from({ length: 12 }, async (_, i) => {
+    const wanted = { max_tokens: 14, prompt_logprobs: 2, return_token_ids: true };
+    const asks = Array.from({ length: 12 }, (_, i) => {
       const penalty = i % 2 === 0 ? {} : { presence_penalty: 0.5 };
-      const body = {
-        prompt: promptOf(i),
-        max_tokens: 14,
-        prompt_logprobs: 2,
-        return_token_ids: true,
-      };
-      return await answerOf(await open().post(COMPLETIONS, { ...body, ...penalty }));
+      return ask(COMPLETIONS, { prompt: promptOf(i), ...wanted, ...penalty });
     });
     for (const [i, { choices }] of (await Promise.all(asks)).entries()) {
       if (options.generate === undefined) {
@@ -109,23 +90,11 @@ test("prompt logprobs: undivided responses, attempts that fail, and older server
 
 test("prompt logprobs: streams, counts beyond the server's and bad values are a 400 that names the field", async () => {
   await started({});
-  for (const [value, more] of [
-    [1, { stream: true }],
-    [21, {}],
-    [-1, {}],
-    [-2, {}],
-    ["1", {}],
-  ] as const) {
-    const response = await open().post(COMPLETIONS, {
-      prompt: [1, 2],
-      prompt_logprobs: value,
-      ...more,
-    });
-    expect([value, response.status, await response.text()]).toEqual([
-      value,
-      400,
-      expect.stringContaining("prompt_logprobs"),
-    ]);
+  const named = [400, expect.stringContaining("prompt_logprobs")];
+  for (const value of [1, 21, -1, -2, "1"]) {
+    const body = { prompt: [1, 2], prompt_logprobs: value, stream: value === 1 };
+    const response = await bed.post(COMPLETIONS, body);
+    expect([value, response.status, await response.text()]).toEqual([value, ...named]);
   }
 });
 
@@ -147,13 +116,9 @@ test("experts: those of all chunks become one array, across servers and broken s
     return kind === undefined ? null : { kind, afterTokens: arrivals % 5 };
   };
   for (const options of [{}, { faults: breaking }]) {
-    await started({ reportsExperts: true, slots: 4, ...options }, { count: 3 });
-    const asks = Array.from({ length: 24 }, async (_, i) => {
-      const sampling_params = { max_tokens: 23, return_routed_experts: true };
-      return await answerOf(
-        await open().post(GENERATE, { token_ids: promptOf(i), sampling_params }),
-      );
-    });
+    await started({ reportsExperts: true, slots: 4, ...options }, 3);
+    const params = { max_tokens: 23, return_routed_experts: true };
+    const asks = Array.from({ length: 24 }, (_, i) => generate(promptOf(i), params));
     for (const [i, { choices }] of (await Promise.all(asks)).entries()) {
       const [choice] = choices;
       if (choice === undefined) throw new Error("no choice");
@@ -165,67 +130,51 @@ test("experts: those of all chunks become one array, across servers and broken s
 test("experts: from a position on, at the end of a stream, as the engines do by default, and not where refused", async () => {
   const { standIns } = await started({ reportsExperts: true });
   const prompt = promptOf(5);
-  const ask = async (params: object, body: object = {}) =>
-    await open().post(GENERATE, {
-      token_ids: prompt,
-      sampling_params: { max_tokens: 12, ...params },
-      ...body,
-    });
-  const [later] = (await answerOf(await ask({ routed_experts_prompt_start: 7 }))).choices;
+  const params = { max_tokens: 12 };
+  const [later] = (await generate(prompt, { ...params, routed_experts_prompt_start: 7 })).choices;
   expect(later?.routed_experts).toBe(experts(prompt, later as Choice, 7));
-  const [none] = (await answerOf(await ask({ return_routed_experts: false }))).choices;
+  const [none] = (await generate(prompt, { ...params, return_routed_experts: false })).choices;
   expect(none?.routed_experts).toBeNull();
-  const { events } = eventsOf<Answer>(await (await ask({}, { stream: true })).text());
+  const body = { token_ids: prompt, sampling_params: params, stream: true };
+  const { events } = eventsOf<Answer>(await (await bed.post(GENERATE, body)).text());
   const chunks = events.map(({ choices: [choice] }) => choice);
-  const tokens = tokensIn(events);
   const reported = chunks.filter((chunk) => (chunk?.routed_experts ?? null) !== null);
   expect(reported).toEqual([chunks.at(-1)]);
-  expect(reported[0]?.routed_experts).toBe(expertsBase64([...prompt, ...tokens], 0));
+  expect(reported[0]?.routed_experts).toBe(expertsBase64([...prompt, ...tokensIn(events)], 0));
   // A stop string ends the response in the engine, which alone has the experts of its last tokens.
   const before = standIns[0]?.bodies.length ?? 0;
-  await answerOf(await open().post(COMPLETIONS, { prompt, max_tokens: 12, stop: ["nowhere"] }));
-  const bodies =
-    standIns[0]?.bodies.slice(before).map((one) => one.sampling_params as object) ?? [];
-  expect(bodies).toHaveLength(1);
-  expect(bodies[0]).toMatchObject({ stop: ["nowhere"], routed_experts_prompt_start: 0 });
+  await ask(COMPLETIONS, { prompt, max_tokens: 12, stop: ["nowhere"] });
+  const bodies = standIns[0]?.bodies.slice(before).map((one) => one.sampling_params);
+  expect(bodies).toMatchObject([{ stop: ["nowhere"], routed_experts_prompt_start: 0 }]);
 });
 
 test("experts: an engine without them is a 400 that names it", async () => {
   const { standIns } = await started({});
-  const ask = async (params: object) =>
-    await open().post(GENERATE, {
-      token_ids: [1, 2, 3],
-      sampling_params: { max_tokens: 8, ...params },
-    });
-  const refused = await ask({ return_routed_experts: true });
+  const params = { max_tokens: 8, return_routed_experts: true };
+  const refused = await bed.post(GENERATE, { token_ids: [1, 2, 3], sampling_params: params });
   const text = await refused.text();
   expect([refused.status, text]).toEqual([400, expect.stringContaining("return_routed_experts")]);
   expect(text).toContain(standIns[0]?.url ?? "no server");
   // A field that vLLM takes and that changes nothing without experts.
-  expect((await ask({ routed_experts_prompt_start: 2 })).status).toBe(200);
+  await generate([1, 2, 3], { max_tokens: 8, routed_experts_prompt_start: 2 });
 });
 
 test("experts: SkyRL gets them packed, in the smallest type, across chunks", async () => {
-  await started({ reportsExperts: true }, { count: 2 });
+  await started({ reportsExperts: true }, 2);
   const prompt = promptOf(2);
-  const sampling_params = { max_tokens: 23, logprobs: 0 };
-  const answer = await open().post("/skyrl/v1/generate", { token_ids: prompt, sampling_params });
+  const body = { token_ids: prompt, sampling_params: { max_tokens: 23, logprobs: 0 } };
+  const answer = await bed.post("/skyrl/v1/generate", body);
   const text = await answer.text();
-  expect([answer.status, text]).toEqual([
-    200,
-    expect.stringContaining('"routed_experts":{"data":"'),
-  ]);
+  const written = expect.stringContaining('"routed_experts":{"data":"');
+  expect([answer.status, text]).toEqual([200, written]);
   const [choice] = JSON.parse(text).choices;
   const npy = Buffer.from(experts(prompt, choice), "base64");
-  const rows = prompt.length + choice.token_ids.length - 1;
   const { data, shape, dtype } = choice.routed_experts;
-  expect(shape).toHaveLength(3);
   const bytes = Buffer.from(data, "base64");
   expect(bytes.equals(npy.subarray(npy.length - bytes.length))).toBe(true);
-  expect({ rows: shape[0], dtype, length: bytes.length }).toEqual({
-    rows,
-    dtype: "uint8",
-    length: shape.reduce((product: number, axis: number) => product * axis, 1),
-  });
+  const rows = prompt.length + choice.token_ids.length - 1;
+  const [, layers, perToken] = shape;
+  expect([shape, dtype]).toEqual([[rows, layers, perToken], "uint8"]);
+  expect(bytes.length).toBe(rows * layers * perToken);
   expect(choice.logprobs.content).toHaveLength(choice.token_ids.length);
 });

@@ -1,14 +1,9 @@
 import { expect, test } from "bun:test";
 import { TinyText } from "../../../test/golden/requests/tiny-text.ts";
 import { RolloutResponse } from "../../core/request/response.ts";
-import {
-  chatLogprobs,
-  completionLogprobs,
-  generateLogprobs,
-  logprobText,
-  numberedNames,
-  writtenNames,
-} from "./json.ts";
+import * as json from "./json.ts";
+
+const { chatLogprobs, completionLogprobs, generateLogprobs, logprobText } = json;
 
 /** Two tokens: the first is the second likeliest of its position, the other none of the likeliest. */
 function twoTokens() {
@@ -21,50 +16,35 @@ function twoTokens() {
   return { response, from: 0, to: 2 };
 }
 
-const written = writtenNames(new TinyText());
-const numbered = numberedNames(new TinyText());
+const written = json.writtenNames(new TinyText());
+const numbered = json.numberedNames(new TinyText());
 
 test("completionLogprobs: the drawn token, then as many of the likeliest as were asked for", () => {
-  const { json, offset } = completionLogprobs(twoTokens(), { names: written, top: 2, offset: 3 });
-  expect(JSON.parse(json)).toEqual({
-    text_offset: [3, 4],
-    token_logprobs: [-0.5, -8],
-    tokens: ["a", "b"],
-    top_logprobs: [
-      { a: -0.5, c: -0.25 },
-      { b: -8, c: -0.125 },
-    ],
+  const { json: text, offset } = completionLogprobs(twoTokens(), {
+    names: written,
+    top: 2,
+    offset: 3,
   });
-  expect(offset).toBe(5);
+  const tops = '[{"a":-0.5,"c":-0.25},{"b":-8,"c":-0.125}]';
+  const values = '"text_offset":[3,4],"token_logprobs":[-0.5,-8],"tokens":["a","b"]';
+  expect([text, offset]).toEqual([`{${values},"top_logprobs":${tops}}`, 5]);
 });
 
 test("chatLogprobs: bytes are the token's own, alternatives begin with the drawn token", () => {
-  expect(JSON.parse(chatLogprobs(twoTokens(), numbered, 1))).toEqual({
-    content: [
-      {
-        token: "token_id:97",
-        logprob: -0.5,
-        bytes: [97],
-        top_logprobs: [{ token: "token_id:97", logprob: -0.5, bytes: [97] }],
-      },
-      {
-        token: "token_id:98",
-        logprob: -8,
-        bytes: [98],
-        top_logprobs: [{ token: "token_id:98", logprob: -8, bytes: [98] }],
-      },
-    ],
-  });
+  const entry = (token: number, logprob: number) => {
+    return { token: `token_id:${token}`, logprob, bytes: [token] };
+  };
+  expect(JSON.parse(chatLogprobs(twoTokens(), numbered, 1)).content).toEqual([
+    { ...entry(97, -0.5), top_logprobs: [entry(97, -0.5)] },
+    { ...entry(98, -8), top_logprobs: [entry(98, -8)] },
+  ]);
 });
 
 test("generateLogprobs: ids and ranks; a rank is null where the engine did not report it", () => {
   const { content } = JSON.parse(generateLogprobs(twoTokens(), 2));
-  const entry = (id: number, logprob: number, rank: number | null) => ({
-    token_id: id,
-    token: `token_id:${id}`,
-    logprob,
-    rank,
-  });
+  const entry = (id: number, logprob: number, rank: number | null) => {
+    return { token_id: id, token: `token_id:${id}`, logprob, rank };
+  };
   expect(content).toEqual([
     { ...entry(97, -0.5, 2), top_logprobs: [entry(97, -0.5, 2), entry(99, -0.25, 1)] },
     { ...entry(98, -8, null), top_logprobs: [entry(98, -8, null), entry(99, -0.125, 1)] },
@@ -72,10 +52,6 @@ test("generateLogprobs: ids and ranks; a rank is null where the engine did not r
 });
 
 test("logprobText: what JSON cannot hold becomes vLLM's -9999", () => {
-  expect([Number.NEGATIVE_INFINITY, Number.NaN, -10_000].map(logprobText)).toEqual([
-    "-9999.0",
-    "-9999.0",
-    "-9999.0",
-  ]);
-  expect(logprobText(-1e-7)).toBe("-1e-7");
+  const values = [Number.NEGATIVE_INFINITY, Number.NaN, -10_000, -1e-7];
+  expect(values.map(logprobText)).toEqual(["-9999.0", "-9999.0", "-9999.0", "-1e-7"]);
 });

@@ -34,6 +34,17 @@ function rendererOf(replyTo: (call: EngineCall) => EngineReply) {
   return { chats, calls, by, tokens };
 }
 
+/** A sidecar over engines that render. `seen`: the chats that they have got. */
+async function rendering(count: number) {
+  const seen: string[] = [];
+  const routes: StandInOptions["routes"] = (path, _body, source) => {
+    if (path !== `${CHAT}/render`) return null;
+    seen.push(source);
+    return { status: 200, body: { token_ids: [11, 12, 13], sampling_params: {} } };
+  };
+  return { bed: await StandInBed.start(count, () => ({ routes })), seen };
+}
+
 test("render: responses to one chat share one call, until engines come or go", async () => {
   const { chats, calls, by, tokens } = rendererOf(() => answer(1, 2));
   const all = await Promise.all([tokens("{a}"), tokens("{a}"), tokens("{b}")]);
@@ -45,13 +56,7 @@ test("render: responses to one chat share one call, until engines come or go", a
 });
 
 test("render: numbers in Anthropic's tools and calls, and the order of names, are the client's", async () => {
-  const seen: string[] = [];
-  const routes: StandInOptions["routes"] = (path, _body, source) => {
-    if (path !== `${CHAT}/render`) return null;
-    seen.push(source);
-    return { status: 200, body: { token_ids: [11, 12, 13], sampling_params: {} } };
-  };
-  const bed = await StandInBed.start(1, () => ({ routes }));
+  const { bed, seen } = await rendering(1);
   const schema = '{"type":"object","max":9223372036854775807,"1":-0.0}';
   const use = '{"type":"tool_use","id":"c","name":"f","input":{"x":1.0,"1":0}}';
   const messages = [
@@ -125,13 +130,7 @@ test("render: what is only counted may be longer than the context", async () => 
 });
 
 test("render: an engine gets the client's own bytes, of every endpoint, and is asked once", async () => {
-  const seen: string[] = [];
-  const routes: StandInOptions["routes"] = (path, _body, source) => {
-    if (path !== `${CHAT}/render`) return null;
-    seen.push(source);
-    return { status: 200, body: { token_ids: [11, 12, 13], sampling_params: {} } };
-  };
-  const bed = await StandInBed.start(2, () => ({ routes }));
+  const { bed, seen } = await rendering(2);
   const messages = '[ {"role":"user","2":1.0,"1":-0.0,"content":"a\\u00e9 \\/"} ]';
   const tools = '[{"max":9223372036854775807,"b":{},"0":{}}]';
   const fields = `"messages": ${messages}, "tools":${tools},"chat_template_kwargs":{"x":1.0}`;
@@ -155,10 +154,7 @@ test("render: an engine gets the client's own bytes, of every endpoint, and is a
   const chat = `{"messages":${messages},"tools":${tools}`;
   expect(seen).toEqual([`${chat},"tool_choice":"none",${rest}:4}`, `${chat},${rest}:1}`]);
   // Tokens need no renderer.
-  await bed.post(CHAT, {
-    messages: [{ role: "user", content: "x" }],
-    input_ids: [1, 2],
-    max_tokens: 2,
-  });
+  const user = [{ role: "user", content: "x" }];
+  await bed.post(CHAT, { messages: user, input_ids: [1, 2], max_tokens: 2 });
   expect(seen).toHaveLength(2);
 });

@@ -22,7 +22,6 @@ interface Choice {
 }
 
 let bed: StandInBed;
-const open = () => bed;
 afterEach(stopBeds);
 
 /** The stand-in's parser, which calls `add` with its input. */
@@ -37,12 +36,8 @@ function parses(seen: Body[], rendered: Body = {}): StandInOptions["routes"] {
     seen.push(body);
     const { choices } = body.generate_response as { choices: Choice[] };
     const call = { name: "add", arguments: JSON.stringify(choices[0]?.token_ids) };
-    const message = {
-      role: "assistant",
-      content: null,
-      tool_calls: [{ id: "c1", type: "function", function: call }],
-      reasoning: "because",
-    };
+    const tool_calls = [{ id: "c1", type: "function", function: call }];
+    const message = { role: "assistant", content: null, tool_calls, reasoning: "because" };
     return { status: 200, body: { choices: [{ index: 0, message }] } };
   };
 }
@@ -63,12 +58,15 @@ function tokensGiven({ message }: Choice): number[] {
   return JSON.parse(call?.function.arguments ?? "null");
 }
 
+const asked = (standIns: StandInBed["standIns"]) =>
+  standIns.flatMap(({ bodies }) => bodies).filter((body) => body.request_id !== "ft-probe");
+
 const chat = { messages: MESSAGES, tools: TOOLS, max_tokens: 12, return_token_ids: true };
 
 test("tools: a chat is rendered by an engine, divided like any request, and parsed at its end", async () => {
   const seen: Body[] = [];
   const { standIns } = await started(() => ({ routes: parses(seen) }), 2);
-  const choices = await choicesOf(await open().post(CHAT, { ...chat, n: 3 }));
+  const choices = await choicesOf(await bed.post(CHAT, { ...chat, n: 3 }));
   expect(choices).toHaveLength(3);
   for (const choice of choices) {
     const { token_ids: tokens, message, finish_reason: finish } = choice;
@@ -77,12 +75,8 @@ test("tools: a chat is rendered by an engine, divided like any request, and pars
     expect(tokensGiven(choice)).toEqual([...text]);
     expect([message.content, message.reasoning, finish]).toEqual([null, "because", "tool_calls"]);
   }
-  const bodies = standIns
-    .flatMap(({ bodies: all }) => all)
-    .filter((b) => b.request_id !== "ft-probe");
-  expect(
-    bodies.every(({ token_ids: ids }) => (ids as number[]).slice(0, 3).join() === "11,12,13"),
-  ).toBe(true);
+  const bodies = asked(standIns);
+  for (const { token_ids: ids } of bodies) expect((ids as number[]).slice(0, 3)).toEqual(PROMPT);
   // Chunks of 5 of 12 tokens: at least three requests for each response.
   expect(bodies.length).toBeGreaterThanOrEqual(9);
   const [render, derender] = seen;
@@ -92,7 +86,7 @@ test("tools: a chat is rendered by an engine, divided like any request, and pars
 
 test("tools: a stream gets each parsed message whole, its calls numbered", async () => {
   await started(() => ({ routes: parses([]) }));
-  const response = await open().post(CHAT, { ...chat, n: 2, stream: true });
+  const response = await bed.post(CHAT, { ...chat, n: 2, stream: true });
   const { events, isDone } = eventsOf<{ choices: [Choice] }>(await response.text());
   expect(isDone).toBe(true);
   const chunks = events.map(({ choices: [choice] }) => choice);
@@ -105,10 +99,8 @@ test("tools: a stream gets each parsed message whole, its calls numbered", async
   }
   // Nothing of a message is shown before it is parsed.
   const others = chunks.filter((choice) => choice.finish_reason === null);
-  expect(others.map(({ delta }) => delta)).toEqual([
-    { role: "assistant", content: "" },
-    { role: "assistant", content: "" },
-  ]);
+  const opening = { role: "assistant", content: "" };
+  expect(others.map(({ delta }) => delta)).toEqual([opening, opening]);
 });
 
 test("tools: what the renderer asks of the response goes to the engine, which then gets it in one piece", async () => {
@@ -117,25 +109,22 @@ test("tools: what the renderer asks of the response goes to the engine, which th
     routes: parses([], { structured_outputs, stop_token_ids: [77] }),
   }));
   const choice = { ...chat, tool_choice: "required" };
-  await choicesOf(await open().post(CHAT, choice));
-  const bodies = standIns[0]?.bodies.filter((body) => body.request_id !== "ft-probe") ?? [];
-  expect(bodies).toHaveLength(1);
-  const params = bodies[0]?.sampling_params as Body;
-  expect(params.structured_outputs).toEqual({ structural_tag: "{}" });
-  expect(params.stop_token_ids).toContain(77);
+  await choicesOf(await bed.post(CHAT, choice));
+  const params = asked(standIns).map((body) => body.sampling_params as Body);
+  expect(params.map((one) => one.structured_outputs)).toEqual([{ structural_tag: "{}" }]);
+  expect(params[0]?.stop_token_ids).toContain(77);
 });
 
 test("tools: a choice without tools is a 400; tool_choice none is rendered and parsed by nobody", async () => {
   const seen: Body[] = [];
   await started(() => ({ routes: parses(seen) }));
-  const lost = await open().post(CHAT, { messages: MESSAGES, tool_choice: "required" });
+  const lost = await bed.post(CHAT, { messages: MESSAGES, tool_choice: "required" });
   expect([lost.status, await lost.text()]).toEqual([400, expect.stringContaining("tool_choice")]);
-  const [plain] = await choicesOf(await open().post(CHAT, { ...chat, tool_choice: "none" }));
+  const [plain] = await choicesOf(await bed.post(CHAT, { ...chat, tool_choice: "none" }));
   expect([typeof plain?.message.content, plain?.message.tool_calls]).toEqual(["string", undefined]);
   // The prompt is the engine's with tools, too.
-  expect(seen).toEqual([
-    { messages: MESSAGES, tools: TOOLS, tool_choice: "none", max_completion_tokens: 12 },
-  ]);
+  const rendered = { messages: MESSAGES, tools: TOOLS, tool_choice: "none" };
+  expect(seen).toEqual([{ ...rendered, max_completion_tokens: 12 }]);
 });
 
 test("tools: the engine that has the routes is found, and what it refuses is a 400 in its words", async () => {
@@ -145,20 +134,18 @@ test("tools: the engine that has the routes is found, and what it refuses is a 4
       : null;
   let routes = parses([]);
   await started((index) => (index === 0 ? {} : { routes: (...asked) => routes(...asked) }), 2);
-  for (let i = 0; i < 3; i += 1) await choicesOf(await open().post(CHAT, chat));
+  for (let i = 0; i < 3; i += 1) await choicesOf(await bed.post(CHAT, chat));
   routes = refuses;
   const asking = (content: string) => ({ ...chat, messages: [{ role: "user", content }] });
-  const refused = await open().post(CHAT, asking("2 + 2?"));
+  const refused = await bed.post(CHAT, asking("2 + 2?"));
   const { error } = (await refused.json()) as { error: Body };
   expect([refused.status, error.message]).toEqual([400, '"auto" needs --enable-auto-tool-choice']);
   routes = () => null;
-  const missing = await open().post(CHAT, asking("3 + 2?"));
+  const missing = await bed.post(CHAT, asking("3 + 2?"));
   const text = await missing.text();
-  expect([missing.status, text]).toEqual([
-    400,
-    expect.stringContaining("no worker parses tool calls"),
-  ]);
-  for (const { url } of open().standIns) expect(text).toContain(url);
+  const nobody = expect.stringContaining("no worker parses tool calls");
+  expect([missing.status, text]).toEqual([400, nobody]);
+  for (const { url } of bed.standIns) expect(text).toContain(url);
 });
 
 test("tools: a parser that fails is a 502 of this request alone", async () => {
@@ -168,12 +155,12 @@ test("tools: a parser that fails is a 502 of this request alone", async () => {
     routes: (...asked) =>
       isBroken && asked[0] === `${CHAT}/derender` ? { status: 500, body: {} } : good(...asked),
   }));
-  const failed = await open().post(CHAT, chat);
+  const failed = await bed.post(CHAT, chat);
   expect([failed.status, await failed.text()]).toEqual([502, expect.stringContaining("derender")]);
-  const stream = await open().post(CHAT, { ...chat, stream: true });
+  const stream = await bed.post(CHAT, { ...chat, stream: true });
   expect(await stream.text()).toContain('"code":502');
   isBroken = false;
-  const [choice] = await choicesOf(await open().post(CHAT, chat));
+  const [choice] = await choicesOf(await bed.post(CHAT, chat));
   expect(choice?.finish_reason).toBe("tool_calls");
-  expect(open().failures).toEqual([]);
+  expect(bed.failures).toEqual([]);
 });
