@@ -6,6 +6,11 @@ import { weightEpoch } from "../core/base/ids.ts";
 
 const failing: Script = () => ({ status: 500, body: { error: { message: "no such file" } } });
 
+/** All engines answer calls by the script from now on. */
+function answering(fixture: Fixture, script: Script): void {
+  for (const i of [0, 1, 2]) fixture.worker(i).script = script;
+}
+
 test("areal: pause ends all requests as they stand, continue lets new ones run", async () => {
   const fixture = await Fixture.open();
   const requests = fixture.ask(4);
@@ -41,7 +46,7 @@ test.each(["/areal_update_weights", "/update_weights_from_disk"])(
   "%s: an engine that fails is named, and a path that is missing",
   async (path) => {
     const fixture = await Fixture.open();
-    for (const i of [0, 1, 2]) fixture.worker(i).script = failing;
+    answering(fixture, failing);
     const failed = await fixture.call("POST", path, { model_path: "/w/1" });
     expect(failed.status).toBeGreaterThanOrEqual(400);
     expect(failed.body).toMatchObject({ success: false });
@@ -58,7 +63,7 @@ test("areal: ranks of a broadcast follow each other; an engine that does not kno
   await fixture.call("POST", "/areal_init_weights_update_group", group);
   const bodies = [0, 1, 2].map((i) => fixture.worker(i).lastBody);
   expect(bodies).toEqual([1, 2, 6].map((rank) => ({ ...group, rank_offset: rank })));
-  for (const i of [0, 1, 2]) fixture.worker(i).script = () => ({ status: 404, body: null });
+  answering(fixture, () => ({ status: 404, body: null }));
   expect((await fixture.call("POST", "/areal_update_weights_xccl", {})).status).toBe(404);
   expect(fixture.sidecar.rollout.epoch).toBe(weightEpoch(0));
 });
@@ -74,10 +79,8 @@ test("sglang: retract and in_place keep requests, which continue; another mode i
   await fixture.steps(80);
   expect(requests.every(({ response }) => response.finish === "stop")).toBe(true);
   const wrong = await fixture.call("POST", "/pause_generation", { mode: "soon" });
-  expect([wrong.status, JSON.stringify(wrong.body)]).toEqual([
-    400,
-    expect.stringContaining("abort, retract, in_place"),
-  ]);
+  const named = expect.stringContaining("abort, retract, in_place");
+  expect([wrong.status, JSON.stringify(wrong.body)]).toEqual([400, named]);
 });
 
 test("sglang: health, caches and memory are those of all engines", async () => {
@@ -102,20 +105,14 @@ test("sglang: health, caches and memory are those of all engines", async () => {
 
 test("sglang: what slime's engine class asks of an external engine is answered as JSON", async () => {
   const fixture = await Fixture.open();
-  for (const i of [0, 1, 2]) {
-    fixture.worker(i).script = () => ({ status: 200, body: { world_size: 2 } });
-  }
+  answering(fixture, () => ({ status: 200, body: { world_size: 2 } }));
   const info = await fixture.call("GET", "/get_server_info");
   expect(info.body).toMatchObject({ tp_size: 6, dp_size: 1, pp_size: 1, nnodes: 1, node_rank: 0 });
   fixture.ask(3);
-  expect((await fixture.call("GET", "/v1/loads")).body).toMatchObject({
-    loads: [{ dp_rank: 0, num_total_reqs: 3 }],
-  });
-  expect((await fixture.call("GET", "/get_model_info")).body).toMatchObject({
-    model_path: "model",
-    is_generation: true,
-    weight_version: "0",
-  });
+  const loads = [{ dp_rank: 0, num_total_reqs: 3 }];
+  expect((await fixture.call("GET", "/v1/loads")).body).toMatchObject({ loads });
+  const model = { model_path: "model", is_generation: true, weight_version: "0" };
+  expect((await fixture.call("GET", "/get_model_info")).body).toMatchObject(model);
   for (const path of ["/release_memory_occupation", "/resume_memory_occupation"]) {
     const answer = await fixture.call("POST", path, {});
     expect([path, answer.status, answer.body]).toEqual([path, 200, null]);
@@ -126,21 +123,16 @@ test("sglang: what slime's engine class asks of an external engine is answered a
 
 test("server_info: has vLLM's fields and SGLang's, which slime compares with its own settings", async () => {
   const fixture = await Fixture.open();
-  for (const i of [0, 1, 2]) {
-    fixture.worker(i).script = (operation) =>
-      operation.kind === "ask" && operation.about === "settings"
-        ? { status: 200, body: { vllm_config: "dtype=float32" } }
-        : { status: 200, body: { world_size: 2 } };
-  }
-  expect((await fixture.call("GET", "/server_info")).body).toMatchObject({
-    vllm_config: "dtype=float32",
-    tp_size: 6,
-    dp_size: 1,
-    enable_memory_saver: false,
-    enable_return_routed_experts: false,
+  const vllm = { vllm_config: "dtype=float32" };
+  answering(fixture, (operation) => {
+    const isSettings = operation.kind === "ask" && operation.about === "settings";
+    return { status: 200, body: isSettings ? vllm : { world_size: 2 } };
   });
+  const flags = { enable_memory_saver: false, enable_return_routed_experts: false };
+  const settings = { ...vllm, tp_size: 6, dp_size: 1, ...flags };
+  expect((await fixture.call("GET", "/server_info")).body).toMatchObject(settings);
   // vLLM has it in its development mode only; slime asks for /get_server_info then.
-  for (const i of [0, 1, 2]) fixture.worker(i).script = () => ({ status: 404, body: null });
+  answering(fixture, () => ({ status: 404, body: null }));
   expect((await fixture.call("GET", "/server_info")).status).toBe(404);
 });
 

@@ -6,7 +6,7 @@ import { checked } from "../../server/openai/fields.ts";
 import { chatBodyOf, messagesRequest } from "./fields.ts";
 
 const HELLO = { model: "tiny", max_tokens: 40, messages: [{ role: "user", content: "a" }] };
-const CALL = { type: "tool_use", id: "t", name: "ls" };
+const CALL = { type: "tool_use", id: "t", name: "ls", input: 5 };
 const SCHEMA = { type: "object", properties: { path: { type: "string" } } };
 
 const chatOf = (body: object) =>
@@ -76,14 +76,10 @@ test("messages: blocks, thinking, tools and their results are what vLLM makes of
       },
     ],
   });
-  expect(plain(chatOf({ thinking: { type: "disabled" } }))).toMatchObject({
-    reasoning_effort: "none",
-  });
-  const named = {
-    tools: [{ name: "ls", input_schema: {} }],
-    tool_choice: { type: "tool", name: "ls" },
-  };
-  expect(plain(chatOf(named))).toMatchObject({
+  const { reasoning_effort: effort } = chatOf({ thinking: { type: "disabled" } });
+  expect(effort).toBe("none");
+  const tools = [{ name: "ls", input_schema: {} }];
+  expect(plain(chatOf({ tools, tool_choice: { type: "tool", name: "ls" } }))).toMatchObject({
     tool_choice: { type: "function", function: { name: "ls" } },
     tools: [{ function: { parameters: { type: "object" } } }],
   });
@@ -107,10 +103,7 @@ test("messages: what cannot be honoured is refused by its name", async () => {
     [{ no_such_field: 1 }, "no_such_field"],
     [{ stop_sequences: [""] }, "stop_sequences.0"],
     [{ stop_sequences: Array.from({ length: 65 }, (_, i) => `${i}`) }, "stop_sequences"],
-    [
-      { messages: [{ role: "assistant", content: [{ ...CALL, input: 5 }] }] },
-      "messages.0.content.0.input",
-    ],
+    [{ messages: [{ role: "assistant", content: [CALL] }] }, "messages.0.content.0.input"],
   ];
   for (const [more, field] of wrong) {
     const response = await fixture.post("/v1/messages", { ...HELLO, ...more });
@@ -134,31 +127,20 @@ test("messages: an answer is the chat's, as blocks, whole and as events; its tok
     stop_sequence: null,
     content: [{ type: "text", text: expect.any(String) }],
   });
-  const {
-    input_tokens: read,
-    cache_read_input_tokens: cached = 0,
-    output_tokens: made,
-  } = whole.usage;
-  expect(made).toBe(6);
-  expect(
-    await fixture.json("/v1/messages/count_tokens", { model: "tiny", messages: HELLO.messages }),
-  ).toEqual({
-    input_tokens: read + cached,
+  const { input_tokens: read, cache_read_input_tokens: cached = 0 } = whole.usage;
+  expect(whole.usage.output_tokens).toBe(6);
+  const { max_tokens: _, ...prompt } = HELLO;
+  const count = await fixture.json("/v1/messages/count_tokens", prompt);
+  expect(count).toEqual({ input_tokens: read + cached });
+  const streamed = fixture.post("/v1/messages", { ...HELLO, stream: true, max_tokens: 3 });
+  const answer = await fixture.until(streamed.then((one) => one.text()));
+  const parts = answer.trimEnd().split("\n\n");
+  const events = parts.map((part) => {
+    const [name = "", data = ""] = part.split("\n");
+    const body = JSON.parse(data.replace(/^data: /, ""));
+    expect(name).toBe(`event: ${body.type}`);
+    return body;
   });
-  const answer = await fixture.until(
-    fixture
-      .post("/v1/messages", { ...HELLO, stream: true, max_tokens: 3 })
-      .then((one) => one.text()),
-  );
-  const events = answer
-    .trimEnd()
-    .split("\n\n")
-    .map((part) => {
-      const [name = "", data = ""] = part.split("\n");
-      const body = JSON.parse(data.replace(/^data: /, ""));
-      expect(name).toBe(`event: ${body.type}`);
-      return body;
-    });
   const deltas = events.filter(({ type }) => type === "content_block_delta");
   expect(events.map(({ type }) => type).filter((type) => type !== "content_block_delta")).toEqual([
     ...["message_start", "content_block_start"],

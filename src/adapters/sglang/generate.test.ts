@@ -24,6 +24,11 @@ interface Answer {
 
 const params = { max_new_tokens: 9, ignore_eos: true };
 
+async function expectRefused(path: string, body: object, problem: string): Promise<void> {
+  const refused = await fixture.post(path, body);
+  expect([refused.status, await refused.text()]).toEqual([400, expect.stringContaining(problem)]);
+}
+
 /** As slime's SGLangStreamAccumulator reads a stream of cumulative chunks. */
 function accumulated(events: readonly Answer[]): { tokens: number[]; text: string } {
   let length = 0;
@@ -73,25 +78,19 @@ test("sglang: lists give each prompt its own name, sampling and logprobs", async
   const answers = (await fixture.json("/generate", {
     input_ids: [[1], [2], [3]],
     rid: ["a", "b", "c"],
-    sampling_params: [
-      { max_new_tokens: 3, ignore_eos: true },
-      { max_new_tokens: 5, ignore_eos: true, stop: null },
-      { max_new_tokens: 7, ignore_eos: true },
-    ],
+    sampling_params: [3, 5, 7].map((max_new_tokens) => ({ ...params, max_new_tokens, stop: null })),
     return_logprob: [true, false, true],
     top_logprobs_num: [0, 0, 2],
     logprob_start_len: [-1, -1, -1],
   })) as Answer[];
-  expect(answers.map(({ meta_info: { id } }) => id)).toEqual(["a", "b", "c"]);
-  expect(answers.map(({ output_ids: ids }) => ids.length)).toEqual([3, 5, 7]);
-  const rows = answers.map(({ meta_info: meta }) => [
-    meta.output_token_logprobs?.length,
-    meta.output_top_logprobs?.length,
-  ]);
+  const rows = answers.map(({ output_ids: ids, meta_info: meta }) => {
+    const { id, output_token_logprobs: own, output_top_logprobs: tops } = meta;
+    return [id, ids.length, own?.length, tops?.length];
+  });
   expect(rows).toEqual([
-    [3, undefined],
-    [undefined, undefined],
-    [7, 7],
+    ["a", 3, 3, undefined],
+    ["b", 5, undefined, undefined],
+    ["c", 7, 7, 7],
   ]);
 });
 
@@ -104,57 +103,46 @@ test("sglang: one text names a batch by its numbers, and n by them too", async (
   expect(await names(own)).toEqual(["x_0", "x_1", "y_0", "y_1"]);
 });
 
-test("sglang: an abort by a name of the list ends that prompt's response alone", async () => {
-  const long = { max_new_tokens: 400, ignore_eos: true };
-  const body = { input_ids: [[1], [2]], rid: ["keep", "end"], sampling_params: long };
-  const answer = fixture.post("/generate", body);
-  await fixture.when(() => fixture.sidecar.rollout.unfinished === 2);
+const LONG = { max_new_tokens: 400, ignore_eos: true };
+
+/** Begins long responses. `ended`: their finish reasons, when all have ended. */
+async function long(bodies: readonly object[], count: number) {
+  const asked = bodies.map((body) => fixture.post("/generate", body));
+  await fixture.when(() => fixture.sidecar.rollout.unfinished === count);
   await fixture.step(5);
-  const aborted = await fixture.post("/abort_request", { rid: "end" });
-  expect(await aborted.json()).toEqual({ success: true, aborted: 1 });
-  const answers = (await (await fixture.until(answer)).json()) as Answer[];
-  expect(answers.map(({ meta_info: { finish_reason: reason } }) => reason?.type)).toEqual([
-    "length",
-    "abort",
-  ]);
+  const ended = async () => {
+    const answers = await fixture.until(Promise.all(asked));
+    const read = (await Promise.all(answers.map((one) => one.json()))).flat() as Answer[];
+    return read.map(({ meta_info: meta }) => meta.finish_reason?.type);
+  };
+  const abort = async (body: object) => (await fixture.post("/abort_request", body)).json();
+  return { ended, abort };
+}
+
+test("sglang: an abort by a name of the list ends that prompt's response alone", async () => {
+  const body = { input_ids: [[1], [2]], rid: ["keep", "end"], sampling_params: LONG };
+  const { abort, ended } = await long([body], 2);
+  expect(await abort({ rid: "end" })).toEqual({ success: true, aborted: 1 });
+  expect(await ended()).toEqual(["length", "abort"]);
 });
 
 test("sglang: abort_all with the empty rid that SGLang's clients send ends all responses", async () => {
-  const body = { input_ids: [1, 2], sampling_params: { ...params, max_new_tokens: 500, n: 2 } };
-  const answer = fixture.post("/generate", body);
-  await fixture.when(() => fixture.sidecar.rollout.unfinished === 2);
-  await fixture.step(5);
-  const aborted = await fixture.post("/abort_request", { rid: "", abort_all: true });
-  expect(await aborted.json()).toEqual({ success: true, aborted: 1 });
-  const answers = (await (await fixture.until(answer)).json()) as Answer[];
-  expect(answers.map(({ meta_info: meta }) => meta.finish_reason?.type)).toEqual([
-    "abort",
-    "abort",
-  ]);
+  const { abort, ended } = await long([{ input_ids: [1], sampling_params: { ...LONG, n: 2 } }], 2);
+  expect(await abort({ rid: "", abort_all: true })).toEqual({ success: true, aborted: 1 });
+  expect(await ended()).toEqual(["abort", "abort"]);
   for (const none of [{ rid: "" }, { rid: "", prefix: true }]) {
     expect((await fixture.post("/abort_request", none)).status).toBe(400);
   }
 });
 
 test("sglang: an abort by a prefix ends the responses whose ids begin with it", async () => {
-  const ask = (rid: string) =>
-    fixture.post("/generate", {
-      input_ids: [1, rid.length],
-      rid,
-      sampling_params: { max_new_tokens: 400, ignore_eos: true },
-    });
-  const asked = ["slot-1:a", "slot-1:bb", "slot-10"].map(ask);
-  await fixture.when(() => fixture.sidecar.rollout.unfinished === 3);
-  await fixture.step(5);
-  const exact = await fixture.post("/abort_request", { rid: "slot-1:" });
-  expect(await exact.json()).toEqual({ success: true, aborted: 0 });
-  const aborted = await fixture.post("/abort_request", { rid: "slot-1:", prefix: true });
-  expect(await aborted.json()).toEqual({ success: true, aborted: 2 });
-  const reasons = asked.map(async (answer) => {
-    const { meta_info: meta } = (await (await fixture.until(answer)).json()) as Answer;
-    return meta.finish_reason?.type;
+  const bodies = ["slot-1:a", "slot-1:bb", "slot-10"].map((rid) => {
+    return { input_ids: [1, rid.length], rid, sampling_params: LONG };
   });
-  expect(await Promise.all(reasons)).toEqual(["abort", "abort", "length"]);
+  const { abort, ended } = await long(bodies, 3);
+  expect(await abort({ rid: "slot-1:" })).toEqual({ success: true, aborted: 0 });
+  expect(await abort({ rid: "slot-1:", prefix: true })).toEqual({ success: true, aborted: 2 });
+  expect(await ended()).toEqual(["abort", "abort", "length"]);
 });
 
 test("sglang: slime's sets of tokens that top_p left, where top_k bounds them", async () => {
@@ -194,41 +182,23 @@ test("sglang: every request of miles names return_indexer_topk; what no engine r
   };
   const answer = (await fixture.json("/generate", body)) as Answer;
   expect(answer.meta_info.output_token_logprobs).toHaveLength(9);
-  const refused = await fixture.post("/generate", { ...body, return_indexer_topk: true });
-  expect([refused.status, await refused.text()]).toEqual([
-    400,
-    expect.stringContaining("return_indexer_topk is true"),
-  ]);
+  const wanting = { ...body, return_indexer_topk: true };
+  await expectRefused("/generate", wanting, "return_indexer_topk is true");
 });
 
 test("sglang: its kinds of structured output reach the engine under vLLM's names", async () => {
   const seen: unknown[] = [];
-  const own = new PlaneFixture({
-    lengthOf: ({ sampling }) => {
-      seen.push(sampling.engineFields?.structured_outputs);
-      return 1;
-    },
+  fixture.sidecar.observe({
+    joined: ({ spec }) => seen.push(spec.sampling.engineFields?.structured_outputs),
   });
-  try {
-    for (const [name, kind] of [
-      ["json_schema", "json"],
-      ["regex", "regex"],
-      ["ebnf", "grammar"],
-      ["structural_tag", "structural_tag"],
-    ] as const) {
-      const sampling_params = { max_new_tokens: 2, [name]: "{}" };
-      await own.json("/generate", { input_ids: [1], sampling_params });
-      expect(seen.at(-1)).toEqual({ [kind]: "{}" });
-    }
-    const two = { max_new_tokens: 2, regex: "a", ebnf: "b" };
-    const refused = await own.post("/generate", { input_ids: [1], sampling_params: two });
-    expect([refused.status, await refused.text()]).toEqual([
-      400,
-      expect.stringContaining("sampling_params.ebnf and regex are both set"),
-    ]);
-  } finally {
-    await own.close();
+  const kinds = { json_schema: "json", regex: "regex", ebnf: "grammar", structural_tag: null };
+  for (const [name, kind] of Object.entries(kinds)) {
+    const sampling_params = { max_new_tokens: 2, [name]: "{}" };
+    await fixture.json("/generate", { input_ids: [1], sampling_params });
+    expect(seen.at(-1)).toEqual({ [kind ?? name]: "{}" });
   }
+  const two = { input_ids: [1], sampling_params: { regex: "a", ebnf: "b" } };
+  await expectRefused("/generate", two, "sampling_params.ebnf and regex are both set");
 });
 
 test("sglang: a chat of miles' session server, tokens beside the messages and meta_info in the answer", async () => {
@@ -258,9 +228,6 @@ test("sglang: a chat of miles' session server, tokens beside the messages and me
   const ids = (one?: Answer["meta_info"]) => one?.output_token_logprobs?.map(([, id]) => id);
   expect(ids(meta)).toHaveLength(9);
   expect(Object.keys(meta ?? {})).toEqual(Object.keys(native.meta_info));
-  const streamed = await fixture.post("/v1/chat/completions", { ...body, stream: true });
-  expect([streamed.status, await streamed.text()]).toEqual([
-    400,
-    expect.stringContaining("return_meta_info is true"),
-  ]);
+  const streamed = { ...body, stream: true };
+  await expectRefused("/v1/chat/completions", streamed, "return_meta_info is true");
 });
