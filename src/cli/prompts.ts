@@ -109,13 +109,13 @@ export async function planOfPrompts(
   const how = { adapter: null, addSpecial: false };
   const context = { ...writing, ...limits, ...how, text, eosTokenIds, signal };
   try {
-    const planned = await groupsOf(asked, { n: groupSize, sampling_params }, context);
-    for (const { sampling } of planned.groups) {
+    const groups = await groupsOf(asked, { n: groupSize, sampling_params }, context);
+    for (const { sampling } of groups) {
       const wrong = outOfBounds(sampling, text);
       if (wrong !== null)
         throw new AppError("invalid_config", `${wrong.field} ${problemOf(wrong)}`);
     }
-    return { id: null, ...planned, priority: 0, isDetached: true, isStrict: true };
+    return { id: null, groups, priority: 0, isDetached: true, isStrict: true };
   } catch (error) {
     if (!(error instanceof InvalidFieldError)) throw error;
     const [, index, field = error.field] = /^groups\.(\d+)\.(.*)$/.exec(error.field) ?? [];

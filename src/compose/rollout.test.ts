@@ -63,7 +63,6 @@ const PLAN = {
   priority: 0,
   isDetached: true,
   isStrict: true,
-  requests: 5,
   groups: [group("long", 4), group("short", 1)],
 };
 
@@ -184,7 +183,7 @@ test("rollout: a signal hands out what has finished, and the same job goes on fr
     ["long", [0]],
   ]);
   const other = new Fleet();
-  const sampled = { ...PLAN, groups: PLAN.groups.slice(1), requests: 1 };
+  const sampled = { ...PLAN, groups: PLAN.groups.slice(1) };
   const refused = rolled(other, { ...job, sources: [other.source()], plan: async () => sampled });
   expect(refused.report).rejects.toThrow("holds another run");
   await refused.report.catch(() => undefined);

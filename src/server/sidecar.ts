@@ -38,9 +38,7 @@ export interface GenerationSpec {
   /** All tokens of a response are of one weight epoch; see Wanted in core/request/buffer.ts, also for `stalenessMax`. */
   readonly isStrict?: boolean;
   readonly stalenessMax?: number;
-  /** Selects the random numbers together with the seed, as a group's id does for `foretoken rollout`; none: "". */
-  readonly drawGroup?: string;
-  /** The names of the responses' random numbers, where an earlier process chose them. */
+  /** The names of the responses' random numbers, where they are chosen already; missing ones are chosen here. */
   readonly draws?: readonly DrawKey[];
 }
 
@@ -168,7 +166,7 @@ export class Sidecar {
     const { random } = this.#options;
     const requests: RolloutRequest[] = [];
     for (let index = 0; index < spec.n; index += 1) {
-      const named = seeded ? drawKey(sampling.seed, spec.drawGroup ?? "", index) : null;
+      const named = seeded ? drawKey(sampling.seed, "", index) : null;
       const draw = spec.draws?.[index] ?? named ?? { hi: random(), lo: random() };
       const drawn = index === 0 ? sampling : withoutPromptReport(sampling);
       const shared = { divisible, priority, isStrict, stalenessMax, tool, ...(turn || {}) };

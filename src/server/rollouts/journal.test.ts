@@ -101,7 +101,6 @@ function planOf(fields: Partial<RolloutPlan> = {}): RolloutPlan {
   return {
     id: "r",
     groups: [group("long", 4), group("s", 1)],
-    requests: 5,
     priority: 0,
     isDetached: true,
     isStrict: true,

@@ -10,8 +10,7 @@ import { checkFormat, type RunFiles, RunJournal } from "../../core/journal/run-j
 import type { DrawKey } from "../../core/request/request.ts";
 import type { Kept } from "../kept.ts";
 import { Repeats } from "../repeats.ts";
-import { type CarriedGroup, withCarried } from "./carried.ts";
-import type { RolloutLimits, RolloutPlan } from "./plan.ts";
+import { type CarriedGroup, type RolloutLimits, type RolloutPlan, withCarried } from "./plan.ts";
 import { RolloutRun, type RunChange, type RunParts } from "./run.ts";
 
 interface Header extends HeldWeights {
@@ -192,9 +191,10 @@ export class KnownRollouts {
     const draws = saved?.draws ?? carried.map((group) => group.draws);
     const changes = (saved?.run.changes ?? []).map(changeOf);
     const own = { id, hash, plan, journal, draws, carried, changes };
+    const ended = (one: RolloutRun) => this.#ended(one);
     let run: RolloutRun;
     try {
-      run = new RolloutRun({ ...this.#options, ...own, ended: (one) => this.#ended(one) });
+      run = new RolloutRun({ ...this.#options, ...own, ended });
     } catch (error) {
       void (saved === null ? journal?.remove() : journal?.close());
       throw error;

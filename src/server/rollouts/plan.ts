@@ -2,9 +2,9 @@
 // response begins.
 
 import * as v from "valibot";
-import { present } from "../../core/base/assert.ts";
 import { AppError, InvalidFieldError } from "../../core/base/errors.ts";
-import type { SamplingParams } from "../../core/request/request.ts";
+import type { DrawKey, SamplingParams } from "../../core/request/request.ts";
+import type { SavedOutput } from "../../core/request/response.ts";
 import { PRIORITY_MAX } from "../../core/schedule/policy.ts";
 import { membersOf } from "../../proto/json.ts";
 import type { Encoder, Text } from "../../text/text.ts";
@@ -25,19 +25,14 @@ import {
 } from "../openai/sampling-fields.ts";
 import { invalid } from "../route.ts";
 
-export interface RolloutLimits {
-  readonly requestsMax: number;
-  /** Limit of rollouts held at the same time, finished ones included. */
-  readonly rolloutsMax: number;
-  /** Memory limit of finished rollouts' prompts and responses, which can still be fetched. */
-  readonly keptBytesMax: number;
-}
-
-export const ROLLOUT_LIMITS: RolloutLimits = {
+export const ROLLOUT_LIMITS = {
   requestsMax: 65_536,
+  /** Limit of rollouts held at the same time, finished ones included. */
   rolloutsMax: 256,
+  /** Memory limit of finished rollouts' prompts and responses, which can still be fetched. */
   keptBytesMax: 256 * 2 ** 20,
 };
+export type RolloutLimits = Readonly<typeof ROLLOUT_LIMITS>;
 
 const GROUPS_MAX = 16_384;
 const GROUP_SIZE_MAX = 256;
@@ -142,22 +137,37 @@ export interface GroupPlan {
   readonly n: number;
   readonly sampling: SamplingParams;
   readonly seeded: boolean;
-  /** Responses that make the group whole; null: all. Absent in journals of earlier releases. */
+  /** Responses that make the group whole. Default: all. */
   readonly finishFirst?: number | null;
 }
 
 export interface RolloutPlan {
   readonly id: string | null;
   readonly groups: readonly GroupPlan[];
-  readonly requests: number;
   readonly priority: number;
   readonly isDetached: boolean;
   readonly isStrict: boolean;
-  /** Absent in journals of earlier releases, as the fields below. null: no limit of its own, all, none. */
+  /** Default, as of the fields below: no limit of its own, all, none, no. */
   readonly stalenessMax?: number | null;
   readonly finishGroups?: number | null;
   readonly carryFrom?: string | null;
   readonly isOpen?: boolean;
+}
+
+/** A group that a rollout had not made whole when it ended, for one that goes on with it. */
+export interface CarriedGroup {
+  readonly plan: GroupPlan;
+  readonly draws: readonly DrawKey[];
+  /** Tokens and logprobs of each response, chunk by chunk, each with the epoch of its weights. */
+  readonly outputs: readonly SavedOutput[];
+}
+
+/** The plan with the carried groups before its own. @throws AppError invalid_field. */
+export function withCarried(plan: RolloutPlan, carried: readonly CarriedGroup[]): RolloutPlan {
+  const ids = new Set(carried.map((group) => group.plan.id));
+  const twice = plan.groups.findIndex(({ id }) => ids.has(id));
+  if (twice >= 0) throw invalid(`groups.${twice}.id`, "is that of a group that is carried on");
+  return { ...plan, groups: [...carried.map((group) => group.plan), ...plan.groups] };
 }
 
 /** Responses that a client adds to a rollout: a group, or more of one. */
@@ -197,14 +207,14 @@ export interface PlanContext extends Omit<GroupsContext, "adapter" | "addSpecial
 
 /** The plan of a rollout, all of it checked. @throws AppError invalid_field; not_found for a model that is not served here. */
 export async function planOf(body: unknown, context: PlanContext): Promise<RolloutPlan> {
-  const fields = f.checked(RolloutRequestSchema, withNewNames(body));
+  const fields = f.checked(RolloutRequestSchema, body);
   const adapter = context.adapterOf(fields.model);
   if (fields.groups.length === 0) throw invalid("groups", "is empty");
   const { max_staleness: stalenessMax = null } = fields;
   const asked = askedIn(fields.groups, context);
   return {
     id: fields.id ?? null,
-    ...(await groupsOf(asked, fields, { ...context, adapter, addSpecial: true })),
+    groups: await groupsOf(asked, fields, { ...context, adapter, addSpecial: true }),
     priority: fields.priority ?? 0,
     isDetached: fields.detached ?? false,
     isStrict: fields.on_policy !== "mixed" || stalenessMax !== null,
@@ -215,7 +225,7 @@ export async function planOf(body: unknown, context: PlanContext): Promise<Rollo
   };
 }
 
-function askedIn(groups: readonly GroupFields[], { source }: PlanContext): AskedGroup[] {
+function askedIn<T extends GroupFields>(groups: readonly T[], { source }: PlanContext) {
   const sources = membersOf(membersOf(source).get("groups") ?? "[]");
   return groups.map((group, i) => {
     return { group, source: sources.get(`${i}`) ?? "{}", at: `groups.${i}.` };
@@ -228,41 +238,42 @@ export async function additionsOf(
   context: PlanContext,
   run: Steered,
 ): Promise<{ readonly added: readonly AddedGroup[]; readonly isOpen: boolean | null }> {
-  const fields = f.checked(AdditionSchema, withNewNames(body));
+  const fields = f.checked(AdditionSchema, body);
   const asked = askedIn(fields.groups, context);
   checkIds(asked);
   const more: AddedGroup[] = [];
   const fresh: AskedGroup[] = [];
-  for (const [i, group] of fields.groups.entries()) {
-    const one = present(asked[i], "each group was asked for");
+  for (const one of asked) {
+    const { group } = one;
     const known = run.groupOf(group.id);
-    const size = known?.size ?? 0;
+    const base = known?.size ?? 0;
     const n = group.n ?? fields.n ?? 1;
-    const from = group.from ?? size;
-    if (from !== size && from + n === size) continue;
-    if (from !== size) {
+    const from = group.from ?? base;
+    if (from !== base && from + n === base) continue;
+    if (from !== base) {
       const name = JSON.stringify(group.id);
-      throw new AppError("conflict", `group ${name} has ${size} responses, not ${from}`);
+      throw new AppError("conflict", `group ${name} has ${base} responses, not ${from}`);
     }
     if (known === null) fresh.push(one);
     else {
       checkMore(one);
-      more.push({
-        plan: { ...known.plan, n, finishFirst: finishFirstOf(one, fields, n) },
-        base: size,
-      });
+      more.push({ plan: { ...known.plan, n, finishFirst: finishFirstOf(one, fields, n) }, base });
     }
   }
   const { adapter } = run;
-  const { groups } = await groupsOf(fresh, fields, { ...context, adapter, addSpecial: true });
+  const groups = await groupsOf(fresh, fields, { ...context, adapter, addSpecial: true });
   const added = [...groups.map((plan): AddedGroup => ({ plan, base: 0 })), ...more];
-  const count = added.reduce((sum, { plan }) => sum + plan.n, 0);
+  const count = requestsIn(added.map(({ plan }) => plan));
   const { requestsMax } = context;
   if (run.requests + count > requestsMax) {
     const problem = `ask for ${count} responses beside ${run.requests}, more than ${requestsMax}`;
     throw invalid("groups", problem);
   }
   return { added, isOpen: fields.open ?? null };
+}
+
+export function requestsIn(groups: readonly Pick<GroupPlan, "n">[]): number {
+  return groups.reduce((sum, { n }) => sum + n, 0);
 }
 
 /** More responses to a group are as those that it has. */
@@ -287,11 +298,11 @@ export async function groupsOf(
   asked: readonly AskedGroup[],
   defaults: Defaults,
   context: GroupsContext,
-): Promise<Pick<RolloutPlan, "groups" | "requests">> {
+): Promise<GroupPlan[]> {
   const { requestsMax, encoder, contextTokens: tokensMax, signal, addSpecial } = context;
   checkIds(asked);
   const plans = asked.map((one) => ({ one, plan: groupOf(one, defaults, context) }));
-  const requests = plans.reduce((sum, { plan }) => sum + plan.n, 0);
+  const requests = requestsIn(plans.map(({ plan }) => plan));
   if (requests > requestsMax) {
     throw invalid("groups", `ask for ${requests} responses, more than ${requestsMax}`);
   }
@@ -307,7 +318,7 @@ export async function groupsOf(
     if (!prompt || prompt.length === 0) throw invalid(`${one.at}${field}`, "has no tokens");
     groups.push({ ...plan, prompt });
   }
-  return { groups, requests };
+  return groups;
 }
 
 /** A template writes the special tokens itself. */
@@ -323,20 +334,6 @@ async function chatPrompt(
     if (!(error instanceof InvalidFieldError)) throw error;
     throw invalid(`${at}${error.field}`, error.problem);
   }
-}
-
-/** Accepts `sampling`, the name of `sampling_params` in an earlier release, for one release more. */
-function withNewNames(body: unknown): unknown {
-  const fields = renamed(body);
-  if (!f.isObject(fields) || !Array.isArray(fields.groups)) return fields;
-  return { ...fields, groups: fields.groups.map(renamed) };
-}
-
-function renamed(fields: unknown): unknown {
-  if (!f.isObject(fields) || fields.sampling === undefined) return fields;
-  if (fields.sampling_params !== undefined) return fields;
-  const { sampling, ...rest } = fields;
-  return { ...rest, sampling_params: sampling };
 }
 
 /** The group's plan; its prompt is null where it is a text or a chat that is yet to be encoded. */

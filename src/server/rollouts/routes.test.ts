@@ -341,21 +341,6 @@ test.each([
   await expect(answer).rejects.toMatchObject({ message: expect.stringContaining(message) });
 });
 
-test("POST /v1/rollouts: the former name of sampling_params is taken, beside it refused", async () => {
-  const { call, finish } = world();
-  const sampling = { max_tokens: 4 };
-  const groups = [
-    { id: "a", prompt: "abc" },
-    { id: "b", prompt: "abc", sampling: { max_tokens: 2 } },
-  ];
-  const lines = linesOf(await call("POST", "/v1/rollouts", { groups, sampling }));
-  await finish();
-  const lengths = (await lines).slice(0, -1).map(({ token_ids: ids }) => (ids as number[]).length);
-  expect(lengths.sort()).toEqual([2, 4]);
-  const both = call("POST", "/v1/rollouts", body({ sampling }));
-  await expect(both).rejects.toMatchObject({ field: "sampling" });
-});
-
 interface Line {
   readonly token_ids?: number[];
   readonly weight_epoch: number | null;

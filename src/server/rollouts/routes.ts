@@ -14,6 +14,7 @@ import {
   ROLLOUT_LIMITS,
   type RolloutLimits,
   RolloutRequestSchema,
+  requestsIn,
 } from "./plan.ts";
 import type { RolloutRun } from "./run.ts";
 
@@ -124,8 +125,8 @@ async function add(parts: Parts, exchange: Exchange): Promise<Response> {
   run.checkRunning();
   const { added, isOpen } = await additionsOf(body, await contextOf(parts, exchange), run);
   run.add(added, isOpen);
-  const requests = added.reduce((sum, { plan }) => sum + plan.n, 0);
-  return jsonResponse({ ...stateOf(run), added_requests: requests });
+  const added_requests = requestsIn(added.map(({ plan }) => plan));
+  return jsonResponse({ ...stateOf(run), added_requests });
 }
 
 async function begin(parts: Parts, exchange: Exchange): Promise<Response> {

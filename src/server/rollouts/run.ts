@@ -1,21 +1,23 @@
 // One rollout of a client: its groups, the finished ones, and the readers that wait for more. It owns no connection;
 // readers come and go, and read finished groups in the order in which they finished.
 
+import { present } from "../../core/base/assert.ts";
 import type { Clock } from "../../core/base/clock.ts";
 import { AppError } from "../../core/base/errors.ts";
 import type { WeightEpoch } from "../../core/base/ids.ts";
 import type { RunJournal } from "../../core/journal/run-journal.ts";
 import type { RolloutRequest } from "../../core/request/buffer.ts";
 import { type DrawKey, drawKey } from "../../core/request/request.ts";
+import type { SavedOutput } from "../../core/request/response.ts";
 import { Ends } from "../../core/rollout/iteration-span.ts";
 import { type RolloutReport, rolloutReport } from "../../core/rollout/report.ts";
-import { firstComplete } from "../../core/rollout/selection.ts";
+import { firstComplete, isStale } from "../../core/rollout/selection.ts";
 import type { Text } from "../../text/text.ts";
 import { promptBytes, responseBytes } from "../kept.ts";
 import type { Generation, Sidecar } from "../sidecar.ts";
-import { type CarriedGroup, carriedGroup, isFresh } from "./carried.ts";
 import {
   type AddedGroup,
+  type CarriedGroup,
   type GroupPlan,
   inGroup,
   type RolloutPlan,
@@ -68,14 +70,12 @@ export interface RunOptions extends RunParts {
   readonly changes: readonly RunChange[];
 }
 
+/** A group that begins. `draws`: its random numbers, where an earlier process or rollout chose them. */
+type BegunGroup = AddedGroup & { readonly draws?: readonly DrawKey[] | undefined };
+
 /** A change of a rollout by its client, as a journal keeps it. */
 export type RunChange =
-  | {
-      readonly kind: "added";
-      readonly plan: GroupPlan;
-      readonly base: number;
-      readonly draws: readonly DrawKey[];
-    }
+  | (AddedGroup & { readonly kind: "added"; readonly draws: readonly DrawKey[] })
   | { readonly kind: "given_up"; readonly group: string; readonly bases: readonly number[] }
   | { readonly kind: "closed" };
 
@@ -94,9 +94,10 @@ export class RolloutRun implements Steered {
   /** Groups that were not whole at its end, for a rollout that goes on with them. */
   carried: readonly CarriedGroup[] = [];
   readonly #options: Omit<RunOptions, "plan" | "draws" | "carried" | "changes">;
-  readonly #how: Omit<RolloutPlan, "groups" | "requests">;
+  readonly #how: Omit<RolloutPlan, "groups">;
+  readonly #planned: number;
   #isOpen: boolean;
-  readonly #changed = { added_groups: 0, added_requests: 0, given_up_groups: 0 };
+  #givenUp = 0;
   readonly #ends = new Ends();
   #restarts = 0;
   #state: RolloutState = "running";
@@ -107,7 +108,7 @@ export class RolloutRun implements Steered {
   /** Begins every response, or none. @throws AppError as Sidecar.generate. */
   constructor(options: RunOptions) {
     const { plan, draws, carried, changes, ...rest } = options;
-    const { groups, requests: _requests, ...how } = plan;
+    const { groups, ...how } = plan;
     this.id = options.id;
     this.hash = options.hash;
     this.journal = options.journal;
@@ -115,28 +116,15 @@ export class RolloutRun implements Steered {
     this.startMs = options.clock.nowMs();
     this.#options = rest;
     this.#how = how;
+    this.#planned = groups.length;
     this.#isOpen = plan.isOpen ?? false;
-    const added = changes.flatMap((change) => (change.kind === "added" ? [change] : []));
-    const begins = [
-      ...groups.map((group, i) => ({ plan: group, base: 0, draws: draws[i] })),
-      ...added,
-    ];
-    for (const one of begins) {
-      try {
-        this.#begin(one, one.draws);
-      } catch (error) {
-        this.#state = "failed";
-        this.#abort(this.groups);
-        throw inGroup(error, one.plan.id);
-      }
-    }
+    const added = changes.filter((change) => change.kind === "added");
+    const planned = groups.map((group, i) => ({ plan: group, base: 0, draws: draws[i] }));
+    this.#begin([...planned, ...added]);
     for (const change of changes) {
-      if (change.kind === "added") this.#countAdded(change.plan.n);
-      else if (change.kind === "closed") this.#isOpen = false;
-      else {
-        const { group: id, bases } = change;
-        this.#giveUp(this.#partsOf(id).filter((one) => bases.includes(one.base)));
-      }
+      if (change.kind === "closed") this.#isOpen = false;
+      if (change.kind !== "given_up") continue;
+      this.#giveUp(this.#partsOf(change.group).filter(({ base }) => change.bases.includes(base)));
     }
     const { rollout } = options.sidecar;
     options.journal?.resume(rollout, [...this.#requests()]);
@@ -159,7 +147,7 @@ export class RolloutRun implements Steered {
   groupOf(id: string): { readonly plan: GroupPlan; readonly size: number } | null {
     const parts = this.#partsOf(id);
     const plan = parts[0]?.plan ?? null;
-    return plan === null ? null : { plan, size: parts.reduce((sum, { n }) => sum + n, 0) };
+    return plan === null ? null : { plan, size: sizeOf(parts) };
   }
 
   /** Begins more groups, or responses to one, or none. `isOpen` false: the last. @throws AppError conflict; as generate. */
@@ -172,32 +160,15 @@ export class RolloutRun implements Steered {
       const message = `group ${JSON.stringify(plan.id)} has ${size} responses, not ${base}`;
       throw new AppError("conflict", message);
     }
-    const before = this.groups.length;
     const { journal } = this;
     let stream = this.requests;
-    for (const one of added) {
-      try {
-        this.#begin(one, undefined);
-      } catch (error) {
-        const begun = this.groups.splice(before);
-        for (const group of begun) {
-          group.plan = null;
-          this.#partsOf(group.id).pop();
-          this.requests -= group.n;
-        }
-        this.#abort(begun);
-        throw inGroup(error, one.plan.id);
-      }
-    }
-    for (const { plan, base, requests } of this.groups.slice(before)) {
-      if (plan === null) continue;
+    for (const { plan, base, requests } of this.#begin(added)) {
       const draws = requests.map(({ spec }) => spec.draw);
-      journal?.change({ kind: "added", plan, base, draws } satisfies RunChange);
+      journal?.change({ kind: "added", plan: present(plan, "it begins"), base, draws });
       for (const request of requests) {
         journal?.follow(request, stream);
         stream += 1;
       }
-      this.#countAdded(plan.n);
     }
     if (isOpen !== false || !this.#isOpen) return;
     journal?.change({ kind: "closed" } satisfies RunChange);
@@ -218,26 +189,21 @@ export class RolloutRun implements Steered {
     this.#giveUp(unfinished);
     this.#abort(unfinished);
     this.#endIfWhole();
-    return unfinished.reduce((sum, { n }) => sum + n, 0);
+    return sizeOf(unfinished);
   }
 
   #abort(groups: readonly RunGroup[]): void {
     for (const { generation } of groups) generation?.abort();
   }
 
-  #partsOf(id: string): RunGroup[] {
-    return this.#parts.getOrInsertComputed(id, () => []);
+  #partsOf(id: string): readonly RunGroup[] {
+    return this.#parts.get(id) ?? [];
   }
 
   /** Marks groups as given up; the caller ends their responses. */
   #giveUp(groups: readonly RunGroup[]): void {
     for (const group of groups) group.isGivenUp = true;
-    this.#changed.given_up_groups += groups.length;
-  }
-
-  #countAdded(n: number): void {
-    this.#changed.added_groups += 1;
-    this.#changed.added_requests += n;
+    this.#givenUp += groups.length;
   }
 
   /** Throws AppError conflict if the rollout is over. */
@@ -306,17 +272,34 @@ export class RolloutRun implements Steered {
     return `${JSON.stringify(summary)}\n`;
   }
 
-  #begin({ plan, base }: AddedGroup, savedDraws: readonly DrawKey[] | undefined): void {
-    const { journal, id } = this;
-    const { sidecar } = this.#options;
-    const rollout = this.#how;
-    const { prompt, n, sampling, seeded } = plan;
-    const drawOf = (index: number) => drawKey(sampling.seed, plan.id, base + index);
-    const draws =
-      savedDraws ??
-      (seeded && base > 0 ? Array.from({ length: n }, (_, i) => drawOf(i)) : undefined);
+  /** Begins all of the groups, or none of them. @throws AppError as Sidecar.generate, naming the group. */
+  #begin(added: readonly BegunGroup[]): readonly RunGroup[] {
+    const begun: RunGroup[] = [];
+    for (const one of added) {
+      try {
+        begun.push(this.#generate(one));
+      } catch (error) {
+        for (const group of begun) group.plan = null;
+        this.#abort(begun);
+        throw inGroup(error, one.plan.id);
+      }
+    }
+    for (const group of begun) {
+      this.groups.push(group);
+      this.#parts.getOrInsertComputed(group.id, () => []).push(group);
+    }
+    this.requests += sizeOf(begun);
+    return begun;
+  }
+
+  #generate({ plan, base, draws }: BegunGroup): RunGroup {
+    const { journal } = this;
+    const { priority, isStrict, stalenessMax } = this.#how;
+    const { id, prompt, n, sampling, seeded } = plan;
+    const drawOf = (index: number) => drawKey(sampling.seed, id, base + index);
+    const named = seeded ? Array.from({ length: n }, (_, i) => drawOf(i)) : undefined;
     const group: RunGroup = {
-      id: plan.id,
+      id,
       plan,
       base,
       n,
@@ -327,18 +310,17 @@ export class RolloutRun implements Steered {
       finished: 0,
       taken: [],
     };
-    const generation = sidecar.generate(
+    const generation = this.#options.sidecar.generate(
       {
         prompt,
         n,
         sampling,
         seeded,
-        group: `${id}/${plan.id}`,
-        priority: rollout.priority,
-        isStrict: rollout.isStrict,
-        stalenessMax: rollout.stalenessMax ?? 0,
-        drawGroup: plan.id,
-        ...(draws === undefined ? {} : { draws }),
+        group: `${this.id}/${id}`,
+        priority,
+        isStrict,
+        stalenessMax: stalenessMax ?? 0,
+        draws: draws ?? named ?? [],
       },
       {
         tokens: (request) => journal?.changed(request),
@@ -353,9 +335,7 @@ export class RolloutRun implements Steered {
     generation.release();
     group.generation = generation;
     group.requests = generation.requests;
-    this.groups.push(group);
-    this.#partsOf(plan.id).push(group);
-    this.requests += n;
+    return group;
   }
 
   #finished(group: RunGroup, request: RolloutRequest): void {
@@ -386,7 +366,7 @@ export class RolloutRun implements Steered {
   /** Ends the rollout if enough groups are whole; returns whether it did. */
   #endIfWhole(): boolean {
     const { finishGroups = null } = this.#how;
-    const left = this.groups.length - this.#changed.given_up_groups;
+    const left = this.groups.length - this.#givenUp;
     const wanted = Math.min(finishGroups ?? left, left);
     if (this.#isOpen || this.finishedGroups.length < wanted) return false;
     const taken = this.finishedGroups.flatMap((one) => one.taken);
@@ -418,17 +398,20 @@ export class RolloutRun implements Steered {
       for (const group of this.groups) group.generation = null;
       this.#options.sidecar.rolloutOver();
     });
-    const endMs = this.#options.clock.nowMs();
-    const { groups, finishedGroups, startMs } = this;
+    const added = this.groups.slice(this.#planned);
     this.#report = rolloutReport({
-      groups,
-      finishedGroups,
-      startMs,
-      endMs,
+      groups: this.groups,
+      finishedGroups: this.finishedGroups,
+      startMs: this.startMs,
+      endMs: this.#options.clock.nowMs(),
       ends: this.#ends,
       restarts: this.#restarts,
       carriedGroups: this.carried.length,
-      changed: this.#changed,
+      changed: {
+        added_groups: added.length,
+        added_requests: sizeOf(added),
+        given_up_groups: this.#givenUp,
+      },
       isWhole: state === "finished",
     });
     // Of unfinished requests only the number of tokens can be queried.
@@ -436,9 +419,8 @@ export class RolloutRun implements Steered {
       group.plan = null;
       if (!whole.has(group)) group.requests = [];
     }
-    for (const { outputs } of this.carried) {
-      for (const { tokens, logprobs } of outputs)
-        this.bytes += tokens.byteLength + logprobs.byteLength;
+    for (const { tokens, logprobs } of this.carried.flatMap(({ outputs }) => outputs)) {
+      this.bytes += tokens.byteLength + logprobs.byteLength;
     }
     for (const { requests } of this.groups) {
       const [first] = requests;
@@ -456,4 +438,32 @@ export class RolloutRun implements Steered {
   *#requests(): Iterable<RolloutRequest> {
     for (const { requests } of this.groups) yield* requests;
   }
+}
+
+function sizeOf(groups: readonly RunGroup[]): number {
+  return groups.reduce((sum, { n }) => sum + n, 0);
+}
+
+/** A group as it is carried on. `requests`: all of its requests, before running ones are given up. */
+function carriedGroup(plan: GroupPlan, requests: readonly RolloutRequest[]): CarriedGroup {
+  const outputs = requests.map(({ response }) => ({
+    tokens: response.tokens(),
+    logprobs: response.logprobs(),
+    top: null,
+    chunks: response.chunks.map(({ run: _run, ...chunk }) => chunk),
+    // A response that was given up goes on as well.
+    finish: response.finish === "abort" ? null : response.finish,
+    refusal: null,
+  }));
+  return { plan, draws: requests.map(({ spec }) => spec.draw), outputs };
+}
+
+/** Whether the response continues from `output`; if its tokens are too old it begins anew, finished or not. */
+function isFresh(
+  { chunks, tokens }: SavedOutput,
+  epoch: WeightEpoch,
+  { isStrict, stalenessMax }: RolloutPlan,
+): boolean {
+  const wanted = { isStrict, stalenessMax: stalenessMax ?? 0 };
+  return tokens.length > 0 && !isStale(wanted, chunks, epoch);
 }
