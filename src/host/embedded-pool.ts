@@ -13,7 +13,6 @@ import { tmpdir } from "node:os";
 import { crc32 } from "node:zlib";
 import { assert } from "../core/base/assert.ts";
 import type { KvKey, KvPool, KvPoolStats } from "../core/kv/pool.ts";
-import { type Blob, LruTier } from "./lru-tier.ts";
 import { DirectoryTierFiles, type TierFiles } from "./tier-files.ts";
 
 /** DRAM for blobs on their way to the disk: some hundred milliseconds of writing. */
@@ -48,16 +47,79 @@ export interface EmbeddedKvPoolOptions {
   } | null;
 }
 
+/** `bytes` is null once the blob is only in its file, which is complete then; or once it is dropped. */
+interface Blob {
+  readonly key: KvKey;
+  readonly size: number;
+  readonly checksum: number;
+  bytes: ArrayBuffer | null;
+  hasFile: boolean;
+}
+
+/** The index of one tier: its blobs in order of last use, and their bytes. It moves no bytes. 0 <= bytes <= bytesMax. */
+class LruTier {
+  readonly #bytesMax: number;
+  /** Least recently used first: a Map keeps the order of insertion, and `touch` inserts again. */
+  readonly #blobs = new Map<KvKey, Blob>();
+  bytes = 0;
+
+  constructor(bytesMax: number) {
+    assert(bytesMax >= 0, "a tier's limit is not negative");
+    this.#bytesMax = bytesMax;
+  }
+
+  get(key: KvKey): Blob | undefined {
+    return this.#blobs.get(key);
+  }
+
+  values(): Blob[] {
+    return [...this.#blobs.values()];
+  }
+
+  /** Adds the blob as the most recently used. The caller has made room (`victims`). */
+  add(blob: Blob): void {
+    assert(!this.#blobs.has(blob.key), "a tier holds a key once");
+    this.#blobs.set(blob.key, blob);
+    this.bytes += blob.size;
+    assert(this.bytes <= this.#bytesMax, "a tier stays within its limit");
+  }
+
+  /** Makes a blob the most recently used. false: it is not in this tier. */
+  touch(blob: Blob): boolean {
+    if (this.#blobs.get(blob.key) !== blob) return false;
+    this.#blobs.delete(blob.key);
+    this.#blobs.set(blob.key, blob);
+    return true;
+  }
+
+  remove(blob: Blob): void {
+    if (this.#blobs.get(blob.key) !== blob) return;
+    this.#blobs.delete(blob.key);
+    this.bytes -= blob.size;
+  }
+
+  /** The blobs to evict so that `size` more bytes fit, least recently used first. null: they never do. */
+  victims(size: number): readonly Blob[] | null {
+    const victims: Blob[] = [];
+    let excess = this.bytes + size - this.#bytesMax;
+    for (const blob of this.#blobs.values()) {
+      if (excess <= 0) break;
+      victims.push(blob);
+      excess -= blob.size;
+    }
+    return excess <= 0 ? victims : null;
+  }
+}
+
 export class EmbeddedKvPool implements KvPool {
   readonly #files: TierFiles | null;
   readonly #pendingBytesMax: number;
-  readonly #index = new Map<KvKey, Blob>();
   readonly #memory: LruTier;
   readonly #disk: LruTier;
   /** Resolves when all disk operations so far have ended; they run one after the other. */
   #disked: Promise<void> = Promise.resolve();
   #closed: Promise<void> | null = null;
-  /** Bytes of blobs that leave DRAM once they are on disk. */
+  /** Bytes of blobs that wait for the disk, or are being written. A blob that is dropped meanwhile counts until its turn. */
   #pendingBytes = 0;
   readonly #counts = { puts: 0, hits: 0, misses: 0, corrupt: 0, evictions: 0, diskErrors: 0 };
 
@@ -72,26 +134,23 @@ export class EmbeddedKvPool implements KvPool {
 
   put(key: KvKey, bytes: ArrayBuffer): boolean {
     if (this.#closed !== null || bytes.byteLength === 0) return false;
-    if (this.#index.has(key)) return true;
+    if (this.#blobOf(key) !== undefined) return true;
     const size = bytes.byteLength;
     const victims = this.#memory.victims(size);
     if (victims === null) return false;
     for (const victim of victims) this.#demote(victim);
-    const blob: Blob = {
-      key,
-      size,
-      checksum: crc32(new Uint8Array(bytes)),
-      bytes,
-      file: "none",
-    };
-    this.#memory.add(blob);
-    this.#index.set(key, blob);
+    const checksum = crc32(new Uint8Array(bytes));
+    this.#memory.add({ key, size, checksum, bytes, hasFile: false });
     this.#counts.puts += 1;
     return true;
   }
 
+  #blobOf(key: KvKey): Blob | undefined {
+    return this.#memory.get(key) ?? this.#disk.get(key);
+  }
+
   async get(key: KvKey): Promise<ArrayBuffer | null> {
-    const blob = this.#index.get(key);
+    const blob = this.#blobOf(key);
     const bytes = blob === undefined ? null : await this.#fetch(blob);
     if (bytes === null) this.#counts.misses += 1;
     else this.#counts.hits += 1;
@@ -100,7 +159,7 @@ export class EmbeddedKvPool implements KvPool {
 
   release(keys: readonly KvKey[]): void {
     for (const key of keys) {
-      const blob = this.#index.get(key);
+      const blob = this.#blobOf(key);
       if (blob !== undefined) this.#drop(blob);
     }
   }
@@ -137,14 +196,15 @@ export class EmbeddedKvPool implements KvPool {
   }
 
   async #close(): Promise<void> {
-    for (const blob of this.#index.values()) this.#forget(blob);
+    for (const blob of [...this.#memory.values(), ...this.#disk.values()]) this.#forget(blob);
     await this.settled();
+    this.#pendingBytes = 0;
     await this.#attempt((files) => files.removeAll());
   }
 
   /** A copy of the blob's bytes, with the checksum verified. null: they are lost or damaged, and the blob is dropped. */
   async #fetch(blob: Blob): Promise<ArrayBuffer | null> {
-    (this.#memory.has(blob) ? this.#memory : this.#disk).touch(blob);
+    if (!this.#memory.touch(blob)) this.#disk.touch(blob);
     let copy: ArrayBuffer | null = null;
     let hasFailed = false;
     if (blob.bytes !== null) {
@@ -156,7 +216,7 @@ export class EmbeddedKvPool implements KvPool {
         hasFailed = true;
       }
       // Released or evicted during the read: then it is not there any more.
-      if (this.#index.get(blob.key) !== blob) return null;
+      if (this.#disk.get(blob.key) !== blob) return null;
     }
     const isWhole = copy?.byteLength === blob.size;
     if (copy !== null && isWhole && crc32(new Uint8Array(copy)) === blob.checksum) return copy;
@@ -182,24 +242,22 @@ export class EmbeddedKvPool implements KvPool {
     this.#memory.remove(blob);
     this.#disk.add(blob);
     this.#pendingBytes += blob.size;
-    blob.file = "queued";
     this.#later(() => this.#write(blob));
   }
 
-  /** Writes a queued blob's file. The blob is read from DRAM until that is whole. */
+  /** Writes the blob's file, unless it was dropped meanwhile. The blob is read from DRAM until that is whole. */
   async #write(blob: Blob): Promise<void> {
-    if (blob.file !== "queued" || blob.bytes === null) return;
     const { bytes } = blob;
     const name = fileOf(blob);
-    blob.file = "writing";
-    const isWritten = await this.#attempt((files) => files.write(name, bytes));
+    const isWritten = bytes !== null && (await this.#attempt((files) => files.write(name, bytes)));
     this.#pendingBytes -= blob.size;
+    if (bytes === null) return;
+    const isKept = this.#disk.get(blob.key) === blob;
     blob.bytes = null;
-    blob.file = "written";
-    const isIndexed = this.#index.get(blob.key) === blob;
-    if (isWritten && isIndexed) return;
+    blob.hasFile = isWritten;
+    if (isWritten && isKept) return;
     // At once: while its file is being removed, another blob may be put under the key.
-    if (isIndexed) {
+    if (isKept) {
       this.#counts.evictions += 1;
       this.#forget(blob);
     }
@@ -208,24 +266,16 @@ export class EmbeddedKvPool implements KvPool {
 
   /** Removes a blob from both tiers, its file included. */
   #drop(blob: Blob): void {
-    const onDisk = blob.file === "written";
     this.#forget(blob);
-    if (onDisk) {
-      const name = fileOf(blob);
-      this.#later(() => this.#attempt((files) => files.remove(name)));
-    }
+    if (!blob.hasFile) return;
+    const name = fileOf(blob);
+    this.#later(() => this.#attempt((files) => files.remove(name)));
   }
 
-  /** Removes a blob from the index and from DRAM. The caller removes its file if that is complete. */
+  /** Removes a blob from both tiers. The caller removes its file if that is complete. */
   #forget(blob: Blob): void {
-    this.#index.delete(blob.key);
     this.#memory.remove(blob);
     this.#disk.remove(blob);
-    // One that is being written stays counted as pending until the disk has let go of its bytes.
-    if (blob.file === "queued") {
-      blob.file = "none";
-      this.#pendingBytes -= blob.size;
-    }
     blob.bytes = null;
   }
 
