@@ -3,7 +3,7 @@
 // the test whether engines that took new weights generate with them.
 
 import type { Clock } from "../core/base/clock.ts";
-import { AppError } from "../core/base/errors.ts";
+import { AppError, errorText } from "../core/base/errors.ts";
 import { type WeightEpoch, type WorkerId, weightEpoch } from "../core/base/ids.ts";
 import type { RolloutReader } from "../core/rollout/events.ts";
 import {
@@ -96,41 +96,40 @@ export interface Asked {
 }
 
 /** Asks one engine. Never rejects: every failure becomes an answer with a status and an error. */
-export function answerOf(
+export async function answerOf(
   worker: EngineWorker,
   { operation, nextEpoch }: Asked,
   { msMax, later, sidecar, signal }: AnswerLimits,
 ): Promise<ControlAnswer> {
-  return new Promise((resolve) => {
-    const ends: (() => void)[] = [];
-    const isCanary = operation.kind === "canary";
-    const hasAnswered = sidecar.waits.begin({
-      what: operationName(operation),
-      forWhom: `engine ${worker.workerId}`,
-      reason: isCanary ? "it has not generated the canary's tokens" : "it has not answered",
-      msMax,
-    });
-    const settle = (answer: ControlAnswer) => {
-      hasAnswered();
-      for (const end of ends.splice(0)) end();
-      resolve(answer);
-    };
-    const failed = (status: number, error: string) => settle({ status, body: { error } });
-    ends.push(later(() => failed(SILENT, `no answer within ${msMax / 1000} s`), msMax));
-    const workerFailed = (failedWorker: EngineWorker, message: string) => {
-      if (failedWorker === worker) failed(UNREACHABLE, message);
-    };
-    ends.push(sidecar.observe({ workerFailed }));
-    if (signal !== undefined) {
-      const give = () => failed(SILENT, "given up before it had answered");
-      signal.addEventListener("abort", give, { once: true });
-      ends.push(() => signal.removeEventListener("abort", give));
-      if (signal.aborted) return give();
-    }
-    worker.perform(operation, nextEpoch).then(settle, (error: unknown) => {
-      failed(500, error instanceof Error ? error.message : String(error));
-    });
+  const { promise, resolve } = Promise.withResolvers<ControlAnswer>();
+  const failed = (status: number, error: string) => resolve({ status, body: { error } });
+  const isCanary = operation.kind === "canary";
+  const hasAnswered = sidecar.waits.begin({
+    what: operationName(operation),
+    forWhom: `engine ${worker.workerId}`,
+    reason: isCanary ? "it has not generated the canary's tokens" : "it has not answered",
+    msMax,
   });
+  const cancel = later(() => failed(SILENT, `no answer within ${msMax / 1000} s`), msMax);
+  const workerFailed = (failedWorker: EngineWorker, message: string) => {
+    if (failedWorker === worker) failed(UNREACHABLE, message);
+  };
+  const unobserve = sidecar.observe({ workerFailed });
+  const giveUp = () => failed(SILENT, "given up before it had answered");
+  signal?.addEventListener("abort", giveUp);
+  try {
+    if (signal?.aborted) giveUp();
+    else {
+      const answered = worker.perform(operation, nextEpoch);
+      answered.then(resolve, (error: unknown) => failed(500, errorText(error)));
+    }
+    return await promise;
+  } finally {
+    hasAnswered();
+    cancel();
+    unobserve();
+    signal?.removeEventListener("abort", giveUp);
+  }
 }
 
 export const WAKE: EngineOperation = { kind: "wake", tags: [] };

@@ -73,7 +73,6 @@ const EVENTS: Readonly<Record<string, Make>> = {
   failed: () => ({ kind: "failed", reason: "killed" }),
   lost: () => ({ kind: "reach", reason: "lost" }),
   regained: () => ({ kind: "reach", reason: null }),
-  served: ({ attempt }) => ({ kind: "served", attempt }),
   leave: () => ({ kind: "leave", msMax: 1000 }),
   stay: () => ({ kind: "stay" }),
   drained: ({ departure }) => ({ kind: "drained", departure }),

@@ -38,7 +38,6 @@ export interface MemberRecord {
   readonly departure: number;
   /** Attempts in a row that did not bring the engine into service. */
   readonly tries: number;
-  readonly retryMs: number;
   readonly isGone: boolean;
   /** Version of the weights that the engine's server has reported last; null: none. */
   readonly reported: string | null;
@@ -95,7 +94,6 @@ export type MemberEvent =
   | { readonly kind: "failed"; readonly reason: string }
   /** The connection is lost (`reason`), or works again (null); the session goes on. */
   | { readonly kind: "reach"; readonly reason: string | null }
-  | { readonly kind: "served"; readonly attempt: number }
   | { readonly kind: "leave"; readonly msMax: number }
   | { readonly kind: "stay" }
   | { readonly kind: "drained"; readonly departure: number }
@@ -143,8 +141,6 @@ export type Effect =
       readonly isLeaving?: boolean;
     }
   | { readonly kind: "retry"; readonly attempt: number; readonly ms: number }
-  /** Report `served` after a while. */
-  | { readonly kind: "watch_service"; readonly attempt: number }
   /** Report `drained` when nothing runs on it, after `msMax` at the latest. */
   | { readonly kind: "drain"; readonly departure: number; readonly msMax: number }
   | { readonly kind: "forget" }
@@ -156,7 +152,7 @@ export interface Step {
 }
 
 /** Pause between two attempts to open an engine that is down: the first one, and the longest. */
-export const RETRY_MS = 100;
+const RETRY_MS = 100;
 export const RETRY_MS_MAX = 2_000;
 /** Attempts that fail alike: the first ones are reported, and then about one per minute. */
 const TRIES_REPORTED = 8;
@@ -178,7 +174,6 @@ export function newMember(wanted: WeightEpoch): MemberRecord {
     attempt: 0,
     departure: 0,
     tries: 0,
-    retryMs: RETRY_MS,
     isGone: false,
     reported: null,
     stale: null,
@@ -206,10 +201,6 @@ export function next(member: MemberRecord, event: MemberEvent): Step {
       return isOpen || member.link === "checking" ? down(member, event.reason) : step(member);
     case "reach":
       return reach({ ...member, lost: event.reason });
-    case "served":
-      return step(
-        member.attempt === event.attempt && isOpen ? { ...member, retryMs: RETRY_MS } : member,
-      );
     case "leave":
       return leave(member, event.msMax);
     case "stay":
@@ -254,6 +245,10 @@ function step(member: MemberRecord, ...effects: Effect[]): Step {
   return { member, effects };
 }
 
+function first(effect: Effect, { member, effects }: Step): Step {
+  return step(member, effect, ...effects);
+}
+
 function isUnderWay({ link, attempt, state }: MemberRecord, event: { attempt: number }): boolean {
   const isLast = attempt === event.attempt && state !== "leaving";
   return isLast && (link === "opening" || link === "checking");
@@ -288,20 +283,17 @@ function checked(member: MemberRecord, event: Extract<MemberEvent, { kind: "chec
     case "behind": {
       const uncertain = result.isGiven ? null : member.uncertain;
       const behind = { ...member, link: "open", held: null, wanted: epoch, uncertain } as const;
-      const { member: fenced, effects } = fence(behind, uncertain ?? result.reason);
-      return step(fenced, { kind: "use_opened" }, ...effects);
+      return first({ kind: "use_opened" }, fence(behind, uncertain ?? result.reason));
     }
-    case "current": {
-      const { member: placed, effects } = place({ ...member, link: "open", wanted: epoch });
-      return step(placed, { kind: "use_opened" }, ...effects);
-    }
+    case "current":
+      return first({ kind: "use_opened" }, place({ ...member, link: "open", wanted: epoch }));
     default:
       return unreachable(result);
   }
 }
 
 function place(member: MemberRecord): Step {
-  const { wanted, lost, attempt } = member;
+  const { wanted, lost } = member;
   const state = lost === null ? "ready" : "reconnecting";
   const serving = {
     state,
@@ -311,9 +303,8 @@ function place(member: MemberRecord): Step {
     uncertain: null,
     tries: 0,
   } as const;
-  const effects: Effect[] = [{ kind: "place" }];
-  if (lost !== null) effects.push({ kind: "set_reachable", isReachable: false });
-  return step({ ...member, ...serving }, ...effects, TELL, { kind: "watch_service", attempt });
+  const unreached: Effect[] = lost === null ? [] : [{ kind: "set_reachable", isReachable: false }];
+  return step({ ...member, ...serving }, { kind: "place" }, ...unreached, TELL);
 }
 
 /** Takes a member out of service and keeps its connection. A member that leaves does so without its requests. */
@@ -355,8 +346,7 @@ function stale(member: MemberRecord): Step {
 function reportsCurrent(member: MemberRecord, epoch: WeightEpoch): Step {
   if (member.state !== "fenced" || member.link !== "open" || member.uncertain !== null)
     return step(member);
-  const { member: placed, effects } = place({ ...member, wanted: epoch });
-  return step(placed, { kind: "advance" }, ...effects);
+  return first({ kind: "advance" }, place({ ...member, wanted: epoch }));
 }
 
 function reach(member: MemberRecord): Step {
@@ -377,8 +367,7 @@ function reach(member: MemberRecord): Step {
 function lose(member: MemberRecord, reason: string): Step {
   if (member.link !== "open") return step(member);
   const state = member.state === "leaving" ? "leaving" : "down";
-  const { member: closed, effects } = down({ ...member, state }, reason);
-  return step(closed, { kind: "remove" }, ...effects);
+  return first({ kind: "remove" }, down({ ...member, state }, reason));
 }
 
 /**
@@ -386,7 +375,7 @@ function lose(member: MemberRecord, reason: string): Step {
  * ended.
  */
 function down(member: MemberRecord, reason: string): Step {
-  const { link, attempt, retryMs } = member;
+  const { link, attempt } = member;
   const isKept = member.state === "leaving" || member.state === "reconnecting";
   const state = isKept ? member.state : "down";
   const isNews = link === "open" || state !== member.state || reason !== member.reason;
@@ -404,8 +393,8 @@ function down(member: MemberRecord, reason: string): Step {
   } as const;
   const effects: Effect[] = [{ kind: "close" }, ...(isReported ? [TELL] : [])];
   if (state === "leaving") return step(closed, ...effects);
-  const later = { ...closed, retryMs: Math.min(RETRY_MS_MAX, retryMs * 2) };
-  return step(later, ...effects, { kind: "retry", attempt, ms: retryMs });
+  const ms = Math.min(RETRY_MS_MAX, RETRY_MS * 2 ** member.tries);
+  return step(closed, ...effects, { kind: "retry", attempt, ms });
 }
 
 /** A member that leaves already keeps its deadline, unless this one is immediate. */
@@ -418,10 +407,7 @@ function leave(member: MemberRecord, msMax: number): Step {
     reason: "removed by a client",
     departure,
   } as const;
-  if (!member.isPlaced) {
-    const { member: removed, effects } = gone(leaving);
-    return step(removed, TELL, ...effects);
-  }
+  if (!member.isPlaced) return first(TELL, gone(leaving));
   const drain: Effect = { kind: "drain", departure, msMax };
   const isReachable = member.lost === null;
   return step(leaving, TELL, { kind: "set_reachable", isReachable, isLeaving: true }, drain);

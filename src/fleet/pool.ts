@@ -66,8 +66,6 @@ export interface WorkerPoolOptions {
   readonly workersMin?: number;
 }
 
-/** After this time of service, the pause before the next attempt to open the engine is the shortest again. */
-const SERVED_MS = 10_000;
 /** Interval between polls of the requests that a leaving worker still runs. */
 const LEAVE_POLL_MS = 50;
 
@@ -282,9 +280,6 @@ export class WorkerPool {
           if (member.record.attempt === effect.attempt) void this.#open(member);
         });
         return;
-      case "watch_service":
-        this.#after(SERVED_MS, () => this.#apply(member, { ...effect, kind: "served" }));
-        return;
       case "drain":
         void this.#drain(member, effect);
         return;
@@ -364,12 +359,9 @@ export class WorkerPool {
       member.worker = null;
       member.candidate = null;
       await Promise.all([before?.close(), candidate?.close()]);
-      const wait = { what: `engine ${workerId}`, forWhom: source.name, msMax: null };
-      const opening = {
-        ...wait,
-        reason: "it is being opened: it loads weights, or cannot be reached",
-      };
-      const worker = await sidecar.waits.during(opening, () =>
+      const reason = "it is being opened: it loads weights, or cannot be reached";
+      const wait = { what: `engine ${workerId}`, forWhom: source.name, reason, msMax: null };
+      const worker = await sidecar.waits.during(wait, () =>
         source.open({ workerId, epoch, reach }),
       );
       opened = worker;

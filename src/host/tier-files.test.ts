@@ -36,29 +36,6 @@ async function make(options: { parent?: string; memoryBytes: number; diskBytes: 
   };
 }
 
-test("EmbeddedKvPool on a real disk: get returns the bytes that were put, and they belong to the caller", async () => {
-  const { pool } = await make({ memoryBytes: 3 * BLOB_BYTES, diskBytes: 2 * BLOB_BYTES });
-  expect(pool.put(keyOf(1), blobOf(1))).toBe(true);
-  const first = await pool.get(keyOf(1));
-  expect(first).toEqual(blobOf(1));
-  expect(pool.stats()).toMatchObject({ puts: 1, hits: 1, misses: 0, memoryBytes: BLOB_BYTES });
-  new Uint8Array(first ?? new ArrayBuffer(0)).fill(0);
-  expect(await pool.get(keyOf(1))).toEqual(blobOf(1));
-  await pool.close();
-});
-
-test("EmbeddedKvPool on a real disk: bytes come back from the disk as they were", async () => {
-  const { pool } = await make({ memoryBytes: BLOB_BYTES, diskBytes: 4 * BLOB_BYTES });
-  for (const token of [1, 2, 3]) {
-    expect(pool.put(keyOf(token), blobOf(token))).toBe(true);
-    await pool.settled();
-  }
-  expect(pool.stats()).toMatchObject({ memoryBytes: BLOB_BYTES, diskBytes: 2 * BLOB_BYTES });
-  for (const token of [1, 2, 3]) expect(await pool.get(keyOf(token))).toEqual(blobOf(token));
-  expect(pool.stats()).toMatchObject({ hits: 3, evictions: 0, diskErrors: 0 });
-  await pool.close();
-});
-
 test("EmbeddedKvPool on a real disk: closed, it holds nothing, takes nothing, and can be closed again", async () => {
   const { pool } = await make({ memoryBytes: BLOB_BYTES, diskBytes: 4 * BLOB_BYTES });
   for (const token of [1, 2]) pool.put(keyOf(token), blobOf(token));

@@ -6,11 +6,6 @@ import { AppError } from "../../core/base/errors.ts";
 
 const reload = { method: "reload_weights", kwargs: { weights_path: "/w/1" } };
 
-test("get_world_size: the sum of the engines'", async () => {
-  const fixture = await Fixture.ofRanks(1, 4, 2);
-  expect((await fixture.call("GET", "/get_world_size")).body).toEqual({ world_size: 7 });
-});
-
 test("calls to engines that do not answer are bounded, and /health answers all the same", async () => {
   const fixture = await Fixture.open();
   const gate = Promise.withResolvers<{ status: number; body: object }>();
@@ -27,6 +22,7 @@ test("calls to engines that do not answer are bounded, and /health answers all t
 
 test("init_weight_transfer_engine: each engine's ranks follow those before it", async () => {
   const fixture = await Fixture.ofRanks(1, 4, 2);
+  expect((await fixture.call("GET", "/get_world_size")).body).toEqual({ world_size: 7 });
   const info = { master_address: "a", master_port: 1, rank_offset: 1, world_size: 8 };
   await fixture.call("POST", "/init_weight_transfer_engine", { init_info: info });
   const bodies = [0, 1, 2].map((i) => fixture.worker(i).lastBody);
@@ -60,13 +56,6 @@ test("an update's answer is an engine's own; a method's results are those of all
   });
 });
 
-test("pause: names a mode it does not know", async () => {
-  const fixture = await Fixture.open();
-  await expect(fixture.call("POST", "/pause?mode=now")).rejects.toThrow(
-    'mode is "now"; it is one of abort, wait, keep',
-  );
-});
-
 test("health: 503 with every worker's state when none serves", async () => {
   const fixture = await Fixture.open();
   expect((await fixture.call("GET", "/health")).status).toBe(200);
@@ -74,19 +63,6 @@ test("health: 503 with every worker's state when none serves", async () => {
   const answer = await fixture.call("GET", "/health");
   expect(answer.status).toBe(503);
   expect(JSON.stringify(answer.body)).toContain('"reason":"killed"');
-});
-
-test("sleep and wake_up: nothing runs in between, KV cache last", async () => {
-  const fixture = await Fixture.open();
-  const requests = fixture.ask(2);
-  await fixture.steps(3);
-  await fixture.call("POST", "/sleep?level=1");
-  expect(fixture.sidecar.rollout.isQuiet).toBe(true);
-  await fixture.call("POST", "/wake_up?tags=weights");
-  expect(fixture.sidecar.rollout.pauseMode).toBe("keep");
-  await fixture.call("POST", "/wake_up?tags=kv_cache");
-  await fixture.steps(60);
-  expect(requests.every(({ response }) => response.finish === "stop")).toBe(true);
 });
 
 test("start: a body that is not JSON pauses nothing", async () => {
@@ -118,20 +94,6 @@ test("update: waits for an engine that is being opened again, where there is no 
   expect(fixture.states).toEqual(["ready", "ready", "ready"]);
 });
 
-test("update: waits for a pause that has not taken hold", async () => {
-  const fixture = await Fixture.open();
-  fixture.ask(2);
-  await fixture.steps(3);
-  await begun(fixture, "/pause?mode=wait");
-  let inFlight = -1;
-  fixture.worker(0).script = () => {
-    inFlight = fixture.sidecar.rollout.unfinished;
-    return { status: 200, body: {} };
-  };
-  await fixture.call("POST", "/collective_rpc", reload);
-  expect(inFlight).toBe(0);
-});
-
 test("pause: one that comes while weights change outlasts the update", async () => {
   const fixture = await Fixture.open();
   const requests = fixture.ask(2);
@@ -144,8 +106,11 @@ test("pause: one that comes while weights change outlasts the update", async () 
   expect(requests.map(({ response }) => response.length)).toEqual(lengths);
 });
 
-test("pause wait: is refused while weights change, for nothing can end then", async () => {
+test("pause: an unknown mode is refused by name, and wait while weights change, for nothing can end then", async () => {
   const fixture = await Fixture.open();
+  await expect(fixture.call("POST", "/pause?mode=now")).rejects.toThrow(
+    'mode is "now"; it is one of abort, wait, keep',
+  );
   const requests = fixture.ask(2);
   await fixture.step();
   await fixture.call("POST", "/start_weight_update", {});

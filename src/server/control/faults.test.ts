@@ -11,7 +11,6 @@ import {
 import { weightEpoch } from "../../core/base/ids.ts";
 
 const reload = { method: "reload_weights", kwargs: { weights_path: "/w/1" } };
-const NAN = { status: 500, body: { error: "the weights do not generate: a logprob is none" } };
 
 /** Makes the worker leave the next request unanswered. */
 function mute(worker: ScriptedWorker): void {
@@ -94,15 +93,6 @@ test("deadline: a silent engine is named with 504 and opened again; the others a
   expect(requests.every(({ response }) => response.finish === "stop")).toBe(true);
 });
 
-test("deadline: a harmless request that an engine does not answer is a 504, and changes no state", async () => {
-  const fixture = await Fixture.open();
-  mute(fixture.worker(0));
-  const { answer } = await begun(fixture, "/reset_prefix_cache");
-  await fixture.passTime();
-  expect((await answer).status).toBe(504);
-  expect(fixture.states).toEqual(["ready", "ready", "ready"]);
-});
-
 test("deadline: an engine that does not stop for an update is opened again, and its requests continue elsewhere", async () => {
   const fixture = await Fixture.open();
   const requests = fixture.ask(6);
@@ -120,16 +110,6 @@ test("deadline: an engine that does not stop for an update is opened again, and 
   expect(requests.every(({ response }) => response.finish === "stop")).toBe(true);
 });
 
-test("an engine that dies before it has answered does not hold the update", async () => {
-  const fixture = await Fixture.open();
-  mute(fixture.worker(2));
-  const { answer } = await begun(fixture, "/collective_rpc", reload);
-  await fixture.step();
-  fixture.worker(2).kill();
-  expect(said(await answer)).toMatch(/^500 .*engine-2 answered 502: killed/);
-  expect(fixture.states).toEqual(["ready", "ready", "down"]);
-});
-
 test("an update that is left open is given up, and the log names the engines that are opened again", async () => {
   const fixture = await Fixture.open({ keepsWeights: false });
   await fixture.call("POST", "/start_weight_update", {});
@@ -140,17 +120,6 @@ test("an update that is left open is given up, and the log names the engines tha
   expect(fixture.notices).toMatchObject([
     { kind: "abandoned", reason: "no request for 5 s", reopened: "engine-0, engine-1" },
   ]);
-});
-
-test("abort_weight_update: gives up a request under way, whatever it waits for", async () => {
-  const fixture = await Fixture.open({ keepsWeights: false });
-  mute(fixture.worker(0));
-  const { answer } = await begun(fixture, "/collective_rpc", reload);
-  await fixture.steps(5);
-  const aborted = await fixture.call("POST", "/abort_weight_update");
-  expect(aborted.status).toBe(200);
-  expect((await answer).status).toBe(504);
-  expect(fixture.sidecar.rollout.pauseMode).toBeNull();
 });
 
 test("an open update: another start is refused, and a resume is deferred, as is_paused says", async () => {
@@ -205,15 +174,6 @@ test("pause: is_paused counts its seconds", async () => {
   expect(await state()).toMatchObject({ is_paused: true, paused_s: 90 });
   await fixture.call("POST", "/resume");
   expect(await state()).toMatchObject({ is_paused: false, paused_s: null });
-});
-
-test("an engine that failed at an update does not serve because it reports the new version", async () => {
-  const fixture = await Fixture.open();
-  fixture.worker(1).generates = () => NAN;
-  await fixture.call("POST", "/collective_rpc", reload);
-  const { epoch } = fixture.sidecar.rollout;
-  fixture.pool.tell(fixture.pool.members, () => ({ kind: "reports_current", epoch }));
-  expect(fixture.states).toEqual(["ready", "fenced", "ready"]);
 });
 
 /** An engine comes back, and answers so to the weights that it is given. */
