@@ -1,20 +1,22 @@
-// Runs a target in a process of its own, and starts another one behind the input at which it crashed or hung.
-// Samples the process's memory all the while.
+// Runs a target in a process of its own, which is this file as a program, and starts another one behind the input at which it
+// crashed or hung. Which inputs run is in a file that both have mapped: it is readable even while the process hangs, or
+// after it has died.
 
-import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
-import type { ChildOptions } from "./child.ts";
-import { Progress } from "./progress.ts";
-import type { Finding } from "./run.ts";
+import { join, resolve } from "node:path";
+import { type Finding, type RunRange, runTarget } from "./run.ts";
+import type { FuzzTarget } from "./target.ts";
 
-export interface Supervised extends Omit<ChildOptions, "progress"> {
+export interface Supervised extends RunRange {
+  /** Exports `targets`. */
+  readonly module: string;
+  readonly name: string;
   /** An input that takes longer has hung, or its machine was busy. */
   readonly hangMs: number;
 }
 
 export interface Outcome {
-  readonly name: string;
   readonly inputs: number;
   readonly seconds: number;
   readonly failures: readonly Finding[];
@@ -24,103 +26,98 @@ export interface Outcome {
 }
 
 const SAMPLE_MS = 200;
-const PAGE_BYTES = 4096;
-const MIB = 2 ** 20;
 const LOG_CHARACTERS_MAX = 4_000;
-const CHILD = join(import.meta.dir, "child.ts");
+/** Maximum of inputs that run at the same time. */
+const SLOTS_MAX = 64;
+/** Inputs between two garbage collections, so that memory figures do not depend on the collector. */
+const COLLECT_EVERY = 20_000;
 
-interface Part {
-  readonly findings: readonly Finding[];
-  /** Index at which another process continues; null: all inputs are done. */
-  readonly next: number | null;
-  readonly died: { kind: "crash" | "hang"; finding: Finding } | null;
-  readonly taken: number;
-  readonly rssMibMax: number;
+/** The number of inputs that were started, then of each slot the index of its input and since when it runs, ms; 0: none does. */
+function progressIn(path: string): Float64Array {
+  const bytes = Bun.mmap(path, { shared: true });
+  return new Float64Array(bytes.buffer, bytes.byteOffset, 1 + 2 * SLOTS_MAX);
+}
+
+function running(progress: Float64Array): { index: number; sinceMs: number }[] {
+  const slots = Array.from({ length: SLOTS_MAX }, (_, slot) => ({
+    index: progress[1 + 2 * slot] ?? 0,
+    sinceMs: progress[2 + 2 * slot] ?? 0,
+  }));
+  return slots.filter(({ sinceMs }) => sinceMs > 0).sort((a, b) => a.index - b.index);
 }
 
 export async function supervise(options: Supervised): Promise<Outcome> {
   const startMs = performance.now();
-  const parts: Part[] = [];
-  const count = () => parts.reduce((sum, one) => sum + one.findings.length + (one.died ? 1 : 0), 0);
-  let inputs = 0;
-  for (let from: number | null = options.from; from !== null && count() < options.findingsMax; ) {
-    const part: Part = await runPart({ ...options, from });
-    parts.push(part);
-    inputs += part.taken;
-    from = part.next;
-  }
-  const died = parts.flatMap(({ died: one }) => one ?? []);
-  return {
-    name: options.name,
-    inputs,
-    seconds: (performance.now() - startMs) / 1000,
-    failures: parts.flatMap(({ findings }) => findings),
-    crashes: died.filter(({ kind }) => kind === "crash").map(({ finding }) => finding),
-    hangs: died.filter(({ kind }) => kind === "hang").map(({ finding }) => finding),
-    rssMibMax: Math.max(0, ...parts.map((part) => part.rssMibMax)),
-  };
-}
-
-async function runPart(options: Supervised): Promise<Part> {
+  const [failures, crashes, hangs]: [Finding[], Finding[], Finding[]] = [[], [], []];
   const folder = mkdtempSync(join(tmpdir(), "foretoken-fuzz-"));
   const path = join(folder, "progress");
-  const progress = Progress.create(path);
-  const { module, name, seed, from, to, findingsMax } = options;
-  const given: ChildOptions = { module, name, seed, from, to, findingsMax, progress: path };
-  const child = Bun.spawn([process.execPath, CHILD, JSON.stringify(given)], {
-    stdout: "pipe",
-    stderr: "pipe",
-  });
-  const output = new Response(child.stdout).text();
-  const log = new Response(child.stderr).text();
+  let inputs = 0;
   let rssMibMax = 0;
-  let hung: number | null = null;
-  const timer = setInterval(() => {
-    rssMibMax = Math.max(rssMibMax, residentMib(child.pid));
-    const latest = Date.now() - options.hangMs;
-    const late = progress.running().filter(({ sinceMs }) => sinceMs < latest);
-    if (late.length === 0 || hung !== null) return;
-    hung = Math.min(...late.map(({ index }) => index));
-    child.kill("SIGKILL");
-  }, SAMPLE_MS);
-  const exitCode = await child.exited;
-  clearInterval(timer);
-  const taken = progress.started;
-  const running = progress.running();
-  rmSync(folder, { recursive: true, force: true });
-  const findings = parsed(await output);
-  if (exitCode === 0) return { findings, next: null, died: null, taken, rssMibMax };
-  const reason = (await log).slice(-LOG_CHARACTERS_MAX);
-  const others = running.map(({ index }) => index).sort((a, b) => a - b);
-  const index = hung ?? others.at(-1) ?? from;
-  const problem =
-    hung === null
-      ? `the process ended with ${child.signalCode ?? exitCode}: ${reason}`
-      : `no end after ${options.hangMs} ms`;
-  const input = `in flight: ${others.join(", ")}`;
-  const kind = hung === null ? ("crash" as const) : ("hang" as const);
-  // Where nothing began, no other process would get further.
-  const next = taken === 0 ? null : Math.max(index, ...others) + 1;
-  return {
-    findings,
-    next: next !== null && next < to ? next : null,
-    died: { kind, finding: { index, problem, input } },
-    taken,
-    rssMibMax,
-  };
-}
-
-function parsed(output: string): Finding[] {
-  const lines = output.split("\n").filter((line) => line.startsWith('{"index"'));
-  return lines.map((line) => JSON.parse(line) as Finding);
-}
-
-/** 0: the process has gone. */
-function residentMib(pid: number): number {
-  try {
-    const [, pages] = readFileSync(`/proc/${pid}/statm`, "utf8").split(" ");
-    return (Number(pages) * PAGE_BYTES) / MIB;
-  } catch {
-    return 0;
+  let next: number | null = options.from;
+  while (next !== null && failures.length + crashes.length + hangs.length < options.findingsMax) {
+    const from: number = next;
+    writeFileSync(path, new Uint8Array(8 * (1 + 2 * SLOTS_MAX)));
+    const progress = progressIn(path);
+    const child = Bun.spawn(
+      [process.execPath, import.meta.path, JSON.stringify({ ...options, from }), path],
+      { stdout: "pipe", stderr: "pipe" },
+    );
+    const [output, log] = [new Response(child.stdout).text(), new Response(child.stderr).text()];
+    let hung: number | null = null;
+    const timer = setInterval(() => {
+      const latest = Date.now() - options.hangMs;
+      const late = running(progress).find(({ sinceMs }) => sinceMs < latest);
+      if (late === undefined || hung !== null) return;
+      hung = late.index;
+      child.kill("SIGKILL");
+    }, SAMPLE_MS);
+    const exitCode = await child.exited;
+    clearInterval(timer);
+    const started = progress[0] ?? 0;
+    inputs += started;
+    rssMibMax = Math.max(rssMibMax, (child.resourceUsage()?.maxRSS ?? 0) / 2 ** 20);
+    const lines = (await output).split("\n").filter((line) => line.startsWith('{"index"'));
+    failures.push(...lines.map((line): Finding => JSON.parse(line)));
+    const others = running(progress).map(({ index }) => index);
+    const last = others.at(-1) ?? from;
+    const input = `in flight: ${others.join(", ")}`;
+    if (hung !== null) {
+      hangs.push({ index: hung, problem: `no end after ${options.hangMs} ms`, input });
+    } else if (exitCode !== 0) {
+      const reason = `${child.signalCode ?? exitCode}: ${(await log).slice(-LOG_CHARACTERS_MAX)}`;
+      crashes.push({ index: last, problem: `the process ended with ${reason}`, input });
+    }
+    // Where nothing began, no other process would get further.
+    next = exitCode === 0 || started === 0 || last + 1 >= options.to ? null : last + 1;
   }
+  rmSync(folder, { recursive: true, force: true });
+  const seconds = (performance.now() - startMs) / 1000;
+  return { inputs, seconds, failures, crashes, hangs, rssMibMax };
+}
+
+/** Findings go to stdout, a line of JSON each. */
+async function runHere(options: Supervised, path: string): Promise<void> {
+  const { targets } = (await import(resolve(options.module))) as { targets: FuzzTarget[] };
+  const found = targets.find(({ name }) => name === options.name);
+  if (found === undefined) throw new Error(`there is no target ${options.name}`);
+  const progress = progressIn(path);
+  await runTarget(found, {
+    ...options,
+    started: (index, slot) => {
+      if (index % COLLECT_EVERY === 0) Bun.gc(true);
+      progress[0] = (progress[0] ?? 0) + 1;
+      progress[1 + 2 * slot] = index;
+      progress[2 + 2 * slot] = Date.now();
+    },
+    ended: (slot) => {
+      progress[2 + 2 * slot] = 0;
+    },
+    found: (finding) => console.log(JSON.stringify(finding)),
+  });
+}
+
+if (import.meta.main) {
+  const [, , options = "", path = ""] = process.argv;
+  await runHere(JSON.parse(options), path);
+  process.exit(0);
 }

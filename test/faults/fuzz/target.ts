@@ -2,6 +2,9 @@
 // parser to three promises: it answers or refuses (AppError), it ends, and the next input is taken as if the last one
 // had not been.
 
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { AppError, type ErrorCode } from "../../../src/core/base/errors.ts";
 import type { Inputs } from "./generator.ts";
 
@@ -51,3 +54,36 @@ export async function readOrRefused<R>(
 
 /** A message repeats at most a part of its input. */
 const MESSAGE_CHARACTERS_MAX = 20_000;
+
+/** Files in memory, as far as the machine has such a folder. */
+const FOLDER = process.platform === "linux" ? "/dev/shm" : tmpdir();
+
+/** A target whose parser takes the path of a file. `ending`: of its name. `codes`: with which it may be refused. */
+export function fileTarget<T extends Uint8Array | readonly Uint8Array[]>(
+  name: string,
+  inputs: Inputs<T>,
+  given: {
+    ending: string;
+    codes: readonly ErrorCode[];
+    read: (path: string, bytes: Uint8Array) => unknown;
+  },
+): FuzzTarget {
+  const { ending, codes, read } = given;
+  return target(name, () => {
+    const folder = mkdtempSync(join(FOLDER, "foretoken-fuzz-"));
+    const path = join(folder, `input${ending}`);
+    return {
+      inputs,
+      take: async (input: T) => {
+        const bytes = input instanceof Uint8Array ? input : joined(input);
+        writeFileSync(path, bytes);
+        await readOrRefused(codes, () => read(path, bytes));
+      },
+      close: () => rmSync(folder, { recursive: true, force: true }),
+    };
+  });
+}
+
+export function joined(parts: readonly Uint8Array[]): Uint8Array {
+  return new Uint8Array(Buffer.concat(parts));
+}

@@ -87,34 +87,19 @@ const JSON_VALUES = ["null", "true", "false", "0", "-0", "-1", "1", "2", "1.5", 
   .concat(["[null]", '{"":null}', "[1,2,3]", '["a"]']);
 const VALUES = [...JSON_VALUES, "nan", "x", ",", ":", "]", "}", "\n"];
 
-/** In a text: from, to, from, to ... */
-type Ranges = Uint16Array | Uint32Array;
+/** A place in a text. */
+type Range = readonly [from: number, to: number];
 
-interface Tokens {
-  /** Strings, numbers, names and brackets. */
-  readonly places: Ranges;
-  /** Values alone: with another value in its place it is still JSON. */
-  readonly values: Ranges;
-}
-
-/** Thousands of texts are varied again and again: kept is what takes long to find, in few bytes. */
-const known = new WeakMap<Uint8Array, Tokens>();
 const TOKEN = /"(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]*|\w+|[[\]{},:=]/g;
 
-function tokensIn(bytes: Uint8Array, text: string): Tokens {
-  const found = known.get(bytes);
-  if (found !== undefined) return found;
-  const places: number[] = [];
-  const values: number[] = [];
+/** Places of strings, numbers, names and brackets; `values`: of values alone, in whose place another value leaves it JSON. */
+function tokensIn(text: string, values: boolean): Range[] {
+  const places: Range[] = [];
   for (const { index, 0: token } of text.matchAll(TOKEN)) {
-    places.push(index, index + token.length);
-    const isValue = !"[]{},:=".includes(token) && text[index + token.length] !== ":";
-    if (isValue) values.push(index, index + token.length);
+    const end = index + token.length;
+    if (!values || (!"[]{},:=".includes(token) && text[end] !== ":")) places.push([index, end]);
   }
-  const Kind = text.length < 2 ** 16 ? Uint16Array : Uint32Array;
-  const tokens = { places: new Kind(places), values: new Kind(values) };
-  known.set(bytes, tokens);
-  return tokens;
+  return places;
 }
 
 const encoder = new TextEncoder();
@@ -127,18 +112,15 @@ export function editedText(base: Uint8Array, other: Uint8Array, dice: Dice): Byt
   if (dice.below(EDITED_AS_BYTES) === 0) return editedBytes(base, other, dice);
   const isValue = dice.below(2) === 0;
   const [text, others] = [decoder.decode(base), decoder.decode(other)];
-  const [own, from] = [tokensIn(base, text), tokensIn(other, others)];
-  const [places, sources] = isValue ? [own.values, from.values] : [own.places, from.places];
-  const count = places.length / 2;
-  if (count === 0) return editedBytes(base, other, dice);
+  const [places, sources] = [tokensIn(text, isValue), tokensIn(others, isValue)];
+  if (places.length === 0) return editedBytes(base, other, dice);
   let out = "";
   let at = 0;
   let token = 0;
-  for (let left = 1 + dice.below(2); left > 0 && token < count; left -= 1) {
-    token += dice.below(count - token);
-    const [start = 0, end = 0] = places.slice(2 * token, 2 * token + 2);
-    const place = 2 * dice.below(Math.max(1, sources.length / 2));
-    const taken = others.slice(sources[place] ?? 0, sources[place + 1] ?? 0);
+  for (let left = 1 + dice.below(2); left > 0 && token < places.length; left -= 1) {
+    token += dice.below(places.length - token);
+    const [start, end] = places[token] ?? [at, at];
+    const taken = others.slice(...(sources[dice.below(Math.max(1, sources.length))] ?? [0, 0]));
     const value = dice.below(2) === 0 && taken !== "" ? taken : dice.one(JSON_VALUES);
     out += text.slice(at, start);
     out += isValue ? value : replacement({ taken, own: text.slice(start, end), dice });

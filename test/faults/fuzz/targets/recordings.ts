@@ -7,9 +7,8 @@ import {
   readTrace,
   type TraceGroup,
 } from "../../../../src/tools/replay/recordings.ts";
-import { fileTarget } from "../file-target.ts";
 import { jsonOf, PLAIN, type Schema } from "../json-text.ts";
-import { type FuzzTarget, readOrRefused, target } from "../target.ts";
+import { type FuzzTarget, fileTarget, readOrRefused, target } from "../target.ts";
 import { inPieces, textInputs } from "../variations.ts";
 
 const ids: Schema = { type: "array", items: { type: "integer", minimum: 0, maximum: 2 ** 31 } };

@@ -5,9 +5,8 @@ import fc from "fast-check";
 import { addFields, readFields } from "../../../../src/cli/commander-fields.ts";
 import { SERVING_FIELDS } from "../../../../src/cli/serve-command.ts";
 import { FIELDS, type FieldName, fileKey } from "../../../../src/config/fields.ts";
-import { fileTarget } from "../file-target.ts";
 import { anyJson } from "../json-text.ts";
-import type { FuzzTarget } from "../target.ts";
+import { type FuzzTarget, fileTarget } from "../target.ts";
 import { textInputs } from "../variations.ts";
 
 const SETTINGS = SERVING_FIELDS.filter((name) => name !== "config");

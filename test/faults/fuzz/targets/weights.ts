@@ -3,9 +3,8 @@
 
 import fc from "fast-check";
 import { openSafetensors, readTensor } from "../../../../src/engines/llama/checkpoint.ts";
-import { fileTarget, joined } from "../file-target.ts";
 import { anyJson } from "../json-text.ts";
-import type { FuzzTarget } from "../target.ts";
+import { type FuzzTarget, fileTarget, joined } from "../target.ts";
 import { bytesInputs } from "../variations.ts";
 
 const encoder = new TextEncoder();
