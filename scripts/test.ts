@@ -22,8 +22,10 @@ const PYTHON_TESTS = [
   "test/e2e/grpo.e2e.test.ts",
 ];
 const PACKAGE_TESTS = "test/packages";
-/** Benches at their smallest, for one to two minutes each: run with --vllm, not with --all. */
-const LONG_VLLM_TESTS = [`${VLLM_TESTS}/bench.test.ts`, `${VLLM_TESTS}/beside-servers.test.ts`];
+/** They take a minute or more each, and repeat in part what others show: run with --vllm, not with --all. */
+const LONG_VLLM_TESTS = ["bench", "plugin-servers", "priced"].map(
+  (name) => `${VLLM_TESTS}/${name}.test.ts`,
+);
 /** ms for one test, on a machine that does other work too; a rollout, a restart and a start of two servers fit into the second. */
 const TIMEOUT_MS = "180000";
 /** Many tests wait for processes and deadlines: two files at a time take two thirds of the time. */

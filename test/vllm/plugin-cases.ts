@@ -10,7 +10,7 @@ import { pathOf } from "../../src/tools/doctor/engine.ts";
 import { CuttingProxy } from "../faults/cutting-proxy.ts";
 import { type Bed, faultsOf, movedIn, plainly, roll } from "./bed.ts";
 import { expectDrawn, expectDrawnAsPlain, expectGreedyAsPlain } from "./drawn-as-plain.ts";
-import { CHUNK_TOKENS, Fleet, livingIn, promptIds } from "./fleet.ts";
+import { CHUNK_TOKENS, Fleet, INTERPRETER, livingIn, promptIds } from "./fleet.ts";
 import { scaledModel } from "./other-weights.ts";
 
 /** The bundled model's, model/hf/config.json. */
@@ -33,9 +33,25 @@ export interface Runner {
   readonly tokensMax: number;
   /** Rollouts that are disturbed: groups, responses of a group, and tokens before the disturbance. */
   readonly small: { readonly groups: number; readonly n: number; readonly afterTokens: number };
-  /** Whether only what is drawn is looked at: faults and the budget are the same as in another run. */
+  /** Whether only what is drawn is looked at: faults and the budget are those of another run. */
   readonly isShort?: boolean;
 }
+
+/** vLLM's second model runner, without a GPU. */
+export const SECOND: Runner = {
+  number: 2,
+  reason: "has Triton here",
+  env: INTERPRETER,
+  args: ["--max-model-len", "1600", "--", "--max-num-seqs", "8"],
+  speculation: { method: "ngram_gpu", model: "foretoken_vllm.speculator" },
+  drafts: 4,
+  // But for the budget's own case, step times of the interpreter do not decide what is drafted.
+  settings: { probability_min: 0.02 },
+  groups: 2,
+  n: 4,
+  tokensMax: 64,
+  small: { groups: 2, n: 2, afterTokens: 60 },
+};
 
 interface EngineLine {
   readonly engine: string;

@@ -1,13 +1,13 @@
-// Two real vLLM servers that draft by the plugin, as `foretoken up --plugin` starts them: the same cases under vLLM's
-// first model runner and under its second. The second needs no GPU here: Triton's interpreter runs its kernels
-// (interpreter/), and asynchronous scheduling is on.
+// Two real vLLM servers that draft by the plugin, as `foretoken up --plugin` starts them: all cases under vLLM's first model
+// runner, and what is drawn under its second (plugin-servers.test.ts has the other cases). The second needs no GPU here:
+// Triton's interpreter runs its kernels (interpreter/), and asynchronous scheduling is on.
 
 import { describe, expect, setDefaultTimeout, test } from "bun:test";
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { TEST_MS_MAX } from "./bed.ts";
 import { INTERPRETER, PYTHON, ROOT, scripted, TRITON, vllmMissing } from "./fleet.ts";
-import { pluginTests, type Runner } from "./plugin-cases.ts";
+import { pluginTests, type Runner, SECOND } from "./plugin-cases.ts";
 
 setDefaultTimeout(TEST_MS_MAX);
 
@@ -27,21 +27,6 @@ const FIRST: Runner = {
   small: { groups: 8, n: 4, afterTokens: 1500 },
 };
 
-const SECOND: Runner = {
-  number: 2,
-  reason: "has Triton here",
-  env: INTERPRETER,
-  args: ["--max-model-len", "1600", "--", "--max-num-seqs", "8"],
-  speculation: { method: "ngram_gpu", model: "foretoken_vllm.speculator" },
-  drafts: 4,
-  // But for the budget's own case, step times of the interpreter do not decide what is drafted.
-  settings: { probability_min: 0.02 },
-  groups: 2,
-  n: 4,
-  tokensMax: 64,
-  small: { groups: 2, n: 2, afterTokens: 60 },
-};
-
 const missing = vllmMissing();
 const tritonMissing =
   missing ?? (existsSync(TRITON) ? null : `there is no ${TRITON}: npm run vllm:install`);
@@ -52,7 +37,7 @@ describe.skipIf(missing !== null)("the plugin under vLLM's first model runner", 
 });
 
 describe.skipIf(tritonMissing !== null)("the plugin under vLLM's second model runner", () => {
-  pluginTests(SECOND);
+  pluginTests({ ...SECOND, isShort: true });
 
   test("the kernel drafts what the core drafts, nothing from another request's table, and no fault gets out", () => {
     const { cases, drafted } = JSON.parse(

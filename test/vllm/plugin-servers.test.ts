@@ -1,5 +1,5 @@
-// The plugin beside a draft model, on two real servers under vLLM's second model runner and Triton's interpreter: the suite of the
-// plugin. It takes minutes more than the gate has; beside.test.ts holds the tokens of both heads there.
+// What of the plugin takes minutes more than the gate has, on real servers under vLLM's second model runner and Triton's
+// interpreter: all its cases, and what is drawn beside a draft model (beside.test.ts holds the tokens of both heads there).
 
 import { afterAll, beforeAll, describe, setDefaultTimeout } from "bun:test";
 import { existsSync, mkdtempSync, rmSync } from "node:fs";
@@ -8,8 +8,8 @@ import { join } from "node:path";
 import { assert } from "../../src/core/base/assert.ts";
 import { findVllm } from "../../src/tools/up/find-vllm.ts";
 import { TEST_MS_MAX } from "./bed.ts";
-import { INTERPRETER, MODEL, ROOT, TRITON, vllmMissing } from "./fleet.ts";
-import { pluginTests } from "./plugin-cases.ts";
+import { MODEL, ROOT, TRITON, vllmMissing } from "./fleet.ts";
+import { pluginTests, SECOND } from "./plugin-cases.ts";
 
 setDefaultTimeout(TEST_MS_MAX);
 
@@ -17,7 +17,11 @@ const folder = mkdtempSync(join(tmpdir(), "foretoken-beside-"));
 afterAll(() => rmSync(folder, { recursive: true }));
 
 const missing = vllmMissing() ?? (existsSync(TRITON) ? null : `there is no ${TRITON}`);
-if (missing !== null) console.log(`beside: skipped, ${missing}`);
+if (missing !== null) console.log(`plugin, runner 2: skipped, ${missing}`);
+
+describe.skipIf(missing !== null)("the plugin under vLLM's second model runner", () => {
+  pluginTests(SECOND);
+});
 
 describe.skipIf(missing !== null)("servers that stand beside a draft model", () => {
   const weak = join(folder, "weak");
@@ -31,18 +35,6 @@ describe.skipIf(missing !== null)("servers that stand beside a draft model", () 
     assert(exitCode === 0, stderr.toString());
   });
 
-  pluginTests({
-    number: 2,
-    reason: "has Triton here",
-    env: INTERPRETER,
-    args: ["--max-model-len", "1600", "--", "--max-num-seqs", "8"],
-    speculation: { method: "draft_model", model: weak },
-    drafts: 3,
-    settings: { probability_min: 0.02 },
-    groups: 2,
-    n: 4,
-    tokensMax: 64,
-    small: { groups: 2, n: 2, afterTokens: 60 },
-    isShort: true,
-  });
+  const speculation = { method: "draft_model", model: weak };
+  pluginTests({ ...SECOND, speculation, drafts: 3, isShort: true });
 });
