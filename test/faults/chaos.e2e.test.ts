@@ -4,7 +4,6 @@ import { expect, setDefaultTimeout, test } from "bun:test";
 import { chmodSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { ended } from "../e2e/tool.ts";
-import { engineTest } from "../suite/engine-test.ts";
 import { temporaryFolder } from "../suite/temporary-folder.ts";
 import { ToolProcess } from "./process.ts";
 
@@ -35,7 +34,6 @@ function standInVllm(): string {
 interface Report {
   readonly faults: number;
   readonly responses: number;
-  readonly ettr: number;
   readonly kinds: Readonly<Record<string, unknown>>;
 }
 
@@ -57,18 +55,7 @@ test("chaos: no response is lost, repeated or changed, and the sums say so", asy
   const report = await reportOf(kinds, ["--seeds", "2"], ({ faults }) => faults > 1);
   expect(report).toMatchObject({ rollouts: 2, responses: 12 });
   expect(report.faults).toBeGreaterThan(1);
-  expect(report.ettr).toBeGreaterThan(0);
-  expect(report.ettr).toBeLessThan(1);
 });
-
-engineTest(
-  "chaos --llama: embedded engines continue bit for bit where a sidecar was killed",
-  async () => {
-    const args = ["--llama", "--seed", "4", "--seeds", "1"];
-    const report = await reportOf(["sidecar_kill"], args, ({ faults }) => faults > 0);
-    expect(report).toMatchObject({ rollouts: 1, responses: 6 });
-  },
-);
 
 test("chaos --vllm: servers are killed and updated, and every token has the model's logprob", async () => {
   const kinds = ["worker_kill", "weights"];
@@ -81,8 +68,6 @@ test("chaos --vllm: servers are killed and updated, and every token has the mode
 test("chaos: an unknown fault is refused, and a signal ends every process", async () => {
   const refused = await ended(chaos("--fault", "meteor"));
   expect([refused.status, refused.stderr]).toEqual([2, expect.stringContaining("worker_kill")]);
-  const useless = await ended(chaos("--llama", "--fault", "worker_kill"));
-  expect([useless.status, useless.stderr]).toEqual([2, expect.stringContaining("disk_full")]);
   const child = new ToolProcess(["--seeds", "1000000"], { program: CHAOS });
   // A seed is under way: the line of progress names the rollouts.
   await child.said(/rollouts/);

@@ -1,5 +1,5 @@
-// `npm run chaos`: a real rollout on real processes under faults drawn from a seed, compared with an undisturbed one,
-// seed after seed; or for minutes with a worker killed every so often.
+// `npm run chaos`: a real rollout on real processes under faults drawn from a seed, compared with what must come, seed after
+// seed.
 
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -8,35 +8,20 @@ import { Command, CommanderError, InvalidArgumentError } from "commander";
 import { formatShare } from "../../src/cli/format.ts";
 import { EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE } from "../../src/cli/output.ts";
 import { AppError } from "../../src/core/base/errors.ts";
-import {
-  BUNDLED_HF_MODEL,
-  BUNDLED_MODEL,
-  BUNDLED_PROMPTS,
-  FOLDER,
-} from "../../src/host/installation.ts";
+import { BUNDLED_HF_MODEL, BUNDLED_PROMPTS, FOLDER } from "../../src/host/installation.ts";
 import { findVllm } from "../../src/tools/up/find-vllm.ts";
 import { possibleKinds } from "./chaos/fleet.ts";
-import { embeddedFleets, type Fleets, standInFleets, vllmFleets } from "./chaos/fleets.ts";
-import {
-  CHAOS_KINDS,
-  type ChaosKind,
-  type ChaosPlan,
-  planChaos,
-  planOneOfMany,
-  SERVER_KINDS,
-} from "./chaos/plan.ts";
-import { type ChaosBed, healed, runSeed, type SeedOutcome, WeightUpdater } from "./chaos/run.ts";
+import { type Fleets, standInFleets, vllmFleets } from "./chaos/fleets.ts";
+import { CHAOS_KINDS, type ChaosKind, planChaos } from "./chaos/plan.ts";
+import { type ChaosBed, runSeed, type SeedOutcome, WeightUpdater } from "./chaos/run.ts";
 import { ChaosTally } from "./chaos/tally.ts";
 
 interface ChaosSettings {
   readonly seed: number;
-  readonly seeds?: number;
+  readonly seeds: number;
   readonly fault: readonly string[];
-  readonly llama?: true;
   /** true: the vllm command that is found. */
   readonly vllm?: string | true;
-  readonly killEvery?: number;
-  readonly minutes: number;
   readonly json?: true;
   readonly quiet?: true;
 }
@@ -57,12 +42,6 @@ to 4 faults while it runs:
   ${CHAOS_KINDS.slice(8).join(", ")} (no fault: the trainer updates them)
 The servers are stand-ins for vLLM, whose every token and logprob is known.
 
-ETTR is the share of the wall time that went into tokens which were kept: engine
-time in service / engine time x tokens kept / tokens generated. With --seeds
-faults come every second, so it is low; --kill-every measures it.
-
-With --llama the sidecar has two embedded engines in their place: every token and
-logprob is compared with an undisturbed run, under faults of the sidecar alone.
 With --vllm two real vLLM servers take their place. Their arithmetic
 depends on the batch, so a server compares each token's logprob with the model's
 own for the finished text, under the same weights: a third of the responses
@@ -73,9 +52,7 @@ Examples:
   $ npm run chaos -- --seeds 1000
   $ npm run chaos -- --seed 17 --seeds 1     one that failed, alone
   $ npm run chaos -- --seeds 100 --fault sidecar_kill --fault disk_full
-  $ npm run chaos -- --llama --seeds 10
-  $ npm run chaos -- --vllm --seeds 5        a killed server needs 16 to 80 s
-  $ npm run chaos -- --kill-every 30 --minutes 5`;
+  $ npm run chaos -- --vllm --seeds 5        a killed server needs 16 to 80 s`;
 
 const listed = (text: string, before: readonly string[]): string[] => [...before, text];
 
@@ -83,12 +60,9 @@ const program = new Command("chaos")
   .description("Kill, stop and cut real processes during rollouts; check that nothing is lost.")
   .addHelpText("after", EXAMPLES)
   .option("--seed <N>", "the first seed", integer, 1)
-  .option("--seeds <N>", `rollouts, each under the faults of its seed (default: ${SEEDS})`, integer)
+  .option("--seeds <N>", "rollouts, each under the faults of its seed", integer, SEEDS)
   .option("--fault <KIND>", "draw only faults of this kind; may be repeated", listed, [])
-  .option("--llama", "run on embedded engines of the sidecar")
   .option("--vllm [PATH]", "run on vLLM servers, started with this vllm command or the one found")
-  .option("--kill-every <S>", "in place of seeds: kill a server every S seconds", integer)
-  .option("--minutes <M>", "with --kill-every: duration of the run", integer, 5)
   .option("--json", "print the sums as JSON")
   .option("--quiet", "print failures alone")
   .exitOverride();
@@ -117,10 +91,10 @@ async function chaos(settings: ChaosSettings): Promise<number> {
     note("starting a sidecar and two engines");
     let bed = await newBed(fleets);
     try {
-      for (const plan of plansOf(settings, kinds, tally)) {
-        if (interrupted.signal.aborted) break;
+      for (let i = 0; i < settings.seeds && !interrupted.signal.aborted; i += 1) {
+        const plan = planChaos(settings.seed + i, kinds);
         note(`${tally.line}; seed ${plan.seed}: ${plan.faults.map(({ kind }) => kind)}`);
-        const seed = runSeed(plan, bed, { heals: settings.killEvery === undefined });
+        const seed = runSeed(plan, bed);
         const outcome = await Promise.race([seed, stopped.promise]);
         // A seed that is given up ends with an error of no interest.
         if (outcome === null) seed.catch(() => undefined);
@@ -133,7 +107,6 @@ async function chaos(settings: ChaosSettings): Promise<number> {
         await bed.fleet.close();
         bed = await newBed(fleets);
       }
-      if (!interrupted.signal.aborted) await healed(bed);
     } finally {
       await bed.fleet.close();
     }
@@ -151,48 +124,23 @@ async function chaos(settings: ChaosSettings): Promise<number> {
 }
 
 /** Kinds of --fault that this machine can inflict. @throws AppError usage. */
-function kindsOf({ fault, killEvery, seeds, llama }: ChaosSettings): ChaosKind[] {
-  if (killEvery !== undefined && (seeds !== undefined || llama)) {
-    throw new AppError("usage", "--kill-every takes --minutes, not --seeds or --llama");
-  }
-  const isInflicted = (kind: ChaosKind) => llama !== true || !SERVER_KINDS.includes(kind);
-  const possible = possibleKinds().filter(isInflicted);
+function kindsOf({ fault }: ChaosSettings): ChaosKind[] {
+  const possible = possibleKinds();
   for (const name of fault) {
     if (possible.some((kind) => kind === name)) continue;
-    const known = CHAOS_KINDS.filter(isInflicted);
-    const problem = known.some((kind) => kind === name)
+    const problem = CHAOS_KINDS.some((kind) => kind === name)
       ? "it needs prlimit of util-linux, which is not here"
-      : `it is one of ${known.join(", ")}`;
+      : `it is one of ${CHAOS_KINDS.join(", ")}`;
     throw new AppError("usage", `--fault is "${name}"; ${problem}`);
   }
   return fault.length === 0 ? possible : possible.filter((kind) => fault.includes(kind));
 }
 
-/** Seed after seed; or rollout after rollout for minutes, and in one of them now and then a worker dies. */
-function* plansOf(
-  { seed, seeds, killEvery, minutes }: ChaosSettings,
-  kinds: readonly ChaosKind[],
-  tally: ChaosTally,
-): Generator<ChaosPlan> {
-  if (killEvery === undefined) {
-    for (let i = 0; i < (seeds ?? SEEDS); i += 1) yield planChaos(seed + i, kinds);
-    return;
-  }
-  let kills = 0;
-  for (let i = 0; tally.wallS < 60 * minutes; i += 1) {
-    const isKilled = tally.wallS >= killEvery * (kills + 1);
-    if (isKilled) kills += 1;
-    yield planOneOfMany(seed, i, isKilled);
-  }
-}
-
 /** @throws AppError invalid_config, usage: there is no vLLM, or too few GPUs. */
-function fleetsOf({ llama, vllm }: ChaosSettings, folder: string): Fleets {
-  const common = { prompts: BUNDLED_PROMPTS };
-  if (llama) return embeddedFleets({ ...common, model: BUNDLED_MODEL }, folder);
+function fleetsOf({ vllm }: ChaosSettings, folder: string): Fleets {
   if (vllm === undefined) return standInFleets(BUNDLED_HF_MODEL, folder);
   const found = findVllm(vllm === true ? null : vllm, FOLDER);
-  return vllmFleets({ ...common, model: BUNDLED_HF_MODEL }, found, folder);
+  return vllmFleets({ prompts: BUNDLED_PROMPTS, model: BUNDLED_HF_MODEL }, found, folder);
 }
 
 async function newBed({ oracle, start }: Fleets): Promise<ChaosBed> {
@@ -207,12 +155,8 @@ function report({ plan, verdict }: SeedOutcome, settings: ChaosSettings, bed: Ch
   console.error(`seed ${plan.seed}: ${faults.join("; ")}`);
   for (const problem of verdict.problems) console.error(`  ${problem}`);
   for (const line of bed.fleet.lines.slice(-LINES_SHOWN)) console.error(`  | ${line}`);
-  const { fault, llama, vllm } = settings;
-  const servers = llama
-    ? " --llama"
-    : vllm === undefined
-      ? ""
-      : ` --vllm ${vllm === true ? "" : vllm}`.trimEnd();
+  const { fault, vllm } = settings;
+  const servers = vllm === undefined ? "" : ` --vllm ${vllm === true ? "" : vllm}`.trimEnd();
   const only = fault.map((kind) => ` --fault ${kind}`).join("") + servers;
   console.error(`  repeat it: npm run chaos -- --seed ${plan.seed} --seeds 1${only}`);
 }

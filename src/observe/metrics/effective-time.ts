@@ -47,12 +47,6 @@ export class EngineTime {
     return this.#engineMs - this.#servedMs;
   }
 
-  add(other: EngineTime): void {
-    this.#wallMs += other.#wallMs;
-    this.#engineMs += other.#engineMs;
-    this.#servedMs += other.#servedMs;
-  }
-
   /** The ratio; 1 if nothing was to be generated yet. `again`: tokens that were generated and not kept. */
   ettr({ kept, again }: { readonly kept: number; readonly again: number }): number {
     if (this.#engineMs === 0) return 1;

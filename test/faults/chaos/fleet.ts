@@ -7,7 +7,7 @@ import { assert, present, unreachable } from "../../../src/core/base/assert.ts";
 import { freePort } from "../../../src/tools/up/ports.ts";
 import { CuttingProxy } from "../cutting-proxy.ts";
 import { ToolProcess } from "../process.ts";
-import type { Member } from "./member.ts";
+import type { Member } from "./members.ts";
 import { CHAOS_KINDS, type ChaosKind, type PlannedFault } from "./plan.ts";
 
 export const HOST = "127.0.0.1";
@@ -22,8 +22,6 @@ export function possibleKinds(): ChaosKind[] {
 export interface FleetParts {
   /** Engine servers, already starting. */
   readonly members: readonly Member[];
-  /** Number of engines in the sidecar's own process. */
-  readonly ownEngines: number;
   readonly sidecarArgs: readonly string[];
   /** Time for a rollout under faults. */
   readonly rolloutMsMax: number;
@@ -76,9 +74,9 @@ export class Fleet {
     return this.#parts.rolloutMsMax;
   }
 
-  /** Engines of all processes. */
-  get size(): number {
-    return this.#links.length + this.#parts.ownEngines;
+  /** Whether every engine serves. */
+  async isWhole(): Promise<boolean> {
+    return (await this.#serving()) === this.#links.length;
   }
 
   /** Last output of all processes. */
@@ -104,7 +102,7 @@ export class Fleet {
   }
 
   /** Engines that serve: the sidecar says so, and nothing that was inflicted on them lasts. */
-  async serving(): Promise<number> {
+  async #serving(): Promise<number> {
     if (!this.#sidecar.isRunning) return 0;
     const answer = (await this.ask("/foretoken/workers")) as {
       workers: { name: string; state: string }[];

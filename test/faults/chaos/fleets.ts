@@ -1,5 +1,5 @@
-// The fleets of a chaos run: processes of stand-ins for vLLM servers, real vLLM servers, and embedded engines of the sidecar;
-// each with what decides whether its responses are right.
+// The fleets of a chaos run: processes of stand-ins for vLLM servers, and real vLLM servers; each with what decides whether its
+// responses are right.
 
 import { mkdtempSync } from "node:fs";
 import { join } from "node:path";
@@ -8,17 +8,14 @@ import { gpusOf, visibleGpus } from "../../../src/tools/up/gpus.ts";
 import { freePorts } from "../../../src/tools/up/ports.ts";
 import { Fleet, HOST } from "./fleet.ts";
 import { Foretold, pathOf } from "./foretold.ts";
-import { StandInMember } from "./member.ts";
+import { StandInMember, VllmServer } from "./members.ts";
 import type { Installation, Oracle } from "./oracle.ts";
 import { LINKS } from "./plan.ts";
-import { Reference } from "./reference.ts";
 import { WEIGHTS } from "./response-line.ts";
 import { Scoring } from "./scoring.ts";
-import { VllmServer } from "./vllm-server.ts";
 
 /** Context of a vLLM server. */
 const CONTEXT_TOKENS = 512;
-const ENGINE = ["--deterministic", "--slots", "2", "--kv-tokens", "2048"];
 /** A step takes as long as faults need to come in the middle of a chunk. */
 const STAND_IN = { slots: 2, stepMs: 8, isExact: true, weightsPath: pathOf(WEIGHTS[0]) };
 /** A rollout takes one to three seconds, and a server that does not answer is given up after some more. */
@@ -39,23 +36,7 @@ export function standInFleets(tokenizer: string, folder: string): Fleets {
     start: () =>
       Fleet.start({
         members: freePorts(LINKS, HOST).map((port) => new StandInMember(STAND_IN, port)),
-        ownEngines: 0,
         sidecarArgs: ["--tokenizer", tokenizer],
-        rolloutMsMax: ROLLOUT_MS_MAX,
-        folder: mkdtempSync(join(folder, "fleet-")),
-      }),
-  };
-}
-
-/** Fleets of embedded engines alone: faults are those of the sidecar. */
-export function embeddedFleets(installation: Installation, folder: string): Fleets {
-  return {
-    oracle: new Reference(installation, folder),
-    start: () =>
-      Fleet.start({
-        members: [],
-        ownEngines: 2,
-        sidecarArgs: ["--llama", "2", ...ENGINE],
         rolloutMsMax: ROLLOUT_MS_MAX,
         folder: mkdtempSync(join(folder, "fleet-")),
       }),
@@ -82,7 +63,6 @@ export function vllmFleets(installation: Installation, found: FoundVllm, folder:
       });
       return Fleet.start({
         members: servers,
-        ownEngines: 0,
         folder: logs,
         sidecarArgs: ["--tokenizer", model],
         rolloutMsMax: VLLM_ROLLOUT_MS_MAX,

@@ -1,9 +1,8 @@
 // What decides whether the responses of a rollout under faults are right: the port between a chaos run and the two ways to
-// find out, comparison with an undisturbed run (`reference.ts`) and the model's own logprobs (`scoring.ts`).
+// find out, what stand-ins must generate (`foretold.ts`) and the model's own logprobs (`scoring.ts`).
 
-import { readFileSync } from "node:fs";
 import type { Collected, Verdict } from "./client.ts";
-import { type ChaosPlan, JOBS } from "./plan.ts";
+import type { ChaosPlan } from "./plan.ts";
 import type { WeightsName } from "./response-line.ts";
 
 /** Files from which the responses are generated. */
@@ -40,13 +39,4 @@ export interface Oracle {
   updateTo(weights: WeightsName): Call;
   /** `current`: the weights of the engines now. @throws AppError worker_failed: what is needed for it failed. */
   ask(plan: ChaosPlan, current: WeightsName): Promise<Asked>;
-}
-
-const PROMPTS_PER_JOB = 2;
-
-/** Lines of the bundled prompts, other ones for each job. */
-export function promptLines(path: string, job: number): string[] {
-  const lines = readFileSync(path, "utf8").trim().split("\n");
-  const first = PROMPTS_PER_JOB * (job % JOBS);
-  return lines.slice(first, first + PROMPTS_PER_JOB);
 }

@@ -24,9 +24,6 @@ export const CHAOS_KINDS = [
   "weights",
 ] as const;
 
-/** Kinds that need an engine server. */
-export const SERVER_KINDS: readonly ChaosKind[] = CHAOS_KINDS.slice(0, 5);
-
 export type ChaosKind = (typeof CHAOS_KINDS)[number];
 
 export interface PlannedFault {
@@ -77,13 +74,6 @@ export function planChaos(seed: number, kinds: readonly ChaosKind[]): ChaosPlan 
   const count = 1 + random.below(FAULTS_MAX);
   const faults = Array.from({ length: count }, () => faultOf(random, kinds));
   return { seed, job, faults: faults.toSorted((a, b) => a.share - b.share) };
-}
-
-/** A rollout among many in a row. `isKilled`: a worker dies in it. */
-export function planOneOfMany(seed: number, number: number, isKilled: boolean): ChaosPlan {
-  const random = new Random(seed + number, "kills");
-  const faults = isKilled ? [faultOf(random, ["worker_kill"])] : [];
-  return { seed, job: number % JOBS, faults };
 }
 
 function faultOf(random: Random, kinds: readonly ChaosKind[]): PlannedFault {

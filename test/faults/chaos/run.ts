@@ -2,12 +2,11 @@
 // heals, the rollout must end, and every engine must serve again.
 
 import { errorText } from "../../../src/core/base/errors.ts";
-import { EngineTime } from "../../../src/observe/metrics/effective-time.ts";
 import { collect, type Verdict } from "./client.ts";
 import type { Fleet } from "./fleet.ts";
 import type { Oracle, Trainer } from "./oracle.ts";
 import type { ChaosKind, ChaosPlan, PlannedFault } from "./plan.ts";
-import { type ResponseLine, WEIGHTS, type WeightsName } from "./response-line.ts";
+import { WEIGHTS, type WeightsName } from "./response-line.ts";
 
 const RECOVERY_MS_MAX = 60_000;
 const UPDATE_MS_MAX = 60_000;
@@ -20,17 +19,9 @@ export interface SeedOutcome {
   /** Planned faults that began before the rollout ended. */
   readonly faults: readonly ChaosKind[];
   readonly responses: number;
+  readonly tokens: number;
   readonly verdict: Verdict;
   readonly isRight: boolean;
-  readonly effort: Effort;
-}
-
-/** Cost of a rollout. */
-export interface Effort {
-  readonly time: EngineTime;
-  /** Tokens of its responses; and those that were discarded, as far as the rollout's count showed it. */
-  kept: number;
-  again: number;
 }
 
 export interface ChaosBed {
@@ -66,15 +57,9 @@ export class WeightUpdater implements Trainer {
   }
 }
 
-/** `heals`: all faults must be over, and every engine serve, before it resolves. */
-export async function runSeed(
-  plan: ChaosPlan,
-  bed: ChaosBed,
-  { heals }: { heals: boolean },
-): Promise<SeedOutcome> {
+export async function runSeed(plan: ChaosPlan, bed: ChaosBed): Promise<SeedOutcome> {
   const { fleet, oracle, updates, pending } = bed;
   const asked = await oracle.ask(plan, updates.current);
-  const effort: Effort = { time: new EngineTime(), kept: 0, again: 0 };
   const id = `seed-${plan.seed}-${crypto.randomUUID()}`;
   let isOver = false;
   const deadline = AbortSignal.timeout(fleet.rolloutMsMax);
@@ -89,84 +74,56 @@ export async function runSeed(
     // An error is thrown where it is awaited.
     act.catch(() => undefined);
   };
-  await follow({ id, plan, fleet, effort, tokens: asked.tokens, begin, isOver: () => isOver });
-  const collected = await collecting;
-  effort.time.at(performance.now(), null);
-  effort.kept = tokensOf(collected.responses.values());
-  const left = heals ? await healed(bed) : null;
-  const verdict = await asked.judge(collected, updates);
-  const problems = left === null ? verdict.problems : [...verdict.problems, left];
-  return {
-    plan,
-    faults: begun,
-    responses: collected.responses.size,
-    verdict: { ...verdict, problems },
-    isRight: verdict.lost + verdict.twice + verdict.wrong + problems.length === 0,
-    effort,
-  };
-}
-
-function tokensOf(lines: Iterable<ResponseLine>): number {
-  let tokens = 0;
-  for (const line of lines) tokens += line.token_ids.length;
-  return tokens;
-}
-
-/** Begins each fault when it is due, and samples what the time goes into, until the rollout is over. */
-async function follow(options: {
-  id: string;
-  plan: ChaosPlan;
-  fleet: Fleet;
-  effort: Effort;
-  /** Tokens of the whole rollout. */
-  tokens: number;
-  begin: (fault: PlannedFault) => void;
-  isOver: () => boolean;
-}): Promise<void> {
-  const { id, plan, fleet, effort, begin, isOver } = options;
+  // Each fault begins when it is due.
   const waiting = [...plan.faults];
   let most = 0;
-  let last = 0;
   let changedMs = performance.now();
-  effort.time.at(changedMs, { serving: fleet.size, size: fleet.size });
-  while (!isOver()) {
-    const [serving, tokens] = await Promise.all([fleet.serving(), tokensNow(fleet, id)]);
+  while (!isOver) {
+    const tokens = await tokensNow(fleet, id);
     const nowMs = performance.now();
-    effort.time.at(nowMs, { serving, size: fleet.size });
-    effort.again += Math.max(0, last - (tokens ?? last));
-    last = tokens ?? last;
-    if ((tokens ?? 0) > most) {
-      most = tokens ?? 0;
-      changedMs = nowMs;
-    }
-    const isStill = nowMs - changedMs > STILL_MS;
+    if (tokens > most) changedMs = nowMs;
+    most = Math.max(most, tokens);
     const [next] = waiting;
-    if (next !== undefined && (most >= next.share * options.tokens || isStill)) {
+    const isStill = nowMs - changedMs > STILL_MS;
+    if (next !== undefined && (most >= next.share * asked.tokens || isStill)) {
       waiting.shift();
       changedMs = nowMs;
       begin(next);
     }
     await Bun.sleep(POLL_MS);
   }
+  const collected = await collecting;
+  const left = await healed(bed);
+  const verdict = await asked.judge(collected, updates);
+  const problems = left === null ? verdict.problems : [...verdict.problems, left];
+  const lines = [...collected.responses.values()];
+  return {
+    plan,
+    faults: begun,
+    responses: lines.length,
+    tokens: lines.reduce((sum, { token_ids: tokens }) => sum + tokens.length, 0),
+    verdict: { ...verdict, problems },
+    isRight: verdict.lost + verdict.twice + verdict.wrong + problems.length === 0,
+  };
 }
 
-/** null: the sidecar does not answer, or does not know the rollout yet. */
-async function tokensNow(fleet: Fleet, id: string): Promise<number | null> {
+/** 0: the sidecar does not answer, or does not know the rollout yet. */
+async function tokensNow(fleet: Fleet, id: string): Promise<number> {
   const state = (await fleet.ask(`/v1/rollouts/${id}`)) as {
     readonly progress: { readonly output_tokens: number };
   } | null;
-  return state?.progress.output_tokens ?? null;
+  return state?.progress.output_tokens ?? 0;
 }
 
 /** Waits until all faults are over and every engine serves. null: all do; else what does not. */
-export async function healed({ fleet, pending }: ChaosBed): Promise<string | null> {
+async function healed({ fleet, pending }: ChaosBed): Promise<string | null> {
   const ended = await Promise.allSettled(pending);
   pending.clear();
   // A process that was killed did not start again.
   const failed = ended.find(({ status }) => status === "rejected");
   if (failed?.status === "rejected") return errorText(failed.reason);
   for (const endMs = performance.now() + RECOVERY_MS_MAX; performance.now() < endMs; ) {
-    if ((await fleet.serving()) === fleet.size) return null;
+    if (await fleet.isWhole()) return null;
     await Bun.sleep(POLL_MS);
   }
   const answer = JSON.stringify(await fleet.ask("/foretoken/workers"));

@@ -8,15 +8,8 @@ import { join } from "node:path";
 import { SamplingTest } from "../../../src/core/rollout/sampling-test.ts";
 import { Engine, type Scored } from "../../../src/tools/doctor/engine.ts";
 import { type Collected, judge } from "./client.ts";
-import {
-  type Asked,
-  type Call,
-  type Installation,
-  type Oracle,
-  promptLines,
-  type Trainer,
-} from "./oracle.ts";
-import type { ChaosPlan } from "./plan.ts";
+import type { Asked, Call, Installation, Oracle, Trainer } from "./oracle.ts";
+import { type ChaosPlan, JOBS } from "./plan.ts";
 import {
   keyOf,
   mixedWeights,
@@ -38,6 +31,15 @@ const TOP = 20;
 export interface ScoringServer {
   readonly url: string;
   readonly isRunning: boolean;
+}
+
+const PROMPTS_PER_JOB = 2;
+
+/** Lines of the bundled prompts, other ones for each job. */
+function promptLines(path: string, job: number): string[] {
+  const lines = readFileSync(path, "utf8").trim().split("\n");
+  const first = PROMPTS_PER_JOB * (job % JOBS);
+  return lines.slice(first, first + PROMPTS_PER_JOB);
 }
 
 export class Scoring implements Oracle {

@@ -4,24 +4,9 @@
 import { cpSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { assert } from "../../../src/core/base/assert.ts";
-import { GGML_TYPE, readGgufHead } from "../../../src/engines/llama/gguf.ts";
 
 /** Flatter than the original: responses differ soon. */
 const SCALE = 0.8;
-
-/** Writes to `path` the GGUF model at `from` with other weights. */
-export function writeOtherGguf(from: string, path: string): void {
-  const name = "output_norm.weight";
-  const tensor = readGgufHead(from).tensors.find((one) => one.name === name);
-  assert(tensor?.type === GGML_TYPE.f32, `the bundled model has ${name} in f32`);
-  const bytes = readFileSync(from);
-  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
-  for (let i = 0; i < (tensor.dimensions[0] ?? 0); i += 1) {
-    const at = tensor.offset + 4 * i;
-    view.setFloat32(at, SCALE * view.getFloat32(at, true), true);
-  }
-  writeFileSync(path, bytes);
-}
 
 /**
  * Writes to `folder` the Hugging Face model at `from` with other weights. A safetensors file is the length of its header

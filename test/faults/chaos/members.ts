@@ -1,11 +1,13 @@
-// A vLLM server of a chaos run's fleet, started and kept running as `foretoken up` does.
+// The engine servers of a chaos run's fleet: a stand-in's process, or a vLLM server, started and kept running as `foretoken up`
+// does. They are killed and stopped on request, and run again afterwards.
 
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import type { FoundVllm } from "../../../src/tools/up/find-vllm.ts";
 import { launchOf } from "../../../src/tools/up/launch.ts";
 import { ManagedServer } from "../../../src/tools/up/managed-server.ts";
-import type { Member } from "./member.ts";
+import { startStandIn, type ToolProcess } from "../process.ts";
+import type { StandInOptions } from "../stand-in/vllm-stand-in.ts";
 
 /** A server alone needs 16 to 80 s; on a machine with other work it takes much longer. */
 const START_MS_MAX = 600_000;
@@ -14,6 +16,63 @@ const POLL_MS = 50;
 const LINES_KEPT = 20;
 /** Short pauses: the chaos run kills the server, which is no failure of its own. */
 const BACKOFF = { firstMs: 100, msMax: 100, goodMs: 0, failuresMax: 10 };
+
+export interface Member {
+  readonly port: number;
+  /** The process serves and is not held by SIGSTOP. */
+  readonly isRunning: boolean;
+  /** Last output of the process. */
+  readonly lines: readonly string[];
+  /** Resolves when it serves. @throws AppError worker_failed. */
+  started(): Promise<void>;
+  /** kill -9. Resolves when it serves again; it is started after `ms`, or when its supervisor does. */
+  killFor(ms: number): Promise<void>;
+  /** SIGSTOP, and SIGCONT after `ms`. */
+  stopFor(ms: number): Promise<void>;
+  close(): Promise<void>;
+}
+
+export class StandInMember implements Member {
+  readonly port: number;
+  readonly #start: () => ToolProcess;
+  #process: ToolProcess;
+
+  constructor(options: Partial<StandInOptions>, port: number) {
+    this.port = port;
+    this.#start = () => startStandIn({ ...options, port });
+    this.#process = this.#start();
+  }
+
+  get isRunning(): boolean {
+    return this.#process.isRunning;
+  }
+
+  get lines(): readonly string[] {
+    return this.#process.lines;
+  }
+
+  async started(): Promise<void> {
+    await this.#process.listens();
+  }
+
+  async killFor(ms: number): Promise<void> {
+    const killed = this.#process;
+    await killed.kill();
+    await Bun.sleep(ms);
+    // It was killed twice, and is started once.
+    if (this.#process !== killed) return;
+    this.#process = this.#start();
+    await this.started();
+  }
+
+  async stopFor(ms: number): Promise<void> {
+    await this.#process.stopFor(ms);
+  }
+
+  async close(): Promise<void> {
+    await this.#process.kill();
+  }
+}
 
 export class VllmServer implements Member {
   readonly port: number;
