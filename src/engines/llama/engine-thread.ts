@@ -1,17 +1,23 @@
 // The thread of one engine: takes commands between steps, runs steps while there is work, sleeps when
 // there is none, and sends events in batches. Started by worker.ts with a message of kind `open`.
 
-import { assert, unreachable } from "../../core/base/assert.ts";
+import { assert } from "../../core/base/assert.ts";
 import { contain } from "../../core/base/contain.ts";
-import { AppError, type ErrorCode, errorText } from "../../core/base/errors.ts";
-import type { WeightEpoch } from "../../core/base/ids.ts";
+import { AppError, errorText } from "../../core/base/errors.ts";
 import { AdaptiveLength, ConstantLength } from "../../core/draft/draft-length.ts";
 import { Replica } from "../../core/draft/replica.ts";
-import type { WorkerEvent, WorkerStats } from "../../core/rollout/worker.ts";
+import type { WorkerStats } from "../../core/rollout/worker.ts";
 import { generateWith } from "./canary.ts";
 import { LlamaEngine } from "./engine.ts";
 import { threadCpuMs } from "./libc.ts";
-import type { FromEngine, LlamaEngineSettings, ToEngine } from "./messages.ts";
+import {
+  type EngineAct,
+  type FromEngine,
+  kvBuffers,
+  type LlamaEngineSettings,
+  type Problem,
+  type ToEngine,
+} from "./messages.ts";
 import { openLibrary } from "./native.ts";
 import { baseRowsOf, draftsPay } from "./step-cost.ts";
 import { LlamaWeights, type SharedWeights } from "./weights.ts";
@@ -35,7 +41,6 @@ const clock = { nowMs: () => performance.now() };
 
 class EngineThread {
   readonly #engine: LlamaEngine;
-  #weights: LlamaWeights;
   #loop: NodeJS.Immediate | null = null;
   #flushedMs = 0;
   #statsMs = 0;
@@ -43,10 +48,9 @@ class EngineThread {
   #statsKey = "";
 
   constructor(weights: SharedWeights, settings: LlamaEngineSettings) {
-    this.#weights = share(weights);
     this.#engine = new LlamaEngine({
       ...settings,
-      model: this.#weights,
+      model: share(weights),
       cpuClock: { nowMs: threadCpuMs },
       speculation: {
         drafter: new Replica({ limitBytes: REPLICA_BYTES }),
@@ -60,35 +64,21 @@ class EngineThread {
   }
 
   receive(message: Exclude<ToEngine, { kind: "open" }>): void {
-    switch (message.kind) {
-      case "commands":
-        for (const command of message.commands) this.#engine.command(command);
-        this.#wake();
-        break;
-      case "reload":
-        this.#reload(share(message.weights), message.epoch);
-        break;
-      case "sleep":
-        this.#engine.sleep();
-        this.#flush();
-        send({ kind: "done", problem: null });
-        break;
-      case "wake":
-        this.#engine.wake();
-        send({ kind: "done", problem: null });
-        this.#wake();
-        break;
-      case "canary":
-        send({ kind: "done", problem: problemOf(() => generateWith(this.#weights)) });
-        break;
-      case "close":
-        this.stop();
-        self.onmessage = null;
-        send({ kind: "closed" });
-        break;
-      default:
-        unreachable(message);
+    if (message.kind === "close") {
+      this.stop();
+      self.onmessage = null;
+      send({ kind: "closed" });
+      return;
     }
+    if (message.kind === "commands") {
+      for (const command of message.commands) this.#engine.command(command);
+    } else {
+      this.#flush();
+      const problem = this.#perform(message);
+      this.#flush();
+      send({ kind: "done", problem });
+    }
+    this.#wake();
   }
 
   /** Frees the engine; nothing runs afterwards. */
@@ -98,16 +88,22 @@ class EngineThread {
     this.#engine.close();
   }
 
-  #reload(weights: LlamaWeights, epoch: WeightEpoch): void {
-    this.#flush();
-    const problem = problemOf(() => {
-      // They are tested before they replace weights that work.
-      generateWith(weights);
-      this.#engine.reload(weights, epoch);
-    });
-    if (problem === null) this.#weights = weights;
-    send({ kind: "done", problem });
-    this.#wake();
+  /** Carries out an act; its problem, or null. Bugs are thrown. */
+  #perform(act: EngineAct): Problem | null {
+    const engine = this.#engine;
+    try {
+      if (act.kind === "canary") generateWith(engine.model);
+      else if (act.kind === "reload") {
+        const weights = share(act.weights);
+        // They are tested before they replace weights that work.
+        generateWith(weights);
+        engine.reload(weights, act.epoch);
+      } else engine[act.kind]();
+      return null;
+    } catch (error) {
+      if (error instanceof AppError) return { code: error.code, message: error.message };
+      throw error;
+    }
   }
 
   #wake(): void {
@@ -151,25 +147,8 @@ class EngineThread {
   }
 }
 
-/** The error of a failed call; null: the call succeeded. Bugs are thrown. */
-function problemOf(act: () => void): { code: ErrorCode; message: string } | null {
-  try {
-    act();
-    return null;
-  } catch (error) {
-    if (!(error instanceof AppError)) throw error;
-    return { code: error.code, message: error.message };
-  }
-}
-
 function share(weights: SharedWeights): LlamaWeights {
   return LlamaWeights.share(openLibrary(), weights.pointer, weights.info);
-}
-
-/** Exported KV moves to the rollout's thread, and is not copied. */
-function kvBuffers(events: readonly WorkerEvent[]): ArrayBuffer[] {
-  const exported = events.filter((event) => event.kind === "exported");
-  return exported.flatMap(({ kv }) => kv?.bytes ?? []);
 }
 
 function send(message: FromEngine, transfers: ArrayBuffer[] = []): void {

@@ -100,6 +100,10 @@ export class LlamaEngine {
     this.capacity = { slots, kvTokens, contextTokens, kvBytesPerToken: bytesPerToken };
   }
 
+  get model(): LlamaWeights {
+    return this.#model;
+  }
+
   get epoch(): WeightEpoch {
     return this.#epoch;
   }

@@ -1,4 +1,4 @@
-// The messages between an engine's thread and the rollout's thread.
+// The messages between an engine's thread and the rollout's thread. Engines are opened and commanded by the latter.
 
 import type { ErrorCode } from "../../core/base/errors.ts";
 import type { WeightEpoch } from "../../core/base/ids.ts";
@@ -15,21 +15,34 @@ export interface LlamaEngineSettings {
   readonly draftsAlways: boolean;
 }
 
-export type ToEngine =
-  | { kind: "open"; weights: SharedWeights; settings: LlamaEngineSettings }
-  | { kind: "commands"; commands: readonly WorkerCommand[] }
-  /** Answered by `done`, as are sleep, wake and canary. After a problem, the old weights still serve. */
+/** Answered by `done`. After a problem with a reload, the old weights still serve. */
+export type EngineAct =
   | { kind: "reload"; weights: SharedWeights; epoch: WeightEpoch }
   | { kind: "sleep" }
   | { kind: "wake" }
-  | { kind: "canary" }
+  | { kind: "canary" };
+
+export type ToEngine =
+  | { kind: "open"; weights: SharedWeights; settings: LlamaEngineSettings }
+  | { kind: "commands"; commands: readonly WorkerCommand[] }
+  | EngineAct
   | { kind: "close" };
 
 export type FromEngine =
   | { kind: "opened"; capacity: WorkerCapacity }
   | { kind: "events"; epoch: WeightEpoch; events: readonly WorkerEvent[] }
   /** `problem` null: the call succeeded. */
-  | { kind: "done"; problem: { code: ErrorCode; message: string } | null }
+  | { kind: "done"; problem: Problem | null }
   /** The engine has ended and is freed. */
-  | { kind: "failed"; code: ErrorCode; message: string }
+  | ({ kind: "failed" } & Problem)
   | { kind: "closed" };
+
+export interface Problem {
+  readonly code: ErrorCode;
+  readonly message: string;
+}
+
+/** KV moves between the threads, and is not copied. */
+export function kvBuffers(messages: readonly (WorkerCommand | WorkerEvent)[]): ArrayBuffer[] {
+  return messages.flatMap((message) => ("kv" in message ? (message.kv?.bytes ?? []) : []));
+}

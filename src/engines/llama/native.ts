@@ -47,7 +47,6 @@ function openLlama(file: string) {
     llama_backend_init: { args: [], returns: "void" },
     llama_log_set: { args: ["ptr", "ptr"], returns: "void" },
     llama_time_us: { args: [], returns: "i64" },
-    llama_max_parallel_sequences: { args: [], returns: "u64" },
     llama_model_default_params: { args: ["ptr"], returns: "void" },
     llama_context_default_params: { args: ["ptr"], returns: "void" },
     llama_model_load_from_file: { args: ["ptr", "ptr"], returns: "ptr" },

@@ -2,7 +2,7 @@
 // weights, and turns every end of the thread into one `failed` event.
 
 import { assert, unreachable } from "../../core/base/assert.ts";
-import { AppError, type ErrorCode } from "../../core/base/errors.ts";
+import { AppError } from "../../core/base/errors.ts";
 import type { WeightEpoch, WeightsId, WorkerId } from "../../core/base/ids.ts";
 import type { SamplingParams } from "../../core/request/request.ts";
 import type { ControlAnswer, EngineOperation } from "../../core/rollout/operation.ts";
@@ -15,7 +15,14 @@ import type {
   WorkerListener,
 } from "../../core/rollout/worker.ts";
 import { answered, embeddedSupport, invalid, pathIn, settingsOf } from "./control.ts";
-import type { FromEngine, LlamaEngineSettings, ToEngine } from "./messages.ts";
+import {
+  type EngineAct,
+  type FromEngine,
+  kvBuffers,
+  type LlamaEngineSettings,
+  type Problem,
+  type ToEngine,
+} from "./messages.ts";
 import type { HeldWeights } from "./weights.ts";
 
 export interface LlamaThreadOptions {
@@ -49,8 +56,6 @@ export class LlamaWorker implements RolloutWorker {
   #isSleeping = false;
   #epoch: WeightEpoch;
   #listener: WorkerListener | null = null;
-  #queue: WorkerCommand[] = [];
-  #flushing = false;
   #state: "running" | "failed" | "closed" = "running";
   /** Reason of the worker's failure, for a listener that is added later. */
   #failure: string | null = null;
@@ -162,25 +167,12 @@ export class LlamaWorker implements RolloutWorker {
 
   /** Sends commands. The `kv` buffer of a `run` moves to the engine: the sender's is empty afterwards. */
   send(commands: readonly WorkerCommand[]): void {
-    if (this.#state !== "running") return;
-    this.#queue.push(...commands);
-    if (this.#flushing) return;
-    this.#flushing = true;
-    // Commands sent in one turn cost one message.
-    queueMicrotask(() => this.#flush());
+    if (this.#state === "running") this.#post({ kind: "commands", commands }, kvBuffers(commands));
   }
 
   close(): Promise<void> {
     this.#closing ??= this.#close();
     return this.#closing;
-  }
-
-  #flush(): void {
-    this.#flushing = false;
-    const commands = this.#queue;
-    if (commands.length === 0 || this.#state !== "running") return;
-    this.#queue = [];
-    this.#post({ kind: "commands", commands }, kvBuffers(commands));
   }
 
   /** Resolves when the new weights serve. @throws AppError: the old ones still do. */
@@ -198,7 +190,7 @@ export class LlamaWorker implements RolloutWorker {
   }
 
   /** Sends a message, and resolves when the engine has carried it out. @throws AppError worker_failed. */
-  #act(message: ToEngine): Promise<void> {
+  #act(message: EngineAct): Promise<void> {
     if (this.#state !== "running") return Promise.reject(this.#closedError());
     return new Promise((resolve, reject) => {
       this.#acts.push((error) => (error === null ? resolve() : reject(error)));
@@ -242,14 +234,12 @@ export class LlamaWorker implements RolloutWorker {
     this.#failure = message;
     this.#deliver([{ kind: "failed", message }]);
     this.#state = "failed";
-    this.#queue = [];
     for (const end of this.#acts.splice(0)) end(this.#closedError());
   }
 
   async #close(): Promise<void> {
     const running = this.#state === "running";
     this.#state = "closed";
-    this.#queue = [];
     if (running) {
       const closed = new Promise<void>((resolve) => {
         this.#onClosed = resolve;
@@ -268,11 +258,6 @@ export class LlamaWorker implements RolloutWorker {
   }
 }
 
-function errorOf({ code, message }: { code: ErrorCode; message: string }): AppError {
+function errorOf({ code, message }: Problem): AppError {
   return new AppError(code, message);
-}
-
-function kvBuffers(commands: readonly WorkerCommand[]): ArrayBuffer[] {
-  const runs = commands.filter((command) => command.kind === "run");
-  return runs.flatMap(({ kv }) => kv?.bytes ?? []);
 }
