@@ -13,10 +13,8 @@ import type { Socket, SocketService } from "../http.ts";
 import type { Sidecar } from "../sidecar.ts";
 import { decodeClientMessage, type Filter, type Subscribe } from "./client-message.ts";
 import {
-  addEntry,
   bringOn,
   type Frame,
-  frameJson,
   keyOf,
   type ProgressFields,
   progressFields,
@@ -150,7 +148,7 @@ export class StreamService implements SocketService {
       ? refusal("conflict", `you are subscribed to ${key}`)
       : this.#refusalOf(subscriptions.size, filter, requests.length);
     if (refused !== null) {
-      this.#send(socket, frameJson(key, { refused }));
+      this.#send(socket, key, { refused });
       return;
     }
     const sent = requests.filter((request) => {
@@ -184,7 +182,7 @@ export class StreamService implements SocketService {
       joined: subscription.cursors.size,
     };
     const first: Frame = { state: "subscribed", begun, weight_epoch: rollout.epoch };
-    if (this.#send(socket, frameJson(key, first))) this.#catchUp(subscription);
+    if (this.#send(socket, key, first)) this.#catchUp(subscription);
   }
 
   #refusalOf(count: number, { request: id }: Filter, existing: number) {
@@ -354,22 +352,25 @@ export class StreamService implements SocketService {
 
   /** Sends the missing part to a subscription, which is live once it lacks nothing. */
   #bring(subscription: Subscription, progress?: ProgressFields): void {
-    const { socket, cursors, groupsFinished, isOver } = subscription;
+    const { socket, key, cursors, groupsFinished, isOver } = subscription;
     const { epoch } = this.#options.sidecar.rollout;
     const roomMax = this.#limits.sendQueueBytes / 2;
     // What is new goes out at once; `#send` drops a client that does not read it.
     const hasRoom = () => subscription.isLive || socket.getBufferedAmount() <= roomMax;
     if (!hasRoom()) return;
     let isDone = false;
-    const last = (frame: Frame) => {
+    const last = (): Frame => {
       isDone = true;
-      if (subscription.epoch !== epoch) frame.weight_epoch = epoch;
+      const isNewEpoch = subscription.epoch !== epoch;
       subscription.epoch = epoch;
-      for (const groupId of groupsFinished.splice(0)) addEntry(frame, "groups_finished", groupId);
-      if (progress !== undefined) frame.progress = progress;
-      if (isOver) frame.state = "ended";
+      return {
+        ...(groupsFinished.length > 0 && { groups_finished: groupsFinished.splice(0) }),
+        ...(isNewEpoch && { weight_epoch: epoch }),
+        ...(progress !== undefined && { progress }),
+        ...(isOver && { state: "ended" }),
+      };
     };
-    const send = (json: string) => this.#send(socket, json) && (isDone || hasRoom());
+    const send = (frame: Frame) => this.#send(socket, key, frame) && (isDone || hasRoom());
     if (!bringOn(subscription, { attemptOf: this.#attemptOf, last, send })) return;
     if (isOver) this.#forget(subscription);
     cursors.clear();
@@ -377,8 +378,9 @@ export class StreamService implements SocketService {
   }
 
   /** false: the client has been dropped. */
-  #send(socket: Socket, data: string): boolean {
+  #send(socket: Socket, subscription: string, frame: Frame): boolean {
     if (!this.#clients.has(socket)) return false;
+    const data = JSON.stringify({ subscription, ...frame });
     const sent = socket.send(data);
     this.#framesSent += 1;
     this.#bytesSent += data.length;

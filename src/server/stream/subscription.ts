@@ -12,14 +12,19 @@ export type JoinedEntry = ReturnType<typeof joinedEntry>;
 export type RestartedEntry = Pick<JoinedEntry, "request" | "attempt">;
 export type FinishedEntry = ReturnType<typeof finishedEntry>;
 
-/** Lists of a frame. Its fields are sent in the order of these three. */
-const LISTS = ["joined", "restarted", "tokens", "lengths", "finished", "groups_finished"] as const;
-const HEAD = ["state", "refused", "begun"] as const;
-const TAIL = ["weight_epoch", "progress"] as const;
-type List = (typeof LISTS)[number];
+/** What happened to responses since the frame before, in the order in which a client reads the lists. */
+interface Lists {
+  readonly joined: JoinedEntry[];
+  readonly restarted: RestartedEntry[];
+  readonly tokens: { request: number; offset: number; token_ids: number[] }[];
+  readonly lengths: { request: number; length: number }[];
+  readonly finished: FinishedEntry[];
+}
 
-/** One frame, with the entries of its lists as JSON: an object for each of them would slow busy streams. */
-export interface Frame extends Partial<Record<List, string>> {
+const noLists = (): Lists => ({ joined: [], restarted: [], tokens: [], lengths: [], finished: [] });
+
+/** One frame, as JSON writes it behind the subscription's key; absent fields are empty. */
+export interface Frame extends Partial<Lists> {
   /** State of the subscription; ended: no frame follows. */
   state?: "subscribed" | "ended";
   refused?: { readonly code: string; readonly message: string };
@@ -32,26 +37,9 @@ export interface Frame extends Partial<Record<List, string>> {
     /** Number of responses that the `joined` lists will name first. */
     readonly joined: number;
   };
+  groups_finished?: readonly string[];
   weight_epoch?: WeightEpoch;
   progress?: ProgressFields;
-}
-
-export function addEntry(frame: Frame, list: List, entry: unknown): void {
-  const before = frame[list] === undefined ? "" : `${frame[list]},`;
-  frame[list] = before + JSON.stringify(entry);
-}
-
-/** The tokens `ids[0..count)` of a response, from `offset` on. */
-function addTokens(
-  frame: Frame,
-  { request, offset }: { readonly request: number; readonly offset: number },
-  ids: Int32Array,
-  count: number,
-): void {
-  const before = frame.tokens === undefined ? "" : `${frame.tokens},`;
-  let json = `${before}{"request":${request},"offset":${offset},"token_ids":[${ids[0]}`;
-  for (let i = 1; i < count; i += 1) json += `,${ids[i]}`;
-  frame.tokens = `${json}]}`;
 }
 
 function finishedEntry({ spec, response }: RolloutRequest) {
@@ -61,21 +49,6 @@ function finishedEntry({ spec, response }: RolloutRequest) {
     length: response.length,
     weight_epoch: response.chunks.at(-1)?.epoch ?? 0,
   };
-}
-
-/** The frame as JSON; empty: it says nothing. */
-export function frameJson(subscription: string, frame: Frame): string {
-  let json = "";
-  for (const field of HEAD) json += member(field, frame[field]);
-  for (const list of LISTS) {
-    if (frame[list] !== undefined) json += `,"${list}":[${frame[list]}]`;
-  }
-  for (const field of TAIL) json += member(field, frame[field]);
-  return json === "" ? "" : `{"subscription":${JSON.stringify(subscription)}${json}}`;
-}
-
-function member(field: string, value: unknown): string {
-  return value === undefined ? "" : `,"${field}":${JSON.stringify(value)}`;
 }
 
 export type ProgressFields = ReturnType<typeof progressFields>;
@@ -137,26 +110,27 @@ export function keyOf({ request, group, all }: Filter): string {
 }
 
 /**
- * Sends the output that the cursors lack, in frames that are never empty, and moves the cursors on. `last` completes the
- * frame after which nothing is lacking. `send` returns whether to go on. Returns false if it was stopped.
+ * Sends the output that the cursors lack, in frames that are never empty, and moves the cursors on. `last`: what the frame
+ * after which nothing is lacking has besides. `send` returns whether to go on. Returns false if it was stopped.
  */
 export function bringOn(
-  { key, message, cursors }: Subscription,
+  { message, cursors }: Subscription,
   about: {
     readonly attemptOf: (request: RolloutRequest) => number;
-    readonly last: (frame: Frame) => void;
-    readonly send: (json: string) => boolean;
+    readonly last: () => Frame;
+    readonly send: (frame: Frame) => boolean;
   },
 ): boolean {
-  let frame: Frame = {};
+  let lists = noLists();
   let tokens = 0;
   let entries = 0;
-  const isSent = () => {
-    const json = frameJson(key, frame);
-    frame = {};
+  const isSent = (more: Frame = {}) => {
+    const full = Object.entries(lists).filter(([, list]) => list.length > 0);
+    const frame = { ...Object.fromEntries(full), ...more };
+    lists = noLists();
     tokens = 0;
     entries = 0;
-    return json === "" || about.send(json);
+    return Object.keys(frame).length === 0 || about.send(frame);
   };
   for (const [request, cursor] of cursors) {
     const { response } = request;
@@ -165,30 +139,30 @@ export function bringOn(
     entries += 1;
     const attempt = about.attemptOf(request);
     if (cursor.attempt !== attempt) {
-      addEntry(frame, "restarted", { request: requestId, attempt });
+      lists.restarted.push({ request: requestId, attempt });
       Object.assign(cursor, { attempt, offset: 0 });
     }
-    if (!cursor.isDeclared) addEntry(frame, "joined", joinedEntry(request, cursor));
+    if (!cursor.isDeclared) lists.joined.push(joinedEntry(request, cursor));
     cursor.isDeclared = true;
     while (cursor.offset < response.length) {
       if (message.filter.progress === true) {
-        addEntry(frame, "lengths", { request: requestId, length: response.length });
+        lists.lengths.push({ request: requestId, length: response.length });
         cursor.offset = response.length;
         break;
       }
       if (tokens >= FRAME_TOKENS && !isSent()) return false;
-      const ids = response.tokens(cursor.offset);
-      const count = Math.min(ids.length, FRAME_TOKENS - tokens);
-      addTokens(frame, { request: requestId, offset: cursor.offset }, ids, count);
+      const { offset } = cursor;
+      const count = Math.min(response.length - offset, FRAME_TOKENS - tokens);
+      const token_ids = Array.from(response.tokens(offset).subarray(0, count));
+      lists.tokens.push({ request: requestId, offset, token_ids });
       cursor.offset += count;
       tokens += count;
     }
     if (request.status !== "finished") continue;
-    addEntry(frame, "finished", finishedEntry(request));
+    lists.finished.push(finishedEntry(request));
     cursors.delete(request);
   }
-  about.last(frame);
-  return isSent();
+  return isSent(about.last());
 }
 
 /** `offset`: of the first token sent. `attempt` changes when the response or the server restarts. */
