@@ -2,7 +2,7 @@
 
 import type { Later } from "../../core/base/clock.ts";
 import { AppError } from "../../core/base/errors.ts";
-import { lineStream, NDJSON } from "../pulled-stream.ts";
+import { lineStream, NDJSON, type StreamPiece } from "../pulled-stream.ts";
 import { type Exchange, invalid, jsonResponse, type Row, textIn, wholeNumber } from "../route.ts";
 import type { Sidecar } from "../sidecar.ts";
 import type { Session, Trajectories } from "./trajectories.ts";
@@ -67,20 +67,18 @@ export const SESSION_ROUTES: readonly Row<Parts>[] = [
 function all({ trajectories, later }: Parts, exchange: Exchange): Response {
   const sessions = trajectories.sessions(chosenBy(exchange.url));
   const format = exchange.url.searchParams.get("format") ?? "json";
-  if (format === "json")
+  if (format === "json") {
     return jsonResponse({ sessions: [...sessions].map((one) => summaryOf(trajectories, one)) });
+  }
   if (format !== "ndjson") {
     throw invalid("format", `is ${JSON.stringify(format)}, not "json" or "ndjson"`);
   }
-  const { response } = lineStream(exchange, {
-    later,
-    next: () => {
-      const { value: session } = sessions.next();
-      if (session === undefined) return { text: "", end: "done" };
-      return { text: `${JSON.stringify(trajectoryOf(trajectories, session))}\n`, hasMore: true };
-    },
-  });
-  return response;
+  const next = (): StreamPiece => {
+    const { value: session } = sessions.next();
+    if (session === undefined) return { text: "", end: "done" };
+    return { text: `${JSON.stringify(trajectoryOf(trajectories, session))}\n`, hasMore: true };
+  };
+  return lineStream(exchange, { later, next }).response;
 }
 
 /** The sessions that the query selects. @throws InvalidFieldError: a value is not a number. */
@@ -106,19 +104,15 @@ function oneOf(trajectories: Trajectories, { params, url }: Exchange): Session {
   const groups = new Set(found.map(({ group }) => group));
   if (groups.size > 1) {
     const names = [...groups].map((group) => JSON.stringify(group ?? "")).join(", ");
-    throw new AppError(
-      "conflict",
-      `several groups have a session ${id}: name one with ?group= (${names})`,
-    );
+    const problem = `several groups have a session ${id}: name one with ?group= (${names})`;
+    throw new AppError("conflict", problem);
   }
   const last = found.toSorted((a, b) => a.run - b.run).at(-1);
   if (last !== undefined) return last;
   const reason = trajectories.whyDropped(id);
   const why = reason === null ? "no turn has named it" : `it is gone: ${reason}`;
-  throw new AppError(
-    "not_found",
-    `there is no trajectory of a session ${JSON.stringify(id)}: ${why}`,
-  );
+  const problem = `there is no trajectory of a session ${JSON.stringify(id)}: ${why}`;
+  throw new AppError("not_found", problem);
 }
 
 function summaryOf(trajectories: Trajectories, session: Session) {

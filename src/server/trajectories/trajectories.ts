@@ -332,18 +332,12 @@ export class Trajectories {
 
   #spansOf({ response }: RolloutRequest, tokens: number): WeightsSpan[] {
     const spans: WeightsSpan[] = [];
-    let left = tokens;
-    for (const chunk of response.chunks) {
-      const count = Math.min(left, chunk.tokens);
-      if (count === 0) continue;
-      left -= count;
-      const before = spans.at(-1);
-      if (before?.epoch === chunk.epoch) {
-        spans[spans.length - 1] = { ...before, tokens: before.tokens + count };
-      } else {
-        const { epoch } = chunk;
-        spans.push({ tokens: count, epoch, version: this.#options.version(epoch) });
-      }
+    for (const { epoch, offset, tokens: count } of response.chunks) {
+      const added = Math.min(tokens - offset, count);
+      if (added <= 0) continue;
+      const before = spans.at(-1)?.epoch === epoch ? spans.pop() : undefined;
+      const version = this.#options.version(epoch);
+      spans.push({ tokens: (before?.tokens ?? 0) + added, epoch, version });
     }
     return spans;
   }

@@ -61,7 +61,10 @@ export interface Turn {
 interface Segment {
   /** The segment that this one left; null: it is the first. */
   readonly parent: Parent | null;
-  readonly turns: Turn[];
+  /** Its turns, each with the segment's length at its end. */
+  readonly turns: { readonly turn: Turn; readonly end: number }[];
+  /** What its turns added, in order. */
+  readonly pieces: Int32Array[];
   /** Number of all its tokens, those of the parent included. */
   length: number;
 }
@@ -101,11 +104,13 @@ export class Trajectory {
     const { place, news, output, logprobs } = turn;
     let segment = this.#segments[place.segment];
     if (segment === undefined) {
-      segment = { parent: place.parent, turns: [], length: place.parent?.tokens ?? 0 };
+      const { parent } = place;
+      segment = { parent, turns: [], pieces: [], length: parent?.tokens ?? 0 };
       this.#segments.push(segment);
     }
-    segment.turns.push(turn);
     segment.length += news.length + output.length;
+    segment.turns.push({ turn, end: segment.length });
+    segment.pieces.push(news, output);
     this.turns.push(turn);
     this.#bytes += TURN_OVERHEAD + news.byteLength + output.byteLength + logprobs.byteLength;
   }
@@ -113,18 +118,20 @@ export class Trajectory {
   /** All tokens that the model has read or drawn by the end of the turn. */
   textOf(turn: Turn): Int32Array {
     const { segment } = turn.place;
-    let end = this.#segments[segment]?.parent?.tokens ?? 0;
-    for (const one of this.#segments[segment]?.turns ?? []) {
-      end += one.news.length + one.output.length;
-      if (one === turn) break;
-    }
+    const { end = 0 } = this.#segments[segment]?.turns.find((one) => one.turn === turn) ?? {};
     return this.#tokensOf(segment, end);
   }
 
   /** The texts at the ends of the turns of the newest segments, the newest segment first, its shortest text first. */
   endsOfTurns(segmentsMax: number): (() => Int32Array)[][] {
-    const newest = this.#segments.slice(-segmentsMax).toReversed();
-    return newest.map(({ turns }) => turns.map((turn) => () => this.textOf(turn)));
+    const newest = [...this.#segments.entries()].slice(-segmentsMax).toReversed();
+    return newest.map(([index, { turns }]) =>
+      turns.map(
+        ({ end }) =>
+          () =>
+            this.#tokensOf(index, end),
+      ),
+    );
   }
 
   /**
@@ -136,9 +143,8 @@ export class Trajectory {
     const lossMask = new Uint8Array(length);
     const logprobs = new Float32Array(length).fill(Number.NaN);
     const spans: { turn: number; from: number; to: number; epoch: number; version: string }[] = [];
-    let from = parent?.tokens ?? 0;
-    for (const turn of turns) {
-      from += turn.news.length;
+    for (const { turn, end } of turns) {
+      let from = end - turn.output.length;
       lossMask.fill(1, from, from + turn.output.length);
       logprobs.set(turn.logprobs, from);
       const number = this.turns.indexOf(turn);
@@ -153,10 +159,10 @@ export class Trajectory {
   /** For each segment, the number of first tokens that the prompt shares. Parents come before their children. */
   #sharedWith(prompt: Int32Array): number[] {
     const shared: number[] = [];
-    for (const { parent, turns } of this.#segments) {
+    for (const { parent, pieces } of this.#segments) {
       let at = parent === null ? 0 : Math.min(shared[parent.segment] ?? 0, parent.tokens);
       let isEqual = at === (parent?.tokens ?? 0);
-      for (const tokens of turns.flatMap(({ news, output }) => [news, output])) {
+      for (const tokens of pieces) {
         if (!isEqual) break;
         const count = sharedTokens(prompt, tokens, at);
         at += count;
@@ -172,9 +178,9 @@ export class Trajectory {
     const all = new Int32Array(length);
     let end = length;
     for (let segment = this.#segments[index]; segment !== undefined && end > 0; ) {
-      const { parent, turns }: Segment = segment;
+      const { parent, pieces }: Segment = segment;
       let at = parent?.tokens ?? 0;
-      for (const tokens of turns.flatMap(({ news, output }) => [news, output])) {
+      for (const tokens of pieces) {
         if (at < end) all.set(tokens.subarray(0, end - at), at);
         at += tokens.length;
       }
@@ -185,4 +191,4 @@ export class Trajectory {
   }
 }
 
-const NO_SEGMENT: Segment = { parent: null, turns: [], length: 0 };
+const NO_SEGMENT: Segment = { parent: null, turns: [], pieces: [], length: 0 };
