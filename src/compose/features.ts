@@ -82,7 +82,7 @@ export function featuresOf(parts: Parts): Features {
   const live = liveView(parts, completed);
   const served = requests(parts, () => drafts.telemetry.variesSeeds);
   const features: readonly Feature[] = [
-    { kept: { groups: () => sidecar.kept, sessions: () => sidecar.sessions.kept } },
+    { kept: { groups: () => sidecar.kept } },
     history === null
       ? {}
       : {

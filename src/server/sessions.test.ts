@@ -90,7 +90,7 @@ test("a turn whose prompt was edited goes on from what it shares; a new conversa
 test("what is kept goes with time, with the end of the session, with its group, and with the weights", async () => {
   const limits = { sessionMsMax: 1_000, groupsMax: 2 };
   const bed = new Bed({ workers: 1, lengthOf: () => 20, limits });
-  const kept = () => [bed.sidecar.sessions.kept.count, kvUsed(bed)];
+  const kept = () => [bed.sidecar.sessions.count, kvUsed(bed)];
   turn(bed, "a", ROOT);
   await bed.finish();
   expect(kept()).toEqual([1, 80]);
@@ -114,27 +114,28 @@ test("what is kept goes with time, with the end of the session, with its group, 
   const next = turn(bed, "d", [...textOf(last), ...NEWS]);
   expect(next.group).not.toBe(last.group);
   await bed.finish();
-  expect(bed.sidecar.sessions.kept.bytes).toBeGreaterThan(0);
+  expect(kept()).toEqual([1, 103]);
 });
 
-test("kept texts stay below their bound; an abandoned turn keeps nothing", async () => {
-  const bed = new Bed({ workers: 1, lengthOf: () => 5, limits: { sessionBytesMax: 20_000 } });
+test("the last turns of sessions stay below the bound of open groups", async () => {
+  const bed = new Bed({ workers: 1, lengthOf: () => 5, limits: { keptBytesMax: 100_000 } });
   for (let i = 0; i < 60; i += 1) {
     turn(bed, `s${i}`, [...ROOT, i]);
     await bed.finish();
-    expect(bed.sidecar.sessions.kept.bytes).toBeLessThanOrEqual(20_000);
+    expect(bed.sidecar.kept.bytes).toBeLessThanOrEqual(100_000);
   }
-  expect(bed.sidecar.sessions.kept.count).toBeGreaterThan(10);
-  expect(bed.sidecar.sessions.kept.count).toBeLessThan(60);
-  await bed.step();
-  const used = kvUsed(bed);
-  const spec = { ...specFor([1, 2, 3], 1), session: "gone" };
-  const generation = bed.sidecar.generate(spec, DEAF);
+  expect(bed.sidecar.sessions.count).toBeGreaterThan(10);
+  expect(bed.sidecar.sessions.count).toBeLessThan(60);
+});
+
+test("an abandoned turn keeps nothing", async () => {
+  const bed = new Bed({ workers: 1, lengthOf: () => 5 });
+  const generation = bed.sidecar.generate({ ...specFor([1, 2, 3], 1), session: "gone" }, DEAF);
   await bed.step();
   generation.abort();
   await bed.finish();
   await bed.step();
-  expect(kvUsed(bed)).toBe(used);
+  expect(kvUsed(bed)).toBe(0);
 });
 
 test("nothing of a session without a name is kept once its group is closed", async () => {
@@ -149,7 +150,7 @@ test("nothing of a session without a name is kept once its group is closed", asy
     await bed.finish();
   }
   expect(arrays() - before).toBeLessThan(80);
-  expect(bed.sidecar.sessions.kept.count).toBeLessThan(5);
+  expect(bed.sidecar.sessions.count).toBeLessThan(5);
 });
 
 test("KV of ended turns makes way for requests that wait, and comes back from the pool", async () => {
@@ -246,7 +247,7 @@ test("sessions: whatever happens, every token comes once and all KV is given bac
         for (let i = 0; i < 3; i += 1) await bed.step();
         expect(kvUsed(bed)).toBe(0);
         expect(rollout.isQuiet).toBe(true);
-        expect(bed.sidecar.sessions.kept).toMatchObject({ bytes: 0, count: 0 });
+        expect(bed.sidecar.sessions.count).toBe(0);
       },
     ),
     { numRuns: 150 },

@@ -1,6 +1,6 @@
 // Sessions: conversations of many turns, each of which is a request whose prompt begins with the texts of those before.
 // A turn joins the group of its session's first prompt, so that it drafts from its siblings' turns, and goes on from
-// the KV of the turn before. What is kept for the next turn is bounded in time and bytes, and goes with the group.
+// the KV of the turn before. What is kept for the next turn is bounded in time, and goes with the group, whose bytes count it.
 // A client that names no session has one all the same: a prompt that begins with a finished request's text goes on
 // from that.
 //
@@ -16,7 +16,6 @@ import {
   type SessionTurn,
 } from "../core/request/buffer.ts";
 import type { PreviousTurn } from "../core/rollout/rollout.ts";
-import { type Kept, promptBytes } from "./kept.ts";
 
 const BLOCK_TOKENS = 16;
 /** Limit of known blocks; the oldest are dropped first. */
@@ -72,8 +71,6 @@ function eachBlock(
 interface SessionsOptions {
   /** Time after its last turn at which a session is forgotten. */
   readonly msMax: number;
-  /** Limit of the last turns' texts, over all sessions. */
-  readonly bytesMax: number;
   readonly clock: Clock;
   /** Runs `act` after `ms`, returns a function that cancels it; absent: sessions are forgotten when others begin. */
   readonly later?: Later | undefined;
@@ -104,7 +101,6 @@ interface Session extends SessionScope {
   group: Group;
   /** The turn that was finished last; null: none, or it was given up. */
   last: RolloutRequest | null;
-  bytes: number;
   dueMs: number;
 }
 
@@ -117,7 +113,6 @@ export class SessionTable {
   readonly #running = new Map<RolloutRequest, { session: Session; isLater: boolean }>();
   /** Keys of the sessions without a name, by their last turns. Sessions themselves would keep their closed groups alive. */
   readonly #texts = new KnownTexts();
-  #bytes = 0;
   #unnamed = 0;
   #isWatched = false;
   readonly #figures = { turns: 0, promptTokens: 0, cachedTokens: 0, edited: 0 };
@@ -126,9 +121,8 @@ export class SessionTable {
     this.#options = options;
   }
 
-  get kept(): Kept {
-    const { bytesMax } = this.#options;
-    return { bytes: this.#bytes, bytesMax, count: this.#sessions.size };
+  get count(): number {
+    return this.#sessions.size;
   }
 
   /** Counts of turns after the first, their prompt and cached tokens, and those whose prompt edits the turn before. */
@@ -195,7 +189,7 @@ export class SessionTable {
   joined(request: RolloutRequest, about: SessionScope & { key: string; isLater: boolean }): void {
     const { key, name, scope, isLater } = about;
     const existing = this.#sessions.get(key);
-    const empty = { group: request.group, last: null, bytes: 0, dueMs: 0 };
+    const empty = { group: request.group, last: null, dueMs: 0 };
     const session = existing ?? { key, name, scope, ...empty };
     if (existing?.group !== request.group) this.#regroup(session, request.group);
     // Its KV is the new turn's now.
@@ -221,7 +215,6 @@ export class SessionTable {
     this.#setLast(session, request);
     if (session.name === null) this.#texts.add(session.key, hashString(session.scope), request);
     this.#use(session);
-    this.#shrink();
   }
 
   /** Ends the sessions with this name; returns how many there were. */
@@ -245,10 +238,6 @@ export class SessionTable {
 
   #setLast(session: Session, request: RolloutRequest | null): void {
     const { last } = session;
-    this.#bytes -= session.bytes;
-    session.bytes =
-      request === null ? 0 : promptBytes(request.spec.prompt) + request.response.bytes;
-    this.#bytes += session.bytes;
     session.last = request;
     if (last !== null && last !== request) this.#options.letGo(last);
   }
@@ -268,13 +257,6 @@ export class SessionTable {
     members?.delete(session);
     if (members?.size === 0) this.#byGroup.delete(session.group);
     this.#setLast(session, null);
-  }
-
-  #shrink(): void {
-    for (const session of this.#sessions.values()) {
-      if (this.#bytes <= this.#options.bytesMax) return;
-      this.#forget(session);
-    }
   }
 
   #sweep(): void {

@@ -54,9 +54,8 @@ export interface SidecarLimits {
   readonly groupsMax: number;
   /** Limit of the groups' prompts and finished responses, which later siblings draft from. */
   readonly keptBytesMax: number;
-  /** How long after its last turn a session is kept, and the limit of all sessions' last turns. */
+  /** How long after its last turn a session is kept. */
   readonly sessionMsMax: number;
-  readonly sessionBytesMax: number;
 }
 
 const LIMITS: SidecarLimits = {
@@ -66,7 +65,6 @@ const LIMITS: SidecarLimits = {
   keptBytesMax: 256 * 2 ** 20,
   // As long as a tool may take.
   sessionMsMax: 600_000,
-  sessionBytesMax: 256 * 2 ** 20,
 };
 
 export interface SidecarOptions {
@@ -116,7 +114,6 @@ export class Sidecar {
     this.#requestsMax = limits.requestsMax;
     this.sessions = new SessionTable({
       msMax: limits.sessionMsMax,
-      bytesMax: limits.sessionBytesMax,
       clock: options.rollout.clock,
       later: options.rollout.later,
       letGo: (request) => this.rollout.letGo(request),

@@ -388,7 +388,7 @@ test("names: by header, field or extra argument, each trainer's own header, all 
   expect(wanted.map(({ spec }) => [spec.keepsKv, spec.sampling.engineFields])).toEqual(
     Array(4).fill([true, null]),
   );
-  expect(fixture.sidecar.sessions.kept.count).toBe(1);
+  expect(fixture.sidecar.sessions.count).toBe(1);
   const named: unknown[] = [];
   fixture.sidecar.observe({ joined: (_, { session }) => named.push(session) });
   for (const header of ["X-SMG-Routing-Key", "X-Rollout-ID", "X-Attempt-ID", "X-Session-ID"]) {
