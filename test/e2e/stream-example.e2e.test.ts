@@ -1,6 +1,7 @@
 // The program of STREAM.md follows a group that it subscribed to before the request.
 
 import { expect, setDefaultTimeout, test } from "bun:test";
+import { until } from "../faults/http-client.ts";
 import { servedTool } from "../faults/served-tool.ts";
 import { expectFollowed, streamExample } from "../suite/stream-example.ts";
 import { engineMissing, ROOT } from "./tool.ts";
@@ -20,5 +21,7 @@ test.skipIf(engineMissing() !== null)(
     const child = Bun.spawn(command, { cwd: ROOT, stdout: "pipe", stderr: "pipe" });
     expectFollowed(await new Response(child.stdout).text(), ["3", "4"]);
     expect(await child.exited).toBe(0);
+    const clients = () => open().http.metric("foretoken_stream_clients");
+    await until(async () => (await clients()) === 0, "it has gone");
   },
 );

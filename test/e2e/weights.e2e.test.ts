@@ -79,18 +79,6 @@ test("collective_rpc update_weight: the next epoch begins, so nothing of the old
   expect([...salts].filter((salt) => String(salt).includes("canary")).length).toBe(2);
 });
 
-test("a server that sleeps is not asked for tokens: its canary comes when it wakes up", async () => {
-  const one = await world();
-  const asked = () => one.standIns.map(({ bodies }) => bodies.length);
-  await one.http.ask("/sleep?level=1", {});
-  const before = asked();
-  expect((await one.http.ask("/collective_rpc", reload("/w/nan"))).status).toBe(200);
-  expect(asked()).toEqual(before);
-  await one.http.ask("/wake_up?tags=weights", {});
-  const { status, text } = await one.http.ask("/wake_up?tags=kv_cache", {});
-  expect([status, text]).toEqual([500, expect.stringContaining("the weights do not generate")]);
-});
-
 test("an adapter is served under its name on every server, apart from the model", async () => {
   const one = await world();
   const load = { lora_name: "policy", lora_path: "/lora/1" };
